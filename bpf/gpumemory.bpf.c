@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts failed allocations of GPU memory by cgroup and API, with a uprobe and a return probe on each function of libcuda and
+ * Counts failed allocations of GPU memory by workload and API, with a uprobe and a return probe on each function of libcuda and
  * libamdhip64 that allocates. User space loads both programs once for each function.
  *
  * Only the outermost call of a thread counts: one function may call another one. A return belongs to the entry with the same
  * stack pointer.
  */
-#include "cgroup.h"
+#include "owner.h"
 #include "stack.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -20,9 +20,15 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* What could not be recorded, and why. */
 enum allocation_loss {
-	LOSS_FAILURES_FULL, /* no room for one more (cgroup, API) */
-	LOSS_ENTRY_MISSED,  /* a failed call whose entry was not seen, or is no longer known */
+	LOSS_FAILURES_FULL,  /* no room for one more (cgroup, API) */
+	LOSS_FAILURES_SHARE, /* the same of an owner that has its share of the map (owner.h) */
+	LOSS_ENTRY_MISSED,   /* a failed call whose entry was not seen, or is no longer known */
 	ALLOCATION_LOSSES,
+};
+
+/* The map with a share per owner. */
+enum allocation_map {
+	FAILURES_OF_OWNER,
 };
 
 struct failure_key {
@@ -32,6 +38,7 @@ struct failure_key {
 };
 
 struct failures {
+	__u64 owner; /* the cgroup in whose share it is */
 	__u64 count;
 	__u64 bytes;
 };
@@ -61,10 +68,11 @@ __u32 generation;
 
 __u64 allocation_losses[ALLOCATION_LOSSES];
 
-/* Makes bpf2go generate this type. */
+/* Makes bpf2go generate these types. */
 const enum allocation_loss *unused_allocation_loss __attribute__((unused));
+const enum allocation_map *unused_allocation_map __attribute__((unused));
 
-/* User space sets the size. A cgroup has at most one entry for each API. */
+/* User space sets the size. A workload has at most one entry for each API. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -96,7 +104,6 @@ struct task_struct___thread {
 } __attribute__((preserve_access_index));
 
 static const struct allocation no_call;
-static const struct failures no_failures;
 static const __u64 no_calls;
 
 /* Reports whether the thread of a call is this one, and all probes were attached since. */
@@ -121,17 +128,17 @@ static __always_inline void count_call(void)
 		__sync_fetch_and_add(calls, 1);
 }
 
-/* The failures of this cgroup. It exists from the first call on, so that no failure is distinguished from no observation. */
-static __always_inline struct failures *failures_of_cgroup(void)
+/* The failures of an owner. They exist from the first call on, so that no failure is distinguished from no observation. */
+static __always_inline struct failures *failures_of(const struct owner *owner)
 {
-	struct failure_key key = {.cgroup = current_cgroup(), .api = api};
-	struct failures *f = bpf_map_lookup_elem(&allocation_failures, &key);
+	struct failure_key key = {.cgroup = owner->cgroup, .api = api};
+	struct failures *f = bpf_map_lookup_elem(&allocation_failures, &key), none = {.owner = owner->share};
 
-	if (!f) {
-		bpf_map_update_elem(&allocation_failures, &key, &no_failures, BPF_NOEXIST);
-		f = bpf_map_lookup_elem(&allocation_failures, &key);
-	}
-	return f;
+	if (f || has_share(owner->share, FAILURES_OF_OWNER))
+		return f;
+	if (!bpf_map_update_elem(&allocation_failures, &key, &none, BPF_NOEXIST))
+		count_entries(owner->share, FAILURES_OF_OWNER, 1);
+	return bpf_map_lookup_elem(&allocation_failures, &key);
 }
 
 static __always_inline __u64 requested(struct pt_regs *ctx)
@@ -155,6 +162,7 @@ int allocate(struct pt_regs *ctx)
 	__u32 tid = bpf_get_current_pid_tgid();
 	__u64 sp = PT_REGS_SP(ctx);
 	struct allocation *a;
+	struct owner owner;
 
 	count_call();
 	a = bpf_map_lookup_elem(&allocations, &tid);
@@ -165,7 +173,8 @@ int allocate(struct pt_regs *ctx)
 		bpf_map_update_elem(&allocations, &tid, &no_call, BPF_ANY);
 		a = bpf_map_lookup_elem(&allocations, &tid);
 	}
-	failures_of_cgroup();
+	current_owner(&owner);
+	failures_of(&owner);
 	if (!a)
 		return 0; /* LOSS_ENTRY_MISSED if it fails */
 	a->sp = sp;
@@ -188,8 +197,9 @@ int allocate_return(struct pt_regs *ctx)
 	STACK_OF_THREAD(ctx);
 	bool failed = (__u32)PT_REGS_RC(ctx) == OUT_OF_MEMORY;
 	__u32 tid = bpf_get_current_pid_tgid();
-	struct failures *f;
 	struct allocation *a;
+	struct failures *f;
+	struct owner owner;
 	__u64 bytes;
 
 	a = bpf_map_lookup_elem(&allocations, &tid);
@@ -204,9 +214,10 @@ int allocate_return(struct pt_regs *ctx)
 	a->sp = 0;
 	if (!failed)
 		return 0;
-	f = failures_of_cgroup();
+	current_owner(&owner);
+	f = failures_of(&owner);
 	if (!f) {
-		lose(LOSS_FAILURES_FULL);
+		lose(lost_by_share(owner.share, FAILURES_OF_OWNER) ? LOSS_FAILURES_SHARE : LOSS_FAILURES_FULL);
 		return 0;
 	}
 	__sync_fetch_and_add(&f->count, 1);

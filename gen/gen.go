@@ -14,4 +14,4 @@ package gen
 //go:generate bpf -type driver_loss -type driver_map GPUDriver ../bpf/gpudriver.bpf.c
 //go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order
 //go:generate enums -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
-//go:generate bpf -type allocation_loss GPUMemory ../bpf/gpumemory.bpf.c
+//go:generate bpf -type allocation_loss -type allocation_map GPUMemory ../bpf/gpumemory.bpf.c

@@ -26,9 +26,16 @@ type GPUMemoryAllocation struct {
 type GPUMemoryAllocationLoss uint32
 
 const (
-	GPUMemoryAllocationLossLOSS_FAILURES_FULL GPUMemoryAllocationLoss = 0
-	GPUMemoryAllocationLossLOSS_ENTRY_MISSED  GPUMemoryAllocationLoss = 1
-	GPUMemoryAllocationLossALLOCATION_LOSSES  GPUMemoryAllocationLoss = 2
+	GPUMemoryAllocationLossLOSS_FAILURES_FULL  GPUMemoryAllocationLoss = 0
+	GPUMemoryAllocationLossLOSS_FAILURES_SHARE GPUMemoryAllocationLoss = 1
+	GPUMemoryAllocationLossLOSS_ENTRY_MISSED   GPUMemoryAllocationLoss = 2
+	GPUMemoryAllocationLossALLOCATION_LOSSES   GPUMemoryAllocationLoss = 3
+)
+
+type GPUMemoryAllocationMap uint32
+
+const (
+	GPUMemoryAllocationMapFAILURES_OF_OWNER GPUMemoryAllocationMap = 0
 )
 
 type GPUMemoryCallKey struct {
@@ -46,8 +53,20 @@ type GPUMemoryFailureKey struct {
 
 type GPUMemoryFailures struct {
 	_     structs.HostLayout
+	Owner uint64
 	Count uint64
 	Bytes uint64
+}
+
+type GPUMemoryOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
+type GPUMemoryUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
 }
 
 // Names of all BPF objects in the ELF.
@@ -57,7 +76,11 @@ const (
 	GPUMemoryMapAllocationCalls      = "allocation_calls"
 	GPUMemoryMapAllocationFailures   = "allocation_failures"
 	GPUMemoryMapAllocations          = "allocations"
+	GPUMemoryMapMarkedCgroups        = "marked_cgroups"
 	GPUMemoryMapNowhere              = "nowhere"
+	GPUMemoryMapOwnerEntries         = "owner_entries"
+	GPUMemoryMapUserEntries          = "user_entries"
+	GPUMemoryMapWorkloadOf           = "workload_of"
 	GPUMemoryProgAllocate            = "allocate"
 	GPUMemoryProgAllocateReturn      = "allocate_return"
 	GPUMemoryVarAllocationLosses     = "allocation_losses"
@@ -66,7 +89,9 @@ const (
 	GPUMemoryVarFunction             = "function"
 	GPUMemoryVarGeneration           = "generation"
 	GPUMemoryVarPitched              = "pitched"
+	GPUMemoryVarShares               = "shares"
 	GPUMemoryVarUnusedAllocationLoss = "unused_allocation_loss"
+	GPUMemoryVarUnusedAllocationMap  = "unused_allocation_map"
 )
 
 // LoadGPUMemory returns the embedded CollectionSpec for GPUMemory.
@@ -122,7 +147,11 @@ type GPUMemoryMapSpecs struct {
 	AllocationCalls    *ebpf.MapSpec `ebpf:"allocation_calls"`
 	AllocationFailures *ebpf.MapSpec `ebpf:"allocation_failures"`
 	Allocations        *ebpf.MapSpec `ebpf:"allocations"`
+	MarkedCgroups      *ebpf.MapSpec `ebpf:"marked_cgroups"`
 	Nowhere            *ebpf.MapSpec `ebpf:"nowhere"`
+	OwnerEntries       *ebpf.MapSpec `ebpf:"owner_entries"`
+	UserEntries        *ebpf.MapSpec `ebpf:"user_entries"`
+	WorkloadOf         *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // GPUMemoryVariableSpecs contains global variables before they are loaded into the kernel.
@@ -135,7 +164,9 @@ type GPUMemoryVariableSpecs struct {
 	Function             *ebpf.VariableSpec `ebpf:"function"`
 	Generation           *ebpf.VariableSpec `ebpf:"generation"`
 	Pitched              *ebpf.VariableSpec `ebpf:"pitched"`
+	Shares               *ebpf.VariableSpec `ebpf:"shares"`
 	UnusedAllocationLoss *ebpf.VariableSpec `ebpf:"unused_allocation_loss"`
+	UnusedAllocationMap  *ebpf.VariableSpec `ebpf:"unused_allocation_map"`
 }
 
 // GPUMemoryObjects contains all objects after they have been loaded into the kernel.
@@ -161,7 +192,11 @@ type GPUMemoryMaps struct {
 	AllocationCalls    *ebpf.Map `ebpf:"allocation_calls"`
 	AllocationFailures *ebpf.Map `ebpf:"allocation_failures"`
 	Allocations        *ebpf.Map `ebpf:"allocations"`
+	MarkedCgroups      *ebpf.Map `ebpf:"marked_cgroups"`
 	Nowhere            *ebpf.Map `ebpf:"nowhere"`
+	OwnerEntries       *ebpf.Map `ebpf:"owner_entries"`
+	UserEntries        *ebpf.Map `ebpf:"user_entries"`
+	WorkloadOf         *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *GPUMemoryMaps) Close() error {
@@ -169,7 +204,11 @@ func (m *GPUMemoryMaps) Close() error {
 		m.AllocationCalls,
 		m.AllocationFailures,
 		m.Allocations,
+		m.MarkedCgroups,
 		m.Nowhere,
+		m.OwnerEntries,
+		m.UserEntries,
+		m.WorkloadOf,
 	)
 }
 
@@ -183,7 +222,9 @@ type GPUMemoryVariables struct {
 	Function             *ebpf.Variable `ebpf:"function"`
 	Generation           *ebpf.Variable `ebpf:"generation"`
 	Pitched              *ebpf.Variable `ebpf:"pitched"`
+	Shares               *ebpf.Variable `ebpf:"shares"`
 	UnusedAllocationLoss *ebpf.Variable `ebpf:"unused_allocation_loss"`
+	UnusedAllocationMap  *ebpf.Variable `ebpf:"unused_allocation_map"`
 }
 
 // GPUMemoryPrograms contains all programs after they have been loaded into the kernel.

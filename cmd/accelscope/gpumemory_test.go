@@ -68,7 +68,7 @@ func testGPUMemory(t *testing.T, binary string) {
 		failures+`{api="hipMallocPitch"*`+hip+`*} 4`, bytes+`{api="hipMallocPitch"*`+hip+`*} 40000`,
 		failures+`{api="hipMalloc"*`+hip+`*} 0`, bytes+`{api="hipMalloc"*`+hip+`*} 0`,
 		`accelscope_probe_map_entries{map="allocation_failures"} 4`)
-	for _, reason := range []string{"allocation_failures_full", "allocation_entry_missed"} {
+	for _, reason := range []string{"allocation_failures_full", "allocation_failures_share", "allocation_entry_missed"} {
 		if series := `accelscope_probe_lost_total{reason="` + reason + `"} 0`; !hasSeries(body, series) {
 			t.Errorf("no series %s", series)
 		}

@@ -44,7 +44,7 @@ func (s *services) newGPUMemory() engine.Registration {
 	log := s.log.Named("gpumemory")
 	source, err := gpumemory.New(gpumemory.Options{
 		Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
-		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), Logger: log,
+		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), Workloads: s.workloads, Logger: log,
 		ReturnProbes: func(ctx context.Context) (bool, error) { return datapath.ReturnProbes(ctx, log) },
 	})
 	return register("gpumemory", source, err)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpumemory counts the allocations of GPU memory that fail because there is not enough, by container. It attaches
+// Package gpumemory counts the allocations of GPU memory that fail because there is not enough, by workload. It attaches
 // uprobes to the allocating functions of the libraries that processes with an open GPU have mapped. It is disabled by default.
 //
-// The programs (bpf/gpumemory.bpf.c) count by cgroup. Package locate of the data path finds the libraries and where they can
+// The programs (bpf/gpumemory.bpf.c) count by workload. Package locate of the data path finds the libraries and where they can
 // be probed; a probe is on a file, once for all processes that map it. A function that costs a process more than a hundredth
 // of its CPU time is not probed for a while (budget.go).
 package gpumemory
@@ -37,7 +37,9 @@ type Options struct {
 	CgroupOf func(pid int) (model.CgroupID, error)
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
 	Subsystem string
-	// MaxEntries bounds the map: one per cgroup and API. Zero selects the default.
+	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
+	Workloads *hook.Workloads
+	// MaxEntries bounds the map: one per workload and API, a quarter of them of an owner. Zero selects the default.
 	MaxEntries uint32
 	// Interval is how often processes are searched for libraries; zero is 5 s.
 	Interval time.Duration
@@ -49,7 +51,7 @@ const (
 	defaultInterval   = 5 * time.Second
 )
 
-// Source counts failed allocations by cgroup and API.
+// Source counts failed allocations by workload and API.
 type Source struct {
 	opts   Options
 	kernel *kernel
@@ -111,7 +113,7 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 	}
 }
 
-// Read returns FailedAllocations, Hooks, Maps and Losses.
+// Read returns FailedAllocations, Hooks, Maps, Losses and OwnerLosses.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,9 +133,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if err != nil {
 		return model.Snapshot{Hooks: s.hooks}, err
 	}
+	err = errors.Join(s.kernel.object.Owners.Settle(s.forget), s.kernel.fill(&snap))
 	clear(s.forget)
-	s.kernel.fill(&snap)
-	return snap, s.failed
+	return snap, errors.Join(err, s.failed)
 }
 
 // publish sets what Read returns of the state of the loop.

@@ -52,8 +52,10 @@ func newKernel(opts Options) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries = cmp.Or(opts.MaxEntries, defaultMaxEntries)
-	if err := spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem); err != nil {
+	entries := cmp.Or(opts.MaxEntries, defaultMaxEntries)
+	spec.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries = entries
+	err = errors.Join(spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem), hook.SetShares(spec, entries/share))
+	if err != nil {
 		return nil, err
 	}
 	k := &kernel{multi: features.HaveBPFLinkUprobeMulti() == nil}
@@ -62,7 +64,7 @@ func newKernel(opts Options) (*kernel, error) {
 			p.AttachType = ebpf.AttachTraceUprobeMulti
 		}
 	}
-	if k.object, err = hook.NewObject(spec, types, ""); err != nil {
+	if k.object, err = opts.Workloads.NewObject(spec, types, ""); err != nil {
 		return nil, err
 	}
 	for i := range functions {
@@ -76,6 +78,11 @@ func newKernel(opts Options) (*kernel, error) {
 	k.object.Attached()
 	return k, nil
 }
+
+// share is the part of the map that an owner may have: a quarter.
+const share = 4
+
+const failuresOfOwner = uint32(gen.GPUMemoryAllocationMapFAILURES_OF_OWNER)
 
 // load loads the programs of a function.
 func (k *kernel) load(spec *ebpf.CollectionSpec, types *hook.Types, i int) (programs [2]*ebpf.Program, err error) {
@@ -143,7 +150,13 @@ func (k *kernel) detached() error {
 // each calls f for the failures of each cgroup and API, and deletes the entries for which it returns true.
 func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (drop bool)) error {
 	_, left, err := hook.Sweep(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures], &k.keys, &k.values,
-		func(key *gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) bool { return f(*key, v) })
+		func(key *gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) bool {
+			drop := f(*key, v)
+			if drop {
+				k.object.Owners.Add(v.Owner, failuresOfOwner, -1)
+			}
+			return drop
+		})
 	if err != nil {
 		return fmt.Errorf("failed allocations: %w", err)
 	}
@@ -171,12 +184,13 @@ func (k *kernel) removeCalls(pid int) error {
 }
 
 var lossNames = [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]string{
-	gen.GPUMemoryAllocationLossLOSS_FAILURES_FULL: "allocation_failures_full",
-	gen.GPUMemoryAllocationLossLOSS_ENTRY_MISSED:  "allocation_entry_missed",
+	gen.GPUMemoryAllocationLossLOSS_FAILURES_FULL:  "allocation_failures_full",
+	gen.GPUMemoryAllocationLossLOSS_FAILURES_SHARE: "allocation_failures_share",
+	gen.GPUMemoryAllocationLossLOSS_ENTRY_MISSED:   "allocation_entry_missed",
 }
 
 // fill adds the size of the map and the losses to a snapshot.
-func (k *kernel) fill(snap *model.Snapshot) {
+func (k *kernel) fill(snap *model.Snapshot) error {
 	snap.Maps = append(snap.Maps, model.Map{
 		Name: gen.GPUMemoryMapAllocationFailures, Entries: k.entries,
 		Capacity: uint64(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries()),
@@ -187,6 +201,8 @@ func (k *kernel) fill(snap *model.Snapshot) {
 			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
 		}
 	}
+	const reason = gen.GPUMemoryAllocationLossLOSS_FAILURES_SHARE
+	return k.object.Owners.AddLosses(snap, lost[reason], lossNames[reason])
 }
 
 // close closes the maps and the programs. The caller has closed what attach returned.

@@ -6,8 +6,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	fakes "github.com/accelscope/accelscope/tests/gpumemory"
 )
 
@@ -98,6 +102,87 @@ func TestFormerCalls(t *testing.T) {
 		})
 	}
 	lossless(t, s)
+}
+
+// TestWorkloads: failures in the cgroups below a marked one are those of the workload, or each its own in one share. Another
+// cgroup has room.
+func TestWorkloads(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	spec, err := gen.LoadGPUMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, whole := range map[string]bool{"a job with tasks": true, "a user with cgroups": false} {
+		t.Run(name, func(t *testing.T) {
+			workloads, err := hook.NewWorkloads(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer workloads.Close() //nolint:errcheck // memory of the kernel
+			var h holders
+			const leaves = share // as many as fit into the map
+			s := startSource(t, &h, func(o *Options) { o.MaxEntries, o.Workloads = leaves, workloads })
+			marked, other := newCgroup(t), newCgroup(t)
+			if err := workloads.Mark(marked.id, whole); err != nil {
+				t.Fatal(err)
+			}
+			fail := func(in cgroup) {
+				t.Helper()
+				a := in.start(t, program(b))
+				a.OK("load %s", b.CUDA)
+				h.add(a)
+				probed(t, s, model.StateOK, namesOf(libcuda)...)
+				a.OK("limit 0")
+				a.Failures("call cuMemAlloc_v2 3 10")
+			}
+			var below []cgroup
+			for range leaves {
+				dir, id := testcgroup.New(t, marked.dir)
+				below = append(below, cgroup{dir, model.CgroupID(id)})
+				fail(below[len(below)-1])
+			}
+			fail(other)
+
+			want, lost := expect{}, uint64(3*(leaves-1)) // all but the first of the share
+			owners := []model.Series[model.LossKey, model.Count]{
+				{Cgroup: marked.id, Key: model.LossKey{Reason: "allocation_failures_share"}, Value: model.Count(lost)},
+			}
+			if want.add(functions[0].api, 3, 30); whole {
+				all := expect{}
+				all.add(functions[0].api, 3*leaves, 30*leaves)
+				all.check(t, s, marked)
+				lost, owners = 0, []model.Series[model.LossKey, model.Count]{}
+			} else {
+				want.check(t, s, below[0])
+			}
+			want.check(t, s, other)
+			snap, err := s.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(snap.FailedAllocations); n != 2 {
+				t.Errorf("%d entries, want those of the other cgroup and of the workload or its first cgroup", n)
+			}
+			if !slices.Contains(snap.Losses, model.Loss{Reason: "allocation_failures_share", Count: lost}) ||
+				!slices.Contains(snap.Losses, model.Loss{Reason: "allocation_failures_full"}) {
+				t.Errorf("%+v, want %d of the share", snap.Losses, lost)
+			}
+			if d := cmp.Diff(owners, snap.OwnerLosses); d != "" {
+				t.Error(d)
+			}
+
+			// The first one ends: the second one has room.
+			s.Forget([]model.CgroupID{marked.id, below[0].id})
+			if snap, err = s.Read(t.Context()); err != nil || len(snap.FailedAllocations) != 1 {
+				t.Fatalf("after Forget: %+v, %v", snap.FailedAllocations, err)
+			}
+			fail(below[1])
+			if got := failed(t, s, below[1]); !whole && got[functions[0].api].Count != 3 {
+				t.Errorf("after Forget: %+v", got)
+			}
+		})
+	}
 }
 
 // TestFull: a map without room for another cgroup loses its failures, and counts them.
