@@ -7,12 +7,12 @@
 #define ACCELSCOPE_CONTEXT_H
 
 #include "datapath.h"
-#include "cgroup.h"
+#include "owner.h"
 #include "libibverbs.h"
 #include "queues.h"
 #include "stack.h"
 
-/* User space sets the sizes of contexts, cgroup_contexts, open_contexts, queues and latencies. */
+/* User space sets the sizes of contexts, open_contexts, queues and latencies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -25,20 +25,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 131072);
 } path_events SEC(".maps");
-
-/*
- * The number of entries of contexts of each cgroup. User space corrects it each second, and removes the cgroups without
- * contexts. It is signed, because a context may be removed that was not counted.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u64);
-	__type(value, __s32);
-} cgroup_contexts SEC(".maps");
-
-/* The limit of that number. A process can make up any number of context addresses. */
-const volatile __s32 contexts_of_cgroup = 2048;
 
 __u32 last_number; /* of a context */
 
@@ -176,45 +162,36 @@ static const struct context_stat zero_stat;
 /* Whether contexts are counted from the start. Otherwise user space chooses them ("control"). */
 const volatile __u8 choose_all = 1;
 
-static __always_inline void count_context(__u64 cgroup, __s32 difference)
-{
-	__s32 none = 0, *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
-
-	if (!n) {
-		bpf_map_update_elem(&cgroup_contexts, &cgroup, &none, BPF_NOEXIST);
-		n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
-	}
-	if (n)
-		__sync_fetch_and_add(n, difference);
-}
-
 static __always_inline void remove_context(const struct context_key *key, const struct context_stat *stat)
 {
-	__u64 cgroup = stat->cgroup, ucontext = stat->ucontext;
+	__u64 owner = stat->owner, ucontext = stat->ucontext;
 
 	if (bpf_map_delete_elem(&contexts, key))
 		return;
-	count_context(cgroup, -1);
+	count_entries(owner, CONTEXTS_OF_OWNER, -1);
 	if (!key->number)
 		bpf_map_delete_elem(&open_contexts, &ucontext);
 }
 
-/* Adds a context, unless there is no room. Another thread may add the same one meanwhile: only one of them counts it. */
-static __always_inline struct context_stat *add_context(const struct context_key *key, __u64 cgroup, __u32 device,
-							__u64 ucontext)
+/*
+ * Adds a context, unless there is no room: a process can make up any number of context addresses. Another thread may add the
+ * same one meanwhile: only one of them counts it. User space corrects the numbers of contexts each second.
+ */
+static __always_inline struct context_stat *add_context(const struct context_key *key, __u64 cgroup, __u64 owner,
+							__u32 device, __u64 ucontext)
 {
-	__s32 *n = bpf_map_lookup_elem(&cgroup_contexts, &cgroup);
 	struct context_stat *stat = 0;
 
-	if (!n || *n < contexts_of_cgroup) {
+	if (!has_share(owner, CONTEXTS_OF_OWNER)) {
 		if (!bpf_map_update_elem(&contexts, key, &zero_stat, BPF_NOEXIST))
-			count_context(cgroup, 1);
+			count_entries(owner, CONTEXTS_OF_OWNER, 1);
 		stat = bpf_map_lookup_elem(&contexts, key);
 	}
 	if (!stat) {
-		lose(PATH_LOSS_CONTEXTS_FULL);
+		lose(lost_by_share(owner, CONTEXTS_OF_OWNER) ? PATH_LOSS_CONTEXTS_SHARE : PATH_LOSS_CONTEXTS_FULL);
 		return 0;
 	}
+	stat->owner = owner;
 	stat->number = __sync_fetch_and_add(&last_number, 1) + 1;
 	stat->cgroup = cgroup;
 	stat->device = device;
@@ -235,7 +212,7 @@ static __noinline int close_context(struct context_key *key)
 	if (bpf_map_update_elem(&contexts, &closed, stat, BPF_NOEXIST))
 		lose(PATH_LOSS_CONTEXTS_FULL);
 	else
-		count_context(stat->cgroup, 1);
+		count_entries(stat->owner, CONTEXTS_OF_OWNER, 1);
 	remove_context(key, stat);
 	return 0;
 }

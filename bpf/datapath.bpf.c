@@ -31,6 +31,7 @@ const enum opcode *unused_opcode __attribute__((unused));
 const enum calls *unused_calls __attribute__((unused));
 const enum completed *unused_completed __attribute__((unused));
 const enum path_loss *unused_path_loss __attribute__((unused));
+const enum path_map *unused_path_map __attribute__((unused));
 const enum order *unused_order __attribute__((unused));
 const struct control_args *unused_control_args __attribute__((unused));
 const struct path_event *unused_path_event __attribute__((unused));
@@ -142,7 +143,7 @@ int control(struct control_args *args)
 	stat = bpf_map_lookup_elem(&contexts, &key);
 	if (args->what == CONTROL_ADD) {
 		if (!stat)
-			stat = add_context(&key, args->cgroup, args->device, args->ucontext);
+			stat = add_context(&key, args->cgroup, args->owner, args->device, args->ucontext);
 		if (!stat)
 			return 0;
 		stat->chosen = args->chosen;

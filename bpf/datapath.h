@@ -65,6 +65,7 @@ struct context_key {
 /* The counters of a verbs context since it was first seen. */
 struct context_stat {
 	__u64 cgroup;
+	__u64 owner;           /* the cgroup in whose share of the map it is (owner.h) */
 	__u32 device;          /* index of the ib_device */
 	__u8 chosen;           /* its calls are counted; otherwise only their cost */
 	__u8 ready;            /* its functions are probed (user space sets it) */
@@ -128,7 +129,8 @@ struct unknown_cost {
 struct path_event {
 	struct context_key key;
 	__u64 cgroup;
-	__u64 qp; /* address of its struct ibv_qp */
+	__u64 owner; /* the cgroup in whose share the context will be; 0 unless it is listed by "existing" */
+	__u64 qp;    /* address of its struct ibv_qp */
 	__u64 ucontext;
 	__u32 device;
 	__u32 pad;
@@ -145,6 +147,7 @@ enum order {
 struct control_args {
 	struct context_key key;
 	__u64 cgroup;
+	__u64 owner;
 	__u64 ucontext;
 	__u32 device;
 	__u32 what;
@@ -162,9 +165,15 @@ struct control_args {
 #define COOKIE_SKIP(cookie) ((__u8)((cookie) >> 40))
 #define COOKIE_NAMED(cookie) ((__u16)((cookie) >> 48))
 
+/* The map with a share per owner (owner.h). */
+enum path_map {
+	CONTEXTS_OF_OWNER,
+};
+
 /* Why something could not be recorded. */
 enum path_loss {
 	PATH_LOSS_CONTEXTS_FULL,  /* no room for one more verbs context */
+	PATH_LOSS_CONTEXTS_SHARE, /* the same of an owner that has its share of the map (owner.h) */
 	PATH_LOSS_UNREADABLE,     /* a work request or completion could not be read */
 	PATH_LOSS_CHAIN_CUT,      /* a chain or list has more elements than are read */
 	PATH_LOSS_CALLS_FULL,     /* no room for the call that a thread is in */

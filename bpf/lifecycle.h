@@ -20,6 +20,7 @@ static __always_inline bool send_event(const struct context_key *key, __u32 numb
 	e->key = *key;
 	e->key.number = number;
 	e->cgroup = cgroup;
+	e->owner = 0;
 	e->qp = qp;
 	e->ucontext = 0;
 	e->device = device;
@@ -107,6 +108,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	__u64 address = (__u64)handle, qp;
 	struct context_stat *stat;
 	__u32 state, device;
+	struct owner owner;
 	__u64 ucontext;
 	struct queue *q;
 
@@ -129,7 +131,8 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 		stat = 0;
 	}
 	if (!stat) {
-		stat = add_context(&key, current_cgroup(), device, ucontext);
+		current_owner(&owner);
+		stat = add_context(&key, current_cgroup(), owner.share, device, ucontext);
 		if (!stat)
 			return 0;
 		stat->chosen = choose_all;
@@ -316,6 +319,7 @@ struct listing {
 	__u64 head;
 	struct list_head *at;
 	__u64 cgroup;
+	__u64 owner;
 	__u32 tgid;
 	__u32 listed;
 };
@@ -336,6 +340,7 @@ static long list_object(__u32 i, struct listing *l)
 	qp = BPF_CORE_READ(object, object);
 	e.key.tgid = l->tgid;
 	e.cgroup = l->cgroup;
+	e.owner = l->owner;
 	e.qp = BPF_CORE_READ(object, user_handle);
 	e.ucontext = (__u64)BPF_CORE_READ(object, context);
 	e.device = BPF_CORE_READ(qp, device, index);
@@ -351,6 +356,7 @@ int existing(struct bpf_iter__task_file *ctx)
 	struct file *file = ctx->file;
 	struct ib_uverbs_file *uverbs_file;
 	struct listing l = {};
+	struct owner owner;
 
 	if (!task || !file)
 		return 0;
@@ -364,6 +370,8 @@ int existing(struct bpf_iter__task_file *ctx)
 	l.at = BPF_CORE_READ(uverbs_file, uobjects.next);
 	l.tgid = BPF_CORE_READ(task, tgid);
 	l.cgroup = cgroup_of(task);
+	owner_of(task, l.cgroup, &owner);
+	l.owner = owner.share;
 	bpf_loop(OBJECTS_OF_FILE, list_object, &l, 0);
 	return 0;
 }

@@ -81,6 +81,7 @@ type DatapathContextKey struct {
 type DatapathContextStat struct {
 	_             structs.HostLayout
 	Cgroup        uint64
+	Owner         uint64
 	Device        uint32
 	Chosen        uint8
 	Ready         uint8
@@ -109,6 +110,7 @@ type DatapathControlArgs struct {
 	_        structs.HostLayout
 	Key      DatapathContextKey
 	Cgroup   uint64
+	Owner    uint64
 	Ucontext uint64
 	Device   uint32
 	What     uint32
@@ -169,10 +171,17 @@ type DatapathOutstanding struct {
 	Pad         [6]uint8
 }
 
+type DatapathOwnerEntries struct {
+	_       structs.HostLayout
+	Made    [2]int64
+	Refused [2]uint64
+}
+
 type DatapathPathEvent struct {
 	_        structs.HostLayout
 	Key      DatapathContextKey
 	Cgroup   uint64
+	Owner    uint64
 	Qp       uint64
 	Ucontext uint64
 	Device   uint32
@@ -183,13 +192,20 @@ type DatapathPathLoss uint32
 
 const (
 	DatapathPathLossPATH_LOSS_CONTEXTS_FULL  DatapathPathLoss = 0
-	DatapathPathLossPATH_LOSS_UNREADABLE     DatapathPathLoss = 1
-	DatapathPathLossPATH_LOSS_CHAIN_CUT      DatapathPathLoss = 2
-	DatapathPathLossPATH_LOSS_CALLS_FULL     DatapathPathLoss = 3
-	DatapathPathLossPATH_LOSS_LATENCIES_FULL DatapathPathLoss = 4
-	DatapathPathLossPATH_LOSS_QUEUES_FULL    DatapathPathLoss = 5
-	DatapathPathLossPATH_LOSS_EVENTS_FULL    DatapathPathLoss = 6
-	DatapathPathLossPATH_LOSSES              DatapathPathLoss = 7
+	DatapathPathLossPATH_LOSS_CONTEXTS_SHARE DatapathPathLoss = 1
+	DatapathPathLossPATH_LOSS_UNREADABLE     DatapathPathLoss = 2
+	DatapathPathLossPATH_LOSS_CHAIN_CUT      DatapathPathLoss = 3
+	DatapathPathLossPATH_LOSS_CALLS_FULL     DatapathPathLoss = 4
+	DatapathPathLossPATH_LOSS_LATENCIES_FULL DatapathPathLoss = 5
+	DatapathPathLossPATH_LOSS_QUEUES_FULL    DatapathPathLoss = 6
+	DatapathPathLossPATH_LOSS_EVENTS_FULL    DatapathPathLoss = 7
+	DatapathPathLossPATH_LOSSES              DatapathPathLoss = 8
+)
+
+type DatapathPathMap uint32
+
+const (
+	DatapathPathMapCONTEXTS_OF_OWNER DatapathPathMap = 0
 )
 
 type DatapathQueue struct {
@@ -309,18 +325,24 @@ type DatapathUnknownCost struct {
 	SpentNs [2]uint64
 }
 
+type DatapathUserEntries struct {
+	_    structs.HostLayout
+	Made [2]int64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapCgroupContexts        = "cgroup_contexts"
 	DatapathMapContexts              = "contexts"
 	DatapathMapCrowdedPosting        = "crowded_posting"
 	DatapathMapCrowdedThreads        = "crowded_threads"
 	DatapathMapEnded                 = "ended"
 	DatapathMapLatencies             = "latencies"
+	DatapathMapMarkedCgroups         = "marked_cgroups"
 	DatapathMapNowhere               = "nowhere"
 	DatapathMapOpenContexts          = "open_contexts"
+	DatapathMapOwnerEntries          = "owner_entries"
 	DatapathMapPathEvents            = "path_events"
 	DatapathMapPosting               = "posting"
 	DatapathMapQueues                = "queues"
@@ -328,6 +350,8 @@ const (
 	DatapathMapSignalAll             = "signal_all"
 	DatapathMapThreads               = "threads"
 	DatapathMapUnknownCosts          = "unknown_costs"
+	DatapathMapUserEntries           = "user_entries"
+	DatapathMapWorkloadOf            = "workload_of"
 	DatapathProgCalibrate            = "calibrate"
 	DatapathProgCalibrateReturn      = "calibrate_return"
 	DatapathProgControl              = "control"
@@ -366,12 +390,12 @@ const (
 	DatapathProgWrStart              = "wr_start"
 	DatapathVarCgroupSubsys          = "cgroup_subsys"
 	DatapathVarChooseAll             = "choose_all"
-	DatapathVarContextsOfCgroup      = "contexts_of_cgroup"
 	DatapathVarCrowded               = "crowded"
 	DatapathVarFineBounds            = "fine_bounds"
 	DatapathVarLastNumber            = "last_number"
 	DatapathVarLiveQueues            = "live_queues"
 	DatapathVarPathLosses            = "path_losses"
+	DatapathVarShares                = "shares"
 	DatapathVarUnusedCalls           = "unused_calls"
 	DatapathVarUnusedCompleted       = "unused_completed"
 	DatapathVarUnusedControlArgs     = "unused_control_args"
@@ -380,6 +404,7 @@ const (
 	DatapathVarUnusedOutstanding     = "unused_outstanding"
 	DatapathVarUnusedPathEvent       = "unused_path_event"
 	DatapathVarUnusedPathLoss        = "unused_path_loss"
+	DatapathVarUnusedPathMap         = "unused_path_map"
 	DatapathVarUverbsFirst           = "uverbs_first"
 	DatapathVarUverbsLast            = "uverbs_last"
 )
@@ -468,14 +493,15 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	CgroupContexts *ebpf.MapSpec `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.MapSpec `ebpf:"contexts"`
 	CrowdedPosting *ebpf.MapSpec `ebpf:"crowded_posting"`
 	CrowdedThreads *ebpf.MapSpec `ebpf:"crowded_threads"`
 	Ended          *ebpf.MapSpec `ebpf:"ended"`
 	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
+	MarkedCgroups  *ebpf.MapSpec `ebpf:"marked_cgroups"`
 	Nowhere        *ebpf.MapSpec `ebpf:"nowhere"`
 	OpenContexts   *ebpf.MapSpec `ebpf:"open_contexts"`
+	OwnerEntries   *ebpf.MapSpec `ebpf:"owner_entries"`
 	PathEvents     *ebpf.MapSpec `ebpf:"path_events"`
 	Posting        *ebpf.MapSpec `ebpf:"posting"`
 	Queues         *ebpf.MapSpec `ebpf:"queues"`
@@ -483,6 +509,8 @@ type DatapathMapSpecs struct {
 	SignalAll      *ebpf.MapSpec `ebpf:"signal_all"`
 	Threads        *ebpf.MapSpec `ebpf:"threads"`
 	UnknownCosts   *ebpf.MapSpec `ebpf:"unknown_costs"`
+	UserEntries    *ebpf.MapSpec `ebpf:"user_entries"`
+	WorkloadOf     *ebpf.MapSpec `ebpf:"workload_of"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -491,12 +519,12 @@ type DatapathMapSpecs struct {
 type DatapathVariableSpecs struct {
 	CgroupSubsys      *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.VariableSpec `ebpf:"choose_all"`
-	ContextsOfCgroup  *ebpf.VariableSpec `ebpf:"contexts_of_cgroup"`
 	Crowded           *ebpf.VariableSpec `ebpf:"crowded"`
 	FineBounds        *ebpf.VariableSpec `ebpf:"fine_bounds"`
 	LastNumber        *ebpf.VariableSpec `ebpf:"last_number"`
 	LiveQueues        *ebpf.VariableSpec `ebpf:"live_queues"`
 	PathLosses        *ebpf.VariableSpec `ebpf:"path_losses"`
+	Shares            *ebpf.VariableSpec `ebpf:"shares"`
 	UnusedCalls       *ebpf.VariableSpec `ebpf:"unused_calls"`
 	UnusedCompleted   *ebpf.VariableSpec `ebpf:"unused_completed"`
 	UnusedControlArgs *ebpf.VariableSpec `ebpf:"unused_control_args"`
@@ -505,6 +533,7 @@ type DatapathVariableSpecs struct {
 	UnusedOutstanding *ebpf.VariableSpec `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.VariableSpec `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.VariableSpec `ebpf:"unused_path_loss"`
+	UnusedPathMap     *ebpf.VariableSpec `ebpf:"unused_path_map"`
 	UverbsFirst       *ebpf.VariableSpec `ebpf:"uverbs_first"`
 	UverbsLast        *ebpf.VariableSpec `ebpf:"uverbs_last"`
 }
@@ -529,14 +558,15 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	CgroupContexts *ebpf.Map `ebpf:"cgroup_contexts"`
 	Contexts       *ebpf.Map `ebpf:"contexts"`
 	CrowdedPosting *ebpf.Map `ebpf:"crowded_posting"`
 	CrowdedThreads *ebpf.Map `ebpf:"crowded_threads"`
 	Ended          *ebpf.Map `ebpf:"ended"`
 	Latencies      *ebpf.Map `ebpf:"latencies"`
+	MarkedCgroups  *ebpf.Map `ebpf:"marked_cgroups"`
 	Nowhere        *ebpf.Map `ebpf:"nowhere"`
 	OpenContexts   *ebpf.Map `ebpf:"open_contexts"`
+	OwnerEntries   *ebpf.Map `ebpf:"owner_entries"`
 	PathEvents     *ebpf.Map `ebpf:"path_events"`
 	Posting        *ebpf.Map `ebpf:"posting"`
 	Queues         *ebpf.Map `ebpf:"queues"`
@@ -544,18 +574,21 @@ type DatapathMaps struct {
 	SignalAll      *ebpf.Map `ebpf:"signal_all"`
 	Threads        *ebpf.Map `ebpf:"threads"`
 	UnknownCosts   *ebpf.Map `ebpf:"unknown_costs"`
+	UserEntries    *ebpf.Map `ebpf:"user_entries"`
+	WorkloadOf     *ebpf.Map `ebpf:"workload_of"`
 }
 
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
-		m.CgroupContexts,
 		m.Contexts,
 		m.CrowdedPosting,
 		m.CrowdedThreads,
 		m.Ended,
 		m.Latencies,
+		m.MarkedCgroups,
 		m.Nowhere,
 		m.OpenContexts,
+		m.OwnerEntries,
 		m.PathEvents,
 		m.Posting,
 		m.Queues,
@@ -563,6 +596,8 @@ func (m *DatapathMaps) Close() error {
 		m.SignalAll,
 		m.Threads,
 		m.UnknownCosts,
+		m.UserEntries,
+		m.WorkloadOf,
 	)
 }
 
@@ -572,12 +607,12 @@ func (m *DatapathMaps) Close() error {
 type DatapathVariables struct {
 	CgroupSubsys      *ebpf.Variable `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.Variable `ebpf:"choose_all"`
-	ContextsOfCgroup  *ebpf.Variable `ebpf:"contexts_of_cgroup"`
 	Crowded           *ebpf.Variable `ebpf:"crowded"`
 	FineBounds        *ebpf.Variable `ebpf:"fine_bounds"`
 	LastNumber        *ebpf.Variable `ebpf:"last_number"`
 	LiveQueues        *ebpf.Variable `ebpf:"live_queues"`
 	PathLosses        *ebpf.Variable `ebpf:"path_losses"`
+	Shares            *ebpf.Variable `ebpf:"shares"`
 	UnusedCalls       *ebpf.Variable `ebpf:"unused_calls"`
 	UnusedCompleted   *ebpf.Variable `ebpf:"unused_completed"`
 	UnusedControlArgs *ebpf.Variable `ebpf:"unused_control_args"`
@@ -586,6 +621,7 @@ type DatapathVariables struct {
 	UnusedOutstanding *ebpf.Variable `ebpf:"unused_outstanding"`
 	UnusedPathEvent   *ebpf.Variable `ebpf:"unused_path_event"`
 	UnusedPathLoss    *ebpf.Variable `ebpf:"unused_path_loss"`
+	UnusedPathMap     *ebpf.Variable `ebpf:"unused_path_map"`
 	UverbsFirst       *ebpf.Variable `ebpf:"uverbs_first"`
 	UverbsLast        *ebpf.Variable `ebpf:"uverbs_last"`
 }

@@ -12,6 +12,6 @@ package gen
 //go:generate bpf -type peer_map Peers ../bpf/peers.bpf.c
 //go:generate bpf -type watch -type access_loss -type open_file -type access_map Devices ../bpf/devices.bpf.c
 //go:generate bpf -type driver_loss -type driver_map GPUDriver ../bpf/gpudriver.bpf.c
-//go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type order
-//go:generate enums -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
+//go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type path_map
+//go:generate enums -type order -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
 //go:generate bpf -type allocation_loss -type allocation_map GPUMemory ../bpf/gpumemory.bpf.c

@@ -66,7 +66,7 @@ func (s *services) sources() []engine.Registration {
 			list = append(list, construct())
 		}
 	}
-	if s.CgroupTree && (s.Probe || s.Access || s.GPUDriver) {
+	if s.CgroupTree && (s.Probe || s.Access || s.GPUDriver || s.DataPath != "off") {
 		s.workloads = s.newWorkloads()
 	}
 	add(s.CgroupTree, s.newCgroup)

@@ -4,6 +4,7 @@ package hook
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -80,6 +81,31 @@ func (o *Owners) Settle(ended map[model.CgroupID]bool) error {
 		delete(o.made, uint64(id))
 	}
 	return errors.Join(errs...)
+}
+
+// Correct sets the number of entries of each owner in a map of the object to the entries that were found. An entry that a program
+// makes meanwhile may be missing until the next call. It drops owners without entries and losses.
+func (o *Owners) Correct(of uint32, found map[uint64]int64) error {
+	missing, dropped := maps.Clone(found), map[model.CgroupID]bool{}
+	_, _, err := Sweep(o.programs, &o.keys, &o.values, func(owner *uint64, e *ownerEntries) bool {
+		delete(missing, *owner)
+		if n := found[*owner] - e.Made[of] - o.made[*owner].Made[of]; n != 0 {
+			o.Add(*owner, of, n)
+		}
+		all := *e
+		for i, n := range o.made[*owner].Made {
+			all.Made[i] += n
+		}
+		if all != (ownerEntries{}) {
+			return false
+		}
+		dropped[model.CgroupID(*owner)] = true
+		return true
+	})
+	for owner, n := range missing {
+		o.Add(owner, of, n)
+	}
+	return errors.Join(err, o.Settle(dropped))
 }
 
 // settle passes the counts of one owner to the programs. An owner that they do not have has no entries.

@@ -86,16 +86,21 @@ func (s *Source) coverage() []model.Coverage {
 	return out
 }
 
-// fullCgroups returns the cgroups that have as many contexts as they may have, or all if there
-// is no room for any other context.
+// fullCgroups returns the cgroups of owners that have as many contexts as they may have, or all if there is no room for any
+// other context.
 func (s *Source) fullCgroups() map[model.CgroupID]bool {
 	limit := cmp.Or(s.opts.MaxContexts, DefaultMaxContexts)
-	contexts, full := map[model.CgroupID]int{}, map[model.CgroupID]bool{}
-	for id, counted := range s.fold.series {
-		contexts[id.cgroup] += counted.contexts
+	contexts, full := map[uint64]uint32{}, map[model.CgroupID]bool{}
+	for id := range s.fold.series {
+		full[id.cgroup] = len(s.fold.contexts) >= int(limit)
 	}
-	for cgroup, n := range contexts {
-		full[cgroup] = n >= int(ofCgroup(limit)) || len(s.fold.contexts) >= int(limit)
+	for _, c := range s.fold.contexts {
+		contexts[c.owner]++
+	}
+	for _, c := range s.fold.contexts {
+		if contexts[c.owner] >= ofOwner(limit) {
+			full[c.series.cgroup] = true
+		}
 	}
 	return full
 }

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -34,7 +35,9 @@ type Options struct {
 	Sysfs, Procfs string
 	// Budget is the share of a process's CPU time that probes may take; 0 is no limit.
 	Budget float64
-	// MaxContexts limits the verbs contexts, half of which may belong to one cgroup, and
+	// Workloads has the cgroups that belong together. If it is nil, each cgroup has a share of its own.
+	Workloads *hook.Workloads
+	// MaxContexts limits the verbs contexts, half of which may belong to one owner, and
 	// the queue pairs with durations. Zero selects the default.
 	MaxContexts uint32
 	// StallAfter is the time without a completion after which a queue pair with outstanding work requests is stalled. Zero
@@ -55,7 +58,7 @@ type Options struct {
 }
 
 // DefaultMaxContexts is the default of Options.MaxContexts. A job with 192 processes
-// and 10 HCAs on a node has 1920 contexts in one cgroup.
+// and 10 HCAs on a node has 1920 contexts.
 const DefaultMaxContexts = 4096
 
 // Source counts data path operations by cgroup and HCA.
@@ -173,8 +176,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	snap := model.Snapshot{Hooks: s.hooks, Outstanding: []model.Outstanding{}, Stalled: []model.StalledQueuePair{}}
 	err := errors.Join(s.failed, s.unprobed)
 	if s.kernel != nil {
-		err = errors.Join(err, s.drain(), s.fillOutstanding(&snap))
-		s.kernel.fill(&snap)
+		err = errors.Join(err, s.drain(), s.fillOutstanding(&snap), s.kernel.object.Owners.Settle(s.forgotten), s.kernel.fill(&snap))
 	}
 	s.fold.forget(s.forgotten)
 	clear(s.forgotten)

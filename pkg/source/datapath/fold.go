@@ -38,6 +38,7 @@ var exact = samplings{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
 // contextCounts are the values that fold keeps for an existing context.
 type contextCounts struct {
 	series     seriesKey
+	owner      uint64 // the cgroup in whose share of the kernel's map it is
 	last, held [counters]uint64
 	samplings  samplings
 	late       bool
@@ -62,7 +63,7 @@ func (f *fold) contextOf(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 	id := seriesKey{model.CgroupID(stat.Cgroup), stat.Device}
 	c := f.contexts[key]
 	if c == nil {
-		c = &contextCounts{series: id, samplings: exact}
+		c = &contextCounts{series: id, owner: stat.Owner, samplings: exact}
 		f.contexts[key] = c
 		f.seriesOf(id).contexts++
 	}

@@ -34,13 +34,11 @@ type kernel struct {
 	// Perf events take a tenth of a second each, as each waits for grace periods.
 	multi bool
 
-	contextKeys    []gen.DatapathContextKey
-	contextStats   []gen.DatapathContextStat
-	latencyKeys    []gen.DatapathLatencyKey
-	latencyStats   []gen.DatapathLatency
-	cgroups        []uint64
-	cgroupContexts []int32
-	entries        map[string]uint64 // by map, at its last read
+	contextKeys  []gen.DatapathContextKey
+	contextStats []gen.DatapathContextStat
+	latencyKeys  []gen.DatapathLatencyKey
+	latencyStats []gen.DatapathLatency
+	entries      map[string]uint64 // by map, at its last read
 }
 
 // supported returns an error if the kernel lacks what the programs need.
@@ -112,8 +110,8 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	return k, hooks, nil
 }
 
-// ofCgroup returns how many of the contexts may belong to one cgroup.
-func ofCgroup(contexts uint32) uint32 { return max(contexts/2, 1) }
+// ofOwner returns how many of the contexts may belong to one owner.
+func ofOwner(contexts uint32) uint32 { return max(contexts/2, 1) }
 
 // load creates the maps and loads programs.
 func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
@@ -135,22 +133,21 @@ func loadSpec(spec *ebpf.CollectionSpec, types *hook.Types, opts Options, progra
 	}
 	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
 	for name, entries := range map[string]uint32{
-		gen.DatapathMapContexts: contexts, gen.DatapathMapCgroupContexts: contexts, gen.DatapathMapOpenContexts: contexts,
-		gen.DatapathMapQueues: contexts,
+		gen.DatapathMapContexts: contexts, gen.DatapathMapOpenContexts: contexts, gen.DatapathMapQueues: contexts,
 		// A context has a histogram for each class of work requests.
-		gen.DatapathMapLatencies: ofCgroup(contexts) * uint32(gen.DatapathCompletedCOMPLETED),
+		gen.DatapathMapLatencies: ofOwner(contexts) * uint32(gen.DatapathCompletedCOMPLETED),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
-		spec.Variables[gen.DatapathVarContextsOfCgroup].Set(int32(ofCgroup(contexts))),
+		hook.SetShares(spec, ofOwner(contexts)),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
 		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](symbols["bpf_task_storage_get_recur"])),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
 	if err != nil {
 		return nil, err
 	}
-	object, err := hook.NewObject(spec, types, "")
+	object, err := opts.Workloads.NewObject(spec, types, "")
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +207,8 @@ type event struct {
 	// key.Context is 0 if the address is not known yet.
 	key    gen.DatapathContextKey
 	cgroup model.CgroupID
+	// owner is the cgroup in whose share of the map the context will be, only if existed.
+	owner  uint64
 	device uint32 // index of the ib_device
 	qp     uint64 // address of its struct ibv_qp; 0: none yet
 	// ucontext is the address of the struct ib_ucontext, only if existed.
@@ -219,7 +218,7 @@ type event struct {
 }
 
 func eventOf(e *gen.DatapathPathEvent) event {
-	return event{key: e.Key, cgroup: model.CgroupID(e.Cgroup), device: e.Device, qp: e.Qp, ucontext: e.Ucontext}
+	return event{key: e.Key, cgroup: model.CgroupID(e.Cgroup), owner: e.Owner, device: e.Device, qp: e.Qp, ucontext: e.Ucontext}
 }
 
 // next waits for an event. It returns os.ErrClosed after close.

@@ -4,10 +4,10 @@ package datapath
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -59,35 +59,13 @@ func iterate[T any](o link.IterOptions, f func(*T)) error {
 // has added it meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
 	number, err = k.run(&gen.DatapathControlArgs{
-		Key: e.key, What: uint32(gen.DatapathOrderCONTROL_ADD), Cgroup: uint64(e.cgroup), Device: e.device, Ucontext: e.ucontext,
-		Chosen: toInt[uint8](chosen),
+		Key: e.key, What: uint32(gen.DatapathOrderCONTROL_ADD), Cgroup: uint64(e.cgroup), Owner: cmp.Or(e.owner, uint64(e.cgroup)),
+		Device: e.device, Ucontext: e.ucontext, Chosen: toInt[uint8](chosen),
 	})
 	if err == nil && number == 0 {
 		err = fmt.Errorf("verbs context %#x of process %d: no room in the map", e.key.Context, e.key.Tgid)
 	}
 	return number, err
-}
-
-// recount sets the number of contexts of each cgroup, which limits them, to the
-// entries that were found. A context that a hook adds meanwhile may be missing until
-// the next call.
-func (k *kernel) recount(found map[model.CgroupID]int32) error {
-	m := k.object.Coll.Maps[gen.DatapathMapCgroupContexts]
-	wrong := maps.Clone(found)
-	_, _, err := hook.Sweep(m, &k.cgroups, &k.cgroupContexts, func(cgroup *uint64, n *int32) bool {
-		actual := found[model.CgroupID(*cgroup)]
-		if actual != 0 && actual == *n {
-			delete(wrong, model.CgroupID(*cgroup))
-		}
-		return actual == 0
-	})
-	for cgroup, n := range wrong {
-		err = errors.Join(err, m.Put(uint64(cgroup), n))
-	}
-	if err != nil {
-		return fmt.Errorf("verbs contexts of cgroups: %w", err)
-	}
-	return nil
 }
 
 // mark sets whether a context is counted and whether its functions are probed. A
@@ -200,6 +178,7 @@ func (k *kernel) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatency))
 // lossReasons are the names of enum path_loss.
 var lossReasons = [gen.DatapathPathLossPATH_LOSSES]string{
 	gen.DatapathPathLossPATH_LOSS_CONTEXTS_FULL:  "datapath_contexts_full",
+	gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE: "datapath_contexts_share",
 	gen.DatapathPathLossPATH_LOSS_UNREADABLE:     "datapath_unreadable",
 	gen.DatapathPathLossPATH_LOSS_CHAIN_CUT:      "datapath_chain_cut",
 	gen.DatapathPathLossPATH_LOSS_CALLS_FULL:     "datapath_calls_full",
@@ -208,8 +187,11 @@ var lossReasons = [gen.DatapathPathLossPATH_LOSSES]string{
 	gen.DatapathPathLossPATH_LOSS_EVENTS_FULL:    "datapath_events_full",
 }
 
+// contextsOfOwner is the map of contexts for hook.Owners.
+const contextsOfOwner = uint32(gen.DatapathPathMapCONTEXTS_OF_OWNER)
+
 // fill adds the size of the maps and the losses to a snapshot.
-func (k *kernel) fill(snap *model.Snapshot) {
+func (k *kernel) fill(snap *model.Snapshot) error {
 	vars := k.object.Coll.Variables
 	var queues uint64
 	if vars[gen.DatapathVarLiveQueues].Get(&queues) == nil {
@@ -222,12 +204,14 @@ func (k *kernel) fill(snap *model.Snapshot) {
 	}
 	var lost [gen.DatapathPathLossPATH_LOSSES]uint64
 	if vars[gen.DatapathVarPathLosses].Get(&lost) != nil {
-		return
+		return nil
 	}
 	for i, n := range lost {
 		snap.Losses = append(snap.Losses, model.Loss{Reason: lossReasons[i], Count: n})
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
+	const reason = gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE
+	return k.object.Owners.AddLosses(snap, lost[reason], lossReasons[reason])
 }
 
 // unknownCosts calls f with what calls with unknown contexts cost each process.

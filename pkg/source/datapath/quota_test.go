@@ -8,24 +8,35 @@ import (
 	"os"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// checkContextCounts compares the numbers that limit the contexts of cgroups with the entries of the map.
+// contextCountsOf returns the numbers that limit the contexts of owners: what programs and user space made.
+func (k *kernel) contextCountsOf() map[uint64]int {
+	counted := map[uint64]int{}
+	var owner uint64
+	var made gen.DatapathOwnerEntries
+	for it := k.object.Coll.Maps[gen.DatapathMapOwnerEntries].Iterate(); it.Next(&owner, &made); {
+		var user gen.DatapathUserEntries
+		_ = k.object.Coll.Maps[gen.DatapathMapUserEntries].Lookup(owner, &user) // most have none
+		counted[owner] = int(made.Made[contextsOfOwner] + user.Made[contextsOfOwner])
+	}
+	return counted
+}
+
+// checkContextCounts compares the numbers that limit the contexts of owners with the entries of the map.
 func (k *kernel) checkContextCounts(t testing.TB, what string, want map[uint64]int) {
 	t.Helper()
-	counted, entries := map[uint64]int{}, map[uint64]int{}
-	var cgroup uint64
-	var n int32
-	for it := k.object.Coll.Maps[gen.DatapathMapCgroupContexts].Iterate(); it.Next(&cgroup, &n); {
-		if n != 0 {
-			counted[cgroup] = int(n)
-		}
-	}
-	if err := k.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { entries[s.Cgroup]++ }); err != nil {
+	counted, entries := k.contextCountsOf(), map[uint64]int{}
+	maps.DeleteFunc(counted, func(_ uint64, n int) bool { return n == 0 })
+	if err := k.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { entries[s.Owner]++ }); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.Equal(counted, entries) || !maps.Equal(entries, want) {
@@ -75,8 +86,8 @@ func TestContextQuota(t *testing.T) {
 		}
 	}
 	k.checkContextCounts(t, "full", of{5: 4, 6: 4})
-	if lost := k.losses(); lost["datapath_contexts_full"] != 20 || len(lost) != 1 {
-		t.Errorf("lost: %v, want 20 contexts", lost)
+	if lost := k.losses(); lost["datapath_contexts_full"] != 10 || lost["datapath_contexts_share"] != 10 || len(lost) != 2 {
+		t.Errorf("lost: %v, want 10 contexts of the share and 10 that did not fit", lost)
 	}
 	// A cgroup that lives long.
 	for i := range uint64(100) {
@@ -93,12 +104,85 @@ func TestContextQuota(t *testing.T) {
 	k.checkContextCounts(t, "removed", of{6: 4})
 }
 
+// TestShareOfWorkload: processes in as many cgroups as contexts fit, all of one job, have the share of the job. Another cgroup has
+// room. The figures belong to the cgroup of each process. The objects of the kernel and the entries of workload_of are FAKES: with
+// the layout of the fake objects, a program cannot search the cgroups above that of a process. TestQuotaOfHooks does.
+func TestShareOfWorkload(t *testing.T) {
+	const contexts, ranks, job = 6, 6, 42
+	path, _ := buildFake(t)
+	k := startKernelWith(t, Options{MaxContexts: contexts})
+	o := traceLifecycle(t, k, path)
+	start := func(number int) (cgroup uint64) {
+		t.Helper()
+		dir, cgroup := testcgroup.New(t, testcgroup.V2())
+		f := startFake(t, path)
+		f.enter(dir)
+		if number < ranks {
+			if err := k.object.Coll.Maps[gen.DatapathMapWorkloadOf].Put(cgroup, uint64(job)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o.use(f, number, 3)
+		o.open(f, number)
+		o.modify(f, number, qpInit)
+		return cgroup
+	}
+	want := map[uint64]int{}
+	for number := range ranks {
+		if cgroup := start(number); number < contexts/2 {
+			want[cgroup] = 1
+		}
+	}
+	other := start(ranks)
+	want[other] = 1
+	k.checkContextCounts(t, "a job and another cgroup", map[uint64]int{job: contexts / 2, other: 1})
+	found := map[uint64]int{}
+	if err := k.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { found[s.Cgroup]++ }); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(found, want) {
+		t.Errorf("contexts by cgroup: %v, want %v", found, want)
+	}
+	var snap model.Snapshot
+	if err := k.fill(&snap); err != nil {
+		t.Fatal(err)
+	}
+	owners := []model.Series[model.LossKey, model.Count]{
+		{Cgroup: job, Key: model.LossKey{Reason: "datapath_contexts_share"}, Value: ranks - contexts/2},
+	}
+	if d := cmp.Diff(owners, snap.OwnerLosses); d != "" {
+		t.Error(d)
+	}
+	if lost := k.losses(); lost["datapath_contexts_share"] != ranks-contexts/2 || len(lost) != 1 {
+		t.Errorf("lost: %v", lost)
+	}
+}
+
 // TestQuotaOfHooks: the hooks count only contexts that fit. It runs in a guest, because this needs InfiniBand.
 func TestQuotaOfHooks(t *testing.T) {
 	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
 		t.Skip("no HCA, not even an emulated one")
 	}
-	k, _, err := newKernel(Options{Sysfs: "/sys", Procfs: "/proc", MaxContexts: 4})
+	spec, err := gen.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	workloads, err := hook.NewWorkloads(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer workloads.Close() //nolint:errcheck // memory of the kernel
+	job, id := testcgroup.New(t, testcgroup.V2())
+	rank, _ := testcgroup.New(t, job)
+	in, err := os.Open(rank)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close() //nolint:errcheck // only read
+	if err := workloads.Mark(model.CgroupID(id), true); err != nil {
+		t.Fatal(err)
+	}
+	k, _, err := newKernel(Options{Sysfs: "/sys", Procfs: "/proc", MaxContexts: 4, Workloads: workloads})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
@@ -110,10 +194,11 @@ func TestQuotaOfHooks(t *testing.T) {
 			k.add(t, event{key: key, cgroup: model.CgroupID(cgroup)}, true)
 		}
 	}
-	// open starts a process that opens a context and has a queue pair.
+	// open starts a process of the job that opens a context and has a queue pair.
 	open := func() (opened event, end func()) {
 		t.Helper()
 		server := child.Command(context.Background(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-p", "0")
+		server.SysProcAttr.UseCgroupFD, server.SysProcAttr.CgroupFD = true, int(in.Fd())
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +216,7 @@ func TestQuotaOfHooks(t *testing.T) {
 			t.Fatalf("%+v, %v: want a queue pair", fits, err)
 		}
 		with := maps.Clone(others)
-		with[uint64(fits.cgroup)] = 1
+		with[id] = 1
 		k.checkContextCounts(t, "the last place", with)
 		lost := k.losses()[full]
 		_, endOther := open()
@@ -149,25 +234,21 @@ func TestQuotaOfHooks(t *testing.T) {
 	}
 }
 
-// TestRecount: a wrong number is corrected within one check, and cgroups without contexts are not kept.
+// TestRecount: a wrong number is corrected within one check, and owners without contexts are not kept.
 func TestRecount(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0, &defaultTrapCosts, path, sites)
 	f := startFake(t, path)
 	s.observeFake(f)
-	counts := s.kernel.object.Coll.Maps[gen.DatapathMapCgroupContexts]
 	right := func() bool {
-		var cgroup uint64
-		var n int32
-		found := map[uint64]int32{}
-		for it := counts.Iterate(); it.Next(&cgroup, &n); {
-			found[cgroup] = n
-		}
-		return maps.Equal(found, map[uint64]int32{5: 1})
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return maps.Equal(s.kernel.contextCountsOf(), map[uint64]int{5: 1})
 	}
 	eventually(t, "no context", right)
-	for cgroup, wrong := range map[uint64]int32{5: 1 << 30, 6: 100, 7: -3, 8: 0} {
-		if err := counts.Put(cgroup, wrong); err != nil {
+	counts := s.kernel.object.Coll.Maps[gen.DatapathMapOwnerEntries]
+	for owner, wrong := range map[uint64]int64{5: 1 << 30, 6: 100, 7: -3, 8: 0} {
+		if err := counts.Put(owner, gen.DatapathOwnerEntries{Made: [2]int64{contextsOfOwner: wrong}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,6 +261,9 @@ func TestLargeJob(t *testing.T) {
 	k := startKernelWith(t, Options{MaxContexts: 0})
 	var total uint64
 	for name, m := range k.object.Coll.Maps {
+		if name == gen.DatapathMapMarkedCgroups || name == gen.DatapathMapWorkloadOf {
+			continue // those of all sources: TestMapMemory
+		}
 		info, err := m.Info()
 		if err != nil {
 			t.Fatal(err)

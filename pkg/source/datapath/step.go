@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -115,7 +114,7 @@ func (s *Source) isWanted(f *file) bool {
 }
 
 // read copies the counters of all contexts and adds up their cost by process. Once per
-// removeInterval it also corrects the number of contexts of each cgroup.
+// removeInterval it also corrects the number of contexts of each owner, which limits them.
 func (s *Source) read() error {
 	s.readings = s.readings[:0]
 	clear(s.spent)
@@ -133,11 +132,11 @@ func (s *Source) read() error {
 		pay(key.Tgid, stat.SpentNs)
 	})
 	if err == nil && s.pace.begun.Sub(s.removedAt) >= removeInterval {
-		found := map[model.CgroupID]int32{}
+		found := map[uint64]int64{}
 		for i := range s.readings {
-			found[model.CgroupID(s.readings[i].stat.Cgroup)]++
+			found[s.readings[i].stat.Owner]++
 		}
-		err = s.kernel.recount(found)
+		err = s.kernel.object.Owners.Correct(contextsOfOwner, found)
 	}
 	return errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, stat *gen.DatapathUnknownCost) { pay(tgid, stat.SpentNs) }))
 }
