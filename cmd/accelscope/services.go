@@ -13,6 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/probe"
 	"github.com/accelscope/accelscope/pkg/source/rdma"
@@ -61,39 +62,43 @@ func newServices(f sensorFlags, e eventFlags, parsed parsedFlags, log *zap.Logge
 // of two equal facts that of the later source is used, and states are listed in this order.
 func (s *services) sources() []engine.Registration {
 	var list []engine.Registration
-	add := func(on bool, construct func() engine.Registration) {
+	add := func(on bool, name string, construct func() engine.Registration) {
 		if on {
-			list = append(list, construct())
+			list = append(list, made(name, construct))
 		}
 	}
 	if s.CgroupTree && (s.Probe || s.Access || s.GPUDriver || s.DataPath != "off") {
 		s.workloads = s.newWorkloads()
 	}
-	add(s.CgroupTree, s.newCgroup)
-	add(s.Runtime, s.newRuntime)
-	add(s.containerScope() != metrics.ScopeNone || s.RDMA && s.cgroups != nil, s.newContainer)
+	add(s.CgroupTree, "cgroup", s.newCgroup)
+	add(s.Runtime, "runtime", s.newRuntime)
+	add(s.containerScope() != metrics.ScopeNone || s.RDMA && s.cgroups != nil, "container", s.newContainer)
 	var probed []engine.Registration // made before rdma, which uses it, and registered after it
 	if s.Probe {
-		probed = append(probed, s.newProbe())
+		r := made("probe", s.newProbe)
+		if r.Err != nil {
+			s.peers = noPeers(r.Err)
+		}
+		probed = append(probed, r)
 	}
-	add(s.RDMA, s.newRDMA)
+	add(s.RDMA, "rdma", s.newRDMA)
 	list = append(list, probed...)
-	add(s.DataPath != "off", s.newDataPath)
-	add(s.Access, s.newAccess)
-	add(s.Allocations, s.newGPUMemory)
+	add(s.DataPath != "off", "datapath", s.newDataPath)
+	add(s.Access, "access", s.newAccess)
+	add(s.Allocations, "gpumemory", s.newGPUMemory)
 	var logged []engine.Registration // made before the GPUs, which use it, and registered after them
 	if s.KernelLog {
-		logged = append(logged, s.newKernelLog())
+		logged = append(logged, made("kernellog", s.newKernelLog))
 	}
 	if s.GPU {
 		list = append(list, s.newGPUs()...)
 	}
-	add(s.GPUDriver, s.newGPUDriver)
+	add(s.GPUDriver, "gpudriver", s.newGPUDriver)
 	list = append(list, logged...)
-	add(s.Kubelet, s.newKubelet)
-	add(s.Fabric, s.newFabric)
-	add(s.Node, s.newNode)
-	add(s.events.Endpoint != "", s.newEvents)
+	add(s.Kubelet, "kubelet", s.newKubelet)
+	add(s.Fabric, "fabric", s.newFabric)
+	add(s.Node, "node", s.newNode)
+	add(s.events.Endpoint != "", "events", s.newEvents)
 	return list
 }
 
@@ -141,6 +146,14 @@ func (unknown) Namespaces() []model.Namespace { return nil }
 func (unknown) Holders() ([]int, bool)        { return nil, false }
 
 func (unknown) FirstFault(model.FaultDriver, []string, time.Time) (string, bool) { return "", false }
+
+// made makes a source. If its constructor panics, the source has failed, and the others are made.
+func made(name string, construct func() engine.Registration) (r engine.Registration) {
+	if err := safely.Try(func() { r = construct() }); err != nil {
+		return register(name, nil, fmt.Errorf("making the source: %w", err))
+	}
+	return r
+}
 
 // register keeps the name of a source that could not be made.
 func register(name string, source engine.Source, err error) engine.Registration {

@@ -61,12 +61,16 @@ func (s *services) newGPUDriver() engine.Registration {
 
 // newGPUs makes the sources of DRM devices and of the GPUs of each vendor.
 func (s *services) newGPUs() []engine.Registration {
-	dri, err := drm.New(drm.Options{Sysfs: s.Sysfs})
-	list := []engine.Registration{register("drm", dri, err)}
+	list := []engine.Registration{made("drm", func() engine.Registration {
+		source, err := drm.New(drm.Options{Sysfs: s.Sysfs})
+		return register("drm", source, err)
+	})}
 	for _, c := range gpuConstructors {
 		name := c.vendor.Row().Source
-		source, err := c.construct(s, s.log.Named(name))
-		list = append(list, register(name, source, err))
+		list = append(list, made(name, func() engine.Registration {
+			source, err := c.construct(s, s.log.Named(name))
+			return register(name, source, err)
+		}))
 	}
 	return list
 }

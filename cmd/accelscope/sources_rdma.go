@@ -43,7 +43,7 @@ func (s *services) newProbe() engine.Registration {
 		o.Objects, o.ObjectCounts, o.DeviceNames = objects.Objects, objects.ObjectCounts, model.DeviceNamer(s.netlink).DeviceNames
 	}
 	source, err := probe.New(o)
-	if s.peers = noPeers(err); err == nil {
+	if err == nil {
 		s.objects, s.peers = source, source.Peers
 	}
 	return register("probe", source, err)

@@ -290,8 +290,30 @@ func TestGoroutinePanics(t *testing.T) {
 			t.Errorf("refresh %d: the other source is %s, %d panics, want %d", i, r.States[1].State, r.Panics, want)
 		}
 	}
-	if n := lines.FilterMessage("panic in a goroutine").Len(); n != 1 || lines.Len() != 2 {
+	if n := lines.FilterMessage("panic in a source").Len(); n != 1 || lines.Len() != 2 {
 		t.Errorf("%d lines for the goroutine, %d in all: %v", n, lines.Len(), lines.All())
+	}
+}
+
+// A source whose constructor has panicked has failed, with the reason. The panic is logged once and counted.
+func TestConstructorPanics(t *testing.T) {
+	core, lines := observer.New(zap.ErrorLevel)
+	e := New(Options{Logger: zap.New(core), Reuse: 1})
+	err := safely.Try(func() { panic("boom") })
+	e.Add(Registration{Source: &named{name: t.Name()}, Err: fmt.Errorf("making the source: %w", err)})
+	e.Add(Registration{Source: &named{name: "another"}})
+	e.Start()
+	for range 2 {
+		r := e.Refresh()
+		if got := r.States[0]; got.State != model.StateFailed || got.Reason != "making the source: panic: boom" {
+			t.Errorf("%+v", got)
+		}
+		if r.States[1].State != model.StateOK || r.Panics != 1 {
+			t.Errorf("the other source is %s, %d panics", r.States[1].State, r.Panics)
+		}
+	}
+	if n := lines.FilterMessage("panic in a source").Len(); n != 1 || lines.Len() != 1 {
+		t.Errorf("logged: %v", lines.All())
 	}
 }
 

@@ -129,18 +129,20 @@ func (r *sourceReader) last() reading {
 	return r.latest
 }
 
-// broken returns an error if a goroutine of the source has panicked, and logs the first panic. The work of that goroutine has ended
-// for good, so the source has failed, although it may still answer.
-func (r *sourceReader) broken() error {
+// broken returns an error if a goroutine of the source has panicked. The work of that goroutine has ended for good, so the source has
+// failed, although it may still answer. It logs the first panic, or that of the constructor, which is in Err.
+func (r *sourceReader) broken() (err error) {
 	first, _ := safely.Panicked(r.Source.Name())
-	if first == nil {
+	if first != nil {
+		err = fmt.Errorf("a goroutine of the source ended: %w", first)
+	} else if !errors.As(r.Err, &first) {
 		return nil
 	}
 	if !r.logged {
 		r.logged = true
-		r.log.Error("panic in a goroutine", zap.Any("panic", first.Value), zap.ByteString("stack", first.Stack))
+		r.log.Error("panic in a source", zap.Any("panic", first.Value), zap.ByteString("stack", first.Stack))
 	}
-	return fmt.Errorf("a goroutine of the source ended: %w", first)
+	return err
 }
 
 // close closes the source, unless a call hangs in it.

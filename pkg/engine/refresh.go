@@ -135,6 +135,9 @@ func (e *Engine) countPanics() uint64 {
 	for _, r := range e.readers {
 		_, count := safely.Panicked(r.Source.Name())
 		n += count
+		if made := (*safely.PanicError)(nil); errors.As(r.Err, &made) {
+			n++
+		}
 	}
 	return n
 }

@@ -4,7 +4,7 @@
 //
 // A goroutine that outlives the call which starts it runs in Do. A panic ends its work for good, so Do records the panic and the
 // engine reports the source as failed from then on. A goroutine for which its call waits belongs to a Group, which passes the
-// panic on to the call.
+// panic on to the call. Try is for calls themselves, such as the constructors of sources.
 package safely
 
 import (
@@ -31,6 +31,17 @@ func Recovered(value any) *PanicError {
 		return e
 	}
 	return &PanicError{value, debug.Stack()}
+}
+
+// Try calls f, and returns its panic.
+func Try(f func()) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = Recovered(v)
+		}
+	}()
+	f()
+	return nil
 }
 
 // panics are those of goroutines, by source. They belong to the process, as the goroutines do.
