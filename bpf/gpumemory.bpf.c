@@ -6,6 +6,7 @@
  * Only the outermost call of a thread counts: one function may call another one. A return belongs to the entry with the same
  * stack pointer.
  */
+#define OWNER_FUNCTION static __always_inline
 #include "owner.h"
 #include "stack.h"
 

@@ -62,8 +62,13 @@ static __always_inline __u64 ancestor_id(struct cgroup *cgroup, int level)
 	return id;
 }
 
+/* A program file with tail calls defines it as inline: with calls of functions in them, Linux 5.10 hangs. */
+#ifndef OWNER_FUNCTION
+#define OWNER_FUNCTION static __noinline
+#endif
+
 /* Finds the marked cgroup that is next above one, from the root on: a process can create any number of levels below its own. */
-static __noinline int find_owner(struct cgroup *cgroup, struct owner *owner)
+OWNER_FUNCTION int find_owner(struct cgroup *cgroup, struct owner *owner)
 {
 	__u64 leaf = owner->cgroup;
 	int levels = BPF_CORE_READ(cgroup, level);
