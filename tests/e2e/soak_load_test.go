@@ -27,8 +27,11 @@ import (
 const (
 	collectorAddress = "127.0.0.1:43170"
 	sensorCgroup     = "/sys/fs/cgroup/accelscope"
-	// soakContainers is the number of containers that are only cgroups. Every tenth holds RDMA objects.
+	// soakContainers is the number of containers that are only cgroups. Every tenth holds two QPs of churnDevice. At any time some of
+	// them have just been replaced, so usually three quarters of these QPs or more exist.
 	soakContainers = 200
+	churnDevice    = "rxe1"
+	usualQPs       = soakContainers / 10 * 2 * 3 / 4
 	soakPace       = 700 * time.Millisecond // between the ends of two of them
 )
 
@@ -47,6 +50,7 @@ type soakLoad struct {
 	truth map[string]owner
 
 	made, pods atomic.Int64 // containers that came and went; those of containerd
+	full       atomic.Bool  // soakContainers exist: from now on they are replaced
 }
 
 func startSoakLoad(ctx context.Context, t *testing.T) *soakLoad {
@@ -65,13 +69,18 @@ func startSoakLoad(ctx context.Context, t *testing.T) *soakLoad {
 			t.Fatal(err)
 		}
 	}
+	return l
+}
+
+// startChurn starts the containers that come and go. The sensor runs: what they do from their start on is in its maps, as what those
+// do that replace them.
+func (l *soakLoad) startChurn() {
 	var running sync.WaitGroup
-	stop, cancel := context.WithCancel(ctx)
+	stop, cancel := context.WithCancel(l.ctx)
 	l.ctx = stop
 	running.Go(l.churn)
 	running.Go(l.churnPods)
-	t.Cleanup(func() { cancel(); running.Wait() })
-	return l
+	l.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
 // startCollector starts the collector. Its output is in the memory of the guest, and nothing reads it.
@@ -190,13 +199,14 @@ func (l *soakLoad) churn() {
 	for i := 0; l.ctx.Err() == nil; i++ {
 		slot := i * 7 % soakContainers
 		if cells[slot] != nil {
+			l.full.Store(true)
 			time.Sleep(soakPace)
 			cells[slot].end()
 			l.made.Add(1)
 		}
 		program := []string{"sleep", "1000000"}
 		if slot%10 == 0 {
-			program = l.whilePermitted("verbs -d rxe1 -q 2 -m 8192")
+			program = l.whilePermitted("verbs -d " + churnDevice + " -q 2 -m 8192")
 		}
 		c, err := l.newCell(fmt.Sprint("cell ", i), program...)
 		if err != nil && l.ctx.Err() == nil {

@@ -82,7 +82,8 @@ func stateOf(m metrics) soakState {
 	return s
 }
 
-// complete returns an error if something is missing that was there after the warm-up, or a container has no name or no QPs.
+// complete returns an error if something is missing that was there after the warm-up, a container has no name or no QPs, or too few
+// of the containers that come and go have QPs: the entries of maps are compared with those after the warm-up, under the same load.
 func (k *soak) complete(m metrics) error {
 	if k.s == nil || m == nil {
 		return errors.New("no scrape")
@@ -100,6 +101,9 @@ func (k *soak) complete(m metrics) error {
 		if got := m.sum("container_rdma_resources", "container_id", o.id, "workload", o.workload, "type", "qp"); got != o.qps {
 			return fmt.Errorf("%s has %v QPs, want %v", o.workload, got, o.qps)
 		}
+	}
+	if got := m.sum("container_rdma_resources", "device", churnDevice, "type", "qp"); got < usualQPs {
+		return fmt.Errorf("the containers that come and go have %v QPs, usually %v or more", got, usualQPs)
 	}
 	return nil
 }
@@ -137,7 +141,7 @@ func grown(before, after map[string]float64) (err error) {
 	for name, is := range after {
 		varies := map[string]float64{"resident MB": 12, "descriptors": 16, "goroutines": 16, "threads": 16}[name]
 		if strings.HasPrefix(name, "map ") {
-			varies = 128 // workloads that are replaced when the entries are counted
+			varies = 64 // workloads that are replaced when the entries are counted
 		}
 		if limit := before[name]*1.2 + varies; is > limit {
 			err = errors.Join(err, fmt.Errorf("%s: %.0f, were %.0f after the warm-up, limit %.0f", name, is, before[name], limit))

@@ -102,7 +102,11 @@ func (k *soak) run() {
 	k.begin = time.Now()
 	warm, settle := soakTimes(k.length)
 	k.startSensor()
-	k.logf("warm-up of %v", warm)
+	k.load.startChurn()
+	for !k.load.full.Load() && k.ctx.Err() == nil {
+		k.step()
+	}
+	k.logf("%d containers; warm-up of %v", soakContainers, warm)
 	k.scrapesUntil(time.Now().Add(warm))
 	if !k.recovers() {
 		k.t.Fatal("the sensor is not complete after the warm-up")
@@ -129,9 +133,10 @@ func (k *soak) run() {
 // packets returns how many packets the device of the pods with traffic has sent.
 func (k *soak) packets() float64 { return k.result.last.sum("rdma_stat_sent_pkts", "device", "rxe0") }
 
-// soakTimes returns the duration of the warm-up and of the time without faults at the end. Both are longer than the grace time.
+// soakTimes returns the duration of the warm-up and of the time without faults at the end. Both are at least twice the grace time: the maps
+// have the entries of containers that ended meanwhile.
 func soakTimes(length time.Duration) (warm, settle time.Duration) {
-	return max(40*time.Second, min(length/10, 5*time.Minute)), max(70*time.Second, min(length/10, 5*time.Minute))
+	return max(60*time.Second, min(length/10, 5*time.Minute)), max(70*time.Second, min(length/10, 5*time.Minute))
 }
 
 // logf logs with the time since the start.
