@@ -28,7 +28,8 @@ var selfNotes = []string{
 	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
 		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +
 		"room for these either, for `device`. [Limits](../docs/limits.md#series) lists the details.",
-	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts again. The log has the stack.",
+	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
+		"again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
 }
 

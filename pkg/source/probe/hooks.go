@@ -97,7 +97,7 @@ func plainMemory(hooks []model.Hook, symbols map[string]bool) gen.ObjectsMemory 
 		peer = peer || h.Name == peerMemoryHook && ok
 		release = release || h.Name == dmabufFunctions && ok
 	}
-	if unseen || symbols[peerMemoryFunction] && !(peer && release) {
+	if unseen || symbols[peerMemoryFunction] && (!peer || !release) {
 		return gen.ObjectsMemoryMEMORY_UNKNOWN
 	}
 	return gen.ObjectsMemoryMEMORY_HOST
