@@ -273,7 +273,7 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 .PHONY: bench-estimates
 bench-estimates: ## Estimates of the data path against processes that count (11 minutes; ACCELSCOPE_ESTIMATE=10m: 110)
 	@echo; echo "Estimates with a budget of 1 %: largest error of a process, longest time unchanged, part of the budget that was used, split of the bytes of a FAKE port"
-	@go test -run '^$$' -bench Estimate -benchtime 1x -timeout 3h ./pkg/source/datapath | grep error
+	@go test -run '^$$' -bench Estimate -benchtime 1x -timeout 3h ./pkg/source/datapath | grep Estimate/
 
 # Debian packages that are needed, and are not installed.
 MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)
