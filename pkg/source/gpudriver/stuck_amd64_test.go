@@ -202,7 +202,7 @@ func missingPage(t *testing.T, size int) (page uintptr, provide func()) {
 	)
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
 	if errno != 0 {
-		t.Fatal("userfaultfd: ", errno)
+		t.Skip("a kernel or sandbox without userfaultfd: ", errno) // the guests have stuck ioctls, too
 	}
 	t.Cleanup(func() { _ = unix.Close(int(fd)) })
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
