@@ -133,13 +133,11 @@ func (l *Locator) inherit(id FileID, file *cachedFile, f *os.File) {
 	}
 	l.mu.Unlock()
 	for _, s := range sites {
-		entry := s.Offset - uint64(s.Skip)
-		at, ok := file.points[entry]
-		if !ok && len(file.points) < maxSites {
-			at = disassemble(f, entry)
-			file.points[entry] = at
+		if len(file.points) >= maxSites || len(file.found) >= maxSites {
+			return
 		}
-		if s.File = id; at == (point{offset: s.Offset, stepped: s.Stepped}) && len(file.found) < maxSites {
+		s.File = id
+		if l.point(file, f, s.Offset-uint64(s.Skip)) == (point{offset: s.Offset, stepped: s.Stepped}) {
 			file.found[s] = true
 		}
 	}
