@@ -21,21 +21,29 @@ func kprobes(t *testing.T, on string) {
 	}
 }
 
+// qps returns the number of queue pairs of a container.
+func qps(m metrics, c *container) float64 {
+	return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
+}
+
+// showsQPs waits until the sensor shows this number of queue pairs of a container.
+func (s *sensor) showsQPs(c *container, want float64) {
+	s.t.Helper()
+	eventually(s.t, time.Minute, func() error {
+		if got := qps(s.fresh(), c); got != want {
+			return fmt.Errorf("%v QPs, want %v", got, want)
+		}
+		return nil
+	})
+}
+
 // skipped: the kernel skips the programs that count objects, while a container ends and another one begins. The sensor
 // detects that its numbers differ from the kernel's, and corrects them.
 func (n node) skipped(t *testing.T) {
 	s := start(t, n.args()...)
 	ends := enter(t, "ends unseen", "verbs", "-d", "rxe0", "-q", "4", "-m", "2097152")
 	ends.line(t, "device")
-	qps := func(m metrics, c *container) float64 {
-		return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
-	}
-	eventually(t, time.Minute, func() error {
-		if got := qps(s.fresh(), ends); got != 4 {
-			return fmt.Errorf("%v QPs, want 4", got)
-		}
-		return nil
-	})
+	s.showsQPs(ends, 4)
 	for range 4 { // compared without a difference
 		time.Sleep(2 * time.Second)
 		s.fresh()
@@ -73,12 +81,7 @@ func (n node) skipped(t *testing.T) {
 	}
 	// Counted once: the end of the adopted objects is seen.
 	begins.rest(t)
-	eventually(t, time.Minute, func() error {
-		if got := qps(s.fresh(), begins); got != 0 {
-			return fmt.Errorf("%v QPs, want 0", got)
-		}
-		return nil
-	})
+	s.showsQPs(begins, 0)
 	s.stop()
 }
 
@@ -105,15 +108,7 @@ func (n node) missed(t *testing.T) {
 	hold := []string{"verbs", "-d", "rxe0", "-q", "4", "-m", "2097152"}
 	ends := enter(t, "ends unseen", hold...)
 	ends.line(t, "device")
-	qps := func(m metrics, c *container) float64 {
-		return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
-	}
-	eventually(t, time.Minute, func() error {
-		if got := qps(s.fresh(), ends); got != 4 {
-			return fmt.Errorf("%v QPs, want 4", got)
-		}
-		return nil
-	})
+	s.showsQPs(ends, 4)
 	kprobes(t, "0")
 	defer kprobes(t, "1")
 	ends.rest(t)

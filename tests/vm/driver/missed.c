@@ -7,9 +7,6 @@
 #include <linux/module.h>
 #include <rdma/restrack.h>
 
-static int calls = 5;
-module_param(calls, int, 0444);
-
 static unsigned long restrack_del; // the address of rdma_restrack_del, which is not exported
 module_param(restrack_del, ulong, 0444);
 
@@ -27,7 +24,7 @@ static int call(struct kprobe *p, struct pt_regs *regs)
 {
 	int i;
 
-	for (i = 0; i < calls; i++)
+	for (i = 0; i < 5; i++)
 		((void (*)(struct rdma_restrack_entry *))restrack_del)(&never_added);
 	return 0;
 }
