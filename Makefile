@@ -242,6 +242,7 @@ soak: deps build ## A guest with 200 containers and random faults for half an ho
 .PHONY: bench
 bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go run ./tests/bench
+	@$(MAKE) --no-print-directory bench-growth
 	@echo; echo "What a call and a drain cost on this kernel (tracepoints: it has no InfiniBand)"
 	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
 	@echo; echo "What probes of the data path cost a process: a poll that finds nothing, a post (counted, not chosen, of another; without)"
@@ -269,6 +270,10 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@echo; echo "Calls into NVML for 8 H100 with 18 links each: of a round (5 s by default; FAKE library, which counts them), of a scrape"
 	@go test -run '^$$' -bench Calls -benchtime 1x ./pkg/source/nvidia | grep calls
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
+
+.PHONY: bench-growth
+bench-growth: build ## How the cost of a scrape grows, beside cAdvisor, node_exporter and a minimal exporter, drawn in docs/growth (20 minutes)
+	@go build -o bin/bench ./tests/bench && bin/bench -growth -plots docs/growth -accelscope bin/accelscope
 
 .PHONY: bench-estimates
 bench-estimates: ## Estimates of the data path against processes that count (11 minutes; ACCELSCOPE_ESTIMATE=10m: 110)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"math"
 	"os"
 	"runtime"
@@ -133,5 +134,37 @@ func TestTotalTime(t *testing.T) {
 	const ticks = 20 * time.Millisecond
 	if used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(); used < ticks || running-before < used-ticks || ended-before < used-ticks {
 		t.Errorf("a child used %v: %v while it ran, %v after that", used, running-before, ended-before)
+	}
+}
+
+// TestPlot: a drawing has all loads, and a load in proportion is on a straight line from the origin.
+func TestPlot(t *testing.T) {
+	points := []int{1, 10, 100}
+	curves := []curve{{"one", points, []load{{1, 2, 2}, {10, 20, 20}, {100, 200, 200}}}, {"two", points, []load{{}, {}, {1, 1, 1}}}}
+	text := plot("things", curves)
+	var drawing struct {
+		Circles []struct {
+			X float64 `xml:"cx,attr"`
+			Y float64 `xml:"cy,attr"`
+		} `xml:"circle"`
+	}
+	if err := xml.Unmarshal([]byte(text), &drawing); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if len(drawing.Circles) != 2*6 {
+		t.Fatalf("%d loads, want 12", len(drawing.Circles))
+	}
+	at := drawing.Circles[:3]
+	first, second := (at[1].Y-at[0].Y)/(at[1].X-at[0].X), (at[2].Y-at[1].Y)/(at[2].X-at[1].X)
+	if math.Abs(first-second) > 0.01 || second >= 0 {
+		t.Errorf("the line of a load in proportion has the slopes %v and %v", first, second)
+	}
+	if cpu, private := curves[0].slope(); cpu != 1000 || private != 2000 {
+		t.Errorf("one more costs %v us and %v kB, want 1000 and 2000", cpu, private)
+	}
+	for highest, want := range map[float64]float64{0: 1, 4: 1, 10: 2, 33: 10, 0.9: 0.2, 1000: 200} {
+		if got := step(highest); math.Abs(got-want) > 1e-9 {
+			t.Errorf("values up to %v are %v apart, want %v", highest, got, want)
+		}
 	}
 }

@@ -48,7 +48,7 @@ func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 	for _, c := range m.Containers {
 		pids = append(pids, c.PIDs...)
 	}
-	fake, err := nvml.Bench(ctx, dir, m.SysFS(), m.ProcFS(), pids)
+	fake, err := nvml.Bench(ctx, dir, m.SysFS(), m.ProcFS(), nvml.GPUs, func(s *nvml.Scenario) { s.Node(pids...) })
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,9 @@ func run(ctx context.Context) error {
 	short := flag.Bool("short", false, "only show that the bench works: one round, few scrapes")
 	rounds := flag.Int("rounds", 3, "rounds on each node")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
+	grow := flag.Bool("growth", false, "only measure how the cost grows with containers, ports, GPUs and queue pairs")
+	plots := flag.String("plots", "", "directory for drawings of the growth (default: none)")
+	inside := flag.String("inside", "", "this is the guest, the workloads are there (for its own use)")
 	var programs paths
 	flag.StringVar(&programs.accelscope, "accelscope", "", "binary of accelscope (default: build it)")
 	flag.StringVar(&programs.nodeExporter, "node-exporter", os.Getenv("NODE_EXPORTER"),
@@ -64,6 +67,9 @@ func run(ctx context.Context) error {
 		"binary of github.com/yuuki/rdma_exporter, also by RDMA_EXPORTER (default: leave it out)")
 	flag.Parse()
 
+	if *inside != "" {
+		return queuesInside(ctx, *inside, programs.accelscope, growthPlan{every: 5 * time.Second, scrapes: 4}.shortened(*short), *short)
+	}
 	nodes := []node{
 		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second}},
 		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second}},
@@ -84,6 +90,9 @@ func run(ctx context.Context) error {
 	use, err := prepare(ctx, dir, exporters(programs), *only)
 	if err != nil {
 		return err
+	}
+	if *grow {
+		return measureGrowth(ctx, use, growthPlan{every: 15 * time.Second, scrapes: 4}.shortened(*short), *short, *plots, os.Stdout)
 	}
 	var results []*result
 	for i, n := range nodes {

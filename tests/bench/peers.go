@@ -4,9 +4,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
@@ -20,6 +22,7 @@ const (
 	floor            = "floor"
 	floorGzip        = "floor gzip"
 	accelscope       = "accelscope"
+	cadvisor         = "cAdvisor" // only for the growth of containers
 )
 
 // A current node_exporter: the versions of distributions do not read hw_counters, and so do half of the work.
@@ -61,6 +64,27 @@ func findNodeExporter(ctx context.Context, mayBuild bool) string {
 		}
 	}
 	return ""
+}
+
+// buildCadvisor builds cAdvisor from the module beside this package in the user's cache.
+func buildCadvisor(ctx context.Context) (string, error) {
+	const module = "github.com/accelscope/accelscope/tests/bench"
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir, err := child.Command(ctx, "go", "list", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", fmt.Errorf("finding %s: %w", module, err)
+	}
+	path := filepath.Join(cache, "accelscope-bench", "cadvisor")
+	progress("building cAdvisor")
+	src := filepath.Join(strings.TrimSpace(string(dir)), "cadvisor")
+	cmd := child.Command(ctx, "go", "build", "-C", src, "-trimpath", "-ldflags=-s -w", "-o", path)
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building cAdvisor: %w\n%s", err, msg)
+	}
+	return path, nil
 }
 
 // exporters are all exporters that can be measured. For our own programs the path is "build:" and a package.

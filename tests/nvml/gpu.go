@@ -21,7 +21,7 @@ const (
 func UUID(n int) string { return fmt.Sprintf("GPU-%08x-0000-4000-8000-%012x", 0xac0000+n, n) }
 
 // Address returns the PCI address of GPU n in the format of sysfs.
-func Address(n int) string { return fmt.Sprintf("0000:%02x:00.0", 0x20+0x10*n) }
+func Address(n int) string { return fmt.Sprintf("0000:%02x:00.0", 0x20+0x10*(n%GPUs)+0x08*(n/GPUs)) }
 
 // AddH100 adds GPU n: one of eight on a board, without processes.
 func (s *Scenario) AddH100(n int) {

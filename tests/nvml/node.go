@@ -44,9 +44,20 @@ type Sensor struct {
 	Environment []string
 }
 
-// Bench creates eight GPUs with these processes, in the fake sysfs and procfs of a node, and
+// Own adds a GPU for each list, used by its processes only.
+func (s *Scenario) Own(lists [][]int) {
+	for n, pids := range lists {
+		s.AddH100(n)
+		for _, pid := range pids {
+			s.Processes = append(s.Processes, Process{Device: strconv.Itoa(n), PID: pid, Memory: 200 * mib, SM: 5, Mem: 2, Kinds: "C"})
+		}
+	}
+	s.Balance()
+}
+
+// Bench creates a number of GPUs, which add puts into the scenario, in the fake sysfs and procfs of a node, and
 // the library with its scenario in dir: for benchmarks.
-func Bench(ctx context.Context, dir, sysfs, procfs string, pids []int) (Sensor, error) {
+func Bench(ctx context.Context, dir, sysfs, procfs string, gpus int, add func(*Scenario)) (Sensor, error) {
 	library, err := Build(ctx, dir, false)
 	if err != nil {
 		return Sensor{}, err
@@ -55,8 +66,8 @@ func Bench(ctx context.Context, dir, sysfs, procfs string, pids []int) (Sensor, 
 	if err != nil {
 		return Sensor{}, err
 	}
-	s.Node(pids...)
-	for n := range GPUs {
+	add(s)
+	for n := range gpus {
 		if err := Bind(sysfs, procfs, n); err != nil {
 			return Sensor{}, err
 		}
@@ -76,7 +87,7 @@ func Bind(sysfs, procfs string, n int) error {
 		filepath.Join(device, "vendor"):               "0x10de\n",
 		filepath.Join(device, "device"):               "0x2330\n",
 		filepath.Join(device, "class"):                "0x030200\n",
-		filepath.Join(device, "numa_node"):            fmt.Sprintln(2 * n / GPUs),
+		filepath.Join(device, "numa_node"):            fmt.Sprintln(2 * (n % GPUs) / GPUs),
 		filepath.Join(device, "power/runtime_status"): "active\n",
 		filepath.Join(procfs, "driver/nvidia/gpus", Address(n), "information"): fmt.Sprintf(
 			"Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t %s\nBus Location: \t %s\nDevice Minor: \t %d\n", UUID(n), Address(n), n),

@@ -3,7 +3,7 @@
 
 #include "workload.h"
 
-enum { MOST = 4096 };
+enum { MOST = 16384 };
 
 static struct ibv_pd *pds[MOST];
 static struct ibv_cq *cqs[MOST];

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/fixtures"
+)
+
+// A growth is a row of nodes with more and more of one thing.
+type growth struct {
+	name   string // of the thing, in the plural
+	points []int
+	// setup makes a node with n of them, and names the exporters that read it.
+	setup func(ctx context.Context, dir string, n int) (site, error)
+}
+
+// A site is a node to measure exporters on.
+type site struct {
+	fixtures.Manifest
+	use    []exporter
+	shown  []string // what the text of each exporter has to contain: none is fast because it does nothing
+	remove func()   // nil if nothing is left
+}
+
+// growthPlan says how long each node is measured.
+type growthPlan struct {
+	every   time.Duration // between two scrapes: what runs in between counts as well
+	scrapes int
+}
+
+// shortened returns a plan that only shows that the bench works.
+func (p growthPlan) shortened(short bool) growthPlan {
+	if short {
+		return growthPlan{pause, 1}
+	}
+	return p
+}
+
+// A load is what an exporter costs on a node: CPU time per scrape with what it does between two of them, memory with its children.
+type load struct{ CPU, Resident, Private float64 } // ms, MB, MB
+
+// A curve has the loads of an exporter by the number of things.
+type curve struct {
+	Name   string
+	Points []int
+	Loads  []load
+}
+
+// slope returns what one more thing costs, over the whole curve: µs per scrape and kB of private memory.
+func (c curve) slope() (cpu, private float64) {
+	last := len(c.Points) - 1
+	more := float64(c.Points[last] - c.Points[0])
+	return 1e3 * (c.Loads[last].CPU - c.Loads[0].CPU) / more, 1e3 * (c.Loads[last].Private - c.Loads[0].Private) / more
+}
+
+// measureGrowth measures all curves, prints them, and draws them into plots, if that is named.
+func measureGrowth(ctx context.Context, use []exporter, p growthPlan, short bool, plots string, out io.Writer) error {
+	use, sensor, err := growthExporters(ctx, use)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nGrowth: CPU per scrape with all work between two scrapes, %v apart, means of %d; memory with that of children.\n"+
+		"Queue pairs: in an emulated guest, where CPU time is about ten times as much, with scrapes more often.\n", p.every, p.scrapes)
+	for _, g := range growths(use, short) {
+		curves, err := g.measure(ctx, p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.name, err)
+		}
+		if err := show(g.name, curves, plots, out); err != nil {
+			return err
+		}
+	}
+	curves, err := measureQueues(ctx, sensor, short)
+	if err != nil {
+		return err
+	}
+	return show(queuePairs, curves, plots, out)
+}
+
+// show prints the curves of a growth, and draws them.
+func show(name string, curves []curve, plots string, out io.Writer) error {
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, name+"\texporter\tCPU ms/scrape\tRSS MB\tprivate MB\t")
+	for _, c := range curves {
+		for i, l := range c.Loads {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t\n", c.Points[i], c.Name, number(l.CPU, 2), number(l.Resident, 1), number(l.Private, 1))
+		}
+	}
+	w.Flush()
+	for _, c := range curves {
+		cpu, private := c.slope()
+		fmt.Fprintf(out, "One more costs %s %s us of CPU per scrape and %s kB of private memory.\n", c.Name, number(cpu, 1), number(private, 1))
+	}
+	printContainers(out, curves, compared)
+	if plots == "" {
+		return nil
+	}
+	if err := os.MkdirAll(plots, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(plots, strings.ReplaceAll(name, " ", "-")+".svg"), []byte(plot(name, curves)), 0o644)
+}
+
+func (g growth) measure(ctx context.Context, p growthPlan) (curves []curve, err error) {
+	for _, n := range g.points {
+		progress("%d %s", n, g.name)
+		if err := g.point(ctx, n, p, func(i int, exporter string, l load) {
+			if i == len(curves) {
+				curves = append(curves, curve{Name: exporter})
+			}
+			curves[i].Points, curves[i].Loads = append(curves[i].Points, n), append(curves[i].Loads, l)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return curves, nil
+}
+
+// point measures all exporters on a node with n things at the same time.
+func (g growth) point(ctx context.Context, n int, p growthPlan, add func(i int, exporter string, l load)) error {
+	dir, err := os.MkdirTemp("", "growth-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s, err := g.setup(ctx, dir, n)
+	if s.remove != nil {
+		defer s.remove()
+	}
+	if err != nil {
+		return err
+	}
+	procs := make([]*process, 0, len(s.use))
+	for _, e := range s.use {
+		proc, err := e.start(ctx, s.Manifest)
+		if err != nil {
+			return err
+		}
+		defer proc.stop()
+		procs = append(procs, proc)
+	}
+	for _, proc := range procs {
+		if err := proc.showsAll(ctx, s.shown); err != nil {
+			return err
+		}
+	}
+	sleep(ctx, p.every) // what a start costs is over
+	before := make([]time.Duration, len(procs))
+	for i, proc := range procs {
+		if before[i], err = totalTime(proc.pid()); err != nil {
+			return err
+		}
+	}
+	for range p.scrapes {
+		sleep(ctx, p.every)
+		for _, proc := range procs {
+			if _, err := proc.scrape(); err != nil {
+				return err
+			}
+		}
+	}
+	for i, proc := range procs {
+		after, err := totalTime(proc.pid())
+		if err != nil {
+			return err
+		}
+		m, err := readMemory(proc.pid())
+		if err != nil {
+			return err
+		}
+		add(i, proc.name, load{ms(after-before[i]) / float64(p.scrapes), m.rss + m.childRSS, m.anon + m.childAnon})
+	}
+	return ctx.Err()
+}
+
+// showsAll waits until an answer of p contains all of these texts.
+func (p *process) showsAll(ctx context.Context, wanted []string) error {
+	for begin := time.Now(); ; sleep(ctx, pause) {
+		a, err := p.scrape()
+		if err != nil {
+			return err
+		}
+		text, err := a.text()
+		if err != nil {
+			return err
+		}
+		missing := ""
+		for _, s := range wanted {
+			if !strings.Contains(string(text), s) {
+				missing = s
+				break
+			}
+		}
+		if missing == "" {
+			return nil
+		}
+		if time.Since(begin) > 2*time.Minute || ctx.Err() != nil {
+			return errors.Join(ctx.Err(), fmt.Errorf("%s does not show %s\n%s", p.name, missing, p.output.String()))
+		}
+	}
+}
+
+// printContainers compares the sensor with cAdvisor on n containers, if both were measured.
+func printContainers(out io.Writer, curves []curve, n int) {
+	var own, other load
+	for _, c := range curves {
+		if i := slices.Index(c.Points, n); i >= 0 && c.Name == accelscope {
+			own = c.Loads[i]
+		} else if i >= 0 && c.Name == cadvisor {
+			other = c.Loads[i]
+		}
+	}
+	if other.CPU > 0 {
+		fmt.Fprintf(out, "With %d containers, CPU per scrape / cAdvisor's: %s (goal 0.33); RSS / cAdvisor's: %s (goal 0.5).\n", n,
+			number(own.CPU/other.CPU, 2), number(own.Resident/other.Resident, 2))
+	}
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/vm"
+)
+
+const queuePairs = "queue pairs"
+
+// measureQueues measures the sensor in a guest with a process that holds queue pairs of Soft-RoCE. Emulation makes it slower.
+func measureQueues(ctx context.Context, sensor string, short bool) ([]curve, error) {
+	workloads, err := vm.BuildWorkloads(ctx)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	res, err := vm.Run(ctx, vm.Options{
+		Kernel: "6.12", Devices: 1, Stdout: io.MultiWriter(&out, os.Stderr), Timeout: 15 * time.Minute,
+		Command: []string{self, "-accelscope", sensor, "-inside", workloads, "-short=" + strconv.FormatBool(short)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out.String()) {
+		var curves []curve
+		if json.Unmarshal([]byte(line), &curves) == nil && len(curves) == 1 {
+			return curves, nil
+		}
+	}
+	return nil, fmt.Errorf("exit status %d in the guest: %s", res.Status, out.String())
+}
+
+// queuesInside runs in the guest, and prints the curve.
+func queuesInside(ctx context.Context, workloads, sensor string, p growthPlan, short bool) error {
+	g := growth{queuePairs, []int{1, 100, 1000, 10000}, func(ctx context.Context, _ string, n int) (site, error) {
+		return queueSite(ctx, workloads, sensor, n)
+	}}
+	if short {
+		g.points = g.points[:2]
+	}
+	curves, err := g.measure(ctx, p)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(curves)
+}
+
+// queueSite starts a process with n queue pairs.
+func queueSite(ctx context.Context, workloads, sensor string, n int) (s site, err error) {
+	cmd := child.Command(ctx, filepath.Join(workloads, "verbs"), "-d", "rxe0", "-q", strconv.Itoa(n))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe() // its end ends the process
+	if err != nil {
+		return s, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return s, err
+	}
+	if err := cmd.Start(); err != nil {
+		return s, err
+	}
+	s.remove = func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "ready") {
+	}
+	s.shown = []string{`type="qp"`}
+	s.use = []exporter{{name: accelscope, path: sensor, args: func(_ fixtures.Manifest, addr string) []string {
+		return []string{
+			"--web.listen-address=" + addr, "--log.level=error", "--no-collector.node", "--no-collector.container", "--no-collector.gpu",
+			"--no-collector.access", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.kernellog",
+		}
+	}}}
+	return s, nil
+}
