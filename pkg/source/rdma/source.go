@@ -78,7 +78,7 @@ type Options struct {
 
 // keptFiles is the maximum number of files kept open, at most half of RLIMIT_NOFILE. Each costs 4 KiB of kernel memory.
 // Further files are opened for each read.
-const keptFiles = 4096
+const keptFiles = 8192
 
 // Source reads the RDMA devices of a node.
 type Source struct {
