@@ -37,8 +37,9 @@ type DriverTask struct {
 	Request  uint32 // the second argument of ioctl(2)
 	PID, TID int    // process and thread, in the initial PID namespace
 	Process  string // name of the thread; empty if unknown
-	// Function is the function of the kernel in which the thread sleeps (/proc/TID/wchan); empty if it runs or is unknown. Before Linux 5.16
-	// the kernel does not follow stacks that only ORC describes (get_wchan): mostly empty there, and it may be a function that has returned.
+	// Function is the function of the kernel in which the thread sleeps (/proc/TID/wchan); empty if it runs or is unknown.
+	// Before Linux 5.16 the kernel does not follow stacks that only ORC describes (get_wchan): mostly empty there, and it
+	// may be a function that has returned.
 	Function string
 	Since    time.Time
 	// HolderPID and HolderTID are the process and the thread that have the lock that the task waits for, 0 if unknown: few
