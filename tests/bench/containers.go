@@ -11,10 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
@@ -43,7 +41,9 @@ func containerSite(ctx context.Context, dir string, n int, use []exporter) (s si
 			stop()
 		}
 		for _, h := range hierarchies {
-			removeCgroups(filepath.Join(h, "kubepods.slice"))
+			if err := cgroup.Remove(filepath.Join(h, "kubepods.slice")); err != nil {
+				progress("%v", err)
+			}
 		}
 	}
 	for _, c := range s.Containers {
@@ -111,23 +111,4 @@ func enterCgroup(hierarchy, name string, pid int) error {
 		}
 	}
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
-}
-
-// removeCgroups removes a cgroup and all below it, whose processes have ended.
-func removeCgroups(dir string) {
-	var dirs []string
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return nil
-	})
-	for i := len(dirs) - 1; i >= 0; i-- {
-		for range 100 { // EBUSY while a process is being reaped
-			if err := unix.Rmdir(dirs[i]); !errors.Is(err, unix.EBUSY) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}
 }

@@ -5,7 +5,10 @@ package cgroup
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -30,17 +33,45 @@ func New(t testing.TB, parent string) (dir string, id uint64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for range 1000 { // EBUSY while the last process is being reaped
-			if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
+		if err := Remove(dir); err != nil {
+			t.Error(err)
 		}
-		t.Errorf("%s cannot be removed", dir)
 	})
 	info, err := os.Stat(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return dir, info.Sys().(*syscall.Stat_t).Ino
+}
+
+// Remove removes a cgroup, if there is one, and all below it. While their last processes end, and may still make cgroups,
+// it tries again, for up to 30 seconds.
+func Remove(dir string) error {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := removeOnce(dir)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func removeOnce(root string) error {
+	var dirs []string
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, dir := range slices.Backward(dirs) { // subdirectories first
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		}
+	}
+	return nil
 }

@@ -15,16 +15,14 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -142,40 +140,9 @@ func (m *Machine) Close() error {
 
 // removeCgroup removes the cgroup that init.sh made, from wherever cgroup v2 is mounted here.
 func (m *Machine) removeCgroup() error {
+	var err error
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		// The processes may take a moment to end, and systemd creates cgroups until it has ended.
-		for end := time.Now().Add(buryTimeout); ; time.Sleep(20 * time.Millisecond) {
-			err := removeTree(filepath.Join(mount, m.Name()))
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
-				return err
-			}
-		}
+		err = errors.Join(err, cgroup.Remove(filepath.Join(mount, m.Name())))
 	}
-	return nil
-}
-
-// removeTree removes a directory of cgroups, if there is one.
-func removeTree(root string) error {
-	var dirs []string
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil && d.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, dir := range slices.Backward(dirs) { // subdirectories first
-		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return err
 }

@@ -3,21 +3,17 @@
 package access
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// below creates a cgroup some levels below another one.
+// below creates a cgroup some levels below another one, which is removed with all below it.
 func (g group) below(t *testing.T, names ...string) group {
 	t.Helper()
 	for _, name := range names {
@@ -25,15 +21,6 @@ func (g group) below(t *testing.T, names ...string) group {
 		if err := os.Mkdir(g.dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		dir := g.dir
-		t.Cleanup(func() {
-			for range 1000 { // EBUSY while the last process is being reaped
-				if err := unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) {
-					return
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-		})
 	}
 	info, err := os.Stat(g.dir)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -97,21 +98,8 @@ func (tr tree) rmdir(t *testing.T, path string) {
 }
 
 func (tr tree) rmAll(t *testing.T) {
-	var dirs []string
-	_ = filepath.WalkDir(tr.dir(""), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return nil
-	})
-	for _, dir := range slices.Backward(dirs) {
-		err := unix.Rmdir(dir)
-		for end := time.Now().Add(10 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Rmdir(dir) {
-			time.Sleep(10 * time.Millisecond) // while the last process is being reaped
-		}
-		if err != nil {
-			t.Errorf("rmdir %s: %v", dir, err)
-		}
+	if err := testcgroup.Remove(tr.dir("")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
 // fakeSysfs returns a sysfs with one HCA and its uverbs device, with the number of another
@@ -39,11 +41,7 @@ func testCgroup(t *testing.T) (subsystem, dir string) {
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
 		subsystem, root = "memory", filepath.Join(root, "memory")
 	}
-	dir, err := os.MkdirTemp(root, "accelscope-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Rmdir(dir) })
+	dir, _ = testcgroup.New(t, root)
 	return subsystem, dir
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
 // eachHierarchy runs a test with a cgroup of v2 and one of v1, if this machine has them.
@@ -28,22 +29,7 @@ func eachHierarchy(t *testing.T, f func(t *testing.T, subsystem, dir string)) {
 			continue
 		}
 		t.Run(h.name, func(t *testing.T) {
-			dir, err := os.MkdirTemp(h.root, "accelscope-test-")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				var all []string
-				_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, _ error) error {
-					if d.IsDir() {
-						all = append(all, path)
-					}
-					return nil
-				})
-				for i := range all {
-					_ = unix.Rmdir(all[len(all)-1-i])
-				}
-			})
+			dir, _ := testcgroup.New(t, h.root)
 			f(t, h.subsystem, dir)
 		})
 	}
