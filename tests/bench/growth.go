@@ -33,18 +33,19 @@ type site struct {
 	remove func()   // nil if nothing is left
 }
 
-// growthPlan says how long each node is measured.
+// growthPlan says how long each node of a growth is measured.
 type growthPlan struct {
+	short   bool          // only show that the bench works: two nodes
 	every   time.Duration // between two scrapes: what runs in between counts as well
 	scrapes int
 }
 
-// shortened returns a plan that only shows that the bench works.
-func (p growthPlan) shortened(short bool) growthPlan {
+// growthPlanOf returns the plan with scrapes some time apart; or one for a short bench.
+func growthPlanOf(every time.Duration, short bool) growthPlan {
 	if short {
-		return growthPlan{pause, 1}
+		return growthPlan{true, pause, 1}
 	}
-	return p
+	return growthPlan{false, every, 4}
 }
 
 // A load is what an exporter costs on a node: CPU time per scrape with what it does between two of them, memory with its children.
@@ -65,14 +66,14 @@ func (c curve) slope() (cpu, private float64) {
 }
 
 // measureGrowth measures all curves, prints them, and draws them into plots, if that is named.
-func measureGrowth(ctx context.Context, use []exporter, p growthPlan, short bool, plots string, out io.Writer) error {
+func measureGrowth(ctx context.Context, use []exporter, p growthPlan, plots string, out io.Writer) error {
 	use, sensor, err := growthExporters(ctx, use)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "\nGrowth: CPU per scrape with all work between two scrapes, %v apart, means of %d; memory with that of children.\n"+
 		"Queue pairs: in an emulated guest, where CPU time is about ten times as much, with scrapes more often.\n", p.every, p.scrapes)
-	for _, g := range growths(use, short) {
+	for _, g := range growths(use) {
 		curves, err := g.measure(ctx, p)
 		if err != nil {
 			return fmt.Errorf("%s: %w", g.name, err)
@@ -81,7 +82,7 @@ func measureGrowth(ctx context.Context, use []exporter, p growthPlan, short bool
 			return err
 		}
 	}
-	curves, err := measureQueues(ctx, sensor, short)
+	curves, err := measureQueues(ctx, sensor, p.short)
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,11 @@ func show(name string, curves []curve, plots string, out io.Writer) error {
 }
 
 func (g growth) measure(ctx context.Context, p growthPlan) (curves []curve, err error) {
-	for _, n := range g.points {
+	points := g.points
+	if p.short {
+		points = points[:2]
+	}
+	for _, n := range points {
 		progress("%d %s", n, g.name)
 		if err := g.point(ctx, n, p, func(i int, exporter string, l load) {
 			if i == len(curves) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -16,39 +17,30 @@ const compared, processesPerGPU = pods * containersPerPod, 4
 
 // growthExporters returns the exporters of the curves, cAdvisor among them, and the absolute path of the sensor.
 func growthExporters(ctx context.Context, use []exporter) (all []exporter, sensor string, err error) {
-	for _, e := range use {
-		if e.name != accelscope {
-			continue
-		}
-		if sensor, err = filepath.Abs(e.path); err != nil {
-			return nil, "", err
-		}
-		path, err := buildCadvisor(ctx)
-		if err != nil {
-			return nil, "", err
-		}
-		return append(use, exporter{name: cadvisor, path: path, args: func(_ fixtures.Manifest, addr string) []string {
-			return []string{"-web.listen-address=" + addr}
-		}}), sensor, nil
+	i := slices.IndexFunc(use, func(e exporter) bool { return e.name == accelscope })
+	if i < 0 {
+		return nil, "", errors.New("the curves are those of accelscope")
 	}
-	return nil, "", errors.New("the curves are those of accelscope")
+	if sensor, err = filepath.Abs(use[i].path); err != nil {
+		return nil, "", err
+	}
+	path, err := buildCadvisor(ctx)
+	return append(use, exporter{name: cadvisor, path: path, args: func(_ fixtures.Manifest, addr string) []string {
+		return []string{"-web.listen-address=" + addr}
+	}}), sensor, err
 }
 
-// growths are the nodes of the curves; short: as few as show that they work.
-func growths(use []exporter, short bool) []growth {
-	byName := map[string]exporter{}
-	for _, e := range use {
-		byName[e.name] = e
-	}
+// growths are the nodes of the curves.
+func growths(use []exporter) []growth {
 	only := func(names ...string) (some []exporter) {
-		for _, name := range names {
-			if e, ok := byName[name]; ok {
+		for _, e := range use {
+			if slices.Contains(names, e.name) {
 				some = append(some, e)
 			}
 		}
 		return some
 	}
-	all := []growth{
+	return []growth{
 		{"containers", []int{10, 100, compared, 1000}, func(ctx context.Context, dir string, n int) (site, error) {
 			return containerSite(ctx, dir, n, only(accelscope, cadvisor))
 		}},
@@ -56,15 +48,9 @@ func growths(use []exporter, short bool) []growth {
 			return portSite(dir, n, only(accelscope, nodeExporter, floor))
 		}},
 		{"GPUs", []int{1, 8, 16}, func(ctx context.Context, dir string, n int) (site, error) {
-			return gpuSite(ctx, dir, n, byName[accelscope])
+			return gpuSite(ctx, dir, n, only(accelscope))
 		}},
 	}
-	if short {
-		for i := range all {
-			all[i].points = all[i].points[:2]
-		}
-	}
-	return all
 }
 
 // portSite is a fake node with n HCAs of one port: up to ten, then virtual functions of eight of these.
@@ -81,7 +67,7 @@ func portSite(dir string, n int, use []exporter) (site, error) {
 }
 
 // gpuSite is a fake node with n GPUs of a fake NVML, which answers at once. No other exporter can read it.
-func gpuSite(ctx context.Context, dir string, n int, sensor exporter) (site, error) {
+func gpuSite(ctx context.Context, dir string, n int, use []exporter) (site, error) {
 	o := fixtures.Options{Containers: n, ProcsPerContainer: processesPerGPU, Seed: 1}
 	m, err := fixtures.Write(filepath.Join(dir, "node"), o)
 	if err != nil {
@@ -99,14 +85,16 @@ func gpuSite(ctx context.Context, dir string, n int, sensor exporter) (site, err
 	for i := range n {
 		s.shown = append(s.shown, nvml.UUID(i))
 	}
-	sensor.environment = fake.Environment
-	sensor.args = func(m fixtures.Manifest, addr string) []string {
-		return append([]string{
-			"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(), "--web.listen-address=" + addr,
-			"--no-collector.rdma", "--no-collector.probe", "--no-collector.container", "--no-collector.node", "--no-collector.runtime",
-			"--no-collector.kubelet", "--no-collector.access", "--no-collector.kernellog",
-		}, fake.Arguments...)
+	for _, e := range use {
+		e.environment = fake.Environment
+		e.args = func(m fixtures.Manifest, addr string) []string {
+			return append([]string{
+				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(), "--web.listen-address=" + addr,
+				"--no-collector.rdma", "--no-collector.probe", "--no-collector.container", "--no-collector.node", "--no-collector.runtime",
+				"--no-collector.kubelet", "--no-collector.access", "--no-collector.kernellog",
+			}, fake.Arguments...)
+		}
+		s.use = append(s.use, e)
 	}
-	s.use = []exporter{sensor}
 	return s, nil
 }

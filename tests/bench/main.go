@@ -68,7 +68,7 @@ func run(ctx context.Context) error {
 	flag.Parse()
 
 	if *inside != "" {
-		return queuesInside(ctx, *inside, programs.accelscope, growthPlan{every: 5 * time.Second, scrapes: 4}.shortened(*short), *short)
+		return queuesInside(ctx, *inside, programs.accelscope, growthPlanOf(5*time.Second, *short))
 	}
 	nodes := []node{
 		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second}},
@@ -92,7 +92,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if *grow {
-		return measureGrowth(ctx, use, growthPlan{every: 15 * time.Second, scrapes: 4}.shortened(*short), *short, *plots, os.Stdout)
+		return measureGrowth(ctx, use, growthPlanOf(15*time.Second, *short), *plots, os.Stdout)
 	}
 	var results []*result
 	for i, n := range nodes {
@@ -144,7 +144,9 @@ func prepare(ctx context.Context, dir string, all []exporter, only string) ([]ex
 		}
 		if pkg, ours := strings.CutPrefix(e.path, "build:"); ours {
 			e.path = filepath.Join(dir, filepath.Base(pkg))
-			if err := build(ctx, pkg, e.path); err != nil {
+			if _, err := os.Stat(e.path); err == nil {
+				// Two exporters are the same program.
+			} else if err := build(ctx, "", pkg, e.path); err != nil {
 				return nil, err
 			}
 		}
@@ -156,12 +158,11 @@ func prepare(ctx context.Context, dir string, all []exporter, only string) ([]ex
 	return use, nil
 }
 
-func build(ctx context.Context, pkg, out string) error {
-	if _, err := os.Stat(out); err == nil {
-		return nil // two exporters are the same program
-	}
-	progress("building " + pkg)
+// build builds a package of the module in dir, by default of that of this package.
+func build(ctx context.Context, dir, pkg, out string) error {
+	progress("building " + filepath.Base(out))
 	cmd := child.Command(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Dir = dir
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
 	}

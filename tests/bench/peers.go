@@ -78,13 +78,7 @@ func buildCadvisor(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("finding %s: %w", module, err)
 	}
 	path := filepath.Join(cache, "accelscope-bench", "cadvisor")
-	progress("building cAdvisor")
-	src := filepath.Join(strings.TrimSpace(string(dir)), "cadvisor")
-	cmd := child.Command(ctx, "go", "build", "-C", src, "-trimpath", "-ldflags=-s -w", "-o", path)
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building cAdvisor: %w\n%s", err, msg)
-	}
-	return path, nil
+	return path, build(ctx, filepath.Join(strings.TrimSpace(string(dir)), "cadvisor"), ".", path)
 }
 
 // exporters are all exporters that can be measured. For our own programs the path is "build:" and a package.

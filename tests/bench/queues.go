@@ -50,13 +50,10 @@ func measureQueues(ctx context.Context, sensor string, short bool) ([]curve, err
 }
 
 // queuesInside runs in the guest, and prints the curve.
-func queuesInside(ctx context.Context, workloads, sensor string, p growthPlan, short bool) error {
+func queuesInside(ctx context.Context, workloads, sensor string, p growthPlan) error {
 	g := growth{queuePairs, []int{1, 100, 1000, 10000}, func(ctx context.Context, _ string, n int) (site, error) {
 		return queueSite(ctx, workloads, sensor, n)
 	}}
-	if short {
-		g.points = g.points[:2]
-	}
 	curves, err := g.measure(ctx, p)
 	if err != nil {
 		return err
