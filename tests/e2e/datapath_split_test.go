@@ -31,18 +31,26 @@ func (n node) split(t *testing.T) {
 		}
 		return nil
 	})
-	before, sent := s.fresh(), words(t, "rxe1", "port_xmit_data")
-	time.Sleep(length)
-	m := s.fresh()
-	sent = words(t, "rxe1", "port_xmit_data") - sent
-	a, b := sampled(m, one)-sampled(before, one), sampled(m, three)-sampled(before, three)
-	t.Logf("the port sent %.0f bytes; credited %.0f and %.0f, in all methods %v", sent, a, b,
-		m.by("container_rdma_transmit_bytes_total", "method", "device", "rxe1"))
-	if part := b / (a + b); math.Abs(part-0.75) > misplaced {
-		t.Errorf("%.1f %% of the bytes are credited to the container that writes 75 %%", 100*part)
-	}
-	if a+b < sent/2 || a+b > 1.1*sent {
-		t.Errorf("%.0f bytes of %.0f are split", a+b, sent)
+	// On a busy machine the estimates may vary too much for a while. Then nothing is split: a later minute has to be.
+	for minutes := 1; ; minutes++ {
+		before, sent := s.fresh(), words(t, "rxe1", "port_xmit_data")
+		time.Sleep(length)
+		m := s.fresh()
+		sent = words(t, "rxe1", "port_xmit_data") - sent
+		a, b := sampled(m, one)-sampled(before, one), sampled(m, three)-sampled(before, three)
+		t.Logf("the port sent %.0f bytes; credited %.0f and %.0f, in all methods %v, reasons %v", sent, a, b,
+			m.by("container_rdma_transmit_bytes_total", "method", "device", "rxe1"),
+			m.by("container_rdma_datapath_coverage", "reason", "device", "rxe1"))
+		if a+b < sent/2 && minutes < 5 {
+			continue
+		}
+		if part := b / (a + b); math.Abs(part-0.75) > misplaced {
+			t.Errorf("%.1f %% of the bytes are credited to the container that writes 75 %%", 100*part)
+		}
+		if a+b < sent/2 || a+b > 1.1*sent {
+			t.Errorf("%.0f bytes of %.0f are split", a+b, sent)
+		}
+		break
 	}
 	one.signal(t)
 	three.signal(t)
