@@ -122,11 +122,11 @@ func dialAs(t *testing.T, user uintptr, dir, name string) net.Conn {
 		c   net.Conn
 		err error
 	}
-	dialled := make(chan result)
+	dialed := make(chan result)
 	go func() {
 		runtime.LockOSThread() // not unlocked: the thread, with its directory and user, ends with the goroutine
 		var r result
-		defer func() { dialled <- r }()
+		defer func() { dialed <- r }()
 		if r.err = errors.Join(unix.Unshare(unix.CLONE_FS), unix.Chdir(dir)); r.err != nil {
 			return
 		}
@@ -145,7 +145,7 @@ func dialAs(t *testing.T, user uintptr, dir, name string) net.Conn {
 			r.c, r.err = net.FileConn(file)
 		}
 	}()
-	r := <-dialled
+	r := <-dialed
 	if r.err != nil {
 		t.Fatal("connecting as another user: ", r.err)
 	}
