@@ -130,7 +130,7 @@ func (s *Source) gapsOf(key gen.DatapathContextKey, c *contextCounts, now uint64
 	if c.unread > 0 {
 		gaps = append(gaps, model.GapExtendedPoll)
 	}
-	if p.direct && !windowed && !c.called && now-p.found > uint64(idleAfter) {
+	if p.direct && !windowed && now-max(p.found, c.called) > uint64(idleAfter) {
 		gaps = append(gaps, model.GapDirectWQE)
 	}
 	return gaps

@@ -60,9 +60,23 @@ func TestCoverage(t *testing.T) {
 			state: &found, sampling: exact, want: []model.Gap{model.GapRefused},
 			do: func(s *Source) { s.unprobeable = map[locate.FileID]bool{file: true} },
 		},
-		"no call for long":                          {state: &old, sampling: exact, want: []model.Gap{""}},
-		"no call for long, queues can be written":   {state: &direct, sampling: exact, want: []model.Gap{model.GapDirectWQE}},
-		"calls, and queues can be written":          {state: &direct, calls: 1, sampling: exact, want: []model.Gap{""}},
+		"no call for long":                        {state: &old, sampling: exact, want: []model.Gap{""}},
+		"no call for long, queues can be written": {state: &direct, sampling: exact, want: []model.Gap{model.GapDirectWQE}},
+		"calls, and queues can be written":        {state: &direct, calls: 1, sampling: exact, want: []model.Gap{""}},
+		"calls long ago, queues can be written": {
+			state: &direct, calls: 1, sampling: exact, want: []model.Gap{model.GapDirectWQE},
+			do: func(s *Source) { s.fold.contexts[key].called -= 2 * uint64(idleAfter) },
+		},
+		"calls again, queues can be written": {
+			state: &direct, calls: 1, sampling: exact, want: []model.Gap{""},
+			do: func(s *Source) {
+				c := s.fold.contexts[key]
+				c.called -= 2 * uint64(idleAfter)
+				stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
+				stat.Hits[budget.Post], stat.Hits[budget.Poll] = 1, 1
+				s.fold.add(key, stat, exact)
+			},
+		},
 		"no call in windows, queues can be written": {state: &direct, sampling: windowed, want: []model.Gap{model.GapBudget}},
 		"as many contexts as the cgroup may have": {
 			state: &found, sampling: exact, want: []model.Gap{model.GapFull},

@@ -42,8 +42,9 @@ type contextCounts struct {
 	last, held [counters]uint64
 	samplings  samplings
 	late       bool
-	called     bool   // a call of it has hit a probe
-	unread     uint64 // the last value
+	hits       [budget.Groups]uint64 // the last value
+	called     uint64                // CLOCK_MONOTONIC in nanoseconds when hits were seen to rise; 0: never
+	unread     uint64                // the last value
 	durations  [gen.DatapathCompletedCOMPLETED]*contextDurations
 	ahead      [budget.Groups]ahead
 }
@@ -103,7 +104,9 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ho
 		s.windowed[g] += toInt[int](how[g].Windowed) - toInt[int](c.samplings[g].Windowed)
 	}
 	c.samplings = how
-	c.called = c.called || stat.Hits != [budget.Groups]uint64{}
+	if stat.Hits != c.hits {
+		c.hits, c.called = stat.Hits, monotonic()
+	}
 	var before [budget.Groups]float64
 	for g := range how {
 		if how[g].Period > 0 {

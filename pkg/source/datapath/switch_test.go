@@ -16,20 +16,26 @@ import (
 
 // BenchmarkSwitch measures what a switch of the probes of posting takes, in a file that some processes of a FAKE provider map: the
 // median time to attach them, until they can be detached at once, until the breakpoints are gone and until the probes are closed;
-// and how much longer the first call of a process takes then.
+// and how much longer the first call of a process takes then. With a PID filter, one of the processes is probed, and when its
+// breakpoints are gone is not seen before the probes are closed.
 func BenchmarkSwitch(b *testing.B) {
 	path, sites := buildFake(b)
 	k := startKernel(b)
 	probe := func(path string, at target) (io.Closer, error) {
 		return k.probe(path, at.Site, at.pid, entryNS, returnNS)
 	}
-	for _, processes := range []int{1, 8} {
-		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
-			f := newFile(locate.FileID{}, false)
+	for _, c := range []struct {
+		processes int
+		filtered  bool
+	}{{1, false}, {8, false}, {8, true}} {
+		b.Run(fmt.Sprintf("processes=%d,filter=%t", c.processes, c.filtered), func(b *testing.B) {
+			f := newFile(locate.FileID{}, c.filtered)
 			var fakes []*fake
-			for range processes {
+			for range c.processes {
 				p := startFake(b, path)
-				f.paths[p.Process.Pid] = path
+				if len(fakes) == 0 || !c.filtered {
+					f.paths[p.Process.Pid] = path
+				}
 				fakes = append(fakes, p)
 			}
 			for _, s := range sites {
