@@ -78,7 +78,7 @@ func TestLibraryRDMA(t *testing.T) {
 			Cgroup: 1, Device: e.Device, Handles: uint64(e.HcaHandles), Objects: uint64(e.HcaObjects),
 		})
 	}
-	got := readRDMA(context.Background(), map[model.CgroupID]string{1: filepath.Join(root, "pod")})
+	got := readRDMA(context.Background(), map[model.CgroupID]string{1: filepath.Join(root, "pod")}, make([]byte, rdmaBuffer))
 	if diff := cmp.Diff(want, got); diff != "" || len(got) != 2 {
 		t.Errorf("(-containerd/cgroups +ours)\n%s", diff)
 	}
@@ -104,7 +104,7 @@ func BenchmarkRDMA(b *testing.B) {
 	b.Run("ours", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if n := len(readRDMA(context.Background(), dirs)); n != 200 {
+			if n := len(readRDMA(context.Background(), dirs, make([]byte, rdmaBuffer))); n != 200 {
 				b.Fatal(n)
 			}
 		}

@@ -31,11 +31,23 @@ func (s *Source) rdmaMount() string {
 	return ""
 }
 
-// readRDMA reads rdma.current in directories by cgroup id. The file is missing where
+// rdmaBuffer is the size of the buffer for rdma.current: a line of up to 100 bytes for each HCA.
+const rdmaBuffer = 64 << 10
+
+// readRDMA is readRDMA with the buffer of the source.
+func (s *Source) readRDMA(ctx context.Context, dirs map[model.CgroupID]string) []model.RDMACgroup {
+	s.rdmaMu.Lock()
+	defer s.rdmaMu.Unlock()
+	if s.rdma == nil && len(dirs) > 0 {
+		s.rdma = make([]byte, rdmaBuffer)
+	}
+	return readRDMA(ctx, dirs, s.rdma)
+}
+
+// readRDMA reads rdma.current in directories by cgroup id, with a buffer. The file is missing where
 // the controller is not enabled.
-func readRDMA(ctx context.Context, dirs map[model.CgroupID]string) []model.RDMACgroup {
+func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) []model.RDMACgroup {
 	out := []model.RDMACgroup{}
-	buf := make([]byte, 64<<10)
 	for _, id := range slices.Sorted(maps.Keys(dirs)) {
 		if ctx.Err() != nil {
 			break
