@@ -32,7 +32,8 @@ type sourceReader struct {
 	answered time.Time // time of the last answer; belongs to the refresh
 	logged   bool      // the panic of a goroutine is in the log; belongs to the refresh
 
-	call hang.Call[reading]
+	// A reading is large: it is passed by its address, so that the stack of the goroutine that calls the source need not grow.
+	call hang.Call[*reading]
 
 	// forgetting calls Forget, with the cgroups that the source owes to forget. Both belong to the refresh.
 	forgetting hang.Call[struct{}]
@@ -65,14 +66,15 @@ func (r *sourceReader) resolve(ids []model.CgroupID) reading {
 // returns ErrStuck at once until the call returns.
 func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
 	begin := time.Now()
-	got, err := r.call.Join(context.Background(), method, r.Deadline, func() (reading, error) {
+	got, err := r.call.Join(context.Background(), method, r.Deadline, func() (*reading, error) {
 		// A source that heeds its context returns just before the deadline.
 		ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
 		defer cancel()
-		start := time.Now()
-		facts, err := f(ctx)
-		at := time.Now()
-		return reading{facts, err, at.Sub(start), at}, nil
+		start, got := time.Now(), new(reading)
+		got.facts, got.err = f(ctx)
+		got.at = time.Now()
+		got.took = got.at.Sub(start)
+		return got, nil
 	})
 	var stuck *hang.StuckError
 	var panicked *safely.PanicError
@@ -85,7 +87,7 @@ func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot
 		r.log.Error(err.Error(), zap.ByteString("stack", panicked.Stack))
 		return reading{err: err, took: time.Since(begin), at: time.Now()}
 	}
-	return got
+	return *got
 }
 
 // background reads the source at its interval until the engine is closed. It closes ready
