@@ -52,6 +52,7 @@ type Encoder struct {
 	text text
 	gzip *gzip.Writer
 	size int // of the last body that was not compressed
+	wire int // of the last compressed body
 }
 
 // Encode returns a page in a format that expfmt negotiated, compressed by gzip if asked
@@ -69,6 +70,7 @@ func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, 
 		e.size = out.Len()
 		return out.Bytes(), err
 	}
+	out.Grow(e.wire + e.wire/8) // the next body has about the same size
 	if e.gzip == nil {
 		e.gzip, _ = gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is valid
 	} else {
@@ -80,6 +82,7 @@ func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, 
 	if err := e.gzip.Close(); err != nil {
 		return nil, fmt.Errorf("compress metrics: %w", err)
 	}
+	e.wire = out.Len()
 	p.bodies[format.FormatType()] = out.Bytes()
 	return out.Bytes(), nil
 }
