@@ -4,12 +4,12 @@ package exposition
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"io"
 	"slices"
 	"sync"
 
+	"github.com/klauspost/compress/gzip"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 )
