@@ -104,7 +104,9 @@ func notifiesOf(t *testing.T, signal syscall.Signal) {
 	if got := received(t, conn); got != "STOPPING=1" {
 		t.Errorf("then it sent %q", got)
 	}
-	_ = cmd.Wait() // main also ends the test's process
+	if err := cmd.Wait(); err != nil { // main also ends the test's process
+		t.Errorf("it ended with %v", err)
+	}
 }
 
 func TestNotifyHelper(t *testing.T) {

@@ -372,6 +372,21 @@ func TestPods(t *testing.T) {
 	}
 }
 
+// TestSampleLimit: Prometheus refuses a scrape with more series than any node has.
+func TestSampleLimit(t *testing.T) {
+	for name, o := range map[string]Objects{
+		"kustomize": kustomize(t, "overlays/privileged", "podmonitor", "servicemonitor"), "chart": helm(t, monitors),
+	} {
+		pods := get[*monitoring.PodMonitor](t, o, "PodMonitor/accelscope").Spec.SampleLimit
+		services := get[*monitoring.ServiceMonitor](t, o, "ServiceMonitor/accelscope").Spec.SampleLimit
+		for kind, limit := range map[string]*int64{"PodMonitor": pods, "ServiceMonitor": services} {
+			if limit == nil || *limit < 100_000 {
+				t.Errorf("%s: %s has no limit of samples, or less than the bound of the series of workloads", name, kind)
+			}
+		}
+	}
+}
+
 // TestJobs: two pods on one node are different targets for Prometheus, which keeps only the labels instance (the node)
 // and job of them.
 func TestJobs(t *testing.T) {
