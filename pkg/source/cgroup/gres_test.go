@@ -299,6 +299,37 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// observed returns an environment that others have observed on their nodes: testdata/slurm/README.md.
+func observed(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata/slurm", name+".environ"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.ReplaceAll(text, []byte("\n"), []byte{0})
+}
+
+// TestObservedEnvironments checks the GPUs of processes with the environments that others have observed. Each of these is the
+// number of the node, also where CUDA_VISIBLE_DEVICES is renumbered.
+func TestObservedEnvironments(t *testing.T) {
+	for name, want := range map[string][]int{
+		"prolog": {1}, "batch": {3}, "interactive": {3}, "step": {7}, "srun": {2, 3},
+	} {
+		path := "/system.slice/slurmstepd.scope/job_9/step_0"
+		s, _, proc := slurmNode(t, map[string]string{
+			"cgroup.controllers":               "memory",
+			path + "/user/task_0/cgroup.procs": "82\n",
+		})
+		write(t, proc, map[string]string{
+			"82/status": "Name:\tx\nUid:\t1234\t0\t0\t0\n", "82/environ": string(observed(t, name)),
+		})
+		got, reason := rounds(t, s)
+		if d := cmp.Diff(map[string]model.JobGPUs{path: {Numbers: want}}, got); d != "" || reason != "" {
+			t.Errorf("%s: %q (-want +got)\n%s", name, reason, d)
+		}
+	}
+}
+
 func FuzzJobGPUs(f *testing.F) {
 	var program bytes.Buffer
 	if err := slurmjob.Program(device(2, 195, 2, true), device(2, 195, 3, false)).Marshal(&program, binary.LittleEndian); err != nil {
@@ -306,6 +337,9 @@ func FuzzJobGPUs(f *testing.F) {
 	}
 	f.Add([]byte("c 195:2 rwm\nc 235:30 r\nc 226:130 rw\n"), []byte("SLURM_JOB_GPUS=0,1\x00CUDA_VISIBLE_DEVICES="+gpuUUID), []byte(drivers),
 		program.Bytes())
+	for _, name := range []string{"step", "srun"} {
+		f.Add([]byte{}, observed(f, name), []byte(drivers), []byte{})
+	}
 	f.Fuzz(func(t *testing.T, list, environ, devices, program []byte) {
 		nodes, ok := allowedNodes(list, gpuMajors(devices))
 		if ok == (nodes == nil) || len(nodes) > 4*maxJobGPUs {

@@ -19,7 +19,7 @@ import (
 )
 
 // specification returns a specification as NVIDIA's DRA driver (claim.yaml), NVIDIA's container toolkit (toolkit.yaml) and a device
-// plugin for HCAs (hca.json) write them: testdata/cdi/README.md.
+// plugin for HCAs (hca.json) write them, or as others have observed it (observed-*.yaml): testdata/cdi/README.md.
 func specification(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata/cdi", name))
@@ -151,6 +151,29 @@ func TestClaimedDevices(t *testing.T) {
 	}
 }
 
+// TestObservedSpecifications resolves claims with the specifications that others have observed on their nodes.
+func TestObservedSpecifications(t *testing.T) {
+	const (
+		mig = "c8593c85-440d-4156-b199-aea592ff83df"
+		gpu = "b3f7d9bb-0000-4000-8000-000000000000"
+	)
+	s, root := cdiSource(t, claims(
+		resource("gpu.nvidia.com", "gpu-0-mig-1g18gb-19-0", "k8s.gpu.nvidia.com/claim="+mig+"-gpu-0-mig-1g18gb-19-0"),
+		resource("gpu.nvidia.com", "gpu-0", "k8s.gpu.nvidia.com/claim="+gpu+"-gpu-0"),
+	))
+	writeTree(t, root, map[string]string{
+		"var/run/cdi/k8s.gpu.nvidia.com-claim_" + mig + ".yaml": specification(t, "observed-mig.yaml"),
+		"var/run/cdi/k8s.gpu.nvidia.com-claim_" + gpu + ".yaml": specification(t, "observed-gpu.yaml"),
+	})
+	nodes, reason := nodesOfClaims(t, s)
+	if d := cmp.Diff([][]string{
+		{"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap102", "/dev/nvidia-caps/nvidia-cap103"},
+		{"/dev/nvidia0"}, // not nvidiactl and nvidia-uvm, which all claims have
+	}, nodes); d != "" || reason != "" {
+		t.Errorf("%s%s", d, reason)
+	}
+}
+
 // TestSpecificationsChange checks that changed, new and removed files are noticed, and that others are not read again.
 func TestSpecificationsChange(t *testing.T) {
 	spec := func(node string) string {
@@ -277,7 +300,7 @@ func symlink(t *testing.T, target, path string) {
 }
 
 func FuzzParseSpec(f *testing.F) {
-	for _, name := range []string{"claim.yaml", "toolkit.yaml", "hca.json"} {
+	for _, name := range []string{"claim.yaml", "toolkit.yaml", "hca.json", "observed-mig.yaml", "observed-gpu.yaml"} {
 		f.Add([]byte(specification(f, name)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
