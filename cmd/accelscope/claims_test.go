@@ -54,6 +54,10 @@ func (claimServer) GetAllocatableResources(
 	return &podresourcesv1.AllocatableResourcesResponse{}, nil
 }
 
+// claimedGPU3 is the CDI specification of GPU 3 for the claim.
+const claimedGPU3 = `{"kind": "k8s.gpu.nvidia.com/claim", "devices": [
+	{"name": "u-gpu-3", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia3"}]}}]}`
+
 // TestClaimsAndJobs runs the program on a fake node with eight GPUs, two of them split into MIG devices: a pod with a
 // resource claim, whose CDI specifications are in /etc and /run of the node, mounted as in the DaemonSet, and three Slurm
 // jobs. One of these names the MIG device of the pod in its environment.
@@ -74,8 +78,7 @@ func TestClaimsAndJobs(t *testing.T) {
 		}
 		mig = n.UUID("6:0")
 		files := map[string]string{
-			"etc/cdi/gpu-3.json": `{"kind": "k8s.gpu.nvidia.com/claim", "devices": [
-				{"name": "u-gpu-3", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia3"}]}}]}`,
+			"etc/cdi/gpu-3.json": claimedGPU3,
 			"hostrun/cdi/k8s.gpu.nvidia.com-claim_u.yaml": fmt.Sprintf(`cdiVersion: 0.7.0
 kind: k8s.gpu.nvidia.com/claim
 devices:
@@ -95,15 +98,10 @@ containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
 			files[fmt.Sprintf("proc/%d/environ", pid)] = "SLURM_JOB_GPUS=0\x00CUDA_VISIBLE_DEVICES=" + uuid + "\x00"
 		}
 		for name, text := range files {
-			path := filepath.Join(n.Dir, name)
 			if rest, ok := strings.CutPrefix(name, "hostrun/"); ok {
-				path = filepath.Join(run, rest)
-			}
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
+				writeBelow(t, run, rest, text)
+			} else {
+				writeBelow(t, n.Dir, name, text)
 			}
 		}
 	}, "--collector.kubelet", "--kubelet.pod-resources="+socket, "--path.run="+run)
@@ -131,6 +129,18 @@ containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}
 	// 6 whole GPUs and 6 MIG devices, 2 of them allocated by the kubelet.
 	if d := cmp.Diff(map[string]float64{"": 100 * 2.0 / 12}, e.by("node_k8s_gpu_allocation_rate")); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// writeBelow writes a file and its directories.
+func writeBelow(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,11 +17,17 @@ import (
 )
 
 // TestNVMLProcessNamespace runs the sensor in a process namespace of its own, where NVML omits the processes of containers:
-// the fake library lists none. Processes must be absent: zero would mean that the GPUs are idle.
+// the fake library lists none. Processes must be absent, also of the pod that was given a GPU: zero would mean that it is idle.
 func TestNVMLProcessNamespace(t *testing.T) {
 	binary, library := buildNVML(t)
 	own := []string{"unshare", "--pid", "--fork", "--kill-child", binary}
-	n := startGPUs(t, own[0], library, time.Second, func(n *gpuNode) { n.Processes = nil; n.args = own[1:] })
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	serveClaims(t, socket)
+	n := startGPUs(t, own[0], library, time.Second, func(n *gpuNode) {
+		n.Processes = nil
+		n.args = own[1:]
+		writeBelow(t, n.Dir, "etc/cdi/gpu-3.json", claimedGPU3)
+	}, "--collector.kubelet", "--kubelet.pod-resources="+socket)
 	defer func() {
 		// unshare ignores SIGTERM, and ends with the sensor.
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", n.process.Pid))
@@ -30,8 +37,9 @@ func TestNVMLProcessNamespace(t *testing.T) {
 		}
 		_, _ = n.stop()
 	}()
-	e := n.until(t, "the GPUs are read", func(e exposition) bool {
-		return e.sum("gpu_engine_utilization_ratio", "engine", "sm_active") > 0
+	e := n.until(t, "the GPUs are read, and one is allocated", func(e exposition) bool {
+		return e.sum("gpu_engine_utilization_ratio", "engine", "sm_active") > 0 &&
+			e.by("container_gpu_allocated", "workload", "uuid")["ml/train-0/main "+nvml.UUID(3)] == 1
 	})
 	for _, family := range []string{"container_gpu_processes", "container_gpu_memory_used_bytes", "container_gpu_utilization_ratio"} {
 		if got := e.only(family); got != "" {
