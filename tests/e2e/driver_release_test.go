@@ -32,6 +32,7 @@ func (n node) nvidiaRelease(t *testing.T) {
 	d.read(s, "551.1")
 	s.hooked("nvidia_unlocked_ioctl", "ok")
 	d.faults(s)
+	d.flood(s)
 	s.stop()
 	d.unload()
 }

@@ -12,7 +12,7 @@
 //
 // What is written to the parameter log is in the kernel log afterwards, as if a driver had logged it: "DRIVER ADDRESS: TEXT" like
 // dev_printk for this PCI device, other text like NVIDIA's driver does. So it has the facility of the kernel, which nothing that
-// user space writes to /dev/kmsg has.
+// user space writes to /dev/kmsg has. The parameter times is the number of copies.
 //
 // A PCI function is bound by its driver_override. BuildModule of package tests/vm builds the module.
 
@@ -26,6 +26,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/proc_fs.h>
+#include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
 
@@ -37,18 +38,25 @@ enum { MAJOR_NUMBER = 195, GPUS = 8, CONTROL = 255 };
 static char *version = "550.54.15";
 module_param(version, charp, 0444);
 
+static unsigned int times = 1;
+module_param(times, uint, 0600);
+
 static int write_log(const char *text, const struct kernel_param *parameter)
 {
 	int length = strcspn(text, "\n");
 	char address[sizeof("0000:00:00.0")];
 	struct device *device = NULL;
+	unsigned int i;
 
 	if (sscanf(text, "%*s %12s", address) == 1)
 		device = bus_find_device_by_name(&pci_bus_type, NULL, address);
-	if (device)
-		dev_printk_emit(LOGLEVEL_ERR, device, "%.*s\n", length, text);
-	else // nv_printf prints complete lines with KERN_CONT
-		printk(KERN_CONT "%.*s\n", length, text);
+	for (i = 0; i < times; i++) {
+		if (device)
+			dev_printk_emit(LOGLEVEL_ERR, device, "%.*s\n", length, text);
+		else // nv_printf prints complete lines with KERN_CONT
+			printk(KERN_CONT "%.*s\n", length, text);
+		cond_resched();
+	}
 	put_device(device);
 	return 0;
 }
