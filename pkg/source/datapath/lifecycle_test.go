@@ -6,6 +6,7 @@ import (
 	"context"
 	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -175,6 +176,19 @@ func (o *kernelObjects) close(f *fake, number int) {
 	f.do("close-context", entry)
 }
 
+// checkClosed checks that the entries of a closed context are free.
+func (o *kernelObjects) checkClosed(k *kernel, key gen.DatapathContextKey, number int) {
+	o.t.Helper()
+	var stat gen.DatapathContextStat
+	if err := k.object.Coll.Maps[gen.DatapathMapContexts].Lookup(key, &stat); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		o.t.Errorf("the counters of the closed context %d: %v", number, err)
+	}
+	ucontext := o.address + uint64(number*ofContext+kernelContext)
+	if err := k.object.Coll.Maps[gen.DatapathMapOpenContexts].Lookup(ucontext, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		o.t.Errorf("the closed context %d in the list of open ones: %v", number, err)
+	}
+}
+
 // States of queue pairs, enum ib_qp_state.
 const (
 	qpInit = 1 + iota
@@ -239,7 +253,7 @@ func TestAnnouncedAgain(t *testing.T) {
 }
 
 // TestExec: a process executes a program again, which gets the same addresses, and opens another device. The counts of both
-// programs are exact, whether the end of the first context was seen or not.
+// programs are exact, whether the end of the first context was seen or not. If it was, its entries are free at once.
 func TestExec(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		t.Run(fmt.Sprintf("seen=%v", seen), func(t *testing.T) {
@@ -266,6 +280,7 @@ func TestExec(t *testing.T) {
 				}
 				if seen {
 					o.close(f, i)
+					o.checkClosed(s.kernel, key, i)
 				}
 				f.exec()
 				if f.key != key {
