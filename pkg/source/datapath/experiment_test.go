@@ -73,29 +73,35 @@ func TestInOtherThread(t *testing.T) {
 	}
 }
 
-// TestDecide: what follows from the experiments, with results that no machine of ours has.
+// TestDecide: what follows from the experiments, with results that no machine of ours has. The rule, which is the version of
+// the kernel (RHEL 10) and the flags of the CPU (Ubuntu 24.04), does not count where the experiments could be made.
 func TestDecide(t *testing.T) {
 	died := fmt.Errorf("%w: signal: segmentation fault", errDied)
 	failed := errors.New("operation not permitted")
-	old := map[string]bool{"__x64_sys_read": true}
+	byRule := fmt.Errorf("%w: by the version of the kernel", model.ErrUnsupported)
 	for name, c := range map[string]struct {
 		seccomp, shadow, filters error
-		single                   bool // no uprobe_multi
+		rule                     error // of the version and the CPU
+		single                   bool  // no uprobe_multi
 		refused                  error
 		perProcess               bool
 	}{
-		"safe":                           {},
-		"no shadow stacks":               {shadow: errNoShadowStack},
-		"seccomp":                        {seccomp: died, refused: errDied},
-		"shadow stacks":                  {shadow: died, perProcess: true},
-		"shadow stacks, no uprobe_multi": {shadow: died, single: true, refused: locate.ErrShadowStack},
-		"shadow stacks, filters fail":    {shadow: died, filters: failed, refused: failed},
-		"not tried":                      {seccomp: failed}, // a kernel without the system call is safe
+		"safe":                               {rule: byRule},
+		"no shadow stacks":                   {shadow: errNoShadowStack, rule: byRule},
+		"seccomp":                            {seccomp: died, refused: errDied},
+		"shadow stacks":                      {shadow: died, perProcess: true},
+		"shadow stacks, no uprobe_multi":     {shadow: died, single: true, refused: locate.ErrShadowStack},
+		"shadow stacks, filters fail":        {shadow: died, filters: failed, refused: failed},
+		"seccomp not tried":                  {seccomp: failed},
+		"seccomp not tried, refused by rule": {seccomp: failed, rule: byRule, refused: byRule},
+		"stacks not tried":                   {shadow: failed},
+		"stacks not tried, refused by rule":  {shadow: failed, rule: byRule, perProcess: true},
 	} {
 		try := func(s situation) error {
 			return map[situation]error{underSeccomp: c.seccomp, withShadowStack: c.shadow}[s]
 		}
-		got := decide(zap.NewNop(), old, !c.single, try, func() error { return c.filters })
+		rule := func(situation) error { return c.rule }
+		got := decide(zap.NewNop(), rule, !c.single, try, func() error { return c.filters })
 		if !errors.Is(got.refused, c.refused) || (got.refused != nil) != (c.refused != nil) || got.perProcess != c.perProcess {
 			t.Errorf("%s: %+v, want %v %v", name, got, c.refused, c.perProcess)
 		}

@@ -41,14 +41,20 @@ func determineSafety(ctx context.Context, log *zap.Logger) safety {
 	if err != nil {
 		return safety{refused: err}
 	}
+	rule := func(s situation) error {
+		if s == underSeccomp {
+			return locate.SafeUnderSeccomp(symbols)
+		}
+		return locate.SafeWithShadowStacks(symbols)
+	}
 	begun := time.Now()
 	e, err := newExperimenter(features.HaveBPFLinkUprobeMulti() == nil)
 	if err != nil {
-		return decide(log, symbols, false, func(situation) error { return err }, func() error { return err })
+		return decide(log, rule, false, func(situation) error { return err }, func() error { return err })
 	}
 	defer e.close()
 	try := func(s situation) error { return e.try(ctx, s) }
-	result := decide(log, symbols, e.multi && runtime.GOARCH == "amd64", try, e.filtersProcesses)
+	result := decide(log, rule, e.multi && runtime.GOARCH == "amd64", try, e.filtersProcesses)
 	log.Debug("tried return probes", zap.Bool("per process", result.perProcess), zap.NamedError("refused", result.refused),
 		zap.Duration("took", time.Since(begun)))
 	return result
@@ -61,15 +67,15 @@ func ReturnProbes(ctx context.Context, log *zap.Logger) (perProcess bool, err er
 	return s.perProcess, s.refused
 }
 
-// decide decides by the experiments: try of experimenter, and filtersProcesses. multi: a
-// probe can be for one process, and the kernel shows which have a shadow stack.
+// decide decides by the experiments: try of experimenter, and filtersProcesses; by rule where a situation could not be
+// tried. multi: a probe can be for one process, and the kernel shows which have a shadow stack.
 func decide(
-	log *zap.Logger, symbols map[string]bool, multi bool, try func(situation) error, filtersProcesses func() error,
+	log *zap.Logger, rule func(situation) error, multi bool, try func(situation) error, filtersProcesses func() error,
 ) safety {
-	if err := kills(log, underSeccomp, try, func() error { return locate.SafeUnderSeccomp(symbols) }); err != nil {
+	if err := kills(log, underSeccomp, try, rule); err != nil {
 		return safety{refused: err}
 	}
-	err := kills(log, withShadowStack, try, func() error { return locate.SafeWithShadowStacks(symbols) })
+	err := kills(log, withShadowStack, try, rule)
 	if err == nil {
 		return safety{}
 	}
@@ -84,9 +90,8 @@ func decide(
 	return safety{perProcess: true}
 }
 
-// kills returns an error if return probes kill processes in a situation, or rule says so
-// where it could not be tried.
-func kills(log *zap.Logger, s situation, try func(situation) error, rule func() error) error {
+// kills returns an error if return probes kill processes in a situation, or that of rule if the situation could not be tried.
+func kills(log *zap.Logger, s situation, try, rule func(situation) error) error {
 	err := try(s)
 	switch {
 	case err == nil, errors.Is(err, errNoShadowStack):
@@ -94,7 +99,7 @@ func kills(log *zap.Logger, s situation, try func(situation) error, rule func() 
 	case errors.Is(err, errDied):
 		return fmt.Errorf("%w: return probes kill processes %s: %w", model.ErrUnsupported, s, err)
 	}
-	verdict := rule()
+	verdict := rule(s)
 	log.Warn("return probes could not be tried, the version of the kernel decides", zap.String("situation", string(s)),
 		zap.NamedError("verdict", verdict), zap.NamedError("reason", err))
 	return verdict
