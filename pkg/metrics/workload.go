@@ -30,6 +30,7 @@ var workloadNotes = []string{
 	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (a dma-buf of a GPU driver), `dmabuf` (of any other exporter), " +
 		"`device` (memory of the HCA), `implicit_odp` (0 bytes: such a region has no length), or `unknown`: regions from before " +
 		"the sensor started, and whatever [the kernel does not report](../docs/limits.md#objects-and-peers).",
+	"`container_rdma_hca_handles` and `container_rdma_hca_objects` are absent for an HCA on which the workload has no charge.",
 }
 
 // workloadMetrics returns the shares of workloads. The unattributed share has five empty identity labels.

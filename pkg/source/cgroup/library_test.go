@@ -74,12 +74,15 @@ func TestLibraryRDMA(t *testing.T) {
 	}
 	var want []model.RDMACgroup
 	for _, e := range theirs.Rdma.Current {
+		if e.HcaHandles == 0 && e.HcaObjects == 0 {
+			continue
+		}
 		want = append(want, model.RDMACgroup{
 			Cgroup: 1, Device: e.Device, Handles: uint64(e.HcaHandles), Objects: uint64(e.HcaObjects),
 		})
 	}
 	got := readRDMA(context.Background(), map[model.CgroupID]string{1: filepath.Join(root, "pod")}, make([]byte, rdmaBuffer))
-	if diff := cmp.Diff(want, got); diff != "" || len(got) != 2 {
+	if diff := cmp.Diff(want, got); diff != "" || len(got) != 1 {
 		t.Errorf("(-containerd/cgroups +ours)\n%s", diff)
 	}
 }
@@ -104,7 +107,7 @@ func BenchmarkRDMA(b *testing.B) {
 	b.Run("ours", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if n := len(readRDMA(context.Background(), dirs, make([]byte, rdmaBuffer))); n != 200 {
+			if n := len(readRDMA(context.Background(), dirs, make([]byte, rdmaBuffer))); n != 100 {
 				b.Fatal(n)
 			}
 		}

@@ -62,7 +62,8 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) [
 }
 
 // parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, to which newer kernels
-// may add fields.
+// may add fields. The kernel lists every device of the node for every cgroup: lines without
+// a charge are left out, as they would be most series of a node with many containers.
 //
 // cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another
 // field, reports a value that it cannot parse as 0, and reads rdma.max for each cgroup,
@@ -88,7 +89,7 @@ func parseRDMA(id model.CgroupID, text string) []model.RDMACgroup {
 				known++
 			}
 		}
-		if known == 2 {
+		if known == 2 && (c.Handles > 0 || c.Objects > 0) {
 			out = append(out, c)
 		}
 	}
