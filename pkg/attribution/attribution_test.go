@@ -111,7 +111,7 @@ func TestAttributeProbe(t *testing.T) {
 		Owners: []identity.Owner{{}, train, job},
 		Infos: []Info{
 			{1, identity.Info{PodUID: "u1", Runtime: "containerd", Cgroup: "/kubepods/podu1/c1"}},
-			{2, identity.Info{Runtime: "slurm", Cgroup: "/system.slice/slurmstepd.scope/job_42"}},
+			{2, identity.Info{Runtime: "slurm", Job: model.Job{Kind: "Slurm", Name: "42"}, Cgroup: "/system.slice/slurmstepd.scope/job_42"}},
 		},
 		Devices: []model.Resource{
 			{Device: "mlx5_0", Type: model.QP, Count: 10},

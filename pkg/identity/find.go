@@ -102,8 +102,8 @@ func (t *Table) OwnerOf(id model.CgroupID) Owner {
 	return Owner{}
 }
 
-// Label adds the labels of the containers and pods of s to the infos of their owners. A
-// container also gets the labels of its pod, and a pod those of its sandbox. Label is called
+// Label adds the labels of the containers and pods of s to the infos of their owners, and the jobs of
+// pods. A container also gets the labels of its pod, and a pod those of its sandbox. Label is called
 // when the owners of the refresh are known.
 func (t *Table) Label(s *model.Snapshot) {
 	t.mu.Lock()
@@ -128,5 +128,19 @@ func (t *Table) Label(s *model.Snapshot) {
 	}
 	for i := range s.Pods {
 		add(podOwner(s.Pods[i].Namespace, s.Pods[i].Name), s.Pods[i].Labels)
+	}
+	t.addJobs(pods)
+}
+
+// addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup is in no job:
+// its user could add to the figures of another user's job.
+func (t *Table) addJobs(pods map[string]*model.Pod) {
+	for _, o := range t.owners {
+		if o == nil || o.claimed || o.info.PodUID == "" {
+			continue
+		}
+		if p := pods[o.info.PodUID]; p != nil {
+			o.info.Job = p.Job
+		}
 	}
 }

@@ -34,6 +34,7 @@ type Info struct {
 	Image   string
 	User    string
 	Labels  map[string]string // of its containers and its pod
+	Job     model.Job
 	// Cgroup is the deepest path that contains all cgroups of the owner.
 	Cgroup model.CgroupPath
 }
@@ -118,6 +119,9 @@ func (i *Info) add(n *name) {
 	i.Runtime = max(i.Runtime, n.Runtime)
 	i.Image = max(i.Image, n.Image)
 	i.User = max(i.User, n.User)
+	if job, ok := strings.CutPrefix(n.Workload, "slurm:"); ok && n.Runtime == "slurm" {
+		i.Job.Kind, i.Job.Name = "Slurm", job
+	}
 	if i.Cgroup == "" || n.Path == "" { // a container may be known without its cgroup
 		i.Cgroup = max(i.Cgroup, n.Path)
 	} else {

@@ -266,7 +266,7 @@ func (t *Table) see(id OwnerID, n *name) {
 	o := t.owners[id]
 	if o.seen != t.round {
 		o.seen = t.round
-		o.info = Info{}
+		o.info = Info{Job: o.info.Job}
 	}
 	o.info.add(n)
 }

@@ -11,6 +11,10 @@ import (
 var infoNotes = []string{
 	"`accelscope_workload_info` is joined with other metrics by the identity labels. The labels and annotations that " +
 		"`--workload.labels` lists are added as `label_NAME`.",
+	"`accelscope_workload_info`: `job_kind`, `job_name`, `queue` and `rank` come from the controller and the labels of the pod, " +
+		"which the author of the pod can write, for a Slurm job from its cgroup; `rank` also from the variables of processes that " +
+		"`--workload.env` lists. They are empty outside a job.",
+	"`accelscope_slurm_step_info`: `job` is deprecated, and `job_id` replaces it: `job` is the label of Prometheus for the scrape job.",
 	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
 		"by moving it into the network namespace of the workload; `method` has the strongest source, as in `container_rdma_allocated`. " +
 		"Unknown values are empty.",
@@ -28,7 +32,7 @@ var infoNotes = []string{
 // infoMetrics returns the metrics that describe workloads. The labels and annotations
 // that the user listed become label_NAME, as in kube-state-metrics.
 func infoMetrics(labels []string) []metric {
-	names := []string{"pod_uid", "runtime", "image", "user", "node", "cgroup"}
+	names := []string{"pod_uid", "runtime", "image", "user", "node", "cgroup", "job_kind", "job_name", "queue", "rank"}
 	listed := make([]string, 0, len(labels)) // the names in the workload's own metadata
 	for _, l := range labels {
 		if name := exposition.NameOf("label_<label>", l); !slices.Contains(names, name) {
@@ -38,14 +42,15 @@ func infoMetrics(labels []string) []metric {
 	}
 	return []metric{{
 		name: "accelscope_workload_info", typ: gauge, owned: true, labels: names,
-		help: "Pod UID, runtime, image, user, node, cgroup and selected labels of the workload, always 1.",
+		help: "Pod UID, runtime, image, user, node, cgroup, job and selected labels of the workload, always 1.",
 		emit: func(v *view, b *exposition.Builder) {
 			values := make([]string, 0, len(names))
 			for _, i := range v.shares.Infos {
 				if !v.scope.describes(i.Owner) {
 					continue
 				}
-				values = append(values[:0], i.PodUID, i.Runtime, i.Image, i.User, v.node, string(i.Cgroup))
+				values = append(values[:0], i.PodUID, i.Runtime, i.Image, i.User, v.node, string(i.Cgroup),
+					i.Job.Kind, i.Job.Name, i.Job.Queue, i.Job.Rank)
 				for _, l := range listed {
 					values = append(values, i.Labels[l])
 				}
@@ -53,11 +58,11 @@ func infoMetrics(labels []string) []metric {
 			}
 		},
 	}, {
-		name: "accelscope_slurm_step_info", typ: gauge, labels: []string{"workload", "job", "step", "user"},
+		name: "accelscope_slurm_step_info", typ: gauge, labels: []string{"workload", "job_id", "job", "step", "user"},
 		help: "Step of a Slurm job on the node and the user that runs it, always 1.",
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.facts.JobSteps {
-				b.Value(1, "slurm:"+s.Job, s.Job, s.Step, s.User)
+				b.Value(1, "slurm:"+s.Job, s.Job, s.Job, s.Step, s.User)
 			}
 		},
 	}}

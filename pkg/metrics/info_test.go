@@ -27,6 +27,9 @@ func TestInfo(t *testing.T) {
 				ID: "a", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: "u1", Image: "train:1",
 				Labels: map[string]string{"team": "vision", "app.kubernetes.io/name": "x\"y"},
 			}},
+			Pods: []model.Pod{{
+				UID: "u1", Namespace: "ml", Name: "train-0", Job: model.Job{Kind: "JobSet", Name: "train", Queue: "research", Rank: "node-0-1"},
+			}},
 		}
 		c := newCollector(setup{
 			Sources: []engine.Registration{{Source: &fake{name: "all", facts: facts}}},
@@ -40,13 +43,13 @@ func TestInfo(t *testing.T) {
 		text := library.Encode(t, families, expfmt.TypeTextPlain)
 		for _, want := range []string{
 			`accelscope_workload_info{cgroup="",container="worker",container_id="a",image="train:1",` +
-				`label_app_kubernetes_io_name="x\"y",label_team="vision",namespace="ml",node="gpu01",pod="train-0",pod_uid="u1",` +
-				`runtime="containerd",user="",workload="ml/train-0/worker"} 1`,
+				`job_kind="JobSet",job_name="train",label_app_kubernetes_io_name="x\"y",label_team="vision",namespace="ml",node="gpu01",pod="train-0",pod_uid="u1",` +
+				`queue="research",rank="node-0-1",runtime="containerd",user="",workload="ml/train-0/worker"} 1`,
 			`accelscope_workload_info{cgroup="/slurm/uid_1/job_4711",container="",container_id="",image="",` +
-				`label_app_kubernetes_io_name="",label_team="",namespace="",node="gpu01",pod="",pod_uid="",` +
-				`runtime="slurm",user="ada",workload="slurm:4711"} 1`,
-			`accelscope_slurm_step_info{job="4711",step="0",user="ada",workload="slurm:4711"} 1`,
-			`accelscope_slurm_step_info{job="4711",step="batch",user="ada",workload="slurm:4711"} 1`,
+				`job_kind="Slurm",job_name="4711",label_app_kubernetes_io_name="",label_team="",namespace="",node="gpu01",pod="",pod_uid="",` +
+				`queue="",rank="",runtime="slurm",user="ada",workload="slurm:4711"} 1`,
+			`accelscope_slurm_step_info{job="4711",job_id="4711",step="0",user="ada",workload="slurm:4711"} 1`,
+			`accelscope_slurm_step_info{job="4711",job_id="4711",step="batch",user="ada",workload="slurm:4711"} 1`,
 		} {
 			if !strings.Contains(text, want+"\n") {
 				t.Errorf("no series %s", want)

@@ -67,6 +67,7 @@ type Pod struct {
 	Namespace string
 	Name      string
 	Labels    map[string]string // those that the user listed, including annotations
+	Job       Job               // zero if the pod is in no known job and no queue
 	Networks  []PodNetwork
 }
 

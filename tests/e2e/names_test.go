@@ -262,7 +262,7 @@ func (w *world) names(t *testing.T) {
 			}
 		}
 	}
-	if n := m.sum("accelscope_slurm_step_info", "workload", "slurm:4711", "job", "4711", "step", "0"); n != 1 {
+	if n := m.sum("accelscope_slurm_step_info", "workload", "slurm:4711", "job_id", "4711", "step", "0"); n != 1 {
 		t.Errorf("%v times accelscope_slurm_step_info of job 4711, step 0", n)
 	}
 	for _, x := range m["accelscope_workload_info"].GetMetric() {

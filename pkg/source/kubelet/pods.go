@@ -38,6 +38,7 @@ type podJSON struct {
 		UID         string            `json:"uid"`
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
+		Owners      []ownerJSON       `json:"ownerReferences"`
 	} `json:"metadata"`
 	Status struct {
 		Phase      string          `json:"phase"`
@@ -45,6 +46,14 @@ type podJSON struct {
 		Init       []containerJSON `json:"initContainerStatuses"`
 		Ephemeral  []containerJSON `json:"ephemeralContainerStatuses"`
 	} `json:"status"`
+}
+
+// ownerJSON is an OwnerReference (meta/v1). The author of a pod can write one, too.
+type ownerJSON struct {
+	APIVersion string `json:"apiVersion"` // GROUP/VERSION
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	Controller bool   `json:"controller"` // at most one has it
 }
 
 // containerJSON is a ContainerStatus.
@@ -153,8 +162,19 @@ func (p *podJSON) pod(labels []string) model.Pod {
 		// A copy, so that the beginning does not keep the whole annotation in memory.
 		pod.Labels[l] = strings.Clone(strings.ToValidUTF8(value[:min(len(value), maxLabel)], ""))
 	}
+	pod.Job = model.JobOf(p.controller(), m.Labels, m.Annotations)
 	pod.Networks = parseNetworks(cmp.Or(m.Annotations[networksAnnotation], m.Annotations[networksAnnotationOld]))
 	return pod
+}
+
+// controller returns the controller of the pod, which is zero without one.
+func (p *podJSON) controller() (c model.PodController) {
+	for _, o := range p.Metadata.Owners {
+		if group, _, ok := strings.Cut(o.APIVersion, "/"); ok && o.Controller {
+			c = model.PodController{Group: group, Kind: o.Kind, Name: o.Name}
+		}
+	}
+	return c
 }
 
 // networkJSON is an entry of the network-status annotation, as specified by the Network Plumbing

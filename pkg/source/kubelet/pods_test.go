@@ -113,6 +113,29 @@ func TestContainers(t *testing.T) {
 	}
 }
 
+// TestJob checks that the job of a pod is found by the controller and the labels of core/v1. Another owner is not the controller.
+func TestJob(t *testing.T) {
+	yes := true
+	list := onePod("llm-node-0-1")
+	list.Items[0].Labels = map[string]string{"jobset.sigs.k8s.io/jobset-name": "llm", "kueue.x-k8s.io/local-queue-name": "research"}
+	list.Items = append(list.Items, *onePod("prep").Items[0].DeepCopy(), *onePod("owned").Items[0].DeepCopy())
+	job := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "prep", UID: "u", Controller: &yes}
+	list.Items[1].OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "gpu01"}, job}
+	list.Items[1].Annotations = map[string]string{"batch.kubernetes.io/job-completion-index": "7"}
+	job.Controller = nil
+	list.Items[2].OwnerReferences = []metav1.OwnerReference{job}
+	got, err := decodePods(body(t, list), nil)
+	if err != nil || len(got.Pods) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := []model.Job{{Kind: "JobSet", Name: "llm", Queue: "research"}, {Kind: "Job", Name: "prep", Rank: "7"}, {}}
+	for i, p := range got.Pods {
+		if p.Job != want[i] {
+			t.Errorf("%s: %+v, want %+v", p.Name, p.Job, want[i])
+		}
+	}
+}
+
 // TestStatic checks that the hash of a static pod is used if the kubelet reports that the pod comes
 // from a file, and ignored if the author of the pod writes it.
 func TestStatic(t *testing.T) {

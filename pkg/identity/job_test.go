@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"testing"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestJob follows the job of a pod: its containers and the pod itself are members, also a container that only its cgroup shows. They
+// stay members when the kubelet no longer lists the pod. A claimed cgroup with the UID of the pod is no member.
+func TestJob(t *testing.T) {
+	pods := []model.Pod{{UID: "u1", Namespace: "ml", Name: "llm-0", Job: model.Job{Kind: "JobSet", Name: "llm", Queue: "q", Rank: "0"}}}
+	facts := model.Snapshot{
+		Cgroups: []model.Cgroup{
+			{ID: 1, Workload: "pod:u1/a", ContainerID: "a", PodUID: "u1", Runtime: "containerd", Path: "/u1/a"},
+			{ID: 2, Workload: "pod:u1/b", ContainerID: "b", PodUID: "u1", Runtime: "containerd", Path: "/u1/b"},
+			{ID: 3, Workload: "pod:u1", PodUID: "u1", Path: "/u1"},
+			{ID: 4, Workload: "pod:u1/c", ContainerID: "c", PodUID: "u1", Runtime: "podman", Path: "/user/u1/c", Claimed: true},
+			{ID: 5, Workload: "unit:sshd.service", Path: "/sshd"},
+			{ID: 6, Workload: "slurm:4711", Runtime: "slurm", Path: "/slurm/job_4711"},
+		},
+		Containers: []model.Container{{ID: "a", Runtime: "containerd", Name: "main", Namespace: "ml", Pod: "llm-0", PodUID: "u1"}},
+		Pods:       pods,
+	}
+	want := map[model.CgroupID]model.Job{
+		1: pods[0].Job, 2: pods[0].Job, 3: pods[0].Job, 4: {}, 5: {}, 6: {Kind: "Slurm", Name: "4711"},
+	}
+	var table Table
+	for _, listed := range []bool{true, false} {
+		if !listed {
+			facts.Pods, facts.Containers = nil, nil
+		}
+		table.Resolve(&facts, nil)
+		table.Label(&facts)
+		for id, job := range want {
+			if got := table.Info(table.Of(id)).Job; got != job {
+				t.Errorf("listed %v: %v is in %+v, want %+v", listed, *table.Owner(table.Of(id)), got, job)
+			}
+		}
+	}
+}
