@@ -30,6 +30,8 @@ func TestCheck(t *testing.T) {
 		{"an expression", "--rdma.datapath-select", []string{"--rdma.datapath-select=("}},
 		{"an include", "--collector.rdma.device-include", []string{"--collector.rdma.device-include=("}},
 		{"a socket", "--runtime.socket", []string{"--runtime.socket=rkt:/run/rkt"}},
+		{"no variable", "--workload.env=RANK=1", []string{"--workload.env=RANK=1"}},
+		{"too many variables", "--workload.env", []string{"--workload.env=A,B,C,D,E,F,G,H,I"}},
 		{"no time", "--rdma.stall-after", []string{"--rdma.stall-after=0s"}},
 		{"no time for ioctls", "--gpu.stuck-after", []string{"--gpu.stuck-after=0s"}},
 		{"no interval", "--fabric.interval", []string{"--fabric.interval=0s"}},

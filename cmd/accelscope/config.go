@@ -66,6 +66,7 @@ type sensorFlags struct {
 	Runtime bool     `name:"collector.runtime" negatable:"" default:"true" help:"Read names and states of containers from runtimes."`
 	Sockets []string `name:"runtime.socket" placeholder:"KIND:PATH" help:"Socket, as docker:/run/docker.sock. Default: all that exist."`
 	Labels  []string `name:"workload.labels" placeholder:"NAME" help:"Labels and annotations in accelscope_workload_info."`
+	Env     []string `name:"workload.env" placeholder:"NAME" help:"Variables of processes with their rank, as RANK. Default: none."`
 
 	kubeletFlags
 	gpuFlags

@@ -44,9 +44,29 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if f.StuckAfter <= 0 {
 		return p, fmt.Errorf("--gpu.stuck-after=%s: want more than 0", f.StuckAfter)
 	}
+	if err := checkVariables(f.Env); err != nil {
+		return p, err
+	}
 	p.sockets, err = parseSockets(f.Sockets)
 	return p, err
 }
+
+// checkVariables checks the value of --workload.env.
+func checkVariables(names []string) error {
+	if len(names) > maxVariables {
+		return fmt.Errorf("--workload.env: %d names, at most %d", len(names), maxVariables)
+	}
+	for _, n := range names {
+		if !variable.MatchString(n) {
+			return fmt.Errorf("--workload.env=%s: not the name of a variable", n)
+		}
+	}
+	return nil
+}
+
+const maxVariables = 8
+
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // excludesInterface returns the network interfaces of the node to leave out, nil for none.
 func (p parsedFlags) excludesInterface() func(name string) bool {

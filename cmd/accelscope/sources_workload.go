@@ -32,7 +32,7 @@ const (
 func (s *services) newCgroup() engine.Registration {
 	o := cgroup.Options{
 		Root: s.Cgroup, Procfs: s.Procfs, Passwd: filepath.Join(s.Host, "etc/passwd"), Grace: s.Grace,
-		Logger: s.log.Named("cgroup"), PathOf: model.PathLog(s.paths).PathOf,
+		Logger: s.log.Named("cgroup"), PathOf: model.PathLog(s.paths).PathOf, RankVariables: s.Env,
 	}
 	if s.workloads != nil {
 		o.Marker = s.workloads

@@ -129,18 +129,24 @@ func (t *Table) Label(s *model.Snapshot) {
 	for i := range s.Pods {
 		add(podOwner(s.Pods[i].Namespace, s.Pods[i].Name), s.Pods[i].Labels)
 	}
-	t.addJobs(pods)
+	t.addJobs(pods, s.Ranks)
 }
 
 // addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup is in no job:
 // its user could add to the figures of another user's job.
-func (t *Table) addJobs(pods map[string]*model.Pod) {
+// Ranks from environments replace those of controllers: the user asked for them, and they number processes.
+func (t *Table) addJobs(pods map[string]*model.Pod, ranks []model.Ranks) {
 	for _, o := range t.owners {
 		if o == nil || o.claimed || o.info.PodUID == "" {
 			continue
 		}
 		if p := pods[o.info.PodUID]; p != nil {
 			o.info.Job = p.Job
+		}
+	}
+	for _, r := range ranks {
+		if id := t.Of(r.Cgroup); id != Unattributed {
+			t.owners[id].info.Job.Rank = r.Ranks
 		}
 	}
 }

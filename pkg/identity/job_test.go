@@ -41,3 +41,23 @@ func TestJob(t *testing.T) {
 		}
 	}
 }
+
+// TestRanksOfProcesses checks that a rank from an environment replaces that of the controller, and needs no job.
+func TestRanksOfProcesses(t *testing.T) {
+	facts := model.Snapshot{
+		Cgroups: []model.Cgroup{
+			{ID: 1, Workload: "pod:u1/a", ContainerID: "a", PodUID: "u1", Path: "/u1/a"},
+			{ID: 2, Workload: "docker:b", ContainerID: "b", Path: "/b"},
+		},
+		Pods:  []model.Pod{{UID: "u1", Namespace: "ml", Name: "llm-0", Job: model.Job{Kind: "Job", Name: "llm", Rank: "1"}}},
+		Ranks: []model.Ranks{{Cgroup: 1, Ranks: "8..15"}, {Cgroup: 2, Ranks: "0"}, {Cgroup: 3, Ranks: "7"}},
+	}
+	var table Table
+	table.Resolve(&facts, nil)
+	table.Label(&facts)
+	for id, want := range map[model.CgroupID]model.Job{1: {Kind: "Job", Name: "llm", Rank: "8..15"}, 2: {Rank: "0"}, 3: {}} {
+		if got := table.Info(table.Of(id)).Job; got != want {
+			t.Errorf("%d: %+v, want %+v", id, got, want)
+		}
+	}
+}

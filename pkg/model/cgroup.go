@@ -49,3 +49,10 @@ type JobStep struct {
 	Step string // a number, or batch, extern, interactive
 	User string // its name, or its number if the node's own list lacks it; empty for root
 }
+
+// Ranks are the ranks of the processes of a workload in its job, as their environments name them: 3, or 0..7, or 0,2. The processes
+// can change them.
+type Ranks struct {
+	Cgroup CgroupID
+	Ranks  string
+}

@@ -60,6 +60,8 @@ type Snapshot struct {
 	// JobSteps are the steps of the Slurm jobs on this node, JobGPUs the GPUs that they may use.
 	JobSteps []JobStep
 	JobGPUs  []JobGPUs
+	// Ranks are the ranks of workloads in their jobs, read only if the user listed variables that have them.
+	Ranks []Ranks
 	// Containers and Pods are reported by runtimes and the kubelet. Several of them may report
 	// the same container.
 	Containers []Container
@@ -164,6 +166,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]CgroupID { return &s.Expired }),
 	list(func(s *Snapshot) *[]JobStep { return &s.JobSteps }),
 	byCgroup(func(s *Snapshot) *[]JobGPUs { return &s.JobGPUs }, func(f *JobGPUs) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Ranks { return &s.Ranks }, func(f *Ranks) CgroupID { return f.Cgroup }),
 	list(func(s *Snapshot) *[]Container { return &s.Containers }),
 	list(func(s *Snapshot) *[]Pod { return &s.Pods }),
 	list(func(s *Snapshot) *[]Allocation { return &s.Allocations }),

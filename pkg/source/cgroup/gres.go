@@ -213,19 +213,24 @@ func (g *gres) processes(path string) (pids []string, err error) {
 		err = fmt.Errorf("more than %d tasks", maxTasks)
 	}
 	for _, task := range tasks[:min(len(tasks), maxTasks)] {
-		text, err := boundedfile.ReadOnce(filepath.Join(task, "cgroup.procs"), make([]byte, 256))
-		if err != nil {
-			continue
-		}
-		lines := strings.SplitAfter(string(text), "\n")
-		for _, line := range lines[:min(len(lines), maxProcesses)] {
-			pid, whole := strings.CutSuffix(line, "\n") // the last one may be cut
-			if number, err := strconv.Atoi(pid); whole && err == nil && number > 0 {
-				pids = append(pids, pid)
-			}
-		}
+		pids = append(pids, firstProcesses(task, maxProcesses)...)
 	}
 	return pids, err
+}
+
+// firstProcesses returns up to n processes in a cgroup, without those below it.
+func firstProcesses(dir string, n int) (pids []string) {
+	text, err := boundedfile.ReadOnce(filepath.Join(dir, "cgroup.procs"), make([]byte, 32*n))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.SplitAfterSeq(string(text), "\n") {
+		pid, whole := strings.CutSuffix(line, "\n") // the last one may be cut
+		if number, err := strconv.Atoi(pid); whole && err == nil && number > 0 && len(pids) < n {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // steps returns the cgroups of the steps of running jobs. It needs s.mu.

@@ -10,6 +10,11 @@ func (s *Source) Workloads() map[model.CgroupID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain()
+	return s.workloads()
+}
+
+// workloads is Workloads. It needs s.mu.
+func (s *Source) workloads() map[model.CgroupID]string {
 	paths := map[model.CgroupID]string{}
 	for path, g := range s.table.byPath {
 		if path == g.top && (g.fact.ContainerID != "" || g.fact.Runtime == "slurm") {

@@ -51,6 +51,9 @@ type Options struct {
 	// PathOf returns the path below the root of its hierarchy that a cgroup had when it was
 	// created (model.PathLog), for cgroups that end before the watch lists them. It may be nil.
 	PathOf func(id model.CgroupID) (model.CgroupPath, bool)
+	// RankVariables are the variables of processes that have a rank, in the order of precedence. Without one, no environment is
+	// read for ranks.
+	RankVariables []string
 	// Marker receives the cgroups whose descendants belong together. It may be nil.
 	Marker model.WorkloadMarker
 	Logger *zap.Logger
@@ -88,6 +91,7 @@ type Source struct {
 	unresolvedCount uint64 // total number of unresolved ids
 	jobs            jobs
 	gres            *gres
+	ranks           *ranks
 	warnedNoWatch   bool
 	buf             [16 << 10]byte // for inotify events
 
@@ -130,6 +134,7 @@ func New(o Options) (*Source, error) {
 		unresolved: map[model.CgroupID]time.Time{},
 		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
 		gres:       newGres(root, h, o.Procfs),
+		ranks:      newRanks(o.RankVariables, h.Mount, o.Procfs),
 	}
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	s.table.marker = o.Marker
@@ -169,6 +174,7 @@ func (s *Source) stop() error {
 	}
 	<-s.done
 	s.gres.stop()
+	s.ranks.stop()
 	if s.mount != nil {
 		err = errors.Join(err, s.mount.Close())
 	}
@@ -176,7 +182,7 @@ func (s *Source) stop() error {
 }
 
 // Read returns the state of the source: the unreadable cgroups and the number that exceeded the
-// table. It also returns JobGPUs, which are read in the background. The error reports that the tree
+// table. It also returns JobGPUs and Ranks, which are read in the background. The error reports that the tree
 // no longer exists, is not that of the node, or can only be walked; names are still resolved then.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if _, err := cgroupID(s.hierarchy.Mount); err != nil {
@@ -205,18 +211,24 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		})
 	}
 	slices.SortFunc(out.DeviceStates, func(a, b model.DeviceState) int { return cmp.Compare(a.Device, b.Device) })
-	gpus, err := s.gres.read(s.steps, s.opt.Now())
-	if out.JobGPUs = gpus; err != nil {
-		reason, _, _ := strings.Cut(err.Error(), "\n")
-		state := model.StateFailed
-		if errors.Is(err, model.ErrUnsupported) {
-			state = model.StateUnsupported
-		}
-		out.DeviceStates = append(out.DeviceStates, model.DeviceState{
-			Source: s.Name(), Device: "GPUs of Slurm steps", State: state, Reason: reason,
-		})
+	var err error
+	if out.JobGPUs, err = s.gres.read(s.steps, s.opt.Now()); err != nil {
+		out.DeviceStates = append(out.DeviceStates, s.failed("GPUs of Slurm steps", err))
+	}
+	if out.Ranks, err = s.ranks.read(s.workloads, s.opt.Now()); err != nil {
+		out.DeviceStates = append(out.DeviceStates, s.failed("ranks of processes", err))
 	}
 	return out, errors.Join(s.table.view.blind, s.noWatch)
+}
+
+// failed returns the state of what is read in the background. Its reason is the first of the errors.
+func (s *Source) failed(what string, err error) model.DeviceState {
+	reason, _, _ := strings.Cut(err.Error(), "\n")
+	state := model.StateFailed
+	if errors.Is(err, model.ErrUnsupported) {
+		state = model.StateUnsupported
+	}
+	return model.DeviceState{Source: s.Name(), Device: what, State: state, Reason: reason}
 }
 
 // Resolve returns the given cgroups with a known path, and the previously returned cgroups that

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// Limits of the search for ranks. A container can have any number of processes and of cgroups below its own.
+const (
+	ranksInterval    = 15 * time.Second
+	ranksDeadline    = time.Second // of one workload
+	maxRankWorkloads = 1024
+	maxRankProcesses = 256 // of a workload
+	maxRankCgroups   = 64  // of a workload
+	maxRankEntries   = 512 // of a cgroup's directory
+	maxStat          = 1 << 10
+)
+
+// ranks finds the ranks of the processes of workloads in their environments, in the background, as gres does.
+//
+// The environment of a process is read once, when two rounds have seen the process: a process that was just forked still has the
+// environment of its parent, until it executes its own program.
+type ranks struct {
+	variables []string // in the order of precedence; empty: no environment is read
+	mount     string   // of the followed hierarchy
+	procfs    string
+	calls     hang.Group[string, map[process]reading]
+	ctx       context.Context //nolint:containedctx // ends at stop
+	cancel    context.CancelFunc
+
+	mu      sync.Mutex
+	round   sync.WaitGroup
+	running bool
+	began   time.Time
+	found   []model.Ranks
+	err     error                          // why ranks may be missing
+	known   map[string]map[process]reading // by the path of the workload; only the round uses it
+}
+
+// process identifies a process by its number and the time of its start in clock ticks, as numbers are used again.
+type process struct{ pid, started string }
+
+// reading has the values of the variables of a process, noRank for those that it lacks. It is nil before the environment was read.
+type reading []int64
+
+func newRanks(variables []string, mount, procfs string) *ranks {
+	r := &ranks{variables: variables, mount: mount, procfs: procfs}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
+}
+
+func (r *ranks) stop() {
+	r.cancel()
+	r.round.Wait()
+}
+
+// read returns what the last round has found, and starts a round if that is old.
+func (r *ranks) read(workloads func() map[model.CgroupID]string, now time.Time) ([]model.Ranks, error) {
+	if len(r.variables) == 0 {
+		return nil, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.running && now.Sub(r.began) >= ranksInterval {
+		list := workloads()
+		r.running, r.began = true, now
+		safely.Go(&r.round, "cgroup", func() {
+			found, err := r.find(list)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.running, r.found, r.err = false, found, err
+		})
+	}
+	return r.found, r.err
+}
+
+// find reads the workloads, which are the paths of their cgroups by id.
+func (r *ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error) {
+	var errs []error
+	out, known := []model.Ranks{}, make(map[string]map[process]reading, len(workloads))
+	for id, path := range workloads {
+		if len(known) == maxRankWorkloads {
+			errs = append(errs, fmt.Errorf("ranks of %d of %d workloads only", maxRankWorkloads, len(workloads)))
+			break
+		}
+		before := r.known[path]
+		found, err := r.calls.Do(r.ctx, path, ranksDeadline, func() (map[process]reading, error) {
+			return r.ofWorkload(filepath.Join(r.mount, path), before)
+		})
+		switch {
+		case errors.Is(err, hang.ErrStuck):
+			err, found = fmt.Errorf("the environments of the processes in %s could not be read in time", path), before
+		case err != nil:
+			err = fmt.Errorf("environments of the processes in %s: %w", path, err)
+		}
+		errs = append(errs, err)
+		known[path] = found
+		if text := ranksOf(found, len(r.variables)); text != "" {
+			out = append(out, model.Ranks{Cgroup: id, Ranks: text})
+		}
+	}
+	r.known = known
+	return out, errors.Join(errs...)
+}
+
+// ofWorkload reads the processes of a workload, of which those in known were there before. With an error, processes are missing.
+func (r *ranks) ofWorkload(dir string, known map[process]reading) (map[process]reading, error) {
+	var first error
+	found := map[process]reading{}
+	for _, pid := range processesBelow(dir) {
+		stat, err := boundedfile.ReadOnce(filepath.Join(r.procfs, pid, "stat"), make([]byte, maxStat))
+		if err != nil {
+			continue // it has ended
+		}
+		p := process{pid, startTime(stat)}
+		values, seen := known[p]
+		if seen && values == nil {
+			text, err := boundedfile.ReadFile(filepath.Join(r.procfs, pid, "environ"), nil, maxEnviron)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				continue
+			}
+			if err == nil {
+				values = parseRanks(text, r.variables)
+			} else if first == nil {
+				first = err
+			}
+		}
+		found[p] = values
+	}
+	return found, first
+}
+
+// processesBelow returns the processes in a cgroup and in those below it.
+func processesBelow(dir string) (pids []string) {
+	dirs := []string{dir}
+	for i := 0; i < len(dirs) && len(pids) < maxRankProcesses; i++ {
+		pids = append(pids, firstProcesses(dirs[i], maxRankProcesses-len(pids))...)
+		f, err := os.Open(dirs[i])
+		if err != nil {
+			continue
+		}
+		entries, _ := f.ReadDir(maxRankEntries)
+		_ = f.Close()
+		for _, e := range entries {
+			if e.IsDir() && len(dirs) < maxRankCgroups {
+				dirs = append(dirs, filepath.Join(dirs[i], e.Name()))
+			}
+		}
+	}
+	return pids
+}
+
+// startTime returns the field starttime of /proc/PID/stat. The name of the process before it may have any characters.
+func startTime(stat []byte) string {
+	const field = 22 - 3 // field 3 follows the name
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) <= field {
+		return ""
+	}
+	return fields[field]
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/child"
+)
+
+// ranksRound waits until the ranks were read once more, and returns them by path, and the reason of a failure.
+func ranksRound(t *testing.T, s *Source) (found map[string]string, reason string) {
+	t.Helper()
+	s.ranks.mu.Lock()
+	s.ranks.began = time.Time{}
+	s.ranks.mu.Unlock()
+	if _, err := s.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.ranks.round.Wait()
+	got, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found = map[string]string{}
+	for _, r := range got.Ranks {
+		s.mu.Lock()
+		found[s.table.byID[r.Cgroup].path] = r.Ranks
+		s.mu.Unlock()
+	}
+	for _, d := range got.DeviceStates {
+		reason += d.Reason
+	}
+	return found, reason
+}
+
+// ranksNode makes a source on trees of cgroups and of /proc, which the test writes. Each process has its number as time of start.
+func ranksNode(t *testing.T, cgroups, environs map[string]string, variables ...string) (s *Source, root, proc string) {
+	t.Helper()
+	root, proc = t.TempDir(), t.TempDir()
+	write(t, root, map[string]string{"cgroup.controllers": "memory"})
+	write(t, root, cgroups)
+	write(t, proc, map[string]string{"devices": "Character devices:\n  1 mem\n"})
+	for pid, environ := range environs {
+		write(t, proc, map[string]string{pid + "/stat": statOf(pid, pid), pid + "/environ": environ})
+	}
+	s, err := New(Options{Root: root, Procfs: proc, RankVariables: variables})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, root, proc
+}
+
+// statOf returns /proc/PID/stat of a process with a hostile name.
+func statOf(pid, started string) string {
+	return pid + " (a) S 1 (b) S 1" + strings.Repeat(" 0", 17) + " " + started + " 4096\n"
+}
+
+const (
+	podContainer1 = "/kubepods.slice/kubepods-pod11111111_1111_1111_1111_111111111111.slice/cri-containerd-" +
+		"1111111111111111111111111111111111111111111111111111111111111111.scope"
+	podContainer2 = "/kubepods.slice/kubepods-pod11111111_1111_1111_1111_111111111111.slice/cri-containerd-" +
+		"2222222222222222222222222222222222222222222222222222222222222222.scope"
+	job7 = "/system.slice/slurmstepd.scope/job_7"
+)
+
+// TestRanks reads the ranks of containers and of a Slurm job: the first variable that one of their processes has, of processes in
+// all cgroups below.
+func TestRanks(t *testing.T) {
+	s, root, proc := ranksNode(t, map[string]string{
+		podContainer1 + "/cgroup.procs":             "10\n11\n12\n13\n",
+		podContainer2 + "/cgroup.procs":             "20\n404\n",
+		podContainer2 + "/below/cgroup.procs":       "21\n",
+		job7 + "/step_0/user/task_0/cgroup.procs":   "30\n",
+		job7 + "/step_0/user/task_1/cgroup.procs":   "31\n",
+		"/system.slice/sshd.service/cgroup.procs":   "40\n", // in no container and no job
+		"/user.slice/slurm/job_9/step_0/any/a/b/c/": "",
+	}, map[string]string{
+		"10": "JOB_COMPLETION_INDEX=1\x00", "11": "RANK=8\x00JOB_COMPLETION_INDEX=1\x00", "12": "RANK=10\x00", "13": "RANK=9\x00",
+		"20": "RANK=one\x00JOB_COMPLETION_INDEX=4\x00", "21": "HOME=/\x00",
+		"30": "SLURM_PROCID=0\x00", "31": "SLURM_PROCID=2\x00", "40": "RANK=5\x00",
+	}, "RANK", "JOB_COMPLETION_INDEX", "SLURM_PROCID")
+	if found, reason := ranksRound(t, s); len(found) > 0 || reason != "" {
+		t.Errorf("processes that may not have executed their program yet: %v, %q", found, reason)
+	}
+	want := map[string]string{podContainer1: "8..10", podContainer2: "4", job7: "0,2"}
+	found, reason := ranksRound(t, s)
+	if d := cmp.Diff(want, found); d != "" || reason != "" {
+		t.Errorf("%q (-want +got)\n%s", reason, d)
+	}
+
+	// An environment is not read again. A process that ended is left out, and one with its number is a new one.
+	write(t, proc, map[string]string{
+		"11/environ": "RANK=77\x00", "12/stat": statOf("12", "99"), "12/environ": "RANK=12\x00",
+	})
+	write(t, root, map[string]string{podContainer1 + "/cgroup.procs": "11\n12\n"})
+	ranksRound(t, s)
+	if found, _ := ranksRound(t, s); found[podContainer1] != "8,12" {
+		t.Errorf("%v, want 8,12", found)
+	}
+}
+
+// TestNoRanks checks that no environment is read unless the user lists variables.
+func TestNoRanks(t *testing.T) {
+	s, _, _ := ranksNode(t, map[string]string{podContainer1 + "/cgroup.procs": "10\n"}, map[string]string{"10": "RANK=1\x00"})
+	for range 2 {
+		got, err := s.Read(t.Context())
+		if err != nil || got.Ranks != nil {
+			t.Errorf("%v, %v", got.Ranks, err)
+		}
+	}
+}
+
+// TestBlockedRanks checks that a process whose environment cannot be read in time costs the rank of its own workload only. The FIFO
+// stands for a process that hangs in a driver while it holds the lock of its memory map.
+func TestBlockedRanks(t *testing.T) {
+	s, _, proc := ranksNode(t, map[string]string{
+		podContainer1 + "/cgroup.procs": "10\n", podContainer2 + "/cgroup.procs": "20\n",
+	}, map[string]string{"10": "RANK=1\x00", "20": "RANK=2\x00"}, "RANK")
+	fifo := filepath.Join(proc, "10/environ")
+	if err := os.Remove(fifo); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ranksRound(t, s)
+	for range 2 {
+		found, reason := ranksRound(t, s)
+		if len(found) != 1 || found[podContainer2] != "2" || !strings.Contains(reason, "could not be read in time") {
+			t.Errorf("%v, %q", found, reason)
+		}
+	}
+	f, err := os.OpenFile(fifo, os.O_RDWR, 0) // both ends: the read returns when it is closed
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHostileWorkload checks the bounds of what is read of a container with many processes and cgroups.
+func TestHostileWorkload(t *testing.T) {
+	dir := t.TempDir()
+	var many strings.Builder
+	for pid := range 10 * maxRankProcesses {
+		fmt.Fprintf(&many, "%d\n", pid+1)
+	}
+	write(t, dir, map[string]string{"a/cgroup.procs": many.String()})
+	for i := range 2 * maxRankCgroups {
+		write(t, dir, map[string]string{"b/" + strings.Repeat(fmt.Sprintf("%d/", i), 3) + "cgroup.procs": "1\n"})
+	}
+	if n := len(processesBelow(filepath.Join(dir, "a"))); n != maxRankProcesses {
+		t.Errorf("%d processes", n)
+	}
+	if n := len(processesBelow(filepath.Join(dir, "b"))); n > maxRankCgroups {
+		t.Errorf("%d processes of %d cgroups", n, 2*maxRankCgroups)
+	}
+}
+
+// TestEnvironOfKernel reads the rank of a real process through the real /proc.
+func TestEnvironOfKernel(t *testing.T) {
+	cmd := child.Command(t.Context(), "sleep", "300")
+	cmd.Env = []string{"RANK=31", "OTHER=1"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	dir := t.TempDir()
+	pid := strconv.Itoa(cmd.Process.Pid)
+	write(t, dir, map[string]string{"cgroup.procs": pid + "\n"})
+	r := newRanks([]string{"RANK"}, dir, "/proc")
+	defer r.stop()
+	workloads := map[model.CgroupID]string{1: "/"}
+	eventually(t, "the kernel shows the environment after exec", func() bool {
+		found, err := r.find(workloads)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Equal(found, []model.Ranks{{Cgroup: 1, Ranks: "31"}})
+	})
+	for p := range r.known["/"] {
+		ticks, err := strconv.ParseUint(p.started, 10, 64)
+		if err != nil || ticks == 0 {
+			t.Errorf("starttime %q", p.started)
+		}
+	}
+}
+
+func TestParseRanks(t *testing.T) {
+	for environ, want := range map[string]int64{
+		"": noRank, "RANK=": noRank, "RANK=0\x00": 0, "RANK=12": noRank, "RANK=9999999999\x00": 9999999999, "RANK=12345678901\x00": noRank,
+		"RANK=-1\x00": noRank, "RANK= 1\x00": noRank, "RANK=1\x00RANK=2\x00": 1, "XRANK=1\x00RANK": noRank, "RANK=٣\x00": noRank,
+		"RANK=x\x00RANK=2\x00": noRank,
+	} {
+		if got := parseRanks([]byte(environ), []string{"RANK"}); got[0] != want {
+			t.Errorf("%q: %d, want %d", environ, got[0], want)
+		}
+	}
+	odd := make([]int64, 100)
+	for i := range odd {
+		odd[i] = 2 * int64(i)
+	}
+	for want, numbers := range map[string][]int64{"0": {0}, "0..7": {0, 1, 2, 3, 4, 5, 6, 7}, "1,3..4": {1, 3, 4}, "": odd} {
+		if got := rankText(numbers); got != want {
+			t.Errorf("%v: %q, want %q", numbers, got, want)
+		}
+	}
+}
+
+// FuzzRanks checks that an environment yields only numbers of bounded length, and that no stat makes startTime fail.
+func FuzzRanks(f *testing.F) {
+	f.Add([]byte("RANK=1\x00A=2\x00"))
+	f.Add([]byte(statOf("1", "7")))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		values := parseRanks(text, []string{"RANK", "A"})
+		for i, v := range values {
+			if v < noRank || v > 9999999999 {
+				t.Errorf("%d: %d", i, v)
+			}
+		}
+		if s := ranksOf(map[process]reading{{}: values}, 2); len(s) > maxRanks || strings.Trim(s, "0123456789.,") != "" {
+			t.Errorf("%q", s)
+		}
+		if s := startTime(text); len(s) > len(text) || bytes.ContainsAny([]byte(s), " \n") {
+			t.Errorf("%q", s)
+		}
+	})
+}
