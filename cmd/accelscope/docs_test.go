@@ -72,10 +72,7 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 		deploy := strings.HasPrefix(document, deployDir)
-		prose := string(text)
-		if deploy {
-			prose = ruleName.ReplaceAllString(prose, "")
-		}
+		prose := ruleName.ReplaceAllString(string(text), "")
 		for _, name := range metricName.FindAllString(prose, -1) {
 			if !metrics.MatchString(name) && (!deploy || !slices.Contains(variables, name)) {
 				t.Errorf("%s: there is no metric %s", document, name)

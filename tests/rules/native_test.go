@@ -44,7 +44,8 @@ func TestNative(t *testing.T) {
 			if name != family && !strings.Contains(r.Expr, name) {
 				continue
 			}
-			load := "load 1m\n"
+			load := "load 1m\n" + `  instance_workload:accelscope_workload_info:job{job="a",instance="n1",workload="w",` +
+				`job_kind="Job",job_name="j"} 1x30` + "\n"
 			asClassic := ""
 			for le, values := range map[string]string{"1": "0x30", "2": "0+600x30", "+Inf": "0+600x30"} {
 				asClassic += fmt.Sprintf("  %s_bucket"+labels+" %s\n", name, `,le="`+le+`"`, values)
