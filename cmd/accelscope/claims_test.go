@@ -64,7 +64,7 @@ const claimedGPU3 = `{"kind": "k8s.gpu.nvidia.com/claim", "devices": [
 func TestClaimsAndJobs(t *testing.T) {
 	binary, library := buildNVML(t)
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	serveClaims(t, socket)
+	servePodResources(t, socket, claimServer{})
 	var mig string
 	run := t.TempDir()
 	n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
@@ -144,16 +144,16 @@ func writeBelow(t *testing.T, dir, name, text string) {
 	}
 }
 
-// serveClaims serves PodResources until the test ends.
-func serveClaims(t *testing.T, socket string) {
+// servePodResources serves PodResources until the test ends.
+func servePodResources(t *testing.T, socket string, l podresourcesv1.PodResourcesListerServer) {
 	t.Helper()
-	l, err := net.Listen("unix", socket)
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	podresourcesv1.RegisterPodResourcesListerServer(server, claimServer{})
+	podresourcesv1.RegisterPodResourcesListerServer(server, l)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(l) }()
+	go func() { defer close(done); _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Stop(); <-done })
 }

@@ -22,7 +22,7 @@ func TestNVMLProcessNamespace(t *testing.T) {
 	binary, library := buildNVML(t)
 	own := []string{"unshare", "--pid", "--fork", "--kill-child", binary}
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	serveClaims(t, socket)
+	servePodResources(t, socket, claimServer{})
 	n := startGPUs(t, own[0], library, time.Second, func(n *gpuNode) {
 		n.Processes = nil
 		n.args = own[1:]

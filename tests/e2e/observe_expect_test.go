@@ -14,23 +14,41 @@ var unanswered = map[string]string{
 	"sensor.json: Data path probes: share of CPU time: B": "there is no budget with --rdma.datapath=always",
 	"workloads.json: Sampled bytes by workload: A":        "nothing is sampled with --rdma.datapath=always",
 	"workloads.json: Sampled bytes by workload: B":        "nothing is sampled with --rdma.datapath=always",
+	"workloads.json: Jobs of the selected workloads: A":   noJob,
 	"workloads.json: OOM kills and restarts: B": "containers that containerd runs without " +
 		"Kubernetes are not started again",
 }
 
 // unrecorded are the recording rules without series in the guest, with the reason.
 var unrecorded = map[string]string{
-	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_usual":       noPast,
-	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_usual": noPast,
-	"instance_device:container_rdma_completion_duration_seconds:slower_ratio":                    noPast,
-
+	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_usual":        noPast,
+	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_usual":  noPast,
+	"instance_device:container_rdma_completion_duration_seconds:slower_ratio":                     noPast,
 	"instance_device_opcode:container_rdma_completion_duration_seconds:p99_others":                noOthers,
 	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_others": noOthers,
+	"instance_workload:accelscope_workload_info:job":                                              noJob,
+	"instance_gpu_job_name:container_gpu_allocated:max":                                           noJob,
+	"instance_gpu_job_name:container_gpu_allocated:used":                                          noJob,
+	"job_name:container_gpu_allocated:count":                                                      noJob,
+	"job_name:container_gpu_allocated:used":                                                       noJob,
+	"job_name:container_gpu_allocated:idle":                                                       noJob,
+	"job_name:container_gpu_allocated:idle_hours1d":                                               noJob,
+	"job_name_method:container_rdma_transmit_bytes:rate5m":                                        noJob,
+	"job_name_method:container_rdma_receive_bytes:rate5m":                                         noJob,
+	"job_name:container_rdma_verbs_errors:rate5m":                                                 noJob,
+	"job_name:container_rdma_completion_errors:rate5m":                                            noJob,
+	"job_name:container_rdma_verbs_duration_seconds:p99_rate5m":                                   noJob,
+	"job_name:container_rdma_completion_duration_seconds:p99_rate5m":                              noJob,
+	"instance_workload_job_name:container_rdma_completion_duration_seconds:p99_rate5m":            noJob,
+	"instance_workload_job_name:container_rdma_completion_duration_seconds:p99_ratio_median":      noJob,
+	"job_name:container_rdma_completion_duration_seconds:slowest_ratio_median":                    noJob,
 }
 
 const (
 	noPast   = "the guest is younger than an hour"
 	noOthers = "no HCA has completions of three workloads"
+	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
+	noJob = "the containers of the guest are in no job"
 )
 
 // expected are the alerts that the events in the guest must raise (they would fire if the events continued), with the

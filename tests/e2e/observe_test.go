@@ -164,6 +164,9 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 	}
 	used, queries := map[string]bool{}, 0
 	for _, d := range all {
+		if d.File == "jobs.json" { // no job runs in the guest: TestJobOverNodes (cmd/accelscope) runs these queries
+			continue
+		}
 		for _, panel := range d.Panels {
 			series := 0
 			for _, q := range panel.Targets {

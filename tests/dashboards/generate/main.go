@@ -4,7 +4,7 @@
 //
 //	go run ./tests/dashboards/generate
 //
-// The tables of panels (hca.go, workloads.go, gpus.go, fabric.go, sensor.go) are edited by hand. panel.go sets the
+// The tables of panels (hca.go, workloads.go, jobs.go, gpus.go, fabric.go, sensor.go) are edited by hand. panel.go sets the
 // style of all panels, and their positions are computed, row by row, from left to right.
 package main
 
@@ -19,7 +19,8 @@ import (
 // all are the dashboards, by file.
 func all() map[string]dashboard {
 	return map[string]dashboard{
-		"hca.json": hca(), "workloads.json": workloads(), "gpus.json": gpus(), "fabric.json": fabric(), "sensor.json": sensor(),
+		"hca.json": hca(), "workloads.json": workloads(), "jobs.json": jobs(), "gpus.json": gpus(), "fabric.json": fabric(),
+		"sensor.json": sensor(),
 	}
 }
 

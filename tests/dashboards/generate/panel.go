@@ -13,14 +13,16 @@ type panel struct {
 	w, h        int
 	queries     []query
 
-	stack    bool
-	maximum  float64  // of the axis; 0: automatic
-	warn     float64  // yellow from this value on
-	critical float64  // red from this value on
-	inverse  bool     // red below critical, green from critical on
-	link     string   // link of a series
-	labels   []string // the columns of a table, before the columns of its queries
-	texts    map[string]string
+	stack     bool
+	maximum   float64 // of the axis; 0: automatic
+	warn      float64 // yellow from this value on
+	critical  float64 // red from this value on
+	inverse   bool    // red below critical, green from critical on
+	link      string  // link of a series, or of a row of a table
+	linkTitle string
+	sortBy    string   // the column by which a table is sorted, largest first
+	labels    []string // the columns of a table, before the columns of its queries
+	texts     map[string]string
 }
 
 // query is a query of a panel. In a table its legend is the name of its column.
@@ -73,7 +75,11 @@ func (p panel) above(warn, critical float64) panel { p.warn, p.critical = warn, 
 // below returns thresholds that color low values.
 func (p panel) under(critical float64) panel { p.critical, p.inverse = critical, true; return p }
 
-func (p panel) leads(to string) panel { p.link = to; return p }
+func (p panel) leads(to string) panel { return p.leadsTo("Show this workload", to) }
+
+func (p panel) leadsTo(title, to string) panel { p.linkTitle, p.link = title, to; return p }
+
+func (p panel) sorted(column string) panel { p.sortBy = column; return p }
 
 func (p panel) build(id int, place object) any {
 	return struct {
@@ -138,7 +144,7 @@ func (p panel) defaults() object {
 		d["max"] = p.maximum
 	}
 	if p.link != "" {
-		d["links"] = []object{{"title": "Show this workload", "url": p.link}}
+		d["links"] = []object{{"title": p.linkTitle, "url": p.link}}
 	}
 	switch p.kind {
 	case "timeseries":
@@ -212,7 +218,11 @@ func (p panel) options() object {
 			"colorMode":     "value", "graphMode": "none", "justifyMode": "auto", "textMode": "auto", "orientation": "auto",
 		}
 	case "table":
-		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{"sum"}, "fields": ""}}
+		o := object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{"sum"}, "fields": ""}}
+		if p.sortBy != "" {
+			o["sortBy"] = []object{{"displayName": p.sortBy, "desc": true}}
+		}
+		return o
 	case "heatmap":
 		return object{
 			"calculate": false, "cellGap": 1, "yAxis": object{"unit": p.unit, "axisPlacement": "left"},

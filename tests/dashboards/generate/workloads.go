@@ -42,6 +42,12 @@ func summary() row {
 			column("CPU", "none", by(w, rate("container_cpu_usage_seconds_total", s))+" > 0.001"),
 			column("Memory", "bytes", by(w, "container_memory_working_set_bytes"+s)+" > 0"),
 		).wide(24).high(9),
+		table("Jobs of the selected workloads", "Jobs and the number of their workloads on the selected nodes.", "none",
+			[]string{"namespace", "job_kind", "job_name"},
+			query{
+				expr:   top(50, "count by (namespace, job_kind, job_name) (accelscope_workload_info"+sel(own, `job_name!=""`)+")"),
+				legend: "Workloads",
+			}).leadsTo("Show this job", jobLink),
 		each("Registered memory", "Memory registered for RDMA, by workload.", "bytes",
 			by("workload", "container_rdma_registered_bytes"+sel(own))),
 		graph("RDMA objects by type", "RDMA objects of the selected workloads, all together.", "none",

@@ -57,7 +57,7 @@ func px(v float64) string {
 	return strings.TrimSuffix(strings.TrimSuffix(fmt.Sprintf("%.1f", v), "0"), ".")
 }
 
-// Files draws the dashboards of a directory from a file of answers, each as NAME.svg in out.
+// Files draws the dashboards of a directory that have answers in a file, each as NAME.svg in out.
 func Files(dir, answers, out string) error {
 	all, err := dashboards.Load(dir)
 	if err != nil {
@@ -75,6 +75,9 @@ func Files(dir, answers, out string) error {
 		return err
 	}
 	for _, d := range all {
+		if a.Panels[d.File] == nil {
+			continue
+		}
 		file := filepath.Join(out, strings.TrimSuffix(d.File, ".json")+".svg")
 		if err := os.WriteFile(file, []byte(Dashboard(d, a)), 0o644); err != nil {
 			return err

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/promqltest"
+)
+
+// TestJobsDashboard: every query of the dashboard on jobs has data on the series of the tests of the rules, which have latencies and
+// errors; those of TestJobOverNodes (cmd/accelscope) come from sensors and have none. The member with the slowest completions is the
+// outlier.
+func TestJobsDashboard(t *testing.T) {
+	load := "load 1m\n"
+	var f testFile
+	for name, file := range tests(t) {
+		if strings.HasSuffix(name, "/jobs.yaml") {
+			f = file
+		}
+	}
+	for _, s := range f.Tests[0].Series {
+		load += "  " + s.Series + " " + s.Values + "\n"
+	}
+	load += `  container_rdma_resources{job="accelscope",instance="n1",workload="ml/train-0/main",namespace="ml",pod="train-0",` +
+		`container="main",container_id="c0",device="mlx5_0",type="qp"} 8x180` + "\n"
+	storage := promqltest.LoadedStorage(t, load)
+	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
+	text, err := os.ReadFile("../../deploy/grafana/jobs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	values := strings.NewReplacer("$__rate_interval", "5m", "$node", ".+", "$namespace", ".*", "$job_name", ".+")
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			query, err := engine.NewInstantQuery(t.Context(), storage, nil, values.Replace(q.Expr), time.Unix(3600, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			result := query.Exec(t.Context())
+			vector, err := result.Vector()
+			if err != nil || len(vector) == 0 {
+				t.Errorf("%s: %s: %d series, %v", p.Title, q.LegendFormat, len(vector), err)
+			}
+			if q.LegendFormat == "Times the median" {
+				slowest(t, vector)
+			}
+			query.Close()
+		}
+	}
+}
+
+func slowest(t *testing.T, members promql.Vector) {
+	t.Helper()
+	most, workload := 0.0, ""
+	for _, m := range members {
+		if m.Metric.Get("job_name") == "train" && m.Metric.Get("namespace") == "ml" && m.F > most {
+			most, workload = m.F, m.Metric.Get("workload")
+		}
+	}
+	if workload != "ml/train-2/main" {
+		t.Errorf("the outlier is %s, %v times the median: %v", workload, most, members)
+	}
+}
