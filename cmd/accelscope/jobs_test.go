@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -65,16 +66,17 @@ func TestJobOverNodes(t *testing.T) {
 			return bytes["ml port"] > 0 && bytes["dev port"] > 0 && e.sum("container_gpu_processes", "namespace", "ml") > 0
 		})
 	}
-	before, rounds := jobBytes(t, nodes, sent), 0
-	for ; rounds < 20; rounds++ {
+	const rounds = 20
+	before := settledBytes(t, nodes, sent)
+	for range rounds {
 		for _, n := range nodes {
 			n.bump(t)
 		}
 		time.Sleep(time.Second)
 	}
-	after := jobBytes(t, nodes, sent)
+	after := settledBytes(t, nodes, sent)
 	for _, namespace := range []string{"ml", "dev"} {
-		if got, want := after[namespace]-before[namespace], float64(4*rounds)*float64(bumped["n1"]+bumped["n2"]); got != want {
+		if got, want := after[namespace]-before[namespace], 4*rounds*float64(bumped["n1"]+bumped["n2"]); got != want {
 			t.Errorf("the sensors say that the job in %s sent %v bytes, want %v", namespace, got, want)
 		}
 	}
@@ -117,6 +119,18 @@ func TestJobOverNodes(t *testing.T) {
 		})
 	}
 	p.dashboard(t)
+}
+
+// settledBytes is jobBytes when no change of the counters is left to be read: a sensor shows the same values for a second.
+func settledBytes(t *testing.T, nodes []*jobNode, counter string) (sum map[string]float64) {
+	t.Helper()
+	eventuallyTrue(t, counter+" does not change", func() bool {
+		last := jobBytes(t, nodes, counter)
+		time.Sleep(2 * time.Second)
+		sum = jobBytes(t, nodes, counter)
+		return maps.Equal(last, sum)
+	})
+	return sum
 }
 
 // jobBytes adds up what the sensors themselves say of the two jobs.
@@ -176,7 +190,7 @@ func startJobNode(t *testing.T, binary, library string, number int) *jobNode {
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.node", "--no-collector.container", "--no-collector.access",
 		"--no-collector.kernellog", "--gpu.nvml-library="+library, "--gpu.process-interval=1s",
 		"--kubelet.pod-resources="+socket, "--kubelet.url="+kubelet, "--kubelet.token-file="+token, "--kubelet.interval=1s",
-		"--kubelet.insecure-skip-verify", "--kubelet.insecure-send-token", "--node.name="+n.instance,
+		"--gpu.control-socket="+filepath.Join(m.Dir, "socket"), "--kubelet.insecure-skip-verify", "--kubelet.insecure-send-token", "--node.name="+n.instance,
 		"--web.listen-address="+strings.TrimPrefix(n.url, "http://"))...)
 	var log lines
 	cmd.Stderr = &log

@@ -133,8 +133,8 @@ func (t *Table) Label(s *model.Snapshot) {
 }
 
 // addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup is in no job:
-// its user could add to the figures of another user's job.
-// Ranks from environments replace those of controllers: the user asked for them, and they number processes.
+// its user could add to the figures of another user's job. Ranks from environments replace those of controllers, as they
+// number processes.
 func (t *Table) addJobs(pods map[string]*model.Pod, ranks []model.Ranks) {
 	for _, o := range t.owners {
 		if o == nil || o.claimed || o.info.PodUID == "" {
