@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -94,7 +96,9 @@ func (r *ranks) read(workloads func() map[model.CgroupID]string, now time.Time) 
 func (r *ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error) {
 	var errs []error
 	out, known := []model.Ranks{}, make(map[string]map[process]reading, len(workloads))
-	for id, path := range workloads {
+	byPath := func(a, b model.CgroupID) int { return strings.Compare(workloads[a], workloads[b]) }
+	for _, id := range slices.SortedFunc(maps.Keys(workloads), byPath) {
+		path := workloads[id]
 		if len(known) == maxRankWorkloads {
 			errs = append(errs, fmt.Errorf("ranks of %d of %d workloads only", maxRankWorkloads, len(workloads)))
 			break
