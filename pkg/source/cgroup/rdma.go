@@ -3,12 +3,12 @@
 package cgroup
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -56,7 +56,7 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) [
 		if err != nil {
 			continue
 		}
-		out = append(out, parseRDMA(id, string(b))...)
+		out = parseRDMA(out, id, b)
 	}
 	return out
 }
@@ -64,32 +64,34 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) [
 // parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, to which newer kernels
 // may add fields. The kernel lists every device of the node for every cgroup: lines without
 // a charge are left out, as they would be most series of a node with many containers.
+// It appends to out.
 //
 // cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another
 // field, reports a value that it cannot parse as 0, and reads rdma.max for each cgroup,
 // too (BenchmarkRDMA).
-func parseRDMA(id model.CgroupID, text string) []model.RDMACgroup {
-	var out []model.RDMACgroup
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 3 {
-			continue
-		}
-		c, known := model.RDMACgroup{Cgroup: id, Device: clean(f[0], maxLabel)}, 0
-		for _, field := range f[1:] {
-			key, value, _ := strings.Cut(field, "=")
-			n, err := strconv.ParseUint(value, 10, 64)
+func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte) []model.RDMACgroup {
+	for line := range bytes.Lines(text) {
+		c, known := model.RDMACgroup{Cgroup: id}, 0
+		var device []byte
+		for field := range bytes.FieldsSeq(line) {
+			if device == nil {
+				device = field
+				continue
+			}
+			key, value, _ := bytes.Cut(field, []byte("="))
+			n, err := strconv.ParseUint(string(value), 10, 64)
 			switch {
 			case err != nil:
-			case key == "hca_handle":
+			case string(key) == "hca_handle":
 				c.Handles = n
 				known++
-			case key == "hca_object":
+			case string(key) == "hca_object":
 				c.Objects = n
 				known++
 			}
 		}
 		if known == 2 && (c.Handles > 0 || c.Objects > 0) {
+			c.Device = clean(string(device), maxLabel)
 			out = append(out, c)
 		}
 	}
