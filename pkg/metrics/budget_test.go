@@ -15,8 +15,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxNodeSeries is the number of series of the node of budgetNode with the default options.
-const maxNodeSeries = 5000
+// maxNodeSeries is the number of series of the node of budgetNode with the default options, maxLinkSeries that of the congestion, PCIe
+// links and GIDs of its ten HCAs and eight GPUs.
+const (
+	maxNodeSeries = 5600
+	maxLinkSeries = 250
+)
 
 // budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
 // and an HCA and calls six verbs.
@@ -206,6 +210,16 @@ func TestBudget(t *testing.T) {
 				t.Errorf("%d series, want at most %d: %v", all, maxNodeSeries, families)
 			}
 			counts[i] = byGroup(t, families)
+		}
+		links := 0
+		for _, group := range []string{"RDMA congestion and retransmission"} {
+			if counts[0][group] == 0 {
+				t.Errorf("%s has no series", group)
+			}
+			links += counts[0][group]
+		}
+		if links > maxLinkSeries {
+			t.Errorf("%d series of links, want at most %d", links, maxLinkSeries)
 		}
 		for _, group := range []string{
 			"RDMA devices and ports", "RDMA objects and verbs of workloads", "Containers", "GPUs", "GPU health", "GPUs of workloads", "Node",

@@ -35,7 +35,9 @@ type view struct {
 	pma      columns // sysfs counters/
 	hw       columns // hw_counters of ports, and of devices as port ""
 	ext      columns // sysfs counters_ext/
-	fabric   fabricView
+	// congestion has the hw_counters of congestion and retransmission, under the names that all drivers share.
+	congestion columns
+	fabric     fabricView
 	// The network interfaces of the node that are exported.
 	excludesInterface func(name string) bool
 	netDevs           []model.NetDev
@@ -152,11 +154,14 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.pma.begin()
 	v.hw.begin()
 	v.ext.begin()
+	v.congestion.begin()
 	devicePort := b.Schema(devicePortLabels)
 	for i := range r.Facts.HCAs {
 		hca := &r.Facts.HCAs[i]
 		if len(hca.HWCounters) > 0 {
-			v.hw.add(b.Labels(devicePort, nil, hca.Name, ""), hca.HWCounters)
+			set := b.Labels(devicePort, nil, hca.Name, "")
+			v.hw.add(set, hca.HWCounters)
+			v.congestion.add(set, hca.DeviceCongestion())
 		}
 		for j := range hca.Ports {
 			p := &hca.Ports[j]
@@ -166,11 +171,13 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 			v.pma.add(set, p.Counters)
 			v.hw.add(set, p.HWCounters)
 			v.ext.add(set, p.ExtCounters)
+			v.congestion.add(set, model.Congestion(p.HWCounters))
 		}
 	}
 	v.pma.end()
 	v.hw.end()
 	v.ext.end()
+	v.congestion.end()
 	v.fabric.fill(r.Facts.Fabric, b)
 	v.fillInterfaces(r.Facts.Node)
 }

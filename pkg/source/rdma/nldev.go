@@ -488,9 +488,9 @@ func validDevice(name string) bool {
 	return len(name) > 0 && len(name) < 64 && name[0] != '.' && onlyWord(name, "-.:")
 }
 
-// validCounter accepts the counter names that drivers use.
+// validCounter accepts the counter names that drivers use. irdma of Linux 7 has names with spaces.
 func validCounter(name string) bool {
-	return len(name) > 0 && len(name) <= 64 && name[0] != '.' && name != "lifespan" && onlyWord(name, "-.")
+	return len(name) > 0 && len(name) <= 64 && name[0] != '.' && name != "lifespan" && onlyWord(name, "-. ")
 }
 
 func onlyWord(s, also string) bool {

@@ -171,21 +171,21 @@ func hcaDriver() row {
 	counters := func(names ...string) (out []query) {
 		for _, name := range names {
 			out = append(out, query{
-				expr: top(10, rate("rdma_stat_"+name, sel(dev))+" > 0"), legend: "{{instance}} {{device}}/{{port}} " + name,
+				expr: top(10, rate("rdma_port_"+name+"_total", sel(dev))+" > 0"), legend: "{{instance}} {{device}}/{{port}} " + name,
 			})
 		}
 		return out
 	}
-	return row{"Driver counters (mlx5 names; need --metrics.compat=lens, the default)", []panel{
+	return row{"Congestion and retransmission (all drivers, where they count it)", []panel{
 		graph("Congestion: CNP and ECN",
-			"Congestion notifications that the HCA sent and handled, and packets that switches marked (ECN), per "+
+			"Congestion notifications that the HCA sent and received, and packets that switches marked (ECN), per "+
 				"second. RoCE only. Some are normal under load; a persistently high rate is not.", "pps",
-			counters("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")...),
+			counters("cnp_sent", "cnp_handled", "ecn_marked")...),
 		graph("Out of buffer, out of sequence, retransmissions",
-			"Events per second that slow RDMA down: messages that arrived before a receive was posted "+
-				"(out_of_buffer), and packets that were lost and sent again.", "pps",
-			counters("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err",
-				"roce_adp_retrans")...),
+			"Events per second that slow RDMA down: requests that arrived before a receive was posted "+
+				"(out_of_buffer, and rnr at the sender), and packets that were lost and sent again.", "pps",
+			counters("out_of_buffer", "rnr", "out_of_sequence", "retransmitted", "timeouts", "adaptive_retransmissions",
+				"slow_restart")...),
 	}}
 }
 
