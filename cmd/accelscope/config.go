@@ -46,6 +46,7 @@ type sensorFlags struct {
 	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs with a matching name."`
 	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"HCAs to skip. Probes still count on them."`
 	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Map cgroups to their owners."`
+	PCI           bool   `name:"collector.pci" negatable:"" default:"true" help:"Read PCIe links of HCAs and GPUs, and their errors."`
 	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and RDMA objects in the kernel, with BPF."`
 
 	Tier       string `name:"probe.tier" enum:"auto,fentry,kprobe,tracepoint" default:"auto" help:"How BPF programs attach (${enum})."`

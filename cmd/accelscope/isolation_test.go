@@ -268,7 +268,7 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(want, got.counters()); diff != "" {
 			t.Errorf("counters (-written +served):\n%s", diff)
 		}
-		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
+		checkStates(t, got, state, map[string]string{"rdma": "ok", "pci": "ok", "cgroup": "ok", "container": "ok"})
 		if !strings.Contains(got.body, `infiniband_port_state{device="`+hca[2].Name+`",port="1",state="active"} 1`) {
 			t.Error("a port is not reported because its counters fail")
 		}
@@ -284,7 +284,7 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(want, got.counters()); diff != "" {
 			t.Errorf("counters without %s (-written +served):\n%s", hca[6].Name, diff)
 		}
-		checkStates(t, got, state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
+		checkStates(t, got, state, map[string]string{"rdma": "ok", "pci": "ok", "cgroup": "ok", "container": "ok"})
 
 		bounded(t, url)
 		// After several failures a device is no longer read, and its state says so.
@@ -294,7 +294,7 @@ func TestIsolation(t *testing.T) {
 				break
 			}
 		}
-		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "cgroup": "ok", "container": "ok"})
+		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "pci": "ok", "cgroup": "ok", "container": "ok"})
 		ends(t, stop)
 	})
 
@@ -308,7 +308,7 @@ func TestIsolation(t *testing.T) {
 		if diff := cmp.Diff(written(m), got.counters()); diff != "" {
 			t.Errorf("counters (-written +served):\n%s", diff)
 		}
-		want := map[string]string{"rdma": "ok", "cgroup": "stuck", "container": "ok"}
+		want := map[string]string{"rdma": "ok", "pci": "ok", "cgroup": "stuck", "container": "ok"}
 		if diff := cmp.Diff(want, got.states("accelscope_source_state")); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
@@ -365,7 +365,7 @@ func TestIsolation(t *testing.T) {
 		_, args := fakeNode(t)
 		url, stop := start(t, binary, append(args, "--no-collector.rdma")...)
 		got := scrape(t, url)
-		if diff := cmp.Diff(map[string]string{"cgroup": "ok"}, got.states("accelscope_source_state")); diff != "" {
+		if diff := cmp.Diff(map[string]string{"cgroup": "ok", "pci": "ok"}, got.states("accelscope_source_state")); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 		if strings.Contains(got.body, `source="rdma"`) || len(got.counters()) > 0 {

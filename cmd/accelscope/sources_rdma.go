@@ -4,11 +4,13 @@ package main
 
 import (
 	"regexp"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath"
 	"github.com/accelscope/accelscope/pkg/source/fabric"
+	"github.com/accelscope/accelscope/pkg/source/pci"
 	"github.com/accelscope/accelscope/pkg/source/probe"
 	"github.com/accelscope/accelscope/pkg/source/rdma"
 )
@@ -27,6 +29,16 @@ func (s *services) newRDMA() engine.Registration {
 	o.Holdings = func() bool { return !s.objects.Counting() } // also while the probe does not count yet
 	source, err := rdma.New(o)
 	return register("rdma", source, err)
+}
+
+// pciInterval is how often the links of PCI functions are read.
+const pciInterval = time.Minute
+
+func (s *services) newPCI() engine.Registration {
+	source, err := pci.New(pci.Options{Sysfs: s.Sysfs})
+	r := register("pci", source, err)
+	r.Interval = pciInterval
+	return r
 }
 
 func (s *services) newProbe() engine.Registration {

@@ -81,6 +81,7 @@ func budgetNode() []engine.Registration {
 		{Source: &fake{name: "runtime", facts: containers}},
 		{Source: &fake{name: "container", facts: usage}},
 		{Source: &fake{name: "rdma", facts: budgetHCAs(hcas)}},
+		{Source: &fake{name: "pci", facts: budgetPCI(gpus, hcas)}},
 		{Source: &fake{name: "probe", facts: crowdProbe(accelerated, 6, 2, func(i int) []int { return []int{i % hcas} })}},
 		{Source: &fake{name: "access", facts: access}},
 		{Source: &fake{name: "nvidia", facts: cards}},
@@ -122,6 +123,23 @@ func budgetHCAs(n int) model.Snapshot {
 		for _, typ := range objectTypes {
 			s.Resources = append(s.Resources, model.Resource{Device: h.Name, Type: typ, Count: 10})
 		}
+	}
+	return s
+}
+
+// budgetPCI returns the PCI functions of the GPUs and HCAs, in slots, without errors.
+func budgetPCI(gpus, hcas int) model.Snapshot {
+	var s model.Snapshot
+	add := func(address string) {
+		f := pciFacts().PCI[0]
+		f.Address, f.AER, f.Upstream.AER = address, []model.AERErrors{{Severity: "correctable"}, {Severity: "nonfatal"}, {Severity: "fatal"}}, nil
+		s.PCI = append(s.PCI, f)
+	}
+	for i := range hcas {
+		add(budgetHCAs(hcas).HCAs[i].PCIAddress)
+	}
+	for i := range gpus {
+		add(fullNVIDIA(i).PCIAddress)
 	}
 	return s
 }
@@ -212,7 +230,7 @@ func TestBudget(t *testing.T) {
 			counts[i] = byGroup(t, families)
 		}
 		links := 0
-		for _, group := range []string{"RDMA congestion and retransmission"} {
+		for _, group := range []string{"RDMA congestion and retransmission", "PCIe links"} {
 			if counts[0][group] == 0 {
 				t.Errorf("%s has no series", group)
 			}

@@ -223,6 +223,28 @@ func nodeNames() map[model.CgroupID]identitytest.Entity {
 	}
 }
 
+// pciFacts are a function that both ends of its link have counted errors of, one that is suspended, and one of no HCA and no GPU.
+func pciFacts() model.Snapshot {
+	link := model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 8, MaxWidth: 16}
+	return model.Snapshot{PCI: []model.PCIFunction{
+		{
+			Address: "0000:18:00.0",
+			PCIEnd: model.PCIEnd{Link: link, AER: []model.AERErrors{
+				{Severity: "correctable", Total: 4, Types: []model.Counter{{Name: "RxErr", Value: 3}}}, {Severity: "nonfatal"}, {Severity: "fatal"},
+			}},
+			Upstream: model.PCIUpstream{
+				Address: "0000:15:01.0", SlotPower: model.Some(75),
+				PCIEnd: model.PCIEnd{
+					Link: model.PCILink{Speed: 16e9, MaxSpeed: 16e9, Width: 8, MaxWidth: 16},
+					AER:  []model.AERErrors{{Severity: "correctable", Total: 2, Types: []model.Counter{{Name: "BadTLP", Value: 2}}}},
+				},
+			},
+		},
+		{Address: "0000:2a:00.0"},
+		{Address: "0000:99:00.0", PCIEnd: model.PCIEnd{Link: link}},
+	}}
+}
+
 func cgroupFacts() model.Snapshot {
 	return model.Snapshot{RDMACgroups: []model.RDMACgroup{{Cgroup: 101, Device: "mlx5_0", Handles: 1, Objects: 9}}}
 }
@@ -235,6 +257,7 @@ func node() []engine.Registration {
 		{Source: &fake{name: "rdma", facts: nodeHCAs()}},
 		{Source: &fake{name: "probe", facts: probeFacts()}},
 		{Source: n},
+		{Source: &fake{name: "pci", facts: pciFacts()}},
 	}
 }
 

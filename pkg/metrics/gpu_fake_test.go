@@ -31,6 +31,7 @@ func gpuNode() []engine.Registration {
 	return []engine.Registration{
 		{Source: &fake{name: "nvidia", facts: nvidiaFacts()}},
 		{Source: &fake{name: "amdgpu", facts: amdFacts()}},
+		{Source: &fake{name: "pci", facts: pciFacts()}},
 		{Source: &fake{name: "access", facts: accessFacts()}},
 		{Source: &fake{name: "kernellog", facts: faultFacts()}},
 		{Source: &fake{name: "gpumemory", facts: allocationFacts()}},

@@ -2,9 +2,78 @@
 
 package model
 
-import "regexp"
+import (
+	"regexp"
+	"slices"
+)
 
 var pciAddress = regexp.MustCompile(`^[[:xdigit:]]{4}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[[:xdigit:]]$`)
 
 // IsPCIAddress reports whether s is the address of a PCI function: 0000:18:00.2.
 func IsPCIAddress(s string) bool { return pciAddress.MatchString(s) }
+
+// PCIFunction is a PCI function of a network controller, an HCA or a GPU, but no virtual one: a VF has no link of its own.
+type PCIFunction struct {
+	Address string // 0000:18:00.0
+	PCIEnd
+	// Upstream is the port above the function: of a switch, or a root port. Its link is the same, seen from the other end. It has no
+	// address in a virtual machine that hides it.
+	Upstream PCIUpstream
+}
+
+// PCIUpstream is the port at the other end of the link of a PCI function.
+type PCIUpstream struct {
+	Address string
+	PCIEnd
+	SlotPower Optional // limit of the slot, in watts
+}
+
+// PCIEnd is one end of a PCIe link.
+type PCIEnd struct {
+	Link PCILink
+	// AER are the errors that this end detected, by severity; nil if it does not count them or the firmware handles them.
+	AER []AERErrors
+}
+
+// PCILink is a PCIe link as one of its ends reports it. What the end does not report is 0.
+type PCILink struct {
+	Speed, MaxSpeed float64 // transfers per second
+	Width, MaxWidth int     // lanes
+}
+
+// AERErrors are the errors of one severity that a PCI function detected (Advanced Error Reporting).
+type AERErrors struct {
+	Severity string // correctable, nonfatal, fatal
+	// Total is the kernel's own total, which may differ from the sum of Types. Types are those that occurred, under the kernel's names.
+	Total uint64
+	Types []Counter
+}
+
+// Possible returns the highest speed and width that both ends of the function's link support, 0 if the function does not report it.
+func (f *PCIFunction) Possible() (speed float64, width int) {
+	speed, width = f.Link.MaxSpeed, f.Link.MaxWidth
+	if up := f.Upstream.Link; up.MaxSpeed > 0 {
+		speed = min(speed, up.MaxSpeed)
+	}
+	if up := f.Upstream.Link; up.MaxWidth > 0 {
+		width = min(width, up.MaxWidth)
+	}
+	return speed, width
+}
+
+// Errors returns the errors that both ends of the function's link detected, by severity. The events are different ones: each end
+// counts what it detects.
+func (f *PCIFunction) Errors() []Counter {
+	var sums []Counter
+	for _, end := range []PCIEnd{f.PCIEnd, f.Upstream.PCIEnd} {
+		for _, e := range end.AER {
+			i := slices.IndexFunc(sums, func(c Counter) bool { return c.Name == e.Severity })
+			if i < 0 {
+				sums = append(sums, Counter{Name: e.Severity})
+				i = len(sums) - 1
+			}
+			sums[i].Value += e.Total
+		}
+	}
+	return sums
+}

@@ -79,6 +79,9 @@ type Snapshot struct {
 	// Node is the node itself.
 	Node *Node
 
+	// PCI are the PCI functions of HCAs and GPUs, and of other network controllers.
+	PCI []PCIFunction
+
 	// GPUs are the GPUs of the node and their parts, each after its parent; GPUProcesses are
 	// the processes that use them. DRI has the kernel's numbers of GPUs.
 	GPUs         []GPU
@@ -172,6 +175,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]Allocation { return &s.Allocations }),
 	list(func(s *Snapshot) *[]Allocatable { return &s.Allocatable }),
 	list(func(s *Snapshot) *[]PodStorage { return &s.PodStorage }),
+	list(func(s *Snapshot) *[]PCIFunction { return &s.PCI }),
 	list(func(s *Snapshot) *[]GPU { return &s.GPUs }),
 	list(func(s *Snapshot) *[]GPUDriver { return &s.GPUDrivers }),
 	list(func(s *Snapshot) *[]DRIDevice { return &s.DRI }),

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"cmp"
+
+	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var pcieNotes = []string{
+	"Read every minute, of physical functions: VFs and subfunctions have no link of their own.",
+	"The highest speed and width are what both the device and the port above it support. A link below them trained badly, or saves " +
+		"power. A suspended function has no speed and width here.",
+	"`rdma_device_pcie_slot_power_watts`, `gpu_pcie_slot_power_watts`: reading it needs `CAP_SYS_ADMIN`. Absent without a slot, and where the firmware has not set it.",
+	"`*_pcie_aer_errors_total`: errors of the link that the device and the port above it detected, each its own, as the kernel's totals count " +
+		"them. Absent where the firmware handles errors. HCAs of one card with several functions share the port, and each has its errors.",
+	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` is `device` or `port`, the one that detected the error; `type` is the " +
+		"kernel's name. The kernel's total may differ from their sum.",
+}
+
+// pcieMetrics returns the metrics of the PCIe links of HCAs, and of errors on those of GPUs. Speed and width of GPUs are among
+// gpuPCIeMetrics, from their drivers.
+func pcieMetrics() []metric {
+	return []metric{
+		hcaPCIe("link_transfers_per_second", "Current speed of the device's PCIe link, in transfers per second of each lane.",
+			func(f *model.PCIFunction) model.Optional { return positive(f.Link.Speed) }),
+		hcaPCIe("link_max_transfers_per_second", "Highest speed that the device and its slot support, in transfers per second.",
+			func(f *model.PCIFunction) model.Optional { speed, _ := f.Possible(); return positive(speed) }),
+		hcaPCIe("link_width_lanes", "PCIe lanes that the device's link uses.",
+			func(f *model.PCIFunction) model.Optional { return positive(float64(f.Link.Width)) }),
+		hcaPCIe("link_max_width_lanes", "PCIe lanes that the device and its slot support.",
+			func(f *model.PCIFunction) model.Optional { _, width := f.Possible(); return positive(float64(width)) }),
+		hcaPCIe("slot_power_watts", "Power that the device may draw from its PCIe slot.", slotPower),
+		{
+			name: "gpu_pcie_slot_power_watts", typ: gauge, gpu: true, help: "Power that the GPU may draw from its PCIe slot.",
+			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) { known(b, slotPower(f), g.labels) }),
+		},
+		{
+			name: "rdma_device_pcie_aer_errors_total", typ: counter, labels: []string{"device", "severity"},
+			help: "PCIe errors that the device and the port above it detected.",
+			emit: eachHCAFunction(func(b *exposition.Builder, device string, f *model.PCIFunction) {
+				for _, e := range f.Errors() {
+					b.Value(float64(e.Value), device, e.Name)
+				}
+			}),
+		},
+		{
+			name: "rdma_device_pcie_aer_errors_by_type_total", typ: counter, labels: []string{"device", "end", "severity", "type"},
+			help: "PCIe errors that the device or the port above it detected, of types that occurred.",
+			emit: eachHCAFunction(func(b *exposition.Builder, device string, f *model.PCIFunction) {
+				eachErrorType(f, func(value float64, labels ...string) { b.Value(value, append([]string{device}, labels...)...) })
+			}),
+		},
+		{
+			name: "gpu_pcie_aer_errors_total", typ: counter, gpu: true, labels: []string{"severity"},
+			help: "PCIe errors that the GPU and the port above it detected.",
+			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) {
+				for _, e := range f.Errors() {
+					b.Share(float64(e.Value), g.labels, e.Name)
+				}
+			}),
+		},
+		{
+			name: "gpu_pcie_aer_errors_by_type_total", typ: counter, gpu: true, labels: []string{"end", "severity", "type"},
+			help: "PCIe errors that the GPU or the port above it detected, of types that occurred.",
+			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) {
+				eachErrorType(f, func(value float64, labels ...string) { b.Share(value, g.labels, labels...) })
+			}),
+		},
+	}
+}
+
+// hcaPCIe returns the row of a value of an HCA's PCI function.
+func hcaPCIe(name, help string, of func(*model.PCIFunction) model.Optional) metric {
+	return metric{
+		name: "rdma_device_pcie_" + name, typ: gauge, labels: []string{"device"}, help: help,
+		emit: eachHCAFunction(func(b *exposition.Builder, device string, f *model.PCIFunction) { known(b, of(f), nil, device) }),
+	}
+}
+
+func slotPower(f *model.PCIFunction) model.Optional { return f.Upstream.SlotPower }
+
+// positive returns a value of which 0 stands for an unknown one.
+func positive(value float64) model.Optional { return model.Optional{Value: value, Known: value > 0} }
+
+// eachErrorType calls add with each type of error that an end of the link detected.
+func eachErrorType(f *model.PCIFunction, add func(value float64, labels ...string)) {
+	for _, end := range []struct {
+		name string
+		aer  []model.AERErrors
+	}{{"device", f.AER}, {"port", f.Upstream.AER}} {
+		for _, e := range end.aer {
+			for _, c := range e.Types {
+				add(float64(c.Value), end.name, e.Severity, c.Name)
+			}
+		}
+	}
+}
+
+// eachHCAFunction returns an emit function that adds the series of each PCI function that is an HCA. Subfunctions have the address of
+// their physical function: the function's own HCA is the one that the kernel registered first, as they exist below it.
+func eachHCAFunction(add func(b *exposition.Builder, device string, f *model.PCIFunction)) func(*view, *exposition.Builder) {
+	return func(v *view, b *exposition.Builder) {
+		own := map[string]*model.HCA{}
+		for i := range v.facts.HCAs {
+			h := &v.facts.HCAs[i]
+			if first := own[h.PCIAddress]; first == nil || registeredBefore(h, first) {
+				own[h.PCIAddress] = h
+			}
+		}
+		for i := range v.facts.PCI {
+			f := &v.facts.PCI[i]
+			if h := own[f.Address]; h != nil {
+				add(b, h.Name, f)
+			}
+		}
+	}
+}
+
+// registeredBefore compares the kernel's indexes of devices, which are 0 without RDMA netlink, and then their names: mlx5_2 before
+// mlx5_10.
+func registeredBefore(a, b *model.HCA) bool {
+	return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name)) < 0
+}
+
+// eachGPUFunction returns an emit function that adds the series of each PCI function that is a GPU.
+func eachGPUFunction(add func(b *exposition.Builder, g *gpuView, f *model.PCIFunction)) func(*view, *exposition.Builder) {
+	return each(gpusOf, func(v *view, b *exposition.Builder, g *gpuView) {
+		if g.Parent != "" { // a partition has the address of its GPU
+			return
+		}
+		for i := range v.facts.PCI {
+			if f := &v.facts.PCI[i]; f.Address == g.PCIAddress {
+				add(b, g, f)
+			}
+		}
+	})
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pci
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// parseSpeed parses current_link_speed and max_link_speed, "32.0 GT/s PCIe" or "2.5 GT/s" before Linux 5.8, into transfers per
+// second. It returns 0 for "Unknown" and for conventional PCI.
+func parseSpeed(b []byte) float64 {
+	number, _, ok := strings.Cut(string(bytes.TrimSpace(b)), " GT/s")
+	if !ok {
+		return 0
+	}
+	g, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(g > 0 && g <= 1024) {
+		return 0
+	}
+	return g * 1e9
+}
+
+// widths are the widths that a link can have. A function that does not answer has 63: all bits of the register are set.
+var widths = []int{1, 2, 4, 8, 12, 16, 32}
+
+// parseWidth parses current_link_width and max_link_width, a number of lanes, or 255 for unknown in some kernels. It returns 0 for
+// what is no width.
+func parseWidth(b []byte) int {
+	n, err := strconv.Atoi(string(bytes.TrimSpace(b)))
+	if err != nil || !slices.Contains(widths, n) {
+		return 0
+	}
+	return n
+}
+
+// The limits of parseAER: a register has 32 bits, each with a name.
+const (
+	maxTypes    = 32
+	maxTypeName = 32
+)
+
+// parseAER parses aer_dev_correctable, aer_dev_nonfatal or aer_dev_fatal (drivers/pci/pcie/aer.c): a line "NAME VALUE" for each type
+// of error, and "TOTAL_ERR_COR VALUE" or the like at the end. Types that did not occur are left out. A bit that the kernel has no
+// name for is "dev_cor_errs_bit[3]". It returns false without a total.
+func parseAER(b []byte, severity string) (model.AERErrors, bool) {
+	errs := model.AERErrors{Severity: severity}
+	found := false
+	for line := range bytes.Lines(b) {
+		name, number, ok := strings.Cut(strings.TrimSpace(string(line)), " ")
+		value, err := strconv.ParseUint(number, 10, 64)
+		switch {
+		case !ok || err != nil || !validType(name):
+		case strings.HasPrefix(name, "TOTAL_ERR_"):
+			errs.Total, found = value, true
+		case value > 0 && len(errs.Types) < maxTypes:
+			errs.Types = append(errs.Types, model.Counter{Name: name, Value: value})
+		}
+	}
+	return errs, found
+}
+
+func validType(name string) bool {
+	return name != "" && len(name) <= maxTypeName && !strings.ContainsFunc(name, func(r rune) bool {
+		return r != '_' && r != '[' && r != ']' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
+}
+
+// Offsets and bits of the configuration space (include/uapi/linux/pci_regs.h).
+const (
+	configSize     = 256
+	statusRegister = 0x06
+	hasList        = 1 << 4 // in the status: there is a list of capabilities
+	listRegister   = 0x34
+	expressID      = 0x10   // capability: PCI Express
+	expressFlags   = 0x02   // below the capability
+	implementsSlot = 1 << 8 // in the flags
+	slotRegister   = 0x14   // below the capability
+)
+
+// parseSlotPower returns the power limit of the slot of a port, in watts: Slot Power Limit Value (bits 14 to 7 of Slot Capabilities)
+// and Scale (bits 16 and 15). b is the start of the file config. It is unknown if b is too short, as without CAP_SYS_ADMIN, if the
+// port has no slot, or if the platform did not set it.
+func parseSlotPower(b []byte) model.Optional {
+	const headerSize = 64
+	if len(b) < headerSize || binary.LittleEndian.Uint16(b[statusRegister:])&hasList == 0 {
+		return model.Optional{}
+	}
+	b = b[:min(len(b), configSize)]
+	at := int(b[listRegister]) &^ 3
+	for range configSize / 4 { // a list that loops ends here
+		if at < headerSize || at+slotRegister+4 > len(b) {
+			return model.Optional{}
+		}
+		if b[at] == expressID {
+			break
+		}
+		at = int(b[at+1]) &^ 3
+	}
+	if b[at] != expressID || binary.LittleEndian.Uint16(b[at+expressFlags:])&implementsSlot == 0 {
+		return model.Optional{}
+	}
+	slot := binary.LittleEndian.Uint32(b[at+slotRegister:])
+	value, scale := slot>>7&0xff, slot>>15&3
+	switch {
+	case value == 0:
+		return model.Optional{}
+	case scale == 0 && value >= 0xf0: // above 239 W the value is a code, of which those up to 300 W are the same in all releases
+		watts, ok := map[uint32]float64{0xf0: 250, 0xf1: 275, 0xf2: 300}[value]
+		return model.Optional{Value: watts, Known: ok}
+	}
+	return model.Some(float64(value) * []float64{1, 0.1, 0.01, 0.001}[scale])
+}

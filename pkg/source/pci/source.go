@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pci reads the PCIe links of HCAs and GPUs from /sys/bus/pci/devices: speed and width, the errors that both ends detected
+// (AER), and the power limit of the slot.
+//
+// Speed, width and slot are registers of the function, which the kernel reads at each read of a file. A register of a function that
+// is suspended would wake it, so these files are left out while it is. So the source is for the background, at an interval of a
+// minute. Error counters are in the kernel's memory.
+//
+// The link of a function is read at both ends: max_link_speed is what the function itself can do, and the port above it may be able
+// to do less. An error is counted by the end that detects it. VFs have no link of their own and are left out.
+package pci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Options configure a Source.
+type Options struct {
+	Sysfs string // mount point of sysfs: /sys
+}
+
+// Source reads the PCI functions of the node. Read must not be called concurrently.
+type Source struct {
+	devices string
+	buffer  []byte
+}
+
+// maxFunctions is more than the controllers and GPUs of a node.
+const maxFunctions = 512
+
+// New returns a Source.
+func New(o Options) (*Source, error) {
+	return &Source{devices: filepath.Join(o.Sysfs, "bus/pci/devices"), buffer: make([]byte, os.Getpagesize())}, nil
+}
+
+// Name returns "pci".
+func (s *Source) Name() string { return "pci" }
+
+// Close returns nil.
+func (s *Source) Close() error { return nil }
+
+// Read returns PCI, sorted by address. The error wraps model.ErrAbsent if no function is of a network controller or GPU. An unreadable
+// file drops only its own value.
+func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	entries, err := os.ReadDir(s.devices)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return model.Snapshot{}, fmt.Errorf("%s: the node has no PCI bus: %w", s.devices, model.ErrAbsent)
+	case err != nil:
+		return model.Snapshot{}, fmt.Errorf("reading PCI functions: %w", err)
+	}
+	found := []model.PCIFunction{}
+	for _, e := range entries {
+		if !isAddress(e.Name()) || !s.wanted(e.Name()) {
+			continue
+		}
+		if len(found) == maxFunctions {
+			return model.Snapshot{PCI: found}, fmt.Errorf("%s has more than %d controllers and GPUs: some are missing", s.devices, maxFunctions)
+		}
+		if ctx.Err() != nil {
+			return model.Snapshot{}, ctx.Err()
+		}
+		found = append(found, s.function(e.Name()))
+	}
+	if len(found) == 0 {
+		return model.Snapshot{}, fmt.Errorf("%s: no network controller and no GPU: %w", s.devices, model.ErrAbsent)
+	}
+	return model.Snapshot{PCI: found}, nil
+}
+
+// classes are the base classes of network controllers (HCAs of all link layers), display controllers and processing accelerators
+// (include/linux/pci_ids.h).
+var classes = []string{"0x02", "0x03", "0x12"}
+
+// wanted reports whether a function is of a wanted class and no VF.
+func (s *Source) wanted(address string) bool {
+	class := s.text(address, "class")
+	if !slices.ContainsFunc(classes, func(c string) bool { return strings.HasPrefix(class, c) }) {
+		return false
+	}
+	_, err := os.Lstat(s.path(address, "physfn"))
+	return errors.Is(err, os.ErrNotExist)
+}
+
+func (s *Source) function(address string) model.PCIFunction {
+	f := model.PCIFunction{Address: address, PCIEnd: s.end(address)}
+	if up := s.upstream(address); up != "" {
+		f.Upstream = model.PCIUpstream{Address: up, PCIEnd: s.end(up)}
+		if !s.suspended(up) {
+			f.Upstream.SlotPower = s.slotPower(up)
+		}
+	}
+	return f
+}
+
+// upstream returns the address of the port above a function, empty if there is none. The directory of a function is below the directory
+// of the port: ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0.
+func (s *Source) upstream(address string) string {
+	target, err := os.Readlink(s.path(address, ""))
+	if err != nil {
+		return ""
+	}
+	if up := filepath.Base(filepath.Dir(target)); isAddress(up) {
+		return up
+	}
+	return ""
+}
+
+// end reads one end of a link.
+func (s *Source) end(address string) model.PCIEnd {
+	var end model.PCIEnd
+	if !s.suspended(address) {
+		end.Link = model.PCILink{
+			Speed: parseSpeed(s.read(address, "current_link_speed")), MaxSpeed: parseSpeed(s.read(address, "max_link_speed")),
+			Width: parseWidth(s.read(address, "current_link_width")), MaxWidth: parseWidth(s.read(address, "max_link_width")),
+		}
+	}
+	for _, severity := range []string{"correctable", "nonfatal", "fatal"} {
+		if errs, ok := parseAER(s.read(address, "aer_dev_"+severity), severity); ok {
+			end.AER = append(end.AER, errs)
+		}
+	}
+	return end
+}
+
+// suspended reports whether runtime power management has suspended a function. It has no such file without CONFIG_PM.
+func (s *Source) suspended(address string) bool {
+	return s.text(address, "power/runtime_status") == "suspended"
+}
+
+// slotPower reads the capabilities of a port.
+func (s *Source) slotPower(address string) model.Optional {
+	fd, err := boundedfile.Open(unix.AT_FDCWD, s.path(address, "config"), 0)
+	if err != nil {
+		return model.Optional{}
+	}
+	defer unix.Close(fd)
+	n, err := boundedfile.ReadStart(fd, s.buffer[:configSize])
+	if err != nil {
+		return model.Optional{}
+	}
+	return parseSlotPower(s.buffer[:n])
+}
+
+// read returns an attribute, valid until the next call, or nil if it is unreadable.
+func (s *Source) read(address, name string) []byte {
+	b, err := boundedfile.ReadOnce(s.path(address, name), s.buffer)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func (s *Source) text(address, name string) string {
+	const limit = 64
+	return boundedfile.Line(s.read(address, name), limit)
+}
+
+func (s *Source) path(address, name string) string { return filepath.Join(s.devices, address, name) }
+
+var addressFormat = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+func isAddress(name string) bool { return addressFormat.MatchString(name) }
