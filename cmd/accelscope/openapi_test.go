@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -39,7 +40,9 @@ func restNode(t *testing.T, amd error) *sensor {
 	t.Helper()
 	var sources []engine.Registration
 	for _, s := range []source{
-		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "0x98039bfffe123456"}}}, nil},
+		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "0x98039bfffe123456", Ports: []model.Port{{
+			Number: 1, GIDs: []model.GID{{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1"), Netdev: "eth0"}},
+		}}}}}, nil},
 		{"nvidia", model.Snapshot{
 			GPUs:       []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Name: "H100", Nodes: []string{"/dev/nvidia0"}}},
 			GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "570.1"}},

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // driDevice is a device of the Direct Rendering Manager.
@@ -43,6 +45,17 @@ type hcaEntry struct {
 	SysImageGUID string `json:"sys_image_guid"`
 	PortGUID     string `json:"port_guid"`
 	LinkLayer    string `json:"link_layer"`
+	// GIDs are those of all ports. The other fields are those of the Primus Lens node exporter.
+	GIDs []gidEntry `json:"gids,omitempty"`
+}
+
+// gidEntry is an entry of the GID table of a port.
+type gidEntry struct {
+	Port      int    `json:"port"`
+	Index     int    `json:"index"`
+	Type      string `json:"type"`
+	Address   string `json:"address"`
+	Interface string `json:"interface"` // empty on InfiniBand
 }
 
 // rdmaList answers /rdma.
@@ -56,9 +69,20 @@ func rdmaList(k *Known, _ *http.Request) (any, error) {
 		if len(h.Ports) > 0 {
 			e.PortGUID, e.LinkLayer = pairs(h.Ports[0].PortGUID), h.Ports[0].LinkLayer
 		}
+		e.GIDs = gidsOf(h)
 		out = append(out, e)
 	}
 	return k.inPart(out, len(out), k.missing(k.Facts.HCAs != nil, "rdma"))
+}
+
+func gidsOf(h *model.HCA) []gidEntry {
+	var gids []gidEntry
+	for i := range h.Ports {
+		for _, g := range h.Ports[i].GIDs {
+			gids = append(gids, gidEntry{h.Ports[i].Number, g.Index, string(g.Type), g.Address.String(), g.Netdev})
+		}
+	}
+	return gids
 }
 
 // pairs formats a GUID in pairs of digits, as the Primus Lens node exporter does.

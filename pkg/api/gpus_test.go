@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -128,12 +129,20 @@ func TestNVIDIADriver(t *testing.T) {
 func TestRDMA(t *testing.T) {
 	s := model.Snapshot{HCAs: []model.HCA{
 		{Name: "mlx4_0", Index: 2, NodeGUID: "0x0002c90300001000", Ports: []model.Port{
-			{Number: 1, PortGUID: "0x0002c90300001001", LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "Ethernet"},
+			{
+				Number: 1, PortGUID: "0x0002c90300001001", LinkLayer: "InfiniBand",
+				GIDs: []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr("fe80::2:c903:0:1001")}},
+			},
+			{Number: 2, LinkLayer: "Ethernet", GIDs: []model.GID{
+				{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1"), Netdev: "eth1"},
+			}},
 		}},
 		{Name: "siw0", Index: 5, SysImageGUID: "odd"},
 	}}
 	want := `{"code":0,"data":[{"if_index":2,"if_name":"mlx4_0","node_guid":"00:02:c9:03:00:00:10:00","sys_image_guid":"",` +
-		`"port_guid":"00:02:c9:03:00:00:10:01","link_layer":"InfiniBand"},{"if_index":5,"if_name":"siw0","node_guid":"",` +
+		`"port_guid":"00:02:c9:03:00:00:10:01","link_layer":"InfiniBand","gids":[` +
+		`{"port":1,"index":0,"type":"ib","address":"fe80::2:c903:0:1001","interface":""},` +
+		`{"port":2,"index":3,"type":"roce_v2","address":"::ffff:10.0.0.1","interface":"eth1"}]},{"if_index":5,"if_name":"siw0","node_guid":"",` +
 		`"sys_image_guid":"odd","port_guid":"","link_layer":""}],"message":"success"}`
 	if _, body := request(t, knows(s, model.StateOK), nil, http.MethodGet, "/rdma"); body != want {
 		t.Error(cmp.Diff(want, body))

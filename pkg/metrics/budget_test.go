@@ -97,6 +97,7 @@ func budgetHCAs(n int) model.Snapshot {
 	for i := range n {
 		p := nodeHCAs().HCAs[0].Ports[0]
 		p.Counters, p.HWCounters = nil, nil
+		p.LinkLayer, p.GIDs = "Ethernet", []model.GID{}
 		for _, name := range []string{
 			"port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", "unicast_rcv_packets", "unicast_xmit_packets",
 			"multicast_rcv_packets", "multicast_xmit_packets", "port_xmit_wait",
@@ -212,6 +213,7 @@ var budgetOptions = []struct {
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make([]map[string]int, len(budgetOptions))
+		gids := 0
 		for i, o := range budgetOptions {
 			s := setup{
 				Sources: budgetNode(), Compat: []string{CompatLens, Process}, Scope: ScopeAccelerated, Node: "gpu01",
@@ -228,15 +230,18 @@ func TestBudget(t *testing.T) {
 				t.Errorf("%d series, want at most %d: %v", all, maxNodeSeries, families)
 			}
 			counts[i] = byGroup(t, families)
+			if i == 0 {
+				gids = families["rdma_port_gids"] + families["rdma_port_roce_v2_gid_missing"]
+			}
 		}
-		links := 0
+		links := gids
 		for _, group := range []string{"RDMA congestion and retransmission", "PCIe links"} {
 			if counts[0][group] == 0 {
 				t.Errorf("%s has no series", group)
 			}
 			links += counts[0][group]
 		}
-		if links > maxLinkSeries {
+		if links > maxLinkSeries || gids == 0 {
 			t.Errorf("%d series of links, want at most %d", links, maxLinkSeries)
 		}
 		for _, group := range []string{

@@ -5,6 +5,7 @@ package metrics
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"github.com/accelscope/accelscope/pkg/engine"
@@ -104,6 +105,7 @@ func nodeHCAs() model.Snapshot {
 				Ports: []model.Port{{
 					Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", LID: "0x1", SMLID: "0x1",
 					PortGUID: "0x946dae0300123456", RateBits: 400e9, Width: 4, Speed: "NDR",
+					GIDs: []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr("fe80::946d:ae03:12:3456")}},
 					Counters: []model.Counter{
 						{Name: "port_rcv_data", Value: 1000},
 						{Name: "port_xmit_data", Value: 2000},
@@ -129,9 +131,13 @@ func nodeHCAs() model.Snapshot {
 				HWCounters: []model.Counter{{Name: "cmds_err", Value: 1}},
 			},
 			{
-				Name: "rocep1s0", CharDevice: "uverbs1",
+				Name: "rocep1s0", CharDevice: "uverbs1", NodeType: "CA",
 				Ports: []model.Port{{
 					Number: 1, State: "DOWN", PhysState: "Disabled", LinkLayer: "Ethernet", Netdev: "ens1",
+					GIDs: []model.GID{ // no address but that of the link
+						{Index: 0, Type: model.GIDRoCEv1, Address: netip.MustParseAddr("fe80::1"), Netdev: "ens1"},
+						{Index: 1, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("fe80::1"), Netdev: "ens1"},
+					},
 					HWCounters: []model.Counter{
 						{Name: "out_of_buffer", Value: 0},
 						{Name: "rx-odd name", Value: 1},

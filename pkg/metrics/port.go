@@ -49,6 +49,9 @@ var portNotes = []string{
 	"`infiniband_port_errors_total`: most of these counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace that the device was moved to, and empty in the " +
 		"namespace of the node.",
+	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: the GID table is read every five minutes, and when the state of the port " +
+		"changes. `type` is `ib`, `roce_v1`, `roce_v2` or `other` (iWARP, EFA). The GID may be of any interface on the port, such as " +
+		"a VLAN. A VF lacks it while its interface has no address. `/rdma` lists the GIDs.",
 	"GUIDs are written as `0x` and 16 digits in all metrics. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`, " +
 		"which has the switch and its port at the other end. The fabric lists no VFs: a VF has the link of its PF.",
 }
@@ -97,6 +100,29 @@ func portMetrics() []metric {
 		portGauge("infiniband_port_link_width_lanes", "Lanes that the link of the port uses.",
 			func(p *model.Port) float64 { return float64(p.Width) }),
 		{
+			name: "rdma_port_gids", typ: gauge, labels: []string{"device", "port", "type"}, help: "Entries of the GID table of the port, by type.",
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				for _, t := range gidTypes(p) {
+					n := 0
+					for i := range p.GIDs {
+						if p.GIDs[i].Type == t {
+							n++
+						}
+					}
+					b.Value(float64(n), p.hca.Name, p.number, string(t))
+				}
+			}),
+		},
+		{
+			name: "rdma_port_roce_v2_gid_missing", typ: gauge, labels: devicePortLabels,
+			help: "Whether the RoCE port has no RoCE v2 GID of an IPv4 address or a routable IPv6 address (1) or has one (0).",
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				if missing, isKnown := p.hca.LacksRoCEv2(p.Port); isKnown {
+					b.Add(p.labels, truth(missing))
+				}
+			}),
+		},
+		{
 			name: "infiniband_device_info", typ: gauge,
 			labels: []string{
 				"device", "firmware", "board_id", "hca_type", "node_type", "node_guid", "sys_image_guid", "node_desc",
@@ -117,6 +143,20 @@ func portMetrics() []metric {
 			}),
 		},
 	}
+}
+
+// gidTypes returns the types of GIDs that the port can have, none if its GIDs were not read.
+func gidTypes(p *portView) []model.GIDType {
+	_, roce := p.hca.LacksRoCEv2(p.Port)
+	switch {
+	case p.GIDs == nil:
+		return nil
+	case roce:
+		return []model.GIDType{model.GIDRoCEv1, model.GIDRoCEv2}
+	case p.LinkLayer == "InfiniBand":
+		return []model.GIDType{model.GIDInfiniBand}
+	}
+	return []model.GIDType{model.GIDOther}
 }
 
 // nonZero formats a number as a label. 0, which stands for no number, is empty.

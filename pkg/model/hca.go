@@ -46,6 +46,7 @@ type Port struct {
 	LID       string // in the kernel's format: 0x1
 	SMLID     string
 	PortGUID  string // lower half of GID 0
+	GIDs      []GID  // of the GID table, by index; read every few minutes
 
 	// RateBits is the data rate in bits per second, Width the number of lanes and Speed the
 	// name of the lane speed (SDR … XDR); empty if unknown.

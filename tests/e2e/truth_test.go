@@ -88,11 +88,11 @@ func (n node) netlink(t *testing.T) {
 	for _, end := range []string{"0", "1"} {
 		sh(t, "rdma", "link", "add", "rxe"+end, "type", "rxe", "netdev", "v"+end)
 	}
-	tests := []string{"TestGuest", "TestGuest/Namespaces", "TestGuest/Reload", "TestGuestCounters"}
+	tests := []string{"TestGuest", "TestGuest/Namespaces", "TestGuest/Reload", "TestGuestCounters", "TestGuestPorts"}
 	if n.module(t, vfsVar) != "" && n.module(t, movableVar) != "" {
 		tests = append(tests, "TestGuest/VFs")
 	}
-	n.packageTests(t, rdmaTestVar, "../../pkg/source/rdma", "^(TestGuest|TestGuestCounters)$", tests...)
+	n.packageTests(t, rdmaTestVar, "../../pkg/source/rdma", "^(TestGuest|TestGuestCounters|TestGuestPorts)$", tests...)
 }
 
 // packageTests runs tests of a package, compiled outside the guest, in the directory of the package. Each of the named

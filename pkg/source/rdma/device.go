@@ -54,6 +54,7 @@ type port struct {
 	state, phys, rate text
 	base              model.Port // without counters
 	attrsRead         time.Time
+	gidsEnd           int // index after the last GID that was ever found
 	counters, hw, ext group
 	stat              file         // backoff state of STAT_GET for this port
 	statless          bool         // STAT_GET reports no counters: read the files
@@ -330,6 +331,7 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 		p.base.PortGUID = virtualGUIDs(&d.reader, d.function+"/physfn", "port")[d.hca.PCIAddress]
 	}
 	p.base.Netdev = line("gid_attrs/ndevs/0")
+	p.base.GIDs = d.readGIDs(p)
 }
 
 // readText reads an attribute and reports whether it changed.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The table has up to 1024 entries (rxe; 256 on mlx5). The kernel puts a new GID into the first empty entry (find_gid in
+// core/cache.c), so an entry that follows emptyGIDs empty ones is left from a time with as many more addresses.
+const (
+	maxGIDs   = 1024
+	emptyGIDs = 64
+)
+
+// readGIDs reads the GID table of a port: gids/I, gid_attrs/types/I and gid_attrs/ndevs/I, of the kernel's own table, without a
+// firmware command. The kernel has these files for each entry of the table, and reading the type of an empty entry fails with EINVAL.
+// It reads up to emptyGIDs entries after the last one that was ever found. It returns nil if the table cannot be read.
+func (d *device) readGIDs(p *port) []model.GID {
+	r := &d.reader
+	dir := "ports/" + strconv.Itoa(p.base.Number) + "/"
+	types, err := r.openat(d.dir, dir+"gid_attrs/types", unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer r.close(types)
+	gids := []model.GID{}
+	for i := 0; i < min(p.gidsEnd+emptyGIDs, maxGIDs); i++ {
+		index := strconv.Itoa(i)
+		text, err := r.attribute(types, index)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return gids
+		case errors.Is(err, unix.EINVAL):
+			continue
+		case err != nil:
+			return nil
+		}
+		p.gidsEnd = max(p.gidsEnd, i+1)
+		address := parseGID(r.line(d.dir, dir+"gids/"+index))
+		if kind := gidType(text, p.base.LinkLayer, d.hca.NodeType); kind != "" && address.IsValid() {
+			gids = append(gids, model.GID{
+				Index: i, Type: kind, Address: address, Netdev: r.line(d.dir, dir+"gid_attrs/ndevs/"+index),
+			})
+		}
+	}
+	return gids
+}
+
+// gidType returns the type of an entry. types/I is "RoCE v2" or, for all other types, "IB/RoCE v1": the link layer distinguishes them,
+// and the node type iWARP.
+func gidType(text, linkLayer, nodeType string) model.GIDType {
+	switch {
+	case text == "RoCE v2":
+		return model.GIDRoCEv2
+	case text != "IB/RoCE v1":
+		return ""
+	case linkLayer == "InfiniBand":
+		return model.GIDInfiniBand
+	case linkLayer == "Ethernet" && nodeType == "CA":
+		return model.GIDRoCEv1
+	}
+	return model.GIDOther
+}
+
+// parseGID parses gids/I, eight groups of four digits. It returns an invalid address for an empty entry.
+func parseGID(text string) netip.Addr {
+	const length = len("0000:0000:0000:0000:0000:0000:0000:0000")
+	address, err := netip.ParseAddr(text)
+	if err != nil || len(text) != length || strings.Contains(text, "%") || address.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return address
+}
+
+// attribute returns an attribute of one line and the error of reading it.
+func (r *reader) attribute(dir int, name string) (string, error) {
+	fd, err := r.openat(dir, name, 0)
+	if err != nil {
+		return "", err
+	}
+	defer r.close(fd)
+	n, err := r.pread(fd, r.buffer[:maxValue+1])
+	if err != nil {
+		return "", err
+	}
+	return parseLine(r.buffer[:n]), nil
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const emptyGID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+// gids writes a GID table of size entries for a port. An entry "TYPE ADDRESS [NETDEV]" is at its index; the others are empty, and
+// their attributes fail with EINVAL as in the kernel: only a real attribute does, such as the speed of the loopback interface.
+func (tr tree) gids(port string, size int, entries map[int]string) {
+	tr.t.Helper()
+	for i := range size {
+		f := strings.Split(entries[i], "|")
+		gid, types, ndevs := fmt.Sprintf("%s/gids/%d", port, i), fmt.Sprintf("%s/gid_attrs/types/%d", port, i), fmt.Sprintf("%s/gid_attrs/ndevs/%d", port, i)
+		const invalid = "/sys/class/net/lo/speed"
+		if entries[i] == "" {
+			tr.put(gid, emptyGID+"\n")
+			tr.link(types, invalid)
+			tr.link(ndevs, invalid)
+			continue
+		}
+		tr.put(types, f[0]+"\n")
+		tr.put(gid, f[1]+"\n")
+		if f[2] == "" {
+			tr.link(ndevs, invalid)
+		} else {
+			tr.put(ndevs, f[2]+"\n")
+		}
+	}
+}
+
+func TestGIDs(t *testing.T) {
+	const (
+		linkLocal, v4 = "fe80:0000:0000:0000:a088:c2ff:fe03:0001", "0000:0000:0000:0000:0000:ffff:0a00:0001"
+		global        = "2001:0db8:0000:0000:0000:0000:0000:0007"
+		v1, v2        = "IB/RoCE v1", "RoCE v2"
+	)
+	address := netip.MustParseAddr
+	for name, c := range map[string]struct {
+		linkLayer, nodeType string
+		entries             map[int]string
+		want                []model.GID
+		missing, known      bool
+	}{
+		"RoCE, with a hole": {
+			"Ethernet", "1: CA",
+			map[int]string{0: v1 + "|" + linkLocal + "|eth0", 1: v2 + "|" + linkLocal + "|eth0", 4: v1 + "|" + v4 + "|eth0", 5: v2 + "|" + v4 + "|eth0"},
+			[]model.GID{
+				{Index: 0, Type: model.GIDRoCEv1, Address: address("fe80::a088:c2ff:fe03:1"), Netdev: "eth0"},
+				{Index: 1, Type: model.GIDRoCEv2, Address: address("fe80::a088:c2ff:fe03:1"), Netdev: "eth0"},
+				{Index: 4, Type: model.GIDRoCEv1, Address: address("::ffff:10.0.0.1"), Netdev: "eth0"},
+				{Index: 5, Type: model.GIDRoCEv2, Address: address("::ffff:10.0.0.1"), Netdev: "eth0"},
+			}, false, true,
+		},
+		"RoCE without an address": {
+			"Ethernet", "1: CA", map[int]string{0: v1 + "|" + linkLocal + "|eth0", 1: v2 + "|" + linkLocal + "|eth0", 2: v1 + "|" + v4 + "|eth0"},
+			[]model.GID{
+				{Index: 0, Type: model.GIDRoCEv1, Address: address("fe80::a088:c2ff:fe03:1"), Netdev: "eth0"},
+				{Index: 1, Type: model.GIDRoCEv2, Address: address("fe80::a088:c2ff:fe03:1"), Netdev: "eth0"},
+				{Index: 2, Type: model.GIDRoCEv1, Address: address("::ffff:10.0.0.1"), Netdev: "eth0"},
+			}, true, true,
+		},
+		"RoCE on a VLAN": {
+			"Ethernet", "1: CA", map[int]string{7: v2 + "|" + global + "|eth0.100"},
+			[]model.GID{{Index: 7, Type: model.GIDRoCEv2, Address: address("2001:db8::7"), Netdev: "eth0.100"}}, false, true,
+		},
+		"RoCE without an interface": {"Ethernet", "1: CA", nil, []model.GID{}, true, true},
+		"InfiniBand": {
+			"InfiniBand", "1: CA", map[int]string{0: v1 + "|fe80:0000:0000:0000:a088:c203:0000:0000|"},
+			[]model.GID{{Index: 0, Type: model.GIDInfiniBand, Address: address("fe80::a088:c203:0:0")}}, false, false,
+		},
+		"iWARP": {
+			"Ethernet", "4: RNIC", map[int]string{0: v1 + "|a088:c203:0000:0000:0000:0000:0000:0000|"},
+			[]model.GID{{Index: 0, Type: model.GIDOther, Address: address("a088:c203::")}}, false, false,
+		},
+		"a type that no kernel has": {"Ethernet", "1: CA", map[int]string{0: "RoCE v3|" + v4 + "|eth0"}, []model.GID{}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			dev := tr.hca(0, 1)
+			port := dev + "/ports/1"
+			tr.remove(port + "/gids")
+			tr.remove(port + "/gid_attrs")
+			tr.put(port+"/link_layer", c.linkLayer+"\n")
+			tr.put(dev+"/node_type", c.nodeType+"\n")
+			tr.gids(port, 8, c.entries)
+			s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			snap, err := s.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := &snap.HCAs[0]
+			if diff := cmp.Diff(c.want, h.Ports[0].GIDs, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Error(diff)
+			}
+			if missing, known := h.LacksRoCEv2(&h.Ports[0]); missing != c.missing || known != c.known {
+				t.Errorf("missing %v, known %v; want %v, %v", missing, known, c.missing, c.known)
+			}
+		})
+	}
+}
+
+// TestGIDsUnreadable: a kernel without the attributes, and a table that cannot be read: its GIDs are unknown, not missing.
+func TestGIDsUnreadable(t *testing.T) {
+	for name, spoil := range map[string]func(tree, string){
+		"no attributes": func(tree, string) {},
+		"an entry that fails": func(tr tree, port string) {
+			tr.gids(port, 4, nil)
+			tr.link(port+"/gid_attrs/types/2", "2") // ELOOP
+		},
+	} {
+		tr := newTree(t)
+		dev := tr.hca(0, 1)
+		tr.put(dev+"/ports/1/link_layer", "Ethernet\n")
+		spoil(tr, dev+"/ports/1")
+		s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		snap, err := s.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &snap.HCAs[0]
+		if _, known := h.LacksRoCEv2(&h.Ports[0]); known || h.Ports[0].GIDs != nil {
+			t.Errorf("%s: %v", name, h.Ports[0].GIDs)
+		}
+	}
+}
+
+// TestGIDsEnd: an entry is found behind as many empty ones as were entries before, if the source has seen these.
+func TestGIDsEnd(t *testing.T) {
+	const size, entry = 256, "RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth0"
+	tr := newTree(t)
+	port := tr.hca(0, 1) + "/ports/1"
+	full := map[int]string{}
+	for i := range 100 {
+		full[i] = entry
+	}
+	now := time.Now()
+	s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, step := range []struct {
+		entries map[int]string
+		want    int
+	}{{map[int]string{0: entry, 90: entry}, 1}, {full, 100}, {map[int]string{0: entry, 90: entry}, 2}, {nil, 0}} {
+		for _, dir := range []string{"gids", "gid_attrs"} {
+			tr.remove(port + "/" + dir)
+		}
+		tr.gids(port, size, step.entries)
+		now = now.Add(attrsAge)
+		snap, err := s.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(snap.HCAs[0].Ports[0].GIDs); n != step.want {
+			t.Errorf("%d GIDs, want %d", n, step.want)
+		}
+	}
+}
+
+func FuzzGID(f *testing.F) {
+	f.Add("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "Ethernet", "CA")
+	f.Add("fe80:0000:0000:0000:a088:c203:0000:0000", "IB/RoCE v1", "InfiniBand", "CA")
+	f.Add(emptyGID, "", "", "")
+	f.Fuzz(func(t *testing.T, gid, text, linkLayer, nodeType string) {
+		if a := parseGID(gid); a.IsValid() && (!a.Is6() || a.Zone() != "" || a.IsUnspecified()) {
+			t.Errorf("%q: %v", gid, a)
+		}
+		switch kind := gidType(text, linkLayer, nodeType); kind {
+		case "", model.GIDInfiniBand, model.GIDRoCEv1, model.GIDRoCEv2, model.GIDOther:
+		default:
+			t.Errorf("%q, %q, %q: %q", text, linkLayer, nodeType, kind)
+		}
+	})
+}
