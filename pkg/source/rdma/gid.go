@@ -21,8 +21,9 @@ const (
 )
 
 // readGIDs reads the GID table of a port: gids/I, gid_attrs/types/I and gid_attrs/ndevs/I, of the kernel's own table, without a
-// firmware command. The kernel has these files for each entry of the table, and reading the type of an empty entry fails with EINVAL.
-// It reads up to emptyGIDs entries after the last one that was ever found. It returns nil if the table cannot be read.
+// firmware command. The kernel has these files for each entry of the table, and reading the type of an empty entry fails with EINVAL,
+// or with the error of the cache of GIDs, ENODATA. It reads emptyGIDs entries after the last one that was ever found. It returns nil if
+// the table cannot be read.
 func (d *device) readGIDs(p *port) []model.GID {
 	r := &d.reader
 	dir := "ports/" + strconv.Itoa(p.base.Number) + "/"
@@ -38,14 +39,14 @@ func (d *device) readGIDs(p *port) []model.GID {
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return gids
-		case errors.Is(err, unix.EINVAL):
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODATA):
 			continue
 		case err != nil:
 			return nil
 		}
-		p.gidsEnd = max(p.gidsEnd, i+1)
 		address := parseGID(r.line(d.dir, dir+"gids/"+index))
 		if kind := gidType(text, p.base.LinkLayer, d.hca.NodeType); kind != "" && address.IsValid() {
+			p.gidsEnd = max(p.gidsEnd, i+1)
 			gids = append(gids, model.GID{
 				Index: i, Type: kind, Address: address, Netdev: r.line(d.dir, dir+"gid_attrs/ndevs/"+index),
 			})
