@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxNodeSeries is the number of series of the node of budgetNode with the default options.
-const maxNodeSeries = 5000
+// maxNodeSeries is the number of series of the node of budgetNode with the default options: 5000, and 600 for the links of its 10 HCAs.
+const maxNodeSeries = 5600
 
 // budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
 // and an HCA and calls six verbs.
@@ -77,6 +77,7 @@ func budgetNode() []engine.Registration {
 		{Source: &fake{name: "runtime", facts: containers}},
 		{Source: &fake{name: "container", facts: usage}},
 		{Source: &fake{name: "rdma", facts: budgetHCAs(hcas)}},
+		{Source: &fake{name: "link", facts: budgetLinks(hcas)}},
 		{Source: &fake{name: "probe", facts: crowdProbe(accelerated, 6, 2, func(i int) []int { return []int{i % hcas} })}},
 		{Source: &fake{name: "access", facts: access}},
 		{Source: &fake{name: "nvidia", facts: cards}},

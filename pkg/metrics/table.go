@@ -71,6 +71,7 @@ type group struct {
 func groups(labels []string) []group {
 	return []group{
 		{"RDMA devices and ports", portNotes, of("rdma", portMetrics())},
+		{"RDMA links", linkNotes, of("link", linkMetrics())},
 		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},
 		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
 		{"RDMA traffic of workloads", trafficNotes, of("datapath", trafficMetrics())},
