@@ -82,6 +82,7 @@ func (s *services) sources() []engine.Registration {
 		probed = append(probed, r)
 	}
 	add(s.RDMA, "rdma", s.newRDMA)
+	add(s.Link, "link", s.newLink)
 	list = append(list, probed...)
 	add(s.DataPath != "off", "datapath", s.newDataPath)
 	add(s.Access, "access", s.newAccess)
