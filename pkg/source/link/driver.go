@@ -24,8 +24,9 @@ type driverReader struct {
 	errs   [stepCount]error     // of the last time
 	first  int                  // the step that comes first
 
-	names     table
-	namesRead time.Time
+	names      table
+	namesRead  time.Time
+	plainState bool // the state of the link has no statistics
 
 	dcb     *dcbReply
 	global  *pauseReply
@@ -143,7 +144,7 @@ func (r *driverReader) readDCB(k kernel, _ time.Time) error {
 
 func (r *driverReader) readPause(k kernel, _ time.Time) error {
 	r.global = nil
-	b, err := k.ethtool(cmdPause, r.index)
+	b, err := k.ethtool(cmdPause, r.index, true)
 	if err != nil {
 		return err
 	}
@@ -182,7 +183,7 @@ func (r *driverReader) readStatistics(k kernel, now time.Time) error {
 
 func (r *driverReader) readFEC(k kernel, _ time.Time) (err error) {
 	r.fec = nil
-	b, err := k.ethtool(cmdFEC, r.index)
+	b, err := k.ethtool(cmdFEC, r.index, true)
 	if err != nil {
 		return err
 	}
@@ -190,9 +191,14 @@ func (r *driverReader) readFEC(k kernel, _ time.Time) (err error) {
 	return err
 }
 
+// readLinkState asks for statistics, too. A kernel that has none of the state of links refuses the flag: EINVAL, in Linux 5.10 EOPNOTSUPP.
 func (r *driverReader) readLinkState(k kernel, _ time.Time) (err error) {
 	r.phy = nil
-	b, err := k.ethtool(cmdLinkState, r.index)
+	b, err := k.ethtool(cmdLinkState, r.index, !r.plainState)
+	if !r.plainState && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)) {
+		r.plainState = true
+		b, err = k.ethtool(cmdLinkState, r.index, false)
+	}
 	if err != nil {
 		return err
 	}
@@ -260,10 +266,13 @@ func (r *driverReader) pauses() []model.PauseCount {
 		}
 	}
 	slices.SortFunc(list, func(a, b model.PauseCount) int {
-		if a.Transmit != b.Transmit {
-			return cmp.Compare(fmt.Sprint(a.Transmit), fmt.Sprint(b.Transmit))
+		switch {
+		case a.Transmit == b.Transmit:
+			return cmp.Compare(a.Priority, b.Priority)
+		case b.Transmit:
+			return -1
 		}
-		return cmp.Compare(a.Priority, b.Priority)
+		return 1
 	})
 	return list
 }

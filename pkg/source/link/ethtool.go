@@ -49,10 +49,14 @@ func genericRequest(cmd uint8, attributes []byte) []byte {
 	return append([]byte{cmd, 1, 0, 0}, attributes...)
 }
 
-// ethtoolRequest asks about one interface, with statistics.
-func ethtoolRequest(cmd uint8, index int) []byte {
+// ethtoolRequest asks about one interface.
+func ethtoolRequest(cmd uint8, index int, statistics bool) []byte {
+	flags := uint32(flagCompactBits)
+	if statistics {
+		flags |= flagStatistics
+	}
 	header := appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index)))
-	header = appendAttr(header, headerFlags, native.AppendUint32(nil, flagStatistics|flagCompactBits))
+	header = appendAttr(header, headerFlags, native.AppendUint32(nil, flags))
 	return genericRequest(cmd, appendAttr(nil, attrHeader|unix.NLA_F_NESTED, header))
 }
 

@@ -17,7 +17,7 @@ type kernel interface {
 	// identify returns index and hardware address of an interface of this network namespace. It needs neither RTNL nor a driver.
 	identify(name string) (index int, address []byte, err error)
 	dcb(name string) ([]byte, error)
-	ethtool(cmd uint8, index int) ([]byte, error)
+	ethtool(cmd uint8, index int, statistics bool) ([]byte, error)
 	statisticNames(name string) ([]byte, error)
 	statistics(name string) ([]byte, error)
 	close()
@@ -57,11 +57,11 @@ func (k *hostKernel) dcb(name string) ([]byte, error) {
 	return payload, nil
 }
 
-func (k *hostKernel) ethtool(cmd uint8, index int) ([]byte, error) {
+func (k *hostKernel) ethtool(cmd uint8, index int, statistics bool) ([]byte, error) {
 	if err := k.findFamily(); err != nil {
 		return nil, fmt.Errorf("ethtool netlink: %w", err)
 	}
-	payload, err := k.generic.ask(k.family, ethtoolRequest(cmd, index))
+	payload, err := k.generic.ask(k.family, ethtoolRequest(cmd, index, statistics))
 	if err != nil {
 		return nil, fmt.Errorf("ethtool netlink: command %d: %w", cmd, err)
 	}

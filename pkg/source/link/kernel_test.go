@@ -91,7 +91,7 @@ func TestKernelRequests(t *testing.T) {
 			t.Errorf("identify %s: %v", name, err)
 		}
 	}
-	state, err := k.ethtool(cmdLinkState, index)
+	state, err := k.ethtool(cmdLinkState, index, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,18 +103,28 @@ func TestKernelRequests(t *testing.T) {
 		t.Errorf("ETHTOOL_A_LINKSTATE_LINK: %v, %v", up, err)
 	}
 	for what, err := range map[string]error{
-		"pause": second(k.ethtool(cmdPause, index)), "FEC": second(k.ethtool(cmdFEC, index)), "DCB": second(k.dcb("v0")),
+		"pause": second(k.ethtool(cmdPause, index, true)), "FEC": second(k.ethtool(cmdFEC, index, true)), "DCB": second(k.dcb("v0")),
 	} {
 		if !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	for what, err := range map[string]error{
-		"link state": second(k.ethtool(cmdLinkState, 4711)), "DCB": second(k.dcb("none")), "statistics": second(k.statistics("none")),
+		"link state": second(k.ethtool(cmdLinkState, 4711, false)), "DCB": second(k.dcb("none")), "statistics": second(k.statistics("none")),
 	} {
 		if !errors.Is(err, unix.ENODEV) {
 			t.Errorf("%s without an interface: %v", what, err)
 		}
+	}
+
+	// A flag that the kernel does not know, as older ones do not know that of statistics here.
+	unknown := appendAttr(appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index))), headerFlags, native.AppendUint32(nil, 1<<20))
+	_, err = k.generic.ask(k.family, genericRequest(cmdLinkState, appendAttr(nil, attrHeader|unix.NLA_F_NESTED, unknown)))
+	if !errors.Is(err, unix.EINVAL) {
+		t.Errorf("an unknown flag: %v", err)
+	}
+	if _, err := k.generic.ask(k.family, genericRequest(200, nil)); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("an unknown request: %v", err)
 	}
 
 	names, err := k.statisticNames("v0")

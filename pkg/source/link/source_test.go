@@ -28,9 +28,9 @@ type fakeKernel struct {
 	hang     map[string]chan struct{} // requests about these interfaces wait for the channel
 	slow     map[string]time.Duration // requests take this time
 	missing  map[string]bool          // EOPNOTSUPP for everything
-	down     bool                     // the driver reports that a cable is missing
 	priority int                      // with PFC
 	strange  bool                     // other hardware addresses
+	old      bool                     // Linux 5.10: no FEC_GET, no statistics of the state of links
 	mu       sync.Mutex               // of the fields above
 	closed   atomic.Bool
 }
@@ -83,9 +83,15 @@ func (k *fakeKernel) dcb(name string) ([]byte, error) {
 	return dcbMessage(nlattr(2, pfcStruct(1<<k.pfc(), [8]uint64{}, [8]uint64{})...), apps([4]byte{5, 3, 26, 0})), k.enter(name)
 }
 
-func (k *fakeKernel) ethtool(cmd uint8, index int) ([]byte, error) {
+func (k *fakeKernel) ethtool(cmd uint8, index int, statistics bool) ([]byte, error) {
 	if err := k.enter(fmt.Sprint("eth", index)); err != nil {
 		return nil, err
+	}
+	if k.old && (cmd == cmdFEC || cmd == cmdLinkState && statistics) {
+		return nil, map[uint8]error{cmdFEC: unix.EOPNOTSUPP, cmdLinkState: unix.EINVAL}[cmd]
+	}
+	if cmd == cmdLinkState && !statistics {
+		return stateMessage(1), nil
 	}
 	switch cmd {
 	case cmdPause:
@@ -93,9 +99,6 @@ func (k *fakeKernel) ethtool(cmd uint8, index int) ([]byte, error) {
 	case cmdFEC:
 		return fecMessage(50, []uint64{10}, []uint64{1}, []uint64{900}), nil
 	case cmdLinkState:
-		if k.down {
-			return stateMessage(0, nlattr(5, 4), nlattr(7, le32(3)...)), nil
-		}
 		return stateMessage(1, nlattr(7, le32(3)...)), nil
 	}
 	return nil, unix.EOPNOTSUPP
@@ -103,7 +106,7 @@ func (k *fakeKernel) ethtool(cmd uint8, index int) ([]byte, error) {
 
 func (k *fakeKernel) names() []string {
 	p := fmt.Sprint(k.pfc())
-	return []string{"rx_prio" + p + "_pause", "rx_prio" + p + "_pause_duration", "tx_pause_storm_error_events", "link_down_events_phy"}
+	return []string{"rx_prio" + p + "_pause", "rx_prio" + p + "_pause_duration", "tx_pause_storm_error_events", "link_down_events_phy", "rx_corrected_bits_phy"}
 }
 
 func (k *fakeKernel) statisticNames(name string) ([]byte, error) {
@@ -111,7 +114,7 @@ func (k *fakeKernel) statisticNames(name string) ([]byte, error) {
 }
 
 func (k *fakeKernel) statistics(name string) ([]byte, error) {
-	return le64(100, 2e6, 3, 4), k.enter(name)
+	return le64(100, 2e6, 3, 4, 5), k.enter(name)
 }
 
 func (k *fakeKernel) close() { k.closed.Store(true) }
@@ -188,7 +191,7 @@ func TestRequests(t *testing.T) {
 		defer s.Close() //nolint:errcheck // nothing to lose
 		const time30 = 30 * time.Minute
 		time.Sleep(time30 - time.Second)
-		const want = (time30/configInterval)*2 + time30/interval*4 + time.Duration(stepCount) // of eth1, and of eth2
+		const want = (time30/configInterval)*2 + time30/interval*4 + time.Duration(stepCount+1) // of eth1, and of eth2, whose state is asked for twice
 		if n := k.calls.Load(); n > int64(want) || n < int64(want)*9/10 {
 			t.Errorf("%d requests, want %d", n, want)
 		}
@@ -196,6 +199,110 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%+v", got.Links[1])
 		}
 	})
+}
+
+// TestOldKernel: Linux 5.10 has FEC and the losses of the link in `ethtool -S` only. What it lacks is asked for once.
+func TestOldKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{priority: 3, old: true}
+		_, s := node(t, 1, k)
+		defer s.Close() //nolint:errcheck // nothing to lose
+		l := read(t, s).Links[0]
+		if diff := cmp.Diff(&model.FEC{CorrectedBits: new(uint64(5))}, l.FEC); diff != "" || l.Phy == nil || *l.Phy.Downs != 4 || l.Read.IsZero() {
+			t.Errorf("FEC (-want +got):\n%s%+v", diff, l.Phy)
+		}
+		calls := k.calls.Load()
+		time.Sleep(interval + poll)
+		if n := k.calls.Load() - calls; n != 3 {
+			t.Errorf("%d requests, want pause, statistics and state", n)
+		}
+	})
+}
+
+// TestInfiniBand: an IPoIB interface has statistics only, and its carrier is not that of the link.
+func TestInfiniBand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{t: t}
+		f := newTree(t)
+		f.netdev("eth1", 1, "mlx5_core") // the name does not matter
+		f.write("class/net/eth1/type", "32")
+		f.write("class/infiniband/mlx5_1/ports/1/link_layer", "InfiniBand")
+		f.write("class/infiniband/mlx5_1/device/net/eth1/mtu", "2044")
+		s, err := New(Options{Sysfs: f.root, kernel: k, isSysfs: func(string) bool { return true }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close() //nolint:errcheck // nothing to lose
+		got := read(t, s).Links
+		want := []model.Link{{
+			Device: "mlx5_1", Port: 1, Netdev: "eth1", Driver: "mlx5_core", Read: got[0].Read, Storms: []model.PauseStorm{{Type: "error", Count: 3}},
+			Pause: []model.PauseCount{{Priority: "0", Frames: new(uint64(100)), Micros: new(uint64(2e6))}},
+			FEC:   &model.FEC{CorrectedBits: new(uint64(5))}, Phy: &model.Phy{Downs: new(uint64(4))},
+		}}
+		if diff := cmp.Diff(want, got); diff != "" || k.calls.Load() != 2 {
+			t.Errorf("%d requests (-want +got):\n%s", k.calls.Load(), diff)
+		}
+	})
+}
+
+// TestPauses: which priorities are listed.
+func TestPauses(t *testing.T) {
+	counts := func(list ...model.PauseCount) *counted {
+		c := &counted{pauses: map[pauseKey]*model.PauseCount{}}
+		for _, p := range list {
+			c.pauses[pauseKey{p.Transmit, p.Priority}] = &p
+		}
+		return c
+	}
+	frames := func(transmit bool, priority string, n uint64) model.PauseCount {
+		return model.PauseCount{Transmit: transmit, Priority: priority, Frames: &n}
+	}
+	pfc := func(priorities ...int) *dcbReply {
+		d := &dcbReply{sent: [8]uint64{1, 2, 3, 4, 5, 6, 7, 8}, received: [8]uint64{11, 12, 13, 14, 15, 16, 17, 18}}
+		for _, p := range priorities {
+			d.PFC[p] = true
+		}
+		return d
+	}
+	for name, c := range map[string]struct {
+		reader driverReader
+		want   []model.PauseCount
+	}{
+		"ice: of eight priorities, the one with PFC": {
+			driverReader{dcb: pfc(5), counted: counts(frames(false, "5", 0), frames(false, "4", 9), frames(true, "5", 1), frames(true, "4", 2))},
+			[]model.PauseCount{frames(false, "5", 0), frames(true, "5", 1)},
+		},
+		"mlx5: the counters in DCB are stale": {
+			driverReader{iface: iface{driver: "mlx5_core"}, dcb: pfc(3), counted: counts(frames(false, "3", 7))}, []model.PauseCount{frames(false, "3", 7)},
+		},
+		"i40e: the counters in DCB": {
+			driverReader{iface: iface{driver: "i40e"}, dcb: pfc(3)}, []model.PauseCount{frames(false, "3", 14), frames(true, "3", 4)},
+		},
+		"ionic and mana: no configuration, from the first pause on": {
+			driverReader{counted: counts(frames(false, "tc0", 0), frames(false, "tc1", 1), frames(true, "any", 0), frames(false, "3", 2))},
+			[]model.PauseCount{frames(false, "3", 2), frames(false, "tc1", 1)},
+		},
+		"pause of the link, received only": {
+			driverReader{dcb: pfc(), global: &pauseReply{rx: true}, counted: counts(frames(false, "global", 0), frames(true, "global", 3), frames(true, "0", 4))},
+			[]model.PauseCount{frames(false, "global", 0)},
+		},
+		"pause of the link, standard statistics": {
+			driverReader{
+				global:  &pauseReply{rx: true, tx: true, received: new(uint64(21)), sent: new(uint64(22))},
+				counted: counts(frames(false, "global", 5)),
+			},
+			[]model.PauseCount{frames(false, "global", 21), frames(true, "global", 22)},
+		},
+		"nothing": {driverReader{}, nil},
+	} {
+		if diff := cmp.Diff(c.want, c.reader.pauses()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	r := driverReader{global: &pauseReply{storms: new(uint64(4))}, counted: &counted{storms: map[string]uint64{"warning": 1, "error": 3}}}
+	if diff := cmp.Diff([]model.PauseStorm{{Type: "error", Count: 4}, {Type: "warning", Count: 1}}, r.storms()); diff != "" {
+		t.Errorf("storms (-want +got):\n%s", diff)
+	}
 }
 
 // TestHangingDriver: a driver hangs for an hour. Read returns at once all the time, facts stay and their age grows, no further request is made,
