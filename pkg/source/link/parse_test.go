@@ -4,6 +4,7 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -274,6 +275,30 @@ func FuzzCarrier(f *testing.F) {
 	f.Fuzz(func(t *testing.T, flags, state, changes, downs string) {
 		if r, ok := parseCarrier(flags, state, changes, downs); !ok && r != (carrierReading{}) || r.downs > 1<<32 {
 			t.Errorf("%+v, %v", r, ok)
+		}
+	})
+}
+
+// BenchmarkStatistics parses the statistics of an interface of mlx5 with 64 channels: the names every 5 minutes, the values every 30 s.
+func BenchmarkStatistics(b *testing.B) {
+	names := mlx5Names
+	for channel := range 64 {
+		for i := range 60 {
+			names = append(names, fmt.Sprintf("rx%d_statistic_%d", channel, i))
+		}
+	}
+	table, values := parseNames("mlx5_core", stringSet(names...)), le64(make([]uint64, len(names))...)
+	b.Run("names", func(b *testing.B) {
+		set := stringSet(names...)
+		for b.Loop() {
+			parseNames("mlx5_core", set)
+		}
+	})
+	b.Run("values", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := table.parseValues(values); err != nil {
+				b.Fatal(err)
+			}
 		}
 	})
 }
