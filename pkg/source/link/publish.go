@@ -72,9 +72,9 @@ func (s *Source) stateOf(n *netdev, now time.Time) model.DeviceState {
 	case h != nil && h.netdev != nil && now.Sub(n.due) > interval:
 		d.State, d.Waiting = model.StateBlocked, h.began
 		d.Reason = fmt.Sprintf("waits for %s, which is stuck", h.netdev.name)
-	case n.pause.Waiting(now):
+	case n.backoff.Waiting(now):
 		d.State = model.StateQuarantined
-		d.Reason = fmt.Sprintf("not read for %v: the last readings took more than %v", n.pause.Left(now).Round(time.Second), limit)
+		d.Reason = fmt.Sprintf("not read for %v: the last readings took more than %v", n.backoff.Left(now).Round(time.Second), limit)
 	case errors.Is(n.err, model.ErrUnsupported):
 		d.State, d.Reason = model.StateUnsupported, n.err.Error()
 	case n.err != nil:

@@ -80,7 +80,7 @@ type netdev struct {
 	link         model.Link
 	changed      bool      // the carrier has changed since the last reading
 	due          time.Time // of the next reading
-	pause        hang.Backoff
+	backoff      hang.Backoff
 	err          error // of the last reading
 }
 
@@ -205,7 +205,7 @@ func (s *Source) start(now time.Time) *job {
 	}
 	var next *netdev
 	for _, n := range s.netdevs {
-		if !now.Before(n.due) && !n.pause.Waiting(now) && (next == nil || n.due.Before(next.due)) {
+		if !now.Before(n.due) && !n.backoff.Waiting(now) && (next == nil || n.due.Before(next.due)) {
 			next = n
 		}
 	}
@@ -248,9 +248,9 @@ func (s *Source) finish(j *job, inTime bool) {
 	took := now.Sub(j.began)
 	s.budget.spend(took)
 	if !inTime || took > limit {
-		n.pause.Failed(now)
+		n.backoff.Failed(now)
 	} else {
-		n.pause = hang.Backoff{}
+		n.backoff = hang.Backoff{}
 	}
 }
 
