@@ -13,24 +13,24 @@ import (
 )
 
 var linkNotes = []string{
-	"`netdev` is the network interface behind the port. A port on a bond has one for each of its interfaces. `device` and `port` are empty for " +
-		"the interface of a PF without an HCA. [Links](../docs/links.md) lists what each driver reports.",
-	"`rdma_port_pause_frames_total`: `priority` is 0 to 7 for priority flow control (PFC), and listed only if PFC is enabled for it; `global` for pause " +
-		"of the whole link, if that is enabled. Where the driver does not report which priorities are enabled, a priority is listed from its first pause on; " +
-		"`any` is then PFC of all priorities, `tc0` to `tc7` are traffic classes.",
-	"`rdma_port_pause_seconds_total`: `receive` is the time in which the port did not send, because the other end had paused it; `transmit` the time in which " +
-		"the port had paused the other end.",
-	"`rdma_port_pause_storm_events_total`: `type` is `error` (the port paused the other end for so long that it stopped doing so) or `warning` (85 % of that) " +
-		"for mlx5; `link` and `roce` for continuous pause with bnxt_en.",
-	"`rdma_port_dcb_info`: `pfc` lists the priorities with PFC, `traffic_classes` the traffic class of each priority, `bandwidth` the percentage of each traffic " +
-		"class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
+	"`netdev` is the network interface behind the port. A port on a bond has one for each of its interfaces. `device` and `port` " +
+		"are empty for the interface of a PF without an HCA. [Links](../docs/links.md) lists what each driver reports.",
+	"`rdma_port_pause_frames_total`: `priority` is 0 to 7 for priority flow control (PFC), and listed only if PFC is enabled for " +
+		"it; `global` for pause of the whole link, if that is enabled. Where the driver does not report which priorities are enabled, " +
+		"a priority is listed from its first pause on; `any` is then PFC of all priorities, `tc0` to `tc7` are traffic classes.",
+	"`rdma_port_pause_seconds_total`: `receive` is the time in which the port did not send, because the other end had paused it; " +
+		"`transmit` the time in which the port had paused the other end.",
+	"`rdma_port_pause_storm_events_total`: `type` is `error` (the port paused the other end for so long that it stopped doing so) " +
+		"or `warning` (85 % of that) for mlx5; `link` and `roce` for continuous pause with bnxt_en.",
+	"`rdma_port_dcb_info`: `pfc` lists the priorities with PFC, `traffic_classes` the traffic class of each priority, `bandwidth` " +
+		"the percentage of each traffic class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
 	"`rdma_port_fec_corrected_blocks_total`: 32 bits with ice, which wrap. A block is a codeword.",
-	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no carrier counters here: " +
-		"their carrier depends on the subnet manager, too.",
-	"`rdma_port_link_flaps_total`: losses of the carrier that ended while the interface stayed administratively up, since the sensor found it. Losses are those of " +
-		"`rdma_port_carrier_down_total`, so short ones count.",
-	"`rdma_port_link_read_timestamp_seconds`: drivers are asked every 30 s, in the background. The time stands still while a driver hangs, and the values are those " +
-		"of that time, except carrier counters and flaps, which need no driver.",
+	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no " +
+		"carrier counters here: their carrier depends on the subnet manager, too.",
+	"`rdma_port_link_flaps_total`: losses of the carrier that ended while the interface stayed administratively up, since the " +
+		"sensor found it. Losses are those of `rdma_port_carrier_down_total`, so short ones count.",
+	"`rdma_port_link_read_timestamp_seconds`: drivers are asked every 30 s, in the background. The time stands still while a " +
+		"driver hangs, and the values are those of that time, except carrier counters and flaps, which need no driver.",
 }
 
 var linkLabels = []string{"device", "port", "netdev"}
@@ -102,9 +102,11 @@ func linkMetrics() []metric {
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Changes)) }),
 		carrierValue("rdma_port_carrier_down_total", counter, "Losses of the carrier of the network interface.",
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Downs)) }),
-		carrierValue("rdma_port_link_flaps_total", counter, "Losses of the carrier that ended while the interface stayed administratively up.",
+		carrierValue("rdma_port_link_flaps_total", counter,
+			"Losses of the carrier that ended while the interface stayed administratively up.",
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Flaps)) }),
-		carrierValue("rdma_port_link_changed_timestamp_seconds", gauge, "Unix time at which the sensor last noticed a change of the carrier.",
+		carrierValue("rdma_port_link_changed_timestamp_seconds", gauge,
+			"Unix time at which the sensor last noticed a change of the carrier.",
 			func(c *model.Carrier) model.Optional { return moment(c.Changed) }),
 		linkValue("rdma_port_link_read_timestamp_seconds", gauge, "Unix time at which the driver of the network interface was last read.",
 			func(l *model.Link) model.Optional { return moment(l.Read) }),

@@ -67,8 +67,8 @@ const (
 // errForeign reports an interface of another network namespace.
 var errForeign = fmt.Errorf("the interface is in another network namespace than the sensor: %w", model.ErrUnsupported)
 
-// read makes the steps that are due, as long as it takes less than limit, and reports whether it made all of them. changed is set if the carrier has
-// changed: then the state of the link is due. What was not reached comes first the next time.
+// read makes the steps that are due, as long as it takes less than limit, and reports whether it made all of them. changed is set
+// if the carrier has changed: then the state of the link is due. What was not reached comes first the next time.
 func (r *driverReader) read(k kernel, changed bool, limit time.Duration) (complete bool, err error) {
 	begin := time.Now()
 	if err := r.check(k); err != nil {

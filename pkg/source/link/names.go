@@ -34,9 +34,9 @@ const (
 	stormRoCE    = "roce"    // continuous pause of RoCE traffic
 )
 
-// privateNames are the statistics of drivers that standard interfaces lack, by the name of the driver. Names differ between kernels: each is
-// used if the driver has it. Absent, because these drivers have no such statistics: irdma and erdma (the network interfaces belong to ice,
-// i40e or idpf, and to the cloud's driver), ena and efa (allowances of the cloud, no pause of the link).
+// privateNames are the statistics of drivers that standard interfaces lack, by the name of the driver. Names differ between
+// kernels: each is used if the driver has it. Absent, because these drivers have no such statistics: irdma and erdma (the network
+// interfaces belong to ice, i40e or idpf, and to the cloud's driver), ena and efa (allowances of the cloud, no pause of the link).
 var privateNames = map[string][]privateName{
 	// drivers/net/ethernet/mellanox/mlx5/core/en_stats.c: pport_per_prio_pfc_stats_desc (names of priorities with PFC only),
 	// pport_pfc_stall_stats_desc, pport_phy_statistical_stats_desc, pport_phy_layer_cntrs; meaning and units:
@@ -93,8 +93,8 @@ var privateNames = map[string][]privateName{
 		{"hc_tc%d_rx_pause_phy", receivedFrames, "tc"},
 		{"hc_tc%d_tx_pause_phy", sentFrames, "tc"},
 	},
-	// drivers/net/ethernet/hisilicon/hns3/hns3pf/hclge_main.c: g_mac_stats_string. The unit of its xoff_time is not stated, so they are left
-	// out.
+	// drivers/net/ethernet/hisilicon/hns3/hns3pf/hclge_main.c: g_mac_stats_string. The unit of its xoff_time is not stated, so
+	// they are left out.
 	"hns3": {
 		{"mac_rx_pfc_pri%d_pkt_num", receivedFrames, ""},
 		{"mac_tx_pfc_pri%d_pkt_num", sentFrames, ""},

@@ -146,19 +146,23 @@ func TestStatistics(t *testing.T) {
 		},
 		"ice": {
 			[]string{"tx_priority_5_xon.nic", "tx_priority_5_xoff.nic", "rx_priority_5_xoff.nic", "link_xoff_rx.nic"},
-			[]*model.PauseCount{pause(true, "5", count(101), nil), pause(false, "5", count(102), nil), pause(false, "global", count(103), nil)}, nil,
+			[]*model.PauseCount{pause(true, "5", count(101), nil), pause(false, "5", count(102), nil), pause(false, "global", count(103), nil)},
+			nil,
 		},
 		"ionic": {
 			[]string{"frames_rx_pripause", "rx_pripause_3_1us_count", "rx_pause_1us_count"},
-			[]*model.PauseCount{pause(false, "any", count(100), nil), pause(false, "3", nil, count(101)), pause(false, "global", nil, count(102))}, nil,
+			[]*model.PauseCount{pause(false, "any", count(100), nil), pause(false, "3", nil, count(101)), pause(false, "global", nil, count(102))},
+			nil,
 		},
 		"mana": {
 			[]string{"hc_tc0_rx_pause_phy", "hc_tc7_tx_pause_phy"},
-			[]*model.PauseCount{pause(false, "tc0", count(100), nil), pause(true, "tc7", count(101), nil)}, nil,
+			[]*model.PauseCount{pause(false, "tc0", count(100), nil), pause(true, "tc7", count(101), nil)},
+			nil,
 		},
 		"hns3": {
 			[]string{"mac_tx_pfc_pri1_pkt_num", "mac_tx_pfc_pri1_xoff_time", "mac_rx_mac_pause_num"},
-			[]*model.PauseCount{pause(true, "1", count(100), nil), pause(false, "global", count(102), nil)}, nil,
+			[]*model.PauseCount{pause(true, "1", count(100), nil), pause(false, "global", count(102), nil)},
+			nil,
 		},
 		"ena": {[]string{"admin_q_pause"}, nil, nil},
 	} {

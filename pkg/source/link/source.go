@@ -3,14 +3,16 @@
 // Package link reads the links of the network interfaces behind the ports of HCAs: pause and priority flow control, forward error
 // correction, the reason why a link is down, and losses of the carrier.
 //
-// Most of it comes from the drivers: by DCB netlink, generic netlink "ethtool" and the ioctls of `ethtool -S`. Up to Linux 6.12 the kernel
-// holds RTNL during these requests, the one lock of network configuration, and a driver may hang in one: mlx5 for 60 s for each command of its
-// firmware. So there is one reader for all interfaces, in the background, which makes one request at a time:
+// Most of it comes from the drivers: by DCB netlink, generic netlink "ethtool" and the ioctls of `ethtool -S`. Up to Linux 6.12 the
+// kernel holds RTNL during these requests, the one lock of network configuration, and a driver may hang in one: mlx5 for 60 s for
+// each command of its firmware. So there is one reader for all interfaces, in the background, which makes one request at a time:
 //
-//   - An interface is read every 30 s, and its configuration every 5 minutes. A reading ends after a second; the rest follows the next time.
-//   - All readings together take at most a tenth of the time (budget.go). An interface that is repeatedly slow is read at growing intervals.
-//   - While a request hangs, no other one is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time when
-//     they were read.
+//   - An interface is read every 30 s, and its configuration every 5 minutes. A reading ends after a second; the rest follows the
+//     next time.
+//   - All readings together take at most a tenth of the time (budget.go). An interface that is repeatedly slow is read at growing
+//     intervals.
+//   - While a request hangs, no other one is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time
+//     when they were read.
 //
 // The counters of the carrier come from files that need neither RTNL nor the driver. They are read every 5 s, also while a request hangs.
 package link
