@@ -45,6 +45,7 @@ type sensorFlags struct {
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and their counters."`
 	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only HCAs with a matching name."`
 	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"HCAs to skip. Probes still count on them."`
+	Link          bool   `name:"collector.link" negatable:"" default:"true" help:"Read pause, FEC and link state of ports from drivers."`
 	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Map cgroups to their owners."`
 	PCI           bool   `name:"collector.pci" negatable:"" default:"true" help:"Read PCIe links of HCAs and GPUs, and their errors."`
 	Probe         bool   `name:"collector.probe" negatable:"" default:"true" help:"Count verbs and RDMA objects in the kernel, with BPF."`

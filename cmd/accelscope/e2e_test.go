@@ -82,7 +82,7 @@ func fakeNode(t *testing.T) (fixtures.Manifest, []string) {
 	return m, []string{
 		"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.node",
-		"--no-collector.container", "--no-collector.gpu", "--no-collector.access", "--no-collector.kernellog",
+		"--no-collector.container", "--no-collector.gpu", "--no-collector.access", "--no-collector.kernellog", "--no-collector.link",
 	}
 }
 

@@ -83,6 +83,7 @@ func (s *services) sources() []engine.Registration {
 	}
 	add(s.RDMA, "rdma", s.newRDMA)
 	add(s.PCI, "pci", s.newPCI)
+	add(s.Link, "link", s.newLink)
 	list = append(list, probed...)
 	add(s.DataPath != "off", "datapath", s.newDataPath)
 	add(s.Access, "access", s.newAccess)

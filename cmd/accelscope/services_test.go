@@ -17,13 +17,13 @@ import (
 // source has failed, with the panic as the reason, and what sources use of each other answers that nothing is known.
 func TestPanickingConstructors(t *testing.T) {
 	var f sensorFlags
-	f.Runtime, f.Probe, f.PCI, f.RDMA, f.DataPath, f.Access, f.Allocations = true, true, true, true, "budget", true, true
+	f.Runtime, f.Probe, f.PCI, f.RDMA, f.Link, f.DataPath, f.Access, f.Allocations = true, true, true, true, true, "budget", true, true
 	f.KernelLog, f.GPU, f.GPUDriver, f.Kubelet, f.Fabric, f.Node = true, true, true, true, true, true
 	s := newServices(f, eventFlags{Endpoint: "127.0.0.1:1"}, parsedFlags{}, zap.NewNop())
 	s.log = nil
 	panics := map[string]bool{"events": false, "drm": false, "pci": false} // events need the runtimes, and drm and pci log nothing
 	for _, name := range []string{
-		"runtime", "probe", "rdma", "datapath", "access", "gpumemory", "kernellog", "gpudriver", "kubelet", "fabric", "node",
+		"runtime", "probe", "rdma", "link", "datapath", "access", "gpumemory", "kernellog", "gpudriver", "kubelet", "fabric", "node",
 		model.NVIDIA.Row().Source, model.AMD.Row().Source, model.Intel.Row().Source,
 	} {
 		panics[name] = true

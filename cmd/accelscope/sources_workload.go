@@ -146,6 +146,7 @@ func (s *services) newEvents() engine.Registration {
 	s.events.fill(&o)
 	o.Watch, o.Snapshot, o.Ready = s.runtimes.Watch, s.runtimes.Snapshot, s.runtimes.Ready()
 	o.Shares = func() attribution.Attribution { return s.engine.Recent(deviceEvents).Shares }
+	o.LinkFlaps = func() []model.LinkFlap { return s.engine.Recent(deviceEvents).Facts.LinkFlaps }
 	source, err := event.New(o)
 	return register("events", source, err)
 }

@@ -52,8 +52,11 @@ type Options struct {
 	// Ready is closed when Snapshot is complete; nil if it always is. Nothing is sent before, else
 	// a session would begin with an empty node.
 	Ready <-chan struct{}
-	// Shares returns the use of each HCA and the faults; nil disables device_open and fault events.
+	// Shares returns the use of each HCA and the faults; nil disables device_open, fault and link_flap events.
 	Shares func() attribution.Attribution
+
+	// LinkFlaps returns the last flaps of the links of ports, oldest first; nil disables link_flap events.
+	LinkFlaps func() []model.LinkFlap
 
 	Logger *zap.Logger
 }
@@ -83,6 +86,7 @@ type Exporter struct {
 	queue    *queue
 	devices  devices
 	faults   faults
+	flaps    flaps
 	renderer *renderer
 
 	ctx     context.Context // ends when nothing may block any more
@@ -216,7 +220,7 @@ func (e *Exporter) Close() error {
 	return nil
 }
 
-// poll queues an event when a container opens a device for the first time, and one for each fault of a device.
+// poll queues an event when a container opens a device for the first time, and one for each fault of a device and each flap of a link.
 func (e *Exporter) poll() {
 	tick := time.NewTicker(e.t.poll)
 	defer tick.Stop()
@@ -233,6 +237,12 @@ func (e *Exporter) poll() {
 				continue
 			}
 			for _, ev := range e.faults.update(shares) {
+				e.queue.offer(ev, time.Now())
+			}
+			if e.o.LinkFlaps == nil {
+				continue
+			}
+			for _, ev := range e.flaps.update(e.o.LinkFlaps()) {
 				e.queue.offer(ev, time.Now())
 			}
 		}

@@ -35,9 +35,15 @@ const (
 	attrFaultCode      = "accelscope.fault.code"
 	attrFaultAddress   = "accelscope.fault.pci_address"
 	attrFaultInstance  = "accelscope.fault.gpu_instance"
-	attrFaultRepeated  = "accelscope.fault.repeated"           // equal faults that followed until the event was made
-	attrFaultRecovered = "accelscope.fault.recovered"          // the device has recovered
-	attrFaultText      = "accelscope.fault.text"               // as logged
+	attrFaultRepeated  = "accelscope.fault.repeated"  // equal faults that followed until the event was made
+	attrFaultRecovered = "accelscope.fault.recovered" // the device has recovered
+	attrFaultText      = "accelscope.fault.text"      // as logged
+	attrLinkPort       = "accelscope.link.port"
+	attrLinkNetdev     = "accelscope.link.netdev"
+	attrLinkLosses     = "accelscope.link.losses"              // of the carrier
+	attrLinkDown       = "accelscope.link.down_seconds"        // from the first loss to the end of the last one, as the sensor noticed them
+	attrLinkReason     = "accelscope.link.reason"              // why the link was down, as the driver reports it
+	attrLinkDetail     = "accelscope.link.detail"              // a closer reason
 	attrGiven          = "accelscope.container.devices"        // device nodes from the container's configuration
 	attrOpened         = "accelscope.container.opened_devices" // of a snapshot: the devices of earlier device_open events
 	attrSnapshot       = "accelscope.snapshot.id"              // number of the begin record
@@ -125,10 +131,14 @@ func record(e *entry) (r otellog.Record) {
 		if warns(&e.event) {
 			severity = otellog.SeverityWarn
 		}
-		if e.event.Fault != nil {
+		switch {
+		case e.event.Fault != nil:
 			name = "device.fault"
 			r.AddAttributes(faultAttrs(&e.event)...)
-		} else {
+		case e.event.Flap != nil:
+			name = "device.link_flap"
+			r.AddAttributes(flapAttrs(e.event.Flap)...)
+		default:
 			r.AddAttributes(containerAttrs(&e.event.Container)...)
 		}
 		r.AddAttributes(eventAttrs(&e.event)...)
@@ -220,7 +230,7 @@ func eventAttrs(ev *model.Event) (attrs []attribute.KeyValue) {
 }
 
 func warns(ev *model.Event) bool {
-	return ev.Type == model.EventOOM || ev.Fault != nil && !ev.Fault.Recovered ||
+	return ev.Type == model.EventOOM || ev.Flap != nil || ev.Fault != nil && !ev.Fault.Recovered ||
 		ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
 }
 
@@ -241,6 +251,8 @@ func sentence(ev *model.Event) string {
 		return fmt.Sprintf("%s exited with code %d", subject, *ev.ExitCode)
 	case ev.Fault != nil:
 		return faultSentence(ev)
+	case ev.Flap != nil:
+		return flapSentence(ev)
 	case ev.Type == model.EventHealth:
 		return subject + " is " + valid(ev.Container.Health)
 	case ev.Type == model.EventDevice:

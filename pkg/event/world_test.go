@@ -379,6 +379,8 @@ func decode(req *collogs.ExportLogsServiceRequest) (all []otel.Record) {
 				m[kv.Key] = v.StringValue
 			case *commonpb.AnyValue_IntValue:
 				m[kv.Key] = fmt.Sprint(v.IntValue)
+			case *commonpb.AnyValue_DoubleValue:
+				m[kv.Key] = fmt.Sprint(v.DoubleValue)
 			case *commonpb.AnyValue_BoolValue:
 				m[kv.Key] = fmt.Sprint(v.BoolValue)
 			case *commonpb.AnyValue_ArrayValue:

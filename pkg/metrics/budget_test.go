@@ -15,11 +15,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxNodeSeries is the number of series of the node of budgetNode with the default options, maxLinkSeries that of the congestion, PCIe
-// links and GIDs of its ten HCAs and eight GPUs.
+// maxLinkSeries is the number of series of links, modules, congestion, PCIe links and GIDs of the node of budgetNode with the default
+// options, maxNodeSeries that of all.
 const (
-	maxNodeSeries = 5600
-	maxLinkSeries = 250
+	maxLinkSeries = 600
+	maxNodeSeries = 5000 + maxLinkSeries
 )
 
 // budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
@@ -82,6 +82,7 @@ func budgetNode() []engine.Registration {
 		{Source: &fake{name: "container", facts: usage}},
 		{Source: &fake{name: "rdma", facts: budgetHCAs(hcas)}},
 		{Source: &fake{name: "pci", facts: budgetPCI(gpus, hcas)}},
+		{Source: &fake{name: "link", facts: budgetLinks(hcas)}},
 		{Source: &fake{name: "probe", facts: crowdProbe(accelerated, 6, 2, func(i int) []int { return []int{i % hcas} })}},
 		{Source: &fake{name: "access", facts: access}},
 		{Source: &fake{name: "nvidia", facts: cards}},
@@ -235,7 +236,7 @@ func TestBudget(t *testing.T) {
 			}
 		}
 		links := gids
-		for _, group := range []string{"RDMA congestion and retransmission", "PCIe links"} {
+		for _, group := range []string{"RDMA links", "RDMA congestion and retransmission", "PCIe links"} {
 			if counts[0][group] == 0 {
 				t.Errorf("%s has no series", group)
 			}

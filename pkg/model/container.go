@@ -130,6 +130,7 @@ type Event struct {
 	// Fault is the fault of a device. Container and Workload are those of its owner; empty for an unattributed fault.
 	Fault    *Fault
 	Workload string
+	Flap     *LinkFlap // of a port
 	// Reconciled reports that the event was not observed: it was derived when the runtime's
 	// list was compared with the known containers.
 	Reconciled bool
@@ -152,4 +153,6 @@ const (
 	EventDevice EventType = "device_open"
 	// EventFault is a fault of a GPU or an HCA.
 	EventFault EventType = "fault"
+	// EventFlap is a loss of the carrier of a port of an HCA that has ended.
+	EventFlap EventType = "link_flap"
 )

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestLinks runs the program on a fake node. Its sysfs is a copy, so drivers are not asked: they would be those of this machine. Carriers
+// come from the copy, for the interfaces of physical functions only.
+func TestLinks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	m, args := fakeNode(t)
+	args = slices.DeleteFunc(args, func(arg string) bool { return arg == "--no-collector.link" })
+	url, stop := start(t, build(t), args...)
+	flaps := func(value int) []string {
+		var want []string
+		for _, h := range m.HCAs {
+			if h.Netdev != "" && h.PhysicalFn == "" {
+				want = append(want, fmt.Sprintf(`rdma_port_link_flaps_total{device=%q,netdev=%q,port="1"} %d`, h.Name, h.Netdev, value))
+			}
+		}
+		return want
+	}
+	got := scrape(t, url)
+	want := flaps(0)
+	if n := strings.Count(got.body, "\nrdma_port_link_flaps_total{"); n != len(want) || n == 0 {
+		t.Errorf("%d links, want %d", n, len(want))
+	}
+	for _, series := range want {
+		if !strings.Contains(got.body, series) {
+			t.Errorf("no %s", series)
+		}
+	}
+	if state := got.states("accelscope_source_state")["link"]; state != "unsupported" {
+		t.Errorf("the source is %s", state)
+	}
+	if strings.Contains(got.body, "rdma_port_fec") || strings.Contains(got.body, "rdma_port_link_read") {
+		t.Error("a driver of this machine was asked")
+	}
+	for _, h := range m.HCAs {
+		if h.Netdev == "" || h.PhysicalFn != "" {
+			continue
+		}
+		file := filepath.Join(m.SysFS(), "class/net", h.Netdev, "carrier_down_count")
+		if err := os.WriteFile(file, []byte("1\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(quickly); ; time.Sleep(1100 * time.Millisecond) {
+		body := scrape(t, url).body
+		if !slices.ContainsFunc(flaps(1), func(series string) bool { return !strings.Contains(body, series) }) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("flaps are not counted:\n%s", body)
+		}
+	}
+	ends(t, stop)
+}
+
+func TestLinkCure(t *testing.T) {
+	for state, want := range map[model.State]string{
+		model.StateUnsupported: "hostNetwork", model.StateStuck: "dmesg", model.StateQuarantined: "dmesg", model.StateBlocked: "", model.StateFailed: "",
+	} {
+		got := deviceCure(model.DeviceState{Source: "link", Device: "eth0", State: state})
+		if (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q", state, got)
+		}
+	}
+}

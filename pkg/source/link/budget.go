@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import "time"
+
+// budget bounds the time that readings take: a tenth of the time, at most 6 s in one piece. A reading that hangs for longer than that costs
+// a pause of a minute, not more.
+type budget struct {
+	left time.Duration // negative after a reading that took longer than there was left
+	at   time.Time
+}
+
+const (
+	budgetPart = 10 // the part of the time: 1/10
+	budgetMost = 6 * time.Second
+)
+
+func newBudget(now time.Time) budget { return budget{budgetMost, now} }
+
+// open reports whether another reading may begin.
+func (b *budget) open(now time.Time) bool {
+	b.left = min(b.left+now.Sub(b.at)/budgetPart, budgetMost)
+	b.at = now
+	return b.left > 0
+}
+
+// spend accounts for a reading.
+func (b *budget) spend(took time.Duration) { b.left = max(b.left-took, -budgetMost) }

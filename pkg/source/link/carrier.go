@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// carrierReading is the carrier of an interface at one moment, from /sys/class/net/NAME. The kernel returns these files without RTNL and
+// without the driver, so they can be read while a driver hangs. rtnetlink has the same counters, but its dump holds RTNL before Linux 6.10
+// or so, and lists all interfaces of the node.
+type carrierReading struct {
+	admin   bool // administratively up: IFF_UP in flags
+	up      bool // operstate
+	changes uint64
+	downs   uint64
+}
+
+// readCarrier reads the carrier of an interface. It returns false if the interface is gone.
+func readCarrier(dir string, buf []byte) (r carrierReading, ok bool) {
+	file := func(name string) string {
+		b, err := boundedfile.ReadOnce(filepath.Join(dir, name), buf)
+		if err != nil {
+			return ""
+		}
+		return boundedfile.Line(b, 32)
+	}
+	return parseCarrier(file("flags"), file("operstate"), file("carrier_changes"), file("carrier_down_count"))
+}
+
+// parseCarrier parses the files flags, operstate, carrier_changes and carrier_down_count. The state "unknown" is that of an interface
+// with a carrier whose driver does not report more.
+func parseCarrier(flags, state, changes, downs string) (r carrierReading, ok bool) {
+	f, err1 := strconv.ParseUint(strings.TrimPrefix(flags, "0x"), 16, 32)
+	c, err2 := strconv.ParseUint(changes, 10, 32)
+	d, err3 := strconv.ParseUint(downs, 10, 32)
+	if err1 != nil || err2 != nil || err3 != nil {
+		return carrierReading{}, false
+	}
+	r = carrierReading{admin: f&unix.IFF_UP != 0, changes: c, downs: d}
+	switch state {
+	case "up", "unknown", "dormant", "testing":
+		r.up = true
+	}
+	return r, true
+}
+
+// carrierWatch compares the readings of an interface and counts flaps.
+//
+// A flap is a loss of the carrier that ended, while the interface was administratively up in all readings. Losses are those that
+// carrier_down_count counts, so a loss that is shorter than the interval of the readings counts too. If the interface is set down and up
+// between two readings, that counts as well: the kernel does not distinguish it.
+type carrierWatch struct {
+	last    carrierReading
+	flaps   uint64
+	changed time.Time
+	losses  uint64    // that have not ended
+	down    time.Time // when the first of losses was noticed
+	// The reason that the driver has reported since then.
+	reason, detail string
+}
+
+// observe adds a reading, and returns the flap that ends with it.
+func (w *carrierWatch) observe(r carrierReading, now time.Time) (flap model.LinkFlap, ended bool) {
+	before := w.last
+	w.last = r
+	if r.changes != before.changes {
+		w.changed = now
+	}
+	if !r.admin || !before.admin {
+		w.losses, w.reason, w.detail = 0, "", ""
+		return model.LinkFlap{}, false
+	}
+	if r.downs > before.downs {
+		if w.losses == 0 {
+			w.down, w.reason, w.detail = now, "", ""
+		}
+		w.losses += r.downs - before.downs
+	}
+	if !r.up || w.losses == 0 {
+		return model.LinkFlap{}, false
+	}
+	flap = model.LinkFlap{Losses: w.losses, Down: w.down, Up: now, Reason: w.reason, Detail: w.detail}
+	w.flaps += w.losses
+	w.losses = 0
+	return flap, true
+}
+
+// explain keeps the reason that the driver reports while the link is down.
+func (w *carrierWatch) explain(p *model.Phy) {
+	if w != nil && p != nil && p.Reason != "" && w.losses > 0 {
+		w.reason, w.detail = p.Reason, p.Detail
+	}
+}
+
+func (w *carrierWatch) facts() *model.Carrier {
+	if w == nil {
+		return nil
+	}
+	return &model.Carrier{Up: w.last.up, Changes: w.last.changes, Downs: w.last.downs, Flaps: w.flaps, Changed: w.changed}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// This file has requests of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h), each for one interface.
+
+// Numbers of ethtool_netlink.h and of genetlink.h.
+const (
+	cmdLinkState = 6  // ETHTOOL_MSG_LINKSTATE_GET
+	cmdPause     = 21 // ETHTOOL_MSG_PAUSE_GET
+	cmdFEC       = 29 // ETHTOOL_MSG_FEC_GET, since Linux 5.13 or so
+
+	attrHeader      = 1 // of each message: nested
+	headerIndex     = 1 // ETHTOOL_A_HEADER_DEV_INDEX: u32
+	headerFlags     = 3 // ETHTOOL_A_HEADER_FLAGS: u32
+	flagStatistics  = 4 // ETHTOOL_FLAG_STATS: without it there are no statistics
+	flagCompactBits = 1 // ETHTOOL_FLAG_COMPACT_BITSETS: without it the link modes are listed by name
+
+	pauseRX, pauseTX        = 3, 4 // ETHTOOL_A_PAUSE_RX, _TX: u8
+	pauseStats              = 5    // ETHTOOL_A_PAUSE_STATS: nested
+	pauseTXFrames           = 2    // ETHTOOL_A_PAUSE_STAT_TX_FRAMES: u64
+	pauseRXFrames           = 3    // ETHTOOL_A_PAUSE_STAT_RX_FRAMES: u64
+	pauseStorms             = 4    // ETHTOOL_A_PAUSE_STAT_TX_PAUSE_STORM_EVENTS: u64, since Linux 7.2 or so
+	fecActive               = 4    // ETHTOOL_A_FEC_ACTIVE: u32, the number of a link mode
+	fecStats                = 5    // ETHTOOL_A_FEC_STATS: nested
+	fecCorrected            = 2    // ETHTOOL_A_FEC_STAT_CORRECTED: array of u64
+	fecUncorrectable        = 3    // ETHTOOL_A_FEC_STAT_UNCORR: array of u64
+	fecCorrectedBits        = 4    // ETHTOOL_A_FEC_STAT_CORR_BITS: array of u64
+	stateReason, stateCause = 5, 6 // ETHTOOL_A_LINKSTATE_EXT_STATE, _EXT_SUBSTATE: u8
+	stateDowns              = 7    // ETHTOOL_A_LINKSTATE_EXT_DOWN_CNT: u32, since Linux 6.12 or so
+
+	ctrlGetFamily  = 3 // CTRL_CMD_GETFAMILY
+	ctrlFamilyID   = 1 // CTRL_ATTR_FAMILY_ID: u16
+	ctrlFamilyName = 2 // CTRL_ATTR_FAMILY_NAME: string
+	sizeGenericMsg = 4 // struct genlmsghdr: command, version, reserved
+)
+
+// fecModes are the names of FEC by link mode (ETHTOOL_LINK_MODE_FEC_NONE_BIT and so on).
+var fecModes = map[uint32]string{49: "off", 50: "rs", 51: "baser", 74: "llrs"}
+
+// genericRequest is the body of a request to a family of generic netlink.
+func genericRequest(cmd uint8, attributes []byte) []byte {
+	return append([]byte{cmd, 1, 0, 0}, attributes...)
+}
+
+// ethtoolRequest asks about one interface.
+func ethtoolRequest(cmd uint8, index int, statistics bool) []byte {
+	flags := uint32(flagCompactBits)
+	if statistics {
+		flags |= flagStatistics
+	}
+	header := appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index)))
+	header = appendAttr(header, headerFlags, native.AppendUint32(nil, flags))
+	return genericRequest(cmd, appendAttr(nil, attrHeader|unix.NLA_F_NESTED, header))
+}
+
+// familyRequest asks for the number of a family.
+func familyRequest(name string) (typ uint16, body []byte) {
+	return unix.GENL_ID_CTRL, genericRequest(ctrlGetFamily, appendAttr(nil, ctrlFamilyName, append([]byte(name), 0)))
+}
+
+// parseFamily returns the number of the family.
+func parseFamily(b []byte) (id uint16, err error) {
+	err = walk(b, func(a *attrs) {
+		if a.typ == ctrlFamilyID {
+			id = a.u16()
+		}
+	})
+	if err == nil && id < unix.NLMSG_MIN_TYPE {
+		err = errMalformed
+	}
+	return id, err
+}
+
+// walk passes the attributes of a reply of generic netlink to fn.
+func walk(b []byte, fn func(*attrs)) error {
+	if len(b) < sizeGenericMsg {
+		return errMalformed
+	}
+	a := attrs{rest: b[sizeGenericMsg:]}
+	for a.next() {
+		fn(&a)
+	}
+	return a.err
+}
+
+// nested passes the attributes of a nest to fn.
+func (a *attrs) nested(fn func(*attrs)) {
+	inner := attrs{rest: a.data}
+	for inner.next() {
+		fn(&inner)
+	}
+	a.err = inner.err
+}
+
+// pauseReply is the reply to ETHTOOL_MSG_PAUSE_GET: pause of the whole link.
+type pauseReply struct {
+	rx, tx         bool // enabled
+	received, sent *uint64
+	storms         *uint64
+}
+
+func parsePause(b []byte) (r pauseReply, err error) {
+	err = walk(b, func(a *attrs) {
+		switch a.typ {
+		case pauseRX:
+			r.rx = a.u8() != 0
+		case pauseTX:
+			r.tx = a.u8() != 0
+		case pauseStats:
+			a.nested(func(a *attrs) {
+				switch a.typ {
+				case pauseTXFrames:
+					r.sent = new(a.u64())
+				case pauseRXFrames:
+					r.received = new(a.u64())
+				case pauseStorms:
+					r.storms = new(a.u64())
+				}
+			})
+		}
+	})
+	if err != nil {
+		return pauseReply{}, err
+	}
+	return r, nil
+}
+
+// parseFEC parses the reply to ETHTOOL_MSG_FEC_GET. Each counter is an array: the total, and then the lanes if the driver counts by lane.
+// A counter that the driver lacks is missing or empty.
+func parseFEC(b []byte) (*model.FEC, error) {
+	f := &model.FEC{}
+	err := walk(b, func(a *attrs) {
+		switch a.typ {
+		case fecActive:
+			f.Mode = fecModes[a.u32()]
+		case fecStats:
+			a.nested(func(a *attrs) {
+				switch a.typ {
+				case fecCorrected:
+					f.Corrected = a.total()
+				case fecUncorrectable:
+					f.Uncorrectable = a.total()
+				case fecCorrectedBits:
+					f.CorrectedBits = a.total()
+				}
+			})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// total returns the first number of an array, nil if the array is empty.
+func (a *attrs) total() *uint64 {
+	switch {
+	case len(a.data) == 0:
+		return nil
+	case len(a.data)%8 != 0:
+		a.err = errMalformed
+		return nil
+	}
+	return new(native.Uint64(a.data))
+}
+
+// parseLinkState parses the reply to ETHTOOL_MSG_LINKSTATE_GET. 0 is a state too: the attribute is missing if the driver reports none.
+func parseLinkState(b []byte) (*model.Phy, error) {
+	p := &model.Phy{}
+	reason, cause := -1, -1
+	err := walk(b, func(a *attrs) {
+		switch a.typ {
+		case stateReason:
+			reason = int(a.u8())
+		case stateCause:
+			cause = int(a.u8())
+		case stateDowns:
+			p.Downs = new(uint64(a.u32()))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Reason, p.Detail = linkReason(reason, cause)
+	return p, nil
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// kernel makes the requests about interfaces. Each may hang in a driver: only one goroutine at a time uses a kernel, and it may be
+// abandoned. A returned slice is valid until the next call. EOPNOTSUPP means that the driver has no such thing.
+type kernel interface {
+	// identify returns index and hardware address of an interface of this network namespace. It needs neither RTNL nor a driver.
+	identify(name string) (index int, address []byte, err error)
+	dcb(name string) ([]byte, error)
+	ethtool(cmd uint8, index int, statistics bool) ([]byte, error)
+	statisticNames(name string) ([]byte, error)
+	statistics(name string) ([]byte, error)
+	close()
+}
+
+// hostKernel is the kernel of the host. It opens what it needs with the first request.
+type hostKernel struct {
+	route, generic *socket
+	family         uint16 // of generic netlink; 0 while unknown
+	ioctl          *ioctlSocket
+}
+
+func (k *hostKernel) close() {
+	if k.route != nil {
+		k.route.close()
+	}
+	if k.generic != nil {
+		k.generic.close()
+	}
+	if k.ioctl != nil {
+		k.ioctl.close()
+	}
+	*k = hostKernel{}
+}
+
+func (k *hostKernel) dcb(name string) ([]byte, error) {
+	var err error
+	if k.route == nil {
+		if k.route, err = openSocket(unix.NETLINK_ROUTE); err != nil {
+			return nil, err
+		}
+	}
+	payload, err := k.route.ask(dcbRequest(name))
+	if err != nil {
+		return nil, fmt.Errorf("DCB: %w", err)
+	}
+	return payload, nil
+}
+
+func (k *hostKernel) ethtool(cmd uint8, index int, statistics bool) ([]byte, error) {
+	if err := k.findFamily(); err != nil {
+		return nil, fmt.Errorf("ethtool netlink: %w", err)
+	}
+	payload, err := k.generic.ask(k.family, ethtoolRequest(cmd, index, statistics))
+	if err != nil {
+		return nil, fmt.Errorf("ethtool netlink: command %d: %w", cmd, err)
+	}
+	return payload, nil
+}
+
+// findFamily opens generic netlink and finds the number of the family "ethtool".
+func (k *hostKernel) findFamily() (err error) {
+	if k.family != 0 {
+		return nil
+	}
+	if k.generic == nil {
+		if k.generic, err = openSocket(unix.NETLINK_GENERIC); err != nil {
+			return err
+		}
+	}
+	b, err := k.generic.ask(familyRequest("ethtool"))
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("the kernel is built without it: %w: %w", model.ErrUnsupported, unix.EOPNOTSUPP)
+	}
+	if err != nil {
+		return err
+	}
+	k.family, err = parseFamily(b)
+	return err
+}
+
+// sockets returns the socket for ioctls.
+func (k *hostKernel) sockets() (*ioctlSocket, error) {
+	var err error
+	if k.ioctl == nil {
+		k.ioctl, err = openIoctl()
+	}
+	return k.ioctl, err
+}
+
+func (k *hostKernel) identify(name string) (int, []byte, error) {
+	s, err := k.sockets()
+	if err != nil {
+		return 0, nil, err
+	}
+	return s.identify(name)
+}
+
+func (k *hostKernel) statisticNames(name string) ([]byte, error) {
+	s, err := k.sockets()
+	if err != nil {
+		return nil, err
+	}
+	return s.names(name)
+}
+
+func (k *hostKernel) statistics(name string) ([]byte, error) {
+	s, err := k.sockets()
+	if err != nil {
+		return nil, err
+	}
+	return s.values(name)
+}

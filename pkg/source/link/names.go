@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import "github.com/accelscope/accelscope/pkg/model"
+
+// meaning is what a statistic of a driver counts.
+type meaning int
+
+const (
+	receivedFrames      meaning = iota // pause frames
+	sentFrames                         // pause frames
+	receivedMicros                     // microseconds in which the port did not send, because of received pause frames
+	sentMicros                         // microseconds in which the other end did not send, because of sent pause frames
+	storms                             // pause storms
+	physicalDowns                      // losses of the physical link
+	correctedBlocks                    // FEC
+	uncorrectableBlocks                // FEC
+	correctedBits                      // FEC
+)
+
+// privateName is a name of `ethtool -S`. %d in it is a priority or traffic class from 0 to 7, which is the label, after this prefix.
+type privateName struct {
+	name    string
+	meaning meaning
+	label   string
+}
+
+// The types of pause storms.
+const (
+	stormWarning = "warning" // the port has sent pause for 85 % of the time after which it stops
+	stormError   = "error"   // the port has sent pause for so long that it stopped
+	stormLink    = "link"    // continuous pause
+	stormRoCE    = "roce"    // continuous pause of RoCE traffic
+)
+
+// privateNames are the statistics of drivers that standard interfaces lack, by the name of the driver. Names differ between
+// kernels: each is used if the driver has it. Absent, because these drivers have no such statistics: irdma and erdma (the network
+// interfaces belong to ice, i40e or idpf, and to the cloud's driver), ena and efa (allowances of the cloud, no pause of the link).
+var privateNames = map[string][]privateName{
+	// drivers/net/ethernet/mellanox/mlx5/core/en_stats.c: pport_per_prio_pfc_stats_desc (names of priorities with PFC only),
+	// pport_pfc_stall_stats_desc, pport_phy_statistical_stats_desc, pport_phy_layer_cntrs; meaning and units:
+	// Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst.
+	"mlx5_core": {
+		{"rx_prio%d_pause", receivedFrames, ""},
+		{"tx_prio%d_pause", sentFrames, ""},
+		{"rx_prio%d_pause_duration", receivedMicros, ""},
+		{"tx_prio%d_pause_duration", sentMicros, ""},
+		{"rx_global_pause", receivedFrames, model.GlobalPause},
+		{"tx_global_pause", sentFrames, model.GlobalPause},
+		{"rx_global_pause_duration", receivedMicros, model.GlobalPause},
+		{"tx_global_pause_duration", sentMicros, model.GlobalPause},
+		{"tx_pause_storm_warning_events", storms, stormWarning},
+		{"tx_pause_storm_error_events", storms, stormError},
+		{"link_down_events_phy", physicalDowns, ""},
+		{"rx_corrected_bits_phy", correctedBits, ""},
+	},
+	// drivers/net/ethernet/broadcom/bnxt/bnxt_ethtool.c: bnxt_port_stats_arr, bnxt_port_stats_ext_arr, bnxt_tx_port_stats_ext_arr.
+	"bnxt_en": {
+		{"rx_pfc_ena_frames_pri%d", receivedFrames, ""},
+		{"tx_pfc_ena_frames_pri%d", sentFrames, ""},
+		{"pfc_pri%d_rx_duration_us", receivedMicros, ""},
+		{"pfc_pri%d_tx_duration_us", sentMicros, ""},
+		{"rx_pause_frames", receivedFrames, model.GlobalPause},
+		{"tx_pause_frames", sentFrames, model.GlobalPause},
+		{"continuous_pause_events", storms, stormLink},
+		{"continuous_roce_pause_events", storms, stormRoCE},
+		{"link_down_events", physicalDowns, ""},
+		{"rx_fec_corrected_blocks", correctedBlocks, ""},
+		{"rx_fec_uncorrectable_blocks", uncorrectableBlocks, ""},
+		{"rx_corrected_bits", correctedBits, ""},
+	},
+	// drivers/net/ethernet/intel/ice/ice_ethtool.c: ice_gstrings_pf_stats, and the names of priorities in __ice_get_strings. A frame that
+	// ends a pause (xon) is not counted.
+	"ice": {
+		{"rx_priority_%d_xoff.nic", receivedFrames, ""},
+		{"tx_priority_%d_xoff.nic", sentFrames, ""},
+		{"link_xoff_rx.nic", receivedFrames, model.GlobalPause},
+		{"link_xoff_tx.nic", sentFrames, model.GlobalPause},
+	},
+	// drivers/net/ethernet/pensando/ionic/ionic_stats.c: ionic_port_stats_desc. Frames are counted for all priorities together.
+	"ionic": {
+		{"frames_rx_pripause", receivedFrames, model.UnknownPause},
+		{"frames_tx_pripause", sentFrames, model.UnknownPause},
+		{"rx_pripause_%d_1us_count", receivedMicros, ""},
+		{"tx_pripause_%d_1us_count", sentMicros, ""},
+		{"frames_rx_pause", receivedFrames, model.GlobalPause},
+		{"frames_tx_pause", sentFrames, model.GlobalPause},
+		{"rx_pause_1us_count", receivedMicros, model.GlobalPause},
+	},
+	// drivers/net/ethernet/microsoft/mana/mana_ethtool.c: mana_phy_stats, by traffic class.
+	"mana": {
+		{"hc_tc%d_rx_pause_phy", receivedFrames, "tc"},
+		{"hc_tc%d_tx_pause_phy", sentFrames, "tc"},
+	},
+	// drivers/net/ethernet/hisilicon/hns3/hns3pf/hclge_main.c: g_mac_stats_string. The unit of its xoff_time is not stated, so
+	// they are left out.
+	"hns3": {
+		{"mac_rx_pfc_pri%d_pkt_num", receivedFrames, ""},
+		{"mac_tx_pfc_pri%d_pkt_num", sentFrames, ""},
+		{"mac_rx_mac_pause_num", receivedFrames, model.GlobalPause},
+		{"mac_tx_mac_pause_num", sentFrames, model.GlobalPause},
+	},
+}

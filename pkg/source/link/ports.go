@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+)
+
+// port is a port of an HCA.
+type port struct {
+	device string
+	number int
+}
+
+// iface is an interface behind ports of HCAs.
+type iface struct {
+	name    string
+	index   int
+	address string // as in sysfs: 52:54:00:12:34:56
+	driver  string // empty if the interface belongs to no device
+	// ports are the ports with the interface; none for a physical function that has no HCA.
+	ports      []port
+	infiniband bool // IPoIB
+}
+
+const (
+	maxInterfaces = 1024
+	maxPerDevice  = 16 // in switchdev mode each VF has a representor in device/net of the PF
+	maxLower      = 4  // interfaces on top of each other: a VLAN on a bond
+)
+
+// finder finds interfaces in sysfs. It reads no file that takes RTNL, as carrier, speed and phys_port_name do.
+type finder struct {
+	sysfs  string
+	chosen func(device string) bool
+	buf    []byte
+	found  map[string]*iface
+}
+
+// find lists the interfaces behind the ports of the chosen HCAs, sorted by name. The interfaces of a bond or below a VLAN replace it:
+// pause, FEC and links are theirs. The port of a VF is the port of its PF.
+func find(sysfs string, chosen func(device string) bool) ([]iface, error) {
+	f := &finder{sysfs, chosen, make([]byte, 4<<10), map[string]*iface{}}
+	class := filepath.Join(sysfs, "class/infiniband")
+	devices, err := os.ReadDir(class)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list HCAs: %w", err)
+	}
+	for _, d := range devices {
+		if chosen(d.Name()) {
+			f.device(filepath.Join(class, d.Name()), d.Name())
+		}
+	}
+	list := make([]iface, 0, len(f.found))
+	for _, name := range slices.Sorted(maps.Keys(f.found)) {
+		list = append(list, *f.found[name])
+	}
+	return list, nil
+}
+
+func (f *finder) device(dir, name string) {
+	if _, err := os.Stat(filepath.Join(dir, "device/physfn")); err == nil {
+		for _, n := range f.interfaces(filepath.Join(dir, "device/physfn")) {
+			f.add(n, nil, false)
+		}
+		return
+	}
+	ports, err := os.ReadDir(filepath.Join(dir, "ports"))
+	if err != nil {
+		return
+	}
+	for _, p := range ports {
+		number, err := strconv.Atoi(p.Name())
+		if err != nil {
+			continue
+		}
+		infiniband := f.line(dir, "ports", p.Name(), "link_layer") == "InfiniBand"
+		if n := f.netdev(dir, p.Name(), number, infiniband); n != "" {
+			f.lower(n, &port{name, number}, infiniband, 0)
+		}
+	}
+}
+
+// netdev returns the interface of a port: of its first GID; of the whole device, if it is Soft-RoCE; or the interface of the PCI
+// function with the number of the port. An IPoIB interface is found in the last way only. Those of further partitions have longer names.
+func (f *finder) netdev(dir, port string, number int, infiniband bool) string {
+	if !infiniband {
+		if n := cmp.Or(f.line(dir, "ports", port, "gid_attrs/ndevs/0"), f.line(dir, "parent")); n != "" {
+			return n
+		}
+	}
+	for _, n := range f.interfaces(filepath.Join(dir, "device")) {
+		ipoib := f.line(f.netdir(n), "type") == "32" // ARPHRD_INFINIBAND
+		if ipoib == infiniband && f.line(f.netdir(n), "dev_port") == strconv.Itoa(number-1) {
+			return n
+		}
+	}
+	return ""
+}
+
+// interfaces lists the interfaces of a PCI function, those with the shortest names first.
+func (f *finder) interfaces(function string) []string {
+	entries, err := os.ReadDir(filepath.Join(function, "net"))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+	return names[:min(len(names), maxPerDevice)]
+}
+
+// lower adds an interface, or those below it if it is a bond or VLAN.
+func (f *finder) lower(name string, p *port, infiniband bool, depth int) {
+	kind := f.value(f.netdir(name), "uevent", "DEVTYPE")
+	if (kind != "bond" && kind != "vlan") || depth == maxLower {
+		f.add(name, p, infiniband)
+		return
+	}
+	links, err := filepath.Glob(filepath.Join(f.netdir(name), "lower_*"))
+	if err != nil {
+		return
+	}
+	for _, l := range links[:min(len(links), maxPerDevice)] {
+		f.lower(strings.TrimPrefix(filepath.Base(l), "lower_"), p, infiniband, depth+1)
+	}
+}
+
+// add adds an interface with one of its ports. The interface of the PF of a VF has none unless the PF has an HCA; only the first
+// interface of the PF is that of its port.
+func (f *finder) add(name string, p *port, infiniband bool) {
+	i := f.found[name]
+	if i == nil {
+		index, err := strconv.Atoi(f.line(f.netdir(name), "ifindex"))
+		if err != nil || len(f.found) >= maxInterfaces {
+			return
+		}
+		i = &iface{name: name, index: index, address: f.line(f.netdir(name), "address"), infiniband: infiniband}
+		if driver, err := os.Readlink(filepath.Join(f.netdir(name), "device/driver")); err == nil {
+			i.driver = filepath.Base(driver)
+		}
+		f.found[name] = i
+	}
+	if p != nil && !slices.Contains(i.ports, *p) {
+		i.ports = append(i.ports, *p)
+	}
+}
+
+// netdir returns the directory of an interface. A name with a slash is none.
+func (f *finder) netdir(name string) string {
+	return filepath.Join(f.sysfs, "class/net", filepath.Base(name))
+}
+
+// line returns the first line of a file, empty if it cannot be read.
+func (f *finder) line(path ...string) string {
+	b, err := boundedfile.ReadOnce(filepath.Join(path...), f.buf)
+	if err != nil {
+		return ""
+	}
+	return boundedfile.Line(b, 64)
+}
+
+// value returns the value of a key in a file with lines of the form KEY=VALUE.
+func (f *finder) value(dir, file, key string) string {
+	b, err := boundedfile.ReadOnce(filepath.Join(dir, file), f.buf)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok && k == key {
+			return v
+		}
+	}
+	return ""
+}

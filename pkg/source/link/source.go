@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package link reads the links of the network interfaces behind the ports of HCAs: pause and priority flow control, forward error
+// correction, the reason why a link is down, and losses of the carrier.
+//
+// Most of it comes from the drivers: by DCB netlink, generic netlink "ethtool" and the ioctls of `ethtool -S`. Up to Linux 6.12 the
+// kernel holds RTNL during these requests, the one lock of network configuration, and a driver may hang in one: mlx5 for 60 s for
+// each command of its firmware. So there is one reader for all interfaces, in the background, which makes one request at a time:
+//
+//   - An interface is read every 30 s, and its configuration every 5 minutes. A reading ends after a second; the rest follows the
+//     next time.
+//   - All readings together take at most a tenth of the time (budget.go). An interface that is repeatedly slow is read at growing
+//     intervals.
+//   - While a request hangs, no other one is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time
+//     when they were read.
+//
+// The counters of the carrier come from files that need neither RTNL nor the driver. They are read every 5 s, also while a request hangs.
+package link
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// Options configure a Source.
+type Options struct {
+	Sysfs            string         // default /sys
+	Include, Exclude *regexp.Regexp // of names of HCAs; nil includes all and excludes none
+	Logger           *zap.Logger
+
+	kernel  kernel                 // default that of the host. Only tests set this and isSysfs
+	isSysfs func(path string) bool // default isSysfs
+}
+
+const (
+	poll     = 5 * time.Second // interval of readings of the carrier
+	limit    = time.Second     // of one reading of an interface
+	maxFlaps = 256             // flaps that are kept
+)
+
+// Source reads links. Its methods may be called concurrently.
+type Source struct {
+	o      Options
+	call   hang.Call[func()] // uses o.kernel
+	ctx    context.Context   // ends with Close
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	ready  chan struct{} // closed after the first round
+
+	// The fields below belong to run.
+	netdevs   map[string]*netdev // by name
+	hanging   *job
+	searched  time.Time
+	searchErr error
+	budget    budget
+	flaps     []model.LinkFlap
+	flapCount uint64
+	buf       []byte
+	logged    map[string]model.State
+
+	mu    sync.Mutex
+	facts model.Snapshot
+	err   error
+}
+
+// netdev is an interface and what is known of it.
+type netdev struct {
+	driverReader // of the call while one is in progress
+	watch        *carrierWatch
+	link         model.Link
+	changed      bool      // the carrier has changed since the last reading
+	due          time.Time // of the next reading
+	backoff      hang.Backoff
+	err          error // of the last reading
+}
+
+// job is a call in progress: the reading of an interface, or the search for interfaces.
+type job struct {
+	*hang.Pending[func()]
+	netdev *netdev // nil for the search
+	began  time.Time
+}
+
+// New starts to read links.
+func New(o Options) (*Source, error) {
+	s := newSource(o)
+	safely.Go(&s.done, s.Name(), s.run)
+	return s, nil
+}
+
+func newSource(o Options) *Source {
+	o.Sysfs, o.Logger = cmp.Or(o.Sysfs, "/sys"), cmp.Or(o.Logger, zap.NewNop())
+	if o.kernel == nil {
+		o.kernel = &hostKernel{}
+	}
+	if o.isSysfs == nil {
+		o.isSysfs = isSysfs
+	}
+	s := &Source{
+		o: o, ready: make(chan struct{}), netdevs: map[string]*netdev{}, buf: make([]byte, 64), budget: newBudget(time.Now()),
+		logged: map[string]model.State{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.err = s.state()
+	return s
+}
+
+// Name returns "link".
+func (s *Source) Name() string { return "link" }
+
+// Close ends the reading. A request that hangs ends when its driver returns.
+func (s *Source) Close() error {
+	s.cancel()
+	s.done.Wait()
+	s.call.Close(s.o.kernel.close)
+	return nil
+}
+
+// Read returns Links and LinkFlaps, and the states of interfaces that are not ok. The first call waits until each interface was asked once,
+// or until one hangs. Without an interface behind a port it returns model.ErrAbsent.
+func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.facts, s.err
+}
+
+func (s *Source) chosen(device string) bool {
+	return (s.o.Include == nil || s.o.Include.MatchString(device)) && (s.o.Exclude == nil || !s.o.Exclude.MatchString(device))
+}
+
+// run reads until the source is closed.
+func (s *Source) run() {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	defer s.readyNow()
+	for {
+		s.watchCarriers(time.Now())
+		for s.step() {
+		}
+		s.publish(time.Now())
+		s.readyNow()
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// readyNow lets the first Read return.
+func (s *Source) readyNow() {
+	select {
+	case <-s.ready:
+	default:
+		close(s.ready)
+	}
+}
+
+// step makes one call, and reports whether there may be another one.
+func (s *Source) step() bool {
+	if h := s.hanging; h != nil {
+		if !h.Returned() {
+			return false
+		}
+		s.hanging = nil
+		s.finish(h, false)
+	}
+	if s.ctx.Err() != nil {
+		return false
+	}
+	j := s.start(time.Now())
+	if j == nil {
+		return false
+	}
+	s.publish(time.Now()) // it may hang
+	if _, err := j.Wait(s.ctx); errors.Is(err, hang.ErrStuck) {
+		s.hanging = j
+		return false
+	}
+	s.finish(j, true)
+	return true
+}
+
+// start starts the call that has been due for the longest time, if the budget allows.
+func (s *Source) start(now time.Time) *job {
+	if now.Sub(s.searched) >= interval || s.searched.IsZero() {
+		return s.launch(nil, func() (func(), error) {
+			found, err := find(s.o.Sysfs, s.chosen)
+			return func() { s.update(found, err, now) }, nil
+		})
+	}
+	var next *netdev
+	for _, n := range s.netdevs {
+		if !now.Before(n.due) && !n.backoff.Waiting(now) && (next == nil || n.due.Before(next.due)) {
+			next = n
+		}
+	}
+	if next == nil || !s.budget.open(now) || !s.o.isSysfs(s.o.Sysfs) {
+		return nil
+	}
+	changed := next.changed
+	next.changed = false
+	return s.launch(next, func() (func(), error) {
+		begin := time.Now()
+		complete, err := next.read(s.o.kernel, changed, limit)
+		facts := next.facts()
+		return func() { next.finish(facts, complete, err, begin) }, nil
+	})
+}
+
+func (s *Source) launch(n *netdev, fn func() (func(), error)) *job {
+	// A call may take longer than limit if its last request does.
+	return &job{s.call.Start(2*limit, fn), n, time.Now()}
+}
+
+// finish accounts for a call that has returned.
+func (s *Source) finish(j *job, inTime bool) {
+	now := time.Now()
+	apply, err := j.Wait(context.Background())
+	if j.netdev == nil {
+		if s.searched = now; err != nil { // a panic
+			s.searchErr = err
+			return
+		}
+		apply()
+		return
+	}
+	n := j.netdev
+	if n.due = now.Add(interval); err != nil {
+		n.err = err
+	} else {
+		apply()
+	}
+	took := now.Sub(j.began)
+	s.budget.spend(took)
+	if !inTime || took > limit {
+		n.backoff.Failed(now)
+	} else {
+		n.backoff = hang.Backoff{}
+	}
+}
+
+// finish keeps the result of a reading.
+func (n *netdev) finish(facts model.Link, complete bool, err error, begin time.Time) {
+	facts.Read = n.link.Read
+	if complete && err == nil {
+		facts.Read = begin
+	}
+	n.link, n.err = facts, err
+	n.watch.explain(facts.Phy)
+}
+
+// update replaces the interfaces by those that were found. One with another index is another interface.
+func (s *Source) update(found []iface, err error, now time.Time) {
+	s.searched, s.searchErr = now, err
+	if err != nil {
+		return
+	}
+	netdevs := make(map[string]*netdev, len(found))
+	for _, i := range found {
+		n := s.netdevs[i.name]
+		if n == nil || n.index != i.index {
+			n = &netdev{due: now, link: model.Link{Netdev: i.name, Driver: i.driver}}
+		}
+		n.iface = i
+		netdevs[i.name] = n
+	}
+	s.netdevs = netdevs
+	s.watchCarriers(now)
+}
+
+// watchCarriers reads the carriers. That of an IPoIB interface is not that of the link: it also needs the subnet manager.
+func (s *Source) watchCarriers(now time.Time) {
+	for _, n := range s.netdevs {
+		if n.infiniband {
+			continue
+		}
+		r, ok := readCarrier(filepath.Join(s.o.Sysfs, "class/net", n.name), s.buf)
+		switch {
+		case !ok:
+			continue
+		case n.watch == nil:
+			n.watch = &carrierWatch{last: r}
+			continue
+		case r.changes != n.watch.last.changes:
+			n.changed, n.due = true, now
+		}
+		if flap, ended := n.watch.observe(r, now); ended {
+			s.addFlap(n, flap)
+		}
+	}
+}
+
+// addFlap adds a flap to the list, with the first port of the interface.
+func (s *Source) addFlap(n *netdev, f model.LinkFlap) {
+	s.flapCount++
+	f.ID, f.Netdev = s.flapCount, n.name
+	if len(n.ports) > 0 {
+		f.Device, f.Port = n.ports[0].device, n.ports[0].number
+	}
+	s.flaps = append(s.flaps, f)
+	s.flaps = s.flaps[max(0, len(s.flaps)-maxFlaps):]
+}
+
+// isSysfs distinguishes the real sysfs from a copy, with which the interfaces of the kernel have nothing to do.
+func isSysfs(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
+}
