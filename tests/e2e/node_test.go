@@ -137,6 +137,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath latency", node.latency, "6.12 6.12/preempt", node.traces},
 	{"datapath errors", node.completionErrors, "6.1 6.12/preempt", node.traces},
 	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},
+	{"datapath images", node.images, "", node.traces},
 	{"datapath short", node.short, "6.1 6.12/preempt", node.traces},
 	{"datapath harmless", node.harmless, "6.12/preempt", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},

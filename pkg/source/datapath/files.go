@@ -29,7 +29,7 @@ type file struct {
 	perProcess bool
 	// kept and home are nil if the probes end with the last process that maps the file.
 	kept *locate.Kept
-	home *locate.Process // the file is kept while this process exists
+	home *locate.Process // the file is kept while this process exists; nil: a file of an image
 	// added: sites were added since the last step, which attaches probes.
 	added bool
 	// links are the attached probes of a group, nil if it is detached.
@@ -189,9 +189,22 @@ func (f *file) attach(group int, probe probeFunc) error {
 	return errors.Join(errs...)
 }
 
+// hasProbes reports whether probes are attached, or being detached. They keep the mount through which they were attached in use.
+func (f *file) hasProbes() bool {
+	for c := range budget.Groups {
+		if f.on(c) || f.closing[c].Load() {
+			return true
+		}
+	}
+	return false
+}
+
 // openPaths returns the paths of the processes that map the file, and of the kept one:
-// some processes may have ended.
+// some processes may have ended. A file of an image is probed through its own path only.
 func (f *file) openPaths() []string {
+	if f.kept != nil && f.home == nil {
+		return []string{f.kept.Path()}
+	}
 	paths := slices.Collect(maps.Values(f.paths))
 	if f.kept != nil {
 		paths = append(paths, f.kept.Path())

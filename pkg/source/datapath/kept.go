@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"path/filepath"
+
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -15,9 +17,16 @@ const (
 	maxKeptOfHome = 8
 )
 
-// keep keeps the files of a process that was searched while its home exists. It takes
-// the home over if it keeps a file.
+// keep keeps the files of a process that was searched: those of an image while the sensor runs, as any container of the image
+// uses them, others while the home of the process exists. It takes over what it keeps.
 func (s *Source) keep(found *searchResult) {
+	for id := range found.Paths {
+		if f := s.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.hasProbes() && s.hasRoom() {
+			f.kept = found.lower[id]
+			delete(found.lower, id)
+			s.setKept(id, true)
+		}
+	}
 	if found.home == nil {
 		return
 	}
@@ -27,18 +36,15 @@ func (s *Source) keep(found *searchResult) {
 	} else if known != nil {
 		home = known
 	}
-	kept, same := 0, 0
+	same := 0
 	for _, f := range s.files {
-		if f.kept != nil {
-			kept++
-		}
 		if f.home == home {
 			same++
 		}
 	}
 	for id, path := range found.Paths {
 		f := s.files[id]
-		if f == nil || f.kept != nil || kept >= maxKept || same >= maxKeptOfHome {
+		if f == nil || f.kept != nil || same >= maxKeptOfHome || !s.hasRoom() {
 			continue
 		}
 		var err error
@@ -48,11 +54,43 @@ func (s *Source) keep(found *searchResult) {
 		}
 		f.home = home
 		s.setKept(id, true)
-		kept, same = kept+1, same+1
+		same++
 		if home == found.home {
 			found.home = nil
 		}
 	}
+}
+
+// hasRoom reports whether another file can be kept. If not, it ends what is kept of a file of an image that no process maps.
+func (s *Source) hasRoom() bool {
+	kept := 0
+	var unused *file
+	for _, f := range s.files {
+		if f.kept != nil {
+			kept++
+			if f.home == nil && len(f.paths) == 0 {
+				unused = f
+			}
+		}
+	}
+	if kept >= maxKept && unused != nil {
+		s.unkeep(unused)
+		s.detachUnused(unused)
+		kept--
+	}
+	return kept < maxKept
+}
+
+// lowerFiles opens the files of an image behind files of a process. Runtimes mount the overlays of containers in the mount
+// namespace of the machine's first process.
+func (s *Source) lowerFiles(w *watched, files map[locate.FileID]string) map[locate.FileID]*locate.Kept {
+	lower := map[locate.FileID]*locate.Kept{}
+	for id, path := range files {
+		if k, err := w.KeepLower(filepath.Join(s.opts.Procfs, "1/root"), path); err == nil {
+			lower[id] = k
+		}
+	}
+	return lower
 }
 
 // setKept sets whether a file is kept.
@@ -82,7 +120,7 @@ func (s *Source) hasUnkept(files map[locate.FileID]string) bool {
 // and that changed.
 func (s *Source) checkKept() {
 	for _, f := range s.files {
-		if f.kept != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
+		if f.kept != nil && (f.home != nil && f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
 			s.unkeep(f)
 			s.detachUnused(f)
 		}
@@ -121,6 +159,9 @@ func (s *Source) unkeep(f *file) {
 	f.kept.Close()
 	f.kept, f.home = nil, nil
 	s.setKept(f.id, false)
+	if home == nil {
+		return
+	}
 	for _, other := range s.files {
 		if other.home == home {
 			return
@@ -129,9 +170,12 @@ func (s *Source) unkeep(f *file) {
 	home.Close()
 }
 
-// closeHome closes a home that keeps no file.
-func (r *searchResult) closeHome() {
+// closeKept closes what is not kept.
+func (r *searchResult) closeKept() {
 	if r.home != nil {
 		r.home.Close()
+	}
+	for _, k := range r.lower {
+		k.Close()
 	}
 }

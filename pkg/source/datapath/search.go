@@ -59,6 +59,8 @@ type searchResult struct {
 	locate.Found
 	of   *watched
 	home *locate.Process // of the process, if its files may be kept
+	// lower are the files of an image behind files of the process, to be kept instead.
+	lower map[locate.FileID]*locate.Kept
 	// refused is why the process must not be probed, err why it cannot be.
 	refused, err error
 }
@@ -142,7 +144,7 @@ func (s *Source) search(w *watched, a attempt) {
 			case s.results <- r:
 			case <-s.done:
 				w.Close()
-				r.closeHome()
+				r.closeKept()
 			}
 		}()
 		if perProcess { // again each time, as the process may have executed another program
@@ -150,7 +152,8 @@ func (s *Source) search(w *watched, a attempt) {
 		}
 		r.Found, r.err = s.find(w.Process, a.qp)
 		if r.err == nil && s.hasUnkept(r.Paths) {
-			r.home, _ = w.Home() // without one, its files are not kept
+			r.home, _ = w.Home() // without one, only files of images are kept
+			r.lower = s.lowerFiles(w, r.Paths)
 		}
 	})
 }
@@ -160,7 +163,7 @@ func (s *Source) handleFound(a searchResult) {
 	pid, w := int(a.key.Tgid), a.of
 	w.searching = false
 	s.searching--
-	defer func() { a.closeHome() }()
+	defer func() { a.closeKept() }()
 	if w.ended {
 		w.Close()
 		return
