@@ -134,6 +134,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
 	{"datapath replugged", node.replugged, "6.12/preempt", node.traces},
+	{"datapath reset", node.reset, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"datapath latency", node.latency, "6.12 6.12/preempt", node.traces},
 	{"datapath errors", node.completionErrors, "6.1 6.12/preempt", node.traces},
 	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},

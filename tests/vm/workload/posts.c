@@ -469,11 +469,12 @@ static int wait_for_line(const char *word)
 
 static void usage(void)
 {
-	fputs("usage: posts [-d DEVICE,...] [-H DEVICE] [-t] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS]\n"
+	fputs("usage: posts [-d DEVICE,...] [-H DEVICE] [-t] [-T] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS]\n"
 	      "             [-x] [-i] [-r] [-S] [-c PARTS] [-f PROCESSES] [-u MICROSECONDS] [-w] [-b | -e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -H  holds a connected pair on this device from the beginning on\n"
 	      "  -t  wait for a line on standard input before each device is opened\n"
+	      "  -T  wait for a line before each device is closed\n"
 	      "  -o  write (default), write_imm, read, send, send_imm, fetch_add, cmp_swap, ud\n"
 	      "  -x  ibv_wr_* instead of ibv_post_send\n"
 	      "  -i  inline data\n"
@@ -494,15 +495,16 @@ static void usage(void)
 int main(int argc, char **argv)
 {
 	char *devices = NULL, *held = NULL;
-	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, turns = 0, processes = 0, alone = 0, pause_us = 0;
+	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, turns = 0, closing = 0, processes = 0, alone = 0, pause_us = 0;
 	int sockets[2], opt;
 	pid_t child = 0;
 
-	while ((opt = getopt(argc, argv, "d:H:o:n:l:s:g:q:f:c:u:txirwkpebSh")) != -1)
+	while ((opt = getopt(argc, argv, "d:H:o:n:l:s:g:q:f:c:u:tTxirwkpebSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
 		case 'H': held = optarg; break;
 		case 't': turns = 1; break;
+		case 'T': closing = 1; break;
 		case 'o':
 			for (op = ops; op->name && strcmp(op->name, optarg);)
 				op++;
@@ -574,6 +576,8 @@ int main(int argc, char **argv)
 	while ((next = device ? strtok(NULL, ",") : NULL)) {
 		for (int i = 0; i < n; i++)
 			post_all(a, b, pairs, i);
+		if (closing && !wait_for_line("posted"))
+			return 0;
 		tear_down(a, b, pairs);
 		if (turns && !wait_for_line("open"))
 			return 0;
