@@ -152,6 +152,9 @@ var nodeScenarios = []scenario[node]{
 	{"gpu driver ioctls", node.driverIoctls, "7", func(n node) bool { return n.tier == "" }}, // kprobes only
 	{"gpu driver stuck", node.driverStuck, "6.1", node.stub},
 	{"gpu driver vendors", node.vendorDrivers, "", node.plain},
+	{"link values", node.linkValues, "6.1", node.links},
+	{"link device", node.linkDevice, "6.1", node.links},
+	{"link module", node.linkModule, "6.1", node.links},
 	{"reload", node.reload, "6.12 6.12/preempt", nil},
 	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
 }
@@ -250,6 +253,9 @@ func (n node) buildModules(t *testing.T) (env []string) {
 	}
 	if n.stub() {
 		sources[stubVar] = "../vm/driver/nvidia.c"
+	}
+	if n.links() {
+		sources[linktestVar] = "../vm/driver/linktest.c"
 	}
 	for variable, source := range sources {
 		kernel, err := vm.FetchKernel(t.Context(), n.kernel)
