@@ -55,6 +55,7 @@ type sensorFlags struct {
 	MapEntries uint32 `name:"probe.map-entries" default:"0" help:"Maximum number of (workload, HCA, verb) series. 0: by CPUs and HCAs."`
 	MaxObjects uint32 `name:"probe.max-objects" default:"0" help:"Maximum number of RDMA objects; half as many peers. 0: by CPUs and HCAs."`
 
+	linkFlags
 	dataPathFlags
 
 	Containers bool   `name:"collector.container" negatable:"" default:"true" help:"Deprecated: false is --container.scope=none."`

@@ -38,7 +38,7 @@ func TestDefaults(t *testing.T) {
 	want := runCmd{
 		sensorFlags: sensorFlags{
 			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup", Host: "/",
-			RDMA: true, PCI: true, Link: true, CgroupTree: true, Probe: true, Containers: true, Scope: "auto", NetExclude: podInterfaces, Node: true, KernelLog: true, Runtime: true,
+			RDMA: true, PCI: true, Link: true, linkFlags: linkFlags{Modules: true}, CgroupTree: true, Probe: true, Containers: true, Scope: "auto", NetExclude: podInterfaces, Node: true, KernelLog: true, Runtime: true,
 			kubeletFlags: kubeletFlags{
 				Kubelet:         true,
 				KubeletInterval: 15 * time.Second,

@@ -50,7 +50,7 @@ var configurationSections = []struct {
 	{"HTTP and metrics", []string{"web.", "metrics."}},
 	{"The node", []string{"path.", "node."}},
 	{"Collectors", []string{"collector."}},
-	{"RDMA", []string{"probe.", "rdma."}},
+	{"RDMA", []string{"probe.", "rdma.", "link."}},
 	{"Names of workloads", []string{"runtime.", "workload.", "container.", "kubelet."}},
 	{"GPUs", []string{"gpu."}},
 	{"InfiniBand fabric", []string{"fabric."}},

@@ -236,7 +236,7 @@ func TestBudget(t *testing.T) {
 			}
 		}
 		links := gids
-		for _, group := range []string{"RDMA links", "RDMA congestion and retransmission", "PCIe links"} {
+		for _, group := range []string{"RDMA links", "Modules of RDMA links", "RDMA congestion and retransmission", "PCIe links"} {
 			if counts[0][group] == 0 {
 				t.Errorf("%s has no series", group)
 			}

@@ -76,7 +76,8 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 	return map[string][]engine.Registration{
 		"node": node(), "no_hca": noHCA, "no_probe": noProbe, "stuck": stuck, "failed": failed,
 		"quarantined": quarantined, "no_names": noNames, "gpus": gpuNode(),
-		"links": {{Source: &fake{name: "link", facts: linkFacts()}}},
+		"links":   {{Source: &fake{name: "link", facts: linkFacts()}}},
+		"modules": {{Source: &fake{name: "link", facts: moduleFacts()}}},
 	}
 }
 

@@ -55,13 +55,16 @@ func linkFacts() model.Snapshot {
 func budgetLinks(n int) model.Snapshot {
 	s := model.Snapshot{Links: []model.Link{}, LinkFlaps: []model.LinkFlap{}}
 	for i := range n {
-		s.Links = append(s.Links, fullLink(i))
+		l := fullLink(i)
+		l.Module = fullModule()
+		s.Links = append(s.Links, l)
 	}
 	return s
 }
 
-// linkSourceSeries is the number of series of the source for 10 ports with PFC for one priority, all of which have changed once.
-const linkSourceSeries = 200
+// linkSourceSeries is the number of series of the source for 10 ports with PFC for one priority, all of which have changed once: 200, and 150 for
+// their modules.
+const linkSourceSeries = 350
 
 // TestLinkBudget counts the series of the links of 10 ports. A state is exported for interfaces that are not ok only, so that an
 // interface costs no seven series of states.

@@ -74,6 +74,7 @@ func groups(labels []string) []group {
 		{"RDMA congestion and retransmission", congestionNotes, of("rdma", congestionMetrics())},
 		{"PCIe links", pcieNotes, of("pci", pcieMetrics())},
 		{"RDMA links", linkNotes, of("link", linkMetrics())},
+		{"Modules of RDMA links", moduleNotes, of("link", moduleMetrics())},
 		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},
 		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
 		{"RDMA traffic of workloads", trafficNotes, of("datapath", trafficMetrics())},

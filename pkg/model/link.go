@@ -21,6 +21,7 @@ type Link struct {
 	Storms []PauseStorm
 	FEC    *FEC
 	Phy    *Phy
+	Module *LinkModule // nil if the driver cannot read one
 	// Carrier is what the kernel itself counts, whatever the driver does.
 	Carrier *Carrier
 }

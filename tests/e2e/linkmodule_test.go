@@ -169,7 +169,7 @@ func ethtoolValues(m module.Module) map[string]string {
 		set(milliwatts, 1e3, lane.TransmitPower, "Transmitavgopticalpower(Channel%d)", i+1)
 		set(milliwatts, 1e3, lane.ReceivePower, "Rcvrsignalavgopticalpower(Channel%d)", i+1)
 	}
-	limit := func(name, format string, scale float64, l module.Limit) {
+	threshold := func(name, format string, scale float64, l module.Threshold) {
 		for kind, r := range map[string]*module.Range{"alarm": l.Alarm, "warning": l.Warning} {
 			if r != nil {
 				set(format, scale, &r.High, "%shigh%sthreshold", name, kind)
@@ -177,10 +177,10 @@ func ethtoolValues(m module.Module) map[string]string {
 			}
 		}
 	}
-	limit("Moduletemperature", degrees, 1, m.Limits.Temperature)
-	limit("Modulevoltage", volts, 1, m.Limits.Voltage)
-	limit("Laserbiascurrent", milliamperes, 1e3, m.Limits.Bias)
-	limit("Laseroutputpower", milliwatts, 1e3, m.Limits.TransmitPower)
-	limit("Laserrxpower", milliwatts, 1e3, m.Limits.ReceivePower)
+	threshold("Moduletemperature", degrees, 1, m.Thresholds.Temperature)
+	threshold("Modulevoltage", volts, 1, m.Thresholds.Voltage)
+	threshold("Laserbiascurrent", milliamperes, 1e3, m.Thresholds.Bias)
+	threshold("Laseroutputpower", milliwatts, 1e3, m.Thresholds.TransmitPower)
+	threshold("Laserrxpower", milliwatts, 1e3, m.Thresholds.ReceivePower)
 	return values
 }

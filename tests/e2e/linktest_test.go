@@ -117,7 +117,8 @@ func (n node) linkValues(t *testing.T) {
 	l.set("dcb/tc/3", 2)
 	l.set("dcb/bandwidth/2", 70)
 	l.set("dcb/algorithm/2", 2)
-	l.shows([]string{"dcb", "-s", "pfc", "show", "dev", l.name}, `2:off 3:on 4:off 5:on 6:off`, `requests .*3:31 4:0`, `indications .*5:52 6:0`)
+	l.shows([]string{"dcb", "-s", "pfc", "show", "dev", l.name},
+		`2:off 3:on 4:off 5:on 6:off`, `requests .*3:31 4:0`, `indications .*5:52 6:0`)
 	l.shows([]string{"dcb", "ets", "show", "dev", l.name}, `tc-bw .*2:70 3:0`, `tc-tsa .*1:strict 2:ets 3:strict`, `prio-tc .*3:2 4:0`)
 	sh(t, "dcb", "app", "add", "dev", l.name, "dscp-prio", "26:3")
 	l.shows([]string{"dcb", "-N", "app", "show", "dev", l.name}, `dscp-prio 26:3`)
@@ -189,7 +190,8 @@ func (n node) linkDevice(t *testing.T) {
 	l.set("delay_ms/pause", long)
 	l.set("error/module", 5)
 	answered, calls := make(chan error, 2), l.get("calls/pause")
-	for _, command := range [][]string{{"ethtool", "-a", l.name}, {"ip", "link", "set", "v0", "alias", "frozen"}} { // the second needs RTNL, too
+	// The second command needs RTNL, too.
+	for _, command := range [][]string{{"ethtool", "-a", l.name}, {"ip", "link", "set", "v0", "alias", "frozen"}} {
 		go func() { answered <- child.Command(t.Context(), command[0], command[1:]...).Run() }()
 		eventually(t, time.Minute, func() error {
 			if l.get("calls/pause") == calls {
@@ -209,7 +211,8 @@ func (n node) linkDevice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if out, err := child.Command(t.Context(), "ethtool", "-m", l.name).CombinedOutput(); err == nil || !strings.Contains(string(out), "Input/output error") {
+	out, err := child.Command(t.Context(), "ethtool", "-m", l.name).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "Input/output error") {
 		t.Errorf("ethtool -m: %v: %s", err, out)
 	}
 }

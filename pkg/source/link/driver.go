@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
 // driverReader asks the driver of one interface. One goroutine at a time uses it.
@@ -33,6 +34,10 @@ type driverReader struct {
 	counted *counted
 	fec     *model.FEC
 	phy     *model.Phy
+
+	moduleDetail ModuleDetail
+	moduleMemory module.Memory
+	moduleFacts  *model.LinkModule
 }
 
 // step is one thing that is read. An IPoIB interface has statistics only (mlx5i_ethtool_ops).
@@ -56,12 +61,14 @@ var steps = [stepCount]step{
 	{"statistics", interval, true, (*driverReader).readStatistics},
 	{"FEC", interval, false, (*driverReader).readFEC},
 	{"link state", interval, false, (*driverReader).readLinkState},
+	{"module", moduleInterval, false, (*driverReader).readModule},
 }
 
 const (
 	stepDCB       = 0
 	stepLinkState = 4
-	stepCount     = 5
+	stepModule    = 5
+	stepCount     = 6
 )
 
 // errForeign reports an interface of another network namespace.
@@ -208,7 +215,7 @@ func (r *driverReader) readLinkState(k kernel, _ time.Time) (err error) {
 
 // facts returns what was read. Slices and pointers do not change later.
 func (r *driverReader) facts() model.Link {
-	l := model.Link{Netdev: r.name, Driver: r.driver, Pause: r.pauses(), Storms: r.storms()}
+	l := model.Link{Netdev: r.name, Driver: r.driver, Pause: r.pauses(), Storms: r.storms(), Module: r.moduleFacts}
 	if r.dcb != nil {
 		l.DCB = new(r.dcb.DCB)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
 // kernel makes the requests about interfaces. Each may hang in a driver: only one goroutine at a time uses a kernel, and it may be
@@ -18,6 +19,7 @@ type kernel interface {
 	identify(name string) (index int, address []byte, err error)
 	dcb(name string) ([]byte, error)
 	ethtool(cmd uint8, index int, statistics bool) ([]byte, error)
+	module(index int, r module.Read) ([]byte, error)
 	statisticNames(name string) ([]byte, error)
 	statistics(name string) ([]byte, error)
 	close()
@@ -58,10 +60,18 @@ func (k *hostKernel) dcb(name string) ([]byte, error) {
 }
 
 func (k *hostKernel) ethtool(cmd uint8, index int, statistics bool) ([]byte, error) {
+	return k.askEthtool(cmd, ethtoolRequest(cmd, index, statistics))
+}
+
+func (k *hostKernel) module(index int, r module.Read) ([]byte, error) {
+	return k.askEthtool(cmdModule, moduleRequest(index, r))
+}
+
+func (k *hostKernel) askEthtool(cmd uint8, body []byte) ([]byte, error) {
 	if err := k.findFamily(); err != nil {
 		return nil, fmt.Errorf("ethtool netlink: %w", err)
 	}
-	payload, err := k.generic.ask(k.family, ethtoolRequest(cmd, index, statistics))
+	payload, err := k.generic.ask(k.family, body)
 	if err != nil {
 		return nil, fmt.Errorf("ethtool netlink: command %d: %w", cmd, err)
 	}

@@ -209,7 +209,7 @@ func TestKernelSource(t *testing.T) {
 	if first.Device != "mlx5_0" || first.Port != 1 || first.Netdev != "v0" || first.Read.IsZero() {
 		t.Errorf("%+v", first)
 	}
-	if n := s.netdevs["v0"]; n.absent != [stepCount]bool{true, true, true, true, false} {
+	if n := s.netdevs["v0"]; n.absent != [stepCount]bool{true, true, true, true, false, true} {
 		t.Errorf("what veth lacks: %v", n.absent)
 	}
 	again()

@@ -7,8 +7,8 @@
 // kernel holds RTNL during these requests, the one lock of network configuration, and a driver may hang in one: mlx5 for 60 s for
 // each command of its firmware. So there is one reader for all interfaces, in the background, which makes one request at a time:
 //
-//   - An interface is read every 30 s, and its configuration every 5 minutes. A reading ends after a second; the rest follows the
-//     next time.
+//   - An interface is read every 30 s, its configuration and its module every 5 minutes. A reading ends after a second; the rest
+//     follows the next time.
 //   - All readings together take at most a tenth of the time (budget.go). An interface that is repeatedly slow is read at growing
 //     intervals.
 //   - While a request hangs, no other one is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time
@@ -38,6 +38,7 @@ import (
 type Options struct {
 	Sysfs            string         // default /sys
 	Include, Exclude *regexp.Regexp // of names of HCAs; nil includes all and excludes none
+	Module           ModuleDetail   // what is read of modules
 	Logger           *zap.Logger
 
 	kernel  kernel                 // default that of the host. Only tests set this and isSysfs
@@ -277,6 +278,7 @@ func (s *Source) update(found []iface, err error, now time.Time) {
 		n := s.netdevs[i.name]
 		if n == nil || n.index != i.index {
 			n = &netdev{due: now, link: model.Link{Netdev: i.name, Driver: i.driver}}
+			n.moduleDetail, n.absent[stepModule] = s.o.Module, s.o.Module.Off
 		}
 		n.iface = i
 		netdevs[i.name] = n

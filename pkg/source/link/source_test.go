@@ -172,7 +172,7 @@ func TestRead(t *testing.T) {
 		}
 		// Another priority is enabled: the names are read again with the configuration.
 		k.change(func() { k.priority = 5 })
-		time.Sleep(configInterval + interval)
+		time.Sleep(configInterval + interval + time.Second) // no reading is in progress when the source is closed
 		if p := read(t, s).Links[0]; p.Pause[0].Priority != "5" || !p.DCB.PFC[5] || p.DCB.PFC[3] {
 			t.Errorf("after a change: %+v, %+v", p.Pause, p.DCB)
 		}

@@ -66,19 +66,19 @@ func (m *Memory) lengthCMIS() *float64 {
 	return pointer(float64(b&0x3f) * []float64{0.1, 1, 10, 100}[b>>6])
 }
 
-// decodeSFF8636 sets values and limits. Bytes 22 and 26 are the temperature and the supply voltage.
+// decodeSFF8636 sets values and thresholds. Bytes 22 and 26 are the temperature and the supply voltage.
 func (m *Memory) decodeSFF8636(d *Module) {
 	const notReady = 1 << 0
 	if m.octet(0, 2)&notReady != 0 {
 		return
 	}
 	m.environment(d, 22, 26)
-	d.Limits = Limits{
-		Temperature:   m.limits(3, 128, temperature),
-		Voltage:       m.limits(3, 144, voltage),
-		ReceivePower:  m.limits(3, 176, power),
-		Bias:          m.limits(3, 184, bias),
-		TransmitPower: m.limits(3, 192, power),
+	d.Thresholds = Thresholds{
+		Temperature:   m.thresholds(3, 128, temperature),
+		Voltage:       m.thresholds(3, 144, voltage),
+		ReceivePower:  m.thresholds(3, 176, power),
+		Bias:          m.thresholds(3, 184, bias),
+		TransmitPower: m.thresholds(3, 192, power),
 	}
 	d.Lanes = make([]Lane, 4)
 	for i := range d.Lanes {
@@ -94,7 +94,7 @@ func (m *Memory) decodeSFF8636(d *Module) {
 	}
 }
 
-// decodeCMIS sets the state, values and limits. Page 1 lists the values that the module supports.
+// decodeCMIS sets the state, values and thresholds. Page 1 lists the values that the module supports.
 func (m *Memory) decodeCMIS(d *Module) {
 	d.State = State(m.octet(0, 3) >> 1 & 7)
 	if d.State > StateFault {
@@ -105,20 +105,20 @@ func (m *Memory) decodeCMIS(d *Module) {
 	bias, biasKnown := bias, supported&(1<<0) != 0
 	switch supported >> 3 & 3 {
 	case 1:
-		bias.unit *= 2
+		bias.perUnit /= 2
 	case 2:
-		bias.unit *= 4
+		bias.perUnit /= 4
 	case 3:
 		biasKnown = false // reserved
 	}
-	d.Limits = Limits{
-		Temperature:   m.limits(2, 128, temperature),
-		Voltage:       m.limits(2, 136, voltage),
-		TransmitPower: m.limits(2, 176, power),
-		ReceivePower:  m.limits(2, 192, power),
+	d.Thresholds = Thresholds{
+		Temperature:   m.thresholds(2, 128, temperature),
+		Voltage:       m.thresholds(2, 136, voltage),
+		TransmitPower: m.thresholds(2, 176, power),
+		ReceivePower:  m.thresholds(2, 192, power),
 	}
 	if biasKnown {
-		d.Limits.Bias = m.limits(2, 184, bias)
+		d.Thresholds.Bias = m.thresholds(2, 184, bias)
 	}
 	if d.State != StateReady {
 		return
@@ -151,15 +151,15 @@ func (m *Memory) environment(d *Module, temperatureAt, voltageAt uint8) {
 
 // scale is how a 16-bit value is stored.
 type scale struct {
-	unit   float64
-	signed bool
+	perUnit float64 // as a divisor, the result is the float that is nearest to the decimal value
+	signed  bool
 }
 
 var (
-	temperature = scale{1.0 / 256, true} // °C
-	voltage     = scale{100e-6, false}   // V
-	power       = scale{0.1e-6, false}   // W
-	bias        = scale{2e-6, false}     // A
+	temperature = scale{256, true}  // 1/256 °C
+	voltage     = scale{1e4, false} // 100 µV
+	power       = scale{1e7, false} // 0.1 µW
+	bias        = scale{5e5, false} // 2 µA
 )
 
 // value returns a value, nil if it was not read.
@@ -169,9 +169,9 @@ func (m *Memory) value(page, offset uint8, s scale) *float64 {
 		return nil
 	}
 	if s.signed {
-		return pointer(float64(int16(raw)) * s.unit)
+		return pointer(float64(int16(raw)) / s.perUnit)
 	}
-	return pointer(float64(raw) * s.unit)
+	return pointer(float64(raw) / s.perUnit)
 }
 
 func pointer(v float64) *float64 { return &v }

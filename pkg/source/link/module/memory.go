@@ -32,7 +32,7 @@ const (
 type plan struct {
 	serial   Read // identifies the module
 	describe []Read
-	// paged is what only a module with pages beyond page 0 has: limits, and what the module supports.
+	// paged is what only a module with pages beyond page 0 has: thresholds, and what the module supports.
 	paged  []Read
 	values []Read // of what changes
 }
@@ -62,7 +62,7 @@ type Memory struct {
 	known [6][128]bool
 }
 
-// Refresh reads the values, and once per module the description and the limits. get performs one read. Without the type and the
+// Refresh reads the values, and once per module the description and the thresholds. get performs one read. Without the type and the
 // serial number of the module, Refresh ends with the error of get. Of other reads it returns the errors after the last: what get
 // cannot read is missing in the result of Decode, and is read again by the next Refresh.
 func (m *Memory) Refresh(get func(Read) ([]byte, error)) error {
@@ -172,6 +172,9 @@ func (m *Memory) word(page, offset uint8) (uint16, bool) {
 	return binary.BigEndian.Uint16(b), true
 }
 
+// Known reports whether the type of the module was read.
+func (m *Memory) Known() bool { return m.has(identification) }
+
 func (m *Memory) layout() layout { return identifiers[m.octet(0, 0)].layout }
 
 // identity returns what differs between two modules: the type and the serial number. It is nil before they were read.
@@ -184,7 +187,7 @@ func (m *Memory) identity() []byte {
 	return append([]byte{m.octet(0, 0)}, serial...)
 }
 
-// flat reports whether the module has page 0 only, and so no limits.
+// flat reports whether the module has page 0 only, and so no thresholds.
 func (m *Memory) flat() bool {
 	if m.layout() == cmis {
 		return m.octet(0, 2)&(1<<7) != 0

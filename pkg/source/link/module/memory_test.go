@@ -107,14 +107,14 @@ func TestErrors(t *testing.T) {
 	if err := m.Refresh(s.get); !errors.Is(err, failed) {
 		t.Error(err)
 	}
-	if d := m.Decode(); d.Limits != (Limits{}) || d.Temperature == nil || d.Lanes[7].Bias == nil || d.Assess() != nil {
+	if d := m.Decode(); d.Thresholds != (Thresholds{}) || d.Temperature == nil || d.Lanes[7].Bias == nil || d.Assess() != nil {
 		t.Errorf("without page 2: %+v", d)
 	}
 	s.fails = map[uint8]error{0x11: failed}
 	if err := m.Refresh(s.get); !errors.Is(err, failed) {
 		t.Error(err)
 	}
-	if d := m.Decode(); d.Limits.Temperature.Alarm == nil || d.Temperature == nil || d.Lanes[0] != (Lane{}) {
+	if d := m.Decode(); d.Thresholds.Temperature.Alarm == nil || d.Temperature == nil || d.Lanes[0] != (Lane{}) {
 		t.Errorf("without page 0x11: %+v", d)
 	}
 	s.fails = map[uint8]error{0: failed}

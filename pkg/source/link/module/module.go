@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package module decodes the EEPROM of the transceiver or cable in a port: what it is, its temperature, supply voltage and
-// optical power, and the limits that its manufacturer set for them. It knows two memory maps: SFF-8636 (QSFP+, QSFP28, QSFP56) and
+// optical power, and the thresholds that its manufacturer set for them. It knows two memory maps: SFF-8636 (QSFP+, QSFP28, QSFP56) and
 // CMIS (QSFP-DD, OSFP and others). All offsets are those of these specifications, in decimal.
 //
 // The package reads nothing itself. Memory.Refresh lists the reads and the caller performs them, each with one
 // ETHTOOL_MSG_MODULE_EEPROM_GET. A read is at most 128 bytes long and lies in one half of a page, as the kernel requires.
 //
 // A module latches its own alarms and warnings in flags, and a read of a flag clears it, also for other programs. So no read
-// covers a flag: alarms and warnings are computed here from the values and the limits. A short excursion between two reads is not
+// covers a flag: alarms and warnings are computed here from the values and the thresholds. A short excursion between two reads is not
 // seen.
 //
 // The bytes come from the module's manufacturer and may be wrong. A value that the module does not report is nil, not zero.
@@ -33,7 +33,7 @@ type Module struct {
 	Temperature *float64 // °C
 	Voltage     *float64 // V
 	Lanes       []Lane   // by lane number; nil: none reported
-	Limits      Limits
+	Thresholds  Thresholds
 }
 
 // Lane is an optical lane. A lane that the module does not have has no values.

@@ -70,8 +70,8 @@ func lane(bias, receive, transmit float64) Lane {
 	return Lane{pointer(bias), pointer(receive), pointer(transmit)}
 }
 
-func limit(highAlarm, lowAlarm, highWarning, lowWarning float64) Limit {
-	return Limit{&Range{lowAlarm, highAlarm}, &Range{lowWarning, highWarning}}
+func threshold(highAlarm, lowAlarm, highWarning, lowWarning float64) Threshold {
+	return Threshold{&Range{lowAlarm, highAlarm}, &Range{lowWarning, highWarning}}
 }
 
 // TestRecorded compares with what ethtool printed for this module.
@@ -80,12 +80,12 @@ func TestRecorded(t *testing.T) {
 		Type: "QSFP28", Decoded: true, Vendor: "Mellanox", PartNumber: "MMA1B00-SS1", Revision: "A2", Serial: "MT1834FT03846",
 		Technology: "850 nm VCSEL", Temperature: pointer(39 + 121.0/256), Voltage: pointer(3.3477),
 		Lanes: []Lane{lane(0, 0, 0), lane(0, 0, 0), lane(0, 0, 0), lane(0, 0, 0)},
-		Limits: Limits{
-			Temperature:   limit(80, -10, 70, 0),
-			Voltage:       limit(3.5, 3.1, 3.465, 3.135),
-			Bias:          limit(8.5e-3, 5.492e-3, 8e-3, 6e-3),
-			ReceivePower:  limit(3.4673e-3, 0.0467e-3, 1.7378e-3, 0.0933e-3),
-			TransmitPower: limit(3.4673e-3, 0.0724e-3, 1.7378e-3, 0.1445e-3),
+		Thresholds: Thresholds{
+			Temperature:   threshold(80, -10, 70, 0),
+			Voltage:       threshold(3.5, 3.1, 3.465, 3.135),
+			Bias:          threshold(8.5e-3, 5.492e-3, 8e-3, 6e-3),
+			ReceivePower:  threshold(3.4673e-3, 0.0467e-3, 1.7378e-3, 0.0933e-3),
+			TransmitPower: threshold(3.4673e-3, 0.0724e-3, 1.7378e-3, 0.1445e-3),
 		},
 	}
 	got := decode(t, recorded(t))
@@ -97,7 +97,9 @@ func TestRecorded(t *testing.T) {
 		severities[a.Value] = a.Severity
 	}
 	// The lasers are off.
-	off := map[string]Severity{"temperature": Normal, "voltage": Normal, "bias": LowAlarm, "receive_power": LowAlarm, "transmit_power": LowAlarm}
+	off := map[string]Severity{
+		"temperature": Normal, "voltage": Normal, "bias": LowAlarm, "receive_power": LowAlarm, "transmit_power": LowAlarm,
+	}
 	if diff := cmp.Diff(off, severities); diff != "" {
 		t.Errorf("want -, got +:\n%s", diff)
 	}
@@ -108,15 +110,16 @@ func TestCMIS(t *testing.T) {
 		Type: "QSFP-DD", Decoded: true, Vendor: "Constructed", PartNumber: "QDD-SR8", Revision: "01", Serial: "CMIS-4711",
 		Technology: "850 nm VCSEL", State: StateReady, Temperature: pointer(58.25), Voltage: pointer(3.31),
 		Lanes: []Lane{
-			lane(7.00e-3, 0.90e-3, 1.00e-3), lane(7.02e-3, 0.91e-3, 1.01e-3), lane(7.04e-3, 0.92e-3, 1.02e-3), lane(7.06e-3, 0.93e-3, 1.03e-3),
-			lane(7.08e-3, 0.94e-3, 1.04e-3), lane(7.10e-3, 0.95e-3, 1.05e-3), lane(7.12e-3, 0.96e-3, 1.06e-3), lane(7.14e-3, 0.14e-3, 1.07e-3),
+			lane(7.00e-3, 0.90e-3, 1.00e-3), lane(7.02e-3, 0.91e-3, 1.01e-3), lane(7.04e-3, 0.92e-3, 1.02e-3),
+			lane(7.06e-3, 0.93e-3, 1.03e-3), lane(7.08e-3, 0.94e-3, 1.04e-3), lane(7.10e-3, 0.95e-3, 1.05e-3),
+			lane(7.12e-3, 0.96e-3, 1.06e-3), lane(7.14e-3, 0.14e-3, 1.07e-3),
 		},
-		Limits: Limits{
-			Temperature:   limit(80, -10, 75, 0),
-			Voltage:       limit(3.465, 3.135, 3.43, 3.17),
-			Bias:          limit(15e-3, 3e-3, 13e-3, 4e-3),
-			ReceivePower:  limit(5.0119e-3, 0.0912e-3, 3.9811e-3, 0.1445e-3),
-			TransmitPower: limit(5.0119e-3, 0.1e-3, 3.9811e-3, 0.1585e-3),
+		Thresholds: Thresholds{
+			Temperature:   threshold(80, -10, 75, 0),
+			Voltage:       threshold(3.465, 3.135, 3.43, 3.17),
+			Bias:          threshold(15e-3, 3e-3, 13e-3, 4e-3),
+			ReceivePower:  threshold(5.0119e-3, 0.0912e-3, 3.9811e-3, 0.1445e-3),
+			TransmitPower: threshold(5.0119e-3, 0.1e-3, 3.9811e-3, 0.1585e-3),
 		},
 	}
 	if diff := cmp.Diff(want, decode(t, eeprom.SR8()), near); diff != "" {
@@ -127,7 +130,7 @@ func TestCMIS(t *testing.T) {
 		memory := eeprom.SR8()
 		memory.Set(1, 160, 0x07|2<<3) // bias in units of 8 µA
 		m := decode(t, memory)
-		if diff := cmp.Diff([]float64{28e-3, 60e-3}, []float64{*m.Lanes[0].Bias, m.Limits.Bias.Alarm.High}, near); diff != "" {
+		if diff := cmp.Diff([]float64{28e-3, 60e-3}, []float64{*m.Lanes[0].Bias, m.Thresholds.Bias.Alarm.High}, near); diff != "" {
 			t.Errorf("want -, got +:\n%s", diff)
 		}
 	})
@@ -143,7 +146,7 @@ func TestCMIS(t *testing.T) {
 		memory.Set(0, 210, 0xf0)
 		memory.Set(1, 160, 0x06)
 		m := decode(t, memory)
-		if l := m.Lanes[3]; l.Bias != nil || l.ReceivePower == nil || m.Lanes[4] != (Lane{}) || m.Limits.Bias != (Limit{}) {
+		if l := m.Lanes[3]; l.Bias != nil || l.ReceivePower == nil || m.Lanes[4] != (Lane{}) || m.Thresholds.Bias != (Threshold{}) {
 			t.Errorf("%+v", m)
 		}
 	})
@@ -158,7 +161,7 @@ func TestCMIS(t *testing.T) {
 	})
 }
 
-// TestSFF8636 decodes four different lanes, one of which is below the alarm limit.
+// TestSFF8636 decodes four different lanes, one of which is below the alarm threshold.
 func TestSFF8636(t *testing.T) {
 	m := decode(t, eeprom.LR4())
 	want := []Lane{
@@ -168,7 +171,11 @@ func TestSFF8636(t *testing.T) {
 		t.Errorf("want -, got +:\n%s", diff)
 	}
 	for _, a := range m.Assess() {
-		if a.Value == "receive_power" && (a.Severity != LowAlarm || *a.Margin >= 0) || a.Value != "receive_power" && (a.Severity != Normal || *a.Margin <= 0) {
+		want := Normal
+		if a.Value == "receive_power" {
+			want = LowAlarm
+		}
+		if a.Severity != want || (*a.Margin > 0) != (want == Normal) {
 			t.Errorf("%+v, margin %v", a, *a.Margin)
 		}
 	}
@@ -229,7 +236,7 @@ func TestText(t *testing.T) {
 }
 
 func TestSeverity(t *testing.T) {
-	l := limit(80, -10, 70, 0)
+	l := threshold(80, -10, 70, 0)
 	for v, want := range map[float64]Severity{
 		81: HighAlarm, 80: HighWarning, 71: HighWarning, 70: Normal, 35: Normal, 0: Normal, -1: LowWarning, -10: LowWarning, -11: LowAlarm,
 	} {
@@ -237,16 +244,16 @@ func TestSeverity(t *testing.T) {
 			t.Errorf("%v: %v, %v, want %v", v, got, ok, want)
 		}
 	}
-	if _, ok := (Limit{}).Severity(1); ok {
-		t.Error("no limits, but a severity")
+	if _, ok := (Threshold{}).Severity(1); ok {
+		t.Error("no thresholds, but a severity")
 	}
 	for v, want := range map[float64]float64{35: 0.5, 80: 0, -10: 0, 62: 0.2, 89: -0.1, 1000: -1} {
 		if got, _ := l.Margin(v); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%v: margin %v, want %v", v, got, want)
 		}
 	}
-	// 20 dB between the limits.
-	l = limit(1e-3, 1e-5, 0, 0)
+	// 20 dB between the thresholds.
+	l = threshold(1e-3, 1e-5, 0, 0)
 	for v, want := range map[float64]float64{1e-4: 0.5, 1e-3: 0, 1e-5: 0, 1e-6: -0.5, 0: -1} {
 		if got, _ := l.PowerMargin(v); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%v: margin %v, want %v", v, got, want)
@@ -255,7 +262,8 @@ func TestSeverity(t *testing.T) {
 	unwritten := eeprom.LR4()
 	unwritten.Words(3, 128, 0, 0, 0, 0)
 	unwritten.Words(3, 144, 1, 2, 3, 4) // low above high
-	if m := decode(t, unwritten); m.Limits.Temperature != (Limit{}) || m.Limits.Voltage != (Limit{}) || m.Limits.Bias.Alarm == nil {
-		t.Errorf("%+v", m.Limits)
+	got := decode(t, unwritten).Thresholds
+	if got.Temperature != (Threshold{}) || got.Voltage != (Threshold{}) || got.Bias.Alarm == nil {
+		t.Errorf("%+v", got)
 	}
 }

@@ -4,13 +4,13 @@ package module
 
 import "math"
 
-// Limits are the limits of a module's values, as its manufacturer set them.
-type Limits struct {
-	Temperature, Voltage, Bias, ReceivePower, TransmitPower Limit
+// Thresholds are the thresholds of a module's values, as its manufacturer set them.
+type Thresholds struct {
+	Temperature, Voltage, Bias, ReceivePower, TransmitPower Threshold
 }
 
-// Limit is the limits of one value. A range that the module does not have is nil.
-type Limit struct {
+// Threshold is the thresholds of one value. A range that the module does not have is nil.
+type Threshold struct {
 	Alarm, Warning *Range
 }
 
@@ -19,22 +19,22 @@ type Range struct {
 	Low, High float64
 }
 
-// limits returns the limits at an offset: high alarm, low alarm, high warning, low warning.
-func (m *Memory) limits(page, offset uint8, s scale) Limit {
+// thresholds returns the thresholds at an offset: high alarm, low alarm, high warning, low warning.
+func (m *Memory) thresholds(page, offset uint8, s scale) Threshold {
 	between := func(high, low *float64) *Range {
-		// Two zeros are limits that the manufacturer has not written.
+		// Two zeros are thresholds that the manufacturer has not written.
 		if high == nil || low == nil || *high <= *low {
 			return nil
 		}
 		return &Range{*low, *high}
 	}
-	return Limit{
+	return Threshold{
 		Alarm:   between(m.value(page, offset, s), m.value(page, offset+2, s)),
 		Warning: between(m.value(page, offset+4, s), m.value(page, offset+6, s)),
 	}
 }
 
-// Severity is how far a value is outside its limits, with its direction.
+// Severity is how far a value is outside its thresholds, with its direction.
 type Severity int8
 
 // The severities are ordered by value.
@@ -46,8 +46,8 @@ const (
 	HighAlarm   Severity = 2
 )
 
-// Severity compares a value with the limits. It returns false if the module has no limits for it.
-func (l Limit) Severity(v float64) (Severity, bool) {
+// Severity compares a value with the thresholds. It returns false if the module has no thresholds for it.
+func (l Threshold) Severity(v float64) (Severity, bool) {
 	switch {
 	case l.Alarm != nil && v > l.Alarm.High:
 		return HighAlarm, true
@@ -61,9 +61,9 @@ func (l Limit) Severity(v float64) (Severity, bool) {
 	return Normal, l.Alarm != nil || l.Warning != nil
 }
 
-// Margin returns the distance of a value to the nearer of its alarm limits, as a ratio of the distance between the limits: 0.5 in the
-// middle, 0 at a limit, negative beyond it, but not below -1. It returns false if the module has no alarm limits for the value.
-func (l Limit) Margin(v float64) (float64, bool) {
+// Margin returns the distance of a value to the nearer of its alarm thresholds, as a ratio of the distance between them: 0.5 in the
+// middle, 0 at a threshold, negative beyond it, but not below -1. It returns false if the module has no alarm thresholds for the value.
+func (l Threshold) Margin(v float64) (float64, bool) {
 	if l.Alarm == nil {
 		return 0, false
 	}
@@ -72,24 +72,24 @@ func (l Limit) Margin(v float64) (float64, bool) {
 }
 
 // PowerMargin is Margin in decibels, the scale of optical power.
-func (l Limit) PowerMargin(v float64) (float64, bool) {
+func (l Threshold) PowerMargin(v float64) (float64, bool) {
 	if l.Alarm == nil || l.Alarm.Low <= 0 {
 		return l.Margin(v)
 	}
-	in := Limit{Alarm: &Range{math.Log10(l.Alarm.Low), math.Log10(l.Alarm.High)}}
+	in := Threshold{Alarm: &Range{math.Log10(l.Alarm.Low), math.Log10(l.Alarm.High)}}
 	return in.Margin(math.Log10(v)) // without light: -1
 }
 
-// Assessment compares all values of a kind with their limits.
+// Assessment compares all values of a kind with their thresholds.
 type Assessment struct {
 	Value    string   // "temperature", "voltage", "bias", "receive_power", "transmit_power"
 	Severity Severity // the worst of the lanes; of equal ones that of the first lane
 	Margin   *float64 // the smallest of the lanes; of optical power, in decibels
 }
 
-// Assess compares the values with their limits. A value that the module does not report, or has no limits for, is left out.
+// Assess compares the values with their thresholds. A value that the module does not report, or has no thresholds for, is left out.
 func (m Module) Assess() (all []Assessment) {
-	add := func(value string, l Limit, margin func(float64) (float64, bool), values ...*float64) {
+	add := func(value string, l Threshold, margin func(float64) (float64, bool), values ...*float64) {
 		a, limited := Assessment{Value: value}, false
 		for _, v := range values {
 			if v == nil {
@@ -112,7 +112,7 @@ func (m Module) Assess() (all []Assessment) {
 	for _, lane := range m.Lanes {
 		bias, receive, transmit = append(bias, lane.Bias), append(receive, lane.ReceivePower), append(transmit, lane.TransmitPower)
 	}
-	l := m.Limits
+	l := m.Thresholds
 	add("temperature", l.Temperature, l.Temperature.Margin, m.Temperature)
 	add("voltage", l.Voltage, l.Voltage.Margin, m.Voltage)
 	add("bias", l.Bias, l.Bias.Margin, bias...)
