@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 )
@@ -24,6 +25,11 @@ func main() {
 	// in a system call, such as for a driver that hangs, is not limited by this.
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
+	}
+	// The heap is small, so that collecting it twice as often costs at most some percent of a scrape, and the memory of a sensor that is
+	// idle most of the time matters more.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
 	}
 	// A second signal has the default action again and ends the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
