@@ -6,7 +6,8 @@ import "github.com/accelscope/accelscope/pkg/model"
 
 var congestionNotes = []string{
 	"Each is one counter of the driver, which `rdma_stat_<counter>` has under the driver's name. " +
-		"[The table by driver](../docs/congestion.md) has its meaning and source. A counter that the driver does not have is absent, never 0.",
+		"[The table by driver](../docs/congestion.md) has its meaning and source. A counter that the driver does not have is absent, " +
+		"never 0.",
 	"`port` is empty for a counter that the driver has only for the whole device.",
 	"Some drivers count these of each function: a VF has its own, and those of a PF exclude its VFs. They are not of the port alone.",
 }

@@ -13,11 +13,13 @@ var pcieNotes = []string{
 	"Read every minute, of physical functions: VFs and subfunctions have no link of their own.",
 	"The highest speed and width are what both the device and the port above it support. A link below them trained badly, or saves " +
 		"power. A suspended function has no speed and width here.",
-	"`rdma_device_pcie_slot_power_watts`, `gpu_pcie_slot_power_watts`: reading it needs `CAP_SYS_ADMIN`. Absent without a slot, and where the firmware has not set it.",
-	"`*_pcie_aer_errors_total`: errors of the link that the device and the port above it detected, each its own, as the kernel's totals count " +
-		"them. Absent where the firmware handles errors. HCAs of one card with several functions share the port, and each has its errors.",
-	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` is `device` or `port`, the one that detected the error; `type` is the " +
-		"kernel's name. The kernel's total may differ from their sum.",
+	"`rdma_device_pcie_slot_power_watts`, `gpu_pcie_slot_power_watts`: reading it needs `CAP_SYS_ADMIN`. Absent without a slot, and " +
+		"where the firmware has not set it.",
+	"`*_pcie_aer_errors_total`: errors of the link that the device and the port above it detected, each its own, as the kernel's totals " +
+		"count them. Absent where the firmware handles errors. HCAs of one card with several functions share the port, and each has its " +
+		"errors.",
+	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` is `device` or `port`, the one that detected the error; `type` " +
+		"is the kernel's name. The kernel's total may differ from their sum.",
 }
 
 // pcieMetrics returns the metrics of the PCIe links of HCAs, and of errors on those of GPUs. Speed and width of GPUs are among

@@ -100,7 +100,8 @@ func portMetrics() []metric {
 		portGauge("infiniband_port_link_width_lanes", "Lanes that the link of the port uses.",
 			func(p *model.Port) float64 { return float64(p.Width) }),
 		{
-			name: "rdma_port_gids", typ: gauge, labels: []string{"device", "port", "type"}, help: "Entries of the GID table of the port, by type.",
+			name: "rdma_port_gids", typ: gauge, labels: []string{"device", "port", "type"},
+			help: "Entries of the GID table of the port, by type.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				for _, t := range gidTypes(p) {
 					n := 0

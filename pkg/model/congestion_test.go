@@ -36,7 +36,10 @@ func TestCongestion(t *testing.T) {
 		},
 		"details are not added": {
 			[]Counter{
-				{"roce_slow_restart_trans", 1}, {"roce_slow_restart_cnps", 2}, {"roce_slow_restart", 4}, {"roce_adp_retrans_to", 8},
+				{"roce_slow_restart_trans", 1},
+				{"roce_slow_restart_cnps", 2},
+				{"roce_slow_restart", 4},
+				{"roce_adp_retrans_to", 8},
 				{"roce_adp_retrans", 16},
 			},
 			[]Counter{{AdaptiveRetransmissions, 16}, {SlowRestart, 4}},

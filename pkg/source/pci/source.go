@@ -68,10 +68,11 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			continue
 		}
 		if len(found) == maxFunctions {
-			return model.Snapshot{PCI: found}, fmt.Errorf("%s has more than %d controllers and GPUs: some are missing", s.devices, maxFunctions)
+			err := fmt.Errorf("%s has more than %d controllers and GPUs: some are missing", s.devices, maxFunctions)
+			return model.Snapshot{PCI: found}, err
 		}
 		if ctx.Err() != nil {
-			return model.Snapshot{}, ctx.Err()
+			return model.Snapshot{}, fmt.Errorf("reading PCI functions: %w", ctx.Err())
 		}
 		found = append(found, s.function(e.Name()))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -67,7 +66,7 @@ func TestGuestPorts(t *testing.T) {
 	compare("as it is", before, false)
 	ip := func(args ...string) string {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput()
+		out, err := command(t.Context(), "ip", args...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("ip %v: %v: %s", args, err, out)
 		}
@@ -90,7 +89,9 @@ func TestGuestPorts(t *testing.T) {
 
 	want := []model.Counter{}
 	for _, c := range []struct{ counter, file string }{
-		{model.OutOfSequence, "out_of_seq_request"}, {model.Retransmitted, "completer_retry_err"}, {model.RNR, "rcvd_rnr_err"},
+		{model.OutOfSequence, "out_of_seq_request"},
+		{model.Retransmitted, "completer_retry_err"},
+		{model.RNR, "rcvd_rnr_err"},
 		{model.OutOfBuffer, "send_rnr_err"},
 	} {
 		b, err := os.ReadFile(filepath.Join("/sys/class/infiniband/rxe0/ports/1/hw_counters", c.file))
@@ -113,7 +114,7 @@ var devinfoGID = regexp.MustCompile(`GID\[ *(\d+)\]:\s+(\S+?)(?:, (.*))?\n`)
 // devinfo returns the GIDs of rxe0 as "INDEX ADDRESS TYPE".
 func devinfo(t *testing.T) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ibv_devinfo", "-v", "-d", "rxe0").Output()
+	out, err := command(t.Context(), "ibv_devinfo", "-v", "-d", "rxe0").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
