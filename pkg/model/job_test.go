@@ -4,6 +4,7 @@ package model
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -18,9 +19,7 @@ func TestJobOf(t *testing.T) {
 		"batch.kubernetes.io/job-completion-index": "3", "kueue.x-k8s.io/local-queue-name": "research",
 	}
 	trainJob := map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-	for k, v := range jobSet {
-		trainJob[k] = v
-	}
+	maps.Copy(trainJob, jobSet)
 	for name, tt := range map[string]struct {
 		controller          PodController
 		labels, annotations map[string]string

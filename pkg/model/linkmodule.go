@@ -13,7 +13,7 @@ type LinkModule struct {
 	Type                                 string // "QSFP28"; empty if nothing could be read
 	Vendor, PartNumber, Revision, Serial string
 	Technology                           string   // "850 nm VCSEL", "copper, unequalized"; empty if unknown
-	Length                               *float64 // metres, of a cable; nil for transceivers with a connector
+	Length                               *float64 // meters, of a cable; nil for transceivers with a connector
 
 	Fault       *bool    // the module reports that it has failed; nil for SFF-8636, which has no such state
 	Temperature *float64 // °C

@@ -160,10 +160,10 @@ func ethtoolValues(m module.Module) map[string]string {
 			values[fmt.Sprintf(name, arguments...)] = fmt.Sprintf(format, *v*scale)
 		}
 	}
-	const degrees, volts, milliamperes, milliwatts, metres = "%.2f degrees C", "%.4f V", "%.3f mA", "%.4f mW", "%.0fm"
+	const degrees, volts, milliamperes, milliwatts, meters = "%.2f degrees C", "%.4f V", "%.3f mA", "%.4f mW", "%.0fm"
 	set(degrees, 1, m.Temperature, "Moduletemperature")
 	set(volts, 1, m.Voltage, "Modulevoltage")
-	set(metres, 1, m.Length, "Length(CopperorActivecable)")
+	set(meters, 1, m.Length, "Length(CopperorActivecable)")
 	for i, lane := range m.Lanes {
 		set(milliamperes, 1e3, lane.Bias, "Lasertxbiascurrent(Channel%d)", i+1)
 		set(milliwatts, 1e3, lane.TransmitPower, "Transmitavgopticalpower(Channel%d)", i+1)

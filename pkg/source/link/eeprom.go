@@ -137,8 +137,11 @@ func moduleThresholds(thresholds module.Thresholds) (list []model.ModuleThreshol
 		value string
 		module.Threshold
 	}{
-		{model.ModuleTemperature, thresholds.Temperature}, {model.ModuleVoltage, thresholds.Voltage}, {model.ModuleBias, thresholds.Bias},
-		{model.ModuleReceivePower, thresholds.ReceivePower}, {model.ModuleTransmitPower, thresholds.TransmitPower},
+		{model.ModuleTemperature, thresholds.Temperature},
+		{model.ModuleVoltage, thresholds.Voltage},
+		{model.ModuleBias, thresholds.Bias},
+		{model.ModuleReceivePower, thresholds.ReceivePower},
+		{model.ModuleTransmitPower, thresholds.TransmitPower},
 	} {
 		add(l.value, l.Alarm, "alarm")
 		add(l.value, l.Warning, "warning")

@@ -46,13 +46,13 @@ func (m *Memory) describe(d *Module) {
 	}
 }
 
-// lengthSFF8636 returns the length of a cable. A transceiver with a connector has a length, too: that of the fibre it can drive.
+// lengthSFF8636 returns the length of a cable. A transceiver with a connector has a length, too: that of the fiber it can drive.
 func (m *Memory) lengthSFF8636() *float64 {
 	const opticalPigtail, copperPigtail, noConnector = 0x0b, 0x21, 0x23
 	switch m.octet(0, 130) {
 	case opticalPigtail, copperPigtail, noConnector:
 		if length := m.octet(0, 146); length != 0 && length != 255 { // 255: longer than 254 m
-			return pointer(float64(length))
+			return new(float64(length))
 		}
 	}
 	return nil
@@ -63,7 +63,7 @@ func (m *Memory) lengthCMIS() *float64 {
 	if b&0x3f == 0 || b == 0xff { // 0xff: longer than 6.3 km
 		return nil
 	}
-	return pointer(float64(b&0x3f) * []float64{0.1, 1, 10, 100}[b>>6])
+	return new(float64(b&0x3f) * []float64{0.1, 1, 10, 100}[b>>6])
 }
 
 // decodeSFF8636 sets values and thresholds. Bytes 22 and 26 are the temperature and the supply voltage.
@@ -169,9 +169,7 @@ func (m *Memory) value(page, offset uint8, s scale) *float64 {
 		return nil
 	}
 	if s.signed {
-		return pointer(float64(int16(raw)) / s.perUnit)
+		return new(float64(int16(raw)) / s.perUnit)
 	}
-	return pointer(float64(raw) / s.perUnit)
+	return new(float64(raw) / s.perUnit)
 }
-
-func pointer(v float64) *float64 { return &v }

@@ -26,7 +26,7 @@ type Module struct {
 	Vendor, PartNumber, Revision, Serial string
 	Technology                           string   // of the transmitter, or the kind of copper cable; empty if unknown
 	Copper                               bool     // a copper cable, which reports no values
-	Length                               *float64 // metres, of cables that are attached to their plugs
+	Length                               *float64 // meters, of cables that are attached to their plugs
 
 	State State // of CMIS
 

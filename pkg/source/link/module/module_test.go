@@ -67,7 +67,7 @@ func recorded(t testing.TB) eeprom.Memory {
 var near = cmpopts.EquateApprox(1e-6, 1e-12)
 
 func lane(bias, receive, transmit float64) Lane {
-	return Lane{pointer(bias), pointer(receive), pointer(transmit)}
+	return Lane{new(bias), new(receive), new(transmit)}
 }
 
 func threshold(highAlarm, lowAlarm, highWarning, lowWarning float64) Threshold {
@@ -78,7 +78,7 @@ func threshold(highAlarm, lowAlarm, highWarning, lowWarning float64) Threshold {
 func TestRecorded(t *testing.T) {
 	want := Module{
 		Type: "QSFP28", Decoded: true, Vendor: "Mellanox", PartNumber: "MMA1B00-SS1", Revision: "A2", Serial: "MT1834FT03846",
-		Technology: "850 nm VCSEL", Temperature: pointer(39 + 121.0/256), Voltage: pointer(3.3477),
+		Technology: "850 nm VCSEL", Temperature: new(39 + 121.0/256), Voltage: new(3.3477),
 		Lanes: []Lane{lane(0, 0, 0), lane(0, 0, 0), lane(0, 0, 0), lane(0, 0, 0)},
 		Thresholds: Thresholds{
 			Temperature:   threshold(80, -10, 70, 0),
@@ -108,7 +108,7 @@ func TestRecorded(t *testing.T) {
 func TestCMIS(t *testing.T) {
 	want := Module{
 		Type: "QSFP-DD", Decoded: true, Vendor: "Constructed", PartNumber: "QDD-SR8", Revision: "01", Serial: "CMIS-4711",
-		Technology: "850 nm VCSEL", State: StateReady, Temperature: pointer(58.25), Voltage: pointer(3.31),
+		Technology: "850 nm VCSEL", State: StateReady, Temperature: new(58.25), Voltage: new(3.31),
 		Lanes: []Lane{
 			lane(7.00e-3, 0.90e-3, 1.00e-3), lane(7.02e-3, 0.91e-3, 1.01e-3), lane(7.04e-3, 0.92e-3, 1.02e-3),
 			lane(7.06e-3, 0.93e-3, 1.03e-3), lane(7.08e-3, 0.94e-3, 1.04e-3), lane(7.10e-3, 0.95e-3, 1.05e-3),
