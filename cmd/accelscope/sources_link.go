@@ -9,7 +9,7 @@ import (
 
 // linkFlags select what is read of links.
 type linkFlags struct {
-	Modules          bool `name:"link.modules" negatable:"" default:"true" help:"Read modules of ports, which needs CAP_NET_ADMIN."`
+	Modules          bool `name:"link.modules" negatable:"" default:"true" help:"Read transceivers and cables. Needs CAP_NET_ADMIN."`
 	ModuleLanes      bool `name:"link.module-lanes" help:"Export bias and optical power of each lane."`
 	ModuleThresholds bool `name:"link.module-thresholds" help:"Export the thresholds of alarms and warnings of modules."`
 }

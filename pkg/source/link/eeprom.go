@@ -130,7 +130,8 @@ func moduleThresholds(thresholds module.Thresholds) (list []model.ModuleThreshol
 		if r != nil {
 			list = append(list,
 				model.ModuleThreshold{Value: value, Threshold: "high_" + kind, At: r.High},
-				model.ModuleThreshold{Value: value, Threshold: "low_" + kind, At: r.Low})
+				model.ModuleThreshold{Value: value, Threshold: "low_" + kind, At: r.Low},
+			)
 		}
 	}
 	for _, l := range []struct {

@@ -29,6 +29,7 @@
 #include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/netdevice.h>
+#include <linux/platform_device.h>
 #include <linux/rtnetlink.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
@@ -45,7 +46,7 @@ static const char *const operations[OPERATIONS] = {"pause", "fec", "link_state",
 static int ports = 2;
 module_param(ports, int, 0444);
 static char *driver = "linktest";
-module_param(driver, charp, 0444); // the name that ethtool -i prints
+module_param(driver, charp, 0444); // the name that ethtool -i and sysfs have
 
 struct fec_counter {
 	u64 total, lanes[ETHTOOL_MAX_LANES];
@@ -53,14 +54,21 @@ struct fec_counter {
 
 struct port {
 	struct net_device *dev, *peer;
+	struct platform_device *device;
 	struct dentry *dir;
 	bool carrier;
 	u32 delay_ms[OPERATIONS], error[OPERATIONS];
 	u64 calls[OPERATIONS];
 	struct { u32 autoneg, rx, tx; u64 rx_frames, tx_frames, storm_events; } pause;
-	struct { u32 configured, active; struct fec_counter corrected_blocks, uncorrectable_blocks, corrected_bits; } fec;
+	struct {
+		u32 configured, active;
+		struct fec_counter corrected_blocks, uncorrectable_blocks, corrected_bits;
+	} fec;
 	struct { u32 speed, lanes, ext_state, ext_substate; u64 down_events; } link;
-	struct { u8 pfc_enabled, tc[PRIORITIES], bandwidth[PRIORITIES], algorithm[PRIORITIES]; u64 requests[PRIORITIES], indications[PRIORITIES]; } dcb;
+	struct {
+		u8 pfc_enabled, tc[PRIORITIES], bandwidth[PRIORITIES], algorithm[PRIORITIES];
+		u64 requests[PRIORITIES], indications[PRIORITIES];
+	} dcb;
 	// RTNL, which all operations hold, protects these.
 	u64 bytes_read, flag_bytes_read;
 	unsigned int statistics;
@@ -566,7 +574,9 @@ static void set_initial(struct port *port)
 	kfree(text);
 }
 
-static struct port *create(void)
+static struct platform_driver platform;
+
+static struct port *create(int number)
 {
 	struct net_device *dev = alloc_etherdev(sizeof(struct port));
 	struct port *port;
@@ -583,6 +593,12 @@ static struct port *create(void)
 	eth_hw_addr_random(dev);
 	netif_carrier_off(dev);
 	set_initial(port);
+	port->device = platform_device_register_simple(driver, number, NULL, 0); // to which platform is bound
+	if (IS_ERR(port->device)) {
+		free_netdev(dev);
+		return NULL;
+	}
+	SET_NETDEV_DEV(dev, &port->device->dev);
 	return port;
 }
 
@@ -594,20 +610,32 @@ static void remove_all(void)
 	for (i = 0; i < ports; i++)
 		if (all[i] && all[i]->dev->reg_state == NETREG_REGISTERED)
 			unregister_netdev(all[i]->dev);
-	for (i = 0; i < ports; i++) // only now does no port send to another
-		if (all[i])
-			free_netdev(all[i]->dev);
+	for (i = 0; i < ports; i++) { // only now does no port send to another
+		struct platform_device *device;
+
+		if (!all[i])
+			continue;
+		device = all[i]->device;
+		free_netdev(all[i]->dev);
+		platform_device_unregister(device);
+	}
+	platform_driver_unregister(&platform);
 }
 
 static int __init linktest_init(void)
 {
-	int i, err = -ENOMEM;
+	int i, err;
 
 	if (ports < 2 || ports > MAX_PORTS || ports % 2)
 		return -EINVAL;
+	platform.driver.name = driver;
+	err = platform_driver_register(&platform);
+	if (err)
+		return err;
+	err = -ENOMEM;
 	root = debugfs_create_dir("linktest", NULL);
 	for (i = 0; i < ports; i++) {
-		all[i] = create();
+		all[i] = create(i);
 		if (!all[i])
 			goto failed;
 	}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/tests/eeprom"
+)
+
+// linkSource starts the sensor on a Soft-RoCE device whose port the test controls, with the names of mlx5, and then freezes the driver.
+func (n node) linkSource(t *testing.T) {
+	l := loadLinktest(t, "driver=mlx5_core")
+	sh(t, "ip", "address", "add", "10.72.0.1/24", "dev", l.name)
+	sh(t, "rdma", "link", "add", "rxe8", "type", "rxe", "netdev", l.name)
+	l.set("dcb/pfc_enabled", 1<<3)
+	l.set("statistics", "rx_prio3_pause 1100\nrx_prio3_pause_duration 2500000\ntx_pause_storm_error_events 3\n")
+	l.set("fec/corrected_blocks/total", 4000)
+	l.set("fec/uncorrectable_blocks/total", 5)
+	l.set("module/eeprom", string(eeprom.SR8()))
+	s := start(t, "--link.module-lanes", "--link.module-thresholds", "--no-collector.probe", "--no-collector.node", "--no-collector.container",
+		"--no-collector.runtime", "--no-collector.kubelet", "--no-collector.access", "--no-collector.gpu", "--no-collector.kernellog")
+	l.exports(s, map[string]float64{
+		"rdma_port_pause_frames_total direction=receive priority=3":           1100,
+		"rdma_port_pause_seconds_total direction=receive priority=3":          2.5,
+		"rdma_port_pause_storm_events_total type=error":                       3,
+		"rdma_port_fec_corrected_blocks_total":                                4000,
+		"rdma_port_fec_uncorrectable_blocks_total":                            5,
+		"rdma_port_module_info type=QSFP-DD serial=CMIS-4711 length_meters=":  1,
+		"rdma_port_module_temperature_celsius":                                58.25,
+		"rdma_port_module_supply_volts":                                       3.31,
+		"rdma_port_module_fault":                                              0,
+		"rdma_port_module_alarm value=receive_power":                          -1,
+		"rdma_port_module_alarm value=temperature":                            0,
+		"rdma_port_module_margin_ratio value=temperature":                     (80 - 58.25) / 90,
+		"rdma_port_module_margin_ratio value=receive_power":                   math.Log(0.14/0.0912) / math.Log(5.0119/0.0912),
+		"rdma_port_module_bias_amperes lane=1":                                7e-3,
+		"rdma_port_module_receive_power_watts lane=8":                         0.14e-3,
+		"rdma_port_module_transmit_power_watts lane=8":                        1.07e-3,
+		"rdma_port_module_temperature_threshold_celsius threshold=high_alarm": 80,
+		"rdma_port_module_receive_power_threshold_watts threshold=low_alarm":  0.0912e-3,
+	})
+	if !l.memory().FlagsSet("CMIS") || l.get("module/flag_bytes_read") != 0 {
+		t.Error("the sensor has read flags of the module")
+	}
+	if got := s.scrape().all("rdma_port_module_problem"); len(got) > 0 {
+		t.Errorf("problems: %v", got)
+	}
+
+	// The carrier is lost, and the driver knows why.
+	l.set("link/ext_state", 4)
+	l.set("carrier", 0)
+	l.exports(s, map[string]float64{"rdma_port_link_down_reason reason=no_cable": 1, "rdma_port_carrier_down_total": 1})
+	l.set("carrier", 1)
+	l.exports(s, map[string]float64{"rdma_port_link_flaps_total": 1})
+
+	// The driver hangs: the sensor answers, and shows which interface is stuck.
+	l.set("delay_ms/fec", 3600_000)
+	l.set("fec/corrected_blocks/total", 4001)
+	eventually(t, 2*time.Minute, func() error {
+		if got := s.scrape().by("accelscope_device_state", "state", "source", "link", "device", l.name); got["stuck"] != 1 {
+			return fmt.Errorf("states %v", got)
+		}
+		return nil
+	})
+	l.exports(s, map[string]float64{"rdma_port_module_temperature_celsius": 58.25})
+	l.set("delay_ms/fec", 0)
+	l.exports(s, map[string]float64{"rdma_port_fec_corrected_blocks_total": 4001})
+}
+
+// exports waits until the sensor exports these values for the port. A key is the name of a metric and labels.
+func (l linktest) exports(s *sensor, want map[string]float64) {
+	l.t.Helper()
+	eventually(l.t, 2*time.Minute, func() error {
+		m := s.scrape()
+		for key, value := range want {
+			name, rest, _ := strings.Cut(key, " ")
+			labels := []string{"device", "rxe8", "port", "1", "netdev", l.name}
+			for pair := range strings.FieldsSeq(rest) {
+				label, value, _ := strings.Cut(pair, "=")
+				labels = append(labels, label, value)
+			}
+			series := m.all(name, labels...)
+			if len(series) != 1 {
+				return fmt.Errorf("%s: %d series, want one", key, len(series))
+			}
+			if got := series[0].GetGauge().GetValue() + series[0].GetCounter().GetValue(); math.Abs(got-value) > 1e-9 {
+				return fmt.Errorf("%s: %v, want %v", key, got, value)
+			}
+		}
+		return nil
+	})
+}
