@@ -14,9 +14,9 @@ var moduleNotes = []string{
 		"`CAP_NET_ADMIN`. [Links](../docs/links.md#modules) has the details. Passive copper has no values, only `rdma_port_module_info`.",
 	"`rdma_port_module_info`: `length_meters` is the length of a cable, empty for transceivers with a connector.",
 	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, `bias`, `receive_power` or `transmit_power`; the last three of " +
-		"the worst lane. The sensor compares the values with the thresholds in the module. It does not read the flags in which the module latches " +
-		"alarms, because a read clears them for other programs. So an alarm between two readings is not seen. The lasers of a port that " +
-		"is down may be off, which is a low alarm.",
+		"the worst lane. The sensor compares the values with the thresholds in the module. It does not read the flags in which the " +
+		"module latches alarms, because a read clears them for other programs. So an alarm between two readings is not seen. The " +
+		"lasers of a port that is down may be off, which is a low alarm.",
 	"`rdma_port_module_margin_ratio`: distance to the nearer alarm threshold as a part of the range between both: 0.5 is the middle, 0 " +
 		"the threshold, -1 far outside. Powers are compared in decibels.",
 	"`rdma_port_module_bias_amperes`, `rdma_port_module_receive_power_watts`, `rdma_port_module_transmit_power_watts`: with " +
