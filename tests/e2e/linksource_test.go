@@ -21,6 +21,7 @@ func (n node) linkSource(t *testing.T) {
 	sh(t, "rdma", "link", "add", "rxe8", "type", "rxe", "netdev", l.name)
 	l.set("dcb/pfc_enabled", 1<<3)
 	l.set("statistics", "rx_prio3_pause 1100\nrx_prio3_pause_duration 2500000\ntx_pause_storm_error_events 3\n")
+	l.set("pause/storm_events", 3) // which replaces the statistic of mlx5 since Linux 7
 	l.set("fec/corrected_blocks/total", 4000)
 	l.set("fec/uncorrectable_blocks/total", 5)
 	l.set("module/eeprom", string(eeprom.SR8()))
