@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -394,7 +396,7 @@ func testNamespaces(t *testing.T) {
 	}
 	counted := values(&moved)
 	values(&want)
-	if d := cmp.Diff(want, moved); d != "" {
+	if d := cmp.Diff(want, moved, cmpopts.EquateComparable(netip.Addr{})); d != "" {
 		t.Errorf("moved (-before +after):\n%s", d)
 	}
 	listed := map[string]string{}
