@@ -24,7 +24,7 @@ const (
 //
 // The sources are files of the kernel below drivers/infiniband, with the release that was read. docs/congestion.md has the table by
 // driver, with the names that have no place here and why.
-var congestionNames = []struct{ counter, name string }{
+var congestionNames = [...]struct{ counter, name string }{
 	{ECNMarked, "np_ecn_marked_roce_packets"}, // hw/mlx5/counters.c 6.1; hw/bnxt_re/hw_counters.c 7.2
 	{ECNMarked, "rx_ecn_marked_pkts"},         // hw/bnxt_re/hw_counters.c 6.12
 	{ECNMarked, "RxECNMrkd"},                  // hw/irdma/verbs.c 6.1
@@ -96,7 +96,7 @@ var congestionRanks = func() map[string]int {
 // Congestion returns the counters of congestion and retransmission among a driver's counters, under the names that all drivers
 // share, in the order of the table. What the driver does not count is absent.
 func Congestion(counters []Counter) []Counter {
-	values := make([]*uint64, len(congestionNames))
+	var values [len(congestionNames)]*uint64
 	for i := range counters {
 		if rank, ok := congestionRanks[counters[i].Name]; ok {
 			values[rank] = &counters[i].Value
