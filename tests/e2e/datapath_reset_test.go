@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,10 +22,23 @@ import (
 // gives Soft-RoCE what a driver needs for that (pkg/source/rdma/testdata/movable.c).
 func (n node) reset(t *testing.T) {
 	const chains, size = 100, 1000
-	module := n.module(t, movableVar)
+	references := func() string {
+		b, err := os.ReadFile("/sys/module/rdma_rxe/refcnt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	unused := references()
 	t.Cleanup(func() { // after both processes have ended
 		_ = child.Command(context.Background(), "rmmod", "movable").Run()
+		if now := references(); now != unused {
+			t.Errorf("rdma_rxe has %s references, had %s", now, unused)
+		}
 	})
+	// Before a process opens the device: ib_uverbs_open takes a reference to the module of a driver that has no
+	// disassociate_ucontext, and ib_uverbs_release_file drops it only if there is none at that time.
+	sh(t, "insmod", n.module(t, movableVar), "dev=rxe1")
 	faults := func() int { return strings.Count(sh(t, "dmesg"), "Call Trace:") }
 	none := faults()
 	s, keeper := n.watched(t, "--rdma.datapath=always")
@@ -104,7 +118,6 @@ func (n node) reset(t *testing.T) {
 			}
 		}
 	}
-	sh(t, "insmod", module, "dev=rxe1")
 	unplug(t)
 	steady("removed while it is open")
 	if m := s.fresh(); len(m.held(recovers.id, "rxe1"))+len(m.held(keeps.id, "rxe1")) > 0 || m.held(recovers.id, "rxe0")["qp"] != 2 {
