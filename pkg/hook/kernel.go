@@ -68,6 +68,15 @@ func (t *Types) Has(name string) bool {
 	})
 }
 
+// GrowingMaps reports whether a program at any function of the kernel can add elements to a hash map that was not allocated as
+// a whole: the elements come from lists for each CPU (bpf_htab.ma), which are filled outside of programs (Linux 6.1). Kernels
+// before them would call the allocator of the kernel, which may have called the program.
+func (t *Types) GrowingMaps() bool {
+	var table *btf.Struct
+	return t.Kernel.TypeByName("bpf_htab", &table) == nil &&
+		slices.ContainsFunc(table.Members, func(m btf.Member) bool { return m.Name == "ma" })
+}
+
 // Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id,
 // which depends on its configuration; -1 for cgroup v2.
 func (t *Types) Subsystem(name string) (int32, error) {

@@ -54,10 +54,11 @@ const (
 	bucketSize  = 16   // struct bucket and struct bpf_local_storage_map_bucket
 	pointerSize = 8
 
-	freeListSize  = 16 // struct pcpu_freelist_head, one for each CPU of a hash map
-	localListSize = 40 // struct bpf_lru_locallist, one for each CPU of an LRU hash map
-	locksSize     = 32 // bpf_htab.map_locked: HASHTAB_MAP_LOCK_COUNT counters for each CPU
-	counterSize   = 8  // bpf_map.elem_count, since 6.6
+	freeListSize  = 16  // struct pcpu_freelist_head, one for each CPU of a hash map
+	localListSize = 40  // struct bpf_lru_locallist, one for each CPU of an LRU hash map
+	locksSize     = 32  // bpf_htab.map_locked: HASHTAB_MAP_LOCK_COUNT counters for each CPU
+	counterSize   = 8   // bpf_map.elem_count, since 6.6
+	cacheSize     = 512 // struct bpf_mem_cache, one for each CPU of a hash map that grows
 )
 
 // mapMemory returns an upper bound of the memory that the kernel allocates for
@@ -81,12 +82,28 @@ func mapMemory(m *ebpf.MapSpec, cpus, page uint64) (uint64, error) {
 		elements := (entries + cpus) * (elementSize + roundUp(uint64(m.KeySize), 8) + value)
 		perCPU := uint64(max(freeListSize+pointerSize, localListSize) + locksSize + counterSize)
 		return area(hashSize, page) + area(powerOfTwo(entries)*bucketSize, page) + area(elements, page) + cpus*perCPU, nil
+	case m.Type == ebpf.Hash:
+		// Elements come from kmalloc, with a pointer, by a list for each CPU (bpf_mem_alloc_init), which keeps
+		// freed ones up to its high_watermark. Deleted ones are freed after a grace period.
+		element := kmalloc(elementSize + roundUp(uint64(m.KeySize), 8) + value + pointerSize)
+		elements := entries + cpus*max(96*256/max(element, 256), 3)
+		return area(hashSize, page) + area(powerOfTwo(entries)*bucketSize, page) + elements*element + cpus*(cacheSize+locksSize+counterSize), nil
 	case m.Type == ebpf.TaskStorage:
 		// bpf_local_storage_map_alloc makes a bucket for each CPU, at least two.
 		return area(storageSize, page) + area(powerOfTwo(max(cpus, 2))*bucketSize, page), nil
 	default:
 		return 0, fmt.Errorf("memory of map %s: type %s with flags %#x has no bound", m.Name, m.Type, m.Flags)
 	}
+}
+
+// kmalloc returns the size of the slab object for size bytes.
+func kmalloc(size uint64) uint64 {
+	for _, between := range []uint64{96, 192} {
+		if size <= between && size > powerOfTwo(size)/2 && between < powerOfTwo(size) {
+			return between
+		}
+	}
+	return powerOfTwo(size)
 }
 
 // area returns an upper bound of the memory that bpf_map_area_alloc allocates for size bytes:

@@ -62,7 +62,8 @@ type Options struct {
 	Paths  *PathLog
 	Logger *zap.Logger
 
-	devices int // number, when the hooks are attached
+	devices int  // number, when the hooks are attached
+	growing bool // the kernel allocates elements of maps when they are added
 }
 
 // Source attaches the hooks and reads the maps.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hang"
@@ -181,6 +182,7 @@ func loadSpecs(opts Options, types *hook.Types) (specs, error) {
 	if err != nil {
 		return specs{}, err
 	}
+	opts.growing = types.GrowingMaps()
 	c, err := sizedSpecs(opts)
 	if err != nil {
 		return specs{}, err
@@ -206,12 +208,19 @@ func sizedSpecs(opts Options) (c specs, err error) {
 	if err = setShares(c, opts); err != nil {
 		return specs{}, err
 	}
-	c.verbs.Maps[gen.VerbsMapVerbs].MaxEntries = opts.MaxEntries
-	c.verbs.Maps[gen.VerbsMapVerbErrors].MaxEntries = opts.MaxEntries
-	c.objects.Maps[gen.ObjectsMapHoldings].MaxEntries = opts.MaxEntries
-	c.objects.Maps[gen.ObjectsMapObjects].MaxEntries = opts.MaxObjects
-	c.objects.Maps[gen.ObjectsMapAdopted].MaxEntries = opts.MaxObjects
-	c.peers.Maps[gen.PeersMapPeers].MaxEntries = maxPeers(opts)
+	for m, entries := range map[*ebpf.MapSpec]uint32{
+		c.verbs.Maps[gen.VerbsMapVerbs]:        opts.MaxEntries,
+		c.verbs.Maps[gen.VerbsMapVerbErrors]:   opts.MaxEntries,
+		c.objects.Maps[gen.ObjectsMapHoldings]: opts.MaxEntries,
+		c.objects.Maps[gen.ObjectsMapObjects]:  opts.MaxObjects,
+		c.objects.Maps[gen.ObjectsMapAdopted]:  opts.MaxObjects,
+		c.peers.Maps[gen.PeersMapPeers]:        maxPeers(opts),
+	} {
+		m.MaxEntries = entries
+		if opts.growing {
+			m.Flags |= unix.BPF_F_NO_PREALLOC
+		}
+	}
 	return c, nil
 }
 
