@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -32,6 +33,8 @@ type opener struct {
 
 func newOpener(t *testing.T, o Options) (*opener, *Source) {
 	t.Helper()
+	runtime.LockOSThread() // the programs know a call by its thread
+	t.Cleanup(runtime.UnlockOSThread)
 	types, err := hook.LoadTypes("")
 	if err != nil {
 		t.Fatal(err)
