@@ -257,7 +257,25 @@ func (n node) truth(t *testing.T) {
 		}
 		return nil
 	})
+	if n.counts() {
+		n.burst(t, s)
+	}
 	s.stop()
+}
+
+// burst creates 4,000 protection domains without a pause: maps that grow get their elements in time.
+func (n node) burst(t *testing.T, s *sensor) {
+	const domains = 4000
+	c := enter(t, "burst", "verbs", "-d", "rxe1", "-p", fmt.Sprint(domains))
+	c.line(t, "device")
+	m := s.fresh()
+	if got := m.sum("container_rdma_resources", "container_id", c.id, "type", "pd"); got != domains {
+		t.Errorf("%v protection domains, want %d", got, domains)
+	}
+	if lost := n.avoidable(t, m.losses()); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
+	}
+	c.rest(t)
 }
 
 // verb returns the name of a traced call in the metrics. The table is independent of the sensor's.

@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"net/url"
 	"time"
-
-	"github.com/moby/moby/api/types/events"
-	"github.com/moby/moby/client"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -50,10 +47,9 @@ type dockerEngine struct {
 	deadline time.Duration
 	ping     time.Duration
 	again    time.Duration
-	api      *client.Client
-	bodies   *dockerBodies
+	api      *dockerAPI
 	// queue holds the events that were received and not handled yet.
-	queue <-chan events.Message
+	queue <-chan dockerEvent
 	// forged lists the containers with a label that may replace the exit code in their events.
 	forged map[string]bool
 }
@@ -62,17 +58,12 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.forged = map[string]bool{}
-	d.bodies = newDockerBodies(path, d.deadline)
-	defer d.bodies.CloseIdleConnections()
-	var err error
-	d.api, err = client.New(client.WithHost("unix://"+path), client.WithHTTPClient(&http.Client{Transport: d.bodies}))
-	if err != nil {
-		return err
-	}
+	d.api = newDockerAPI(path, d.deadline)
+	defer d.api.http.CloseIdleConnections()
 	if err := d.pings(ctx); err != nil {
 		return err
 	}
-	if d.bodies.podman.Load() {
+	if d.api.podman {
 		d.runtime = model.RuntimePodman
 	}
 	why, err := d.subscribe(ctx)
@@ -104,37 +95,32 @@ func (d *dockerEngine) follow(ctx context.Context, path string) error {
 	}
 }
 
-// pings detects an engine that hangs. The first call negotiates the version of the API.
+// pings detects an engine that hangs. The first call selects the version of the API.
 func (d *dockerEngine) pings(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.deadline)
 	defer cancel()
-	_, err := d.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
-	if err == nil {
-		return nil
+	if err := d.api.ping(ctx); err != nil {
+		return fmt.Errorf("ping: %w", err)
 	}
-	if dialed := d.bodies.dialed.Load(); dialed != nil {
-		err = *dialed
-	}
-	return fmt.Errorf("ping: %w", err)
+	return nil
 }
+
+// dockerFilter selects events of containers. podman names the events died and remove. Without this filter, each health
+// check would cause three events.
+const dockerFilter = `{"type":{"container":true},"event":{"create":true,"start":true,"die":true,"died":true,"oom":true,` +
+	`"pause":true,"unpause":true,"rename":true,"destroy":true,"remove":true,"health_status":true}}`
 
 // subscribe requests the events from now on, into the queue. The error that closed the queue is
 // sent to why.
 func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err error) {
-	// podman names the events died and remove. Without this filter, each health check would cause
-	// three events.
-	filter := make(client.Filters).Add("type", string(events.ContainerEventType)).Add("event",
-		"create", "start", "die", "died", "oom", "pause", "unpause", "rename", "destroy", "remove", "health_status")
 	// The answer begins before the subscription takes effect: since closes the gap.
 	now := time.Now()
-	since := fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond())
-	stream := d.api.Events(ctx, client.EventsListOptions{Since: since, Filters: filter})
-	select {
-	case err := <-stream.Err:
+	query := url.Values{"since": {fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond())}, "filters": {dockerFilter}}
+	body, err := d.api.events(ctx, query)
+	if err != nil {
 		return nil, fmt.Errorf("subscribe: %w", err)
-	default:
 	}
-	q, w := make(chan events.Message, dockerQueue), make(chan error, 1)
+	q, w := make(chan dockerEvent, dockerQueue), make(chan error, 1)
 	d.queue = q
 	go safely.Do("runtime", func() {
 		ended := safely.ErrPanicked
@@ -142,19 +128,17 @@ func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err err
 			w <- ended
 			close(q)
 		}()
-		for {
+		full := false
+		err := body.each(func(m dockerEvent) bool {
 			select {
-			case m := <-stream.Messages:
-				d.bodies.refill()
-				select {
-				case q <- m:
-				default:
-					ended = errDockerEvents
-					return
-				}
-			case ended = <-stream.Err:
-				return
+			case q <- m:
+			default:
+				full = true
 			}
+			return !full
+		})
+		if ended = err; full {
+			ended = errDockerEvents
 		}
 	})
 	return w, nil

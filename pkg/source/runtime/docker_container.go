@@ -6,13 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/moby/api/types/container"
-
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // dockerInspected converts the answer of /containers/ID/json.
-func dockerInspected(i *container.InspectResponse, runtime string, labels []string) model.Container {
+func dockerInspected(i *dockerInspection, runtime string, labels []string) model.Container {
 	restarts := uint64(max(i.RestartCount, 0))
 	c := model.Container{
 		ID: i.ID, Runtime: runtime, ImageID: i.Image,
@@ -51,7 +49,7 @@ func dockerInspected(i *container.InspectResponse, runtime string, labels []stri
 }
 
 // dockerListed converts an entry of /containers/json.
-func dockerListed(s *container.Summary, runtime string, labels []string) model.Container {
+func dockerListed(s *dockerSummary, runtime string, labels []string) model.Container {
 	c := model.Container{
 		ID: s.ID, Runtime: runtime, Image: s.Image, ImageID: s.ImageID,
 		Labels: pick(labels, s.Labels), Status: dockerStatus(s.State),
@@ -84,25 +82,25 @@ func dockerIdentity(c *model.Container, name string, labels map[string]string) {
 }
 
 // dockerStatus maps the states of Docker and podman to those of the model.
-func dockerStatus(s container.ContainerState) model.ContainerStatus {
+func dockerStatus(s string) model.ContainerStatus {
 	switch s {
-	case container.StateCreated, "configured", "initialized":
+	case "created", "configured", "initialized":
 		return model.ContainerCreated
-	case container.StateRunning, "stopping":
+	case "running", "stopping":
 		return model.ContainerRunning
-	case container.StatePaused:
+	case "paused":
 		return model.ContainerPaused
-	case container.StateExited, container.StateRestarting, container.StateRemoving, container.StateDead, "stopped":
+	case "exited", "restarting", "removing", "dead", "stopped":
 		return model.ContainerExited
 	}
 	return ""
 }
 
 // dockerHealth returns a state of health, empty for any other value.
-func dockerHealth(s container.HealthStatus) string {
+func dockerHealth(s string) string {
 	switch s {
-	case container.Healthy, container.Unhealthy, container.Starting:
-		return string(s)
+	case "healthy", "unhealthy", "starting":
+		return s
 	}
 	return ""
 }

@@ -8,19 +8,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/events"
-
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // handle reports one event of /events. The answer to an inspection may be newer than the events
 // received: for the field that an event is about, the event is used.
-func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
-	if m.Type != events.ContainerEventType || !isID(m.Actor.ID) {
+func (d *dockerEngine) handle(ctx context.Context, m dockerEvent) {
+	if m.Type != "container" || !isID(m.Actor.ID) {
 		return
 	}
-	action, detail, _ := strings.Cut(string(m.Action), ": ")
+	action, detail, _ := strings.Cut(m.Action, ": ")
 	e := model.Event{Time: dockerEventTime(m)}
 	switch action {
 	case "create":
@@ -43,7 +40,7 @@ func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
 		e.Container.Status = model.ContainerRunning
 	case "health_status":
 		e.Type, e.Container = model.EventHealth, d.named(m)
-		e.Container.Health = dockerHealth(container.HealthStatus(detail))
+		e.Container.Health = dockerHealth(detail)
 		if e.Container.Health == "" { // the event of podman does not contain it
 			e.Container.Health = d.learn(ctx, m).Health
 		}
@@ -60,7 +57,7 @@ func (d *dockerEngine) handle(ctx context.Context, m events.Message) {
 
 // started returns the container of a start event. The engine may already report a later run of the
 // container, or the end of this run.
-func (d *dockerEngine) started(ctx context.Context, m events.Message, at time.Time) model.Container {
+func (d *dockerEngine) started(ctx context.Context, m dockerEvent, at time.Time) model.Container {
 	c := d.learn(ctx, m)
 	if c.Started.IsZero() || c.Started.After(at) {
 		c.Started, c.PID = at, 0
@@ -71,7 +68,7 @@ func (d *dockerEngine) started(ctx context.Context, m events.Message, at time.Ti
 
 // learn inspects the container of an event. If that fails, for instance because the container is
 // gone, it returns the fields of the event.
-func (d *dockerEngine) learn(ctx context.Context, m events.Message) model.Container {
+func (d *dockerEngine) learn(ctx context.Context, m dockerEvent) model.Container {
 	c, err := d.inspect(ctx, m.Actor.ID)
 	if err != nil {
 		c = d.named(m)
@@ -84,7 +81,7 @@ func (d *dockerEngine) learn(ctx context.Context, m events.Message) model.Contai
 
 // named returns the container with the fields of the event. The engine copies the labels into the
 // attributes.
-func (d *dockerEngine) named(m events.Message) model.Container {
+func (d *dockerEngine) named(m dockerEvent) model.Container {
 	a := m.Actor.Attributes
 	c := model.Container{ID: m.Actor.ID, Runtime: d.runtime, Image: a["image"]}
 	dockerIdentity(&c, a["name"], a)
@@ -100,7 +97,7 @@ func (d *dockerEngine) suspect(id string, labels map[string]string) {
 }
 
 // exitCode returns the exit code of an exit event, nil if it is not certain.
-func (d *dockerEngine) exitCode(ctx context.Context, m events.Message, at time.Time) *uint32 {
+func (d *dockerEngine) exitCode(ctx context.Context, m dockerEvent, at time.Time) *uint32 {
 	if d.forged[m.Actor.ID] {
 		c, err := d.inspect(ctx, m.Actor.ID)
 		if err != nil || c.Finished.After(at) {
@@ -116,7 +113,7 @@ func (d *dockerEngine) exitCode(ctx context.Context, m events.Message, at time.T
 	return &code
 }
 
-func dockerEventTime(m events.Message) time.Time {
+func dockerEventTime(m dockerEvent) time.Time {
 	switch {
 	case m.TimeNano > 0:
 		return time.Unix(0, m.TimeNano)

@@ -27,7 +27,6 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/api/types/network"
-	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -487,7 +486,7 @@ func TestDockerBad(t *testing.T) {
 		t.Parallel()
 		e := newFakeEngine(t)
 		e.api = "1.24"
-		if err := e.try(t, nothing{}, time.Minute); !strings.Contains(err.Error(), "1.24 is not supported") {
+		if err := e.try(t, nothing{}, time.Minute); !strings.Contains(err.Error(), `version "1.24" of the API is not supported`) {
 			t.Error(err)
 		}
 	})
@@ -623,7 +622,7 @@ func TestDockerMany(t *testing.T) {
 // TestDockerVersions checks that the version is negotiated. Docker 29 supports 1.44 and later.
 func TestDockerVersions(t *testing.T) {
 	t.Parallel()
-	for api, want := range map[string]string{"1.41": "1.41", "1.52": "1.52", "1.99": client.MaxAPIVersion} {
+	for api, want := range map[string]string{"1.41": "1.41", "1.52": "1.52", "1.99": "1.56"} {
 		e := newFakeEngine(t)
 		e.api = api
 		got := make(chan string, 1)
@@ -667,26 +666,35 @@ func TestDockerPods(t *testing.T) {
 		{"/k8s_mine", nil, "   k8s_mine false"},
 	} {
 		i := &container.InspectResponse{Name: c.name, Config: &container.Config{Labels: c.labels}}
-		m := dockerInspected(i, "docker", nil)
+		m := inspected(t, i)
 		if got := fmt.Sprint(m.Namespace, " ", m.Pod, " ", m.PodUID, " ", m.Name, " ", m.Sandbox); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }
 
-// TestDockerBody checks that an endless answer is cut, and that the limit holds per event.
-func TestDockerBody(t *testing.T) {
-	endless := func(string) *dockerBodies {
-		b := newDockerBodies("", time.Second)
-		b.events.Store(&dockerBody{ReadCloser: io.NopCloser(forever{})})
-		return b
+// inspected converts the answer that an engine gives for i.
+func inspected(t *testing.T, i *container.InspectResponse) model.Container {
+	t.Helper()
+	b, err := json.Marshal(i)
+	if err != nil {
+		t.Fatal(err)
 	}
-	b := endless("/events")
-	if n, err := io.Copy(io.Discard, b.events.Load()); !errors.Is(err, errDockerBody) || n < dockerMaxBody {
+	var ours dockerInspection
+	if err := json.Unmarshal(b, &ours); err != nil {
+		t.Fatal(err)
+	}
+	return dockerInspected(&ours, "docker", nil)
+}
+
+// TestDockerBody checks that an endless answer is cut.
+func TestDockerBody(t *testing.T) {
+	b := &dockerBody{ReadCloser: io.NopCloser(forever{})}
+	if n, err := io.Copy(io.Discard, b); !errors.Is(err, errDockerBody) || n < dockerMaxBody {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	b.refill()
-	if _, err := b.events.Load().Read(make([]byte, 10)); err != nil {
+	b.read.Store(0)
+	if _, err := b.Read(make([]byte, 10)); err != nil {
 		t.Error(err)
 	}
 }
@@ -702,7 +710,7 @@ func FuzzDockerInspect(f *testing.F) {
 		"HostConfig":{"Devices":[{"PathOnHost":"/dev/x"}]}}`))
 	f.Add([]byte(`{"State":null,"Config":null,"HostConfig":null}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var i container.InspectResponse
+		var i dockerInspection
 		if json.Unmarshal(b, &i) != nil {
 			return
 		}
@@ -722,16 +730,12 @@ func FuzzDockerEvents(f *testing.F) {
 	f.Add([]byte(`{"Type":"container","Action":"start","Actor":{"ID":"` + id + `"}}{"Type":"container","Action":"destroy"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := newRegistry(time.Minute, time.Now)
-		api, err := client.New(client.WithHost("unix:///nowhere/none"))
-		if err != nil {
-			t.Fatal(err)
-		}
 		d := &dockerEngine{
 			feed: &socketFeed{registry: r, onSync: func() {}}, runtime: "docker", deadline: time.Second,
-			api: api, forged: map[string]bool{},
+			api: newDockerAPI("/nowhere/none", time.Second), forged: map[string]bool{},
 		}
 		for dec := json.NewDecoder(strings.NewReader(string(b))); ; {
-			var m events.Message
+			var m dockerEvent
 			if dec.Decode(&m) != nil {
 				break
 			}

@@ -4,13 +4,11 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
-
-	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/events"
-	"github.com/moby/moby/client"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -24,7 +22,7 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var later []events.Message
+	var later []dockerEvent
 	touched := map[string]bool{} // whether it exists after the last event that creates, starts, ends or removes it
 	outdated := map[string]int{} // number of entries of later that belong to an earlier run
 	for range len(d.queue) {
@@ -32,14 +30,14 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 		id, action := m.Actor.ID, m.Action
 		known := d.feed.knows(id)
 		switch action {
-		case events.ActionCreate, events.ActionStart, events.ActionDie, "died", events.ActionDestroy, events.ActionRemove:
-			if known || action == events.ActionCreate {
+		case "create", "start", "die", "died", "destroy", "remove":
+			if known || action == "create" {
 				d.handle(ctx, m)
-				touched[id] = action != events.ActionDestroy && action != events.ActionRemove
+				touched[id] = action != "destroy" && action != "remove"
 				outdated[id] = len(later)
 				continue
 			}
-		case events.ActionOOM: // which precedes the exit that it causes
+		case "oom": // which precedes the exit that it causes
 			if known {
 				d.handle(ctx, m)
 				continue
@@ -63,15 +61,15 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*d.deadline)
 	defer cancel()
-	answer, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true})
-	if err != nil {
+	var listed []dockerSummary
+	if err := d.api.get(ctx, "/containers/json", url.Values{"all": {"1"}}, &listed); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	all := make([]model.Container, len(answer.Items))
+	all := make([]model.Container, len(listed))
 	slots := make(chan struct{}, dockerWorkers)
 	var inspections safely.Group
 	for i := range all {
-		c := &answer.Items[i]
+		c := &listed[i]
 		if !isID(c.ID) {
 			continue
 		}
@@ -84,7 +82,7 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 		inspections.Go(func() {
 			defer func() { <-slots }()
 			var err error
-			if all[i], err = d.inspect(ctx, c.ID); err != nil && !errdefs.IsNotFound(err) {
+			if all[i], err = d.inspect(ctx, c.ID); err != nil && !errors.Is(err, errDockerGone) {
 				all[i] = dockerListed(c, d.runtime, d.labels)
 			}
 		})
@@ -97,12 +95,12 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 func (d *dockerEngine) inspect(ctx context.Context, id string) (model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.deadline)
 	defer cancel()
-	answer, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-	if err != nil {
+	var i dockerInspection
+	if err := d.api.get(ctx, "/containers/"+id+"/json", nil, &i); err != nil {
 		return model.Container{}, err
 	}
-	if answer.Container.ID != id {
-		return model.Container{}, fmt.Errorf("requested container %s, received %q", id, answer.Container.ID)
+	if i.ID != id {
+		return model.Container{}, fmt.Errorf("requested container %s, received %q", id, i.ID)
 	}
-	return dockerInspected(&answer.Container, d.runtime, d.labels), nil
+	return dockerInspected(&i, d.runtime, d.labels), nil
 }

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moby/moby/api/types/container"
-
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -92,7 +90,7 @@ func (s *spec) allDevices() bool {
 }
 
 // dockerVendor returns the vendor of the GPUs that a device request asks Docker for; nil if it asks for none.
-func dockerVendor(r container.DeviceRequest) *model.GPUVendor {
+func dockerVendor(r dockerRequest) *model.GPUVendor {
 	gpu := slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool {
 		if r.Driver == "" {
@@ -104,7 +102,7 @@ func dockerVendor(r container.DeviceRequest) *model.GPUVendor {
 
 // dockerGPUs returns the GPUs that were requested from Docker (--gpus, --device nvidia.com/gpu=0). Of a number of GPUs
 // these are the first.
-func dockerGPUs(requests []container.DeviceRequest) []string {
+func dockerGPUs(requests []dockerRequest) []string {
 	var out []string
 	for _, r := range requests {
 		vendor := dockerVendor(r)

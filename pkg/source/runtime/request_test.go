@@ -163,20 +163,20 @@ func TestDockerGPUs(t *testing.T) {
 		"a number of AMD's": {[]container.DeviceRequest{{Driver: "amd", DeviceIDs: []string{"0"}, Capabilities: gpu}}, nil},
 	} {
 		i := container.InspectResponse{HostConfig: &container.HostConfig{Resources: container.Resources{DeviceRequests: tt.requests}}}
-		got := dockerInspected(&i, "docker", nil)
+		got := inspected(t, &i)
 		if d := cmp.Diff(tt.want, got.GPURequests); d != "" || got.AllDevices {
 			t.Errorf("%s: %v (-want +got):\n%s", name, got.AllDevices, d)
 		}
 	}
 	i := container.InspectResponse{HostConfig: &container.HostConfig{Privileged: true}}
-	if c := dockerInspected(&i, "docker", nil); !c.AllDevices {
+	if c := inspected(t, &i); !c.AllDevices {
 		t.Errorf("privileged: %+v", c)
 	}
 }
 
 // The number of a client's requests has a limit.
 func TestGPURequestsAreBounded(t *testing.T) {
-	many := dockerGPUs([]container.DeviceRequest{{Driver: "nvidia", Count: 1 << 40}, {Driver: "nvidia", DeviceIDs: []string{"GPU-1"}}})
+	many := dockerGPUs([]dockerRequest{{Driver: "nvidia", Count: 1 << 40}, {Driver: "nvidia", DeviceIDs: []string{"GPU-1"}}})
 	if len(many) != maxDevices {
 		t.Errorf("%d requests", len(many))
 	}
