@@ -4,7 +4,6 @@ package fabric
 
 import (
 	"bytes"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +44,7 @@ const (
 )
 
 // perfHeader matches the line of perfquery with the port and the capability mask.
-var perfHeader = regexp.MustCompile(`^# Port (?:extended )?counters: Lid [0-9]+ port ([0-9]+) \(CapMask: 0x([0-9A-Fa-f]{1,4})`)
+var perfHeader = lazily(`^# Port (?:extended )?counters: Lid [0-9]+ port ([0-9]+) \(CapMask: 0x([0-9A-Fa-f]{1,4})`)
 
 // parsePerfquery parses the counters of each port and the capability mask. perfquery prints
 // counters that the switch does not have as zeros: they are left out.
@@ -56,7 +55,7 @@ func parsePerfquery(text []byte) (ports map[int]counterValues, mask uint64) {
 	ports = map[int]counterValues{}
 	var at counterValues
 	for line := range lines(text) {
-		if m := perfHeader.FindSubmatch(line); m != nil {
+		if m := perfHeader().FindSubmatch(line); m != nil {
 			number, _ := strconv.Atoi(string(m[1]))
 			mask, _ = strconv.ParseUint(string(m[2]), 16, 16)
 			if at = nil; number <= maxPort {
@@ -87,10 +86,10 @@ func parsePerfquery(text []byte) (ports map[int]counterValues, mask uint64) {
 // Lines of ibqueryerrors: a port (but not the sum of all ports), a counter with its value, which
 // may be repeated in another unit, the number of failures, and a port that did not answer.
 var (
-	errorLine  = regexp.MustCompile(`^   GUID 0x([0-9a-f]{1,16}) port ([0-9]+):(.*)$`)
-	errorEntry = regexp.MustCompile(`\[([A-Za-z0-9]+) == ([0-9]+)(?: \([^)]*\))?\]`)
-	failures   = regexp.MustCompile(`(?m)^## +([0-9]+) PMA query failures$`)
-	unanswered = regexp.MustCompile(`^ibwarn: .* query failed on .*, Lid ([0-9]+) port [0-9]+$`)
+	errorLine  = lazily(`^   GUID 0x([0-9a-f]{1,16}) port ([0-9]+):(.*)$`)
+	errorEntry = lazily(`\[([A-Za-z0-9]+) == ([0-9]+)(?: \([^)]*\))?\]`)
+	failures   = lazily(`(?m)^## +([0-9]+) PMA query failures$`)
+	unanswered = lazily(`^ibwarn: .* query failed on .*, Lid ([0-9]+) port [0-9]+$`)
 )
 
 // parseErrors parses the output of ibqueryerrors. It returns the counters that are not zero, of
@@ -103,13 +102,13 @@ var (
 func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bool, unknown int, complete bool) {
 	ports, silent = map[end]counterValues{}, map[uint32]bool{}
 	for line := range lines(text) {
-		if m := unanswered.FindSubmatch(line); m != nil {
+		if m := unanswered().FindSubmatch(line); m != nil {
 			lid, _ := strconv.ParseUint(string(m[1]), 10, 32)
 			silent[uint32(lid)] = true
 			unknown--
 		}
 		complete = complete || bytes.HasPrefix(line, []byte("## Summary: "))
-		m := errorLine.FindSubmatch(line)
+		m := errorLine().FindSubmatch(line)
 		if m == nil {
 			continue
 		}
@@ -118,7 +117,7 @@ func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bo
 			continue
 		}
 		f := counterValues{}
-		for _, entry := range errorEntry.FindAllSubmatch(m[3], -1) {
+		for _, entry := range errorEntry().FindAllSubmatch(m[3], -1) {
 			v, err := strconv.ParseUint(string(entry[2]), 10, 64)
 			if err == nil && slices.Contains(names, string(entry[1])) {
 				f[string(entry[1])] = v
@@ -126,7 +125,7 @@ func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bo
 		}
 		ports[end{parseGUID(string(m[1])), number}] = f
 	}
-	if m := failures.FindSubmatch(text); m != nil {
+	if m := failures().FindSubmatch(text); m != nil {
 		failed, _ := strconv.Atoi(string(m[1]))
 		unknown += failed
 	}

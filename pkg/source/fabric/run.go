@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -50,8 +51,8 @@ var options = map[string][]string{
 }
 
 var (
-	operand = regexp.MustCompile(`^[0-9][0-9,-]*$`)
-	port    = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})/([1-9][0-9]{0,2})$`)
+	operand = lazily(`^[0-9][0-9,-]*$`)
+	port    = lazily(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})/([1-9][0-9]{0,2})$`)
 )
 
 // command is a tool with its arguments.
@@ -70,7 +71,7 @@ func (c command) check() error {
 			if !slices.Contains(options[c.tool], name) {
 				return fmt.Errorf("%s %s: %w", c.tool, a, errOption)
 			}
-		case c.tool != perfquery || !operand.MatchString(a):
+		case c.tool != perfquery || !operand().MatchString(a):
 			return fmt.Errorf("%s %s: %w", c.tool, a, errOption)
 		default:
 			operands++
@@ -95,7 +96,7 @@ type runner struct {
 func newRunner(o Options, count func(tool, result string)) (*runner, error) {
 	r := &runner{Runner: child.Runner{MaxStuck: maxStuck}, paths: map[string]string{}, count: count}
 	if o.Port != "" {
-		p := port.FindStringSubmatch(o.Port)
+		p := port().FindStringSubmatch(o.Port)
 		if p == nil {
 			return nil, fmt.Errorf("the port to read the fabric from is HCA/PORT, as mlx5_0/1, not %q", o.Port)
 		}
@@ -232,7 +233,7 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 		err = errTimeout
 	}
 	message := string(complaints)
-	if m := fatal.FindSubmatch(out); m != nil {
+	if m := fatal().FindSubmatch(out); m != nil {
 		message += string(m[1])
 	}
 	return out, &failure{c.tool, clean(lastLines(message)), err}
@@ -255,15 +256,20 @@ func (f *failure) Error() string {
 // Unwrap returns the error of the process.
 func (f *failure) Unwrap() error { return f.err }
 
+// lazily returns a function that compiles a regular expression at its first call: most nodes read no fabric.
+func lazily(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
 // fatal matches the reason of a failure in the output of a tool, after the path of the tool.
-var fatal = regexp.MustCompile(`(?m)^(?:/.*/)?((?:[a-z]+: iberror: |ibpanic: ).*)$`)
+var fatal = lazily(`(?m)^(?:/.*/)?((?:[a-z]+: iberror: |ibpanic: ).*)$`)
 
 // process matches the beginning of a warning, which contains the process id.
-var process = regexp.MustCompile(`(?m)^ib[a-z]+: \[[0-9]+\] `)
+var process = lazily(`(?m)^ib[a-z]+: \[[0-9]+\] `)
 
 // lastLines returns the last three lines of an error output in one line.
 func lastLines(text string) string {
-	text = process.ReplaceAllString(text, "")
+	text = process().ReplaceAllString(text, "")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 	return strings.Join(lines[max(0, len(lines)-3):], "; ")
 }

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,15 +51,15 @@ type end struct {
 
 // Lines of ibnetdiscover without options. Names follow a #.
 var (
-	switchLine = regexp.MustCompile(`^switchguid=0x([0-9a-f]{1,16})\(([0-9a-f]{1,16})\)`)
-	nodeLine   = regexp.MustCompile(`^(?:ca|rt)guid=0x([0-9a-f]{1,16})`)
-	portLine   = regexp.MustCompile(`^\[[0-9]+\]\(([0-9a-f]{1,16})\)`)
-	originLine = regexp.MustCompile(`^# Initiated from node ([0-9a-f]{16}) port ([0-9a-f]{16})$`)
+	switchLine = lazily(`^switchguid=0x([0-9a-f]{1,16})\(([0-9a-f]{1,16})\)`)
+	nodeLine   = lazily(`^(?:ca|rt)guid=0x([0-9a-f]{1,16})`)
+	portLine   = lazily(`^\[[0-9]+\]\(([0-9a-f]{1,16})\)`)
+	originLine = lazily(`^# Initiated from node ([0-9a-f]{16}) port ([0-9a-f]{16})$`)
 )
 
 // listLine matches a line of ibnetdiscover --list: the kind, the node GUID, and the name up to the
 // last quote.
-var listLine = regexp.MustCompile(`^(Switch|Ca|Router)\t : 0x([0-9a-f]{1,16}) ports [0-9]+ devid 0x[0-9a-f]+ vendid 0x[0-9a-f]+ "(.*)"$`)
+var listLine = lazily(`^(Switch|Ca|Router)\t : 0x([0-9a-f]{1,16}) ports [0-9]+ devid 0x[0-9a-f]+ vendid 0x[0-9a-f]+ "(.*)"$`)
 
 var kinds = map[string]string{"Switch": model.FabricSwitch, "Ca": model.FabricCA, "Router": model.FabricRouter}
 
@@ -71,7 +70,7 @@ func parseTopology(ports, list, owners []byte) *topology {
 	t := &topology{nodes: map[string]*node{}, owner: map[string]string{}, raw: map[string]string{}}
 	t.parseOwners(owners)
 	for line := range lines(list) {
-		m := listLine.FindSubmatch(line)
+		m := listLine().FindSubmatch(line)
 		if m == nil {
 			t.unread++
 			continue
@@ -102,14 +101,14 @@ func lines(text []byte) func(func([]byte) bool) {
 func (t *topology) parseOwners(text []byte) {
 	var at string // node of the lines that follow
 	for line := range lines(text) {
-		if m := originLine.FindSubmatch(line); m != nil {
+		if m := originLine().FindSubmatch(line); m != nil {
 			t.owner[parseGUID(string(m[2]))] = parseGUID(string(m[1]))
-		} else if m := switchLine.FindSubmatch(line); m != nil {
+		} else if m := switchLine().FindSubmatch(line); m != nil {
 			at = parseGUID(string(m[1]))
 			t.owner[parseGUID(string(m[2]))] = at
-		} else if m := nodeLine.FindSubmatch(line); m != nil {
+		} else if m := nodeLine().FindSubmatch(line); m != nil {
 			at = parseGUID(string(m[1]))
-		} else if m := portLine.FindSubmatch(line); m != nil && at != "" {
+		} else if m := portLine().FindSubmatch(line); m != nil && at != "" {
 			t.owner[parseGUID(string(m[1]))] = at
 		}
 	}
@@ -242,7 +241,7 @@ func (n *node) fact(guid string, known *answers) model.FabricNode {
 
 // linkMiddle matches the part of iblinkinfo --line between the names: LID, number, the chassis's
 // own number, the link, and GUID, LID and number of the other end.
-var linkMiddle = regexp.MustCompile(
+var linkMiddle = lazily(
 	`^ +[0-9]+ +([0-9]+)\[ *[0-9]*\] ==\([^"]*\)==>  0x([0-9a-f]{16}) +[0-9]+ +[0-9]+\[ *[0-9]*\] "`)
 
 // parseLinks parses iblinkinfo --line, which prints for a link the better capabilities that both
@@ -261,7 +260,7 @@ func (t *topology) parseLinks(text []byte) {
 		if !ok {
 			continue
 		}
-		m := linkMiddle.FindStringSubmatch(rest)
+		m := linkMiddle().FindStringSubmatch(rest)
 		if m == nil {
 			continue
 		}
@@ -283,9 +282,9 @@ func parseCould(s string) (narrow, slow *bool) {
 		part = strings.TrimSpace(strings.TrimSuffix(part, ")"))
 		switch {
 		case part == "":
-		case widthText.MatchString(part):
+		case widthText().MatchString(part):
 			*narrow = true
-		case strings.HasPrefix(part, "FDR10"), speedText.MatchString(part):
+		case strings.HasPrefix(part, "FDR10"), speedText().MatchString(part):
 			*slow = true
 		default:
 			return nil, nil
@@ -295,6 +294,6 @@ func parseCould(s string) (narrow, slow *bool) {
 }
 
 var (
-	widthText = regexp.MustCompile(`^[0-9]+X$`)
-	speedText = regexp.MustCompile(`^[0-9.]+ Gbps$`)
+	widthText = lazily(`^[0-9]+X$`)
+	speedText = lazily(`^[0-9.]+ Gbps$`)
 )

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -36,14 +37,19 @@ type message struct {
 	driver model.FaultDriver
 	// text matches the text after the prefixes. A group "process" has the name of the process that caused the fault,
 	// "pid" its PID.
-	text   *regexp.Regexp
+	text   func() *regexp.Regexp
 	code   string
 	kind   kind
 	awaits bool
 }
 
+// lazily returns a function that compiles a regular expression at its first call: no node has the hardware of all drivers.
+func lazily(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
 func row(driver model.FaultDriver, code, text string) message {
-	return message{driver: driver, code: code, text: regexp.MustCompile(text)}
+	return message{driver: driver, code: code, text: lazily(text)}
 }
 
 func awaiting(m message) message { m.awaits = true; return m }
@@ -121,10 +127,10 @@ var otherNames = map[string]string{"i40e": "ice", "irdma": "ice", "bnxt_re": "bn
 var (
 	// drmPrefix is what DRM drivers print before their text, and mlx5Prefix what mlx5_core does: function, line and PID of
 	// the task that runs, which is often a worker of the kernel and never a culprit.
-	drmPrefix  = regexp.MustCompile(`^(?:\[drm(?::\w+(?: \[\w+\])?)?\] |\*ERROR\* |Tile\d+: |GT\d+: )+`)
-	mlx5Prefix = regexp.MustCompile(`^\w+:\d+:\(pid \d+\): `)
+	drmPrefix  = lazily(`^(?:\[drm(?::\w+(?: \[\w+\])?)?\] |\*ERROR\* |Tile\d+: |GT\d+: )+`)
+	mlx5Prefix = lazily(`^\w+:\d+:\(pid \d+\): `)
 	// amdgpuProcess begins the text with the process of a page fault or ring timeout.
-	amdgpuProcess = regexp.MustCompile(`^ *(?:Process information: process|for process|in process|Process|process) `)
+	amdgpuProcess = lazily(`^ *(?:Process information: process|for process|in process|Process|process) `)
 )
 
 // parseDevice parses a record that a driver printed with dev_printk, netdev_printk or ibdev_printk: "DRIVER ADDRESS: text"
@@ -146,24 +152,24 @@ func parseDevice(r *record) (line, bool) {
 	switch driver {
 	case "amdgpu":
 		text = strings.TrimPrefix(text, "amdgpu: ")
-		if start := amdgpuProcess.FindString(text); start != "" {
+		if start := amdgpuProcess().FindString(text); start != "" {
 			l := line{kind: culprit, key: gpuKey(model.DriverAMDGPU, r.pciAddress, "")}
 			l.process, l.pid = processOf(text[len(start):])
 			return l, true
 		}
 	case "mlx5_core":
-		text = text[len(mlx5Prefix.FindString(text)):]
+		text = text[len(mlx5Prefix().FindString(text)):]
 	}
-	text = text[len(drmPrefix.FindString(text)):]
-	i := slices.IndexFunc(rows, func(m message) bool { return m.text.MatchString(text) })
+	text = text[len(drmPrefix().FindString(text)):]
+	i := slices.IndexFunc(rows, func(m message) bool { return m.text().MatchString(text) })
 	if i < 0 {
 		return line{}, false
 	}
 	m := &rows[i]
 	l := line{kind: m.kind, awaits: m.awaits, key: gpuKey(m.driver, r.pciAddress, m.code)}
-	if at := m.text.SubexpIndex("pid"); at >= 0 {
-		found := m.text.FindStringSubmatch(text)
-		l.process = found[m.text.SubexpIndex("process")]
+	if at := m.text().SubexpIndex("pid"); at >= 0 {
+		found := m.text().FindStringSubmatch(text)
+		l.process = found[m.text().SubexpIndex("process")]
 		l.pid = max(0, parsePID(found[at]))
 	}
 	return l, true

@@ -3,7 +3,6 @@
 package kernellog
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -13,17 +12,17 @@ import (
 // The formats of NVIDIA's driver, from krcReportXid (kernel_rc.c), gpu.c, osinit.c, osapi.c and common_nvswitch.h of
 // open-gpu-kernel-modules 595. Drivers before 440 report no process, drivers before 310 no "PCI:".
 var (
-	xidLine = regexp.MustCompile(
+	xidLine = lazily(
 		`^NVRM: Xid \((?:PCI:)?([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2})(?:\.[0-7])?` +
 			`(?: GPU-I:(\d{1,2})(?: GPU-CI:\d{1,2})?)?\): (\d{1,4}), (.*)`)
-	xidProcess   = regexp.MustCompile(`^pid='?(\d{1,10}|<unknown>)'?(?:, name=([^,]{0,100}))?`)
-	xidRecovered = regexp.MustCompile(
+	xidProcess   = lazily(`^pid='?(\d{1,10}|<unknown>)'?(?:, name=([^,]{0,100}))?`)
+	xidRecovered = lazily(
 		`GPU recovery action changed from 0x[[:xdigit:]]+ \([^()]*\) to 0x0 \(None\)(?: caused by previous Xid \d+)?$`)
-	uuidLine   = regexp.MustCompile(`^NVRM: GPU at PCI:([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}): (GPU-[[:xdigit:]-]{36})$`)
-	offBusLine = regexp.MustCompile(
+	uuidLine   = lazily(`^NVRM: GPU at PCI:([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}): (GPU-[[:xdigit:]-]{36})$`)
+	offBusLine = lazily(
 		`^NVRM: (?:GPU ([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7]): GPU has fallen off the bus\.` +
 			`|The NVIDIA GPU ([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7])\b.*fallen off the bus)`)
-	sxidLine = regexp.MustCompile(
+	sxidLine = lazily(
 		`^nvidia-nvswitch\d{1,3}: SXid \(PCI:([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7])\): (\d{1,5}), (.*)`)
 )
 
@@ -39,17 +38,17 @@ const (
 // parseNVIDIA parses a record of NVIDIA's driver. Its text may be glued to an unfinished line of its own, which has the flag c
 // as well. No other record is searched: its text may contain a name that a program chose.
 func parseNVIDIA(r *record) (line, bool) {
-	if m := xidLine.FindStringSubmatch(r.text); m != nil {
+	if m := xidLine().FindStringSubmatch(r.text); m != nil {
 		return parseXID(m), true
 	}
-	if m := uuidLine.FindStringSubmatch(r.text); m != nil {
+	if m := uuidLine().FindStringSubmatch(r.text); m != nil {
 		return line{kind: uuid, key: gpuKey(model.DriverNVIDIA, m[1]+".0", ""), uuid: m[2]}, true
 	}
-	if m := offBusLine.FindStringSubmatch(r.text); m != nil {
+	if m := offBusLine().FindStringSubmatch(r.text); m != nil {
 		return line{kind: fault, key: gpuKey(model.DriverNVIDIA, m[1]+m[2], codeOffBus)}, true
 	}
 	if i := strings.LastIndex(r.text, nvrm); r.continued && i > 0 {
-		if m := xidLine.FindStringSubmatch(r.text[i:]); m != nil {
+		if m := xidLine().FindStringSubmatch(r.text[i:]); m != nil {
 			return parseXID(m), true
 		}
 	}
@@ -61,12 +60,12 @@ func parseXID(m []string) line {
 	if m[2] != "" {
 		l.key.GPUInstance = number(m[2])
 	}
-	if p := xidProcess.FindStringSubmatch(m[4]); p != nil {
+	if p := xidProcess().FindStringSubmatch(m[4]); p != nil {
 		l.pid, _ = strconv.Atoi(p[1]) // 0 for <unknown>
 		l.process = p[2]
 		l.proxy = strings.HasPrefix(l.process, mpsServer)
 	}
-	if l.key.Code == "154" && xidRecovered.MatchString(m[4]) {
+	if l.key.Code == "154" && xidRecovered().MatchString(m[4]) {
 		l.kind = recovery
 	}
 	return l
@@ -74,7 +73,7 @@ func parseXID(m []string) line {
 
 // parseNVSwitch parses a record of an NVSwitch. The lines that follow the first one of an error have its severity and data.
 func parseNVSwitch(r *record) (line, bool) {
-	m := sxidLine.FindStringSubmatch(r.text)
+	m := sxidLine().FindStringSubmatch(r.text)
 	if m == nil || strings.HasPrefix(m[3], "Severity ") || strings.HasPrefix(m[3], "Data {") {
 		return line{}, false
 	}
