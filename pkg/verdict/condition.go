@@ -21,6 +21,8 @@ type Condition struct {
 	Source string
 	// Words are labels of the alert with the words of closed lists that decide, in any order.
 	Words map[string][]string
+	// Unless are conditions that cause this one: while the subject has one of them, this one is no verdict.
+	Unless []*Condition
 	// NoAlert is why there is no alert of this name; empty if there is one.
 	NoAlert string
 }
@@ -81,12 +83,14 @@ var (
 		Summary:    "The port receives more symbols with errors than the InfiniBand specification allows.",
 		Thresholds: []Threshold{{Of: "symbol_error", Value: 120, Unit: "in 1h"}},
 		Source:     "InfiniBand: one bit of 10^12, about 120 an hour on a QDR link",
+		Unless:     []*Condition{linkUnstable},
 	}
 	packetErrors = &Condition{
 		Name: "RDMAPacketErrors", Severity: Warning, Window: 5 * time.Minute, For: 15 * time.Minute,
 		Summary:    "Received packets have errors, while the link itself reports no problem.",
 		Thresholds: []Threshold{{Of: "port_rcv_errors, as a part of port_rcv_packets", Value: 1e-6}},
 		Source:     "a bit error rate of 10^-12 corrupts one packet of 4 KiB in 30 million (3e-8)",
+		Unless:     []*Condition{linkUnstable, symbolErrors},
 	}
 	counterSaturated = &Condition{
 		Name: "RDMAErrorCounterSaturated", Severity: Info, For: hour,
