@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/verdict"
+)
+
+// errUnjudged is the error of a refresh without verdicts: before the first one, and after a defect of a rule.
+var errUnjudged = errors.New("nothing was judged")
+
+// verdictList is the verdicts of a refresh, the worst first.
+type verdictList struct {
+	At       time.Time      `json:"at"`
+	Verdicts []verdictEntry `json:"verdicts"`
+	Omitted  int            `json:"omitted"` // verdicts and counters for which there was no room
+}
+
+// verdictEntry is a condition that holds.
+type verdictEntry struct {
+	Name     string           `json:"name"`
+	Severity verdict.Severity `json:"severity"`
+	Subject  verdictSubject   `json:"subject"`
+	Summary  string           `json:"summary"`
+	Evidence []string         `json:"evidence"`
+	Since    time.Time        `json:"since"`
+	Runbook  string           `json:"runbook"`
+}
+
+// verdictSubject is what has the condition. What does not apply is empty or 0.
+type verdictSubject struct {
+	Kind        verdict.Kind `json:"kind"`
+	Name        string       `json:"name"` // of all of it: mlx5_0/1, ns/pod/container on mlx5_0
+	Workload    string       `json:"workload"`
+	Namespace   string       `json:"namespace"`
+	Pod         string       `json:"pod"`
+	Container   string       `json:"container"`
+	ContainerID string       `json:"container_id"`
+	Device      string       `json:"device"`
+	Port        int          `json:"port"`
+	GPU         string       `json:"gpu_id"`
+	UUID        string       `json:"uuid"`
+	Source      string       `json:"source"`
+	Detail      string       `json:"detail"`
+}
+
+// verdicts answers /api/v1/verdicts.
+func verdicts(k *Known, _ *http.Request) (any, error) {
+	if len(k.Verdicts.Verdicts) == 0 {
+		return nil, errUnjudged
+	}
+	out := verdictList{At: k.At.UTC(), Verdicts: make([]verdictEntry, 0, len(k.Verdicts.Verdicts)), Omitted: k.Verdicts.Omitted}
+	for i := range k.Verdicts.Verdicts {
+		v := &k.Verdicts.Verdicts[i]
+		s, o := &v.Subject, &v.Subject.Owner
+		out.Verdicts = append(out.Verdicts, verdictEntry{
+			Name: v.Name, Severity: v.Severity, Summary: v.Summary, Evidence: append([]string{}, v.Evidence...), Since: v.Since.UTC(),
+			Runbook: v.Runbook,
+			Subject: verdictSubject{
+				Kind: s.Kind, Name: s.String(), Workload: o.Workload, Namespace: o.Namespace, Pod: o.Pod, Container: o.Container,
+				ContainerID: o.ContainerID, Device: s.Device, Port: s.Port, GPU: s.GPU, UUID: s.UUID, Source: s.Source, Detail: s.Detail,
+			},
+		})
+	}
+	return out, nil
+}
