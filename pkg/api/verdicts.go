@@ -15,24 +15,24 @@ var errUnjudged = errors.New("nothing was judged")
 
 // verdictList is the verdicts of a refresh, the worst first.
 type verdictList struct {
-	At       time.Time      `json:"at"`
-	Verdicts []verdictEntry `json:"verdicts"`
-	Omitted  int            `json:"omitted"` // verdicts and counters for which there was no room
+	At       time.Time `json:"at"`
+	Verdicts []Verdict `json:"verdicts"`
+	Omitted  int       `json:"omitted"` // verdicts and counters for which there was no room
 }
 
-// verdictEntry is a condition that holds.
-type verdictEntry struct {
+// Verdict is a condition that holds.
+type Verdict struct {
 	Name     string           `json:"name"`
 	Severity verdict.Severity `json:"severity"`
-	Subject  verdictSubject   `json:"subject"`
+	Subject  VerdictSubject   `json:"subject"`
 	Summary  string           `json:"summary"`
 	Evidence []string         `json:"evidence"`
 	Since    time.Time        `json:"since"`
 	Runbook  string           `json:"runbook"`
 }
 
-// verdictSubject is what has the condition. What does not apply is empty or 0.
-type verdictSubject struct {
+// VerdictSubject is what has the condition. What does not apply is empty or 0.
+type VerdictSubject struct {
 	Kind        verdict.Kind `json:"kind"`
 	Name        string       `json:"name"` // of all of it: mlx5_0/1, ns/pod/container on mlx5_0
 	Workload    string       `json:"workload"`
@@ -53,18 +53,23 @@ func verdicts(k *Known, _ *http.Request) (any, error) {
 	if len(k.Verdicts.Verdicts) == 0 {
 		return nil, errUnjudged
 	}
-	out := verdictList{At: k.At.UTC(), Verdicts: make([]verdictEntry, 0, len(k.Verdicts.Verdicts)), Omitted: k.Verdicts.Omitted}
-	for i := range k.Verdicts.Verdicts {
-		v := &k.Verdicts.Verdicts[i]
+	return verdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
+}
+
+// Verdicts returns verdicts as JSON has them.
+func Verdicts(found []verdict.Verdict) []Verdict {
+	out := make([]Verdict, 0, len(found))
+	for i := range found {
+		v := &found[i]
 		s, o := &v.Subject, &v.Subject.Owner
-		out.Verdicts = append(out.Verdicts, verdictEntry{
+		out = append(out, Verdict{
 			Name: v.Name, Severity: v.Severity, Summary: v.Summary, Evidence: append([]string{}, v.Evidence...), Since: v.Since.UTC(),
 			Runbook: v.Runbook,
-			Subject: verdictSubject{
+			Subject: VerdictSubject{
 				Kind: s.Kind, Name: s.String(), Workload: o.Workload, Namespace: o.Namespace, Pod: o.Pod, Container: o.Container,
 				ContainerID: o.ContainerID, Device: s.Device, Port: s.Port, GPU: s.GPU, UUID: s.UUID, Source: s.Source, Detail: s.Detail,
 			},
 		})
 	}
-	return out, nil
+	return out
 }

@@ -36,14 +36,14 @@ func TestVerdicts(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v", status, err)
 	}
-	want := verdictList{At: at.UTC(), Omitted: 3, Verdicts: []verdictEntry{
+	want := verdictList{At: at.UTC(), Omitted: 3, Verdicts: []Verdict{
 		{
-			Name: "RDMAPortDown", Severity: "critical", Subject: verdictSubject{Kind: "port", Name: "mlx5_0/1", Device: "mlx5_0", Port: 1},
+			Name: "RDMAPortDown", Severity: "critical", Subject: VerdictSubject{Kind: "port", Name: "mlx5_0/1", Device: "mlx5_0", Port: 1},
 			Summary: "down", Evidence: []string{"state DOWN, physical state Polling"}, Since: at.UTC(), Runbook: "https://example.com/RDMAPortDown.md",
 		},
 		{
 			Name: "GPUAllocatedIdle", Severity: "info", Evidence: []string{}, Runbook: "https://example.com/GPUAllocatedIdle.md",
-			Subject: verdictSubject{
+			Subject: VerdictSubject{
 				Kind: "workload", Name: "ns/<b>\"/c on GPU 3", Workload: "ns/<b>\"/c", Namespace: "ns", Pod: "<b>\"", Container: "c",
 				ContainerID: "c1", GPU: "3", UUID: "GPU-3",
 			},
