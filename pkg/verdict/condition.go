@@ -271,7 +271,7 @@ var (
 var (
 	sourceLost = &Condition{
 		Name: "AccelscopeSourceLost", Severity: Warning, Window: day, For: 15 * time.Minute,
-		Summary:    "A source of the sensor fails, or worked within the last day: what it reports is missing, and nobody judges it.",
+		Summary:    "A source of the sensor fails, or worked within the last day: what it reports is missing, and is not judged.",
 		Thresholds: []Threshold{{Of: "time since an absent or unsupported source worked", Value: day.Seconds(), Unit: "s", Below: true}},
 		Source:     "what a node never had is not missing",
 	}
