@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestHostileTenant: a tenant with a thousand containers, each with all conditions that a workload can have, has the room of its
+// TestHostileTenant: a tenant with hundreds of containers, each with all conditions that a workload can have, has the room of its
 // namespace, and another tenant and the devices keep theirs. What had no room is counted.
 func TestHostileTenant(t *testing.T) {
 	n, j := newNode(), &Judge{}
@@ -36,14 +36,14 @@ func TestHostileTenant(t *testing.T) {
 			})
 		}
 	}
-	for i := range 1000 {
+	for i := range 400 {
 		n.shares.Owners = append(n.shares.Owners, identity.Owner{
 			Workload: fmt.Sprintf("evil/%d/x", i), Namespace: "evil", Pod: fmt.Sprint(i), ContainerID: fmt.Sprint("c", i),
 		})
-		errors(i+1, 40)
+		errors(i+1, 20)
 	}
 	n.shares.Owners = append(n.shares.Owners, worker)
-	errors(1001, 2)
+	errors(401, 2)
 	n.shares.Registered = []attribution.RegisteredShare{{Device: "mlx5_0"}, {Device: "mlx5_1"}}
 	for at := start; at.Before(start.Add(3 * hour)); at = at.Add(10 * time.Minute) {
 		for i := range n.shares.VerbErrors {
