@@ -154,6 +154,54 @@ func TestUnusedPort(t *testing.T) {
 	}
 }
 
+// TestManagement: a slow NIC that no workload uses may be down, also after all of its ports went down. One that is used may not.
+func TestManagement(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	slow := &n.facts.HCAs[1]
+	slow.Type, slow.Ports[0].RateBits = "MT4117", 25e9
+	at := start
+	expect := func(want string) {
+		t.Helper()
+		at = at.Add(time.Minute)
+		if got := names(n.judge(j, at)); !slices.Equal(got, []string{want}) {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	expect("NothingWrong")
+	for range 2 {
+		slow.Ports[0].State = "DOWN"
+		expect("NothingWrong")
+	}
+	slow.Ports[0].State = stateActive
+	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: slow.Name, Type: model.QP, Current: 1}}
+	expect("NothingWrong")
+	slow.Ports[0].State = "DOWN"
+	expect("RDMAPortDown")
+	slow.Ports[0].State, slow.Ports[0].GIDs = stateActive, routable[:1]
+	slow.NodeType = "CA"
+	expect("RDMAGIDMissing") // it never had one, and a workload has a queue pair on it
+}
+
+// TestFlaps: losses of the carrier count, within an hour and within 12 hours.
+func TestFlaps(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	at := start
+	expect := func(after time.Duration, flaps uint64, want string) {
+		t.Helper()
+		at = at.Add(after)
+		n.link().Carrier.Flaps += flaps
+		if got := names(n.judge(j, at)); !slices.Equal(got, []string{want}) {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	expect(0, 0, "NothingWrong")
+	expect(time.Minute, 1, "NothingWrong")
+	expect(2*hour, 1, "NothingWrong")
+	expect(2*hour, 1, "RDMALinkUnstable")
+	expect(12*hour, 0, "NothingWrong")
+	expect(time.Minute, 2, "RDMALinkUnstable")
+}
+
 // TestRecoveredGPU: faults and XIDs are no verdicts once the driver reports what is to be done, or that the GPU has recovered.
 func TestRecoveredGPU(t *testing.T) {
 	n, j := newNode(), &Judge{}

@@ -4,6 +4,7 @@ package verdict
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func newNode() *node {
 	hardware := func() []model.Counter {
 		var all []model.Counter
 		for _, name := range []string{
-			"np_ecn_marked_roce_packets", "np_cnp_sent", "out_of_buffer", "packet_seq_err", "local_ack_timeout_err", "rp_cnp_ignored",
+			"np_ecn_marked_roce_packets", "out_of_buffer", "out_of_sequence", "local_ack_timeout_err", "rp_cnp_ignored",
 		} {
 			all = append(all, model.Counter{Name: name, Value: 1e6})
 		}
@@ -60,6 +61,14 @@ func newNode() *node {
 		shares: attribution.Attribution{Owners: []identity.Owner{{}, worker}},
 		states: []model.SourceState{{Source: "rdma", State: model.StateOK}, {Source: "probe", State: model.StateAbsent}},
 	}
+	n.facts.Links = []model.Link{{
+		Device: "mlx5_0", Port: 1, Storms: []model.PauseStorm{{Type: "error", Count: 5}}, Carrier: &model.Carrier{},
+		FEC: &model.FEC{Uncorrectable: new(uint64(5)), CorrectedBits: new(uint64(5))},
+	}}
+	full := model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}
+	for _, address := range []string{"0000:18:00.0", "0000:c1:00.0"} {
+		n.facts.PCI = append(n.facts.PCI, model.PCIFunction{Address: address, PCIEnd: model.PCIEnd{Link: full, AER: aer(7, 0)}})
+	}
 	for i := range 2 {
 		n.facts.HCAs = append(n.facts.HCAs, model.HCA{
 			Name: fmt.Sprintf("mlx5_%d", i), Type: "MT4129", Board: "MT_838", Ports: []model.Port{{
@@ -68,8 +77,24 @@ func newNode() *node {
 			}},
 		})
 	}
+	n.facts.HCAs[0].PCIAddress, n.facts.HCAs[0].NodeType = "0000:18:00.0", "CA"
+	for i := range n.facts.HCAs {
+		n.facts.HCAs[i].Ports[0].LinkLayer, n.facts.HCAs[i].Ports[0].GIDs = "Ethernet", routable
+	}
 	return n
 }
+
+// routable are GIDs of a RoCE port, the second one with a routable address.
+var routable = []model.GID{
+	{Index: 0, Type: model.GIDRoCEv1, Address: netip.MustParseAddr("fe80::1")},
+	{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1")},
+}
+
+func aer(correctable, fatal uint64) []model.AERErrors {
+	return []model.AERErrors{{Severity: "correctable", Total: correctable}, {Severity: "fatal", Total: fatal}}
+}
+
+func (n *node) link() *model.Link { return &n.facts.Links[0] }
 
 func (n *node) port() *model.Port { return &n.facts.HCAs[0].Ports[0] }
 
@@ -122,7 +147,7 @@ var judgments = map[string]judgment{
 	"RDMAPortDown": {
 		bad: func(n *node) {
 			n.port().State, n.port().PhysState = "DOWN", "Polling"
-			n.facts.Links = []model.Link{{Device: "mlx5_0", Port: 1, Phy: &model.Phy{Reason: "no_cable"}}}
+			n.link().Phy = &model.Phy{Reason: "no_cable"}
 		},
 		good:    func(n *node) { n.port().State = stateActive },
 		subject: "mlx5_0/1", says: "state DOWN, physical state Polling; the driver reports no_cable",
@@ -135,6 +160,65 @@ var judgments = map[string]judgment{
 	"RDMALinkUnstable": {
 		bad: func(n *node) { n.grow("link_downed", 2); n.grow("symbol_error", 500) }, lasts: hour,
 		subject: "mlx5_0/1", says: "link_downed +2 in 1h; link_error_recovery +0 in 1h",
+	},
+	"RDMASubnetManagerLost": {
+		bad:     func(n *node) { n.port().State, n.port().LinkLayer = "INIT", "InfiniBand" },
+		good:    func(n *node) { n.port().State = stateActive },
+		subject: "mlx5_0/1", says: "state INIT, physical state LinkUp",
+	},
+	"RDMAGIDMissing": {
+		bad: func(n *node) {
+			n.port().GIDs = n.port().GIDs[:1]
+			n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: "mlx5_1", Type: model.QP, Current: 1}}
+		},
+		good:    func(n *node) { n.port().GIDs = routable },
+		subject: "mlx5_0/1", says: "1 GIDs, none of them RoCE v2 and routable",
+	},
+	"RDMAPauseStorm": {
+		bad: func(n *node) {
+			n.link().Storms = []model.PauseStorm{{Type: "error", Count: 6}, {Type: "warning", Count: 9}}
+		},
+		lasts: 15 * time.Minute, subject: "mlx5_0/1", says: "pause storms +1 in 15m",
+	},
+	"RDMAUncorrectableBlocks": {
+		bad: func(n *node) { n.link().FEC.Uncorrectable = new(uint64(9)) }, lasts: 125 * time.Minute,
+		subject: "mlx5_0/1", says: "blocks that FEC could not correct +4 in 2h5m",
+	},
+	"RDMABitErrors": {
+		bad: func(n *node) { n.link().FEC.CorrectedBits = new(uint64(3e10)) }, lasts: 5 * time.Minute,
+		subject: "mlx5_0/1", says: "2.5e-04 of the bits, the limit of the link is 2.4e-04",
+	},
+	"RDMAModuleAlarm": {
+		bad: func(n *node) {
+			n.link().Module = &model.LinkModule{
+				Vendor: "V", PartNumber: "P", Serial: "S", Checks: []model.ModuleCheck{
+					{Value: model.ModuleTemperature, Alarm: 2}, {Value: model.ModuleReceivePower, Alarm: -2}, {Value: model.ModuleBias, Alarm: 1},
+				},
+			}
+		},
+		good:    func(n *node) { n.link().Module.Checks = nil },
+		subject: "mlx5_0/1", says: "temperature is above the alarm threshold; receive_power is below the alarm threshold; V P, serial number S",
+	},
+	"RDMAPCIeDegraded": {
+		bad:     func(n *node) { n.facts.PCI[0].Link.Width = 8 },
+		good:    func(n *node) { n.facts.PCI[0].Link.Width = 16 },
+		subject: "mlx5_0", says: "32 GT/s, 8 lanes; 32 GT/s, 16 lanes is possible",
+	},
+	"RDMAPCIeErrors": {
+		bad: func(n *node) { n.facts.PCI[0].AER = aer(7, 1) }, lasts: 15 * time.Minute,
+		subject: "mlx5_0", says: "nonfatal and fatal errors +1 in 15m; correctable errors +0 in 15m",
+	},
+	"GPUPCIeErrors": {
+		bad: func(n *node) { n.facts.PCI[1].AER = aer(908, 0) }, lasts: 15 * time.Minute,
+		subject: "GPU 0", says: "nonfatal and fatal errors +0 in 15m; correctable errors +901 in 15m",
+	},
+	"GPUPCIeSlow": {
+		bad: func(n *node) {
+			n.gpu().PCIe = model.GPUPCIe{Generation: model.Some(1), MaxGeneration: model.Some(5)}
+			n.gpu().Utilization = model.Some(0.51)
+		},
+		good:    func(n *node) { n.gpu().Utilization = model.Some(0.5) },
+		subject: "GPU 0", says: "generation 1 of 5, the GPU is 51% busy",
 	},
 	"RDMASymbolErrors": {
 		bad: func(n *node) { n.grow("symbol_error", 121); n.grow("port_rcv_errors", 500) }, lasts: hour,
@@ -157,10 +241,6 @@ var judgments = map[string]judgment{
 		bad:   func(n *node) { n.grow("np_ecn_marked_roce_packets", 31000); n.grow("port_rcv_packets", 500000) },
 		lasts: 5 * time.Minute, subject: "mlx5_0/1", says: "6% of the packets are marked (ECN); 103/s marked packets",
 	},
-	"RDMACongestionStorm": {
-		bad: func(n *node) { n.grow("np_cnp_sent", 6300000) }, lasts: 5 * time.Minute,
-		subject: "mlx5_0/1", says: "21000/s congestion notifications (CNP) sent",
-	},
 	"RDMACongestionIgnored": {
 		bad: func(n *node) { n.grow("rp_cnp_ignored", 1000) }, lasts: 15 * time.Minute,
 		subject: "mlx5_0/1", says: "1.1/s congestion notifications (CNP) ignored",
@@ -170,8 +250,8 @@ var judgments = map[string]judgment{
 		subject: "mlx5_0/1", says: "11.0/s packets without a receive buffer",
 	},
 	"RDMARetransmissions": {
-		bad:   func(n *node) { n.grow("packet_seq_err", 2000); n.grow("local_ack_timeout_err", 1300) },
-		lasts: 5 * time.Minute, subject: "mlx5_0/1", says: "11.0/s retransmissions",
+		bad:   func(n *node) { n.grow("out_of_sequence", 2000); n.grow("local_ack_timeout_err", 1300) },
+		lasts: 5 * time.Minute, subject: "mlx5_0/1", says: "11.0/s lost packets",
 	},
 	"RDMAFault": {
 		bad: func(n *node) { n.fault(model.DriverMLX5, "health_compromised", start) }, lasts: hour, after: time.Minute, held: time.Minute,

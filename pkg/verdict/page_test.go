@@ -60,6 +60,9 @@ func limitsText(c *Condition) string {
 		if l.Below {
 			sign = "<"
 		}
+		if l.Equal {
+			sign += "="
+		}
 		unit := l.Unit
 		if unit != "" && !strings.HasPrefix(unit, "/") {
 			unit = " " + unit
