@@ -24,6 +24,8 @@ const (
 	fabricPath = "/api/v1/fabric" // with the suffix .dot for Graphviz
 	faultsPath = "/api/v1/faults"
 	tasksPath  = "/api/v1/gpu-driver-tasks"
+
+	verdictsPath = "/api/v1/verdicts"
 )
 
 // Limits of the HTTP server. Slow or many scrapers must not hold memory or
@@ -78,6 +80,7 @@ func newRoutes(
 		Profiling:   "false",
 		Links: []web.LandingLinks{
 			{Address: f.TelemetryPath, Text: "Metrics"},
+			{Address: verdictsPath, Text: "Verdicts", Description: "what is wrong on the node now, as JSON"},
 			{Address: "/pods", Text: "Pods", Description: "containers and their devices, as JSON"},
 			{Address: "/gpus", Text: "GPUs", Description: "the GPUs of the node, as JSON"},
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
@@ -144,7 +147,7 @@ func newProbeHandler(ready func() (bool, []string)) http.Handler {
 // known returns the facts and shares for REST requests.
 func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
-	return api.Known{At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Err: now.Err}
+	return api.Known{At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Verdicts: now.Verdicts, Err: now.Err}
 }
 
 // encodeFunc encodes the metrics of all or some collectors in a format, compressed or not.

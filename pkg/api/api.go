@@ -15,17 +15,20 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 // Facts returns the current facts.
 type Facts func() Known
 
-// Known holds the facts of a refresh, the shares of owners, and the states of the sources.
+// Known holds the facts of a refresh, the shares of owners, the states of the sources, and the verdicts.
 type Known struct {
 	At     time.Time // of the refresh
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []model.SourceState
+	// Verdicts are the conditions that hold.
+	Verdicts verdict.Result
 	// Err is why there is nothing else.
 	Err error
 }
@@ -48,6 +51,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/pods":                    p.handler(fail, podsAnswer),
 		"/api/v1/peers":            plain(fewAtOnce(peersHandler(list))),
 		"/api/v1/faults":           lens(faultHistory),
+		"/api/v1/verdicts":         lens(verdicts),
 		"/api/v1/gpu-driver-tasks": lens(driverTasks),
 		"/api/v1/fabric":           lens(fabricTopology),
 		"/api/v1/fabric.dot":       p.handler(refuse, fabricDOT),

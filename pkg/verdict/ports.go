@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// stateActive is the state of a port that carries data, as sysfs has it.
+const stateActive = "ACTIVE"
+
+// maxPorts is the number of ports that are remembered. A node with VFs has hundreds.
+const maxPorts = 4096
+
+type portKey struct {
+	device string
+	port   int
+}
+
+// portState is what is remembered of a port.
+type portState struct {
+	seen     time.Time
+	active   time.Time // when it was last active; zero: never
+	down     time.Time // since when it is not
+	routable time.Time // when it last had a routable RoCE v2 GID
+	best     float64   // its highest rate while it was active, in bits per second
+	bestAt   time.Time
+}
+
+// board is what equal ports have in common.
+type board struct{ hcaType, id, linkLayer string }
+
+func (r *round) judgePorts() {
+	boards := map[board]float64{}
+	for i := range r.Facts.HCAs {
+		h := &r.Facts.HCAs[i]
+		for k := range h.Ports {
+			if b, ok := boardOf(h, &h.Ports[k]); ok {
+				boards[b] = max(boards[b], h.Ports[k].RateBits)
+			}
+		}
+	}
+	r.findManagement(boards)
+	links := make(map[portKey]*model.Link, len(r.Facts.Links))
+	for i := range r.Facts.Links {
+		l := &r.Facts.Links[i]
+		links[portKey{l.Device, l.Port}] = l
+	}
+	for i := range r.Facts.HCAs {
+		h := &r.Facts.HCAs[i]
+		for k := range h.Ports {
+			p := &h.Ports[k]
+			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
+			l := links[portKey{h.Name, p.Number}]
+			r.judgeLink(h, p, s, boards, l)
+			r.judgeErrors(p, s, l)
+			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), packets(p), s)
+			if r.j.management[h.Name] {
+				continue
+			}
+			if r.judgeGID(h, p, s); l != nil {
+				r.judgeInterface(p, s, l)
+			}
+		}
+		r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), nil, Subject{Kind: OfHCA, Device: h.Name})
+	}
+	for k, s := range r.j.ports {
+		if r.At.Sub(s.seen) > day {
+			delete(r.j.ports, k)
+		}
+	}
+	r.judgeHCAFaults()
+}
+
+// boardOf returns what a port has in common with others whose rate it should have. VFs have the rate of a policy.
+func boardOf(h *model.HCA, p *model.Port) (board, bool) {
+	return board{h.Type, h.Board, p.LinkLayer}, !h.VF && h.Board != "" && p.State == stateActive && p.RateBits > 0
+}
+
+// judgeLink judges whether a port is active, and its rate.
+func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[board]float64, l *model.Link) {
+	key := portKey{h.Name, p.Number}
+	state := r.j.ports[key]
+	if state == nil {
+		if len(r.j.ports) >= maxPorts {
+			r.omitted++
+			return
+		}
+		state = &portState{}
+		r.j.ports[key] = state
+	}
+	state.seen = r.At
+	unconfigured := p.LinkLayer == "InfiniBand" && (p.State == "INIT" || p.State == "ARMED")
+	if unconfigured {
+		r.find(subnetManagerLost, s, time.Time{}, fmt.Sprintf("state %s, physical state %s", p.State, p.PhysState))
+	}
+	if p.State != stateActive {
+		if state.down.IsZero() {
+			state.down = r.At
+		}
+		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() && p.State != "" && r.At.Sub(state.active).Seconds() < portDown.limit(0) {
+			r.find(portDown, s, state.down, downEvidence(p, l)...)
+		}
+		return
+	}
+	state.active, state.down = r.At, time.Time{}
+	if p.RateBits <= 0 || r.j.management[h.Name] {
+		return
+	}
+	if p.RateBits >= state.best || r.At.Sub(state.bestAt) > linkDegraded.Window {
+		state.best, state.bestAt = p.RateBits, r.At
+	}
+	rate := fmt.Sprintf("%s (%dx %s)", gigabits(p.RateBits), p.Width, p.Speed)
+	if b, ok := boardOf(h, p); ok && p.RateBits/boards[b] < linkDegraded.limit(0) {
+		r.find(linkDegraded, s, time.Time{}, rate, "equal ports have "+gigabits(boards[b]))
+	} else if p.RateBits/state.best < linkDegraded.limit(0) {
+		r.find(linkDegraded, s, time.Time{}, rate, fmt.Sprintf("it had %s within %s", gigabits(state.best), span(linkDegraded.Window)))
+	}
+}
+
+func downEvidence(p *model.Port, l *model.Link) []string {
+	evidence := []string{fmt.Sprintf("state %s, physical state %s", p.State, p.PhysState)}
+	if l != nil && l.Phy != nil && l.Phy.Reason != "" {
+		reason := l.Phy.Reason
+		if l.Phy.Detail != "" {
+			reason += ", " + l.Phy.Detail
+		}
+		evidence = append(evidence, "the driver reports "+reason)
+	}
+	return evidence
+}
+
+func gigabits(bits float64) string { return fmt.Sprintf("%g Gbit/s", bits/1e9) }
+
+// judgeErrors judges the error counters of a port. A link that goes down causes errors of symbols, and these those of packets: only the
+// cause is a verdict.
+func (r *round) judgeErrors(p *model.Port, s Subject, l *model.Link) {
+	grown := func(c *Condition, number int, name string) (uint64, bool) {
+		value, ok := valueOf(p.Counters, name)
+		if !ok {
+			return 0, false
+		}
+		return r.grown(counterKey{condition: c, number: number, device: s.Device, port: s.Port}, value), true
+	}
+	downed, _ := grown(linkUnstable, 0, "link_downed")
+	recovered, _ := grown(linkUnstable, 1, "link_error_recovery")
+	var flaps, halfDay uint64
+	if l != nil && l.Carrier != nil && !r.j.management[s.Device] {
+		key := counterKey{condition: linkUnstable, number: 2, device: s.Device, port: s.Port}
+		flaps = r.counted(key, l.Carrier.Flaps, nil)
+		key.condition, key.number = flapping, 3
+		halfDay = r.counted(key, l.Carrier.Flaps, nil)
+	}
+	symbols, _ := grown(symbolErrors, 0, "symbol_error")
+	broken, _ := grown(packetErrors, 0, "port_rcv_errors")
+	received, _ := grown(packetErrors, 1, "port_rcv_packets")
+	switch {
+	case float64(max(downed, flaps)) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) ||
+		float64(halfDay) > linkUnstable.limit(2):
+		r.find(linkUnstable, s, time.Time{}, grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour),
+			grewIn("losses of the carrier", flaps, hour), grewIn("losses of the carrier", halfDay, flapping.Window))
+	case float64(symbols) > symbolErrors.limit(0):
+		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
+	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
+		r.find(packetErrors, s, time.Time{},
+			percent(float64(broken)/float64(received))+" of the packets", grewIn("port_rcv_errors", broken, packetErrors.Window))
+	}
+	for _, c := range []struct {
+		name string
+		full uint64
+	}{{"symbol_error", 65535}, {"link_error_recovery", 255}, {"link_downed", 255}} {
+		if value, ok := valueOf(p.Counters, c.name); ok && value == c.full {
+			s.Detail = c.name
+			r.find(counterSaturated, s, time.Time{}, fmt.Sprintf("%s is %d", c.name, value))
+		}
+	}
+}
+
+func valueOf(counters []model.Counter, name string) (uint64, bool) {
+	for i := range counters {
+		if counters[i].Name == name {
+			return counters[i].Value, true
+		}
+	}
+	return 0, false
+}
+
+// packets returns the packets that a port received, nil if it does not count them.
+func packets(p *model.Port) *uint64 {
+	if n, ok := valueOf(p.Counters, "port_rcv_packets"); ok {
+		return &n
+	}
+	return nil
+}
+
+// congestionCounters are the counters of congestion that are judged.
+type congestionCounters struct {
+	marked, outOfBuffer, lost, ignored uint64
+	has                                map[*Condition]bool // which are counted
+}
+
+// congestionOf returns what is judged of the counters that all drivers share, and of those of a driver.
+func congestionOf(shared, own []model.Counter) congestionCounters {
+	c := congestionCounters{has: map[*Condition]bool{}}
+	c.marked, c.has[congestion] = valueOf(shared, model.ECNMarked)
+	c.outOfBuffer, c.has[outOfBuffer] = valueOf(shared, model.OutOfBuffer)
+	if c.lost, c.has[retransmissions] = valueOf(shared, model.Retransmitted); !c.has[retransmissions] {
+		gaps, counts := valueOf(shared, model.OutOfSequence)
+		timeouts, waits := valueOf(shared, model.Timeouts)
+		c.lost, c.has[retransmissions] = gaps+timeouts, counts || waits
+	}
+	for _, name := range []string{"rp_cnp_ignored", "cnpIgnored"} {
+		if value, ok := valueOf(own, name); ok {
+			c.ignored, c.has[congestionIgnored] = value, true
+		}
+	}
+	return c
+}
+
+// judgeCongestion judges the counters of congestion and retransmission.
+func (r *round) judgeCongestion(counters congestionCounters, received *uint64, s Subject) {
+	perSecondOf := func(c *Condition, value uint64) float64 {
+		if !counters.has[c] {
+			return 0
+		}
+		return perSecond(r.grown(counterKey{condition: c, device: s.Device, port: s.Port}, value), c.Window)
+	}
+	marked := perSecondOf(congestion, counters.marked)
+	if counters.has[congestion] && received != nil {
+		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
+		all := perSecond(r.grown(key, *received), congestion.Window)
+		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
+			r.find(congestion, s, time.Time{}, percent(marked/all)+" of the packets are marked (ECN)", rate(marked)+" marked packets")
+		}
+	}
+	for _, c := range []struct {
+		condition *Condition
+		value     uint64
+		evidence  string
+	}{
+		{congestionIgnored, counters.ignored, " congestion notifications (CNP) ignored"},
+		{outOfBuffer, counters.outOfBuffer, " packets without a receive buffer"},
+		{retransmissions, counters.lost, " lost packets"},
+	} {
+		if n := perSecondOf(c.condition, c.value); n > c.condition.limit(0) {
+			r.find(c.condition, s, time.Time{}, rate(n)+c.evidence)
+		}
+	}
+}
+
+// judgeHCAFaults judges the faults of HCAs in the kernel log.
+func (r *round) judgeHCAFaults() {
+	for i := range r.Shares.FaultTotals {
+		t := &r.Shares.FaultTotals[i]
+		if !RDMAFaults(t.Driver, t.Code) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= rdmaFault.limit(0) {
+			continue
+		}
+		device := t.HCA
+		if device == "" {
+			device = t.PCIAddress
+		}
+		r.find(rdmaFault, Subject{Kind: OfHCA, Device: device, Detail: t.Code}, t.Last, r.faultEvidence(t.FaultTotal)...)
+	}
+}

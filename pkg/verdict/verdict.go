@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+)
+
+// Verdict is one condition that one subject has now.
+type Verdict struct {
+	Name     string // of the condition, and of its alert: RDMAPortDown
+	Severity Severity
+	Subject  Subject
+	Summary  string   // what the condition means, in one sentence
+	Evidence []string // figures with their units, the most important one first
+	// Since is when the condition began, as far as the sensor knows: it has no time before its own start but those that a
+	// driver or the kernel log reports.
+	Since   time.Time
+	Runbook string // URL
+}
+
+// Severity is how bad a condition is.
+type Severity string
+
+// The severities, worst first. Those of alerts have the same names. OK is that of NothingWrong only.
+const (
+	Critical Severity = "critical"
+	Warning  Severity = "warning"
+	Info     Severity = "info"
+	OK       Severity = "ok"
+)
+
+// Severities lists the severities, worst first.
+var Severities = []Severity{Critical, Warning, Info, OK}
+
+// Kind is the kind of a subject.
+type Kind string
+
+// The kinds.
+const (
+	OfNode     Kind = "node"
+	OfPort     Kind = "port"     // of an HCA: Device and Port
+	OfHCA      Kind = "hca"      // Device
+	OfGPU      Kind = "gpu"      // GPU and UUID
+	OfWorkload Kind = "workload" // Owner, and the HCA or GPU that it uses
+	OfSource   Kind = "source"   // Source, and its Device
+)
+
+// Subject is what has a condition. Fields that do not apply are empty. Names of workloads, devices and sources may have any
+// characters.
+type Subject struct {
+	Kind      Kind
+	Owner     identity.Owner
+	Device    string // HCA, or the device of a source
+	Port      int
+	GPU, UUID string // ID and UUID of a GPU
+	Source    string
+	// Detail distinguishes subjects that are equal otherwise: an errno, the code of a fault, the name of a map.
+	Detail string
+}
+
+// String names the subject: "mlx5_0/1", "GPU 3", "ns/pod/container on mlx5_0", "source rdma".
+func (s Subject) String() string {
+	var device string
+	switch {
+	case s.GPU != "":
+		device = "GPU " + s.GPU
+	case s.UUID != "":
+		device = "GPU " + s.UUID
+	case s.Port > 0:
+		device = fmt.Sprintf("%s/%d", s.Device, s.Port)
+	default:
+		device = s.Device
+	}
+	var parts []string
+	switch s.Kind {
+	case OfNode:
+		parts = append(parts, "node")
+	case OfWorkload:
+		workload := s.Owner.Workload
+		if workload == "" {
+			workload = "(no owner)"
+		}
+		parts = append(parts, workload)
+		if device != "" {
+			device = "on " + device
+		}
+	case OfSource:
+		parts = append(parts, "source "+s.Source)
+	}
+	if device != "" {
+		parts = append(parts, device)
+	}
+	if s.Detail != "" {
+		parts = append(parts, "("+s.Detail+")")
+	}
+	return strings.Join(parts, " ")
+}
