@@ -214,7 +214,7 @@ test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and l
 .PHONY: screens
 screens: build ## Draw the dashboards from what a Prometheus in the guest answers (deploy/grafana/screens, a quarter of an hour at most)
 	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/e2e
-	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -count=1 -run 'TestJobOverNodes$$' ./cmd/accelscope
+	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -count=1 -run 'TestJobOverNodes$$|TestLinkAndNodeDashboards$$' ./cmd/accelscope
 
 .PHONY: test-kernels
 test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with forced tiers, on cgroup v1, with preempt=full

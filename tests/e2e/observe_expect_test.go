@@ -21,6 +21,15 @@ var unanswered = map[string]string{
 
 // unrecorded are the recording rules without series in the guest, with the reason.
 var unrecorded = map[string]string{
+	"instance_device_port_netdev:rdma_port_raw_bit_errors:ratio_rate5m":                           noLink,
+	"instance_device_port_netdev:rdma_port_raw_bit_errors:ratio_usual":                            noLink,
+	"device_port:rdma_port_raw_bit_errors:ratio_rail":                                             noLink,
+	"instance_device_port_netdev_direction_priority:rdma_port_pause:ratio_rate5m":                 noLink,
+	"instance_device_port_netdev_direction_priority:rdma_port_pause:ratio_usual":                  noLink,
+	"device_port_direction_priority:rdma_port_pause:ratio_rail":                                   noLink,
+	"instance_device_port:rdma_cnp_sent:rate_usual":                                               noPast,
+	"device_port:rdma_cnp_sent:rate_rail":                                                         noRail,
+	"instance_device:infiniband_port_management:info":                                             noManagement,
 	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_usual":        noPast,
 	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_usual":  noPast,
 	"instance_device:container_rdma_completion_duration_seconds:slower_ratio":                     noPast,
@@ -45,8 +54,11 @@ var unrecorded = map[string]string{
 }
 
 const (
-	noPast   = "the guest is younger than an hour"
-	noOthers = "no HCA has completions of three workloads"
+	noPast       = "the guest is younger than an hour"
+	noLink       = "no driver of the guest reports pause or error correction; tests/vm/driver/linktest.c is for that"
+	noRail       = "two nodes are no rail"
+	noManagement = "the HCAs of files are equally fast, and Soft-RoCE has no board"
+	noOthers     = "no HCA has completions of three workloads"
 	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
 	noJob = "the containers of the guest are in no job"
 )

@@ -4,8 +4,8 @@
 //
 //	go run ./tests/dashboards/generate
 //
-// The tables of panels (hca.go, workloads.go, jobs.go, gpus.go, fabric.go, sensor.go) are edited by hand. panel.go sets the
-// style of all panels, and their positions are computed, row by row, from left to right.
+// The tables of panels (hca.go, links.go, workloads.go, jobs.go, gpus.go, fabric.go, node.go, sensor.go) are edited by hand.
+// panel.go sets the style of all panels, and their positions are computed, row by row, from left to right.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 func all() map[string]dashboard {
 	return map[string]dashboard{
 		"hca.json": hca(), "workloads.json": workloads(), "jobs.json": jobs(), "gpus.json": gpus(), "fabric.json": fabric(),
-		"sensor.json": sensor(),
+		"sensor.json": sensor(), "links.json": links(), "node.json": nodes(),
 	}
 }
 
