@@ -50,6 +50,7 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	}
 	now := s.engine.Refresh()
 	r := diagnose(thisHost(c.sensorFlags), now.States, now.Facts)
+	r.addVerdicts(now.Verdicts)
 	if c.NodeLabels {
 		r.nodeLabels(ctx, ownNode(c.NodeName))
 	}
@@ -85,6 +86,8 @@ type report struct {
 	Verdict string   `json:"verdict"`
 	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
 	Checks  []check  `json:"checks"`
+	// Verdicts are the conditions that hold at this moment. Those of the sensor are checks.
+	Verdicts []api.Verdict `json:"verdicts"`
 }
 
 // check is the state of one thing that the sensor uses.
@@ -248,6 +251,7 @@ func (r *report) print(w io.Writer) error {
 	for _, reason := range r.Reasons {
 		fmt.Fprintf(&out, "  because %s\n", reason)
 	}
+	r.printVerdicts(&out)
 	_, err := io.WriteString(w, out.String())
 	return err
 }

@@ -168,6 +168,8 @@ func TestBinaryOnFakeNode(t *testing.T) {
 
 	t.Run("PCIe links", func(t *testing.T) { testPCIe(t, binary) })
 
+	t.Run("verdicts", func(t *testing.T) { testVerdicts(t, binary) })
+
 	t.Run("version", func(t *testing.T) {
 		out, err := child.Command(t.Context(), binary, "version").Output()
 		if err != nil || !strings.HasPrefix(string(out), "accelscope ") {

@@ -26,6 +26,8 @@ const (
 	fabricPath = "/api/v1/fabric" // with the suffix .dot for Graphviz
 	faultsPath = "/api/v1/faults"
 	tasksPath  = "/api/v1/gpu-driver-tasks"
+
+	verdictsPath = "/api/v1/verdicts"
 )
 
 // Limits of the HTTP server. Slow or many scrapers must not hold memory or
@@ -80,6 +82,7 @@ func newRoutes(
 		Profiling:   "false",
 		Links: []web.LandingLinks{
 			{Address: f.TelemetryPath, Text: "Metrics"},
+			{Address: verdictsPath, Text: "Verdicts", Description: "what is wrong on the node now, as JSON"},
 			{Address: "/pods", Text: "Pods", Description: "containers and their devices, as JSON"},
 			{Address: "/gpus", Text: "GPUs", Description: "the GPUs of the node, as JSON"},
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
@@ -154,7 +157,8 @@ func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
 	s.observe(now)
 	return api.Known{
-		At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Err: now.Err, Node: s.node, Recorder: s.recorder,
+		At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Verdicts: now.Verdicts, Err: now.Err,
+		Node: s.node, Recorder: s.recorder,
 		Checks: func() []api.Check { return observed(now.States, now.Facts, func() error { return nil }).Checks },
 	}
 }

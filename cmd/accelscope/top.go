@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/top"
@@ -15,10 +16,15 @@ type topCmd struct {
 	Interval time.Duration `name:"interval" default:"2s" help:"Time between two scrapes. Rates are over one interval."`
 	Once     bool          `name:"once" help:"Print one table after two scrapes, then exit."`
 	Plain    bool          `name:"plain" help:"Print one table after another, as without a terminal."`
+	Devices  bool          `name:"devices" help:"Show ports of HCAs and GPUs instead of workloads."`
+	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Column to sort by: name, device, qp, cq, mr, registered, tx, rx, verbs, errors, p99, missing, processes, memory, busy, allocated. With --devices name, state, busy, rate, tx, rx, errors, memory, total, celsius, workloads. The largest number first."`
+	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows with this text in the name of the workload or of the device."`
+	JSON     bool          `name:"json" help:"Print one JSON object per interval, in a line: verdicts, workloads and devices."`
 }
 
 func (c *topCmd) run(ctx context.Context, stdout io.Writer) error {
 	return top.Run(ctx, top.Options{
 		URL: c.URL, Interval: c.Interval, Once: c.Once, Plain: c.Plain, Out: stdout,
+		Devices: c.Devices, Sort: c.Sort, Filter: c.Filter, JSON: c.JSON, NoColor: os.Getenv("NO_COLOR") != "", // https://no-color.org
 	})
 }

@@ -22,19 +22,19 @@ import (
 // Facts returns the current facts.
 type Facts func() Known
 
-// Known holds the facts of a refresh, the shares of owners, and the states of the sources.
+// Known holds the facts of a refresh, the shares of owners, the states of the sources, and the verdicts.
 type Known struct {
 	At     time.Time // of the refresh
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []model.SourceState
+	// Verdicts are the conditions that hold.
+	Verdicts verdict.Result
 	// Err is why there is nothing else.
 	Err error
 
 	// Node is the name of the node.
 	Node string
-	// Verdicts are the conditions that are wrong, worst first; nil if nobody judges.
-	Verdicts []verdict.Verdict
 	// Checks returns the state of each thing that the sensor uses; nil if nobody checks.
 	Checks func() []Check
 	// Recorder has the rates and the history; nil without one.
@@ -59,6 +59,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/pods":                    p.handler(fail, podsAnswer),
 		"/api/v1/peers":            plain(fewAtOnce(peersHandler(list))),
 		"/api/v1/faults":           lens(faultHistory),
+		"/api/v1/verdicts":         lens(verdicts),
 		"/api/v1/gpu-driver-tasks": lens(driverTasks),
 		"/api/v1/fabric":           lens(fabricTopology),
 		"/api/v1/workloads":        lens(workloadTable),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine reads all sources, joins their facts, and attributes them to owners.
+// Package engine reads all sources, joins their facts, attributes them to owners, and has them judged.
 //
 // A refresh reads every source once; concurrent callers share it, and so do callers within
 // one second. A source that hangs or panics loses only its own facts.
@@ -20,6 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 const (
@@ -56,6 +57,7 @@ type Engine struct {
 	owners   identity.Table
 	counters attribution.Counters
 	ledger   traffic.Ledger
+	judge    verdict.Judge
 	states   stateLogger
 	// expired are the cgroups that ended and are not yet forgotten; true: only sources that name have not forgotten them.
 	expired map[model.CgroupID]bool
@@ -72,6 +74,8 @@ type Refresh struct {
 	Shares attribution.Attribution
 	// States has the state of each source, in the order of the registrations.
 	States []model.SourceState
+	// Verdicts are the conditions that hold; none if judging has failed.
+	Verdicts verdict.Result
 	// Panics is the number of panics since the start, in all sources and in refreshes.
 	Panics uint64
 

@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 // fill reads the sources, names the cgroups and attributes the facts. At most one call is in progress.
@@ -46,9 +47,22 @@ func (e *Engine) fill(r *Refresh) {
 	})
 	r.Facts.DropSeries() // the counters have them
 	r.At = time.Now()
+	e.judgeFacts(r)
 	e.states.update(r.States, r.Facts.DeviceStates)
 	e.forget(r)
 	e.finished.Store(r)
+}
+
+// judgeFacts adds the verdicts. A panic costs the verdicts only.
+func (e *Engine) judgeFacts(r *Refresh) {
+	err := safely.Try(func() {
+		r.Verdicts = e.judge.Update(verdict.Input{At: r.At, Facts: &r.Facts, Shares: &r.Shares, States: r.States})
+	})
+	if err != nil {
+		r.Verdicts = verdict.Result{}
+		e.panics.Add(1)
+		e.log.Error("judging a refresh failed", zap.Error(err))
+	}
 }
 
 // recovered makes a panic the error of the refresh.

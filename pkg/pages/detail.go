@@ -84,7 +84,7 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 	v.rows(k, func(r *overview.Row) bool { return selected(r.Workload, r.ContainerID) })
 	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return !s.Whole && selected(s.Workload, s.ContainerID) })
 	v.Histograms = histogramsOf(&k.Shares, func(owner int, _ string) bool { return owners[owner] })
-	v.Verdicts = verdictViews(k.Verdicts, k.At, func(s *verdict.Subject) bool {
+	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool {
 		return s.Kind == verdict.OfWorkload && selected(s.Owner.Workload, s.Owner.ContainerID)
 	})
 	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return selected(p.Workload, p.ContainerID) })
@@ -118,7 +118,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 	}
 	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole && s.Device == name })
 	v.Histograms = histogramsOf(&k.Shares, func(_ int, device string) bool { return device == name })
-	v.Verdicts = verdictViews(k.Verdicts, k.At, func(s *verdict.Subject) bool { return s.Device == name || s.UUID == name })
+	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool { return s.Device == name || s.UUID == name })
 	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return p.Device == name })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return f.HCA == name || f.FaultDevice.UUID == name })
 	o.figures(&v, pair{"device", name}, pair{"uuid", name})

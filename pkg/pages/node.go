@@ -5,7 +5,6 @@ package pages
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
@@ -18,8 +17,8 @@ import (
 type nodeView struct {
 	Rates    string
 	Totals   []total
-	Judged   bool // verdicts are known
 	Verdicts []verdictView
+	Omitted  int
 	Usage    usage
 	Map      topology
 	History  historyView
@@ -34,9 +33,9 @@ func (o Options) node(r *http.Request, k *api.Known) (title string, view any) {
 	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
 	devices := overview.Devices(&k.Facts)
 	v := nodeView{
-		Rates:  ratesOf(&table),
-		Totals: totals(&table, devices),
-		Judged: k.Verdicts != nil, Verdicts: verdictViews(k.Verdicts, k.At, nil),
+		Rates:    ratesOf(&table),
+		Totals:   totals(&table, devices),
+		Verdicts: verdictViews(k.Verdicts.Verdicts, k.At, nil), Omitted: k.Verdicts.Omitted,
 		Usage:   usageOf(queryOf(r.URL.Query()), &table, devices),
 		Map:     topologyOf(devices, table.Rows),
 		History: historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole }),
@@ -114,12 +113,8 @@ type verdictView struct {
 // verdictViews formats the verdicts that are selected, worst first; nil selects all.
 func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.Subject) bool) []verdictView {
 	var out []verdictView
-	sorted := slices.Clone(all)
-	slices.SortStableFunc(sorted, func(a, b verdict.Verdict) int {
-		return slices.Index(verdict.Severities, a.Severity) - slices.Index(verdict.Severities, b.Severity)
-	})
-	for i := range sorted {
-		v := &sorted[i]
+	for i := range all {
+		v := &all[i]
 		if selected != nil && !selected(&v.Subject) {
 			continue
 		}

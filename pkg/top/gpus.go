@@ -10,10 +10,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// gpuHeader names the columns of the table of GPUs. BUSIEST is the engine of the GPU that the
-// workload used most, with its busy ratio.
-var gpuHeader = []string{"WORKLOAD", "GPU", "PROCESSES", "MEMORY", "BUSIEST", "ALLOCATED"}
-
 // gpuUse is the GPU usage of workloads.
 type gpuUse struct {
 	memory, processes map[key]float64
@@ -46,25 +42,30 @@ func parseGPUs(families map[string]*dto.MetricFamily) gpuUse {
 	return u
 }
 
-// rows renders the table, without its header.
-func (u gpuUse) rows() [][]string {
+// rows returns the uses of GPUs.
+func (u gpuUse) rows() []row {
 	keys := map[key]bool{}
 	addKeys(keys, u.processes)
 	addKeys(keys, u.allocated)
-	out := make([][]string, 0, len(keys))
+	out := make([]row, 0, len(keys))
 	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
 		allocated := none
 		if u.allocated[k] {
 			allocated = "yes"
 		}
-		out = append(out, []string{
-			owner(k), escape(k.device), number(u.processes, k, count), number(u.memory, k, size), busiest(u.engines[k]), allocated,
-		})
+		out = append(out, row{key: k, kind: kindGPU, cells: map[string]cell{
+			defaultSort: words(owner(k)),
+			"device":    words(escape(k.device)),
+			"processes": figureOf(u.processes, k, count),
+			"memory":    figureOf(u.memory, k, size),
+			"busy":      busiest(u.engines[k]),
+			"allocated": words(allocated),
+		}})
 	}
 	return out
 }
 
-func busiest(engines map[string]float64) string {
+func busiest(engines map[string]float64) cell {
 	most := ""
 	for _, name := range slices.Sorted(maps.Keys(engines)) {
 		if most == "" || engines[name] > engines[most] {
@@ -72,7 +73,7 @@ func busiest(engines map[string]float64) string {
 		}
 	}
 	if most == "" {
-		return none
+		return cell{text: none}
 	}
-	return fmt.Sprintf("%s %.0f%%", escape(most), 100*engines[most])
+	return cell{fmt.Sprintf("%s %.0f%%", escape(most), 100*engines[most]), engines[most], true}
 }

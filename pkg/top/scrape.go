@@ -4,11 +4,13 @@ package top
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -46,16 +48,18 @@ type sample struct {
 	received    map[series]float64
 	gaps        map[key][]string // why bytes are missing; empty if none are
 
-	gpus    gpuUse
-	stalled stalled
+	gpus     gpuUse
+	stalled  stalled
+	devices  deviceSet
+	verdicts verdicts
 }
 
 // A histogram is a classic one: cumulative counts by upper bound.
 type histogram map[float64]float64
 
-// scrape reads the metrics at url once.
-func scrape(ctx context.Context, client *http.Client, url string) (*sample, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// scrape reads the metrics at a URL once, and what the sensor adds to them.
+func scrape(ctx context.Context, client *http.Client, metrics string) (*sample, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, metrics, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +80,30 @@ func scrape(ctx context.Context, client *http.Client, url string) (*sample, erro
 		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
 	}
 	s.at = time.Now()
-	s.stalled.readPeers(ctx, client, url)
+	s.stalled.readPeers(ctx, client, metrics)
+	s.verdicts = readVerdicts(ctx, client, metrics)
 	return s, nil
+}
+
+// readAPI requests a path from the sensor with these metrics, and reports whether it answered with JSON.
+func readAPI(ctx context.Context, client *http.Client, metrics, path, query string, answer any) bool {
+	u, err := url.Parse(metrics)
+	if err != nil {
+		return false
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/metrics")
+	u = u.JoinPath(path)
+	u.RawQuery = query
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK && json.NewDecoder(io.LimitReader(resp.Body, maxExposition)).Decode(answer) == nil
 }
 
 // errNoSensor reports that the URL belongs to another program.
@@ -110,6 +136,7 @@ func parse(r io.Reader) (*sample, error) {
 
 		gpus:    parseGPUs(families),
 		stalled: parseStalled(families),
+		devices: parseDevices(families),
 	}
 	each(families, "container_rdma_resources", func(k key, label map[string]string, m *dto.Metric) {
 		if s.objects[k] == nil {

@@ -5,14 +5,10 @@ package top
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 )
@@ -52,24 +48,8 @@ func parseStalled(families map[string]*dto.MetricFamily) stalled {
 // readPeers requests the remote ends of stalled queue pairs from the sensor with these metrics. Without an answer they are
 // unknown: the sensor may not list peers.
 func (s *stalled) readPeers(ctx context.Context, client *http.Client, metrics string) {
-	u, err := url.Parse(metrics)
-	if err != nil || len(s.pairs) == 0 {
-		return
-	}
-	u.Path = strings.TrimSuffix(u.Path, "/metrics")
-	u = u.JoinPath("/api/v1/peers")
-	u.RawQuery = "stalled=true"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return
-	}
-	defer resp.Body.Close()
 	var peers []silentPeer
-	if resp.StatusCode == http.StatusOK && json.NewDecoder(io.LimitReader(resp.Body, maxExposition)).Decode(&peers) == nil {
+	if len(s.pairs) > 0 && readAPI(ctx, client, metrics, "/api/v1/peers", "stalled=true", &peers) {
 		s.peers = peers
 	}
 }

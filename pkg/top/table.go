@@ -12,12 +12,33 @@ import (
 	"time"
 )
 
-// header names the columns of a row. ERRORS counts since the sensor started, without queries;
-// rates and P99 are those of the last interval. TX/S and RX/S are bytes, with a ~ if some are
-// estimates, and unmeasured instead of zero if some are not counted. MISSING has the reasons.
-var header = []string{
-	"WORKLOAD", "DEVICE", "QP", "CQ", "MR", "REGISTERED", "TX/S", "RX/S", "VERBS/S", "ERRORS", "P99", "MISSING",
+// useColumns are those of the table of workloads and devices. ERRORS counts since the sensor started, without queries; rates and P99 are
+// those of the last interval. TX/S and RX/S are bytes, with a ~ if some are estimates, and unmeasured instead of zero if some are
+// not counted. MISSING has the reasons. BUSIEST is the engine of the GPU that the workload used most, with its busy ratio.
+var useColumns = []column{
+	{name: "WORKLOAD", key: defaultSort, text: true},
+	{name: "DEVICE", key: "device", text: true},
+	{name: "QP", key: "qp", kind: kindHCA},
+	{name: "CQ", key: "cq", kind: kindHCA},
+	{name: "MR", key: "mr", kind: kindHCA},
+	{name: "REGISTERED", key: "registered", kind: kindHCA},
+	{name: "TX/S", key: "tx", kind: kindHCA},
+	{name: "RX/S", key: "rx", kind: kindHCA},
+	{name: "VERBS/S", key: "verbs", kind: kindHCA},
+	{name: "ERRORS", key: "errors", kind: kindHCA},
+	{name: "P99", key: "p99", kind: kindHCA},
+	{name: "MISSING", key: "missing", kind: kindHCA, text: true},
+	{name: "PROCESSES", key: "processes", kind: kindGPU},
+	{name: "MEMORY", key: "memory", kind: kindGPU},
+	{name: "BUSIEST", key: "busy", kind: kindGPU},
+	{name: "ALLOCATED", key: "allocated", kind: kindGPU, text: true},
 }
+
+// The kinds of devices.
+const (
+	kindHCA = "hca"
+	kindGPU = "gpu"
+)
 
 // none stands for a value that is unknown or undefined: the rate of one scrape, the latency of
 // no call.
@@ -26,9 +47,16 @@ const none = "-"
 // unmeasured stands for bytes of which none was counted, and not all are.
 const unmeasured = "?"
 
-// rows renders now, and the growth since last, which may be nil. Rows are sorted by name, so
-// that they keep their positions; the unattributed row is last.
-func rows(last, now *sample) [][]string {
+// uses returns the table of workloads and devices of now, with the growth since last, which may be nil. Rows are sorted by name, so
+// that they keep their positions; the unattributed rows are last.
+func uses(last, now *sample) *sheet {
+	s := &sheet{columns: useColumns, rows: append(hcaRows(last, now), now.gpus.rows()...)}
+	slices.SortStableFunc(s.rows, func(a, b row) int { return byName(a.key, b.key) })
+	return s
+}
+
+// hcaRows returns the uses of HCAs.
+func hcaRows(last, now *sample) []row {
 	keys := map[key]bool{}
 	addKeys(keys, now.objects)
 	addKeys(keys, now.registered)
@@ -45,32 +73,40 @@ func rows(last, now *sample) [][]string {
 		}
 	}
 
-	out := make([][]string, 0, len(keys))
+	out := make([]row, 0, len(keys))
 	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
-		out = append(out, []string{
-			owner(k),
-			escape(k.device),
-			number(now.objects[k], "qp", count),
-			number(now.objects[k], "cq", count),
-			number(now.objects[k], "mr", count),
-			number(now.registered, k, size),
-			now.bytes(transmitted, k),
-			now.bytes(received, k),
-			number(verbs, k, rate.number),
-			number(now.errors, k, count),
-			p99(durations[k]),
-			now.missing(k),
-		})
+		out = append(out, row{key: k, kind: kindHCA, cells: map[string]cell{
+			defaultSort:  words(owner(k)),
+			"device":     words(escape(k.device)),
+			"qp":         figureOf(now.objects[k], "qp", count),
+			"cq":         figureOf(now.objects[k], "cq", count),
+			"mr":         figureOf(now.objects[k], "mr", count),
+			"registered": figureOf(now.registered, k, size),
+			"tx":         now.bytes(transmitted, k),
+			"rx":         now.bytes(received, k),
+			"verbs":      rateOf(verbs, k, rate.number),
+			"errors":     figureOf(now.errors, k, count),
+			"p99":        p99(durations[k]),
+			"missing":    words(now.missing(k)),
+		}})
 	}
 	return out
 }
 
 // bytes renders the rate of bytes of a row.
-func (s *sample) bytes(rates map[key]rate, k key) string {
+func (s *sample) bytes(rates map[key]rate, k key) cell {
 	if rates[k].perSecond == 0 && len(s.gaps[k]) > 0 {
-		return unmeasured
+		return cell{text: unmeasured}
 	}
-	return number(rates, k, rate.size)
+	return rateOf(rates, k, rate.size)
+}
+
+// rateOf returns the rate of a key, an empty cell without.
+func rateOf(rates map[key]rate, k key, format func(rate) string) cell {
+	if r, ok := rates[k]; ok {
+		return cell{format(r), r.perSecond, true}
+	}
+	return cell{text: none}
 }
 
 // missing renders why bytes of a row are not counted, none if all are.
@@ -150,15 +186,15 @@ func (h histogram) quantile(q float64) (seconds float64, above, ok bool) {
 	return low, true, true
 }
 
-func p99(h histogram) string {
+func p99(h histogram) cell {
 	seconds, above, ok := h.quantile(0.99)
 	switch {
 	case !ok:
-		return none
+		return cell{text: none}
 	case above:
-		return ">" + duration(seconds)
+		return cell{">" + duration(seconds), seconds, true}
 	}
-	return duration(seconds)
+	return figure(seconds, duration)
 }
 
 // A rate is the growth of a counter per second, which may be an estimate.
@@ -201,13 +237,6 @@ func (r rate) size() string {
 		return "~" + size(r.perSecond)
 	}
 	return size(r.perSecond)
-}
-
-func number[K comparable, V any](m map[K]V, k K, format func(V) string) string {
-	if n, ok := m[k]; ok {
-		return format(n)
-	}
-	return none
 }
 
 func count(n float64) string { return fmt.Sprintf("%.0f", n) }

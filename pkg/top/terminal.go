@@ -21,10 +21,16 @@ type screen struct {
 	out   io.Writer
 	size  func() (columns, lines int) // zero: unlimited
 	title string                      // empty when not on a terminal
+	color bool
 	drawn bool
 }
 
-func newScreen(out io.Writer, plain bool, title string) *screen {
+// A line is drawn in a color, an escape sequence (SGR) without its frame; empty: none.
+type line struct{ text, color string }
+
+const bold = "1"
+
+func newScreen(out io.Writer, plain, color bool, title string) *screen {
 	s := &screen{out: out, size: func() (int, int) { return 0, 0 }}
 	f, ok := out.(interface{ Fd() uintptr })
 	if !ok {
@@ -41,37 +47,57 @@ func newScreen(out io.Writer, plain bool, title string) *screen {
 		return int(w.Col), int(w.Row)
 	}
 	if !plain {
-		s.title = title
+		s.title, s.color = title, color
 	}
 	return s
 }
 
-// draw draws the tables of HCAs, of stalled queue pairs and of GPUs that have rows, one below the other.
-func (s *screen) draw(hcas, stalled, gpus [][]string) error {
-	columns, height := s.size()
-	var lines []string
-	for _, t := range []struct {
-		header []string
-		rows   [][]string
-	}{{header, hcas}, {stalledHeader, stalled}, {gpuHeader, gpus}} {
-		switch {
-		case len(t.rows) == 0:
-			continue
-		case len(lines) > 0:
-			lines = append(lines, "")
-		}
-		lines = append(lines, table(t.header, t.rows, columns)...)
+// paint cuts a line to a number of characters and colors it.
+func (s *screen) paint(l line, columns int) string {
+	text := truncate(l.text, columns)
+	if !s.color || l.color == "" {
+		return text
 	}
-	if len(lines) == 0 {
-		lines = []string{"no workload uses an HCA or a GPU"}
+	return "\x1b[" + l.color + "m" + text + "\x1b[0m"
+}
+
+// draw draws verdicts and the tables that have rows, one below the other.
+func (s *screen) draw(verdicts []line, tables ...grid) error {
+	columns, height := s.size()
+	drawn := append([]line{}, verdicts...)
+	empty := true
+	for _, t := range tables {
+		if len(t.rows) == 0 {
+			continue
+		}
+		empty = false
+		if len(drawn) > 0 {
+			drawn = append(drawn, line{})
+		}
+		for i, text := range table(t.header, t.rows, columns) {
+			one := line{text: text}
+			if i == 0 {
+				one.color = bold
+			}
+			drawn = append(drawn, one)
+		}
+	}
+	if empty {
+		drawn = append(drawn, line{text: "no workload uses an HCA or a GPU"})
+	}
+	if s.title != "" {
+		drawn = append([]line{{text: s.title}, {}}, drawn...)
+		if height > 1 && len(drawn) >= height {
+			more := len(drawn) - height + 2
+			drawn = append(drawn[:height-2], line{text: fmt.Sprintf("… %d more", more)})
+		}
+	}
+	lines := make([]string, len(drawn))
+	for i, l := range drawn {
+		lines[i] = s.paint(l, columns)
 	}
 	if s.title == "" {
 		return s.print(lines)
-	}
-	lines = append([]string{truncate(s.title, columns), ""}, lines...)
-	if height > 1 && len(lines) >= height {
-		more := len(lines) - height + 2
-		lines = append(lines[:height-2], fmt.Sprintf("… %d more", more))
 	}
 	// Cursor home, clear each line to its end, and clear below: no flicker.
 	text := "\x1b[H" + strings.Join(lines, "\x1b[K\n") + "\x1b[K\n\x1b[J"

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package top shows the users of devices in a terminal. It reads the metrics of any running
-// sensor over HTTP, like Prometheus, and uses no other data.
+// sensor over HTTP, like Prometheus, and the verdicts and stalled peers that the sensor lists.
 //
-// scrape.go converts an exposition to a sample, table.go two samples to rows, terminal.go rows
-// to text.
+// scrape.go converts an exposition to a sample; table.go, gpus.go and devices.go two samples to a sheet, which sheet.go sorts and
+// filters; terminal.go and json.go write it.
 package top
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,7 +28,17 @@ type Options struct {
 	// Plain prints one table after another instead of redrawing. It is implied if Out is not a
 	// terminal.
 	Plain bool
-	Out   io.Writer
+	// Devices shows devices instead of workloads.
+	Devices bool
+	// Sort is the key of the column to sort by; empty: by name.
+	Sort string
+	// Filter keeps the rows with this text in the name of the workload or of the device.
+	Filter string
+	// JSON prints one object per interval instead of tables, all views in one.
+	JSON bool
+	// NoColor draws without colors. It is implied by Plain.
+	NoColor bool
+	Out     io.Writer
 }
 
 // scrapeTimeout bounds one scrape. A sensor answers within its own deadlines, also if a driver
@@ -47,9 +58,13 @@ func Run(ctx context.Context, o Options) error {
 	if o.Interval <= 0 {
 		return fmt.Errorf("interval: %v is not positive", o.Interval)
 	}
+	o.Sort = cmp.Or(o.Sort, defaultSort)
+	if err := checkSort(o.columns(), o.Sort); err != nil {
+		return err
+	}
 	client := &http.Client{Timeout: scrapeTimeout}
 	defer client.CloseIdleConnections()
-	screen := newScreen(o.Out, o.Plain, fmt.Sprintf("accelscope top  %s  every %v", u.Redacted(), o.Interval))
+	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  %s  every %v", u.Redacted(), o.Interval))
 
 	ticker := time.NewTicker(o.Interval)
 	defer ticker.Stop()
@@ -66,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 		case o.Once && last == nil:
 			// Rates need a second scrape.
 		default:
-			err = screen.draw(rows(last, now), now.stalled.rows(), now.gpus.rows())
+			err = o.show(screen, last, now)
 		}
 		if err != nil {
 			return fmt.Errorf("write: %w", err)
@@ -83,4 +98,27 @@ func Run(ctx context.Context, o Options) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+func (o *Options) columns() []column {
+	if o.Devices {
+		return deviceColumns
+	}
+	return useColumns
+}
+
+// show draws or prints one interval. last may be nil.
+func (o *Options) show(screen *screen, last, now *sample) error {
+	workloads, devices := uses(last, now), devices(last, now)
+	for _, s := range []*sheet{workloads, devices} {
+		s.filter(o.Filter)
+		s.sortBy(o.Sort)
+	}
+	switch {
+	case o.JSON:
+		return printJSON(o.Out, now.at, now.verdicts, workloads, devices)
+	case o.Devices:
+		return screen.draw(now.verdicts.lines(), devices.grid())
+	}
+	return screen.draw(now.verdicts.lines(), workloads.grid(), grid{stalledHeader, now.stalled.rows()})
 }

@@ -141,7 +141,7 @@ func TestRows(t *testing.T) {
 			if tt.last != "" {
 				last = mustParse(t, tt.last, 100)
 			}
-			if diff := cmp.Diff(tt.want, rows(last, mustParse(t, tt.now, 102))); diff != "" {
+			if diff := cmp.Diff(tt.want, uses(last, mustParse(t, tt.now, 102)).grid().rows); diff != "" {
 				t.Errorf("rows (-want +got):\n%s", diff)
 			}
 		})
@@ -177,15 +177,15 @@ func TestQuantile(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	s := mustParse(t, exposition(300, 0), 102)
-	rows := rows(mustParse(t, exposition(100, 0), 100), s)
+	g := uses(mustParse(t, exposition(100, 0), 100), s).grid()
 	want := `WORKLOAD           DEVICE  QP  CQ  MR  REGISTERED   TX/S    RX/S  VERBS/S  ERRORS    P99    MISSING
 docker:b           mlx5_0   1   -   -           -      ?       ?        -       -      -  devx,late
 ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       7  967µs          -
 (no owner)         mlx5_0   1   -   -           -      -       -        -       -      -          -`
-	if diff := cmp.Diff(want, strings.Join(table(header, rows, 0), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Join(table(g.header, g.rows, 0), "\n")); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	narrow := table(header, rows, 70)
+	narrow := table(g.header, g.rows, 70)
 	for _, line := range narrow {
 		if n := len([]rune(line)); n > 70 {
 			t.Errorf("%d columns in %q", n, line)
@@ -227,6 +227,10 @@ func TestRun(t *testing.T) {
 	sensor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "u" || password != "secret" {
 			http.Error(w, "not authorized", http.StatusUnauthorized)
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			http.NotFound(w, r)
 			return
 		}
 		n := scrapes.Add(1)
@@ -282,6 +286,8 @@ func TestRun(t *testing.T) {
 			{URL: "file:///etc/passwd", Interval: time.Second},
 			{URL: "http://[", Interval: time.Second},
 			{URL: "http://a", Interval: 0},
+			{URL: "http://a", Interval: time.Second, Sort: "celsius"},
+			{URL: "http://a", Interval: time.Second, Sort: "qp", Devices: true},
 		} {
 			if err := Run(t.Context(), o); err == nil {
 				t.Errorf("Run(%+v) accepts it", o)
@@ -308,10 +314,10 @@ func (s *stopAfter) Write(p []byte) (int, error) {
 func TestRedraw(t *testing.T) {
 	var out bytes.Buffer
 	s := &screen{out: &out, size: func() (int, int) { return 80, 5 }, title: "title"}
-	rows := rows(nil, mustParse(t, exposition(1, 0), 1))
+	g := uses(nil, mustParse(t, exposition(1, 0), 1)).grid()
 	for range 2 {
 		out.Reset()
-		if err := s.draw(rows, nil, nil); err != nil {
+		if err := s.draw(nil, g); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -348,10 +354,10 @@ container_gpu_allocated{workload="docker:b",gpu_id="1",uuid="GPU-9"} 1
 `
 	s := mustParse(t, exposition, 1)
 	var out bytes.Buffer
-	if err := newScreen(&out, true, "").draw(rows(nil, s), nil, s.gpus.rows()); err != nil {
+	if err := newScreen(&out, true, false, "").draw(nil, uses(nil, s).grid()); err != nil {
 		t.Fatal(err)
 	}
-	want := `WORKLOAD    GPU      PROCESSES   MEMORY  BUSIEST  ALLOCATED
+	want := `WORKLOAD    DEVICE   PROCESSES   MEMORY  BUSIEST  ALLOCATED
 docker:a    amd0             1        -        -          -
 docker:a    nvidia0          2  1.0 GiB   sm 75%          -
 docker:b                     -        -        -        yes
@@ -361,10 +367,20 @@ docker:b                     -        -        -        yes
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	out.Reset()
-	if err := newScreen(&out, true, "").draw([][]string{make([]string, len(header))}, nil, s.gpus.rows()); err != nil {
+	both := mustParse(t, exposition+`# TYPE container_rdma_resources gauge
+container_rdma_resources{workload="docker:a",device="mlx5_0",type="qp"} 4
+`, 1)
+	if err := newScreen(&out, true, false, "").draw(nil, uses(nil, both).grid()); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "WORKLOAD  DEVICE") || !strings.Contains(out.String(), "\n\nWORKLOAD ") {
-		t.Errorf("not both tables:\n%s", &out)
+	want = `WORKLOAD    DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES   MEMORY  BUSIEST  ALLOCATED
+docker:a    amd0      -   -   -           -     -     -        -       -    -        -          1        -        -          -
+docker:a    mlx5_0    4   -   -           -     -     -        -       -    -        -          -        -        -          -
+docker:a    nvidia0   -   -   -           -     -     -        -       -    -        -          2  1.0 GiB   sm 75%          -
+docker:b              -   -   -           -     -     -        -       -    -        -          -        -        -        yes
+(no owner)  nvidia0   -   -   -           -     -     -        -       -    -        -          0      0 B        -          -
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("GPUs and HCAs (-want +got):\n%s", diff)
 	}
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/verdict"
+)
+
+// errUnjudged is the error of a refresh without verdicts: before the first one, and after a defect of a rule.
+var errUnjudged = errors.New("nothing was judged")
+
+// verdictList is the verdicts of a refresh, the worst first.
+type verdictList struct {
+	At       time.Time `json:"at"`
+	Verdicts []Verdict `json:"verdicts"`
+	Omitted  int       `json:"omitted"` // verdicts and counters for which there was no room
+}
+
+// Verdict is a condition that holds.
+type Verdict struct {
+	Name     string           `json:"name"`
+	Severity verdict.Severity `json:"severity"`
+	Subject  VerdictSubject   `json:"subject"`
+	Summary  string           `json:"summary"`
+	Evidence []string         `json:"evidence"`
+	Since    time.Time        `json:"since"`
+	Runbook  string           `json:"runbook"`
+}
+
+// VerdictSubject is what has the condition. What does not apply is empty or 0.
+type VerdictSubject struct {
+	Kind        verdict.Kind `json:"kind"`
+	Name        string       `json:"name"` // of all of it: mlx5_0/1, ns/pod/container on mlx5_0
+	Workload    string       `json:"workload"`
+	Namespace   string       `json:"namespace"`
+	Pod         string       `json:"pod"`
+	Container   string       `json:"container"`
+	ContainerID string       `json:"container_id"`
+	Device      string       `json:"device"`
+	Port        int          `json:"port"`
+	GPU         string       `json:"gpu_id"`
+	UUID        string       `json:"uuid"`
+	Source      string       `json:"source"`
+	Detail      string       `json:"detail"`
+}
+
+// verdicts answers /api/v1/verdicts.
+func verdicts(k *Known, _ *http.Request) (any, error) {
+	if len(k.Verdicts.Verdicts) == 0 {
+		return nil, errUnjudged
+	}
+	return verdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
+}
+
+// Verdicts returns verdicts as JSON has them.
+func Verdicts(found []verdict.Verdict) []Verdict {
+	out := make([]Verdict, 0, len(found))
+	for i := range found {
+		v := &found[i]
+		s, o := &v.Subject, &v.Subject.Owner
+		out = append(out, Verdict{
+			Name: v.Name, Severity: v.Severity, Summary: v.Summary, Evidence: append([]string{}, v.Evidence...), Since: v.Since.UTC(),
+			Runbook: v.Runbook,
+			Subject: VerdictSubject{
+				Kind: s.Kind, Name: s.String(), Workload: o.Workload, Namespace: o.Namespace, Pod: o.Pod, Container: o.Container,
+				ContainerID: o.ContainerID, Device: s.Device, Port: s.Port, GPU: s.GPU, UUID: s.UUID, Source: s.Source, Detail: s.Detail,
+			},
+		})
+	}
+	return out
+}

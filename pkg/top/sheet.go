@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A sheet is a table before it is drawn: its cells have values by which rows are sorted.
+type sheet struct {
+	columns []column
+	rows    []row
+}
+
+// A column is a figure. Columns of a kind of devices are left out while no row is of that kind.
+type column struct {
+	name string // heading
+	key  string // of --sort and of JSON
+	kind string // hca, gpu; empty: both
+	text bool   // has words, which are sorted from A to Z, and not the largest number first
+}
+
+// A row is a workload on a device, or a device.
+type row struct {
+	key
+	kind  string
+	cells map[string]cell // by key of the column
+}
+
+// A cell is a figure as text and as number; known is false if it has none.
+type cell struct {
+	text  string
+	value float64
+	known bool
+}
+
+func figure(value float64, format func(float64) string) cell { return cell{format(value), value, true} }
+
+func words(text string) cell { return cell{text: text, known: text != none} }
+
+// figureOf returns the figure of a key, an empty one without.
+func figureOf[K comparable](m map[K]float64, k K, format func(float64) string) cell {
+	if v, ok := m[k]; ok {
+		return figure(v, format)
+	}
+	return cell{text: none}
+}
+
+// sortBy sorts the rows by a column: the largest number first, words from A to Z, rows without a figure last. Equal rows keep
+// their order.
+func (s *sheet) sortBy(key string) {
+	at := slices.IndexFunc(s.columns, func(c column) bool { return c.key == key })
+	if at < 0 || key == defaultSort {
+		return
+	}
+	c := s.columns[at]
+	slices.SortStableFunc(s.rows, func(a, b row) int {
+		x, y := a.cells[key], b.cells[key]
+		switch {
+		case x.known != y.known && x.known:
+			return -1
+		case x.known != y.known:
+			return 1
+		case c.text:
+			return strings.Compare(x.text, y.text)
+		}
+		return cmp.Compare(y.value, x.value)
+	})
+}
+
+// defaultSort is the order of the rows in which they are made: by name.
+const defaultSort = "name"
+
+// checkSort reports whether a view has a column to sort by.
+func checkSort(columns []column, key string) error {
+	keys := make([]string, 0, len(columns))
+	for _, c := range columns {
+		if c.key == key {
+			return nil
+		}
+		keys = append(keys, c.key)
+	}
+	return fmt.Errorf("sort: %q is none of %s", key, strings.Join(keys, ", "))
+}
+
+// filter keeps the rows with a text in a name, in upper or lower case.
+func (s *sheet) filter(text string) {
+	if text == "" {
+		return
+	}
+	text = strings.ToLower(text)
+	s.rows = slices.DeleteFunc(s.rows, func(r row) bool {
+		return !strings.Contains(strings.ToLower(owner(r.key)), text) && !strings.Contains(strings.ToLower(r.device), text)
+	})
+}
+
+// grid returns the table as text.
+func (s *sheet) grid() grid {
+	kinds := map[string]bool{"": true}
+	for _, r := range s.rows {
+		kinds[r.kind] = true
+	}
+	var g grid
+	var shown []column
+	for _, c := range s.columns {
+		if kinds[c.kind] {
+			shown = append(shown, c)
+			g.header = append(g.header, c.name)
+		}
+	}
+	for _, r := range s.rows {
+		line := make([]string, 0, len(shown))
+		for _, c := range shown {
+			one, ok := r.cells[c.key]
+			if !ok {
+				one.text = none
+			}
+			line = append(line, one.text)
+		}
+		g.rows = append(g.rows, line)
+	}
+	return g
+}
+
+// A grid is a table as text.
+type grid struct {
+	header []string
+	rows   [][]string
+}

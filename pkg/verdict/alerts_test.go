@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+)
+
+const rulesDir = "../../deploy/prometheus/rules/"
+
+// withoutVerdict are the alerts that no node can judge alone, and why.
+var withoutVerdict = map[string]string{
+	"RDMAVerbsSlow":                   "needs the latencies of five minutes by workload and verb, which Prometheus has; top shows the p99",
+	"RDMACompletionsSlow":             "compares with the latency an hour and a day ago",
+	"RDMACompletionsSlowerThanOthers": "compares latencies of five minutes, which Prometheus has",
+	"AccelscopeDown":                  "a sensor that is down judges nothing",
+	"AccelscopeAbsent":                "a sensor that is down judges nothing",
+	"AccelscopeUnattributedHigh":      "RDMACoverageGap names the workloads and the reasons",
+	"FabricSwitchLost":                "of the fabric, not of the node that reads it",
+	"FabricPortDown":                  "of the fabric, not of the node that reads it",
+	"FabricLinkDegraded":              "of the fabric, not of the node that reads it",
+	"FabricLinkErrors":                "of the fabric, not of the node that reads it",
+	"FabricSwitchNotAnswering":        "of the fabric, not of the node that reads it",
+	"FabricStale":                     "of the fabric, not of the node that reads it",
+}
+
+// ofAlertOnly are limits by which an alert finds out how Prometheus has seen a series.
+var ofAlertOnly = map[string][]float64{
+	"RDMACompletionErrors": {1}, // the calls were sampled
+}
+
+// alert is a rule of alerts.yaml.
+type alert struct {
+	Alert, Expr, For string
+	Labels           struct{ Severity string }
+	Annotations      map[string]string
+}
+
+func alerts(t *testing.T) map[string]alert {
+	t.Helper()
+	text, err := os.ReadFile(rulesDir + "alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct{ Rules []alert }
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]alert{}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			if r.Alert != "" {
+				all[r.Alert] = r
+			}
+		}
+	}
+	return all
+}
+
+// TestAlerts: what is an alert and a verdict has one name and the same numbers, and each alert is one of both.
+func TestAlerts(t *testing.T) {
+	all := alerts(t)
+	named := map[string]bool{}
+	for _, c := range Conditions {
+		if named[c.Name] {
+			t.Errorf("%s is twice in the table", c.Name)
+		}
+		named[c.Name] = true
+		a, ok := all[c.Name]
+		switch {
+		case c.NoAlert != "" && ok:
+			t.Errorf("%s is an alert, too", c.Name)
+		case c.NoAlert == "" && !ok:
+			t.Errorf("%s is no alert", c.Name)
+		case ok:
+			compare(t, c, a)
+		}
+	}
+	for name := range all {
+		if why := withoutVerdict[name]; named[name] == (why != "") {
+			t.Errorf("alert %s: verdict %v, reason for none %q", name, named[name], why)
+		}
+	}
+	for name := range withoutVerdict {
+		if _, ok := all[name]; !ok {
+			t.Errorf("there is no alert %s", name)
+		}
+	}
+}
+
+func compare(t *testing.T, c *Condition, a alert) {
+	t.Helper()
+	if string(c.Severity) != a.Labels.Severity {
+		t.Errorf("%s: severity %s, of the alert %s", c.Name, c.Severity, a.Labels.Severity)
+	}
+	if held := duration(t, a.For); c.For != held {
+		t.Errorf("%s: for %v, of the alert %v", c.Name, c.For, held)
+	}
+	if a.Annotations["runbook_url"] != c.Runbook() {
+		t.Errorf("%s: runbook %s, of the alert %s", c.Name, c.Runbook(), a.Annotations["runbook_url"])
+	}
+	want := map[float64]bool{}
+	for _, n := range ofAlertOnly[c.Name] {
+		want[n] = true
+	}
+	limited := slices.Clone(c.Thresholds)
+	for _, cause := range c.Unless {
+		limited = append(limited, cause.Thresholds...)
+	}
+	for _, l := range limited {
+		if l.Value != 0 {
+			want[l.Value] = true
+		} else if !strings.Contains(a.Expr, "> 0") {
+			t.Errorf("%s: no limit 0 in the alert", c.Name)
+		}
+	}
+	if got := limits(t, a.Expr); !maps.Equal(got, want) {
+		t.Errorf("%s: thresholds %v, of the alert %v", c.Name, want, got)
+	}
+	if got := windows(t, a.Expr); c.Window != 0 && !got[c.Window] {
+		t.Errorf("%s: window %v, of the alert %v", c.Name, c.Window, got)
+	}
+	got := words(a.Expr)
+	for label, list := range c.Words {
+		if want := slices.Compact(slices.Sorted(slices.Values(list))); !slices.Equal(got[label], want) {
+			t.Errorf("%s: %s:\n%s", c.Name, label, cmp.Diff(want, got[label]))
+		}
+	}
+	for _, label := range []string{"problem", "xid", "code", "errno", "status", "action"} {
+		if got[label] != nil && c.Words[label] == nil {
+			t.Errorf("%s: the alert decides by %s, which the table lacks", c.Name, label)
+		}
+	}
+}
+
+func duration(t *testing.T, s string) time.Duration {
+	t.Helper()
+	switch {
+	case s == "":
+		return 0
+	case strings.HasSuffix(s, "d"), strings.HasSuffix(s, "w"):
+		n, err := strconv.Atoi(s[:len(s)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(n) * map[byte]time.Duration{'d': day, 'w': week}[s[len(s)-1]]
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+var (
+	compared = regexp.MustCompile(`(?:[<>]=?|time\(\) -) *([0-9][0-9.e-]*)`)
+	window   = regexp.MustCompile(`(?:\[|offset |rate)(\d+[smhdw])\b`)
+	matcher  = regexp.MustCompile(`(\w+)(?:=~|!~|=|!=)"([^"]+)"`)
+)
+
+// limits returns the numbers, other than zero, with which an expression compares.
+func limits(t *testing.T, expr string) map[float64]bool {
+	t.Helper()
+	found := map[float64]bool{}
+	for _, m := range compared.FindAllStringSubmatch(expr, -1) {
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n != 0 {
+			found[n] = true
+		}
+	}
+	return found
+}
+
+func windows(t *testing.T, expr string) map[time.Duration]bool {
+	t.Helper()
+	found := map[time.Duration]bool{}
+	for _, m := range window.FindAllStringSubmatch(expr, -1) {
+		found[duration(t, m[1])] = true
+	}
+	// A fault counts for a time that the expression compares with.
+	for n := range limits(t, expr) {
+		found[time.Duration(n)*time.Second] = true
+	}
+	return found
+}
+
+// words returns the alternatives of each label in an expression, sorted.
+func words(expr string) map[string][]string {
+	found := map[string][]string{}
+	for _, m := range matcher.FindAllStringSubmatch(expr, -1) {
+		found[m[1]] = append(found[m[1]], strings.Split(m[2], "|")...)
+	}
+	for label, list := range found {
+		slices.Sort(list)
+		found[label] = slices.Compact(list)
+	}
+	return found
+}
+
+// TestHardwareCounters: the recording rules add up the same counters of drivers.
+func TestHardwareCounters(t *testing.T) {
+	text, err := os.ReadFile(rulesDir + "recording.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct {
+			Rules []struct{ Record, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	exprs := map[string]string{"rdma_cnp_ignored": alerts(t)["RDMACongestionIgnored"].Expr}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			if level, rest, _ := strings.Cut(r.Record, ":"); level == "instance_device_port" {
+				exprs[strings.TrimSuffix(rest, ":rate5m")] = r.Expr
+			}
+		}
+	}
+	counter := regexp.MustCompile(`rdma_stat_(\w+)`)
+	for what, want := range hardware {
+		var got [][]string
+		for alternative := range strings.SplitSeq(exprs[what], " or ") {
+			var sum []string
+			for _, m := range counter.FindAllStringSubmatch(alternative, -1) {
+				sum = append(sum, m[1])
+			}
+			got = append(got, sum)
+		}
+		if !cmp.Equal(got, want) {
+			t.Errorf("%s (-rule +table):\n%s", what, cmp.Diff(got, want))
+		}
+	}
+}

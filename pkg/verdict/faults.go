@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// RDMAFaults reports whether a fault with a code is one of RDMAFault.
+func RDMAFaults(driver model.FaultDriver, code string) bool {
+	return driver.OfHCA() && !slices.Contains(harmlessFaults, code)
+}
+
+// GPUFaults reports whether a fault with a code is one of GPUFault.
+func GPUFaults(driver model.FaultDriver, code string) bool {
+	return !driver.OfHCA() && slices.Contains(gpuFaults, code)
+}
+
+// OfFault returns the name of the condition that a fault is, empty if it is none.
+func OfFault(f *model.Fault) string {
+	switch {
+	case f.Recovered:
+		return ""
+	case RDMAFaults(f.Driver, f.Code):
+		return rdmaFault.Name
+	case GPUFaults(f.Driver, f.Code):
+		return gpuFault.Name
+	}
+	return ""
+}
+
+// faultEvidence describes the faults of a device.
+func (r *round) faultEvidence(t *model.FaultTotal) []string {
+	evidence := []string{
+		fmt.Sprintf("%s logged %s, %d times since the start, last %s ago", t.Driver, t.Code, t.Count, span(r.At.Sub(t.Last))),
+	}
+	for i := len(r.Facts.FaultHistory) - 1; i >= 0; i-- {
+		if f := &r.Facts.FaultHistory[i]; f.FaultKey == t.FaultKey && !f.Recovered {
+			return append(evidence, f.Text)
+		}
+	}
+	return evidence
+}

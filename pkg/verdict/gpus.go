@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func (r *round) judgeGPUs() {
+	for i := range r.Facts.GPUs {
+		g := &r.Facts.GPUs[i]
+		s := subjectOf(g)
+		r.judgeProblems(g, s)
+		r.judgeXIDs(g, s)
+	}
+	r.judgeGPUFaults()
+	for i := range r.Shares.GPUs {
+		r.judgeUnowned(&r.Shares.GPUs[i])
+	}
+}
+
+func subjectOf(g *model.GPU) Subject { return Subject{Kind: OfGPU, GPU: g.ID, UUID: g.UUID} }
+
+// has returns which of some problems a GPU has.
+func has(g *model.GPU, names []string) (found []string) {
+	for _, p := range g.Problems {
+		if p.Active && slices.Contains(names, p.Name) {
+			found = append(found, p.Name)
+		}
+	}
+	return found
+}
+
+// judgeProblems judges the problems of a GPU. What needs a reset anyway is not named again by what the reset repairs.
+func (r *round) judgeProblems(g *model.GPU, s Subject) {
+	asking, failing, pending := has(g, askingProblems), has(g, failingProblems), has(g, pendingProblems)
+	find := func(c *Condition, problems []string, unless ...[]string) {
+		if len(problems) > 0 && len(slices.Concat(unless...)) == 0 {
+			r.find(c, s, time.Time{}, strings.Join(problems, ", "))
+		}
+	}
+	lost := has(g, lostProblems)
+	find(gpuLost, lost)
+	if a := g.RecoveryAction; a != "" && a != model.RecoveryNone {
+		r.find(recoveryAction, s, time.Time{}, "the driver asks for "+a)
+	}
+	find(memoryFailing, failing)
+	find(memoryRepairPending, pending, failing, asking)
+	find(uncorrectedECC, has(g, eccProblems), failing, pending, asking)
+	find(unhealthy, slices.DeleteFunc(g.ActiveProblems(), func(p string) bool { return slices.Contains(namedProblems, p) }), lost, asking)
+	for _, c := range []struct {
+		condition *Condition
+		problems  []string
+	}{{thermalSlowdown, thermalProblems}, {powerBrake, brakeProblems}} {
+		if !slices.ContainsFunc(g.Problems, func(p model.GPUCondition) bool { return slices.Contains(c.problems, p.Name) }) {
+			continue
+		}
+		held := r.held(counterKey{condition: c.condition, device: g.UUID}, has(g, c.problems) != nil)
+		if part := held.Seconds() / c.condition.Window.Seconds(); part > c.condition.limit(0) {
+			r.find(c.condition, s, time.Time{}, fmt.Sprintf("slowed down in %s of %s", span(held), span(c.condition.Window)))
+		}
+	}
+}
+
+// judgeXIDs judges the XIDs of a GPU. If the driver itself reports what is to be done, that counts instead of a critical XID.
+func (r *round) judgeXIDs(g *model.GPU, s Subject) {
+	var critical, others []string
+	var lastCritical, lastOther time.Time
+	for _, x := range g.XIDs {
+		code := strconv.FormatUint(x.Code, 10)
+		text := fmt.Sprintf("XID %s, %d times since the start, last %s ago", code, x.Count, span(r.At.Sub(x.Last)))
+		switch {
+		case slices.Contains(criticalXIDs, code):
+			if critical == nil || x.Last.After(lastCritical) {
+				critical, lastCritical = []string{text}, x.Last
+			}
+		case code != recoveredXID && r.At.Sub(x.Last).Seconds() < xidNoncritical.limit(0):
+			if others = append(others, text); x.Last.After(lastOther) {
+				lastOther = x.Last
+			}
+		}
+	}
+	if len(has(g, []string{model.ProblemXID})) > 0 && g.RecoveryAction == "" {
+		r.find(xidCritical, s, lastCritical, critical...)
+	}
+	if len(others) > 0 {
+		r.find(xidNoncritical, s, lastOther, others[:min(len(others), maxPerOwner)]...)
+	}
+}
+
+// judgeGPUFaults judges the faults of GPUs in the kernel log, for what NVML does not report.
+func (r *round) judgeGPUFaults() {
+	if len(r.Shares.FaultTotals) == 0 {
+		return
+	}
+	reported := map[string]bool{} // UUIDs of GPUs whose source reports a problem itself
+	for i := range r.Facts.GPUs {
+		g := &r.Facts.GPUs[i]
+		if g.RecoveryAction != "" || len(has(g, []string{model.ProblemXID, model.ProblemLost})) > 0 {
+			reported[g.UUID] = true
+		}
+	}
+	recovered := map[string]time.Time{} // by PCI address
+	for i := range r.Shares.FaultTotals {
+		if t := &r.Shares.FaultTotals[i]; t.Driver == model.DriverNVIDIA && t.Code == recoveredXID {
+			recovered[t.PCIAddress] = t.Recovered
+		}
+	}
+	for i := range r.Shares.FaultTotals {
+		t := &r.Shares.FaultTotals[i]
+		switch {
+		case !GPUFaults(t.Driver, t.Code) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= gpuFault.limit(0):
+		case t.UUID != "" && reported[t.UUID] || !recovered[t.PCIAddress].IsZero() && !t.Last.After(recovered[t.PCIAddress]):
+		default:
+			s := Subject{Kind: OfGPU, GPU: t.GPU, UUID: t.UUID, Detail: t.Code}
+			if t.GPU == "" {
+				s.Device = t.PCIAddress
+			}
+			r.find(gpuFault, s, t.Last, r.faultEvidence(t.FaultTotal)...)
+		}
+	}
+}
+
+// judgeUnowned judges the memory of a GPU that has no owner. Where the memory of a GPU is memory of the node, that is normal.
+func (r *round) judgeUnowned(s *attribution.GPUShare) {
+	total := s.GPU.Memory.Total
+	if s.Owner != 0 || !s.Memory.Known || !total.Known || total.Value <= 0 || s.GPU.Modes["numa"] == "enabled" {
+		return
+	}
+	if part := s.Memory.Value / total.Value; part > memoryUnowned.limit(0) {
+		r.find(memoryUnowned, subjectOf(s.GPU), time.Time{}, fmt.Sprintf("%s of %s", percent(part), size(total.Value)))
+	}
+}

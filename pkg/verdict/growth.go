@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+)
+
+// slots is the number of parts in which a window is counted: a sum is that of 7 to 8 eighths of the window.
+const slots = 8
+
+// history is the growth of a counter within the last window.
+type history struct {
+	last  uint64
+	slot  int64 // number of the current part, since 1970
+	grown [slots]uint64
+	round uint64 // the last one that had the counter
+}
+
+// advance begins the part of a moment. A clock that went back changes nothing.
+func (h *history) advance(at time.Time, window time.Duration) {
+	now := at.UnixNano() / int64(window/slots)
+	if now-h.slot >= slots {
+		h.grown = [slots]uint64{}
+		h.slot = now
+	}
+	for h.slot < now {
+		h.slot++
+		h.grown[h.slot%slots] = 0
+	}
+}
+
+// add adds the growth to a value. A counter that fell was reset.
+func (h *history) add(value uint64) {
+	if value < h.last {
+		h.last = 0
+	}
+	h.grown[h.slot%slots] += value - h.last
+	h.last = value
+}
+
+func (h *history) sum() (n uint64) {
+	for _, g := range h.grown {
+		n += g
+	}
+	return n
+}
+
+// counterKey is one counter of a condition.
+type counterKey struct {
+	condition             *Condition
+	number                int // of several counters of the condition
+	device                string
+	port                  int
+	detail                string
+	workload, containerID string
+}
+
+// histories keeps the growth of counters.
+type histories map[counterKey]*history
+
+// of returns the history of a counter, nil if there is no room for it.
+func (r *round) history(key counterKey, o *identity.Owner) (h *history, known bool) {
+	h = r.j.histories[key]
+	room := &r.deviceCounters
+	if o != nil {
+		key.workload, key.containerID = o.Workload, o.ContainerID
+		h, room = r.j.histories[key], &r.workloadCounters
+	}
+	if (h == nil || h.round != r.j.round) && !room.take(o) {
+		delete(r.j.histories, key)
+		r.omitted++
+		return nil, false
+	}
+	known = h != nil
+	if !known {
+		h = &history{}
+		r.j.histories[key] = h
+	}
+	h.advance(r.At, key.condition.Window)
+	h.round = r.j.round
+	return h, known
+}
+
+// grown returns how much a counter of a device has grown in the window of its condition. The first value of it is no growth.
+func (r *round) grown(key counterKey, value uint64) uint64 {
+	h, known := r.history(key, nil)
+	if h == nil {
+		return 0
+	}
+	if !known {
+		h.last = value
+	}
+	h.add(value)
+	return h.sum()
+}
+
+// counted returns the same of a counter that the sensor itself counts, since its start: the first value is growth.
+func (r *round) counted(key counterKey, value uint64, o *identity.Owner) uint64 {
+	h, _ := r.history(key, o)
+	if h == nil {
+		return 0
+	}
+	h.add(value)
+	return h.sum()
+}
+
+// held returns how long a state of a device was held in the window of its condition, by the refreshes that found it so. Between two
+// refreshes that are far apart nothing is known.
+func (r *round) held(key counterKey, holds bool) time.Duration {
+	h, _ := r.history(key, nil)
+	if h == nil {
+		return 0
+	}
+	if between := r.At.Sub(r.j.last); holds && !r.j.last.IsZero() && between > 0 {
+		h.add(h.last + uint64(min(between, key.condition.Window/slots)))
+	}
+	return time.Duration(h.sum())
+}
+
+// perSecond returns the mean rate of a growth in a window. The time before the sensor started counts, so that the rate of a short time
+// is not taken for that of the window.
+func perSecond(growth uint64, window time.Duration) float64 {
+	return float64(growth) / window.Seconds()
+}
+
+// sweep drops the counters that the refresh did not have.
+func (h histories) sweep(round uint64) {
+	for key, one := range h {
+		if one.round != round {
+			delete(h, key)
+		}
+	}
+}

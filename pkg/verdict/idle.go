@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+)
+
+// useKey is a device that is allocated to a workload.
+type useKey struct{ workload, containerID, device string }
+
+// use is when a workload last used a device that is allocated to it.
+type use struct {
+	last    time.Time
+	created uint64 // objects that it had created; a change is a use, also if the objects are gone
+	round   uint64
+}
+
+// judgeIdle judges which devices are allocated to workloads that do not use them.
+func (r *round) judgeIdle() {
+	r.judgeIdleHCAs()
+	for i := range r.Shares.GPUs {
+		g := &r.Shares.GPUs[i]
+		if g.Assigned == nil || !g.Listed || g.Owner == 0 {
+			continue
+		}
+		s, o := r.owned(g.Owner)
+		s.GPU, s.UUID = g.GPU.ID, g.GPU.UUID
+		evidence := "no process on the GPU"
+		if g.Processes > 0 {
+			evidence = fmt.Sprintf("%d processes, no engine above %s", g.Processes, percent(gpuIdle.limit(0)))
+		}
+		r.judgeUse(gpuIdle, s, o, gpuUsed(g.Engines, g.Processes), 0, evidence, method(g.Assigned))
+	}
+	for k, u := range r.j.uses {
+		if u.round != r.j.round {
+			delete(r.j.uses, k)
+		}
+	}
+}
+
+// judgeUse notes whether a device is in use, and judges since when it is not.
+func (r *round) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, created uint64, evidence ...string) {
+	key := useKey{o.Workload, o.ContainerID, s.Device + s.UUID}
+	u := r.j.uses[key]
+	if u == nil || u.round != r.j.round { // once for each refresh, though several sources may allocate it
+		if !r.usesRoom.take(o) {
+			delete(r.j.uses, key)
+			r.omitted++
+			return
+		}
+	}
+	if u == nil {
+		u = &use{last: r.At, created: created}
+		r.j.uses[key] = u
+	}
+	if used || u.created != created {
+		u.last, u.created = r.At, created
+	}
+	u.round = r.j.round
+	if idle := r.At.Sub(u.last); idle >= c.Window {
+		r.find(c, s, u.last, append([]string{"not used for " + span(idle)}, evidence...)...)
+	}
+}
+
+func method(a *attribution.DeviceShare) string { return "allocated by " + string(a.Allocated) }
+
+// podDevice is an HCA of a pod, whose containers may use it for each other.
+type podDevice struct{ namespace, pod, device string }
+
+// judgeIdleHCAs judges HCAs, where objects are counted. Who has only a device node of an HCA, as from a plugin that shares HCAs, may use
+// any of those that it has.
+func (r *round) judgeIdleHCAs() {
+	counted := map[string]bool{}
+	for i := range r.Shares.Registered {
+		if s := &r.Shares.Registered[i]; s.Owner == 0 {
+			counted[s.Device] = true
+		}
+	}
+	type held struct {
+		owner  int
+		device string
+	}
+	holds, holdsAny, ofPod, created := map[held]bool{}, map[int]bool{}, map[podDevice]bool{}, map[held]uint64{}
+	for i := range r.Shares.Objects {
+		s := &r.Shares.Objects[i]
+		if s.Owner == 0 || !slices.Contains(rdmaIdle.Words["type"], string(s.Type)) {
+			continue
+		}
+		k := held{s.Owner, s.Device}
+		created[k] += s.Created
+		if s.Current == 0 {
+			continue
+		}
+		holds[k], holdsAny[s.Owner] = true, true
+		if o := &r.Shares.Owners[s.Owner]; o.Pod != "" {
+			ofPod[podDevice{o.Namespace, o.Pod, s.Device}] = true
+		}
+	}
+	for i := range r.Shares.Assigned {
+		a := &r.Shares.Assigned[i]
+		if a.HCA == nil || a.Allocated == "" || a.Owner == 0 || !counted[a.HCA.Name] {
+			continue
+		}
+		s, o := r.owned(a.Owner)
+		s.Device = a.HCA.Name
+		k := held{a.Owner, s.Device}
+		used := holds[k] || o.Pod != "" && ofPod[podDevice{o.Namespace, o.Pod, s.Device}] ||
+			a.Allocated == attribution.EvidenceNode && holdsAny[a.Owner]
+		r.judgeUse(rdmaIdle, s, o, used, created[k], "no queue pair on the HCA", method(a))
+	}
+}

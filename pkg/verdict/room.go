@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import "github.com/accelscope/accelscope/pkg/identity"
+
+// Limits of what is kept.
+const (
+	maxPerOwner     = 8 // verdicts; counters and idle devices twice and eight times as many
+	maxPerNamespace = 64
+	maxWorkloads    = 512 // verdicts of workloads
+	maxDevices      = 512 // verdicts of devices and of the sensor
+	maxCounters     = 16384
+)
+
+// room limits how many entries owners have. Owners without a namespace are limited by themselves.
+type room struct {
+	perOwner, perNamespace, all int
+
+	taken      int
+	owners     map[string]int
+	namespaces map[string]int
+}
+
+// take takes the place of one entry, and reports whether there was one. A nil owner is that of a device.
+func (r *room) take(o *identity.Owner) bool {
+	if r.taken >= r.all {
+		return false
+	}
+	if o == nil {
+		r.taken++
+		return true
+	}
+	owner := o.Workload + "\x00" + o.ContainerID
+	if r.owners[owner] >= r.perOwner || o.Namespace != "" && r.namespaces[o.Namespace] >= r.perNamespace {
+		return false
+	}
+	if r.owners == nil {
+		r.owners, r.namespaces = map[string]int{}, map[string]int{}
+	}
+	r.taken++
+	r.owners[owner]++
+	r.namespaces[o.Namespace]++
+	return true
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// maxWorked is the number of sources and hooks that are remembered.
+const maxWorked = 4096
+
+func (r *round) judgeSensor() {
+	for i := range r.States {
+		r.judgeSource(&r.States[i])
+	}
+	for i := range r.Facts.DeviceStates {
+		d := &r.Facts.DeviceStates[i]
+		if unreadable(d) {
+			r.find(deviceUnreadable, Subject{Kind: OfSource, Source: d.Source, Device: d.Device}, d.Waiting, string(d.State)+": "+d.Reason)
+		}
+	}
+	r.judgeHooks()
+	r.judgeLosses()
+	for _, m := range r.Facts.Maps {
+		if m.Capacity > 0 && float64(m.Entries)/float64(m.Capacity) > mapNearlyFull.limit(0) {
+			r.find(mapNearlyFull, Subject{Kind: OfNode, Detail: m.Name}, time.Time{}, fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity))
+		}
+	}
+	if e := r.Facts.Events; e != nil {
+		var dropped uint64
+		for _, l := range e.Dropped {
+			dropped += l.Count
+		}
+		if n := r.counted(counterKey{condition: eventsLost}, dropped, nil); float64(n) > eventsLost.limit(0) {
+			r.find(eventsLost, Subject{Kind: OfSource, Source: "events"}, time.Time{}, grewIn("events", n, eventsLost.Window))
+		}
+	}
+	for name, at := range r.j.worked {
+		if r.At.Sub(at) > day {
+			delete(r.j.worked, name)
+		}
+	}
+}
+
+// lastWorked notes whether a source or a hook works, and returns when it last did.
+func (r *round) lastWorked(name string, works bool) (time.Time, bool) {
+	last, known := r.j.worked[name]
+	if works && (known || len(r.j.worked) < maxWorked) {
+		last, known = r.At, true
+		r.j.worked[name] = last
+	}
+	return last, known
+}
+
+func (r *round) judgeSource(s *model.SourceState) {
+	worked, known := r.lastWorked("source "+s.Source, s.State == model.StateOK)
+	subject := Subject{Kind: OfSource, Source: s.Source}
+	evidence := []string{string(s.State), s.Reason}
+	switch s.State {
+	case model.StateStuck:
+		r.find(sourceStuck, subject, time.Time{}, evidence...)
+	case model.StateFailed:
+		r.find(sourceLost, subject, time.Time{}, evidence...)
+	case model.StateAbsent, model.StateUnsupported:
+		if known && r.At.Sub(worked).Seconds() < sourceLost.limit(0) {
+			r.find(sourceLost, subject, time.Time{}, evidence...)
+		}
+	}
+}
+
+// unreadable reports whether a device of a source cannot be read. Devices of sources of GPUs are GPUs, whose problems are judged, but for
+// the list of their processes.
+func unreadable(d *model.DeviceState) bool {
+	switch d.State {
+	case model.StateFailed, model.StateStuck:
+		return !slices.Contains(gpuSources, d.Source) || d.Source != "nvidia" && d.Device == "processes"
+	case model.StateQuarantined:
+		return !slices.Contains(gpuSources, d.Source)
+	}
+	return false
+}
+
+// judgeHooks makes one verdict of all hooks that the kernel rejects.
+func (r *round) judgeHooks() {
+	var lost []string
+	for i := range r.Facts.Hooks {
+		h := &r.Facts.Hooks[i]
+		worked, known := r.lastWorked("hook "+h.Name, h.State == model.StateOK)
+		if h.State == model.StateFailed || h.State == model.StateUnsupported && known && r.At.Sub(worked) < hooksLost.Window {
+			lost = append(lost, strings.TrimSuffix(h.Name+": "+h.Reason, ": "))
+		}
+	}
+	if n := len(lost); n > 0 {
+		evidence := append([]string{fmt.Sprintf("%d of %d hooks", n, len(r.Facts.Hooks))}, lost[:min(n, maxPerOwner)]...)
+		r.find(hooksLost, Subject{Kind: OfNode}, time.Time{}, evidence...)
+	}
+}
+
+// judgeLosses judges what the probes could not record: of the node, and of workloads that have their share of a map.
+func (r *round) judgeLosses() {
+	for _, l := range r.Facts.Losses {
+		if strings.HasSuffix(l.Reason, "_share") {
+			continue
+		}
+		n := r.counted(counterKey{condition: losing, detail: l.Reason}, l.Count, nil)
+		if float64(n) > losing.limit(0) {
+			r.find(losing, Subject{Kind: OfNode, Detail: l.Reason}, time.Time{}, grewIn("events", n, losing.Window))
+		}
+	}
+	var all sums
+	for i := range r.Shares.OwnerLosses {
+		s := &r.Shares.OwnerLosses[i]
+		all.add(s.Owner, s.Key.Reason, uint64(s.Value))
+	}
+	r.judgeSums(losing, all, "events")
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Problems of GPUs by condition.
+var (
+	lostProblems    = []string{model.ProblemLost, model.ProblemStuck}
+	failingProblems = []string{model.ProblemRemapFailure, model.ProblemMemoryBadPages, model.ProblemSRAM}
+	pendingProblems = []string{model.ProblemRemapPending, model.ProblemRetirePending}
+	eccProblems     = []string{model.ProblemECC}
+	thermalProblems = []string{model.ProblemThermal}
+	brakeProblems   = []string{model.ProblemPowerBrake}
+	askingProblems  = []string{model.ProblemXID, model.ProblemRecovery} // for a reset, which ends the others
+	// namedProblems have a condition of their own.
+	namedProblems = join(lostProblems, failingProblems, pendingProblems, eccProblems, thermalProblems, brakeProblems, askingProblems)
+)
+
+// criticalXIDs are the XIDs that no program causes, the same as in pkg/source/nvidia. recoveredXID is logged also when the GPU
+// has recovered.
+var criticalXIDs = []string{
+	"46", "48", "62", "64", "74", "79", "95", "109", "110", "119", "120", "136", "140", "143", "144", "145", "146", "147", "148", "149",
+	"150", "155", "156", "158",
+}
+
+const recoveredXID = "154"
+
+// gpuFaults are the codes of faults of GPUs that no program causes, harmlessFaults those of HCAs that are no fault.
+var (
+	gpuFaults      = join(criticalXIDs, []string{recoveredXID, "fallen_off_bus", "reset_failed", "ras_fatal", "ras_uncorrectable", "wedged"})
+	harmlessFaults = []string{"module_unplugged", "module_disabled", "abnormal_event"}
+)
+
+// harmlessErrnos are the errors of verbs that libraries get when they probe for features. harmlessStatus are those of completions that
+// follow an earlier error, or none.
+var (
+	harmlessErrnos = []string{"EAGAIN", "EINTR", "EBADF", "ENOTTY", "ENOSYS", "EOPNOTSUPP", "ENOTSUPP", "EPROTONOSUPPORT"}
+	harmlessStatus = []string{"wr_flush_error", "tag_matching_rendezvous_incomplete"}
+)
+
+// gpuSources are the sources whose device states are problems of GPUs.
+var gpuSources = []string{"nvidia", "amdgpu", "intel"}
+
+// shownGaps are the gaps of coverage that are no choice and no pause.
+var shownGaps = []model.Gap{
+	model.GapRefused, model.GapLate, model.GapExtendedPoll, model.GapProviderUnsupported, model.GapDEVX, model.GapFull, model.GapNotSeen,
+}
+
+func join(lists ...[]string) []string { return slices.Concat(lists...) }

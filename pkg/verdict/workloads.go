@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// owned is a subject of a workload.
+func (r *round) owned(owner int) (Subject, *identity.Owner) {
+	o := &r.Shares.Owners[owner]
+	return Subject{Kind: OfWorkload, Owner: *o}, o
+}
+
+func (r *round) judgeWorkloads() {
+	r.judgeStalls()
+	r.judgeCompletions()
+	r.judgeVerbs()
+	r.judgeAllocations()
+	r.judgeDriverCalls()
+	r.judgeBudgets()
+	r.judgeCoverage()
+}
+
+func (r *round) judgeStalls() {
+	for i := range r.Shares.Outstanding {
+		o := &r.Shares.Outstanding[i]
+		if float64(o.Stalled) <= queuePairsStalled.limit(0) {
+			continue
+		}
+		s, _ := r.owned(o.Owner)
+		s.Device = o.Device
+		r.find(queuePairsStalled, s, r.At.Add(-o.Oldest),
+			fmt.Sprintf("%d queue pairs", o.Stalled), "oldest work request "+span(o.Oldest))
+	}
+}
+
+// sumKey is a sum of counters of an owner.
+type sumKey struct {
+	owner  int
+	detail string
+}
+
+// judgeSums judges the sums of counters of owners, in the order of their first counter.
+func (r *round) judgeSums(c *Condition, all sums, what string) {
+	for _, k := range all.order {
+		s, o := r.owned(k.owner)
+		n := r.counted(counterKey{condition: c, number: 1, detail: k.detail}, all.values[k], o)
+		if float64(n) > c.limit(0) {
+			s.Detail = k.detail
+			r.find(c, s, time.Time{}, grewIn(what, n, c.Window))
+		}
+	}
+}
+
+// sums adds up counters by owner.
+type sums struct {
+	values map[sumKey]uint64
+	order  []sumKey
+}
+
+func (s *sums) add(owner int, detail string, n uint64) {
+	k := sumKey{owner, detail}
+	if s.values == nil {
+		s.values = map[sumKey]uint64{}
+	}
+	if _, known := s.values[k]; !known {
+		s.order = append(s.order, k)
+	}
+	s.values[k] += n
+}
+
+func (r *round) judgeCompletions() {
+	var all sums
+	for i := range r.Shares.CompletionErrors {
+		if s := &r.Shares.CompletionErrors[i]; !slices.Contains(harmlessStatus, s.Key.Status) {
+			all.add(s.Owner, s.Key.Status, uint64(s.Value))
+		}
+	}
+	r.judgeSums(completionErrors, all, "completions with an error")
+}
+
+func (r *round) judgeVerbs() {
+	var all sums
+	for i := range r.Shares.VerbErrors {
+		s := &r.Shares.VerbErrors[i]
+		if v := s.Key.Verb; strings.HasPrefix(v, "query_") || v == "async_event" || v == "poll_cq" || slices.Contains(harmlessErrnos, s.Key.Errno) {
+			continue
+		}
+		all.add(s.Owner, s.Key.Errno, uint64(s.Value))
+	}
+	r.judgeSums(verbsErrors, all, "failed verbs")
+}
+
+func (r *round) judgeAllocations() {
+	var all sums
+	for i := range r.Shares.FailedAllocations {
+		if s := &r.Shares.FailedAllocations[i]; s.Owner != 0 {
+			all.add(s.Owner, string(s.Key.Vendor), s.Value.Count)
+		}
+	}
+	r.judgeSums(allocationFailures, all, "failed allocations")
+}
+
+func (r *round) judgeDriverCalls() {
+	for i := range r.Shares.DriverShares {
+		d := &r.Shares.DriverShares[i]
+		if d.Oldest.Seconds() <= driverStuck.limit(0) {
+			continue
+		}
+		s, _ := r.owned(d.Owner)
+		s.Detail = d.Driver
+		r.find(driverStuck, s, r.At.Add(-d.Oldest), "oldest ioctl "+span(d.Oldest), fmt.Sprintf("%d tasks are stuck", d.Stuck))
+	}
+}
+
+func (r *round) judgeBudgets() {
+	if r.Facts.DataPath == nil {
+		return
+	}
+	limit := r.Facts.DataPath.LimitRatio
+	for i := range r.Shares.Budgets {
+		b := &r.Shares.Budgets[i]
+		if b.SpentRatio <= budgetExceeded.limit(0)*limit {
+			continue
+		}
+		s, _ := r.owned(b.Owner)
+		r.find(budgetExceeded, s, time.Time{}, percent(b.SpentRatio)+" of the CPU time", "the budget is "+percent(limit))
+	}
+}
+
+// judgeCoverage judges which bytes of workloads are not counted: one verdict for all gaps of a workload on an HCA.
+func (r *round) judgeCoverage() {
+	type place struct {
+		owner  int
+		device string
+	}
+	gaps, order := map[place][]string{}, []place{}
+	for i := range r.Shares.Coverage {
+		c := &r.Shares.Coverage[i]
+		if !slices.Contains(shownGaps, c.Gap) {
+			continue
+		}
+		p := place{c.Owner, c.Device}
+		if gaps[p] == nil {
+			order = append(order, p)
+		}
+		gaps[p] = append(gaps[p], string(c.Gap))
+	}
+	for _, p := range order {
+		s, _ := r.owned(p.owner)
+		s.Device = p.device
+		r.find(coverageGap, s, time.Time{}, strings.Join(gaps[p], ", "))
+	}
+}
+
+// gpuUsed reports whether a share used its GPU: an engine, or a process if the driver reports no engines of the workload.
+func gpuUsed(engines []model.Figure, processes uint64) bool {
+	for _, e := range engines {
+		if e.Value > gpuIdle.limit(0) {
+			return true
+		}
+	}
+	return len(engines) == 0 && float64(processes) > gpuIdle.limit(1)
+}
