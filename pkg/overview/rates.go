@@ -14,10 +14,11 @@ type counters struct {
 	completions model.FineHistogram
 }
 
-// sparse is a histogram without the buckets at its ends that are empty: verbs take microseconds, and most buckets are for others.
+// sparse is a histogram without the buckets at its ends that are empty: verbs take microseconds, and most buckets are for others. Counts
+// are kept modulo 2^32, which is enough for their growth in an interval.
 type sparse struct {
 	first   int
-	buckets []uint64
+	buckets []uint32
 }
 
 func sparseOf(buckets []uint64) sparse {
@@ -28,17 +29,18 @@ func sparseOf(buckets []uint64) sparse {
 	for end > first && buckets[end-1] == 0 {
 		end--
 	}
-	return sparse{first, append([]uint64(nil), buckets[first:end]...)}
+	s := sparse{first, make([]uint32, end-first)}
+	for i := range s.buckets {
+		s.buckets[i] = uint32(buckets[first+i])
+	}
+	return s
 }
 
-// growth returns the growth of each bucket since an earlier histogram. A bucket that fell belongs to a counter that was reset.
+// growth returns the growth of each bucket since an earlier histogram of the same counters.
 func growth(now []uint64, last sparse) []uint64 {
 	grown := append([]uint64(nil), now...)
 	for i, n := range last.buckets {
-		if grown[last.first+i] < n {
-			return append([]uint64(nil), now...)
-		}
-		grown[last.first+i] -= n
+		grown[last.first+i] = uint64(uint32(now[last.first+i]) - n)
 	}
 	return grown
 }

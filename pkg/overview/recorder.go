@@ -4,6 +4,7 @@ package overview
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,11 +12,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The size of the memory. 1,024 rows and devices with 90 values of two figures, the counters of an earlier refresh and the names
+// The size of the memory. 1,024 rows and devices with 60 values of two figures, the counters of an earlier refresh and the names
 // take less than 2 MB, which a test measures.
 const (
-	Step  = 10 * time.Second
-	Steps = 90 // a quarter of an hour
+	Step  = 15 * time.Second
+	Steps = 60 // a quarter of an hour
 
 	maxEntries  = 1024
 	minInterval = 5 * time.Second // between two readings, of which the rates are
@@ -56,7 +57,7 @@ type entry struct {
 	gpu  string // number of the GPU
 
 	bytes              []Bytes
-	calls              uint64
+	calls, done        uint64 // verbs and completions
 	verbs, completions sparse
 	rates              rates
 	rings              *[2][Steps]float32 // NaN: not known
@@ -158,9 +159,15 @@ func (r *Recorder) add(row *Row) {
 		return
 	}
 	c := row.counters
+	if c.verbs.Count < e.calls {
+		e.calls, e.verbs = 0, sparse{} // reset
+	}
+	if c.completions.Count < e.done {
+		e.done, e.completions = 0, sparse{}
+	}
 	if since > 0 {
 		seconds := since.Seconds()
-		calls := float64(c.verbs.Count-min(e.calls, c.verbs.Count)) / seconds
+		calls := float64(c.verbs.Count-e.calls) / seconds
 		e.rates = rates{
 			transmit: bytesOf(model.Transmit, row.Bytes, e.bytes, seconds),
 			receive:  bytesOf(model.Receive, row.Bytes, e.bytes, seconds),
@@ -171,7 +178,7 @@ func (r *Recorder) add(row *Row) {
 		}
 		e.set(r.slot, perSecond(e.rates.transmit), perSecond(e.rates.receive))
 	}
-	e.bytes, e.calls = row.Bytes, c.verbs.Count
+	e.bytes, e.calls, e.done = slices.Clip(row.Bytes), c.verbs.Count, c.completions.Count
 	e.verbs, e.completions = sparseOf(c.verbs.Buckets[:]), sparseOf(c.completions.Buckets[:])
 }
 
