@@ -117,7 +117,7 @@ func (n *Node) Refresh(at time.Time) api.Known {
 	})
 	facts.DropSeries()
 	n.last = api.Known{
-		At: at, Facts: facts, Shares: shares, States: states, Node: "gpu-node-07", Recorder: n.Recorder,
+		At: at, Facts: facts, Shares: shares, States: states, Node: "simulated-node", Recorder: n.Recorder,
 		Verdicts: n.judge.Update(verdict.Input{At: at, Facts: &facts, Shares: &shares, States: states}),
 		Checks: func() []api.Check {
 			return []api.Check{
