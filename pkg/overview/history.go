@@ -75,6 +75,7 @@ type Series struct {
 	Kind        Kind   `json:"kind"`
 	Device      string `json:"device"`
 	GPU         string `json:"gpu_id"`
+	Vendor      string `json:"vendor"`
 	Whole       bool   `json:"whole_device"`
 	Figure      Figure `json:"figure"`
 	// Values are one for each step; null where no refresh happened.
@@ -107,7 +108,7 @@ func (r *Recorder) History() History {
 				}
 			}
 			if any {
-				h.Series = append(h.Series, Series{k.Workload, k.ContainerID, e.kind, k.Device, e.gpu, k.whole, figure, values})
+				h.Series = append(h.Series, Series{k.Workload, k.ContainerID, e.kind, k.Device, e.gpu, e.vendor, k.whole, figure, values})
 			}
 		}
 	}
@@ -120,7 +121,7 @@ func (r *Recorder) History() History {
 		}
 		return cmp.Or(
 			whole, compareOwners(a.Workload, b.Workload), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Kind, b.Kind),
-			compareNumbers(a.GPU, b.GPU), cmp.Compare(a.Device, b.Device), -cmp.Compare(a.Figure, b.Figure),
+			cmp.Compare(a.Vendor, b.Vendor), compareNumbers(a.GPU, b.GPU), cmp.Compare(a.Device, b.Device), -cmp.Compare(a.Figure, b.Figure),
 		)
 	})
 	return h

@@ -52,9 +52,9 @@ type entryKey struct {
 }
 
 type entry struct {
-	seen time.Time
-	kind Kind
-	gpu  string // number of the GPU
+	seen        time.Time
+	kind        Kind
+	gpu, vendor string // of a GPU: its number and its vendor
 
 	bytes              []Bytes
 	calls, done        uint64 // verbs and completions
@@ -116,14 +116,14 @@ func (r *Recorder) advance(slot int64) {
 var unknown = float32(math.NaN())
 
 // entry returns the entry of a key; nil if there is no room. since is the time since it was seen, 0 if it is new.
-func (r *Recorder) entry(k entryKey, kind Kind, gpu string) (e *entry, since time.Duration) {
+func (r *Recorder) entry(k entryKey, kind Kind, gpu, vendor string) (e *entry, since time.Duration) {
 	e = r.entries[k]
 	if e == nil {
 		if len(r.entries) >= maxEntries {
 			r.left++
 			return nil, 0
 		}
-		e = &entry{kind: kind, gpu: gpu}
+		e = &entry{kind: kind, gpu: gpu, vendor: vendor}
 		if r.rings {
 			e.rings = &[2][Steps]float32{}
 			for i := range Steps {
@@ -150,7 +150,7 @@ func (e *entry) set(slot int64, first, second *float64) {
 }
 
 func (r *Recorder) add(row *Row) {
-	e, since := r.entry(entryKey{row.Key(), false}, row.Kind, row.GPU)
+	e, since := r.entry(entryKey{row.Key(), false}, row.Kind, row.GPU, row.Vendor)
 	if e == nil {
 		return
 	}
@@ -194,7 +194,7 @@ func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribu
 	for i := range facts.HCAs {
 		h := &facts.HCAs[i]
 		bytes := PortBytes(h)
-		e, since := r.entry(entryKey{Key{Device: h.Name}, true}, HCA, "")
+		e, since := r.entry(entryKey{Key{Device: h.Name}, true}, HCA, "", "")
 		if e == nil || bytes == nil {
 			continue
 		}
@@ -207,7 +207,7 @@ func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribu
 	}
 	for i := range shares.GPUFigures {
 		f := &shares.GPUFigures[i]
-		if e, _ := r.entry(entryKey{Key{Device: f.GPU.UUID}, true}, GPU, f.GPU.ID); e != nil {
+		if e, _ := r.entry(entryKey{Key{Device: f.GPU.UUID}, true}, GPU, f.GPU.ID, string(f.GPU.Vendor)); e != nil {
 			e.set(r.slot, known(f.GPU.Utilization), known(f.Memory))
 		}
 	}

@@ -146,9 +146,6 @@ func registered(r *overview.Row) string {
 			parts = append(parts, p.name+" "+top.Size(float64(p.n)))
 		}
 	}
-	if len(parts) == 0 {
-		return top.Size(0)
-	}
 	return strings.Join(parts, ", ")
 }
 

@@ -63,7 +63,7 @@ func historyOf(r *overview.Recorder, selected func(*overview.Series) bool) histo
 
 func sparkOf(s *overview.Series) spark {
 	out := spark{
-		Name: deviceName(s.Kind, s.Device, "", s.GPU), Link: deviceLink(s.Device), Figure: figureNames[s.Figure], Kind: s.Kind,
+		Name: deviceName(s.Kind, s.Device, s.Vendor, s.GPU), Link: deviceLink(s.Device), Figure: figureNames[s.Figure], Kind: s.Kind,
 	}
 	most, last := 0.0, 0.0
 	for _, v := range s.Values {

@@ -106,7 +106,7 @@ func topologyOf(devices []overview.Device, rows []overview.Row) topology {
 func deviceBoxOf(d *overview.Device, users []user, y int) deviceBox {
 	b := deviceBox{
 		box: box{deviceX, y, 236, 2*lineHeight + 6, ""}, Name: deviceName(d.Kind, d.Device, d.Vendor, d.GPU), Link: deviceLink(d.Device),
-		Kind: d.Kind, About: shown(d.Name),
+		Kind: d.Kind, About: shown(strings.TrimPrefix(d.Name, "NVIDIA ")),
 	}
 	bad := []string{}
 	if d.Link != nil {

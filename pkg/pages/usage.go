@@ -297,7 +297,10 @@ func rowOf(r *overview.Row, portRate float64) row {
 	out.Out, out.In = rate(r.Transmit, r.Gaps), rate(r.Receive, r.Gaps)
 	out.OutBar, out.InBar = width(perSecond(r.Transmit), portRate), width(perSecond(r.Receive), portRate)
 	out.Method, out.Coverage, out.Partial = methods(r), coverage(r), len(r.Gaps) > 0
-	out.QPs, out.Verbs = optional(r.QueuePairs, number), optional(r.Verbs, top.PerSecond)
+	out.QPs = optional(r.QueuePairs, number)
+	if r.Verbs != nil && *r.Verbs > 0 {
+		out.Verbs = top.PerSecond(*r.Verbs) + "/s"
+	}
 	out.VerbsP99, out.Completion = quantile(r.VerbsP99), quantile(r.CompletionP99)
 	out.Errors = optional(r.Errors, number)
 	if r.CompletionErrors != nil {

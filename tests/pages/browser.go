@@ -62,7 +62,7 @@ func open(t testing.TB, site string, width, height int64) *tab {
 	if err := chromedp.Do(ctx); err != nil { // without a limit, which would be that of the tab
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, stop := context.WithTimeout(ctx, 3*time.Minute)
 	t.Cleanup(stop)
 	b := &tab{TB: t, Context: ctx}
 	if err := chromedp.Listen(ctx, func(event any) { b.watch(site, event) }); err != nil {
@@ -135,6 +135,12 @@ func eval[T any](b *tab, expression string) T {
 func (b *tab) exec(script string) {
 	b.Helper()
 	b.do(chromedp.Evaluate[chromedp.Void](script))
+}
+
+// choose sets the value of a field, as a person does who chooses it.
+func (b *tab) choose(selector, value string) {
+	b.Helper()
+	b.exec(fmt.Sprintf(`{const e = document.querySelector(%q); e.value = %q; e.dispatchEvent(new Event("input", {bubbles: true}));}`, selector, value))
 }
 
 // run runs an action and returns its result.

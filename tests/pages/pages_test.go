@@ -42,14 +42,14 @@ func TestSearch(t *testing.T) {
 	if got := eval[int](b, `document.querySelectorAll(".unattributed tr").length`); got != 2*fakenode.Devices {
 		t.Errorf("%d unattributed shares while searching", got)
 	}
-	b.do(chromedp.SetValue(`input[name=q]`, ""), chromedp.SendKeys(`input[name=q]`, kb.Backspace))
-	b.do(chromedp.Evaluate[chromedp.Void](`{const s = document.querySelector("select[name=namespace]"); s.value = "storage"; s.dispatchEvent(new Event("input", {bubbles: true}));}`))
+	b.choose("input[name=q]", "")
+	b.choose("select[name=namespace]", "storage")
 	b.until("the rows of the namespace", first+` === "storage/dfs-client-8k2lq/client"`)
-	b.do(chromedp.Evaluate[chromedp.Void](`{const s = document.querySelector("select[name=namespace]"); s.value = ""; s.dispatchEvent(new Event("input", {bubbles: true}));}`))
+	b.choose("select[name=namespace]", "")
 	b.until("all rows", `document.querySelectorAll("table.usage tbody:not(.unattributed) tr").length > 10`)
-	b.do(chromedp.Click(`thead th:nth-child(1) a`))
+	b.do(chromedp.Click(chromedp.CSS(`thead th:nth-child(1) a`)))
 	b.until("ascending names", `document.querySelector("thead th").ariaSort === "ascending" && `+first+` === "`+trainer+`"`)
-	b.do(chromedp.Click(`thead th:nth-child(1) a`))
+	b.do(chromedp.Click(chromedp.CSS(`thead th:nth-child(1) a`)))
 	b.until("descending names", `document.querySelector("thead th").ariaSort === "descending" && `+first+` === "vision/resnet-sweep-x7f2p/train"`)
 	if !eval[bool](b, `window.here === true && location.search === "?order=desc&sort=workload"`) {
 		t.Errorf("the page was loaded again, or has another address: %s", eval[string](b, `location.href`))
@@ -90,14 +90,15 @@ func TestDetails(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)
 	b.visit(s.URL + "/?sort=workload")
-	b.do(chromedp.Click(`table.usage tbody th a`), chromedp.WaitVisible(`h1`))
+	b.do(chromedp.Click(chromedp.CSS(`table.usage tbody th a`)))
+	b.until("the view of the workload", `document.querySelector("h1")?.textContent === "`+trainer+`" && document.readyState === "complete"`)
 	for _, want := range []string{trainer, "JobSet/llama-70b", "PEERS", "::ffff:10.70.0.1", "Completions of write", "container_rdma_transmit_bytes_total"} {
 		if text := eval[string](b, `document.querySelector("main").innerText`); !strings.Contains(strings.ToLower(text), strings.ToLower(want)) {
 			t.Errorf("the view of the workload lacks %q:\n%s", want, text)
 		}
 	}
-	b.do(chromedp.Click(`table.usage tbody td a`), chromedp.WaitVisible(`h1`))
-	b.until("the view of the device", `location.pathname === "/device" && document.querySelector("h1").textContent === "mlx5_0"`)
+	b.do(chromedp.Click(chromedp.CSS(`table.usage tbody td:has(a[href="/device?name=mlx5_0"]) a`)))
+	b.until("the view of the device", `location.pathname === "/device" && document.querySelector("h1")?.textContent === "mlx5_0"`)
 }
 
 // TestWithoutScript shows tables and verdicts, sorts and searches in a browser that runs no script.

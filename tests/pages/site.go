@@ -71,11 +71,12 @@ func (s *site) series() ([]byte, error) {
 	label := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 	for _, r := range overview.Rows(&k.Facts, &k.Shares) {
 		if r.Kind == overview.GPU && r.Memory != nil {
-			fmt.Fprintf(&text, "container_gpu_memory_used_bytes{workload=\"%s\",uuid=\"%s\"} %g\n", label.Replace(r.Workload), r.Device, *r.Memory)
+			fmt.Fprintf(&text, "container_gpu_memory_used_bytes{workload=\"%s\",container_id=\"%s\",uuid=\"%s\"} %g\n",
+				label.Replace(r.Workload), r.ContainerID, r.Device, *r.Memory)
 		}
 		for _, b := range r.Bytes {
-			fmt.Fprintf(&text, "container_rdma_%s_bytes_total{workload=\"%s\",device=\"%s\",method=\"%s\"} %d\n",
-				b.Direction, label.Replace(r.Workload), r.Device, b.Method, b.Bytes)
+			fmt.Fprintf(&text, "container_rdma_%s_bytes_total{workload=\"%s\",container_id=\"%s\",device=\"%s\",method=\"%s\"} %d\n",
+				b.Direction, label.Replace(r.Workload), r.ContainerID, r.Device, b.Method, b.Bytes)
 		}
 	}
 	return []byte(text.String()), nil
