@@ -11,7 +11,7 @@
 //
 // Events go into a bounded queue (queue.go). One goroutine (send.go) makes batches of records
 // (record.go) and sends them, one in flight at a time, on one connection (wire.go). After a loss it
-// makes a new connection and sends an empty request first. verdict.go interprets the answers. The
+// makes a new connection and sends an empty request first. action.go interprets the answers. The
 // SDK makes and encodes the records. Its own queue and retry are not used, because they neither
 // count nor mark records.
 package event

@@ -11,6 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 // faults remembers which faults of the history were sent.
@@ -58,6 +59,8 @@ func faultAttrs(ev *model.Event) []attribute.KeyValue {
 	optional(f.GPUInstance != "", attribute.String(attrFaultInstance, f.GPUInstance))
 	optional(f.Repeated > 0, attribute.Int64(attrFaultRepeated, int64(f.Repeated)))
 	optional(f.Recovered, attribute.Bool(attrFaultRecovered, true))
+	condition := verdict.OfFault(f)
+	optional(condition != "", attribute.String(attrVerdict, condition))
 	optional(f.PID > 0, semconv.ProcessPID(f.PID))
 	optional(ev.Workload != "", attribute.String(attrWorkload, valid(ev.Workload)))
 	optional(c.ID != "", semconv.ContainerID(valid(c.ID)))

@@ -56,7 +56,7 @@ func TestFaultEvents(t *testing.T) {
 				a := record.Attributes
 				lines = append(lines, fmt.Sprint(a["accelscope.fault.code"], " [", a["accelscope.device"], "|", a["accelscope.workload"], "|",
 					a["k8s.pod.name"], "|", a["container.id"], "|", a["process.pid"], "|", a["accelscope.fault.repeated"], "|",
-					a["accelscope.fault.gpu_instance"], "]"))
+					a["accelscope.fault.gpu_instance"], "|", a["accelscope.verdict"], "]"))
 			}
 		}
 		return lines
@@ -66,7 +66,7 @@ func TestFaultEvents(t *testing.T) {
 	within(t, waitLimit, func() string { return map[bool]string{false: fmt.Sprint(sent())}[len(sent()) >= 4] })
 	time.Sleep(5 * quick.poll) // for a duplicate
 	if d := cmp.Diff([]string{
-		"31 [GPU-0|ml/train-0/worker|train-0|c1|4711|2|]", "154 [GPU-0||||||]", "health [mlx5_0||||||]", "13 [0000:c1:00.0||||||5]",
+		"31 [GPU-0|ml/train-0/worker|train-0|c1|4711|2||]", "154 [GPU-0|||||||]", "health [mlx5_0|||||||RDMAFault]", "13 [0000:c1:00.0||||||5|]",
 	}, sent()); d != "" {
 		t.Error(d)
 	}

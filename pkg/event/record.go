@@ -38,6 +38,7 @@ const (
 	attrFaultRepeated  = "accelscope.fault.repeated"  // equal faults that followed until the event was made
 	attrFaultRecovered = "accelscope.fault.recovered" // the device has recovered
 	attrFaultText      = "accelscope.fault.text"      // as logged
+	attrVerdict        = "accelscope.verdict"         // name of the condition that the fault is, as of verdicts and alerts
 	attrLinkPort       = "accelscope.link.port"
 	attrLinkNetdev     = "accelscope.link.netdev"
 	attrLinkLosses     = "accelscope.link.losses"              // of the carrier

@@ -235,7 +235,7 @@ func FuzzParseHeaders(f *testing.F) {
 func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		a    answer
-		want verdict
+		want action
 	}{
 		{answer{}, taken},
 		{answer{err: status.Error(codes.Unavailable, ""), answered: true, sent: true}, again},

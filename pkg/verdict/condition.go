@@ -33,6 +33,7 @@ type Threshold struct {
 	Value float64
 	Unit  string
 	Below bool // the value has to be below the limit
+	Equal bool // the limit itself is too much
 }
 
 // limit returns the value of the threshold with a number.
@@ -59,7 +60,7 @@ const (
 // Conditions of ports.
 var (
 	portDown = &Condition{
-		Name: "RDMAPortDown", Severity: Critical, Window: day, For: 2 * time.Minute,
+		Name: "RDMAPortDown", Severity: Critical, Window: day, For: 4 * time.Minute,
 		Summary:    "The port was active within the last day and is not any more: connections over it hang or have failed.",
 		Thresholds: []Threshold{{Of: "time since the port was active", Value: day.Seconds(), Unit: "s", Below: true}},
 		Source:     "a port without a cable was never active, and one that was taken out of use is no news after a day",
@@ -72,12 +73,14 @@ var (
 	}
 	linkUnstable = &Condition{
 		Name: "RDMALinkUnstable", Severity: Warning, Window: hour, For: 5 * time.Minute,
-		Summary: "The link went down or recovered several times in an hour: each time traffic stops, and queue pairs may fail.",
+		Summary: "The link went down or recovered several times in an hour, or in 12 hours: each time traffic stops, and queue pairs may fail.",
 		Thresholds: []Threshold{
 			{Of: "link_downed", Value: 1.5, Unit: "in 1h"}, {Of: "link_error_recovery", Value: 2.5, Unit: "in 1h"},
+			{Of: "losses of the carrier", Value: 2.5, Unit: "in 12h"},
 		},
 		Source: "a healthy link does neither; once may be maintenance",
 	}
+	flapping     = &Condition{Name: linkUnstable.Name, Window: 12 * hour} // the longer window of linkUnstable
 	symbolErrors = &Condition{
 		Name: "RDMASymbolErrors", Severity: Warning, Window: hour, For: 5 * time.Minute,
 		Summary:    "The port receives more symbols with errors than the InfiniBand specification allows.",
@@ -105,15 +108,6 @@ var (
 		},
 		Source: "a limit of ours; a well-controlled queue marks less than one packet in a hundred",
 	}
-	congestionStorm = &Condition{
-		Name: "RDMACongestionStorm", Severity: Warning, Window: 5 * time.Minute, For: 5 * time.Minute,
-		Summary: "The port constantly requests its senders to slow down.",
-		Thresholds: []Threshold{
-			{Of: "congestion notifications (CNP) sent", Value: 20000, Unit: "/s"},
-			{Of: "packets with a mark, as a part of those received", Value: 0.05, Below: true},
-		},
-		Source: "by DCQCN one flow causes at most one notification in 50 µs",
-	}
 	congestionIgnored = &Condition{
 		Name: "RDMACongestionIgnored", Severity: Warning, Window: 15 * time.Minute, For: 15 * time.Minute,
 		Summary:    "Receivers request that the port slows down, and it does not: other senders get less.",
@@ -128,8 +122,8 @@ var (
 	}
 	retransmissions = &Condition{
 		Name: "RDMARetransmissions", Severity: Warning, Window: 5 * time.Minute, For: 10 * time.Minute,
-		Summary:    "Packets of the port are lost and sent again.",
-		Thresholds: []Threshold{{Of: "retransmissions", Value: 10, Unit: "/s"}},
+		Summary:    "Packets to or from the port are lost.",
+		Thresholds: []Threshold{{Of: "lost packets: sent again, or gaps and timeouts", Value: 10, Unit: "/s"}},
 		Source:     "a limit of ours; InfiniBand, and RoCE with flow control, lose no packets",
 	}
 	rdmaFault = &Condition{
@@ -271,7 +265,7 @@ var (
 var (
 	sourceLost = &Condition{
 		Name: "AccelscopeSourceLost", Severity: Warning, Window: day, For: 15 * time.Minute,
-		Summary:    "A source of the sensor fails, or worked within the last day: what it reports is missing, and nobody judges it.",
+		Summary:    "A source of the sensor fails, or worked within the last day: what it reports is missing, and is not judged.",
 		Thresholds: []Threshold{{Of: "time since an absent or unsupported source worked", Value: day.Seconds(), Unit: "s", Below: true}},
 		Source:     "what a node never had is not missing",
 	}
@@ -325,10 +319,10 @@ var (
 // Conditions are all conditions, in the order in which they are judged: the worst first. The place of a workload's devices
 // (accelscope_placement_problem) belongs to those of workloads.
 var Conditions = []*Condition{
-	portDown, gpuLost, recoveryAction, xidCritical, gpuFault, memoryFailing,
+	portDown, subnetManagerLost, pauseStorm, gpuLost, recoveryAction, xidCritical, gpuFault, memoryFailing,
 
-	linkUnstable, linkDegraded, symbolErrors, packetErrors, rdmaFault, outOfBuffer, retransmissions,
-	congestion, congestionStorm, congestionIgnored,
+	linkUnstable, linkDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
+	outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors, gpuPCIeSlow,
 	uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,

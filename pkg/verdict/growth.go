@@ -50,25 +50,24 @@ func (h *history) sum() (n uint64) {
 
 // counterKey is one counter of a condition.
 type counterKey struct {
-	condition             *Condition
-	number                int // of several counters of the condition
-	device                string
-	port                  int
-	detail                string
-	workload, containerID string
+	condition *Condition
+	number    int // of several counters of the condition
+	device    string
+	port      int
+	detail    string
+	owner     ownerKey
 }
 
 // histories keeps the growth of counters.
 type histories map[counterKey]*history
 
-// of returns the history of a counter, nil if there is no room for it.
+// history returns the history of a counter, nil if there is no room for it.
 func (r *round) history(key counterKey, o *identity.Owner) (h *history, known bool) {
-	h = r.j.histories[key]
 	room := &r.deviceCounters
 	if o != nil {
-		key.workload, key.containerID = o.Workload, o.ContainerID
-		h, room = r.j.histories[key], &r.workloadCounters
+		key.owner, room = ownerKey{o.Workload, o.ContainerID}, &r.workloadCounters
 	}
+	h = r.j.histories[key]
 	if (h == nil || h.round != r.j.round) && !room.take(o) {
 		delete(r.j.histories, key)
 		r.omitted++

@@ -12,7 +12,10 @@ import (
 )
 
 // useKey is a device that is allocated to a workload.
-type useKey struct{ workload, containerID, device string }
+type useKey struct {
+	owner  ownerKey
+	device string
+}
 
 // use is when a workload last used a device that is allocated to it.
 type use struct {
@@ -46,7 +49,7 @@ func (r *round) judgeIdle() {
 
 // judgeUse notes whether a device is in use, and judges since when it is not.
 func (r *round) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, created uint64, evidence ...string) {
-	key := useKey{o.Workload, o.ContainerID, s.Device + s.UUID}
+	key := useKey{ownerKey{o.Workload, o.ContainerID}, s.Device + s.UUID}
 	u := r.j.uses[key]
 	if u == nil || u.round != r.j.round { // once for each refresh, though several sources may allocate it
 		if !r.usesRoom.take(o) {

@@ -34,10 +34,12 @@ type Judge struct {
 	last      time.Time // of the refresh before
 	histories histories
 	ports     map[portKey]*portState
-	uses      map[useKey]*use
-	worked    map[string]time.Time // when a source or hook last worked
-	since     map[foundKey]time.Time
-	quiet     time.Time // since when nothing is wrong; zero: something is
+	// management are the HCAs that are found to be for management.
+	management map[string]bool
+	uses       map[useKey]*use
+	worked     map[string]time.Time // when a source or hook last worked
+	since      map[foundKey]time.Time
+	quiet      time.Time // since when nothing is wrong; zero: something is
 }
 
 // foundKey is a condition of a subject.
@@ -60,6 +62,7 @@ type round struct {
 	found                            []finding
 	deviceCounters, workloadCounters room
 	usesRoom                         room
+	used                             map[string]bool // HCAs on which workloads have queue pairs
 	omitted                          int
 }
 
@@ -77,6 +80,7 @@ func (j *Judge) Update(in Input) Result {
 	}
 	r.judgePorts()
 	r.judgeGPUs()
+	r.judgePCI()
 	r.judgeWorkloads()
 	r.judgeIdle()
 	r.judgeSensor()

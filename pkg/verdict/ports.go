@@ -22,11 +22,12 @@ type portKey struct {
 
 // portState is what is remembered of a port.
 type portState struct {
-	seen   time.Time
-	active time.Time // when it was last active; zero: never
-	down   time.Time // since when it is not
-	best   float64   // its highest rate while it was active, in bits per second
-	bestAt time.Time
+	seen     time.Time
+	active   time.Time // when it was last active; zero: never
+	down     time.Time // since when it is not
+	routable time.Time // when it last had a routable RoCE v2 GID
+	best     float64   // its highest rate while it was active, in bits per second
+	bestAt   time.Time
 }
 
 // board is what equal ports have in common.
@@ -42,6 +43,7 @@ func (r *round) judgePorts() {
 			}
 		}
 	}
+	r.findManagement(boards)
 	links := make(map[portKey]*model.Link, len(r.Facts.Links))
 	for i := range r.Facts.Links {
 		l := &r.Facts.Links[i]
@@ -52,13 +54,18 @@ func (r *round) judgePorts() {
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
-			r.judgeLink(h, p, s, boards, links[portKey{h.Name, p.Number}])
-			r.judgeErrors(p, s)
-			r.judgeCongestion(p.HWCounters, packets(p), s)
+			l := links[portKey{h.Name, p.Number}]
+			r.judgeLink(h, p, s, boards, l)
+			r.judgeErrors(p, s, l)
+			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), packets(p), s)
+			if r.j.management[h.Name] {
+				continue
+			}
+			if r.judgeGID(h, p, s); l != nil {
+				r.judgeInterface(p, s, l)
+			}
 		}
-		if len(h.HWCounters) > 0 {
-			r.judgeCongestion(h.HWCounters, nil, Subject{Kind: OfHCA, Device: h.Name})
-		}
+		r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), nil, Subject{Kind: OfHCA, Device: h.Name})
 	}
 	for k, s := range r.j.ports {
 		if r.At.Sub(s.seen) > day {
@@ -86,17 +93,21 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 		r.j.ports[key] = state
 	}
 	state.seen = r.At
+	unconfigured := p.LinkLayer == "InfiniBand" && (p.State == "INIT" || p.State == "ARMED")
+	if unconfigured {
+		r.find(subnetManagerLost, s, time.Time{}, fmt.Sprintf("state %s, physical state %s", p.State, p.PhysState))
+	}
 	if p.State != stateActive {
 		if state.down.IsZero() {
 			state.down = r.At
 		}
-		if !state.active.IsZero() && p.State != "" && r.At.Sub(state.active).Seconds() < portDown.limit(0) {
+		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() && p.State != "" && r.At.Sub(state.active).Seconds() < portDown.limit(0) {
 			r.find(portDown, s, state.down, downEvidence(p, l)...)
 		}
 		return
 	}
 	state.active, state.down = r.At, time.Time{}
-	if p.RateBits <= 0 {
+	if p.RateBits <= 0 || r.j.management[h.Name] {
 		return
 	}
 	if p.RateBits >= state.best || r.At.Sub(state.bestAt) > linkDegraded.Window {
@@ -126,7 +137,7 @@ func gigabits(bits float64) string { return fmt.Sprintf("%g Gbit/s", bits/1e9) }
 
 // judgeErrors judges the error counters of a port. A link that goes down causes errors of symbols, and these those of packets: only the
 // cause is a verdict.
-func (r *round) judgeErrors(p *model.Port, s Subject) {
+func (r *round) judgeErrors(p *model.Port, s Subject, l *model.Link) {
 	grown := func(c *Condition, number int, name string) (uint64, bool) {
 		value, ok := valueOf(p.Counters, name)
 		if !ok {
@@ -136,12 +147,21 @@ func (r *round) judgeErrors(p *model.Port, s Subject) {
 	}
 	downed, _ := grown(linkUnstable, 0, "link_downed")
 	recovered, _ := grown(linkUnstable, 1, "link_error_recovery")
+	var flaps, halfDay uint64
+	if l != nil && l.Carrier != nil && !r.j.management[s.Device] {
+		key := counterKey{condition: linkUnstable, number: 2, device: s.Device, port: s.Port}
+		flaps = r.counted(key, l.Carrier.Flaps, nil)
+		key.condition, key.number = flapping, 3
+		halfDay = r.counted(key, l.Carrier.Flaps, nil)
+	}
 	symbols, _ := grown(symbolErrors, 0, "symbol_error")
 	broken, _ := grown(packetErrors, 0, "port_rcv_errors")
 	received, _ := grown(packetErrors, 1, "port_rcv_packets")
 	switch {
-	case float64(downed) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1):
-		r.find(linkUnstable, s, time.Time{}, grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour))
+	case float64(max(downed, flaps)) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) ||
+		float64(halfDay) > linkUnstable.limit(2):
+		r.find(linkUnstable, s, time.Time{}, grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour),
+			grewIn("losses of the carrier", flaps, hour), grewIn("losses of the carrier", halfDay, flapping.Window))
 	case float64(symbols) > symbolErrors.limit(0):
 		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
@@ -176,71 +196,56 @@ func packets(p *model.Port) *uint64 {
 	return nil
 }
 
-// hardware has the drivers' names of what the alerts compare: the sum of the first list that has a counter, as the recording rules.
-var hardware = map[string][][]string{
-	"rdma_ecn_marked_packets": {{"np_ecn_marked_roce_packets"}, {"rx_ecn_marked_pkts"}, {"RxECNMrkd"}, {"received_ecns"}},
-	"rdma_cnp_sent":           {{"np_cnp_sent"}, {"tx_cnp_pkts"}, {"np_cnp_pkts"}, {"cnpSent"}, {"sent_cnps"}},
-	"rdma_receive_out_of_buffer": {
-		{"out_of_buffer"}, {"rx_out_of_buffer"}, {"responder_rnr_nak"}, {"send_rnr_err"},
-	},
-	"rdma_retransmissions": {
-		{"packet_seq_err", "local_ack_timeout_err"}, {"to_retransmits", "seq_err_naks_rcvd"}, {"RetransSegs"}, {"retrans_pkts"},
-		{"requester_oos_nak", "requester_timeout"}, {"completer_retry_err"},
-	},
-	"rdma_cnp_ignored": {{"rp_cnp_ignored"}, {"cnpIgnored"}},
+// congestionCounters are the counters of congestion that are judged.
+type congestionCounters struct {
+	marked, outOfBuffer, lost, ignored uint64
+	has                                map[*Condition]bool // which are counted
 }
 
-// hardwareSum returns the value of a line of hardware.
-func hardwareSum(counters []model.Counter, what string) (sum uint64, ok bool) {
-	for _, names := range hardware[what] {
-		sum, ok = 0, true
-		for _, name := range names {
-			value, found := valueOf(counters, name)
-			sum, ok = sum+value, ok && found
-		}
-		if ok {
-			return sum, true
+// congestionOf returns what is judged of the counters that all drivers share, and of those of a driver.
+func congestionOf(shared, own []model.Counter) congestionCounters {
+	c := congestionCounters{has: map[*Condition]bool{}}
+	c.marked, c.has[congestion] = valueOf(shared, model.ECNMarked)
+	c.outOfBuffer, c.has[outOfBuffer] = valueOf(shared, model.OutOfBuffer)
+	if c.lost, c.has[retransmissions] = valueOf(shared, model.Retransmitted); !c.has[retransmissions] {
+		gaps, counts := valueOf(shared, model.OutOfSequence)
+		timeouts, waits := valueOf(shared, model.Timeouts)
+		c.lost, c.has[retransmissions] = gaps+timeouts, counts || waits
+	}
+	for _, name := range []string{"rp_cnp_ignored", "cnpIgnored"} {
+		if value, ok := valueOf(own, name); ok {
+			c.ignored, c.has[congestionIgnored] = value, true
 		}
 	}
-	return 0, false
+	return c
 }
 
-// judgeCongestion judges the counters that a driver has of congestion and retransmission.
-func (r *round) judgeCongestion(counters []model.Counter, received *uint64, s Subject) {
-	if len(counters) == 0 {
-		return
-	}
-	perSecondOf := func(c *Condition, what string) (float64, bool) {
-		value, ok := hardwareSum(counters, what)
-		if !ok {
-			return 0, false
+// judgeCongestion judges the counters of congestion and retransmission.
+func (r *round) judgeCongestion(counters congestionCounters, received *uint64, s Subject) {
+	perSecondOf := func(c *Condition, value uint64) float64 {
+		if !counters.has[c] {
+			return 0
 		}
-		return perSecond(r.grown(counterKey{condition: c, device: s.Device, port: s.Port, detail: what}, value), c.Window), true
+		return perSecond(r.grown(counterKey{condition: c, device: s.Device, port: s.Port}, value), c.Window)
 	}
-	marked, ok := perSecondOf(congestion, "rdma_ecn_marked_packets")
-	part := 0.0
-	if ok && received != nil {
-		if all := perSecond(r.grown(counterKey{
-			condition: congestion, number: 1, device: s.Device, port: s.Port,
-		}, *received), congestion.Window); all > 0 {
-			part = marked / all
+	marked := perSecondOf(congestion, counters.marked)
+	if counters.has[congestion] && received != nil {
+		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
+		all := perSecond(r.grown(key, *received), congestion.Window)
+		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
+			r.find(congestion, s, time.Time{}, percent(marked/all)+" of the packets are marked (ECN)", rate(marked)+" marked packets")
 		}
-	}
-	if part > congestion.limit(0) && marked > congestion.limit(1) {
-		r.find(congestion, s, time.Time{}, percent(part)+" of the packets are marked (ECN)", rate(marked)+" marked packets")
-	}
-	if sent, _ := perSecondOf(congestionStorm, "rdma_cnp_sent"); sent > congestionStorm.limit(0) && part <= congestionStorm.limit(1) {
-		r.find(congestionStorm, s, time.Time{}, rate(sent)+" congestion notifications (CNP) sent")
 	}
 	for _, c := range []struct {
-		condition      *Condition
-		what, evidence string
+		condition *Condition
+		value     uint64
+		evidence  string
 	}{
-		{congestionIgnored, "rdma_cnp_ignored", " congestion notifications (CNP) ignored"},
-		{outOfBuffer, "rdma_receive_out_of_buffer", " packets without a receive buffer"},
-		{retransmissions, "rdma_retransmissions", " retransmissions"},
+		{congestionIgnored, counters.ignored, " congestion notifications (CNP) ignored"},
+		{outOfBuffer, counters.outOfBuffer, " packets without a receive buffer"},
+		{retransmissions, counters.lost, " lost packets"},
 	} {
-		if n, _ := perSecondOf(c.condition, c.what); n > c.condition.limit(0) {
+		if n := perSecondOf(c.condition, c.value); n > c.condition.limit(0) {
 			r.find(c.condition, s, time.Time{}, rate(n)+c.evidence)
 		}
 	}

@@ -13,12 +13,14 @@ const (
 	maxCounters     = 16384
 )
 
+type ownerKey struct{ workload, containerID string }
+
 // room limits how many entries owners have. Owners without a namespace are limited by themselves.
 type room struct {
 	perOwner, perNamespace, all int
 
 	taken      int
-	owners     map[string]int
+	owners     map[ownerKey]int
 	namespaces map[string]int
 }
 
@@ -31,12 +33,12 @@ func (r *room) take(o *identity.Owner) bool {
 		r.taken++
 		return true
 	}
-	owner := o.Workload + "\x00" + o.ContainerID
+	owner := ownerKey{o.Workload, o.ContainerID}
 	if r.owners[owner] >= r.perOwner || o.Namespace != "" && r.namespaces[o.Namespace] >= r.perNamespace {
 		return false
 	}
 	if r.owners == nil {
-		r.owners, r.namespaces = map[string]int{}, map[string]int{}
+		r.owners, r.namespaces = map[ownerKey]int{}, map[string]int{}
 	}
 	r.taken++
 	r.owners[owner]++

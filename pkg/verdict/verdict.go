@@ -59,7 +59,7 @@ type Subject struct {
 	Port      int
 	GPU, UUID string // ID and UUID of a GPU
 	Source    string
-	// Detail tells subjects apart that are equal otherwise: an errno, the code of a fault, the name of a map.
+	// Detail distinguishes subjects that are equal otherwise: an errno, the code of a fault, the name of a map.
 	Detail string
 }
 

@@ -66,6 +66,20 @@ var documents = map[string][]command{
 	"docs/rdma-bytes.md":      {{text: "bin/accelscope peers", place: node}},
 	"docs/support-matrix.md":  {{text: "make test-kernels", place: none, why: "takes hours"}},
 	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},
+	runbooks: {
+		{text: `export PATH="$PWD/bin:$PATH"`, place: node}, // an installed sensor has them in the PATH
+		{text: "accelscope doctor", place: node},
+		{text: "accelscope top", place: watch},
+		{text: "accelscope top --once", place: node},
+		{text: "accelscope peers", place: node},
+		{text: "accelscope peers --stalled --qps", place: node},
+		{text: "accelscope gpu release --reason=reset", place: none, why: gpus},
+		{text: "accelscope gpu resume", place: none, why: gpus},
+		{text: "curl -s localhost:9847/api/v1/faults", place: node},
+		{text: "curl -s localhost:9847/api/v1/gpu-driver-tasks", place: node},
+		{text: "curl -s http://127.0.0.1:9847/rdma", place: node},
+		{text: "curl -s http://localhost:9847/healthz", place: node},
+	},
 	"deploy/README.md": {
 		{text: "make build", place: here},
 		{text: "bin/accelscope doctor", place: node},

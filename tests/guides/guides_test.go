@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -35,7 +36,7 @@ func TestReadme(t *testing.T) { follow(t, "README.md") }
 
 func TestDeploy(t *testing.T) { follow(t, "deploy/README.md") }
 
-// TestDocs runs the commands of all pages of docs on one machine. The page that starts a sensor is the first.
+// TestDocs runs the commands of all pages of docs, and those of the runbooks, on one machine. The page that starts a sensor is the first.
 func TestDocs(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {
@@ -47,7 +48,47 @@ func TestDocs(t *testing.T) {
 			order = append(order, name)
 		}
 	}
-	follow(t, order...)
+	follow(t, append(order, runbooks)...)
+}
+
+// runbooks is the directory of the runbooks. They share most commands, so each command is run once, in one block.
+const runbooks = "deploy/prometheus/runbooks"
+
+// own matches the commands of this project in runbooks. Commands of vendors and of the system, such as ibstat, need hardware.
+var own = regexp.MustCompile(`^(accelscope|curl) `)
+
+// read returns the blocks of a document, or of all runbooks.
+func read(checkout, document string) ([]block, error) {
+	if document != runbooks {
+		text, err := os.ReadFile(filepath.Join(checkout, document))
+		if err != nil {
+			return nil, err
+		}
+		return blocks(string(text))
+	}
+	all := block{commands: []string{`export PATH="$PWD/bin:$PATH"`}}
+	files, err := filepath.Glob(filepath.Join(checkout, runbooks, "*.md"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		found, err := blocks(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		for _, b := range found {
+			for _, command := range b.commands {
+				if own.MatchString(command) && !slices.Contains(all.commands, command) {
+					all.commands = append(all.commands, command)
+				}
+			}
+		}
+	}
+	return []block{all}, nil
 }
 
 // A page is a document with its commands.
@@ -66,11 +107,7 @@ func follow(t *testing.T, documents ...string) {
 	s := &stage{checkout: checkout, dir: t.TempDir()}
 	pages := make([]page, len(documents))
 	for i, document := range documents {
-		text, err := os.ReadFile(filepath.Join(checkout, document))
-		if err != nil {
-			t.Fatal(err)
-		}
-		found, err := blocks(string(text))
+		found, err := read(checkout, document)
 		if err != nil {
 			t.Fatalf("%s: %v", document, err)
 		}

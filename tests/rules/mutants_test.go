@@ -171,7 +171,7 @@ func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts
 		g.Rules = nil
 		for _, r := range slices.Backward(all) {
 			if slices.Contains(used, r.Alert+r.Record) {
-				used = append(used, recorded.FindAllString(r.Expr+r.Annotations["description"], -1)...)
+				used = append(used, recorded.FindAllString(r.Expr+" "+r.Annotations["description"], -1)...)
 				g.Rules = append(g.Rules, r)
 			}
 		}

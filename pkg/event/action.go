@@ -17,19 +17,19 @@ const (
 	maxMessage  = 300         // bytes of its message that are logged
 )
 
-// verdict is the action after a call.
-type verdict int
+// action is what follows a call.
+type action int
 
 const (
-	taken   verdict = iota
-	again           // send the batch again
-	refused         // never send the batch again
-	shut            // send nothing until the collector accepts an empty request again
+	taken   action = iota
+	again          // send the batch again
+	refused        // never send the batch again
+	shut           // send nothing until the collector accepts an empty request again
 )
 
 // judge follows the OTLP specification for errors of the server. After an error of the connection
 // the batch is sent again.
-func judge(a answer) verdict {
+func judge(a answer) action {
 	if a.err == nil {
 		return taken
 	}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestHostileTenant: a tenant with hundreds of containers, each with all conditions that a workload can have, has the room of its
+// namespace, and another tenant and the devices keep theirs. What had no room is counted.
+func TestHostileTenant(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.shares.Owners = []identity.Owner{{}}
+	errors := func(owner, kinds int) {
+		for k := range kinds {
+			errno := fmt.Sprintf("E%d\xff%s", k, strings.Repeat("x", 300))
+			n.shares.VerbErrors = append(n.shares.VerbErrors, attribution.Share[model.VerbErrorKey, model.Count]{
+				Owner: owner, Key: model.VerbErrorKey{Device: "mlx5_0", Verb: "reg_mr", Errno: errno}, Value: 1000,
+			})
+		}
+		n.shares.DriverShares = append(n.shares.DriverShares, attribution.DriverShare{Owner: owner, Driver: "nvidia", Oldest: hour})
+		for _, h := range []int{0, 1} {
+			n.shares.Assigned = append(n.shares.Assigned, attribution.DeviceShare{
+				Owner: owner, HCA: &n.facts.HCAs[h], Allocated: attribution.EvidenceKubelet,
+			})
+		}
+	}
+	for i := range 400 {
+		n.shares.Owners = append(n.shares.Owners, identity.Owner{
+			Workload: fmt.Sprintf("evil/%d/x", i), Namespace: "evil", Pod: fmt.Sprint(i), ContainerID: fmt.Sprint("c", i),
+		})
+		errors(i+1, 20)
+	}
+	n.shares.Owners = append(n.shares.Owners, worker)
+	errors(401, 2)
+	n.shares.Registered = []attribution.RegisteredShare{{Device: "mlx5_0"}, {Device: "mlx5_1"}}
+	for at := start; at.Before(start.Add(3 * hour)); at = at.Add(10 * time.Minute) {
+		for i := range n.shares.VerbErrors {
+			n.shares.VerbErrors[i].Value += 10
+		}
+		if n.judge(j, at); len(j.histories) > 600 || len(j.since) > 200 || len(j.uses) > 600 {
+			t.Fatalf("%d counters, %d conditions, %d uses", len(j.histories), len(j.since), len(j.uses))
+		}
+	}
+	n.port().State = "DOWN"
+	for i := range n.shares.VerbErrors {
+		n.shares.VerbErrors[i].Value += 10
+	}
+	got := n.judge(j, start.Add(3*hour))
+	owners, namespaces := map[string]int{}, map[string]int{}
+	for i := range got.Verdicts {
+		v := &got.Verdicts[i]
+		owners[v.Subject.Owner.ContainerID]++
+		namespaces[v.Subject.Owner.Namespace]++
+		for _, e := range v.Evidence {
+			if len(e) > maxEvidence+utf8.UTFMax || !utf8.ValidString(e) {
+				t.Errorf("evidence %q", e)
+			}
+		}
+	}
+	if d := cmp.Diff(map[string]int{"": 1, "evil": maxPerNamespace, "ml": 5}, namespaces); d != "" {
+		t.Error(d)
+	}
+	for id, count := range owners {
+		if count > maxPerOwner {
+			t.Errorf("%s has %d verdicts", id, count)
+		}
+	}
+	if got.Verdicts[0].Name != "RDMAPortDown" || got.Omitted < 1000 {
+		t.Errorf("%s first, %d omitted", got.Verdicts[0].Name, got.Omitted)
+	}
+}
+
+// TestSorted: the worst severity is first, and of one severity the condition that began first.
+func TestSorted(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.judge(j, start)
+	n.problem(model.ProblemECC, true)
+	n.judge(j, start.Add(time.Minute))
+	n.port().State = "DOWN"
+	n.gpu().XIDs = []model.XID{{Code: 13, Count: 1, Last: start}}
+	n.states[0].State = model.StateFailed
+	got := names(n.judge(j, start.Add(2*time.Minute)))
+	want := []string{"RDMAPortDown", "GPUUncorrectedECC", "AccelscopeSourceLost", "GPUXidNoncritical"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestCounters: counters that are reset, that go away with their device, and a clock that stands still or goes back.
+func TestCounters(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	at := start
+	expect := func(what string, after time.Duration, want ...string) {
+		t.Helper()
+		at = at.Add(after)
+		if got := names(n.judge(j, at)); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	expect("at first", 0, "NothingWrong")
+	n.port().Counters[2].Value = 1 // of 7
+	expect("reset", time.Minute, "NothingWrong")
+	n.grow("link_downed", 1)
+	expect("and one more", time.Minute, "RDMALinkUnstable")
+	expect("at the same time", 0, "RDMALinkUnstable")
+	expect("earlier", -time.Hour, "RDMALinkUnstable")
+	hcas := n.facts.HCAs
+	n.facts.HCAs = nil
+	expect("without HCAs", 2*time.Hour, "NothingWrong")
+	if len(j.histories) > 20 {
+		t.Errorf("%d counters of no HCA", len(j.histories))
+	}
+	n.facts.HCAs = hcas
+	expect("HCAs are back", time.Minute, "NothingWrong")
+	n.port().State = "DOWN"
+	expect("down", time.Minute, "RDMAPortDown")
+	expect("for a day", 23*time.Hour, "RDMAPortDown")
+	expect("for more", time.Hour, "NothingWrong")
+	n.facts.HCAs = nil
+	expect("long ago", 25*time.Hour, "NothingWrong")
+	if len(j.ports) != 0 {
+		t.Errorf("%d ports of no HCA", len(j.ports))
+	}
+}
+
+// TestUnusedPort: a port that was never active is not down, and ports of other boards and VFs do not have the rate of another one.
+func TestUnusedPort(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.port().State = "DOWN"
+	n.facts.HCAs[1].Ports[0].RateBits = 100e9
+	n.facts.HCAs = append(n.facts.HCAs, model.HCA{Name: "mlx5_2", Type: "MT4129", Board: "MT_838", VF: true, Ports: []model.Port{{
+		Number: 1, State: stateActive, LinkLayer: "InfiniBand", RateBits: 25e9,
+	}}})
+	for range 2 {
+		if got := names(n.judge(j, start)); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Error(got)
+		}
+	}
+	n.facts.HCAs[2].Ports[0].RateBits = 10e9
+	if got := n.judge(j, start); got.Verdicts[0].Evidence[1] != "it had 25 Gbit/s within 168h" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestManagement: a slow NIC that no workload uses may be down, also after all of its ports went down. One that is used may not.
+func TestManagement(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	slow := &n.facts.HCAs[1]
+	slow.Type, slow.Ports[0].RateBits = "MT4117", 25e9
+	at := start
+	expect := func(want string) {
+		t.Helper()
+		at = at.Add(time.Minute)
+		if got := names(n.judge(j, at)); !slices.Equal(got, []string{want}) {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	expect("NothingWrong")
+	for range 2 {
+		slow.Ports[0].State = "DOWN"
+		expect("NothingWrong")
+	}
+	slow.Ports[0].State = stateActive
+	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: slow.Name, Type: model.QP, Current: 1}}
+	expect("NothingWrong")
+	slow.Ports[0].State = "DOWN"
+	expect("RDMAPortDown")
+	slow.Ports[0].State, slow.Ports[0].GIDs = stateActive, routable[:1]
+	slow.NodeType = "CA"
+	expect("RDMAGIDMissing") // it never had one, and a workload has a queue pair on it
+}
+
+// TestFlaps: losses of the carrier count, within an hour and within 12 hours.
+func TestFlaps(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	at := start
+	expect := func(after time.Duration, flaps uint64, want string) {
+		t.Helper()
+		at = at.Add(after)
+		n.link().Carrier.Flaps += flaps
+		if got := names(n.judge(j, at)); !slices.Equal(got, []string{want}) {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	expect(0, 0, "NothingWrong")
+	expect(time.Minute, 1, "NothingWrong")
+	expect(2*hour, 1, "NothingWrong")
+	expect(2*hour, 1, "RDMALinkUnstable")
+	expect(12*hour, 0, "NothingWrong")
+	expect(time.Minute, 2, "RDMALinkUnstable")
+}
+
+// TestRecoveredGPU: faults and XIDs are no verdicts once the driver reports what is to be done, or that the GPU has recovered.
+func TestRecoveredGPU(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.fault(model.DriverNVIDIA, "79", start)
+	n.problem(model.ProblemXID, true)
+	n.gpu().XIDs = []model.XID{{Code: 79, Count: 1, Last: start}}
+	if got := names(n.judge(j, start)); !slices.Equal(got, []string{"GPUXidCritical"}) {
+		t.Error(got)
+	}
+	n.gpu().RecoveryAction = model.RecoveryNone
+	if got := names(n.judge(j, start)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Error(got)
+	}
+	n.gpu().RecoveryAction = ""
+	n.problem(model.ProblemXID, false)
+	if got := names(n.judge(j, start)); !slices.Equal(got, []string{"GPUFault"}) {
+		t.Error(got)
+	}
+	recovered := n.shares.FaultTotals[0]
+	recovered.FaultTotal = &model.FaultTotal{
+		FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: "0000:c1:00.0", Code: recoveredXID}, Recovered: start.Add(time.Second),
+	}
+	n.shares.FaultTotals = append(n.shares.FaultTotals, recovered)
+	if got := names(n.judge(j, start)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Error(got)
+	}
+}
+
+// TestOfFault names the condition of a fault.
+func TestOfFault(t *testing.T) {
+	for want, f := range map[string]model.Fault{
+		"RDMAFault": {FaultKey: model.FaultKey{Driver: model.DriverMLX5, Code: "health_compromised"}},
+		"GPUFault":  {FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, Code: "79"}},
+		"":          {FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, Code: "31"}},
+	} {
+		if got := OfFault(&f); got != want {
+			t.Errorf("%+v: %q, want %q", f.FaultKey, got, want)
+		}
+		if f.Recovered = true; OfFault(&f) != "" {
+			t.Errorf("%+v has recovered", f.FaultKey)
+		}
+	}
+}
+
+// TestFormat: figures are those of accelscope top.
+func TestFormat(t *testing.T) {
+	for want, got := range map[string]string{
+		"99.9/s": rate(99.9), "100/s": rate(100), "0.00012%": percent(1.2e-6), "12%": percent(0.12), "0%": percent(0),
+		"512 B": size(512), "1.5 MiB": size(1.5 * (1 << 20)), "1h30m": span(90 * time.Minute), "2h": span(2 * hour), "1m5s": span(65 * time.Second),
+		"0s": Span(-time.Second),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestSubject: a subject is named by what it has.
+func TestSubject(t *testing.T) {
+	for want, s := range map[string]Subject{
+		"node": {Kind: OfNode}, "GPU 3": {Kind: OfGPU, GPU: "3", UUID: "GPU-3"}, "GPU GPU-3": {Kind: OfGPU, UUID: "GPU-3"},
+		"0000:c1:00.0 (79)": {Kind: OfGPU, Device: "0000:c1:00.0", Detail: "79"}, "(no owner) on mlx5_0": {Kind: OfWorkload, Device: "mlx5_0"},
+		"source rdma mlx5_0": {Kind: OfSource, Source: "rdma", Device: "mlx5_0"}, "mlx5_0": {Kind: OfHCA, Device: "mlx5_0"},
+	} {
+		if got := s.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
