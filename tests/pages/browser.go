@@ -22,8 +22,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience is how long a condition of a page may take. It is for a busy machine; nothing takes as long on an idle one.
-const patience = 90 * time.Second
+// timeLimit is how long a condition of a page may take. It is for a busy machine; nothing takes as long on an idle one.
+const timeLimit = 90 * time.Second
 
 // chromium starts the browser once for all tests of a package.
 var chromium = sync.OnceValues(func() (context.Context, error) {
@@ -33,7 +33,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("disable-background-networking", true),
-		chromedp.WSURLReadTimeout(patience))
+		chromedp.WSURLReadTimeout(timeLimit))
 	allocated, _ := chromedp.NewExecAllocator(context.Background(), options...) //nolint:fatcontext // of the whole process
 	browser, _ := chromedp.NewContext(allocated)
 	return browser, chromedp.Do(browser)
@@ -166,12 +166,12 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 // until waits for an expression to be true.
 func (b *tab) until(what, expression string) {
 	b.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(timeLimit); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if eval[bool](b, "!!("+expression+")") {
 			return
 		}
 	}
-	b.Fatalf("not in %v: %s\n%s", patience, what, eval[string](b, "document.querySelector('main').innerText"))
+	b.Fatalf("not in %v: %s\n%s", timeLimit, what, eval[string](b, "document.querySelector('main').innerText"))
 }
 
 // scheme selects the light or the dark theme.

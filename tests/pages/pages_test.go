@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -293,8 +294,12 @@ func TestScreens(t *testing.T) {
 			b := open(t, s.URL, shot.width, 900)
 			b.scheme(scheme)
 			b.visit(shot.url)
-			picture := run(b, chromedp.FullScreenshot(100))
-			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".png"), picture, 0o644); err != nil {
+			quality, all := int64(80), true
+			picture := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
+				Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &all,
+				Clip: &page.Viewport{Width: float64(shot.width), Height: eval[float64](b, `Math.min(3400, document.documentElement.scrollHeight)`), Scale: 1},
+			}).Data
+			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".webp"), picture, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
