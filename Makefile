@@ -224,7 +224,7 @@ screens: build ## Draw the dashboards from what a Prometheus in the guest answer
 
 .PHONY: screens-pages
 screens-pages: ## Take the pictures of the pages, of a simulated node (docs/screens)
-	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/pages -count=1 -timeout 10m -run TestScreens ./...
+	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/pages -tags screens -count=1 -timeout 10m -run TestScreens ./...
 
 .PHONY: test-kernels
 test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with forced tiers, on cgroup v1, with preempt=full

@@ -38,7 +38,7 @@ func history(k *Known, _ *http.Request) (any, error) {
 	if !k.Recorder.Enabled() {
 		return nil, errNoHistory
 	}
-	return k.Recorder.History(), nil
+	return k.Recorder.History(nil), nil
 }
 
 // Check is the state of one thing that the sensor uses.

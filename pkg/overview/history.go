@@ -82,8 +82,9 @@ type Series struct {
 	Values []*float64 `json:"values"`
 }
 
-// History returns a copy of the rings, devices first. A nil Recorder, or one without rings, has none.
-func (r *Recorder) History() History {
+// History returns a copy of the rings of the series that are selected, devices first; selected does not see their values, and nil selects
+// all. A nil Recorder, or one without rings, has none.
+func (r *Recorder) History(selected func(*Series) bool) History {
 	h := History{StepSeconds: Step.Seconds(), Series: []Series{}}
 	if r == nil || !r.rings {
 		return h
@@ -101,6 +102,13 @@ func (r *Recorder) History() History {
 			figures = [2]Figure{Utilization, Memory}
 		}
 		for i, figure := range figures {
+			series := Series{
+				Workload: k.Workload, ContainerID: k.ContainerID, Kind: e.kind, Device: k.Device, GPU: e.gpu, Vendor: e.vendor, Whole: k.whole,
+				Figure: figure,
+			}
+			if selected != nil && !selected(&series) {
+				continue
+			}
 			values, any := make([]*float64, Steps), false
 			for s := range values {
 				if v := float64(e.rings[i][(first+int64(s))%Steps]); v == v {
@@ -108,7 +116,8 @@ func (r *Recorder) History() History {
 				}
 			}
 			if any {
-				h.Series = append(h.Series, Series{k.Workload, k.ContainerID, e.kind, k.Device, e.gpu, e.vendor, k.whole, figure, values})
+				series.Values = values
+				h.Series = append(h.Series, series)
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func TestHistory(t *testing.T) {
 	for _, s := range seconds {
 		n.Refresh(start.Add(time.Duration(s) * time.Second))
 	}
-	h := n.Recorder.History()
+	h := n.Recorder.History(nil)
 	if want := start.Add(990*time.Second - (overview.Steps-1)*overview.Step); !h.Begin.Equal(want) || h.StepSeconds != 15 {
 		t.Errorf("begins %v, want %v", h.Begin, want)
 	}
@@ -109,7 +109,7 @@ func TestHistory(t *testing.T) {
 	if checked != 5 {
 		t.Errorf("%d series", checked)
 	}
-	if quiet := overview.NewRecorder(false); quiet.Enabled() || len(quiet.History().Series) > 0 {
+	if quiet := overview.NewRecorder(false); quiet.Enabled() || len(quiet.History(nil).Series) > 0 {
 		t.Error("a history that is switched off")
 	}
 }
@@ -154,7 +154,7 @@ func TestMemory(t *testing.T) {
 	if used > most {
 		t.Errorf("the recorder has %d bytes, more than %d", used, most)
 	}
-	h := r.History()
+	h := r.History(nil)
 	if h.LeftOut < 2900 || len(h.Series) == 0 {
 		t.Errorf("%d left out, %d series", h.LeftOut, len(h.Series))
 	}

@@ -123,7 +123,7 @@ func Rows(facts *model.Snapshot, shares *attribution.Attribution) []Row {
 	t.addObjects()
 	t.addCounters()
 	t.addGPUs()
-	slices.SortStableFunc(t.rows, func(a, b Row) int {
+	slices.SortFunc(t.rows, func(a, b Row) int {
 		return cmp.Or(
 			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Vendor, b.Vendor), compareNumbers(a.GPU, b.GPU), cmp.Compare(a.Device, b.Device),
 			compareOwners(a.Workload, b.Workload), cmp.Compare(a.ContainerID, b.ContainerID),

@@ -46,17 +46,14 @@ func historyOf(r *overview.Recorder, selected func(*overview.Series) bool) histo
 	if !r.Enabled() {
 		return historyView{}
 	}
-	h := r.History()
+	h := r.History(selected)
 	v := historyView{Enabled: true, Begin: h.Begin, End: h.Begin.Add(overview.Step * overview.Steps), LeftOut: h.LeftOut}
 	for i := range h.Series {
-		s := &h.Series[i]
-		switch {
-		case !selected(s):
-		case len(v.Sparks) >= maxSparks:
+		if len(v.Sparks) >= maxSparks {
 			v.More++
-		default:
-			v.Sparks = append(v.Sparks, sparkOf(s))
+			continue
 		}
+		v.Sparks = append(v.Sparks, sparkOf(&h.Series[i]))
 	}
 	return v
 }

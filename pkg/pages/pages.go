@@ -21,6 +21,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
@@ -50,7 +51,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 
 // Handlers returns the handlers of the pages by the patterns of http.ServeMux.
 func Handlers(o Options) map[string]http.Handler {
-	kept := api.Kept(o.Facts, refuse)
+	kept := api.Kept(recent(o.Facts), refuse)
 	handlers := map[string]http.Handler{
 		"GET /{$}":      kept(o.page("node.html", o.node)),
 		"GET /workload": kept(o.page("workload.html", o.workload)),
@@ -66,6 +67,24 @@ func Handlers(o Options) map[string]http.Handler {
 		handlers["GET /assets/"+name] = asset(text, contentType)
 	}
 	return handlers
+}
+
+// maxAge is how old the facts of a page may be. Viewers request pages at different times: without it, ten of them would cause a refresh
+// every second.
+const maxAge = 5 * time.Second
+
+// recent returns facts that are at most maxAge old.
+func recent(facts api.Facts) api.Facts {
+	var mu sync.Mutex
+	var last api.Known
+	return func() api.Known {
+		mu.Lock()
+		defer mu.Unlock()
+		if last.At.IsZero() || last.Err != nil || time.Since(last.At) >= maxAge {
+			last = facts()
+		}
+		return last
+	}
 }
 
 // asset answers with an embedded file.

@@ -292,3 +292,16 @@ func FuzzFigures(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkNode is what the page of a node with 1,000 workloads costs, which is made once for all viewers of a refresh; with a query it
+// is made for each.
+func BenchmarkNode(b *testing.B) {
+	h := site(b, fakenode.New(append(fakenode.Workloads(), fakenode.Crowd(1000)...)), "")
+	for name, target := range map[string]string{"kept": "/", "made": "/?sort=in"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				get(b, h, target)
+			}
+		})
+	}
+}

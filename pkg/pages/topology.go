@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/top"
 )
@@ -164,14 +165,20 @@ func usersOf(devices []overview.Device, rows []overview.Row) map[string][]user {
 	})
 	users := map[string][]user{}
 	for _, r := range sorted {
+		device := whole[r.Device]
+		if len(users[device]) >= maxUsers {
+			users[device] = append(users[device], user{}) // it is only counted
+			continue
+		}
 		text := owner(r.Workload)
 		if r.Kind == overview.GPU {
 			text += "  " + optional(r.Memory, top.Size)
 		} else if r.QueuePairs != nil {
 			text += fmt.Sprintf("  %d QPs", *r.QueuePairs)
 		}
-		device := whole[r.Device]
-		users[device] = append(users[device], user{Text: text, Link: workloadLink(r.Workload, r.ContainerID), Direct: rowOf(r, 0).Direct})
+		users[device] = append(users[device], user{
+			Text: text, Link: workloadLink(r.Workload, r.ContainerID), Direct: r.Registered[model.GPUMemory] > 0,
+		})
 	}
 	return users
 }

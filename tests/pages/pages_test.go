@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -35,6 +33,7 @@ const first = `document.querySelector("table.usage tbody th a").textContent`
 
 // TestSearch types into the search field, chooses a namespace and sorts by the headings, without a reload.
 func TestSearch(t *testing.T) {
+	t.Parallel()
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)
 	b.visit(s.URL + "/")
@@ -59,6 +58,7 @@ func TestSearch(t *testing.T) {
 
 // TestVerdict takes a port down and up again while the page is open.
 func TestVerdict(t *testing.T) {
+	t.Parallel()
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)
 	b.visit(s.URL + "/")
@@ -75,6 +75,7 @@ func TestVerdict(t *testing.T) {
 
 // TestLive checks that rates change and that the focus stays where it was.
 func TestLive(t *testing.T) {
+	t.Parallel()
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)
 	b.visit(s.URL + "/")
@@ -274,34 +275,4 @@ func TestKeyboard(t *testing.T) {
 	enter()
 	b.until("the page of the node", `location.pathname === "/" && document.readyState === "complete"`)
 	tabTo(".map a")
-}
-
-// TestScreens takes the pictures of the documentation, and is run by make screens only.
-func TestScreens(t *testing.T) {
-	dir := os.Getenv("ACCELSCOPE_SCREENS")
-	if dir == "" {
-		t.Skip("pictures are made by make screens")
-	}
-	s := serve(t, fakenode.Workloads())
-	s.change(func(n *fakenode.Node) { n.Down[6] = true })
-	for _, scheme := range []string{"light", "dark"} {
-		for name, shot := range map[string]struct {
-			width int64
-			url   string
-		}{
-			"node": {1280, views(s)[0]}, "workload": {1280, views(s)[1]}, "device": {1280, views(s)[2]}, "phone": {390, views(s)[0]},
-		} {
-			b := open(t, s.URL, shot.width, 900)
-			b.scheme(scheme)
-			b.visit(shot.url)
-			quality, all := int64(80), true
-			picture := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
-				Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &all,
-				Clip: &page.Viewport{Width: float64(shot.width), Height: eval[float64](b, `Math.min(3400, document.documentElement.scrollHeight)`), Scale: 1},
-			}).Data
-			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".webp"), picture, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }

@@ -125,6 +125,7 @@ func metrics(t *testing.T, url, family string) map[string]float64 {
 
 // TestSensor compares the table that the real program shows with its metrics: which workload has how much memory of which GPU.
 func TestSensor(t *testing.T) {
+	t.Parallel()
 	url := sensor(t)
 	b := open(t, url, 1280, 900)
 	// The first list of processes is in the background.
