@@ -123,7 +123,7 @@ COMMA := ,
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@ROLE=TestPackage go run ./tests/stages -first deps,artifacts -built deps,build,image,packages test-guest \
-		test-binary,test-unit,test-rules,test-dashboards$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-image,test-deploy,test-harness
+		test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-image,test-deploy,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages
@@ -211,10 +211,20 @@ test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and l
 	@go test -count=1 ./tests/dashboards/...
 	@go test -C tests/rules -count=1 ./reference ./dashboards # files outside a module do not count for its cache
 
+# A module of its own, for the library that drives the browser.
+.PHONY: test-pages
+test-pages: deps build ## The pages in Chromium: search, keyboard, contrast, hostile names, without JavaScript
+	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -C tests/pages -count=1 -timeout 15m -v ./... # files outside a module do not count for its cache
+
 .PHONY: screens
 screens: build ## Draw the dashboards from what a Prometheus in the guest answers (deploy/grafana/screens, a quarter of an hour at most)
 	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/e2e
 	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -count=1 -run 'TestJobOverNodes$$|TestLinkAndNodeDashboards$$' ./cmd/accelscope
+	@$(MAKE) screens-pages
+
+.PHONY: screens-pages
+screens-pages: ## Take the pictures of the pages, of a simulated node (docs/screens)
+	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/pages -tags screens -count=1 -timeout 10m -run TestScreens ./...
 
 .PHONY: test-kernels
 test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with forced tiers, on cgroup v1, with preempt=full

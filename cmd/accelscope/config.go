@@ -152,6 +152,8 @@ type listenFlags struct {
 type webFlags struct {
 	listenFlags
 	TelemetryPath string `name:"web.telemetry-path" default:"/metrics" placeholder:"PATH" help:"Path of the metrics."`
+	Pages         bool   `name:"web.pages" negatable:"" default:"true" help:"Show the node in a browser, at /."`
+	History       bool   `name:"web.history" negatable:"" default:"true" help:"Keep the last 15 minutes for the pages, in at most 2 MB."`
 	NoSelfMetrics bool   `name:"web.disable-exporter-metrics" help:"Omit go_* and process_* metrics."`
 	metricsFlags
 }

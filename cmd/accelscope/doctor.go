@@ -91,16 +91,10 @@ type report struct {
 }
 
 // check is the state of one thing that the sensor uses.
-type check struct {
-	Area   string      `json:"area"` // source, hook, map, device, gpu, fabric, permission, kernel, tier
-	Name   string      `json:"name"`
-	State  model.State `json:"state"`
-	Reason string      `json:"reason,omitempty"`
-	Cure   string      `json:"cure,omitempty"`
-}
+type check = api.Check
 
 func (r *report) add(area, name string, state model.State, reason, cure string) {
-	r.Checks = append(r.Checks, check{area, name, state, withoutState(reason, state), cure})
+	r.Checks = append(r.Checks, check{Area: area, Name: name, State: state, Reason: withoutState(reason, state), Cure: cure})
 }
 
 // withoutState removes the state from the ends of each line of a reason that is shown next to the state: errors that wrap
@@ -115,6 +109,15 @@ func withoutState(reason string, state model.State) string {
 
 // diagnose reports the states of the sources and what the host allows.
 func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report {
+	r := observed(sources, facts, h.gpuProcesses)
+	tiers := h.check(r)
+	r.judge(sources, facts, tiers)
+	return r
+}
+
+// observed reports the states of the sources and of what they read. gpuProcesses returns why the processes of NVIDIA's GPUs cannot be
+// listed.
+func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses func() error) *report {
 	r := &report{}
 	for _, s := range sources {
 		r.add("source", s.Source, s.State, s.Reason, sourceCure(s))
@@ -131,7 +134,7 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 		r.add("gpu", string(facts.GPUs[i].Vendor)+" "+facts.GPUs[i].ID, state, reason, "")
 	}
 	if slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Vendor == model.NVIDIA }) {
-		if err := h.gpuProcesses(); err != nil {
+		if err := gpuProcesses(); err != nil {
 			cure := "share the node's process namespace (hostPID, or --pid=host)"
 			if errors.Is(err, nvidia.ErrWSL) {
 				cure = ""
@@ -159,8 +162,6 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 		}
 		r.add("map", m.Name, state, fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity), cure)
 	}
-	tiers := h.check(r)
-	r.judge(sources, facts, tiers)
 	return r
 }
 

@@ -17,7 +17,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/metrics"
+	"github.com/accelscope/accelscope/pkg/pages"
 )
 
 const (
@@ -66,7 +68,7 @@ func newHandler(
 	return mux, nil
 }
 
-// newRoutes returns the landing page, the metrics, the REST requests, /healthz
+// newRoutes returns the pages or the landing page, the metrics, the REST requests, /healthz
 // and /readyz, by the patterns of http.ServeMux. ready returns whether the first
 // refresh is done, and the sources that are not ok.
 func newRoutes(
@@ -98,6 +100,12 @@ func newRoutes(
 	}
 	routes := map[string]http.Handler{
 		"GET /{$}": landing,
+	}
+	if f.Pages {
+		maps.Copy(routes, pages.Handlers(pages.Options{
+			Facts: facts, Peers: peers, Version: version, MetricsPath: f.TelemetryPath,
+			Series: func() ([]byte, error) { return encode(expfmt.NewFormat(expfmt.TypeTextPlain), false) },
+		}))
 	}
 	maps.Copy(routes, probeRoutes(ready))
 	maps.Copy(routes, api.Handlers(facts, peers))
@@ -147,7 +155,25 @@ func newProbeHandler(ready func() (bool, []string)) http.Handler {
 // known returns the facts and shares for REST requests.
 func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
-	return api.Known{At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Verdicts: now.Verdicts, Err: now.Err}
+	s.observe(now)
+	return api.Known{
+		At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Verdicts: now.Verdicts, Err: now.Err,
+		Node: s.node, Recorder: s.recorder,
+		Checks: func() []api.Check { return observed(now.States, now.Facts, func() error { return nil }).Checks },
+	}
+}
+
+// encode encodes the metrics, and has the history remember their refresh.
+func (s *sensor) encode(format expfmt.Format, compress bool, collectors ...string) ([]byte, error) {
+	body, err := s.metrics.Encode(format, compress, collectors...)
+	s.observe(s.engine.Last())
+	return body, err
+}
+
+func (s *sensor) observe(r *engine.Refresh) {
+	if s.recorder != nil && r.Err == nil {
+		s.recorder.Observe(r.At, &r.Facts, &r.Shares)
+	}
 }
 
 // encodeFunc encodes the metrics of all or some collectors in a format, compressed or not.

@@ -21,6 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/tests/openapi"
 )
 
@@ -68,7 +69,7 @@ func restNode(t *testing.T, amd error) *sensor {
 	} {
 		sources = append(sources, engine.Registration{Source: s})
 	}
-	s := &sensor{engine: startEngine(t, engine.Options{}, sources...)}
+	s := &sensor{engine: startEngine(t, engine.Options{}, sources...), recorder: overview.NewRecorder(true)}
 	s.metrics = metrics.New(s.engine, metrics.Options{})
 	s.peers = func(context.Context) ([]model.Peer, error) {
 		return []model.Peer{{Cgroup: 7, Device: "mlx5_0", QPN: 1, Type: "RC"}}, nil
@@ -79,7 +80,7 @@ func restNode(t *testing.T, amd error) *sensor {
 // restServer serves the node like the program, including the description.
 func restServer(t *testing.T, s *sensor, encode encodeFunc, ready bool) (map[string]http.Handler, openapi.Description) {
 	t.Helper()
-	routes, err := newRoutes(webFlags{TelemetryPath: "/metrics"}, encode, s.known, s.peerShares, func() (bool, []string) {
+	routes, err := newRoutes(webFlags{TelemetryPath: "/metrics", Pages: true}, encode, s.known, s.peerShares, func() (bool, []string) {
 		return ready, nil
 	}, newClients(zap.NewNop()), zap.NewNop())
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/event"
 	"github.com/accelscope/accelscope/pkg/metrics"
+	"github.com/accelscope/accelscope/pkg/overview"
 )
 
 // Limits for ending: first of running scrapes, then of closing the sources.
@@ -94,6 +95,9 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 			"`make demo` in the source tree shows a node with Soft-RoCE")
 	}
 
+	if c.Pages {
+		s.recorder = overview.NewRecorder(c.History)
+	}
 	visitors := newClients(log.Named("http"))
 	var refreshed atomic.Bool
 	ready := func() (bool, []string) {
@@ -102,7 +106,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		}
 		return true, s.problems()
 	}
-	handler, err := newHandler(c.webFlags, s.metrics.Encode, s.known, s.peerShares, ready, visitors, log)
+	handler, err := newHandler(c.webFlags, s.encode, s.known, s.peerShares, ready, visitors, log)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 )
 
@@ -25,6 +26,8 @@ type sensor struct {
 	namespace string           // the cgroup that is the root of our cgroup namespace; empty for the host's
 	peers     func(context.Context) ([]model.Peer, error)
 	gpus      releaser // nil when NVIDIA's GPUs are not read
+	node      string
+	recorder  *overview.Recorder // of rates and of the history; nil without pages
 }
 
 // newSensor makes the sources that are switched on. One that cannot be made is registered
@@ -40,7 +43,7 @@ func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*s
 	}
 	s := newServices(f, e, parsed, log)
 	sources := s.sources()
-	out := &sensor{engine: s.engine, peers: s.peers, gpus: s.gpus}
+	out := &sensor{engine: s.engine, peers: s.peers, gpus: s.gpus, node: nodeName(f.NodeName)}
 	if s.cgroups != nil {
 		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
 	}
@@ -51,7 +54,7 @@ func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*s
 	v, revision := buildVersion()
 	out.metrics = metrics.New(s.engine, metrics.Options{
 		Compat: m.Compat, Excludes: excludes, Histograms: m.forms(), Version: v, Revision: revision,
-		Node: nodeName(f.NodeName), Labels: f.Labels,
+		Node: out.node, Labels: f.Labels,
 		Scope: f.containerScope(), Accelerated: &s.accelerated,
 		ExcludesInterface: parsed.excludesInterface(), GPUDetail: f.GPUDetail == "full",
 	})

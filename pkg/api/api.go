@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -31,6 +32,13 @@ type Known struct {
 	Verdicts verdict.Result
 	// Err is why there is nothing else.
 	Err error
+
+	// Node is the name of the node.
+	Node string
+	// Checks returns the state of each thing that the sensor uses; nil if nobody checks.
+	Checks func() []Check
+	// Recorder has the rates and the history; nil without one.
+	Recorder *overview.Recorder
 }
 
 //go:embed openapi.yaml
@@ -54,6 +62,10 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/api/v1/verdicts":         lens(verdicts),
 		"/api/v1/gpu-driver-tasks": lens(driverTasks),
 		"/api/v1/fabric":           lens(fabricTopology),
+		"/api/v1/workloads":        lens(workloadTable),
+		"/api/v1/devices":          lens(deviceList),
+		"/api/v1/history":          lens(history),
+		"/api/v1/doctor":           lens(doctor),
 		"/api/v1/fabric.dot":       p.handler(refuse, fabricDOT),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")

@@ -69,6 +69,8 @@ var plants = map[string]plant{
 	"metrics":                {"pkg/metrics/planted.go", module + "pkg/api"},
 	"event":                  {"pkg/event/planted.go", module + "pkg/api"},
 	"api":                    {"pkg/api/planted.go", module + "pkg/top"},
+	"overview":               {"pkg/overview/planted.go", module + "pkg/engine"},
+	"pages":                  {"pkg/pages/planted.go", module + "pkg/engine"},
 	"top":                    {"pkg/top/planted.go", module + "gen"},
 	"everywhere":             {"pkg/later/planted.go", module + "cmd/accelscope"},
 }

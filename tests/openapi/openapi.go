@@ -18,7 +18,7 @@ import (
 )
 
 func init() {
-	for _, text := range []string{"text/html", "text/vnd.graphviz", "application/openmetrics-text"} {
+	for _, text := range []string{"text/html", "text/css", "text/javascript", "image/svg+xml", "text/vnd.graphviz", "application/openmetrics-text"} {
 		openapi3filter.RegisterBodyDecoder(text, openapi3filter.PlainBodyDecoder)
 	}
 	openapi3filter.RegisterBodyDecoder("application/vnd.google.protobuf", openapi3filter.FileBodyDecoder)

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package overview_test
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/tests/fakenode"
+)
+
+var start = time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
+
+// TestRates compares rates with the bytes of the fake node, whose workloads move 3 GB/s on average.
+func TestRates(t *testing.T) {
+	n := fakenode.New([]fakenode.Workload{{Namespace: "a", Pod: "b", Container: "c", HCAs: []int{2}, Rate: 3e9}})
+	k := n.Refresh(start)
+	if table := n.Recorder.Table(k.At, &k.Facts, &k.Shares); table.RatesSeconds != nil || table.Rows[0].Transmit != nil {
+		t.Error("rates after one refresh")
+	}
+	k = n.Refresh(start.Add(2 * time.Second)) // too early: the rates are not of such a short time
+	k = n.Refresh(start.Add(400 * time.Second))
+	table := n.Recorder.Table(k.At, &k.Facts, &k.Shares)
+	if *table.RatesSeconds != 400 || !table.RatesUntil.Equal(start.Add(400*time.Second)) {
+		t.Errorf("the rates are of %v s until %v", *table.RatesSeconds, table.RatesUntil)
+	}
+	found := false
+	for _, r := range table.Rows {
+		if r.Workload != "a/b/c" {
+			continue
+		}
+		found = true
+		if math.Abs(r.Transmit.PerSecond-3e9) > 1e6 || math.Abs(r.Receive.PerSecond-2.91e9) > 2e8 || r.QueuePairs == nil || *r.QueuePairs != 8 {
+			t.Errorf("%+v %+v", r.Transmit, r.Receive)
+		}
+		if r.VerbsP99 == nil || r.CompletionP99 == nil || *r.Verbs <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if !found {
+		t.Error("no row of the workload")
+	}
+	for _, d := range table.Devices {
+		if d.Device == "mlx5_2" && math.Abs(d.Transmit.PerSecond-1.02*3e9) > 1e6 {
+			t.Errorf("the port sends %v", d.Transmit.PerSecond)
+		}
+	}
+}
+
+// TestQuantile compares with the formula of histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
+func TestQuantile(t *testing.T) {
+	var h model.Histogram
+	h.Buckets[0], h.Buckets[2] = 98, 2
+	q := overview.VerbsQuantile(&h)
+	unit := math.Exp2(model.HistogramMinExp)
+	if want := 2*unit + (4-2)*unit*(99-98)/2; math.Abs(q.Seconds-want) > 1e-12 || q.Above {
+		t.Errorf("%v, want %v", q.Seconds, want)
+	}
+	h = model.Histogram{}
+	h.Buckets[model.HistogramBuckets-1] = 1
+	if q = overview.VerbsQuantile(&h); !q.Above || q.Seconds != math.Exp2(model.HistogramMaxExp) {
+		t.Errorf("%+v", q)
+	}
+	if overview.VerbsQuantile(&model.Histogram{}) != nil || overview.CompletionQuantile(&model.FineHistogram{}) != nil {
+		t.Error("a percentile of nothing")
+	}
+}
+
+// TestHistory refreshes at irregular times and compares the steps that have values.
+func TestHistory(t *testing.T) {
+	n := fakenode.New([]fakenode.Workload{{Namespace: "a", Pod: "b", Container: "c", HCAs: []int{0}, GPUs: []int{1}, Rate: 1e9, Busy: .5}})
+	seconds := []int{0, 10, 20, 60, 905, 1000}
+	for _, s := range seconds {
+		n.Refresh(start.Add(time.Duration(s) * time.Second))
+	}
+	h := n.Recorder.History(nil)
+	if want := start.Add(990*time.Second - (overview.Steps-1)*overview.Step); !h.Begin.Equal(want) || h.StepSeconds != 15 {
+		t.Errorf("begins %v, want %v", h.Begin, want)
+	}
+	checked := 0
+	for _, s := range h.Series {
+		var at []int
+		for i, v := range s.Values {
+			if v != nil {
+				at = append(at, int(h.Begin.Sub(start).Seconds())+15*i)
+			}
+		}
+		switch {
+		case s.Whole && s.Device == "mlx5_0", s.Workload == "a/b/c" && s.Kind == overview.HCA:
+			checked++
+			if fmt.Sprint(at) != "[900 990]" { // of 60 s the ring has nothing any more
+				t.Errorf("%s %s has values at %v", s.Device, s.Figure, at)
+			}
+		case s.Workload == "a/b/c" && s.Figure == overview.Utilization:
+			checked++
+			if v := *s.Values[len(s.Values)-1]; math.Abs(v-.48) > .01 {
+				t.Errorf("utilization %v", v)
+			}
+		}
+	}
+	if checked != 5 {
+		t.Errorf("%d series", checked)
+	}
+	if quiet := overview.NewRecorder(false); quiet.Enabled() || len(quiet.History(nil).Series) > 0 {
+		t.Error("a history that is switched off")
+	}
+}
+
+// TestMemory fills the recorder with more workloads than it has room for, each with calls in all buckets and a name of its own.
+func TestMemory(t *testing.T) {
+	const most = 2_000_000
+	refresh := func(round int) (*model.Snapshot, *attribution.Attribution) {
+		s := &model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0"}}}
+		a := &attribution.Attribution{Owners: make([]identity.Owner, 1, 4001)}
+		for i := range 4000 {
+			name := strings.Repeat("n", 40) + fmt.Sprint("/pod/", i)
+			a.Owners = append(a.Owners, identity.Owner{Workload: name, ContainerID: fmt.Sprintf("%064x", i)})
+			var verbs model.Histogram
+			var done model.FineHistogram
+			for b := range verbs.Buckets {
+				verbs.Buckets[b] = uint64(round + 1)
+			}
+			for b := range done.Buckets {
+				done.Buckets[b] = uint64(round + 1)
+			}
+			a.Verbs = append(a.Verbs, attribution.Share[model.VerbKey, model.Histogram]{Owner: i + 1, Key: model.VerbKey{Device: "mlx5_0", Verb: "v"}, Value: verbs})
+			a.Completions = append(a.Completions, attribution.Share[model.CompletionKey, model.FineHistogram]{
+				Owner: i + 1, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "write"}, Value: done,
+			})
+			for _, d := range []model.Direction{model.Transmit, model.Receive} {
+				for _, m := range []model.Method{model.MethodUprobe, model.MethodSampled} {
+					a.Traffic = append(a.Traffic, attribution.TrafficShare{Owner: i + 1, Device: "mlx5_0", Method: m, Direction: d, Bytes: uint64(round)})
+				}
+			}
+		}
+		return s, a
+	}
+	before := heap()
+	r := overview.NewRecorder(true)
+	for round := range 3 {
+		s, a := refresh(round)
+		r.Observe(start.Add(time.Duration(round)*15*time.Second), s, a)
+	}
+	used := heap() - before
+	t.Logf("%d kB", used/1000)
+	if used > most {
+		t.Errorf("the recorder has %d bytes, more than %d", used, most)
+	}
+	h := r.History(nil)
+	if h.LeftOut < 2900 || len(h.Series) == 0 {
+		t.Errorf("%d left out, %d series", h.LeftOut, len(h.Series))
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestDevices checks places and degraded links.
+func TestDevices(t *testing.T) {
+	n := fakenode.New(nil)
+	n.Down[7] = true
+	k := n.Refresh(start)
+	devices := overview.Devices(&k.Facts)
+	if len(devices) != 2*fakenode.Devices {
+		t.Fatalf("%d devices", len(devices))
+	}
+	for i, d := range devices {
+		if degraded := d.Link != nil && d.Link.Degraded; degraded != (i == 3) || d.Upstream == "" {
+			t.Errorf("%s: %+v", d.Device, d.Link)
+		}
+	}
+	if devices[7].Rate() != 0 || devices[0].Rate() != 50e9 || devices[8].GPU != "0" {
+		t.Errorf("%v %v", devices[7].Rate(), devices[0].Rate())
+	}
+}

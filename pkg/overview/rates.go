@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package overview
+
+import (
+	"math"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// counters are the histograms of a row in one refresh.
+type counters struct {
+	verbs       model.Histogram
+	completions model.FineHistogram
+}
+
+// sparse is a histogram without the buckets at its ends that are empty: verbs take microseconds, and most buckets are for others. Counts
+// are kept modulo 2^32, which is enough for their growth in an interval.
+type sparse struct {
+	first   int
+	buckets []uint32
+}
+
+func sparseOf(buckets []uint64) sparse {
+	first, end := 0, len(buckets)
+	for first < end && buckets[first] == 0 {
+		first++
+	}
+	for end > first && buckets[end-1] == 0 {
+		end--
+	}
+	s := sparse{first, make([]uint32, end-first)}
+	for i := range s.buckets {
+		s.buckets[i] = uint32(buckets[first+i])
+	}
+	return s
+}
+
+// growth returns the growth of each bucket since an earlier histogram of the same counters.
+func growth(now []uint64, last sparse) []uint64 {
+	grown := append([]uint64(nil), now...)
+	for i, n := range last.buckets {
+		grown[last.first+i] = uint64(uint32(now[last.first+i]) - n)
+	}
+	return grown
+}
+
+// p99 returns the 99th percentile, interpolated within its bucket as histogram_quantile of PromQL does; nil without durations.
+// Bucket i ends at 2^(i/octave + exponent) seconds.
+func p99(buckets []uint64, octave, exponent int) *Quantile {
+	var total uint64
+	for _, n := range buckets {
+		total += n
+	}
+	if total == 0 {
+		return nil
+	}
+	rank, below := 0.99*float64(total), 0.0
+	low := 0.0
+	for i, n := range buckets[:len(buckets)-1] {
+		bound := math.Exp2(float64(i)/float64(octave) + float64(exponent))
+		if below+float64(n) >= rank {
+			return &Quantile{Seconds: low + (bound-low)*(rank-below)/float64(n)}
+		}
+		low, below = bound, below+float64(n)
+	}
+	return &Quantile{Seconds: low, Above: true}
+}
+
+// VerbsQuantile and CompletionQuantile return the 99th percentile of all durations of a histogram, nil without one.
+func VerbsQuantile(h *model.Histogram) *Quantile { return p99(h.Buckets[:], 1, model.HistogramMinExp) }
+
+// CompletionQuantile is VerbsQuantile for completions.
+func CompletionQuantile(h *model.FineHistogram) *Quantile {
+	return p99(h.Buckets[:], model.FineOctave, model.FineMinExp)
+}
+
+// bytesOf returns the growth of a row's bytes of one direction per second. Estimates by time are left out where the bytes of the
+// device are split: they would count twice.
+func bytesOf(d model.Direction, now, last []Bytes, seconds float64) *Rate {
+	var sum, byTime Rate
+	counted := false
+	for _, b := range now {
+		if b.Direction != d {
+			continue
+		}
+		counted = true
+		grown := b.Bytes
+		for _, l := range last {
+			if l.Direction == b.Direction && l.Method == b.Method && l.Windows == b.Windows && l.Bytes <= b.Bytes {
+				grown = b.Bytes - l.Bytes
+			}
+		}
+		to := &sum
+		if b.Windows {
+			to = &byTime
+		}
+		to.PerSecond += float64(grown) / seconds
+		to.Estimate = to.Estimate || b.Estimate && grown > 0
+	}
+	if !counted {
+		return nil
+	}
+	if !sum.Estimate {
+		sum.PerSecond += byTime.PerSecond
+		sum.Estimate = byTime.Estimate
+	}
+	return &sum
+}

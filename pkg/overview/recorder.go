@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package overview
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The size of the memory. 1,024 rows and devices with 60 values of two figures, the counters of an earlier refresh and the names
+// take less than 2 MB, which a test measures.
+const (
+	Step  = 15 * time.Second
+	Steps = 60 // a quarter of an hour
+
+	maxEntries  = 1024
+	minInterval = 5 * time.Second // between two readings, of which the rates are
+	maxAge      = time.Minute     // rates of a row are kept until then
+)
+
+// Figure is one of the two figures of a series.
+type Figure string
+
+// The figures: of an HCA and of a GPU.
+const (
+	Transmit    Figure = "transmit_bytes_per_second"
+	Receive     Figure = "receive_bytes_per_second"
+	Utilization Figure = "utilization_ratio"
+	Memory      Figure = "memory_used_bytes"
+)
+
+// Recorder remembers figures of earlier refreshes. It is safe for concurrent use.
+type Recorder struct {
+	rings bool
+
+	mu       sync.Mutex
+	at       time.Time // of the last reading
+	interval time.Duration
+	slot     int64 // the last step of the rings, since 1970
+	entries  map[entryKey]*entry
+	left     int // rows and devices of the last reading for which there was no room
+}
+
+type entryKey struct {
+	Key
+	whole bool // the device itself
+}
+
+type entry struct {
+	seen        time.Time
+	kind        Kind
+	gpu, vendor string // of a GPU: its number and its vendor
+
+	bytes              []Bytes
+	calls, done        uint64 // verbs and completions
+	verbs, completions sparse
+	rates              rates
+	rings              *[2][Steps]float32 // NaN: not known
+}
+
+type rates struct {
+	transmit, receive       *Rate
+	calls                   *float64
+	verbsP99, completionP99 *Quantile
+}
+
+// NewRecorder returns a Recorder. Without rings it only has what rates need.
+func NewRecorder(rings bool) *Recorder {
+	return &Recorder{rings: rings, entries: map[entryKey]*entry{}}
+}
+
+// Observe adds a refresh to the memory, unless the last one was less than a few seconds before.
+func (r *Recorder) Observe(at time.Time, facts *model.Snapshot, shares *attribution.Attribution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at.IsZero() || at.Sub(r.at) < minInterval {
+		return
+	}
+	if r.interval = at.Sub(r.at); r.at.IsZero() {
+		r.interval = 0
+	}
+	r.at = at
+	r.advance(at.Unix() / int64(Step/time.Second))
+	r.left = 0
+	r.addDevices(facts, shares)
+	rows := Rows(facts, shares)
+	for i := range rows {
+		r.add(&rows[i])
+	}
+	for k, e := range r.entries {
+		if e.rings == nil && at.Sub(e.seen) > maxAge || at.Sub(e.seen) > Step*Steps {
+			delete(r.entries, k)
+		}
+	}
+}
+
+// advance clears the steps between the last reading and this one.
+func (r *Recorder) advance(slot int64) {
+	from := max(r.slot+1, slot-Steps+1)
+	r.slot = slot
+	for _, e := range r.entries {
+		if e.rings == nil {
+			continue
+		}
+		for s := from; s <= slot; s++ {
+			e.rings[0][s%Steps], e.rings[1][s%Steps] = unknown, unknown
+		}
+	}
+}
+
+var unknown = float32(math.NaN())
+
+// entry returns the entry of a key; nil if there is no room. since is the time since it was seen, 0 if it is new.
+func (r *Recorder) entry(k entryKey, kind Kind, gpu, vendor string) (e *entry, since time.Duration) {
+	e = r.entries[k]
+	if e == nil {
+		if len(r.entries) >= maxEntries {
+			r.left++
+			return nil, 0
+		}
+		e = &entry{kind: kind, gpu: gpu, vendor: vendor}
+		if r.rings {
+			e.rings = &[2][Steps]float32{}
+			for i := range Steps {
+				e.rings[0][i], e.rings[1][i] = unknown, unknown
+			}
+		}
+		r.entries[k] = e
+	} else {
+		since = r.at.Sub(e.seen)
+	}
+	e.seen = r.at
+	return e, since
+}
+
+func (e *entry) set(slot int64, first, second *float64) {
+	if e.rings == nil {
+		return
+	}
+	for i, v := range []*float64{first, second} {
+		if v != nil {
+			e.rings[i][slot%Steps] = float32(*v)
+		}
+	}
+}
+
+func (r *Recorder) add(row *Row) {
+	e, since := r.entry(entryKey{row.Key(), false}, row.Kind, row.GPU, row.Vendor)
+	if e == nil {
+		return
+	}
+	if row.Kind == GPU {
+		e.set(r.slot, row.Utilization, row.Memory)
+		return
+	}
+	c := row.counters
+	if c.verbs.Count < e.calls {
+		e.calls, e.verbs = 0, sparse{} // reset
+	}
+	if c.completions.Count < e.done {
+		e.done, e.completions = 0, sparse{}
+	}
+	if since > 0 {
+		seconds := since.Seconds()
+		calls := float64(c.verbs.Count-e.calls) / seconds
+		e.rates = rates{
+			transmit: bytesOf(model.Transmit, row.Bytes, e.bytes, seconds),
+			receive:  bytesOf(model.Receive, row.Bytes, e.bytes, seconds),
+			calls:    &calls,
+			verbsP99: p99(growth(c.verbs.Buckets[:], e.verbs), 1, model.HistogramMinExp),
+			completionP99: p99(growth(c.completions.Buckets[:], e.completions),
+				model.FineOctave, model.FineMinExp),
+		}
+		e.set(r.slot, perSecond(e.rates.transmit), perSecond(e.rates.receive))
+	}
+	e.bytes, e.calls, e.done = slices.Clip(row.Bytes), c.verbs.Count, c.completions.Count
+	e.verbs, e.completions = sparseOf(c.verbs.Buckets[:]), sparseOf(c.completions.Buckets[:])
+}
+
+func perSecond(r *Rate) *float64 {
+	if r == nil {
+		return nil
+	}
+	return &r.PerSecond
+}
+
+// addDevices adds the figures of whole devices: the bytes of the ports of HCAs, and the load of GPUs.
+func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribution) {
+	for i := range facts.HCAs {
+		h := &facts.HCAs[i]
+		bytes := PortBytes(h)
+		e, since := r.entry(entryKey{Key{Device: h.Name}, true}, HCA, "", "")
+		if e == nil || bytes == nil {
+			continue
+		}
+		if since > 0 {
+			e.rates.transmit = bytesOf(model.Transmit, bytes, e.bytes, since.Seconds())
+			e.rates.receive = bytesOf(model.Receive, bytes, e.bytes, since.Seconds())
+			e.set(r.slot, perSecond(e.rates.transmit), perSecond(e.rates.receive))
+		}
+		e.bytes = bytes
+	}
+	for i := range shares.GPUFigures {
+		f := &shares.GPUFigures[i]
+		if e, _ := r.entry(entryKey{Key{Device: f.GPU.UUID}, true}, GPU, f.GPU.ID, string(f.GPU.Vendor)); e != nil {
+			e.set(r.slot, known(f.GPU.Utilization), known(f.Memory))
+		}
+	}
+}
+
+// wordBytes is the unit of port_xmit_data and port_rcv_data.
+const wordBytes = 4
+
+// PortBytes returns the bytes that the ports of an HCA counted; nil without such counters.
+func PortBytes(h *model.HCA) []Bytes {
+	var sums [2]uint64
+	counted := false
+	for i := range h.Ports {
+		for _, c := range h.Ports[i].Counters {
+			switch c.Name {
+			case "port_xmit_data":
+				sums[0], counted = sums[0]+wordBytes*c.Value, true
+			case "port_rcv_data":
+				sums[1], counted = sums[1]+wordBytes*c.Value, true
+			}
+		}
+	}
+	if !counted {
+		return nil
+	}
+	return []Bytes{
+		{Direction: model.Transmit, Method: model.MethodPort, Bytes: sums[0]},
+		{Direction: model.Receive, Method: model.MethodPort, Bytes: sums[1]},
+	}
+}

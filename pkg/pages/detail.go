@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/verdict"
+)
+
+// Limits of detail views.
+const (
+	maxPeers  = 200
+	maxFaults = 50
+)
+
+// detail is the page of a workload or a device.
+type detail struct {
+	Name, About string
+	Facts       []fact
+	Verdicts    []verdictView
+	Rows        []row
+	History     historyView
+	Histograms  []histogram
+	Peers       []peer
+	PeersNote   string
+	Faults      []fault
+	FaultsNote  string
+	Figures     []figure
+	FiguresNote string
+}
+
+type fact struct{ Name, Value string }
+
+type peer struct {
+	Workload, Link, Device, QPN, State, Remote string
+	Queues                                     int
+	Stalled                                    string
+}
+
+type fault struct {
+	Time                 time.Time
+	Device, Code, Text   string
+	Workload, Link       string
+	Repeated             uint64
+	Recovered, Beginning bool
+}
+
+// workload shows one workload, ?name= and ?id=; the empty name is the unattributed share.
+func (o Options) workload(r *http.Request, k *api.Known) (title string, view any) {
+	name, id := r.URL.Query().Get("name"), r.URL.Query().Get("id")
+	selected := func(workload, containerID string) bool { return workload == name && (id == "" || containerID == id) }
+	v := detail{Name: owner(name), About: "unattributed: what belongs to no known workload"}
+	if name != "" {
+		v.About = "workload"
+	}
+	owners := map[int]bool{}
+	for i := range k.Shares.Owners {
+		if w := &k.Shares.Owners[i]; selected(w.Workload, w.ContainerID) {
+			owners[i] = true
+			v.identity(w)
+		}
+	}
+	for i := range k.Shares.Infos {
+		if info := &k.Shares.Infos[i]; owners[info.Owner] {
+			v.info(&info.Info)
+		}
+	}
+	if len(owners) == 0 {
+		v.About = "The node has no such workload now. Workloads that ended keep their names for a few minutes."
+	}
+	v.rows(k, func(r *overview.Row) bool { return selected(r.Workload, r.ContainerID) })
+	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return !s.Whole && selected(s.Workload, s.ContainerID) })
+	v.Histograms = histogramsOf(&k.Shares, func(owner int, _ string) bool { return owners[owner] })
+	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool {
+		return s.Kind == verdict.OfWorkload && selected(s.Owner.Workload, s.Owner.ContainerID)
+	})
+	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return selected(p.Workload, p.ContainerID) })
+	v.faults(k, func(f *attribution.FaultRecord) bool { return selected(f.Owner.Workload, f.Owner.ContainerID) })
+	pairs := []pair{{"workload", name}}
+	if id != "" {
+		pairs = []pair{{"container_id", id}}
+	}
+	o.figures(&v, pairs...)
+	return v.Name, v
+}
+
+// device shows one device, ?name= the name of an HCA or the UUID of a GPU.
+func (o Options) device(r *http.Request, k *api.Known) (title string, view any) {
+	name := r.URL.Query().Get("name")
+	v := detail{Name: shown(name), About: "The node has no such device now."}
+	devices := overview.Devices(&k.Facts)
+	for i := range devices {
+		d := &devices[i]
+		if d.Device == name {
+			v.Name, v.About = deviceName(d.Kind, d.Device, d.Vendor, d.GPU), "device"
+			v.describe(d)
+		}
+	}
+	if name == "" {
+		v.Name, v.About = "Devices", "all devices of the node"
+	}
+	v.rows(k, func(r *overview.Row) bool { return name == "" || r.Device == name })
+	if name == "" {
+		return v.Name, v
+	}
+	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole && s.Device == name })
+	v.Histograms = histogramsOf(&k.Shares, func(_ int, device string) bool { return device == name })
+	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool { return s.Device == name || s.UUID == name })
+	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return p.Device == name })
+	v.faults(k, func(f *attribution.FaultRecord) bool { return f.HCA == name || f.FaultDevice.UUID == name })
+	o.figures(&v, pair{"device", name}, pair{"uuid", name})
+	return v.Name, v
+}
+
+func (v *detail) add(name, value string) {
+	if value != "" {
+		v.Facts = append(v.Facts, fact{shown(name), shown(value)})
+	}
+}
+
+func (v *detail) identity(o *identity.Owner) {
+	v.add("namespace", o.Namespace)
+	v.add("pod", o.Pod)
+	v.add("container", o.Container)
+	v.add("container ID", o.ContainerID)
+}
+
+func (v *detail) info(i *identity.Info) {
+	v.add("pod UID", i.PodUID)
+	v.add("runtime", i.Runtime)
+	v.add("image", i.Image)
+	v.add("user", i.User)
+	if i.Job.Name != "" {
+		v.add("job", i.Job.Kind+"/"+i.Job.Name)
+		v.add("queue", i.Job.Queue)
+		v.add("rank", i.Job.Rank)
+	}
+	v.add("cgroup", string(i.Cgroup))
+	for _, name := range slices.Sorted(maps.Keys(i.Labels)) {
+		v.add("label "+name, i.Labels[name])
+	}
+}
+
+func (v *detail) describe(d *overview.Device) {
+	v.add("model", d.Name)
+	if d.Kind == overview.GPU {
+		v.add("UUID", d.Device)
+	}
+	v.add("part of", d.Parent)
+	v.add("physical function", d.PF)
+	v.add("PCI address", d.PCIAddress)
+	v.add("NUMA node", d.NUMANode)
+	v.add("port above", d.Upstream)
+	if l := d.Link; l != nil {
+		text := fmt.Sprintf("x%d at %.4g GT/s; both ends support x%d at %.4g GT/s", l.Width, l.Speed/1e9, l.MaxWidth, l.MaxSpeed/1e9)
+		if l.Degraded {
+			text += "; degraded"
+		}
+		v.add("PCIe link", text)
+	}
+	for _, p := range d.Ports {
+		v.add(fmt.Sprintf("port %d", p.Number), fmt.Sprintf("%s %s %s %.4g Gb/s %s", p.State, p.PhysState, p.LinkLayer, p.RateBits/1e9, p.Interface))
+	}
+	if d.Utilization != nil {
+		v.add("utilization", percent(*d.Utilization))
+	}
+	if d.Memory != nil && d.MemoryTotal != nil {
+		v.add("memory", top.Size(*d.Memory)+" of "+top.Size(*d.MemoryTotal))
+	}
+	for _, p := range d.Problems {
+		v.add("problem", p)
+	}
+}
+
+func (v *detail) rows(k *api.Known, selected func(*overview.Row) bool) {
+	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
+	rates := map[string]float64{}
+	for _, d := range overview.Devices(&k.Facts) {
+		rates[d.Device] = d.Rate()
+	}
+	for i := range table.Rows {
+		if r := &table.Rows[i]; selected(r) {
+			v.Rows = append(v.Rows, rowOf(r, rates[r.Device]))
+		}
+	}
+}
+
+// peersOf lists the connected queue pairs, those to one remote port in one row.
+func (o Options) peersOf(v *detail, r *http.Request, selected func(*attribution.PeerShare) bool) {
+	if o.Peers == nil {
+		return
+	}
+	all, err := o.Peers(r.Context())
+	if err != nil {
+		v.PeersNote = "Peers are not known: " + shown(err.Error())
+		return
+	}
+	type group struct{ workload, id, device, remote, state string }
+	at := map[group]int{}
+	for i := range all {
+		p := &all[i]
+		if !selected(p) {
+			continue
+		}
+		remote := p.RemoteGID
+		if remote == "" && p.RemoteLID != 0 {
+			remote = fmt.Sprint("LID ", p.RemoteLID)
+		}
+		g := group{p.Workload, p.ContainerID, p.Device, cmp.Or(remote, "(not known)"), p.State}
+		n, ok := at[g]
+		if !ok {
+			if len(v.Peers) == maxPeers {
+				v.PeersNote = fmt.Sprintf("The first %d; accelscope peers lists all.", maxPeers)
+				continue
+			}
+			n = len(v.Peers)
+			at[g] = n
+			v.Peers = append(v.Peers, peer{
+				Workload: owner(p.Workload), Link: workloadLink(p.Workload, p.ContainerID), Device: shown(p.Device),
+				Remote: shown(g.remote), State: shown(p.State),
+			})
+		}
+		v.Peers[n].Queues++
+		if p.StalledFor > 0 {
+			v.Peers[n].Stalled = age(p.StalledFor)
+		}
+	}
+}
+
+// faults lists the last faults, the newest first.
+func (v *detail) faults(k *api.Known, selected func(*attribution.FaultRecord) bool) {
+	if k.Shares.FaultHistory == nil {
+		v.FaultsNote = "The kernel log is not read: see Doctor on the page of the node."
+		return
+	}
+	for i := len(k.Shares.FaultHistory) - 1; i >= 0 && len(v.Faults) < maxFaults; i-- {
+		f := &k.Shares.FaultHistory[i]
+		if !selected(f) {
+			continue
+		}
+		v.Faults = append(v.Faults, fault{
+			Time: f.Last.UTC(), Device: shown(cmp.Or(f.HCA, f.GPU, f.PCIAddress)), Code: string(f.Driver) + " " + shown(f.Code),
+			Text: shown(f.Text), Workload: owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
+			Repeated: f.Repeated, Recovered: f.Recovered, Beginning: f.Earlier,
+		})
+	}
+}
+
+func (o Options) figures(v *detail, pairs ...pair) {
+	if o.Series == nil {
+		return
+	}
+	text, err := o.Series()
+	if err != nil {
+		v.FiguresNote = "The metrics could not be encoded: " + shown(err.Error())
+		return
+	}
+	v.Figures = figuresOf(text, pairs...)
+	if len(v.Figures) == maxFigures {
+		v.FiguresNote = fmt.Sprintf("The first %d; the metrics have all.", maxFigures)
+	}
+}
+
+// The size of the picture of a histogram.
+const (
+	barWidth        = 14
+	histogramHeight = 80
+)
+
+// histogram is the durations of calls or completions since the sensor started.
+type histogram struct {
+	Name, Count, P99 string
+	Bars             []bar
+	Width, Height    int
+}
+
+type bar struct {
+	X, Y, H int
+	Title   string
+	Label   string // below some bars
+}
+
+// histogramsOf adds up the durations of verbs, and of completions by opcode.
+func histogramsOf(shares *attribution.Attribution, selected func(owner int, device string) bool) []histogram {
+	var verbs model.Histogram
+	for i := range shares.Verbs {
+		if s := &shares.Verbs[i]; selected(s.Owner, s.Key.Device) {
+			verbs.Add(&s.Value)
+		}
+	}
+	completions := map[string]*model.FineHistogram{}
+	for i := range shares.Completions {
+		s := &shares.Completions[i]
+		if !selected(s.Owner, s.Key.Device) {
+			continue
+		}
+		if completions[s.Key.Opcode] == nil {
+			completions[s.Key.Opcode] = &model.FineHistogram{}
+		}
+		completions[s.Key.Opcode].Add(&s.Value)
+	}
+	var out []histogram
+	if verbs.Count > 0 {
+		out = append(out, draw("Verbs", verbs.Buckets[:], model.HistogramMinExp, quantile(overview.VerbsQuantile(&verbs))))
+	}
+	for _, opcode := range slices.Sorted(maps.Keys(completions)) {
+		h := completions[opcode]
+		if h.Count > 0 {
+			out = append(out, draw("Completions of "+shown(opcode), octaves(h), model.FineMinExp, quantile(overview.CompletionQuantile(h))))
+		}
+	}
+	return out
+}
+
+// octaves adds up the buckets of each power of two.
+func octaves(h *model.FineHistogram) []uint64 {
+	out := make([]uint64, model.FineMaxExp-model.FineMinExp+2)
+	for i, n := range h.Buckets {
+		out[(i+model.FineOctave-1)/model.FineOctave] += n
+	}
+	return out
+}
+
+// draw draws buckets that end at powers of two of a second, from the first to the last one that is not empty.
+func draw(name string, buckets []uint64, exponent int, p99 string) histogram {
+	h := histogram{Name: name, P99: p99, Height: histogramHeight}
+	first, last, most, total := -1, 0, uint64(0), uint64(0)
+	for i, n := range buckets {
+		total += n
+		most = max(most, n)
+		if n > 0 {
+			if first < 0 {
+				first = i
+			}
+			last = i
+		}
+	}
+	h.Count = number(total)
+	for i := max(first, 0); i <= last; i++ {
+		up := top.Duration(math.Exp2(float64(i + exponent)))
+		text := "up to " + up
+		if i == len(buckets)-1 {
+			text = "more than " + top.Duration(math.Exp2(float64(i-1+exponent)))
+		}
+		height := width(float64(buckets[i]), float64(most)) * (histogramHeight - 4) / 100
+		if buckets[i] > 0 {
+			height = max(height, 1)
+		}
+		b := bar{X: (i - first) * barWidth, Y: histogramHeight - height, H: height, Title: text + ": " + number(buckets[i])}
+		if (i-first)%4 == 0 {
+			b.Label = up
+		}
+		h.Bars = append(h.Bars, b)
+	}
+	h.Width = max(len(h.Bars)*barWidth+40, 120)
+	return h
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/top"
+)
+
+const noOwner = "(no owner)"
+
+// shown returns a name as it is shown: what nobody can print is escaped.
+func shown(name string) string { return top.Escape(name) }
+
+func owner(workload string) string {
+	if workload == "" {
+		return noOwner
+	}
+	return shown(workload)
+}
+
+// utc and clock format a time with its zone.
+func utc(t time.Time) string {
+	if t.IsZero() {
+		return top.None
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04 UTC") }
+
+// age formats the time since an event in its two largest units.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return ""
+	case d < time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+func percent(ratio float64) string { return fmt.Sprintf("%.0f%%", 100*ratio) }
+
+func optional[T any](v *T, format func(T) string) string {
+	if v == nil {
+		return top.None
+	}
+	return format(*v)
+}
+
+func number(n uint64) string { return top.Count(float64(n)) }
+
+func quantile(q *overview.Quantile) string {
+	switch {
+	case q == nil:
+		return top.None
+	case q.Above:
+		return ">" + top.Duration(q.Seconds)
+	}
+	return top.Duration(q.Seconds)
+}
+
+// rate returns a rate of bytes as top prints it: a question mark if none was counted and not all are.
+func rate(r *overview.Rate, gaps []model.Gap) string {
+	switch {
+	case (r == nil || r.PerSecond == 0) && len(gaps) > 0:
+		return top.Unmeasured
+	case r == nil:
+		return top.None
+	case r.Estimate:
+		return top.Estimate + top.Size(r.PerSecond) + "/s"
+	}
+	return top.Size(r.PerSecond) + "/s"
+}
+
+// width returns the width of a bar, 0 to 100; a part that is not 0 is visible.
+func width(part, whole float64) int {
+	if !(part > 0) || !(whole > 0) {
+		return 0
+	}
+	return int(math.Min(100, math.Max(1, math.Round(100*part/whole))))
+}
+
+// methods returns how the bytes of a row were counted.
+func methods(r *overview.Row) string {
+	var names []string
+	for _, b := range r.Bytes {
+		name := string(b.Method)
+		if b.Windows {
+			name += " (windows)"
+		}
+		if b.Bytes > 0 && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return cmp.Or(strings.Join(names, ", "), top.None)
+}
+
+// coverage returns why bytes are not counted.
+func coverage(r *overview.Row) string {
+	switch {
+	case r.Gaps == nil:
+		return ""
+	case len(r.Gaps) == 0:
+		return "complete"
+	}
+	names := make([]string, len(r.Gaps))
+	for i, g := range r.Gaps {
+		names[i] = string(g)
+	}
+	return "missing: " + strings.Join(names, ", ")
+}
+
+// registered returns registered memory: of the host, of GPUs, and the rest.
+func registered(r *overview.Row) string {
+	if r.Registered == nil {
+		return top.None
+	}
+	var rest uint64
+	parts := []string{}
+	for kind, n := range r.Registered {
+		if kind != model.HostMemory && kind != model.GPUMemory {
+			rest += n
+		}
+	}
+	for _, p := range []struct {
+		name string
+		n    uint64
+	}{{"host", r.Registered[model.HostMemory]}, {"GPU", r.Registered[model.GPUMemory]}, {"other", rest}} {
+		if p.n > 0 {
+			parts = append(parts, p.name+" "+top.Size(float64(p.n)))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func workloadLink(workload, id string) string {
+	q := url.Values{"name": {workload}}
+	if id != "" {
+		q.Set("id", id)
+	}
+	return "/workload?" + q.Encode()
+}
+
+func deviceLink(device string) string { return "/device?" + url.Values{"name": {device}}.Encode() }
+
+// deviceName returns the name of a device: mlx5_0, nvidia0.
+func deviceName(kind overview.Kind, device, vendor, gpu string) string {
+	if kind == overview.GPU {
+		return shown(cmp.Or(vendor, "gpu") + " " + gpu)
+	}
+	return shown(device)
+}

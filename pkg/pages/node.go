@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/verdict"
+)
+
+// nodeView is the page of the node.
+type nodeView struct {
+	Rates    string
+	Totals   []total
+	Verdicts []verdictView
+	Omitted  int
+	Usage    usage
+	Map      topology
+	History  historyView
+	Doctor   doctor
+}
+
+// total is a figure of the whole node.
+type total struct{ Name, Value, About string }
+
+// node shows the node.
+func (o Options) node(r *http.Request, k *api.Known) (title string, view any) {
+	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
+	devices := overview.Devices(&k.Facts)
+	v := nodeView{
+		Rates:    ratesOf(&table),
+		Totals:   totals(&table, devices),
+		Verdicts: verdictViews(k.Verdicts.Verdicts, k.At, nil), Omitted: k.Verdicts.Omitted,
+		Usage:   usageOf(queryOf(r.URL.Query()), &table, devices),
+		Map:     topologyOf(devices, table.Rows),
+		History: historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole }),
+		Doctor:  doctorOf(k, table.Rows),
+	}
+	return "Node", v
+}
+
+// ratesOf says of which interval rates are.
+func ratesOf(t *overview.Table) string {
+	if t.RatesSeconds == nil {
+		return "rates need a second refresh"
+	}
+	return fmt.Sprintf("rates of the %.0f s until %s", *t.RatesSeconds, t.RatesUntil.Format("15:04:05 UTC"))
+}
+
+// totals returns the figures of the node: its workloads, GPUs and ports.
+func totals(t *overview.Table, devices []overview.Device) []total {
+	workloads := map[string]bool{}
+	used, allocated := map[string]bool{}, map[string]bool{}
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		if r.Workload == "" {
+			continue
+		}
+		workloads[r.Workload+"\x00"+r.ContainerID] = true
+		used[r.Device] = used[r.Device] || r.Processes != nil && *r.Processes > 0
+		allocated[r.Device] = allocated[r.Device] || r.Allocated
+	}
+	var gpus, busy, given, ports, up int
+	for i := range devices {
+		d := &devices[i]
+		if d.Kind == overview.GPU {
+			gpus++
+			if used[d.Device] {
+				busy++
+			}
+			if allocated[d.Device] {
+				given++
+			}
+		}
+		for _, p := range d.Ports {
+			ports++
+			if p.State == "ACTIVE" {
+				up++
+			}
+		}
+	}
+	out := []total{{"Workloads", fmt.Sprint(len(workloads)), "use an HCA or a GPU"}}
+	if gpus > 0 {
+		out = append(out, total{"GPUs and parts", fmt.Sprint(gpus), fmt.Sprintf("%d in use, %d allocated", busy, given)})
+	}
+	if ports > 0 {
+		out = append(out, total{"RDMA ports", fmt.Sprint(ports), fmt.Sprintf("%d active", up)})
+	}
+	var sent, received float64
+	for _, d := range t.Devices {
+		sent, received = sent+max(0, perSecond(d.Transmit)), received+max(0, perSecond(d.Receive))
+	}
+	if len(t.Devices) > 0 {
+		out = append(out, total{"All ports out", top.Size(sent) + "/s", "counters of the ports"},
+			total{"All ports in", top.Size(received) + "/s", "counters of the ports"})
+	}
+	return out
+}
+
+// verdictView is one line of the verdicts.
+type verdictView struct {
+	Severity, Name, Subject, Link, Summary string
+	Evidence                               []string
+	Since                                  time.Time
+	For, Runbook                           string
+}
+
+// verdictViews formats the verdicts that are selected, worst first; nil selects all.
+func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.Subject) bool) []verdictView {
+	var out []verdictView
+	for i := range all {
+		v := &all[i]
+		if selected != nil && !selected(&v.Subject) {
+			continue
+		}
+		line := verdictView{
+			Severity: string(v.Severity), Name: v.Name, Subject: shown(v.Subject.String()), Summary: v.Summary, Since: v.Since, Runbook: v.Runbook,
+		}
+		for _, e := range v.Evidence {
+			line.Evidence = append(line.Evidence, shown(e))
+		}
+		if !v.Since.IsZero() {
+			line.For = age(now.Sub(v.Since))
+		}
+		switch s := &v.Subject; {
+		case s.Kind == verdict.OfWorkload:
+			line.Link = workloadLink(s.Owner.Workload, s.Owner.ContainerID)
+		case s.Kind == verdict.OfGPU && s.UUID != "":
+			line.Link = deviceLink(s.UUID)
+		case s.Kind == verdict.OfHCA || s.Kind == verdict.OfPort:
+			line.Link = deviceLink(s.Device)
+		}
+		out = append(out, line)
+	}
+	return out
+}

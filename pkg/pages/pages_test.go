@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/tests/fakenode"
+)
+
+// maxBytes is what the first view may have, without compression.
+const maxBytes = 150_000
+
+// site serves the pages of a fake node that has a history of 15 minutes.
+func site(t testing.TB, n *fakenode.Node, series string) http.Handler {
+	t.Helper()
+	at := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
+	var k api.Known
+	all := n.Workloads
+	n.Workloads = all[:min(len(all), 50)] // most steps are quick
+	for i := range overview.Steps {
+		at = at.Add(overview.Step)
+		if i == overview.Steps-3 {
+			n.Workloads = all
+		}
+		k = n.Refresh(at)
+	}
+	mux := http.NewServeMux()
+	for pattern, h := range Handlers(Options{
+		Facts: func() api.Known { return k }, Peers: n.Peers, Version: "v1", MetricsPath: "/metrics",
+		Series: func() ([]byte, error) { return []byte(series), nil },
+	}) {
+		mux.Handle(pattern, h)
+	}
+	return mux
+}
+
+func get(t testing.TB, h http.Handler, target string) (header http.Header, body string) {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
+	if answer.Code != http.StatusOK {
+		t.Fatalf("GET %s: %d %s", target, answer.Code, answer.Body)
+	}
+	return answer.Header(), answer.Body.String()
+}
+
+// TestBytes measures the first view of a node with 1,000 workloads: the page and all that it loads.
+func TestBytes(t *testing.T) {
+	h := site(t, fakenode.New(append(fakenode.Workloads(), fakenode.Crowd(1000)...)), "")
+	sum := 0
+	for _, target := range []string{"/", "/assets/page.css", "/assets/page.js", "/assets/icon.svg"} {
+		_, body := get(t, h, target)
+		t.Logf("%s: %d bytes", target, len(body))
+		sum += len(body)
+	}
+	if sum > maxBytes {
+		t.Errorf("the first view has %d bytes, more than %d", sum, maxBytes)
+	}
+	if _, all := get(t, h, "/?all=1"); strings.Count(all, "inference-0999") == 0 {
+		t.Error("?all=1 does not show all rows")
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	h := site(t, fakenode.New(fakenode.Workloads()), "")
+	for _, target := range []string{"/", "/workload", "/device", "/assets/page.css", "/assets/page.js", "/assets/icon.svg"} {
+		header, _ := get(t, h, target)
+		policy := header.Get("Content-Security-Policy")
+		if !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") {
+			t.Errorf("%s: the policy is %q", target, policy)
+		}
+		if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Set-Cookie") != "" || header.Get("ETag") == "" {
+			t.Errorf("%s: %v", target, header)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
+		r.Header.Set("If-None-Match", header.Get("ETag"))
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, r)
+		if answer.Code != http.StatusNotModified || answer.Body.Len() > 0 {
+			t.Errorf("%s: %d for a client that has it", target, answer.Code)
+		}
+		answer = httptest.NewRecorder()
+		h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, nil))
+		if answer.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s: %d", target, answer.Code)
+		}
+	}
+}
+
+// TestInert parses the pages of workloads with hostile names, as a browser does: no code, no style and no address of another host.
+func TestInert(t *testing.T) {
+	hostile := fakenode.Hostile()
+	series := `x_total{workload=` + quote(hostile[0].Namespace+"/"+hostile[0].Pod+"/"+hostile[0].Container) + `,device="mlx5_0"} 3` + "\n"
+	h := site(t, fakenode.New(hostile), series)
+	targets := []string{"/", "/device?name=mlx5_0", "/?" + url.Values{"q": {hostile[1].Pod}, "namespace": {hostile[0].Pod}}.Encode()}
+	for _, w := range hostile {
+		targets = append(targets, workloadLink(w.Namespace+"/"+w.Pod+"/"+w.Container, ""))
+	}
+	for _, target := range targets {
+		_, body := get(t, h, target)
+		root, err := html.Parse(strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts := 0
+		for e := range root.Descendants() {
+			if e.Type == html.TextNode && strings.ContainsAny(e.Data, "\u202e\x00") {
+				t.Errorf("%s shows characters that change how others are shown: %q", target, e.Data)
+			}
+			if e.Type != html.ElementNode {
+				continue
+			}
+			switch e.Data {
+			case "script":
+				scripts++
+			case "style", "img", "iframe", "object", "embed", "base":
+				t.Errorf("%s has <%s>", target, e.Data)
+			}
+			for _, a := range e.Attr {
+				runbook := strings.HasPrefix(a.Val, "https://github.com/accelscope/accelscope/")
+				switch {
+				case strings.HasPrefix(a.Key, "on") || a.Key == "style":
+					t.Errorf("%s has %s=%q", target, a.Key, a.Val)
+				case (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") && !runbook:
+					t.Errorf("%s links to %q", target, a.Val)
+				}
+			}
+		}
+		if scripts != 1 {
+			t.Errorf("%s has %d scripts", target, scripts)
+		}
+	}
+}
+
+// cells returns the rows of the table of a page, each with the text of its cells.
+func cells(t *testing.T, body string) [][]string {
+	t.Helper()
+	root, err := html.Parse(strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows [][]string
+	for e := range root.Descendants() {
+		if e.Data != "table" || !slices.Contains(e.Attr, html.Attribute{Key: "class", Val: "usage"}) {
+			continue
+		}
+		for row := range e.Descendants() {
+			if row.Data != "tr" {
+				continue
+			}
+			var texts []string
+			for cell := range row.ChildNodes() {
+				if cell.Type == html.ElementNode {
+					texts = append(texts, text(cell))
+				}
+			}
+			rows = append(rows, texts)
+		}
+		return rows
+	}
+	t.Fatal("no table")
+	return nil
+}
+
+func text(n *html.Node) string {
+	var b strings.Builder
+	for c := range n.Descendants() {
+		if c.Type == html.TextNode {
+			b.WriteString(c.Data + " ")
+		}
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// TestTable compares the rows with the traffic of the fake node, and checks search, filter and order.
+func TestTable(t *testing.T) {
+	n := fakenode.New(fakenode.Workloads())
+	h := site(t, n, "")
+	_, body := get(t, h, "/?sort=out&namespace=vision")
+	rows := cells(t, body)
+	if want := []string{"Workload", "Device", "Memory", "Utilization", "Out", "In", "QPs", "Verbs p99", "Completion p99", "Errors"}; !slices.Equal(rows[0], want) {
+		t.Errorf("the columns are %v", rows[0])
+	}
+	// 2.1 GB/s, which go up and down by 35 %, in KiB.
+	first := rows[1]
+	if first[0] != "vision/resnet-sweep-x7f2p/train" || first[1] != "mlx5_6" || !strings.HasPrefix(first[2], "14.0 GiB host 2.0 GiB, GPU 12.0 GiB") ||
+		!strings.Contains(first[4], "GiB/s") || first[6] != "12 GPUDirect" {
+		t.Errorf("%q", first)
+	}
+	unattributed := 0
+	for _, r := range rows[1:] {
+		switch r[0] {
+		case noOwner:
+			unattributed++
+		case "vision/resnet-sweep-x7f2p/train":
+		default:
+			if !strings.HasPrefix(r[0], "vision/") {
+				t.Errorf("%q is not of the namespace", r[0])
+			}
+		}
+	}
+	if unattributed != 2*fakenode.Devices {
+		t.Errorf("%d unattributed shares, want one for each of the %d devices", unattributed, 2*fakenode.Devices)
+	}
+	for query, want := range map[string]string{
+		"q=RESNET": "vision/resnet-sweep-x7f2p/train", "q=4711": "slurm:4711", "job=JobSet%2Fllama-70b&sort=workload&order=desc": "ml/llama-70b-workers-1/trainer",
+		"sort=workload": "ml/llama-70b-workers-0/trainer", "sort=errors": "ml/llama-70b-workers-1/trainer", "q=nvidia+6": "vision/resnet-sweep-x7f2p/train",
+		"": "ml/llama-70b-workers-0/trainer", "q=no+such+thing": "No workload matches.", "sort=nonsense&order=nonsense": "ml/llama-70b-workers-0/trainer",
+	} {
+		_, body := get(t, h, "/?"+query)
+		if got := cells(t, body)[1][0]; !strings.HasPrefix(got, want) {
+			t.Errorf("?%s begins with %q, want %q", query, got, want)
+		}
+	}
+}
+
+// TestNode looks for one text of each section.
+func TestNode(t *testing.T) {
+	n := fakenode.New(fakenode.Workloads())
+	_, body := get(t, site(t, n, ""), "/")
+	for section, want := range map[string]string{
+		"node": "simulated-node", "totals": ">RDMA ports<", "verdicts": "GPUThermalSlowdown", "topology": "x8 of x16 lanes",
+		"history": "<path class=\"hca\" d=\"M", "doctor": "give the service account", "absent": "bytes: late", "time": "2026-11-25 10:15:00 UTC",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s: no %q", section, want)
+		}
+	}
+	n = fakenode.New(nil)
+	n.Recorder = overview.NewRecorder(false)
+	_, body = get(t, site(t, n, ""), "/")
+	if !strings.Contains(body, "The history is switched off") || !strings.Contains(body, "uses an HCA or a GPU.") {
+		t.Error(body)
+	}
+}
+
+func TestDetail(t *testing.T) {
+	const name = "ml/llama-70b-workers-0/trainer"
+	series := fmt.Sprintf("# HELP x a\ncontainer_rdma_resources{workload=%q,namespace=\"\",device=\"mlx5_0\",type=\"qp\"} 24\n"+
+		"other{workload=\"x\",label=\"workload=\\\"%s\\\"\"} 1\nno_labels 3\nbroken{\ngpu_power_watts{uuid=\"GPU-1\"} 12.5\n"+
+		"container_rdma_verbs_total{workload=%q,device=\"mlx5_0\"} 7\n", name, name, name)
+	h := site(t, fakenode.New(fakenode.Workloads()), series)
+	_, body := get(t, h, workloadLink(name, ""))
+	for what, want := range map[string]string{
+		"job": "JobSet/llama-70b", "image": "registry.internal/train:24.10", "peers": "::ffff:10.70.0.1", "histogram": "Completions of write",
+		"fault": "MMU fault", "value": ">24<", "query": "<code data-copy>container_rdma_resources{workload=&#34;" + name,
+		"rate": "rate(container_rdma_verbs_total{workload=&#34;" + name + "&#34;,device=&#34;mlx5_0&#34;}[5m])",
+	} {
+		if what == "fault" { // the process of the fault is in the second workload
+			_, other := get(t, h, workloadLink("ml/llama-70b-workers-1/trainer", ""))
+			if !strings.Contains(other, want) {
+				t.Errorf("%s: no %q", what, want)
+			}
+		} else if !strings.Contains(body, want) {
+			t.Errorf("%s: no %q", what, want)
+		}
+	}
+	if strings.Contains(body, ">other<") {
+		t.Error("a series of another workload is listed")
+	}
+	for target, want := range map[string]string{
+		"/device?name=mlx5_3": "both ends support x16", "/device": "all devices", "/device?name=none": "no such device",
+		"/workload?name=none": "no such workload", "/workload": "unattributed", "/device?name=GPU-00ac0005-0000-4000-8000-000000000005": "thermal_slowdown",
+	} {
+		if _, body := get(t, h, target); !strings.Contains(body, want) {
+			t.Errorf("%s: no %q", target, want)
+		}
+	}
+}
+
+// FuzzFigures looks for series in any text.
+func FuzzFigures(f *testing.F) {
+	f.Add([]byte("a{workload=\"x\"} 1\nb_total{workload=\"x\",c=\"}\"} NaN 5\n"), "x")
+	f.Add([]byte("a{b=\"workload=\\\"x\\\"\"} 1"), "x")
+	f.Fuzz(func(t *testing.T, text []byte, workload string) {
+		for _, found := range figuresOf(text, pair{"workload", workload}) {
+			if found.Name == "" && !strings.Contains(string(text), "{") {
+				t.Error("a series without a name")
+			}
+		}
+	})
+}
+
+// BenchmarkNode is what the page of a node with 1,000 workloads costs, which is made once for all viewers of a refresh; with a query it
+// is made for each.
+func BenchmarkNode(b *testing.B) {
+	h := site(b, fakenode.New(append(fakenode.Workloads(), fakenode.Crowd(1000)...)), "")
+	for name, target := range map[string]string{"kept": "/", "made": "/?sort=in"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				get(b, h, target)
+			}
+		})
+	}
+}

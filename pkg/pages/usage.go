@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/top"
+)
+
+// maxRows is the number of rows of the first view; a link shows all.
+const maxRows = 60
+
+// columns are those of the table. A column without an order cannot be sorted.
+var columns = []column{
+	{"workload", "Workload", false, nil},
+	{"device", "Device", false, nil},
+	{"memory", "Memory", true, func(r *overview.Row) float64 { v, _ := r.Used(); return v }},
+	{"utilization", "Utilization", true, func(r *overview.Row) float64 { return value(r.Utilization) }},
+	{"out", "Out", true, func(r *overview.Row) float64 { return perSecond(r.Transmit) }},
+	{"in", "In", true, func(r *overview.Row) float64 { return perSecond(r.Receive) }},
+	{"qps", "QPs", true, func(r *overview.Row) float64 { return count(r.QueuePairs) }},
+	{"verbs", "Verbs p99", true, func(r *overview.Row) float64 { return seconds(r.VerbsP99) }},
+	{"completions", "Completion p99", true, func(r *overview.Row) float64 { return seconds(r.CompletionP99) }},
+	{"errors", "Errors", true, func(r *overview.Row) float64 { return count(r.Errors) + count(r.CompletionErrors) }},
+}
+
+type column struct {
+	key, Name string
+	Number    bool
+	of        func(*overview.Row) float64 // nil for a name
+}
+
+func value(v *float64) float64 {
+	if v == nil {
+		return -1
+	}
+	return *v
+}
+
+func count(v *uint64) float64 {
+	if v == nil {
+		return -1
+	}
+	return float64(*v)
+}
+
+func perSecond(r *overview.Rate) float64 {
+	if r == nil {
+		return -1
+	}
+	return r.PerSecond
+}
+
+func seconds(q *overview.Quantile) float64 {
+	if q == nil {
+		return -1
+	}
+	return q.Seconds
+}
+
+// usage is the table of who uses what.
+type usage struct {
+	Heads        []head
+	Rows         []row
+	Unattributed []row
+	Query        query
+	Namespaces   []choice
+	Jobs         []choice
+	Sorts        []choice
+	Found, All   int
+	ShowAll      string // link to all rows, empty if they are shown
+}
+
+type head struct {
+	column
+	Link string
+	Sort string // ascending, descending or none, as in aria-sort
+}
+
+type choice struct {
+	Value, Text string
+	Chosen      bool
+}
+
+// row is a row of the table.
+type row struct {
+	Name, Link, About      string
+	Device, DeviceLink     string
+	Kind                   overview.Kind
+	Memory, MemoryAbout    string
+	MemoryBar              int
+	Utilization            string
+	UtilizationBar         int
+	Out, In                string
+	OutBar, InBar          int
+	Method, Coverage       string
+	Partial                bool // bytes are missing
+	QPs, Verbs             string
+	VerbsP99, Completion   string
+	Errors, ErrorsAbout    string
+	HasErrors, GPU, Direct bool
+}
+
+// query is what the form of the table sends.
+type query struct {
+	Text, Namespace, Job, Sort, Order, All string
+}
+
+func queryOf(v url.Values) query {
+	q := query{v.Get("q"), v.Get("namespace"), v.Get("job"), v.Get("sort"), v.Get("order"), v.Get("all")}
+	if !slices.ContainsFunc(columns, func(c column) bool { return c.key == q.Sort }) {
+		q.Sort = ""
+	}
+	if q.Order != "asc" && q.Order != "desc" {
+		q.Order = ""
+	}
+	return q
+}
+
+// link returns the link to the node page with a query.
+func (q query) link() string {
+	v := url.Values{}
+	for name, text := range map[string]string{
+		"q": q.Text, "namespace": q.Namespace, "job": q.Job, "sort": q.Sort, "order": q.Order, "all": q.All,
+	} {
+		if text != "" {
+			v.Set(name, text)
+		}
+	}
+	if len(v) == 0 {
+		return "/#usage"
+	}
+	return "/?" + v.Encode() + "#usage"
+}
+
+// matches reports whether a row is selected. The text is searched in all names, without regard to case.
+func (q query) matches(r *overview.Row) bool {
+	if q.Namespace != "" && r.Namespace != q.Namespace || q.Job != "" && jobName(r) != q.Job {
+		return false
+	}
+	text := strings.ToLower(q.Text)
+	for _, name := range []string{r.Workload, r.Device, deviceName(r.Kind, r.Device, r.Vendor, r.GPU), r.ContainerID, r.JobKind + "/" + r.Job} {
+		if strings.Contains(strings.ToLower(name), text) {
+			return true
+		}
+	}
+	return false
+}
+
+func jobName(r *overview.Row) string {
+	if r.Job == "" {
+		return ""
+	}
+	return r.JobKind + "/" + r.Job
+}
+
+// usageOf selects and sorts the rows of a table. Unattributed shares are always shown.
+func usageOf(q query, t *overview.Table, devices []overview.Device) usage {
+	u := usage{Query: q}
+	rates := map[string]float64{}
+	for i := range devices {
+		rates[devices[i].Device] = devices[i].Rate()
+	}
+	namespaces, jobs := map[string]bool{}, map[string]bool{}
+	var found []*overview.Row
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		if r.Workload == "" {
+			u.Unattributed = append(u.Unattributed, rowOf(r, rates[r.Device]))
+			continue
+		}
+		u.All++
+		namespaces[r.Namespace], jobs[jobName(r)] = true, true
+		if q.matches(r) {
+			found = append(found, r)
+		}
+	}
+	u.Found = len(found)
+	q.sort(found, rates)
+	if q.All == "" && len(found) > maxRows {
+		all := q
+		all.All = "1"
+		found, u.ShowAll = found[:maxRows], all.link()
+	}
+	for _, r := range found {
+		u.Rows = append(u.Rows, rowOf(r, rates[r.Device]))
+	}
+	u.Namespaces, u.Jobs = choices(namespaces, q.Namespace), choices(jobs, q.Job)
+	u.Sorts = []choice{{"", "busiest first", q.Sort == ""}}
+	for _, c := range columns {
+		u.Sorts = append(u.Sorts, choice{c.key, c.Name, q.Sort == c.key})
+		u.Heads = append(u.Heads, q.head(c))
+	}
+	return u
+}
+
+// head returns the heading of a column with the link that sorts by it, or reverses the order.
+func (q query) head(c column) head {
+	h := head{column: c, Sort: "none"}
+	next := q
+	next.Sort, next.Order = c.key, ""
+	if q.Sort == c.key {
+		descending := q.descending(c)
+		h.Sort, next.Order = "ascending", "desc"
+		if descending {
+			h.Sort, next.Order = "descending", "asc"
+		}
+	}
+	h.Link = next.link()
+	return h
+}
+
+// descending reports the order of a column: numbers start with the largest one.
+func (q query) descending(c column) bool {
+	return q.Order == "desc" || q.Order == "" && c.Number
+}
+
+func (q query) sort(rows []*overview.Row, rates map[string]float64) {
+	byName := func(a, b *overview.Row) int {
+		return cmp.Or(cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.ContainerID, b.ContainerID))
+	}
+	i := slices.IndexFunc(columns, func(c column) bool { return c.key == q.Sort })
+	if i < 0 {
+		load := map[*overview.Row]float64{}
+		for _, r := range rows {
+			load[r] = busy(r, rates[r.Device])
+		}
+		slices.SortStableFunc(rows, func(a, b *overview.Row) int { return cmp.Or(-cmp.Compare(load[a], load[b]), byName(a, b)) })
+		return
+	}
+	c := columns[i]
+	slices.SortStableFunc(rows, func(a, b *overview.Row) int {
+		order := 0
+		switch {
+		case c.of != nil:
+			order = cmp.Compare(c.of(a), c.of(b))
+		case c.key == "workload":
+			order = byName(a, b)
+		} // rows are in the order of devices already
+		if c.key == "device" {
+			order = cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(len(a.GPU), len(b.GPU)),
+				cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Device, b.Device))
+		}
+		if q.descending(c) {
+			order = -order
+		}
+		return cmp.Or(order, byName(a, b))
+	})
+}
+
+// busy returns how much of the device a row uses, to two digits: rows that do the same keep their order.
+func busy(r *overview.Row, rate float64) float64 {
+	part := math.Max(0, value(r.Utilization))
+	if r.Memory != nil && r.MemoryTotal != nil && *r.MemoryTotal > 0 {
+		part = math.Max(part, *r.Memory / *r.MemoryTotal)
+	}
+	if rate > 0 {
+		part = math.Max(part, math.Max(perSecond(r.Transmit), perSecond(r.Receive))/rate)
+	}
+	return math.Round(100*part) / 100
+}
+
+func choices(names map[string]bool, chosen string) []choice {
+	out := []choice{{"", "all", chosen == ""}}
+	for name := range names {
+		if name != "" {
+			out = append(out, choice{name, shown(name), name == chosen})
+		}
+	}
+	slices.SortFunc(out, func(a, b choice) int { return cmp.Compare(a.Value, b.Value) })
+	return out
+}
+
+// rowOf formats a row. rate is that of the ports of its HCA.
+func rowOf(r *overview.Row, portRate float64) row {
+	out := row{
+		Name: owner(r.Workload), Link: workloadLink(r.Workload, r.ContainerID), About: shown(jobName(r)),
+		Device: deviceName(r.Kind, r.Device, r.Vendor, r.GPU), DeviceLink: deviceLink(r.Device), Kind: r.Kind, GPU: r.Kind == overview.GPU,
+	}
+	if out.GPU {
+		out.gpu(r)
+		return out
+	}
+	out.Memory = top.None
+	if used, known := r.Used(); known {
+		out.Memory, out.MemoryAbout = top.Size(used), registered(r)
+	}
+	out.Direct = r.Registered[model.GPUMemory] > 0
+	out.Out, out.In = rate(r.Transmit, r.Gaps), rate(r.Receive, r.Gaps)
+	out.OutBar, out.InBar = width(perSecond(r.Transmit), portRate), width(perSecond(r.Receive), portRate)
+	out.Method, out.Coverage, out.Partial = methods(r), coverage(r), len(r.Gaps) > 0
+	out.QPs = optional(r.QueuePairs, number)
+	if r.Verbs != nil && *r.Verbs > 0 {
+		out.Verbs = top.PerSecond(*r.Verbs) + "/s"
+	}
+	out.VerbsP99, out.Completion = quantile(r.VerbsP99), quantile(r.CompletionP99)
+	out.Errors = optional(r.Errors, number)
+	if r.CompletionErrors != nil {
+		out.ErrorsAbout = fmt.Sprintf("%d completions", *r.CompletionErrors)
+	}
+	out.HasErrors = count(r.Errors) > 0 || count(r.CompletionErrors) > 0
+	return out
+}
+
+func (out *row) gpu(r *overview.Row) {
+	out.Memory = optional(r.Memory, top.Size)
+	if r.Memory != nil && r.MemoryTotal != nil {
+		out.MemoryAbout = "of " + top.Size(*r.MemoryTotal)
+		out.MemoryBar = width(*r.Memory, *r.MemoryTotal)
+	}
+	out.Utilization = top.None
+	if r.Utilization != nil {
+		out.Utilization, out.UtilizationBar = shown(r.Engine)+" "+percent(*r.Utilization), width(*r.Utilization, 1)
+	}
+	if r.Allocated {
+		out.About = strings.TrimPrefix(out.About+" · allocated", " · ")
+	}
+}

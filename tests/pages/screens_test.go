@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build screens
+
+package pages
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/cdproto/page"
+
+	"github.com/accelscope/accelscope/tests/fakenode"
+)
+
+// TestScreens takes the pictures of the documentation, into the directory of the environment variable.
+func TestScreens(t *testing.T) {
+	dir := os.Getenv("ACCELSCOPE_SCREENS")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, fakenode.Workloads())
+	s.change(func(n *fakenode.Node) { n.Down[6] = true })
+	for _, scheme := range []string{"light", "dark"} {
+		for name, shot := range map[string]struct {
+			width int64
+			url   string
+		}{
+			"node": {1280, views(s)[0]}, "workload": {1280, views(s)[1]}, "device": {1280, views(s)[2]}, "phone": {390, views(s)[0]},
+		} {
+			b := open(t, s.URL, shot.width, 900)
+			b.scheme(scheme)
+			b.visit(shot.url)
+			quality, all := int64(80), true
+			picture := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
+				Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &all,
+				Clip: &page.Viewport{Width: float64(shot.width), Height: math.Min(3600, eval[float64](b, `document.documentElement.scrollHeight`)), Scale: 1},
+			}).Data
+			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".webp"), picture, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
