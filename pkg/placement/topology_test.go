@@ -13,9 +13,9 @@ import (
 // tree is a node. Each line is a device: its kind, name, NUMA node and the path of its PCI function.
 type tree string
 
-// The trees of the tests. The addresses of devices of the DGX A100 are those of NVIDIA's guide for it. The bridges of its first part, down to
-// mlx5_0, are those that NCCL found on one (github.com/NVIDIA/nccl/issues/1505), with the ports of each switch, which NCCL leaves out; the
-// other parts are constructed in the same shape. The DGX-2 and the workstation are constructed: only their matrices are published.
+// The trees of the tests. Published are their matrices, and of the DGX A100 the bridges above GPU 0 and mlx5_0, as NCCL found them without
+// the ports of switches towards devices (github.com/NVIDIA/nccl/issues/1505). All else is constructed: the other parts of the DGX A100 in
+// the same shape, the DGX-2 and the workstation so that they have the switches and host bridges that the legend of nvidia-smi names.
 const (
 	dgxA100 tree = `
 gpu 0 3 pci0000:00/0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0/0000:04:00.0/0000:05:00.0/0000:06:00.0/0000:07:00.0
@@ -80,7 +80,7 @@ func (n tree) facts() *model.Snapshot {
 
 // The matrices of nvidia-smi topo -m, as published, without the links between GPUs (NV12 and the like), which are no relation of PCIe.
 const (
-	// Of a DGX A100 with driver 470 (notes of a cluster's administrator). NVIDIA's guide has the same pairs.
+	// Of a DGX A100 with driver 470: github.com/gengwg/cheatsheets, gpu.md.
 	dgxA100Matrix = `
         mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_4 mlx5_5 mlx5_6 mlx5_7 mlx5_8 mlx5_9 mlx5_10 mlx5_11
 GPU0    PXB PXB SYS SYS SYS SYS SYS SYS SYS SYS SYS SYS
