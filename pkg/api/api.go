@@ -49,6 +49,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/api/v1/peers":            plain(fewAtOnce(peersHandler(list))),
 		"/api/v1/faults":           lens(faultHistory),
 		"/api/v1/gpu-driver-tasks": lens(driverTasks),
+		"/api/v1/topology":         lens(topology),
 		"/api/v1/fabric":           lens(fabricTopology),
 		"/api/v1/fabric.dot":       p.handler(refuse, fabricDOT),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
