@@ -29,7 +29,7 @@ func topoOutput(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// topoNode returns a node whose first workload uses a GPU with the HCA of another NUMA node; its name is hostile.
+// topoNode returns a node with a workload that uses a GPU with the HCA of another NUMA node, and has a hostile name.
 func topoNode() api.Known {
 	port := []model.Port{{Number: 1, State: "ACTIVE", LinkLayer: "InfiniBand", RateBits: 400e9}}
 	function := func(numa string, link model.PCILink, path ...string) model.PCIFunction {

@@ -190,7 +190,7 @@ func TestUnknownPlace(t *testing.T) {
 		t.Errorf("an HCA and its VF: %q", got)
 	}
 	if got := topology.Relation(gpu0, last); got != Unknown {
-		t.Errorf("GPU0 and a VF whose HCA is not shown: %q", got)
+		t.Errorf("GPU0 and a VF of an HCA that is not shown: %q", got)
 	}
 }
 
