@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -72,10 +73,10 @@ type TopologyProblem struct {
 	Text    string `json:"text"`
 }
 
-// topology answers /api/v1/topology: all workloads, or one (?workload=).
+// topology answers /api/v1/topology: all workloads, or one (?workload=). Of several reasons why devices or places are missing it has the first.
 func topology(k *Known, r *http.Request) (any, error) {
 	p := placement.Of(&k.Facts, &k.Shares)
-	missing := k.missing(k.Facts.PCI != nil, "pci")
+	missing := cmp.Or(k.missing(k.Facts.PCI != nil, "pci"), k.missing(k.Facts.HCAs != nil, "rdma"), k.missingGPUs())
 	return k.inPart(TopologyOf(&p, k.Shares.Owners, r.URL.Query().Get("workload")), len(p.Devices), missing)
 }
 

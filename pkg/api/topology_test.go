@@ -32,7 +32,7 @@ func topologyNode(state model.State) Facts {
 		},
 	}
 	known := Known{
-		Facts: facts, States: []model.SourceState{{Source: "pci", State: state, Reason: "permission denied"}},
+		Facts: facts, States: topologySources(state),
 		Shares: attribution.Attribution{
 			Owners: []identity.Owner{{}, {Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1"}},
 			GPUs:   []attribution.GPUShare{{Owner: 1, GPU: &facts.GPUs[0], Processes: 1}},
@@ -42,6 +42,13 @@ func topologyNode(state model.State) Facts {
 		},
 	}
 	return func() Known { return known }
+}
+
+// topologySources are the states of the sources of the topology.
+func topologySources(pci model.State) []model.SourceState {
+	return []model.SourceState{
+		{Source: "pci", State: pci, Reason: "permission denied"}, {Source: "rdma", State: model.StateOK}, {Source: "nvidia", State: model.StateOK},
+	}
 }
 
 // TestTopology compares an answer with what the facts are, and with what another workload sees.
@@ -96,16 +103,26 @@ func TestTopology(t *testing.T) {
 }
 
 func TestTopologyStates(t *testing.T) {
+	absent := topologySources(model.StateAbsent)
+	absent[1].State, absent[2].State = model.StateAbsent, model.StateAbsent
+	noHCAs := topologyNode(model.StateOK)()
+	noHCAs.Facts.HCAs = nil
+	noHCAs.States[1] = model.SourceState{Source: "rdma", State: model.StateStuck, Reason: "a file hangs"}
 	for name, c := range map[string]struct {
-		facts  Facts
-		status int
+		facts   Facts
+		status  int
+		message string
 	}{
-		"not read":     {topologyNode(model.StateFailed), http.StatusOK}, // in part
-		"no devices":   {func() Known { return Known{States: []model.SourceState{{Source: "pci", State: model.StateAbsent}}} }, http.StatusOK},
-		"switched off": {func() Known { return Known{} }, http.StatusServiceUnavailable},
+		"all is read":  {topologyNode(model.StateOK), http.StatusOK, "success"},
+		"no places":    {topologyNode(model.StateFailed), http.StatusOK, "partial: pci is failed: permission denied"},
+		"no HCAs":      {func() Known { return noHCAs }, http.StatusOK, "partial: rdma is stuck: a file hangs"},
+		"no devices":   {func() Known { return Known{States: absent} }, http.StatusOK, "success"},
+		"switched off": {func() Known { return Known{} }, http.StatusServiceUnavailable, "nobody looks: pci is switched off"},
 	} {
-		if status, body := request(t, c.facts, nil, http.MethodGet, "/api/v1/topology"); status != c.status {
-			t.Errorf("%s: %d %s", name, status, body)
+		status, body := request(t, c.facts, nil, http.MethodGet, "/api/v1/topology")
+		var answer struct{ Message string }
+		if err := json.Unmarshal([]byte(body), &answer); err != nil || status != c.status || answer.Message != c.message {
+			t.Errorf("%s: %d %v %s", name, status, err, body)
 		}
 	}
 }
