@@ -39,7 +39,8 @@ func topoNode() api.Known {
 	facts := model.Snapshot{
 		GPUs: []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", PCIAddress: "0000:14:00.0"}},
 		HCAs: []model.HCA{
-			{Name: "mlx5_0", PCIAddress: "0000:13:00.0", Ports: port}, {Name: "mlx5_1", PCIAddress: "0000:93:00.0", Ports: port},
+			{Name: "mlx5_0", PCIAddress: "0000:13:00.0", Ports: port},
+			{Name: "mlx5_1", PCIAddress: "0000:93:00.0", Ports: port},
 			{Name: "mlx5_2", PCIAddress: "0000:a3:00.0"},
 		},
 		PCI: []model.PCIFunction{

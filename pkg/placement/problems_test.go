@@ -82,21 +82,25 @@ func TestProblems(t *testing.T) {
 			job{gpus: []int{2, 3}, hcas: []int{4}, assigned: true}, nil, nil, []string{"other_numa_node: 2, 3 | mlx5_2, mlx5_3"},
 		},
 		"two GPUs, one near the HCA": {
-			job{gpus: []int{0, 2}, hcas: []int{0}, memory: gpu}, nil, nil,
+			job{gpus: []int{0, 2}, hcas: []int{0}, memory: gpu},
+			nil, nil,
 			[]string{"other_numa_node: 2 | mlx5_2, mlx5_3", "idle_rails: 0, 2 | mlx5_1, mlx5_2, mlx5_3"},
 		},
 		"the near HCAs are down": {
-			job{gpus: []int{0}, hcas: []int{6}, memory: gpu}, nil,
+			job{gpus: []int{0}, hcas: []int{6}, memory: gpu},
+			nil,
 			func(s *model.Snapshot) { s.HCAs[0].Ports[0].State, s.HCAs[1].Ports[0].State = "DOWN", "INIT" }, nil,
 		},
 		"the near HCAs are slower or of another fabric": {
-			job{gpus: []int{0}, hcas: []int{6}, memory: gpu}, nil,
+			job{gpus: []int{0}, hcas: []int{6}, memory: gpu},
+			nil,
 			func(s *model.Snapshot) {
 				s.HCAs[0].Ports[0].RateBits, s.HCAs[1].Ports[0].LinkLayer = 100e9, "Ethernet"
 			}, nil,
 		},
 		"one NUMA node, another switch": {
-			job{gpus: []int{0}, hcas: []int{2}, memory: gpu}, nil,
+			job{gpus: []int{0}, hcas: []int{2}, memory: gpu},
+			nil,
 			func(s *model.Snapshot) {
 				for i := range s.PCI {
 					s.PCI[i].NUMANode = "0"
@@ -116,7 +120,8 @@ func TestProblems(t *testing.T) {
 			job{gpus: []int{0, 1}, hcas: []int{0}, memory: gpu}, []job{{hcas: []int{1}}}, nil, nil,
 		},
 		"a VF of the other rail is another job's": {
-			job{gpus: []int{0, 1}, hcas: []int{0}, memory: gpu}, []job{{hcas: []int{12}}},
+			job{gpus: []int{0, 1}, hcas: []int{0}, memory: gpu},
+			[]job{{hcas: []int{12}}},
 			func(s *model.Snapshot) {
 				s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_12", VF: true, PF: "mlx5_1", Ports: s.HCAs[1].Ports})
 			}, nil,
@@ -125,7 +130,8 @@ func TestProblems(t *testing.T) {
 			job{gpus: all, hcas: []int{0, 1, 2, 3, 6, 7, 8}, memory: gpu}, nil, nil, []string{"idle_rails: 6, 7 | mlx5_9"},
 		},
 		"a Data Direct function on the switch": {
-			job{gpus: []int{0}, hcas: []int{6}, memory: gpu}, nil,
+			job{gpus: []int{0}, hcas: []int{6}, memory: gpu},
+			nil,
 			func(s *model.Snapshot) {
 				path := append([]string{}, s.PCI[0].Path[:5]...)
 				s.PCI = append(s.PCI, model.PCIFunction{Address: "0000:08:00.0", ID: "15b3:2100", Path: append(path, "0000:04:08.0", "0000:08:00.0")})
