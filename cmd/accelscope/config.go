@@ -24,6 +24,7 @@ type cli struct {
 	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
 	Top     topCmd     `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
 	Peers   peersCmd   `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
+	Topo    topoCmd    `cmd:"" help:"Show how near GPUs and HCAs are to each other, and which workloads use them."`
 	GPU     gpuCmd     `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 

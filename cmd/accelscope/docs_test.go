@@ -28,8 +28,8 @@ var ruleName = regexp.MustCompile(`[a-zA-Z0-9_]+:[a-zA-Z0-9_]+(:[a-zA-Z0-9_]+)?`
 // flagName matches a flag; a name for several flags has a part in capitals.
 var flagName = regexp.MustCompile(`--([a-z]+(?:[.-][a-zA-Z]+)*)`)
 
-// otherFlags are flags of other programs outside deploy: of helm, apt-get, nvidia-smi and curl.
-var otherFlags = []string{"install", "namespace", "set", "no-install-recommends", "gpm-metrics", "gpu-reset", "unix-socket"}
+// otherFlags are flags of other programs outside deploy: of helm, apt-get, nvidia-smi, curl and srun.
+var otherFlags = []string{"install", "namespace", "set", "no-install-recommends", "gpm-metrics", "gpu-reset", "unix-socket", "gres-flags"}
 
 // The names in the documents must exist: every metric in the generated reference, every flag in a command.
 func TestDocs(t *testing.T) {

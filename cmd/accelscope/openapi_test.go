@@ -44,8 +44,14 @@ func restNode(t *testing.T, amd error) *sensor {
 		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "0x98039bfffe123456", Ports: []model.Port{{
 			Number: 1, GIDs: []model.GID{{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1"), Netdev: "eth0"}},
 		}}}}}, nil},
+		{"pci", model.Snapshot{PCI: []model.PCIFunction{{
+			Address: "0000:c1:00.0", NUMANode: "1", Path: []string{"pci0000:c0", "0000:c0:01.0", "0000:c1:00.0"},
+			PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}},
+		}}}, nil},
 		{"nvidia", model.Snapshot{
-			GPUs:       []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Name: "H100", Nodes: []string{"/dev/nvidia0"}}},
+			GPUs: []model.GPU{{
+				Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Name: "H100", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/nvidia0"},
+			}},
 			GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "570.1"}},
 		}, nil},
 		{"amdgpu", model.Snapshot{}, amd},
@@ -176,7 +182,7 @@ func TestRESTMatchesMetrics(t *testing.T) {
 	}
 	want := map[string]model.State{
 		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
-		"fabric": model.StateOK, "gpudriver": model.StateOK, "kernellog": model.StateOK,
+		"fabric": model.StateOK, "gpudriver": model.StateOK, "kernellog": model.StateOK, "pci": model.StateOK,
 	}
 	got := map[string]model.State{}
 	for name := range maps.Keys(states) {

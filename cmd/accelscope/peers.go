@@ -6,15 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -23,11 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-const (
-	peersPath    = "/api/v1/peers"
-	peersTimeout = 10 * time.Second
-	maxPeersBody = 64 << 20
-)
+const peersPath = "/api/v1/peers"
 
 // noPeers returns a function that fails with why, for a sensor that does not list peers.
 func noPeers(why error) func(context.Context) ([]model.Peer, error) {
@@ -88,15 +81,6 @@ func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
 
 // ask requests the peers from the sensor and returns the body of the answer.
 func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
-	u, err := url.Parse(c.URL)
-	if parse, ok := errors.AsType[*url.Error](err); ok {
-		return nil, fmt.Errorf("--url: %w", parse.Err) // err itself contains the password
-	}
-	if u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--url: want http://… or https://…, not %q", u.Redacted())
-	}
-	u.Path = strings.TrimSuffix(u.Path, "/metrics") // top has that URL
-	u = u.JoinPath(peersPath)
 	filter := url.Values{}
 	if c.Workload != "" {
 		filter.Set("workload", c.Workload)
@@ -107,33 +91,7 @@ func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
 	if c.Stalled {
 		filter.Set("stalled", "true")
 	}
-	u.RawQuery = filter.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	client := &http.Client{Timeout: peersTimeout}
-	defer client.CloseIdleConnections()
-	resp, err := client.Do(req)
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w: no sensor runs there; --url names another", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxPeersBody))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", u.Redacted(), err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		var answer struct{ Error string }
-		if json.Unmarshal(body, &answer) == nil && answer.Error != "" {
-			return nil, fmt.Errorf("%s answers %s: %s", u.Redacted(), resp.Status, printable(answer.Error))
-		}
-		return nil, fmt.Errorf("%s answers %s", u.Redacted(), resp.Status)
-	}
-	return body, nil
+	return askSensor(ctx, c.URL, peersPath, filter)
 }
 
 // groupRows returns one row for all queue pairs of a workload that are connected

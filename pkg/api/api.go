@@ -61,6 +61,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/api/v1/faults":           lens(faultHistory),
 		"/api/v1/verdicts":         lens(verdicts),
 		"/api/v1/gpu-driver-tasks": lens(driverTasks),
+		"/api/v1/topology":         lens(topology),
 		"/api/v1/fabric":           lens(fabricTopology),
 		"/api/v1/workloads":        lens(workloadTable),
 		"/api/v1/devices":          lens(deviceList),

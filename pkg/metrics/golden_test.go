@@ -76,8 +76,9 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 	return map[string][]engine.Registration{
 		"node": node(), "no_hca": noHCA, "no_probe": noProbe, "stuck": stuck, "failed": failed,
 		"quarantined": quarantined, "no_names": noNames, "gpus": gpuNode(),
-		"links":   {{Source: &fake{name: "link", facts: linkFacts()}}},
-		"modules": {{Source: &fake{name: "link", facts: moduleFacts()}}},
+		"placement": {{Source: names(nodeNames())}, {Source: &fake{name: "pci", facts: placementFacts()}}},
+		"links":     {{Source: &fake{name: "link", facts: linkFacts()}}},
+		"modules":   {{Source: &fake{name: "link", facts: moduleFacts()}}},
 	}
 }
 

@@ -73,6 +73,7 @@ func groups(labels []string) []group {
 		{"RDMA devices and ports", portNotes, of("rdma", portMetrics())},
 		{"RDMA congestion and retransmission", congestionNotes, of("rdma", congestionMetrics())},
 		{"PCIe links", pcieNotes, of("pci", pcieMetrics())},
+		{"Placement of workloads", placementNotes, of("pci", placementMetrics())},
 		{"RDMA links", linkNotes, of("link", linkMetrics())},
 		{"Modules of RDMA links", moduleNotes, of("link", moduleMetrics())},
 		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},

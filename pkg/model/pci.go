@@ -12,10 +12,17 @@ var pciAddress = regexp.MustCompile(`^[[:xdigit:]]{4}:[[:xdigit:]]{2}:[[:xdigit:
 // IsPCIAddress reports whether s is the address of a PCI function: 0000:18:00.2.
 func IsPCIAddress(s string) bool { return pciAddress.MatchString(s) }
 
-// PCIFunction is a PCI function of a network controller, an HCA or a GPU, but no virtual one: a VF has no link of its own.
+// PCIFunction is a PCI function of a network controller, an HCA or a GPU, but no virtual one: a VF has no link of its own. Data Direct
+// functions of HCAs are among them.
 type PCIFunction struct {
 	Address string // 0000:18:00.0
 	PCIEnd
+	ID    string // vendor and device: 15b3:101b
+	Class string // 0x020700
+	// NUMANode is empty if the kernel does not know it.
+	NUMANode string
+	// Path is where the function is: the host bridge, pci0000:15, the addresses of the bridges below it, and that of the function.
+	Path []string
 	// Upstream is the port above the function: of a switch, or a root port. Its link is the same, seen from the other end. It has no
 	// address in a virtual machine that hides it.
 	Upstream PCIUpstream
@@ -48,6 +55,12 @@ type AERErrors struct {
 	Total uint64
 	Types []Counter
 }
+
+// dataDirect is the function through which a ConnectX-8 reads and writes the memory of GPUs (drivers/infiniband/hw/mlx5/data_direct.c).
+const dataDirect = "15b3:2100"
+
+// IsDataDirect reports whether the function is an additional one of an HCA, for the memory of GPUs. The kernel does not show of which.
+func (f *PCIFunction) IsDataDirect() bool { return f.ID == dataDirect }
 
 // Possible returns the highest speed and width that both ends of the function's link support, 0 if the function does not report it.
 func (f *PCIFunction) Possible() (speed float64, width int) {

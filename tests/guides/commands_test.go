@@ -63,6 +63,7 @@ var documents = map[string][]command{
 		{text: "curl -s http://127.0.0.1:9847/rdma", place: node},
 	},
 	"docs/performance.md":     {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
+	"docs/placement.md":       {{text: "bin/accelscope topo", place: node}},
 	"docs/rdma-bytes.md":      {{text: "bin/accelscope peers", place: node}},
 	"docs/support-matrix.md":  {{text: "make test-kernels", place: none, why: "takes hours"}},
 	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},

@@ -41,6 +41,7 @@ var plants = map[string]plant{
 	"attribution":            {"pkg/attribution/planted.go", module + "pkg/engine"},
 	"traffic":                {"pkg/attribution/traffic/planted.go", module + "pkg/engine"},
 	"verdict":                {"pkg/verdict/planted.go", module + "pkg/engine"},
+	"placement":              {"pkg/placement/planted.go", module + "pkg/engine"},
 	"hook":                   {"pkg/hook/planted.go", module + "pkg/engine"},
 	"source":                 {"pkg/source/later/planted.go", module + "pkg/source/rdma"},
 	"source-access":          {"pkg/source/access/planted.go", module + "pkg/engine"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,6 +58,12 @@ func TestThisMachine(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("against the registers:\n%s", diff)
+	}
+	for _, f := range snap.PCI {
+		dir, err := filepath.EvalSymlinks("/sys/bus/pci/devices/" + f.Address)
+		if err != nil || !strings.HasSuffix(dir, "/"+strings.Join(f.Path, "/")) || len(f.Path) < 2 || !strings.HasPrefix(f.Path[0], "pci") {
+			t.Errorf("%s is in %s, not %q: %v", f.Address, dir, f.Path, err)
+		}
 	}
 	t.Logf("%d functions", len(got))
 }

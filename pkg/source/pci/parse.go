@@ -5,6 +5,7 @@ package pci
 import (
 	"bytes"
 	"encoding/binary"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,22 @@ func parseWidth(b []byte) int {
 		return 0
 	}
 	return n
+}
+
+// maxDepth is more than the bridges between a CPU and a device.
+const maxDepth = 32
+
+var hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
+
+// parsePlace returns the host bridge in a path of sysfs and what is below it. On some platforms the host bridge is below other
+// devices: devices/platform/NAME/pci0000:00/0000:00:00.0. It returns nil if there is none, and for a path that is too deep.
+func parsePlace(path string) []string {
+	parts := strings.Split(path, "/")
+	first := slices.IndexFunc(parts, hostBridge.MatchString)
+	if first < 0 || len(parts)-first > maxDepth {
+		return nil
+	}
+	return slices.Clone(parts[first:])
 }
 
 // The limits of parseAER: a register has 32 bits, each with a name.

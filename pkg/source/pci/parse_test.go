@@ -4,6 +4,8 @@ package pci
 
 import (
 	"encoding/binary"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -69,6 +71,34 @@ func TestSlotPower(t *testing.T) {
 	if got := parseSlotPower(loop); got.Known {
 		t.Errorf("a list that loops: %v", got)
 	}
+}
+
+func TestPlace(t *testing.T) {
+	for path, want := range map[string][]string{
+		"../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0": {"pci0000:15", "0000:15:01.0", "0000:16:00.0"},
+		"../../devices/platform/X/pci0002:00/0002:00:00.0":      {"pci0002:00", "0002:00:00.0"},
+		"../../../devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0": {
+			"pci0000:00", "0000:00:0e.0", "pci10000:e0", "10000:e0:06.0",
+		},
+		"../../../devices/virtual/net": nil, "": nil,
+		"pci0000:15/" + strings.Repeat("0000:15:01.0/", maxDepth): nil,
+	} {
+		if got := parsePlace(path); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
+func FuzzPlace(f *testing.F) {
+	f.Add("../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0")
+	f.Add("pci10000:00")
+	f.Fuzz(func(t *testing.T, path string) {
+		place := parsePlace(path)
+		if len(place) > maxDepth || place != nil && !hostBridge.MatchString(place[0]) {
+			t.Errorf("%q: %q", path, place)
+		}
+		upstream(place)
+	})
 }
 
 func FuzzAER(f *testing.F) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pci reads the PCIe links of HCAs and GPUs from /sys/bus/pci/devices: speed and width, the errors that both ends detected
-// (AER), and the power limit of the slot.
+// (AER), the power limit of the slot, and where each function is in the tree of bridges.
 //
 // Speed, width and slot are registers of the function, which the kernel reads at each read of a file. A register of a function that
 // is suspended would wake it, so these files are left out while it is. So the source is for the background, at an interval of a
@@ -86,10 +86,11 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 // (include/linux/pci_ids.h).
 var classes = []string{"0x02", "0x03", "0x12"}
 
-// wanted reports whether a function is of a wanted class and no VF.
+// wanted reports whether a function is of a wanted class, or Data Direct, and no VF.
 func (s *Source) wanted(address string) bool {
-	class := s.text(address, "class")
-	if !slices.ContainsFunc(classes, func(c string) bool { return strings.HasPrefix(class, c) }) {
+	class, id := s.text(address, "class"), s.id(address)
+	direct := (&model.PCIFunction{ID: id}).IsDataDirect()
+	if !direct && !slices.ContainsFunc(classes, func(c string) bool { return strings.HasPrefix(class, c) }) {
 		return false
 	}
 	_, err := os.Lstat(s.path(address, "physfn"))
@@ -97,8 +98,13 @@ func (s *Source) wanted(address string) bool {
 }
 
 func (s *Source) function(address string) model.PCIFunction {
-	f := model.PCIFunction{Address: address, PCIEnd: s.end(address)}
-	if up := s.upstream(address); up != "" {
+	f := model.PCIFunction{
+		Address: address, PCIEnd: s.end(address), ID: s.id(address), Class: s.text(address, "class"), Path: s.place(address),
+	}
+	if n := s.text(address, "numa_node"); model.IsDigits(n) { // -1 if unknown
+		f.NUMANode = n
+	}
+	if up := upstream(f.Path); up != "" {
 		f.Upstream = model.PCIUpstream{Address: up, PCIEnd: s.end(up)}
 		if !s.suspended(up) {
 			f.Upstream.SlotPower = s.slotPower(up)
@@ -107,17 +113,31 @@ func (s *Source) function(address string) model.PCIFunction {
 	return f
 }
 
-// upstream returns the address of the port above a function, empty if there is none. The directory of a function is below the directory
-// of the port: ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0.
-func (s *Source) upstream(address string) string {
-	target, err := os.Readlink(s.path(address, ""))
-	if err != nil {
+// id returns vendor and device: 15b3:101b. It is empty if they cannot be read.
+func (s *Source) id(address string) string {
+	vendor, ok := strings.CutPrefix(s.text(address, "vendor"), "0x")
+	device, found := strings.CutPrefix(s.text(address, "device"), "0x")
+	if !ok || !found {
 		return ""
 	}
-	if up := filepath.Base(filepath.Dir(target)); isAddress(up) {
-		return up
+	return vendor + ":" + device
+}
+
+// place returns where a function is, from the target of its link: ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0.
+func (s *Source) place(address string) []string {
+	target, err := os.Readlink(s.path(address, ""))
+	if err != nil {
+		return nil
 	}
-	return ""
+	return parsePlace(target)
+}
+
+// upstream returns the address of the port above a function, empty if there is none.
+func upstream(place []string) string {
+	if len(place) < 2 || !isAddress(place[len(place)-2]) {
+		return ""
+	}
+	return place[len(place)-2]
 }
 
 // end reads one end of a link.

@@ -84,7 +84,7 @@ func TestRead(t *testing.T) {
 		"aer_dev_correctable", correctable+"TOTAL_ERR_COR 10\n", "aer_dev_fatal", fatal+"TOTAL_ERR_FATAL 1\n",
 		"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 0\n", "config", string(port(0x19, 0, true))))
 	tr.add("pci0000:15/0000:15:01.0/0000:16:00.0", with(link("16.0 GT/s PCIe", "32.0 GT/s PCIe", "8", "16"),
-		"aer_dev_correctable", "RxErr 0\ndev_cor_errs_bit[3] 2\nTOTAL_ERR_COR 4\n"))
+		"aer_dev_correctable", "RxErr 0\ndev_cor_errs_bit[3] 2\nTOTAL_ERR_COR 4\n", "numa_node", "1\n", "vendor", "0x15b3\n", "device", "0x1021\n"))
 	// Its VF, which has the registers of no link.
 	tr.add("pci0000:15/0000:15:01.0/0000:16:00.1", with(link("Unknown", "Unknown", "0", "0"), "physfn", ""))
 	// A GPU that is suspended: the files must not be read. A processing accelerator behind a domain of a VMD.
@@ -92,6 +92,9 @@ func TestRead(t *testing.T) {
 		"power/runtime_status", "suspended\n"))
 	tr.add("pci10000:00/10000:00:01.0", with(link("32.0 GT/s PCIe", "64.0 GT/s PCIe", "16", "16"), "class", "0x060400\n"))
 	tr.add("pci10000:00/10000:00:01.0/10000:01:00.0", with(link("32.0 GT/s PCIe", "32.0 GT/s PCIe", "16", "16"), "class", "0x120000\n"))
+	// The Data Direct function of an HCA, of a class of its own, on a platform whose host bridges are below other devices.
+	tr.add("platform/NVDA0001:00/pci0002:00/0002:00:00.0/0002:03:00.0",
+		map[string]string{"class": "0x088000\n", "vendor": "0x15b3\n", "device": "0x2100\n", "numa_node": "-1\n"})
 	// A disk. A function that fell off the bus: all bits of its registers are set.
 	tr.add("pci0000:50/0000:51:00.0", with(link("8.0 GT/s PCIe", "8.0 GT/s PCIe", "4", "4"), "class", "0x010802\n"))
 	tr.add("pci0000:60/0000:61:00.0", link("Unknown", "Unknown", "63", "63"))
@@ -102,7 +105,8 @@ func TestRead(t *testing.T) {
 	}
 	want := []model.PCIFunction{
 		{
-			Address: "0000:16:00.0",
+			Address: "0000:16:00.0", ID: "15b3:1021", Class: "0x020700", NUMANode: "1",
+			Path: []string{"pci0000:15", "0000:15:01.0", "0000:16:00.0"},
 			PCIEnd: model.PCIEnd{
 				Link: model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 8, MaxWidth: 16},
 				AER:  []model.AERErrors{{Severity: "correctable", Total: 4, Types: []model.Counter{{Name: "dev_cor_errs_bit[3]", Value: 2}}}},
@@ -120,11 +124,15 @@ func TestRead(t *testing.T) {
 				SlotPower: model.Some(25),
 			},
 		},
-		{Address: "0000:41:00.0"},
-		{Address: "0000:61:00.0"},
+		{Address: "0000:41:00.0", Class: "0x030200", Path: []string{"pci0000:40", "0000:41:00.0"}},
+		{Address: "0000:61:00.0", Class: "0x020700", Path: []string{"pci0000:60", "0000:61:00.0"}},
 		{
-			Address: "10000:01:00.0",
-			PCIEnd:  model.PCIEnd{Link: model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}},
+			Address: "0002:03:00.0", ID: "15b3:2100", Class: "0x088000", Path: []string{"pci0002:00", "0002:00:00.0", "0002:03:00.0"},
+			Upstream: model.PCIUpstream{Address: "0002:00:00.0"},
+		},
+		{
+			Address: "10000:01:00.0", Class: "0x120000", Path: []string{"pci10000:00", "10000:00:01.0", "10000:01:00.0"},
+			PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}},
 			Upstream: model.PCIUpstream{
 				Address: "10000:00:01.0", PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 32e9, MaxSpeed: 64e9, Width: 16, MaxWidth: 16}},
 			},
@@ -132,6 +140,9 @@ func TestRead(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, snap.PCI); diff != "" {
 		t.Fatal(diff)
+	}
+	if !snap.PCI[3].IsDataDirect() || snap.PCI[0].IsDataDirect() {
+		t.Error("only the function of class 0x0880 is Data Direct")
 	}
 	if speed, width := snap.PCI[0].Possible(); speed != 16e9 || width != 16 {
 		t.Errorf("possible: %v transfers per second, %d lanes; want those of the slot, 16e9 and 16", speed, width)

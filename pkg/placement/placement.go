@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package placement compares where the GPUs and HCAs of a node are in the tree of PCIe bridges with who uses them: how near the HCAs of
+// a workload are to its GPUs, whether it uses GPUDirect, and which HCAs near its GPUs it leaves idle.
+//
+// It is pure. topology.go has the devices and the relation of each pair, use.go what each workload uses, and problems.go what is
+// wrong with it. A relation that is not known causes no problem.
+package placement
+
+import (
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Placement is the topology of a node and what workloads use of it.
+type Placement struct {
+	Topology
+	// Owners are the workloads that hold each of Devices, as indexes into the owners of the Attribution, sorted.
+	Owners [][]int
+	// Workloads are those that hold GPUs and use HCAs.
+	Workloads []Workload
+}
+
+// Of returns the placement of the workloads of a refresh.
+func Of(s *model.Snapshot, a *attribution.Attribution) Placement {
+	p := Placement{Topology: New(s)}
+	uses := usesOf(&p.Topology, a)
+	p.Owners = make([][]int, len(p.Devices))
+	for _, w := range uses {
+		for _, d := range slices.Concat(w.GPUs, w.HCAs) {
+			p.Owners[d] = append(p.Owners[d], w.Owner)
+		}
+	}
+	for _, w := range uses {
+		if len(w.GPUs) == 0 || len(w.HCAs) == 0 {
+			continue
+		}
+		w.Pairs = p.pairs(&w)
+		w.Problems = p.problems(&w)
+		p.Workloads = append(p.Workloads, w)
+	}
+	return p
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Problem is something about the placement of a workload that costs it bandwidth.
+type Problem struct {
+	Name string // one of the names below
+	// GPUs and HCAs are the devices concerned, as indexes into Devices: the GPUs that lack a near HCA with the HCAs that would be
+	// near, the GPUs without GPUDirect with the HCAs near them, or the GPUs of the workload with the HCAs that are idle.
+	GPUs, HCAs []int
+	Text       string
+}
+
+// The names of problems. docs/placement.md defines them.
+const (
+	ProblemNUMA   = "other_numa_node"
+	ProblemSwitch = "other_pcie_switch"
+	ProblemDirect = "gpudirect_unused"
+	ProblemRails  = "idle_rails"
+)
+
+func (p *Placement) problems(w *Workload) []Problem {
+	var problems []Problem
+	add := func(name string, gpus, hcas []int, text string) {
+		if len(gpus) > 0 {
+			gpus, hcas = sorted(gpus), sorted(hcas)
+			problems = append(problems, Problem{name, gpus, hcas, fmt.Sprintf(text, p.names(gpus), p.names(hcas))})
+		}
+	}
+	candidates := p.candidates(w)
+	gpus, hcas := p.far(w, candidates, func(r Relation) bool { return distance[r] < distance[SYS] })
+	add(ProblemNUMA, gpus, hcas, "GPU %s: all HCAs that the workload uses are on another NUMA node; nearer are %s")
+	apart := gpus
+	gpus, hcas = p.far(w, candidates, Relation.sharesSwitch)
+	gpus = slices.DeleteFunc(gpus, func(g int) bool { return slices.Contains(apart, g) })
+	if len(gpus) > 0 {
+		hcas = p.near(gpus, candidates)
+	}
+	add(ProblemSwitch, gpus, hcas, "GPU %s: no HCA that the workload uses is on its PCIe switch; there are %s")
+	gpus, hcas = p.withoutDirect(w)
+	add(ProblemDirect, gpus, hcas, "GPU %s: the workload registered no memory of GPUs, and its HCAs on the same PCIe switch are %s")
+	gpus, hcas = p.idle(w, candidates)
+	add(ProblemRails, gpus, hcas, "GPU %s: no workload uses the HCAs on the same PCIe switches %s")
+	return problems
+}
+
+// candidates returns the HCAs that could do what those of the workload do: with an active port of the same link layer and at least
+// the same rate. They are no virtual functions, except those of the workload.
+func (p *Placement) candidates(w *Workload) []int {
+	layers, rate := map[string]bool{}, 0.0
+	for _, h := range w.HCAs {
+		if d := &p.Devices[h]; d.Active {
+			layers[d.LinkLayer], rate = true, max(rate, d.Rate)
+		}
+	}
+	var found []int
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		if d.Kind == HCA && d.Active && layers[d.LinkLayer] && d.Rate >= rate && (d.PF == "" || slices.Contains(w.HCAs, i)) {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// far returns the GPUs for which no HCA of the workload is near, and the candidates that would be.
+func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool) (gpus, hcas []int) {
+	for _, g := range w.GPUs {
+		if p.unclear(w, g) {
+			continue
+		}
+		isNear := func(h int) bool {
+			r := p.Relation(g, h)
+			return r != Unknown && near(r)
+		}
+		if slices.ContainsFunc(w.HCAs, isNear) {
+			continue
+		}
+		var better []int
+		for _, h := range candidates {
+			if isNear(h) {
+				better = append(better, h)
+			}
+		}
+		if len(better) > 0 {
+			gpus, hcas = append(gpus, g), append(hcas, better...)
+		}
+	}
+	return gpus, hcas
+}
+
+// unclear reports whether it is not known how near the HCAs of a workload are to a GPU: their place is unknown, or a Data Direct
+// function, which belongs to one of the HCAs, is on the switch of the GPU.
+func (p *Placement) unclear(w *Workload, gpu int) bool {
+	path := p.Devices[gpu].Path
+	if path == nil || slices.ContainsFunc(w.HCAs, func(h int) bool { return p.Devices[h].Path == nil }) {
+		return true
+	}
+	return slices.ContainsFunc(p.DataDirect, func(d []string) bool { return relation(path, d, false).sharesSwitch() })
+}
+
+// near returns the devices of a list that share a switch with one of the GPUs.
+func (p *Placement) near(gpus, list []int) []int {
+	var found []int
+	for _, h := range list {
+		if slices.ContainsFunc(gpus, func(g int) bool { return p.Relation(g, h).sharesSwitch() }) {
+			found = append(found, h)
+		}
+	}
+	return found
+}
+
+// withoutDirect returns the GPUs and HCAs of a workload that share a switch, if its processes use GPUs and it has registered memory,
+// all of it of the host.
+func (p *Placement) withoutDirect(w *Workload) (gpus, hcas []int) {
+	if !w.Computes || w.GPUDirect != GPUDirectUnused {
+		return nil, nil
+	}
+	for _, pair := range w.Pairs {
+		if pair.Relation.sharesSwitch() {
+			gpus, hcas = append(gpus, pair.GPU), append(hcas, pair.HCA)
+		}
+	}
+	return gpus, hcas
+}
+
+// idle returns the HCAs near the GPUs of a workload that no workload uses, if it uses one near them, and fewer than it has GPUs.
+// Functions of one HCA are one rail.
+func (p *Placement) idle(w *Workload, candidates []int) (gpus, hcas []int) {
+	near := p.near(w.GPUs, candidates)
+	used := map[string]bool{} // rails that the workload uses
+	for _, h := range p.near(w.GPUs, w.HCAs) {
+		used[p.Devices[h].rail()] = true
+	}
+	busy := map[string]bool{} // rails that any workload uses
+	for i := range p.Devices {
+		if d := &p.Devices[i]; d.Kind == HCA && len(p.Owners[i]) > 0 {
+			busy[d.rail()] = true
+		}
+	}
+	rails := map[string]bool{}
+	for _, h := range near {
+		rails[p.Devices[h].rail()] = true
+		if !busy[p.Devices[h].rail()] {
+			hcas = append(hcas, h)
+		}
+	}
+	if len(hcas) == 0 || len(used) == 0 || len(used) >= min(len(w.GPUs), len(rails)) {
+		return nil, nil
+	}
+	for _, g := range w.GPUs {
+		if len(p.near([]int{g}, hcas)) > 0 {
+			gpus = append(gpus, g)
+		}
+	}
+	return gpus, hcas
+}

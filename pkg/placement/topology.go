@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Kind is the kind of a device.
+type Kind string
+
+// The kinds of devices.
+const (
+	GPU Kind = "gpu"
+	HCA Kind = "hca"
+)
+
+// Relation is how far two devices are from each other, in the terms of nvidia-smi topo -m.
+type Relation string
+
+// The relations, nearest first.
+const (
+	Self    Relation = "X"
+	PIX     Relation = "PIX"  // through at most one PCIe switch
+	PXB     Relation = "PXB"  // through several switches, and not the CPU
+	PHB     Relation = "PHB"  // through a host bridge of the CPU
+	NODE    Relation = "NODE" // through several host bridges of one NUMA node
+	SYS     Relation = "SYS"  // through the link between NUMA nodes
+	Unknown Relation = ""     // not known where one of them is
+)
+
+// distance orders relations. Unknown is no distance.
+var distance = map[Relation]int{Self: 0, PIX: 1, PXB: 2, PHB: 3, NODE: 4, SYS: 5}
+
+// Device is a GPU or an HCA.
+type Device struct {
+	Kind       Kind
+	Name       string // mlx5_0; of a GPU its number in the vendor's tools, 0
+	UUID       string // of a GPU
+	Vendor     model.Vendor
+	PCIAddress string
+	NUMANode   string // empty if unknown
+	// Path is that of its PCI function; of a virtual function that of its physical one. Nil if it is unknown.
+	Path []string
+	// Link is the current PCIe link, with the maximum that both ends support. What is unknown is 0.
+	Link model.PCILink
+	// The following describe an HCA: the HCA of its physical function, whether a port is active, and the link layer and the highest
+	// rate of active ports, in bits per second.
+	PF        string
+	Active    bool
+	LinkLayer string
+	Rate      float64
+}
+
+// Topology is the GPUs of a node, without their parts, and then its HCAs.
+type Topology struct {
+	Devices []Device
+	// DataDirect are the paths of functions of HCAs for the memory of GPUs. The kernel does not show to which HCA they belong.
+	DataDirect [][]string
+}
+
+// New returns the topology of a node.
+func New(s *model.Snapshot) Topology {
+	var t Topology
+	functions := make(map[string]*model.PCIFunction, len(s.PCI))
+	for i := range s.PCI {
+		f := &s.PCI[i]
+		functions[f.Address] = f
+		if f.IsDataDirect() && f.Path != nil {
+			t.DataDirect = append(t.DataDirect, f.Path)
+		}
+	}
+	add := func(d Device, at string) {
+		if f := functions[strings.ToLower(at)]; f != nil {
+			d.Path = f.Path
+			if f.NUMANode != "" {
+				d.NUMANode = f.NUMANode
+			}
+			d.Link = f.Link
+			d.Link.MaxSpeed, d.Link.MaxWidth = f.Possible()
+		}
+		t.Devices = append(t.Devices, d)
+	}
+	for i := range s.GPUs {
+		if g := &s.GPUs[i]; g.Parent == "" || g.Parent == g.UUID {
+			add(Device{
+				Kind: GPU, Name: g.ID, UUID: g.UUID, Vendor: g.Vendor, PCIAddress: g.PCIAddress, NUMANode: g.NUMANode,
+			}, g.PCIAddress)
+		}
+	}
+	addresses := make(map[string]string, len(s.HCAs))
+	for i := range s.HCAs {
+		addresses[s.HCAs[i].Name] = s.HCAs[i].PCIAddress
+	}
+	for i := range s.HCAs {
+		h := &s.HCAs[i]
+		d := Device{Kind: HCA, Name: h.Name, PCIAddress: h.PCIAddress, NUMANode: h.NUMANode, PF: h.PF}
+		for j := range h.Ports {
+			if p := &h.Ports[j]; p.State == "ACTIVE" {
+				d.Active, d.LinkLayer, d.Rate = true, p.LinkLayer, max(d.Rate, p.RateBits)
+			}
+		}
+		at := h.PCIAddress
+		if h.VF {
+			at = addresses[h.PF]
+		}
+		add(d, at)
+	}
+	return t
+}
+
+// Relation returns the relation of two devices, by their indexes.
+func (t *Topology) Relation(i, j int) Relation {
+	if i == j {
+		return Self
+	}
+	a, b := &t.Devices[i], &t.Devices[j]
+	apart := a.NUMANode != "" && b.NUMANode != "" && a.NUMANode != b.NUMANode
+	switch {
+	case a.Path != nil && b.Path != nil:
+		return relation(a.Path, b.Path, apart)
+	case apart:
+		return SYS
+	}
+	return Unknown
+}
+
+// relation compares two paths. A switch has two levels: its port towards the CPU, and those towards devices. apart reports that the
+// devices are on different NUMA nodes.
+func relation(a, b []string, apart bool) Relation {
+	common := 0
+	for common < min(len(a), len(b)) && a[common] == b[common] {
+		common++
+	}
+	const hostBridge, oneSwitch = 1, 2
+	switch {
+	case common == 0 && apart:
+		return SYS
+	case common == 0:
+		return NODE
+	case common == hostBridge:
+		return PHB
+	case len(a)-common <= oneSwitch && len(b)-common <= oneSwitch:
+		return PIX
+	}
+	return PXB
+}
+
+// sharesSwitch reports whether devices with this relation reach each other without the CPU.
+func (r Relation) sharesSwitch() bool { return r == PIX || r == PXB }
+
+// rail returns the name of the HCA that all functions of the same HCA have in common.
+func (d *Device) rail() string {
+	if d.PF != "" {
+		return d.PF
+	}
+	return d.Name
+}
