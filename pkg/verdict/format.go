@@ -59,9 +59,6 @@ func span(d time.Duration) string {
 	return s
 }
 
-// Span formats the time since a verdict holds, as accelscope top and doctor show it.
-func Span(d time.Duration) string { return span(max(d, 0)) }
-
 // grewIn formats the growth of a counter: "link_downed +3 in 1h".
 func grewIn(name string, growth uint64, window time.Duration) string {
 	return fmt.Sprintf("%s +%d in %s", name, growth, span(window))
