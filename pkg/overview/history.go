@@ -103,19 +103,19 @@ func (r *Recorder) History(selected func(*Series) bool) History {
 		}
 		for i, figure := range figures {
 			series := Series{
-				Workload: k.Workload, ContainerID: k.ContainerID, Kind: e.kind, Device: k.Device, GPU: e.gpu, Vendor: e.vendor, Whole: k.whole,
-				Figure: figure,
+				Workload: k.Workload, ContainerID: k.ContainerID, Kind: e.kind, Device: k.Device, GPU: e.gpu, Vendor: e.vendor,
+				Whole: k.whole, Figure: figure,
 			}
 			if selected != nil && !selected(&series) {
 				continue
 			}
-			values, any := make([]*float64, Steps), false
+			values, found := make([]*float64, Steps), false
 			for s := range values {
 				if v := float64(e.rings[i][(first+int64(s))%Steps]); v == v {
-					values[s], any = &v, true
+					values[s], found = &v, true
 				}
 			}
-			if any {
+			if found {
 				series.Values = values
 				h.Series = append(h.Series, series)
 			}
@@ -130,7 +130,8 @@ func (r *Recorder) History(selected func(*Series) bool) History {
 		}
 		return cmp.Or(
 			whole, compareOwners(a.Workload, b.Workload), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Kind, b.Kind),
-			cmp.Compare(a.Vendor, b.Vendor), compareNumbers(a.GPU, b.GPU), cmp.Compare(a.Device, b.Device), -cmp.Compare(a.Figure, b.Figure),
+			cmp.Compare(a.Vendor, b.Vendor), compareNumbers(a.GPU, b.GPU), cmp.Compare(a.Device, b.Device),
+			-cmp.Compare(a.Figure, b.Figure),
 		)
 	})
 	return h

@@ -172,7 +172,8 @@ func (v *detail) describe(d *overview.Device) {
 		v.add("PCIe link", text)
 	}
 	for _, p := range d.Ports {
-		v.add(fmt.Sprintf("port %d", p.Number), fmt.Sprintf("%s %s %s %.4g Gb/s %s", p.State, p.PhysState, p.LinkLayer, p.RateBits/1e9, p.Interface))
+		v.add(fmt.Sprintf("port %d", p.Number),
+			fmt.Sprintf("%s %s %s %.4g Gb/s %s", p.State, p.PhysState, p.LinkLayer, p.RateBits/1e9, p.Interface))
 	}
 	if d.Utilization != nil {
 		v.add("utilization", percent(*d.Utilization))

@@ -29,14 +29,14 @@ var gapTexts = map[model.Gap][2]string{
 	model.GapOff:                 {"probes of the data path are switched off", "--rdma.datapath=budget"},
 	model.GapRefused:             {"the kernel or a missing right prevents probes", "the hooks below have the reason"},
 	model.GapNotSelected:         {"--rdma.datapath-select does not match the workload", "change the expression"},
-	model.GapLate:                {"a context was open before its functions were probed", "it is over when the program opens the HCA again"},
+	model.GapLate:                {"a context was open before its functions were probed", "it ends when the program opens the HCA again"},
 	model.GapBudget:              {"calls are counted in windows of time, to limit their cost", "raise --rdma.datapath-budget"},
 	model.GapExtendedPoll:        {"completions of ibv_start_poll whose length was not read", ""},
 	model.GapProviderUnsupported: {"the functions of the provider were not found", ""},
 	model.GapDirectWQE:           {"no call for 10 s: idle, or the program writes to its queues directly", "--rdma.qp-counters=use"},
 	model.GapDEVX:                {"the workload has DEVX objects, which may be queue pairs", ""},
 	model.GapFull:                {"no room for more verbs contexts", "raise --rdma.datapath-max-contexts"},
-	model.GapNotSeen:             {"queue pairs that the hooks have not seen", "it is over when the program creates them again"},
+	model.GapNotSeen:             {"queue pairs that the hooks have not seen", "it ends when the program creates them again"},
 }
 
 func doctorOf(k *api.Known, rows []overview.Row) doctor {

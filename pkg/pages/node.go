@@ -119,7 +119,8 @@ func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.S
 			continue
 		}
 		line := verdictView{
-			Severity: string(v.Severity), Name: v.Name, Subject: shown(v.Subject.String()), Summary: v.Summary, Since: v.Since, Runbook: v.Runbook,
+			Severity: string(v.Severity), Name: v.Name, Subject: shown(v.Subject.String()), Summary: v.Summary,
+			Since: v.Since, Runbook: v.Runbook,
 		}
 		for _, e := range v.Evidence {
 			line.Evidence = append(line.Evidence, shown(e))

@@ -123,7 +123,9 @@ type frame struct {
 }
 
 // page returns the answer of a page. view returns what its template shows, and the title.
-func (o Options) page(name string, view func(*http.Request, *api.Known) (title string, shown any)) func(http.ResponseWriter, *http.Request, *api.Known) {
+func (o Options) page(
+	name string, view func(*http.Request, *api.Known) (title string, shown any),
+) func(http.ResponseWriter, *http.Request, *api.Known) {
 	return func(w http.ResponseWriter, r *http.Request, k *api.Known) {
 		f := frame{Node: k.Node, Version: o.Version, MetricsPath: o.MetricsPath, At: k.At.UTC()}
 		f.Title, f.View = view(r, k)

@@ -147,7 +147,8 @@ func (q query) matches(r *overview.Row) bool {
 		return false
 	}
 	text := strings.ToLower(q.Text)
-	for _, name := range []string{r.Workload, r.Device, deviceName(r.Kind, r.Device, r.Vendor, r.GPU), r.ContainerID, r.JobKind + "/" + r.Job} {
+	device := deviceName(r.Kind, r.Device, r.Vendor, r.GPU)
+	for _, name := range []string{r.Workload, r.Device, device, r.ContainerID, r.JobKind + "/" + r.Job} {
 		if strings.Contains(strings.ToLower(name), text) {
 			return true
 		}

@@ -100,10 +100,15 @@ func (n *Node) Refresh(at time.Time) api.Known {
 	}
 	facts := n.facts(at.Sub(n.began).Seconds(), at)
 	states := []model.SourceState{
-		{Source: "cgroup", State: model.StateOK}, {Source: "runtime", State: model.StateOK}, {Source: "rdma", State: model.StateOK},
-		{Source: "pci", State: model.StateOK}, {Source: "probe", State: model.StateOK}, {Source: "datapath", State: model.StateOK},
-		{Source: "nvidia", State: model.StateOK}, {Source: "amdgpu", State: model.StateAbsent, Reason: "no driver"},
+		{Source: "cgroup", State: model.StateOK},
+		{Source: "runtime", State: model.StateOK},
+		{Source: "rdma", State: model.StateOK},
+		{Source: "pci", State: model.StateOK},
+		{Source: "probe", State: model.StateOK},
+		{Source: "datapath", State: model.StateOK},
+		{Source: "nvidia", State: model.StateOK},
 		{Source: "kernellog", State: model.StateOK},
+		{Source: "amdgpu", State: model.StateAbsent, Reason: "no driver"},
 		{Source: "kubelet", State: model.StateFailed, Reason: "get the pods: 403 Forbidden"},
 	}
 	for _, m := range n.owners.Resolve(&facts, facts.CgroupIDs()) {

@@ -25,10 +25,12 @@ func TestScreens(t *testing.T) {
 	s.change(func(n *fakenode.Node) { n.Down[6] = true })
 	for _, scheme := range []string{"light", "dark"} {
 		for name, shot := range map[string]struct {
-			width int64
-			url   string
+			width  int64
+			height float64 // at most
+			url    string
 		}{
-			"node": {1280, views(s)[0]}, "workload": {1280, views(s)[1]}, "device": {1280, views(s)[2]}, "phone": {390, views(s)[0]},
+			"first": {1280, 1500, views(s)[0]}, "node": {1280, 5000, views(s)[0]}, "workload": {1280, 3000, views(s)[1]},
+			"device": {1280, 3000, views(s)[2]}, "phone": {390, 3000, views(s)[0]},
 		} {
 			b := open(t, s.URL, shot.width, 900)
 			b.scheme(scheme)
@@ -36,7 +38,7 @@ func TestScreens(t *testing.T) {
 			quality, all := int64(80), true
 			picture := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
 				Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &all,
-				Clip: &page.Viewport{Width: float64(shot.width), Height: math.Min(3600, eval[float64](b, `document.documentElement.scrollHeight`)), Scale: 1},
+				Clip: &page.Viewport{Width: float64(shot.width), Height: math.Min(shot.height, eval[float64](b, `document.documentElement.scrollHeight`)), Scale: 1},
 			}).Data
 			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".webp"), picture, 0o644); err != nil {
 				t.Fatal(err)
