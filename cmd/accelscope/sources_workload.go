@@ -147,6 +147,7 @@ func (s *services) newEvents() engine.Registration {
 	o.Watch, o.Snapshot, o.Ready = s.runtimes.Watch, s.runtimes.Snapshot, s.runtimes.Ready()
 	o.Shares = func() attribution.Attribution { return s.engine.Recent(deviceEvents).Shares }
 	o.LinkFlaps = func() []model.LinkFlap { return s.engine.Recent(deviceEvents).Facts.LinkFlaps }
+	o.HCAs = func() []model.HCA { return s.engine.Recent(deviceEvents).Facts.HCAs }
 	source, err := event.New(o)
 	return register("events", source, err)
 }

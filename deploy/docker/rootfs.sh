@@ -90,7 +90,7 @@ copy "$out/fabric" libibnetdisc5 libibnetdisc.so.5
 copy "$out/fabric" libibmad5 libibmad.so.5
 copy "$out/fabric" libibumad3 libibumad.so.3
 copy "$out/fabric" infiniband-diags
-for name in ibnetdiscover ibqueryerrors iblinkinfo perfquery; do
+for name in ibnetdiscover ibqueryerrors iblinkinfo perfquery sminfo; do
 	install -m 755 "$out/tmp/infiniband-diags/usr/sbin/$name" "$out/fabric/usr/sbin/"
 done
 cp -r "$out/tmp/infiniband-diags/etc" "$out/fabric/"

@@ -4,6 +4,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -47,6 +48,16 @@ type hcaEntry struct {
 	LinkLayer    string `json:"link_layer"`
 	// GIDs are those of all ports. The other fields are those of the Primus Lens node exporter.
 	GIDs []gidEntry `json:"gids,omitempty"`
+	// PKeys are those of all InfiniBand ports.
+	PKeys []pkeyEntry `json:"pkeys,omitempty"`
+}
+
+// pkeyEntry is an entry of the P_Key table of a port.
+type pkeyEntry struct {
+	Port       int    `json:"port"`
+	Index      int    `json:"index"`
+	Partition  string `json:"partition"`
+	Membership string `json:"membership"`
 }
 
 // gidEntry is an entry of the GID table of a port.
@@ -69,7 +80,7 @@ func rdmaList(k *Known, _ *http.Request) (any, error) {
 		if len(h.Ports) > 0 {
 			e.PortGUID, e.LinkLayer = pairs(h.Ports[0].PortGUID), h.Ports[0].LinkLayer
 		}
-		e.GIDs = gidsOf(h)
+		e.GIDs, e.PKeys = gidsOf(h), pkeysOf(h)
 		out = append(out, e)
 	}
 	return k.inPart(out, len(out), k.missing(k.Facts.HCAs != nil, "rdma"))
@@ -83,6 +94,20 @@ func gidsOf(h *model.HCA) []gidEntry {
 		}
 	}
 	return gids
+}
+
+func pkeysOf(h *model.HCA) []pkeyEntry {
+	var keys []pkeyEntry
+	for i := range h.Ports {
+		for _, k := range h.Ports[i].PKeys {
+			membership := "limited"
+			if k.Full {
+				membership = "full"
+			}
+			keys = append(keys, pkeyEntry{h.Ports[i].Number, k.Index, fmt.Sprintf("0x%04x", k.Partition), membership})
+		}
+	}
+	return keys
 }
 
 // pairs formats a GUID in pairs of digits, as the Primus Lens node exporter does.

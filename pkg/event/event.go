@@ -52,11 +52,14 @@ type Options struct {
 	// Ready is closed when Snapshot is complete; nil if it always is. Nothing is sent before, else
 	// a session would begin with an empty node.
 	Ready <-chan struct{}
-	// Shares returns the use of each HCA and the faults; nil disables device_open, fault and link_flap events.
+	// Shares returns the use of each HCA and the faults; nil disables device_open, fault, link_flap and sm_change events.
 	Shares func() attribution.Attribution
 
 	// LinkFlaps returns the last flaps of the links of ports, oldest first; nil disables link_flap events.
 	LinkFlaps func() []model.LinkFlap
+
+	// HCAs returns the HCAs of the node; nil disables sm_change events.
+	HCAs func() []model.HCA
 
 	Logger *zap.Logger
 }
@@ -87,6 +90,7 @@ type Exporter struct {
 	devices  devices
 	faults   faults
 	flaps    flaps
+	managers subnetManagers
 	renderer *renderer
 
 	ctx     context.Context // ends when nothing may block any more
@@ -239,11 +243,15 @@ func (e *Exporter) poll() {
 			for _, ev := range e.faults.update(shares) {
 				e.queue.offer(ev, time.Now())
 			}
-			if e.o.LinkFlaps == nil {
-				continue
+			if e.o.LinkFlaps != nil {
+				for _, ev := range e.flaps.update(e.o.LinkFlaps()) {
+					e.queue.offer(ev, time.Now())
+				}
 			}
-			for _, ev := range e.flaps.update(e.o.LinkFlaps()) {
-				e.queue.offer(ev, time.Now())
+			if e.o.HCAs != nil {
+				for _, ev := range e.managers.update(e.o.HCAs(), time.Now()) {
+					e.queue.offer(ev, time.Now())
+				}
 			}
 		}
 	}

@@ -45,6 +45,8 @@ const (
 	attrLinkDown       = "accelscope.link.down_seconds"        // from the first loss to the end of the last one, as the sensor noticed them
 	attrLinkReason     = "accelscope.link.reason"              // why the link was down, as the driver reports it
 	attrLinkDetail     = "accelscope.link.detail"              // a closer reason
+	attrSMFrom         = "accelscope.sm.from_lid"              // LID of the former subnet manager
+	attrSMTo           = "accelscope.sm.to_lid"                // LID of the subnet manager
 	attrGiven          = "accelscope.container.devices"        // device nodes from the container's configuration
 	attrOpened         = "accelscope.container.opened_devices" // of a snapshot: the devices of earlier device_open events
 	attrSnapshot       = "accelscope.snapshot.id"              // number of the begin record
@@ -139,6 +141,9 @@ func record(e *entry) (r otellog.Record) {
 		case e.event.Flap != nil:
 			name = "device.link_flap"
 			r.AddAttributes(flapAttrs(e.event.Flap)...)
+		case e.event.SMChange != nil:
+			name = "device.sm_change"
+			r.AddAttributes(smAttrs(e.event.SMChange)...)
 		default:
 			r.AddAttributes(containerAttrs(&e.event.Container)...)
 		}
@@ -231,7 +236,7 @@ func eventAttrs(ev *model.Event) (attrs []attribute.KeyValue) {
 }
 
 func warns(ev *model.Event) bool {
-	return ev.Type == model.EventOOM || ev.Flap != nil || ev.Fault != nil && !ev.Fault.Recovered ||
+	return ev.Type == model.EventOOM || ev.Flap != nil || ev.SMChange != nil || ev.Fault != nil && !ev.Fault.Recovered ||
 		ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
 }
 
@@ -254,6 +259,8 @@ func sentence(ev *model.Event) string {
 		return faultSentence(ev)
 	case ev.Flap != nil:
 		return flapSentence(ev)
+	case ev.SMChange != nil:
+		return smSentence(ev)
 	case ev.Type == model.EventHealth:
 		return subject + " is " + valid(ev.Container.Health)
 	case ev.Type == model.EventDevice:

@@ -98,7 +98,7 @@ func budgetHCAs(n int) model.Snapshot {
 	for i := range n {
 		p := nodeHCAs().HCAs[0].Ports[0]
 		p.Counters, p.HWCounters = nil, nil
-		p.LinkLayer, p.GIDs = "Ethernet", []model.GID{}
+		p.LinkLayer, p.GIDs, p.PKeys = "Ethernet", []model.GID{}, nil
 		for _, name := range []string{
 			"port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", "unicast_rcv_packets", "unicast_xmit_packets",
 			"multicast_rcv_packets", "multicast_xmit_packets", "port_xmit_wait",

@@ -87,6 +87,7 @@ var fabricNotes = []string{
 		"description is the name of the counter in perfquery.",
 	"`infiniband_fabric_nodes`: `type` is `switch`, `ca` (channel adapter) or `router`.",
 	"`infiniband_fabric_queries_total`: `result` is `ok`, `error` or `timeout`.",
+	"`infiniband_fabric_sm_info`: absent while no subnet manager answers; its return is no change.",
 	"`infiniband_switch_up`: when it is 0, the counters of the switch are those of the last successful query.",
 	"`infiniband_switch_port_degraded`: `reason` is `width` (fewer lanes) or `speed` (lower speed), compared with the " +
 		"capability of both ends and with the expected value. The series is absent where these are unknown.",
@@ -116,6 +117,22 @@ func fabricMetrics() []metric {
 		single("infiniband_fabric_links", gauge, "Links of the InfiniBand fabric that are up.",
 			func(v *view) *model.Fabric { return v.fabric.Fabric },
 			func(f *model.Fabric) model.Optional { return model.Some(float64(len(f.Links()))) }),
+		single("infiniband_fabric_unhealthy_ports", gauge,
+			"Ports of the InfiniBand fabric that have a link, but that the subnet manager has not made active.",
+			func(v *view) *model.Fabric { return v.fabric.Fabric }, unhealthyPorts),
+		single("infiniband_fabric_sm_changes_total", counter,
+			"Changes from one master subnet manager of the InfiniBand fabric to another, by the GUID of its port.",
+			func(v *view) *model.Fabric { return v.fabric.Fabric },
+			func(f *model.Fabric) model.Optional { return model.Some(float64(f.MasterChanges)) }),
+		{
+			name: "infiniband_fabric_sm_info", typ: gauge, labels: []string{"port_guid", "lid", "priority"},
+			help: "Port GUID, LID and priority of the master subnet manager of the InfiniBand fabric, always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				if f := v.fabric.Fabric; f != nil && f.Master != nil {
+					b.Value(1, f.Master.GUID, strconv.FormatUint(uint64(f.Master.LID), 10), strconv.Itoa(f.Master.Priority))
+				}
+			},
+		},
 		single("infiniband_fabric_discovered_timestamp_seconds", gauge,
 			"Unix time at which the topology of the InfiniBand fabric was last read.",
 			func(v *view) *model.Fabric { return v.fabric.Fabric },
@@ -132,6 +149,23 @@ func fabricMetrics() []metric {
 			},
 		},
 	}, fabricNodeMetrics()...)
+}
+
+// unhealthyPorts counts the ports that are not active. It is unknown if no state of a port is known.
+func unhealthyPorts(f *model.Fabric) model.Optional {
+	count, isKnown := 0, false
+	for i := range f.Nodes {
+		for _, p := range f.Nodes[i].Ports {
+			isKnown = isKnown || p.State != ""
+			if p.State != "" && p.State != "Active" {
+				count++
+			}
+		}
+	}
+	if !isKnown {
+		return model.Optional{}
+	}
+	return model.Some(float64(count))
 }
 
 // fabricNode returns a row with one value for each node of a kind. Nodes without the value are left out.

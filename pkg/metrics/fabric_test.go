@@ -34,7 +34,7 @@ func smallFabric() *model.Fabric {
 		all = append(all, model.Counter{Name: c.counter, Value: uint64(i + 1)})
 	}
 	return &model.Fabric{
-		Discovered: at,
+		Discovered: at, Master: &model.FabricMaster{GUID: "0xb8cef60300000101", LID: 3, Priority: 14}, MasterChanges: 2,
 		Queries: []model.FabricQueries{
 			{Tool: "ibnetdiscover", Result: "ok", Count: 3}, {Tool: "perfquery", Result: "timeout", Count: 1},
 		},
@@ -97,8 +97,28 @@ func TestNoFabric(t *testing.T) {
 			t.Errorf("%s: %v %v", typ, n, ok)
 		}
 	}
-	if n, ok := value(families, "infiniband_fabric_links"); !ok || n != 0 || len(families) != 2 {
+	if n, ok := value(families, "infiniband_fabric_links"); !ok || n != 0 || len(families) != 3 {
 		t.Errorf("%d families, links %v %v", len(families), n, ok)
+	}
+}
+
+// TestUnhealthyPorts: ports with a link count unless they are active; without a known state there is no series.
+func TestUnhealthyPorts(t *testing.T) {
+	for _, c := range []struct {
+		states []string
+		want   float64
+		known  bool
+	}{
+		{nil, 0, false}, {[]string{"", ""}, 0, false}, {[]string{"", "Active"}, 0, true}, {[]string{"Armed", "", "Active", "Initialize"}, 2, true},
+	} {
+		n := model.FabricNode{GUID: "0x0000000000000001", Kind: model.FabricSwitch}
+		for i, state := range c.states {
+			n.Ports = append(n.Ports, model.FabricPort{Number: i + 1, State: state})
+		}
+		got, ok := value(fabricFamilies(t, &model.Fabric{Nodes: []model.FabricNode{n}}), "infiniband_fabric_unhealthy_ports")
+		if ok != c.known || got != c.want {
+			t.Errorf("%v: %v, %v", c.states, got, ok)
+		}
 	}
 }
 

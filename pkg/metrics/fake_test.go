@@ -105,7 +105,8 @@ func nodeHCAs() model.Snapshot {
 				Ports: []model.Port{{
 					Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", LID: "0x1", SMLID: "0x1",
 					PortGUID: "0x946dae0300123456", RateBits: 400e9, Width: 4, Speed: "NDR",
-					GIDs: []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr("fe80::946d:ae03:12:3456")}},
+					GIDs:  []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr("fe80::946d:ae03:12:3456")}},
+					PKeys: []model.PKey{{Partition: model.DefaultPartition}, {Index: 3, Partition: 0x12, Full: true}}, SMChanges: 2,
 					Counters: []model.Counter{
 						{Name: "port_rcv_data", Value: 1000},
 						{Name: "port_xmit_data", Value: 2000},

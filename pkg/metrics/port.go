@@ -52,6 +52,10 @@ var portNotes = []string{
 	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: the GID table is read every five minutes, and when the state of the port " +
 		"changes. `type` is `ib`, `roce_v1`, `roce_v2` or `other` (iWARP, EFA). The GID may be of any interface on the port, such as " +
 		"a VLAN. A VF lacks it while its interface has no address. `/rdma` lists the GIDs.",
+	"`infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`: the P_Key table is read when the port changes, and every hour, as " +
+		"mlx5 needs a command of its firmware for each entry. `/rdma` lists the P_Keys.",
+	"`infiniband_port_sm_changes_total`: changes of the subnet manager's LID, which is read every 30 s. The loss of a subnet manager " +
+		"and its return are none.",
 	"GUIDs are written as `0x` and 16 digits in all metrics. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`, " +
 		"which has the switch and its port at the other end. The fabric lists no VFs: a VF has the link of its PF.",
 }
@@ -120,6 +124,41 @@ func portMetrics() []metric {
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if missing, isKnown := p.hca.LacksRoCEv2(p.Port); isKnown {
 					b.Add(p.labels, truth(missing))
+				}
+			}),
+		},
+		{
+			name: "infiniband_port_pkeys", typ: gauge, labels: []string{"device", "port", "membership"},
+			help: "P_Keys of the InfiniBand port, by membership in the partition (full, limited).",
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				if p.PKeys == nil {
+					return
+				}
+				full := 0
+				for _, k := range p.PKeys {
+					if k.Full {
+						full++
+					}
+				}
+				b.Value(float64(full), p.hca.Name, p.number, "full")
+				b.Value(float64(len(p.PKeys)-full), p.hca.Name, p.number, "limited")
+			}),
+		},
+		{
+			name: "infiniband_port_default_pkey_missing", typ: gauge, labels: devicePortLabels,
+			help: "Whether no P_Key of the InfiniBand port is that of the default partition, 0x7fff (1) or one is (0).",
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				if p.PKeys != nil {
+					b.Add(p.labels, truth(p.LacksDefaultPartition()))
+				}
+			}),
+		},
+		{
+			name: "infiniband_port_sm_changes_total", typ: counter, labels: devicePortLabels,
+			help: "Changes of the InfiniBand port from one subnet manager to another, by their LIDs.",
+			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
+				if p.LinkLayer == "InfiniBand" {
+					b.Add(p.labels, float64(p.SMChanges))
 				}
 			}),
 		},

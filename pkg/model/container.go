@@ -131,6 +131,7 @@ type Event struct {
 	Fault    *Fault
 	Workload string
 	Flap     *LinkFlap // of a port
+	SMChange *SMChange // of a port
 	// Reconciled reports that the event was not observed: it was derived when the runtime's
 	// list was compared with the known containers.
 	Reconciled bool
@@ -155,4 +156,6 @@ const (
 	EventFault EventType = "fault"
 	// EventFlap is a loss of the carrier of a port of an HCA that has ended.
 	EventFlap EventType = "link_flap"
+	// EventSM is the change of an InfiniBand port to another subnet manager.
+	EventSM EventType = "sm_change"
 )

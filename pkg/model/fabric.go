@@ -10,8 +10,18 @@ type Fabric struct {
 	Nodes []FabricNode
 	// Discovered is the time at which the topology was read.
 	Discovered time.Time
+	// Master is the subnet manager of the fabric, nil if it is unknown. MasterChanges counts the changes from one to another that were noticed.
+	Master        *FabricMaster
+	MasterChanges uint64
 	// Queries counts the runs of the tools that read it.
 	Queries []FabricQueries
+}
+
+// FabricMaster is the master subnet manager.
+type FabricMaster struct {
+	GUID     string // of its port
+	LID      uint32
+	Priority int // 0 to 15
 }
 
 // Kinds of fabric nodes, as the tools write them.
@@ -49,6 +59,8 @@ type FabricPort struct {
 	// Narrow and Slow report a link with fewer lanes, or a lower speed, than both of its ends
 	// support, or than expected; nil if unknown.
 	Narrow, Slow *bool
+	// State is the logical state of a port with a link: Initialize, Armed, Active; empty if unknown. The subnet manager makes ports active.
+	State string
 	// Counters are named like the performance manager's attributes (PortXmitData,
 	// SymbolErrorCounter, …), data in units of 4 bytes. nil: not read. Ports of nodes other
 	// than switches have only non-zero counters, if at least one of them counts errors; empty:

@@ -36,6 +36,12 @@ type HCA struct {
 	HWCounters []Counter
 }
 
+// SMChange is the change of an InfiniBand port from one subnet manager to another.
+type SMChange struct {
+	Port     int
+	From, To string // LIDs
+}
+
 // Port is one port of an HCA.
 type Port struct {
 	Number    int
@@ -47,6 +53,10 @@ type Port struct {
 	SMLID     string
 	PortGUID  string // lower half of GID 0
 	GIDs      []GID  // of the GID table, by index; read every few minutes
+	// PKeys is the P_Key table of an InfiniBand port, by index; read when the port changes, and every hour. SMChanges counts the changes
+	// from one subnet manager to another that were noticed.
+	PKeys     []PKey
+	SMChanges uint64
 
 	// RateBits is the data rate in bits per second, Width the number of lanes and Speed the
 	// name of the lane speed (SDR … XDR); empty if unknown.

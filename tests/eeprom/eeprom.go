@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package eeprom has memories of transceivers and cables for tests: recorded ones, and ones that are constructed from the offsets of
-// SFF-8636 and CMIS. A memory is linear: lower memory, then the upper half of page P at 128 + P x 128.
+// SFF-8472, SFF-8636 and CMIS. A memory is linear: lower memory, then the upper half of page P at 128 + P x 128.
 package eeprom
 
 import (
@@ -56,8 +56,12 @@ func (m Memory) Text(page, offset, length int, text string) {
 	m.Set(page, offset, fmt.Appendf(nil, "%-*s", length, text)...)
 }
 
+// A2 is the page of the memory of an SFP module at address A2h.
+const A2 = 0xa2
+
 // Flags are the ranges of latched flags, which a read clears: page, first and last offset.
 var Flags = map[string][][3]int{
+	"SFF-8472": {{A2, 112, 113}, {A2, 116, 117}},
 	"SFF-8636": {{0, 3, 21}},
 	"CMIS":     {{0, 8, 13}, {0x11, 134, 153}},
 }
@@ -94,6 +98,25 @@ func DAC() Memory {
 	m.Text(0, 184, 2, "A1")
 	m.Text(0, 196, 16, "C0001")
 	m.SetFlags("SFF-8636")
+	return m
+}
+
+// SFP28 returns an SFP28 transceiver with all values of SFF-8472.
+func SFP28() Memory {
+	m := make(Memory, Size)
+	m.Set(0, 0, 3, 4, 7) // LC
+	m.Text(0, 20, 16, "Constructed")
+	m.Text(0, 40, 16, "SFP28-SR")
+	m.Text(0, 56, 4, "C3")
+	m.Text(0, 68, 16, "S8472-7")
+	m.Set(0, 92, 1<<6|1<<5|1<<3)                    // diagnostics, calibrated, average power
+	m.Words(A2, 0, 0x5000, 0xf600, 0x4b00, 0xfb00)  // 80, -10, 75, -5 °C
+	m.Words(A2, 8, 36300, 29700, 34650, 31350)      // V
+	m.Words(A2, 16, 6000, 500, 5000, 1000)          // 12, 1, 10, 2 mA
+	m.Words(A2, 24, 10000, 1000, 8000, 2000)        // TX: 1, 0.1, 0.8, 0.2 mW
+	m.Words(A2, 32, 15000, 200, 12000, 400)         // RX: 1.5, 0.02, 1.2, 0.04 mW
+	m.Words(A2, 96, 0xfc80, 33012, 3501, 5623, 316) // -3.5 °C, 3.3012 V, 7.002 mA, 0.5623 mW, 0.0316 mW: below the warning
+	m.SetFlags("SFF-8472")
 	return m
 }
 

@@ -91,7 +91,7 @@ func (v *View) apply(r Record) {
 		delete(v.Containers, id)
 	case "container.device_open":
 		v.open(id, r.Attributes["accelscope.device"])
-	case "device.fault", "device.link_flap": // of a device, not of a container's life
+	case "device.fault", "device.link_flap", "device.sm_change": // of a device, not of a container's life
 	default:
 		if r.Event == "container.exit" {
 			v.Exits[id] = append(v.Exits[id], r)

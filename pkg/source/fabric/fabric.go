@@ -8,6 +8,7 @@
 //     prints, without requests, the names (--list) and the node of each port, and
 //     iblinkinfo the capabilities of the links: a link is narrow or slow if iblinkinfo
 //     prints "Could be 12X". Without iblinkinfo that is not known.
+//   - `sminfo`: the master subnet manager, one request. Its change is that of the GUID.
 //   - `perfquery --extended --loop_ports LID 1-N` for each switch, a few at a time: the
 //     64-bit counters, and on newer switches the errors. On other switches the errors come
 //     from a second perfquery without --extended, with 32 bits and less; a full counter
@@ -88,6 +89,10 @@ type Source struct {
 	discovered time.Time
 	known      map[string]*answers // by node GUID
 
+	master        *model.FabricMaster // of this round
+	lastMaster    string              // GUID of the last one
+	masterChanges uint64
+
 	mu      sync.Mutex
 	queries map[model.FabricQueries]uint64
 }
@@ -137,6 +142,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if s.found == nil {
 		return model.Snapshot{}, err
 	}
+	s.readMaster(ctx)
 	s.forget()
 	s.readCounters(ctx, sweep, found != nil)
 	return model.Snapshot{Fabric: s.fabric()}, err
@@ -239,7 +245,7 @@ func (s *Source) forget() {
 
 // fabric returns the result of the round. It does not change later.
 func (s *Source) fabric() *model.Fabric {
-	f := &model.Fabric{Discovered: s.discovered, Nodes: make([]model.FabricNode, 0, len(s.found.nodes))}
+	f := &model.Fabric{Discovered: s.discovered, Master: s.master, MasterChanges: s.masterChanges, Nodes: make([]model.FabricNode, 0, len(s.found.nodes))}
 	for _, guid := range slices.Sorted(maps.Keys(s.found.nodes)) {
 		n := s.found.nodes[guid]
 		f.Nodes = append(f.Nodes, n.fact(guid, s.known[guid]))

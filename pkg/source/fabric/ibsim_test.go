@@ -167,10 +167,16 @@ func TestTopology(t *testing.T) {
 			if got, want := show(p), show(want[g.GUID][p.Number]); got != want {
 				t.Errorf("%s: %s, want %s", n.Name, got, want)
 			}
+			if (p.Peer != nil) != (p.State == "Active") {
+				t.Errorf("%s: port %d is %q", n.Name, p.Number, p.State)
+			}
 			if n.Switch && len(p.Counters) != 21 { // all but QP1Dropped, which ibsim's switches do not have
 				t.Errorf("%s: port %d has %d counters", n.Name, p.Number, len(p.Counters))
 			}
 		}
+	}
+	if m := got.Master; m == nil || lids[m.LID] == "" || got.MasterChanges != 0 {
+		t.Errorf("master %+v, %d changes", m, got.MasterChanges)
 	}
 	// Compare with iblinkinfo in another format.
 	out, err := child.Command(context.Background(), filepath.Join(f.Tools, iblinkinfo), "-t", "10000").Output()

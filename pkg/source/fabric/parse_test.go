@@ -47,6 +47,7 @@ func TestParseTopology(t *testing.T) {
 	narrow, slow := true, false // ibsim's ports are capable of 12X
 	want := &portState{
 		lid: 2, width: 4, speed: "HDR", peer: &model.FabricPeer{GUID: node2GUID, Port: 1}, narrow: &narrow, slow: &slow,
+		state: "Initialize", // recorded before a subnet manager ran
 	}
 	if got := leaf.ports[2]; !reflect.DeepEqual(got, want) {
 		t.Errorf("port 2: %+v, want %+v", got, want)

@@ -19,12 +19,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The tools. The last two are optional.
+// The tools. The last three are optional.
 const (
 	ibnetdiscover = "ibnetdiscover"
 	perfquery     = "perfquery"
 	ibqueryerrors = "ibqueryerrors"
 	iblinkinfo    = "iblinkinfo"
+	sminfo        = "sminfo"
 )
 
 const (
@@ -48,6 +49,7 @@ var options = map[string][]string{
 	perfquery:     {"--extended", "--loop_ports", "--Ca", "--Port"},
 	ibqueryerrors: {"--data", "--skip-sl", "--ca", "--router", "--load-cache", "--threshold-file", "--timeout", "--Ca", "--Port"},
 	iblinkinfo:    {"--line", "--load-cache", "--node-name-map", "--Ca", "--Port"},
+	sminfo:        {"--Ca", "--Port"},
 }
 
 var (

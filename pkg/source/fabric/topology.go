@@ -41,6 +41,7 @@ type portState struct {
 	speed        string
 	peer         *model.FabricPeer
 	narrow, slow *bool
+	state        string // Active, Initialize, Armed; empty if unknown
 }
 
 // end is a port in the output of the tools.
@@ -229,7 +230,7 @@ func (n *node) fact(guid string, known *answers) model.FabricNode {
 	for _, number := range slices.Sorted(maps.Keys(n.ports)) {
 		p := n.ports[number]
 		port := model.FabricPort{
-			Number: number, Width: p.width, Speed: p.speed, Peer: p.peer, Narrow: p.narrow, Slow: p.slow,
+			Number: number, Width: p.width, Speed: p.speed, Peer: p.peer, Narrow: p.narrow, Slow: p.slow, State: p.state,
 		}
 		if known != nil {
 			port.Counters = known.ports[number]
@@ -242,7 +243,7 @@ func (n *node) fact(guid string, known *answers) model.FabricNode {
 // linkMiddle matches the part of iblinkinfo --line between the names: LID, number, the chassis's
 // own number, the link, and GUID, LID and number of the other end.
 var linkMiddle = lazily(
-	`^ +[0-9]+ +([0-9]+)\[ *[0-9]*\] ==\([^"]*\)==>  0x([0-9a-f]{16}) +[0-9]+ +[0-9]+\[ *[0-9]*\] "`)
+	`^ +[0-9]+ +([0-9]+)\[ *[0-9]*\] ==\(([^"]*)\)==>  0x([0-9a-f]{16}) +[0-9]+ +[0-9]+\[ *[0-9]*\] "`)
 
 // parseLinks parses iblinkinfo --line, which prints for a link the better capabilities that both
 // ends have. The names on both sides are known, so no name can be mistaken for a link:
@@ -264,15 +265,21 @@ func (t *topology) parseLinks(text []byte) {
 		if m == nil {
 			continue
 		}
-		could, ok := strings.CutPrefix(rest[len(m[0]):], t.raw[t.nodeOf("0x"+m[2])]+"\" (")
+		could, ok := strings.CutPrefix(rest[len(m[0]):], t.raw[t.nodeOf("0x"+m[3])]+"\" (")
 		number, _ := strconv.Atoi(m[1])
 		n := t.nodes[guid]
 		if !ok || n == nil || n.ports[number] == nil || n.ports[number].peer == nil || !strings.HasSuffix(could, ")") {
 			continue
 		}
 		n.ports[number].narrow, n.ports[number].slow = parseCould(could)
+		if state := linkState().FindStringSubmatch(m[2]); state != nil {
+			n.ports[number].state = state[1]
+		}
 	}
 }
+
+// linkState matches the states of a port with a link: " 4X  53.125 Gbps Active/  LinkUp".
+var linkState = lazily(`(Initialize|Armed|Active)/ *LinkUp$`)
 
 // parseCould parses "Could be 12X Could be 53.125 Gbps)": wider, faster. It returns nil for a
 // capability that the tool prints as "undefined (32)".

@@ -28,12 +28,11 @@ type ModuleDetail struct {
 const (
 	cmdModule = 31 // ETHTOOL_MSG_MODULE_EEPROM_GET, since Linux 5.13. It needs CAP_NET_ADMIN
 
-	moduleOffset     = 2    // ETHTOOL_A_MODULE_EEPROM_OFFSET: u32
-	moduleLength     = 3    // ETHTOOL_A_MODULE_EEPROM_LENGTH: u32, at most 128
-	modulePage       = 4    // ETHTOOL_A_MODULE_EEPROM_PAGE: u8
-	moduleI2CAddress = 6    // ETHTOOL_A_MODULE_EEPROM_I2C_ADDRESS: u8
-	moduleData       = 7    // ETHTOOL_A_MODULE_EEPROM_DATA: binary
-	i2cAddress       = 0x50 // of SFF-8636 and CMIS
+	moduleOffset     = 2 // ETHTOOL_A_MODULE_EEPROM_OFFSET: u32
+	moduleLength     = 3 // ETHTOOL_A_MODULE_EEPROM_LENGTH: u32, at most 128
+	modulePage       = 4 // ETHTOOL_A_MODULE_EEPROM_PAGE: u8
+	moduleI2CAddress = 6 // ETHTOOL_A_MODULE_EEPROM_I2C_ADDRESS: u8
+	moduleData       = 7 // ETHTOOL_A_MODULE_EEPROM_DATA: binary
 )
 
 // moduleRequest asks for a range of the module's memory. The kernel refuses the flag for statistics here.
@@ -41,8 +40,9 @@ func moduleRequest(index int, r module.Read) []byte {
 	b := appendAttr(nil, attrHeader|unix.NLA_F_NESTED, appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index))))
 	b = appendAttr(b, moduleOffset, native.AppendUint32(nil, uint32(r.Offset)))
 	b = appendAttr(b, moduleLength, native.AppendUint32(nil, uint32(r.Length)))
-	b = appendAttr(b, modulePage, []byte{r.Page})
-	b = appendAttr(b, moduleI2CAddress, []byte{i2cAddress})
+	i2c, page := r.Address()
+	b = appendAttr(b, modulePage, []byte{page})
+	b = appendAttr(b, moduleI2CAddress, []byte{i2c})
 	return genericRequest(cmdModule, b)
 }
 

@@ -162,6 +162,10 @@ func TestModuleRequest(t *testing.T) {
 	if got := moduleRequest(7, module.Read{Page: 0x11, Offset: 154, Length: 48}); !bytes.Equal(got, want) {
 		t.Errorf("%x, want %x", got, want)
 	}
+	sfp := generic(31, nlattr(1|1<<15, nlattr(1, le32(7)...)...), nlattr(2, le32(96)...), nlattr(3, le32(15)...), nlattr(4, 0), nlattr(6, 0x51))
+	if got := moduleRequest(7, module.Read{Page: 0xa2, Offset: 96, Length: 15}); !bytes.Equal(got, sfp) {
+		t.Errorf("%x, want %x", got, sfp)
+	}
 	if got, err := parseModule(moduleMessage(1, 2, 3)); err != nil || !bytes.Equal(got, []byte{1, 2, 3}) {
 		t.Errorf("%v, %v", got, err)
 	}

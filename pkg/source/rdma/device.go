@@ -59,6 +59,9 @@ type port struct {
 	stat              file         // backoff state of STAT_GET for this port
 	statless          bool         // STAT_GET reports no counters: read the files
 	slow              slowCounters // last result of a slow STAT_GET
+	smRead            time.Time
+	lastSM            string // LID of the last subnet manager
+	pkeys             pkeyTable
 }
 
 // text is an attribute that is parsed again only when it changes.
@@ -315,16 +318,24 @@ func (d *device) readPort(p *port, now time.Time, t *tally) {
 	if d.readText(&p.rate, now, t) {
 		p.base.RateBits, p.base.Width, p.base.Speed, _ = parseRate(p.rate.raw)
 	}
-	if !changed && now.Sub(p.attrsRead) < attrsAge {
-		return
+	if changed || now.Sub(p.attrsRead) >= attrsAge {
+		d.readAttributes(p, now)
 	}
+	if p.base.LinkLayer == "InfiniBand" {
+		d.readSubnet(p, changed, now)
+	}
+}
+
+// readAttributes reads the attributes of a port that seldom change.
+func (d *device) readAttributes(p *port, now time.Time) {
 	p.attrsRead = now
 	line := func(name string) string {
 		return d.reader.line(d.dir, "ports/"+strconv.Itoa(p.base.Number)+"/"+name)
 	}
-	p.base.LinkLayer = line("link_layer")
+	if p.base.LinkLayer = line("link_layer"); p.base.LinkLayer != "InfiniBand" {
+		p.base.SMLID = line("sm_lid") // 0x0
+	}
 	p.base.LID = line("lid")
-	p.base.SMLID = line("sm_lid")
 	p.base.PortGUID = parsePortGUID(line("gids/0"))
 	if p.base.PortGUID == "" && d.hca.VF && p.base.Number == 1 {
 		// A port has no GID before the subnet manager assigns it; the PF exposes the GUID.

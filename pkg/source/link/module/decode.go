@@ -10,6 +10,8 @@ func (m *Memory) Decode() Module {
 	m.describe(&d)
 	if d.Decoded && m.measures() {
 		switch m.layout() {
+		case sff8472:
+			m.decodeSFF8472(&d)
 		case sff8636:
 			m.decodeSFF8636(&d)
 		case cmis:
@@ -27,6 +29,8 @@ func (m *Memory) describe(d *Module) {
 		d.Type = fmt.Sprintf("%#02x", id)
 	}
 	switch m.layout() {
+	case sff8472:
+		m.describeSFF8472(d)
 	case sff8636:
 		d.Decoded = true
 		d.Vendor, d.PartNumber = text(m.field(0, 148, 16)), text(m.field(0, 168, 16))
@@ -72,7 +76,7 @@ func (m *Memory) decodeSFF8636(d *Module) {
 	if m.octet(0, 2)&notReady != 0 {
 		return
 	}
-	m.environment(d, 22, 26)
+	m.environment(d, 0, 22, 26)
 	d.Thresholds = Thresholds{
 		Temperature:   m.thresholds(3, 128, temperature),
 		Voltage:       m.thresholds(3, 144, voltage),
@@ -100,7 +104,7 @@ func (m *Memory) decodeCMIS(d *Module) {
 	if d.State > StateFault {
 		d.State = StateUnknown
 	}
-	m.environment(d, 14, 16)
+	m.environment(d, 0, 14, 16)
 	supported := m.octet(1, 160)
 	bias, biasKnown := bias, supported&(1<<0) != 0
 	switch supported >> 3 & 3 {
@@ -141,11 +145,11 @@ func (m *Memory) decodeCMIS(d *Module) {
 	}
 }
 
-// environment sets temperature and supply voltage, by their offsets. No module runs at 0 V: one that reports it measures neither.
-func (m *Memory) environment(d *Module, temperatureAt, voltageAt uint8) {
-	if v := m.value(0, voltageAt, voltage); v != nil && *v != 0 {
+// environment sets temperature and supply voltage, by their page and offsets. No module runs at 0 V: one that reports it measures neither.
+func (m *Memory) environment(d *Module, page, temperatureAt, voltageAt uint8) {
+	if v := m.value(page, voltageAt, voltage); v != nil && *v != 0 {
 		d.Voltage = v
-		d.Temperature = m.value(0, temperatureAt, temperature)
+		d.Temperature = m.value(page, temperatureAt, temperature)
 	}
 }
 

@@ -16,6 +16,18 @@ type Read struct {
 	Page, Offset, Length uint8
 }
 
+// diagnostics is the Page of reads from the second memory of an SFP module, at address A2h, lower half. No other map has a page of this number
+// that is read.
+const diagnostics = 0xa2
+
+// Address returns the I2C address and the page of a read, as ETHTOOL_MSG_MODULE_EEPROM_GET takes them.
+func (r Read) Address() (i2c, page uint8) {
+	if r.Page == diagnostics {
+		return 0x51, 0
+	}
+	return 0x50, r.Page
+}
+
 // identification is the first read: the type of the module, which decides where flags are, its revision, and a byte with status bits.
 var identification = Read{0, 0, 3}
 
@@ -24,6 +36,7 @@ type layout int
 
 const (
 	unknownLayout layout = iota
+	sff8472
 	sff8636
 	cmis
 )
@@ -39,6 +52,12 @@ type plan struct {
 
 var plans = map[layout]plan{
 	unknownLayout: {},
+	sff8472: {
+		serial:   Read{0, 68, 25}, // and whether the module has values, which decides what to read
+		describe: []Read{{0, 3, 65}},
+		paged:    []Read{{diagnostics, 0, 40}},
+		values:   []Read{{diagnostics, 96, 15}},
+	},
 	sff8636: {
 		serial:   Read{0, 196, 16},
 		describe: []Read{{0, 113, 1}, {0, 129, 92}},
@@ -54,12 +73,12 @@ var plans = map[layout]plan{
 }
 
 // halves are the halves of pages that the plans read.
-var halves = map[[2]uint8]int{{0, 0}: 0, {0, 128}: 1, {1, 128}: 2, {2, 128}: 3, {3, 128}: 4, {0x11, 128}: 5}
+var halves = map[[2]uint8]int{{0, 0}: 0, {0, 128}: 1, {1, 128}: 2, {2, 128}: 3, {3, 128}: 4, {0x11, 128}: 5, {diagnostics, 0}: 6}
 
 // Memory is what has been read of a module's memory. It belongs to one port.
 type Memory struct {
-	bytes [6][128]byte
-	known [6][128]bool
+	bytes [7][128]byte
+	known [7][128]bool
 }
 
 // Refresh reads the values, and once per module the description and the thresholds. get performs one read. Without the type and the
@@ -187,9 +206,12 @@ func (m *Memory) identity() []byte {
 	return append([]byte{m.octet(0, 0)}, serial...)
 }
 
-// flat reports whether the module has page 0 only, and so no thresholds.
+// flat reports whether the module has page 0 only, and so no thresholds, or is an SFP module without values that can be read.
 func (m *Memory) flat() bool {
-	if m.layout() == cmis {
+	switch m.layout() {
+	case sff8472:
+		return !m.diagnoses()
+	case cmis:
 		return m.octet(0, 2)&(1<<7) != 0
 	}
 	return m.octet(0, 2)&(1<<2) != 0

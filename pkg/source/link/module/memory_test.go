@@ -14,7 +14,7 @@ import (
 
 // TestPlans: no planned read covers a latched flag, crosses a half of a page, or is longer than 128 bytes.
 func TestPlans(t *testing.T) {
-	names := map[layout]string{sff8636: "SFF-8636", cmis: "CMIS"}
+	names := map[layout]string{sff8472: "SFF-8472", sff8636: "SFF-8636", cmis: "CMIS"}
 	for layout, name := range names {
 		p := plans[layout]
 		reads := []Read{identification, p.serial}
@@ -26,7 +26,7 @@ func TestPlans(t *testing.T) {
 		}
 		for _, r := range reads {
 			first, last := int(r.Offset), int(r.Offset)+int(r.Length)-1
-			if r.Length == 0 || r.Length > 128 || last > 255 || first < 128 && (last > 127 || r.Page != 0) {
+			if r.Length == 0 || r.Length > 128 || last > 255 || first < 128 && (last > 127 || r.Page != 0 && r.Page != diagnostics) {
 				t.Errorf("%s: the kernel refuses %v", name, r)
 			}
 			if _, ok := halves[[2]uint8{r.Page, r.Offset & 128}]; !ok {
@@ -59,6 +59,7 @@ func TestRefresh(t *testing.T) {
 	}{
 		{"LR4", "SFF-8636", eeprom.LR4(), 6, 3, 220, 55},
 		{"SR8", "CMIS", eeprom.SR8(), 8, 5, 230, 72},
+		{"SFP28", "SFF-8472", eeprom.SFP28(), 5, 3, 148, 43},
 		{"DAC", "SFF-8636", eeprom.DAC(), 4, 2, 112, 19},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestRefresh(t *testing.T) {
 func TestReplaced(t *testing.T) {
 	s := &slot{Memory: eeprom.LR4()}
 	var m Memory
-	for _, next := range []eeprom.Memory{eeprom.LR4(), eeprom.SR8(), recorded(t), eeprom.DAC(), eeprom.SR8()} {
+	for _, next := range []eeprom.Memory{eeprom.LR4(), eeprom.SR8(), eeprom.SFP28(), recorded(t), eeprom.DAC(), eeprom.SR8()} {
 		s.Memory = next
 		if err := m.Refresh(s.get); err != nil {
 			t.Fatal(err)
@@ -141,8 +142,11 @@ func FuzzDecode(f *testing.F) {
 	for _, memory := range []eeprom.Memory{recorded(f), eeprom.LR4(), eeprom.SR8(), eeprom.DAC()} {
 		f.Add([]byte(memory[:256]), []byte(memory[256:640]), []byte(memory[18*128:19*128]))
 	}
+	sfp := eeprom.SFP28()
+	f.Add([]byte(sfp[:256]), []byte{}, []byte(sfp[eeprom.A2*128:(eeprom.A2+1)*128]))
 	f.Fuzz(func(t *testing.T, page0, pages, lanes []byte) {
 		memory := make(eeprom.Memory, eeprom.Size)
+		copy(memory[eeprom.A2*128:(eeprom.A2+1)*128], lanes)
 		copy(memory[18*128:19*128], lanes)
 		copy(memory[256:640], pages)
 		copy(memory[:256], page0)

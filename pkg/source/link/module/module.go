@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package module decodes the EEPROM of the transceiver or cable in a port: what it is, its temperature, supply voltage and
-// optical power, and the thresholds that its manufacturer set for them. It knows two memory maps: SFF-8636 (QSFP+, QSFP28, QSFP56) and
-// CMIS (QSFP-DD, OSFP and others). All offsets are those of these specifications, in decimal.
+// optical power, and the thresholds that its manufacturer set for them. It knows three memory maps: SFF-8472
+// (SFP, SFP+, SFP28), SFF-8636 (QSFP+, QSFP28, QSFP56) and CMIS (QSFP-DD, OSFP and others). All offsets are those of these specifications, in decimal.
 //
 // The package reads nothing itself. Memory.Refresh lists the reads and the caller performs them, each with one
 // ETHTOOL_MSG_MODULE_EEPROM_GET. A read is at most 128 bytes long and lies in one half of a page, as the kernel requires.
@@ -20,7 +20,7 @@ const MaxLanes = 8
 // Module is a decoded EEPROM.
 type Module struct {
 	Type string // "QSFP28"; "0x42" if the identifier is unknown
-	// Decoded is false if the memory map is neither SFF-8636 nor CMIS: only Type is set then.
+	// Decoded is false if the memory map is unknown: only Type is set then.
 	Decoded bool
 
 	Vendor, PartNumber, Revision, Serial string
@@ -78,7 +78,7 @@ var identifiers = map[byte]struct {
 	name string
 	layout
 }{
-	0x03: {"SFP", unknownLayout}, // SFF-8472: not decoded
+	0x03: {"SFP", sff8472},
 	0x0c: {"QSFP", sff8636},
 	0x0d: {"QSFP+", sff8636},
 	0x11: {"QSFP28", sff8636},

@@ -25,12 +25,15 @@ func (s *slot) get(r Read) ([]byte, error) {
 	s.reads = append(s.reads, r)
 	first, last := int(r.Offset), int(r.Offset)+int(r.Length)-1
 	switch {
-	case r.Length == 0, last > 255, first < 128 && last >= 128, first < 128 && r.Page != 0:
+	case r.Length == 0, last > 255, first < 128 && last >= 128, first < 128 && r.Page != 0 && r.Page != diagnostics:
 		return nil, errors.New("the kernel refuses this read")
 	case s.fails[r.Page] != nil:
 		return nil, s.fails[r.Page]
 	}
 	layout := "SFF-8636"
+	if s.Memory[0] == 3 {
+		layout = "SFF-8472"
+	}
 	if s.Memory[0] >= 0x18 {
 		layout = "CMIS"
 	}
@@ -212,7 +215,7 @@ func TestCopper(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
-	for id, name := range map[byte]string{0x03: "SFP", 0x42: "0x42", 0: "0x00"} {
+	for id, name := range map[byte]string{0x42: "0x42", 0: "0x00"} {
 		s := &slot{Memory: make(eeprom.Memory, eeprom.Size)}
 		s.Set(0, 0, id)
 		var m Memory
