@@ -5,6 +5,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,44 +28,37 @@ func testPermissions(t *testing.T) {
 		"selfsubjectreviews.authentication.k8s.io [create]": 1, "selfsubjectaccessreviews.authorization.k8s.io [create]": 1,
 		"selfsubjectrulesreviews.authorization.k8s.io [create]": 1,
 	}
+	const ok, inContainer = http.StatusOK, "/containerLogs/kube-system/none/none"
+	least := map[string]int{"/pods": ok, "/runningpods/": ok, "/stats/summary": ok}
 	for _, test := range []struct {
 		component string
 		granted   []string
-		kubelet   []string // paths that the kubelet serves
+		kubelet   map[string]int // status of paths that the kubelet does not refuse
 	}{
-		{"", []string{"nodes/pods [get]", "nodes/stats [get]"}, []string{"/pods", "/runningpods/", "/stats/summary"}},
+		{"none", []string{"nodes/pods [get]", "nodes/stats [get]"}, least},
 		{
+			// It also permits what is done in containers: there is none with this name.
 			"kubelet-before-1.33", []string{"nodes/pods [get]", "nodes/stats [get]", "nodes/proxy [get]"},
-			[]string{"/pods", "/runningpods/", "/stats/summary", "/configz", "/healthz"},
+			map[string]int{"/pods": ok, "/runningpods/": ok, "/stats/summary": ok, "/configz": ok, "/healthz": ok, inContainer: http.StatusNotFound},
 		},
-		{
-			"gpu-release", []string{"nodes/pods [get]", "nodes/stats [get]", "nodes [watch]"},
-			[]string{"/pods", "/runningpods/", "/stats/summary"},
-		},
+		{"gpu-release", []string{"nodes/pods [get]", "nodes/stats [get]", "nodes [watch]"}, least},
 	} {
 		t.Run(test.component, func(t *testing.T) {
-			apply(t, rendered(t, "privileged", test.component))
+			apply(t, rendered(t, "privileged", strings.TrimPrefix(test.component, "none")))
 			want := maps.Clone(own)
 			for _, r := range test.granted {
 				want[r] = 1
 			}
 			same(t, "permissions", func(context.Context) (map[string]float64, error) { return want, nil }, permissions)
-			served := map[string]bool{}
-			for _, path := range test.kubelet {
-				served[path] = true
-			}
 			token := filepath.Join(t.TempDir(), "token")
 			if err := running.writeToken(t.Context(), token); err != nil {
 				t.Fatal(err)
 			}
 			for _, path := range []string{
 				"/pods", "/runningpods/", "/stats/summary", "/configz", "/healthz", "/metrics", "/metrics/cadvisor", "/metrics/resource",
-				"/logs/", "/containerLogs/kube-system/none/none",
+				"/logs/", inContainer,
 			} {
-				want := http.StatusForbidden
-				if served[path] {
-					want = http.StatusOK
-				}
+				want := cmp.Or(test.kubelet[path], http.StatusForbidden)
 				until(t, path, func(ctx context.Context) error {
 					if code, err := askKubelet(ctx, token, path); code != want || err != nil {
 						return fmt.Errorf("%s: status %d, want %d: %w", path, code, want, errors.Join(err, os.ErrInvalid))
