@@ -106,7 +106,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 		"--client-ca-file="+c.pki("ca.crt"), "--tls-cert-file="+c.pki("apiserver.crt"), "--tls-private-key-file="+c.pki("apiserver.key"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.pki("tokens.pub"),
 		"--service-account-signing-key-file="+c.pki("tokens.key"), "--service-cluster-ip-range=10.96.0.0/24",
-		"--kubelet-certificate-authority="+c.pki("ca.crt"), "--kubelet-client-certificate="+c.pki("kubelet-client.crt"),
+		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority="+c.pki("ca.crt"), "--kubelet-client-certificate="+c.pki("kubelet-client.crt"),
 		"--kubelet-client-key="+c.pki("kubelet-client.key"), "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
 	c.controllers = c.daemon("kube-controller-manager", "--kubeconfig="+c.pki("controllers.kubeconfig"), "--leader-elect=false",

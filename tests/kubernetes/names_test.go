@@ -71,10 +71,14 @@ func removePods(t *testing.T, namespace string) {
 	}
 }
 
-// startSensor runs a sensor until the end of the test.
+// startSensor runs a sensor with the account of the manifests until the end of the test. It runs in place of the pod of the DaemonSet,
+// because that finds no fake of NVIDIA's library.
 func startSensor(t *testing.T) *sensor {
 	t.Helper()
 	applyOverlay(t, "privileged")
+	if _, err := running.kubectl(t.Context(), "--namespace="+accelscope, "delete", "daemonset", accelscope); err != nil {
+		t.Fatal(err)
+	}
 	s, err := running.newSensor(t.Context(), binary(), os.Getenv(libraryVar))
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +131,7 @@ kind: Pod
 metadata: {name: %s, namespace: %s, labels: {app: %[1]s}}
 spec:
   terminationGracePeriodSeconds: 0
-%s---
+%[3]s---
 `, name, namespace, spec)
 	return expand(expand(text, "IMAGE", "image: "+guest.Image+", imagePullPolicy: Never"), "SLEEP", `args: [sleep, "1000000"]`)
 }
@@ -191,12 +195,18 @@ func testNames(t *testing.T) {
 	plugins := startPlugins(t, s)
 	t.Cleanup(func() { removePods(t, ns) })
 
+	run := func(name string, test func(t *testing.T)) {
+		t.Helper()
+		if !t.Failed() { // a test needs the pods of the one before it
+			t.Run(name, test)
+		}
+	}
 	check := func(t *testing.T) {
 		t.Helper()
 		same(t, "containers", running.running, shown)
 		allocated(t, ns, s)
 	}
-	t.Run("pods", func(t *testing.T) {
+	run("pods", func(t *testing.T) {
 		apply(t, podYAML(ns, "train-0", `  containers:
   - {name: main, IMAGE, SLEEP, resources: {limits: {nvidia.com/gpu: 2, example.com/vf: 1}}}
   - {name: logs, IMAGE, SLEEP}
@@ -210,7 +220,7 @@ func testNames(t *testing.T) {
 		ready(t, ns, "pod/train-0", "pod/sidecar")
 		check(t)
 	})
-	t.Run("same name again", func(t *testing.T) {
+	run("same name again", func(t *testing.T) {
 		before, _ := running.running(t.Context())
 		if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pod", "sidecar"); err != nil {
 			t.Fatal(err)
@@ -222,7 +232,7 @@ func testNames(t *testing.T) {
 			t.Errorf("containers before %v, after %v", before, after)
 		}
 	})
-	t.Run("ephemeral container", func(t *testing.T) {
+	run("ephemeral container", func(t *testing.T) {
 		if _, err := running.kubectl(t.Context(), "--namespace="+ns, "debug", "train-0", "--image="+guest.Image,
 			"--image-pull-policy=Never", "--container=look", "--target=main", "--", "/bin/busybox", "sleep", "1000000"); err != nil {
 			t.Fatal(err)
@@ -238,7 +248,7 @@ func testNames(t *testing.T) {
 		})
 		check(t)
 	})
-	t.Run("static pod", func(t *testing.T) {
+	run("static pod", func(t *testing.T) {
 		file := filepath.Join(manifestDir, "static.yaml")
 		text := podYAML("kube-system", "static", "  containers:\n  - {name: main, IMAGE, SLEEP}\n")
 		if err := write(file, strings.TrimSuffix(text, "---\n")); err != nil {
@@ -252,7 +262,7 @@ func testNames(t *testing.T) {
 		gone(t, "kube-system", "pod/static-"+nodeName)
 		check(t)
 	})
-	t.Run("plugin again", func(t *testing.T) {
+	run("plugin again", func(t *testing.T) {
 		plugins[0].stop()
 		check(t)
 		if err := plugins[0].start(t.Context()); err != nil {
@@ -262,7 +272,7 @@ func testNames(t *testing.T) {
 		ready(t, ns, "pod/late")
 		check(t)
 	})
-	t.Run("kubelet again", func(t *testing.T) {
+	run("kubelet again", func(t *testing.T) {
 		before, err := running.running(t.Context())
 		if err != nil {
 			t.Fatal(err)

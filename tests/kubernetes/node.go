@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -94,6 +96,7 @@ func (c *cluster) startKubelet(ctx context.Context) error {
 	config := filepath.Join(c.dir, "kubelet.yaml")
 	if err := errors.Join(
 		write(config, expand(kubeletConfig, "PKI", filepath.Join(c.dir, "pki"))), os.MkdirAll(manifestDir, 0o755),
+		os.RemoveAll(v1beta1.KubeletSocket), // that of a kubelet that was killed
 	); err != nil {
 		return err
 	}
@@ -102,5 +105,11 @@ func (c *cluster) startKubelet(ctx context.Context) error {
 	if err := c.kubelet.start(); err != nil {
 		return err
 	}
-	return c.kubelet.until(ctx, c.nodeReady)
+	return c.kubelet.until(ctx, func(ctx context.Context) error {
+		// Device plugins that start before this one's socket is there are forgotten.
+		if _, err := os.Stat(v1beta1.KubeletSocket); err != nil {
+			return err
+		}
+		return c.nodeReady(ctx)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -30,9 +31,12 @@ type sensor struct {
 	hcas []fixtures.HCA
 }
 
-// newSensor prepares a sensor with its fake hardware in dir.
+// newSensor prepares a sensor with its fake hardware.
 func (c *cluster) newSensor(ctx context.Context, binary, library string) (*sensor, error) {
-	dir := filepath.Join(c.dir, "sensor")
+	dir, err := os.MkdirTemp(c.dir, "sensor-")
+	if err != nil {
+		return nil, err
+	}
 	fake, err := fixtures.Write(filepath.Join(dir, "fake"), fixtures.Options{ComputeHCAs: 1, VFs: 2, Seed: 1})
 	if err != nil {
 		return nil, err
