@@ -61,6 +61,11 @@ kind: ResourceClaimTemplate
 metadata: {name: two, namespace: NS}
 spec: {spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]}}}
 ---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: split, namespace: NS}
+spec: {spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+---
 `
 
 // testClaims has a driver of dynamic resource allocation, made with Kubernetes' helper library, allocate GPUs to the claims of pods. The
@@ -71,8 +76,7 @@ func testClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := startSensor(t)
-	d := running.daemon("dradriver", "--kubeconfig="+running.pki("admin.kubeconfig"), "--node="+nodeName, fmt.Sprint("--gpus=", gpus),
-		"--device="+standIn(t))
+	d := running.daemon("dradriver", "--kubeconfig="+running.pki("admin.kubeconfig"), "--node="+nodeName, fmt.Sprint("--gpus=", gpus))
 	if err := d.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +104,14 @@ func testClaims(t *testing.T) {
 	claimed(t, ns)
 
 	if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pod", "two"); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, podYAML(ns, "split", "  resourceClaims: [{name: gpu, resourceClaimTemplateName: split}]\n  containers:\n"+
+		"  - {name: a, IMAGE, SLEEP, resources: {claims: [{name: gpu, request: a}]}}\n"+
+		"  - {name: b, IMAGE, SLEEP, resources: {claims: [{name: gpu, request: b}]}}\n"))
+	ready(t, ns, "pod/split")
+	allocated(t, ns, s)
+	if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pod", "split"); err != nil {
 		t.Fatal(err)
 	}
 	apply(t, podYAML(ns, "three", fmt.Sprintf(use, "{name: gpu, resourceClaimTemplateName: two}")))

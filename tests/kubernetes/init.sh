@@ -33,11 +33,13 @@ done
 mount -t tracefs tracefs /sys/kernel/tracing
 mount -t bpf bpf /sys/fs/bpf
 
-# /etc and /var are copies. Snapshots cannot be on an overlay.
-for copy in etc var; do
+# /dev, /etc and /var are copies. Snapshots cannot be on an overlay.
+for copy in dev etc var; do
 	mkdir "$dir/$copy" "$dir/$copy.work"
 	mount -t overlay -o "lowerdir=/$copy,upperdir=$dir/$copy,workdir=$dir/$copy.work" overlay "/$copy"
 done
+mount -t devpts -o newinstance,gid=5,mode=620,ptmxmode=666 devpts /dev/pts
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 for own in kubelet containerd; do
 	mkdir -p "$dir/$own" "/var/lib/$own"
 	mount --bind "$dir/$own" "/var/lib/$own"

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/tests/nvml"
 	"github.com/accelscope/accelscope/tests/vm/guest"
@@ -99,16 +98,14 @@ func startSensor(t *testing.T) *sensor {
 	return s
 }
 
-// startPlugins starts device plugins for the GPUs and the virtual functions until the end of the test. The device nodes that they
-// hand out are copies of /dev/null.
+// startPlugins starts device plugins for the GPUs and the virtual functions until the end of the test.
 func startPlugins(t *testing.T, s *sensor) []*devicePlugin {
 	t.Helper()
-	node := standIn(t)
-	gpu := &devicePlugin{resource: "nvidia.com/gpu", host: node, nodes: map[string]string{}}
+	gpu := &devicePlugin{resource: "nvidia.com/gpu", nodes: map[string]string{}}
 	for n := range gpus {
 		gpu.nodes[nvml.UUID(n)] = fmt.Sprintf("/dev/nvidia%d", n)
 	}
-	vf := &devicePlugin{resource: "example.com/vf", host: node, nodes: map[string]string{}}
+	vf := &devicePlugin{resource: "example.com/vf", nodes: map[string]string{}}
 	for _, h := range s.hcas {
 		if h.PhysicalFn != "" {
 			vf.nodes[h.PCIAddress] = "/dev/infiniband/" + h.CharDevice
@@ -300,16 +297,6 @@ func testNames(t *testing.T) {
 			t.Errorf("the kubelet changed the containers (-before +after)\n%s", cmp.Diff(before, after))
 		}
 	})
-}
-
-// standIn returns a copy of /dev/null, which stands in for the device nodes of GPUs and HCAs.
-func standIn(t *testing.T) string {
-	t.Helper()
-	node := filepath.Join(running.dir, "stand-in")
-	if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil && !os.IsExist(err) {
-		t.Fatal(err)
-	}
-	return node
 }
 
 // until calls check until it returns nil.

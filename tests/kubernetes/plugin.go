@@ -21,8 +21,7 @@ import (
 type devicePlugin struct {
 	v1beta1.UnimplementedDevicePluginServer
 	resource string
-	nodes    map[string]string // device node in the container, by ID
-	host     string            // device node of the host that stands in for all of them
+	nodes    map[string]string // device node, by ID
 
 	mu        sync.Mutex
 	unhealthy map[string]bool
@@ -120,7 +119,7 @@ func (p *devicePlugin) Allocate(_ context.Context, r *v1beta1.AllocateRequest) (
 	for _, container := range r.GetContainerRequests() {
 		one := &v1beta1.ContainerAllocateResponse{}
 		for _, id := range container.GetDevicesIds() {
-			one.Devices = append(one.Devices, &v1beta1.DeviceSpec{ContainerPath: p.nodes[id], HostPath: p.host, Permissions: "rw"})
+			one.Devices = append(one.Devices, &v1beta1.DeviceSpec{ContainerPath: p.nodes[id], HostPath: p.nodes[id], Permissions: "rw"})
 		}
 		out.ContainerResponses = append(out.ContainerResponses, one)
 	}

@@ -15,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -47,12 +48,17 @@ func (c *cluster) newSensor(ctx context.Context, binary, library string) (*senso
 	}
 	for n := range gpus {
 		scenario.AddH100(n)
-		if err := nvml.Bind(fake.SysFS(), fake.ProcFS(), n); err != nil {
+		if err := errors.Join(nvml.Bind(fake.SysFS(), fake.ProcFS(), n), makeNode(fmt.Sprint("/dev/nvidia", n))); err != nil {
 			return nil, err
 		}
 	}
 	if err := scenario.Write(); err != nil {
 		return nil, err
+	}
+	for _, h := range fake.HCAs {
+		if err := makeNode("/dev/infiniband/" + h.CharDevice); err != nil {
+			return nil, err
+		}
 	}
 	token := filepath.Join(dir, "token")
 	if err := c.writeToken(ctx, token); err != nil {
@@ -70,6 +76,18 @@ func (c *cluster) newSensor(ctx context.Context, binary, library string) (*senso
 func (c *cluster) writeToken(ctx context.Context, path string) error {
 	token, err := c.kubectl(ctx, "--namespace=accelscope", "create", "token", "accelscope")
 	return errors.Join(err, write(path, token))
+}
+
+// makeNode makes a device node of a GPU or HCA: a copy of /dev/null, which stands in for it.
+func makeNode(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
+	if errors.Is(err, unix.EEXIST) { // of an earlier sensor
+		return nil
+	}
+	return err
 }
 
 // families are the metrics of one scrape.

@@ -35,11 +35,10 @@ func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig of the driver")
 	node := flag.String("node", "", "name of the node")
 	gpus := flag.Int("gpus", 0, "number of GPUs")
-	stand := flag.String("device", "", "device node of the host that stands in for each GPU")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if err := run(ctx, *kubeconfig, *node, *gpus, driver{*stand}); err != nil {
+	if err := run(ctx, *kubeconfig, *node, *gpus, driver{}); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -77,9 +76,7 @@ func run(ctx context.Context, kubeconfig, node string, gpus int, d driver) error
 }
 
 // driver implements kubeletplugin.DRAPlugin.
-type driver struct {
-	device string
-}
+type driver struct{}
 
 // cdiDir is where runtimes look for specifications of devices that exist until the next boot.
 const cdiDir = "/var/run/cdi"
@@ -109,7 +106,7 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) (devices []kubeletplug
 		}
 		cdi := string(claim.UID) + "-" + result.Device
 		specs = append(specs, object{"name": cdi, "containerEdits": object{"deviceNodes": []object{
-			{"path": "/dev/nvidia" + strings.TrimPrefix(result.Device, "gpu-"), "hostPath": d.device},
+			{"path": "/dev/nvidia" + strings.TrimPrefix(result.Device, "gpu-")},
 		}}})
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{kind + "=" + cdi},
