@@ -13,11 +13,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/google/go-cmp/cmp"
 )
 
-// testRollout runs the image as the DaemonSet of each overlay: it is rolled out, changed, upgraded, rolled back and removed.
+// testRollout runs the image as the DaemonSet: it is rolled out, changed, upgraded, rolled back and removed.
 func testRollout(t *testing.T) {
 	const image, next = "docker.io/library/accelscope:latest", "docker.io/library/accelscope:next"
 	if _, err := running.ctr(t.Context(), "images", "import", filepath.Join(here(), "../../bin/accelscope-image.tar")); err != nil {
@@ -58,14 +56,11 @@ func testRollout(t *testing.T) {
 		})
 		same(t, "containers", running.running, shown)
 	}
-	for _, overlay := range []string{"privileged", "capabilities"} {
+	// The overlay capabilities adds SYS_RESOURCE, which not every machine has: TestDeploy of tests/e2e runs it in a guest.
+	for _, overlay := range []string{"privileged"} {
 		t.Run(overlay, func(t *testing.T) {
-			apply(t, rendered(t, overlay, ""))
 			// By default the state of a container is shown only if it uses a device.
-			change := func(config string) {
-				apply(t, strings.Replace(rendered(t, overlay, ""), "log.format: json", config, 1))
-			}
-			change("log.format: json\n    container.scope: all\n    kubelet.interval: 1s")
+			apply(t, strings.Replace(rendered(t, overlay, ""), "log.format: json", "log.format: json\n    container.scope: all\n    kubelet.interval: 1s", 1))
 			rolledOut(t, "accelscope:latest")
 			healthy(t)
 			if doctor := kubectl(t, "exec", "daemonset/accelscope", "--", "accelscope", "doctor"); !strings.Contains(doctor, "Can the main job run: ") {
@@ -87,7 +82,6 @@ func testRollout(t *testing.T) {
 			})
 			kubectl(t, "rollout", "undo", "daemonset/accelscope")
 			rolledOut(t, "accelscope:latest")
-			kubectl(t, "delete", "daemonset/accelscope", "--cascade=foreground", "--timeout=3m")
 		})
 	}
 	if _, err := running.kubectl(t.Context(), "delete", "--wait", "--timeout=4m", "--kustomize="+
@@ -116,86 +110,4 @@ func healthy(t *testing.T) {
 			}
 			return got, err
 		})
-}
-
-// testLives compares what happens to containers with what the API server says: exits, restarts, an OOM kill, an eviction, and the
-// storage that a pod uses with du.
-func testLives(t *testing.T) {
-	const ns = "lives"
-	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
-		t.Fatal(err)
-	}
-	startSensor(t)
-	t.Cleanup(func() { removePods(t, ns) })
-	apply(t, podYAML(ns, "crashes", "  containers:\n  - {name: main, IMAGE, args: [sh, -c, exit 3]}\n")+
-		podYAML(ns, "fails-once", "  restartPolicy: Never\n  containers:\n  - {name: main, IMAGE, args: [sh, -c, exit 4]}\n  - {name: other, IMAGE, SLEEP}\n")+
-		podYAML(ns, "hungry", "  containers:\n  - {name: main, IMAGE, args: [sh, -c, 'busybox sleep 5; busybox tail /dev/zero'], resources: {limits: {memory: 30Mi}}}\n")+
-		podYAML(ns, "writes", "  volumes: [{name: data, emptyDir: {}}]\n  containers:\n  - {name: main, IMAGE, "+
-			"args: [sh, -c, 'busybox dd if=/dev/urandom of=/data/file bs=1M count=40; busybox dd if=/dev/urandom of=/own bs=1M count=20; busybox sleep 1000000'], "+
-			"volumeMounts: [{name: data, mountPath: /data}]}\n")+
-		podYAML(ns, "evicted", "  volumes: [{name: data, emptyDir: {sizeLimit: 1Mi}}]\n  containers:\n  - {name: main, IMAGE, "+
-			"args: [sh, -c, 'busybox dd if=/dev/zero of=/data/file bs=1M count=20; busybox sleep 1000000'], "+
-			"volumeMounts: [{name: data, mountPath: /data}]}\n"))
-	until(t, "a pod is evicted, others crash", func(ctx context.Context) error {
-		pods, err := running.pods(ctx)
-		reasons := map[string]string{}
-		for i := range pods {
-			p := &pods[i]
-			for _, s := range p.Status.ContainerStatuses {
-				if last := s.LastTerminationState.Terminated; last != nil && p.Namespace == ns {
-					reasons[p.Name] = last.Reason
-				}
-			}
-			if p.Namespace == ns && p.Status.Reason != "" {
-				reasons[p.Name] = p.Status.Reason
-			}
-		}
-		want := map[string]string{"crashes": "Error", "hungry": "OOMKilled", "evicted": "Evicted"}
-		if diff := cmp.Diff(want, reasons); err == nil && diff != "" {
-			err = fmt.Errorf("(-want +got)\n%s", diff)
-		}
-		return err
-	})
-	same(t, "containers", running.running, shown)
-	same(t, "restarts", func(ctx context.Context) (map[string]float64, error) {
-		pods, err := running.pods(ctx)
-		out := map[string]float64{}
-		for i := range pods {
-			for _, s := range pods[i].Status.ContainerStatuses {
-				if pods[i].Namespace == ns && pods[i].Status.Reason == "" {
-					out[pods[i].Name+" "+s.Name] = float64(s.RestartCount)
-				}
-			}
-		}
-		return out, err
-	}, func(ctx context.Context) (map[string]float64, error) {
-		f, err := scrape(ctx)
-		out := map[string]float64{}
-		for key, v := range f.values("container_restarts_total", "namespace", "pod", "container") {
-			if name, ok := strings.CutPrefix(key, ns+" "); ok {
-				out[name] = v
-			}
-		}
-		return out, err
-	})
-	until(t, "storage of the pod", func(ctx context.Context) error {
-		out, err := running.kubectl(ctx, "--namespace="+ns, "exec", "writes", "--", "/bin/busybox", "du", "-xk", "-s", "/data", "/own")
-		if err != nil {
-			return err
-		}
-		var want, one float64
-		for line := range strings.Lines(out) {
-			if _, err := fmt.Sscan(line, &one); err != nil {
-				return err
-			}
-			want += one * 1024
-		}
-		f, err := scrape(ctx)
-		got := f.values("pod_ephemeral_storage_usage_bytes", "namespace", "pod")[ns+" writes"]
-		// The kubelet also counts logs, /etc/hosts and directories of the layer.
-		if err == nil && (want < 60<<20 || got < want || got > want+1<<20) {
-			err = fmt.Errorf("the sensor has %v bytes, du %v", got, want)
-		}
-		return err
-	})
 }
