@@ -168,6 +168,10 @@ test-image: deps image ## The image: contents, start, bill of materials; compose
 test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the same by kustomize and Helm
 	@go test -C tests/deploy -count=1 ./... # files outside a module do not count for its cache
 
+.PHONY: test-kubernetes
+test-kubernetes: deps build image ## The real Kubernetes 1.35 on this machine: names, devices, claims, manifests, permissions (first builds its programs)
+	@go test -tags vm -count=1 -timeout 120m -v ./tests/kubernetes
+
 .PHONY: generate-deploy
 generate-deploy: ## Copy the rules of Prometheus into the manifests for its operator
 	@go test -C tests/deploy -count=1 -run TestRules -update . >/dev/null

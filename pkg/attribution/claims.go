@@ -13,28 +13,53 @@ import (
 // capsDir is the directory of the device nodes of MIG instances.
 const capsDir = "/dev/nvidia-caps/"
 
-// claimed adds the GPUs and HCAs of a claimed device, and reports whether it has found any.
+// claimed adds the GPUs and HCAs of a claimed device, and reports whether it has found any. The kubelet lists all devices of a
+// claim for each container that has the claim, also for one that has only one of its requests, and with each device the CDI names of
+// those before it (Kubernetes 1.35). So claimed leaves out those that the container has no node of, if it has nodes of others.
 func (e *evidence) claimed(a *model.Allocation, share DeviceShare) (found bool) {
 	if a.Claim == "" {
 		return false
 	}
 	share.Allocated = EvidenceKubelet
+	c := e.live.containers[containerName{a.Namespace, a.Pod, a.Container}]
 	for _, g := range e.gpus.behind(a.Nodes) {
-		s := share
-		s.describeGPU(g)
-		e.add(s)
 		found = true
+		if !hasOthers(c, g.Nodes, func(path string) bool { return e.gpus.byNode[path] != nil && !e.gpus.parents[e.gpus.byNode[path].UUID] }) {
+			s := share
+			s.describeGPU(g)
+			e.add(s)
+		}
 	}
 	for _, path := range a.Nodes {
-		name, ok := strings.CutPrefix(path, uverbsDir)
-		if h := e.hcas.byChar[name]; ok && h != nil {
+		h := e.hcas.ofNode(path)
+		if h == nil {
+			continue
+		}
+		found = true
+		if !hasOthers(c, []string{path}, func(path string) bool { return e.hcas.ofNode(path) != nil }) {
 			s := share
 			s.describe(h)
 			e.add(s)
-			found = true
 		}
 	}
 	return e.claimedInterface(a, share) || found
+}
+
+// hasOthers reports whether a container has the device nodes of other devices of a kind, and none of a device's nodes.
+func hasOthers(c *model.Container, nodes []string, kind func(path string) bool) bool {
+	if c == nil || c.AllDevices || slices.ContainsFunc(nodes, func(path string) bool { return slices.Contains(c.Devices, path) }) {
+		return false
+	}
+	return slices.ContainsFunc(c.Devices, kind)
+}
+
+// ofNode returns the HCA with a device node, nil if there is none.
+func (h hcas) ofNode(path string) *model.HCA {
+	name, ok := strings.CutPrefix(path, uverbsDir)
+	if !ok {
+		return nil
+	}
+	return h.byChar[name]
 }
 
 // behind returns the GPUs with device nodes, each once. A MIG instance has nodes of its own, besides the

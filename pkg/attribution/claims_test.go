@@ -73,6 +73,30 @@ func TestClaims(t *testing.T) {
 			[]model.Container{container("a"), container("b")},
 			[]string{"ml/train-0/a GPU-0 kubelet gpus  false", "ml/train-0/b GPU-0 kubelet gpus  false"},
 		},
+		// The kubelet lists all devices of a claim for each of its containers, and with the second device also the nodes of the first.
+		"requests of one claim in different containers": {
+			mixed(),
+			[]model.Allocation{
+				claim("a", "gpu-0", gpu0...), claim("a", "gpu-1-mig-1g10gb-19-1", slices.Concat(gpu0, mig2)...),
+				claim("b", "gpu-0", gpu0...), claim("b", "gpu-1-mig-1g10gb-19-1", slices.Concat(gpu0, mig2)...),
+			},
+			[]model.Container{container("a", gpu0[0], "/dev/nvidiactl"), container("b", append(mig2, "/dev/nvidiactl")...)},
+			[]string{"ml/train-0/a GPU-0 kubelet gpus  false", "ml/train-0/b MIG-2 kubelet gpus  false"},
+		},
+		"requests of one container": {
+			mixed(),
+			[]model.Allocation{claim("worker", "gpu-0", gpu0...), claim("worker", "gpu-1-mig-1g10gb-19-1", slices.Concat(gpu0, mig2)...)},
+			[]model.Container{container("worker", slices.Concat(gpu0[:2], mig2)...)},
+			[]string{"ml/train-0/worker GPU-0 kubelet gpus  false", "ml/train-0/worker MIG-2 kubelet gpus  false"},
+		},
+		"HCAs of requests in different containers": {
+			nil,
+			[]model.Allocation{
+				claim("a", "hca-1", "/dev/infiniband/uverbs1"), claim("a", "hca-2", "/dev/infiniband/uverbs1", "/dev/infiniband/uverbs2"),
+			},
+			[]model.Container{container("a", "/dev/infiniband/uverbs2")},
+			[]string{"ml/train-0/a mlx5_1 kubelet gpus  false"},
+		},
 		"a part of a GPU": {
 			mixed(),
 			[]model.Allocation{shareOf(claim("worker", "gpu-0", gpu0...), "5c0e")},

@@ -92,20 +92,30 @@ func Helm(c *chart.Chart, values map[string]any) (objects Objects, notes string,
 }
 
 func helmFor(c *chart.Chart, values map[string]any, kubernetes string) (objects Objects, notes string, err error) {
-	version, err := chartutil.ParseKubeVersion(kubernetes)
+	text, notes, err := HelmText(c, values, kubernetes)
 	if err != nil {
 		return nil, "", err
+	}
+	objects, err = Decode([]byte(text))
+	return objects, notes, err
+}
+
+// HelmText renders the chart as Helm does for a version of Kubernetes: the manifests, and the notes.
+func HelmText(c *chart.Chart, values map[string]any, kubernetes string) (manifests, notes string, err error) {
+	version, err := chartutil.ParseKubeVersion(kubernetes)
+	if err != nil {
+		return "", "", err
 	}
 	cluster := chartutil.DefaultCapabilities.Copy()
 	cluster.KubeVersion = *version
 	release := chartutil.ReleaseOptions{Name: "accelscope", Namespace: "accelscope", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(c, values, release, cluster)
 	if err != nil {
-		return nil, "", err
+		return "", "", err
 	}
 	files, err := engine.Engine{Strict: true}.Render(c, all)
 	if err != nil {
-		return nil, "", err
+		return "", "", err
 	}
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -115,8 +125,7 @@ func helmFor(c *chart.Chart, values map[string]any, kubernetes string) (objects 
 			text.WriteString("\n---\n" + files[name])
 		}
 	}
-	objects, err = Decode([]byte(text.String()))
-	return objects, notes, err
+	return text.String(), notes, nil
 }
 
 // Decode decodes YAML documents strictly.

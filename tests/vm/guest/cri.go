@@ -62,7 +62,7 @@ func (c *Containerd) StartCRI(ctx context.Context) (*CRI, error) {
 		return nil, err
 	}
 	archive := filepath.Join(filepath.Dir(logs), "image.tar")
-	if err := writeImage(archive); err != nil {
+	if err := WriteImage(archive); err != nil {
 		return nil, err
 	}
 	if _, err := c.Ctr(ctx, "images", "import", archive); err != nil {

@@ -48,7 +48,7 @@ func StartDocker(ctx context.Context) (*Docker, error) {
 		return nil, fmt.Errorf("dockerd (Debian package docker.io): %w", err)
 	}
 	archive := filepath.Join(filepath.Dir(logs), "image.tar")
-	if err := writeImage(archive); err != nil {
+	if err := WriteImage(archive); err != nil {
 		return nil, err
 	}
 	if _, err := d.Do(ctx, "load", "-i", archive); err != nil {

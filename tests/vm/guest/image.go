@@ -49,8 +49,8 @@ func layer() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// writeImage writes Image in the format of `docker save`, which all runtimes load.
-func writeImage(path string) error {
+// WriteImage writes Image in the format of `docker save`, which all runtimes load.
+func WriteImage(path string) error {
 	rootfs, err := layer()
 	if err != nil {
 		return err

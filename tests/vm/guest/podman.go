@@ -26,7 +26,7 @@ func StartPodman(ctx context.Context) (*Podman, error) {
 		return nil, err
 	}
 	archive := filepath.Join(filepath.Dir(logs), "image.tar")
-	if err := writeImage(archive); err != nil {
+	if err := WriteImage(archive); err != nil {
 		return nil, err
 	}
 	p := &Podman{}

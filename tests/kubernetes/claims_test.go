@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/accelscope/accelscope/tests/nvml"
+)
+
+// testRuntimeUpgrade replaces containerd 1 by containerd 2 while pods run.
+func testRuntimeUpgrade(t *testing.T) {
+	const ns = "upgrade"
+	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
+		t.Fatal(err)
+	}
+	startSensor(t)
+	t.Cleanup(func() { removePods(t, ns) })
+	const spec = "  containers:\n  - {name: main, IMAGE, SLEEP}\n  - {name: other, IMAGE, SLEEP}\n"
+	apply(t, podYAML(ns, "before", spec))
+	ready(t, ns, "pod/before")
+	same(t, "containers of containerd 1", running.running, shown)
+	before, err := running.running(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	running.containerd.stop(syscall.SIGTERM)
+	if err := running.startContainerd(t.Context(), os.Getenv(containerdVar)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "containers of containerd 2", func(context.Context) (map[string]float64, error) { return before, nil }, shown)
+	apply(t, podYAML(ns, "after", spec))
+	ready(t, ns, "pod/after", "pod/before")
+	same(t, "containers after the upgrade", running.running, shown)
+	if after, err := running.running(t.Context()); err != nil || len(after) != len(before)+2 {
+		t.Errorf("%v: before %v, after %v", err, before, after)
+	}
+}
+
+const claimsYAML = `apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec: {selectors: [{cel: {expression: 'device.driver == "gpu.nvidia.com"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: shared, namespace: NS}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: two, namespace: NS}
+spec: {spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]}}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: split, namespace: NS}
+spec: {spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+---
+`
+
+// testClaims has a driver of dynamic resource allocation, made with Kubernetes' helper library, allocate GPUs to the claims of pods. The
+// sensor, which knows only the kubelet and the CDI specifications, must show those whose device nodes the containers have.
+func testClaims(t *testing.T) {
+	const ns = "claims"
+	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
+		t.Fatal(err)
+	}
+	s := startSensor(t)
+	d := running.daemon("dradriver", "--kubeconfig="+running.pki("admin.kubeconfig"), "--node="+nodeName, fmt.Sprint("--gpus=", gpus))
+	if err := d.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.stop(syscall.SIGTERM) })
+	t.Cleanup(func() { removePods(t, ns) })
+	until(t, "the driver publishes its GPUs", func(ctx context.Context) error {
+		var slices resourcev1.ResourceSliceList
+		if err := running.get(ctx, "/apis/resource.k8s.io/v1/resourceslices", &slices); err != nil {
+			return err
+		}
+		if len(slices.Items) != 1 || len(slices.Items[0].Spec.Devices) != gpus {
+			return fmt.Errorf("%d slices\n%s", len(slices.Items), d.tail())
+		}
+		return nil
+	})
+
+	apply(t, expand(claimsYAML, "NS", ns))
+	const use = "  resourceClaims: [%s]\n  containers:\n  - {name: main, IMAGE, SLEEP, resources: {claims: [{name: gpu}]}}\n  - {name: none, IMAGE, SLEEP}\n"
+	apply(t, podYAML(ns, "one", fmt.Sprintf(use, "{name: gpu, resourceClaimName: shared}"))+
+		podYAML(ns, "other", fmt.Sprintf(use, "{name: gpu, resourceClaimName: shared}"))+
+		podYAML(ns, "two", fmt.Sprintf(use, "{name: gpu, resourceClaimTemplateName: two}")))
+	ready(t, ns, "pod/one", "pod/other", "pod/two")
+	same(t, "containers", running.running, shown)
+	allocated(t, ns, s)
+	claimed(t, ns)
+
+	if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pod", "two"); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, podYAML(ns, "split", "  resourceClaims: [{name: gpu, resourceClaimTemplateName: split}]\n  containers:\n"+
+		"  - {name: a, IMAGE, SLEEP, resources: {claims: [{name: gpu, request: a}]}}\n"+
+		"  - {name: b, IMAGE, SLEEP, resources: {claims: [{name: gpu, request: b}]}}\n"))
+	ready(t, ns, "pod/split")
+	allocated(t, ns, s)
+	if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pod", "split"); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, podYAML(ns, "three", fmt.Sprintf(use, "{name: gpu, resourceClaimTemplateName: two}")))
+	ready(t, ns, "pod/three")
+	allocated(t, ns, s)
+	claimed(t, ns)
+}
+
+// claimed compares claims and GPUs with the allocations that the API server lists.
+func claimed(t *testing.T, ns string) {
+	t.Helper()
+	same(t, "claims", func(ctx context.Context) (map[string]float64, error) {
+		var claims resourcev1.ResourceClaimList
+		err := running.get(ctx, "/apis/resource.k8s.io/v1/namespaces/"+ns+"/resourceclaims", &claims)
+		out := map[string]float64{}
+		for _, claim := range claims.Items {
+			for _, pod := range claim.Status.ReservedFor {
+				for _, device := range claim.Status.Allocation.Devices.Results {
+					var n int
+					if _, err := fmt.Sscanf(device.Device, "gpu-%d", &n); err != nil {
+						return nil, err
+					}
+					out[strings.Join([]string{pod.Name, "main", claim.Name, nvml.UUID(n)}, " ")] = 1
+				}
+			}
+		}
+		return out, err
+	}, func(ctx context.Context) (map[string]float64, error) {
+		f, err := scrape(ctx)
+		return f.values("container_gpu_allocated", "pod", "container", "claim", "uuid"), err
+	})
+}
