@@ -102,6 +102,17 @@ func dockerVendor(r container.DeviceRequest) *model.GPUVendor {
 	})
 }
 
+// monitors reports whether a device request is for the library that monitors GPUs only, as NVIDIA's container toolkit names it. Whoever
+// monitors GPUs does not occupy them.
+func monitors(r container.DeviceRequest) bool {
+	for _, all := range r.Capabilities {
+		if len(all) != 1 || all[0] != "utility" {
+			return false
+		}
+	}
+	return len(r.Capabilities) > 0
+}
+
 // dockerGPUs returns the GPUs that were requested from Docker (--gpus, --device nvidia.com/gpu=0). Of a number of GPUs
 // these are the first.
 func dockerGPUs(requests []container.DeviceRequest) []string {
@@ -109,6 +120,7 @@ func dockerGPUs(requests []container.DeviceRequest) []string {
 	for _, r := range requests {
 		vendor := dockerVendor(r)
 		switch {
+		case monitors(r):
 		case r.Driver == "cdi":
 			out = cdiRequested(out, r.DeviceIDs...)
 		case vendor == nil:
