@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/vm"
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
@@ -34,11 +35,18 @@ func TestCompose(t *testing.T) {
 	runParallel(t)
 	for _, n := range nodes(composeScenarios) {
 		t.Run(n.String(), func(t *testing.T) {
-			opts := n.options(t)
-			if guest.Enter(t, opts) {
+			runParallel(t)
+			if guest.Enter(t, n.composeOptions()) {
 				play(t, n, composeScenarios, startComposed(t))
 			}
 		})
+	}
+}
+
+func (n node) composeOptions() vm.Options {
+	return vm.Options{
+		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 1, Timeout: time.Hour,
+		Env: []string{nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=in the image"},
 	}
 }
 
