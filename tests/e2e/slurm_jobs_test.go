@@ -100,7 +100,10 @@ func (l *slurm) cpu(t *testing.T, id string) float64 {
 // steps: a job with two steps at once, its name, its objects and what it uses.
 func (l *slurm) steps(t *testing.T) {
 	const registered = 64 << 20
-	id := l.submit(t, fmt.Sprintf("%[1]s verbs -d rxe0 -q 3 -m %[2]d &\n%[1]s verbs -d rxe1 -q 2 &\nwait", hold, registered),
+	id := l.submit(t, fmt.Sprintf(`%[1]s verbs -d rxe0 -q 3 -m %[2]d &
+		until grep -q ready slurm-$SLURM_JOB_ID.out; do sleep 0.5; done # so that it is step 0
+		%[1]s verbs -d rxe1 -q 2 &
+		wait`, hold, registered),
 		"--ntasks=2", "--mem=400M", "--job-name=train-llm")
 	l.printed(t, id, "ready", 2)
 	m := l.holds(t, id, map[string]float64{"rxe0": 3, "rxe1": 2})
