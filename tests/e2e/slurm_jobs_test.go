@@ -63,8 +63,8 @@ func (l *slurm) holds(t *testing.T, id string, qps map[string]float64) metrics {
 	return m
 }
 
-// number reads a number from a file of the cgroup of a job.
-func (l *slurm) number(t *testing.T, id, file, fileV1 string) float64 {
+// cgroups returns the paths of a file or cgroup below the cgroup of a job. For version 1 its name starts with the controller.
+func (l *slurm) cgroups(t *testing.T, id, file, fileV1 string) []string {
 	t.Helper()
 	pattern := "/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_" + id + "/" + file
 	if l.n.cgroup != "" {
@@ -72,8 +72,18 @@ func (l *slurm) number(t *testing.T, id, file, fileV1 string) float64 {
 		pattern = "/sys/fs/cgroup/" + controller + "/slurm*/uid_*/job_" + id + "/" + name
 	}
 	found, err := filepath.Glob(pattern)
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s: %v %v", pattern, found, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// number reads a number from a file of the cgroup of a job.
+func (l *slurm) number(t *testing.T, id, file, fileV1 string) float64 {
+	t.Helper()
+	found := l.cgroups(t, id, file, fileV1)
+	if len(found) != 1 {
+		t.Fatalf("%s of job %s: %v", file, id, found)
 	}
 	text, err := os.ReadFile(found[0])
 	if err != nil {
