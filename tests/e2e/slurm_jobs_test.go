@@ -138,17 +138,17 @@ func (l *slurm) steps(t *testing.T) {
 		t.Errorf("CPU time %v s, the cgroup has %v to %v", got, before, after)
 	}
 	eventually(t, time.Minute, func() error {
-		rss := strings.TrimSuffix(slurmSays(t, "sstat", "-n", "-P", "--noconvert", "-j", id+".0", "-o", "MaxRSS"), "K")
-		kib, err := strconv.ParseFloat(rss, 64)
-		if err != nil || kib*1024 < registered {
+		rss := slurmSays(t, "sstat", "-n", "-P", "--noconvert", "-j", id+".0", "-o", "MaxRSS")
+		bytes, err := strconv.ParseFloat(rss, 64)
+		if err != nil || bytes < registered {
 			return fmt.Errorf("sstat shows MaxRSS %q: %w", rss, err)
 		}
 		before := l.number(t, id, "memory.current", "memory/memory.usage_in_bytes")
 		got := l.s.fresh().sum("container_memory_usage_bytes", "workload", workload)
 		if after := l.number(t, id, "memory.current", "memory/memory.usage_in_bytes"); got != before || got != after || got < registered {
-			return fmt.Errorf("memory %v, the cgroup has %v and %v; sstat shows %v for a step", got, before, after, kib*1024)
+			return fmt.Errorf("memory %v, the cgroup has %v and %v; sstat shows %v for a step", got, before, after, bytes)
 		}
-		t.Logf("memory %.0f MiB, sstat shows MaxRSS %.0f MiB for the step", got/(1<<20), kib/1024)
+		t.Logf("memory %.0f MiB, sstat shows MaxRSS %.0f MiB for the step", got/(1<<20), bytes/(1<<20))
 		return nil
 	})
 	eventually(t, time.Minute, func() error { // two rounds of 15 s
