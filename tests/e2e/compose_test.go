@@ -75,7 +75,8 @@ func startComposed(t *testing.T) *composed {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s", sh(t, "sh", "-c", "docker ps -a; for c in $(docker ps -aq); do docker inspect --format='{{.Name}} {{json .State}}' $c; docker logs --tail 20 $c 2>&1; done"))
+			t.Logf("%s", sh(t, "sh", "-c", `docker ps -a; for c in $(docker ps -aq); do
+				docker inspect --format='{{.Name}} {{json .State}}' $c; docker logs --tail 20 $c 2>&1; done`))
 		}
 	})
 	sh(t, "docker", "load", "--input", "../../bin/accelscope-image.tar")

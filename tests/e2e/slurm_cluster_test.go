@@ -161,7 +161,8 @@ func (n node) startSlurm(t *testing.T) *slurm {
 	sh(t, "chmod", "666", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := child.Command(context.Background(), "sh", "-c", `squeue -a; squeue -s; scontrol show job -d; tail -n 60 /run/slurm/*.log; journalctl -b -n 60 --no-pager
+			out, _ := child.Command(context.Background(), "sh", "-c", `squeue -a; squeue -s; scontrol show job -d
+				tail -n 60 /run/slurm/*.log; journalctl -b -n 60 --no-pager
 				find /sys/fs/cgroup -name 'job_*' -o -name 'step_*' -o -name 'task_*'`).CombinedOutput()
 			t.Logf("Slurm:\n%s", out)
 		}
