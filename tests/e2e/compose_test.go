@@ -86,8 +86,9 @@ func startComposed(t *testing.T) *composed {
 		chown 65534 `+root+`/prometheus
 		tar -c -C `+root+` . | docker import --change 'ENTRYPOINT ["/usr/bin/prometheus"]' --change 'USER 65534' - $PROMETHEUS_IMAGE
 		rm -r `+root)
-	t.Logf("docker-compose %s, Docker %s, %s", sh(t, "docker-compose", "version", "--short"),
-		sh(t, "docker", "version", "--format={{.Server.Version}}"), strings.SplitN(sh(t, "prometheus", "--version"), "(", 2)[0])
+	version, _, _ := strings.Cut(sh(t, "prometheus", "--version"), " (")
+	t.Logf("docker-compose %s, Docker %s, %s", strings.TrimSpace(sh(t, "docker-compose", "version", "--short")),
+		strings.TrimSpace(sh(t, "docker", "version", "--format={{.Server.Version}}")), version)
 	return c
 }
 
