@@ -224,7 +224,7 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage' ./tests/e2e
 	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
-	@$(MAKE) test-observe test-slurm test-compose
+	@$(MAKE) test-observe test-slurm
 
 .PHONY: test-slurm
 test-slurm: deps ## Slurm: Debian's slurmctld and slurmd in a guest, on cgroup v2 and v1, the sensor beside squeue, scontrol and sstat

@@ -61,7 +61,7 @@ func infoMetrics(labels []string) []metric {
 	}, {
 		name: "accelscope_slurm_step_info", typ: gauge,
 		labels: []string{"workload", "job_id", "job", "step", "user", "account", "partition", "name"},
-		help: "Step of a Slurm job on the node and the user that runs it, always 1.",
+		help:   "Step of a Slurm job on the node and the user that runs it, always 1.",
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.facts.JobSteps {
 				b.Value(1, "slurm:"+s.Job, s.Job, s.Job, s.Step, s.User, s.Account, s.Partition, s.Name)
