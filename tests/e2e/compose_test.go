@@ -65,7 +65,7 @@ func startComposed(t *testing.T) *composed {
 	sh(t, "chmod", "755", dir+"/nvidia-container-runtime-hook")
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("PROMETHEUS_IMAGE", "prometheus:debian")
-	sh(t, "mount", "--make-rshared", "/") // as systemd does
+	sh(t, "mount", "--make-rshared", "/")   // as systemd does
 	sh(t, "umount", "/sys/kernel/security") // without AppArmor, whose parser is not installed
 	if _, err := guest.StartContainerd(t.Context()); err != nil {
 		t.Fatal(err)
