@@ -238,7 +238,15 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage' ./tests/e2e
 	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
-	@$(MAKE) test-observe
+	@$(MAKE) test-observe test-slurm
+
+.PHONY: test-slurm
+test-slurm: deps ## Slurm: Debian's slurmctld and slurmd in a guest, on cgroup v2 and v1, the sensor beside squeue, scontrol and sstat
+	@ACCELSCOPE_NODES=6.1,6.1//v1 go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v -run TestSlurm ./tests/e2e
+
+.PHONY: test-compose
+test-compose: deps image ## Docker Compose: the services of deploy/docker by Debian's docker-compose and Docker Engine, in a guest
+	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestCompose ./tests/e2e
 
 .PHONY: test-harness
 test-harness: deps ## What the tests stand on: a guest that hangs ends with a report

@@ -14,7 +14,8 @@ var infoNotes = []string{
 	"`accelscope_workload_info`: `job_kind`, `job_name`, `queue` and `rank` come from the controller and the labels of the pod, " +
 		"which the author of the pod can write, for a Slurm job from its cgroup; `rank` also from the variables of processes that " +
 		"`--workload.env` lists. They are empty outside a job.",
-	"`accelscope_slurm_step_info`: `job` is deprecated, and `job_id` replaces it: `job` is the label of Prometheus for the scrape job.",
+	"`accelscope_slurm_step_info`: `job` is deprecated, and `job_id` replaces it: `job` is the label of Prometheus for the scrape job. " +
+		"`account`, `partition` and `name` are those of the job in the environment of its processes, which its user can change.",
 	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
 		"by moving it into the network namespace of the workload; `method` has the strongest source, as in `container_rdma_allocated`. " +
 		"Unknown values are empty.",
@@ -58,11 +59,12 @@ func infoMetrics(labels []string) []metric {
 			}
 		},
 	}, {
-		name: "accelscope_slurm_step_info", typ: gauge, labels: []string{"workload", "job_id", "job", "step", "user"},
-		help: "Step of a Slurm job on the node and the user that runs it, always 1.",
+		name: "accelscope_slurm_step_info", typ: gauge,
+		labels: []string{"workload", "job_id", "job", "step", "user", "account", "partition", "name"},
+		help:   "Step of a Slurm job on the node and the user that runs it, always 1.",
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.facts.JobSteps {
-				b.Value(1, "slurm:"+s.Job, s.Job, s.Job, s.Step, s.User)
+				b.Value(1, "slurm:"+s.Job, s.Job, s.Job, s.Step, s.User, s.Account, s.Partition, s.Name)
 			}
 		},
 	}}

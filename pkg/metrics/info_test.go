@@ -22,7 +22,7 @@ func TestInfo(t *testing.T) {
 			Cgroups: []model.Cgroup{
 				{ID: 7, Workload: "slurm:4711", Runtime: "slurm", User: "ada", Path: "/slurm/uid_1/job_4711"},
 			},
-			JobSteps: []model.JobStep{{Job: "4711", Step: "0", User: "ada"}, {Job: "4711", Step: "batch", User: "ada"}},
+			JobSteps: []model.JobStep{{Job: "4711", Step: "0", User: "ada", Account: "physics", Partition: "train", Name: "llm"}, {Job: "4711", Step: "batch", User: "ada"}},
 			Containers: []model.Container{{
 				ID: "a", Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: "u1", Image: "train:1",
 				Labels: map[string]string{"team": "vision", "app.kubernetes.io/name": "x\"y"},
@@ -48,8 +48,8 @@ func TestInfo(t *testing.T) {
 			`accelscope_workload_info{cgroup="/slurm/uid_1/job_4711",container="",container_id="",image="",` +
 				`job_kind="Slurm",job_name="4711",label_app_kubernetes_io_name="",label_team="",namespace="",node="gpu01",pod="",pod_uid="",` +
 				`queue="",rank="",runtime="slurm",user="ada",workload="slurm:4711"} 1`,
-			`accelscope_slurm_step_info{job="4711",job_id="4711",step="0",user="ada",workload="slurm:4711"} 1`,
-			`accelscope_slurm_step_info{job="4711",job_id="4711",step="batch",user="ada",workload="slurm:4711"} 1`,
+			`accelscope_slurm_step_info{account="physics",job="4711",job_id="4711",name="llm",partition="train",step="0",user="ada",workload="slurm:4711"} 1`,
+			`accelscope_slurm_step_info{account="",job="4711",job_id="4711",name="",partition="",step="batch",user="ada",workload="slurm:4711"} 1`,
 		} {
 			if !strings.Contains(text, want+"\n") {
 				t.Errorf("no series %s", want)

@@ -48,6 +48,8 @@ type JobStep struct {
 	Job  string
 	Step string // a number, or batch, extern, interactive
 	User string // its name, or its number if the node's own list lacks it; empty for root
+	// Account, Partition and Name are those of the job in the environment of its processes, which its user can change.
+	Account, Partition, Name string
 }
 
 // Ranks are the ranks of the processes of a workload in its job, as their environments name them: 3, or 0..7, or 0,2. The processes

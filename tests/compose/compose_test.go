@@ -27,7 +27,7 @@ func load(t *testing.T, files ...string) *types.Project {
 	for i, f := range files {
 		paths[i] = filepath.Join(docker, f)
 	}
-	options, err := cli.NewProjectOptions(paths, cli.WithWorkingDirectory(docker))
+	options, err := cli.NewProjectOptions(paths, cli.WithWorkingDirectory(docker), cli.WithEnvFiles(), cli.WithDotEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestCompose(t *testing.T) {
 		t.Errorf("project %s with %v", p.Name, p.ServiceNames())
 	}
 	s := p.Services["accelscope"]
-	if !s.Privileged || s.Pid != "host" || s.NetworkMode != "host" || s.Cgroup != "host" || !s.ReadOnly || s.MemLimit == 0 {
+	if !s.Privileged || s.Pid != "host" || s.NetworkMode != "host" || !s.ReadOnly || s.MemLimit == 0 {
 		t.Errorf("accelscope: %+v", s)
 	}
 	if len(s.Command) > 0 || s.HealthCheck != nil {
@@ -108,6 +108,17 @@ func TestCapabilities(t *testing.T) {
 	got := slices.Sorted(slices.Values(s.CapAdd))
 	if s.Privileged || len(got) == 0 || !slices.Equal(got, want.Add) || !slices.Equal(s.CapDrop, want.Drop) {
 		t.Errorf("privileged %v, added %v, dropped %v; want %+v", s.Privileged, got, s.CapDrop, want)
+	}
+}
+
+// TestNVIDIA: the sensor requests no GPU, only the library that monitors all of them, and is not privileged.
+func TestNVIDIA(t *testing.T) {
+	s := load(t, "compose.yaml", "compose.capabilities.yaml", "compose.nvidia.yaml").Services["accelscope"]
+	if s.Privileged || s.Deploy == nil || s.Deploy.Resources.Reservations == nil || len(s.Deploy.Resources.Reservations.Devices) != 1 {
+		t.Fatalf("privileged %v, deploy %+v", s.Privileged, s.Deploy)
+	}
+	if d := s.Deploy.Resources.Reservations.Devices[0]; d.Driver != "nvidia" || d.Count != -1 || !slices.Equal(d.Capabilities, []string{"utility"}) {
+		t.Errorf("%+v", d)
 	}
 }
 

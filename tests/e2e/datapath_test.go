@@ -58,16 +58,19 @@ func (n node) watched(t *testing.T, args ...string) (*sensor, *container) {
 // moved is the traffic of a container on the data path, by opcode where there is one.
 type moved map[string]float64
 
-func (m metrics) moved(id string) moved {
+func (m metrics) moved(id string) moved { return m.movedOf("container_id", id) }
+
+// movedOf is moved of the series with one label.
+func (m metrics) movedOf(name, value string) moved {
 	out := moved{}
 	for _, direction := range []string{"transmit", "receive"} {
-		out[direction] = m.sum("container_rdma_"+direction+"_bytes_total", "container_id", id)
+		out[direction] = m.sum("container_rdma_"+direction+"_bytes_total", name, value)
 	}
-	maps.Copy(out, m.by("container_rdma_work_requests_total", "opcode", "container_id", id))
-	for opcode, bytes := range m.by("container_rdma_work_request_bytes_total", "opcode", "container_id", id) {
+	maps.Copy(out, m.by("container_rdma_work_requests_total", "opcode", name, value))
+	for opcode, bytes := range m.by("container_rdma_work_request_bytes_total", "opcode", name, value) {
 		out[opcode+" bytes"] = bytes
 	}
-	for _, x := range m.all("container_rdma_completion_duration_seconds", "container_id", id) {
+	for _, x := range m.all("container_rdma_completion_duration_seconds", name, value) {
 		out[label(x, "opcode")+" durations"] += float64(x.GetHistogram().GetSampleCount())
 	}
 	return out

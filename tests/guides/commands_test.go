@@ -29,7 +29,7 @@ const (
 	registry = "needs Docker and a registry; tests/image unpacks the archive, TestDeploy loads it into containerd"
 	gpus     = "needs an NVIDIA GPU; TestNVMLChild runs accelscope gpu with a fake library"
 	modules  = "needs out-of-tree RDMA modules; vm.BuildPadded makes such files with these programs"
-	compose  = "needs Docker Compose 2, which Debian 12 has not; tests/compose reads the file by its library"
+	compose  = "needs Docker Compose 2, which Debian 12 has not; TestCompose runs it by docker-compose 1.29, tests/compose reads the file by the library of 2"
 )
 
 // documents lists the documents, and every command in them.

@@ -48,7 +48,9 @@ func (s *Source) jobSteps() []model.JobStep {
 	}
 	s.jobs.users = users
 	for i := range steps {
-		steps[i].User = users[steps[i].User]
+		job := steps[i].User
+		n := s.jobNames.of(job)
+		steps[i].User, steps[i].Account, steps[i].Partition, steps[i].Name = users[job], n.account, n.partition, n.name
 	}
 	slices.SortFunc(steps, func(a, b model.JobStep) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Step, b.Step))

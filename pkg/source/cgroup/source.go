@@ -91,6 +91,7 @@ type Source struct {
 	unresolvedCount uint64 // total number of unresolved ids
 	jobs            jobs
 	gres            *gres
+	jobNames        *jobNames
 	ranks           *ranks
 	warnedNoWatch   bool
 	buf             [16 << 10]byte // for inotify events
@@ -136,6 +137,7 @@ func New(o Options) (*Source, error) {
 		gres:       newGres(root, h, o.Procfs),
 		ranks:      newRanks(o.RankVariables, h.Mount, o.Procfs),
 	}
+	s.jobNames = &jobNames{gres: s.gres}
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	s.table.marker = o.Marker
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
@@ -174,6 +176,7 @@ func (s *Source) stop() error {
 	}
 	<-s.done
 	s.gres.stop()
+	s.jobNames.round.Wait()
 	s.ranks.stop()
 	if s.mount != nil {
 		err = errors.Join(err, s.mount.Close())
@@ -214,6 +217,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	var err error
 	if out.JobGPUs, err = s.gres.read(s.steps, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("GPUs of Slurm steps", err))
+	}
+	if err := s.jobNames.read(s.gres.ctx, s.steps, s.opt.Now()); err != nil {
+		out.DeviceStates = append(out.DeviceStates, s.failed("names of Slurm jobs", err))
 	}
 	if out.Ranks, err = s.ranks.read(s.workloads, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("ranks of processes", err))

@@ -100,6 +100,17 @@ func dockerVendor(r dockerRequest) *model.GPUVendor {
 	})
 }
 
+// monitors reports whether a device request is for the library that monitors GPUs only, as NVIDIA's container toolkit names it. Whoever
+// monitors GPUs does not occupy them.
+func monitors(r dockerRequest) bool {
+	for _, all := range r.Capabilities {
+		if len(all) != 1 || all[0] != "utility" {
+			return false
+		}
+	}
+	return len(r.Capabilities) > 0
+}
+
 // dockerGPUs returns the GPUs that were requested from Docker (--gpus, --device nvidia.com/gpu=0). Of a number of GPUs
 // these are the first.
 func dockerGPUs(requests []dockerRequest) []string {
@@ -107,6 +118,7 @@ func dockerGPUs(requests []dockerRequest) []string {
 	for _, r := range requests {
 		vendor := dockerVendor(r)
 		switch {
+		case monitors(r):
 		case r.Driver == "cdi":
 			out = cdiRequested(out, r.DeviceIDs...)
 		case vendor == nil:

@@ -155,6 +155,7 @@ func TestDockerGPUs(t *testing.T) {
 		"--gpus device":     {[]container.DeviceRequest{{DeviceIDs: []string{"1", "GPU-5", "0:1"}, Capabilities: gpu}}, []string{"1", "GPU-5", "0:1"}},
 		"by the driver":     {[]container.DeviceRequest{{Driver: "nvidia", Count: -1}}, []string{"all"}},
 		"one of two sets":   {[]container.DeviceRequest{{Count: -1, Capabilities: [][]string{{"x"}, {"compute", "gpu"}}}}, []string{"all"}},
+		"to monitor":        {[]container.DeviceRequest{{Driver: "nvidia", Count: -1, Capabilities: [][]string{{"utility"}}}}, nil},
 		"no GPU":            {[]container.DeviceRequest{{Count: -1, Capabilities: [][]string{{"tpu"}}}}, nil},
 		"another driver":    {[]container.DeviceRequest{{Driver: "x", Count: -1, Capabilities: gpu}}, nil},
 		"none of them":      {[]container.DeviceRequest{{Count: 0, Capabilities: gpu}}, nil},
