@@ -91,8 +91,7 @@ func recordScrapes(ctx context.Context, dir string) error {
 // root returns the directory of the repository.
 func root(ctx context.Context) (string, error) {
 	out, err := child.Command(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	var failed *exec.ExitError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		return "", fmt.Errorf("go list: %w: %s", err, failed.Stderr)
 	}
 	return filepath.Clean(string(out[:max(0, len(out)-1)])), err

@@ -26,7 +26,7 @@ func (n *node) value(r *row, at time.Time) float64 {
 	seconds := at.Sub(r.birth).Seconds()
 	if !r.counter {
 		if !r.varies {
-			return r.template.value
+			return r.value
 		}
 		v := r.most * (0.7 + 0.3*math.Sin(wave*seconds+phase))
 		if r.whole {
@@ -102,9 +102,9 @@ func (n *node) condition(r *row, at time.Time) float64 {
 		is = !down && l["state"] == "active" || down && l["state"] == "down"
 	case "container_gpu_memory_used_bytes": // the driver's own part is small
 		if l["workload"] != "" {
-			return r.template.value
+			return r.value
 		}
-		return math.Floor(r.template.value / 1000)
+		return math.Floor(r.value / 1000)
 	}
 	if is {
 		return 1
