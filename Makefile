@@ -298,6 +298,14 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 bench-growth: build ## How the cost of a scrape grows, beside cAdvisor, node_exporter and a minimal exporter, drawn in docs/growth (20 minutes)
 	@go build -o bin/bench ./tests/bench && bin/bench -growth -plots docs/growth -accelscope bin/accelscope
 
+# NODES and MINUTES for a smaller one. A thousand nodes take 4 GiB of memory, and some ten minutes of CPU time of an idle machine.
+NODES   ?= 1000
+MINUTES ?= 60
+.PHONY: bench-fleet
+bench-fleet: need-prometheus ## What NODES (1000) cost Prometheus with the series of rules and dashboards, and 50 with all series, for MINUTES (60)
+	@go run ./tests/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
+	@echo; go run ./tests/fleet -all -nodes $$(( $(NODES) < 50 ? $(NODES) : 50 )) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
+
 .PHONY: bench-estimates
 bench-estimates: ## Estimates of the data path against processes that count (11 minutes; ACCELSCOPE_ESTIMATE=10m: 110)
 	@echo; echo "Estimates with a budget of 1 %: largest error of a process, longest time unchanged, part of the budget that was used, split of the bytes of a FAKE port"

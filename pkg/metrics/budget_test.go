@@ -24,8 +24,10 @@ const (
 
 // budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
 // and an HCA and calls six verbs.
-func budgetNode() []engine.Registration {
-	const pods, accelerated, gpus, hcas = 110, 16, 8, 10
+func budgetNode() []engine.Registration { return clusterNode(110, 16, 8, 10) }
+
+// clusterNode is a node with 64 CPUs and pods of one container. Each accelerated pod uses a GPU and an HCA and calls six verbs.
+func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 	entities := map[model.CgroupID]identitytest.Entity{}
 	usage := crowdUsage(pods)
 	usage.Namespaces = nil

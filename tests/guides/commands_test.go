@@ -65,6 +65,7 @@ var documents = map[string][]command{
 	"docs/performance.md":     {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
 	"docs/placement.md":       {{text: "bin/accelscope topo", place: node}},
 	"docs/rdma-bytes.md":      {{text: "bin/accelscope peers", place: node}},
+	"docs/sizing.md":          {{text: "make bench-fleet", place: none, why: "takes 4 GiB and long; TestFleet in tests/fleet is a small one"}},
 	"docs/support-matrix.md":  {{text: "make test-kernels", place: none, why: "takes hours"}},
 	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},
 	runbooks: {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// fleetNodes are the nodes that tests/fleet multiplies: the node of TestBudget, and a smaller one of which rules and dashboards read at
+// most 600 series.
+var fleetNodes = []struct {
+	file                          string
+	pods, accelerated, gpus, hcas int
+}{
+	{"full.prom", 110, 16, 8, 10},
+	{"small.prom", 20, 2, 2, 2},
+}
+
+// TestFleetNodes encodes nodes whose accelerated pods are members of a job, as the text that Prometheus scrapes. With
+// ACCELSCOPE_RECORD it writes that text into a directory: tests/fleet makes a thousand nodes of it.
+func TestFleetNodes(t *testing.T) {
+	for _, n := range fleetNodes {
+		synctest.Test(t, func(t *testing.T) {
+			jobs := model.Snapshot{}
+			for i := 1; i <= n.accelerated; i++ {
+				jobs.Pods = append(jobs.Pods, model.Pod{
+					UID: fmt.Sprint("uid-", i), Namespace: "ml", Name: fmt.Sprint("train-", i), Job: model.Job{Kind: "JobSet", Name: "train"},
+				})
+			}
+			c := newCollector(setup{
+				Sources: append(clusterNode(n.pods, n.accelerated, n.gpus, n.hcas), engine.Registration{Source: &fake{name: "jobs", facts: jobs}}),
+				Compat:  []string{CompatLens, Process}, Scope: ScopeAccelerated, Node: "gpu01",
+				ExcludesInterface: func(name string) bool { return strings.HasPrefix(name, "veth") },
+			})
+			families, all, text := seriesOf(t, c)
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			t.Logf("%s: %d series", n.file, all)
+			if all > maxNodeSeries {
+				t.Errorf("%s: %d series, want at most %d: %v", n.file, all, maxNodeSeries, families)
+			}
+			for i := 1; i <= n.accelerated; i++ {
+				if !strings.Contains(text, fmt.Sprintf(`job_kind="JobSet",job_name="train",namespace="ml",node="gpu01",pod="train-%d"`, i)) {
+					t.Errorf("%s: train-%d is not a member of the job", n.file, i)
+				}
+			}
+			if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
+				if err := os.WriteFile(filepath.Join(dir, n.file), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// step is the time of which a request has the samples of a node. Pods begin and end between steps.
+const step = 5 * time.Minute
+
+// fleet is a Prometheus with the series of nodes.
+type fleet struct {
+	options
+	prometheus
+	dir   string // temporary files
+	root  string // of the repository
+	nodes []*node
+	begin time.Time // of the past
+	next  time.Time // first sample that is not written
+	live  chan error
+	end   context.CancelFunc // of the writer
+
+	samples int
+	filled  time.Duration // time that the past took
+	wg      sync.WaitGroup
+}
+
+// start fills a Prometheus.
+func start(ctx context.Context, o options) (_ *fleet, err error) {
+	if o.minutes < 10 || o.minutes > 60 || o.nodes < 1 {
+		return nil, errors.New("at least one node, and 10 to 60 minutes: Prometheus accepts no older samples")
+	}
+	f := &fleet{options: o, live: make(chan error, 1), end: func() {}}
+	if f.root, err = root(ctx); err != nil {
+		return nil, err
+	}
+	if f.dir, err = os.MkdirTemp("", "fleet"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.stop()
+		}
+	}()
+	if err := f.template(ctx); err != nil {
+		return nil, err
+	}
+	if f.data == "" {
+		f.data = filepath.Join(f.dir, "data")
+	}
+	if err := f.configure(""); err != nil {
+		return nil, err
+	}
+	if f.prometheus, err = startPrometheus(ctx, f.listen, f.config(), f.data); err != nil {
+		return nil, err
+	}
+	if err := f.past(ctx); err != nil {
+		return nil, err
+	}
+	f.progress("wrote %d samples of the past, now those of the recording rules", f.samples)
+	writing, end := context.WithCancel(ctx)
+	f.end = end
+	f.wg.Go(func() { f.live <- f.present(writing) })
+	if err := f.record(ctx); err != nil {
+		return nil, err
+	}
+	f.progress("loading the rules")
+	return f, f.load(ctx)
+}
+
+func (f *fleet) progress(format string, args ...any) {
+	if !f.quiet {
+		fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...) //nolint:errcheck // a terminal
+	}
+}
+
+func (f *fleet) stop() {
+	f.end()
+	f.wg.Wait()
+	f.prometheus.stop()
+	_ = os.RemoveAll(f.dir) // its own temporary files
+}
+
+func (f *fleet) config() string { return filepath.Join(f.dir, "prometheus.yml") }
+
+// configure writes the configuration of Prometheus, with the files of rules that match the pattern, if any. Nothing is scraped.
+func (f *fleet) configure(rules string) error {
+	config := "global: {evaluation_interval: 1m}\n"
+	if rules != "" {
+		config += "rule_files: ['" + rules + "']\n"
+	}
+	return os.WriteFile(f.config(), []byte(config), 0o600)
+}
+
+// template makes the nodes from the recorded scrape.
+func (f *fleet) template(ctx context.Context) error {
+	keep, err := filter(filepath.Join(f.root, "deploy/prometheus/scale/agent.yml"))
+	if err != nil {
+		return err
+	}
+	file := f.scrape
+	if file == "" {
+		if err := recordScrapes(ctx, f.dir); err != nil {
+			return err
+		}
+		file = filepath.Join(f.dir, "small.prom")
+		if f.all {
+			file = filepath.Join(f.dir, "full.prom")
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if f.all {
+		keep = everything
+	}
+	templates, err := parse(text, keep)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	end := time.Now().Truncate(interval)
+	f.begin = end.Add(-time.Duration(f.minutes) * time.Minute)
+	f.next = f.begin
+	for i := range f.options.nodes {
+		f.nodes = append(f.nodes, newNode(i, f.begin, end, templates))
+	}
+	return nil
+}
+
+// past writes all samples up to now.
+func (f *fleet) past(ctx context.Context) error {
+	began := time.Now()
+	for time.Since(f.next) > interval {
+		if err := f.write(ctx, min(step, time.Since(f.next).Truncate(interval))); err != nil {
+			return err
+		}
+	}
+	f.filled = time.Since(began)
+	return nil
+}
+
+// present writes samples as time passes.
+func (f *fleet) present(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(f.next)):
+		}
+		if err := f.write(ctx, interval); err != nil {
+			return err
+		}
+	}
+}
+
+// write writes the samples of all nodes of the next time.
+func (f *fleet) write(ctx context.Context, length time.Duration) error {
+	if rest := step - f.next.Sub(f.begin)%step; length > rest {
+		length = rest
+	}
+	var times []time.Time
+	for d := time.Duration(0); d < length; d += interval {
+		times = append(times, f.next.Add(d))
+	}
+	for _, n := range f.nodes {
+		body, samples := n.request(times)
+		if err := f.send(ctx, body); err != nil {
+			return err
+		}
+		f.samples += samples
+	}
+	f.next = f.next.Add(length)
+	return nil
+}
+
+// load loads the rules, from here on evaluated by Prometheus each minute.
+func (f *fleet) load(ctx context.Context) error {
+	pattern := filepath.Join(f.root, "deploy/prometheus/rules/*.yaml")
+	if f.every > 0 {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			fast := strings.ReplaceAll(string(text), "    rules:\n", fmt.Sprintf("    interval: %v\n    rules:\n", f.every))
+			fast = strings.ReplaceAll(fast, "    interval: 1m\n", "")
+			if err := os.WriteFile(filepath.Join(f.dir, "rules-"+filepath.Base(file)), []byte(fast), 0o600); err != nil {
+				return err
+			}
+		}
+		pattern = filepath.Join(f.dir, "rules-*.yaml")
+	}
+	if err := f.configure(pattern); err != nil {
+		return err
+	}
+	return f.reload(ctx)
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// troubles are counters that do not grow on a healthy node.
+var troubles = regexp.MustCompile(`error|fault|lost|dropp|discard|fail|oom|retrans|rnr|out_of|violation|slow_restart|restarts|downed|flap|missed|` +
+	`ignored|seq_err|timeout|throttled|killed|storm|retry|unresolved|unattributed_reset`)
+
+// value returns the value of a series at a time. It depends on nothing else, so a counter has no state that had to be kept.
+func (n *node) value(r *row, at time.Time) float64 {
+	if r.state {
+		return n.condition(r, at)
+	}
+	// Two numbers from 0 to 1 that differ between series, and between the lives of a workload.
+	s := r.template.seed ^ r.seed + uint64(r.generation+1)*0x9e3779b97f4a7c15
+	size, phase := float64(s>>40&0xfff)/0xfff, float64(s>>52)/0xfff
+	wave := 2 * math.Pi / (300 + 1500*phase) // of a period between 5 and 30 minutes
+	seconds := at.Sub(r.birth).Seconds()
+	if !r.counter {
+		if !r.varies {
+			return r.value
+		}
+		v := r.most * (0.7 + 0.3*math.Sin(wave*seconds+phase))
+		if r.whole {
+			return math.Floor(v)
+		}
+		return max(0, v)
+	}
+	// The integral of a rate that varies, so that it never falls.
+	passed := seconds + 0.5*(math.Sin(wave*seconds+phase)-math.Sin(phase))/wave
+	v := (r.least + (r.most-r.least)*size) * passed * r.share
+	if r.whole {
+		return math.Floor(v)
+	}
+	return v
+}
+
+// shape is how the values of a series change.
+type shape struct {
+	least, most float64 // of the growth of a counter in a second; most is the highest value of a gauge
+	whole       bool    // values are whole numbers
+	varies      bool    // a gauge; states and limits do not vary
+}
+
+// shapeOf returns the shape of a series of this node.
+func (n *node) shapeOf(t *template) shape {
+	name := t.name()
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(name, p) })
+	}
+	if !t.counter {
+		switch {
+		case has("utilization_ratio"):
+			return shape{most: 1, varies: true}
+		case has("celsius", "watts", "used_bytes", "working_set"):
+			return shape{most: t.value, varies: true, whole: true}
+		}
+		return shape{}
+	}
+	s := shape{whole: !strings.HasSuffix(name, "_sum") && (!has("seconds") || has("_duration_seconds"))}
+	switch {
+	case n.sick == lossy && has("packet_seq_err"):
+		s.least, s.most = 20, 120
+	case troubles.MatchString(name):
+	case has("cnp", "ecn"):
+		s.most = 20
+	case has("bytes", "data"):
+		s.least, s.most = 1e9, 2e10
+	case has("packets"):
+		s.least, s.most = 2e5, 5e6
+	case has("_duration_seconds"): // a histogram
+		s.least, s.most = 0.1, 20
+	case has("seconds"):
+		s.most = 1
+	default:
+		s.most = 10
+	}
+	return s
+}
+
+// states are the series whose value is given by the condition of the node: the recorded node has all problems that there are.
+var states = []string{"gpu_problem", "gpu_recovery_action", "infiniband_port_state", "container_gpu_memory_used_bytes"}
+
+// condition returns the value of a series of states.
+func (n *node) condition(r *row, at time.Time) float64 {
+	l, is := r.template.labels, false
+	switch r.name() {
+	case "gpu_problem":
+		is = n.sick == uncorrected && l["gpu_id"] == "0" && l["problem"] == "ecc_uncorrected"
+	case "gpu_recovery_action":
+		is = l["action"] == "none"
+	case "infiniband_port_state":
+		down := n.sick == portDown && l["device"] == "mlx5_0" && !at.Before(n.middle)
+		is = !down && l["state"] == "active" || down && l["state"] == "down"
+	case "container_gpu_memory_used_bytes": // the driver's own part is small
+		if l["workload"] != "" {
+			return r.value
+		}
+		return math.Floor(r.value / 1000)
+	}
+	if is {
+		return 1
+	}
+	return 0
+}
