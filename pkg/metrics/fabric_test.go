@@ -244,7 +244,7 @@ func TestFatTree(t *testing.T) {
 		}
 	}
 	want := map[string]int{
-		"fabric_nodes": 3, "fabric_links": 1, "fabric_discovered_timestamp_seconds": 1,
+		"fabric_nodes": 3, "fabric_links": 1, "fabric_discovered_timestamp_seconds": 1, "fabric_sm_changes_total": 1,
 		"switch_info": leaves + spines, "hca_info": hosts, "switch_uplink_info": switchPorts, "hca_uplink_info": hosts,
 		"switch_up": leaves + spines, "switch_queried_timestamp_seconds": leaves + spines, "switch_port_up": switchPorts,
 		"switch_port_link_width_lanes": switchPorts, "switch_port_rate_bytes_per_second": switchPorts,

@@ -180,10 +180,10 @@ func gpuPCIeMetrics() []metric {
 		return gpuValue("gpu_pcie_"+name, typ, help, func(g *gpuView) model.Optional { return of(&g.PCIe) })
 	}
 	return []metric{
-		full(pcie("link_generation", gauge, "PCIe generation at which the GPU's link runs.",
-			func(p *model.GPUPCIe) model.Optional { return p.Generation })),
-		full(pcie("link_max_generation", gauge, "Highest PCIe generation that the GPU supports in its slot.",
-			func(p *model.GPUPCIe) model.Optional { return p.MaxGeneration })),
+		pcie("link_generation", gauge, "PCIe generation at which the GPU's link runs.",
+			func(p *model.GPUPCIe) model.Optional { return p.Generation }),
+		pcie("link_max_generation", gauge, "Highest PCIe generation that the GPU supports in its slot.",
+			func(p *model.GPUPCIe) model.Optional { return p.MaxGeneration }),
 		pcie("link_width_lanes", gauge, "PCIe lanes that the GPU's link uses.",
 			func(p *model.GPUPCIe) model.Optional { return p.Width }),
 		pcie("link_max_width_lanes", gauge, "PCIe lanes that the GPU supports in its slot.",
