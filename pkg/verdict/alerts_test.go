@@ -28,6 +28,8 @@ var withoutVerdict = map[string]string{
 	"RDMACongestionStorm":             "compares with an hour and a day ago, and with other nodes",
 	"RDMAPauseSustained":              "compares with an hour and a day ago, and with other nodes",
 	"RDMABitErrorsRising":             "compares with a day and a week ago, and with other nodes",
+	"RDMAPKeyMissing":                 "compares with an hour and a day ago",
+	"RDMASubnetManagerChanges":        "an event reports each change",
 	"AccelscopeDown":                  "a sensor that is down judges nothing",
 	"AccelscopeAbsent":                "a sensor that is down judges nothing",
 	"AccelscopeUnattributedHigh":      "RDMACoverageGap names the workloads and the reasons",

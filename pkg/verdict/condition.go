@@ -2,7 +2,11 @@
 
 package verdict
 
-import "time"
+import (
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/placement"
+)
 
 // Condition is the definition of one condition. Where an alert of deploy/prometheus/rules/alerts.yaml has the same name, it has the
 // same severity and the same numbers, which a test compares.
@@ -253,6 +257,16 @@ var (
 		Thresholds: []Threshold{{Of: "busiest engine", Value: 0.01}, {Of: "processes, if the driver reports no engines", Value: 0}},
 		Source:     "pauses of jobs are shorter, and drivers round to percents",
 	}
+	placedBadly = &Condition{
+		Name: "WorkloadPlacedBadly", Severity: Info, For: 15 * time.Minute,
+		Summary: "An HCA of the workload is far from its GPU, while a nearer one exists.",
+		Source:  "docs/placement.md", Words: map[string][]string{"problem": {placement.ProblemNUMA, placement.ProblemSwitch}},
+	}
+	withoutGPUDirect = &Condition{
+		Name: "WorkloadWithoutGPUDirect", Severity: Info, For: 30 * time.Minute,
+		Summary: "The workload has GPUs and HCAs, and does not use GPUDirect, or not all of its rails.",
+		Source:  "docs/placement.md", Words: map[string][]string{"problem": {placement.ProblemDirect, placement.ProblemRails}},
+	}
 	coverageGap = &Condition{
 		Name: "RDMACoverageGap", Severity: Info, For: 5 * time.Minute,
 		Summary: "Not all bytes that the workload moves over the HCA are counted.",
@@ -316,8 +330,7 @@ var (
 	}
 )
 
-// Conditions are all conditions, in the order in which they are judged: the worst first. The place of a workload's devices
-// (accelscope_placement_problem) belongs to those of workloads.
+// Conditions are all conditions, in the order in which they are judged: the worst first.
 var Conditions = []*Condition{
 	portDown, subnetManagerLost, pauseStorm, gpuLost, recoveryAction, xidCritical, gpuFault, memoryFailing,
 
@@ -327,7 +340,7 @@ var Conditions = []*Condition{
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 
-	xidNoncritical, counterSaturated, rdmaIdle, gpuIdle, memoryUnowned, coverageGap, mapNearlyFull,
+	xidNoncritical, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, memoryUnowned, coverageGap, mapNearlyFull,
 
 	nothingWrong,
 }

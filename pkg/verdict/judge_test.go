@@ -94,6 +94,19 @@ func aer(correctable, fatal uint64) []model.AERErrors {
 	return []model.AERErrors{{Severity: "correctable", Total: correctable}, {Severity: "fatal", Total: fatal}}
 }
 
+// place puts two HCAs and the GPU, which the owner uses with the first HCA, behind switches of host bridges.
+func (n *node) place(hcas0, hcas1, gpu string) {
+	n.facts.HCAs[1].PCIAddress = "0000:19:00.0"
+	n.facts.PCI = n.facts.PCI[:2]
+	n.facts.PCI = append(n.facts.PCI, model.PCIFunction{Address: "0000:19:00.0", PCIEnd: n.facts.PCI[0].PCIEnd})
+	for i, bridge := range []string{hcas0, gpu, hcas1} {
+		f := &n.facts.PCI[i]
+		f.Path, f.NUMANode = []string{bridge, "0000:01:00.0", f.Address}, bridge[len(bridge)-2:]
+	}
+	n.shares.GPUs = []attribution.GPUShare{{Owner: 1, GPU: &n.facts.GPUs[0], Processes: 1}}
+	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Type: model.QP, Current: 1}}
+}
+
 func (n *node) link() *model.Link { return &n.facts.Links[0] }
 
 func (n *node) port() *model.Port { return &n.facts.HCAs[0].Ports[0] }
@@ -370,6 +383,20 @@ var judgments = map[string]judgment{
 			}
 		},
 		lasts: 15 * time.Minute, subject: "ml/a/x (nvidia)", says: "failed allocations +1 in 15m",
+	},
+	"WorkloadPlacedBadly": {
+		bad:     func(n *node) { n.place("pci0000:00", "pci0000:80", "pci0000:80") },
+		good:    func(n *node) { n.place("pci0000:80", "pci0000:00", "pci0000:80") },
+		subject: "ml/a/x", says: "GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_1", held: 15 * time.Minute,
+	},
+	"WorkloadWithoutGPUDirect": {
+		bad: func(n *node) {
+			n.place("pci0000:80", "pci0000:00", "pci0000:80")
+			n.shares.Registered = []attribution.RegisteredShare{{Owner: 1, Device: "mlx5_0", Memory: model.HostMemory, Bytes: 1}}
+		},
+		good:    func(n *node) { n.shares.Registered[0].Memory = model.GPUMemory },
+		subject: "ml/a/x", says: "GPU 0: the workload registered no memory of GPUs, and its HCAs on the same PCIe switch are mlx5_0",
+		held: 30 * time.Minute,
 	},
 	"RDMACoverageGap": {
 		bad: func(n *node) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 // owned is a subject of a workload.
@@ -25,6 +26,7 @@ func (r *round) judgeWorkloads() {
 	r.judgeAllocations()
 	r.judgeDriverCalls()
 	r.judgeBudgets()
+	r.judgePlacement()
 	r.judgeCoverage()
 }
 
@@ -132,6 +134,25 @@ func (r *round) judgeBudgets() {
 		}
 		s, _ := r.owned(b.Owner)
 		r.find(budgetExceeded, s, time.Time{}, percent(b.SpentRatio)+" of the CPU time", "the budget is "+percent(limit))
+	}
+}
+
+// judgePlacement judges where the GPUs and HCAs of workloads are.
+func (r *round) judgePlacement() {
+	p := placement.Of(r.Facts, r.Shares)
+	for _, c := range []*Condition{placedBadly, withoutGPUDirect} {
+		for i := range p.Workloads {
+			var texts []string
+			for _, problem := range p.Workloads[i].Problems {
+				if slices.Contains(c.Words["problem"], problem.Name) {
+					texts = append(texts, problem.Text)
+				}
+			}
+			if len(texts) > 0 {
+				s, _ := r.owned(p.Workloads[i].Owner)
+				r.find(c, s, time.Time{}, texts...)
+			}
+		}
 	}
 }
 
