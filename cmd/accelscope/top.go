@@ -17,8 +17,8 @@ type topCmd struct {
 	Once     bool          `name:"once" help:"Print one table after two scrapes, then exit."`
 	Plain    bool          `name:"plain" help:"Print one table after another, as without a terminal."`
 	Devices  bool          `name:"devices" help:"Show ports of HCAs and GPUs instead of workloads."`
-	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Column to sort by: name, device, qp, cq, mr, registered, tx, rx, verbs, errors, p99, missing, processes, memory, busy, allocated. With --devices name, state, busy, rate, tx, rx, errors, memory, total, celsius, workloads. The largest number first."`
-	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows with this text in the name of the workload or of the device."`
+	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Column to sort by. The largest number first."`
+	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows with this text in the name of the workload or device."`
 	JSON     bool          `name:"json" help:"Print one JSON object per interval, in a line: verdicts, workloads and devices."`
 }
 

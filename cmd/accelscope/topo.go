@@ -69,7 +69,8 @@ func (c *topoCmd) run(ctx context.Context, stdout io.Writer) error {
 	}
 	switch {
 	case noSensor:
-		_, err = fmt.Fprintln(stdout, "\nNo sensor runs here: the devices are those of sysfs, GPUs are numbered by PCI address, and owners are not known.")
+		_, err = fmt.Fprintln(stdout, "\nNo sensor runs here: the devices are those of sysfs, GPUs are numbered by PCI address, "+
+			"and owners are not known.")
 	case strings.HasPrefix(answer.Message, "partial: "):
 		_, err = fmt.Fprintln(stdout, "\nIncomplete: "+printable(strings.TrimPrefix(answer.Message, "partial: ")))
 	}
@@ -102,7 +103,7 @@ func topologyOf(ctx context.Context, sysfs string) (api.Topology, error) {
 	if err != nil {
 		return api.Topology{}, err
 	}
-	defer hcas.Close()
+	defer hcas.Close() //nolint:errcheck // only read
 	if read, err = hcas.Read(ctx); err != nil && !errors.Is(err, model.ErrAbsent) {
 		return api.Topology{}, err
 	}

@@ -86,7 +86,7 @@ func testVerdicts(t *testing.T, binary string) {
 	}
 	set("state", "1: DOWN")
 	set("phys_state", "3: Disabled")
-	down, at := nextRefresh(t, url, at)
+	down, _ := nextRefresh(t, url, at)
 	if d := cmp.Diff([]string{"critical RDMAPortDown " + port}, down); d != "" {
 		t.Errorf("link down: %s", d)
 	}

@@ -73,7 +73,8 @@ type TopologyProblem struct {
 	Text    string `json:"text"`
 }
 
-// topology answers /api/v1/topology: all workloads, or one (?workload=). Of several reasons why devices or places are missing it has the first.
+// topology answers /api/v1/topology: all workloads, or one (?workload=). Of several reasons why devices or places are
+// missing it has the first.
 func topology(k *Known, r *http.Request) (any, error) {
 	p := placement.Of(&k.Facts, &k.Shares)
 	missing := cmp.Or(k.missing(k.Facts.PCI != nil, "pci"), k.missing(k.Facts.HCAs != nil, "rdma"), k.missingGPUs())

@@ -24,7 +24,10 @@ func (e *evidence) claimed(a *model.Allocation, share DeviceShare) (found bool) 
 	c := e.live.containers[containerName{a.Namespace, a.Pod, a.Container}]
 	for _, g := range e.gpus.behind(a.Nodes) {
 		found = true
-		if !hasOthers(c, g.Nodes, func(path string) bool { return e.gpus.byNode[path] != nil && !e.gpus.parents[e.gpus.byNode[path].UUID] }) {
+		whole := func(path string) bool {
+			return e.gpus.byNode[path] != nil && !e.gpus.parents[e.gpus.byNode[path].UUID]
+		}
+		if !hasOthers(c, g.Nodes, whole) {
 			s := share
 			s.describeGPU(g)
 			e.add(s)

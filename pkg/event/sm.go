@@ -20,8 +20,8 @@ type smPort struct {
 	port   int
 }
 
-// update returns an event for each port that has another subnet manager than before. A port that has none keeps the last one. It forgets the
-// ports of HCAs that are gone; hcas is nil if none was read.
+// update returns an event for each port that has another subnet manager than before. A port that has none keeps the last one. It forgets
+// the ports of HCAs that are gone; hcas is nil if none was read.
 func (m *subnetManagers) update(hcas []model.HCA, now time.Time) (events []model.Event) {
 	if hcas == nil {
 		return nil
@@ -61,5 +61,6 @@ func smAttrs(c *model.SMChange) []attribute.KeyValue {
 // smSentence describes the change in one sentence.
 func smSentence(ev *model.Event) string {
 	c := ev.SMChange
-	return fmt.Sprintf("port %d of %s changed from the subnet manager at LID %s to that at LID %s", c.Port, valid(ev.Device), valid(c.From), valid(c.To))
+	return fmt.Sprintf("port %d of %s changed from the subnet manager at LID %s to that at LID %s",
+		c.Port, valid(ev.Device), valid(c.From), valid(c.To))
 }

@@ -28,7 +28,8 @@ func TestSubnetManagers(t *testing.T) {
 	var got []string
 	for _, hcas := range [][]model.HCA{
 		nil, withSM("0x0"), withSM("0x1"), withSM("0x0"), nil, withSM("0x1"), withSM("0x5"), withSM("0x5"), withSM(""), withSM("0x1"),
-		{}, withSM("0x9"),
+		{},
+		withSM("0x9"),
 	} {
 		for _, ev := range m.update(hcas, time.Unix(1, 0)) {
 			got = append(got, fmt.Sprint(warns(&ev), ": ", sentence(&ev)))

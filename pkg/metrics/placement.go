@@ -9,7 +9,8 @@ import (
 
 var placementNotes = []string{
 	"Only while a workload has a problem, so most nodes have no series. [docs/placement.md](../docs/placement.md) defines each value of " +
-		"`problem`: `other_numa_node`, `other_pcie_switch`, `gpudirect_unused`, `idle_rails`. `/api/v1/topology` lists the devices concerned.",
+		"`problem`: `other_numa_node`, `other_pcie_switch`, `gpudirect_unused`, `idle_rails`. " +
+		"`/api/v1/topology` lists the devices concerned.",
 	"Needs the source `pci`.",
 }
 

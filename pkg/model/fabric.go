@@ -10,7 +10,8 @@ type Fabric struct {
 	Nodes []FabricNode
 	// Discovered is the time at which the topology was read.
 	Discovered time.Time
-	// Master is the subnet manager of the fabric, nil if it is unknown. MasterChanges counts the changes from one to another that were noticed.
+	// Master is the subnet manager of the fabric, nil if it is unknown. MasterChanges counts the changes from one to
+	// another that were noticed.
 	Master        *FabricMaster
 	MasterChanges uint64
 	// Queries counts the runs of the tools that read it.

@@ -10,7 +10,7 @@ const (
 	Estimate   = "~"
 )
 
-// Count, PerSecond, Size and Duration print a number as the table does, so that the pages show the same text.
+// Count prints a number as the table does, as the following functions do, so that the pages show the same text.
 func Count(n float64) string { return count(n) }
 
 // PerSecond prints a rate of events.

@@ -65,7 +65,8 @@ func (v verdicts) lines() []line {
 	}
 	out := make([]line, 0, len(shown)+1)
 	for i := range shown {
-		text := fmt.Sprintf("%-*s  %-*s  %-*s  %s", width[0], cells[i][0], width[1], cells[i][1], width[2], cells[i][2], shown[i].text(v.At))
+		text := fmt.Sprintf("%-*s  %-*s  %-*s  %s",
+			width[0], cells[i][0], width[1], cells[i][1], width[2], cells[i][2], shown[i].text(v.At))
 		out = append(out, line{strings.TrimRight(text, " "), colors[shown[i].Severity]})
 	}
 	if more := len(v.Verdicts) - len(shown) + v.Omitted; more > 0 {

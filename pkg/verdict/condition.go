@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"slices"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/placement"
@@ -77,9 +78,11 @@ var (
 	}
 	linkUnstable = &Condition{
 		Name: "RDMALinkUnstable", Severity: Warning, Window: hour, For: 5 * time.Minute,
-		Summary: "The link went down or recovered several times in an hour, or in 12 hours: each time traffic stops, and queue pairs may fail.",
+		Summary: "The link went down or recovered several times in an hour, or in 12 hours: each time traffic stops, and queue pairs " +
+			"may fail.",
 		Thresholds: []Threshold{
-			{Of: "link_downed", Value: 1.5, Unit: "in 1h"}, {Of: "link_error_recovery", Value: 2.5, Unit: "in 1h"},
+			{Of: "link_downed", Value: 1.5, Unit: "in 1h"},
+			{Of: "link_error_recovery", Value: 2.5, Unit: "in 1h"},
 			{Of: "losses of the carrier", Value: 2.5, Unit: "in 12h"},
 		},
 		Source: "a healthy link does neither; once may be maintenance",
@@ -132,7 +135,8 @@ var (
 	}
 	rdmaFault = &Condition{
 		Name: "RDMAFault", Severity: Warning, Window: hour,
-		Summary:    "The driver of the HCA logged a fault within the last hour; /api/v1/faults has the text.",
+		Summary: "The driver of the HCA logged a fault within the last hour; " +
+			"/api/v1/faults has the text.",
 		Thresholds: []Threshold{{Of: "time since the fault", Value: hour.Seconds(), Unit: "s", Below: true}},
 		Source:     "drivers log these faults once, so they count for a while",
 		Words:      map[string][]string{"code": harmlessFaults},
@@ -161,11 +165,12 @@ var (
 		Summary:    "The GPU reported an XID that programs usually cause; others may be the first sign of a failing GPU.",
 		Thresholds: []Threshold{{Of: "time since the XID", Value: 600, Unit: "s", Below: true}},
 		Source:     "an error of a program is over when the program has ended",
-		Words:      map[string][]string{"xid": append(criticalXIDs[:len(criticalXIDs):len(criticalXIDs)], recoveredXID)},
+		Words:      map[string][]string{"xid": append(slices.Clip(criticalXIDs), recoveredXID)},
 	}
 	gpuFault = &Condition{
 		Name: "GPUFault", Severity: Critical, Window: hour,
-		Summary:    "The driver of the GPU logged a fault of the hardware or its firmware within the last hour; /api/v1/faults has the text.",
+		Summary: "The driver of the GPU logged a fault of the hardware or its firmware within the last hour; " +
+			"/api/v1/faults has the text.",
 		Thresholds: []Threshold{{Of: "time since the fault", Value: hour.Seconds(), Unit: "s", Below: true}},
 		Source:     "drivers log these faults once, so they count for a while",
 		Words:      map[string][]string{"code": gpuFaults, "problem": {"xid", "lost"}},
@@ -206,8 +211,9 @@ var (
 	}
 	unhealthy = &Condition{
 		Name: "GPUUnhealthy", Severity: Warning, For: 10 * time.Minute,
-		Summary: "The GPU has a problem that no other condition names: a link that is down, a PCIe link with fewer lanes, a corrupted InfoROM.",
-		Source:  "a state of the driver", Words: map[string][]string{"problem": namedProblems},
+		Summary: "The GPU has a problem that no other condition names: a link that is down, a PCIe link with fewer lanes, " +
+			"a corrupted InfoROM.",
+		Source: "a state of the driver", Words: map[string][]string{"problem": namedProblems},
 	}
 	memoryUnowned = &Condition{
 		Name: "GPUMemoryUnowned", Severity: Info, For: 30 * time.Minute,

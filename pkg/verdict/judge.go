@@ -173,7 +173,8 @@ func (f *finding) verdict() Verdict {
 		f.evidence[i] = shorten(text)
 	}
 	return Verdict{
-		Name: c.Name, Severity: c.Severity, Subject: f.subject, Summary: c.Summary, Evidence: f.evidence, Since: f.since, Runbook: c.Runbook(),
+		Name: c.Name, Severity: c.Severity, Subject: f.subject, Summary: c.Summary, Evidence: f.evidence,
+		Since: f.since, Runbook: c.Runbook(),
 	}
 }
 

@@ -31,8 +31,11 @@ var worker = identity.Owner{Workload: "ml/a/x", Namespace: "ml", Pod: "a", Conta
 func newNode() *node {
 	counters := func() []model.Counter {
 		return []model.Counter{
-			{Name: "symbol_error", Value: 7}, {Name: "link_error_recovery", Value: 7}, {Name: "link_downed", Value: 7},
-			{Name: "port_rcv_errors", Value: 7}, {Name: "port_rcv_packets", Value: 1e6},
+			{Name: "symbol_error", Value: 7},
+			{Name: "link_error_recovery", Value: 7},
+			{Name: "link_downed", Value: 7},
+			{Name: "port_rcv_errors", Value: 7},
+			{Name: "port_rcv_packets", Value: 1e6},
 		}
 	}
 	hardware := func() []model.Counter {
@@ -401,7 +404,8 @@ var judgments = map[string]judgment{
 	"RDMACoverageGap": {
 		bad: func(n *node) {
 			n.shares.Coverage = []attribution.CoverageShare{
-				{Owner: 1, Device: "mlx5_0", Gap: model.GapDEVX}, {Owner: 1, Device: "mlx5_0", Gap: model.GapLate},
+				{Owner: 1, Device: "mlx5_0", Gap: model.GapDEVX},
+				{Owner: 1, Device: "mlx5_0", Gap: model.GapLate},
 				{Owner: 1, Device: "mlx5_1", Gap: model.GapOff},
 			}
 		},
@@ -424,7 +428,8 @@ var judgments = map[string]judgment{
 		bad: func(n *node) {
 			n.facts.DeviceStates = []model.DeviceState{
 				{Source: "rdma", Device: "mlx5_0", State: model.StateQuarantined, Reason: "failed 3 times"},
-				{Source: "nvidia", Device: "GPU-0", State: model.StateFailed}, {Source: "rdma", Device: "mlx5_1", State: model.StateOK},
+				{Source: "nvidia", Device: "GPU-0", State: model.StateFailed},
+				{Source: "rdma", Device: "mlx5_1", State: model.StateOK},
 			}
 		},
 		good:    func(n *node) { n.facts.DeviceStates[0].State = model.StateOK },

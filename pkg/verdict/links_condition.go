@@ -33,7 +33,9 @@ var (
 		Name: "RDMABitErrors", Severity: Warning, Window: 5 * time.Minute, For: 15 * time.Minute,
 		Summary: "The raw bit error ratio of the link is above the published limit. Error correction still repairs most of it.",
 		Thresholds: []Threshold{
-			{Of: "bits that FEC corrected", Value: 2.4e-4}, {Of: "of InfiniBand HDR and NDR", Value: 1e-5}, {Of: "of InfiniBand EDR", Value: 1e-9},
+			{Of: "bits that FEC corrected", Value: 2.4e-4},
+			{Of: "of InfiniBand HDR and NDR", Value: 1e-5},
+			{Of: "of InfiniBand EDR", Value: 1e-9},
 		},
 		Source: "UFM: Field_BER_Thresholds.csv; RS(544,514) fails to correct at 2.4e-4",
 	}

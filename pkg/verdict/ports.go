@@ -101,7 +101,8 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 		if state.down.IsZero() {
 			state.down = r.At
 		}
-		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() && p.State != "" && r.At.Sub(state.active).Seconds() < portDown.limit(0) {
+		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() && p.State != "" &&
+			r.At.Sub(state.active).Seconds() < portDown.limit(0) {
 			r.find(portDown, s, state.down, downEvidence(p, l)...)
 		}
 		return

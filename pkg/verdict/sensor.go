@@ -28,7 +28,8 @@ func (r *round) judgeSensor() {
 	r.judgeLosses()
 	for _, m := range r.Facts.Maps {
 		if m.Capacity > 0 && float64(m.Entries)/float64(m.Capacity) > mapNearlyFull.limit(0) {
-			r.find(mapNearlyFull, Subject{Kind: OfNode, Detail: m.Name}, time.Time{}, fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity))
+			r.find(mapNearlyFull, Subject{Kind: OfNode, Detail: m.Name}, time.Time{},
+				fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity))
 		}
 	}
 	if e := r.Facts.Events; e != nil {

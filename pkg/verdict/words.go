@@ -32,7 +32,10 @@ const recoveredXID = "154"
 
 // gpuFaults are the codes of faults of GPUs that no program causes, harmlessFaults those of HCAs that are no fault.
 var (
-	gpuFaults      = join(criticalXIDs, []string{recoveredXID, "fallen_off_bus", "reset_failed", "ras_fatal", "ras_uncorrectable", "wedged"})
+	gpuFaults = join(criticalXIDs, []string{
+		recoveredXID, "fallen_off_bus", "reset_failed", "ras_fatal",
+		"ras_uncorrectable", "wedged",
+	})
 	harmlessFaults = []string{"module_unplugged", "module_disabled", "abnormal_event"}
 )
 

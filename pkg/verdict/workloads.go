@@ -92,7 +92,8 @@ func (r *round) judgeVerbs() {
 	var all sums
 	for i := range r.Shares.VerbErrors {
 		s := &r.Shares.VerbErrors[i]
-		if v := s.Key.Verb; strings.HasPrefix(v, "query_") || v == "async_event" || v == "poll_cq" || slices.Contains(harmlessErrnos, s.Key.Errno) {
+		if v := s.Key.Verb; strings.HasPrefix(v, "query_") || v == "async_event" || v == "poll_cq" ||
+			slices.Contains(harmlessErrnos, s.Key.Errno) {
 			continue
 		}
 		all.add(s.Owner, s.Key.Errno, uint64(s.Value))

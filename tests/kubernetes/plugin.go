@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -23,11 +22,8 @@ type devicePlugin struct {
 	resource string
 	nodes    map[string]string // device node, by ID
 
-	mu        sync.Mutex
-	unhealthy map[string]bool
-	changed   chan struct{} // closed after a change of unhealthy
-	server    *grpc.Server
-	served    chan struct{}
+	server *grpc.Server
+	served chan struct{}
 }
 
 func (p *devicePlugin) endpoint() string {
@@ -43,9 +39,6 @@ func (p *devicePlugin) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.changed = make(chan struct{})
-	p.mu.Unlock()
 	p.server, p.served = grpc.NewServer(), make(chan struct{})
 	v1beta1.RegisterDevicePluginServer(p.server, p)
 	go func() { defer close(p.served); _ = p.server.Serve(listener) }()
@@ -65,32 +58,14 @@ func (p *devicePlugin) stop() {
 	<-p.served
 }
 
-// setHealth changes the health of a device.
-func (p *devicePlugin) setHealth(id string, healthy bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.unhealthy == nil {
-		p.unhealthy = map[string]bool{}
-	}
-	p.unhealthy[id] = !healthy
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// devices returns the devices, and a channel that is closed after the next change.
-func (p *devicePlugin) devices() (*v1beta1.ListAndWatchResponse, chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// devices returns the devices.
+func (p *devicePlugin) devices() *v1beta1.ListAndWatchResponse {
 	r := &v1beta1.ListAndWatchResponse{}
 	for id := range p.nodes {
-		health := v1beta1.Healthy
-		if p.unhealthy[id] {
-			health = v1beta1.Unhealthy
-		}
-		r.Devices = append(r.Devices, &v1beta1.Device{ID: id, Health: health})
+		r.Devices = append(r.Devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
 	}
 	slices.SortFunc(r.Devices, func(a, b *v1beta1.Device) int { return strings.Compare(a.ID, b.ID) })
-	return r, p.changed
+	return r
 }
 
 // GetDevicePluginOptions implements v1beta1.DevicePluginServer.
@@ -100,17 +75,11 @@ func (p *devicePlugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (
 
 // ListAndWatch implements v1beta1.DevicePluginServer.
 func (p *devicePlugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
-	for {
-		devices, changed := p.devices()
-		if err := stream.Send(devices); err != nil {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		}
+	if err := stream.Send(p.devices()); err != nil {
+		return err
 	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
 }
 
 // Allocate implements v1beta1.DevicePluginServer.

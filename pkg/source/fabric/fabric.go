@@ -245,7 +245,10 @@ func (s *Source) forget() {
 
 // fabric returns the result of the round. It does not change later.
 func (s *Source) fabric() *model.Fabric {
-	f := &model.Fabric{Discovered: s.discovered, Master: s.master, MasterChanges: s.masterChanges, Nodes: make([]model.FabricNode, 0, len(s.found.nodes))}
+	f := &model.Fabric{
+		Discovered: s.discovered, Master: s.master, MasterChanges: s.masterChanges,
+		Nodes: make([]model.FabricNode, 0, len(s.found.nodes)),
+	}
 	for _, guid := range slices.Sorted(maps.Keys(s.found.nodes)) {
 		n := s.found.nodes[guid]
 		f.Nodes = append(f.Nodes, n.fact(guid, s.known[guid]))

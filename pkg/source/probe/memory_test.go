@@ -24,8 +24,12 @@ func TestMapMemory(t *testing.T) {
 		devices, limit int
 		growing        bool
 	}{
-		{1, 33, false}, {10, 63, false}, {1000, 63, false},
-		{1, 60, true}, {10, 101, true}, {1000, 101, true},
+		{1, 33, false},
+		{10, 63, false},
+		{1000, 63, false},
+		{1, 60, true},
+		{10, 101, true},
+		{1000, 101, true},
 	} {
 		if os.Getpagesize() > 4<<10 {
 			c.limit += 3

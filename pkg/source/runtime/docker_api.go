@@ -115,7 +115,8 @@ func (a *dockerAPI) ping(ctx context.Context) error {
 	major, minor, _ := strings.Cut(supported, ".")
 	n, err := strconv.Atoi(minor)
 	if major != "1" || err != nil || n < dockerMinVersion {
-		return fmt.Errorf("version %s of the API is not supported, at least 1.%d is needed", strconv.Quote(supported[:min(len(supported), 20)]), dockerMinVersion)
+		return fmt.Errorf("version %s of the API is not supported, at least 1.%d is needed",
+			strconv.Quote(supported[:min(len(supported), 20)]), dockerMinVersion)
 	}
 	a.version = fmt.Sprint("/v1.", min(n, dockerMaxVersion))
 	return nil

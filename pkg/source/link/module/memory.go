@@ -16,7 +16,8 @@ type Read struct {
 	Page, Offset, Length uint8
 }
 
-// diagnostics is the Page of reads from the second memory of an SFP module, at address A2h, lower half. No other map has a page of this number
+// diagnostics is the Page of reads from the second memory of an SFP module, at address A2h, lower half. No other map has a page of this
+// number
 // that is read.
 const diagnostics = 0xa2
 

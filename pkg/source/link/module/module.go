@@ -2,7 +2,8 @@
 
 // Package module decodes the EEPROM of the transceiver or cable in a port: what it is, its temperature, supply voltage and
 // optical power, and the thresholds that its manufacturer set for them. It knows three memory maps: SFF-8472
-// (SFP, SFP+, SFP28), SFF-8636 (QSFP+, QSFP28, QSFP56) and CMIS (QSFP-DD, OSFP and others). All offsets are those of these specifications, in decimal.
+// (SFP, SFP+, SFP28), SFF-8636 (QSFP+, QSFP28, QSFP56) and CMIS (QSFP-DD, OSFP and others). All offsets are those of these specifications,
+// in decimal.
 //
 // The package reads nothing itself. Memory.Refresh lists the reads and the caller performs them, each with one
 // ETHTOOL_MSG_MODULE_EEPROM_GET. A read is at most 128 bytes long and lies in one half of a page, as the kernel requires.
