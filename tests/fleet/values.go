@@ -67,7 +67,7 @@ func (n *node) shapeOf(t *template) shape {
 	}
 	s := shape{whole: !strings.HasSuffix(name, "_sum") && (!has("seconds") || has("_duration_seconds"))}
 	switch {
-	case n.sick == lossy && has("packet_seq_err"):
+	case n.sick == lossy && has("rdma_port_out_of_sequence"):
 		s.least, s.most = 20, 120
 	case troubles.MatchString(name):
 	case has("cnp", "ecn"):
@@ -87,7 +87,12 @@ func (n *node) shapeOf(t *template) shape {
 }
 
 // states are the series whose value is given by the condition of the node: the recorded node has all problems that there are.
-var states = []string{"gpu_problem", "gpu_recovery_action", "infiniband_port_state", "container_gpu_memory_used_bytes"}
+var states = []string{
+	"gpu_problem", "gpu_recovery_action", "infiniband_port_state", "container_gpu_memory_used_bytes",
+	"rdma_port_roce_v2_gid_missing", "rdma_port_module_alarm", "rdma_port_module_fault",
+	"rdma_device_pcie_link_width_lanes", "rdma_device_pcie_link_max_width_lanes",
+	"rdma_device_pcie_link_transfers_per_second", "rdma_device_pcie_link_max_transfers_per_second",
+}
 
 // condition returns the value of a series of states.
 func (n *node) condition(r *row, at time.Time) float64 {
@@ -100,6 +105,10 @@ func (n *node) condition(r *row, at time.Time) float64 {
 	case "infiniband_port_state":
 		down := n.sick == portDown && l["device"] == "mlx5_0" && !at.Before(n.middle)
 		is = !down && l["state"] == "active" || down && l["state"] == "down"
+	case "rdma_device_pcie_link_width_lanes", "rdma_device_pcie_link_max_width_lanes":
+		return 16
+	case "rdma_device_pcie_link_transfers_per_second", "rdma_device_pcie_link_max_transfers_per_second":
+		return 32e9
 	case "container_gpu_memory_used_bytes": // the driver's own part is small
 		if l["workload"] != "" {
 			return r.value
