@@ -20,10 +20,7 @@ func placementMetrics() []metric {
 		name: "accelscope_placement_problem", typ: gauge, owned: true, labels: []string{"problem"},
 		help: "Problems with where the GPUs and HCAs of the workload are, 1 for each.",
 		emit: func(v *view, b *exposition.Builder) {
-			if len(v.facts.GPUs) == 0 || len(v.facts.HCAs) == 0 {
-				return
-			}
-			for _, w := range placement.Of(v.facts, v.shares).Workloads {
+			for _, w := range placement.Workloads(v.facts, v.shares) {
 				for _, p := range w.Problems {
 					b.Share(1, v.owners[w.Owner], p.Name)
 				}

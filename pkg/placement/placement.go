@@ -43,3 +43,11 @@ func Of(s *model.Snapshot, a *attribution.Attribution) Placement {
 	}
 	return p
 }
+
+// Workloads returns the workloads of the placement. It costs nothing on a node without GPUs or HCAs.
+func Workloads(s *model.Snapshot, a *attribution.Attribution) []Workload {
+	if len(s.GPUs) == 0 || len(s.HCAs) == 0 {
+		return nil
+	}
+	return Of(s, a).Workloads
+}

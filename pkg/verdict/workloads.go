@@ -140,17 +140,17 @@ func (r *round) judgeBudgets() {
 
 // judgePlacement judges where the GPUs and HCAs of workloads are.
 func (r *round) judgePlacement() {
-	p := placement.Of(r.Facts, r.Shares)
+	workloads := placement.Workloads(r.Facts, r.Shares)
 	for _, c := range []*Condition{placedBadly, withoutGPUDirect} {
-		for i := range p.Workloads {
+		for i := range workloads {
 			var texts []string
-			for _, problem := range p.Workloads[i].Problems {
+			for _, problem := range workloads[i].Problems {
 				if slices.Contains(c.Words["problem"], problem.Name) {
 					texts = append(texts, problem.Text)
 				}
 			}
 			if len(texts) > 0 {
-				s, _ := r.owned(p.Workloads[i].Owner)
+				s, _ := r.owned(workloads[i].Owner)
 				r.find(c, s, time.Time{}, texts...)
 			}
 		}
