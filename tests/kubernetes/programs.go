@@ -5,7 +5,6 @@ package kubernetes
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -40,31 +39,16 @@ func here() string {
 // at a time and with a low priority: on two CPUs this takes some minutes.
 func buildPrograms(ctx context.Context) (string, error) {
 	module := filepath.Join(here(), "programs")
-	sum := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum", "dradriver/main.go"} {
-		text, err := os.ReadFile(filepath.Join(module, name))
-		if err != nil {
-			return "", err
-		}
-		sum.Write(text)
-	}
-	cache, err := vm.CacheDir()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, fmt.Sprintf("kubernetes-%x", sum.Sum(nil)[:8]))
-	unlock, err := vm.Lock(dir + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
+	return vm.Built("kubernetes", module, []string{"go.mod", "go.sum", "dradriver/main.go"}, func(dir string) error {
+		return buildModule(ctx, module, dir)
+	})
+}
 
+// buildModule builds the programs into dir.
+func buildModule(ctx context.Context, module, dir string) error {
 	version, err := output(ctx, module, "go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	if err != nil {
-		return "", err
+		return err
 	}
 	version = strings.TrimSpace(version)
 	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -72,12 +56,12 @@ func buildPrograms(ctx context.Context) (string, error) {
 	flags := "-s -w" + variable + "Version=" + version + variable + "Major=" + numbers[0] + variable + "Minor=" + numbers[1]
 	for _, program := range programs {
 		start := time.Now()
-		if _, err := output(ctx, module, "nice", "go", "build", "-p", "1", "-trimpath", "-ldflags="+flags, "-o", dir+".new/", program); err != nil {
-			return "", err
+		if _, err := output(ctx, module, "nice", "go", "build", "-p", "1", "-trimpath", "-ldflags="+flags, "-o", dir+"/", program); err != nil {
+			return err
 		}
 		fmt.Printf("%s: built in %s\n", program, time.Since(start).Round(time.Second))
 	}
-	return dir, os.Rename(dir+".new", dir)
+	return nil
 }
 
 // download returns the directory of a module's source, MODULE@VERSION.

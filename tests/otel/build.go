@@ -7,7 +7,6 @@ package otel
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -25,33 +24,14 @@ func Build(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return "", err
+	return vm.Built("otelcol", dir, []string{"go.mod", "go.sum", "main.go"}, func(path string) error {
+		// CGO_ENABLED=0, because it also runs in a guest.
+		if _, err := run(ctx, dir, []string{"CGO_ENABLED=0", "GOWORK=off"},
+			"go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "."); err != nil {
+			return fmt.Errorf("build of the Collector: %w", err)
 		}
-		sum.Write(text)
-	}
-	cache, err := vm.CacheDir()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(cache, fmt.Sprintf("otelcol-%x", sum.Sum(nil)[:8]))
-	unlock, err := vm.Lock(path + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	// CGO_ENABLED=0, because it also runs in a guest.
-	if _, err := run(ctx, dir, []string{"CGO_ENABLED=0", "GOWORK=off"},
-		"go", "build", "-trimpath", "-ldflags=-s -w", "-o", path+".new", "."); err != nil {
-		return "", fmt.Errorf("build of the Collector: %w", err)
-	}
-	return path, os.Rename(path+".new", path)
+		return nil
+	})
 }
 
 // moduleDir returns the directory of the Collector's source, from any package of ours.

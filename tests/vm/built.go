@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Built returns the path in the cache of what build makes from the files in dir, a file or a directory: name, and a checksum of the
+// files. It is built once for each version of them, at another path that is then renamed.
+func Built(name, dir string, files []string, build func(path string) error) (string, error) {
+	sum := sha256.New()
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(text)
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, fmt.Sprintf("%s-%x", name, sum.Sum(nil)[:8]))
+	unlock, err := Lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := build(path + ".new"); err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".new", path)
+}
