@@ -74,6 +74,7 @@ var documents = map[string][]command{
 		{text: "accelscope doctor", place: node},
 		{text: "accelscope top", place: watch},
 		{text: "accelscope top --once", place: node},
+		{text: "accelscope topo", place: node},
 		{text: "accelscope peers", place: node},
 		{text: "accelscope peers --stalled --qps", place: node},
 		{text: "accelscope gpu release --reason=reset", place: none, why: gpus},

@@ -34,7 +34,7 @@ var files = strings.Fields(`
 var fabricFiles = strings.Fields(`
 	etc/infiniband-diags/error_thresholds etc/infiniband-diags/ibdiag.conf
 	usr/lib/TRIPLET/libibmad.so.5 usr/lib/TRIPLET/libibnetdisc.so.5 usr/lib/TRIPLET/libibumad.so.3
-	usr/sbin/iblinkinfo usr/sbin/ibnetdiscover usr/sbin/ibqueryerrors usr/sbin/perfquery
+	usr/sbin/iblinkinfo usr/sbin/ibnetdiscover usr/sbin/ibqueryerrors usr/sbin/perfquery usr/sbin/sminfo
 	usr/share/doc/infiniband-diags/copyright usr/share/doc/libibmad5/copyright usr/share/doc/libibnetdisc5/copyright
 	usr/share/doc/libibumad3/copyright`)
 

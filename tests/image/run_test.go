@@ -267,7 +267,7 @@ func freeAddress(t *testing.T) string {
 // The tools of the fabric start in their image.
 func TestFabricTools(t *testing.T) {
 	m := unpack(t, fabric)
-	for _, tool := range []string{"iblinkinfo", "ibnetdiscover", "ibqueryerrors", "perfquery"} {
+	for _, tool := range []string{"iblinkinfo", "ibnetdiscover", "ibqueryerrors", "perfquery", "sminfo"} {
 		out, err := m.command(t, nil, "/usr/sbin/"+tool, "--version").CombinedOutput()
 		if !strings.Contains(string(out), tool) {
 			t.Errorf("%s: %v: %q", tool, err, out)
