@@ -122,14 +122,19 @@ func (n node) short(t *testing.T) {
 		all = append(all, enter(t, fmt.Sprint("short ", i), "posts", "-d", "rxe0", "-o", "send", "-s", "100", "-n", "2",
 			"-f", strconv.Itoa(total/together)))
 	}
-	most := 0.0
+	most, logged := 0.0, 0.0
 	for _, c := range all {
 		for ended := false; !ended; {
 			select {
 			case _, ok := <-c.lines:
 				ended = !ok
 			case <-time.After(5 * time.Second):
-				most = max(most, s.scrape().sum("accelscope_datapath_processes"))
+				m := s.scrape()
+				most = max(most, m.sum("accelscope_datapath_processes"))
+				if sent := m.sum("container_rdma_work_requests_total", "opcode", "send"); sent >= logged+float64(total)/4 {
+					t.Logf("%v of %d sent", sent, 2*total) // an emulated preemptible kernel takes minutes
+					logged = sent
+				}
 			}
 		}
 	}
