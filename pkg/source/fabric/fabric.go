@@ -142,9 +142,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if s.found == nil {
 		return model.Snapshot{}, err
 	}
-	s.readMaster(ctx)
 	s.forget()
 	s.readCounters(ctx, sweep, found != nil)
+	s.readMaster(ctx) // last: without a subnet manager it takes its whole deadline
 	return model.Snapshot{Fabric: s.fabric()}, err
 }
 
