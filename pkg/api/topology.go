@@ -76,9 +76,9 @@ type TopologyProblem struct {
 // topology answers /api/v1/topology: all workloads, or one (?workload=). Of several reasons why devices or places are
 // missing it has the first.
 func topology(k *Known, r *http.Request) (any, error) {
-	p := placement.Of(&k.Facts, &k.Shares)
+	p := k.Placement.Placement()
 	missing := cmp.Or(k.missing(k.Facts.PCI != nil, "pci"), k.missing(k.Facts.HCAs != nil, "rdma"), k.missingGPUs())
-	return k.inPart(TopologyOf(&p, k.Shares.Owners, r.URL.Query().Get("workload")), len(p.Devices), missing)
+	return k.inPart(TopologyOf(p, k.Shares.Owners, r.URL.Query().Get("workload")), len(p.Devices), missing)
 }
 
 // TopologyOf returns the answer for a placement, with all workloads, or only the one that is named.

@@ -12,6 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 // topologyNode returns a node with a GPU and an HCA on one switch, and another HCA on another NUMA node, which a workload uses with the GPU.
@@ -41,6 +42,7 @@ func topologyNode(state model.State) Facts {
 			},
 		},
 	}
+	known.Placement = placement.NewRefresh(&known.Facts, &known.Shares)
 	return func() Known { return known }
 }
 
@@ -107,6 +109,7 @@ func TestTopologyStates(t *testing.T) {
 	absent[1].State, absent[2].State = model.StateAbsent, model.StateAbsent
 	noHCAs := topologyNode(model.StateOK)()
 	noHCAs.Facts.HCAs = nil
+	noHCAs.Placement = placement.NewRefresh(&noHCAs.Facts, &noHCAs.Shares)
 	noHCAs.States[1] = model.SourceState{Source: "rdma", State: model.StateStuck, Reason: "a file hangs"}
 	for name, c := range map[string]struct {
 		facts   Facts

@@ -16,6 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -121,9 +122,10 @@ func (n *Node) Refresh(at time.Time) api.Known {
 		a.Coverage = attribution.Coverage(&facts, a, &n.owners, states, n.ledger.Exclusive)
 	})
 	facts.DropSeries()
+	placed := placement.NewRefresh(&facts, &shares)
 	n.last = api.Known{
-		At: at, Facts: facts, Shares: shares, States: states, Node: "simulated-node", Recorder: n.Recorder,
-		Verdicts: n.judge.Update(verdict.Input{At: at, Facts: &facts, Shares: &shares, States: states}),
+		At: at, Facts: facts, Shares: shares, States: states, Placement: placed, Node: "simulated-node", Recorder: n.Recorder,
+		Verdicts: n.judge.Update(verdict.Input{At: at, Facts: &facts, Shares: &shares, States: states, Placement: placed}),
 		Checks: func() []api.Check {
 			return []api.Check{
 				{Area: "source", Name: "rdma", State: model.StateOK},
