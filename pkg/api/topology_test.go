@@ -75,7 +75,7 @@ func TestTopology(t *testing.T) {
 			{
 				Kind: "hca", Name: "mlx5_0", PCIAddress: "0000:13:00.0", NUMANode: "0", Owners: []TopologyOwner{},
 				Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"},
-				Link: TopologyLink{Speed: 16e9, Width: 16, MaxSpeed: 32e9, MaxWidth: 16},
+				Link: TopologyLink{Speed: 16e9, Width: 16, MaxSpeed: 32e9, MaxWidth: 16, Degraded: true},
 			},
 			{
 				Kind: "hca", Name: "mlx5_1", PCIAddress: "0000:93:00.0", NUMANode: "1", Owners: []TopologyOwner{owner},

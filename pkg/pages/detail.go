@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
@@ -107,6 +108,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 		if d.Device == name {
 			v.Name, v.About = deviceName(d.Kind, d.Device, d.Vendor, d.GPU), "device"
 			v.describe(d)
+			v.place(k, cmp.Or(d.Parent, d.Device))
 		}
 	}
 	if name == "" {
@@ -161,16 +163,6 @@ func (v *detail) describe(d *overview.Device) {
 	}
 	v.add("part of", d.Parent)
 	v.add("physical function", d.PF)
-	v.add("PCI address", d.PCIAddress)
-	v.add("NUMA node", d.NUMANode)
-	v.add("port above", d.Upstream)
-	if l := d.Link; l != nil {
-		text := fmt.Sprintf("x%d at %.4g GT/s; both ends support x%d at %.4g GT/s", l.Width, l.Speed/1e9, l.MaxWidth, l.MaxSpeed/1e9)
-		if l.Degraded {
-			text += "; degraded"
-		}
-		v.add("PCIe link", text)
-	}
 	for _, p := range d.Ports {
 		v.add(fmt.Sprintf("port %d", p.Number),
 			fmt.Sprintf("%s %s %s %.4g Gb/s %s", p.State, p.PhysState, p.LinkLayer, p.RateBits/1e9, p.Interface))
@@ -183,6 +175,27 @@ func (v *detail) describe(d *overview.Device) {
 	}
 	for _, p := range d.Problems {
 		v.add("problem", p)
+	}
+}
+
+// place adds where a device is.
+func (v *detail) place(k *api.Known, device string) {
+	p := k.Placement.Placement()
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		if keyOf(d) != device {
+			continue
+		}
+		v.add("PCI address", d.PCIAddress)
+		v.add("NUMA node", d.NUMANode)
+		v.add("PCIe path", strings.Join(d.Path, " "))
+		if l := &d.Link; l.Width > 0 {
+			text := fmt.Sprintf("x%d at %.4g GT/s; both ends support x%d at %.4g GT/s", l.Width, l.Speed/1e9, l.MaxWidth, l.MaxSpeed/1e9)
+			if d.Degraded() {
+				text += "; degraded"
+			}
+			v.add("PCIe link", text)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func (o Options) node(r *http.Request, k *api.Known) (title string, view any) {
 		Totals:   totals(&table, devices),
 		Verdicts: verdictViews(k.Verdicts.Verdicts, k.At, nil), Omitted: k.Verdicts.Omitted,
 		Usage:   usageOf(queryOf(r.URL.Query()), &table, devices),
-		Map:     topologyOf(devices, table.Rows),
+		Map:     topologyOf(k, devices, table.Rows),
 		History: historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole }),
 		Doctor:  doctorOf(k, table.Rows),
 	}

@@ -5,7 +5,7 @@
 //
 // Every page is complete HTML that the server renders, so it works without JavaScript: search, sort order and filters are in the
 // query. The script only requests the same page again every few seconds, or while one types, and replaces the parts that changed.
-// The figures are the Go values that /api/v1/workloads, /devices, /verdicts, /history and /doctor encode.
+// The figures are the Go values that /api/v1/workloads, /devices, /topology, /verdicts, /history and /doctor encode.
 //
 // Names of workloads are chosen by their owners and are hostile: html/template escapes them for their place, unprintable characters
 // are shown as escapes, and the Content-Security-Policy permits no inline code and no request to another host. Bars and pictures

@@ -32,6 +32,7 @@ type Workload struct {
 	Rate                      float64 // bytes per second and HCA
 	Busy                      float64 // of each GPU
 	Failures                  uint64  // of verbs
+	HostMemory                bool    // registers no memory of its GPUs
 }
 
 // Workloads are the workloads of a node on which two jobs run.
@@ -193,7 +194,7 @@ func moved(rate, seconds float64, i int) float64 {
 
 func (n *Node) addDevices(s *model.Snapshot, i int, seconds, sent float64) {
 	pcieHCA, pcieGPU := fmt.Sprintf("0000:%02x:00.0", 0x18+0x10*i), fmt.Sprintf("0000:%02x:00.0", 0x19+0x10*i)
-	numa, up := fmt.Sprint(i/4), fmt.Sprintf("0000:%02x:01.0", 0x10+0x20*(i/2))
+	numa := fmt.Sprint(i / 4)
 	port := model.Port{
 		Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", RateBits: 400e9, Width: 4, Speed: "NDR",
 		PortGUID: fmt.Sprintf("0x98039bfffe0000%02x", i),
@@ -234,8 +235,14 @@ func (n *Node) addDevices(s *model.Snapshot, i int, seconds, sent float64) {
 	if i == 3 {
 		link.Width = 8
 	}
-	for _, address := range []string{pcieHCA, pcieGPU} {
-		f := model.PCIFunction{Address: address, PCIEnd: model.PCIEnd{Link: full}, Upstream: model.PCIUpstream{Address: up, PCIEnd: model.PCIEnd{Link: full}}}
+	bus := 0x10 + 0x20*(i/2) // of a switch for two HCAs and two GPUs
+	for j, address := range []string{pcieHCA, pcieGPU} {
+		up := fmt.Sprintf("0000:%02x:%02x.0", bus+2, 2*(i%2)+j)
+		path := []string{fmt.Sprintf("pci0000:%02x", bus), fmt.Sprintf("0000:%02x:01.0", bus), fmt.Sprintf("0000:%02x:00.0", bus+1), up, address}
+		f := model.PCIFunction{
+			Address: address, NUMANode: numa, Path: path, PCIEnd: model.PCIEnd{Link: full},
+			Upstream: model.PCIUpstream{Address: up, PCIEnd: model.PCIEnd{Link: full}},
+		}
 		if address == pcieHCA {
 			f.Link, f.Upstream.Link = link, link
 		}
@@ -289,7 +296,7 @@ func (n *Node) addUse(s *model.Snapshot, id model.CgroupID, i, h int, seconds, b
 		s.Objects = append(s.Objects, model.Objects{Cgroup: id, Device: device, Type: o.objectType, Current: o.count})
 	}
 	s.Registered = append(s.Registered, model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 2 << 30})
-	if len(w.GPUs) > 0 {
+	if len(w.GPUs) > 0 && !w.HostMemory {
 		s.Registered = append(s.Registered, model.Registered{Cgroup: id, Device: device, Memory: model.GPUMemory, Bytes: 12 << 30})
 	}
 	for _, d := range []model.Direction{model.Transmit, model.Receive} {
