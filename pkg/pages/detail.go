@@ -201,13 +201,10 @@ func (v *detail) place(k *api.Known, device string) {
 
 func (v *detail) rows(k *api.Known, selected func(*overview.Row) bool) {
 	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
-	rates := map[string]float64{}
-	for _, d := range overview.Devices(&k.Facts) {
-		rates[d.Device] = d.Rate()
-	}
+	rates, models := ofDevices(overview.Devices(&k.Facts))
 	for i := range table.Rows {
 		if r := &table.Rows[i]; selected(r) {
-			v.Rows = append(v.Rows, rowOf(r, rates[r.Device]))
+			v.Rows = append(v.Rows, rowOf(r, rates[r.Device], models[r.Device]))
 		}
 	}
 }

@@ -164,7 +164,7 @@ func deviceBoxOf(d *placement.Device, figures *overview.Device, users []user, y 
 	b := deviceBox{
 		box: box{
 			deviceX, y, deviceW, 2*lineHeight + 6, deviceName(overview.Kind(d.Kind), d.Name, string(d.Vendor), d.Name),
-			shown(strings.TrimPrefix(figures.Name, "NVIDIA ")),
+			modelOf(figures),
 		},
 		Link: deviceLink(keyOf(d)), Kind: d.Kind, PCIe: linkText(d),
 	}

@@ -149,7 +149,7 @@ func TestSensor(t *testing.T) {
 	slices.Sort(want)
 	b.visit(url + "/?all=1")
 	got := eval[[]string](b, `[...document.querySelectorAll("table.usage tbody tr")].filter((r) => r.cells[1].textContent.startsWith("nvidia")).map(
-		(r) => [r.cells[0].querySelector("a").textContent, r.cells[1].textContent, r.cells[2].firstChild.textContent.trim()].join(" ")).filter(
+		(r) => [r.cells[0].querySelector("a").textContent, r.cells[1].querySelector("a").textContent, r.cells[2].firstChild.textContent.trim()].join(" ")).filter(
 		(r) => !r.endsWith(" -"))`)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
