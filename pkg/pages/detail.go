@@ -60,7 +60,7 @@ type fault struct {
 }
 
 // workload shows one workload, ?name= and ?id=; the empty name is the unattributed share.
-func (o Options) workload(r *http.Request, k *api.Known) (title string, view any) {
+func (o Options) workload(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name, id := r.URL.Query().Get("name"), r.URL.Query().Get("id")
 	selected := func(workload, containerID string) bool { return workload == name && (id == "" || containerID == id) }
 	v := detail{Name: owner(name), About: "unattributed: what belongs to no known workload"}
@@ -95,11 +95,11 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 		pairs = []pair{{"container_id", id}}
 	}
 	o.figures(&v, pairs...)
-	return v.Name, v
+	return v.Name, v, nil
 }
 
 // device shows one device, ?name= the name of an HCA or the UUID of a GPU.
-func (o Options) device(r *http.Request, k *api.Known) (title string, view any) {
+func (o Options) device(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name := r.URL.Query().Get("name")
 	v := detail{Name: shown(name), About: "The node has no such device now."}
 	devices := overview.Devices(&k.Facts)
@@ -116,7 +116,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 	}
 	v.rows(k, func(r *overview.Row) bool { return name == "" || r.Device == name })
 	if name == "" {
-		return v.Name, v
+		return v.Name, v, nil
 	}
 	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole && s.Device == name })
 	v.Histograms = histogramsOf(&k.Shares, func(_ int, device string) bool { return device == name })
@@ -124,7 +124,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return p.Device == name })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return f.HCA == name || f.FaultDevice.UUID == name })
 	o.figures(&v, pair{"device", name}, pair{"uuid", name})
-	return v.Name, v
+	return v.Name, v, nil
 }
 
 func (v *detail) add(name, value string) {
