@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/accelscope/accelscope/tests/child"
@@ -52,9 +54,25 @@ func pods(ctx context.Context, o options, c *guest.Containerd) error {
 	cmd := child.Command(ctx, o.binary, append([]string{"--gpu.nvml-library=" + o.library}, o.args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	ctx, cancel := context.WithCancel(ctx)
+	go obey(ctx, os.Stdin)
 	used := make(chan error, 1)
 	go func() { used <- g.use(ctx, pids) }()
 	err = cmd.Run()
 	cancel()
 	return errors.Join(err, <-used)
+}
+
+// obey takes the network interface of rxe0 down or up, as lines of the test of the pages request, and prints that it has.
+func obey(ctx context.Context, in io.Reader) {
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		state := lines.Text()
+		if state != "down" && state != "up" {
+			continue
+		}
+		if out, err := child.Command(ctx, "ip", "link", "set", "v0", state).CombinedOutput(); err != nil {
+			fmt.Printf("demo: %v: %s\n", err, out)
+			continue
+		}
+		fmt.Println("demo: the link is " + state)
+	}
 }
