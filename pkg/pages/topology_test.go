@@ -26,7 +26,7 @@ func drawn(n *fakenode.Node) (topology, api.Known) {
 // TestPicture compares the picture with the placement, and the texts with what the fake node has: two GPUs and two HCAs below each switch,
 // and mlx5_3 with half of its lanes.
 func TestPicture(t *testing.T) {
-	n := fakenode.New(append(fakenode.Workloads(), fakenode.Workload{Name: "slurm:7", GPUs: []int{7}, HCAs: []int{7}, Busy: .2, HostMemory: true}))
+	n := fakenode.New(fakenode.Workloads())
 	n.Down[1] = true
 	p, k := drawn(n)
 	placed := k.Placement.Placement()
@@ -68,9 +68,9 @@ func TestPicture(t *testing.T) {
 	for device, want := range map[string]string{
 		"mlx5_1":   "MT4129 | PCIe x16, 32 GT/s | port 1 DOWN | ml/llama-70b-workers-0/trainer  24 QPs GPUDirect",
 		"mlx5_3":   "400 Gb/s InfiniBand | PCIe x8 of x16, 32 GT/s | PCIe link | ml/llama-70b-workers-0/trainer  24 QPs GPUDirect",
-		"mlx5_7":   "400 Gb/s InfiniBand | PCIe x16, 32 GT/s |  | slurm:7  12 QPs no GPUDirect",
+		"mlx5_7":   "400 Gb/s InfiniBand | PCIe x16, 32 GT/s |  | serving/mixtral-0/server  12 QPs no GPUDirect",
 		"nvidia 5": "H100 80GB HBM3 | PCIe x16, 32 GT/s | thermal_slowdown | ml/llama-70b-workers-1/trainer  55.4 GiB ",
-		"nvidia 7": "H100 80GB HBM3 | PCIe x16, 32 GT/s |  | slurm:7  22.4 GiB  | serving/mixtral-0/server  0 B ",
+		"nvidia 7": "H100 80GB HBM3 | PCIe x16, 32 GT/s |  | serving/mixtral-0/server  0 B ",
 	} {
 		if d := cmp.Diff(want, texts[device]); d != "" {
 			t.Errorf("%s: %s", device, d)

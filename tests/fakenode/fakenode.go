@@ -42,7 +42,7 @@ func Workloads() []Workload {
 		{Namespace: "ml", Pod: "llama-70b-workers-0", Container: "trainer", Job: llama, GPUs: []int{0, 1, 2, 3}, HCAs: []int{0, 1, 2, 3}, Rate: 19e9, Busy: .97},
 		{Namespace: "ml", Pod: "llama-70b-workers-1", Container: "trainer", Job: llama, GPUs: []int{4, 5}, HCAs: []int{4, 5}, Rate: 14e9, Busy: .91, Failures: 3},
 		{Namespace: "vision", Pod: "resnet-sweep-x7f2p", Container: "train", GPUs: []int{6}, HCAs: []int{6}, Rate: 2.1e9, Busy: .44},
-		{Namespace: "serving", Pod: "mixtral-0", Container: "server", GPUs: []int{7}, Busy: 0},
+		{Namespace: "serving", Pod: "mixtral-0", Container: "server", GPUs: []int{7}, HCAs: []int{7}, HostMemory: true},
 		{Namespace: "storage", Pod: "dfs-client-8k2lq", Container: "client", HCAs: []int{0, 6}, Rate: 310e6},
 		{Name: "slurm:4711", HCAs: []int{6}, Rate: 90e6},
 	}
