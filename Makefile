@@ -26,7 +26,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: deps build ## Show accelscope in a guest with Soft-RoCE and two containers (DEMO_SECONDS=20 ends it)
+demo: deps build ## Show accelscope in a guest with Soft-RoCE, two containers and simulated GPUs (DEMO_SECONDS=20 ends it)
 	@go build -o bin/demo ./tests/vm/cmd/demo
 	@exec bin/demo -accelscope bin/accelscope -- --rdma.datapath=always
 

@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -50,7 +51,7 @@ func topoNode() api.Known {
 			function("1", full, "pci0000:90", "0000:90:01.0", "0000:93:00.0"),
 		},
 	}
-	return api.Known{
+	known := api.Known{
 		Facts: facts, States: []model.SourceState{{Source: "pci", State: model.StateOK}, {Source: "rdma", State: model.StateOK}},
 		Shares: attribution.Attribution{
 			Owners: []identity.Owner{{}, {Workload: "docker:\x1b[2J\tx"}, {Workload: "ml/train-0/main"}},
@@ -60,6 +61,8 @@ func topoNode() api.Known {
 			},
 		},
 	}
+	known.Placement = placement.NewRefresh(&known.Facts, &known.Shares)
+	return known
 }
 
 func TestTopo(t *testing.T) {

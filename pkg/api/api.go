@@ -16,6 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -28,6 +29,8 @@ type Known struct {
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []model.SourceState
+	// Placement is where the GPUs and HCAs are, and who uses them; nil if there are none.
+	Placement *placement.Refresh
 	// Verdicts are the conditions that hold.
 	Verdicts verdict.Result
 	// Err is why there is nothing else.

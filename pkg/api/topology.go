@@ -39,6 +39,8 @@ type TopologyLink struct {
 	Width    int     `json:"width_lanes"`
 	MaxSpeed float64 `json:"max_transfers_per_second"`
 	MaxWidth int     `json:"max_width_lanes"`
+	// Degraded reports fewer lanes than the maximum, or a lower speed of an HCA. GPUs lower their speed to save power.
+	Degraded bool `json:"degraded"`
 }
 
 // TopologyOwner is the identity of a workload.
@@ -76,9 +78,9 @@ type TopologyProblem struct {
 // topology answers /api/v1/topology: all workloads, or one (?workload=). Of several reasons why devices or places are
 // missing it has the first.
 func topology(k *Known, r *http.Request) (any, error) {
-	p := placement.Of(&k.Facts, &k.Shares)
+	p := k.Placement.Placement()
 	missing := cmp.Or(k.missing(k.Facts.PCI != nil, "pci"), k.missing(k.Facts.HCAs != nil, "rdma"), k.missingGPUs())
-	return k.inPart(TopologyOf(&p, k.Shares.Owners, r.URL.Query().Get("workload")), len(p.Devices), missing)
+	return k.inPart(TopologyOf(p, k.Shares.Owners, r.URL.Query().Get("workload")), len(p.Devices), missing)
 }
 
 // TopologyOf returns the answer for a placement, with all workloads, or only the one that is named.
@@ -91,8 +93,10 @@ func TopologyOf(p *placement.Placement, owners []identity.Owner, workload string
 		d := &p.Devices[i]
 		device := TopologyDevice{
 			Kind: d.Kind, Name: d.Name, UUID: d.UUID, Vendor: d.Vendor, PCIAddress: d.PCIAddress, NUMANode: d.NUMANode,
-			Path:   append([]string{}, d.Path...),
-			Link:   TopologyLink{Speed: d.Link.Speed, Width: d.Link.Width, MaxSpeed: d.Link.MaxSpeed, MaxWidth: d.Link.MaxWidth},
+			Path: append([]string{}, d.Path...),
+			Link: TopologyLink{
+				Speed: d.Link.Speed, Width: d.Link.Width, MaxSpeed: d.Link.MaxSpeed, MaxWidth: d.Link.MaxWidth, Degraded: d.Degraded(),
+			},
 			Owners: []TopologyOwner{},
 		}
 		for _, owner := range p.Owners[i] {

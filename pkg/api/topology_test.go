@@ -12,6 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 // topologyNode returns a node with a GPU and an HCA on one switch, and another HCA on another NUMA node, which a workload uses with the GPU.
@@ -41,6 +42,7 @@ func topologyNode(state model.State) Facts {
 			},
 		},
 	}
+	known.Placement = placement.NewRefresh(&known.Facts, &known.Shares)
 	return func() Known { return known }
 }
 
@@ -73,7 +75,7 @@ func TestTopology(t *testing.T) {
 			{
 				Kind: "hca", Name: "mlx5_0", PCIAddress: "0000:13:00.0", NUMANode: "0", Owners: []TopologyOwner{},
 				Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"},
-				Link: TopologyLink{Speed: 16e9, Width: 16, MaxSpeed: 32e9, MaxWidth: 16},
+				Link: TopologyLink{Speed: 16e9, Width: 16, MaxSpeed: 32e9, MaxWidth: 16, Degraded: true},
 			},
 			{
 				Kind: "hca", Name: "mlx5_1", PCIAddress: "0000:93:00.0", NUMANode: "1", Owners: []TopologyOwner{owner},
@@ -107,6 +109,7 @@ func TestTopologyStates(t *testing.T) {
 	absent[1].State, absent[2].State = model.StateAbsent, model.StateAbsent
 	noHCAs := topologyNode(model.StateOK)()
 	noHCAs.Facts.HCAs = nil
+	noHCAs.Placement = placement.NewRefresh(&noHCAs.Facts, &noHCAs.Shares)
 	noHCAs.States[1] = model.SourceState{Source: "rdma", State: model.StateStuck, Reason: "a file hangs"}
 	for name, c := range map[string]struct {
 		facts   Facts

@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution/traffic"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
@@ -74,6 +75,8 @@ type Refresh struct {
 	Shares attribution.Attribution
 	// States has the state of each source, in the order of the registrations.
 	States []model.SourceState
+	// Placement is where the GPUs and HCAs are, and who uses them, of Facts and Shares; nil if there are none.
+	Placement *placement.Refresh
 	// Verdicts are the conditions that hold; none if judging has failed.
 	Verdicts verdict.Result
 	// Panics is the number of panics since the start, in all sources and in refreshes.

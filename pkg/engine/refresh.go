@@ -13,6 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
@@ -46,6 +47,7 @@ func (e *Engine) fill(r *Refresh) {
 		a.Coverage = attribution.Coverage(&r.Facts, a, &e.owners, r.States, e.ledger.Exclusive)
 	})
 	r.Facts.DropSeries() // the counters have them
+	r.Placement = placement.NewRefresh(&r.Facts, &r.Shares)
 	r.At = time.Now()
 	e.judgeFacts(r)
 	e.states.update(r.States, r.Facts.DeviceStates)
@@ -56,7 +58,7 @@ func (e *Engine) fill(r *Refresh) {
 // judgeFacts adds the verdicts. A panic costs the verdicts only.
 func (e *Engine) judgeFacts(r *Refresh) {
 	err := safely.Try(func() {
-		r.Verdicts = e.judge.Update(verdict.Input{At: r.At, Facts: &r.Facts, Shares: &r.Shares, States: r.States})
+		r.Verdicts = e.judge.Update(verdict.Input{At: r.At, Facts: &r.Facts, Shares: &r.Shares, States: r.States, Placement: r.Placement})
 	})
 	if err != nil {
 		r.Verdicts = verdict.Result{}
@@ -72,6 +74,7 @@ func (e *Engine) recovered(r *Refresh) {
 		r.Err = fmt.Errorf("panic in a refresh: %v", panicked.Value)
 		e.panics.Add(1)
 		r.At, r.Facts, r.Shares, r.States = time.Time{}, model.Snapshot{}, attribution.Attribution{}, nil
+		r.Placement = nil
 		e.log.Error(r.Err.Error(), zap.ByteString("stack", panicked.Stack))
 	}
 }

@@ -2,10 +2,7 @@
 
 package metrics
 
-import (
-	"github.com/accelscope/accelscope/pkg/exposition"
-	"github.com/accelscope/accelscope/pkg/placement"
-)
+import "github.com/accelscope/accelscope/pkg/exposition"
 
 var placementNotes = []string{
 	"Only while a workload has a problem, so most nodes have no series. [docs/placement.md](../docs/placement.md) defines each value of " +
@@ -20,7 +17,7 @@ func placementMetrics() []metric {
 		name: "accelscope_placement_problem", typ: gauge, owned: true, labels: []string{"problem"},
 		help: "Problems with where the GPUs and HCAs of the workload are, 1 for each.",
 		emit: func(v *view, b *exposition.Builder) {
-			for _, w := range placement.Workloads(v.facts, v.shares) {
+			for _, w := range v.placement.Workloads() {
 				for _, p := range w.Problems {
 					b.Share(1, v.owners[w.Owner], p.Name)
 				}

@@ -14,16 +14,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 // view is a refresh, arranged for the rows of the metric table.
 type view struct {
 	facts  *model.Snapshot
 	shares *attribution.Attribution
-	states []model.SourceState
-	panics uint64
-	build  []string // values of accelscope_build_info
-	node   string   // name of the node
+	// placement is computed by the verdicts, if the node has GPUs and HCAs.
+	placement *placement.Refresh
+	states    []model.SourceState
+	panics    uint64
+	build     []string // values of accelscope_build_info
+	node      string   // name of the node
 
 	scope  scope
 	owners []*exposition.OwnerLabels // of shares.Owners
@@ -133,6 +136,7 @@ func (c *columns) emit(b *exposition.Builder) {
 
 func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.facts, v.shares, v.states, v.panics = &r.Facts, &r.Shares, r.States, r.Panics
+	v.placement = r.Placement
 	v.scope.fill(&r.Shares)
 	v.owners = v.owners[:0]
 	for _, o := range r.Shares.Owners {

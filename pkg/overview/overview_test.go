@@ -168,7 +168,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestDevices checks places and degraded links.
+// TestDevices checks kinds, order and ports.
 func TestDevices(t *testing.T) {
 	n := fakenode.New(nil)
 	n.Down[7] = true
@@ -178,8 +178,12 @@ func TestDevices(t *testing.T) {
 		t.Fatalf("%d devices", len(devices))
 	}
 	for i, d := range devices {
-		if degraded := d.Link != nil && d.Link.Degraded; degraded != (i == 3) || d.Upstream == "" {
-			t.Errorf("%s: %+v", d.Device, d.Link)
+		want := overview.HCA
+		if i >= fakenode.Devices {
+			want = overview.GPU
+		}
+		if d.Kind != want || (d.Memory != nil) != (want == overview.GPU) {
+			t.Errorf("%s: %+v", d.Device, d)
 		}
 	}
 	if devices[7].Rate() != 0 || devices[0].Rate() != 50e9 || devices[8].GPU != "0" {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
@@ -59,7 +60,7 @@ type fault struct {
 }
 
 // workload shows one workload, ?name= and ?id=; the empty name is the unattributed share.
-func (o Options) workload(r *http.Request, k *api.Known) (title string, view any) {
+func (o Options) workload(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name, id := r.URL.Query().Get("name"), r.URL.Query().Get("id")
 	selected := func(workload, containerID string) bool { return workload == name && (id == "" || containerID == id) }
 	v := detail{Name: owner(name), About: "unattributed: what belongs to no known workload"}
@@ -94,11 +95,11 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 		pairs = []pair{{"container_id", id}}
 	}
 	o.figures(&v, pairs...)
-	return v.Name, v
+	return v.Name, v, nil
 }
 
 // device shows one device, ?name= the name of an HCA or the UUID of a GPU.
-func (o Options) device(r *http.Request, k *api.Known) (title string, view any) {
+func (o Options) device(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name := r.URL.Query().Get("name")
 	v := detail{Name: shown(name), About: "The node has no such device now."}
 	devices := overview.Devices(&k.Facts)
@@ -107,6 +108,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 		if d.Device == name {
 			v.Name, v.About = deviceName(d.Kind, d.Device, d.Vendor, d.GPU), "device"
 			v.describe(d)
+			v.place(k, cmp.Or(d.Parent, d.Device))
 		}
 	}
 	if name == "" {
@@ -114,7 +116,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 	}
 	v.rows(k, func(r *overview.Row) bool { return name == "" || r.Device == name })
 	if name == "" {
-		return v.Name, v
+		return v.Name, v, nil
 	}
 	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole && s.Device == name })
 	v.Histograms = histogramsOf(&k.Shares, func(_ int, device string) bool { return device == name })
@@ -122,7 +124,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any) 
 	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return p.Device == name })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return f.HCA == name || f.FaultDevice.UUID == name })
 	o.figures(&v, pair{"device", name}, pair{"uuid", name})
-	return v.Name, v
+	return v.Name, v, nil
 }
 
 func (v *detail) add(name, value string) {
@@ -161,16 +163,6 @@ func (v *detail) describe(d *overview.Device) {
 	}
 	v.add("part of", d.Parent)
 	v.add("physical function", d.PF)
-	v.add("PCI address", d.PCIAddress)
-	v.add("NUMA node", d.NUMANode)
-	v.add("port above", d.Upstream)
-	if l := d.Link; l != nil {
-		text := fmt.Sprintf("x%d at %.4g GT/s; both ends support x%d at %.4g GT/s", l.Width, l.Speed/1e9, l.MaxWidth, l.MaxSpeed/1e9)
-		if l.Degraded {
-			text += "; degraded"
-		}
-		v.add("PCIe link", text)
-	}
 	for _, p := range d.Ports {
 		v.add(fmt.Sprintf("port %d", p.Number),
 			fmt.Sprintf("%s %s %s %.4g Gb/s %s", p.State, p.PhysState, p.LinkLayer, p.RateBits/1e9, p.Interface))
@@ -186,15 +178,33 @@ func (v *detail) describe(d *overview.Device) {
 	}
 }
 
+// place adds where a device is.
+func (v *detail) place(k *api.Known, device string) {
+	p := k.Placement.Placement()
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		if keyOf(d) != device {
+			continue
+		}
+		v.add("PCI address", d.PCIAddress)
+		v.add("NUMA node", d.NUMANode)
+		v.add("PCIe path", strings.Join(d.Path, " "))
+		if l := &d.Link; l.Width > 0 {
+			text := fmt.Sprintf("x%d at %.4g GT/s; both ends support x%d at %.4g GT/s", l.Width, l.Speed/1e9, l.MaxWidth, l.MaxSpeed/1e9)
+			if d.Degraded() {
+				text += "; degraded"
+			}
+			v.add("PCIe link", text)
+		}
+	}
+}
+
 func (v *detail) rows(k *api.Known, selected func(*overview.Row) bool) {
 	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
-	rates := map[string]float64{}
-	for _, d := range overview.Devices(&k.Facts) {
-		rates[d.Device] = d.Rate()
-	}
+	rates, models := ofDevices(overview.Devices(&k.Facts))
 	for i := range table.Rows {
 		if r := &table.Rows[i]; selected(r) {
-			v.Rows = append(v.Rows, rowOf(r, rates[r.Device]))
+			v.Rows = append(v.Rows, rowOf(r, rates[r.Device], models[r.Device]))
 		}
 	}
 }

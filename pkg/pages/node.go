@@ -3,8 +3,11 @@
 package pages
 
 import (
+	"bytes"
 	"fmt"
+	"html/template"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
@@ -13,35 +16,69 @@ import (
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
-// nodeView is the page of the node.
+// nodeView is the page of the node: the table, and what is above and below it.
 type nodeView struct {
-	Rates    string
+	Rates        string
+	Usage        usage
+	Above, Below template.HTML
+}
+
+// nodeRest is what of the page does not depend on the query.
+type nodeRest struct {
 	Totals   []total
 	Verdicts []verdictView
 	Omitted  int
-	Usage    usage
 	Map      topology
 	History  historyView
 	Doctor   doctor
+}
+
+// nodePage makes what does not depend on the query once for a refresh: viewers who search or sort pay for the table only.
+type nodePage struct {
+	mu           sync.Mutex
+	at           time.Time
+	table        overview.Table
+	devices      []overview.Device
+	above, below template.HTML
 }
 
 // total is a figure of the whole node.
 type total struct{ Name, Value, About string }
 
 // node shows the node.
-func (o Options) node(r *http.Request, k *api.Known) (title string, view any) {
-	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
-	devices := overview.Devices(&k.Facts)
-	v := nodeView{
-		Rates:    ratesOf(&table),
-		Totals:   totals(&table, devices),
-		Verdicts: verdictViews(k.Verdicts.Verdicts, k.At, nil), Omitted: k.Verdicts.Omitted,
-		Usage:   usageOf(queryOf(r.URL.Query()), &table, devices),
-		Map:     topologyOf(devices, table.Rows),
-		History: historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole }),
-		Doctor:  doctorOf(k, table.Rows),
+func (p *nodePage) node(r *http.Request, k *api.Known) (title string, view any, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.at.Equal(k.At) || k.At.IsZero() {
+		if err := p.make(k); err != nil {
+			return "", nil, err
+		}
 	}
-	return "Node", v
+	return "Node", nodeView{
+		Rates: ratesOf(&p.table), Usage: usageOf(queryOf(r.URL.Query()), &p.table, p.devices), Above: p.above, Below: p.below,
+	}, nil
+}
+
+// make makes the parts of a refresh.
+func (p *nodePage) make(k *api.Known) error {
+	p.at = time.Time{}
+	p.table, p.devices = k.Recorder.Table(k.At, &k.Facts, &k.Shares), overview.Devices(&k.Facts)
+	rest := nodeRest{
+		Totals:   totals(&p.table, p.devices),
+		Verdicts: verdictViews(k.Verdicts.Verdicts, k.At, nil), Omitted: k.Verdicts.Omitted,
+		Map:     topologyOf(k, p.devices, p.table.Rows),
+		History: historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole }),
+		Doctor:  doctorOf(k, p.table.Rows),
+	}
+	for name, to := range map[string]*template.HTML{"above": &p.above, "below": &p.below} {
+		var text bytes.Buffer
+		if err := templates.ExecuteTemplate(&text, name, rest); err != nil {
+			return err
+		}
+		*to = template.HTML(text.String()) //nolint:gosec // html/template has escaped it
+	}
+	p.at = k.At
+	return nil
 }
 
 // ratesOf says of which interval rates are.

@@ -5,7 +5,7 @@
 //
 // Every page is complete HTML that the server renders, so it works without JavaScript: search, sort order and filters are in the
 // query. The script only requests the same page again every few seconds, or while one types, and replaces the parts that changed.
-// The figures are the Go values that /api/v1/workloads, /devices, /verdicts, /history and /doctor encode.
+// The figures are the Go values that /api/v1/workloads, /devices, /topology, /verdicts, /history and /doctor encode.
 //
 // Names of workloads are chosen by their owners and are hostile: html/template escapes them for their place, unprintable characters
 // are shown as escapes, and the Content-Security-Policy permits no inline code and no request to another host. Bars and pictures
@@ -53,7 +53,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 func Handlers(o Options) map[string]http.Handler {
 	kept := api.Kept(recent(o.Facts), refuse)
 	handlers := map[string]http.Handler{
-		"GET /{$}":      kept(o.page("node.html", o.node)),
+		"GET /{$}":      kept(o.page("node.html", new(nodePage).node)),
 		"GET /workload": kept(o.page("workload.html", o.workload)),
 		"GET /device":   kept(o.page("device.html", o.device)),
 	}
@@ -122,13 +122,17 @@ type frame struct {
 	View                              any
 }
 
-// page returns the answer of a page. view returns what its template shows, and the title.
+// page returns the answer of a page. view returns the title and what its template shows.
 func (o Options) page(
-	name string, view func(*http.Request, *api.Known) (title string, shown any),
+	name string, view func(*http.Request, *api.Known) (title string, shown any, err error),
 ) func(http.ResponseWriter, *http.Request, *api.Known) {
 	return func(w http.ResponseWriter, r *http.Request, k *api.Known) {
 		f := frame{Node: k.Node, Version: o.Version, MetricsPath: o.MetricsPath, At: k.At.UTC()}
-		f.Title, f.View = view(r, k)
+		var err error
+		if f.Title, f.View, err = view(r, k); err != nil {
+			refuse(w, fmt.Errorf("making the page: %w", err))
+			return
+		}
 		var body bytes.Buffer
 		if err := templates.ExecuteTemplate(&body, name, f); err != nil {
 			refuse(w, fmt.Errorf("rendering the page: %w", err))

@@ -231,7 +231,7 @@ func TestNode(t *testing.T) {
 	n := fakenode.New(fakenode.Workloads())
 	_, body := get(t, site(t, n, ""), "/")
 	for section, want := range map[string]string{
-		"node": "simulated-node", "totals": ">RDMA ports<", "verdicts": "GPUThermalSlowdown", "topology": "x8 of x16 lanes",
+		"node": "simulated-node", "totals": ">RDMA ports<", "verdicts": "GPUThermalSlowdown", "topology": "PCIe x8 of x16, 32 GT/s",
 		"history": "<path class=\"hca\" d=\"M", "doctor": "give the service account", "absent": "bytes: late", "time": "2026-11-25 10:15:00 UTC",
 	} {
 		if !strings.Contains(body, want) {

@@ -8,32 +8,40 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/top"
 )
 
-// Positions in the picture: of the NUMA nodes, the ports above devices, the devices and the workloads, and the height of a line.
+// Positions in the picture: of the NUMA nodes, the host bridges, the ports below them, the devices and the workloads, and the height of
+// a line.
 const (
-	nodeX, portX, deviceX, workloadX = 8, 96, 260, 560
-	mapWidth                         = 920
-	lineHeight                       = 20
-	boxGap                           = 8
-	maxUsers                         = 4 // workloads of a device that are shown
+	nodeX, bridgeX, portX, deviceX, workloadX = 8, 90, 206, 352, 646
+	nodeW, bridgeW, portW, deviceW            = 66, 100, 122, 242
+	mapWidth                                  = 1010
+	lineHeight                                = 20
+	boxGap                                    = 8
+	maxUsers                                  = 4 // workloads of a device that are shown
 )
 
-// topology is the picture of the node: from the left NUMA nodes, PCIe ports, devices and workloads.
+// topology is the picture of the placement of the node: from the left NUMA nodes, host bridges, the PCIe ports below them, devices and
+// workloads. Devices below one port reach each other without the CPU.
 type topology struct {
 	Width, Height int
-	Nodes         []box
-	Ports         []box
-	Devices       []deviceBox
-	Lines         []line
+	// WorkloadX and EndX are where the names of workloads begin, and where what is right of them ends.
+	WorkloadX, EndX int
+	Nodes           []box
+	Bridges         []box
+	Ports           []box
+	Devices         []deviceBox
+	Lines           []line
 }
 
 type box struct {
 	X, Y, W, H int
 	Text       string
+	About      string // second line
 }
 
 type line struct {
@@ -43,38 +51,42 @@ type line struct {
 
 type deviceBox struct {
 	box
-	Name, Link, About string
-	PCIe              string
-	Kind              overview.Kind
-	Bad               string // what is degraded, empty if nothing is
-	Users             []user
-	More              int
+	Link string
+	PCIe string
+	Kind placement.Kind
+	Bad  string // what is degraded, empty if nothing is
+	// Users are the workloads that use the device, More the number of those for which there is no room.
+	Users []user
+	More  int
 }
 
 type user struct {
 	Y           int
 	Text, Link  string
-	Direct      bool // has registered GPU memory on the HCA: GPUDirect
+	Direct      string // whether it uses GPUDirect on the HCA
+	Used        bool   // it does
 	X1, Y1, Tip int
 }
 
-// topologyOf arranges devices by NUMA node and by the port above them. Parts of GPUs belong to their GPU.
-func topologyOf(devices []overview.Device, rows []overview.Row) topology {
-	shownDevices := slices.DeleteFunc(slices.Clone(devices), func(d overview.Device) bool { return d.Parent != "" && d.Parent != d.Device })
-	slices.SortStableFunc(shownDevices, func(a, b overview.Device) int {
-		return cmp.Or(
-			cmp.Compare(len(a.NUMANode), len(b.NUMANode)), cmp.Compare(a.NUMANode, b.NUMANode), cmp.Compare(a.Upstream, b.Upstream),
-			cmp.Compare(a.PCIAddress, b.PCIAddress),
-		)
+// topologyOf draws the placement. What it does not have, the figures of devices and workloads, is that of the other views.
+func topologyOf(k *api.Known, devices []overview.Device, rows []overview.Row) topology {
+	p := k.Placement.Placement()
+	users := usersOf(k, p, devices, rows)
+	order := make([]int, len(p.Devices))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := &p.Devices[i], &p.Devices[j]
+		return cmp.Or(cmp.Compare(len(a.NUMANode), len(b.NUMANode)), cmp.Compare(a.NUMANode, b.NUMANode), slices.Compare(a.Path, b.Path))
 	})
-	users := usersOf(devices, rows)
-	t := topology{Width: mapWidth}
+	t := topology{Width: mapWidth, WorkloadX: workloadX + 8, EndX: mapWidth - 5}
 	y := 10
-	for i := range shownDevices {
-		d := &shownDevices[i]
-		newNode := i == 0 || shownDevices[i-1].NUMANode != d.NUMANode
-		newPort := newNode || shownDevices[i-1].Upstream != d.Upstream
-		if newNode && i > 0 {
+	for n, i := range order {
+		d := &p.Devices[i]
+		newNode := n == 0 || p.Devices[order[n-1]].NUMANode != d.NUMANode
+		newBridge := newNode || !equalTo(1, p.Devices[order[n-1]].Path, d.Path)
+		if newNode && n > 0 {
 			y += 2 * boxGap
 		}
 		if newNode {
@@ -82,49 +94,94 @@ func topologyOf(devices []overview.Device, rows []overview.Row) topology {
 			if d.NUMANode == "" {
 				text = "no NUMA"
 			}
-			t.Nodes = append(t.Nodes, box{nodeX, y, 72, 0, text})
+			t.Nodes = append(t.Nodes, box{nodeX, y, nodeW, 0, text, ""})
 		}
-		if newPort {
-			t.Ports = append(t.Ports, box{portX, y, 132, 0, cmp.Or(shown(d.Upstream), "no PCIe port")})
+		if newBridge {
+			t.Bridges = append(t.Bridges, box{bridgeX, y, bridgeW, 0, part(d.Path, 0, "no place"), ""})
 		}
-		b := deviceBoxOf(d, users[d.Device], y)
+		if newBridge || !equalTo(2, p.Devices[order[n-1]].Path, d.Path) {
+			t.Ports = append(t.Ports, portBox(d, y))
+		}
+		b := deviceBoxOf(d, find(devices, d), users[i], y)
 		t.Devices = append(t.Devices, b)
 		middle := b.Y + b.H/2
-		t.Lines = append(t.Lines, line{portX + 132, middle, deviceX, middle, b.Bad != ""})
-		for _, boxes := range [][]box{t.Nodes, t.Ports} {
+		t.Lines = append(t.Lines, line{portX + portW, middle, deviceX, middle, d.Degraded()})
+		for _, boxes := range [][]box{t.Nodes, t.Bridges, t.Ports} {
 			last := &boxes[len(boxes)-1]
 			last.H = b.Y + b.H - last.Y
 		}
 		y += b.H + boxGap
 	}
-	for _, p := range t.Ports {
-		t.Lines = append(t.Lines, line{nodeX + 72, p.Y + p.H/2, portX, p.Y + p.H/2, false})
+	for _, b := range t.Bridges {
+		t.Lines = append(t.Lines, line{nodeX + nodeW, b.Y + b.H/2, bridgeX, b.Y + b.H/2, false})
+	}
+	for _, b := range t.Ports {
+		t.Lines = append(t.Lines, line{bridgeX + bridgeW, b.Y + b.H/2, portX, b.Y + b.H/2, false})
 	}
 	t.Height = y + 2
 	return t
 }
 
-func deviceBoxOf(d *overview.Device, users []user, y int) deviceBox {
+// equalTo reports whether two paths begin with the same n parts.
+func equalTo(n int, a, b []string) bool { return slices.Equal(a[:min(n, len(a))], b[:min(n, len(b))]) }
+
+func part(path []string, i int, without string) string {
+	if i >= len(path) {
+		return without
+	}
+	return shown(path[i])
+}
+
+// portBox is the root port above a device. A switch is below it if there is more between them.
+func portBox(d *placement.Device, y int) box {
+	const direct = 3 // host bridge, root port, function
+	b := box{portX, y, portW, 0, part(d.Path, 1, "no PCIe port"), ""}
+	if len(d.Path) > direct {
+		b.About = "PCIe switch"
+	}
+	return b
+}
+
+// find returns the figures of a device of the placement.
+func find(devices []overview.Device, d *placement.Device) *overview.Device {
+	for i := range devices {
+		if devices[i].Device == keyOf(d) {
+			return &devices[i]
+		}
+	}
+	return &overview.Device{}
+}
+
+// keyOf returns the name by which the views know a device: the name of an HCA, the UUID of a GPU.
+func keyOf(d *placement.Device) string {
+	if d.Kind == placement.GPU {
+		return d.UUID
+	}
+	return d.Name
+}
+
+func deviceBoxOf(d *placement.Device, figures *overview.Device, users []user, y int) deviceBox {
 	b := deviceBox{
-		box: box{deviceX, y, 236, 2*lineHeight + 6, ""}, Name: deviceName(d.Kind, d.Device, d.Vendor, d.GPU), Link: deviceLink(d.Device),
-		Kind: d.Kind, About: shown(strings.TrimPrefix(d.Name, "NVIDIA ")),
+		box: box{
+			deviceX, y, deviceW, 2*lineHeight + 6, deviceName(overview.Kind(d.Kind), d.Name, string(d.Vendor), d.Name),
+			modelOf(figures),
+		},
+		Link: deviceLink(keyOf(d)), Kind: d.Kind, PCIe: linkText(d),
 	}
 	bad := []string{}
-	if d.Link != nil {
-		b.PCIe = fmt.Sprintf("PCIe x%d at %.4g GT/s", d.Link.Width, d.Link.Speed/1e9)
-		if d.Link.Degraded {
-			bad = append(bad, fmt.Sprintf("x%d of x%d lanes", d.Link.Width, d.Link.MaxWidth))
-		}
+	if d.Degraded() {
+		bad = append(bad, "PCIe link")
 	}
-	for _, p := range d.Ports {
+	for _, p := range figures.Ports {
 		if p.State != "ACTIVE" {
 			bad = append(bad, fmt.Sprintf("port %d %s", p.Number, shown(p.State)))
-		} else if p.RateBits > 0 {
-			b.About = fmt.Sprintf("%.4g Gb/s %s", p.RateBits/1e9, shown(p.LinkLayer))
 		}
 	}
-	bad = append(bad, d.Problems...)
+	bad = append(bad, figures.Problems...)
 	b.Bad = strings.Join(bad, ", ")
+	if d.Active && d.Rate > 0 {
+		b.About = fmt.Sprintf("%.4g Gb/s %s", d.Rate/1e9, shown(d.LinkLayer))
+	}
 	if len(users) > maxUsers {
 		b.More = len(users) - maxUsers
 		users = users[:maxUsers]
@@ -138,47 +195,97 @@ func deviceBoxOf(d *overview.Device, users []user, y int) deviceBox {
 		b.H = max(b.H, 3*lineHeight+6)
 	}
 	for i := range users {
-		users[i].Y = y + 3 + i*lineHeight + lineHeight/2
-		users[i].X1, users[i].Y1, users[i].Tip = deviceX+236, y+b.H/2, workloadX
+		u := &users[i]
+		u.Y = y + 3 + i*lineHeight + lineHeight/2
+		u.X1, u.Y1, u.Tip = deviceX+deviceW, y+b.H/2, workloadX
 	}
 	b.Users = users
 	return b
 }
 
-// usersOf returns the workloads of each device, the busiest first; those of parts of a GPU are users of the GPU.
-func usersOf(devices []overview.Device, rows []overview.Row) map[string][]user {
+// linkText returns the speed and the width of a PCIe link, and what both ends support if it is more.
+func linkText(d *placement.Device) string {
+	l := &d.Link
+	if l.Width == 0 || l.Speed == 0 {
+		return ""
+	}
+	width, speed := fmt.Sprintf("x%d", l.Width), fmt.Sprintf("%.4g", l.Speed/1e9)
+	if l.Width < l.MaxWidth {
+		width += fmt.Sprintf(" of x%d", l.MaxWidth)
+	}
+	if l.Speed < l.MaxSpeed {
+		speed += fmt.Sprintf(" of %.4g", l.MaxSpeed/1e9)
+	}
+	return "PCIe " + width + ", " + speed + " GT/s"
+}
+
+// usersOf returns the workloads that use each device, the busiest first. The row of a part of a GPU is one of the GPU.
+func usersOf(k *api.Known, p *placement.Placement, devices []overview.Device, rows []overview.Row) [][]user {
 	whole := map[string]string{}
 	for i := range devices {
 		whole[devices[i].Device] = cmp.Or(devices[i].Parent, devices[i].Device)
 	}
-	sorted := make([]*overview.Row, 0, len(rows))
+	at := make(map[overview.Key]*overview.Row, len(rows))
 	for i := range rows {
-		r := &rows[i]
-		uses := count(r.QueuePairs) > 0 || count(r.Processes) > 0 || r.Allocated || perSecond(r.Transmit) > 0 || perSecond(r.Receive) > 0
-		if r.Workload != "" && uses {
-			sorted = append(sorted, r)
-		}
+		key := rows[i].Key()
+		key.Device = whole[key.Device]
+		at[key] = &rows[i]
 	}
-	slices.SortStableFunc(sorted, func(a, b *overview.Row) int {
-		return cmp.Or(-cmp.Compare(max(perSecond(a.Transmit), perSecond(a.Receive), value(a.Utilization)),
-			max(perSecond(b.Transmit), perSecond(b.Receive), value(b.Utilization))), cmp.Compare(a.Workload, b.Workload))
-	})
-	users := map[string][]user{}
-	for _, r := range sorted {
-		device := whole[r.Device]
-		if len(users[device]) >= maxUsers {
-			users[device] = append(users[device], user{}) // it is only counted
-			continue
+	direct := map[int]placement.GPUDirect{}
+	for i := range p.Workloads {
+		direct[p.Workloads[i].Owner] = p.Workloads[i].GPUDirect
+	}
+	users := make([][]user, len(p.Devices))
+	for i, owners := range p.Owners {
+		d := &p.Devices[i]
+		load := make(map[int]float64, len(owners))
+		row := func(owner int) *overview.Row {
+			o := &k.Shares.Owners[owner]
+			if r := at[overview.Key{Workload: o.Workload, ContainerID: o.ContainerID, Device: keyOf(d)}]; r != nil {
+				return r
+			}
+			return &overview.Row{}
 		}
-		text := owner(r.Workload)
-		if r.Kind == overview.GPU {
-			text += "  " + optional(r.Memory, top.Size)
-		} else if r.QueuePairs != nil {
-			text += fmt.Sprintf("  %d QPs", *r.QueuePairs)
+		for _, owner := range owners {
+			r := row(owner)
+			load[owner] = max(perSecond(r.Transmit), perSecond(r.Receive), value(r.Utilization))
 		}
-		users[device] = append(users[device], user{
-			Text: text, Link: workloadLink(r.Workload, r.ContainerID), Direct: r.Registered[model.GPUMemory] > 0,
-		})
+		busiest := slices.Clone(owners)
+		slices.SortStableFunc(busiest, func(a, b int) int { return -cmp.Compare(load[a], load[b]) })
+		for n, owner := range busiest {
+			if n >= maxUsers {
+				users[i] = append(users[i], make([]user, len(busiest)-n)...) // they are only counted
+				break
+			}
+			o := &k.Shares.Owners[owner]
+			u := user{Text: userText(o.Workload, row(owner)), Link: workloadLink(o.Workload, o.ContainerID)}
+			if d.Kind == placement.HCA {
+				u.direct(direct[owner])
+			}
+			users[i] = append(users[i], u)
+		}
 	}
 	return users
+}
+
+// userText is the name of a workload with the memory that it uses of a GPU, or its queue pairs on an HCA.
+func userText(workload string, r *overview.Row) string {
+	text := owner(workload)
+	switch {
+	case r.Kind == overview.GPU:
+		text += "  " + optional(r.Memory, top.Size)
+	case r.QueuePairs != nil:
+		text += fmt.Sprintf("  %d QPs", *r.QueuePairs)
+	}
+	return text
+}
+
+// direct marks whether the workload uses GPUDirect. It is not marked if that is not known, or the workload has no GPU.
+func (u *user) direct(d placement.GPUDirect) {
+	switch d {
+	case placement.GPUDirectUsed:
+		u.Direct, u.Used = "GPUDirect", true
+	case placement.GPUDirectUnused:
+		u.Direct = "no GPUDirect"
+	}
 }

@@ -94,6 +94,7 @@ type choice struct {
 type row struct {
 	Name, Link, About      string
 	Device, DeviceLink     string
+	Model                  string // of a GPU
 	Kind                   overview.Kind
 	Memory, MemoryAbout    string
 	MemoryBar              int
@@ -166,16 +167,13 @@ func jobName(r *overview.Row) string {
 // usageOf selects and sorts the rows of a table. Unattributed shares are always shown.
 func usageOf(q query, t *overview.Table, devices []overview.Device) usage {
 	u := usage{Query: q}
-	rates := map[string]float64{}
-	for i := range devices {
-		rates[devices[i].Device] = devices[i].Rate()
-	}
+	rates, models := ofDevices(devices)
 	namespaces, jobs := map[string]bool{}, map[string]bool{}
 	var found []*overview.Row
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		if r.Workload == "" {
-			u.Unattributed = append(u.Unattributed, rowOf(r, rates[r.Device]))
+			u.Unattributed = append(u.Unattributed, rowOf(r, rates[r.Device], models[r.Device]))
 			continue
 		}
 		u.All++
@@ -192,7 +190,7 @@ func usageOf(q query, t *overview.Table, devices []overview.Device) usage {
 		found, u.ShowAll = found[:maxRows], all.link()
 	}
 	for _, r := range found {
-		u.Rows = append(u.Rows, rowOf(r, rates[r.Device]))
+		u.Rows = append(u.Rows, rowOf(r, rates[r.Device], models[r.Device]))
 	}
 	u.Namespaces, u.Jobs = choices(namespaces, q.Namespace), choices(jobs, q.Job)
 	u.Sorts = []choice{{"", "busiest first", q.Sort == ""}}
@@ -280,11 +278,28 @@ func choices(names map[string]bool, chosen string) []choice {
 	return out
 }
 
-// rowOf formats a row. rate is that of the ports of its HCA.
-func rowOf(r *overview.Row, portRate float64) row {
+// ofDevices returns what rows show of their devices: the rates of the ports of HCAs, and the models of GPUs.
+func ofDevices(devices []overview.Device) (rates map[string]float64, models map[string]string) {
+	rates, models = map[string]float64{}, map[string]string{}
+	for i := range devices {
+		if d := &devices[i]; d.Kind == overview.GPU {
+			models[d.Device] = modelOf(d)
+		} else {
+			rates[d.Device] = d.Rate()
+		}
+	}
+	return rates, models
+}
+
+// modelOf returns the model of a GPU or the type of an HCA.
+func modelOf(d *overview.Device) string { return shown(strings.TrimPrefix(d.Name, "NVIDIA ")) }
+
+// rowOf formats a row. portRate is that of the ports of its HCA, gpuModel the model of its GPU.
+func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	out := row{
 		Name: owner(r.Workload), Link: workloadLink(r.Workload, r.ContainerID), About: shown(jobName(r)),
 		Device: deviceName(r.Kind, r.Device, r.Vendor, r.GPU), DeviceLink: deviceLink(r.Device), Kind: r.Kind, GPU: r.Kind == overview.GPU,
+		Model: gpuModel,
 	}
 	if out.GPU {
 		out.gpu(r)

@@ -3,8 +3,8 @@
 // Package placement compares where the GPUs and HCAs of a node are in the tree of PCIe bridges with who uses them: how near the HCAs of
 // a workload are to its GPUs, whether it uses GPUDirect, and which HCAs near its GPUs it leaves idle.
 //
-// It is pure. topology.go has the devices and the relation of each pair, use.go what each workload uses, and problems.go what is
-// wrong with it. A relation that is not known causes no problem.
+// It is pure. topology.go has the devices and the relation of each pair, use.go what each workload uses, problems.go what is wrong
+// with it, and refresh.go computes all of it once per refresh. A relation that is not known causes no problem.
 package placement
 
 import (
@@ -23,8 +23,8 @@ type Placement struct {
 	Workloads []Workload
 }
 
-// Of returns the placement of the workloads of a refresh.
-func Of(s *model.Snapshot, a *attribution.Attribution) Placement {
+// of computes the placement of the workloads of a refresh.
+func of(s *model.Snapshot, a *attribution.Attribution) Placement {
 	p := Placement{Topology: New(s)}
 	uses := usesOf(&p.Topology, a)
 	p.Owners = make([][]int, len(p.Devices))
@@ -42,12 +42,4 @@ func Of(s *model.Snapshot, a *attribution.Attribution) Placement {
 		p.Workloads = append(p.Workloads, w)
 	}
 	return p
-}
-
-// Workloads returns the workloads of the placement. It costs nothing on a node without GPUs or HCAs.
-func Workloads(s *model.Snapshot, a *attribution.Attribution) []Workload {
-	if len(s.GPUs) == 0 || len(s.HCAs) == 0 {
-		return nil
-	}
-	return Of(s, a).Workloads
 }

@@ -48,7 +48,7 @@ func attributed(s *model.Snapshot, jobs ...job) *attribution.Attribution {
 
 // problemsOf returns the problems of the first job: their names, with the GPUs and HCAs concerned.
 func problemsOf(s *model.Snapshot, jobs ...job) []string {
-	p := Of(s, attributed(s, jobs...))
+	p := of(s, attributed(s, jobs...))
 	found := []string{}
 	for _, w := range p.Workloads {
 		if w.Owner != 1 {
@@ -155,7 +155,7 @@ func TestProblems(t *testing.T) {
 func TestUse(t *testing.T) {
 	s := dgxA100.facts()
 	a := attributed(s, job{gpus: []int{0, 2}, hcas: []int{0, 3}, memory: map[model.Memory]uint64{model.GPUMemory: 4096}}, job{hcas: []int{0}})
-	p := Of(s, a)
+	p := NewRefresh(s, a).Placement()
 	if len(p.Workloads) != 1 {
 		t.Fatalf("%+v", p.Workloads)
 	}

@@ -148,6 +148,13 @@ func relation(a, b []string, apart bool) Relation {
 	return PXB
 }
 
+// Degraded reports a PCIe link with fewer lanes than both of its ends support or, of an HCA, with a lower speed: GPUs lower the speed of
+// their links to save power.
+func (d *Device) Degraded() bool {
+	l := &d.Link
+	return l.Width > 0 && l.Width < l.MaxWidth || d.Kind == HCA && l.Speed > 0 && l.Speed < l.MaxSpeed
+}
+
 // sharesSwitch reports whether devices with this relation reach each other without the CPU.
 func (r Relation) sharesSwitch() bool { return r == PIX || r == PXB }
 

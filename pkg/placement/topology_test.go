@@ -209,3 +209,19 @@ func TestDevices(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 }
+
+// TestDegraded: a lower speed is that of an HCA only.
+func TestDegraded(t *testing.T) {
+	full := model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}
+	narrow, slow := full, full
+	narrow.Width, slow.Speed = 8, 16e9
+	for link, want := range map[model.PCILink]map[Kind]bool{
+		full: {}, narrow: {GPU: true, HCA: true}, slow: {HCA: true}, {MaxSpeed: 32e9, MaxWidth: 16}: {}, {Speed: 8e9, Width: 4}: {},
+	} {
+		for _, kind := range []Kind{GPU, HCA} {
+			if d := (Device{Kind: kind, Link: link}); d.Degraded() != want[kind] {
+				t.Errorf("%s with %+v: %v", kind, link, d.Degraded())
+			}
+		}
+	}
+}

@@ -26,6 +26,7 @@ var deviceColumns = []column{
 	{name: "OF", key: "total", kind: kindGPU},
 	{name: "CELSIUS", key: "celsius", kind: kindGPU},
 	{name: "WORKLOADS", key: "workloads"},
+	{name: "MODEL", key: "model", kind: kindGPU, text: true},
 }
 
 // port is a port of an HCA.
@@ -170,6 +171,7 @@ func (s *sample) gpuRow(uuid string) row {
 		"total":     figureOf(d.total, uuid, size),
 		"celsius":   figureOf(d.celsius, uuid, count),
 		"workloads": figure(float64(len(d.workloads[uuid])), count),
+		"model":     s.gpus.model(name),
 	}}
 }
 

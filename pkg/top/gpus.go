@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 )
@@ -15,15 +16,17 @@ type gpuUse struct {
 	memory, processes map[key]float64
 	engines           map[key]map[string]float64
 	allocated         map[key]bool
+	models            map[string]string // by the name of the GPU
 }
 
 // parseGPUs returns the GPU usage of workloads. A GPU is named by vendor and number.
 func parseGPUs(families map[string]*dto.MetricFamily) gpuUse {
-	names := map[string]string{}
+	names, models := map[string]string{}, map[string]string{}
 	each(families, "gpu_info", func(_ key, label map[string]string, _ *dto.Metric) {
-		names[label["uuid"]] = label["vendor"] + label["gpu_id"]
+		name := label["vendor"] + label["gpu_id"]
+		names[label["uuid"]], models[name] = name, label["name"]
 	})
-	u := gpuUse{map[key]float64{}, map[key]float64{}, map[key]map[string]float64{}, map[key]bool{}}
+	u := gpuUse{map[key]float64{}, map[key]float64{}, map[key]map[string]float64{}, map[key]bool{}, models}
 	eachGPU := func(family string, do func(k key, label map[string]string, v float64)) {
 		each(families, family, func(k key, label map[string]string, m *dto.Metric) {
 			k.device = names[label["uuid"]]
@@ -60,9 +63,18 @@ func (u gpuUse) rows() []row {
 			"memory":    figureOf(u.memory, k, size),
 			"busy":      busiest(u.engines[k]),
 			"allocated": words(allocated),
+			"model":     u.model(k.device),
 		}})
 	}
 	return out
+}
+
+// model returns the cell with the model of a GPU.
+func (u gpuUse) model(gpu string) cell {
+	if name := strings.TrimPrefix(u.models[gpu], "NVIDIA "); name != "" {
+		return words(escape(name))
+	}
+	return cell{text: none}
 }
 
 func busiest(engines map[string]float64) cell {

@@ -32,6 +32,7 @@ var useColumns = []column{
 	{name: "MEMORY", key: "memory", kind: kindGPU},
 	{name: "BUSIEST", key: "busy", kind: kindGPU},
 	{name: "ALLOCATED", key: "allocated", kind: kindGPU, text: true},
+	{name: "MODEL", key: "model", kind: kindGPU, text: true},
 }
 
 // The kinds of devices.

@@ -337,7 +337,7 @@ func TestRedraw(t *testing.T) {
 func TestGPUs(t *testing.T) {
 	const exposition = `accelscope_build_info 1
 # TYPE gpu_info gauge
-gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia"} 1
+gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia",name="NVIDIA H100"} 1
 gpu_info{gpu_id="0",uuid="aa",vendor="amd"} 1
 # TYPE container_gpu_processes gauge
 container_gpu_processes{workload="docker:a",gpu_id="0",uuid="GPU-0"} 2
@@ -357,11 +357,11 @@ container_gpu_allocated{workload="docker:b",gpu_id="1",uuid="GPU-9"} 1
 	if err := newScreen(&out, true, false, "").draw(nil, uses(nil, s).grid()); err != nil {
 		t.Fatal(err)
 	}
-	want := `WORKLOAD    DEVICE   PROCESSES   MEMORY  BUSIEST  ALLOCATED
-docker:a    amd0             1        -        -          -
-docker:a    nvidia0          2  1.0 GiB   sm 75%          -
-docker:b                     -        -        -        yes
-(no owner)  nvidia0          0      0 B        -          -
+	want := `WORKLOAD    DEVICE   PROCESSES   MEMORY  BUSIEST  ALLOCATED  MODEL
+docker:a    amd0             1        -        -          -      -
+docker:a    nvidia0          2  1.0 GiB   sm 75%          -   H100
+docker:b                     -        -        -        yes      -
+(no owner)  nvidia0          0      0 B        -          -   H100
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -373,12 +373,12 @@ container_rdma_resources{workload="docker:a",device="mlx5_0",type="qp"} 4
 	if err := newScreen(&out, true, false, "").draw(nil, uses(nil, both).grid()); err != nil {
 		t.Fatal(err)
 	}
-	want = `WORKLOAD    DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES   MEMORY  BUSIEST  ALLOCATED
-docker:a    amd0      -   -   -           -     -     -        -       -    -        -          1        -        -          -
-docker:a    mlx5_0    4   -   -           -     -     -        -       -    -        -          -        -        -          -
-docker:a    nvidia0   -   -   -           -     -     -        -       -    -        -          2  1.0 GiB   sm 75%          -
-docker:b              -   -   -           -     -     -        -       -    -        -          -        -        -        yes
-(no owner)  nvidia0   -   -   -           -     -     -        -       -    -        -          0      0 B        -          -
+	want = `WORKLOAD    DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES   MEMORY  BUSIEST  ALLOCATED  MODEL
+docker:a    amd0      -   -   -           -     -     -        -       -    -        -          1        -        -          -      -
+docker:a    mlx5_0    4   -   -           -     -     -        -       -    -        -          -        -        -          -      -
+docker:a    nvidia0   -   -   -           -     -     -        -       -    -        -          2  1.0 GiB   sm 75%          -   H100
+docker:b              -   -   -           -     -     -        -       -    -        -          -        -        -        yes      -
+(no owner)  nvidia0   -   -   -           -     -     -        -       -    -        -          0      0 B        -          -   H100
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("GPUs and HCAs (-want +got):\n%s", diff)

@@ -35,7 +35,7 @@ container_rdma_resources{workload="ml/a/x",container_id="c1",device="mlx5_0",typ
 container_rdma_resources{workload="ml/b/x",container_id="c2",device="mlx5_0",type="qp"} 9
 container_rdma_resources{workload="",device="mlx5_0",type="qp"} 1
 # TYPE gpu_info gauge
-gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia"} 1
+gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia",name="NVIDIA H100"} 1
 gpu_info{gpu_id="1",uuid="GPU-1",vendor="nvidia"} 1
 # TYPE gpu_health gauge
 gpu_health{gpu_id="0",uuid="GPU-0"} 1
@@ -106,10 +106,10 @@ func TestViews(t *testing.T) {
 		}
 	}
 	got = viewed(t, Options{Sort: "qp", Filter: "ML/"})
-	want := verdictLines + `WORKLOAD  DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES  MEMORY  BUSIEST  ALLOCATED
-ml/b/x    mlx5_0    9   -   -           -     -     -        -       -    -        -          -       -        -          -
-ml/a/x    mlx5_0    2   -   -           -     -     -        -       -    -        -          -       -        -          -
-ml/a/x    nvidia0   -   -   -           -     -     -        -       -    -        -          1       -        -          -
+	want := verdictLines + `WORKLOAD  DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES  MEMORY  BUSIEST  ALLOCATED  MODEL
+ml/b/x    mlx5_0    9   -   -           -     -     -        -       -    -        -          -       -        -          -      -
+ml/a/x    mlx5_0    2   -   -           -     -     -        -       -    -        -          -       -        -          -      -
+ml/a/x    nvidia0   -   -   -           -     -     -        -       -    -        -          1       -        -          -   H100
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("workloads (-want +got):\n%s", d)
@@ -139,7 +139,7 @@ func TestJSON(t *testing.T) {
 	}
 	gpu := map[string]any{
 		"kind": "gpu", "device": "nvidia0", "state": "healthy", "busy": 0.75, "memory": 1073741824.0, "total": 85899345920.0, "celsius": 71.0,
-		"workloads": 1.0,
+		"workloads": 1.0, "model": "H100",
 	}
 	if d := cmp.Diff(gpu, got.Devices[2]); d != "" || len(got.Devices) != 4 {
 		t.Errorf("%d devices: %s", len(got.Devices), d)

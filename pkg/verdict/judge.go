@@ -11,6 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 // Input is a refresh.
@@ -19,6 +20,8 @@ type Input struct {
 	Facts  *model.Snapshot
 	Shares *attribution.Attribution
 	States []model.SourceState
+	// Placement is that of Facts and Shares; nil: not known.
+	Placement *placement.Refresh
 }
 
 // Result is the verdicts of one refresh, the worst first. It does not change.

@@ -15,6 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -145,7 +146,7 @@ func (n *node) fault(driver model.FaultDriver, code string, at time.Time) {
 }
 
 func (n *node) judge(j *Judge, at time.Time) Result {
-	return j.Update(Input{At: at, Facts: &n.facts, Shares: &n.shares, States: n.states})
+	return j.Update(Input{At: at, Facts: &n.facts, Shares: &n.shares, States: n.states, Placement: placement.NewRefresh(&n.facts, &n.shares)})
 }
 
 // A judgment is a condition that a node gets and loses.

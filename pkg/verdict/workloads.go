@@ -10,7 +10,6 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/placement"
 )
 
 // owned is a subject of a workload.
@@ -140,7 +139,7 @@ func (r *round) judgeBudgets() {
 
 // judgePlacement judges where the GPUs and HCAs of workloads are.
 func (r *round) judgePlacement() {
-	workloads := placement.Workloads(r.Facts, r.Shares)
+	workloads := r.Placement.Workloads()
 	for _, c := range []*Condition{placedBadly, withoutGPUDirect} {
 		for i := range workloads {
 			var texts []string

@@ -56,6 +56,7 @@ func run(ctx context.Context) error {
 	rounds := flag.Int("rounds", 3, "rounds on each node")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
 	grow := flag.Bool("growth", false, "only measure how the cost grows with containers, ports, GPUs and queue pairs")
+	watched := flag.Bool("viewers", false, "only measure what open pages cost")
 	plots := flag.String("plots", "", "directory for drawings of the growth (default: none)")
 	inside := flag.String("inside", "", "this is the guest, the workloads are there (for its own use)")
 	var programs paths
@@ -74,7 +75,9 @@ func run(ctx context.Context) error {
 		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second}},
 		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second}},
 	}
+	viewing := viewerTime
 	if *short {
+		viewing = 2 * time.Second
 		for i := range nodes {
 			nodes[i].plan = plan{1, 2, 1, 10, time.Second / 2}
 		}
@@ -93,6 +96,9 @@ func run(ctx context.Context) error {
 	}
 	if *grow {
 		return measureGrowth(ctx, use, growthPlanOf(15*time.Second, *short), *plots, os.Stdout)
+	}
+	if *watched {
+		return ofSensor(use, func(e exporter) error { return measureViewers(ctx, e, viewing, os.Stdout) })
 	}
 	var results []*result
 	for i, n := range nodes {
@@ -114,13 +120,21 @@ func run(ctx context.Context) error {
 		res.print(os.Stdout, use)
 	}
 	printGates(os.Stdout, gates(results[0], results[1]))
-	for _, e := range use {
-		if e.name == accelscope {
-			if err := measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
-				return err
-			}
-			return measureGPUs(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout)
+	return ofSensor(use, func(e exporter) error {
+		if err := measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
+			return err
 		}
+		if err := measureGPUs(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
+			return err
+		}
+		return measureViewers(ctx, e, viewing, os.Stdout)
+	})
+}
+
+// ofSensor measures the sensor alone, if it is among the exporters.
+func ofSensor(use []exporter, measure func(exporter) error) error {
+	if i := slices.IndexFunc(use, func(e exporter) bool { return e.name == accelscope }); i >= 0 {
+		return measure(use[i])
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -31,6 +32,7 @@ type Workload struct {
 	Rate                      float64 // bytes per second and HCA
 	Busy                      float64 // of each GPU
 	Failures                  uint64  // of verbs
+	HostMemory                bool    // registers no memory of its GPUs
 }
 
 // Workloads are the workloads of a node on which two jobs run.
@@ -40,7 +42,7 @@ func Workloads() []Workload {
 		{Namespace: "ml", Pod: "llama-70b-workers-0", Container: "trainer", Job: llama, GPUs: []int{0, 1, 2, 3}, HCAs: []int{0, 1, 2, 3}, Rate: 19e9, Busy: .97},
 		{Namespace: "ml", Pod: "llama-70b-workers-1", Container: "trainer", Job: llama, GPUs: []int{4, 5}, HCAs: []int{4, 5}, Rate: 14e9, Busy: .91, Failures: 3},
 		{Namespace: "vision", Pod: "resnet-sweep-x7f2p", Container: "train", GPUs: []int{6}, HCAs: []int{6}, Rate: 2.1e9, Busy: .44},
-		{Namespace: "serving", Pod: "mixtral-0", Container: "server", GPUs: []int{7}, Busy: 0},
+		{Namespace: "serving", Pod: "mixtral-0", Container: "server", GPUs: []int{7}, HCAs: []int{7}, HostMemory: true},
 		{Namespace: "storage", Pod: "dfs-client-8k2lq", Container: "client", HCAs: []int{0, 6}, Rate: 310e6},
 		{Name: "slurm:4711", HCAs: []int{6}, Rate: 90e6},
 	}
@@ -121,9 +123,10 @@ func (n *Node) Refresh(at time.Time) api.Known {
 		a.Coverage = attribution.Coverage(&facts, a, &n.owners, states, n.ledger.Exclusive)
 	})
 	facts.DropSeries()
+	placed := placement.NewRefresh(&facts, &shares)
 	n.last = api.Known{
-		At: at, Facts: facts, Shares: shares, States: states, Node: "simulated-node", Recorder: n.Recorder,
-		Verdicts: n.judge.Update(verdict.Input{At: at, Facts: &facts, Shares: &shares, States: states}),
+		At: at, Facts: facts, Shares: shares, States: states, Placement: placed, Node: "simulated-node", Recorder: n.Recorder,
+		Verdicts: n.judge.Update(verdict.Input{At: at, Facts: &facts, Shares: &shares, States: states, Placement: placed}),
 		Checks: func() []api.Check {
 			return []api.Check{
 				{Area: "source", Name: "rdma", State: model.StateOK},
@@ -191,7 +194,7 @@ func moved(rate, seconds float64, i int) float64 {
 
 func (n *Node) addDevices(s *model.Snapshot, i int, seconds, sent float64) {
 	pcieHCA, pcieGPU := fmt.Sprintf("0000:%02x:00.0", 0x18+0x10*i), fmt.Sprintf("0000:%02x:00.0", 0x19+0x10*i)
-	numa, up := fmt.Sprint(i/4), fmt.Sprintf("0000:%02x:01.0", 0x10+0x20*(i/2))
+	numa := fmt.Sprint(i / 4)
 	port := model.Port{
 		Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", RateBits: 400e9, Width: 4, Speed: "NDR",
 		PortGUID: fmt.Sprintf("0x98039bfffe0000%02x", i),
@@ -232,8 +235,14 @@ func (n *Node) addDevices(s *model.Snapshot, i int, seconds, sent float64) {
 	if i == 3 {
 		link.Width = 8
 	}
-	for _, address := range []string{pcieHCA, pcieGPU} {
-		f := model.PCIFunction{Address: address, PCIEnd: model.PCIEnd{Link: full}, Upstream: model.PCIUpstream{Address: up, PCIEnd: model.PCIEnd{Link: full}}}
+	bus := 0x10 + 0x20*(i/2) // of a switch for two HCAs and two GPUs
+	for j, address := range []string{pcieHCA, pcieGPU} {
+		up := fmt.Sprintf("0000:%02x:%02x.0", bus+2, 2*(i%2)+j)
+		path := []string{fmt.Sprintf("pci0000:%02x", bus), fmt.Sprintf("0000:%02x:01.0", bus), fmt.Sprintf("0000:%02x:00.0", bus+1), up, address}
+		f := model.PCIFunction{
+			Address: address, NUMANode: numa, Path: path, PCIEnd: model.PCIEnd{Link: full},
+			Upstream: model.PCIUpstream{Address: up, PCIEnd: model.PCIEnd{Link: full}},
+		}
 		if address == pcieHCA {
 			f.Link, f.Upstream.Link = link, link
 		}
@@ -287,7 +296,7 @@ func (n *Node) addUse(s *model.Snapshot, id model.CgroupID, i, h int, seconds, b
 		s.Objects = append(s.Objects, model.Objects{Cgroup: id, Device: device, Type: o.objectType, Current: o.count})
 	}
 	s.Registered = append(s.Registered, model.Registered{Cgroup: id, Device: device, Memory: model.HostMemory, Bytes: 2 << 30})
-	if len(w.GPUs) > 0 {
+	if len(w.GPUs) > 0 && !w.HostMemory {
 		s.Registered = append(s.Registered, model.Registered{Cgroup: id, Device: device, Memory: model.GPUMemory, Bytes: 12 << 30})
 	}
 	for _, d := range []model.Direction{model.Transmit, model.Receive} {

@@ -117,7 +117,7 @@ func follow(t *testing.T, documents ...string) {
 		for _, b := range p.blocks {
 			for _, text := range b.commands {
 				if c := p.commands[first(text)]; c.place == here {
-					s.here(t, c)
+					s.here(t, p.document, b, c)
 				}
 			}
 		}
@@ -164,14 +164,18 @@ func known(t *testing.T, document string, found []block) map[string]command {
 	return commands
 }
 
-// here runs the commands that build.
-func (s *stage) here(t *testing.T, c command) {
+// here runs a command that builds, and compares its output with that of its block.
+func (s *stage) here(t *testing.T, document string, b block, c command) {
 	t.Helper()
 	begin := time.Now()
 	cmd := child.Command(t.Context(), "bash", "-c", c.text)
 	cmd.Dir, cmd.Env = s.checkout, append(os.Environ(), c.env)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s %s: %v: %s", c.env, c.text, err, out)
+	}
+	if err := prints(string(out), b.output); err != nil {
+		t.Errorf("%s:%d: %v, but:\n%s", document, b.line, err, out)
 	}
 	t.Logf("%s %s: %v", c.env, c.text, time.Since(begin).Round(time.Second))
 }

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -29,15 +30,7 @@ import (
 // ten containers.
 func sensor(t *testing.T) (url string) {
 	t.Helper()
-	binary := os.Getenv("ACCELSCOPE_BINARY") // make test-pages has built it
-	if binary == "" {
-		binary = filepath.Join(t.TempDir(), "accelscope")
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/accelscope")
-		build.Dir = filepath.Join("..", "..")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
+	binary := program(t)
 	library, err := nvml.Build(t.Context(), t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
@@ -102,23 +95,58 @@ func sensor(t *testing.T) (url string) {
 	return "http://" + a
 }
 
+// program returns the path of the sensor's binary, which make test-pages has built.
+func program(t *testing.T) string {
+	t.Helper()
+	if binary := os.Getenv("ACCELSCOPE_BINARY"); binary != "" {
+		return binary
+	}
+	return build(t, "./cmd/accelscope")
+}
+
+// build builds a program of the main module.
+func build(t *testing.T, pkg string) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, pkg)
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
 // metrics returns the series of a family and their values.
 func metrics(t *testing.T, url, family string) map[string]float64 {
 	t.Helper()
-	answer, err := http.Get(url + "/metrics") //nolint:noctx // of a server on this machine
+	text, err := scrape(url)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return series(text, family)
+}
+
+// scrape returns the metrics of a sensor.
+func scrape(url string) (string, error) {
+	client := http.Client{Timeout: 20 * time.Second}
+	answer, err := client.Get(url + "/metrics") //nolint:noctx // of a server on this machine
+	if err != nil {
+		return "", err
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return string(body), err
+}
+
+// series returns the series of a family in the text format, by their labels. A value that is no number is NaN.
+func series(text, family string) map[string]float64 {
 	out := map[string]float64{}
-	for _, m := range regexp.MustCompile(`(?m)^`+family+`\{(.*)\} (\S+)$`).FindAllStringSubmatch(string(body), -1) {
-		if out[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
-			t.Fatal(err)
+	for _, m := range regexp.MustCompile(`(?m)^`+family+`\{(.*)\} (\S+)$`).FindAllStringSubmatch(text, -1) {
+		v, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			v = math.NaN()
 		}
+		out[m[1]] = v
 	}
 	return out
 }
@@ -149,7 +177,7 @@ func TestSensor(t *testing.T) {
 	slices.Sort(want)
 	b.visit(url + "/?all=1")
 	got := eval[[]string](b, `[...document.querySelectorAll("table.usage tbody tr")].filter((r) => r.cells[1].textContent.startsWith("nvidia")).map(
-		(r) => [r.cells[0].querySelector("a").textContent, r.cells[1].textContent, r.cells[2].firstChild.textContent.trim()].join(" ")).filter(
+		(r) => [r.cells[0].querySelector("a").textContent, r.cells[1].querySelector("a").textContent, r.cells[2].firstChild.textContent.trim()].join(" ")).filter(
 		(r) => !r.endsWith(" -"))`)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command demo shows accelscope without hardware. In a guest with Soft-RoCE, two containers of two pods exchange RDMA
-// traffic. accelscope runs in the same guest, with its port forwarded to this machine, where `accelscope top` shows the
-// use by each container. The demo ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table. Arguments after the
+// traffic, and each uses a GPU that the fake of NVIDIA's library simulates. accelscope runs in the same guest, with its port
+// forwarded to this machine, where its page is and `accelscope top` shows the use by each container. The demo ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table. Arguments after the
 // flags are passed to accelscope.
 package main
 
@@ -23,9 +23,11 @@ type options struct {
 	kernel string
 	binary string
 	port   int
-	log    string        // file in the guest for accelscope's output
-	last   time.Duration // how long to show tables; 0: until a signal
-	args   []string
+	log    string // file in the guest for accelscope's output
+	// library is the fake of NVIDIA's library, in the guest.
+	library string
+	last    time.Duration // how long to show tables; 0: until a signal
+	args    []string
 }
 
 func main() {
@@ -34,6 +36,7 @@ func main() {
 	flag.IntVar(&o.port, "port", 9847, "port on 127.0.0.1")
 	flag.StringVar(&o.binary, "accelscope", "bin/accelscope", "the program to show")
 	flag.StringVar(&o.log, "inside", "", "this is the guest, log to that file (for its own use)")
+	flag.StringVar(&o.library, "nvml", "", "the fake of NVIDIA's library (for its own use)")
 	flag.Parse()
 	o.args = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/nvml"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -33,6 +34,10 @@ func outside(ctx context.Context, o options) error {
 	if _, err := vm.FetchKernel(ctx, o.kernel); err != nil {
 		return err
 	}
+	library, err := nvml.Build(ctx, filepath.Join(share, "nvml"), false)
+	if err != nil {
+		return err
+	}
 	fmt.Println("demo: booting the guest")
 
 	log := filepath.Join(share, "accelscope.log")
@@ -42,8 +47,8 @@ func outside(ctx context.Context, o options) error {
 	go func() {
 		res, err := vm.Run(ctx, vm.Options{
 			Kernel: o.kernel, Devices: 2, Share: share, Forward: o.port, Stdout: os.Stdout, Timeout: 24 * time.Hour,
-			Command: append([]string{self, "-inside", log, "-accelscope", o.binary, "--"}, o.args...),
-			Env:     []string{"NODE_NAME=demo"},
+			Command: append([]string{self, "-inside", log, "-nvml", library, "-accelscope", o.binary, "--"}, o.args...),
+			Env:     []string{"NODE_NAME=demo-with-simulated-gpus"},
 		})
 		if err == nil {
 			text, _ := os.ReadFile(log)
@@ -53,11 +58,11 @@ func outside(ctx context.Context, o options) error {
 		ended <- err
 	}()
 
-	url := fmt.Sprintf("http://127.0.0.1:%d/metrics", o.port)
-	err = waitFor(ctx, url)
+	page := fmt.Sprintf("http://127.0.0.1:%d/", o.port)
+	err = waitFor(ctx, page+"metrics")
 	if err == nil {
-		fmt.Printf("demo: %s answers; Ctrl-C ends the demo\n\n", url)
-		err = top(ctx, o, url)
+		fmt.Printf("demo: open %s in a browser to see who uses what; %smetrics has the metrics; Ctrl-C ends the demo\n\n", page, page)
+		err = top(ctx, o, page+"metrics")
 	}
 	// A guest that ends by itself also ends the table, and its error is returned.
 	alone := ctx.Err() != nil

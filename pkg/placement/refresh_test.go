@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestOnce has several readers at once, which get the same value. A further read allocates nothing, so it computes nothing.
+func TestOnce(t *testing.T) {
+	s := dgxA100.facts()
+	r := NewRefresh(s, attributed(s, job{gpus: []int{0}, hcas: []int{5}}))
+	var wg sync.WaitGroup
+	var read [3]*Workload
+	for i := range read {
+		wg.Go(func() { read[i] = &r.Workloads()[0] })
+	}
+	wg.Wait()
+	for _, w := range read {
+		if w != &r.Placement().Workloads[0] {
+			t.Error("the placement was computed again")
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() { _, _ = r.Workloads(), r.Placement() }); n != 0 {
+		t.Errorf("reading it again makes %v allocations", n)
+	}
+}
+
+// TestNothingToPlace has nodes without GPUs and without HCAs: asking for workloads does not compute the topology, which still lists the devices.
+func TestNothingToPlace(t *testing.T) {
+	all := dgxA100.facts()
+	for _, s := range []*model.Snapshot{{HCAs: all.HCAs, PCI: all.PCI}, {GPUs: all.GPUs, PCI: all.PCI}, {}} {
+		r := NewRefresh(s, &attribution.Attribution{})
+		if n := testing.AllocsPerRun(1, func() { r.Workloads() }); n != 0 || r.placement.Devices != nil {
+			t.Errorf("%d HCAs, %d GPUs: %v allocations, %d devices", len(s.HCAs), len(s.GPUs), n, len(r.placement.Devices))
+		}
+		if got := len(r.Placement().Devices); got != len(s.HCAs)+len(s.GPUs) {
+			t.Errorf("%d devices of %d HCAs and %d GPUs", got, len(s.HCAs), len(s.GPUs))
+		}
+	}
+	var none *Refresh
+	if none.Workloads() != nil || len(none.Placement().Devices) != 0 {
+		t.Error("no refresh has devices")
+	}
+}
+
+// BenchmarkRefresh is what verdicts, the metric and an answer pay for the placement of one refresh of a DGX A100 whose GPUs and HCAs are
+// all used: computed for each of them, and once.
+func BenchmarkRefresh(b *testing.B) {
+	s := dgxA100.facts()
+	jobs := make([]job, 8)
+	for i := range jobs {
+		jobs[i] = job{gpus: []int{i}, hcas: []int{0, 1, 2, 3, 6, 7, 8, 9}}
+	}
+	a := attributed(s, jobs...)
+	const readers = 3
+	b.Run("each", func(b *testing.B) {
+		for b.Loop() {
+			for range readers {
+				NewRefresh(s, a).Workloads()
+			}
+		}
+	})
+	b.Run("once", func(b *testing.B) {
+		for b.Loop() {
+			r := NewRefresh(s, a)
+			for range readers {
+				r.Workloads()
+			}
+		}
+	})
+}
