@@ -65,7 +65,7 @@ func peers(t *testing.T) []peer {
 		},
 		// It reports whether a file system is read-only only with its size, and
 		// reads no sensors of frequencies.
-		ours: regexp.MustCompile(`^node_(filesystem_mount_info|pressure_irq_stalled_seconds_total|hwmon_freq_freq_mhz|` +
+		ours: regexp.MustCompile(`^node_(cpu_all_seconds_total|filesystem_mount_info|pressure_irq_stalled_seconds_total|hwmon_freq_freq_mhz|` +
 			`os_support_end_timestamp_seconds)\{|` +
 			`^node_filesystem_readonly\{.*"/missing"|^node_hwmon_sensor_label\{.*sensor="freq`),
 		theirs: leftOut,
@@ -89,7 +89,7 @@ func peers(t *testing.T) []peer {
 			all = append(all, peer{
 				version: "1.12.1", binary: binary, twins: true, theirs: leftOut,
 				// It has a fixed list of the lines of meminfo of 2020.
-				ours: regexp.MustCompile(`^node_memory_(KReclaimable|SecPageTables|FileHugePages|FilePmdMapped|Hugetlb|` +
+				ours: regexp.MustCompile(`^node_cpu_all_seconds_total\{|^node_memory_(KReclaimable|SecPageTables|FileHugePages|FilePmdMapped|Hugetlb|` +
 					`Unaccepted|Balloon)_bytes\{`),
 			})
 		}

@@ -159,6 +159,7 @@ func budgetMachine() *model.Node {
 		return list
 	}
 	m.CPUs, m.Throttles, m.Disks, m.Filesystems, m.NetDevs, m.NetClasses = nil, nil, nil, nil, nil, nil
+	m.CPUs = []model.CPU{{}} // their sum
 	for i := range 64 {
 		m.CPUs = append(m.CPUs, model.CPU{ID: fmt.Sprint(i)})
 	}

@@ -16,6 +16,8 @@ import (
 
 var nodeNotes = []string{
 	"Names, labels, types and values are those of node_exporter, so that one can replace the other.",
+	"`node_cpu_all_seconds_total` is the sum of `node_cpu_seconds_total`, which node_exporter lacks: dashboards read 8 series of a node, " +
+		"not 8 of each CPU.",
 	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice` of `node_cpu_seconds_total`.",
 	"The `node_pressure` families are the kernel's pressure stall information (PSI).",
 	"`node_filesystem_device_error`: when it is 1, statfs failed or hangs, and the other series of the file system are absent.",
@@ -56,6 +58,16 @@ var (
 func nodeSystemMetrics() []metric {
 	rows := []metric{
 		cpuSeconds("node_cpu_seconds_total", "Time that the CPU spent in the mode.", 0, cpuModes),
+		{
+			name: "node_cpu_all_seconds_total", typ: counter, labels: []string{"mode"}, help: "Time that all CPUs together spent in the mode.",
+			emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
+				for i, mode := range cpuModes {
+					if c.ID == "" {
+						b.Value(c.Seconds[i], mode)
+					}
+				}
+			}),
+		},
 		cpuSeconds("node_cpu_guest_seconds_total", "Time that the CPU spent running virtual machines, by mode.",
 			len(cpuModes), guestModes),
 		{
@@ -198,7 +210,9 @@ func cpuSeconds(name, help string, first int, modes []string) metric {
 		name: name, typ: counter, labels: []string{"cpu", "mode"}, help: help,
 		emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
 			for i, mode := range modes {
-				b.Value(c.Seconds[first+i], c.ID, mode)
+				if c.ID != "" {
+					b.Value(c.Seconds[first+i], c.ID, mode)
+				}
 			}
 		}),
 	}

@@ -32,9 +32,12 @@ func machine() *model.Node {
 		OS:           &model.OSRelease{ID: "debian", VersionID: "12", Name: "Debian", SupportEnd: "2028-06-30"},
 		Load:         &model.Load{One: 1.5, Five: 2, Fifteen: 3},
 		Stat:         &model.Stat{Interrupts: 1, ContextSwitches: 2, Forks: 3, BootTime: 4, Running: 5, Blocked: 6},
-		CPUs:         []model.CPU{{ID: "0", Seconds: [model.CPUModes]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
-		Throttles:    []model.Throttle{{Package: "0", Count: 1}, {Package: "0", Core: "1", Count: 2}},
-		Memory:       []model.Figure{{Name: "MemTotal_bytes", Value: 1024}, {Name: "HugePages_Total", Value: 2}, {Name: "a b", Value: 1}},
+		CPUs: []model.CPU{
+			{Seconds: [model.CPUModes]float64{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}},
+			{ID: "0", Seconds: [model.CPUModes]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+		},
+		Throttles: []model.Throttle{{Package: "0", Count: 1}, {Package: "0", Core: "1", Count: 2}},
+		Memory:    []model.Figure{{Name: "MemTotal_bytes", Value: 1024}, {Name: "HugePages_Total", Value: 2}, {Name: "a b", Value: 1}},
 		Pressure: []model.Pressure{
 			{Resource: "cpu", Some: new(1.5), Full: new(0.5)}, {Resource: "memory", Some: new(2.5)}, {Resource: "irq", Full: new(3.5)},
 		},

@@ -77,7 +77,7 @@ const CPUModes = 10
 // CPU is the time of one CPU in each mode since boot, in seconds and in the order of
 // /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
 type CPU struct {
-	ID      string
+	ID      string // empty: the sum of all CPUs
 	Seconds [CPUModes]float64
 }
 

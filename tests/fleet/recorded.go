@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -16,9 +15,6 @@ import (
 
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
-
-// everything matches all names.
-var everything = regexp.MustCompile("")
 
 // record writes the series of the recording rules for the second half of the past, as Prometheus computes them, so that dashboards
 // find them there.

@@ -30,8 +30,8 @@ type template struct {
 
 func (t *template) name() string { return t.labels[model.MetricNameLabel] }
 
-// parse returns the series of a scrape whose names match.
-func parse(text []byte, keep *regexp.Regexp) ([]template, error) {
+// parse returns the series of a scrape that are kept.
+func parse(text []byte, keep keeper) ([]template, error) {
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
@@ -41,7 +41,7 @@ func parse(text []byte, keep *regexp.Regexp) ([]template, error) {
 	for _, name := range slices.Sorted(maps.Keys(families)) {
 		for _, m := range families[name].GetMetric() {
 			for _, t := range expand(families[name], m) {
-				if keep.MatchString(t.name()) {
+				if keep(t.labels) {
 					all = append(all, t)
 				}
 			}
@@ -101,8 +101,15 @@ func histogram(t template, h *dto.Histogram) []template {
 	return all
 }
 
-// filter returns the expression of the names that rules and dashboards read, from the configuration for users.
-func filter(file string) (*regexp.Regexp, error) {
+// keeper reports whether series with these labels are kept.
+type keeper func(labels map[string]string) bool
+
+// everything keeps all series.
+func everything(map[string]string) bool { return true }
+
+// filter returns the filter of the series that rules and dashboards read, from the configuration for users: the rules "keep" and "drop"
+// of Prometheus' relabeling, with its usual separator.
+func filter(file string) (keeper, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -110,6 +117,7 @@ func filter(file string) (*regexp.Regexp, error) {
 	var c struct {
 		Remote []struct {
 			Relabel []struct {
+				Labels        []string `yaml:"source_labels"`
 				Action, Regex string
 			} `yaml:"write_relabel_configs"`
 		} `yaml:"remote_write"`
@@ -117,14 +125,28 @@ func filter(file string) (*regexp.Regexp, error) {
 	if err := yaml.Unmarshal(text, &c); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	for _, r := range c.Remote {
-		for _, f := range r.Relabel {
-			if f.Action == "keep" {
-				return regexp.Compile("^(?:" + f.Regex + ")$")
+	if len(c.Remote) != 1 || len(c.Remote[0].Relabel) == 0 {
+		return nil, fmt.Errorf("%s has no filter of series", file)
+	}
+	keep := everything
+	for _, r := range c.Remote[0].Relabel {
+		expr, err := regexp.Compile("^(?:" + r.Regex + ")$")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if r.Action != "keep" && r.Action != "drop" {
+			return nil, fmt.Errorf("%s: action %q", file, r.Action)
+		}
+		before := keep
+		keep = func(labels map[string]string) bool {
+			var values []string
+			for _, name := range r.Labels {
+				values = append(values, labels[name])
 			}
+			return before(labels) && expr.MatchString(strings.Join(values, ";")) == (r.Action == "keep")
 		}
 	}
-	return nil, fmt.Errorf("%s has no filter of series", file)
+	return keep, nil
 }
 
 func hash(parts ...any) uint64 {

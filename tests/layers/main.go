@@ -36,6 +36,7 @@ var plants = map[string]plant{
 	"safely":                 {"pkg/safely/planted.go", module + "pkg/model"},
 	"boundedfile":            {"pkg/boundedfile/planted.go", module + "pkg/model"},
 	"drmfdinfo":              {"pkg/drmfdinfo/planted.go", module + "pkg/boundedfile"},
+	"netlink":                {"pkg/netlink/planted.go", module + "pkg/model"},
 	"model":                  {"pkg/model/planted.go", module + "pkg/identity"},
 	"identity":               {"pkg/identity/planted.go", module + "pkg/attribution"},
 	"attribution":            {"pkg/attribution/planted.go", module + "pkg/engine"},

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -58,7 +59,13 @@ var inAnnotation = regexp.MustCompile(`printf "(\w+)\{`)
 // readNames returns the names of all series that rules and dashboards read and no rule makes, sorted.
 func readNames(t *testing.T) []string {
 	t.Helper()
-	names := map[string]bool{}
+	return slices.Sorted(maps.Keys(selectors(t)))
+}
+
+// selectors returns the matchers of labels with which rules and dashboards read series that no rule makes, by name.
+func selectors(t *testing.T) map[string][][]*labels.Matcher {
+	t.Helper()
+	all := map[string][][]*labels.Matcher{}
 	read := func(expr string) {
 		tree, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 		if err != nil {
@@ -69,7 +76,7 @@ func readNames(t *testing.T) []string {
 				if s.Name == "" {
 					t.Errorf("reads series without a name: %s", expr)
 				}
-				names[s.Name] = true
+				all[s.Name] = append(all[s.Name], s.LabelMatchers)
 			}
 			return nil
 		})
@@ -78,7 +85,7 @@ func readNames(t *testing.T) []string {
 		read(r.Expr)
 		for _, text := range r.Annotations {
 			for _, m := range inAnnotation.FindAllStringSubmatch(text, -1) {
-				names[m[1]] = true
+				all[m[1]] = append(all[m[1]], nil)
 			}
 		}
 	}
@@ -92,11 +99,11 @@ func readNames(t *testing.T) []string {
 		}
 	}
 	for _, r := range rules(t) {
-		delete(names, r.Record)
+		delete(all, r.Record)
 	}
-	delete(names, "ALERTS")
-	delete(names, "ALERTS_FOR_STATE")
-	return slices.Sorted(maps.Keys(names))
+	delete(all, "ALERTS")
+	delete(all, "ALERTS_FOR_STATE")
+	return all
 }
 
 // queries returns the queries of the panels and variables of a dashboard.

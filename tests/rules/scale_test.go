@@ -52,18 +52,15 @@ func TestScale(t *testing.T) {
 			n := 0
 			for i := range 1000 {
 				target := fmt.Sprintf("gpu%04d:9847", i)
-				if kept(t, c.Scrape[0].Relabel, "__address__", target) {
+				if kept(t, c.Scrape[0].Relabel, labels.FromStrings("__address__", target)) {
 					owners[target]++
 					n++
 				}
 			}
 			most = max(most, n)
-			keep := c.Scrape[0].Metrics
-			if len(c.Remote) > 0 {
-				keep = c.Remote[0].Relabel
-			}
+			keep := c.filter()
 			for name, want := range map[string]bool{"up": true, "container_rdma_verbs_duration_seconds_bucket": true, "node_vmstat_pgfault": false} {
-				if got := kept(t, keep, "__name__", name); got != want {
+				if got := kept(t, keep, labels.FromStrings("__name__", name)); got != want {
 					t.Errorf("%s: %s is kept: %v", file, name, got)
 				}
 			}
@@ -79,15 +76,23 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// kept reports whether Prometheus' relabeling keeps something with one label.
-func kept(t *testing.T, configs []*relabel.Config, name, value string) bool {
+// filter returns the relabeling of series.
+func (c scaled) filter() []*relabel.Config {
+	if len(c.Remote) > 0 {
+		return c.Remote[0].Relabel
+	}
+	return c.Scrape[0].Metrics
+}
+
+// kept reports whether Prometheus' relabeling keeps something with the labels.
+func kept(t *testing.T, configs []*relabel.Config, l labels.Labels) bool {
 	t.Helper()
 	for _, c := range configs {
 		if err := c.Validate(model.UTF8Validation); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return relabel.ProcessBuilder(labels.NewBuilder(labels.FromStrings(name, value)), configs...)
+	return relabel.ProcessBuilder(labels.NewBuilder(l), configs...)
 }
 
 // checked has promtool check a configuration, and returns it.

@@ -3,7 +3,6 @@
 package cgroup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +19,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Limits of the search for the GPUs of Slurm steps.
@@ -39,35 +36,23 @@ const (
 // gres finds the GPUs of Slurm steps, in the background: the kernel reads the environment of a process under the lock of
 // its memory map (mmap_lock), which a process that hangs in a driver's mmap or munmap holds.
 type gres struct {
+	background[[]model.JobGPUs]
+
 	devices string // devices hierarchy of cgroup v1; empty without one
 	v2      bool   // device programs in place of device lists
 	mount   string // of the followed hierarchy
 	procfs  string
 	jobs    hang.Group[string, []model.JobGPUs]
-	ctx     context.Context //nolint:containedctx // ends at stop
-	cancel  context.CancelFunc
-
-	mu      sync.Mutex
-	round   sync.WaitGroup
-	running bool
-	began   time.Time
-	found   []model.JobGPUs
-	err     error // why GPUs may be missing
 	unread  error // why a device program is not readable
 }
 
 func newGres(root string, h Hierarchy, procfs string) *gres {
 	g := &gres{mount: h.Mount, procfs: procfs, v2: h.Mode == V2 && isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC)}
-	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.start()
 	if dir := filepath.Join(root, "devices"); h.Mode != V2 && isV1(dir) {
 		g.devices = dir
 	}
 	return g
-}
-
-func (g *gres) stop() {
-	g.cancel()
-	g.round.Wait()
 }
 
 // A jobStep is the cgroup of a step.
@@ -78,23 +63,19 @@ type jobStep struct {
 
 // read returns what the last round has found, and starts a round if that is old.
 func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.running && now.Sub(g.began) >= gresInterval {
+	return g.next(gresInterval, now, func() func() ([]model.JobGPUs, error) {
 		list := steps()
-		g.running, g.began, g.unread = true, now, nil
-		safely.Go(&g.round, "cgroup", func() {
+		g.unread = nil
+		return func() ([]model.JobGPUs, error) {
 			found, err := g.find(list)
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.running, g.found, g.err = false, found, err
 			if err == nil && g.unread != nil {
-				g.err = fmt.Errorf("%w: device programs (CAP_SYS_ADMIN, before Linux 6.9 also CAP_NET_ADMIN): %w",
-					model.ErrUnsupported, g.unread)
+				err = fmt.Errorf("%w: device programs (CAP_SYS_ADMIN, before Linux 6.9 also CAP_NET_ADMIN): %w", model.ErrUnsupported, g.unread)
 			}
-		})
-	}
-	return g.found, g.err
+			return found, err
+		}
+	})
 }
 
 // find returns the GPUs of the steps, nil if the node has no steps or no driver of GPUs.

@@ -4,21 +4,18 @@ package cgroup
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
-	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Limits of the search for the names of Slurm jobs.
@@ -31,46 +28,39 @@ const (
 // jobNames finds the names of Slurm jobs in the environments of their processes, in the background, as gres does: no file of the
 // node has them. The environment of a job is read until one has names, and then no more.
 type jobNames struct {
+	background[map[string]names] // by the path of the job
+
 	gres  *gres // for the processes of steps
 	calls hang.Group[string, names]
-
-	mu      sync.Mutex
-	round   sync.WaitGroup
-	running bool
-	began   time.Time
-	known   map[string]names // by the path of the job
-	err     error            // why names may be missing
 }
 
 // names of a job. The user can change them.
 type names struct{ account, partition, name string }
 
+func newJobNames(g *gres) *jobNames {
+	j := &jobNames{gres: g}
+	j.start()
+	return j
+}
+
 // read starts a round if the last one is old. It returns why names may be missing.
-func (j *jobNames) read(ctx context.Context, steps func() []jobStep, now time.Time) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !j.running && now.Sub(j.began) >= jobNamesInterval {
-		list, known := steps(), j.known
-		j.running, j.began = true, now
-		safely.Go(&j.round, "cgroup", func() {
-			found, err := j.find(ctx, list, known)
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			j.running, j.known, j.err = false, found, err
-		})
-	}
-	return j.err
+func (j *jobNames) read(steps func() []jobStep, now time.Time) error {
+	_, err := j.next(jobNamesInterval, now, func() func() (map[string]names, error) {
+		list, known := steps(), j.found
+		return func() (map[string]names, error) { return j.find(list, known) }
+	})
+	return err
 }
 
 // of returns the names of the job at a path.
 func (j *jobNames) of(job string) names {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.known[job]
+	return j.found[job]
 }
 
 // find returns the names of the jobs that have steps.
-func (j *jobNames) find(ctx context.Context, steps []jobStep, known map[string]names) (map[string]names, error) {
+func (j *jobNames) find(steps []jobStep, known map[string]names) (map[string]names, error) {
 	jobs := map[string][]jobStep{}
 	for _, s := range steps[:min(len(steps), maxSteps)] {
 		jobs[s.job] = append(jobs[s.job], s)
@@ -84,7 +74,7 @@ func (j *jobNames) find(ctx context.Context, steps []jobStep, known map[string]n
 		n, ok := known[job]
 		if !ok {
 			var err error
-			n, err = j.calls.Do(ctx, job, jobNamesDeadline, func() (names, error) { return j.ofJob(jobs[job]) })
+			n, err = j.calls.Do(j.ctx, job, jobNamesDeadline, func() (names, error) { return j.ofJob(jobs[job]) })
 			if errors.Is(err, hang.ErrStuck) {
 				err = fmt.Errorf("the environments of the Slurm job at %s could not be read in time", job)
 			}

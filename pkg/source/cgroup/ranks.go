@@ -3,7 +3,6 @@
 package cgroup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Limits of the search for ranks. A container can have any number of processes and of cgroups below its own.
@@ -39,20 +36,13 @@ const (
 // The environment of a process is read once, when two rounds have seen the process: a process that was just forked still has the
 // environment of its parent, until it executes its own program.
 type ranks struct {
+	background[[]model.Ranks]
+
 	variables []string // in the order of precedence; empty: no environment is read
 	mount     string   // of the followed hierarchy
 	procfs    string
 	calls     hang.Group[string, map[process]reading]
-	ctx       context.Context //nolint:containedctx // ends at stop
-	cancel    context.CancelFunc
-
-	mu      sync.Mutex
-	round   sync.WaitGroup
-	running bool
-	began   time.Time
-	found   []model.Ranks
-	err     error                          // why ranks may be missing
-	known   map[string]map[process]reading // by the path of the workload; only the round uses it
+	known     map[string]map[process]reading // by the path of the workload; only the round uses it
 }
 
 // process identifies a process by its number and the time of its start in clock ticks, as numbers are used again.
@@ -63,13 +53,8 @@ type reading []int64
 
 func newRanks(variables []string, mount, procfs string) *ranks {
 	r := &ranks{variables: variables, mount: mount, procfs: procfs}
-	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.start()
 	return r
-}
-
-func (r *ranks) stop() {
-	r.cancel()
-	r.round.Wait()
 }
 
 // read returns what the last round has found, and starts a round if that is old.
@@ -77,19 +62,10 @@ func (r *ranks) read(workloads func() map[model.CgroupID]string, now time.Time) 
 	if len(r.variables) == 0 {
 		return nil, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.running && now.Sub(r.began) >= ranksInterval {
+	return r.next(ranksInterval, now, func() func() ([]model.Ranks, error) {
 		list := workloads()
-		r.running, r.began = true, now
-		safely.Go(&r.round, "cgroup", func() {
-			found, err := r.find(list)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.running, r.found, r.err = false, found, err
-		})
-	}
-	return r.found, r.err
+		return func() ([]model.Ranks, error) { return r.find(list) }
+	})
 }
 
 // find reads the workloads, which are the paths of their cgroups by id.

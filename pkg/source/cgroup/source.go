@@ -137,7 +137,7 @@ func New(o Options) (*Source, error) {
 		gres:       newGres(root, h, o.Procfs),
 		ranks:      newRanks(o.RankVariables, h.Mount, o.Procfs),
 	}
-	s.jobNames = &jobNames{gres: s.gres}
+	s.jobNames = newJobNames(s.gres)
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	s.table.marker = o.Marker
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
@@ -176,7 +176,7 @@ func (s *Source) stop() error {
 	}
 	<-s.done
 	s.gres.stop()
-	s.jobNames.round.Wait()
+	s.jobNames.stop()
 	s.ranks.stop()
 	if s.mount != nil {
 		err = errors.Join(err, s.mount.Close())
@@ -218,7 +218,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if out.JobGPUs, err = s.gres.read(s.steps, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("GPUs of Slurm steps", err))
 	}
-	if err := s.jobNames.read(s.gres.ctx, s.steps, s.opt.Now()); err != nil {
+	if err := s.jobNames.read(s.steps, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("names of Slurm jobs", err))
 	}
 	if out.Ranks, err = s.ranks.read(s.workloads, s.opt.Now()); err != nil {

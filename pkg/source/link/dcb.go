@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // This file has the request DCB_CMD_IEEE_GET of rtnetlink (include/uapi/linux/dcbnl.h).
@@ -31,8 +32,8 @@ const (
 )
 
 // dcbRequest asks for the DCB configuration of an interface. The kernel finds it by name only.
-func dcbRequest(name string) (typ uint16, body []byte) {
-	return unix.RTM_GETDCB, appendAttr([]byte{unix.AF_UNSPEC, dcbIEEEGet, 0, 0}, dcbAttrIfname, append([]byte(name), 0))
+func dcbRequest(name string) []byte {
+	return netlink.Append([]byte{unix.AF_UNSPEC, dcbIEEEGet, 0, 0}, dcbAttrIfname, append([]byte(name), 0)...)
 }
 
 // dcbReply is the reply: the configuration, and the frames that the driver counts there.
@@ -45,54 +46,54 @@ type dcbReply struct {
 func parseDCB(b []byte) (dcbReply, error) {
 	var r dcbReply
 	if len(b) < sizeDCBMsg {
-		return r, errMalformed
+		return r, netlink.ErrMalformed
 	}
-	a := attrs{rest: b[sizeDCBMsg:]}
-	for a.next() {
-		if a.typ != dcbAttrIEEE {
+	a := netlink.Parse(b[sizeDCBMsg:])
+	for a.Next() {
+		if a.Type != dcbAttrIEEE {
 			continue
 		}
-		if err := r.parseIEEE(a.data); err != nil {
+		if err := r.parseIEEE(a.Data); err != nil {
 			return dcbReply{}, err
 		}
 	}
-	if a.err != nil {
-		return dcbReply{}, a.err
+	if a.Err != nil {
+		return dcbReply{}, a.Err
 	}
 	return r, nil
 }
 
 func (r *dcbReply) parseIEEE(b []byte) error {
-	a := attrs{rest: b}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(b)
+	for a.Next() {
+		switch a.Type {
 		case ieeeETS:
-			b := a.sized(sizeETS)
+			b := a.Sized(sizeETS)
 			r.ETS = &model.ETS{Bandwidth: [8]uint8(b[3:]), Algorithms: [8]uint8(b[19:]), Classes: [8]uint8(b[27:])}
 		case ieeePFC:
-			b := a.sized(sizePFC)
+			b := a.Sized(sizePFC)
 			for i := range 8 {
 				r.PFC[i] = b[1]&(1<<i) != 0
 				r.sent[i], r.received[i] = native.Uint64(b[8+8*i:]), native.Uint64(b[72+8*i:])
 			}
 		case ieeeAppTable:
-			if err := r.parseApps(a.data); err != nil {
+			if err := r.parseApps(a.Data); err != nil {
 				return err
 			}
 		}
 	}
-	return a.err
+	return a.Err
 }
 
 // parseApps derives what the port trusts. No driver reports that directly. mlx5 trusts the DSCP as long as one is mapped to a priority,
 // and otherwise the priority in the VLAN tag (mlx5e_dcbnl_ieee_setapp, mlx5e_dcbnl_ieee_delapp).
 func (r *dcbReply) parseApps(b []byte) error {
 	r.Trust = "pcp"
-	a := attrs{rest: b}
-	for a.next() {
-		if a.typ == ieeeApp && a.sized(sizeApp)[0] == selectorDSCP {
+	a := netlink.Parse(b)
+	for a.Next() {
+		if a.Type == ieeeApp && a.Sized(sizeApp)[0] == selectorDSCP {
 			r.Trust = "dscp"
 		}
 	}
-	return a.err
+	return a.Err
 }

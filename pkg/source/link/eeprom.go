@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
@@ -37,20 +38,20 @@ const (
 
 // moduleRequest asks for a range of the module's memory. The kernel refuses the flag for statistics here.
 func moduleRequest(index int, r module.Read) []byte {
-	b := appendAttr(nil, attrHeader|unix.NLA_F_NESTED, appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index))))
-	b = appendAttr(b, moduleOffset, native.AppendUint32(nil, uint32(r.Offset)))
-	b = appendAttr(b, moduleLength, native.AppendUint32(nil, uint32(r.Length)))
+	b := netlink.Append(nil, attrHeader|unix.NLA_F_NESTED, netlink.AppendU32(nil, headerIndex, uint32(index))...)
+	b = netlink.AppendU32(b, moduleOffset, uint32(r.Offset))
+	b = netlink.AppendU32(b, moduleLength, uint32(r.Length))
 	i2c, page := r.Address()
-	b = appendAttr(b, modulePage, []byte{page})
-	b = appendAttr(b, moduleI2CAddress, []byte{i2c})
+	b = netlink.Append(b, modulePage, page)
+	b = netlink.Append(b, moduleI2CAddress, i2c)
 	return genericRequest(cmdModule, b)
 }
 
 // parseModule returns the bytes of the reply.
 func parseModule(b []byte) (data []byte, err error) {
-	err = walk(b, func(a *attrs) {
-		if a.typ == moduleData {
-			data = a.data
+	err = walk(b, func(a *netlink.Attrs) {
+		if a.Type == moduleData {
+			data = a.Data
 		}
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // This file has requests of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h), each for one interface.
@@ -55,48 +56,39 @@ func ethtoolRequest(cmd uint8, index int, statistics bool) []byte {
 	if statistics {
 		flags |= flagStatistics
 	}
-	header := appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index)))
-	header = appendAttr(header, headerFlags, native.AppendUint32(nil, flags))
-	return genericRequest(cmd, appendAttr(nil, attrHeader|unix.NLA_F_NESTED, header))
+	header := netlink.AppendU32(nil, headerIndex, uint32(index))
+	header = netlink.AppendU32(header, headerFlags, flags)
+	return genericRequest(cmd, netlink.Append(nil, attrHeader|unix.NLA_F_NESTED, header...))
 }
 
 // familyRequest asks for the number of a family.
-func familyRequest(name string) (typ uint16, body []byte) {
-	return unix.GENL_ID_CTRL, genericRequest(ctrlGetFamily, appendAttr(nil, ctrlFamilyName, append([]byte(name), 0)))
+func familyRequest(name string) []byte {
+	return genericRequest(ctrlGetFamily, netlink.Append(nil, ctrlFamilyName, append([]byte(name), 0)...))
 }
 
 // parseFamily returns the number of the family.
 func parseFamily(b []byte) (id uint16, err error) {
-	err = walk(b, func(a *attrs) {
-		if a.typ == ctrlFamilyID {
-			id = a.u16()
+	err = walk(b, func(a *netlink.Attrs) {
+		if a.Type == ctrlFamilyID {
+			id = a.U16()
 		}
 	})
 	if err == nil && id < unix.NLMSG_MIN_TYPE {
-		err = errMalformed
+		err = netlink.ErrMalformed
 	}
 	return id, err
 }
 
 // walk passes the attributes of a reply of generic netlink to fn.
-func walk(b []byte, fn func(*attrs)) error {
+func walk(b []byte, fn func(*netlink.Attrs)) error {
 	if len(b) < sizeGenericMsg {
-		return errMalformed
+		return netlink.ErrMalformed
 	}
-	a := attrs{rest: b[sizeGenericMsg:]}
-	for a.next() {
+	a := netlink.Parse(b[sizeGenericMsg:])
+	for a.Next() {
 		fn(&a)
 	}
-	return a.err
-}
-
-// nested passes the attributes of a nest to fn.
-func (a *attrs) nested(fn func(*attrs)) {
-	inner := attrs{rest: a.data}
-	for inner.next() {
-		fn(&inner)
-	}
-	a.err = inner.err
+	return a.Err
 }
 
 // pauseReply is the reply to ETHTOOL_MSG_PAUSE_GET: pause of the whole link.
@@ -107,21 +99,21 @@ type pauseReply struct {
 }
 
 func parsePause(b []byte) (r pauseReply, err error) {
-	err = walk(b, func(a *attrs) {
-		switch a.typ {
+	err = walk(b, func(a *netlink.Attrs) {
+		switch a.Type {
 		case pauseRX:
-			r.rx = a.u8() != 0
+			r.rx = a.U8() != 0
 		case pauseTX:
-			r.tx = a.u8() != 0
+			r.tx = a.U8() != 0
 		case pauseStats:
-			a.nested(func(a *attrs) {
-				switch a.typ {
+			a.Nested(func(a *netlink.Attrs) {
+				switch a.Type {
 				case pauseTXFrames:
-					r.sent = new(a.u64())
+					r.sent = new(a.U64())
 				case pauseRXFrames:
-					r.received = new(a.u64())
+					r.received = new(a.U64())
 				case pauseStorms:
-					r.storms = new(a.u64())
+					r.storms = new(a.U64())
 				}
 			})
 		}
@@ -136,19 +128,19 @@ func parsePause(b []byte) (r pauseReply, err error) {
 // A counter that the driver lacks is missing or empty.
 func parseFEC(b []byte) (*model.FEC, error) {
 	f := &model.FEC{}
-	err := walk(b, func(a *attrs) {
-		switch a.typ {
+	err := walk(b, func(a *netlink.Attrs) {
+		switch a.Type {
 		case fecActive:
-			f.Mode = fecModes[a.u32()]
+			f.Mode = fecModes[a.U32()]
 		case fecStats:
-			a.nested(func(a *attrs) {
-				switch a.typ {
+			a.Nested(func(a *netlink.Attrs) {
+				switch a.Type {
 				case fecCorrected:
-					f.Corrected = a.total()
+					f.Corrected = total(a)
 				case fecUncorrectable:
-					f.Uncorrectable = a.total()
+					f.Uncorrectable = total(a)
 				case fecCorrectedBits:
-					f.CorrectedBits = a.total()
+					f.CorrectedBits = total(a)
 				}
 			})
 		}
@@ -160,29 +152,29 @@ func parseFEC(b []byte) (*model.FEC, error) {
 }
 
 // total returns the first number of an array, nil if the array is empty.
-func (a *attrs) total() *uint64 {
+func total(a *netlink.Attrs) *uint64 {
 	switch {
-	case len(a.data) == 0:
+	case len(a.Data) == 0:
 		return nil
-	case len(a.data)%8 != 0:
-		a.err = errMalformed
+	case len(a.Data)%8 != 0:
+		a.Err = netlink.ErrMalformed
 		return nil
 	}
-	return new(native.Uint64(a.data))
+	return new(native.Uint64(a.Data))
 }
 
 // parseLinkState parses the reply to ETHTOOL_MSG_LINKSTATE_GET. 0 is a state too: the attribute is missing if the driver reports none.
 func parseLinkState(b []byte) (*model.Phy, error) {
 	p := &model.Phy{}
 	reason, cause := -1, -1
-	err := walk(b, func(a *attrs) {
-		switch a.typ {
+	err := walk(b, func(a *netlink.Attrs) {
+		switch a.Type {
 		case stateReason:
-			reason = int(a.u8())
+			reason = int(a.U8())
 		case stateCause:
-			cause = int(a.u8())
+			cause = int(a.U8())
 		case stateDowns:
-			p.Downs = new(uint64(a.u32()))
+			p.Downs = new(uint64(a.U32()))
 		}
 	})
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // This file has the requests by ioctl (include/uapi/linux/ethtool.h): `ethtool -S` has no other form.
@@ -132,7 +134,7 @@ func (s *ioctlSocket) count(name string) (int, error) {
 	}
 	n := native.Uint32(s.buf[16:])
 	if n > maxStatistics {
-		return 0, fmt.Errorf("ETHTOOL_GSSET_INFO: %d statistics: %w", n, errMalformed)
+		return 0, fmt.Errorf("ETHTOOL_GSSET_INFO: %d statistics: %w", n, netlink.ErrMalformed)
 	}
 	return int(n), nil
 }

@@ -3,12 +3,15 @@
 package link
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
@@ -27,17 +30,17 @@ type kernel interface {
 
 // hostKernel is the kernel of the host. It opens what it needs with the first request.
 type hostKernel struct {
-	route, generic *socket
+	route, generic *netlink.Conn
 	family         uint16 // of generic netlink; 0 while unknown
 	ioctl          *ioctlSocket
 }
 
 func (k *hostKernel) close() {
 	if k.route != nil {
-		k.route.close()
+		k.route.Close()
 	}
 	if k.generic != nil {
-		k.generic.close()
+		k.generic.Close()
 	}
 	if k.ioctl != nil {
 		k.ioctl.close()
@@ -45,14 +48,32 @@ func (k *hostKernel) close() {
 	*k = hostKernel{}
 }
 
+var native = binary.NativeEndian
+
+// replyTime is how long a reply may take after the kernel has handled the request. It handles a request inside send, so the
+// reply is there at once.
+const replyTime = 5 * time.Second
+
+// ask returns the payload of the one reply to a request, which is valid until the next call.
+func ask(c *netlink.Conn, typ uint16, body []byte) (payload []byte, err error) {
+	err = c.Ask(netlink.Message(typ, 0, body), typ, time.Now().Add(replyTime), func(b []byte) error {
+		payload = b
+		return nil
+	})
+	if err == nil && payload == nil {
+		err = netlink.ErrMalformed // an acknowledgement, which was not requested
+	}
+	return payload, err
+}
+
 func (k *hostKernel) dcb(name string) ([]byte, error) {
 	var err error
 	if k.route == nil {
-		if k.route, err = openSocket(unix.NETLINK_ROUTE); err != nil {
+		if k.route, err = netlink.Dial(unix.NETLINK_ROUTE); err != nil {
 			return nil, err
 		}
 	}
-	payload, err := k.route.ask(dcbRequest(name))
+	payload, err := ask(k.route, unix.RTM_GETDCB, dcbRequest(name))
 	if err != nil {
 		return nil, fmt.Errorf("DCB: %w", err)
 	}
@@ -71,7 +92,7 @@ func (k *hostKernel) askEthtool(cmd uint8, body []byte) ([]byte, error) {
 	if err := k.findFamily(); err != nil {
 		return nil, fmt.Errorf("ethtool netlink: %w", err)
 	}
-	payload, err := k.generic.ask(k.family, body)
+	payload, err := ask(k.generic, k.family, body)
 	if err != nil {
 		return nil, fmt.Errorf("ethtool netlink: command %d: %w", cmd, err)
 	}
@@ -84,11 +105,11 @@ func (k *hostKernel) findFamily() (err error) {
 		return nil
 	}
 	if k.generic == nil {
-		if k.generic, err = openSocket(unix.NETLINK_GENERIC); err != nil {
+		if k.generic, err = netlink.Dial(unix.NETLINK_GENERIC); err != nil {
 			return err
 		}
 	}
-	b, err := k.generic.ask(familyRequest("ethtool"))
+	b, err := ask(k.generic, unix.GENL_ID_CTRL, familyRequest("ethtool"))
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("the kernel is built without it: %w: %w", model.ErrUnsupported, unix.EOPNOTSUPP)
 	}

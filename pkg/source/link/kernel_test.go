@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -99,7 +100,7 @@ func TestKernelRequests(t *testing.T) {
 		t.Errorf("link state: %+v, %v", p, err)
 	}
 	up := false
-	if err := walk(state, func(a *attrs) { up = up || a.typ == 2 && a.u8() == 1 }); err != nil || !up {
+	if err := walk(state, func(a *netlink.Attrs) { up = up || a.Type == 2 && a.U8() == 1 }); err != nil || !up {
 		t.Errorf("ETHTOOL_A_LINKSTATE_LINK: %v, %v", up, err)
 	}
 	for what, err := range map[string]error{
@@ -118,12 +119,12 @@ func TestKernelRequests(t *testing.T) {
 	}
 
 	// A flag that the kernel does not know, as older ones do not know that of statistics here.
-	unknown := appendAttr(appendAttr(nil, headerIndex, native.AppendUint32(nil, uint32(index))), headerFlags, native.AppendUint32(nil, 1<<20))
-	_, err = k.generic.ask(k.family, genericRequest(cmdLinkState, appendAttr(nil, attrHeader|unix.NLA_F_NESTED, unknown)))
+	unknown := netlink.AppendU32(netlink.AppendU32(nil, headerIndex, uint32(index)), headerFlags, 1<<20)
+	_, err = ask(k.generic, k.family, genericRequest(cmdLinkState, netlink.Append(nil, attrHeader|unix.NLA_F_NESTED, unknown...)))
 	if !errors.Is(err, unix.EINVAL) {
 		t.Errorf("an unknown flag: %v", err)
 	}
-	if _, err := k.generic.ask(k.family, genericRequest(200, nil)); !errors.Is(err, unix.EOPNOTSUPP) {
+	if _, err := ask(k.generic, k.family, genericRequest(200, nil)); !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("an unknown request: %v", err)
 	}
 

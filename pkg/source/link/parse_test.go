@@ -5,13 +5,12 @@ package link
 import (
 	"errors"
 	"fmt"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 func TestParseDCB(t *testing.T) {
@@ -34,7 +33,7 @@ func TestParseDCB(t *testing.T) {
 	if got, err = parseDCB(dcbMessage()); got.DCB != (model.DCB{}) || err != nil {
 		t.Errorf("nothing reported: %+v, %v", got, err)
 	}
-	if _, err := parseDCB(dcbMessage(nlattr(2, 1, 2, 3))); !errors.Is(err, errMalformed) {
+	if _, err := parseDCB(dcbMessage(nlattr(2, 1, 2, 3))); !errors.Is(err, netlink.ErrMalformed) {
 		t.Errorf("a short structure: %v", err)
 	}
 }
@@ -79,7 +78,7 @@ func TestParseFEC(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, err := parseFEC(generic(30, nlattr(5|nestFlag, nlattr(2, 1, 2, 3)...))); !errors.Is(err, errMalformed) {
+	if _, err := parseFEC(generic(30, nlattr(5|nestFlag, nlattr(2, 1, 2, 3)...))); !errors.Is(err, netlink.ErrMalformed) {
 		t.Errorf("a part of a number: %v", err)
 	}
 }
@@ -112,7 +111,7 @@ func TestParseFamily(t *testing.T) {
 	if id, err := parseFamily(generic(1, name, nlattr(1, 0x15, 0))); id != 0x15 || err != nil {
 		t.Errorf("%d, %v", id, err)
 	}
-	if _, err := parseFamily(generic(1, name)); !errors.Is(err, errMalformed) {
+	if _, err := parseFamily(generic(1, name)); !errors.Is(err, netlink.ErrMalformed) {
 		t.Errorf("without a number: %v", err)
 	}
 }
@@ -185,50 +184,10 @@ func TestStatistics(t *testing.T) {
 		if len(c.storms)+len(got.storms) > 0 && !cmp.Equal(c.storms, got.storms) {
 			t.Errorf("%s: storms %v, want %v", driver, got.storms, c.storms)
 		}
-		if _, err := names.parseValues(le64(values[1:]...)); !errors.Is(err, errMalformed) {
+		if _, err := names.parseValues(le64(values[1:]...)); !errors.Is(err, netlink.ErrMalformed) {
 			t.Errorf("%s: another number of values: %v", driver, err)
 		}
 	}
-}
-
-func TestReply(t *testing.T) {
-	one := func(typ uint16, seq uint32, payload ...byte) []byte {
-		b := message(typ, seq, payload)
-		for len(b)%4 != 0 {
-			b = append(b, 0)
-		}
-		return b
-	}
-	failed := one(unix.NLMSG_ERROR, 7, join(le32(0xffffffff-94), make([]byte, 16))...) // -EOPNOTSUPP
-	for name, c := range map[string]struct {
-		datagram []byte
-		payload  string
-		found    bool
-		err      error
-	}{
-		"the reply":              {one(78, 7, 'a', 'b', 'c'), "abc", true, nil},
-		"after an earlier one":   {join(one(78, 6, 'x'), one(78, 7, 'a')), "a", true, nil},
-		"a notification":         {one(16, 7, 'x'), "", false, nil},
-		"an error":               {failed, "", true, syscall.EOPNOTSUPP},
-		"an error of an earlier": {one(unix.NLMSG_ERROR, 6, le32(0xffffffff-94)...), "", false, nil},
-		"truncated":              {one(78, 7, 'a')[:16], "", false, errMalformed},
-		"too short":              {[]byte{1, 2, 3}, "", false, errMalformed},
-	} {
-		payload, found, err := reply(c.datagram, 78, 7)
-		if string(payload) != c.payload || found != c.found || !errors.Is(err, c.err) {
-			t.Errorf("%s: %q %v %v", name, payload, found, err)
-		}
-	}
-}
-
-func FuzzReply(f *testing.F) {
-	f.Add(message(78, 7, []byte("abcd")))
-	f.Add(message(unix.NLMSG_ERROR, 7, le32(0xfffffff0)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if payload, found, err := reply(b, 78, 7); len(payload) > len(b) || found && payload == nil && err == nil {
-			t.Errorf("%d bytes, %v, %v", len(payload), found, err)
-		}
-	})
 }
 
 // FuzzMessages parses one payload as each kind of message.

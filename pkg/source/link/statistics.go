@@ -3,10 +3,12 @@
 package link
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // table is what the names of `ethtool -S` of one interface mean: the wanted statistics by their number.
@@ -72,7 +74,7 @@ type pauseKey struct {
 // parseValues returns the wanted statistics. It returns an error if the driver has another number of statistics than names.
 func (t *table) parseValues(b []byte) (*counted, error) {
 	if len(b) != 8*t.count {
-		return nil, errMalformed
+		return nil, netlink.ErrMalformed
 	}
 	c := &counted{pauses: map[pauseKey]*model.PauseCount{}, storms: map[string]uint64{}}
 	for _, s := range t.wanted {
@@ -105,4 +107,10 @@ func (c *counted) pause(transmit bool, priority string) *model.PauseCount {
 		c.pauses[key] = p
 	}
 	return p
+}
+
+// text returns the string up to its NUL.
+func text(b []byte) []byte {
+	t, _, _ := bytes.Cut(b, []byte{0})
+	return t
 }

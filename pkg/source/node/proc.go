@@ -80,8 +80,6 @@ func parseStat(b []byte) (model.Stat, []model.CPU, error) {
 		key, values := cutField(line)
 		var to *uint64
 		switch string(key) {
-		case "cpu":
-			continue // the sum
 		case "intr":
 			to = &stat.Interrupts
 		case "ctxt":

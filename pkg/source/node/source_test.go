@@ -149,16 +149,16 @@ func TestCounterNeverFalls(t *testing.T) {
 		stat               string
 		user, idle, iowait float64
 	}{
-		{"cpu0 101 0 0 4990 650\n", 1.01, 50, 7},
-		{"cpu0 101 0 0 5100 800\n", 1.01, 51, 8},
-		{"cpu0 3 0 0 200 1\n", .03, 2, .01}, // a new CPU
+		{"cpu  1 1 1 1 1\ncpu0 101 0 0 4990 650\n", 1.01, 50, 7},
+		{"cpu  1 1 1 1 1\ncpu0 101 0 0 5100 800\n", 1.01, 51, 8},
+		{"cpu  1 1 1 1 1\ncpu0 3 0 0 200 1\n", .03, 2, .01}, // a new CPU
 	} {
 		write(t, root, map[string]string{"proc/stat": step.stat})
 		cpus := mustRead(t, s).Node.CPUs
-		if len(cpus) != 1 {
-			t.Errorf("%d CPUs, one must be gone", len(cpus))
+		if len(cpus) != 2 || cpus[0].ID != "" || cpus[0].Seconds[0] != .01 {
+			t.Errorf("%+v, want the sum and one CPU", cpus)
 		}
-		c := cpus[0]
+		c := cpus[1]
 		if c.Seconds[0] != step.user || c.Seconds[3] != step.idle || c.Seconds[4] != step.iowait {
 			t.Errorf("%q: %v", step.stat, c.Seconds)
 		}

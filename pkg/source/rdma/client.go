@@ -113,7 +113,7 @@ func (n *Netlink) countObjects(devices []nlDevice, deadline time.Time) (map[mode
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
+	defer c.Close()
 	var errs []error
 	for _, d := range devices {
 		if !n.chosen(d.name) {

@@ -64,7 +64,7 @@ func TestGuestCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
+	defer c.Close()
 	deadline := time.Now().Add(time.Minute)
 	var index uint32
 	for _, d := range mustDump(t) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // traffic returns the Traffic of a Read as "device cgroup direction bytes".
@@ -512,7 +513,7 @@ func TestParseStatistics(t *testing.T) {
 		"qpn of 8 bytes":   counter(nest(attrQP, nest(attrQPEntry, attrU64(attrLQPN, 1)))),
 		"value of 4 bytes": counter(nest(attrHWCounters, nest(attrHWCounter, attrU32(attrHWValue, 1)))),
 	} {
-		if _, err := parseQPCounters(nil, b); !errors.Is(err, errTruncated) {
+		if _, err := parseQPCounters(nil, b); !errors.Is(err, netlink.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // TestObjectCounts: each chosen device is asked for all of its objects, and one that fails is missing. The kernel is a
@@ -34,19 +35,19 @@ func TestObjectCounts(t *testing.T) {
 		case nldev(cmdGet):
 			answer = [][]byte{getReply(2, "mlx5_2", 1), getReply(3, "mlx5_3", 2), done()}
 		case nldev(cmdResGet):
-			a := attrs{rest: r[unix.SizeofNlMsghdr:]}
+			a := netlink.Parse(r[unix.SizeofNlMsghdr:])
 			details := false
 			var index uint32
-			for a.next() {
-				switch a.typ {
+			for a.Next() {
+				switch a.Type {
 				case attrDevIndex:
-					index = a.u32()
+					index = a.U32()
 				case attrDetails:
-					details = a.u8() == 1
+					details = a.U8() == 1
 				}
 			}
-			if a.err != nil || !details {
-				t.Errorf("request without the queue pairs of drivers: %v", a.err)
+			if a.Err != nil || !details {
+				t.Errorf("request without the queue pairs of drivers: %v", a.Err)
 			}
 			asked = append(asked, index)
 			answer = [][]byte{counted(index, "mlx5", uint64(index))}

@@ -166,8 +166,8 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	if d.hca.Index != noIndex {
 		var err error
 		if c, err = n.dial(); err == nil {
-			c.buf = b[:]
-			defer c.close()
+			c.Buffer = b[:]
+			defer c.Close()
 		}
 	}
 

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // TestGuest compares the source with iproute2 on live Soft-RoCE devices. It runs in the guest
@@ -203,7 +204,7 @@ func TestGuest(t *testing.T) {
 		}
 		requests := 0
 		for _, c := range conns {
-			requests += c.calls
+			requests += int(c.Requests)
 		}
 		if want := len(s.devices) + 1; requests != want || len(s.devices) != 2 {
 			t.Errorf("%d requests, want %d: one per port and one for the resources", requests, want)
@@ -311,16 +312,18 @@ func testVFs(t *testing.T, module string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.close()
-		c.buf = make([]byte, recvBuffer)
-		if _, err := unix.Write(c.fd, linkRequest("vfs0", 1)); err != nil {
+		defer c.Close()
+		c.Buffer = make([]byte, netlink.BufferSize)
+		request := linkRequest("vfs0")
+		netlink.SetSequence(request, 1)
+		if _, err := unix.Write(c.FD, request); err != nil {
 			t.Fatal(err)
 		}
-		n, err := c.receive(time.Now().Add(time.Minute))
+		n, err := c.Receive(time.Now().Add(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "getlink_vf.bin"), c.buf[:n], 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "getlink_vf.bin"), c.Buffer[:n], 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -646,22 +649,23 @@ func recordReplies(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.buf = make([]byte, recvBuffer)
+		c.Buffer = make([]byte, netlink.BufferSize)
 		var raw []byte
-		b := r.encode(1)
-		if _, err := unix.Write(c.fd, b); err != nil {
+		b := r.encode()
+		netlink.SetSequence(b, 1)
+		if _, err := unix.Write(c.FD, b); err != nil {
 			t.Fatal(err)
 		}
 		for done := false; !done; {
-			n, err := c.receive(time.Now().Add(time.Minute))
+			n, err := c.Receive(time.Now().Add(time.Minute))
 			if err != nil {
 				t.Fatal(err)
 			}
-			raw = append(raw, c.buf[:n]...)
-			done, err = messages(c.buf[:n], nldev(r.cmd), 1, func([]byte) error { return nil })
+			raw = append(raw, c.Buffer[:n]...)
+			done, err = netlink.Messages(c.Buffer[:n], nldev(r.cmd), 1, func([]byte) error { return nil })
 			done = done || err != nil
 		}
-		c.close()
+		c.Close()
 		if err := os.WriteFile(filepath.Join(dir, name+".bin"), raw, 0o644); err != nil {
 			t.Fatal(err)
 		}

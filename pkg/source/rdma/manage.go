@@ -236,7 +236,7 @@ func (m *manager) visit(d *managed) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	deadline := time.Now().Add(m.deadline)
 	name := m.nameOf(d)
 	for _, p := range d.ports {

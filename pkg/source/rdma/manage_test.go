@@ -392,7 +392,7 @@ func TestManageHalfWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
+	defer c.Close()
 	m := &manager{now: time.Now}
 	p := &managedPort{number: 1}
 	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Minute))

@@ -188,7 +188,7 @@ func sharedMode(dial func() (*conn, error), deadline time.Time) (shared bool, er
 	if err != nil {
 		return false, err
 	}
-	defer c.close()
+	defer c.Close()
 	shared = true
 	err = c.request(request{cmd: cmdSysGet}, deadline, func(payload []byte) (err error) {
 		shared, err = parseShared(payload)

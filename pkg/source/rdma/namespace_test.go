@@ -207,7 +207,7 @@ func BenchmarkDialNamespace(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		c.close()
+		c.Close()
 	}
 }
 

@@ -3,17 +3,13 @@
 package rdma
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // This file decodes RDMA netlink (include/uapi/rdma/rdma_netlink.h). The functions do not trust
@@ -75,11 +71,7 @@ const (
 	attrDetails      = 97 // u8, RDMA_NLDEV_ATTR_DRIVER_DETAILS
 )
 
-var (
-	errTruncated   = errors.New("truncated netlink message")
-	errInterrupted = errors.New("netlink dump was interrupted by a change")
-	errTooMany     = errors.New("more entries than the limit")
-)
+var errTooMany = errors.New("more entries than the limit")
 
 // Limits on the entries kept of one reply.
 const (
@@ -92,134 +84,28 @@ var native = binary.NativeEndian
 
 // allQueuePairs is the attribute of a request that includes queue pairs with the type
 // IB_QPT_DRIVER, as EFA's. Kernels with the attribute omit them without it; others ignore it.
-var allQueuePairs = appendU8(nil, attrDetails, 1)
+var allQueuePairs = netlink.Append(nil, attrDetails, 1)
 
 // nldev returns the message type of a command: the client number above the command.
 func nldev(cmd uint16) uint16 { return 5<<10 | cmd }
 
-// attrs iterates over netlink attributes.
-type attrs struct {
-	rest []byte
-	typ  uint16
-	data []byte
-	err  error
-}
-
-func (a *attrs) next() bool {
-	if a.err != nil || len(a.rest) == 0 {
-		return false
-	}
-	if len(a.rest) < unix.SizeofNlAttr {
-		a.err = errTruncated
-		return false
-	}
-	n := int(native.Uint16(a.rest))
-	if n < unix.SizeofNlAttr || n > len(a.rest) {
-		a.err = errTruncated
-		return false
-	}
-	a.typ = native.Uint16(a.rest[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-	a.data = a.rest[unix.SizeofNlAttr:n]
-	a.rest = a.rest[min(align4(n), len(a.rest)):]
-	return true
-}
-
 // walk passes the content of each attribute of one type to fn.
 func walk(b []byte, typ uint16, fn func([]byte) error) error {
-	a := attrs{rest: b}
-	for a.next() {
-		if a.typ != typ {
+	a := netlink.Parse(b)
+	for a.Next() {
+		if a.Type != typ {
 			continue
 		}
-		if err := fn(a.data); err != nil {
+		if err := fn(a.Data); err != nil {
 			return err
 		}
 	}
-	return a.err
+	return a.Err
 }
 
 // walkTable passes each entry of each table to fn.
 func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
 	return walk(b, table, func(b []byte) error { return walk(b, entry, fn) })
-}
-
-// sized returns the n bytes of an attribute. If it has another size, it sets err and returns zeros.
-func (a *attrs) sized(n int) []byte {
-	if len(a.data) != n {
-		a.err = a.wrongSize(n)
-		return make([]byte, n)
-	}
-	return a.data
-}
-
-func (a *attrs) wrongSize(want int) error {
-	return fmt.Errorf("%w: attribute %d has %d bytes, not %d", errTruncated, a.typ, len(a.data), want)
-}
-
-func (a *attrs) u8() uint8   { return a.sized(1)[0] }
-func (a *attrs) u32() uint32 { return native.Uint32(a.sized(4)) }
-func (a *attrs) u64() uint64 { return native.Uint64(a.sized(8)) }
-
-// text returns the string up to its NUL, without a copy.
-func (a *attrs) text() []byte {
-	text, _, _ := bytes.Cut(a.data, []byte{0})
-	return text
-}
-
-func align4(n int) int { return (n + 3) &^ 3 }
-
-// messages passes the payload of each reply of one type to fn and reports whether it saw the
-// last one. It skips replies to other requests.
-func messages(b []byte, typ uint16, seq uint32, fn func(payload []byte) error) (done bool, err error) {
-	for len(b) > 0 {
-		if len(b) < unix.SizeofNlMsghdr {
-			return false, errTruncated
-		}
-		n := int64(native.Uint32(b))
-		if n < unix.SizeofNlMsghdr || n > int64(len(b)) {
-			return false, errTruncated
-		}
-		of, flags, to := native.Uint16(b[4:]), native.Uint16(b[6:]), native.Uint32(b[8:])
-		payload := b[unix.SizeofNlMsghdr:n]
-		b = b[min(align4(int(n)), len(b)):]
-		switch {
-		case to != seq:
-			continue
-		case flags&unix.NLM_F_DUMP_INTR != 0:
-			return false, errInterrupted
-		}
-		switch of {
-		case unix.NLMSG_NOOP:
-		case unix.NLMSG_OVERRUN:
-			return false, syscall.ENOBUFS
-		case unix.NLMSG_ERROR:
-			if len(payload) < 4 {
-				return false, errTruncated
-			}
-			return true, errno(payload)
-		case unix.NLMSG_DONE:
-			return true, errno(payload)
-		case typ:
-			if err := fn(payload); err != nil {
-				return false, err
-			}
-			if flags&unix.NLM_F_MULTI == 0 {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-// errno returns the error number of an NLMSG_ERROR or NLMSG_DONE.
-func errno(payload []byte) error {
-	if len(payload) < 4 {
-		return nil
-	}
-	if n := int32(native.Uint32(payload)); n < 0 && n >= -4095 {
-		return syscall.Errno(-n)
-	}
-	return nil
 }
 
 // nlDevice is an RDMA device as listed by a GET dump.
@@ -234,25 +120,25 @@ type nlDevice struct {
 
 func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 	var d nlDevice
-	a := attrs{rest: payload}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(payload)
+	for a.Next() {
+		switch a.Type {
 		case attrDevIndex:
-			d.index = a.u32()
+			d.index = a.U32()
 		case attrDevName:
-			d.name = string(a.text())
+			d.name = string(a.Text())
 		case attrNodeGUID:
-			d.guid = guidText(a.u64())
+			d.guid = guidText(a.U64())
 		case attrSysImageGUID:
-			d.sysGUID = guidText(a.u64())
+			d.sysGUID = guidText(a.U64())
 		case attrFirmware:
-			d.firmware = parseLine(a.text())
+			d.firmware = parseLine(a.Text())
 		case attrNodeType:
-			d.nodeType = nodeType(a.u8())
+			d.nodeType = nodeType(a.U8())
 		}
 	}
-	if a.err != nil || !validDevice(d.name) {
-		return devices, a.err
+	if a.Err != nil || !validDevice(d.name) {
+		return devices, a.Err
 	}
 	return appendMax(devices, d, maxDevices)
 }
@@ -270,44 +156,44 @@ func nodeType(n uint8) string {
 // all devices, which is the default.
 func parseShared(payload []byte) (shared bool, err error) {
 	shared = true
-	a := attrs{rest: payload}
-	for a.next() {
-		if a.typ == attrSharedNetns {
-			shared = a.u8() != 0
+	a := netlink.Parse(payload)
+	for a.Next() {
+		if a.Type == attrSharedNetns {
+			shared = a.U8() != 0
 		}
 	}
-	return shared, a.err
+	return shared, a.Err
 }
 
 // parseSummary parses the reply to RES_GET for one device.
 func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource, error) {
 	var device string
 	var table []byte
-	a := attrs{rest: payload}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(payload)
+	for a.Next() {
+		switch a.Type {
 		case attrDevName:
-			device = string(a.text())
+			device = string(a.Text())
 		case attrSummary:
-			table = a.data
+			table = a.Data
 		}
 	}
-	if a.err != nil || !validDevice(device) {
-		return resources, a.err
+	if a.Err != nil || !validDevice(device) {
+		return resources, a.Err
 	}
 	err := walk(table, attrSummaryEntry, func(b []byte) (err error) {
 		r := model.Resource{Device: device}
-		e := attrs{rest: b}
-		for e.next() {
-			switch e.typ {
+		e := netlink.Parse(b)
+		for e.Next() {
+			switch e.Type {
 			case attrSummaryName:
-				r.Type = summaryType(e.text())
+				r.Type = summaryType(e.Text())
 			case attrSummaryCurr:
-				r.Count = e.u64()
+				r.Count = e.U64()
 			}
 		}
-		if e.err != nil || r.Type == "" {
-			return e.err
+		if e.Err != nil || r.Type == "" {
+			return e.Err
 		}
 		resources, err = appendMax(resources, r, 16*maxDevices)
 		return err
@@ -353,21 +239,21 @@ type hwCounter struct {
 
 func parseHWCounter(b []byte) (c hwCounter, err error) {
 	indexed := false
-	a := attrs{rest: b}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(b)
+	for a.Next() {
+		switch a.Type {
 		case attrHWName:
-			c.name = a.text()
+			c.name = a.Text()
 		case attrHWValue:
-			c.value, c.valued = a.u64(), true
+			c.value, c.valued = a.U64(), true
 		case attrHWIndex:
-			c.index, indexed = a.u32(), true
+			c.index, indexed = a.U32(), true
 		case attrHWDynamic:
-			c.on, c.dynamic = a.u8() != 0, true
+			c.on, c.dynamic = a.U8() != 0, true
 		}
 	}
 	c.dynamic = c.dynamic && indexed
-	return c, a.err
+	return c, a.Err
 }
 
 // appendMax appends an entry to a list of at most limit entries.
@@ -435,20 +321,20 @@ func (t table) entry(b []byte) (record, error) {
 	if t.typ == model.MR {
 		r.memory = model.UnknownMemory
 	}
-	a := attrs{rest: b}
-	for a.next() {
-		if a.typ == t.id {
-			r.id = a.u32()
+	a := netlink.Parse(b)
+	for a.Next() {
+		if a.Type == t.id {
+			r.id = a.U32()
 		}
-		switch a.typ {
+		switch a.Type {
 		case attrPDN:
-			r.pd, r.hasPD = a.u32(), true
+			r.pd, r.hasPD = a.U32(), true
 		case attrCtxN:
-			r.ctx, r.hasCtx = a.u32(), true
+			r.ctx, r.hasCtx = a.U32(), true
 		case attrPID:
-			r.pid = a.u32()
+			r.pid = a.U32()
 		case attrMRLen:
-			r.bytes, r.memory = region(a.u64())
+			r.bytes, r.memory = region(a.U64())
 		case attrKernName:
 			r.inKernel = true
 		}
@@ -456,7 +342,7 @@ func (t table) entry(b []byte) (record, error) {
 			r.connection(&a)
 		}
 	}
-	return r, a.err
+	return r, a.Err
 }
 
 // region returns the length and the kind of memory of a memory region from the attribute of its
@@ -469,16 +355,16 @@ func region(length uint64) (uint64, model.Memory) {
 }
 
 // connection parses an attribute of the connection of a queue pair.
-func (r *record) connection(a *attrs) {
-	switch a.typ {
+func (r *record) connection(a *netlink.Attrs) {
+	switch a.Type {
 	case attrPortIndex:
-		r.port = a.u32()
+		r.port = a.U32()
 	case attrRQPN:
-		r.remote = a.u32()
+		r.remote = a.U32()
 	case attrQPType:
-		r.qpType = a.u8()
+		r.qpType = a.U8()
 	case attrQPState:
-		r.state = a.u8()
+		r.state = a.U8()
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // recorded returns a reply of a live 6.1 kernel with two Soft-RoCE devices, as written by
@@ -35,7 +36,7 @@ func recorded(t testing.TB, name string) []byte {
 func parseAll[T any](t testing.TB, b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) ([]T, error) {
 	t.Helper()
 	var all []T
-	done, err := messages(b, nldev(cmd), 1, func(p []byte) (err error) {
+	done, err := netlink.Messages(b, nldev(cmd), 1, func(p []byte) (err error) {
 		all, err = parse(all, p)
 		return err
 	})
@@ -127,7 +128,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 		func(b []byte) (bool, error) { return decode(b, cmdGet, parseDevice) },
 		func(b []byte) (bool, error) { return decode(b, cmdResGet, parseSummary) },
 		func(b []byte) (bool, error) {
-			return messages(b, nldev(cmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
+			return netlink.Messages(b, nldev(cmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
 		},
 		func(b []byte) (bool, error) {
 			d := &device{}
@@ -144,7 +145,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 
 func decode[T any](b []byte, cmd uint16, parse func([]T, []byte) ([]T, error)) (bool, error) {
 	var all []T
-	return messages(b, nldev(cmd), 1, func(p []byte) (err error) {
+	return netlink.Messages(b, nldev(cmd), 1, func(p []byte) (err error) {
 		all, err = parse(all, p)
 		return err
 	})
@@ -184,7 +185,7 @@ func attr(typ uint16, data ...byte) []byte {
 	b := native.AppendUint16(nil, uint16(4+len(data)))
 	b = native.AppendUint16(b, typ)
 	b = append(b, data...)
-	return append(b, make([]byte, align4(len(b))-len(b))...)
+	return append(b, make([]byte, -len(b)&3)...)
 }
 
 func attrU32(typ uint16, v uint32) []byte { return attr(typ, native.AppendUint32(nil, v)...) }
@@ -251,21 +252,21 @@ func TestMessages(t *testing.T) {
 		"ack":              {message(unix.NLMSG_ERROR, 0, 1, make([]byte, 20)), true, nil, 0},
 		"EPERM":            {message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, 0xffffffff)), true, unix.EPERM, 0},
 		"done with ENODEV": {message(unix.NLMSG_DONE, 0, 1, native.AppendUint32(nil, 0xffffffff-18)), true, unix.ENODEV, 0},
-		"short error":      {message(unix.NLMSG_ERROR, 0, 1, []byte{1}), false, errTruncated, 0},
+		"short error":      {message(unix.NLMSG_ERROR, 0, 1, []byte{1}), false, netlink.ErrMalformed, 0},
 		"overrun":          {message(unix.NLMSG_OVERRUN, 0, 1), false, unix.ENOBUFS, 0},
-		"interrupted":      {message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, 1), false, errInterrupted, 0},
-		"short header":     {ok[:15], false, errTruncated, 0},
-		"length too small": {append([]byte{15, 0, 0, 0}, ok[4:]...), false, errTruncated, 0},
-		"length too big":   {append([]byte{255, 255, 255, 255}, ok[4:]...), false, errTruncated, 0},
-		"short attribute":  {reply(cmdGet, 0, []byte{3, 0, 1, 0}), false, errTruncated, 0},
-		"long attribute":   {reply(cmdGet, 0, []byte{9, 0, 1, 0, 0, 0, 0, 0}), false, errTruncated, 0},
-		"trailing bytes":   {reply(cmdGet, 0, attrStr(attrDevName, "x"), []byte{1, 2}), false, errTruncated, 0},
-		"u32 of 2 bytes":   {reply(cmdGet, 0, attr(attrDevIndex, 1, 2)), false, errTruncated, 0},
+		"interrupted":      {message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, 1), false, netlink.ErrInterrupted, 0},
+		"short header":     {ok[:15], false, netlink.ErrMalformed, 0},
+		"length too small": {append([]byte{15, 0, 0, 0}, ok[4:]...), false, netlink.ErrMalformed, 0},
+		"length too big":   {append([]byte{255, 255, 255, 255}, ok[4:]...), false, netlink.ErrMalformed, 0},
+		"short attribute":  {reply(cmdGet, 0, []byte{3, 0, 1, 0}), false, netlink.ErrMalformed, 0},
+		"long attribute":   {reply(cmdGet, 0, []byte{9, 0, 1, 0, 0, 0, 0, 0}), false, netlink.ErrMalformed, 0},
+		"trailing bytes":   {reply(cmdGet, 0, attrStr(attrDevName, "x"), []byte{1, 2}), false, netlink.ErrMalformed, 0},
+		"u32 of 2 bytes":   {reply(cmdGet, 0, attr(attrDevIndex, 1, 2)), false, netlink.ErrMalformed, 0},
 		"hostile name":     {reply(cmdGet, 0, attrStr(attrDevName, "../../etc")), true, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var devices []nlDevice
-			done, err := messages(c.b, nldev(cmdGet), 1, func(p []byte) (err error) {
+			done, err := netlink.Messages(c.b, nldev(cmdGet), 1, func(p []byte) (err error) {
 				devices, err = parseDevice(devices, p)
 				return err
 			})
@@ -285,8 +286,8 @@ func TestParseShared(t *testing.T) {
 		"shared":       {attr(attrSharedNetns, 1), true, nil},
 		"exclusive":    {slices.Concat(attr(99, 7), attr(attrSharedNetns, 0)), false, nil},
 		"missing":      {attr(99, 0), true, nil},
-		"of two bytes": {attr(attrSharedNetns, 0, 0), true, errTruncated},
-		"truncated":    {[]byte{9, 0}, true, errTruncated},
+		"of two bytes": {attr(attrSharedNetns, 0, 0), true, netlink.ErrMalformed},
+		"truncated":    {[]byte{9, 0}, true, netlink.ErrMalformed},
 	} {
 		if shared, err := parseShared(c.payload); !errors.Is(err, c.err) || c.err == nil && (err != nil || shared != c.shared) {
 			t.Errorf("%s: %v, %v", name, shared, err)
@@ -317,7 +318,7 @@ func fakeKernel(t testing.TB, answer func(r []byte) [][]byte) func() (*conn, err
 				}
 			}
 		}()
-		return &conn{fd: fds[0]}, nil
+		return &conn{&netlink.Conn{FD: fds[0]}}, nil
 	}
 }
 
@@ -547,7 +548,7 @@ func TestObjects(t *testing.T) {
 func TestNoNetlink(t *testing.T) {
 	c, err := dialNetlink()
 	if err == nil {
-		c.close()
+		c.Close()
 		t.Skip("this kernel has RDMA netlink")
 	}
 	if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "ib_core") {

@@ -5,6 +5,8 @@ package rdma
 import (
 	"os"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // qpCounter is a counter as listed by a STAT_GET dump.
@@ -27,9 +29,9 @@ func qpCounters(dial func() (*conn, error), index uint32, deadline time.Time) ([
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
+	defer c.Close()
 	r := request{cmd: cmdStatGet, dump: true, index: &index}
-	r.attrs = appendU32(nil, attrStatRes, attrQP)
+	r.attrs = netlink.AppendU32(nil, attrStatRes, attrQP)
 	all := []qpCounter{}
 	empty := 0
 	err = c.request(r, deadline, func(payload []byte) error {
@@ -65,35 +67,35 @@ func parseQPCounters(all []qpCounter, payload []byte) ([]qpCounter, error) {
 }
 
 func parseQPCounter(b []byte) (e qpCounter, err error) {
-	a := attrs{rest: b}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(b)
+	for a.Next() {
+		switch a.Type {
 		case attrPortIndex:
-			e.port = a.u32()
+			e.port = a.U32()
 		case attrCounterID:
-			e.id = a.u32()
+			e.id = a.U32()
 		case attrStatMode:
-			e.mode = a.u32()
+			e.mode = a.U32()
 		case attrPID:
-			e.pid = a.u32()
+			e.pid = a.U32()
 		case attrKernName:
 			e.kernel = true
 		case attrQPType:
 			e.byType = true
 		case attrQP:
-			err = walkTable(a.data, attrQPEntry, attrLQPN, func(b []byte) error {
-				v := attrs{typ: attrLQPN, data: b}
-				e.qpns = append(e.qpns, v.u32())
-				return v.err
+			err = walkTable(a.Data, attrQPEntry, attrLQPN, func(b []byte) error {
+				v := netlink.Attrs{Type: attrLQPN, Data: b}
+				e.qpns = append(e.qpns, v.U32())
+				return v.Err
 			})
 		case attrHWCounters:
-			err = walk(a.data, attrHWCounter, e.value)
+			err = walk(a.Data, attrHWCounter, e.value)
 		}
 		if err != nil {
 			return e, err
 		}
 	}
-	return e, a.err
+	return e, a.Err
 }
 
 // value parses one hardware counter and keeps the byte counters.
@@ -129,7 +131,7 @@ func (c *conn) creator(index, port, qpn uint32, deadline time.Time) (pid uint32,
 
 // one reads one object by its number. port is set for objects that have a port.
 func (c *conn) one(t table, index, port, id uint32, deadline time.Time) (r record, err error) {
-	q := request{cmd: t.cmd, index: &index, port: port, attrs: appendU32(nil, t.id, id)}
+	q := request{cmd: t.cmd, index: &index, port: port, attrs: netlink.AppendU32(nil, t.id, id)}
 	err = c.request(q, deadline, func(payload []byte) (err error) {
 		r, err = t.entry(payload)
 		return err

@@ -67,7 +67,7 @@ func (m *manager) restore(d *managed, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	var errs []error
 	freed := map[uint32]bool{}
 	for _, p := range d.ports {

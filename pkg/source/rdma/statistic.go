@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // This file implements the STAT commands of nldev.c for counters bound to queue pairs.
@@ -58,12 +60,6 @@ var errTooBig = errors.New("a counter has more queue pairs than fit in a message
 
 func ignore([]byte) error { return nil }
 
-func appendU8(b []byte, typ uint16, v uint8) []byte {
-	b = native.AppendUint16(b, unix.SizeofNlAttr+1)
-	b = native.AppendUint16(b, typ)
-	return append(b, v, 0, 0, 0)
-}
-
 // qpMode is the mode in which a port binds queue pairs to counters.
 type qpMode struct {
 	mode, mask uint32
@@ -86,7 +82,7 @@ func (m qpMode) String() string {
 // no firmware command.
 func (c *conn) mode(index, port uint32, deadline time.Time) (m qpMode, err error) {
 	r := request{cmd: cmdStatGet, index: &index, port: port}
-	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeManual)
+	r.attrs = netlink.AppendU32(netlink.AppendU32(nil, attrStatRes, attrQP), attrStatMode, modeManual)
 	err = c.request(r, deadline, func(payload []byte) (err error) {
 		m, err = parseMode(payload)
 		return err
@@ -96,31 +92,31 @@ func (c *conn) mode(index, port uint32, deadline time.Time) (m qpMode, err error
 
 func parseMode(payload []byte) (m qpMode, err error) {
 	present := false
-	a := attrs{rest: payload}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(payload)
+	for a.Next() {
+		switch a.Type {
 		case attrStatMode:
-			m.mode, present = a.u32(), true
+			m.mode, present = a.U32(), true
 		case attrStatMask:
-			m.mask = a.u32()
+			m.mask = a.U32()
 		case attrOptionals:
-			m.optionals = a.u8() != 0
+			m.optionals = a.U8() != 0
 		}
 	}
-	if a.err == nil && !present {
-		a.err = fmt.Errorf("%w: no mode", errTruncated)
+	if a.Err == nil && !present {
+		a.Err = fmt.Errorf("%w: no mode", netlink.ErrMalformed)
 	}
-	return m, a.err
+	return m, a.Err
 }
 
 // setMode switches auto mode on, with a mask, or off, with mask 0. Kernels before 6.15 reject
 // the attribute for optional counters with EINVAL.
 func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.Time) error {
 	r := request{cmd: cmdStatSet, index: &index, port: port, acknowledge: true}
-	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrStatMode, modeAuto)
-	r.attrs = appendU32(r.attrs, attrStatMask, mask)
+	r.attrs = netlink.AppendU32(netlink.AppendU32(nil, attrStatRes, attrQP), attrStatMode, modeAuto)
+	r.attrs = netlink.AppendU32(r.attrs, attrStatMask, mask)
 	if optionals {
-		r.attrs = appendU8(r.attrs, attrOptionals, 1)
+		r.attrs = netlink.Append(r.attrs, attrOptionals, 1)
 	}
 	return c.request(r, deadline, ignore)
 }
@@ -129,8 +125,8 @@ func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.T
 // kernel allows this only while the port is not in auto mode.
 func (c *conn) unbind(index, port, counter, qpn uint32, deadline time.Time) error {
 	r := request{cmd: cmdStatDel, index: &index, port: port, acknowledge: true}
-	r.attrs = appendU32(appendU32(nil, attrStatRes, attrQP), attrCounterID, counter)
-	r.attrs = appendU32(r.attrs, attrLQPN, qpn)
+	r.attrs = netlink.AppendU32(netlink.AppendU32(nil, attrStatRes, attrQP), attrCounterID, counter)
+	r.attrs = netlink.AppendU32(r.attrs, attrLQPN, qpn)
 	return c.request(r, deadline, ignore)
 }
 
@@ -167,10 +163,10 @@ func parseOptionals(all []optional, payload []byte) ([]optional, error) {
 // off.
 func (c *conn) setOptionals(index, port uint32, on []uint32, deadline time.Time) error {
 	r := request{cmd: cmdStatSet, index: &index, port: port, acknowledge: true}
-	r.attrs = native.AppendUint16(r.attrs, uint16(unix.SizeofNlAttr+8*len(on)))
-	r.attrs = native.AppendUint16(r.attrs, attrHWCounters|unix.NLA_F_NESTED)
+	var indexes []byte
 	for _, i := range on {
-		r.attrs = appendU32(r.attrs, attrHWIndex, i)
+		indexes = netlink.AppendU32(indexes, attrHWIndex, i)
 	}
+	r.attrs = netlink.Append(nil, attrHWCounters|unix.NLA_F_NESTED, indexes...)
 	return c.request(r, deadline, ignore)
 }

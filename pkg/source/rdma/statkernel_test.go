@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // statKernel simulates a kernel with mlx5 devices: no other driver binds queue pairs to byte
@@ -252,29 +253,29 @@ type asks struct {
 
 func readAsks(b []byte) (a asks) {
 	a.has = map[uint16]bool{}
-	for w := (attrs{rest: b}); w.next(); {
-		a.has[w.typ] = true
-		switch w.typ {
+	for w := (netlink.Parse(b)); w.Next(); {
+		a.has[w.Type] = true
+		switch w.Type {
 		case attrDevIndex:
-			a.index = w.u32()
+			a.index = w.U32()
 		case attrPortIndex:
-			a.port = w.u32()
+			a.port = w.U32()
 		case attrStatRes:
-			a.res = w.u32()
+			a.res = w.U32()
 		case attrStatMode:
-			a.mode = w.u32()
+			a.mode = w.U32()
 		case attrStatMask:
-			a.mask = w.u32()
+			a.mask = w.U32()
 		case attrCounterID:
-			a.counter = w.u32()
+			a.counter = w.U32()
 		case attrLQPN:
-			a.qpn = w.u32()
+			a.qpn = w.U32()
 		case attrPDN, attrCtxN:
-			a.id = w.u32()
+			a.id = w.U32()
 		case attrOptionals:
-			a.opcnt = w.u8() != 0
+			a.opcnt = w.U8() != 0
 		case attrHWCounters:
-			_ = walk(w.data, attrHWIndex, func(b []byte) error {
+			_ = walk(w.Data, attrHWIndex, func(b []byte) error {
 				a.indexes = append(a.indexes, native.Uint32(b))
 				return nil
 			})

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // vfInfo is an IFLA_VF_INFO as the kernel writes it (net/core/rtnetlink.c), with
@@ -67,10 +68,10 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 	p.dial = fakeKernel(t, func([]byte) [][]byte { return [][]byte{done()} })
 	p.dialLink = fakeKernel(t, func(r []byte) [][]byte {
 		p.asked.Add(1)
-		a := attrs{rest: r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:]}
-		for a.next() {
-			if a.typ == unix.IFLA_IFNAME && p.answers[string(a.text())] != nil {
-				return [][]byte{p.answers[string(a.text())]}
+		a := netlink.Parse(r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:])
+		for a.Next() {
+			if a.Type == unix.IFLA_IFNAME && p.answers[string(a.Text())] != nil {
+				return [][]byte{p.answers[string(a.Text())]}
 			}
 		}
 		return [][]byte{failure(unix.ENODEV)}
@@ -287,12 +288,12 @@ func TestRecordedVFs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var l link
-	done, err := messages(b, unix.RTM_NEWLINK, 1, func(p []byte) (err error) { l, err = parseLink(p); return err })
+	done, err := netlink.Messages(b, unix.RTM_NEWLINK, 1, func(p []byte) (err error) { l, err = parseLink(p); return err })
 	if err != nil || !done {
 		t.Fatal(done, err)
 	}
 	checkRecorded(t, l)
-	r := linkRequest("vfs0", 1)
+	r := linkRequest("vfs0")
 	if !bytes.Contains(r, []byte("vfs0\x00")) || len(r)%4 != 0 || int(native.Uint32(r)) != len(r) {
 		t.Errorf("request %x", r)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // link is the part of an RTM_GETLINK reply that describes virtual functions
@@ -29,9 +31,8 @@ type functionOf struct {
 
 // linkRequest is an RTM_GETLINK of one interface with its virtual functions and
 // their statistics.
-func linkRequest(name string, seq uint32) []byte {
+func linkRequest(name string) []byte {
 	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	r.Seq = seq
 	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(nl.RTEXT_FILTER_VF)))
@@ -48,26 +49,26 @@ func linkRequest(name string, seq uint32) []byte {
 func parseLink(payload []byte) (link, error) {
 	var l link
 	if len(payload) < unix.SizeofIfInfomsg {
-		return l, errTruncated
+		return l, netlink.ErrMalformed
 	}
-	a := attrs{rest: payload[unix.SizeofIfInfomsg:]}
-	for a.next() {
+	a := netlink.Parse(payload[unix.SizeofIfInfomsg:])
+	for a.Next() {
 		switch {
-		case a.typ == unix.IFLA_NUM_VF && !l.listed:
-			l.count = int(min(a.u32(), maxFunctions))
-		case a.typ == unix.IFLA_VFINFO_LIST && !l.listed: // comes after IFLA_NUM_VF
+		case a.Type == unix.IFLA_NUM_VF && !l.listed:
+			l.count = int(min(a.U32(), maxFunctions))
+		case a.Type == unix.IFLA_VFINFO_LIST && !l.listed: // comes after IFLA_NUM_VF
 			l.listed, l.vfs = true, make([]functionOf, l.count)
-			if err := walk(a.data, unix.IFLA_VF_INFO, l.function); err != nil {
+			if err := walk(a.Data, unix.IFLA_VF_INFO, l.function); err != nil {
 				return l, err
 			}
-		case a.typ == unix.IFLA_PARENT_DEV_NAME:
-			l.parent = string(a.text())
+		case a.Type == unix.IFLA_PARENT_DEV_NAME:
+			l.parent = string(a.Text())
 		}
 	}
-	if a.err == nil && l.listed && len(payload) > math.MaxUint16 && l.known() < l.count {
-		return l, errTruncated // and the cut was between two of them
+	if a.Err == nil && l.listed && len(payload) > math.MaxUint16 && l.known() < l.count {
+		return l, netlink.ErrMalformed // and the cut was between two of them
 	}
-	return l, a.err
+	return l, a.Err
 }
 
 // known counts the functions in the list.
@@ -85,52 +86,52 @@ func (l *link) known() (n int) {
 func (l *link) function(b []byte) error {
 	var f functionOf
 	number := -1
-	a := attrs{rest: b}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(b)
+	for a.Next() {
+		switch a.Type {
 		case unix.IFLA_VF_MAC:
-			if len(a.data) < 4 {
-				return a.wrongSize(4)
+			if len(a.Data) < 4 {
+				return a.WrongSize(4)
 			}
-			number = int(native.Uint32(a.data))
+			number = int(native.Uint32(a.Data))
 		case unix.IFLA_VF_IB_NODE_GUID:
-			f.nodeGUID = a.guid()
+			f.nodeGUID = guid(&a)
 		case unix.IFLA_VF_IB_PORT_GUID:
-			f.portGUID = a.guid()
+			f.portGUID = guid(&a)
 		case unix.IFLA_VF_STATS:
-			if err := f.statistics(a.data); err != nil {
+			if err := f.statistics(a.Data); err != nil {
 				return err
 			}
 		}
 	}
-	if a.err == nil && number >= 0 && number < len(l.vfs) {
+	if a.Err == nil && number >= 0 && number < len(l.vfs) {
 		f.listed = true
 		l.vfs[number] = f
 	}
-	return a.err
+	return a.Err
 }
 
 // guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in
 // native byte order. Zero means that there is none.
-func (a *attrs) guid() string {
-	return guidText(native.Uint64(a.sized(16)[8:]))
+func guid(a *netlink.Attrs) string {
+	return guidText(native.Uint64(a.Sized(16)[8:]))
 }
 
 func (f *functionOf) statistics(b []byte) error {
-	a := attrs{rest: b}
-	for a.next() {
-		switch a.typ {
+	a := netlink.Parse(b)
+	for a.Next() {
+		switch a.Type {
 		case unix.IFLA_VF_STATS_RX_PACKETS:
-			f.rxPackets = a.u64()
+			f.rxPackets = a.U64()
 		case unix.IFLA_VF_STATS_TX_PACKETS:
-			f.txPackets = a.u64()
+			f.txPackets = a.U64()
 		case unix.IFLA_VF_STATS_RX_BYTES:
-			f.rxBytes = a.u64()
+			f.rxBytes = a.U64()
 		case unix.IFLA_VF_STATS_TX_BYTES:
-			f.txBytes = a.u64()
+			f.txBytes = a.U64()
 		}
 	}
-	return a.err
+	return a.Err
 }
 
 // moved reports whether any counter is not zero.

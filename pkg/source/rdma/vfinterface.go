@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
 // maxInterfaces limits the network interfaces tried per physical function: in switchdev
@@ -63,9 +64,9 @@ func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, e
 	if err != nil {
 		return l, err
 	}
-	defer c.close()
-	c.buf = make([]byte, recvBuffer+512*n)
-	err = c.ask(linkRequest(name, 1), unix.RTM_NEWLINK, deadline, func(payload []byte) (err error) {
+	defer c.Close()
+	c.Buffer = make([]byte, netlink.BufferSize+512*n)
+	err = c.Ask(linkRequest(name), unix.RTM_NEWLINK, deadline, func(payload []byte) (err error) {
 		l, err = parseLink(payload)
 		return err
 	})
@@ -77,11 +78,11 @@ func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, e
 
 // dialLink opens an rtnetlink socket.
 func dialLink() (*conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	c, err := netlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("rtnetlink: %w", err)
 	}
-	return &conn{fd: fd}, nil
+	return &conn{c}, nil
 }
 
 // validInterface accepts what the kernel does (dev_valid_name).

@@ -135,8 +135,8 @@ func gpuState() row {
 			"percent", "gpu_utilization"+s, gpuName).max(100),
 		gpuGraph("Engines of the device",
 			"Share of the time, or of the cycles (*_active), in which each engine was busy. For training, sm_active "+
-				"and tensor_active matter most; only GPUs with performance monitoring report them.", "percentunit", "gpu_engine_utilization_ratio"+s+" > 0", gpuName+" "+
-				"{{engine}}"),
+				"and tensor_active matter most; only GPUs with performance monitoring report them. Without encoders and decoders.", "percentunit",
+			"gpu_engine_utilization_ratio"+sel(chosen, `engine!~"encoder|decoder"`)+" > 0", gpuName+" {{engine}}"),
 		gpuGraph("Memory in use", "Share of the GPU's memory that is allocated.", "percentunit", "gpu_memory_used_bytes"+s+" / "+
 			"(gpu_memory_total_bytes"+s+" > 0)", gpuName).max(1),
 		graph("Power", "Power that each GPU draws. Dashed: the highest power limit of the GPUs, above which a GPU is throttled.", "watt",
@@ -145,9 +145,7 @@ func gpuState() row {
 		gpuGraph("Temperature", "Temperature by sensor of the GPU.", "celsius", "gpu_temperature_celsius"+s, gpuName+" {{sensor}}"),
 		gpuGraph("Throttling", "Share of the time in which the GPU was throttled, by reason. Only where the driver counts this time.", "percentunit",
 			rate("gpu_throttled_seconds_total", s), gpuName+" {{reason}}"),
-		gpuGraph("GPUs throttled now, by reason", "Number of GPUs that are throttled now, by reason. The reason idle is not shown.", "none",
-			"sum by (instance, reason) (gpu_throttled"+sel(chosen, `reason!="idle"`)+")", "{{instance}} {{reason}}"),
-		gpuGraph("Clock", "Clock frequency of the compute units.", "hertz", "gpu_clock_hertz"+sel(chosen, `clock=~"sm|graphics"`), gpuName+" {{clock}}"),
+		gpuGraph("Clock", "Clock frequency of the compute units.", "hertz", "gpu_clock_hertz"+sel(chosen, `clock="graphics"`), gpuName),
 	}}
 }
 

@@ -42,7 +42,7 @@ func hcaNow() row {
 				s)+") > 0)").above(0.1, 0.5),
 		stat("Port errors", "Errors of all types that the ports counted in the selected time range. A counter that has reached its "+
 			"maximum no longer increases.",
-			"none", "round(sum(increase(infiniband_port_errors_total"+s+"[$__range])))").above(1, 100),
+			"none", "round(sum(increase(infiniband_port_errors_total"+sel(dev, `type!="receive_switch_relay"`)+"[$__range])))").above(1, 100),
 	}}
 }
 
@@ -78,7 +78,7 @@ func hcaUsers() row {
 				"counts twice, so this is not the amount of pinned memory.", "bytes", shares(15, holds("container_rdma_registered_bytes"),
 				"{{workload}}")...).stacked().leads(workloadLink),
 		graph("Objects on the device by type", "RDMA objects of all types, those of the kernel included.", "none",
-			query{expr: "sum by (type) (rdma_resources" + sel(dev) + ")", legend: "{{type}}"}),
+			query{expr: "sum by (type) (container_rdma_resources" + sel(dev) + ")", legend: "{{type}}"}),
 		table("Workloads by HCA", "Workloads that have queue pairs or registered memory now, by HCA.", "none", []string{"instance", "device", "workload"},
 			query{
 				expr:   owner(top(50, "sum by (instance, device, workload) (container_rdma_resources"+sel(dev, `type="qp"`)+") > 0")),
@@ -97,9 +97,12 @@ func hcaPorts() row {
 	used := func(direction string) string {
 		return top(20, rate("infiniband_port_"+direction+"_data_bytes_total", s)+" / "+onPort+" ("+speed+" > 0)")
 	}
-	state := func(name, label string) string {
-		return " * " + onPort + " group_left (" + label + `) label_replace(` + name + s + ` == 1, "` + label + `", "$1", "state", "(.*)")`
+	// Without states in which no port of a node stays.
+	state := func(name, label, without string) string {
+		return " * " + onPort + " group_left (" + label + ") label_replace(" + name + sel(dev, `state!~"`+without+`"`) +
+			` == 1, "` + label + `", "$1", "state", "(.*)")`
 	}
+	counted := sel(dev, `type!="receive_switch_relay"`) // only switches relay
 	const legend = "{{instance}} {{device}}/{{port}}"
 	return row{"Ports", []panel{
 		graph("Port throughput and link rate",
@@ -118,7 +121,7 @@ func hcaPorts() row {
 			"Errors per second that the ports counted, by type. A counter that has reached its maximum no longer "+
 				"increases: clear it with the vendor's tools. Each retraining of a link adds some errors.", "suffix:/s",
 			query{
-				expr:   top(20, "sum by (instance, device, port, type) ("+rate("infiniband_port_errors_total", s)+")"),
+				expr:   top(20, "sum by (instance, device, port, type) ("+rate("infiniband_port_errors_total", counted)+")"),
 				legend: legend + " {{type}}",
 			}).above(0, 1),
 		graph("Transmit wait",
@@ -128,8 +131,8 @@ func hcaPorts() row {
 		table("Links", "State, link layer and data rate of each port (the 500 slowest). A rate below that of ports of the same "+
 			"model indicates a degraded link.", "Bps", []string{"instance", "device", "port", "state", "physical", "link_layer", "speed"},
 			query{
-				expr: "bottomk(500, " + by(ofPort+", state, physical, link_layer, speed", speed+state("infiniband_port_state", "state")+
-					state("infiniband_port_physical_state", "physical")+" * "+onPort+" group_left (link_layer, speed) "+
+				expr: "bottomk(500, " + by(ofPort+", state, physical, link_layer, speed", speed+state("infiniband_port_state", "state", "nop|active_defer")+
+					state("infiniband_port_physical_state", "physical", "sleep|phy_test")+" * "+onPort+" group_left (link_layer, speed) "+
 					"infiniband_port_info"+s) + ")",
 				legend: "Rate",
 			}),

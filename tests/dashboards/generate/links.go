@@ -140,8 +140,6 @@ func linksHistory() row {
 			},
 			query{expr: top(200, "max by ("+ofPort+", netdev) (rdma_port_carrier_down_total"+s+")"), legend: "Losses of the carrier"},
 			query{expr: top(200, "max by ("+ofPort+", netdev) (rdma_port_link_down_events_total"+s+")"), legend: "Physical losses"}),
-		graph("Age of readings", "Time since the driver of each interface answered last, the oldest. A slow or stuck driver delays only this.", "s",
-			query{expr: top(20, "time() - rdma_port_link_read_timestamp_seconds"+s), legend: portName}).above(120, 300),
 	}}
 }
 

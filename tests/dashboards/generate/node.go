@@ -2,7 +2,11 @@
 
 package main
 
-const nodeName = "{{instance}}"
+const (
+	nodeName = "{{instance}}"
+	// cpuTime grows by the number of CPUs in a second. It has a series for each mode, not for each mode of each CPU.
+	cpuTime = "node_cpu_all_seconds_total"
+)
 
 // nodes shows the nodes themselves, and what workloads use of them beside GPUs and RDMA.
 func nodes() dashboard {
@@ -19,15 +23,15 @@ func nodeNow() row {
 	return row{"Now", []panel{
 		stat("Nodes", "Nodes with the collector of node metrics.", "none", "count(node_boot_time_seconds"+s+")"),
 		stat("CPU in use", "Share of all CPUs that is not idle and does not wait for disks.", "percentunit",
-			"1 - sum("+rate("node_cpu_seconds_total", sel(`mode=~"idle|iowait"`))+") / sum("+rate("node_cpu_seconds_total", s)+")").max(1),
+			"1 - sum("+rate(cpuTime, sel(`mode=~"idle|iowait"`))+") / sum("+rate(cpuTime, s)+")").max(1),
 		stat("Memory in use", "Share of the memory of all nodes that is not available to programs.", "percentunit",
 			"1 - sum(node_memory_MemAvailable_bytes"+s+") / sum(node_memory_MemTotal_bytes"+s+")").max(1),
 		stat("Fullest file system", "Used share of the fullest file system.", "percentunit",
 			"max(1 - node_filesystem_avail_bytes"+s+" / (node_filesystem_size_bytes"+s+" > 0))").above(0.8, 0.95).max(1),
 		stat("Memory pressure", "Share of the time that all tasks of a node waited for memory, of the most affected node.", "percentunit",
 			"max("+rate("node_pressure_memory_stalled_seconds_total", s)+")").above(0.01, 0.1).max(1),
-		stat("File systems with errors", "File systems that do not answer, or are read-only because of errors or on purpose.", "none",
-			"sum(node_filesystem_device_error"+s+") or vector(0)").above(0, 1),
+		stat("Disk pressure", "Share of the time that all tasks of a node waited for disks, of the most affected node.", "percentunit",
+			"max("+rate("node_pressure_io_stalled_seconds_total", s)+")").above(0.1, 0.5).max(1),
 	}}
 }
 
@@ -35,15 +39,14 @@ func nodeCPU() row {
 	s := sel()
 	return row{"CPU and memory", []panel{
 		graph("CPU in use", "Share of the CPUs of a node that is not idle, the busiest nodes.", "percentunit",
-			query{expr: top(20, "1 - sum by (instance) ("+rate("node_cpu_seconds_total", sel(`mode=~"idle|iowait"`))+") / sum by (instance) ("+
-				rate("node_cpu_seconds_total", s)+")"), legend: nodeName}).max(1),
+			query{expr: top(20, "1 - sum by (instance) ("+rate(cpuTime, sel(`mode=~"idle|iowait"`))+") / sum by (instance) ("+rate(cpuTime, s)+")"), legend: nodeName}).max(1),
 		graph("CPU by mode", "CPUs in use on all selected nodes, by mode. steal: the hypervisor took them.", "none",
-			query{expr: "sum by (mode) (" + rate("node_cpu_seconds_total", sel(`mode!="idle"`)) + ")", legend: "{{mode}}"}).stacked(),
+			query{expr: "sum by (mode) (" + rate(cpuTime, sel(`mode!="idle"`)) + ")", legend: "{{mode}}"}).stacked(),
 		graph("Memory in use", "Share of the memory of a node that is not available to programs, the fullest nodes. Page cache counts as available.",
 			"percentunit",
 			query{expr: top(20, "1 - node_memory_MemAvailable_bytes"+s+" / node_memory_MemTotal_bytes"+s), legend: nodeName}).max(1),
 		graph("Load by CPU", "Runnable and waiting tasks (average of a minute) by CPU, the busiest nodes. Above 1, tasks wait.", "none",
-			query{expr: top(20, "node_load1"+s+` / on (instance) count by (instance) (node_cpu_seconds_total`+sel(`mode="idle"`)+")"), legend: nodeName}),
+			query{expr: top(20, "node_load1"+s+" / on (instance) sum by (instance) ("+rate(cpuTime, s)+")"), legend: nodeName}),
 	}}
 }
 
@@ -56,14 +59,10 @@ func nodeDisks() row {
 			query{expr: top(15, rate("node_disk_written_bytes_total", s)), legend: legend + " written", below: true}),
 		graph("Disks in use", "Share of the time in which requests were in progress. Disks that work in parallel (NVMe) can do more at 100 %.", "percentunit",
 			query{expr: top(20, rate("node_disk_io_time_seconds_total", s)), legend: legend}),
-		table("File systems", "Used space and inodes of file systems (the 100 fullest).", "percentunit", []string{"instance", "mountpoint", "fstype"},
+		table("File systems", "Used space of file systems (the 100 fullest).", "percentunit", []string{"instance", "mountpoint", "fstype"},
 			query{
 				expr:   top(100, "max by (instance, mountpoint, fstype) (1 - node_filesystem_avail_bytes"+s+" / (node_filesystem_size_bytes"+s+" > 0))"),
 				legend: "Space",
-			},
-			query{
-				expr:   top(100, "max by (instance, mountpoint, fstype) (1 - node_filesystem_files_free"+s+" / (node_filesystem_files"+s+" > 0))"),
-				legend: "Inodes",
 			}).sorted("Space"),
 	}}
 }
@@ -75,9 +74,6 @@ func nodeNetwork() row {
 		graph("Network throughput", "Bytes per second of network interfaces: received above zero, sent below.", "Bps",
 			query{expr: top(15, rate("node_network_receive_bytes_total", s)), legend: legend + " received"},
 			query{expr: top(15, rate("node_network_transmit_bytes_total", s)), legend: legend + " sent", below: true}),
-		graph("Network errors and drops", "Packets per second with errors, or dropped by the kernel or the interface.", "pps",
-			query{expr: top(10, rate("node_network_receive_errs_total", s)+" + "+rate("node_network_transmit_errs_total", s)), legend: legend + " errors"},
-			query{expr: top(10, rate("node_network_receive_drop_total", s)+" + "+rate("node_network_transmit_drop_total", s)), legend: legend + " drops"}),
 	}}
 }
 

@@ -36,15 +36,22 @@ func sensorNow() row {
 
 func sensorState() row {
 	s := sel()
+	active := func(states string) string {
+		return by("instance, source, state", "accelscope_source_state"+sel(states)+" == 1")
+	}
+	// A source has one state: what is in none of the others is released. So nothing has to read that series of each source.
+	other := active(`state!~"ok|released"`)
+	released := `label_replace(max by (instance, source) (accelscope_source_state` + sel(`state="ok"`) + ` == 0), "state", "released", "", "")` +
+		" unless on (instance, source) " + other
 	return row{"Sources", []panel{
 		table("Sources that are not ok",
 			"Sources in a state other than ok. Run accelscope doctor on the node for the reason and the remedy.",
 			"none",
 			[]string{"instance", "source", "state"},
-			query{expr: top(100, by("instance, source, state", "accelscope_source_state"+sel(`state!="ok"`)+" == 1")), legend: "Active"}),
+			query{expr: top(100, other+" or "+released), legend: "Active"}),
 		graph("Sources by state",
-			"Number of sources in each state, over all sensors. Investigate a change from ok to failed or stuck.", "none",
-			query{expr: "sum by (state) (accelscope_source_state" + s + ")", legend: "{{state}}"}),
+			"Number of sources in each state but released, over all sensors. Investigate a change from ok to failed or stuck.", "none",
+			query{expr: "sum by (state) (accelscope_source_state" + sel(`state!="released"`) + ")", legend: "{{state}}"}),
 		table("Devices that are not ok", "Devices in a state other than ok. An unreadable device affects only its own series.", "none",
 			[]string{"instance", "source", "device", "state"},
 			query{
@@ -55,8 +62,6 @@ func sensorState() row {
 			"Time since the last answer of each source, maximum over the sensors. Sources that are read at each "+
 				"scrape have a low age.", "s",
 			query{expr: "max by (source) (accelscope_source_age_seconds" + s + ")", legend: "{{source}}"}).above(30, 120),
-		graph("Duration of source reads", "Time that the last answer of each source took, maximum over the sensors.", "s",
-			query{expr: "max by (source) (accelscope_source_duration_seconds" + s + ")", legend: "{{source}}"}),
 		table("Builds", "Versions of the sensors.", "none", []string{"version", "revision", "goversion"},
 			query{expr: "count by (version, revision, goversion) (accelscope_build_info" + s + ")", legend: "Sensors"}),
 	}}
@@ -82,11 +87,8 @@ func sensorCost() row {
 			query{expr: "min(accelscope_budget_limit_ratio" + s + " < Inf)", legend: "budget", dashed: true}),
 		graph("Data path probes: CPU time", "CPUs that the probes use in all processes of a workload.", "none",
 			query{expr: owner(top(20, by("workload", rate("accelscope_datapath_spent_seconds_total", s)))), legend: "{{workload}}"}),
-		graph("Threads and goroutines",
-			"Threads and goroutines of the sensor. A growing number of threads indicates system calls that hang "+
-				"because a driver does not answer.", "none",
-			query{expr: top(10, "go_threads"+s+mine), legend: "{{instance}} threads"},
-			query{expr: top(10, "go_goroutines"+s+mine), legend: "{{instance}} goroutines"}),
+		graph("Threads", "Threads of the sensor. A growing number indicates system calls that hang because a driver does not answer.", "none",
+			query{expr: top(10, "go_threads"+s+mine), legend: "{{instance}}"}),
 	}}
 }
 

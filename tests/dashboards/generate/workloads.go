@@ -60,10 +60,10 @@ func summary() row {
 				legend: "{{memory}}",
 			}).stacked(),
 		graph("RDMA objects created",
-			"Objects created per second, by type. A persistently high rate means that workloads set up connections or "+
+			"Queue pairs (of DevX: devx_obj) and memory regions created per second. A persistently high rate means that workloads set up connections or "+
 				"memory again and again.",
 			"ops",
-			query{expr: by("type", rate("container_rdma_objects_created_total", sel(own))), legend: "{{type}}"}),
+			query{expr: by("type", rate("container_rdma_objects_created_total", sel(own, `type=~"qp|mr|devx_obj"`))), legend: "{{type}}"}),
 	}}
 }
 
