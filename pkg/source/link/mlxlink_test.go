@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,7 +164,7 @@ func TestMlxlinkBudget(t *testing.T) {
 		runs, inside := map[string]int{}, 0
 		var busy time.Duration
 		took := map[string]time.Duration{"0000:01:00.0": 2 * time.Second, "0000:02:00.0": 4 * time.Second, "0000:03:00.0": time.Hour}
-		failing := false
+		var failing atomic.Bool
 		m := &mlxlink{deadline: mlxlinkDeadline, ports: map[string]*mlxlinkPort{}}
 		m.program = func(ctx context.Context, address string) ([]byte, []byte, error) {
 			if inside++; inside > 1 {
@@ -178,7 +179,7 @@ func TestMlxlinkBudget(t *testing.T) {
 				return nil, nil, ctx.Err()
 			case <-time.After(took[address]):
 			}
-			if failing {
+			if failing.Load() {
 				return nil, []byte("-E- gone\n"), errors.New("exit status 1")
 			}
 			return mlxlinkOf(t, "ndr.json"), nil, nil
@@ -192,6 +193,7 @@ func TestMlxlinkBudget(t *testing.T) {
 		go m.run(ctx)
 		const all = 10 * time.Hour
 		time.Sleep(all)
+		synctest.Wait()
 		if busy > all/(mlxlinkRest+1)+mlxlinkDeadline || busy < all/(mlxlinkRest+1)*8/10 {
 			t.Errorf("it ran for %v of %v", busy, all)
 		}
@@ -206,7 +208,7 @@ func TestMlxlinkBudget(t *testing.T) {
 		if len(got.DeviceStates) != 1 || got.DeviceStates[0].State != model.StateQuarantined || !strings.Contains(got.DeviceStates[0].Reason, "no answer in 10s") {
 			t.Errorf("%+v", got.DeviceStates)
 		}
-		failing = true
+		failing.Store(true)
 		time.Sleep(10 * time.Minute)
 		got = model.Snapshot{}
 		m.publish(&got, "link", time.Now())
