@@ -303,7 +303,7 @@ bench-growth: build ## How the cost of a scrape grows, beside cAdvisor, node_exp
 NODES   ?= 1000
 MINUTES ?= 60
 .PHONY: bench-links
-bench-links: build ## What the state of links costs per port and minute, in a guest (15 minutes)
+bench-links: build ## What the state of links costs per port and minute, in a guest (10 minutes)
 	@go build -o bin/bench ./tests/bench && bin/bench -links -accelscope bin/accelscope
 
 .PHONY: bench-fleet

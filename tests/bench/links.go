@@ -24,7 +24,7 @@ import (
 const (
 	linkPorts      = 8   // of the test's driver, each with a Soft-RoCE device
 	linkStatistics = 500 // of `ethtool -S`, about as many as mlx5 has
-	linkMinutes    = 10  // two rounds of the configuration and the modules
+	linkMinutes    = 5   // a round of the configuration and the modules
 	linktest       = "/sys/kernel/debug/linktest"
 	tracing        = "/sys/kernel/tracing"
 )

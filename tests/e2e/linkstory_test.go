@@ -29,6 +29,7 @@ func (n node) linkStory(t *testing.T) {
 		l.set("pause/storm_events", count) // which replaces the statistic of mlx5 since Linux 7
 	}
 	storms(0)
+	l.set("fec/uncorrectable_blocks/total", 0)
 	suffers := enter(t, "suffers", "verbs", "-d", "rxe8", "-q", "2")
 	suffers.line(t, "device ")
 	spared := enter(t, "spared", "verbs", "-d", "rxe0", "-q", "1")
