@@ -266,6 +266,7 @@ soak: deps build ## A guest with 200 containers and random faults for half an ho
 bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go run ./tests/bench
 	@$(MAKE) --no-print-directory bench-growth
+	@$(MAKE) --no-print-directory bench-links
 	@echo; echo "What a call and a drain cost on this kernel (tracepoints: it has no InfiniBand)"
 	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
 	@echo; echo "What probes of the data path cost a process: a poll that finds nothing, a post (counted, not chosen, of another; without)"
@@ -301,6 +302,10 @@ bench-growth: build ## How the cost of a scrape grows, beside cAdvisor, node_exp
 # NODES and MINUTES for a smaller one. A thousand nodes take 4 GiB of memory, and some ten minutes of CPU time of an idle machine.
 NODES   ?= 1000
 MINUTES ?= 60
+.PHONY: bench-links
+bench-links: build ## What the state of links costs per port and minute, in a guest (10 minutes)
+	@go build -o bin/bench ./tests/bench && bin/bench -links -accelscope bin/accelscope
+
 .PHONY: bench-fleet
 bench-fleet: need-prometheus ## What NODES (1000) cost Prometheus with the series of rules and dashboards, and 50 with all series, for MINUTES (60)
 	@go run ./tests/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure

@@ -9,16 +9,17 @@ import (
 
 // linkFlags select what is read of links.
 type linkFlags struct {
-	Modules          bool `name:"link.modules" negatable:"" default:"true" help:"Read transceivers and cables. Needs CAP_NET_ADMIN."`
-	ModuleLanes      bool `name:"link.module-lanes" help:"Export bias and optical power of each lane."`
-	ModuleThresholds bool `name:"link.module-thresholds" help:"Export the thresholds of alarms and warnings of modules."`
+	Modules          bool   `name:"link.modules" negatable:"" default:"true" help:"Read transceivers and cables. Needs CAP_NET_ADMIN."`
+	ModuleLanes      bool   `name:"link.module-lanes" help:"Export bias and optical power of each lane."`
+	ModuleThresholds bool   `name:"link.module-thresholds" help:"Export the thresholds of alarms and warnings of modules."`
+	Mlxlink          string `name:"link.mlxlink" placeholder:"PATH" help:"mlxlink or mstlink, for bit errors of mlx5. Default: disabled."`
 }
 
 // newLink makes the source of the links of ports.
 func (s *services) newLink() engine.Registration {
 	source, err := link.New(link.Options{
 		Sysfs: s.Sysfs, Include: s.include, Exclude: s.exclude, Logger: s.log.Named("link"),
-		Module: link.ModuleDetail{Off: !s.Modules, Lanes: s.ModuleLanes, Thresholds: s.ModuleThresholds},
+		Mlxlink: s.Mlxlink, Module: link.ModuleDetail{Off: !s.Modules, Lanes: s.ModuleLanes, Thresholds: s.ModuleThresholds},
 	})
 	return register("link", source, err)
 }

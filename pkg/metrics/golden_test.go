@@ -79,6 +79,7 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 		"placement": {{Source: names(nodeNames())}, {Source: &fake{name: "pci", facts: placementFacts()}}},
 		"links":     {{Source: &fake{name: "link", facts: linkFacts()}}},
 		"modules":   {{Source: &fake{name: "link", facts: moduleFacts()}}},
+		"biterrors": {{Source: &fake{name: "link", facts: bitErrorFacts()}}},
 	}
 }
 

@@ -76,6 +76,7 @@ func groups(labels []string) []group {
 		{"Placement of workloads", placementNotes, of("pci", placementMetrics())},
 		{"RDMA links", linkNotes, of("link", linkMetrics())},
 		{"Modules of RDMA links", moduleNotes, of("link", moduleMetrics())},
+		{"Bit errors of RDMA links, with --link.mlxlink", bitErrorNotes, of("link", bitErrorMetrics())},
 		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},
 		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
 		{"RDMA traffic of workloads", trafficNotes, of("datapath", trafficMetrics())},

@@ -16,6 +16,8 @@ type Snapshot struct {
 	// Links are the links of the interfaces behind ports of HCAs, LinkFlaps their last flaps, oldest first.
 	Links     []Link
 	LinkFlaps []LinkFlap
+	// BitErrors are the bit errors of ports, as firmware counts them.
+	BitErrors []BitErrors
 	// Resources are the objects of each HCA as counted by the kernel's resource tracking,
 	// including kernel-owned ones: the device's own total.
 	Resources []Resource
@@ -136,6 +138,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]HCA { return &s.HCAs }),
 	list(func(s *Snapshot) *[]Link { return &s.Links }),
 	list(func(s *Snapshot) *[]LinkFlap { return &s.LinkFlaps }),
+	list(func(s *Snapshot) *[]BitErrors { return &s.BitErrors }),
 	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
 	byCgroup(func(s *Snapshot) *[]Holding { return &s.Holdings }, func(f *Holding) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Objects { return &s.Objects }, func(f *Objects) CgroupID { return f.Cgroup }),

@@ -58,6 +58,8 @@ func run(ctx context.Context) error {
 	grow := flag.Bool("growth", false, "only measure how the cost grows with containers, ports, GPUs and queue pairs")
 	watched := flag.Bool("viewers", false, "only measure what open pages cost")
 	plots := flag.String("plots", "", "directory for drawings of the growth (default: none)")
+	links := flag.Bool("links", false, "only measure what the state of links costs per port and minute, in a guest")
+	linksModule := flag.String("links-inside", "", "this is the guest, the kernel module is there (for its own use)")
 	inside := flag.String("inside", "", "this is the guest, the workloads are there (for its own use)")
 	var programs paths
 	flag.StringVar(&programs.accelscope, "accelscope", "", "binary of accelscope (default: build it)")
@@ -70,6 +72,12 @@ func run(ctx context.Context) error {
 
 	if *inside != "" {
 		return queuesInside(ctx, *inside, programs.accelscope, growthPlanOf(5*time.Second, *short))
+	}
+	if *linksModule != "" {
+		return linksInside(ctx, *linksModule, programs.accelscope, *short, os.Stdout)
+	}
+	if *links {
+		return measureLinks(ctx, programs.accelscope, *short, os.Stdout)
 	}
 	nodes := []node{
 		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second}},

@@ -156,6 +156,7 @@ var nodeScenarios = []scenario[node]{
 	{"link device", node.linkDevice, "6.1", node.links},
 	{"link module", node.linkModule, "6.1", node.links},
 	{"link source", node.linkSource, "6.1", node.links},
+	{"link story", node.linkStory, "6.1", node.links},
 	{"reload", node.reload, "6.12 6.12/preempt", nil},
 	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
 }
@@ -259,15 +260,7 @@ func (n node) buildModules(t *testing.T) (env []string) {
 		sources[linktestVar] = "../vm/driver/linktest.c"
 	}
 	for variable, source := range sources {
-		kernel, err := vm.FetchKernel(t.Context(), n.kernel)
-		if err != nil {
-			t.Fatal(err)
-		}
-		module, err := vm.BuildModule(t.Context(), kernel, source)
-		if err != nil {
-			t.Fatal(err)
-		}
-		env = append(env, variable+"="+module)
+		env = append(env, n.buildModule(t, variable, source))
 	}
 	if n.unloads() {
 		library, err := nvml.Build(t.Context(), t.TempDir(), false)
@@ -277,4 +270,18 @@ func (n node) buildModules(t *testing.T) (env []string) {
 		env = append(env, nvmlVar+"="+library)
 	}
 	return env
+}
+
+// buildModule builds a kernel module and returns the environment variable with its path.
+func (n node) buildModule(t *testing.T, variable, source string) string {
+	t.Helper()
+	kernel, err := vm.FetchKernel(t.Context(), n.kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := vm.BuildModule(t.Context(), kernel, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return variable + "=" + module
 }

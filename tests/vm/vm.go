@@ -47,6 +47,7 @@ type Options struct {
 	Devices int           // number of rxe devices, 0 to 2; rxeN is on vN of a veth pair, with address 10.(70+N).0.1
 	Systemd bool          // the first process is systemd, with a journal and D-Bus, without udev and the machine's own units
 	Preempt string        // preempt= of the kernel: none, voluntary, full (Linux 6.1 and newer); default: the kernel's
+	PCIe    bool          // more PCI functions, in a tree of bridges with two NUMA nodes: pcieArgs
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
 	Stdin   io.Reader     // standard input of the command; its end is not passed on to the command
 	Stdout  io.Writer     // standard output and standard error of the command
@@ -297,6 +298,9 @@ func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []
 		"-device", "virtio-9p-pci,fsdev=root,mount_tag=hostroot",
 		"-fsdev", "local,id=share,path=" + comma(opts.Share) + ",security_model=none,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
+	}
+	if opts.PCIe {
+		args = append(args, pcieArgs()...)
 	}
 	if opts.Forward == 0 {
 		return append(args, "-nic", "none")

@@ -40,6 +40,9 @@ func (s *Source) publish(now time.Time) {
 		}
 		s.logRecovery(state)
 	}
+	if s.tool != nil {
+		s.tool.publish(&facts, s.Name(), now)
+	}
 	maps.DeleteFunc(s.logged, func(name string, _ model.State) bool { return s.netdevs[name] == nil })
 	err := s.state()
 	s.mu.Lock()
@@ -54,7 +57,7 @@ func (s *Source) state() error {
 		return s.searchErr
 	case s.searched.IsZero():
 		return errors.New("the interfaces were not listed yet: reading sysfs may hang")
-	case len(s.netdevs) == 0:
+	case len(s.netdevs) == 0 && (s.tool == nil || s.tool.empty()):
 		return model.WithReason(errors.New("no HCA has a network interface"), model.ErrAbsent)
 	case !s.o.isSysfs(s.o.Sysfs):
 		return fmt.Errorf("%s is not a sysfs, drivers are not asked: %w", s.o.Sysfs, model.ErrUnsupported)

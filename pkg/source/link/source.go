@@ -39,6 +39,7 @@ type Options struct {
 	Sysfs            string         // default /sys
 	Include, Exclude *regexp.Regexp // of names of HCAs; nil includes all and excludes none
 	Module           ModuleDetail   // what is read of modules
+	Mlxlink          string         // path of the tool mlxlink; empty reads no bit errors of firmware
 	Logger           *zap.Logger
 
 	kernel  kernel                 // default that of the host. Only tests set this and isSysfs
@@ -59,6 +60,7 @@ type Source struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	ready  chan struct{} // closed after the first round
+	tool   *mlxlink      // nil unless enabled
 
 	// The fields below belong to run.
 	netdevs   map[string]*netdev // by name
@@ -97,6 +99,14 @@ type job struct {
 // New starts to read links.
 func New(o Options) (*Source, error) {
 	s := newSource(o)
+	if o.Mlxlink != "" {
+		tool, err := newMlxlink(o.Mlxlink)
+		if err != nil {
+			return nil, err
+		}
+		s.tool = tool
+		safely.Go(&s.done, s.Name(), func() { tool.run(s.ctx) })
+	}
 	safely.Go(&s.done, s.Name(), s.run)
 	return s, nil
 }
@@ -129,8 +139,8 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Read returns Links and LinkFlaps, and the states of interfaces that are not ok. The first call waits until each interface was asked once,
-// or until one hangs. Without an interface behind a port it returns model.ErrAbsent.
+// Read returns Links, LinkFlaps and, if enabled, BitErrors, and the states of interfaces that are not ok. The first call waits until
+// each interface was asked once, or until one hangs. Without an interface behind a port it returns model.ErrAbsent.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	select {
 	case <-s.ready:
@@ -203,7 +213,14 @@ func (s *Source) start(now time.Time) *job {
 	if now.Sub(s.searched) >= interval || s.searched.IsZero() {
 		return s.launch(nil, func() (func(), error) {
 			found, err := find(s.o.Sysfs, s.chosen)
-			return func() { s.update(found, err, now) }, nil
+			if s.tool == nil || !s.o.isSysfs(s.o.Sysfs) {
+				return func() { s.update(found, err, now) }, nil
+			}
+			of, failed := functions(s.o.Sysfs, s.chosen, found)
+			return func() {
+				s.tool.update(of)
+				s.update(found, errors.Join(err, failed), now)
+			}, nil
 		})
 	}
 	var next *netdev
