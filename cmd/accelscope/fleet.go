@@ -15,12 +15,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/pages"
 )
 
+// prometheusFlags configure the connection to a Prometheus. fleet and top share them.
+type prometheusFlags struct {
+	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client: credentials, TLS, headers (as for promtool)."`
+}
+
 // fleetCmd serves the page of all nodes. It reads nothing of the node that it runs on.
 type fleetCmd struct {
-	Prometheus     string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with the series and rules of accelscope."`
-	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client: credentials, TLS, headers (as for promtool)."`
-	NodeURL        string `name:"fleet.node-url" placeholder:"URL" help:"Page of a node, as http://{instance}/. Default: no links."`
-	GrafanaURL     string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with the dashboards of accelscope. Default: no links."`
+	Prometheus string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with the series and rules of accelscope."`
+	prometheusFlags
+	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Page of a node, as http://{instance}/. Default: no links."`
+	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with the dashboards of accelscope. Default: no links."`
 	listenFlags
 }
 

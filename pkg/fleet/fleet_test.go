@@ -73,7 +73,7 @@ func TestQueries(t *testing.T) {
 // is reports whether a query that was sent is that of a name.
 func is(name, query string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(queries[name]), `\$`, `$`)
-	return regexp.MustCompile("^" + placeholder.ReplaceAllString(pattern, `"[^"]*"`) + "$").MatchString(query)
+	return regexp.MustCompile("^" + placeholder.ReplaceAllString(pattern, `"(?:[^"\\]|\\.)*"`) + "$").MatchString(query)
 }
 
 // TestExpand: a value is one string, whatever it has.
@@ -241,7 +241,7 @@ func TestUnknown(t *testing.T) {
 	if s.Alerts != nil || s.Jobs != nil || s.Totals.GPUs.All != nil || s.Totals.Ports.All != nil || s.Totals.Bytes.Transmit != nil {
 		t.Errorf("%+v", s)
 	}
-	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "gpu_health") || !strings.Contains(s.Problems[0], "503") {
+	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "all queries") || !strings.Contains(s.Problems[0], "503") {
 		t.Errorf("problems: %q", s.Problems)
 	}
 	f.broken.Store(false)

@@ -70,10 +70,21 @@ func (r *Reader) ask(ctx context.Context, at time.Time, values map[string]string
 	}
 	all.Wait()
 	for _, problem := range slices.Sorted(maps.Keys(a.failed)) {
-		slices.Sort(a.failed[problem])
-		a.problems = append(a.problems, strings.Join(a.failed[problem], ", ")+": "+problem)
+		a.problems = append(a.problems, which(a.failed[problem], len(names))+": "+problem)
 	}
 	return a
+}
+
+// which names the queries of all that have a problem.
+func which(names []string, all int) string {
+	slices.Sort(names)
+	switch {
+	case len(names) == all && all > 1:
+		return "all queries"
+	case len(names) > 3:
+		return fmt.Sprintf("%s and %d more queries", strings.Join(names[:3], ", "), len(names)-3)
+	}
+	return strings.Join(names, ", ")
 }
 
 func (r *Reader) one(ctx context.Context, at time.Time, query string) (model.Vector, []string, error) {

@@ -30,7 +30,7 @@ func (r *Reader) read(ctx context.Context, at time.Time) *State {
 
 // stateOf joins the answers.
 func stateOf(a *answers, at time.Time) *State {
-	s := &State{At: at, Problems: a.problems, Alerts: alertsOf(a.vectors["alerts"]), Jobs: jobsOf(a)}
+	s := &State{At: at, Problems: append([]string{}, a.problems...), Alerts: alertsOf(a.vectors["alerts"]), Jobs: jobsOf(a)}
 	nodes := map[string]*Node{}
 	for _, one := range a.vectors["nodes"] {
 		nodes[label(one, "instance")] = &Node{Name: label(one, "instance"), Rails: map[string]Rail{}}

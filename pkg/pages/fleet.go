@@ -3,9 +3,7 @@
 package pages
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -105,13 +103,9 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view
 	if q.Get("all") != "" {
 		limit = allRows
 	}
-	text = strings.ToLower(text)
-	has := func(names ...string) bool {
-		return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(strings.ToLower(name), text) })
-	}
 	for i := range s.Alerts {
 		a := &s.Alerts[i]
-		if !has(slices.Concat([]string{a.Name, a.Node}, slices.Collect(maps.Values(a.Labels)))...) {
+		if !a.Has(text) {
 			continue
 		}
 		if v.AllAlerts++; v.AllAlerts <= limit {
@@ -120,15 +114,15 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view
 	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if !has(j.Namespace, j.Name, j.Kind, j.Outlier, j.OutlierNode) {
+		if !j.Has(text) {
 			continue
 		}
 		if v.AllJobs++; v.AllJobs <= limit {
 			v.Jobs = append(v.Jobs, o.jobRow(j))
 		}
 	}
-	for _, n := range worstNodes(s.Nodes) {
-		if !has(n.Name) {
+	for _, n := range fleet.WorstFirst(s.Nodes) {
+		if !n.Has(text) {
 			continue
 		}
 		if v.AllNodes++; v.AllNodes <= limit {
@@ -146,7 +140,7 @@ func (o FleetOptions) foundRows(all []fleet.Found) []found {
 	out := make([]found, 0, len(all))
 	for _, f := range all {
 		out = append(out, found{
-			Found: f, Name: shown(f.Name), Node: shown(f.Node), NodeLink: nodeLink(f.Node), Job: shown(jobText(f.Job)), JobLink: jobLink(f.Job),
+			Found: f, Name: shown(f.Name), Node: shown(f.Node), NodeLink: nodeLink(f.Node), Job: shown(f.Job.String()), JobLink: jobLink(f.Job),
 			Outside: o.Links.foundLink(f),
 		})
 		out[len(out)-1].ID = shown(f.ID)
@@ -170,12 +164,6 @@ func fleetTotals(s *fleet.State) []total {
 		}
 		return strings.Join(parts, ", ")
 	}
-	attributed := top.None
-	if t.Bytes.Attributed != nil && t.Bytes.Transmit != nil && t.Bytes.Receive != nil {
-		if all := *t.Bytes.Transmit + *t.Bytes.Receive; all > 0 {
-			attributed = percent(min(1, *t.Bytes.Attributed/all))
-		}
-	}
 	down := "all answer"
 	if t.Down > 0 {
 		down = fmt.Sprintf("%d without an answer", t.Down)
@@ -186,7 +174,7 @@ func fleetTotals(s *fleet.State) []total {
 		{"RDMA ports", count(t.Ports.All), about(t.Ports.Up, "up", t.Ports.Degraded, "degraded", t.Ports.Flapping, "flapping")},
 		{"All ports out", optional(t.Bytes.Transmit, perSecondSize), "counters of the ports"},
 		{"All ports in", optional(t.Bytes.Receive, perSecondSize), "counters of the ports"},
-		{"Bytes attributed", attributed, "out and in, to known workloads"},
+		{"Bytes attributed", optional(t.Bytes.Share(), percent), "out and in, to known workloads"},
 	}
 }
 
@@ -195,7 +183,7 @@ func perSecondSize(v float64) string { return top.Size(v) + "/s" }
 // alertView formats an alert as a verdict, whose condition has the same name.
 func alertView(a *fleet.Alert, now time.Time) verdictView {
 	v := verdictView{
-		Severity: severity(a.Severity), Name: shown(a.Name), Subject: shown(subjectOf(a)), Since: a.Since, For: age(now.Sub(a.Since)),
+		Severity: severity(a.Severity), Name: shown(a.Name), Subject: shown(a.Subject()), Since: a.Since, For: age(now.Sub(a.Since)),
 		Runbook: verdict.Runbook(a.Name),
 	}
 	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == a.Name }); i >= 0 {
@@ -204,10 +192,8 @@ func alertView(a *fleet.Alert, now time.Time) verdictView {
 	if a.Node != "" {
 		v.Link = nodeLink(a.Node)
 	}
-	for _, name := range slices.Sorted(maps.Keys(a.Labels)) {
-		if !slices.Contains(inSubject, name) && a.Labels[name] != "" {
-			v.Evidence = append(v.Evidence, shown(name+" "+a.Labels[name]))
-		}
+	for _, d := range a.Details() {
+		v.Evidence = append(v.Evidence, shown(d))
 	}
 	return v
 }
@@ -220,27 +206,6 @@ func severity(s fleet.Severity) string {
 	return string(fleet.Info)
 }
 
-// inSubject are the labels that the subject has.
-var inSubject = []string{"workload", "namespace", "pod", "container", "container_id", "device", "port", "gpu_id"}
-
-// subjectOf names what an alert is about: node, workload and device.
-func subjectOf(a *fleet.Alert) string {
-	l := a.Labels
-	parts := []string{a.Node}
-	if l["workload"] != "" {
-		parts = append(parts, l["workload"])
-	}
-	switch {
-	case l["device"] != "" && l["port"] != "":
-		parts = append(parts, l["device"]+"/"+l["port"])
-	case l["device"] != "":
-		parts = append(parts, l["device"])
-	case l["gpu_id"] != "":
-		parts = append(parts, "GPU "+l["gpu_id"])
-	}
-	return cmp.Or(strings.TrimSpace(strings.Join(parts, " ")), "all nodes")
-}
-
 func nodeLink(name string) string { return "/node?" + url.Values{"name": {name}}.Encode() }
 
 func jobLink(j fleet.JobName) string {
@@ -248,14 +213,6 @@ func jobLink(j fleet.JobName) string {
 		return ""
 	}
 	return "/job?" + url.Values{"namespace": {j.Namespace}, "kind": {j.Kind}, "name": {j.Name}}.Encode()
-}
-
-// jobText names a job.
-func jobText(j fleet.JobName) string {
-	if j.Name == "" {
-		return ""
-	}
-	return strings.TrimPrefix(j.Namespace+"/", "/") + j.Kind + "/" + j.Name
 }
 
 // counted says how many of a list are shown.

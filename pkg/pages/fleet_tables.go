@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
@@ -36,7 +35,7 @@ const slow = 2
 
 func (o FleetOptions) jobRow(j *fleet.Job) jobRow {
 	r := jobRow{
-		Name: shown(jobText(j.JobName)), Link: jobLink(j.JobName), Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
+		Name: shown(j.JobName.String()), Link: jobLink(j.JobName), Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
 		GPUs: optional(j.GPUs, top.Count), Idle: optional(j.Idle, top.Count), Wasted: optional(j.IdleHours, hours),
 		Out: fleetRate(j.Transmit), In: fleetRate(j.Receive), Errors: optional(j.Errors, top.PerSecond),
 		Verbs: optional(j.VerbsP99, top.Duration), Completion: optional(j.CompletionP99, top.Duration),
@@ -77,35 +76,10 @@ type nodeRow struct {
 	HasErrors                    bool
 }
 
-// worstNodes sorts nodes: those that do not answer, with the worst alerts, with sick GPUs, with ports that are not up.
-func worstNodes(nodes []fleet.Node) []*fleet.Node {
-	out := make([]*fleet.Node, len(nodes))
-	for i := range nodes {
-		out[i] = &nodes[i]
-	}
-	rank := func(n *fleet.Node) (worst int) {
-		switch {
-		case n.Down:
-			worst += 1000
-		case n.Worst == fleet.Critical:
-			worst += 300
-		case n.Worst == fleet.Warning:
-			worst += 200
-		case n.GPUs.Sick != nil && *n.GPUs.Sick > 0, n.Ports.All != nil && *n.Ports.Up < *n.Ports.All:
-			worst += 150
-		case n.Worst == fleet.Info:
-			worst += 100
-		}
-		return worst + min(n.Alerts, 50)
-	}
-	slices.SortStableFunc(out, func(a, b *fleet.Node) int { return cmp.Compare(rank(b), rank(a)) })
-	return out
-}
-
 func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	r := nodeRow{
 		Name: shown(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name), Grafana: o.dashboard("accelscope-node", "node", n.Name),
-		State: "nothing fires", Severity: "ok", GPUs: top.None, Ports: top.None, Attributed: top.None, Busiest: top.None,
+		State: "nothing fires", Severity: "ok", GPUs: top.None, Ports: top.None, Attributed: optional(n.Bytes.Share(), percent), Busiest: top.None,
 		Out: optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
 	}
 	if n.Alerts > 0 {
@@ -130,36 +104,13 @@ func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	if n.Ports.All != nil {
 		r.Ports = fmt.Sprintf("%d of %d up", *n.Ports.Up, *n.Ports.All)
 	}
-	if b := n.Bytes; b.Attributed != nil && b.Transmit != nil && b.Receive != nil && *b.Transmit+*b.Receive > 0 {
-		r.Attributed = percent(min(1, *b.Attributed/(*b.Transmit+*b.Receive)))
-	}
-	name, busiest, errors, pause := railsOf(n)
+	name, busiest, errors, pause := n.Summary()
 	if busiest != nil {
 		r.Busiest, r.BusiestAbout, r.BusiestBar = percent(*busiest), shown(name), width(*busiest, 1)
 	}
 	r.Errors, r.Pause = optional(errors, top.PerSecond), optional(pause, percent)
 	r.HasErrors = errors != nil && *errors > 0
 	return r
-}
-
-// railsOf returns the busiest HCA of a node and its use, the errors of all, and the longest pause.
-func railsOf(n *fleet.Node) (name string, busiest, errors, pause *float64) {
-	for rail, r := range n.Rails {
-		if r.Use != nil && (busiest == nil || *r.Use > *busiest || *r.Use == *busiest && rail < name) {
-			name, busiest = rail, r.Use
-		}
-		if r.Errors != nil {
-			v := *r.Errors
-			if errors != nil {
-				v += *errors
-			}
-			errors = &v
-		}
-		if r.Pause != nil && (pause == nil || *r.Pause > *pause) {
-			pause = r.Pause
-		}
-	}
-	return name, busiest, errors, pause
 }
 
 // jobView is the page of a job.
@@ -184,7 +135,7 @@ type memberRow struct {
 func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view any) {
 	q := r.URL.Query()
 	name := fleet.JobName{Namespace: q.Get("namespace"), Kind: q.Get("kind"), Name: q.Get("name")}
-	v := jobView{Name: shown(jobText(name)), About: "job"}
+	v := jobView{Name: shown(name.String()), About: "job"}
 	for i := range s.Jobs {
 		if s.Jobs[i].JobName == name {
 			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
