@@ -23,7 +23,7 @@ type cli struct {
 	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once. Show what fails and the cure."`
 	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
 	Top     topCmd     `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
-	Fleet   fleetCmd   `cmd:"" set:"listen=:9848" help:"Show all nodes in a browser, from a Prometheus."`
+	Fleet   fleetCmd   `cmd:"" set:"listen=:9851" help:"Show all nodes in a browser, from a Prometheus."`
 	Peers   peersCmd   `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
 	Topo    topoCmd    `cmd:"" help:"Show how near GPUs and HCAs are to each other, and which workloads use them."`
 	GPU     gpuCmd     `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
