@@ -23,6 +23,7 @@ type cli struct {
 	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once. Show what fails and the cure."`
 	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
 	Top     topCmd     `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
+	Fleet   fleetCmd   `cmd:"" set:"listen=:9851" help:"Show all nodes in a browser, from a Prometheus."`
 	Peers   peersCmd   `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
 	Topo    topoCmd    `cmd:"" help:"Show how near GPUs and HCAs are to each other, and which workloads use them."`
 	GPU     gpuCmd     `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
@@ -144,7 +145,7 @@ type eventFlags struct {
 
 // listenFlags configure where the sensor listens. run and the health check share them.
 type listenFlags struct {
-	ListenAddress []string `name:"web.listen-address" default:":9847" placeholder:"ADDR" help:"Address to listen on. May be repeated."`
+	ListenAddress []string `name:"web.listen-address" default:"${listen}" placeholder:"ADDR" help:"Address to listen on. May be repeated."`
 	WebConfig     string   `name:"web.config.file" placeholder:"FILE" help:"Configures TLS and authentication (exporter-toolkit)."`
 	ProbeAddress  string   `name:"web.probe-address" placeholder:"ADDR" help:"Answer /healthz and /readyz here as well, without TLS."`
 }
@@ -171,7 +172,10 @@ type metricsFlags struct {
 const podInterfaces = "(veth|cali|lxc|azv).*"
 
 // flagVars are the variables in the tags of flags.
-var flagVars = kong.Vars{"podinterfaces": podInterfaces, "compat": strings.Join(metrics.CompatSets(), ","), "socket": defaultSocket}
+var flagVars = kong.Vars{
+	"podinterfaces": podInterfaces, "compat": strings.Join(metrics.CompatSets(), ","), "socket": defaultSocket,
+	"listen": ":9847", // the page of all nodes has another default
+}
 
 // parse reads args, the environment and the configuration file into c. What
 // --help prints goes to stdout, and exit is called after it.

@@ -2,7 +2,7 @@
 
 // Command accelscope shows which container uses which RDMA HCA and which GPU,
 // how hard, and how well that goes. It is the sensor, and the commands doctor,
-// check, top, peers, topo, gpu and version. This package turns flags into sources and an
+// check, top, fleet, peers, topo, gpu and version. This package turns flags into sources and an
 // HTTP server; the packages below pkg do the work.
 package main
 
@@ -56,6 +56,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return c.Check.run(stdout)
 	case "top":
 		return c.Top.run(ctx, stdout)
+	case "fleet":
+		return c.Fleet.run(ctx, log)
 	case "peers":
 		return c.Peers.run(ctx, stdout)
 	case "topo":

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/top"
 )
 
@@ -20,11 +21,23 @@ type topCmd struct {
 	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Column to sort by. The largest number first."`
 	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows with this text in the name of the workload or device."`
 	JSON     bool          `name:"json" help:"Print one JSON object per interval, in a line: verdicts, workloads and devices."`
+
+	Prometheus string `name:"prometheus" placeholder:"URL" help:"Show all nodes, from a Prometheus, instead of one sensor."`
+	prometheusFlags
 }
 
 func (c *topCmd) run(ctx context.Context, stdout io.Writer) error {
+	var nodes top.FleetReader
+	if c.Prometheus != "" {
+		api, err := fleet.Connect(c.Prometheus, c.PrometheusFile)
+		if err != nil {
+			return err
+		}
+		nodes = fleet.NewReader(api)
+	}
 	return top.Run(ctx, top.Options{
-		URL: c.URL, Interval: c.Interval, Once: c.Once, Plain: c.Plain, Out: stdout,
+		Fleet: nodes,
+		URL:   c.URL, Interval: c.Interval, Once: c.Once, Plain: c.Plain, Out: stdout,
 		Devices: c.Devices, Sort: c.Sort, Filter: c.Filter, JSON: c.JSON, NoColor: os.Getenv("NO_COLOR") != "", // https://no-color.org
 	})
 }

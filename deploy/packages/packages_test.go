@@ -174,7 +174,7 @@ func TestTasks(t *testing.T) {
 // files are those of a package, with what must be there for sure.
 var files = []string{
 	"/etc/accelscope/accelscope.yaml", "/etc/accelscope/web.yaml", "/etc/default/accelscope", "/usr/bin/accelscope",
-	"/usr/lib/systemd/system/accelscope.service", "/usr/share/accelscope/systemd/fabric.conf",
+	"/usr/lib/systemd/system/accelscope.service", "/usr/lib/systemd/system/accelscope-fleet.service", "/usr/share/accelscope/systemd/fabric.conf",
 	"/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/docs/limits.md", "/usr/share/doc/accelscope/metrics.md",
 }
 
@@ -234,12 +234,12 @@ func TestPackages(t *testing.T) {
 			t.Errorf("rpm -V sees no change: %s", out)
 		}
 		rpm("-U", rpms[1])
-		called(t, root, "daemon-reload", "daemon-reload", "try-restart accelscope.service")
+		called(t, root, "daemon-reload", "daemon-reload", "try-restart accelscope.service accelscope-fleet.service")
 		if text, err := os.ReadFile(config); string(text) != "grace: 7m\n" {
 			t.Errorf("after the upgrade the configuration is %q: %v", text, err)
 		}
 		rpm("-e", "accelscope")
-		called(t, root, "--no-reload disable --now accelscope.service", "daemon-reload")
+		called(t, root, "--no-reload disable --now accelscope.service accelscope-fleet.service", "daemon-reload")
 		left := strings.Fields(output(t, "find", root, "-path", "*accelscope*", "-type", "f", "-printf", "/%P\n"))
 		if !slices.Equal(left, []string{files[0] + ".rpmsave"}) {
 			t.Errorf("left: %v", left)

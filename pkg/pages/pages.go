@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pages shows a node in a browser: what is wrong, who uses what, where the devices are, the last 15 minutes, and why figures
-// are absent.
+// are absent. FleetHandlers show all nodes, from a Prometheus; what both have in common is in the templates of frame.html.
 //
 // Every page is complete HTML that the server renders, so it works without JavaScript: search, sort order and filters are in the
 // query. The script only requests the same page again every few seconds, or while one types, and replaces the parts that changed.
@@ -46,7 +46,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"utc": utc, "shown": shown, "clock": clock,
+	"utc": utc, "shown": shown, "clock": clock, "counts": counts,
 }).ParseFS(files, "templates/*.html"))
 
 // Handlers returns the handlers of the pages by the patterns of http.ServeMux.
@@ -57,6 +57,12 @@ func Handlers(o Options) map[string]http.Handler {
 		"GET /workload": kept(o.page("workload.html", o.workload)),
 		"GET /device":   kept(o.page("device.html", o.device)),
 	}
+	addAssets(handlers)
+	return handlers
+}
+
+// addAssets adds the handlers of the style sheet, the script and the icon.
+func addAssets(handlers map[string]http.Handler) {
 	for name, contentType := range map[string]string{
 		"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
 	} {
@@ -66,7 +72,6 @@ func Handlers(o Options) map[string]http.Handler {
 		}
 		handlers["GET /assets/"+name] = asset(text, contentType)
 	}
-	return handlers
 }
 
 // maxAge is how old the facts of a page may be. Viewers request pages at different times: without it, ten of them would cause a refresh
@@ -117,6 +122,7 @@ func refuse(w http.ResponseWriter, err error) {
 // frame is what all pages have.
 type frame struct {
 	Title, Node, Version, MetricsPath string
+	Fleet                             bool      // the page of all nodes
 	At                                time.Time // of the refresh
 	Rates                             string    // of which interval the rates are
 	View                              any
@@ -133,13 +139,18 @@ func (o Options) page(
 			refuse(w, fmt.Errorf("making the page: %w", err))
 			return
 		}
-		var body bytes.Buffer
-		if err := templates.ExecuteTemplate(&body, name, f); err != nil {
-			refuse(w, fmt.Errorf("rendering the page: %w", err))
-			return
-		}
-		secure(w.Header())
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(body.Bytes()) // into the memory of the answer
+		f.write(w, name)
 	}
+}
+
+// write writes a page.
+func (f *frame) write(w http.ResponseWriter, name string) {
+	var body bytes.Buffer
+	if err := templates.ExecuteTemplate(&body, name, f); err != nil {
+		refuse(w, fmt.Errorf("rendering the page: %w", err))
+		return
+	}
+	secure(w.Header())
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(body.Bytes()) // into the memory of the answer
 }

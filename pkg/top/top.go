@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package top shows the users of devices in a terminal. It reads the metrics of any running
-// sensor over HTTP, like Prometheus, and the verdicts and stalled peers that the sensor lists.
+// sensor over HTTP, like Prometheus, and the verdicts and stalled peers that the sensor lists. Or it shows all nodes, as package fleet
+// reads them from a Prometheus (fleet.go).
 //
 // scrape.go converts an exposition to a sample; table.go, gpus.go and devices.go two samples to a sheet, which sheet.go sorts and
 // filters; terminal.go and json.go write it.
@@ -21,6 +22,8 @@ import (
 type Options struct {
 	// URL of the metrics. A user and a password in it are used as basic auth.
 	URL string
+	// Fleet shows all nodes instead of those metrics; nil: none.
+	Fleet FleetReader
 	// Interval between two scrapes; the rates are those of one interval.
 	Interval time.Duration
 	// Once prints one table, after two scrapes, and ends.
@@ -48,6 +51,13 @@ const scrapeTimeout = 10 * time.Second
 // Run shows tables until ctx is done. A failed scrape is reported in one line and retried,
 // except with Once, which returns the error.
 func Run(ctx context.Context, o Options) error {
+	o.Sort = cmp.Or(o.Sort, defaultSort)
+	if o.Interval <= 0 {
+		return fmt.Errorf("interval: %v is not positive", o.Interval)
+	}
+	if o.Fleet != nil {
+		return o.runFleet(ctx)
+	}
 	u, err := url.Parse(o.URL)
 	if err != nil {
 		return fmt.Errorf("url: %w", err)
@@ -55,10 +65,6 @@ func Run(ctx context.Context, o Options) error {
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("url: want http://… or https://…, not %q", u.Redacted())
 	}
-	if o.Interval <= 0 {
-		return fmt.Errorf("interval: %v is not positive", o.Interval)
-	}
-	o.Sort = cmp.Or(o.Sort, defaultSort)
 	if err := checkSort(o.columns(), o.Sort); err != nil {
 		return err
 	}
@@ -118,7 +124,7 @@ func (o *Options) show(screen *screen, last, now *sample) error {
 	case o.JSON:
 		return printJSON(o.Out, now.at, now.verdicts, workloads, devices)
 	case o.Devices:
-		return screen.draw(now.verdicts.lines(), devices.grid())
+		return screen.draw(now.verdicts.lines(verdictsPath), devices.grid())
 	}
-	return screen.draw(now.verdicts.lines(), workloads.grid(), grid{stalledHeader, now.stalled.rows()})
+	return screen.draw(now.verdicts.lines(verdictsPath), workloads.grid(), grid{stalledHeader, now.stalled.rows()})
 }

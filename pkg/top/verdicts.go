@@ -43,17 +43,19 @@ type verdicts struct {
 // nothing.
 func readVerdicts(ctx context.Context, client *http.Client, metrics string) verdicts {
 	var answer struct{ Data verdicts }
-	if !readAPI(ctx, client, metrics, "/api/v1/verdicts", "", &answer) {
+	if !readAPI(ctx, client, metrics, verdictsPath, "", &answer) {
 		return verdicts{}
 	}
 	return answer.Data
 }
 
+const verdictsPath = "/api/v1/verdicts"
+
 // maxVerdicts is the number of verdicts above the tables.
 const maxVerdicts = 10
 
-// lines renders the verdicts above the tables: severity, name, subject, evidence, and since when.
-func (v verdicts) lines() []line {
+// lines renders the verdicts above the tables: severity, name, subject, evidence, and since when. The rest says where all of them are.
+func (v verdicts) lines(rest string) []line {
 	shown := v.Verdicts[:min(len(v.Verdicts), maxVerdicts)]
 	var width [3]int
 	cells := make([][3]string, len(shown))
@@ -70,7 +72,7 @@ func (v verdicts) lines() []line {
 		out = append(out, line{strings.TrimRight(text, " "), colors[shown[i].Severity]})
 	}
 	if more := len(v.Verdicts) - len(shown) + v.Omitted; more > 0 {
-		out = append(out, line{fmt.Sprintf("… %d more: /api/v1/verdicts", more), ""})
+		out = append(out, line{fmt.Sprintf("… %d more: %s", more, rest), ""})
 	}
 	return out
 }

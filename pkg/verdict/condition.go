@@ -48,12 +48,15 @@ const runbooks = "https://github.com/accelscope/accelscope/blob/main/deploy/prom
 
 const page = "https://github.com/accelscope/accelscope/blob/main/docs/verdicts.md"
 
+// Runbook returns the address of the runbook of an alert.
+func Runbook(alert string) string { return runbooks + alert + ".md" }
+
 // Runbook returns the address of the runbook of the alert, or of the page of verdicts for a condition without an alert.
 func (c *Condition) Runbook() string {
 	if c.NoAlert != "" {
 		return page
 	}
-	return runbooks + c.Name + ".md"
+	return Runbook(c.Name)
 }
 
 const (

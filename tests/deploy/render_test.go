@@ -97,6 +97,7 @@ func TestHelmMatchesKustomize(t *testing.T) {
 	fabric := kustomize(t, "overlays/fabric")
 	all := kustomize(t, "overlays/capabilities", components...)
 	maps.Copy(all, fabric)
+	maps.Copy(all, kustomize(t, "overlays/fleet"))
 	for _, tt := range []struct {
 		name      string
 		kustomize Objects
@@ -104,7 +105,7 @@ func TestHelmMatchesKustomize(t *testing.T) {
 	}{
 		{"privileged", kustomize(t, "overlays/privileged"), ""},
 		{"capabilities", kustomize(t, "overlays/capabilities"), "mode: capabilities"},
-		{"everything", all, "mode: capabilities\nfabric: {enabled: true}\n" + monitors},
+		{"everything", all, "mode: capabilities\nfabric: {enabled: true}\nfleet: {enabled: true}\n" + monitors},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			chart := helm(t, tt.values)
@@ -321,9 +322,10 @@ func TestSeed(t *testing.T) {
 // TestPods: every container has resource limits, a read-only root file system and probes; selectors match.
 func TestPods(t *testing.T) {
 	for name, o := range map[string]Objects{
-		"privileged": kustomize(t, "overlays/privileged"), "fabric": kustomize(t, "overlays/fabric"),
+		"privileged": kustomize(t, "overlays/privileged"), "fabric": kustomize(t, "overlays/fabric"), "fleet": kustomize(t, "overlays/fleet"),
 		"capabilities": kustomize(t, "overlays/capabilities", components...),
-		"chart":        helm(t, "fabric: {enabled: true}\n"+monitors), "web": helm(t, "fabric: {enabled: true}\nweb: {configSecret: x}"),
+		"chart":        helm(t, "fabric: {enabled: true}\nfleet: {enabled: true}\n"+monitors),
+		"web":          helm(t, "fabric: {enabled: true}\nfleet: {enabled: true, configSecret: z}\nweb: {configSecret: x}"),
 	} {
 		labels := map[string]map[string]string{}
 		for _, object := range o {

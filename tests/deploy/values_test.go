@@ -79,6 +79,12 @@ func TestValues(t *testing.T) {
 		"prometheusRule: {enabled: true, labels: {a: b}}":                                              true,
 		"networkPolicy: {enabled: true, from: []}":                                                     false,
 		"fabric: {enabled: true, extraArgs: [--fabric.port=mlx5_0/1]}":                                 true,
+		"fleet: {enabled: true, prometheus: 'https://p.example/prometheus'}":                           true,
+		"fleet: {enabled: true, prometheus: 'p.example:9090'}":                                         false,
+		"fleet: {enabled: true, nodeURL: 'https://{host}:9847/'}":                                      true,
+		"fleet: {enabled: true, nodeURL: 'https://node:9847/'}":                                        false,
+		"fleet: {enabled: true, grafanaURL: 'javascript:alert(1)'}":                                    false,
+		"fleet: {enabled: true, token: x}":                                                             false,
 		"fabric: {enable: true}":                                                                       false,
 	} {
 		if _, _, err := Helm(c, values(t, text)); (err == nil) != good {
@@ -129,6 +135,7 @@ web: {configSecret: web}
 events: {otlpEndpoint: "otel:4317", secret: otel, secretKeys: [ca.crt, headers]}
 podMonitor: {enabled: true, interval: 30s, scheme: https, labels: {release: prom}, tlsConfig: {insecureSkipVerify: true}}
 fabric: {enabled: true}
+fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, nodeURL: "https://{host}:9847/"}
 `)
 	p := sensor(t, o)
 	c := p.Containers[0]
@@ -169,6 +176,18 @@ fabric: {enabled: true}
 	}
 	if f := get[*appsv1.Deployment](t, o, "Deployment/accelscope-fabric").Spec.Template.Spec.Containers[0]; f.Image != "r/a:v9-fabric" {
 		t.Errorf("%+v", f)
+	}
+	fleet := get[*appsv1.Deployment](t, o, "Deployment/accelscope-fleet").Spec.Template.Spec
+	for _, arg := range []string{
+		"--prometheus=https://p.example", "--prometheus.config.file=/etc/accelscope-prometheus/http.yaml", "--fleet.node-url=https://{host}:9847/",
+		"--web.config.file=/etc/accelscope-web/web.yaml",
+	} {
+		if c := fleet.Containers[0]; c.Image != "r/a:v9" || !slices.Contains(c.Args, arg) {
+			t.Errorf("no %s in %+v", arg, c)
+		}
+	}
+	if len(fleet.Volumes) != 2 || fleet.Volumes[0].Secret.SecretName != "prom" || fleet.Volumes[1].Secret.SecretName != "web" {
+		t.Errorf("volumes of the fleet: %+v", fleet.Volumes)
 	}
 	other := helm(t, "config: {log.level: info}")
 	sum := func(o Objects) string {
@@ -247,6 +266,7 @@ func TestArguments(t *testing.T) {
 	}
 	for name, o := range map[string]Objects{
 		"overlay": kustomize(t, "overlays/privileged"), "chart": helm(t, ""),
+		"fleet": kustomize(t, "overlays/fleet"), "chart's fleet": helm(t, "fleet: {enabled: true, configSecret: x, nodeURL: 'http://{instance}/', grafanaURL: 'https://g.example'}"),
 		"fabric": kustomize(t, "overlays/fabric"), "chart's fabric": helm(t, "fabric: {enabled: true, extraArgs: [--fabric.parallel=8]}"),
 		"chart with more": helm(t, "config: {collector.node: false, workload.labels: [a, b]}\nextraArgs: [--strict]\n"+
 			"events: {otlpEndpoint: 'a:1', insecure: true, secret: x, secretKeys: [ca.crt, tls.crt, tls.key, headers]}"),

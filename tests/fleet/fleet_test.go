@@ -87,6 +87,7 @@ func TestFleet(t *testing.T) {
 			t.Errorf("%s: %v, want %v to %v: %s", c.what, n, c.least, c.most, c.expr)
 		}
 	}
+	t.Run("page", f.page)
 	alerts := map[string]string{}
 	for _, g := range groups {
 		for _, r := range g.Rules {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fleet fills a Prometheus with the series of many nodes, and measures what it costs to evaluate the rules and to draw the dashboards.
+// Fleet fills a Prometheus with the series of many nodes, and measures what it costs to evaluate the rules, to draw the dashboards and to
+// show the page of all nodes.
 //
 // The series are those of one recorded scrape (a test of pkg/metrics records it), with names and values varied: each node has
 // its own instance, UUIDs and pods, counters grow, workloads come and go, and four of a hundred nodes are sick. They arrive by remote
@@ -50,6 +51,7 @@ func main() {
 	flag.StringVar(&o.scrape, "scrape", "", "`file` with the metrics of a node (default: recorded by a test)")
 	flag.StringVar(&o.listen, "listen", "127.0.0.1:9090", "address of Prometheus")
 	flag.StringVar(&o.data, "data", "", "`directory` of its data, which must not exist (default: a temporary one)")
+	flag.DurationVar(&o.every, "every", 0, "time between two evaluations of the rules (default: as the rules say)")
 	flag.BoolVar(&only, "measure", false, "measure rules and dashboards, and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -86,6 +86,9 @@ func (f *fleet) measure(ctx context.Context) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	if err := f.view(ctx); err != nil {
+		return err
+	}
 	return f.draw(ctx)
 }
 

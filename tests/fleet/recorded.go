@@ -38,13 +38,14 @@ func (f *fleet) record(ctx context.Context) error {
 		if now := time.Now(); end.After(now) {
 			end = now
 		}
+		last := time.Since(at.Add(recordStep)) <= time.Minute
 		for _, g := range file.Groups {
 			for _, r := range g.Rules {
 				answer, err := f.queryRange(ctx, r.Expr, at, end, time.Minute)
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Record, err)
 				}
-				if err := f.store(ctx, r.Record, answer, end); err != nil {
+				if err := f.store(ctx, r.Record, answer, end, last); err != nil {
 					return fmt.Errorf("%s: %w", r.Record, err)
 				}
 			}
@@ -57,8 +58,8 @@ func (f *fleet) record(ctx context.Context) error {
 const recordStep = 10 * time.Minute
 
 // store writes the series of an answer under the name of a rule, some thousand in each request. A series that ends before the answer
-// does ends in Prometheus, too.
-func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer, end time.Time) error {
+// does ends in Prometheus, too, and after the last answer all end: those that live on continue with the rules that are loaded then.
+func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer, end time.Time, last bool) error {
 	const most = 2000
 	var body, one []byte
 	for i, s := range answer.Series {
@@ -69,6 +70,8 @@ func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer
 		}
 		if after := time.Unix(int64(s.Values[len(s.Values)-1].Time), 0).Add(time.Minute); !after.After(end) {
 			one = appendSample(one, staleNaN, after.UnixMilli())
+		} else if last {
+			one = appendSample(one, staleNaN, int64(s.Values[len(s.Values)-1].Time*1000)+1)
 		}
 		body = protowire.AppendTag(body, 1, protowire.BytesType)
 		body = protowire.AppendBytes(body, one)

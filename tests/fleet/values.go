@@ -88,7 +88,7 @@ func (n *node) shapeOf(t *template) shape {
 
 // states are the series whose value is given by the condition of the node: the recorded node has all problems that there are.
 var states = []string{
-	"gpu_problem", "gpu_recovery_action", "infiniband_port_state", "container_gpu_memory_used_bytes",
+	"gpu_problem", "gpu_health", "gpu_recovery_action", "infiniband_port_state", "container_gpu_memory_used_bytes",
 	"rdma_port_roce_v2_gid_missing", "rdma_port_module_alarm", "rdma_port_module_fault",
 	"rdma_device_pcie_link_width_lanes", "rdma_device_pcie_link_max_width_lanes",
 	"rdma_device_pcie_link_transfers_per_second", "rdma_device_pcie_link_max_transfers_per_second",
@@ -100,6 +100,8 @@ func (n *node) condition(r *row, at time.Time) float64 {
 	switch r.name() {
 	case "gpu_problem":
 		is = n.sick == uncorrected && l["gpu_id"] == "0" && l["problem"] == "ecc_uncorrected"
+	case "gpu_health":
+		is = n.sick != uncorrected || l["gpu_id"] != "0"
 	case "gpu_recovery_action":
 		is = l["action"] == "none"
 	case "infiniband_port_state":

@@ -72,6 +72,7 @@ var plants = map[string]plant{
 	"event":                  {"pkg/event/planted.go", module + "pkg/api"},
 	"api":                    {"pkg/api/planted.go", module + "pkg/top"},
 	"overview":               {"pkg/overview/planted.go", module + "pkg/engine"},
+	"fleet":                  {"pkg/fleet/planted.go", module + "pkg/model"},
 	"pages":                  {"pkg/pages/planted.go", module + "pkg/engine"},
 	"top":                    {"pkg/top/planted.go", module + "gen"},
 	"everywhere":             {"pkg/later/planted.go", module + "cmd/accelscope"},

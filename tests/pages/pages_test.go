@@ -22,6 +22,7 @@ const trainer = "ml/llama-70b-workers-0/trainer"
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	endFleet()
 	if browser, err := chromium(); err == nil {
 		_ = chromedp.Cancel(browser) // ends the process of the browser
 	}
@@ -184,11 +185,16 @@ func views(s *site) []string {
 func TestLook(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
 	s.change(func(n *fakenode.Node) { n.Down[6] = true })
+	look(t, s.URL, views(s))
+}
+
+func look(t *testing.T, site string, views []string) {
+	t.Helper()
 	for _, width := range []int64{1280, 390} {
-		b := open(t, s.URL, width, 900)
+		b := open(t, site, width, 900)
 		for _, scheme := range []string{"light", "dark"} {
 			b.scheme(scheme)
-			for _, view := range views(s) {
+			for _, view := range views {
 				b.visit(view)
 				back := eval[string](b, `getComputedStyle(document.body).backgroundColor`)
 				if dark := strings.HasPrefix(back, "rgb(18,"); dark != (scheme == "dark") {
@@ -213,8 +219,13 @@ func TestLook(t *testing.T) {
 // TestAccessible looks in the tree that assistive programs get for controls and pictures without a name.
 func TestAccessible(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
-	b := open(t, s.URL, 1280, 900)
-	for _, view := range views(s) {
+	accessible(t, s.URL, views(s))
+}
+
+func accessible(t *testing.T, site string, views []string) {
+	t.Helper()
+	b := open(t, site, 1280, 900)
+	for _, view := range views {
 		b.visit(view)
 		nodes := call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes
 		controls := 0
@@ -244,24 +255,27 @@ func text(v *accessibility.Value) string {
 	return strings.Trim(string(v.Value), `"`)
 }
 
+// tabTo presses the tab key until an element has the focus, which must be visible.
+func (b *tab) tabTo(selector string) {
+	b.Helper()
+	for range 200 {
+		b.do(chromedp.KeyEvent(kb.Tab))
+		if eval[bool](b, fmt.Sprintf(`document.activeElement.matches(%q)`, selector)) {
+			if !eval[bool](b, `getComputedStyle(document.activeElement).outlineStyle !== "none"`) {
+				b.Errorf("the focus on %s cannot be seen", selector)
+			}
+			return
+		}
+	}
+	b.Fatalf("the tab key does not get to %s", selector)
+}
+
 // TestKeyboard walks through the node page with the tab key, to the view of a workload and of a device, and back.
 func TestKeyboard(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)
 	b.visit(s.URL + "/")
-	tabTo := func(selector string) {
-		t.Helper()
-		for range 200 {
-			b.do(chromedp.KeyEvent(kb.Tab))
-			if eval[bool](b, fmt.Sprintf(`document.activeElement.matches(%q)`, selector)) {
-				if !eval[bool](b, `getComputedStyle(document.activeElement).outlineStyle !== "none"`) {
-					t.Errorf("the focus on %s cannot be seen", selector)
-				}
-				return
-			}
-		}
-		t.Fatalf("the tab key does not get to %s", selector)
-	}
+	tabTo := func(selector string) { t.Helper(); b.tabTo(selector) }
 	for _, selector := range []string{".skip", "nav a[href='#usage']", "input[name=q]", "select[name=namespace]", "select[name=sort]", "form button", "thead a", "table.usage tbody th a"} {
 		tabTo(selector)
 	}

@@ -56,7 +56,7 @@ func TestReads(t *testing.T) {
 // inAnnotation matches the names of series that an annotation queries.
 var inAnnotation = regexp.MustCompile(`printf "(\w+)\{`)
 
-// readNames returns the names of all series that rules and dashboards read and no rule makes, sorted.
+// readNames returns the names of all series that rules, dashboards and the page of all nodes read and no rule makes, sorted.
 func readNames(t *testing.T) []string {
 	t.Helper()
 	return slices.Sorted(maps.Keys(selectors(t)))
@@ -97,6 +97,9 @@ func selectors(t *testing.T) map[string][][]*labels.Matcher {
 		for _, expr := range queries(t, file) {
 			read(expr)
 		}
+	}
+	for _, expr := range fleetQueries(t) {
+		read(expr)
 	}
 	for _, r := range rules(t) {
 		delete(all, r.Record)

@@ -15,6 +15,11 @@ app.kubernetes.io/name: accelscope-fabric
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "accelscope.fleetSelector" -}}
+app.kubernetes.io/name: accelscope-fleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "accelscope.chartLabels" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

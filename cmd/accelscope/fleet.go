@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/pages"
+)
+
+// prometheusFlags configure the connection to a Prometheus. fleet and top share them.
+type prometheusFlags struct {
+	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client: credentials, TLS, headers (as for promtool)."`
+}
+
+// fleetCmd serves the page of all nodes. It reads nothing of the node that it runs on.
+type fleetCmd struct {
+	Prometheus string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with the series and rules of accelscope."`
+	prometheusFlags
+	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Page of a node, as http://{instance}/. Default: no links."`
+	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with the dashboards of accelscope. Default: no links."`
+	listenFlags
+}
+
+func (c *fleetCmd) run(ctx context.Context, log *zap.Logger) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	limitMemory(log)
+	routes, err := c.routes()
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	for pattern, handler := range routes {
+		mux.Handle(pattern, handler)
+	}
+	stopProbes, err := c.serveProbes(answers, log)
+	if err != nil {
+		return err
+	}
+	defer stopProbes()
+	server := newServer(mux, log)
+	server.ConnState = newClients(log.Named("http")).connState
+	served := make(chan error, 1)
+	go func() {
+		flags := &web.FlagConfig{WebListenAddresses: &c.ListenAddress, WebConfigFile: &c.WebConfig}
+		served <- web.ListenAndServe(server, flags, bridge(log))
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+		log.Info("shutting down")
+		shutdown(server, log)
+		return nil
+	}
+}
+
+// answers reports that the page answers. Without Prometheus it shows why.
+func answers() (ready bool, problems []string) { return true, nil }
+
+// routes returns the pages, /healthz and /readyz, by the patterns of http.ServeMux.
+func (c *fleetCmd) routes() (map[string]http.Handler, error) {
+	api, err := fleet.Connect(c.Prometheus, c.PrometheusFile)
+	if err != nil {
+		return nil, err
+	}
+	links := pages.Links{Node: c.NodeURL, Grafana: c.GrafanaURL}
+	if err := links.Check(); err != nil {
+		return nil, err
+	}
+	version, _ := buildVersion()
+	routes := pages.FleetHandlers(pages.FleetOptions{Reader: fleet.NewReader(api), Version: version, Links: links})
+	maps.Copy(routes, probeRoutes(answers))
+	return routes, nil
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import "strings"
+
+// The alerts by which ports are counted, and nodes found that do not answer.
+const (
+	degradedAlert = "RDMALinkDegraded"
+	flappingAlert = "RDMALinkUnstable"
+	downAlert     = "AccelscopeDown"
+)
+
+// alertNames are the alerts of deploy/prometheus/rules/alerts.yaml. Others that a Prometheus has are not of this project.
+var alertNames = strings.Fields(`
+RDMAPortDown RDMALinkDegraded RDMALinkUnstable RDMASymbolErrors RDMAPacketErrors RDMAErrorCounterSaturated RDMASubnetManagerLost
+RDMAGIDMissing RDMAPKeyMissing RDMASubnetManagerChanges RDMAPauseStorm RDMAPauseSustained RDMAUncorrectableBlocks RDMABitErrors
+RDMABitErrorsRising RDMAModuleAlarm RDMAPCIeDegraded RDMAPCIeErrors GPUPCIeErrors GPUPCIeSlow RDMACongestion RDMACongestionStorm
+RDMACongestionIgnored RDMAOutOfBuffer RDMARetransmissions RDMAVerbsSlow RDMAVerbsErrors RDMACompletionErrors RDMACompletionsSlow
+RDMACompletionsSlowerThanOthers RDMAQueuePairsStalled RDMAFault RDMAAllocatedIdle WorkloadPlacedBadly WorkloadWithoutGPUDirect
+GPULost GPURecoveryAction GPUXidCritical GPUXidNoncritical GPUFault GPUDriverStuck GPUMemoryFailing GPUMemoryRepairPending
+GPUUncorrectedECC GPUThermalSlowdown GPUPowerBrake GPUUnhealthy GPUAllocatedIdle GPUMemoryUnowned GPUAllocationFailures
+AccelscopeDown AccelscopeAbsent AccelscopeSourceLost AccelscopeSourceStuck AccelscopeDeviceUnreadable AccelscopeHooksLost
+AccelscopeLosing AccelscopeMapNearlyFull AccelscopeBudgetExceeded AccelscopeUnattributedHigh AccelscopeEventsLost
+FabricSwitchLost FabricPortDown FabricLinkDegraded FabricLinkErrors FabricSwitchNotAnswering FabricStale
+`)

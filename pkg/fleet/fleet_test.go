@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v3"
+)
+
+// TestAlertNames compares the alerts that are read with those that ship.
+func TestAlertNames(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/prometheus/rules/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct{ Rules []struct{ Alert string } }
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			if r.Alert != "" && !slices.Contains(want, r.Alert) {
+				want = append(want, r.Alert)
+			}
+		}
+	}
+	if diff := gocmp.Diff(want, alertNames); diff != "" {
+		t.Errorf("alertNames, in the order of the file:\n%s", diff)
+	}
+	for _, name := range []string{degradedAlert, flappingAlert, downAlert} {
+		if !slices.Contains(want, name) {
+			t.Errorf("there is no alert %s", name)
+		}
+	}
+}
+
+// TestQueries: each query of the file is sent, and only those.
+func TestQueries(t *testing.T) {
+	f := &fakePrometheus{}
+	r := f.reader(t, "")
+	r.Read()
+	r.Members(JobName{"ml", "Job", "train"})
+	r.Search("0x1234")
+	for name := range queries {
+		if !slices.ContainsFunc(f.asked, func(query string) bool { return is(name, query) }) {
+			t.Errorf("%s is never sent", name)
+		}
+	}
+	if len(f.asked) != len(queries) || len(queries) < 35 {
+		t.Errorf("%d queries were sent of %d", len(f.asked), len(queries))
+	}
+}
+
+// is reports whether a query that was sent is that of a name.
+func is(name, query string) bool {
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(queries[name]), `\$`, `$`)
+	return regexp.MustCompile("^" + placeholder.ReplaceAllString(pattern, `"(?:[^"\\]|\\.)*"`) + "$").MatchString(query)
+}
+
+// TestExpand: a value is one string, whatever it has.
+func TestExpand(t *testing.T) {
+	got := expand(`a{x=$name, y=$namespace} or $name`, map[string]string{"name": `a"} or b{c="\`, "namespace": "n\n\xff$name"})
+	if want := `a{x="a\"} or b{c=\"\\", y="n\n?$name"} or "a\"} or b{c=\"\\"`; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	for text, want := range map[string]string{
+		"0x506B:4b03:00ab": "506b4b0300ab", "506b": "506b", "GPU-1": "", "ab": "", "0x": "", "train": "",
+	} {
+		if got := guidOf(text); got != want {
+			t.Errorf("guidOf(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// fakePrometheus is a FAKE that answers each query with the vector of its name.
+type fakePrometheus struct {
+	vectors map[string]model.Vector
+	broken  atomic.Bool
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (f *fakePrometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	query := r.FormValue("query")
+	f.mu.Lock()
+	f.asked = append(f.asked, query)
+	f.mu.Unlock()
+	if f.broken.Load() {
+		http.Error(w, "the disk is full", http.StatusServiceUnavailable)
+		return
+	}
+	vector := model.Vector{}
+	for name, v := range f.vectors {
+		if is(name, query) {
+			vector = v
+		}
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": vector}})
+}
+
+func (f *fakePrometheus) reader(t *testing.T, config string) *Reader {
+	t.Helper()
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return reader(t, s.URL, config)
+}
+
+func reader(t *testing.T, url, config string) *Reader {
+	t.Helper()
+	api, err := Connect(url, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewReader(api)
+}
+
+// one returns a series of a vector: "instance=a device=b" and its value.
+func one(labels string, value float64) *model.Sample {
+	s := &model.Sample{Metric: model.Metric{}, Value: model.SampleValue(value), Timestamp: 1000}
+	for pair := range strings.FieldsSeq(labels) {
+		name, value, _ := strings.Cut(pair, "=")
+		s.Metric[model.LabelName(name)] = model.LabelValue(value)
+	}
+	return s
+}
+
+// TestState joins the answers for a node with a GPU of two parts, a node without GPUs and a node that does not answer.
+func TestState(t *testing.T) {
+	f := &fakePrometheus{vectors: map[string]model.Vector{
+		"nodes": {one("instance=a", 1), one("instance=b", 1)},
+		"gpus": {
+			one("instance=a uuid=GPU-1", 1), one("instance=a uuid=MIG-1 parent_uuid=GPU-1", 1), one("instance=a uuid=MIG-2 parent_uuid=GPU-1", 1),
+			one("instance=a uuid=GPU-2", 1), one("instance=a uuid=GPU-3", 1), one("instance=a uuid=GPU-4", 1),
+		},
+		"gpus_given":    {one("instance=a uuid=MIG-2", 1), one("instance=a uuid=GPU-2", 1), one("instance=a uuid=GPU-4", 1)},
+		"gpu_processes": {one("instance=a uuid=MIG-2", 3), one("instance=a uuid=MIG-1", 0), one("instance=a uuid=GPU-2", 0), one("instance=a uuid=GPU-3", 1)},
+		"gpu_health":    {one("instance=a uuid=GPU-1", 1), one("instance=a uuid=GPU-2", 0), one("instance=a uuid=GPU-3", 1)},
+		"ports": {
+			one("instance=a device=mlx5_0 port=1 state=active", 1), one("instance=a device=mlx5_0 port=2 state=down", 1),
+			one("instance=a device=mlx5_10 port=1 state=active", 1), one("instance=a device=mlx5_2 port=1 state=active", 1),
+			one("instance=a device=mlx5_9 port=1 state=active", 1),
+		},
+		"functions":           {one("instance=a device=mlx5_9", 1)},
+		"rail_transmit":       {one("instance=a device=mlx5_2", .25), one("instance=a device=mlx5_9", 1)},
+		"rail_receive":        {one("instance=a device=mlx5_2", .75)},
+		"rail_errors":         {one("instance=a device=mlx5_2", 2)},
+		"rail_lost":           {one("instance=a device=mlx5_2", 3)},
+		"rail_pause":          {one("instance=a device=mlx5_0", .5)},
+		"transmit":            {one("instance=a", 100)},
+		"receive":             {one("instance=a", 300)},
+		"transmit_attributed": {one("instance=a", 50)},
+		"receive_attributed":  {one("instance=a", 150)},
+		"job_members":         {one("namespace=ml job_kind=Job job_name=quick", 2), one("namespace=ml job_kind=Job job_name=slow", 2), one("namespace=x job_kind=Job job_name=idle", 1)},
+		"job_idle":            {one("namespace=x job_kind=Job job_name=idle", 8), one("namespace=ml job_kind=Job job_name=quick", 0)},
+		"job_transmit": {
+			one("namespace=ml job_kind=Job job_name=quick method=port", 5), one("namespace=ml job_kind=Job job_name=quick method=sampled", 1),
+		},
+		"alerts": {
+			one("alertname=RDMALinkUnstable severity=warning instance=a job=j device=mlx5_2 port=1", 900),
+			one("alertname=GPULost severity=critical instance=a uuid=GPU-2 gpu_id=1", 800),
+			one("alertname=RDMALinkDegraded severity=warning instance=a device=mlx5_2 port=1", 950),
+			one("alertname=RDMALinkDegraded severity=warning instance=a device=mlx5_2 port=1 netdev=x", 950),
+			one("alertname=AccelscopeDown severity=warning instance=c", 700),
+		},
+		"job_outlier": {one("namespace=ml job_kind=Job job_name=slow instance=b workload=ml/slow-1/main", 3.5)},
+	}}
+	s := f.reader(t, "").Read()
+	if len(s.Problems) > 0 {
+		t.Fatal(s.Problems)
+	}
+	number := func(n int) *int { return &n }
+	figure := func(v float64) *float64 { return &v }
+	want := []Node{
+		{
+			Name: "a", GPUs: GPUs{All: number(4), Given: number(3), Used: number(2), Idle: number(1), Sick: number(1)},
+			Ports: Ports{All: number(5), Up: number(4), Degraded: number(1), Flapping: number(1)},
+			Bytes: Bytes{Transmit: figure(100), Receive: figure(300), Attributed: figure(200)},
+			Rails: map[string]Rail{
+				"mlx5_0": {Pause: figure(.5)}, "mlx5_2": {Use: figure(.75), Errors: figure(5), Up: true}, "mlx5_10": {Up: true},
+			},
+			Alerts: 4, Worst: Critical,
+		},
+		{
+			Name: "b", GPUs: GPUs{All: number(0)}, Ports: Ports{All: number(0), Up: number(0), Degraded: number(0), Flapping: number(0)},
+			Rails: map[string]Rail{},
+		},
+		{Name: "c", Down: true, Rails: map[string]Rail{}, Alerts: 1, Worst: Warning},
+	}
+	if diff := gocmp.Diff(want, s.Nodes); diff != "" {
+		t.Error(diff)
+	}
+	if diff := gocmp.Diff([]string{"mlx5_0", "mlx5_2", "mlx5_10"}, s.Rails); diff != "" {
+		t.Error(diff)
+	}
+	total := want[0]
+	if diff := gocmp.Diff(Totals{Nodes: 3, Down: 1, GPUs: total.GPUs, Ports: total.Ports, Bytes: total.Bytes}, s.Totals); diff != "" {
+		t.Error(diff)
+	}
+	var order []string
+	for _, a := range s.Alerts {
+		order = append(order, a.Name+" "+a.Node)
+	}
+	if diff := gocmp.Diff([]string{"GPULost a", "RDMALinkDegraded a", "RDMALinkDegraded a", "RDMALinkUnstable a", "AccelscopeDown c"}, order); diff != "" {
+		t.Error(diff)
+	}
+	wantJobs := []Job{
+		{JobName: JobName{"ml", "Job", "slow"}, Members: 2, Outlier: "ml/slow-1/main", OutlierNode: "b", Slower: figure(3.5)},
+		{JobName: JobName{"x", "Job", "idle"}, Members: 1, Idle: figure(8)},
+		{JobName: JobName{"ml", "Job", "quick"}, Members: 2, Idle: figure(0), Transmit: &Rate{6, true}},
+	}
+	if diff := gocmp.Diff(wantJobs, s.Jobs); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestUnknown: what no query answered is not known, and named.
+func TestUnknown(t *testing.T) {
+	f := &fakePrometheus{}
+	f.broken.Store(true)
+	s := f.reader(t, "").Read()
+	if s.Alerts != nil || s.Jobs != nil || s.Totals.GPUs.All != nil || s.Totals.Ports.All != nil || s.Totals.Bytes.Transmit != nil {
+		t.Errorf("%+v", s)
+	}
+	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "all queries") || !strings.Contains(s.Problems[0], "503") {
+		t.Errorf("problems: %q", s.Problems)
+	}
+	f.broken.Store(false)
+	f.vectors = map[string]model.Vector{"nodes": {one("instance=a", 1)}, "ports": {one("instance=a device=d port=1 state=active", 1)}}
+	if s := f.reader(t, "").Read(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "recording rules") {
+		t.Errorf("without rules: %q", s.Problems)
+	}
+}
+
+// TestReader: viewers share the answers, and see the last ones while Prometheus does not answer.
+func TestReader(t *testing.T) {
+	f := &fakePrometheus{vectors: map[string]model.Vector{"nodes": {one("instance=a", 1)}}}
+	r := f.reader(t, "")
+	now := time.Unix(1000, 0)
+	r.now = func() time.Time { return now }
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { r.Read() })
+		all.Go(func() { r.Search("train") })
+		all.Go(func() { r.Members(JobName{"a", "b", "c"}) })
+	}
+	all.Wait()
+	if want := len(stateQueries) + 2 + 7; len(f.asked) != want {
+		t.Errorf("20 viewers sent %d queries, want %d", len(f.asked), want)
+	}
+	f.broken.Store(true)
+	now = now.Add(maxAge)
+	s := r.Read()
+	if len(s.Nodes) != 1 || len(s.Problems) != 2 || !strings.Contains(s.Problems[0], "no answers since 00:16:40 UTC") || s.At.Unix() != 1000 {
+		t.Errorf("while Prometheus does not answer: %+v", s)
+	}
+	if now = now.Add(maxAge); len(r.Read().Problems) != 2 {
+		t.Errorf("at the next attempt: %q", r.Read().Problems)
+	}
+	f.broken.Store(false)
+	if now = now.Add(maxAge); len(r.Read().Problems) != 0 || !r.Read().At.Equal(now) {
+		t.Errorf("when it answers again: %+v", r.Read())
+	}
+	for i := range 3 * maxKept {
+		r.Search(fmt.Sprint("text", i))
+	}
+	if len(r.found.kept) > maxKept {
+		t.Errorf("%d searches are kept", len(r.found.kept))
+	}
+}
+
+// TestConnect: credentials and headers come from files, are read for each request, and are not sent to another host.
+func TestConnect(t *testing.T) {
+	var headers []http.Header
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		headers = append(headers, r.Header.Clone())
+		w.WriteHeader(http.StatusBadRequest)
+	}))
+	defer s.Close()
+	moved := httptest.NewServer(http.RedirectHandler(s.URL, http.StatusTemporaryRedirect))
+	defer moved.Close()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	config := write("http.yml", "authorization: {credentials_file: token}\nhttp_headers: {X-Scope-OrgID: {values: [team-a]}}\n")
+	write("token", "first")
+	r := reader(t, s.URL, config)
+	r.Members(JobName{})
+	write("token", "second")
+	r.Search("train")
+	tokens := map[string]int{}
+	for _, h := range headers {
+		if h.Get("X-Scope-OrgID") != "team-a" {
+			t.Errorf("headers: %v", h)
+		}
+		tokens[h.Get("Authorization")]++
+	}
+	if tokens["Bearer first"] != 7 || tokens["Bearer second"] != 2 {
+		t.Errorf("tokens: %v", tokens)
+	}
+	headers = nil
+	write("password", "secret")
+	reader(t, s.URL, write("basic.yml", "basic_auth: {username: u, password_file: password}\n")).Search("train")
+	if len(headers) != 2 || headers[0].Get("Authorization") != "Basic dTpzZWNyZXQ=" {
+		t.Errorf("basic auth: %v", headers)
+	}
+	headers = nil
+	if _, problems := reader(t, moved.URL, config).Search("train"); len(headers) > 0 || len(problems) == 0 {
+		t.Errorf("the credentials were sent to where a redirect leads: %v %v", headers, problems)
+	}
+	for _, c := range []struct{ url, file, want string }{
+		{"localhost:9090", "", "want http"},
+		{"http://u:secret@h\x7f/", "", "invalid"},
+		{"ftp://u:secret@h/", "", "xxxxx"},
+		{s.URL, write("wrong.yml", "basic: {}"), "field basic not found"},
+		{s.URL, filepath.Join(dir, "missing"), "no such file"},
+		{s.URL, write("ca.yml", "tls_config: {ca_file: missing.pem}"), ""},
+	} {
+		_, err := Connect(c.url, c.file)
+		if err == nil && c.want == "" {
+			continue // it is read when a connection is made
+		}
+		if text := fmt.Sprint(err); !strings.Contains(text, cmp.Or(c.want, "missing.pem")) || strings.Contains(text, "secret") {
+			t.Errorf("%s %s: %v, want %q", c.url, c.file, err, c.want)
+		}
+	}
+}
+
+// TestBounds: an answer that is too large, or that does not come, is a problem and not more.
+func TestBounds(t *testing.T) {
+	hang := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.FormValue("query"), "gpu_info") {
+			select {
+			case <-hang:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		block := []byte(strings.Repeat(" ", 1<<20))
+		for range maxAnswer>>20 + 2 {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	}))
+	defer s.Close()
+	defer close(hang)
+	r := reader(t, s.URL, "")
+	r.timeout = 2 * time.Second
+	found, problems := r.Search("train")
+	if text := strings.Join(problems, "\n"); len(found) > 0 || !strings.Contains(text, "deadline exceeded") {
+		t.Errorf("%v %q", found, text)
+	}
+	r.timeout = time.Minute
+	_, problems = r.Members(JobName{})
+	if text := strings.Join(problems, "\n"); !strings.Contains(text, errTooLarge.Error()) {
+		t.Errorf("%q", text)
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/common/model"
+)
+
+// estimated is the method by which the bytes of a device are split, which is an estimate.
+const estimated = "sampled"
+
+func jobName(s *model.Sample) JobName {
+	return JobName{label(s, "namespace"), label(s, "job_kind"), label(s, "job_name")}
+}
+
+// jobsOf lists the jobs: those with the slowest outlier first, then those with the most idle GPUs.
+func jobsOf(a *answers) []Job {
+	vector, ok := a.vectors["job_members"]
+	if !ok {
+		return nil
+	}
+	jobs := map[JobName]*Job{}
+	for _, one := range vector {
+		jobs[jobName(one)] = &Job{JobName: jobName(one), Members: int(one.Value)}
+	}
+	each := func(name string, set func(*Job, *model.Sample)) {
+		for _, one := range a.vectors[name] {
+			if j := jobs[jobName(one)]; j != nil && !math.IsNaN(float64(one.Value)) {
+				set(j, one)
+			}
+		}
+	}
+	figure := func(name string, of func(*Job) **float64) {
+		each(name, func(j *Job, one *model.Sample) {
+			v := float64(one.Value)
+			*of(j) = sum(*of(j), &v)
+		})
+	}
+	each("job_nodes", func(j *Job, one *model.Sample) { j.Nodes = int(one.Value) })
+	figure("job_gpus", func(j *Job) **float64 { return &j.GPUs })
+	figure("job_idle", func(j *Job) **float64 { return &j.Idle })
+	figure("job_idle_hours", func(j *Job) **float64 { return &j.IdleHours })
+	figure("job_errors", func(j *Job) **float64 { return &j.Errors })
+	figure("job_completion_errors", func(j *Job) **float64 { return &j.Errors })
+	figure("job_verbs_p99", func(j *Job) **float64 { return &j.VerbsP99 })
+	figure("job_completion_p99", func(j *Job) **float64 { return &j.CompletionP99 })
+	each("job_transmit", func(j *Job, one *model.Sample) { j.Transmit = j.Transmit.add(one) })
+	each("job_receive", func(j *Job, one *model.Sample) { j.Receive = j.Receive.add(one) })
+	each("job_outlier", func(j *Job, one *model.Sample) {
+		v := float64(one.Value)
+		j.Outlier, j.OutlierNode, j.Slower = label(one, "workload"), label(one, "instance"), &v
+	})
+	return slices.SortedFunc(func(yield func(Job) bool) {
+		for _, j := range jobs {
+			if !yield(*j) {
+				return
+			}
+		}
+	}, func(a, b Job) int {
+		return cmp.Or(descending(a.Slower, b.Slower), descending(a.Idle, b.Idle), descending(a.IdleHours, b.IdleHours),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+	})
+}
+
+// add adds the rate of one method.
+func (r *Rate) add(s *model.Sample) *Rate {
+	out := Rate{PerSecond: float64(s.Value)}
+	out.Estimate = label(s, "method") == estimated && out.PerSecond > 0
+	if r != nil {
+		out.PerSecond, out.Estimate = out.PerSecond+r.PerSecond, out.Estimate || r.Estimate
+	}
+	return &out
+}
+
+// descending compares figures, the largest first and those that are not known last.
+func descending(a, b *float64) int {
+	value := func(v *float64) float64 {
+		if v == nil {
+			return math.Inf(-1)
+		}
+		return *v
+	}
+	return cmp.Compare(value(b), value(a))
+}
+
+// maxMembers bounds the members of a job that are listed.
+const maxMembers = 5000
+
+// Members lists the members of a job, outliers first, then those with idle GPUs.
+func (r *Reader) Members(job JobName) (members []Member, problems []string) {
+	return r.members.get(job, r.now, func() ([]Member, []string) {
+		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+		defer cancel()
+		a := r.ask(ctx, r.now(), map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name},
+			"members", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio")
+		return membersOf(a), a.problems
+	})
+}
+
+func membersOf(a *answers) []Member {
+	type key struct{ instance, workload, id string }
+	of := func(s *model.Sample) key {
+		return key{label(s, "instance"), label(s, "workload"), label(s, "container_id")}
+	}
+	members := map[key]*Member{}
+	for _, one := range a.vectors["members"] {
+		if len(members) < maxMembers {
+			members[of(one)] = &Member{
+				Workload: label(one, "workload"), Pod: label(one, "pod"), Container: label(one, "container"),
+				ContainerID: label(one, "container_id"), Node: label(one, "instance"),
+			}
+		}
+	}
+	each := func(name string, set func(*Member, *model.Sample, float64)) {
+		for _, one := range a.vectors[name] {
+			if m := members[of(one)]; m != nil && !math.IsNaN(float64(one.Value)) {
+				set(m, one, float64(one.Value))
+			}
+		}
+	}
+	each("member_gpus", func(m *Member, _ *model.Sample, v float64) { m.GPUs = &v })
+	each("member_gpus_used", func(m *Member, _ *model.Sample, v float64) { m.Used = &v })
+	each("member_transmit", func(m *Member, s *model.Sample, _ float64) { m.Transmit = m.Transmit.add(s) })
+	each("member_receive", func(m *Member, s *model.Sample, _ float64) { m.Receive = m.Receive.add(s) })
+	each("member_p99", func(m *Member, _ *model.Sample, v float64) { m.P99 = &v })
+	each("member_ratio", func(m *Member, _ *model.Sample, v float64) { m.Slower = &v })
+	var out []Member
+	for _, k := range slices.SortedFunc(maps.Keys(members), func(a, b key) int {
+		return cmp.Or(strings.Compare(a.workload, b.workload), strings.Compare(a.instance, b.instance), strings.Compare(a.id, b.id))
+	}) {
+		out = append(out, *members[k])
+	}
+	slices.SortStableFunc(out, func(a, b Member) int { return cmp.Or(descending(a.Slower, b.Slower), descending(a.idle(), b.idle())) })
+	return out
+}
+
+// idle returns the number of GPUs without a process.
+func (m *Member) idle() *float64 {
+	if m.GPUs == nil || m.Used == nil {
+		return nil
+	}
+	v := max(0, *m.GPUs-*m.Used)
+	return &v
+}

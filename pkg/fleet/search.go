@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// MinText is the length from which a text is searched for in Prometheus.
+const MinText = 3
+
+// Found is a workload, an HCA or a GPU whose name, GUID or UUID has the text.
+type Found struct {
+	Kind string // workload, HCA, VF, GPU
+	Name string
+	Node string
+	ID   string // GUID or UUID
+	Job  JobName
+}
+
+// Search looks for a text in the names of workloads, in GUIDs and in UUIDs of GPUs. It returns at most 50 of each, and what was not
+// answered.
+func (r *Reader) Search(text string) (found []Found, problems []string) {
+	if len(text) < MinText {
+		return nil, nil
+	}
+	return r.found.get(text, r.now, func() ([]Found, []string) {
+		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+		defer cancel()
+		names, values := []string{"found_workloads", "found_gpus"}, map[string]string{"text": contains(text)}
+		if guid := guidOf(text); guid != "" {
+			names, values["guid"] = append(names, "found_devices"), contains(guid)
+		}
+		a := r.ask(ctx, r.now(), values, names...)
+		return a.found(), a.problems
+	})
+}
+
+func contains(text string) string { return "(?i).*" + regexp.QuoteMeta(text) + ".*" }
+
+// guidOf returns the text as part of a GUID as the metrics write it, without 0x and colons; empty if it is none.
+func guidOf(text string) string {
+	hex := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(text), "0x"), ":", "")
+	if len(hex) < MinText || strings.Trim(hex, "0123456789abcdef") != "" {
+		return ""
+	}
+	return hex
+}
+
+func (a *answers) found() []Found {
+	var out []Found
+	for _, one := range a.vectors["found_workloads"] {
+		out = append(out, Found{Kind: "workload", Name: label(one, "workload"), Node: label(one, "instance"), Job: jobName(one)})
+	}
+	for _, one := range a.vectors["found_gpus"] {
+		name := label(one, "vendor") + " " + label(one, "gpu_id")
+		out = append(out, Found{Kind: "GPU", Name: name, Node: label(one, "instance"), ID: label(one, "uuid")})
+	}
+	for _, one := range a.vectors["found_devices"] {
+		f := Found{Kind: "HCA", Name: label(one, "device"), Node: label(one, "instance"), ID: cmp.Or(label(one, "node_guid"), label(one, "port_guid"))}
+		if pf := label(one, "pf_device"); pf != "" && f.Name == "" {
+			f.Kind, f.Name = "VF", pf+" VF "+label(one, "vf")
+		}
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b Found) int {
+		return cmp.Or(cmp.Compare(b.Kind, a.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Node, b.Node), cmp.Compare(a.ID, b.ID))
+	})
+	return slices.Compact(out)
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/verdict"
+)
+
+// Limits of the first view; a link shows all, which are bounded, too.
+const (
+	firstRows = 25
+	allRows   = 2000
+	maxText   = 128 // bytes of a text to search for
+)
+
+// FleetReader reads all nodes from a Prometheus.
+type FleetReader interface {
+	Read() *fleet.State
+	Members(fleet.JobName) ([]fleet.Member, []string)
+	Search(text string) ([]fleet.Found, []string)
+}
+
+// FleetOptions configure the pages of all nodes.
+type FleetOptions struct {
+	Reader  FleetReader
+	Version string
+	Links
+}
+
+// FleetHandlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
+func FleetHandlers(o FleetOptions) map[string]http.Handler {
+	kept := api.Kept(func() api.Known { return api.Known{At: o.Reader.Read().At} }, refuse)
+	handlers := map[string]http.Handler{
+		"GET /{$}":  kept(o.page("fleet.html", o.fleet)),
+		"GET /job":  kept(o.page("job.html", o.job)),
+		"GET /node": kept(o.page("rails.html", o.node)),
+	}
+	addAssets(handlers)
+	return handlers
+}
+
+func (o FleetOptions) page(
+	name string, view func(*http.Request, *fleet.State) (title string, shown any),
+) func(http.ResponseWriter, *http.Request, *api.Known) {
+	return func(w http.ResponseWriter, r *http.Request, _ *api.Known) {
+		s := o.Reader.Read()
+		f := frame{Fleet: true, Version: o.Version, At: s.At.UTC()}
+		f.Title, f.View = view(r, s)
+		f.write(w, name)
+	}
+}
+
+// fleetView is the page of all nodes.
+type fleetView struct {
+	Text     string
+	Found    []found
+	Searched bool
+	Totals   []total
+	Problems []string
+	Alerts   []verdictView
+	Heat     heat
+	Jobs     []jobRow
+	Nodes    []nodeRow
+	// The numbers of those that there are, and the link to all of them; empty if they are shown.
+	AllAlerts, AllJobs, AllNodes int
+	ShowAll                      string
+	Answered                     bool // the alerts
+}
+
+// found is something that was searched for.
+type found struct {
+	fleet.Found
+	Name, Node, NodeLink, Job, JobLink string
+	Outside                            string // link to the page of the node
+}
+
+func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view any) {
+	q := r.URL.Query()
+	text := strings.TrimSpace(q.Get("q"))
+	text = strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+	v := fleetView{
+		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")), Answered: s.Alerts != nil,
+	}
+	problems := slices.Clone(s.Problems)
+	if len(text) >= fleet.MinText {
+		all, missing := o.Reader.Search(text)
+		v.Found, v.Searched, problems = o.foundRows(all), true, append(problems, missing...)
+	}
+	for _, p := range problems {
+		v.Problems = append(v.Problems, shown(p[:min(len(p), 300)]))
+	}
+	limit := firstRows
+	if q.Get("all") != "" {
+		limit = allRows
+	}
+	for i := range s.Alerts {
+		a := &s.Alerts[i]
+		if !a.Has(text) {
+			continue
+		}
+		if v.AllAlerts++; v.AllAlerts <= limit {
+			v.Alerts = append(v.Alerts, alertView(a, s.At))
+		}
+	}
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		if !j.Has(text) {
+			continue
+		}
+		if v.AllJobs++; v.AllJobs <= limit {
+			v.Jobs = append(v.Jobs, o.jobRow(j))
+		}
+	}
+	for _, n := range fleet.WorstFirst(s.Nodes) {
+		if !n.Has(text) {
+			continue
+		}
+		if v.AllNodes++; v.AllNodes <= limit {
+			v.Nodes = append(v.Nodes, o.nodeRow(n))
+		}
+	}
+	if limit < allRows && max(v.AllAlerts, v.AllJobs, v.AllNodes) > limit {
+		q.Set("all", "1")
+		v.ShowAll = "/?" + q.Encode()
+	}
+	return "Fleet", v
+}
+
+func (o FleetOptions) foundRows(all []fleet.Found) []found {
+	out := make([]found, 0, len(all))
+	for _, f := range all {
+		out = append(out, found{
+			Found: f, Name: shown(f.Name), Node: shown(f.Node), NodeLink: nodeLink(f.Node), Job: shown(f.Job.String()), JobLink: jobLink(f.Job),
+			Outside: o.Links.foundLink(f),
+		})
+		out[len(out)-1].ID = shown(f.ID)
+	}
+	return out
+}
+
+// fleetTotals returns the figures of all nodes.
+func fleetTotals(s *fleet.State) []total {
+	t := &s.Totals
+	count := func(n *int) string {
+		if n == nil {
+			return top.None
+		}
+		return fmt.Sprint(*n)
+	}
+	about := func(pairs ...any) string {
+		var parts []string
+		for i := 0; i < len(pairs); i += 2 {
+			parts = append(parts, count(pairs[i].(*int))+" "+pairs[i+1].(string))
+		}
+		return strings.Join(parts, ", ")
+	}
+	down := "all answer"
+	if t.Down > 0 {
+		down = fmt.Sprintf("%d without an answer", t.Down)
+	}
+	return []total{
+		{"Nodes", fmt.Sprint(t.Nodes), down},
+		{"GPUs", count(t.GPUs.All), about(t.GPUs.Given, "given", t.GPUs.Used, "in use", t.GPUs.Idle, "idle", t.GPUs.Sick, "sick")},
+		{"RDMA ports", count(t.Ports.All), about(t.Ports.Up, "up", t.Ports.Degraded, "degraded", t.Ports.Flapping, "flapping")},
+		{"All ports out", optional(t.Bytes.Transmit, perSecondSize), "counters of the ports"},
+		{"All ports in", optional(t.Bytes.Receive, perSecondSize), "counters of the ports"},
+		{"Bytes attributed", optional(t.Bytes.Share(), percent), "out and in, to known workloads"},
+	}
+}
+
+func perSecondSize(v float64) string { return top.Size(v) + "/s" }
+
+// alertView formats an alert as a verdict, whose condition has the same name.
+func alertView(a *fleet.Alert, now time.Time) verdictView {
+	v := verdictView{
+		Severity: severity(a.Severity), Name: shown(a.Name), Subject: shown(a.Subject()), Since: a.Since, For: age(now.Sub(a.Since)),
+		Runbook: verdict.Runbook(a.Name),
+	}
+	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == a.Name }); i >= 0 {
+		v.Summary = verdict.Conditions[i].Summary
+	}
+	if a.Node != "" {
+		v.Link = nodeLink(a.Node)
+	}
+	for _, d := range a.Details() {
+		v.Evidence = append(v.Evidence, shown(d))
+	}
+	return v
+}
+
+// severity returns a severity that the style sheet has.
+func severity(s fleet.Severity) string {
+	if s == fleet.Critical || s == fleet.Warning {
+		return string(s)
+	}
+	return string(fleet.Info)
+}
+
+func nodeLink(name string) string { return "/node?" + url.Values{"name": {name}}.Encode() }
+
+func jobLink(j fleet.JobName) string {
+	if j.Name == "" {
+		return ""
+	}
+	return "/job?" + url.Values{"namespace": {j.Namespace}, "kind": {j.Kind}, "name": {j.Name}}.Encode()
+}
+
+// counted says how many of a list are shown.
+type counted struct {
+	Shown, All int
+	Link       string // to all, if they are not shown
+}
+
+func counts(shown, all int, link string) counted {
+	if shown == all {
+		link = ""
+	}
+	return counted{shown, all, link}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/top"
+)
+
+// jobRow is a row of the table of jobs.
+type jobRow struct {
+	Name, Link, Grafana      string
+	Members, GPUs, Idle      string
+	Wasted                   string
+	Out, In, Errors          string
+	Verbs, Completion        string
+	Outlier, OutlierAbout    string
+	Slow, HasErrors, HasIdle bool
+}
+
+func plural(n int, name string) string {
+	if n == 1 {
+		return name
+	}
+	return name + "s"
+}
+
+// slow is the ratio to the median of the members from which a member is marked.
+const slow = 2
+
+func (o FleetOptions) jobRow(j *fleet.Job) jobRow {
+	r := jobRow{
+		Name: shown(j.JobName.String()), Link: jobLink(j.JobName), Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
+		GPUs: optional(j.GPUs, top.Count), Idle: optional(j.Idle, top.Count), Wasted: optional(j.IdleHours, hours),
+		Out: fleetRate(j.Transmit), In: fleetRate(j.Receive), Errors: optional(j.Errors, top.PerSecond),
+		Verbs: optional(j.VerbsP99, top.Duration), Completion: optional(j.CompletionP99, top.Duration),
+		Grafana: o.dashboard("accelscope-jobs", "namespace", j.Namespace, "job_name", j.Name), Outlier: top.None,
+	}
+	if j.Slower != nil {
+		r.Outlier, r.OutlierAbout = slower(*j.Slower), shown(j.Outlier+" on "+j.OutlierNode)
+		r.Slow = *j.Slower >= slow
+	}
+	r.HasErrors, r.HasIdle = j.Errors != nil && *j.Errors > 0, j.Idle != nil && *j.Idle > 0
+	return r
+}
+
+func slower(ratio float64) string { return fmt.Sprintf("%.1f× median", ratio) }
+
+func hours(h float64) string { return top.PerSecond(h) + " h" }
+
+func fleetRate(r *fleet.Rate) string {
+	switch {
+	case r == nil:
+		return top.None
+	case r.Estimate:
+		return top.Estimate + perSecondSize(r.PerSecond)
+	}
+	return perSecondSize(r.PerSecond)
+}
+
+// nodeRow is a row of the table of nodes.
+type nodeRow struct {
+	Name, Link, Outside, Grafana string
+	Severity, State              string
+	GPUs, GPUsAbout              string
+	Ports                        string
+	Out, In, Attributed          string
+	Busiest, BusiestAbout        string
+	BusiestBar                   int
+	Errors, Pause                string
+	HasErrors                    bool
+}
+
+func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
+	r := nodeRow{
+		Name: shown(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name), Grafana: o.dashboard("accelscope-node", "node", n.Name),
+		State: "nothing fires", Severity: "ok", GPUs: top.None, Ports: top.None, Attributed: optional(n.Bytes.Share(), percent), Busiest: top.None,
+		Out: optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
+	}
+	if n.Alerts > 0 {
+		r.Severity, r.State = severity(n.Worst), fmt.Sprintf("%d firing", n.Alerts)
+	}
+	if n.Down {
+		r.State = "does not answer"
+	}
+	if g := n.GPUs; g.All != nil {
+		r.GPUs = fmt.Sprint(*g.All)
+		var about []string
+		for _, c := range []struct {
+			n    *int
+			name string
+		}{{g.Given, "given"}, {g.Used, "in use"}, {g.Idle, "idle"}, {g.Sick, "sick"}} {
+			if c.n != nil && *c.n > 0 {
+				about = append(about, fmt.Sprint(*c.n, " ", c.name))
+			}
+		}
+		r.GPUsAbout = strings.Join(about, ", ")
+	}
+	if n.Ports.All != nil {
+		r.Ports = fmt.Sprintf("%d of %d up", *n.Ports.Up, *n.Ports.All)
+	}
+	name, busiest, errors, pause := n.Summary()
+	if busiest != nil {
+		r.Busiest, r.BusiestAbout, r.BusiestBar = percent(*busiest), shown(name), width(*busiest, 1)
+	}
+	r.Errors, r.Pause = optional(errors, top.PerSecond), optional(pause, percent)
+	r.HasErrors = errors != nil && *errors > 0
+	return r
+}
+
+// jobView is the page of a job.
+type jobView struct {
+	Name     string
+	About    string
+	Job      []jobRow
+	Members  []memberRow
+	More     int
+	Problems []string
+}
+
+// memberRow is a workload of a job.
+type memberRow struct {
+	Name, Node, NodeLink, Outside string
+	GPUs, Used, Out, In, P99      string
+	Slower                        string
+	Slow, HasIdle                 bool
+}
+
+// job shows a job, ?namespace=, ?kind= and ?name=.
+func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view any) {
+	q := r.URL.Query()
+	name := fleet.JobName{Namespace: q.Get("namespace"), Kind: q.Get("kind"), Name: q.Get("name")}
+	v := jobView{Name: shown(name.String()), About: "job"}
+	for i := range s.Jobs {
+		if s.Jobs[i].JobName == name {
+			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
+		}
+	}
+	if len(v.Job) == 0 { // nothing is asked for a name that no job has
+		v.About = "Prometheus has no such job now."
+		return cmp.Or(v.Name, "Job"), v
+	}
+	members, problems := o.Reader.Members(name)
+	for _, p := range problems {
+		v.Problems = append(v.Problems, shown(p[:min(len(p), 300)]))
+	}
+	for i := range members {
+		if i == allRows {
+			v.More = len(members) - i
+			break
+		}
+		v.Members = append(v.Members, o.memberRow(&members[i]))
+	}
+	return v.Name, v
+}
+
+func (o FleetOptions) memberRow(m *fleet.Member) memberRow {
+	r := memberRow{
+		Name: owner(m.Workload), Node: shown(m.Node), NodeLink: nodeLink(m.Node), GPUs: optional(m.GPUs, top.Count), Used: optional(m.Used, top.Count),
+		Out: fleetRate(m.Transmit), In: fleetRate(m.Receive), P99: optional(m.P99, top.Duration), Slower: optional(m.Slower, slower),
+		Outside: o.Links.foundLink(fleet.Found{Kind: "workload", Name: m.Workload, Node: m.Node}),
+	}
+	r.Slow = m.Slower != nil && *m.Slower >= slow
+	r.HasIdle = m.GPUs != nil && m.Used != nil && *m.Used < *m.GPUs
+	return r
+}
+
+// railsView is the page of a node: its HCAs and alerts.
+type railsView struct {
+	Name, About string
+	Node        []nodeRow
+	Rails       []railRow
+	Alerts      []verdictView
+	Answered    bool
+}
+
+type railRow struct {
+	Name, State, Use, Errors, Pause string
+	UseBar                          int
+	HasErrors                       bool
+}
+
+// node shows a node, ?name=.
+func (o FleetOptions) node(r *http.Request, s *fleet.State) (title string, view any) {
+	name := r.URL.Query().Get("name")
+	v := railsView{Name: shown(name), About: "Prometheus has no such node now.", Answered: s.Alerts != nil}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Name != name {
+			continue
+		}
+		v.About = "node, by the label instance of its sensor"
+		v.Node = append(v.Node, o.nodeRow(n))
+		for _, rail := range s.Rails {
+			h, ok := n.Rails[rail]
+			if !ok {
+				continue
+			}
+			row := railRow{
+				Name: shown(rail), State: "up", Use: optional(h.Use, percent), Errors: optional(h.Errors, top.PerSecond), Pause: optional(h.Pause, percent),
+				HasErrors: h.Errors != nil && *h.Errors > 0 || !h.Up,
+			}
+			if !h.Up {
+				row.State = "not up"
+			}
+			if h.Use != nil {
+				row.UseBar = width(*h.Use, 1)
+			}
+			v.Rails = append(v.Rails, row)
+		}
+	}
+	for i := range s.Alerts {
+		if a := &s.Alerts[i]; a.Node == name && name != "" && len(v.Alerts) < allRows {
+			v.Alerts = append(v.Alerts, alertView(a, s.At))
+		}
+	}
+	return cmp.Or(v.Name, "Node"), v
+}

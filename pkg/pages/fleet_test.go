@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/tests/fakenode"
+)
+
+// fakeFleet is a FAKE reader of a state.
+type fakeFleet struct {
+	state   *fleet.State
+	members []fleet.Member
+	found   []fleet.Found
+	asked   []string // what was searched for
+}
+
+func (f *fakeFleet) Read() *fleet.State                               { return f.state }
+func (f *fakeFleet) Members(fleet.JobName) ([]fleet.Member, []string) { return f.members, nil }
+func (f *fakeFleet) Search(text string) ([]fleet.Found, []string) {
+	f.asked = append(f.asked, text)
+	return f.found, []string{"found_gpus: a problem"}
+}
+
+func fleetSite(o FleetOptions) http.Handler {
+	mux := http.NewServeMux()
+	for pattern, h := range FleetHandlers(o) {
+		mux.Handle(pattern, h)
+	}
+	return mux
+}
+
+func known[T any](v T) *T { return &v }
+
+// crowd is a state of nodes with ten HCAs each, whose use differs, and of jobs.
+func crowd(nodes int) *fleet.State {
+	s := &fleet.State{At: time.Unix(1_800_000_000, 0)}
+	for i := range 10 {
+		s.Rails = append(s.Rails, fmt.Sprint("mlx5_", i))
+	}
+	for i := range nodes {
+		n := fleet.Node{
+			Name: fmt.Sprintf("gpu%04d.cluster.example:9847", i), Rails: map[string]fleet.Rail{},
+			GPUs:  fleet.GPUs{All: known(8), Given: known(8), Used: known(7), Idle: known(1), Sick: known(i % 50 / 49)},
+			Ports: fleet.Ports{All: known(10), Up: known(10), Degraded: known(0), Flapping: known(0)},
+			Bytes: fleet.Bytes{Transmit: known(1e11), Receive: known(1e11), Attributed: known(1.5e11)},
+		}
+		for j, rail := range s.Rails {
+			n.Rails[rail] = fleet.Rail{Use: known(float64((i*7+j*13+i*j)%100) / 100), Errors: known(float64(i % 500 / 499)), Pause: known(0.), Up: (i*10+j)%997 > 0}
+		}
+		if i%100 == 21 {
+			n.Alerts, n.Worst = 1, fleet.Critical
+			s.Alerts = append(s.Alerts, fleet.Alert{
+				Name: "RDMAPortDown", Severity: fleet.Critical, Node: n.Name, Labels: map[string]string{"device": "mlx5_3", "port": "1"}, Since: s.At.Add(-time.Hour),
+			})
+		}
+		s.Nodes = append(s.Nodes, n)
+		s.Totals.Nodes++
+		s.Jobs = append(s.Jobs, fleet.Job{
+			JobName: fleet.JobName{Namespace: "research", Kind: "JobSet", Name: fmt.Sprint("llama-", i)}, Members: 8, Nodes: 8, GPUs: known(64.), Idle: known(1.),
+			IdleHours: known(12.5), Transmit: &fleet.Rate{PerSecond: 1e11}, Receive: &fleet.Rate{PerSecond: 1e11, Estimate: true}, Errors: known(.5),
+			VerbsP99: known(1e-3), CompletionP99: known(2e-5), Outlier: "research/llama-workers-3/trainer", OutlierNode: n.Name, Slower: known(2.5),
+		})
+	}
+	return s
+}
+
+// TestFleetBytes measures the first view of 1,000 nodes with ten HCAs each: the page and all that it loads.
+func TestFleetBytes(t *testing.T) {
+	h := fleetSite(FleetOptions{
+		Reader: &fakeFleet{state: crowd(1000)}, Version: "v1", Links: Links{Node: "http://{instance}/", Grafana: "https://grafana.example"},
+	})
+	for _, view := range []string{"/", "/?heat=errors", "/?heat=pause"} {
+		sum := 0
+		for _, target := range []string{view, "/assets/page.css", "/assets/page.js", "/assets/icon.svg"} {
+			_, body := get(t, h, target)
+			t.Logf("%s: %d bytes", target, len(body))
+			sum += len(body)
+		}
+		if sum > maxBytes {
+			t.Errorf("the first view has %d bytes, more than %d", sum, maxBytes)
+		}
+	}
+	_, all := get(t, h, "/?all=1")
+	for _, want := range []string{"gpu0999", "llama-999", "1000 of 1000", "10 of 10"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("?all=1 does not show %s", want)
+		}
+	}
+	if _, one := get(t, h, "/?q=gpu0777"); !strings.Contains(one, "1 of 1, the worst first") || strings.Contains(one, ">gpu0778.") {
+		t.Error("a search for a node does not show it alone")
+	}
+}
+
+// TestFleetHeaders: the pages of all nodes have the policy of the others.
+func TestFleetHeaders(t *testing.T) {
+	h := fleetSite(FleetOptions{Reader: &fakeFleet{state: crowd(2)}})
+	for _, target := range []string{"/", "/job", "/node", "/job?name=llama-1", "/node?name=x", "/assets/page.css", "/assets/page.js"} {
+		header, _ := get(t, h, target)
+		if header.Get("Content-Security-Policy") != policy || header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: %v", target, header)
+		}
+	}
+}
+
+// TestFleetInert shows hostile names in all places: of nodes, HCAs, jobs, workloads, alerts, and in what Prometheus reports.
+func TestFleetInert(t *testing.T) {
+	s := crowd(0)
+	f := &fakeFleet{state: s}
+	targets := []string{"/", "/?heat=errors"}
+	for i, w := range fakenode.Hostile() {
+		name := w.Namespace
+		j := fleet.JobName{Namespace: name, Kind: name, Name: name}
+		s.Rails = append(s.Rails, name)
+		s.Nodes = append(s.Nodes, fleet.Node{
+			Name: name, Rails: map[string]fleet.Rail{name: {Up: i%2 == 0, Errors: known(1e6)}}, Alerts: 1, Worst: fleet.Severity(name),
+			Ports: fleet.Ports{All: known(1), Up: known(0)},
+		})
+		s.Jobs = append(s.Jobs, fleet.Job{JobName: j, Outlier: name, OutlierNode: name, Slower: known(9.)})
+		s.Alerts = append(s.Alerts, fleet.Alert{Name: name, Severity: fleet.Severity(name), Node: name, Labels: map[string]string{
+			"workload": name, "device": name, "port": name, name: name,
+		}})
+		s.Problems = append(s.Problems, name)
+		f.members = append(f.members, fleet.Member{Workload: name, Node: name})
+		f.found = append(f.found, fleet.Found{Kind: "workload", Name: name, Node: name, ID: name, Job: j})
+		targets = append(targets, jobLink(j), nodeLink(name), "/?"+url.Values{"q": {name}, "heat": {name}}.Encode())
+	}
+	h := fleetSite(FleetOptions{Reader: f, Links: Links{Node: "http://{instance}/", Grafana: "https://grafana.example"}})
+	for _, target := range targets {
+		_, body := get(t, h, target)
+		inert(t, target, body, "https://grafana.example/d/accelscope-")
+	}
+}
+
+// TestFleetSearch: short texts are not searched for in Prometheus, and long ones are cut.
+func TestFleetSearch(t *testing.T) {
+	f := &fakeFleet{state: crowd(3), found: []fleet.Found{{Kind: "GPU", Name: "nvidia 3", Node: "gpu0001:9847", ID: "GPU-7"}}}
+	h := fleetSite(FleetOptions{Reader: f, Links: Links{Node: "http://{host}:9847/"}})
+	get(t, h, "/?q=gp")
+	if len(f.asked) > 0 {
+		t.Errorf("searched for %q", f.asked)
+	}
+	_, body := get(t, h, "/?q=GPU-7")
+	for _, want := range []string{"nvidia 3", `href="http://gpu0001:9847/device?name=GPU-7"`, "found_gpus: a problem"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	get(t, h, "/?q="+strings.Repeat("ä", 1000))
+	if got := f.asked[1]; len(got) > maxText {
+		t.Errorf("searched for %d bytes", len(got))
+	}
+}
+
+func TestLinks(t *testing.T) {
+	for _, c := range []struct{ template, instance, want string }{
+		{"http://{instance}/", "gpu1:9847", "http://gpu1:9847/"},
+		{"https://{host}/node/", "gpu1:9847", "https://gpu1/node/"},
+		{"https://proxy.example/{host}/", "10.0.0.1:9847", "https://proxy.example/10.0.0.1/"},
+		{"http://{instance}/", "[fd00::1]:9847", "http://[fd00::1]:9847/"},
+		{"http://{instance}/", "evil.example/x?", ""},
+		{"http://{instance}/", "u@evil.example", ""},
+		{"http://{instance}/", "a b", ""},
+		{"", "gpu1", ""},
+	} {
+		if got := (Links{Node: c.template}).node(c.instance); got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.template, c.instance, got, c.want)
+		}
+	}
+	for _, bad := range []Links{{Node: "http://node/"}, {Node: "javascript:{instance}"}, {Grafana: "javascript:alert(1)"}, {Grafana: "grafana"}} {
+		if bad.Check() == nil {
+			t.Errorf("%+v is accepted", bad)
+		}
+	}
+	if err := (Links{Node: "https://{host}:9847/", Grafana: "https://g.example/g/"}).Check(); err != nil {
+		t.Error(err)
+	}
+}

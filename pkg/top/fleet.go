@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/fleet"
+)
+
+// FleetReader reads all nodes from a Prometheus.
+type FleetReader interface{ Read() *fleet.State }
+
+// jobColumns are those of jobs. WASTED is the hours of their GPUs without use, of the last day. SLOWEST is the p99 of completions of
+// the member in OUTLIER, relative to the median of the members.
+var jobColumns = []column{
+	{name: "JOB", key: defaultSort, text: true},
+	{name: "MEMBERS", key: "members"},
+	{name: "NODES", key: "nodes"},
+	{name: "GPUS", key: "gpus"},
+	{name: "IDLE", key: "idle"},
+	{name: "WASTED", key: "wasted"},
+	{name: "TX/S", key: "tx"},
+	{name: "RX/S", key: "rx"},
+	{name: "ERRORS/S", key: "errors"},
+	{name: "VERBS P99", key: "verbs"},
+	{name: "P99", key: "p99"},
+	{name: "SLOWEST", key: "slowest"},
+	{name: "OUTLIER", key: "outlier", text: true},
+}
+
+// nodeColumns are those of nodes. BUSY is the busiest direction of an HCA, PAUSE the longest one.
+var nodeColumns = []column{
+	{name: "NODE", key: defaultSort, text: true},
+	{name: "ALERTS", key: "alerts"},
+	{name: "GPUS", key: "gpus"},
+	{name: "GIVEN", key: "given"},
+	{name: "USED", key: "used"},
+	{name: "IDLE", key: "idle"},
+	{name: "SICK", key: "sick"},
+	{name: "PORTS", key: "ports"},
+	{name: "UP", key: "up"},
+	{name: "TX/S", key: "tx"},
+	{name: "RX/S", key: "rx"},
+	{name: "ATTRIBUTED", key: "attributed"},
+	{name: "BUSY", key: "busy"},
+	{name: "PAUSE", key: "pause"},
+	{name: "ERRORS/S", key: "errors"},
+}
+
+// railColumns are those of the view of devices: HCAs by node.
+var railColumns = []column{
+	{name: "HCA", key: defaultSort, text: true},
+	{name: "STATE", key: "state", text: true},
+	{name: "BUSY", key: "busy"},
+	{name: "PAUSE", key: "pause"},
+	{name: "ERRORS/S", key: "errors"},
+}
+
+// errNoNodes reports that Prometheus does not scrape accelscope.
+var errNoNodes = errors.New("prometheus has no series of accelscope")
+
+// runFleet shows all nodes until ctx is done.
+func (o *Options) runFleet(ctx context.Context) error {
+	columns := slices.Concat(jobColumns, nodeColumns)
+	if o.Devices {
+		columns = railColumns
+	}
+	if err := checkSort(columns, o.Sort); err != nil {
+		return err
+	}
+	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  all nodes  every %v", o.Interval))
+	ticker := time.NewTicker(o.Interval)
+	defer ticker.Stop()
+	for {
+		s, err := o.readFleet(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && o.Once:
+			return err
+		case err != nil:
+			err = screen.message(fmt.Sprintf("%s; trying again", escape(err.Error())))
+		default:
+			err = o.showFleet(screen, s)
+		}
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		if o.Once {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// readFleet reads the nodes. It does not wait for Prometheus after the end of ctx.
+func (o *Options) readFleet(ctx context.Context) (*fleet.State, error) {
+	read := make(chan *fleet.State, 1)
+	go func() { read <- o.Fleet.Read() }()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case s := <-read:
+		if len(s.Nodes) > 0 {
+			return s, nil
+		}
+		if len(s.Problems) > 0 {
+			return nil, errors.New(s.Problems[0])
+		}
+		return nil, errNoNodes
+	}
+}
+
+// showFleet draws or prints all nodes.
+func (o *Options) showFleet(screen *screen, s *fleet.State) error {
+	s = filtered(s, o.Filter)
+	if o.JSON {
+		return json.NewEncoder(o.Out).Encode(s)
+	}
+	lines := fleetLines(s)
+	if o.Devices {
+		rails := railSheet(s)
+		rails.sortBy(o.Sort)
+		return screen.draw(lines, rails.grid())
+	}
+	jobs, nodes := jobSheet(s), nodeSheet(s)
+	jobs.sortBy(o.Sort)
+	nodes.sortBy(o.Sort)
+	return screen.draw(lines, jobs.grid(), nodes.grid())
+}
+
+// filtered returns the nodes, jobs and alerts with a text in a name; the totals are those of all.
+func filtered(s *fleet.State, text string) *fleet.State {
+	if text == "" {
+		return s
+	}
+	out := *s
+	out.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n fleet.Node) bool { return !n.Has(text) })
+	out.Jobs = slices.DeleteFunc(slices.Clone(s.Jobs), func(j fleet.Job) bool { return !j.Has(text) })
+	out.Alerts = slices.DeleteFunc(slices.Clone(s.Alerts), func(a fleet.Alert) bool { return !a.Has(text) })
+	return &out
+}
+
+// fleetLines renders what is above the tables: totals, problems, and alerts as a node shows its verdicts.
+func fleetLines(s *fleet.State) []line {
+	number := func(n *int) string {
+		if n == nil {
+			return none
+		}
+		return fmt.Sprint(*n)
+	}
+	t := &s.Totals
+	out := []line{{fmt.Sprintf("%d nodes (%d do not answer)   GPUs %s: %s given, %s in use, %s idle, %s sick   ports %s: %s up, %s degraded, %s flapping   attributed %s",
+		t.Nodes, t.Down, number(t.GPUs.All), number(t.GPUs.Given), number(t.GPUs.Used), number(t.GPUs.Idle), number(t.GPUs.Sick),
+		number(t.Ports.All), number(t.Ports.Up), number(t.Ports.Degraded), number(t.Ports.Flapping), known(t.Bytes.Share(), percent).text), ""}}
+	for _, p := range s.Problems {
+		out = append(out, line{"not answered: " + escape(p), colors["warning"]})
+	}
+	v := verdicts{At: s.At}
+	for i := range s.Alerts {
+		a := &s.Alerts[i]
+		one := verdict{Name: a.Name, Severity: string(a.Severity), Since: a.Since, Evidence: a.Details()}
+		one.Subject.Name = a.Subject()
+		v.Verdicts = append(v.Verdicts, one)
+	}
+	return append(out, v.lines("--json has all")...)
+}
+
+// known returns the cell of a figure that may not be known.
+func known(v *float64, format func(float64) string) cell {
+	if v == nil {
+		return cell{text: none}
+	}
+	return figure(*v, format)
+}
+
+func whole(v *int) cell {
+	if v == nil {
+		return cell{text: none}
+	}
+	return figure(float64(*v), count)
+}
+
+func jobSheet(s *fleet.State) *sheet {
+	out := &sheet{columns: jobColumns}
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		name := escape(j.String())
+		outlier := cell{text: none}
+		if j.Outlier != "" {
+			outlier = words(escape(j.Outlier + " on " + j.OutlierNode))
+		}
+		out.rows = append(out.rows, row{cells: map[string]cell{
+			defaultSort: words(name),
+			"members":   figure(float64(j.Members), count),
+			"nodes":     figure(float64(j.Nodes), count),
+			"gpus":      known(j.GPUs, count),
+			"idle":      known(j.Idle, count),
+			"wasted":    known(j.IdleHours, func(h float64) string { return perSecond(h) + " h" }),
+			"tx":        bytesOf(j.Transmit),
+			"rx":        bytesOf(j.Receive),
+			"errors":    known(j.Errors, perSecond),
+			"verbs":     known(j.VerbsP99, duration),
+			"p99":       known(j.CompletionP99, duration),
+			"slowest":   known(j.Slower, func(v float64) string { return fmt.Sprintf("%.1fx", v) }),
+			"outlier":   outlier,
+		}})
+	}
+	return out
+}
+
+func bytesOf(r *fleet.Rate) cell {
+	if r == nil {
+		return cell{text: none}
+	}
+	return cell{rate{r.PerSecond, r.Estimate}.size(), r.PerSecond, true}
+}
+
+func nodeSheet(s *fleet.State) *sheet {
+	out := &sheet{columns: nodeColumns}
+	for _, n := range fleet.WorstFirst(s.Nodes) {
+		_, use, errors, pause := n.Summary()
+		alerts := figure(float64(n.Alerts), count)
+		if n.Down {
+			alerts.text = strings.TrimSpace(alerts.text + " down")
+		}
+		out.rows = append(out.rows, row{cells: map[string]cell{
+			defaultSort:  words(escape(n.Name)),
+			"alerts":     alerts,
+			"gpus":       whole(n.GPUs.All),
+			"given":      whole(n.GPUs.Given),
+			"used":       whole(n.GPUs.Used),
+			"idle":       whole(n.GPUs.Idle),
+			"sick":       whole(n.GPUs.Sick),
+			"ports":      whole(n.Ports.All),
+			"up":         whole(n.Ports.Up),
+			"tx":         known(n.Bytes.Transmit, size),
+			"rx":         known(n.Bytes.Receive, size),
+			"attributed": known(n.Bytes.Share(), percent),
+			"busy":       known(use, percent),
+			"pause":      known(pause, percent),
+			"errors":     known(errors, perSecond),
+		}})
+	}
+	return out
+}
+
+func railSheet(s *fleet.State) *sheet {
+	out := &sheet{columns: railColumns}
+	for _, n := range fleet.WorstFirst(s.Nodes) {
+		for _, name := range s.Rails {
+			r, ok := n.Rails[name]
+			if !ok {
+				continue
+			}
+			state := "up"
+			if !r.Up {
+				state = "not up"
+			}
+			out.rows = append(out.rows, row{cells: map[string]cell{
+				defaultSort: words(escape(n.Name + " " + name)),
+				"state":     words(state),
+				"busy":      known(r.Use, percent),
+				"pause":     known(r.Pause, percent),
+				"errors":    known(r.Errors, perSecond),
+			}})
+		}
+	}
+	return out
+}

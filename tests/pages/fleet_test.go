@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/accelscope/accelscope/tests/fakenode"
+)
+
+// ready waits for the alert of the sick GPU and for jobs, with which the rules have been evaluated.
+func (b *tab) ready(site string) {
+	b.Helper()
+	b.visit(site + "/")
+	b.until("the alert of gpu0022, and jobs", `document.querySelector("#alerts").textContent.includes("GPUUncorrectedECC") &&
+		document.querySelector("#jobs").textContent.includes("JobSet/llama-2")`)
+}
+
+// TestFleetPage reads the totals, searches, chooses another figure of the heat map, and goes to a job and a node.
+func TestFleetPage(t *testing.T) {
+	site := fleetSite(t)
+	b := open(t, site, 1280, 900)
+	b.ready(site)
+	totals := strings.Join(strings.Fields(eval[string](b, `document.querySelector("#totals").innerText`)), " ")
+	// The generator has one node that does not answer, and one GPU of each other node is idle.
+	for _, want := range []string{"GPUs 50 50 given, 25 in use, 25 idle, 1 sick", "RDMA ports 50 49 up"} {
+		if !strings.Contains(totals, want) {
+			t.Errorf("the totals lack %q: %s", want, totals)
+		}
+	}
+	if got := eval[int](b, `document.querySelectorAll("#nodes tbody tr").length`); got != 25 {
+		t.Errorf("%d nodes", got)
+	}
+	b.exec(`window.here = true`)
+	b.choose("select[name=heat]", "errors")
+	b.until("another heat map", `document.querySelector("#heat").textContent.includes("errors and lost packets")`)
+	b.choose("input[name=q]", "946dae0300123450-7")
+	b.until("nothing for a text that is no GUID", `document.querySelector("#search").textContent.includes("No workload, GUID or UUID")`)
+	b.choose("input[name=q]", "946d:ae03:0012:3451")
+	b.until("the HCAs with a GUID", `document.querySelector("#search tbody tr td.mono")?.textContent.startsWith("0x946dae0300123451-")`)
+	b.choose("input[name=q]", "gpu-b-13")
+	b.until("the GPU with a UUID", `[...document.querySelectorAll("#search tbody tr")].some((r) => r.textContent.includes("GPU-b-13") && r.querySelector("td a").textContent === "gpu0013")`)
+	if got := eval[string](b, `document.querySelector("#search tbody th a").getAttribute("href")`); got != "http://gpu0013/device?name=GPU-b-13" {
+		t.Errorf("the link to the page of the node is %q", got)
+	}
+	b.choose("input[name=q]", "idle-1")
+	b.until("the job alone", `((rows) => rows.length === 1 && rows[0].innerText.includes("8 on 8 nodes"))(document.querySelectorAll("#jobs tbody tr"))`)
+	if !eval[bool](b, `window.here === true`) {
+		t.Error("the page was loaded again")
+	}
+	b.do(chromedp.Click(`#jobs tbody th a`))
+	b.until("the members of the job", `location.pathname === "/job" && document.querySelectorAll("section:last-of-type tbody tr").length === 8 &&
+		document.querySelector("main").innerText.includes("ml/idle-1-")`)
+	b.do(chromedp.Click(`section:last-of-type tbody td a`))
+	b.until("the view of the node", `location.pathname === "/node" && document.querySelector("main").innerText.includes("mlx5_1")`)
+	b.visit(site + "/node?name=gpu0022")
+	b.until("the alert of the node", `document.querySelector(".verdicts").textContent.includes("GPUUncorrectedECC")`)
+}
+
+// TestFleetWithoutScript searches and shows all tables in a browser that runs no script.
+func TestFleetWithoutScript(t *testing.T) {
+	site := fleetSite(t)
+	ready := open(t, site, 1280, 900)
+	ready.ready(site)
+	b := open(t, site, 1280, 900)
+	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.do(chromedp.Navigate(site+"/"), chromedp.WaitReady("footer"))
+	for selector, want := range map[string]string{"#alerts": "GPUUncorrectedECC", "#jobs": "llama", "#nodes": "gpu0021", "#heat": "mlx5_1"} {
+		if text := run(b, chromedp.Text(selector)); !strings.Contains(text, want) {
+			t.Errorf("%s lacks %q: %s", selector, want, text)
+		}
+	}
+	b.do(chromedp.SendKeys(`input[name=q]`, "gpu0017"), chromedp.Click(`form button`), chromedp.WaitVisible(`#search p.note`))
+	if text := run(b, chromedp.Text(`#nodes tbody th`)); !strings.Contains(text, "gpu0017") {
+		t.Errorf("the first node is %q", text)
+	}
+}
+
+// TestFleetHostile looks for a workload and a job whose names try to load a picture. The tab fails at a dialog or a request.
+func TestFleetHostile(t *testing.T) {
+	site := fleetSite(t)
+	b := open(t, site, 1280, 900)
+	b.ready(site)
+	evil := fakenode.Hostile()[1].Pod
+	b.visit(site + "/?" + url.Values{"q": {evil}}.Encode())
+	b.until("the workload", `document.querySelector("#search tbody th")?.textContent.includes("onerror=alert(1)")`)
+	if got := eval[int](b, `document.querySelectorAll("img, iframe, body script, [onerror], [onmouseover]").length`); got != 0 {
+		t.Errorf("%d foreign elements", got)
+	}
+	b.exec(`document.querySelectorAll("*").forEach((e) => e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})))`)
+	b.do(chromedp.Click(`#jobs tbody th a`))
+	b.until("the members", `location.pathname === "/job" && document.querySelectorAll("section:last-of-type tbody tr").length > 0`)
+	if got := eval[string](b, `document.querySelector("h1").textContent`); !strings.Contains(got, evil) {
+		t.Errorf("the job is %q", got)
+	}
+}
+
+// fleetViews are the pages that tests of the look visit.
+func fleetViews(b *tab, site string) []string {
+	b.Helper()
+	b.ready(site)
+	return []string{site + "/?q=gpu00", site + "/?heat=errors", site + "/node?name=gpu0022", eval[string](b, `document.querySelector("#jobs tbody th a").href`)}
+}
+
+// TestFleetLook measures contrast, width and size of text, at two widths and in both themes.
+func TestFleetLook(t *testing.T) {
+	site := fleetSite(t)
+	look(t, site, fleetViews(open(t, site, 1280, 900), site))
+}
+
+// TestFleetAccessible looks for controls and pictures without a name.
+func TestFleetAccessible(t *testing.T) {
+	site := fleetSite(t)
+	accessible(t, site, fleetViews(open(t, site, 1280, 900), site)[:2])
+}
+
+// TestFleetKeyboard walks through the page with the tab key, to a node, and back.
+func TestFleetKeyboard(t *testing.T) {
+	site := fleetSite(t)
+	b := open(t, site, 1280, 900)
+	b.ready(site)
+	for _, selector := range []string{".skip", "nav a[href='#jobs']", "input[name=q]", "select[name=heat]", "form button", ".verdicts a", "svg.heat a"} {
+		b.tabTo(selector)
+	}
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.until("the view of the node", `location.pathname === "/node" && document.readyState === "complete"`)
+	b.tabTo("nav a[href='/']")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.until("the page of all nodes", `location.pathname === "/" && document.readyState === "complete"`)
+	for _, selector := range []string{"#jobs tbody th a", "#nodes tbody th a"} {
+		b.tabTo(selector)
+	}
+}
