@@ -42,6 +42,8 @@ type DeviceShare struct {
 	// Claim is the name of the resource claim that has the device, ShareID the part of the device that the claim has. They are
 	// empty for a device without a claim, ShareID also for a claim that has all of the device.
 	Claim, ShareID string
+	// Unhealthy reports that the plugin or driver of the device reports it as unhealthy to the kubelet.
+	Unhealthy bool
 }
 
 // Evidence is the source of an allocation.
@@ -112,6 +114,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		}
 		share := DeviceShare{
 			Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID), Claim: valid(a.Claim), ShareID: valid(a.ShareID),
+			Unhealthy: a.Unhealthy,
 		}
 		if e.claimed(a, share) {
 			continue
