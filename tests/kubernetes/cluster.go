@@ -2,10 +2,11 @@
 
 // Package kubernetes runs accelscope in a cluster of one node that is made of the real programs: etcd, kube-apiserver,
 // kube-controller-manager, kube-scheduler, kubelet and kubectl, built from their modules (programs/go.mod), and Debian's containerd
-// (1.6 of Debian 12, 2.1 of the next release) and runc. The cluster has namespaces of its own on this machine (init.sh), with the machine's kernel and cgroup v1, and ends with
-// the test. Images are made here, so no registry is needed.
+// (1.6 of Debian 12, 2.1 of the next release) and runc. The cluster has namespaces of its own on this machine (init.sh), with the machine's
+// kernel and cgroup v1, and ends with the test. Images are made here, so no registry is needed.
 //
-// GPUs and HCAs are stand-ins: a fake of NVIDIA's library, and device nodes that a device plugin of the test hands out.
+// GPUs and HCAs are stand-ins: a fake of NVIDIA's library, and device nodes that a device plugin of the test, or a driver of resource
+// claims (programs/dradriver), hands out.
 //
 // The programs are a module of their own, with the dependencies that Kubernetes chose. The tests need no client library: they
 // use kubectl, and read objects over HTTPS.

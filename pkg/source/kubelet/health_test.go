@@ -19,7 +19,8 @@ import (
 func TestUnhealthyDevices(t *testing.T) {
 	const claimed, other = "gpu.nvidia.com/claim=a-gpu-3", "gpu.nvidia.com/claim=a-gpu-4"
 	list := claims(
-		resource("gpu.nvidia.com", "gpu-3", claimed), resource("gpu.nvidia.com", "gpu-4", other), resource("dra.net", "pci-0000-8a-00-0"),
+		resource("gpu.nvidia.com", "gpu-3", claimed), resource("gpu.nvidia.com", "gpu-4", claimed, other), // as in Kubernetes 1.35
+		resource("dra.net", "pci-0000-8a-00-0"),
 	)
 	answer := list.list
 	list.list = func(ctx context.Context) (*podresourcesv1.ListPodResourcesResponse, error) {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -68,11 +69,15 @@ func (f *facts) appendAllocations(
 	}
 	for _, dynamic := range container.GetDynamicResources() {
 		a.Claim = dynamic.GetClaimName()
+		listed := map[string][]string{} // CDI names of the last device, by driver
 		for _, c := range dynamic.GetClaimResources() {
 			names := make([]string, 0, len(c.GetCdiDevices()))
 			for _, cdi := range c.GetCdiDevices() {
 				names = append(names, cdi.GetName())
 			}
+			before := listed[c.GetDriverName()]
+			listed[c.GetDriverName()] = names
+			names = ownNames(names, before)
 			a.ShareID = c.GetShareId()
 			if c.GetDeviceName() != "" {
 				a.Nodes = nodes(names)
@@ -87,6 +92,15 @@ func (f *facts) appendAllocations(
 			}
 		}
 	}
+}
+
+// ownNames returns the CDI names of a claimed device without those of the devices before it, which Kubernetes 1.35 lists with it. Two shares
+// of one device have the same names.
+func ownNames(names, before []string) []string {
+	if n := len(before); len(names) > n && slices.Equal(names[:n], before) {
+		return names[n:]
+	}
+	return names
 }
 
 // allocatable requests the devices that the plugins of the node can allocate. Devices of dynamic
