@@ -278,6 +278,13 @@ func (l liveContainers) pod(p *model.Pod) bool {
 		l.pods[containerName{namespace: p.Namespace, pod: p.Name}]
 }
 
+// replaced reports whether a container has ended that containerd lists as one that was not started: it has no task, and another one of
+// its name in the pod runs. That is so after a reboot of the node, or a restart of the sensor.
+func (l liveContainers) replaced(c *model.Container) bool {
+	now := l.containers[containerName{c.Namespace, c.Pod, c.Name}]
+	return c.Pod != "" && c.Status == model.ContainerCreated && now != nil && now != c && now.Status == model.ContainerRunning
+}
+
 // newer reports whether a replaces b, which has the same names: a pod may have been recreated,
 // and a container restarted.
 func newer(a, b *model.Container) bool {
