@@ -139,7 +139,7 @@ func podYAML(namespace, name, spec string) string {
 kind: Pod
 metadata: {name: %s, namespace: %s, labels: {app: %[1]s}}
 spec:
-  terminationGracePeriodSeconds: 0
+  terminationGracePeriodSeconds: 1
 %[3]s---
 `, name, namespace, spec)
 	return expand(expand(text, "IMAGE", "image: "+guest.Image+", imagePullPolicy: Never"), "SLEEP", `args: [sleep, "1000000"]`)

@@ -190,7 +190,7 @@ func ofPods() (pids []int, err error) {
 	return pids, err
 }
 
-// unmountBelow unmounts what is mounted below a directory, the last mount first.
+// unmountBelow unmounts what is mounted below a directory, the last mount first. A mount may be gone with one before it.
 func unmountBelow(dir string) error {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -199,8 +199,12 @@ func unmountBelow(dir string) error {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	slices.Reverse(lines)
 	for _, line := range lines {
-		if at := strings.Fields(line)[4]; strings.HasPrefix(at, dir+"/") {
-			err = errors.Join(err, syscall.Unmount(at, syscall.MNT_DETACH))
+		at := strings.Fields(line)[4]
+		if !strings.HasPrefix(at, dir+"/") {
+			continue
+		}
+		if unmountErr := syscall.Unmount(at, syscall.MNT_DETACH); unmountErr != nil && !errors.Is(unmountErr, syscall.EINVAL) {
+			err = errors.Join(err, fmt.Errorf("%s: %w", at, unmountErr))
 		}
 	}
 	return err
