@@ -147,7 +147,7 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	if s.Claim == "" {
 		s.Claim, s.ShareID = o.Claim, o.ShareID
 	}
-	s.Given = s.Given || o.Given
+	s.Given, s.Unhealthy = s.Given || o.Given, s.Unhealthy || o.Unhealthy
 	if slices.Index(strength, o.Allocated) > slices.Index(strength, s.Allocated) {
 		s.Allocated = o.Allocated
 	}

@@ -14,8 +14,8 @@ import (
 const capsDir = "/dev/nvidia-caps/"
 
 // claimed adds the GPUs and HCAs of a claimed device, and reports whether it has found any. The kubelet lists all devices of a
-// claim for each container that has the claim, also for one that has only one of its requests, and with each device the CDI names of
-// those before it (Kubernetes 1.35). So claimed leaves out those that the container has no node of, if it has nodes of others.
+// claim for each container that has the claim, also for one that has only one of its requests. So claimed leaves out those that the
+// container has no node of, if it has nodes of others.
 func (e *evidence) claimed(a *model.Allocation, share DeviceShare) (found bool) {
 	if a.Claim == "" {
 		return false

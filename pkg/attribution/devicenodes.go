@@ -27,7 +27,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	}
 	for i := range e.s.Containers {
 		c := &e.s.Containers[i]
-		if c.Status == model.ContainerExited || c.Sandbox || len(c.Devices)+len(c.GPURequests) == 0 {
+		if c.Status == model.ContainerExited || c.Sandbox || len(c.Devices)+len(c.GPURequests) == 0 || e.live.replaced(c) {
 			continue
 		}
 		owner := e.o.ofContainer(c)

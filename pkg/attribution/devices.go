@@ -42,6 +42,8 @@ type DeviceShare struct {
 	// Claim is the name of the resource claim that has the device, ShareID the part of the device that the claim has. They are
 	// empty for a device without a claim, ShareID also for a claim that has all of the device.
 	Claim, ShareID string
+	// Unhealthy reports that the plugin or driver of the device reports it as unhealthy to the kubelet.
+	Unhealthy bool
 }
 
 // Evidence is the source of an allocation.
@@ -112,6 +114,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		}
 		share := DeviceShare{
 			Owner: owner, Resource: valid(a.Resource), ID: valid(a.ID), Claim: valid(a.Claim), ShareID: valid(a.ShareID),
+			Unhealthy: a.Unhealthy,
 		}
 		if e.claimed(a, share) {
 			continue
@@ -273,6 +276,13 @@ func newLiveContainers(containers []model.Container) liveContainers {
 func (l liveContainers) pod(p *model.Pod) bool {
 	return l.uids[p.UID] || p.StaticUID != "" && l.uids[p.StaticUID] ||
 		l.pods[containerName{namespace: p.Namespace, pod: p.Name}]
+}
+
+// replaced reports whether a container has ended that containerd lists as one that was not started: it has no task, and another one of
+// its name in the pod runs. That is so after a reboot of the node, or a restart of the sensor.
+func (l liveContainers) replaced(c *model.Container) bool {
+	now := l.containers[containerName{c.Namespace, c.Pod, c.Name}]
+	return c.Pod != "" && c.Status == model.ContainerCreated && now != nil && now != c && now.Status == model.ContainerRunning
 }
 
 // newer reports whether a replaces b, which has the same names: a pod may have been recreated,

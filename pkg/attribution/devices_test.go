@@ -240,6 +240,17 @@ func TestDevices(t *testing.T) {
 				"ml/train-0/side(c2) mlx5_2||0000:18:00.a|mlx5_0|n2",
 			},
 		},
+		"the container before a reboot": { // containerd lists it without a task, as one that was not started
+			facts: model.Snapshot{
+				Containers: []model.Container{
+					worker(func(c *model.Container) {
+						c.ID, c.Status, c.Devices = "c0", model.ContainerCreated, []string{"/dev/infiniband/uverbs2"}
+					}),
+					worker(func(c *model.Container) { c.Devices = []string{"/dev/infiniband/uverbs2"} }),
+				},
+			},
+			want: []string{"ml/train-0/worker(c1) mlx5_1||0000:18:00.1|mlx5_0|p1"},
+		},
 		"the annotation of another pod names it": {
 			facts: model.Snapshot{
 				Containers: []model.Container{

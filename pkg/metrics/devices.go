@@ -19,6 +19,17 @@ func devicesMetrics() []metric {
 			},
 		},
 		{
+			name: "accelscope_workload_device_unhealthy", typ: gauge, owned: true, labels: []string{"device", "resource"},
+			help: "Device of the workload that its device plugin or driver reports as unhealthy to the kubelet, always 1.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Assigned {
+					if s := &v.shares.Assigned[i]; s.Unhealthy {
+						b.Share(1, v.owners[s.Owner], s.Device, s.Resource)
+					}
+				}
+			},
+		},
+		{
 			name: "container_rdma_allocated", typ: gauge, owned: true, labels: []string{"device", "method"},
 			help: "HCA that is allocated to the workload, by the source of this information, always 1.",
 			emit: func(v *view, b *exposition.Builder) {

@@ -30,7 +30,7 @@ func TestDeviceInfo(t *testing.T) {
 			Containers: []model.Container{{ID: "c1", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: "u1"}},
 			Allocations: []model.Allocation{
 				{Namespace: "ml", Pod: "train-0", Container: "worker", Resource: "nvidia.com/ib", ID: "0000:18:00.1"},
-				{Namespace: "ml", Pod: "train-0", Container: "worker", Resource: "nvidia.com/gpu", ID: "GPU-1"},
+				{Namespace: "ml", Pod: "train-0", Container: "worker", Resource: "nvidia.com/gpu", ID: "GPU-1", Unhealthy: true},
 			},
 			Namespaces: []model.Namespace{{Inode: 4026532001, PID: 9, Cgroup: 7}},
 		}
@@ -40,7 +40,7 @@ func TestDeviceInfo(t *testing.T) {
 		}), expfmt.TypeTextPlain)
 		var got []string
 		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, "accelscope_workload_device_info{") || strings.HasPrefix(line, "infiniband_device_info{") ||
+			if strings.HasPrefix(line, "accelscope_workload_device_") || strings.HasPrefix(line, "infiniband_device_info{") ||
 				strings.HasPrefix(line, "container_rdma_registered_bytes{") || strings.HasPrefix(line, "container_rdma_allocated{") {
 				got = append(got, strings.TrimSpace(line))
 			}
@@ -53,6 +53,8 @@ func TestDeviceInfo(t *testing.T) {
 				`pci_address="",pf_device="",pod="train-0",resource="nvidia.com/gpu",workload="ml/train-0/worker"} 1`,
 			`accelscope_workload_device_info{` + owner + `device="mlx5_1",guid="n1",method="kubelet",` + where +
 				`pci_address="0000:18:00.1",pf_device="mlx5_0",pod="train-0",resource="nvidia.com/ib",workload="ml/train-0/worker"} 1`,
+			`accelscope_workload_device_unhealthy{` + owner + `device="GPU-1",` + where +
+				`pod="train-0",resource="nvidia.com/gpu",workload="ml/train-0/worker"} 1`,
 		}
 		// Memory registered on the moved device is attributed as on any device.
 		for _, s := range []struct{ labels, value string }{
@@ -64,7 +66,7 @@ func TestDeviceInfo(t *testing.T) {
 		} {
 			want = append(want, `container_rdma_registered_bytes{`+s.labels+`} `+s.value)
 		}
-		want = slices.Insert(want, 2, `container_rdma_allocated{`+owner+`device="mlx5_1",method="kubelet",`+where+
+		want = slices.Insert(want, 3, `container_rdma_allocated{`+owner+`device="mlx5_1",method="kubelet",`+where+
 			`pod="train-0",workload="ml/train-0/worker"} 1`)
 		for _, d := range []string{
 			`board_id="",device="mlx5_0",firmware="",hca_type="",is_vf="false",netns="",node_desc="",node_guid="n0",` +

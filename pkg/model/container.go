@@ -90,6 +90,8 @@ type Allocation struct {
 	ID        string // the plugin's ID: a GPU's UUID, a PCI address, any text
 	Claim     string // name of the resource claim; empty for device plugins
 	ShareID   string // of a part of a device that several claims share; empty if the claim has all of it
+	// Unhealthy reports that the plugin or driver of the device reports it as unhealthy.
+	Unhealthy bool
 	// Nodes are the host's device nodes of a claimed device, by the specifications of the Container
 	// Device Interface: /dev/nvidia0. Nil if no specification has the device.
 	Nodes []string

@@ -6,8 +6,10 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,9 +22,7 @@ import (
 // testRuntimeUpgrade replaces containerd 1 by containerd 2 while pods run.
 func testRuntimeUpgrade(t *testing.T) {
 	const ns = "upgrade"
-	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
-		t.Fatal(err)
-	}
+	makeNamespace(t, ns)
 	startSensor(t)
 	t.Cleanup(func() { removePods(t, ns) })
 	const spec = "  containers:\n  - {name: main, IMAGE, SLEEP}\n  - {name: other, IMAGE, SLEEP}\n"
@@ -72,26 +72,14 @@ spec: {spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu.nvid
 // sensor, which knows only the kubelet and the CDI specifications, must show those whose device nodes the containers have.
 func testClaims(t *testing.T) {
 	const ns = "claims"
-	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
-		t.Fatal(err)
-	}
+	makeNamespace(t, ns)
 	s := startSensor(t)
-	d := running.daemon("dradriver", "--kubeconfig="+running.pki("admin.kubeconfig"), "--node="+nodeName, fmt.Sprint("--gpus=", gpus))
-	if err := d.start(); err != nil {
-		t.Fatal(err)
+	var devices []draDevice
+	for n := range gpus {
+		devices = append(devices, draDevice{Name: fmt.Sprint("gpu-", n), Node: fmt.Sprint("/dev/nvidia", n)})
 	}
-	t.Cleanup(func() { d.stop(syscall.SIGTERM) })
+	sick := startDriver(t, "gpu.nvidia.com", devices)
 	t.Cleanup(func() { removePods(t, ns) })
-	until(t, "the driver publishes its GPUs", func(ctx context.Context) error {
-		var slices resourcev1.ResourceSliceList
-		if err := running.get(ctx, "/apis/resource.k8s.io/v1/resourceslices", &slices); err != nil {
-			return err
-		}
-		if len(slices.Items) != 1 || len(slices.Items[0].Spec.Devices) != gpus {
-			return fmt.Errorf("%d slices\n%s", len(slices.Items), d.tail())
-		}
-		return nil
-	})
 
 	apply(t, expand(claimsYAML, "NS", ns))
 	const use = "  resourceClaims: [%s]\n  containers:\n  - {name: main, IMAGE, SLEEP, resources: {claims: [{name: gpu}]}}\n  - {name: none, IMAGE, SLEEP}\n"
@@ -102,6 +90,7 @@ func testClaims(t *testing.T) {
 	same(t, "containers", running.running, shown)
 	allocated(t, ns, s)
 	claimed(t, ns)
+	healthOfClaims(t, ns, sick)
 
 	if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pod", "two"); err != nil {
 		t.Fatal(err)
@@ -118,6 +107,47 @@ func testClaims(t *testing.T) {
 	ready(t, ns, "pod/three")
 	allocated(t, ns, s)
 	claimed(t, ns)
+}
+
+// draDevice is a device of the driver of programs/dradriver.
+type draDevice struct {
+	Name       string            `json:"name"`
+	Node       string            `json:"node,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
+// startDriver starts a driver of dynamic resource allocation until the end of the test. setSick makes exactly these devices unhealthy.
+func startDriver(t *testing.T, name string, devices []draDevice) (setSick func(names ...string)) {
+	t.Helper()
+	text, err := json.Marshal(devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unhealthy := filepath.Join(t.TempDir(), "unhealthy")
+	d := running.daemon(os.Getenv(driverVar), "--kubeconfig="+running.pki("admin.kubeconfig"), "--node="+nodeName, "--driver="+name,
+		"--devices="+string(text), "--unhealthy="+unhealthy)
+	d.log = filepath.Join(running.dir, name+".log")
+	if err := d.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.stop(syscall.SIGTERM) })
+	until(t, "the driver publishes its devices", func(ctx context.Context) error {
+		var slices resourcev1.ResourceSliceList
+		if err := running.get(ctx, "/apis/resource.k8s.io/v1/resourceslices", &slices); err != nil {
+			return err
+		}
+		for i := range slices.Items {
+			if s := &slices.Items[i].Spec; s.Driver == name && len(s.Devices) == len(devices) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d slices\n%s", len(slices.Items), d.tail())
+	})
+	return func(names ...string) {
+		if err := write(unhealthy, strings.Join(names, "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // claimed compares claims and GPUs with the allocations that the API server lists.

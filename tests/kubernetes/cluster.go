@@ -2,10 +2,11 @@
 
 // Package kubernetes runs accelscope in a cluster of one node that is made of the real programs: etcd, kube-apiserver,
 // kube-controller-manager, kube-scheduler, kubelet and kubectl, built from their modules (programs/go.mod), and Debian's containerd
-// (1.6 of Debian 12, 2.1 of the next release) and runc. The cluster has namespaces of its own on this machine (init.sh), with the machine's kernel and cgroup v1, and ends with
-// the test. Images are made here, so no registry is needed.
+// (1.6 of Debian 12, 2.1 of the next release) and runc. The cluster has namespaces of its own on this machine (init.sh), with the machine's
+// kernel and cgroup v1, and ends with the test. Images are made here, so no registry is needed.
 //
-// GPUs and HCAs are stand-ins: a fake of NVIDIA's library, and device nodes that a device plugin of the test hands out.
+// GPUs and HCAs are stand-ins: a fake of NVIDIA's library, and device nodes that a device plugin of the test, or a driver of resource
+// claims (programs/dradriver), hands out.
 //
 // The programs are a module of their own, with the dependencies that Kubernetes chose. The tests need no client library: they
 // use kubectl, and read objects over HTTPS.
@@ -18,7 +19,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,6 +37,10 @@ const (
 	criSocket = "/run/containerd/containerd.sock"
 
 	startTimeout = 5 * time.Minute // of a program, on a busy machine
+
+	// signed is how long a certificate of the kubelet is valid that it requests itself. As it is valid from 5 minutes before, too, the
+	// kubelet requests the next one after 51 seconds at most.
+	signed = 90 * time.Second
 )
 
 // cluster is a running cluster.
@@ -57,7 +61,8 @@ func startCluster(ctx context.Context, dir, programs string) (*cluster, error) {
 		return c, err
 	}
 	containerd := func(ctx context.Context) error { return c.startContainerd(ctx, "/usr/bin") } // Debian's, of this release
-	for _, step := range []func(context.Context) error{c.startControlPlane, containerd, c.startKubelet} {
+	kubelet := func(ctx context.Context) error { return c.startKubelet(ctx) }
+	for _, step := range []func(context.Context) error{c.startControlPlane, containerd, kubelet} {
 		limited, cancel := context.WithTimeout(ctx, startTimeout)
 		err := step(limited)
 		cancel()
@@ -108,10 +113,11 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 		"--service-account-signing-key-file="+c.pki("tokens.key"), "--service-cluster-ip-range=10.96.0.0/24",
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority="+c.pki("ca.crt"), "--kubelet-client-certificate="+c.pki("kubelet-client.crt"),
 		"--kubelet-client-key="+c.pki("kubelet-client.key"), "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
+		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true", "--feature-gates="+healthGate+"=true")
 	c.controllers = c.daemon("kube-controller-manager", "--kubeconfig="+c.pki("controllers.kubeconfig"), "--leader-elect=false",
 		"--use-service-account-credentials", "--service-account-private-key-file="+c.pki("tokens.key"), "--root-ca-file="+c.pki("ca.crt"),
-		"--cluster-signing-cert-file="+c.pki("ca.crt"), "--cluster-signing-key-file="+c.pki("ca.key"), "--bind-address=127.0.0.1")
+		"--cluster-signing-cert-file="+c.pki("ca.crt"), "--cluster-signing-key-file="+c.pki("ca.key"), "--cluster-signing-duration="+signed.String(),
+		"--bind-address=127.0.0.1")
 	c.scheduler = c.daemon("kube-scheduler", "--kubeconfig="+c.pki("scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1")
 	if err := errors.Join(c.etcd.start(), c.apiserver.start()); err != nil {
 		return err
@@ -129,20 +135,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 
 // raw requests a path of the API server.
 func (c *cluster) raw(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+nodeIP+":6443"+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := c.admin.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET %s: %s: %s", path, response.Status, body)
-	}
-	return body, err
+	return request(ctx, c.admin, "https://"+nodeIP+":6443"+path)
 }
 
 // get reads an object, or a list of them, from the API server.

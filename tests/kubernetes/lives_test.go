@@ -14,13 +14,12 @@ import (
 )
 
 // testLives compares what happens to containers with what the API server says: exits, restarts, an OOM kill, an eviction, and the
-// storage that a pod uses with du.
+// storage that a pod uses with du. What containerd reports of the containers must arrive as an event, once.
 func testLives(t *testing.T) {
 	const ns = "lives"
-	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
-		t.Fatal(err)
-	}
-	startSensor(t)
+	makeNamespace(t, ns)
+	w := watchEvents(t, ns)
+	startSensor(t, "--events.otlp-endpoint="+eventsEndpoint, "--events.otlp-insecure")
 	t.Cleanup(func() { removePods(t, ns) })
 	apply(t, podYAML(ns, "crashes", "  containers:\n  - {name: main, IMAGE, args: [sh, -c, exit 3]}\n")+
 		podYAML(ns, "fails-once", "  restartPolicy: Never\n  containers:\n  - {name: main, IMAGE, args: [sh, -c, exit 4]}\n  - {name: other, IMAGE, SLEEP}\n")+
@@ -64,15 +63,8 @@ func testLives(t *testing.T) {
 		}
 		return out, err
 	}, func(ctx context.Context) (map[string]float64, error) {
-		f, err := scrape(ctx)
-		out := map[string]float64{}
-		// Containers that have ended remain for some minutes, each with the number of restarts before it.
-		for key, v := range f.values("container_restarts_total", "namespace", "pod", "container", "container_id") {
-			if names := strings.Fields(key); names[0] == ns && names[1] != "evicted" {
-				name := names[1] + " " + names[2]
-				out[name] = max(out[name], v)
-			}
-		}
+		out, err := restarts(ns)(ctx)
+		delete(out, "evicted main")
 		return out, err
 	})
 	until(t, "storage of the pod", func(ctx context.Context) error {
@@ -95,4 +87,9 @@ func testLives(t *testing.T) {
 		}
 		return err
 	})
+	w.once(t, map[string]int{
+		"crashes exit 3": 2, "fails-once exit 4": 1, "hungry oom": 1, "hungry exit 137": 1, "evicted exit 137": 1, "writes start": 1,
+	})
+	removePods(t, ns)
+	w.once(t, map[string]int{"crashes delete": 2, "writes exit 137": 1, "writes delete": 1, "hungry delete": 1})
 }

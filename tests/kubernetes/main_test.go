@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/otel"
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
@@ -23,7 +24,9 @@ const (
 	dirVar      = "ACCELSCOPE_KUBERNETES"
 	programsVar = "ACCELSCOPE_KUBERNETES_PROGRAMS"
 	libraryVar  = "ACCELSCOPE_NVML"
+	driverVar   = "ACCELSCOPE_DRIVER"   // of dynamic resource allocation
 	operatorVar = "ACCELSCOPE_OPERATOR" // source of the Prometheus operator
+	eventsVar   = "ACCELSCOPE_OTELCOL"  // the Collector
 
 	containerdVar = "ACCELSCOPE_CONTAINERD" // programs of containerd 2
 )
@@ -62,6 +65,14 @@ func outside() (err error) {
 	if err != nil {
 		return err
 	}
+	driver, err := buildDriver(ctx)
+	if err != nil {
+		return err
+	}
+	collector, err := otel.Build(ctx)
+	if err != nil {
+		return err
+	}
 	fmt.Printf("programs of the cluster: %s\n", time.Since(start).Round(time.Second))
 	dir, err := os.MkdirTemp("", "accelscope-kubernetes-")
 	if err != nil {
@@ -91,7 +102,7 @@ func outside() (err error) {
 		return err
 	}
 	return enter(ctx, dir, dirVar+"="+dir, programsVar+"="+programs, libraryVar+"="+library, operatorVar+"="+operator,
-		containerdVar+"="+filepath.Join(containerd, "usr/bin"))
+		containerdVar+"="+filepath.Join(containerd, "usr/bin"), driverVar+"="+driver, eventsVar+"="+collector)
 }
 
 // inside starts the cluster and runs the tests.
@@ -118,8 +129,14 @@ func TestKubernetes(t *testing.T) {
 	t.Run("manifests", testManifests)
 	t.Run("permissions", testPermissions)
 	t.Run("names", testNames)
+	t.Run("certificates", testCertificates)
+	t.Run("resize", testResize)
+	t.Run("health", testHealth)
+	t.Run("topology", testTopology)
 	t.Run("runtime", testRuntimeUpgrade)
 	t.Run("claims", testClaims)
+	t.Run("network claims", testNetworkClaims)
 	t.Run("lives", testLives)
+	t.Run("reboot", testReboot)
 	t.Run("rollout", testRollout)
 }

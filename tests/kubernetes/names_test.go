@@ -52,6 +52,18 @@ func apply(t *testing.T, yaml string) {
 	}
 }
 
+// makeNamespace makes a namespace, with the account that its pods need.
+func makeNamespace(t *testing.T, name string) {
+	t.Helper()
+	if _, err := running.kubectl(t.Context(), "create", "namespace", name); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the account of pods", func(ctx context.Context) error {
+		_, err := running.raw(ctx, "/api/v1/namespaces/"+name+"/serviceaccounts/default")
+		return err
+	})
+}
+
 // applyOverlay applies an overlay of deploy/kubernetes.
 func applyOverlay(t *testing.T, overlay string) {
 	t.Helper()
@@ -72,13 +84,13 @@ func removePods(t *testing.T, namespace string) {
 
 // startSensor runs a sensor with the account of the manifests until the end of the test. It runs in place of the pod of the DaemonSet,
 // because that finds no fake of NVIDIA's library.
-func startSensor(t *testing.T) *sensor {
+func startSensor(t *testing.T, args ...string) *sensor {
 	t.Helper()
 	applyOverlay(t, "privileged")
 	if _, err := running.kubectl(t.Context(), "--namespace="+accelscope, "delete", "daemonset", accelscope); err != nil {
 		t.Fatal(err)
 	}
-	s, err := running.newSensor(t.Context(), binary(), os.Getenv(libraryVar))
+	s, err := running.newSensor(t.Context(), binary(), os.Getenv(libraryVar), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +139,7 @@ func podYAML(namespace, name, spec string) string {
 kind: Pod
 metadata: {name: %s, namespace: %s, labels: {app: %[1]s}}
 spec:
-  terminationGracePeriodSeconds: 0
+  terminationGracePeriodSeconds: 1
 %[3]s---
 `, name, namespace, spec)
 	return expand(expand(text, "IMAGE", "image: "+guest.Image+", imagePullPolicy: Never"), "SLEEP", `args: [sleep, "1000000"]`)
@@ -172,22 +184,24 @@ func allocated(t *testing.T, namespace string, s *sensor) {
 // shown returns the containers that run according to the sensor.
 func shown(ctx context.Context) (map[string]float64, error) {
 	f, err := scrape(ctx)
+	return f.shown(), err
+}
+
+func (f families) shown() map[string]float64 {
 	out := map[string]float64{}
 	for key, v := range f.values("container_state", "namespace", "pod", "container", "container_id", "state") {
 		if name, ok := strings.CutSuffix(key, " running"); ok && v == 1 {
 			out[name] = v
 		}
 	}
-	return out, err
+	return out
 }
 
 // testNames compares the names and the devices of containers with what the API server says, and with the device nodes that the
 // containers have, through the lives of pods, device plugins and the kubelet.
 func testNames(t *testing.T) {
 	const ns = "training"
-	if _, err := running.kubectl(t.Context(), "create", "namespace", ns); err != nil {
-		t.Fatal(err)
-	}
+	makeNamespace(t, ns)
 	s := startSensor(t)
 	plugins := startPlugins(t, s)
 	t.Cleanup(func() { removePods(t, ns) })

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -16,6 +18,8 @@ import (
 const (
 	manifestDir = "/etc/kubernetes/manifests" // of static pods
 	podSubnet   = "10.88.0.0/24"
+
+	healthGate = "ResourceHealthStatus" // the status of a pod has the health of its devices: KEP-4680, alpha in 1.35
 )
 
 // containerdConfig is of containerd 1; 2 reads it too. Scores of the OOM killer are restricted, because a machine for tests may lack
@@ -52,6 +56,7 @@ authorization:
   webhook: {cacheAuthorizedTTL: 1s, cacheUnauthorizedTTL: 1s}
 tlsCertFile: PKI/kubelet.crt
 tlsPrivateKeyFile: PKI/kubelet.key
+featureGates: {` + healthGate + `: true}
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false
@@ -65,6 +70,7 @@ imageGCLowThresholdPercent: 99
 syncFrequency: 5s
 fileCheckFrequency: 1s
 nodeStatusUpdateFrequency: 2s
+volumeStatsAggPeriod: 5s
 `
 
 // startContainerd starts the containerd of a directory of programs, with its client and shim, and loads the images.
@@ -92,10 +98,22 @@ func (c *cluster) ctr(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, c.dir, "ctr", append([]string{"--namespace", "k8s.io"}, args...)...)
 }
 
-func (c *cluster) startKubelet(ctx context.Context) error {
+// configured returns the configuration of the kubelet with lines of it replaced or added.
+func configured(lines []string) string {
+	text := kubeletConfig
+	for _, line := range lines {
+		key, _, _ := strings.Cut(line, ":")
+		old := regexp.MustCompile("(?m)^" + key + ":.*\n")
+		text = old.ReplaceAllString(text, "") + line + "\n"
+	}
+	return text
+}
+
+// startKubelet starts the kubelet, with lines of its configuration that replace others.
+func (c *cluster) startKubelet(ctx context.Context, lines ...string) error {
 	config := filepath.Join(c.dir, "kubelet.yaml")
 	if err := errors.Join(
-		write(config, expand(kubeletConfig, "PKI", filepath.Join(c.dir, "pki"))), os.MkdirAll(manifestDir, 0o755),
+		write(config, expand(configured(lines), "PKI", filepath.Join(c.dir, "pki"))), os.MkdirAll(manifestDir, 0o755),
 		os.RemoveAll(v1beta1.KubeletSocket), // that of a kubelet that was killed
 	); err != nil {
 		return err

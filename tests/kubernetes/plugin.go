@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -21,9 +22,14 @@ type devicePlugin struct {
 	v1beta1.UnimplementedDevicePluginServer
 	resource string
 	nodes    map[string]string // device node, by ID
+	numa     map[string]int64  // NUMA node, by ID; nil if the plugin does not report it
 
 	server *grpc.Server
 	served chan struct{}
+
+	mu      sync.Mutex
+	sick    map[string]bool // unhealthy devices, by ID
+	changed chan struct{}   // closed with the next change of sick
 }
 
 func (p *devicePlugin) endpoint() string {
@@ -58,14 +64,40 @@ func (p *devicePlugin) stop() {
 	<-p.served
 }
 
-// devices returns the devices.
-func (p *devicePlugin) devices() *v1beta1.ListAndWatchResponse {
+// setSick makes exactly these devices unhealthy.
+func (p *devicePlugin) setSick(ids ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sick = map[string]bool{}
+	for _, id := range ids {
+		p.sick[id] = true
+	}
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+// devices returns the devices, and a channel that is closed with their next change.
+func (p *devicePlugin) devices() (*v1beta1.ListAndWatchResponse, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	r := &v1beta1.ListAndWatchResponse{}
 	for id := range p.nodes {
-		r.Devices = append(r.Devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
+		d := &v1beta1.Device{ID: id, Health: v1beta1.Healthy}
+		if p.sick[id] {
+			d.Health = v1beta1.Unhealthy
+		}
+		if node, ok := p.numa[id]; ok {
+			d.Topology = &v1beta1.TopologyInfo{Nodes: []*v1beta1.NUMANode{{ID: node}}}
+		}
+		r.Devices = append(r.Devices, d)
 	}
 	slices.SortFunc(r.Devices, func(a, b *v1beta1.Device) int { return strings.Compare(a.ID, b.ID) })
-	return r
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return r, p.changed
 }
 
 // GetDevicePluginOptions implements v1beta1.DevicePluginServer.
@@ -75,11 +107,17 @@ func (p *devicePlugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (
 
 // ListAndWatch implements v1beta1.DevicePluginServer.
 func (p *devicePlugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
-	if err := stream.Send(p.devices()); err != nil {
-		return err
+	for {
+		devices, changed := p.devices()
+		if err := stream.Send(devices); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
 	}
-	<-stream.Context().Done()
-	return stream.Context().Err()
 }
 
 // Allocate implements v1beta1.DevicePluginServer.

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// programs are the packages of a cluster's programs, in the versions of programs/go.mod, and a driver made there. The last element of the path, without a
+// programs are the packages of a cluster's programs, in the versions of programs/go.mod. The last element of the path, without a
 // version, is the name of the program: etcd's is server.
 var programs = []string{
 	"k8s.io/kubernetes/cmd/kubelet",
@@ -26,7 +26,6 @@ var programs = []string{
 	"k8s.io/kubernetes/cmd/kube-scheduler",
 	"k8s.io/kubernetes/cmd/kubectl",
 	"go.etcd.io/etcd/server/v3",
-	"./dradriver",
 }
 
 // here is the directory of this package's source.
@@ -39,8 +38,17 @@ func here() string {
 // at a time and with a low priority: on two CPUs this takes some minutes.
 func buildPrograms(ctx context.Context) (string, error) {
 	module := filepath.Join(here(), "programs")
-	return vm.Built("kubernetes", module, []string{"go.mod", "go.sum", "dradriver/main.go"}, func(dir string) error {
+	return vm.Built("kubernetes", module, []string{"go.mod", "go.sum"}, func(dir string) error {
 		return buildModule(ctx, module, dir)
+	})
+}
+
+// buildDriver returns the driver of dynamic resource allocation that is made in that module.
+func buildDriver(ctx context.Context) (string, error) {
+	module := filepath.Join(here(), "programs")
+	return vm.Built("dradriver", module, []string{"go.mod", "go.sum", "dradriver/main.go"}, func(path string) error {
+		_, err := output(ctx, module, "nice", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./dradriver")
+		return err
 	})
 }
 

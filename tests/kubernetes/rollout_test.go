@@ -98,9 +98,18 @@ func testRollout(t *testing.T) {
 // healthy waits until the sensor has all answers of the kubelet.
 func healthy(t *testing.T) {
 	t.Helper()
+	healthyAfter(t, nil)
+}
+
+// healthyAfter is healthy, and calls prepare before each look.
+func healthyAfter(t *testing.T, prepare func()) {
+	t.Helper()
 	want := map[string]float64{"ok pod-resources": 1, "ok allocatable": 1, "ok pods": 1, "ok summary": 1}
 	same(t, "answers of the kubelet", func(context.Context) (map[string]float64, error) { return want, nil },
 		func(ctx context.Context) (map[string]float64, error) {
+			if prepare != nil {
+				prepare()
+			}
 			f, err := scrape(ctx)
 			got := map[string]float64{}
 			for key, v := range f.values("accelscope_device_state", "source", "state", "device") {

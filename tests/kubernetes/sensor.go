@@ -3,10 +3,10 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,7 +24,7 @@ import (
 // gpus is the number of GPUs that the node has according to the fake of NVIDIA's library. The node also has the HCAs of a fake sysfs.
 const gpus = 4
 
-const metricsURL = "http://127.0.0.1:9847/metrics"
+const sensorURL = "http://127.0.0.1:9847"
 
 // sensor is accelscope on the node, with the token of the service account that the manifests make.
 type sensor struct {
@@ -32,8 +32,8 @@ type sensor struct {
 	hcas []fixtures.HCA
 }
 
-// newSensor prepares a sensor with its fake hardware.
-func (c *cluster) newSensor(ctx context.Context, binary, library string) (*sensor, error) {
+// newSensor prepares a sensor with its fake hardware, and arguments besides those that all tests need.
+func (c *cluster) newSensor(ctx context.Context, binary, library string, args ...string) (*sensor, error) {
 	dir, err := os.MkdirTemp(c.dir, "sensor-")
 	if err != nil {
 		return nil, err
@@ -68,6 +68,7 @@ func (c *cluster) newSensor(ctx context.Context, binary, library string) (*senso
 		"--node.name="+nodeName, "--node.ip="+nodeIP, "--kubelet.token-file="+token, "--kubelet.ca-file="+c.pki("ca.crt"),
 		"--kubelet.interval=1s", "--container.scope=all", "--gpu.nvml-library="+library, "--gpu.control-socket="+filepath.Join(dir, "control"),
 		"--no-collector.probe", "--no-collector.access", "--no-collector.link", "--no-collector.kernellog", "--no-collector.node")
+	d.args = append(d.args, args...)
 	d.args[0], d.env = binary, scenario.Environment()
 	return &sensor{daemon: d, hcas: fake.HCAs}, nil
 }
@@ -94,24 +95,12 @@ func makeNode(path string) error {
 type families map[string]*dto.MetricFamily
 
 func scrape(ctx context.Context) (families, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, metricsURL, nil)
+	body, err := request(ctx, http.DefaultClient, sensorURL+"/metrics")
 	if err != nil {
 		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", response.Status, body)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return parser.TextToMetricFamilies(strings.NewReader(string(body)))
+	return parser.TextToMetricFamilies(bytes.NewReader(body))
 }
 
 // values returns the values of a family by labels, joined by spaces.

@@ -151,6 +151,43 @@ func TestClaimedDevices(t *testing.T) {
 	}
 }
 
+// TestNodesOfAccumulatedDevices checks that a claimed device has only its own device nodes, although Kubernetes 1.35 lists with it the CDI
+// devices of those before it of the driver.
+func TestNodesOfAccumulatedDevices(t *testing.T) {
+	const first, second, hca = "nvidia.com/gpu=0", "nvidia.com/gpu=1:0", "nvidia.com/net-rdma=0000:3b:00.2"
+	for name, resources := range map[string][]*podresourcesv1.ClaimResource{
+		"accumulated": {
+			resource("gpu.nvidia.com", "gpu-0", first), resource("rdma.example.com", "hca-1", hca), resource("gpu.nvidia.com", "gpu-1", first, second),
+		},
+		"each its own": {
+			resource("gpu.nvidia.com", "gpu-0", first), resource("rdma.example.com", "hca-1", hca), resource("gpu.nvidia.com", "gpu-1", second),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, root := cdiSource(t, claims(resources...))
+			writeTree(t, root, map[string]string{
+				"etc/cdi/hca.json": specification(t, "hca.json"), "etc/cdi/nvidia.yaml": specification(t, "toolkit.yaml"),
+			})
+			nodes, _ := nodesOfClaims(t, s)
+			if d := cmp.Diff([][]string{
+				{"/dev/nvidia0", "/dev/dri/card1"}, {"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"},
+				{"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"},
+			}, nodes); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+		})
+	}
+	t.Run("shares of one device", func(t *testing.T) {
+		s, root := cdiSource(t, claims(resource("gpu.nvidia.com", "gpu-0", first), resource("gpu.nvidia.com", "gpu-0", first)))
+		writeTree(t, root, map[string]string{"etc/cdi/nvidia.yaml": specification(t, "toolkit.yaml")})
+		nodes, _ := nodesOfClaims(t, s)
+		both := []string{"/dev/nvidia0", "/dev/dri/card1"}
+		if d := cmp.Diff([][]string{both, both}, nodes); d != "" {
+			t.Errorf("(-want +got)\n%s", d)
+		}
+	})
+}
+
 // TestObservedSpecifications resolves claims with the specifications that others have observed on their nodes.
 func TestObservedSpecifications(t *testing.T) {
 	const (

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -42,7 +43,7 @@ func (p podResources) list(ctx context.Context, nodes func(names []string) []str
 		r, err := c.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
 		for _, pod := range r.GetPodResources() {
 			for _, container := range pod.GetContainers() {
-				f.Allocations = appendAllocations(f.Allocations, pod, container, nodes)
+				f.appendAllocations(pod, container, nodes)
 				if len(f.Allocations) > maxFacts {
 					return nil, errTooMany
 				}
@@ -52,14 +53,14 @@ func (p podResources) list(ctx context.Context, nodes func(names []string) []str
 	})
 }
 
-func appendAllocations(
-	to []model.Allocation, pod *podresourcesv1.PodResources, container *podresourcesv1.ContainerResources,
-	nodes func(names []string) []string,
-) []model.Allocation {
+func (f *facts) appendAllocations(
+	pod *podresourcesv1.PodResources, container *podresourcesv1.ContainerResources, nodes func(names []string) []string,
+) {
 	a := model.Allocation{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: container.GetName()}
-	add := func(resource, id string) {
+	add := func(resource, id string, cdi ...string) {
 		a.Resource, a.ID = resource, id
-		to = append(to, a)
+		f.Allocations = append(f.Allocations, a)
+		f.ids = append(f.ids, append(cdi, resource+"/"+id)[0])
 	}
 	for _, d := range container.GetDevices() {
 		for _, id := range d.GetDeviceIds() {
@@ -68,26 +69,38 @@ func appendAllocations(
 	}
 	for _, dynamic := range container.GetDynamicResources() {
 		a.Claim = dynamic.GetClaimName()
+		listed := map[string][]string{} // CDI names of the last device, by driver
 		for _, c := range dynamic.GetClaimResources() {
 			names := make([]string, 0, len(c.GetCdiDevices()))
 			for _, cdi := range c.GetCdiDevices() {
 				names = append(names, cdi.GetName())
 			}
+			before := listed[c.GetDriverName()]
+			listed[c.GetDriverName()] = names
+			names = ownNames(names, before)
 			a.ShareID = c.GetShareId()
 			if c.GetDeviceName() != "" {
 				a.Nodes = nodes(names)
-				add(c.GetDriverName()+"/"+c.GetPoolName(), c.GetDeviceName())
+				add(c.GetDriverName()+"/"+c.GetPoolName(), c.GetDeviceName(), names...)
 				continue
 			}
 			// Kubelets before 1.31 report only VENDOR/CLASS=NAME.
 			for i, name := range names {
 				kind, _, _ := strings.Cut(name, "=")
 				a.Nodes = nodes(names[i : i+1])
-				add(kind, name)
+				add(kind, name, name)
 			}
 		}
 	}
-	return to
+}
+
+// ownNames returns the CDI names of a claimed device without those of the devices before it, which Kubernetes 1.35 lists with it. Two shares
+// of one device have the same names.
+func ownNames(names, before []string) []string {
+	if n := len(before); len(names) > n && slices.Equal(names[:n], before) {
+		return names[n:]
+	}
+	return names
 }
 
 // allocatable requests the devices that the plugins of the node can allocate. Devices of dynamic

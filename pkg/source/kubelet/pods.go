@@ -65,6 +65,8 @@ type containerJSON struct {
 	Restarts  int64     `json:"restartCount"`
 	State     stateJSON `json:"state"`
 	LastState stateJSON `json:"lastState"`
+	// Resources are set by kubelets with the feature ResourceHealthStatus.
+	Resources []resourceJSON `json:"allocatedResourcesStatus"`
 }
 
 // stateJSON is a ContainerState: one field is set, or none while waiting.
@@ -126,8 +128,9 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 			}
 			pod := p.pod(labels)
 			f.Pods = append(f.Pods, pod)
+			p.addUnhealthy(f)
 			f.Containers = p.appendContainers(f.Containers, &pod)
-			if len(f.Pods) > maxFacts || len(f.Containers) > maxFacts {
+			if len(f.Pods) > maxFacts || len(f.Containers) > maxFacts || len(f.unhealthy) > maxFacts {
 				return errTooMany
 			}
 			return nil

@@ -94,7 +94,9 @@ type part struct {
 // facts is the content of an answer.
 type facts struct {
 	model.Snapshot
-	finished map[podName]struct{} // pods that have ended
+	finished  map[podName]struct{} // pods that have ended
+	unhealthy map[containerDevice]struct{}
+	ids       []string // of the devices of Allocations, in their order, as in containerDevice
 }
 
 type podName struct{ namespace, name string }
@@ -159,6 +161,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 
 	var out model.Snapshot
 	var finished map[podName]struct{}
+	var unhealthy map[containerDevice]struct{}
+	var ids []string
 	now := s.now()
 	for i, p := range s.parts {
 		p.update(answers[i], now)
@@ -166,11 +170,17 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			continue
 		}
 		out.Merge(&p.facts.Snapshot)
+		if p.facts.unhealthy != nil {
+			unhealthy = p.facts.unhealthy
+		}
+		if p.facts.ids != nil {
+			ids = p.facts.ids
+		}
 		if answers[i] != nil && p.facts.finished != nil { // an old answer may lack new pods
 			finished = p.facts.finished
 		}
 	}
-	out.Allocations = running(out.Allocations, finished)
+	out.Allocations = running(withHealth(out.Allocations, ids, unhealthy), finished)
 	err := s.verdict()
 	if !errors.Is(err, model.ErrAbsent) { // without a kubelet there are no states
 		out.DeviceStates = s.states(now)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dradriver is a driver of dynamic resource allocation for the stand-in GPUs of the tests. It is made with the helper
-// library of Kubernetes: it registers with the kubelet, publishes the GPUs of the node as a ResourceSlice, and writes a CDI
-// specification for each claim, with the names that NVIDIA's driver uses.
+// Command dradriver is a driver of dynamic resource allocation for the stand-in GPUs and HCAs of the tests. It is made with the helper
+// library of Kubernetes: it registers with the kubelet, publishes the devices of the node as a ResourceSlice, reports their health, and
+// writes a CDI specification for each claim, with the names that NVIDIA's driver uses. For devices without a device node it writes none,
+// as DRANET does.
 package main
 
 import (
@@ -10,40 +11,44 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
+	"google.golang.org/grpc"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-)
-
-const (
-	name = "gpu.nvidia.com"
-	kind = "k8s.gpu.nvidia.com/claim" // of CDI devices
+	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 )
 
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig of the driver")
-	node := flag.String("node", "", "name of the node")
-	gpus := flag.Int("gpus", 0, "number of GPUs")
+	d := driver{}
+	flag.StringVar(&d.name, "driver", "", "name of the driver")
+	flag.StringVar(&d.node, "node", "", "name of the node, and of the pool")
+	flag.StringVar(&d.unhealthy, "unhealthy", "", "file with the names of unhealthy devices, which is read each second")
+	devices := flag.String("devices", "[]", "devices, in JSON")
 	flag.Parse()
+	if err := json.Unmarshal([]byte(*devices), &d.devices); err != nil {
+		log.Fatal(err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if err := run(ctx, *kubeconfig, *node, *gpus, driver{}); err != nil {
+	if err := run(ctx, *kubeconfig, d); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, kubeconfig, node string, gpus int, d driver) error {
+func run(ctx context.Context, kubeconfig string, d driver) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -52,22 +57,26 @@ func run(ctx context.Context, kubeconfig, node string, gpus int, d driver) error
 	if err != nil {
 		return err
 	}
-	data := filepath.Join(kubeletplugin.KubeletPluginsDir, name)
+	data := filepath.Join(kubeletplugin.KubeletPluginsDir, d.name)
 	if err := errors.Join(os.MkdirAll(data, 0o750), os.MkdirAll(cdiDir, 0o755)); err != nil {
 		return err
 	}
-	helper, err := kubeletplugin.Start(ctx, d, kubeletplugin.DriverName(name), kubeletplugin.KubeClient(client),
-		kubeletplugin.NodeName(node), kubeletplugin.PluginDataDirectoryPath(data))
+	helper, err := kubeletplugin.Start(ctx, d, kubeletplugin.DriverName(d.name), kubeletplugin.KubeClient(client),
+		kubeletplugin.NodeName(d.node), kubeletplugin.PluginDataDirectoryPath(data))
 	if err != nil {
 		return err
 	}
 	defer helper.Stop()
 	var devices []resourceapi.Device
-	for n := range gpus {
-		devices = append(devices, resourceapi.Device{Name: fmt.Sprintf("gpu-%d", n)})
+	for _, one := range d.devices {
+		attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
+		for name, value := range one.Attributes {
+			attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{StringValue: &value}
+		}
+		devices = append(devices, resourceapi.Device{Name: one.Name, Attributes: attributes})
 	}
 	if err := helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		node: {Slices: []resourceslice.Slice{{Devices: devices}}},
+		d.node: {Slices: []resourceslice.Slice{{Devices: devices}}},
 	}}); err != nil {
 		return err
 	}
@@ -75,14 +84,28 @@ func run(ctx context.Context, kubeconfig, node string, gpus int, d driver) error
 	return nil
 }
 
+// device is a device of the node.
+type device struct {
+	Name       string            `json:"name"`
+	Node       string            `json:"node"` // device node; empty if the driver writes no CDI specification for it
+	Attributes map[string]string `json:"attributes"`
+}
+
 // driver implements kubeletplugin.DRAPlugin.
-type driver struct{}
+type driver struct {
+	drahealth.UnimplementedDRAResourceHealthServer
+	name, node string
+	unhealthy  string // file
+	devices    []device
+}
+
+func (d driver) kind() string { return "k8s." + d.name + "/claim" } // of CDI devices
 
 // cdiDir is where runtimes look for specifications of devices that exist until the next boot.
 const cdiDir = "/var/run/cdi"
 
-func specification(claim types.UID) string {
-	return filepath.Join(cdiDir, "k8s.gpu.nvidia.com-claim_"+string(claim)+".json")
+func (d driver) specification(claim types.UID) string {
+	return filepath.Join(cdiDir, "k8s."+d.name+"-claim_"+string(claim)+".json")
 }
 
 // PrepareResourceClaims writes the CDI specifications of claims.
@@ -101,18 +124,22 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) (devices []kubeletplug
 	type object = map[string]any
 	var specs []object
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver != name {
+		if result.Driver != d.name {
 			continue
 		}
-		cdi := string(claim.UID) + "-" + result.Device
-		specs = append(specs, object{"name": cdi, "containerEdits": object{"deviceNodes": []object{
-			{"path": "/dev/nvidia" + strings.TrimPrefix(result.Device, "gpu-")},
-		}}})
-		devices = append(devices, kubeletplugin.Device{
-			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{kind + "=" + cdi},
-		})
+		allocated := kubeletplugin.Device{Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device}
+		i := slices.IndexFunc(d.devices, func(one device) bool { return one.Name == result.Device })
+		if i >= 0 && d.devices[i].Node != "" {
+			cdi := string(claim.UID) + "-" + result.Device
+			specs = append(specs, object{"name": cdi, "containerEdits": object{"deviceNodes": []object{{"path": d.devices[i].Node}}}})
+			allocated.CDIDeviceIDs = []string{d.kind() + "=" + cdi}
+		}
+		devices = append(devices, allocated)
 	}
-	text, err := json.Marshal(object{"cdiVersion": "0.6.0", "kind": kind, "devices": specs})
+	if len(specs) == 0 {
+		return devices, nil
+	}
+	text, err := json.Marshal(object{"cdiVersion": "0.6.0", "kind": d.kind(), "devices": specs})
 	if err != nil {
 		return nil, err
 	}
@@ -121,20 +148,47 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) (devices []kubeletplug
 	if err := os.WriteFile(next, text, 0o600); err != nil {
 		return nil, err
 	}
-	return devices, os.Rename(next, specification(claim.UID))
+	return devices, os.Rename(next, d.specification(claim.UID))
 }
 
 // UnprepareResourceClaims removes the CDI specifications of claims.
-func (driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+func (d driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := map[types.UID]error{}
 	for _, claim := range claims {
-		err := os.Remove(specification(claim.UID))
+		err := os.Remove(d.specification(claim.UID))
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil // it was removed before
 		}
 		out[claim.UID] = err
 	}
 	return out, nil
+}
+
+// NodeWatchResources sends the health of all devices each second.
+func (d driver) NodeWatchResources(
+	_ *drahealth.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[drahealth.NodeWatchResourcesResponse],
+) error {
+	for {
+		text, _ := os.ReadFile(d.unhealthy) // without it all are healthy
+		r := &drahealth.NodeWatchResourcesResponse{}
+		for _, one := range d.devices {
+			health := drahealth.HealthStatus_HEALTHY
+			if slices.Contains(strings.Fields(string(text)), one.Name) {
+				health = drahealth.HealthStatus_UNHEALTHY
+			}
+			r.Devices = append(r.Devices, &drahealth.DeviceHealth{
+				Device: &drahealth.DeviceIdentifier{PoolName: d.node, DeviceName: one.Name}, Health: health, LastUpdatedTime: time.Now().Unix(),
+			})
+		}
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // HandleError logs an error of the background.
