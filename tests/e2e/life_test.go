@@ -111,7 +111,7 @@ func (n node) churn(t *testing.T) {
 		ids[digest(fmt.Sprint("churn ", i))] = true
 	}
 	seen := map[string]map[string]float64{}
-	begin := time.Now()
+	begin, logged := time.Now(), 0
 	for running := true; running; {
 		select {
 		case <-done:
@@ -134,6 +134,10 @@ func (n node) churn(t *testing.T) {
 				}
 				seen[id][label(x, by)] = x.GetCounter().GetValue()
 			}
+		}
+		if len(seen) >= logged+total/4 {
+			logged = len(seen)
+			t.Logf("%d of %d seen", logged, total) // an emulated preemptible kernel takes minutes
 		}
 		if v := m.sum("accelscope_unresolved_cgroups_total"); v != before.sum("accelscope_unresolved_cgroups_total") {
 			t.Fatalf("%v cgroups have no name", v)

@@ -152,7 +152,7 @@ func begin(found func(line string) (string, bool), name string, args ...string) 
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = program.Wait() // its output tells why
+		_ = program.Wait() // its output says why
 		_ = in.Close()
 		close(ended)
 	}()
