@@ -159,8 +159,8 @@ func (s *sensor) known() api.Known {
 	now := s.engine.Refresh()
 	s.observe(now)
 	return api.Known{
-		At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Placement: now.Placement, Verdicts: now.Verdicts, Err: now.Err,
-		Node: s.node, Recorder: s.recorder,
+		At: now.At, Facts: now.Facts, Shares: now.Shares, States: now.States, Placement: now.Placement, Verdicts: now.Verdicts,
+		Err: now.Err, Node: s.node, Recorder: s.recorder,
 		Checks: func() []api.Check { return observed(now.States, now.Facts, func() error { return nil }).Checks },
 	}
 }

@@ -123,3 +123,21 @@ func TestLinkText(t *testing.T) {
 		}
 	}
 }
+
+// TestFresh: what is made once for a refresh is made again for the next one, also for a viewer with a search.
+func TestFresh(t *testing.T) {
+	n := fakenode.New(fakenode.Workloads())
+	at := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
+	var k api.Known
+	h := Handlers(Options{Facts: func() api.Known { return k }, Version: "v1", MetricsPath: "/metrics"})["GET /{$}"]
+	const down = "degraded: port 1 DOWN"
+	for i, want := range []bool{false, true, false} {
+		n.Down[2] = want
+		k = n.Refresh(at.Add(time.Duration(i) * time.Minute))
+		for _, target := range []string{"/?q=4711", "/?q=resnet", "/"} {
+			if _, body := get(t, h, target); strings.Contains(body, down) != want || strings.Contains(body, "RDMAPortDown") != want {
+				t.Errorf("refresh %d, %s: the port is down: %v, want %v", i, target, !want, want)
+			}
+		}
+	}
+}

@@ -78,7 +78,9 @@ func measureViewers(ctx context.Context, sensor exporter, period time.Duration, 
 		return err
 	}
 	figs := []*viewerFigures{
-		{name: "nobody"}, {name: "1 viewer", viewers: 1}, {name: "10 viewers", viewers: 10},
+		{name: "nobody"},
+		{name: "1 viewer", viewers: 1},
+		{name: "10 viewers", viewers: 10},
 		{name: "10 viewers, each with a search", viewers: 10, search: true},
 	}
 	for _, f := range figs {
