@@ -59,7 +59,8 @@ func nodeSystemMetrics() []metric {
 	rows := []metric{
 		cpuSeconds("node_cpu_seconds_total", "Time that the CPU spent in the mode.", 0, cpuModes),
 		{
-			name: "node_cpu_all_seconds_total", typ: counter, labels: []string{"mode"}, help: "Time that all CPUs together spent in the mode.",
+			name: "node_cpu_all_seconds_total", typ: counter, labels: []string{"mode"},
+			help: "Time that all CPUs together spent in the mode.",
 			emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
 				for i, mode := range cpuModes {
 					if c.ID == "" {

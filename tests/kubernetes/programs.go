@@ -38,7 +38,7 @@ func here() string {
 // at a time and with a low priority: on two CPUs this takes some minutes.
 func buildPrograms(ctx context.Context) (string, error) {
 	module := filepath.Join(here(), "programs")
-	return vm.Built("kubernetes", module, []string{"go.mod", "go.sum"}, func(dir string) error {
+	return vm.Built("kubernetes", os.DirFS(module), []string{"go.mod", "go.sum"}, func(dir string) error {
 		return buildModule(ctx, module, dir)
 	})
 }
@@ -46,7 +46,7 @@ func buildPrograms(ctx context.Context) (string, error) {
 // buildDriver returns the driver of dynamic resource allocation that is made in that module.
 func buildDriver(ctx context.Context) (string, error) {
 	module := filepath.Join(here(), "programs")
-	return vm.Built("dradriver", module, []string{"go.mod", "go.sum", "dradriver/main.go"}, func(path string) error {
+	return vm.Built("dradriver", os.DirFS(module), []string{"go.mod", "go.sum", "dradriver/main.go"}, func(path string) error {
 		_, err := output(ctx, module, "nice", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./dradriver")
 		return err
 	})

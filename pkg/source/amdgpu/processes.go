@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/drmfdinfo"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -140,25 +141,11 @@ func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
 // candidates returns the processes to read, those of KFD first, then by PID.
 func (l *lister) candidates(computing []int) ([]int, error) {
 	slices.Sort(computing)
-	others, known := []int(nil), false
-	if l.o.Holders != nil {
-		others, known = l.o.Holders()
-		others = slices.Clone(others)
-	}
-	var err error
-	if !known {
-		var names []string
-		names, err = readNames(l.o.Procfs, maxProcesses)
-		others = numbers(names)
-	}
-	slices.Sort(others)
-	others = slices.DeleteFunc(slices.Compact(others), func(pid int) bool {
+	others, err := drmfdinfo.Processes(l.o.Procfs, l.o.Holders)
+	others = slices.DeleteFunc(others, func(pid int) bool {
 		_, found := slices.BinarySearch(computing, pid)
 		return found
 	})
-	if err != nil {
-		err = fmt.Errorf("listing processes: %w", err)
-	}
 	return slices.Concat(computing, others), err
 }
 

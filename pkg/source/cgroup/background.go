@@ -23,7 +23,9 @@ type background[T any] struct {
 	err     error // why something may be missing
 }
 
-func (b *background[T]) start() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
+func (b *background[T]) start() {
+	b.ctx, b.cancel = context.WithCancel(context.Background()) //nolint:gosec // stop calls it
+}
 
 func (b *background[T]) stop() {
 	b.cancel()

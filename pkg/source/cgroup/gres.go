@@ -71,7 +71,8 @@ func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, err
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			if err == nil && g.unread != nil {
-				err = fmt.Errorf("%w: device programs (CAP_SYS_ADMIN, before Linux 6.9 also CAP_NET_ADMIN): %w", model.ErrUnsupported, g.unread)
+				err = fmt.Errorf("%w: device programs (CAP_SYS_ADMIN, before Linux 6.9 also CAP_NET_ADMIN): %w",
+					model.ErrUnsupported, g.unread)
 			}
 			return found, err
 		}

@@ -63,16 +63,13 @@ func (d *directory) number(name string, scale float64) model.Optional {
 }
 
 // names returns the sorted names in a directory below.
-func (d *directory) names(name string) []string { return d.first(name, maxNames) }
-
-// first is names, of at most limit names.
-func (d *directory) first(name string, limit int) []string {
+func (d *directory) names(name string) []string {
 	f, err := os.Open(filepath.Join(d.path, name))
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	names, err := f.Readdirnames(limit)
+	names, err := f.Readdirnames(maxNames)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil
 	}

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -36,10 +34,8 @@ func newLister(o Options) *lister {
 	}
 }
 
-const (
-	maxClients   = 1 << 14 // bounds the memory that containers can make the lister use
-	maxProcesses = 1 << 16
-)
+// maxClients bounds the memory that containers can make the lister use.
+const maxClients = 1 << 14
 
 // errBounded reports that a limit was exceeded and some results are missing.
 var errBounded = errors.New("left out")
@@ -54,7 +50,7 @@ type use struct {
 // numbers of their nodes. A client that several processes have is credited to the lowest PID, which is usually the one
 // that opened it. An error comes with the readable part.
 func (l *lister) list(uuids map[uint32]string, now time.Time) ([]model.GPUProcess, error) {
-	pids, err := l.candidates()
+	pids, err := drmfdinfo.Processes(l.o.Procfs, l.o.Holders)
 	problems := []error{err}
 	if l.started.IsZero() {
 		l.started = now
@@ -90,29 +86,6 @@ func (l *lister) list(uuids map[uint32]string, now time.Time) ([]model.GPUProces
 	}
 	l.counters = scan.after
 	return l.processes(scan.usages), errors.Join(problems...)
-}
-
-// candidates returns the processes to read, by PID.
-func (l *lister) candidates() ([]int, error) {
-	if l.o.Holders != nil {
-		if pids, known := l.o.Holders(); known {
-			pids = slices.Clone(pids)
-			slices.Sort(pids)
-			return slices.Compact(pids), nil
-		}
-	}
-	names := (&directory{path: l.o.Procfs}).first("", maxProcesses)
-	if names == nil {
-		return nil, fmt.Errorf("no processes in %s", filepath.Clean(l.o.Procfs))
-	}
-	pids := make([]int, 0, len(names))
-	for _, name := range names {
-		if n, err := strconv.ParseUint(name, 10, 31); err == nil {
-			pids = append(pids, int(n))
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
 }
 
 // clientsOf returns the clients that a process has open, by the minor number of the node, of the wanted nodes.

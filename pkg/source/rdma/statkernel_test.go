@@ -253,7 +253,7 @@ type asks struct {
 
 func readAsks(b []byte) (a asks) {
 	a.has = map[uint16]bool{}
-	for w := (netlink.Parse(b)); w.Next(); {
+	for w := netlink.Parse(b); w.Next(); {
 		a.has[w.Type] = true
 		switch w.Type {
 		case attrDevIndex:

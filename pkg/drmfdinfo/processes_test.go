@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drmfdinfo
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"testing"
+)
+
+// TestProcesses: this process is among those of the machine, and what is known replaces them.
+func TestProcesses(t *testing.T) {
+	unknown := func() ([]int, bool) { return []int{1}, false }
+	for _, holders := range []func() ([]int, bool){nil, unknown} {
+		pids, err := Processes("/proc", holders)
+		if err != nil || !slices.Contains(pids, os.Getpid()) || !slices.Contains(pids, os.Getppid()) || !slices.IsSorted(pids) {
+			t.Errorf("%v, %v", pids, err)
+		}
+	}
+	held := []int{7, 3, 7}
+	if pids, err := Processes("/proc", func() ([]int, bool) { return held, true }); err != nil || !slices.Equal(pids, []int{3, 7}) || held[0] != 7 {
+		t.Errorf("%v, %v, of %v", pids, err, held)
+	}
+	if pids, err := Processes(t.TempDir(), nil); err != nil || len(pids) > 0 {
+		t.Errorf("none: %v, %v", pids, err)
+	}
+	if _, err := Processes(t.TempDir()+"/gone", nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
