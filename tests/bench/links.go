@@ -113,14 +113,15 @@ func linksInside(ctx context.Context, module, sensor string, short bool, out io.
 
 // makePorts loads the module and gives each port what a port of mlx5 has.
 func makePorts(ctx context.Context, module string) error {
-	statistics := "rx_prio3_pause 1\nrx_prio3_pause_duration 2\ntx_pause_storm_error_events 3\n"
+	statistics := []byte("rx_prio3_pause 1\nrx_prio3_pause_duration 2\ntx_pause_storm_error_events 3\n")
 	for i := range linkStatistics - 3 {
-		statistics += fmt.Sprintf("rx%d_packets %d\n", i, i)
+		statistics = fmt.Appendf(statistics, "rx%d_packets %d\n", i, i)
 	}
 	commands := [][]string{
 		{"sh", "-c", "mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug"},
 		{"sh", "-c", "mountpoint -q " + tracing + " || mount -t tracefs none " + tracing},
-		{"modprobe", "rdma_rxe"}, {"insmod", module, "driver=mlx5_core", fmt.Sprint("ports=", linkPorts)},
+		{"modprobe", "rdma_rxe"},
+		{"insmod", module, "driver=mlx5_core", fmt.Sprint("ports=", linkPorts)},
 	}
 	for i := range linkPorts {
 		port := fmt.Sprint("linktest", i)
@@ -134,8 +135,8 @@ func makePorts(ctx context.Context, module string) error {
 	}
 	for i := range linkPorts {
 		dir := filepath.Join(linktest, fmt.Sprint("linktest", i))
-		for file, text := range map[string]string{"statistics": statistics, "module/eeprom": string(eeprom.SR8()), "dcb/pfc_enabled": "8"} {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+		for file, text := range map[string][]byte{"statistics": statistics, "module/eeprom": eeprom.SR8(), "dcb/pfc_enabled": []byte("8")} {
+			if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
 				return err
 			}
 		}

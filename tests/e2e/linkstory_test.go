@@ -155,8 +155,12 @@ func (p *prometheus) has(t *testing.T, queries ...string) {
 	eventually(t, 3*time.Minute, func() error {
 		for _, q := range queries {
 			now := time.Now()
-			if answer, err := p.ask(q, true, now, now); err != nil || !answer.HasData() {
-				return fmt.Errorf("%s: no data: %v", q, err)
+			answer, err := p.ask(q, true, now, now)
+			if err != nil {
+				return err
+			}
+			if !answer.HasData() {
+				return fmt.Errorf("%s: no data", q)
 			}
 		}
 		return nil
