@@ -22,11 +22,10 @@ func TestMembers(t *testing.T) {
 		"member_ratio":     {one(c, 99)},
 	}}
 	got, problems := f.reader(t, "").Members(JobName{"ml", "Job", `a"b`})
-	figure := func(v float64) *float64 { return &v }
 	want := []Member{
-		{Workload: "ml/c/main", Pod: "c", Container: "main", ContainerID: "3", Node: "n3", Transmit: &Rate{12, true}, P99: figure(1e-3), Slower: figure(99)},
-		{Workload: "ml/b/main", Pod: "b", Container: "main", ContainerID: "2", Node: "n2", GPUs: figure(8), Used: figure(5)},
-		{Workload: "ml/a/main", Pod: "a", Container: "main", ContainerID: "1", Node: "n1", GPUs: figure(8), Used: figure(8), P99: figure(1e-5)},
+		{Workload: "ml/c/main", Pod: "c", Container: "main", ContainerID: "3", Node: "n3", Transmit: &Rate{12, true}, P99: new(1e-3), Slower: new(float64(99))},
+		{Workload: "ml/b/main", Pod: "b", Container: "main", ContainerID: "2", Node: "n2", GPUs: new(float64(8)), Used: new(float64(5))},
+		{Workload: "ml/a/main", Pod: "a", Container: "main", ContainerID: "1", Node: "n1", GPUs: new(float64(8)), Used: new(float64(8)), P99: new(1e-5)},
 	}
 	if diff := gocmp.Diff(want, got); diff != "" || len(problems) > 0 {
 		t.Error(diff, problems)

@@ -219,8 +219,7 @@ func (b Bytes) Share() *float64 {
 	if b.Attributed == nil || b.Transmit == nil || b.Receive == nil || !(*b.Transmit+*b.Receive > 0) {
 		return nil
 	}
-	v := min(1, *b.Attributed/(*b.Transmit+*b.Receive))
-	return &v
+	return new(min(1, *b.Attributed/(*b.Transmit+*b.Receive)))
 }
 
 // Summary returns the busiest HCA of a node and its use, the errors of all, and the longest pause.

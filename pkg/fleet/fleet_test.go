@@ -188,20 +188,18 @@ func TestState(t *testing.T) {
 	if len(s.Problems) > 0 {
 		t.Fatal(s.Problems)
 	}
-	number := func(n int) *int { return &n }
-	figure := func(v float64) *float64 { return &v }
 	want := []Node{
 		{
-			Name: "a", GPUs: GPUs{All: number(4), Given: number(3), Used: number(2), Idle: number(1), Sick: number(1)},
-			Ports: Ports{All: number(5), Up: number(4), Degraded: number(1), Flapping: number(1)},
-			Bytes: Bytes{Transmit: figure(100), Receive: figure(300), Attributed: figure(200)},
+			Name: "a", GPUs: GPUs{All: new(4), Given: new(3), Used: new(2), Idle: new(1), Sick: new(1)},
+			Ports: Ports{All: new(5), Up: new(4), Degraded: new(1), Flapping: new(1)},
+			Bytes: Bytes{Transmit: new(float64(100)), Receive: new(float64(300)), Attributed: new(float64(200))},
 			Rails: map[string]Rail{
-				"mlx5_0": {Pause: figure(.5)}, "mlx5_2": {Use: figure(.75), Errors: figure(5), Up: true}, "mlx5_10": {Up: true},
+				"mlx5_0": {Pause: new(.5)}, "mlx5_2": {Use: new(.75), Errors: new(float64(5)), Up: true}, "mlx5_10": {Up: true},
 			},
 			Alerts: 4, Worst: Critical,
 		},
 		{
-			Name: "b", GPUs: GPUs{All: number(0)}, Ports: Ports{All: number(0), Up: number(0), Degraded: number(0), Flapping: number(0)},
+			Name: "b", GPUs: GPUs{All: new(0)}, Ports: Ports{All: new(0), Up: new(0), Degraded: new(0), Flapping: new(0)},
 			Rails: map[string]Rail{},
 		},
 		{Name: "c", Down: true, Rails: map[string]Rail{}, Alerts: 1, Worst: Warning},
@@ -224,9 +222,9 @@ func TestState(t *testing.T) {
 		t.Error(diff)
 	}
 	wantJobs := []Job{
-		{JobName: JobName{"ml", "Job", "slow"}, Members: 2, Outlier: "ml/slow-1/main", OutlierNode: "b", Slower: figure(3.5)},
-		{JobName: JobName{"x", "Job", "idle"}, Members: 1, Idle: figure(8)},
-		{JobName: JobName{"ml", "Job", "quick"}, Members: 2, Idle: figure(0), Transmit: &Rate{6, true}},
+		{JobName: JobName{"ml", "Job", "slow"}, Members: 2, Outlier: "ml/slow-1/main", OutlierNode: "b", Slower: new(3.5)},
+		{JobName: JobName{"x", "Job", "idle"}, Members: 1, Idle: new(float64(8))},
+		{JobName: JobName{"ml", "Job", "quick"}, Members: 2, Idle: new(float64(0)), Transmit: &Rate{6, true}},
 	}
 	if diff := gocmp.Diff(wantJobs, s.Jobs); diff != "" {
 		t.Error(diff)

@@ -39,8 +39,7 @@ func jobsOf(a *answers) []Job {
 	}
 	figure := func(name string, of func(*Job) **float64) {
 		each(name, func(j *Job, one *model.Sample) {
-			v := float64(one.Value)
-			*of(j) = sum(*of(j), &v)
+			*of(j) = sum(*of(j), new(float64(one.Value)))
 		})
 	}
 	each("job_nodes", func(j *Job, one *model.Sample) { j.Nodes = int(one.Value) })
@@ -54,8 +53,7 @@ func jobsOf(a *answers) []Job {
 	each("job_transmit", func(j *Job, one *model.Sample) { j.Transmit = j.Transmit.add(one) })
 	each("job_receive", func(j *Job, one *model.Sample) { j.Receive = j.Receive.add(one) })
 	each("job_outlier", func(j *Job, one *model.Sample) {
-		v := float64(one.Value)
-		j.Outlier, j.OutlierNode, j.Slower = label(one, "workload"), label(one, "instance"), &v
+		j.Outlier, j.OutlierNode, j.Slower = label(one, "workload"), label(one, "instance"), new(float64(one.Value))
 	})
 	return slices.SortedFunc(func(yield func(Job) bool) {
 		for _, j := range jobs {
@@ -146,6 +144,5 @@ func (m *Member) idle() *float64 {
 	if m.GPUs == nil || m.Used == nil {
 		return nil
 	}
-	v := max(0, *m.GPUs-*m.Used)
-	return &v
+	return new(max(0, *m.GPUs-*m.Used))
 }

@@ -272,9 +272,15 @@ func (t *Totals) add(n *Node) {
 		t.Down++
 	}
 	for _, c := range []struct{ to, of **int }{
-		{&t.GPUs.All, &n.GPUs.All}, {&t.GPUs.Given, &n.GPUs.Given}, {&t.GPUs.Used, &n.GPUs.Used}, {&t.GPUs.Idle, &n.GPUs.Idle},
-		{&t.GPUs.Sick, &n.GPUs.Sick}, {&t.Ports.All, &n.Ports.All}, {&t.Ports.Up, &n.Ports.Up},
-		{&t.Ports.Degraded, &n.Ports.Degraded}, {&t.Ports.Flapping, &n.Ports.Flapping},
+		{&t.GPUs.All, &n.GPUs.All},
+		{&t.GPUs.Given, &n.GPUs.Given},
+		{&t.GPUs.Used, &n.GPUs.Used},
+		{&t.GPUs.Idle, &n.GPUs.Idle},
+		{&t.GPUs.Sick, &n.GPUs.Sick},
+		{&t.Ports.All, &n.Ports.All},
+		{&t.Ports.Up, &n.Ports.Up},
+		{&t.Ports.Degraded, &n.Ports.Degraded},
+		{&t.Ports.Flapping, &n.Ports.Flapping},
 	} {
 		*c.to = sum(*c.to, *c.of)
 	}
@@ -288,15 +294,14 @@ func sum[T int | float64](a, b *T) *T {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
 	}
-	v := *a + *b
-	return &v
+	return new(*a + *b)
 }
 
 func larger(a *float64, b float64) *float64 {
 	if a != nil {
 		b = max(*a, b)
 	}
-	return &b
+	return new(b)
 }
 
 // byNumber compares the names of HCAs: mlx5_2 is before mlx5_10.

@@ -61,7 +61,8 @@ func (a *answers) found() []Found {
 		out = append(out, Found{Kind: "GPU", Name: name, Node: label(one, "instance"), ID: label(one, "uuid")})
 	}
 	for _, one := range a.vectors["found_devices"] {
-		f := Found{Kind: "HCA", Name: label(one, "device"), Node: label(one, "instance"), ID: cmp.Or(label(one, "node_guid"), label(one, "port_guid"))}
+		f := Found{Kind: "HCA", Name: label(one, "device"), Node: label(one, "instance")}
+		f.ID = cmp.Or(label(one, "node_guid"), label(one, "port_guid"))
 		if pf := label(one, "pf_device"); pf != "" && f.Name == "" {
 			f.Kind, f.Name = "VF", pf+" VF "+label(one, "vf")
 		}

@@ -140,8 +140,8 @@ func (o FleetOptions) foundRows(all []fleet.Found) []found {
 	out := make([]found, 0, len(all))
 	for _, f := range all {
 		out = append(out, found{
-			Found: f, Name: shown(f.Name), Node: shown(f.Node), NodeLink: nodeLink(f.Node), Job: shown(f.Job.String()), JobLink: jobLink(f.Job),
-			Outside: o.Links.foundLink(f),
+			Found: f, Name: shown(f.Name), Node: shown(f.Node), NodeLink: nodeLink(f.Node), Job: shown(f.Job.String()),
+			JobLink: jobLink(f.Job), Outside: o.foundLink(f),
 		})
 		out[len(out)-1].ID = shown(f.ID)
 	}

@@ -35,8 +35,9 @@ const slow = 2
 
 func (o FleetOptions) jobRow(j *fleet.Job) jobRow {
 	r := jobRow{
-		Name: shown(j.JobName.String()), Link: jobLink(j.JobName), Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
-		GPUs: optional(j.GPUs, top.Count), Idle: optional(j.Idle, top.Count), Wasted: optional(j.IdleHours, hours),
+		Name: shown(j.String()), Link: jobLink(j.JobName),
+		Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
+		GPUs:    optional(j.GPUs, top.Count), Idle: optional(j.Idle, top.Count), Wasted: optional(j.IdleHours, hours),
 		Out: fleetRate(j.Transmit), In: fleetRate(j.Receive), Errors: optional(j.Errors, top.PerSecond),
 		Verbs: optional(j.VerbsP99, top.Duration), Completion: optional(j.CompletionP99, top.Duration),
 		Grafana: o.dashboard("accelscope-jobs", "namespace", j.Namespace, "job_name", j.Name), Outlier: top.None,
@@ -79,8 +80,9 @@ type nodeRow struct {
 func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	r := nodeRow{
 		Name: shown(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name), Grafana: o.dashboard("accelscope-node", "node", n.Name),
-		State: "nothing fires", Severity: "ok", GPUs: top.None, Ports: top.None, Attributed: optional(n.Bytes.Share(), percent), Busiest: top.None,
-		Out: optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
+		State: "nothing fires", Severity: "ok", GPUs: top.None, Ports: top.None, Busiest: top.None,
+		Attributed: optional(n.Bytes.Share(), percent),
+		Out:        optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
 	}
 	if n.Alerts > 0 {
 		r.Severity, r.State = severity(n.Worst), fmt.Sprintf("%d firing", n.Alerts)
@@ -161,9 +163,10 @@ func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view a
 
 func (o FleetOptions) memberRow(m *fleet.Member) memberRow {
 	r := memberRow{
-		Name: owner(m.Workload), Node: shown(m.Node), NodeLink: nodeLink(m.Node), GPUs: optional(m.GPUs, top.Count), Used: optional(m.Used, top.Count),
+		Name: owner(m.Workload), Node: shown(m.Node), NodeLink: nodeLink(m.Node),
+		GPUs: optional(m.GPUs, top.Count), Used: optional(m.Used, top.Count),
 		Out: fleetRate(m.Transmit), In: fleetRate(m.Receive), P99: optional(m.P99, top.Duration), Slower: optional(m.Slower, slower),
-		Outside: o.Links.foundLink(fleet.Found{Kind: "workload", Name: m.Workload, Node: m.Node}),
+		Outside: o.foundLink(fleet.Found{Kind: "workload", Name: m.Workload, Node: m.Node}),
 	}
 	r.Slow = m.Slower != nil && *m.Slower >= slow
 	r.HasIdle = m.GPUs != nil && m.Used != nil && *m.Used < *m.GPUs
@@ -202,7 +205,8 @@ func (o FleetOptions) node(r *http.Request, s *fleet.State) (title string, view 
 				continue
 			}
 			row := railRow{
-				Name: shown(rail), State: "up", Use: optional(h.Use, percent), Errors: optional(h.Errors, top.PerSecond), Pause: optional(h.Pause, percent),
+				Name: shown(rail), State: "up",
+				Use: optional(h.Use, percent), Errors: optional(h.Errors, top.PerSecond), Pause: optional(h.Pause, percent),
 				HasErrors: h.Errors != nil && *h.Errors > 0 || !h.Up,
 			}
 			if !h.Up {

@@ -37,8 +37,6 @@ func fleetSite(o FleetOptions) http.Handler {
 	return mux
 }
 
-func known[T any](v T) *T { return &v }
-
 // crowd is a state of nodes with ten HCAs each, whose use differs, and of jobs.
 func crowd(nodes int) *fleet.State {
 	s := &fleet.State{At: time.Unix(1_800_000_000, 0)}
@@ -48,12 +46,12 @@ func crowd(nodes int) *fleet.State {
 	for i := range nodes {
 		n := fleet.Node{
 			Name: fmt.Sprintf("gpu%04d.cluster.example:9847", i), Rails: map[string]fleet.Rail{},
-			GPUs:  fleet.GPUs{All: known(8), Given: known(8), Used: known(7), Idle: known(1), Sick: known(i % 50 / 49)},
-			Ports: fleet.Ports{All: known(10), Up: known(10), Degraded: known(0), Flapping: known(0)},
-			Bytes: fleet.Bytes{Transmit: known(1e11), Receive: known(1e11), Attributed: known(1.5e11)},
+			GPUs:  fleet.GPUs{All: new(8), Given: new(8), Used: new(7), Idle: new(1), Sick: new(i % 50 / 49)},
+			Ports: fleet.Ports{All: new(10), Up: new(10), Degraded: new(0), Flapping: new(0)},
+			Bytes: fleet.Bytes{Transmit: new(1e11), Receive: new(1e11), Attributed: new(1.5e11)},
 		}
 		for j, rail := range s.Rails {
-			n.Rails[rail] = fleet.Rail{Use: known(float64((i*7+j*13+i*j)%100) / 100), Errors: known(float64(i % 500 / 499)), Pause: known(0.), Up: (i*10+j)%997 > 0}
+			n.Rails[rail] = fleet.Rail{Use: new(float64((i*7+j*13+i*j)%100) / 100), Errors: new(float64(i % 500 / 499)), Pause: new(0.), Up: (i*10+j)%997 > 0}
 		}
 		if i%100 == 21 {
 			n.Alerts, n.Worst = 1, fleet.Critical
@@ -64,9 +62,9 @@ func crowd(nodes int) *fleet.State {
 		s.Nodes = append(s.Nodes, n)
 		s.Totals.Nodes++
 		s.Jobs = append(s.Jobs, fleet.Job{
-			JobName: fleet.JobName{Namespace: "research", Kind: "JobSet", Name: fmt.Sprint("llama-", i)}, Members: 8, Nodes: 8, GPUs: known(64.), Idle: known(1.),
-			IdleHours: known(12.5), Transmit: &fleet.Rate{PerSecond: 1e11}, Receive: &fleet.Rate{PerSecond: 1e11, Estimate: true}, Errors: known(.5),
-			VerbsP99: known(1e-3), CompletionP99: known(2e-5), Outlier: "research/llama-workers-3/trainer", OutlierNode: n.Name, Slower: known(2.5),
+			JobName: fleet.JobName{Namespace: "research", Kind: "JobSet", Name: fmt.Sprint("llama-", i)}, Members: 8, Nodes: 8, GPUs: new(64.), Idle: new(1.),
+			IdleHours: new(12.5), Transmit: &fleet.Rate{PerSecond: 1e11}, Receive: &fleet.Rate{PerSecond: 1e11, Estimate: true}, Errors: new(.5),
+			VerbsP99: new(1e-3), CompletionP99: new(2e-5), Outlier: "research/llama-workers-3/trainer", OutlierNode: n.Name, Slower: new(2.5),
 		})
 	}
 	return s
@@ -120,10 +118,10 @@ func TestFleetInert(t *testing.T) {
 		j := fleet.JobName{Namespace: name, Kind: name, Name: name}
 		s.Rails = append(s.Rails, name)
 		s.Nodes = append(s.Nodes, fleet.Node{
-			Name: name, Rails: map[string]fleet.Rail{name: {Up: i%2 == 0, Errors: known(1e6)}}, Alerts: 1, Worst: fleet.Severity(name),
-			Ports: fleet.Ports{All: known(1), Up: known(0)},
+			Name: name, Rails: map[string]fleet.Rail{name: {Up: i%2 == 0, Errors: new(1e6)}}, Alerts: 1, Worst: fleet.Severity(name),
+			Ports: fleet.Ports{All: new(1), Up: new(0)},
 		})
-		s.Jobs = append(s.Jobs, fleet.Job{JobName: j, Outlier: name, OutlierNode: name, Slower: known(9.)})
+		s.Jobs = append(s.Jobs, fleet.Job{JobName: j, Outlier: name, OutlierNode: name, Slower: new(9.)})
 		s.Alerts = append(s.Alerts, fleet.Alert{Name: name, Severity: fleet.Severity(name), Node: name, Labels: map[string]string{
 			"workload": name, "device": name, "port": name, name: name,
 		}})

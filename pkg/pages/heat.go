@@ -68,15 +68,18 @@ type heatMetric struct {
 
 var heatMetrics = []heatMetric{
 	{
-		"use", "use of the link", "u", func(r fleet.Rail) *float64 { return r.Use }, []float64{.1, .25, .5, .75},
+		"use", "use of the link", "u", func(r fleet.Rail) *float64 { return r.Use },
+		[]float64{.1, .25, .5, .75},
 		[]string{"up to 10%", "25%", "50%", "75%", "more"},
 	},
 	{
-		"errors", "errors and lost packets", "e", func(r fleet.Rail) *float64 { return r.Errors }, []float64{0, 1, 10, 100},
+		"errors", "errors and lost packets", "e", func(r fleet.Rail) *float64 { return r.Errors },
+		[]float64{0, 1, 10, 100},
 		[]string{"none", "up to 1/s", "10/s", "100/s", "more"},
 	},
 	{
-		"pause", "pause", "e", func(r fleet.Rail) *float64 { return r.Pause }, []float64{0, .01, .1, .5},
+		"pause", "pause", "e", func(r fleet.Rail) *float64 { return r.Pause },
+		[]float64{0, .01, .1, .5},
 		[]string{"none", "up to 1% of the time", "10%", "50%", "more"},
 	},
 }

@@ -161,9 +161,11 @@ func fleetLines(s *fleet.State) []line {
 		return fmt.Sprint(*n)
 	}
 	t := &s.Totals
-	out := []line{{fmt.Sprintf("%d nodes (%d do not answer)   GPUs %s: %s given, %s in use, %s idle, %s sick   ports %s: %s up, %s degraded, %s flapping   attributed %s",
-		t.Nodes, t.Down, number(t.GPUs.All), number(t.GPUs.Given), number(t.GPUs.Used), number(t.GPUs.Idle), number(t.GPUs.Sick),
-		number(t.Ports.All), number(t.Ports.Up), number(t.Ports.Degraded), number(t.Ports.Flapping), known(t.Bytes.Share(), percent).text), ""}}
+	totals := fmt.Sprintf("%d nodes (%d do not answer)   GPUs %s: %s given, %s in use, %s idle, %s sick", t.Nodes, t.Down,
+		number(t.GPUs.All), number(t.GPUs.Given), number(t.GPUs.Used), number(t.GPUs.Idle), number(t.GPUs.Sick))
+	totals += fmt.Sprintf("   ports %s: %s up, %s degraded, %s flapping   attributed %s", number(t.Ports.All), number(t.Ports.Up),
+		number(t.Ports.Degraded), number(t.Ports.Flapping), known(t.Bytes.Share(), percent).text)
+	out := []line{{text: totals}}
 	for _, p := range s.Problems {
 		out = append(out, line{"not answered: " + escape(p), colors["warning"]})
 	}

@@ -20,14 +20,12 @@ func (f fakeFleet) Read() *fleet.State { return f() }
 // threeNodes are a node that does not answer, a hostile one and a busy one.
 func threeNodes() *fleet.State {
 	at := time.Unix(1_800_000_000, 0)
-	number := func(n int) *int { return &n }
-	figure := func(v float64) *float64 { return &v }
 	s := &fleet.State{At: at, Rails: []string{"mlx5_0"}, Problems: []string{"gpus: timeout\x1b[2J"}}
 	s.Nodes = []fleet.Node{
 		{
-			Name: "busy", GPUs: fleet.GPUs{All: number(8), Given: number(6), Used: number(5), Idle: number(1), Sick: number(0)},
-			Ports: fleet.Ports{All: number(2), Up: number(2)}, Rails: map[string]fleet.Rail{"mlx5_0": {Use: figure(.93), Errors: figure(0), Up: true}},
-			Bytes: fleet.Bytes{Transmit: figure(3 << 30), Receive: figure(1 << 30), Attributed: figure(2 << 30)},
+			Name: "busy", GPUs: fleet.GPUs{All: new(8), Given: new(6), Used: new(5), Idle: new(1), Sick: new(0)},
+			Ports: fleet.Ports{All: new(2), Up: new(2)}, Rails: map[string]fleet.Rail{"mlx5_0": {Use: new(.93), Errors: new(float64(0)), Up: true}},
+			Bytes: fleet.Bytes{Transmit: new(float64(3 << 30)), Receive: new(float64(1 << 30)), Attributed: new(float64(2 << 30))},
 		},
 		{Name: "down", Down: true, Alerts: 1, Worst: fleet.Warning},
 		{Name: "evil\x1b[31m", Rails: map[string]fleet.Rail{"mlx5_0": {}}},
@@ -35,7 +33,7 @@ func threeNodes() *fleet.State {
 	s.Totals = fleet.Totals{Nodes: 3, Down: 1, GPUs: s.Nodes[0].GPUs, Ports: s.Nodes[0].Ports, Bytes: s.Nodes[0].Bytes}
 	s.Alerts = []fleet.Alert{{Name: "AccelscopeDown", Severity: fleet.Warning, Node: "down", Since: at.Add(-time.Minute), Labels: map[string]string{"x": "\x1b"}}}
 	s.Jobs = []fleet.Job{
-		{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "slow"}, Members: 2, Nodes: 2, Slower: figure(2.5), Outlier: "ml/slow-1/main", OutlierNode: "busy", IdleHours: figure(7.5)},
+		{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "slow"}, Members: 2, Nodes: 2, Slower: new(2.5), Outlier: "ml/slow-1/main", OutlierNode: "busy", IdleHours: new(7.5)},
 		{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "large"}, Members: 9, Nodes: 9, Transmit: &fleet.Rate{PerSecond: 5 << 30, Estimate: true}},
 	}
 	return s

@@ -324,8 +324,8 @@ func TestPods(t *testing.T) {
 	for name, o := range map[string]Objects{
 		"privileged": kustomize(t, "overlays/privileged"), "fabric": kustomize(t, "overlays/fabric"), "fleet": kustomize(t, "overlays/fleet"),
 		"capabilities": kustomize(t, "overlays/capabilities", components...),
-		"chart":        helm(t, "fabric: {enabled: true}\nfleet: {enabled: true}\n"+monitors),
-		"web":          helm(t, "fabric: {enabled: true}\nfleet: {enabled: true, configSecret: z}\nweb: {configSecret: x}"),
+		"chart":        helm(t, "fabric: {enabled: true}\n"+monitors), "chart's fleet": helm(t, "fleet: {enabled: true}"),
+		"web": helm(t, "fabric: {enabled: true}\nfleet: {enabled: true, configSecret: z}\nweb: {configSecret: x}"),
 	} {
 		labels := map[string]map[string]string{}
 		for _, object := range o {
@@ -360,7 +360,8 @@ func TestPods(t *testing.T) {
 			switch x := object.(type) {
 			case *corev1.Service:
 				of := labels[x.Labels["app.kubernetes.io/name"]]
-				if x.Spec.ClusterIP != "None" || of == nil || !selects(t, &metav1.LabelSelector{MatchLabels: x.Spec.Selector}, of) {
+				headless := x.Name != "accelscope-fleet" // which no Prometheus scrapes
+				if (x.Spec.ClusterIP == "None") != headless || of == nil || !selects(t, &metav1.LabelSelector{MatchLabels: x.Spec.Selector}, of) {
 					t.Errorf("%s: service %s: %+v", name, x.Name, x.Spec)
 				}
 			case *monitoring.PodMonitor:

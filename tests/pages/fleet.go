@@ -24,13 +24,16 @@ import (
 // fleetNodes is the number of nodes: with those that the generator makes sick, gpu0021 to gpu0024.
 const fleetNodes = 26
 
+// foreign is the name of a pod that tries to load a picture.
+var foreign = fakenode.Hostile()[1].Pod
+
 // scrape returns the metrics of a SIMULATED node that the generator of tests/fleet varies: two HCAs, two GPUs, a job with completions, one
 // with an idle GPU, and a workload with a hostile name.
 func scrape() string {
 	var b strings.Builder
 	label := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 	b.WriteString("# TYPE accelscope_build_info gauge\naccelscope_build_info{version=\"1\"} 1\n")
-	pods := []string{"llama", "idle", label.Replace(fakenode.Hostile()[1].Pod)}
+	pods := []string{"llama", "idle", label.Replace(foreign)}
 	family := func(kind, name string, lines ...string) {
 		fmt.Fprintf(&b, "# TYPE %s %s\n", name, kind)
 		for _, l := range lines {
@@ -152,7 +155,7 @@ func begin(found func(line string) (string, bool), name string, args ...string) 
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = program.Wait() // its output says why
+		_ = program.Wait() // its output has the reason
 		_ = in.Close()
 		close(ended)
 	}()

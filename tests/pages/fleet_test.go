@@ -10,8 +10,6 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
 // ready waits for the alert of the sick GPU and for jobs, with which the rules have been evaluated.
@@ -55,10 +53,10 @@ func TestFleetPage(t *testing.T) {
 		t.Error("the page was loaded again")
 	}
 	b.do(chromedp.Click(`#jobs tbody th a`))
-	b.until("the members of the job", `location.pathname === "/job" && document.querySelectorAll("section:last-of-type tbody tr").length === 8 &&
+	b.until("the members of the job", `location.pathname === "/job" && document.readyState === "complete" && document.querySelectorAll("section:last-of-type tbody tr").length === 8 &&
 		document.querySelector("main").innerText.includes("ml/idle-1-")`)
 	b.do(chromedp.Click(`section:last-of-type tbody td a`))
-	b.until("the view of the node", `location.pathname === "/node" && document.querySelector("main").innerText.includes("mlx5_1")`)
+	b.until("the view of the node", `location.pathname === "/node" && document.readyState === "complete" && document.querySelector("main").innerText.includes("mlx5_1")`)
 	b.visit(site + "/node?name=gpu0022")
 	b.until("the alert of the node", `document.querySelector(".verdicts").textContent.includes("GPUUncorrectedECC")`)
 }
@@ -87,7 +85,7 @@ func TestFleetHostile(t *testing.T) {
 	site := fleetSite(t)
 	b := open(t, site, 1280, 900)
 	b.ready(site)
-	evil := fakenode.Hostile()[1].Pod
+	evil := foreign
 	b.visit(site + "/?" + url.Values{"q": {evil}}.Encode())
 	b.until("the workload", `document.querySelector("#search tbody th")?.textContent.includes("onerror=alert(1)")`)
 	if got := eval[int](b, `document.querySelectorAll("img, iframe, body script, [onerror], [onmouseover]").length`); got != 0 {
@@ -95,7 +93,7 @@ func TestFleetHostile(t *testing.T) {
 	}
 	b.exec(`document.querySelectorAll("*").forEach((e) => e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})))`)
 	b.do(chromedp.Click(`#jobs tbody th a`))
-	b.until("the members", `location.pathname === "/job" && document.querySelectorAll("section:last-of-type tbody tr").length > 0`)
+	b.until("the members", `location.pathname === "/job" && document.readyState === "complete" && document.querySelectorAll("section:last-of-type tbody tr").length > 0`)
 	if got := eval[string](b, `document.querySelector("h1").textContent`); !strings.Contains(got, evil) {
 		t.Errorf("the job is %q", got)
 	}

@@ -35,14 +35,20 @@ func TestScreens(t *testing.T) {
 			b := open(t, s.URL, shot.width, 900)
 			b.scheme(scheme)
 			b.visit(shot.url)
-			quality, all := int64(80), true
-			picture := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
-				Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &all,
-				Clip: &page.Viewport{Width: float64(shot.width), Height: math.Min(shot.height, eval[float64](b, `document.documentElement.scrollHeight`)), Scale: 1},
-			}).Data
-			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".webp"), picture, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			b.shoot(dir, name+"-"+scheme, shot.width, shot.height)
 		}
+	}
+}
+
+// shoot takes a picture of the page up to a height.
+func (b *tab) shoot(dir, name string, width int64, height float64) {
+	b.Helper()
+	quality, all := int64(80), true
+	picture := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
+		Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &all,
+		Clip: &page.Viewport{Width: float64(width), Height: math.Min(height, eval[float64](b, `document.documentElement.scrollHeight`)), Scale: 1},
+	}).Data
+	if err := os.WriteFile(filepath.Join(dir, name+".webp"), picture, 0o644); err != nil {
+		b.Fatal(err)
 	}
 }
