@@ -31,7 +31,7 @@ func testHealth(t *testing.T) {
 `))
 	ready(t, ns, "pod/train-0", "pod/train-1")
 	allocated(t, ns, s)
-	var mine []string // GPUs of train-0, and its HCA
+	var mine []string // GPUs of train-0
 	f, err := scrape(t.Context())
 	if err != nil {
 		t.Fatal(err)
