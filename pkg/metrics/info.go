@@ -19,8 +19,8 @@ var infoNotes = []string{
 	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
 		"by moving it into the network namespace of the workload; `method` has the strongest source, as in `container_rdma_allocated`. " +
 		"Unknown values are empty.",
-	"`accelscope_workload_device_unhealthy`: from kubelets with the feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). It is absent " +
-		"for a healthy device, for one of unknown health, and for a resource with IDs that name no device (`rdma/…`).",
+	"`accelscope_workload_device_unhealthy`: from kubelets with the feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). It is " +
+		"absent for a healthy device, for one of unknown health, and for a resource with IDs that name no device (`rdma/…`).",
 	"`container_rdma_allocated`: `method` is `kubelet` (PodResources lists the PCI function), `namespace` (the HCA is in the " +
 		"network namespace of the workload), `network` (the network-status annotation of the pod names the HCA) or " +
 		"`device_node` (the container has the device node, such as from a plugin that shares HCAs). The last two are not " +

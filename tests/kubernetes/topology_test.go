@@ -86,7 +86,7 @@ func testTopology(t *testing.T) {
 			}
 		}
 		events, _ := running.kubectl(ctx, "--namespace="+ns, "get", "events", "--sort-by=.lastTimestamp")
-		return fmt.Errorf("it is not refused: %w, %w\n%s", os.ErrNotExist, err, events)
+		return fmt.Errorf("it is not refused: %w\n%s", errors.Join(os.ErrNotExist, err), events)
 	})
 	apply(t, podYAML(ns, "near", fmt.Sprintf(main, "cpu: 1, memory: 64Mi, nvidia.com/gpu: 2"))+
 		podYAML(ns, "shares", "  containers:\n  - {name: main, IMAGE, SLEEP}\n"))

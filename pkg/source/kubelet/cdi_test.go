@@ -170,7 +170,8 @@ func TestNodesOfAccumulatedDevices(t *testing.T) {
 			})
 			nodes, _ := nodesOfClaims(t, s)
 			if d := cmp.Diff([][]string{
-				{"/dev/nvidia0", "/dev/dri/card1"}, {"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"},
+				{"/dev/nvidia0", "/dev/dri/card1"},
+				{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"},
 				{"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"},
 			}, nodes); d != "" {
 				t.Errorf("(-want +got)\n%s", d)

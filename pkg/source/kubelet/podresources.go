@@ -94,8 +94,8 @@ func (f *facts) appendAllocations(
 	}
 }
 
-// ownNames returns the CDI names of a claimed device without those of the devices before it, which Kubernetes 1.35 lists with it. Two shares
-// of one device have the same names.
+// ownNames returns the CDI names of a claimed device without those of the devices before it, which Kubernetes 1.35 lists with it. Two
+// shares of one device have the same names.
 func ownNames(names, before []string) []string {
 	if n := len(before); len(names) > n && slices.Equal(names[:n], before) {
 		return names[n:]
