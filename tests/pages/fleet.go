@@ -27,9 +27,9 @@ const fleetNodes = 26
 // foreign is the name of a pod that tries to load a picture.
 var foreign = fakenode.Hostile()[1].Pod
 
-// scrape returns the metrics of a SIMULATED node that the generator of tests/fleet varies: two HCAs, two GPUs, a job with completions, one
+// simulated returns the metrics of a SIMULATED node that the generator of tests/fleet varies: two HCAs, two GPUs, a job with completions, one
 // with an idle GPU, and a workload with a hostile name.
-func scrape() string {
+func simulated() string {
 	var b strings.Builder
 	label := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 	b.WriteString("# TYPE accelscope_build_info gauge\naccelscope_build_info{version=\"1\"} 1\n")
@@ -110,7 +110,7 @@ func startFleet() (string, error) {
 	}
 	fleetEnd = append(fleetEnd, func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(dir, "node.prom")
-	if err := os.WriteFile(file, []byte(scrape()), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(simulated()), 0o600); err != nil {
 		return "", err
 	}
 	generator, program := filepath.Join(dir, "fleet"), os.Getenv("ACCELSCOPE_BINARY") // make test-pages has built it
