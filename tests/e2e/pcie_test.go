@@ -23,7 +23,11 @@ const pciHCAVar = "ACCELSCOPE_PCIHCA"
 
 // TestPCIe tests what depends on the tree of PCIe bridges, in a guest that has one: errors and places. The bridges and functions are those
 // that QEMU emulates, and the kernel's own code drives them. Adapters stand for HCAs, display controllers for GPUs.
+// `make test-kernels` runs it.
 func TestPCIe(t *testing.T) {
+	if !whole() {
+		t.Skip("runs in make test-kernels")
+	}
 	n := node{kernel: "6.1"}
 	opts := n.options(t)
 	opts.PCIe, opts.Devices = true, 0
