@@ -50,7 +50,6 @@ var documents = map[string][]command{
 		{text: "make test", place: none, why: "runs this test"},
 
 		{text: "accelscope doctor", place: node},
-		{text: "accelscope topo", place: node},
 		{text: "accelscope top", place: watch},
 		{text: "curl -s http://127.0.0.1:9847/readyz", place: node},
 		{text: "curl -s http://127.0.0.1:9847/metrics | grep ^accelscope_build_info", place: node},
