@@ -39,7 +39,7 @@ func here() string {
 // at a time and with a low priority: on two CPUs this takes some minutes.
 func buildPrograms(ctx context.Context) (string, error) {
 	module := filepath.Join(here(), "programs")
-	return vm.Built("kubernetes", module, []string{"go.mod", "go.sum", "dradriver/main.go"}, func(dir string) error {
+	return vm.Built("kubernetes", os.DirFS(module), []string{"go.mod", "go.sum", "dradriver/main.go"}, func(dir string) error {
 		return buildModule(ctx, module, dir)
 	})
 }

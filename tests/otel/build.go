@@ -24,7 +24,7 @@ func Build(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return vm.Built("otelcol", dir, []string{"go.mod", "go.sum", "main.go"}, func(path string) error {
+	return vm.Built("otelcol", os.DirFS(dir), []string{"go.mod", "go.sum", "main.go"}, func(path string) error {
 		// CGO_ENABLED=0, because it also runs in a guest.
 		if _, err := run(ctx, dir, []string{"CGO_ENABLED=0", "GOWORK=off"},
 			"go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "."); err != nil {

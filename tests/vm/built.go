@@ -5,16 +5,17 @@ package vm
 import (
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
 
 // Built returns the path in the cache of what build makes from the files in dir, a file or a directory: name, and a checksum of the
 // files. It is built once for each version of them, at another path that is then renamed.
-func Built(name, dir string, files []string, build func(path string) error) (string, error) {
+func Built(name string, dir fs.FS, files []string, build func(path string) error) (string, error) {
 	sum := sha256.New()
 	for _, name := range files {
-		text, err := os.ReadFile(filepath.Join(dir, name))
+		text, err := fs.ReadFile(dir, name)
 		if err != nil {
 			return "", err
 		}
@@ -32,6 +33,9 @@ func Built(name, dir string, files []string, build func(path string) error) (str
 	defer unlock()
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
+	}
+	if err := os.RemoveAll(path + ".new"); err != nil { // of a build that was ended
+		return "", err
 	}
 	if err := build(path + ".new"); err != nil {
 		return "", err
