@@ -56,8 +56,9 @@ func TestFleet(t *testing.T) {
 		{"nodes that answer", `sum(up)`, nodes - 1, nodes - 1},
 		{"series of the largest node", `max(count by (instance) ({job="accelscope",__name__!~".*:.*|ALERTS.*"}))`, 400, 600},
 		{"names that rules and dashboards read", `count(count by (__name__) ({job="accelscope",__name__!~".*:.*|ALERTS.*"}))`, 80, 179},
-		{"scrapes in ten minutes", `max(count_over_time(up[10m]))`, 20, 20},
-		{"samples of a node in ten minutes", `min(count_over_time(up{instance="gpu0000"}[10m]))`, 20, 20},
+		// A range includes both ends, and queries are at whole seconds.
+		{"scrapes in ten minutes", `max(count_over_time(up[599s]))`, 20, 20},
+		{"samples of a node in ten minutes", `min(count_over_time(up{instance="gpu0000"}[599s]))`, 20, 20},
 		// In each of four groups of nodes, two jobs, of up to eight members.
 		{"jobs", `count(count by (job_name) (accelscope_workload_info{job_name!=""}))`, 8, 8},
 		{"members of the largest job", `max(count by (job_name) (accelscope_workload_info{job_name!="",container!=""}))`, 8, 8},

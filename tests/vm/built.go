@@ -19,26 +19,33 @@ func Built(name string, dir fs.FS, files []string, build func(path string) error
 		if err != nil {
 			return "", err
 		}
-		sum.Write(text)
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
 	}
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(cache, fmt.Sprintf("%s-%x", name, sum.Sum(nil)[:8]))
+	return path, once(path, func() error {
+		if err := os.RemoveAll(path + ".new"); err != nil { // of a build that was ended
+			return err
+		}
+		if err := build(path + ".new"); err != nil {
+			return err
+		}
+		return os.Rename(path+".new", path)
+	})
+}
+
+// once calls create if there is no file or directory at path; it creates the parent directory. Processes wait for each other.
+func once(path string, create func() error) error {
 	unlock, err := Lock(path + ".lock")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer unlock()
 	if _, err := os.Stat(path); err == nil {
-		return path, nil
+		return nil
 	}
-	if err := os.RemoveAll(path + ".new"); err != nil { // of a build that was ended
-		return "", err
-	}
-	if err := build(path + ".new"); err != nil {
-		return "", err
-	}
-	return path, os.Rename(path+".new", path)
+	return create()
 }

@@ -21,35 +21,25 @@ func BuildModule(ctx context.Context, kernel Kernel, source string) (path string
 	}
 	name := strings.TrimSuffix(filepath.Base(source), ".c")
 	hash := sha256.Sum256(text)
-	dir := filepath.Join(kernel.Root, "modules", name+"-"+hex.EncodeToString(hash[:8]))
-	unlock, err := Lock(dir + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	path = filepath.Join(dir, name+".ko")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	tools, err := fetchToolchain(ctx, kernel)
-	if err != nil {
-		return "", err
-	}
-	tmp, err := tools.mkdir()
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
-	for file, text := range map[string][]byte{name + ".c": text, "Makefile": []byte("obj-m := " + name + ".o\n")} {
-		if err := os.WriteFile(filepath.Join(tmp, file), text, 0o644); err != nil {
-			return "", err
+	path = filepath.Join(kernel.Root, "modules", name+"-"+hex.EncodeToString(hash[:8]), name+".ko")
+	return path, once(path, func() error {
+		tools, err := fetchToolchain(ctx, kernel)
+		if err != nil {
+			return err
 		}
-	}
-	if err := tools.build(ctx, tmp); err != nil {
-		return "", fmt.Errorf("module %s for kernel %s: %w", name, kernel.Release, err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	return path, os.Rename(filepath.Join(tmp, name+".ko"), path)
+		tmp, err := tools.mkdir()
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(tmp)
+		for file, text := range map[string][]byte{name + ".c": text, "Makefile": []byte("obj-m := " + name + ".o\n")} {
+			if err := os.WriteFile(filepath.Join(tmp, file), text, 0o644); err != nil {
+				return err
+			}
+		}
+		if err := tools.build(ctx, tmp); err != nil {
+			return fmt.Errorf("module %s for kernel %s: %w", name, kernel.Release, err)
+		}
+		return os.Rename(filepath.Join(tmp, name+".ko"), path)
+	})
 }

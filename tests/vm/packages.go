@@ -19,22 +19,16 @@ func FetchPackages(ctx context.Context, suite string, names ...string) (string, 
 		return "", err
 	}
 	dir := filepath.Join(cache, "packages", suite+"-"+strings.Join(names, "-"))
-	unlock, err := Lock(dir + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	r, err := openRepository(ctx, filepath.Dir(dir), suite)
-	if err != nil {
-		return "", err
-	}
-	defer r.close()
-	root, err := r.unpack(ctx, names)
-	if err != nil {
-		return "", fmt.Errorf("packages of Debian %s: %w", suite, err)
-	}
-	return dir, os.Rename(root, dir)
+	return dir, once(dir, func() error {
+		r, err := openRepository(ctx, filepath.Dir(dir), suite)
+		if err != nil {
+			return err
+		}
+		defer r.close()
+		root, err := r.unpack(ctx, names)
+		if err != nil {
+			return fmt.Errorf("packages of Debian %s: %w", suite, err)
+		}
+		return os.Rename(root, dir)
+	})
 }

@@ -38,39 +38,36 @@ var sourceRecipe []byte
 func (c changedModules) build(ctx context.Context, kernel Kernel) (dir string, err error) {
 	hash := sha256.Sum256(append(sourceRecipe, c.recipe...))
 	dir = filepath.Join(kernel.Root, c.name+"-"+hex.EncodeToString(hash[:8]))
-	unlock, err := Lock(dir + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
+	return dir, once(dir, func() error { return c.make(ctx, kernel, dir) })
+}
+
+// make makes the directory that build returns.
+func (c changedModules) make(ctx context.Context, kernel Kernel, dir string) error {
 	tools, err := fetchToolchain(ctx, kernel)
 	if err != nil {
-		return "", err
+		return err
 	}
 	source, err := tools.mkdir()
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(source)
 	if err := c.compile(ctx, kernel, tools, source); err != nil {
-		return "", fmt.Errorf("%s modules of kernel %s: %w", c.name, kernel.Release, err)
+		return fmt.Errorf("%s modules of kernel %s: %w", c.name, kernel.Release, err)
 	}
 	tmp, err := os.MkdirTemp(kernel.Root, c.name+"-tmp-")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(tmp)
 	done := filepath.Join(tmp, "done")
 	if err := os.Mkdir(done, 0o755); err != nil {
-		return "", err
+		return err
 	}
 	if err := c.place(ctx, kernel, source, done); err != nil {
-		return "", fmt.Errorf("%s modules of kernel %s: %w", c.name, kernel.Release, err)
+		return fmt.Errorf("%s modules of kernel %s: %w", c.name, kernel.Release, err)
 	}
-	return dir, os.Rename(done, dir)
+	return os.Rename(done, dir)
 }
 
 // compile builds the modules in a directory.

@@ -29,24 +29,18 @@ var buildTools = []string{"base-files", "bash", "coreutils", "dash", "findutils"
 func fetchToolchain(ctx context.Context, kernel Kernel) (toolchain, error) {
 	dir := filepath.Join(kernel.Root, "toolchain")
 	t := toolchain{dir, "/usr/src/linux-headers-" + kernel.Release}
-	unlock, err := Lock(dir + ".lock")
-	if err != nil {
-		return t, err
-	}
-	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
-		return t, nil
-	}
-	r, err := openRepository(ctx, filepath.Dir(kernel.Root), suites[kernel.Version])
-	if err != nil {
-		return t, err
-	}
-	defer r.close()
-	root, err := r.unpackToolchain(ctx, kernel)
-	if err != nil {
-		return t, fmt.Errorf("tool chain of kernel %s: %w", kernel.Release, err)
-	}
-	return t, os.Rename(root, dir)
+	return t, once(dir, func() error {
+		r, err := openRepository(ctx, filepath.Dir(kernel.Root), suites[kernel.Version])
+		if err != nil {
+			return err
+		}
+		defer r.close()
+		root, err := r.unpackToolchain(ctx, kernel)
+		if err != nil {
+			return fmt.Errorf("tool chain of kernel %s: %w", kernel.Release, err)
+		}
+		return os.Rename(root, dir)
+	})
 }
 
 // unpackToolchain returns a directory with the tool chain of a kernel, as unpack does.

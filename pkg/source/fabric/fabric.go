@@ -8,7 +8,6 @@
 //     prints, without requests, the names (--list) and the node of each port, and
 //     iblinkinfo the capabilities of the links: a link is narrow or slow if iblinkinfo
 //     prints "Could be 12X". Without iblinkinfo that is not known.
-//   - `sminfo`: the master subnet manager, one request. Its change is that of the GUID.
 //   - `perfquery --extended --loop_ports LID 1-N` for each switch, a few at a time: the
 //     64-bit counters, and on newer switches the errors. On other switches the errors come
 //     from a second perfquery without --extended, with 32 bits and less; a full counter
@@ -19,6 +18,7 @@
 //     host that hangs delays this run by a second. --details is not used: up to rdma-core
 //     64 it prints the fields of PortXmitDiscardDetails under the names of
 //     PortRcvErrorDetails, and vice versa.
+//   - `sminfo`: the master subnet manager, one request. Its change is that of the GUID.
 //
 // Data is in units of 4 bytes, as the switches count it.
 //
