@@ -156,9 +156,9 @@ func TestState(t *testing.T) {
 		"gpu_processes": {one("instance=a uuid=MIG-2", 3), one("instance=a uuid=MIG-1", 0), one("instance=a uuid=GPU-2", 0), one("instance=a uuid=GPU-3", 1)},
 		"gpu_health":    {one("instance=a uuid=GPU-1", 1), one("instance=a uuid=GPU-2", 0), one("instance=a uuid=GPU-3", 1)},
 		"ports": {
-			one("instance=a device=mlx5_0 port=1 state=active", 1), one("instance=a device=mlx5_0 port=2 state=down", 1),
-			one("instance=a device=mlx5_10 port=1 state=active", 1), one("instance=a device=mlx5_2 port=1 state=active", 1),
-			one("instance=a device=mlx5_9 port=1 state=active", 1),
+			one("instance=a device=mlx5_0 port=1", 1), one("instance=a device=mlx5_0 port=2", 0),
+			one("instance=a device=mlx5_10 port=1", 1), one("instance=a device=mlx5_2 port=1", 1),
+			one("instance=a device=mlx5_9 port=1", 1),
 		},
 		"functions":           {one("instance=a device=mlx5_9", 1)},
 		"rail_transmit":       {one("instance=a device=mlx5_2", .25), one("instance=a device=mlx5_9", 1)},
@@ -243,7 +243,7 @@ func TestUnknown(t *testing.T) {
 		t.Errorf("problems: %q", s.Problems)
 	}
 	f.broken.Store(false)
-	f.vectors = map[string]model.Vector{"nodes": {one("instance=a", 1)}, "ports": {one("instance=a device=d port=1 state=active", 1)}}
+	f.vectors = map[string]model.Vector{"nodes": {one("instance=a", 1)}, "ports": {one("instance=a device=d port=1", 1)}}
 	if s := f.reader(t, "").Read(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "recording rules") {
 		t.Errorf("without rules: %q", s.Problems)
 	}

@@ -180,22 +180,15 @@ func (a *answers) ports(nodes map[string]*Node, alerts []Alert) {
 			n.Ports.Degraded, n.Ports.Flapping = new(int), new(int)
 		}
 	}
-	type port struct{ instance, device, port string }
-	seen := map[port]bool{}
 	for _, one := range vector {
-		n := nodes[label(one, "instance")]
-		p := port{label(one, "instance"), label(one, "device"), label(one, "port")}
-		if n == nil || n.Down {
-			continue
-		}
-		if !seen[p] { // two states while they change
+		if n := nodes[label(one, "instance")]; n != nil && !n.Down {
 			*n.Ports.All++
-		}
-		seen[p] = true
-		if label(one, "state") == "active" {
-			*n.Ports.Up++
+			if one.Value == 1 {
+				*n.Ports.Up++
+			}
 		}
 	}
+	type port struct{ instance, device, port string }
 	counted := map[string]map[port]bool{degradedAlert: {}, flappingAlert: {}}
 	for _, alert := range alerts {
 		n, of := nodes[alert.Node], counted[alert.Name]
@@ -222,7 +215,7 @@ func (a *answers) rails(nodes map[string]*Node) {
 	rails := map[hca]*Rail{}
 	for _, one := range a.vectors["ports"] {
 		h := hca{label(one, "instance"), label(one, "device")}
-		up := label(one, "state") == "active"
+		up := one.Value == 1
 		if r := rails[h]; r != nil {
 			r.Up = r.Up && up
 		} else if !virtual[h] {

@@ -144,7 +144,7 @@ func (r Reference) called(e *parser.Call) ([]string, error) {
 	case "absent", "absent_over_time", "scalar":
 		return nil, nil
 	case "label_replace":
-		if source := text(e.Args[3]); !slices.Contains(labels, source) {
+		if source := text(e.Args[3]); source != "" && !slices.Contains(labels, source) { // "": the replacement is a constant
 			return nil, fmt.Errorf("no label %q to replace", source)
 		}
 		return append(slices.Clone(labels), text(e.Args[1])), nil
