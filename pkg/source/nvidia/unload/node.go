@@ -97,10 +97,10 @@ func (n *Node) Try(ctx context.Context) error {
 	switch {
 	case answered:
 		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded): // what the request then returns may be the end of the answer
+		return fmt.Errorf("the API server sends nothing about the node %q in %v", n.Name, tryTime)
 	case err == nil:
 		return fmt.Errorf("the API server has no node %q", n.Name)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the API server sends nothing about the node %q in %v", n.Name, tryTime)
 	}
 	return err
 }
