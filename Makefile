@@ -135,12 +135,12 @@ RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 
 .PHONY: test-unit
 test-unit: deps tracefs ## Units: the tests of all packages but the program's
-	@go test -vet=off -race -timeout 15m $(RACED)
+	@go test -vet=off -race -timeout 15m -p 3 $(RACED) # several packages wait for minutes
 	@go test -vet=off -timeout 15m $(UNRACED)
 
 .PHONY: test-binary
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
-	@go test -vet=off -race -timeout 30m -v $(BINARY)
+	@go test -vet=off -race -timeout 30m -parallel 4 -v $(BINARY) # most of them wait for a refresh or for a limit
 
 .PHONY: coverage
 coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/coverage.md has the table)
@@ -299,13 +299,13 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 bench-growth: build ## How the cost of a scrape grows, beside cAdvisor, node_exporter and a minimal exporter, drawn in docs/growth (20 minutes)
 	@go build -o bin/bench ./tests/bench && bin/bench -growth -plots docs/growth -accelscope bin/accelscope
 
-# NODES and MINUTES for a smaller one. A thousand nodes take 4 GiB of memory, and some ten minutes of CPU time of an idle machine.
-NODES   ?= 1000
-MINUTES ?= 60
 .PHONY: bench-links
 bench-links: build ## What the state of links costs per port and minute, in a guest (10 minutes)
 	@go build -o bin/bench ./tests/bench && bin/bench -links -accelscope bin/accelscope
 
+# NODES and MINUTES for a smaller one. A thousand nodes take 4 GiB of memory, and some ten minutes of CPU time of an idle machine.
+NODES   ?= 1000
+MINUTES ?= 60
 .PHONY: bench-fleet
 bench-fleet: need-prometheus ## What NODES (1000) cost Prometheus with the series of rules and dashboards, and 50 with all series, for MINUTES (60)
 	@go run ./tests/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure

@@ -101,6 +101,7 @@ func TestLinkAndNodeDashboards(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
+	t.Parallel()
 	args := []string{"--node.name=n1"}
 	for _, name := range []string{
 		"rdma", "link", "pci", "cgroup", "probe", "runtime", "kubelet", "container", "gpu", "access", "kernellog",

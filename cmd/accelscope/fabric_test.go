@@ -32,6 +32,7 @@ func TestBinaryOnFabric(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program, runs ibsim and opensm")
 	}
+	t.Parallel()
 	binary := build(t)
 	want := ibsim.FatTree(8, 8, 4)
 	want.Links[narrowLink].Width = 4 // of 12

@@ -51,6 +51,7 @@ var bumped = map[string]uint64{"n1": 250e6, "n2": 500e6}
 // process; JobSet dev/train has the other VF. What the rules say of a job is compared with what was written into the nodes, and with
 // the sum over the members without the join by job. Nodes, GPUs and kubelets are fakes; no work requests and no verbs are observed here.
 func TestJobOverNodes(t *testing.T) {
+	t.Parallel()
 	root(t)
 	binary, library := buildNVML(t)
 	nodes := []*jobNode{startJobNode(t, binary, library, 1), startJobNode(t, binary, library, 2)}
