@@ -144,10 +144,12 @@ func one(labels string, value float64) *model.Sample {
 	return s
 }
 
-// TestState joins the answers for a node with a GPU of two parts, a node without GPUs and a node that does not answer.
+// TestState joins the answers for a node with a GPU of two parts, a node without GPUs, and nodes that do not answer: for a minute, and
+// for so long that only the alert is left.
 func TestState(t *testing.T) {
 	f := &fakePrometheus{vectors: map[string]model.Vector{
-		"nodes": {one("instance=a", 1), one("instance=b", 1)},
+		"nodes":        {one("instance=a", 1), one("instance=b", 1)},
+		"nodes_before": {one("instance=a", 1), one("instance=b", 1), one("instance=d", 1)},
 		"gpus": {
 			one("instance=a uuid=GPU-1", 1), one("instance=a uuid=MIG-1 parent_uuid=GPU-1", 1), one("instance=a uuid=MIG-2 parent_uuid=GPU-1", 1),
 			one("instance=a uuid=GPU-2", 1), one("instance=a uuid=GPU-3", 1), one("instance=a uuid=GPU-4", 1),
@@ -203,6 +205,7 @@ func TestState(t *testing.T) {
 			Rails: map[string]Rail{},
 		},
 		{Name: "c", Down: true, Rails: map[string]Rail{}, Alerts: 1, Worst: Warning},
+		{Name: "d", Down: true, Rails: map[string]Rail{}},
 	}
 	if diff := gocmp.Diff(want, s.Nodes); diff != "" {
 		t.Error(diff)
@@ -211,7 +214,7 @@ func TestState(t *testing.T) {
 		t.Error(diff)
 	}
 	total := want[0]
-	if diff := gocmp.Diff(Totals{Nodes: 3, Down: 1, GPUs: total.GPUs, Ports: total.Ports, Bytes: total.Bytes}, s.Totals); diff != "" {
+	if diff := gocmp.Diff(Totals{Nodes: 4, Down: 2, GPUs: total.GPUs, Ports: total.Ports, Bytes: total.Bytes}, s.Totals); diff != "" {
 		t.Error(diff)
 	}
 	var order []string

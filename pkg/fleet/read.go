@@ -16,7 +16,7 @@ import (
 
 // stateQueries are those of a State.
 var stateQueries = []string{
-	"nodes", "gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "transmit", "receive", "transmit_attributed",
+	"nodes", "nodes_before", "gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "transmit", "receive", "transmit_attributed",
 	"receive_attributed", "rail_transmit", "rail_receive", "rail_errors", "rail_lost", "rail_pause", "alerts", "job_members", "job_nodes",
 	"job_gpus", "job_idle", "job_idle_hours", "job_transmit", "job_receive", "job_errors", "job_completion_errors", "job_verbs_p99",
 	"job_completion_p99", "job_outlier",
@@ -34,6 +34,12 @@ func stateOf(a *answers, at time.Time) *State {
 	nodes := map[string]*Node{}
 	for _, one := range a.vectors["nodes"] {
 		nodes[label(one, "instance")] = &Node{Name: label(one, "instance"), Rails: map[string]Rail{}}
+	}
+	_, answered := a.vectors["nodes"]
+	for _, one := range a.vectors["nodes_before"] {
+		if name := label(one, "instance"); answered && nodes[name] == nil {
+			nodes[name] = &Node{Name: name, Down: true, Rails: map[string]Rail{}}
+		}
 	}
 	a.alertsOfNodes(nodes, s.Alerts)
 	a.gpus(nodes)
@@ -84,7 +90,7 @@ func alertsOf(vector model.Vector) []Alert {
 // notSubject are labels of alerts that do not name what they are about.
 var notSubject = []string{"__name__", "alertname", "severity", "instance", "job"}
 
-// alertsOfNodes counts the alerts of each node. A node that does not answer has no other series.
+// alertsOfNodes counts the alerts of each node. One that has not answered for more than an hour has no other series.
 func (a *answers) alertsOfNodes(nodes map[string]*Node, alerts []Alert) {
 	for i := range alerts {
 		name := alerts[i].Node

@@ -15,11 +15,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinkSeries is the number of series of links, modules, congestion, PCIe links and GIDs of the node of budgetNode with the default
-// options, maxNodeSeries that of all.
+// maxLinkSeries is the number of series of links, modules, congestion, PCIe links (with AER and slot power of GPUs) and GIDs of the node of
+// budgetNode with the default options, maxOtherSeries that of all others.
 const (
-	maxLinkSeries = 600
-	maxNodeSeries = 5000 + maxLinkSeries
+	maxLinkSeries  = 600
+	maxOtherSeries = 5000
+	maxNodeSeries  = maxOtherSeries + maxLinkSeries
 )
 
 // budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
@@ -217,7 +218,7 @@ var budgetOptions = []struct {
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make([]map[string]int, len(budgetOptions))
-		gids := 0
+		total, more := 0, 0
 		for i, o := range budgetOptions {
 			s := setup{
 				Sources: budgetNode(), Compat: []string{CompatLens, Process}, Scope: ScopeAccelerated, Node: "gpu01",
@@ -235,18 +236,26 @@ func TestBudget(t *testing.T) {
 			}
 			counts[i] = byGroup(t, families)
 			if i == 0 {
-				gids = families["rdma_port_gids"] + families["rdma_port_roce_v2_gid_missing"]
+				total = all
+				for _, name := range []string{
+					"rdma_port_gids", "rdma_port_roce_v2_gid_missing", "gpu_pcie_aer_errors_total", "gpu_pcie_slot_power_watts",
+				} {
+					if families[name] == 0 {
+						t.Errorf("%s has no series", name)
+					}
+					more += families[name]
+				}
 			}
 		}
-		links := gids
+		links := more
 		for _, group := range []string{"RDMA links", "Modules of RDMA links", "RDMA congestion and retransmission", "PCIe links"} {
 			if counts[0][group] == 0 {
 				t.Errorf("%s has no series", group)
 			}
 			links += counts[0][group]
 		}
-		if links > maxLinkSeries || gids == 0 {
-			t.Errorf("%d series of links, want at most %d", links, maxLinkSeries)
+		if links > maxLinkSeries || total-links > maxOtherSeries {
+			t.Errorf("%d series of links and %d others, want at most %d and %d", links, total-links, maxLinkSeries, maxOtherSeries)
 		}
 		for _, group := range []string{
 			"RDMA devices and ports", "RDMA objects and verbs of workloads", "Containers", "GPUs", "GPU health", "GPUs of workloads", "Node",

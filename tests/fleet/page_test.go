@@ -97,7 +97,7 @@ func (f *fleet) page(t *testing.T) {
 		byName[n.Name] = n
 	}
 	jobs, workloads := map[nodes.JobName]map[string]bool{}, map[nodes.JobName]map[string]bool{}
-	var gpus, given, used, sick, ports, up int
+	var down, gpus, given, used, sick, ports, up int
 	near := func(what string, got *float64, want float64) {
 		t.Helper()
 		if got == nil || math.Abs(*got-want) > 0.1*want {
@@ -105,10 +105,11 @@ func (f *fleet) page(t *testing.T) {
 		}
 	}
 	for _, n := range f.nodes {
-		got, answers := byName[n.name()]
+		got := byName[n.name()]
 		if n.sick == unresponsive {
-			if answers && !got.Down {
-				t.Errorf("%s answers: %+v", n.name(), got)
+			down++
+			if !got.Down {
+				t.Errorf("%s answers, or is not there: %+v", n.name(), got)
 			}
 			continue
 		}
@@ -144,6 +145,9 @@ func (f *fleet) page(t *testing.T) {
 	gotTotals := strings.Join([]string{text(g.All), text(g.Given), text(g.Used), text(g.Idle), text(g.Sick), text(p.All), text(p.Up), text(p.Degraded), text(p.Flapping)}, " ")
 	if want := fmt.Sprint(gpus, given, used, given-used, sick, ports, up, 0, 0); gotTotals != want {
 		t.Errorf("GPUs, given, used, idle, sick, ports, up, degraded, flapping: %s, the generator writes %s", gotTotals, want)
+	}
+	if s.Totals.Nodes != len(f.nodes) || s.Totals.Down != down || down == 0 {
+		t.Errorf("%d nodes, %d down, the generator has %d and %d", s.Totals.Nodes, s.Totals.Down, len(f.nodes), down)
 	}
 	if sick != 1 || ports-up != 1 {
 		t.Errorf("%d GPUs are sick and %d ports down, want one of each: the comparison shows nothing", sick, ports-up)
