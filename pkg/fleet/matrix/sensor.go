@@ -280,4 +280,3 @@ func (l *limited) Read(p []byte) (int, error) {
 	l.left, l.part = l.left-n, l.part-n
 	return n, err
 }
-
