@@ -15,8 +15,8 @@ var address = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]+)?$|^\[[0-
 
 var port = regexp.MustCompile(`:[0-9]+$`)
 
-// NodeURL replaces {instance} in a URL by the label of a sensor, and {host} by the label without its port. It returns nothing if the label is
-// neither a host nor host:port.
+// NodeURL replaces {instance} in a URL by the label of a sensor, and {host} by the label without its port. It returns nothing if the label
+// is neither a host nor host:port.
 func NodeURL(template, instance string) string {
 	if template == "" || !address.MatchString(instance) {
 		return ""

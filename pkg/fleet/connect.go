@@ -17,8 +17,8 @@ import (
 // maxAnswer bounds the answer to one query. That of 10,000 ports has two megabytes.
 const maxAnswer = 16 << 20
 
-// Connect returns the API of the Prometheus at a URL. The file has the configuration of the HTTP client. Credentials are read from the files
-// that it names for each request.
+// Connect returns the API of the Prometheus at a URL. The file has the configuration of the HTTP client. Credentials are read from the
+// files that it names for each request.
 func Connect(address, file string) (prometheus.API, error) {
 	u, err := url.Parse(address)
 	if parse, ok := errors.AsType[*url.Error](err); ok {
@@ -39,8 +39,8 @@ func Connect(address, file string) (prometheus.API, error) {
 	return prometheus.NewAPI(connection), nil
 }
 
-// Client returns an HTTP client with the configuration of a file, as for promtool and amtool: credentials, TLS, proxy, headers. The file may
-// be empty. Redirects are not followed: credentials would go to another host.
+// Client returns an HTTP client with the configuration of a file, as for promtool and amtool: credentials, TLS, proxy, headers. The file
+// may be empty. Redirects are not followed: credentials would go to another host.
 func Client(file string) (*http.Client, error) {
 	c := &config.HTTPClientConfig{EnableHTTP2: true}
 	if file != "" {

@@ -2,13 +2,15 @@
 
 // Package matrix counts how the nodes of a job are connected: from which node to which, by how many queue pairs.
 //
-// Peers are no metrics: a node has thousands. So the sensors of the nodes of one job are asked, when a viewer looks at the job, for their HCAs
-// (/rdma) and their connected queue pairs (/api/v1/peers). The remote end of a queue pair has a GID, or in an InfiniBand subnet a LID only. It
-// is the node that has this address at one of its ports. A GID is unique, a LID in its subnet only: what is counted by LIDs is an estimate,
-// because different subnets may have the same prefix. An address that no or more than one node of the job has is not assigned to any.
+// Peers are no metrics: a node has thousands. So the sensors of the nodes of one job are asked, when a viewer looks at the job, for their
+// HCAs (/rdma) and their connected queue pairs (/api/v1/peers). The remote end of a queue pair has a GID, or in an InfiniBand subnet a LID
+// only. It is the node that has this address at one of its ports. A GID is unique, a LID in its subnet only: what is counted by LIDs is an
+// estimate, because different subnets may have the same prefix. An address that no or more than one node of the job has is not assigned to
+// any.
 //
-// The names of the nodes come from labels, and the answers from sensors, which may be hostile: a request goes to a plain host only, and the
-// number of nodes, the requests at a time, the size of an answer, the addresses of a node and the time are bounded. What is not known is named.
+// The names of the nodes come from labels, and the answers from sensors, which may be hostile: a request goes to a plain host only, and
+// the number of nodes, the requests at a time, the size of an answer, the addresses of a node and the time are bounded. What is not known
+// is named.
 //
 // sensor.go asks one sensor, count.go joins the answers, and this file keeps the result for some seconds.
 package matrix
@@ -60,8 +62,8 @@ type Node struct {
 	Addresses bool `json:"addresses_known"`
 	// Problem is why not all is known.
 	Problem string `json:"problem,omitempty"`
-	// The numbers of queue pairs of the job on the node that lead to no node of Pairs: to an address that no node of the job has, to one that
-	// more than one has, and to one that is not known, because they were connected before the sensor started.
+	// The numbers of queue pairs of the job on the node that lead to no node of Pairs: to an address that no node of the job has, to one
+	// that more than one has, and to one that is not known, because they were connected before the sensor started.
 	Elsewhere int `json:"queue_pairs_elsewhere"`
 	Ambiguous int `json:"queue_pairs_ambiguous"`
 	Unknown   int `json:"queue_pairs_unknown"`
@@ -103,8 +105,8 @@ type kept struct {
 	matrix *Matrix
 }
 
-// NewReader returns a reader. The URL is that of a sensor, with {instance} or {host}. The file has the configuration of the HTTP client as for
-// fleet.Connect; it may be empty. Its credentials go to each node of a job that is looked at, and nowhere else.
+// NewReader returns a reader. The URL is that of a sensor, with {instance} or {host}. The file has the configuration of the HTTP client as
+// for fleet.Connect; it may be empty. Its credentials go to each node of a job that is looked at, and nowhere else.
 func NewReader(template, file string) (*Reader, error) {
 	if err := fleet.CheckNodeURL(template); err != nil {
 		return nil, err

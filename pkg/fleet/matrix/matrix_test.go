@@ -216,7 +216,7 @@ func TestNotAnswered(t *testing.T) {
 	}
 	const hca = `{"code":0,"data":[{"if_name":"d","gids":[{"port":1,"index":0,"type":"roce_v2","address":"10.9.9.%d","interface":""}]}],"message":"success"}`
 	hang := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	endless := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	endless := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`[`))
 		for {
 			if _, err := w.Write([]byte(strings.Repeat(`{"workload":"x"},`, 4096))); err != nil {
@@ -383,7 +383,7 @@ func FuzzAnswers(f *testing.F) {
 		_ = a.readHCAs(&limited{from: strings.NewReader(hcas), left: 1 << 20, part: 1 << 20})
 		n := 0
 		body := &limited{from: strings.NewReader(peers), left: 1 << 20, part: 1 << 20}
-		_ = eachPeer(body, func(p *api.Peer) error { n++; return nil })
+		_ = eachPeer(body, func(*api.Peer) error { n++; return nil })
 		_ = a.readPeers(&limited{from: strings.NewReader(peers), left: 1 << 20, part: 1 << 20}, map[owner]bool{{"w", "c"}: true})
 		sum := 0
 		for _, c := range a.remotes {
