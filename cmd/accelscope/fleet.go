@@ -28,7 +28,7 @@ type fleetCmd struct {
 	prometheusFlags
 	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Page of a node, as http://{instance}/. Default: no links."`
 	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with the dashboards of accelscope. Default: no links."`
-	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Sensor of a node, as node-url, to ask for peers. Default: none."`
+	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Sensor of a node, as http://{instance}/, to ask for peers."`
 	SensorFile string `name:"fleet.sensor.config.file" placeholder:"FILE" help:"HTTP client for sensors: credentials, TLS, headers."`
 	listenFlags
 }
