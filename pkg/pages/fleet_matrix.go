@@ -67,7 +67,7 @@ func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
 	}
 	if n := len(m.NotAsked); n > 0 {
 		names := strings.Join(m.NotAsked[:min(n, 5)], ", ")
-		v.Problems = append(v.Problems, shown(fmt.Sprintf("%d nodes beyond the first %d are not asked: %s", n, matrix.MaxNodes, names)))
+		v.Problems = append(v.Problems, shown(fmt.Sprintf("not asked, beyond the first %d nodes: %d, such as %s", matrix.MaxNodes, n, names)))
 	}
 	if len(m.Nodes) <= widest {
 		v.table(m)

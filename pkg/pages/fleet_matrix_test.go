@@ -77,7 +77,7 @@ func TestMatrix(t *testing.T) {
 		"|gpu0000:9847|1000|~1001|-|7|8|9|",
 		"|gpu0001:9847|-|-|-|-|-|-|",
 		"|gpu0002:9847|3000|3001|-|0|0|0|",
-		"|gpu0001:9847: /api/v1/peers: no answer in time|1 nodes beyond the first 64 are not asked: left-out|",
+		"|gpu0001:9847: /api/v1/peers: no answer in time|not asked, beyond the first 64 nodes: 1, such as left-out|",
 		"|gpu0000:9847|10.0.0.9|7|of no node of the job that answers|",
 		"|gpu0000:9847|LID 4|8|of more than one node|",
 		"2027-01-15 08:00:00 UTC",
