@@ -88,11 +88,12 @@ type Address struct {
 
 // Reader asks sensors.
 type Reader struct {
-	url     string
-	client  *http.Client
-	now     func() time.Time
-	timeout time.Duration
-	slots   chan struct{} // of maxRequests
+	url    string
+	client *http.Client
+	now    func() time.Time
+	slots  chan struct{} // of maxRequests
+
+	timeout, nodeTimeout time.Duration
 
 	mu   sync.Mutex
 	kept map[fleet.JobName]*kept
@@ -119,8 +120,8 @@ func NewReader(template, file string) (*Reader, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return &Reader{
-		url: template, client: client, now: time.Now, timeout: timeout, slots: make(chan struct{}, maxRequests),
-		kept: map[fleet.JobName]*kept{},
+		url: template, client: client, now: time.Now, slots: make(chan struct{}, maxRequests), kept: map[fleet.JobName]*kept{},
+		timeout: timeout, nodeTimeout: nodeTimeout,
 	}, nil
 }
 

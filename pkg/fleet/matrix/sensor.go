@@ -82,11 +82,15 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 		a.Problem = "not asked: others took all of the time"
 		return a
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(nodeTimeout, r.timeout))
+	ctx, cancel := context.WithTimeout(ctx, r.nodeTimeout)
 	defer cancel()
 	var problems []string
 	fail := func(err error) {
-		if err != nil {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil: // the error may be that of a connection that was closed for this reason
+			problems = append(problems, "no answer in time")
+		default:
 			problems = append(problems, problem(err))
 		}
 	}
@@ -112,9 +116,6 @@ func problem(err error) string {
 		err = u.Err
 	}
 	text := err.Error()
-	if errors.Is(err, context.DeadlineExceeded) {
-		text = "no answer in time"
-	}
 	return strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
 }
 
