@@ -66,8 +66,8 @@ func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
 		}
 	}
 	if n := len(m.NotAsked); n > 0 {
-		names := strings.Join(m.NotAsked[:min(n, 5)], ", ")
-		v.Problems = append(v.Problems, shown(fmt.Sprintf("not asked, beyond the first %d nodes: %d, such as %s", matrix.MaxNodes, n, names)))
+		text := fmt.Sprintf("not asked, beyond the first %d nodes: %d, such as ", matrix.MaxNodes, n)
+		v.Problems = append(v.Problems, shown(text+strings.Join(m.NotAsked[:min(n, 5)], ", ")))
 	}
 	if len(m.Nodes) <= widest {
 		v.table(m)
