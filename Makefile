@@ -73,6 +73,7 @@ lint: $(LINT) need-clang-format need-git
 	@go vet -tags vm,image ./...
 	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
 	@$(LINT) run --build-tags vm,image ./...
+	@cd tests/pages && $(LINT) run ./... # the module that uses the packages of this one
 	@go run ./tests/layers -linter $(LINT)
 	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch]
 	@go mod tidy -diff
@@ -202,12 +203,12 @@ GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))
 
 .PHONY: test-guest
 test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints
-	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip TestObserve ./tests/e2e
+	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet' ./tests/e2e
 
 # It needs both CPUs of its guest: beside other work the tools of the fabric take longer than they may.
 .PHONY: test-observe
-test-observe: deps build ## Rules, alerts and dashboards by Prometheus on the sensor's metrics in a guest, alone (4 minutes)
-	@go test -tags vm -count=1 -timeout 30m -v -run TestObserve ./tests/e2e
+test-observe: deps build ## Rules, alerts and dashboards by Prometheus on the sensor's metrics in a guest, the fleet page on two, alone (6 minutes)
+	@go test -tags vm -count=1 -timeout 30m -v -run 'TestObserve|TestFleet' ./tests/e2e
 
 # What the dashboards look like is among the unit tests. What they ask is checked with the parser of Prometheus, in a module of its own.
 .PHONY: test-dashboards

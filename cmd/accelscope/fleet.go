@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/pages"
 )
 
@@ -26,6 +28,8 @@ type fleetCmd struct {
 	prometheusFlags
 	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Page of a node, as http://{instance}/. Default: no links."`
 	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with the dashboards of accelscope. Default: no links."`
+	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Sensor of a node, as http://{instance}/, to ask for peers."`
+	SensorFile string `name:"fleet.sensor.config.file" placeholder:"FILE" help:"HTTP client for sensors: credentials, TLS, headers."`
 	listenFlags
 }
 
@@ -78,7 +82,26 @@ func (c *fleetCmd) routes() (map[string]http.Handler, error) {
 		return nil, err
 	}
 	version, _ := buildVersion()
-	routes := pages.FleetHandlers(pages.FleetOptions{Reader: fleet.NewReader(api), Version: version, Links: links})
+	o := pages.FleetOptions{Reader: fleet.NewReader(api), Version: version, Links: links}
+	if o.Matrix, err = c.matrix(); err != nil {
+		return nil, err
+	}
+	routes := pages.FleetHandlers(o)
 	maps.Copy(routes, probeRoutes(answers))
 	return routes, nil
+}
+
+// matrix returns what asks the sensors of jobs for their peers, nil if none is to be asked.
+func (c *fleetCmd) matrix() (pages.MatrixReader, error) {
+	switch {
+	case c.SensorURL == "" && c.SensorFile != "":
+		return nil, errors.New("--fleet.sensor.config.file: needs --fleet.sensor-url")
+	case c.SensorURL == "":
+		return nil, nil
+	}
+	r, err := matrix.NewReader(c.SensorURL, c.SensorFile)
+	if err != nil {
+		return nil, fmt.Errorf("--fleet.sensor-url: %w", err)
+	}
+	return r, nil
 }

@@ -120,6 +120,7 @@ func TestJobOverNodes(t *testing.T) {
 		})
 	}
 	p.dashboard(t)
+	p.fleet(t, nodes)
 }
 
 // settledBytes is jobBytes when no change of the counters is left to be read: a sensor shows the same values for a second.

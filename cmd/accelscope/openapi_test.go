@@ -43,6 +43,7 @@ func restNode(t *testing.T, amd error) *sensor {
 	for _, s := range []source{
 		{"rdma", model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", NodeGUID: "0x98039bfffe123456", Ports: []model.Port{{
 			Number: 1, GIDs: []model.GID{{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1"), Netdev: "eth0"}},
+			LinkLayer: "InfiniBand", LID: "0x1f",
 		}}}}}, nil},
 		{"pci", model.Snapshot{PCI: []model.PCIFunction{{
 			Address: "0000:c1:00.0", NUMANode: "1", Path: []string{"pci0000:c0", "0000:c0:01.0", "0000:c1:00.0"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -38,8 +39,8 @@ func driMapping(k *Known, _ *http.Request) (any, error) {
 	return k.inPart(out, len(out), k.missing(k.Facts.DRI != nil, "drm"))
 }
 
-// hcaEntry is one HCA with its first port.
-type hcaEntry struct {
+// HCA is one HCA of /rdma with its first port.
+type HCA struct {
 	Index        uint32 `json:"if_index"`
 	Name         string `json:"if_name"`
 	NodeGUID     string `json:"node_guid"` // in pairs of digits, like all GUIDs here
@@ -47,21 +48,29 @@ type hcaEntry struct {
 	PortGUID     string `json:"port_guid"`
 	LinkLayer    string `json:"link_layer"`
 	// GIDs are those of all ports. The other fields are those of the Primus Lens node exporter.
-	GIDs []gidEntry `json:"gids,omitempty"`
+	GIDs []GID `json:"gids,omitempty"`
 	// PKeys are those of all InfiniBand ports.
-	PKeys []pkeyEntry `json:"pkeys,omitempty"`
+	PKeys []PKey `json:"pkeys,omitempty"`
+	// LIDs are those of the InfiniBand ports that have one.
+	LIDs []LID `json:"lids,omitempty"`
 }
 
-// pkeyEntry is an entry of the P_Key table of a port.
-type pkeyEntry struct {
+// LID is the first LID of a port. It is unique in its subnet only.
+type LID struct {
+	Port int    `json:"port"`
+	LID  uint32 `json:"lid"`
+}
+
+// PKey is an entry of the P_Key table of a port.
+type PKey struct {
 	Port       int    `json:"port"`
 	Index      int    `json:"index"`
 	Partition  string `json:"partition"`
 	Membership string `json:"membership"`
 }
 
-// gidEntry is an entry of the GID table of a port.
-type gidEntry struct {
+// GID is an entry of the GID table of a port.
+type GID struct {
 	Port      int    `json:"port"`
 	Index     int    `json:"index"`
 	Type      string `json:"type"`
@@ -71,43 +80,54 @@ type gidEntry struct {
 
 // rdmaList answers /rdma.
 func rdmaList(k *Known, _ *http.Request) (any, error) {
-	out := []hcaEntry{}
+	out := []HCA{}
 	for i := range k.Facts.HCAs {
 		h := &k.Facts.HCAs[i]
-		e := hcaEntry{
+		e := HCA{
 			Index: h.Index, Name: h.Name, NodeGUID: pairs(h.NodeGUID), SysImageGUID: pairs(h.SysImageGUID),
 		}
 		if len(h.Ports) > 0 {
 			e.PortGUID, e.LinkLayer = pairs(h.Ports[0].PortGUID), h.Ports[0].LinkLayer
 		}
-		e.GIDs, e.PKeys = gidsOf(h), pkeysOf(h)
+		e.GIDs, e.PKeys, e.LIDs = gidsOf(h), pkeysOf(h), lidsOf(h)
 		out = append(out, e)
 	}
 	return k.inPart(out, len(out), k.missing(k.Facts.HCAs != nil, "rdma"))
 }
 
-func gidsOf(h *model.HCA) []gidEntry {
-	var gids []gidEntry
+func gidsOf(h *model.HCA) []GID {
+	var gids []GID
 	for i := range h.Ports {
 		for _, g := range h.Ports[i].GIDs {
-			gids = append(gids, gidEntry{h.Ports[i].Number, g.Index, string(g.Type), g.Address.String(), g.Netdev})
+			gids = append(gids, GID{h.Ports[i].Number, g.Index, string(g.Type), g.Address.String(), g.Netdev})
 		}
 	}
 	return gids
 }
 
-func pkeysOf(h *model.HCA) []pkeyEntry {
-	var keys []pkeyEntry
+func pkeysOf(h *model.HCA) []PKey {
+	var keys []PKey
 	for i := range h.Ports {
 		for _, k := range h.Ports[i].PKeys {
 			membership := "limited"
 			if k.Full {
 				membership = "full"
 			}
-			keys = append(keys, pkeyEntry{h.Ports[i].Number, k.Index, fmt.Sprintf("0x%04x", k.Partition), membership})
+			keys = append(keys, PKey{h.Ports[i].Number, k.Index, fmt.Sprintf("0x%04x", k.Partition), membership})
 		}
 	}
 	return keys
+}
+
+func lidsOf(h *model.HCA) []LID {
+	var lids []LID
+	for i := range h.Ports {
+		p := &h.Ports[i]
+		if lid, err := strconv.ParseUint(p.LID, 0, 32); err == nil && lid > 0 && p.LinkLayer == "InfiniBand" {
+			lids = append(lids, LID{p.Number, uint32(lid)})
+		}
+	}
+	return lids
 }
 
 // pairs formats a GUID in pairs of digits, as the Primus Lens node exporter does.

@@ -130,11 +130,11 @@ func TestRDMA(t *testing.T) {
 	s := model.Snapshot{HCAs: []model.HCA{
 		{Name: "mlx4_0", Index: 2, NodeGUID: "0x0002c90300001000", Ports: []model.Port{
 			{
-				Number: 1, PortGUID: "0x0002c90300001001", LinkLayer: "InfiniBand",
+				Number: 1, PortGUID: "0x0002c90300001001", LinkLayer: "InfiniBand", LID: "0x1f",
 				GIDs:  []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr("fe80::2:c903:0:1001")}},
 				PKeys: []model.PKey{{Partition: 0x7fff}, {Index: 2, Partition: 0x12, Full: true}},
 			},
-			{Number: 2, LinkLayer: "Ethernet", GIDs: []model.GID{
+			{Number: 2, LinkLayer: "Ethernet", LID: "0x1", GIDs: []model.GID{
 				{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1"), Netdev: "eth1"},
 			}},
 		}},
@@ -145,7 +145,7 @@ func TestRDMA(t *testing.T) {
 		`{"port":1,"index":0,"type":"ib","address":"fe80::2:c903:0:1001","interface":""},` +
 		`{"port":2,"index":3,"type":"roce_v2","address":"::ffff:10.0.0.1","interface":"eth1"}],"pkeys":[` +
 		`{"port":1,"index":0,"partition":"0x7fff","membership":"limited"},` +
-		`{"port":1,"index":2,"partition":"0x0012","membership":"full"}]},{"if_index":5,"if_name":"siw0","node_guid":"",` +
+		`{"port":1,"index":2,"partition":"0x0012","membership":"full"}],"lids":[{"port":1,"lid":31}]},{"if_index":5,"if_name":"siw0","node_guid":"",` +
 		`"sys_image_guid":"odd","port_guid":"","link_layer":""}],"message":"success"}`
 	if _, body := request(t, knows(s, model.StateOK), nil, http.MethodGet, "/rdma"); body != want {
 		t.Error(cmp.Diff(want, body))

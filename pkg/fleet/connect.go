@@ -17,9 +17,8 @@ import (
 // maxAnswer bounds the answer to one query. That of 10,000 ports has two megabytes.
 const maxAnswer = 16 << 20
 
-// Connect returns the API of the Prometheus at a URL. The file has the configuration of the HTTP client, as for promtool and amtool:
-// credentials, TLS, proxy, headers. It may be empty. Credentials are read from the files that it names for each request, and are never
-// sent to another host: redirects are not followed.
+// Connect returns the API of the Prometheus at a URL. The file has the configuration of the HTTP client. Credentials are read from the
+// files that it names for each request.
 func Connect(address, file string) (prometheus.API, error) {
 	u, err := url.Parse(address)
 	if parse, ok := errors.AsType[*url.Error](err); ok {
@@ -28,14 +27,7 @@ func Connect(address, file string) (prometheus.API, error) {
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("--prometheus: want http://… or https://…, not %q", u.Redacted())
 	}
-	c := &config.HTTPClientConfig{EnableHTTP2: true}
-	if file != "" {
-		if c, _, err = config.LoadHTTPConfigFile(file); err != nil {
-			return nil, fmt.Errorf("--prometheus.config.file=%s: %w", file, err)
-		}
-	}
-	c.FollowRedirects = false
-	client, err := config.NewClientFromConfig(*c, "accelscope")
+	client, err := Client(file)
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus.config.file=%s: %w", file, err)
 	}
@@ -45,6 +37,20 @@ func Connect(address, file string) (prometheus.API, error) {
 		return nil, fmt.Errorf("--prometheus: %w", err)
 	}
 	return prometheus.NewAPI(connection), nil
+}
+
+// Client returns an HTTP client with the configuration of a file, as for promtool and amtool: credentials, TLS, proxy, headers. The file
+// may be empty. Redirects are not followed: credentials would go to another host.
+func Client(file string) (*http.Client, error) {
+	c := &config.HTTPClientConfig{EnableHTTP2: true}
+	if file != "" {
+		var err error
+		if c, _, err = config.LoadHTTPConfigFile(file); err != nil {
+			return nil, err
+		}
+	}
+	c.FollowRedirects = false
+	return config.NewClientFromConfig(*c, "accelscope")
 }
 
 // bounded bounds the bodies of answers.

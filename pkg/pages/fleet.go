@@ -12,6 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/top"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
@@ -30,20 +31,30 @@ type FleetReader interface {
 	Search(text string) ([]fleet.Found, []string)
 }
 
+// MatrixReader asks the sensors of the nodes of a job how they are connected.
+type MatrixReader interface {
+	Job(fleet.JobName, []fleet.Member) *matrix.Matrix
+}
+
 // FleetOptions configure the pages of all nodes.
 type FleetOptions struct {
 	Reader  FleetReader
+	Matrix  MatrixReader // nil: no sensor is asked
 	Version string
 	Links
 }
 
 // FleetHandlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
 func FleetHandlers(o FleetOptions) map[string]http.Handler {
-	kept := api.Kept(func() api.Known { return api.Known{At: o.Reader.Read().At} }, refuse)
+	facts := func() api.Known { return api.Known{At: o.Reader.Read().At} }
+	kept, keptJobs := api.Kept(facts, refuse), api.Kept(facts, refuse) // that sensors do not answer delays the views of jobs only
 	handlers := map[string]http.Handler{
 		"GET /{$}":  kept(o.page("fleet.html", o.fleet)),
-		"GET /job":  kept(o.page("job.html", o.job)),
+		"GET /job":  keptJobs(o.page("job.html", o.job)),
 		"GET /node": kept(o.page("rails.html", o.node)),
+	}
+	if o.Matrix != nil {
+		handlers["GET "+matrixPath] = keptJobs(o.matrixJSON)
 	}
 	addAssets(handlers)
 	return handlers
@@ -212,7 +223,11 @@ func jobLink(j fleet.JobName) string {
 	if j.Name == "" {
 		return ""
 	}
-	return "/job?" + url.Values{"namespace": {j.Namespace}, "kind": {j.Kind}, "name": {j.Name}}.Encode()
+	return "/job?" + jobQuery(j)
+}
+
+func jobQuery(j fleet.JobName) string {
+	return url.Values{"namespace": {j.Namespace}, "kind": {j.Kind}, "name": {j.Name}}.Encode()
 }
 
 // counted says how many of a list are shown.

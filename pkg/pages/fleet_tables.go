@@ -123,6 +123,7 @@ type jobView struct {
 	Members  []memberRow
 	More     int
 	Problems []string
+	Matrix   *matrixView // nil if no sensor is asked
 }
 
 // memberRow is a workload of a job.
@@ -135,8 +136,7 @@ type memberRow struct {
 
 // job shows a job, ?namespace=, ?kind= and ?name=.
 func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view any) {
-	q := r.URL.Query()
-	name := fleet.JobName{Namespace: q.Get("namespace"), Kind: q.Get("kind"), Name: q.Get("name")}
+	name := jobOf(r)
 	v := jobView{Name: shown(name.String()), About: "job"}
 	for i := range s.Jobs {
 		if s.Jobs[i].JobName == name {
@@ -158,7 +158,16 @@ func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view a
 		}
 		v.Members = append(v.Members, o.memberRow(&members[i]))
 	}
+	if o.Matrix != nil && len(members) > 0 {
+		v.Matrix = matrixOf(name, o.Matrix.Job(name, members))
+	}
 	return v.Name, v
+}
+
+// jobOf returns the job that a request names.
+func jobOf(r *http.Request) fleet.JobName {
+	q := r.URL.Query()
+	return fleet.JobName{Namespace: q.Get("namespace"), Kind: q.Get("kind"), Name: q.Get("name")}
 }
 
 func (o FleetOptions) memberRow(m *fleet.Member) memberRow {

@@ -166,6 +166,7 @@ func TestLinks(t *testing.T) {
 		{"http://{instance}/", "evil.example/x?", ""},
 		{"http://{instance}/", "u@evil.example", ""},
 		{"http://{instance}/", "a b", ""},
+		{"https://proxy.example/{host}/", "..", ""},
 		{"", "gpu1", ""},
 	} {
 		if got := (Links{Node: c.template}).node(c.instance); got != c.want {

@@ -83,6 +83,8 @@ func TestValues(t *testing.T) {
 		"fleet: {enabled: true, prometheus: 'p.example:9090'}":                                         false,
 		"fleet: {enabled: true, nodeURL: 'https://{host}:9847/'}":                                      true,
 		"fleet: {enabled: true, nodeURL: 'https://node:9847/'}":                                        false,
+		"fleet: {enabled: true, sensorURL: 'https://{host}:9847/', sensorConfigSecret: s}":             true,
+		"fleet: {enabled: true, sensorURL: 'https://u:p@{host}:9847/'}":                                false,
 		"fleet: {enabled: true, grafanaURL: 'javascript:alert(1)'}":                                    false,
 		"fleet: {enabled: true, token: x}":                                                             false,
 		"fabric: {enable: true}":                                                                       false,
@@ -135,7 +137,7 @@ web: {configSecret: web}
 events: {otlpEndpoint: "otel:4317", secret: otel, secretKeys: [ca.crt, headers]}
 podMonitor: {enabled: true, interval: 30s, scheme: https, labels: {release: prom}, tlsConfig: {insecureSkipVerify: true}}
 fabric: {enabled: true}
-fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, nodeURL: "https://{host}:9847/"}
+fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, nodeURL: "https://{host}:9847/", sensorURL: "https://{host}:9847/", sensorConfigSecret: sensors}
 `)
 	p := sensor(t, o)
 	c := p.Containers[0]
@@ -180,13 +182,18 @@ fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, node
 	fleet := get[*appsv1.Deployment](t, o, "Deployment/accelscope-fleet").Spec.Template.Spec
 	for _, arg := range []string{
 		"--prometheus=https://p.example", "--prometheus.config.file=/etc/accelscope-prometheus/http.yaml", "--fleet.node-url=https://{host}:9847/",
-		"--web.config.file=/etc/accelscope-web/web.yaml",
+		"--web.config.file=/etc/accelscope-web/web.yaml", "--fleet.sensor-url=https://{host}:9847/",
+		"--fleet.sensor.config.file=/etc/accelscope-sensors/http.yaml",
 	} {
 		if c := fleet.Containers[0]; c.Image != "r/a:v9" || !slices.Contains(c.Args, arg) {
 			t.Errorf("no %s in %+v", arg, c)
 		}
 	}
-	if len(fleet.Volumes) != 2 || fleet.Volumes[0].Secret.SecretName != "prom" || fleet.Volumes[1].Secret.SecretName != "web" {
+	var secrets []string
+	for _, v := range fleet.Volumes {
+		secrets = append(secrets, v.Secret.SecretName)
+	}
+	if !slices.Equal(secrets, []string{"prom", "sensors", "web"}) {
 		t.Errorf("volumes of the fleet: %+v", fleet.Volumes)
 	}
 	other := helm(t, "config: {log.level: info}")
@@ -266,7 +273,7 @@ func TestArguments(t *testing.T) {
 	}
 	for name, o := range map[string]Objects{
 		"overlay": kustomize(t, "overlays/privileged"), "chart": helm(t, ""),
-		"fleet": kustomize(t, "overlays/fleet"), "chart's fleet": helm(t, "fleet: {enabled: true, configSecret: x, nodeURL: 'http://{instance}/', grafanaURL: 'https://g.example'}"),
+		"fleet": kustomize(t, "overlays/fleet"), "chart's fleet": helm(t, "fleet: {enabled: true, configSecret: x, nodeURL: 'http://{instance}/', grafanaURL: 'https://g.example', sensorURL: 'http://{instance}/'}"),
 		"fabric": kustomize(t, "overlays/fabric"), "chart's fabric": helm(t, "fabric: {enabled: true, extraArgs: [--fabric.parallel=8]}"),
 		"chart with more": helm(t, "config: {collector.node: false, workload.labels: [a, b]}\nextraArgs: [--strict]\n"+
 			"events: {otlpEndpoint: 'a:1', insecure: true, secret: x, secretKeys: [ca.crt, tls.crt, tls.key, headers]}"),

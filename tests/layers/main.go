@@ -73,6 +73,7 @@ var plants = map[string]plant{
 	"api":                    {"pkg/api/planted.go", module + "pkg/top"},
 	"overview":               {"pkg/overview/planted.go", module + "pkg/engine"},
 	"fleet":                  {"pkg/fleet/planted.go", module + "pkg/model"},
+	"matrix":                 {"pkg/fleet/matrix/planted.go", module + "pkg/engine"},
 	"pages":                  {"pkg/pages/planted.go", module + "pkg/engine"},
 	"top":                    {"pkg/top/planted.go", module + "gen"},
 	"everywhere":             {"pkg/later/planted.go", module + "cmd/accelscope"},

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
@@ -120,7 +120,7 @@ func startFleet() (string, error) {
 		builds = append(builds, []string{program, "./cmd/accelscope"})
 	}
 	for _, b := range builds {
-		cmd := exec.CommandContext(context.Background(), "go", "build", "-o", b[0], b[1])
+		cmd := child.Command(context.Background(), "go", "build", "-o", b[0], b[1])
 		cmd.Dir = filepath.Join("..", "..")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%w: %s", err, out)
@@ -146,7 +146,7 @@ func startFleet() (string, error) {
 
 // begin starts a program of the repository and returns what a line of its output says, when there is one.
 func begin(found func(line string) (string, bool), name string, args ...string) (string, error) {
-	program := exec.Command(name, args...) //nolint:noctx // ends by a signal
+	program := child.Command(context.Background(), name, args...) // ends by a signal
 	program.Dir = filepath.Join("..", "..")
 	out, in := io.Pipe()
 	program.Stdout, program.Stderr = in, in

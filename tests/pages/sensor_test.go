@@ -4,12 +4,12 @@ package pages
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
 )
@@ -66,7 +67,7 @@ func sensor(t *testing.T) (url string) {
 		"--no-collector.kubelet", "--no-collector.node", "--no-collector.container", "--no-collector.access", "--no-collector.link",
 		"--no-collector.kernellog", "--node.name=simulated-node", "--gpu.nvml-library="+library, "--gpu.process-interval=1s",
 		"--web.listen-address=127.0.0.1:0", "--log.format=json")
-	program := exec.Command("env", args...) //nolint:noctx // ends by a signal
+	program := child.Command(context.Background(), "env", args...) // ends by a signal
 	log, err := program.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func program(t *testing.T) string {
 func build(t *testing.T, pkg string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, pkg)
+	cmd := child.Command(t.Context(), "go", "build", "-o", binary, pkg)
 	cmd.Dir = filepath.Join("..", "..")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -4,6 +4,7 @@ package pages
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -34,11 +35,9 @@ func serve(t testing.TB, workloads []fakenode.Workload) *site {
 	}
 	mux := http.NewServeMux()
 	handlers := api.Handlers(s.facts, s.node.Peers)
-	for pattern, h := range pages.Handlers(pages.Options{
+	maps.Copy(handlers, pages.Handlers(pages.Options{
 		Facts: s.facts, Peers: s.node.Peers, Version: "test", MetricsPath: "/metrics", Series: s.series,
-	}) {
-		handlers[pattern] = h
-	}
+	}))
 	for pattern, h := range handlers {
 		mux.Handle(pattern, h)
 	}

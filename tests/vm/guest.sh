@@ -83,10 +83,16 @@ esac
 
 hostname guest
 ip link set lo up
-if [ -e /sys/class/net/eth0 ]; then # the forwarded port; the address is QEMU's default
-	ip address add 10.0.2.15/24 dev eth0
-	ip link set eth0 up
-fi
+for dev in /sys/class/net/eth*; do
+	case $(cat "$dev/address" 2>/dev/null) in
+	'') ;;
+	52:54:ca:b1:*) ip link set "${dev##*/}" name cable ;;
+	*) # the forwarded port; the address is QEMU's default
+		ip address add 10.0.2.15/24 dev "${dev##*/}"
+		ip link set "${dev##*/}" up
+		;;
+	esac
+done
 # Without duplicate address detection the GIDs are usable at once.
 echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
 echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad

@@ -49,10 +49,15 @@ type Options struct {
 	Preempt string        // preempt= of the kernel: none, voluntary, full (Linux 6.1 and newer); default: the kernel's
 	PCIe    bool          // more PCI functions, in a tree of bridges with two NUMA nodes: pcieArgs
 	Forward int           // port on 127.0.0.1 that leads to port 9847 of the guest; 0: the guest has no network
+	Cable   *Cable        // to another guest
 	Stdin   io.Reader     // standard input of the command; its end is not passed on to the command
 	Stdout  io.Writer     // standard output and standard error of the command
 	Timeout time.Duration // of the whole run; default: 5 minutes
 }
+
+// Cable is an Ethernet link between two guests, whose interface is "cable" in both: QEMU sends each frame in a UDP datagram on 127.0.0.1. The
+// ports are swapped in the other guest.
+type Cable struct{ Port, Peer int }
 
 // Result is the outcome of the command.
 type Result struct {
@@ -301,6 +306,11 @@ func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []
 	}
 	if opts.PCIe {
 		args = append(args, pcieArgs()...)
+	}
+	if c := opts.Cable; c != nil { // guest.sh recognizes the address
+		args = append(args,
+			"-netdev", fmt.Sprintf("socket,id=cable,udp=127.0.0.1:%d,localaddr=127.0.0.1:%d", c.Peer, c.Port),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=cable,mac=52:54:ca:b1:%02x:%02x", c.Port>>8, c.Port&0xff))
 	}
 	if opts.Forward == 0 {
 		return append(args, "-nic", "none")

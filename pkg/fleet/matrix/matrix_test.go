@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package matrix
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+var job = fleet.JobName{Namespace: "ml", Kind: "Job", Name: "train"}
+
+// fakeSensor is the REST API of a sensor with a FAKE node.
+type fakeSensor struct {
+	hcas  []model.HCA
+	peers []attribution.PeerShare
+	why   error
+	asked atomic.Int32
+}
+
+func (f *fakeSensor) handler() http.Handler {
+	mux := http.NewServeMux()
+	facts := func() api.Known {
+		k := api.Known{At: time.Now(), States: []model.SourceState{{Source: "rdma", State: model.StateOK}}}
+		k.Facts.HCAs = f.hcas
+		return k
+	}
+	for pattern, h := range api.Handlers(facts, func(context.Context) ([]attribution.PeerShare, error) { return f.peers, f.why }) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			f.asked.Add(1)
+			h.ServeHTTP(w, r)
+		})
+	}
+	return mux
+}
+
+// serve returns the label instance of a sensor.
+func serve(t *testing.T, h http.Handler) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// reader returns a reader that waits longer than the real one: the machine may be busy.
+func reader(t *testing.T, file string) *Reader {
+	t.Helper()
+	r, err := NewReader("http://{instance}/", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.timeout, r.nodeTimeout = time.Minute, time.Minute
+	return r
+}
+
+func roce(name string, addresses ...string) model.HCA {
+	h := model.HCA{Name: name, Ports: []model.Port{{Number: 1, LinkLayer: "Ethernet", LID: "0x0"}}}
+	for i, a := range addresses {
+		h.Ports[0].GIDs = append(h.Ports[0].GIDs, model.GID{Index: i, Type: model.GIDRoCEv2, Address: netip.MustParseAddr(a), Netdev: "eth1"})
+	}
+	return h
+}
+
+// infiniband returns an HCA whose port has a GID in a subnet and a LID.
+func infiniband(name, gid, lid string) model.HCA {
+	return model.HCA{Name: name, Ports: []model.Port{{
+		Number: 1, LinkLayer: "InfiniBand", LID: lid, GIDs: []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr(gid)}},
+	}}}
+}
+
+// peer returns a queue pair of a workload, to "GID", "LID 7" or nothing.
+func peer(workload, device string, qpn uint32, to string) attribution.PeerShare {
+	p := attribution.PeerShare{Owner: identity.Owner{Workload: workload, ContainerID: "id-" + workload}}
+	p.Peer = model.Peer{Device: device, Port: 1, QPN: qpn, Type: "RC", State: "RTS", RemoteQPN: 9}
+	if _, err := fmt.Sscanf(to, "LID %d", &p.RemoteLID); err != nil {
+		p.RemoteGID = to
+	}
+	return p
+}
+
+func member(workload, node string) fleet.Member {
+	return fleet.Member{Workload: workload, ContainerID: "id-" + workload, Node: node}
+}
+
+// TestRoCE counts the connections of three sensors by their own handlers: between nodes, within one, to an address of none, to one of two,
+// and not known ones. Queue pairs of other workloads do not count.
+func TestRoCE(t *testing.T) {
+	a := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "fe80::a", "::ffff:10.0.0.1"), roce("mlx5_1", "::ffff:10.0.1.1")}}
+	b := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.2", "::ffff:172.17.0.1")}}
+	c := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.3", "::ffff:172.17.0.1")}}
+	a.peers = []attribution.PeerShare{
+		peer("ml/a", "mlx5_0", 1, "::ffff:10.0.0.2"), peer("ml/a", "mlx5_0", 2, "::ffff:10.0.0.2"), peer("ml/a", "mlx5_1", 3, "::ffff:10.0.0.3"),
+		peer("ml/a", "mlx5_1", 4, "::ffff:10.0.0.1"), peer("ml/a", "mlx5_1", 5, "fe80::a"), peer("ml/a", "mlx5_1", 6, ""),
+		peer("ml/a", "mlx5_1", 7, "2001:db8::7"), peer("ml/a", "mlx5_1", 8, "::ffff:172.17.0.1"), peer("ml/other", "mlx5_0", 9, "::ffff:10.0.0.2"),
+	}
+	b.peers = []attribution.PeerShare{peer("ml/b", "mlx5_0", 1, "::ffff:10.0.0.1"), peer("ml/b2", "mlx5_0", 2, "::ffff:10.0.1.1"), peer("ml/x", "mlx5_0", 3, "fe80::a")}
+	names := map[string]string{}
+	for name, s := range map[string]*fakeSensor{"a": a, "b": b, "c": c} {
+		names[serve(t, s.handler())] = name
+	}
+	of := func(name string) string {
+		for instance, is := range names {
+			if is == name {
+				return instance
+			}
+		}
+		return ""
+	}
+	r := reader(t, "")
+	members := []fleet.Member{member("ml/a", of("a")), member("ml/b", of("b")), member("ml/b2", of("b")), member("ml/c", of("c"))}
+	m := r.Job(job, members)
+	got := map[string]int{}
+	for _, p := range m.Pairs {
+		got[names[p.From]+names[p.To]] = p.QueuePairs
+		if p.ByLID != 0 {
+			t.Errorf("%+v", p)
+		}
+	}
+	if d := gocmp.Diff(map[string]int{"ab": 2, "ac": 1, "aa": 2, "ba": 2}, got); d != "" {
+		t.Error(d)
+	}
+	for _, n := range m.Nodes {
+		want := Node{Name: n.Name, Peers: true, Addresses: true}
+		if names[n.Name] == "a" {
+			want.Elsewhere, want.Ambiguous, want.Unknown = 1, 1, 1
+		}
+		if n != want {
+			t.Errorf("%s: %+v", names[n.Name], n)
+		}
+	}
+	want := []Address{{of("a"), "172.17.0.1", 1, true}, {of("a"), "2001:db8::7", 1, false}}
+	if d := gocmp.Diff(want, m.Elsewhere); d != "" {
+		t.Error(d)
+	}
+
+	// Viewers share the requests.
+	asked := a.asked.Load()
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { r.Job(job, members) })
+	}
+	all.Wait()
+	if n := a.asked.Load(); n != asked {
+		t.Errorf("%d more requests", n-asked)
+	}
+	r.now = func() time.Time { return time.Now().Add(maxAge) }
+	for range 20 {
+		all.Go(func() { r.Job(job, members) })
+	}
+	all.Wait()
+	if n := a.asked.Load(); n != asked+2 {
+		t.Errorf("%d more requests, want 2", n-asked)
+	}
+}
+
+// TestLIDs: a LID is that of a port in the same subnet, which is an estimate, and ambiguous if two nodes have it.
+func TestLIDs(t *testing.T) {
+	a := &fakeSensor{hcas: []model.HCA{infiniband("ib0", "fe80::1", "0x1"), infiniband("ib1", "fec0::1", "0x1")}}
+	b := &fakeSensor{hcas: []model.HCA{infiniband("ib0", "fe80::2", "0x2"), infiniband("ib1", "fec0::2", "0x3")}}
+	c := &fakeSensor{hcas: []model.HCA{infiniband("ib0", "fe80::3", "0x2"), {Name: "ib1", Ports: []model.Port{{Number: 1, LinkLayer: "InfiniBand", LID: "0x9"}}}}}
+	a.peers = []attribution.PeerShare{
+		peer("w", "ib0", 1, "LID 2"), peer("w", "ib1", 2, "LID 3"), peer("w", "ib0", 3, "LID 3"), peer("w", "ib1", 4, "fec0::2"), peer("w", "ib9", 5, "LID 3"),
+	}
+	m := reader(t, "").Job(job, []fleet.Member{
+		member("w", serve(t, a.handler())), member("w", serve(t, b.handler())), member("w", serve(t, c.handler())),
+	})
+	if len(m.Pairs) != 1 || m.Pairs[0].QueuePairs != 2 || m.Pairs[0].ByLID != 1 {
+		t.Errorf("%+v", m.Pairs)
+	}
+	for _, n := range m.Nodes {
+		if n.Name == m.Pairs[0].From && (n.Ambiguous != 1 || n.Elsewhere != 2) {
+			t.Errorf("%+v", n)
+		}
+	}
+	var addresses []string
+	for _, e := range m.Elsewhere {
+		addresses = append(addresses, fmt.Sprint(e.Address, " ", e.Ambiguous))
+	}
+	if got := strings.Join(addresses, ", "); got != "LID 2 true, LID 3 false, LID 3 false" {
+		t.Error(got)
+	}
+}
+
+// TestNotAnswered: a sensor that hangs, sends too much, redirects, refuses, lies, or has a hostile name is named with the reason, and the
+// others are counted.
+func TestNotAnswered(t *testing.T) {
+	good := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1")}, peers: []attribution.PeerShare{peer("w", "mlx5_0", 1, "::ffff:10.0.0.1")}}
+	refuses := &fakeSensor{hcas: good.hcas[:0:0], why: fmt.Errorf("peers: %s", strings.Repeat("é", 1000))}
+	reached := &fakeSensor{}
+	other := httptest.NewServer(reached.handler())
+	t.Cleanup(other.Close)
+	text := func(hcas, peers string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body := peers
+			if r.URL.Path == "/rdma" {
+				body = hcas
+			}
+			_, _ = w.Write([]byte(body))
+		})
+	}
+	const hca = `{"code":0,"data":[{"if_name":"d","gids":[{"port":1,"index":0,"type":"roce_v2","address":"10.9.9.%d","interface":""}]}],"message":"success"}`
+	hang := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	endless := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`[`))
+		for {
+			if _, err := w.Write([]byte(strings.Repeat(`{"workload":"x"},`, 4096))); err != nil {
+				return
+			}
+		}
+	})
+	many := strings.Builder{}
+	for i := range maxAddresses + 1 {
+		fmt.Fprintf(&many, `{"workload":"w","container_id":"id-w","remote_gid":"10.%d.%d.1"},`, i/256, i%256)
+	}
+	const evil = `"><script>alert(1)</script>`
+	for name, c := range map[string]struct {
+		handler  http.Handler
+		instance string
+		want     string // in the problem
+		address  bool
+	}{
+		"hangs":          {handler: hang, want: "no answer in time"},
+		"endless":        {handler: endless, want: "/rdma: the answer is too large; /api/v1/peers: the answer is too large"},
+		"one large peer": {handler: text(fmt.Sprintf(hca, 2), `[{"workload":"`+strings.Repeat("x", 1<<20)), want: "/api/v1/peers: the answer is too large", address: true},
+		"redirects":      {handler: http.RedirectHandler(other.URL+"/api/v1/peers", http.StatusTemporaryRedirect), want: "/rdma: 307 Temporary Redirect"},
+		"refuses":        {handler: refuses.handler(), want: "/api/v1/peers: 503 Service Unavailable: peers: é"},
+		"no JSON":        {handler: text("<html>", "<html>"), want: "this is not the answer of a sensor"},
+		"other JSON":     {handler: text(`{"data":[1]}`, `{"a":1}`), want: "this is not the answer of a sensor"},
+		"cut":            {handler: text(fmt.Sprintf(hca, 3), `[{"workload":"w","container_id":"id-w"},`), want: "/api/v1/peers: this is not", address: true},
+		"no GID":         {handler: text(fmt.Sprintf(hca, 4), `[{"workload":"w","container_id":"id-w","remote_gid":"`+`<b>`+`"}]`), want: "/api/v1/peers: this is not", address: true},
+		"too many":       {handler: text(fmt.Sprintf(hca, 5), `[`+many.String()+`{}]`), want: "more than 8192 remote addresses", address: true},
+		"name":           {instance: evil, want: "not asked: the label instance"},
+		"user":           {instance: "u@" + strings.TrimPrefix(other.URL, "http://"), want: "not asked: the label instance"},
+		"path":           {instance: strings.TrimPrefix(other.URL, "http://") + "/x", want: "not asked: the label instance"},
+		"nobody":         {instance: "127.0.0.1:1", want: "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			instance := c.instance
+			if c.handler != nil {
+				instance = serve(t, c.handler)
+			}
+			r := reader(t, "")
+			if name == "hangs" {
+				r.nodeTimeout = 5 * time.Second
+			}
+			here := serve(t, good.handler())
+			m := r.Job(job, []fleet.Member{member("w", instance), member("w", here)})
+			if d := gocmp.Diff([]Pair{{From: here, To: here, QueuePairs: 1}}, m.Pairs); d != "" {
+				t.Error(d)
+			}
+			for _, n := range m.Nodes {
+				switch {
+				case n.Name == here && n != Node{Name: here, Peers: true, Addresses: true}:
+					t.Errorf("%+v", n)
+				case n.Name == instance:
+					if n.Peers || n.Addresses != c.address || n.Elsewhere+n.Ambiguous+n.Unknown != 0 || !strings.Contains(n.Problem, c.want) {
+						t.Errorf("%+v, want %q", n, c.want)
+					}
+					if len(n.Problem) > 3*maxProblem {
+						t.Errorf("the problem has %d bytes", len(n.Problem))
+					}
+				}
+			}
+		})
+	}
+	if n := reached.asked.Load(); n > 0 {
+		t.Errorf("%d requests went to where a redirect or a name leads", n)
+	}
+}
+
+// TestBounds: no more nodes are asked than may be, no more at a time, and not longer than the time for all.
+func TestBounds(t *testing.T) {
+	var now, most atomic.Int32
+	hang := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		<-r.Context().Done()
+	})
+	s := httptest.NewUnstartedServer(hang)
+	all, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "0.0.0.0:0") // each address of the loopback interface
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Listener.Close()
+	s.Listener = all
+	s.Start()
+	t.Cleanup(s.Close)
+	var members []fleet.Member
+	for i := range MaxNodes + 3 {
+		members = append(members, member("w", fmt.Sprintf("127.0.0.%d:%d", i+1, all.Addr().(*net.TCPAddr).Port)))
+	}
+	r := reader(t, "")
+	r.timeout = time.Second / 2
+	began := time.Now()
+	m := r.Job(job, members)
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("took %v", took)
+	}
+	if len(m.Nodes) != MaxNodes || len(m.NotAsked) != 3 || most.Load() > maxRequests {
+		t.Errorf("%d nodes, not asked %q, %d at a time", len(m.Nodes), m.NotAsked, most.Load())
+	}
+	for _, n := range m.Nodes {
+		if n.Peers || n.Problem == "" {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+// TestCredentials: sensors get the credentials of their file, and none of Prometheus's.
+func TestCredentials(t *testing.T) {
+	var mu sync.Mutex
+	got := map[string][]string{}
+	record := func(name string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			got[name] = append(got[name], r.Header.Get("Authorization")+r.Header.Get("X-Scope-OrgID"))
+			w.WriteHeader(http.StatusBadRequest)
+		})
+	}
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	write("prom", "of-prometheus")
+	write("sensors", "of-sensors")
+	prometheus, err := fleet.Connect("http://"+serve(t, record("prometheus")), write("p.yml", "authorization: {credentials_file: prom}\nhttp_headers: {X-Scope-OrgID: {values: [-team]}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := member("w", serve(t, record("sensor")))
+	reader(t, write("s.yml", "authorization: {credentials_file: sensors}\n")).Job(job, []fleet.Member{node})
+	fleet.NewReader(prometheus).Members(job)
+	for _, h := range got["sensor"] {
+		if h != "Bearer of-sensors" {
+			t.Errorf("a sensor got %q", h)
+		}
+	}
+	for _, h := range got["prometheus"] {
+		if h != "Bearer of-prometheus-team" {
+			t.Errorf("Prometheus got %q", h)
+		}
+	}
+	if len(got["sensor"]) != 2 || len(got["prometheus"]) == 0 {
+		t.Errorf("%q", got)
+	}
+	for template, file := range map[string]string{
+		"http://u:secret@{host}:9847/": "", "http://node/": "", "ftp://{host}/": "", "{instance}": "", "http://{instance}/": filepath.Join(dir, "missing"),
+	} {
+		if _, err := NewReader(template, file); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s %s: %v", template, file, err)
+		}
+	}
+}
+
+func FuzzAnswers(f *testing.F) {
+	f.Add(`[{"workload":"w","container_id":"c","device":"d","port":1,"remote_gid":"fe80::1%eth0","remote_lid":1}]`,
+		`{"code":0,"data":[{"if_name":"d","gids":[{"port":1,"index":0,"type":"ib","address":"fe80::1"}],"lids":[{"port":1,"lid":1}]}],"message":"partial: x"}`)
+	f.Fuzz(func(t *testing.T, peers, hcas string) {
+		a := answer{addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
+		_ = a.readHCAs(&limited{from: strings.NewReader(hcas), left: 1 << 20, part: 1 << 20})
+		n := 0
+		body := &limited{from: strings.NewReader(peers), left: 1 << 20, part: 1 << 20}
+		_ = eachPeer(body, func(*api.Peer) error { n++; return nil })
+		_ = a.readPeers(&limited{from: strings.NewReader(peers), left: 1 << 20, part: 1 << 20}, map[owner]bool{{"w", "c"}: true})
+		sum := 0
+		for _, c := range a.remotes {
+			sum += c
+		}
+		if m := count([]answer{a}); sum > n || len(m.Nodes) != 1 {
+			t.Errorf("%d of %d queue pairs, %+v", sum, n, m)
+		}
+	})
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package matrix
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/fleet"
+)
+
+// Limits of the answers of a sensor. A list of 32,768 queue pairs has eleven megabytes.
+const (
+	maxHCAs      = 4 << 20
+	maxPeers     = 16 << 20
+	maxPeer      = 64 << 10 // one queue pair, with what the decoder reads ahead
+	maxError     = 4 << 10
+	maxAddresses = 8192
+	maxProblem   = 200
+)
+
+var (
+	errTooLarge  = errors.New("the answer is too large")
+	errNotSensor = errors.New("this is not the answer of a sensor")
+)
+
+// owner is a workload.
+type owner struct{ workload, containerID string }
+
+// subnet is the prefix of the GIDs of an InfiniBand subnet; 0 is not known.
+type subnet uint64
+
+// remote is the address of a remote end: a GID, or a LID in a subnet, or none.
+type remote struct {
+	gid    netip.Addr
+	lid    uint32
+	subnet subnet
+}
+
+func (r remote) String() string {
+	if r.gid.IsValid() {
+		return r.gid.String()
+	}
+	return fmt.Sprint("LID ", r.lid)
+}
+
+type portOf struct {
+	device string
+	port   int
+}
+
+// answer is what a sensor answered.
+type answer struct {
+	Node
+	addresses map[remote]bool // of the ports
+	subnets   map[portOf]subnet
+	remotes   map[remote]int // the queue pairs of the job
+}
+
+// sensor asks the sensor of a node for its addresses and for the queue pairs of the owners.
+func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) answer {
+	a := answer{Node: Node{Name: name}, addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
+	base := fleet.NodeURL(r.url, name)
+	if base == "" {
+		a.Problem = "not asked: the label instance is neither a host nor host:port"
+		return a
+	}
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		a.Problem = "not asked: others took all of the time"
+		return a
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.nodeTimeout)
+	defer cancel()
+	var problems []string
+	fail := func(err error) {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil: // the error may be that of a connection that was closed for this reason
+			problems = append(problems, "no answer in time")
+		default:
+			problems = append(problems, problem(err))
+		}
+	}
+	fail(r.get(ctx, base, "rdma", nil, maxHCAs, a.readHCAs))
+	query := url.Values{}
+	for o := range of {
+		if len(of) == 1 {
+			query.Set("workload", o.workload) // less to send
+		}
+	}
+	err := r.get(ctx, base, "api/v1/peers", query, maxPeers, func(body *limited) error { return a.readPeers(body, of) })
+	if a.Peers = err == nil; !a.Peers {
+		clear(a.remotes)
+	}
+	fail(err)
+	a.Problem = strings.Join(slices.Compact(problems), "; ")
+	return a
+}
+
+// problem returns the text of an error without the URL, and without what a sensor could add to make it long.
+func problem(err error) string {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
+}
+
+// get requests a path of a sensor and reads the body of the answer, up to a limit.
+func (r *Reader) get(ctx context.Context, base, path string, query url.Values, limit int, read func(*limited) error) error {
+	u, err := url.Parse(base)
+	if err != nil {
+		return err
+	}
+	u = u.JoinPath(path)
+	u.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	response, err := r.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body := &limited{from: response.Body, left: limit, part: limit}
+	if response.StatusCode != http.StatusOK {
+		var why struct{ Error, Message string }
+		text, _ := io.ReadAll(io.LimitReader(body, maxError))
+		_ = json.Unmarshal(text, &why) // another answer has no reason
+		return fmt.Errorf("/%s: %s", path, strings.TrimSuffix(response.Status+": "+cmp.Or(why.Error, why.Message), ": "))
+	}
+	if err := read(body); err != nil {
+		return fmt.Errorf("/%s: %w", path, err)
+	}
+	return nil
+}
+
+// readHCAs reads the addresses of the ports from the answer to /rdma. A part of an answer is taken, and its reason is returned.
+func (a *answer) readHCAs(body *limited) error {
+	var answer struct {
+		Data    []api.HCA
+		Message string
+	}
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return notSensor(err)
+	}
+	for i := range answer.Data {
+		a.addHCA(&answer.Data[i])
+		if len(a.addresses) > maxAddresses {
+			clear(a.addresses)
+			return fmt.Errorf("more than %d addresses", maxAddresses)
+		}
+	}
+	a.Addresses = len(a.addresses) > 0
+	switch {
+	case strings.HasPrefix(answer.Message, "partial"):
+		return errors.New(answer.Message)
+	case !a.Addresses:
+		return errors.New("no port has an address")
+	}
+	return nil
+}
+
+func (a *answer) addHCA(h *api.HCA) {
+	for _, g := range h.GIDs {
+		gid, err := gidOf(g.Address)
+		if err != nil || gid.IsUnspecified() {
+			continue
+		}
+		a.addresses[remote{gid: gid}] = true
+		if g.Index == 0 && g.Type == "ib" {
+			bytes := gid.As16()
+			a.subnets[portOf{h.Name, g.Port}] = prefix(bytes[:8])
+		}
+	}
+	for _, l := range h.LIDs {
+		if s := a.subnets[portOf{h.Name, l.Port}]; s != 0 && l.LID != 0 {
+			a.addresses[remote{lid: l.LID, subnet: s}] = true
+		}
+	}
+}
+
+func prefix(bytes []byte) (s subnet) {
+	for _, b := range bytes {
+		s = s<<8 | subnet(b)
+	}
+	return s
+}
+
+// gidOf parses a GID. One of an IPv4 address is the same in both notations.
+func gidOf(text string) (netip.Addr, error) {
+	gid, err := netip.ParseAddr(text)
+	return gid.WithZone("").Unmap(), err
+}
+
+// readPeers counts the queue pairs of owners by their remote ends, one at a time: the list may be long.
+func (a *answer) readPeers(body *limited, of map[owner]bool) error {
+	return eachPeer(body, func(p *api.Peer) error {
+		if !of[owner{p.Workload, p.ContainerID}] {
+			return nil
+		}
+		var to remote
+		switch {
+		case p.RemoteGID != "":
+			gid, err := gidOf(p.RemoteGID)
+			if err != nil {
+				return errNotSensor
+			}
+			to.gid = gid
+		case p.RemoteLID != 0:
+			to.lid, to.subnet = p.RemoteLID, a.subnets[portOf{p.Device, int(p.Port)}]
+		}
+		if a.remotes[to]++; len(a.remotes) > maxAddresses {
+			return fmt.Errorf("more than %d remote addresses", maxAddresses)
+		}
+		return nil
+	})
+}
+
+// eachPeer calls do with each element of the answer to /api/v1/peers.
+func eachPeer(body *limited, do func(*api.Peer) error) error {
+	decoder := json.NewDecoder(body)
+	if t, err := decoder.Token(); err != nil || t != json.Delim('[') {
+		return notSensor(err)
+	}
+	for {
+		body.part = maxPeer
+		if !decoder.More() {
+			break
+		}
+		var p api.Peer
+		if err := decoder.Decode(&p); err != nil {
+			return notSensor(err)
+		}
+		if err := do(&p); err != nil {
+			return err
+		}
+	}
+	if _, err := decoder.Token(); err != nil {
+		return notSensor(err)
+	}
+	return nil
+}
+
+// notSensor returns the error of an answer that cannot be read.
+func notSensor(err error) error {
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, other := errors.AsType[*json.UnmarshalTypeError](err)
+	if err == nil || syntax || other || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errNotSensor
+	}
+	return err
+}
+
+// limited reads at most left bytes, and part bytes until part is set again.
+type limited struct {
+	from       io.Reader
+	left, part int
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	most := min(l.left, l.part)
+	if most <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := l.from.Read(p[:min(len(p), most)])
+	l.left, l.part = l.left-n, l.part-n
+	return n, err
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/fleet/matrix"
+	"github.com/accelscope/accelscope/pkg/top"
+)
+
+const (
+	// matrixPath answers with the matrix of a job as JSON: ?namespace=, ?kind= and ?name=.
+	matrixPath = "/api/v1/matrix"
+	// widest is the number of nodes from which the pairs are listed instead of a table of nodes and nodes.
+	widest = 16
+	// maxPairs and maxAddresses are the numbers of rows that are shown. The JSON has all pairs, and more addresses.
+	maxPairs     = 500
+	maxAddresses = 25
+)
+
+// The remote ends that are not on a node of the job.
+const (
+	elsewhere = "elsewhere"
+	ambiguous = "more than one node"
+	unknown   = "not known"
+)
+
+// matrixView is how the nodes of a job are connected.
+type matrixView struct {
+	Heads     []string // the nodes, and the three above; empty if there are too many nodes
+	Rows      []matrixRow
+	Pairs     []pairView
+	MorePairs int
+	Addresses []addressView
+	Problems  []string
+	At, JSON  string
+}
+
+type matrixRow struct {
+	Name, Link string
+	Cells      []matrixCell
+}
+
+type matrixCell struct{ Head, Value string }
+
+type pairView struct {
+	From, Link, To, Value string
+	pairs                 int
+}
+
+type addressView struct{ From, Address, Value, About string }
+
+func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
+	v := &matrixView{At: utc(m.At), JSON: matrixPath + "?" + jobQuery(job)}
+	for i := range m.Nodes {
+		if n := &m.Nodes[i]; n.Problem != "" {
+			v.Problems = append(v.Problems, shown(n.Name+": "+n.Problem))
+		}
+	}
+	if n := len(m.NotAsked); n > 0 {
+		text := fmt.Sprintf("not asked, beyond the first %d nodes: %d, such as ", matrix.MaxNodes, n)
+		v.Problems = append(v.Problems, shown(text+strings.Join(m.NotAsked[:min(n, 5)], ", ")))
+	}
+	if len(m.Nodes) <= widest {
+		v.table(m)
+	} else {
+		v.list(m)
+	}
+	for _, a := range m.Elsewhere[:min(len(m.Elsewhere), maxAddresses)] {
+		row := addressView{From: shown(a.From), Address: shown(a.Address), Value: fmt.Sprint(a.QueuePairs)}
+		if row.About = "of no node of the job that answers"; a.Ambiguous {
+			row.About = "of more than one node"
+		}
+		v.Addresses = append(v.Addresses, row)
+	}
+	return v
+}
+
+// queuePairs formats the number of a pair. A LID is unique in its subnet only, so what is counted by it is an estimate.
+func queuePairs(p matrix.Pair) string {
+	if p.ByLID > 0 {
+		return top.Estimate + fmt.Sprint(p.QueuePairs)
+	}
+	return fmt.Sprint(p.QueuePairs)
+}
+
+// table makes the rows of nodes by nodes. What is not known of a node is not 0.
+func (v *matrixView) table(m *matrix.Matrix) {
+	type direction struct{ from, to string }
+	pairs := map[direction]matrix.Pair{}
+	for _, p := range m.Pairs {
+		pairs[direction{p.From, p.To}] = p
+	}
+	for i := range m.Nodes {
+		v.Heads = append(v.Heads, shown(m.Nodes[i].Name))
+	}
+	v.Heads = append(v.Heads, elsewhere, ambiguous, unknown)
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		row := matrixRow{Name: shown(n.Name), Link: nodeLink(n.Name)}
+		add := func(known bool, value string) {
+			if !known {
+				value = top.None
+			}
+			row.Cells = append(row.Cells, matrixCell{v.Heads[len(row.Cells)], value})
+		}
+		for j := range m.Nodes {
+			to := &m.Nodes[j]
+			add(n.Peers && to.Addresses, queuePairs(pairs[direction{n.Name, to.Name}]))
+		}
+		for _, value := range []int{n.Elsewhere, n.Ambiguous, n.Unknown} {
+			add(n.Peers, fmt.Sprint(value))
+		}
+		v.Rows = append(v.Rows, row)
+	}
+}
+
+// list makes a row of each pair, those with the most queue pairs first.
+func (v *matrixView) list(m *matrix.Matrix) {
+	add := func(from, to, value string, pairs int) {
+		if pairs > 0 {
+			v.Pairs = append(v.Pairs, pairView{shown(from), nodeLink(from), to, value, pairs})
+		}
+	}
+	for _, p := range m.Pairs {
+		add(p.From, shown(p.To), queuePairs(p), p.QueuePairs)
+	}
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		add(n.Name, elsewhere, fmt.Sprint(n.Elsewhere), n.Elsewhere)
+		add(n.Name, ambiguous, fmt.Sprint(n.Ambiguous), n.Ambiguous)
+		add(n.Name, unknown, fmt.Sprint(n.Unknown), n.Unknown)
+	}
+	slices.SortStableFunc(v.Pairs, func(a, b pairView) int { return cmp.Compare(b.pairs, a.pairs) })
+	v.MorePairs = max(0, len(v.Pairs)-maxPairs)
+	v.Pairs = v.Pairs[:len(v.Pairs)-v.MorePairs]
+}
+
+// matrixJSON answers with the matrix of a job.
+func (o FleetOptions) matrixJSON(w http.ResponseWriter, r *http.Request, _ *api.Known) {
+	name, s := jobOf(r), o.Reader.Read()
+	w.Header().Set("Content-Type", "application/json")
+	secure(w.Header())
+	var answer any = map[string]string{"error": "Prometheus has no such job now"}
+	status := http.StatusNotFound
+	if slices.ContainsFunc(s.Jobs, func(j fleet.Job) bool { return j.JobName == name }) {
+		members, problems := o.Reader.Members(name)
+		if answer, status = o.Matrix.Job(name, members), http.StatusOK; len(members) == 0 && len(problems) > 0 {
+			answer, status = map[string]string{"error": strings.Join(problems, "; ")}, http.StatusServiceUnavailable
+		}
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		refuse(w, fmt.Errorf("encoding the matrix: %w", err))
+		return
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // into the memory of the answer
+}
