@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 
@@ -33,10 +34,13 @@ func testRuntimeUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running.containerd.stop(syscall.SIGTERM)
-	if err := running.startContainerd(t.Context(), os.Getenv(containerdVar)); err != nil {
-		t.Fatal(err)
-	}
+	steady(t, func() {
+		running.containerd.stop(syscall.SIGTERM)
+		if err := running.startContainerd(t.Context(), os.Getenv(containerdVar)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // some scrapes with containerd 2
+	})
 	same(t, "containers of containerd 2", func(context.Context) (map[string]float64, error) { return before, nil }, shown)
 	apply(t, podYAML(ns, "after", spec))
 	ready(t, ns, "pod/after", "pod/before")

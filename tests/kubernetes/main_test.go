@@ -129,6 +129,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("manifests", testManifests)
 	t.Run("permissions", testPermissions)
 	t.Run("names", testNames)
+	t.Run("jobs", testJobs)
 	t.Run("certificates", testCertificates)
 	t.Run("resize", testResize)
 	t.Run("health", testHealth)

@@ -142,6 +142,10 @@ spec:
   terminationGracePeriodSeconds: 1
 %[3]s---
 `, name, namespace, spec)
+	return withImage(text)
+}
+
+func withImage(text string) string {
 	return expand(expand(text, "IMAGE", "image: "+guest.Image+", imagePullPolicy: Never"), "SLEEP", `args: [sleep, "1000000"]`)
 }
 
