@@ -73,7 +73,7 @@ func (n node) linkSource(t *testing.T) {
 	l.exports(s, map[string]float64{"rdma_port_module_temperature_celsius": 58.25})
 	// The request holds RTNL. Soft-RoCE needs it for the state of each port, so the kernel blocks that, for whoever reads it.
 	time.Sleep(5 * time.Second)
-	t.Logf("meanwhile, states of RDMA devices: %v", s.scrape().all("accelscope_device_state", "source", "rdma"))
+	t.Logf("meanwhile, RDMA devices that are stuck: %v", s.scrape().by("accelscope_device_state", "device", "source", "rdma", "state", "stuck"))
 	l.set("delay_ms/fec", 0)
 	l.exports(s, map[string]float64{"rdma_port_fec_corrected_blocks_total": 4001})
 	eventually(t, time.Minute, func() error {
