@@ -239,7 +239,7 @@ func accessible(t *testing.T, site string, views []string) {
 				t.Errorf("%s: a %s without a name", view, role)
 			}
 		}
-		if controls < 20 {
+		if controls < 8 {
 			t.Errorf("%s: only %d controls", view, controls)
 		}
 		if got := eval[int](b, `document.querySelectorAll("main").length`); got != 1 {
