@@ -11,15 +11,22 @@ import (
 
 func init() { foreign = "eval" } // the pictures are for the documentation
 
-// TestScreensFleet takes the pictures of the page of all nodes.
+// TestScreensFleet takes the pictures of the page of all nodes, of a job and of a node.
 func TestScreensFleet(t *testing.T) {
 	site := fleetSite(t)
+	views := fleetViews(open(t, site, 1280, 900), site)
 	for _, scheme := range []string{"light", "dark"} {
-		for name, width := range map[string]int64{"fleet": 1280, "fleet-phone": 390} {
-			b := open(t, site, width, 900)
+		for name, shot := range map[string]struct {
+			width int64
+			url   string
+		}{
+			"fleet": {1280, site + "/"}, "fleet-phone": {390, site + "/"}, "fleet-errors": {1280, views[1]}, "fleet-node": {1280, views[2]},
+			"fleet-job": {1280, views[3]},
+		} {
+			b := open(t, site, shot.width, 900)
 			b.scheme(scheme)
-			b.ready(site)
-			b.shoot(os.Getenv("ACCELSCOPE_SCREENS"), name+"-"+scheme, width, 2200)
+			b.visit(shot.url)
+			b.shoot(os.Getenv("ACCELSCOPE_SCREENS"), name+"-"+scheme, shot.width, 2200)
 		}
 	}
 }

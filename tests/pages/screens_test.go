@@ -30,7 +30,7 @@ func TestScreens(t *testing.T) {
 			url    string
 		}{
 			"first": {1280, 1500, views(s)[0]}, "node": {1280, 5000, views(s)[0]}, "workload": {1280, 3000, views(s)[1]},
-			"device": {1280, 3000, views(s)[2]}, "phone": {390, 3000, views(s)[0]},
+			"device": {1280, 3000, views(s)[2]}, "phone": {390, 3000, views(s)[0]}, "devices": {1280, 3000, s.URL + "/device"},
 		} {
 			b := open(t, s.URL, shot.width, 900)
 			b.scheme(scheme)
