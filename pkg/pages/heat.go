@@ -108,7 +108,7 @@ func heatOf(s *fleet.State, metric string) heat {
 	for i, name := range m.names {
 		h.Legend = append(h.Legend, level{Class: fmt.Sprint(m.class, i), Name: name})
 	}
-	h.Legend = append(h.Legend, level{Class: "down", Name: "not up"})
+	h.Legend = append(h.Legend, level{Class: "down", Name: "not up, or the node does not answer"})
 	nodes, rails := s.Nodes, s.Rails
 	if len(nodes)*len(rails) > maxCells {
 		rails = []string{""}
@@ -173,7 +173,10 @@ func (b *band) cells(h *heat, m *heatMetric, nodes []fleet.Node, rails []string)
 			}
 			if (l == levels || m.class == "e" && l == levels-1) && len(h.Hot) < maxHot {
 				what := m.names[min(l, levels-1)]
-				if l == levels {
+				switch {
+				case nodes[x].Down:
+					what = "no answer"
+				case l == levels:
 					what = "not up"
 				}
 				h.Hot = append(h.Hot, hotCell{
@@ -195,7 +198,8 @@ func (b *band) cells(h *heat, m *heatMetric, nodes []fleet.Node, rails []string)
 	}
 }
 
-// levelOf returns the level of an HCA of a node, or of all; -1 if it is not known, and the number of levels if it is not up.
+// levelOf returns the level of an HCA of a node, or of all; -1 if it is not known, and the number of levels if it is not up, or the node does
+// not answer.
 func levelOf(m *heatMetric, n *fleet.Node, rail string) int {
 	if n.Down {
 		return len(m.names)
