@@ -182,6 +182,31 @@ func TestManagement(t *testing.T) {
 	expect("RDMAGIDMissing") // it never had one, and a workload has a queue pair on it
 }
 
+// TestManagementErrors: errors and losses of a slow NIC are none of a link that workloads need. Those of a NIC that one uses are.
+func TestManagementErrors(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	slow := &n.facts.HCAs[1]
+	slow.Type, slow.Ports[0].RateBits = "MT4117", 25e9
+	at := start
+	expect := func(want ...string) {
+		t.Helper()
+		for _, list := range [][]model.Counter{slow.Ports[0].Counters, slow.Ports[0].HWCounters} {
+			for i := range list {
+				list[i].Value += 1e6
+			}
+		}
+		at = at.Add(time.Minute)
+		if got := names(n.judge(j, at)); !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	expect("NothingWrong")
+	expect("NothingWrong")
+	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: slow.Name, Type: model.QP, Current: 1}}
+	expect("NothingWrong") // counted from now on
+	expect("RDMALinkUnstable", "RDMAOutOfBuffer", "RDMARetransmissions", "RDMACongestion", "RDMACongestionIgnored")
+}
+
 // TestFlaps: losses of the carrier count, within an hour and within 12 hours.
 func TestFlaps(t *testing.T) {
 	n, j := newNode(), &Judge{}

@@ -56,16 +56,18 @@ func (r *round) judgePorts() {
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
 			l := links[portKey{h.Name, p.Number}]
 			r.judgeLink(h, p, s, boards, l)
-			r.judgeErrors(p, s, l)
-			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), packets(p), s)
 			if r.j.management[h.Name] {
 				continue
 			}
+			r.judgeErrors(p, s, l)
+			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), packets(p), s)
 			if r.judgeGID(h, p, s); l != nil {
 				r.judgeInterface(p, s, l)
 			}
 		}
-		r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), nil, Subject{Kind: OfHCA, Device: h.Name})
+		if !r.j.management[h.Name] {
+			r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), nil, Subject{Kind: OfHCA, Device: h.Name})
+		}
 	}
 	for k, s := range r.j.ports {
 		if r.At.Sub(s.seen) > day {
@@ -149,7 +151,7 @@ func (r *round) judgeErrors(p *model.Port, s Subject, l *model.Link) {
 	downed, _ := grown(linkUnstable, 0, "link_downed")
 	recovered, _ := grown(linkUnstable, 1, "link_error_recovery")
 	var flaps, halfDay uint64
-	if l != nil && l.Carrier != nil && !r.j.management[s.Device] {
+	if l != nil && l.Carrier != nil {
 		key := counterKey{condition: linkUnstable, number: 2, device: s.Device, port: s.Port}
 		flaps = r.counted(key, l.Carrier.Flaps, nil)
 		key.condition, key.number = flapping, 3

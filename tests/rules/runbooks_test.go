@@ -5,6 +5,8 @@ package rules
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -33,3 +35,31 @@ func TestGPUResets(t *testing.T) {
 		t.Errorf("%d runbooks prescribe a reset", resets)
 	}
 }
+
+// TestLinkCommands: the runbook of each alert of links has a command of this project for the node. TestDocs of tests/guides runs it.
+func TestLinkCommands(t *testing.T) {
+	alerts := 0
+	for _, g := range groups(t) {
+		if !slices.Contains([]string{"accelscope-links", "accelscope-pause", "accelscope-optics", "accelscope-pcie", "accelscope-congestion"}, g.Name) {
+			continue
+		}
+		for _, r := range g.Rules {
+			alerts++
+			text, err := os.ReadFile(filepath.Join(root, "runbooks", r.Alert+".md"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, diagnosis, _ := strings.Cut(string(text), "\n## Diagnosis\n")
+			diagnosis, _, _ = strings.Cut(diagnosis, "\n## ")
+			if !command.MatchString(diagnosis) {
+				t.Errorf("runbooks/%s.md: no command of accelscope under Diagnosis", r.Alert)
+			}
+		}
+	}
+	if alerts < 25 {
+		t.Errorf("%d alerts of links", alerts)
+	}
+}
+
+// command matches a block of commands, one of which is of this project.
+var command = regexp.MustCompile("(?m)^```sh\n(?:[^`\n]*\n)*accelscope [^`\n]+\n")

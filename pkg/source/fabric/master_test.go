@@ -4,6 +4,8 @@ package fabric
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -46,6 +48,33 @@ func TestLinkStates(t *testing.T) {
 		}
 		if got := top.nodes[leafGUID].ports[3].state; got != "" {
 			t.Errorf("a port without a link: %s", got)
+		}
+	}
+}
+
+// TestMasterChanges has one manager, no answer, the same manager again, and another one: one change.
+func TestMasterChanges(t *testing.T) {
+	const a, b = "0xb8cef60300000101", "0xb8cef60300000202"
+	s, _, dir := fabricOf(t, each+`perfquery-extended.out; done`)
+	s.run.paths[sminfo] = filepath.Join(fakes(t, map[string]string{sminfo: "cat " + dir + "/master"}), sminfo)
+	for i, round := range []struct {
+		guid    string
+		changes uint64
+	}{{a, 0}, {"", 0}, {a, 0}, {b, 1}, {b, 1}} {
+		answer := "sminfo: sm lid 7 sm guid " + round.guid + ", activity count 12 priority 15 state 3 SMINFO_MASTER\n"
+		if round.guid == "" {
+			answer = "ibwarn: [1] _do_madrpc: recv failed\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "master"), []byte(answer), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := read(t, s)
+		guid := ""
+		if got.Master != nil {
+			guid = got.Master.GUID
+		}
+		if guid != round.guid || got.MasterChanges != round.changes {
+			t.Errorf("round %d: master %q after %d changes, want %q and %d", i, guid, got.MasterChanges, round.guid, round.changes)
 		}
 	}
 }
