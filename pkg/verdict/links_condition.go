@@ -43,7 +43,7 @@ var (
 		Name: "RDMAModuleAlarm", Severity: Warning, For: 10 * time.Minute,
 		Summary:    "The transceiver or cable of the port has failed, or is beyond a limit that its manufacturer wrote into it.",
 		Thresholds: []Threshold{{Of: "level of the alarm, above or below", Value: 2, Equal: true}},
-		Source:     "SFF-8636 and CMIS",
+		Source:     "SFF-8472, SFF-8636 and CMIS",
 	}
 	pcieDegraded = &Condition{
 		Name: "RDMAPCIeDegraded", Severity: Warning, For: 15 * time.Minute,
