@@ -11,7 +11,8 @@ import (
 
 var moduleNotes = []string{
 	"The module is the transceiver or cable in the port. It is read every 5 minutes from its EEPROM (SFF-8472, SFF-8636 and CMIS), which " +
-		"needs `CAP_NET_ADMIN`. [Links](../docs/links.md#modules) has the details. Passive copper has no values, only `rdma_port_module_info`.",
+		"needs `CAP_NET_ADMIN`. [Links](../docs/links.md#modules) has the details. Passive copper has no values, only " +
+		"`rdma_port_module_info`.",
 	"`rdma_port_module_info`: `length_meters` is the length of a cable, empty for transceivers with a connector.",
 	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, `bias`, `receive_power` or `transmit_power`; the last three of " +
 		"the worst lane. The sensor compares the values with the thresholds in the module. It does not read the flags in which the " +
