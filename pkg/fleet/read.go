@@ -16,7 +16,8 @@ import (
 
 // stateQueries are those of a State.
 var stateQueries = []string{
-	"nodes", "nodes_before", "gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "transmit", "receive", "transmit_attributed",
+	"nodes", "nodes_before",
+	"gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "transmit", "receive", "transmit_attributed",
 	"receive_attributed", "rail_transmit", "rail_receive", "rail_errors", "rail_lost", "rail_pause", "alerts", "job_members", "job_nodes",
 	"job_gpus", "job_idle", "job_idle_hours", "job_transmit", "job_receive", "job_errors", "job_completion_errors", "job_verbs_p99",
 	"job_completion_p99", "job_outlier",

@@ -198,8 +198,8 @@ func (b *band) cells(h *heat, m *heatMetric, nodes []fleet.Node, rails []string)
 	}
 }
 
-// levelOf returns the level of an HCA of a node, or of all; -1 if it is not known, and the number of levels if it is not up, or the node does
-// not answer.
+// levelOf returns the level of an HCA of a node, or of all; -1 if it is not known, and the number of levels if it is not up, or the
+// node does not answer.
 func levelOf(m *heatMetric, n *fleet.Node, rail string) int {
 	if n.Down {
 		return len(m.names)
