@@ -291,9 +291,18 @@ func TestReader(t *testing.T) {
 
 // TestConnect: credentials and headers come from files, are read for each request, and are not sent to another host.
 func TestConnect(t *testing.T) {
+	var mu sync.Mutex
 	var headers []http.Header
+	received := func() []http.Header { // since the last call
+		mu.Lock()
+		defer mu.Unlock()
+		defer func() { headers = nil }()
+		return headers
+	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
 		headers = append(headers, r.Header.Clone())
+		mu.Unlock()
 		w.WriteHeader(http.StatusBadRequest)
 	}))
 	defer s.Close()
@@ -313,7 +322,7 @@ func TestConnect(t *testing.T) {
 	write("token", "second")
 	r.Search("train")
 	tokens := map[string]int{}
-	for _, h := range headers {
+	for _, h := range received() {
 		if h.Get("X-Scope-OrgID") != "team-a" {
 			t.Errorf("headers: %v", h)
 		}
@@ -322,15 +331,14 @@ func TestConnect(t *testing.T) {
 	if tokens["Bearer first"] != 7 || tokens["Bearer second"] != 2 {
 		t.Errorf("tokens: %v", tokens)
 	}
-	headers = nil
 	write("password", "secret")
 	reader(t, s.URL, write("basic.yml", "basic_auth: {username: u, password_file: password}\n")).Search("train")
-	if len(headers) != 2 || headers[0].Get("Authorization") != "Basic dTpzZWNyZXQ=" {
-		t.Errorf("basic auth: %v", headers)
+	if got := received(); len(got) != 2 || got[0].Get("Authorization") != "Basic dTpzZWNyZXQ=" {
+		t.Errorf("basic auth: %v", got)
 	}
-	headers = nil
-	if _, problems := reader(t, moved.URL, config).Search("train"); len(headers) > 0 || len(problems) == 0 {
-		t.Errorf("the credentials were sent to where a redirect leads: %v %v", headers, problems)
+	_, problems := reader(t, moved.URL, config).Search("train")
+	if got := received(); len(got) > 0 || len(problems) == 0 {
+		t.Errorf("the credentials were sent to where a redirect leads: %v %v", got, problems)
 	}
 	for _, c := range []struct{ url, file, want string }{
 		{"localhost:9090", "", "want http"},
