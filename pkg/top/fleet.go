@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 )
@@ -76,32 +75,11 @@ func (o *Options) runFleet(ctx context.Context) error {
 		return err
 	}
 	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  all nodes  every %v", o.Interval))
-	ticker := time.NewTicker(o.Interval)
-	defer ticker.Stop()
-	for {
-		s, err := o.readFleet(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && o.Once:
-			return err
-		case err != nil:
-			err = screen.message(fmt.Sprintf("%s; trying again", escape(err.Error())))
-		default:
-			err = o.showFleet(screen, s)
-		}
-		if err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		if o.Once {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	var s *fleet.State
+	return o.repeat(ctx, screen, func() (err error) {
+		s, err = o.readFleet(ctx)
+		return err
+	}, func() (bool, error) { return true, o.showFleet(screen, s) })
 }
 
 // readFleet reads the nodes. It does not wait for Prometheus after the end of ctx.

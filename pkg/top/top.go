@@ -71,12 +71,25 @@ func Run(ctx context.Context, o Options) error {
 	client := &http.Client{Timeout: scrapeTimeout}
 	defer client.CloseIdleConnections()
 	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  %s  every %v", u.Redacted(), o.Interval))
+	var last, now *sample
+	return o.repeat(ctx, screen, func() (err error) {
+		now, err = scrape(ctx, client, o.URL)
+		return err
+	}, func() (shown bool, err error) {
+		if !o.Once || last != nil { // rates need a second scrape
+			shown, err = true, o.show(screen, last, now)
+		}
+		last = now
+		return shown, err
+	})
+}
 
+// repeat reads and shows at each interval until ctx is done, or once something was shown if Once is set.
+func (o *Options) repeat(ctx context.Context, screen *screen, read func() error, show func() (shown bool, err error)) error {
 	ticker := time.NewTicker(o.Interval)
 	defer ticker.Stop()
-	var last *sample
 	for {
-		now, err := scrape(ctx, client, o.URL)
+		shown, err := false, read()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -84,19 +97,14 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		case err != nil:
 			err = screen.message(fmt.Sprintf("%s; trying again", escape(err.Error())))
-		case o.Once && last == nil:
-			// Rates need a second scrape.
 		default:
-			err = o.show(screen, last, now)
+			shown, err = show()
 		}
 		if err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
-		if o.Once && last != nil {
+		if o.Once && shown {
 			return nil
-		}
-		if now != nil {
-			last = now
 		}
 		select {
 		case <-ctx.Done():
