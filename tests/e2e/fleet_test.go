@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -19,7 +18,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -60,22 +58,7 @@ var slurmJob = fleet.JobName{Kind: "Slurm", Name: "4711"}
 type fleetGuest struct {
 	address, instance string
 	stdin             *io.PipeWriter
-
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-// Write keeps what the guest prints.
-func (g *fleetGuest) Write(text []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.out.Write(text)
-}
-
-func (g *fleetGuest) printed() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.out.String()
+	printed           lockedBuffer
 }
 
 // TestFleet compares the page of all nodes with two guests whose kernels are connected by Soft-RoCE: a real Prometheus scrapes their sensors,
@@ -205,7 +188,7 @@ func startFleetGuest(t *testing.T, binary, address string, cable vm.Cable) *flee
 	ended := make(chan error, 1)
 	go func() {
 		_, err := vm.Run(ctx, vm.Options{
-			Share: share, Forward: port, Cable: &cable, Stdin: stdin, Stdout: g, Timeout: 15 * time.Minute,
+			Share: share, Forward: port, Cable: &cable, Stdin: stdin, Stdout: &g.printed, Timeout: 15 * time.Minute,
 			Command: []string{"bash", "-c", fleetScript, "guest", address, binary, filepath.Join(share, "accelscope.log")},
 		})
 		ended <- err
@@ -216,7 +199,7 @@ func startFleetGuest(t *testing.T, binary, address string, cable vm.Cable) *flee
 		err := <-ended
 		if t.Failed() {
 			log, _ := os.ReadFile(filepath.Join(share, "accelscope.log"))
-			t.Logf("the guest %s: %v\n%s\n%s", address, err, g.printed(), log)
+			t.Logf("the guest %s: %v\n%s\n%s", address, err, g.printed.String(), log)
 		}
 	})
 	return g
@@ -227,7 +210,7 @@ func (g *fleetGuest) remote(t *testing.T, name string) (gid string) {
 	t.Helper()
 	line := regexp.MustCompile(`(?m)^` + name + ` +remote address: .* GID (\S+)`)
 	eventually(t, 2*time.Minute, func() error {
-		found := line.FindStringSubmatch(g.printed())
+		found := line.FindStringSubmatch(g.printed.String())
 		if found == nil {
 			return fmt.Errorf("%s has printed no remote address", name)
 		}
