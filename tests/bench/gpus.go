@@ -38,35 +38,16 @@ func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 	}
 	defer os.RemoveAll(dir)
 	progress("writing a node of %d GPUs", nvml.GPUs)
-	o := fixtures.Node()
-	o.Containers, o.ProcsPerContainer = gpuContainers, gpuProcsPerContainer
-	m, err := fixtures.Write(filepath.Join(dir, "node"), o)
+	m, fake, processes, err := gpuNode(ctx, dir)
 	if err != nil {
 		return err
 	}
-	var pids []int
-	for _, c := range m.Containers {
-		pids = append(pids, c.PIDs...)
-	}
-	fake, err := nvml.Bench(ctx, dir, m.SysFS(), m.ProcFS(), nvml.GPUs, func(s *nvml.Scenario) { s.Node(pids...) })
-	if err != nil {
-		return err
-	}
-	figs := []*gpuFigures{{name: "no GPUs"}, {name: fmt.Sprintf("%d GPUs, %d processes", nvml.GPUs, len(pids))}}
+	figs := []*gpuFigures{{name: "no GPUs"}, {name: fmt.Sprintf("%d GPUs, %d processes", nvml.GPUs, processes)}}
 	args := [][]string{{"--no-collector.gpu"}, fake.Arguments}
 	for round := range rounds {
 		for i, f := range figs {
 			progress("GPUs, %s: round %d of %d", f.name, round+1, rounds)
-			e := exporter{
-				name: sensor.name, path: sensor.path, environment: fake.Environment,
-				args: func(_ fixtures.Manifest, addr string) []string {
-					return append([]string{
-						"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
-						"--web.listen-address=" + addr, "--no-collector.container", "--no-collector.node", "--no-collector.runtime",
-						"--no-collector.kubelet", "--no-collector.access",
-					}, args[i]...)
-				},
-			}
+			e := onGPUNode(sensor, m, fake, args[i])
 			if err := f.measure(ctx, e, m, scrapes); err != nil {
 				return err
 			}
@@ -74,6 +55,35 @@ func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 	}
 	printGPUs(out, figs, rounds, scrapes)
 	return nil
+}
+
+// gpuNode writes a node with GPUs and containers below dir. It returns the fake of NVIDIA's library and the number of processes, too.
+func gpuNode(ctx context.Context, dir string) (m fixtures.Manifest, fake nvml.Sensor, processes int, err error) {
+	o := fixtures.Node()
+	o.Containers, o.ProcsPerContainer = gpuContainers, gpuProcsPerContainer
+	if m, err = fixtures.Write(filepath.Join(dir, "node"), o); err != nil {
+		return m, fake, 0, err
+	}
+	var pids []int
+	for _, c := range m.Containers {
+		pids = append(pids, c.PIDs...)
+	}
+	fake, err = nvml.Bench(ctx, dir, m.SysFS(), m.ProcFS(), nvml.GPUs, func(s *nvml.Scenario) { s.Node(pids...) })
+	return m, fake, len(pids), err
+}
+
+// onGPUNode returns the sensor on that node, with more arguments.
+func onGPUNode(sensor exporter, m fixtures.Manifest, fake nvml.Sensor, more []string) exporter {
+	return exporter{
+		name: sensor.name, path: sensor.path, environment: fake.Environment,
+		args: func(_ fixtures.Manifest, addr string) []string {
+			return append([]string{
+				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
+				"--web.listen-address=" + addr, "--no-collector.container", "--no-collector.node", "--no-collector.runtime",
+				"--no-collector.kubelet", "--no-collector.access",
+			}, more...)
+		},
+	}
 }
 
 func (f *gpuFigures) measure(ctx context.Context, e exporter, m fixtures.Manifest, scrapes int) error {

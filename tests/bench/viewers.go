@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -44,30 +42,11 @@ func measureViewers(ctx context.Context, sensor exporter, period time.Duration, 
 		return err
 	}
 	defer os.RemoveAll(dir)
-	o := fixtures.Node()
-	o.Containers, o.ProcsPerContainer = gpuContainers, gpuProcsPerContainer
-	m, err := fixtures.Write(filepath.Join(dir, "node"), o)
+	m, fake, processes, err := gpuNode(ctx, dir)
 	if err != nil {
 		return err
 	}
-	var pids []int
-	for _, c := range m.Containers {
-		pids = append(pids, c.PIDs...)
-	}
-	fake, err := nvml.Bench(ctx, dir, m.SysFS(), m.ProcFS(), nvml.GPUs, func(s *nvml.Scenario) { s.Node(pids...) })
-	if err != nil {
-		return err
-	}
-	e := exporter{
-		name: sensor.name, path: sensor.path, environment: fake.Environment,
-		args: func(_ fixtures.Manifest, addr string) []string {
-			return append([]string{
-				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(), "--web.listen-address=" + addr,
-				"--no-collector.container", "--no-collector.node", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.access",
-			}, fake.Arguments...)
-		},
-	}
-	p, err := e.start(ctx, m)
+	p, err := onGPUNode(sensor, m, fake, fake.Arguments).start(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -89,7 +68,7 @@ func measureViewers(ctx context.Context, sensor exporter, period time.Duration, 
 			return err
 		}
 	}
-	printViewers(out, figs, interval, period, len(pids))
+	printViewers(out, figs, interval, period, processes)
 	return nil
 }
 
