@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -120,6 +121,10 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 		if only != "" && t.Name != only {
 			continue
 		}
+		if t.Name == Kprobe && !symbols[kprobes] {
+			addReason(&out, "kprobe: this kernel has no kprobes (CONFIG_KPROBES)")
+			continue
+		}
 		if t.Name == Fentry || t.Name == Kprobe {
 			if missing := o.missing(t, symbols); missing != "" {
 				out.State, out.Reason = model.StateFailed, "this kernel has no function "+missing
@@ -138,13 +143,17 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 		if h.Optional && errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, btf.ErrNotFound) {
 			out.State = model.StateUnsupported
 		}
-		if out.Reason != "" {
-			out.Reason += "; "
-		}
-		out.Reason += fmt.Sprintf("%s: %v", t.Name, err)
+		addReason(&out, fmt.Sprintf("%s: %v", t.Name, err))
 		out.Err = errors.Join(out.Err, err)
 	}
 	return out
+}
+
+func addReason(h *model.Hook, reason string) {
+	if h.Reason != "" {
+		h.Reason += "; "
+	}
+	h.Reason += reason
 }
 
 // Failure returns the error of a hook that is not attached.
@@ -193,6 +202,10 @@ func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err err
 		omit = o.omit
 	}
 	spec, coll, err := o.collection(omit, t.Programs...)
+	if errors.Is(err, syscall.EPERM) {
+		// The library guesses that RLIMIT_MEMLOCK is the reason, but it was raised (Usable).
+		err = syscall.EPERM
+	}
 	if err != nil {
 		return nil, nil, err
 	}

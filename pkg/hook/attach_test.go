@@ -123,6 +123,9 @@ func (o *Object) hits(t *testing.T) (increased [elements]bool) {
 // present are the functions of a kernel with the first tier's function.
 var present = map[string]bool{anyCall: true}
 
+// presentProbed are those of a kernel that has kprobes, too.
+var presentProbed = map[string]bool{anyCall: true, kprobes: true}
+
 func TestAttach(t *testing.T) {
 	works := With(Tracepoint, "tracepoint")
 	for _, c := range []struct {
@@ -155,7 +158,7 @@ func TestAttach(t *testing.T) {
 			want: model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
 		},
 		{
-			name: "no function", hook: Hook{Tiers: []Tier{With(Fentry, "absent"), With(Kprobe, "absent")}}, symbols: present,
+			name: "no function", hook: Hook{Tiers: []Tier{With(Fentry, "absent"), With(Kprobe, "absent")}}, symbols: presentProbed,
 			want: model.Hook{State: model.StateFailed}, reasons: []string{"no function no_such_function"},
 		},
 		{
@@ -170,6 +173,10 @@ func TestAttach(t *testing.T) {
 			name: "a kernel without the function", hook: Hook{Tiers: []Tier{With(Fentry, "first"), works}},
 			symbols: map[string]bool{},
 			want:    model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
+		},
+		{
+			name: "a kernel without kprobes", hook: Hook{Tiers: []Tier{With(Kprobe, "first")}}, symbols: present,
+			want: model.Hook{State: model.StateUnsupported}, reasons: []string{"no kprobes (CONFIG_KPROBES)"},
 		},
 		{
 			name: "a rejected program", hook: Hook{Tiers: []Tier{With(Tracepoint, "rejected")}}, symbols: present,

@@ -101,10 +101,13 @@ var symbolPrefixes = [][]byte{
 	[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_"), []byte("ib_modify_qp"),
 	[]byte("ib_destroy_qp"), []byte("ib_create_qp"), []byte("ib_register_peer_memory_client"), []byte("ib_peer_umem_get"),
 	[]byte("__x64_sys_uretprobe"), []byte("bpf_task_storage_get_recur"),
-	[]byte("chrdev_open"), []byte("devcgroup_check_permission"),
+	[]byte("chrdev_open"), []byte("devcgroup_check_permission"), []byte(kprobes),
 	[]byte("drm_ioctl"), []byte("amdgpu_drm_ioctl"), []byte("kfd_ioctl"), []byte("xe_drm_ioctl"), []byte("nouveau_drm_ioctl"),
 	[]byte("nvidia_unlocked_ioctl"), []byte("nvidia_frontend_unlocked_ioctl"), []byte("uvm_unlocked_ioctl_entry"),
 }
+
+// kprobes is a function of all kernels with kprobes.
+const kprobes = "register_kprobe"
 
 // Symbols returns the functions of the hooks that exist, from /proc/kallsyms: names are listed
 // even if addresses are hidden.

@@ -171,7 +171,11 @@ func (s *Source) attach() bool {
 		}
 		return false
 	}
-	s.o.Logger.Info("opens of devices are counted")
+	if sensor.counts {
+		s.o.Logger.Info("opens of devices are counted")
+	} else {
+		s.o.Logger.Warn("opens of devices are not counted, open files are", zap.String("reason", hooks[0].Reason))
+	}
 	return true
 }
 
