@@ -87,5 +87,8 @@ func busiest(engines map[string]float64) cell {
 	if most == "" {
 		return cell{text: none}
 	}
+	if engines[most] == 0 {
+		return cell{"0%", 0, true}
+	}
 	return cell{fmt.Sprintf("%s %.0f%%", escape(most), 100*engines[most]), engines[most], true}
 }

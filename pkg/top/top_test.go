@@ -384,3 +384,16 @@ docker:b              -   -   -           -     -     -        -       -    -   
 		t.Errorf("GPUs and HCAs (-want +got):\n%s", diff)
 	}
 }
+
+func TestBusiest(t *testing.T) {
+	for want, engines := range map[string]map[string]float64{
+		none:      nil,
+		"0%":      {"decoder": 0, "sm": 0}, // none of them is the busiest
+		"sm 25%":  {"decoder": 0.1, "sm": 0.25},
+		"sm 100%": {"memory": 0.5, "sm": 1},
+	} {
+		if got := busiest(engines); got.text != want {
+			t.Errorf("%v: %q, want %q", engines, got.text, want)
+		}
+	}
+}
