@@ -70,12 +70,12 @@ check: lint generated security fuzz ## Format, vet, linters, headers, modules, g
 .PHONY: lint
 lint: $(LINT) need-clang-format need-git
 	@go vet ./...
-	@go vet -tags vm,image ./...
+	@go vet -tags vm,image,gpu ./...
 	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
-	@$(LINT) run --build-tags vm,image ./...
+	@$(LINT) run --build-tags vm,image,gpu ./...
 	@cd tests/pages && $(LINT) run ./... # the module that uses the packages of this one
 	@go run ./tests/layers -linter $(LINT)
-	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch]
+	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch] tests/gpu/load/*.c
 	@go mod tidy -diff
 	@go run ./tests/words
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
@@ -172,6 +172,10 @@ test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the s
 .PHONY: test-kubernetes
 test-kubernetes: deps build image ## The real Kubernetes 1.35 on this machine: names, devices, claims, manifests, permissions (first builds its programs)
 	@go test -tags vm -count=1 -timeout 120m -v ./tests/kubernetes
+
+.PHONY: test-gpu
+test-gpu: build ## A real NVIDIA GPU (as root, with nvidia-smi and gcc): figures, owners, faults, release; no setting is changed
+	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -tags gpu -count=1 -timeout 10m -v ./tests/gpu
 
 .PHONY: generate-deploy
 generate-deploy: ## Copy the rules of Prometheus into the manifests for its operator

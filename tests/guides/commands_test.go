@@ -62,6 +62,7 @@ var documents = map[string][]command{
 		{text: "curl -s http://127.0.0.1:9847/healthz", place: node},
 		{text: "curl -s http://127.0.0.1:9847/rdma", place: node},
 	},
+	"docs/hardware.md":        {{text: "make test-gpu", place: none, why: "needs an NVIDIA GPU"}},
 	"docs/performance.md":     {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
 	"docs/placement.md":       {{text: "bin/accelscope topo", place: node}},
 	"docs/rdma-bytes.md":      {{text: "bin/accelscope peers", place: node}},
