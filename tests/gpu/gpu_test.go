@@ -32,6 +32,7 @@ func TestGPU(t *testing.T) {
 	t.Run("allocations", func(t *testing.T) { s.allocations(t, program) })
 	t.Run("pytorch", s.pytorch)
 	t.Run("faults", func(t *testing.T) { s.faults(t, program) })
+	t.Run("mps", func(t *testing.T) { s.mps(t, program) })
 	t.Run("child", s.childKilled)
 	t.Run("release", s.release)
 }

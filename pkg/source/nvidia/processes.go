@@ -58,7 +58,8 @@ func (s *sampler) forget(uuid string) {
 
 // list returns the processes of the device, or of its parts if it has any, sorted by GPU and
 // PID, and the usage of the device's engines. Processes are nil if no list is supported, or if it
-// would lack processes (ProcessesListed). They have engines from the second listing on. On parts
+// would lack processes (ProcessesListed). They have engines from the second listing on, clients of MPS
+// never: the driver samples their server. On parts
 // and on virtual GPUs the driver does not sample processes. The error wraps a nvml.Return.
 func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
@@ -77,11 +78,10 @@ func (s *sampler) list(
 	}
 	processes = make([]model.GPUProcess, 0, len(found))
 	for _, p := range found {
-		if uses != nil {
+		if u, ran := uses[p.PID]; ran {
+			p.Engines = u.figures()
+		} else if uses != nil && !p.MPS { // what clients of MPS run is the server's in the samples
 			p.Engines = []model.Figure{}
-			if u, ran := uses[p.PID]; ran {
-				p.Engines = u.figures()
-			}
 		}
 		if s.cgroupOf != nil {
 			if id, err := s.cgroupOf(p.PID); err == nil {

@@ -73,6 +73,28 @@ func TestListsAreMerged(t *testing.T) {
 	}
 }
 
+// TestMPS: a client of MPS has no engines, and is not idle: the driver samples the server, as it did on an H200 (docs/hardware.md).
+func TestMPS(t *testing.T) {
+	const server, client, other = 10, 20, 30
+	samples := func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		return []nvml.ProcessUtilizationSample{{Pid: server, TimeStamp: 2, SmUtil: 98}}, nvml.SUCCESS
+	}
+	listed := []nvml.ProcessInfo{whole(server, 66), whole(client, 4000), whole(other, 1000)}
+	s := newSampler(mocked(nil), nil, "")
+	s.cursor.stamp = 1
+	begin := time.Now()
+	if _, _, err := s.list(lists(listed, nil, listed[1:2], samples), "GPU-1", nil, begin); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := s.list(lists(listed, nil, listed[1:2], samples), "GPU-1", nil, begin.Add(time.Second))
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if got[0].Engines == nil || got[1].Engines != nil || !got[1].MPS || got[2].Engines == nil || len(got[2].Engines) != 0 {
+		t.Errorf("server %+v, client %+v, another process %+v", got[0], got[1], got[2])
+	}
+}
+
 func TestListFailures(t *testing.T) {
 	s := newSampler(mocked(nil), nil, "")
 	if got, _, err := s.list(lists(nil, nil, nil, nil), "GPU-1", nil, time.Now()); got != nil || err != nil {

@@ -113,7 +113,7 @@ func TestListThroughTheLibrary(t *testing.T) {
 				return math.Abs(figure(p.Engines, engine)-want) < 1e-9
 			}
 			if !about(p[0], "sm", 0.3) || !about(p[0], "decoder", 0.05) || !about(p[1], "sm", 0.5) ||
-				p[2].Engines == nil || len(p[2].Engines) != 0 {
+				len(p[2].Engines) != 0 || (p[2].Engines == nil) != p[2].MPS {
 				t.Errorf("%+v", p)
 			}
 			if p[0].Memory != model.Some(1<<30) || p[1].Memory.Known || p[2].MPS == old || p[0].MPS {
