@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -88,6 +89,61 @@ func TestTooManyNew(t *testing.T) {
 			t.Errorf("the end of one that was removed meanwhile is not known: %+v", g)
 		}
 	})
+}
+
+// A cgroup that comes and goes costs no listing of its siblings. The kernel tells who reads a directory.
+func TestSiblingsAreNotListed(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		tr.mkdir(t, "/busy")
+		for i := range 200 {
+			tr.mkdir(t, fmt.Sprintf("/busy/idle%d", i))
+		}
+		s := tr.open(t, Options{})
+		reads := watchReads(t, tr.dir("/busy"))
+		for i := range 50 { // each by itself: more than maxNamed at once may be listed
+			tr.rmdir(t, fmt.Sprintf("/busy/idle%d", i))
+			added := tr.mkdir(t, fmt.Sprintf("/busy/new%d", i))
+			eventually(t, "a new one", func() bool { return known(s, added) })
+		}
+		if n := reads(); n != 0 {
+			t.Errorf("the siblings were listed: %d reads of the directory", n)
+		}
+		if _, err := os.ReadDir(tr.dir("/busy")); err != nil {
+			t.Fatal(err)
+		}
+		if reads() == 0 {
+			t.Error("the kernel does not tell of a listing")
+		}
+	})
+}
+
+// watchReads returns a function that counts the reads of a directory since its last call.
+func watchReads(t *testing.T, dir string) func() int {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_ACCESS|unix.IN_ONLYDIR); err != nil {
+		t.Fatal(err)
+	}
+	return func() (reads int) {
+		buffer := make([]byte, 4096)
+		for {
+			n, err := unix.Read(fd, buffer)
+			if err != nil || n <= 0 {
+				return reads
+			}
+			for b := buffer[:n]; len(b) >= unix.SizeofInotifyEvent; {
+				name := int(binary.NativeEndian.Uint32(b[12:]))
+				if name == 0 { // the directory itself, no child
+					reads++
+				}
+				b = b[unix.SizeofInotifyEvent+name:]
+			}
+		}
+	}
 }
 
 // The number of watches is bounded.
