@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -243,4 +244,36 @@ func cutLast(s, sep string) (before, after string, found bool) {
 		return s[:i], s[i+len(sep):], true
 	}
 	return s, "", false
+}
+
+var upperBound = regexp.MustCompile(`,?le="[^"]*"`)
+
+// TestFewBuckets: a classic histogram has at most 8 buckets, with the last one. The full resolution is that of native histograms.
+func TestFewBuckets(t *testing.T) {
+	const most = 8
+	files, err := filepath.Glob("testdata/*.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	histograms := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		buckets := map[string]int{}
+		for line := range strings.Lines(string(text)) {
+			if series, _, ok := strings.Cut(line, "} "); ok && strings.Contains(series, "_bucket{") {
+				buckets[upperBound.ReplaceAllString(series, "")]++
+			}
+		}
+		for series, n := range buckets {
+			if histograms++; n > most {
+				t.Errorf("%s: %s has %d buckets, more than %d", file, series, n, most)
+			}
+		}
+	}
+	if histograms == 0 {
+		t.Error("no histogram")
+	}
 }
