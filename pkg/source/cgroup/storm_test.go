@@ -91,7 +91,7 @@ func TestTooManyNew(t *testing.T) {
 	})
 }
 
-// A cgroup that comes and goes costs no listing of its siblings. The kernel tells who reads a directory.
+// A cgroup that comes and goes costs no listing of its siblings. The kernel reports reads of a directory.
 func TestSiblingsAreNotListed(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		tr.mkdir(t, "/busy")
