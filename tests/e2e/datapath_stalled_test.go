@@ -185,8 +185,23 @@ func (n node) stalled(t *testing.T) {
 		return nil
 	})
 	kill(writer, target)
+	s.sentAgain(t)
 	keeper.rest(t)
 	s.stop()
+}
+
+// sentAgain: after packets were lost, the counter of retransmissions of rxe0 is that of the driver, and not 0.
+func (s *sensor) sentAgain(t *testing.T) {
+	t.Helper()
+	const file = "/sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err"
+	eventually(t, 30*time.Second, func() error {
+		want := strings.TrimSpace(sh(t, "cat", file))
+		got := fmt.Sprint(s.fresh().sum("rdma_port_retransmitted_total", "device", "rxe0"))
+		if want == "0" || got != want {
+			return fmt.Errorf("sent again after a loss: %s, the driver has %s", got, want)
+		}
+		return nil
+	})
 }
 
 // kill ends programs that would go on.
