@@ -35,6 +35,7 @@ const (
 var charts = map[string]string{
 	"default":      "",
 	"capabilities": "{mode: capabilities, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, networkPolicy: {enabled: true}}",
+	"rollout":      "{config: {container.scope: all, kubelet.interval: 1s}}",
 	"service":      "{serviceMonitor: {enabled: true}, fabric: {enabled: true}, gpu: {releaseOnNodeLabels: true}}",
 }
 

@@ -56,11 +56,20 @@ func testRollout(t *testing.T) {
 		})
 		same(t, "containers", running.running, shown)
 	}
+	const namespace = `apiVersion: v1
+kind: Namespace
+metadata: {name: accelscope, labels: {pod-security.kubernetes.io/enforce: privileged}}
+---
+`
+	// By default the state of a container is shown only if it uses a device.
+	const options = "log.format: json\n    container.scope: all\n    kubelet.interval: 1s"
 	// The overlay capabilities adds SYS_RESOURCE, which not every machine has: TestDeploy of tests/e2e runs it in a guest.
-	for _, overlay := range []string{"privileged"} {
-		t.Run(overlay, func(t *testing.T) {
-			// By default the state of a container is shown only if it uses a device.
-			apply(t, strings.Replace(rendered(t, overlay, ""), "log.format: json", "log.format: json\n    container.scope: all\n    kubelet.interval: 1s", 1))
+	for name, manifests := range map[string]string{
+		"overlay": strings.Replace(rendered(t, "privileged", ""), "log.format: json", options, 1),
+		"chart":   namespace + chartManifests(t)["rollout"],
+	} {
+		t.Run(name, func(t *testing.T) {
+			apply(t, manifests)
 			rolledOut(t, "accelscope:latest")
 			healthy(t)
 			if doctor := kubectl(t, "exec", "daemonset/accelscope", "--", "accelscope", "doctor"); !strings.Contains(doctor, "Can the main job run: ") {
@@ -82,16 +91,16 @@ func testRollout(t *testing.T) {
 			})
 			kubectl(t, "rollout", "undo", "daemonset/accelscope")
 			rolledOut(t, "accelscope:latest")
+
+			if _, err := running.kubectlInput(t.Context(), manifests, "delete", "--wait", "--timeout=4m", "--filename=-"); err != nil {
+				t.Fatal(err)
+			}
+			for _, kind := range []string{"namespace", "clusterrole", "clusterrolebinding"} {
+				if out, err := running.kubectl(t.Context(), "get", kind, accelscope, "--ignore-not-found"); err != nil || out != "" {
+					t.Errorf("%s is left: %v %s", kind, err, out)
+				}
+			}
 		})
-	}
-	if _, err := running.kubectl(t.Context(), "delete", "--wait", "--timeout=4m", "--kustomize="+
-		filepath.Join(here(), "../../deploy/kubernetes/overlays/privileged")); err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []string{"namespace", "clusterrole", "clusterrolebinding"} {
-		if out, err := running.kubectl(t.Context(), "get", kind, accelscope, "--ignore-not-found"); err != nil || out != "" {
-			t.Errorf("%s is left: %v %s", kind, err, out)
-		}
 	}
 }
 
