@@ -24,7 +24,8 @@ import (
 func testRuntimeUpgrade(t *testing.T) {
 	const ns = "upgrade"
 	makeNamespace(t, ns)
-	startSensor(t)
+	w := watchEvents(t, ns)
+	startSensor(t, "--events.otlp-endpoint="+eventsEndpoint, "--events.otlp-insecure")
 	t.Cleanup(func() { removePods(t, ns) })
 	const spec = "  containers:\n  - {name: main, IMAGE, SLEEP}\n  - {name: other, IMAGE, SLEEP}\n"
 	apply(t, podYAML(ns, "before", spec))
@@ -48,6 +49,11 @@ func testRuntimeUpgrade(t *testing.T) {
 	if after, err := running.running(t.Context()); err != nil || len(after) != len(before)+2 {
 		t.Errorf("%v: before %v, after %v", err, before, after)
 	}
+	w.exactly(t, 4, "create", "start")
+	if _, err := running.kubectl(t.Context(), "--namespace="+ns, "delete", "pods", "--all", "--timeout=2m"); err != nil {
+		t.Fatal(err)
+	}
+	w.exactly(t, 4, "create", "start", "exit", "delete")
 }
 
 const claimsYAML = `apiVersion: resource.k8s.io/v1

@@ -180,3 +180,34 @@ func (w *eventsWatch) once(t *testing.T, least map[string]int) {
 		t.Errorf("the receiver: missing %d, lost %d, duplicates %d, %q", v.Missing, v.Lost, v.Duplicates, v.Wrong)
 	}
 }
+
+// exactly waits until each container that the API server has listed has had these events, once each, and no other. It needs no
+// client of containerd, which an upgrade disconnects.
+func (w *eventsWatch) exactly(t *testing.T, containers int, events ...string) {
+	t.Helper()
+	same(t, "events "+strings.Join(events, ", "), func(context.Context) (map[string]float64, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		want := map[string]float64{}
+		for id, name := range w.ids {
+			for _, event := range events {
+				want[name+" "+id+" "+event] = 1
+			}
+		}
+		if len(w.ids) != containers {
+			return want, fmt.Errorf("%d containers, want %d", len(w.ids), containers)
+		}
+		return want, nil
+	}, func(ctx context.Context) (map[string]float64, error) {
+		arrived, err := w.arrived(ctx)
+		got := map[string]float64{}
+		for key, n := range arrived {
+			event, _, _ := strings.Cut(key, " exit ") // without the code
+			if event != key {
+				event += " exit"
+			}
+			got[event] += n
+		}
+		return got, err
+	})
+}
