@@ -164,23 +164,39 @@ func startDriver(t *testing.T, name string, devices []draDevice) (setSick func(n
 func claimed(t *testing.T, ns string) {
 	t.Helper()
 	same(t, "claims", func(ctx context.Context) (map[string]float64, error) {
-		var claims resourcev1.ResourceClaimList
-		err := running.get(ctx, "/apis/resource.k8s.io/v1/namespaces/"+ns+"/resourceclaims", &claims)
-		out := map[string]float64{}
-		for _, claim := range claims.Items {
-			for _, pod := range claim.Status.ReservedFor {
-				for _, device := range claim.Status.Allocation.Devices.Results {
-					var n int
-					if _, err := fmt.Sscanf(device.Device, "gpu-%d", &n); err != nil {
-						return nil, err
-					}
-					out[strings.Join([]string{pod.Name, "main", claim.Name, nvml.UUID(n)}, " ")] = 1
-				}
-			}
-		}
-		return out, err
+		return claimedGPUs(ctx, ns, func(pod, claim, uuid string) string { return pod + " main " + claim + " " + uuid })
 	}, func(ctx context.Context) (map[string]float64, error) {
 		f, err := scrape(ctx)
 		return f.values("container_gpu_allocated", "pod", "container", "claim", "uuid"), err
 	})
+	same(t, "GPUs of claims in REST", func(ctx context.Context) (map[string]float64, error) {
+		return claimedGPUs(ctx, ns, func(pod, _, uuid string) string { return pod + " main " + uuid })
+	}, func(ctx context.Context) (map[string]float64, error) {
+		return restDevices(ctx, ns, func(d listedDevices) (uuids []string) {
+			for _, g := range d.GPUs {
+				uuids = append(uuids, g.UUID)
+			}
+			return uuids
+		})
+	})
+}
+
+// claimedGPUs returns what the API server lists: which pod has which GPU by which claim.
+func claimedGPUs(ctx context.Context, ns string, key func(pod, claim, uuid string) string) (map[string]float64, error) {
+	var claims resourcev1.ResourceClaimList
+	err := running.get(ctx, "/apis/resource.k8s.io/v1/namespaces/"+ns+"/resourceclaims", &claims)
+	out := map[string]float64{}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		for _, pod := range claim.Status.ReservedFor {
+			for _, device := range claim.Status.Allocation.Devices.Results {
+				var n int
+				if _, err := fmt.Sscanf(device.Device, "gpu-%d", &n); err != nil {
+					return nil, err
+				}
+				out[key(pod.Name, claim.Name, nvml.UUID(n))] = 1
+			}
+		}
+	}
+	return out, err
 }

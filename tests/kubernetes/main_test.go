@@ -136,7 +136,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("health", testHealth)
 	t.Run("topology", testTopology)
 	t.Run("runtime", testRuntimeUpgrade)
-	t.Run("claims", testClaims)
+	t.Run("claims", testClaims) // with the containerd 2 of "runtime": the older one does not know CDI
 	t.Run("network claims", testNetworkClaims)
 	t.Run("lives", testLives)
 	t.Run("reboot", testReboot)

@@ -28,6 +28,7 @@ func same(t *testing.T, what string, want, got func(context.Context) (map[string
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()
 	start := time.Now()
+	last := "" // of the last comparison that the end of the time did not interrupt
 	for {
 		w, err := want(ctx)
 		g, gotErr := got(ctx)
@@ -36,9 +37,12 @@ func same(t *testing.T, what string, want, got func(context.Context) (map[string
 			t.Logf("%s: equal (%d) after %s", what, len(w), time.Since(start).Round(time.Second/10))
 			return
 		}
+		if ctx.Err() == nil || last == "" {
+			last = fmt.Sprintf("%v, %v (-want +got)\n%s", err, gotErr, diff)
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: %v, %v (-want +got)\n%s", what, err, gotErr, diff)
+			t.Fatalf("%s: %s", what, last)
 		case <-time.After(time.Second):
 		}
 	}

@@ -110,26 +110,42 @@ func claimedHCAs(ctx context.Context, namespace, unnamed string) (map[string]flo
 
 // restHCAs returns the HCAs of the containers of a namespace in the sensor's list of pods, as "POD CONTAINER HCA".
 func restHCAs(ctx context.Context, namespace string) (map[string]float64, error) {
+	return restDevices(ctx, namespace, func(d listedDevices) (names []string) {
+		for _, h := range d.HCAs {
+			names = append(names, h.Name)
+		}
+		return names
+	})
+}
+
+// listedDevices are those of a container in /pods.
+type listedDevices struct {
+	HCAs []struct {
+		Name string `json:"name"`
+	} `json:"infiniband"`
+	GPUs []struct {
+		UUID string `json:"uuid"`
+	} `json:"gpu"`
+}
+
+// restDevices returns devices of the containers of a namespace in /pods, as "POD CONTAINER NAME".
+func restDevices(ctx context.Context, namespace string, names func(listedDevices) []string) (map[string]float64, error) {
 	text, err := request(ctx, http.DefaultClient, sensorURL+"/pods")
 	if err != nil {
 		return nil, err
 	}
 	var list []struct {
-		Name      string `json:"container_name"`
-		Pod       string `json:"pod_name"`
-		Namespace string `json:"pod_namespace"`
-		Devices   struct {
-			HCAs []struct {
-				Name string `json:"name"`
-			} `json:"infiniband"`
-		} `json:"devices"`
+		Name      string        `json:"container_name"`
+		Pod       string        `json:"pod_name"`
+		Namespace string        `json:"pod_namespace"`
+		Devices   listedDevices `json:"devices"`
 	}
 	err = json.Unmarshal(text, &list)
 	out := map[string]float64{}
 	for _, c := range list {
-		for _, h := range c.Devices.HCAs {
+		for _, name := range names(c.Devices) {
 			if c.Namespace == namespace {
-				out[c.Pod+" "+c.Name+" "+h.Name] = 1
+				out[c.Pod+" "+c.Name+" "+name] = 1
 			}
 		}
 	}
