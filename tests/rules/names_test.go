@@ -20,35 +20,11 @@ func known(t *testing.T) reference.Reference {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The series that Prometheus makes of alerts have the labels of the alerts.
-	ofAlerts := []string{
-		"alertname", "alertstate", "job", "instance", "device", "port", "workload", "container_id", "source", "state",
-		"guid", "switch", "uplink", "uplink_guid", "uplink_port",
-	}
-	ref["ALERTS"], ref["ALERTS_FOR_STATE"] = ofAlerts, ofAlerts
-	for _, r := range rules(t) {
-		if r.Record == "" {
-			continue
-		}
-		// A rule that keeps its value reads its own series. The first part of its name lists their labels.
-		level, _, _ := strings.Cut(r.Record, ":")
-		ref[r.Record] = []string{"job"}
-		for label := range strings.SplitSeq(level, "_") {
-			if ref[r.Record] = append(ref[r.Record], label); label == "workload" {
-				ref[r.Record] = append(ref[r.Record], "namespace", "pod", "container", "container_id")
-			}
-		}
-		labels, err := ref.Check(ofPod.Replace(r.Expr))
-		if err != nil {
-			t.Errorf("%s: %v", r.Record, err)
-		}
-		ref[r.Record] = labels
+	if err := ref.Record(filepath.Join(root, "rules/recording.yaml")); err != nil {
+		t.Error(err)
 	}
 	return ref
 }
-
-// ofPod leaves out the labels that a scraped pod may add, where a rule aggregates over them.
-var ofPod = strings.NewReplacer("(port, namespace, pod, container)", "(port)", "(namespace, pod, container)", "()")
 
 // TestNames: rules, tests and documents mention only metrics and labels that exist.
 func TestNames(t *testing.T) {

@@ -60,18 +60,21 @@ func unused() string {
 		" and on (instance, workload, container_id, uuid) container_gpu_processes" + sel(inNamespace) + " == 0)"
 }
 
-// failures are failed verbs and completions with errors.
+// failures are failed verbs and completions with errors. No two of their series have the same labels, so "or" drops none.
 func failures() string {
-	return by(memberOf, selected("container_rdma_verbs_errors_total")) + " + " +
-		by(memberOf, selected("container_rdma_completion_errors_total")) +
-		" or " + by(memberOf, selected("container_rdma_completion_errors_total")) +
-		" or " + by(memberOf, selected("container_rdma_verbs_errors_total"))
+	return by(memberOf, selected("container_rdma_verbs_errors_total")+" or "+selected("container_rdma_completion_errors_total"))
 }
 
 // memberQuantile is the p99 of a histogram of each member.
 func memberQuantile(histogram string) string {
 	return "(" + quantile("0.99", memberOf, histogram, sel(inNamespace, `workload!=""`)) +
 		") * on (instance, workload) group_left (job_name) " + members("job_name")
+}
+
+// memberVerbs is the p99 of the verbs of each member, by a recording rule.
+func memberVerbs() string {
+	return "max by (" + memberOf + ") (" + verbsP99 + sel(inNamespace, `workload!=""`) + ") * on (instance, workload) group_left (job_name) " +
+		members("job_name")
 }
 
 const completions = "container_rdma_completion_duration_seconds"
@@ -110,11 +113,11 @@ func jobMembers() row {
 		table("Members, the outlier first",
 			"The containers of the selected jobs. Times the median: how many times as long the completions of the member take (p99) as those "+
 				"of the median member of the job; without --rdma.datapath, how many times as much as the member the median member sends. "+
-				"Choose one job.", "none",
+				"p99 verbs needs the recording rules. Choose one job.", "none",
 			[]string{"job_name", "workload", "namespace", "instance"},
 			column("Times the median", "none", outlier()),
 			column("p99 completion", "s", memberQuantile(completions)),
-			column("p99 verbs", "s", memberQuantile("container_rdma_verbs_duration_seconds")),
+			column("p99 verbs", "s", memberVerbs()),
 			column("Sent", "Bps", member(selected("container_rdma_transmit_bytes_total"))),
 			column("Received", "Bps", member(selected("container_rdma_receive_bytes_total"))),
 			column("Errors", "ops", member(failures())),
@@ -157,7 +160,7 @@ func jobGraphs() row {
 			member(selected("container_rdma_transmit_bytes_total"))),
 		each("p99 of completions by member", "Time from the post of a signaled work request until its completion is polled. Needs "+
 			"--rdma.datapath.", "s", memberQuantile(completions)),
-		each("p99 of verbs by member", "Quantiles over all verbs of a member.", "s", memberQuantile("container_rdma_verbs_duration_seconds")),
+		each("p99 of verbs by member", "Quantiles over all verbs of a member. Needs the recording rules.", "s", memberVerbs()),
 		each("Errors by member", "Failed verbs and completions with errors, per second.", "ops", member(failures())),
 		each("GPUs in use by member", "Use of the compute units, summed over GPUs: 1 is one GPU used all of the time.",
 			"none", member("container_gpu_utilization_ratio"+sel(inNamespace, `workload!=""`, `engine=~"sm|cu"`))),

@@ -298,6 +298,17 @@ func quantile(q, by, name, selector string) string {
 		" or histogram_quantile(" + q + ", sum by (" + by + ") (" + rate(name, selector) + "))"
 }
 
+// Recorded series of the latency of verbs. With many nodes, the rates of all buckets are too much for a panel of all workloads.
+const (
+	verbsRate = "instance_workload:container_rdma_verbs_duration_seconds:rate5m"
+	verbsP99  = "instance_workload:container_rdma_verbs_duration_seconds:p99_rate5m"
+)
+
+// verbsQuantile returns a quantile of the latency of verbs from its recorded rate, which is classic or native.
+func verbsQuantile(q, by, selector string) string {
+	return "histogram_quantile(" + q + ", sum by (le, " + by + ") (" + verbsRate + selector + "))"
+}
+
 // buckets returns the buckets of a histogram, classic or native.
 func buckets(name, selector string) string {
 	return "sum by (le) (" + rate(name+"_bucket", selector) + ") or on () sum(" + rate(name, selector) + ")"

@@ -173,9 +173,9 @@ func controlPath() row {
 				"{{verb}} {{errno}}"}),
 		graph("Latency of verbs, p50 and p99",
 			"Quantiles over all verbs of a workload. It is normal that the registration of a large memory region "+
-				"takes long.", "s",
-			query{expr: top(10, "("+quantile("0.5", "workload", took, s)+")"), legend: "p50 {{workload}}"},
-			query{expr: top(10, "("+quantile("0.99", "workload", took, s)+")"), legend: "p99 {{workload}}"}),
+				"takes long. Needs the recording rules.", "s",
+			query{expr: top(10, verbsQuantile("0.5", "workload", s)), legend: "p50 {{workload}}"},
+			query{expr: top(10, verbsQuantile("0.99", "workload", s)), legend: "p99 {{workload}}"}),
 		table("Latency of verbs over the selected time range",
 			"p99 and number of calls of each verb of a workload, over the selected time range.",
 			"s",

@@ -36,11 +36,14 @@ var (
 	choice      = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 )
 
-// TestExpressions: the queried metrics and labels are in the reference of metrics, and the results have the labels that
+// TestExpressions: the queried metrics and labels are in the reference of metrics or those of a recording rule, and the results have the labels that
 // legends and tables show.
 func TestExpressions(t *testing.T) {
 	r, err := reference.Read("../../../gen/metrics.md")
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Record("../../../deploy/prometheus/rules/recording.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob("../../../deploy/grafana/*.json")

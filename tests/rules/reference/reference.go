@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reference checks PromQL expressions against the reference of metrics, gen/metrics.md: that the metrics exist,
-// and that they have the labels in matchers, aggregations, vector matching and group modifiers.
+// Package reference checks PromQL expressions against the reference of metrics, gen/metrics.md, and the recording rules: that the
+// metrics exist, and that they have the labels in matchers, aggregations, vector matching and group modifiers.
 package reference
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/prometheus/promql/parser"
+	"gopkg.in/yaml.v3"
 )
 
 // Reference has the labels of metrics, by name. A name that ends with * stands for all names with this prefix.
@@ -69,6 +71,51 @@ func Read(file string) (Reference, error) {
 	}
 	return r, nil
 }
+
+// Record adds the series of a file of recording rules, and those that Prometheus makes of alerts.
+func (r Reference) Record(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var f struct {
+		Groups []struct {
+			Rules []struct{ Record, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &f); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	r["ALERTS"], r["ALERTS_FOR_STATE"] = ofAlerts, ofAlerts
+	var wrong []error
+	for _, g := range f.Groups {
+		for _, rule := range g.Rules {
+			// A rule that keeps its value reads its own series. The first part of its name lists their labels.
+			level, _, _ := strings.Cut(rule.Record, ":")
+			r[rule.Record] = []string{"job"}
+			for label := range strings.SplitSeq(level, "_") {
+				if r[rule.Record] = append(r[rule.Record], label); label == "workload" {
+					r[rule.Record] = append(r[rule.Record], identity[1:]...)
+				}
+			}
+			labels, err := r.Check(ofPod.Replace(rule.Expr))
+			if err != nil {
+				wrong = append(wrong, fmt.Errorf("%s: %w", rule.Record, err))
+			}
+			r[rule.Record] = labels
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// ofAlerts are the labels of the series of alerts: those of the alerts.
+var ofAlerts = []string{
+	"alertname", "alertstate", "job", "instance", "device", "port", "workload", "container_id", "source", "state",
+	"guid", "switch", "uplink", "uplink_guid", "uplink_port",
+}
+
+// ofPod leaves out the labels that a scraped pod may add, where a rule aggregates over them.
+var ofPod = strings.NewReplacer("(port, namespace, pod, container)", "(port)", "(namespace, pod, container)", "()")
 
 // Check parses an expression and returns the labels of its result, or an error.
 func (r Reference) Check(expr string) ([]string, error) {
