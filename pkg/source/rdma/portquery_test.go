@@ -107,3 +107,57 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 		t.Errorf("%d descriptors are kept after Close", kept-got)
 	}
 }
+
+// TestManyQueriesHang: only the first Read waits for queries that hang, and all counters are read, of more devices than are read at the
+// same time. A device whose counters hang, too, has no values until both calls return.
+func TestManyQueriesHang(t *testing.T) {
+	t.Parallel()
+	const many = 2 * inFlight
+	tr := newTree(t)
+	var unblock []func()
+	for n := range many {
+		unblock = append(unblock, tr.fifo(tr.hca(n, 1)+"/ports/1/state"))
+	}
+	tr.hca(90, 1)
+	s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
+	s.kept.Store(0) // each read opens the file
+	stuck := func(snap model.Snapshot) (n int) {
+		for _, d := range snap.DeviceStates {
+			if d.State == model.StateStuck {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, func() bool { return stuck(mustRead(t, s)) == many }) // mlx5_90 may time out once
+	s.opt.Deadline = time.Hour                                          // a Read that waits for a query blocks
+	snap := mustRead(t, s)
+	if stuck(snap) != many || len(snap.HCAs) != many+1 {
+		t.Fatalf("%d of %d HCAs are stuck", stuck(snap), len(snap.HCAs))
+	}
+	for _, h := range snap.HCAs {
+		if p := h.Ports[0]; len(p.Counters) != len(pmaCounters) || (p.State == "ACTIVE") != (h.Name == "mlx5_90") {
+			t.Errorf("%s: %d counters, state %q", h.Name, len(p.Counters), p.State)
+		}
+	}
+
+	const both = "class/infiniband/mlx5_0/ports/1/"
+	counts := tr.fifo(both + "counters/link_downed")
+	s.opt.Deadline = time.Second
+	eventually(t, func() bool { return len(mustRead(t, s).HCAs) == many && s.devices[0].rest.Running() })
+	s.opt.Deadline = time.Hour
+	tr.remove(both + "state")
+	tr.put(both+"state", "1: DOWN\n")
+	unblock[0]()
+	eventually(t, func() bool { return !s.devices[0].call.Running() })
+	if snap := mustRead(t, s); len(snap.HCAs) != many || snap.DeviceStates[0].State != model.StateStuck {
+		t.Errorf("%d HCAs, %+v", len(snap.HCAs), snap.DeviceStates[0])
+	}
+	tr.remove(both + "counters/link_downed")
+	tr.put(both+"counters/link_downed", "7\n")
+	counts()
+	eventually(t, func() bool { return stuck(mustRead(t, s)) == many-1 })
+	if p := mustRead(t, s).HCAs[0].Ports[0]; p.State != "DOWN" || len(p.Counters) != len(pmaCounters) {
+		t.Errorf("%+v", p)
+	}
+}
