@@ -321,7 +321,8 @@ func deviceCure(d model.DeviceState) string {
 	switch {
 	case d.Source == "link" && d.State == model.StateUnsupported:
 		return "share the network namespace of the node (hostNetwork)"
-	case d.Source == "link" && (d.State == model.StateStuck || d.State == model.StateQuarantined):
+	case d.State == model.StateStuck && d.Source == "rdma",
+		d.Source == "link" && (d.State == model.StateStuck || d.State == model.StateQuarantined):
 		return "look for processes in state D and for messages of the driver in dmesg"
 	case d.State == model.StateQuarantined:
 		return fmt.Sprintf("leave it out for good: --collector.rdma.device-exclude=%s", d.Device)

@@ -31,7 +31,9 @@ func nodeExporterMetrics() []metric {
 			name: "node_infiniband_rate_bytes_per_second", typ: gauge, labels: devicePortLabels,
 			help: "Maximum signal transfer rate",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
-				b.Add(p.labels, p.RateBits/8)
+				if p.State != "" {
+					b.Add(p.labels, p.RateBits/8)
+				}
 			}),
 		},
 		stateID("node_infiniband_state_id",

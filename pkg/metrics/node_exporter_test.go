@@ -49,6 +49,31 @@ func TestNodeExporter(t *testing.T) {
 	}
 }
 
+// TestUnknownState: a port whose state is not known has no series of the state and the rate, under no name, and keeps its others.
+func TestUnknownState(t *testing.T) {
+	hcas := []model.HCA{{Name: "rxe0", Ports: []model.Port{{
+		Number: 1, LinkLayer: "Ethernet", Netdev: "eth0", HWCounters: []model.Counter{{Name: "sent_pkts", Value: 7}},
+	}}}}
+	text := library.Encode(t, gather(t, []engine.Registration{{Source: &fake{name: "rdma", facts: model.Snapshot{HCAs: hcas}}}}, CompatSets()...),
+		expfmt.TypeTextPlain)
+	got := []string{}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, `port="1"`) {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		`infiniband_port_info{device="rxe0",lid="",link_layer="Ethernet",netdev="eth0",port="1",port_guid="",sm_lid="",speed=""} 1`,
+		`rdma_port_info{device="rxe0",link_layer="Ethernet",link_speed="",link_width="",netdev="eth0",pci_addr="",phys_state="",port="1",state=""} 1`,
+		`rdma_sent_pkts_total{device="rxe0",port="1"} 7`,
+		`rdma_stat_sent_pkts{device="rxe0",port="1"} 7`,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 // nodeExporterLines returns our lines of the families node_infiniband_*.
 func nodeExporterLines(t *testing.T, hcas []model.HCA) []string {
 	t.Helper()

@@ -164,8 +164,11 @@ func (v *detail) describe(d *overview.Device) {
 	v.add("part of", d.Parent)
 	v.add("physical function", d.PF)
 	for _, p := range d.Ports {
-		v.add(fmt.Sprintf("port %d", p.Number),
-			fmt.Sprintf("%s %s %s %.4g Gb/s %s", p.State, p.PhysState, p.LinkLayer, p.RateBits/1e9, p.Interface))
+		link := "state not known"
+		if p.State != "" {
+			link = fmt.Sprintf("%s %s %.4g Gb/s", p.State, p.PhysState, p.RateBits/1e9)
+		}
+		v.add(fmt.Sprintf("port %d", p.Number), fmt.Sprintf("%s %s %s", link, p.LinkLayer, p.Interface))
 	}
 	if d.Utilization != nil {
 		v.add("utilization", percent(*d.Utilization))

@@ -173,7 +173,7 @@ func deviceBoxOf(d *placement.Device, figures *overview.Device, users []user, y 
 		bad = append(bad, "PCIe link")
 	}
 	for _, p := range figures.Ports {
-		if p.State != "ACTIVE" {
+		if p.State != "ACTIVE" && p.State != "" {
 			bad = append(bad, fmt.Sprintf("port %d %s", p.Number, shown(p.State)))
 		}
 	}

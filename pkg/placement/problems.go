@@ -50,11 +50,15 @@ func (p *Placement) problems(w *Workload) []Problem {
 }
 
 // candidates returns the HCAs that could do what those of the workload do: with an active port of the same link layer and at least
-// the same rate. They are no virtual functions, except those of the workload.
+// the same rate. They are no virtual functions, except those of the workload. There are none while a state of the workload's is not known.
 func (p *Placement) candidates(w *Workload) []int {
 	layers, rate := map[string]bool{}, 0.0
 	for _, h := range w.HCAs {
-		if d := &p.Devices[h]; d.Active {
+		d := &p.Devices[h]
+		if d.Unknown {
+			return nil
+		}
+		if d.Active {
 			layers[d.LinkLayer], rate = true, max(rate, d.Rate)
 		}
 	}

@@ -91,6 +91,16 @@ func TestProblems(t *testing.T) {
 			nil,
 			func(s *model.Snapshot) { s.HCAs[0].Ports[0].State, s.HCAs[1].Ports[0].State = "DOWN", "INIT" }, nil,
 		},
+		"the state of its HCA is not known": {
+			job{gpus: []int{0}, hcas: []int{6}, memory: gpu},
+			nil,
+			func(s *model.Snapshot) { s.HCAs[6].Ports[0].State, s.HCAs[6].Ports[0].RateBits = "", 0 }, nil,
+		},
+		"the state of one of its HCAs is not known": {
+			job{gpus: []int{0}, hcas: []int{6, 7}, memory: gpu},
+			nil,
+			func(s *model.Snapshot) { s.HCAs[6].Ports[0].State, s.HCAs[6].Ports[0].RateBits = "", 0 }, nil,
+		},
 		"the near HCAs are slower or of another fabric": {
 			job{gpus: []int{0}, hcas: []int{6}, memory: gpu},
 			nil,

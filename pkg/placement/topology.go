@@ -50,6 +50,7 @@ type Device struct {
 	// rate of active ports, in bits per second.
 	PF        string
 	Active    bool
+	Unknown   bool // the state of a port is not known
 	LinkLayer string
 	Rate      float64
 }
@@ -98,7 +99,9 @@ func New(s *model.Snapshot) Topology {
 		h := &s.HCAs[i]
 		d := Device{Kind: HCA, Name: h.Name, PCIAddress: h.PCIAddress, NUMANode: h.NUMANode, PF: h.PF}
 		for j := range h.Ports {
-			if p := &h.Ports[j]; p.State == "ACTIVE" {
+			p := &h.Ports[j]
+			d.Unknown = d.Unknown || p.State == ""
+			if p.State == "ACTIVE" {
 				d.Active, d.LinkLayer, d.Rate = true, p.LinkLayer, max(d.Rate, p.RateBits)
 			}
 		}

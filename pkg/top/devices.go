@@ -53,6 +53,10 @@ func parseDevices(families map[string]*dto.MetricFamily) deviceSet {
 		busy: map[string]float64{}, memory: map[string]float64{}, total: map[string]float64{}, celsius: map[string]float64{},
 		known: map[string]float64{}, workloads: map[string]map[key]bool{},
 	}
+	// While the kernel does not answer for its state, a port has no series of it.
+	each(families, "infiniband_port_info", func(_ key, label map[string]string, _ *dto.Metric) {
+		d.states[port{label["device"], label["port"]}] = "unknown"
+	})
 	each(families, "infiniband_port_state", func(_ key, label map[string]string, m *dto.Metric) {
 		if value(m) == 1 {
 			d.states[port{label["device"], label["port"]}] = label["state"]

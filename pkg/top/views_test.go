@@ -21,6 +21,9 @@ infiniband_port_state{device="mlx5_0",port="1",state="active"} 1
 infiniband_port_state{device="mlx5_0",port="1",state="down"} 0
 infiniband_port_state{device="mlx5_1",port="1",state="active"} 0
 infiniband_port_state{device="mlx5_1",port="1",state="down"} 1
+# TYPE infiniband_port_info gauge
+infiniband_port_info{device="mlx5_1",port="1"} 1
+infiniband_port_info{device="mlx5_2",port="1"} 1
 # TYPE infiniband_port_rate_bytes_per_second gauge
 infiniband_port_rate_bytes_per_second{device="mlx5_0",port="1"} 5e10
 # TYPE infiniband_port_transmit_data_bytes_total counter
@@ -95,11 +98,11 @@ func TestViews(t *testing.T) {
 	for line := range strings.Lines(strings.TrimPrefix(got, verdictLines)) {
 		firsts = append(firsts, strings.Fields(line)[0])
 	}
-	if d := cmp.Diff([]string{"DEVICE", "nvidia0", "mlx5_0/1", "mlx5_1/1", "nvidia1"}, firsts); d != "" {
+	if d := cmp.Diff([]string{"DEVICE", "nvidia0", "mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "nvidia1"}, firsts); d != "" {
 		t.Errorf("devices: %s\n%s", d, got)
 	}
 	for _, want := range []string{
-		"nvidia1   lost,xid", "400 Gbit/s", "  75%", "1.0 GiB  80.0 GiB       71", "mlx5_1/1  down",
+		"nvidia1   lost,xid", "400 Gbit/s", "  75%", "1.0 GiB  80.0 GiB       71", "mlx5_1/1  down", "mlx5_2/1  unknown",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
@@ -141,7 +144,7 @@ func TestJSON(t *testing.T) {
 		"kind": "gpu", "device": "nvidia0", "state": "healthy", "busy": 0.75, "memory": 1073741824.0, "total": 85899345920.0, "celsius": 71.0,
 		"workloads": 1.0, "model": "H100",
 	}
-	if d := cmp.Diff(gpu, got.Devices[2]); d != "" || len(got.Devices) != 4 {
+	if d := cmp.Diff(gpu, got.Devices[3]); d != "" || len(got.Devices) != 5 {
 		t.Errorf("%d devices: %s", len(got.Devices), d)
 	}
 }

@@ -154,6 +154,29 @@ func TestUnusedPort(t *testing.T) {
 	}
 }
 
+// TestUnknownState: a port whose state is not known is not down, and a port that was down before is so since then.
+func TestUnknownState(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	at := start
+	expect := func(state, want string, since time.Time) {
+		t.Helper()
+		at = at.Add(time.Minute)
+		if n.port().State = state; state == "" {
+			n.port().PhysState, n.port().RateBits, n.port().Width, n.port().Speed = "", 0, 0, ""
+		}
+		got := n.judge(j, at)
+		if !slices.Equal(names(got), []string{want}) || want == "RDMAPortDown" && !got.Verdicts[0].Since.Equal(since) {
+			t.Errorf("%q: %+v", state, got.Verdicts)
+		}
+	}
+	expect(stateActive, "NothingWrong", start)
+	expect("", "NothingWrong", start)
+	expect("", "NothingWrong", start)
+	expect("DOWN", "RDMAPortDown", start.Add(4*time.Minute))
+	expect("", "NothingWrong", start)
+	expect("DOWN", "RDMAPortDown", start.Add(4*time.Minute))
+}
+
 // TestManagement: a slow NIC that no workload uses may be down, also after all of its ports went down. One that is used may not.
 func TestManagement(t *testing.T) {
 	n, j := newNode(), &Judge{}

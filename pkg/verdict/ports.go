@@ -95,6 +95,9 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 		r.j.ports[key] = state
 	}
 	state.seen = r.At
+	if p.State == "" {
+		return // not known
+	}
 	unconfigured := p.LinkLayer == "InfiniBand" && (p.State == "INIT" || p.State == "ARMED")
 	if unconfigured {
 		r.find(subnetManagerLost, s, time.Time{}, fmt.Sprintf("state %s, physical state %s", p.State, p.PhysState))
@@ -103,7 +106,7 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 		if state.down.IsZero() {
 			state.down = r.At
 		}
-		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() && p.State != "" &&
+		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() &&
 			r.At.Sub(state.active).Seconds() < portDown.limit(0) {
 			r.find(portDown, s, state.down, downEvidence(p, l)...)
 		}

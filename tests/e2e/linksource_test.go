@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -61,7 +62,28 @@ func (n node) linkSource(t *testing.T) {
 	l.set("carrier", 1)
 	l.exports(s, map[string]float64{"rdma_port_link_flaps_total": 1})
 
-	// The driver hangs: the sensor answers, and shows which interface is stuck.
+	// The driver hangs: the sensor answers, and shows which interface is stuck. The request holds RTNL, which Soft-RoCE needs for the
+	// state of each port: the ports have no state, whoever reads it. The traffic of the port goes on, and is counted.
+	enter(t, "link serves", "rping", "-s", "-a", "10.72.0.1", "-p", "7176")
+	enter(t, "link connects", "sh", "-c", "sleep 2; exec rping -c -a 10.72.0.1 -p 7176 -C 100000000")
+	sent := func() float64 { return s.fresh().sum("rdma_stat_sent_pkts", "device", "rxe8", "port", "1") }
+	grows := func() {
+		t.Helper()
+		begin := sent()
+		eventually(t, time.Minute, func() error {
+			if n := sent(); n <= begin || begin == 0 {
+				return fmt.Errorf("%v packets after %v", n, begin)
+			}
+			return nil
+		})
+	}
+	eventually(t, time.Minute, func() error {
+		if sent() == 0 {
+			return errors.New("no packet")
+		}
+		return nil
+	})
+	grows()
 	l.set("delay_ms/fec", 3600_000)
 	l.set("fec/corrected_blocks/total", 4001)
 	eventually(t, 2*time.Minute, func() error {
@@ -71,17 +93,42 @@ func (n node) linkSource(t *testing.T) {
 		return nil
 	})
 	l.exports(s, map[string]float64{"rdma_port_module_temperature_celsius": 58.25})
-	// The request holds RTNL. Soft-RoCE needs it for the state of each port, so the kernel blocks that, for whoever reads it.
-	time.Sleep(5 * time.Second)
-	t.Logf("meanwhile, RDMA devices that are stuck: %v", s.scrape().by("accelscope_device_state", "device", "source", "rdma", "state", "stuck"))
-	l.set("delay_ms/fec", 0)
-	l.exports(s, map[string]float64{"rdma_port_fec_corrected_blocks_total": 4001})
 	eventually(t, time.Minute, func() error {
-		if got := s.scrape().by("accelscope_device_state", "device", "source", "rdma", "state", "ok"); got["rxe0"] != 1 || got["rxe8"] != 1 {
-			return fmt.Errorf("RDMA devices that are ok: %v", got)
+		m := s.scrape()
+		stuck := m.by("accelscope_device_state", "device", "source", "rdma", "state", "stuck")
+		for _, device := range []string{"rxe0", "rxe8"} {
+			shown := len(m.all("infiniband_port_state", "device", device)) + len(m.all("infiniband_port_rate_gbps", "device", device))
+			if stuck[device] != 1 || shown > 0 {
+				return fmt.Errorf("%s: stuck %v, %d series of its state", device, stuck, shown)
+			}
 		}
 		return nil
 	})
+	for range 3 {
+		grows()
+	}
+	m := s.fresh()
+	for _, device := range []string{"rxe0", "rxe8"} {
+		for _, name := range []string{"rdma_stat_sent_pkts", "infiniband_port_info", "infiniband_device_info", "rdma_port_gids"} {
+			if len(m.all(name, "device", device)) == 0 {
+				t.Errorf("%s: no %s while the state is stuck", device, name)
+			}
+		}
+	}
+	l.set("delay_ms/fec", 0)
+	l.exports(s, map[string]float64{"rdma_port_fec_corrected_blocks_total": 4001})
+	eventually(t, time.Minute, func() error {
+		m := s.scrape()
+		ok := m.by("accelscope_device_state", "device", "source", "rdma", "state", "ok")
+		active := m.by("infiniband_port_state", "device", "state", "active")
+		for _, device := range []string{"rxe0", "rxe8"} {
+			if ok[device] != 1 || active[device] != 1 {
+				return fmt.Errorf("%s: ok %v, active %v", device, ok, active)
+			}
+		}
+		return nil
+	})
+	grows()
 }
 
 // exports waits until the sensor exports these values for the port. A key is the name of a metric and labels.

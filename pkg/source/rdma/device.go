@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,21 +17,24 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// attrsAge is the interval at which the attributes of a port that seldom change (LIDs,
+// attrsAge is the interval at which the attributes of a port that seldom change (LID,
 // interface) are read again while the port state stays the same.
 const attrsAge = 5 * time.Minute
 
 // errGone is the error of a device that was removed during a read.
 var errGone = errors.New("device was removed during the read")
 
-// device is one entry of /sys/class/infiniband. The fields above the line belong to Read, those
-// below to the goroutine that reads the device.
+// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, those between the lines to the goroutine
+// that reads the device, and those below the second line to that of call, also while it only queries the ports. Fields whose goroutine has
+// returned belong to Read.
 type device struct {
 	name string
 	// path is the directory in class/infiniband, empty for a device in another network
 	// namespace; function is the directory of its PCI function.
 	path, function string
-	call           hang.Call[reading]
+	call           hang.Call[reading] // reads the device and then queries its ports
+	rest           hang.Call[reading] // reads the device without its ports, while a query hangs
+	querying       atomic.Bool        // call only queries the ports, and has set unqueried
 	pause          hang.Backoff
 	state          model.DeviceState
 
@@ -42,32 +44,30 @@ type device struct {
 	scans  int // number of scans of the directory tree
 	hca    model.HCA
 	ports  []*port
+	opened int // how often dir was opened
 	hw     group
 	node   *node
 	names  map[string]string // interned names of netlink counters
 	bound  *boundCounters    // nil if they are not read
 	tables file              // backoff state of RES_GET
+
+	// ---
+	queries   portQueries
+	unqueried reading // result of call without the ports
 }
 
 // port is one directory of ports/.
 type port struct {
-	state, phys, rate text
-	base              model.Port // without counters
+	base              model.Port // without counters, and what portQueries reads
 	attrsRead         time.Time
-	gidsEnd           int // index after the last GID that was ever found
+	attrsFresh        bool // they were read by the last call of read
+	changed           bool // they must be read again
+	gidsEnd           int  // index after the last GID that was ever found
 	counters, hw, ext group
 	stat              file         // backoff state of STAT_GET for this port
 	statless          bool         // STAT_GET reports no counters: read the files
 	slow              slowCounters // last result of a slow STAT_GET
-	smRead            time.Time
-	lastSM            string // LID of the last subnet manager
 	pkeys             pkeyTable
-}
-
-// text is an attribute that is parsed again only when it changes.
-type text struct {
-	file
-	raw string
 }
 
 // group is a directory of counters.
@@ -82,12 +82,13 @@ type reading struct {
 	hca             model.HCA
 	resources       []model.Resource // if readResources of the Source does not cover the device
 	links, counters tally
+	query           error // why the ports have no state; nil if they were queried
 }
 
 // none reports whether the read returned no value at all.
 func (r *reading) none() bool { return r.links.good+r.counters.good == 0 }
 
-// err describes the attributes or counters that could not be read. It is nil if all were read.
+// err describes the states or counters that could not be read. It is nil if all were read.
 func (r *reading) err() error {
 	switch {
 	case r.counters.bad > 0:
@@ -128,15 +129,21 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 func newDevice(name, path string, kept *atomic.Int64) *device {
 	d := &device{name: name, path: path, function: path + "/device", dir: -1, reader: reader{kept: kept}}
+	d.queries = portQueries{dir: -1, reader: reader{kept: kept}}
 	d.hw = group{path: "hw_counters", dir: -1}
 	d.tables = file{name: "RES_GET", fd: -1}
 	return d
 }
 
 // release closes all descriptors, or lets a hanging call close them when it returns.
-func (d *device) release() { d.call.Close(d.close) }
+func (d *device) release() {
+	d.call.Close(func() {
+		d.queries.close()
+		d.rest.Close(d.close)
+	})
+}
 
-// read reads all attributes and counters of the device. deadline limits netlink requests.
+// read reads all counters of the device, and the attributes that need no query of a port. deadline limits netlink requests.
 func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	b := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(b)
@@ -151,6 +158,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 			return reading{}, err
 		}
 		d.dir = fd
+		d.opened++
 	}
 	// A device may appear before its ports, so scan twice.
 	if d.scans < 2 {
@@ -177,7 +185,10 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	r.hca.Ports = make([]model.Port, len(d.ports))
 	for i, p := range d.ports {
-		d.readPort(p, now, &r.links)
+		if p.attrsFresh = now.Sub(p.attrsRead) >= attrsAge; p.attrsFresh {
+			d.readAttributes(p, now)
+		}
+		d.refreshPKeys(p, false, now)
 		r.hca.Ports[i] = p.base
 		r.hca.Ports[i].Counters = d.readGroup(&p.counters, now, &r.counters)
 		r.hca.Ports[i].HWCounters = d.readHW(c, p, now, deadline, &r.counters)
@@ -190,11 +201,21 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	if c != nil && n.away {
 		r.resources = d.readResources(c, now, deadline, &r.counters)
 	}
-	if err := r.err(); r.none() && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT)) {
-		d.close()
-		return reading{}, errGone
-	}
 	return r, nil
+}
+
+// unreadable returns the error of a reading without any value. A device that was removed is closed, which needs that no read is in
+// progress.
+func (d *device) unreadable(r *reading) error {
+	err := r.err()
+	switch {
+	case !r.none() || err == nil:
+		return nil
+	case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT):
+		d.close()
+		return errGone
+	}
+	return err
 }
 
 // open opens the device's directory.
@@ -249,9 +270,6 @@ func newPort(name string) *port {
 	dir := "ports/" + name + "/"
 	return &port{
 		base:     model.Port{Number: portNumber(name)},
-		state:    text{file: file{name: dir + "state", fd: -1}},
-		phys:     text{file: file{name: dir + "phys_state", fd: -1}},
-		rate:     text{file: file{name: dir + "rate", fd: -1}},
 		counters: group{path: dir + "counters", dir: -1},
 		hw:       group{path: dir + "hw_counters", dir: -1},
 		ext:      group{path: dir + "counters_ext", dir: -1},
@@ -305,37 +323,13 @@ func (g *group) close(r *reader) {
 	}
 }
 
-// readPort reads the state of a port. It reads the other attributes when the state changed or
-// they are older than attrsAge.
-func (d *device) readPort(p *port, now time.Time, t *tally) {
-	changed := d.readText(&p.state, now, t)
-	if changed {
-		p.base.State = parseNumbered(p.state.raw)
-	}
-	if d.readText(&p.phys, now, t) {
-		p.base.PhysState = parseNumbered(p.phys.raw)
-	}
-	if d.readText(&p.rate, now, t) {
-		p.base.RateBits, p.base.Width, p.base.Speed, _ = parseRate(p.rate.raw)
-	}
-	if changed || now.Sub(p.attrsRead) >= attrsAge {
-		d.readAttributes(p, now)
-	}
-	if p.base.LinkLayer == "InfiniBand" {
-		d.readSubnet(p, changed, now)
-	}
-}
-
 // readAttributes reads the attributes of a port that seldom change.
 func (d *device) readAttributes(p *port, now time.Time) {
 	p.attrsRead = now
 	line := func(name string) string {
 		return d.reader.line(d.dir, "ports/"+strconv.Itoa(p.base.Number)+"/"+name)
 	}
-	if p.base.LinkLayer = line("link_layer"); p.base.LinkLayer != "InfiniBand" {
-		p.base.SMLID = line("sm_lid") // 0x0
-	}
-	p.base.LID = line("lid")
+	p.base.LinkLayer = line("link_layer")
 	p.base.PortGUID = parsePortGUID(line("gids/0"))
 	if p.base.PortGUID == "" && d.hca.VF && p.base.Number == 1 {
 		// A port has no GID before the subnet manager assigns it; the PF exposes the GUID.
@@ -343,29 +337,6 @@ func (d *device) readAttributes(p *port, now time.Time) {
 	}
 	p.base.Netdev = line("gid_attrs/ndevs/0")
 	p.base.GIDs = d.readGIDs(p)
-}
-
-// readText reads an attribute and reports whether it changed.
-func (d *device) readText(f *text, now time.Time, t *tally) bool {
-	if f.pause.Waiting(now) {
-		t.count("", &f.file, now)
-		return false
-	}
-	b, err := d.reader.read(d.dir, &f.file, maxValue+1)
-	if err == nil && len(b) > maxValue {
-		err = errGarbage
-	}
-	if err != nil {
-		b = nil
-	}
-	f.done(now, err)
-	t.count("", &f.file, now)
-	b = bytes.TrimSpace(b)
-	if string(b) == f.raw {
-		return false
-	}
-	f.raw = parseLine(b)
-	return true
 }
 
 // readGroup reads the counters of a directory one by one: each read may be a firmware command.
@@ -483,9 +454,6 @@ func (d *device) close() {
 
 func (d *device) closePorts() {
 	for _, p := range d.ports {
-		d.reader.forget(&p.state.file)
-		d.reader.forget(&p.phys.file)
-		d.reader.forget(&p.rate.file)
 		p.counters.close(&d.reader)
 		p.hw.close(&d.reader)
 		p.ext.close(&d.reader)

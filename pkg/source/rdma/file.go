@@ -110,6 +110,12 @@ func (r *reader) openat(dir int, path string, flags int) (int, error) {
 	return boundedfile.Open(dir, path, flags)
 }
 
+// dup duplicates a descriptor.
+func (r *reader) dup(fd int) (int, error) {
+	r.calls++
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
 func (r *reader) pread(fd int, buf []byte) (int, error) {
 	r.calls++
 	return boundedfile.ReadStart(fd, buf)

@@ -21,8 +21,6 @@ const (
 	// pkeysAge is the interval at which the P_Key table of a port is read without a change of the port. The kernel reports changes of the
 	// table (IB_EVENT_PKEY_CHANGE) only to programs that have a verbs context open.
 	pkeysAge = time.Hour
-	// smAge is the interval at which the LID of the subnet manager of an InfiniBand port is read: a command of the firmware.
-	smAge = 30 * time.Second
 	// maxPKeys is the maximum size of a table: the P_KeyCap of NodeInfo has 16 bits, known tables have up to 128 entries.
 	maxPKeys = 1024
 	// emptyPKeys ends a reading after as many empty entries: a subnet manager writes the table in blocks of 32.
@@ -109,29 +107,12 @@ func parsePKey(text string) (model.PKey, bool) {
 	return model.PKey{Partition: uint16(v & 0x7fff), Full: v&0x8000 != 0}, true
 }
 
-// readSubnet reads the LID of the subnet manager and the P_Keys of an InfiniBand port.
-func (d *device) readSubnet(p *port, changed bool, now time.Time) {
-	dir := "ports/" + strconv.Itoa(p.base.Number) + "/"
-	if now.Sub(p.smRead) >= smAge || changed {
-		p.smRead = now
-		before := p.base.SMLID
-		p.setSM(d.reader.line(d.dir, dir+"sm_lid"))
-		changed = changed || p.base.SMLID != before
-	}
-	p.base.PKeys = p.pkeys.refresh(changed, now, func() (int, error) {
-		return d.reader.openat(d.dir, dir+"pkeys", unix.O_DIRECTORY)
-	})
-}
-
-// setSM sets the LID of the subnet manager, and counts the change from one to another. A port without a link has none: LID 0, or that of
-// the last one.
-func (p *port) setSM(lid string) {
-	p.base.SMLID = lid
-	if v, err := strconv.ParseUint(lid, 0, 16); err != nil || v == 0 {
+// refreshPKeys starts a reading of the P_Keys of an InfiniBand port if one is due.
+func (d *device) refreshPKeys(p *port, changed bool, now time.Time) {
+	if p.base.LinkLayer != "InfiniBand" {
 		return
 	}
-	if p.lastSM != "" && p.lastSM != lid {
-		p.base.SMChanges++
-	}
-	p.lastSM = lid
+	p.base.PKeys = p.pkeys.refresh(changed, now, func() (int, error) {
+		return d.reader.openat(d.dir, "ports/"+strconv.Itoa(p.base.Number)+"/pkeys", unix.O_DIRECTORY)
+	})
 }

@@ -98,8 +98,8 @@ func TestPKeysHang(t *testing.T) {
 			t.Errorf("%v", keys)
 		}
 	}
-	unblock()
 	for table := &s.devices[0].ports[0].pkeys; !table.pending.Returned(); {
+		unblock() // the reading may reach the entry only now
 		time.Sleep(time.Millisecond)
 	}
 }

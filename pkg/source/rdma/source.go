@@ -264,10 +264,9 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 	if d.pause.Waiting(now) {
 		return nil
 	}
-	deadline := time.Now().Add(s.opt.Deadline)
-	r, err := d.call.Do(ctx, s.opt.Deadline, func() (reading, error) { return d.read(now, deadline, n) })
-	if err == nil && r.none() {
-		err = r.err()
+	r, err := d.readAndQuery(ctx, s.opt.Deadline, now, n)
+	if err == nil {
+		err = d.unreadable(&r)
 	}
 	state, reason := model.StateOK, ""
 	switch {
@@ -287,6 +286,11 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 			reason = err.Error()
 		}
 		switch c := r.counters; {
+		case errors.Is(r.query, hang.ErrStuck):
+			state = model.StateStuck
+			reason = fmt.Sprintf("state, rate and LIDs of its ports: %v: its driver, or that of a network interface, may hang", r.query)
+		case r.query != nil:
+			state, reason = model.StateFailed, fmt.Sprintf("state, rate and LIDs of its ports: %v", r.query)
 		case c.good > 0 || c.bad == 0:
 		case c.paused == c.bad:
 			state = model.StateQuarantined // the ports are still reported

@@ -152,7 +152,7 @@ func TestSystemCalls(t *testing.T) {
 	calls := func() int {
 		n := s.reader.calls
 		for _, d := range s.devices {
-			n += d.reader.calls
+			n += d.reader.calls + d.queries.reader.calls
 		}
 		return n
 	}
@@ -187,9 +187,9 @@ func TestKeptFiles(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("the second read differs (-first +second):\n%s", d)
 	}
-	// class/infiniband, the device, counters, hw_counters and counters_ext
-	if n := open() - before; n != 5+5 {
-		t.Errorf("%d descriptors are open, want 5 files and 5 directories", n)
+	// class/infiniband, the device twice, counters, hw_counters and counters_ext
+	if n := open() - before; n != 5+6 {
+		t.Errorf("%d descriptors are open, want 5 files and 6 directories", n)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -393,9 +393,7 @@ func TestMissingDirectories(t *testing.T) {
 
 // TestStuck: a file that blocks makes its device stuck until it returns.
 func TestStuck(t *testing.T) {
-	for _, file := range []string{
-		"fw_ver", "ports/1/state", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer",
-	} {
+	for _, file := range []string{"fw_ver", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			tr := newTree(t)
@@ -416,7 +414,7 @@ func TestStuck(t *testing.T) {
 				}
 			}
 			tr.remove("class/infiniband/mlx5_1/" + file)
-			tr.put("class/infiniband/mlx5_1/"+file, "4: ACTIVE\n")
+			tr.put("class/infiniband/mlx5_1/"+file, "4\n")
 			unblock()
 			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=ok mlx5_2=ok" })
 		})
@@ -430,8 +428,8 @@ func TestManyStuck(t *testing.T) {
 	tr := newTree(t)
 	for n := range 2 * inFlight {
 		port := fmt.Sprintf("class/infiniband/mlx5_%d/ports/1", n)
-		tr.dir(port)
-		tr.fifo(port + "/state")
+		tr.dir(port + "/counters")
+		tr.fifo(port + "/counters/link_downed")
 	}
 	tr.hca(90, 1)
 	s := newSource(t, tr, func(o *Options) { o.Deadline = 500 * time.Millisecond })
@@ -450,7 +448,7 @@ func TestStuckAndRemoved(t *testing.T) {
 	tr := newTree(t)
 	tr.hca(0, 1)
 	dev := tr.hca(1, 1)
-	unblock := tr.fifo(dev + "/ports/1/rate")
+	unblock := tr.fifo(dev + "/ports/1/counters/link_downed")
 	s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
 	mustRead(t, s)
 	stuck := s.devices[1]
@@ -534,9 +532,10 @@ func TestQuarantineOfCounters(t *testing.T) {
 			t.Errorf("read %d: no port: %v", i, snap.HCAs)
 		}
 	}
-	calls := s.devices[0].reader.calls
+	d := s.devices[0]
+	calls := d.reader.calls + d.queries.reader.calls
 	mustRead(t, s)
-	if n := s.devices[0].reader.calls - calls; n != 3 {
+	if n := d.reader.calls + d.queries.reader.calls - calls; n != 3 {
 		t.Errorf("%d system calls, want 3: state, phys_state, rate", n)
 	}
 }

@@ -107,16 +107,22 @@ func (tr tree) hca(n int, base uint64) string {
 		tr.put(dev+"/"+file, content+"\n")
 	}
 	tr.put(pci+"/numa_node", fmt.Sprintf("%d\n", n%2))
+	tr.counters(dev, base)
+	tr.link(dev+"/device", "../..")
+	tr.link("class/infiniband/"+name, "../../"+dev)
+	tr.put(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", n+40), name+"\n")
+	return "class/infiniband/" + name
+}
+
+// counters sets the counters of port 1 of a device, from base on.
+func (tr tree) counters(dev string, base uint64) {
+	tr.t.Helper()
 	for i, c := range pmaCounters {
 		tr.put(dev+"/ports/1/counters/"+c, fmt.Sprintf("%d\n", base+uint64(i)))
 	}
 	for i, c := range hwCounters {
 		tr.put(dev+"/ports/1/hw_counters/"+c, fmt.Sprintf("%d\n", base+100+uint64(i)))
 	}
-	tr.link(dev+"/device", "../..")
-	tr.link("class/infiniband/"+name, "../../"+dev)
-	tr.put(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", n+40), name+"\n")
-	return "class/infiniband/" + name
 }
 
 var pmaCounters = strings.Fields(`VL15_dropped excessive_buffer_overrun_errors link_downed
