@@ -80,6 +80,7 @@ type fleetView struct {
 	Problems []string
 	Alerts   []verdictView
 	Heat     heat
+	NoHCAs   string // in place of the heat map
 	Jobs     []jobRow
 	Nodes    []nodeRow
 	// The numbers of those that there are, and the link to all of them; empty if they are shown.
@@ -100,7 +101,7 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view
 	text := strings.TrimSpace(q.Get("q"))
 	text = strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 	v := fleetView{
-		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")), Answered: s.Alerts != nil,
+		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")), NoHCAs: lacking(s, "port of an HCA"), Answered: s.Alerts != nil,
 	}
 	problems := slices.Clone(s.Problems)
 	if len(text) >= fleet.MinText {
@@ -175,18 +176,32 @@ func fleetTotals(s *fleet.State) []total {
 		}
 		return strings.Join(parts, ", ")
 	}
-	down := "all answer"
-	if t.Down > 0 {
+	nodes, down := fmt.Sprint(t.Nodes), "all answer"
+	switch {
+	case !answered(s):
+		nodes, down = top.None, "not known"
+	case t.Down > 0:
 		down = fmt.Sprintf("%d without an answer", t.Down)
 	}
 	return []total{
-		{"Nodes", fmt.Sprint(t.Nodes), down},
+		{"Nodes", nodes, down},
 		{"GPUs", count(t.GPUs.All), about(t.GPUs.Given, "given", t.GPUs.Used, "in use", t.GPUs.Idle, "idle", t.GPUs.Sick, "sick")},
 		{"RDMA ports", count(t.Ports.All), about(t.Ports.Up, "up", t.Ports.Degraded, "degraded", t.Ports.Flapping, "flapping")},
 		{"All ports out", optional(t.Bytes.Transmit, perSecondSize), "counters of the ports"},
 		{"All ports in", optional(t.Bytes.Receive, perSecondSize), "counters of the ports"},
 		{"Bytes attributed", optional(t.Bytes.Share(), percent), "out and in, to known workloads"},
 	}
+}
+
+// answered reports whether Prometheus has answered: what it lacks is not there. Otherwise it is not known.
+func answered(s *fleet.State) bool { return len(s.Nodes) > 0 || len(s.Problems) == 0 }
+
+// lacking returns what a view shows in place of what Prometheus does not have.
+func lacking(s *fleet.State, what string) string {
+	if answered(s) {
+		return "Prometheus has no " + what + " now."
+	}
+	return "Prometheus does not answer."
 }
 
 func perSecondSize(v float64) string { return top.Size(v) + "/s" }

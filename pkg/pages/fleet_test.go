@@ -97,6 +97,40 @@ func TestFleetBytes(t *testing.T) {
 	}
 }
 
+// TestFleetUnanswered: nothing is said of what is not known.
+func TestFleetUnanswered(t *testing.T) {
+	for _, c := range []struct {
+		state         fleet.State
+		shown, absent []string
+	}{
+		{
+			fleet.State{Problems: []string{"all queries: connection refused"}},
+			[]string{"<dt>Nodes</dt><dd>-<small>not known<", "Prometheus does not answer.", "Alerts are not known."},
+			[]string{"all answer", "has no"},
+		},
+		{
+			fleet.State{Alerts: []fleet.Alert{}, Nodes: []fleet.Node{}, Jobs: []fleet.Job{}},
+			[]string{"<dt>Nodes</dt><dd>0<small>all answer<", "Prometheus has no port of an HCA now.", "No alert fires."},
+			[]string{"<small>not known", "does not answer"},
+		},
+	} {
+		h := fleetSite(FleetOptions{Reader: &fakeFleet{state: &c.state}})
+		_, body := get(t, h, "/")
+		_, node := get(t, h, "/node?name=gpu0001")
+		text := body + node
+		for _, want := range c.shown {
+			if !strings.Contains(text, want) {
+				t.Errorf("%+v: no %q in %s", c.state, want, text)
+			}
+		}
+		for _, unwanted := range c.absent {
+			if strings.Contains(text, unwanted) {
+				t.Errorf("%+v: %q in %s", c.state, unwanted, text)
+			}
+		}
+	}
+}
+
 // TestFleetHeaders: the pages of all nodes have the policy of the others.
 func TestFleetHeaders(t *testing.T) {
 	h := fleetSite(FleetOptions{Reader: &fakeFleet{state: crowd(2)}})

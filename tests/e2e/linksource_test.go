@@ -48,6 +48,7 @@ func (n node) linkSource(t *testing.T) {
 		"rdma_port_module_temperature_threshold_celsius threshold=high_alarm": 80,
 		"rdma_port_module_receive_power_threshold_watts threshold=low_alarm":  0.0912e-3,
 	})
+	l.reconfigured(s)
 	if !l.memory().FlagsSet("CMIS") || l.get("module/flag_bytes_read") != 0 {
 		t.Error("the sensor has read flags of the module")
 	}
@@ -129,6 +130,29 @@ func (n node) linkSource(t *testing.T) {
 		return nil
 	})
 	grows()
+}
+
+// reconfigured: pause of the whole link, another mode of FEC, and traffic classes, which the port has from now on.
+func (l linktest) reconfigured(s *sensor) {
+	l.t.Helper()
+	for file, value := range map[string]int{
+		"pause/rx": 1, "pause/tx": 1, "pause/rx_frames": 77, "pause/tx_frames": 55, "fec/active": 1 << 4, // ETHTOOL_FEC_BASER
+	} {
+		l.set(file, value)
+	}
+	const strict, ets = 0, 2 // IEEE_8021QAZ_TSA_*
+	for n := range 8 {
+		l.set(fmt.Sprint("dcb/tc/", n), 0)
+		l.set(fmt.Sprint("dcb/bandwidth/", n), []int{40, 60, 0, 0, 0, 0, 0, 0}[n])
+		l.set(fmt.Sprint("dcb/algorithm/", n), []int{ets, ets, strict, strict, strict, strict, strict, strict}[n])
+	}
+	l.set("dcb/tc/3", 1)
+	l.exports(s, map[string]float64{
+		"rdma_port_pause_frames_total direction=receive priority=global":                                                     77,
+		"rdma_port_pause_frames_total direction=transmit priority=global":                                                    55,
+		"rdma_port_fec_info mode=baser":                                                                                      1,
+		"rdma_port_dcb_info pfc=3 traffic_classes=0,0,0,1,0,0,0,0 bandwidth=40,60,strict,strict,strict,strict,strict,strict": 1,
+	})
 }
 
 // exports waits until the sensor exports these values for the port. A key is the name of a metric and labels.
