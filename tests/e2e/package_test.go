@@ -42,6 +42,7 @@ func TestPackage(t *testing.T) {
 		{"killed", d.killed, false},
 		{"options", d.options, true},
 		{"TLS", d.tls, true},
+		{"fleet", d.fleet, false},
 		{"stop", d.stop, false},
 		{"remove", d.remove, false},
 	} {
