@@ -26,29 +26,33 @@ func (n node) linkSource(t *testing.T) {
 	l.set("fec/corrected_blocks/total", 4000)
 	l.set("fec/uncorrectable_blocks/total", 5)
 	l.set("module/eeprom", string(eeprom.SR8()))
+	l.configure()
 	s := start(t, "--link.module-lanes", "--link.module-thresholds", "--no-collector.probe", "--no-collector.node", "--no-collector.container",
 		"--no-collector.runtime", "--no-collector.kubelet", "--no-collector.access", "--no-collector.gpu", "--no-collector.kernellog")
 	l.exports(s, map[string]float64{
-		"rdma_port_pause_frames_total direction=receive priority=3":           1100,
-		"rdma_port_pause_seconds_total direction=receive priority=3":          2.5,
-		"rdma_port_pause_storm_events_total type=error":                       3,
-		"rdma_port_fec_corrected_blocks_total":                                4000,
-		"rdma_port_fec_uncorrectable_blocks_total":                            5,
-		"rdma_port_module_info type=QSFP-DD serial=CMIS-4711 length_meters=":  1,
-		"rdma_port_module_temperature_celsius":                                58.25,
-		"rdma_port_module_supply_volts":                                       3.31,
-		"rdma_port_module_fault":                                              0,
-		"rdma_port_module_alarm value=receive_power":                          -1,
-		"rdma_port_module_alarm value=temperature":                            0,
-		"rdma_port_module_margin_ratio value=temperature":                     (80 - 58.25) / 90,
-		"rdma_port_module_margin_ratio value=receive_power":                   math.Log(0.14/0.0912) / math.Log(5.0119/0.0912),
-		"rdma_port_module_bias_amperes lane=1":                                7e-3,
-		"rdma_port_module_receive_power_watts lane=8":                         0.14e-3,
-		"rdma_port_module_transmit_power_watts lane=8":                        1.07e-3,
-		"rdma_port_module_temperature_threshold_celsius threshold=high_alarm": 80,
-		"rdma_port_module_receive_power_threshold_watts threshold=low_alarm":  0.0912e-3,
+		"rdma_port_pause_frames_total direction=receive priority=3":                                                          1100,
+		"rdma_port_pause_seconds_total direction=receive priority=3":                                                         2.5,
+		"rdma_port_pause_storm_events_total type=error":                                                                      3,
+		"rdma_port_pause_frames_total direction=receive priority=global":                                                     77,
+		"rdma_port_pause_frames_total direction=transmit priority=global":                                                    55,
+		"rdma_port_fec_info mode=baser":                                                                                      1,
+		"rdma_port_dcb_info pfc=3 traffic_classes=0,0,0,1,0,0,0,0 bandwidth=40,60,strict,strict,strict,strict,strict,strict": 1,
+		"rdma_port_fec_corrected_blocks_total":                                                                               4000,
+		"rdma_port_fec_uncorrectable_blocks_total":                                                                           5,
+		"rdma_port_module_info type=QSFP-DD serial=CMIS-4711 length_meters=":                                                 1,
+		"rdma_port_module_temperature_celsius":                                                                               58.25,
+		"rdma_port_module_supply_volts":                                                                                      3.31,
+		"rdma_port_module_fault":                                                                                             0,
+		"rdma_port_module_alarm value=receive_power":                                                                         -1,
+		"rdma_port_module_alarm value=temperature":                                                                           0,
+		"rdma_port_module_margin_ratio value=temperature":                                                                    (80 - 58.25) / 90,
+		"rdma_port_module_margin_ratio value=receive_power":                                                                  math.Log(0.14/0.0912) / math.Log(5.0119/0.0912),
+		"rdma_port_module_bias_amperes lane=1":                                                                               7e-3,
+		"rdma_port_module_receive_power_watts lane=8":                                                                        0.14e-3,
+		"rdma_port_module_transmit_power_watts lane=8":                                                                       1.07e-3,
+		"rdma_port_module_temperature_threshold_celsius threshold=high_alarm":                                                80,
+		"rdma_port_module_receive_power_threshold_watts threshold=low_alarm":                                                 0.0912e-3,
 	})
-	l.reconfigured(s)
 	if !l.memory().FlagsSet("CMIS") || l.get("module/flag_bytes_read") != 0 {
 		t.Error("the sensor has read flags of the module")
 	}
@@ -132,8 +136,8 @@ func (n node) linkSource(t *testing.T) {
 	grows()
 }
 
-// reconfigured: pause of the whole link, another mode of FEC, and traffic classes, which the port has from now on.
-func (l linktest) reconfigured(s *sensor) {
+// configure sets pause of the whole link, the mode of FEC, and traffic classes. The sensor reads the classes every five minutes.
+func (l linktest) configure() {
 	l.t.Helper()
 	for file, value := range map[string]int{
 		"pause/rx": 1, "pause/tx": 1, "pause/rx_frames": 77, "pause/tx_frames": 55, "fec/active": 1 << 4, // ETHTOOL_FEC_BASER
@@ -147,12 +151,6 @@ func (l linktest) reconfigured(s *sensor) {
 		l.set(fmt.Sprint("dcb/algorithm/", n), []int{ets, ets, strict, strict, strict, strict, strict, strict}[n])
 	}
 	l.set("dcb/tc/3", 1)
-	l.exports(s, map[string]float64{
-		"rdma_port_pause_frames_total direction=receive priority=global":                                                     77,
-		"rdma_port_pause_frames_total direction=transmit priority=global":                                                    55,
-		"rdma_port_fec_info mode=baser":                                                                                      1,
-		"rdma_port_dcb_info pfc=3 traffic_classes=0,0,0,1,0,0,0,0 bandwidth=40,60,strict,strict,strict,strict,strict,strict": 1,
-	})
 }
 
 // exports waits until the sensor exports these values for the port. A key is the name of a metric and labels.

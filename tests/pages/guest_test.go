@@ -166,6 +166,20 @@ func TestGuest(t *testing.T) {
 		"table.usage tbody tr")].some((r) => r.cells[0].querySelector("a").textContent + " " + r.cells[1].textContent === want)) &&
 		/B\/s.*uprobe/.test([...document.querySelectorAll("table.usage tbody tr")].find((r) => r.textContent.includes("train-1") && r.textContent.includes("rxe0")).cells[4].textContent)`)
 
+	pairs := 0
+	for labels, v := range series(text, "container_rdma_resources") {
+		w, device := label(labels, "workload"), label(labels, "device")
+		if !strings.HasPrefix(w, "default/train-") || label(labels, "type") != "qp" {
+			continue
+		}
+		b.until(fmt.Sprintf("%v queue pairs of %s on %s", v, w, device), fmt.Sprintf(`[...document.querySelectorAll("table.usage tbody tr")].some((r) =>
+			r.cells[0].querySelector("a")?.textContent === %q && r.cells[1].textContent === %q && r.cells[6].textContent.trim() === "%v")`, w, device, v))
+		pairs++
+	}
+	if pairs < 2 {
+		t.Errorf("the metrics have queue pairs of %d pods", pairs)
+	}
+
 	verdict(t, n, b)
 
 	// The bytes that the pod has sent grow: the view has a value between those before and after.
