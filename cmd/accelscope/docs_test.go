@@ -29,7 +29,7 @@ var ruleName = regexp.MustCompile(`[a-zA-Z0-9_]+:[a-zA-Z0-9_]+(:[a-zA-Z0-9_]+)?`
 var flagName = regexp.MustCompile(`--([a-z]+(?:[.-][a-zA-Z]+)*)`)
 
 // otherFlags are flags of other programs outside deploy: of helm, apt-get, nvidia-smi, curl and srun.
-var otherFlags = []string{"install", "namespace", "set", "no-install-recommends", "gpm-metrics", "gpu-reset", "unix-socket", "gres-flags"}
+var otherFlags = []string{"install", "namespace", "set", "no-install-recommends", "gpm-metrics", "gpu-reset", "unix-socket", "gres-flags", "query-gpu"}
 
 // The names in the documents must exist: every metric in the generated reference, every flag in a command.
 func TestDocs(t *testing.T) {

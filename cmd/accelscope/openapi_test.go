@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
@@ -70,6 +71,9 @@ func restNode(t *testing.T, amd error) *sensor {
 			Faults: []model.Series[model.FaultKey, model.Count]{}, FaultTotals: []model.FaultTotal{},
 			FaultHistory: []model.Fault{{ID: 1, FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: "0000:c1:00.0", Code: "31"}}},
 		}, nil},
+		{"events", model.Snapshot{Events: &model.EventStats{Recent: []model.RecentEvent{
+			{Time: time.Unix(1700000000, 0), Name: "device.link_flap", Text: "eth0 of mlx5_0 lost its carrier once", Device: "mlx5_0"},
+		}}}, nil},
 		{"gpudriver", model.Snapshot{
 			DriverTasks: []model.DriverTask{{Driver: "nvidia", Request: 0xc020462a, PID: 7, TID: 8, Process: "train", Function: "nvidia_ioctl"}},
 		}, nil},

@@ -201,13 +201,13 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log nor ioctls.
+		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log nor ioctls, and sends no events.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
 			case "/gpuDriverVersion":
 				want = http.StatusNotFound
-			case peersPath, faultsPath, tasksPath, fabricPath, fabricPath + ".dot":
+			case peersPath, faultsPath, eventsPath, tasksPath, fabricPath, fabricPath + ".dot":
 				want = http.StatusServiceUnavailable
 			}
 			code, header, body := fetch(t, client, url+path, "right")

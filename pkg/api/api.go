@@ -62,6 +62,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/pods":                    p.handler(fail, podsAnswer),
 		"/api/v1/peers":            plain(fewAtOnce(peersHandler(list))),
 		"/api/v1/faults":           lens(faultHistory),
+		"/api/v1/events":           lens(recentEvents),
 		"/api/v1/verdicts":         lens(verdicts),
 		"/api/v1/gpu-driver-tasks": lens(driverTasks),
 		"/api/v1/topology":         lens(topology),

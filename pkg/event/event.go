@@ -87,6 +87,7 @@ type Exporter struct {
 	t        timing
 	log      *zap.Logger
 	queue    *queue
+	recent   recent
 	devices  devices
 	faults   faults
 	flaps    flaps
@@ -161,12 +162,18 @@ func start(o Options, t timing) (*Exporter, error) {
 		closing: make(chan struct{}),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	o.Watch(func(ev model.Event) { e.queue.offer(ev, time.Now()) })
+	o.Watch(func(ev model.Event) { e.offer(ev, time.Now()) })
 	safely.Go(&e.done, e.Name(), e.send)
 	if o.Shares != nil {
 		safely.Go(&e.done, e.Name(), e.poll)
 	}
 	return e, nil
+}
+
+// offer keeps an event for viewers and queues it.
+func (e *Exporter) offer(ev model.Event, observed time.Time) {
+	e.recent.add(&ev)
+	e.queue.offer(ev, observed)
 }
 
 // newSession returns a random UUID.
@@ -192,6 +199,7 @@ func (e *Exporter) Read(context.Context) (model.Snapshot, error) {
 // Stats returns the counts of events.
 func (e *Exporter) Stats() *model.EventStats {
 	s := e.queue.stats()
+	s.Recent = e.recent.list()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Connected = e.connected
@@ -235,22 +243,22 @@ func (e *Exporter) poll() {
 		case <-tick.C:
 			shares := e.o.Shares()
 			for _, ev := range e.devices.update(shares, time.Now()) {
-				e.queue.offer(ev, ev.Time)
+				e.offer(ev, ev.Time)
 			}
 			if !e.queue.begun() { // a snapshot does not repeat faults
 				continue
 			}
 			for _, ev := range e.faults.update(shares) {
-				e.queue.offer(ev, time.Now())
+				e.offer(ev, time.Now())
 			}
 			if e.o.LinkFlaps != nil {
 				for _, ev := range e.flaps.update(e.o.LinkFlaps()) {
-					e.queue.offer(ev, time.Now())
+					e.offer(ev, time.Now())
 				}
 			}
 			if e.o.HCAs != nil {
 				for _, ev := range e.managers.update(e.o.HCAs(), time.Now()) {
-					e.queue.offer(ev, time.Now())
+					e.offer(ev, time.Now())
 				}
 			}
 		}

@@ -130,19 +130,16 @@ func record(e *entry) (r otellog.Record) {
 	severity, name, body := otellog.SeverityInfo, "", ""
 	switch e.kind {
 	case happened:
-		name, body = "container."+valid(string(e.event.Type)), sentence(&e.event)
+		name, body = nameOf(&e.event), sentence(&e.event)
 		if warns(&e.event) {
 			severity = otellog.SeverityWarn
 		}
 		switch {
 		case e.event.Fault != nil:
-			name = "device.fault"
 			r.AddAttributes(faultAttrs(&e.event)...)
 		case e.event.Flap != nil:
-			name = "device.link_flap"
 			r.AddAttributes(flapAttrs(e.event.Flap)...)
 		case e.event.SMChange != nil:
-			name = "device.sm_change"
 			r.AddAttributes(smAttrs(e.event.SMChange)...)
 		default:
 			r.AddAttributes(containerAttrs(&e.event.Container)...)
@@ -245,6 +242,19 @@ var predicates = map[model.EventType]string{
 	model.EventCreate: " was created", model.EventStart: " started", model.EventPause: " was paused",
 	model.EventResume: " resumed", model.EventOOM: " ran out of memory", model.EventExit: " exited",
 	model.EventDelete: " was deleted",
+}
+
+// nameOf returns the name of the record of an event.
+func nameOf(ev *model.Event) string {
+	switch {
+	case ev.Fault != nil:
+		return "device.fault"
+	case ev.Flap != nil:
+		return "device.link_flap"
+	case ev.SMChange != nil:
+		return "device.sm_change"
+	}
+	return "container." + valid(string(ev.Type))
 }
 
 // sentence describes the event in one sentence.

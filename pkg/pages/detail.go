@@ -39,6 +39,8 @@ type detail struct {
 	PeersNote   string
 	Faults      []fault
 	FaultsNote  string
+	Events      []happening
+	EventsNote  string
 	Figures     []figure
 	FiguresNote string
 }
@@ -57,6 +59,12 @@ type fault struct {
 	Workload, Link       string
 	Repeated             uint64
 	Recovered, Beginning bool
+}
+
+// happening is an event.
+type happening struct {
+	Time                               time.Time
+	Name, Text, Workload, Link, Device string
 }
 
 // workload shows one workload, ?name= and ?id=; the empty name is the unattributed share.
@@ -90,6 +98,7 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 	})
 	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return selected(p.Workload, p.ContainerID) })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return selected(f.Owner.Workload, f.Owner.ContainerID) })
+	v.events(k, func(e *model.RecentEvent) bool { return name != "" && selected(e.Workload, e.ContainerID) })
 	pairs := []pair{{"workload", name}}
 	if id != "" {
 		pairs = []pair{{"container_id", id}}
@@ -123,6 +132,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any, 
 	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool { return s.Device == name || s.UUID == name })
 	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return p.Device == name })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return f.HCA == name || f.FaultDevice.UUID == name })
+	v.events(k, func(e *model.RecentEvent) bool { return e.Device == name })
 	o.figures(&v, pair{"device", name}, pair{"uuid", name})
 	return v.Name, v, nil
 }
@@ -270,6 +280,24 @@ func (v *detail) faults(k *api.Known, selected func(*attribution.FaultRecord) bo
 			Text: shown(f.Text), Workload: owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
 			Repeated: f.Repeated, Recovered: f.Recovered, Beginning: f.Earlier,
 		})
+	}
+}
+
+// events lists the last events, the newest first.
+func (v *detail) events(k *api.Known, selected func(*model.RecentEvent) bool) {
+	if k.Facts.Events == nil {
+		v.EventsNote = "Events are not sent (--events.otlp-endpoint), and so not kept."
+		return
+	}
+	for _, e := range slices.Backward(k.Facts.Events.Recent) {
+		if !selected(&e) {
+			continue
+		}
+		one := happening{Time: e.Time.UTC(), Name: shown(e.Name), Text: shown(e.Text), Device: shown(e.Device)}
+		if e.Workload != "" {
+			one.Workload, one.Link = owner(e.Workload), workloadLink(e.Workload, e.ContainerID)
+		}
+		v.Events = append(v.Events, one)
 	}
 }
 

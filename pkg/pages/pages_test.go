@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
@@ -284,6 +285,28 @@ func TestDetail(t *testing.T) {
 		if _, body := get(t, h, target); !strings.Contains(body, want) {
 			t.Errorf("%s: no %q", target, want)
 		}
+	}
+}
+
+// TestEvents: the views of a workload and of a device have its own events, and say why there are none.
+func TestEvents(t *testing.T) {
+	const started, lost = "container ml/llama-70b-workers-0/trainer started", "lost its carrier once"
+	h := site(t, fakenode.New(fakenode.Workloads()), "")
+	for target, want := range map[string]string{
+		workloadLink("ml/llama-70b-workers-0/trainer", ""): started, workloadLink("ml/llama-70b-workers-1/trainer", ""): "",
+		"/device?name=mlx5_3": lost, "/device?name=mlx5_2": "", "/workload": "",
+	} {
+		_, body := get(t, h, target)
+		_, section, _ := strings.Cut(body, "Recent events</h2>")
+		section, _, _ = strings.Cut(section, "</section>")
+		if want != "" && !strings.Contains(section, want) || want == "" && !strings.Contains(section, ">None.<") {
+			t.Errorf("%s: want %q in %s", target, want, section)
+		}
+	}
+	var v detail
+	v.events(&api.Known{}, func(*model.RecentEvent) bool { return true })
+	if v.Events != nil || !strings.Contains(v.EventsNote, "--events.otlp-endpoint") {
+		t.Errorf("without events: %+v", v)
 	}
 }
 

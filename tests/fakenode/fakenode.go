@@ -177,6 +177,7 @@ func (n *Node) facts(seconds float64, now time.Time) model.Snapshot {
 		}},
 	}
 	sent := make([]float64, Devices)
+	s.Events = n.events()
 	for i := range n.Workloads {
 		n.addWorkload(&s, i, seconds, now, sent)
 	}
@@ -184,6 +185,22 @@ func (n *Node) facts(seconds float64, now time.Time) model.Snapshot {
 		n.addDevices(&s, i, seconds, sent[i])
 	}
 	return s
+}
+
+// events are those that the node has sent: the first workload started, and a link was lost for a moment.
+func (n *Node) events() *model.EventStats {
+	e := &model.EventStats{Connected: true, Capacity: 8192, Recent: []model.RecentEvent{}}
+	if len(n.Workloads) > 0 && n.Workloads[0].Pod != "" {
+		w := &n.Workloads[0]
+		name := w.Namespace + "/" + w.Pod + "/" + w.Container
+		e.Recent = append(e.Recent, model.RecentEvent{
+			Time: n.began, Name: "container.start", Text: "container " + name + " started", Workload: name, ContainerID: fmt.Sprintf("%064x", 1),
+		})
+	}
+	e.Recent = append(e.Recent, model.RecentEvent{
+		Time: n.began.Add(time.Second), Name: "device.link_flap", Text: "ib3 of mlx5_3 lost its carrier once", Device: hca(3),
+	})
+	return e
 }
 
 // moved returns the bytes that a workload has moved at a rate that goes up and down.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -182,7 +183,7 @@ func (f *fleet) write(ctx context.Context, length time.Duration) error {
 	return nil
 }
 
-// load loads the rules, from here on evaluated by Prometheus each minute.
+// load loads the rules, from here on evaluated by Prometheus.
 func (f *fleet) load(ctx context.Context) error {
 	pattern := filepath.Join(f.root, "deploy/prometheus/rules/*.yaml")
 	if f.every > 0 {
@@ -195,9 +196,7 @@ func (f *fleet) load(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			fast := strings.ReplaceAll(string(text), "    rules:\n", fmt.Sprintf("    interval: %v\n    rules:\n", f.every))
-			fast = strings.ReplaceAll(fast, "    interval: 1m\n", "")
-			if err := os.WriteFile(filepath.Join(f.dir, "rules-"+filepath.Base(file)), []byte(fast), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(f.dir, "rules-"+filepath.Base(file)), f.faster(text), 0o600); err != nil {
 				return err
 			}
 		}
@@ -207,4 +206,22 @@ func (f *fleet) load(ctx context.Context) error {
 		return err
 	}
 	return f.reload(ctx)
+}
+
+// jobsGroup is the group of rules that counts hours of GPUs without use.
+const jobsGroup = "accelscope-jobs"
+
+var holds = regexp.MustCompile(`(?m)^( +for: \d+)m\b`)
+
+// faster returns a file of rules with another time between two evaluations, and for which an alert has to hold.
+func (f *fleet) faster(text []byte) []byte {
+	groups := strings.Split(holds.ReplaceAllString(string(text), "${1}s"), "  - name: ")
+	for i, g := range groups {
+		if f.minutely && strings.HasPrefix(g, jobsGroup+"\n") {
+			continue
+		}
+		g = strings.ReplaceAll(g, "    interval: 1m\n", "")
+		groups[i] = strings.Replace(g, "    rules:\n", fmt.Sprintf("    interval: %v\n    rules:\n", f.every), 1)
+	}
+	return []byte(strings.Join(groups, "  - name: "))
 }

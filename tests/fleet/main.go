@@ -4,7 +4,7 @@
 // show the page of all nodes.
 //
 // The series are those of one recorded scrape (a test of pkg/metrics records it), with names and values varied: each node has
-// its own instance, UUIDs and pods, counters grow, workloads come and go, and four of a hundred nodes are sick. They arrive by remote
+// its own instance, UUIDs and pods, counters grow, workloads come and go, and nine of a hundred nodes are sick. They arrive by remote
 // write, five minutes of a node in each request, so the memory of the generator does not grow with time. Then come the
 // recording rules of that past, evaluated by the same Prometheus, and from then on each interval as it passes, with the rules
 // loaded.
@@ -39,7 +39,9 @@ type options struct {
 	scrape         string // file; empty: record it
 	listen, data   string // of Prometheus
 	quiet          bool
-	every          time.Duration // between two evaluations of the rules; 0: as the rules say
+	// every is the time between two evaluations of the rules; a minute for which an alert has to hold is a second then. 0: as the rules say.
+	every    time.Duration
+	minutely bool // also then the rules of jobs are evaluated each minute: hours without use are a count of minutes
 }
 
 func main() {

@@ -4,11 +4,13 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -27,6 +29,11 @@ const (
 	uncorrected           // a GPU has uncorrected ECC errors
 	lossy                 // packets are lost and sent again
 	unresponsive          // the node does not answer from the middle of the past on
+	degraded              // a port has half the rate of the other one
+	flapping              // a link goes down and up
+	storming              // a port pauses its switch, up to pause storms
+	fallen                // a GPU reported XID 79 in the middle of the past
+	idling                // a workload does not use its GPU from the middle of the past on
 	sicknesses
 )
 
@@ -56,8 +63,12 @@ func newNode(number int, begin, end time.Time, templates []template) *node {
 	if s := healthy + 1 + sickness(number%sickEach-firstSick); s > healthy && s < sicknesses {
 		n.sick = s
 	}
-	for i := range templates {
-		t := &templates[i]
+	all := slices.Concat(templates, n.extra(templates))
+	for i := range all {
+		t := &all[i]
+		if n.sick == fallen && t.name() == "gpu_recovery_action" { // with it, no XID is a problem: the driver is one before 570
+			continue
+		}
 		r := row{
 			template: t, shape: n.shapeOf(t), state: slices.Contains(states, t.name()), seed: hash(t.seed, number), pod: t.labels["pod"],
 			generation: -1,
@@ -69,6 +80,18 @@ func newNode(number int, begin, end time.Time, templates []template) *node {
 		n.rows = append(n.rows, r)
 	}
 	return n
+}
+
+// extra returns the series that only a sick node has.
+func (n *node) extra(templates []template) (out []template) {
+	for i := range templates {
+		if t := templates[i]; n.sick == fallen && t.name() == "gpu_health" && t.labels["gpu_id"] == "1" {
+			t.labels = maps.Clone(t.labels)
+			t.labels[model.MetricNameLabel], t.labels["xid"], t.value = "gpu_xid_last_timestamp_seconds", "79", float64(n.middle.Unix())
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 func (n *node) name() string { return fmt.Sprintf("gpu%04d", n.number) }

@@ -148,7 +148,12 @@ type group struct {
 type rule struct {
 	Name, Type, Query, Health, LastError string
 	EvaluationTime                       float64
-	Alerts                               []struct{ State string }
+	Alerts                               []alert
+}
+
+type alert struct {
+	State  string
+	Labels map[string]string
 }
 
 func (p prometheus) groups(ctx context.Context) ([]group, error) {

@@ -19,6 +19,9 @@ func (n *node) value(r *row, at time.Time) float64 {
 	if r.state {
 		return n.condition(r, at)
 	}
+	if n.unused(r, at) {
+		return 0
+	}
 	// Two numbers from 0 to 1 that differ between series, and between the lives of a workload.
 	s := r.template.seed ^ r.seed + uint64(r.generation+1)*0x9e3779b97f4a7c15
 	size, phase := float64(s>>40&0xfff)/0xfff, float64(s>>52)/0xfff
@@ -56,6 +59,7 @@ func (n *node) shapeOf(t *template) shape {
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(name, p) })
 	}
+	first := t.labels["device"] == "mlx5_0"
 	if !t.counter {
 		switch {
 		case has("utilization_ratio"):
@@ -69,7 +73,14 @@ func (n *node) shapeOf(t *template) shape {
 	switch {
 	case n.sick == lossy && has("rdma_port_out_of_sequence"):
 		s.least, s.most = 20, 120
+	case n.sick == flapping && first && has("rdma_port_link_flaps"), n.sick == storming && first && has("pause_storm") && t.labels["type"] == "error":
+		s.least, s.most = 0.01, 0.02
 	case troubles.MatchString(name):
+	case has("pause_seconds"):
+		s.most = 0.01
+		if n.sick == storming && first {
+			s.least, s.most = 0.2, 0.4
+		}
 	case has("cnp", "ecn"):
 		s.most = 20
 	case has("bytes", "data"):
@@ -88,10 +99,16 @@ func (n *node) shapeOf(t *template) shape {
 
 // states are the series whose value is given by the condition of the node: the recorded node has all problems that there are.
 var states = []string{
-	"gpu_problem", "gpu_health", "gpu_recovery_action", "infiniband_port_state", "container_gpu_memory_used_bytes",
+	"gpu_problem", "gpu_health", "gpu_recovery_action", "infiniband_port_state", "infiniband_port_rate_bytes_per_second", "container_gpu_memory_used_bytes",
 	"rdma_port_roce_v2_gid_missing", "rdma_port_module_alarm", "rdma_port_module_fault",
 	"rdma_device_pcie_link_width_lanes", "rdma_device_pcie_link_max_width_lanes",
 	"rdma_device_pcie_link_transfers_per_second", "rdma_device_pcie_link_max_transfers_per_second",
+}
+
+// unused reports whether a series is the use of a GPU by a workload that does not use it at that time.
+func (n *node) unused(r *row, at time.Time) bool {
+	return n.sick == idling && r.template.labels["gpu_id"] == "1" && !at.Before(n.middle) &&
+		(r.name() == "container_gpu_processes" || r.name() == "container_gpu_utilization_ratio")
 }
 
 // condition returns the value of a series of states.
@@ -99,14 +116,20 @@ func (n *node) condition(r *row, at time.Time) float64 {
 	l, is := r.template.labels, false
 	switch r.name() {
 	case "gpu_problem":
-		is = n.sick == uncorrected && l["gpu_id"] == "0" && l["problem"] == "ecc_uncorrected"
+		is = n.sick == uncorrected && l["gpu_id"] == "0" && l["problem"] == "ecc_uncorrected" ||
+			n.sick == fallen && l["gpu_id"] == "1" && l["problem"] == "xid" && !at.Before(n.middle)
 	case "gpu_health":
-		is = n.sick != uncorrected || l["gpu_id"] != "0"
+		is = (n.sick != uncorrected || l["gpu_id"] != "0") && (n.sick != fallen || l["gpu_id"] != "1" || at.Before(n.middle))
 	case "gpu_recovery_action":
 		is = l["action"] == "none"
 	case "infiniband_port_state":
 		down := n.sick == portDown && l["device"] == "mlx5_0" && !at.Before(n.middle)
 		is = !down && l["state"] == "active" || down && l["state"] == "down"
+	case "infiniband_port_rate_bytes_per_second":
+		if n.sick == degraded && l["device"] == "mlx5_1" {
+			return r.value / 2
+		}
+		return r.value
 	case "rdma_device_pcie_link_width_lanes", "rdma_device_pcie_link_max_width_lanes":
 		return 16
 	case "rdma_device_pcie_link_transfers_per_second", "rdma_device_pcie_link_max_transfers_per_second":

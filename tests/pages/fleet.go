@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
-// fleetNodes is the number of nodes: with those that the generator makes sick, gpu0021 to gpu0024.
+// fleetNodes is the number of nodes: with those that the generator makes sick, gpu0021 to gpu0025.
 const fleetNodes = 26
 
 // foreign is the name of a pod that tries to load a picture.

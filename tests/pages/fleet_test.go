@@ -135,3 +135,42 @@ func TestFleetKeyboard(t *testing.T) {
 		b.tabTo(selector)
 	}
 }
+
+// TestJobKeyboard goes to a job, through its members, to the node of one, and back to all nodes, with the keyboard alone.
+func TestJobKeyboard(t *testing.T) {
+	site := fleetSite(t)
+	b := open(t, site, 1280, 900)
+	b.ready(site)
+	enter := func() { b.do(chromedp.KeyEvent(kb.Enter)) }
+	b.tabTo("#jobs tbody th a")
+	job := eval[string](b, `document.activeElement.textContent`)
+	enter()
+	b.until("the view of the job", `location.pathname === "/job" && document.readyState === "complete"`)
+	if got := eval[string](b, `document.querySelector("h1").textContent`); got != job {
+		t.Errorf("the view is that of %q, and the focus was on %q", got, job)
+	}
+	b.tabTo(".skip")
+	enter()
+	b.until("the main part", `location.hash === "#main"`)
+	// The tables scroll by the arrow keys.
+	for _, table := range []string{"h-job", "h-members"} {
+		b.tabTo(`.scroll[aria-labelledby=` + table + `]`)
+	}
+	member := `section:last-of-type tbody`
+	b.tabTo(member + ` th a`) // to the page of the node itself, which is another host
+	if got := eval[string](b, `document.activeElement.href`); !strings.HasPrefix(got, "http://gpu") {
+		t.Errorf("the link of the member is %q", got)
+	}
+	b.tabTo(member + ` td a`)
+	node := eval[string](b, `document.activeElement.textContent`)
+	enter()
+	b.until("the view of the node", `location.pathname === "/node" && document.readyState === "complete"`)
+	if got := eval[string](b, `document.querySelector("h1").textContent`); got != node {
+		t.Errorf("the view is that of %q, and the focus was on %q", got, node)
+	}
+	b.exec(`history.back()`)
+	b.until("the view of the job again", `location.pathname === "/job" && document.readyState === "complete"`)
+	b.tabTo("nav a[href='/']")
+	enter()
+	b.until("the page of all nodes", `location.pathname === "/" && document.readyState === "complete"`)
+}

@@ -95,13 +95,17 @@ func TestDetails(t *testing.T) {
 	b.visit(s.URL + "/?sort=workload")
 	b.do(chromedp.Click(chromedp.CSS(`table.usage tbody th a`)))
 	b.until("the view of the workload", `document.querySelector("h1")?.textContent === "`+trainer+`" && document.readyState === "complete"`)
-	for _, want := range []string{trainer, "JobSet/llama-70b", "PEERS", "::ffff:10.70.0.1", "Completions of write", "container_rdma_transmit_bytes_total"} {
+	for _, want := range []string{trainer, "JobSet/llama-70b", "PEERS", "::ffff:10.70.0.1", "Completions of write", "container_rdma_transmit_bytes_total", "RECENT EVENTS", "container.start"} {
 		if text := eval[string](b, `document.querySelector("main").innerText`); !strings.Contains(strings.ToLower(text), strings.ToLower(want)) {
 			t.Errorf("the view of the workload lacks %q:\n%s", want, text)
 		}
 	}
 	b.do(chromedp.Click(chromedp.CSS(`table.usage tbody td:has(a[href="/device?name=mlx5_0"]) a`)))
 	b.until("the view of the device", `location.pathname === "/device" && document.querySelector("h1")?.textContent === "mlx5_0"`)
+	b.visit(s.URL + "/device?name=mlx5_3")
+	if got := eval[string](b, `document.querySelector("#live-events tbody").innerText`); !strings.Contains(got, "device.link_flap") {
+		t.Errorf("the events of the device: %s", got)
+	}
 }
 
 // TestWithoutScript shows tables and verdicts, sorts and searches in a browser that runs no script.
