@@ -52,6 +52,9 @@ func FleetHandlers(o FleetOptions) map[string]http.Handler {
 		"GET /{$}":  kept(o.page("fleet.html", o.fleet)),
 		"GET /job":  keptJobs(o.page("job.html", o.job)),
 		"GET /node": kept(o.page("rails.html", o.node)),
+
+		"GET " + statePath:       kept(o.stateJSON),
+		"GET " + descriptionPath: http.HandlerFunc(o.description),
 	}
 	if o.Matrix != nil {
 		handlers["GET "+matrixPath] = keptJobs(o.matrixJSON)

@@ -4,21 +4,16 @@ package pages
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/top"
 )
 
 const (
-	// matrixPath answers with the matrix of a job as JSON: ?namespace=, ?kind= and ?name=.
-	matrixPath = "/api/v1/matrix"
 	// widest is the number of nodes from which the pairs are listed instead of a table of nodes and nodes.
 	widest = 16
 	// maxPairs and maxAddresses are the numbers of rows that are shown. The JSON has all pairs, and more addresses.
@@ -142,26 +137,4 @@ func (v *matrixView) list(m *matrix.Matrix) {
 	slices.SortStableFunc(v.Pairs, func(a, b pairView) int { return cmp.Compare(b.pairs, a.pairs) })
 	v.MorePairs = max(0, len(v.Pairs)-maxPairs)
 	v.Pairs = v.Pairs[:len(v.Pairs)-v.MorePairs]
-}
-
-// matrixJSON answers with the matrix of a job.
-func (o FleetOptions) matrixJSON(w http.ResponseWriter, r *http.Request, _ *api.Known) {
-	name, s := jobOf(r), o.Reader.Read()
-	w.Header().Set("Content-Type", "application/json")
-	secure(w.Header())
-	var answer any = map[string]string{"error": "Prometheus has no such job now"}
-	status := http.StatusNotFound
-	if slices.ContainsFunc(s.Jobs, func(j fleet.Job) bool { return j.JobName == name }) {
-		members, problems := o.Reader.Members(name)
-		if answer, status = o.Matrix.Job(name, members), http.StatusOK; len(members) == 0 && len(problems) > 0 {
-			answer, status = map[string]string{"error": strings.Join(problems, "; ")}, http.StatusServiceUnavailable
-		}
-	}
-	body, err := json.Marshal(answer)
-	if err != nil {
-		refuse(w, fmt.Errorf("encoding the matrix: %w", err))
-		return
-	}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // into the memory of the answer
 }

@@ -39,7 +39,7 @@ func fleetSite(o FleetOptions) http.Handler {
 
 // crowd is a state of nodes with ten HCAs each, whose use differs, and of jobs.
 func crowd(nodes int) *fleet.State {
-	s := &fleet.State{At: time.Unix(1_800_000_000, 0)}
+	s := &fleet.State{At: time.Unix(1_800_000_000, 0), Problems: []string{}}
 	for i := range 10 {
 		s.Rails = append(s.Rails, fmt.Sprint("mlx5_", i))
 	}

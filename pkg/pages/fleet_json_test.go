@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/tests/openapi"
+)
+
+// TestFleetJSON: the answers are those of the description, which has all requests for data, and the state is that of the page.
+func TestFleetJSON(t *testing.T) {
+	described := openapi.Load(t, fleetDescription)
+	h, _, link := jobSite(connected(2))
+	unanswered := fleetSite(FleetOptions{Reader: &fakeFleet{state: &fleet.State{Problems: []string{"all queries: refused"}}}})
+	job := matrixPath + strings.TrimPrefix(link, "/job")
+	for _, c := range []struct {
+		h              http.Handler
+		method, target string
+		status         int
+	}{
+		{h, http.MethodGet, statePath, http.StatusOK},
+		{h, http.MethodPost, statePath, http.StatusMethodNotAllowed},
+		{unanswered, http.MethodGet, statePath, http.StatusServiceUnavailable},
+		{h, http.MethodGet, job, http.StatusOK},
+		{h, http.MethodGet, matrixPath + "?name=none", http.StatusNotFound},
+		{h, http.MethodGet, descriptionPath, http.StatusOK},
+	} {
+		w := httptest.NewRecorder()
+		c.h.ServeHTTP(w, httptest.NewRequest(c.method, c.target, nil))
+		path, _, _ := strings.Cut(c.target, "?")
+		if w.Code != c.status {
+			t.Errorf("%s %s: %d, want %d", c.method, c.target, w.Code, c.status)
+		}
+		if err := described.Check(t, path, w.Code, w.Header(), w.Body.Bytes()); err != nil {
+			t.Errorf("%s %s is not as it is described: %v", c.method, c.target, err)
+		}
+	}
+	var data []string
+	for pattern := range FleetHandlers(FleetOptions{Reader: &fakeFleet{state: crowd(1)}, Matrix: &fakeMatrix{}}) {
+		if path := strings.TrimPrefix(pattern, "GET "); strings.HasPrefix(path, "/api/") || path == descriptionPath {
+			data = append(data, path)
+		}
+	}
+	slices.Sort(data)
+	if diff := cmp.Diff(described.Paths(), data); diff != "" {
+		t.Errorf("described, and there:\n%s", diff)
+	}
+
+	state := crowd(3)
+	var got fleet.State
+	_, body := get(t, fleetSite(FleetOptions{Reader: &fakeFleet{state: state}}), statePath)
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(*state, got); diff != "" {
+		t.Errorf("state:\n%s", diff)
+	}
+}
