@@ -29,6 +29,7 @@ type viewerFigures struct {
 	search  bool // each viewer has a search of its own: the page is made for each
 
 	cpu             float64 // part of a CPU
+	memory          memory  // at the end, without the children, which serve no page
 	answers, same   int     // the latter without a body: the viewer has the page
 	bytes, firstLen int
 }
@@ -116,6 +117,9 @@ func (f *viewerFigures) measure(ctx context.Context, p *process, interval, perio
 		return err
 	}
 	f.cpu = float64(after-before) / float64(time.Since(begin))
+	if f.memory, err = readStatus(p.pid()); err != nil {
+		return err
+	}
 	cancel()
 	wg.Wait()
 	for _, v := range viewers {
@@ -187,10 +191,10 @@ func printViewers(out io.Writer, figs []*viewerFigures, interval, period time.Du
 	fmt.Fprintf(out, "\nOpen pages of a node with 10 HCAs, %d GPUs and %d processes, without scrapes: viewers that request the page %v after the "+
 		"last answer; %v each.\n\n", nvml.GPUs, processes, interval, period)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "the page is open at\tCPU ms/minute\tof a CPU %\tof these for pages %\tanswers\tof these unchanged\tkB of the page\t")
+	fmt.Fprintln(w, "the page is open at\tCPU ms/minute\tof a CPU %\tof these for pages %\tanswers\tof these unchanged\tkB of the page\tMB resident\tMB private\t")
 	for _, f := range figs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t\n", f.name, number(f.cpu*60e3, 0), number(100*f.cpu, 2), number(100*(f.cpu-figs[0].cpu), 2),
-			f.answers, f.same, number(float64(f.firstLen)/1e3, 0))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t\n", f.name, number(f.cpu*60e3, 0), number(100*f.cpu, 2), number(100*(f.cpu-figs[0].cpu), 2),
+			f.answers, f.same, number(float64(f.firstLen)/1e3, 0), number(f.memory.rss, 1), number(f.memory.anon, 1))
 	}
 	w.Flush()
 }
