@@ -212,7 +212,9 @@ func (d *device) unreadable(r *reading) error {
 	case !r.none() || err == nil:
 		return nil
 	case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT):
-		d.close()
+		if !d.rest.Running() { // otherwise the next read finds the same
+			d.close()
+		}
 		return errGone
 	}
 	return err
