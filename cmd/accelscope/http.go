@@ -90,7 +90,7 @@ func newRoutes(
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
 			{Address: peersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
 			{Address: faultsPath, Text: "Faults", Description: "the last errors of GPUs and HCAs in the kernel log, as JSON"},
-			{Address: eventsPath, Text: "Events", Description: "the last events that were sent, as JSON"},
+			{Address: eventsPath, Text: "Events", Description: "the last events of the node, as JSON"},
 			{Address: topoPath, Text: "Topology", Description: "where GPUs and HCAs are, and who uses them, as JSON"},
 			{Address: tasksPath, Text: "GPU driver tasks", Description: "tasks that do not return from an ioctl of a GPU driver, as JSON"},
 			{Address: fabricPath, Text: "Fabric", Description: "the InfiniBand fabric, as JSON; " + fabricPath + ".dot for Graphviz"},

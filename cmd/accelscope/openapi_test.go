@@ -188,6 +188,7 @@ func TestRESTMatchesMetrics(t *testing.T) {
 	want := map[string]model.State{
 		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
 		"fabric": model.StateOK, "gpudriver": model.StateOK, "kernellog": model.StateOK, "pci": model.StateOK,
+		"events": model.StateOK,
 	}
 	got := map[string]model.State{}
 	for name := range maps.Keys(states) {

@@ -15,6 +15,7 @@ type eventEntry struct {
 	Workload    string    `json:"workload"`
 	ContainerID string    `json:"container_id"`
 	Device      string    `json:"device"`
+	Reconciled  bool      `json:"reconciled"` // found later, in a list
 }
 
 // recentEvents answers /api/v1/events: the last events of the node, of one workload (?workload=), about one device (?device=) or all,
@@ -31,7 +32,7 @@ func recentEvents(k *Known, r *http.Request) (any, error) {
 		if workload != "" && workload != e.Workload || device != "" && device != e.Device {
 			continue
 		}
-		out = append(out, eventEntry{e.Time.UTC(), e.Name, e.Text, e.Workload, e.ContainerID, e.Device})
+		out = append(out, eventEntry{e.Time.UTC(), e.Name, e.Text, e.Workload, e.ContainerID, e.Device, e.Reconciled})
 	}
 	return out, nil
 }

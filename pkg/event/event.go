@@ -170,9 +170,11 @@ func start(o Options, t timing) (*Exporter, error) {
 	return e, nil
 }
 
-// offer keeps an event for viewers and queues it.
+// offer keeps an event for viewers and queues it. Before the first snapshot, what the runtimes report is older than it seems.
 func (e *Exporter) offer(ev model.Event, observed time.Time) {
-	e.recent.add(&ev)
+	if e.queue.begun() {
+		e.recent.add(&ev)
+	}
 	e.queue.offer(ev, observed)
 }
 
@@ -236,14 +238,14 @@ func (e *Exporter) Close() error {
 func (e *Exporter) poll() {
 	tick := time.NewTicker(e.t.poll)
 	defer tick.Stop()
-	for {
+	for opened := e.queue.offer; ; opened = e.offer { // when the first ones opened their device is not known
 		select {
 		case <-e.closing:
 			return
 		case <-tick.C:
 			shares := e.o.Shares()
 			for _, ev := range e.devices.update(shares, time.Now()) {
-				e.offer(ev, ev.Time)
+				opened(ev, ev.Time)
 			}
 			if !e.queue.begun() { // a snapshot does not repeat faults
 				continue

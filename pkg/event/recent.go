@@ -28,6 +28,7 @@ func (r *recent) add(ev *model.Event) {
 	}
 	one := model.RecentEvent{
 		Time: ev.Time, Name: nameOf(ev), Text: shorten(sentence(ev), maxRecentText), Device: shorten(valid(ev.Device), maxRecentText),
+		Reconciled: ev.Reconciled,
 	}
 	if ev.Container.ID != "" {
 		one.Workload, one.ContainerID = shorten(identity.WorkloadOf(&ev.Container), maxRecentText), shorten(ev.Container.ID, maxRecentText)

@@ -19,6 +19,7 @@ func TestRecent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(0)
 	e := begun(t, w, quick, Options{Endpoint: freePort(t), Insecure: true})
+	within(t, waitLimit, func() string { return map[bool]string{false: "not started"}[started(e)] })
 	last := func() (lines []string) {
 		for _, r := range e.Stats().Recent {
 			lines = append(lines, strings.Join([]string{r.Name, r.Workload, r.ContainerID[:min(len(r.ContainerID), 3)], r.Device, r.Text}, "|"))

@@ -29,4 +29,6 @@ type RecentEvent struct {
 	Workload    string // of the container; empty without one, as ContainerID is
 	ContainerID string
 	Device      string // name of the HCA or network interface that it is about; empty without one
+	// Reconciled reports that it was found later, in a list of the runtime: it happened before Time.
+	Reconciled bool
 }

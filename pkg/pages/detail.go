@@ -294,6 +294,9 @@ func (v *detail) events(k *api.Known, selected func(*model.RecentEvent) bool) {
 			continue
 		}
 		one := happening{Time: e.Time.UTC(), Name: shown(e.Name), Text: shown(e.Text), Device: shown(e.Device)}
+		if e.Reconciled {
+			one.Text += " (found later)"
+		}
 		if e.Workload != "" {
 			one.Workload, one.Link = owner(e.Workload), workloadLink(e.Workload, e.ContainerID)
 		}
