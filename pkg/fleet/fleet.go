@@ -20,7 +20,9 @@ import (
 
 // State is what the nodes do, as far as Prometheus knows. Nil is not known, and empty is none.
 type State struct {
-	At     time.Time `json:"at"`
+	At time.Time `json:"at"`
+	// Tried is the time of the last attempt, which is later if Prometheus did not answer it.
+	Tried  time.Time `json:"-"`
 	Totals Totals    `json:"totals"`
 	Alerts []Alert   `json:"alerts"` // the worst first
 	Jobs   []Job     `json:"jobs"`   // with outliers first, then with idle GPUs

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -249,6 +250,29 @@ func TestUnknown(t *testing.T) {
 	f.vectors = map[string]model.Vector{"nodes": {one("instance=a", 1)}, "ports": {one("instance=a device=d port=1", 1)}}
 	if s := f.reader(t, "").Read(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "recording rules") {
 		t.Errorf("without rules: %q", s.Problems)
+	}
+}
+
+// TestNoNumber: a figure that is no number is not known, an answer without series is not unknown, and both have JSON.
+func TestNoNumber(t *testing.T) {
+	nan, infinite := math.NaN(), math.Inf(1)
+	f := &fakePrometheus{vectors: map[string]model.Vector{
+		"nodes":         {one("instance=a", 1)},
+		"transmit":      {one("instance=a", infinite)},
+		"rail_transmit": {one("instance=a device=mlx5_0", nan)},
+		"alerts":        {one("alertname=RDMAPortDown severity=critical instance=a", 1e300)},
+		"job_members":   {one("namespace=ml job_kind=Job job_name=train", nan)},
+	}}
+	s := f.reader(t, "").Read()
+	if _, err := json.Marshal(s); err != nil {
+		t.Error(err)
+	}
+	if len(s.Nodes) != 1 || s.Nodes[0].Bytes.Transmit != nil || len(s.Alerts) != 1 {
+		t.Errorf("%+v", s)
+	}
+	none := (&fakePrometheus{}).reader(t, "").Read()
+	if none.Nodes == nil || none.Rails == nil || none.Jobs == nil || none.Alerts == nil || len(none.Nodes) > 0 {
+		t.Errorf("answered without series: %+v", none)
 	}
 }
 

@@ -55,16 +55,15 @@ func jobsOf(a *answers) []Job {
 	each("job_outlier", func(j *Job, one *model.Sample) {
 		j.Outlier, j.OutlierNode, j.Slower = label(one, "workload"), label(one, "instance"), new(float64(one.Value))
 	})
-	return slices.SortedFunc(func(yield func(Job) bool) {
-		for _, j := range jobs {
-			if !yield(*j) {
-				return
-			}
-		}
-	}, func(a, b Job) int {
+	out := make([]Job, 0, len(jobs))
+	for _, j := range jobs {
+		out = append(out, *j)
+	}
+	slices.SortFunc(out, func(a, b Job) int {
 		return cmp.Or(descending(a.Slower, b.Slower), descending(a.Idle, b.Idle), descending(a.IdleHours, b.IdleHours),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
+	return out
 }
 
 // add adds the rate of one method.

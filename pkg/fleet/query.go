@@ -7,6 +7,7 @@ import (
 	_ "embed" // queries.promql
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -96,6 +97,10 @@ func (r *Reader) one(ctx context.Context, at time.Time, query string) (model.Vec
 	if !ok {
 		return nil, warnings, fmt.Errorf("the answer is a %s", value.Type())
 	}
+	// A figure that is no number is not known, and has no JSON.
+	vector = slices.DeleteFunc(vector, func(s *model.Sample) bool {
+		return math.IsNaN(float64(s.Value)) || math.IsInf(float64(s.Value), 0)
+	})
 	return vector, warnings, nil
 }
 

@@ -48,6 +48,9 @@ func stateOf(a *answers, at time.Time) *State {
 	a.rails(nodes)
 	a.bytes(nodes)
 	rails := map[string]bool{}
+	if answered {
+		s.Nodes = make([]Node, 0, len(nodes))
+	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		n := nodes[name]
 		s.Nodes = append(s.Nodes, *n)
@@ -56,12 +59,19 @@ func stateOf(a *answers, at time.Time) *State {
 			rails[rail] = true
 		}
 	}
-	s.Rails = slices.SortedFunc(maps.Keys(rails), byNumber)
+	if _, ok := a.vectors["ports"]; ok {
+		s.Rails = []string{}
+	}
+	s.Rails = slices.AppendSeq(s.Rails, maps.Keys(rails))
+	slices.SortFunc(s.Rails, byNumber)
 	if ports, ok := a.vectors["ports"]; ok && len(ports) > 0 && len(a.vectors["rail_transmit"])+len(a.vectors["rail_receive"]) == 0 {
 		s.Problems = append(s.Problems, "the recording rules of accelscope have no series: are they loaded?")
 	}
 	return s
 }
+
+// lastSecond is the end of the year 9999, after which a time has no JSON.
+const lastSecond = 253402300799
 
 // alertsOf lists alerts, the worst first and of those the latest.
 func alertsOf(vector model.Vector) []Alert {
@@ -72,7 +82,7 @@ func alertsOf(vector model.Vector) []Alert {
 	for _, one := range vector {
 		alert := Alert{
 			Name: label(one, "alertname"), Severity: Severity(label(one, "severity")), Node: label(one, "instance"),
-			Labels: map[string]string{}, Since: time.Unix(int64(one.Value), 0).UTC(),
+			Labels: map[string]string{}, Since: time.Unix(int64(max(0, min(one.Value, lastSecond))), 0).UTC(),
 		}
 		for name, value := range one.Metric {
 			if !slices.Contains(notSubject, string(name)) {

@@ -82,16 +82,17 @@ func (r *Reader) Read() *State {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	s := r.read(ctx, now)
-	if s.empty() && r.last != nil && !r.last.empty() {
+	if s.Empty() && r.last != nil && !r.last.Empty() {
 		old := *r.last
 		old.Problems = append([]string{fmt.Sprintf("no answers since %s", old.At.UTC().Format("15:04:05 UTC"))}, s.Problems...)
 		s = &old
 	}
+	s.Tried = now
 	r.last, r.at = s, r.now()
 	return s
 }
 
-// empty reports whether no query of the nodes was answered.
-func (s *State) empty() bool {
+// Empty reports whether no query of the nodes was answered.
+func (s *State) Empty() bool {
 	return s.Nodes == nil && s.Jobs == nil && s.Alerts == nil && len(s.Problems) > 0
 }

@@ -46,8 +46,8 @@ type FleetOptions struct {
 
 // FleetHandlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
 func FleetHandlers(o FleetOptions) map[string]http.Handler {
-	facts := func() api.Known { return api.Known{At: o.Reader.Read().At} }
-	kept, keptJobs := api.Kept(facts, refuse), api.Kept(facts, refuse) // that sensors do not answer delays the views of jobs only
+	facts := func() api.Known { return api.Known{At: o.Reader.Read().Tried} } // an attempt that fails makes other answers
+	kept, keptJobs := api.Kept(facts, refuse), api.Kept(facts, refuse)        // that sensors do not answer delays the views of jobs only
 	handlers := map[string]http.Handler{
 		"GET /{$}":  kept(o.page("fleet.html", o.fleet)),
 		"GET /job":  keptJobs(o.page("job.html", o.job)),
@@ -104,7 +104,7 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view
 	text := strings.TrimSpace(q.Get("q"))
 	text = strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 	v := fleetView{
-		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")), NoHCAs: lacking(s, "port of an HCA"), Answered: s.Alerts != nil,
+		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")), NoHCAs: lacking(s.Rails != nil, "port of an HCA"), Answered: s.Alerts != nil,
 	}
 	problems := slices.Clone(s.Problems)
 	if len(text) >= fleet.MinText {
@@ -181,7 +181,7 @@ func fleetTotals(s *fleet.State) []total {
 	}
 	nodes, down := fmt.Sprint(t.Nodes), "all answer"
 	switch {
-	case !answered(s):
+	case s.Nodes == nil:
 		nodes, down = top.None, "not known"
 	case t.Down > 0:
 		down = fmt.Sprintf("%d without an answer", t.Down)
@@ -196,12 +196,9 @@ func fleetTotals(s *fleet.State) []total {
 	}
 }
 
-// answered reports whether Prometheus has answered: what it lacks is not there. Otherwise it is not known.
-func answered(s *fleet.State) bool { return len(s.Nodes) > 0 || len(s.Problems) == 0 }
-
-// lacking returns what a view shows in place of what Prometheus does not have.
-func lacking(s *fleet.State, what string) string {
-	if answered(s) {
+// lacking returns what a view shows in place of what Prometheus does not have, or has not said.
+func lacking(known bool, what string) string {
+	if known {
 		return "Prometheus has no " + what + " now."
 	}
 	return "Prometheus does not answer."

@@ -35,7 +35,7 @@ type failure struct {
 func (o FleetOptions) stateJSON(w http.ResponseWriter, _ *http.Request, _ *api.Known) {
 	s := o.Reader.Read()
 	status := http.StatusOK
-	if !answered(s) {
+	if s.Empty() {
 		status = http.StatusServiceUnavailable
 	}
 	writeJSON(w, status, s)
@@ -45,7 +45,11 @@ func (o FleetOptions) stateJSON(w http.ResponseWriter, _ *http.Request, _ *api.K
 func (o FleetOptions) matrixJSON(w http.ResponseWriter, r *http.Request, _ *api.Known) {
 	name, s := jobOf(r), o.Reader.Read()
 	if !slices.ContainsFunc(s.Jobs, func(j fleet.Job) bool { return j.JobName == name }) {
-		writeJSON(w, http.StatusNotFound, failure{lacking(s, "such job")})
+		status := http.StatusNotFound
+		if s.Jobs == nil {
+			status = http.StatusServiceUnavailable
+		}
+		writeJSON(w, status, failure{lacking(s.Jobs != nil, "such job")})
 		return
 	}
 	members, problems := o.Reader.Members(name)

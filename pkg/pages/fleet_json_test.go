@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -63,5 +64,26 @@ func TestFleetJSON(t *testing.T) {
 	}
 	if diff := cmp.Diff(*state, got); diff != "" {
 		t.Errorf("state:\n%s", diff)
+	}
+}
+
+// TestFleetAttempts: an attempt that Prometheus did not answer is shown with its problems, although the figures are those of before.
+func TestFleetAttempts(t *testing.T) {
+	state := crowd(1)
+	state.Tried = state.At
+	f := &fakeFleet{state: state}
+	h := fleetSite(FleetOptions{Reader: f})
+	for _, target := range []string{"/", statePath} {
+		if _, body := get(t, h, target); strings.Contains(body, "no answers since") {
+			t.Fatalf("%s: %s", target, body)
+		}
+	}
+	later := *state
+	later.Tried, later.Problems = state.At.Add(time.Minute), []string{"no answers since 08:00:00 UTC"}
+	f.state = &later
+	for _, target := range []string{"/", statePath} {
+		if _, body := get(t, h, target); !strings.Contains(body, "no answers since 08:00:00 UTC") {
+			t.Errorf("%s does not show the problem", target)
+		}
 	}
 }

@@ -144,7 +144,7 @@ func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view a
 		}
 	}
 	if len(v.Job) == 0 { // nothing is asked for a name that no job has
-		v.About = lacking(s, "such job")
+		v.About = lacking(s.Jobs != nil, "such job")
 		return cmp.Or(v.Name, "Job"), v
 	}
 	members, problems := o.Reader.Members(name)
@@ -200,7 +200,7 @@ type railRow struct {
 // node shows a node, ?name=.
 func (o FleetOptions) node(r *http.Request, s *fleet.State) (title string, view any) {
 	name := r.URL.Query().Get("name")
-	v := railsView{Name: shown(name), About: lacking(s, "such node"), Answered: s.Alerts != nil}
+	v := railsView{Name: shown(name), About: lacking(s.Nodes != nil, "such node"), Answered: s.Alerts != nil}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if n.Name != name {

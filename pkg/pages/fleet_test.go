@@ -109,7 +109,7 @@ func TestFleetUnanswered(t *testing.T) {
 			[]string{"all answer", "has no"},
 		},
 		{
-			fleet.State{Alerts: []fleet.Alert{}, Nodes: []fleet.Node{}, Jobs: []fleet.Job{}},
+			fleet.State{Alerts: []fleet.Alert{}, Nodes: []fleet.Node{}, Jobs: []fleet.Job{}, Rails: []string{}},
 			[]string{"<dt>Nodes</dt><dd>0<small>all answer<", "Prometheus has no port of an HCA now.", "No alert fires."},
 			[]string{"<small>not known", "does not answer"},
 		},

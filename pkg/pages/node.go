@@ -102,7 +102,7 @@ func totals(t *overview.Table, devices []overview.Device) []total {
 		used[r.Device] = used[r.Device] || r.Processes != nil && *r.Processes > 0
 		allocated[r.Device] = allocated[r.Device] || r.Allocated
 	}
-	var gpus, busy, given, ports, up int
+	var gpus, busy, given, ports, up, unknown int
 	for i := range devices {
 		d := &devices[i]
 		if d.Kind == overview.GPU {
@@ -116,8 +116,11 @@ func totals(t *overview.Table, devices []overview.Device) []total {
 		}
 		for _, p := range d.Ports {
 			ports++
-			if p.State == "ACTIVE" {
+			switch p.State {
+			case "ACTIVE":
 				up++
+			case "":
+				unknown++
 			}
 		}
 	}
@@ -126,7 +129,11 @@ func totals(t *overview.Table, devices []overview.Device) []total {
 		out = append(out, total{"GPUs and parts", fmt.Sprint(gpus), fmt.Sprintf("%d in use, %d allocated", busy, given)})
 	}
 	if ports > 0 {
-		out = append(out, total{"RDMA ports", fmt.Sprint(ports), fmt.Sprintf("%d active", up)})
+		about := fmt.Sprintf("%d active", up)
+		if unknown > 0 {
+			about += fmt.Sprintf(", %d unknown", unknown)
+		}
+		out = append(out, total{"RDMA ports", fmt.Sprint(ports), about})
 	}
 	var sent, received float64
 	for _, d := range t.Devices {
