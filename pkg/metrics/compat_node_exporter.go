@@ -31,7 +31,7 @@ func nodeExporterMetrics() []metric {
 			name: "node_infiniband_rate_bytes_per_second", typ: gauge, labels: devicePortLabels,
 			help: "Maximum signal transfer rate",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
-				if p.State != "" {
+				if p.RateBits > 0 {
 					b.Add(p.labels, p.RateBits/8)
 				}
 			}),
