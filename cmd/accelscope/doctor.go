@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -125,7 +126,7 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 	for _, d := range facts.HCAs {
 		ports := make([]string, 0, len(d.Ports))
 		for _, p := range d.Ports {
-			ports = append(ports, fmt.Sprintf("port %d %s %s", p.Number, p.State, p.LinkLayer))
+			ports = append(ports, fmt.Sprintf("port %d %s %s", p.Number, cmp.Or(p.State, "of unknown state"), p.LinkLayer))
 		}
 		r.add("device", d.Name, model.StateOK, strings.Join(ports, ", "), "")
 	}

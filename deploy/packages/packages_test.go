@@ -140,7 +140,7 @@ func TestTasks(t *testing.T) {
 		t.Fatal("the unit has no TasksMax", err)
 	}
 	const (
-		devices  = 138 + 128 // HCAs with virtual functions, one call each; those for their objects
+		devices  = 2*138 + 128 // HCAs with virtual functions: the states of their ports, and the rest; those for their objects
 		children = 3 * 24
 		runtime  = 32
 	)

@@ -256,7 +256,7 @@ func (s *sensor) faults(t *testing.T, program string) {
 		t.Logf("%s: %s", kind, l.Do("fault %s", kind))
 		after := s.scrape()
 		var logged []string
-		xids := map[string]int{}
+		xids, named := map[string]int{}, map[string]int{} // records, and those with the process
 		for {
 			record := make([]byte, 8192)
 			n, err := unix.Read(log, record)
@@ -265,10 +265,14 @@ func (s *sensor) faults(t *testing.T, program string) {
 			}
 			if m := xidLine.FindSubmatch(record[:n]); m != nil {
 				logged = append(logged, string(bytes.TrimSpace(record[:n])))
-				if string(m[2]) != "" && string(m[2]) != strconv.Itoa(l.Process.Pid) {
+				xids[string(m[1])]++
+				switch string(m[2]) {
+				case strconv.Itoa(l.Process.Pid):
+					named[string(m[1])]++
+				case "":
+				default:
 					t.Errorf("the log names another process than %d: %s", l.Process.Pid, m[0])
 				}
-				xids[string(m[1])]++
 			}
 		}
 		t.Logf("%s:\n%s", kind, strings.Join(logged, "\n"))
@@ -286,8 +290,8 @@ func (s *sensor) faults(t *testing.T, program string) {
 			device := grown("gpu_faults_total", fmt.Sprintf("code=%q", xid))
 			mine := grown("container_gpu_faults_total", fmt.Sprintf("code=%q", xid), l.container)
 			t.Logf("%s: XID %s: %d lines, NVML %v, kernel log %v, of the container %v", kind, xid, lines, nvml, device, mine)
-			if nvml < 1 || device < 1 || mine < 1 {
-				t.Errorf("%s: XID %s is not counted", kind, xid)
+			if nvml != 1 || int(device) != lines || int(mine) != named[xid] || mine == 0 {
+				t.Errorf("%s: XID %s is counted otherwise", kind, xid)
 			}
 		}
 	}
