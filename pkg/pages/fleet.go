@@ -104,7 +104,8 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view
 	text := strings.TrimSpace(q.Get("q"))
 	text = strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 	v := fleetView{
-		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")), NoHCAs: lacking(s.Rails != nil, "port of an HCA"), Answered: s.Alerts != nil,
+		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")),
+		NoHCAs: lacking(s.Rails != nil, "port of an HCA"), Answered: s.Alerts != nil,
 	}
 	problems := slices.Clone(s.Problems)
 	if len(text) >= fleet.MinText {
