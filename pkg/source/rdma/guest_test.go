@@ -197,7 +197,8 @@ func TestGuest(t *testing.T) {
 		for len(sockets) > 0 {
 			<-sockets
 		}
-		calls := s.devices[0].reader.calls
+		calls := func() int { return s.devices[0].reader.calls + s.devices[0].queries.reader.calls }
+		before := calls()
 		mustRead(t, s)
 		for len(sockets) > 0 {
 			conns = append(conns, <-sockets)
@@ -210,7 +211,7 @@ func TestGuest(t *testing.T) {
 			t.Errorf("%d requests, want %d: one per port and one for the resources", requests, want)
 		}
 		counters, err := filepath.Glob("/sys/class/infiniband/" + s.devices[0].name + "/ports/1/counters/*") // Soft-RoCE has them from 7 on
-		if n := s.devices[0].reader.calls - calls; n != 3+len(counters) || err != nil {
+		if n := calls() - before; n != 3+len(counters) || err != nil {
 			t.Errorf("%d system calls on files, want 3 (state, phys_state, rate) and %d counters: %v", n, len(counters), err)
 		}
 	})
