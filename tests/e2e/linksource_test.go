@@ -109,9 +109,7 @@ func (n node) linkSource(t *testing.T) {
 		}
 		return nil
 	})
-	for range 3 {
-		grows()
-	}
+	grows()
 	m := s.fresh()
 	for _, device := range []string{"rxe0", "rxe8"} {
 		for _, name := range []string{"rdma_stat_sent_pkts", "infiniband_port_info", "infiniband_device_info", "rdma_port_gids"} {
