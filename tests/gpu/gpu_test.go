@@ -169,6 +169,11 @@ func (s *sensor) driver(t *testing.T, program string) {
 		}
 		return nil
 	})
+	t.Run("probes", func(t *testing.T) { s.counted(t, l, want) })
+}
+
+// counted: ioctls and opens, for which the kernel needs kprobes.
+func (s *sensor) counted(t *testing.T, l *load, want counts) {
 	const kprobes = "/sys/bus/event_source/devices/kprobe"
 	if _, err := os.Stat(kprobes); err != nil {
 		t.Skip("ioctls and opens are not counted: ", err)
