@@ -123,8 +123,8 @@ FEW   := $(filter 1 2 3,$(shell nproc))
 COMMA := ,
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
-	@ROLE=TestPackage go run ./tests/stages -first deps,artifacts -built deps,build,image,packages test-guest \
-		test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-image,test-deploy,test-harness
+	@ROLE=TestPackage go run ./tests/stages -first deps,artifacts -built deps,build,image,packages test-guest,test-image,test-deploy \
+		test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages
