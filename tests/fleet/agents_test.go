@@ -22,8 +22,8 @@ import (
 const (
 	scale  = "../../deploy/prometheus/scale/agent.yml"
 	agents = 4 // in agent.yml
-	// patience is for a busy machine.
-	patience = 5 * time.Minute
+	// waitLimit is for a busy machine.
+	waitLimit = 5 * time.Minute
 )
 
 // TestAgents: four Prometheus agents with the shipped configuration share eight sensors, and send the series that the rules read
@@ -57,7 +57,7 @@ func TestAgents(t *testing.T) {
 
 	want := wantNames(string(text), string(scrape))
 	var got []string
-	for end := time.Now().Add(patience); ; time.Sleep(time.Second) {
+	for end := time.Now().Add(waitLimit); ; time.Sleep(time.Second) {
 		up, err := receiver.query(t.Context(), `sum by (cluster) (up)`, time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func startAgent(t *testing.T, config string, shard int, receiver string, targets
 		}
 	})
 	agent := prometheus{cmd: cmd, url: "http://" + address, log: log}
-	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(waitLimit); ; time.Sleep(100 * time.Millisecond) {
 		var data struct{ ActiveTargets, DroppedTargets []struct{} }
 		err := agent.get(t.Context(), "targets", nil, &data)
 		if err == nil && len(data.ActiveTargets)+len(data.DroppedTargets) == len(targets) {
