@@ -32,7 +32,7 @@ func jobsOf(a *answers) []Job {
 	}
 	each := func(name string, set func(*Job, *model.Sample)) {
 		for _, one := range a.vectors[name] {
-			if j := jobs[jobName(one)]; j != nil && !math.IsNaN(float64(one.Value)) {
+			if j := jobs[jobName(one)]; j != nil {
 				set(j, one)
 			}
 		}
@@ -117,7 +117,7 @@ func membersOf(a *answers) []Member {
 	}
 	each := func(name string, set func(*Member, *model.Sample, float64)) {
 		for _, one := range a.vectors[name] {
-			if m := members[of(one)]; m != nil && !math.IsNaN(float64(one.Value)) {
+			if m := members[of(one)]; m != nil {
 				set(m, one, float64(one.Value))
 			}
 		}

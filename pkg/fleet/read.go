@@ -59,12 +59,13 @@ func stateOf(a *answers, at time.Time) *State {
 			rails[rail] = true
 		}
 	}
-	if _, ok := a.vectors["ports"]; ok {
+	ports, known := a.vectors["ports"]
+	if known {
 		s.Rails = []string{}
 	}
 	s.Rails = slices.AppendSeq(s.Rails, maps.Keys(rails))
 	slices.SortFunc(s.Rails, byNumber)
-	if ports, ok := a.vectors["ports"]; ok && len(ports) > 0 && len(a.vectors["rail_transmit"])+len(a.vectors["rail_receive"]) == 0 {
+	if len(ports) > 0 && len(a.vectors["rail_transmit"])+len(a.vectors["rail_receive"]) == 0 {
 		s.Problems = append(s.Problems, "the recording rules of accelscope have no series: are they loaded?")
 	}
 	return s
