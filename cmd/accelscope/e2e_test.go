@@ -3,9 +3,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,17 +41,7 @@ func startProcess(t *testing.T, binary string, args ...string) (url string, p *o
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	address := make(chan string, 1)
-	go func() {
-		defer close(address)
-		lines := bufio.NewScanner(log)
-		for lines.Scan() {
-			var line struct{ Msg, Address string }
-			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "Listening on" {
-				address <- line.Address
-			}
-		}
-	}()
+	address := child.Addresses(log)
 	stop = func() (time.Duration, error) {
 		began := time.Now()
 		_ = cmd.Process.Signal(syscall.SIGTERM)

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,13 +27,7 @@ func (f *fleet) ask(t *testing.T, expr string) float64 {
 func TestFleet(t *testing.T) {
 	const nodes, minutes = 30, 20
 	binary := buildProgram(t)
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // a free port
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
-	f, err := start(t.Context(), options{nodes: nodes, minutes: minutes, listen: address, every: 5 * time.Second, minutely: true, quiet: true})
+	f, err := start(t.Context(), options{nodes: nodes, minutes: minutes, listen: free(t), every: 5 * time.Second, minutely: true, quiet: true})
 	if err != nil {
 		t.Fatal(err)
 	}

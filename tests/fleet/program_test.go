@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -78,17 +77,7 @@ func (f *fleet) serve(t *testing.T, binary string) string {
 			t.Error(err)
 		}
 	})
-	address := make(chan string, 1)
-	go func() {
-		defer close(address)
-		for lines := bufio.NewScanner(log); lines.Scan(); {
-			var line struct{ Msg, Address string }
-			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "Listening on" {
-				address <- line.Address
-			}
-		}
-	}()
-	a, ok := <-address
+	a, ok := <-child.Addresses(log)
 	if !ok {
 		t.Fatal("accelscope fleet ended")
 	}

@@ -5,7 +5,6 @@ package pages
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -136,11 +135,7 @@ func startFleet() (string, error) {
 		generator, "-nodes", fmt.Sprint(fleetNodes), "-minutes", "20", "-listen", address, "-scrape", file, "-every", "2s"); err != nil {
 		return "", err
 	}
-	listening, err := begin(func(line string) (string, bool) {
-		var m struct{ Msg, Address string }
-		err := json.Unmarshal([]byte(line), &m)
-		return m.Address, err == nil && m.Msg == "Listening on"
-	}, program, "fleet", "--prometheus=http://"+address, "--web.listen-address=127.0.0.1:0", "--log.format=json", "--fleet.node-url=http://{instance}/")
+	listening, err := begin(func(line string) (string, bool) { return child.Address([]byte(line)) }, program, "fleet", "--prometheus=http://"+address, "--web.listen-address=127.0.0.1:0", "--log.format=json", "--fleet.node-url=http://{instance}/")
 	return "http://" + listening, err
 }
 

@@ -3,9 +3,7 @@
 package pages
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"io"
 	"math"
 	"net/http"
@@ -79,17 +77,7 @@ func sensor(t *testing.T) (url string) {
 		_ = program.Process.Signal(syscall.SIGTERM)
 		_ = program.Wait()
 	})
-	address := make(chan string, 1)
-	go func() {
-		defer close(address)
-		for lines := bufio.NewScanner(log); lines.Scan(); {
-			var line struct{ Msg, Address string }
-			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "Listening on" {
-				address <- line.Address
-			}
-		}
-	}()
-	a, ok := <-address
+	a, ok := <-child.Addresses(log)
 	if !ok {
 		t.Fatal("the sensor ended")
 	}
