@@ -15,23 +15,44 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// watchInterval is the interval at which the devices are listed. A driver reload waits at most
-// this long; waking up costs more than listing.
-const watchInterval = 500 * time.Millisecond
+// Intervals at which the devices are listed. The kernel announces changes, so the long one only finds what was not announced, as in
+// another network namespace; it is not longer because a driver reload waits for it then. The short one is that without the socket, and
+// while something is to be finished.
+const (
+	watchInterval = 2 * time.Second
+	shortInterval = 500 * time.Millisecond
+	// ueventPause is the time after an announcement in which others are awaited: a device has several.
+	ueventPause = 50 * time.Millisecond
+)
 
 // retryInterval is the time between a failed attempt to attach the hooks and the next one.
 const retryInterval = 30 * time.Second
 
 func (s *Source) watch(ctx context.Context) {
 	defer close(s.done)
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
+	var changed <-chan struct{}
+	events, err := openUevents()
+	if err != nil {
+		s.opts.Logger.Debug("devices are listed more often", zap.Error(err))
+	} else {
+		defer events.close()
+		changed = events.changed
+	}
+	timer := time.NewTimer(shortInterval)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			s.follow(ctx)
+		case <-changed:
+			time.Sleep(ueventPause)
+		case <-timer.C:
+		}
+		s.follow(ctx)
+		if changed == nil || s.query != nil || s.unnamed > 0 || s.renamed {
+			timer.Reset(shortInterval)
+		} else {
+			timer.Reset(watchInterval)
 		}
 	}
 }

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// ueventGroup is the multicast group of what the kernel announces; the other one is that of udev.
+const ueventGroup = 1
+
+// maxUevent is more than the kernel's UEVENT_BUFFER_SIZE and the path before it.
+const maxUevent = 8 << 10
+
+// uevents is a socket with what the kernel announces of devices (NETLINK_KOBJECT_UEVENT): added, removed, renamed. It needs no
+// privilege. A message is a line, ACTION@PATH, and then NAME=VALUE, with a NUL after each.
+type uevents struct {
+	socket *os.File
+	// changed has a value after devices of the RDMA classes changed.
+	changed chan struct{}
+}
+
+// openUevents opens the socket and starts to read it.
+func openUevents() (*uevents, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return nil, fmt.Errorf("uevents: %w", os.NewSyscallError("socket", err))
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: ueventGroup}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("uevents: %w", os.NewSyscallError("bind", err))
+	}
+	u := &uevents{socket: os.NewFile(uintptr(fd), "uevents"), changed: make(chan struct{}, 1)}
+	go safely.Do("probe", u.run)
+	return u, nil
+}
+
+// run reads until the socket is closed.
+func (u *uevents) run() {
+	buf := make([]byte, maxUevent)
+	for {
+		n, err := u.socket.Read(buf)
+		lost := errors.Is(err, unix.ENOBUFS)
+		if err != nil && !lost {
+			return
+		}
+		if lost || isRDMA(buf[:n]) {
+			select {
+			case u.changed <- struct{}{}:
+			default: // one is there already
+			}
+		}
+	}
+}
+
+// isRDMA reports whether a message is about a device of class infiniband or of one whose name begins so, as infiniband_verbs.
+func isRDMA(message []byte) bool { return bytes.Contains(message, []byte("\x00SUBSYSTEM=infiniband")) }
+
+func (u *uevents) close() { _ = u.socket.Close() }
