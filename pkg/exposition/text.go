@@ -31,8 +31,8 @@ type text struct {
 	err    error  // the first error of out
 }
 
-// flushSize bounds the buffer: the text of a busy node has many megabytes.
-const flushSize = 32 << 10
+// flushSize bounds the buffer: the text of a busy node has many megabytes. With a series, it is what the compressor takes at once.
+const flushSize = 24 << 10
 
 func (t *text) write(families []Family) error {
 	t.err = nil
