@@ -4,20 +4,24 @@ package hook
 
 import (
 	"errors"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 )
 
-// batchSize is the number of entries per system call. Fetching one by one costs ten times as
-// much.
-const batchSize = 1024
+// The number of entries per system call: firstBatch, and twice as many in each further call, up to batchSize. Fetching one by one costs
+// ten times as much.
+const (
+	firstBatch = 64
+	batchSize  = 1024
+)
 
 // Batches calls f for every entry of a hash map and returns their number. keys and values are
 // buffers that the next call reuses; they have at most batchSize elements.
 func Batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint64, error) {
-	size := min(batchSize, int(m.MaxEntries()))
-	if len(*keys) < size {
-		*keys, *values = make([]K, size), make([]V, size)
+	largest := min(batchSize, int(m.MaxEntries()))
+	if len(*keys) == 0 {
+		*keys, *values = makeBatch[K, V](min(firstBatch, largest))
 	}
 	var cursor ebpf.MapBatchCursor
 	var total uint64
@@ -27,14 +31,21 @@ func Batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint
 			f((*keys)[i], &(*values)[i])
 		}
 		total += uint64(n)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
+		more := len(*keys) < largest
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist):
 			return total, nil
-		}
-		if err != nil {
+		case errors.Is(err, syscall.ENOSPC) && more: // a bucket of the map has more entries
+		case err != nil:
 			return total, err
+		}
+		if more {
+			*keys, *values = makeBatch[K, V](min(2*len(*keys), largest))
 		}
 	}
 }
+
+func makeBatch[K, V any](n int) ([]K, []V) { return make([]K, n), make([]V, n) }
 
 // Remove deletes keys; missing keys are ignored.
 func Remove[K any](m *ebpf.Map, keys []K) error {
