@@ -72,7 +72,7 @@ func (p *nodePage) make(k *api.Known) error {
 	}
 	for name, to := range map[string]*template.HTML{"above": &p.above, "below": &p.below} {
 		var text bytes.Buffer
-		if err := templates.ExecuteTemplate(&text, name, rest); err != nil {
+		if err := templates().ExecuteTemplate(&text, name, rest); err != nil {
 			return err
 		}
 		*to = template.HTML(text.String()) //nolint:gosec // html/template has escaped it

@@ -45,9 +45,12 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 //go:embed assets templates
 var files embed.FS
 
-var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"utc": utc, "shown": shown, "clock": clock, "counts": counts,
-}).ParseFS(files, "templates/*.html"))
+// templates are parsed for the first page: a sensor whose pages nobody opens has no use for them.
+var templates = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{
+		"utc": utc, "shown": shown, "clock": clock, "counts": counts,
+	}).ParseFS(files, "templates/*.html"))
+})
 
 // Handlers returns the handlers of the pages by the patterns of http.ServeMux.
 func Handlers(o Options) map[string]http.Handler {
@@ -146,7 +149,7 @@ func (o Options) page(
 // write writes a page.
 func (f *frame) write(w http.ResponseWriter, name string) {
 	var body bytes.Buffer
-	if err := templates.ExecuteTemplate(&body, name, f); err != nil {
+	if err := templates().ExecuteTemplate(&body, name, f); err != nil {
 		refuse(w, fmt.Errorf("rendering the page: %w", err))
 		return
 	}
