@@ -97,12 +97,17 @@ var congestionRanks = func() map[string]int {
 // share, in the order of the table. What the driver does not count is absent.
 func Congestion(counters []Counter) []Counter {
 	var values [len(congestionNames)]*uint64
+	known := 0
 	for i := range counters {
 		if rank, ok := congestionRanks[counters[i].Name]; ok {
 			values[rank] = &counters[i].Value
+			known++
 		}
 	}
-	var found []Counter
+	if known == 0 {
+		return nil
+	}
+	found := make([]Counter, 0, known)
 	for i, value := range values {
 		name := congestionNames[i].counter
 		if value != nil && (len(found) == 0 || found[len(found)-1].Name != name) {
@@ -116,6 +121,9 @@ func Congestion(counters []Counter) []Counter {
 // the events of the port again.
 func (h *HCA) DeviceCongestion() []Counter {
 	device := Congestion(h.HWCounters)
+	if len(device) == 0 {
+		return nil
+	}
 	for i := range h.Ports {
 		for _, c := range Congestion(h.Ports[i].HWCounters) {
 			device = slices.DeleteFunc(device, func(d Counter) bool { return d.Name == c.Name })
