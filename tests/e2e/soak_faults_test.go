@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"slices"
 	"sync"
 )
@@ -14,12 +15,17 @@ import (
 // faults are all faults of the soak.
 func (k *soak) faults() []fault {
 	l := k.load
+	var killed *exec.Cmd
 	all := []fault{
 		{
 			"SIGKILL of the sensor",
 			[]string{"sensor"},
-			func() error { k.onMain(k.killSensor); return nil },
-			func() error { k.onMain(k.startSensor); return nil },
+			func() error { k.onMain(func() { killed = k.killSensor() }); return nil },
+			func() error {
+				_ = killed.Wait() // it ends when its calls of mounts that hang return
+				k.onMain(k.startSensor)
+				return nil
+			},
 		},
 		{
 			"SIGKILL of containerd",
@@ -49,11 +55,16 @@ func (k *soak) faults() []fault {
 	return slices.Concat(all, k.deviceFaults(), k.tenantFaults(), k.limitFaults())
 }
 
-func (k *soak) killSensor() {
+// killSensor returns the process, which need not have ended.
+func (k *soak) killSensor() *exec.Cmd {
 	k.outage(k.roundBegan)
 	k.checkNames()
-	k.s.kill()
+	cmd := k.s.cmd
+	if err := cmd.Process.Kill(); err != nil {
+		k.t.Error(err)
+	}
 	k.s, k.result.last = nil, nil
+	return cmd
 }
 
 // repeated returns a fault that runs something until it is healed.
