@@ -106,6 +106,14 @@ var symbolPrefixes = [][]byte{
 	[]byte("nvidia_unlocked_ioctl"), []byte("nvidia_frontend_unlocked_ioctl"), []byte("uvm_unlocked_ioctl_entry"),
 }
 
+// symbolsBy are the prefixes by their first byte: a kernel has more than 100,000 symbols.
+var symbolsBy = func() (by [256][][]byte) {
+	for _, p := range symbolPrefixes {
+		by[p[0]] = append(by[p[0]], p)
+	}
+	return by
+}()
+
 // kprobes is a function of all kernels with kprobes.
 const kprobes = "register_kprobe"
 
@@ -125,12 +133,9 @@ func Symbols() (map[string]bool, error) {
 		if len(line) < 20 {
 			continue
 		}
-		name := line[19:]
-		if end := bytes.IndexAny(name, "\t "); end >= 0 {
-			name = name[:end]
-		}
-		for _, prefix := range symbolPrefixes {
-			if bytes.HasPrefix(name, prefix) {
+		for _, prefix := range symbolsBy[line[19]] {
+			if name := line[19:]; bytes.HasPrefix(name, prefix) {
+				name, _, _ = bytes.Cut(name, []byte{'\t'})
 				found[string(name)] = true
 			}
 		}
