@@ -56,6 +56,7 @@ func run(ctx context.Context) error {
 	rounds := flag.Int("rounds", 3, "rounds on each node")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
 	grow := flag.Bool("growth", false, "only measure how the cost grows with containers, ports, GPUs and queue pairs")
+	each := flag.Bool("sources", false, "only measure what each source of the sensor adds")
 	watched := flag.Bool("viewers", false, "only measure what open pages cost")
 	plots := flag.String("plots", "", "directory for drawings of the growth (default: none)")
 	links := flag.Bool("links", false, "only measure what the state of links costs per port and minute, in a guest")
@@ -108,12 +109,23 @@ func run(ctx context.Context) error {
 	if *watched {
 		return ofSensor(use, func(e exporter) error { return measureViewers(ctx, e, viewing, os.Stdout) })
 	}
+	if *each {
+		m, err := fixtures.Write(filepath.Join(dir, "node"), nodes[0].options)
+		if err != nil {
+			return err
+		}
+		return measureSources(ctx, use, m, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout)
+	}
 	var results []*result
+	var first fixtures.Manifest
 	for i, n := range nodes {
 		progress("writing a node of " + n.name)
 		m, err := fixtures.Write(filepath.Join(dir, fmt.Sprint("node", i)), n.options)
 		if err != nil {
 			return err
+		}
+		if i == 0 {
+			first = m
 		}
 		res := newResult(n, m)
 		for r := range n.plan.rounds {
@@ -128,6 +140,9 @@ func run(ctx context.Context) error {
 		res.print(os.Stdout, use)
 	}
 	printGates(os.Stdout, gates(results[0], results[1]))
+	if err := measureSources(ctx, use, first, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
+		return err
+	}
 	return ofSensor(use, func(e exporter) error {
 		if err := measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
 			return err
