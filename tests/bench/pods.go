@@ -136,11 +136,11 @@ func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
 	fmt.Fprintf(out, "\n%d pods of %d containers, known to a real containerd; fake cgroups. Medians of %d rounds of %d scrapes "+
 		"%v apart.\n\n", pods, containersPerPod, rounds, scrapes, pause)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "sensor with\tp50 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tHWM MB\tidle CPU ms/s\tRPCs/scrape\tRPCs to settle\t")
+	fmt.Fprintln(w, "sensor with\tp50 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tprivate MB\tHWM MB\tidle CPU ms/s\tRPCs/scrape\tRPCs to settle\t")
 	for _, f := range figs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(quantile(f.p50, 0.5), 2), number(quantile(f.cpu, 0.5), 2),
-			number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1), number(f.memory.peak, 1), number(quantile(f.idle, 0.5), 2),
-			number(f.calls, 2), number(f.settling, 0))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, number(quantile(f.p50, 0.5), 2), number(quantile(f.cpu, 0.5), 2),
+			number(f.series, 0), number(f.text, 0), number(f.memory.rss, 1), number(f.memory.anon, 1), number(f.memory.peak, 1),
+			number(quantile(f.idle, 0.5), 2), number(f.calls, 2), number(f.settling, 0))
 	}
 	w.Flush()
 	if base := quantile(figs[0].cpu, 0.5); base > 0 {
