@@ -3,6 +3,7 @@
 package exposition
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -72,7 +73,8 @@ func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, 
 	}
 	out.Grow(e.wire + e.wire/8) // the next body has about the same size
 	if e.gzip == nil {
-		// It keeps no window of 0.8 MB between scrapes, is as fast as BestSpeed, and the body is 5 % larger. The level is valid.
+		// It keeps no window of 0.8 MB between scrapes. In large blocks it is as fast as BestSpeed, and bodies are 2 to 5 % larger on
+		// nodes of the benchmark. The level is valid.
 		e.gzip, _ = gzip.NewWriterLevel(&out, gzip.StatelessCompression)
 	} else {
 		e.gzip.Reset(&out)
@@ -98,11 +100,12 @@ func (e *Encoder) encode(out io.Writer, p *Page, format expfmt.Format) error {
 		e.text.dialect = openMetrics
 		return e.text.write(p.Families)
 	}
-	enc := expfmt.NewEncoder(out, format)
+	blocks := bufio.NewWriterSize(out, flushSize)
+	enc := expfmt.NewEncoder(blocks, format)
 	for _, f := range p.Proto() {
 		if err := enc.Encode(f); err != nil {
 			return fmt.Errorf("encode %s: %w", f.GetName(), err)
 		}
 	}
-	return nil
+	return blocks.Flush()
 }

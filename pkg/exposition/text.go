@@ -31,7 +31,8 @@ type text struct {
 	err    error  // the first error of out
 }
 
-// flushSize bounds the buffer: the text of a busy node has many megabytes. With a series, it is what the compressor takes at once.
+// flushSize bounds the buffer: the text of a busy node has many megabytes. gzip compresses blocks of at most 32,767 bytes, without what was
+// before them; a buffer with one more series is one block.
 const flushSize = 24 << 10
 
 func (t *text) write(families []Family) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// The number of entries per system call: firstBatch, and twice as many in each further call, up to batchSize. Fetching one by one costs
-// ten times as much.
+// New buffers have firstBatch entries. They double with each system call that a map needs, up to batchSize: fetching one by one costs ten
+// times as much.
 const (
 	firstBatch = 64
 	batchSize  = 1024

@@ -168,18 +168,28 @@ func BenchmarkRefresh(b *testing.B) {
 // BenchmarkScrape measures a scrape, from facts to bytes.
 func BenchmarkScrape(b *testing.B) {
 	for i, n := range nodesToMeasure {
-		for _, compress := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%s/gzip=%v", n.name, compress), func(b *testing.B) {
+		for _, f := range []struct {
+			name     string
+			format   expfmt.Format
+			compress bool
+		}{
+			{"gzip=false", expfmt.NewFormat(expfmt.TypeOpenMetrics), false},
+			{"gzip=true", expfmt.NewFormat(expfmt.TypeOpenMetrics), true},
+			{"protobuf, gzip=true", expfmt.NewFormat(expfmt.TypeProtoDelim), true},
+		} {
+			b.Run(n.name+"/"+f.name, func(b *testing.B) {
 				c := newCollector(setup{Sources: sources(i), Compat: []string{CompatLens}, Reuse: time.Nanosecond})
 				defer c.Close() //nolint:errcheck // nothing to lose
 				b.ReportAllocs()
+				size := 0
 				for b.Loop() {
-					body, err := c.Encode(expfmt.NewFormat(expfmt.TypeOpenMetrics), compress)
+					body, err := c.Encode(f.format, f.compress)
 					if err != nil {
 						b.Fatal(err)
 					}
-					b.SetBytes(int64(len(body)))
+					size = len(body)
 				}
+				b.ReportMetric(float64(size), "wire-B")
 			})
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"time"
 )
 
 // faults are all faults of the soak.
@@ -22,7 +23,9 @@ func (k *soak) faults() []fault {
 			[]string{"sensor"},
 			func() error { k.onMain(func() { killed = k.killSensor() }); return nil },
 			func() error {
-				_ = killed.Wait() // it ends when its calls of mounts that hang return
+				if err := k.awaitEnd(killed); err != nil {
+					return err
+				}
 				k.onMain(k.startSensor)
 				return nil
 			},
@@ -65,6 +68,26 @@ func (k *soak) killSensor() *exec.Cmd {
 	}
 	k.s, k.result.last = nil, nil
 	return cmd
+}
+
+// awaitEnd waits for the end of a killed sensor: calls of mounts that hang must return before.
+func (k *soak) awaitEnd(killed *exec.Cmd) error {
+	if killed == nil { // the soak has ended before
+		return k.ctx.Err()
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = killed.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	case <-time.After(recoveryLimit):
+		return errors.New("the killed sensor does not end")
+	}
 }
 
 // repeated returns a fault that runs something until it is healed.

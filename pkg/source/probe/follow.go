@@ -15,44 +15,83 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Intervals at which the devices are listed. The kernel announces changes, so the long one only finds what was not announced, as in
-// another network namespace; it is not longer because a driver reload waits for it then. The short one is that without the socket, and
-// while something is to be finished.
 const (
+	// watchInterval is the interval at which the devices are listed. The kernel announces changes, but not everywhere: a container
+	// without the network of the host hears of uverbs devices only. A driver reload waits at most this long.
 	watchInterval = 2 * time.Second
+	// shortInterval is the interval while something is unfinished, and without announcements.
 	shortInterval = 500 * time.Millisecond
-	// ueventPause is the time after an announcement in which others are awaited: a device has several.
-	ueventPause = 50 * time.Millisecond
+	// After an announcement the hooks are released soon, as a driver reload waits. They are attached when nothing was announced for a
+	// while: their maps are sized for the devices that are there.
+	releasePause = 50 * time.Millisecond
+	attachPause  = 500 * time.Millisecond
+	attachLimit  = 2 * time.Second
 )
 
 // retryInterval is the time between a failed attempt to attach the hooks and the next one.
 const retryInterval = 30 * time.Second
 
-func (s *Source) watch(ctx context.Context) {
+// run follows the devices until ctx ends.
+func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
-	var changed <-chan struct{}
 	events, err := openUevents()
 	if err != nil {
 		s.opts.Logger.Debug("devices are listed more often", zap.Error(err))
-	} else {
-		defer events.close()
-		changed = events.changed
+		s.watch(ctx, nil)
+		return
 	}
+	defer events.close()
+	s.watch(ctx, events.changed)
+}
+
+// watch calls follow when a change is announced, and at intervals.
+func (s *Source) watch(ctx context.Context, changed <-chan struct{}) {
 	timer := time.NewTimer(shortInterval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
-			time.Sleep(ueventPause)
+		case _, open := <-changed:
+			if !open {
+				changed = nil
+				break
+			}
+			s.awaitMore(ctx, changed)
+			s.unnamed = max(s.unnamed, 1)
 		case <-timer.C:
 		}
+		if ctx.Err() != nil {
+			return
+		}
 		s.follow(ctx)
-		if changed == nil || s.query != nil || s.unnamed > 0 || s.renamed {
+		if changed == nil || s.sensor != nil && (s.query != nil || s.unnamed > 0 || s.renamed) {
 			timer.Reset(shortInterval)
 		} else {
 			timer.Reset(watchInterval)
+		}
+	}
+}
+
+// awaitMore waits for the announcements that follow one.
+func (s *Source) awaitMore(ctx context.Context, changed <-chan struct{}) {
+	pause := attachPause
+	if s.sensor != nil {
+		pause, changed = releasePause, nil
+	}
+	limit := time.After(attachLimit)
+	for {
+		select {
+		case <-time.After(pause):
+			return
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		case _, open := <-changed:
+			if !open {
+				return
+			}
 		}
 	}
 }
@@ -203,7 +242,7 @@ func (s *Source) release() {
 	s.repaired = s.repaired.plus(s.sensor.repairs())
 	s.former.add(&last)
 	s.closeSensor()
-	s.failed = nil
+	s.failed, s.unnamed, s.renamed = nil, 0, false
 	s.hooks = unattached("no RDMA device: the hooks come with the next one", model.StateAbsent)
 	s.opts.Logger.Info("last RDMA device removed, hooks released")
 }

@@ -121,7 +121,7 @@ func New(opts Options) (*Source, error) {
 	}
 	s.hooks = unattached("no RDMA device: the hooks come with the first one", model.StateAbsent)
 	s.follow(ctx)
-	go safely.Do("probe", func() { s.watch(ctx) })
+	go safely.Do("probe", func() { s.run(ctx) })
 	return s, nil
 }
 

@@ -23,7 +23,7 @@ const maxUevent = 8 << 10
 // privilege. A message is a line, ACTION@PATH, and then NAME=VALUE, with a NUL after each.
 type uevents struct {
 	socket *os.File
-	// changed has a value after devices of the RDMA classes changed.
+	// changed has a value after devices of the RDMA classes changed. It is closed when the socket is no longer read.
 	changed chan struct{}
 }
 
@@ -44,6 +44,7 @@ func openUevents() (*uevents, error) {
 
 // run reads until the socket is closed.
 func (u *uevents) run() {
+	defer close(u.changed)
 	buf := make([]byte, maxUevent)
 	for {
 		n, err := u.socket.Read(buf)

@@ -3,11 +3,53 @@
 package probe
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 )
+
+// TestWatch: devices are listed soon after the last of several announcements, otherwise every 2 s, and more often when nobody announces
+// them. Each attempt to list them is in the log, as there is a file in place of the directory.
+func TestWatch(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "infiniband")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.DebugLevel)
+		s := &Source{opts: Options{Logger: zap.New(core)}, devices: newListing(file), uverbs: newListing(file)}
+		began := time.Now()
+		ctx, stop := context.WithTimeout(t.Context(), 5200*time.Millisecond)
+		defer stop()
+		changed := make(chan struct{}, 1)
+		go func() {
+			time.Sleep(time.Second)
+			for range 3 { // a driver adds one device after the other
+				changed <- struct{}{}
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(time.Until(began.Add(4 * time.Second)))
+			close(changed)
+		}()
+		s.watch(ctx, changed)
+		var got []time.Duration
+		for _, entry := range logs.All() {
+			got = append(got, entry.Time.Sub(began).Round(time.Millisecond))
+		}
+		ms := time.Millisecond
+		if want := []time.Duration{500 * ms, 1700 * ms, 3700 * ms, 4000 * ms, 4500 * ms, 5000 * ms}; !slices.Equal(got, want) {
+			t.Errorf("listed after %v, want %v", got, want)
+		}
+	})
+}
 
 // TestUevents sends messages as the kernel does, to the group that it sends to.
 func TestUevents(t *testing.T) {
@@ -34,6 +76,8 @@ func TestUevents(t *testing.T) {
 		}
 	}
 	u.close()
+	for range u.changed { // until it is closed
+	}
 	for name, c := range map[string]struct {
 		message string
 		want    bool
