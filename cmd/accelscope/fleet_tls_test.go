@@ -3,95 +3,31 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"html"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// authority is a CA whose certificate is in ca.pem of its directory. cert.pem and key.pem there are signed by it, for 127.0.0.1, as server
-// and as client.
-type authority struct {
-	dir   string
-	roots *x509.CertPool
-	pair  tls.Certificate
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{dir: t.TempDir(), roots: x509.NewCertPool()}
-	sign := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if signer == nil {
-			parent, signer = template, key
-		}
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cert, err := x509.ParseCertificate(der)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return cert, key
-	}
-	ends := time.Now().Add(time.Hour)
-	root, rootKey := sign(&x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotAfter: ends,
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}, nil, nil)
-	cert, key := sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "prometheus"}, NotAfter: ends, IPAddresses: []net.IP{{127, 0, 0, 1}},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, root, rootKey)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.roots.AddCert(root)
-	a.pair = tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
-	a.write(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw})))
-	a.write(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})))
-	a.write(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
-	return a
-}
-
-func (a *authority) write(t *testing.T, name, text string) string {
-	t.Helper()
-	file := filepath.Join(a.dir, name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// serve serves a handler with the certificate of the authority.
-func (a *authority) serve(t *testing.T, h http.Handler, clients tls.ClientAuthType) *httptest.Server {
+// serveTLS serves a handler with a certificate of the authority, which is in prometheus.pem and prometheus.key.
+func serveTLS(t *testing.T, a *authority.Authority, h http.Handler, clients tls.ClientAuthType) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{a.pair}, ClientAuth: clients, ClientCAs: a.roots, MinVersion: tls.VersionTLS12}
+	s.TLS = &tls.Config{
+		Certificates: []tls.Certificate{a.Local(t, "prometheus").Pair}, ClientAuth: clients, ClientCAs: a.Roots, MinVersion: tls.VersionTLS12,
+	}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // failed handshakes are expected
 	s.StartTLS()
 	t.Cleanup(s.Close)
@@ -139,13 +75,13 @@ func TestFleetOverTLS(t *testing.T) {
 	}
 	binary := build(t)
 	web, client := secure(t)
-	a, foreign := newAuthority(t), newAuthority(t)
+	a, foreign := authority.New(t), authority.New(t)
 	const bearer, tenant, basic = "Bearer s3cret", "team-a", "Basic dTpzM2NyZXQ=" // u:s3cret
-	a.write(t, "token", "s3cret")
-	a.write(t, "wrong", "s3cret-of-another")
+	a.Write(t, "token", "s3cret")
+	a.Write(t, "wrong", "s3cret-of-another")
 	const credentials = "authorization: {credentials_file: token}\nhttp_headers: {X-Scope-OrgID: {values: [team-a]}}\n"
 	other := &guarded{}
-	elsewhere := a.serve(t, other, tls.NoClientCert) // another host: its port differs
+	elsewhere := serveTLS(t, a, other, tls.NoClientCert) // another host: its port differs
 	for name, c := range map[string]struct {
 		config  string
 		headers map[string]string
@@ -163,7 +99,7 @@ func TestFleetOverTLS(t *testing.T) {
 			headers: map[string]string{"Authorization": basic},
 		},
 		"a certificate of the client": {
-			config: "tls_config: {ca_file: ca.pem, cert_file: cert.pem, key_file: key.pem}\n", clients: tls.RequireAndVerifyClientCert,
+			config: "tls_config: {ca_file: ca.pem, cert_file: prometheus.pem, key_file: prometheus.key}\n", clients: tls.RequireAndVerifyClientCert,
 		},
 		"no certificate of the client": {
 			config: credentials + "tls_config: {ca_file: ca.pem}\n", clients: tls.RequireAndVerifyClientCert, want: "certificate required",
@@ -173,7 +109,7 @@ func TestFleetOverTLS(t *testing.T) {
 			headers: map[string]string{"Authorization": bearer}, want: "401", reached: true,
 		},
 		"an unknown CA": {
-			config: credentials + "tls_config: {ca_file: " + filepath.Join(foreign.dir, "ca.pem") + "}\n", want: "certificate signed by unknown authority",
+			config: credentials + "tls_config: {ca_file: " + foreign.CAFile + "}\n", want: "certificate signed by unknown authority",
 		},
 		"a CA of the system": {config: credentials, want: "certificate signed by unknown authority"},
 		"another name":       {config: credentials + "tls_config: {ca_file: ca.pem, server_name: example.org}\n", want: "wanted to match example.org"},
@@ -187,8 +123,8 @@ func TestFleetOverTLS(t *testing.T) {
 			if c.handler == nil {
 				c.handler = g
 			}
-			s := a.serve(t, c.handler, c.clients)
-			file := a.write(t, "client.yml", c.config)
+			s := serveTLS(t, a, c.handler, c.clients)
+			file := a.Write(t, "client.yml", c.config)
 			plain, stop := start(t, binary, "fleet", "--prometheus="+s.URL, "--prometheus.config.file="+file, "--web.config.file="+web)
 			page := "https" + strings.TrimPrefix(plain, "http")
 			code, _, body := fetch(t, client, page+"/", "right")
@@ -217,8 +153,8 @@ func TestFleetOverTLS(t *testing.T) {
 		t.Errorf("%d requests went to where a redirect leads", requests)
 	}
 	t.Run("every page asks for a password", func(t *testing.T) {
-		s := a.serve(t, &guarded{}, tls.NoClientCert)
-		file := a.write(t, "client.yml", "tls_config: {ca_file: ca.pem}\n")
+		s := serveTLS(t, a, &guarded{}, tls.NoClientCert)
+		file := a.Write(t, "client.yml", "tls_config: {ca_file: ca.pem}\n")
 		plain, stop := start(t, binary, "fleet", "--prometheus="+s.URL, "--prometheus.config.file="+file, "--web.config.file="+web,
 			"--fleet.sensor-url=http://{instance}/")
 		page := "https" + strings.TrimPrefix(plain, "http")
@@ -248,18 +184,19 @@ func TestFleetOfPrometheusOverTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
-	binary, a := build(t), newAuthority(t)
+	binary, a := build(t), authority.New(t)
+	a.Local(t, "server")                       // of webConfig
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a free port
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
 	_ = l.Close()
-	a.write(t, "right", "right") // that of webConfig
-	a.write(t, "wrong", "wrong")
+	a.Write(t, "right", "right") // that of webConfig
+	a.Write(t, "wrong", "wrong")
 	var output lines
-	server := child.Command(t.Context(), "prometheus", "--config.file="+a.write(t, "prometheus.yml", "global: {}\n"), "--storage.tsdb.path="+filepath.Join(a.dir, "data"),
-		"--web.listen-address="+address, "--web.config.file="+a.write(t, "web.yml", webConfig))
+	server := child.Command(t.Context(), "prometheus", "--config.file="+a.Write(t, "prometheus.yml", "global: {}\n"), "--storage.tsdb.path="+filepath.Join(a.Dir, "data"),
+		"--web.listen-address="+address, "--web.config.file="+a.Write(t, "web.yml", webConfig))
 	server.Stdout, server.Stderr = &output, &output
 	if err := server.Start(); err != nil {
 		t.Fatalf("%v: install the Debian package prometheus (make deps)", err)
@@ -272,7 +209,7 @@ func TestFleetOfPrometheusOverTLS(t *testing.T) {
 		}
 	})
 	top := func(password string) string {
-		file := a.write(t, "client.yml", "basic_auth: {username: prometheus, password_file: "+password+"}\ntls_config: {ca_file: ca.pem}\n")
+		file := a.Write(t, "client.yml", "basic_auth: {username: prometheus, password_file: "+password+"}\ntls_config: {ca_file: ca.pem}\n")
 		out, err := child.Command(t.Context(), binary, "top", "--once", "--prometheus=https://"+address, "--prometheus.config.file="+file).CombinedOutput()
 		if err == nil {
 			t.Error("accelscope top succeeds without a node")

@@ -3,93 +3,26 @@
 package event
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/otel"
 )
-
-// authority signs certificates in a directory of its own.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.cert, a.key = &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, IsCA: true, BasicConstraintsValid: true,
-		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}, a.newKey()
-	a.write("ca.pem", "CERTIFICATE", a.sign(a.cert, a.key))
-	return a
-}
-
-func (a *authority) newKey() *ecdsa.PrivateKey {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return key
-}
-
-func (a *authority) sign(cert *x509.Certificate, key *ecdsa.PrivateKey) []byte {
-	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, key.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return der
-}
-
-func (a *authority) write(name, typ string, der []byte) {
-	if err := os.WriteFile(a.path(name), pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
-
-// issue writes NAME.pem and NAME.key.
-func (a *authority) issue(name string) (cert, key string) {
-	k := a.newKey()
-	a.write(name+".pem", "CERTIFICATE", a.sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, k))
-	der, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.write(name+".key", "EC PRIVATE KEY", der)
-	return a.path(name + ".pem"), a.path(name + ".key")
-}
 
 // TestTLS connects to a real Collector with TLS, and checks the errors of wrong configurations.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	a, other := newAuthority(t), newAuthority(t)
-	cert, key := a.issue("server")
-	clientCert, clientKey := a.issue("client")
-	otherCert, otherKey := other.issue("client")
+	a, other := authority.New(t), authority.New(t)
+	server, client, foreign := a.Local(t, "server"), a.Local(t, "client"), other.Local(t, "client")
 	plain := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t)}
-	tls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: cert, KeyFile: key}
-	mtls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: cert, KeyFile: key, ClientCAFile: a.path("ca.pem")}
+	tls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: server.CertFile, KeyFile: server.KeyFile}
+	mtls := otel.Config{Dir: t.TempDir(), Endpoint: freePort(t), CertFile: server.CertFile, KeyFile: server.KeyFile, ClientCAFile: a.CAFile}
 	for _, config := range []otel.Config{plain, tls, mtls} {
 		collector(t, config)
 	}
@@ -97,15 +30,15 @@ func TestTLS(t *testing.T) {
 		o    Options
 		fail string
 	}{
-		"tls":             {o: Options{Endpoint: tls.Endpoint, CAFile: a.path("ca.pem")}},
-		"mtls":            {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem"), CertFile: clientCert, KeyFile: clientKey}},
-		"wrong CA":        {o: Options{Endpoint: tls.Endpoint, CAFile: other.path("ca.pem")}, fail: "give the CA's file"},
+		"tls":             {o: Options{Endpoint: tls.Endpoint, CAFile: a.CAFile}},
+		"mtls":            {o: Options{Endpoint: mtls.Endpoint, CAFile: a.CAFile, CertFile: client.CertFile, KeyFile: client.KeyFile}},
+		"wrong CA":        {o: Options{Endpoint: tls.Endpoint, CAFile: other.CAFile}, fail: "give the CA's file"},
 		"no CA":           {o: Options{Endpoint: tls.Endpoint}, fail: "give the CA's file"},
-		"no certificate":  {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem")}, fail: "give certificate and key"},
-		"plain for TLS":   {o: Options{Endpoint: plain.Endpoint, CAFile: a.path("ca.pem")}, fail: "use insecure"},
+		"no certificate":  {o: Options{Endpoint: mtls.Endpoint, CAFile: a.CAFile}, fail: "give certificate and key"},
+		"plain for TLS":   {o: Options{Endpoint: plain.Endpoint, CAFile: a.CAFile}, fail: "use insecure"},
 		"TLS for plain":   {o: Options{Endpoint: tls.Endpoint, Insecure: true}, fail: "does it want TLS"},
 		"nothing":         {o: Options{Endpoint: freePort(t), Insecure: true}, fail: "is the collector running"},
-		"wrong authority": {o: Options{Endpoint: mtls.Endpoint, CAFile: a.path("ca.pem"), CertFile: otherCert, KeyFile: otherKey}, fail: "its CA signed"},
+		"wrong authority": {o: Options{Endpoint: mtls.Endpoint, CAFile: a.CAFile, CertFile: foreign.CertFile, KeyFile: foreign.KeyFile}, fail: "its CA signed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

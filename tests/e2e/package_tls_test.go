@@ -5,18 +5,11 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"testing"
-	"time"
+
+	"github.com/accelscope/accelscope/tests/authority"
 )
 
 // tls: the settings of web.yaml take effect under the unit.
@@ -52,33 +45,15 @@ func (d *deployment) tls(t *testing.T) {
 	}
 }
 
-// certificate writes a certificate with its key, and returns a client that trusts only this certificate.
+// certificate writes a certificate with its key, and returns a client that trusts only its authority.
 func certificate(t *testing.T) *http.Client {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{{127, 0, 0, 1}},
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	crt := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	for name, content := range map[string][]byte{
-		"tls.crt": crt, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	} {
+	a := authority.New(t)
+	server := a.Local(t, "server")
+	for name, content := range map[string][]byte{"tls.crt": server.PEM, "tls.key": server.KeyPEM} {
 		if err := os.WriteFile("/etc/accelscope/"+name, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(crt)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+	return a.Client(t)
 }

@@ -3,8 +3,6 @@
 package kubelet
 
 import (
-	"crypto/tls"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/authority"
 )
 
 func TestNew(t *testing.T) {
@@ -179,7 +178,7 @@ func TestRedirect(t *testing.T) {
 // TestCertificates checks the accepted certificates, and the remedies for the others.
 func TestCertificates(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
-	other := newAuthority(t)
+	other := authority.New(t)
 	soon := time.Now().Add(time.Hour)
 	file := func(text string) string {
 		path := filepath.Join(t.TempDir(), "ca.crt")
@@ -187,7 +186,7 @@ func TestCertificates(t *testing.T) {
 		return path
 	}
 	for name, tt := range map[string]struct {
-		by       *authority
+		by       *authority.Authority
 		address  string
 		until    time.Time
 		caFile   string
@@ -195,7 +194,7 @@ func TestCertificates(t *testing.T) {
 		wrong    string // in the error; empty if the certificate is accepted
 	}{
 		"good":        {a.ca, "127.0.0.1", soon, a.caFile, false, ""},
-		"one of two":  {a.ca, "127.0.0.1", soon, file(string(other.pem) + string(a.ca.pem)), false, ""},
+		"one of two":  {a.ca, "127.0.0.1", soon, file(string(other.PEM) + string(a.ca.PEM)), false, ""},
 		"expired":     {a.ca, "127.0.0.1", time.Now().Add(-time.Minute), a.caFile, false, "must be renewed"},
 		"wrong CA":    {other, "127.0.0.1", soon, a.caFile, false, "--kubelet.ca-file must hold"},
 		"other name":  {a.ca, "10.9.8.7", soon, a.caFile, false, "use the name that the certificate has"},
@@ -205,7 +204,7 @@ func TestCertificates(t *testing.T) {
 		"insecure":    {other, "10.9.8.7", time.Now().Add(-time.Minute), "/nonexistent/ca.crt", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			certificate := tt.by.issue(t, tt.address, tt.until)
+			certificate := tt.by.Issue(t, "kubelet", tt.address, tt.until).Pair
 			a.certificate.Store(&certificate)
 			o := a.options()
 			o.CAFile, o.Insecure, o.SendToken = tt.caFile, tt.insecure, tt.insecure
@@ -226,18 +225,15 @@ func TestCertificates(t *testing.T) {
 func TestPinned(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	soon := time.Now().Add(time.Hour)
-	text := func(c tls.Certificate) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}))
-	}
-	own, other := newAuthority(t).issue(t, "10.9.8.7", soon), newAuthority(t).issue(t, "127.0.0.1", soon)
-	a.certificate.Store(&own)
+	own, other := authority.New(t).Issue(t, "kubelet", "10.9.8.7", soon), authority.New(t).Local(t, "kubelet")
+	a.certificate.Store(&own.Pair)
 	o := a.options()
 	o.CAFile, o.CertificateFile = "/nonexistent/ca.crt", filepath.Join(t.TempDir(), "kubelet.crt")
 	s := open(t, o)
 	for _, step := range []struct{ file, wrong string }{
-		{"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n" + text(own), ""},
-		{text(other), "another certificate"},
-		{text(other) + text(own), ""},
+		{"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n" + string(own.PEM), ""},
+		{string(other.PEM), "another certificate"},
+		{string(other.PEM) + string(own.PEM), ""},
 		{"# empty\n", "no certificate in"},
 	} {
 		writeFile(t, o.CertificateFile, step.file)
@@ -269,14 +265,14 @@ func TestNewAuthority(t *testing.T) {
 	if _, err := s.Read(limit(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	other := newAuthority(t)
-	certificate := other.issue(t, "127.0.0.1", time.Now().Add(time.Hour))
+	other := authority.New(t)
+	certificate := other.Local(t, "kubelet").Pair
 	a.certificate.Store(&certificate)
 	a.close()
 	if _, err := s.Read(limit(t, time.Minute)); err == nil {
 		t.Error("no error for a certificate of an unknown CA")
 	}
-	writeFile(t, a.caFile, string(other.pem))
+	writeFile(t, a.caFile, string(other.PEM))
 	if got, err := s.Read(limit(t, time.Minute)); err != nil || len(got.Pods) != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}

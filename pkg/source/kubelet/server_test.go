@@ -4,17 +4,10 @@ package kubelet
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,11 +15,12 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/accelscope/accelscope/tests/authority"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -104,64 +98,12 @@ func serveSocket(t *testing.T, path string, l podresourcesv1.PodResourcesListerS
 	return stop
 }
 
-// authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{}
-	var raw []byte
-	raw, a.key = sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotAfter: time.Now().Add(time.Hour),
-	}, nil)
-	var err error
-	if a.cert, err = x509.ParseCertificate(raw); err != nil {
-		t.Fatal(err)
-	}
-	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
-	return a
-}
-
-// issue makes a kubelet's certificate for an address.
-func (a *authority) issue(t *testing.T, address string, until time.Time) tls.Certificate {
-	t.Helper()
-	raw, key := sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "system:node:gpu01"}, IPAddresses: []net.IP{net.ParseIP(address)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotAfter: until,
-	}, a)
-	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
-}
-
-func sign(t *testing.T, c *x509.Certificate, by *authority) ([]byte, *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SerialNumber = big.NewInt(time.Now().UnixNano())
-	c.NotBefore = time.Now().Add(-24 * time.Hour)
-	parent, parentKey := c, key
-	if by != nil {
-		parent, parentKey = by.cert, by.key
-	}
-	raw, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, parentKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw, key
-}
-
 // api is a kubelet's HTTPS API: it requires a token, and its parts can be changed while it serves.
 type api struct {
 	url            string
 	tokenFile      string
 	caFile         string
-	ca             *authority
+	ca             *authority.Authority
 	token          atomic.Pointer[string] // the accepted token
 	pods, summary  atomic.Pointer[http.HandlerFunc]
 	newConnections atomic.Int32
@@ -195,11 +137,11 @@ const secret = "eyJ.secret-token.sig"
 func serveAPI(t *testing.T, pods, summary any) *api {
 	t.Helper()
 	dir := t.TempDir()
-	a := &api{ca: newAuthority(t), tokenFile: filepath.Join(dir, "token"), caFile: filepath.Join(dir, "ca.crt")}
-	certificate := a.ca.issue(t, "127.0.0.1", time.Now().Add(time.Hour))
+	a := &api{ca: authority.New(t), tokenFile: filepath.Join(dir, "token"), caFile: filepath.Join(dir, "ca.crt")}
+	certificate := a.ca.Local(t, "kubelet").Pair
 	a.certificate.Store(&certificate)
 	a.setToken(t, secret)
-	writeFile(t, a.caFile, string(a.ca.pem))
+	writeFile(t, a.caFile, string(a.ca.PEM))
 	a.setPods(answer(t, pods))
 	a.setSummary(answer(t, summary))
 

@@ -5,16 +5,11 @@ package unload
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -27,6 +22,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/accelscope/accelscope/tests/authority"
 )
 
 const secret = "eyJ.secret-token.sig"
@@ -203,7 +200,7 @@ func TestNodeFails(t *testing.T) {
 			want: "larger than",
 		},
 		"no CA":    {change: func(a *apiServer) { writePEM(t, a.node.CAFile, a.Certificate().Raw[:100]) }, want: "no certificate in"},
-		"wrong CA": {change: func(a *apiServer) { writePEM(t, a.node.CAFile, otherAuthority(t)) }, want: "unknown authority"},
+		"wrong CA": {change: func(a *apiServer) { a.node.CAFile = authority.New(t).CAFile }, want: "unknown authority"},
 		"no token": {change: func(a *apiServer) { a.node.TokenFile += "x" }, want: "no such file"},
 		"no TLS":   {change: func(a *apiServer) { a.node.Server = strings.Replace(a.node.Server, "https", "http", 1) }, want: "not https"},
 	} {
@@ -236,21 +233,6 @@ func TestNodeFails(t *testing.T) {
 func writePEM(t *testing.T, path string, raw []byte) {
 	t.Helper()
 	(&tree{t: t}).write(path, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})))
-}
-
-// otherAuthority returns the certificate of an authority that has not signed the certificate of the server.
-func otherAuthority(t *testing.T) []byte {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
-	raw, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 // TestNodePause counts the requests to an API server that ends each answer at once: the pause doubles.
