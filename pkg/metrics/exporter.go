@@ -91,7 +91,9 @@ func New(e *engine.Engine, o Options) *Exporter {
 			build: []string{o.Version, o.Revision, runtime.Version()},
 		},
 	}
-	for _, m := range table(o.Labels) {
+	all := table(o.Labels)
+	x.metrics = make([]metric, 0, len(all))
+	for _, m := range all {
 		x.collectors = append(x.collectors, m.collector)
 		if (m.compat == "" || slices.Contains(o.Compat, m.compat)) && (o.GPUDetail || !m.full) && !o.excludes(m.name) {
 			m.declared = x.build.Declare(m.name, m.help, m.typ, m.labelNames(), m.shown(o.GPUDetail))
