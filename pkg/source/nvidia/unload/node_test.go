@@ -83,8 +83,9 @@ func send(w http.ResponseWriter, text string) {
 
 // TestNode pauses the clients of the driver, and starts them again, through the labels of the node.
 func TestNode(t *testing.T) {
-	events := make(chan string)
+	events, ended := make(chan string), make(chan struct{}, 8)
 	a := newAPIServer(t, func(w http.ResponseWriter, r *http.Request) {
+		defer func() { ended <- struct{}{} }()
 		q := r.URL.Query()
 		if r.Header.Get("Authorization") != "Bearer "+secret || r.URL.Path != "/api/v1/nodes" ||
 			q.Get("watch") != "true" || q.Get("fieldSelector") != "metadata.name=gpu01" || q.Get("timeoutSeconds") != "300" {
@@ -117,6 +118,7 @@ func TestNode(t *testing.T) {
 	label("MODIFIED", "gpu01", "paused-for-driver-upgrade")
 	n.expect(calls, reason)
 	a.CloseClientConnections() // the labels stay
+	<-ended                    // otherwise it could take the next events, and send them nowhere
 	label("ADDED", "gpu01", "paused-for-driver-upgrade")
 	label("MODIFIED", "gpu01", "true")
 	n.expect(calls, "resume "+reason)
