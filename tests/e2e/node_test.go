@@ -155,7 +155,7 @@ var nodeScenarios = []scenario[node]{
 	{"link values", node.linkValues, "6.1", node.links},
 	{"link device", node.linkDevice, "6.1", node.links},
 	{"link module", node.linkModule, "6.1", node.links},
-	{"link source", node.linkSource, "6.1", node.links},
+	{"link source", node.linkSource, "", node.links},
 	{"link story", node.linkStory, "", node.links},
 	{"reload", node.reload, "6.12 6.12/preempt", nil},
 	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
