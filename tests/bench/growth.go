@@ -147,14 +147,10 @@ func (g growth) point(ctx context.Context, n int, p growthPlan, add func(i int, 
 	if err != nil {
 		return err
 	}
-	procs := make([]*process, 0, len(s.use))
-	for _, e := range s.use {
-		proc, err := e.start(ctx, s.Manifest)
-		if err != nil {
-			return err
-		}
-		defer proc.stop()
-		procs = append(procs, proc)
+	procs, stop, err := startAll(ctx, s.use, s.Manifest)
+	defer stop()
+	if err != nil {
+		return err
 	}
 	for _, proc := range procs {
 		if err := proc.showsAll(ctx, s.shown); err != nil {

@@ -110,22 +110,14 @@ func run(ctx context.Context) error {
 		return ofSensor(use, func(e exporter) error { return measureViewers(ctx, e, viewing, os.Stdout) })
 	}
 	if *each {
-		m, err := fixtures.Write(filepath.Join(dir, "node"), nodes[0].options)
-		if err != nil {
-			return err
-		}
-		return measureSources(ctx, use, m, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout)
+		return measureSources(ctx, use, nodes[0], os.Stdout)
 	}
 	var results []*result
-	var first fixtures.Manifest
 	for i, n := range nodes {
 		progress("writing a node of " + n.name)
 		m, err := fixtures.Write(filepath.Join(dir, fmt.Sprint("node", i)), n.options)
 		if err != nil {
 			return err
-		}
-		if i == 0 {
-			first = m
 		}
 		res := newResult(n, m)
 		for r := range n.plan.rounds {
@@ -140,7 +132,7 @@ func run(ctx context.Context) error {
 		res.print(os.Stdout, use)
 	}
 	printGates(os.Stdout, gates(results[0], results[1]))
-	if err := measureSources(ctx, use, first, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
+	if err := measureSources(ctx, use, nodes[0], os.Stdout); err != nil {
 		return err
 	}
 	return ofSensor(use, func(e exporter) error {

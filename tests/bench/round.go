@@ -34,24 +34,35 @@ type figures struct {
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// round starts all exporters, scrapes them in turn, and stops them.
-func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res *result) error {
-	procs := make([]*process, 0, len(use))
-	figs := make([]*figures, 0, len(use))
-	defer func() {
+// startAll starts exporters. stop stops those that run; it is to be called after an error as well.
+func startAll(ctx context.Context, use []exporter, m fixtures.Manifest) (procs []*process, stop func(), err error) {
+	stop = func() {
 		for _, p := range procs {
 			p.stop()
 		}
-	}()
+	}
 	for _, e := range use {
-		proc, err := e.start(ctx, m)
+		p, err := e.start(ctx, m)
 		if err != nil {
-			return err
+			return procs, stop, err
 		}
-		procs = append(procs, proc)
+		procs = append(procs, p)
+	}
+	return procs, stop, nil
+}
+
+// round starts all exporters, scrapes them in turn, and stops them.
+func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res *result) error {
+	procs, stop, err := startAll(ctx, use, m)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	figs := make([]*figures, 0, len(use))
+	for _, proc := range procs {
 		f := &figures{started: ms(proc.started), syscalls: math.NaN()}
 		figs = append(figs, f)
-		fi, err := os.Stat(e.path)
+		fi, err := os.Stat(proc.path)
 		if err != nil {
 			return err
 		}

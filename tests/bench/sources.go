@@ -7,136 +7,109 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"text/tabwriter"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// steps are the sources in the order in which they are switched on, as those before are needed by those after. The first row has the
-// HCAs only. Sources that find nothing on the node, such as a GPU, are measured as well: they should cost nothing.
-var steps = []struct{ name, argument string }{
-	{"cgroup", "collector.cgroup"},
-	{"probe", "collector.probe"},
-	{"link", "collector.link"},
-	{"pci", "collector.pci"},
-	{"kernellog", "collector.kernellog"},
-	{"access", "collector.access"},
-	{"container", "collector.container"},
-	{"node", "collector.node"},
-	{"gpu, none there", "collector.gpu"},
-	{"runtime, none there", "collector.runtime"},
-	{"kubelet, none there", "collector.kubelet"},
-}
+// A source is switched on by a row: off is the argument of the rows before it, on that of the others.
+type source struct{ name, off, on string }
 
-// more are sources and options that are off by default.
-var more = []struct{ name, argument string }{
-	{"gpudriver, no driver there", "--collector.gpudriver"},
-	{"datapath, no process there", "--rdma.datapath=budget"},
+// steps are in an order in which those before are needed by those after. The first row has the HCAs only. Sources that find nothing on the
+// node, such as a GPU, are measured as well: they should cost nothing.
+var steps = []source{
+	{name: "cgroup", off: "--no-collector.cgroup"},
+	{name: "probe", off: "--no-collector.probe"},
+	{name: "link", off: "--no-collector.link"},
+	{name: "pci", off: "--no-collector.pci"},
+	{name: "kernellog", off: "--no-collector.kernellog"},
+	{name: "access", off: "--no-collector.access"},
+	{name: "container", off: "--no-collector.container"},
+	{name: "node", off: "--no-collector.node"},
+	{name: "gpu, none there", off: "--no-collector.gpu"},
+	{name: "runtime, none there", off: "--no-collector.runtime"},
+	{name: "kubelet, none there", off: "--no-collector.kubelet"},
+	{name: "gpudriver, no driver there", on: "--collector.gpudriver"},
+	{name: "datapath, no process there", on: "--rdma.datapath=budget"},
 }
 
 // measureSources prints what each source adds to the cost of a scrape and to memory on a node of HCAs: the sensor runs with one source more
 // in each row. All run at the same time and are scraped in turn.
-func measureSources(ctx context.Context, use []exporter, m fixtures.Manifest, rounds, scrapes int, out io.Writer) error {
-	rows := []string{"HCAs"}
-	var all []exporter
-	if err := ofSensor(use, func(sensor exporter) error {
-		all = sourceRows(sensor)
-		return nil
-	}); err != nil || all == nil {
-		return err
-	}
-	for _, s := range append(slices.Clone(steps), more...) {
-		rows = append(rows, "and "+s.name)
-	}
-	if i := slices.IndexFunc(use, func(e exporter) bool { return e.name == floor }); i >= 0 {
-		all, rows = append(all, use[i]), append(rows, floor)
-	}
-	figs := make([]costs, len(all))
-	for round := range rounds {
-		progress("sources: round %d of %d", round+1, rounds)
-		if err := roundOfSources(ctx, all, m, scrapes, figs); err != nil {
+func measureSources(ctx context.Context, use []exporter, n node, out io.Writer) error {
+	return ofSensor(use, func(sensor exporter) error {
+		dir, err := os.MkdirTemp("", "sources-")
+		if err != nil {
 			return err
 		}
-	}
-	printSources(out, rows, figs, rounds, scrapes)
-	return nil
+		defer os.RemoveAll(dir)
+		m, err := fixtures.Write(filepath.Join(dir, "node"), n.options)
+		if err != nil {
+			return err
+		}
+		rows, all := []string{"HCAs"}, []exporter{withSteps(sensor, 0)}
+		for i, s := range steps {
+			rows, all = append(rows, "and "+s.name), append(all, withSteps(sensor, i+1))
+		}
+		if i := slices.IndexFunc(use, func(e exporter) bool { return e.name == floor }); i >= 0 {
+			rows, all = append(rows, floor), append(all, use[i])
+		}
+		figs := make([]costs, len(all))
+		for round := range n.plan.rounds {
+			progress("sources: round %d of %d", round+1, n.plan.rounds)
+			if err := roundOfSources(ctx, all, m, n.plan, figs); err != nil {
+				return err
+			}
+		}
+		printSources(out, rows, figs, n.plan.rounds, n.plan.paced)
+		return nil
+	})
 }
 
-// sourceRows returns the sensor with more and more sources.
-func sourceRows(sensor exporter) (rows []exporter) {
-	for on := range len(steps) + len(more) + 1 {
-		var args []string
-		for i, s := range steps {
-			if i >= on {
-				args = append(args, "--no-"+s.argument)
-			}
+// withSteps returns the sensor with the sources of the first n steps.
+func withSteps(sensor exporter, n int) exporter {
+	var args []string
+	for i, s := range steps {
+		argument := s.on
+		if i >= n {
+			argument = s.off
 		}
-		for i, s := range more {
-			if i < on-len(steps) {
-				args = append(args, s.argument)
-			}
+		if argument != "" {
+			args = append(args, argument)
 		}
-		rows = append(rows, exporter{name: sensor.name, path: sensor.path, args: func(m fixtures.Manifest, addr string) []string {
-			return append([]string{
-				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(), "--web.listen-address=" + addr,
-			}, args...)
-		}})
 	}
-	return rows
+	sensor.args = func(m fixtures.Manifest, addr string) []string {
+		return append([]string{
+			"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(), "--web.listen-address=" + addr,
+		}, args...)
+	}
+	return sensor
 }
 
 // roundOfSources starts all rows, and adds the costs of each to its figures.
-func roundOfSources(ctx context.Context, rows []exporter, m fixtures.Manifest, scrapes int, figs []costs) error {
-	procs := make([]*process, len(rows))
-	defer func() {
-		for _, p := range procs {
-			if p != nil {
-				p.stop()
-			}
-		}
-	}()
-	for i, e := range rows {
-		var err error
-		if procs[i], err = e.start(ctx, m); err != nil {
-			return err
-		}
+func roundOfSources(ctx context.Context, rows []exporter, m fixtures.Manifest, p plan, figs []costs) error {
+	procs, stop, err := startAll(ctx, rows, m)
+	defer stop()
+	if err != nil {
+		return err
 	}
 	sleep(ctx, 3*pause) // until what runs at the start has ended
-	before := make([]float64, len(rows))
-	for i, p := range procs {
-		begin, err := totalTime(p.pid())
-		if err != nil {
-			return err
-		}
-		before[i] = ms(begin)
+	scraped := make([]*figures, len(rows))
+	for i := range scraped {
+		scraped[i] = &figures{}
 	}
-	for range scrapes {
-		for i, p := range procs {
-			got, err := p.scrape()
-			if err != nil {
-				return err
-			}
-			text, err := got.text()
-			if err != nil {
-				return err
-			}
-			figs[i].series = 0
-			samples(text, func(string, float64) { figs[i].series++ })
-		}
-		sleep(ctx, pause)
+	if err := paced(ctx, procs, scraped, p); err != nil {
+		return err
 	}
-	for i, p := range procs {
-		end, err := totalTime(p.pid())
-		if err != nil {
-			return err
-		}
-		figs[i].cpu = append(figs[i].cpu, (ms(end)-before[i])/float64(scrapes))
-		if figs[i].memory, err = readMemory(p.pid()); err != nil {
+	for i, f := range scraped {
+		figs[i].cpu, figs[i].series = append(figs[i].cpu, f.pacedCPU), f.series
+		if figs[i].memory, err = readMemory(procs[i].pid()); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 func printSources(out io.Writer, rows []string, figs []costs, rounds, scrapes int) {
