@@ -8,7 +8,6 @@ import (
 	"html"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -184,14 +183,8 @@ func TestFleetOfPrometheusOverTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
-	binary, a := build(t), authority.New(t)
-	a.Local(t, "server")                       // of webConfig
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a free port
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
+	binary, a, address := build(t), authority.New(t), freeAddress(t)
+	a.Local(t, "server")         // of webConfig
 	a.Write(t, "right", "right") // that of webConfig
 	a.Write(t, "wrong", "wrong")
 	var output lines
