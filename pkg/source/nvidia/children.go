@@ -18,6 +18,7 @@ import (
 // children counts how the children ended.
 type children struct {
 	mu    sync.Mutex
+	begun bool              // there was a driver
 	ends  map[string]uint64 // unexpected ends, by reason
 	stuck []*child.Process  // killed and not ended
 }
@@ -47,15 +48,25 @@ func (c *children) remaining() []*child.Process {
 	return slices.Clone(c.stuck)
 }
 
-// facts returns the counts.
-func (c *children) facts() model.ChildProcesses {
+// begin notes that a child is about to be started.
+func (c *children) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = true
+}
+
+// facts returns the counts, nil before the first child.
+func (c *children) facts() []model.ChildProcesses {
 	facts := model.ChildProcesses{Source: "nvidia", Stuck: uint64(len(c.remaining()))}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.begun {
+		return nil
+	}
 	for _, reason := range []string{endedByCrash, endedByHang} {
 		facts.Ends = append(facts.Ends, model.Loss{Reason: reason, Count: c.ends[reason]})
 	}
-	return facts
+	return []model.ChildProcesses{facts}
 }
 
 // The reasons of unexpected ends.

@@ -27,7 +27,7 @@ const (
 	firstTimeout = time.Second
 	// closeTimeout is the maximum duration of Close.
 	closeTimeout = 1500 * time.Millisecond
-	// longestPoll is the maximum time between two looks at the GPUs in sysfs.
+	// longestPoll is the maximum time between two looks at the GPUs in sysfs while the library is open.
 	longestPoll = time.Second
 	// A GPU with a call that hung until its process was killed is not called for skipAfterHang,
 	// then for twice the previous pause, up to longestSkip.
@@ -168,11 +168,11 @@ func (s *Source) maintain() time.Duration {
 	case there && len(addresses) == 0:
 		s.before = nil
 		s.set(nil, fmt.Errorf("no GPU is bound to the NVIDIA driver: %w", model.ErrAbsent))
-		return poll
+		return s.o.Interval
 	case !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
 		s.before = nil
 		s.set(nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent))
-		return poll
+		return s.o.Interval
 	}
 	if wait := time.Until(s.earliest); wait > 0 {
 		return min(wait, poll)
@@ -220,6 +220,7 @@ func (s *Source) openSession(addresses []string) error {
 	if released {
 		return context.Canceled
 	}
+	s.children.begin()
 	session, err := s.open(ctx, s.start(addresses, withGPU))
 	if err != nil {
 		return err
@@ -341,7 +342,7 @@ func (s *Source) skip(now time.Time) map[string]time.Time {
 	return skip
 }
 
-// Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates and Children. The error wraps
+// Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates and, once there was a driver, Children. The error wraps
 // model.ErrAbsent if there is no GPU, and model.ErrReleased after Release. With an error, GPUs
 // have only their identity and their XIDs.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
@@ -374,7 +375,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	} else {
 		s.block(&snapshot)
 	}
-	snapshot.Children = []model.ChildProcesses{s.children.facts()}
+	snapshot.Children = s.children.facts()
 	return snapshot, err
 }
 

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -108,6 +109,34 @@ func TestNoDriver(t *testing.T) {
 	}
 	d.plug(address, "GPU-1", 0) // the driver is loaded
 	until(t, s, ready(1))
+}
+
+// TestNothingToRead: without a driver there is nothing about children, and the source looks for one once per Interval only.
+func TestNothingToRead(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		opened := make(chan time.Time, 1)
+		refuse := func(context.Context, start) (session, error) {
+			opened <- time.Now()
+			return nil, errors.New("no permission")
+		}
+		s := newSource(Options{Root: dir, Sysfs: dir, Procfs: dir, Interval: 5 * time.Second}, refuse, time.Minute)
+		defer s.Close() //nolint:errcheck // returns nil
+		begun := time.Now()
+		if got, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) || got.Children != nil {
+			t.Errorf("%+v %v", got, err)
+		}
+		if err := os.MkdirAll(filepath.Join(dir, "bus/pci/drivers/nvidia", address), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if after := (<-opened).Sub(begun); after != 5*time.Second {
+			t.Errorf("opened after %v", after)
+		}
+		synctest.Wait()
+		if got, _ := s.Read(t.Context()); len(got.Children) != 1 {
+			t.Errorf("%+v", got.Children)
+		}
+	})
 }
 
 func TestStuckDevice(t *testing.T) {

@@ -76,6 +76,6 @@ func TestChildDoesNotEnd(t *testing.T) {
 	r.Heal("1", "nvmlDeviceGetPowerUsage")
 	r.write()
 	answer()
-	eventually(t, "the child ends", func() bool { return r.children.facts().Stuck == 0 })
+	eventually(t, "the child ends", func() bool { return len(r.children.remaining()) == 0 })
 	until(t, r.Source, func(s model.Snapshot) bool { return state(s, "0") == isOK })
 }

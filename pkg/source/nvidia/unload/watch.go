@@ -26,6 +26,8 @@ import (
 const (
 	// interval is the time between two checks. Labels, the ready file and the end of a process cause a check at once.
 	interval = time.Second
+	// idle is the same without a driver.
+	idle = 5 * interval
 	// longest is the maximum duration of one signal.
 	longest = 15 * time.Minute
 )
@@ -73,25 +75,35 @@ func Watch(ctx context.Context, o Options, h Handler) {
 	}
 
 	var d decision
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
 	reason := ""
 	for {
 		directories.add()
 		signals := append(daemons.signals(notify), ready.signals()...)
 		signals = append(signals, labels.signals()...)
-		next, left := d.decide(time.Now(), signals, loaded(o.Sysfs))
+		driver := loaded(o.Sysfs)
+		next, left := d.decide(time.Now(), signals, driver)
 		if next != reason {
 			report(o.Logger, h, reason, next, left)
 			reason = next
 		}
+		timer.Reset(pause(driver, reason))
 		select {
-		case <-tick.C:
+		case <-timer.C:
 		case <-changed:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// pause returns the time until the next check. While there is a reason another instance of the driver is awaited.
+func pause(driver uint64, reason string) time.Duration {
+	if driver == 0 && reason == "" {
+		return idle
+	}
+	return interval
 }
 
 // report calls the handler for a changed reason.

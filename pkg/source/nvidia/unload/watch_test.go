@@ -115,6 +115,19 @@ func (n *tree) expect(calls <-chan call, want call) {
 	}
 }
 
+// TestPause: a node without a driver is seldom checked.
+func TestPause(t *testing.T) {
+	for _, c := range []struct {
+		driver uint64
+		reason string
+		want   time.Duration
+	}{{0, "", 5 * time.Second}, {0, "upgrade", time.Second}, {7, "", time.Second}} {
+		if got := pause(c.driver, c.reason); got != c.want {
+			t.Errorf("driver %d, reason %q: %v", c.driver, c.reason, got)
+		}
+	}
+}
+
 // TestReadyFile removes the ready file of a driver container, and creates it again.
 func TestReadyFile(t *testing.T) {
 	n := newTree(t)
