@@ -110,8 +110,16 @@ func TestNamespaces(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(s.opt.Procfs, "1")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Read(context.Background()); err == nil || got.Namespaces == nil || len(got.Namespaces) > 0 {
-		t.Errorf("%v, %v", got.Namespaces, err)
+	for _, s := range []*Source{s, only} {
+		clock = clock.Add(maxNamespacesAge)
+		for range 2 {
+			if got, err := s.Read(context.Background()); err == nil || got.Namespaces == nil || len(got.Namespaces) > 0 {
+				t.Errorf("%v, %v", got.Namespaces, err)
+			}
+		}
+	}
+	if listed != 2 {
+		t.Errorf("listed %d times: the failure is not kept", listed)
 	}
 }
 

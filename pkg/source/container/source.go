@@ -74,6 +74,7 @@ type Source struct {
 	mu             sync.Mutex // guards the following fields
 	known          map[model.CgroupID]known
 	namespaces     []model.Namespace // of the last Read
+	namespacesErr  error             // of the last Read
 	namespacesRead time.Time
 	tooMany        uint64 // highest number of interfaces beyond the limit in one Read
 	disks          disks
@@ -123,8 +124,8 @@ func (s *Source) Close() error { return nil }
 // Read reads the cgroups of all workloads and the network namespaces of their
 // processes.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	if spaces, ok := s.recent(); ok {
-		return model.Snapshot{Namespaces: spaces, DeviceStates: []model.DeviceState{}}, nil
+	if spaces, ok, err := s.recent(); ok {
+		return model.Snapshot{Namespaces: spaces, DeviceStates: []model.DeviceState{}}, err
 	}
 	groups := s.list()
 	var next atomic.Int64
@@ -162,10 +163,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	out.Namespaces = slices.Clone(spaces)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.namespaces, s.tooMany = spaces, max(s.tooMany, tooMany)
-	if err == nil {
-		s.namespacesRead = s.opt.Now()
-	}
+	s.namespaces, s.namespacesErr, s.namespacesRead = spaces, err, s.opt.Now()
+	s.tooMany = max(s.tooMany, tooMany)
 	s.known = make(map[model.CgroupID]known, len(groups))
 	for i := range groups {
 		if !groups[i].gone {
@@ -176,14 +175,14 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, errors.Join(err, s.disks.name(s.opt.Procfs, out.Usages, s.opt.Now()))
 }
 
-// recent returns the namespaces of the last Read if they are recent enough.
-func (s *Source) recent() ([]model.Namespace, bool) {
+// recent returns the namespaces of the last Read, or why they are unknown, if that is recent enough.
+func (s *Source) recent() (spaces []model.Namespace, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.opt.NamespacesOnly || s.namespacesRead.IsZero() || s.opt.Now().Sub(s.namespacesRead) >= maxNamespacesAge {
-		return nil, false
+		return nil, false, nil
 	}
-	return slices.Clone(s.namespaces), true
+	return slices.Clone(s.namespaces), true, s.namespacesErr
 }
 
 // list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made
