@@ -34,7 +34,12 @@ type Metric struct {
 	detail     *detail // nil for a metric without detail
 	omitted    []string
 	collector  string
+	last       span // its rows in Builder.last, those that were found left out
+	now        span // its rows in Builder.rows
 }
+
+// span is a range of rows.
+type span struct{ from, to int }
 
 // Detail declares which series of a metric with labels of an owner or GPU are not shown one by one, or not at all.
 type Detail struct {
@@ -84,6 +89,7 @@ type Builder struct {
 	opens  uint64  // families opened since the start
 	start  int     // of the open family in rows
 	rows   []row
+	last   []row // of the last refresh
 }
 
 // Family is a metric family, from which every format is written.
@@ -159,6 +165,7 @@ func (b *Builder) Begin() {
 	b.labels.begin()
 	clear(b.opened)
 	b.out = make([]Family, 0, len(b.out)+8)
+	b.last = b.rows
 	b.rows = make([]row, 0, len(b.rows)+64)
 }
 
@@ -166,6 +173,7 @@ func (b *Builder) Begin() {
 func (b *Builder) Metric(m *Metric) {
 	b.close()
 	b.metric = m
+	m.last, m.now = m.now, span{len(b.rows), len(b.rows)}
 	if !IsPattern(m.name) {
 		b.open(&m.name)
 	}
@@ -175,6 +183,7 @@ func (b *Builder) Metric(m *Metric) {
 func (b *Builder) End() []Family {
 	b.close()
 	b.labels.end()
+	b.last = nil
 	if len(b.names) > 2*len(b.out) { // names of counters that no longer exist
 		clear(b.names)
 	}
@@ -253,12 +262,26 @@ func (b *Builder) addRow(r row) {
 	if r.labels.family != b.opens {
 		r.labels.family = b.opens
 		b.rows = append(b.rows, r)
+		b.metric.now.to = len(b.rows)
 	}
 }
 
 // Value adds a series without an owner, with the values of its labels.
 func (b *Builder) Value(v float64, values ...string) {
-	b.Add(b.labels.get(b.metric.schema, nil, values...), v)
+	b.Add(b.set(nil, values), v)
+}
+
+// set returns the label set of a series of the metric. Mostly it is the next one of the last refresh, or that after it, which is
+// found without a hash. A key has all values that are compared here.
+func (b *Builder) set(o *OwnerLabels, values []string) *LabelSet {
+	m := b.metric
+	for i := m.last.from; i < min(m.last.from+2, m.last.to, len(b.last)) && len(values) <= len(labelKey{}.values); i++ {
+		if set := b.last[i].labels; set.schema == m.schema && set.owner == o && set.has(values) {
+			m.last.from = i + 1
+			return b.labels.use(set)
+		}
+	}
+	return b.labels.get(m.schema, o, values...)
 }
 
 // Share adds a series with the labels of an owner.

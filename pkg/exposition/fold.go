@@ -95,7 +95,7 @@ func (b *Builder) owned(r row, o *OwnerLabels, values []string) {
 	}
 	d := b.metric.detail
 	if d == nil {
-		r.labels = b.labels.get(b.metric.schema, o, values...)
+		r.labels = b.set(o, values)
 		b.addRow(r)
 		return
 	}
@@ -106,7 +106,7 @@ func (b *Builder) owned(r row, o *OwnerLabels, values []string) {
 			d.series = len(shape.bounds) + 3 // infinity, sum, count
 		}
 	}
-	set, f := b.labels.place(b.metric.schema, d, o, values)
+	set, f := b.place(d, o, values)
 	if f == nil {
 		r.labels = set
 		b.addRow(r)
@@ -141,7 +141,7 @@ func (b *Builder) fold(r row, f *folded, o *OwnerLabels) {
 	}
 	if first {
 		t.opened, t.row = b.opens, len(b.rows)
-		added := row{labels: b.labels.get(b.metric.schema, o, t.values...)}
+		added := row{labels: b.set(o, t.values)}
 		switch r.histogram.(type) {
 		case *coarse:
 			added.histogram = new(coarse)
@@ -161,7 +161,7 @@ func (b *Builder) fold(r row, f *folded, o *OwnerLabels) {
 }
 
 // place returns the label set of a series that is shown, or the series if it is folded.
-func (l *labels) place(s *Schema, d *detail, o *OwnerLabels, values []string) (*LabelSet, *folded) {
+func (b *Builder) place(d *detail, o *OwnerLabels, values []string) (*LabelSet, *folded) {
 	if o.detail == nil {
 		o.detail = new([maxDetailed]*ownerDetail)
 	}
@@ -170,17 +170,17 @@ func (l *labels) place(s *Schema, d *detail, o *OwnerLabels, values []string) (*
 		state = &ownerDetail{}
 		o.detail[d.index] = state
 	}
-	d.round = l.round
+	d.round = b.labels.round
 	key := keyOf(values)
 	if f := state.folded[key]; f != nil {
 		return nil, f
 	}
 	if values[len(values)-d.at[0]] != d.into && !d.always {
-		set := l.get(s, o, values...)
+		set := b.set(o, values)
 		if set.shown&d.bit != 0 {
 			return set, nil
 		}
-		if l.admit(state, d) {
+		if b.labels.admit(state, d) {
 			set.shown |= d.bit
 			return set, nil
 		}
@@ -189,7 +189,7 @@ func (l *labels) place(s *Schema, d *detail, o *OwnerLabels, values []string) (*
 	if state.folded == nil {
 		state.folded, state.totals = map[seriesKey]*folded{}, map[seriesKey]*total{}
 	}
-	f := &folded{into: l.total(state, d, values)}
+	f := &folded{into: b.labels.total(state, d, values)}
 	state.folded[key] = f
 	return nil, f
 }

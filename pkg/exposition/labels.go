@@ -37,6 +37,7 @@ func newSchema(names []string) *Schema {
 // LabelSet is the prepared labels of a series.
 type LabelSet struct {
 	schema *Schema
+	owner  *OwnerLabels
 	pairs  []*dto.LabelPair // sorted by name, shared with other sets
 	text   string           // the same as text: name="value",...
 	round  uint64           // of the refresh that used it last
@@ -164,6 +165,11 @@ func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 		}
 		l.sets[k] = set
 	}
+	return l.use(set)
+}
+
+// use keeps a label set for the next refresh.
+func (l *labels) use(set *LabelSet) *LabelSet {
 	if set.round != l.round {
 		set.round = l.round
 		l.used++
@@ -186,7 +192,7 @@ func validValues(values []string) (valid []string, changed bool) {
 }
 
 func (l *labels) prepare(s *Schema, o *OwnerLabels, values []string) *LabelSet {
-	set := &LabelSet{schema: s, pairs: make([]*dto.LabelPair, len(s.names))}
+	set := &LabelSet{schema: s, owner: o, pairs: make([]*dto.LabelPair, len(s.names))}
 	if o != nil {
 		for i, p := range o.pairs {
 			set.pairs[s.place[i]] = p
