@@ -43,8 +43,11 @@ func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMa
 			continue
 		}
 		inode, gone := s.namespaceOf(g.known.pid)
-		if gone != nil || seen[inode] {
+		if gone != nil {
 			continue // a process may end at any time
+		}
+		if g.known.inode = inode; seen[inode] {
+			continue
 		}
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
 		if !n.Host && g.wanted {

@@ -123,7 +123,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestWanted: of cgroups whose usage is not wanted only the namespace is read, at most every 10 s or when the process has ended.
+// TestWanted: of cgroups whose usage is not wanted only the namespace is read, and their processes once a minute or when the known one
+// has ended.
 func TestWanted(t *testing.T) {
 	root := t.TempDir()
 	var paths []string
@@ -170,14 +171,22 @@ func TestWanted(t *testing.T) {
 	}
 	check("at first", first...)
 	write(t, root, map[string]string{groups[2].path + "/cgroup.procs": "53\n"})
-	check("another process, within 10 s", first...)
-	clock = clock.Add(maxNamespacesAge)
-	check("after 10 s", first[0], first[1], 53)
+	clock = clock.Add(maxProcessesAge - time.Second)
+	check("another process, within a minute", first...)
+	clock = clock.Add(time.Second)
+	check("after a minute", first[0], first[1], 53)
 	write(t, root, map[string]string{groups[2].path + "/cgroup.procs": fmt.Sprintln(first[2])})
 	if err := os.RemoveAll(filepath.Join(s.opt.Procfs, "53")); err != nil {
 		t.Fatal(err)
 	}
 	check("the process has ended", first...)
+	write(t, root, map[string]string{groups[2].path + "/cgroup.procs": "54\n"})
+	write(t, s.opt.Procfs, map[string]string{"54/ns/net": "", "54/net/dev": netDev, "other": ""})
+	if err := os.Rename(filepath.Join(s.opt.Procfs, "other"), filepath.Join(s.opt.Procfs, fmt.Sprint(first[2]), "ns/net")); err != nil {
+		t.Fatal(err)
+	}
+	check("another process has its number", first[0], first[1], 54)
+	first[2] = 54
 	wanted = groups[0].id
 	check("another is wanted", first...)
 }

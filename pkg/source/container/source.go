@@ -62,8 +62,10 @@ const (
 	workers = 4
 	// maxFailed limits the states of cgroups that cannot be read.
 	maxFailed = 16
-	// maxNamespacesAge is the maximum age of namespaces without usage.
+	// maxNamespacesAge is the maximum age of namespaces without usage, maxProcessesAge that of the process in a namespace, as long as
+	// it is there.
 	maxNamespacesAge = 10 * time.Second
+	maxProcessesAge  = time.Minute
 )
 
 // A Source reads the cgroups of workloads. Its methods may be called concurrently.
@@ -83,7 +85,8 @@ type Source struct {
 // known is the state of a cgroup that is kept between reads.
 type known struct {
 	pid     int       // a process in it
-	read    time.Time // when that was read
+	inode   uint64    // of its network namespace; 0 until that is read
+	read    time.Time // when the process was read
 	created time.Time
 }
 
@@ -217,10 +220,8 @@ func (s *Source) list() []group {
 // read reads one cgroup.
 func (s *Source) read(r *reader, g *group) {
 	now := s.opt.Now()
-	if !g.wanted && !g.known.read.IsZero() && now.Sub(g.known.read) < maxNamespacesAge {
-		if _, ended := s.namespaceOf(g.known.pid); ended == nil || g.known.pid == 0 {
-			return
-		}
+	if !g.wanted && s.unchanged(&g.known, now) {
+		return
 	}
 	r.gone, r.err = false, nil
 	g.usage.Cgroup = g.id
@@ -238,6 +239,17 @@ func (s *Source) read(r *reader, g *group) {
 	var st unix.Stat_t
 	r.gone = r.gone || unix.Stat(s.opt.Mount+g.path, &st) != nil || model.CgroupID(st.Ino) != g.id
 	g.gone, g.err = r.gone, r.err
+}
+
+// unchanged reports whether the known process of a cgroup need not be looked for again. With the same namespace it is the same process,
+// or one for which the result is the same.
+func (s *Source) unchanged(k *known, now time.Time) bool {
+	age := now.Sub(k.read)
+	if k.pid == 0 {
+		return age < maxNamespacesAge
+	}
+	inode, ended := s.namespaceOf(k.pid)
+	return ended == nil && inode == k.inode && age < maxProcessesAge
 }
 
 // readProcesses reads the directory of the cgroup, its processes and those of the cgroups below.
