@@ -88,7 +88,7 @@ func ReadStart(fd int, buf []byte) (int, error) {
 func Retry[T any](call func() (T, error)) (T, error) {
 	for {
 		v, err := call()
-		if !errors.Is(err, unix.EINTR) {
+		if err == nil || !errors.Is(err, unix.EINTR) {
 			return v, err
 		}
 	}

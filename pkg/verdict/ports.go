@@ -119,11 +119,14 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 	if p.RateBits >= state.best || r.At.Sub(state.bestAt) > linkDegraded.Window {
 		state.best, state.bestAt = p.RateBits, r.At
 	}
-	rate := fmt.Sprintf("%s (%dx %s)", gigabits(p.RateBits), p.Width, p.Speed)
+	expected := ""
 	if b, ok := boardOf(h, p); ok && p.RateBits/boards[b] < linkDegraded.limit(0) {
-		r.find(linkDegraded, s, time.Time{}, rate, "equal ports have "+gigabits(boards[b]))
+		expected = "equal ports have " + gigabits(boards[b])
 	} else if p.RateBits/state.best < linkDegraded.limit(0) {
-		r.find(linkDegraded, s, time.Time{}, rate, fmt.Sprintf("it had %s within %s", gigabits(state.best), span(linkDegraded.Window)))
+		expected = fmt.Sprintf("it had %s within %s", gigabits(state.best), span(linkDegraded.Window))
+	}
+	if expected != "" {
+		r.find(linkDegraded, s, time.Time{}, fmt.Sprintf("%s (%dx %s)", gigabits(p.RateBits), p.Width, p.Speed), expected)
 	}
 }
 
@@ -204,38 +207,46 @@ func packets(p *model.Port) *uint64 {
 
 // congestionCounters are the counters of congestion that are judged.
 type congestionCounters struct {
-	marked, outOfBuffer, lost, ignored uint64
-	has                                map[*Condition]bool // which are counted
+	marked, outOfBuffer, lost, ignored counted
+}
+
+// counted is a counter that a port may have.
+type counted struct {
+	value uint64
+	known bool
+}
+
+func countedAs(counters []model.Counter, name string) counted {
+	value, known := valueOf(counters, name)
+	return counted{value, known}
 }
 
 // congestionOf returns what is judged of the counters that all drivers share, and of those of a driver.
 func congestionOf(shared, own []model.Counter) congestionCounters {
-	c := congestionCounters{has: map[*Condition]bool{}}
-	c.marked, c.has[congestion] = valueOf(shared, model.ECNMarked)
-	c.outOfBuffer, c.has[outOfBuffer] = valueOf(shared, model.OutOfBuffer)
-	if c.lost, c.has[retransmissions] = valueOf(shared, model.Retransmitted); !c.has[retransmissions] {
-		gaps, counts := valueOf(shared, model.OutOfSequence)
-		timeouts, waits := valueOf(shared, model.Timeouts)
-		c.lost, c.has[retransmissions] = gaps+timeouts, counts || waits
+	c := congestionCounters{
+		marked: countedAs(shared, model.ECNMarked), outOfBuffer: countedAs(shared, model.OutOfBuffer),
+		lost: countedAs(shared, model.Retransmitted), ignored: countedAs(own, "rp_cnp_ignored"),
 	}
-	for _, name := range []string{"rp_cnp_ignored", "cnpIgnored"} {
-		if value, ok := valueOf(own, name); ok {
-			c.ignored, c.has[congestionIgnored] = value, true
-		}
+	if !c.lost.known {
+		gaps, timeouts := countedAs(shared, model.OutOfSequence), countedAs(shared, model.Timeouts)
+		c.lost = counted{gaps.value + timeouts.value, gaps.known || timeouts.known}
+	}
+	if other := countedAs(own, "cnpIgnored"); other.known {
+		c.ignored = other
 	}
 	return c
 }
 
 // judgeCongestion judges the counters of congestion and retransmission.
 func (r *round) judgeCongestion(counters congestionCounters, received *uint64, s Subject) {
-	perSecondOf := func(c *Condition, value uint64) float64 {
-		if !counters.has[c] {
+	perSecondOf := func(c *Condition, n counted) float64 {
+		if !n.known {
 			return 0
 		}
-		return perSecond(r.grown(counterKey{condition: c, device: s.Device, port: s.Port}, value), c.Window)
+		return perSecond(r.grown(counterKey{condition: c, device: s.Device, port: s.Port}, n.value), c.Window)
 	}
 	marked := perSecondOf(congestion, counters.marked)
-	if counters.has[congestion] && received != nil {
+	if counters.marked.known && received != nil {
 		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
 		all := perSecond(r.grown(key, *received), congestion.Window)
 		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
@@ -244,14 +255,14 @@ func (r *round) judgeCongestion(counters congestionCounters, received *uint64, s
 	}
 	for _, c := range []struct {
 		condition *Condition
-		value     uint64
+		counter   counted
 		evidence  string
 	}{
 		{congestionIgnored, counters.ignored, " congestion notifications (CNP) ignored"},
 		{outOfBuffer, counters.outOfBuffer, " packets without a receive buffer"},
 		{retransmissions, counters.lost, " lost packets"},
 	} {
-		if n := perSecondOf(c.condition, c.value); n > c.condition.limit(0) {
+		if n := perSecondOf(c.condition, c.counter); n > c.condition.limit(0) {
 			r.find(c.condition, s, time.Time{}, rate(n)+c.evidence)
 		}
 	}

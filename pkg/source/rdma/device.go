@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -107,14 +108,14 @@ type tally struct {
 	first             error
 }
 
-// count counts the last read of a file, which may have been before a pause.
-func (t *tally) count(where string, f *file, now time.Time) {
+// count counts the last read of a file in a directory, which may have been before a pause.
+func (t *tally) count(dir string, f *file, now time.Time) {
 	if f.err == nil {
 		t.good++
 		return
 	}
 	if t.bad++; t.bad == 1 {
-		t.where, t.first = where+f.name, f.err
+		t.where, t.first = filepath.Join(dir, f.name), f.err
 	}
 	if f.pause.Waiting(now) {
 		t.paused++
@@ -351,7 +352,7 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	for i := range g.files {
 		f := &g.files[i]
 		if f.pause.Waiting(now) {
-			t.count(g.path+"/", f, now)
+			t.count(g.path, f, now)
 			continue
 		}
 		b, err := d.reader.read(g.dir, f, maxValue+1)
@@ -361,7 +362,7 @@ func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 			v, ok, err = parseCounter(b)
 		}
 		f.done(now, err)
-		t.count(g.path+"/", f, now)
+		t.count(g.path, f, now)
 		if ok && err == nil {
 			counters = append(counters, model.Counter{Name: f.name, Value: v})
 		}

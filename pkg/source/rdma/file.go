@@ -51,7 +51,7 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 	buf := r.buffer[:size]
 	if f.fd >= 0 {
 		n, err := r.pread(f.fd, buf)
-		if !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ESTALE) {
+		if err == nil || !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ESTALE) {
 			return buf[:n], err
 		}
 		r.forget(f)
