@@ -83,7 +83,7 @@ type Builder struct {
 
 	// The refresh in progress.
 	out    []Family
-	opened map[string]bool
+	opened map[string]uint64 // value of labels.round when the family was opened last, by name
 	metric *Metric
 	name   *string // of the open family, nil when none is open
 	opens  uint64  // families opened since the start
@@ -126,7 +126,7 @@ func NewBuilder(excludes func(name string) bool) *Builder {
 		schemas:  map[string]*Schema{},
 		labels:   newLabels(),
 		names:    map[nameKey]*string{},
-		opened:   map[string]bool{},
+		opened:   map[string]uint64{},
 	}
 }
 
@@ -163,7 +163,6 @@ func (b *Builder) Schema(names []string) *Schema {
 // Begin begins a refresh.
 func (b *Builder) Begin() {
 	b.labels.begin()
-	clear(b.opened)
 	b.out = make([]Family, 0, len(b.out)+8)
 	b.last = b.rows
 	b.rows = make([]row, 0, len(b.rows)+64)
@@ -186,6 +185,7 @@ func (b *Builder) End() []Family {
 	b.last = nil
 	if len(b.names) > 2*len(b.out) { // names of counters that no longer exist
 		clear(b.names)
+		clear(b.opened)
 	}
 	slices.SortFunc(b.out, func(x, y Family) int { return strings.Compare(*x.name, *y.name) })
 	return b.out
@@ -208,10 +208,10 @@ func (b *Builder) Kept() Kept {
 // counters of a driver whose names become equal) is refused.
 func (b *Builder) open(name *string) bool {
 	b.close()
-	if b.opened[*name] {
+	if b.opened[*name] == b.labels.round {
 		return false
 	}
-	b.opened[*name] = true
+	b.opened[*name] = b.labels.round
 	b.opens++
 	b.name, b.start = name, len(b.rows)
 	return true
@@ -272,11 +272,11 @@ func (b *Builder) Value(v float64, values ...string) {
 }
 
 // set returns the label set of a series of the metric. Mostly it is the next one of the last refresh, or that after it, which is
-// found without a hash. A key has all values that are compared here.
+// found without a hash.
 func (b *Builder) set(o *OwnerLabels, values []string) *LabelSet {
 	m := b.metric
-	for i := m.last.from; i < min(m.last.from+2, m.last.to, len(b.last)) && len(values) <= len(labelKey{}.values); i++ {
-		if set := b.last[i].labels; set.schema == m.schema && set.owner == o && set.has(values) {
+	for i := m.last.from; i < min(m.last.from+2, m.last.to, len(b.last)); i++ {
+		if set := b.last[i].labels; set.schema == m.schema && set.owner == o && !set.replaced && set.has(values) {
 			m.last.from = i + 1
 			return b.labels.use(set)
 		}

@@ -43,6 +43,8 @@ type LabelSet struct {
 	round  uint64           // of the refresh that used it last
 	family uint64           // that it was last added to
 	shown  uint32           // metrics with detail that show the series, see detail.bit
+	// replaced reports that another set has its key.
+	replaced bool
 }
 
 // Value returns the value of a label that the metric has.
@@ -158,7 +160,7 @@ func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 			set = l.get(s, o, valid...)
 		} else {
 			if set != nil {
-				l.replaced = true
+				l.replaced, set.replaced = true, true
 				l.release(o, set)
 			}
 			set = l.prepare(s, o, values)

@@ -42,17 +42,19 @@ func pcieMetrics() []metric {
 		{
 			name: "rdma_device_pcie_aer_errors_total", typ: counter, labels: []string{"device", "severity"},
 			help: "PCIe errors that the device and the port above it detected.",
-			emit: eachHCAFunction(func(b *exposition.Builder, device string, f *model.PCIFunction) {
+			emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) {
 				for _, e := range f.Errors() {
-					b.Value(float64(e.Value), device, e.Name)
+					b.Value(float64(e.Value), f.device, e.Name)
 				}
 			}),
 		},
 		{
 			name: "rdma_device_pcie_aer_errors_by_type_total", typ: counter, labels: []string{"device", "end", "severity", "type"},
 			help: "PCIe errors that the device or the port above it detected, of types that occurred.",
-			emit: eachHCAFunction(func(b *exposition.Builder, device string, f *model.PCIFunction) {
-				eachErrorType(f, func(value float64, labels ...string) { b.Value(value, append([]string{device}, labels...)...) })
+			emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) {
+				eachErrorType(f.PCIFunction, func(value float64, labels ...string) {
+					b.Value(value, append([]string{f.device}, labels...)...)
+				})
 			}),
 		},
 		{
@@ -78,7 +80,7 @@ func pcieMetrics() []metric {
 func hcaPCIe(name, help string, of func(*model.PCIFunction) model.Optional) metric {
 	return metric{
 		name: "rdma_device_pcie_" + name, typ: gauge, labels: []string{"device"}, help: help,
-		emit: eachHCAFunction(func(b *exposition.Builder, device string, f *model.PCIFunction) { known(b, of(f), nil, device) }),
+		emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) { known(b, of(f.PCIFunction), nil, f.device) }),
 	}
 }
 
@@ -101,24 +103,29 @@ func eachErrorType(f *model.PCIFunction, add func(value float64, labels ...strin
 	}
 }
 
-// eachHCAFunction returns an emit function that adds the series of each PCI function that is an HCA. Subfunctions have the address of
-// their physical function: the function's own HCA is the one that the kernel registered first, as they exist below it.
-func eachHCAFunction(add func(b *exposition.Builder, device string, f *model.PCIFunction)) func(*view, *exposition.Builder) {
-	return func(v *view, b *exposition.Builder) {
-		own := map[string]*model.HCA{}
-		for i := range v.facts.HCAs {
-			h := &v.facts.HCAs[i]
-			if first := own[h.PCIAddress]; first == nil || registeredBefore(h, first) {
-				own[h.PCIAddress] = h
-			}
-		}
-		for i := range v.facts.PCI {
-			f := &v.facts.PCI[i]
-			if h := own[f.Address]; h != nil {
-				add(b, h.Name, f)
-			}
+// hcaFunction is a PCI function that is an HCA.
+type hcaFunction struct {
+	*model.PCIFunction
+	device string
+}
+
+// hcaFunctions appends the PCI functions that are HCAs. Subfunctions have the address of their physical function: the function's own
+// HCA is the one that the kernel registered first, as they exist below it.
+func hcaFunctions(list []hcaFunction, facts *model.Snapshot) []hcaFunction {
+	own := make(map[string]*model.HCA, len(facts.HCAs))
+	for i := range facts.HCAs {
+		h := &facts.HCAs[i]
+		if first := own[h.PCIAddress]; first == nil || registeredBefore(h, first) {
+			own[h.PCIAddress] = h
 		}
 	}
+	for i := range facts.PCI {
+		f := &facts.PCI[i]
+		if h := own[f.Address]; h != nil {
+			list = append(list, hcaFunction{f, h.Name})
+		}
+	}
+	return list
 }
 
 // registeredBefore compares the kernel's indexes of devices, which are 0 without RDMA netlink, and then their names: mlx5_2 before

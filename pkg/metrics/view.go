@@ -33,11 +33,12 @@ type view struct {
 	gpus   []gpuView
 	users  []*exposition.OwnerLabels // of shares.GPUs: the owner with the GPU
 	// dcgmGPUs is nil until it is first used.
-	dcgmGPUs []dcgmGPU
-	ports    []portView
-	pma      columns // sysfs counters/
-	hw       columns // hw_counters of ports, and of devices as port ""
-	ext      columns // sysfs counters_ext/
+	dcgmGPUs     []dcgmGPU
+	ports        []portView
+	hcaFunctions []hcaFunction
+	pma          columns // sysfs counters/
+	hw           columns // hw_counters of ports, and of devices as port ""
+	ext          columns // sysfs counters_ext/
 	// congestion has the hw_counters of congestion and retransmission, under the names that all drivers share.
 	congestion columns
 	fabric     fabricView
@@ -182,6 +183,7 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.hw.end()
 	v.ext.end()
 	v.congestion.end()
+	v.hcaFunctions = hcaFunctions(v.hcaFunctions[:0], &r.Facts)
 	v.fabric.fill(r.Facts.Fabric, b)
 	v.fillInterfaces(r.Facts.Node)
 }
@@ -213,6 +215,7 @@ type verbShare = attribution.Share[model.VerbKey, model.Histogram]
 // The lists with several metrics. Those of Node need a Node.
 func gpusOf(v *view) []gpuView                    { return v.gpus }
 func portsOf(v *view) []portView                  { return v.ports }
+func hcaFunctionsOf(v *view) []hcaFunction        { return v.hcaFunctions }
 func hcasOf(v *view) []model.HCA                  { return v.facts.HCAs }
 func vfsOf(v *view) []model.VF                    { return v.facts.VFs }
 func mapsOf(v *view) []model.Map                  { return v.facts.Maps }
