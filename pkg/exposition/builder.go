@@ -90,6 +90,9 @@ type Builder struct {
 	start  int     // of the open family in rows
 	rows   []row
 	last   []row // of the last refresh
+	// histograms are those of the rows of families of histograms, firstHistogram that of the open family.
+	histograms     []durations
+	firstHistogram int
 }
 
 // Family is a metric family, from which every format is written.
@@ -97,17 +100,17 @@ type Family struct {
 	name, help *string
 	typ        dto.MetricType
 	rows       []row
+	histograms []durations // one for each row, of a family of histograms
 	collector  string
 }
 
 // Len returns the number of series.
 func (f *Family) Len() int { return len(f.rows) }
 
-// row is a series with a value or a histogram.
+// row is a series. Most have a value, so histograms are apart.
 type row struct {
-	labels    *LabelSet
-	value     float64
-	histogram durations
+	labels *LabelSet
+	value  float64
 }
 
 // nameKey is a pattern and the counter that it stands for.
@@ -166,6 +169,7 @@ func (b *Builder) Begin() {
 	b.out = make([]Family, 0, len(b.out)+8)
 	b.last = b.rows
 	b.rows = make([]row, 0, len(b.rows)+64)
+	b.histograms = make([]durations, 0, len(b.histograms))
 }
 
 // Metric begins the family of a metric; those of a pattern begin with OpenPart.
@@ -213,7 +217,7 @@ func (b *Builder) open(name *string) bool {
 	}
 	b.opened[*name] = b.labels.round
 	b.opens++
-	b.name, b.start = name, len(b.rows)
+	b.name, b.start, b.firstHistogram = name, len(b.rows), len(b.histograms)
 	return true
 }
 
@@ -237,7 +241,8 @@ func (b *Builder) OpenPart(counter string) bool {
 func (b *Builder) close() {
 	if b.name != nil && len(b.rows) > b.start {
 		rows := b.rows[b.start:len(b.rows):len(b.rows)]
-		b.out = append(b.out, Family{b.name, &b.metric.help, b.metric.typ, rows, b.metric.collector})
+		histograms := slices.Clip(b.histograms[b.firstHistogram:])
+		b.out = append(b.out, Family{b.name, &b.metric.help, b.metric.typ, rows, histograms, b.metric.collector})
 	}
 	b.name = nil
 }
@@ -255,14 +260,19 @@ func (b *Builder) Labels(s *Schema, o *OwnerLabels, values ...string) *LabelSet 
 
 // Add adds a series. Of two series with the same labels the family keeps the first.
 func (b *Builder) Add(set *LabelSet, value float64) {
-	b.addRow(row{labels: set, value: value})
+	b.addRow(set, value, nil)
 }
 
-func (b *Builder) addRow(r row) {
-	if r.labels.family != b.opens {
-		r.labels.family = b.opens
-		b.rows = append(b.rows, r)
-		b.metric.now.to = len(b.rows)
+// addRow adds a series with a value, or with a histogram.
+func (b *Builder) addRow(set *LabelSet, value float64, h durations) {
+	if set.family == b.opens {
+		return
+	}
+	set.family = b.opens
+	b.rows = append(b.rows, row{set, value})
+	b.metric.now.to = len(b.rows)
+	if h != nil {
+		b.histograms = append(b.histograms, h)
 	}
 }
 
@@ -286,17 +296,17 @@ func (b *Builder) set(o *OwnerLabels, values []string) *LabelSet {
 
 // Share adds a series with the labels of an owner.
 func (b *Builder) Share(v float64, o *OwnerLabels, values ...string) {
-	b.owned(row{value: v}, o, values)
+	b.owned(v, nil, o, values)
 }
 
 // Histogram adds a histogram with the labels of an owner.
 func (b *Builder) Histogram(h *model.Histogram, o *OwnerLabels, values ...string) {
-	b.owned(row{histogram: (*coarse)(h)}, o, values)
+	b.owned(0, (*coarse)(h), o, values)
 }
 
 // FineHistogram adds a histogram of four buckets per power of two.
 func (b *Builder) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values ...string) {
-	b.owned(row{histogram: (*fine)(h)}, o, values)
+	b.owned(0, (*fine)(h), o, values)
 }
 
 // StateSet adds a series for each of the states: 1 for the current state, 0 for the others.

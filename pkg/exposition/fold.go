@@ -62,6 +62,7 @@ type total struct {
 	sum    value
 	opened uint64 // family in which it was added last, see Builder.opens
 	row    int
+	shown  durations // of the row, of a family of histograms
 }
 
 // value is a number or a histogram.
@@ -86,44 +87,42 @@ func grow[V any, P model.Cumulative[V]](sum, last **V, now *V) {
 	**last = *now
 }
 
-// owned adds a row of an owner, or adds its value to the total into which it is folded.
-func (b *Builder) owned(r row, o *OwnerLabels, values []string) {
-	for _, v := range b.metric.omitted {
-		if slices.Contains(values, v) {
+// owned adds a row of an owner, or adds its value or histogram to the total into which it is folded.
+func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string) {
+	for _, omitted := range b.metric.omitted {
+		if slices.Contains(values, omitted) {
 			return
 		}
 	}
 	d := b.metric.detail
 	if d == nil {
-		r.labels = b.set(o, values)
-		b.addRow(r)
+		b.addRow(b.set(o, values), v, h)
 		return
 	}
 	if d.series == 0 {
 		d.series = 1
-		if r.histogram != nil {
-			shape, _, _ := r.histogram.in()
+		if h != nil {
+			shape, _, _ := h.in()
 			d.series = len(shape.bounds) + 3 // infinity, sum, count
 		}
 	}
 	set, f := b.place(d, o, values)
 	if f == nil {
-		r.labels = set
-		b.addRow(r)
+		b.addRow(set, v, h)
 		return
 	}
-	b.fold(r, f, o)
+	b.fold(v, h, f, o)
 }
 
-// fold adds the value of a row to a total. The rows of a refresh do not change later: a histogram is copied.
-func (b *Builder) fold(r row, f *folded, o *OwnerLabels) {
+// fold adds a value or a histogram to a total. The rows of a refresh do not change later: a histogram is copied.
+func (b *Builder) fold(v float64, h durations, f *folded, o *OwnerLabels) {
 	if f.opened == b.opens {
 		return // as addRow keeps the first of two series
 	}
 	f.opened = b.opens
 	t := f.into
 	first := t.opened != b.opens
-	switch h := r.histogram.(type) {
+	switch h := h.(type) {
 	case *coarse:
 		grow(&t.sum.coarse, &f.last.coarse, (*model.Histogram)(h))
 	case *fine:
@@ -131,32 +130,31 @@ func (b *Builder) fold(r row, f *folded, o *OwnerLabels) {
 	default:
 		switch {
 		case b.metric.typ == gauge && first:
-			t.sum.number = r.value
-		case b.metric.typ == gauge || r.value < f.last.number:
-			t.sum.number += r.value
+			t.sum.number = v
+		case b.metric.typ == gauge || v < f.last.number:
+			t.sum.number += v
 		default:
-			t.sum.number += r.value - f.last.number
+			t.sum.number += v - f.last.number
 		}
-		f.last.number = r.value
+		f.last.number = v
 	}
 	if first {
-		t.opened, t.row = b.opens, len(b.rows)
-		added := row{labels: b.set(o, t.values)}
-		switch r.histogram.(type) {
+		switch h.(type) {
 		case *coarse:
-			added.histogram = new(coarse)
+			t.shown = new(coarse)
 		case *fine:
-			added.histogram = new(fine)
+			t.shown = new(fine)
 		}
-		b.addRow(added)
+		t.opened, t.row = b.opens, len(b.rows)
+		b.addRow(b.set(o, t.values), 0, t.shown)
 	}
-	switch to := &b.rows[t.row]; h := to.histogram.(type) {
+	switch to := t.shown.(type) {
 	case *coarse:
-		*h = coarse(*t.sum.coarse)
+		*to = coarse(*t.sum.coarse)
 	case *fine:
-		*h = fine(*t.sum.fine)
+		*to = fine(*t.sum.fine)
 	default:
-		to.value = t.sum.number
+		b.rows[t.row].value = t.sum.number
 	}
 }
 

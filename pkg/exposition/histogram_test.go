@@ -56,7 +56,7 @@ func testHistograms(
 	// All in one family: histograms must not share memory.
 	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram}
 	for _, h := range cases {
-		f.rows = append(f.rows, row{labels: &LabelSet{}, histogram: h})
+		f.rows, f.histograms = append(f.rows, row{labels: &LabelSet{}}), append(f.histograms, h)
 	}
 	for i, m := range protoFamilies([]Family{f}, Forms{})[0].Metric {
 		_, sum, buckets := cases[i].in()
@@ -122,7 +122,7 @@ func checkHistogram(t *testing.T, h *dto.Histogram, schema, exp int, sum float64
 // TestForms checks the parts of a histogram in each form, in protobuf and in text.
 func TestForms(t *testing.T) {
 	h := model.Histogram{Count: 3, Sum: 2e9, Buckets: [model.HistogramBuckets]uint64{3: 1, 22: 2}}
-	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram, rows: []row{{labels: &LabelSet{}, histogram: (*coarse)(&h)}}}
+	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram, rows: []row{{labels: &LabelSet{}}}, histograms: []durations{(*coarse)(&h)}}
 	for _, tt := range []struct {
 		forms         Forms
 		classic, text int

@@ -21,18 +21,19 @@ func protoFamilies(families []Family, forms Forms) []*dto.MetricFamily {
 func protoSeries(f *Family, forms Forms) []*dto.Metric {
 	switch f.typ {
 	case counter:
-		return allocate(f.rows, func(m *dto.Metric, c *dto.Counter, r *row) { m.Counter, c.Value = c, &r.value })
+		return allocate(f.rows, func(m *dto.Metric, c *dto.Counter, i int) { m.Counter, c.Value = c, &f.rows[i].value })
 	case gauge:
-		return allocate(f.rows, func(m *dto.Metric, g *dto.Gauge, r *row) { m.Gauge, g.Value = g, &r.value })
+		return allocate(f.rows, func(m *dto.Metric, g *dto.Gauge, i int) { m.Gauge, g.Value = g, &f.rows[i].value })
 	case histogram:
-		return allocate(f.rows, newParts(f.rows, forms).histogram)
+		p := newParts(f.histograms, forms)
+		return allocate(f.rows, func(m *dto.Metric, h *histogramSeries, i int) { p.histogram(m, h, f.histograms[i]) })
 	default:
-		return allocate(f.rows, func(m *dto.Metric, u *dto.Untyped, r *row) { m.Untyped, u.Value = u, &r.value })
+		return allocate(f.rows, func(m *dto.Metric, u *dto.Untyped, i int) { m.Untyped, u.Value = u, &f.rows[i].value })
 	}
 }
 
-// allocate returns the series of rows, all from one allocation. fill sets the value of a series.
-func allocate[T any](rows []row, fill func(*dto.Metric, *T, *row)) []*dto.Metric {
+// allocate returns the series of rows, all from one allocation. fill sets the value of the series of row i.
+func allocate[T any](rows []row, fill func(m *dto.Metric, value *T, i int)) []*dto.Metric {
 	all := make([]struct {
 		metric dto.Metric
 		value  T
@@ -41,7 +42,7 @@ func allocate[T any](rows []row, fill func(*dto.Metric, *T, *row)) []*dto.Metric
 	for i := range rows {
 		out[i] = &all[i].metric
 		out[i].Label = rows[i].labels.pairs
-		fill(out[i], &all[i].value, &rows[i])
+		fill(out[i], &all[i].value, i)
 	}
 	return out
 }
@@ -75,10 +76,10 @@ type parts struct {
 	refs    []*dto.Bucket
 }
 
-func newParts(rows []row, forms Forms) *parts {
+func newParts(histograms []durations, forms Forms) *parts {
 	native, classic := 0, 0
-	for i := range rows {
-		s, _, buckets := rows[i].histogram.in()
+	for _, h := range histograms {
+		s, _, buckets := h.in()
 		native += len(buckets)
 		classic += len(s.classic(forms))
 	}
@@ -93,9 +94,9 @@ func take[T any](rest *[]T, n int) []T {
 }
 
 // histogram renders a row with native and with classic buckets.
-func (p *parts) histogram(m *dto.Metric, d *histogramSeries, r *row) {
+func (p *parts) histogram(m *dto.Metric, d *histogramSeries, h durations) {
 	m.Histogram = &d.histogram
-	shape, sum, buckets := r.histogram.in()
+	shape, sum, buckets := h.in()
 	d.sum, d.histogram.SampleSum = sum, &d.sum
 	// The kernel may count while the histogram is read. Prometheus refuses a histogram
 	// with a count that differs from the sum of its buckets.

@@ -42,7 +42,7 @@ func (t *text) write(families []Family) error {
 		f := &families[i]
 		b = t.header(b, f)
 		for j := range f.rows {
-			b = t.row(b, f, &f.rows[j], t.forms)
+			b = t.row(b, f, j, t.forms)
 			if len(b) >= flushSize {
 				b = t.flush(b)
 			}
@@ -73,9 +73,10 @@ func (d dialect) header(b []byte, f *Family) []byte {
 	return append(b, '\n')
 }
 
-func (d dialect) row(b []byte, f *Family, r *row, forms Forms) []byte {
+func (d dialect) row(b []byte, f *Family, i int, forms Forms) []byte {
+	r := &f.rows[i]
 	if f.typ == histogram {
-		return d.histogram(b, *f.name, r, forms)
+		return d.histogram(b, *f.name, r.labels.text, f.histograms[i], forms)
 	}
 	b = appendSeries(b, *f.name, "", r.labels.text, "")
 	return append(d.number(b, r.value), '\n')
@@ -96,9 +97,8 @@ func (d dialect) typeName(f *Family) string {
 }
 
 // histogram appends the classic buckets; only protobuf has native buckets.
-func (d dialect) histogram(b []byte, name string, r *row, forms Forms) []byte {
-	labels := r.labels.text
-	s, seconds, buckets := r.histogram.in()
+func (d dialect) histogram(b []byte, name, labels string, h durations, forms Forms) []byte {
+	s, seconds, buckets := h.in()
 	sum, next := uint64(0), 0
 	for i := range s.classic(forms) {
 		next, sum = s.upTo(i, next, sum, buckets)

@@ -69,10 +69,8 @@ func FuzzText(f *testing.F) {
 			}})
 		}
 		families = append(families, Family{name: &name, help: &help, typ: histogram, rows: []row{
-			{labels: set, histogram: (*coarse)(&h)},
-			{labels: l.get(newSchema(nil), nil), histogram: (*coarse)(&h)},
-			{labels: set, histogram: (*fine)(&small)},
-		}})
+			{labels: set}, {labels: l.get(newSchema(nil), nil)}, {labels: set},
+		}, histograms: []durations{(*coarse)(&h), (*coarse)(&h), (*fine)(&small)}})
 		compareText(t, families)
 	})
 }
