@@ -24,8 +24,10 @@ type carrierReading struct {
 	downs   uint64
 }
 
-// readCarrier reads the carrier of an interface. It returns false if the interface is gone.
-func readCarrier(dir string, buf []byte) (r carrierReading, ok bool) {
+// readCarrier reads the carrier of an interface. It returns false if the interface is gone. While the carrier that was up is up and its
+// changes are as many, neither the losses nor IFF_UP can differ, as an interface that is set down has the operstate "down": they are not
+// read.
+func readCarrier(dir string, buf []byte, last carrierReading) (r carrierReading, ok bool) {
 	file := func(name string) string {
 		b, err := boundedfile.ReadOnce(filepath.Join(dir, name), buf)
 		if err != nil {
@@ -33,11 +35,18 @@ func readCarrier(dir string, buf []byte) (r carrierReading, ok bool) {
 		}
 		return boundedfile.Line(b, 32)
 	}
-	return parseCarrier(file("flags"), file("operstate"), file("carrier_changes"), file("carrier_down_count"))
+	state, changes := file("operstate"), file("carrier_changes")
+	if last.admin && last.up && isUp(state) && changes == strconv.FormatUint(last.changes, 10) {
+		return last, true
+	}
+	r, ok = parseCarrier(file("flags"), state, changes, file("carrier_down_count"))
+	// The kernel sets operstate later than it counts: after one more loss than gains, the carrier that was up is down.
+	lost, gained := int64(r.downs-last.downs), int64((r.changes-r.downs)-(last.changes-last.downs))
+	r.up = r.up && (!last.up || lost <= gained)
+	return r, ok
 }
 
-// parseCarrier parses the files flags, operstate, carrier_changes and carrier_down_count. The state "unknown" is that of an interface
-// with a carrier whose driver does not report more.
+// parseCarrier parses the files flags, operstate, carrier_changes and carrier_down_count.
 func parseCarrier(flags, state, changes, downs string) (r carrierReading, ok bool) {
 	f, err1 := strconv.ParseUint(strings.TrimPrefix(flags, "0x"), 16, 32)
 	c, err2 := strconv.ParseUint(changes, 10, 32)
@@ -45,12 +54,16 @@ func parseCarrier(flags, state, changes, downs string) (r carrierReading, ok boo
 	if err1 != nil || err2 != nil || err3 != nil {
 		return carrierReading{}, false
 	}
-	r = carrierReading{admin: f&unix.IFF_UP != 0, changes: c, downs: d}
+	return carrierReading{admin: f&unix.IFF_UP != 0, up: isUp(state), changes: c, downs: d}, true
+}
+
+// isUp reports whether an operstate is that of an interface with a carrier: "unknown" if its driver does not report more.
+func isUp(state string) bool {
 	switch state {
 	case "up", "unknown", "dormant", "testing":
-		r.up = true
+		return true
 	}
-	return r, true
+	return false
 }
 
 // carrierWatch compares the readings of an interface and counts flaps.

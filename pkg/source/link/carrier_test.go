@@ -3,6 +3,8 @@
 package link
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -68,6 +70,47 @@ func TestReason(t *testing.T) {
 	}
 	if w.changed != now {
 		t.Errorf("changed at %v", w.changed)
+	}
+}
+
+// TestSteadyCarrier: of a carrier that is as it was only the state and the changes are read. A loss is known before the state is.
+func TestSteadyCarrier(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, value string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(value+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("flags", "0x1003")
+	write("operstate", "up")
+	write("carrier_changes", "3")
+	write("carrier_down_count", "1")
+	buf := make([]byte, 64)
+	last := carrierReading{}
+	for _, c := range []struct {
+		file, value string
+		want        carrierReading
+	}{
+		{"operstate", "up", carrierReading{true, true, 3, 1}},
+		{"carrier_down_count", "2", carrierReading{true, true, 3, 1}}, // cannot be
+		{"carrier_changes", "5", carrierReading{true, true, 5, 2}},
+		{"carrier_down_count", "3", carrierReading{true, true, 5, 2}},
+		{"carrier_changes", "6", carrierReading{true, false, 6, 3}}, // lost, and operstate is late
+		{"operstate", "down", carrierReading{true, false, 6, 3}},
+		{"flags", "0x1002", carrierReading{false, false, 6, 3}},
+		{"operstate", "up", carrierReading{false, true, 6, 3}},
+	} {
+		write(c.file, c.value)
+		got, ok := readCarrier(dir, buf, last)
+		if last = got; !ok || got != c.want {
+			t.Errorf("%s is %s: %+v, %v", c.file, c.value, got, ok)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := readCarrier(dir, buf, carrierReading{true, true, 6, 3}); ok {
+		t.Error("an interface that is gone")
 	}
 }
 

@@ -310,7 +310,11 @@ func (s *Source) watchCarriers(now time.Time) {
 		if n.infiniband {
 			continue
 		}
-		r, ok := readCarrier(filepath.Join(s.o.Sysfs, "class/net", n.name), s.buf)
+		var last carrierReading
+		if n.watch != nil {
+			last = n.watch.last
+		}
+		r, ok := readCarrier(filepath.Join(s.o.Sysfs, "class/net", n.name), s.buf, last)
 		switch {
 		case !ok:
 			continue
