@@ -26,15 +26,26 @@ func main() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}
-	// The heap is small, so that collecting it twice as often costs at most some percent of a scrape, and the memory of a sensor that is
-	// idle most of the time matters more.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
+	growHeap(startGrowth)
 	// A second signal has the default action again and ends the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
 	os.Exit(exitStatus(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
+}
+
+// How much the heap grows, in percent, before Go collects garbage.
+const (
+	// Flags and the type information of the kernel are garbage soon: collecting it at each step would be a quarter of the start.
+	startGrowth = 200
+	// The heap of a sensor that runs is small, so that collecting often costs at most some percent of a scrape, and the memory of a
+	// sensor that is idle most of the time matters more.
+	steadyGrowth = 50
+)
+
+func growHeap(percent int) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
 }
 
 // run runs the command in args. It returns when the command or ctx is done.

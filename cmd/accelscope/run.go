@@ -88,6 +88,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		return err
 	}
 	defer closeWithin(closeTimeout, s, log)
+	growHeap(steadyGrowth)
 	defer serveControl(c.controlFlags, s.gpus, log)()
 	defer watchUnload(c.sensorFlags, s.gpus, log)()
 	if !hasHCA(c.Sysfs) {
