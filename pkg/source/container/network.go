@@ -42,11 +42,14 @@ func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMa
 		if g.gone || g.known.pid == 0 {
 			continue
 		}
-		inode, gone := s.namespaceOf(g.known.pid)
-		if gone != nil {
-			continue // a process may end at any time
+		if !g.there {
+			var gone error
+			if g.known.inode, gone = s.namespaceOf(g.known.pid); gone != nil {
+				continue // a process may end at any time
+			}
 		}
-		if g.known.inode = inode; seen[inode] {
+		inode := g.known.inode
+		if seen[inode] {
 			continue
 		}
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}

@@ -97,6 +97,7 @@ type group struct {
 	wanted bool
 	known  known
 	usage  model.Usage
+	there  bool // known.inode was read just now
 	gone   bool
 	err    error
 }
@@ -220,7 +221,7 @@ func (s *Source) list() []group {
 // read reads one cgroup.
 func (s *Source) read(r *reader, g *group) {
 	now := s.opt.Now()
-	if !g.wanted && s.unchanged(&g.known, now) {
+	if !g.wanted && s.unchanged(g, now) {
 		return
 	}
 	r.gone, r.err = false, nil
@@ -243,13 +244,17 @@ func (s *Source) read(r *reader, g *group) {
 
 // unchanged reports whether the known process of a cgroup need not be looked for again. With the same namespace it is the same process,
 // or one for which the result is the same.
-func (s *Source) unchanged(k *known, now time.Time) bool {
-	age := now.Sub(k.read)
-	if k.pid == 0 {
+func (s *Source) unchanged(g *group, now time.Time) bool {
+	age := now.Sub(g.known.read)
+	if g.known.pid == 0 {
 		return age < maxNamespacesAge
 	}
-	inode, ended := s.namespaceOf(k.pid)
-	return ended == nil && inode == k.inode && age < maxProcessesAge
+	if age >= maxProcessesAge {
+		return false
+	}
+	inode, ended := s.namespaceOf(g.known.pid)
+	g.there = ended == nil && inode == g.known.inode
+	return g.there
 }
 
 // readProcesses reads the directory of the cgroup, its processes and those of the cgroups below.
