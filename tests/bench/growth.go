@@ -40,12 +40,12 @@ type growthPlan struct {
 	scrapes int
 }
 
-// growthPlanOf returns the plan with scrapes some time apart; or one for a short bench.
+// growthPlanOf returns the plan of a minute with scrapes some time apart; or one for a short bench.
 func growthPlanOf(every time.Duration, short bool) growthPlan {
 	if short {
 		return growthPlan{true, pause, 1}
 	}
-	return growthPlan{false, every, 4}
+	return growthPlan{false, every, int(time.Minute / every)}
 }
 
 // A load is what an exporter costs on a node: CPU time per scrape with what it does between two of them, memory with its children.
@@ -224,7 +224,7 @@ func printContainers(out io.Writer, curves []curve, n int) {
 		}
 	}
 	if other.CPU > 0 {
-		fmt.Fprintf(out, "With %d containers, CPU per scrape / cAdvisor's: %s (goal 0.33); RSS / cAdvisor's: %s (goal 0.5).\n", n,
-			number(own.CPU/other.CPU, 2), number(own.Resident/other.Resident, 2))
+		fmt.Fprintf(out, "With %d containers, CPU per scrape / cAdvisor's: %s (goal 0.33); private memory / cAdvisor's: %s, RSS: %s (goal 0.5).\n",
+			n, number(own.CPU/other.CPU, 2), number(own.Private/other.Private, 2), number(own.Resident/other.Resident, 2))
 	}
 }

@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// Sizes of a plot in pixels, and the colors of its curves.
+// Sizes of a plot in pixels.
 const (
 	plotWidth, plotHeight = 360.0, 220.0 // of one of two beside each other
-	plotLeft, plotRight   = 52.0, 16.0
+	plotLeft, plotRight   = 52.0, 24.0
 	plotTop, plotBottom   = 34.0, 36.0
 	legendHeight          = 24.0
 )
 
-var plotColors = []string{"#3b78c3", "#e0892f", "#4c9a52", "#8a63b8"}
+// plotColors are those of the curves of exporters, the same in all plots.
+var plotColors = map[string]string{accelscope: "#3b78c3", floor: "#4c9a52", nodeExporter: "#e0892f", cadvisor: "#8a63b8"}
 
 // plot draws CPU time and memory over the number of things, as SVG. All axes begin at zero, so that a load that grows in
 // proportion is a straight line.
@@ -30,7 +31,7 @@ func plot(things string, curves []curve) string {
 	panel(b, plotWidth, "private memory, MB", things, curves, func(l load) float64 { return l.Private })
 	for i, c := range curves {
 		x := plotLeft + 160*float64(i)
-		fmt.Fprintf(b, `<rect x="%g" y="%g" width="14" height="4" fill="%s"/>`+"\n", x, plotHeight+6, plotColors[i])
+		fmt.Fprintf(b, `<rect x="%g" y="%g" width="14" height="4" fill="%s"/>`+"\n", x, plotHeight+6, plotColors[c.Name])
 		label(b, x+20, plotHeight+12, "start", c.Name)
 	}
 	b.WriteString("</svg>\n")
@@ -53,20 +54,20 @@ func panel(b *strings.Builder, left float64, title, things string, curves []curv
 	label(b, left+plotLeft, plotTop-14, "start", title)
 	for v := 0.0; v <= highest; v += step(highest) {
 		fmt.Fprintf(b, `<path d="M%.1f %.1fH%.1f" stroke="#d8dce0"/>`+"\n", x(0), y(v), x(most))
-		label(b, x(0)-6, y(v)+4, "end", fmt.Sprintf("%.4g", v))
+		label(b, x(0)-6, y(v)+4, "end", fmt.Sprintf("%.6g", v))
 	}
 	for n := 0.0; n <= most; n += step(most) {
-		label(b, x(n), y(0)+16, "middle", fmt.Sprintf("%.4g", n))
+		label(b, x(n), y(0)+16, "middle", fmt.Sprintf("%.6g", n))
 	}
 	label(b, x(most), y(0)+30, "end", things)
-	for i, c := range curves {
+	for _, c := range curves {
 		var path strings.Builder
 		for j, l := range c.Loads {
 			at := fmt.Sprintf("%.1f %.1f", x(float64(c.Points[j])), y(value(l)))
 			path.WriteString(map[bool]string{true: "M", false: "L"}[j == 0] + at)
-			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s"/>`+"\n", x(float64(c.Points[j])), y(value(l)), plotColors[i])
+			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s"/>`+"\n", x(float64(c.Points[j])), y(value(l)), plotColors[c.Name])
 		}
-		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", path.String(), plotColors[i])
+		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", path.String(), plotColors[c.Name])
 	}
 }
 

@@ -80,8 +80,12 @@ func queueSite(ctx context.Context, workloads, sensor string, n int) (s site, er
 		_ = in.Close()
 		_ = cmd.Wait()
 	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() && !strings.HasPrefix(lines.Text(), "ready") {
+	lines, ready := bufio.NewScanner(out), false
+	for !ready && lines.Scan() {
+		ready = strings.HasPrefix(lines.Text(), "ready")
+	}
+	if !ready {
+		return s, fmt.Errorf("no %d queue pairs: the process has ended", n)
 	}
 	s.shown = []string{`type="qp"`}
 	s.use = []exporter{{name: accelscope, path: sensor, args: func(_ fixtures.Manifest, addr string) []string {
