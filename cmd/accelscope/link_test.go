@@ -52,9 +52,11 @@ func TestLinks(t *testing.T) {
 		if h.Netdev == "" || h.PhysicalFn != "" {
 			continue
 		}
-		file := filepath.Join(m.SysFS(), "class/net", h.Netdev, "carrier_down_count")
-		if err := os.WriteFile(file, []byte("1\n"), 0o644); err != nil {
-			t.Fatal(err)
+		// A loss and the end of it. The changes are last, as the losses are read after them.
+		for _, file := range [][2]string{{"carrier_down_count", "1\n"}, {"carrier_changes", "3\n"}} {
+			if err := os.WriteFile(filepath.Join(m.SysFS(), "class/net", h.Netdev, file[0]), []byte(file[1]), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	for end := time.Now().Add(quickly); ; time.Sleep(1100 * time.Millisecond) {
