@@ -129,7 +129,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exact", node.exact, "6.12 6.12/preempt", node.uprobes},
 	{"datapath extended", node.extended, "6.12 6.12/preempt", node.traces},
 	{"datapath containers", node.seccomp, "6.12/preempt", node.traces},
-	{"datapath coverage", node.coverage, "6.12 6.12/preempt", node.traces},
+	{"datapath coverage", node.coverage, "6.12/preempt", node.traces},
 	{"datapath coverage of tools", node.toolCoverage, "", node.traces},
 	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
