@@ -37,7 +37,7 @@ func main() {
 const (
 	// Flags and the type information of the kernel are garbage soon: collecting it at each step would be a quarter of the start.
 	startGrowth = 200
-	// The heap of a sensor that runs is small, so that collecting often costs at most some percent of a scrape, and the memory of a
+	// The heap of a program that runs is small, so that collecting often costs at most some percent of a scrape, and the memory of a
 	// sensor that is idle most of the time matters more.
 	steadyGrowth = 50
 )
@@ -55,6 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	growHeap(steadyGrowth)
 	log, err := newLogger(stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err

@@ -83,12 +83,13 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 	if !c.NoSelfMetrics {
 		exported.Compat = append(exported.Compat, metrics.Process)
 	}
+	growHeap(startGrowth)
 	s, err := newSensor(c.sensorFlags, c.eventFlags, exported, log)
+	growHeap(steadyGrowth)
 	if err != nil {
 		return err
 	}
 	defer closeWithin(closeTimeout, s, log)
-	growHeap(steadyGrowth)
 	defer serveControl(c.controlFlags, s.gpus, log)()
 	defer watchUnload(c.sensorFlags, s.gpus, log)()
 	if !hasHCA(c.Sysfs) {
