@@ -60,13 +60,13 @@ func (r *round) judgePorts() {
 				continue
 			}
 			r.judgeErrors(p, s, l)
-			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), packets(p), s)
+			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), counterOf(p.Counters, "port_rcv_packets"), s)
 			if r.judgeGID(h, p, s); l != nil {
 				r.judgeInterface(p, s, l)
 			}
 		}
 		if !r.j.management[h.Name] {
-			r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), nil, Subject{Kind: OfHCA, Device: h.Name})
+			r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), counter{}, Subject{Kind: OfHCA, Device: h.Name})
 		}
 	}
 	for k, s := range r.j.ports {
@@ -197,65 +197,57 @@ func valueOf(counters []model.Counter, name string) (uint64, bool) {
 	return 0, false
 }
 
-// packets returns the packets that a port received, nil if it does not count them.
-func packets(p *model.Port) *uint64 {
-	if n, ok := valueOf(p.Counters, "port_rcv_packets"); ok {
-		return &n
-	}
-	return nil
-}
-
 // congestionCounters are the counters of congestion that are judged.
 type congestionCounters struct {
-	marked, outOfBuffer, lost, ignored counted
+	marked, outOfBuffer, lost, ignored counter
 }
 
-// counted is a counter that a port may have.
-type counted struct {
+// counter is a counter that a port may have.
+type counter struct {
 	value uint64
 	known bool
 }
 
-func countedAs(counters []model.Counter, name string) counted {
+func counterOf(counters []model.Counter, name string) counter {
 	value, known := valueOf(counters, name)
-	return counted{value, known}
+	return counter{value, known}
 }
 
 // congestionOf returns what is judged of the counters that all drivers share, and of those of a driver.
 func congestionOf(shared, own []model.Counter) congestionCounters {
 	c := congestionCounters{
-		marked: countedAs(shared, model.ECNMarked), outOfBuffer: countedAs(shared, model.OutOfBuffer),
-		lost: countedAs(shared, model.Retransmitted), ignored: countedAs(own, "rp_cnp_ignored"),
+		marked: counterOf(shared, model.ECNMarked), outOfBuffer: counterOf(shared, model.OutOfBuffer),
+		lost: counterOf(shared, model.Retransmitted), ignored: counterOf(own, "rp_cnp_ignored"),
 	}
 	if !c.lost.known {
-		gaps, timeouts := countedAs(shared, model.OutOfSequence), countedAs(shared, model.Timeouts)
-		c.lost = counted{gaps.value + timeouts.value, gaps.known || timeouts.known}
+		gaps, timeouts := counterOf(shared, model.OutOfSequence), counterOf(shared, model.Timeouts)
+		c.lost = counter{gaps.value + timeouts.value, gaps.known || timeouts.known}
 	}
-	if other := countedAs(own, "cnpIgnored"); other.known {
+	if other := counterOf(own, "cnpIgnored"); other.known {
 		c.ignored = other
 	}
 	return c
 }
 
 // judgeCongestion judges the counters of congestion and retransmission.
-func (r *round) judgeCongestion(counters congestionCounters, received *uint64, s Subject) {
-	perSecondOf := func(c *Condition, n counted) float64 {
+func (r *round) judgeCongestion(counters congestionCounters, received counter, s Subject) {
+	perSecondOf := func(c *Condition, n counter) float64 {
 		if !n.known {
 			return 0
 		}
 		return perSecond(r.grown(counterKey{condition: c, device: s.Device, port: s.Port}, n.value), c.Window)
 	}
 	marked := perSecondOf(congestion, counters.marked)
-	if counters.marked.known && received != nil {
+	if counters.marked.known && received.known {
 		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
-		all := perSecond(r.grown(key, *received), congestion.Window)
+		all := perSecond(r.grown(key, received.value), congestion.Window)
 		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
 			r.find(congestion, s, time.Time{}, percent(marked/all)+" of the packets are marked (ECN)", rate(marked)+" marked packets")
 		}
 	}
 	for _, c := range []struct {
 		condition *Condition
-		counter   counted
+		counter   counter
 		evidence  string
 	}{
 		{congestionIgnored, counters.ignored, " congestion notifications (CNP) ignored"},
