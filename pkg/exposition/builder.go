@@ -240,8 +240,7 @@ func (b *Builder) OpenPart(counter string) bool {
 // close ends the open family; one without series is not exported.
 func (b *Builder) close() {
 	if b.name != nil && len(b.rows) > b.start {
-		rows := b.rows[b.start:len(b.rows):len(b.rows)]
-		histograms := slices.Clip(b.histograms[b.firstHistogram:])
+		rows, histograms := slices.Clip(b.rows[b.start:]), slices.Clip(b.histograms[b.firstHistogram:])
 		b.out = append(b.out, Family{b.name, &b.metric.help, b.metric.typ, rows, histograms, b.metric.collector})
 	}
 	b.name = nil
