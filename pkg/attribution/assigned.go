@@ -20,7 +20,7 @@ type hcas struct {
 
 func newHCAs(list []model.HCA) hcas {
 	h := hcas{
-		byPCI:  indexBy(list, func(h *model.HCA) string { return strings.ToLower(h.PCIAddress) }),
+		byPCI:  model.ByFunction(list),
 		byName: indexBy(list, func(h *model.HCA) string { return h.Name }),
 		byChar: indexBy(list, func(h *model.HCA) string { return h.CharDevice }), byNetdev: map[string]*model.HCA{},
 	}

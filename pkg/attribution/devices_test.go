@@ -15,7 +15,7 @@ import (
 )
 
 // sriov returns a node with a PF, two visible virtual functions with uverbs devices in reverse
-// order, and a function in the network namespace of a pod.
+// order, a function in the network namespace of a pod, and another PF, listed after its subfunction.
 func sriov() []model.HCA {
 	port := func(guid string) []model.Port { return []model.Port{{Number: 1, PortGUID: guid}} }
 	return []model.HCA{
@@ -32,6 +32,8 @@ func sriov() []model.HCA {
 			Name: "mlx5_3", NodeGUID: "n3", PCIAddress: "0000:18:00.3", CharDevice: "uverbs3", VF: true, PF: "mlx5_0",
 			Netns: 4026532001,
 		},
+		{Name: "mlx5_10", Index: 10, NodeGUID: "n10", PCIAddress: "0000:3b:00.0", CharDevice: "uverbs20", Ports: port("p10")},
+		{Name: "mlx5_4", Index: 4, NodeGUID: "n4", PCIAddress: "0000:3b:00.0", CharDevice: "uverbs14", Ports: port("p4")},
 	}
 }
 
@@ -89,6 +91,10 @@ func TestDevices(t *testing.T) {
 		"written in capitals, of a port without a GUID": {
 			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given(ib, "0000:18:00.A")}},
 			want:  []string{"ml/train-0/worker(c1) mlx5_2|nvidia.com/ib|0000:18:00.a|mlx5_0|n2"},
+		},
+		"a PF that has a subfunction": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given(ib, "0000:3b:00.0")}},
+			want:  []string{"ml/train-0/worker(c1) mlx5_4|nvidia.com/ib|0000:3b:00.0||p4"},
 		},
 		"a function without an HCA": {
 			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given("x/vf", "0000:99:00.1")}},

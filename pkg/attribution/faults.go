@@ -119,11 +119,7 @@ func (l *faultLedger) name(s *model.Snapshot) {
 			set(strings.ToLower(g.PCIAddress), func(d *FaultDevice) { d.GPU, d.UUID = g.ID, g.UUID })
 		}
 	}
-	named := map[string]bool{}
-	for i := range s.HCAs {
-		if h := &s.HCAs[i]; !named[h.PCIAddress] {
-			named[h.PCIAddress] = true
-			set(strings.ToLower(h.PCIAddress), func(d *FaultDevice) { d.HCA = h.Name })
-		}
+	for address, h := range model.ByFunction(s.HCAs) {
+		set(address, func(d *FaultDevice) { d.HCA = h.Name })
 	}
 }

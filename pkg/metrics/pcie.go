@@ -3,7 +3,7 @@
 package metrics
 
 import (
-	"cmp"
+	"strings"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -109,29 +109,16 @@ type hcaFunction struct {
 	device string
 }
 
-// hcaFunctions appends the PCI functions that are HCAs. Subfunctions have the address of their physical function: the function's own
-// HCA is the one that the kernel registered first, as they exist below it.
+// hcaFunctions appends the PCI functions that are HCAs.
 func hcaFunctions(list []hcaFunction, facts *model.Snapshot) []hcaFunction {
-	own := make(map[string]*model.HCA, len(facts.HCAs))
-	for i := range facts.HCAs {
-		h := &facts.HCAs[i]
-		if first := own[h.PCIAddress]; first == nil || registeredBefore(h, first) {
-			own[h.PCIAddress] = h
-		}
-	}
+	own := model.ByFunction(facts.HCAs)
 	for i := range facts.PCI {
 		f := &facts.PCI[i]
-		if h := own[f.Address]; h != nil {
+		if h := own[strings.ToLower(f.Address)]; h != nil {
 			list = append(list, hcaFunction{f, h.Name})
 		}
 	}
 	return list
-}
-
-// registeredBefore compares the kernel's indexes of devices, which are 0 without RDMA netlink, and then their names: mlx5_2 before
-// mlx5_10.
-func registeredBefore(a, b *model.HCA) bool {
-	return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name)) < 0
 }
 
 // eachGPUFunction returns an emit function that adds the series of each PCI function that is a GPU.

@@ -2,6 +2,11 @@
 
 package model
 
+import (
+	"cmp"
+	"strings"
+)
+
 // Counter is one cumulative value with the driver's name for it.
 type Counter struct {
 	Name  string
@@ -34,6 +39,24 @@ type HCA struct {
 	Ports []Port
 	// HWCounters are the driver's counters for the whole device.
 	HWCounters []Counter
+}
+
+// ByFunction returns HCAs by the PCI address of their function, in lower case. Subfunctions have the address of their physical function:
+// the function's own HCA is the one that the kernel registered first, as they exist below it.
+func ByFunction(list []HCA) map[string]*HCA {
+	own := make(map[string]*HCA, len(list))
+	for i := range list {
+		address := strings.ToLower(list[i].PCIAddress)
+		if h := own[address]; address != "" && (h == nil || list[i].registeredBefore(h)) {
+			own[address] = &list[i]
+		}
+	}
+	return own
+}
+
+// registeredBefore compares indexes, which are 0 without RDMA netlink, and then names: mlx5_2 before mlx5_10.
+func (h *HCA) registeredBefore(other *HCA) bool {
+	return cmp.Or(cmp.Compare(h.Index, other.Index), cmp.Compare(len(h.Name), len(other.Name)), cmp.Compare(h.Name, other.Name)) < 0
 }
 
 // SMChange is the change of an InfiniBand port from one subnet manager to another.

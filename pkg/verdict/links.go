@@ -131,10 +131,11 @@ func (r *round) judgePCI() {
 	for i := range r.Facts.PCI {
 		functions[strings.ToLower(r.Facts.PCI[i].Address)] = &r.Facts.PCI[i]
 	}
+	own := model.ByFunction(r.Facts.HCAs)
 	for i := range r.Facts.HCAs {
-		h := &r.Facts.HCAs[i]
-		f := functions[strings.ToLower(h.PCIAddress)]
-		if f == nil || h.VF || r.j.management[h.Name] {
+		h, address := &r.Facts.HCAs[i], strings.ToLower(r.Facts.HCAs[i].PCIAddress)
+		f := functions[address]
+		if f == nil || own[address] != h || h.VF || r.j.management[h.Name] {
 			continue
 		}
 		s := Subject{Kind: OfHCA, Device: h.Name}
