@@ -32,6 +32,7 @@ const (
 	soakContainers = 200
 	churnDevice    = "rxe1"
 	usualQPs       = soakContainers / 10 * 2 * 3 / 4
+	trafficDevice  = "rxe0"                 // of the two pods with traffic
 	soakPace       = 700 * time.Millisecond // between the ends of two of them
 )
 
@@ -44,7 +45,8 @@ type soakLoad struct {
 	docker     *guest.Docker
 	otel       otel.Config
 	collector  *otel.Collector
-	steady     []owner // containers that hold QPs whenever RDMA is permitted
+	steady     []owner           // containers that hold QPs whenever RDMA is permitted
+	writers    []guest.Container // the two pods with traffic
 
 	mu    sync.Mutex
 	truth map[string]owner
@@ -141,7 +143,8 @@ func (l *soakLoad) whilePermitted(command string) []string {
 // startSteady starts two pods with traffic between them, and one of containerd and one of Docker that hold QPs.
 func (l *soakLoad) startSteady() error {
 	programs := os.Getenv(workloadsVar)
-	const write = "ib_write_bw -F -d rxe0 -x 1 -D 5 -s 65536"
+	// At its end perftest measures the clock of the CPU by the time of day, and spins for an hour if that is set back an hour meanwhile.
+	const write = "timeout -s KILL 30 ib_write_bw -F -d " + trafficDevice + " -x 1 -D 5 -s 65536"
 	for i, command := range []string{write, write + " 10.70.0.1", programs + "/verbs -d rxe0 -q 3 -m 8192"} {
 		name := fmt.Sprint("stays-", i)
 		c := guest.PodContainer("default", name, "worker", l.whilePermitted(command)...)
@@ -157,6 +160,8 @@ func (l *soakLoad) startSteady() error {
 		l.expect(o)
 		if i == 2 {
 			l.steady = append(l.steady, o)
+		} else {
+			l.writers = append(l.writers, c)
 		}
 	}
 	flags := []string{
@@ -168,6 +173,30 @@ func (l *soakLoad) startSteady() error {
 	l.expect(o)
 	l.steady = append(l.steady, o)
 	return err
+}
+
+// sent returns how many packets the device of the pods with traffic has sent, by the kernel (hw_counters/sent_pkts).
+func (l *soakLoad) sent() string {
+	text, _ := os.ReadFile("/sys/class/infiniband/" + trafficDevice + "/ports/1/hw_counters/sent_pkts") // none while the driver is away
+	return strings.TrimSpace(string(text))
+}
+
+// traffic returns what the processes of the pods with traffic wait for, and the end of their output.
+func (l *soakLoad) traffic() string {
+	b := &strings.Builder{}
+	for _, c := range l.writers {
+		pids, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", c.Cgroup, "cgroup.procs"))
+		fmt.Fprintln(b, c.Cgroup, err)
+		for pid := range strings.FieldsSeq(string(pids)) {
+			for _, file := range []string{"cmdline", "stack", "syscall"} {
+				text, _ := os.ReadFile(filepath.Join("/proc", pid, file))
+				fmt.Fprintln(b, pid, file, strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " ")))
+			}
+		}
+		log, _ := l.containerd.Log(c.ID)
+		fmt.Fprintln(b, len(log), "bytes of output, the last:", log[max(0, len(log)-2000):])
+	}
+	return b.String()
 }
 
 func (l *soakLoad) expect(o owner) {

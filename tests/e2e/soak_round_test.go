@@ -89,16 +89,20 @@ func (k *soak) nextScrape() {
 	}
 }
 
-// recovers scrapes until all is as after the warm-up, and reports whether that was within the limit.
+// recovers scrapes until all is as after the warm-up and the pods with traffic send, and reports whether that was within the limit.
 func (k *soak) recovers() bool {
+	sent := k.load.sent()
 	for end := time.Now().Add(recoveryLimit); ; k.pause(time.Second) {
 		k.look()
 		err := k.complete(k.result.last)
+		if err == nil && k.load.sent() == sent {
+			err = errors.New("the pods with traffic send nothing")
+		}
 		if err == nil {
 			return true
 		}
 		if time.Now().After(end) {
-			k.t.Errorf("%.1f s: not recovered after %v: %v", time.Since(k.begin).Seconds(), recoveryLimit, err)
+			k.t.Errorf("%.1f s: not recovered after %v: %v\n%s", time.Since(k.begin).Seconds(), recoveryLimit, err, k.load.traffic())
 			return false
 		}
 	}

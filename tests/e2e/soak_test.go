@@ -119,10 +119,11 @@ func (k *soak) run() {
 		k.round(rounds.next())
 	}
 	k.logf("no more faults, for %v", settle)
-	before := k.packets()
+	before, sent := k.packets(), k.load.sent()
 	k.scrapesUntil(time.Now().Add(settle))
 	if after := k.packets(); after <= before {
-		k.t.Errorf("the pods have sent no packet in the time without faults: %v, then %v", before, after)
+		k.t.Errorf("packets of the pods in the time without faults: %v, then %v; of the kernel: %s, then %s\n%s",
+			before, after, sent, k.load.sent(), k.load.traffic())
 	}
 	k.checkFlat()
 	k.checkNames()
@@ -130,8 +131,10 @@ func (k *soak) run() {
 	k.s.stop()
 }
 
-// packets returns how many packets the device of the pods with traffic has sent.
-func (k *soak) packets() float64 { return k.result.last.sum("rdma_stat_sent_pkts", "device", "rxe0") }
+// packets returns how many packets the device of the pods with traffic has sent, by the sensor.
+func (k *soak) packets() float64 {
+	return k.result.last.sum("rdma_stat_sent_pkts", "device", trafficDevice)
+}
 
 // soakTimes returns the duration of the warm-up and of the time without faults at the end. Both are at least twice the grace time: the maps
 // have the entries of containers that ended meanwhile.
