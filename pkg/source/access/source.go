@@ -47,9 +47,6 @@ const (
 
 	// scanInterval is the interval between scans of the drivers.
 	scanInterval = 2 * time.Second
-	// retryInterval is the pause before the hooks are tried again, if none of them could be
-	// attached.
-	retryInterval = 30 * time.Second
 	// idleFactor limits listing of open files to 1/idleFactor of one CPU.
 	idleFactor = 20
 	// stuckAfter is the duration of a listing after which the previous one is no longer
@@ -73,7 +70,7 @@ type Source struct {
 	hooks  []model.Hook
 	failed error // why the sensor is nil although there are devices
 	files  error // error of the last listing of open files
-	retry  time.Time
+	retry  hook.Retry
 	full   bool // the map of the programs has no room for all devices
 
 	stop     context.CancelFunc
@@ -137,7 +134,7 @@ func (s *Source) scan() {
 		return
 	}
 	s.mu.Lock()
-	made, waiting := s.sensor != nil, time.Now().Before(s.retry)
+	made, waiting := s.sensor != nil, s.retry.Waiting(time.Now())
 	s.mu.Unlock()
 	if !made && (waiting || !now.any() || !s.attach()) {
 		return
@@ -165,7 +162,7 @@ func (s *Source) attach() bool {
 	again := s.failed != nil && err != nil && s.failed.Error() == err.Error()
 	s.sensor, s.hooks, s.failed = sensor, hooks, err
 	if err != nil {
-		s.retry = time.Now().Add(retryInterval)
+		s.retry.Failed(time.Now())
 		if !again {
 			s.o.Logger.Warn("opens of devices are not counted", zap.Error(err))
 		}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -26,12 +27,8 @@ const (
 	// watchInterval is the time between checks for a device. A driver reload waits
 	// for this at most.
 	watchInterval = 500 * time.Millisecond
-	// retryInterval is the time until the next attempt after hooks could not be
-	// attached or a site could not be probed.
+	// retryInterval is the time until the next attempt after a site could not be probed.
 	retryInterval = 30 * time.Second
-	// unsupportedInterval is the same if the kernel lacks a feature: other modules
-	// may have it.
-	unsupportedInterval = 10 * time.Minute
 	// removeInterval is the time between checks for processes that have ended.
 	removeInterval = time.Second
 	// nameInterval is the time between reads of the names of HCAs while one is
@@ -75,7 +72,7 @@ type loop struct {
 	pace        pace
 	removedAt   time.Time
 	namedAt     time.Time
-	attachAt    time.Time
+	retry       hook.Retry
 }
 
 // newContext is a context whose functions were found, and where these are probed.
@@ -165,8 +162,8 @@ func (s *Source) follow(ctx context.Context) {
 	case !present && s.kernel != nil:
 		s.release("no RDMA device: the hooks come with the next one")
 	case !present:
-		s.attachAt = time.Time{} // the modules of the next device may be others
-	case present && s.kernel == nil && !time.Now().Before(s.attachAt):
+		s.retry = hook.Retry{} // the modules of the next device may be others
+	case present && s.kernel == nil && !s.retry.Waiting(time.Now()):
 		s.attach(ctx)
 	}
 }
@@ -200,12 +197,10 @@ func (s *Source) attach(ctx context.Context) {
 	s.hooks, s.failed = hooks, err
 	s.mu.Unlock()
 	if err != nil {
-		s.attachAt = time.Now().Add(retryInterval)
-		if errors.Is(err, model.ErrUnsupported) {
-			s.attachAt = time.Now().Add(unsupportedInterval)
-		}
+		s.retry.Failed(time.Now())
 		return
 	}
+	s.retry = hook.Retry{}
 	if s.costs == nil {
 		c, err := calibrate(k.calibration)
 		s.costs = &c

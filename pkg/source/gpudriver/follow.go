@@ -35,8 +35,8 @@ func loaded(sysfs string) map[string]uint64 {
 func (s *Source) follow() {
 	now := loaded(s.o.Sysfs)
 	s.mu.Lock()
-	made, failed := s.sensor != nil, !s.retry.IsZero()
-	if failed && time.Now().Before(s.retry) && (!made || maps.Equal(now, s.modules)) || !made && len(now) == 0 {
+	made, failed := s.sensor != nil, s.retry.Pending()
+	if s.retry.Waiting(time.Now()) && (!made || maps.Equal(now, s.modules)) || !made && len(now) == 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -59,9 +59,9 @@ func (s *Source) load(now map[string]uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	again := s.failed != nil && err != nil && s.failed.Error() == err.Error()
-	s.sensor, s.failed, s.retry = sensor, err, time.Time{}
+	s.sensor, s.failed = sensor, err
 	if err != nil {
-		s.retry = time.Now().Add(retryInterval)
+		s.retry.Failed(time.Now())
 		for i, f := range functions {
 			if s.hooks[i] = f.state(model.StateAbsent, f.notLoaded()); now[f.module] != 0 {
 				s.hooks[i] = f.refused(err)
@@ -86,16 +86,20 @@ func (s *Source) update(change []int, now map[string]uint64) {
 	s.mu.Unlock()
 	hook.CloseAll(former)
 	hooks, links := make([]model.Hook, len(change)), make([][]link.Link, len(change))
-	var retry time.Time
+	failed := false
 	for n, i := range change {
 		hooks[n], links[n] = s.attach(functions[i], now, symbols, err)
 		if hooks[n].State == model.StateFailed {
-			retry = time.Now().Add(retryInterval)
+			failed = true
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.modules, s.retry = now, retry
+	if s.modules = now; failed {
+		s.retry.Failed(time.Now())
+	} else {
+		s.retry = hook.Retry{}
+	}
 	for n, i := range change {
 		s.hooks[i], s.sensor.links[functions[i].name] = hooks[n], links[n]
 	}

@@ -126,20 +126,19 @@ func refused(t *testing.T, kprobes bool) {
 	if snap.Hooks[1].State != model.StateAbsent {
 		t.Errorf("%+v", snap.Hooks[1])
 	}
-	retry := func(set time.Time) (former time.Time) {
+	tried := func() {
+		t.Helper()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		former, s.retry = s.retry, set
-		return former
+		if !s.retry.Waiting(time.Now()) {
+			t.Error("not tried again")
+		}
+		s.retry = hook.Retry{}
+		s.retry.Failed(time.Now().Add(-time.Hour)) // due
 	}
-	now := time.Now()
-	if at := retry(now); !at.After(now) {
-		t.Error("not tried again")
-	}
+	tried()
 	s.follow()
-	if at := retry(now); !at.After(now) {
-		t.Error("not tried again")
-	}
+	tried()
 	if err := os.RemoveAll(filepath.Join(sysfs, "module/drm")); err != nil {
 		t.Fatal(err)
 	}

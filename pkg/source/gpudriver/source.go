@@ -47,8 +47,6 @@ const (
 
 	// watchInterval is the interval between looks at the modules: calls of a driver are not seen for so long after it was loaded.
 	watchInterval = 2 * time.Second
-	// retryInterval is the pause before hooks that could not be attached are tried again.
-	retryInterval = 30 * time.Second
 )
 
 // Source measures the ioctls of GPU drivers.
@@ -60,7 +58,7 @@ type Source struct {
 	modules map[string]uint64
 	hooks   []model.Hook // one for each of functions
 	failed  error        // why the sensor is nil although there are drivers
-	retry   time.Time    // zero if all hooks are attached
+	retry   hook.Retry   // pending unless all hooks are attached
 	forget  map[model.CgroupID]bool
 
 	stop     context.CancelFunc

@@ -28,9 +28,6 @@ const (
 	attachLimit  = 2 * time.Second
 )
 
-// retryInterval is the time between a failed attempt to attach the hooks and the next one.
-const retryInterval = 30 * time.Second
-
 // run follows the devices until ctx ends.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
@@ -111,7 +108,10 @@ func (s *Source) follow(ctx context.Context) {
 	}
 	present := s.devices.entries > 0 || s.uverbs.entries > 0
 	s.mu.Lock()
-	attached, waiting := s.sensor != nil, time.Now().Before(s.retry)
+	if changed || moved {
+		s.retry = hook.Retry{} // modules that have the functions may be loaded now
+	}
+	attached, waiting := s.sensor != nil, s.retry.Waiting(time.Now())
 	s.mu.Unlock()
 	switch {
 	case !present && attached:
@@ -209,11 +209,11 @@ func (s *Source) attach(ctx context.Context) {
 	s.mu.Lock()
 	s.hooks, s.failed = hooks, err
 	if err != nil {
-		s.retry = time.Now().Add(retryInterval)
+		s.retry.Failed(time.Now())
 		s.mu.Unlock()
 		return
 	}
-	s.sensor = sensor
+	s.sensor, s.retry = sensor, hook.Retry{}
 	s.opts.Paths.set(sensor.cgroups.Coll.Maps[gen.CgroupsMapPaths])
 	s.mu.Unlock()
 	s.rename(true)

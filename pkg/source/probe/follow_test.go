@@ -4,12 +4,55 @@ package probe
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/hook"
 )
+
+// TestRetry: hooks that could not be attached are tried again after a pause that grows, and at once when there is another device.
+func TestRetry(t *testing.T) {
+	sysfs := t.TempDir()
+	device := func(name string) {
+		if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	device("mlx5_0")
+	s := &Source{
+		opts:    Options{Sysfs: sysfs, Tier: "none", Logger: zap.NewNop(), Paths: &PathLog{}},
+		devices: newListing(filepath.Join(sysfs, "class/infiniband")), uverbs: newListing(filepath.Join(sysfs, "class/infiniband_verbs")),
+	}
+	attempt := func(due bool) {
+		if due {
+			s.retry = hook.Retry{}
+			for range 3 {
+				s.retry.Failed(time.Now().Add(-time.Hour))
+			}
+		}
+		s.hooks, s.failed = nil, nil
+		s.follow(t.Context())
+	}
+	attempt(false)
+	if s.failed == nil {
+		t.Fatal("hooks without a tier are attached")
+	}
+	if attempt(false); s.failed != nil {
+		t.Error("tried again at once")
+	}
+	if attempt(true); s.failed == nil || !s.retry.Waiting(time.Now().Add(3*time.Minute)) {
+		t.Errorf("after the third pause: %v, %+v, want a fourth, of 4 minutes", s.failed, s.retry)
+	}
+	device("mlx5_1")
+	if attempt(false); s.failed == nil {
+		t.Error("not tried when there is another device")
+	}
+}
 
 // TestCloseSensor: closing a sensor cancels its RDMA netlink query and closes it when the query
 // returned. A hanging driver delays this by queryLimit, and only once.

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -79,7 +78,7 @@ type Source struct {
 	forget   map[model.CgroupID]bool
 	hooks    []model.Hook
 	failed   error // why there is no sensor despite a device
-	retry    time.Time
+	retry    hook.Retry
 	last     lengths // lengths of the last snapshot
 
 	// Used only by follow: class/infiniband, class/infiniband_verbs, and how often their
