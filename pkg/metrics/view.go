@@ -41,6 +41,7 @@ type view struct {
 	ext          columns // sysfs counters_ext/
 	// congestion has the hw_counters of congestion and retransmission, under the names that all drivers share.
 	congestion columns
+	shared     []model.Counter // buffer
 	fabric     fabricView
 	// The network interfaces of the node that are exported.
 	excludesInterface func(name string) bool
@@ -176,7 +177,8 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 			v.pma.add(set, p.Counters)
 			v.hw.add(set, p.HWCounters)
 			v.ext.add(set, p.ExtCounters)
-			v.congestion.add(set, model.Congestion(p.HWCounters))
+			v.shared = model.Congestion(v.shared[:0], p.HWCounters)
+			v.congestion.add(set, v.shared)
 		}
 	}
 	v.pma.end()

@@ -93,24 +93,19 @@ var congestionRanks = func() map[string]int {
 	return ranks
 }()
 
-// Congestion returns the counters of congestion and retransmission among a driver's counters, under the names that all drivers
-// share, in the order of the table. What the driver does not count is absent.
-func Congestion(counters []Counter) []Counter {
+// Congestion appends the counters of congestion and retransmission among a driver's counters to a list, under the names that all
+// drivers share, in the order of the table. What the driver does not count is absent.
+func Congestion(found, counters []Counter) []Counter {
 	var values [len(congestionNames)]*uint64
-	known := 0
 	for i := range counters {
 		if rank, ok := congestionRanks[counters[i].Name]; ok {
 			values[rank] = &counters[i].Value
-			known++
 		}
 	}
-	if known == 0 {
-		return nil
-	}
-	found := make([]Counter, 0, known)
+	last := ""
 	for i, value := range values {
-		name := congestionNames[i].counter
-		if value != nil && (len(found) == 0 || found[len(found)-1].Name != name) {
+		if name := congestionNames[i].counter; value != nil && name != last {
+			last = name
 			found = append(found, Counter{name, *value})
 		}
 	}
@@ -120,12 +115,12 @@ func Congestion(counters []Counter) []Counter {
 // DeviceCongestion returns the same of the device's own counters, without those that one of its ports has: the device's would count
 // the events of the port again.
 func (h *HCA) DeviceCongestion() []Counter {
-	device := Congestion(h.HWCounters)
+	device := Congestion(nil, h.HWCounters)
 	if len(device) == 0 {
 		return nil
 	}
 	for i := range h.Ports {
-		for _, c := range Congestion(h.Ports[i].HWCounters) {
+		for _, c := range Congestion(nil, h.Ports[i].HWCounters) {
 			device = slices.DeleteFunc(device, func(d Counter) bool { return d.Name == c.Name })
 		}
 	}

@@ -45,7 +45,7 @@ func TestCongestion(t *testing.T) {
 			[]Counter{{AdaptiveRetransmissions, 16}, {SlowRestart, 4}},
 		},
 	} {
-		if diff := cmp.Diff(c.want, Congestion(c.have)); diff != "" {
+		if diff := cmp.Diff(c.want, Congestion(nil, c.have)); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
 		}
 	}

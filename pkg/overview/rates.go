@@ -36,6 +36,9 @@ func sparseOf(buckets []uint64) sparse {
 	return s
 }
 
+// none are the counters of a row that has none.
+var none counters
+
 // growth returns the growth of each bucket since an earlier histogram of the same counters.
 func growth(now []uint64, last sparse) []uint64 {
 	grown := append([]uint64(nil), now...)

@@ -159,6 +159,9 @@ func (r *Recorder) add(row *Row) {
 		return
 	}
 	c := row.counters
+	if c == nil {
+		c = &none
+	}
 	if c.verbs.Count < e.calls {
 		e.calls, e.verbs = 0, sparse{} // reset
 	}
@@ -172,9 +175,12 @@ func (r *Recorder) add(row *Row) {
 			transmit: bytesOf(model.Transmit, row.Bytes, e.bytes, seconds),
 			receive:  bytesOf(model.Receive, row.Bytes, e.bytes, seconds),
 			calls:    &calls,
-			verbsP99: p99(growth(c.verbs.Buckets[:], e.verbs), 1, model.HistogramMinExp),
-			completionP99: p99(growth(c.completions.Buckets[:], e.completions),
-				model.FineOctave, model.FineMinExp),
+		}
+		if c.verbs.Count > e.calls {
+			e.rates.verbsP99 = p99(growth(c.verbs.Buckets[:], e.verbs), 1, model.HistogramMinExp)
+		}
+		if c.completions.Count > e.done {
+			e.rates.completionP99 = p99(growth(c.completions.Buckets[:], e.completions), model.FineOctave, model.FineMinExp)
 		}
 		e.set(r.slot, perSecond(e.rates.transmit), perSecond(e.rates.receive))
 	}

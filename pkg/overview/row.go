@@ -65,7 +65,7 @@ type Row struct {
 	VerbsP99      *Quantile `json:"verbs_p99"`
 	CompletionP99 *Quantile `json:"completion_p99"`
 
-	counters *counters // of an HCA
+	counters *counters // of an HCA; nil if all are zero
 }
 
 // Bytes is the number of bytes of one direction that one method counted.
@@ -179,12 +179,15 @@ func (t *table) row(owner int, kind Kind, device string) *Row {
 }
 
 // hca returns the row of an owner and an HCA.
-func (t *table) hca(owner int, device string) *Row {
-	r := t.row(owner, HCA, device)
+func (t *table) hca(owner int, device string) *Row { return t.row(owner, HCA, device) }
+
+// counters returns the counters of such a row.
+func (t *table) counters(owner int, device string) *counters {
+	r := t.hca(owner, device)
 	if r.counters == nil {
 		r.counters = &counters{}
 	}
-	return r
+	return r.counters
 }
 
 func (t *table) addObjects() {
@@ -235,11 +238,11 @@ func (t *table) addCounters() {
 	}
 	for i := range t.shares.Verbs {
 		s := &t.shares.Verbs[i]
-		t.hca(s.Owner, s.Key.Device).counters.verbs.Add(&s.Value)
+		t.counters(s.Owner, s.Key.Device).verbs.Add(&s.Value)
 	}
 	for i := range t.shares.Completions {
 		s := &t.shares.Completions[i]
-		t.hca(s.Owner, s.Key.Device).counters.completions.Add(&s.Value)
+		t.counters(s.Owner, s.Key.Device).completions.Add(&s.Value)
 	}
 	for i := range t.shares.VerbErrors {
 		if s := &t.shares.VerbErrors[i]; !strings.HasPrefix(s.Key.Verb, "query_") {

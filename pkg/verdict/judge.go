@@ -67,6 +67,7 @@ type round struct {
 	usesRoom                         room
 	used                             map[string]bool // HCAs on which workloads have queue pairs
 	omitted                          int
+	shared                           []model.Counter // buffer of judgePorts
 }
 
 // Update judges a refresh. Its time is not before that of the one before.

@@ -60,7 +60,8 @@ func (r *round) judgePorts() {
 				continue
 			}
 			r.judgeErrors(p, s, l)
-			r.judgeCongestion(congestionOf(model.Congestion(p.HWCounters), p.HWCounters), counterOf(p.Counters, "port_rcv_packets"), s)
+			r.shared = model.Congestion(r.shared[:0], p.HWCounters)
+			r.judgeCongestion(congestionOf(r.shared, p.HWCounters), counterOf(p.Counters, "port_rcv_packets"), s)
 			if r.judgeGID(h, p, s); l != nil {
 				r.judgeInterface(p, s, l)
 			}

@@ -104,7 +104,7 @@ func TestGuestPorts(t *testing.T) {
 		}
 		want = append(want, model.Counter{Name: c.counter, Value: value})
 	}
-	if diff := cmp.Diff(want, model.Congestion(read().Ports[0].HWCounters)); diff != "" {
+	if diff := cmp.Diff(want, model.Congestion(nil, read().Ports[0].HWCounters)); diff != "" {
 		t.Errorf("congestion:\n%s", diff)
 	}
 }
