@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"sync"
@@ -14,8 +15,9 @@ import (
 // Limits of what clients may hold at once. A client is an address.
 const (
 	maxConnections = 256
-	maxOfClient    = 64 // connections
-	maxScrapes     = 16 // more get status 503
+	maxOfClient    = 64              // connections
+	maxScrapes     = 16              // others wait for their turn
+	maxWait        = 5 * time.Second // for the turn, then status 503: half of scrape_timeout of Prometheus
 	// A client that has scraped at least regularScrapes times, not more often than each second, is a regular one until it has
 	// not for regularTime. The first maxRegulars of them have a place for a scrape and for some connections when others have
 	// taken all places.
@@ -28,14 +30,13 @@ const (
 
 // clients admits connections and scrapes.
 type clients struct {
-	log *zap.Logger
-	now func() time.Time
+	log    *zap.Logger
+	places chan struct{} // of scrapes that run
 
 	mu          sync.Mutex
 	connections map[net.Conn]string // the client
 	of          map[string]int      // connections by client
-	running     map[string]int      // scrapes by client
-	scrapes     int
+	running     map[string]int      // scrapes by client, with those that wait
 	known       map[string]*client
 	warned      time.Time
 }
@@ -49,8 +50,8 @@ type client struct {
 
 func newClients(log *zap.Logger) *clients {
 	return &clients{
-		log: log, now: time.Now, connections: map[net.Conn]string{}, of: map[string]int{}, running: map[string]int{},
-		known: map[string]*client{},
+		log: log, places: make(chan struct{}, maxScrapes), connections: map[net.Conn]string{}, of: map[string]int{},
+		running: map[string]int{}, known: map[string]*client{},
 	}
 }
 
@@ -90,42 +91,66 @@ func (c *clients) connState(conn net.Conn, state http.ConnState) {
 
 // warn logs that a connection was closed, at most once a minute.
 func (c *clients) warn(host string) {
-	if now := c.now(); now.Sub(c.warned) >= time.Minute {
+	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
 		c.warned = now
 		c.log.Warn("too many connections",
 			zap.String("client", host), zap.Int("of the client", c.of[host]), zap.Int("all", len(c.connections)))
 	}
 }
 
-// begin reports whether a client may scrape now. It calls end then.
-func (c *clients) begin(host string) (end func(), ok bool) {
+// begin reports whether a client may scrape, when its turn has come. It calls end then.
+func (c *clients) begin(ctx context.Context, host string) (end func(), ok bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.scraped(host) // also if it is refused: it comes again
 	own := c.running[host] == 0 && c.isRegular(host)
-	if !own && c.scrapes >= maxScrapes {
-		return nil, false
-	}
-	c.scrapes++
 	c.running[host]++
-	return func() {
+	c.mu.Unlock()
+	leave, ok := c.place(ctx, own)
+	end = func() {
+		leave()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.scrapes--
 		if c.running[host]--; c.running[host] == 0 {
 			delete(c.running, host)
 		}
-	}, true
+	}
+	if !ok {
+		end()
+	}
+	return end, ok
+}
+
+// place takes a place, in the order of those who wait for one. Who has a place of its own does not wait.
+func (c *clients) place(ctx context.Context, own bool) (leave func(), ok bool) {
+	leave = func() { <-c.places }
+	select {
+	case c.places <- struct{}{}:
+		return leave, true
+	default:
+	}
+	none := func() {}
+	if own {
+		return none, true
+	}
+	wait := time.NewTimer(maxWait)
+	defer wait.Stop()
+	select {
+	case c.places <- struct{}{}:
+		return leave, true
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	return none, false
 }
 
 func (c *clients) isRegular(host string) bool {
 	k := c.known[host]
-	return k != nil && k.regular && c.now().Sub(k.last) < regularTime
+	return k != nil && k.regular && time.Since(k.last) < regularTime
 }
 
 // scraped counts a request of a client for a scrape.
 func (c *clients) scraped(host string) {
-	now := c.now()
+	now := time.Now()
 	k := c.known[host]
 	if k == nil {
 		c.forget(now)

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,26 +38,26 @@ func opened(c *clients, host string) bool {
 }
 
 // A client that scrapes regularly is served while others hold all places. Those who come later do not take its place.
-func TestRegularClient(t *testing.T) {
-	now := time.Unix(1e9, 0)
+func TestRegularClient(t *testing.T) { synctest.Test(t, testRegularClient) }
+
+func testRegularClient(t *testing.T) {
 	c := newClients(zap.NewNop())
-	c.now = func() time.Time { return now }
 	scrape := func(host string) bool {
-		end, ok := c.begin(host)
+		end, ok := c.begin(t.Context(), host)
 		if ok {
 			end()
 		}
 		return ok
 	}
 	for range regularScrapes {
-		now = now.Add(15 * time.Second)
+		time.Sleep(15 * time.Second)
 		if !scrape("prometheus") {
 			t.Fatal("a scrape is refused")
 		}
 	}
 	var ends []func()
 	for i := range maxScrapes {
-		end, ok := c.begin(fmt.Sprint("pod", i))
+		end, ok := c.begin(t.Context(), fmt.Sprint("pod", i))
 		if !ok {
 			t.Fatalf("scrape %d is refused", i)
 		}
@@ -63,7 +66,7 @@ func TestRegularClient(t *testing.T) {
 	if scrape("pod") {
 		t.Error("one scrape too many is answered")
 	}
-	end, ok := c.begin("prometheus")
+	end, ok := c.begin(t.Context(), "prometheus")
 	if !ok {
 		t.Fatal("the regular scrape is refused")
 	}
@@ -76,7 +79,7 @@ func TestRegularClient(t *testing.T) {
 	}
 	for i := range maxRegulars + 5 {
 		for range regularScrapes {
-			now = now.Add(2 * time.Second)
+			time.Sleep(2 * time.Second)
 			scrape(fmt.Sprint("pod", i))
 		}
 	}
@@ -89,26 +92,61 @@ func TestRegularClient(t *testing.T) {
 	if regulars != maxRegulars || !c.isRegular("prometheus") {
 		t.Errorf("%d regular clients, prometheus is one: %v", regulars, c.isRegular("prometheus"))
 	}
-	now = now.Add(regularTime)
+	time.Sleep(regularTime)
 	if c.isRegular("prometheus") {
 		t.Error("it is a regular client after it was away")
 	}
 	for i := range 2 * maxRemembered {
 		scrape(fmt.Sprint("many", i))
 	}
-	if len(c.known) > maxRemembered || len(c.running) != 0 || c.scrapes != 0 {
-		t.Errorf("%d clients, %d scrapes of %d", len(c.known), c.scrapes, len(c.running))
+	if len(c.known) > maxRemembered || len(c.running) != 0 || len(c.places) != 0 {
+		t.Errorf("%d clients, %d scrapes of %d", len(c.known), len(c.places), len(c.running))
 	}
 }
 
+// A flood that begins with the sensor has the places of regular clients. Another client is served in its turn nevertheless.
+func TestFloodFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClients(zap.NewNop())
+		flood, stop := context.WithCancel(t.Context())
+		var pods sync.WaitGroup
+		defer pods.Wait()
+		defer stop()
+		for i := range 2 * maxScrapes {
+			pods.Go(func() {
+				for flood.Err() == nil {
+					end, ok := c.begin(flood, fmt.Sprint("pod", i))
+					time.Sleep(time.Second) // of the scrape, or after its refusal
+					if ok {
+						end()
+					}
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		for range 20 {
+			time.Sleep(15 * time.Second)
+			began := time.Now()
+			end, ok := c.begin(t.Context(), "prometheus")
+			if c.isRegular("prometheus") {
+				t.Fatal("it has a place of its own")
+			}
+			if !ok {
+				t.Fatalf("refused after %v", time.Since(began))
+			}
+			end()
+		}
+	})
+}
+
 // Connections beyond the limits are closed at once, but for some of regular clients.
-func TestConnections(t *testing.T) {
-	now := time.Unix(1e9, 0)
+func TestConnections(t *testing.T) { synctest.Test(t, testConnections) }
+
+func testConnections(t *testing.T) {
 	c := newClients(zap.NewNop())
-	c.now = func() time.Time { return now }
 	for range regularScrapes {
-		now = now.Add(15 * time.Second)
-		if end, ok := c.begin("prometheus"); ok {
+		time.Sleep(15 * time.Second)
+		if end, ok := c.begin(t.Context(), "prometheus"); ok {
 			end()
 		}
 	}
