@@ -45,8 +45,8 @@ type soakLoad struct {
 	docker     *guest.Docker
 	otel       otel.Config
 	collector  *otel.Collector
-	steady     []owner           // containers that hold QPs whenever RDMA is permitted
-	writers    []guest.Container // the two pods with traffic
+	steady     []owner  // containers that hold QPs whenever RDMA is permitted
+	stay       []string // cgroups of all containers that stay
 
 	mu    sync.Mutex
 	truth map[string]owner
@@ -160,9 +160,8 @@ func (l *soakLoad) startSteady() error {
 		l.expect(o)
 		if i == 2 {
 			l.steady = append(l.steady, o)
-		} else {
-			l.writers = append(l.writers, c)
 		}
+		l.stay = append(l.stay, c.Cgroup)
 	}
 	flags := []string{
 		"--name=stays", "--network=none", "--device=" + uverbs[0],
@@ -172,6 +171,7 @@ func (l *soakLoad) startSteady() error {
 	o := owner{identity: identity{workload: "docker:stays", id: id}, qps: 2}
 	l.expect(o)
 	l.steady = append(l.steady, o)
+	l.stay = append(l.stay, "docker/"+id)
 	return err
 }
 
@@ -181,21 +181,21 @@ func (l *soakLoad) sent() string {
 	return strings.TrimSpace(string(text))
 }
 
-// traffic returns what the processes of the pods with traffic wait for, and the end of their output.
-func (l *soakLoad) traffic() string {
+// staying returns what the processes of the containers that stay wait for, and the queue pairs that the kernel has.
+func (l *soakLoad) staying() string {
 	b := &strings.Builder{}
-	for _, c := range l.writers {
-		pids, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", c.Cgroup, "cgroup.procs"))
-		fmt.Fprintln(b, c.Cgroup, err)
+	for _, dir := range l.stay {
+		pids, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", dir, "cgroup.procs"))
+		fmt.Fprintln(b, dir, err)
 		for pid := range strings.FieldsSeq(string(pids)) {
-			for _, file := range []string{"cmdline", "stack", "syscall"} {
+			for _, file := range []string{"cmdline", "syscall", "stack"} {
 				text, _ := os.ReadFile(filepath.Join("/proc", pid, file))
 				fmt.Fprintln(b, pid, file, strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " ")))
 			}
 		}
-		log, _ := l.containerd.Log(c.ID)
-		fmt.Fprintln(b, len(log), "bytes of output, the last:", log[max(0, len(log)-2000):])
 	}
+	text, err := child.Command(l.ctx, "rdma", "resource", "show", "qp").CombinedOutput()
+	fmt.Fprintln(b, string(text), err)
 	return b.String()
 }
 

@@ -102,7 +102,7 @@ func (k *soak) recovers() bool {
 			return true
 		}
 		if time.Now().After(end) {
-			k.t.Errorf("%.1f s: not recovered after %v: %v\n%s", time.Since(k.begin).Seconds(), recoveryLimit, err, k.load.traffic())
+			k.t.Errorf("%.1f s: not recovered after %v: %v\n%s", time.Since(k.begin).Seconds(), recoveryLimit, err, k.load.staying())
 			return false
 		}
 	}

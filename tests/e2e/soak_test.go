@@ -123,7 +123,7 @@ func (k *soak) run() {
 	k.scrapesUntil(time.Now().Add(settle))
 	if after := k.packets(); after <= before {
 		k.t.Errorf("packets of the pods in the time without faults: %v, then %v; of the kernel: %s, then %s\n%s",
-			before, after, sent, k.load.sent(), k.load.traffic())
+			before, after, sent, k.load.sent(), k.load.staying())
 	}
 	k.checkFlat()
 	k.checkNames()
