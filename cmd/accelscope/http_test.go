@@ -228,6 +228,16 @@ func TestProbeAddress(t *testing.T) {
 	}
 }
 
+// A refresh that failed answers 500 with its error, never 200 with an empty body.
+func TestScrapeFails(t *testing.T) {
+	s := serve(t, webFlags{TelemetryPath: "/metrics"}, func(expfmt.Format, bool, ...string) ([]byte, error) {
+		return nil, errors.New("refreshing: panic: boom")
+	}, nil)
+	if code, _, body := get(t, s.URL+"/metrics", ""); code != http.StatusInternalServerError || !strings.Contains(body, "boom") {
+		t.Errorf("%d %q, want 500", code, body)
+	}
+}
+
 func TestScrapesAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
 	s := serve(t, webFlags{TelemetryPath: "/metrics"}, func(expfmt.Format, bool, ...string) ([]byte, error) {

@@ -13,9 +13,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/library"
 )
 
 // maxGPUSeries is the number of series of one GPU without Options.GPUDetail.
@@ -216,6 +219,32 @@ func TestSumsOfLinks(t *testing.T) {
 		}
 		if diff := cmp.Diff([]float64{15, 17, 18, 20, 0, 3}, got); diff != "" {
 			t.Errorf("bytes of all links (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestCompatibilityWithoutDetail: the compatibility sets have the same series with and without Options.GPUDetail.
+func TestCompatibilityWithoutDetail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shown := func(detail bool) string {
+			c := newCollector(setup{Sources: gpuNode(), Compat: CompatSets(), GPUDetail: detail})
+			defer c.Close() //nolint:errcheck // nothing to lose
+			inSet := map[string]bool{}
+			for _, m := range table(nil) {
+				inSet[m.name] = inSet[m.name] || m.compat != "" && m.compat != Process
+			}
+			families, err := c.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return !inSet[f.GetName()] })
+			if len(families) < 20 {
+				t.Fatalf("%d families of the sets", len(families))
+			}
+			return library.Encode(t, families, expfmt.TypeTextPlain)
+		}
+		if diff := cmp.Diff(shown(true), shown(false)); diff != "" {
+			t.Errorf("(-with +without detail):\n%s", diff)
 		}
 	})
 }

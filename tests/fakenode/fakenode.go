@@ -132,7 +132,7 @@ func (n *Node) Refresh(at time.Time) api.Known {
 				{Area: "source", Name: "rdma", State: model.StateOK},
 				{
 					Area: "source", Name: "kubelet", State: model.StateFailed, Reason: "get the pods: 403 Forbidden",
-					Cure: "give the service account get on nodes/proxy",
+					Cure: "give the service account get on nodes/pods",
 				},
 			}
 		},

@@ -206,12 +206,12 @@ func statusError(code int, path string) error {
 		return errors.New(got + ": the token of --kubelet.token-file is not accepted; " +
 			"has it expired, and does the kubelet run with --authentication-token-webhook?")
 	case code == http.StatusForbidden && path == summaryPath:
-		return errors.New(got + ": RBAC must let the service account get nodes/stats or nodes/proxy")
+		return errors.New(got + ": RBAC must let the service account get nodes/stats")
 	case code == http.StatusForbidden:
 		// Not a failure: before 1.33 it needs the right to run commands in pods, which is too much
 		// for labels.
-		return fmt.Errorf("%s: RBAC must let the service account get nodes/pods, or nodes/proxy where the kubelet is "+
-			"older than Kubernetes 1.33: %w", got, model.ErrUnsupported)
+		return fmt.Errorf("%s: RBAC must let the service account get nodes/pods, or where the kubelet is older than Kubernetes 1.33 "+
+			"nodes/proxy, which also permits running commands in every pod of the cluster: %w", got, model.ErrUnsupported)
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
 		return fmt.Errorf("%s: %w", got, model.ErrUnsupported)
 	case code >= 300 && code < 400:
