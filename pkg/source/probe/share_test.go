@@ -57,7 +57,7 @@ func idOf(t *testing.T, cgroup string) model.CgroupID {
 	return model.CgroupID(inode(info))
 }
 
-// callAll calls all write commands with /dev/null, and ioctls that fail with as many verbs.
+// callAll calls all write commands with /dev/null, ioctls that fail with as many verbs, and writes that fail with another error.
 func callAll(t *testing.T) {
 	t.Helper()
 	null, err := unix.Open("/dev/null", unix.O_RDWR, 0)
@@ -65,8 +65,17 @@ func callAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(null) //nolint:errcheck // nothing is written
+	readOnly, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(readOnly) //nolint:errcheck // nothing is written
 	for command := range byte(64) {
-		if _, err := unix.Write(null, []byte{command, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+		write := []byte{command, 0, 0, 0, 0, 0, 0, 0}
+		if _, err := unix.Write(null, write); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Write(readOnly, write); err != unix.EBADF {
 			t.Fatal(err)
 		}
 		// ib_uverbs_ioctl_hdr: DEVICE, INVOKE_WRITE; one attribute: WRITE_CMD, the command.
@@ -133,14 +142,15 @@ func TestVerbsShare(t *testing.T) {
 		snap := read()
 		all, of := lossesOf(snap, idOf(t, hostile))
 		for _, cgroup := range []string{hostile, other} {
-			// Errors of calls that are counted as unattributed are, too.
 			verbs, failed := rows(snap, idOf(t, cgroup))
-			if verbs != share || failed == 0 || failed > share {
+			if verbs != share || failed != share {
 				t.Errorf("round %d: %s has %d entries of verbs and %d of errors, want %d", round, cgroup, verbs, failed, share)
 			}
 		}
-		if all["verbs_map_share"] == 0 || of["verbs_map_share"] == 0 || all["verbs_map_full"] > 0 {
-			t.Errorf("round %d: lost %v, of %s %v", round, all, hostile, of)
+		for _, entries := range []string{"verbs_map", "errors_map"} {
+			if all[entries+"_share"] == 0 || of[entries+"_share"] == 0 || all[entries+"_full"] > 0 {
+				t.Errorf("round %d: %s: lost %v, of %s %v", round, entries, all, hostile, of)
+			}
 		}
 		if round == 1 {
 			s.Forget([]model.CgroupID{idOf(t, hostile)})
