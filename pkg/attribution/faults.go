@@ -119,7 +119,10 @@ func (l *faultLedger) name(s *model.Snapshot) {
 			set(strings.ToLower(g.PCIAddress), func(d *FaultDevice) { d.GPU, d.UUID = g.ID, g.UUID })
 		}
 	}
-	for address, h := range model.ByFunction(s.HCAs) {
-		set(address, func(d *FaultDevice) { d.HCA = h.Name })
+	own := model.ByFunction(s.HCAs)
+	for i := range s.HCAs { // in their order: there may be no room for all
+		if h := &s.HCAs[i]; own[strings.ToLower(h.PCIAddress)] == h {
+			set(strings.ToLower(h.PCIAddress), func(d *FaultDevice) { d.HCA = h.Name })
+		}
 	}
 }
