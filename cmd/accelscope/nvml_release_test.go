@@ -354,7 +354,7 @@ func TestNVMLChild(t *testing.T) {
 
 	t.Run("a child does not end when it is killed", func(t *testing.T) {
 		t.Parallel()
-		dir, answer := silent.Mount(t)
+		dir, answer := silent.Mount(t, "silent")
 		n := startGPUs(t, binary, library, time.Second, nil)
 		defer ends(t, n.stop)
 		n.listed(t)

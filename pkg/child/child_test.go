@@ -40,7 +40,7 @@ func TestRun(t *testing.T) {
 // TestStuck: a program in uninterruptible sleep does not end when it is killed. Run returns without it, and no other is started
 // until it has ended.
 func TestStuck(t *testing.T) {
-	dir, answer := silent.Mount(t)
+	dir, answer := silent.Mount(t, "silent")
 	r := &Runner{MaxStuck: 1, Grace: 100 * time.Millisecond}
 	echo := Program{Path: "/bin/echo", Args: []string{"ended"}, MaxStdout: 10}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -8,8 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,28 +19,17 @@ import (
 
 // tenantFaults are what containers and users of the node can do.
 func (k *soak) tenantFaults() []fault {
-	var answers []func()
 	var hostile []*cell
 	return []fault{
-		{
-			// A statfs of NFS with a dead server is in uninterruptible sleep, too.
-			"hung mounts (FUSE)", nil,
-			func() error {
-				for range 4 {
-					_, answer := silent.Mount(k.t)
-					answers = append(answers, answer)
-				}
-				return nil
-			},
-			func() error {
-				for _, answer := range answers {
-					answer()
-				}
-				answers = nil
-				return nil
-			},
-		},
-		k.repeated("cgroup storm", nil, cgroupStorm),
+		k.hungMounts("hung mounts (FUSE)", 4, "silent"),
+		// More than the calls that may hang at once.
+		k.hungMounts("hung mounts of one server", 20, "192.0.2.1:/export"),
+		k.repeated("cgroup storm in a container", nil, func(ctx context.Context) error {
+			return cgroupStorm(ctx, "kubepods", "pod"+digest("storm")[:32], digest("container of the storm"))
+		}),
+		k.repeated("cgroup storm of a user", nil, func(ctx context.Context) error {
+			return cgroupStorm(ctx, "user.slice", "user-4711.slice", "user@4711.service", "app.slice")
+		}),
 		{
 			"hostile names", nil,
 			func() error {
@@ -71,24 +60,52 @@ var hostileNames = []string{
 	"docker-" + digest("hostile") + ".scope", digest("hostile too"), digest("hostile three")[:63], "# HELP x",
 }
 
-// cgroupStorm makes 500 cgroups below a container, and then 100 per second that are removed at once.
-func cgroupStorm(ctx context.Context) (err error) {
-	dir := filepath.Join(cgroupRoot(), "kubepods", "pod"+digest("storm")[:32], digest("container of the storm"))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+// hungMounts returns a fault that mounts file systems from one source that do not answer. A statfs of NFS with a dead server is in
+// uninterruptible sleep, too.
+func (k *soak) hungMounts(name string, n int, source string) fault {
+	var answers []func()
+	return fault{
+		name, nil,
+		func() error {
+			for range n {
+				_, answer := silent.Mount(k.t, source)
+				answers = append(answers, answer)
+			}
+			return nil
+		},
+		func() error {
+			for _, answer := range answers {
+				answer()
+			}
+			answers = nil
+			return nil
+		},
 	}
+}
+
+// cgroupStorm makes 500 cgroups in the last of some nested cgroups, and then 100 per second that are removed at once.
+func cgroupStorm(ctx context.Context, nested ...string) (err error) {
+	dir := cgroupRoot()
 	var made []string
 	defer func() {
-		for _, name := range append(made, dir, filepath.Dir(dir)) {
+		for _, name := range slices.Backward(made) {
 			err = errors.Join(err, syscall.Rmdir(name))
 		}
 	}()
+	for _, name := range nested {
+		dir = filepath.Join(dir, name)
+		if err := syscall.Mkdir(dir, 0o755); err == nil {
+			made = append(made, dir)
+		} else if err != syscall.EEXIST {
+			return err
+		}
+	}
 	for i := 0; ctx.Err() == nil; i++ {
 		name := filepath.Join(dir, fmt.Sprint("storm-", i))
 		if err := syscall.Mkdir(name, 0o755); err != nil {
 			return err
 		}
-		if len(made) < 500 {
+		if i < 500 {
 			made = append(made, name)
 			continue
 		}

@@ -103,6 +103,9 @@ func (k *soak) recovers() bool {
 		}
 		if time.Now().After(end) {
 			k.t.Errorf("%.1f s: not recovered after %v: %v\n%s", time.Since(k.begin).Seconds(), recoveryLimit, err, k.load.staying())
+			for _, x := range k.result.last.all("container_rdma_resources", "type", "qp", "device", trafficDevice) {
+				k.logf("the sensor has %v", x)
+			}
 			return false
 		}
 	}

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount mounts a FUSE file system that reads each request and answers none but the first, FUSE_INIT. A process that
-// looks up a file in it is in uninterruptible sleep, also when it is killed (request_wait_answer in fs/fuse/dev.c), until
-// answer is called: that closes the connection.
-func Mount(t *testing.T) (dir string, answer func()) {
+// Mount mounts a FUSE file system with a source, as mountinfo shows it. It reads each request and answers none but the first,
+// FUSE_INIT. A process that looks up a file in it is in uninterruptible sleep, also when it is killed (request_wait_answer in
+// fs/fuse/dev.c), until answer is called: that closes the connection.
+func Mount(t *testing.T, source string) (dir string, answer func()) {
 	t.Helper()
 	dir = t.TempDir()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal("/dev/fuse: ", err)
 	}
-	if err := unix.Mount("silent", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
+	if err := unix.Mount(source, dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
 		t.Fatal("mount: ", err)
 	}
 	const (

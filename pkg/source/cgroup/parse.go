@@ -20,7 +20,7 @@ import (
 // runtimes are ignored where an unprivileged user can create them: below user.slice and below
 // units other than those of the runtimes.
 //
-// It also returns the part of path that is the cgroup of the workload, and whether all cgroups below path belong to it.
+// It also returns the part of path that is the cgroup of the workload, and whether all cgroups below path belong to it or to one user.
 func parse(path string) (e model.Cgroup, top string, closed bool) {
 	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
 	e, n := p.run()
@@ -38,11 +38,14 @@ func parse(path string) (e model.Cgroup, top string, closed bool) {
 	return e, top, closed
 }
 
-// closed reports whether all cgroups below the path belong to its workload, whose cgroup is a number of levels above.
+// closed reports whether all cgroups below the path belong to its workload, whose cgroup is a number of levels above, or to one user.
 func (p *parser) closed(e *model.Cgroup, levels int) bool {
+	if p.user && p.segs[len(p.segs)-1] != "user.slice" {
+		return true // the slice of a user and what is below it
+	}
 	switch e.Runtime {
 	case "systemd":
-		return levels > 0 && !p.manager && !p.runtime && !isSlurmScope(p.unit) // Podman may put a container directly below
+		return levels > 0 && !p.runtime && !isSlurmScope(p.unit) // Podman may put a container directly below
 	case "slurm": // job_N/step_S/user/task_T
 		return levels > 2
 	case "lxc":

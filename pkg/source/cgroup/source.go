@@ -311,7 +311,7 @@ func (s *Source) find(id model.CgroupID) *group {
 	if s.mount != nil {
 		var path string
 		if path, err = pathByID(s.mount, s.opt.Procfs, id); err == nil {
-			if g, _ := s.table.add(path, id, true, s.opt.Now()); g != nil {
+			if g, _ := s.table.add(nil, path, id, s.opt.Now()); g != nil {
 				g.found = true
 				if !g.closed { // its parent may be paused
 					s.entering = append(s.entering, g)

@@ -200,16 +200,23 @@ func TestManyOfOneOwner(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 65536, func(*group) {})
 	pod := "/kubepods/burstable/pod" + uid + "/" + id64
-	for i := range uint64(maxPerOwner + 10) {
-		tab.add(fmt.Sprintf("%s/%d", pod, i), model.CgroupID(i+1), false, c.now())
+	root, _ := tab.add(nil, "/", 1, c.now())
+	top, _ := tab.add(root, pod, 2, c.now())
+	for i := range uint64(maxPerOwner - 1 + 10) {
+		tab.add(top, fmt.Sprintf("%s/%d", pod, i), model.CgroupID(i+3), c.now())
 	}
-	if len(tab.byID) != maxPerOwner || tab.refused != 10 {
-		t.Errorf("%d known, %d refused", len(tab.byID), tab.refused)
+	if tab.owned[pod] != maxPerOwner || tab.refused != 10 {
+		t.Errorf("%d known, %d refused", tab.owned[pod], tab.refused)
 	}
-	if g, _ := tab.add(pod+"/seen", 1<<40, true, c.now()); g == nil {
+	// Parsing allocates.
+	more := pod + "/more"
+	if n := testing.AllocsPerRun(10, func() { tab.add(top, more, 1<<42, c.now()) }); n != 0 {
+		t.Errorf("%v allocations for one that is refused", n)
+	}
+	if g, _ := tab.add(nil, pod+"/seen", 1<<40, c.now()); g == nil {
 		t.Error("a requested id is refused")
 	}
-	if g, _ := tab.add("/docker/"+id64, 1<<41, false, c.now()); g == nil {
+	if g, _ := tab.add(root, "/docker/"+id64, 1<<41, c.now()); g == nil {
 		t.Error("a cgroup of another owner is refused")
 	}
 	for _, g := range tab.byID {
@@ -226,9 +233,9 @@ func TestReuseBeforeEvents(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 100, func(*group) {})
 	for i, path := range []string{"/job", "/job/a", "/job/a/b", "/job2"} {
-		tab.add(path, model.CgroupID(i+1), false, c.now())
+		tab.add(nil, path, model.CgroupID(i+1), c.now())
 	}
-	tab.add("/job", 10, false, c.now())
+	tab.add(nil, "/job", 10, c.now())
 	var dead []model.CgroupID
 	for id := range tab.dead {
 		dead = append(dead, model.CgroupID(id))

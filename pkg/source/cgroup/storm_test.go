@@ -6,7 +6,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +56,44 @@ func TestBelowContainer(t *testing.T) {
 			t.Errorf("its end is not known: %+v", g)
 		}
 	})
+}
+
+// What is below the slice of a user is neither watched nor listed, and has its name when it is asked for.
+func TestBelowUser(t *testing.T) {
+	const manager = "user.slice/user-1000.slice/user@1000.service"
+	s := fakeTree(t, Options{}, "user.slice/user-1000.slice")
+	units := filepath.Join(s.hierarchy.Mount, manager, "app.slice/web.service")
+	if err := os.MkdirAll(units, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(s.hierarchy.Mount, "last.slice"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	last, err := cgroupID(filepath.Join(s.hierarchy.Mount, "last.slice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the last one", func() bool { return known(s, uint64(last)) })
+	s.mu.Lock()
+	for path := range s.table.byPath {
+		if strings.HasPrefix(path, "/user.slice/user-1000.slice/") {
+			t.Errorf("%s is listed", path)
+		}
+	}
+	for _, g := range s.watched {
+		if strings.HasPrefix(g.path, "/user.slice/") {
+			t.Errorf("%s is watched", g.path)
+		}
+	}
+	s.mu.Unlock()
+	id, err := cgroupID(units)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := resolve(t, s, []model.CgroupID{id})
+	if c := byID(t, &out)[id]; c.Workload != "unit:user@1000.service/web.service" {
+		t.Errorf("%+v", c)
+	}
 }
 
 // A cgroup with too many new children is not watched until the next Read, which lists what is left.
@@ -100,11 +143,18 @@ func TestSiblingsAreNotListed(t *testing.T) {
 		}
 		s := tr.open(t, Options{})
 		reads := watchReads(t, tr.dir("/busy"))
-		for i := range 50 { // each by itself: more than maxNamed at once may be listed
+		for i := range 10 {
 			tr.rmdir(t, fmt.Sprintf("/busy/idle%d", i))
 			added := tr.mkdir(t, fmt.Sprintf("/busy/new%d", i))
 			eventually(t, "a new one", func() bool { return known(s, added) })
 		}
+		s.mu.Lock() // stops the reader of events
+		var added uint64
+		for i := range 100 {
+			added = tr.mkdir(t, fmt.Sprintf("/busy/more%d", i))
+		}
+		s.mu.Unlock()
+		eventually(t, "the last of many", func() bool { return known(s, added) })
 		if n := reads(); n != 0 {
 			t.Errorf("the siblings were listed: %d reads of the directory", n)
 		}
@@ -164,31 +214,39 @@ func TestManyWatches(t *testing.T) {
 	}
 }
 
-// BenchmarkStorm reports the CPU time for a cgroup that comes and goes beside 20,000 others, in a container and elsewhere.
+// BenchmarkStorm reports the CPU time for a cgroup that comes and goes beside 20,000 others, in a container, of a user and elsewhere,
+// 100 times per second, and how long a lookup of names waited at most.
 func BenchmarkStorm(b *testing.B) {
-	for name, parent := range map[string]string{"in a container": "/docker/" + id64, "elsewhere": "/busy"} {
+	own := fmt.Sprintf("accelscope-%d-%d/", os.Getpid(), nextTop.Add(1))
+	for name, parent := range map[string]string{
+		"in a container": own + "docker/" + id64, "elsewhere": own + "busy",
+		"of a user": "user.slice/user-47110.slice/user@47110.service/app.slice",
+	} {
 		b.Run(name, func(b *testing.B) {
 			h, err := findHierarchy("/sys/fs/cgroup")
 			if err != nil {
 				b.Fatal(err)
 			}
-			top := fmt.Sprintf("%s/accelscope-%d-%d", h.Mount, os.Getpid(), nextTop.Add(1))
-			if err := os.MkdirAll(top+parent, 0o755); err != nil {
-				b.Fatal(err)
-			}
-			const siblings = 20_000
-			made := 0
-			b.Cleanup(func() {
-				for i := range made {
-					_ = unix.Rmdir(fmt.Sprintf("%s%s/%d", top, parent, i))
-				}
-				_ = errors.Join(unix.Rmdir(top+parent), unix.Rmdir(top+"/docker"), unix.Rmdir(top))
-			})
-			for i := range siblings {
-				if err := os.Mkdir(fmt.Sprintf("%s%s/%d", top, parent, i), 0o755); err != nil {
+			var made []string
+			mkdir := func(dir string) {
+				if err := os.Mkdir(dir, 0o755); err == nil {
+					made = append(made, dir)
+				} else if !errors.Is(err, fs.ErrExist) {
 					b.Fatal(err)
 				}
-				made++
+			}
+			b.Cleanup(func() {
+				for _, dir := range slices.Backward(made) {
+					_ = unix.Rmdir(dir)
+				}
+			})
+			dir := h.Mount
+			for seg := range strings.SplitSeq(parent, "/") {
+				dir = filepath.Join(dir, seg)
+				mkdir(dir)
+			}
+			for i := range 20_000 {
+				mkdir(filepath.Join(dir, strconv.Itoa(i)))
 			}
 			s, err := New(Options{Root: "/sys/fs/cgroup"})
 			if err != nil {
@@ -196,18 +254,25 @@ func BenchmarkStorm(b *testing.B) {
 			}
 			defer s.Close() //nolint:errcheck // a benchmark
 			var before, after unix.Rusage
+			var longest time.Duration
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
 			b.ResetTimer()
 			for range b.N {
-				dir := top + parent + "/new"
+				dir := filepath.Join(dir, "new")
 				if err := errors.Join(os.Mkdir(dir, 0o755), unix.Rmdir(dir)); err != nil {
 					b.Fatal(err)
 				}
+				begin := time.Now()
+				if _, err := s.Resolve(b.Context(), nil); err != nil {
+					b.Fatal(err)
+				}
+				longest = max(longest, time.Since(begin))
 				time.Sleep(10 * time.Millisecond)
 			}
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
 			cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
 			b.ReportMetric(float64(cpu)/float64(b.N)/1e6, "cpu-ms/op")
+			b.ReportMetric(float64(longest)/1e6, "longest-wait-ms")
 		})
 	}
 }

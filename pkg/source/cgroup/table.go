@@ -18,7 +18,7 @@ type group struct {
 	top   string       // path below the mount of the cgroup of the workload
 	died  time.Time    // zero while it exists
 	named bool         // Resolve returned it: kept until Forget
-	// closed: all cgroups below it belong to its workload. They are neither watched nor listed, but looked up.
+	// closed: all cgroups below it belong to its workload or its user. They are neither watched nor listed, but looked up.
 	closed bool
 	walk   uint64 // the last walk that found it
 	wd     int32  // its watch; zero if none
@@ -58,9 +58,9 @@ func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	}
 }
 
-// add records an existing cgroup. fresh reports that it is new. It returns nil if the table is
-// full or, unless requested, if its owner has maxPerOwner cgroups.
-func (t *table) add(path string, id model.CgroupID, requested bool, now time.Time) (g *group, fresh bool) {
+// add records an existing cgroup below a listed one, or one that was requested (above is nil). fresh reports that it is new. It
+// returns nil if the table is full or, unless requested, if its owner has maxPerOwner cgroups.
+func (t *table) add(above *group, path string, id model.CgroupID, now time.Time) (g *group, fresh bool) {
 	g = t.byID[id]
 	if g != nil && g.path == path && g.died.IsZero() {
 		return g, false
@@ -68,7 +68,8 @@ func (t *table) add(path string, id model.CgroupID, requested bool, now time.Tim
 	if old := t.byPath[path]; old != nil {
 		t.endTree(old, now)
 	}
-	if user := userOf(path); user != "" && g == nil && !requested && t.owned[user] >= maxPerOwner {
+	// The owner of what is below a closed one is known before the path is parsed.
+	if g == nil && above != nil && above.closed && t.owned[above.owner()] >= maxPerOwner {
 		t.refused++
 		return nil, false
 	}
@@ -83,7 +84,7 @@ func (t *table) add(path string, id model.CgroupID, requested bool, now time.Tim
 	if t.view.ours == "" {
 		g.top = "/" + strings.Trim(strings.TrimPrefix(g.top, t.view.root), "/")
 	}
-	if t.byID[id] == nil && len(t.byID) >= t.limit || !requested && t.owned[g.owner()] >= maxPerOwner {
+	if t.byID[id] == nil && len(t.byID) >= t.limit || above != nil && t.owned[g.owner()] >= maxPerOwner {
 		t.refused++
 		return nil, false
 	}

@@ -29,9 +29,6 @@ const maxUnreadable = 16
 const (
 	// maxWatches is the maximum number of watches. The kubelet watches as the same user.
 	maxWatches = 8192
-	// maxNamed is the number of new children of one cgroup, in one read of events, that are looked up by name. Of more
-	// the cgroup is listed.
-	maxNamed = 16
 	// maxCreated is the number of children of one cgroup per second above which it is not watched until the next Read.
 	maxCreated = 1000
 )
@@ -119,8 +116,7 @@ func (s *Source) readEvents(fd uintptr) bool {
 	return true
 }
 
-// grow adds new children of a cgroup. One listing has all of them and waits only once for concurrent changes, but it takes
-// long where there are many others.
+// grow adds new children of a cgroup, each by its name: a listing takes long where there are many others.
 func (s *Source) grow(parent *group, names []string) {
 	now := s.opt.Now()
 	if now.Sub(parent.countedAt) >= time.Second {
@@ -130,10 +126,6 @@ func (s *Source) grow(parent *group, names []string) {
 		s.unwatch(parent)
 		s.paused = append(s.paused, parent)
 		s.pauses++
-		return
-	}
-	if len(names) > maxNamed {
-		s.scan(parent, false)
 		return
 	}
 	for _, name := range names {
@@ -228,7 +220,7 @@ func (s *Source) visit(closed bool) {
 		return
 	}
 	s.entering = nil
-	if root, _ := s.table.add("/", id, false, s.walked); root != nil {
+	if root, _ := s.table.add(nil, "/", id, s.walked); root != nil {
 		s.entering = append(s.entering, root)
 	}
 	for n := len(s.entering); n > 0; n = len(s.entering) {
@@ -269,7 +261,7 @@ func (s *Source) scan(g *group, all bool) {
 
 // admit adds a child of a cgroup, and queues it to be entered if it is new, or in any case.
 func (s *Source) admit(parent *group, path string, id model.CgroupID, always bool, now time.Time) {
-	child, fresh := s.table.add(path, id, false, now)
+	child, fresh := s.table.add(parent, path, id, now)
 	if child != nil && (fresh || always) {
 		child.found = child.found || parent.closed // no event reports its end
 		s.entering = append(s.entering, child)

@@ -37,7 +37,7 @@ func taskStates(pid int) string {
 // TestChildDoesNotEnd: a call is in uninterruptible sleep, so the child does not end when it is killed. It is counted, what it
 // has open is reported, and another child reads the other GPU.
 func TestChildDoesNotEnd(t *testing.T) {
-	dir, answer := silent.Mount(t)
+	dir, answer := silent.Mount(t, "silent")
 	r := newRemoteNode(t, 2, func(o *Options) { o.hangLimit = 3 * time.Second })
 	t.Cleanup(answer) // before the Source is closed
 	until(t, r.Source, ready(2))
