@@ -298,6 +298,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Programs -benchtime 100000x ./pkg/source/gpudriver | grep ns/op
 	@echo; echo "Calls into NVML for 8 H100 with 18 links each: of a round (5 s by default; FAKE library, which counts them), of a scrape"
 	@go test -run '^$$' -bench Calls -benchtime 1x ./pkg/source/nvidia | grep calls
+	@echo; echo "A request for the labels of the node, every 5 minutes with --gpu.release-on-node-labels (with the FAKE API server)"
+	@go test -run '^$$' -bench Request -benchtime 50x ./pkg/source/nvidia/unload | grep cpu-ms
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers
 
 .PHONY: bench-growth

@@ -35,7 +35,7 @@ type apiServer struct {
 	requests atomic.Int32
 }
 
-func newAPIServer(t *testing.T, handle http.HandlerFunc) *apiServer {
+func newAPIServer(t testing.TB, handle http.HandlerFunc) *apiServer {
 	t.Helper()
 	n := newTree(t)
 	a := &apiServer{}
@@ -59,7 +59,7 @@ func newAPIServer(t *testing.T, handle http.HandlerFunc) *apiServer {
 }
 
 // nodeEvent returns an event of the API server, with the types of Kubernetes.
-func nodeEvent(t *testing.T, kind, name string, labels map[string]string) string {
+func nodeEvent(t testing.TB, kind, name string, labels map[string]string) string {
 	t.Helper()
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	node.Status.NodeInfo.KernelVersion = "6.12"

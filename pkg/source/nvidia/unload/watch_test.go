@@ -21,12 +21,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tree is sysfs and /run of a fake node with a loaded driver; procfs is this machine's, except for the driver's files.
 type tree struct {
-	t    *testing.T
+	t    testing.TB
 	o    Options
 	logs *observer.ObservedLogs
 }
 
-func newTree(t *testing.T) *tree {
+func newTree(t testing.TB) *tree {
 	t.Helper()
 	dir := t.TempDir()
 	core, logs := observer.New(zap.DebugLevel)
