@@ -77,6 +77,11 @@ func TestSyscallMeter(t *testing.T) {
 		t.Skip(err)
 	}
 	defer m.close()
+	filtered, err := newSyscallMeter(os.Getpid(), syscall.SYS_GETPPID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filtered.close()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before, err := m.count()
@@ -94,6 +99,9 @@ func TestSyscallMeter(t *testing.T) {
 	// Some calls are those of the Go runtime and of reading the meter.
 	if n := after - before; n < calls || n > calls+calls/10 {
 		t.Errorf("%d system calls counted, want %d", n, calls)
+	}
+	if n, err := filtered.count(); err != nil || n == 0 || n > calls/10 {
+		t.Errorf("%d system calls counted without %d excluded ones: %v", n, calls, err)
 	}
 }
 

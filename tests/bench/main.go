@@ -33,6 +33,7 @@ type plan struct {
 	counted    int           // the same, with system calls counted
 	backToBack int           // scrapes without a pause
 	idle       time.Duration // without a scrape
+	background time.Duration // the same, for sources that work between scrapes
 }
 
 // A node is a fake node to measure on.
@@ -81,14 +82,14 @@ func run(ctx context.Context) error {
 		return measureLinks(ctx, programs.accelscope, *short, os.Stdout)
 	}
 	nodes := []node{
-		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second}},
-		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second}},
+		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second, time.Minute}},
+		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second, time.Minute}},
 	}
 	viewing := viewerTime
 	if *short {
 		viewing = 2 * time.Second
 		for i := range nodes {
-			nodes[i].plan = plan{1, 2, 1, 10, time.Second / 2}
+			nodes[i].plan = plan{1, 2, 1, 10, time.Second / 2, time.Second}
 		}
 	}
 	dir, err := os.MkdirTemp("", "accelscope-bench-")

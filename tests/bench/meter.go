@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -121,8 +122,15 @@ func readStatus(pid int) (memory, error) {
 // perf stat -e raw_syscalls:sys_enter -p PID.
 type syscallMeter struct{ events []int }
 
-// newSyscallMeter opens one event for every thread; the events include the threads that these start.
-func newSyscallMeter(pid int) (*syscallMeter, error) {
+// schedulerCalls are the system calls of Go's scheduler and memory management. Their number depends on other work of the machine.
+var schedulerCalls = []int{
+	unix.SYS_NANOSLEEP, unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT, unix.SYS_SCHED_YIELD, unix.SYS_MADVISE, unix.SYS_TGKILL, unix.SYS_GETPID,
+	unix.SYS_RT_SIGRETURN,
+}
+
+// newSyscallMeter opens one event for every thread; the events include the threads and processes that these start. System calls with
+// one of the excluded numbers do not count.
+func newSyscallMeter(pid int, excluded ...int) (*syscallMeter, error) {
 	id, err := tracepointID("raw_syscalls/sys_enter")
 	if err != nil {
 		return nil, err
@@ -152,8 +160,32 @@ func newSyscallMeter(pid int) (*syscallMeter, error) {
 			return nil, fmt.Errorf("perf_event_open (as root?): %w", err)
 		}
 		m.events = append(m.events, fd)
+		if len(excluded) == 0 {
+			continue
+		}
+		filter := make([]string, len(excluded))
+		for i, nr := range excluded {
+			filter[i] = fmt.Sprint("id != ", nr)
+		}
+		if err := setFilter(fd, strings.Join(filter, " && ")); err != nil {
+			m.close()
+			return nil, err
+		}
 	}
 	return m, nil
+}
+
+// setFilter sets the filter of a tracepoint for the events of a descriptor.
+func setFilter(fd int, filter string) error {
+	text, err := unix.BytePtrFromString(filter)
+	if err != nil {
+		return err
+	}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PERF_EVENT_IOC_SET_FILTER, uintptr(unsafe.Pointer(text)))
+	if errno != 0 {
+		return fmt.Errorf("filter of system calls: %w", errno)
+	}
+	return nil
 }
 
 func tracepointID(name string) (uint64, error) {

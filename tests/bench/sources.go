@@ -11,33 +11,60 @@ import (
 	"path/filepath"
 	"slices"
 	"text/tabwriter"
+	"time"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// A source is switched on by a row: off is the argument of the rows before it, on that of the others.
-type source struct{ name, off, on string }
-
-// steps are in an order in which those before are needed by those after. The first row has the HCAs only. Sources that find nothing on the
-// node, such as a GPU, are measured as well: they should cost nothing.
-var steps = []source{
-	{name: "cgroup", off: "--no-collector.cgroup"},
-	{name: "probe", off: "--no-collector.probe"},
-	{name: "link", off: "--no-collector.link"},
-	{name: "pci", off: "--no-collector.pci"},
-	{name: "kernellog", off: "--no-collector.kernellog"},
-	{name: "access", off: "--no-collector.access"},
-	{name: "container", off: "--no-collector.container"},
-	{name: "node", off: "--no-collector.node"},
-	{name: "gpu, none there", off: "--no-collector.gpu"},
-	{name: "runtime, none there", off: "--no-collector.runtime"},
-	{name: "kubelet, none there", off: "--no-collector.kubelet"},
-	{name: "gpudriver, no driver there", on: "--collector.gpudriver"},
-	{name: "datapath, no process there", on: "--rdma.datapath=budget"},
+// A source is switched on by a row: off is the argument of the rows before it, on are those of the others.
+type source struct {
+	name  string
+	off   string
+	on    []string
+	shown string // what the text has to contain then: a source that reads something is not fast because it does nothing
 }
 
-// measureSources prints what each source adds to the cost of a scrape and to memory on a node of HCAs: the sensor runs with one source more
-// in each row. All run at the same time and are scraped in turn.
+// steps are in an order in which those before are needed by those after. The first row has the HCAs only. Sources that find nothing on the
+// node, such as a GPU, are measured as well: they should cost nothing. r receives events. tools read a fabric; the row is left out if empty.
+func steps(r *receiver, tools string) []source {
+	all := []source{
+		{name: "cgroup", off: "--no-collector.cgroup"},
+		{name: "probe", off: "--no-collector.probe"},
+		{name: "link, no interface there", off: "--no-collector.link"},
+		{name: "modules of links, none there", off: "--no-link.modules"},
+		{name: "pci", off: "--no-collector.pci"},
+		{name: "kernellog", off: "--no-collector.kernellog"},
+		{name: "access", off: "--no-collector.access"},
+		{name: "container", off: "--no-collector.container"},
+		{name: "node", off: "--no-collector.node"},
+		{name: "gpu, none there", off: "--no-collector.gpu"},
+		{name: "runtime, none there", off: "--no-collector.runtime"},
+		{name: "kubelet, none there", off: "--no-collector.kubelet"},
+		{name: "gpudriver, no driver there", on: []string{"--collector.gpudriver"}},
+		{name: "gpumemory, no process there", on: []string{"--gpu.allocation-failures"}},
+		{name: "datapath, no process there", on: []string{"--rdma.datapath=budget"}},
+		{name: "pages, nobody has one open", off: "--no-web.pages"},
+		{name: "events, to a receiver", on: r.arguments(), shown: "accelscope_events_connected 1"},
+	}
+	if tools != "" {
+		all = append(all, source{
+			name: "fabric", on: []string{"--collector.fabric", "--fabric.tools=" + tools}, shown: "infiniband_switch_",
+		})
+	}
+	return all
+}
+
+// sourceCosts are the costs of a row over the rounds.
+type sourceCosts struct {
+	costs
+	calls     []float64 // system calls from a request to its answer
+	restCalls []float64 // in a minute without a scrape
+	restCPU   []float64 // ms in that minute, with that of children
+}
+
+// measureSources prints what each source adds to the cost of a scrape, to the work between two of them and to memory on a node of HCAs: the
+// sensor runs with one source more in each row. All run at the same time and are scraped in turn.
 func measureSources(ctx context.Context, use []exporter, n node, out io.Writer) error {
 	return ofSensor(use, func(sensor exporter) error {
 		dir, err := os.MkdirTemp("", "sources-")
@@ -49,35 +76,37 @@ func measureSources(ctx context.Context, use []exporter, n node, out io.Writer) 
 		if err != nil {
 			return err
 		}
-		rows, all := []string{"HCAs"}, []exporter{withSteps(sensor, 0)}
-		for i, s := range steps {
-			rows, all = append(rows, "and "+s.name), append(all, withSteps(sensor, i+1))
+		r, err := startReceiver()
+		if err != nil {
+			return err
 		}
+		defer r.stop()
+		var last []exporter
 		if i := slices.IndexFunc(use, func(e exporter) bool { return e.name == floor }); i >= 0 {
-			rows, all = append(rows, floor), append(all, use[i])
+			last = use[i : i+1]
 		}
-		figs := make([]costs, len(all))
+		var rows []string
+		var figs []sourceCosts
 		for round := range n.plan.rounds {
 			progress("sources: round %d of %d", round+1, n.plan.rounds)
-			if err := roundOfSources(ctx, all, m, n.plan, figs); err != nil {
+			if rows, err = roundOfSources(ctx, sensor, last, r, m, n.plan, &figs); err != nil {
 				return err
 			}
 		}
-		printSources(out, rows, figs, n.plan.rounds, n.plan.paced)
+		printSources(out, rows, figs, n.plan)
 		return nil
 	})
 }
 
 // withSteps returns the sensor with the sources of the first n steps.
-func withSteps(sensor exporter, n int) exporter {
+func withSteps(sensor exporter, all []source, n int) exporter {
 	var args []string
-	for i, s := range steps {
-		argument := s.on
-		if i >= n {
-			argument = s.off
-		}
-		if argument != "" {
-			args = append(args, argument)
+	for i, s := range all {
+		switch {
+		case i < n:
+			args = append(args, s.on...)
+		case s.off != "":
+			args = append(args, s.off)
 		}
 	}
 	sensor.args = func(m fixtures.Manifest, addr string) []string {
@@ -88,49 +117,165 @@ func withSteps(sensor exporter, n int) exporter {
 	return sensor
 }
 
-// roundOfSources starts all rows, and adds the costs of each to its figures.
-func roundOfSources(ctx context.Context, rows []exporter, m fixtures.Manifest, p plan, figs []costs) error {
-	procs, stop, err := startAll(ctx, rows, m)
+// startFabric starts a fabric of 12 switches and 64 hosts, and returns the directory of the tools that read it, or nothing if this machine
+// lacks the programs.
+func startFabric(ctx context.Context) (tools string, stop func()) {
+	net := ibsim.FatTree(8, 8, 4)
+	f, err := ibsim.Start(ctx, ibsim.Options{Net: net.String(), Host: net.Nodes[net.Find("host0 mlx5_0")].ID()})
+	if err != nil {
+		progress("fabric is left out: %v", err)
+		return "", func() {}
+	}
+	return f.Tools, func() {
+		if err := f.Close(); err != nil {
+			progress("%v", err)
+		}
+	}
+}
+
+// roundOfSources starts all rows, and adds the costs of each to its figures. It returns the names of the rows, of which the last ones are
+// other programs. A fabric serves one round: a tool that is killed at the end may end ibsim.
+func roundOfSources(
+	ctx context.Context, sensor exporter, last []exporter, r *receiver, m fixtures.Manifest, p plan, figs *[]sourceCosts,
+) (rows []string, err error) {
+	tools, endFabric := startFabric(ctx)
+	defer endFabric()
+	switched := steps(r, tools)
+	rows, all := []string{"HCAs"}, []exporter{withSteps(sensor, switched, 0)}
+	for i, s := range switched {
+		rows, all = append(rows, "and "+s.name), append(all, withSteps(sensor, switched, i+1))
+	}
+	for _, e := range last {
+		rows, all = append(rows, e.name), append(all, e)
+	}
+	if *figs == nil {
+		*figs = make([]sourceCosts, len(all))
+	}
+	procs, stop, err := startAll(ctx, all, m)
 	defer stop()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	for i, s := range switched {
+		if s.shown == "" {
+			continue
+		}
+		if err := procs[i+1].showsAll(ctx, []string{s.shown}); err != nil {
+			return nil, err
+		}
 	}
 	sleep(ctx, 3*pause) // until what runs at the start has ended
-	scraped := make([]*figures, len(rows))
+	scraped := make([]*figures, len(all))
 	for i := range scraped {
 		scraped[i] = &figures{}
 	}
 	if err := paced(ctx, procs, scraped, p); err != nil {
-		return err
+		return nil, err
 	}
 	for i, f := range scraped {
-		figs[i].cpu, figs[i].series = append(figs[i].cpu, f.pacedCPU), f.series
-		if figs[i].memory, err = readMemory(procs[i].pid()); err != nil {
+		c := &(*figs)[i]
+		c.cpu, c.series = append(c.cpu, f.pacedCPU), f.series
+		if c.memory, err = readMemory(procs[i].pid()); err != nil {
+			return nil, err
+		}
+	}
+	return rows, countSources(ctx, procs, p, *figs)
+}
+
+// countSources counts the system calls of scrapes, and what the rows do without one. The system calls of Go's scheduler do not count.
+func countSources(ctx context.Context, procs []*process, p plan, figs []sourceCosts) error {
+	meters := make([]*syscallMeter, len(procs))
+	for i, proc := range procs {
+		m, err := newSyscallMeter(proc.pid(), schedulerCalls...)
+		if err != nil {
+			progress("system calls are not counted: %v", err)
+			return nil
+		}
+		defer m.close()
+		meters[i] = m
+	}
+	if err := inTurn(ctx, procs, p.counted, func(i int, p *process) error {
+		before, err := meters[i].count()
+		if err != nil {
+			return err
+		}
+		if _, err := p.scrape(); err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // the server waits again
+		after, err := meters[i].count()
+		figs[i].calls = append(figs[i].calls, float64(after-before))
+		return err
+	}); err != nil {
+		return err
+	}
+	sleep(ctx, time.Second) // work after a scrape has ended
+	calls, spent := make([]uint64, len(procs)), make([]time.Duration, len(procs))
+	var err error
+	for i, proc := range procs {
+		if calls[i], err = meters[i].count(); err != nil {
+			return err
+		}
+		if spent[i], err = totalTime(proc.pid()); err != nil {
 			return err
 		}
 	}
-	return nil
+	sleep(ctx, p.background)
+	minutes := p.background.Minutes()
+	for i, proc := range procs {
+		n, err := meters[i].count()
+		if err != nil {
+			return err
+		}
+		t, err := totalTime(proc.pid())
+		if err != nil {
+			return err
+		}
+		figs[i].restCalls = append(figs[i].restCalls, float64(n-calls[i])/minutes)
+		figs[i].restCPU = append(figs[i].restCPU, ms(t-spent[i])/minutes)
+	}
+	return ctx.Err()
 }
 
-func printSources(out io.Writer, rows []string, figs []costs, rounds, scrapes int) {
-	fmt.Fprintf(out, "\nWhat each source adds: 10 HCAs, medians of %d rounds of %d scrapes, with the work between two scrapes. Added figures are\n"+
-		"those of the row less those of the row before.\n\n", rounds, scrapes)
+func printSources(out io.Writer, rows []string, figs []sourceCosts, p plan) {
+	fmt.Fprintf(out, "\nWhat each source adds: 10 HCAs, medians of %d rounds of %d scrapes, with the work between two scrapes. System calls are those from a\n"+
+		"request to its answer; between: those of a minute without a scrape, with the programs that the sensor starts, measured over %v. Those\n"+
+		"of Go's scheduler (futex, nanosleep, epoll and so on) do not count. Added figures are those of the row less those of the row before.\n\n",
+		p.rounds, p.paced, p.background)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "sensor with\tseries\tCPU ms/scrape\tadded\tadded to A3\tprivate MB\tadded\tRSS MB\t")
+	fmt.Fprintln(w, "sensor with\tseries\tCPU ms/scrape\tadded\tadded to A3\tsystem calls/scrape\tadded\tprivate MB\tadded\tRSS MB\t"+
+		"between: CPU ms/min\tadded\tsystem calls/min\tadded\t")
 	base := math.NaN()
 	if last := len(rows) - 1; rows[last] == floor {
 		base = quantile(figs[last].cpu, 0.5)
 	}
-	var cpu, private float64
-	for i, f := range figs {
-		now := quantile(f.cpu, 0.5)
-		added, ratio, memory := "-", "-", "-"
-		if i > 0 && rows[i] != floor {
-			added, ratio, memory = number(now-cpu, 2), number((now-cpu)/base, 2), number(f.memory.anon-private, 1)
+	columns := []struct {
+		value  func(*sourceCosts) float64
+		digits int
+		ratio  bool // also what it adds to the ratio to the floor program
+	}{
+		{func(c *sourceCosts) float64 { return quantile(c.cpu, 0.5) }, 2, true},
+		{func(c *sourceCosts) float64 { return quantile(c.calls, 0.5) }, 0, false},
+		{func(c *sourceCosts) float64 { return c.memory.anon }, 1, false},
+		{func(c *sourceCosts) float64 { return quantile(c.restCPU, 0.5) }, 1, false},
+		{func(c *sourceCosts) float64 { return quantile(c.restCalls, 0.5) }, 0, false},
+	}
+	for i := range figs {
+		fmt.Fprintf(w, "%s\t%s\t", rows[i], number(figs[i].series, 0))
+		for n, c := range columns {
+			value, added := c.value(&figs[i]), math.NaN()
+			if i > 0 && rows[i] != floor {
+				added = value - c.value(&figs[i-1])
+			}
+			fmt.Fprintf(w, "%s\t%s\t", number(value, c.digits), number(added, c.digits))
+			if c.ratio {
+				fmt.Fprintf(w, "%s\t", number(added/base, 2))
+			}
+			if n == 2 {
+				fmt.Fprintf(w, "%s\t", number(figs[i].memory.rss, 1))
+			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", rows[i], number(f.series, 0), number(now, 2), added, ratio,
-			number(f.memory.anon, 1), memory, number(f.memory.rss, 1))
-		cpu, private = now, f.memory.anon
+		fmt.Fprintln(w)
 	}
 	w.Flush()
 }
