@@ -21,6 +21,7 @@ import (
 const (
 	pods             = 110
 	containersPerPod = 3
+	quietPods        = 10 * time.Second // without a scrape: events look for new users of devices every 5 s
 )
 
 func podNode() fixtures.Options {
@@ -72,6 +73,11 @@ func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 		return err
 	}
 	defer kube()
+	events, err := startReceiver()
+	if err != nil {
+		return err
+	}
+	defer events.stop()
 
 	common := []string{
 		"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
@@ -79,9 +85,12 @@ func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 		"--kubelet.pod-resources=" + filepath.Join(dir, "kubelet.sock"),
 	}
 	const off = "--no-collector."
-	figs := []*podFigures{{name: "names only"}, {name: "and the kubelet"}, {name: "and container metrics"}}
+	figs := []*podFigures{{name: "names only"}, {name: "and the kubelet"}, {name: "and container metrics"}, {name: "and events"}}
 	args := [][]string{
-		{off + "node", off + "container", off + "kubelet"}, {off + "node", off + "container"}, {off + "node"},
+		{off + "node", off + "container", off + "kubelet"},
+		{off + "node", off + "container"},
+		{off + "node"},
+		append(events.arguments(), off+"node"),
 	}
 	for round := range rounds {
 		for i, f := range figs {
@@ -93,6 +102,9 @@ func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 				return err
 			}
 		}
+	}
+	if n := events.events.Load(); n < pods*containersPerPod {
+		return fmt.Errorf("%d events of %d containers", n, pods*containersPerPod)
 	}
 	printPods(out, figs, rounds, scrapes)
 	return nil
@@ -129,7 +141,7 @@ func (f *podFigures) measure(ctx context.Context, e exporter, m fixtures.Manifes
 	}
 	f.calls = float64(calls.count()-settled) / float64(scrapes)
 	f.settling = float64(settled - before)
-	return f.rest(ctx, p, 3*time.Second)
+	return f.rest(ctx, p, quietPods)
 }
 
 func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
@@ -144,7 +156,7 @@ func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
 	}
 	w.Flush()
 	if base := quantile(figs[0].cpu, 0.5); base > 0 {
-		all := quantile(figs[len(figs)-1].cpu, 0.5)
+		all := quantile(figs[2].cpu, 0.5)
 		fmt.Fprintf(out, "Container metrics: %s us per container and scrape.\n",
 			number(1e3*math.Max(all-base, 0)/(pods*containersPerPod), 1))
 	}

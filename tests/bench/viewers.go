@@ -26,7 +26,8 @@ const viewerTime = time.Minute
 type viewerFigures struct {
 	name    string
 	viewers int
-	search  bool // each viewer has a search of its own: the page is made for each
+	search  bool   // each viewer has a search of its own: the page is made for each
+	path    string // of JSON; empty for the page
 
 	cpu             float64 // part of a CPU
 	memory          memory  // at the end, without the children, which serve no page
@@ -34,9 +35,9 @@ type viewerFigures struct {
 	bytes, firstLen int
 }
 
-// measureViewers runs the sensor on the node of GPUs while nobody, one and ten viewers have the page of the node open. Nobody scrapes. A
-// viewer is an HTTP client that sends what a browser sends: the page, then the same again after the time that the page's script waits,
-// with the tag of the page that it has.
+// measureViewers runs the sensor on the node of GPUs while nobody, one and ten viewers have the page of the node open, and while a client
+// requests the same as JSON as often. Nobody scrapes. A viewer is an HTTP client that sends what a browser sends: the page, then the same again
+// after the time that the page's script waits, with the tag of the page that it has.
 func measureViewers(ctx context.Context, sensor exporter, period time.Duration, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "viewers-")
 	if err != nil {
@@ -62,6 +63,9 @@ func measureViewers(ctx context.Context, sensor exporter, period time.Duration, 
 		{name: "1 viewer", viewers: 1},
 		{name: "10 viewers", viewers: 10},
 		{name: "10 viewers, each with a search", viewers: 10, search: true},
+		{name: "/api/v1/workloads", viewers: 1, path: "api/v1/workloads"},
+		{name: "/api/v1/devices", viewers: 1, path: "api/v1/devices"},
+		{name: "/api/v1/history", viewers: 1, path: "api/v1/history"},
 	}
 	for _, f := range figs {
 		progress("open pages, %s: %v", f.name, period)
@@ -95,7 +99,7 @@ func (f *viewerFigures) measure(ctx context.Context, p *process, interval, perio
 	viewers := make([]*viewer, f.viewers)
 	var wg sync.WaitGroup
 	for i := range viewers {
-		v := &viewer{client: &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}, url: strings.TrimSuffix(p.url, "metrics")}
+		v := &viewer{client: &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}, url: strings.TrimSuffix(p.url, "metrics") + f.path}
 		if f.search {
 			v.url += fmt.Sprint("?q=mlx5_", i)
 		}
@@ -191,10 +195,11 @@ func printViewers(out io.Writer, figs []*viewerFigures, interval, period time.Du
 	fmt.Fprintf(out, "\nOpen pages of a node with 10 HCAs, %d GPUs and %d processes, without scrapes: viewers that request the page %v after the "+
 		"last answer; %v each.\n\n", nvml.GPUs, processes, interval, period)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "the page is open at\tCPU ms/minute\tof a CPU %\tof these for pages %\tanswers\tof these unchanged\tkB of the page\tMB resident\tMB private\t")
+	fmt.Fprintln(w, "requested by\tCPU ms/minute\tof a CPU %\tof these for pages %\tms/answer\tanswers\tof these unchanged\tkB of the answer\tMB resident\tMB private\t")
 	for _, f := range figs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t\n", f.name, number(f.cpu*60e3, 0), number(100*f.cpu, 2), number(100*(f.cpu-figs[0].cpu), 2),
-			f.answers, f.same, number(float64(f.firstLen)/1e3, 0), number(f.memory.rss, 1), number(f.memory.anon, 1))
+		perAnswer := (f.cpu - figs[0].cpu) * ms(interval) / float64(f.viewers) // NaN without viewers
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t\n", f.name, number(f.cpu*60e3, 0), number(100*f.cpu, 2), number(100*(f.cpu-figs[0].cpu), 2),
+			number(perAnswer, 2), f.answers, f.same, number(float64(f.firstLen)/1e3, 0), number(f.memory.rss, 1), number(f.memory.anon, 1))
 	}
 	w.Flush()
 }
