@@ -170,6 +170,12 @@ func TestPlot(t *testing.T) {
 	if cpu, private := curves[0].slope(); cpu != 1000 || private != 2000 {
 		t.Errorf("one more costs %v us and %v kB, want 1000 and 2000", cpu, private)
 	}
+	for _, tt := range []struct{ last, want float64 }{{200, 1}, {110, 0.5}, {380, 2}, {2.1, math.NaN()}} {
+		c := curve{"", points, []load{{CPU: 2}, {CPU: 20}, {CPU: tt.last}}}
+		if got := c.bend(func(l load) float64 { return l.CPU }); math.Abs(got-tt.want) > 0.001 && !(math.IsNaN(got) && math.IsNaN(tt.want)) {
+			t.Errorf("the upper part of a curve to %v grows %v times as fast, want %v", tt.last, got, tt.want)
+		}
+	}
 	for highest, want := range map[float64]float64{0: 1, 4: 1, 10: 2, 33: 10, 0.9: 0.2, 1000: 200} {
 		if got := step(highest); math.Abs(got-want) > 1e-9 {
 			t.Errorf("values up to %v are %v apart, want %v", highest, got, want)

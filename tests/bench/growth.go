@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,8 +30,9 @@ type growth struct {
 type site struct {
 	fixtures.Manifest
 	use    []exporter
-	shown  []string // what the text of each exporter has to contain: none is fast because it does nothing
-	remove func()   // nil if nothing is left
+	shown  []string   // what the text of each exporter has to contain: none is fast because it does nothing
+	blind  []exporter // measured as well: they do not read these things, so their curve is flat
+	remove func()     // nil if nothing is left
 }
 
 // growthPlan says how long each node of a growth is measured.
@@ -65,9 +67,21 @@ func (c curve) slope() (cpu, private float64) {
 	return 1e3 * (c.Loads[last].CPU - c.Loads[0].CPU) / more, 1e3 * (c.Loads[last].Private - c.Loads[0].Private) / more
 }
 
+// bend returns the slope between the last two points, divided by that from the first point to the last but one: 1 on a straight line.
+// NaN with two points, or if the value does not grow by a tenth in all, and up to the last point but one.
+func (c curve) bend(value func(load) float64) float64 {
+	last := len(c.Points) - 1
+	growth := func(from, to int) float64 { return value(c.Loads[to]) - value(c.Loads[from]) }
+	if last < 2 || growth(0, last) < value(c.Loads[last])/10 || growth(0, last-1) <= 0 {
+		return math.NaN()
+	}
+	slope := func(from, to int) float64 { return growth(from, to) / float64(c.Points[to]-c.Points[from]) }
+	return slope(last-1, last) / slope(0, last-1)
+}
+
 // measureGrowth measures all curves, prints them, and draws them into plots, if that is named.
 func measureGrowth(ctx context.Context, use []exporter, p growthPlan, plots string, out io.Writer) error {
-	use, sensor, err := growthExporters(ctx, use)
+	use, err := growthExporters(ctx, use)
 	if err != nil {
 		return err
 	}
@@ -82,7 +96,7 @@ func measureGrowth(ctx context.Context, use []exporter, p growthPlan, plots stri
 			return err
 		}
 	}
-	curves, err := measureQueues(ctx, sensor, p.short)
+	curves, err := measureQueues(ctx, use, p.short)
 	if err != nil {
 		return err
 	}
@@ -102,7 +116,12 @@ func show(name string, curves []curve, plots string, out io.Writer) error {
 	w.Flush()
 	for _, c := range curves {
 		cpu, private := c.slope()
-		fmt.Fprintf(out, "One more costs %s %s us of CPU per scrape and %s kB of private memory.\n", c.Name, number(cpu, 1), number(private, 1))
+		fmt.Fprintf(out, "One more costs %s %s us of CPU per scrape and %s kB of private memory", c.Name, number(cpu, 1), number(private, 1))
+		if last := len(c.Points) - 1; last > 1 {
+			fmt.Fprintf(out, ": above %d %s and %s times as much as below", c.Points[last-1],
+				number(c.bend(func(l load) float64 { return l.CPU }), 2), number(c.bend(func(l load) float64 { return l.Private }), 2))
+		}
+		fmt.Fprintln(out, ".")
 	}
 	printContainers(out, curves, compared)
 	if plots == "" {
@@ -147,12 +166,12 @@ func (g growth) point(ctx context.Context, n int, p growthPlan, add func(i int, 
 	if err != nil {
 		return err
 	}
-	procs, stop, err := startAll(ctx, s.use, s.Manifest)
+	procs, stop, err := startAll(ctx, slices.Concat(s.use, s.blind), s.Manifest)
 	defer stop()
 	if err != nil {
 		return err
 	}
-	for _, proc := range procs {
+	for _, proc := range procs[:len(s.use)] {
 		if err := proc.showsAll(ctx, s.shown); err != nil {
 			return err
 		}

@@ -15,19 +15,15 @@ import (
 // compared is the number of containers for which the sensor has goals beside cAdvisor; processesPerGPU that of the fake NVML.
 const compared, processesPerGPU = pods * containersPerPod, 4
 
-// growthExporters returns the exporters of the curves, cAdvisor among them, and the absolute path of the sensor.
-func growthExporters(ctx context.Context, use []exporter) (all []exporter, sensor string, err error) {
-	i := slices.IndexFunc(use, func(e exporter) bool { return e.name == accelscope })
-	if i < 0 {
-		return nil, "", errors.New("the curves are those of accelscope")
-	}
-	if sensor, err = filepath.Abs(use[i].path); err != nil {
-		return nil, "", err
+// growthExporters returns the exporters of the curves, cAdvisor among them.
+func growthExporters(ctx context.Context, use []exporter) ([]exporter, error) {
+	if !slices.ContainsFunc(use, func(e exporter) bool { return e.name == accelscope }) {
+		return nil, errors.New("the curves are those of accelscope")
 	}
 	path, err := buildCadvisor(ctx)
 	return append(use, exporter{name: cadvisor, path: path, args: func(_ fixtures.Manifest, addr string) []string {
 		return []string{"-web.listen-address=" + addr}
-	}}), sensor, err
+	}}), err
 }
 
 // growths are the nodes of the curves.
@@ -48,7 +44,7 @@ func growths(use []exporter) []growth {
 			return portSite(dir, n, only(accelscope, nodeExporter, floor))
 		}},
 		{"GPUs", []int{1, 8, 16}, func(ctx context.Context, dir string, n int) (site, error) {
-			return gpuSite(ctx, dir, n, only(accelscope))
+			return gpuSite(ctx, dir, n, only(accelscope), only(nodeExporter, floor))
 		}},
 	}
 }
@@ -66,8 +62,8 @@ func portSite(dir string, n int, use []exporter) (site, error) {
 	return s, err
 }
 
-// gpuSite is a fake node with n GPUs of a fake NVML, which answers at once. No other exporter can read it.
-func gpuSite(ctx context.Context, dir string, n int, use []exporter) (site, error) {
+// gpuSite is a fake node with n GPUs of a fake NVML, which answers at once. The others read no GPUs, and there is no HCA.
+func gpuSite(ctx context.Context, dir string, n int, use, others []exporter) (site, error) {
 	o := fixtures.Options{Containers: n, ProcsPerContainer: processesPerGPU, Seed: 1}
 	m, err := fixtures.Write(filepath.Join(dir, "node"), o)
 	if err != nil {
@@ -81,7 +77,7 @@ func gpuSite(ctx context.Context, dir string, n int, use []exporter) (site, erro
 	if err != nil {
 		return site{}, err
 	}
-	s := site{Manifest: m}
+	s := site{Manifest: m, blind: others}
 	for i := range n {
 		s.shown = append(s.shown, nvml.UUID(i))
 	}

@@ -68,12 +68,13 @@ func run(ctx context.Context) error {
 	flag.StringVar(&programs.nodeExporter, "node-exporter", os.Getenv("NODE_EXPORTER"),
 		"binary of node_exporter, also by NODE_EXPORTER (default: build "+nodeExporterModule+
 			" in the cache directory; with -short take that of the distribution)")
+	flag.StringVar(&programs.floor, "floor", "", "binary of the floor program (default: build it)")
 	flag.StringVar(&programs.rdmaExporter, "rdma-exporter", os.Getenv("RDMA_EXPORTER"),
 		"binary of github.com/yuuki/rdma_exporter, also by RDMA_EXPORTER (default: leave it out)")
 	flag.Parse()
 
 	if *inside != "" {
-		return queuesInside(ctx, *inside, programs.accelscope, growthPlanOf(5*time.Second, *short))
+		return queuesInside(ctx, *inside, programs, growthPlanOf(5*time.Second, *short))
 	}
 	if *linksModule != "" {
 		return linksInside(ctx, *linksModule, programs.accelscope, *short, os.Stdout)

@@ -28,9 +28,8 @@ const (
 // A current node_exporter: the versions of distributions do not read hw_counters, and so do half of the work.
 const nodeExporterModule = "github.com/prometheus/node_exporter@v1.12.1"
 
-// paths are the programs to measure; empty for a program that this machine lacks, and for an accelscope that is built
-// first.
-type paths struct{ accelscope, nodeExporter, rdmaExporter string }
+// paths are the programs to measure; empty for a program that this machine lacks, and for one of ours that is built first.
+type paths struct{ accelscope, nodeExporter, rdmaExporter, floor string }
 
 // missing describes how to install them.
 var missing = map[string]string{
@@ -87,6 +86,9 @@ func exporters(use paths) []exporter {
 	if use.accelscope == "" {
 		use.accelscope = module + "/cmd/accelscope"
 	}
+	if use.floor == "" {
+		use.floor = module + "/tests/bench/floor"
+	}
 	nodeExporterArgs := func(extra ...string) func(fixtures.Manifest, string) []string {
 		return func(m fixtures.Manifest, addr string) []string {
 			return append([]string{
@@ -112,8 +114,8 @@ func exporters(use paths) []exporter {
 				"--no-collector.ethtool", "--no-collector.optional-counters",
 			}
 		}},
-		{name: floor, path: module + "/tests/bench/floor", identity: true, args: floorArgs()},
-		{name: floorGzip, path: module + "/tests/bench/floor", args: floorArgs("-gzip")},
+		{name: floor, path: use.floor, identity: true, args: floorArgs()},
+		{name: floorGzip, path: use.floor, args: floorArgs("-gzip")},
 		{name: accelscope, path: use.accelscope, args: func(m fixtures.Manifest, addr string) []string {
 			return []string{
 				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),

@@ -22,8 +22,9 @@ import (
 
 const queuePairs = "queue pairs"
 
-// measureQueues measures the sensor in a guest with a process that holds queue pairs of Soft-RoCE. Emulation makes it slower.
-func measureQueues(ctx context.Context, sensor string, short bool) ([]curve, error) {
+// measureQueues measures exporters in a guest with a process that holds queue pairs of Soft-RoCE. Emulation makes it slower. Only the sensor
+// counts queue pairs; the others read the counters of the HCA.
+func measureQueues(ctx context.Context, use []exporter, short bool) ([]curve, error) {
 	workloads, err := vm.BuildWorkloads(ctx)
 	if err != nil {
 		return nil, err
@@ -32,27 +33,37 @@ func measureQueues(ctx context.Context, sensor string, short bool) ([]curve, err
 	if err != nil {
 		return nil, err
 	}
+	command := []string{self, "-inside", workloads, "-short=" + strconv.FormatBool(short)}
+	for _, e := range use {
+		if option := map[string]string{accelscope: "-accelscope", nodeExporter: "-node-exporter", floor: "-floor"}[e.name]; option != "" {
+			path, err := filepath.Abs(e.path)
+			if err != nil {
+				return nil, err
+			}
+			command = append(command, option, path)
+		}
+	}
 	var out bytes.Buffer
 	res, err := vm.Run(ctx, vm.Options{
 		Kernel: "6.12", Devices: 1, Stdout: io.MultiWriter(&out, os.Stderr), Timeout: 15 * time.Minute,
-		Command: []string{self, "-accelscope", sensor, "-inside", workloads, "-short=" + strconv.FormatBool(short)},
+		Command: command,
 	})
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(out.String()) {
 		var curves []curve
-		if json.Unmarshal([]byte(line), &curves) == nil && len(curves) == 1 {
+		if json.Unmarshal([]byte(line), &curves) == nil && len(curves) > 0 {
 			return curves, nil
 		}
 	}
 	return nil, fmt.Errorf("exit status %d in the guest: %s", res.Status, out.String())
 }
 
-// queuesInside runs in the guest, and prints the curve.
-func queuesInside(ctx context.Context, workloads, sensor string, p growthPlan) error {
+// queuesInside runs in the guest, and prints the curves.
+func queuesInside(ctx context.Context, workloads string, programs paths, p growthPlan) error {
 	g := growth{queuePairs, []int{1, 100, 1000, 10000}, func(ctx context.Context, _ string, n int) (site, error) {
-		return queueSite(ctx, workloads, sensor, n)
+		return queueSite(ctx, workloads, programs, n)
 	}}
 	curves, err := g.measure(ctx, p)
 	if err != nil {
@@ -62,7 +73,7 @@ func queuesInside(ctx context.Context, workloads, sensor string, p growthPlan) e
 }
 
 // queueSite starts a process with n queue pairs.
-func queueSite(ctx context.Context, workloads, sensor string, n int) (s site, err error) {
+func queueSite(ctx context.Context, workloads string, programs paths, n int) (s site, err error) {
 	cmd := child.Command(ctx, filepath.Join(workloads, "verbs"), "-d", "rxe0", "-q", strconv.Itoa(n))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe() // its end ends the process
@@ -87,12 +98,21 @@ func queueSite(ctx context.Context, workloads, sensor string, n int) (s site, er
 	if !ready {
 		return s, fmt.Errorf("no %d queue pairs: the process has ended", n)
 	}
+	s.Dir = "/"
 	s.shown = []string{`type="qp"`}
-	s.use = []exporter{{name: accelscope, path: sensor, args: func(_ fixtures.Manifest, addr string) []string {
-		return []string{
-			"--web.listen-address=" + addr, "--log.level=error", "--no-collector.node", "--no-collector.container", "--no-collector.gpu",
-			"--no-collector.access", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.kernellog",
+	for _, e := range exporters(programs) {
+		switch {
+		case e.name == accelscope:
+			e.args = func(_ fixtures.Manifest, addr string) []string {
+				return []string{
+					"--web.listen-address=" + addr, "--log.level=error", "--no-collector.node", "--no-collector.container", "--no-collector.gpu",
+					"--no-collector.access", "--no-collector.runtime", "--no-collector.kubelet", "--no-collector.kernellog",
+				}
+			}
+			s.use = append(s.use, e)
+		case e.name == nodeExporter && programs.nodeExporter != "", e.name == floor && programs.floor != "":
+			s.blind = append(s.blind, e)
 		}
-	}}}
+	}
 	return s, nil
 }
