@@ -39,8 +39,9 @@ type process struct {
 	url    string
 	client *http.Client
 	output bytes.Buffer
-	// started is the time from its start to its first answered scrape.
-	started time.Duration
+	// started is the time from its start to its first answered scrape, in which the sensor parses BTF; startPeak is its HWM then, in MB.
+	started   time.Duration
+	startPeak float64
 }
 
 // start runs e on a free loopback port and waits for its first answer.
@@ -70,6 +71,12 @@ func (e exporter) start(ctx context.Context, m fixtures.Manifest) (*process, err
 		_, err := p.scrape()
 		if err == nil {
 			p.started = time.Since(begin)
+			var m memory
+			if m, err = readStatus(p.pid()); err != nil {
+				p.stop()
+				return nil, err
+			}
+			p.startPeak = m.peak
 			return p, nil
 		}
 		if time.Since(begin) > 20*time.Second || p.cmd.ProcessState != nil || ctx.Err() != nil {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -160,7 +161,7 @@ func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// prepare builds our own programs into dir and returns the exporters to measure. It reports and skips programs that
+// prepare builds our own programs, installs all in dir and returns the exporters to measure. It reports and skips programs that
 // this machine lacks.
 func prepare(ctx context.Context, dir string, all []exporter, only string) ([]exporter, error) {
 	names := strings.Split(only, ",")
@@ -173,20 +174,41 @@ func prepare(ctx context.Context, dir string, all []exporter, only string) ([]ex
 			progress("%s is left out: %s", e.name, missing[e.name])
 			continue
 		}
-		if pkg, ours := strings.CutPrefix(e.path, "build:"); ours {
-			e.path = filepath.Join(dir, filepath.Base(pkg))
-			if _, err := os.Stat(e.path); err == nil {
-				// Two exporters are the same program.
-			} else if err := build(ctx, "", pkg, e.path); err != nil {
+		installed := filepath.Join(dir, filepath.Base(e.path))
+		if _, err := os.Stat(installed); err != nil { // two exporters may be the same program
+			if pkg, ours := strings.CutPrefix(e.path, "build:"); ours {
+				e.path = installed + ".linked"
+				if err := build(ctx, "", pkg, e.path); err != nil {
+					return nil, err
+				}
+			}
+			if err := install(e.path, installed); err != nil {
 				return nil, err
 			}
 		}
+		e.path = installed
 		use = append(use, e)
 	}
 	if len(use) == 0 {
 		return nil, errors.New("no exporter to measure")
 	}
 	return use, nil
+}
+
+// install copies a program in small pieces, as packages and images are unpacked. The page cache has a file that was just linked in larger
+// pieces, and what a process touches makes all of a piece resident: 7 MB more of the sensor.
+func install(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, make([]byte, 32<<10))
+	return errors.Join(err, out.Close())
 }
 
 // build builds a package of the module in dir, by default of that of this package.

@@ -77,7 +77,10 @@ func buildCadvisor(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("finding %s: %w", module, err)
 	}
 	path := filepath.Join(cache, "accelscope-bench", "cadvisor")
-	return path, build(ctx, filepath.Join(strings.TrimSpace(string(dir)), "cadvisor"), ".", path)
+	if err := build(ctx, filepath.Join(strings.TrimSpace(string(dir)), "cadvisor"), ".", path+".linked"); err != nil {
+		return "", err
+	}
+	return path, install(path+".linked", path)
 }
 
 // exporters are all exporters that can be measured. For our own programs the path is "build:" and a package.

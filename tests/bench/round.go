@@ -16,20 +16,21 @@ import (
 // Figures are the measurements of one exporter in one round. Times are in milliseconds, memory is in MB, text in kB;
 // NaN means not measured.
 type figures struct {
-	started  float64   // process start to first answered scrape
-	paced    []float64 // latencies
-	pacedCPU float64   // CPU per paced scrape, including the work between scrapes
-	reuses   bool      // scrapes without a pause return cached values
-	fastP50  float64   // latency back to back
-	fastCPU  float64
-	idleCPU  float64 // per second without a scrape
-	syscalls float64 // per paced scrape
-	allocs   float64 // heap objects per paced scrape
-	series   float64
-	text     float64
-	wire     float64
-	memory   memory  // after all scrapes
-	size     float64 // size of the program's file
+	started   float64   // process start to first answered scrape
+	startPeak float64   // HWM at the first answered scrape
+	paced     []float64 // latencies
+	pacedCPU  float64   // CPU per paced scrape, including the work between scrapes
+	reuses    bool      // scrapes without a pause return cached values
+	fastP50   float64   // latency back to back
+	fastCPU   float64
+	idleCPU   float64 // per second without a scrape
+	syscalls  float64 // per paced scrape
+	allocs    float64 // heap objects per paced scrape
+	series    float64
+	text      float64
+	wire      float64
+	memory    memory  // after all scrapes
+	size      float64 // size of the program's file
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -60,7 +61,7 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 	}
 	figs := make([]*figures, 0, len(use))
 	for _, proc := range procs {
-		f := &figures{started: ms(proc.started), syscalls: math.NaN()}
+		f := &figures{started: ms(proc.started), startPeak: proc.startPeak, syscalls: math.NaN()}
 		figs = append(figs, f)
 		fi, err := os.Stat(proc.path)
 		if err != nil {
