@@ -31,8 +31,8 @@ func steps(r *receiver, tools string) []source {
 	all := []source{
 		{name: "cgroup", off: "--no-collector.cgroup"},
 		{name: "probe", off: "--no-collector.probe"},
-		{name: "link, no interface there", off: "--no-collector.link"},
-		{name: "modules of links, none there", off: "--no-link.modules"},
+		{name: "link, no driver there", off: "--no-collector.link"},
+		{name: "modules of links, no driver there", off: "--no-link.modules"},
 		{name: "pci", off: "--no-collector.pci"},
 		{name: "kernellog", off: "--no-collector.kernellog"},
 		{name: "access", off: "--no-collector.access"},
