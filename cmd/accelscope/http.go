@@ -105,14 +105,15 @@ func newRoutes(
 	routes := map[string]http.Handler{
 		"GET /{$}": landing,
 	}
+	slots := api.NewSlots()
 	if f.Pages {
 		maps.Copy(routes, pages.Handlers(pages.Options{
-			Facts: facts, Peers: peers, Version: version, MetricsPath: f.TelemetryPath,
+			Facts: facts, Peers: peers, Slots: slots, Version: version, MetricsPath: f.TelemetryPath,
 			Series: func() ([]byte, error) { return encode(expfmt.NewFormat(expfmt.TypeTextPlain), false) },
 		}))
 	}
 	maps.Copy(routes, probeRoutes(ready))
-	maps.Copy(routes, api.Handlers(facts, peers))
+	maps.Copy(routes, api.Handlers(facts, peers, slots))
 	pattern := "GET " + f.TelemetryPath
 	switch {
 	case !strings.HasPrefix(f.TelemetryPath, "/") || strings.ContainsAny(f.TelemetryPath, " {}") ||

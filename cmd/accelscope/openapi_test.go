@@ -82,7 +82,7 @@ func restNode(t *testing.T, amd error) *sensor {
 	}
 	s := &sensor{engine: startEngine(t, engine.Options{}, sources...), recorder: overview.NewRecorder(true)}
 	s.metrics = metrics.New(s.engine, metrics.Options{})
-	s.peers = func(context.Context) ([]model.Peer, error) {
+	s.peers = func() ([]model.Peer, error) {
 		return []model.Peer{{Cgroup: 7, Device: "mlx5_0", QPN: 1, Type: "RC"}}, nil
 	}
 	return s

@@ -23,14 +23,14 @@ import (
 const peersPath = "/api/v1/peers"
 
 // noPeers returns a function that fails with why, for a sensor that does not list peers.
-func noPeers(why error) func(context.Context) ([]model.Peer, error) {
-	return func(context.Context) ([]model.Peer, error) { return nil, why }
+func noPeers(why error) func() ([]model.Peer, error) {
+	return func() ([]model.Peer, error) { return nil, why }
 }
 
 // peerShares returns the connected queue pairs with their owners. A queue pair of a cgroup
 // without a name is unattributed.
-func (s *sensor) peerShares(ctx context.Context) ([]attribution.PeerShare, error) {
-	found, err := s.peers(ctx)
+func (s *sensor) peerShares() ([]attribution.PeerShare, error) {
+	found, err := s.peers()
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -25,8 +25,9 @@ import (
 // peersServer is a sensor with invented peers, as the machine has no HCA.
 func peersServer(t *testing.T, peers []attribution.PeerShare, err error) string {
 	t.Helper()
-	list := func(context.Context) ([]attribution.PeerShare, error) { return peers, err }
-	handler, made := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, list, nil, newClients(zap.NewNop()), zap.NewNop())
+	list := func() ([]attribution.PeerShare, error) { return peers, err }
+	facts := func() api.Known { return api.Known{} }
+	handler, made := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), facts, list, nil, newClients(zap.NewNop()), zap.NewNop())
 	if made != nil {
 		t.Fatal(made)
 	}
@@ -128,11 +129,11 @@ func TestPeersErrors(t *testing.T) {
 // A sensor without the probe returns an error with the reason, one without a device returns an empty list.
 func TestPeerShares(t *testing.T) {
 	s := &sensor{engine: startEngine(t, engine.Options{}), peers: noPeers(model.ErrUnsupported)}
-	if got, err := s.peerShares(t.Context()); got != nil || !errors.Is(err, model.ErrUnsupported) {
+	if got, err := s.peerShares(); got != nil || !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("%v, %v", got, err)
 	}
-	s.peers = func(context.Context) ([]model.Peer, error) { return []model.Peer{{Cgroup: 7, QPN: 1}}, nil }
-	got, err := s.peerShares(t.Context())
+	s.peers = func() ([]model.Peer, error) { return []model.Peer{{Cgroup: 7, QPN: 1}}, nil }
+	got, err := s.peerShares()
 	if len(got) != 1 || got[0].Owner != (identity.Owner{}) || got[0].QPN != 1 || err != nil {
 		t.Errorf("%+v, %v: want one that is unattributed", got, err)
 	}

@@ -55,7 +55,7 @@ func TestPlacementOnce(t *testing.T) {
 	}
 	s.metrics = metrics.New(s.engine, metrics.Options{})
 	routes, _ := restServer(t, s, s.encode, true)
-	s.peers = func(context.Context) ([]model.Peer, error) { return nil, nil }
+	s.peers = func() ([]model.Peer, error) { return nil, nil }
 	known := s.known()
 	placed := known.Placement.Workloads()
 	if len(placed) != 1 {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -24,7 +23,7 @@ type sensor struct {
 	metrics   *metrics.Exporter
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
 	namespace string           // the cgroup that is the root of our cgroup namespace; empty for the host's
-	peers     func(context.Context) ([]model.Peer, error)
+	peers     func() ([]model.Peer, error)
 	gpus      releaser // nil when NVIDIA's GPUs are not read
 	node      string
 	recorder  *overview.Recorder // of rates and of the history; nil without pages

@@ -44,7 +44,7 @@ type services struct {
 	objects    model.ObjectCounter
 	holders    model.DeviceHolders
 	faults     model.FaultLog
-	peers      func(context.Context) ([]model.Peer, error)
+	peers      func() ([]model.Peer, error)
 	gpus       releaser // nil if NVIDIA's GPUs are not read
 }
 

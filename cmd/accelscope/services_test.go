@@ -46,7 +46,7 @@ func TestPanickingConstructors(t *testing.T) {
 		t.Errorf("no source for %v", panics)
 	}
 	var panicked *safely.PanicError
-	if _, err := s.peers(t.Context()); !errors.As(err, &panicked) {
+	if _, err := s.peers(); !errors.As(err, &panicked) {
 		t.Errorf("peers: %v", err)
 	}
 	if _, known := s.holders.Holders(); known || s.gpus != nil || s.cgroups != nil || s.objects.Counting() {

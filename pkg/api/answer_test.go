@@ -3,7 +3,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,7 +38,7 @@ func described(t *testing.T) openapi.Description {
 func request(t *testing.T, facts Facts, list ListPeers, method, target string) (status int, body string) {
 	t.Helper()
 	mux := http.NewServeMux()
-	for path, h := range Handlers(facts, list) {
+	for path, h := range Handlers(facts, list, NewSlots()) {
 		mux.Handle(path, h)
 	}
 	answer := httptest.NewRecorder()
@@ -230,7 +229,7 @@ func TestFailedSourceDropsItsVendor(t *testing.T) {
 // served unchanged.
 func TestDescribed(t *testing.T) {
 	paths := described(t).Paths()
-	for path := range Handlers(nil, nil) {
+	for path := range Handlers(nil, nil, nil) {
 		if !slices.Contains(paths, path) {
 			t.Errorf("%s is not described", path)
 		}
@@ -249,7 +248,7 @@ func TestMutants(t *testing.T) {
 	for path := range seeds {
 		_, answers[path] = request(t, knows(seedNode, model.StateOK), nil, http.MethodGet, path)
 	}
-	_, answers["/api/v1/peers"] = request(t, nil, func(context.Context) ([]attribution.PeerShare, error) {
+	_, answers["/api/v1/peers"] = request(t, knows(model.Snapshot{}, model.StateOK), func() ([]attribution.PeerShare, error) {
 		return []attribution.PeerShare{{Peer: model.Peer{Device: "mlx5_0", QPN: 17}}}, nil
 	}, http.MethodGet, "/api/v1/peers")
 	_, answers["/api/v1/fabric"] = request(t, fabricState(aFabric(), model.StateOK, ""), nil, http.MethodGet, "/api/v1/fabric")

@@ -48,8 +48,8 @@ type Known struct {
 var description []byte
 
 // Handlers returns the handlers of the requests by path. They accept GET and HEAD.
-func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
-	p := newPages(facts)
+func Handlers(facts Facts, list ListPeers, slots Slots) map[string]http.Handler {
+	p := newPages(facts, slots)
 	lens := func(ask func(*Known, *http.Request) (any, error)) http.Handler {
 		return p.handler(refuse, enveloped(ask))
 	}
@@ -60,7 +60,7 @@ func Handlers(facts Facts, list ListPeers) map[string]http.Handler {
 		"/driMapping":              lens(driMapping),
 		"/rdma":                    lens(rdmaList),
 		"/pods":                    p.handler(fail, podsAnswer),
-		"/api/v1/peers":            plain(fewAtOnce(peersHandler(list))),
+		"/api/v1/peers":            p.handler(fail, peersAnswer(list)),
 		"/api/v1/faults":           lens(faultHistory),
 		"/api/v1/events":           lens(recentEvents),
 		"/api/v1/verdicts":         lens(verdicts),
@@ -91,20 +91,6 @@ func reads(refuse func(http.ResponseWriter, error), answer http.HandlerFunc) htt
 			return
 		}
 		answer(w, r)
-	}
-}
-
-// fewAtOnce refuses requests while maxListings requests are being answered.
-func fewAtOnce(answer http.HandlerFunc) http.HandlerFunc {
-	running := make(chan struct{}, maxListings)
-	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-			answer(w, r)
-		default:
-			fail(w, errBusy)
-		}
 	}
 }
 

@@ -61,8 +61,10 @@ func doctor(k *Known, _ *http.Request) (any, error) {
 
 // Kept returns a function that makes handlers of answers of another package, with the limits of the requests here: few at once, and
 // those without a query kept until the next refresh.
-func Kept(facts Facts, refuse func(http.ResponseWriter, error)) func(func(http.ResponseWriter, *http.Request, *Known)) http.Handler {
-	p := newPages(facts)
+func Kept(
+	facts Facts, slots Slots, refuse func(http.ResponseWriter, error),
+) func(func(http.ResponseWriter, *http.Request, *Known)) http.Handler {
+	p := newPages(facts, slots)
 	return func(answer func(http.ResponseWriter, *http.Request, *Known)) http.Handler {
 		return p.handler(refuse, answer)
 	}

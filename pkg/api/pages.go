@@ -27,13 +27,19 @@ const bodyTimeout = 10 * time.Second
 
 var errBusy = errors.New("too many answers are being made, try again")
 
+// Slots limit the answers that are made at once by all handlers that share them.
+type Slots chan struct{}
+
+// NewSlots returns slots for maxAnswers answers.
+func NewSlots() Slots { return make(Slots, maxAnswers) }
+
 // answerFunc answers a request from the facts of a refresh.
 type answerFunc func(w http.ResponseWriter, r *http.Request, known *Known)
 
 // pages makes the answers of all requests, and keeps those of requests without a query until the next refresh.
 type pages struct {
 	facts   Facts
-	slots   chan struct{}
+	slots   Slots
 	maxWait time.Duration
 
 	making sync.Mutex // one kept page is made at a time
@@ -41,8 +47,8 @@ type pages struct {
 	kept   map[string]*page // by path
 }
 
-func newPages(facts Facts) *pages {
-	return &pages{facts: facts, slots: make(chan struct{}, maxAnswers), maxWait: maxWait, kept: map[string]*page{}}
+func newPages(facts Facts, slots Slots) *pages {
+	return &pages{facts: facts, slots: slots, maxWait: maxWait, kept: map[string]*page{}}
 }
 
 // handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if too many answers are being made,

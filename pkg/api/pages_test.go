@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
 )
 
 // ask sends a GET to a handler.
@@ -27,7 +29,7 @@ func ask(h http.Handler, target, tag string) *httptest.ResponseRecorder {
 func TestPagesAreKept(t *testing.T) {
 	var made atomic.Int64
 	k := Known{At: time.Unix(1, 0)}
-	h := newPages(func() Known { return k }).handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
+	h := newPages(func() Known { return k }, NewSlots()).handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
 		write(w, http.StatusOK, made.Add(1))
 	})
 	var all sync.WaitGroup
@@ -58,28 +60,35 @@ func TestPagesAreKept(t *testing.T) {
 	}
 }
 
-// Answers beyond the limit are refused, and given afterwards. What is kept is not limited.
+// Answers beyond the limit are refused, and given afterwards. What is kept is not limited. Handlers that share slots share the limit.
 func TestAnswersAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
-	p := newPages(func() Known { return Known{At: time.Unix(1, 0)} })
+	facts := func() Known { return Known{At: time.Unix(1, 0)} }
+	slots := NewSlots()
+	p := newPages(facts, slots)
 	p.maxWait = 10 * time.Millisecond
 	kept := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "kept") })
-	slow := p.handler(refuse, func(w http.ResponseWriter, _ *http.Request, _ *Known) {
+	slow := p.handler(refuse, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "slow") })
+	peers := Handlers(facts, func() ([]attribution.PeerShare, error) {
 		entered <- struct{}{}
 		<-open
-		write(w, http.StatusOK, "slow")
+		return nil, nil
+	}, slots)["/api/v1/peers"]
+	page := Kept(facts, slots, refuse)(func(http.ResponseWriter, *http.Request, *Known) {
+		entered <- struct{}{}
+		<-open
 	})
 	if a := ask(kept, "/kept", ""); a.Code != 200 {
 		t.Fatalf("%d %s", a.Code, a.Body)
 	}
 	var all sync.WaitGroup
-	for range maxAnswers {
-		all.Go(func() { ask(slow, "/slow?each", "") })
+	for i := range maxAnswers {
+		all.Go(func() { ask([]http.Handler{peers, page}[i%2], "/?each", "") })
 	}
 	for range maxAnswers {
 		<-entered
 	}
-	if a := ask(slow, "/slow?more", ""); a.Code != 503 || !strings.Contains(a.Body.String(), "too many") || a.Header().Get("Retry-After") == "" {
+	if a := ask(slow, "/slow", ""); a.Code != 503 || !strings.Contains(a.Body.String(), "too many") || a.Header().Get("Retry-After") == "" {
 		t.Errorf("one too many: %d %s", a.Code, a.Body)
 	}
 	if a := ask(kept, "/kept", ""); a.Code != 200 {
@@ -87,8 +96,7 @@ func TestAnswersAreLimited(t *testing.T) {
 	}
 	close(open)
 	all.Wait()
-	go func() { <-entered }()
-	if a := ask(slow, "/slow?more", ""); a.Code != 200 {
+	if a := ask(slow, "/slow", ""); a.Code != 200 {
 		t.Errorf("afterwards: %d %s", a.Code, a.Body)
 	}
 }

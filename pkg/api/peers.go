@@ -4,7 +4,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,10 +12,7 @@ import (
 )
 
 // ListPeers lists the connected queue pairs that exist now, with their owners.
-type ListPeers func(context.Context) ([]attribution.PeerShare, error)
-
-// maxListings limits the concurrent lists of peers: a large list has several megabytes.
-const maxListings = 4
+type ListPeers func() ([]attribution.PeerShare, error)
 
 // Peer is a connected queue pair and its remote end. An unknown owner has empty fields.
 type Peer struct {
@@ -38,12 +34,12 @@ type Peer struct {
 	StalledSeconds float64 `json:"stalled_seconds,omitempty"`
 }
 
-// peersHandler answers with the connected queue pairs of the node, of one workload
+// peersAnswer answers with the connected queue pairs of the node, of one workload
 // (?workload=), on one HCA (?device=), the stalled ones (?stalled=true) or all: a JSON array. Where queue pairs cannot be
 // listed the status is 503 with the reason in {"error": …}.
-func peersHandler(list ListPeers) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		shares, err := list(r.Context())
+func peersAnswer(list ListPeers) answerFunc {
+	return func(w http.ResponseWriter, r *http.Request, _ *Known) {
+		shares, err := list()
 		if err != nil {
 			fail(w, err)
 			return

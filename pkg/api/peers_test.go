@@ -3,11 +3,8 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"net/http"
-	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +17,7 @@ import (
 
 // Two queue pairs of a container, one of an unknown cgroup, and one of another container on
 // another device.
-func somePeers(context.Context) ([]attribution.PeerShare, error) {
+func somePeers() ([]attribution.PeerShare, error) {
 	return attribution.Peers([]model.Peer{
 		{
 			Cgroup: 9, Device: "mlx5_1", Port: 1, QPN: 30, Type: "UC", State: "RTR",
@@ -66,7 +63,7 @@ func TestPeers(t *testing.T) {
 		"?stalled=true&device=mlx5_1":            "[]",
 		"?device=mlx5_1&workload=docker%3Ax%26y": "[" + docker + "]",
 	} {
-		code, body := request(t, nil, somePeers, http.MethodGet, "/api/v1/peers"+query)
+		code, body := request(t, knows(model.Snapshot{}, model.StateOK), somePeers, http.MethodGet, "/api/v1/peers"+query)
 		if code != http.StatusOK {
 			t.Errorf("%s: %d", query, code)
 		}
@@ -78,44 +75,37 @@ func TestPeers(t *testing.T) {
 
 // Without a source of queue pairs the answer is an error and not an empty list.
 func TestPeersUnknown(t *testing.T) {
-	failing := func(context.Context) ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
-	code, body := request(t, nil, failing, http.MethodGet, "/api/v1/peers")
+	failing := func() ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
+	code, body := request(t, knows(model.Snapshot{}, model.StateOK), failing, http.MethodGet, "/api/v1/peers")
 	if code != http.StatusServiceUnavailable || body != `{"error":"no \"probe\""}` {
 		t.Errorf("%d %s", code, body)
 	}
 }
 
-// Requests beyond the limit are refused, and answered afterwards.
-func TestPeersAreLimited(t *testing.T) {
-	entered, open := make(chan struct{}), make(chan struct{})
-	peers := Handlers(nil, func(context.Context) ([]attribution.PeerShare, error) {
-		entered <- struct{}{}
-		<-open
-		return nil, nil
-	})["/api/v1/peers"]
-	get := func() int {
-		answer := httptest.NewRecorder()
-		peers.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/peers", nil))
-		return answer.Code
+// The list is made once per refresh for requests without a query, and each time for those with one.
+func TestPeersAreKept(t *testing.T) {
+	k := Known{At: time.Unix(1, 0)}
+	lists := 0
+	peers := Handlers(func() Known { return k }, func() ([]attribution.PeerShare, error) {
+		lists++
+		return somePeers()
+	}, NewSlots())["/api/v1/peers"]
+	first := ask(peers, "/api/v1/peers", "")
+	tag := first.Header().Get("ETag")
+	if again := ask(peers, "/api/v1/peers", ""); tag == "" || again.Header().Get("ETag") != tag || again.Body.String() != first.Body.String() {
+		t.Errorf("ETag %q, then %+v", tag, again)
 	}
-	var all sync.WaitGroup
-	for range maxListings {
-		all.Go(func() {
-			if code := get(); code != http.StatusOK {
-				t.Errorf("%d", code)
-			}
-		})
+	if a := ask(peers, "/api/v1/peers", tag); a.Code != http.StatusNotModified || a.Body.Len() != 0 {
+		t.Errorf("to a client that has the answer: %d %s", a.Code, a.Body)
 	}
-	for range maxListings {
-		<-entered
+	if lists != 1 {
+		t.Errorf("%d lists for a refresh", lists)
 	}
-	if code := get(); code != http.StatusServiceUnavailable {
-		t.Errorf("one too many: %d", code)
+	if a := ask(peers, "/api/v1/peers?device=mlx5_1", ""); a.Code != http.StatusOK || lists != 2 {
+		t.Errorf("with a query: %d, %d lists", a.Code, lists)
 	}
-	close(open)
-	all.Wait()
-	go func() { <-entered }()
-	if code := get(); code != http.StatusOK {
-		t.Errorf("afterwards: %d", code)
+	k.At = time.Unix(2, 0)
+	if a := ask(peers, "/api/v1/peers", ""); a.Code != http.StatusOK || lists != 3 {
+		t.Errorf("after another refresh: %d, %d lists", a.Code, lists)
 	}
 }

@@ -96,7 +96,7 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool {
 		return s.Kind == verdict.OfWorkload && selected(s.Owner.Workload, s.Owner.ContainerID)
 	})
-	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return selected(p.Workload, p.ContainerID) })
+	o.peersOf(&v, func(p *attribution.PeerShare) bool { return selected(p.Workload, p.ContainerID) })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return selected(f.Owner.Workload, f.Owner.ContainerID) })
 	v.events(k, func(e *model.RecentEvent) bool { return name != "" && selected(e.Workload, e.ContainerID) })
 	pairs := []pair{{"workload", name}}
@@ -130,7 +130,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any, 
 	v.History = historyOf(k.Recorder, func(s *overview.Series) bool { return s.Whole && s.Device == name })
 	v.Histograms = histogramsOf(&k.Shares, func(_ int, device string) bool { return device == name })
 	v.Verdicts = verdictViews(k.Verdicts.Verdicts, k.At, func(s *verdict.Subject) bool { return s.Device == name || s.UUID == name })
-	o.peersOf(&v, r, func(p *attribution.PeerShare) bool { return p.Device == name })
+	o.peersOf(&v, func(p *attribution.PeerShare) bool { return p.Device == name })
 	v.faults(k, func(f *attribution.FaultRecord) bool { return f.HCA == name || f.FaultDevice.UUID == name })
 	v.events(k, func(e *model.RecentEvent) bool { return e.Device == name })
 	o.figures(&v, pair{"device", name}, pair{"uuid", name})
@@ -223,11 +223,11 @@ func (v *detail) rows(k *api.Known, selected func(*overview.Row) bool) {
 }
 
 // peersOf lists the connected queue pairs, those to one remote port in one row.
-func (o Options) peersOf(v *detail, r *http.Request, selected func(*attribution.PeerShare) bool) {
+func (o Options) peersOf(v *detail, selected func(*attribution.PeerShare) bool) {
 	if o.Peers == nil {
 		return
 	}
-	all, err := o.Peers(r.Context())
+	all, err := o.Peers()
 	if err != nil {
 		v.PeersNote = "Peers are not known: " + shown(err.Error())
 		return

@@ -47,7 +47,8 @@ type FleetOptions struct {
 // FleetHandlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
 func FleetHandlers(o FleetOptions) map[string]http.Handler {
 	facts := func() api.Known { return api.Known{At: o.Reader.Read().Tried} } // an attempt that fails makes other answers
-	kept, keptJobs := api.Kept(facts, refuse), api.Kept(facts, refuse)        // that sensors do not answer delays the views of jobs only
+	// That sensors do not answer delays the views of jobs only.
+	kept, keptJobs := api.Kept(facts, api.NewSlots(), refuse), api.Kept(facts, api.NewSlots(), refuse)
 	handlers := map[string]http.Handler{
 		"GET /{$}":  kept(o.page("fleet.html", o.fleet)),
 		"GET /job":  keptJobs(o.page("job.html", o.job)),

@@ -31,6 +31,7 @@ import (
 type Options struct {
 	Facts api.Facts
 	Peers api.ListPeers // nil if peers are not listed
+	Slots api.Slots     // which the pages share with the REST requests
 	// Series returns all metrics in the text format.
 	Series  func() ([]byte, error)
 	Version string
@@ -54,7 +55,7 @@ var templates = sync.OnceValue(func() *template.Template {
 
 // Handlers returns the handlers of the pages by the patterns of http.ServeMux.
 func Handlers(o Options) map[string]http.Handler {
-	kept := api.Kept(recent(o.Facts), refuse)
+	kept := api.Kept(recent(o.Facts), o.Slots, refuse)
 	handlers := map[string]http.Handler{
 		"GET /{$}":      kept(o.page("node.html", new(nodePage).node)),
 		"GET /workload": kept(o.page("workload.html", o.workload)),

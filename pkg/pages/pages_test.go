@@ -39,7 +39,7 @@ func site(t testing.TB, n *fakenode.Node, series string) http.Handler {
 	}
 	mux := http.NewServeMux()
 	for pattern, h := range Handlers(Options{
-		Facts: func() api.Known { return k }, Peers: n.Peers, Version: "v1", MetricsPath: "/metrics",
+		Facts: func() api.Known { return k }, Peers: n.Peers, Slots: api.NewSlots(), Version: "v1", MetricsPath: "/metrics",
 		Series: func() ([]byte, error) { return []byte(series), nil },
 	}) {
 		mux.Handle(pattern, h)

@@ -129,7 +129,7 @@ func TestFresh(t *testing.T) {
 	n := fakenode.New(fakenode.Workloads())
 	at := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
 	var k api.Known
-	h := Handlers(Options{Facts: func() api.Known { return k }, Version: "v1", MetricsPath: "/metrics"})["GET /{$}"]
+	h := Handlers(Options{Facts: func() api.Known { return k }, Slots: api.NewSlots(), Version: "v1", MetricsPath: "/metrics"})["GET /{$}"]
 	const down = "degraded: port 1 DOWN"
 	for i, want := range []bool{false, true, false} {
 		n.Down[2] = want

@@ -5,7 +5,6 @@
 package fakenode
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"time"
@@ -142,7 +141,7 @@ func (n *Node) Refresh(at time.Time) api.Known {
 }
 
 // Peers lists the queue pairs of the workloads.
-func (n *Node) Peers(context.Context) ([]attribution.PeerShare, error) {
+func (n *Node) Peers() ([]attribution.PeerShare, error) {
 	var peers []attribution.PeerShare
 	for i := range n.last.Shares.Objects {
 		s := &n.last.Shares.Objects[i]

@@ -34,9 +34,10 @@ func serve(t testing.TB, workloads []fakenode.Workload) *site {
 		s.now = s.node.Refresh(now.Add(-time.Duration(i) * overview.Step))
 	}
 	mux := http.NewServeMux()
-	handlers := api.Handlers(s.facts, s.node.Peers)
+	slots := api.NewSlots()
+	handlers := api.Handlers(s.facts, s.node.Peers, slots)
 	maps.Copy(handlers, pages.Handlers(pages.Options{
-		Facts: s.facts, Peers: s.node.Peers, Version: "test", MetricsPath: "/metrics", Series: s.series,
+		Facts: s.facts, Peers: s.node.Peers, Slots: slots, Version: "test", MetricsPath: "/metrics", Series: s.series,
 	}))
 	for pattern, h := range handlers {
 		mux.Handle(pattern, h)

@@ -3,7 +3,6 @@
 package matrix
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -43,7 +42,8 @@ func (f *fakeSensor) handler() http.Handler {
 		k.Facts.HCAs = f.hcas
 		return k
 	}
-	for pattern, h := range api.Handlers(facts, func(context.Context) ([]attribution.PeerShare, error) { return f.peers, f.why }) {
+	list := func() ([]attribution.PeerShare, error) { return f.peers, f.why }
+	for pattern, h := range api.Handlers(facts, list, api.NewSlots()) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			f.asked.Add(1)
 			h.ServeHTTP(w, r)

@@ -3,7 +3,6 @@
 package probe
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,7 +23,7 @@ import (
 //
 // Without a device the list is empty. The error is ErrUnsupported, or the reason why the hooks
 // failed.
-func (s *Source) Peers(context.Context) ([]model.Peer, error) {
+func (s *Source) Peers() ([]model.Peer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
