@@ -3,29 +3,37 @@
 package main
 
 import (
-	"context"
+	"bufio"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// 4,500 clients that request /pods at once fail neither probes nor the regular scraper, and take no more memory than the connections
-// that are admitted. They have 90 addresses: the limit of a client admits them all.
+// 4,500 clients that request /pods at once fail neither probes nor the regular scraper, and take no more memory and sockets than the
+// connections that are admitted. They have 90 addresses: the limit of a client admits them all.
 func TestFlood(t *testing.T) {
 	const (
 		requests, addresses = 4500, 90
 		// memory is what the flood may add: buffers and stacks of 256 connections, four answers of some MB in the making, and as
 		// much again for the garbage collector. Without limits it added 105 MB.
 		memory = 48 << 20
+		// sockets are what the process may have beside the connections of the flood: its own, and those of probes and the scraper.
+		sockets = 32
 	)
 	node := fixtures.Node()
 	node.Containers = 300
@@ -66,6 +74,18 @@ func TestFlood(t *testing.T) {
 		defer close(over)
 		flood.Wait()
 	}()
+	most, watched := 0, make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			most = max(most, openSockets(t, process.Pid))
+			select {
+			case <-over:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
 	close(begin)
 	probe := clientAt("127.0.0.1")
 	var slowest time.Duration
@@ -81,32 +101,129 @@ func TestFlood(t *testing.T) {
 			t.Errorf("a probe: %v", err)
 		}
 		slowest = max(slowest, time.Since(began))
-		if err := ask(scraper, url+"/metrics"); err != nil {
-			t.Errorf("the regular scraper: %v", err)
+		for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+			if err := ask(scraper, url+path); err != nil {
+				t.Errorf("the regular scraper: %v", err)
+			}
 		}
 	}
+	<-watched
 	after := peakMemory(t, process.Pid)
-	t.Logf("%d of %d were answered; the slowest of %d probes took %v; the peak of the memory grew from %d to %d MB",
-		answered.Load(), requests, n, slowest.Round(time.Millisecond), before>>20, after>>20)
+	t.Logf("%d of %d were answered; the slowest of %d probes took %v; the peak of the memory grew from %d to %d MB; at most %d sockets",
+		answered.Load(), requests, n, slowest.Round(time.Millisecond), before>>20, after>>20, most)
 	if answered.Load() == 0 {
 		t.Error("no client was answered")
 	}
 	if after-before > memory {
 		t.Errorf("the flood took %d MB, want at most %d", (after-before)>>20, memory>>20)
 	}
+	if most > maxConnections+sockets {
+		t.Errorf("the process had %d sockets, want at most %d", most, maxConnections+sockets)
+	}
 	if _, err := stop(); err != nil {
 		t.Error(err)
 	}
 }
 
+// While clients hold all connections of the port, all slots of answers and all places of scrapes, the probe address answers everybody, and
+// the port answers the client that scrapes regularly. The connection of another client is closed.
+func TestHeldPlaces(t *testing.T) {
+	entered, open := make(chan struct{}), make(chan struct{})
+	defer close(open)
+	hold := func() {
+		entered <- struct{}{}
+		<-open
+	}
+	list := func() ([]attribution.PeerShare, error) {
+		hold()
+		return nil, nil
+	}
+	metrics := encodeVerbs(t)
+	encode := func(format expfmt.Format, compress bool, collectors ...string) ([]byte, error) {
+		if len(collectors) > 0 {
+			hold()
+		}
+		return metrics(format, compress)
+	}
+	facts := func() api.Known { return api.Known{At: time.Unix(1, 0)} }
+	isReady := func() (bool, []string) { return true, nil }
+	c := newClients(zap.NewNop())
+	c.known["127.0.0.1"] = &client{scrapes: regularScrapes, last: time.Now(), regular: true}
+	handler, err := newHandler(webFlags{TelemetryPath: "/metrics", Pages: true}, encode, facts, list, isReady, c, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newServer(handler, zap.NewNop())
+	server.ConnState = c.connState
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	probes := listenFlags{ProbeAddress: freeAddress(t)}
+	stop, err := probes.serveProbes(isReady, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+
+	for i := range maxConnections {
+		path, held := "/healthz", true
+		switch {
+		case i < cap(api.NewSlots()):
+			path = "/api/v1/peers?each"
+		case i < cap(api.NewSlots())+maxScrapes:
+			path = "/metrics?collect[]=held"
+		default:
+			held = false // answered, and kept
+		}
+		conn, err := dialerAt(fmt.Sprintf("127.0.1.%d", 1+i/maxOfClient)).Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: sensor\r\n\r\n", path)
+		if held {
+			select {
+			case <-entered:
+			case <-time.After(time.Minute):
+				t.Fatalf("%s is not being answered", path)
+			}
+		} else if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+
+	regular, other, url := clientAt("127.0.0.1"), clientAt("127.0.2.1"), "http://"+l.Addr().String()
+	for _, target := range []string{url + "/healthz", url + "/readyz", url + "/metrics"} {
+		if err := ask(regular, target); err != nil {
+			t.Errorf("the regular scraper: %v", err)
+		}
+		if err := ask(other, target); err == nil {
+			t.Errorf("another client is answered: %s", target)
+		}
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if err := ask(other, "http://"+probes.ProbeAddress+path); err != nil {
+			t.Errorf("a probe: %v", err)
+		}
+	}
+	for _, path := range []string{"/pods", "/?q=x"} { // neither JSON nor a page has a slot of its own
+		if err := ask(regular, url+path); err == nil || !strings.Contains(err.Error(), "503") {
+			t.Errorf("%s: %v, want status 503", path, err)
+		}
+	}
+}
+
 // clientAt returns a client with an address of the loopback network.
 func clientAt(address string) *http.Client {
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, network, to string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, to)
-		},
-	}}
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: dialerAt(address).DialContext}}
+}
+
+func dialerAt(address string) *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 }
 
 // ask sends a request and reads its answer, which must have status 200.
@@ -134,6 +251,23 @@ func freeAddress(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// openSockets returns the number of sockets that a process has open.
+func openSockets(t *testing.T, pid int) int {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Error(err)
+	}
+	n := 0
+	for _, f := range files {
+		if target, err := os.Readlink(filepath.Join(dir, f.Name())); err == nil && strings.HasPrefix(target, "socket:") {
+			n++
+		}
+	}
+	return n
 }
 
 // peakMemory returns the largest resident memory of a process so far, in bytes.
