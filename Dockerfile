@@ -4,7 +4,7 @@
 # public authorities. No shell, no package manager.
 #
 #	docker build -t accelscope .                                         # BuildKit: Docker 23, or DOCKER_BUILDKIT=1
-#	docker build -t accelscope:latest-fabric --target fabric .           # for the node that reads the fabric
+#	docker build -t accelscope:fabric --target fabric .                  # for the node that reads the fabric
 #	docker build --platform linux/arm64 .                                # cross-compiled, nothing is emulated
 #	make image                                                           # without a registry and without Docker
 

@@ -4,7 +4,7 @@
 #
 # debootstrap makes the builder, a replacement for golang:VERSION-bookworm, from this machine's apt mirror; it is kept
 # in $CACHE/image. Go, modules and compiled packages are those of this machine. `make image` sets the environment:
-#	VERSION  of accelscope, and tag of the image
+#	VERSION  of accelscope, and a tag of the image; the other is the one that the manifests name
 #	CACHE    directory of the files that are kept between builds
 #	ARCH     amd64 or arm64
 #	TARGET   accelscope, or fabric: the image with infiniband-diags, whose tag is VERSION-fabric
@@ -88,7 +88,11 @@ renamed=$(sha256sum "$files/$config" | cut -d' ' -f1).json
 [ "$config" = "$renamed" ] || mv "$files/$config" "$files/$renamed"
 suffix=
 [ "$TARGET" = accelscope ] || suffix=-$TARGET
-tags="\"accelscope:$VERSION$suffix\",\"accelscope:latest$suffix\""
+manifests=$(sed -n 's/^appVersion: //p' deploy/helm/accelscope/Chart.yaml)
+names="accelscope:$VERSION$suffix"
+[ "$manifests" = "$VERSION" ] || names="$names accelscope:$manifests$suffix"
+tags=$(printf '"%s",' $names)
+tags=${tags%,}
 sed -Ei "s|\"RepoTags\":\[[^]]*\]|\"RepoTags\":[$tags]|; s/$config/$renamed/" "$files/manifest.json"
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner -cf "$archive.new" -C "$files" $(ls "$files")
 mv "$archive.new" "$archive"
@@ -99,5 +103,5 @@ cp "$files/usr/share/sbom/accelscope.cdx.json" "${archive%.tar}.cdx.json"
 buildah rm --all >/dev/null
 buildah rmi "$image" >/dev/null
 buildah rmi --prune >/dev/null
-echo "$archive: accelscope:$VERSION$suffix, linux/$ARCH, $(du -h --apparent-size "$archive" | cut -f1)iB," \
+echo "$archive: $names, linux/$ARCH, $(du -h --apparent-size "$archive" | cut -f1)iB," \
 	"$(gzip -1 -c "$archive" | wc -c | awk '{ printf "%.1f MiB", $1 / 1048576 }') compressed"

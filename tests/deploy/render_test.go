@@ -187,25 +187,7 @@ func TestOfUser(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(readme), "```yaml\n")
 	text, _, _ = strings.Cut(text, "```")
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := filepath.Rel(dir, root(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{
-		"kustomization.yaml": strings.ReplaceAll(text, "../accelscope", to), "accelscope.yaml": "log.level: debug\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o, err := build(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := ofUser(t, map[string]string{"kustomization.yaml": text, "accelscope.yaml": "log.level: debug\n"})
 	for _, v := range sensor(t, o).Volumes {
 		if v.ConfigMap == nil {
 			continue
@@ -216,6 +198,29 @@ func TestOfUser(t *testing.T) {
 	}
 	get[*monitoring.PodMonitor](t, o, "PodMonitor/accelscope")
 	get[*monitoring.PrometheusRule](t, o, "PrometheusRule/accelscope")
+}
+
+// ofUser builds a kustomization beside this repository, which is in ../accelscope.
+func ofUser(t *testing.T, files map[string]string) Objects {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := filepath.Rel(dir, root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(strings.ReplaceAll(text, "../accelscope", to)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := build(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }
 
 // TestStrict: decoding fails if a field is wrong.

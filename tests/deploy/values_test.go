@@ -115,9 +115,14 @@ func TestWithoutToken(t *testing.T) {
 // An image by its digest has no tag.
 func TestDigest(t *testing.T) {
 	const digest = "sha256:0123456789012345678901234567890123456789012345678901234567890123"
-	o := helm(t, "image: {repository: r/a, digest: \""+digest+"\"}")
-	if image := sensor(t, o).Containers[0].Image; image != "r/a@"+digest {
-		t.Errorf("the image is %s", image)
+	for name, o := range map[string]Objects{
+		"chart": helm(t, "image: {repository: r/a, digest: \""+digest+"\"}"),
+		"kustomize": ofUser(t, map[string]string{"kustomization.yaml": "resources: [../accelscope/deploy/kubernetes/overlays/privileged]\n" +
+			"images: [{name: accelscope, newName: r/a, digest: \"" + digest + "\"}]\n"}),
+	} {
+		if image := sensor(t, o).Containers[0].Image; image != "r/a@"+digest {
+			t.Errorf("%s: the image is %s", name, image)
+		}
 	}
 }
 

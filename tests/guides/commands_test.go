@@ -37,8 +37,10 @@ var documents = map[string][]command{
 	"README.md": {
 		{text: "make image", place: none, why: "make test-image builds it"},
 		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
-		{text: "docker tag accelscope:latest $REGISTRY/accelscope:latest", place: none, why: registry},
-		{text: "docker push $REGISTRY/accelscope:latest", place: none, why: registry},
+		{text: imageVersion, place: node},
+		{text: "docker tag accelscope:$VERSION $REGISTRY/accelscope:$VERSION", place: none, why: registry},
+		{text: "docker push $REGISTRY/accelscope:$VERSION", place: none, why: registry},
+		{text: imageDigest, place: none, why: registry},
 		{text: "kubectl create namespace accelscope", place: none, why: cluster},
 		{text: "kubectl label namespace accelscope pod-security.kubernetes.io/enforce=privileged", place: none, why: cluster},
 		{text: "helm upgrade --install accelscope deploy/helm/accelscope " + helmFlags, place: none, why: cluster, check: values},
@@ -91,8 +93,10 @@ var documents = map[string][]command{
 		{text: "make image", place: none, why: "make test-image builds it"},
 		{text: "make image TARGET=fabric", place: none, why: "make test-image builds it"},
 		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
-		{text: "docker tag accelscope:latest $REGISTRY/accelscope:latest", place: none, why: registry},
-		{text: "docker push $REGISTRY/accelscope:latest", place: none, why: registry},
+		{text: imageVersion, place: node},
+		{text: "docker tag accelscope:$VERSION $REGISTRY/accelscope:$VERSION", place: none, why: registry},
+		{text: "docker push $REGISTRY/accelscope:$VERSION", place: none, why: registry},
+		{text: imageDigest, place: none, why: registry},
 
 		{text: "mkdir -p cluster", place: node},
 		{text: "cat >cluster/kustomization.yaml <<EOF", place: node},
@@ -164,7 +168,10 @@ var documents = map[string][]command{
 }
 
 const (
-	helmFlags   = "--namespace accelscope --set image.repository=$REGISTRY/accelscope --set image.tag=latest"
+	imageVersion = "VERSION=$(sed -n 's/^appVersion: //p' deploy/helm/accelscope/Chart.yaml)"
+	imageDigest  = "DIGEST=$(docker inspect -f '{{index .RepoDigests 0}}' $REGISTRY/accelscope:$VERSION | cut -d@ -f2)"
+
+	helmFlags   = "--namespace accelscope --set image.repository=$REGISTRY/accelscope --set image.digest=$DIGEST"
 	packageFlag = `-e "accelscope_package=$(ls $PWD/../../bin/accelscope_*_amd64.deb)"`
 	curl        = `curl -s -o /dev/null -w '%{http_code}\n' --cacert /etc/accelscope/tls.crt `
 )

@@ -215,8 +215,8 @@ func (s *stage) start(t *testing.T) {
 
 // variables are the variables that a reader has to set, and files that make this machine similar to a reader's node.
 func (s *stage) variables() string {
-	return "export REGISTRY=registry.example.org/team PASSWORD=scrape NODE=node001 ANSIBLE_INVENTORY=" + s.dir + "/inventory" +
-		" PATH=" + s.dir + ":" + os.Getenv("PATH") + "\n"
+	return "export REGISTRY=registry.example.org/team DIGEST=sha256:" + strings.Repeat("0123456789abcdef", 4) + " PASSWORD=scrape NODE=node001" +
+		" ANSIBLE_INVENTORY=" + s.dir + "/inventory PATH=" + s.dir + ":" + os.Getenv("PATH") + "\n"
 }
 
 // play runs the commands of a block that are for a node, in one shell, and compares their output.

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // maxSize limits the size of an archive, so that an unneeded library or tool is noticed.
@@ -175,12 +177,31 @@ func TestConfig(t *testing.T) {
 					t.Errorf("no label %s", name)
 				}
 			}
-			version := c.Labels[prefix+"version"]
-			if want := []string{"accelscope:" + version + tt.suffix, "accelscope:latest" + tt.suffix}; !slices.Equal(m.tags, want) {
+			want := []string{"accelscope:" + c.Labels[prefix+"version"] + tt.suffix}
+			if name := "accelscope:" + manifestVersion(t) + tt.suffix; name != want[0] {
+				want = append(want, name)
+			}
+			if !slices.Equal(m.tags, want) {
 				t.Errorf("tags %q, want %q", m.tags, want)
 			}
 		})
 	}
+}
+
+// manifestVersion returns the tag that the manifests name.
+func manifestVersion(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/helm/accelscope/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chart struct {
+		Version string `yaml:"appVersion"`
+	}
+	if err := yaml.Unmarshal(text, &chart); err != nil || chart.Version == "" {
+		t.Fatalf("version %q: %v", chart.Version, err)
+	}
+	return chart.Version
 }
 
 // Two builds of the same sources, in separate containers, have the same first layer: the binary, the C library, the

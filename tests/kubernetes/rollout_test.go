@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -17,11 +18,13 @@ import (
 
 // testRollout runs the image as the DaemonSet: it is rolled out, changed, upgraded, rolled back and removed.
 func testRollout(t *testing.T) {
-	const image, next = "docker.io/library/accelscope:latest", "docker.io/library/accelscope:next"
+	const next = "docker.io/library/accelscope:next"
+	overlay := rendered(t, "privileged", "")
+	image := regexp.MustCompile(`\bimage: (accelscope:\S+)`).FindStringSubmatch(overlay)[1]
 	if _, err := running.ctr(t.Context(), "images", "import", filepath.Join(here(), "../../bin/accelscope-image.tar")); err != nil {
 		t.Fatalf("%v: make image", err)
 	}
-	if _, err := running.ctr(t.Context(), "images", "tag", "--force", image, next); err != nil {
+	if _, err := running.ctr(t.Context(), "images", "tag", "--force", "docker.io/library/"+image, next); err != nil {
 		t.Fatal(err)
 	}
 	kubectl := func(t *testing.T, args ...string) string {
@@ -65,12 +68,12 @@ metadata: {name: accelscope, labels: {pod-security.kubernetes.io/enforce: privil
 	const options = "log.format: json\n    container.scope: all\n    kubelet.interval: 1s"
 	// The overlay capabilities adds SYS_RESOURCE, which not every machine has: TestDeploy of tests/e2e runs it in a guest.
 	for name, manifests := range map[string]string{
-		"overlay": strings.Replace(rendered(t, "privileged", ""), "log.format: json", options, 1),
+		"overlay": strings.Replace(overlay, "log.format: json", options, 1),
 		"chart":   namespace + chartManifests(t)["rollout"],
 	} {
 		t.Run(name, func(t *testing.T) {
 			apply(t, manifests)
-			rolledOut(t, "accelscope:latest")
+			rolledOut(t, image)
 			healthy(t)
 			if doctor := kubectl(t, "exec", "daemonset/accelscope", "--", "accelscope", "doctor"); !strings.Contains(doctor, "Can the main job run: ") {
 				t.Errorf("doctor: %s", doctor)
@@ -79,7 +82,7 @@ metadata: {name: accelscope, labels: {pod-security.kubernetes.io/enforce: privil
 			kubectl(t, "set", "image", "daemonset/accelscope", "accelscope=accelscope:next")
 			rolledOut(t, "accelscope:next")
 			kubectl(t, "rollout", "undo", "daemonset/accelscope")
-			rolledOut(t, "accelscope:latest")
+			rolledOut(t, image)
 
 			kubectl(t, "set", "image", "daemonset/accelscope", "accelscope=localhost/accelscope:missing")
 			until(t, "a missing image", func(ctx context.Context) error {
@@ -90,7 +93,7 @@ metadata: {name: accelscope, labels: {pod-security.kubernetes.io/enforce: privil
 				return err
 			})
 			kubectl(t, "rollout", "undo", "daemonset/accelscope")
-			rolledOut(t, "accelscope:latest")
+			rolledOut(t, image)
 
 			if _, err := running.kubectlInput(t.Context(), manifests, "delete", "--wait", "--timeout=4m", "--filename=-"); err != nil {
 				t.Fatal(err)
