@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -252,6 +253,38 @@ func TestNotes(t *testing.T) {
 	_, notes, err := Helm(c, nil)
 	if err != nil || !strings.Contains(notes, "kubectl -n accelscope exec ds/accelscope -- accelscope doctor") {
 		t.Errorf("%v\n%s", err, notes)
+	}
+	const warning = "run commands in every pod of the cluster"
+	if strings.Contains(notes, warning) {
+		t.Error("the notes warn of a permission that is not given")
+	}
+	if _, notes, err = Helm(c, values(t, "kubelet: {nodesProxy: true}")); err != nil || !strings.Contains(notes, warning) {
+		t.Errorf("no warning: %v\n%s", err, notes)
+	}
+}
+
+// TestWarning: what offers nodes/proxy warns of what it permits.
+func TestWarning(t *testing.T) {
+	const warning = "commands in every pod"
+	space := regexp.MustCompile(`[\s#]+`) // lines of text and comments as one line
+	for _, file := range []string{
+		"deploy/README.md", "deploy/kubernetes/README.md", "deploy/helm/accelscope/README.md", "deploy/helm/accelscope/values.yaml",
+		"deploy/kubernetes/base/rbac.yaml", "deploy/kubernetes/components/kubelet-before-1.33/kustomization.yaml", "docs/concepts.md",
+	} {
+		data, err := os.ReadFile(filepath.Join(root(t), file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := space.ReplaceAllString(string(data), " ")
+		offers := regexp.MustCompile(`nodes/?[pP]roxy`).FindAllStringIndex(text, -1)
+		if len(offers) == 0 {
+			t.Errorf("%s does not offer it", file)
+		}
+		for _, at := range offers {
+			if around := text[max(at[0]-300, 0):min(at[1]+300, len(text))]; !strings.Contains(around, warning) {
+				t.Errorf("%s has no warning near: %s", file, around)
+			}
+		}
 	}
 }
 
