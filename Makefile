@@ -73,13 +73,16 @@ lint: $(LINT) need-clang-format need-git
 	@go vet -tags vm,image,gpu ./...
 	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
 	@$(LINT) run --build-tags vm,image,gpu ./...
-	@cd tests/pages && $(LINT) run ./... # the module that uses the packages of this one
+	@for module in $(MODULES); do (cd $$module && $(LINT) run ./...); done
 	@go run ./tests/layers -linter $(LINT)
 	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch] tests/gpu/load/*.c
 	@go mod tidy -diff
 	@go run ./tests/words
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
 		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }
+
+# The modules beside the main one. The others are one file each, which links a program of others; to lint it would compile that first.
+MODULES := deploy/docker/sbom tests/compose tests/deploy tests/pages tests/rules
 
 # What people wrote, also before it is committed. xargs gets no name that is deleted.
 SOURCES = git ls-files -co --exclude-standard '*.go' '*.[ch]' '*.sh' Makefile .ci/run ':!gen/*_bpfel.go' | \

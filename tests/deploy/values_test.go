@@ -293,7 +293,7 @@ func TestWarning(t *testing.T) {
 func TestArguments(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "accelscope")
 	run := func(name string, args ...string) ([]byte, error) {
-		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd := exec.CommandContext(t.Context(), name, args...) //nolint:forbidigo // tests/child is in another module
 		cmd.Dir = root(t)
 		cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
 		return cmd.CombinedOutput()

@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -23,7 +25,8 @@ const mostRead = 597
 // name and by labels, and no others. The nodes are those of tests/fleet.
 func TestReadSeries(t *testing.T) {
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run", "^TestFleetNodes$", "./pkg/metrics")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run", "^TestFleetNodes$", "./pkg/metrics") //nolint:forbidigo // tests/child is in another module
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
 	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "ACCELSCOPE_RECORD="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

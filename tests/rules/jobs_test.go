@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/promqltest"
@@ -84,7 +85,7 @@ func record(t *testing.T, engine *promql.Engine, storage *teststorage.TestStorag
 		}
 		app := storage.Appender(t.Context())
 		for _, s := range vector {
-			of := labels.NewBuilder(s.Metric).Set(labels.MetricName, r.Record).Labels()
+			of := labels.NewBuilder(s.Metric).Set(model.MetricNameLabel, r.Record).Labels()
 			if _, err := app.Append(0, of, at.UnixMilli(), s.F); err != nil {
 				t.Fatal(err)
 			}

@@ -127,7 +127,7 @@ func tests(t *testing.T) map[string]testFile {
 
 func promtool(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "promtool", args...)
+	cmd := exec.CommandContext(t.Context(), "promtool", args...) //nolint:forbidigo // tests/child is in another module
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -68,9 +68,10 @@ func run(version, packages, out, binary string) error {
 	return write(filepath.Join(out, "usr/share/doc/accelscope/THIRD-PARTY-NOTICES"), notices.Bytes())
 }
 
+// write writes a file that every user of the image may read.
 func write(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // see above
 		return err
 	}
-	return os.WriteFile(path, content, 0o644)
+	return os.WriteFile(path, content, 0o644) //nolint:gosec // see above
 }

@@ -43,7 +43,7 @@ type license struct {
 type cache struct{ modules, goroot string }
 
 func moduleCache() (cache, error) {
-	out, err := exec.Command("go", "env", "GOMODCACHE", "GOROOT").Output()
+	out, err := exec.Command("go", "env", "GOMODCACHE", "GOROOT").Output() //nolint:forbidigo // pkg/child is in another module
 	if err != nil {
 		return cache{}, fmt.Errorf("go env: %w", err)
 	}
