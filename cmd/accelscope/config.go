@@ -163,7 +163,8 @@ type webFlags struct {
 // metricsFlags select the metrics that are exported.
 type metricsFlags struct {
 	Compat  []string `name:"metrics.compat" enum:"${compat}" default:"lens" help:"Add names (${enum})."`
-	Exclude string   `name:"metrics.exclude" placeholder:"REGEXP" help:"Leave out metrics with a matching name."`
+	Exclude string   `name:"metrics.exclude" default:"node_cpu_guest_seconds_total" placeholder:"REGEXP" help:"Metrics to leave out."`
+	States  string   `name:"metrics.states" enum:"current,all" default:"current" help:"Series of states of the sensor (${enum})."`
 	Forms   []string `name:"metrics.histograms" enum:"classic,native" default:"classic,native" help:"Forms of histograms (${enum})."`
 }
 

@@ -48,7 +48,7 @@ func TestDefaults(t *testing.T) {
 			gpuFlags:      gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second, GPUDetail: "basic"},
 			Tier:          "auto", Grace: 5 * time.Minute,
 		},
-		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Pages: true, History: true, metricsFlags: metricsFlags{Compat: []string{"lens"}, Forms: []string{"classic", "native"}}},
+		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Pages: true, History: true, metricsFlags: metricsFlags{Compat: []string{"lens"}, Exclude: "node_cpu_guest_seconds_total", States: "current", Forms: []string{"classic", "native"}}},
 		eventFlags: eventFlags{QueueSize: 8192},
 
 		controlFlags: controlFlags{Socket: "/run/accelscope/control.sock"},

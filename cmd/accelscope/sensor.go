@@ -55,7 +55,7 @@ func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*s
 		Compat: m.Compat, Excludes: excludes, Histograms: m.forms(), Version: v, Revision: revision,
 		Node: out.node, Labels: f.Labels,
 		Scope: f.containerScope(), Accelerated: &s.accelerated,
-		ExcludesInterface: parsed.excludesInterface(), GPUDetail: f.GPUDetail == "full",
+		ExcludesInterface: parsed.excludesInterface(), GPUDetail: f.GPUDetail == "full", AllStates: m.States == "all",
 	})
 	if f.Strict {
 		for _, r := range sources {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -79,20 +80,98 @@ func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 			})
 		}
 	}
+	owners := names(entities)
+	owners.facts.Losses = losses("cgroup_table_full", "cgroup_watch_paused", "marked_cgroups_full")
+	containers.DeviceStates, containers.Losses = allOK("runtime", "containerd"), losses("containers_full")
+	usage.Losses = losses("container_interfaces")
+	for i := 1; i <= accelerated; i++ {
+		usage.RDMACgroups = append(usage.RDMACgroups, model.RDMACgroup{Cgroup: model.CgroupID(i), Device: crowdHCA(i % hcas), Handles: 1, Objects: 9})
+	}
+	devices := budgetHCAs(hcas)
+	for i := range devices.HCAs {
+		devices.DeviceStates = append(devices.DeviceStates, allOK("rdma", devices.HCAs[i].Name)...)
+	}
+	for i := range cards.GPUs {
+		cards.DeviceStates = append(cards.DeviceStates, allOK("nvidia", cards.GPUs[i].ID)...)
+	}
+	cards.Children = []model.ChildProcesses{{Source: "nvidia", Ends: losses("crash", "hang")}}
+	kubelet.DeviceStates = allOK("kubelet", "pod-resources", "allocatable", "pods", "summary", "cdi")
+	verbs := crowdProbe(accelerated, 6, 2, func(i int) []int { return []int{i % hcas} })
+	addProbeState(&verbs)
+	addAccessState(&access)
 	return []engine.Registration{
-		{Source: names(entities)},
+		{Source: owners},
 		{Source: &fake{name: "runtime", facts: containers}},
 		{Source: &fake{name: "container", facts: usage}},
-		{Source: &fake{name: "rdma", facts: budgetHCAs(hcas)}},
+		{Source: &fake{name: "rdma", facts: devices}},
 		{Source: &fake{name: "pci", facts: budgetPCI(gpus, hcas)}},
 		{Source: &fake{name: "link", facts: budgetLinks(hcas)}},
-		{Source: &fake{name: "probe", facts: crowdProbe(accelerated, 6, 2, func(i int) []int { return []int{i % hcas} })}},
+		{Source: &fake{name: "probe", facts: verbs}},
 		{Source: &fake{name: "access", facts: access}},
 		{Source: &fake{name: "nvidia", facts: cards}},
+		{Source: &fake{name: "amdgpu"}, Err: model.ErrAbsent},
+		{Source: &fake{name: "intel"}, Err: model.ErrAbsent},
+		{Source: &fake{name: "kernellog", facts: model.Snapshot{
+			FaultTotals: []model.FaultTotal{}, Losses: losses("kernel_log_overwritten", "kernel_log_faults_full"),
+		}}},
 		{Source: &fake{name: "kubelet", facts: kubelet}},
-		{Source: &fake{name: "kernellog", facts: model.Snapshot{FaultTotals: []model.FaultTotal{}}}},
 		{Source: &fake{name: "node", facts: model.Snapshot{Node: budgetMachine()}}},
 	}
+}
+
+// losses returns no loss for each reason.
+func losses(reasons ...string) (list []model.Loss) {
+	for _, r := range reasons {
+		list = append(list, model.Loss{Reason: r})
+	}
+	return list
+}
+
+// allOK returns the states of devices of a source.
+func allOK(source string, devices ...string) (list []model.DeviceState) {
+	for _, d := range devices {
+		list = append(list, model.DeviceState{Source: source, Device: d, State: model.StateOK})
+	}
+	return list
+}
+
+// addProbeState adds the hooks, maps and losses of the source probe on a kernel without peer memory clients.
+func addProbeState(s *model.Snapshot) {
+	for hook, tier := range map[string]string{
+		"ib_uverbs_ioctl": "fentry", "ib_uverbs_write": "fentry", "rdma_restrack_begin_del": "", "rdma_restrack_add": "kprobe",
+		"rdma_alloc_commit_uobject": "kprobe", "ib_umem_dmabuf_get": "kprobe", "ib_umem_dmabuf_get_pinned": "kprobe",
+		"ib_umem_dmabuf_get_pinned_with_dma_device": "kprobe", "ib_umem_dmabuf_get_pinned_revocable_and_lock": "",
+		"ib_peer_umem_get": "", "ib_modify_qp_with_udata": "kprobe", "cgroup_mkdir": "raw_tracepoint",
+	} {
+		h := model.Hook{Name: hook, Tier: tier, State: model.StateOK}
+		if tier == "" {
+			h.State = model.StateUnsupported
+		}
+		s.Hooks = append(s.Hooks, h)
+	}
+	for _, name := range []string{
+		gen.VerbsMapVerbs, gen.VerbsMapVerbErrors, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted, gen.PeersMapPeers,
+	} {
+		s.Maps = append(s.Maps, model.Map{Name: name, Entries: 1, Capacity: 8192})
+	}
+	reasons := [gen.VerbsLossLOSSES + 1]string{
+		"verbs_map_full", "errors_map_full", "calls_map_full", "return_missed", "objects_map_full", "holdings_map_full", "peers_map_full",
+		"verbs_map_share", "errors_map_share", "objects_map_share", "holdings_map_share", "peers_map_share", "program_skipped",
+	}
+	s.Losses = losses(reasons[:]...)
+	s.Repairs = []model.Repair{{Change: "added"}, {Change: "removed"}}
+}
+
+// addAccessState adds the hooks, the map and the losses of the source access.
+func addAccessState(s *model.Snapshot) {
+	for _, hook := range []string{"chrdev_open", "devcgroup_check_permission", "task_file"} {
+		s.Hooks = append(s.Hooks, model.Hook{Name: hook, Tier: "fentry", State: model.StateOK})
+	}
+	s.Maps = []model.Map{{Name: gen.DevicesMapDeviceOpens, Entries: 1, Capacity: 8192}}
+	reasons := [gen.DevicesAccessLossACCESS_LOSSES + 2]string{
+		"device_opens_map_full", "device_opens_map_share", "device_open_return_missed", "device_program_skipped", "device_handles_full",
+	}
+	s.Losses = losses(reasons[:]...)
 }
 
 // budgetHCAs returns HCAs of mlx5 with one port: all counters of a port in sysfs, and those of hw_counters.
@@ -210,6 +289,8 @@ var budgetOptions = []struct {
 	{"`--collector.node.network-exclude=` (none)", func(s *setup) { s.ExcludesInterface = nil }},
 	{"`--metrics.histograms=native`, as text", func(s *setup) { s.Forms = Forms{NoClassic: true} }},
 	{"`--gpu.detail=full`", func(s *setup) { s.GPUDetail = true }},
+	{"`--metrics.exclude=` (none)", func(s *setup) { s.Excludes = nil }},
+	{"`--metrics.states=all`", func(s *setup) { s.AllStates = true }},
 	{"`--metrics.compat=lens,dcgm`", func(s *setup) { s.Compat = append(s.Compat, CompatDCGM) }},
 	{"`--metrics.compat=` (none)", func(s *setup) { s.Compat = []string{Process} }},
 }
@@ -220,10 +301,7 @@ func TestBudget(t *testing.T) {
 		counts := make([]map[string]int, len(budgetOptions))
 		total, more := 0, 0
 		for i, o := range budgetOptions {
-			s := setup{
-				Sources: budgetNode(), Compat: []string{CompatLens, Process}, Scope: ScopeAccelerated, Node: "gpu01",
-				ExcludesInterface: func(name string) bool { return strings.HasPrefix(name, "veth") },
-			}
+			s := withDefaults(t, budgetNode())
 			o.change(&s)
 			c := newCollector(s)
 			families, all, _ := seriesOf(t, c)
@@ -326,4 +404,46 @@ func budgetTable(counts []map[string]int) string {
 	}
 	row("**all**", "all")
 	return out.String()
+}
+
+// TestStateSeries checks which series the states of sources, devices and hooks have.
+func TestStateSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		facts := model.Snapshot{
+			DeviceStates: []model.DeviceState{{Source: "rdma", Device: "mlx5_0", State: model.StateOK}, {Source: "rdma", Device: "mlx5_1", State: model.StateStuck}},
+			Hooks:        []model.Hook{{Name: "a", Tier: "fentry", State: model.StateOK}, {Name: "b", State: model.StateUnsupported}},
+		}
+		sources := []engine.Registration{{Source: &fake{name: "rdma", facts: facts}}, {Source: &fake{name: "nvidia"}, Err: model.ErrAbsent}}
+		current := map[string]float64{
+			`accelscope_source_state{source="rdma",state="ok"}`:                    1,
+			`accelscope_source_state{source="nvidia",state="absent"}`:              1,
+			`accelscope_device_state{device="mlx5_0",source="rdma",state="ok"}`:    1,
+			`accelscope_device_state{device="mlx5_1",source="rdma",state="stuck"}`: 1,
+			`accelscope_probe_hook_state{hook="a",state="ok",tier="fentry"}`:       1,
+			`accelscope_probe_hook_state{hook="b",state="unsupported",tier=""}`:    1,
+		}
+		for _, all := range []bool{false, true} {
+			c := newCollector(setup{Sources: sources, AllStates: all})
+			_, _, text := seriesOf(t, c)
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			states := 0
+			for name, value := range seriesIn(text) {
+				if strings.Contains(name, "_state{") {
+					states++
+					if value != current[name] {
+						t.Errorf("all %v: %s is %v", all, name, value)
+					}
+				}
+			}
+			want := len(current)
+			if all {
+				want = 2*len(sourceStates) + 2*len(deviceStates) + 2*len(hookStates)
+			}
+			if states != want {
+				t.Errorf("all %v: %d series, want %d", all, states, want)
+			}
+		}
+	})
 }

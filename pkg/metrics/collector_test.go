@@ -31,6 +31,7 @@ type setup struct {
 	Node              string
 	Labels            []string
 	GPUDetail         bool
+	AllStates         bool
 	Scope             Scope
 	Excludes          func(string) bool
 	Forms             Forms
@@ -45,7 +46,7 @@ func newCollector(s setup) collector {
 	}
 	e.Start()
 	x := New(e, Options{
-		Compat: s.Compat, Node: s.Node, Labels: s.Labels, GPUDetail: s.GPUDetail, Scope: s.Scope, Excludes: s.Excludes, Histograms: s.Forms,
+		Compat: s.Compat, Node: s.Node, Labels: s.Labels, GPUDetail: s.GPUDetail, AllStates: s.AllStates, Scope: s.Scope, Excludes: s.Excludes, Histograms: s.Forms,
 		ExcludesInterface: s.ExcludesInterface,
 		Version:           s.Version, Revision: s.Revision,
 	})

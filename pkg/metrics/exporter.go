@@ -43,6 +43,9 @@ type Options struct {
 	Histograms Forms
 	// GPUDetail exports all series of GPUs; without it, those of links and of blocks of memory are added up, and others are left out.
 	GPUDetail bool
+	// AllStates exports a series for each state that a source, a device or a hook of the sensor can have; without it, that of the
+	// current state only.
+	AllStates bool
 
 	Version  string
 	Revision string
@@ -88,7 +91,8 @@ func New(e *engine.Engine, o Options) *Exporter {
 		build:  exposition.NewBuilder(o.Excludes),
 		view: view{
 			scope: scope{Scope: o.Scope, published: o.Accelerated}, excludesInterface: o.ExcludesInterface, node: o.Node,
-			build: []string{o.Version, o.Revision, runtime.Version()},
+			allStates: o.AllStates,
+			build:     []string{o.Version, o.Revision, runtime.Version()},
 		},
 	}
 	all := table(o.Labels)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -29,17 +28,19 @@ var fleetNodes = []struct {
 func TestFleetNodes(t *testing.T) {
 	for _, n := range fleetNodes {
 		synctest.Test(t, func(t *testing.T) {
-			jobs := model.Snapshot{}
+			var jobs []model.Pod
 			for i := 1; i <= n.accelerated; i++ {
-				jobs.Pods = append(jobs.Pods, model.Pod{
+				jobs = append(jobs, model.Pod{
 					UID: fmt.Sprint("uid-", i), Namespace: "ml", Name: fmt.Sprint("train-", i), Job: model.Job{Kind: "JobSet", Name: "train"},
 				})
 			}
-			c := newCollector(setup{
-				Sources: append(clusterNode(n.pods, n.accelerated, n.gpus, n.hcas), engine.Registration{Source: &fake{name: "jobs", facts: jobs}}),
-				Compat:  []string{CompatLens, Process}, Scope: ScopeAccelerated, Node: "gpu01",
-				ExcludesInterface: func(name string) bool { return strings.HasPrefix(name, "veth") },
-			})
+			s := withDefaults(t, clusterNode(n.pods, n.accelerated, n.gpus, n.hcas))
+			for _, r := range s.Sources {
+				if f, ok := r.Source.(*fake); ok && f.name == "kubelet" {
+					f.facts.Pods = jobs
+				}
+			}
+			c := newCollector(s)
 			families, all, text := seriesOf(t, c)
 			if err := c.Close(); err != nil {
 				t.Error(err)

@@ -18,7 +18,8 @@ var nodeNotes = []string{
 	"Names, labels, types and values are those of node_exporter, so that one can replace the other.",
 	"`node_cpu_all_seconds_total` is the sum of `node_cpu_seconds_total`, which node_exporter lacks: dashboards read 8 series of a node, " +
 		"not 8 of each CPU.",
-	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice` of `node_cpu_seconds_total`.",
+	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice` of `node_cpu_seconds_total`. It is left out by default: " +
+		"`--metrics.exclude=` brings it back.",
 	"The `node_pressure` families are the kernel's pressure stall information (PSI).",
 	"`node_filesystem_device_error`: when it is 1, statfs failed or hangs, and the other series of the file system are absent.",
 	"`node_network_speed_bytes` is in bytes per second; -125000 stands for an unknown speed.",

@@ -24,6 +24,8 @@ var (
 )
 
 var selfNotes = []string{
+	"`accelscope_source_state`, `accelscope_device_state` and `accelscope_probe_hook_state` have the series of the current state. With " +
+		"`--metrics.states=all`, they have those of all other states, too, with the value 0.",
 	"`accelscope_probe_hook_state`: `tier` is how the hook is attached; it is empty while the hook is not attached.",
 	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
 		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +
@@ -38,9 +40,9 @@ func selfMetrics() []metric {
 	return []metric{
 		{
 			name: "accelscope_source_state", typ: gauge, labels: []string{"source", "state"},
-			help: "State of the source, 1 for the current state and 0 for the others.",
-			emit: each(statesOf, func(_ *view, b *exposition.Builder, s *model.SourceState) {
-				b.StateSet(nil, string(s.State), sourceStates, s.Source)
+			help: "State of the source, 1 for the current state.",
+			emit: each(statesOf, func(v *view, b *exposition.Builder, s *model.SourceState) {
+				b.StateSet(nil, string(s.State), v.exported(sourceStates), s.Source)
 			}),
 		},
 		sourceAnswer("accelscope_source_duration_seconds", "Time that the last answer of the source took.",
@@ -49,19 +51,19 @@ func selfMetrics() []metric {
 			func(s *model.SourceState) time.Duration { return s.Age }),
 		{
 			name: "accelscope_device_state", typ: gauge, labels: []string{"source", "device", "state"},
-			help: "State of the device in the source, 1 for the current state and 0 for the others.",
+			help: "State of the device in the source, 1 for the current state.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.DeviceStates {
-					b.StateSet(nil, string(d.State), deviceStates, d.Source, d.Device)
+					b.StateSet(nil, string(d.State), v.exported(deviceStates), d.Source, d.Device)
 				}
 			},
 		},
 		{
 			name: "accelscope_probe_hook_state", typ: gauge, labels: []string{"hook", "tier", "state"},
-			help: "State of the hook in the kernel, 1 for the current state and 0 for the others.",
+			help: "State of the hook in the kernel, 1 for the current state.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, h := range v.facts.Hooks {
-					b.StateSet(nil, string(h.State), hookStates, h.Name, h.Tier)
+					b.StateSet(nil, string(h.State), v.exported(hookStates), h.Name, h.Tier)
 				}
 			},
 		},
@@ -139,6 +141,14 @@ func selfMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
 		},
 	}
+}
+
+// exported returns those of the states that have a series even if they are not the current one.
+func (v *view) exported(states []string) []string {
+	if v.allStates {
+		return states
+	}
+	return nil
 }
 
 // sourceAnswer returns the row of a duration that is known when the source has answered once.

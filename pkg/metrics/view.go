@@ -27,6 +27,7 @@ type view struct {
 	panics    uint64
 	build     []string // values of accelscope_build_info
 	node      string   // name of the node
+	allStates bool     // of sources, devices and hooks
 
 	scope  scope
 	owners []*exposition.OwnerLabels // of shares.Owners

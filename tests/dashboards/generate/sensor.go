@@ -12,15 +12,19 @@ func sensor() dashboard {
 	}
 }
 
+// withoutShares selects the losses that accelscope_workload_lost_total does not have.
+func withoutShares() string { return sel(`reason!~".*_share"`) }
+
 func sensorNow() row {
 	s := sel()
+	lostShares := "accelscope_workload_lost_total" + s // a series begins with its first loss
 	share := func(total, unowned string) string { return "sum(" + unowned + ") / (sum(" + total + ") > 0)" }
 	return row{"Now", []panel{
 		stat("Sensors", "Sensors that Prometheus scrapes.", "none", "count(accelscope_build_info"+s+")"),
 		stat("Failed or stuck sources",
 			"Sources in state failed or stuck. Absent and unsupported sources are not counted: not every node has all "+
 				"hardware.", "none",
-			"sum(accelscope_source_state"+sel(`state=~"failed|stuck"`)+")").above(0, 1),
+			"sum(accelscope_source_state"+sel(`state=~"failed|stuck"`)+") or vector(0)").above(0, 1),
 		stat("Unreadable devices", "Devices that a source cannot read (state failed, stuck, blocked or quarantined).", "none",
 			"sum(accelscope_device_state"+sel(`state=~"failed|stuck|blocked|quarantined"`)+") or vector(0)").above(0, 1),
 		stat("Unattributed queue pairs",
@@ -28,7 +32,8 @@ func sensorNow() row {
 				"each HCA has some.", "percentunit",
 			share("container_rdma_resources"+sel(`type="qp"`), "container_rdma_resources"+sel(`type="qp"`, `workload=""`))),
 		stat("Lost events", "Events that the probes could not record in the selected time range, because a map was full.", "none",
-			"sum(increase(accelscope_probe_lost_total"+s+"[$__range]))").above(1, 100),
+			"sum(increase(accelscope_probe_lost_total"+withoutShares()+"[$__range])) + (sum("+lostShares+" unless "+lostShares+
+				" offset $__range or increase("+lostShares+"[$__range])) or vector(0))").above(1, 100),
 		stat("Slowest scrape", "Duration of the slowest scrape now, as measured by Prometheus.", "s",
 			"max(scrape_duration_seconds"+s+" and on (instance, job) accelscope_build_info)").above(1, 5),
 	}}
@@ -36,22 +41,15 @@ func sensorNow() row {
 
 func sensorState() row {
 	s := sel()
-	active := func(states string) string {
-		return by("instance, source, state", "accelscope_source_state"+sel(states)+" == 1")
-	}
-	// A source has one state: what is in none of the others is released. So nothing has to read that series of each source.
-	other := active(`state!~"ok|released"`)
-	released := `label_replace(max by (instance, source) (accelscope_source_state` + sel(`state="ok"`) + ` == 0), "state", "released", "", "")` +
-		" unless on (instance, source) " + other
 	return row{"Sources", []panel{
 		table("Sources that are not ok",
 			"Sources in a state other than ok. Run accelscope doctor on the node for the reason and the remedy.",
 			"none",
 			[]string{"instance", "source", "state"},
-			query{expr: top(100, other+" or "+released), legend: "Active"}),
+			query{expr: top(100, by("instance, source, state", "accelscope_source_state"+sel(`state!="ok"`)+" == 1")), legend: "Active"}),
 		graph("Sources by state",
-			"Number of sources in each state but released, over all sensors. Investigate a change from ok to failed or stuck.", "none",
-			query{expr: "sum by (state) (accelscope_source_state" + sel(`state!="released"`) + ")", legend: "{{state}}"}),
+			"Number of sources in each state, over all sensors. Investigate a change from ok to failed or stuck.", "none",
+			query{expr: "sum by (state) (accelscope_source_state" + s + ")", legend: "{{state}}"}),
 		table("Devices that are not ok", "Devices in a state other than ok. An unreadable device affects only its own series.", "none",
 			[]string{"instance", "source", "device", "state"},
 			query{
@@ -123,8 +121,13 @@ func sensorBlind() row {
 			"Cgroups per second that have kernel counters but never got a name. Usually, they exist only briefly.", "ops",
 			query{expr: top(20, rate("accelscope_unresolved_cgroups_total", s)), legend: "{{instance}}"}),
 		graph("Lost events by reason",
-			"Events per second that the probes could not record, by reason. The reason is usually a full map.", "ops",
-			query{expr: top(20, by("reason", rate("accelscope_probe_lost_total", s))), legend: "{{reason}}"}),
+			"Events per second that the probes could not record, by reason. The reason is usually a full map. The first loss of a "+
+				"workload that has its share of a map (_share) is in Lost events only.", "ops",
+			query{
+				expr: top(20, by("reason", rate("accelscope_probe_lost_total", withoutShares()))+" or "+
+					by("reason", rate("accelscope_workload_lost_total", s))),
+				legend: "{{reason}}",
+			}),
 		graph("Contexts probed late",
 			"Verbs contexts per second that could send before their provider was probed. Their first calls are not "+
 				"counted.", "ops",
