@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 
@@ -85,6 +86,32 @@ func crowdUsage(n int) model.Snapshot {
 		s.Namespaces = append(s.Namespaces, model.Namespace{
 			Inode: uint64(i + 1), PID: i, Cgroup: model.CgroupID(i), Interfaces: []model.Interface{{Name: "eth0"}},
 		})
+	}
+	return s
+}
+
+// crowdContainers returns the containers of cgroups 1 to n with all that Docker reports, and what they hold of HCAs by the rdma cgroup
+// controller and by open device nodes. With given, they were given the device nodes of the HCAs.
+func crowdContainers(n int, usesOf func(int) []int, given bool) model.Snapshot {
+	s := model.Snapshot{RDMACgroups: []model.RDMACgroup{}, DeviceHandles: []model.DeviceHandles{}}
+	for i := 1; i <= n; i++ {
+		id := model.CgroupID(i)
+		c := model.Container{
+			ID: fmt.Sprintf("%064d", i), Runtime: "containerd", Name: "main", Namespace: "ml", Pod: fmt.Sprint("train-", i), PodUID: fmt.Sprint("uid-", i),
+			Status: model.ContainerRunning, Health: "healthy", Restarts: new(uint64), Created: time.Unix(1, 0), Started: time.Unix(2, 0),
+		}
+		for _, hca := range usesOf(i) {
+			node := fmt.Sprint("uverbs", hca)
+			if given {
+				c.Devices = append(c.Devices, "/dev/infiniband/"+node)
+			}
+			s.RDMACgroups = append(s.RDMACgroups, model.RDMACgroup{Cgroup: id, Device: crowdHCA(hca), Handles: 1, Objects: 9})
+			s.DeviceHandles = append(s.DeviceHandles, model.DeviceHandles{Cgroup: id, Device: node, Class: model.ClassRDMA, Count: 1})
+			s.DeviceOpens = append(s.DeviceOpens, model.Series[model.OpenKey, model.Opens]{
+				Cgroup: id, Key: model.OpenKey{Device: node, Class: model.ClassRDMA}, Value: model.Opens{Allowed: 1},
+			})
+		}
+		s.Containers = append(s.Containers, c)
 	}
 	return s
 }

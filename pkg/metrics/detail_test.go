@@ -89,31 +89,73 @@ func seriesIn(text string) map[string]float64 {
 	return all
 }
 
-// TestManyWorkloads checks the number of series of 1,000 workloads on a node with 10 HCAs: each uses one HCA and all that cgroups
-// and pods count, or each uses all HCAs.
+// TestManyWorkloads checks the number of series of 1,000 containers on a node with 10 HCAs and the default options, without a kubelet:
+// all families of RDMA, of opens and of the usage of containers together.
 func TestManyWorkloads(t *testing.T) {
-	const workloads, limit = 1000, 100_000
-	for name, facts := range map[string][]model.Snapshot{
-		"one HCA each": {crowdProbe(workloads, 40, 2, func(i int) []int { return []int{i % 10} }), crowdUsage(workloads)},
-		"all HCAs":     {crowdProbe(workloads, 8, 2, func(int) []int { return allHCAs })},
+	const workloads = 1000
+	oneHCA, everyHCA := func(i int) []int { return []int{i % 10} }, func(int) []int { return allHCAs }
+	for name, tt := range map[string]struct {
+		usesOf func(int) []int
+		calls  int  // verbs on each HCA
+		given  bool // the containers have the device nodes
+		limit  int
+	}{
+		"one HCA each": {usesOf: oneHCA, calls: 40, limit: 100_000},
+		"all HCAs":     {usesOf: everyHCA, calls: 8, limit: 100_000},
+		// accelscope_workload_device_info and container_rdma_allocated name each device that a container was given. Nothing adds them up.
+		"all HCAs as device nodes": {usesOf: everyHCA, calls: 8, given: true, limit: 100_000 + 2*10*workloads},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newCollector(setup{Sources: crowd(workloads, facts...), Compat: []string{CompatLens}})
+				probe := crowdProbe(workloads, tt.calls, 2, tt.usesOf)
+				c := newCollector(setup{
+					Sources: crowd(workloads, probe, crowdUsage(workloads), crowdContainers(workloads, tt.usesOf, tt.given), budgetHCAs(10)),
+					Compat:  []string{CompatLens, Process}, Scope: ScopeAll,
+				})
 				defer c.Close() //nolint:errcheck // nothing to lose
 				families, all, text := seriesOf(t, c)
-				if all >= limit || all < limit/2 {
-					t.Errorf("%d series: %v", all, families)
-				}
 				t.Log(all, "series")
-				calls := 0
-				for _, s := range facts[0].Verbs {
-					calls += int(s.Value.Count)
+				if all >= tt.limit || all < tt.limit*9/10 {
+					t.Errorf("%d series, want less than %d: %v", all, tt.limit, families)
 				}
-				for _, name := range []string{"container_rdma_verbs_total", "container_rdma_verbs_duration_seconds_count"} {
-					if got := sumOfSeries(text, name, ""); got != float64(calls) {
-						t.Errorf("%s is %v in all, want %d", name, got, calls)
+				for _, name := range []string{
+					"container_cpu_usage_seconds_total", "container_network_receive_bytes_total", "container_state", "container_rdma_hca_handles",
+					"container_rdma_datapath_coverage", "container_device_opens_total", "container_device_handles",
+				} {
+					if families[name] < workloads {
+						t.Errorf("%s has %d series", name, families[name])
 					}
+				}
+				want := map[string]float64{}
+				for _, s := range probe.Verbs {
+					want["container_rdma_verbs_total"] += float64(s.Value.Count)
+					want["container_rdma_verbs_duration_seconds_count"] += float64(s.Value.Count)
+				}
+				for _, s := range probe.VerbErrors {
+					want["container_rdma_verbs_errors_total"] += float64(s.Value)
+				}
+				for _, s := range probe.Objects {
+					want["container_rdma_resources"] += float64(s.Current)
+				}
+				for _, s := range probe.Created {
+					want["container_rdma_objects_created_total"] += float64(s.Value)
+				}
+				for _, s := range probe.Registered {
+					want["container_rdma_registered_bytes"] += float64(s.Bytes)
+				}
+				for _, name := range slices.Sorted(maps.Keys(want)) {
+					for _, i := range []int{1, workloads} {
+						owner := fmt.Sprintf(`workload="ml/train-%d/main"`, i)
+						if got := sumOfSeries(text, name, owner); got != want[name]/workloads {
+							t.Errorf("%s of %s is %v in all, want %v", name, owner, got, want[name]/workloads)
+						}
+					}
+					if got := sumOfSeries(text, name, `workload="ml/`); got != want[name] {
+						t.Errorf("%s is %v in all, want %v", name, got, want[name])
+					}
+				}
+				if sumOfSeries(text, "accelscope_series_dropped_total", "") == 0 {
+					t.Error("series were added up without a trace")
 				}
 			})
 		})
@@ -190,6 +232,35 @@ func TestFoldedCountersStay(t *testing.T) {
 		}
 		if len(shown) < 100 {
 			t.Errorf("only %d series were shown", len(shown))
+		}
+	})
+}
+
+// TestFoldedGauges checks that the objects of a workload with too many series add up while their numbers rise and fall, and keys come and go.
+func TestFoldedGauges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probe := &fake{name: "probe"}
+		c := newCollector(setup{Sources: append(crowd(1), engine.Registration{Source: probe}), Reuse: time.Nanosecond})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		for round, hcas := range []int{100, 300, 200, 1, 300} {
+			facts, want := model.Snapshot{}, 0
+			for i := range hcas {
+				for j, typ := range objectTypes {
+					n := (i + j + 3*round) % 7
+					want += n
+					facts.Objects = append(facts.Objects, model.Objects{Cgroup: 1, Device: crowdHCA(i), Type: typ, Current: uint64(n)})
+				}
+			}
+			probe.facts = facts
+			time.Sleep(time.Second)
+			families, _, text := seriesOf(t, c)
+			if got := sumOfSeries(text, "container_rdma_resources", `workload="ml/train-1/main"`); got != float64(want) {
+				t.Errorf("round %d: %v objects, want %d", round, got, want)
+			}
+			folded := sumOfSeries(text, "container_rdma_resources", `type="other"`) > 0
+			if folded != (round > 0 && hcas > 1) || families["container_rdma_resources"] > 768+300 {
+				t.Errorf("round %d: %d series, folded: %v", round, families["container_rdma_resources"], folded)
+			}
 		}
 	})
 }

@@ -59,7 +59,7 @@ func trafficMetrics() []metric {
 
 // coverage distinguishes a workload without traffic from one whose traffic is not measured.
 var coverage = metric{
-	name: "container_rdma_datapath_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"},
+	name: "container_rdma_datapath_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"}, detail: []string{"device"},
 	help: "Whether all bytes that the workload moves are counted, 1 with the reason complete or 0 for each reason why not.",
 	emit: func(v *view, b *exposition.Builder) {
 		for i := range v.shares.Coverage {

@@ -23,8 +23,8 @@ func resourceMetrics() []metric {
 }
 
 var workloadNotes = []string{
-	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`. The unattributed share has empty identity " +
-		"labels.",
+	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`, with those in the device `other` of workloads " +
+		"with too many series. The unattributed share has empty identity labels.",
 	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the moment the probe is " +
 		"attached; without the probe they are absent.",
 	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (a dma-buf of a GPU driver), `dmabuf` (of any other exporter), " +
@@ -38,7 +38,8 @@ func workloadMetrics() []metric {
 	return []metric{
 		{
 			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
-			help: "RDMA objects that the workload holds, by type.",
+			detail: []string{"type", "device"},
+			help:   "RDMA objects that the workload holds, by type.",
 			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
 				b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
 			}),
@@ -55,7 +56,8 @@ func workloadMetrics() []metric {
 		},
 		{
 			name: "container_rdma_registered_bytes", typ: gauge, owned: true, labels: []string{"device", "memory"},
-			help: "Length of the memory regions that the workload has registered, by kind of memory.",
+			detail: []string{"memory", "device"},
+			help:   "Length of the memory regions that the workload has registered, by kind of memory.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Registered {
 					b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Memory))
@@ -97,7 +99,7 @@ func workloadMetrics() []metric {
 
 func rdmaCgroup(name, help string, of func(attribution.RDMACgroupShare) uint64) metric {
 	return metric{
-		name: name, help: help, typ: gauge, owned: true, labels: []string{"device"},
+		name: name, help: help, typ: gauge, owned: true, labels: []string{"device"}, detail: []string{"device"},
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.shares.RDMACgroups {
 				b.Share(float64(of(s)), v.owners[s.Owner], s.Device)
