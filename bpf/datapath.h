@@ -79,15 +79,15 @@ struct context_stat {
 	__u64 errors[STATUSES];
 	__u64 hits[CALLS];     /* calls that hit a probe */
 	__u64 spent_ns[CALLS]; /* CPU time that probes took of the process, traps included */
-	__u32 queues;          /* entries of the map queues that posts created */
 	__u32 number;
+	__u32 announced;
 	__u64 ucontext; /* address of its struct ib_ucontext */
 	__u64 sets[SETS];
-	__u32 announced;
 	__u32 generation; /* increased after each gap in which calls were not probed */
 	__u32 unmatched;  /* completions of which neither the queue pair nor that they are of a receive was read */
 	__u32 ringless;   /* not 0: some queue pair has no ring */
-	__u64 unread;     /* completions of which the process did not read what the number of bytes depends on */
+	__u32 pad;
+	__u64 unread; /* completions of which the process did not read what the number of bytes depends on */
 };
 
 struct latency_key {
@@ -165,9 +165,10 @@ struct control_args {
 #define COOKIE_SKIP(cookie) ((__u8)((cookie) >> 40))
 #define COOKIE_NAMED(cookie) ((__u16)((cookie) >> 48))
 
-/* The map with a share per owner (owner.h). */
+/* The maps with a share per owner (owner.h). */
 enum path_map {
 	CONTEXTS_OF_OWNER,
+	QUEUES_OF_OWNER,
 };
 
 /* Why something could not be recorded. */
@@ -178,7 +179,8 @@ enum path_loss {
 	PATH_LOSS_CHAIN_CUT,      /* a chain or list has more elements than are read */
 	PATH_LOSS_CALLS_FULL,     /* no room for the call that a thread is in */
 	PATH_LOSS_LATENCIES_FULL, /* no room for one more histogram */
-	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair; counted once for it */
+	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair */
+	PATH_LOSS_QUEUES_SHARE,   /* the same of an owner that has its share of the map */
 	PATH_LOSS_EVENTS_FULL,    /* no room for one more event */
 	PATH_LOSSES,
 };

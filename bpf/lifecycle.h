@@ -149,7 +149,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	}
 	if (state != IB_QPS_RESET && state != IB_QPS_INIT && state != IB_QPS_RTS)
 		return 0;
-	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), stat, false);
+	q = make_queue(&key, BPF_CORE_READ(handle, qp_num), BPF_CORE_READ(handle, qp_type), stat);
 	if (!q)
 		return 0;
 	q->failed = 0;

@@ -198,7 +198,7 @@ int post_send(struct pt_regs *ctx)
 	c = &t->send;
 	if (c->chosen) {
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
-		q = make_queue(&c->key, qp.qp_num, qp.qp_type, stat, true);
+		q = make_queue(&c->key, qp.qp_num, qp.qp_type, stat);
 		w.at = c->list;
 		w.tally = &t->tally;
 		w.queue = q;
@@ -296,7 +296,7 @@ int post_recv(struct pt_regs *ctx)
 		return 0;
 	/* poll_cq subtracts the GRH of datagrams. Their completions do not contain the type of the queue pair. */
 	if (t->receive.chosen && qp.qp_type == IBV_QPT_UD)
-		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat, true);
+		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat);
 	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }

@@ -10,9 +10,11 @@
 #ifndef ACCELSCOPE_QUEUES_H
 #define ACCELSCOPE_QUEUES_H
 
+#include <linux/errno.h>
 #include "datapath.h"
 #include "fine.h"
 #include "libibverbs.h"
+#include "owner.h"
 
 #define RING 128 /* a power of two */
 #define NEAR 8   /* the distance by which completions may be out of order if several threads poll */
@@ -36,6 +38,7 @@ struct queue {
 	__u8 fresh;  /* it has not been ready to send since it was created or reset */
 	__u8 failed; /* a work request failed, or its process set it to the error state: all completions come at once */
 	__u8 plain;  /* its completion queue has no other functions than poll_cq */
+	__u64 owner; /* the cgroup in whose share it is */
 	__u64 since_ns;     /* when it was out of step */
 	__u64 posted_ns;    /* the last signaled work request, CLOCK_MONOTONIC; 0: none */
 	__u64 completed_ns; /* the last completion of one */
@@ -88,38 +91,39 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 	return bpf_map_lookup_elem(&queues, &key);
 }
 
-/* The number of entries that posts of one context may create, for queue pairs that existed before the hooks. */
-#define QUEUES_OF_CONTEXT 256
-
-/* Counts a queue pair without a ring, once. If there are too many, the rest is not counted. */
+/*
+ * Counts a queue pair without a ring, once: what is counted is remembered. If there are too many, the rest is counted at each
+ * attempt.
+ */
 static __always_inline struct queue *no_queue(const struct queue_key *key, struct context_stat *stat)
 {
 	__u8 yes = 1;
 
 	stat->ringless = 1;
-	if (!bpf_map_update_elem(&ringless, key, &yes, BPF_NOEXIST))
-		lose(PATH_LOSS_QUEUES_FULL);
+	if (bpf_map_update_elem(&ringless, key, &yes, BPF_NOEXIST) != -EEXIST)
+		lose(lost_by_share(stat->owner, QUEUES_OF_OWNER) ? PATH_LOSS_QUEUES_SHARE : PATH_LOSS_QUEUES_FULL);
 	return 0;
 }
 
-/* posts: the queue pair existed before the hooks, and is made by a post. */
+/* A post makes the ring of a queue pair that existed before the hooks. A process can make up any number of queue pairs. */
 static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type,
-						struct context_stat *stat, bool posts)
+						struct context_stat *stat)
 {
 	struct queue_key key = {.context = context->context, .tgid = context->tgid, .qpn = qpn};
 	struct queue *q = bpf_map_lookup_elem(&queues, &key);
 
 	if (q)
 		return q;
-	if (posts && stat->queues >= QUEUES_OF_CONTEXT)
+	if (has_share(stat->owner, QUEUES_OF_OWNER))
 		return no_queue(&key, stat);
-	if (posts)
-		__sync_fetch_and_add(&stat->queues, 1);
-	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST))
+	if (!bpf_map_update_elem(&queues, &key, &zero_queue, BPF_NOEXIST)) {
 		__sync_fetch_and_add(&live_queues, 1);
+		count_entries(stat->owner, QUEUES_OF_OWNER, 1);
+	}
 	q = bpf_map_lookup_elem(&queues, &key);
 	if (!q)
 		return no_queue(&key, stat);
+	q->owner = stat->owner;
 	q->since_ns = bpf_ktime_get_ns();
 	q->ud = type == IBV_QPT_UD;
 	stat->ud |= q->ud;
@@ -128,8 +132,13 @@ static __always_inline struct queue *make_queue(const struct context_key *contex
 
 static __always_inline void drop_queue(const struct queue_key *key)
 {
-	if (!bpf_map_delete_elem(&queues, key))
+	struct queue *q = bpf_map_lookup_elem(&queues, key);
+	__u64 owner = q ? q->owner : 0;
+
+	if (!bpf_map_delete_elem(&queues, key)) {
 		__sync_fetch_and_add(&live_queues, -1);
+		count_entries(owner, QUEUES_OF_OWNER, -1);
+	}
 	bpf_map_delete_elem(&ringless, key);
 }
 

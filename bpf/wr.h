@@ -124,7 +124,7 @@ int wr_start(struct pt_regs *ctx)
 	b->opcode = OPCODE_OTHER;
 	if (stat->chosen) {
 		__builtin_memset(&b->tally, 0, sizeof(b->tally));
-		q = make_queue(&key, qp.qp_num, qp.qp_type, stat, true);
+		q = make_queue(&key, qp.qp_num, qp.qp_type, stat);
 		b->all = q && q->all;
 	}
 	b->call.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;

@@ -95,14 +95,14 @@ type DatapathContextStat struct {
 	Errors        [24]uint64
 	Hits          [2]uint64
 	SpentNs       [2]uint64
-	Queues        uint32
 	Number        uint32
+	Announced     uint32
 	Ucontext      uint64
 	Sets          [4]uint64
-	Announced     uint32
 	Generation    uint32
 	Unmatched     uint32
 	Ringless      uint32
+	Pad           uint32
 	Unread        uint64
 }
 
@@ -198,14 +198,16 @@ const (
 	DatapathPathLossPATH_LOSS_CALLS_FULL     DatapathPathLoss = 4
 	DatapathPathLossPATH_LOSS_LATENCIES_FULL DatapathPathLoss = 5
 	DatapathPathLossPATH_LOSS_QUEUES_FULL    DatapathPathLoss = 6
-	DatapathPathLossPATH_LOSS_EVENTS_FULL    DatapathPathLoss = 7
-	DatapathPathLossPATH_LOSSES              DatapathPathLoss = 8
+	DatapathPathLossPATH_LOSS_QUEUES_SHARE   DatapathPathLoss = 7
+	DatapathPathLossPATH_LOSS_EVENTS_FULL    DatapathPathLoss = 8
+	DatapathPathLossPATH_LOSSES              DatapathPathLoss = 9
 )
 
 type DatapathPathMap uint32
 
 const (
 	DatapathPathMapCONTEXTS_OF_OWNER DatapathPathMap = 0
+	DatapathPathMapQUEUES_OF_OWNER   DatapathPathMap = 1
 )
 
 type DatapathQueue struct {
@@ -222,6 +224,7 @@ type DatapathQueue struct {
 	Fresh       uint8
 	Failed      uint8
 	Plain       uint8
+	Owner       uint64
 	SinceNs     uint64
 	PostedNs    uint64
 	CompletedNs uint64

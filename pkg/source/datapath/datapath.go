@@ -37,8 +37,8 @@ type Options struct {
 	Budget float64
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup has a share of its own.
 	Workloads *hook.Workloads
-	// MaxContexts limits the verbs contexts, half of which may belong to one owner, and
-	// the queue pairs with durations. Zero selects the default.
+	// MaxContexts limits the verbs contexts, and the queue pairs with durations. Half of
+	// each may belong to one owner. Zero selects the default.
 	MaxContexts uint32
 	// StallAfter is the time without a completion after which a queue pair with outstanding work requests is stalled. Zero
 	// selects the default.

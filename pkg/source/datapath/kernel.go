@@ -110,8 +110,8 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	return k, hooks, nil
 }
 
-// ofOwner returns how many of the contexts may belong to one owner.
-func ofOwner(contexts uint32) uint32 { return max(contexts/2, 1) }
+// ofOwner returns how many of the contexts, and of the queue pairs with a ring, may belong to one owner.
+func ofOwner(entries uint32) uint32 { return max(entries/2, 1) }
 
 // load creates the maps and loads programs.
 func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
@@ -134,13 +134,14 @@ func loadSpec(spec *ebpf.CollectionSpec, types *hook.Types, opts Options, progra
 	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
 	for name, entries := range map[string]uint32{
 		gen.DatapathMapContexts: contexts, gen.DatapathMapOpenContexts: contexts, gen.DatapathMapQueues: contexts,
-		// A context has a histogram for each class of work requests.
-		gen.DatapathMapLatencies: ofOwner(contexts) * uint32(gen.DatapathCompletedCOMPLETED),
+		// Each context, closed ones included, has at most a histogram for each class of work requests: there is always room,
+		// and the share of the contexts limits those of an owner.
+		gen.DatapathMapLatencies: contexts * uint32(gen.DatapathCompletedCOMPLETED),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
 	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
-		hook.SetShares(spec, ofOwner(contexts)),
+		hook.SetShares(spec, ofOwner(contexts), ofOwner(contexts)),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
 		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](symbols["bpf_task_storage_get_recur"])),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))

@@ -184,11 +184,15 @@ var lossReasons = [gen.DatapathPathLossPATH_LOSSES]string{
 	gen.DatapathPathLossPATH_LOSS_CALLS_FULL:     "datapath_calls_full",
 	gen.DatapathPathLossPATH_LOSS_LATENCIES_FULL: "datapath_latencies_full",
 	gen.DatapathPathLossPATH_LOSS_QUEUES_FULL:    "datapath_queues_full",
+	gen.DatapathPathLossPATH_LOSS_QUEUES_SHARE:   "datapath_queues_share",
 	gen.DatapathPathLossPATH_LOSS_EVENTS_FULL:    "datapath_events_full",
 }
 
-// contextsOfOwner is the map of contexts for hook.Owners.
-const contextsOfOwner = uint32(gen.DatapathPathMapCONTEXTS_OF_OWNER)
+// The maps of contexts and queues for hook.Owners.
+const (
+	contextsOfOwner = uint32(gen.DatapathPathMapCONTEXTS_OF_OWNER)
+	queuesOfOwner   = uint32(gen.DatapathPathMapQUEUES_OF_OWNER)
+)
 
 // fill adds the size of the maps and the losses to a snapshot.
 func (k *kernel) fill(snap *model.Snapshot) error {
@@ -210,8 +214,8 @@ func (k *kernel) fill(snap *model.Snapshot) error {
 		snap.Losses = append(snap.Losses, model.Loss{Reason: lossReasons[i], Count: n})
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
-	const reason = gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE
-	return k.object.Owners.AddLosses(snap, lost[reason], lossReasons[reason])
+	const contexts, rings = gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE, gen.DatapathPathLossPATH_LOSS_QUEUES_SHARE
+	return k.object.Owners.AddLosses(snap, lost[contexts]+lost[rings], lossReasons[contexts], lossReasons[rings])
 }
 
 // unknownCosts calls f with what calls with unknown contexts cost each process.

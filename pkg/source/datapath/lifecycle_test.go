@@ -54,7 +54,7 @@ func traceLifecycle(t testing.TB, k *kernel, path string) *kernelObjects {
 	}
 	traced := map[string]string{
 		gen.DatapathProgKprobeModify: "ib_modify_qp_with_udata", gen.DatapathProgKprobeTrack: "rdma_restrack_add",
-		gen.DatapathProgKprobeUntrack: "rdma_restrack_del",
+		gen.DatapathProgKprobeUntrack: "rdma_restrack_del", gen.DatapathProgKprobeDestroy: "ib_destroy_qp_user",
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, p *ebpf.ProgramSpec) bool {
 		if k.multi {
@@ -201,6 +201,18 @@ func (o *kernelObjects) modify(f *fake, number int, state uint64) {
 	o.t.Helper()
 	o.put(kernelAttr, "ib_qp_attr.qp_state", state)
 	f.do("modify-qp", number*ofContext+kernelQP)
+}
+
+// number gives the queue pair of a context a number.
+func (o *kernelObjects) number(context int, qpn uint64) {
+	o.t.Helper()
+	o.put(context*ofContext+kernelQP, "ib_qp.qp_num", qpn)
+}
+
+// destroy destroys the queue pair of a context.
+func (o *kernelObjects) destroy(f *fake, number int) {
+	o.t.Helper()
+	f.do("destroy-qp", number*ofContext+kernelQP)
 }
 
 // TestAnnouncedAgain: the functions of a queue pair are announced again after the event did not fit into the ring buffer.

@@ -18,15 +18,15 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// contextCountsOf returns the numbers that limit the contexts of owners: what programs and user space made.
-func (k *kernel) contextCountsOf() map[uint64]int {
+// entryCountsOf returns the numbers that limit the entries of owners in a map: what programs and user space made.
+func (k *kernel) entryCountsOf(of uint32) map[uint64]int {
 	counted := map[uint64]int{}
 	var owner uint64
 	var made gen.DatapathOwnerEntries
 	for it := k.object.Coll.Maps[gen.DatapathMapOwnerEntries].Iterate(); it.Next(&owner, &made); {
 		var user gen.DatapathUserEntries
 		_ = k.object.Coll.Maps[gen.DatapathMapUserEntries].Lookup(owner, &user) // most have none
-		counted[owner] = int(made.Made[contextsOfOwner] + user.Made[contextsOfOwner])
+		counted[owner] = int(made.Made[of] + user.Made[of])
 	}
 	return counted
 }
@@ -34,7 +34,7 @@ func (k *kernel) contextCountsOf() map[uint64]int {
 // checkContextCounts compares the numbers that limit the contexts of owners with the entries of the map.
 func (k *kernel) checkContextCounts(t testing.TB, what string, want map[uint64]int) {
 	t.Helper()
-	counted, entries := k.contextCountsOf(), map[uint64]int{}
+	counted, entries := k.entryCountsOf(contextsOfOwner), map[uint64]int{}
 	maps.DeleteFunc(counted, func(_ uint64, n int) bool { return n == 0 })
 	if err := k.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { entries[s.Owner]++ }); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestRecount(t *testing.T) {
 	right := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return maps.Equal(s.kernel.contextCountsOf(), map[uint64]int{5: 1})
+		return maps.Equal(s.kernel.entryCountsOf(contextsOfOwner), map[uint64]int{5: 1})
 	}
 	eventually(t, "no context", right)
 	counts := s.kernel.object.Coll.Maps[gen.DatapathMapOwnerEntries]
@@ -297,7 +297,112 @@ func TestLargeJob(t *testing.T) {
 	}
 }
 
-// TestQueuesFull: a queue pair without room for its ring is lost once, however often it posts. What it posts is counted.
+// ringsOf returns the number of rings of each owner.
+func (k *kernel) ringsOf(t testing.TB) map[uint64]int {
+	t.Helper()
+	rings := map[uint64]int{}
+	var key gen.DatapathQueueKey
+	var q gen.DatapathQueue
+	entries := k.object.Coll.Maps[gen.DatapathMapQueues].Iterate()
+	for entries.Next(&key, &q) {
+		rings[q.Owner]++
+	}
+	if err := entries.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return rings
+}
+
+// TestQueuesShare: an owner with more queue pairs than its share has as many rings as its share, whether it modifies or posts, and
+// others have room. Queue pairs without a ring are counted by owner, once each. The end of a queue pair or process makes room. The
+// objects of the kernel are FAKES.
+func TestQueuesShare(t *testing.T) {
+	const queues, share = 8, 4
+	path, sites := buildFake(t)
+	k := startKernelWith(t, Options{MaxContexts: queues})
+	o := traceLifecycle(t, k, path)
+	k.probeAll(t, path, sites, budget.Post)
+	start := func(context int) (f *fake, owner uint64) {
+		t.Helper()
+		dir, owner := testcgroup.New(t, testcgroup.V2())
+		f = startFake(t, path)
+		f.enter(dir)
+		o.use(f, context, 3)
+		o.open(f, context)
+		return f, owner
+	}
+	initialize := func(f *fake, context int, from, to uint64) {
+		t.Helper()
+		for qpn := from; qpn < to; qpn++ {
+			o.number(context, qpn)
+			o.modify(f, context, qpInit)
+		}
+	}
+	expect := func(what string, rings map[uint64]int, lost map[string]uint64, owners map[uint64]uint64) {
+		t.Helper()
+		if got := k.ringsOf(t); !maps.Equal(got, rings) {
+			t.Errorf("%s: rings %v, want %v", what, got, rings)
+		}
+		counted := k.entryCountsOf(queuesOfOwner)
+		maps.DeleteFunc(counted, func(_ uint64, n int) bool { return n == 0 })
+		if !maps.Equal(counted, rings) {
+			t.Errorf("%s: counted %v, want %v", what, counted, rings)
+		}
+		if got := k.losses(); !maps.Equal(got, lost) {
+			t.Errorf("%s: lost %v, want %v", what, got, lost)
+		}
+		var snap model.Snapshot
+		if err := k.fill(&snap); err != nil {
+			t.Fatal(err)
+		}
+		of := map[uint64]uint64{}
+		for _, l := range snap.OwnerLosses {
+			if l.Key.Reason != "datapath_queues_share" {
+				t.Errorf("%s: lost %+v", what, l)
+			}
+			of[uint64(l.Cgroup)] += uint64(l.Value)
+		}
+		if !maps.Equal(of, owners) {
+			t.Errorf("%s: lost of owners %v, want %v", what, of, owners)
+		}
+	}
+	type (
+		rings  = map[uint64]int
+		lost   = map[string]uint64
+		owners = map[uint64]uint64
+	)
+	f, hostile := start(0)
+	for range 2 { // a second modification is not lost again
+		initialize(f, 0, 100, 110)
+	}
+	expect("modified", rings{hostile: share}, lost{"datapath_queues_share": 6}, owners{hostile: 6})
+	f.do("chain", 2) // posts on queue pair 17
+	expect("posted", rings{hostile: share}, lost{"datapath_queues_share": 7}, owners{hostile: 7})
+
+	second, other := start(1)
+	initialize(second, 1, 100, 100+share)
+	expect("another owner", rings{hostile: share, other: share}, lost{"datapath_queues_share": 7}, owners{hostile: 7})
+	third, _ := start(2)
+	initialize(third, 2, 100, 101)
+	full := lost{"datapath_queues_share": 7, "datapath_queues_full": 1}
+	expect("full", rings{hostile: share, other: share}, full, owners{hostile: 7})
+
+	for qpn := range uint64(2) {
+		o.number(0, 100+qpn)
+		o.destroy(f, 0)
+	}
+	expect("destroyed", rings{hostile: share - 2, other: share}, full, owners{hostile: 7})
+	initialize(f, 0, 104, 105)
+	expect("one more", rings{hostile: share - 1, other: share}, full, owners{hostile: 7})
+
+	if err := k.removeProcesses([]uint32{f.key.Tgid}); err != nil {
+		t.Fatal(err)
+	}
+	expect("ended", rings{other: share}, full, owners{hostile: 7})
+}
+
+// TestQueuesFull: a queue pair without room for its ring is lost once, however often it posts, if there are not too many. What it posts is
+// counted.
 func TestQueuesFull(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernelWith(t, Options{MaxContexts: 2})
@@ -329,5 +434,36 @@ func TestQueuesFull(t *testing.T) {
 	f.do("chain", 10)
 	if lost := k.losses(); lost["datapath_queues_full"] != 4 {
 		t.Errorf("lost: %v, want 4 queue pairs", lost)
+	}
+	// Others have taken the room of what is counted once: the queue pair of datagrams is counted at each post, and not left out.
+	ringless := k.object.Coll.Maps[gen.DatapathMapRingless]
+	for i := range ringless.MaxEntries() - 1 {
+		if err := ringless.Put(gen.DatapathQueueKey{Context: 8, Tgid: 1, Qpn: i}, uint8(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		f.do("chain", 1)
+		f.do("datagrams", 0)
+	}
+	if lost := k.losses(); lost["datapath_queues_full"] < 4+2 {
+		t.Errorf("lost: %v, want a queue pair that is counted twice or more", lost)
+	}
+}
+
+// TestLatenciesFit: as many contexts as there is room for, of two owners, have durations of each class.
+func TestLatenciesFit(t *testing.T) {
+	const contexts = 4
+	k := startKernelWith(t, Options{MaxContexts: contexts})
+	for i := range uint64(contexts) {
+		cgroup := 5 + i%2
+		key := gen.DatapathContextKey{Context: i + 1, Tgid: uint32(cgroup)}
+		key = k.add(t, event{key: key, cgroup: model.CgroupID(cgroup), device: 3}, true)
+		for class := range uint32(gen.DatapathCompletedCOMPLETED) {
+			latency := gen.DatapathLatencyKey{Context: key, Completed: class}
+			if err := k.object.Coll.Maps[gen.DatapathMapLatencies].Put(latency, gen.DatapathLatency{}); err != nil {
+				t.Fatalf("context %d, class %d: %v", i, class, err)
+			}
+		}
 	}
 }

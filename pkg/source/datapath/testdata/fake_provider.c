@@ -448,6 +448,11 @@ PROBED void ib_modify_qp_with_udata(void *qp, void *attr, int mask, void *udata)
 	__asm__ volatile("");
 }
 
+PROBED void ib_destroy_qp_user(void *qp, void *udata)
+{
+	__asm__ volatile("");
+}
+
 PROBED void rdma_restrack_add(void *entry)
 {
 	__asm__ volatile("");
@@ -690,6 +695,8 @@ static void obey(char *what, struct qp *qp, struct qp *ud, long n)
 		kernel_memory = (char *)n;
 	} else if (!strcmp(what, "modify-qp")) {
 		ib_modify_qp_with_udata(kernel_memory + n, kernel_memory, 1 /* IB_QP_STATE */, NULL);
+	} else if (!strcmp(what, "destroy-qp")) {
+		ib_destroy_qp_user(kernel_memory + n, NULL);
 	} else if (!strcmp(what, "open-context")) {
 		rdma_restrack_add(kernel_memory + n);
 	} else if (!strcmp(what, "close-context")) {
