@@ -157,13 +157,11 @@ static __always_inline bool waits(struct driver_key *key, __u32 request)
 	return bpf_map_lookup_elem(&driver_waits, &waiting);
 }
 
-/* Removes the call of a thread. An owner that has ended has no number of calls any more. */
+/* Removes the call of a thread. */
 static __always_inline void leave(__u32 tid, __u64 owner)
 {
-	struct owner_entries *entries = bpf_map_lookup_elem(&owner_entries, &owner);
-
-	if (bpf_map_delete_elem(&driver_calls, &tid) == 0 && entries)
-		__sync_fetch_and_add(&entries->made[DRIVER_CALLS_OF_OWNER], -1);
+	if (!bpf_map_delete_elem(&driver_calls, &tid))
+		count_entries(owner, DRIVER_CALLS_OF_OWNER, -1);
 }
 
 static __always_inline int begin(struct file___driver *file, __u32 request, bool drm)

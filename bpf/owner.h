@@ -127,7 +127,7 @@ struct user_entries {
 	__s64 made[SHARED_MAPS];
 };
 
-/* By owner. The entries of owners that do not fit are not limited. */
+/* By owner, from its first entry until its cgroup has ended. An owner that does not fit gets no entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 2048);
@@ -157,15 +157,15 @@ static __always_inline struct owner_entries *entries_of(__u64 owner)
 	return bpf_map_lookup_elem(&owner_entries, &owner);
 }
 
-/* Reports whether an owner has all the entries of a map that it may have. */
+/* Reports whether an owner has all the entries of a map that it may have, or there is no room to count them. */
 static __always_inline bool has_share(__u64 owner, __u32 map)
 {
-	struct owner_entries *entries = bpf_map_lookup_elem(&owner_entries, &owner);
+	struct owner_entries *entries = entries_of(owner);
 	struct user_entries *user;
 	__s64 n;
 
 	if (!entries)
-		return false;
+		return true;
 	n = entries->made[map];
 	user = bpf_map_lookup_elem(&user_entries, &owner);
 	if (user)
@@ -173,15 +173,16 @@ static __always_inline bool has_share(__u64 owner, __u32 map)
 	return n >= shares[map];
 }
 
+/* Counts entries as made, or (n < 0) as removed. An owner that has ended has no number of entries any more. */
 static __always_inline void count_entries(__u64 owner, __u32 map, __s64 n)
 {
-	struct owner_entries *entries = entries_of(owner);
+	struct owner_entries *entries = n > 0 ? entries_of(owner) : bpf_map_lookup_elem(&owner_entries, &owner);
 
 	if (entries)
 		__sync_fetch_and_add(&entries->made[map], n);
 }
 
-/* Counts an entry that was not made. Returns whether the reason is the share of the owner; otherwise the map is full. */
+/* Counts an entry that was not made. Returns whether the reason is the share of the owner; otherwise a map is full. */
 static __always_inline bool lost_by_share(__u64 owner, __u32 map)
 {
 	struct owner_entries *entries;
@@ -189,8 +190,9 @@ static __always_inline bool lost_by_share(__u64 owner, __u32 map)
 	if (!has_share(owner, map))
 		return false;
 	entries = bpf_map_lookup_elem(&owner_entries, &owner);
-	if (entries)
-		__sync_fetch_and_add(&entries->refused[map], 1);
+	if (!entries)
+		return false;
+	__sync_fetch_and_add(&entries->refused[map], 1);
 	return true;
 }
 

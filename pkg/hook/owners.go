@@ -74,11 +74,11 @@ func (o *Owners) Settle(ended map[model.CgroupID]bool) error {
 	for owner := range o.changed {
 		errs = append(errs, o.settle(owner))
 	}
-	clear(o.changed)
 	for id := range ended {
 		_ = o.programs.Delete(uint64(id)) // most have no entries
 		_ = o.user.Delete(uint64(id))
 		delete(o.made, uint64(id))
+		delete(o.changed, uint64(id))
 	}
 	return errors.Join(errs...)
 }
@@ -108,18 +108,22 @@ func (o *Owners) Correct(of uint32, found map[uint64]int64) error {
 	return errors.Join(err, o.Settle(dropped))
 }
 
-// settle passes the counts of one owner to the programs. An owner that they do not have has no entries.
+// settle passes the counts of one owner to the programs. An owner that they do not have has no entries, or does not fit into the map:
+// then the next Settle tries again.
 func (o *Owners) settle(owner uint64) error {
 	made := o.made[owner]
 	var e ownerEntries
-	known := o.programs.Lookup(owner, &e) == nil
-	if !known && slices.Max(made.Made[:]) > 0 {
-		known = o.programs.Update(owner, ownerEntries{}, ebpf.UpdateNoExist) == nil
+	if o.programs.Lookup(owner, &e) != nil {
+		if slices.Max(made.Made[:]) <= 0 {
+			delete(o.made, owner)
+			delete(o.changed, owner)
+			return nil
+		}
+		if o.programs.Update(owner, ownerEntries{}, ebpf.UpdateNoExist) != nil {
+			return nil
+		}
 	}
-	if !known {
-		delete(o.made, owner)
-		return nil
-	}
+	delete(o.changed, owner)
 	return o.user.Put(owner, made)
 }
 

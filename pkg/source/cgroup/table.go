@@ -172,14 +172,14 @@ func (t *table) sweep(now time.Time) {
 	}
 }
 
-// expire drops the cgroups that ended before the given time and were never returned by Resolve.
-// It returns the ids of the others that ended before.
+// expire drops the cgroups that ended before the given time, were never returned by Resolve and have no mark.
+// It returns the ids of the others that ended before: a marked one may have entries in the maps of the programs.
 func (t *table) expire(before time.Time) []model.CgroupID {
 	ids := []model.CgroupID{}
 	for id, g := range t.dead {
 		switch {
 		case !g.died.Before(before):
-		case g.named:
+		case g.named, g.marked != unmarked:
 			ids = append(ids, id)
 		default:
 			t.drop(id)

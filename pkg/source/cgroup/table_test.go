@@ -53,3 +53,30 @@ func TestCgroupMissedByWatch(t *testing.T) {
 		t.Errorf("%d unresolved, expired %v: a counter does not fall", *snap.UnresolvedCgroups, snap.Expired)
 	}
 }
+
+// TestMarkedExpires: a unit that ended expires although nothing was counted by its cgroup: below it, processes had entries in its share
+// of the maps.
+func TestMarkedExpires(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := fakeTree(t, Options{Grace: time.Minute, Now: func() time.Time { return now }}, "system.slice/a.service/x")
+	s.mu.Lock()
+	unit, below := s.table.byPath["/system.slice/a.service"], s.table.byPath["/system.slice/a.service/x"]
+	for _, g := range []*group{below, unit} {
+		s.table.end(g, now)
+	}
+	s.mu.Unlock()
+	for _, want := range [][]model.CgroupID{{}, {unit.id}} {
+		snap, err := s.Resolve(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(snap.Expired, want) {
+			t.Errorf("expired %v, want %v", snap.Expired, want)
+		}
+		now = now.Add(2 * time.Minute)
+	}
+	s.Forget([]model.CgroupID{unit.id})
+	if s.table.byID[unit.id] != nil {
+		t.Error("Forget kept the unit")
+	}
+}

@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// objectPrograms runs the compiled programs of objects without RDMA hardware: each is loaded as a
+// objectPrograms runs the compiled programs of objects, or of peers, without RDMA hardware: each is loaded as a
 // syscall program, which can be called with any context. The kernel objects are fakes in the
 // memory of a map, in the layout of bpf/kernel.h.
 type objectPrograms struct {
@@ -35,16 +35,32 @@ type objectPrograms struct {
 	memory  []byte // its content
 }
 
+// newObjectPrograms has room for 64 objects and 64 holdings, half and a quarter of them of an owner.
 func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 	t.Helper()
-	root(t)
-	runtime.LockOSThread() // a mapping belongs to a thread
-	t.Cleanup(runtime.UnlockOSThread)
+	return newPrograms(t, tier, smallSpecs(t).objects)
+}
+
+// newPeerPrograms has room for 32 peers, half of them of an owner.
+func newPeerPrograms(t *testing.T, tier string) *objectPrograms {
+	t.Helper()
+	return newPrograms(t, tier, smallSpecs(t).peers)
+}
+
+func smallSpecs(t *testing.T) specs {
+	t.Helper()
 	compiled, err := sizedSpecs(Options{MaxEntries: 64, MaxObjects: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := compiled.objects
+	return compiled
+}
+
+func newPrograms(t *testing.T, tier string, spec *ebpf.CollectionSpec) *objectPrograms {
+	t.Helper()
+	root(t)
+	runtime.LockOSThread() // a mapping belongs to a thread
+	t.Cleanup(runtime.UnlockOSThread)
 	number := spec.Copy()
 	maps.DeleteFunc(number.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != gen.ObjectsProgNumberObjects })
 	maps.DeleteFunc(spec.Programs, func(name string, p *ebpf.ProgramSpec) bool {

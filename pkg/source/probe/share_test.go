@@ -288,6 +288,32 @@ func TestAdoptedShare(t *testing.T) {
 	}
 }
 
+// TestAdoptedFull: objects from before the start that exceed the map, of four owners, are counted.
+func TestAdoptedFull(t *testing.T) {
+	root(t)
+	s := unhooked(t)
+	const more = 3
+	var found []model.Object
+	for id := range s.objects.Coll.Maps[gen.ObjectsMapAdopted].MaxEntries() + more {
+		found = append(found, model.Object{Device: "mlx5_0", Index: 3, Type: model.MR, ID: id, PID: int(1 + id%4)})
+	}
+	opts := Options{
+		Logger:   zap.NewNop(),
+		Objects:  func(context.Context, ...model.ObjectType) ([]model.Object, error) { return found, nil },
+		CgroupOf: func(pid int) (model.CgroupID, error) { return model.CgroupID(pid), nil },
+	}
+	if err := s.adopt(t.Context(), opts); err == nil {
+		t.Error("no error")
+	}
+	var snap model.Snapshot
+	var lost losses
+	s.self(&snap, &lost)
+	lost.fill(&snap)
+	if all, _ := lossesOf(&snap, 1); all["objects_map_full"] != more || len(all) != 1 {
+		t.Errorf("lost %v, want %d objects that did not fit", all, more)
+	}
+}
+
 // TestPeersShare: what the programs refuse is counted by owner.
 func TestPeersShare(t *testing.T) {
 	root(t)
