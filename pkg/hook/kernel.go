@@ -77,6 +77,15 @@ func (t *Types) GrowingMaps() bool {
 		slices.ContainsFunc(table.Members, func(m btf.Member) bool { return m.Name == "ma" })
 }
 
+// CPUs returns the number of possible CPUs, at least 1.
+func CPUs() int {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return 1
+	}
+	return cpus
+}
+
 // Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id,
 // which depends on its configuration; -1 for cgroup v2.
 func (t *Types) Subsystem(name string) (int32, error) {

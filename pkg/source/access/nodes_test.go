@@ -201,3 +201,21 @@ func TestIncompleteListing(t *testing.T) {
 		}
 	}
 }
+
+// TestSizes: the limit grows with the node, within bounds, and an option is kept.
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		cpus, nodes  int
+		option, want uint32
+	}{
+		{2, 4, 0, minMaxEntries},
+		{256, 0, 0, minMaxEntries},
+		{256, 54, 0, 13824}, // 10 HCAs with 3 nodes each, 8 GPUs
+		{256, 414, 0, maxMaxEntries},
+		{256, 414, 100, 100},
+	} {
+		if got := (Options{MaxEntries: c.option}).sized(c.cpus, c.nodes).MaxEntries; got != c.want {
+			t.Errorf("%+v: %d entries", c, got)
+		}
+	}
+}

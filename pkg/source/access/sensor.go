@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -110,7 +111,11 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Maps[gen.DevicesMapDeviceOpens].MaxEntries = opts.MaxEntries
+	opens := spec.Maps[gen.DevicesMapDeviceOpens]
+	opens.MaxEntries = opts.MaxEntries
+	if types.GrowingMaps() {
+		opens.Flags |= unix.BPF_F_NO_PREALLOC
+	}
 	if err := hook.SetShares(spec, opts.MaxEntries/opensShare); err != nil {
 		return nil, err
 	}

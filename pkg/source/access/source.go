@@ -34,7 +34,7 @@ type Options struct {
 	Subsystem string
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
 	Workloads *hook.Workloads
-	// MaxEntries bounds the map: one per cgroup and device node. Zero is 8192.
+	// MaxEntries bounds the map: one per cgroup and device node. Zero selects 8192 to 32768, by CPUs and device nodes.
 	MaxEntries uint32
 	// Interval is how often open files are listed; zero is 5 s.
 	Interval time.Duration
@@ -42,8 +42,10 @@ type Options struct {
 }
 
 const (
-	defaultMaxEntries = 8192
-	defaultInterval   = 5 * time.Second
+	// Bounds of Options.MaxEntries if it is selected by the node.
+	minMaxEntries, maxMaxEntries = 8192, 32768
+
+	defaultInterval = 5 * time.Second
 
 	// scanInterval is the interval between scans of the drivers.
 	scanInterval = 2 * time.Second
@@ -88,7 +90,6 @@ func New(o Options) (*Source, error) {
 	if err := hook.Usable(); err != nil {
 		return nil, err
 	}
-	o.MaxEntries = cmp.Or(o.MaxEntries, defaultMaxEntries)
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
@@ -136,7 +137,7 @@ func (s *Source) scan() {
 	s.mu.Lock()
 	made, waiting := s.sensor != nil, s.retry.Waiting(time.Now())
 	s.mu.Unlock()
-	if !made && (waiting || !now.any() || !s.attach()) {
+	if !made && (waiting || !now.any() || !s.attach(len(now.named))) {
 		return
 	}
 	s.mu.Lock()
@@ -154,9 +155,17 @@ func (s *Source) scan() {
 	s.full = err != nil
 }
 
-// attach creates the sensor. It takes some time, so the lock is not held.
-func (s *Source) attach() bool {
-	sensor, hooks, err := newSensor(s.o)
+// sized returns the options with the limit for a number of CPUs and device nodes: a workload with a CPU of its own may open all nodes.
+func (o Options) sized(cpus, nodes int) Options {
+	if o.MaxEntries == 0 {
+		o.MaxEntries = uint32(min(max(cpus*nodes, minMaxEntries), maxMaxEntries))
+	}
+	return o
+}
+
+// attach creates the sensor for a number of device nodes. It takes some time, so the lock is not held.
+func (s *Source) attach(nodes int) bool {
+	sensor, hooks, err := newSensor(s.o.sized(hook.CPUs(), nodes))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	again := s.failed != nil && err != nil && s.failed.Error() == err.Error()

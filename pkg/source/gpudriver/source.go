@@ -41,6 +41,8 @@ type Options struct {
 }
 
 const (
+	// defaultMaxEntries does not depend on the number of GPUs: a workload has two entries for each driver. With four drivers it is
+	// enough for 1,000 workloads.
 	defaultMaxEntries = 8192
 	defaultMaxCalls   = 8192
 	defaultStuckAfter = 30 * time.Second

@@ -47,6 +47,8 @@ type Options struct {
 }
 
 const (
+	// defaultMaxEntries does not depend on the number of GPUs: a workload has an entry for each function of a library. It is enough for
+	// 1,000 workloads.
 	defaultMaxEntries = 8192
 	defaultInterval   = 5 * time.Second
 )

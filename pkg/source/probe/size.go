@@ -5,8 +5,6 @@ package probe
 import (
 	"errors"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 )
@@ -37,13 +35,7 @@ func (o Options) sized(cpus, devices int) Options {
 }
 
 // sizedForNode returns the options with the limits for this node.
-func (o Options) sizedForNode(devices int) Options {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		cpus = 1
-	}
-	return o.sized(cpus, devices)
-}
+func (o Options) sizedForNode(devices int) Options { return o.sized(hook.CPUs(), devices) }
 
 // objectsShare is the part of the objects and peers that an owner may have: half, as a single job may have most objects of a node.
 const objectsShare = 2
