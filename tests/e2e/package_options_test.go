@@ -25,23 +25,12 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
+const dropIns = "/etc/systemd/system/accelscope.service.d"
+
 // options: each source that is off by default works under the unit, with the drop-in that its option needs. The fabric is
 // simulated; the receiver of events, the kubelet, amd-smi and NVIDIA's library are fakes.
 func (d *deployment) options(t *testing.T) {
-	const dropIns = "/etc/systemd/system/accelscope.service.d"
-	before, err := os.ReadFile(defaults)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := os.WriteFile(defaults, before, 0o644); err != nil {
-			t.Error(err)
-		}
-		sh(t, "rm", "-r", dropIns)
-		sh(t, "systemctl", "daemon-reload")
-		sh(t, "systemctl", "restart", unit)
-		d.exact(t, d.running(t, older))
-	}()
+	defer d.restore(t)()
 	for _, name := range []string{"fabric.conf", "amd-smi.conf"} {
 		sh(t, "install", "-D", "-m", "644", "-t", dropIns, "/usr/share/accelscope/systemd/"+name)
 	}
@@ -56,7 +45,7 @@ func (d *deployment) options(t *testing.T) {
 	if err := os.WriteFile(dropIns+"/simulation.conf", []byte(simulation), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	events, kubelet := receiveEvents(t), fakeKubelet(t)
+	events, kubelet := receiveEvents(t), servePodResources(t)
 	with(t, "--collector.fabric", "--fabric.tools="+fabric.Tools, "--events.otlp-endpoint="+events.address, "--events.otlp-insecure",
 		"--kubelet.pod-resources="+kubelet, "--rdma.datapath=always", "--gpu.allocation-failures", "--collector.gpudriver")
 	s := d.running(t, older)
@@ -93,11 +82,11 @@ func (d *deployment) options(t *testing.T) {
 		}
 		return nil
 	})
-	d.child(t, dropIns)
+	d.child(t)
 }
 
 // child: the process that loads NVIDIA's library, a FAKE, works under the unit, releases the GPUs and opens them again.
-func (d *deployment) child(t *testing.T, dropIns string) {
+func (d *deployment) child(t *testing.T) {
 	t.Helper()
 	gpus, err := nvml.New(t.TempDir())
 	if err != nil {
@@ -135,13 +124,37 @@ func (d *deployment) child(t *testing.T, dropIns string) {
 	open(true)
 }
 
+// restore returns a function that restarts the service without drop-ins, and with the arguments that it has now.
+func (d *deployment) restore(t *testing.T) func() {
+	t.Helper()
+	before, err := os.ReadFile(defaults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.WriteFile(defaults, before, 0o644); err != nil {
+			t.Error(err)
+		}
+		sh(t, "rm", "-rf", dropIns)
+		restart(t)
+		d.exact(t, d.running(t, older))
+	}
+}
+
 // with restarts the service with more arguments.
 func with(t *testing.T, args ...string) {
 	t.Helper()
 	if err := os.WriteFile(defaults, []byte("ACCELSCOPE_OPTIONS=\""+strings.Join(args, " ")+"\"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	restart(t)
+}
+
+// restart restarts the service, however often it was started before (StartLimitBurst).
+func restart(t *testing.T) {
+	t.Helper()
 	sh(t, "systemctl", "daemon-reload")
+	sh(t, "systemctl", "reset-failed", unit)
 	sh(t, "systemctl", "restart", unit)
 }
 
@@ -221,7 +234,7 @@ func (listedPod) GetAllocatableResources(
 	return &podresources.AllocatableResourcesResponse{}, nil
 }
 
-func fakeKubelet(t *testing.T) (socket string) {
+func servePodResources(t *testing.T) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "kubelet.sock")
 	l, err := net.Listen("unix", socket)

@@ -41,6 +41,7 @@ func TestPackage(t *testing.T) {
 		{"rollback", d.rollback, true},
 		{"killed", d.killed, false},
 		{"options", d.options, true},
+		{"kubelet", d.kubelet, true},
 		{"TLS", d.tls, true},
 		{"fleet", d.fleet, false},
 		{"stop", d.stop, false},
