@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// serveTLS serves a handler with a certificate of the authority, which is in prometheus.pem and prometheus.key.
+// serveTLS serves a handler with a certificate of the authority, which is in prometheus.crt and prometheus.key.
 func serveTLS(t *testing.T, a *authority.Authority, h http.Handler, clients tls.ClientAuthType) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
@@ -90,30 +90,30 @@ func TestFleetOverTLS(t *testing.T) {
 		reached bool   // although there is a problem
 	}{
 		"a bearer token and a tenant": {
-			config:  credentials + "tls_config: {ca_file: ca.pem}\n",
+			config:  credentials + "tls_config: {ca_file: ca.crt}\n",
 			headers: map[string]string{"Authorization": bearer, "X-Scope-OrgID": tenant},
 		},
 		"a password": {
-			config:  "basic_auth: {username: u, password_file: token}\ntls_config: {ca_file: ca.pem}\n",
+			config:  "basic_auth: {username: u, password_file: token}\ntls_config: {ca_file: ca.crt}\n",
 			headers: map[string]string{"Authorization": basic},
 		},
 		"a certificate of the client": {
-			config: "tls_config: {ca_file: ca.pem, cert_file: prometheus.pem, key_file: prometheus.key}\n", clients: tls.RequireAndVerifyClientCert,
+			config: "tls_config: {ca_file: ca.crt, cert_file: prometheus.crt, key_file: prometheus.key}\n", clients: tls.RequireAndVerifyClientCert,
 		},
 		"no certificate of the client": {
-			config: credentials + "tls_config: {ca_file: ca.pem}\n", clients: tls.RequireAndVerifyClientCert, want: "certificate required",
+			config: credentials + "tls_config: {ca_file: ca.crt}\n", clients: tls.RequireAndVerifyClientCert, want: "certificate required",
 		},
 		"another token": {
-			config:  "authorization: {credentials_file: wrong}\ntls_config: {ca_file: ca.pem}\n",
+			config:  "authorization: {credentials_file: wrong}\ntls_config: {ca_file: ca.crt}\n",
 			headers: map[string]string{"Authorization": bearer}, want: "401", reached: true,
 		},
 		"an unknown CA": {
 			config: credentials + "tls_config: {ca_file: " + foreign.CAFile + "}\n", want: "certificate signed by unknown authority",
 		},
 		"a CA of the system": {config: credentials, want: "certificate signed by unknown authority"},
-		"another name":       {config: credentials + "tls_config: {ca_file: ca.pem, server_name: example.org}\n", want: "wanted to match example.org"},
+		"another name":       {config: credentials + "tls_config: {ca_file: ca.crt, server_name: example.org}\n", want: "wanted to match example.org"},
 		"a redirect": {
-			config: credentials + "tls_config: {ca_file: ca.pem}\n", want: "307",
+			config: credentials + "tls_config: {ca_file: ca.crt}\n", want: "307",
 			handler: http.RedirectHandler(elsewhere.URL+"/api/v1/query", http.StatusTemporaryRedirect),
 		},
 	} {
@@ -153,7 +153,7 @@ func TestFleetOverTLS(t *testing.T) {
 	}
 	t.Run("every page asks for a password", func(t *testing.T) {
 		s := serveTLS(t, a, &guarded{}, tls.NoClientCert)
-		file := a.Write(t, "client.yml", "tls_config: {ca_file: ca.pem}\n")
+		file := a.Write(t, "client.yml", "tls_config: {ca_file: ca.crt}\n")
 		plain, stop := start(t, binary, "fleet", "--prometheus="+s.URL, "--prometheus.config.file="+file, "--web.config.file="+web,
 			"--fleet.sensor-url=http://{instance}/")
 		page := "https" + strings.TrimPrefix(plain, "http")
@@ -202,7 +202,7 @@ func TestFleetOfPrometheusOverTLS(t *testing.T) {
 		}
 	})
 	top := func(password string) string {
-		file := a.Write(t, "client.yml", "basic_auth: {username: prometheus, password_file: "+password+"}\ntls_config: {ca_file: ca.pem}\n")
+		file := a.Write(t, "client.yml", "basic_auth: {username: prometheus, password_file: "+password+"}\ntls_config: {ca_file: ca.crt}\n")
 		out, err := child.Command(t.Context(), binary, "top", "--once", "--prometheus=https://"+address, "--prometheus.config.file="+file).CombinedOutput()
 		if err == nil {
 			t.Error("accelscope top succeeds without a node")

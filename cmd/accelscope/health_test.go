@@ -59,8 +59,8 @@ func TestHealth(t *testing.T) {
 		}
 		return path
 	}
-	certificate := "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
-	mutual := "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+	certificate := "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+	mutual := "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
 	for name, config := range map[string]string{
 		"plain":             "",
 		"empty":             write("empty.yaml", ""),

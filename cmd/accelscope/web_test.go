@@ -29,7 +29,7 @@ import (
 
 // webConfig permits the user prometheus with the password "right".
 const webConfig = `tls_server_config:
-  cert_file: server.pem
+  cert_file: server.crt
   key_file: server.key
 basic_auth_users:
   prometheus: $2a$04$7B53CEb./F6zOdNhFUpqT.la203sM0N2yIlh.BZ5tB7PkPPTTCxrG

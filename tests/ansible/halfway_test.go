@@ -4,19 +4,16 @@
 
 package ansible
 
-import (
-	"os"
-	"path/filepath"
-	"testing"
-)
+import "testing"
 
 // TestFailureHalfway checks a run that fails halfway, and one whose key does not match the certificate.
 func TestFailureHalfway(t *testing.T) {
 	n := start(t)
 	first, second := n.twoPackages(t)
-	cert, key := n.certificate(t)
+	a := n.authority(t)
+	server := a.Local(t, "machine")
 	v := vars{
-		"accelscope_package": first, "accelscope_tls_certificate": cert, "accelscope_tls_key": key,
+		"accelscope_package": first, "accelscope_tls_certificate": server.CertFile, "accelscope_tls_key": server.KeyFile,
 		"accelscope_config": vars{"grace": "1m"},
 	}
 	if r := n.play(t, "install.yaml", v); r.failed {
@@ -35,17 +32,7 @@ func TestFailureHalfway(t *testing.T) {
 	}
 
 	// The certificate is renewed without its key.
-	other := n
-	other.dir = t.TempDir()
-	newCert, _ := other.certificate(t)
-	text, err := os.ReadFile(newCert)
-	if err != nil {
-		t.Fatal(err)
-	}
-	renewed := filepath.Join(n.dir, "renewed.pem")
-	if err := os.WriteFile(renewed, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	renewed := a.Local(t, "renewed").CertFile
 	r = n.play(t, "install.yaml", v.with(vars{"accelscope_package": second, "accelscope_tls_certificate": renewed}))
 	status := n.curl(t, "--max-time 3 --retry 0 -k https://127.0.0.1:9847/healthz")
 	t.Logf("failed %v, changed %v, status %s", r.failed, r.changed, status)

@@ -7,14 +7,6 @@
 package ansible
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/machine"
 )
@@ -89,32 +82,14 @@ func modified(t *testing.T, file string) time.Time {
 	return info.ModTime()
 }
 
-// certificate writes a self-signed certificate for the machine.
-func (n node) certificate(t *testing.T) (cert, key string) {
+// authority makes an authority with the directory that the machine shares.
+func (n node) authority(t *testing.T) *authority.Authority {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := authority.In(n.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "machine"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(n.dir, "cert.pem"), filepath.Join(n.dir, "key.pem")
-	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
+	return a
 }
 
 // pid returns the process id of the service; 0 if it does not run.
@@ -155,7 +130,8 @@ func TestPackage(t *testing.T) {
 	t.Parallel()
 	n := start(t)
 	first, second := n.twoPackages(t)
-	cert, key := n.certificate(t)
+	a := n.authority(t)
+	server := a.Local(t, "machine")
 	v := vars{
 		"accelscope_package":     first,
 		"accelscope_config":      vars{"grace": "1m", "workload.labels": []string{"team", "app"}},
@@ -209,23 +185,20 @@ func TestPackage(t *testing.T) {
 
 	// TLS and a password; neither key nor hash is printed.
 	secured := v.with(vars{
-		"accelscope_tls_certificate": cert, "accelscope_tls_key": key, "accelscope_basic_auth_users": vars{"prometheus": hash},
+		"accelscope_tls_certificate": server.CertFile, "accelscope_tls_key": server.KeyFile,
+		"accelscope_basic_auth_users": vars{"prometheus": hash},
 	})
 	r = n.want(t, "install.yaml", secured, []string{
 		"Copy the certificate and the client CA", "Copy the key", "Write web.yaml", "Write accelscope.yaml", restart,
 	}, "--diff", "-vvv")
-	secret, err := os.ReadFile(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(r.raw, hash) || strings.Contains(r.raw, strings.Split(string(secret), "\n")[1]) {
+	if strings.Contains(r.raw, hash) || strings.Contains(r.raw, strings.Split(string(server.KeyPEM), "\n")[1]) {
 		t.Error("a secret is in what ansible-playbook prints")
 	}
 	if got, want := n.modes(t), "accelscope.yaml root:root 644\ntls.crt root:root 644\ntls.key root:root 600\nweb.yaml root:root 600"; got != want {
 		t.Errorf("/etc/accelscope:\n%s\nwant:\n%s", got, want)
 	}
-	metrics("401", "--cacert "+cert+" https://127.0.0.1:9847/metrics")
-	metrics("200", "--cacert "+cert+" -u prometheus:"+password+" https://127.0.0.1:9847/metrics")
+	metrics("401", "--cacert "+a.CAFile+" https://127.0.0.1:9847/metrics")
+	metrics("200", "--cacert "+a.CAFile+" -u prometheus:"+password+" https://127.0.0.1:9847/metrics")
 
 	// A rejected configuration changes nothing and does not restart the service.
 	pid = n.pid(t)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority makes certificates for tests, each test with a certificate authority of its own.
+// Package authority makes certificates for tests, each with a certificate authority of its own.
 package authority
 
 import (
@@ -11,6 +11,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -22,52 +24,55 @@ import (
 
 // Authority signs certificates.
 type Authority struct {
-	Dir    string // of the test; has CAFile and what Issue writes
-	CAFile string // ca.pem in Dir
+	Dir    string // has ca.crt, ca.key and what Sign writes
+	CAFile string // ca.crt in Dir
 	PEM    []byte // the same
 	Roots  *x509.CertPool
 	cert   *x509.Certificate
 	key    *ecdsa.PrivateKey
 }
 
-// A Certificate is valid for a server and for a client. CertFile is NAME.pem, KeyFile NAME.key.
+// A Certificate is valid for a server and for a client. CertFile is NAME.crt, KeyFile NAME.key.
 type Certificate struct {
 	CertFile, KeyFile string
 	PEM, KeyPEM       []byte
 	Pair              tls.Certificate
 }
 
-// New makes an authority.
+// New makes an authority with a directory of the test.
 func New(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{Dir: t.TempDir(), Roots: x509.NewCertPool()}
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "authority"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	a, err := In(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
-	a.key = newKey(t)
-	a.cert = a.sign(t, template, template, a.key)
-	a.Roots.AddCert(a.cert)
-	a.PEM = block("CERTIFICATE", a.cert.Raw)
-	a.CAFile = a.Write(t, "ca.pem", string(a.PEM))
 	return a
+}
+
+// In makes an authority with a directory, which must exist. It is valid for a day.
+func In(dir string) (*Authority, error) {
+	a := &Authority{Dir: dir, Roots: x509.NewCertPool()}
+	ca, err := a.sign("ca", &x509.Certificate{
+		Subject: pkix.Name{CommonName: "authority"}, NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.CAFile, a.PEM, a.cert, a.key = ca.CertFile, ca.PEM, ca.Pair.Leaf, ca.Pair.PrivateKey.(*ecdsa.PrivateKey)
+	a.Roots.AddCert(a.cert)
+	return a, nil
 }
 
 // Issue makes a certificate of an address, which is valid until a time.
 func (a *Authority) Issue(t testing.TB, name, address string, until time.Time) Certificate {
 	t.Helper()
-	key := newKey(t)
-	cert := a.sign(t, &x509.Certificate{
+	c, err := a.Sign(name, &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, NotAfter: until, IPAddresses: []net.IP{net.ParseIP(address)},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.cert, key)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Certificate{PEM: block("CERTIFICATE", cert.Raw), KeyPEM: block("PRIVATE KEY", private)}
-	c.CertFile, c.KeyFile = a.Write(t, name+".pem", string(c.PEM)), a.Write(t, name+".key", string(c.KeyPEM))
-	c.Pair = tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 	return c
 }
 
@@ -95,28 +100,40 @@ func (a *Authority) Write(t testing.TB, name, text string) string {
 	return file
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
+// Sign makes a key and a certificate of the names in template, and writes them.
+func (a *Authority) Sign(name string, template *x509.Certificate) (Certificate, error) {
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	return a.sign(name, template)
 }
 
-// sign makes the certificate of a key. Some are valid for the past only.
-func (a *Authority) sign(t testing.TB, template, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
+// sign is Sign for any use. The first certificate signs itself. Some are valid for the past only.
+func (a *Authority) sign(name string, template *x509.Certificate) (c Certificate, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return c, err
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
 	template.SerialNumber, template.NotBefore = big.NewInt(time.Now().UnixNano()), time.Now().Add(-24*time.Hour)
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
-		t.Fatal(err)
+		return c, fmt.Errorf("certificate of %s: %w", name, err)
 	}
-	cert, err := x509.ParseCertificate(der)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		t.Fatal(err)
+		return c, err
 	}
-	return cert
+	c = Certificate{
+		CertFile: filepath.Join(a.Dir, name+".crt"), KeyFile: filepath.Join(a.Dir, name+".key"),
+		PEM: block("CERTIFICATE", der), KeyPEM: block("PRIVATE KEY", private),
+	}
+	if c.Pair, err = tls.X509KeyPair(c.PEM, c.KeyPEM); err != nil {
+		return c, err
+	}
+	return c, errors.Join(os.WriteFile(c.CertFile, c.PEM, 0o600), os.WriteFile(c.KeyFile, c.KeyPEM, 0o600))
 }
 
 func block(kind string, der []byte) []byte {

@@ -150,10 +150,8 @@ func approve(t *testing.T) {
 // rotated waits until the kubelet serves another certificate than the former one, which is known by its serial number.
 func rotated(t *testing.T, former string) (serial string) {
 	t.Helper()
-	roots := x509.NewCertPool()
-	roots.AddCert(running.ca.certificate)
 	until(t, "another certificate", func(ctx context.Context) error {
-		dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+		dialer := tls.Dialer{Config: &tls.Config{RootCAs: running.ca.Roots, MinVersion: tls.VersionTLS12}}
 		conn, err := dialer.DialContext(ctx, "tcp", nodeIP+":10250")
 		if err != nil {
 			return err

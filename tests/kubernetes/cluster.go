@@ -28,6 +28,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -47,7 +48,7 @@ const (
 type cluster struct {
 	dir      string // certificates, configuration, logs
 	programs string
-	ca       *authority
+	ca       *authority.Authority
 	admin    *http.Client // with the certificate of the administrator
 
 	etcd, apiserver, controllers, scheduler, containerd, kubelet *daemon
@@ -56,8 +57,11 @@ type cluster struct {
 // startCluster starts a cluster and waits until its node is ready.
 func startCluster(ctx context.Context, dir, programs string) (*cluster, error) {
 	c := &cluster{dir: dir, programs: programs}
+	if err := os.MkdirAll(c.pki(""), 0o700); err != nil {
+		return c, err
+	}
 	var err error
-	if c.ca, err = newAuthority(filepath.Join(dir, "pki")); err != nil {
+	if c.ca, err = authority.In(c.pki("")); err != nil {
 		return c, err
 	}
 	containerd := func(ctx context.Context) error { return c.startContainerd(ctx, "/usr/bin") } // Debian's, of this release
@@ -97,10 +101,10 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 		{"scheduler", "system:kube-scheduler", "", nil},
 		{"kubelet", "system:node:" + nodeName, "system:nodes", []string{nodeName, nodeIP}},
 	} {
-		if err := c.ca.issue(cert.name, cert.user, cert.group, cert.hosts...); err != nil {
+		if err := c.issue(cert.name, cert.user, cert.group, cert.hosts...); err != nil {
 			return err
 		}
-		if _, err := c.ca.kubeconfig(cert.name); err != nil {
+		if err := c.kubeconfig(cert.name); err != nil {
 			return err
 		}
 	}
@@ -109,7 +113,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 		"--listen-peer-urls=http://127.0.0.1:2380")
 	c.apiserver = c.daemon("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--advertise-address="+nodeIP,
 		"--client-ca-file="+c.pki("ca.crt"), "--tls-cert-file="+c.pki("apiserver.crt"), "--tls-private-key-file="+c.pki("apiserver.key"),
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.pki("tokens.pub"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.pki("tokens.crt"),
 		"--service-account-signing-key-file="+c.pki("tokens.key"), "--service-cluster-ip-range=10.96.0.0/24",
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority="+c.pki("ca.crt"), "--kubelet-client-certificate="+c.pki("kubelet-client.crt"),
 		"--kubelet-client-key="+c.pki("kubelet-client.key"), "--authorization-mode=Node,RBAC",
@@ -126,7 +130,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.admin = c.ca.client(pair)
+	c.admin = c.client(pair)
 	if err := c.apiserver.until(ctx, func(ctx context.Context) error { _, err := c.raw(ctx, "/readyz"); return err }); err != nil {
 		return err
 	}

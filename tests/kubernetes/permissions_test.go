@@ -96,7 +96,7 @@ func askKubelet(ctx context.Context, token, path string) (int, error) {
 		return 0, err
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(text)))
-	response, err := running.ca.client().Do(request)
+	response, err := running.client().Do(request)
 	if err != nil {
 		return 0, err
 	}
