@@ -24,10 +24,7 @@ const (
 // TestExtendedCompletions: completions of ibv_start_poll are counted as far as the process reads them, once, and the
 // others as unread. FAKE provider.
 func TestExtendedCompletions(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	check := func(reads int, received, bytes, unread uint64) {
@@ -63,10 +60,7 @@ func TestExtendedCompletions(t *testing.T) {
 // TestExtendedGap: a completion that was found before a gap is not unread, as it may have been read in the gap. FAKE
 // provider.
 func TestExtendedGap(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Poll)
 	var last gen.DatapathContextStat
 	f.do("leave-ex", 0)
@@ -85,10 +79,7 @@ func TestExtendedGap(t *testing.T) {
 // TestExtendedThreads: each thread has a completion of its own, and a thread that polls two queues in turn has one.
 // FAKE provider.
 func TestExtendedThreads(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Poll)
 	var last gen.DatapathContextStat
 	f.do("threads-ex", 0)
@@ -104,10 +95,7 @@ func TestExtendedThreads(t *testing.T) {
 // TestExtendedDurations: durations need the number of the queue pair. A completion that it was not read of leaves its
 // work request in the ring, and the next completion is not taken for it. FAKE provider.
 func TestExtendedDurations(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	check := func(what string, least, most uint64) {
 		t.Helper()
@@ -136,10 +124,7 @@ func TestExtendedDurations(t *testing.T) {
 // TestExtendedNamed: if another process names functions of a shared file as other operations, they count only as those
 // that they are, in whatever order the programs run. FAKE provider.
 func TestExtendedNamed(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	called := map[locate.Function]locate.Function{
 		locate.WcReadQPNum: locate.StartPoll, locate.WcReadByteLen: locate.WcReadOpcode, locate.WcReadOpcode: locate.WcReadByteLen,
 		locate.StartPoll: locate.NextPoll, locate.NextPoll: locate.PollCQ, locate.PollCQ: locate.StartPoll, locate.PostSend: locate.NextPoll,

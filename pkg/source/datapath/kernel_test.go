@@ -193,6 +193,16 @@ func (k *kernel) add(t testing.TB, e event, chosen bool) gen.DatapathContextKey 
 	return e.key
 }
 
+// observedFake starts a FAKE provider and chooses its context. Its functions are not probed yet.
+func observedFake(t testing.TB) (k *kernel, f *fake, path string, sites []locate.Site) {
+	t.Helper()
+	path, sites = buildFake(t)
+	k = startKernel(t)
+	f = startFake(t, path)
+	f.key = k.add(t, event{key: f.key}, true)
+	return k, f, path, sites
+}
+
 // The cost of traps that the test passes to the programs.
 const entryNS, returnNS = 1000, 3000
 
@@ -409,10 +419,7 @@ func TestUnknownCost(t *testing.T) {
 // TestNamed: if a process names a function of a shared file as its entry, only this process's calls are counted for it.
 // FAKE provider.
 func TestNamed(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	called := map[locate.Function]locate.Function{locate.PostSend: locate.PostRecv, locate.PostRecv: locate.PostSend, locate.PollCQ: locate.PostSend, locate.WrStart: locate.WrSetSGE, locate.WrComplete: locate.WrStart}
 	var wrong []locate.Site
 	for _, s := range sites {
@@ -435,10 +442,7 @@ func TestNamed(t *testing.T) {
 
 // TestCompletionKinds: completions of receives, of datagrams, and errors.
 func TestCompletionKinds(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("polled", 0)
 	d := k.counted(t, f.key, &gen.DatapathContextStat{})
@@ -458,10 +462,7 @@ func TestCompletionKinds(t *testing.T) {
 
 // TestLost: calls that cannot be followed are counted as lost, and nothing hangs.
 func TestLost(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	var last gen.DatapathContextStat
 	f.do("unreadable", 0)
@@ -539,10 +540,7 @@ func TestUnselectedContext(t *testing.T) {
 
 // TestDurations: how long work requests take, and when that cannot be measured.
 func TestDurations(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
@@ -589,10 +587,7 @@ func TestDurations(t *testing.T) {
 
 // TestGap: posts are observed in a window in which completions are not.
 func TestGap(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	detach := k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	f.do("distinct", 10)
 	before, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)

@@ -26,10 +26,7 @@ func (k *kernel) outstandingOf(t testing.TB, f *fake) (found *gen.DatapathOutsta
 // TestOutstanding compares the oldest outstanding work request with the times at which a process posted. FAKE provider: the test
 // decides when a work request completes.
 func TestOutstanding(t *testing.T) {
-	path, sites := buildFake(t)
-	k := startKernel(t)
-	f := startFake(t, path)
-	f.key = k.add(t, event{key: f.key}, true)
+	k, f, path, sites := observedFake(t)
 	k.probeAll(t, path, sites, budget.Post, budget.Poll)
 	get := func(what string) *gen.DatapathOutstanding {
 		t.Helper()

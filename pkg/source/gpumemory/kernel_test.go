@@ -270,17 +270,24 @@ func TestFailedAllocations(t *testing.T) {
 	lossless(t, s)
 }
 
-// TestExec: a process executes another program, which maps another library.
-func TestExec(t *testing.T) {
+// probedCUDA starts a process that has loaded libcuda, in a cgroup of its own, and a source that probes the library.
+func probedCUDA(t testing.TB) (b fakes.Built, c cgroup, a *fakes.Allocator, s *Source) {
+	t.Helper()
 	needed(t)
-	b := fakes.Build(t, t.TempDir())
+	b = fakes.Build(t, t.TempDir())
 	var h holders
-	c := newCgroup(t)
-	a := c.start(t, program(b))
+	c = newCgroup(t)
+	a = c.start(t, program(b))
 	a.OK("load %s", b.CUDA)
 	h.add(a)
-	s := startSource(t, &h)
+	s = startSource(t, &h)
 	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	return b, c, a, s
+}
+
+// TestExec: a process executes another program, which maps another library.
+func TestExec(t *testing.T) {
+	b, c, a, s := probedCUDA(t)
 	want := expect{}
 	want.exhaust(a, libcuda, 2)
 	a.OK("exec %s", b.HIP)
@@ -326,15 +333,7 @@ func TestOwnMounts(t *testing.T) {
 
 // TestBudget: a function that a process calls all the time is no longer probed for a while. The others are.
 func TestBudget(t *testing.T) {
-	needed(t)
-	b := fakes.Build(t, t.TempDir())
-	var h holders
-	c := newCgroup(t)
-	a := c.start(t, program(b))
-	a.OK("load %s", b.CUDA)
-	h.add(a)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	_, c, a, s := probedCUDA(t)
 	a.OK("limit 0")
 	// Twenty times the credit. While the probes are detached, returns are seen without their entries, which are losses.
 	calls := a.Failures("call cuMemAllocAsync %d 10", uint64(startCredit/callCost)*20)

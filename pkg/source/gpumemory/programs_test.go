@@ -17,15 +17,7 @@ import (
 
 // TestLargeRequests: a size that no GPU has counts without its bytes.
 func TestLargeRequests(t *testing.T) {
-	needed(t)
-	b := fakes.Build(t, t.TempDir())
-	var h holders
-	c := newCgroup(t)
-	a := c.start(t, program(b))
-	a.OK("load %s", b.CUDA)
-	h.add(a)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	_, c, a, s := probedCUDA(t)
 	a.OK("limit 0")
 	want := expect{}
 	plain, pitch := functions[0].api, functions[1].api
@@ -58,15 +50,7 @@ func TestLargeRequests(t *testing.T) {
 // TestFormerCalls: a call that an earlier thread with the same number, or one before probes were detached, did not return from
 // does not make calls of this thread look nested.
 func TestFormerCalls(t *testing.T) {
-	needed(t)
-	b := fakes.Build(t, t.TempDir())
-	var h holders
-	c := newCgroup(t)
-	a := c.start(t, program(b))
-	a.OK("load %s", b.CUDA)
-	h.add(a)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	_, c, a, s := probedCUDA(t)
 	a.OK("limit 0")
 	want := expect{}
 	call := func(counts bool) {
