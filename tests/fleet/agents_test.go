@@ -88,7 +88,9 @@ func wantNames(config, scrape string) []string {
 	want := map[string]bool{"up": true, "scrape_duration_seconds": true, "scrape_samples_scraped": true}
 	for line := range strings.Lines(scrape) {
 		// The filter also drops the states of devices that are ok, the only ones of a healthy node.
-		if name := regexp.MustCompile(`^\w+`).FindString(line); kept[name] && !(name == "accelscope_device_state" && strings.Contains(line, `state="ok"`)) {
+		name := regexp.MustCompile(`^\w+`).FindString(line)
+		dropped := name == "accelscope_device_state" && strings.Contains(line, `state="ok"`)
+		if kept[name] && !dropped {
 			want[name] = true
 		}
 	}
