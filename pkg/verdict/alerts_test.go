@@ -141,8 +141,10 @@ func compare(t *testing.T, c *Condition, a alert) {
 	}
 	got := words(a.Expr)
 	for label, list := range c.Words {
-		if want := slices.Compact(slices.Sorted(slices.Values(list))); !slices.Equal(got[label], want) {
-			t.Errorf("%s: %s:\n%s", c.Name, label, cmp.Diff(want, got[label]))
+		want := slices.Compact(slices.Sorted(slices.Values(list)))
+		// No verdict reads series that were added up.
+		if read := slices.DeleteFunc(got[label], func(word string) bool { return word == "other" }); !slices.Equal(read, want) {
+			t.Errorf("%s: %s:\n%s", c.Name, label, cmp.Diff(want, read))
 		}
 	}
 	for _, label := range []string{"problem", "xid", "code", "errno", "status", "action"} {
