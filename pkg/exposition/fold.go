@@ -95,7 +95,7 @@ func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string)
 		}
 	}
 	d := b.metric.detail
-	if d == nil {
+	if d == nil || o.nobody && b.metric.typ == gauge {
 		b.addRow(b.set(o, values), v, h)
 		return
 	}

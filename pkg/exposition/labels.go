@@ -79,6 +79,7 @@ type OwnerLabels struct {
 	pairs  []*dto.LabelPair // in the order of Identity and GPULabels
 	round  uint64
 	detail *[maxDetailed]*ownerDetail // nil without a series of a metric with detail
+	nobody bool                       // of the unattributed share, whose gauges are never folded
 }
 
 // gpuKey is a GPU with its owner, nil for the GPU itself.
@@ -117,7 +118,7 @@ func newLabels() *labels {
 func (l *labels) owner(id identity.Owner) *OwnerLabels {
 	o := l.owners[id]
 	if o == nil {
-		o = &OwnerLabels{}
+		o = &OwnerLabels{nobody: id == identity.Owner{}}
 		for i, v := range []string{id.Workload, id.Namespace, id.Pod, id.Container, id.ContainerID} {
 			o.pairs = append(o.pairs, &dto.LabelPair{Name: &Identity[i], Value: &v})
 		}

@@ -157,8 +157,29 @@ func TestManyWorkloads(t *testing.T) {
 				if sumOfSeries(text, "accelscope_series_dropped_total", "") == 0 {
 					t.Error("series were added up without a trace")
 				}
+				checkKept(t, text)
 			})
 		})
+	}
+}
+
+// checkKept checks that what alerts and top compare by device has its device: gauges of the unattributed share, and the coverage.
+func checkKept(t *testing.T, text string) {
+	t.Helper()
+	unattributed := 0
+	for line := range strings.Lines(text) {
+		name, labels, _ := strings.Cut(line, "{")
+		isGauge := name == "container_rdma_resources" || name == "container_rdma_registered_bytes"
+		kept := isGauge && strings.Contains(labels, `workload=""`)
+		if kept {
+			unattributed++
+		}
+		if (kept || name == "container_rdma_datapath_coverage") && strings.Contains(labels, `device="other"`) {
+			t.Errorf("added up: %s", line)
+		}
+	}
+	if unattributed < 20 {
+		t.Errorf("%d gauges of the unattributed share, want those of 10 HCAs", unattributed)
 	}
 }
 

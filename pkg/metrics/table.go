@@ -67,7 +67,8 @@ type group struct {
 	rows  []metric
 }
 
-// groups returns the metric table by subject. labels are those of Options.
+// groups returns the metric table by subject. labels are those of Options. If a node has too many series with a detail, those of the
+// first metrics are shown.
 func groups(labels []string) []group {
 	return []group{
 		{"RDMA devices and ports", portNotes, of("rdma", portMetrics())},
@@ -78,8 +79,8 @@ func groups(labels []string) []group {
 		{"Modules of RDMA links", moduleNotes, of("link", moduleMetrics())},
 		{"Bit errors of RDMA links, with --link.mlxlink", bitErrorNotes, of("link", bitErrorMetrics())},
 		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},
-		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
 		{"RDMA traffic of workloads", trafficNotes, of("datapath", trafficMetrics())},
+		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
 		{"RDMA traffic of workloads, sampled", sampledTrafficNotes, of("datapath", sampledTrafficMetrics())},
 		{"Probes on the RDMA data path", budgetNotes, of("datapath", budgetMetrics())},
 		{

@@ -37,11 +37,21 @@ var workloadNotes = []string{
 func workloadMetrics() []metric {
 	return []metric{
 		{
-			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
-			detail: []string{"type", "device"},
-			help:   "RDMA objects that the workload holds, by type.",
-			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
-				b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
+			name: "container_rdma_verbs_errors_total", typ: counter, owned: true,
+			labels: []string{"device", "verb", "errno"}, detail: []string{"errno", "verb", "device"},
+			help: "Control-path verbs of the workload that failed, by errno.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, s := range v.shares.VerbErrors {
+					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
+				}
+			},
+		},
+		{
+			name: "container_rdma_verbs_total", typ: counter, owned: true, labels: []string{"device", "verb"},
+			detail: []string{"verb", "device"},
+			help:   "Control-path verbs that the workload has called, including failed calls.",
+			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
+				b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),
 		},
 		{
@@ -55,6 +65,22 @@ func workloadMetrics() []metric {
 			}),
 		},
 		{
+			name: "container_rdma_verbs_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "verb"},
+			detail: []string{"verb", "device"},
+			help:   "Time that the control-path verbs of the workload took in the kernel.",
+			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
+				b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
+			}),
+		},
+		{
+			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
+			detail: []string{"type", "device"},
+			help:   "RDMA objects that the workload holds, by type.",
+			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
+				b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
+			}),
+		},
+		{
 			name: "container_rdma_registered_bytes", typ: gauge, owned: true, labels: []string{"device", "memory"},
 			detail: []string{"memory", "device"},
 			help:   "Length of the memory regions that the workload has registered, by kind of memory.",
@@ -63,32 +89,6 @@ func workloadMetrics() []metric {
 					b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Memory))
 				}
 			},
-		},
-		{
-			name: "container_rdma_verbs_total", typ: counter, owned: true, labels: []string{"device", "verb"},
-			detail: []string{"verb", "device"},
-			help:   "Control-path verbs that the workload has called, including failed calls.",
-			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
-				b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
-			}),
-		},
-		{
-			name: "container_rdma_verbs_errors_total", typ: counter, owned: true,
-			labels: []string{"device", "verb", "errno"}, detail: []string{"errno", "verb", "device"},
-			help: "Control-path verbs of the workload that failed, by errno.",
-			emit: func(v *view, b *exposition.Builder) {
-				for _, s := range v.shares.VerbErrors {
-					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
-				}
-			},
-		},
-		{
-			name: "container_rdma_verbs_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "verb"},
-			detail: []string{"verb", "device"},
-			help:   "Time that the control-path verbs of the workload took in the kernel.",
-			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
-				b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
-			}),
 		},
 		rdmaCgroup("container_rdma_hca_handles", "Verbs contexts that the rdma cgroup controller charges to the workload.",
 			func(s attribution.RDMACgroupShare) uint64 { return s.Handles }),
