@@ -103,7 +103,7 @@ func (o *Owners) Correct(of uint32, found map[uint64]int64) error {
 		return true
 	})
 	for owner, n := range missing {
-		o.Add(owner, of, n)
+		o.Add(owner, of, n-o.made[owner].Made[of])
 	}
 	return errors.Join(err, o.Settle(dropped))
 }
@@ -127,10 +127,15 @@ func (o *Owners) settle(owner uint64) error {
 	return o.user.Put(owner, made)
 }
 
-// Has reports whether an owner has its share of a map.
+// Has reports whether an owner has its share of a map, or there is no room to count its entries. The programs count what they remove
+// from now on.
 func (o *Owners) Has(owner uint64, of uint32, share uint32) bool {
 	var e ownerEntries
-	_ = o.programs.Lookup(owner, &e) // without entries: zero
+	if o.programs.Lookup(owner, &e) != nil {
+		if err := o.programs.Update(owner, e, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return true
+		}
+	}
 	return e.Made[of]+o.made[owner].Made[of] >= int64(share)
 }
 

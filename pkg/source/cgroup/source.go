@@ -316,6 +316,7 @@ func (s *Source) find(id model.CgroupID) *group {
 				if !g.closed { // its parent may be paused
 					s.entering = append(s.entering, g)
 				}
+				s.findTop(g)
 				return g
 			}
 		}
@@ -336,6 +337,18 @@ func (s *Source) find(id model.CgroupID) *group {
 	s.unresolved[id] = s.opt.Now()
 	s.unresolvedCount++
 	return nil
+}
+
+// findTop adds the cgroup of the workload of g, which is not listed below the slice of a user.
+func (s *Source) findTop(g *group) {
+	if s.table.byPath[g.top] != nil {
+		return
+	}
+	if id, err := cgroupID(s.hierarchy.Mount + g.top); err == nil {
+		if top, _ := s.table.add(nil, g.top, id, s.opt.Now()); top != nil {
+			top.found = true
+		}
+	}
 }
 
 // Forget drops the names of ended cgroups and the unresolved ids.

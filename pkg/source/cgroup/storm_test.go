@@ -96,6 +96,35 @@ func TestBelowUser(t *testing.T) {
 	}
 }
 
+// The processes of a rootless container may be below its cgroup. That is found with theirs.
+func TestRootlessContainer(t *testing.T) {
+	trees(t, func(t *testing.T, tr tree) {
+		tr.top = ""
+		if err := os.Mkdir(tr.dir("/user.slice"), 0o755); err == nil {
+			t.Cleanup(func() { tr.rmdir(t, "/user.slice") })
+		} else if !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		user := fmt.Sprintf("/user.slice/user-%d.slice", os.Getpid())
+		scope := user + "/libpod-" + id64 + ".scope"
+		s := tr.open(t, Options{})
+		for _, dir := range []string{user, scope} {
+			tr.mkdir(t, dir)
+			t.Cleanup(func() { tr.rmdir(t, dir) })
+		}
+		below := tr.mkdir(t, scope+"/container")
+		top := model.CgroupID(tr.id(t, scope))
+		out := resolve(t, s, []model.CgroupID{model.CgroupID(below)})
+		if c := byID(t, &out)[model.CgroupID(below)]; c.ContainerID != id64 {
+			t.Errorf("%+v", c)
+		}
+		if path := s.Workloads()[top]; path != scope {
+			t.Errorf("the container has the cgroup %q, want %q", path, scope)
+		}
+		tr.rmdir(t, scope+"/container")
+	})
+}
+
 // A cgroup with too many new children is not watched until the next Read, which lists what is left.
 func TestTooManyNew(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {

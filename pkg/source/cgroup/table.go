@@ -158,7 +158,7 @@ func (t *table) lastAt(path string) (id model.CgroupID, ok bool) {
 	return id, ok
 }
 
-// sweep makes room in a full table: it drops the ended cgroups that Resolve never returned, at
+// sweep makes room in a full table: it drops the ended cgroups that expire does not return, at
 // most once a second, as it visits all of them.
 func (t *table) sweep(now time.Time) {
 	if len(t.byID) < t.limit || now.Sub(t.swept) < time.Second {
@@ -166,11 +166,14 @@ func (t *table) sweep(now time.Time) {
 	}
 	t.swept = now
 	for id, g := range t.dead {
-		if !g.named {
+		if !g.isKept() {
 			t.drop(id)
 		}
 	}
 }
+
+// isKept reports whether an ended cgroup is kept until Forget: it has figures, or may have entries in the maps of the programs.
+func (g *group) isKept() bool { return g.named || g.marked != unmarked }
 
 // expire drops the cgroups that ended before the given time, were never returned by Resolve and have no mark.
 // It returns the ids of the others that ended before: a marked one may have entries in the maps of the programs.
@@ -179,7 +182,7 @@ func (t *table) expire(before time.Time) []model.CgroupID {
 	for id, g := range t.dead {
 		switch {
 		case !g.died.Before(before):
-		case g.named, g.marked != unmarked:
+		case g.isKept():
 			ids = append(ids, id)
 		default:
 			t.drop(id)

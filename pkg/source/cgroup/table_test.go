@@ -64,6 +64,11 @@ func TestMarkedExpires(t *testing.T) {
 	for _, g := range []*group{below, unit} {
 		s.table.end(g, now)
 	}
+	s.table.limit = 1 // a full table drops what has neither a name nor a mark
+	s.table.sweep(now)
+	if s.table.byID[below.id] != nil {
+		t.Error("the cgroup below the unit is kept")
+	}
 	s.mu.Unlock()
 	for _, want := range [][]model.CgroupID{{}, {unit.id}} {
 		snap, err := s.Resolve(t.Context(), nil)
