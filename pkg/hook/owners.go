@@ -112,31 +112,32 @@ func (o *Owners) Correct(of uint32, found map[uint64]int64) error {
 // then the next Settle tries again.
 func (o *Owners) settle(owner uint64) error {
 	made := o.made[owner]
-	var e ownerEntries
-	if o.programs.Lookup(owner, &e) != nil {
-		if slices.Max(made.Made[:]) <= 0 {
-			delete(o.made, owner)
-			delete(o.changed, owner)
-			return nil
-		}
-		if o.programs.Update(owner, ownerEntries{}, ebpf.UpdateNoExist) != nil {
-			return nil
-		}
+	if slices.Max(made.Made[:]) <= 0 && o.programs.Lookup(owner, &ownerEntries{}) != nil {
+		delete(o.made, owner)
+		delete(o.changed, owner)
+		return nil
+	}
+	if _, known := o.known(owner); !known {
+		return nil
 	}
 	delete(o.changed, owner)
 	return o.user.Put(owner, made)
 }
 
+// known returns what the programs did for an owner. It makes the owner known to them, and reports whether there is room for it.
+func (o *Owners) known(owner uint64) (e ownerEntries, ok bool) {
+	if o.programs.Lookup(owner, &e) == nil {
+		return e, true
+	}
+	err := o.programs.Update(owner, e, ebpf.UpdateNoExist)
+	return e, err == nil || errors.Is(err, ebpf.ErrKeyExist) // a program was faster
+}
+
 // Has reports whether an owner has its share of a map, or there is no room to count its entries. The programs count what they remove
 // from now on.
 func (o *Owners) Has(owner uint64, of uint32, share uint32) bool {
-	var e ownerEntries
-	if o.programs.Lookup(owner, &e) != nil {
-		if err := o.programs.Update(owner, e, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-			return true
-		}
-	}
-	return e.Made[of]+o.made[owner].Made[of] >= int64(share)
+	e, known := o.known(owner)
+	return !known || e.Made[of]+o.made[owner].Made[of] >= int64(share)
 }
 
 // AddLosses adds what was not recorded because the owners have their shares: the reasons are by map of the object. lost is the number

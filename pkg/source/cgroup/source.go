@@ -311,8 +311,7 @@ func (s *Source) find(id model.CgroupID) *group {
 	if s.mount != nil {
 		var path string
 		if path, err = pathByID(s.mount, s.opt.Procfs, id); err == nil {
-			if g, _ := s.table.add(nil, path, id, s.opt.Now()); g != nil {
-				g.found = true
+			if g := s.request(path, id); g != nil {
 				if !g.closed { // its parent may be paused
 					s.entering = append(s.entering, g)
 				}
@@ -345,10 +344,17 @@ func (s *Source) findTop(g *group) {
 		return
 	}
 	if id, err := cgroupID(s.hierarchy.Mount + g.top); err == nil {
-		if top, _ := s.table.add(nil, g.top, id, s.opt.Now()); top != nil {
-			top.found = true
-		}
+		s.request(g.top, id)
 	}
+}
+
+// request adds a cgroup that was looked up. It returns nil if the table is full.
+func (s *Source) request(path string, id model.CgroupID) *group {
+	g, _ := s.table.add(nil, path, id, s.opt.Now())
+	if g != nil {
+		g.found = true // no event reports its end
+	}
+	return g
 }
 
 // Forget drops the names of ended cgroups and the unresolved ids.
