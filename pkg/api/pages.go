@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,80 +36,85 @@ func NewSlots() Slots { return make(Slots, maxAnswers) }
 // answerFunc answers a request from the facts of a refresh.
 type answerFunc func(w http.ResponseWriter, r *http.Request, known *Known)
 
-// pages makes the answers of all requests, and keeps those of requests without a query until the next refresh.
+// pages makes the answers of all requests.
 type pages struct {
 	facts   Facts
 	slots   Slots
 	maxWait time.Duration
-
-	making sync.Mutex // one kept page is made at a time
-	mu     sync.Mutex
-	kept   map[string]*page // by path
 }
 
 func newPages(facts Facts, slots Slots) *pages {
-	return &pages{facts: facts, slots: slots, maxWait: maxWait, kept: map[string]*page{}}
+	return &pages{facts: facts, slots: slots, maxWait: maxWait}
 }
 
 // handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if too many answers are being made,
-// and 304 if the client has the answer.
+// and 304 if the client has the answer. It keeps the answer to requests without a query until the next refresh.
 func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFunc) http.Handler {
+	last := keptPage{making: make(chan struct{}, 1)}
 	return reads(refuse, func(w http.ResponseWriter, r *http.Request) {
 		known := p.facts()
 		if known.Err != nil {
 			refuse(w, statusError{known.Err, http.StatusInternalServerError})
 			return
 		}
-		made := p.keptAt(r, known.At)
+		ctx, cancel := context.WithTimeout(r.Context(), p.maxWait)
+		defer cancel()
+		var made *page
+		if r.URL.RawQuery != "" || known.At.IsZero() {
+			made = p.make(ctx, r, &known, answer)
+		} else {
+			made = last.of(ctx, known.At, func() *page { return p.make(ctx, r, &known, answer) })
+		}
 		if made == nil {
-			if !p.enter(r.Context()) {
-				w.Header().Set("Retry-After", "1")
-				refuse(w, errBusy)
-				return
-			}
-			made = p.make(r, &known, answer)
+			w.Header().Set("Retry-After", "1")
+			refuse(w, errBusy)
+			return
 		}
 		made.send(w, r)
 	})
 }
 
-// enter takes a slot, and reports whether there was one in time.
-func (p *pages) enter(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.maxWait)
-	defer cancel()
+// make makes a page in a slot. It returns nil if there was none in time.
+func (p *pages) make(ctx context.Context, r *http.Request, known *Known, answer answerFunc) *page {
+	if !enter(ctx, p.slots) {
+		return nil
+	}
+	defer func() { <-p.slots }()
+	return newPage(r, known, answer)
+}
+
+// enter takes a place, and reports whether there was one in time.
+func enter(ctx context.Context, places chan struct{}) bool {
 	select {
-	case p.slots <- struct{}{}:
+	case places <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// keptAt returns the page that was made of a refresh, or nil.
-func (p *pages) keptAt(r *http.Request, at time.Time) *page {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if made := p.kept[r.URL.Path]; made != nil && r.URL.RawQuery == "" && made.at.Equal(at) {
-		return made
-	}
-	return nil
+// keptPage is the answer of the last refresh to all who ask the same.
+type keptPage struct {
+	making chan struct{} // one request makes it, the others wait without a slot
+	page   atomic.Pointer[page]
 }
 
-// make makes a page in a slot that was taken, and gives it back.
-func (p *pages) make(r *http.Request, known *Known, answer answerFunc) *page {
-	defer func() { <-p.slots }()
-	if r.URL.RawQuery != "" || known.At.IsZero() {
-		return newPage(r, known, answer)
-	}
-	p.making.Lock()
-	defer p.making.Unlock()
-	if made := p.keptAt(r, known.At); made != nil {
+// of returns the page of a refresh, which is made if nobody has asked before, or nil if that takes too long.
+func (k *keptPage) of(ctx context.Context, at time.Time, newPage func() *page) *page {
+	if made := k.page.Load(); made != nil && made.at.Equal(at) {
 		return made
 	}
-	made := newPage(r, known, answer)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.kept[r.URL.Path] = made
+	if !enter(ctx, k.making) {
+		return nil
+	}
+	defer func() { <-k.making }()
+	if made := k.page.Load(); made != nil && made.at.Equal(at) {
+		return made
+	}
+	made := newPage()
+	if made != nil {
+		k.page.Store(made)
+	}
 	return made
 }
 

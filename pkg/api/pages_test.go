@@ -100,3 +100,30 @@ func TestAnswersAreLimited(t *testing.T) {
 		t.Errorf("afterwards: %d %s", a.Code, a.Body)
 	}
 }
+
+// Those who wait for an answer that takes long have no slot, so that other paths are answered.
+func TestWaitingTakesNoSlot(t *testing.T) {
+	p := newPages(func() Known { return Known{At: time.Unix(1, 0)} }, NewSlots())
+	p.maxWait = time.Second
+	open := make(chan struct{})
+	slow := p.handler(fail, func(http.ResponseWriter, *http.Request, *Known) { <-open })
+	other := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "other") })
+	var all sync.WaitGroup
+	late := make(chan int, 2*maxAnswers)
+	for range 2 * maxAnswers {
+		all.Go(func() { late <- ask(slow, "/slow", "").Code })
+	}
+	for range 2*maxAnswers - 1 {
+		if code := <-late; code != http.StatusServiceUnavailable {
+			t.Errorf("an answer that is not made in time: %d", code)
+		}
+		if a := ask(other, "/other", ""); a.Code != http.StatusOK {
+			t.Errorf("another path: %d %s", a.Code, a.Body)
+		}
+	}
+	close(open)
+	all.Wait()
+	if code := <-late; code != http.StatusOK {
+		t.Errorf("the one who made it: %d", code)
+	}
+}

@@ -33,7 +33,8 @@ var rows = map[string]string{
 		"the sensor started, if `/proc` hides processes and the sensor is not root; GPUs of Slurm jobs by their environment",
 	"`CAP_DAC_READ_SEARCH`": "data of processes of users other than root: use of Intel GPUs, use of AMD GPUs for other purposes than " +
 		"compute, `rdma.datapath` with a verbs library in a private directory; the tracepoint tier, " +
-		"if the sensor is not root",
+		"if the sensor is not root; names of cgroups of users and below containers at once: without it the tree is walked " +
+		"for them, at most once a second, and a workload that is first seen between two walks may have no name for five minutes",
 	"`CAP_SYS_RESOURCE`": "all eBPF hooks on kernel 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
 	"`hostPID`": "owners of RDMA objects that existed before the sensor started; open handles of device " +
 		"nodes; processes on NVIDIA's GPUs, their memory and engines; `rdma.datapath`",
