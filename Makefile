@@ -258,7 +258,7 @@ test-compose: deps image ## Docker Compose: the services of deploy/docker by Deb
 
 .PHONY: test-harness
 test-harness: deps ## What the tests stand on: a guest that hangs ends with a report
-	@go test -tags vm -count=1 -timeout 8m -v -run TestSilent ./tests/vm/guest
+	@go test -tags vm -count=1 -timeout 12m -v -run 'TestSilent|TestUnanswered' ./tests/vm/guest
 	@go test -tags vm -count=1 -timeout 12m -v -run TestHung ./tests/vm
 
 .PHONY: test-churn

@@ -56,7 +56,8 @@ func (c *churn) run(ctx context.Context) {
 		for range 2 {
 			workers.Go(func() {
 				for i := c.next.Add(1); i <= int64(c.total); i = c.next.Add(1) {
-					for try := 0; ctx.Err() == nil; try++ {
+					end := time.Now().Add(2 * time.Minute)
+					for try := 0; ctx.Err() == nil && time.Now().Before(end); try++ {
 						c.gate.RLock()
 						err := c.runContainer(ctx, p, int(i), try)
 						c.gate.RUnlock()

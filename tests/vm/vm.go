@@ -53,6 +53,8 @@ type Options struct {
 	Stdin   io.Reader     // standard input of the command; its end is not passed on to the command
 	Stdout  io.Writer     // standard output and standard error of the command
 	Timeout time.Duration // of the whole run; default: 5 minutes
+
+	OneThread bool // an emulator uses one thread for all CPUs: it is slower and does not hang
 }
 
 // Cable is an Ethernet link between two guests, whose interface is "cable" in both: QEMU sends each frame in a UDP datagram on 127.0.0.1. The
@@ -91,9 +93,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 		if opts.Stdout != nil {
 			fmt.Fprintf(opts.Stdout, "%v\nonce more, on one thread\n", err)
 		}
-		if accel == "tcg" {
-			accel = "tcg,thread=single"
-		}
+		opts.OneThread = true
 		res, err = boot(ctx, kernel, accel, opts)
 	}
 	return res, err
@@ -285,6 +285,9 @@ func hostTSC() string {
 func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []string {
 	// no_timer_check: the kernel would panic if an emulated timer is delayed for a moment.
 	cpu, options := "host", "console=ttyS0 quiet panic=-1 no_timer_check"
+	if accel == "tcg" && opts.OneThread {
+		accel = "tcg,thread=single"
+	}
 	if accel != "kvm" {
 		cpu, options = emulatedCPU, options+emulatedKernel+hostTSC()
 	}

@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"runtime/pprof"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,24 +46,35 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	if opts.Share == "" {
 		opts.Share = t.TempDir()
 	}
-	if err := run(t.Context(), t.Name(), opts, silence); err != nil {
+	if err := run(t.Context(), t.Name(), opts, limits{silence: 5 * time.Minute, quit: time.Minute}); err != nil {
 		t.Error(err)
 	}
 	return false
 }
 
-// silence is how long a test in a guest may print nothing, and quitTime how long it then has to print its report.
-const (
-	silence  = 5 * time.Minute
-	quitTime = time.Minute
+// limits are how long a test in a guest may print nothing, and how long it then has to print its report.
+type limits struct{ silence, quit time.Duration }
+
+var (
+	errSilent     = errors.New("the guest makes no progress")
+	errUnanswered = errors.New("the guest does not answer")
 )
 
-var errSilent = errors.New("the guest makes no progress")
+// run runs a test of this binary in a guest. If the guest itself hangs, it is tried once more on one thread, as vm.Run does.
+func run(ctx context.Context, test string, opts vm.Options, l limits) error {
+	err := try(ctx, test, opts, l)
+	if errors.Is(err, errUnanswered) && !opts.OneThread {
+		fmt.Printf("%s: %v\nonce more, on one thread\n", test, err)
+		opts.OneThread = true
+		err = try(ctx, test, opts, l)
+	}
+	return err
+}
 
-// run runs a test of this binary in a guest. If a test prints nothing for the duration of silence, run requests its
-// goroutines and the processes of the guest, and then ends the guest. Before the first output the guest boots, which has
-// a limit of its own.
-func run(ctx context.Context, test string, opts vm.Options, silence time.Duration) error {
+// try is one try of run. If a test prints nothing for the duration of silence, try requests its goroutines and the processes of the
+// guest, and then ends the guest: with errUnanswered if not even these were printed. Before the first output the guest boots, which
+// has a limit of its own.
+func try(ctx context.Context, test string, opts vm.Options, l limits) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -78,11 +90,18 @@ func run(ctx context.Context, test string, opts vm.Options, silence time.Duratio
 	defer asked.Close()
 	out := &lines{prefix: "[" + test + "] "}
 	out.silent = time.AfterFunc(math.MaxInt64, func() {
+		out.answered.Store(false)
 		go asked.Write([]byte(ask)) //nolint:errcheck // a guest that hangs reads nothing
-		time.AfterFunc(quitTime, func() { cancel(fmt.Errorf("%w: no output for %v", errSilent, silence)) })
+		time.AfterFunc(l.quit, func() {
+			cause := errSilent
+			if !out.answered.Load() {
+				cause = errUnanswered
+			}
+			cancel(fmt.Errorf("%w: no output for %v", cause, l.silence))
+		})
 	})
 	defer out.silent.Stop()
-	out.silence = silence
+	out.silence = l.silence
 	opts.Stdin, opts.Stdout = stdin, out
 	opts.Command = []string{exe, "-test.run=" + strings.Join(levels, "/"), "-test.v", "-test.count=1"}
 	opts.Env = append(opts.Env, inside+"="+test)
@@ -121,11 +140,13 @@ type lines struct {
 	rest   []byte // of an incomplete line
 	none   bool   // no test ran
 
-	silent  *time.Timer // expires when, after the first line, nothing is written for the duration of silence
-	silence time.Duration
+	silent   *time.Timer // expires when, after the first line, nothing is written for the duration of silence
+	silence  time.Duration
+	answered atomic.Bool // something was written since it expired
 }
 
 func (l *lines) Write(p []byte) (int, error) {
+	l.answered.Store(true)
 	if l.silent.Stop() { // it has not expired
 		l.silent.Reset(l.silence)
 	}

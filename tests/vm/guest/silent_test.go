@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func TestSilent(t *testing.T) {
 		text, _ := io.ReadAll(reader)
 		printed <- string(text)
 	}()
-	err = run(t.Context(), t.Name(), vm.Options{Share: t.TempDir()}, 5*time.Second)
+	err = run(t.Context(), t.Name(), vm.Options{Share: t.TempDir()}, limits{silence: 5 * time.Second, quit: 20 * time.Second})
 	os.Stdout = stdout
 	writer.Close()
 	text := <-printed
@@ -43,6 +44,25 @@ func TestSilent(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// TestUnanswered runs a test in a guest that hangs as if its kernel did: it answers no request. It is tried once more.
+func TestUnanswered(t *testing.T) {
+	dir := os.Getenv("UNANSWERED")
+	if os.Getenv(inside) == t.Name() {
+		if err := os.Mkdir(filepath.Join(dir, "tried"), 0o700); err == nil {
+			plantedHang()
+		}
+		return
+	}
+	opts := vm.Options{Share: t.TempDir()}
+	opts.Env = []string{"UNANSWERED=" + opts.Share}
+	if err := run(t.Context(), t.Name(), opts, limits{silence: 5 * time.Second, quit: 5 * time.Second}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(opts.Share, "tried")); err != nil {
+		t.Errorf("it was not tried twice: %v", err)
 	}
 }
 
