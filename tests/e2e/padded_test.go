@@ -99,8 +99,7 @@ func structureHooks(m metrics, t *testing.T) (hooks []string) {
 	if !inKernel(t, "rdma_restrack_begin_del") {
 		without = append(without, "rdma_restrack_begin_del")
 	}
-	for _, x := range m.all("accelscope_probe_hook_state", "state", "ok") {
-		name := label(x, "hook")
+	for name := range m.by("accelscope_probe_hook_state", "hook") {
 		structures := slices.ContainsFunc([]string{"rdma_", "ib_umem_", "ib_modify_qp", "datapath_"}, func(prefix string) bool {
 			return strings.HasPrefix(name, prefix)
 		})
