@@ -25,7 +25,7 @@ const maxWait = 2 * time.Second
 // bodyTimeout is the time that a client has to read an answer.
 const bodyTimeout = 10 * time.Second
 
-var errBusy = errors.New("too many answers are being made, try again")
+var errBusy = errors.New("too many answers are being made, or this one takes long: try again")
 
 // Slots limit the answers that are made at once by all handlers that share them.
 type Slots chan struct{}
@@ -47,8 +47,8 @@ func newPages(facts Facts, slots Slots) *pages {
 	return &pages{facts: facts, slots: slots, maxWait: maxWait}
 }
 
-// handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if too many answers are being made,
-// and 304 if the client has the answer. It keeps the answer to requests without a query until the next refresh.
+// handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if the answer is not made in time, and
+// 304 if the client has it. It keeps the answer to requests without a query until the next refresh.
 func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFunc) http.Handler {
 	last := keptPage{making: make(chan struct{}, 1)}
 	return reads(refuse, func(w http.ResponseWriter, r *http.Request) {
@@ -63,7 +63,7 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 		if r.URL.RawQuery != "" || known.At.IsZero() {
 			made = p.make(ctx, r, &known, answer)
 		} else {
-			made = last.of(ctx, known.At, func() *page { return p.make(ctx, r, &known, answer) })
+			made = last.get(ctx, known.At, func() *page { return p.make(ctx, r, &known, answer) })
 		}
 		if made == nil {
 			w.Header().Set("Retry-After", "1")
@@ -93,25 +93,25 @@ func enter(ctx context.Context, places chan struct{}) bool {
 	}
 }
 
-// keptPage is the answer of the last refresh to all who ask the same.
+// keptPage keeps the answer of one path until the next refresh.
 type keptPage struct {
-	making chan struct{} // one request makes it, the others wait without a slot
+	making chan struct{} // taken by the request that makes it: the others wait here, without a slot
 	page   atomic.Pointer[page]
 }
 
-// of returns the page of a refresh, which is made if nobody has asked before, or nil if that takes too long.
-func (k *keptPage) of(ctx context.Context, at time.Time, newPage func() *page) *page {
-	if made := k.page.Load(); made != nil && made.at.Equal(at) {
+// get returns the page of a refresh or of a later one. The first request makes it. It returns nil if that takes too long.
+func (k *keptPage) get(ctx context.Context, at time.Time, makePage func() *page) *page {
+	if made := k.page.Load(); made != nil && !made.at.Before(at) {
 		return made
 	}
 	if !enter(ctx, k.making) {
 		return nil
 	}
 	defer func() { <-k.making }()
-	if made := k.page.Load(); made != nil && made.at.Equal(at) {
+	if made := k.page.Load(); made != nil && !made.at.Before(at) {
 		return made
 	}
-	made := newPage()
+	made := makePage()
 	if made != nil {
 		k.page.Store(made)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
@@ -101,29 +102,32 @@ func TestAnswersAreLimited(t *testing.T) {
 	}
 }
 
-// Those who wait for an answer that takes long have no slot, so that other paths are answered.
+// Requests that wait for an answer which another one makes have no slot.
 func TestWaitingTakesNoSlot(t *testing.T) {
-	p := newPages(func() Known { return Known{At: time.Unix(1, 0)} }, NewSlots())
-	p.maxWait = time.Second
-	open := make(chan struct{})
-	slow := p.handler(fail, func(http.ResponseWriter, *http.Request, *Known) { <-open })
-	other := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "other") })
-	var all sync.WaitGroup
-	late := make(chan int, 2*maxAnswers)
-	for range 2 * maxAnswers {
-		all.Go(func() { late <- ask(slow, "/slow", "").Code })
-	}
-	for range 2*maxAnswers - 1 {
-		if code := <-late; code != http.StatusServiceUnavailable {
-			t.Errorf("an answer that is not made in time: %d", code)
+	synctest.Test(t, func(t *testing.T) {
+		p := newPages(func() Known { return Known{At: time.Unix(1, 0)} }, NewSlots())
+		open := make(chan struct{})
+		slow := p.handler(fail, func(http.ResponseWriter, *http.Request, *Known) { <-open })
+		other := p.handler(fail, func(w http.ResponseWriter, _ *http.Request, _ *Known) { write(w, http.StatusOK, "other") })
+		codes := make(chan int, 2*maxAnswers)
+		for range 2 * maxAnswers {
+			go func() { codes <- ask(slow, "/slow", "").Code }()
+		}
+		synctest.Wait()
+		if len(p.slots) != 1 {
+			t.Errorf("%d slots are taken for one answer", len(p.slots))
 		}
 		if a := ask(other, "/other", ""); a.Code != http.StatusOK {
 			t.Errorf("another path: %d %s", a.Code, a.Body)
 		}
-	}
-	close(open)
-	all.Wait()
-	if code := <-late; code != http.StatusOK {
-		t.Errorf("the one who made it: %d", code)
-	}
+		time.Sleep(maxWait + time.Second)
+		close(open)
+		got := map[int]int{}
+		for range 2 * maxAnswers {
+			got[<-codes]++
+		}
+		if got[http.StatusOK] != 1 || got[http.StatusServiceUnavailable] != 2*maxAnswers-1 {
+			t.Errorf("answers by status: %v", got)
+		}
+	})
 }

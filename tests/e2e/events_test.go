@@ -47,17 +47,19 @@ type churn struct {
 	mu    sync.Mutex
 	codes map[string]uint32       // exit codes that the CRI reported, by container id
 	lives map[string][2]time.Time // from before creation until after removal
-	lost  []error                 // errors of requests whose response was lost when the runtime was killed
+	lost  []error                 // of requests that were made again, such as those that the runtime was killed at
 }
 
 func (c *churn) run(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var workers sync.WaitGroup
 	for _, p := range c.pods {
 		for range 2 {
 			workers.Go(func() {
 				for i := c.next.Add(1); i <= int64(c.total); i = c.next.Add(1) {
 					end := time.Now().Add(2 * time.Minute)
-					for try := 0; ctx.Err() == nil && time.Now().Before(end); try++ {
+					for try := 0; ctx.Err() == nil; try++ {
 						c.gate.RLock()
 						err := c.runContainer(ctx, p, int(i), try)
 						c.gate.RUnlock()
@@ -67,6 +69,9 @@ func (c *churn) run(ctx context.Context) {
 						c.mu.Lock()
 						c.lost = append(c.lost, err)
 						c.mu.Unlock()
+						if time.Now().After(end) {
+							stop() // those that are missing fail the test
+						}
 						time.Sleep(300 * time.Millisecond)
 					}
 					c.done.Add(1)

@@ -223,8 +223,8 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 	t.Logf("%d queries, %d of which have no data here, with a reason", queries, len(unanswered))
 }
 
-// rounded is in the error of a rule whose native histogram has buckets that add up to a little more than its count, by rounding: Prometheus 2.42
-// drops such a result (its issue 12713), and that of the next evaluation is there.
+// rounded is the error of a recording rule whose native histogram has buckets that add up to a little more than its count, by rounding.
+// Prometheus drops such a result (its issue 12713, open in 2.42): the series has the other ones.
 const rounded = "histogram's observation count should be at least the number of observations found in the buckets"
 
 // evaluated: Prometheus evaluates all rules. Recording rules have series, or a listed reason to have none. The alerts
@@ -232,7 +232,11 @@ const rounded = "histogram's observation count should be at least the number of 
 func evaluated(t *testing.T, p *prometheus, end time.Time) {
 	records := 0
 	for _, r := range p.rules() {
-		if r.Health != "ok" && !strings.Contains(r.LastError, rounded) {
+		switch {
+		case r.Health == "ok":
+		case r.Type == "recording" && strings.HasSuffix(r.LastError, rounded):
+			t.Logf("%s: %s", r.Name, r.LastError)
+		default:
 			t.Errorf("%s: %s: %s", r.Name, r.Health, r.LastError)
 		}
 		if r.Type == "alerting" {

@@ -49,9 +49,10 @@ func (n node) doctor(t *testing.T) {
 				without = append(without, f.name)
 			}
 		}
-		for _, x := range m.all("accelscope_probe_hook_state", "state", "ok") {
-			if hooked, exists := x.GetGauge().GetValue() == 1, !slices.Contains(without, label(x, "hook")); hooked != exists {
-				t.Errorf("hooked: %v, want %v: %v", hooked, exists, x.GetLabel())
+		for hook := range m.by("accelscope_probe_hook_state", "hook") {
+			hooked := m.sum("accelscope_probe_hook_state", "hook", hook, "state", "ok") == 1
+			if exists := !slices.Contains(without, hook); hooked != exists {
+				t.Errorf("%s is hooked: %v, want %v", hook, hooked, exists)
 			}
 		}
 	}

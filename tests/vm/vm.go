@@ -54,7 +54,7 @@ type Options struct {
 	Stdout  io.Writer     // standard output and standard error of the command
 	Timeout time.Duration // of the whole run; default: 5 minutes
 
-	OneThread bool // an emulator uses one thread for all CPUs: it is slower and does not hang
+	OneThread bool // emulate all CPUs in one thread: slower, without the hangs of several; no effect with KVM
 }
 
 // Cable is an Ethernet link between two guests, whose interface is "cable" in both: QEMU sends each frame in a UDP datagram on 127.0.0.1. The

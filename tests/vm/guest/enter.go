@@ -52,7 +52,7 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	return false
 }
 
-// limits are how long a test in a guest may print nothing, and how long it then has to print its report.
+// limits holds the time for which a test in a guest may print nothing, and the time that it then has to print its report.
 type limits struct{ silence, quit time.Duration }
 
 var (
@@ -60,7 +60,7 @@ var (
 	errUnanswered = errors.New("the guest does not answer")
 )
 
-// run runs a test of this binary in a guest. If the guest itself hangs, it is tried once more on one thread, as vm.Run does.
+// run runs a test of this binary in a guest. If the guest itself hangs, it is run once more on one thread, as by vm.Run.
 func run(ctx context.Context, test string, opts vm.Options, l limits) error {
 	err := try(ctx, test, opts, l)
 	if errors.Is(err, errUnanswered) && !opts.OneThread {
@@ -72,8 +72,8 @@ func run(ctx context.Context, test string, opts vm.Options, l limits) error {
 }
 
 // try is one try of run. If a test prints nothing for the duration of silence, try requests its goroutines and the processes of the
-// guest, and then ends the guest: with errUnanswered if not even these were printed. Before the first output the guest boots, which
-// has a limit of its own.
+// guest, and then ends the guest: with errUnanswered if the guest printed nothing after the request. Before the first output the guest
+// boots, which has a limit of its own.
 func try(ctx context.Context, test string, opts vm.Options, l limits) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -127,9 +127,9 @@ const ask = "report\n"
 func report(in io.Reader, out io.Writer) {
 	for asked := bufio.NewScanner(in); asked.Scan(); {
 		if asked.Text()+"\n" == ask {
+			_ = pprof.Lookup("goroutine").WriteTo(out, 2) // first, as ps may hang
 			processes, _ := child.Command(context.Background(), "ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args", "--forest").Output()
 			fmt.Fprintf(out, "processes:\n%s", processes)
-			_ = pprof.Lookup("goroutine").WriteTo(out, 2)
 		}
 	}
 }
