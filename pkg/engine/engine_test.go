@@ -233,10 +233,12 @@ func TestForgetPanics(t *testing.T) {
 type unnamed struct {
 	expiring
 	calls atomic.Int32
+	boom  chan struct{}
 }
 
 func (s *unnamed) Name() string {
 	if s.calls.Add(1) == 2 { // the first is at the registration
+		<-s.boom
 		panic("boom")
 	}
 	return "unnamed"
@@ -244,15 +246,26 @@ func (s *unnamed) Name() string {
 
 // A refresh that panics has an error, for all who wait for it, and the next one is read anew.
 func TestRefreshPanics(t *testing.T) {
-	e := New(Options{})
-	e.Add(Registration{Source: &unnamed{}})
-	e.Start()
-	if r := e.Refresh(); r.Err == nil || !r.At.IsZero() {
-		t.Errorf("a refresh that panicked: %+v", r)
-	}
-	if r := e.Refresh(); r.Err != nil || r.At.IsZero() {
-		t.Errorf("the next one: %+v", r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{})
+		s := &unnamed{boom: make(chan struct{})}
+		e.Add(Registration{Source: s})
+		e.Start()
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if r := e.Refresh(); r.Err == nil || !r.At.IsZero() {
+					t.Errorf("a refresh that panicked: %+v", r)
+				}
+			})
+		}
+		synctest.Wait() // one reads, the others wait for it
+		close(s.boom)
+		all.Wait()
+		if r := e.Refresh(); r.Err != nil || r.At.IsZero() {
+			t.Errorf("the next one: %+v", r)
+		}
+	})
 }
 
 // A source whose goroutine has panicked still answers, and has failed; the panic is logged once and counted. So are panics in its

@@ -525,6 +525,23 @@ func TestJudgments(t *testing.T) {
 	}
 }
 
+// TestOwnerLosses: a loss because of a share names the workload that has it, and is no loss of the node.
+func TestOwnerLosses(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.facts.Losses = []model.Loss{{Reason: "verbs_map_share", Count: 1}}
+	n.shares.OwnerLosses = []attribution.Share[model.LossKey, model.Count]{{Owner: 1, Key: model.LossKey{Reason: "verbs_map_share"}, Value: 1}}
+	n.judge(j, start)
+	n.facts.Losses[0].Count, n.shares.OwnerLosses[0].Value = 4, 4
+	got := n.judge(j, start.Add(15*time.Second))
+	if len(got.Verdicts) != 1 || got.Verdicts[0].Name != "AccelscopeLosing" {
+		t.Fatalf("%+v", got)
+	}
+	v := got.Verdicts[0]
+	if evidence := strings.Join(v.Evidence, "; "); v.Subject.String() != "ml/a/x (verbs_map_share)" || !strings.Contains(evidence, "events +4 in 15m") {
+		t.Errorf("%q: %q", v.Subject, evidence)
+	}
+}
+
 // TestIdle: what is allocated and not used for two hours is a verdict, until it is used.
 func TestIdle(t *testing.T) {
 	n, j := newNode(), &Judge{}

@@ -256,7 +256,7 @@ func TestRecount(t *testing.T) {
 }
 
 // TestLargeJob: a job with 192 processes and 10 HCAs has 1920 contexts in one cgroup, with durations of each class. They
-// fit by default, and the maps take at most 4 MiB before there are any.
+// fit by default, and the maps take at most 5 MiB before there are any.
 func TestLargeJob(t *testing.T) {
 	k := startKernelWith(t, Options{MaxContexts: 0})
 	var total uint64
