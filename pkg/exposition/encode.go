@@ -61,13 +61,14 @@ type Encoder struct {
 func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if body := p.bodies[format.FormatType()]; compress && body != nil {
+	kind := format.FormatType() // it parses the format
+	if body := p.bodies[kind]; compress && body != nil {
 		return body, nil
 	}
 	var out bytes.Buffer
 	if !compress {
 		out.Grow(e.size)
-		err := e.encode(&out, p, format)
+		err := e.encode(&out, p, format, kind)
 		e.size = out.Len()
 		return out.Bytes(), err
 	}
@@ -79,20 +80,20 @@ func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, 
 	} else {
 		e.gzip.Reset(&out)
 	}
-	if err := e.encode(e.gzip, p, format); err != nil {
+	if err := e.encode(e.gzip, p, format, kind); err != nil {
 		return nil, err
 	}
 	if err := e.gzip.Close(); err != nil {
 		return nil, fmt.Errorf("compress metrics: %w", err)
 	}
 	e.wire = out.Len()
-	p.bodies[format.FormatType()] = out.Bytes()
+	p.bodies[kind] = out.Bytes()
 	return out.Bytes(), nil
 }
 
-func (e *Encoder) encode(out io.Writer, p *Page, format expfmt.Format) error {
+func (e *Encoder) encode(out io.Writer, p *Page, format expfmt.Format, kind expfmt.FormatType) error {
 	e.text.out, e.text.forms = out, p.forms
-	switch format.FormatType() {
+	switch kind {
 	case expfmt.TypeTextPlain:
 		e.text.dialect = plainText
 		return e.text.write(p.Families)

@@ -77,8 +77,8 @@ func (f *PCIFunction) Possible() (speed float64, width int) {
 // Errors returns the errors that both ends of the function's link detected, by severity. The events are different ones: each end
 // counts what it detects.
 func (f *PCIFunction) Errors() []Counter {
-	var sums []Counter
-	for _, end := range []PCIEnd{f.PCIEnd, f.Upstream.PCIEnd} {
+	sums := make([]Counter, 0, 3) // correctable, nonfatal, fatal
+	for _, end := range [...]PCIEnd{f.PCIEnd, f.Upstream.PCIEnd} {
 		for _, e := range end.AER {
 			i := slices.IndexFunc(sums, func(c Counter) bool { return c.Name == e.Severity })
 			if i < 0 {
