@@ -84,7 +84,7 @@ func run(ctx context.Context) error {
 		return measureLinks(ctx, programs.accelscope, *short, os.Stdout)
 	}
 	nodes := []node{
-		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, 5 * time.Second, time.Minute}},
+		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, time.Minute, time.Minute}},
 		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second, time.Minute}},
 	}
 	viewing := viewerTime
@@ -134,12 +134,12 @@ func run(ctx context.Context) error {
 	for _, res := range results {
 		res.print(os.Stdout, use)
 	}
-	printGates(os.Stdout, gates(results[0], results[1]))
+	printGates(os.Stdout, "The crowded node is the one with VFs; peers are node_exporter and rdma_exporter.", gates(results[0], results[1]))
 	if err := measureSources(ctx, use, nodes[0], os.Stdout); err != nil {
 		return err
 	}
 	return ofSensor(use, func(e exporter) error {
-		if err := measurePods(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {
+		if err := measurePods(ctx, e, nodes[0].plan, os.Stdout); err != nil {
 			return err
 		}
 		if err := measureGPUs(ctx, e, nodes[0].plan.rounds, nodes[0].plan.paced, os.Stdout); err != nil {

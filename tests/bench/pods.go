@@ -41,7 +41,7 @@ type podFigures struct {
 // measurePods runs the sensor with a real containerd that has 330 containers and a fake kubelet, on fake cgroups: no
 // processes run in them. The rows enable one source after the other, so the cost of a source is the difference between
 // rows.
-func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out io.Writer) error {
+func measurePods(ctx context.Context, sensor exporter, p plan, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "pods-") // a short path, because sockets are in it
 	if err != nil {
 		return err
@@ -92,13 +92,13 @@ func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 		{off + "node"},
 		append(events.arguments(), off+"node"),
 	}
-	for round := range rounds {
+	for round := range p.rounds {
 		for i, f := range figs {
-			progress("%d pods, %s: round %d of %d", pods, f.name, round+1, rounds)
+			progress("%d pods, %s: round %d of %d", pods, f.name, round+1, p.rounds)
 			e := exporter{name: sensor.name, path: sensor.path, args: func(_ fixtures.Manifest, addr string) []string {
 				return append(append([]string{"--web.listen-address=" + addr}, common...), args[i]...)
 			}}
-			if err := f.measure(ctx, e, m, counter, scrapes); err != nil {
+			if err := f.measure(ctx, e, m, counter, p); err != nil {
 				return err
 			}
 		}
@@ -106,11 +106,11 @@ func measurePods(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 	if n := events.events.Load(); n < pods*containersPerPod {
 		return fmt.Errorf("%d events of %d containers", n, pods*containersPerPod)
 	}
-	printPods(out, figs, rounds, scrapes)
+	printPods(out, figs, p)
 	return nil
 }
 
-func (f *podFigures) measure(ctx context.Context, e exporter, m fixtures.Manifest, calls *callCounter, scrapes int) error {
+func (f *podFigures) measure(ctx context.Context, e exporter, m fixtures.Manifest, calls *callCounter, plan plan) error {
 	before := calls.count()
 	p, err := e.start(ctx, m)
 	if err != nil {
@@ -136,17 +136,25 @@ func (f *podFigures) measure(ctx context.Context, e exporter, m fixtures.Manifes
 	}
 	sleep(ctx, pause)
 	settled := calls.count()
-	if err := f.scrape(ctx, p, scrapes); err != nil {
+	if err := f.scrape(ctx, p, plan.paced); err != nil {
 		return err
 	}
-	f.calls = float64(calls.count()-settled) / float64(scrapes)
+	f.calls = float64(calls.count()-settled) / float64(plan.paced)
+	for range plan.backToBack {
+		if _, err := p.scrape(); err != nil {
+			return err
+		}
+	}
+	if f.memory, err = readMemory(p.pid()); err != nil {
+		return err
+	}
 	f.settling = float64(settled - before)
 	return f.rest(ctx, p, quietPods)
 }
 
-func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
+func printPods(out io.Writer, figs []*podFigures, p plan) {
 	fmt.Fprintf(out, "\n%d pods of %d containers, known to a real containerd; fake cgroups. Medians of %d rounds of %d scrapes "+
-		"%v apart.\n\n", pods, containersPerPod, rounds, scrapes, pause)
+		"%v apart. Memory is that after %d more without a pause.\n\n", pods, containersPerPod, p.rounds, p.paced, pause, p.backToBack)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "sensor with\tp50 ms\tCPU ms/scrape\tseries\ttext kB\tRSS MB\tprivate MB\tHWM MB\tidle CPU ms/s\tRPCs/scrape\tRPCs to settle\t")
 	for _, f := range figs {
@@ -160,4 +168,9 @@ func printPods(out io.Writer, figs []*podFigures, rounds, scrapes int) {
 		fmt.Fprintf(out, "Container metrics: %s us per container and scrape.\n",
 			number(1e3*math.Max(all-base, 0)/(pods*containersPerPod), 1))
 	}
+	all := figs[2].memory
+	printGates(out, "The node has 330 containers with container metrics, and the kubelet.", []gate{
+		{"E1", "private memory after all scrapes, MB", all.anon, 16, 16},
+		{"E1", "RSS after all scrapes, MB", all.rss, 40, 40},
+	})
 }

@@ -197,9 +197,8 @@ func gates(plain, crowded *result) []gate {
 	}
 }
 
-func printGates(out io.Writer, all []gate) {
-	fmt.Fprint(out, "\nGoals of the sensor. The crowded node is the one with VFs; peers are node_exporter and "+
-		"rdma_exporter.\n\n")
+func printGates(out io.Writer, node string, all []gate) {
+	fmt.Fprintf(out, "\nGoals of the sensor. %s\n\n", node)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "gate\twhat\tfigure\tgoal now\tgoal release\tverdict")
 	limit := func(v float64) string {
