@@ -86,6 +86,57 @@ static __noinline int remove_processes(void)
 	return removed;
 }
 
+/* The rings of each owner, while they are counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 2048);
+	__type(key, __u64);
+	__type(value, __s64);
+} found_rings SEC(".maps");
+
+static long forget_found(void *map, __u64 *owner, __s64 *n, void *unused)
+{
+	bpf_map_delete_elem(&found_rings, owner);
+	return 0;
+}
+
+/* A queue pair that the driver takes from a living process is destroyed by another one, so only its context tells that it is gone. */
+static long count_ring(void *map, struct queue_key *key, struct queue *q, void *unused)
+{
+	struct context_key context = {.context = key->context, .tgid = key->tgid};
+	__u64 owner = q->owner;
+	__s64 one = 1, *n;
+
+	if (!bpf_map_lookup_elem(&contexts, &context)) {
+		drop_queue(key);
+		return 0;
+	}
+	n = bpf_map_lookup_elem(&found_rings, &owner);
+	if (n)
+		(*n)++;
+	else if (entries_of(owner))
+		bpf_map_update_elem(&found_rings, &owner, &one, BPF_NOEXIST);
+	return 0;
+}
+
+static long correct_owner(void *map, __u64 *owner, struct owner_entries *entries, void *unused)
+{
+	__s64 *n = bpf_map_lookup_elem(&found_rings, owner);
+
+	__sync_fetch_and_add(&entries->made[QUEUES_OF_OWNER], (n ? *n : 0) - entries->made[QUEUES_OF_OWNER]);
+	return 0;
+}
+
+/* A ring that a program makes or removes meanwhile may be counted wrongly until the next call. */
+static __noinline int correct_rings(void)
+{
+	bpf_for_each_map_elem(&found_rings, forget_found, 0, 0);
+	bpf_for_each_map_elem(&queues, count_ring, 0, 0);
+	bpf_for_each_map_elem(&owner_entries, correct_owner, 0, 0);
+	return 0;
+}
+
 static __always_inline void remove_spent(struct context_key *key, struct context_stat *stat)
 {
 	__u32 tgid = key->tgid;
@@ -135,6 +186,8 @@ int control(struct control_args *args)
 	struct context_key key = args->key;
 	struct context_stat *stat;
 
+	if (args->what == CONTROL_RINGS)
+		return correct_rings();
 	if (args->what == CONTROL_REMOVE && !key.context)
 		return remove_processes();
 	if (args->what == CONTROL_REMOVE)

@@ -142,6 +142,7 @@ enum order {
 	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, marks it, and returns its number */
 	CONTROL_GAP,    /* some calls of a context were not probed */
 	CONTROL_REMOVE, /* removes a context; without one, the entries of ended processes, and returns their number */
+	CONTROL_RINGS, /* removes the rings of contexts that are gone, and corrects the number of rings of each owner */
 };
 
 struct control_args {

@@ -158,6 +158,7 @@ const (
 	DatapathOrderCONTROL_ADD    DatapathOrder = 1
 	DatapathOrderCONTROL_GAP    DatapathOrder = 2
 	DatapathOrderCONTROL_REMOVE DatapathOrder = 3
+	DatapathOrderCONTROL_RINGS  DatapathOrder = 4
 )
 
 type DatapathOutstanding struct {
@@ -341,6 +342,7 @@ const (
 	DatapathMapCrowdedPosting        = "crowded_posting"
 	DatapathMapCrowdedThreads        = "crowded_threads"
 	DatapathMapEnded                 = "ended"
+	DatapathMapFoundRings            = "found_rings"
 	DatapathMapLatencies             = "latencies"
 	DatapathMapMarkedCgroups         = "marked_cgroups"
 	DatapathMapNowhere               = "nowhere"
@@ -500,6 +502,7 @@ type DatapathMapSpecs struct {
 	CrowdedPosting *ebpf.MapSpec `ebpf:"crowded_posting"`
 	CrowdedThreads *ebpf.MapSpec `ebpf:"crowded_threads"`
 	Ended          *ebpf.MapSpec `ebpf:"ended"`
+	FoundRings     *ebpf.MapSpec `ebpf:"found_rings"`
 	Latencies      *ebpf.MapSpec `ebpf:"latencies"`
 	MarkedCgroups  *ebpf.MapSpec `ebpf:"marked_cgroups"`
 	Nowhere        *ebpf.MapSpec `ebpf:"nowhere"`
@@ -565,6 +568,7 @@ type DatapathMaps struct {
 	CrowdedPosting *ebpf.Map `ebpf:"crowded_posting"`
 	CrowdedThreads *ebpf.Map `ebpf:"crowded_threads"`
 	Ended          *ebpf.Map `ebpf:"ended"`
+	FoundRings     *ebpf.Map `ebpf:"found_rings"`
 	Latencies      *ebpf.Map `ebpf:"latencies"`
 	MarkedCgroups  *ebpf.Map `ebpf:"marked_cgroups"`
 	Nowhere        *ebpf.Map `ebpf:"nowhere"`
@@ -587,6 +591,7 @@ func (m *DatapathMaps) Close() error {
 		m.CrowdedPosting,
 		m.CrowdedThreads,
 		m.Ended,
+		m.FoundRings,
 		m.Latencies,
 		m.MarkedCgroups,
 		m.Nowhere,

@@ -121,6 +121,11 @@ func (k *kernel) removeEntries(ended *ebpf.Map, tgids []uint32) error {
 	return nil
 }
 
+// correctRings removes the rings of contexts that are gone, and corrects the number of rings of each owner, which limits them.
+func (k *kernel) correctRings() error {
+	return k.order(&gen.DatapathControlArgs{What: uint32(gen.DatapathOrderCONTROL_RINGS)})
+}
+
 // maxWalks bounds how often the entries of processes are walked.
 const maxWalks = 16
 

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"testing"
@@ -395,10 +396,33 @@ func TestQueuesShare(t *testing.T) {
 	initialize(f, 0, 104, 105)
 	expect("one more", rings{hostile: share - 1, other: share}, full, owners{hostile: 7})
 
+	entries := k.object.Coll.Maps[gen.DatapathMapOwnerEntries]
+	var made gen.DatapathOwnerEntries
+	if err := entries.Lookup(hostile, &made); err != nil {
+		t.Fatal(err)
+	}
+	made.Made[queuesOfOwner] += 5
+	if err := errors.Join(entries.Put(hostile, made), entries.Delete(other)); err != nil {
+		t.Fatal(err)
+	}
+	correct := func() {
+		t.Helper()
+		if err := k.correctRings(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	correct()
+	expect("counted wrongly", rings{hostile: share - 1, other: share}, full, owners{hostile: 7})
+	if err := k.removeContext(second.key); err != nil { // as if the driver had closed it
+		t.Fatal(err)
+	}
+	correct()
+	expect("a context is gone", rings{hostile: share - 1}, full, owners{hostile: 7})
+
 	if err := k.removeProcesses([]uint32{f.key.Tgid}); err != nil {
 		t.Fatal(err)
 	}
-	expect("ended", rings{other: share}, full, owners{hostile: 7})
+	expect("ended", rings{}, full, owners{hostile: 7})
 }
 
 // TestQueuesFull: a queue pair without room for its ring is lost once, however often it posts, if there are not too many. What it posts is

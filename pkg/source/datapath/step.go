@@ -114,7 +114,7 @@ func (s *Source) isWanted(f *file) bool {
 }
 
 // read copies the counters of all contexts and adds up their cost by process. Once per
-// removeInterval it also corrects the number of contexts of each owner, which limits them.
+// removeInterval it also corrects the numbers of contexts and rings of each owner, which limit them.
 func (s *Source) read() error {
 	s.readings = s.readings[:0]
 	clear(s.spent)
@@ -136,7 +136,7 @@ func (s *Source) read() error {
 		for i := range s.readings {
 			found[s.readings[i].stat.Owner]++
 		}
-		err = s.kernel.object.Owners.Correct(contextsOfOwner, found)
+		err = errors.Join(s.kernel.object.Owners.Correct(contextsOfOwner, found), s.kernel.correctRings())
 	}
 	return errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, stat *gen.DatapathUnknownCost) { pay(tgid, stat.SpentNs) }))
 }
