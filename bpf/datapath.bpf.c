@@ -101,7 +101,7 @@ static long forget_found(void *map, __u64 *owner, __s64 *n, void *unused)
 	return 0;
 }
 
-/* A queue pair that the driver takes from a living process is destroyed by another one, so only its context tells that it is gone. */
+/* A queue pair that the driver takes from a living process is destroyed by another one, so only its missing context shows that it is gone. */
 static long count_ring(void *map, struct queue_key *key, struct queue *q, void *unused)
 {
 	struct context_key context = {.context = key->context, .tgid = key->tgid};
