@@ -57,14 +57,7 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 			refuse(w, statusError{known.Err, http.StatusInternalServerError})
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), p.maxWait)
-		defer cancel()
-		var made *page
-		if r.URL.RawQuery != "" || known.At.IsZero() {
-			made = p.make(ctx, r, &known, answer)
-		} else {
-			made = last.get(ctx, known.At, func() *page { return p.make(ctx, r, &known, answer) })
-		}
+		made := p.get(r, &known, answer, &last)
 		if made == nil {
 			w.Header().Set("Retry-After", "1")
 			refuse(w, errBusy)
@@ -74,13 +67,32 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 	})
 }
 
-// make makes a page in a slot. It returns nil if there was none in time.
-func (p *pages) make(ctx context.Context, r *http.Request, known *Known, answer answerFunc) *page {
+// get returns the kept page, or makes one in a slot. It returns nil if that was not possible in time.
+func (p *pages) get(r *http.Request, known *Known, answer answerFunc, last *keptPage) *page {
+	keeps := r.URL.RawQuery == "" && !known.At.IsZero()
+	if made := last.since(known.At); keeps && made != nil {
+		return made
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), p.maxWait)
+	defer cancel()
+	if keeps {
+		if !enter(ctx, last.making) {
+			return nil
+		}
+		defer func() { <-last.making }()
+		if made := last.since(known.At); made != nil {
+			return made
+		}
+	}
 	if !enter(ctx, p.slots) {
 		return nil
 	}
 	defer func() { <-p.slots }()
-	return newPage(r, known, answer)
+	made := newPage(r, known, answer)
+	if keeps {
+		last.page.Store(made)
+	}
+	return made
 }
 
 // enter takes a place, and reports whether there was one in time.
@@ -99,23 +111,12 @@ type keptPage struct {
 	page   atomic.Pointer[page]
 }
 
-// get returns the page of a refresh or of a later one. The first request makes it. It returns nil if that takes too long.
-func (k *keptPage) get(ctx context.Context, at time.Time, makePage func() *page) *page {
+// since returns the page of a refresh or of a later one, or nil.
+func (k *keptPage) since(at time.Time) *page {
 	if made := k.page.Load(); made != nil && !made.at.Before(at) {
 		return made
 	}
-	if !enter(ctx, k.making) {
-		return nil
-	}
-	defer func() { <-k.making }()
-	if made := k.page.Load(); made != nil && !made.at.Before(at) {
-		return made
-	}
-	made := makePage()
-	if made != nil {
-		k.page.Store(made)
-	}
-	return made
+	return nil
 }
 
 // page is a complete answer. It is the http.ResponseWriter that records it, too.
