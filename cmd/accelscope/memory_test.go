@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -55,6 +56,22 @@ func TestMemoryLimit(t *testing.T) {
 	e := scrape(t, url)
 	if got, want := e.gauge("go_gc_gomemlimit_bytes"), float64(limit)*memoryShare; got != want {
 		t.Errorf("the limit is %v, want %v", got, want)
+	}
+	if _, err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The kernel gives the sensor no huge pages.
+func TestHugePages(t *testing.T) {
+	_, args := fakeNode(t)
+	_, process, stop := startProcess(t, build(t), args...)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got, _ := strings.Cut(string(status), "THP_enabled:\t"); !strings.HasPrefix(got, "0\n") {
+		t.Errorf("huge pages are enabled: %s", status)
 	}
 	if _, err := stop(); err != nil {
 		t.Error(err)
