@@ -225,21 +225,29 @@ func watchReads(t *testing.T, dir string) func() int {
 	}
 }
 
-// The number of watches is bounded.
+// The number of watches is bounded, and leaves three quarters of the user's to others.
 func TestManyWatches(t *testing.T) {
-	dirs := make([]string, maxWatches+10)
-	for i := range dirs {
-		dirs[i] = fmt.Sprintf("d%d", i)
-	}
-	s := fakeTree(t, Options{}, dirs...)
-	if s.events == nil {
-		t.Skip("no inotify")
-	}
-	if len(s.watched) > maxWatches || s.noWatch == nil {
-		t.Errorf("%d watches, %v", len(s.watched), s.noWatch)
-	}
-	if len(s.table.byPath) <= maxWatches {
-		t.Errorf("%d cgroups are known", len(s.table.byPath))
+	for quota, most := range map[string]int{"1048576": maxWatches, "8192": 2048, "": maxWatches, "many": maxWatches} {
+		t.Run(quota, func(t *testing.T) {
+			dirs := make([]string, most+10)
+			for i := range dirs {
+				dirs[i] = fmt.Sprintf("d%d", i)
+			}
+			procfs := t.TempDir()
+			if quota != "" {
+				write(t, procfs, map[string]string{"sys/fs/inotify/max_user_watches": quota + "\n"})
+			}
+			s := fakeTree(t, Options{Procfs: procfs}, dirs...)
+			if s.events == nil {
+				t.Skip("no inotify")
+			}
+			if len(s.watched) != most || s.noWatch == nil {
+				t.Errorf("%d watches, want %d: %v", len(s.watched), most, s.noWatch)
+			}
+			if len(s.table.byPath) <= most {
+				t.Errorf("%d cgroups are known", len(s.table.byPath))
+			}
+		})
 	}
 }
 

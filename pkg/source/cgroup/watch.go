@@ -9,12 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -27,8 +29,9 @@ const maxUnreadable = 16
 
 // Bounds of what users who may create cgroups cost.
 const (
-	// maxWatches is the maximum number of watches. The kubelet watches as the same user.
+	// maxWatches is the maximum number of watches, and quotaPart the part of those of the user: the kubelet watches as the same one.
 	maxWatches = 8192
+	quotaPart  = 4
 	// maxCreated is the number of children of one cgroup per second above which it is not watched until the next Read.
 	maxCreated = 1000
 )
@@ -43,6 +46,12 @@ func (s *Source) openWatch() {
 	s.inotify = os.NewFile(uintptr(fd), "inotify")
 	if s.events, err = s.inotify.SyscallConn(); err != nil {
 		s.noWatch = fmt.Errorf("inotify: %w", err)
+	}
+	s.maxWatches = maxWatches
+	// 8192 before Linux 5.11
+	quota, err := boundedfile.ReadFile(filepath.Join(s.opt.Procfs, "sys/fs/inotify/max_user_watches"), nil, 32)
+	if n, bad := strconv.Atoi(strings.TrimSpace(string(quota))); errors.Join(err, bad) == nil {
+		s.maxWatches = min(s.maxWatches, n/quotaPart)
 	}
 }
 
@@ -272,8 +281,9 @@ func (s *Source) watch(g *group) {
 	if s.noWatch != nil {
 		return
 	}
-	if len(s.watched) >= maxWatches {
-		s.cannotWatch(fmt.Errorf("more than %d cgroups to watch", maxWatches))
+	if len(s.watched) >= s.maxWatches {
+		s.cannotWatch(fmt.Errorf("more than %d cgroups to watch (a quarter of fs.inotify.max_user_watches, at most %d)",
+			s.maxWatches, maxWatches))
 		return
 	}
 	_ = s.events.Control(func(fd uintptr) {
