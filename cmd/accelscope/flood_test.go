@@ -34,6 +34,8 @@ func TestFlood(t *testing.T) {
 		memory = 48 << 20
 		// sockets are what the process may have beside the connections of the flood: its own, and those of probes and the scraper.
 		sockets = 32
+		// tooLate is far above the 0.4 s that a probe takes on two CPUs. Without limits it took 10.3 s.
+		tooLate = 10 * time.Second
 	)
 	node := fixtures.Node()
 	node.Containers = 300
@@ -113,6 +115,9 @@ func TestFlood(t *testing.T) {
 		answered.Load(), requests, n, slowest.Round(time.Millisecond), before>>20, after>>20, most)
 	if answered.Load() == 0 {
 		t.Error("no client was answered")
+	}
+	if slowest > tooLate {
+		t.Errorf("a probe took %v", slowest)
 	}
 	if after-before > memory {
 		t.Errorf("the flood took %d MB, want at most %d", (after-before)>>20, memory>>20)
