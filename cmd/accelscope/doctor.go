@@ -20,6 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/kernellog"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
@@ -284,6 +285,8 @@ func sourceCure(s model.SourceState) string {
 		if v := model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Source == s.Source }); v != nil {
 			return v.LibraryCure
 		}
+	case errors.Is(s.Err, cgroup.ErrWatches):
+		return "raise fs.inotify.max_user_watches: the sensor takes at most a quarter of it, and at most 8192"
 	case s.Source == "cgroup" && s.State == model.StateAbsent:
 		return "mount the host's cgroup tree and name it with --path.cgroup"
 	case s.State == model.StateStuck && s.Source != "runtime" && s.Source != "kubelet" && s.Source != "fabric":

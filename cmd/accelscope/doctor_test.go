@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -207,6 +208,7 @@ func TestReasons(t *testing.T) {
 		"the text only":        {"probe", errors.New("not permitted: permission denied"), "not permitted: permission denied", ""},
 		"library":              {"nvidia", model.WithReason(errors.New("x"), model.ErrLibrary), "x", library},
 		"initialization":       {"nvidia", model.WithReason(errors.New("x"), model.ErrLibraryInit), "x", "the library was found: load the driver that matches it, and make the device nodes of the GPUs visible"},
+		"watches":              {"cgroup", fmt.Errorf("%w: the limit is 2048", cgroup.ErrWatches), "too many cgroups to watch: the limit is 2048", "max_user_watches"},
 		"its name only":        {"nvidia", errors.New("libnvidia-ml"), "libnvidia-ml", ""},
 	} {
 		e := startEngine(t, engine.Options{}, engine.Registration{Source: unmade(tt.source), Err: tt.err})

@@ -52,8 +52,8 @@ func TestGroup(t *testing.T) {
 // inChild are the files whose goroutines run in a child process: their panics end the child, and the sensor starts another.
 var inChild = map[string]bool{"source/nvidia/session.go": true, "source/nvidia/serve.go": true}
 
-// TestGoroutines checks that sources and the engine start no goroutine whose panic ends the sensor. Those of package child run os/exec, and
-// nothing that a panic could come from.
+// TestGoroutines checks that sources and the engine start no goroutine whose panic ends the sensor. Package child is not
+// checked: its goroutines start a program and wait for it.
 func TestGoroutines(t *testing.T) {
 	files, checked := token.NewFileSet(), 0
 	for _, dir := range []string{"source", "engine", "event", "hook"} {

@@ -227,27 +227,40 @@ func watchReads(t *testing.T, dir string) func() int {
 
 // The number of watches is bounded, and leaves three quarters of the user's to others.
 func TestManyWatches(t *testing.T) {
-	for quota, most := range map[string]int{"1048576": maxWatches, "8192": 2048, "": maxWatches, "many": maxWatches} {
-		t.Run(quota, func(t *testing.T) {
-			dirs := make([]string, most+10)
-			for i := range dirs {
-				dirs[i] = fmt.Sprintf("d%d", i)
-			}
-			procfs := t.TempDir()
-			if quota != "" {
-				write(t, procfs, map[string]string{"sys/fs/inotify/max_user_watches": quota + "\n"})
-			}
-			s := fakeTree(t, Options{Procfs: procfs}, dirs...)
-			if s.events == nil {
-				t.Skip("no inotify")
-			}
-			if len(s.watched) != most || s.noWatch == nil {
-				t.Errorf("%d watches, want %d: %v", len(s.watched), most, s.noWatch)
-			}
-			if len(s.table.byPath) <= most {
-				t.Errorf("%d cgroups are known", len(s.table.byPath))
-			}
-		})
+	procfs := t.TempDir()
+	allow := func(watches string) {
+		t.Helper()
+		write(t, procfs, map[string]string{"sys/fs/inotify/max_user_watches": watches + "\n"})
+	}
+	for text, want := range map[string]int{"1048576": maxWatches, "32764": 8191, "8192": 2048, "3": 0, "many": maxWatches} {
+		allow(text)
+		if got := watchLimit(procfs); got != want {
+			t.Errorf("%s: %d watches, want %d", text, got, want)
+		}
+	}
+	if got := watchLimit(t.TempDir()); got != maxWatches {
+		t.Errorf("without the file: %d watches", got)
+	}
+
+	allow("800")
+	dirs := make([]string, 210)
+	for i := range dirs {
+		dirs[i] = fmt.Sprintf("d%d", i)
+	}
+	s := fakeTree(t, Options{Procfs: procfs}, dirs...)
+	if s.events == nil {
+		t.Skip("no inotify")
+	}
+	if _, err := s.Read(t.Context()); len(s.watched) != 200 || !errors.Is(err, ErrWatches) {
+		t.Errorf("%d watches: %v", len(s.watched), err)
+	}
+	if len(s.table.byPath) < len(dirs) {
+		t.Errorf("%d cgroups are known", len(s.table.byPath))
+	}
+	allow("1200")
+	s.walk()
+	if _, err := s.Read(t.Context()); len(s.watched) < len(dirs) || err != nil {
+		t.Errorf("%d watches, with more of them allowed: %v", len(s.watched), err)
 	}
 }
 

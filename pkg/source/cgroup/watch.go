@@ -29,12 +29,16 @@ const maxUnreadable = 16
 
 // Bounds of what users who may create cgroups cost.
 const (
-	// maxWatches is the maximum number of watches, and quotaPart the part of those of the user: the kubelet watches as the same one.
+	// maxWatches is the maximum number of watches, and watchShare their largest part of fs.inotify.max_user_watches: the kubelet runs as
+	// the same user.
 	maxWatches = 8192
-	quotaPart  = 4
+	watchShare = 4
 	// maxCreated is the number of children of one cgroup per second above which it is not watched until the next Read.
 	maxCreated = 1000
 )
+
+// ErrWatches is reported while not all cgroups can be watched, because there are too many.
+var ErrWatches = errors.New("too many cgroups to watch")
 
 // openWatch opens the inotify instance. Without one the tree is walked for unknown ids.
 func (s *Source) openWatch() {
@@ -47,12 +51,16 @@ func (s *Source) openWatch() {
 	if s.events, err = s.inotify.SyscallConn(); err != nil {
 		s.noWatch = fmt.Errorf("inotify: %w", err)
 	}
-	s.maxWatches = maxWatches
-	// 8192 before Linux 5.11
-	quota, err := boundedfile.ReadFile(filepath.Join(s.opt.Procfs, "sys/fs/inotify/max_user_watches"), nil, 32)
-	if n, bad := strconv.Atoi(strings.TrimSpace(string(quota))); errors.Join(err, bad) == nil {
-		s.maxWatches = min(s.maxWatches, n/quotaPart)
+}
+
+// watchLimit returns the maximum number of watches. The default of the file is 8192 before Linux 5.11.
+func watchLimit(procfs string) int {
+	text, _ := boundedfile.ReadFile(filepath.Join(procfs, "sys/fs/inotify/max_user_watches"), nil, 32)
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return maxWatches
 	}
+	return min(maxWatches, n/watchShare)
 }
 
 // run reads events until Close.
@@ -221,7 +229,7 @@ func (s *Source) visit(closed bool) {
 	s.walks++
 	s.unreadable = nil
 	if s.inotify != nil {
-		s.noWatch = nil
+		s.noWatch, s.watchLimit = nil, watchLimit(s.opt.Procfs)
 	}
 	id, err := cgroupID(s.hierarchy.Mount)
 	if err != nil {
@@ -281,9 +289,8 @@ func (s *Source) watch(g *group) {
 	if s.noWatch != nil {
 		return
 	}
-	if len(s.watched) >= s.maxWatches {
-		s.cannotWatch(fmt.Errorf("more than %d cgroups to watch (a quarter of fs.inotify.max_user_watches, at most %d)",
-			s.maxWatches, maxWatches))
+	if len(s.watched) >= s.watchLimit {
+		s.cannotWatch(fmt.Errorf("%w: the limit is %d", ErrWatches, s.watchLimit))
 		return
 	}
 	_ = s.events.Control(func(fd uintptr) {
@@ -293,7 +300,7 @@ func (s *Source) watch(g *group) {
 			g.wd = int32(wd)
 			s.watched[g.wd] = g
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
-			s.cannotWatch(fmt.Errorf("inotify: %w (raise fs.inotify.max_user_watches)", err))
+			s.cannotWatch(fmt.Errorf("%w: inotify: %w", ErrWatches, err))
 		default:
 			s.cannotRead(g.path, err)
 		}
