@@ -28,8 +28,8 @@ func main() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}
-	// Where transparent huge pages are always enabled (the default of Debian and RHEL), the kernel backs parts of the heap with them even if
-	// a few kB are in use: private memory would be three times as large. Children inherit the setting. An error costs memory only.
+	// Where transparent huge pages are always enabled (the default of Debian and RHEL), the kernel backs parts of the heap with them even
+	// if a few kB are in use: private memory would be three times as large. Children inherit the setting. An error costs memory only.
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0)
 	growHeap(startGrowth)
 	// A second signal has the default action again and ends the process.

@@ -73,7 +73,7 @@ type Source struct {
 	mu         sync.Mutex // protects the fields below
 	table      *table
 	watched    map[int32]*group // by watch descriptor
-	watchLimit int // of watched
+	watchLimit int              // of watched
 	entering   []*group         // to be watched and listed
 	removed    []string         // removed paths, as reported by the watch
 	noWatch    error            // why some cgroups are not watched
