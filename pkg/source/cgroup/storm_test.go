@@ -247,20 +247,26 @@ func TestManyWatches(t *testing.T) {
 	for i := range dirs {
 		dirs[i] = fmt.Sprintf("d%d", i)
 	}
-	s := fakeTree(t, Options{Procfs: procfs}, dirs...)
+	now := time.Now()
+	s := fakeTree(t, Options{Procfs: procfs, Now: func() time.Time { return now }}, dirs...)
 	if s.events == nil {
 		t.Skip("no inotify")
 	}
-	if _, err := s.Read(t.Context()); len(s.watched) != 200 || !errors.Is(err, ErrWatches) {
-		t.Errorf("%d watches: %v", len(s.watched), err)
+	read := func() (watched, known int, err error) {
+		_, err = s.Read(t.Context())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.watched), len(s.table.byPath), err
 	}
-	if len(s.table.byPath) < len(dirs) {
-		t.Errorf("%d cgroups are known", len(s.table.byPath))
+	if watched, known, err := read(); watched != 200 || known < len(dirs) || !errors.Is(err, ErrWatches) {
+		t.Errorf("%d watches, %d cgroups are known: %v", watched, known, err)
 	}
 	allow("1200")
-	s.walk()
-	if _, err := s.Read(t.Context()); len(s.watched) < len(dirs) || err != nil {
-		t.Errorf("%d watches, with more of them allowed: %v", len(s.watched), err)
+	s.mu.Lock()
+	now = now.Add(walkUnseen)
+	s.mu.Unlock()
+	if watched, _, err := read(); watched < len(dirs) || err != nil {
+		t.Errorf("%d watches, with more of them allowed: %v", watched, err)
 	}
 }
 
