@@ -6,7 +6,7 @@
 // distinguished from one that hangs.
 //
 // The output of a stage goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for
-// five minutes while nothing is compiled: its process tree and the goroutines of its tests are printed, its processes
+// eight minutes while nothing is compiled: its process tree and the goroutines of its tests are printed, its processes
 // are killed, and it fails.
 package main
 
@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/vm"
 )
 
 func main() {
@@ -52,8 +54,8 @@ func fields(list string) []string {
 }
 
 const (
-	logs    = "bin/test"      // directory of the stages' logs
-	silence = 5 * time.Minute // how long a stage may print nothing
+	logs    = "bin/test"                           // directory of the stages' logs
+	silence = vm.Silence + vm.Quit + 2*time.Minute // how long a stage may print nothing
 )
 
 // runner runs stages and keeps their results.

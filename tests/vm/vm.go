@@ -75,6 +75,13 @@ const bootTimeout = 3 * time.Minute
 // errHung is returned when an emulated guest hangs, which happens now and then, whatever it runs.
 var errHung = errors.New("guest hung")
 
+// A test in a guest that prints nothing for Silence is asked for its goroutines, and ended after Quit (package guest). Who watches the
+// output of such tests waits longer than both: a guest that hangs is run again.
+const (
+	Silence = 5 * time.Minute
+	Quit    = time.Minute
+)
+
 // Run boots a guest, runs a command in it and powers it off. An error means that the guest failed, not the command. Now
 // and then multi-threaded emulation hangs: both CPUs wait for each other forever. If a boot does not end, or a running
 // kernel keeps reporting soft lockups, Run tries once more on one thread, which is slower and does not hang. The same

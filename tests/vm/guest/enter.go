@@ -46,7 +46,7 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	if opts.Share == "" {
 		opts.Share = t.TempDir()
 	}
-	if err := run(t.Context(), t.Name(), opts, limits{silence: 5 * time.Minute, quit: time.Minute}); err != nil {
+	if err := run(t.Context(), t.Name(), opts, limits{silence: vm.Silence, quit: vm.Quit}); err != nil {
 		t.Error(err)
 	}
 	return false
