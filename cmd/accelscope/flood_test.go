@@ -278,14 +278,21 @@ func openSockets(t *testing.T, pid int) int {
 // peakMemory returns the largest resident memory of a process so far, in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
+	var kib int64
+	if _, err := fmt.Sscan(processStatus(t, pid, "VmHWM"), &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// processStatus returns a field of /proc/PID/status.
+func processStatus(t *testing.T, pid int, field string) string {
+	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(status), "VmHWM:")
-	var kib int64
-	if _, err := fmt.Sscan(text, &kib); err != nil {
-		t.Fatal(err)
-	}
-	return kib << 10
+	_, text, _ := strings.Cut(string(status), "\n"+field+":")
+	value, _, _ := strings.Cut(text, "\n")
+	return strings.TrimSpace(value)
 }

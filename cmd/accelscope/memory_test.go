@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -64,23 +63,14 @@ func TestMemoryLimit(t *testing.T) {
 
 // The kernel gives the sensor no huge pages.
 func TestHugePages(t *testing.T) {
-	enabled := func(pid int) string {
-		t.Helper()
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, after, _ := strings.Cut(string(status), "THP_enabled:\t")
-		value, _, _ := strings.Cut(after, "\n")
-		return value
-	}
-	if got := enabled(os.Getpid()); got != "1" {
+	const field = "THP_enabled"
+	if got := processStatus(t, os.Getpid(), field); got != "1" {
 		t.Skipf("this process has none either: %q", got)
 	}
 	_, args := fakeNode(t)
 	_, process, stop := startProcess(t, build(t), args...)
-	if got := enabled(process.Pid); got != "0" {
-		t.Errorf("THP_enabled is %q", got)
+	if got := processStatus(t, process.Pid, field); got != "0" {
+		t.Errorf("%s is %q", field, got)
 	}
 	if _, err := stop(); err != nil {
 		t.Error(err)
