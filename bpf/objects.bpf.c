@@ -446,18 +446,17 @@ int BPF_KRETPROBE(kretprobe_restrack_add)
 	return res ? numbered((struct rdma_restrack_entry *)res) : 0;
 }
 
-/* The ids of objects whose return of rdma_restrack_add was missed. */
-SEC("iter/bpf_map_elem")
-int number_objects(struct bpf_iter__bpf_map_elem *ctx)
+/* User space runs this program for the address of an object whose return of rdma_restrack_add was missed: it reads the id. */
+SEC("raw_tp")
+int number_object(struct bpf_raw_tracepoint_args *ctx)
 {
-	const __u64 *address = ctx->key;
-	struct object *o = ctx->value;
-	struct rdma_restrack_entry *res;
+	__u64 address = ctx->args[0];
+	struct object *o = bpf_map_lookup_elem(&objects, &address);
+	struct rdma_restrack_entry *res = (struct rdma_restrack_entry *)address;
 	struct ib_device *device;
 
-	if (!address || !o || o->numbered)
+	if (!o || o->numbered)
 		return 0;
-	res = (struct rdma_restrack_entry *)*address;
 	device = device_of(res, o->type);
 	/* The object may have ended unseen, and another one be in its memory. */
 	if (device && BPF_CORE_READ(device, index) == o->device && restrack_type(res) == o->type &&

@@ -164,7 +164,7 @@ const (
 	ObjectsProgKretprobeDmabufGetPinnedWithDmaDevice    = "kretprobe_dmabuf_get_pinned_with_dma_device"
 	ObjectsProgKretprobePeerUmemGet                     = "kretprobe_peer_umem_get"
 	ObjectsProgKretprobeRestrackAdd                     = "kretprobe_restrack_add"
-	ObjectsProgNumberObjects                            = "number_objects"
+	ObjectsProgNumberObject                             = "number_object"
 	ObjectsVarCgroupSubsys                              = "cgroup_subsys"
 	ObjectsVarLiveAdopted                               = "live_adopted"
 	ObjectsVarLiveObjects                               = "live_objects"
@@ -256,7 +256,7 @@ type ObjectsProgramSpecs struct {
 	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.ProgramSpec `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
 	KretprobePeerUmemGet                     *ebpf.ProgramSpec `ebpf:"kretprobe_peer_umem_get"`
 	KretprobeRestrackAdd                     *ebpf.ProgramSpec `ebpf:"kretprobe_restrack_add"`
-	NumberObjects                            *ebpf.ProgramSpec `ebpf:"number_objects"`
+	NumberObject                             *ebpf.ProgramSpec `ebpf:"number_object"`
 }
 
 // ObjectsMapSpecs contains maps before they are loaded into the kernel.
@@ -398,7 +398,7 @@ type ObjectsPrograms struct {
 	KretprobeDmabufGetPinnedWithDmaDevice    *ebpf.Program `ebpf:"kretprobe_dmabuf_get_pinned_with_dma_device"`
 	KretprobePeerUmemGet                     *ebpf.Program `ebpf:"kretprobe_peer_umem_get"`
 	KretprobeRestrackAdd                     *ebpf.Program `ebpf:"kretprobe_restrack_add"`
-	NumberObjects                            *ebpf.Program `ebpf:"number_objects"`
+	NumberObject                             *ebpf.Program `ebpf:"number_object"`
 }
 
 func (p *ObjectsPrograms) Close() error {
@@ -437,7 +437,7 @@ func (p *ObjectsPrograms) Close() error {
 		p.KretprobeDmabufGetPinnedWithDmaDevice,
 		p.KretprobePeerUmemGet,
 		p.KretprobeRestrackAdd,
-		p.NumberObjects,
+		p.NumberObject,
 	)
 }
 

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -28,26 +25,44 @@ const (
 	RawTracepoint = "raw_tracepoint"
 )
 
-// A Hook is one kernel function, or several functions that must be hooked together. Programs
-// are attached in this order, ends before beginnings, so that no end of a recorded beginning
-// is missed.
+// Tiers of hooks that have no other tier, and whose programs Attach only loads.
+const (
+	Iterator = "iterator" // user space reads what the program writes
+	Run      = "run"      // user space runs the program (BPF_PROG_RUN)
+	Uprobe   = "uprobe"   // the source attaches the programs to functions of processes
+)
+
+// A Hook is the programs that provide one signal: those of one kernel function, of several functions that must be hooked
+// together, or programs that user space runs. The kernel may refuse each hook without loss for the others. Programs are attached
+// in this order, ends before beginnings, so that no end of a recorded beginning is missed.
 type Hook struct {
 	Name  string
 	Tiers []Tier
-	// Optional: kernels without the function need no hook.
+	// Optional: a kernel without the function needs no hook, and a kernel that refuses the programs lacks a minor signal.
 	Optional bool
+	// Required: without this hook the source provides nothing.
+	Required bool
 	// Reads are the structures of RDMA modules that the programs read.
 	Reads Structures
+	// Check returns an error if a program that was loaded must not be attached. It may be nil.
+	Check func(*ebpf.Program) error
 }
 
 // A Tier is one method of attaching a hook, with the names of its programs.
 type Tier struct {
 	Name     string
 	Programs []string
+	// loads: Attach only loads the programs.
+	loads bool
 }
 
 // With returns the tier with a name and programs.
-func With(name string, programs ...string) Tier { return Tier{name, programs} }
+func With(name string, programs ...string) Tier { return Tier{Name: name, Programs: programs} }
+
+// Loading returns a tier whose programs are loaded, and attached or run by the source.
+func Loading(name string, programs ...string) Tier {
+	return Tier{Name: name, Programs: programs, loads: true}
+}
 
 // An Object is one compiled BPF object: its maps, which all its programs share,
 // and its attached programs.
@@ -57,33 +72,34 @@ type Object struct {
 	// Owners limits the entries of owners; nil if no map of the object has a share per owner.
 	Owners *Owners
 
-	spec  *ebpf.CollectionSpec
-	progs []*ebpf.Program
+	spec   *ebpf.CollectionSpec
+	progs  []*ebpf.Program
+	loaded map[string]*ebpf.Program // by name
+	// refused are the maps that the kernel did not make. Programs without them work.
+	refused map[string]error
 	// skipped counts the missed runs of detached programs.
 	skipped uint64
 	links   []link.Link
 	types   *Types
 	targets *btf.Spec // the types that programs are relocated against
 	differ  error     // why these are ambiguous
-	omit    string
 }
 
-// NewObject creates the maps of a compiled object. omit is a map that kprobe programs do not
-// use, because kernels that need kprobes lack its type; it may be empty.
-func NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, error) {
-	return (*Workloads)(nil).NewObject(spec, types, omit)
+// NewObject creates the maps of a compiled object.
+func NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object, error) {
+	return (*Workloads)(nil).NewObject(spec, types)
 }
 
-// NewObject creates the maps of a compiled object that it does not share with the others. w may be nil.
-func (w *Workloads) NewObject(spec *ebpf.CollectionSpec, types *Types, omit string) (*Object, error) {
-	base := spec.Copy()
-	base.Programs = nil
-	delete(base.Maps, omit)
-	coll, err := ebpf.NewCollectionWithOptions(base, ebpf.CollectionOptions{Cache: types.Cache, MapReplacements: w.Replacements(spec)})
+// NewObject creates the maps of a compiled object that it does not share with the others. w may be nil. The kernel may refuse a
+// map, as Linux before 5.11 refuses task storage: then the programs that use it are refused.
+func (w *Workloads) NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object, error) {
+	coll, refused, err := makeMaps(spec, types, w.Replacements(spec))
 	if err != nil {
 		return nil, fmt.Errorf("making the BPF maps: %w", err)
 	}
-	o := &Object{spec: spec, Coll: coll, Owners: NewOwners(coll), types: types, omit: omit}
+	o := &Object{
+		spec: spec, Coll: coll, Owners: NewOwners(coll), types: types, refused: refused, loaded: map[string]*ebpf.Program{},
+	}
 	if o.targets, err = types.targets(spec); err != nil {
 		o.Close()
 		return nil, fmt.Errorf("types of the kernel: %w", err)
@@ -101,9 +117,12 @@ func (o *Object) Readable(s Structures) error {
 	return err
 }
 
-// ProgramOptions returns the options with which programs of the object are loaded.
-func (o *Object) ProgramOptions() ebpf.ProgramOptions {
-	return ebpf.ProgramOptions{KernelTypes: o.targets}
+// Program returns a program of an attached hook, nil if the hook is not attached.
+func (o *Object) Program(name string) *ebpf.Program { return o.loaded[name] }
+
+// Unattached returns the state of a hook that was not tried.
+func (h *Hook) Unattached(reason string) model.Hook {
+	return model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: reason}
 }
 
 // Attach tries the tiers of a hook, or only the given one, and keeps the first one with all
@@ -121,11 +140,11 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 		if only != "" && t.Name != only {
 			continue
 		}
-		if t.Name == Kprobe && !symbols[kprobes] {
+		if !t.loads && t.Name == Kprobe && !symbols[kprobes] {
 			addReason(&out, "kprobe: this kernel has no kprobes (CONFIG_KPROBES)")
 			continue
 		}
-		if t.Name == Fentry || t.Name == Kprobe {
+		if !t.loads && (t.Name == Fentry || t.Name == Kprobe) {
 			if missing := o.missing(t, symbols); missing != "" {
 				out.State, out.Reason = model.StateFailed, "this kernel has no function "+missing
 				if h.Optional {
@@ -134,13 +153,13 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 				continue
 			}
 		}
-		links, progs, err := o.load(t)
+		err := o.load(t, h.Check)
 		if err == nil {
-			o.links, o.progs = append(o.links, links...), append(o.progs, progs...)
 			return model.Hook{Name: h.Name, Tier: t.Name, State: model.StateOK}
 		}
 		out.State = model.StateFailed
-		if h.Optional && errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, btf.ErrNotFound) {
+		minor := h.Optional && (errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, ErrRefused))
+		if minor || errors.Is(err, btf.ErrNotFound) || errors.Is(err, model.ErrUnsupported) {
 			out.State = model.StateUnsupported
 		}
 		addReason(&out, fmt.Sprintf("%s: %v", t.Name, err))
@@ -182,54 +201,50 @@ func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	return ""
 }
 
-// collection loads programs with the maps of the object. omit is a map that they do not use; it may be empty.
-func (o *Object) collection(omit string, programs ...string) (*ebpf.CollectionSpec, *ebpf.Collection, error) {
-	spec := o.spec.Copy()
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
-	delete(spec.Maps, omit)
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		Cache:           o.types.Cache,
-		MapReplacements: o.Coll.Maps,
-		Programs:        o.ProgramOptions(),
-	})
-	return spec, coll, err
-}
-
-// load loads and attaches the programs of one tier, all or none.
-func (o *Object) load(t Tier) (links []link.Link, progs []*ebpf.Program, err error) {
-	omit := ""
-	if t.Name == Kprobe {
-		omit = o.omit
-	}
-	spec, coll, err := o.collection(omit, t.Programs...)
-	if errors.Is(err, syscall.EPERM) {
-		// The library guesses that RLIMIT_MEMLOCK is the reason, but it was raised (Usable).
-		err = syscall.EPERM
-	}
+// load loads and attaches the programs of one tier, all or none. check is that of the hook.
+func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
+	coll, err := o.Variant(o.spec, check, t.Programs...)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	defer coll.Close()
+	var links []link.Link
 	for _, name := range t.Programs {
-		l, err := attachProgram(coll.Programs[name], spec.Programs[name])
+		if t.loads {
+			break
+		}
+		l, err := attachProgram(coll.Programs[name], o.spec.Programs[name])
 		if err != nil {
 			CloseAll(links)
-			CloseAll(progs)
-			return nil, nil, fmt.Errorf("attaching %s: %w", name, err)
+			return fmt.Errorf("attaching %s: %w", name, err)
 		}
-		links, progs = append(links, l), append(progs, coll.DetachProgram(name))
+		links = append(links, l)
 	}
-	return links, progs, nil
+	o.links = append(o.links, links...)
+	for _, name := range t.Programs {
+		o.loaded[name] = coll.DetachProgram(name)
+		o.progs = append(o.progs, o.loaded[name])
+	}
+	return nil
 }
 
-// Load loads a program of the object, such as an iterator, which is not attached.
-func (o *Object) Load(name string) (*ebpf.Program, error) {
-	_, coll, err := o.collection(o.omit, name)
+// Variant loads programs with the maps of the object and the constants of spec, which is the object's or a copy of it with other
+// values. check is that of a hook.
+func (o *Object) Variant(spec *ebpf.CollectionSpec, check func(*ebpf.Program) error, programs ...string) (*ebpf.Collection, error) {
+	coll, err := o.collection(spec, programs...)
 	if err != nil {
 		return nil, err
 	}
-	defer coll.Close()
-	return coll.DetachProgram(name), nil
+	for _, name := range programs {
+		if check == nil {
+			break
+		}
+		if err := check(coll.Programs[name]); err != nil {
+			coll.Close()
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return coll, nil
 }
 
 // Iterate runs a loaded iterator once and returns what it wrote.
@@ -295,6 +310,7 @@ func (o *Object) Detach() {
 	o.skipped = max(before, o.Missed())
 	CloseAll(o.progs)
 	o.links, o.progs = nil, nil
+	clear(o.loaded)
 }
 
 // CloseAll closes concurrently: each close waits for its own grace period.

@@ -4,9 +4,11 @@ package hook
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,12 +73,14 @@ func testObject(t *testing.T) *Object {
 	if err != nil {
 		t.Fatal(err)
 	}
+	mapless := counting(ebpf.TracePoint, "tracepoint", openEvent, firstHits)
+	mapless.Instructions = append(asm.Instructions{asm.LoadMapPtr(asm.R1, 0).WithReference("refused")}, mapless.Instructions...)
 	rejected := counting(ebpf.TracePoint, "tracepoint", openEvent, firstHits)
 	rejected.Instructions = asm.Instructions{asm.Return()} // R0 is not set
 	spec := &ebpf.CollectionSpec{
 		Maps: map[string]*ebpf.MapSpec{
 			"hits":    {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: elements},
-			"omitted": {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
+			"refused": {Type: ebpf.Array, KeySize: 3, ValueSize: 8, MaxEntries: 1},
 		},
 		Programs: map[string]*ebpf.ProgramSpec{
 			// Not every machine supports fentry. The guest tests of the sources cover it.
@@ -86,9 +90,10 @@ func testObject(t *testing.T) *Object {
 			"absent":     counting(ebpf.Tracing, "fentry", "no_such_function", firstHits),
 			"eventless":  counting(ebpf.TracePoint, "tracepoint", "syscalls/sys_enter_none", firstHits),
 			"rejected":   rejected,
+			"mapless":    mapless,
 		},
 	}
-	o, err := NewObject(spec, types, "omitted")
+	o, err := NewObject(spec, types)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +188,23 @@ func TestAttach(t *testing.T) {
 			want: model.Hook{State: model.StateFailed}, reasons: []string{"tracepoint: ", "R0 !read_ok"},
 		},
 		{
+			name: "a rejected program, optional", hook: Hook{Optional: true, Tiers: []Tier{With(Tracepoint, "rejected")}}, symbols: present,
+			want: model.Hook{State: model.StateUnsupported}, reasons: []string{"tracepoint: ", "R0 !read_ok"},
+		},
+		{
+			name: "a refused map", hook: Hook{Tiers: []Tier{With(Tracepoint, "mapless")}}, symbols: present,
+			want: model.Hook{State: model.StateFailed}, reasons: []string{"program mapless: map refused: map create: invalid argument"},
+		},
+		{
+			name: "a program that must not be attached", symbols: present,
+			hook: Hook{Tiers: []Tier{works}, Check: func(*ebpf.Program) error { return model.ErrUnsupported }},
+			want: model.Hook{State: model.StateUnsupported}, reasons: []string{"tracepoint: tracepoint: unsupported"},
+		},
+		{
+			name: "only loaded", hook: Hook{Tiers: []Tier{Loading(Kprobe, "tracepoint")}}, symbols: present,
+			want: model.Hook{Tier: Kprobe, State: model.StateOK},
+		},
+		{
 			name: "the next tier after a rejected program", hook: Hook{Tiers: []Tier{With(RawTracepoint, "rejected"), works}},
 			symbols: present, want: model.Hook{Tier: Tracepoint, State: model.StateOK}, hits: [elements]bool{tracepointHits: true},
 		},
@@ -254,10 +276,41 @@ func TestAttachWithoutType(t *testing.T) {
 	}
 }
 
-func TestNewObjectOmits(t *testing.T) {
+// TestRefusedMap: the others are made.
+func TestRefusedMap(t *testing.T) {
 	o := testObject(t)
-	if o.Coll.Maps["omitted"] != nil || o.Coll.Maps["hits"] == nil || len(o.Coll.Programs) != 0 {
-		t.Errorf("maps %v, programs %v", o.Coll.Maps, o.Coll.Programs)
+	if o.Coll.Maps["refused"] != nil || o.Coll.Maps["hits"] == nil || len(o.Coll.Programs) != 0 || len(o.refused) != 1 {
+		t.Errorf("maps %v, programs %v, refused %v", o.Coll.Maps, o.Coll.Programs, o.refused)
+	}
+}
+
+// TestRefusal: what helps to try again, and what does not.
+func TestRefusal(t *testing.T) {
+	root(t)
+	for err, refused := range map[error]bool{
+		syscall.EPERM: true, syscall.EACCES: true, syscall.EINVAL: true, ebpf.ErrNotSupported: true, syscall.ENOMEM: false, syscall.EMFILE: false,
+	} {
+		if got := refusal(fmt.Errorf("loading: %w", err)); !errors.Is(got, err) || errors.Is(got, ErrRefused) != refused {
+			t.Errorf("%v: %v, refused %v", err, got, errors.Is(got, ErrRefused))
+		}
+	}
+	if err := Unsupported(refusal(syscall.EINVAL)); !errors.Is(err, model.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := Unsupported(syscall.ENOMEM); errors.Is(err, model.ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
+// TestMissing: the first required hook that is not attached.
+func TestMissing(t *testing.T) {
+	all := []Hook{{Name: "a"}, {Name: "b", Required: true}}
+	failed := model.Hook{Name: "b", State: model.StateFailed, Reason: "why", Err: ErrRefused}
+	if err := Missing(all, []model.Hook{{Name: "a", State: model.StateFailed}, {Name: "b", State: model.StateOK}}); err != nil {
+		t.Error(err)
+	}
+	if err := Missing(all, []model.Hook{{Name: "a", State: model.StateOK}, failed}); !errors.Is(err, model.ErrUnsupported) || err.Error() != "hook b: why" {
+		t.Error(err)
 	}
 }
 

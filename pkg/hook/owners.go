@@ -41,7 +41,8 @@ func SetShares(spec *ebpf.CollectionSpec, shares ...uint32) error {
 }
 
 // Owners counts the entries that user space makes and removes in the maps of an object, by owner. The programs limit the entries
-// of an owner: bpf/owner.h. It is not safe for concurrent use.
+// of an owner: bpf/owner.h. It is not safe for concurrent use. It is nil if no map has shares, or the kernel refused its maps, and
+// with them the programs that use them.
 type Owners struct {
 	programs, user *ebpf.Map
 	made           map[uint64]userEntries
@@ -52,7 +53,7 @@ type Owners struct {
 
 // NewOwners returns the Owners of an object, or nil if its maps have no shares.
 func NewOwners(coll *ebpf.Collection) *Owners {
-	if coll.Maps[ownerEntriesMap] == nil {
+	if coll.Maps[ownerEntriesMap] == nil || coll.Maps[userEntriesMap] == nil {
 		return nil
 	}
 	return &Owners{
@@ -70,6 +71,9 @@ func (o *Owners) Add(owner uint64, of uint32, n int64) {
 
 // Settle passes the counts to the programs, and drops the owners that have ended.
 func (o *Owners) Settle(ended map[model.CgroupID]bool) error {
+	if o == nil {
+		return nil
+	}
 	var errs []error
 	for owner := range o.changed {
 		errs = append(errs, o.settle(owner))

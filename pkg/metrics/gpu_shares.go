@@ -90,7 +90,9 @@ func accessMetrics() []metric {
 				for i := range v.shares.DeviceOpens {
 					s := &v.shares.DeviceOpens[i]
 					b.Share(float64(s.Value.Allowed), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "allowed")
-					b.Share(float64(s.Value.Denied), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "denied")
+					if !v.facts.DenialsUnseen {
+						b.Share(float64(s.Value.Denied), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "denied")
+					}
 				}
 			},
 		},

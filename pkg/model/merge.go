@@ -70,6 +70,7 @@ func (s *Snapshot) Merge(o *Snapshot) {
 	for _, l := range lists {
 		l.merge(s, o)
 	}
+	s.DenialsUnseen = s.DenialsUnseen || o.DenialsUnseen
 	s.NodeStorage = cmp.Or(o.NodeStorage, s.NodeStorage)
 	s.Node = cmp.Or(o.Node, s.Node)
 	s.Fabric = cmp.Or(o.Fabric, s.Fabric)

@@ -97,6 +97,8 @@ type Snapshot struct {
 	// GPUs.
 	DeviceOpens   []Series[OpenKey, Opens]
 	DeviceHandles []DeviceHandles
+	// DenialsUnseen: the kernel denies opens and a hook that would see them is not attached, so DeviceOpens has the allowed ones.
+	DenialsUnseen bool
 	// FailedAllocations count the allocations of GPU memory for which there was not enough.
 	FailedAllocations []Series[AllocationKey, Allocations]
 	// Faults count the errors that drivers of GPUs and HCAs have logged since the sensor started, FaultTotals those of

@@ -28,6 +28,7 @@ const (
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
 	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the compiled tests of source/datapath
+	probeTestVar    = "ACCELSCOPE_PROBETEST"    // the compiled tests of source/probe
 	workloadsVar    = "ACCELSCOPE_WORKLOAD"     // directory of the C programs
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
 	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
@@ -115,6 +116,7 @@ var nodeScenarios = []scenario[node]{
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
 	{"slurm devices", node.slurmDevices, "7", node.plain},
+	{"refusals", node.refusals, "", node.plain},
 	{"restart", node.restart, "6.1//v1 6.12/preempt", nil},
 	{"churn", node.churn, "6.12 6.12/preempt", nil},
 	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
@@ -200,6 +202,7 @@ func (n node) options(t *testing.T) vm.Options {
 	env := []string{
 		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
+		probeTestVar + "=" + dir + "/probe.test",
 		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", cgroupTestVar + "=" + dir + "/cgroup.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
@@ -225,6 +228,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/rdma.test", module + "pkg/source/rdma"},
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
+		{"test", "-c", "-o", dir + "/probe.test", module + "pkg/source/probe"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
 		{"test", "-c", "-o", dir + "/cgroup.test", module + "pkg/source/cgroup"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -103,13 +104,14 @@ func (n node) packageTests(t *testing.T, variable, dir, run string, names ...str
 	cmd := child.Command(t.Context(), os.Getenv(variable), "-test.run="+run, "-test.v")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_GUEST=1", "ACCELSCOPE_WORKLOADS="+os.Getenv(workloadsVar))
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
+	var out strings.Builder
+	cmd.Stdout = io.MultiWriter(os.Stdout, &out) // at once: a guest that prints nothing for long is ended
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Run(); err != nil {
 		t.Errorf("failed: %v", err)
 	}
 	for _, name := range names {
-		if !strings.Contains(string(out), "--- PASS: "+name+" (") {
+		if !strings.Contains(out.String(), "--- PASS: "+name+" (") {
 			t.Errorf("%s did not pass", name)
 		}
 	}

@@ -255,7 +255,7 @@ func TestOwnProcesses(t *testing.T) {
 			t.Errorf("opens %+v\nhandles %+v\nholders %v %v, %v", snap.DeviceOpens, snap.DeviceHandles, pids, known, err)
 		}
 		for _, h := range snap.Hooks {
-			if h.Name == filesHook && h.State != model.StateUnsupported {
+			if h.Name == filesHook.Name && h.State != model.StateUnsupported {
 				t.Errorf("%+v", h)
 			}
 		}

@@ -28,6 +28,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	s.totals.Forget(s.forget)
 	if s.sensor.counts {
+		snap.DenialsUnseen = s.sensor.denialsUnseen
 		snap.DeviceOpens = make([]model.Series[model.OpenKey, model.Opens], 0, s.sensor.entries)
 	}
 	opened := map[handle]bool{}

@@ -31,11 +31,12 @@ var accessHooks = []hook.Hook{
 }
 
 const (
-	// filesHook is the iterator over open files, filesTier the name of its tier.
-	filesHook, filesTier = "task_file", "iterator"
 	// stackSize is the size of a kernel stack on machines with pages of 4 KiB.
 	stackSize = 16384
 )
+
+// filesHook is the iterator over open files.
+var filesHook = hook.Hook{Name: "task_file", Optional: true, Tiers: []hook.Tier{hook.Loading(hook.Iterator, gen.DevicesProgOpenFiles)}}
 
 // opensShare is the part of the map that an owner may have: a quarter.
 const opensShare = 4
@@ -45,6 +46,8 @@ type sensor struct {
 	object *hook.Object
 	counts bool       // opens are counted
 	files  *link.Iter // nil if the kernel cannot list open files
+	// denialsUnseen: the kernel has device cgroups, and the hook on their checks is not attached.
+	denialsUnseen bool
 
 	watched map[uint32]bool // device numbers in the map of the programs
 	keys    []gen.DevicesAccessKey
@@ -58,7 +61,7 @@ func unattached(reason string, state model.State) []model.Hook {
 	for _, h := range accessHooks {
 		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
 	}
-	return append(out, model.Hook{Name: filesHook, State: state, Reason: reason})
+	return append(out, model.Hook{Name: filesHook.Name, State: state, Reason: reason})
 }
 
 // newSensor attaches the available hooks. It fails if there is none.
@@ -81,21 +84,28 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	if err != nil {
 		return fail(err)
 	}
+	return attach(opts, spec, types, symbols)
+}
+
+// attach makes the maps and attaches the hooks.
+func attach(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*sensor, []model.Hook, error) {
 	s := &sensor{watched: map[uint32]bool{}}
-	if s.object, err = opts.Workloads.NewObject(spec, types, ""); err != nil {
-		return fail(err)
+	var err error
+	if s.object, err = opts.Workloads.NewObject(spec, types); err != nil {
+		return nil, unattached(err.Error(), model.StateFailed), err
 	}
 	var hooks []model.Hook
 	for _, h := range accessHooks {
 		hooks = append(hooks, s.object.Attach(h, opts.Tier, symbols))
 	}
-	hooks = append(hooks, s.attachFiles(spec, types))
+	hooks = append(hooks, s.attachFiles(symbols))
 	s.object.Attached()
 	s.counts = hooks[0].State == model.StateOK
+	s.denialsUnseen = hooks[1].State != model.StateOK && symbols[accessHooks[1].Name]
 	if !s.counts && s.files == nil {
 		s.close()
 		if err := hook.Failures(hooks); err != nil {
-			return nil, hooks, fmt.Errorf("nothing could be attached: %w", err)
+			return nil, hooks, hook.Unsupported(fmt.Errorf("nothing could be attached: %w", err))
 		}
 		return nil, hooks, fmt.Errorf("nothing could be attached: %w", model.ErrUnsupported)
 	}
@@ -127,27 +137,19 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 }
 
 // attachFiles attaches the iterator. It does not run until it is read.
-func (s *sensor) attachFiles(spec *ebpf.CollectionSpec, types *hook.Types) model.Hook {
-	fail := func(err error) model.Hook {
-		return model.Hook{Name: filesHook, State: model.StateUnsupported, Reason: err.Error()}
-	}
+func (s *sensor) attachFiles(symbols map[string]bool) model.Hook {
 	if err := nodePIDs(); err != nil {
-		return fail(err)
+		return filesHook.Unattached(err.Error())
 	}
-	only := spec.Copy()
-	only.Programs = map[string]*ebpf.ProgramSpec{gen.DevicesProgOpenFiles: only.Programs[gen.DevicesProgOpenFiles]}
-	coll, err := ebpf.NewCollectionWithOptions(only, ebpf.CollectionOptions{
-		Cache: types.Cache, MapReplacements: s.object.Coll.Maps,
-		Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
-	})
-	if err != nil {
-		return fail(err)
+	h := s.object.Attach(filesHook, "", symbols)
+	if h.State != model.StateOK {
+		return h
 	}
-	defer coll.Close()
-	if s.files, err = link.AttachIter(link.IterOptions{Program: coll.Programs[gen.DevicesProgOpenFiles]}); err != nil {
-		return fail(err)
+	var err error
+	if s.files, err = link.AttachIter(link.IterOptions{Program: s.object.Program(gen.DevicesProgOpenFiles)}); err != nil {
+		return filesHook.Unattached(err.Error())
 	}
-	return model.Hook{Name: filesHook, Tier: filesTier, State: model.StateOK}
+	return h
 }
 
 func (s *sensor) close() {
@@ -160,7 +162,11 @@ func (s *sensor) close() {
 // watch updates the device numbers and majors of the programs. Numbers come first, so that no
 // existing number is counted as a non-existing one.
 func (s *sensor) watch(n *nodes) error {
+	majors := s.object.Coll.Variables[gen.DevicesVarMajors]
 	m := s.object.Coll.Maps[gen.DevicesMapDeviceNodes]
+	if m == nil { // the kernel refuses it, and the programs that use it
+		return majors.Set(n.majors)
+	}
 	var gone []uint32
 	for rdev := range s.watched {
 		if _, ok := n.named[rdev]; !ok {
@@ -179,11 +185,14 @@ func (s *sensor) watch(n *nodes) error {
 		}
 		s.watched[rdev] = true
 	}
-	return errors.Join(err, s.object.Coll.Variables[gen.DevicesVarMajors].Set(n.majors))
+	return errors.Join(err, majors.Set(n.majors))
 }
 
 // each calls f for every counter, and deletes the entries for which it returns true.
 func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (drop bool)) error {
+	if !s.counts {
+		return nil
+	}
 	_, left, err := hook.Sweep(s.object.Coll.Maps[gen.DevicesMapDeviceOpens], &s.keys, &s.values,
 		func(k *gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
 			drop := f(*k, v)
@@ -209,6 +218,9 @@ const opensOfOwner = uint32(gen.DevicesAccessMapOPENS_OF_OWNER)
 
 // self adds the state of the map, and the losses.
 func (s *sensor) self(snap *model.Snapshot) error {
+	if !s.counts {
+		return nil
+	}
 	snap.Maps = append(snap.Maps, model.Map{
 		Name: gen.DevicesMapDeviceOpens, Entries: s.entries,
 		Capacity: uint64(s.object.Coll.Maps[gen.DevicesMapDeviceOpens].MaxEntries()),

@@ -43,7 +43,7 @@ func newOpener(t *testing.T, o Options) (*opener, *Source) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, err := hook.NewObject(spec, types, "")
+	object, err := hook.NewObject(spec, types)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func newOpener(t *testing.T, o Options) (*opener, *Source) {
 	}
 	t.Cleanup(coll.Close)
 	p := &opener{t: t, coll: coll}
-	p.address = bpf.AddressOf(t, coll)
+	p.address = bpf.AddressOf(t, coll.Maps[bpf.Memory])
 	var inode *btf.Struct
 	if err := types.Kernel.TypeByName("inode", &inode); err != nil {
 		t.Fatal(err)

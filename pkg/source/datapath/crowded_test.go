@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
@@ -15,16 +14,13 @@ import (
 // TestCountsCrowded is TestCounts on a kernel that never creates task storage, as while another thread on the CPU is
 // preempted in an operation on it. The test removes BPF_LOCAL_STORAGE_GET_F_CREATE from all calls of the programs.
 func TestCountsCrowded(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
 	spec, err := gen.LoadDatapath()
 	if err != nil {
 		t.Fatal(err)
 	}
 	removed := 0
-	for _, name := range userPrograms() {
-		code := spec.Programs[name].Instructions
+	for _, p := range spec.Programs {
+		code := p.Instructions
 		for i, call := range code {
 			if !call.IsBuiltinCall() || call.Constant != int64(asm.FnTaskStorageGet) {
 				continue
@@ -44,15 +40,7 @@ func TestCountsCrowded(t *testing.T) {
 	if removed < 5 {
 		t.Fatalf("%d calls create task storage", removed)
 	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := loadSpec(spec, types, Options{}, userPrograms())
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-	t.Cleanup(k.close)
+	k := loadKernel(t, Options{}, spec)
 	if symbols, err := hook.Symbols(); err != nil || !symbols["bpf_task_storage_get_recur"] {
 		t.Skip("this kernel always creates task storage, or does not find it while it is busy")
 	}

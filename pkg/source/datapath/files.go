@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
@@ -61,6 +62,11 @@ type target struct {
 type failure struct {
 	err error
 	at  time.Time
+}
+
+// due reports whether to try again: what the kernel refuses, it refuses again.
+func (f failure) due() bool {
+	return !errors.Is(f.err, hook.ErrRefused) && !errors.Is(f.err, model.ErrUnsupported) && time.Since(f.at) >= retryInterval
 }
 
 func newFile(id locate.FileID, perProcess bool) *file {
@@ -154,7 +160,7 @@ func (f *file) attach(group int, probe probeFunc) error {
 	for s := range f.sites {
 		for _, pid := range f.targetPIDs() {
 			t := target{s, pid}
-			if groupOf(s.Function) == group && f.links[group][t] == nil && time.Since(f.failed[t].at) >= retryInterval {
+			if groupOf(s.Function) == group && f.links[group][t] == nil && f.failed[t].due() {
 				missing[s] = append(missing[s], t)
 			}
 		}

@@ -13,14 +13,14 @@ import (
 )
 
 // kernelHooks follow contexts and queue pairs. The first one finds the contexts to
-// probe. The kernel skips kprobe programs on a CPU on which this process is in a
+// probe; without the others little is lost. The kernel skips kprobe programs on a CPU on which this process is in a
 // system call on one of their maps, where it can be preempted: a queue pair that is
 // missed then would never be counted. So fentry comes first, though it pins the
 // module. Changes of queue pairs are also seen at the return (fexit), as a preempted
 // program is skipped for other threads.
 var kernelHooks = []hook.Hook{
 	{
-		Name: "datapath_modify_qp", Reads: hook.UverbsStructures,
+		Name: "datapath_modify_qp", Required: true, Reads: hook.UverbsStructures,
 		Tiers: tiers(gen.DatapathProgKprobeModify, gen.DatapathProgFentryModify, gen.DatapathProgFexitModify),
 	},
 	{Name: "datapath_destroy_qp", Reads: hook.UverbsStructures, Tiers: tiers(gen.DatapathProgKprobeDestroy, gen.DatapathProgFentryDestroy)},
@@ -35,14 +35,52 @@ var kernelHooks = []hook.Hook{
 	},
 }
 
+// programHooks are the programs that are not attached to functions of the kernel. What one of them provides is absent without it:
+// a function of a provider whose program is refused is not probed (GapRefused).
+var programHooks = []hook.Hook{
+	{Name: "datapath_control", Required: true, Tiers: []hook.Tier{hook.Loading(hook.Run, gen.DatapathProgControl)}},
+	probes("datapath_post_send", true, func(f locate.Function) bool { return f == locate.PostSend }),
+	probes("datapath_poll_cq", true, func(f locate.Function) bool { return f == locate.PollCQ }),
+	probes("datapath_post_recv", false, func(f locate.Function) bool { return f == locate.PostRecv || f == locate.PostSRQRecv }),
+	probes("datapath_wr", false, func(f locate.Function) bool { return f >= locate.WrAtomicCmpSwp && f < locate.StartPoll }),
+	probes("datapath_start_poll", false, func(f locate.Function) bool { return f >= locate.StartPoll }),
+	{Name: "datapath_cost", Optional: true, Check: locate.CheckStack, Tiers: []hook.Tier{
+		hook.Loading(hook.Uprobe, gen.DatapathProgCalibrate, gen.DatapathProgCalibrateReturn),
+	}},
+	{Name: "datapath_outstanding", Optional: true, Tiers: []hook.Tier{hook.Loading(hook.Iterator, gen.DatapathProgListOutstanding)}},
+	existingHook,
+}
+
+// existingHook lists the queue pairs that are older than the hooks.
+var existingHook = hook.Hook{Name: "datapath_existing", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
+	hook.Loading(hook.Iterator, gen.DatapathProgExisting),
+}}
+
+// probes returns the hook of the functions of providers that count only together.
+func probes(name string, required bool, of func(locate.Function) bool) hook.Hook {
+	var names []string
+	for f, p := range functionPrograms {
+		if of(locate.Function(f)) {
+			names = append(names, p.entry, p.ret)
+		}
+	}
+	slices.Sort(names)
+	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
+	return hook.Hook{
+		Name: name, Required: required, Optional: !required, Check: locate.CheckStack,
+		Tiers: []hook.Tier{hook.Loading(hook.Uprobe, names...)},
+	}
+}
+
 func tiers(kprobe string, fentry ...string) []hook.Tier {
 	return []hook.Tier{hook.With(hook.Fentry, fentry...), hook.With(hook.Kprobe, kprobe)}
 }
 
 // unattached returns all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
-	out := make([]model.Hook, 0, len(kernelHooks))
-	for _, h := range kernelHooks {
+	all := slices.Concat(kernelHooks, programHooks)
+	out := make([]model.Hook, 0, len(all))
+	for _, h := range all {
 		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
 	}
 	return out
@@ -110,13 +148,3 @@ var (
 	_ = [1]struct{}{}[budget.Poll-int(gen.DatapathCallsCALLS_POLL)]
 	_ = [1]struct{}{}[budget.Groups-int(gen.DatapathCallsCALLS)]
 )
-
-// userPrograms returns the programs that need no types of the kernel's modules.
-func userPrograms() []string {
-	names := []string{gen.DatapathProgCalibrate, gen.DatapathProgCalibrateReturn, gen.DatapathProgControl, gen.DatapathProgListOutstanding}
-	for _, p := range functionPrograms {
-		names = append(names, p.entry, p.ret)
-	}
-	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
-}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -19,17 +20,18 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // kernel is the BPF side: the maps, the hooks in the kernel and the programs that
 // are attached to processes.
 type kernel struct {
-	object   *hook.Object
-	programs map[string]*ebpf.Program
-	events   *ringbuf.Reader
-	record   ringbuf.Record // buffer of next
-	sysfs    string
+	object *hook.Object
+	// refused are the programs that were not loaded; existed: the queue pairs that are older than the hooks are listed.
+	refused map[string]error
+	existed bool
+	events  *ringbuf.Reader
+	record  ringbuf.Record // buffer of next
+	sysfs   string
 	// multi: probes are uprobe_multi links (Linux 6.6), which are detached at once.
 	// Perf events take a tenth of a second each, as each waits for grace periods.
 	multi bool
@@ -92,44 +94,88 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	if err != nil {
 		return fail(err)
 	}
-	k, err := load(types, opts, append(userPrograms(), gen.DatapathProgExisting))
+	spec, err := gen.LoadDatapath()
 	if err != nil {
 		return fail(err)
 	}
-	k.sysfs = opts.Sysfs
-	hooks := make([]model.Hook, 0, len(kernelHooks))
+	k, hooks, err := attach(opts, spec, types, symbols)
+	if err != nil && hooks == nil {
+		return fail(err)
+	}
+	return k, hooks, err
+}
+
+// attach loads the programs and attaches the hooks in the kernel.
+func attach(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*kernel, []model.Hook, error) {
+	k, loaded, err := load(opts, spec, types, symbols)
+	if err != nil {
+		return nil, nil, err
+	}
+	var hooks []model.Hook
 	for _, h := range kernelHooks {
 		hooks = append(hooks, k.object.Attach(h, "", symbols))
 	}
 	k.object.Attached()
-	// Without the first hook no context is found; without the others little is lost.
-	if hooks[0].State != model.StateOK {
+	hooks = append(hooks, loaded...)
+	if err := hook.Missing(slices.Concat(kernelHooks, programHooks), hooks); err != nil {
 		k.close()
-		return nil, hooks, fmt.Errorf("hook %w", hook.Failure(hooks[0]))
+		return nil, hooks, err
 	}
+	k.existed = hooks[len(hooks)-1].State == model.StateOK // existingHook
 	return k, hooks, nil
 }
 
 // ofOwner returns how many of the contexts, and of the queue pairs with a ring, may belong to one owner.
 func ofOwner(entries uint32) uint32 { return max(entries/2, 1) }
 
-// load creates the maps and loads programs.
-func load(types *hook.Types, opts Options, programs []string) (*kernel, error) {
-	spec, err := gen.LoadDatapath()
-	if err != nil {
-		return nil, err
+// load makes the maps and loads the programs of programHooks.
+func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*kernel, []model.Hook, error) {
+	k := &kernel{
+		refused: map[string]error{}, sysfs: opts.Sysfs, entries: map[string]uint64{}, multi: features.HaveBPFLinkUprobeMulti() == nil,
 	}
-	return loadSpec(spec, types, opts, programs)
+	err := size(opts, spec, types, symbols)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range spec.Programs {
+		if k.multi && p.Type == ebpf.Kprobe && strings.HasPrefix(p.SectionName, "u") { // uprobe/ and uretprobe/
+			p.AttachType = ebpf.AttachTraceUprobeMulti
+		}
+	}
+	if k.object, err = opts.Workloads.NewObject(spec, types); err != nil {
+		return nil, nil, err
+	}
+	var hooks []model.Hook
+	useless := false
+	for _, h := range programHooks {
+		loaded := h.Unattached("needs the hooks listed before it")
+		if !useless {
+			loaded = k.object.Attach(h, "", symbols)
+		}
+		useless = useless || h.Required && loaded.State != model.StateOK
+		hooks = append(hooks, loaded)
+		for _, name := range h.Tiers[0].Programs {
+			if loaded.State != model.StateOK {
+				k.refused[name] = hook.Failure(loaded)
+			}
+		}
+	}
+	events := k.object.Coll.Maps[gen.DatapathMapPathEvents]
+	if events == nil { // nor are there programs that use it
+		return k, hooks, nil
+	}
+	if k.events, err = ringbuf.NewReader(events); err != nil {
+		k.close()
+		return nil, nil, fmt.Errorf("events of the data path: %w", err)
+	}
+	return k, hooks, nil
 }
 
-func loadSpec(spec *ebpf.CollectionSpec, types *hook.Types, opts Options, programs []string) (*kernel, error) {
-	symbols, err := hook.Symbols()
-	if err != nil {
-		return nil, err
-	}
+// size sets the sizes of the maps and the constants of the programs.
+func size(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) error {
 	subsys, err := types.Subsystem(opts.Subsystem)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
 	for name, entries := range map[string]uint32{
@@ -140,57 +186,11 @@ func loadSpec(spec *ebpf.CollectionSpec, types *hook.Types, opts Options, progra
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
-	err = errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
+	return errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
 		hook.SetShares(spec, ofOwner(contexts), ofOwner(contexts)),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
 		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](symbols["bpf_task_storage_get_recur"])),
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
-	if err != nil {
-		return nil, err
-	}
-	object, err := opts.Workloads.NewObject(spec, types, "")
-	if err != nil {
-		return nil, err
-	}
-	k := &kernel{
-		object: object, programs: map[string]*ebpf.Program{}, entries: map[string]uint64{},
-		multi: features.HaveBPFLinkUprobeMulti() == nil,
-	}
-	if err := object.Readable(hook.UverbsStructures); err != nil && slices.Contains(programs, gen.DatapathProgExisting) {
-		k.close()
-		return nil, err
-	}
-	wanted := spec.Copy()
-	wanted.Programs = map[string]*ebpf.ProgramSpec{}
-	for _, name := range programs {
-		wanted.Programs[name] = spec.Programs[name]
-		if k.multi && spec.Programs[name].Type == ebpf.Kprobe {
-			spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
-		}
-	}
-	coll, err := ebpf.NewCollectionWithOptions(wanted, ebpf.CollectionOptions{
-		Cache:           types.Cache,
-		MapReplacements: object.Coll.Maps,
-		Programs:        object.ProgramOptions(),
-	})
-	if err != nil {
-		k.close()
-		return nil, fmt.Errorf("loading the programs of the data path: %w", err)
-	}
-	defer coll.Close()
-	for _, name := range programs {
-		k.programs[name] = coll.DetachProgram(name)
-		if locate.HasCPUStack(k.programs[name]) {
-			k.close()
-			return nil, fmt.Errorf("%w: this kernel would run uprobes that can be preempted on a stack of the CPU (%s)",
-				model.ErrUnsupported, name)
-		}
-	}
-	if k.events, err = ringbuf.NewReader(object.Coll.Maps[gen.DatapathMapPathEvents]); err != nil {
-		k.close()
-		return nil, fmt.Errorf("events of the data path: %w", err)
-	}
-	return k, nil
 }
 
 // fineBounds returns the upper bounds of model.FineHistogram's buckets except the
@@ -242,9 +242,6 @@ func (k *kernel) close() {
 		if err := k.events.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			return
 		}
-	}
-	for _, p := range k.programs {
-		_ = p.Close()
 	}
 	k.object.Close()
 }

@@ -27,11 +27,14 @@ func parseEvent(raw []byte, e *gen.DatapathPathEvent) error {
 // (class/infiniband_verbs/uverbsN/dev), at most 256 per open file. Their contexts
 // are 0, as the addresses are in the processes' memory.
 func (k *kernel) existing() ([]event, error) {
+	if !k.existed {
+		return nil, nil
+	}
 	if err := hook.SetUverbs(k.object.Coll, k.sysfs); err != nil {
 		return nil, err
 	}
 	var out []event
-	err := iterate(link.IterOptions{Program: k.programs[gen.DatapathProgExisting]},
+	err := iterate(link.IterOptions{Program: k.object.Program(gen.DatapathProgExisting)},
 		func(e *gen.DatapathPathEvent) { out = append(out, eventOf(e)) })
 	if err != nil {
 		return nil, fmt.Errorf("iterator over open files: %w", err)
@@ -143,7 +146,7 @@ func (k *kernel) order(args *gen.DatapathControlArgs) error {
 
 // run runs the program "control".
 func (k *kernel) run(args *gen.DatapathControlArgs) (uint32, error) {
-	ret, err := k.programs[gen.DatapathProgControl].Run(&ebpf.RunOptions{Context: args})
+	ret, err := k.object.Program(gen.DatapathProgControl).Run(&ebpf.RunOptions{Context: args})
 	if err != nil {
 		return 0, fmt.Errorf("changing the maps of the data path: %w", err)
 	}

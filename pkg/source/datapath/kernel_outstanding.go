@@ -14,7 +14,7 @@ import (
 // meanwhile may be missing.
 func (k *kernel) outstanding(f func(*gen.DatapathOutstanding)) error {
 	err := iterate(link.IterOptions{
-		Program: k.programs[gen.DatapathProgListOutstanding], Map: k.object.Coll.Maps[gen.DatapathMapQueues],
+		Program: k.object.Program(gen.DatapathProgListOutstanding), Map: k.object.Coll.Maps[gen.DatapathMapQueues],
 	}, f)
 	if err != nil {
 		return fmt.Errorf("iterator over queue pairs: %w", err)

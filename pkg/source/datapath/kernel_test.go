@@ -18,11 +18,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/tests/bpf"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -165,6 +168,16 @@ func startKernel(t testing.TB) *kernel {
 
 func startKernelWith(t testing.TB, opts Options) *kernel {
 	t.Helper()
+	spec, err := gen.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loadKernel(t, opts, spec)
+}
+
+// loadKernel loads programs of a spec. The kernel must not refuse what the source requires.
+func loadKernel(t testing.TB, opts Options, spec *ebpf.CollectionSpec) *kernel {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -175,12 +188,27 @@ func startKernelWith(t testing.TB, opts Options) *kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(types, opts, userPrograms())
+	symbols, err := hook.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, hooks, err := load(opts, spec, types, symbols)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(k.close)
+	if err := hook.Missing(programHooks, hooks); err != nil {
+		t.Fatalf("%+v", err)
+	}
 	return k
+}
+
+// needs skips a test of an optional program that this kernel refuses. The guests' kernels refuse no program.
+func (k *kernel) needs(t testing.TB, program string) {
+	t.Helper()
+	if err := k.refused[program]; err != nil {
+		bpf.Skip(t, err)
+	}
 }
 
 // add adds a context and returns its key.
@@ -744,6 +772,7 @@ func TestLoad(t *testing.T) {
 		d := k.counted(t, connected.key, &gen.DatapathContextStat{})
 		return d.Late == 1 && d.LateNs != 0
 	})
+	k.needs(t, gen.DatapathProgListOutstanding)
 	var rings []gen.DatapathOutstanding
 	if err := k.outstanding(func(o *gen.DatapathOutstanding) {
 		if o.Key.Tgid == pid {
@@ -799,7 +828,11 @@ func TestTiers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(types, Options{}, nil)
+	spec, err := gen.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, _, err := load(Options{}, spec, types, symbols)
 	if err != nil {
 		t.Fatal(err)
 	}

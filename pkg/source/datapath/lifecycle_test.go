@@ -72,7 +72,7 @@ func traceLifecycle(t testing.TB, k *kernel, path string) *kernelObjects {
 	}
 	t.Cleanup(coll.Close)
 	o.memory = coll.Maps[bpf.Memory]
-	o.address = bpf.AddressOf(t, coll)
+	o.address = bpf.AddressOf(t, coll.Maps[bpf.Memory])
 	for program, function := range traced {
 		link, err := locate.Attach(coll.Programs[program], locate.Place{Path: path, Offset: offsetOf(t, path, function)}, k.multi, 0)
 		if err != nil {

@@ -73,6 +73,14 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 		}
 		row.Gaps = addGap(row.Gaps, c.gap)
 	}
+	if s.kernel.refused[gen.DatapathProgListOutstanding] != nil {
+		for _, row := range rows {
+			row.Gaps = addGap(row.Gaps, model.GapRefused)
+		}
+		snap.Stalled = nil
+		snap.Outstanding = appendNamed(snap.Outstanding, rows)
+		return nil
+	}
 	now := monotonic()
 	err := s.kernel.outstanding(func(o *gen.DatapathOutstanding) {
 		c, ok := s.open[gen.DatapathContextKey{Context: o.Key.Context, Tgid: o.Key.Tgid}]
@@ -95,13 +103,19 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 	if err != nil {
 		return err
 	}
+	snap.Outstanding = appendNamed(snap.Outstanding, rows)
+	return nil
+}
+
+// appendNamed appends the rows of devices with a name.
+func appendNamed(out []model.Outstanding, rows map[seriesKey]*model.Outstanding) []model.Outstanding {
 	for _, id := range slices.SortedFunc(maps.Keys(rows), compareSeries) {
 		if row := rows[id]; row.Device != "" {
 			slices.Sort(row.Gaps)
-			snap.Outstanding = append(snap.Outstanding, *row)
+			out = append(out, *row)
 		}
 	}
-	return nil
+	return out
 }
 
 // addGap adds a gap, if there is one and it is not among the others.

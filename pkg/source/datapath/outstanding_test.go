@@ -12,6 +12,7 @@ import (
 // outstandingOf returns the state of the fake's queue pair, nil if the kernel lists none.
 func (k *kernel) outstandingOf(t testing.TB, f *fake) (found *gen.DatapathOutstanding) {
 	t.Helper()
+	k.needs(t, gen.DatapathProgListOutstanding)
 	if err := k.outstanding(func(o *gen.DatapathOutstanding) {
 		if o.Key.Tgid == f.key.Tgid && o.Key.Context == f.key.Context && o.Key.Qpn == 17 {
 			copied := *o

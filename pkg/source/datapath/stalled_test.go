@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -29,6 +30,7 @@ func TestStalled(t *testing.T) {
 	const stallAfter = 500 * time.Millisecond
 	path, sites := buildFake(t)
 	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s.kernel.needs(t, gen.DatapathProgListOutstanding)
 	s.opts.StallAfter = stallAfter
 	if snap := s.snapshot(t); snap.Outstanding == nil || len(snap.Outstanding) != 0 {
 		t.Errorf("without a context: %+v", snap.Outstanding)
@@ -81,6 +83,23 @@ func TestStalled(t *testing.T) {
 	if row, stalled := s.row(t); row.Oldest != 0 || row.Stalled != 0 || len(stalled) != 0 || len(row.Gaps) != 0 {
 		t.Errorf("after all completed: %+v %+v", row, stalled)
 	}
+}
+
+// TestOutstandingRefused: a kernel that refuses the iterator has no stalled queue pairs, and the workload has the reason.
+func TestOutstandingRefused(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	f := startFake(t, path)
+	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
+	e.key = s.kernel.add(t, e, true)
+	s.events <- e
+	s.mu.Lock()
+	s.kernel.refused[gen.DatapathProgListOutstanding] = hook.ErrRefused
+	s.mu.Unlock()
+	eventually(t, "never traced", func() bool {
+		row, stalled := s.row(t)
+		return slices.Equal(row.Gaps, []model.Gap{model.GapRefused}) && row.Oldest == 0 && stalled == nil
+	})
 }
 
 // TestGaps: whose queue pairs are traced, and the reasons for the others.

@@ -49,7 +49,10 @@ func (k *kernel) touch() (io.Closer, error) {
 }
 
 func (k *kernel) attach(at locate.Place, program string, cookie uint64) (io.Closer, error) {
-	return locate.Attach(k.programs[program], at, k.multi, cookie)
+	if err := k.refused[program]; err != nil {
+		return nil, err
+	}
+	return locate.Attach(k.object.Program(program), at, k.multi, cookie)
 }
 
 // closers are closed concurrently: each waits for a grace period.

@@ -26,7 +26,7 @@ func BenchmarkPrograms(b *testing.B) {
 		p.leave()
 	}
 	for _, name := range []string{gen.GPUDriverProgKprobeIoctl, gen.GPUDriverProgKretprobeIoctl} {
-		s, err := p.sensor.coll.Programs[name].Stats()
+		s, err := p.sensor.object.Program(name).Stats()
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -63,11 +63,11 @@ func newPrograms(t testing.TB, o Options) *programs {
 		t:      t, types: types.Kernel, memory: make([]byte, 1<<16),
 	}
 	bpf.AddMemory(spec, len(p.memory))
-	if p.sensor, err = load(spec, types, o.Workloads); err != nil {
+	if p.sensor, _, err = load(spec, types, o.Workloads); err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(p.sensor.close)
-	p.address = bpf.AddressOf(t, p.sensor.coll)
+	p.address = bpf.AddressOf(t, p.sensor.object.Coll.Maps[bpf.Memory])
 	return p
 }
 
@@ -78,7 +78,7 @@ func (p *programs) run(name string, regs unix.PtraceRegs) {
 	for _, v := range (*[unsafe.Sizeof(regs) / 8]uint64)(unsafe.Pointer(&regs))[:] {
 		b = binary.NativeEndian.AppendUint64(b, v)
 	}
-	if _, err := p.sensor.coll.Programs[name].Run(&ebpf.RunOptions{Context: b}); err != nil {
+	if _, err := p.sensor.object.Program(name).Run(&ebpf.RunOptions{Context: b}); err != nil {
 		p.t.Errorf("%s: %v", name, err)
 	}
 }
@@ -134,7 +134,7 @@ func (p *programs) file(driver string) uint64 {
 		put(operations+p.offset("file_operations", "owner"), module)
 		copy(p.memory[module+p.offset("module", "name"):], driver)
 	}
-	if err := p.sensor.coll.Maps[bpf.Memory].Put(uint32(0), p.memory); err != nil {
+	if err := p.sensor.object.Coll.Maps[bpf.Memory].Put(uint32(0), p.memory); err != nil {
 		p.t.Fatal(err)
 	}
 	return p.address + uint64(file)

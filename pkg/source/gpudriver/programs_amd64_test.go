@@ -195,7 +195,7 @@ func TestCallsShare(t *testing.T) {
 			_, _, _ = p.read()
 			threads[len(threads)-1].do(p.leave)
 			var entries gen.GPUDriverOwnerEntries
-			if err := p.sensor.coll.Maps[gen.GPUDriverMapOwnerEntries].Lookup(id, &entries); err == nil &&
+			if err := p.sensor.object.Coll.Maps[gen.GPUDriverMapOwnerEntries].Lookup(id, &entries); err == nil &&
 				entries.Made[gen.GPUDriverDriverMapDRIVER_CALLS_OF_OWNER] != 0 {
 				t.Errorf("an ended owner has %+v", entries)
 			}
@@ -272,7 +272,7 @@ func TestStatsShare(t *testing.T) {
 func TestCallsFull(t *testing.T) {
 	onThread(t)
 	p := newPrograms(t, Options{MaxCalls: 1, StuckAfter: time.Hour})
-	if err := p.sensor.coll.Maps[gen.GPUDriverMapDriverCalls].Put(uint32(1<<30), gen.GPUDriverDriverCall{StartNs: monotonic()}); err != nil {
+	if err := p.sensor.object.Coll.Maps[gen.GPUDriverMapDriverCalls].Put(uint32(1<<30), gen.GPUDriverDriverCall{StartNs: monotonic()}); err != nil {
 		t.Fatal(err)
 	}
 	p.enter(p.file("nvidia"), nvidiaAlloc)
@@ -286,7 +286,7 @@ func TestCallsFull(t *testing.T) {
 func TestFull(t *testing.T) {
 	onThread(t)
 	p := newPrograms(t, Options{MaxEntries: 1, StuckAfter: time.Hour})
-	if err := p.sensor.coll.Maps[gen.GPUDriverMapDriverStats].Put(gen.GPUDriverDriverKey{Cgroup: 1}, gen.GPUDriverDriverStat{}); err != nil {
+	if err := p.sensor.object.Coll.Maps[gen.GPUDriverMapDriverStats].Put(gen.GPUDriverDriverKey{Cgroup: 1}, gen.GPUDriverDriverStat{}); err != nil {
 		t.Fatal(err)
 	}
 	p.enter(p.file("nvidia"), nvidiaAlloc)
@@ -303,7 +303,7 @@ func TestWaits(t *testing.T) {
 	var keys []gen.GPUDriverDriverRequest
 	var key gen.GPUDriverDriverRequest
 	var value uint8
-	for it := p.sensor.coll.Maps[gen.GPUDriverMapDriverWaits].Iterate(); it.Next(&key, &value); {
+	for it := p.sensor.object.Coll.Maps[gen.GPUDriverMapDriverWaits].Iterate(); it.Next(&key, &value); {
 		keys = append(keys, key)
 	}
 	if len(keys) != len(waits) || len(slices.Compact(slices.Clone(waits))) != len(waits) {

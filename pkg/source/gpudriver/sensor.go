@@ -25,10 +25,28 @@ const (
 	kprobeEvents = "bus/event_source/devices/kprobe"
 )
 
+// The hooks of this source. Their programs are attached to each of functions that exists: those of drm_ioctl, and those of all
+// other functions.
+var (
+	drmHook = hook.Hook{Name: "drm_ioctl", Tiers: []hook.Tier{
+		hook.Loading(hook.Kprobe, gen.GPUDriverProgKretprobeDrmIoctl, gen.GPUDriverProgKprobeDrmIoctl),
+	}}
+	ioctlHook = hook.Hook{Name: "ioctl", Tiers: []hook.Tier{
+		hook.Loading(hook.Kprobe, gen.GPUDriverProgKretprobeIoctl, gen.GPUDriverProgKprobeIoctl),
+	}}
+	// checkHook tells a call that lasts from one whose return was missed. Without it, tasks that are stuck are not known.
+	checkHook = hook.Hook{Name: "driver_call_lasts", Optional: true, Tiers: []hook.Tier{
+		hook.Loading(hook.Run, gen.GPUDriverProgCheckCall),
+	}}
+)
+
 // A sensor has the loaded programs, their maps, and the attached functions.
 type sensor struct {
-	coll  *ebpf.Collection
-	links map[string][]link.Link // by function
+	object *hook.Object
+	drm    model.Hook // the states of the hooks
+	ioctl  model.Hook
+	check  model.Hook
+	links  map[string][]link.Link // by function
 
 	skipped uint64 // missed runs of closed links
 	keys    []gen.GPUDriverDriverKey
@@ -36,7 +54,6 @@ type sensor struct {
 	threads []uint32
 	calls   []gen.GPUDriverDriverCall
 	fill    map[string]uint64 // entries of each map at the last read
-	owners  *hook.Owners
 }
 
 // newSensor loads the programs.
@@ -56,24 +73,29 @@ func newSensor(o Options) (*sensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return load(spec, types, o.Workloads)
+	s, _, err := load(spec, types, o.Workloads)
+	return s, err
 }
 
 // load creates the maps and loads the programs.
-func load(spec *ebpf.CollectionSpec, types *hook.Types, workloads *hook.Workloads) (s *sensor, err error) {
+func load(spec *ebpf.CollectionSpec, types *hook.Types, workloads *hook.Workloads) (s *sensor, hooks []model.Hook, err error) {
 	s = &sensor{links: map[string][]link.Link{}, fill: map[string]uint64{}}
-	s.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		Cache: types.Cache, MapReplacements: workloads.Replacements(spec), Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("loading the BPF programs: %w", err)
+	if s.object, err = workloads.NewObject(spec, types); err != nil {
+		return nil, nil, err
 	}
-	s.owners = hook.NewOwners(s.coll)
+	s.drm, s.ioctl = s.object.Attach(drmHook, "", nil), s.object.Attach(ioctlHook, "", nil)
+	s.check = s.object.Attach(checkHook, "", nil)
+	s.object.Attached()
+	hooks = []model.Hook{s.drm, s.ioctl, s.check}
+	if s.drm.State != model.StateOK && s.ioctl.State != model.StateOK {
+		s.close()
+		return nil, hooks, hook.Unsupported(errors.Join(hook.Failure(s.drm), hook.Failure(s.ioctl)))
+	}
 	if err := s.setWaits(); err != nil {
 		s.close()
-		return nil, err
+		return nil, hooks, err
 	}
-	return s, nil
+	return s, hooks, nil
 }
 
 func loadSpec(o Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
@@ -106,7 +128,7 @@ func (s *sensor) setWaits() error {
 		for i, c := range []byte(w.module) {
 			key.Driver[i] = int8(c)
 		}
-		if err := s.coll.Maps[gen.GPUDriverMapDriverWaits].Put(key, uint8(1)); err != nil {
+		if err := s.object.Coll.Maps[gen.GPUDriverMapDriverWaits].Put(key, uint8(1)); err != nil {
 			return fmt.Errorf("requests that wait: %w", err)
 		}
 	}
@@ -115,17 +137,20 @@ func (s *sensor) setWaits() error {
 
 // attach attaches the programs to a function.
 func (s *sensor) attach(f function) ([]link.Link, error) {
-	entry, exit := gen.GPUDriverProgKprobeIoctl, gen.GPUDriverProgKretprobeIoctl
+	loaded, entry, exit := s.ioctl, gen.GPUDriverProgKprobeIoctl, gen.GPUDriverProgKretprobeIoctl
 	if f.drm {
-		entry, exit = gen.GPUDriverProgKprobeDrmIoctl, gen.GPUDriverProgKretprobeDrmIoctl
+		loaded, entry, exit = s.drm, gen.GPUDriverProgKprobeDrmIoctl, gen.GPUDriverProgKretprobeDrmIoctl
+	}
+	if loaded.State != model.StateOK {
+		return nil, hook.Failure(loaded)
 	}
 	// The return first, so that no call seems to last. With the kernel's default limit of concurrent calls: a larger one uses
 	// tracefs and would remain after a crash of the sensor.
-	end, err := link.Kretprobe(f.name, s.coll.Programs[exit], nil)
+	end, err := link.Kretprobe(f.name, s.object.Program(exit), nil)
 	if err != nil {
 		return nil, err
 	}
-	begin, err := link.Kprobe(f.name, s.coll.Programs[entry], nil)
+	begin, err := link.Kprobe(f.name, s.object.Program(entry), nil)
 	if err != nil {
 		return nil, errors.Join(err, end.Close())
 	}
@@ -153,11 +178,7 @@ func (s *sensor) attached() (names []string) {
 
 // missed counts the runs of programs that the kernel skipped.
 func (s *sensor) missed() uint64 {
-	var progs []*ebpf.Program
-	for _, p := range s.coll.Programs {
-		progs = append(progs, p)
-	}
-	n := s.skipped + hook.Missed(progs, nil)
+	n := s.skipped + s.object.Missed()
 	for _, links := range s.links {
 		n += hook.Missed(nil, links)
 	}
@@ -170,7 +191,7 @@ func (s *sensor) close() {
 		links = append(links, s.take(name)...)
 	}
 	hook.CloseAll(links)
-	s.coll.Close()
+	s.object.Close()
 }
 
 // each calls f for the counts of each cgroup, driver and kind, and deletes the entries for which it returns true.
@@ -178,11 +199,11 @@ func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) 
 	visit := func(k *gen.GPUDriverDriverKey, v *gen.GPUDriverDriverStat) bool {
 		drop := f(k, v)
 		if drop {
-			s.owners.Add(v.Owner, statsOfOwner, -1)
+			s.object.Owners.Add(v.Owner, statsOfOwner, -1)
 		}
 		return drop
 	}
-	_, left, err := hook.Sweep(s.coll.Maps[gen.GPUDriverMapDriverStats], &s.keys, &s.stats, visit)
+	_, left, err := hook.Sweep(s.object.Coll.Maps[gen.GPUDriverMapDriverStats], &s.keys, &s.stats, visit)
 	if err != nil {
 		return fmt.Errorf("durations of ioctls: %w", err)
 	}
@@ -192,7 +213,7 @@ func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) 
 
 // inProgress calls f for each call in progress, with the thread.
 func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) error {
-	n, err := hook.Batches(s.coll.Maps[gen.GPUDriverMapDriverCalls], &s.threads, &s.calls, f)
+	n, err := hook.Batches(s.object.Coll.Maps[gen.GPUDriverMapDriverCalls], &s.threads, &s.calls, f)
 	if err != nil {
 		return fmt.Errorf("ioctls in progress: %w", err)
 	}
@@ -203,12 +224,12 @@ func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) e
 // lasts reports whether a thread is still in a call, and the thread that has the lock that it waits for, 0 if unknown. The kernel
 // misses returns: such a call is removed.
 func (s *sensor) lasts(tid uint32, call *gen.GPUDriverDriverCall) (lasts bool, holder threadID, err error) {
-	n, err := s.coll.Programs[gen.GPUDriverProgCheckCall].Run(&ebpf.RunOptions{Context: [2]uint64{uint64(tid), call.StartNs}})
+	n, err := s.object.Program(gen.GPUDriverProgCheckCall).Run(&ebpf.RunOptions{Context: [2]uint64{uint64(tid), call.StartNs}})
 	if err != nil {
 		return false, threadID{}, fmt.Errorf("checking the ioctl of thread %d: %w", tid, err)
 	}
 	var id uint64
-	if err := s.coll.Variables[gen.GPUDriverVarLockHolder].Get(&id); err != nil {
+	if err := s.object.Coll.Variables[gen.GPUDriverVarLockHolder].Get(&id); err != nil {
 		return false, threadID{}, fmt.Errorf("holder of a lock: %w", err)
 	}
 	return n == 1, threadID{pid: int(id >> 32), tid: int(uint32(id))}, nil
@@ -229,16 +250,16 @@ var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
 func (s *sensor) self(snap *model.Snapshot) error {
 	for _, name := range []string{gen.GPUDriverMapDriverStats, gen.GPUDriverMapDriverCalls} {
 		snap.Maps = append(snap.Maps, model.Map{
-			Name: name, Entries: s.fill[name], Capacity: uint64(s.coll.Maps[name].MaxEntries()),
+			Name: name, Entries: s.fill[name], Capacity: uint64(s.object.Coll.Maps[name].MaxEntries()),
 		})
 	}
 	var lost [gen.GPUDriverDriverLossDRIVER_LOSSES]uint64
-	if s.coll.Variables[gen.GPUDriverVarDriverLosses].Get(&lost) == nil {
+	if s.object.Coll.Variables[gen.GPUDriverVarDriverLosses].Get(&lost) == nil {
 		for i, n := range lost {
 			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
 		}
 	}
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "driver_program_skipped", Count: s.missed()})
 	const stats, calls = gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE, gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_SHARE
-	return s.owners.AddLosses(snap, lost[stats]+lost[calls], lossNames[stats], lossNames[calls])
+	return s.object.Owners.AddLosses(snap, lost[stats]+lost[calls], lossNames[stats], lossNames[calls])
 }

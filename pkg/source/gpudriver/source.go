@@ -148,17 +148,18 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		at(uses, k)
 		return false
 	})
-	if err == nil {
+	snap.Hooks = append(snap.Hooks, s.sensor.check)
+	if err == nil && s.sensor.check.State == model.StateOK {
 		snap.DriverTasks, err = s.stuck(uses)
-	}
-	snap.DriverUses = make([]model.DriverUse, 0, len(uses))
-	for _, u := range uses {
-		snap.DriverUses = append(snap.DriverUses, *u)
+		snap.DriverUses = make([]model.DriverUse, 0, len(uses))
+		for _, u := range uses {
+			snap.DriverUses = append(snap.DriverUses, *u)
+		}
 	}
 	if err != nil {
 		return model.Snapshot{Hooks: snap.Hooks}, err
 	}
-	err = errors.Join(s.sensor.owners.Settle(s.forget), s.sensor.self(&snap))
+	err = errors.Join(s.sensor.object.Owners.Settle(s.forget), s.sensor.self(&snap))
 	clear(s.forget)
 	return snap, errors.Join(err, hook.Failures(s.hooks))
 }

@@ -157,6 +157,9 @@ func (s *Source) publish() {
 
 // hookOf returns the state of the probes of a function in all files.
 func (s *Source) hookOf(i int) model.Hook {
+	if err := s.kernel.refused[i]; err != nil {
+		return model.Hook{Name: functions[i].name, State: model.StateUnsupported, Reason: err.Error(), Err: err}
+	}
 	h := model.Hook{
 		Name: functions[i].name, State: model.StateAbsent,
 		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),

@@ -22,8 +22,9 @@ import (
 // kernel has the maps and the programs.
 type kernel struct {
 	object *hook.Object
-	// programs are those of each function, at its entry and at its return.
+	// programs are those of each function, at its entry and at its return, and refused why a function has none.
 	programs [][2]*ebpf.Program
+	refused  []error
 	// multi: probes are uprobe_multi links (Linux 6.6), otherwise perf events.
 	multi      bool
 	generation uint32
@@ -44,6 +45,14 @@ func newKernel(opts Options) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	spec, err := loadSpec(opts, types)
+	if err != nil {
+		return nil, err
+	}
+	return load(opts, spec, types)
+}
+
+func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 	spec, err := gen.LoadGPUMemory()
 	if err != nil {
 		return nil, err
@@ -54,29 +63,33 @@ func newKernel(opts Options) (*kernel, error) {
 	}
 	entries := cmp.Or(opts.MaxEntries, defaultMaxEntries)
 	spec.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries = entries
-	err = errors.Join(spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem), hook.SetShares(spec, entries/share))
-	if err != nil {
-		return nil, err
-	}
-	k := &kernel{multi: features.HaveBPFLinkUprobeMulti() == nil}
+	return spec, errors.Join(spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem), hook.SetShares(spec, entries/share))
+}
+
+// load makes the maps and loads the programs of all functions. It fails if no function has programs.
+func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types) (k *kernel, err error) {
+	k = &kernel{multi: features.HaveBPFLinkUprobeMulti() == nil}
 	for _, p := range spec.Programs {
 		if k.multi {
 			p.AttachType = ebpf.AttachTraceUprobeMulti
 		}
 	}
-	if k.object, err = opts.Workloads.NewObject(spec, types, ""); err != nil {
+	if k.object, err = opts.Workloads.NewObject(spec, types); err != nil {
 		return nil, err
 	}
 	for i := range functions {
-		programs, err := k.load(spec, types, i)
+		programs, err := k.load(spec, i)
 		if err != nil {
-			k.close()
-			return nil, fmt.Errorf("loading the programs of %s: %w", functions[i].name, err)
+			err = fmt.Errorf("loading the programs of %s: %w", functions[i].name, err)
 		}
-		k.programs = append(k.programs, programs)
+		k.programs, k.refused = append(k.programs, programs), append(k.refused, err)
 	}
 	k.object.Attached()
-	return k, nil
+	if slices.Contains(k.refused, nil) {
+		return k, nil
+	}
+	k.close()
+	return nil, hook.Unsupported(k.refused[0])
 }
 
 // share is the part of the map that an owner may have: a quarter.
@@ -85,7 +98,7 @@ const share = 4
 const failuresOfOwner = uint32(gen.GPUMemoryAllocationMapFAILURES_OF_OWNER)
 
 // load loads the programs of a function.
-func (k *kernel) load(spec *ebpf.CollectionSpec, types *hook.Types, i int) (programs [2]*ebpf.Program, err error) {
+func (k *kernel) load(spec *ebpf.CollectionSpec, i int) (programs [2]*ebpf.Program, err error) {
 	spec = spec.Copy()
 	f := &functions[i]
 	err = errors.Join(
@@ -95,33 +108,20 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, types *hook.Types, i int) (prog
 	if err != nil {
 		return programs, err
 	}
-	shared := map[string]*ebpf.Map{}
-	for name, m := range k.object.Coll.Maps {
-		if name != readOnly {
-			shared[name] = m
-		}
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		Cache: types.Cache, MapReplacements: shared, Programs: k.object.ProgramOptions(),
-	})
+	coll, err := k.object.Variant(spec, locate.CheckStack, gen.GPUMemoryProgAllocate, gen.GPUMemoryProgAllocateReturn)
 	if err != nil {
 		return programs, err
 	}
 	defer coll.Close()
-	for _, name := range []string{gen.GPUMemoryProgAllocate, gen.GPUMemoryProgAllocateReturn} {
-		if locate.HasCPUStack(coll.Programs[name]) { // see bpf/stack.h
-			return programs, fmt.Errorf("%w: this kernel would run %s on a stack of the CPU", model.ErrUnsupported, name)
-		}
-	}
 	return [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}, nil
 }
-
-// readOnly is the map with the variables that differ between functions.
-const readOnly = ".rodata"
 
 // attach probes a function at an offset of a file, in one process, or (pid 0) in all that map the file. The return comes
 // first: a call whose entry alone is seen would make later calls of its thread look nested.
 func (k *kernel) attach(path string, offset uint64, function, pid int) (io.Closer, error) {
+	if err := k.refused[function]; err != nil {
+		return nil, err
+	}
 	at := locate.Place{Path: path, Offset: offset, Return: true, PID: pid}
 	end, err := locate.Attach(k.programs[function][1], at, k.multi, 0)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
@@ -66,7 +65,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 			failed[t] = true
 		}
 	}
-	if err := s.number(); err != nil {
+	if err := s.number(s.objects.Program(gen.ObjectsProgNumberObject)); err != nil {
 		opts.Logger.Debug("ids that the programs missed", zap.Error(err))
 	}
 	counted := s.counted(ctx, opts, types)
@@ -174,12 +173,21 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 
 // number gives the counted objects their ids where the return of rdma_restrack_add was missed: struct rdma_restrack_entry has
 // them.
-func (s *sensor) number() error {
-	if s.numbering == nil {
+func (s *sensor) number(program *ebpf.Program) error {
+	if program == nil { // the kernel refuses it
 		return nil
 	}
-	_, err := hook.Iterate(link.IterOptions{Program: s.numbering, Map: s.objects.Coll.Maps[gen.ObjectsMapObjects]})
-	return err
+	var errs []error
+	var keys []uint64
+	var values []gen.ObjectsObject
+	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values, func(address uint64, o *gen.ObjectsObject) {
+		if o.Numbered == 0 && len(errs) == 0 {
+			if _, err := program.Run(&ebpf.RunOptions{Context: [1]uint64{address}}); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	})
+	return errors.Join(append(errs, err)...)
 }
 
 // changedTypes returns the types of objects that were adopted or have ended.

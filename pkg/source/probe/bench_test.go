@@ -99,7 +99,7 @@ func BenchmarkDrain(b *testing.B) {
 	}
 	s := &sensor{}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
+	if s.verbs, err = hook.NewObject(compiled.verbs, types); err != nil {
 		b.Fatal(err)
 	}
 	defer s.close()

@@ -214,7 +214,9 @@ func (s *Source) attach(ctx context.Context) {
 		return
 	}
 	s.sensor, s.retry = sensor, hook.Retry{}
-	s.opts.Paths.set(sensor.cgroups.Coll.Maps[gen.CgroupsMapPaths])
+	if sensor.cgroups != nil {
+		s.opts.Paths.set(sensor.cgroups.Coll.Maps[gen.CgroupsMapPaths])
+	}
 	s.mu.Unlock()
 	s.rename(true)
 	if sensor.objects != nil {

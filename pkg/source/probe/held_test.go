@@ -168,14 +168,14 @@ func newUnhooked(t testing.TB, opts Options) *sensor {
 		adoptions: map[model.ObjectType]adoption{},
 	}
 	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(compiled.verbs, types, perTask); err != nil {
+	if s.verbs, err = hook.NewObject(compiled.verbs, types); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)
-	if s.objects, err = hook.NewObject(compiled.objects, types, perTask); err != nil {
+	if s.objects, err = hook.NewObject(compiled.objects, types); err != nil {
 		t.Fatal(err)
 	}
-	if s.peers, err = hook.NewObject(compiled.peers, types, perTask); err != nil {
+	if s.peers, err = hook.NewObject(compiled.peers, types); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -110,6 +110,16 @@ var peersHook = hook.Hook{Name: "ib_modify_qp_with_udata", Optional: true, Reads
 	hook.With(hook.Fentry, gen.PeersProgFentryDestroyQp, gen.PeersProgFexitModifyQp),
 }}
 
+// numberHook gives objects the ids that the programs missed. Without it, such an object keeps others from being adopted.
+var numberHook = hook.Hook{Name: "restrack_ids", Optional: true, Reads: hook.CoreStructures, Tiers: []hook.Tier{
+	hook.Loading(hook.Run, gen.ObjectsProgNumberObject),
+}}
+
+// existingHook lists the objects of the uobject layer that are older than the hooks. It needs bpf_loop (Linux 5.17).
+var existingHook = hook.Hook{Name: "uobjects_existing", Optional: true, Reads: hook.UverbsStructures, Tiers: []hook.Tier{
+	hook.Loading(hook.Iterator, gen.ObjectsProgAdoptUobjects),
+}}
+
 // cgroupHook records the paths of cgroups that end before they are listed.
 var cgroupHook = hook.Hook{Name: "cgroup_mkdir", Optional: true, Tiers: []hook.Tier{
 	hook.With(hook.RawTracepoint, gen.CgroupsProgCgroupMade),
@@ -126,7 +136,7 @@ const (
 // unattached returns all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
-	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{peersHook, cgroupHook}) {
+	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{numberHook, existingHook, peersHook, cgroupHook}) {
 		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
 	}
 	return out

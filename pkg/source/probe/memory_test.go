@@ -9,7 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -270,13 +269,9 @@ func TestMapMemoryOfKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	omit := ""
-	if features.HaveMapType(ebpf.TaskStorage) != nil {
-		omit = perTask
-	}
 	var whole uint64
 	for _, spec := range compiled.all() {
-		o, err := hook.NewObject(spec, types, omit)
+		o, err := hook.NewObject(spec, types)
 		if err != nil {
 			t.Fatal(err)
 		}

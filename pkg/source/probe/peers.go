@@ -41,15 +41,23 @@ func (s *Source) Peers() ([]model.Peer, error) {
 // attachPeers attaches the hooks of connections. The names of devices come from
 // the hooks of objects.
 func (s *sensor) attachPeers(symbols map[string]bool) model.Hook {
-	out := model.Hook{
-		Name: peersHook.Name, State: model.StateUnsupported, Reason: "needs the hooks of objects",
-	}
+	out := peersHook.Unattached("needs the hooks of objects")
 	if s.objects != nil {
 		out = s.peers.Attach(peersHook, s.opts.Tier, symbols)
 	}
-	if out.State != model.StateOK {
+	if !attached(out) {
 		s.peers.Close()
 		s.peers = nil
+	}
+	return out
+}
+
+// attachCgroups attaches the hook that records the paths of cgroups.
+func (s *sensor) attachCgroups(symbols map[string]bool) model.Hook {
+	out := s.cgroups.Attach(cgroupHook, "", symbols)
+	if !attached(out) {
+		s.cgroups.Close()
+		s.cgroups = nil
 	}
 	return out
 }

@@ -87,7 +87,7 @@ func TestLoad(t *testing.T) {
 	}
 	loaded := 0
 	for _, spec := range compiled.all() {
-		o, err := hook.NewObject(spec, types, perTask)
+		o, err := hook.NewObject(spec, types)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,20 +96,12 @@ func TestLoad(t *testing.T) {
 			if p.Type == ebpf.Tracing {
 				continue // no such function without InfiniBand
 			}
-			one := spec.Copy()
-			one.Programs = map[string]*ebpf.ProgramSpec{p.Name: one.Programs[p.Name]}
-			if p.Type == ebpf.Kprobe {
-				delete(one.Maps, perTask)
-			}
-			coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
-				Cache: types.Cache, MapReplacements: o.Coll.Maps,
-				Programs: o.ProgramOptions(),
-			})
+			coll, err := o.Variant(spec, nil, p.Name)
 			switch {
 			case err == nil:
 				loaded++
 				coll.Close()
-			case p.Type != ebpf.Kprobe:
+			case p.Type != ebpf.Kprobe && p.Name != gen.ObjectsProgNumberObject:
 				t.Errorf("%s: %+v", p.Name, err)
 			default:
 				// No such types without InfiniBand.
@@ -210,7 +202,7 @@ func TestTracepoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(3 * watchInterval)
-	if !attached(s) {
+	if !isAttached(s) {
 		t.Error("the hooks were released despite a uverbs device")
 	}
 	// The device is removed: the hooks are released, the totals of other cgroups stay.
@@ -218,7 +210,7 @@ func TestTracepoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if !attached(s) {
+		if !isAttached(s) {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -230,7 +222,7 @@ func TestTracepoints(t *testing.T) {
 	}
 }
 
-func attached(s *Source) bool {
+func isAttached(s *Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sensor != nil

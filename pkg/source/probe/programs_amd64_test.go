@@ -27,8 +27,6 @@ import (
 type objectPrograms struct {
 	t       *testing.T
 	coll    *ebpf.Collection
-	number  *ebpf.CollectionSpec // the iterator number_objects
-	maps    map[string]*ebpf.Map // its maps
 	types   *btf.Spec
 	tier    string
 	address uint64 // of the memory
@@ -61,13 +59,14 @@ func newPrograms(t *testing.T, tier string, spec *ebpf.CollectionSpec) *objectPr
 	root(t)
 	runtime.LockOSThread() // a mapping belongs to a thread
 	t.Cleanup(runtime.UnlockOSThread)
-	number := spec.Copy()
-	maps.DeleteFunc(number.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != gen.ObjectsProgNumberObjects })
 	maps.DeleteFunc(spec.Programs, func(name string, p *ebpf.ProgramSpec) bool {
 		kind, _, _ := strings.Cut(p.SectionName, "/")
-		return strings.Contains(kind, "probe") != (tier == hook.Kprobe) || name == gen.ObjectsProgNumberObjects
+		return strings.Contains(kind, "probe") != (tier == hook.Kprobe) && name != gen.ObjectsProgNumberObject
 	})
-	for _, p := range spec.Programs {
+	for name, p := range spec.Programs {
+		if name == gen.ObjectsProgNumberObject {
+			continue
+		}
 		p.Type, p.AttachType, p.AttachTo, p.Flags = ebpf.Syscall, ebpf.AttachNone, "", unix.BPF_F_SLEEPABLE
 	}
 	const size = 4096
@@ -79,10 +78,8 @@ func newPrograms(t *testing.T, tier string, spec *ebpf.CollectionSpec) *objectPr
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(coll.Close)
-	p := &objectPrograms{t: t, coll: coll, number: number, types: spec.Types, tier: tier, memory: make([]byte, size)}
-	p.address = bpf.AddressOf(t, coll)
-	p.maps = maps.Clone(coll.Maps)
-	maps.DeleteFunc(p.maps, func(name string, _ *ebpf.Map) bool { return number.Maps[name] == nil })
+	p := &objectPrograms{t: t, coll: coll, types: spec.Types, tier: tier, memory: make([]byte, size)}
+	p.address = bpf.AddressOf(t, coll.Maps[bpf.Memory])
 	return p
 }
 
@@ -380,12 +377,12 @@ func TestMissedMapping(t *testing.T) {
 	}
 }
 
-// TestNumberObjects: the return of rdma_restrack_add was missed, so the object has no id. The iterator reads it, if it is still the object.
+// TestNumberObjects: the return of rdma_restrack_add was missed, so the object has no id. A program reads it, if it is still the object.
 func TestNumberObjects(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		valid   uint64
-		device  uint64 // at the address when the iterator runs
+		device  uint64 // at the address when the program runs
 		numbers bool
 	}{{"lives", 1, 3, true}, {"is being created", 0, 3, false}, {"was replaced", 1, 4, false}} {
 		p := newObjectPrograms(t, hook.Kprobe)
@@ -398,15 +395,8 @@ func TestNumberObjects(t *testing.T) {
 		p.put(fakeRegion, "ib_mr.res.valid", c.valid)
 		p.put(fakeDevice, "ib_device.index", c.device)
 
-		coll, err := ebpf.NewCollectionWithOptions(p.number, ebpf.CollectionOptions{
-			Programs: ebpf.ProgramOptions{KernelTypes: p.types}, MapReplacements: p.maps,
-		})
-		if err != nil {
-			t.Fatalf("%+v", err)
-		}
-		defer coll.Close()
-		s := &sensor{objects: &hook.Object{Coll: p.coll}, numbering: coll.Programs[gen.ObjectsProgNumberObjects]}
-		if err := s.number(); err != nil {
+		s := &sensor{objects: &hook.Object{Coll: p.coll}}
+		if err := s.number(p.coll.Programs[gen.ObjectsProgNumberObject]); err != nil {
 			t.Fatal(err)
 		}
 		known, unnumbered, err := s.seen()

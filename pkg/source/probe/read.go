@@ -50,6 +50,9 @@ func (s *sensor) settleOwners(forget map[model.CgroupID]bool) error {
 // readVerbs adds the verbs of the (cgroup, device number) pairs that add selects, and deletes
 // the entries that drop selects.
 func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop func(uint64, uint32) bool) error {
+	if s.verbs == nil {
+		return nil
+	}
 	_, err := readMap(s, s.verbs, gen.VerbsMapVerbs, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.Verbs = append(snap.Verbs, model.Series[model.VerbKey, model.Histogram]{
@@ -181,9 +184,11 @@ func (s *sensor) deviceName(index uint32) string {
 
 // self adds the fill of the maps to snap, and the losses of the programs to losses.
 func (s *sensor) self(snap *model.Snapshot, losses *losses) {
-	s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
-	losses.add(s.verbs, gen.VerbsVarVerbLosses)
-	s.addOwnerLosses(snap, losses, s.verbs, verbShares[:])
+	if s.verbs != nil {
+		s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
+		losses.add(s.verbs, gen.VerbsVarVerbLosses)
+		s.addOwnerLosses(snap, losses, s.verbs, verbShares[:])
+	}
 	if s.objects == nil {
 		return
 	}

@@ -24,14 +24,12 @@ import (
 // the last.
 type sensor struct {
 	opts    Options
-	verbs   *hook.Object
-	objects *hook.Object // nil if no hook counts objects
-	peers   *hook.Object // nil if no hook counts connections
-	cgroups *hook.Object
-	// numbering gives objects the ids that the programs missed; nil if it could not be loaded.
-	numbering *ebpf.Program
-	cmIDs     bool                // the programs count CM ids
-	call      hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
+	verbs   *hook.Object        // nil if no hook counts verbs
+	objects *hook.Object        // nil if no hook counts objects
+	peers   *hook.Object        // nil if no hook counts connections
+	cgroups *hook.Object        // nil if no hook records paths
+	cmIDs   bool                // the programs count CM ids
+	call    hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
 
 	mu      sync.Mutex // protects the fields below, which adopt changes during a Read
 	indexes map[uint32]string
@@ -66,9 +64,6 @@ type held struct{ count, bytes int64 }
 // cmIDType is the structure of a CM id, which only the type information of modules describes.
 const cmIDType = "rdma_id_private"
 
-// perTask is the map that kprobe programs do not need; 5.10 lacks its type.
-const perTask = gen.VerbsMapTaskCalls
-
 // newSensor attaches the hooks that the kernel supports. It fails if neither verbs nor objects
 // can be counted.
 func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
@@ -93,6 +88,11 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	if err = errors.Join(err, symbolsErr); err != nil {
 		return fail(err)
 	}
+	return attach(opts, compiled, types, found)
+}
+
+// attach makes the maps and attaches the hooks.
+func attach(opts Options, compiled specs, types *hook.Types, symbols map[string]bool) (*sensor, []model.Hook, error) {
 	s := &sensor{
 		opts: opts, cmIDs: types.Has(cmIDType),
 		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
@@ -103,31 +103,34 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 		o    **hook.Object
 		spec *ebpf.CollectionSpec
 	}{{&s.verbs, compiled.verbs}, {&s.objects, compiled.objects}, {&s.peers, compiled.peers}, {&s.cgroups, compiled.cgroups}} {
-		if *made.o, err = opts.Workloads.NewObject(made.spec, types, perTask); err != nil {
+		var err error
+		if *made.o, err = opts.Workloads.NewObject(made.spec, types); err != nil {
 			s.close()
-			return fail(err)
+			return nil, unattached(err.Error(), model.StateFailed), err
 		}
 	}
+	var hooks []model.Hook
 	for _, h := range verbHooks {
-		hooks = append(hooks, s.verbs.Attach(h, opts.Tier, found))
+		hooks = append(hooks, s.verbs.Attach(h, opts.Tier, symbols))
 	}
-	hooks = append(hooks, s.attachObjects(found)...)
-	if slices.ContainsFunc(hooks, func(h model.Hook) bool { return h.Name == uobjectHook && h.State == model.StateOK }) {
-		if err := s.adoptUobjects(); err != nil {
-			opts.Logger.Info("address handles, flows, DEVX objects and the like from before the start are not counted", zap.Error(err))
-		}
-	}
-	hooks = append(hooks, s.attachPeers(found), s.cgroups.Attach(cgroupHook, "", found))
-	attached := func(h model.Hook) bool { return h.State == model.StateOK && h.Name != cgroupHook.Name }
 	if !slices.ContainsFunc(hooks, attached) {
-		s.close()
-		return nil, hooks, fmt.Errorf("no hook could be attached: %w", hook.Failures(hooks))
+		s.verbs.Close()
+		s.verbs = nil
 	}
+	hooks = append(hooks, s.attachObjects(symbols)...)
+	if s.verbs == nil && s.objects == nil {
+		hooks = append(hooks, peersHook.Unattached("needs the hooks of objects"), cgroupHook.Unattached("needs another hook"))
+		s.close()
+		return nil, hooks, hook.Unsupported(fmt.Errorf("no hook could be attached: %w", hook.Failures(hooks)))
+	}
+	hooks = append(hooks, s.attachPeers(symbols), s.attachCgroups(symbols))
 	for _, o := range s.all() {
 		o.Attached()
 	}
 	return s, hooks, nil
 }
+
+func attached(h model.Hook) bool { return h.State == model.StateOK }
 
 func (s *sensor) all() []*hook.Object {
 	objects := []*hook.Object{s.verbs, s.objects, s.peers, s.cgroups}
@@ -141,9 +144,7 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	usable := true
 	for _, h := range objectHooks {
 		if !usable {
-			out = append(out, model.Hook{
-				Name: h.Name, State: model.StateUnsupported, Reason: "needs the hooks listed before it",
-			})
+			out = append(out, h.Unattached(needed))
 			continue
 		}
 		got := s.objects.Attach(h, s.opts.Tier, symbols)
@@ -160,18 +161,18 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	if !usable {
 		s.objects.Close()
 		s.objects = nil
-		return out
+		return append(out, numberHook.Unattached(needed), existingHook.Unattached(needed))
 	}
-	var err error
-	if s.numbering, err = s.objects.Load(gen.ObjectsProgNumberObjects); err != nil {
-		s.opts.Logger.Info("objects whose ids were missed keep others from being adopted", zap.Error(err))
-	}
+	out = append(out, s.objects.Attach(numberHook, "", symbols), s.attachExisting(out, symbols))
 	// Without this, the kind stays unknown.
 	if err := s.objects.Coll.Variables[gen.ObjectsVarPlainMemory].Set(uint32(plainMemory(out, symbols))); err != nil {
 		s.opts.Logger.Warn("setting the kind of memory of memory regions failed", zap.Error(err))
 	}
 	return out
 }
+
+// needed is why a hook was not tried.
+const needed = "needs the hooks listed before it"
 
 // specs are the compiled objects.
 type specs struct{ verbs, objects, peers, cgroups *ebpf.CollectionSpec }
@@ -237,7 +238,6 @@ func (s *sensor) detach() {
 
 func (s *sensor) close() {
 	s.detach()
-	_ = s.numbering.Close() // may be nil
 	for _, o := range s.all() {
 		o.Close()
 	}
@@ -245,6 +245,9 @@ func (s *sensor) close() {
 
 // showDevices passes the device numbers of uverbs devices to the tracepoint programs.
 func (s *sensor) showDevices(names deviceNames) {
+	if s.verbs == nil || s.verbs.Coll.Maps[gen.VerbsMapRdevs] == nil { // the kernel refuses the map, or what uses it
+		return
+	}
 	for rdev := range names {
 		if err := s.verbs.Coll.Maps[gen.VerbsMapRdevs].Put(rdev, uint8(1)); err != nil {
 			s.opts.Logger.Warn("adding device numbers of uverbs devices to the BPF map failed") // more than 1024 uverbs devices

@@ -4,28 +4,40 @@ package probe
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/link"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // maxWalks limits the repetitions of a walk through objects that come and go.
 const maxWalks = 3
 
-// adoptUobjects records the objects of the uobject layer that are older than the hooks, such as address handles and DEVX
-// objects. An iterator of the kernel finds them in the open files of uverbs devices (class/infiniband_verbs/uverbsN/dev); it
-// needs bpf_loop, which Linux 5.17 and later have. They are live, and do not count as created.
+// attachExisting records the objects of the uobject layer that are older than the hooks, such as address handles, flows and
+// DEVX objects, if a hook counts such objects.
+func (s *sensor) attachExisting(hooks []model.Hook, symbols map[string]bool) model.Hook {
+	if !slices.ContainsFunc(hooks, func(h model.Hook) bool { return h.Name == uobjectHook && attached(h) }) {
+		return existingHook.Unattached("needs the hook " + uobjectHook)
+	}
+	h := s.objects.Attach(existingHook, "", symbols)
+	if attached(h) {
+		if err := s.adoptUobjects(); err != nil {
+			return model.Hook{Name: h.Name, State: model.StateFailed, Reason: err.Error(), Err: err}
+		}
+	}
+	return h
+}
+
+// adoptUobjects runs the iterator, which finds the objects in the open files of uverbs devices
+// (class/infiniband_verbs/uverbsN/dev). They are live, and do not count as created.
 func (s *sensor) adoptUobjects() error {
 	if err := hook.SetUverbs(s.objects.Coll, s.opts.Sysfs); err != nil {
 		return err
 	}
-	iterator, err := s.objects.Load(gen.ObjectsProgAdoptUobjects)
-	if err != nil {
-		return fmt.Errorf("iterator over open files: %w", err)
-	}
-	defer iterator.Close() //nolint:errcheck // nothing was written
+	iterator := s.objects.Program(gen.ObjectsProgAdoptUobjects)
 	cut := s.objects.Coll.Variables[gen.ObjectsVarWalksCut]
 	for range maxWalks {
 		if err := cut.Set(uint64(0)); err != nil {

@@ -78,15 +78,17 @@ func shadowStacksSafe(symbols map[string]bool, cpuinfo string) error {
 	return nil
 }
 
-// HasCPUStack reports whether a loaded program uses a stack of the CPU, as far as
-// the kernel shows its compiled code.
-func HasCPUStack(program *ebpf.Program) bool {
+// CheckStack returns model.ErrUnsupported if a loaded program uses a stack of the CPU, as far as
+// the kernel shows its compiled code: bpf/stack.h.
+func CheckStack(program *ebpf.Program) error {
 	info, err := program.Info()
 	if err != nil {
-		return false
+		return nil
 	}
-	code, _ := info.JitedInsns()
-	return stackOfCPU(code)
+	if code, _ := info.JitedInsns(); !stackOfCPU(code) {
+		return nil
+	}
+	return fmt.Errorf("%w: this kernel would run uprobes that can be preempted on a stack of the CPU", model.ErrUnsupported)
 }
 
 // stackOfCPU reports whether compiled code uses a stack of the CPU instead of the

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// ErrRefused reports that the kernel does not load a program or make a map: the verifier rejects it, the kernel lacks what it
+// uses, or does not permit it. It does not help to try again.
+var ErrRefused = errors.New("refused by the kernel")
+
+// refusal adds ErrRefused to an error of loading a program or making a map, unless memory or a capability is missing.
+func refusal(err error) error {
+	if errors.Is(err, syscall.EPERM) {
+		// The library guesses that RLIMIT_MEMLOCK is the reason, but it was raised (Usable).
+		err = syscall.EPERM
+	}
+	for _, passing := range []error{syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, passing) {
+			return err
+		}
+	}
+	if errors.Is(err, syscall.EPERM) && !capable() {
+		return err
+	}
+	return model.WithReason(err, ErrRefused)
+}
+
+// capable reports whether this thread has the capabilities that loading and attaching of tracing programs needs.
+func capable() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if unix.Capget(&header, &sets[0]) != nil {
+		return false
+	}
+	has := func(capability int) bool { return sets[capability/32].Effective>>(capability%32)&1 != 0 }
+	return has(unix.CAP_SYS_ADMIN) || has(unix.CAP_BPF) && has(unix.CAP_PERFMON)
+}
+
+// Unsupported adds model.ErrUnsupported to the error of a source that cannot work because the kernel refuses its programs.
+func Unsupported(err error) error {
+	if errors.Is(err, ErrRefused) {
+		return model.WithReason(err, model.ErrUnsupported)
+	}
+	return err
+}
+
+// Missing returns the error of the first required hook that is not attached. hooks has their states, in the order of all.
+func Missing(all []Hook, hooks []model.Hook) error {
+	for i := range all {
+		if all[i].Required && hooks[i].State != model.StateOK {
+			return Unsupported(fmt.Errorf("hook %w", Failure(hooks[i])))
+		}
+	}
+	return nil
+}
+
+// makeMaps makes the maps of an object, one by one, and returns the errors of those that the kernel refuses. shared are maps of
+// other objects.
+func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.Map) (*ebpf.Collection, map[string]error, error) {
+	base, refused := spec.Copy(), map[string]error{}
+	base.Programs = nil
+	made := maps.Clone(shared)
+	if made == nil {
+		made = map[string]*ebpf.Map{}
+	}
+	for name := range base.Maps {
+		if made[name] != nil {
+			continue
+		}
+		m, err := makeMap(base, types, name)
+		if err = refusal(err); errors.Is(err, ErrRefused) {
+			refused[name] = err
+			delete(base.Maps, name)
+			maps.DeleteFunc(base.Variables, func(_ string, v *ebpf.VariableSpec) bool { return v.SectionName == name })
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		defer m.Close() //nolint:errcheck // the collection has a descriptor of its own
+		made[name] = m
+	}
+	coll, err := ebpf.NewCollectionWithOptions(base, ebpf.CollectionOptions{Cache: types.Cache, MapReplacements: made})
+	return coll, refused, err
+}
+
+// makeMap makes one map of an object.
+func makeMap(of *ebpf.CollectionSpec, types *Types, name string) (*ebpf.Map, error) {
+	one := *of
+	one.Maps = map[string]*ebpf.MapSpec{name: of.Maps[name]}
+	one.Variables = maps.Clone(of.Variables)
+	maps.DeleteFunc(one.Variables, func(_ string, v *ebpf.VariableSpec) bool { return v.SectionName != name })
+	coll, err := ebpf.NewCollectionWithOptions(&one, ebpf.CollectionOptions{Cache: types.Cache})
+	if err != nil {
+		return nil, err
+	}
+	defer coll.Close()
+	return coll.DetachMap(name), nil
+}
+
+// readOnly is the map with the constants of an object.
+const readOnly = ".rodata"
+
+// collection loads programs of an object with its maps. The constants are those of the spec.
+func (o *Object) collection(of *ebpf.CollectionSpec, programs ...string) (*ebpf.Collection, error) {
+	spec := of.Copy()
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
+	for name, p := range spec.Programs {
+		if err := o.unmade(p); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return o.refused[name] != nil })
+	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool { return o.refused[v.SectionName] != nil })
+	shared := maps.Clone(o.Coll.Maps)
+	if of != o.spec {
+		delete(shared, readOnly)
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		Cache: o.types.Cache, MapReplacements: shared, Programs: ebpf.ProgramOptions{KernelTypes: o.targets},
+	})
+	return coll, refusal(err)
+}
+
+// unmade returns the error of a map that a program uses and the kernel refused.
+func (o *Object) unmade(p *ebpf.ProgramSpec) error {
+	for i := range p.Instructions {
+		if err := o.refused[p.Instructions[i].Reference()]; err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/tests/bpf"
+)
+
+// TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, there are no hooks in the kernel.
+func TestRefusedParts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	types, err := hook.LoadTypes("")
+	symbols, symbolsErr := hook.Symbols()
+	if err := errors.Join(err, symbolsErr); err != nil {
+		t.Fatal(err)
+	}
+	path, sites := buildFake(t)
+	r := bpf.Refusal{
+		Hooks: slices.Concat(kernelHooks, programHooks), Provides: map[string][]string{"datapath_outstanding": {"Stalled"}},
+		Loads: func() []*ebpf.CollectionSpec {
+			spec, err := gen.LoadDatapath()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return []*ebpf.CollectionSpec{spec}
+		},
+	}
+	attached := func(of *ebpf.CollectionSpec) (*kernel, []model.Hook, error) {
+		return attach(Options{Sysfs: "/sys"}, of, types, symbols)
+	}
+	if !bpf.InGuest() {
+		r.Hooks = programHooks
+		attached = func(of *ebpf.CollectionSpec) (*kernel, []model.Hook, error) {
+			k, hooks, err := load(Options{}, of, types, symbols)
+			return k, hooks, cmp.Or(err, hook.Missing(programHooks, hooks))
+		}
+	}
+	r.Attach = func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
+		k, hooks, err := attached(of[0])
+		if err != nil {
+			return hooks, nil, err
+		}
+		defer k.close()
+		k.checkProbes(t, path, sites)
+		s := newSource(Options{}, func() {})
+		s.kernel, s.hooks = k, hooks
+		snap, err := s.Read(t.Context())
+		return hooks, &snap, err
+	}
+	r.Run(t)
+}
+
+// checkProbes: a function whose program is refused is not probed, and others are.
+func (k *kernel) checkProbes(t *testing.T, path string, sites []locate.Site) {
+	t.Helper()
+	for _, s := range sites {
+		refused := k.refused[functionPrograms[s.Function].entry]
+		if refused == nil && s.Function != locate.PostSend {
+			continue
+		}
+		probe, err := k.probe(path, s, 0, 1, 1)
+		if !errors.Is(err, refused) || err != nil && !errors.Is(err, hook.ErrRefused) {
+			t.Errorf("probe of function %d: %v, want %v", s.Function, err, refused)
+		}
+		if err == nil {
+			_ = probe.Close()
+		}
+	}
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpudriver
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/bpf"
+)
+
+// TestRefusedParts refuses each program, map and helper in turn. The programs are loaded, not attached: that needs a GPU driver.
+func TestRefusedParts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	types, err := hook.LoadTypes("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{MaxEntries: 64, MaxCalls: 64}
+	r := bpf.Refusal{
+		Hooks: []hook.Hook{drmHook, ioctlHook, checkHook},
+		Basis: []string{drmHook.Name, ioctlHook.Name},
+		Provides: map[string][]string{
+			drmHook.Name: {"DriverCalls"}, ioctlHook.Name: {"DriverCalls"}, checkHook.Name: {"DriverUses", "DriverTasks"},
+		},
+		Loads: func() []*ebpf.CollectionSpec {
+			spec, err := loadSpec(o, types)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return []*ebpf.CollectionSpec{spec}
+		},
+		Attach: func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
+			sensor, hooks, err := load(of[0], types, nil)
+			if err != nil {
+				return hooks, nil, err
+			}
+			defer sensor.close()
+			s := &Source{o: o, sensor: sensor, forget: map[model.CgroupID]bool{}}
+			snap, err := s.Read(t.Context())
+			return hooks, &snap, err
+		},
+	}
+	r.Run(t)
+}

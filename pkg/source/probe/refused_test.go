@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/bpf"
+)
+
+// TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, only tracepoints and cgroups are seen.
+func TestRefusedParts(t *testing.T) {
+	root(t)
+	types, err := hook.LoadTypes("")
+	symbols, symbolsErr := hook.Symbols()
+	if err := errors.Join(err, symbolsErr); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Sysfs: "/sys", MaxEntries: 64, MaxObjects: 64, Logger: zap.NewNop()}
+	verbs, objects := []string{"Verbs", "VerbErrors"}, []string{"Objects", "Created", "Registered"}
+	r := bpf.Refusal{
+		Hooks:    slices.Concat(verbHooks, objectHooks, []hook.Hook{numberHook, existingHook, peersHook, cgroupHook}),
+		Basis:    []string{verbHooks[0].Name, verbHooks[1].Name, restrackHook},
+		Provides: map[string][]string{verbHooks[0].Name: verbs, verbHooks[1].Name: verbs, restrackHook: objects},
+		Needs: map[string][]string{
+			restrackHook: {stepsHook}, existingHook.Name: {uobjectHook}, numberHook.Name: {restrackHook}, peersHook.Name: {restrackHook},
+		},
+		Loads: func() []*ebpf.CollectionSpec {
+			c, err := loadSpecs(opts, types)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.all()
+		},
+		Attach: func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
+			sensor, hooks, err := attach(opts, specs{verbs: of[0], objects: of[1], peers: of[2], cgroups: of[3]}, types, symbols)
+			if err != nil {
+				return hooks, nil, err
+			}
+			defer sensor.close()
+			sensor.showDevices(deviceNames{1: "uverbs0"})
+			s := &Source{opts: opts, sensor: sensor, hooks: hooks, forget: map[model.CgroupID]bool{1: true}}
+			snap, err := s.Read(t.Context())
+			if err != nil && hook.Failures(hooks) == nil {
+				t.Error(err)
+			}
+			return hooks, &snap, nil
+		},
+	}
+	for _, h := range objectHooks[2:] {
+		r.Needs[h.Name] = []string{restrackHook}
+	}
+	r.Run(t)
+}
