@@ -86,7 +86,7 @@ func TestOpens(t *testing.T) {
 			}
 			denied := uint64(13 + 4)
 			allowed := uint64(41)
-			if hasUring() {
+			if hasUring(t) {
 				deeds = append(deeds, "uring 2 /dev/full", "worker 3 /dev/full", "deniedUring 5 /dev/zero", "deniedWorker 7 /dev/zero")
 				allowed, denied = allowed+2+3, denied+5+7
 			}

@@ -5,6 +5,7 @@ package access
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,18 +33,35 @@ type uringParams struct {
 	sq, cq [10]uint32
 }
 
-func hasUring() bool {
+// hasUring reports whether programs may use io_uring.
+func hasUring(t *testing.T) bool {
+	t.Helper()
 	var p uringParams
 	fd, _, errno := unix.Syscall(sysURingSetup, 1, uintptr(unsafe.Pointer(&p)), 0)
-	if errno == 0 {
+	switch errno {
+	case 0:
 		_ = unix.Close(int(fd))
+		return true
+	case unix.ENOSYS, unix.EPERM: // not built in, or forbidden by kernel.io_uring_disabled
+		return false
 	}
-	return errno == 0
+	t.Fatalf("io_uring_setup: %v", errno)
+	return false
 }
 
 // uringOpen opens and closes a path through io_uring: in the submitting system call, or in a
-// worker.
+// worker. The kernel cancels an operation, which has opened nothing then, if signals interrupt
+// each of its few attempts to start the worker; the Go runtime sends signals.
 func uringOpen(path string, worker bool) error {
+	for {
+		if err := uringTry(path, worker); !errors.Is(err, unix.ECANCELED) {
+			return err
+		}
+	}
+}
+
+// uringTry is one operation of uringOpen.
+func uringTry(path string, worker bool) error {
 	var p uringParams
 	ring, _, errno := unix.Syscall(sysURingSetup, 1, uintptr(unsafe.Pointer(&p)), 0)
 	if errno != 0 {
