@@ -248,6 +248,11 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
 	@$(MAKE) test-observe test-slurm
 
+# Raised together with a run of test-kernels, which shows what a newer kernel changes.
+.PHONY: raise-kernels
+raise-kernels: ## Pin the newest kernels of Debian for the guests (tests/vm/kernels.txt)
+	@go run ./tests/vm/cmd/kernels
+
 .PHONY: test-slurm
 test-slurm: deps ## Slurm: Debian's slurmctld and slurmd in a guest, on cgroup v2 and v1, the sensor beside squeue, scontrol and sstat
 	@ACCELSCOPE_NODES=6.1,6.1//v1 go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v -run TestSlurm ./tests/e2e

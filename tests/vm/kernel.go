@@ -8,54 +8,77 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 )
-
-// suites maps kernel versions to Debian releases. The release of 7 is still in development, and has the current 7.x.
-var suites = map[string]string{
-	"5.10": "bullseye",
-	"6.1":  "bookworm",
-	"6.12": "trixie",
-	"7":    "forky",
-}
 
 // Kernel is a Debian kernel, downloaded and unpacked, not installed.
 type Kernel struct {
 	Version string // as requested: "6.1"
+	Suite   string // Debian's release: "bookworm"
 	Release string // as uname -r prints it: "6.1.0-56-amd64"
 	Image   string // path of vmlinuz
 	Root    string // directory with lib/modules/Release
 }
 
-// FetchKernel returns the newest Debian kernel of a version ("5.10", "6.1", "6.12" or "7").
-// It is downloaded once, by apt and from the mirror that this machine is configured for, and kept in the cache
-// (see CacheDir); remove the cache to get a newer one. Processes may call it at the same time.
+// FetchKernel returns the pinned Debian kernel of a version ("5.10", "6.1", "6.12" or "7"). If the mirror no longer has it, FetchKernel
+// returns the newest one, and says so on standard error, as a line that the summary of a stage shows: a mirror drops versions when newer
+// ones come, which is no reason to test nothing.
+// It is downloaded once, by apt and from the mirror that this machine is configured for, and kept in the cache (see CacheDir).
+// Processes may call FetchKernel at the same time.
 func FetchKernel(ctx context.Context, version string) (Kernel, error) {
-	suite, ok := suites[version]
-	if !ok {
-		return Kernel{}, fmt.Errorf("kernel %q: want 5.10, 6.1, 6.12 or 7", version)
+	p, err := findPin(version)
+	if err != nil {
+		return Kernel{}, err
 	}
 	cache, err := CacheDir()
 	if err != nil {
 		return Kernel{}, err
 	}
-	dir := filepath.Join(cache, "kernels", version)
+	// A directory for each pin: guests of another checkout may run on another one.
+	dir := filepath.Join(cache, "kernels", version+"-"+p.version())
 	unlock, err := Lock(dir + ".lock")
 	if err != nil {
 		return Kernel{}, err
 	}
 	defer unlock()
 
-	if k, err := unpacked(dir, version); err == nil {
-		return k, nil
+	k, err := unpacked(dir, p)
+	if err != nil {
+		if err := download(ctx, dir, p); err != nil {
+			return Kernel{}, fmt.Errorf("kernel %s of Debian %s: %w", version, p.suite, err)
+		}
+		if k, err = unpacked(dir, p); err != nil {
+			return Kernel{}, err
+		}
 	}
-	if err := download(ctx, dir, suite); err != nil {
-		return Kernel{}, fmt.Errorf("kernel %s of Debian %s: %w", version, suite, err)
+	return k, warn(os.Stderr, dir, p)
+}
+
+// insteadFile contains the version of a kernel that is not the pinned one.
+const insteadFile = "instead"
+
+var warned sync.Map // kernels of which this process has said that they are not the pinned ones
+
+// warn says once that the kernel in dir is not the pinned one.
+func warn(to io.Writer, dir string, p pin) error {
+	version, err := os.ReadFile(filepath.Join(dir, insteadFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return unpacked(dir, version)
+	if err != nil {
+		return err
+	}
+	if _, again := warned.LoadOrStore(dir, true); again {
+		return nil
+	}
+	_, err = fmt.Fprintf(to, "stage: kernel %s is %s, not the pinned %s, which the mirror no longer has: make raise-kernels\n",
+		p.kernel, version, p.version())
+	return err
 }
 
 // CacheDir is where kernels and built programs are kept between runs: $ACCELSCOPE_CACHE, or accelscope in the
@@ -72,7 +95,7 @@ func CacheDir() (string, error) {
 }
 
 // unpacked returns the kernel in dir if its image has the checksum that download wrote as its last step.
-func unpacked(dir, version string) (Kernel, error) {
+func unpacked(dir string, p pin) (Kernel, error) {
 	images, err := filepath.Glob(filepath.Join(dir, "boot/vmlinuz-*"))
 	if err != nil {
 		return Kernel{}, err
@@ -92,30 +115,26 @@ func unpacked(dir, version string) (Kernel, error) {
 		return Kernel{}, fmt.Errorf("%s: checksum differs from the downloaded one", images[0])
 	}
 	release := strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")
-	return Kernel{Version: version, Release: release, Image: images[0], Root: dir}, nil
+	return Kernel{Version: p.kernel, Suite: p.suite, Release: release, Image: images[0], Root: dir}, nil
 }
 
-// download replaces dir by the unpacked kernel package of a Debian suite.
-func download(ctx context.Context, dir, suite string) error {
-	r, err := openRepository(ctx, filepath.Dir(dir), suite)
+// download replaces dir by the unpacked kernel.
+func download(ctx context.Context, dir string, p pin) error {
+	r, err := openRepository(ctx, filepath.Dir(dir), p.suite)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	names, err := r.depends(ctx, "linux-image-amd64", `linux-image-[0-9]\S*`)
+	return r.install(ctx, dir, p)
+}
+
+// install replaces dir by the pinned kernel, or the newest, unpacked.
+func (r *repository) install(ctx context.Context, dir string, p pin) error {
+	chosen, err := r.choose(ctx, p)
 	if err != nil {
 		return err
 	}
-	if len(names) != 1 {
-		return fmt.Errorf("linux-image-amd64 depends on %d kernels: %q", len(names), names)
-	}
-	// Since forky the package of the image is empty: it depends on those that have the image, the modules, and the list
-	// of those that are built in.
-	parts, err := r.depends(ctx, names[0], `linux-(binary|modules|base)-[0-9]\S*`)
-	if err != nil {
-		return err
-	}
-	names = append(names, parts...)
+	names := chosen.installed()
 	root, err := r.unpack(ctx, names)
 	if err != nil {
 		return err
@@ -133,6 +152,11 @@ func download(ctx context.Context, dir, suite string) error {
 	release := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
 	if _, err := output(ctx, root, "depmod", "-b", root, release); err != nil {
 		return err
+	}
+	if chosen.version() != p.version() {
+		if err := os.WriteFile(filepath.Join(root, insteadFile), []byte(chosen.version()), 0o644); err != nil {
+			return err
+		}
 	}
 	sum, err := checksum(image)
 	if err != nil {

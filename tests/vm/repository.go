@@ -19,13 +19,21 @@ type repository struct {
 	dir string
 }
 
-// openRepository creates the repository of a suite in a new directory below parent and downloads its package lists.
-// The caller closes the repository.
+// openRepository creates the repository of a suite in a new directory below parent and downloads its package lists: from the mirror that
+// this machine is configured for or, if it does not have the suite, from Debian's archive. Debian moves security updates there at another
+// time. The caller closes the repository.
 func openRepository(ctx context.Context, parent, suite string) (*repository, error) {
 	sources, err := debianSources(suite)
 	if err != nil {
 		return nil, err
 	}
+	return openSources(ctx, parent, sources,
+		map[string]string{"archive.sources": archive("debian", suite) + archive("debian-security", suite+"-security")},
+		archivedRelease(sources, suite))
+}
+
+// openSources is openRepository with the apt sources, by file name, of places to be tried in turn.
+func openSources(ctx context.Context, parent string, places ...map[string]string) (*repository, error) {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, err
 	}
@@ -34,11 +42,40 @@ func openRepository(ctx context.Context, parent, suite string) (*repository, err
 		return nil, err
 	}
 	r := &repository{dir: dir}
-	if err := r.update(ctx, sources); err != nil {
-		r.close()
-		return nil, err
+	var failed error
+	for _, sources := range places {
+		err := r.update(ctx, sources)
+		if err == nil {
+			return r, nil
+		}
+		failed = errors.Join(failed, err)
 	}
-	return r, nil
+	r.close()
+	return nil, failed
+}
+
+// archive returns the apt source of a suite that Debian has moved from its mirrors to the archive. What is signed there is not signed
+// again before it expires.
+func archive(path, suite string) string {
+	return "Types: deb\nURIs: http://archive.debian.org/" + path + "\nSuites: " + suite + "\nComponents: main\n" +
+		"Check-Valid-Until: no\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
+}
+
+// archivedRelease returns the sources of a suite of which only the release is in the archive: its security updates are where they were.
+func archivedRelease(sources map[string]string, suite string) map[string]string {
+	all := map[string]string{"archive.sources": archive("debian", suite)}
+	for file, text := range sources {
+		var kept []string
+		for entry := range strings.SplitSeq(text, separator(file)) {
+			if words := strings.Fields(entry); slices.Contains(words, suite+"-security") && !slices.Contains(words, suite) {
+				kept = append(kept, entry)
+			}
+		}
+		if len(kept) > 0 {
+			all[file] = strings.Join(kept, separator(file)) + "\n"
+		}
+	}
+	return all
 }
 
 // close removes the directory of the repository and everything in it that was not moved elsewhere.
@@ -46,6 +83,9 @@ func (r *repository) close() { os.RemoveAll(r.dir) }
 
 // update writes the apt sources, given by file name, and downloads the package lists.
 func (r *repository) update(ctx context.Context, sources map[string]string) error {
+	if err := os.RemoveAll(filepath.Join(r.dir, "parts")); err != nil { // of another place
+		return err
+	}
 	for _, d := range []string{"parts", "lists/partial", "cache/archives/partial", "root"} {
 		if err := os.MkdirAll(filepath.Join(r.dir, d), 0o755); err != nil {
 			return err
@@ -59,7 +99,8 @@ func (r *repository) update(ctx context.Context, sources map[string]string) erro
 	if err := os.WriteFile(filepath.Join(r.dir, "status"), nil, 0o644); err != nil {
 		return err
 	}
-	_, err := r.apt(ctx, "apt-get", "update")
+	// Without a list that cannot be downloaded now, its packages would seem to be gone from the mirror.
+	_, err := r.apt(ctx, "apt-get", "update", "--error-on=any")
 	return err
 }
 
@@ -105,6 +146,9 @@ func (r *repository) unpack(ctx context.Context, names []string) (root string, e
 	}
 	root = filepath.Join(r.dir, "root")
 	for _, deb := range debs {
+		if err := verify(deb); err != nil {
+			return "", err
+		}
 		if _, err := output(ctx, r.dir, "dpkg-deb", "-x", deb, root); err != nil {
 			return "", err
 		}
@@ -149,12 +193,8 @@ func debianSources(suite string) (map[string]string, error) {
 // retarget returns those entries of an apt source file, of either format, that are for Debian's own suites of one
 // release, made to be for those of another: the code name, alone or with -updates or -security.
 func retarget(file, text, from, to string) string {
-	sep := "\n"
-	switch filepath.Ext(file) {
-	case ".list":
-	case ".sources":
-		sep = "\n\n"
-	default:
+	sep := separator(file)
+	if sep == "" {
 		return ""
 	}
 	word := regexp.MustCompile(`\S+`)
@@ -178,4 +218,15 @@ func retarget(file, text, from, to string) string {
 		}
 	}
 	return strings.Join(kept, "\n")
+}
+
+// separator returns what is between the entries of an apt source file, or nothing for the name of another file.
+func separator(file string) string {
+	switch filepath.Ext(file) {
+	case ".list":
+		return "\n"
+	case ".sources":
+		return "\n\n"
+	}
+	return ""
 }

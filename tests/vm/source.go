@@ -103,7 +103,7 @@ func unpackSource(ctx context.Context, kernel Kernel, sources []string, dir stri
 	if version == nil {
 		return errors.New(kernel.Image + " does not name the version of its package")
 	}
-	r, err := openRepository(ctx, filepath.Dir(kernel.Root), suites[kernel.Version])
+	r, err := openRepository(ctx, filepath.Dir(kernel.Root), kernel.Suite)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func fetchToolchain(ctx context.Context, kernel Kernel) (toolchain, error) {
 	dir := filepath.Join(kernel.Root, "toolchain")
 	t := toolchain{dir, "/usr/src/linux-headers-" + kernel.Release}
 	return t, once(dir, func() error {
-		r, err := openRepository(ctx, filepath.Dir(kernel.Root), suites[kernel.Version])
+		r, err := openRepository(ctx, filepath.Dir(kernel.Root), kernel.Suite)
 		if err != nil {
 			return err
 		}
