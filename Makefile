@@ -141,6 +141,7 @@ RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 test-unit: deps tracefs ## Units: the tests of all packages but the program's
 	@go test -vet=off -race -timeout 15m -p 3 $(RACED) # several packages wait for minutes
 	@go test -vet=off -timeout 15m $(UNRACED)
+	@CGO_ENABLED=0 go test -vet=off -timeout 15m ./pkg/source/nvidia # the program that is built without a C compiler
 
 .PHONY: test-binary
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics

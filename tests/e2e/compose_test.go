@@ -30,8 +30,11 @@ var composeScenarios = []scenario[*composed]{
 }
 
 // TestCompose starts the files of deploy/docker with Debian's docker-compose on Debian's Docker Engine: the image of `make image`, and
-// an image that the test makes of Debian's Prometheus.
+// an image that the test makes of Debian's Prometheus. `make test-compose` runs it.
 func TestCompose(t *testing.T) {
+	if !whole() {
+		t.Skip("runs in make test-compose")
+	}
 	runParallel(t)
 	for _, n := range nodes(composeScenarios) {
 		t.Run(n.String(), func(t *testing.T) {

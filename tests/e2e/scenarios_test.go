@@ -100,6 +100,9 @@ func nodes[T any](scenarios []scenario[T]) []node {
 // play runs the scenarios of a node in the guest, and prints the names of those that ran for the summary of the stage.
 func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
 	var ran []string
+	if !slices.ContainsFunc(scenarios, func(s scenario[T]) bool { return s.on(n) }) {
+		t.Fatalf("no scenario runs on %s", n)
+	}
 	for _, s := range scenarios {
 		if !s.on(n) {
 			continue

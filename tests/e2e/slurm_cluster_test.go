@@ -81,7 +81,11 @@ var slurmScenarios = []scenario[*slurm]{
 }
 
 // TestSlurm compares the sensor with a real Slurm of one node: Debian's slurmctld, slurmd and munge under systemd.
+// `make test-slurm` runs it.
 func TestSlurm(t *testing.T) {
+	if !whole() {
+		t.Skip("runs in make test-slurm")
+	}
 	runParallel(t)
 	for _, n := range nodes(slurmScenarios) {
 		t.Run(n.String(), func(t *testing.T) {
