@@ -13,6 +13,8 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
+# What the linter found in packages that have not changed. Where the cache is kept, only others are looked at.
+export GOLANGCI_LINT_CACHE ?= $(CACHE)/golangci-lint
 VULNCHECK := $(CACHE)/govulncheck-v1.9.0
 # The newest version with all modules on the module proxy.
 NFPM     := $(CACHE)/nfpm-v2.45.2
@@ -122,12 +124,15 @@ fuzz:
 # What must hold, in stages with a time each (tests/stages). Stages of a lane, as "a,b,c", run one after the other, lanes side
 # by side: guests and unit tests wait much of their time. Two CPUs are busy with two lanes; with three, what happens in guests
 # at its own pace takes longer, and with it more CPU time. What several stages need is built before them, once.
+# CI adds stages: FIRST, what no other may run beside, and IDLE, what takes the CPU time that guests leave while they wait.
 FEW   := $(filter 1 2 3,$(shell nproc))
 COMMA := ,
+FIRST :=
+IDLE  :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
-	@ROLE=TestPackage go run ./tests/stages -first deps,artifacts -built deps,build,image,packages test-guest,test-image,test-deploy \
-		test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
+	@ROLE=TestPackage go run ./tests/stages -first deps,artifacts,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
+		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages

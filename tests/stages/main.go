@@ -3,7 +3,7 @@
 // Command stages runs the stages of `make test`, each a make target, and prints how long each took and how much CPU
 // time. Stages of one lane run one after the other; lanes run in parallel, because guests spend much of their time
 // waiting and builds do not. The first lane has the highest priority: an emulated guest that gets no CPU cannot be
-// distinguished from one that hangs.
+// distinguished from one that hangs. The stages of -idle have the lowest: they take the CPU time that all others leave.
 //
 // The output of a stage goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for
 // eight minutes while nothing is compiled: its process tree and the goroutines of its tests are printed, its processes
@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,6 +30,7 @@ import (
 func main() {
 	first := flag.String("first", "", "stages that all others need, separated by commas")
 	built := flag.String("built", "", "targets that the stages of -first have made, separated by commas: not made again")
+	idle := flag.String("idle", "", "stages of a lane of the lowest priority, separated by commas")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: stages [flags] LANE... (a lane: make targets, separated by commas)")
 		flag.PrintDefaults()
@@ -36,10 +38,15 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var lanes [][]string
-	for _, lane := range flag.Args() {
-		lanes = append(lanes, fields(lane))
+	var lanes []lane
+	for i, list := range flag.Args() {
+		l := lane{stages: fields(list)}
+		if i > 0 {
+			l.nice = 3
+		}
+		lanes = append(lanes, l)
 	}
+	lanes = append(lanes, lane{fields(*idle), 19})
 	var r runner
 	for _, target := range fields(*built) {
 		r.built = append(r.built, "--old-file="+target)
@@ -58,6 +65,12 @@ const (
 	silence = vm.Silence + vm.Quit + 2*time.Minute // how long a stage may print nothing
 )
 
+// lane is a list of stages that run one after the other, with a value of nice(1).
+type lane struct {
+	stages []string
+	nice   int
+}
+
 // runner runs stages and keeps their results.
 type runner struct {
 	built []string // options for make
@@ -73,7 +86,7 @@ type result struct {
 }
 
 // run runs all stages, prints a table of them, and returns whether all passed.
-func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool {
+func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 	began := time.Now()
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, "stages:", err)
@@ -86,13 +99,10 @@ func (r *runner) run(ctx context.Context, first []string, lanes [][]string) bool
 		}
 	}
 	var all sync.WaitGroup
-	for i, lane := range lanes {
-		command := append([]string{"make"}, r.built...)
-		if i > 0 {
-			command = append([]string{"nice", "-n", "3"}, command...)
-		}
+	for _, l := range lanes {
+		command := append([]string{"nice", "-n", strconv.Itoa(l.nice), "make"}, r.built...)
 		all.Go(func() {
-			for _, name := range lane {
+			for _, name := range l.stages {
 				if ctx.Err() == nil {
 					r.stage(ctx, append(command, name)...)
 				}

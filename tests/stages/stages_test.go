@@ -117,6 +117,38 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestLanes: all stages run, those of a lane with its priority.
+func TestLanes(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("Makefile", []byte("%:\n\t@ps -o ni= -p $$$$\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var r runner
+	if !r.run(t.Context(), []string{"first"}, []lane{{[]string{"a", "b"}, 0}, {[]string{"c"}, 3}, {[]string{"d"}, 19}, {}}) {
+		t.Error("failed")
+	}
+	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own = 20 - own // as getpriority(2) of the kernel returns it
+	for name, add := range map[string]int{"first": 0, "a": 0, "b": 0, "c": 3, "d": 19} {
+		text, err := os.ReadFile(filepath.Join(logs, name+".log"))
+		if got, _ := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || got != min(own+add, 19) {
+			t.Errorf("%s: %v, nice %q, want %d", name, err, text, min(own+add, 19))
+		}
+	}
+}
+
+// TestBuilds: the linter prints nothing for minutes.
+func TestBuilds(t *testing.T) {
+	for name, want := range map[string]bool{"compile": true, "golangci-lint-v2.15.0": true, "sleep": false} {
+		if builds([]process{{name: "make"}, {name: name}}) != want {
+			t.Errorf("%s: want %v", name, want)
+		}
+	}
+}
+
 func TestSummary(t *testing.T) {
 	if got := summary([]byte("=== RUN\nstage: 5.10 truth\n    x_test.go:3: stage: 6.1 names\nok\n")); got != "  5.10 truth\n  6.1 names\n" {
 		t.Errorf("%q", got)

@@ -87,10 +87,10 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 	}
 }
 
-// builds reports whether Go's tools or a C compiler run: they print nothing, but they end.
+// builds reports whether Go's tools, a C compiler or the linter run: they print nothing, but they end.
 func builds(processes []process) bool {
 	return slices.ContainsFunc(processes, func(p process) bool {
-		return slices.Contains([]string{"compile", "link", "asm", "cgo", "vet", "cc1", "ld"}, p.name)
+		return slices.Contains([]string{"compile", "link", "asm", "cgo", "vet", "cc1", "ld"}, p.name) || strings.HasPrefix(p.name, "golangci-lint")
 	})
 }
 
