@@ -99,10 +99,11 @@ func TestPicture(t *testing.T) {
 // TestCrowdedPicture: of many workloads of a device the busiest are shown, and the others counted.
 func TestCrowdedPicture(t *testing.T) {
 	p, k := drawn(fakenode.New(fakenode.Crowd(100)))
-	for _, b := range p.Devices {
-		if b.Kind != placement.HCA {
-			continue
-		}
+	hcas := slices.DeleteFunc(p.Devices, func(b deviceBox) bool { return b.Kind != placement.HCA })
+	if len(hcas) == 0 {
+		t.Error("no HCA")
+	}
+	for _, b := range hcas {
 		if i := slices.IndexFunc(k.Placement.Placement().Devices, func(d placement.Device) bool { return d.Name == b.Text }); len(b.Users) != maxUsers ||
 			b.More != len(k.Placement.Placement().Owners[i])-maxUsers {
 			t.Errorf("%s: %d users and %d more", b.Text, len(b.Users), b.More)
