@@ -5,6 +5,7 @@ package access
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -26,7 +27,7 @@ func TestRefusedParts(t *testing.T) {
 	}
 	o := newTree(t, "1 kfd").options("").sized(1, 64)
 	r := bpf.Refusal{
-		Hooks:    append(accessHooks[:len(accessHooks):len(accessHooks)], filesHook),
+		Hooks:    append(slices.Clip(accessHooks), filesHook),
 		Basis:    []string{accessHooks[0].Name, filesHook.Name},
 		Provides: map[string][]string{accessHooks[0].Name: {"DeviceOpens"}, filesHook.Name: {"DeviceHandles"}},
 		Loads: func() []*ebpf.CollectionSpec {
