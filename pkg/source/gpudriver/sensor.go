@@ -34,7 +34,7 @@ var (
 	ioctlHook = hook.Hook{Name: "ioctl", Tiers: []hook.Tier{
 		hook.Loading(hook.Kprobe, gen.GPUDriverProgKretprobeIoctl, gen.GPUDriverProgKprobeIoctl),
 	}}
-	// checkHook tells a call that lasts from one whose return was missed. Without it, tasks that are stuck are not known.
+	// checkHook distinguishes a call that lasts from a call whose return was missed. Without it, stuck tasks are not known.
 	checkHook = hook.Hook{Name: "driver_call_lasts", Optional: true, Tiers: []hook.Tier{
 		hook.Loading(hook.Run, gen.GPUDriverProgCheckCall),
 	}}
