@@ -268,9 +268,15 @@ test-compose: deps image ## Docker Compose: the services of deploy/docker by Deb
 	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestCompose ./tests/e2e
 
 .PHONY: test-harness
-test-harness: deps ## What the tests stand on: a guest that hangs ends with a report
+test-harness: deps ## What the tests stand on: a guest that hangs or crashes ends with a report
 	@go test -tags vm -count=1 -timeout 12m -v -run 'TestSilent|TestUnanswered' ./tests/vm/guest
-	@go test -tags vm -count=1 -timeout 12m -v -run TestHung ./tests/vm
+	@go test -tags vm -count=1 -timeout 12m -v -run 'TestHung|TestCrashed|TestProgramsWarning' ./tests/vm
+
+# ACCELSCOPE_QEMU=qemu-system-x86_64: with the QEMU of the machine.
+STORMS ?= 50
+.PHONY: test-storm
+test-storm: ## Kernel text is patched as often as it can be while the other CPU runs it, without our programs: which guests crash (10 minutes)
+	@ACCELSCOPE_STORMS=$(STORMS) go test -tags vm -count=1 -timeout 90m -v -run TestStorm ./tests/vm
 
 .PHONY: test-churn
 test-churn: build ## The lives of 500 containers, all of which must arrive as events (a quarter of an hour)

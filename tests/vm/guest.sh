@@ -19,7 +19,7 @@ run() { # the command, and power off
 	bash "$state/command" <&3 >/run/guest.out 2>&1 3>&- &
 	wait $!
 	echo $? >"$state/status.tmp"
-	dmesg >"$state/dmesg"
+	dmesg -x >"$state/dmesg"
 	mv "$state/status.tmp" "$state/status"
 	sync
 	# Waits for cat, so that the last output of the command is passed on. cat does not end if the command left processes

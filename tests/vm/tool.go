@@ -14,14 +14,13 @@ import (
 
 // debian names the package of each program that not every installation has.
 var debian = map[string]string{
-	"busybox":            "busybox-static",
-	"cpio":               "cpio",
-	"depmod":             "kmod",
-	"modprobe":           "kmod",
-	"gcc":                "gcc",
-	"pahole":             "dwarves",
-	"qemu-system-x86_64": "qemu-system-x86",
-	"xz":                 "xz-utils",
+	"busybox":  "busybox-static",
+	"cpio":     "cpio",
+	"depmod":   "kmod",
+	"modprobe": "kmod",
+	"gcc":      "gcc",
+	"pahole":   "dwarves",
+	"xz":       "xz-utils",
 }
 
 // output runs a program in a directory and returns its standard output.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -21,8 +20,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/accelscope/accelscope/tests/child"
 )
 
 //go:embed guest.sh
@@ -37,7 +34,7 @@ const (
 
 // Options select the command and the guest.
 type Options struct {
-	Kernel  string        // "5.10", "6.1" (default), "6.12" or "7"
+	Kernel  string        // "5.10", "6.1" (defaultKernel), "6.12" or "7"
 	Command []string      // program and arguments
 	Env     []string      // NAME=VALUE, in addition to PATH, HOME and LANG
 	Dir     string        // working directory; default: the current one
@@ -57,6 +54,8 @@ type Options struct {
 	OneThread bool // emulate all CPUs in one thread: slower, without the hangs of several; no effect with KVM
 }
 
+const defaultKernel = "6.1"
+
 // Cable is an Ethernet link between two guests, whose interface is "cable" in both: QEMU sends each frame in a UDP datagram on 127.0.0.1. The
 // ports are swapped in the other guest.
 type Cable struct{ Port, Peer int }
@@ -65,7 +64,7 @@ type Cable struct{ Port, Peer int }
 type Result struct {
 	Status    int    // exit status; 128+N after signal N
 	Share     string // directory to which the guest wrote
-	KernelLog string // file with the kernel's console output; the file dmesg next to it has the full log
+	KernelLog string // file with the kernel's console output: warnings and worse; dmesg next to it has all levels, with facilities
 }
 
 // bootTimeout is long: a boot takes 5 s on an idle machine, and a slow boot must not be mistaken for a hung one,
@@ -82,24 +81,22 @@ const (
 	Quit    = time.Minute
 )
 
-// Run boots a guest, runs a command in it and powers it off. An error means that the guest failed, not the command. Now
-// and then multi-threaded emulation hangs: both CPUs wait for each other forever. If a boot does not end, or a running
-// kernel keeps reporting soft lockups, Run tries once more on one thread, which is slower and does not hang. The same
-// applies to a kernel that crashed at an instruction without effect, while the other CPU was patching it.
+// Run boots a guest, runs a command in it and powers it off. An error means that the guest failed, not the command: also
+// that its kernel crashed or reports a fault. Now and then multi-threaded emulation hangs: both CPUs wait for each other
+// forever, or for long. If a boot does not end, or a running kernel keeps reporting soft lockups, or at the end it reports
+// nothing but stalls, Run tries once more on one thread, which is slower and does not hang, unless another guest of this
+// process did so before (RunsAgain).
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Minute
 	}
-	kernel, err := FetchKernel(ctx, or(opts.Kernel, "6.1"))
+	kernel, err := FetchKernel(ctx, or(opts.Kernel, defaultKernel))
 	if err != nil {
 		return nil, err
 	}
 	accel := accelerator(ctx, kernel)
 	res, err := boot(ctx, kernel, accel, opts)
-	if errors.Is(err, errHung) && ctx.Err() == nil {
-		if opts.Stdout != nil {
-			fmt.Fprintf(opts.Stdout, "%v\nonce more, on one thread\n", err)
-		}
+	if errors.Is(err, errHung) && ctx.Err() == nil && RunsAgain(opts.Stdout, opts.Kernel, err) {
 		opts.OneThread = true
 		res, err = boot(ctx, kernel, accel, opts)
 	}
@@ -131,7 +128,10 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 
 	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
 	defer cancel()
-	cmd := child.Command(ctx, "qemu-system-x86_64", qemuArgs(kernel, initrd, accel, res, opts)...)
+	cmd, err := emulator(ctx, qemuArgs(kernel, initrd, accel, res, opts))
+	if err != nil {
+		return nil, err
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.Stdout = opts.Stdout
@@ -147,9 +147,6 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("%w: install the Debian package %s", err, debian["qemu-system-x86_64"])
-		}
 		return nil, err
 	}
 	if opts.Stdin != nil {
@@ -168,7 +165,7 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 		if !started() && ctx.Err() == nil {
 			cmd.Process.Kill()
 			<-ended
-			return res, fmt.Errorf("%w at boot: %s", errHung, tail(res.KernelLog))
+			return res, res.hung("at boot")
 		}
 		select {
 		case err = <-ended:
@@ -176,26 +173,25 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 			if res.locked() {
 				cmd.Process.Kill()
 				<-ended
-				return res, fmt.Errorf("%w: %s", errHung, tail(res.KernelLog))
+				return res, res.hung("with soft lockups")
 			}
 			err = <-ended
 		}
 	}
 	if ctx.Err() != nil {
-		return res, fmt.Errorf("guest: %w: %s", ctx.Err(), tail(res.KernelLog))
+		return res, fmt.Errorf("guest: %w%s\n%s", ctx.Err(), res.place(), res.keep())
 	}
 	if err != nil {
 		return res, fmt.Errorf("qemu: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	text, err := os.ReadFile(filepath.Join(state, "status"))
-	if err != nil && res.faulted() {
-		return res, fmt.Errorf("%w, or worse: %s", errHung, tail(res.KernelLog))
-	}
 	if err != nil {
-		return res, fmt.Errorf("guest ended before its command: %w: %s", err, tail(res.KernelLog))
+		return res, res.ended(err)
 	}
-	res.Status, err = strconv.Atoi(strings.TrimSpace(string(text)))
-	return res, err
+	if res.Status, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+		return res, err
+	}
+	return res, res.judge()
 }
 
 // lockups is the number of soft lockup reports that means a hang. Each CPU reports one every half minute; a machine
@@ -206,20 +202,6 @@ const lockups = 4
 func (r *Result) locked() bool {
 	log, _ := os.ReadFile(r.KernelLog)
 	return bytes.Count(log, []byte("soft lockup")) >= lockups
-}
-
-// While a jump label is patched, an emulated CPU may run an instruction that the other CPU has just replaced. The
-// kernel then crashes at an instruction without effect, where no real CPU faults, or at a breakpoint that is no longer
-// in memory.
-var (
-	noOperation  = regexp.MustCompile(`\] Code: .*<0f> 1f 44 00 00`)
-	noBreakpoint = regexp.MustCompile(`\] Oops: int3: [\s\S]*?\] Code: (?:[0-9a-f]{2} )*(?:[0-9abd-f][0-9a-f]|c[0-9abd-f]) <`)
-)
-
-// faulted reports whether the emulator made the kernel crash.
-func (r *Result) faulted() bool {
-	log, _ := os.ReadFile(r.KernelLog)
-	return noOperation.Match(log) || noBreakpoint.Match(log)
 }
 
 // writeState creates SHARE/.vm, which contains the command for the guest and later its result.
@@ -290,8 +272,9 @@ func hostTSC() string {
 }
 
 func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []string {
+	// loglevel=5: warnings, too, are on the console, where a crash or a flood of messages does not remove them.
 	// no_timer_check: the kernel would panic if an emulated timer is delayed for a moment.
-	cpu, options := "host", "console=ttyS0 quiet panic=-1 no_timer_check"
+	cpu, options := "host", "console=ttyS0 loglevel=5 panic=-1 no_timer_check"
 	if accel == "tcg" && opts.OneThread {
 		accel = "tcg,thread=single"
 	}
@@ -341,14 +324,14 @@ func poll(ctx context.Context, cond func() bool, limit time.Duration) <-chan str
 	return done
 }
 
-// tail returns, for an error message, the end of the kernel's log, or the part from its first oops on.
+// tail returns, for an error message, the end of the kernel's log, or the part from its first fault on.
 func tail(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
 	const most, before, whole = 2000, 200, 8000
-	if oops := bytes.Index(b, []byte("] Oops")); oops >= 0 {
+	if oops := firstFault(string(b)); oops >= 0 {
 		b = b[max(0, oops-before):]
 		b = b[:min(len(b), whole)]
 	} else {

@@ -80,23 +80,39 @@ func TestHarness(t *testing.T) {
 	}
 }
 
-// TestHung checks that a guest that hangs, or that crashes at an instruction without effect, is tried once more. The
-// test simulates both with kernel messages.
+// TestHung checks that a guest that hangs is tried once more, and named in the summary. The test simulates it with messages.
 func TestHung(t *testing.T) {
-	for name, end := range map[string]string{
-		"hung": `for i in 1 2 3 4; do echo "<0>watchdog: BUG: soft lockup, says the test" >/dev/kmsg; done; sleep 200`,
-		"died": `echo "<0>Code: 41 89 47 28 <0f> 1f 44 00 00 8b 43 08, says the test" >/dev/kmsg; sleep 1; echo o >/proc/sysrq-trigger; sleep 200`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			share := t.TempDir()
-			out, status := run(t, vm.Options{Share: share, Env: []string{"SHARE=" + share}}, `
-				[ -e $SHARE/once ] && exit 7
-				touch $SHARE/once
-				`+end)
-			if status != 7 || !strings.Contains(out, "once more, on one thread") {
-				t.Errorf("exit status %d, want 7: %s", status, out)
-			}
-		})
+	t.Setenv("TMPDIR", t.TempDir()) // the log is kept there
+	share := t.TempDir()
+	out, status := run(t, vm.Options{Share: share, Env: []string{"SHARE=" + share}}, `
+		[ -e $SHARE/once ] && exit 7
+		touch $SHARE/once
+		for i in 1 2 3 4; do echo "<0>watchdog: BUG: soft lockup, says the test" >/dev/kmsg; done; sleep 200`)
+	if status != 7 || !strings.Contains(out, "stage: "+vm.Again+"kernel 6.1, guest hung with soft lockups\n") {
+		t.Errorf("exit status %d, want 7: %s", status, out)
+	}
+}
+
+// TestCrashed checks that a guest whose kernel crashes is a failure, and is not tried again.
+func TestCrashed(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()) // the log is kept there
+	share := t.TempDir()
+	_, err := vm.Run(t.Context(), vm.Options{
+		Command: []string{"bash", "-c", "echo tried >>" + share + "/tries; echo c >/proc/sysrq-trigger; sleep 200"}, Share: share,
+	})
+	if err == nil || !strings.Contains(err.Error(), "the kernel crashed") || !strings.Contains(err.Error(), "sysrq triggered crash") {
+		t.Errorf("the guest ended with %v", err)
+	}
+	if tries, err := os.ReadFile(filepath.Join(share, "tries")); string(tries) != "tried\n" {
+		t.Errorf("tries: %q, %v", tries, err)
+	}
+}
+
+// TestProgramsWarning checks that what a program writes to the kernel log is no fault of the kernel.
+func TestProgramsWarning(t *testing.T) {
+	out, status := run(t, vm.Options{}, `echo "<4>WARNING: said by a program" >/dev/kmsg; dmesg | grep "WARNING: said"`)
+	if status != 0 {
+		t.Errorf("exit status %d:\n%s", status, out)
 	}
 }
 

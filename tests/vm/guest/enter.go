@@ -63,8 +63,7 @@ var (
 // run runs a test of this binary in a guest. If the guest itself hangs, it is run once more on one thread, as by vm.Run.
 func run(ctx context.Context, test string, opts vm.Options, l limits) error {
 	err := try(ctx, test, opts, l)
-	if errors.Is(err, errUnanswered) && !opts.OneThread {
-		fmt.Printf("%s: %v\nonce more, on one thread\n", test, err)
+	if errors.Is(err, errUnanswered) && !opts.OneThread && vm.RunsAgain(os.Stdout, opts.Kernel, fmt.Errorf("%s: %w", test, err)) {
 		opts.OneThread = true
 		err = try(ctx, test, opts, l)
 	}
