@@ -75,8 +75,9 @@ type lane struct {
 type runner struct {
 	built []string // options for make
 
-	mu      sync.Mutex // guards the terminal and results
+	mu      sync.Mutex // guards the terminal, results and again
 	results []result
+	again   int // guests that ran again
 }
 
 type result struct {
@@ -125,7 +126,11 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 	}
 	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", time.Since(began).Seconds(), cpu.Seconds())
 	table.Flush()
-	fmt.Printf("%d passed, %d failed\n", len(r.results)-failed, failed)
+	fmt.Printf("%d passed, %d failed, %d guests ran again\n", len(r.results)-failed, failed, r.again)
+	if r.again > vm.MostAgain {
+		fmt.Printf("FAILED: at most %d guest of a run may run again\n", vm.MostAgain)
+		failed++
+	}
 	return failed == 0 && ctx.Err() == nil
 }
 
@@ -141,9 +146,10 @@ func (r *runner) stage(ctx context.Context, command ...string) bool {
 	text, _ := os.ReadFile(path)
 	r.mu.Lock()
 	r.results = append(r.results, result{name, took, cpu, err})
+	r.again += strings.Count(string(text), shown+vm.Again)
 	r.mu.Unlock()
 	if err != nil {
-		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n", name, took.Seconds(), err, tail(text)))
+		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n%s", name, took.Seconds(), err, tail(text), summary(text)))
 		return false
 	}
 	r.print(fmt.Sprintf("%s passed in %.0f s\n%s", name, took.Seconds(), summary(text)))
@@ -156,10 +162,10 @@ func (r *runner) print(text string) {
 	fmt.Print(text)
 }
 
-// shown marks the lines of a log that are printed if the stage passes.
+// shown marks the lines of a log that are printed when the stage has ended.
 const shown = "stage: "
 
-// summary returns the lines of a stage's log that are printed if it passes.
+// summary returns the lines of a stage's log that are printed when it has ended.
 func summary(log []byte) string {
 	var lines strings.Builder
 	for line := range strings.Lines(string(log)) {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/vm"
 )
 
 // TestSilence runs stages that hang: a grandchild that holds the output and sleeps, and a Go test that waits forever.
@@ -156,5 +158,26 @@ func TestSummary(t *testing.T) {
 	long := "--- FAIL: TestFirst\n" + strings.Repeat("x\n", 64<<10) + "end"
 	if got := tail([]byte(long)); !strings.HasPrefix(got, "--- FAIL: TestFirst\n…\n") || !strings.HasSuffix(got, "x\nend") {
 		t.Errorf("%.60q", got)
+	}
+}
+
+// TestAgain: one guest that ran again is named in the summary, two fail the run.
+func TestAgain(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	line := "[TestNode/7] " + shown + vm.Again + "kernel 7, guest hung at boot"
+	makefile := "one:\n\t@echo '" + line + "'\ntwo: one\n\t@echo '" + line + "'\n"
+	if err := os.WriteFile("Makefile", []byte(makefile), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		lanes [][]string
+		again int
+		ok    bool
+	}{{[][]string{{"one"}}, 1, true}, {[][]string{{"two"}}, 2, false}, {[][]string{{"one", "one"}}, 2, false}} {
+		var r runner
+		if ok := r.run(t.Context(), nil, tt.lanes); ok != tt.ok || r.again != tt.again {
+			t.Errorf("%v: %v, with %d guests that ran again", tt.lanes, ok, r.again)
+		}
 	}
 }
