@@ -171,13 +171,13 @@ func TestAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		lanes [][]string
+		lane  []string
 		again int
 		ok    bool
-	}{{[][]string{{"one"}}, 1, true}, {[][]string{{"two"}}, 2, false}, {[][]string{{"one", "one"}}, 2, false}} {
+	}{{[]string{"one"}, 1, true}, {[]string{"two"}, 2, false}, {[]string{"one", "one"}, 2, false}} {
 		var r runner
-		if ok := r.run(t.Context(), nil, tt.lanes); ok != tt.ok || r.again != tt.again {
-			t.Errorf("%v: %v, with %d guests that ran again", tt.lanes, ok, r.again)
+		if ok := r.run(t.Context(), nil, []lane{{stages: tt.lane}}); ok != tt.ok || r.again != tt.again {
+			t.Errorf("%v: %v, with %d guests that ran again", tt.lane, ok, r.again)
 		}
 	}
 }
