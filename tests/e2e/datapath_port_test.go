@@ -75,6 +75,12 @@ func (n node) port(t *testing.T) {
 	alone(2)
 	t.Logf("alone: %v sent", methods(s.fresh(), c, "transmit"))
 
+	idle := enter(t, "moves nothing over rxe1", "verbs", "-d", "rxe1", "-c", "1", "-m", "4096")
+	idle.line(t, "device")
+	alone(1)
+	idle.rest(t)
+	alone(1)
+
 	other := enter(t, "other on rxe1", "posts", "-d", "rxe1", "-n", "1", "-k")
 	other.line(t, "done")
 	before := s.fresh()

@@ -50,7 +50,7 @@ type Ledger struct {
 	// answered is the last refresh in which a method reported anything, or in which its source
 	// had nothing to report; before is the preceding one.
 	answered, before [methods]uint64
-	unknownHCAs      uint64 // objects created on HCAs without a known name
+	unknownHCAs      uint64 // objects that can move bytes, created on HCAs without a known name
 
 	// The following fields are valid during one refresh.
 	now      time.Time
@@ -58,6 +58,7 @@ type Ledger struct {
 	shares   *attribution.Attribution
 	owners   *identity.Table
 	assigned map[string][]assigned // by device; nil until it is needed
+	devxSeen bool                  // all DEVX objects are counted
 	reported []*row
 }
 

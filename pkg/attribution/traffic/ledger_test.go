@@ -461,9 +461,9 @@ func TestLedger(t *testing.T) {
 			{d(0).holds(1, "d", 1, 1).reports(90, "d", up, 0), want{" port": 0}},
 			{d(100).holds(1, "d", 1, 1).reports(90, "d", up, 30), want{" port": 100}},
 		},
-		"a context of an unattributed cgroup": {
+		"a queue pair of an unattributed cgroup": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
-			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Resources[1].Count++ }), want{" port": 100}},
+			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Resources[0].Count++ }), want{" port": 100}},
 		},
 		"objects of an unattributed cgroup, created and gone": {
 			{d(0).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 0}},

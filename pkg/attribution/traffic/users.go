@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,10 +12,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// use describes how one owner uses a device.
+// use describes how one owner uses a device, by the objects that can move bytes.
 type use struct {
-	held, holds        bool   // has objects at the last refresh, and now
-	created, createdBy uint64 // created objects until the last refresh, and until now: never decrease
+	held, holds        bool   // has such objects at the last refresh, and now
+	created, createdBy uint64 // created such objects until the last refresh, and until now: never decrease
 	active, wasActive  bool   // in this interval, and in the previous one
 }
 
@@ -42,17 +43,16 @@ func (d *device) used(id identity.OwnerID) bool {
 
 // unknownUsers are the objects on a device without a known owner.
 type unknownUsers struct {
-	counted          bool // by the kernel
-	qps, contexts    uint64
+	counted          bool   // by the kernel
+	qps, others      uint64 // queue pairs, and other objects that can move bytes
 	created, nowMade uint64 // until the last refresh, and until now
 }
 
 func (u *unknownUsers) add(r *attribution.ObjectShare) {
-	switch r.Type {
-	case model.QP:
+	if r.Type == model.QP { // some of the kernel's move no bytes of users
 		u.qps = r.Current
-	case model.Context:
-		u.contexts = r.Current
+	} else {
+		u.others += r.Current
 	}
 	u.nowMade += r.Created
 }
@@ -62,12 +62,36 @@ func (u *unknownUsers) add(r *attribution.ObjectShare) {
 func (u *unknownUsers) exist(managementQPs uint64) bool {
 	made := u.nowMade > u.created
 	u.created = u.nowMade
-	return made || !u.counted || u.contexts > 0 || u.qps > managementQPs
+	return made || !u.counted || u.others > 0 || u.qps > managementQPs
 }
 
-// noteUse records the owners that used a device since the last refresh: they held objects
-// then, created some since, or hold some now. A context is opened long before the first byte
-// is sent.
+// movers are the types of objects that can move bytes of a device: queue pairs, and DEVX objects of mlx5, which may be queue pairs. A
+// process that only opens an HCA, as health checks and librdmacm do on each HCA, moves none.
+//
+// While DEVX objects are not seen, or may be missing, a verbs context of mlx5 may have any: the hook of the uobject layer counts
+// them, and an iterator lists those from before the hook.
+func (l *Ledger) movers(d *device, kind model.ObjectType) bool {
+	switch kind {
+	case model.QP, model.DEVXObj:
+		return true
+	case model.Context:
+		return d.hca != nil && isMLX5(d.hca) && !l.devxSeen
+	}
+	return false
+}
+
+// The hooks that see DEVX objects: pkg/source/probe.
+var devxHooks = []string{"rdma_alloc_commit_uobject", "uobjects_existing"}
+
+// seesDEVX reports whether all DEVX objects are counted.
+func seesDEVX(hooks []model.Hook) bool {
+	return !slices.ContainsFunc(devxHooks, func(name string) bool {
+		return !slices.ContainsFunc(hooks, func(h model.Hook) bool { return h.Name == name && h.State == model.StateOK })
+	})
+}
+
+// noteUse records the owners that may have moved bytes of a device since the last refresh: they held objects that can (movers)
+// then, created some since, or hold some now. Such an object is made before the first byte is sent.
 func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	if s.Objects == nil {
 		for _, d := range l.order {
@@ -75,6 +99,7 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 		}
 		return
 	}
+	l.devxSeen = seesDEVX(s.Hooks)
 	for _, d := range l.order {
 		d.unknown = unknownUsers{created: d.unknown.created}
 	}
@@ -90,13 +115,18 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	for i := range a.Objects {
 		r := &a.Objects[i]
 		if r.Device == "" {
-			unknownHCAs += r.Created
+			if r.Type == model.QP || r.Type == model.DEVXObj {
+				unknownHCAs += r.Created
+			}
 			continue
 		}
 		if d == nil || d.name != r.Device {
 			if d = l.devices[r.Device]; d == nil {
 				continue
 			}
+		}
+		if !l.movers(d, r.Type) {
+			continue
 		}
 		owner := a.ID(r.Owner)
 		if owner == identity.Unattributed {
