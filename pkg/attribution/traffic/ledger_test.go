@@ -1171,17 +1171,20 @@ func TestPortFigures(t *testing.T) {
 func TestManagementQPs(t *testing.T) {
 	for _, tt := range []struct {
 		typ, layer string
+		pkeys      int
 		want       uint64
 	}{
-		{"MT4129", "Ethernet", 1},
-		{"MT4129", "InfiniBand", 3},
-		{"MT4113", "InfiniBand", 3},
-		{"MT4103", "InfiniBand", 2},
-		{"", "InfiniBand", 2},
-		{"MT", "InfiniBand", 2},
-		{"", "Unspecified", 0}, // efa
+		{"MT4129", "Ethernet", 0, 1},
+		{"MT4129", "InfiniBand", 0, 3},
+		{"MT4129", "InfiniBand", 1, 3},
+		{"MT4129", "InfiniBand", 2, 4},
+		{"MT4113", "InfiniBand", 0, 3},
+		{"MT4103", "InfiniBand", 2, 2},
+		{"", "InfiniBand", 0, 2},
+		{"MT", "InfiniBand", 0, 2},
+		{"", "Unspecified", 0, 0}, // efa
 	} {
-		h := &model.HCA{Type: tt.typ, Ports: []model.Port{{LinkLayer: tt.layer}}}
+		h := &model.HCA{Type: tt.typ, Ports: []model.Port{{LinkLayer: tt.layer, PKeys: make([]model.PKey, tt.pkeys)}}}
 		if got := managementQPs(h); got != tt.want {
 			t.Errorf("%s %s: %d, want %d", tt.typ, tt.layer, got, tt.want)
 		}

@@ -154,9 +154,10 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 }
 
 // managementQPs returns the number of queue pairs that the kernel uses for management
-// datagrams: the GSI of each port and on InfiniBand the SMI, for which mlx5 sends through one
-// more. Additional partitions need more queue pairs: then a device never appears to have an
-// exclusive owner.
+// datagrams: the GSI of each port and on InfiniBand the SMI. mlx5 sends datagrams of the GSI of
+// an InfiniBand port through one more for each P_Key (setup_qp of drivers/infiniband/hw/mlx5/gsi.c).
+// While the P_Keys are not known, that is one: then a device with several never appears to have an
+// exclusive owner, nor does a bond of RoCE ports, with one for each of its ports.
 func managementQPs(h *model.HCA) (n uint64) {
 	for i := range h.Ports {
 		switch h.Ports[i].LinkLayer {
@@ -165,7 +166,7 @@ func managementQPs(h *model.HCA) (n uint64) {
 		case "InfiniBand":
 			n += 2
 			if isMLX5(h) {
-				n++
+				n += uint64(max(len(h.Ports[i].PKeys), 1))
 			}
 		}
 	}
