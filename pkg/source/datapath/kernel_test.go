@@ -242,6 +242,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 			if groupOf(s.Function) != c {
 				continue
 			}
+			k.needs(t, functionPrograms[s.Function].entry)
 			l, err := k.probe(path, s, 0, entryNS, returnNS)
 			if err != nil {
 				t.Fatal(err)
