@@ -338,6 +338,8 @@ func TestNodeParityOnThisMachine(t *testing.T) {
 				wrong = differences(p, before, got, func(key string, want, got float64) bool {
 					return plausible(key, before[key].typ, want, got, after[key].value)
 				})
+				// Other tests mount file systems that hang. node_exporter does not wait for them as long.
+				wrong = slices.DeleteFunc(wrong, func(d string) bool { return strings.Contains(d, `mountpoint="`+os.TempDir()+`/Test`) })
 				if len(wrong) == 0 {
 					t.Logf("%d series of node_exporter %s, %d of ours", len(before), p.version, len(got))
 					return
