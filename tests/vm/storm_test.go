@@ -42,7 +42,7 @@ func TestStorm(t *testing.T) {
 	for _, kernel := range []string{"6.12", "7"} {
 		for _, one := range []bool{false, true} {
 			for _, kind := range []string{fentry, staticKey} {
-				survive(t, Options{Kernel: kernel, OneThread: one, Devices: 1}, kind)
+				survive(t, Options{Kernel: kernel, OneThread: one, Devices: 1, Timeout: 10 * time.Minute}, kind)
 			}
 		}
 	}
