@@ -3,6 +3,7 @@
 package hook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -72,9 +73,11 @@ type Object struct {
 	// Owners limits the entries of owners; nil if no map of the object has a share per owner.
 	Owners *Owners
 
-	spec   *ebpf.CollectionSpec
-	progs  []*ebpf.Program
-	loaded map[string]*ebpf.Program // by name
+	spec  *ebpf.CollectionSpec
+	progs []*ebpf.Program // that are attached
+	// loaded are the programs of hooks that are only loaded, by name. They stay until Close: the source may run them while others are
+	// detached.
+	loaded map[string]*ebpf.Program
 	// refused are the maps that the kernel did not make. Programs without them work.
 	refused map[string]error
 	// skipped counts the missed runs of detached programs.
@@ -117,7 +120,7 @@ func (o *Object) Readable(s Structures) error {
 	return err
 }
 
-// Program returns a program of an attached hook, nil if the hook is not attached.
+// Program returns a program that a hook only loads (Loading), nil if the hook is not attached.
 func (o *Object) Program(name string) *ebpf.Program { return o.loaded[name] }
 
 // Unattached returns the state of a hook that was not tried.
@@ -136,6 +139,7 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 		out.Reason, out.Err = err.Error(), err
 		return out
 	}
+	var refused error
 	for _, t := range h.Tiers {
 		if only != "" && t.Name != only {
 			continue
@@ -163,8 +167,14 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 			out.State = model.StateUnsupported
 		}
 		addReason(&out, fmt.Sprintf("%s: %v", t.Name, err))
-		out.Err = errors.Join(out.Err, err)
+		if errors.Is(err, ErrRefused) {
+			refused = errors.Join(refused, err)
+		} else {
+			out.Err = errors.Join(out.Err, err)
+		}
 	}
+	// It helps to try again if one tier failed for another reason.
+	out.Err = cmp.Or(out.Err, refused)
 	return out
 }
 
@@ -222,8 +232,11 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
 	}
 	o.links = append(o.links, links...)
 	for _, name := range t.Programs {
-		o.loaded[name] = coll.DetachProgram(name)
-		o.progs = append(o.progs, o.loaded[name])
+		if p := coll.DetachProgram(name); t.loads {
+			o.loaded[name] = p
+		} else {
+			o.progs = append(o.progs, p)
+		}
 	}
 	return nil
 }
@@ -310,7 +323,6 @@ func (o *Object) Detach() {
 	o.skipped = max(before, o.Missed())
 	CloseAll(o.progs)
 	o.links, o.progs = nil, nil
-	clear(o.loaded)
 }
 
 // CloseAll closes concurrently: each close waits for its own grace period.
@@ -328,5 +340,8 @@ func (o *Object) Attached() { o.types, o.targets, o.spec = nil, nil, nil }
 // Close detaches all programs and closes the maps.
 func (o *Object) Close() {
 	o.Detach()
+	for _, p := range o.loaded {
+		_ = p.Close()
+	}
 	o.Coll.Close()
 }

@@ -19,6 +19,11 @@ import (
 // uses, or does not permit it. It does not help to try again.
 var ErrRefused = errors.New("refused by the kernel")
 
+// Refused reports whether an error is that the kernel, or this machine, does not run a program.
+func Refused(err error) bool {
+	return errors.Is(err, ErrRefused) || errors.Is(err, model.ErrUnsupported)
+}
+
 // refusal adds ErrRefused to an error of loading a program or making a map, unless memory or a capability is missing.
 func refusal(err error) error {
 	if errors.Is(err, syscall.EPERM) {
@@ -30,7 +35,7 @@ func refusal(err error) error {
 			return err
 		}
 	}
-	if errors.Is(err, syscall.EPERM) && !capable() {
+	if err == nil || !capable() {
 		return err
 	}
 	return model.WithReason(err, ErrRefused)

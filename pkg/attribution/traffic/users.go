@@ -16,12 +16,14 @@ import (
 type use struct {
 	held, holds        bool   // has such objects at the last refresh, and now
 	created, createdBy uint64 // created such objects until the last refresh, and until now: never decrease
+	opened, openedBy   uint64 // the same of verbs contexts of mlx5
 	active, wasActive  bool   // in this interval, and in the previous one
 }
 
 func (u *use) add(o *use) {
 	u.held, u.holds = u.held || o.held, u.holds || o.holds
 	u.created, u.createdBy = u.created+o.created, u.createdBy+o.createdBy
+	u.opened, u.openedBy = u.opened+o.opened, u.openedBy+o.openedBy
 	u.active, u.wasActive = u.active || o.active, u.wasActive || o.wasActive
 }
 
@@ -65,20 +67,12 @@ func (u *unknownUsers) exist(managementQPs uint64) bool {
 	return made || !u.counted || u.others > 0 || u.qps > managementQPs
 }
 
-// movers are the types of objects that can move bytes of a device: queue pairs, and DEVX objects of mlx5, which may be queue pairs. A
+// moves reports whether objects of a type can move bytes: queue pairs, and DEVX objects of mlx5, which may be queue pairs. A
 // process that only opens an HCA, as health checks and librdmacm do on each HCA, moves none.
 //
 // While DEVX objects are not seen, or may be missing, a verbs context of mlx5 may have any: the hook of the uobject layer counts
 // them, and an iterator lists those from before the hook.
-func (l *Ledger) movers(d *device, kind model.ObjectType) bool {
-	switch kind {
-	case model.QP, model.DEVXObj:
-		return true
-	case model.Context:
-		return d.hca != nil && isMLX5(d.hca) && !l.devxSeen
-	}
-	return false
-}
+func moves(kind model.ObjectType) bool { return kind == model.QP || kind == model.DEVXObj }
 
 // The hooks that see DEVX objects: pkg/source/probe.
 var devxHooks = []string{"rdma_alloc_commit_uobject", "uobjects_existing"}
@@ -90,7 +84,7 @@ func seesDEVX(hooks []model.Hook) bool {
 	})
 }
 
-// noteUse records the owners that may have moved bytes of a device since the last refresh: they held objects that can (movers)
+// noteUse records the owners that may have moved bytes of a device since the last refresh: they held objects that can (moves)
 // then, created some since, or hold some now. Such an object is made before the first byte is sent.
 func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	if s.Objects == nil {
@@ -115,7 +109,7 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	for i := range a.Objects {
 		r := &a.Objects[i]
 		if r.Device == "" {
-			if r.Type == model.QP || r.Type == model.DEVXObj {
+			if moves(r.Type) {
 				unknownHCAs += r.Created
 			}
 			continue
@@ -125,17 +119,24 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 				continue
 			}
 		}
-		if !l.movers(d, r.Type) {
+		context := r.Type == model.Context && d.hca != nil && isMLX5(d.hca)
+		if !moves(r.Type) && !context {
 			continue
 		}
 		owner := a.ID(r.Owner)
 		if owner == identity.Unattributed {
-			d.unknown.add(r)
+			if !context || !l.devxSeen {
+				d.unknown.add(r)
+			}
 			continue
 		}
 		u := d.use(owner)
-		u.holds = u.holds || r.Current > 0
-		u.createdBy += r.Created
+		u.holds = u.holds || r.Current > 0 && (!context || !l.devxSeen)
+		if context {
+			u.openedBy += r.Created
+		} else {
+			u.createdBy += r.Created
+		}
 	}
 	// New objects on an HCA without a known name may be on any device. Earlier ones are on no
 	// device that has users here.
@@ -144,9 +145,10 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	for _, d := range l.order {
 		d.unknownUse = d.unknown.exist(d.managementQPs) || d.unknownUse || anywhere
 		for id, u := range d.users {
-			u.active = u.active || u.held || u.holds || u.createdBy > u.created
+			u.active = u.active || u.held || u.holds || u.createdBy > u.created || !l.devxSeen && u.openedBy > u.opened
 			u.held, u.created, u.holds, u.createdBy = u.holds, max(u.created, u.createdBy), false, 0
-			if !u.held && !u.active && !u.wasActive && u.created == 0 {
+			u.opened, u.openedBy = max(u.opened, u.openedBy), 0
+			if !u.held && !u.active && !u.wasActive && u.created == 0 && u.opened == 0 {
 				delete(d.users, id)
 			}
 		}

@@ -143,7 +143,7 @@ func (s *sensor) attachFiles(symbols map[string]bool) model.Hook {
 	}
 	h := s.object.Attach(filesHook, "", symbols)
 	if h.State != model.StateOK {
-		return h
+		return filesHook.Unattached(h.Reason)
 	}
 	var err error
 	if s.files, err = link.AttachIter(link.IterOptions{Program: s.object.Program(gen.DevicesProgOpenFiles)}); err != nil {

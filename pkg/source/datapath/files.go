@@ -64,10 +64,8 @@ type failure struct {
 	at  time.Time
 }
 
-// due reports whether to try again: what the kernel refuses, it refuses again.
-func (f failure) due() bool {
-	return !errors.Is(f.err, hook.ErrRefused) && !errors.Is(f.err, model.ErrUnsupported) && time.Since(f.at) >= retryInterval
-}
+// due reports whether to try again: what is refused is refused again, and the states of the hooks have the reason.
+func (f failure) due() bool { return !hook.Refused(f.err) && time.Since(f.at) >= retryInterval }
 
 func newFile(id locate.FileID, perProcess bool) *file {
 	return &file{
@@ -126,10 +124,10 @@ func (f *file) setProbed(group int, at uint64) {
 	}
 }
 
-// failure returns why a site of a group is not probed, nil if all are.
+// failure returns why a site of a group is not probed although the kernel has its program, nil if all are.
 func (f *file) failure(group int) error {
 	for t, failed := range f.failed {
-		if groupOf(t.Function) == group {
+		if groupOf(t.Function) == group && !hook.Refused(failed.err) {
 			return failed.err
 		}
 	}

@@ -38,6 +38,8 @@ func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 	switch {
 	case isWindowed(s.samplingsOf(key)):
 		c.gap = model.GapBudget
+	case s.unprobeable[p.file]:
+		c.gap = model.GapRefused
 	case c.since == 0 || p.existed: // queue pairs that existed have a ring only once they post
 		c.gap = model.GapLate
 	case stat.Ringless != 0:

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -161,11 +160,9 @@ func (s *Source) count(now time.Time, readings []reading, loads []budget.Process
 		}
 		worth[id] = w
 		traced[id] = f.tracedSince()
-		if err := cmp.Or(f.failure(budget.Post), f.failure(budget.Poll)); err != nil {
+		if len(f.failed) > 0 {
 			unprobeable[id] = true
-			if !errors.Is(err, hook.ErrRefused) { // the states of the hooks have that
-				unprobed = err
-			}
+			unprobed = cmp.Or(f.failure(budget.Post), f.failure(budget.Poll), unprobed)
 		}
 	}
 	s.mu.Lock()

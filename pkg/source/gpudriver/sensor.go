@@ -178,7 +178,15 @@ func (s *sensor) attached() (names []string) {
 
 // missed counts the runs of programs that the kernel skipped.
 func (s *sensor) missed() uint64 {
-	n := s.skipped + s.object.Missed()
+	var programs []*ebpf.Program
+	for _, h := range []*hook.Hook{&drmHook, &ioctlHook} {
+		for _, name := range h.Tiers[0].Programs {
+			if p := s.object.Program(name); p != nil {
+				programs = append(programs, p)
+			}
+		}
+	}
+	n := s.skipped + hook.Missed(programs, nil)
 	for _, links := range s.links {
 		n += hook.Missed(nil, links)
 	}

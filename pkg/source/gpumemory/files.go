@@ -141,6 +141,9 @@ func (s *Source) attach(f *file, now time.Time) {
 	}
 	for i := range f.places {
 		p := &f.places[i]
+		if hook.Refused(s.kernel.refused[p.function]) {
+			continue
+		}
 		if p.Err != nil || now.Before(p.pause.until) || now.Sub(p.failedAt) < retryInterval && p.failed != nil {
 			continue
 		}

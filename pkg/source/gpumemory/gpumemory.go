@@ -158,7 +158,11 @@ func (s *Source) publish() {
 // hookOf returns the state of the probes of a function in all files.
 func (s *Source) hookOf(i int) model.Hook {
 	if err := s.kernel.refused[i]; err != nil {
-		return model.Hook{Name: functions[i].name, State: model.StateUnsupported, Reason: err.Error(), Err: err}
+		state := model.StateFailed
+		if hook.Refused(err) {
+			state = model.StateUnsupported
+		}
+		return model.Hook{Name: functions[i].name, State: state, Reason: err.Error(), Err: err}
 	}
 	h := model.Hook{
 		Name: functions[i].name, State: model.StateAbsent,

@@ -181,7 +181,7 @@ func (s *sensor) number(program *ebpf.Program) error {
 	var keys []uint64
 	var values []gen.ObjectsObject
 	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values, func(address uint64, o *gen.ObjectsObject) {
-		if o.Numbered == 0 && len(errs) == 0 {
+		if o.Numbered == 0 && len(errs) == 0 && slices.Contains(adoptedTypes, objectType(uint16(o.Type))) { // others have no id
 			if _, err := program.Run(&ebpf.RunOptions{Context: [1]uint64{address}}); err != nil {
 				errs = append(errs, err)
 			}

@@ -178,6 +178,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		snap.Registered = make([]model.Registered, 0, s.last.registered)
 	}
 	s.former.fill(&snap)
+	if s.sensor != nil && s.sensor.verbs == nil {
+		snap.Verbs, snap.VerbErrors = nil, nil
+	}
 	lost := s.lost
 	if s.sensor == nil {
 		clear(s.forget)

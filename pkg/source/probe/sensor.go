@@ -151,9 +151,9 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		out = append(out, got)
 		switch h.Name {
 		case stepsHook:
-			// If the kernel deletes in steps and the hook fails, objects would
+			// If the kernel deletes in steps and the hook is not attached, objects would
 			// never end.
-			usable = got.State != model.StateFailed
+			usable = attached(got) || !symbols[stepsHook]
 		case restrackHook:
 			usable = got.State == model.StateOK
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf/link"
+	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -25,7 +26,8 @@ func (s *sensor) attachExisting(hooks []model.Hook, symbols map[string]bool) mod
 	h := s.objects.Attach(existingHook, "", symbols)
 	if attached(h) {
 		if err := s.adoptUobjects(); err != nil {
-			return model.Hook{Name: h.Name, State: model.StateFailed, Reason: err.Error(), Err: err}
+			s.opts.Logger.Info("address handles, flows, DEVX objects and the like from before the start are not counted", zap.Error(err))
+			return existingHook.Unattached(err.Error())
 		}
 	}
 	return h
