@@ -33,8 +33,8 @@ const (
 	Uprobe   = "uprobe"   // the source attaches the programs to functions of processes
 )
 
-// A Hook is the programs that provide one signal: those of one kernel function, of several functions that must be hooked
-// together, or programs that user space runs. The kernel may refuse each hook without loss for the others. Programs are attached
+// A Hook is the BPF programs that provide one signal: the programs of one kernel function, the programs of several functions that must
+// be hooked together, or programs that user space runs. The kernel may refuse each hook without loss for the others. Programs are attached
 // in this order, ends before beginnings, so that no end of a recorded beginning is missed.
 type Hook struct {
 	Name  string
@@ -211,7 +211,7 @@ func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	return ""
 }
 
-// load loads and attaches the programs of one tier, all or none. check is that of the hook.
+// load loads and attaches the programs of one tier, all or none. check is the field Check of the hook.
 func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
 	coll, err := o.Variant(o.spec, check, t.Programs...)
 	if err != nil {
@@ -242,7 +242,7 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
 }
 
 // Variant loads programs with the maps of the object and the constants of spec, which is the object's or a copy of it with other
-// values. check is that of a hook.
+// values. check is the field Check of a hook.
 func (o *Object) Variant(spec *ebpf.CollectionSpec, check func(*ebpf.Program) error, programs ...string) (*ebpf.Collection, error) {
 	coll, err := o.collection(spec, programs...)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -73,8 +72,8 @@ func Missing(all []Hook, hooks []model.Hook) error {
 // makeMaps makes the maps of an object, one by one, and returns the errors of those that the kernel refuses. shared are maps of
 // other objects.
 func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.Map) (*ebpf.Collection, map[string]error, error) {
-	base, refused := spec.Copy(), map[string]error{}
-	base.Programs = nil
+	base, refused := *spec, map[string]error{}
+	base.Programs, base.Maps, base.Variables = nil, maps.Clone(spec.Maps), maps.Clone(spec.Variables)
 	made := maps.Clone(shared)
 	if made == nil {
 		made = map[string]*ebpf.Map{}
@@ -83,7 +82,7 @@ func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.M
 		if made[name] != nil {
 			continue
 		}
-		m, err := makeMap(base, types, name)
+		m, err := makeMap(&base, types, name)
 		if err = refusal(err); errors.Is(err, ErrRefused) {
 			refused[name] = err
 			delete(base.Maps, name)
@@ -96,7 +95,7 @@ func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.M
 		defer m.Close() //nolint:errcheck // the collection has a descriptor of its own
 		made[name] = m
 	}
-	coll, err := ebpf.NewCollectionWithOptions(base, ebpf.CollectionOptions{Cache: types.Cache, MapReplacements: made})
+	coll, err := ebpf.NewCollectionWithOptions(&base, ebpf.CollectionOptions{Cache: types.Cache, MapReplacements: made})
 	return coll, refused, err
 }
 
@@ -117,14 +116,15 @@ func makeMap(of *ebpf.CollectionSpec, types *Types, name string) (*ebpf.Map, err
 // readOnly is the map with the constants of an object.
 const readOnly = ".rodata"
 
-// collection loads programs of an object with its maps. The constants are those of the spec.
+// collection loads programs with the maps of the object and the constants of a spec.
 func (o *Object) collection(of *ebpf.CollectionSpec, programs ...string) (*ebpf.Collection, error) {
-	spec := of.Copy()
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
-	for name, p := range spec.Programs {
-		if err := o.unmade(p); err != nil {
+	spec := *of
+	spec.Programs, spec.Maps, spec.Variables = map[string]*ebpf.ProgramSpec{}, maps.Clone(of.Maps), maps.Clone(of.Variables)
+	for _, name := range programs {
+		if err := o.unmade(of.Programs[name]); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
+		spec.Programs[name] = of.Programs[name]
 	}
 	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return o.refused[name] != nil })
 	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool { return o.refused[v.SectionName] != nil })
@@ -132,7 +132,7 @@ func (o *Object) collection(of *ebpf.CollectionSpec, programs ...string) (*ebpf.
 	if of != o.spec {
 		delete(shared, readOnly)
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+	coll, err := ebpf.NewCollectionWithOptions(&spec, ebpf.CollectionOptions{
 		Cache: o.types.Cache, MapReplacements: shared, Programs: ebpf.ProgramOptions{KernelTypes: o.targets},
 	})
 	return coll, refusal(err)

@@ -92,6 +92,20 @@ func Skip(t testing.TB, refused error) {
 	t.Skip(refused)
 }
 
+// Kernel returns the types and the functions of this kernel. It skips the test without root.
+func Kernel(t testing.TB) (*hook.Types, map[string]bool) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	types, err := hook.LoadTypes("")
+	symbols, symbolsErr := hook.Symbols()
+	if err := errors.Join(err, symbolsErr); err != nil {
+		t.Fatal(err)
+	}
+	return types, symbols
+}
+
 // InGuest reports whether the test runs in a guest of tests/e2e.
 func InGuest() bool { return os.Getenv("ACCELSCOPE_GUEST") != "" }
 

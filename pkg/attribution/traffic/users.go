@@ -16,7 +16,7 @@ import (
 type use struct {
 	held, holds        bool   // has such objects at the last refresh, and now
 	created, createdBy uint64 // created such objects until the last refresh, and until now: never decrease
-	opened, openedBy   uint64 // the same of verbs contexts of mlx5
+	opened, openedBy   uint64 // opened verbs contexts of mlx5 until the last refresh, and until now: never decrease
 	active, wasActive  bool   // in this interval, and in the previous one
 }
 
@@ -69,12 +69,10 @@ func (u *unknownUsers) exist(managementQPs uint64) bool {
 
 // moves reports whether objects of a type can move bytes: queue pairs, and DEVX objects of mlx5, which may be queue pairs. A
 // process that only opens an HCA, as health checks and librdmacm do on each HCA, moves none.
-//
-// While DEVX objects are not seen, or may be missing, a verbs context of mlx5 may have any: the hook of the uobject layer counts
-// them, and an iterator lists those from before the hook.
 func moves(kind model.ObjectType) bool { return kind == model.QP || kind == model.DEVXObj }
 
-// The hooks that see DEVX objects: pkg/source/probe.
+// devxHooks are the hooks of pkg/source/probe that see DEVX objects: the hook of the uobject layer counts them, and an iterator lists
+// the DEVX objects from before that hook. Without both, a verbs context of mlx5 may have DEVX objects that nothing shows.
 var devxHooks = []string{"rdma_alloc_commit_uobject", "uobjects_existing"}
 
 // seesDEVX reports whether all DEVX objects are counted.

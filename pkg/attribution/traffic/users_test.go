@@ -19,7 +19,7 @@ func (n *node) object(cgroup uint64, typ model.ObjectType, now, made uint64) *no
 	return n
 }
 
-// mlx5 makes the device an HCA of mlx5, of which DEVX objects are seen or not.
+// mlx5 makes the device an HCA of mlx5. devxSeen is whether the hooks that see DEVX objects are attached.
 func (n *node) mlx5(devxSeen bool) *node {
 	n.HCAs[0].Type = "MT4123"
 	for _, name := range devxHooks {

@@ -3,28 +3,18 @@
 package access
 
 import (
-	"errors"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
-	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
 // TestRefusedParts refuses each program, map and helper in turn. A kernel without kprobes and fentry has the iterator only.
 func TestRefusedParts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	types, err := hook.LoadTypes("")
-	symbols, symbolsErr := hook.Symbols()
-	if err := errors.Join(err, symbolsErr); err != nil {
-		t.Fatal(err)
-	}
+	types, symbols := bpf.Kernel(t)
 	o := newTree(t, "1 kfd").options("").sized(1, 64)
 	r := bpf.Refusal{
 		Hooks:    append(slices.Clip(accessHooks), filesHook),

@@ -73,7 +73,7 @@ func (s *Source) coverage() []model.Coverage {
 		if full[id.cgroup] {
 			gaps = append(gaps, model.GapFull)
 		}
-		if s.kernel != nil && !s.kernel.existed { // it may have others that are older than the hooks
+		if s.kernel != nil && s.kernel.refused[gen.DatapathProgExisting] != nil { // it may have others that are older than the hooks
 			gaps = append(gaps, model.GapNotSeen)
 		}
 		if len(gaps) == 0 {

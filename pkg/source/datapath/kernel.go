@@ -25,10 +25,8 @@ import (
 // kernel is the BPF side: the maps, the hooks in the kernel and the programs that
 // are attached to processes.
 type kernel struct {
-	object *hook.Object
-	// refused are the programs that were not loaded; existed: the queue pairs that are older than the hooks are listed.
-	refused map[string]error
-	existed bool
+	object  *hook.Object
+	refused map[string]error // why programs were not loaded, by name
 	events  *ringbuf.Reader
 	record  ringbuf.Record // buffer of next
 	sysfs   string
@@ -121,7 +119,6 @@ func attach(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols 
 		k.close()
 		return nil, hooks, err
 	}
-	k.existed = hooks[len(hooks)-1].State == model.StateOK // existingHook
 	return k, hooks, nil
 }
 

@@ -178,18 +178,8 @@ func startKernelWith(t testing.TB, opts Options) *kernel {
 // loadKernel loads programs of a spec. The kernel must not refuse what the source requires.
 func loadKernel(t testing.TB, opts Options, spec *ebpf.CollectionSpec) *kernel {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	types, symbols := bpf.Kernel(t)
 	if err := supported(); err != nil {
-		t.Fatal(err)
-	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	symbols, err := hook.Symbols()
-	if err != nil {
 		t.Fatal(err)
 	}
 	k, hooks, err := load(opts, spec, types, symbols)

@@ -5,7 +5,6 @@ package datapath
 import (
 	"cmp"
 	"errors"
-	"os"
 	"slices"
 	"testing"
 
@@ -20,14 +19,7 @@ import (
 
 // TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, there are no hooks in the kernel.
 func TestRefusedParts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	types, err := hook.LoadTypes("")
-	symbols, symbolsErr := hook.Symbols()
-	if err := errors.Join(err, symbolsErr); err != nil {
-		t.Fatal(err)
-	}
+	types, symbols := bpf.Kernel(t)
 	path, sites := buildFake(t)
 	r := bpf.Refusal{
 		Hooks: slices.Concat(kernelHooks, programHooks), Provides: map[string][]string{"datapath_outstanding": {"Stalled"}},

@@ -3,7 +3,6 @@
 package gpudriver
 
 import (
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -15,13 +14,7 @@ import (
 
 // TestRefusedParts refuses each program, map and helper in turn. The programs are loaded, not attached: that needs a GPU driver.
 func TestRefusedParts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	types, _ := bpf.Kernel(t)
 	o := Options{MaxEntries: 64, MaxCalls: 64}
 	r := bpf.Refusal{
 		Hooks: []hook.Hook{drmHook, ioctlHook, checkHook},

@@ -25,8 +25,8 @@ const (
 	kprobeEvents = "bus/event_source/devices/kprobe"
 )
 
-// The hooks of this source. Their programs are attached to each of functions that exists: those of drm_ioctl, and those of all
-// other functions.
+// The hooks of this source. The programs of drmHook are attached to drm_ioctl, the programs of ioctlHook to each other function of
+// the table functions that exists.
 var (
 	drmHook = hook.Hook{Name: "drm_ioctl", Tiers: []hook.Tier{
 		hook.Loading(hook.Kprobe, gen.GPUDriverProgKretprobeDrmIoctl, gen.GPUDriverProgKprobeDrmIoctl),

@@ -22,7 +22,7 @@ import (
 // kernel has the maps and the programs.
 type kernel struct {
 	object *hook.Object
-	// programs are those of each function, at its entry and at its return, and refused why a function has none.
+	// programs are the programs of each function, at its entry and at its return. refused is why a function has no programs.
 	programs [][2]*ebpf.Program
 	refused  []error
 	// multi: probes are uprobe_multi links (Linux 6.6), otherwise perf events.

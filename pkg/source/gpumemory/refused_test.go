@@ -4,7 +4,6 @@ package gpumemory
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -16,13 +15,7 @@ import (
 // TestRefusedParts refuses each program, map and helper in turn. All functions have the same programs: without one of them, the source is
 // unsupported.
 func TestRefusedParts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	types, _ := bpf.Kernel(t)
 	spec, err := loadSpec(Options{}, types)
 	if err != nil {
 		t.Fatal(err)

@@ -163,12 +163,11 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := model.Snapshot{
-		Hooks:       s.hooks,
+		Hooks:      s.hooks,
+		Verbs:      make([]model.Series[model.VerbKey, model.Histogram], 0, s.last.verbs),
+		VerbErrors: make([]model.Series[model.VerbErrorKey, model.Count], 0, s.last.errors),
+
 		OwnerLosses: []model.Series[model.LossKey, model.Count]{},
-	}
-	if s.sensor == nil || s.sensor.verbs != nil {
-		snap.Verbs = make([]model.Series[model.VerbKey, model.Histogram], 0, s.last.verbs)
-		snap.VerbErrors = make([]model.Series[model.VerbErrorKey, model.Count], 0, s.last.errors)
 	}
 	s.former.forget(s.forget)
 	counting := s.sensor == nil && s.failed == nil || s.sensor != nil && s.sensor.objects != nil

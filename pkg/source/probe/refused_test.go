@@ -3,7 +3,6 @@
 package probe
 
 import (
-	"errors"
 	"slices"
 	"testing"
 
@@ -17,12 +16,7 @@ import (
 
 // TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, only tracepoints and cgroups are seen.
 func TestRefusedParts(t *testing.T) {
-	root(t)
-	types, err := hook.LoadTypes("")
-	symbols, symbolsErr := hook.Symbols()
-	if err := errors.Join(err, symbolsErr); err != nil {
-		t.Fatal(err)
-	}
+	types, symbols := bpf.Kernel(t)
 	opts := Options{Sysfs: "/sys", MaxEntries: 64, MaxObjects: 64, Logger: zap.NewNop()}
 	verbs, objects := []string{"Verbs", "VerbErrors"}, []string{"Objects", "Created", "Registered"}
 	r := bpf.Refusal{
