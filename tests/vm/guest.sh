@@ -28,9 +28,15 @@ run() { # the command, and power off
 		kill -0 $cat 2>/dev/null || break
 		sleep 0.1
 	done
-	sleep 0.3 # for QEMU
-	echo o >/proc/sysrq-trigger
-	sleep 1000
+	# Powering off takes the root file system away at once. A first process that then needed a file would end, and the kernel
+	# would panic: it waits already, in a read that never returns.
+	mkfifo /run/guest.off
+	exec 4<>/run/guest.off
+	(
+		sleep 0.3 # for QEMU
+		echo o >/proc/sysrq-trigger
+	) &
+	read -r -u 4
 }
 [ "${1-}" = run ] && run
 
