@@ -18,14 +18,8 @@ const (
 	maxOfClient    = 64              // connections
 	maxScrapes     = 16              // others wait for their turn
 	maxWait        = 5 * time.Second // for the turn, then status 503: half of scrape_timeout of Prometheus
-	// A client that has scraped at least regularScrapes times, not more often than each second, is a regular one until it has
-	// not for regularTime. The first maxRegulars of them have a place for a scrape and for some connections when others have
-	// taken all places.
-	regularScrapes = 3
-	regularTime    = 10 * time.Minute
-	maxRegulars    = 4
+	// ownConnections are those that the owner of a place has when others have taken all.
 	ownConnections = 4
-	maxRemembered  = 256 // clients that may become regular ones
 )
 
 // clients admits connections and scrapes.
@@ -34,34 +28,17 @@ type clients struct {
 	places chan struct{} // of scrapes that run
 
 	mu          sync.Mutex
-	connections map[net.Conn]string // the client
-	of          map[string]int      // connections by client
-	running     map[string]int      // scrapes by client, with those that wait
-	known       map[string]*client
+	connections map[net.Conn]clientAddress
+	of          map[clientAddress]int // connections by client
+	scrapers    *scrapers
 	warned      time.Time
-}
-
-// client is one that has scraped.
-type client struct {
-	scrapes int
-	last    time.Time
-	regular bool
 }
 
 func newClients(log *zap.Logger) *clients {
 	return &clients{
-		log: log, places: make(chan struct{}, maxScrapes), connections: map[net.Conn]string{}, of: map[string]int{},
-		running: map[string]int{}, known: map[string]*client{},
+		log: log, places: make(chan struct{}, maxScrapes), connections: map[net.Conn]clientAddress{}, of: map[clientAddress]int{},
+		scrapers: newScrapers(),
 	}
-}
-
-// hostOf returns the address of a client without its port.
-func hostOf(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
 }
 
 // connState is for http.Server.ConnState. It closes connections beyond the limits before anything is read from them.
@@ -70,119 +47,67 @@ func (c *clients) connState(conn net.Conn, state http.ConnState) {
 	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		host := hostOf(conn.RemoteAddr().String())
-		own := c.of[host] < ownConnections && c.isRegular(host)
-		if !own && (len(c.connections) >= maxConnections || c.of[host] >= maxOfClient) {
-			c.warn(host)
+		client := addressOf(conn.RemoteAddr().String())
+		own := c.of[client] < ownConnections && c.scrapers.place(client, time.Now()) != nil
+		if !own && (len(c.connections) >= maxConnections || c.of[client] >= maxOfClient) {
+			c.warn(client)
 			_ = conn.Close()
 			return
 		}
-		c.connections[conn] = host
-		c.of[host]++
+		c.connections[conn] = client
+		c.of[client]++
 	case http.StateClosed, http.StateHijacked:
-		if host, ok := c.connections[conn]; ok {
+		if client, ok := c.connections[conn]; ok {
 			delete(c.connections, conn)
-			if c.of[host]--; c.of[host] == 0 {
-				delete(c.of, host)
+			if c.of[client]--; c.of[client] == 0 {
+				delete(c.of, client)
 			}
 		}
 	}
 }
 
 // warn logs that a connection was closed, at most once a minute.
-func (c *clients) warn(host string) {
+func (c *clients) warn(client clientAddress) {
 	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
 		c.warned = now
 		c.log.Warn("too many connections",
-			zap.String("client", host), zap.Int("of the client", c.of[host]), zap.Int("all", len(c.connections)))
+			zap.String("client", string(client)), zap.Int("of the client", c.of[client]), zap.Int("all", len(c.connections)))
 	}
 }
 
-// begin reports whether a client may scrape, when its turn has come. It calls end then.
-func (c *clients) begin(ctx context.Context, host string) (end func(), ok bool) {
+// begin reports whether a client may scrape, when its turn has come. It calls end then. A client that owns a place takes another as long as
+// there is one, and has one scrape in its own.
+func (c *clients) begin(ctx context.Context, client clientAddress) (end func(), ok bool) {
+	now := time.Now()
 	c.mu.Lock()
-	c.scraped(host) // also if it is refused: it comes again
-	own := c.running[host] == 0 && c.isRegular(host)
-	c.running[host]++
+	c.scrapers.seen(client, now) // also if it is refused: it comes again
+	own := c.scrapers.place(client, now)
 	c.mu.Unlock()
-	leave, ok := c.place(ctx, own)
-	end = func() {
-		leave()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.running[host]--; c.running[host] == 0 {
-			delete(c.running, host)
-		}
-	}
-	if !ok {
-		end()
-	}
-	return end, ok
-}
-
-// place takes a place, in the order of those who wait for one. Who has a place of its own does not wait.
-func (c *clients) place(ctx context.Context, own bool) (leave func(), ok bool) {
-	leave = func() { <-c.places }
-	select {
-	case c.places <- struct{}{}:
+	if leave := enter(c.places); leave != nil {
 		return leave, true
-	default:
 	}
-	none := func() {}
-	if own {
-		return none, true
+	if leave := enter(own); leave != nil {
+		return leave, true
 	}
 	wait := time.NewTimer(maxWait)
 	defer wait.Stop()
-	select {
+	select { // nobody enters a place that is nil
 	case c.places <- struct{}{}:
-		return leave, true
+		return func() { <-c.places }, true
+	case own <- struct{}{}:
+		return func() { <-own }, true
 	case <-wait.C:
 	case <-ctx.Done():
 	}
-	return none, false
+	return nil, false
 }
 
-func (c *clients) isRegular(host string) bool {
-	k := c.known[host]
-	return k != nil && k.regular && time.Since(k.last) < regularTime
-}
-
-// scraped counts a request of a client for a scrape.
-func (c *clients) scraped(host string) {
-	now := time.Now()
-	k := c.known[host]
-	if k == nil {
-		c.forget(now)
-		if len(c.known) >= maxRemembered {
-			return
-		}
-		k = &client{}
-		c.known[host] = k
-	}
-	if now.Sub(k.last) < time.Second {
-		return
-	}
-	if now.Sub(k.last) >= regularTime {
-		*k = client{}
-	}
-	k.scrapes, k.last = k.scrapes+1, now
-	if !k.regular && k.scrapes >= regularScrapes {
-		regulars := 0
-		for name := range c.known {
-			if c.isRegular(name) {
-				regulars++
-			}
-		}
-		k.regular = regulars < maxRegulars
-	}
-}
-
-// forget drops clients that have not scraped for a while.
-func (c *clients) forget(now time.Time) {
-	for name, k := range c.known {
-		if now.Sub(k.last) >= regularTime {
-			delete(c.known, name)
-		}
+// enter takes a place and returns how to leave it, nil if there is none.
+func enter(places chan struct{}) (leave func()) {
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }
+	default:
+		return nil
 	}
 }

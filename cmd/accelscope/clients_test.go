@@ -37,12 +37,12 @@ func opened(c *clients, host string) bool {
 	return !f.closed
 }
 
-// A client that scrapes regularly is served while others hold all places. Those who come later do not take its place.
+// A client that scrapes regularly is served while others hold all places: one scrape at a time.
 func TestRegularClient(t *testing.T) { synctest.Test(t, testRegularClient) }
 
 func testRegularClient(t *testing.T) {
 	c := newClients(zap.NewNop())
-	scrape := func(host string) bool {
+	scrape := func(host clientAddress) bool {
 		end, ok := c.begin(t.Context(), host)
 		if ok {
 			end()
@@ -57,7 +57,7 @@ func testRegularClient(t *testing.T) {
 	}
 	var ends []func()
 	for i := range maxScrapes {
-		end, ok := c.begin(t.Context(), fmt.Sprint("pod", i))
+		end, ok := c.begin(t.Context(), clientAddress(fmt.Sprint("pod", i)))
 		if !ok {
 			t.Fatalf("scrape %d is refused", i)
 		}
@@ -73,38 +73,55 @@ func testRegularClient(t *testing.T) {
 	if scrape("prometheus") {
 		t.Error("a second one beside it is answered")
 	}
-	end()
+	waits := make(chan bool)
+	go func() { waits <- scrape("prometheus") }()
+	synctest.Wait()
+	if end(); !<-waits {
+		t.Error("the second one does not get the place of the first")
+	}
 	for _, end := range ends {
 		end()
 	}
-	for i := range maxRegulars + 5 {
-		for range regularScrapes {
-			time.Sleep(2 * time.Second)
-			scrape(fmt.Sprint("pod", i))
-		}
-	}
-	regulars := 0
-	for host := range c.known {
-		if c.isRegular(host) {
-			regulars++
-		}
-	}
-	if regulars != maxRegulars || !c.isRegular("prometheus") {
-		t.Errorf("%d regular clients, prometheus is one: %v", regulars, c.isRegular("prometheus"))
-	}
-	time.Sleep(regularTime)
-	if c.isRegular("prometheus") {
-		t.Error("it is a regular client after it was away")
-	}
-	for i := range 2 * maxRemembered {
-		scrape(fmt.Sprint("many", i))
-	}
-	if len(c.known) > maxRemembered || len(c.running) != 0 || len(c.places) != 0 {
-		t.Errorf("%d clients, %d scrapes of %d", len(c.known), len(c.places), len(c.running))
+	if len(c.places) != 0 || len(c.scrapers.place("prometheus", time.Now())) != 0 {
+		t.Error("places are taken after the last scrape")
 	}
 }
 
-// A flood that begins with the sensor has the places of regular clients. Another client is served in its turn nevertheless.
+// Four clients that scrape some times when the sensor starts, and go away, do not take the place of the scraper that comes later.
+func TestFirstClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClients(zap.NewNop())
+		for i := range 4 {
+			for _, wait := range []time.Duration{2, 9, 3} {
+				time.Sleep(wait * time.Second)
+				if end, ok := c.begin(t.Context(), clientAddress(fmt.Sprint("10.0.1.", i))); ok {
+					end()
+				}
+			}
+		}
+		for range 5 {
+			time.Sleep(15 * time.Second)
+			if end, ok := c.begin(t.Context(), "10.0.0.1"); ok {
+				end()
+			}
+		}
+		for i := range maxScrapes {
+			end, ok := c.begin(t.Context(), clientAddress(fmt.Sprint("10.0.2.", i)))
+			if !ok {
+				t.Fatal("a scrape is refused")
+			}
+			defer end()
+		}
+		began := time.Now()
+		end, ok := c.begin(t.Context(), "10.0.0.1")
+		if !ok {
+			t.Fatalf("the scraper is refused after %v: clients that came first own all places", time.Since(began))
+		}
+		end()
+	})
+}
+
+// A flood of scrapers that begins with the sensor, and goes on, owns the places. Another client is served in its turn nevertheless.
 func TestFloodFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClients(zap.NewNop())
@@ -115,7 +132,7 @@ func TestFloodFirst(t *testing.T) {
 		for i := range 2 * maxScrapes {
 			pods.Go(func() {
 				for flood.Err() == nil {
-					end, ok := c.begin(flood, fmt.Sprint("pod", i))
+					end, ok := c.begin(flood, clientAddress(fmt.Sprint("pod", i)))
 					time.Sleep(time.Second) // of the scrape, or after its refusal
 					if ok {
 						end()
@@ -128,7 +145,7 @@ func TestFloodFirst(t *testing.T) {
 			time.Sleep(15 * time.Second)
 			began := time.Now()
 			end, ok := c.begin(t.Context(), "prometheus")
-			if c.isRegular("prometheus") {
+			if c.scrapers.place("prometheus", time.Now()) != nil {
 				t.Fatal("it has a place of its own")
 			}
 			if !ok {
@@ -139,14 +156,14 @@ func TestFloodFirst(t *testing.T) {
 	})
 }
 
-// Connections beyond the limits are closed at once, but for some of regular clients.
+// Connections beyond the limits are closed at once, but for some of the owners of places.
 func TestConnections(t *testing.T) { synctest.Test(t, testConnections) }
 
 func testConnections(t *testing.T) {
 	c := newClients(zap.NewNop())
 	for range regularScrapes {
 		time.Sleep(15 * time.Second)
-		if end, ok := c.begin(t.Context(), "prometheus"); ok {
+		if end, ok := c.begin(t.Context(), "10.0.0.1"); ok {
 			end()
 		}
 	}
@@ -164,7 +181,7 @@ func testConnections(t *testing.T) {
 			t.Fatalf("connection %d is closed", len(c.connections))
 		}
 	}
-	if opened(c, "late") || !opened(c, "prometheus") {
+	if opened(c, "late") || !opened(c, "10.0.0.1") {
 		t.Error("at the limit another client is served, or the regular one is not")
 	}
 	for conn := range c.connections {

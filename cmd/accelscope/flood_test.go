@@ -54,7 +54,7 @@ func TestFlood(t *testing.T) {
 		if err := ask(scraper, url+"/metrics"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(1100 * time.Millisecond) // scrapes within a second count as one
+		time.Sleep(2 * time.Second) // an interval
 	}
 	before := peakMemory(t, process.Pid)
 
@@ -153,7 +153,9 @@ func TestHeldPlaces(t *testing.T) {
 	facts := func() api.Known { return api.Known{At: time.Unix(1, 0)} }
 	isReady := func() (bool, []string) { return true, nil }
 	c := newClients(zap.NewNop())
-	c.known["127.0.0.1"] = &client{scrapes: regularScrapes, last: time.Now(), regular: true}
+	for i := range regularScrapes {
+		c.scrapers.seen("127.0.0.1", time.Now().Add(time.Duration(i-regularScrapes)*15*time.Second))
+	}
 	handler, err := newHandler(webFlags{TelemetryPath: "/metrics", Pages: true}, encode, facts, list, isReady, c, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -188,7 +188,7 @@ type encodeFunc func(format expfmt.Format, compress bool, collectors ...string) 
 func metricsHandler(encode encodeFunc, c *clients, log *zap.Logger) http.Handler {
 	formats := expfmt.DefaultOpenMetricsAcceptedFormats()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		end, ok := c.begin(r.Context(), hostOf(r.RemoteAddr))
+		end, ok := c.begin(r.Context(), addressOf(r.RemoteAddr))
 		if !ok {
 			http.Error(w, fmt.Sprintf("%d other scrapes have run for %v", maxScrapes, maxWait), http.StatusServiceUnavailable)
 			return
