@@ -21,7 +21,7 @@ func TestMembers(t *testing.T) {
 		"member_p99":       {one(c, 1e-3), one(a, 1e-5), one(b, math.NaN())},
 		"member_ratio":     {one(c, 99)},
 	}}
-	got, problems := f.reader(t, "").Members(JobName{"ml", "Job", `a"b`})
+	got, problems := f.reader(t, "").Members(t.Context(), JobName{"ml", "Job", `a"b`})
 	want := []Member{
 		{Workload: "ml/c/main", Pod: "c", Container: "main", ContainerID: "3", Node: "n3", Transmit: &Rate{12, true}, P99: new(1e-3), Slower: new(float64(99))},
 		{Workload: "ml/b/main", Pod: "b", Container: "main", ContainerID: "2", Node: "n2", GPUs: new(float64(8)), Used: new(float64(5))},
@@ -42,7 +42,7 @@ func TestSearch(t *testing.T) {
 			one("instance=n3 pf_device=mlx5_0 vf=4 node_guid=0xab124", 1), one("instance=n4 device=mlx5_1 port_guid=0xab125", 1),
 		},
 	}}
-	got, problems := f.reader(t, "").Search("AB:12")
+	got, problems := f.reader(t, "").Search(t.Context(), "AB:12")
 	want := []Found{
 		{Kind: "workload", Name: "ml/ab12/main", Node: "n1", Job: JobName{"ml", "Job", "j"}},
 		{Kind: "VF", Name: "mlx5_0 VF 4", Node: "n3", ID: "0xab124"},
@@ -53,7 +53,7 @@ func TestSearch(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" || len(problems) > 0 {
 		t.Error(diff, problems)
 	}
-	if found, _ := f.reader(t, "").Search("ab"); found != nil {
+	if found, _ := f.reader(t, "").Search(t.Context(), "ab"); found != nil {
 		t.Errorf("a short text is searched for: %v", found)
 	}
 }

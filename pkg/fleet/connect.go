@@ -3,23 +3,29 @@
 package fleet
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
+	"time"
 
-	"github.com/prometheus/client_golang/api"
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/config"
 )
 
-// maxAnswer bounds the answer to one query. That of 10,000 ports has two megabytes.
-const maxAnswer = 16 << 20
+// Prometheus is a connection to a Prometheus.
+type Prometheus struct {
+	query  url.URL // of /api/v1/query
+	client *http.Client
+}
 
-// Connect returns the API of the Prometheus at a URL. The file has the configuration of the HTTP client. Credentials are read from the
+// Connect returns a connection to the Prometheus at a URL. The file has the configuration of the HTTP client. Credentials are read from the
 // files that it names for each request.
-func Connect(address, file string) (prometheus.API, error) {
+func Connect(address, file string) (*Prometheus, error) {
 	u, err := url.Parse(address)
 	if parse, ok := errors.AsType[*url.Error](err); ok {
 		return nil, fmt.Errorf("--prometheus: %w", parse.Err) // err itself contains the password
@@ -31,12 +37,7 @@ func Connect(address, file string) (prometheus.API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus.config.file=%s: %w", file, err)
 	}
-	client.Transport = bounded{client.Transport}
-	connection, err := api.NewClient(api.Config{Address: address, Client: client})
-	if err != nil {
-		return nil, fmt.Errorf("--prometheus: %w", err)
-	}
-	return prometheus.NewAPI(connection), nil
+	return &Prometheus{query: *u.JoinPath("api/v1/query"), client: client}, nil
 }
 
 // Client returns an HTTP client with the configuration of a file, as for promtool and amtool: credentials, TLS, proxy, headers. The file
@@ -53,29 +54,54 @@ func Client(file string) (*http.Client, error) {
 	return config.NewClientFromConfig(*c, "accelscope")
 }
 
-// bounded bounds the bodies of answers.
-type bounded struct{ http.RoundTripper }
+// maxError bounds the answer of a query that failed.
+const maxError = 4 << 10
 
-var errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
-
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := b.RoundTripper.RoundTrip(r)
-	if err == nil {
-		answer.Body = &boundedBody{answer.Body, maxAnswer}
+// ask sends a query for a time and calls each with the series of the answer, as they arrive.
+//
+// The client of prometheus/client_golang has three copies of an answer in memory before it returns the first series.
+func (p *Prometheus) ask(ctx context.Context, query string, at time.Time, each func(*series) error) (warnings []string, err error) {
+	form := url.Values{"query": {query}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1e3, 'f', -1, 64)}}
+	response, err := p.do(ctx, http.MethodPost, p.query, form.Encode())
+	if err == nil && noPost(response.StatusCode) {
+		_ = response.Body.Close()
+		u := p.query
+		u.RawQuery = strings.TrimPrefix(u.RawQuery+"&"+form.Encode(), "&")
+		response, err = p.do(ctx, http.MethodGet, u, "")
 	}
-	return answer, err
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, failure(response)
+	}
+	warnings, err = readAnswer(response.Body, each)
+	_, _ = io.CopyN(io.Discard, response.Body, maxError) // the connection is used again if the end was read
+	return warnings, err
 }
 
-type boundedBody struct {
-	io.ReadCloser
-	left int
+// noPost reports whether a status is one of those with which a Prometheus, or what is before it, refuses POST only.
+func noPost(status int) bool {
+	return status == http.StatusForbidden || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented
 }
 
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLarge
+func (p *Prometheus) do(ctx context.Context, method string, u url.URL, body string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, u.String(), strings.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		request.Header["Idempotency-Key"] = nil // not sent: it lets net/http repeat the request if a connection was closed
+	}
+	return p.client.Do(request)
+}
+
+// failure returns the error of an answer without status 200.
+func failure(response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxError))
+	var why struct{ Error string }
+	_ = json.Unmarshal(text, &why) // another answer has no reason
+	return errors.New(strings.TrimSuffix(response.Status+": "+why.Error, ": "))
 }

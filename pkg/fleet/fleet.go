@@ -6,8 +6,9 @@
 // only sends the queries of queries.promql and joins their answers. It keeps nothing but the last answers, for some seconds, so that the
 // number of queries does not grow with the number of viewers.
 //
-// connect.go makes the client, query.go sends queries, read.go makes a State of their answers, job.go and search.go answer what a
-// viewer asks for, and reader.go keeps the answers.
+// connect.go sends a query, stream.go decodes its answer, memory.go bounds what is kept of the answers, and query.go sends those of a view.
+// read.go makes a State of them, job.go and search.go answer what a viewer asks for, for as many as visits.go lets in, and reader.go and
+// memo.go keep the answers.
 package fleet
 
 import (

@@ -59,8 +59,8 @@ func TestQueries(t *testing.T) {
 	f := &fakePrometheus{}
 	r := f.reader(t, "")
 	r.Read()
-	r.Members(JobName{"ml", "Job", "train"})
-	r.Search("0x1234")
+	r.Members(t.Context(), JobName{"ml", "Job", "train"})
+	r.Search(t.Context(), "0x1234")
 	for name := range queries {
 		if !slices.ContainsFunc(f.asked, func(query string) bool { return is(name, query) }) {
 			t.Errorf("%s is never sent", name)
@@ -285,8 +285,8 @@ func TestReader(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() { r.Read() })
-		all.Go(func() { r.Search("train") })
-		all.Go(func() { r.Members(JobName{"a", "b", "c"}) })
+		all.Go(func() { r.Search(t.Context(), "train") })
+		all.Go(func() { r.Members(t.Context(), JobName{"a", "b", "c"}) })
 	}
 	all.Wait()
 	if want := len(stateQueries) + 2 + 7; len(f.asked) != want {
@@ -306,7 +306,7 @@ func TestReader(t *testing.T) {
 		t.Errorf("when it answers again: %+v", r.Read())
 	}
 	for i := range 3 * maxKept {
-		r.Search(fmt.Sprint("text", i))
+		r.Search(t.Context(), fmt.Sprint("text", i))
 	}
 	if len(r.found.kept) > maxKept {
 		t.Errorf("%d searches are kept", len(r.found.kept))
@@ -342,9 +342,9 @@ func TestConnect(t *testing.T) {
 	config := write("http.yml", "authorization: {credentials_file: token}\nhttp_headers: {X-Scope-OrgID: {values: [team-a]}}\n")
 	write("token", "first")
 	r := reader(t, s.URL, config)
-	r.Members(JobName{})
+	r.Members(t.Context(), JobName{})
 	write("token", "second")
-	r.Search("train")
+	r.Search(t.Context(), "train")
 	tokens := map[string]int{}
 	for _, h := range received() {
 		if h.Get("X-Scope-OrgID") != "team-a" {
@@ -356,11 +356,11 @@ func TestConnect(t *testing.T) {
 		t.Errorf("tokens: %v", tokens)
 	}
 	write("password", "secret")
-	reader(t, s.URL, write("basic.yml", "basic_auth: {username: u, password_file: password}\n")).Search("train")
+	reader(t, s.URL, write("basic.yml", "basic_auth: {username: u, password_file: password}\n")).Search(t.Context(), "train")
 	if got := received(); len(got) != 2 || got[0].Get("Authorization") != "Basic dTpzZWNyZXQ=" {
 		t.Errorf("basic auth: %v", got)
 	}
-	_, problems := reader(t, moved.URL, config).Search("train")
+	_, problems := reader(t, moved.URL, config).Search(t.Context(), "train")
 	if got := received(); len(got) > 0 || len(problems) == 0 {
 		t.Errorf("the credentials were sent to where a redirect leads: %v %v", got, problems)
 	}
@@ -404,12 +404,12 @@ func TestBounds(t *testing.T) {
 	defer close(hang)
 	r := reader(t, s.URL, "")
 	r.timeout = 2 * time.Second
-	found, problems := r.Search("train")
+	found, problems := r.Search(t.Context(), "train")
 	if text := strings.Join(problems, "\n"); len(found) > 0 || !strings.Contains(text, "deadline exceeded") {
 		t.Errorf("%v %q", found, text)
 	}
 	r.timeout = time.Minute
-	_, problems = r.Members(JobName{})
+	_, problems = r.Members(t.Context(), JobName{})
 	if text := strings.Join(problems, "\n"); !strings.Contains(text, errTooLarge.Error()) {
 		t.Errorf("%q", text)
 	}

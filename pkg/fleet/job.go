@@ -9,14 +9,12 @@ import (
 	"math"
 	"slices"
 	"strings"
-
-	"github.com/prometheus/common/model"
 )
 
 // estimated is the method by which the bytes of a device are split, which is an estimate.
 const estimated = "sampled"
 
-func jobName(s *model.Sample) JobName {
+func jobName(s sample) JobName {
 	return JobName{label(s, "namespace"), label(s, "job_kind"), label(s, "job_name")}
 }
 
@@ -28,9 +26,9 @@ func jobsOf(a *answers) []Job {
 	}
 	jobs := map[JobName]*Job{}
 	for _, one := range vector {
-		jobs[jobName(one)] = &Job{JobName: jobName(one), Members: int(one.Value)}
+		jobs[jobName(one)] = &Job{JobName: jobName(one), Members: int(one.value)}
 	}
-	each := func(name string, set func(*Job, *model.Sample)) {
+	each := func(name string, set func(*Job, sample)) {
 		for _, one := range a.vectors[name] {
 			if j := jobs[jobName(one)]; j != nil {
 				set(j, one)
@@ -38,11 +36,11 @@ func jobsOf(a *answers) []Job {
 		}
 	}
 	figure := func(name string, of func(*Job) **float64) {
-		each(name, func(j *Job, one *model.Sample) {
-			*of(j) = sum(*of(j), new(float64(one.Value)))
+		each(name, func(j *Job, one sample) {
+			*of(j) = sum(*of(j), new(one.value))
 		})
 	}
-	each("job_nodes", func(j *Job, one *model.Sample) { j.Nodes = int(one.Value) })
+	each("job_nodes", func(j *Job, one sample) { j.Nodes = int(one.value) })
 	figure("job_gpus", func(j *Job) **float64 { return &j.GPUs })
 	figure("job_idle", func(j *Job) **float64 { return &j.Idle })
 	figure("job_idle_hours", func(j *Job) **float64 { return &j.IdleHours })
@@ -50,10 +48,10 @@ func jobsOf(a *answers) []Job {
 	figure("job_completion_errors", func(j *Job) **float64 { return &j.Errors })
 	figure("job_verbs_p99", func(j *Job) **float64 { return &j.VerbsP99 })
 	figure("job_completion_p99", func(j *Job) **float64 { return &j.CompletionP99 })
-	each("job_transmit", func(j *Job, one *model.Sample) { j.Transmit = j.Transmit.add(one) })
-	each("job_receive", func(j *Job, one *model.Sample) { j.Receive = j.Receive.add(one) })
-	each("job_outlier", func(j *Job, one *model.Sample) {
-		j.Outlier, j.OutlierNode, j.Slower = label(one, "workload"), label(one, "instance"), new(float64(one.Value))
+	each("job_transmit", func(j *Job, one sample) { j.Transmit = j.Transmit.add(one) })
+	each("job_receive", func(j *Job, one sample) { j.Receive = j.Receive.add(one) })
+	each("job_outlier", func(j *Job, one sample) {
+		j.Outlier, j.OutlierNode, j.Slower = label(one, "workload"), label(one, "instance"), new(one.value)
 	})
 	out := make([]Job, 0, len(jobs))
 	for _, j := range jobs {
@@ -67,8 +65,8 @@ func jobsOf(a *answers) []Job {
 }
 
 // add adds the rate of one method.
-func (r *Rate) add(s *model.Sample) *Rate {
-	out := Rate{PerSecond: float64(s.Value)}
+func (r *Rate) add(s sample) *Rate {
+	out := Rate{PerSecond: s.value}
 	out.Estimate = label(s, "method") == estimated && out.PerSecond > 0
 	if r != nil {
 		out.PerSecond, out.Estimate = out.PerSecond+r.PerSecond, out.Estimate || r.Estimate
@@ -90,21 +88,25 @@ func descending(a, b *float64) int {
 // maxMembers bounds the members of a job that are listed.
 const maxMembers = 5000
 
-// Members lists the members of a job, outliers first, then those with idle GPUs.
-func (r *Reader) Members(job JobName) (members []Member, problems []string) {
-	return r.members.get(job, r.now, func() ([]Member, []string) {
+// Members lists the members of a job, outliers first, then those with idle GPUs; nil is not known. The caller has
+// entered.
+func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, problems []string) {
+	return r.members.get(ctx, job, r.now, func() ([]Member, []string, int) {
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
-		a := r.ask(ctx, r.now(), map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name},
+		a := r.ask(ctx, r.now(), maxQuestion, queriesAtOnce, map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name},
 			"members", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio")
-		return membersOf(a), a.problems
+		return membersOf(a), a.problems, a.charged
 	})
 }
 
 func membersOf(a *answers) []Member {
 	type key struct{ instance, workload, id string }
-	of := func(s *model.Sample) key {
+	of := func(s sample) key {
 		return key{label(s, "instance"), label(s, "workload"), label(s, "container_id")}
+	}
+	if _, ok := a.vectors["members"]; !ok {
+		return nil
 	}
 	members := map[key]*Member{}
 	for _, one := range a.vectors["members"] {
@@ -115,20 +117,20 @@ func membersOf(a *answers) []Member {
 			}
 		}
 	}
-	each := func(name string, set func(*Member, *model.Sample, float64)) {
+	each := func(name string, set func(*Member, sample, float64)) {
 		for _, one := range a.vectors[name] {
 			if m := members[of(one)]; m != nil {
-				set(m, one, float64(one.Value))
+				set(m, one, one.value)
 			}
 		}
 	}
-	each("member_gpus", func(m *Member, _ *model.Sample, v float64) { m.GPUs = &v })
-	each("member_gpus_used", func(m *Member, _ *model.Sample, v float64) { m.Used = &v })
-	each("member_transmit", func(m *Member, s *model.Sample, _ float64) { m.Transmit = m.Transmit.add(s) })
-	each("member_receive", func(m *Member, s *model.Sample, _ float64) { m.Receive = m.Receive.add(s) })
-	each("member_p99", func(m *Member, _ *model.Sample, v float64) { m.P99 = &v })
-	each("member_ratio", func(m *Member, _ *model.Sample, v float64) { m.Slower = &v })
-	var out []Member
+	each("member_gpus", func(m *Member, _ sample, v float64) { m.GPUs = &v })
+	each("member_gpus_used", func(m *Member, _ sample, v float64) { m.Used = &v })
+	each("member_transmit", func(m *Member, s sample, _ float64) { m.Transmit = m.Transmit.add(s) })
+	each("member_receive", func(m *Member, s sample, _ float64) { m.Receive = m.Receive.add(s) })
+	each("member_p99", func(m *Member, _ sample, v float64) { m.P99 = &v })
+	each("member_ratio", func(m *Member, _ sample, v float64) { m.Slower = &v })
+	out := make([]Member, 0, len(members))
 	for _, k := range slices.SortedFunc(maps.Keys(members), func(a, b key) int {
 		return cmp.Or(strings.Compare(a.workload, b.workload), strings.Compare(a.instance, b.instance), strings.Compare(a.id, b.id))
 	}) {

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/prometheus/common/model"
 )
 
 //go:embed queries.promql
@@ -36,44 +34,62 @@ func parseQueries(text string) map[string]string {
 	return out
 }
 
-// maxQueries is the number of queries at a time.
-const maxQueries = 4
+// The number of queries at a time for a state, and for a search or a job.
+const (
+	stateQueriesAtOnce = 4
+	queriesAtOnce      = 2
+)
 
 // answers are the answers to queries by name; that of a query without an answer is missing.
 type answers struct {
-	mu       sync.Mutex
-	vectors  map[string]model.Vector
-	failed   map[string][]string // the queries by what is wrong with them
+	vectors  map[string][]sample
 	problems []string
+	charged  int // bytes
 }
 
-// ask sends queries for one time. The values of $x are replaced by strings.
-func (r *Reader) ask(ctx context.Context, at time.Time, values map[string]string, names ...string) *answers {
-	a := &answers{vectors: map[string]model.Vector{}, failed: map[string][]string{}}
-	slots := make(chan struct{}, maxQueries)
+// ask sends queries for one time. The values of $x are replaced by strings. The answers have most bytes of memory.
+func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values map[string]string, names ...string) *answers {
+	a := &answers{vectors: map[string][]sample{}}
+	in := newStore(most)
+	failed := map[string][]string{} // the queries by what is wrong with them
+	var mu sync.Mutex
+	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for _, name := range names {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			vector, warnings, err := r.one(ctx, at, expand(queries[name], values))
-			a.mu.Lock()
-			defer a.mu.Unlock()
+			v := &vector{in: in, name: name, samples: []sample{}}
+			warnings, err := r.prometheus.ask(ctx, expand(queries[name], values), at, v.series)
+			if err != nil {
+				v.drop()
+			}
+			mu.Lock()
+			defer mu.Unlock()
 			for _, w := range warnings {
-				a.failed[w] = append(a.failed[w], name)
+				failed[w] = append(failed[w], name)
 			}
 			if err != nil {
-				a.failed[err.Error()] = append(a.failed[err.Error()], name)
+				failed[err.Error()] = append(failed[err.Error()], name)
 				return
 			}
-			a.vectors[name] = vector
+			a.vectors[name] = v.samples
 		})
 	}
 	all.Wait()
-	for _, problem := range slices.Sorted(maps.Keys(a.failed)) {
-		a.problems = append(a.problems, which(a.failed[problem], len(names))+": "+problem)
+	for _, problem := range slices.Sorted(maps.Keys(failed)) {
+		a.problems = append(a.problems, which(failed[problem], len(names))+": "+problem)
 	}
+	a.charged = in.used
 	return a
+}
+
+// series adds a series of the answer. A figure that is no number is not known, and has no JSON.
+func (v *vector) series(s *series) error {
+	if s.Value == nil || math.IsNaN(float64(s.Value.Value)) || math.IsInf(float64(s.Value.Value), 0) {
+		return nil
+	}
+	return v.add(s.Metric, float64(s.Value.Value))
 }
 
 // which names the queries of all that have a problem.
@@ -88,22 +104,6 @@ func which(names []string, all int) string {
 	return strings.Join(names, ", ")
 }
 
-func (r *Reader) one(ctx context.Context, at time.Time, query string) (model.Vector, []string, error) {
-	value, warnings, _, err := r.api.Query(ctx, query, at)
-	if err != nil {
-		return nil, warnings, err
-	}
-	vector, ok := value.(model.Vector)
-	if !ok {
-		return nil, warnings, fmt.Errorf("the answer is a %s", value.Type())
-	}
-	// A figure that is no number is not known, and has no JSON.
-	vector = slices.DeleteFunc(vector, func(s *model.Sample) bool {
-		return math.IsNaN(float64(s.Value)) || math.IsInf(float64(s.Value), 0)
-	})
-	return vector, warnings, nil
-}
-
 var placeholder = regexp.MustCompile(`\$\w+`)
 
 // expand replaces $name by the quoted value.
@@ -113,9 +113,6 @@ func expand(query string, values map[string]string) string {
 	})
 }
 
-// label returns a label of a series.
-func label(s *model.Sample, name string) string { return string(s.Metric[model.LabelName(name)]) }
-
 // sums returns the values of a query by a label; nil without an answer.
 func (a *answers) sums(name, by string) map[string]float64 {
 	vector, ok := a.vectors[name]
@@ -124,7 +121,7 @@ func (a *answers) sums(name, by string) map[string]float64 {
 	}
 	out := make(map[string]float64, len(vector))
 	for _, s := range vector {
-		out[label(s, by)] += float64(s.Value)
+		out[label(s, by)] += s.value
 	}
 	return out
 }

@@ -10,22 +10,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/prometheus/common/model"
 )
 
-// stateQueries are those of a State.
+// stateQueries are those of a State, the most important first: they get the memory.
 var stateQueries = []string{
-	"nodes", "nodes_before",
-	"gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "transmit", "receive", "transmit_attributed",
-	"receive_attributed", "rail_transmit", "rail_receive", "rail_errors", "rail_lost", "rail_pause", "alerts", "job_members", "job_nodes",
-	"job_gpus", "job_idle", "job_idle_hours", "job_transmit", "job_receive", "job_errors", "job_completion_errors", "job_verbs_p99",
-	"job_completion_p99", "job_outlier",
+	"nodes", "nodes_before", "alerts", "job_members", "job_nodes", "job_gpus", "job_idle", "job_idle_hours", "job_transmit", "job_receive",
+	"job_errors", "job_completion_errors", "job_verbs_p99", "job_completion_p99", "job_outlier", "transmit", "receive", "transmit_attributed",
+	"receive_attributed", "gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "rail_transmit", "rail_receive", "rail_errors",
+	"rail_lost", "rail_pause",
 }
 
 // read asks for the state at a time.
 func (r *Reader) read(ctx context.Context, at time.Time) *State {
-	a := r.ask(ctx, at, map[string]string{"alerts": strings.Join(alertNames, "|")}, stateQueries...)
+	a := r.ask(ctx, at, maxState, stateQueriesAtOnce, map[string]string{"alerts": strings.Join(alertNames, "|")}, stateQueries...)
 	return stateOf(a, at)
 }
 
@@ -75,7 +72,7 @@ func stateOf(a *answers, at time.Time) *State {
 const lastSecond = 253402300799
 
 // alertsOf lists alerts, the worst first and of those the latest.
-func alertsOf(vector model.Vector) []Alert {
+func alertsOf(vector []sample) []Alert {
 	if vector == nil {
 		return nil
 	}
@@ -83,11 +80,11 @@ func alertsOf(vector model.Vector) []Alert {
 	for _, one := range vector {
 		alert := Alert{
 			Name: label(one, "alertname"), Severity: Severity(label(one, "severity")), Node: label(one, "instance"),
-			Labels: map[string]string{}, Since: time.Unix(int64(max(0, min(one.Value, lastSecond))), 0).UTC(),
+			Labels: map[string]string{}, Since: time.Unix(int64(max(0, min(one.value, lastSecond))), 0).UTC(),
 		}
-		for name, value := range one.Metric {
-			if !slices.Contains(notSubject, string(name)) {
-				alert.Labels[string(name)] = string(value)
+		for _, l := range one.labels.pairs {
+			if !slices.Contains(notSubject, l.name) {
+				alert.Labels[l.name] = l.value
 			}
 		}
 		out = append(out, alert)
@@ -137,7 +134,7 @@ func (a *answers) gpus(nodes map[string]*Node) {
 		vector, ok := a.vectors[name]
 		for _, one := range vector {
 			if f := all[whole[gpu{label(one, "instance"), label(one, "uuid")}]]; f != nil {
-				do(f, float64(one.Value))
+				do(f, one.value)
 			}
 		}
 		return ok
@@ -201,7 +198,7 @@ func (a *answers) ports(nodes map[string]*Node, alerts []Alert) {
 	for _, one := range vector {
 		if n := nodes[label(one, "instance")]; n != nil && !n.Down {
 			*n.Ports.All++
-			if one.Value == 1 {
+			if one.value == 1 {
 				*n.Ports.Up++
 			}
 		}
@@ -233,7 +230,7 @@ func (a *answers) rails(nodes map[string]*Node) {
 	rails := map[hca]*Rail{}
 	for _, one := range a.vectors["ports"] {
 		h := hca{label(one, "instance"), label(one, "device")}
-		up := one.Value == 1
+		up := one.value == 1
 		if r := rails[h]; r != nil {
 			r.Up = r.Up && up
 		} else if !virtual[h] {
@@ -243,7 +240,7 @@ func (a *answers) rails(nodes map[string]*Node) {
 	each := func(name string, set func(*Rail, float64)) {
 		for _, one := range a.vectors[name] {
 			if r := rails[hca{label(one, "instance"), label(one, "device")}]; r != nil {
-				set(r, float64(one.Value))
+				set(r, one.value)
 			}
 		}
 	}

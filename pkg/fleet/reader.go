@@ -5,11 +5,9 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"maps"
+	"net/netip"
 	"sync"
 	"time"
-
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 )
 
 const (
@@ -21,74 +19,72 @@ const (
 
 // Reader reads states.
 type Reader struct {
-	api     prometheus.API
-	now     func() time.Time
-	timeout time.Duration
+	prometheus *Prometheus
+	now        func() time.Time
+	timeout    time.Duration
+	visits     *visits
 
 	mu   sync.Mutex
-	last *State
-	at   time.Time // when last was asked for
+	last *reading // the last one, which may not be done
 
 	members memo[JobName, Member]
 	found   memo[string, Found]
 }
 
+// reading is a state that is read, and complete when done is closed.
+type reading struct {
+	done  chan struct{}
+	state *State
+	at    time.Time // when it was complete
+}
+
 // NewReader returns a reader.
-func NewReader(api prometheus.API) *Reader {
-	return &Reader{api: api, now: time.Now, timeout: timeout}
+func NewReader(p *Prometheus) *Reader {
+	return &Reader{prometheus: p, now: time.Now, timeout: timeout, visits: newVisits()}
 }
 
-// maxKept is the number of jobs, and of searches, whose answers are kept.
-const maxKept = 32
-
-// memo keeps answers for maxAge.
-type memo[K comparable, V any] struct {
-	mu   sync.Mutex
-	kept map[K]kept[V]
-}
-
-type kept[V any] struct {
-	at       time.Time
-	list     []V
-	problems []string
-}
-
-// get returns what is kept for a key, or asks for it. Who asks for another key waits.
-func (m *memo[K, V]) get(key K, now func() time.Time, ask func() ([]V, []string)) ([]V, []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	maps.DeleteFunc(m.kept, func(_ K, k kept[V]) bool { return now().Sub(k.at) >= maxAge })
-	if k, ok := m.kept[key]; ok {
-		return k.list, k.problems
-	}
-	list, problems := ask()
-	if m.kept == nil || len(m.kept) >= maxKept {
-		m.kept = map[K]kept[V]{}
-	}
-	m.kept[key] = kept[V]{now(), list, problems}
-	return list, problems
+// Enter takes a place for a client that searches or asks for a job. It fails with ErrBusy if there is none in time. The client leaves when
+// it has shown what it got: the memory for it belongs to its place.
+func (r *Reader) Enter(ctx context.Context, client netip.Addr) (leave func(), err error) {
+	return r.visits.enter(ctx, client)
 }
 
 // Read returns a state that is at most 15 seconds old. Whoever asks at the same time gets the same one. If Prometheus does not answer,
-// it is the last one that it answered, with the problems of the last attempt. The context of who asks does not end the queries: others
-// wait for them, too.
+// it is the last one that it answered, with the problems of the last attempt.
 func (r *Reader) Read() *State {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	if r.last != nil && now.Sub(r.at) < maxAge {
-		return r.last
+	before := r.last
+	if before != nil && (before.at.IsZero() || r.now().Sub(before.at) < maxAge) {
+		r.mu.Unlock()
+		<-before.done
+		return before.state
 	}
+	this := &reading{done: make(chan struct{})}
+	r.last = this
+	r.mu.Unlock()
+	this.state = &State{Problems: []string{"no answer"}} // if the queries panic
+	defer close(this.done)
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		this.at = r.now()
+	}()
+	this.state = r.readAfter(before)
+	return this.state
+}
+
+// readAfter reads a state. The context of who asks does not end the queries: others wait for them, too.
+func (r *Reader) readAfter(before *reading) *State {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
+	now := r.now()
 	s := r.read(ctx, now)
-	if s.Empty() && r.last != nil && !r.last.Empty() {
-		old := *r.last
+	if s.Empty() && before != nil && !before.state.Empty() {
+		old := *before.state
 		old.Problems = append([]string{fmt.Sprintf("no answers since %s", old.At.UTC().Format("15:04:05 UTC"))}, s.Problems...)
 		s = &old
 	}
 	s.Tried = now
-	r.last, r.at = s, r.now()
 	return s
 }
 

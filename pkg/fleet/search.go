@@ -22,21 +22,21 @@ type Found struct {
 	Job  JobName
 }
 
-// Search looks for a text in the names of workloads, in GUIDs and in UUIDs of GPUs. It returns at most 50 of each, and what was not
-// answered.
-func (r *Reader) Search(text string) (found []Found, problems []string) {
+// Search looks for a text in the names of workloads, in GUIDs and in UUIDs of GPUs. It returns at most 50 of each, nil if
+// no query was answered, and what was not answered. The caller has entered.
+func (r *Reader) Search(ctx context.Context, text string) (found []Found, problems []string) {
 	if len(text) < MinText {
 		return nil, nil
 	}
-	return r.found.get(text, r.now, func() ([]Found, []string) {
+	return r.found.get(ctx, text, r.now, func() ([]Found, []string, int) {
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
 		names, values := []string{"found_workloads", "found_gpus"}, map[string]string{"text": contains(text)}
 		if guid := guidOf(text); guid != "" {
 			names, values["guid"] = append(names, "found_devices"), contains(guid)
 		}
-		a := r.ask(ctx, r.now(), values, names...)
-		return a.found(), a.problems
+		a := r.ask(ctx, r.now(), maxQuestion, queriesAtOnce, values, names...)
+		return a.found(), a.problems, a.charged
 	})
 }
 
@@ -52,7 +52,10 @@ func guidOf(text string) string {
 }
 
 func (a *answers) found() []Found {
-	var out []Found
+	if len(a.vectors) == 0 {
+		return nil
+	}
+	out := []Found{}
 	for _, one := range a.vectors["found_workloads"] {
 		out = append(out, Found{Kind: "workload", Name: label(one, "workload"), Node: label(one, "instance"), Job: jobName(one)})
 	}

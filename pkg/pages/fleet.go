@@ -3,8 +3,10 @@
 package pages
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -27,8 +29,10 @@ const (
 // FleetReader reads all nodes from a Prometheus.
 type FleetReader interface {
 	Read() *fleet.State
-	Members(fleet.JobName) ([]fleet.Member, []string)
-	Search(text string) ([]fleet.Found, []string)
+	// Enter takes a place for a client that asks for members or searches.
+	Enter(ctx context.Context, client netip.Addr) (leave func(), err error)
+	Members(context.Context, fleet.JobName) ([]fleet.Member, []string)
+	Search(ctx context.Context, text string) ([]fleet.Found, []string)
 }
 
 // MatrixReader asks the sensors of the nodes of a job how they are connected.
@@ -46,33 +50,40 @@ type FleetOptions struct {
 
 // FleetHandlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
 func FleetHandlers(o FleetOptions) map[string]http.Handler {
-	facts := func() api.Known { return api.Known{At: o.Reader.Read().Tried} } // an attempt that fails makes other answers
-	// That sensors do not answer delays the views of jobs only.
-	kept, keptJobs := api.Kept(facts, api.NewSlots(), refuse), api.Kept(facts, api.NewSlots(), refuse)
+	f := &fleetPages{FleetOptions: o}
+	facts := func() api.Known { return api.Known{At: f.state.Load().Tried} } // an attempt that fails makes other answers
+	kept := api.Kept(facts, api.NewSlots(), refuse)
 	handlers := map[string]http.Handler{
-		"GET /{$}":  kept(o.page("fleet.html", o.fleet)),
-		"GET /job":  keptJobs(o.page("job.html", o.job)),
-		"GET /node": kept(o.page("rails.html", o.node)),
+		"GET /{$}":  f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet)),
+		"GET /job":  f.handler(kept, f.askJob, o.page("job.html", o.job)),
+		"GET /node": f.handler(kept, nothing, o.page("rails.html", o.node)),
 
-		"GET " + statePath:       kept(o.stateJSON),
+		"GET " + statePath:       f.handler(kept, nothing, stateJSON),
 		"GET " + descriptionPath: http.HandlerFunc(o.description),
 	}
 	if o.Matrix != nil {
-		handlers["GET "+matrixPath] = keptJobs(o.matrixJSON)
+		handlers["GET "+matrixPath] = f.handler(kept, f.askJob, matrixJSON)
 	}
 	addAssets(handlers)
 	return handlers
 }
 
-func (o FleetOptions) page(
-	name string, view func(*http.Request, *fleet.State) (title string, shown any),
-) func(http.ResponseWriter, *http.Request, *api.Known) {
-	return func(w http.ResponseWriter, r *http.Request, _ *api.Known) {
-		s := o.Reader.Read()
+// page returns a function that makes a page. Its status is 503 if nothing that was asked for is known.
+func (o FleetOptions) page(name string, view func(*http.Request, *fleet.State, *asked) (title string, shown any)) answerFunc {
+	return func(w http.ResponseWriter, r *http.Request, s *fleet.State, a *asked) {
 		f := frame{Fleet: true, Version: o.Version, At: s.At.UTC()}
-		f.Title, f.View = view(r, s)
+		f.Title, f.View = view(r, s, a)
+		if a.unanswered() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
 		f.write(w, name)
 	}
+}
+
+// searched returns the text that a request searches for.
+func searched(r *http.Request) string {
+	text := strings.TrimSpace(r.URL.Query().Get("q"))
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
 // fleetView is the page of all nodes.
@@ -100,20 +111,16 @@ type found struct {
 	Outside                            string // link to the page of the node
 }
 
-func (o FleetOptions) fleet(r *http.Request, s *fleet.State) (title string, view any) {
-	q := r.URL.Query()
-	text := strings.TrimSpace(q.Get("q"))
-	text = strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+func (o FleetOptions) fleet(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
+	q, text := r.URL.Query(), searched(r)
 	v := fleetView{
 		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")),
 		NoHCAs: lacking(s.Rails != nil, "port of an HCA"), Answered: s.Alerts != nil,
 	}
-	problems := slices.Clone(s.Problems)
 	if len(text) >= fleet.MinText {
-		all, missing := o.Reader.Search(text)
-		v.Found, v.Searched, problems = o.foundRows(all), true, append(problems, missing...)
+		v.Found, v.Searched = o.foundRows(a.found), true
 	}
-	for _, p := range problems {
+	for _, p := range slices.Concat(s.Problems, a.problems) {
 		v.Problems = append(v.Problems, shown(p[:min(len(p), 300)]))
 	}
 	limit := firstRows

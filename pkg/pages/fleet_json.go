@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
 )
 
@@ -32,8 +30,7 @@ type failure struct {
 }
 
 // stateJSON answers with the state of all nodes. Without any answer of Prometheus, only its problems are known.
-func (o FleetOptions) stateJSON(w http.ResponseWriter, _ *http.Request, _ *api.Known) {
-	s := o.Reader.Read()
+func stateJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, _ *asked) {
 	status := http.StatusOK
 	if s.Empty() {
 		status = http.StatusServiceUnavailable
@@ -42,9 +39,8 @@ func (o FleetOptions) stateJSON(w http.ResponseWriter, _ *http.Request, _ *api.K
 }
 
 // matrixJSON answers with the matrix of a job.
-func (o FleetOptions) matrixJSON(w http.ResponseWriter, r *http.Request, _ *api.Known) {
-	name, s := jobOf(r), o.Reader.Read()
-	if !slices.ContainsFunc(s.Jobs, func(j fleet.Job) bool { return j.JobName == name }) {
+func matrixJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, a *asked) {
+	if !a.job {
 		status := http.StatusNotFound
 		if s.Jobs == nil {
 			status = http.StatusServiceUnavailable
@@ -52,12 +48,11 @@ func (o FleetOptions) matrixJSON(w http.ResponseWriter, r *http.Request, _ *api.
 		writeJSON(w, status, failure{lacking(s.Jobs != nil, "such job")})
 		return
 	}
-	members, problems := o.Reader.Members(name)
-	if len(members) == 0 && len(problems) > 0 {
-		writeJSON(w, http.StatusServiceUnavailable, failure{strings.Join(problems, "; ")})
+	if a.unanswered() {
+		writeJSON(w, http.StatusServiceUnavailable, failure{strings.Join(a.problems, "; ")})
 		return
 	}
-	writeJSON(w, http.StatusOK, o.Matrix.Job(name, members))
+	writeJSON(w, http.StatusOK, a.matrix)
 }
 
 func writeJSON(w http.ResponseWriter, status int, answer any) {

@@ -135,7 +135,7 @@ type memberRow struct {
 }
 
 // job shows a job, ?namespace=, ?kind= and ?name=.
-func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view any) {
+func (o FleetOptions) job(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
 	name := jobOf(r)
 	v := jobView{Name: shown(name.String()), About: "job"}
 	for i := range s.Jobs {
@@ -143,23 +143,22 @@ func (o FleetOptions) job(r *http.Request, s *fleet.State) (title string, view a
 			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
 		}
 	}
-	if len(v.Job) == 0 { // nothing is asked for a name that no job has
+	if len(v.Job) == 0 || !a.job {
 		v.About = lacking(s.Jobs != nil, "such job")
 		return cmp.Or(v.Name, "Job"), v
 	}
-	members, problems := o.Reader.Members(name)
-	for _, p := range problems {
+	for _, p := range a.problems {
 		v.Problems = append(v.Problems, shown(p[:min(len(p), 300)]))
 	}
-	for i := range members {
+	for i := range a.members {
 		if i == allRows {
-			v.More = len(members) - i
+			v.More = len(a.members) - i
 			break
 		}
-		v.Members = append(v.Members, o.memberRow(&members[i]))
+		v.Members = append(v.Members, o.memberRow(&a.members[i]))
 	}
-	if o.Matrix != nil && len(members) > 0 {
-		v.Matrix = matrixOf(name, o.Matrix.Job(name, members))
+	if a.matrix != nil && len(a.members) > 0 {
+		v.Matrix = matrixOf(name, a.matrix)
 	}
 	return v.Name, v
 }
@@ -198,7 +197,7 @@ type railRow struct {
 }
 
 // node shows a node, ?name=.
-func (o FleetOptions) node(r *http.Request, s *fleet.State) (title string, view any) {
+func (o FleetOptions) node(r *http.Request, s *fleet.State, _ *asked) (title string, view any) {
 	name := r.URL.Query().Get("name")
 	v := railsView{Name: shown(name), About: lacking(s.Nodes != nil, "such node"), Answered: s.Alerts != nil}
 	for i := range s.Nodes {

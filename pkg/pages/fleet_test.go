@@ -3,8 +3,10 @@
 package pages
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -22,11 +24,17 @@ type fakeFleet struct {
 	asked   []string // what was searched for
 }
 
-func (f *fakeFleet) Read() *fleet.State                               { return f.state }
-func (f *fakeFleet) Members(fleet.JobName) ([]fleet.Member, []string) { return f.members, nil }
-func (f *fakeFleet) Search(text string) ([]fleet.Found, []string) {
+func (f *fakeFleet) Read() *fleet.State { return f.state }
+
+func (f *fakeFleet) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
+
+func (f *fakeFleet) Members(context.Context, fleet.JobName) ([]fleet.Member, []string) {
+	return f.members, nil
+}
+
+func (f *fakeFleet) Search(_ context.Context, text string) ([]fleet.Found, []string) {
 	f.asked = append(f.asked, text)
-	return f.found, []string{"found_gpus: a problem"}
+	return append([]fleet.Found{}, f.found...), []string{"found_gpus: a problem"}
 }
 
 func fleetSite(o FleetOptions) http.Handler {

@@ -270,7 +270,7 @@ func (f *fleet) page(t *testing.T) {
 		}
 	}
 	largest := slices.MaxFunc(s.Jobs, func(a, b nodes.Job) int { return a.Members - b.Members })
-	members, problems := reader.Members(largest.JobName)
+	members, problems := reader.Members(t.Context(), largest.JobName)
 	got := map[string]bool{}
 	for _, m := range members {
 		got[m.Node+" "+m.Workload] = true
@@ -285,7 +285,7 @@ func (f *fleet) page(t *testing.T) {
 		"gpu-0-13":           {Kind: "GPU", Name: "nvidia 0", Node: "gpu0013", ID: "GPU-0-13"},
 		"946D:AE03:0012:345": {Kind: "HCA", Name: "mlx5_0", Node: "gpu0007", ID: "0x946dae0300123456-7"},
 	} {
-		found, problems := reader.Search(query)
+		found, problems := reader.Search(t.Context(), query)
 		if !slices.ContainsFunc(found, func(f nodes.Found) bool { return f == want }) || len(problems) > 0 {
 			t.Errorf("%q finds %v, want %v; %v", query, found, want, problems)
 		}

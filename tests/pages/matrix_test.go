@@ -3,9 +3,11 @@
 package pages
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -24,14 +26,16 @@ func (f fakeJob) Read() *fleet.State {
 	return &fleet.State{At: time.Now(), Alerts: []fleet.Alert{}, Jobs: []fleet.Job{{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "train"}}}}
 }
 
-func (f fakeJob) Members(fleet.JobName) (members []fleet.Member, problems []string) {
+func (f fakeJob) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
+
+func (f fakeJob) Members(context.Context, fleet.JobName) (members []fleet.Member, problems []string) {
 	for i := range f.nodes {
 		members = append(members, fleet.Member{Workload: fmt.Sprintf("ml/train-%d/main", i), Node: f.node(i)})
 	}
 	return members, nil
 }
 
-func (f fakeJob) Search(string) ([]fleet.Found, []string) { return nil, nil }
+func (f fakeJob) Search(context.Context, string) ([]fleet.Found, []string) { return nil, nil }
 
 func (f fakeJob) node(i int) string { return fmt.Sprintf("gpu%04d.cluster.example:9847", i) }
 

@@ -37,8 +37,10 @@
     const mine = running = new AbortController();
     try {
       const answer = await fetch(location.pathname + location.search, {signal: mine.signal, headers: {Accept: "text/html"}});
-      if (answer.ok) apply(await answer.text());
-      document.body.classList.toggle("stale", !answer.ok);
+      // A page of what Prometheus did not answer has another status, and names the problem.
+      const page = answer.headers.get("Content-Type")?.startsWith("text/html");
+      if (page) apply(await answer.text());
+      document.body.classList.toggle("stale", !page);
     } catch (e) {
       if (e.name === "AbortError") return;
       document.body.classList.add("stale");

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+)
+
+// maxKept is the number of jobs, and of searches, whose answers are kept.
+const maxKept = 32
+
+// memo keeps answers for maxAge. Each of both memos has a half of maxKeptBytes.
+type memo[K comparable, V any] struct {
+	mu   sync.Mutex
+	kept map[K]*kept[V]
+}
+
+// kept is an answer that is complete when done is closed.
+type kept[V any] struct {
+	done     chan struct{}
+	at       time.Time // when it was complete; zero before
+	list     []V
+	problems []string
+	bytes    int
+}
+
+// get returns what is kept for a key, or asks for it. Those that ask for the same key at the same time share the answer. The end of ctx ends
+// the wait for the answer of another, but not ask: others wait for it.
+func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask func() ([]V, []string, int)) ([]V, []string) {
+	m.mu.Lock()
+	maps.DeleteFunc(m.kept, func(_ K, k *kept[V]) bool { return !k.at.IsZero() && now().Sub(k.at) >= maxAge })
+	k, ok := m.kept[key]
+	if ok {
+		m.mu.Unlock()
+		select {
+		case <-k.done:
+			return k.list, k.problems
+		case <-ctx.Done():
+			return nil, []string{ctx.Err().Error()}
+		}
+	}
+	k = &kept[V]{done: make(chan struct{})}
+	if m.kept == nil {
+		m.kept = map[K]*kept[V]{}
+	}
+	m.kept[key] = k
+	m.mu.Unlock()
+	k.problems = []string{"no answer"} // if ask panics
+	defer close(k.done)
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		k.at = now()
+		m.shrink()
+	}()
+	k.list, k.problems, k.bytes = ask()
+	return k.list, k.problems
+}
+
+// shrink drops the oldest answers until the others are few and small enough.
+func (m *memo[K, V]) shrink() {
+	for {
+		n, bytes := 0, 0
+		var oldest K
+		for key, k := range m.kept {
+			if k.at.IsZero() {
+				continue
+			}
+			if n == 0 || k.at.Before(m.kept[oldest].at) {
+				oldest = key
+			}
+			n, bytes = n+1, bytes+k.bytes
+		}
+		if n <= maxKept && bytes <= maxKeptBytes/2 {
+			return
+		}
+		delete(m.kept, oldest)
+	}
+}

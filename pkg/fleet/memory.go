@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Memory for answers, in bytes. A state has twice maxState: that which is shown, and that which is asked for. Each of the maxVisits searches
+// and jobs that are asked for, or being shown, has maxQuestion, and all that are kept maxKeptBytes. That is MaxMemory in all, of which
+// the deployments with a limit of 512 MiB have the rest for pages, connections and the garbage collector. A test compares what is charged
+// with the heap.
+const (
+	maxState     = 80 << 20
+	maxQuestion  = 8 << 20
+	maxKeptBytes = 16 << 20
+
+	MaxMemory = 2*maxState + maxVisits*maxQuestion + maxKeptBytes
+)
+
+// What is charged for the parts of answers.
+const (
+	sampleBytes = 40  // a sample of 16 bytes, in a slice that grows by a quarter and is copied then
+	labelBytes  = 32  // two strings
+	setBytes    = 144 // a set of labels, and its entry of a map
+)
+
+// joinedBytes are charged for each series of a query, for what read.go, job.go and search.go make of it: a node, which is in a list, in a map
+// and in the JSON, a GPU, an HCA, …
+var joinedBytes = map[string]int{
+	"nodes": 900, "nodes_before": 900, "alerts": 900, "job_members": 900, "job_transmit": 32, "job_receive": 32, "job_outlier": 16,
+	"transmit": 100, "receive": 100, "transmit_attributed": 100, "receive_attributed": 100,
+	"gpus": 300, "ports": 350, "functions": 100, "rail_transmit": 16, "rail_receive": 16, "rail_errors": 16, "rail_lost": 16, "rail_pause": 16,
+	"members": 900, "member_transmit": 32, "member_receive": 32, "found_workloads": 400, "found_gpus": 400, "found_devices": 400,
+}
+
+// alertLabelBytes are charged for each label of an alert, which is in a map.
+const alertLabelBytes = 80
+
+// sample is a series of an answer.
+type sample struct {
+	labels *labelSet
+	value  float64
+}
+
+// labelSet is the labels of a series. Its key has their bytes.
+type labelSet struct {
+	key    string
+	pairs  []pair
+	series int // that have them
+}
+
+type pair struct{ name, value string }
+
+func (l *labelSet) bytes() int { return setBytes + labelBytes*len(l.pairs) + len(l.key)*9/8 } // of a size class of the allocator
+
+// label returns a label of a series.
+func label(s sample, name string) string {
+	for _, l := range s.labels.pairs {
+		if l.name == name {
+			return l.value
+		}
+	}
+	return ""
+}
+
+// store has the series of some answers. Their labels are there once: the answers about a thing have the same.
+type store struct {
+	most int
+
+	mu   sync.Mutex
+	used int
+	sets map[string]*labelSet
+}
+
+func newStore(most int) *store { return &store{most: most, sets: map[string]*labelSet{}} }
+
+// vector collects the answer to one query.
+type vector struct {
+	in      *store
+	name    string
+	samples []sample
+	charged int      // without the sets of labels
+	names   []string // of labels, and key below: used again for each series
+	key     []byte
+}
+
+// add adds a series. It fails if there is no memory for it.
+func (v *vector) add(metric map[string]string, value float64) error {
+	v.names = slices.AppendSeq(v.names[:0], maps.Keys(metric))
+	slices.Sort(v.names)
+	v.key = v.key[:0]
+	for _, name := range v.names {
+		for _, text := range []string{name, metric[name]} {
+			v.key = append(binary.AppendUvarint(v.key, uint64(len(text))), text...)
+		}
+	}
+	bytes := sampleBytes + joinedBytes[v.name]
+	if v.name == "alerts" {
+		bytes += alertLabelBytes * len(v.names)
+	}
+	s := v.in
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set, more := s.sets[string(v.key)], bytes
+	if set == nil {
+		set = newLabelSet(string(v.key), len(v.names))
+		more += set.bytes()
+	}
+	if s.used+more > s.most {
+		return fmt.Errorf("the answers need more than the %d MiB of memory that they have", s.most>>20)
+	}
+	s.sets[set.key] = set
+	s.used += more
+	v.charged += bytes
+	set.series++
+	v.samples = append(v.samples, sample{set, value})
+	return nil
+}
+
+// drop gives the memory of an answer that is not complete to others.
+func (v *vector) drop() {
+	s := v.in
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used -= v.charged
+	for _, one := range v.samples {
+		if one.labels.series--; one.labels.series == 0 {
+			delete(s.sets, one.labels.key)
+			s.used -= one.labels.bytes()
+		}
+	}
+	v.samples, v.charged = nil, 0
+}
+
+// newLabelSet returns the n labels of a key, as parts of it.
+func newLabelSet(key string, n int) *labelSet {
+	rest := key
+	next := func() string {
+		size, used := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
+		text := rest[used : used+int(size)]
+		rest = rest[used+int(size):]
+		return text
+	}
+	out := &labelSet{key: key, pairs: make([]pair, n)}
+	for i := range out.pairs {
+		out.pairs[i].name = next()
+		out.pairs[i].value = next()
+	}
+	return out
+}

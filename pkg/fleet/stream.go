@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/prometheus/common/model"
+)
+
+const (
+	// maxAnswer bounds the answer to one query. That of 10,000 ports has two megabytes.
+	maxAnswer = 16 << 20
+	// maxSeries bounds a series of it, with what the decoder reads ahead, and maxLabels the labels of a series.
+	maxSeries = 64 << 10
+	maxLabels = 64
+)
+
+var (
+	errTooLarge      = fmt.Errorf("the answer has more than %d bytes, or a series of it more than %d", maxAnswer, maxSeries)
+	errTooManyLabels = fmt.Errorf("a series has more than %d labels", maxLabels)
+	errNoVector      = errors.New("the answer is no vector of a Prometheus")
+)
+
+// series is an element of a vector as Prometheus sends it. A native histogram has no value.
+type series struct {
+	Metric map[string]string `json:"metric"`
+	Value  *model.SamplePair `json:"value"`
+}
+
+// readAnswer reads the answer to a query and calls each with one series after another, so that memory is needed for one only. The series is
+// valid until each returns.
+func readAnswer(from io.Reader, each func(*series) error) (warnings []string, err error) {
+	body := &limited{from: from, left: maxAnswer}
+	decoder := json.NewDecoder(body)
+	var status, kind string
+	seen := false
+	data := func(key string) error {
+		switch key {
+		case "resultType":
+			return decoder.Decode(&kind)
+		case "result":
+			seen = true
+			return elements(decoder, body, kind, each)
+		}
+		return skip(decoder)
+	}
+	err = members(decoder, body, func(key string) error {
+		switch key {
+		case "status":
+			return decoder.Decode(&status)
+		case "warnings":
+			return decoder.Decode(&warnings)
+		case "data":
+			return members(decoder, body, data)
+		}
+		return skip(decoder)
+	})
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, other := errors.AsType[*json.UnmarshalTypeError](err)
+	if syntax || other || errors.Is(err, io.EOF) || err == nil && (status != "success" || kind != "vector" || !seen) {
+		err = errNoVector
+	}
+	return warnings, err
+}
+
+// members calls do with each key of an object, before its value.
+func members(decoder *json.Decoder, body *limited, do func(key string) error) error {
+	body.part = maxSeries
+	if err := begin(decoder, '{'); err != nil {
+		return err
+	}
+	for decoder.More() {
+		key, err := decoder.Token()
+		if err != nil {
+			return err
+		}
+		body.part = maxSeries
+		if err := do(fmt.Sprint(key)); err != nil {
+			return err
+		}
+	}
+	_, err := decoder.Token()
+	return err
+}
+
+// elements calls each with the series of a vector.
+func elements(decoder *json.Decoder, body *limited, kind string, each func(*series) error) error {
+	if kind != "" && kind != "vector" {
+		return errNoVector
+	}
+	if err := begin(decoder, '['); err != nil {
+		return err
+	}
+	one := series{Metric: map[string]string{}}
+	for decoder.More() {
+		clear(one.Metric)
+		one.Value = nil
+		if err := decoder.Decode(&one); err != nil {
+			return err
+		}
+		if len(one.Metric) > maxLabels {
+			return errTooManyLabels
+		}
+		if err := each(&one); err != nil {
+			return err
+		}
+		body.part = maxSeries
+	}
+	_, err := decoder.Token()
+	return err
+}
+
+func begin(decoder *json.Decoder, want json.Delim) error {
+	if t, err := decoder.Token(); err != nil || t != want {
+		return errors.Join(err, errNoVector)
+	}
+	return nil
+}
+
+func skip(decoder *json.Decoder) error {
+	var value json.RawMessage
+	return decoder.Decode(&value)
+}
+
+// limited reads at most left bytes, and part bytes until part is set again.
+type limited struct {
+	from       io.Reader
+	left, part int
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	most := min(l.left, l.part)
+	if most <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := l.from.Read(p[:min(len(p), most)])
+	l.left, l.part = l.left-n, l.part-n
+	return n, err
+}
