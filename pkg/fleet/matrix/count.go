@@ -59,6 +59,6 @@ func count(answers []answer) *Matrix {
 	slices.SortFunc(m.Elsewhere, func(a, b Address) int {
 		return cmp.Or(cmp.Compare(b.QueuePairs, a.QueuePairs), cmp.Compare(a.From, b.From), cmp.Compare(a.Address, b.Address))
 	})
-	m.Elsewhere = m.Elsewhere[:min(len(m.Elsewhere), maxElsewhere)]
+	m.Elsewhere = slices.Clone(m.Elsewhere[:min(len(m.Elsewhere), maxElsewhere)]) // the others are not kept
 	return m
 }

@@ -9,7 +9,7 @@
 // any.
 //
 // The names of the nodes come from labels, and the answers from sensors, which may be hostile: a request goes to a plain host only, and
-// the number of nodes, the requests at a time, the size of an answer, the addresses of a node and the time are bounded. What is not known
+// the number of nodes, the requests at a time, the size of an answer, the addresses of a node and of all, and the time are bounded. What is not known
 // is named.
 //
 // sensor.go asks one sensor, count.go joins the answers, and this file keeps the result for some seconds.
@@ -24,6 +24,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
@@ -92,6 +93,7 @@ type Reader struct {
 	client *http.Client
 	now    func() time.Time
 	slots  chan struct{} // of maxRequests
+	held   atomic.Int64  // addresses of all nodes that are being asked or counted
 
 	timeout, nodeTimeout time.Duration
 
@@ -170,6 +172,9 @@ func (r *Reader) ask(at time.Time, members []fleet.Member) *Matrix {
 	}
 	all.Wait()
 	m := count(answers)
+	for i := range answers {
+		r.held.Add(-int64(answers[i].held))
+	}
 	m.At, m.NotAsked = at.UTC(), append([]string{}, names[len(asked):]...)
 	return m
 }

@@ -326,6 +326,25 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestHeld: the addresses of all nodes at a time are bounded, over all jobs. Those of a node that do not fit are not known, and it says why.
+func TestHeld(t *testing.T) {
+	s := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1", "::ffff:10.0.0.2")}}
+	s.peers = []attribution.PeerShare{peer("w", "mlx5_0", 1, "::ffff:10.0.0.2")}
+	r := reader(t, "")
+	of := []fleet.Member{member("w", serve(t, s.handler()))}
+	r.held.Store(maxHeld - 2)
+	if m := r.Job(job, of); m.Nodes[0].Peers || m.Nodes[0].Addresses || m.Nodes[0].Problem != errTooMany.Error() || len(m.Pairs) > 0 {
+		t.Errorf("%+v", m)
+	}
+	if r.held.Load() != maxHeld-2 {
+		t.Errorf("%d addresses are held", r.held.Load())
+	}
+	r.held.Store(maxHeld - 3)
+	if m := r.Job(fleet.JobName{Name: "other"}, of); !m.Nodes[0].Peers || m.Nodes[0].Problem != "" || r.held.Load() != maxHeld-3 {
+		t.Errorf("%+v, %d addresses are held", m, r.held.Load())
+	}
+}
+
 // TestCredentials: sensors get the credentials of their file, and none of Prometheus's.
 func TestCredentials(t *testing.T) {
 	var mu sync.Mutex

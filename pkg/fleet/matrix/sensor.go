@@ -26,6 +26,7 @@ const (
 	maxPeer      = 64 << 10 // one queue pair, with what the decoder reads ahead
 	maxError     = 4 << 10
 	maxAddresses = 8192
+	maxHeld      = 256 << 10 // addresses of all nodes at a time: some 25 MB
 	maxProblem   = 200
 )
 
@@ -65,6 +66,7 @@ type answer struct {
 	addresses map[remote]bool // of the ports
 	subnets   map[portOf]subnet
 	remotes   map[remote]int // the queue pairs of the job
+	held      int            // of Reader.held
 }
 
 // sensor asks the sensor of a node for its addresses and for the queue pairs of the owners.
@@ -106,8 +108,23 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 		clear(a.remotes)
 	}
 	fail(err)
+	fail(r.hold(&a))
 	a.Problem = strings.Join(slices.Compact(problems), "; ")
 	return a
+}
+
+var errTooMany = errors.New("the nodes that are asked for now have too many addresses")
+
+// hold counts the addresses of a node until those of all nodes of its job are counted. It drops them if there are too many.
+func (r *Reader) hold(a *answer) error {
+	n := len(a.addresses) + len(a.remotes)
+	if r.held.Add(int64(n)) > maxHeld {
+		r.held.Add(-int64(n))
+		a.addresses, a.remotes, a.Peers, a.Addresses = map[remote]bool{}, map[remote]int{}, false, false
+		return errTooMany
+	}
+	a.held = n
+	return nil
 }
 
 // problem returns the text of an error without the URL, and without what a sensor could add to make it long.
