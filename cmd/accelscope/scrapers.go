@@ -25,8 +25,8 @@ const (
 // clientAddress is the IP address of a client, without its port.
 type clientAddress string
 
-// addressOf returns the client with an address that net.Conn returned. An IPv4 address that is mapped to IPv6 is the same client. What is no
-// IP address, as that of a Unix socket, is a client, too.
+// addressOf returns the client with an address that net.Conn returned. An IPv4 address that is mapped to IPv6 is the same client. What is
+// no IP address, as that of a Unix socket, is a client, too.
 func addressOf(remote string) clientAddress {
 	a, err := netip.ParseAddrPort(remote)
 	if err != nil {

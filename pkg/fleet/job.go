@@ -94,7 +94,8 @@ func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, pr
 	return r.members.get(ctx, job, r.now, func() ([]Member, []string, int) {
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
-		a := r.ask(ctx, r.now(), maxQuestion, queriesAtOnce, map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name},
+		values := map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name}
+		a := r.ask(ctx, r.now(), maxQuestion, queriesAtOnce, values,
 			"members", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio")
 		return membersOf(a), a.problems, a.charged
 	})

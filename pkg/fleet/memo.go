@@ -27,8 +27,8 @@ type kept[V any] struct {
 	bytes    int
 }
 
-// get returns what is kept for a key, or asks for it. Those that ask for the same key at the same time share the answer. The end of ctx ends
-// the wait for the answer of another, but not ask: others wait for it.
+// get returns what is kept for a key, or asks for it. Those that ask for the same key at the same time share the answer. The end of ctx
+// ends the wait for the answer of another, but not ask: others wait for it.
 func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask func() ([]V, []string, int)) ([]V, []string) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.kept, func(_ K, k *kept[V]) bool { return !k.at.IsZero() && now().Sub(k.at) >= maxAge })

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Memory for answers, in bytes. A state has twice maxState: that which is shown, and that which is asked for. Each of the maxVisits searches
+// Memory for answers, in bytes. A state has twice maxState: for the one that is shown, and for the next one. Each of the maxVisits searches
 // and jobs that are asked for, or being shown, has maxQuestion, and all that are kept maxKeptBytes. That is MaxMemory in all, of which
 // the deployments with a limit of 512 MiB have the rest for pages, connections and the garbage collector. A test compares what is charged
 // with the heap.
@@ -29,12 +29,13 @@ const (
 	setBytes    = 144 // a set of labels, and its entry of a map
 )
 
-// joinedBytes are charged for each series of a query, for what read.go, job.go and search.go make of it: a node, which is in a list, in a map
-// and in the JSON, a GPU, an HCA, …
+// joinedBytes are charged for each series of a query, for what read.go, job.go and search.go make of it: a node, which is in a list, in a
+// map and in the JSON, a GPU, an HCA.
 var joinedBytes = map[string]int{
 	"nodes": 900, "nodes_before": 900, "alerts": 900, "job_members": 900, "job_transmit": 32, "job_receive": 32, "job_outlier": 16,
 	"transmit": 100, "receive": 100, "transmit_attributed": 100, "receive_attributed": 100,
-	"gpus": 300, "ports": 350, "functions": 100, "rail_transmit": 16, "rail_receive": 16, "rail_errors": 16, "rail_lost": 16, "rail_pause": 16,
+	"gpus": 300, "ports": 350, "functions": 100,
+	"rail_transmit": 16, "rail_receive": 16, "rail_errors": 16, "rail_lost": 16, "rail_pause": 16,
 	"members": 900, "member_transmit": 32, "member_receive": 32, "found_workloads": 400, "found_gpus": 400, "found_devices": 400,
 }
 

@@ -170,7 +170,7 @@ func TestCharged(t *testing.T) {
 		in := newStore(1 << 30)
 		before := heap()
 		a := &answers{vectors: map[string][]sample{}}
-		for _, name := range strings.Fields(name) {
+		for name := range strings.FieldsSeq(name) {
 			v := &vector{in: in, name: name, samples: []sample{}}
 			for i := range n {
 				metric := map[string]string{

@@ -15,9 +15,9 @@ import (
 // stateQueries are those of a State, the most important first: they get the memory.
 var stateQueries = []string{
 	"nodes", "nodes_before", "alerts", "job_members", "job_nodes", "job_gpus", "job_idle", "job_idle_hours", "job_transmit", "job_receive",
-	"job_errors", "job_completion_errors", "job_verbs_p99", "job_completion_p99", "job_outlier", "transmit", "receive", "transmit_attributed",
-	"receive_attributed", "gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions", "rail_transmit", "rail_receive", "rail_errors",
-	"rail_lost", "rail_pause",
+	"job_errors", "job_completion_errors", "job_verbs_p99", "job_completion_p99", "job_outlier", "transmit", "receive",
+	"transmit_attributed", "receive_attributed", "gpus", "gpus_given", "gpu_processes", "gpu_health", "ports", "functions",
+	"rail_transmit", "rail_receive", "rail_errors", "rail_lost", "rail_pause",
 }
 
 // read asks for the state at a time.

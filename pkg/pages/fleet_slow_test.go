@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 )
 
-// slowPrometheus is a FAKE that answers a query with "slow" in it when it is told to, and the others at once: with one job.
+// slowPrometheus is a FAKE that answers a query with "slow" in it when the test opens it, and the others at once: with one job.
 type slowPrometheus struct {
 	asked chan struct{} // a slow query has arrived
 	open  chan struct{} // answers the slow queries

@@ -9,8 +9,8 @@
 // any.
 //
 // The names of the nodes come from labels, and the answers from sensors, which may be hostile: a request goes to a plain host only, and
-// the number of nodes, the requests at a time, the size of an answer, the addresses of a node and of all, and the time are bounded. What is not known
-// is named.
+// the number of nodes, the requests at a time, the size of an answer, the addresses of a node and of all, and the time are bounded. What is
+// not known is named.
 //
 // sensor.go asks one sensor, count.go joins the answers, and this file keeps the result for some seconds.
 package matrix
