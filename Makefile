@@ -139,7 +139,7 @@ artifacts: build image packages
 
 # With the race detector where goroutines are: it takes tests several times as long. make lint has vet look at everything.
 BINARY  = ./cmd/accelscope
-UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/datapath/budget ./pkg/source/drm ./pkg/top
+UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/drm ./pkg/top
 RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 
 .PHONY: test-unit
@@ -296,10 +296,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench 'Call|Drain' -benchtime 2000x ./pkg/source/probe | grep ns/op
 	@echo; echo "What probes of the data path cost a process: a poll that finds nothing, a post (counted, not chosen, of another; without)"
 	@go test -run '^$$' -bench Hit -benchtime 20000x ./pkg/source/datapath | grep ns/op
-	@echo; echo "What a switch of the probes of posting takes: attach, ready to be detached at once, gone, closed; more for the first call"
-	@go test -run '^$$' -bench Switch -benchtime 20x ./pkg/source/datapath | grep attach
-	@echo; echo "What a process that only polls keeps of its throughput, with a budget of 1 % and without a limit (2 minutes)"
-	@go test -run '^$$' -bench Budget -benchtime 1x ./pkg/source/datapath | grep throughput
+	@echo; echo "What a process that only polls keeps of its throughput in a survey, and between surveys"
+	@go test -run '^$$' -bench Survey -benchtime 1x ./pkg/source/datapath | grep throughput
 	@echo; echo "A job of PROCESSESxCONTEXTS on the data path: launch within 2 s, idle, a scrape, end (FAKE provider, no InfiniBand: the"
 	@echo "test inserts the contexts and sends the events that the hooks in the kernel would, into the real maps and ring buffer)"
 	@go test -run '^$$' -bench Launch -benchtime 1x -timeout 30m ./pkg/source/datapath | grep launch
@@ -307,7 +305,6 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Held -benchtime 1x ./pkg/source/probe | grep held
 	@echo; echo "One dump of 200,000 memory regions, parsed (FAKE kernel)"
 	@go test -run '^$$' -bench Dump -benchtime 5x ./pkg/source/rdma | grep ns/op
-	@$(MAKE) --no-print-directory bench-estimates
 	@echo; echo "What it costs to list the open files of a node, and to look for drivers"
 	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
 	@echo; echo "What a cgroup costs that comes and goes beside 20,000 others, with the bench's own mkdir and rmdir"
@@ -337,11 +334,6 @@ MINUTES ?= 60
 bench-fleet: need-prometheus ## What NODES (1000) cost Prometheus with the series of rules and dashboards, and 50 with all series, for MINUTES (60)
 	@go run ./tests/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
 	@echo; go run ./tests/fleet -all -nodes $$(( $(NODES) < 50 ? $(NODES) : 50 )) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
-
-.PHONY: bench-estimates
-bench-estimates: ## Estimates of the data path against processes that count (11 minutes; ACCELSCOPE_ESTIMATE=10m: 110)
-	@echo; echo "Estimates with a budget of 1 %: largest error of a process, longest time unchanged, part of the budget that was used, split of the bytes of a FAKE port"
-	@go test -run '^$$' -bench Estimate -benchtime 1x -timeout 3h ./pkg/source/datapath | grep Estimate/
 
 # Debian packages that are needed, and are not installed.
 MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)

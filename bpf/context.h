@@ -127,9 +127,6 @@ struct thread {
 	struct found found;
 	struct found_call poll_ex, read; /* start_poll or next_poll; a call that returns a part of found */
 
-	/* written by the calibration programs only */
-	__u64 idle_sp, idle_list;
-
 	__u8 creates_signal_all; /* ib_create_qp_user was called with IB_SIGNAL_ALL_WR */
 	__u8 unused[7];
 };

@@ -4,7 +4,7 @@
  * verbs providers:
  *
  *   post.h       ibv_post_send and ibv_post_recv
- *   poll.h       ibv_poll_cq, and the calibration of the cost of a probe
+ *   poll.h       ibv_poll_cq
  *   poll_ex.h    ibv_start_poll, ibv_next_poll and ibv_wc_read_*
  *   wr.h         ibv_wr_*
  *   lifecycle.h  contexts and queue pairs, seen in the kernel
@@ -180,6 +180,17 @@ static __noinline int remove_numbered(struct context_key *numbered)
 	return absent;
 }
 
+/* Has the next queue pair of a context announced that changes its state, whatever functions it has. */
+static __always_inline int repeat(struct context_stat *stat)
+{
+	if (stat->repeated >= MAX_REPEATED)
+		return 2;
+	stat->repeated++;
+	for (int i = 0; i < SETS; i++)
+		stat->sets[i] = 0;
+	return 0;
+}
+
 SEC("syscall")
 int control(struct control_args *args)
 {
@@ -208,6 +219,8 @@ int control(struct control_args *args)
 	case CONTROL_GAP:
 		__sync_fetch_and_add(&stat->generation, 1);
 		return 0;
+	case CONTROL_REPEAT:
+		return repeat(stat);
 	case CONTROL_MARK:
 		stat->chosen = args->chosen;
 		stat->ready = args->ready;

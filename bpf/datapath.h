@@ -61,6 +61,8 @@ struct context_key {
 /* The number of sets of ibv_wr_* functions that are remembered of a context, and of events for new ones. */
 #define SETS 4
 #define MAX_ANNOUNCED 64
+/* How often user space may ask for another announcement of a context, because it did not find the functions of a queue pair. */
+#define MAX_REPEATED 32
 
 /* The counters of a verbs context since it was first seen. */
 struct context_stat {
@@ -86,8 +88,9 @@ struct context_stat {
 	__u32 generation; /* increased after each gap in which calls were not probed */
 	__u32 unmatched;  /* completions of which neither the queue pair nor that they are of a receive was read */
 	__u32 ringless;   /* not 0: some queue pair has no ring */
-	__u32 pad;
-	__u64 unread; /* completions of which the process did not read what the number of bytes depends on */
+	__u32 repeated;   /* CONTROL_REPEAT orders */
+	__u64 qp;         /* address of the struct ibv_qp that changed its state last; 0: it was destroyed */
+	__u64 unread;     /* completions of which the process did not read what the number of bytes depends on */
 };
 
 struct latency_key {
@@ -142,6 +145,7 @@ enum order {
 	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, marks it, and returns its number */
 	CONTROL_GAP,    /* some calls of a context were not probed */
 	CONTROL_REMOVE, /* removes a context; without one, the entries of ended processes, and returns their number */
+	CONTROL_REPEAT, /* announces the next queue pair of a context that changes its state; 2 after MAX_REPEATED times */
 	CONTROL_RINGS, /* removes the rings of contexts that are gone, and corrects the number of rings of each owner */
 };
 

@@ -69,7 +69,7 @@ static __noinline __u64 set_of(__u64 qp)
 
 /*
  * Sends an event if the functions of a queue pair are not among the last ones announced for its context. After a lost event,
- * the next change of a queue pair sends it again.
+ * or if user space did not find the functions (CONTROL_REPEAT), the next change of a queue pair sends it again.
  */
 static __always_inline void announce(struct context_stat *stat, const struct context_key *key, __u64 qp)
 {
@@ -78,7 +78,7 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 	for (int i = 0; i < SETS; i++)
 		if (stat->sets[i] == set)
 			return;
-	if (stat->announced >= MAX_ANNOUNCED)
+	if (stat->announced >= MAX_ANNOUNCED + stat->repeated)
 		return;
 	if (!send_event(key, stat->number, stat->cgroup, stat->device, qp))
 		return;
@@ -137,6 +137,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 			return 0;
 		stat->chosen = choose_all;
 	}
+	stat->qp = qp;
 	announce(stat, &key, qp);
 	if (state == IB_QPS_RTS && !stat->ready && !stat->late) {
 		stat->late_ns = bpf_ktime_get_ns();
@@ -192,12 +193,21 @@ static __noinline int destroyed(struct ib_qp *handle)
 {
 	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
 	struct queue_key key = {.tgid = current_tgid(), .qpn = BPF_CORE_READ(handle, qp_num)};
-	__u64 address = (__u64)handle;
+	struct context_key of = {.tgid = key.tgid};
+	__u64 address = (__u64)handle, qp;
+	struct context_stat *stat;
 
 	bpf_map_delete_elem(&signal_all, &address);
-	if (uobject &&
-	    !bpf_probe_read_user(&key.context, sizeof(key.context), (void *)BPF_CORE_READ(uobject, user_handle)))
-		drop_queue(&key);
+	if (!uobject)
+		return 0;
+	qp = BPF_CORE_READ(uobject, user_handle);
+	if (bpf_probe_read_user(&key.context, sizeof(key.context), (void *)qp))
+		return 0;
+	drop_queue(&key);
+	of.context = key.context;
+	stat = bpf_map_lookup_elem(&contexts, &of);
+	if (stat && stat->qp == qp)
+		stat->qp = 0;
 	return 0;
 }
 

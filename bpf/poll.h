@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Counts the completions that processes poll, and calibrates the cost of probes. */
+/* Counts the completions that processes poll. */
 #ifndef ACCELSCOPE_POLL_H
 #define ACCELSCOPE_POLL_H
 
@@ -31,8 +31,8 @@ static __always_inline struct thread *polling_thread(struct pt_regs *ctx)
 }
 
 /*
- * Most polls find no completion. For these, the programs read neither the clock nor a hash map, and the calibrated cost of
- * a trap includes the cost of both programs.
+ * Most polls find no completion. For these, the programs read neither the clock nor a hash map, and the cost of a trap
+ * includes the cost of both programs.
  */
 SEC("uprobe/poll_cq")
 int poll_cq(struct pt_regs *ctx)
@@ -229,36 +229,6 @@ int poll_cq_return(struct pt_regs *ctx)
 	spend(p.stat, CALLS_POLL, t->idle_hits, t->idle_ns + bpf_ktime_get_ns() - p.now);
 	t->idle_hits = 0;
 	t->idle_ns = 0;
-	return 0;
-}
-
-/* Does the same work as the poll_cq programs do without a completion: the measured cost of a trap includes it. */
-SEC("uprobe/calibrate")
-int calibrate(struct pt_regs *ctx)
-{
-	STACK_OF_THREAD(ctx);
-	struct thread *t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!t)
-		return 0;
-	t->idle_sp = PT_REGS_SP(ctx);
-	t->idle_list = PT_REGS_PARM3(ctx);
-	t->poll_entry_ns = trap_ns(ctx);
-	return 0;
-}
-
-SEC("uretprobe/calibrate")
-int calibrate_return(struct pt_regs *ctx)
-{
-	STACK_OF_THREAD(ctx);
-	struct thread *t = this_thread(0);
-	__u64 value;
-
-	if (!t)
-		return 0;
-	t->idle_sp = SP_AT_RETURN(ctx);
-	bpf_probe_read_user(&value, sizeof(value), (void *)PT_REGS_SP(ctx));
-	t->idle_list = value + trap_ns(ctx);
 	return 0;
 }
 

@@ -102,7 +102,8 @@ type DatapathContextStat struct {
 	Generation    uint32
 	Unmatched     uint32
 	Ringless      uint32
-	Pad           uint32
+	Repeated      uint32
+	Qp            uint64
 	Unread        uint64
 }
 
@@ -158,7 +159,8 @@ const (
 	DatapathOrderCONTROL_ADD    DatapathOrder = 1
 	DatapathOrderCONTROL_GAP    DatapathOrder = 2
 	DatapathOrderCONTROL_REMOVE DatapathOrder = 3
-	DatapathOrderCONTROL_RINGS  DatapathOrder = 4
+	DatapathOrderCONTROL_REPEAT DatapathOrder = 4
+	DatapathOrderCONTROL_RINGS  DatapathOrder = 5
 )
 
 type DatapathOutstanding struct {
@@ -317,8 +319,6 @@ type DatapathThread struct {
 		Cq uint64
 		Ip uint64
 	}
-	IdleSp           uint64
-	IdleList         uint64
 	CreatesSignalAll uint8
 	Unused           [7]uint8
 }
@@ -357,8 +357,6 @@ const (
 	DatapathMapUnknownCosts          = "unknown_costs"
 	DatapathMapUserEntries           = "user_entries"
 	DatapathMapWorkloadOf            = "workload_of"
-	DatapathProgCalibrate            = "calibrate"
-	DatapathProgCalibrateReturn      = "calibrate_return"
 	DatapathProgControl              = "control"
 	DatapathProgExisting             = "existing"
 	DatapathProgFentryCreate         = "fentry_create"
@@ -456,8 +454,6 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
-	Calibrate            *ebpf.ProgramSpec `ebpf:"calibrate"`
-	CalibrateReturn      *ebpf.ProgramSpec `ebpf:"calibrate_return"`
 	Control              *ebpf.ProgramSpec `ebpf:"control"`
 	Existing             *ebpf.ProgramSpec `ebpf:"existing"`
 	FentryCreate         *ebpf.ProgramSpec `ebpf:"fentry_create"`
@@ -638,8 +634,6 @@ type DatapathVariables struct {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
-	Calibrate            *ebpf.Program `ebpf:"calibrate"`
-	CalibrateReturn      *ebpf.Program `ebpf:"calibrate_return"`
 	Control              *ebpf.Program `ebpf:"control"`
 	Existing             *ebpf.Program `ebpf:"existing"`
 	FentryCreate         *ebpf.Program `ebpf:"fentry_create"`
@@ -678,8 +672,6 @@ type DatapathPrograms struct {
 
 func (p *DatapathPrograms) Close() error {
 	return _DatapathClose(
-		p.Calibrate,
-		p.CalibrateReturn,
 		p.Control,
 		p.Existing,
 		p.FentryCreate,

@@ -86,11 +86,14 @@ type sensorFlags struct {
 
 // dataPathFlags configure how the bytes of containers are counted.
 type dataPathFlags struct {
-	DataPath   string  `name:"rdma.datapath" enum:"off,budget,always" default:"off" help:"Count posts and polls with uprobes (${enum})."`
-	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"Maximum CPU share of probes in a process."`
+	DataPath   string  `name:"rdma.datapath" enum:"off,survey,always" default:"off" help:"Count posts and polls with uprobes (${enum})."`
+	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"CPU share of probes in a process that is not surveyed."`
 	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only matching workloads (ns/pod/container)."`
 	PathLimit  uint32  `name:"rdma.datapath-max-contexts" default:"4096" help:"Maximum number of probed verbs contexts. Half per cgroup."`
 	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Read hardware counters of queue pairs (${enum})."`
+
+	SurveyLength   time.Duration `name:"rdma.survey-length" default:"10s" help:"Length of a survey of processes that cost more than the budget."`
+	SurveyInterval time.Duration `name:"rdma.survey-interval" default:"10m" help:"Time between surveys."`
 
 	StallAfter time.Duration `name:"rdma.stall-after" default:"10s" help:"Time without a completion after which a queue pair is stalled."`
 }

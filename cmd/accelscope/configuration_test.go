@@ -29,7 +29,7 @@ command line has precedence over the environment, the environment over the file,
 
 ` + "```yaml" + `
 collector.node: false
-rdma.datapath: "budget"          # quote on, off, yes and no: YAML reads them as booleans
+rdma.datapath: "survey"          # quote on, off, yes and no: YAML reads them as booleans
 workload.labels: [team, app.kubernetes.io/name]
 ` + "```" + `
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/source/runtime"
@@ -40,6 +41,13 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	}
 	if f.StallAfter <= 0 {
 		return p, fmt.Errorf("--rdma.stall-after=%s: want more than 0", f.StallAfter)
+	}
+	if f.PathBudget <= 0 || f.PathBudget > 1 {
+		return p, fmt.Errorf("--rdma.datapath-budget=%v: want more than 0, and 1 at most", f.PathBudget)
+	}
+	if f.SurveyLength < time.Second || f.SurveyInterval < 2*f.SurveyLength {
+		return p, fmt.Errorf("--rdma.survey-length=%s, --rdma.survey-interval=%s: want 1s or more, and twice as much or more",
+			f.SurveyLength, f.SurveyInterval)
 	}
 	if f.StuckAfter <= 0 {
 		return p, fmt.Errorf("--gpu.stuck-after=%s: want more than 0", f.StuckAfter)

@@ -17,7 +17,7 @@ import (
 // source has failed, with the panic as the reason, and what sources use of each other answers that nothing is known.
 func TestPanickingConstructors(t *testing.T) {
 	var f sensorFlags
-	f.Runtime, f.Probe, f.PCI, f.RDMA, f.Link, f.DataPath, f.Access, f.Allocations = true, true, true, true, true, "budget", true, true
+	f.Runtime, f.Probe, f.PCI, f.RDMA, f.Link, f.DataPath, f.Access, f.Allocations = true, true, true, true, true, "survey", true, true
 	f.KernelLog, f.GPU, f.GPUDriver, f.Kubelet, f.Fabric, f.Node = true, true, true, true, true, true
 	s := newServices(f, eventFlags{Endpoint: "127.0.0.1:1"}, parsedFlags{}, zap.NewNop())
 	s.log = nil

@@ -4,6 +4,7 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/engine"
@@ -66,14 +67,26 @@ func (s *services) newDataPath() engine.Registration {
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
 		Subsystem: s.subsystem(), Workloads: s.workloads, MaxContexts: s.PathLimit, StallAfter: s.StallAfter, BTFDir: s.BTFDir,
 	}
-	if s.DataPath == "budget" {
-		o.Budget = s.PathBudget
+	if s.DataPath == "survey" {
+		o.Budget, o.SurveyLength, o.SurveyInterval = s.PathBudget, s.SurveyLength, s.SurveyInterval
 	}
 	if s.RDMA {
 		o.DeviceNames = s.netlink.DeviceNames
 	}
+	o.Excluded = func(id model.CgroupID) bool { return s.engine.Owners().LabelOf(id, probeLabel) == "off" }
 	source, err := datapath.New(o)
 	return register("datapath", source, err)
+}
+
+// probeLabel is a label or annotation of containers and pods. With the value "off", their processes get no probes.
+const probeLabel = "accelscope.io/probe"
+
+// readLabels are the labels and annotations of containers and pods that runtimes and the kubelet shall read.
+func (s *services) readLabels() []string {
+	if s.DataPath == "off" || slices.Contains(s.Labels, probeLabel) {
+		return s.Labels
+	}
+	return append(slices.Clone(s.Labels), probeLabel)
 }
 
 // chosen reports whether the workload of a cgroup is selected, by its last known name.

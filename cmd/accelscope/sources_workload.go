@@ -48,7 +48,7 @@ func (s *services) newRuntime() engine.Registration {
 		root, run = "/", ""
 	}
 	source, err := runtime.New(runtime.Options{
-		Sockets: s.sockets, Root: root, Run: run, Procfs: s.Procfs, Labels: s.Labels, Grace: s.Grace,
+		Sockets: s.sockets, Root: root, Run: run, Procfs: s.Procfs, Labels: s.readLabels(), Grace: s.Grace,
 		Logger: s.log.Named("runtime"),
 	})
 	s.runtimes = source
@@ -109,7 +109,7 @@ func (s *services) newKubelet() engine.Registration {
 	o := kubelet.Options{
 		Socket: s.PodResources, URL: s.KubeletURL, NodeIP: s.NodeIP,
 		TokenFile: s.KubeletTokenFile, CAFile: s.KubeletCAFile, CertificateFile: s.KubeletCertFile,
-		Insecure: s.KubeletInsecure, SendToken: s.KubeletSendToken, Labels: s.Labels, Logger: s.log.Named("kubelet"),
+		Insecure: s.KubeletInsecure, SendToken: s.KubeletSendToken, Labels: s.readLabels(), Logger: s.log.Named("kubelet"),
 	}
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	o.TokenFile = cmp.Or(o.TokenFile, account+"token")

@@ -44,7 +44,6 @@ type Attribution struct {
 	// Traffic lists the bytes of the data path, see package traffic.
 	Traffic  []TrafficShare
 	Coverage []CoverageShare
-	Sampling []SamplingShare
 	Budgets  []BudgetShare
 	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
 	Outstanding []OutstandingShare
@@ -154,7 +153,6 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	objects := o.objects(s)
 	a.Registered = o.registered(s)
 	a.RDMACgroups = o.rdmaCgroups(s)
-	a.Sampling = o.sampling(s)
 	a.Outstanding = o.outstanding(s)
 	a.Containers = o.containers(s)
 	a.Assigned = o.assigned(s)

@@ -73,9 +73,9 @@ func TestCoverage(t *testing.T) {
 		"a gap in one of two cgroups": {
 			facts: model.Snapshot{
 				Objects: []model.Objects{qps(11, 2), qps(12, 1)}, DataPath: attached,
-				Coverage: []model.Coverage{row(11, ""), row(12, model.GapLate), row(12, model.GapBudget)},
+				Coverage: []model.Coverage{row(11, ""), row(12, model.GapLate), row(12, model.GapSurvey)},
 			},
-			states: source, want: gap(1, model.GapLate, model.GapBudget),
+			states: source, want: gap(1, model.GapLate, model.GapSurvey),
 		},
 		"one gap in two cgroups": {
 			facts: model.Snapshot{

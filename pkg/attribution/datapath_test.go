@@ -11,45 +11,42 @@ import (
 )
 
 func request(
-	cgroup model.CgroupID, opcode string, count, bytes uint64, sampled, resting bool,
+	cgroup model.CgroupID, opcode string, count, bytes uint64, resting bool,
 ) model.Series[model.WorkRequestKey, model.Requests] {
 	return model.Series[model.WorkRequestKey, model.Requests]{
-		Cgroup: cgroup, Key: model.WorkRequestKey{Device: "d", Opcode: opcode, Sampled: sampled},
+		Cgroup: cgroup, Key: model.WorkRequestKey{Device: "d", Opcode: opcode},
 		Value: model.Requests{Count: count, Bytes: bytes}, Resting: resting,
 	}
 }
 
-func failure(cgroup model.CgroupID, n model.Count, sampled, resting bool) model.Series[model.CompletionErrorKey, model.Count] {
+func failure(cgroup model.CgroupID, n model.Count, resting bool) model.Series[model.CompletionErrorKey, model.Count] {
 	return model.Series[model.CompletionErrorKey, model.Count]{
-		Cgroup: cgroup, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error", Sampled: sampled}, Value: n, Resting: resting,
+		Cgroup: cgroup, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error"}, Value: n, Resting: resting,
 	}
 }
 
 func completion(
-	cgroup model.CgroupID, h model.FineHistogram, sampled, resting bool,
+	cgroup model.CgroupID, h model.FineHistogram, resting bool,
 ) model.Series[model.CompletionKey, model.FineHistogram] {
 	return model.Series[model.CompletionKey, model.FineHistogram]{
-		Cgroup: cgroup, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: sampled}, Value: h, Resting: resting,
+		Cgroup: cgroup, Key: model.CompletionKey{Device: "d", Opcode: "write"}, Value: h, Resting: resting,
 	}
 }
 
-// TestDataPathShares checks that the cgroups of an owner are summed, exact and sampled values
-// separately, and that a share rests when one of its cgroups rests.
+// TestDataPathShares checks that the cgroups of an owner are summed, and that a share rests when one of its cgroups rests.
 func TestDataPathShares(t *testing.T) {
 	fast := func(n uint64) model.FineHistogram { return model.FineHistogram{Count: n, Sum: n} }
 	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{
 		WorkRequests: []model.Series[model.WorkRequestKey, model.Requests]{
-			request(11, "send", 1, 10, false, false),
-			request(12, "send", 2, 20, false, true),
-			request(12, "send", 7, 70, true, false),
-			request(12, "recv", 3, 0, false, false),
-			request(1, "send", 4, 40, false, false),
-			request(99, "send", 5, 50, false, false),
+			request(11, "send", 1, 10, false),
+			request(12, "send", 2, 20, true),
+			request(12, "recv", 3, 0, false),
+			request(1, "send", 4, 40, false),
+			request(99, "send", 5, 50, false),
 		},
 		CompletionErrors: []model.Series[model.CompletionErrorKey, model.Count]{
-			failure(11, 1, false, true),
-			failure(12, 2, false, false),
-			failure(12, 3, true, false),
+			failure(11, 1, true),
+			failure(12, 2, false),
 		},
 		Late: []model.Series[model.DeviceKey, model.Count]{
 			{Cgroup: 11, Key: model.DeviceKey{Device: "d"}, Value: 1}, {Cgroup: 12, Key: model.DeviceKey{Device: "d"}, Value: 2},
@@ -58,14 +55,8 @@ func TestDataPathShares(t *testing.T) {
 			{Cgroup: 11, Key: model.DeviceKey{Device: "d"}, Value: 4}, {Cgroup: 12, Key: model.DeviceKey{Device: "d"}, Value: 8},
 		},
 		Completions: []model.Series[model.CompletionKey, model.FineHistogram]{
-			completion(11, fast(1), false, false),
-			completion(12, fast(2), false, true),
-			completion(12, fast(4), true, false),
-		},
-		Sampling: []model.Sampling{
-			{Cgroup: 11, Device: "d", Calls: model.PollCalls, Ratio: 1, Windows: 7, RelativeError: 0.2},
-			{Cgroup: 12, Device: "d", Calls: model.PollCalls, Ratio: 0.25, Windows: 5, RelativeError: 0.1},
-			{Cgroup: 12, Device: "d", Calls: model.PostCalls, Ratio: 0.5},
+			completion(11, fast(1), false),
+			completion(12, fast(2), true),
 		},
 		Budgets: []model.Budget{
 			{Cgroup: 11, SpentRatio: 0.5}, {Cgroup: 12, SpentRatio: 0.2},
@@ -76,24 +67,18 @@ func TestDataPathShares(t *testing.T) {
 		CounterShares: CounterShares{
 			WorkRequests: []Share[model.WorkRequestKey, model.Requests]{
 				{Owner: 1, Key: model.WorkRequestKey{Device: "d", Opcode: "send"}, Value: model.Requests{Count: 3, Bytes: 30}, Resting: true},
-				{Owner: 1, Key: model.WorkRequestKey{Device: "d", Opcode: "send", Sampled: true}, Value: model.Requests{Count: 7, Bytes: 70}},
 				{Owner: 1, Key: model.WorkRequestKey{Device: "d", Opcode: "recv"}, Value: model.Requests{Count: 3, Bytes: 0}},
 				{Owner: 2, Key: model.WorkRequestKey{Device: "d", Opcode: "send"}, Value: model.Requests{Count: 4, Bytes: 40}},
 				{Owner: 0, Key: model.WorkRequestKey{Device: "d", Opcode: "send"}, Value: model.Requests{Count: 5, Bytes: 50}},
 			},
 			CompletionErrors: []Share[model.CompletionErrorKey, model.Count]{
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error"}, Value: 3, Resting: true},
-				{Owner: 1, Key: model.CompletionErrorKey{Device: "d", Status: "wr_flush_error", Sampled: true}, Value: 3},
 			},
 			Late:   []Share[model.DeviceKey, model.Count]{{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 3}},
 			Unread: []Share[model.DeviceKey, model.Count]{{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 12}},
 			Completions: []Share[model.CompletionKey, model.FineHistogram]{
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write"}, Value: fast(3), Resting: true},
-				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write", Sampled: true}, Value: fast(4)},
 			},
-		}, Sampling: []SamplingShare{
-			{Owner: 1, Device: "d", Calls: model.PollCalls, Ratio: 0.25, Windows: 5, RelativeError: 0.2},
-			{Owner: 1, Device: "d", Calls: model.PostCalls, Ratio: 0.5},
 		},
 		Budgets: []BudgetShare{{Owner: 1, SpentRatio: 0.5, Spent: 3e9}},
 	}
@@ -103,7 +88,6 @@ func TestDataPathShares(t *testing.T) {
 		"completions":       {want.Completions, got.Completions},
 		"late contexts":     {want.Late, got.Late},
 		"unread":            {want.Unread, got.Unread},
-		"sampling":          {want.Sampling, got.Sampling},
 		"budgets":           {want.Budgets, got.Budgets},
 	} {
 		if d := cmp.Diff(pair[0], pair[1]); d != "" {
@@ -111,7 +95,7 @@ func TestDataPathShares(t *testing.T) {
 		}
 	}
 	none := attribute(facts{Entities: entities()})
-	if none.WorkRequests != nil || none.CompletionErrors != nil || none.Completions != nil || none.Sampling != nil ||
+	if none.WorkRequests != nil || none.CompletionErrors != nil || none.Completions != nil ||
 		none.Budgets != nil || none.Traffic != nil {
 		t.Error("there are shares of counters that were not collected")
 	}

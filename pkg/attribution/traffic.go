@@ -18,8 +18,6 @@ type TrafficShare struct {
 	Method    model.Method
 	Direction model.Direction
 	Bytes     uint64
-	Sampled   bool // see model.Seen; not part of any sum
-	Uncertain bool // sampled, and too uncertain to be listed
 }
 
 // PeerShare is a connected queue pair with its owner.

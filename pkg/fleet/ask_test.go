@@ -17,7 +17,7 @@ func TestMembers(t *testing.T) {
 		"members":          {one(a+" pod=a container=main", 1), one(b+" pod=b container=main", 1), one(c+" pod=c container=main", 1)},
 		"member_gpus":      {one(a, 8), one(b, 8)},
 		"member_gpus_used": {one(a, 8), one(b, 5)},
-		"member_transmit":  {one(c+" method=qp_counter", 10), one(c+" method=sampled", 2), one("instance=n9 workload=x", 1)},
+		"member_transmit":  {one(c+" method=qp_counter", 10), one(c+" method=survey", 2), one("instance=n9 workload=x", 1)},
 		"member_p99":       {one(c, 1e-3), one(a, 1e-5), one(b, math.NaN())},
 		"member_ratio":     {one(c, 99)},
 	}}

@@ -176,7 +176,7 @@ func TestState(t *testing.T) {
 		"job_members":         {one("namespace=ml job_kind=Job job_name=quick", 2), one("namespace=ml job_kind=Job job_name=slow", 2), one("namespace=x job_kind=Job job_name=idle", 1)},
 		"job_idle":            {one("namespace=x job_kind=Job job_name=idle", 8), one("namespace=ml job_kind=Job job_name=quick", 0)},
 		"job_transmit": {
-			one("namespace=ml job_kind=Job job_name=quick method=port", 5), one("namespace=ml job_kind=Job job_name=quick method=sampled", 1),
+			one("namespace=ml job_kind=Job job_name=quick method=port", 5), one("namespace=ml job_kind=Job job_name=quick method=survey", 1),
 		},
 		"alerts": {
 			one("alertname=RDMALinkUnstable severity=warning instance=a job=j device=mlx5_2 port=1", 900),

@@ -12,7 +12,7 @@ import (
 )
 
 // estimated is the method by which the bytes of a device are split, which is an estimate.
-const estimated = "sampled"
+const estimated = "survey"
 
 func jobName(s sample) JobName {
 	return JobName{label(s, "namespace"), label(s, "job_kind"), label(s, "job_name")}

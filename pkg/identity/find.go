@@ -92,6 +92,16 @@ func (t *Table) Workload(id model.CgroupID) (workload string, known bool) {
 	return o.Workload, o.Workload != ""
 }
 
+// LabelOf returns a label or annotation of the owner of a cgroup, empty if it is not known. It may be called at any time.
+func (t *Table) LabelOf(id model.CgroupID, name string) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if id := t.Of(id); id != Unattributed {
+		return t.owners[id].info.Labels[name]
+	}
+	return ""
+}
+
 // OwnerOf returns the labels of the owner of a cgroup. It may be called at any time.
 func (t *Table) OwnerOf(id model.CgroupID) Owner {
 	t.mu.RLock()

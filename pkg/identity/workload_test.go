@@ -33,3 +33,23 @@ func TestWorkloadOf(t *testing.T) {
 		}
 	}
 }
+
+// TestLabelOf: a container has the labels of its pod, an unknown cgroup has none.
+func TestLabelOf(t *testing.T) {
+	s := &model.Snapshot{
+		Cgroups:    []model.Cgroup{{ID: 1, Workload: "cgroup:/x", ContainerID: "0123"}},
+		Containers: []model.Container{{ID: "0123", Namespace: "ns", Pod: "pod", PodUID: "u", Name: "c", Labels: map[string]string{"a": "1"}}},
+		Pods:       []model.Pod{{UID: "u", Namespace: "ns", Name: "pod", Labels: map[string]string{"probe": "off"}}},
+	}
+	var table Table
+	table.Resolve(s, nil)
+	table.Label(s)
+	for _, c := range []struct {
+		cgroup     model.CgroupID
+		name, want string
+	}{{1, "probe", "off"}, {1, "a", "1"}, {1, "b", ""}, {2, "probe", ""}} {
+		if got := table.LabelOf(c.cgroup, c.name); got != c.want {
+			t.Errorf("label %s of cgroup %d is %q, want %q", c.name, c.cgroup, got, c.want)
+		}
+	}
+}

@@ -81,7 +81,6 @@ func groups(labels []string) []group {
 		{"RDMA virtual functions", vfNotes, of("rdma", vfMetrics())},
 		{"RDMA traffic of workloads", trafficNotes, of("datapath", trafficMetrics())},
 		{"RDMA objects and verbs of workloads", workloadNotes, of("probe", slices.Concat(resourceMetrics(), workloadMetrics()))},
-		{"RDMA traffic of workloads, sampled", sampledTrafficNotes, of("datapath", sampledTrafficMetrics())},
 		{"Probes on the RDMA data path", budgetNotes, of("datapath", budgetMetrics())},
 		{
 			"Workloads and their devices", infoNotes,

@@ -16,15 +16,16 @@ import (
 var trafficNotes = []string{
 	"`method` is how the bytes are measured: `port` (counters of a port with one exclusive owner: all bytes on the wire), " +
 		"`qp_counter` (hardware counters of the workload's queue pairs), `uprobe` (payload of the work requests that the " +
-		"workload posts and polls) or `sampled` (a part of the bytes that the port counted, " +
-		"[split by estimates](../docs/rdma-bytes.md#split-by-estimates): the only estimate). No byte is counted by two methods.",
+		"workload posts and polls) or `survey` (a part of the bytes that the port counted, " +
+		"[split by the last survey](../docs/rdma-bytes.md#surveys): the only estimate). No byte is counted by two methods.",
 	"Where the device counts bytes, the shares add up to the counter of the device. The unattributed share has empty identity " +
 		"labels: headers, retransmissions, traffic of the kernel, one-sided operations of the remote end, and calls that bypass " +
 		"`ibv_post_send`.",
-	"While the calls of a workload are sampled, its `uprobe` byte counters stand still and its traffic is in `sampled` or, where " +
-		"it cannot be split, in the unattributed share. When a workload is removed, all its bytes move to the unattributed share at once.",
-	"The families of work requests and completions are absent while the calls that they count are sampled. They continue at " +
-		"the same value when all calls are observed again.",
+	"While the calls of a workload are counted in surveys only, its `uprobe` byte counters stand still and its traffic is in `survey` " +
+		"or, where it cannot be split, in the unattributed share. When a workload is removed, all its bytes move to the unattributed " +
+		"share at once.",
+	"The families of work requests and completions are absent while calls of the workload on the device are counted in surveys only. " +
+		"They continue at the same value when all calls are counted again.",
 	"`container_rdma_work_requests_total`: all requests of a chain, without those that the provider refused. The opcode of " +
 		"receives is `recv`.",
 	"`container_rdma_work_request_bytes_total`: without receives, which `container_rdma_receive_bytes_total` counts when they " +
@@ -35,7 +36,7 @@ var trafficNotes = []string{
 		"observed contexts. `complete` also holds where counters of the port or of queue pairs have the bytes.",
 	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
 		"`not_selected` (`--rdma.datapath-select`), `late` (an open context could send before its functions were probed), " +
-		"`budget` (sampled), `extended_poll` (of completions of `ibv_start_poll`, the length was not read), " +
+		"`survey` (calls are counted in surveys only), `extended_poll` (of completions of `ibv_start_poll`, the length was not read), " +
 		"`provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider lets programs write to " +
 		"its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, " +
 		"which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
@@ -54,7 +55,7 @@ var trafficNotes = []string{
 
 // trafficMetrics returns the metrics of workloads on the data path.
 func trafficMetrics() []metric {
-	return slices.Concat(byteMetrics(false, "", "."), []metric{coverage}, operationMetrics(exact, "", "."), outstandingMetrics())
+	return slices.Concat(byteMetrics(), []metric{coverage}, operationMetrics(), outstandingMetrics())
 }
 
 // coverage distinguishes a workload without traffic from one whose traffic is not measured.
@@ -73,36 +74,13 @@ var coverage = metric{
 	},
 }
 
-var sampledTrafficNotes = []string{
-	"These families are estimates: events are counted in windows of time and scaled by the fraction of the CPU time of the process, or " +
-		"of time, that is observed (`accelscope_datapath_sampling_ratio`). Bytes and work requests count on between windows. Do not " +
-		"add them to the families without `_sampled`: bytes with the method `sampled` there are an estimate of the same bytes.",
-	"An estimate is absent while its relative standard error (`accelscope_datapath_estimate_error_ratio`) is above 25 % (22, 16, 5 % " +
-		"of 4, 3, 2 windows, `accelscope_datapath_windows`), unless 75 % of the time is observed. Durations are always present.",
-	"The notes on operations in the previous group apply here, too.",
-}
-
-// sampledTrafficMetrics returns the estimates of trafficMetrics that are scaled by time. They have families of their own, because a
-// sum of an estimate and an exact count would be neither.
-func sampledTrafficMetrics() []metric {
-	const estimated = ", estimated from samples."
-	return append(byteMetrics(true, "_sampled", estimated), operationMetrics(sampled, "_sampled", estimated)...)
-}
-
-// exact and sampled select the rows of a family. The exact counter of an operation does not
-// grow while its calls are sampled, so exact leaves it out; sampled leaves out uncertain estimates. Bytes are exported nevertheless:
-// the shares of a device add up to the counter of the device.
-func exact(sampled, resting bool) bool   { return !sampled && !resting }
-func sampled(sampled, resting bool) bool { return sampled && !resting }
-
-func byteMetrics(sampled bool, suffix, helpEnd string) []metric {
+func byteMetrics() []metric {
 	bytes := func(d model.Direction, help string) metric {
 		return metric{
-			name: "container_rdma_" + string(d) + "_bytes" + suffix + "_total", typ: counter, owned: true,
-			labels: []string{"device", "method"}, help: help + helpEnd,
+			name: "container_rdma_" + string(d) + "_bytes_total", typ: counter, owned: true, labels: []string{"device", "method"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Traffic {
-					if s := &v.shares.Traffic[i]; s.Direction == d && s.Sampled == sampled && !s.Uncertain {
+					if s := &v.shares.Traffic[i]; s.Direction == d {
 						b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Method))
 					}
 				}
@@ -110,57 +88,54 @@ func byteMetrics(sampled bool, suffix, helpEnd string) []metric {
 		}
 	}
 	return []metric{
-		bytes(model.Transmit, "Bytes that the workload has sent by RDMA, by method of measurement"),
-		bytes(model.Receive, "Bytes that the workload has received or read by RDMA, by method of measurement"),
+		bytes(model.Transmit, "Bytes that the workload has sent by RDMA, by method of measurement."),
+		bytes(model.Receive, "Bytes that the workload has received or read by RDMA, by method of measurement."),
 	}
 }
 
-func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd string) []metric {
+// operationMetrics returns the metrics of operations. Their counters are left out while they rest: they do not grow while calls are
+// counted in surveys only. Bytes are exported nevertheless: the shares of a device add up to the counter of the device.
+func operationMetrics() []metric {
 	const receive = "recv"
 	requests := func(name, help string, receives bool, of func(model.Requests) uint64) metric {
 		return metric{
-			name: name + suffix + "_total", typ: counter, owned: true, labels: []string{"device", "method", "opcode"},
-			detail: []string{"opcode", "device"}, help: help + helpEnd,
+			name: name, typ: counter, owned: true, labels: []string{"device", "method", "opcode"}, detail: []string{"opcode", "device"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.WorkRequests {
 					s := &v.shares.WorkRequests[i]
-					if selected(s.Key.Sampled, s.Resting) && (receives || s.Key.Opcode != receive) {
+					if !s.Resting && (receives || s.Key.Opcode != receive) {
 						b.Share(float64(of(s.Value)), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
 			},
 		}
 	}
-	durations := "container_rdma_completion_duration_seconds"
-	if suffix != "" {
-		durations = "container_rdma_completion_duration_sampled_seconds"
-	}
 	return []metric{
-		requests("container_rdma_work_requests",
-			"Work requests that the workload has posted, by opcode", true,
+		requests("container_rdma_work_requests_total",
+			"Work requests that the workload has posted, by opcode.", true,
 			func(r model.Requests) uint64 { return r.Count }),
-		requests("container_rdma_work_request_bytes",
-			"Length of the scatter/gather lists of the work requests that the workload has posted, by opcode", false,
+		requests("container_rdma_work_request_bytes_total",
+			"Length of the scatter/gather lists of the work requests that the workload has posted, by opcode.", false,
 			func(r model.Requests) uint64 { return r.Bytes }),
 		{
-			name: "container_rdma_completion_errors" + suffix + "_total", typ: counter, owned: true,
+			name: "container_rdma_completion_errors_total", typ: counter, owned: true,
 			labels: []string{"device", "method", "status"}, detail: []string{"status", "device"},
-			help: "Completions that the workload has polled with an error status, by status" + helpEnd,
+			help: "Completions that the workload has polled with an error status, by status.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.CompletionErrors {
-					if s := &v.shares.CompletionErrors[i]; selected(s.Key.Sampled, s.Resting) {
+					if s := &v.shares.CompletionErrors[i]; !s.Resting {
 						b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Status)
 					}
 				}
 			},
 		},
 		{
-			name: durations, typ: histogram, owned: true, labels: []string{"device", "method", "opcode"},
+			name: "container_rdma_completion_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "method", "opcode"},
 			detail: []string{"opcode", "device"},
-			help:   "Time from posting a signaled work request to polling its completion, by opcode" + helpEnd,
+			help:   "Time from posting a signaled work request to polling its completion, by opcode.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Completions {
-					if s := &v.shares.Completions[i]; selected(s.Key.Sampled, s.Resting) {
+					if s := &v.shares.Completions[i]; !s.Resting {
 						b.FineHistogram(&s.Value, v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
@@ -170,10 +145,6 @@ func operationMetrics(selected func(sampled, resting bool) bool, suffix, helpEnd
 }
 
 var budgetNotes = []string{
-	"`accelscope_datapath_sampling_ratio`: `calls` is `post` (sent bytes, work requests) or `poll` (received bytes, errors, " +
-		"durations). The value is 1 when all calls are observed.",
-	"`accelscope_datapath_windows`, `accelscope_datapath_estimate_error_ratio`: of bytes and work requests (`post`), of received " +
-		"bytes and errors (`poll`); the weight of a window falls to a third within 5 minutes. Absent before the first window.",
 	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
 	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
 	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
@@ -200,18 +171,6 @@ func budgetMetrics() []metric {
 		return single(name, typ, help, func(v *view) *model.DataPathStats { return v.facts.DataPath },
 			func(d *model.DataPathStats) model.Optional { return model.Some(float64(of(d))) })
 	}
-	sampling := func(name, help string, minWindows float64, of func(*attribution.SamplingShare) float64) metric {
-		return metric{
-			name: name, typ: gauge, owned: true, labels: []string{"device", "calls"}, help: help,
-			emit: func(v *view, b *exposition.Builder) {
-				for i := range v.shares.Sampling {
-					if s := &v.shares.Sampling[i]; s.Windows >= minWindows {
-						b.Share(of(s), v.owners[s.Owner], s.Device, string(s.Calls))
-					}
-				}
-			},
-		}
-	}
 	perDevice := func(name, help string, of func(*view) []attribution.Share[model.DeviceKey, model.Count]) metric {
 		return metric{
 			name: name, typ: counter, owned: true, labels: []string{"device"}, help: help,
@@ -223,15 +182,6 @@ func budgetMetrics() []metric {
 		}
 	}
 	return []metric{
-		sampling("accelscope_datapath_sampling_ratio",
-			"Fraction of time during which the calls of the workload are observed, by kind of call (post, poll).", 0,
-			func(s *attribution.SamplingShare) float64 { return s.Ratio }),
-		sampling("accelscope_datapath_windows",
-			"Windows of time in the last minutes on which the estimates of the workload are based.", 1,
-			func(s *attribution.SamplingShare) float64 { return s.Windows }),
-		sampling("accelscope_datapath_estimate_error_ratio",
-			"Relative standard error of the estimates of the workload, infinite if it is not known.", 1,
-			func(s *attribution.SamplingShare) float64 { return s.RelativeError }),
 		perDevice("container_rdma_datapath_late_total",
 			"Verbs contexts of the workload that were ready to send before the functions of their provider were probed.",
 			func(v *view) []attribution.Share[model.DeviceKey, model.Count] { return v.shares.Late }),

@@ -18,8 +18,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// trafficRefresh returns a pod with a VF of its own, a pod with all calls observed, and a pod with
-// sampled calls, which share a device.
+// trafficRefresh returns a pod with a VF of its own, a pod with all calls counted, and a pod that is counted in surveys only; the last
+// two share a device.
 func trafficRefresh() *engine.Refresh {
 	var write model.FineHistogram
 	write.Count, write.Sum = 6, 1e6
@@ -51,40 +51,31 @@ func trafficRefresh() *engine.Refresh {
 				{Owner: 2, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 1 << 40},
 				{Owner: 2, Device: "mlx5_0", Method: model.MethodQPCounter, Direction: model.Transmit, Bytes: 5},
 				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 55},
-				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 66, Sampled: true},
-				{Owner: 3, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Receive, Bytes: 67, Sampled: true},
-				{Owner: 2, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Receive, Bytes: 404, Sampled: true, Uncertain: true},
+				{Owner: 3, Device: "mlx5_0", Method: model.MethodSurvey, Direction: model.Transmit, Bytes: 66},
+				{Owner: 3, Device: "mlx5_0", Method: model.MethodSurvey, Direction: model.Receive, Bytes: 67},
 			},
 			CounterShares: attribution.CounterShares{
 				WorkRequests: []attribution.Share[model.WorkRequestKey, model.Requests]{
 					{Owner: 2, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "rdma_write"}, Value: model.Requests{Count: 9, Bytes: 1 << 40}},
 					{Owner: 2, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "recv"}, Value: model.Requests{Count: 8, Bytes: 0}},
 					{Owner: 3, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "send"}, Value: model.Requests{Count: 404, Bytes: 404}, Resting: true},
-					{Owner: 3, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "send", Sampled: true}, Value: model.Requests{Count: 6, Bytes: 66}},
-					{Owner: 2, Key: model.WorkRequestKey{Device: "mlx5_0", Opcode: "send", Sampled: true}, Value: model.Requests{Count: 404, Bytes: 404}, Resting: true},
 				},
 				CompletionErrors: []attribution.Share[model.CompletionErrorKey, model.Count]{
 					{Owner: 2, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "retry_exceeded"}, Value: 2},
 					{Owner: 3, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error"}, Value: 404, Resting: true},
-					{Owner: 3, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error", Sampled: true}, Value: 3},
 				},
 				Late:   []attribution.Share[model.DeviceKey, model.Count]{{Owner: 2, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 1}},
 				Unread: []attribution.Share[model.DeviceKey, model.Count]{{Owner: 3, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 21}},
 				Completions: []attribution.Share[model.CompletionKey, model.FineHistogram]{
 					{Owner: 2, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "write"}, Value: write},
 					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "send"}, Value: write, Resting: true},
-					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "atomic", Sampled: true}, Value: write},
 				},
 			},
 			Coverage: []attribution.CoverageShare{
 				{Owner: 1, Device: "mlx5_2"},
 				{Owner: 2, Device: "mlx5_0", Gap: model.GapLate},
-				{Owner: 3, Device: "mlx5_0", Gap: model.GapBudget},
+				{Owner: 3, Device: "mlx5_0", Gap: model.GapSurvey},
 				{Owner: 3, Device: "mlx5_0", Gap: model.GapDEVX},
-			},
-			Sampling: []attribution.SamplingShare{
-				{Owner: 2, Device: "mlx5_0", Calls: model.PostCalls, Ratio: 1},
-				{Owner: 3, Device: "mlx5_0", Calls: model.PollCalls, Ratio: 0.015, Windows: 12.5, RelativeError: 0.125},
 			},
 			Outstanding: []attribution.OutstandingShare{
 				{Owner: 2, Device: "mlx5_0", Oldest: 12500 * time.Millisecond, Stalled: 3},
@@ -110,7 +101,7 @@ func TestTrafficGolden(t *testing.T) {
 			t.Errorf("%s is not shown", m.name)
 		}
 	}
-	// Resting counters, uncertain estimates, and the counters of a function without counters, have no series.
+	// Resting counters, and the counters of a function without counters, have no series.
 	if strings.Contains(text, "404") || strings.Contains(text, `opcode="send"} 4`) {
 		t.Error("an unknown value has a series")
 	}

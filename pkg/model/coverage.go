@@ -14,7 +14,7 @@ const (
 	GapRefused             Gap = "refused"              // the kernel or a missing right prevents probes
 	GapNotSelected         Gap = "not_selected"         // --rdma.datapath-select does not match the workload
 	GapLate                Gap = "late"                 // an open context could send before its functions were probed
-	GapBudget              Gap = "budget"               // calls are counted in windows of time
+	GapSurvey              Gap = "survey"               // calls are counted in surveys only
 	GapExtendedPoll        Gap = "extended_poll"        // completions of ibv_start_poll whose length was not read
 	GapProviderUnsupported Gap = "provider_unsupported" // the functions of the provider were not found
 	GapDirectWQE           Gap = "direct_wqe"           // no call for long: idle, or the queues are written directly
@@ -25,7 +25,7 @@ const (
 
 // Gaps are all gaps, in the order in which they are shown.
 var Gaps = []Gap{
-	GapOff, GapRefused, GapNotSelected, GapLate, GapBudget, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
+	GapOff, GapRefused, GapNotSelected, GapLate, GapSurvey, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
 	GapFull, GapNotSeen,
 }
 

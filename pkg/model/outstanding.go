@@ -17,7 +17,7 @@ type Outstanding struct {
 	Gaps []Gap
 }
 
-// The gaps that only the outstanding work requests of a queue pair have, beside GapLate and GapBudget.
+// The gaps that only the outstanding work requests of a queue pair have, beside GapLate and GapSurvey.
 const (
 	GapQueuesFull Gap = "queues_full" // there was no room for the work requests of the queue pair
 	GapUnmatched  Gap = "unmatched"   // completions do not match the work requests that were seen

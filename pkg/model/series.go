@@ -19,9 +19,8 @@ type Series[K comparable, V any] struct {
 	Cgroup CgroupID
 	Key    K
 	Value  V
-	// Resting means that the value is exact and does not grow at present, because the calls of
-	// the data path are being sampled, or that it is sampled and too uncertain to be listed.
-	// Other series never rest.
+	// Resting means that the value is exact and does not grow at present, because calls of the data path are counted only in
+	// surveys. Other series never rest.
 	Resting bool
 }
 
@@ -43,22 +42,13 @@ type (
 	}
 	// WorkRequestKey is the work requests of one opcode of ibv_wr_opcode that were posted to
 	// one HCA: rdma_write, send_with_imm, …; recv for receives.
-	WorkRequestKey struct {
-		Device, Opcode string
-		Sampled        bool // see Seen
-	}
+	WorkRequestKey struct{ Device, Opcode string }
 	// CompletionErrorKey is the completions with one status of ibv_wc_status that were
 	// polled from one HCA: retry_exceeded, wr_flush_error and so on.
-	CompletionErrorKey struct {
-		Device, Status string
-		Sampled        bool
-	}
+	CompletionErrorKey struct{ Device, Status string }
 	// CompletionKey is the completions of one kind of opcode on one HCA: write, read, send
 	// or atomic.
-	CompletionKey struct {
-		Device, Opcode string
-		Sampled        bool
-	}
+	CompletionKey struct{ Device, Opcode string }
 	// DeviceKey is one HCA.
 	DeviceKey struct{ Device string }
 	// AllocationKey is an API that allocates memory of GPUs, by the name in its documentation.

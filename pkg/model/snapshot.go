@@ -38,9 +38,9 @@ type Snapshot struct {
 
 	// Traffic, WorkRequests, CompletionErrors and Completions are the data-path counters of
 	// cgroups, Late the contexts whose first operations they lack, Unread the completions whose
-	// received bytes they lack, Coverage what they lack at present, Sampling the ratio of time
-	// in which they are watched, and Budgets the cost of the probes. VFs are virtual
-	// functions, as their physical functions report them.
+	// received bytes they lack, Coverage what they lack at present, Surveys what those moved in the last survey that are not
+	// counted all the time, and Budgets the cost of the probes. VFs are virtual functions, as their physical functions report
+	// them.
 	Traffic          []Traffic
 	WorkRequests     []Series[WorkRequestKey, Requests]
 	CompletionErrors []Series[CompletionErrorKey, Count]
@@ -48,7 +48,7 @@ type Snapshot struct {
 	Late             []Series[DeviceKey, Count]
 	Unread           []Series[DeviceKey, Count]
 	Coverage         []Coverage
-	Sampling         []Sampling
+	Surveys          []Survey
 	Budgets          []Budget
 	Spent            []Series[SpentKey, CPUTime]
 	VFs              []VF
@@ -157,7 +157,7 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[DeviceKey, Count] { return &s.Late }),
 	series(func(s *Snapshot) *[]Series[DeviceKey, Count] { return &s.Unread }),
 	byCgroup(func(s *Snapshot) *[]Coverage { return &s.Coverage }, func(f *Coverage) CgroupID { return f.Cgroup }),
-	byCgroup(func(s *Snapshot) *[]Sampling { return &s.Sampling }, func(f *Sampling) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]Survey { return &s.Surveys }, func(f *Survey) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[SpentKey, CPUTime] { return &s.Spent }),
 	list(func(s *Snapshot) *[]VF { return &s.VFs }),

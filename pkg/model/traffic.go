@@ -2,6 +2,8 @@
 
 package model
 
+import "time"
+
 // Method is the method by which a value of the data path was measured. The data path bypasses
 // the kernel: the bytes of a container are known only from hardware counters, or from probes
 // in the container's own processes.
@@ -17,9 +19,9 @@ const (
 	// MethodUprobe: the work requests that processes post and the completions that
 	// they poll, counted by uprobes. Bytes are payload.
 	MethodUprobe Method = "uprobe"
-	// MethodSampled: the counters of a port, split among several owners in proportion to the
-	// estimates of uprobes. The sum is exact, the parts are estimates.
-	MethodSampled Method = "sampled"
+	// MethodSurvey: the counters of a port, split among several owners in proportion to what uprobes counted in the last
+	// survey. The sum is exact, the parts are estimates.
+	MethodSurvey Method = "survey"
 )
 
 // Direction is the direction of traffic, as the container sees it. Data from an RDMA read is
@@ -32,17 +34,6 @@ const (
 	Receive  Direction = "receive"
 )
 
-// Seen describes how completely a cumulative value was measured. The zero Seen is complete.
-//
-// A value that is counted in windows of time and scaled up is kept apart from the exact value,
-// which rests in the meantime.
-type Seen struct {
-	// Sampled: counted in windows of time and scaled up.
-	Sampled bool
-	// Resting: exact, and not counted at present; or sampled, and too uncertain to be listed.
-	Resting bool
-}
-
 // Traffic is the bytes that one cgroup moved over one HCA in one direction since watching
 // began.
 type Traffic struct {
@@ -52,31 +43,19 @@ type Traffic struct {
 	Direction Direction
 	Bytes     uint64
 	QPs       uint64 // queue pairs that are counted now, MethodQPCounter only
-	Seen
+	// Resting: exact, and not counted at present.
+	Resting bool
 }
 
-// Calls are calls of the data path that are probed together.
-type Calls string
-
-// Posting measures sent data; polling measures received data, errors and durations.
-const (
-	PostCalls Calls = "post"
-	PollCalls Calls = "poll"
-)
-
-// Sampling is the ratio of time in which the calls of one cgroup on one HCA are watched; 1 is
-// always.
-type Sampling struct {
+// Survey is what one cgroup moved over one HCA in the last survey of its provider: a period in which all calls were counted. Between surveys
+// they are not, as the probes cost its processes more than they may. There is no row after three intervals without a survey.
+type Survey struct {
 	Cgroup CgroupID
 	Device string
-	Calls  Calls
-	Ratio  float64
-	// Windows is the number of windows of time that the estimates rest on: old ones count
-	// less. RelativeError is the relative standard error, infinite if it is not known.
-	Windows       float64
-	RelativeError float64
-	// Uncertain: the estimates are too uncertain to be listed.
-	Uncertain bool
+	// Begun and Ended are those of the survey. Cgroups may have been surveyed at different times: compare bytes per second.
+	Begun, Ended time.Time
+	// TransmitBytes and ReceiveBytes are payload.
+	TransmitBytes, ReceiveBytes uint64
 }
 
 // Budget is the current cost of data-path probes for one cgroup.

@@ -55,6 +55,25 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// TestEstimate: a rate is an estimate while bytes that are split by a survey grow.
+func TestEstimate(t *testing.T) {
+	r := overview.NewRecorder(false)
+	var rows []overview.Row
+	for i, bytes := range [][2]uint64{{100, 1000}, {200, 1000}, {200, 7000}} {
+		a := &attribution.Attribution{Owners: []identity.Owner{{}, {Workload: "w"}}, Traffic: []attribution.TrafficShare{
+			{Owner: 1, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: bytes[0]},
+			{Owner: 1, Device: "mlx5_0", Method: model.MethodSurvey, Direction: model.Transmit, Bytes: bytes[1]},
+		}}
+		at := start.Add(time.Duration(i) * 100 * time.Second)
+		r.Observe(at, &model.Snapshot{}, a)
+		rows = append(rows, r.Table(at, &model.Snapshot{}, a).Rows...)
+	}
+	if len(rows) != 3 || rows[0].Transmit != nil || *rows[1].Transmit != (overview.Rate{PerSecond: 1}) ||
+		*rows[2].Transmit != (overview.Rate{PerSecond: 60, Estimate: true}) {
+		t.Errorf("%+v", rows)
+	}
+}
+
 // TestQuantile compares with the formula of histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
 func TestQuantile(t *testing.T) {
 	var h model.Histogram
@@ -136,7 +155,7 @@ func TestMemory(t *testing.T) {
 				Owner: i + 1, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "write"}, Value: done,
 			})
 			for _, d := range []model.Direction{model.Transmit, model.Receive} {
-				for _, m := range []model.Method{model.MethodUprobe, model.MethodSampled} {
+				for _, m := range []model.Method{model.MethodUprobe, model.MethodSurvey} {
 					a.Traffic = append(a.Traffic, attribution.TrafficShare{Owner: i + 1, Device: "mlx5_0", Method: m, Direction: d, Bytes: uint64(round)})
 				}
 			}

@@ -78,35 +78,24 @@ func CompletionQuantile(h *model.FineHistogram) *Quantile {
 	return p99(h.Buckets[:], model.FineOctave, model.FineMinExp)
 }
 
-// bytesOf returns the growth of a row's bytes of one direction per second. Estimates by time are left out where the bytes of the
-// device are split: they would count twice.
+// bytesOf returns the growth of a row's bytes of one direction per second.
 func bytesOf(d model.Direction, now, last []Bytes, seconds float64) *Rate {
-	var sum, byTime Rate
-	counted := false
+	var sum *Rate
 	for _, b := range now {
 		if b.Direction != d {
 			continue
 		}
-		counted = true
+		if sum == nil {
+			sum = &Rate{}
+		}
 		grown := b.Bytes
 		for _, l := range last {
-			if l.Direction == b.Direction && l.Method == b.Method && l.Windows == b.Windows && l.Bytes <= b.Bytes {
+			if l.Direction == b.Direction && l.Method == b.Method && l.Bytes <= b.Bytes {
 				grown = b.Bytes - l.Bytes
 			}
 		}
-		to := &sum
-		if b.Windows {
-			to = &byTime
-		}
-		to.PerSecond += float64(grown) / seconds
-		to.Estimate = to.Estimate || b.Estimate && grown > 0
+		sum.PerSecond += float64(grown) / seconds
+		sum.Estimate = sum.Estimate || b.Estimate && grown > 0
 	}
-	if !counted {
-		return nil
-	}
-	if !sum.Estimate {
-		sum.PerSecond += byTime.PerSecond
-		sum.Estimate = byTime.Estimate
-	}
-	return &sum
+	return sum
 }

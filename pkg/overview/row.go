@@ -72,10 +72,8 @@ type Row struct {
 type Bytes struct {
 	Direction model.Direction `json:"direction"`
 	Method    model.Method    `json:"method"`
-	// Estimate reports that it is no count: a part of the bytes of the device, or scaled up from windows of time. Those in
-	// windows of time are not part of any sum.
+	// Estimate reports that it is no count, but a part of the bytes of the device.
 	Estimate bool   `json:"estimate"`
-	Windows  bool   `json:"windows"`
 	Bytes    uint64 `json:"bytes"`
 }
 
@@ -230,11 +228,8 @@ func (t *table) addObjects() {
 func (t *table) addCounters() {
 	for i := range t.shares.Traffic {
 		s := &t.shares.Traffic[i]
-		if s.Uncertain {
-			continue
-		}
 		r := t.hca(s.Owner, s.Device)
-		r.Bytes = append(r.Bytes, Bytes{s.Direction, s.Method, s.Sampled || s.Method == model.MethodSampled, s.Sampled, s.Bytes})
+		r.Bytes = append(r.Bytes, Bytes{s.Direction, s.Method, s.Method == model.MethodSurvey, s.Bytes})
 	}
 	for i := range t.shares.Verbs {
 		s := &t.shares.Verbs[i]
@@ -250,7 +245,7 @@ func (t *table) addCounters() {
 		}
 	}
 	for i := range t.shares.CompletionErrors {
-		if s := &t.shares.CompletionErrors[i]; !s.Key.Sampled && !s.Resting {
+		if s := &t.shares.CompletionErrors[i]; !s.Resting {
 			addTo(&t.hca(s.Owner, s.Key.Device).CompletionErrors, uint64(s.Value))
 		}
 	}

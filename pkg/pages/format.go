@@ -99,11 +99,7 @@ func width(part, whole float64) int {
 func methods(r *overview.Row) string {
 	var names []string
 	for _, b := range r.Bytes {
-		name := string(b.Method)
-		if b.Windows {
-			name += " (windows)"
-		}
-		if b.Bytes > 0 && !slices.Contains(names, name) {
+		if name := string(b.Method); b.Bytes > 0 && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -43,7 +43,7 @@ type sample struct {
 	errors     map[key]float64
 	verbs      map[series]float64
 	durations  map[series]histogram
-	// transmitted and received are bytes, by method and by exact or estimated.
+	// transmitted and received are bytes, by method.
 	transmitted map[series]float64
 	received    map[series]float64
 	gaps        map[key][]string // why bytes are missing; empty if none are
@@ -172,23 +172,17 @@ func parse(r io.Reader) (*sample, error) {
 			s.gaps[k] = nil
 		}
 	})
-	// Estimates are separate series here, too: they grow while the exact ones rest.
-	for _, suffix := range []string{"", byTimeSuffix} {
-		each(families, "container_rdma_transmit_bytes"+suffix+"_total", func(k key, label map[string]string, m *dto.Metric) {
-			s.transmitted[series{k, label["method"] + suffix}] += value(m)
-		})
-		each(families, "container_rdma_receive_bytes"+suffix+"_total", func(k key, label map[string]string, m *dto.Metric) {
-			s.received[series{k, label["method"] + suffix}] += value(m)
-		})
-	}
+	each(families, "container_rdma_transmit_bytes_total", func(k key, label map[string]string, m *dto.Metric) {
+		s.transmitted[series{k, label["method"]}] += value(m)
+	})
+	each(families, "container_rdma_receive_bytes_total", func(k key, label map[string]string, m *dto.Metric) {
+		s.received[series{k, label["method"]}] += value(m)
+	})
 	return s, nil
 }
 
-// byTimeSuffix is the suffix of methods with estimates by time, split the method with parts of the bytes of a device.
-const (
-	byTimeSuffix = "_sampled"
-	split        = "sampled"
-)
+// split is the method with parts of the bytes of a device.
+const split = "survey"
 
 // each calls do for every series of a family, with its row and its labels.
 func each(families map[string]*dto.MetricFamily, name string, do func(key, map[string]string, *dto.Metric)) {

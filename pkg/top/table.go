@@ -204,29 +204,19 @@ type rate struct {
 	estimate  bool
 }
 
-// rates sums the growth of counters by row, and adds the rows to keys. Estimates by time are left out where the bytes of the
-// device are split: they would count twice.
+// rates sums the growth of counters by row, and adds the rows to keys.
 func rates(last, now *sample, keys map[key]bool, of func(*sample) map[series]float64) map[key]rate {
-	sums, byTime := map[key]rate{}, map[key]rate{}
+	sums := map[key]rate{}
 	for s, n := range of(now) {
 		keys[s.key] = true
 		if last == nil {
 			continue
 		}
 		grown := growth(of(last)[s], n)
-		to := sums
-		if strings.HasSuffix(s.labels, byTimeSuffix) {
-			to = byTime
-		}
-		sum := to[s.key]
+		sum := sums[s.key]
 		sum.perSecond += grown / now.at.Sub(last.at).Seconds()
-		sum.estimate = sum.estimate || grown > 0 && (s.labels == split || strings.HasSuffix(s.labels, byTimeSuffix))
-		to[s.key] = sum
-	}
-	for k, sum := range byTime {
-		if !sums[k].estimate {
-			sums[k] = rate{sums[k].perSecond + sum.perSecond, sum.estimate}
-		}
+		sum.estimate = sum.estimate || grown > 0 && s.labels == split
+		sums[s.key] = sum
 	}
 	return sums
 }

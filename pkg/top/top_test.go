@@ -55,22 +55,15 @@ container_rdma_verbs_duration_seconds_count{%[1]s,verb="reg_mr"} %[4]d
 container_rdma_transmit_bytes_total{%[1]s,method="port"} 5
 container_rdma_transmit_bytes_total{%[1]s,method="uprobe"} %[4]d
 container_rdma_transmit_bytes_total{%[2]s,method="uprobe"} 3
-# TYPE container_rdma_receive_bytes_sampled_total counter
-container_rdma_receive_bytes_sampled_total{%[1]s,method="uprobe"} %[4]d
+# TYPE container_rdma_receive_bytes_total counter
+container_rdma_receive_bytes_total{%[1]s,method="uprobe"} 8
+container_rdma_receive_bytes_total{%[1]s,method="survey"} %[4]d
 # TYPE container_rdma_datapath_coverage gauge
 container_rdma_datapath_coverage{%[1]s,reason="complete"} 1
 container_rdma_datapath_coverage{%[2]s,reason="devx"} 0
 container_rdma_datapath_coverage{%[2]s,reason="late"} 0
 `, a, b, unattributed, calls, calls-slow)
 	return s.String()
-}
-
-// receivedSplit is the received bytes of a, split from those of the device.
-func receivedSplit(bytes int) string {
-	return fmt.Sprintf(`# TYPE container_rdma_receive_bytes_total counter
-container_rdma_receive_bytes_total{workload="ml/train-0/worker",namespace="ml",pod="train-0",container="worker",`+
-		`container_id="c1",device="mlx5_0",method="sampled"} %d
-`, bytes)
 }
 
 var (
@@ -109,14 +102,6 @@ func TestRows(t *testing.T) {
 			// All 200 are below 2^-10 s: 99 % of that.
 			want: [][]string{b("?"), a("100 B", "~100 B", "100", "967µs"), unattributed},
 		},
-		"bytes of the device are split": {
-			last: exposition(100, 0) + receivedSplit(100), now: exposition(300, 0) + receivedSplit(500),
-			want: [][]string{b("?"), a("100 B", "~200 B", "100", "967µs"), unattributed},
-		},
-		"bytes of the device were split": {
-			last: exposition(100, 0) + receivedSplit(100), now: exposition(300, 0) + receivedSplit(100),
-			want: [][]string{b("?"), a("100 B", "~100 B", "100", "967µs"), unattributed},
-		},
 		"latency of the interval only": {
 			last: exposition(100, 0), now: exposition(300, 200),
 			// All 200 between 2^-10 and 2^-9 s; earlier calls are fast.
@@ -132,7 +117,7 @@ func TestRows(t *testing.T) {
 		},
 		"a workload appears": {
 			last: "accelscope_build_info 1\n", now: exposition(45, 0),
-			want: [][]string{b("2 B"), a("25 B", "~22 B", "25.0", "967µs"), unattributed},
+			want: [][]string{b("2 B"), a("25 B", "~26 B", "25.0", "967µs"), unattributed},
 		},
 	}
 	for name, tt := range tests {

@@ -41,11 +41,6 @@ var withoutVerdict = map[string]string{
 	"FabricStale":                     "of the fabric, not of the node that reads it",
 }
 
-// ofAlertOnly are limits by which an alert finds out how Prometheus has seen a series.
-var ofAlertOnly = map[string][]float64{
-	"RDMACompletionErrors": {1}, // the calls were sampled
-}
-
 // alert is a rule of alerts.yaml.
 type alert struct {
 	Alert, Expr, For string
@@ -119,9 +114,6 @@ func compare(t *testing.T, c *Condition, a alert) {
 		t.Errorf("%s: runbook %s, of the alert %s", c.Name, c.Runbook(), a.Annotations["runbook_url"])
 	}
 	want := map[float64]bool{}
-	for _, n := range ofAlertOnly[c.Name] {
-		want[n] = true
-	}
 	limited := slices.Clone(c.Thresholds)
 	for _, cause := range c.Unless {
 		limited = append(limited, cause.Thresholds...)

@@ -279,7 +279,7 @@ var (
 	coverageGap = &Condition{
 		Name: "RDMACoverageGap", Severity: Info, For: 5 * time.Minute,
 		Summary: "Not all bytes that the workload moves over the HCA are counted.",
-		Source:  "gaps that the configuration chooses (off, not_selected), estimates (budget) and idle queues (direct_wqe) do not count",
+		Source:  "gaps that the configuration chooses (off, not_selected), surveys (survey) and idle queues (direct_wqe) do not count",
 		NoAlert: "container_rdma_datapath_coverage has the reasons; AccelscopeUnattributedHigh is the alert for what they amount to",
 	}
 )
@@ -323,7 +323,7 @@ var (
 		Name: "AccelscopeBudgetExceeded", Severity: Warning, For: 10 * time.Minute,
 		Summary:    "Probes take more CPU time of the workload than the budget allows.",
 		Thresholds: []Threshold{{Of: "CPU time, as a multiple of --rdma.datapath-budget", Value: 1.5}},
-		Source:     "sampling should have started before",
+		Source:     "surveys should keep them below",
 	}
 	eventsLost = &Condition{
 		Name: "AccelscopeEventsLost", Severity: Warning, Window: 15 * time.Minute, For: 5 * time.Minute,

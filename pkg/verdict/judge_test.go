@@ -362,7 +362,7 @@ var judgments = map[string]judgment{
 		bad: func(n *node) {
 			n.shares.CompletionErrors = []attribution.Share[model.CompletionErrorKey, model.Count]{
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "retry_exceeded"}, Value: 1},
-				{Owner: 1, Key: model.CompletionErrorKey{Device: "mlx5_1", Status: "retry_exceeded", Sampled: true}, Value: 2},
+				{Owner: 1, Key: model.CompletionErrorKey{Device: "mlx5_1", Status: "retry_exceeded"}, Value: 2},
 				{Owner: 1, Key: model.CompletionErrorKey{Device: "mlx5_0", Status: "wr_flush_error"}, Value: 99},
 			}
 		},

@@ -75,8 +75,8 @@ func (n node) coverage(t *testing.T) {
 
 	busy := enter(t, "busy", "posts", "-d", "rxe0", "-n", "1", "-p")
 	busy.line(t, "polls")
-	s = start(t, n.args("--rdma.datapath=budget")...)
-	s.covered(alone(busy, gap("budget")))
+	s = start(t, n.args("--rdma.datapath=survey")...)
+	s.covered(alone(busy, gap("survey")))
 	s.stop()
 }
 

@@ -13,8 +13,6 @@ var unanswered = map[string]string{
 
 	"sensor.json: Devices that are not ok: A":             "nothing is broken",
 	"sensor.json: Data path probes: share of CPU time: B": "there is no budget with --rdma.datapath=always",
-	"workloads.json: Sampled bytes by workload: A":        "nothing is sampled with --rdma.datapath=always",
-	"workloads.json: Sampled bytes by workload: B":        "nothing is sampled with --rdma.datapath=always",
 	"workloads.json: Jobs of the selected workloads: A":   noJob,
 	"workloads.json: OOM kills and restarts: B": "containers that containerd runs without " +
 		"Kubernetes are not started again",

@@ -366,3 +366,23 @@ func (l *slurm) restart(t *testing.T) {
 	l.holds(t, id, qps)
 	l.s.stop()
 }
+
+// cpu returns the CPU time of a process in seconds.
+func cpu(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	f := strings.Fields(rest)
+	user, err := strconv.ParseFloat(f[11], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	system, err := strconv.ParseFloat(f[12], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (user + system) / 100
+}

@@ -50,7 +50,6 @@ var plants = map[string]plant{
 	"source-cgroup":          {"pkg/source/cgroup/planted.go", module + "pkg/engine"},
 	"source-container":       {"pkg/source/container/planted.go", module + "pkg/engine"},
 	"source-datapath":        {"pkg/source/datapath/planted.go", module + "pkg/engine"},
-	"source-datapath-budget": {"pkg/source/datapath/budget/planted.go", module + "pkg/engine"},
 	"source-datapath-locate": {"pkg/source/datapath/locate/planted.go", module + "pkg/engine"},
 	"source-datapath-test":   {"pkg/source/datapath/planted_test.go", module + "pkg/source/rdma"},
 	"source-drm":             {"pkg/source/drm/planted.go", module + "pkg/engine"},

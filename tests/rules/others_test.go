@@ -36,33 +36,32 @@ func inlined(t *testing.T, name string, others ...string) string {
 }
 
 // TestSlowerThanOthers: the comparison with the other workloads has the same result for classic histograms, for native ones,
-// for both, and for those of sampled calls.
+// and for both.
 func TestSlowerThanOthers(t *testing.T) {
 	expr := inlined(t, ratioOther, p99Others, p99Of)
-	for _, family := range []string{"container_rdma_completion_duration_seconds", "container_rdma_completion_duration_sampled_seconds"} {
-		classic, native := "", ""
-		// All durations of a workload are between 2^(n-1) and 2^n s.
-		for workload, n := range map[string]int{"slow": 3, "a": 0, "b": 0, "fast": -2} {
-			labels := fmt.Sprintf(`{job="a",instance="n1",workload="%s",container_id="%s",device="d",method="uprobe",opcode="write"`, workload, workload)
-			for le, values := range map[string]string{fmt.Sprint(math.Exp2(float64(n - 1))): "0x30", fmt.Sprint(math.Exp2(float64(n))): "0+600x30", "+Inf": "0+600x30"} {
-				classic += fmt.Sprintf("  %s_bucket%s,le=\"%s\"} %s\n", family, labels, le, values)
+	const family = "container_rdma_completion_duration_seconds"
+	classic, native := "", ""
+	// All durations of a workload are between 2^(n-1) and 2^n s.
+	for workload, n := range map[string]int{"slow": 3, "a": 0, "b": 0, "fast": -2} {
+		labels := fmt.Sprintf(`{job="a",instance="n1",workload="%s",container_id="%s",device="d",method="uprobe",opcode="write"`, workload, workload)
+		for le, values := range map[string]string{fmt.Sprint(math.Exp2(float64(n - 1))): "0x30", fmt.Sprint(math.Exp2(float64(n))): "0+600x30", "+Inf": "0+600x30"} {
+			classic += fmt.Sprintf("  %s_bucket%s,le=\"%s\"} %s\n", family, labels, le, values)
+		}
+		classic += fmt.Sprintf("  %s_count%s} 0+600x30\n", family, labels)
+		native += fmt.Sprintf("  %s%s} {{schema:0 count:0}}+{{schema:0 sum:1 count:600 offset:%d buckets:[600]}}x30\n", family, labels, n)
+	}
+	for form, series := range map[string]string{"classic": classic, "native": native, "both": classic + native} {
+		t.Run(form, func(t *testing.T) {
+			got := map[string]float64{}
+			for _, s := range evaluate(t, "load 1m\n"+series, expr) {
+				got[s.Metric.Get("workload")] = s.F
 			}
-			classic += fmt.Sprintf("  %s_count%s} 0+600x30\n", family, labels)
-			native += fmt.Sprintf("  %s%s} {{schema:0 count:0}}+{{schema:0 sum:1 count:600 offset:%d buckets:[600]}}x30\n", family, labels, n)
-		}
-		for form, series := range map[string]string{"classic": classic, "native": native, "both": classic + native} {
-			t.Run(family+"/"+form, func(t *testing.T) {
-				got := map[string]float64{}
-				for _, s := range evaluate(t, "load 1m\n"+series, expr) {
-					got[s.Metric.Get("workload")] = s.F
+			for workload, want := range map[string]float64{"slow": 8, "a": 1, "b": 1, "fast": 0.25} {
+				if math.Abs(got[workload]-want) > 1e-9 {
+					t.Errorf("%s: %v, want %v", workload, got[workload], want)
 				}
-				for workload, want := range map[string]float64{"slow": 8, "a": 1, "b": 1, "fast": 0.25} {
-					if math.Abs(got[workload]-want) > 1e-9 {
-						t.Errorf("%s: %v, want %v", workload, got[workload], want)
-					}
-				}
-			})
-		}
+			}
+		})
 	}
 }
 

@@ -15,7 +15,7 @@ func (l *Ledger) Exclusive(owner identity.OwnerID, device string) bool {
 		return false
 	}
 	for i := range d.directions {
-		a := l.accounts[accountKey{owner, &d.directions[i], byPort, false}]
+		a := l.accounts[accountKey{owner, &d.directions[i], byPort}]
 		if a == nil || a.won != d.ended {
 			return false
 		}

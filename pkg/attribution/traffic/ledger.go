@@ -10,7 +10,7 @@
 //     whatever other methods counted;
 //   - else to each owner the bytes that the hardware counters of its queue pairs report, and
 //     those that uprobes report beyond that (see choose);
-//   - else to the owners whose calls are sampled, in proportion to their estimates (see split.go);
+//   - else to the owners whose calls are counted in surveys only, in proportion to their last survey (see split.go);
 //   - the rest stays unattributed.
 //
 // So the shares of a device add up to its own counters, to the byte, from the first reading
@@ -50,7 +50,8 @@ type Ledger struct {
 	// answered is the last refresh in which a method reported anything, or in which its source
 	// had nothing to report; before is the preceding one.
 	answered, before [methods]uint64
-	unknownHCAs      uint64 // objects that can move bytes, created on HCAs without a known name
+	paused           map[calls]bool // those that are counted in surveys only; nil if that is not known
+	unknownHCAs      uint64         // objects that can move bytes, created on HCAs without a known name
 
 	// The following fields are valid during one refresh.
 	now      time.Time
@@ -94,21 +95,29 @@ type device struct {
 	given                  identity.OwnerID // the owner that the device is assigned to
 	since                  uint64           // the refresh of the assignment
 
+	endedAt time.Time // end of the last interval
+	surveys []survey  // the last of each cgroup and provider file
+	covers  map[identity.OwnerID]cover
+	// lapsed: some calls may have been uncounted in a part of this interval, and have no survey now.
+	lapsed bool
+
 	directions [directions]direction
 }
 
 // A direction is the sent or the received bytes of a device.
 type direction struct {
 	device       *device
+	index        int
 	counted      bool   // the device has counters for it
 	unattributed uint64 // bytes
 	exclusive    uint64 // the last refresh with an exclusive owner
 	accounts     []*account
 
-	// observed has the bytes that other methods left, of the last observations.
-	observed     observations
-	observations int
-	observedAt   time.Time // the begin of the newest one
+	past []period // the last intervals, the newest one last
+	// surveyed is the end of the newest survey. The following fields compare it with what the device moved in it.
+	surveyed   time.Time
+	comparable bool
+	other      float64 // bytes per second that are not of the surveyed owners
 }
 
 // Settle credits the bytes that devices moved up to now. a has the objects and assigned devices
@@ -134,6 +143,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 	slices.SortFunc(l.order, func(a, b *device) int { return strings.Compare(a.name, b.name) })
 	l.noteUse(s, a)
 	l.noteAssigned()
+	l.noteSurveys(s)
 	l.report(s.Traffic)
 	for _, d := range l.order {
 		if d.interval.ends {
@@ -156,7 +166,7 @@ func (l *Ledger) device(name string) *device {
 	if d == nil {
 		d = &device{name: name, users: map[identity.OwnerID]*use{}}
 		for i := range d.directions {
-			d.directions[i].device = d
+			d.directions[i].device, d.directions[i].index = d, i
 		}
 		l.devices[name] = d
 		l.order = append(l.order, d)
@@ -177,7 +187,7 @@ func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficSha
 			for _, a := range w.accounts {
 				out = append(out, attribution.TrafficShare{
 					Owner: use(a.owner), Device: d.name, Method: methodNames[a.method], Direction: directionNames[i],
-					Bytes: plus(a.credited, a.free), Sampled: a.sampled, Uncertain: a.uncertain,
+					Bytes: plus(a.credited, a.free),
 				})
 			}
 			if d.listed && w.counted {

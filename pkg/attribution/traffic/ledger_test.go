@@ -199,12 +199,10 @@ func (n *node) traced() *node {
 	return n
 }
 
-func (n *node) reports(cgroup uint64, device string, m model.Method, sent uint64, seen ...model.Seen) *node {
-	f := model.Traffic{Cgroup: model.CgroupID(cgroup), Device: device, Method: m, Direction: model.Transmit, Bytes: sent}
-	for _, s := range seen {
-		f.Seen = s
-	}
-	n.Traffic = append(n.Traffic, f)
+func (n *node) reports(cgroup uint64, device string, m model.Method, sent uint64, resting ...bool) *node {
+	n.Traffic = append(n.Traffic, model.Traffic{
+		Cgroup: model.CgroupID(cgroup), Device: device, Method: m, Direction: model.Transmit, Bytes: sent, Resting: len(resting) > 0,
+	})
 	return n
 }
 
@@ -220,12 +218,6 @@ func sent(t *testing.T, l *testLedger, n *node) map[string]uint64 {
 		k := fmt.Sprint(a.Owners[s.Owner].ContainerID, " ", s.Method)
 		if o := a.Owners[s.Owner]; o.ContainerID == "" && o.Pod != "" {
 			k = fmt.Sprint(o.Workload, " ", s.Method)
-		}
-		if s.Sampled {
-			k += " sampled"
-		}
-		if s.Uncertain {
-			k += " uncertain"
 		}
 		if s.Device != "d" {
 			k = s.Device + " " + k
@@ -263,7 +255,7 @@ const (
 	qc = model.MethodQPCounter
 )
 
-var rests = model.Seen{Resting: true}
+const rests = true
 
 type want = map[string]uint64
 
@@ -474,7 +466,7 @@ func TestLedger(t *testing.T) {
 		"a share with an exact better method does not rest": {
 			{d(0).two(), want{" port": 0}},
 			{
-				d(100).two().reports(1, "d", up, 10, model.Seen{Resting: true}).reports(1, "d", qc, 40),
+				d(100).two().reports(1, "d", up, 10, rests).reports(1, "d", qc, 40),
 				want{" port": 60, "c1 uprobe": 0, "c1 qp_counter": 40},
 			},
 		},
@@ -490,30 +482,11 @@ func TestLedger(t *testing.T) {
 			{d(400).holds(1, "d", 1, 1).reports(1, "d", up, 300), want{" port": 100, "c1 uprobe": 300}},
 			{d(500).holds(1, "d", 1, 1).reports(1, "d", up, 400), want{" port": 100, "c1 uprobe": 300, "c1 port": 100}},
 		},
-		"windows of one of two cgroups": {
+		"one of two cgroups rests": {
 			{d(0).two(), want{" port": 0}},
 			{d(1000).two().twin().reports(1, "d", up, 10, rests).reports(11, "d", up, 500), want{" port": 490, "c1 uprobe": 510}},
 			{d(2000).two().twin().reports(1, "d", up, 10, rests).reports(11, "d", up, 900), want{" port": 1090, "c1 uprobe": 910}},
 			{d(3000).two().twin().reports(1, "d", up, 110).reports(11, "d", up, 900), want{" port": 1990, "c1 uprobe": 1010}},
-		},
-		"windows": {
-			{d(0).two(), want{" port": 0}},
-			{
-				d(1000).two().reports(1, "d", up, 10, model.Seen{Resting: true}).reports(1, "d", up, 700, model.Seen{Sampled: true}),
-				want{" port": 990, "c1 uprobe": 10, "c1 uprobe sampled": 700},
-			},
-			{
-				d(2000).two().reports(1, "d", up, 30).reports(1, "d", up, 700, model.Seen{Sampled: true}),
-				want{" port": 1970, "c1 uprobe": 30, "c1 uprobe sampled": 700},
-			},
-			{
-				d(3000).two().reports(1, "d", up, 30).reports(1, "d", up, 900, model.Seen{Sampled: true, Resting: true}),
-				want{" port": 2970, "c1 uprobe": 30, "c1 uprobe sampled uncertain": 900},
-			},
-			{
-				d(3000).two().reports(1, "d", up, 30).reports(1, "d", up, 900, model.Seen{Sampled: true}),
-				want{" port": 2970, "c1 uprobe": 30, "c1 uprobe sampled": 900},
-			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,11 +14,11 @@ const (
 	byPort = iota
 	byQPCounter
 	byUprobe
-	bySplit
+	bySurvey
 	methods
 )
 
-var methodNames = [methods]model.Method{model.MethodPort, model.MethodQPCounter, model.MethodUprobe, model.MethodSampled}
+var methodNames = [methods]model.Method{model.MethodPort, model.MethodQPCounter, model.MethodUprobe, model.MethodSurvey}
 
 // A row is the bytes that a method reports for one cgroup.
 type row struct {
@@ -36,7 +36,6 @@ type rowKey struct {
 	cgroup    model.CgroupID
 	direction *direction
 	method    int
-	sampled   bool
 }
 
 // report records the bytes that methods report for cgroups since the last interval of their
@@ -51,14 +50,14 @@ func (l *Ledger) report(facts []model.Traffic) {
 	for i := range facts {
 		f := &facts[i]
 		method, direction := slices.Index(methodNames[:], f.Method), slices.Index(directionNames[:], f.Direction)
-		if method <= byPort || method == bySplit || direction < 0 {
+		if method <= byPort || method == bySurvey || direction < 0 {
 			continue
 		}
 		if d == nil || d.name != f.Device {
 			d = l.devices[f.Device]
 		}
 		l.answered[method] = l.refresh
-		key := rowKey{f.Cgroup, &d.directions[direction], method, f.Sampled}
+		key := rowKey{f.Cgroup, &d.directions[direction], method}
 		r := l.rows[key]
 		if r == nil {
 			r = &row{rowKey: key}
@@ -83,13 +82,12 @@ func (l *Ledger) reportRow(r *row) {
 	var a *account
 	if owner := l.owners.Of(r.cgroup); owner != identity.Unattributed {
 		if r.account == nil || r.account.closed || r.account.owner != owner {
-			r.account = l.account(owner, r.direction, r.method, r.sampled)
+			r.account = l.account(owner, r.direction, r.method)
 		}
 		a = r.account
 		if a.reported != l.refresh {
-			a.reported, a.report, a.valid, a.live, a.uncertain = l.refresh, 0, false, false, false
+			a.reported, a.report, a.valid, a.live = l.refresh, 0, false, false
 		}
-		a.uncertain = a.uncertain || r.sampled && r.resting
 	}
 	d := r.direction.device
 	if !d.interval.ends {
@@ -99,7 +97,7 @@ func (l *Ledger) reportRow(r *row) {
 	if r.now < r.last {
 		moved = r.now
 	}
-	valid := a != nil && (r.sampled || l.current(r, a.owner))
+	valid := a != nil && l.current(r, a.owner)
 	r.last, r.credited = r.now, l.refresh
 	if a == nil {
 		d.unknownUse = d.unknownUse || moved > 0
@@ -125,7 +123,7 @@ func (l *Ledger) current(r *row, owner identity.OwnerID) bool {
 		return false
 	}
 	for m := range methods {
-		if a := l.accounts[accountKey{owner, r.direction, m, false}]; m != r.method && a != nil && a.won > r.credited {
+		if a := l.accounts[accountKey{owner, r.direction, m}]; m != r.method && a != nil && a.won > r.credited {
 			return false
 		}
 	}

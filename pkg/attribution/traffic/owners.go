@@ -30,11 +30,10 @@ func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
 			return false
 		}
 		delete(l.accounts, a.accountKey)
-		if b := l.accounts[accountKey{m.To, w, a.method, a.sampled}]; b != nil {
+		if b := l.accounts[accountKey{m.To, w, a.method}]; b != nil {
 			b.credited, b.free = b.credited+a.credited, plus(b.free, a.free)
 			b.waits, b.ahead, b.won = plus(b.waits, a.waits), plus(b.ahead, a.ahead), max(b.won, a.won)
 			a.closed = true
-			w.observations = 0
 			return true
 		}
 		a.owner = m.To

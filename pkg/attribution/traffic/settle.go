@@ -26,30 +26,20 @@ type account struct {
 	reported uint64 // the refresh of report
 	valid    bool   // report belongs to this interval
 	live     bool   // not all rows of the report are resting
-	// uncertain: sampled, and a row is resting.
-	uncertain bool
-	better    *account
-
-	// estimate is the report of a sampled account. Its observations are nil for another one.
-	estimate uint64
-	observed *observations
+	better   *account
 }
 
 type accountKey struct {
 	owner     identity.OwnerID
 	direction *direction
 	method    int
-	sampled   bool
 }
 
-func (l *Ledger) account(owner identity.OwnerID, w *direction, method int, sampled bool) *account {
-	key := accountKey{owner, w, method, sampled}
+func (l *Ledger) account(owner identity.OwnerID, w *direction, method int) *account {
+	key := accountKey{owner, w, method}
 	a := l.accounts[key]
 	if a == nil {
 		a = &account{accountKey: key}
-		if sampled {
-			a.observed = &observations{}
-		}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
 		l.rank(owner, w)
@@ -58,8 +48,8 @@ func (l *Ledger) account(owner identity.OwnerID, w *direction, method int, sampl
 }
 
 func (l *Ledger) rank(owner identity.OwnerID, w *direction) {
-	if worse := l.accounts[accountKey{owner, w, byUprobe, false}]; worse != nil {
-		worse.better = l.accounts[accountKey{owner, w, byQPCounter, false}]
+	if worse := l.accounts[accountKey{owner, w, byUprobe}]; worse != nil {
+		worse.better = l.accounts[accountKey{owner, w, byQPCounter}]
 	}
 }
 
@@ -81,14 +71,6 @@ func (l *Ledger) settle(d *device) {
 	}
 	for i := range d.directions {
 		w := &d.directions[i]
-		for _, a := range w.accounts {
-			if a.sampled {
-				a.free, a.estimate, a.report = plus(a.free, a.report), a.report, 0
-				if b := l.accounts[accountKey{a.owner, w, byQPCounter, false}]; b != nil && b.report > 0 {
-					a.estimate = 0 // these bytes are counted
-				}
-			}
-		}
 		switch {
 		case !w.counted:
 			l.settleUncounted(w)
@@ -101,23 +83,23 @@ func (l *Ledger) settle(d *device) {
 	for _, u := range d.users {
 		u.wasActive, u.active = u.active, false
 	}
-	d.wasUnknown, d.unknownUse = d.unknownUse, false
-	d.endedBefore, d.ended = d.ended, l.refresh
+	d.wasUnknown, d.unknownUse, d.lapsed = d.unknownUse, false, false
+	d.endedBefore, d.ended, d.endedAt = d.ended, l.refresh, l.now
 }
 
 func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uint64) {
 	for _, a := range w.accounts {
 		a.report, a.waits, a.ahead = 0, 0, 0
 	}
-	a := l.account(owner, w, byPort, false)
+	l.remember(w, moved) // its owner may be counted in surveys only
+	a := l.account(owner, w, byPort)
 	a.credited += moved
 	a.won, w.exclusive = l.refresh, l.refresh
 }
 
 func (l *Ledger) settleShared(w *direction, moved uint64) {
 	if w.device.interval.begins { // bytes credited without counters are part of them now
-		counted := slices.DeleteFunc(slices.Clone(w.accounts), func(a *account) bool { return a.sampled })
-		moved = fill(moved, counted, func(a *account) *uint64 { return &a.free })
+		moved = fill(moved, w.accounts, func(a *account) *uint64 { return &a.free })
 	}
 	l.choose(w)
 	left := fill(moved, w.accounts, func(a *account) *uint64 { return &a.report })
@@ -130,6 +112,7 @@ func (l *Ledger) settleShared(w *direction, moved uint64) {
 	for _, a := range w.accounts {
 		a.waits, a.report = plus(a.waits, a.report), 0
 	}
+	l.remember(w, left)
 	w.unattributed += l.split(w, left)
 }
 
@@ -148,9 +131,6 @@ func (l *Ledger) settleUncounted(w *direction) {
 // other one after it. A method that rests or does not answer is ignored.
 func (l *Ledger) choose(w *direction) {
 	for _, a := range w.accounts {
-		if a.sampled {
-			continue
-		}
 		b := a.better
 		if b == nil || !b.live || !a.live {
 			a.ahead = 0

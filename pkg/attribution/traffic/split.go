@@ -2,151 +2,83 @@
 
 package traffic
 
-import (
-	"math"
-	"time"
-)
+import "github.com/accelscope/accelscope/pkg/identity"
 
-// The bytes that no method counts exactly are split among the owners whose calls are probed in
-// windows. The estimate of such an owner is wrong by what its windows happened to see. But the bytes
-// of the device are known, and windows show how they are distributed. So of the
-// bytes that are left of an interval an owner is credited (a ratio estimator)
+// The bytes that no method counts exactly are split among the owners whose calls are counted in surveys only, in proportion to the bytes
+// per second of their last survey. Nothing is split of an interval in which an unknown user, or an owner with neither a survey nor an exact
+// count, could have moved bytes.
 //
-//	left · estimates of the owner / estimates of all owners
-//
-// One interval has few windows, so the estimates are those of the last observations, which take 10 s
-// or more: of 4, or of 8 or 16 while 4 or 8 are uncertain. They are uncertain if they differ so much
-// that more than a tenth of the bytes is expected to be credited to wrong owners: half of the sum of
-// the standard errors. Bytes stay unattributed while 16 are uncertain too, and until there are 4 since
-// an owner began to send.
-//
-// Estimates may lack bytes: those that remote sides read or write, those of the kernel, those of
-// calls without probes. If the device moved more than the estimates of 16 observations, by a quarter
-// or while it has unknown users, only the part that the estimates have is split: then an owner whose
-// estimate is uncertain gets nothing. Estimates of bursts may be too high. Where they are more
-// than three times what the device moved, its counters lack the traffic, such as loopback: nothing is
-// split.
+// A survey lacks the bytes that remote sides read or write, those of the kernel, and headers. So it is compared with what the device
+// moved in it. If that was a quarter more, only the part of the surveyed owners is split. If it was less than a third, the counters of the
+// device lack the traffic, such as loopback: nothing is split.
 const (
-	maxObservations = 16
-	minObservations = 4
-	observationTime = 10 * time.Second
-	maxMissing      = 0.25
-	maxSurplus      = 3
-	maxMisplaced    = 0.1
+	maxOther   = 0.25
+	maxSurplus = 3
 )
-
-// observations are the bytes of the last observations, the newest one first.
-type observations [maxObservations]float64
-
-func (o *observations) next() {
-	copy(o[1:], o[:])
-	o[0] = 0
-}
-
-// sum returns the sum of the last n observations.
-func (o *observations) sum(n int) (sum float64) {
-	for _, bytes := range o[:n] {
-		sum += bytes
-	}
-	return sum
-}
 
 // split credits the bytes that other methods left of an interval and returns the remainder.
 func (l *Ledger) split(w *direction, left uint64) uint64 {
-	var sampled []*account
-	for _, a := range w.accounts {
-		if a.sampled {
-			sampled = append(sampled, a)
-		}
-	}
-	if len(sampled) == 0 || w.device.interval.mixed {
+	d := w.device
+	if d.interval.mixed || !w.comparable || !l.accounted(d) {
 		return left
 	}
-	l.observe(w, sampled, left)
-	n := minObservations
-	for n <= w.observations && misplaced(sampled, n) > maxMisplaced {
-		n *= 2
-	}
-	if n > w.observations {
-		return left
-	}
-	var recent, all float64
-	for _, a := range sampled {
-		recent, all = recent+a.observed.sum(n), all+a.observed.sum(maxObservations)
-	}
-	shown, moved := 1.0, w.observed.sum(maxObservations)
-	switch {
-	case all > maxSurplus*moved:
-		return left
-	case moved > (1+maxMissing)*all || w.device.unknownUse || w.device.wasUnknown:
-		shown = min(all/moved, 1)
-	}
-	rest := left
-	for _, a := range sampled {
-		bytes := min(uint64(float64(left)*shown*a.observed.sum(n)/recent), rest)
-		if bytes == 0 || shown < 1 && a.uncertain {
+	rates, sum := map[identity.OwnerID]float64{}, 0.0
+	var owners []identity.OwnerID
+	for j := range d.surveys {
+		s := &d.surveys[j]
+		if !d.used(s.owner) || l.live(d, s.owner, byQPCounter) {
 			continue
 		}
-		to := l.account(a.owner, w, bySplit, false)
-		to.credited += bytes
-		to.won = l.refresh
+		if _, ok := rates[s.owner]; !ok {
+			owners = append(owners, s.owner)
+		}
+		rates[s.owner] += s.rates[w.index]
+		sum += s.rates[w.index]
+	}
+	if sum == 0 {
+		return left
+	}
+	part := float64(left) / sum
+	if w.other > maxOther*sum {
+		part = float64(left) / (sum + w.other)
+	}
+	rest := left
+	for _, owner := range owners {
+		bytes := min(uint64(part*rates[owner]), rest)
+		if bytes == 0 {
+			continue
+		}
+		a := l.account(owner, w, bySurvey)
+		a.credited += bytes
+		a.won = l.refresh
 		rest -= bytes
 	}
 	return rest
 }
 
-// observe adds an interval to the newest observation, which may begin with it.
-func (l *Ledger) observe(w *direction, sampled []*account, left uint64) {
-	for _, a := range sampled {
-		switch known := a.observed.sum(maxObservations) > 0; {
-		case known && !w.device.used(a.owner): // earlier observations are as without it
-			for i, n := range a.observed {
-				w.observed[i] = max(w.observed[i]-n, 0)
-			}
-			*a.observed = observations{}
-		case !known && a.estimate > 0: // earlier observations are without it
-			w.observations = 0
+// accounted reports whether all that could have moved bytes in the interval have a survey or an exact count.
+func (l *Ledger) accounted(d *device) bool {
+	if d.unknownUse || d.wasUnknown || d.lapsed {
+		return false
+	}
+	for id := range d.users {
+		switch {
+		case !d.used(id):
+		case d.covers[id] == unsurveyed:
+			return false
+		case d.covers[id] != allCounted && !d.surveyed(id) && !l.live(d, id, byUprobe) && !l.live(d, id, byQPCounter):
+			return false
 		}
 	}
-	if w.observations == 0 {
-		w.observed = observations{}
-		for _, a := range sampled {
-			*a.observed = observations{}
-		}
-	}
-	if w.observations == 0 || l.now.Sub(w.observedAt) >= observationTime {
-		w.observations, w.observedAt = min(w.observations+1, maxObservations), l.now
-		w.observed.next()
-		for _, a := range sampled {
-			a.observed.next()
-		}
-	}
-	w.observed[0] += float64(left)
-	for _, a := range sampled {
-		a.observed[0] += float64(a.estimate)
-	}
+	return true
 }
 
-// misplaced returns the part of the bytes that is expected to be credited to wrong owners if the split
-// uses the last n observations.
-func misplaced(sampled []*account, n int) (part float64) {
-	var estimates observations
-	for _, a := range sampled {
-		for i, bytes := range a.observed[:n] {
-			estimates[i] += bytes
+// live reports whether a method counts the bytes of an owner in this interval.
+func (l *Ledger) live(d *device, owner identity.OwnerID, method int) bool {
+	for i := range d.directions {
+		if a := l.accounts[accountKey{owner, &d.directions[i], method}]; a != nil && a.live {
+			return true
 		}
 	}
-	whole := estimates.sum(n)
-	if whole == 0 {
-		return 1
-	}
-	for _, a := range sampled {
-		share, squares := a.observed.sum(n)/whole, 0.0
-		for i, bytes := range a.observed[:n] {
-			difference := bytes - share*estimates[i]
-			squares += difference * difference
-		}
-		part += math.Sqrt(squares*float64(n)/float64(n-1)) / whole / 2
-	}
-	return part
+	return false
 }

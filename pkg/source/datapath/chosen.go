@@ -7,10 +7,41 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 func (s *Source) isChosen(cgroup model.CgroupID) bool {
 	return s.opts.Chosen == nil || s.opts.Chosen(cgroup)
+}
+
+func (s *Source) isExcluded(cgroup model.CgroupID) bool {
+	return s.opts.Excluded != nil && s.opts.Excluded(cgroup)
+}
+
+// updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from then on.
+func (s *Source) updateExcluded() {
+	if s.opts.Excluded == nil {
+		return
+	}
+	excluded := map[locate.FileID]bool{}
+	for _, w := range s.processes {
+		w.excluded = s.isExcluded(w.cgroup)
+	}
+	for id, f := range s.files {
+		for pid := range f.paths {
+			if w := s.processes[pid]; w != nil && w.excluded {
+				excluded[id] = true
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.excluded = excluded
+	for key, c := range s.contexts {
+		if excluded[c.file] {
+			s.fold.markLate(key)
+		}
+	}
 }
 
 // updateChosen checks again which cgroups are chosen.

@@ -3,11 +3,8 @@
 package datapath
 
 import (
-	"math"
-
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
 // opcodeNames are the names of enum opcode in bpf/datapath.h: those of enum
@@ -54,9 +51,9 @@ func flatten(s *gen.DatapathContextStat) (n [counters]uint64) {
 // groupOfCounter returns the group of calls that a counter counts.
 func groupOfCounter(i int) int {
 	if i >= countReceived {
-		return budget.Poll
+		return polls
 	}
-	return budget.Post
+	return posts
 }
 
 // directionOf returns the direction of the bytes that a counter counts, empty if it
@@ -81,71 +78,26 @@ func directionOf(i int) model.Direction {
 	return "" // A bind or an invalidation moves no bytes; the direction of other opcodes is unknown.
 }
 
-// count is a cumulative count in two parts: exact, and sampled in windows and
-// scaled. Neither part falls.
-type count struct {
-	exact, sampled uint64
-	fraction       float64 // of the sampled part, so that rounding loses nothing
-	// shown is the highest value of the sampled part with what was counted on. It may be ahead of the sampled part
-	// until that reaches it.
-	shown uint64
-}
-
-func (c *count) add(n uint64, exact bool, scale float64) {
-	if exact {
-		c.exact += n
-		return
-	}
-	c.addSampled(float64(n) * scale)
-}
-
-func (c *count) addSampled(n float64) {
-	whole, fraction := math.Modf(n)
-	c.fraction += fraction
-	if c.fraction >= 1 {
-		whole, c.fraction = whole+1, c.fraction-1
-	}
-	c.sampled += uint64(whole)
-}
-
-func (c *count) value(sampled bool) uint64 {
-	if sampled {
-		return max(c.sampled, c.shown)
-	}
-	return c.exact
-}
-
-// show counts on from the sampled part.
-func (c *count) show(more float64) { c.shown = max(c.shown, c.sampled+uint64(more)) }
-
 // durations is a histogram of counts.
 type durations struct {
-	buckets              [model.FineBuckets]count
-	sum                  count // in nanoseconds
-	hasExact, hasSampled bool
+	buckets [model.FineBuckets]uint64
+	sum     uint64 // in nanoseconds
 }
 
-func (d *durations) add(l *gen.DatapathLatency, exact bool, scale float64) {
+// add adds the increase of l since last, and updates last.
+func (d *durations) add(last, l *gen.DatapathLatency) {
+	d.sum += increase(&last.SumNs, l.SumNs)
 	for i, n := range l.Buckets {
-		if n != 0 {
-			d.buckets[i].add(n, exact, scale)
-			d.hasExact, d.hasSampled = d.hasExact || exact, d.hasSampled || !exact
-		}
+		d.buckets[i] += increase(&last.Buckets[i], n)
 	}
-	d.sum.add(l.SumNs, exact, scale)
 }
 
-// histogram returns one part of the durations, false if it is empty.
-func (d *durations) histogram(sampled bool) (h model.FineHistogram, ok bool) {
-	h.Sum, ok = d.sum.value(sampled), d.hasExact
-	if sampled {
-		ok = d.hasSampled
+func (d *durations) histogram() model.FineHistogram {
+	h := model.FineHistogram{Sum: d.sum, Buckets: d.buckets}
+	for _, n := range d.buckets {
+		h.Count += n
 	}
-	for i := range d.buckets {
-		h.Buckets[i] = d.buckets[i].value(sampled)
-		h.Count += h.Buckets[i]
-	}
-	return h, ok
+	return h
 }
 
 // increase returns the increase of a counter since its last value, and updates that. A lower

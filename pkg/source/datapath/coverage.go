@@ -40,6 +40,8 @@ func (s *Source) setUnlocated(e *event, err error) {
 		delete(s.unlocated, key)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, locate.ErrShadowStack), errors.Is(err, errProbedAlone):
 		s.unlocated[key] = unlocated{e.cgroup, model.GapRefused}
+	case isPassing(err):
+		s.unlocated[key] = unlocated{e.cgroup, model.GapLate}
 	default:
 		s.unlocated[key] = unlocated{e.cgroup, model.GapProviderUnsupported}
 	}
@@ -117,23 +119,23 @@ func (s *Source) gapsOf(key gen.DatapathContextKey, c *contextCounts, now uint64
 		}
 		return []model.Gap{model.GapLate} // being searched
 	}
-	if !p.chosen {
+	if !p.chosen || s.excluded[p.file] {
 		return []model.Gap{model.GapNotSelected}
 	}
-	windowed := isWindowed(c.samplings)
+	limited := c.place.limited != [groups]bool{}
 	if s.unprobeable[p.file] {
 		gaps = append(gaps, model.GapRefused)
 	}
 	if c.late {
 		gaps = append(gaps, model.GapLate)
 	}
-	if windowed {
-		gaps = append(gaps, model.GapBudget)
+	if limited {
+		gaps = append(gaps, model.GapSurvey)
 	}
 	if c.unread > 0 {
 		gaps = append(gaps, model.GapExtendedPoll)
 	}
-	if p.direct && !windowed && now-max(p.found, c.called) > uint64(idleAfter) {
+	if p.direct && !limited && now-max(p.found, c.called) > uint64(idleAfter) {
 		gaps = append(gaps, model.GapDirectWQE)
 	}
 	return gaps

@@ -12,7 +12,6 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -27,62 +26,62 @@ func TestCoverage(t *testing.T) {
 	direct.direct = true
 	ignored := found
 	ignored.chosen = false
-	windowed := samplings{{Windowed: true, Ratio: 0.5}, {Scale: 1, Ratio: 1}}
+	limited := place{file: file, limited: [groups]bool{posts: true}}
 	tests := map[string]struct {
-		state    *contextState // nil: the context is being searched
-		calls    uint64
-		unread   uint64
-		sampling samplings
-		do       func(*Source)
-		want     []model.Gap
+		state  *contextState // nil: the context is being searched
+		calls  uint64
+		unread uint64
+		at     place
+		do     func(*Source)
+		want   []model.Gap
 	}{
-		"all calls are probed":    {state: &found, sampling: exact, want: []model.Gap{""}},
-		"a search is in progress": {sampling: exact, want: []model.Gap{model.GapLate}},
-		"no provider": {sampling: exact, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *Source) {
+		"all calls are probed":    {state: &found, at: full, want: []model.Gap{""}},
+		"a search is in progress": {at: full, want: []model.Gap{model.GapLate}},
+		"no provider": {at: full, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *Source) {
 			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, errors.New("no provider"))
 		}},
-		"no permission": {sampling: exact, want: []model.Gap{model.GapRefused}, do: func(s *Source) {
+		"no permission": {at: full, want: []model.Gap{model.GapRefused}, do: func(s *Source) {
 			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, fs.ErrPermission)
 		}},
-		"found at the second attempt": {state: &found, sampling: exact, want: []model.Gap{""}, do: func(s *Source) {
+		"found at the second attempt": {state: &found, at: full, want: []model.Gap{""}, do: func(s *Source) {
 			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, locate.ErrNotReady)
 			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, nil)
 		}},
-		"not selected": {state: &ignored, sampling: exact, want: []model.Gap{model.GapNotSelected}},
-		"late":         {state: &found, sampling: exact, want: []model.Gap{model.GapLate}, do: func(s *Source) { s.fold.markLate(key) }},
-		"sampled":      {state: &found, sampling: windowed, want: []model.Gap{model.GapBudget}},
-		"late and sampled": {
-			state: &found, sampling: windowed, want: []model.Gap{model.GapBudget, model.GapLate},
+		"not selected": {state: &ignored, at: full, want: []model.Gap{model.GapNotSelected}},
+		"late":         {state: &found, at: full, want: []model.Gap{model.GapLate}, do: func(s *Source) { s.fold.markLate(key) }},
+		"surveyed":     {state: &found, at: limited, want: []model.Gap{model.GapSurvey}},
+		"late and surveyed": {
+			state: &found, at: limited, want: []model.Gap{model.GapLate, model.GapSurvey},
 			do: func(s *Source) { s.fold.markLate(key) },
 		},
-		"lengths that were not read": {state: &found, unread: 1, sampling: exact, want: []model.Gap{model.GapExtendedPoll}},
+		"lengths that were not read": {state: &found, unread: 1, at: full, want: []model.Gap{model.GapExtendedPoll}},
 		"a function could not be probed": {
-			state: &found, sampling: exact, want: []model.Gap{model.GapRefused},
+			state: &found, at: full, want: []model.Gap{model.GapRefused},
 			do: func(s *Source) { s.unprobeable = map[locate.FileID]bool{file: true} },
 		},
-		"no call for long":                        {state: &old, sampling: exact, want: []model.Gap{""}},
-		"no call for long, queues can be written": {state: &direct, sampling: exact, want: []model.Gap{model.GapDirectWQE}},
-		"calls, and queues can be written":        {state: &direct, calls: 1, sampling: exact, want: []model.Gap{""}},
+		"no call for long":                        {state: &old, at: full, want: []model.Gap{""}},
+		"no call for long, queues can be written": {state: &direct, at: full, want: []model.Gap{model.GapDirectWQE}},
+		"calls, and queues can be written":        {state: &direct, calls: 1, at: full, want: []model.Gap{""}},
 		"calls long ago, queues can be written": {
-			state: &direct, calls: 1, sampling: exact, want: []model.Gap{model.GapDirectWQE},
+			state: &direct, calls: 1, at: full, want: []model.Gap{model.GapDirectWQE},
 			do: func(s *Source) { s.fold.contexts[key].called -= 2 * uint64(idleAfter) },
 		},
 		"calls again, queues can be written": {
-			state: &direct, calls: 1, sampling: exact, want: []model.Gap{""},
+			state: &direct, calls: 1, at: full, want: []model.Gap{""},
 			do: func(s *Source) {
 				c := s.fold.contexts[key]
 				c.called -= 2 * uint64(idleAfter)
 				stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
-				stat.Hits[budget.Post], stat.Hits[budget.Poll] = 1, 1
-				s.fold.add(key, stat, exact)
+				stat.Hits[posts], stat.Hits[polls] = 1, 1
+				s.fold.add(key, stat, full)
 			},
 		},
-		"no call in windows, queues can be written": {state: &direct, sampling: windowed, want: []model.Gap{model.GapBudget}},
+		"no call in a survey, queues can be written": {state: &direct, at: limited, want: []model.Gap{model.GapSurvey}},
 		"as many contexts as the cgroup may have": {
-			state: &found, sampling: exact, want: []model.Gap{model.GapFull},
+			state: &found, at: full, want: []model.Gap{model.GapFull},
 			do: func(s *Source) { s.opts.MaxContexts = 2 },
 		},
-		"HCA without a name": {state: &found, sampling: exact, do: func(s *Source) { clear(s.names) }},
+		"HCA without a name": {state: &found, at: full, do: func(s *Source) { clear(s.names) }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +91,8 @@ func TestCoverage(t *testing.T) {
 				s.contexts[key] = *tt.state
 			}
 			stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
-			stat.Hits[budget.Poll], stat.Unread = tt.calls, tt.unread
-			s.fold.add(key, stat, tt.sampling)
+			stat.Hits[polls], stat.Unread = tt.calls, tt.unread
+			s.fold.add(key, stat, tt.at)
 			if tt.do != nil {
 				tt.do(s)
 			}
@@ -115,7 +114,7 @@ func BenchmarkCoverage(b *testing.B) {
 		key := gen.DatapathContextKey{Tgid: i / 10, Number: i}
 		s.names[i%10] = fmt.Sprint("mlx5_", i%10)
 		s.contexts[key] = contextState{chosen: true, final: true, probed: 1}
-		s.fold.add(key, &gen.DatapathContextStat{Cgroup: 5, Device: i % 10}, exact)
+		s.fold.add(key, &gen.DatapathContextStat{Cgroup: 5, Device: i % 10}, full)
 	}
 	for b.Loop() {
 		s.coverage()

@@ -2,15 +2,13 @@
 
 // Package datapath counts what containers send and receive over RDMA without
 // system calls. It attaches uprobes to the functions of the verbs providers that
-// processes have mapped. It is disabled by default, and a budget limits what it
-// costs the processes.
+// processes have mapped. It is disabled by default. Where probes cost a process more than a budget, calls are counted in surveys only (survey.go).
 //
 // A hook in the kernel reports queue pairs that change their state, and the address
 // of their user space half. Package locate finds the provider's functions from
 // there. A probe is on a file, once for all processes that map it. The programs
 // (bpf/datapath.bpf.c) count by verbs context, and fold.go adds that to series of
-// cgroups. The programs also measure what probes cost each process, and package
-// budget decides when they are detached.
+// cgroups. The programs also measure what probes cost each process.
 package datapath
 
 import (
@@ -26,15 +24,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // Options are the processes to count and the limit of the cost.
 type Options struct {
 	Sysfs, Procfs string
-	// Budget is the share of a process's CPU time that probes may take; 0 is no limit.
+	// Budget is the share of a process's CPU time that probes may take before its provider is only surveyed; 0 is no limit.
 	Budget float64
+	// SurveyLength and SurveyInterval are the length of a survey, and the time between two. Zero selects the defaults.
+	SurveyLength, SurveyInterval time.Duration
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup has a share of its own.
 	Workloads *hook.Workloads
 	// MaxContexts limits the verbs contexts, and the queue pairs with durations. Half of
@@ -46,6 +45,9 @@ type Options struct {
 	// Chosen reports whether the processes of a cgroup are to be counted. It must
 	// not block. It is called repeatedly, as names get known late. nil chooses all.
 	Chosen func(cgroup model.CgroupID) bool
+	// Excluded reports whether processes of a cgroup must not have probes. A file that such a process maps has none as long as it does, as
+	// a probe is hit by all processes that map the file. It is called like Chosen. nil excludes none.
+	Excluded func(cgroup model.CgroupID) bool
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for
 	// cgroup v2.
 	Subsystem string
@@ -79,10 +81,12 @@ type Source struct {
 	formerDevices uint32
 	fold          *fold
 	forgotten     map[model.CgroupID]bool
-	// contexts are those with located functions, samplings those of their files.
-	contexts  map[gen.DatapathContextKey]contextState
-	samplings map[locate.FileID]samplings
-	kept      map[locate.FileID]bool // files that stay probed without a process
+	// contexts are those with located functions, places those of their files.
+	contexts map[gen.DatapathContextKey]contextState
+	places   map[locate.FileID]place
+	limited  bool                   // calls of some file are counted in surveys only
+	excluded map[locate.FileID]bool // files that a process maps which must not have probes
+	kept     map[locate.FileID]bool // files that stay probed without a process
 	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
 	tracedSince map[locate.FileID]uint64
 	// open are the open contexts that are counted, as of the last drain. Their keys have no
@@ -134,13 +138,14 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		opts.Logger = zap.NewNop()
 	}
 	opts.StallAfter = cmp.Or(opts.StallAfter, DefaultStallAfter)
+	opts.SurveyLength = cmp.Or(opts.SurveyLength, DefaultSurveyLength)
+	opts.SurveyInterval = cmp.Or(opts.SurveyInterval, DefaultSurveyInterval)
 	return &Source{
 		opts:      opts,
 		hooks:     unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
-		fold:      newFold(opts.Budget),
+		fold:      newFold(opts.Budget, opts.SurveyInterval),
 		forgotten: map[model.CgroupID]bool{}, names: map[uint32]string{}, formerDevices: 1 << 31,
 		contexts:  map[gen.DatapathContextKey]contextState{},
-		samplings: map[locate.FileID]samplings{},
 		kept:      map[locate.FileID]bool{},
 		open:      map[gen.DatapathContextKey]openContext{},
 		unlocated: map[processDevice]unlocated{},
@@ -180,7 +185,13 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	s.fold.forget(s.forgotten)
 	clear(s.forgotten)
-	s.fold.fill(&snap, s.deviceName)
+	now := time.Now()
+	s.fold.fill(&snap, s.deviceName, func(file locate.FileID, ended time.Time) (none [groups]bool) {
+		if s.schedule.isOutdated(ended, now) {
+			return none
+		}
+		return s.places[file].limited
+	})
 	snap.Coverage = s.coverage()
 	stats := s.stats
 	stats.Attached = s.kernel != nil
@@ -192,28 +203,16 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 // deviceName returns the name of an HCA, empty while it is not known.
 func (s *Source) deviceName(index uint32) string { return s.names[index] }
 
-// drain adds the counts since the last step. Counts of files that are probed
-// in windows are held back until the window ends. The caller holds mu.
+// drain adds the counts since the last step. The caller holds mu.
 func (s *Source) drain() error {
-	keepBack := func(key gen.DatapathContextKey) samplings {
-		w := s.samplingsOf(key)
-		for c := range w {
-			if w[c].Windowed {
-				w[c].Scale = 0
-			}
-		}
-		return w
-	}
 	clear(s.open)
 	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
-		s.fold.add(key, stat, keepBack(key))
+		s.add(key, stat, closed)
 		if !closed && stat.Chosen != 0 {
 			s.open[gen.DatapathContextKey{Context: key.Context, Tgid: key.Tgid}] = s.traceOf(key, stat)
 		}
 	})
-	return errors.Join(err, s.kernel.latencies(func(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
-		s.fold.addLatency(key, l, keepBack(key.Context)[budget.Poll])
-	}))
+	return errors.Join(err, s.kernel.latencies(s.fold.addLatency))
 }
 
 // isLate reports whether a context was ready to send before its functions were
@@ -223,28 +222,13 @@ func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextSta
 	return p.final && stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
 }
 
-// samplingsOf returns the samplings of a context. If its functions were not found
-// yet, probes that were attached for other processes may count its calls.
-func (s *Source) samplingsOf(key gen.DatapathContextKey) samplings {
-	p, located := s.contexts[key]
-	w, ok := s.samplings[p.file]
-	if !located && s.anyWindowed() {
-		return samplings{{Windowed: true, Ratio: 1}, {Windowed: true, Ratio: 1}}
+// add adds what a context counted. While calls of some file are counted in surveys only, the counts of a context wait until it is known
+// which file its functions are in, or until it is closed.
+func (s *Source) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
+	if _, located := s.contexts[key]; located || closed || !s.limited {
+		s.fold.add(key, stat, s.placeOf(key))
 	}
-	if !ok {
-		return exact
-	}
-	for g := range w {
-		w[g] = w[g].Of(int(key.Tgid))
-	}
-	return w
 }
 
-func (s *Source) anyWindowed() bool {
-	for _, w := range s.samplings {
-		if isWindowed(w) {
-			return true
-		}
-	}
-	return false
-}
+// placeOf returns where a context is counted, and how.
+func (s *Source) placeOf(key gen.DatapathContextKey) place { return s.places[s.contexts[key].file] }

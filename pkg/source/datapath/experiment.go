@@ -57,8 +57,7 @@ type experimenter struct {
 }
 
 func newExperimenter(multi bool) (*experimenter, error) {
-	emulated, _ := leaves()
-	offset, err := locate.FileOffset(uint64(emulated))
+	offset, err := locate.FileOffset(uint64(leafAddress()))
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -25,7 +24,7 @@ const (
 // others as unread. FAKE provider.
 func TestExtendedCompletions(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	var last gen.DatapathContextStat
 	check := func(reads int, received, bytes, unread uint64) {
 		t.Helper()
@@ -61,7 +60,7 @@ func TestExtendedCompletions(t *testing.T) {
 // provider.
 func TestExtendedGap(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Poll)
+	k.probeAll(t, path, sites, polls)
 	var last gen.DatapathContextStat
 	f.do("leave-ex", 0)
 	k.gap(f.key)
@@ -80,7 +79,7 @@ func TestExtendedGap(t *testing.T) {
 // FAKE provider.
 func TestExtendedThreads(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Poll)
+	k.probeAll(t, path, sites, polls)
 	var last gen.DatapathContextStat
 	f.do("threads-ex", 0)
 	if d := k.counted(t, f.key, &last); d.Received != 4*4000 || d.ReceivedBytes != 4*2000*310 || d.Unread != 0 {
@@ -96,7 +95,7 @@ func TestExtendedThreads(t *testing.T) {
 // work request in the ring, and the next completion is not taken for it. FAKE provider.
 func TestExtendedDurations(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	check := func(what string, least, most uint64) {
 		t.Helper()
 		if all, right := k.took(t, f, gen.DatapathCompletedCOMPLETED_WRITE); all < least || all > most || right < all-all/10 {
@@ -137,7 +136,7 @@ func TestExtendedNamed(t *testing.T) {
 		}
 	}
 	for _, order := range [][]locate.Site{slices.Concat(sites, wrong), slices.Concat(wrong, sites)} {
-		detach := k.probeAll(t, path, order, budget.Post, budget.Poll)
+		detach := k.probeAll(t, path, order, posts, polls)
 		var last gen.DatapathContextStat
 		k.counted(t, f.key, &last)
 		f.do("poll-ex", readOpcode|readQPNum|readByteLen)
@@ -159,20 +158,20 @@ func TestExtendedCost(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	k.probeAll(t, path, sites, budget.Poll)
+	k.probeAll(t, path, sites, polls)
 	f.do("idle-ex", 100)
 	f.do("poll-ex", readOpcode|readByteLen|readQPNum)
 	const (
-		found = 7
-		polls = 20 + 1 + found
+		found  = 7
+		called = 20 + 1 + found
 		// It reads byte_len twice.
-		calls = 100 + polls + 4*found
+		calls = 100 + called + 4*found
 		each  = entryNS + returnNS
 	)
 	var spent uint64
 	if err := k.unknownCosts(func(tgid uint32, s *gen.DatapathUnknownCost) {
 		if tgid == f.key.Tgid {
-			spent = s.SpentNs[budget.Poll]
+			spent = s.SpentNs[polls]
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -186,8 +185,8 @@ func TestExtendedCost(t *testing.T) {
 	f.do("poll-ex", readOpcode|readByteLen|readQPNum)
 	d := k.counted(t, f.key, &last)
 	// The cost of empty polls and of reads is counted in groups of 32.
-	if hits := d.Hits[budget.Poll]; hits > calls || hits+32 < calls || d.SpentNs[budget.Poll] < hits*each {
-		t.Errorf("not selected: %d hits, %d ns, want %d hits", hits, d.SpentNs[budget.Poll], calls)
+	if hits := d.Hits[polls]; hits > calls || hits+32 < calls || d.SpentNs[polls] < hits*each {
+		t.Errorf("not selected: %d hits, %d ns, want %d hits", hits, d.SpentNs[polls], calls)
 	}
 	if d.Received != 0 || d.Unread != 0 || d.Errors[12] != 0 {
 		t.Errorf("not selected: %+v", d)
@@ -198,10 +197,10 @@ func TestExtendedCost(t *testing.T) {
 // before these were probed. The next one is not. FAKE provider; the test does what the hook of modify_qp does.
 func TestLateFunctions(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, nil)
+	s := startSource(t, 0, path, nil)
 	var found []locate.Site
 	id := locate.FileID{Device: 1, Inode: 1}
-	s.find = func(_ *locate.Process, _ uint64) (locate.Found, error) {
+	s.find = func(_ *locate.Process, _, _ uint64) (locate.Found, error) {
 		return locate.Found{Sites: found, Paths: map[locate.FileID]string{id: path}}, nil
 	}
 	contexts := s.kernel.object.Coll.Maps[gen.DatapathMapContexts]
@@ -226,8 +225,8 @@ func TestLateFunctions(t *testing.T) {
 			t.Fatal(err)
 		}
 		find := s.find
-		s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
-			r, err := find(p, qp)
+		s.find = func(p *locate.Process, qp, context uint64) (locate.Found, error) {
+			r, err := find(p, qp, context)
 			r.Context = f.key.Context
 			return r, err
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -32,22 +30,18 @@ type file struct {
 	kept *locate.Kept
 	home *locate.Process // the file is kept while this process exists; nil: a file of an image
 	// added: sites were added since the last step, which attaches probes.
-	added bool
+	added  bool
+	survey survey
 	// links are the attached probes of a group, nil if it is detached.
-	links [budget.Groups]map[target]io.Closer
+	links [groups]map[target]io.Closer
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), by the pid of target.
-	probed [budget.Groups]map[int]uint64
+	probed [groups]map[int]uint64
 	// attached is when each target was probed first (CLOCK_MONOTONIC, ns).
 	attached map[target]uint64
-	// closing: detached probes of a group are being closed. inPlace: they still cost
-	// processes time.
-	closing, inPlace [budget.Groups]atomic.Bool
-	witnesses        [budget.Groups]*witness // nil if there is none
-	// ready: probes would be gone as soon as they are detached. preparing: soon.
-	ready     [budget.Groups]atomic.Bool
-	preparing [budget.Groups]bool
+	// closing: detached probes of a group are being closed.
+	closing [groups]atomic.Bool
 	// switchedOn is the time of the last switch on.
-	switchedOn [budget.Groups]uint64
+	switchedOn [groups]uint64
 	// failed are the targets that could not be probed.
 	failed map[target]failure
 }
@@ -82,24 +76,13 @@ func (f *file) probedSince(pid int, sites []locate.Site) uint64 {
 	if !f.perProcess {
 		pid = 0
 	}
-	since := f.probed[budget.Post][pid]
+	since := f.probed[posts][pid]
 	for _, s := range sites {
 		if since != 0 {
 			since = max(since, f.attached[target{s, pid}])
 		}
 	}
 	return since
-}
-
-// pages returns the number of pages of code with probes of a group.
-func (f *file) pages(group int) int {
-	pages := map[uint64]bool{}
-	for s := range f.sites {
-		if groupOf(s.Function) == group {
-			pages[s.Offset/uint64(os.Getpagesize())] = true
-		}
-	}
-	return len(pages)
 }
 
 func (f *file) pids() []int { return slices.Collect(maps.Keys(f.paths)) }
@@ -134,16 +117,16 @@ func (f *file) failure(group int) error {
 	return nil
 }
 
-// isProbed reports whether the calls of a process that post are counted, or the budget
-// decides it: no step is needed before a context of this file is counted.
+// isProbed reports whether the calls of a process that post are counted, or are counted in surveys: no step is needed before a context of
+// this file is counted.
 func (f *file) isProbed(pid int) bool { return !f.added && f.probedSince(pid, nil) != 0 }
 
 // tracedSince returns the time since which all sites are probed without a break (CLOCK_MONOTONIC, ns), 0 if some are not.
 func (f *file) tracedSince() uint64 {
-	if len(f.failed) > 0 || !f.on(budget.Post) || !f.on(budget.Poll) {
+	if len(f.failed) > 0 || !f.on(posts) || !f.on(polls) {
 		return 0
 	}
-	return max(f.switchedOn[budget.Post], f.switchedOn[budget.Poll])
+	return max(f.switchedOn[posts], f.switchedOn[polls])
 }
 
 // on reports whether a group is attached.
@@ -167,9 +150,6 @@ func (f *file) attach(group int, probe probeFunc) error {
 	var mu sync.Mutex
 	var wg safely.Group
 	var errs []error
-	if len(f.links[group]) == 0 && len(missing) > 0 && !f.perProcess { // probes of one process are not in the witness
-		f.observeCode(group, slices.Collect(maps.Keys(missing)))
-	}
 	for _, targets := range missing {
 		wg.Go(func() {
 			for _, t := range targets {
@@ -195,7 +175,7 @@ func (f *file) attach(group int, probe probeFunc) error {
 
 // hasProbes reports whether probes are attached, or being detached. They keep the mount through which they were attached in use.
 func (f *file) hasProbes() bool {
-	for c := range budget.Groups {
+	for c := range groups {
 		if f.on(c) || f.closing[c].Load() {
 			return true
 		}
@@ -216,20 +196,6 @@ func (f *file) openPaths() []string {
 	return paths
 }
 
-// observeCode sets the witness of sites that are about to be probed.
-func (f *file) observeCode(group int, sites []locate.Site) {
-	if w := f.witnesses[group]; w != nil { // of an attempt that failed
-		w.close()
-		f.witnesses[group] = nil
-	}
-	for _, path := range f.openPaths() {
-		if w, err := newWitness(path, sites); err == nil {
-			f.witnesses[group] = w
-			return
-		}
-	}
-}
-
 // probeFunc attaches the probes of a target through a path of the file.
 type probeFunc func(path string, t target) (io.Closer, error)
 
@@ -245,51 +211,14 @@ func (f *file) open(t target, probe probeFunc) (io.Closer, error) {
 	return nil, fmt.Errorf("probing offset %#x of a provider: %w", t.Offset, err)
 }
 
-// prepare makes a group ready to be detached, and calls then. The kernel waits for an RCU
-// grace period before it changes instructions, unless it has just changed others: touch
-// attaches a probe elsewhere.
-func (f *file) prepare(group int, touch func() (io.Closer, error), done *sync.WaitGroup, then func()) {
-	if f.preparing[group] {
-		return
-	}
-	f.preparing[group] = true
-	safely.Go(done, model.DataPathSource, func() {
-		link, err := touch()
-		f.ready[group].Store(true)
-		then()
-		if err == nil {
-			_ = link.Close()
-		}
-	})
-}
-
-// reset makes a group no longer ready to be detached.
-func (f *file) reset(group int) {
-	f.preparing[group] = false
-	f.ready[group].Store(false)
-}
-
 // detach closes the probes of a group concurrently, as each waits for an RCU grace
 // period. It does not wait for them: done does.
 func (f *file) detach(group int, done *sync.WaitGroup) {
-	f.reset(group)
-	links, w := f.links[group], f.witnesses[group]
-	f.links[group], f.witnesses[group] = nil, nil
+	links := f.links[group]
+	f.links[group] = nil
 	f.closing[group].Store(true)
-	f.inPlace[group].Store(true)
 	safely.Go(done, model.DataPathSource, func() {
-		closed := make(chan struct{})
-		go safely.Do(model.DataPathSource, func() {
-			defer close(closed)
-			closeLinks(links)
-		})
-		if w != nil {
-			w.wait(closed)
-		} else {
-			<-closed
-		}
-		f.inPlace[group].Store(false)
-		<-closed
+		closeLinks(links)
 		f.closing[group].Store(false)
 	})
 }
@@ -301,7 +230,7 @@ func (f *file) leave(pid int, done *sync.WaitGroup) {
 		return
 	}
 	alone := map[target]io.Closer{}
-	for group := range budget.Groups {
+	for group := range groups {
 		delete(f.probed[group], pid)
 		for t, link := range f.links[group] {
 			if t.pid == pid {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // is returns a function that reports whether a process is that with a number.
@@ -21,35 +21,45 @@ func is(tgid uint32) func(uint32) bool { return func(n uint32) bool { return n =
 
 func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 
-var whole = [budget.Groups]budget.Sampling{{Scale: 1, Ratio: 1}, {Scale: 1, Ratio: 1}}
+// full is a place of which all calls are counted.
+var full = place{}
 
 // rows returns the facts by name, and whether they are resting.
 func rows(t *fold) (map[string]uint64, map[string]bool) {
-	var snap model.Snapshot
-	t.fill(&snap, testDevice)
+	snap := filled(t)
 	out, resting := map[string]uint64{}, map[string]bool{}
-	set := func(name string, s model.Seen, n uint64) {
-		if s.Sampled {
-			name += " sampled"
-		}
+	set := func(name string, rests bool, n uint64) {
 		if _, twice := out[name]; twice {
 			panic(name + " is reported twice")
 		}
-		out[name], resting[name] = n, s.Resting
+		out[name], resting[name] = n, rests
 	}
 	for _, r := range snap.Traffic {
-		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Direction), r.Seen, r.Bytes)
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Device, r.Direction), r.Resting, r.Bytes)
 	}
 	for _, r := range snap.WorkRequests {
-		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Key.Device, r.Key.Opcode), model.Seen{Sampled: r.Key.Sampled, Resting: r.Resting}, r.Value.Count)
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Key.Device, r.Key.Opcode), r.Resting, r.Value.Count)
 	}
 	for _, r := range snap.CompletionErrors {
-		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Key.Device, r.Key.Status), model.Seen{Sampled: r.Key.Sampled, Resting: r.Resting}, uint64(r.Value))
+		set(fmt.Sprintf("%d %s %s", r.Cgroup, r.Key.Device, r.Key.Status), r.Resting, uint64(r.Value))
 	}
 	for _, r := range snap.Completions {
-		set(fmt.Sprintf("%d %s took %s", r.Cgroup, r.Key.Device, r.Key.Opcode), model.Seen{Sampled: r.Key.Sampled, Resting: r.Resting}, r.Value.Count)
+		set(fmt.Sprintf("%d %s took %s", r.Cgroup, r.Key.Device, r.Key.Opcode), r.Resting, r.Value.Count)
 	}
 	return out, resting
+}
+
+// filled returns the facts of a fold of which all files are limited as in the last add of their contexts.
+func filled(f *fold) (snap model.Snapshot) {
+	f.fill(&snap, testDevice, func(file locate.FileID, _ time.Time) (limited [groups]bool) {
+		for _, c := range f.contexts {
+			if c.place.file == file {
+				limited = c.place.limited
+			}
+		}
+		return limited
+	})
+	return snap
 }
 
 func want(t *testing.T, got, want map[string]uint64) {
@@ -67,7 +77,7 @@ func want(t *testing.T, got, want map[string]uint64) {
 }
 
 func TestFold(t *testing.T) {
-	tot := newFold(0.01)
+	tot := newFold(0.01, time.Minute)
 	a, b := gen.DatapathContextKey{Context: 1, Tgid: 10}, gen.DatapathContextKey{Context: 1, Tgid: 11}
 	s := gen.DatapathContextStat{Cgroup: 7, Device: 1}
 	s.Posted[gen.DatapathOpcodeOPCODE_RDMA_WRITE], s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 3, 3000
@@ -75,18 +85,17 @@ func TestFold(t *testing.T) {
 	s.Posted[gen.DatapathOpcodeOPCODE_RECV] = 9
 	s.ReceivedBytes = 50
 	s.Errors[12] = 1
-	tot.add(a, &s, whole)
-	tot.add(a, &s, whole)
-	tot.addLatency(gen.DatapathLatencyKey{Context: a}, &gen.DatapathLatency{SumNs: 5e9, Buckets: [98]uint64{3: 2}}, whole[budget.Poll])
-	tot.add(b, &s, whole)
+	tot.add(a, &s, full)
+	tot.add(a, &s, full)
+	tot.addLatency(gen.DatapathLatencyKey{Context: a}, &gen.DatapathLatency{SumNs: 5e9, Buckets: [98]uint64{3: 2}})
+	tot.add(b, &s, full)
 	got, _ := rows(tot)
 	want(t, got, map[string]uint64{
 		"7 mlx5_1 transmit": 6000, "7 mlx5_1 receive": 500, "7 mlx5_1 rdma_write": 6, "7 mlx5_1 rdma_read": 4,
 		"7 mlx5_1 recv": 18, "7 mlx5_1 retry_exceeded": 2, "7 mlx5_1 took write": 2,
 	})
 
-	var snap model.Snapshot
-	tot.fill(&snap, testDevice)
+	snap := filled(tot)
 	took := model.FineHistogram{Count: 2, Sum: 5e9, Buckets: [model.FineBuckets]uint64{3: 2}}
 	if len(snap.Completions) != 1 || snap.Completions[0].Value != took {
 		t.Errorf("completions %+v, want %+v", snap.Completions, took)
@@ -98,46 +107,38 @@ func TestFold(t *testing.T) {
 		t.Errorf("work requests %+v, want %+v among them", snap.WorkRequests, wrote)
 	}
 
-	// Polling is sampled in windows: the exact series of polled values rest, although posted reads are counted exactly.
-	how := whole
-	how[budget.Poll] = budget.Sampling{Windowed: true, Ratio: 1}
+	// Polls are counted in surveys only: what they count rests, and received bytes with it, although posted reads are counted.
+	limited := place{file: locate.FileID{Inode: 1}, limited: [groups]bool{polls: true}}
+	s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] += 100
 	s.Bytes[gen.DatapathOpcodeOPCODE_RDMA_READ] += 7
 	s.ReceivedBytes += 10
 	s.Errors[12]++
-	tot.add(a, &s, how)
-	how[budget.Poll].Scale, how[budget.Poll].Ratio = 2.5, 0.4
-	s.ReceivedBytes++
-	tot.add(a, &s, how)
+	tot.add(a, &s, limited)
+	tot.addLatency(gen.DatapathLatencyKey{Context: a}, &gen.DatapathLatency{SumNs: 6e9, Buckets: [98]uint64{3: 3}})
 	got, resting := rows(tot)
 	want(t, got, map[string]uint64{
-		"7 mlx5_1 transmit": 6000, "7 mlx5_1 receive": 500, "7 mlx5_1 receive sampled": 7 + 27, "7 mlx5_1 rdma_write": 6,
-		"7 mlx5_1 rdma_read": 4, "7 mlx5_1 recv": 18, "7 mlx5_1 retry_exceeded": 2, "7 mlx5_1 retry_exceeded sampled": 2,
-		"7 mlx5_1 took write": 2,
+		"7 mlx5_1 transmit": 6100, "7 mlx5_1 receive": 500, "7 mlx5_1 rdma_write": 6, "7 mlx5_1 rdma_read": 4, "7 mlx5_1 recv": 18,
+		"7 mlx5_1 retry_exceeded": 2, "7 mlx5_1 took write": 2,
 	})
 	for name, rests := range resting {
-		poll := strings.Contains(name, "receive") || strings.Contains(name, "retry") || strings.Contains(name, "took")
-		if rests != (poll && !strings.Contains(name, "sampled")) {
-			t.Errorf("%s rests: %v", name, rests)
+		if want := strings.Contains(name, "receive") || strings.Contains(name, "retry") || strings.Contains(name, "took"); rests != want {
+			t.Errorf("%s rests: %v, want %v", name, rests, want)
 		}
 	}
 
-	// The other context is counted exactly, and adds to the sampled series meanwhile.
-	tot.add(b, &s, whole)
-	got, _ = rows(tot)
-	if got["7 mlx5_1 receive"] != 500 || got["7 mlx5_1 receive sampled"] != 34+7+11 {
-		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
+	// The other context is counted in full, but a part would be taken for the whole.
+	tot.add(b, &s, full)
+	if got, _ = rows(tot); got["7 mlx5_1 receive"] != 500 || got["7 mlx5_1 transmit"] != 6200 {
+		t.Errorf("received %d, sent %d", got["7 mlx5_1 receive"], got["7 mlx5_1 transmit"])
 	}
 
-	// A window that is open when the process ends is scaled like the previous one.
-	s.ReceivedBytes += 100
-	how[budget.Poll].Scale = 0
-	tot.add(a, &s, how)
+	// When the limited context is gone, the other one counts again.
 	tot.endProcesses(is(a.Tgid))
 	s.ReceivedBytes += 4
-	tot.add(b, &s, whole)
+	tot.add(b, &s, full)
 	got, resting = rows(tot)
-	if got["7 mlx5_1 receive"] != 604 || got["7 mlx5_1 receive sampled"] != 302 || resting["7 mlx5_1 receive"] {
-		t.Errorf("received %d exact, %d sampled", got["7 mlx5_1 receive"], got["7 mlx5_1 receive sampled"])
+	if got["7 mlx5_1 receive"] != 504 || resting["7 mlx5_1 receive"] {
+		t.Errorf("received %d", got["7 mlx5_1 receive"])
 	}
 	tot.endProcesses(is(b.Tgid))
 	if again, _ := rows(tot); fmt.Sprint(again) != fmt.Sprint(got) {
@@ -149,65 +150,97 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// A process that hardly ran in a window goes on with its period: what it counted there stays held back while later counts are
-// discarded, and is scaled with that of the next window.
-func TestFoldKeeps(t *testing.T) {
-	f := newFold(0.01)
-	key := gen.DatapathContextKey{Context: 1, Tgid: 1}
-	stat := gen.DatapathContextStat{Cgroup: 7}
-	step := func(bytes, ns uint64, how budget.Sampling) {
-		how.Windowed = true
+// TestFoldSurveys: the result of a survey is what the contexts of a file moved between its begin and its end.
+func TestFoldSurveys(t *testing.T) {
+	f := newFold(0.01, time.Minute)
+	file := locate.FileID{Inode: 1}
+	a, idle := gen.DatapathContextKey{Context: 1, Tgid: 1}, gen.DatapathContextKey{Context: 2, Tgid: 2}
+	stat, none := gen.DatapathContextStat{Cgroup: 7}, gen.DatapathContextStat{Cgroup: 8}
+	step := func(bytes uint64, at place) {
 		stat.ReceivedBytes += bytes
-		both := whole
-		both[budget.Poll] = how
-		f.add(key, &stat, both)
-		f.addLatency(gen.DatapathLatencyKey{Context: key, Completed: 1}, &gen.DatapathLatency{SumNs: ns}, how)
+		stat.Bytes[gen.DatapathOpcodeOPCODE_SEND] += 2 * bytes
+		f.add(a, &stat, at)
+		f.add(idle, &none, at)
 	}
-	step(10, 10, budget.Sampling{})
-	step(5, 15, budget.Sampling{Discard: true, Keep: true})
-	step(20, 35, budget.Sampling{Scale: 3, Ratio: 1. / 3, Period: time.Second})
-	s := f.seriesOf(f.contexts[key].series)
-	if got := s.received.sampled; got != 90 {
-		t.Errorf("received %d bytes, want 90", got)
+	both := [groups]bool{true, true}
+	running, paused := place{file, both, true}, place{file: file, limited: both}
+	at := time.Unix(1e9, 0)
+	end := func(length time.Duration) {
+		f.endSurvey(file, &survey{begun: at, ended: at.Add(length)})
 	}
-	if got := s.durationsOf(1).sum.sampled; got != 90 {
-		t.Errorf("durations of %d ns, want 90", got)
+	step(1, place{file: file}) // counted in full
+	step(10, running)
+	step(20, running)
+	if rows := filled(f).Surveys; len(rows) != 0 {
+		t.Errorf("%+v before the end of the first survey", rows)
 	}
-	step(40, 75, budget.Sampling{})
-	step(0, 75, budget.Sampling{Discard: true})
-	step(0, 75, budget.Sampling{Scale: 3, Ratio: 1. / 3, Period: time.Second})
-	if got := s.received.sampled; got != 90 {
-		t.Errorf("received %d bytes after a discard, want 90", got)
+	end(10 * time.Second)
+	step(500, paused) // counted between the reading and the end of the probes
+	want := []model.Survey{
+		{Cgroup: 7, Device: "mlx5_0", Begun: at, Ended: at.Add(10 * time.Second), TransmitBytes: 60, ReceiveBytes: 30},
+		{Cgroup: 8, Device: "mlx5_0", Begun: at, Ended: at.Add(10 * time.Second)},
+	}
+	if got := filled(f).Surveys; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	step(3, running) // the next one has begun
+	if got := filled(f).Surveys; !slices.Equal(got, want) {
+		t.Errorf("%+v during the next survey, want %+v", got, want)
+	}
+	end(20 * time.Second)
+	if got := filled(f).Surveys; got[0].TransmitBytes != 6 || got[0].ReceiveBytes != 3 || !got[0].Ended.Equal(at.Add(20*time.Second)) {
+		t.Errorf("%+v after the second survey", got)
+	}
+	// Posts are counted in full again: then a survey has received bytes only.
+	step(0, place{file: file, limited: [groups]bool{polls: true}})
+	if got := filled(f).Surveys; got[0].TransmitBytes != 0 || got[0].ReceiveBytes != 3 {
+		t.Errorf("%+v with posts that are counted in full", got)
+	}
+	f.endContext(a)
+	if got := filled(f).Surveys; len(got) != 1 || got[0].Cgroup != 8 {
+		t.Errorf("%+v after the end of a context", got)
+	}
+	snap := model.Snapshot{}
+	f.fill(&snap, testDevice, func(locate.FileID, time.Time) (outdated [groups]bool) { return })
+	if len(snap.Surveys) != 0 {
+		t.Errorf("outdated: %+v", snap.Surveys)
+	}
+	if got, _ := rows(f); got["7 mlx5_0 receive"] != 1 || got["7 mlx5_0 transmit"] != 2 {
+		t.Errorf("what was surveyed is counted in full, too: %v", got)
 	}
 }
 
-// No value ever falls, and exact and sampled values add up: each context adds the same to a pair of totals, one of
-// which is never sampled.
+// TestFoldProperties: no value ever falls or grows while it rests; in surveys and otherwise together no byte is counted twice.
 func TestFoldProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	seen, all := newFold(0.01), newFold(0)
+	seen, all := newFold(0.01, time.Minute), newFold(0, time.Minute)
 	type live struct {
 		key  gen.DatapathContextKey
 		stat gen.DatapathContextStat
 		fine gen.DatapathLatency
 	}
 	var contexts []*live
-	windowed := [budget.Groups]bool{}
+	files := [2]place{{file: locate.FileID{Inode: 1}}, {file: locate.FileID{Inode: 2}}}
 	before, rested := map[string]uint64{}, map[string]bool{}
-	var scaled, counted float64
+	rests, surveyed := 0, uint64(0)
 	for step := range 1200 {
 		if len(contexts) < 6 && random.IntN(20) == 0 {
 			contexts = append(contexts, &live{key: gen.DatapathContextKey{Context: uint64(step), Tgid: uint32(step)}, stat: gen.DatapathContextStat{
 				Cgroup: uint64(1 + random.IntN(2)), Device: uint32(random.IntN(2)),
 			}})
 		}
-		how := whole
-		for g := range budget.Groups {
-			if random.IntN(50) == 0 {
-				windowed[g] = !windowed[g]
-			}
-			if windowed[g] {
-				how[g] = budget.Sampling{Windowed: true, Ratio: 1, Scale: float64(random.IntN(2))}
+		for i := range files {
+			switch p := &files[i]; random.IntN(50) {
+			case 0:
+				p.limited[random.IntN(groups)] = true
+				p.surveyed = true
+			case 1:
+				if p.surveyed {
+					seen.endSurvey(p.file, &survey{begun: time.Unix(1, 0), ended: time.Unix(2, 0)})
+				}
+				p.surveyed = false
+			case 2:
+				*p = place{file: p.file}
 			}
 		}
 		for _, c := range contexts {
@@ -217,20 +250,19 @@ func TestFoldProperties(t *testing.T) {
 			c.stat.Errors[random.IntN(24)] += random.Uint64N(3)
 			c.fine.SumNs += 1000
 			c.fine.Buckets[random.IntN(98)]++
-			mine := how
-			if c.key.Tgid%2 == 0 {
-				mine = whole // a context of another file
-			}
 			key := gen.DatapathLatencyKey{Context: c.key, Completed: 1}
-			seen.add(c.key, &c.stat, mine)
-			seen.addLatency(key, &c.fine, mine[budget.Poll])
-			all.add(c.key, &c.stat, whole)
-			all.addLatency(key, &c.fine, whole[budget.Poll])
+			seen.add(c.key, &c.stat, files[c.key.Tgid%2])
+			seen.addLatency(key, &c.fine)
+			all.add(c.key, &c.stat, full)
+			all.addLatency(key, &c.fine)
 		}
 		if len(contexts) > 0 && random.IntN(40) == 0 {
 			seen.endProcesses(is(contexts[0].key.Tgid))
 			all.endProcesses(is(contexts[0].key.Tgid))
 			contexts = contexts[1:]
+		}
+		for _, s := range filled(seen).Surveys {
+			surveyed = max(surveyed, s.TransmitBytes)
 		}
 		now, resting := rows(seen)
 		for name, n := range before {
@@ -240,6 +272,7 @@ func TestFoldProperties(t *testing.T) {
 			if rested[name] && resting[name] && now[name] != n {
 				t.Fatalf("step %d: %s rests, and went from %d to %d", step, name, n, now[name])
 			}
+			rests += toInt[int](resting[name])
 		}
 		before, rested = now, resting
 	}
@@ -249,37 +282,21 @@ func TestFoldProperties(t *testing.T) {
 	}
 	got, _ := rows(seen)
 	truth, _ := rows(all)
-	for name, n := range truth {
-		// All scales were 1, so exact and sampled values together are the true ones.
-		if sum := got[name] + got[name+" sampled"]; sum != n {
-			t.Errorf("%s: %d and %d, of %d", name, got[name], got[name+" sampled"], n)
+	for name, n := range got {
+		if n == 0 || n > truth[name] {
+			t.Errorf("%s: %d, of %d", name, n, truth[name])
 		}
-		scaled += float64(got[name+" sampled"])
-		counted += float64(got[name])
 	}
-	if scaled == 0 || counted == 0 {
-		t.Errorf("%g sampled, %g exact: nothing was tried", scaled, counted)
+	if rests == 0 || surveyed == 0 || len(got) == 0 {
+		t.Errorf("%d values rested, %d bytes surveyed, %d values: nothing was tried", rests, surveyed, len(got))
 	}
 	if len(seen.contexts) != 0 {
 		t.Errorf("%d contexts are remembered", len(seen.contexts))
 	}
-}
-
-// Scaling loses no fraction, whatever the number of periods.
-func TestSampledFractions(t *testing.T) {
-	var f count
-	for range 1_000_000 {
-		f.add(1, false, 1.3)
-	}
-	if f.sampled < 1_299_999 || f.sampled > 1_300_001 || f.exact != 0 {
-		t.Errorf("%+v, want 1.3 million", f)
-	}
-	f = count{sampled: 1 << 60}
-	for range 10 {
-		f.add(1, false, 1.5)
-	}
-	if f.sampled != 1<<60+15 {
-		t.Errorf("%d beyond 2^60, want 15", f.sampled-1<<60)
+	for id, s := range seen.series {
+		if s.resting != [groups]int{} || s.contexts != 0 || len(s.files) != 0 {
+			t.Errorf("%v: %d contexts, %v rest, files %v", id, s.contexts, s.resting, s.files)
+		}
 	}
 }
 
@@ -303,12 +320,11 @@ func TestNames(t *testing.T) {
 }
 
 func TestSpending(t *testing.T) {
-	tot := newFold(0.01)
+	tot := newFold(0.01, time.Minute)
 	// read returns the ratio and the time of cgroup 7, the only one.
 	read := func() (ratio float64, spent model.CPUTime) {
 		t.Helper()
-		var snap model.Snapshot
-		tot.fill(&snap, testDevice)
+		snap := filled(tot)
 		if len(snap.Budgets) != 1 || snap.Budgets[0].Cgroup != 7 || len(snap.Spent) != 1 || snap.Spent[0].Cgroup != 7 {
 			t.Fatalf("budgets %+v, spent %+v, want one of each", snap.Budgets, snap.Spent)
 		}
@@ -319,7 +335,7 @@ func TestSpending(t *testing.T) {
 		spent := time.Duration(min(i, 60))*10*time.Millisecond + time.Duration(max(i-60, 0))*5*time.Millisecond
 		tot.update(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent)
 		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)
-		wanted := map[int]float64{5: 0, 14: 0, 15: 0.01, 59: 0.01, 179: 0.005}
+		wanted := map[int]float64{5: 0, 59: 0, 60: 0.01, 179: 0.005}
 		if w, ok := wanted[i]; ok {
 			if ratio, _ := read(); math.Abs(ratio-w) > 1e-9 {
 				t.Errorf("after %d s: %g, want %g", i, ratio, w)
@@ -334,24 +350,23 @@ func TestSpending(t *testing.T) {
 		t.Errorf("after its exit: %g, %v", ratio, time.Duration(spent))
 	}
 	tot.forget(map[model.CgroupID]bool{7: true})
-	var snap model.Snapshot
-	if tot.fill(&snap, testDevice); len(snap.Budgets)+len(snap.Spent) != 0 {
+	if snap := filled(tot); len(snap.Budgets)+len(snap.Spent) != 0 {
 		t.Errorf("not forgotten: %+v %+v", snap.Budgets, snap.Spent)
 	}
-	if limit, none := tot.limitRatio(), newFold(0).limitRatio(); limit != 0.01 || !math.IsInf(none, 1) {
+	if limit, none := tot.limitRatio(), newFold(0, time.Minute).limitRatio(); limit != 0.01 || !math.IsInf(none, 1) {
 		t.Errorf("limit %g, and %g without one, want 0.01 and infinity", limit, none)
 	}
 }
 
 // TestOlderReading: a scrape reads the counters of a context after a step has read them, and adds them before.
 func TestOlderReading(t *testing.T) {
-	f := newFold(0)
+	f := newFold(0, time.Minute)
 	key := gen.DatapathContextKey{Context: 1, Tgid: 1, Number: 1}
 	read := func(posted uint64) {
 		stat := gen.DatapathContextStat{Cgroup: 1, Device: 2, Number: 1}
 		stat.Posted[gen.DatapathOpcodeOPCODE_SEND] = posted
-		f.add(key, &stat, whole)
-		f.addLatency(gen.DatapathLatencyKey{Context: key}, &gen.DatapathLatency{SumNs: posted, Buckets: [model.FineBuckets]uint64{posted}}, whole[0])
+		f.add(key, &stat, full)
+		f.addLatency(gen.DatapathLatencyKey{Context: key}, &gen.DatapathLatency{SumNs: posted, Buckets: [model.FineBuckets]uint64{posted}})
 	}
 	for _, posted := range []uint64{10, 4, 12} {
 		read(posted)

@@ -8,7 +8,6 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -44,9 +43,6 @@ var programHooks = []hook.Hook{
 	probes("datapath_post_recv", false, func(f locate.Function) bool { return f == locate.PostRecv || f == locate.PostSRQRecv }),
 	probes("datapath_wr", false, func(f locate.Function) bool { return f >= locate.WrAtomicCmpSwp && f < locate.StartPoll }),
 	probes("datapath_start_poll", false, func(f locate.Function) bool { return f >= locate.StartPoll }),
-	{Name: "datapath_cost", Optional: true, Check: locate.CheckStack, Tiers: []hook.Tier{
-		hook.Loading(hook.Uprobe, gen.DatapathProgCalibrate, gen.DatapathProgCalibrateReturn),
-	}},
 	{Name: "datapath_outstanding", Optional: true, Tiers: []hook.Tier{hook.Loading(hook.Iterator, gen.DatapathProgListOutstanding)}},
 	existingHook,
 }
@@ -134,17 +130,17 @@ var functionPrograms = [locate.Functions]programs{
 
 var readCompletion = programs{entry: gen.DatapathProgReadCompletion, ret: gen.DatapathProgReadCompletionReturn}
 
+// The groups of calls that are probed together.
+const (
+	posts  = int(gen.DatapathCallsCALLS_POST)
+	polls  = int(gen.DatapathCallsCALLS_POLL)
+	groups = int(gen.DatapathCallsCALLS)
+)
+
 // groupOf returns the group that a function is probed with.
 func groupOf(f locate.Function) int {
 	if f.Polls() {
-		return budget.Poll
+		return polls
 	}
-	return budget.Post
+	return posts
 }
-
-// The groups of package budget are those of enum calls.
-var (
-	_ = [1]struct{}{}[budget.Post-int(gen.DatapathCallsCALLS_POST)]
-	_ = [1]struct{}{}[budget.Poll-int(gen.DatapathCallsCALLS_POLL)]
-	_ = [1]struct{}{}[budget.Groups-int(gen.DatapathCallsCALLS)]
-)

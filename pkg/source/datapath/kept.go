@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -132,8 +131,8 @@ func (s *Source) detachUnused(f *file) {
 	if len(f.paths) > 0 || f.kept != nil {
 		return
 	}
-	f.probed = [budget.Groups]map[int]uint64{}
-	for c := range budget.Groups {
+	f.probed = [groups]map[int]uint64{}
+	for c := range groups {
 		if f.on(c) {
 			f.detach(c, &s.detaching)
 		}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -50,7 +49,7 @@ func TestKeepImages(t *testing.T) {
 
 	probed := newFile(locate.FileID{Inode: maxKept + 10}, false)
 	s.files[probed.id] = probed
-	probed.closing[budget.Post].Store(true)
+	probed.closing[posts].Store(true)
 	if keep(maxKept + 10); probed.kept != nil {
 		t.Error("a file that is probed through a container is kept")
 	}

@@ -79,6 +79,38 @@ func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
 	})
 }
 
+// errRepeated is why a context is not announced again.
+var errRepeated = errors.New("the functions of too many queue pairs of a context were not found")
+
+// announceAgain has the kernel announce the next queue pair of a context that changes its state, also if its functions
+// were announced before, and returns the address of the queue pair that changed its state last, 0 if it was destroyed.
+// Errors are model.ErrAbsent if the context was closed, and errRepeated after MAX_REPEATED times.
+func (k *kernel) announceAgain(key gen.DatapathContextKey) (qp uint64, err error) {
+	repeated, err := k.run(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_REPEAT)})
+	switch {
+	case err != nil:
+		return 0, err
+	case repeated > 1:
+		return 0, errRepeated
+	}
+	stat, err := k.context(key)
+	return stat.Qp, err
+}
+
+// context returns the counters of an open context, or model.ErrAbsent.
+func (k *kernel) context(key gen.DatapathContextKey) (stat gen.DatapathContextStat, err error) {
+	number := key.Number
+	key.Number = 0
+	err = k.object.Coll.Maps[gen.DatapathMapContexts].Lookup(key, &stat)
+	switch {
+	case errors.Is(err, ebpf.ErrKeyNotExist), err == nil && stat.Number != number:
+		return stat, fmt.Errorf("verbs context %#x of process %d: %w", key.Context, key.Tgid, model.ErrAbsent)
+	case err != nil:
+		return stat, fmt.Errorf("verbs contexts: %w", err)
+	}
+	return stat, nil
+}
+
 // gap records that some calls of a context were not probed. Durations are then
 // measured by wr_id only, until a completion is found.
 func (k *kernel) gap(key gen.DatapathContextKey) {

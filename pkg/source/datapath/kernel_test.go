@@ -23,7 +23,6 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 	"github.com/accelscope/accelscope/tests/bpf"
 	"github.com/accelscope/accelscope/tests/child"
@@ -221,8 +220,8 @@ func observedFake(t testing.TB) (k *kernel, f *fake, path string, sites []locate
 	return k, f, path, sites
 }
 
-// The cost of traps that the test passes to the programs.
-const entryNS, returnNS = 1000, 3000
+// The cost of traps that the programs get.
+const entryNS, returnNS = emulatedTrap, returnTrap
 
 func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls ...int) (detach func()) {
 	t.Helper()
@@ -233,7 +232,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 				continue
 			}
 			k.needs(t, functionPrograms[s.Function].entry)
-			l, err := k.probe(path, s, 0, entryNS, returnNS)
+			l, err := k.probe(path, target{Site: s})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -353,7 +352,7 @@ func testCounts(t *testing.T, k *kernel) {
 	path, sites := buildFake(t)
 	f, foreign := startFake(t, path), startFake(t, path)
 	f.key = k.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	var last gen.DatapathContextStat
 	whole := ops{opWrite: {1, 128}, opSend: {1, 64}, opRead: {1, 4096}, opAtomic: {1, 8}, opInv: {1, 0}, opTSO: {1, 1054}}
 	for _, c := range []struct {
@@ -384,7 +383,7 @@ func testCounts(t *testing.T, k *kernel) {
 		d := k.counted(t, f.key, &last)
 		checkOps(t, c.what, d, c.want)
 		// The cost of empty polls is counted in groups.
-		if d.Hits[budget.Post] != c.calls[budget.Post] || d.Hits[budget.Poll]+64*4 < c.calls[budget.Poll] || d.Hits[budget.Poll] > c.calls[budget.Poll] {
+		if d.Hits[posts] != c.calls[posts] || d.Hits[polls]+64*4 < c.calls[polls] || d.Hits[polls] > c.calls[polls] {
 			t.Errorf("%s: hits %v, want %v", c.what, d.Hits, c.calls)
 		}
 		for i, n := range d.Hits {
@@ -411,10 +410,10 @@ func TestUnknownCost(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	f.do("idle", 100)
 	f.do("chain", 1)
-	spent := func() (ns [budget.Groups]uint64) {
+	spent := func() (ns [groups]uint64) {
 		if err := k.unknownCosts(func(tgid uint32, s *gen.DatapathUnknownCost) {
 			if tgid == f.key.Tgid {
 				ns = s.SpentNs
@@ -424,13 +423,13 @@ func TestUnknownCost(t *testing.T) {
 		}
 		return ns
 	}
-	if got, want := spent(), [budget.Groups]uint64{budget.Post: 2 * entryNS, budget.Poll: 100 * (entryNS + returnNS)}; got != want {
+	if got, want := spent(), [groups]uint64{posts: 2 * entryNS, polls: 100 * (entryNS + returnNS)}; got != want {
 		t.Errorf("spent %v, want %v", got, want)
 	}
 	if err := k.removeProcesses([]uint32{f.key.Tgid}, f.key); err != nil {
 		t.Fatal(err)
 	}
-	if got := spent(); got != [budget.Groups]uint64{} {
+	if got := spent(); got != [groups]uint64{} {
 		t.Errorf("%v stays", got)
 	}
 }
@@ -447,14 +446,14 @@ func TestNamed(t *testing.T) {
 			wrong = append(wrong, s)
 		}
 	}
-	k.probeAll(t, path, wrong, budget.Post, budget.Poll)
+	k.probeAll(t, path, wrong, posts, polls)
 	for _, what := range []string{"chain", "recv", "ex"} {
 		f.do(what, 0)
 		f.do(what, 3)
 	}
 	d := k.counted(t, f.key, new(gen.DatapathContextStat))
 	checkOps(t, "misnamed", d, ops{})
-	if d.Hits != [budget.Groups]uint64{} || d.Received != 0 {
+	if d.Hits != [groups]uint64{} || d.Received != 0 {
 		t.Errorf("hits %v, %d received", d.Hits, d.Received)
 	}
 }
@@ -462,7 +461,7 @@ func TestNamed(t *testing.T) {
 // TestCompletionKinds: completions of receives, of datagrams, and errors.
 func TestCompletionKinds(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	f.do("polled", 0)
 	d := k.counted(t, f.key, &gen.DatapathContextStat{})
 	if d.Received != 5 || d.ReceivedBytes != 1000+500+(140-40)+140+(240-40) {
@@ -474,15 +473,15 @@ func TestCompletionKinds(t *testing.T) {
 			t.Errorf("status %d: %d, want %d", status, n, want)
 		}
 	}
-	if d.Hits[budget.Poll] != 21 || d.SpentNs[budget.Poll] < 21*(entryNS+returnNS) {
-		t.Errorf("%d polls took %d ns", d.Hits[budget.Poll], d.SpentNs[budget.Poll])
+	if d.Hits[polls] != 21 || d.SpentNs[polls] < 21*(entryNS+returnNS) {
+		t.Errorf("%d polls took %d ns", d.Hits[polls], d.SpentNs[polls])
 	}
 }
 
 // TestLost: calls that cannot be followed are counted as lost, and nothing hangs.
 func TestLost(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	var last gen.DatapathContextStat
 	f.do("unreadable", 0)
 	checkOps(t, "unreadable", k.counted(t, f.key, &last), ops{})
@@ -497,7 +496,7 @@ func TestLost(t *testing.T) {
 		t.Error(lost)
 	}
 	f.do("chain", 1)
-	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[budget.Post] != 1 {
+	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[posts] != 1 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -511,7 +510,7 @@ func TestUnselectedContext(t *testing.T) {
 		t.Error("a context was marked that is not there")
 	}
 	f.key = k.add(t, event{key: f.key}, false)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	var last gen.DatapathContextStat
 	do := func() gen.DatapathContextStat {
 		f.do("chain", 4)
@@ -522,7 +521,7 @@ func TestUnselectedContext(t *testing.T) {
 	}
 	d := do()
 	checkOps(t, "not chosen", d, ops{})
-	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[budget.Post] != 4+2+1+1 || d.Hits[budget.Poll] != 21 || d.SpentNs[budget.Post] < 8*entryNS {
+	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[posts] != 4+2+1+1 || d.Hits[polls] != 21 || d.SpentNs[posts] < 8*entryNS {
 		t.Errorf("%+v", d)
 	}
 	if err := k.mark(f.key, true, true); err != nil {
@@ -560,7 +559,7 @@ func TestUnselectedContext(t *testing.T) {
 // TestDurations: how long work requests take, and when that cannot be measured.
 func TestDurations(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	check := func(what string, class gen.DatapathCompleted, least, most uint64) {
 		t.Helper()
 		// A preempted request takes longer.
@@ -607,15 +606,15 @@ func TestDurations(t *testing.T) {
 // TestGap: posts are observed in a window in which completions are not.
 func TestGap(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	detach := k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	detach := k.probeAll(t, path, sites, posts, polls)
 	f.do("distinct", 10)
 	before, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_SEND)
 	detach()
-	detach = k.probeAll(t, path, sites, budget.Post)
+	detach = k.probeAll(t, path, sites, posts)
 	f.do("same", 5)
 	detach()
 	k.gap(f.key)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	f.do("same", 5)
 	if all, _ := k.took(t, f, gen.DatapathCompletedCOMPLETED_WRITE); all != 0 || before == 0 {
 		t.Errorf("%d durations across a gap, %d before", all, before)
@@ -796,7 +795,7 @@ func BenchmarkHit(b *testing.B) {
 		}
 	}
 	report("without")
-	k.probeAll(b, path, sites, budget.Post, budget.Poll)
+	k.probeAll(b, path, sites, posts, polls)
 	report("foreign")
 	f.key = k.add(b, event{key: f.key}, false)
 	report("unchosen")

@@ -135,7 +135,7 @@ func startJobSource(t testing.TB, limit float64) *Source {
 	k := startKernelWith(t, opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(opts, cancel)
-	s.kernel, s.costs = k, &defaultTrapCosts
+	s.kernel = k
 	for i := range 10 {
 		s.names[uint32(3+i)] = fmt.Sprintf("fake%d", i)
 	}

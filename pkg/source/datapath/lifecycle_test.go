@@ -270,7 +270,7 @@ func TestExec(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		t.Run(fmt.Sprintf("seen=%v", seen), func(t *testing.T) {
 			path, sites := buildFake(t)
-			s := startSource(t, 0, &defaultTrapCosts, path, sites, func(s *Source) {
+			s := startSource(t, 0, path, sites, func(s *Source) {
 				s.names[4] = "fake1"
 				go s.receive(context.Background(), s.kernel)
 			})

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -46,21 +44,18 @@ const (
 type loop struct {
 	processes map[int]*watched
 	files     map[locate.FileID]*file
-	budget    *budget.Budget
+	schedule  schedule
 	// find finds the functions of a process: locate.Locator.Find.
-	find      func(p *locate.Process, qp uint64) (locate.Found, error)
-	safety    *safety    // nil until determined
-	costs     *trapCosts // nil until measured
+	find      func(p *locate.Process, qp, context uint64) (locate.Found, error)
+	safety    *safety // nil until determined
 	detaching sync.WaitGroup
 	// readings and spent are those of the last step: the counters of all contexts, and the
 	// cost of probes by process. The others are buffers.
-	readings    []reading
-	spent       map[int][budget.Groups]time.Duration
-	loads       []budget.ProcessLoad
-	loaded      []*locate.Process // of loads
-	loadedFiles []budget.FileLoad
+	readings []reading
+	spent    map[int][groups]time.Duration
+	loads    []processLoad
+	loaded   []*locate.Process // of loads
 
-	ready       chan struct{} // a group of a file is ready to be detached
 	events      chan event
 	results     chan searchResult
 	waiting     []*watched      // processes with events in their queue and no search
@@ -85,11 +80,10 @@ func newLoop(opts Options) loop {
 	return loop{
 		processes: map[int]*watched{},
 		files:     map[locate.FileID]*file{},
-		budget:    budget.New(opts.Budget, rand.Float64),
+		schedule:  schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
 		find:      locate.New(opts.Procfs).Find,
 		absent:    map[uint32]bool{},
-		spent:     map[int][budget.Groups]time.Duration{},
-		ready:     make(chan struct{}, 1),
+		spent:     map[int][groups]time.Duration{},
 		events:    make(chan event, maxEvents),
 		results:   make(chan searchResult, maxLocating),
 	}
@@ -113,8 +107,6 @@ func (s *Source) run(ctx context.Context) {
 			s.handleEvent(e)
 		case a := <-s.results:
 			s.handleFound(a)
-		case <-s.ready:
-			s.pace.due = time.Now()
 		case <-wake.C:
 		}
 		s.handleQueued()
@@ -201,13 +193,6 @@ func (s *Source) attach(ctx context.Context) {
 		return
 	}
 	s.retry = hook.Retry{}
-	if s.costs == nil {
-		c, err := calibrate(k.calibration)
-		s.costs = &c
-		s.opts.Logger.Info("cost of a probe in ns", zap.Uint32("trap", c.emulated),
-			zap.Uint32("single step", c.stepped), zap.Uint32("return", c.returned), zap.Uint32("switch", c.switched), zap.Error(err))
-	}
-	s.budget.SetSwitchCost(time.Duration(s.costs.switched))
 	s.mu.Lock()
 	s.kernel = k
 	s.mu.Unlock()
@@ -293,7 +278,7 @@ func (s *Source) release(reason string) {
 		return
 	}
 	for _, f := range s.files {
-		for c := range budget.Groups {
+		for c := range groups {
 			if f.on(c) {
 				f.detach(c, &s.detaching)
 			}
@@ -307,7 +292,7 @@ func (s *Source) release(reason string) {
 	s.kernel = nil
 	s.hooks = unattached(reason, model.StateAbsent)
 	clear(s.contexts)
-	clear(s.samplings)
+	clear(s.places)
 	clear(s.kept)
 	clear(s.tracedSince)
 	clear(s.unlocated)

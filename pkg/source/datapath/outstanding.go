@@ -10,7 +10,6 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
 // DefaultStallAfter is the default of Options.StallAfter.
@@ -30,14 +29,14 @@ type openContext struct {
 func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) openContext {
 	p, located := s.contexts[key]
 	c := openContext{
-		series: seriesKey{model.CgroupID(stat.Cgroup), stat.Device}, polled: stat.Hits[budget.Poll] > 0,
+		series: seriesKey{model.CgroupID(stat.Cgroup), stat.Device}, polled: stat.Hits[polls] > 0,
 	}
 	if since := s.tracedSince[p.file]; located && p.final && since != 0 {
 		c.since = max(since, p.probed)
 	}
 	switch {
-	case isWindowed(s.samplingsOf(key)):
-		c.gap = model.GapBudget
+	case s.placeOf(key).limited != [groups]bool{}:
+		c.gap = model.GapSurvey
 	case s.unprobeable[p.file]:
 		c.gap = model.GapRefused
 	case c.since == 0 || p.existed: // queue pairs that existed have a ring only once they post

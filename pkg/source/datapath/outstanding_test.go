@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
 // outstandingOf returns the state of the fake's queue pair, nil if the kernel lists none.
@@ -28,7 +27,7 @@ func (k *kernel) outstandingOf(t testing.TB, f *fake) (found *gen.DatapathOutsta
 // decides when a work request completes.
 func TestOutstanding(t *testing.T) {
 	k, f, path, sites := observedFake(t)
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	get := func(what string) *gen.DatapathOutstanding {
 		t.Helper()
 		o := k.outstandingOf(t, f)

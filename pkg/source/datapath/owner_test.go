@@ -11,7 +11,6 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
@@ -29,7 +28,7 @@ func TestOwnerOfUnknown(t *testing.T) {
 	path, sites := buildFake(t)
 	dir, id := testcgroup.New(t, testcgroup.V2())
 	cgroup := model.CgroupID(id)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	s.observeFake(startFake(t, path))
 	eventually(t, "never probed", func() bool { return s.snapshot(t).DataPath.Probes == uint64(len(sites)) })
 	f := startFake(t, path)
@@ -43,7 +42,7 @@ func TestOwnerOfUnknown(t *testing.T) {
 		}
 		return all
 	}
-	least := 2 * posts * time.Duration(defaultTrapCosts.emulated)
+	least := time.Duration(2 * posts * emulatedTrap)
 	eventually(t, "nothing is spent", func() bool { return spent()[cgroup]+spent()[0] >= least })
 	if all := spent(); all[0] != 0 || all[cgroup] < least {
 		t.Errorf("spent %v, want %v or more of cgroup %d", all, least, cgroup)
@@ -56,7 +55,7 @@ func TestOwnerOfRemoved(t *testing.T) {
 	k := startKernel(t)
 	f := startFake(t, path)
 	f.key = k.add(t, event{key: f.key, cgroup: 5}, true)
-	k.probeAll(t, path, sites, budget.Post)
+	k.probeAll(t, path, sites, posts)
 	f.do("chain", 10)
 	if err := k.removeContext(f.key); err != nil {
 		t.Fatal(err)

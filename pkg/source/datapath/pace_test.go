@@ -67,7 +67,7 @@ func TestPace(t *testing.T) {
 // without a step, by the results of its search. FAKE provider.
 func TestProbedFile(t *testing.T) {
 	path, sites := buildFake(t)
-	s := newFakeSource(t, 0.01, &defaultTrapCosts, path, sites, func() {})
+	s := newFakeSource(t, 0.01, path, sites, func() {})
 	defer s.release("the test ends")
 	find := func() gen.DatapathContextKey {
 		t.Helper()

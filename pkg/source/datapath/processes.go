@@ -12,7 +12,6 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -46,7 +45,7 @@ func (s *Source) removeEnded(now time.Time) {
 	s.checkKept()
 	for id, f := range s.files {
 		// A file with probes that are still being detached may be mapped again.
-		if len(f.paths) == 0 && f.kept == nil && !f.closing[budget.Post].Load() && !f.closing[budget.Poll].Load() {
+		if len(f.paths) == 0 && f.kept == nil && !f.closing[posts].Load() && !f.closing[polls].Load() {
 			delete(s.files, id)
 		}
 	}
@@ -123,12 +122,12 @@ func (s *Source) removeContexts(tgids ...uint32) {
 	err := s.drain()
 	over := map[uint32]*endedProcess{}
 	for _, tgid := range tgids {
-		over[tgid] = &endedProcess{spent: s.budget.SwitchingCost(int(tgid))}
+		over[tgid] = &endedProcess{}
 	}
 	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
 		if b := over[tgid]; b != nil {
 			b.cgroup = model.CgroupID(cost.Cgroup)
-			b.spent += time.Duration(cost.SpentNs[budget.Post] + cost.SpentNs[budget.Poll])
+			b.spent += time.Duration(cost.SpentNs[posts] + cost.SpentNs[polls])
 		}
 	}))
 	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
@@ -138,7 +137,7 @@ func (s *Source) removeContexts(tgids ...uint32) {
 		}
 		b.cgroup = model.CgroupID(stat.Cgroup)
 		b.contexts = append(b.contexts, key)
-		b.spent += time.Duration(stat.SpentNs[budget.Post] + stat.SpentNs[budget.Poll])
+		b.spent += time.Duration(stat.SpentNs[posts] + stat.SpentNs[polls])
 		if s.wasLate(key, stat) {
 			s.fold.markLate(key)
 		}
@@ -207,5 +206,5 @@ func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 			return true
 		}
 	}
-	return stat.Hits[budget.Post] == 0
+	return stat.Hits[posts] == 0
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 )
@@ -238,7 +237,7 @@ func TestQuotaOfHooks(t *testing.T) {
 // TestRecount: a wrong number is corrected within one check, and owners without contexts are not kept.
 func TestRecount(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	f := startFake(t, path)
 	s.observeFake(f)
 	right := func() bool {
@@ -322,7 +321,7 @@ func TestQueuesShare(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernelWith(t, Options{MaxContexts: queues})
 	o := traceLifecycle(t, k, path)
-	k.probeAll(t, path, sites, budget.Post)
+	k.probeAll(t, path, sites, posts)
 	start := func(context int) (f *fake, owner uint64) {
 		t.Helper()
 		dir, owner := testcgroup.New(t, testcgroup.V2())
@@ -438,7 +437,7 @@ func TestQueuesFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	k.probeAll(t, path, sites, budget.Post, budget.Poll)
+	k.probeAll(t, path, sites, posts, polls)
 	var last gen.DatapathContextStat
 	for range 3 {
 		f.do("chain", 10) // of queue pair 17

@@ -25,7 +25,7 @@ func startPerProcess(t *testing.T, path string, sites []locate.Site) (*Source, f
 		t.Skip("no uprobe_multi")
 	}
 	procfs := t.TempDir()
-	s := startSource(t, 0, &defaultTrapCosts, path, sites, func(s *Source) {
+	s := startSource(t, 0, path, sites, func(s *Source) {
 		s.opts.Procfs, s.safety = procfs, &safety{perProcess: true}
 	})
 	return s, func(f *fake, features string) {

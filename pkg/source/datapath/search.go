@@ -42,7 +42,9 @@ type watched struct {
 	queue                     []attempt
 	openedAt                  time.Time
 	chosen                    bool  // to be counted
+	excluded                  bool  // must not have probes
 	refused                   error // why it must not be probed
+	cost, inSurvey            cost  // of its probes, without and with what is counted in surveys only
 }
 
 // attempt is an event and when to try it.
@@ -51,6 +53,7 @@ type attempt struct {
 	begun time.Time
 	at    time.Time
 	tries int
+	again bool // see searchAgain
 }
 
 // searchResult is the result of a search in a process.
@@ -83,8 +86,9 @@ func (s *Source) enqueue(a attempt) {
 			s.absent[uint32(pid)] = true
 			return
 		}
-		if err != nil {
-			s.opts.Logger.Debug("process is not counted", zap.Error(err))
+		if err != nil { // such as no descriptor left
+			s.opts.Logger.Debug("process is not searched yet", zap.Error(err))
+			s.retryLater(a)
 			return
 		}
 		w = &watched{Process: p, cgroup: a.cgroup}
@@ -99,10 +103,12 @@ func (s *Source) enqueue(a attempt) {
 		}
 		w.openedAt = a.begun
 	}
-	if len(w.queue) < maxQueue {
-		w.queue = append(w.queue, a)
-		s.awaitSearch(w)
+	if len(w.queue) == maxQueue {
+		s.retryLater(a)
+		return
 	}
+	w.queue = append(w.queue, a)
+	s.awaitSearch(w)
 }
 
 // awaitSearch lists a process with events in its queue for the next search.
@@ -150,7 +156,7 @@ func (s *Source) search(w *watched, a attempt) {
 		if perProcess { // again each time, as the process may have executed another program
 			r.refused = w.CheckShadowStack()
 		}
-		r.Found, r.err = s.find(w.Process, a.qp)
+		r.Found, r.err = s.find(w.Process, a.qp, a.key.Context)
 		if r.err == nil && s.hasUnkept(r.Paths) {
 			r.home, _ = w.Home() // without one, only files of images are kept
 			r.lower = s.lowerFiles(w, r.Paths)
@@ -175,6 +181,10 @@ func (s *Source) handleFound(a searchResult) {
 		return
 	case errors.Is(a.err, model.ErrAbsent):
 		return // removeEnded removes it
+	case errors.Is(a.err, locate.ErrAgain):
+		s.opts.Logger.Debug("queue pair is not counted on the data path", zap.Int("pid", pid), zap.Error(a.err))
+		s.searchAgain(a.attempt)
+		return
 	case a.err != nil:
 		s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(a.err))
 		if errors.Is(a.err, fs.ErrPermission) {
@@ -185,11 +195,15 @@ func (s *Source) handleFound(a searchResult) {
 	}
 	s.setFailed(nil)
 	if s.refuse(pid, w, a.refused) {
+		if isPassing(w.refused) { // of another queue pair, it may not be refused
+			s.giveUp(&a.attempt)
+		}
 		s.setUnlocated(&a.event, w.refused)
 		return
 	}
 	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
+	w.excluded = s.isExcluded(w.cgroup)
 	s.pace.changed = true
 	s.pace.attach = s.addSites(pid, a.Found) && w.chosen || s.pace.attach
 	if w.chosen {
@@ -203,7 +217,8 @@ func (s *Source) handleFound(a searchResult) {
 	if a.existed {
 		var err error
 		if a.key.Number, err = s.kernel.insert(a.event, chosen); err != nil {
-			s.opts.Logger.Debug("context is not counted", zap.Error(err))
+			s.opts.Logger.Debug("context is not counted yet", zap.Error(err))
+			s.retryLater(a.attempt)
 			return
 		}
 	}
@@ -279,10 +294,15 @@ func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 // retryLater schedules another attempt, each time after twice as long.
 func (s *Source) retryLater(a attempt) {
 	if a.tries == maxTries || len(s.retries) == maxWaiting {
-		s.setUnlocated(&a.event, locate.ErrNotReady)
+		s.giveUp(&a)
 		return
 	}
-	a.at = time.Now().Add(min(firstRetry<<min(a.tries, 16), lastRetry))
+	s.retryAfter(a, a.tries)
+}
+
+// retryAfter schedules an attempt, by the number of those before it.
+func (s *Source) retryAfter(a attempt, tries int) {
+	a.at = time.Now().Add(min(firstRetry<<min(tries, 16), lastRetry))
 	a.tries++
 	s.retries = append(s.retries, a)
 	if a.at.Before(s.retryAt) {
@@ -296,10 +316,11 @@ func (s *Source) retryDue(now time.Time) (next time.Time) {
 		return s.retryAt
 	}
 	s.retryAt = now.Add(lastRetry)
+	var due []attempt
 	later := s.retries[:0]
 	for _, a := range s.retries {
 		if !now.Before(a.at) {
-			s.enqueue(a)
+			due = append(due, a)
 			continue
 		}
 		later = append(later, a)
@@ -308,5 +329,12 @@ func (s *Source) retryDue(now time.Time) (next time.Time) {
 		}
 	}
 	s.retries = later
+	for _, a := range due {
+		if a.again {
+			s.searchLast(a)
+		} else {
+			s.enqueue(a)
+		}
+	}
 	return s.retryAt
 }

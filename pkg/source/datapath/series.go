@@ -6,10 +6,11 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 type seriesKey struct {
@@ -23,28 +24,85 @@ func compareSeries(a, b seriesKey) int {
 
 // series is what one cgroup counted on one device.
 type series struct {
-	counts    [counters]count
-	received  count
+	counts    [counters]uint64
+	received  uint64
 	durations [gen.DatapathCompletedCOMPLETED]*durations
-	late      uint64             // contexts whose first operations are not counted
-	unread    uint64             // completions of which the bytes are not known, not scaled
-	contexts  int                // that exist
-	windowed  [budget.Groups]int // contexts that are probed in windows
-	// confidence is that of the sampled parts.
-	confidence [budget.Groups]confidence
-	rates
+	late      uint64                // contexts whose first operations are not counted
+	unread    uint64                // completions of which the bytes are not known
+	contexts  int                   // that exist
+	resting   [groups]int           // contexts whose calls are counted in surveys only
+	files     map[locate.FileID]int // contexts of each file
+	surveys   map[locate.FileID]*window
 }
 
-func (s *series) allExact() bool { return s.windowed == [budget.Groups]int{} }
+// window is what a series moved in the last survey of a file, and in the survey that is running.
+type window struct {
+	begun, ended  time.Time
+	result, moved moved
+	running       bool
+}
 
-// sampled returns the sum of the estimates of a group: a work request counts as one byte more.
-func (s *series) sampled(group int) (sum float64) {
-	for i := range s.counts {
-		if groupOfCounter(i) == group {
-			sum += float64(s.counts[i].sampled)
-		}
+type moved struct{ transmit, receive uint64 }
+
+// enter counts a context at a place.
+func (s *series) enter(at place) {
+	for g, limited := range at.limited {
+		s.resting[g] += toInt[int](limited)
 	}
-	return sum
+	if s.files == nil {
+		s.files = map[locate.FileID]int{}
+	}
+	s.files[at.file]++
+}
+
+// leave is the contrary of enter. What was surveyed of a file counts as long as the series has a context of it.
+func (s *series) leave(at place) {
+	for g, limited := range at.limited {
+		s.resting[g] -= toInt[int](limited)
+	}
+	if s.files[at.file]--; s.files[at.file] <= 0 {
+		delete(s.files, at.file)
+	}
+}
+
+// successor returns a series of the same contexts that starts from 0.
+func (s *series) successor() *series {
+	return &series{contexts: s.contexts, resting: s.resting, files: s.files, surveys: s.surveys}
+}
+
+// windowOf returns the window of a survey that is running, or nil.
+func (s *series) windowOf(at place) *window {
+	if !at.surveyed {
+		return nil
+	}
+	if s.surveys == nil {
+		s.surveys = map[locate.FileID]*window{}
+	}
+	w := s.surveys[at.file]
+	if w == nil {
+		w = &window{}
+		s.surveys[at.file] = w
+	}
+	w.running = true
+	return w
+}
+
+// add adds to a counter. w is nil unless there is a survey.
+func (s *series) add(i int, n uint64, w *window) {
+	direction := directionOf(i)
+	switch {
+	case w == nil:
+	case direction == model.Transmit:
+		w.moved.transmit += n
+	case direction == model.Receive:
+		w.moved.receive += n
+	}
+	if s.resting[groupOfCounter(i)] == 0 {
+		s.counts[i] += n
+	}
+	if direction == model.Receive && s.resting == [groups]int{} {
+		s.received += n
+	}
 }
 
 func (s *series) durationsOf(completed int) *durations {
@@ -55,40 +113,53 @@ func (s *series) durationsOf(completed int) *durations {
 }
 
 // fill adds all series to a snapshot. A series without counts has no row. Series of
-// devices without a known name are left out.
-func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string) {
+// devices without a known name are left out. surveyed returns which groups of a file are counted in surveys only, and until when the
+// results of its surveys are used.
+func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, surveyed func(locate.FileID, time.Time) [groups]bool) {
 	snap.Traffic = []model.Traffic{}
 	snap.WorkRequests = []model.Series[model.WorkRequestKey, model.Requests]{}
 	snap.CompletionErrors = []model.Series[model.CompletionErrorKey, model.Count]{}
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
 	snap.Late = []model.Series[model.DeviceKey, model.Count]{}
 	snap.Unread = []model.Series[model.DeviceKey, model.Count]{}
-	snap.Sampling = []model.Sampling{}
-	ids := slices.SortedFunc(maps.Keys(f.series), compareSeries)
-	ratios, ahead := f.ratios(), f.ahead()
-	for _, id := range ids {
+	snap.Surveys = []model.Survey{}
+	for _, id := range slices.SortedFunc(maps.Keys(f.series), compareSeries) {
 		s, device := f.series[id], deviceName(id.device)
 		if device == "" {
 			continue
 		}
-		s.countOn(ahead[id])
-		for _, sampled := range []bool{false, true} {
-			s.fill(snap, id.cgroup, device, sampled)
-		}
+		s.fill(snap, id.cgroup, device)
+		s.fillSurveys(snap, id.cgroup, device, surveyed)
 		snap.Late = append(snap.Late, model.Series[model.DeviceKey, model.Count]{
 			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.Count(s.late),
 		})
 		snap.Unread = append(snap.Unread, model.Series[model.DeviceKey, model.Count]{
 			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.Count(s.unread),
 		})
-		if ratio, ok := ratios[id]; ok {
-			for g, calls := range []model.Calls{budget.Post: model.PostCalls, budget.Poll: model.PollCalls} {
-				snap.Sampling = append(snap.Sampling,
-					s.confidence[g].sampling(model.Sampling{Cgroup: id.cgroup, Device: device, Calls: calls, Ratio: ratio[g]}))
-			}
-		}
 	}
 	f.spending.fill(snap)
+}
+
+// fillSurveys adds what was surveyed of the files that the series has contexts of. What is counted all the time is not part of it.
+func (s *series) fillSurveys(snap *model.Snapshot, cgroup model.CgroupID, device string, surveyed func(locate.FileID, time.Time) [groups]bool) {
+	for file, w := range s.surveys {
+		if s.files[file] == 0 {
+			delete(s.surveys, file)
+			continue
+		}
+		limited := surveyed(file, w.ended)
+		if w.ended.IsZero() || limited == [groups]bool{} {
+			continue
+		}
+		row := model.Survey{
+			Cgroup: cgroup, Device: device, Begun: w.begun, Ended: w.ended,
+			TransmitBytes: w.result.transmit, ReceiveBytes: w.result.receive,
+		}
+		if !limited[posts] {
+			row.TransmitBytes = 0
+		}
+		snap.Surveys = append(snap.Surveys, row)
+	}
 }
 
 // hasDevice reports whether a series belongs to a device that matches.
@@ -101,76 +172,47 @@ func (f *fold) hasDevice(matches func(index uint32) bool) bool {
 	return false
 }
 
-// ratios returns the lowest sampling ratio of the contexts of each series.
-func (f *fold) ratios() map[seriesKey][budget.Groups]float64 {
-	ratios := make(map[seriesKey][budget.Groups]float64, len(f.series))
-	for _, c := range f.contexts {
-		r, ok := ratios[c.series]
-		for g, how := range c.samplings {
-			if !ok || how.Ratio < r[g] {
-				r[g] = how.Ratio
-			}
-		}
-		ratios[c.series] = r
-	}
-	return ratios
-}
-
-// fill adds the rows of the exact or of the sampled part.
-func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string, sampled bool) {
-	seen := func(groups ...int) model.Seen {
-		rests := func(g int) bool {
-			if sampled {
-				return !s.confidence[g].sufficient()
-			}
-			return s.windowed[g] > 0
-		}
-		return model.Seen{Sampled: sampled, Resting: slices.ContainsFunc(groups, rests)}
-	}
-	posts, polls := seen(budget.Post), seen(budget.Poll)
+// fill adds the rows of a series.
+func (s *series) fill(snap *model.Snapshot, cgroup model.CgroupID, device string) {
+	posted, polled := s.resting[posts] > 0, s.resting[polls] > 0
 	var sent uint64
-	for i := range s.counts {
+	for i, n := range s.counts {
 		if directionOf(i) == model.Transmit {
-			sent += s.counts[i].value(sampled)
+			sent += n
 		}
 	}
-	addTraffic(snap, cgroup, device, model.Transmit, sent, posts)
-	addTraffic(snap, cgroup, device, model.Receive, s.received.value(sampled), seen(budget.Post, budget.Poll))
+	addTraffic(snap, cgroup, device, model.Transmit, sent, posted)
+	addTraffic(snap, cgroup, device, model.Receive, s.received, posted || polled)
 	for i, name := range opcodeNames {
-		if n := s.counts[countRequests+i].value(sampled); n > 0 {
+		if n := s.counts[countRequests+i]; n > 0 {
 			snap.WorkRequests = append(snap.WorkRequests, model.Series[model.WorkRequestKey, model.Requests]{
-				Cgroup: cgroup, Key: model.WorkRequestKey{Device: device, Opcode: name, Sampled: sampled},
-				Value: model.Requests{Count: n, Bytes: s.counts[countBytes+i].value(sampled)}, Resting: posts.Resting,
+				Cgroup: cgroup, Key: model.WorkRequestKey{Device: device, Opcode: name},
+				Value: model.Requests{Count: n, Bytes: s.counts[countBytes+i]}, Resting: posted,
 			})
 		}
 	}
 	for i, name := range statusNames {
-		if n := s.counts[countErrors+i].value(sampled); n > 0 {
+		if n := s.counts[countErrors+i]; n > 0 {
 			snap.CompletionErrors = append(snap.CompletionErrors, model.Series[model.CompletionErrorKey, model.Count]{
-				Cgroup: cgroup, Key: model.CompletionErrorKey{Device: device, Status: name, Sampled: sampled},
-				Value: model.Count(n), Resting: polls.Resting,
+				Cgroup: cgroup, Key: model.CompletionErrorKey{Device: device, Status: name}, Value: model.Count(n), Resting: polled,
 			})
 		}
 	}
 	for i, d := range s.durations {
-		if d == nil {
-			continue
-		}
-		if h, ok := d.histogram(sampled); ok {
+		if d != nil {
 			snap.Completions = append(snap.Completions, model.Series[model.CompletionKey, model.FineHistogram]{
-				Cgroup: cgroup, Key: model.CompletionKey{Device: device, Opcode: completedNames[i], Sampled: sampled},
-				Value: h, Resting: polls.Resting && !sampled,
+				Cgroup: cgroup, Key: model.CompletionKey{Device: device, Opcode: completedNames[i]}, Value: d.histogram(), Resting: polled,
 			})
 		}
 	}
 }
 
 func addTraffic(
-	snap *model.Snapshot, cgroup model.CgroupID, device string, direction model.Direction, bytes uint64, seen model.Seen,
+	snap *model.Snapshot, cgroup model.CgroupID, device string, direction model.Direction, bytes uint64, resting bool,
 ) {
 	if bytes > 0 {
 		snap.Traffic = append(snap.Traffic, model.Traffic{
-			Cgroup: cgroup, Device: device, Method: model.MethodUprobe, Direction: direction, Bytes: bytes, Seen: seen,
+			Cgroup: cgroup, Device: device, Method: model.MethodUprobe, Direction: direction, Bytes: bytes, Resting: resting,
 		})
 	}
 }

@@ -24,11 +24,11 @@ import (
 // startSource returns a Source whose kernel has no InfiniBand: only observeFake reports processes. It uses the
 // functions of the FAKE provider, which the locator would not recognize as a provider.
 func startSource(
-	t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site, change ...func(*Source),
+	t testing.TB, limit float64, path string, sites []locate.Site, change ...func(*Source),
 ) *Source {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newFakeSource(t, limit, c, path, sites, cancel)
+	s := newFakeSource(t, limit, path, sites, cancel)
 	for _, f := range change {
 		f(s)
 	}
@@ -42,7 +42,7 @@ func startSource(
 }
 
 // newFakeSource returns a source whose loop does not run.
-func newFakeSource(t testing.TB, limit float64, c *trapCosts, path string, sites []locate.Site, stop context.CancelFunc) *Source {
+func newFakeSource(t testing.TB, limit float64, path string, sites []locate.Site, stop context.CancelFunc) *Source {
 	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
@@ -50,9 +50,8 @@ func newFakeSource(t testing.TB, limit float64, c *trapCosts, path string, sites
 		t.Fatal(err)
 	}
 	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, stop)
-	s.kernel, s.costs, s.names = k, c, map[uint32]string{3: "fake0"}
-	s.budget.SetSwitchCost(time.Duration(c.switched))
-	s.find = func(p *locate.Process, qp uint64) (locate.Found, error) {
+	s.kernel, s.names = k, map[uint32]string{3: "fake0"}
+	s.find = func(p *locate.Process, qp, _ uint64) (locate.Found, error) {
 		var pointer [8]byte
 		if err := p.Read(qp, pointer[:]); err != nil {
 			return locate.Found{}, err
@@ -129,7 +128,7 @@ func descriptors(t testing.TB) int {
 // file changes. FAKE provider.
 func TestSourceLife(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	before := descriptors(t)
 	const processes = 3
 	for range processes {
@@ -178,7 +177,7 @@ func TestSourceLife(t *testing.T) {
 // of the machine for the next process.
 func TestKept(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	before := descriptors(t)
 	probed := func(processes uint64, probes int) func() bool {
 		return func() bool {
@@ -204,7 +203,7 @@ func TestKept(t *testing.T) {
 // the closed one keeps no entry while the process lives. FAKE provider; the test does what close_context does.
 func TestReused(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	s.mu.Lock()
 	s.names[4] = "fake1"
 	s.mu.Unlock()
@@ -250,7 +249,7 @@ func TestReused(t *testing.T) {
 // TestSourceConcurrent: scrapes, processes and Close at the same time.
 func TestSourceConcurrent(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0.01, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0.01, path, sites)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -271,63 +270,45 @@ func TestSourceConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkBudget measures the throughput of a process that only polls an empty CQ, a call that takes a few ns,
-// relative to the throughput without a sensor: with the budget, and without a limit. Rounds with and without the sensor
-// alternate.
-func BenchmarkBudget(b *testing.B) {
+// BenchmarkSurvey measures the throughput of a process that only polls an empty CQ, a call that takes a few ns, in a survey and
+// between surveys, relative to the throughput without a sensor. Rounds with and without the sensor alternate.
+func BenchmarkSurvey(b *testing.B) {
 	path, sites := buildFake(b)
-	measured, err := calibrate(startKernel(b).calibration)
-	if err != nil {
-		b.Fatal(err)
-	}
 	f := startFake(b, path)
-	polls := 1_000_000
-	rate := func(d time.Duration) (perSecond float64) {
+	const length = 2 * time.Second
+	rate := func(calls int) float64 {
 		var total time.Duration
 		n := 0
-		for began := time.Now(); time.Since(began) < d; n += polls {
+		for began := time.Now(); time.Since(began) < length; n += calls {
 			var ns float64
-			if _, err := fmt.Sscan(f.do("idle", polls), &ns); err != nil {
+			if _, err := fmt.Sscan(f.do("idle", calls), &ns); err != nil {
 				b.Fatal(err)
 			}
-			total += time.Duration(ns * float64(polls))
+			total += time.Duration(ns * float64(calls))
 		}
 		return float64(n) / total.Seconds()
 	}
-	var spent, watched float64
-	run := func(limit float64, d time.Duration) float64 {
-		s := startSource(b, limit, &measured, path, sites)
+	with := func(calls int, survey time.Duration, ready func(model.Snapshot) bool) float64 {
+		s := startSource(b, 0.01, path, sites, func(s *Source) { s.schedule.length = survey })
 		defer s.Close() //nolint:errcheck // closed again by the test
 		s.observeFake(f)
-		eventually(b, "never watched", func() bool { return s.snapshot(b).DataPath.Processes == 1 })
-		r := rate(d)
-		snap := s.snapshot(b)
-		spent = snap.Budgets[0].SpentRatio
-		for _, r := range snap.Sampling {
-			if r.Calls == model.PollCalls {
-				watched = r.Ratio
-			}
-		}
-		return r
+		eventually(b, "never surveyed", func() bool {
+			f.do("idle", 100_000)
+			return ready(s.snapshot(b))
+		})
+		return rate(calls)
 	}
-	const rounds, length = 9, 4 * time.Second
+	isSurveyed := func(snap model.Snapshot) bool {
+		return slices.ContainsFunc(snap.Coverage, func(c model.Coverage) bool { return c.Gap == model.GapSurvey })
+	}
 	for range b.N {
-		var kept []float64 // fraction of the throughput in the rounds before and after
-		last := rate(length)
-		for range rounds {
-			with := run(0.01, length)
-			next := rate(length)
-			kept = append(kept, with/((last+next)/2))
-			last = next
-		}
-		slices.Sort(kept)
-		run(0.01, time.Minute+sampleInterval)
-		b.ReportMetric(spent*100, "spent-%")
-		b.ReportMetric(watched*100, "watched-%")
-		b.ReportMetric(kept[rounds/2]*100, "throughput-%")
-		b.ReportMetric((kept[rounds-1]-kept[0])*100, "spread-%")
-		polls = 100_000
-		b.ReportMetric(run(0, length)/last*100, "always-%")
+		without := rate(1_000_000)
+		in := with(100_000, time.Minute, isSurveyed)
+		between := with(1_000_000, time.Second, func(snap model.Snapshot) bool {
+			return isSurveyed(snap) && snap.DataPath.Probes < uint64(len(sites))
+		})
+		b.ReportMetric(in/without*100, "survey-throughput-%")
+		b.ReportMetric(between/rate(1_000_000)*100, "between-throughput-%")
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -349,7 +330,7 @@ func TestReplugged(t *testing.T) {
 	post := func(context uint64, device uint32) {
 		stat := gen.DatapathContextStat{Cgroup: 5, Device: device}
 		stat.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 1000
-		s.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, exact)
+		s.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, full)
 	}
 	s.nameDevices(t.Context())
 	post(1, 4)

@@ -9,19 +9,18 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 )
 
-// spending is the CPU time that probes took of processes and cgroups. A process
-// without a quarter of a minute of samples has no ratio: it earns what its first
-// window cost in that time.
+// spending is the CPU time that probes took of processes and cgroups. A process has a ratio once it is watched for an interval
+// between surveys, which has one survey.
 type spending struct {
 	limit     float64
+	window    time.Duration
 	processes map[int]*processSpending
 	cgroups   map[model.CgroupID]time.Duration // cumulative
 }
 
-// processSpending has samples of one process over the last minute.
+// processSpending has samples of one process over the window.
 type processSpending struct {
 	cgroup  model.CgroupID
 	samples []spendingSample
@@ -33,18 +32,14 @@ type spendingSample struct {
 	cpu, spent time.Duration
 }
 
-const (
-	ratioWindow    = time.Minute
-	sampleInterval = 5 * time.Second
-	minRatioAge    = 15 * time.Second
-)
+// samplesOfWindow is the number of samples of a process in a window.
+const samplesOfWindow = 12
 
-func newSpending(limit float64) spending {
-	return spending{limit: limit, processes: map[int]*processSpending{}, cgroups: map[model.CgroupID]time.Duration{}}
+func newSpending(limit float64, window time.Duration) spending {
+	return spending{limit: limit, window: window, processes: map[int]*processSpending{}, cgroups: map[model.CgroupID]time.Duration{}}
 }
 
-// update records the CPU time of a process and what probes took of it, attaching
-// and detaching included. Both are cumulative.
+// update records the CPU time of a process and what probes took of it. Both are cumulative.
 func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spent time.Duration) {
 	p := s.processes[pid]
 	now := spendingSample{at, cpu, spent}
@@ -58,10 +53,10 @@ func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spe
 		return
 	}
 	p.latest = now
-	if at.Sub(p.samples[len(p.samples)-1].at) >= sampleInterval {
+	if at.Sub(p.samples[len(p.samples)-1].at) >= s.window/samplesOfWindow {
 		p.samples = append(p.samples, now)
 	}
-	for len(p.samples) > 1 && at.Sub(p.samples[1].at) >= ratioWindow {
+	for len(p.samples) > 1 && at.Sub(p.samples[1].at) >= s.window {
 		p.samples = slices.Delete(p.samples, 0, 1)
 	}
 }
@@ -74,11 +69,11 @@ func (s *spending) finish(pid int, cgroup model.CgroupID, spent time.Duration) {
 	s.cgroups[cgroup] += max(spent, 0)
 }
 
-// ratio returns the share of its CPU time that probes took in the last minute, 0 if that is
+// ratio returns the share of its CPU time that probes took in the last window, 0 if that is
 // negligible: a process that is idle takes no CPU time.
-func (p *processSpending) ratio() float64 {
+func (p *processSpending) ratio(window time.Duration) float64 {
 	first := p.samples[0]
-	if p.latest.at.Sub(first.at) < minRatioAge || p.latest.cpu <= first.cpu || p.latest.spent-first.spent < budget.Negligible {
+	if p.latest.at.Sub(first.at) < window || p.latest.cpu <= first.cpu || p.latest.spent-first.spent < negligible {
 		return 0
 	}
 	return max(p.latest.spent-first.spent, 0).Seconds() / (p.latest.cpu - first.cpu).Seconds()
@@ -89,7 +84,7 @@ func (p *processSpending) ratio() float64 {
 func (s *spending) fill(snap *model.Snapshot) {
 	highest := map[model.CgroupID]float64{}
 	for _, p := range s.processes {
-		highest[p.cgroup] = max(highest[p.cgroup], p.ratio())
+		highest[p.cgroup] = max(highest[p.cgroup], p.ratio(s.window))
 	}
 	snap.Budgets = make([]model.Budget, 0, len(s.cgroups))
 	snap.Spent = make([]model.Series[model.SpentKey, model.CPUTime], 0, len(s.cgroups))

@@ -10,7 +10,6 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/budget"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -29,7 +28,7 @@ func (s *Source) row(t testing.TB) (row model.Outstanding, stalled []model.Stall
 func TestStalled(t *testing.T) {
 	const stallAfter = 500 * time.Millisecond
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	s.kernel.needs(t, gen.DatapathProgListOutstanding)
 	s.opts.StallAfter = stallAfter
 	if snap := s.snapshot(t); snap.Outstanding == nil || len(snap.Outstanding) != 0 {
@@ -88,7 +87,7 @@ func TestStalled(t *testing.T) {
 // TestOutstandingRefused: a kernel that refuses the iterator has no stalled queue pairs, and the workload has the reason.
 func TestOutstandingRefused(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, &defaultTrapCosts, path, sites)
+	s := startSource(t, 0, path, sites)
 	f := startFake(t, path)
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
 	e.key = s.kernel.add(t, e, true)
@@ -107,34 +106,34 @@ func TestGaps(t *testing.T) {
 	key := gen.DatapathContextKey{Context: 1, Tgid: 2, Number: 3}
 	located := contextState{file: locate.FileID{Inode: 1}, probed: 50, final: true}
 	change := func(f func(*contextState)) contextState { p := located; f(&p); return p }
-	window := samplings{{Ratio: 1, Scale: 1}, {Windowed: true}}
-	polled := [2]uint64{budget.Poll: 1}
+	limited := place{limited: [groups]bool{polls: true}}
+	polled := [2]uint64{polls: 1}
 	for name, c := range map[string]struct {
 		state  contextState
 		traced uint64
-		how    samplings
+		how    place
 		stat   gen.DatapathContextStat
 		queue  gen.DatapathOutstanding
 		ofAll  model.Gap
 		want   model.Gap
 	}{
-		"traced":                {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, "", ""},
-		"idle, out of step":     {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100}, "", model.GapUnmatched},
-		"ready to send before":  {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 99, InStep: 1}, "", model.GapLate},
-		"chosen later":          {change(func(p *contextState) { p.probed = 101 }), 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, "", model.GapLate},
-		"not located":           {change(func(p *contextState) { p.final = false }), 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapLate, model.GapLate},
-		"not probed":            {located, 0, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapLate, model.GapLate},
-		"existed, traced again": {change(func(p *contextState) { p.existed = true }), 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapLate, ""},
-		"in windows":            {located, 0, window, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapBudget, model.GapBudget},
-		"no room for a ring":    {located, 100, exact, gen.DatapathContextStat{Ringless: 1}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapQueuesFull, ""},
-		"completed before":      {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, CompletedNs: 150}, "", ""},
-		"first work request":    {located, 100, exact, gen.DatapathContextStat{Hits: polled}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, Plain: 1}, "", ""},
-		"never polled":          {located, 100, exact, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, Plain: 1}, "", model.GapUnpolled},
-		"extended CQ":           {located, 100, exact, gen.DatapathContextStat{Hits: polled}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200}, "", model.GapUnpolled},
+		"traced":                {located, 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, "", ""},
+		"idle, out of step":     {located, 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100}, "", model.GapUnmatched},
+		"ready to send before":  {located, 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 99, InStep: 1}, "", model.GapLate},
+		"chosen later":          {change(func(p *contextState) { p.probed = 101 }), 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, "", model.GapLate},
+		"not located":           {change(func(p *contextState) { p.final = false }), 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapLate, model.GapLate},
+		"not probed":            {located, 0, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapLate, model.GapLate},
+		"existed, traced again": {change(func(p *contextState) { p.existed = true }), 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapLate, ""},
+		"in surveys only":       {located, 0, limited, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapSurvey, model.GapSurvey},
+		"no room for a ring":    {located, 100, full, gen.DatapathContextStat{Ringless: 1}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1}, model.GapQueuesFull, ""},
+		"completed before":      {located, 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, CompletedNs: 150}, "", ""},
+		"first work request":    {located, 100, full, gen.DatapathContextStat{Hits: polled}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, Plain: 1}, "", ""},
+		"never polled":          {located, 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, Plain: 1}, "", model.GapUnpolled},
+		"extended CQ":           {located, 100, full, gen.DatapathContextStat{Hits: polled}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200}, "", model.GapUnpolled},
 	} {
 		s := newSource(Options{}, func() {})
 		s.contexts[key] = c.state
-		s.samplings[c.state.file] = c.how
+		s.places = map[locate.FileID]place{c.state.file: c.how}
 		s.tracedSince = map[locate.FileID]uint64{c.state.file: c.traced}
 		context := s.traceOf(key, &c.stat)
 		if got := context.gapOf(&c.queue); context.gap != c.ofAll || got != c.want {

@@ -6,46 +6,38 @@ import (
 	"errors"
 	"io"
 
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
+// What a trap costs the process that is hit, in ns: at an instruction that the kernel emulates, at an instruction that it single-steps,
+// and at a return, in addition to the trap at the entry. 700 to 900 ns were measured on hardware and 9 µs in a virtual machine
+// (docs/performance.md): a process is rather surveyed too early than too late.
+const (
+	emulatedTrap = 2000
+	steppedTrap  = 12_000
+	returnTrap   = 2000
+)
+
 // probe attaches the programs of one function at its site in a file, for one process, or
-// (pid 0) for all that map the file. entry and ret are the cost of a trap in ns.
-func (k *kernel) probe(path string, s locate.Site, pid int, entry, ret uint32) (io.Closer, error) {
-	p := functionPrograms[s.Function]
-	cookie := uint64(p.opcode)<<32 | uint64(s.Skip)<<40 | uint64(s.Function.TableOffset())<<48 // datapath.h
-	begin, err := k.attach(locate.Place{Path: path, Offset: s.Offset, PID: pid}, p.entry, cookie|uint64(entry))
+// (pid 0) for all that map the file.
+func (k *kernel) probe(path string, t target) (io.Closer, error) {
+	p := functionPrograms[t.Function]
+	cookie := uint64(p.opcode)<<32 | uint64(t.Skip)<<40 | uint64(t.Function.TableOffset())<<48 // datapath.h
+	entry := uint64(emulatedTrap)
+	if t.Stepped {
+		entry = steppedTrap
+	}
+	begin, err := k.attach(locate.Place{Path: path, Offset: t.Offset, PID: t.pid}, p.entry, cookie|entry)
 	if err != nil || p.ret == "" {
 		return begin, err
 	}
-	end, err := k.attach(locate.Place{Path: path, Offset: s.Offset, Return: true, PID: pid}, p.ret, cookie|uint64(ret))
+	end, err := k.attach(locate.Place{Path: path, Offset: t.Offset, Return: true, PID: t.pid}, p.ret, cookie|returnTrap)
 	if err != nil {
 		_ = begin.Close()
 		return nil, err
 	}
 	return closers{begin, end}, nil
-}
-
-// calibration attaches a program to the entry or the return of a function of this
-// process. It takes as long as the programs of a poll without completions.
-func (k *kernel) calibration(path string, offset uint64, ret bool) (io.Closer, error) {
-	program := gen.DatapathProgCalibrate
-	if ret {
-		program = gen.DatapathProgCalibrateReturn
-	}
-	return k.attach(locate.Place{Path: path, Offset: offset, Return: ret}, program, 0)
-}
-
-// touch attaches a program to a function of this process that nothing calls then.
-func (k *kernel) touch() (io.Closer, error) {
-	emulated, _ := leaves()
-	offset, err := locate.FileOffset(uint64(emulated))
-	if err != nil {
-		return nil, err
-	}
-	return k.calibration("/proc/self/exe", offset, false)
 }
 
 func (k *kernel) attach(at locate.Place, program string, cookie uint64) (io.Closer, error) {

@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,14 +14,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// take sets the mode of a port that is off.
+// take sets the mode of a port that is off, or adopts the mode that an earlier sensor set.
 func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
 	mode, err := c.mode(index, p.number, deadline)
 	if err != nil {
 		return m.failed(p, err)
 	}
-	if mode.mode != modeNone {
-		return model.StateUnsupported, fmt.Sprintf("the mode is %v already, by another tool or a sensor that was killed: "+
+	if mode.mode != modeNone && !mode.ours() {
+		return model.StateUnsupported, fmt.Sprintf("the mode is %v already, by another tool: "+
 			"counters that are bound are read, nothing is changed; `rdma statistic qp set link %s/%d auto off` gives the port free",
 			mode, name, p.number)
 	}
@@ -48,27 +49,54 @@ func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadl
 			"and an HCA and a mode of it that count flows"
 	}
 	if len(added) > 0 {
-		p.added = added // also when it fails half way
 		if err := c.setOptionals(index, p.number, on, deadline); err != nil {
-			return m.undo(c, index, p, deadline, err)
+			return m.undo(c, index, p, added, deadline, err)
 		}
 	}
-	if err := c.setMode(index, p.number, maskPID, true, deadline); err != nil {
-		return m.undo(c, index, p, deadline, err)
+	if !mode.ours() {
+		if err := c.setAuto(index, p.number, deadline); err != nil {
+			return m.undo(c, index, p, added, deadline, err)
+		}
 	}
 	p.auto, p.pause = true, hang.Backoff{}
 	return model.StateOK, ""
 }
 
-// undo resets what take changed before err.
-func (m *manager) undo(c *conn, index uint32, p *managedPort, deadline time.Time, err error) (model.State, string) {
-	if e := m.dropAdded(c, index, p, deadline); e != nil {
+// undo switches off the optional counters that take switched on before err.
+func (m *manager) undo(c *conn, index uint32, p *managedPort, added []uint32, deadline time.Time, err error) (model.State, string) {
+	if e := dropOptionals(c, index, p.number, added, deadline); e != nil {
 		err = fmt.Errorf("%w; and %w", err, e)
 	}
 	if errors.Is(err, unix.EBUSY) {
 		return model.StateUnsupported, "another tool is binding queue pairs: nothing is changed"
 	}
 	return m.failed(p, err)
+}
+
+// dropOptionals switches off some optional counters of a port, if one of them is on.
+func dropOptionals(c *conn, index, port uint32, drop []uint32, deadline time.Time) error {
+	if len(drop) == 0 {
+		return nil
+	}
+	all, err := c.optionals(index, port, deadline)
+	if err != nil {
+		return err
+	}
+	var on []uint32
+	dropped := false
+	for _, o := range all {
+		switch {
+		case !o.on:
+		case slices.Contains(drop, o.index):
+			dropped = true
+		default:
+			on = append(on, o.index)
+		}
+	}
+	if !dropped {
+		return nil
+	}
+	return c.setOptionals(index, port, on, deadline)
 }
 
 // check reads whether the mode is still as it was set. If another tool changed it, the

@@ -82,7 +82,7 @@ func TestGuestCounters(t *testing.T) {
 	var release unix.Utsname
 	_ = unix.Uname(&release)
 	old := release.Release[0] < '7' // 5.10, 6.1 and 6.12; optional counters are bound since 6.15
-	err = c.setMode(index, 1, maskPID, true, deadline)
+	err = c.setAuto(index, 1, deadline)
 	if old {
 		if !errors.Is(err, unix.EINVAL) {
 			t.Errorf("optional counters before 6.15: %v", err)
@@ -94,23 +94,26 @@ func TestGuestCounters(t *testing.T) {
 		}
 		want("auto with optional counters", qpMode{mode: modeAuto, mask: maskPID, optionals: true})
 	}
-	if err := c.setMode(index, 1, maskPID, false, deadline); err != nil {
-		t.Error(err)
+	tool := func(args ...string) {
+		t.Helper()
+		args = append([]string{"statistic", "qp", "set", "link", "rxe0/1", "auto"}, args...)
+		if out, err := command(t.Context(), "rdma", args...).CombinedOutput(); err != nil {
+			t.Errorf("rdma %v: %v: %s", args, err, out)
+		}
 	}
+	if !old {
+		tool("off")
+	}
+	tool("pid", "on")
 	want("auto", qpMode{mode: modeAuto, mask: maskPID})
 	t.Log(mode())
 	if mode() == before {
 		t.Error("iproute2 sees no change")
 	}
-	if err := c.setMode(index, 1, 0, false, deadline); err != nil {
-		t.Error(err)
-	}
+	tool("off")
 	want("off again", qpMode{})
 	if now := mode(); now != before {
 		t.Errorf("iproute2: the mode was %s and is %s", before, now)
-	}
-	if err := c.unbind(index, 1, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("unbind a queue pair that does not exist: %v", err)
 	}
 	o, err := c.optionals(index, 1, deadline)
 	t.Logf("optional counters %v, %v", o, err)

@@ -28,8 +28,14 @@ const manageEvery = 10 * time.Second
 
 // manager makes the kernel bind new queue pairs of mlx5 devices to one counter per thread that
 // creates them, with the byte counters of the port. It changes only ports with mode off, and
-// restores mode, optional counters and queue pairs when it ends. It does not change a mode that
-// another tool set, nor one that a killed sensor left behind: both look the same.
+// adopts those that are in this mode already, as an earlier sensor left them. It does not change
+// another mode, which another tool set.
+//
+// When it ends it leaves mode, optional counters and queue pairs as they are, as a sensor that is
+// killed does. If it unbound the queue pairs, those of running jobs would stay unbound for the
+// next sensor: auto mode binds only new ones. To bind them by number instead excludes auto mode:
+// the kernel rejects auto mode while a queue pair is bound (EBUSY), and in auto mode it rejects a
+// binding by number (EINVAL).
 //
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
@@ -55,40 +61,20 @@ type managed struct {
 	// Under the lock of the manager.
 	name  string
 	stuck bool
-	held  bool // a port was taken when the last call returned
-	away  bool // not listed by netlink, but must be restored if it returns
-}
-
-// holds reports whether something may have to be restored. It needs the lock of the manager.
-func (d *managed) holds() bool { return d.call.Running() || d.held }
-
-// do makes a call for a device.
-func (m *manager) do(d *managed, limit time.Duration, fn func() error) error {
-	_, err := d.call.Do(context.Background(), limit, func() (struct{}, error) {
-		defer func() {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			d.held = slices.ContainsFunc(d.ports, (*managedPort).taken)
-		}()
-		return struct{}{}, fn()
-	})
-	return err
+	away  bool // not listed by netlink, while a call for it has not returned
 }
 
 // managedPort belongs to the call for its device. state and reason are also read elsewhere and
 // need the lock of the manager.
 type managedPort struct {
 	number uint32
-	auto   bool     // the manager set the mode
-	added  []uint32 // optional counters that the manager switched on
-	final  bool     // no more attempts
+	auto   bool // in the mode of the manager
+	final  bool // no more attempts
 	pause  hang.Backoff
 
 	state  model.State // empty before the first try
 	reason string
 }
-
-func (p *managedPort) taken() bool { return p.auto || len(p.added) > 0 }
 
 // manage starts the manager, once.
 func (s *Source) manage() {
@@ -104,15 +90,25 @@ func (s *Source) manage() {
 	go safely.Do("rdma", s.manager.run)
 }
 
-func (s *Source) stopManaging() error {
+func (s *Source) stopManaging() {
 	s.managerMu.Lock()
 	m := s.manager
 	s.manager, s.unmanaged = nil, true
 	s.managerMu.Unlock()
-	if m == nil {
-		return nil
+	if m != nil {
+		m.close()
 	}
-	return m.close()
+}
+
+// close ends the manager, without a device that hangs.
+func (m *manager) close() {
+	close(m.stop)
+	timer := time.NewTimer(m.deadline)
+	defer timer.Stop()
+	select {
+	case <-m.done:
+	case <-timer.C:
+	}
 }
 
 // run manages until close.
@@ -147,16 +143,15 @@ func (m *manager) tick() {
 	}
 	each(len(devices), func(i int) {
 		d := devices[i]
-		err := m.do(d, m.deadline, func() error { return m.visit(d) })
+		_, err := d.call.Do(context.Background(), m.deadline, func() (struct{}, error) { return struct{}{}, m.visit(d) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		d.stuck = errors.Is(err, hang.ErrStuck)
 	})
 }
 
-// list updates the set of devices. A device in a mode of the manager is kept when it
-// disappears: it keeps mode and counters when it moves to another network namespace, and may
-// come back.
+// list updates the set of devices. A device that moves to another network namespace keeps its mode
+// and counters, and is adopted when it comes back.
 func (m *manager) list() ([]*managed, error) {
 	var all []nlDevice
 	// A netlink request would load ib_core.
@@ -172,9 +167,8 @@ func (m *manager) list() ([]*managed, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	there, named := map[uint32]bool{}, map[string]uint32{}
+	there := map[uint32]bool{}
 	for _, n := range all {
-		named[n.name] = n.index
 		if !m.chosen(n.name) || !m.binds(n.name) {
 			continue
 		}
@@ -192,9 +186,7 @@ func (m *manager) list() ([]*managed, error) {
 			devices = append(devices, d)
 			continue
 		}
-		// Another device of this name means that its driver was reloaded.
-		other, ok := named[d.name]
-		if ok && other != index || len(m.devices) > maxDevices || !d.holds() {
+		if !d.call.Running() || len(m.devices) > maxDevices {
 			delete(m.devices, index)
 		}
 	}
@@ -258,7 +250,7 @@ func (m *manager) setState(d *managed, p *managedPort, state model.State, reason
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state == model.StateOK && p.state != state {
-		m.log.Info("new queue pairs are bound to counters", zap.String("device", d.name), zap.Uint32("port", p.number))
+		m.log.Info("new queue pairs are bound to counters, also when the sensor ends", zap.String("device", d.name), zap.Uint32("port", p.number))
 	}
 	p.state, p.reason = state, reason
 }

@@ -93,8 +93,8 @@ func TestManage(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	wantPort(t, k, d, "closed", free)
-	wantPort(t, k, k.devices[1], "closed", free)
+	wantPort(t, k, d, "closed", strings.Replace(taken, ",,", ", 10:1 11:1 20:2,", 1))
+	wantPort(t, k, k.devices[1], "closed", taken)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -103,13 +103,9 @@ func TestManage(t *testing.T) {
 // TestManageRefuses: ports set by others are not changed, and bound counters are read.
 func TestManageRefuses(t *testing.T) {
 	for name, set := range map[string]func(k *statKernel, d *statDevice){
-		"by type":  func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, 1 },
-		"manually": func(k *statKernel, d *statDevice) { k.create(d, 9, 101); k.bind(d, 9) },
-		// The state that a killed sensor leaves behind.
-		"same mode": func(k *statKernel, d *statDevice) {
-			*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
-			k.create(d, 9, 101)
-		},
+		"by type":                   func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, 1 },
+		"manually":                  func(k *statKernel, d *statDevice) { k.create(d, 9, 101); k.bind(d, 9) },
+		"without optional counters": func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, maskPID },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTree(t)
@@ -174,18 +170,7 @@ func TestManageLoses(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_packets")
-
-	// Also right before the sensor ends.
-	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeNone, 0, false
-	s = newManage(t, tr, k)
-	k.mu.Lock()
-	d.ports[1].opcnt = false
-	k.mu.Unlock()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	wantPort(t, k, d, "closed", "mode 1 mask 2 false,, on cc_rx_ce_pkts rdma_tx_packets")
+	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_packets rdma_tx_bytes rdma_rx_bytes")
 }
 
 // pull removes a device as a move to another network namespace does: its settings stay.
@@ -226,10 +211,10 @@ func TestManageDeviceReturns(t *testing.T) {
 			if r := refusal(t, s); r.State != "" {
 				t.Errorf("%+v", r)
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
+			wantPort(t, k, d, "returned", taken)
+			if n := len(k.asked()); n != 4 {
+				t.Errorf("%d changes, want two for each device, once", n)
 			}
-			wantPort(t, k, d, "closed", free)
 		})
 	}
 }
@@ -256,41 +241,27 @@ func TestManageDeviceMissing(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts")
+	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_bytes rdma_rx_bytes")
 }
 
-// TestManageCloseMissingDevice: Close reports a device that is missing and cannot be restored, unless its
-// driver was reloaded or there is nothing to restore.
-func TestManageCloseMissingDevice(t *testing.T) {
+// TestManageReloadedDriver: a driver that is loaded again makes another device of the same name, with mode off.
+func TestManageReloadedDriver(t *testing.T) {
 	tr := newTree(t)
-	k := newStatKernel(t, tr, 2)
+	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
-	d, other := k.devices[0], k.devices[1]
-	k.pull()
-	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "counters of queue pairs of mlx5_0 stay as they are") ||
-		strings.Contains(err.Error(), "mlx5_1") {
-		t.Error(err)
-	}
-	wantPort(t, k, d, "away", taken)
-	wantPort(t, k, other, "closed", free)
-
-	tr = newTree(t)
-	k = newStatKernel(t, tr, 2)
-	k.devices[1].ports[1].mode = modeManual // set by another tool
-	s = newManage(t, tr, k)
+	d := k.devices[0]
 	k.mu.Lock()
-	k.devices[0].index = 99
-	k.devices[0].ports[1] = &statPort{}
-	k.devices = k.devices[:1]
+	d.index = 99
+	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeNone, 0, false
 	k.mu.Unlock()
 	eventually(t, func() bool { // a tick does nothing while the manager visits the device
 		s.manager.tick()
-		s.manager.mu.Lock()
-		defer s.manager.mu.Unlock()
-		return len(s.manager.devices) == 1 && s.manager.devices[99] != nil
+		return k.port(d) == taken
 	})
-	if err := s.Close(); err != nil {
-		t.Error(err)
+	s.manager.mu.Lock()
+	defer s.manager.mu.Unlock()
+	if len(s.manager.devices) != 1 || s.manager.devices[99] == nil {
+		t.Errorf("devices %v", s.manager.devices)
 	}
 }
 
@@ -313,18 +284,18 @@ func TestNoCgroups(t *testing.T) {
 	}
 }
 
-// TestCloseWhileRead: a hanging Read does not block the restore, and a later Read does not
-// start the manager again.
+// TestCloseWhileRead: Close waits for a Read, and a later Read does not start the manager again.
 func TestCloseWhileRead(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
+	m := s.manager
 	s.mu.Lock()
 	unlock := sync.OnceFunc(s.mu.Unlock)
 	t.Cleanup(unlock)
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
-	eventually(t, func() bool { return k.port(k.devices[0]) == free })
+	<-m.done
 	select {
 	case err := <-closed:
 		t.Errorf("closed during a Read: %v", err)
@@ -396,7 +367,7 @@ func TestManageHalfWay(t *testing.T) {
 	m := &manager{now: time.Now}
 	p := &managedPort{number: 1}
 	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Minute))
-	if state != model.StateUnsupported || p.auto || p.added != nil || len(k.asked()) != 2 {
+	if state != model.StateUnsupported || p.auto || len(k.asked()) != 2 {
 		t.Errorf("%s %s, %+v, changes %v", state, reason, p, k.asked())
 	}
 	wantPort(t, k, d, "mode not set", free)
@@ -417,7 +388,7 @@ func TestNotManaged(t *testing.T) {
 	}
 }
 
-// TestManageHangs: a hanging device does not affect others: they are managed and restored.
+// TestManageHangs: a hanging device does not affect others, and does not delay Close for longer than the deadline.
 func TestManageHangs(t *testing.T) {
 	tr := newTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -441,32 +412,11 @@ func TestManageHangs(t *testing.T) {
 	wantPort(t, k, k.devices[0], "that hangs", free)
 	began := time.Now()
 	err := s.Close()
-	if err == nil || !strings.Contains(err.Error(), "mlx5_0") || strings.Contains(err.Error(), "mlx5_1") || time.Since(began) >= 2*time.Second {
+	if err != nil || time.Since(began) >= 4*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
-	wantPort(t, k, other, "closed", free)
+	wantPort(t, k, other, "closed", taken)
 	close(hang)
 	eventually(t, func() bool { return !m.devices[3].call.Running() })
 	wantPort(t, k, k.devices[0], "returned after Close", free)
-}
-
-// TestUnbindFails: Close reports queue pairs that cannot be unbound, and no new one is bound.
-func TestUnbindFails(t *testing.T) {
-	for _, e := range []unix.Errno{unix.EIO, unix.ENOENT} {
-		tr := newTree(t)
-		k := newStatKernel(t, tr, 1)
-		d := k.devices[0]
-		s := newManage(t, tr, k)
-		k.create(d, 10, 101)
-		k.create(d, 11, 102)
-		k.refuse(cmdStatDel, e)
-		if err := s.Close(); err == nil || !strings.Contains(err.Error(), "the mode of port 1 is manual") {
-			t.Errorf("%v: %v", e, err)
-		}
-		wantPort(t, k, d, "closed", "mode 2 mask 0 false, 10:1 11:2, on cc_rx_ce_pkts")
-		k.create(d, 12, 101)
-		k.destroy(d, 10)
-		k.destroy(d, 11)
-		wantPort(t, k, d, "queue pairs destroyed", free)
-	}
 }

@@ -68,7 +68,7 @@ func (t *qpTotals) traffic(there map[string]bool) []model.Traffic {
 		qps, live := t.live[r.Key.device][liveKey{r.Cgroup, r.Key}]
 		all = append(all, model.Traffic{
 			Cgroup: r.Cgroup, Device: r.Key.device, Method: model.MethodQPCounter, Direction: r.Key.direction, Bytes: uint64(r.Value),
-			QPs: qps, Seen: model.Seen{Resting: !live},
+			QPs: qps, Resting: !live,
 		})
 	}
 	slices.SortFunc(all, func(a, b model.Traffic) int {

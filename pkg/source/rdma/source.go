@@ -58,7 +58,7 @@ type Options struct {
 	Holdings func() bool
 	// QPCounters selects the use of counters that mlx5 binds queue pairs to: none ("off" or
 	// ""), read the bound ones ("use"), or also bind new queue pairs ("manage"), from the
-	// first Read until Close. "manage" needs CAP_NET_ADMIN and kernel 6.15. Both need
+	// first Read on; the kernel goes on with it after Close. "manage" needs CAP_NET_ADMIN and kernel 6.15. Both need
 	// Netlink and CgroupOf.
 	QPCounters string
 	// CgroupOf returns the cgroup of a process, for these counters and for Holdings; nil if
@@ -167,11 +167,10 @@ func New(o Options) (*Source, error) {
 // Name returns "rdma".
 func (s *Source) Name() string { return "rdma" }
 
-// Close restores the queue pair counter settings within Options.Deadline; the error lists the
-// settings that could not be restored. Then it waits for a Read in progress and closes all
-// descriptors. A hanging device closes its own when it returns.
+// Close ends the manager of queue pair counters, which leaves queue pairs bound. Then it waits for
+// a Read in progress and closes all descriptors. A hanging device closes its own when it returns.
 func (s *Source) Close() error {
-	unmanaged := s.stopManaging()
+	s.stopManaging()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, k := range s.known {
@@ -180,7 +179,7 @@ func (s *Source) Close() error {
 	s.devices = nil
 	s.readableMoved(nil)
 	s.closeClass()
-	return unmanaged
+	return nil
 }
 
 // Read fills HCAs, including those in other network namespaces, DeviceStates, recent VFs and,

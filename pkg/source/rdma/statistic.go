@@ -17,7 +17,6 @@ import (
 
 const (
 	cmdStatSet    = 16
-	cmdStatDel    = 18
 	cmdStatStatus = 24 // since 5.16
 )
 
@@ -109,24 +108,12 @@ func parseMode(payload []byte) (m qpMode, err error) {
 	return m, a.Err
 }
 
-// setMode switches auto mode on, with a mask, or off, with mask 0. Kernels before 6.15 reject
-// the attribute for optional counters with EINVAL.
-func (c *conn) setMode(index, port, mask uint32, optionals bool, deadline time.Time) error {
+// setAuto switches auto mode by PID on, with optional counters. Kernels before 6.15 reject the
+// attribute for optional counters with EINVAL.
+func (c *conn) setAuto(index, port uint32, deadline time.Time) error {
 	r := request{cmd: cmdStatSet, index: &index, port: port, acknowledge: true}
 	r.attrs = netlink.AppendU32(netlink.AppendU32(nil, attrStatRes, attrQP), attrStatMode, modeAuto)
-	r.attrs = netlink.AppendU32(r.attrs, attrStatMask, mask)
-	if optionals {
-		r.attrs = netlink.Append(r.attrs, attrOptionals, 1)
-	}
-	return c.request(r, deadline, ignore)
-}
-
-// unbind removes a queue pair from its counter. The counter ends with its last queue pair. The
-// kernel allows this only while the port is not in auto mode.
-func (c *conn) unbind(index, port, counter, qpn uint32, deadline time.Time) error {
-	r := request{cmd: cmdStatDel, index: &index, port: port, acknowledge: true}
-	r.attrs = netlink.AppendU32(netlink.AppendU32(nil, attrStatRes, attrQP), attrCounterID, counter)
-	r.attrs = netlink.AppendU32(r.attrs, attrLQPN, qpn)
+	r.attrs = netlink.Append(netlink.AppendU32(r.attrs, attrStatMask, maskPID), attrOptionals, 1)
 	return c.request(r, deadline, ignore)
 }
 

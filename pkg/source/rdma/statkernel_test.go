@@ -16,6 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
+const cmdStatDel = 18 // of rdma-tool only
+
 // statKernel simulates a kernel with mlx5 devices: no other driver binds queue pairs to byte
 // counters. It follows drivers/infiniband/core/{nldev,counters}.c and hw/mlx5/counters.c, of
 // 6.15 and before: which modes can be set when, which queue pairs are bound, and which errors

@@ -63,7 +63,7 @@ func hcaUsers() row {
 	return row{"Use by workload", []panel{
 		graph("Transmitted by workload",
 			"Bytes per second that each workload sends by RDMA, measured (port, qp_counter, uprobe) or split from the "+
-				"bytes of the port by estimates (sampled). If the port counts bytes, the stack is what the port sends. (no "+
+				"bytes of the port by the last survey (survey). If the port counts bytes, the stack is what the port sends. (no "+
 				"owner) is the unattributed share; it jumps when an ended workload is removed, because the bytes of the "+
 				"workload are then added to it.", "Bps",
 			shares(15, by("container_rdma_transmit_bytes_total"), "{{workload}}")...).stacked().leads(workloadLink),

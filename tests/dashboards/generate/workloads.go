@@ -31,7 +31,7 @@ func summary() row {
 	column := func(legend, unit, expr string) query { return query{expr: top(50, expr), legend: legend, unit: unit} }
 	return row{"Overview", []panel{
 		table("Workloads", "The 50 largest workloads of each column. An empty cell is zero, not collected, or not among the 50 "+
-			"largest. Of sampled bytes, those are included that the port counts.", "none",
+			"largest. Of workloads that are counted in surveys only, bytes are included that the port counts.", "none",
 			[]string{"namespace", "workload"},
 			column("QPs", "none", by(w, "container_rdma_resources"+sel(own, `workload!=""`, `type="qp"`))+" > 0"),
 			column("Registered", "bytes", by(w, "container_rdma_registered_bytes"+s)+" > 0"),
@@ -99,15 +99,6 @@ func dataPath() row {
 					") * on (node_guid) group_left (uplink, uplink_port) ("+onlyLinks()+")")),
 				legend: "{{workload}} → {{uplink}}/{{uplink_port}}",
 			}),
-		graph("Sampled bytes by workload",
-			"Estimates for workloads with calls that are sampled in time windows (--rdma.datapath=budget). Do not add "+
-				"them to the bytes above, which include another estimate of them where the port counts bytes (method sampled).",
-			"Bps", query{
-				expr:   top(15, by("workload", rate("container_rdma_transmit_bytes_sampled_total", s))),
-				legend: "{{workload}} sent",
-			},
-			query{expr: top(15, by("workload", rate("container_rdma_receive_bytes_sampled_total", s))), legend: "{{workload}} " +
-				"received", below: true}),
 		graph("Work requests by opcode",
 			"Work requests posted per second. Needs --rdma.datapath. Requests that bypass ibv_post_send are not seen.", "ops",
 			query{expr: by("opcode", rate("container_rdma_work_requests_total", s)), legend: "{{opcode}}"}),
@@ -124,11 +115,6 @@ func dataPath() row {
 				expr: top(20, by("workload, status", rate("container_rdma_completion_errors_total", s))), legend: "{{workload}} " +
 					"{{status}}",
 			}).above(0, 0.001),
-		graph("Sampling ratio",
-			"Share of the time in which calls are counted. 1: every call is counted. Less than 1: calls are counted "+
-				"in time windows, and the estimated bytes are in Sampled bytes by workload.", "percentunit",
-			query{expr: "bottomk(20, min by (workload, calls) (accelscope_datapath_sampling_ratio" + s + "))", legend: "{{workload}} " +
-				"{{calls}}"}).max(1),
 	}}
 }
 

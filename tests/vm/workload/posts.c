@@ -358,6 +358,17 @@ static void connect_ordinary(void)
 	cq = extended;
 }
 
+// abort_connection destroys a queue pair before it is connected, as a program does whose connection is refused.
+static void abort_connection(void)
+{
+	struct end e = new_end();
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x1234};
+
+	change(e.qp, init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+	if (ibv_destroy_qp(e.qp))
+		err(1, "destroy_qp");
+}
+
 static void tear_down(struct end *a, struct end *b, int pairs)
 {
 	for (int i = 0; i < pairs; i++)
@@ -473,7 +484,7 @@ static int wait_for_line(const char *word)
 static void usage(void)
 {
 	fputs("usage: posts [-d DEVICE,...] [-H DEVICE] [-t] [-T] [-o OPERATION] [-n CHAINS] [-l CHAIN] [-s BYTES] [-g ELEMENTS] [-q PAIRS]\n"
-	      "             [-x] [-i] [-r] [-S] [-c PARTS] [-f PROCESSES] [-u MICROSECONDS] [-w] [-b | -e | -k | -p]\n"
+	      "             [-x] [-i] [-r] [-S] [-c PARTS] [-f PROCESSES] [-u MICROSECONDS] [-a] [-w] [-b | -e | -k | -p]\n"
 	      "  -d  opens each device in turn, posts and closes it, but for the last one\n"
 	      "  -H  holds a connected pair on this device from the beginning on\n"
 	      "  -t  wait for a line on standard input before each device is opened\n"
@@ -489,6 +500,7 @@ static void usage(void)
 	      "  -b  print the numbers of the first pair and wait for sends that the remote end has no buffers for, until SIGTERM;\n"
 	      "      then set the first queue pair to the error state and hold\n"
 	      "  -e  post one chain to a process that is killed before\n"
+	      "  -a  destroys a queue pair before it is connected, waits for a line, and connects the pairs\n"
 	      "  -u  sleep between chains, and end with SIGTERM\n"
 	      "  -w  wait for a line on standard input before anything is posted\n"
 	      "  -k  hold at the end, -p poll an empty CQ until SIGTERM\n", stderr);
@@ -498,11 +510,11 @@ static void usage(void)
 int main(int argc, char **argv)
 {
 	char *devices = NULL, *held = NULL;
-	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, turns = 0, closing = 0, processes = 0, alone = 0, pause_us = 0;
+	int n = 100, pairs = 1, refused = 0, keep = 0, polling = 0, waiting = 0, turns = 0, closing = 0, processes = 0, alone = 0, aborted = 0, pause_us = 0;
 	int sockets[2], opt;
 	pid_t child = 0;
 
-	while ((opt = getopt(argc, argv, "d:H:o:n:l:s:g:q:f:c:u:tTxirwkpebSh")) != -1)
+	while ((opt = getopt(argc, argv, "d:H:o:n:l:s:g:q:f:c:u:tTxirawkpebSh")) != -1)
 		switch (opt) {
 		case 'd': devices = optarg; break;
 		case 'H': held = optarg; break;
@@ -524,6 +536,7 @@ int main(int argc, char **argv)
 		case 'c': parts = optarg; break;
 		case 'i': inlined = 1; break;
 		case 'r': refused = 1; break;
+		case 'a': aborted = 1; break;
 		case 'f': processes = atoi(optarg); break;
 		case 'w': waiting = 1; break;
 		case 'S': shared = 1; break;
@@ -572,6 +585,11 @@ int main(int argc, char **argv)
 	if (alone) {
 		die_alone(sockets[!child], child);
 		return 0;
+	}
+	if (aborted) {
+		abort_connection();
+		if (!wait_for_line("aborted"))
+			return 0;
 	}
 	if (parts && strchr(parts, '+'))
 		connect_ordinary();

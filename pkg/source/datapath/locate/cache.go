@@ -109,6 +109,9 @@ func (l *Locator) cached(f *os.File, m *mapping) (FileID, *cachedFile, error) {
 		if err == nil {
 			known.direct, err = o.provider()
 		}
+		if isReadError(err) { // not a property of the file
+			return id, nil, err
+		}
 		if known.refused = err; err == nil {
 			known.build = o.build()
 			l.inherit(id, known, f)
@@ -172,7 +175,7 @@ func (l *Locator) point(known *cachedFile, f *os.File, offset uint64) point {
 		return s
 	}
 	s = disassemble(f, offset)
-	if !full {
+	if !full && !isReadError(s.err) {
 		l.mu.Lock()
 		known.points[offset] = s
 		l.mu.Unlock()

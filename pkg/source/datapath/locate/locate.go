@@ -85,16 +85,21 @@ func New(procfs string) *Locator {
 
 // Find returns the sites of the functions of a QP. qp is the address of its struct
 // ibv_qp in the process; if it is 0, Find returns the sites of the provider files
-// that the process has mapped, as far as they were located before.
+// that the process has mapped, as far as they were located before. context is the
+// address of the QP's struct ibv_context when the QP was announced, 0 if it is not known.
 //
-// Errors are ErrNotReady while the structures are empty, model.ErrAbsent if the
-// process is gone, and others if post_send cannot be probed. Other functions that
-// cannot be probed are left out.
-func (l *Locator) Find(p *Process, qp uint64) (Found, error) {
+// Errors are ErrNotReady while the structures are empty, ErrAgain if the reason may pass,
+// model.ErrAbsent if the process is gone, and others if post_send cannot be probed. Other
+// functions that cannot be probed are left out.
+func (l *Locator) Find(p *Process, qp, context uint64) (Found, error) {
 	if qp == 0 {
 		return l.fromCache(p)
 	}
-	return l.locate(p, qp)
+	found, err := l.locate(p, qp)
+	if err == nil && (context == 0 || found.Context == context) {
+		return found, nil
+	}
+	return Found{}, p.classify(err, qp, context)
 }
 
 // locate finds the functions of a QP. If post_send cannot be probed, it returns
@@ -232,7 +237,7 @@ func (f *search) add(fn Function, table []byte) (FileID, error) {
 	address := binary.LittleEndian.Uint64(table[offsets[fn]:])
 	m := find(f.code, address)
 	if m == nil {
-		return FileID{}, fmt.Errorf("%w: %#x is in no file", errNoProvider, address)
+		return FileID{}, fmt.Errorf("%w: %#x %w", errNoProvider, address, errNoFile)
 	}
 	id, file, path, err := f.openProvider(f.process, m)
 	if err != nil {

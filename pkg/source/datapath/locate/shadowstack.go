@@ -3,7 +3,6 @@
 package locate
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -20,8 +19,11 @@ var ErrShadowStack = fmt.Errorf("%w: return probes on this kernel kill processes
 // one. The C library enables it in the first thread, before it starts others.
 func (p *Process) CheckShadowStack() error {
 	status, err := os.ReadFile(p.path("status"))
-	if err = cmp.Or(p.checkAlive(), err); err != nil {
-		return err
+	if gone := p.checkAlive(); gone != nil {
+		return gone
+	}
+	if err != nil {
+		return p.classify(err, 0, 0)
 	}
 	if hasShadowStack(string(status)) {
 		return fmt.Errorf("process %d: %w", p.pid, ErrShadowStack)

@@ -695,6 +695,10 @@ static void obey(char *what, struct qp *qp, struct qp *ud, long n)
 		kernel_memory = (char *)n;
 	} else if (!strcmp(what, "modify-qp")) {
 		ib_modify_qp_with_udata(kernel_memory + n, kernel_memory, 1 /* IB_QP_STATE */, NULL);
+	} else if (!strcmp(what, "make-qp")) {
+		printf("%p ", (void *)make(n, IBV_QPT_RC));
+	} else if (!strcmp(what, "free-qp")) {
+		free((void *)n);
 	} else if (!strcmp(what, "destroy-qp")) {
 		ib_destroy_qp_user(kernel_memory + n, NULL);
 	} else if (!strcmp(what, "open-context")) {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// A survey is what an owner moved over a device in one survey, in bytes per second.
+type survey struct {
+	owner        identity.OwnerID
+	begun, ended time.Time
+	rates        [directions]float64
+}
+
+// A cover is how the calls of an owner on a device are counted. The largest of its cgroups counts.
+type cover uint8
+
+const (
+	allCounted  cover = iota + 1
+	someMissing       // or they are in a survey
+	unsurveyed        // they are counted in surveys only, and there was none yet
+)
+
+// calls are those of a cgroup on a device.
+type calls struct {
+	cgroup model.CgroupID
+	device *device
+}
+
+// noteSurveys records the surveys of this refresh, and which calls are counted in surveys only.
+func (l *Ledger) noteSurveys(s *model.Snapshot) {
+	for _, d := range l.order {
+		d.surveys = d.surveys[:0]
+		clear(d.covers)
+	}
+	if s.Surveys == nil {
+		l.paused = nil
+		return
+	}
+	surveyed := make(map[calls]bool, len(s.Surveys))
+	for i := range s.Surveys {
+		f := &s.Surveys[i]
+		d, seconds := l.devices[f.Device], f.Ended.Sub(f.Begun).Seconds()
+		if d == nil || seconds <= 0 {
+			continue
+		}
+		surveyed[calls{f.Cgroup, d}] = true
+		d.surveys = append(d.surveys, survey{
+			l.owners.Of(f.Cgroup), f.Begun, f.Ended,
+			[directions]float64{float64(f.TransmitBytes) / seconds, float64(f.ReceiveBytes) / seconds},
+		})
+	}
+	paused := make(map[calls]bool, len(s.Surveys))
+	for i := range s.Coverage {
+		f := &s.Coverage[i]
+		d := l.devices[f.Device]
+		if d == nil {
+			continue
+		}
+		c, of := someMissing, calls{f.Cgroup, d}
+		switch {
+		case f.Gap == "":
+			c = allCounted
+		case f.Gap == model.GapSurvey:
+			if paused[of] = true; !surveyed[of] {
+				c = unsurveyed
+			}
+		}
+		if d.covers == nil {
+			d.covers = map[identity.OwnerID]cover{}
+		}
+		owner := l.owners.Of(f.Cgroup)
+		d.covers[owner] = max(d.covers[owner], c)
+	}
+	for _, d := range l.order {
+		d.lapsed = d.lapsed || l.paused == nil
+	}
+	for of := range l.paused {
+		of.device.lapsed = of.device.lapsed || !paused[of]
+	}
+	l.paused = paused
+}
+
+// surveyed reports whether an owner has a survey.
+func (d *device) surveyed(owner identity.OwnerID) bool {
+	return slices.ContainsFunc(d.surveys, func(s survey) bool { return s.owner == owner })
+}
+
+// A period is one interval, or several short ones, with the bytes that exact methods left of it.
+type period struct {
+	from, to time.Time
+	bytes    uint64
+}
+
+// The periods reach back for the survey that ended last: 32 of 5 s or more.
+const (
+	maxPeriods = 32
+	minPeriod  = 5 * time.Second
+)
+
+// remember adds the bytes that exact methods left of an interval to the past, and compares the newest survey with it.
+func (l *Ledger) remember(w *direction, left uint64) {
+	d := w.device
+	switch n := len(w.past); {
+	case d.interval.mixed || len(d.covers) == 0: // of no use: it includes earlier bytes, or there are no surveys
+		w.past = nil
+	case n > 0 && w.past[n-1].to.Sub(w.past[n-1].from) < minPeriod:
+		w.past[n-1].to, w.past[n-1].bytes = l.now, plus(w.past[n-1].bytes, left)
+	default:
+		if n == maxPeriods {
+			w.past = slices.Delete(w.past, 0, 1)
+		}
+		w.past = append(w.past, period{d.endedAt, l.now, left})
+	}
+	l.compare(w)
+}
+
+// compare compares what owners moved in the newest survey with what the device moved in it.
+func (l *Ledger) compare(w *direction) {
+	var begun, ended time.Time
+	surveyed := 0.0
+	for i := range w.device.surveys {
+		s := &w.device.surveys[i]
+		if !l.live(w.device, s.owner, byQPCounter) {
+			surveyed += s.rates[w.index]
+		}
+		if !s.ended.After(w.surveyed) {
+			continue
+		}
+		if begun.IsZero() || s.begun.Before(begun) {
+			begun = s.begun
+		}
+		if s.ended.After(ended) {
+			ended = s.ended
+		}
+	}
+	if ended.IsZero() {
+		return
+	}
+	moved, known := w.during(begun, ended)
+	w.surveyed, w.comparable, w.other = ended, known && surveyed <= maxSurplus*moved, max(moved-surveyed, 0)
+}
+
+// during returns the bytes per second that exact methods left in the periods that cover a time, and false if there are none.
+func (w *direction) during(begun, ended time.Time) (perSecond float64, known bool) {
+	first := slices.IndexFunc(w.past, func(p period) bool { return p.to.After(begun) })
+	if first < 0 || w.past[first].from.After(begun) {
+		return 0, false
+	}
+	var bytes uint64
+	for _, p := range w.past[first:] {
+		if bytes = plus(bytes, p.bytes); !p.to.Before(ended) {
+			return float64(bytes) / p.to.Sub(w.past[first].from).Seconds(), true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// Defaults of Options.SurveyLength and Options.SurveyInterval.
+const (
+	DefaultSurveyLength   = 10 * time.Second
+	DefaultSurveyInterval = 10 * time.Minute
+)
+
+// maxIntervals is the number of intervals after which the result of a survey is no longer used.
+const maxIntervals = 3
+
+// A survey is how the calls of one file are counted.
+//
+// All calls are counted at first. If the probes of a group of calls (posting or polling) take more of a process's CPU time than they may, the
+// group is limited: its calls are counted in surveys only, and its probes are detached between them. The first survey begins at once, with the
+// probes that are attached. The others begin at times that all files have in common, at least an interval after the last one. So
+// probes are attached and detached once per interval at most.
+//
+// At the end of a survey in which every process kept its budget, and when no process uses the file, all its calls are counted again.
+type survey struct {
+	limited      [groups]bool
+	running      bool
+	begun, ended time.Time // of the last survey
+	next         time.Time
+	over         bool // a process exceeded its budget in this survey
+}
+
+func (v *survey) isLimited() bool { return v.limited != [groups]bool{} }
+
+// on reports whether the calls of a group are to be probed.
+func (v *survey) on(group int) bool { return !v.limited[group] || v.running }
+
+// place is the file with the functions of a context, and how its calls are counted: in full, or in surveys only those of the groups that are
+// limited, and whether there is a survey now.
+type place struct {
+	file     locate.FileID
+	limited  [groups]bool
+	surveyed bool
+}
+
+// schedule is when surveys are made. The zero schedule has no limit.
+type schedule struct {
+	limit            float64 // share of its CPU time that probes may take of a process
+	length, interval time.Duration
+	first            time.Time // of all surveys
+}
+
+// begin begins a survey.
+func (s *schedule) begin(v *survey, now time.Time) {
+	if s.first.IsZero() {
+		s.first = now
+	}
+	v.running, v.begun, v.over = true, now, false
+	// The first common time that is an interval later. A survey that began late must not lose its turn.
+	intervals := (now.Sub(s.first) + s.interval - s.length + s.interval - 1) / s.interval
+	v.next = s.first.Add(intervals * s.interval)
+}
+
+// limitGroup limits a group of a file, of which a process has exceeded its budget.
+func (s *schedule) limitGroup(v *survey, group int, now time.Time) {
+	was := v.isLimited()
+	v.limited[group] = true
+	if !was {
+		s.begin(v, now)
+	}
+}
+
+// advance begins and ends surveys. used: a process uses the file. ended: a survey has ended, the result of which is complete.
+func (s *schedule) advance(v *survey, used bool, now time.Time) (ended bool) {
+	switch {
+	case !v.isLimited():
+	case v.running && now.Sub(v.begun) >= s.length:
+		v.running, v.ended = false, now
+		if ended = true; !v.over {
+			v.limited = [groups]bool{}
+		}
+	case !v.running && !now.Before(v.next) && used:
+		s.begin(v, now)
+	case !v.running && !now.Before(v.next):
+		v.limited = [groups]bool{}
+	}
+	return ended
+}
+
+// due returns when advance has something to do.
+func (s *schedule) due(v *survey) time.Time {
+	switch {
+	case !v.isLimited():
+		return time.Time{}
+	case v.running:
+		return v.begun.Add(s.length)
+	}
+	return v.next
+}
+
+// isOutdated reports whether the result of a survey is no longer used.
+func (s *schedule) isOutdated(ended, now time.Time) bool {
+	return now.Sub(ended) > maxIntervals*s.interval
+}
+
+// cost is what probes took of a process in the current period.
+type cost struct {
+	since time.Time
+	cpu   time.Duration // of the process at since
+	spent [groups]time.Duration
+	// of the last look
+	lastCPU   time.Duration
+	lastSpent [groups]time.Duration
+}
+
+func costSince(now time.Time, cpu time.Duration, spent [groups]time.Duration) cost {
+	return cost{since: now, cpu: cpu, lastCPU: cpu, lastSpent: spent}
+}
+
+// negligible is the CPU time that probes may take of a process in a period, whatever it uses: about a hundred traps.
+const negligible = 200 * time.Microsecond
+
+// exceeded adds what probes have taken of a process up to now, and returns whether this is more than they may take in a period, as long as a
+// survey. cpu and spent are cumulative. Only the groups that count are looked at.
+func (s *schedule) exceeded(c *cost, now time.Time, cpu time.Duration, spent [groups]time.Duration, counts [groups]bool) (group int, yes bool) {
+	if c.since.IsZero() || cpu < c.lastCPU {
+		*c = costSince(now, cpu, spent)
+		return 0, false
+	}
+	for g := range spent {
+		if counts[g] {
+			c.spent[g] += max(spent[g]-c.lastSpent[g], 0)
+		}
+	}
+	c.lastCPU, c.lastSpent = cpu, spent
+	took := c.spent[posts] + c.spent[polls]
+	used, full := cpu-c.cpu, now.Sub(c.since) >= s.length
+	if !full {
+		used = max(used, s.length) // what one thread uses at most
+	}
+	yes = s.limit > 0 && took > negligible && float64(took) > s.limit*float64(used)
+	group = slices.Index(c.spent[:], slices.Max(c.spent[:]))
+	if yes || full {
+		*c = costSince(now, cpu, spent)
+	}
+	return group, yes
+}

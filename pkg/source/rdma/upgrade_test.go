@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
+)
+
+// ends are how a sensor ends before the next one starts. A sensor that is killed does nothing: it is closed after the test.
+var ends = map[string]func(t *testing.T, s *Source){
+	"in order": func(t *testing.T, s *Source) {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	},
+	"killed": func(t *testing.T, s *Source) { t.Helper(); t.Cleanup(func() { _ = s.Close() }) },
+}
+
+// upgrade starts a sensor that manages, and jobs 1 and 2 with queue pairs 10 and 20. It ends the sensor, and while none runs,
+// job 3 creates queue pair 30, and all send.
+func upgrade(t *testing.T, end func(*testing.T, *Source)) (tree, *statKernel, *statDevice) {
+	t.Helper()
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	d := k.devices[0]
+	older := newManage(t, tr, k)
+	k.create(d, 10, 101)
+	k.create(d, 20, 201)
+	k.move(d, 10, 5, 7)
+	k.move(d, 20, 3, 4)
+	wantTraffic(t, older, "older", [3]uint64{1, 5, 7}, [3]uint64{2, 3, 4})
+	end(t, older)
+	const bound = ", 10:1 20:2,"
+	wantPort(t, k, d, "older ended", strings.Replace(taken, ",,", bound, 1))
+	k.create(d, 30, 301)
+	for _, n := range []uint32{10, 20, 30} {
+		k.move(d, n, 1000, 1000)
+	}
+	return tr, k, d
+}
+
+// TestUpgrade: the bytes of running queue pairs continue in the next sensor, those of queue pairs that were created between
+// the two begin there, and nothing is counted twice. The next sensor changes nothing.
+func TestUpgrade(t *testing.T) {
+	for end, f := range ends {
+		for _, mode := range []string{manageCounters, useCounters} {
+			t.Run(end+", then "+mode, func(t *testing.T) {
+				tr, k, d := upgrade(t, f)
+				before := len(k.asked())
+				var younger *Source
+				if mode == manageCounters {
+					younger = newManage(t, tr, k)
+				} else {
+					younger = counterSource(t, tr, k, mode)
+				}
+				wantTraffic(t, younger, "first read", [3]uint64{1, 0, 0}, [3]uint64{2, 0, 0}, [3]uint64{3, 0, 0})
+				k.move(d, 10, 6, 1)
+				k.move(d, 30, 8, 2)
+				k.create(d, 40, 401)
+				k.move(d, 40, 2, 9)
+				want := [][3]uint64{{1, 6, 1}, {2, 0, 0}, {3, 8, 2}, {4, 2, 9}}
+				wantTraffic(t, younger, "younger", want...)
+				wantTraffic(t, younger, "again", want...)
+				if r := refusal(t, younger); r.State != "" {
+					t.Errorf("%+v", r)
+				}
+				if n := len(k.asked()); n != before {
+					t.Errorf("the younger sensor changed %v", k.asked()[before:])
+				}
+			})
+		}
+	}
+}
+
+// TestUpgradeOff: a sensor with the mode off reads no counter, and the kernel goes on binding queue pairs. One that manages
+// afterwards goes on with all of them.
+func TestUpgradeOff(t *testing.T) {
+	tr, k, d := upgrade(t, ends["in order"])
+	off := counterSource(t, tr, k, "off")
+	queried := k.queried()
+	k.create(d, 40, 401)
+	if got := traffic(t, off); got != "not collected" || k.queried() != queried {
+		t.Errorf("off: %s, %d queries", got, k.queried()-queried)
+	}
+	if err := off.Close(); err != nil {
+		t.Error(err)
+	}
+	wantPort(t, k, d, "off", strings.Replace(taken, ",,", ", 10:1 20:2 30:3 40:4,", 1))
+	s := newManage(t, tr, k)
+	wantTraffic(t, s, "first read", [3]uint64{1, 0, 0}, [3]uint64{2, 0, 0}, [3]uint64{3, 0, 0}, [3]uint64{4, 0, 0})
+	k.move(d, 10, 1, 2)
+	k.move(d, 40, 3, 4)
+	wantTraffic(t, s, "managed again", [3]uint64{1, 1, 2}, [3]uint64{2, 0, 0}, [3]uint64{3, 0, 0}, [3]uint64{4, 3, 4})
+}
+
+// TestUpgradeOtherMode: a mode that another tool set between two sensors is not changed. Queue pairs that are still bound are read.
+func TestUpgradeOtherMode(t *testing.T) {
+	tr, k, d := upgrade(t, ends["in order"])
+	k.setStat(t, d, attrStatMode, netlink.AppendU32(netlink.AppendU32(nil, attrStatMode, modeAuto), attrStatMask, 0)) // auto off
+	k.create(d, 40, 401)
+	s := newManage(t, tr, k)
+	if r := refusal(t, s); r.State != model.StateUnsupported || !strings.Contains(r.Reason, "the mode is manual already") {
+		t.Errorf("%+v", r)
+	}
+	wantTraffic(t, s, "first read", [3]uint64{1, 0, 0}, [3]uint64{2, 0, 0}, [3]uint64{3, 0, 0})
+	k.move(d, 10, 6, 1)
+	k.move(d, 40, 9, 9)
+	wantTraffic(t, s, "read", [3]uint64{1, 6, 1}, [3]uint64{2, 0, 0}, [3]uint64{3, 0, 0})
+	for _, n := range []uint32{10, 20, 30} {
+		k.destroy(d, n)
+	}
+	s.manager.tick()
+	wantPort(t, k, d, "no queue pair is bound", taken)
+}
+
+// TestSideBySide: two sensors manage during a rolling update. The older one ends, and the younger one goes on.
+func TestSideBySide(t *testing.T) {
+	for end, f := range ends {
+		t.Run(end, func(t *testing.T) {
+			tr := newTree(t)
+			k := newStatKernel(t, tr, 1)
+			d := k.devices[0]
+			older := newManage(t, tr, k)
+			k.create(d, 10, 101)
+			k.move(d, 10, 5, 5)
+			younger := newManage(t, tr, k)
+			wantTraffic(t, older, "older", [3]uint64{1, 5, 5})
+			k.create(d, 20, 201)
+			k.move(d, 10, 1, 1)
+			k.move(d, 20, 2, 2)
+			wantTraffic(t, older, "older, of two", [3]uint64{1, 6, 6}, [3]uint64{2, 2, 2})
+			wantTraffic(t, younger, "younger, of two", [3]uint64{1, 1, 1}, [3]uint64{2, 2, 2})
+			f(t, older)
+			k.move(d, 10, 3, 3)
+			k.create(d, 30, 301)
+			k.move(d, 30, 4, 4)
+			younger.manager.tick()
+			wantTraffic(t, younger, "alone", [3]uint64{1, 4, 4}, [3]uint64{2, 2, 2}, [3]uint64{3, 4, 4})
+			if n := len(k.asked()); n != 2 {
+				t.Errorf("changes %v, want two of the older sensor", k.asked())
+			}
+		})
+	}
+}
+
+// TestAdoptCompletes: byte counters that are off in the mode of the manager are switched on. Those that are bound later count.
+func TestAdoptCompletes(t *testing.T) {
+	tr := newTree(t)
+	k := newStatKernel(t, tr, 1)
+	d := k.devices[0]
+	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeAuto, maskPID, true
+	s := newManage(t, tr, k)
+	wantPort(t, k, d, "adopted", taken)
+	if r := refusal(t, s); r.State != "" || len(k.asked()) != 1 {
+		t.Errorf("%+v, changes %v", r, k.asked())
+	}
+}
+
+// TestRemoveBindings: the commands of docs/rdma-bytes.md leave the port as it was before the first sensor. The requests are
+// those of rdma-tool.
+func TestRemoveBindings(t *testing.T) {
+	_, k, d := upgrade(t, ends["in order"])
+	unbind := func(counter, qpn uint32) {
+		t.Helper()
+		k.setStat(t, d, cmdStatDel, netlink.AppendU32(netlink.AppendU32(nil, attrCounterID, counter), attrLQPN, qpn))
+	}
+	// rdma statistic qp set link mlx5_0/1 auto off
+	k.setStat(t, d, attrStatMode, netlink.AppendU32(netlink.AppendU32(nil, attrStatMode, modeAuto), attrStatMask, 0))
+	k.create(d, 40, 401) // is not bound
+	wantPort(t, k, d, "auto off", strings.Replace(strings.Replace(taken, "mode 1 mask 2 true", "mode 2 mask 0 false", 1), ",,", ", 10:1 20:2 30:3,", 1))
+	// rdma statistic qp unbind link mlx5_0/1 cntn N
+	unbind(1, 10)
+	unbind(2, 20)
+	unbind(3, 30)
+	// rdma statistic set link mlx5_0/1 optional-counters cc_rx_ce_pkts
+	k.setStat(t, d, attrHWCounters, netlink.Append(nil, attrHWCounters|1<<15, netlink.AppendU32(nil, attrHWIndex, 30)...))
+	wantPort(t, k, d, "removed", free)
+}
+
+// setStat sends a request of another tool for port 1.
+func (k *statKernel) setStat(t *testing.T, d *statDevice, what uint16, attrs []byte) {
+	t.Helper()
+	c, err := k.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := request{cmd: cmdStatSet, index: &d.index, port: 1, acknowledge: true}
+	if what == cmdStatDel {
+		r.cmd = cmdStatDel
+	}
+	r.attrs = slices.Concat(netlink.AppendU32(nil, attrStatRes, attrQP), attrs)
+	if err := c.request(r, time.Now().Add(time.Minute), ignore); err != nil {
+		t.Errorf("%v: %v", what, err)
+	}
+}
