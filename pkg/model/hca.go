@@ -37,6 +37,8 @@ type HCA struct {
 	Netns uint64
 
 	Ports []Port
+	// IPoIB are the network interfaces over InfiniBand that the sensor's network namespace shows, by name.
+	IPoIB []IPoIB
 	// HWCounters are the driver's counters for the whole device.
 	HWCounters []Counter
 }

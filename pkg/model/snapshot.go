@@ -21,6 +21,8 @@ type Snapshot struct {
 	// Resources are the objects of each HCA as counted by the kernel's resource tracking,
 	// including kernel-owned ones: the device's own total.
 	Resources []Resource
+	// Domains are the protection domains of each HCA. An HCA whose protection domains were listed has a line for processes.
+	Domains []Domains
 	// Holdings are the objects of each process, from RDMA netlink: read only while no probe
 	// counts objects in the kernel.
 	Holdings []Holding
@@ -142,6 +144,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]LinkFlap { return &s.LinkFlaps }),
 	list(func(s *Snapshot) *[]BitErrors { return &s.BitErrors }),
 	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
+	list(func(s *Snapshot) *[]Domains { return &s.Domains }),
 	byCgroup(func(s *Snapshot) *[]Holding { return &s.Holdings }, func(f *Holding) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Objects { return &s.Objects }, func(f *Objects) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Registered { return &s.Registered }, func(f *Registered) CgroupID { return f.Cgroup }),

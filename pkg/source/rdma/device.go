@@ -40,17 +40,19 @@ type device struct {
 	state          model.DeviceState
 
 	// ---
-	reader reader
-	dir    int // the device's directory, -1 while not open
-	scans  int // number of scans of the directory tree
-	hca    model.HCA
-	ports  []*port
-	opened int // how often dir was opened
-	hw     group
-	node   *node
-	names  map[string]string // interned names of netlink counters
-	bound  *boundCounters    // nil if they are not read
-	tables file              // backoff state of RES_GET
+	reader   reader
+	dir      int // the device's directory, -1 while not open
+	scans    int // number of scans of the directory tree
+	hca      model.HCA
+	ports    []*port
+	opened   int // how often dir was opened
+	hw       group
+	node     *node
+	names    map[string]string // interned names of netlink counters
+	bound    *boundCounters    // nil if they are not read
+	tables   file              // backoff state of RES_GET
+	domains  file              // backoff state of RES_PD_GET
+	children children          // of IPoIB interfaces
 
 	// ---
 	queries   portQueries
@@ -82,6 +84,7 @@ type group struct {
 type reading struct {
 	hca             model.HCA
 	resources       []model.Resource // if readResources of the Source does not cover the device
+	domains         []model.Domains  // nil if they could not be listed
 	links, counters tally
 	query           error // why the ports have no state; nil if they were queried
 }
@@ -133,6 +136,7 @@ func newDevice(name, path string, kept *atomic.Int64) *device {
 	d.queries = portQueries{dir: -1, reader: reader{kept: kept}}
 	d.hw = group{path: "hw_counters", dir: -1}
 	d.tables = file{name: "RES_GET", fd: -1}
+	d.domains = file{name: "RES_PD_GET", fd: -1}
 	return d
 }
 
@@ -201,6 +205,12 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	if c != nil && n.away {
 		r.resources = d.readResources(c, now, deadline, &r.counters)
+	}
+	if c != nil {
+		r.domains = d.readDomains(c, now, deadline, &r.counters)
+		if !n.away {
+			r.hca.IPoIB = d.readIPoIB(r.domains)
+		}
 	}
 	return r, nil
 }

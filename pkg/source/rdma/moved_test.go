@@ -170,7 +170,7 @@ func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 	x.dials.Add(1)
 	return fakeKernel(x.t, func(r []byte) [][]byte {
 		x.mu.Lock()
-		b := map[uint16][]byte{nldev(cmdStatGet): x.stats, nldev(cmdResGet): x.counts}[native.Uint16(r[4:])]
+		b := map[uint16][]byte{nldev(cmdStatGet): x.stats, nldev(cmdResGet): x.counts, nldev(cmdPDGet): done()}[native.Uint16(r[4:])]
 		x.mu.Unlock()
 		if b == nil {
 			b = failure(unix.EINVAL)

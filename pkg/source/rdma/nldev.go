@@ -52,6 +52,7 @@ const (
 	attrKernName     = 29 // string
 	attrCMID         = 30
 	attrCQ           = 35
+	attrUseCount     = 38 // u64
 	attrMR           = 40
 	attrMRLen        = 45 // u64
 	attrPD           = 46

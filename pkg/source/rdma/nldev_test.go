@@ -127,6 +127,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 	all := []func(b []byte) (bool, error){
 		func(b []byte) (bool, error) { return decode(b, cmdGet, parseDevice) },
 		func(b []byte) (bool, error) { return decode(b, cmdResGet, parseSummary) },
+		func(b []byte) (bool, error) { return decode(b, cmdPDGet, parseDomains) },
 		func(b []byte) (bool, error) {
 			return netlink.Messages(b, nldev(cmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
 		},
@@ -296,7 +297,7 @@ func TestParseShared(t *testing.T) {
 }
 
 // fakeKernel answers requests on one end of a socket pair, in place of RDMA netlink. answer
-// returns the datagrams for one request, including its sequence number.
+// returns the datagrams for one request. Messages with the sequence number 1 get that of the request.
 func fakeKernel(t testing.TB, answer func(r []byte) [][]byte) func() (*conn, error) {
 	return func() (*conn, error) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -312,6 +313,13 @@ func fakeKernel(t testing.TB, answer func(r []byte) [][]byte) func() (*conn, err
 					return
 				}
 				for _, d := range answer(b[:n]) {
+					d = slices.Clone(d)
+					for m := d; len(m) >= unix.SizeofNlMsghdr && int(native.Uint32(m)) <= len(m) && native.Uint32(m) >= unix.SizeofNlMsghdr; {
+						if native.Uint32(m[8:]) == 1 {
+							copy(m[8:12], b[8:12])
+						}
+						m = m[min(len(m), int(native.Uint32(m)+3)&^3):]
+					}
 					if _, err := unix.Write(fds[1], d); err != nil {
 						return
 					}

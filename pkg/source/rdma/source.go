@@ -183,7 +183,7 @@ func (s *Source) Close() error {
 }
 
 // Read fills HCAs, including those in other network namespaces, DeviceStates, recent VFs and,
-// through netlink, Resources, Holdings and Traffic. Without an HCA it returns ErrAbsent.
+// through netlink, Resources, Domains, Holdings and Traffic. Without an HCA it returns ErrAbsent.
 // DeviceStates report the failures of single devices; the error covers all devices.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
@@ -225,6 +225,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		if r != nil {
 			snap.HCAs = append(snap.HCAs, r.hca)
 			snap.Resources = append(snap.Resources, r.resources...)
+			snap.Domains = append(snap.Domains, r.domains...)
 		}
 	}
 	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })

@@ -299,7 +299,7 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 		}
 		return all, 0
 	}
-	if cmd == cmdResGet && dump {
+	if (cmd == cmdResGet || cmd == cmdPDGet) && dump {
 		return nil, 0
 	}
 	if cmd == cmdResGet {

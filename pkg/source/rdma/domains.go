@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
+)
+
+// maxModules limits the modules of the kernel with protection domains on one device.
+const maxModules = 64
+
+// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no further use: the
+// rest of the list may follow.
+//
+// They show the users of the device in the kernel better than its queue pairs do: the kernel makes a varying number of those for management
+// datagrams and memory registrations (mlx5: one for each P_Key or port of a bond), does not list all of those of processes (DCT of mlx5 never,
+// DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS), and asks the firmware about each one that it lists. It lists each protection domain.
+func (d *device) readDomains(c *conn, now, deadline time.Time, t *tally) []model.Domains {
+	if d.domains.pause.Waiting(now) {
+		t.count("", &d.domains, now)
+		return nil
+	}
+	all := []model.Domains{{}}
+	err := c.request(request{cmd: cmdPDGet, dump: true, index: &d.hca.Index}, deadline, func(payload []byte) (err error) {
+		all, err = parseDomains(all, payload)
+		return err
+	})
+	if d.domains.done(now, err); err != nil {
+		t.count("", &d.domains, now)
+		return nil
+	}
+	for i := range all {
+		all[i].Device = d.name
+	}
+	return all
+}
+
+// parseDomains adds the protection domains of one message to the counts.
+func parseDomains(counts []model.Domains, payload []byte) ([]model.Domains, error) {
+	err := walkTable(payload, attrPD, attrPD+1, func(b []byte) error {
+		var module []byte
+		var used uint64
+		a := netlink.Parse(b)
+		for a.Next() {
+			switch a.Type {
+			case attrKernName:
+				module = a.Text()
+			case attrUseCount:
+				used = a.U64()
+			}
+		}
+		if a.Err != nil {
+			return a.Err
+		}
+		i := slices.IndexFunc(counts, func(c model.Domains) bool { return c.Module == string(module) })
+		if i < 0 {
+			var err error
+			if counts, err = appendMax(counts, model.Domains{Module: string(module)}, maxModules); err != nil {
+				return err
+			}
+			i = len(counts) - 1
+		}
+		counts[i].Count++
+		if used > 0 {
+			counts[i].Used++
+		}
+		return nil
+	})
+	return counts, err
+}

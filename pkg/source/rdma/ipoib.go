@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// arphrdInfiniband is the type of an interface in sysfs (ARPHRD_INFINIBAND).
+const arphrdInfiniband = "32"
+
+// maxIPoIB limits the interfaces of one device: a port has one for each partition.
+const maxIPoIB = 128
+
+// children are the interfaces of class/net that may be children of an IPoIB interface, by the inode of their entry: the index of the parent,
+// 0 for any other interface. So each is looked at once.
+type children map[uint64]int
+
+// readIPoIB reads the packets of the IPoIB interfaces of the device: those of its function, and if the kernel has more protection domains of
+// IPoIB than these interfaces, their children for further partitions, which have no link to the function. It must be called after the
+// counters of ports were read: then each packet that was sent and that these contain is in the result.
+func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
+	var want uint64
+	for i := range domains {
+		if domains[i].Module == model.IPoIBModule {
+			want = domains[i].Count
+		}
+	}
+	if want == 0 {
+		d.children = nil
+		return nil
+	}
+	var all []model.IPoIB
+	parents := map[int]bool{}
+	functions := d.path + "/device/net"
+	for _, name := range d.reader.directory(unix.AT_FDCWD, functions, validInterface) {
+		path := functions + "/" + name
+		if len(all) >= maxIPoIB || d.reader.line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
+			continue
+		}
+		parents[d.number(path+"/ifindex")] = true
+		all = append(all, d.packets(name, path))
+	}
+	if uint64(len(all)) < want && len(parents) > 0 {
+		all = d.addChildren(all, parents)
+	}
+	return all
+}
+
+// addChildren adds the children of interfaces.
+func (d *device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IPoIB {
+	class := filepath.Join(d.path, "../../net")
+	fd, err := d.reader.openat(unix.AT_FDCWD, class, unix.O_DIRECTORY)
+	if err != nil {
+		return all
+	}
+	defer d.reader.close(fd)
+	type entry struct {
+		name  string
+		inode uint64
+	}
+	var entries []entry
+	known := children{}
+	err = d.reader.entries(fd, func(e boundedfile.Entry) {
+		parent, ok := d.children[e.Inode]
+		if ok {
+			known[e.Inode] = parent
+		}
+		if name := string(e.Name); (!ok || parents[parent]) && validInterface(name) {
+			entries = append(entries, entry{name, e.Inode})
+		}
+	})
+	if err != nil {
+		return all
+	}
+	for _, e := range entries {
+		path := class + "/" + e.name
+		parent, ok := known[e.inode]
+		if !ok {
+			parent = d.parent(path)
+			known[e.inode] = parent
+		}
+		if parents[parent] && len(all) < maxIPoIB {
+			all = append(all, d.packets(e.name, path))
+		}
+	}
+	d.children = known
+	return all
+}
+
+// parent returns the index of the IPoIB interface that an interface is a child of (iflink), 0 if it is not one.
+func (d *device) parent(path string) int {
+	if d.reader.line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
+		return 0
+	}
+	link := d.number(path + "/iflink")
+	if link == d.number(path+"/ifindex") {
+		return 0
+	}
+	return link
+}
+
+func (d *device) number(path string) int {
+	n, err := strconv.Atoi(d.reader.line(unix.AT_FDCWD, path))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (d *device) packets(name, path string) model.IPoIB {
+	i := model.IPoIB{Name: name}
+	for _, file := range []string{"rx_packets", "tx_packets"} {
+		n, err := strconv.ParseUint(d.reader.line(unix.AT_FDCWD, path+"/statistics/"+file), 10, 64)
+		if err == nil {
+			i.Packets += n
+		}
+	}
+	return i
+}

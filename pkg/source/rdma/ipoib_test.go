@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// netdev writes an interface as sysfs shows it below class/net or the function of a device.
+func (tr tree) netdev(path, typ string, index, link, packets int) {
+	tr.t.Helper()
+	for file, content := range map[string]any{
+		"type": typ, "ifindex": index, "iflink": link, "statistics/rx_packets": packets, "statistics/tx_packets": 2 * packets,
+	} {
+		tr.put(path+"/"+file, fmt.Sprintln(content))
+	}
+}
+
+// TestIPoIB: the interfaces of the function are those of the device, and their children, as many as the kernel has protection domains of
+// IPoIB. The files are a FAKE in the form of a real sysfs.
+func TestIPoIB(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1)
+	function := "class/infiniband/mlx5_0/device/net/"
+	tr.netdev(function+"ib0", "32", 5, 5, 100)
+	tr.netdev(function+"eth3", "1", 6, 6, 7) // a representor
+	tr.netdev("class/net/ib0", "32", 5, 5, 100)
+	tr.netdev("class/net/ib0.8001", "32", 9, 5, 3)
+	tr.netdev("class/net/ib7.8001", "32", 12, 11, 4) // of another device
+	tr.netdev("class/net/veth5", "1", 13, 5, 4)
+	tr.netdev("class/net/ib9", "32", 5000, 5000, 4)
+	s := newSource(t, tr, func(*Options) {})
+	d := newDevice("mlx5_0", s.root+"/mlx5_0", &s.kept)
+	read := func(domains uint64) []model.IPoIB {
+		d.reader.buffer = make([]byte, bufferSize)
+		return d.readIPoIB([]model.Domains{{Count: 3}, {Module: model.IPoIBModule, Count: domains}})
+	}
+	parent, child := model.IPoIB{Name: "ib0", Packets: 300}, model.IPoIB{Name: "ib0.8001", Packets: 9}
+	for i, step := range []struct {
+		domains uint64
+		want    []model.IPoIB
+	}{
+		{0, nil},
+		{1, []model.IPoIB{parent}},
+		{2, []model.IPoIB{parent, child}},
+		{3, []model.IPoIB{parent, child}}, // one is in another network namespace
+	} {
+		if diff := cmp.Diff(step.want, read(step.domains)); diff != "" {
+			t.Errorf("step %d (-want +got)\n%s", i, diff)
+		}
+	}
+
+	// Later readings look at new interfaces only.
+	tr.remove("class/net/ib9/type")
+	tr.netdev("class/net/ib0.8002", "32", 10, 5, 1)
+	tr.netdev("class/net/ib0.8001", "32", 9, 5, 30)
+	child.Packets = 90
+	want := []model.IPoIB{parent, child, {Name: "ib0.8002", Packets: 3}}
+	calls := d.reader.calls
+	if diff := cmp.Diff(want, read(3)); diff != "" {
+		t.Errorf("a new child (-want +got)\n%s", diff)
+	}
+	first := d.reader.calls - calls
+	calls = d.reader.calls
+	if diff := cmp.Diff(want, read(3)); diff != "" || d.reader.calls-calls >= first {
+		t.Errorf("again: %d system calls, before %d (-want +got)\n%s", d.reader.calls-calls, first, diff)
+	}
+}
