@@ -44,6 +44,8 @@ type Attribution struct {
 	// Traffic lists the bytes of the data path, see package traffic.
 	Traffic  []TrafficShare
 	Coverage []CoverageShare
+	// Missed are the bytes that are missing in Traffic for certain times, see CoverageShare.
+	Missed   []MissedShare
 	Budgets  []BudgetShare
 	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
 	Outstanding []OutstandingShare

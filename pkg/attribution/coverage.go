@@ -17,6 +17,24 @@ type CoverageShare struct {
 	Gap    model.Gap
 }
 
+// MissedShare is the number of bytes of a device that are unattributed and that one owner may have moved: at most these are missing in its
+// bytes. Unlimited reports that more may be missing: a counter of the device was reset, or could not be read.
+type MissedShare struct {
+	Owner     int
+	Device    string
+	Bytes     uint64
+	Unlimited bool
+}
+
+// PortLedger is what the bytes that ports count say about coverage. Package traffic implements it.
+type PortLedger interface {
+	// Exclusive reports whether the counters of a device's ports were credited to this owner alone when its last interval ended.
+	Exclusive(owner identity.OwnerID, device string) bool
+	// Missed takes the gaps that the owner has in a refresh without these counters, and reports whether bytes of it may be missing since
+	// the first refresh.
+	Missed(owner identity.OwnerID, device string, gaps []model.Gap) bool
+}
+
 // covered is what is known of the bytes of one owner on one device.
 type covered struct {
 	owner      int
@@ -28,12 +46,8 @@ type covered struct {
 }
 
 // Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or verbs
-// contexts on the data path. a has the objects of s. exclusive reports whether an owner alone
-// used a device in the last interval of its counters.
-func Coverage(
-	s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState,
-	exclusive func(owner identity.OwnerID, device string) bool,
-) []CoverageShare {
+// contexts on the data path. a has the objects of s, and ledger has settled it.
+func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState, ledger PortLedger) []CoverageShare {
 	o := &users{owners, a}
 	t := newTable[covered](len(a.Objects))
 	of := func(owner int, device string) *covered {
@@ -70,11 +84,13 @@ func Coverage(
 	shares := make([]CoverageShare, 0, len(t.rows))
 	for i := range t.rows {
 		c := &t.rows[i]
-		var gaps []model.Gap
-		if !exclusive(a.ID(c.owner), c.device) {
-			gaps = c.all(on, attached)
-		}
-		if len(gaps) == 0 {
+		gaps := c.all(on, attached)
+		missed := ledger.Missed(a.ID(c.owner), c.device, gaps)
+		switch {
+		case len(gaps) > 0 && !ledger.Exclusive(a.ID(c.owner), c.device):
+		case missed:
+			gaps = []model.Gap{model.GapUnattributed}
+		default:
 			gaps = []model.Gap{""}
 		}
 		for _, gap := range gaps {

@@ -12,6 +12,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// fakePorts is a PortLedger with the same answers for all owners.
+type fakePorts struct{ exclusive, missed bool }
+
+func (f fakePorts) Exclusive(identity.OwnerID, string) bool           { return f.exclusive }
+func (f fakePorts) Missed(identity.OwnerID, string, []model.Gap) bool { return f.missed }
+
 // TestCoverage: a workload with queue pairs is complete, or has a gap for each reason why not.
 // Cgroup 1 is of a container, 11 and 12 are of one job.
 func TestCoverage(t *testing.T) {
@@ -42,6 +48,7 @@ func TestCoverage(t *testing.T) {
 		facts     model.Snapshot
 		states    []model.SourceState
 		exclusive bool
+		missed    bool
 		want      []CoverageShare
 	}{
 		"off": {
@@ -49,6 +56,15 @@ func TestCoverage(t *testing.T) {
 		},
 		"off, but alone on the device": {
 			facts: model.Snapshot{Objects: []model.Objects{qps(1, 2), devx}}, exclusive: true, want: gap(container, ""),
+		},
+		"alone on the device after others": {
+			facts: model.Snapshot{Objects: []model.Objects{qps(1, 2)}}, exclusive: true, missed: true, want: gap(container, model.GapUnattributed),
+		},
+		"off, after bytes were missed": {
+			facts: model.Snapshot{Objects: []model.Objects{qps(1, 2)}}, missed: true, want: gap(container, model.GapOff),
+		},
+		"all queue pairs have counters now": {
+			facts: model.Snapshot{Objects: []model.Objects{qps(1, 2)}, Traffic: bound(1, 2)}, missed: true, want: gap(container, model.GapUnattributed),
 		},
 		"off, all queue pairs have counters": {
 			facts: model.Snapshot{Objects: []model.Objects{qps(1, 2)}, Traffic: bound(1, 2)}, want: gap(container, ""),
@@ -117,7 +133,7 @@ func TestCoverage(t *testing.T) {
 			var got []CoverageShare
 			c.Credit(&tt.facts, owners, nil)
 			Attribute(&tt.facts, owners, &c, func(a *Attribution) {
-				got = Coverage(&tt.facts, a, owners, tt.states, func(identity.OwnerID, string) bool { return tt.exclusive })
+				got = Coverage(&tt.facts, a, owners, tt.states, fakePorts{tt.exclusive, tt.missed})
 			})
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)

@@ -44,7 +44,8 @@ func (e *Engine) fill(r *Refresh) {
 		e.counters.Expire(expired)
 		e.ledger.Expire(expired)
 		a.Traffic = e.ledger.Shares(a.Use)
-		a.Coverage = attribution.Coverage(&r.Facts, a, &e.owners, r.States, e.ledger.Exclusive)
+		a.Coverage = attribution.Coverage(&r.Facts, a, &e.owners, r.States, &e.ledger)
+		a.Missed = e.ledger.MissedShares(a.Use)
 	})
 	r.Facts.DropSeries() // the counters have them
 	r.Placement = placement.NewRefresh(&r.Facts, &r.Shares)

@@ -2,6 +2,8 @@
 
 package model
 
+import "slices"
+
 // DataPathSource is the name of the source that counts with probes on the data path.
 const DataPathSource = "datapath"
 
@@ -21,12 +23,18 @@ const (
 	GapDEVX                Gap = "devx"                 // DEVX objects, which may be queue pairs
 	GapFull                Gap = "full"                 // no room for more verbs contexts
 	GapNotSeen             Gap = "not_seen"             // queue pairs that the hooks have not seen
+	GapUnattributed        Gap = "unattributed"         // only earlier bytes: the device moved some while their owner was not known
 )
 
 // Gaps are all gaps, in the order in which they are shown.
 var Gaps = []Gap{
 	GapOff, GapRefused, GapNotSelected, GapLate, GapSurvey, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
-	GapFull, GapNotSeen,
+	GapFull, GapNotSeen, GapUnattributed,
+}
+
+// Uncounted reports whether bytes of now are not counted for one of these gaps: rates are lower bounds.
+func Uncounted(gaps []Gap) bool {
+	return slices.ContainsFunc(gaps, func(g Gap) bool { return g != GapUnattributed })
 }
 
 // Coverage is a gap in the counts of the verbs contexts of one cgroup on one HCA. The gap is

@@ -119,7 +119,8 @@ func (n *Node) Refresh(at time.Time) api.Known {
 	shares := attribution.Attribute(&facts, &n.owners, &n.counters, func(a *attribution.Attribution) {
 		n.ledger.Settle(&facts, a, &n.owners, at)
 		a.Traffic = n.ledger.Shares(a.Use)
-		a.Coverage = attribution.Coverage(&facts, a, &n.owners, states, n.ledger.Exclusive)
+		a.Coverage = attribution.Coverage(&facts, a, &n.owners, states, &n.ledger)
+		a.Missed = n.ledger.MissedShares(a.Use)
 	})
 	facts.DropSeries()
 	placed := placement.NewRefresh(&facts, &shares)

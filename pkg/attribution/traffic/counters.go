@@ -109,17 +109,21 @@ func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 }
 
 // advance takes a reading of a device's counters and computes the bytes moved since the last
-// interval ended. A counter that fell was reset: its value is the growth, as in Prometheus.
-func (d *device) advance(stale, collected bool) {
+// interval ended. A counter that fell was reset: its value is the growth, as in Prometheus. first reports that no devices were read before.
+func (d *device) advance(stale, collected, first bool) {
 	d.moved = [directions]uint64{}
 	r := d.classify(stale)
 	wasCounted := d.state.counted
 	d.state, d.interval = next(d.state, r, d.listed, collected)
+	d.interval.before = d.interval.begins && first
 	switch {
-	case !d.interval.ends || !d.state.counted:
+	case !d.interval.ends:
+	case !d.state.counted:
+		d.interval.untallied = len(d.last) > 0 // it had counters
 	case complete(d.read, d.last) && (!wasCounted || r == readAll):
 		d.add(d.read)
 	default:
+		d.interval.untallied = true
 		d.last = append(d.last[:0], d.read...)
 	}
 	for i := range d.directions {
@@ -154,6 +158,8 @@ func (d *device) add(read []byteCounter) {
 			d.interval.mixed = true
 		} else if c.value >= before.value {
 			moved -= before.value
+		} else {
+			d.interval.untallied = true
 		}
 		d.moved[c.direction] += moved * c.set.unit()
 	}

@@ -33,7 +33,7 @@ func (l *Ledger) readCounters(s *model.Snapshot) {
 		if d.listed { // the same name in another namespace
 			continue
 		}
-		d.listed, d.hca, d.managementQPs = true, h, managementQPs(h)
+		d.listed, d.hca = true, h
 		d.read = portCounters(d.read[:0], h)
 		unread := d.state.counted && d.last[0].set != vfStats && h.Netns == 0
 		if v != nil && len(d.read) == 0 && !unread {
@@ -58,8 +58,9 @@ func (l *Ledger) readCounters(s *model.Snapshot) {
 	}
 	l.keepNames(s.VFs)
 	for _, d := range l.order {
-		d.advance(stale[d], d.listed || s.HCAs != nil)
+		d.advance(stale[d], d.listed || s.HCAs != nil, d.isVF && !l.listedVFs || !d.isVF && !l.listed)
 	}
+	l.listed, l.listedVFs = l.listed || s.HCAs != nil, l.listedVFs || s.VFs != nil
 }
 
 // countedVFs returns the InfiniBand virtual functions with statistics, by PCI address.

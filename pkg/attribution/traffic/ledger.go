@@ -49,9 +49,10 @@ type Ledger struct {
 	rows     map[rowKey]*row
 	// answered is the last refresh in which a method reported anything, or in which its source
 	// had nothing to report; before is the preceding one.
-	answered, before [methods]uint64
-	paused           map[calls]bool // those that are counted in surveys only; nil if that is not known
-	unknownHCAs      uint64         // objects that can move bytes, created on HCAs without a known name
+	answered, before  [methods]uint64
+	paused            map[calls]bool // those that are counted in surveys only; nil if that is not known
+	listed, listedVFs bool           // HCAs and virtual functions were listed
+	unknownHCAs       uint64         // objects that can move bytes, created on HCAs without a known name
 
 	// The following fields are valid during one refresh.
 	now      time.Time
@@ -86,9 +87,17 @@ type device struct {
 	// ended is the last refresh in which an interval ended, endedBefore is the preceding one.
 	ended, endedBefore uint64
 
-	managementQPs uint64 // queue pairs that the kernel uses itself
-	users         map[identity.OwnerID]*use
-	unknown       unknownUsers
+	users   map[identity.OwnerID]*use
+	unknown unknownUsers
+	// ipoib are the IPoIB interfaces at the last refresh.
+	ipoib     []model.IPoIB
+	ipoibRead bool
+	missed    []*missed
+	// unseen are the unattributed bytes of intervals in which no source counted objects.
+	unseen struct {
+		bytes     uint64
+		untallied bool
+	}
 	// unknownUse reports that an unknown user may have used the device in this interval,
 	// wasUnknown in the previous one.
 	unknownUse, wasUnknown bool
@@ -219,7 +228,7 @@ const maxAbsent = 256
 
 func (l *Ledger) forgetDevices() {
 	absent := func(d *device) bool {
-		return !d.listed && len(d.directions[transmit].accounts)+len(d.directions[receive].accounts) == 0
+		return !d.listed && len(d.directions[transmit].accounts)+len(d.directions[receive].accounts)+len(d.missed) == 0
 	}
 	n := 0
 	for _, d := range l.order {

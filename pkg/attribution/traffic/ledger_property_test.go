@@ -221,6 +221,9 @@ func (w *world) snapshot() *node {
 			n.HCAs = append(n.HCAs, h)
 		}
 		n.kernel(d.name, 2*uint64(d.ports)+d.kernel)
+		if d.kernel > 0 {
+			n.Domains = append(n.Domains, model.Domains{Device: d.name, Module: "rds_rdma", Count: 1, Used: 1})
+		}
 	}
 	for _, c := range w.cgroups {
 		if c.owner != "" {
@@ -264,7 +267,7 @@ func (w *world) snapshot() *node {
 		n.traced()
 	}
 	if !w.answers.kernel {
-		n.Resources = nil
+		n.Resources, n.Domains = nil, nil
 	}
 	return n
 }

@@ -28,6 +28,7 @@ type testLedger struct {
 	// facts.
 	asRecorded bool
 	clock      time.Time
+	states     []model.SourceState
 }
 
 // attribute runs a refresh. If the probe answers, it first forgets cgroups without rows.
@@ -68,6 +69,8 @@ func (l *testLedger) attribute(n *node) attribution.Attribution {
 			l.Expire(l.owners.Expire(a.AssignedOwners()))
 		}
 		a.Traffic = l.Shares(a.Use)
+		a.Coverage = attribution.Coverage(s, a, &l.owners, l.states, &l.Ledger)
+		a.Missed = l.MissedShares(a.Use)
 	})
 	return a
 }
@@ -128,7 +131,7 @@ type node struct {
 func newNode() *node {
 	n := &node{Entities: map[model.CgroupID]entity{}, Snapshot: model.Snapshot{
 		HCAs: []model.HCA{}, Objects: []model.Objects{}, Created: []model.Series[model.ObjectKey, model.Count]{},
-		Resources: []model.Resource{}, Traffic: []model.Traffic{},
+		Resources: []model.Resource{}, Domains: []model.Domains{}, Traffic: []model.Traffic{},
 	}}
 	for id := range uint64(10) {
 		n.Entities[model.CgroupID(id)] = entity{
@@ -151,11 +154,18 @@ func (n *node) device(name string, sent, received uint64) *node {
 	return n.kernel(name, 1)
 }
 
-// kernel adds queue pairs of the kernel.
+// kernel adds queue pairs of the kernel for management datagrams.
 func (n *node) kernel(name string, qps uint64) *node {
+	n.Domains = append(n.Domains, model.Domains{Device: name}, model.Domains{Device: name, Module: "ib_core", Count: 1, Used: 1})
 	n.Resources = append(n.Resources, model.Resource{Device: name, Type: model.QP, Count: qps},
 		model.Resource{Device: name, Type: model.Context})
 	return n.sum(name, qps)
+}
+
+// domains adds protection domains of a module of the kernel, of which some have objects.
+func (n *node) domains(module string, count, used uint64) *node {
+	n.Domains = append(n.Domains, model.Domains{Device: "d", Module: module, Count: count, Used: used})
+	return n
 }
 
 // sum sets the kernel's count to the sum of all objects.
@@ -209,8 +219,13 @@ func (n *node) reports(cgroup uint64, device string, m model.Method, sent uint64
 // sent returns the transmitted bytes that a ledger credited, by "container method".
 func sent(t *testing.T, l *testLedger, n *node) map[string]uint64 {
 	t.Helper()
+	return credited(t, l.attribute(n))
+}
+
+// credited returns the transmitted bytes of shares, by "container method".
+func credited(t *testing.T, a attribution.Attribution) map[string]uint64 {
+	t.Helper()
 	got := map[string]uint64{}
-	a := l.attribute(n)
 	for _, s := range a.Traffic {
 		if s.Direction != model.Transmit {
 			continue
@@ -331,7 +346,7 @@ func TestLedger(t *testing.T) {
 		},
 		"a consumer in the kernel": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
-			{d(100).sum("d", 2).holds(1, "d", 1, 1), want{" port": 100}},
+			{d(100).domains("nvme_rdma", 1, 1).holds(1, "d", 1, 1), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
 			{d(300).holds(1, "d", 1, 1), want{" port": 200, "c1 port": 100}},
 		},
@@ -340,7 +355,7 @@ func TestLedger(t *testing.T) {
 			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Objects = nil }), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
 			{d(300).holds(1, "d", 1, 1), want{" port": 200, "c1 port": 100}},
-			{d(400).holds(1, "d", 1, 1).without(func(n *node) { n.Resources = nil }), want{" port": 300, "c1 port": 100}},
+			{d(400).holds(1, "d", 1, 1).without(func(n *node) { n.Domains = nil }), want{" port": 300, "c1 port": 100}},
 		},
 		"several methods: the best of each owner": {
 			{d(0).holds(1, "d", 1, 1).holds(2, "d", 1, 1), want{" port": 0}},
@@ -455,7 +470,7 @@ func TestLedger(t *testing.T) {
 		},
 		"a queue pair of an unattributed cgroup": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
-			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Resources[0].Count++ }), want{" port": 100}},
+			{d(100).holds(1, "d", 1, 1).without(func(n *node) { n.Domains[0].Count++ }), want{" port": 100}},
 		},
 		"objects of an unattributed cgroup, created and gone": {
 			{d(0).holds(1, "d", 1, 1).holds(90, "d", 0, 1), want{" port": 0}},
@@ -1141,25 +1156,10 @@ func TestPortFigures(t *testing.T) {
 	}
 }
 
-func TestManagementQPs(t *testing.T) {
-	for _, tt := range []struct {
-		typ, layer string
-		pkeys      int
-		want       uint64
-	}{
-		{"MT4129", "Ethernet", 0, 1},
-		{"MT4129", "InfiniBand", 0, 3},
-		{"MT4129", "InfiniBand", 1, 3},
-		{"MT4129", "InfiniBand", 2, 4},
-		{"MT4113", "InfiniBand", 0, 3},
-		{"MT4103", "InfiniBand", 2, 2},
-		{"", "InfiniBand", 0, 2},
-		{"MT", "InfiniBand", 0, 2},
-		{"", "Unspecified", 0, 0}, // efa
-	} {
-		h := &model.HCA{Type: tt.typ, Ports: []model.Port{{LinkLayer: tt.layer, PKeys: make([]model.PKey, tt.pkeys)}}}
-		if got := managementQPs(h); got != tt.want {
-			t.Errorf("%s %s: %d, want %d", tt.typ, tt.layer, got, tt.want)
+func TestIsMLX5(t *testing.T) {
+	for typ, want := range map[string]bool{"MT4129": true, "MT4113": true, "MT4103": false, "": false, "MT": false} {
+		if got := (&device{hca: &model.HCA{Type: typ}}).isMLX5(); got != want {
+			t.Errorf("%q: %v", typ, got)
 		}
 	}
 }

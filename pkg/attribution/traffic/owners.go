@@ -18,6 +18,7 @@ func (l *Ledger) Merge(m identity.Merge) {
 			delete(d.users, m.From)
 			d.use(m.To).add(u)
 		}
+		d.mergeMissed(m)
 		for i := range d.directions {
 			l.mergeAccounts(&d.directions[i], m)
 		}
@@ -55,6 +56,7 @@ func (l *Ledger) Expire(ids []identity.OwnerID) {
 				d.given = identity.Unattributed
 			}
 		}
+		d.missed = slices.DeleteFunc(d.missed, func(m *missed) bool { return slices.Contains(ids, m.owner) })
 		for i := range d.directions {
 			w := &d.directions[i]
 			w.accounts = slices.DeleteFunc(w.accounts, func(a *account) bool {

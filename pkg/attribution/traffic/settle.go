@@ -69,8 +69,10 @@ func (l *Ledger) settle(d *device) {
 	if d.state.counted {
 		exclusive = l.exclusiveOwner(d)
 	}
+	var unattributed uint64
 	for i := range d.directions {
 		w := &d.directions[i]
+		before := w.unattributed
 		switch {
 		case !w.counted:
 			l.settleUncounted(w)
@@ -79,7 +81,9 @@ func (l *Ledger) settle(d *device) {
 		default:
 			l.settleShared(w, d.moved[i])
 		}
+		unattributed = plus(unattributed, w.unattributed-before)
 	}
+	d.miss(unattributed, exclusive != identity.Unattributed, l.facts.Objects != nil)
 	for _, u := range d.users {
 		u.wasActive, u.active = u.active, false
 	}

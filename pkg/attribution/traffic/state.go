@@ -30,6 +30,10 @@ type interval struct {
 	mixed bool
 	// begins: the device had no counters before.
 	begins bool
+	// before: its bytes were moved before the first reading of all devices.
+	before bool
+	// untallied: the device moved further bytes, which no counter has: one was reset, or could not be read at the end.
+	untallied bool
 }
 
 // next returns the state of a device after a reading. listed reports that the device is listed,

@@ -43,28 +43,52 @@ func (d *device) used(id identity.OwnerID) bool {
 	return u != nil && (u.active || u.wasActive)
 }
 
-// unknownUsers are the objects on a device without a known owner.
+// unknownUsers are the users of a device without a known owner.
 type unknownUsers struct {
-	counted          bool   // by the kernel
-	qps, others      uint64 // queue pairs, and other objects that can move bytes
-	created, nowMade uint64 // until the last refresh, and until now
+	listed  bool   // the kernel listed the protection domains of the device
+	objects uint64 // objects of processes without an owner that can move bytes
+	// domains are the protection domains of processes, of which counted are those of known cgroups. ipoib are those of IPoIB interfaces.
+	domains, counted, ipoib uint64
+	kernel                  bool   // another consumer in the kernel may have queue pairs: NVMe-oF, NFS, …
+	created, nowMade        uint64 // objects until the last refresh, and until now
 }
 
-func (u *unknownUsers) add(r *attribution.ObjectShare) {
-	if r.Type == model.QP { // some of the kernel's move no bytes of users
-		u.qps = r.Current
-	} else {
-		u.others += r.Current
+// managers are the modules of the kernel with queue pairs that move no bytes of users: those for management datagrams, and those with which
+// mlx5 registers memory.
+var managers = []string{"ib_core", "mlx4_ib", "mlx5_ib"}
+
+// list adds a line of the kernel's list of protection domains. Each queue pair of the kernel has one, also those that the kernel does not
+// count.
+func (u *unknownUsers) list(f *model.Domains) {
+	switch {
+	case f.Module == "":
+		u.listed, u.domains = true, f.Count
+	case f.Module == model.IPoIBModule:
+		u.ipoib = f.Count
+	case f.Used > 0 && !slices.Contains(managers, f.Module):
+		u.kernel = true
 	}
-	u.nowMade += r.Created
 }
 
-// exist reports whether an unknown user may move bytes: a process without an owner, or a
-// kernel consumer (IPoIB, NVMe-oF, …).
-func (u *unknownUsers) exist(managementQPs uint64) bool {
+// exist reports whether an unknown user may move bytes: a process without an owner, a process that nothing but the kernel's list shows, or
+// a consumer in the kernel.
+func (u *unknownUsers) exist() bool {
 	made := u.nowMade > u.created
 	u.created = u.nowMade
-	return made || !u.counted || u.others > 0 || u.qps > managementQPs
+	return made || !u.listed || u.objects > 0 || u.domains > u.counted || u.kernel
+}
+
+// moveIPoIB reports whether IPoIB may have moved bytes of the device since the last refresh: the packets of its interfaces changed, or the
+// kernel has more interfaces than the sensor sees, such as those in other network namespaces. mlx5 makes the queue pairs of IPoIB where the
+// kernel lists none. The bytes are not subtracted: what the headers of a packet add to them is not known. A device in another network
+// namespace has its IPoIB interfaces there, too: they belong to the owner of the namespace.
+func (d *device) moveIPoIB() bool {
+	if d.hca == nil {
+		return false
+	}
+	moved := d.ipoibRead && !slices.Equal(d.ipoib, d.hca.IPoIB)
+	d.ipoib, d.ipoibRead = append(d.ipoib[:0], d.hca.IPoIB...), true
+	return moved || d.hca.Netns == 0 && d.unknown.ipoib > uint64(len(d.hca.IPoIB))
 }
 
 // moves reports whether objects of a type can move bytes: queue pairs, and DEVX objects of mlx5, which may be queue pairs. A
@@ -92,16 +116,7 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 		return
 	}
 	l.devxSeen = seesDEVX(s.Hooks)
-	for _, d := range l.order {
-		d.unknown = unknownUsers{created: d.unknown.created}
-	}
-	for i := range a.Devices {
-		if r := &a.Devices[i]; r.Type == model.QP && s.Resources != nil {
-			if d := l.devices[r.Device]; d != nil {
-				d.unknown.counted = true
-			}
-		}
-	}
+	l.noteUnknown(s)
 	var d *device
 	var unknownHCAs uint64
 	for i := range a.Objects {
@@ -117,14 +132,14 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 				continue
 			}
 		}
-		context := r.Type == model.Context && d.hca != nil && isMLX5(d.hca)
+		context := r.Type == model.Context && d.isMLX5()
 		if !moves(r.Type) && !context {
 			continue
 		}
 		owner := a.ID(r.Owner)
 		if owner == identity.Unattributed {
 			if !context || !l.devxSeen {
-				d.unknown.add(r)
+				d.unknown.nowMade += r.Created
 			}
 			continue
 		}
@@ -141,7 +156,8 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	anywhere := unknownHCAs > l.unknownHCAs
 	l.unknownHCAs = unknownHCAs
 	for _, d := range l.order {
-		d.unknownUse = d.unknown.exist(d.managementQPs) || d.unknownUse || anywhere
+		unknown, ipoib := d.unknown.exist(), d.moveIPoIB()
+		d.unknownUse = d.unknownUse || unknown || ipoib || anywhere
 		for id, u := range d.users {
 			u.active = u.active || u.held || u.holds || u.createdBy > u.created || !l.devxSeen && u.openedBy > u.opened
 			u.held, u.created, u.holds, u.createdBy = u.holds, max(u.created, u.createdBy), false, 0
@@ -153,29 +169,37 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	}
 }
 
-// managementQPs returns the number of queue pairs that the kernel uses for management
-// datagrams: the GSI of each port and on InfiniBand the SMI. mlx5 sends datagrams of the GSI of
-// an InfiniBand port through one more for each P_Key (setup_qp of drivers/infiniband/hw/mlx5/gsi.c).
-// While the P_Keys are not known, that is one: then a device with several never appears to have an
-// exclusive owner, nor does a bond of RoCE ports, with one for each of its ports.
-func managementQPs(h *model.HCA) (n uint64) {
-	for i := range h.Ports {
-		switch h.Ports[i].LinkLayer {
-		case "Ethernet":
-			n++
-		case "InfiniBand":
-			n += 2
-			if isMLX5(h) {
-				n += uint64(max(len(h.Ports[i].PKeys), 1))
-			}
+// noteUnknown records the users of each device without a known owner.
+func (l *Ledger) noteUnknown(s *model.Snapshot) {
+	for _, d := range l.order {
+		d.unknown = unknownUsers{created: d.unknown.created}
+	}
+	for i := range s.Domains {
+		if d := l.devices[s.Domains[i].Device]; d != nil {
+			d.unknown.list(&s.Domains[i])
 		}
 	}
-	return n
+	for i := range s.Objects {
+		f := &s.Objects[i]
+		d := l.devices[f.Device]
+		switch {
+		case d == nil:
+		case f.Type == model.PD:
+			d.unknown.counted += f.Current
+		case !moves(f.Type) && (f.Type != model.Context || l.devxSeen || !d.isMLX5()):
+		case l.owners.Of(f.Cgroup) == identity.Unattributed:
+			d.unknown.objects += f.Current
+		}
+	}
 }
 
 // isMLX5 recognizes the driver by the PCI device id in hca_type, MT4123: ids below that of
 // Connect-IB, 4113, belong to mlx4.
-func isMLX5(h *model.HCA) bool {
+func (d *device) isMLX5() bool {
+	h := d.hca
+	if h == nil {
+		return false
+	}
 	id, err := strconv.Atoi(strings.TrimPrefix(h.Type, "MT"))
 	return err == nil && strings.HasPrefix(h.Type, "MT") && id >= 4113 && id < 10000
 }
