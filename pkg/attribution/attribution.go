@@ -45,8 +45,8 @@ type Attribution struct {
 	Traffic  []TrafficShare
 	Coverage []CoverageShare
 	// Missed are the bytes that are missing in Traffic for certain times, see CoverageShare.
-	Missed   []MissedShare
-	Budgets  []BudgetShare
+	Missed  []MissedShare
+	Budgets []BudgetShare
 	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
 	Outstanding []OutstandingShare
 	// Containers are all containers that runtimes and the kubelet list, with or without a

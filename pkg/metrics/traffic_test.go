@@ -76,6 +76,12 @@ func trafficRefresh() *engine.Refresh {
 				{Owner: 2, Device: "mlx5_0", Gap: model.GapLate},
 				{Owner: 3, Device: "mlx5_0", Gap: model.GapSurvey},
 				{Owner: 3, Device: "mlx5_0", Gap: model.GapDEVX},
+				{Owner: 1, Device: "mlx5_0", Gap: model.GapUnattributed},
+				{Owner: 1, Device: "mlx5_1", Gap: model.GapUnattributed},
+			},
+			Missed: []attribution.MissedShare{
+				{Owner: 1, Device: "mlx5_0", Bytes: 643e6},
+				{Owner: 1, Device: "mlx5_1", Bytes: 404, Unlimited: true},
 			},
 			Outstanding: []attribution.OutstandingShare{
 				{Owner: 2, Device: "mlx5_0", Oldest: 12500 * time.Millisecond, Stalled: 3},

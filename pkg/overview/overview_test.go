@@ -209,3 +209,29 @@ func TestDevices(t *testing.T) {
 		t.Errorf("%v %v", devices[7].Rate(), devices[0].Rate())
 	}
 }
+
+// TestUnattributed: a row has the limit of missed bytes, none without one, and 0 if no bytes were missed.
+func TestUnattributed(t *testing.T) {
+	a := &attribution.Attribution{
+		Owners: []identity.Owner{{}, {Workload: "missed"}, {Workload: "unlimited"}, {Workload: "complete"}, {Workload: "without coverage"}},
+		Coverage: []attribution.CoverageShare{
+			{Owner: 1, Device: "d", Gap: model.GapUnattributed}, {Owner: 2, Device: "d", Gap: model.GapOff}, {Owner: 3, Device: "d"},
+		},
+		Missed: []attribution.MissedShare{
+			{Owner: 3, Device: "e", Bytes: 8}, {Owner: 1, Device: "d", Bytes: 7}, {Owner: 2, Device: "d", Bytes: 9, Unlimited: true},
+			{Owner: 4, Device: "d", Bytes: 5},
+		},
+		Traffic: []attribution.TrafficShare{{Owner: 4, Device: "d", Method: model.MethodPort, Direction: model.Transmit}},
+	}
+	got := map[string]string{}
+	for _, r := range overview.Rows(&model.Snapshot{}, a) {
+		got[r.Workload+" "+r.Device] = "none"
+		if r.Unattributed != nil {
+			got[r.Workload+" "+r.Device] = fmt.Sprint(*r.Unattributed)
+		}
+	}
+	want := map[string]string{"missed d": "7", "unlimited d": "none", "complete d": "0", "without coverage d": "none"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

@@ -53,6 +53,9 @@ type Row struct {
 	Bytes []Bytes `json:"bytes"`
 	// Gaps are the reasons why bytes are not counted, empty if all are; null if it is not known.
 	Gaps []model.Gap `json:"missing"`
+	// Unattributed are the unattributed bytes of the device that the workload may have moved, at most: its own bytes lack no more since the
+	// sensor started, where nothing else is missing. It is null if there is no limit, or if it is not known.
+	Unattributed *uint64 `json:"unattributed_bytes_limit"`
 	// Errors are failed verbs since the sensor started, without queries, which fail for every entry that does not exist.
 	Errors *uint64 `json:"verbs_errors"`
 	// CompletionErrors are completions with an error since the sensor started; null if completions are not counted.
@@ -217,12 +220,26 @@ func (t *table) addObjects() {
 		s := &t.shares.Coverage[i]
 		r := t.hca(s.Owner, s.Device)
 		if r.Gaps == nil {
-			r.Gaps = []model.Gap{}
+			r.Gaps, r.Unattributed = []model.Gap{}, t.unattributed(s.Owner, s.Device)
 		}
 		if s.Gap != "" {
 			r.Gaps = append(r.Gaps, s.Gap)
 		}
 	}
+}
+
+// unattributed returns the limit of the bytes that a workload with coverage misses, nil if there is none.
+func (t *table) unattributed(owner int, device string) *uint64 {
+	limit := new(uint64)
+	for i := range t.shares.Missed {
+		if s := &t.shares.Missed[i]; s.Owner == owner && s.Device == device {
+			if s.Unlimited {
+				return nil
+			}
+			*limit = s.Bytes
+		}
+	}
+	return limit
 }
 
 func (t *table) addCounters() {

@@ -77,7 +77,7 @@ func quantile(q *overview.Quantile) string {
 // rate returns a rate of bytes as top prints it: a question mark if none was counted and not all are.
 func rate(r *overview.Rate, gaps []model.Gap) string {
 	switch {
-	case (r == nil || r.PerSecond == 0) && len(gaps) > 0:
+	case (r == nil || r.PerSecond == 0) && model.Uncounted(gaps):
 		return top.Unmeasured
 	case r == nil:
 		return top.None
@@ -117,7 +117,9 @@ func coverage(r *overview.Row) string {
 	}
 	names := make([]string, len(r.Gaps))
 	for i, g := range r.Gaps {
-		names[i] = string(g)
+		if names[i] = string(g); g == model.GapUnattributed && r.Unattributed != nil {
+			names[i] += " (at most " + top.Size(float64(*r.Unattributed)) + ")"
+		}
 	}
 	return "missing: " + strings.Join(names, ", ")
 }

@@ -312,7 +312,7 @@ func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	out.Direct = r.Registered[model.GPUMemory] > 0
 	out.Out, out.In = rate(r.Transmit, r.Gaps), rate(r.Receive, r.Gaps)
 	out.OutBar, out.InBar = width(perSecond(r.Transmit), portRate), width(perSecond(r.Receive), portRate)
-	out.Method, out.Coverage, out.Partial = methods(r), coverage(r), len(r.Gaps) > 0
+	out.Method, out.Coverage, out.Partial = methods(r), coverage(r), model.Uncounted(r.Gaps)
 	out.QPs = optional(r.QueuePairs, number)
 	if r.Verbs != nil && *r.Verbs > 0 {
 		out.Verbs = top.PerSecond(*r.Verbs) + "/s"

@@ -96,10 +96,15 @@ func hcaRows(last, now *sample) []row {
 
 // bytes renders the rate of bytes of a row.
 func (s *sample) bytes(rates map[key]rate, k key) cell {
-	if rates[k].perSecond == 0 && len(s.gaps[k]) > 0 {
+	if rates[k].perSecond == 0 && uncounted(s.gaps[k]) {
 		return cell{text: unmeasured}
 	}
 	return rateOf(rates, k, rate.size)
+}
+
+// uncounted reports whether bytes of now are not counted: the reason unattributed is of earlier ones.
+func uncounted(gaps []string) bool {
+	return slices.ContainsFunc(gaps, func(reason string) bool { return reason != "unattributed" })
 }
 
 // rateOf returns the rate of a key, an empty cell without.

@@ -81,6 +81,19 @@ func mustParse(t *testing.T, text string, at int) *sample {
 	return s
 }
 
+// TestUncounted: a workload without traffic has no rate while its bytes are not counted, and one again afterwards.
+func TestUncounted(t *testing.T) {
+	for reasons, want := range map[string]string{"": none, "unattributed": none, "off": unmeasured, "late,unattributed": unmeasured} {
+		s := &sample{gaps: map[key][]string{{}: nil}}
+		if reasons != "" {
+			s.gaps[key{}] = strings.Split(reasons, ",")
+		}
+		if got := s.bytes(nil, key{}); got.text != want {
+			t.Errorf("%q: %q, want %q", reasons, got.text, want)
+		}
+	}
+}
+
 func TestRows(t *testing.T) {
 	b := func(tx string) []string {
 		return []string{"docker:b", "mlx5_0", "1", "-", "-", "-", tx, "?", "-", "-", "-", "devx,late"}

@@ -118,8 +118,8 @@ func dataPath() row {
 	}}
 }
 
-// uncovered are the workloads and HCAs with bytes that are not counted.
-const uncovered = " on (instance, workload, container_id, device) (container_rdma_datapath_coverage == 0)"
+// uncovered are the workloads and HCAs with bytes that are not counted. The reason unattributed is of earlier bytes only: rates are complete.
+const uncovered = " on (instance, workload, container_id, device) (container_rdma_datapath_coverage{reason!=\"unattributed\"} == 0)"
 
 // counted is the rate of bytes of workloads whose bytes are all counted.
 func counted(direction, selector string) string {
