@@ -127,6 +127,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath survey", node.survey, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
+	{"datapath alone", node.alone, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12 6.12/preempt", node.uprobes},
 	{"datapath extended", node.extended, "6.12 6.12/preempt", node.traces},
