@@ -41,10 +41,10 @@ var trafficNotes = []string{
 		"its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, " +
 		"which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
 		"not connected yet, or were missed), `unattributed` (all bytes are counted now, and some were not since the sensor started).",
-	"`container_rdma_unattributed_bytes_limit_total`: in an interval between two scrapes the device sent or received bytes that no method attributes, " +
-		"and the workload had objects that could move bytes. What it moved of them is not known; a byte counts for each such workload. " +
-		"Absent for a workload without such bytes, and from then on where a counter of the device was reset or could not be read, so that " +
-		"there is no limit.",
+	"`container_rdma_unattributed_bytes_limit_total`: in an interval between two scrapes the device sent or received bytes that no " +
+		"method attributes, and the workload had objects that could move bytes. What it moved of them is not known; a byte counts for each such workload. " +
+		"Absent for a workload without such bytes, and from then on where a counter of the device was reset or could not be read, so " +
+		"that there is no limit.",
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +
 		"time until the workload polls. Completions that match no observed post are left out.",
 	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests that were posted with " +
@@ -80,7 +80,8 @@ var coverage = metric{
 
 // missedBytes bounds what is missing in the bytes of a workload since the sensor started.
 var missedBytes = metric{
-	name: "container_rdma_unattributed_bytes_limit_total", typ: counter, owned: true, labels: []string{"device"}, detail: []string{"device"},
+	name: "container_rdma_unattributed_bytes_limit_total", typ: counter, owned: true,
+	labels: []string{"device"}, detail: []string{"device"},
 	help: "Unattributed bytes of the device that the workload may have moved, at most.",
 	emit: func(v *view, b *exposition.Builder) {
 		for i := range v.shares.Missed {

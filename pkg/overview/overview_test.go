@@ -218,7 +218,9 @@ func TestUnattributed(t *testing.T) {
 			{Owner: 1, Device: "d", Gap: model.GapUnattributed}, {Owner: 2, Device: "d", Gap: model.GapOff}, {Owner: 3, Device: "d"},
 		},
 		Missed: []attribution.MissedShare{
-			{Owner: 3, Device: "e", Bytes: 8}, {Owner: 1, Device: "d", Bytes: 7}, {Owner: 2, Device: "d", Bytes: 9, Unlimited: true},
+			{Owner: 3, Device: "e", Bytes: 8},
+			{Owner: 1, Device: "d", Bytes: 7},
+			{Owner: 2, Device: "d", Bytes: 9, Unlimited: true},
 			{Owner: 4, Device: "d", Bytes: 5},
 		},
 		Traffic: []attribution.TrafficShare{{Owner: 4, Device: "d", Method: model.MethodPort, Direction: model.Transmit}},

@@ -48,8 +48,8 @@ func (d *device) missedOf(owner identity.OwnerID) *missed {
 	return d.missed[i]
 }
 
-// miss records the unattributed bytes of an interval for all owners that may have moved them. If there is an exclusive owner, these are none,
-// but the device may not have counted all. While no source counts objects, the owners are those of the first interval after that.
+// miss records the unattributed bytes of an interval for all owners that may have moved them. If there is an exclusive owner, these are
+// none, but the device may not have counted all. While no source counts objects, the owners are those of the first interval after that.
 func (d *device) miss(bytes uint64, exclusive, seesObjects bool) {
 	if d.interval.before {
 		bytes = 0

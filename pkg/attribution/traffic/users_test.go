@@ -269,8 +269,8 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 				reason = ";" // complete
 			}
 			counts[map[string]string{"": "none", "off;": "off", "unattributed;": "unattributed", ";": "complete"}[reason]]++
-			m, any := amounts[c]
-			if got[c+" port"] != w[i].credit || reasons[c] != reason || any != w[i].any || m.Bytes != w[i].missed || m.Unlimited != w[i].unlimited {
+			m, has := amounts[c]
+			if got[c+" port"] != w[i].credit || reasons[c] != reason || has != w[i].any || m.Bytes != w[i].missed || m.Unlimited != w[i].unlimited {
 				t.Errorf("refresh %d: %v, coverage %q (want %q), missed %+v, want %+v", refresh, got, reasons[c], reason, m, w[i])
 			}
 		}

@@ -13,12 +13,13 @@ import (
 // maxModules limits the modules of the kernel with protection domains on one device.
 const maxModules = 64
 
-// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no further use: the
-// rest of the list may follow.
+// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no further
+// use: the rest of the list may follow.
 //
-// They show the users of the device in the kernel better than its queue pairs do: the kernel makes a varying number of those for management
-// datagrams and memory registrations (mlx5: one for each P_Key or port of a bond), does not list all of those of processes (DCT of mlx5 never,
-// DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS), and asks the firmware about each one that it lists. It lists each protection domain.
+// They show the users of the device in the kernel better than its queue pairs do. The kernel makes a varying number of queue pairs for
+// management datagrams and memory registrations (mlx5: one for each P_Key or port of a bond). It does not list all of those of processes:
+// DCT of mlx5 never, DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS. And it asks the firmware about each one that it lists. It lists each
+// protection domain.
 func (d *device) readDomains(c *conn, now, deadline time.Time, t *tally) []model.Domains {
 	if d.domains.pause.Waiting(now) {
 		t.count("", &d.domains, now)

@@ -35,8 +35,11 @@ func TestDomains(t *testing.T) {
 	}{
 		"constructed": {bond, []model.Domains{
 			{Count: 2, Used: 1},
-			{Module: "mlx5_ib", Count: 2, Used: 1}, {Module: "ib_core", Count: 1, Used: 1}, {Module: "ib_ipoib", Count: 2, Used: 1},
-			{Module: "ib_srp", Count: 1}, {Module: "rpcrdma", Count: 1, Used: 1},
+			{Module: "mlx5_ib", Count: 2, Used: 1},
+			{Module: "ib_core", Count: 1, Used: 1},
+			{Module: "ib_ipoib", Count: 2, Used: 1},
+			{Module: "ib_srp", Count: 1},
+			{Module: "rpcrdma", Count: 1, Used: 1},
 		}},
 	}
 	for _, kernel := range []string{"5.10", "6.1", "6.12"} {

@@ -18,12 +18,12 @@ const arphrdInfiniband = "32"
 // maxIPoIB limits the interfaces of one device: a port has one for each partition.
 const maxIPoIB = 128
 
-// children are the interfaces of class/net that may be children of an IPoIB interface, by the inode of their entry: the index of the parent,
-// 0 for any other interface. So each is looked at once.
+// children are the interfaces of class/net, by the inode of their entry: the index of the IPoIB interface that they are a child of, 0 for
+// any other interface. So each is looked at once.
 type children map[uint64]int
 
-// readIPoIB reads the packets of the IPoIB interfaces of the device: those of its function, and if the kernel has more protection domains of
-// IPoIB than these interfaces, their children for further partitions, which have no link to the function. It must be called after the
+// readIPoIB reads the packets of the IPoIB interfaces of the device: those of its function and, if the kernel has more protection domains
+// of IPoIB than these interfaces, their children for further partitions, which have no link to the function. It must be called after the
 // counters of ports were read: then each packet that was sent and that these contain is in the result.
 func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
 	var want uint64
