@@ -42,7 +42,8 @@ var trafficNotes = []string{
 		"which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
 		"not connected yet, or were missed), `unattributed` (all bytes are counted now, and some were not since the sensor started).",
 	"`container_rdma_unattributed_bytes_limit_total`: in an interval between two scrapes the device sent or received bytes that no " +
-		"method attributes, and the workload had objects that could move bytes. What it moved of them is not known; a byte counts for each such workload. " +
+		"method attributes, and the workload had objects that could move bytes. What it moved of them is " +
+		"not known; a byte counts for each such workload. " +
 		"Absent for a workload without such bytes, and from then on where a counter of the device was reset or could not be read, so " +
 		"that there is no limit.",
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +

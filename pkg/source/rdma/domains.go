@@ -13,8 +13,8 @@ import (
 // maxModules limits the modules of the kernel with protection domains on one device.
 const maxModules = 64
 
-// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no further
-// use: the rest of the list may follow.
+// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no
+// further use: the rest of the list may follow.
 //
 // They show the users of the device in the kernel better than its queue pairs do. The kernel makes a varying number of queue pairs for
 // management datagrams and memory registrations (mlx5: one for each P_Key or port of a bond). It does not list all of those of processes:
