@@ -15,3 +15,4 @@ package gen
 //go:generate -command enums go tool bpf2go -target amd64,arm64 -type opcode -type calls -type completed -type path_loss -type path_map
 //go:generate enums -type order -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
 //go:generate bpf -type allocation_loss -type allocation_map GPUMemory ../bpf/gpumemory.bpf.c
+//go:generate bpf -type mappings_limit Mappings ../bpf/mappings.bpf.c

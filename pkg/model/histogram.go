@@ -2,6 +2,12 @@
 
 package model
 
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
 // A Histogram counts durations in buckets with powers of two of a second as upper bounds, like
 // the BPF programs. They are the buckets of a Prometheus native histogram of schema 0, so no
 // conversion rounds them.
@@ -21,6 +27,14 @@ const (
 	HistogramMaxExp  = 5
 	HistogramBuckets = HistogramMaxExp - HistogramMinExp + 2
 )
+
+// Observe counts a duration.
+func (h *Histogram) Observe(d time.Duration) {
+	h.Count++
+	h.Sum += uint64(d)
+	bounds := math.Ceil(d.Seconds() * (1 << -HistogramMinExp)) // of the first bucket
+	h.Buckets[min(bits.Len64(uint64(max(bounds-1, 0))), HistogramBuckets-1)]++
+}
 
 // Add adds the counts of v.
 func (h *Histogram) Add(v *Histogram) {

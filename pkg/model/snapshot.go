@@ -123,6 +123,8 @@ type Snapshot struct {
 	Maps    []Map
 	Losses  []Loss
 	Repairs []Repair
+	// ProbeDurations are how long it took to attach and detach uprobes.
+	ProbeDurations []ProbeDurations
 	// OwnerLosses are the losses of cgroups that have their share of a BPF map.
 	OwnerLosses []Series[LossKey, Count]
 	// DeviceStates lists the state of each device, by source.
@@ -196,6 +198,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]Map { return &s.Maps }),
 	list(func(s *Snapshot) *[]Loss { return &s.Losses }),
 	list(func(s *Snapshot) *[]Repair { return &s.Repairs }),
+	list(func(s *Snapshot) *[]ProbeDurations { return &s.ProbeDurations }),
 	list(func(s *Snapshot) *[]ChildProcesses { return &s.Children }),
 	list(func(s *Snapshot) *[]DeviceState { return &s.DeviceStates }),
 }

@@ -48,6 +48,12 @@ type ChildProcesses struct {
 	Stuck  uint64 // were killed and have not ended
 }
 
+// ProbeDurations are how long calls took that attach or detach one uprobe, by source, and how long a fork may have waited for them.
+type ProbeDurations struct {
+	Source, Operation string
+	Calls, Forks      Histogram
+}
+
 // Repair counts objects that were added to or removed from the counts of the probe.
 type Repair struct {
 	Change string

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// maxSlowOfOwner is how many files of one owner may be slow before no other file that only this owner has is probed.
+	maxSlowOfOwner = 3
+	// maxSlow bounds the files that are remembered. A node with so many is not probed any more.
+	maxSlow = 1024
+)
+
+// Errors of an Operation. ErrRefused holds until the sensor ends, or until the file changes. ErrDeferred passes: Wait is the time
+// until the next attempt.
+var (
+	ErrRefused  = errors.New("refused")
+	ErrDeferred = errors.New("deferred")
+)
+
+// breaker remembers the files that were slow. It opens for a file with its first slow call, and for an owner with the third slow
+// file that only this owner had. A file that several owners have, as one of an image or of the node, is counted for none of
+// them: its users did not bring it. The file itself is lost for all of them, as a call cannot leave out the process that is slow.
+type breaker struct {
+	files  map[uint64]error // by address space
+	owners map[uint64]int
+}
+
+func newBreaker() breaker { return breaker{files: map[uint64]error{}, owners: map[uint64]int{}} }
+
+// open opens the breaker for a file.
+func (b *breaker) open(mapping uint64, owners []uint64, err error) {
+	if b.files[mapping] != nil {
+		return
+	}
+	b.files[mapping] = err
+	if len(owners) == 1 && owners[0] != 0 {
+		b.owners[owners[0]]++
+	}
+}
+
+// check returns why a file must not be touched.
+func (b *breaker) check(mapping uint64, owners []uint64) error {
+	if err := b.files[mapping]; err != nil {
+		return err
+	}
+	if len(b.files) >= maxSlow {
+		return fmt.Errorf("%w: changing the probes of %d files took too long", ErrRefused, maxSlow)
+	}
+	for _, o := range owners {
+		if b.owners[o] < maxSlowOfOwner {
+			return nil
+		}
+	}
+	if len(owners) > 0 {
+		return fmt.Errorf("%w: changing the probes of %d other files of the workload took too long", ErrRefused, maxSlowOfOwner)
+	}
+	return nil
+}
+
+const (
+	firstWait = time.Second
+	lastWait  = time.Minute
+)
+
+// Wait is the time after which an operation is tried again that was deferred several times in a row. There is no last attempt: a
+// look costs little, and a file that was not touched is lost as soon as a user could defer it for good.
+func Wait(deferred int) time.Duration { return min(firstWait<<min(max(deferred-1, 0), 10), lastWait) }

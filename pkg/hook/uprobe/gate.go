@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// Options configure a Gate.
+type Options struct {
+	// Limit is how long forks may wait for one call; zero selects the default.
+	Limit time.Duration
+	// MaxMappings is the number of mappings that the probed pages of a file may have; zero selects the default.
+	MaxMappings int
+	// BPFFS are directories of bpffs in which Shutdown pins what it cannot detach. The first one that exists is used.
+	BPFFS  []string
+	Logger *zap.Logger
+}
+
+// DefaultLimit is for one probe. Without a process in the way, a call for 1,000 processes takes a fraction of it (docs/performance.md).
+const (
+	DefaultLimit       = 100 * time.Millisecond
+	DefaultMaxMappings = 10_000
+)
+
+const (
+	// looks at a file with a process that holds its mmap_lock, and the time between them: short locks are no reason to wait.
+	looksWhileHeld = 10
+	lookPause      = 5 * time.Millisecond
+	// openLimit is how long a file may take to open, and to read a page of. maxOpening bounds the calls that hang.
+	openLimit  = 2 * time.Second
+	maxOpening = 4
+)
+
+// Gate attaches and detaches uprobes. All sources share one. It is safe for concurrent use.
+type Gate struct {
+	opts    Options
+	eyes    *eyes
+	opening hang.Group[string, *os.File]
+	// forkWait calls a function, and returns how long forks may have waited for it.
+	forkWait func(func()) (time.Duration, error)
+
+	mu        sync.Mutex
+	breaker   breaker
+	durations map[durationKey]*durations
+	queue     []*Operation
+	running   bool           // a goroutine works on the queue
+	endBy     time.Time      // of Shutdown; zero before
+	left      map[uint64]int // links that an earlier sensor pinned, by address space
+	closing   sync.Once
+}
+
+// New loads the programs of a Gate.
+func New(opts Options) (*Gate, error) {
+	defer debug.FreeOSMemory() // the kernel's type information takes some megabytes
+	opts.Limit = cmp.Or(opts.Limit, DefaultLimit)
+	opts.MaxMappings = cmp.Or(opts.MaxMappings, DefaultMaxMappings)
+	opts.Logger = cmp.Or(opts.Logger, zap.NewNop())
+	if err := hook.Usable(); err != nil {
+		return nil, err
+	}
+	types, err := hook.LoadTypes("")
+	if err != nil {
+		return nil, err
+	}
+	spec, err := gen.LoadMappings()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gate{opts: opts, breaker: newBreaker(), durations: map[durationKey]*durations{}}
+	g.opening.Limit = maxOpening
+	if g.eyes, err = newEyes(types, spec); err != nil {
+		return nil, hook.Unsupported(fmt.Errorf("looking at the mappings of files: %w", err))
+	}
+	if err := g.eyes.attachHolds(); err != nil {
+		opts.Logger.Info("what forks wait for uprobes is not measured, only how long attaching takes", zap.Error(err))
+	}
+	g.forkWait = g.eyes.forkWait
+	g.eyes.object.Attached()
+	g.findLeft()
+	return g, nil
+}
+
+// enqueue queues an operation.
+func (g *Gate) enqueue(o *Operation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.queue = append(g.queue, o)
+	if !g.running {
+		g.running = true
+		go g.work()
+	}
+}
+
+// work does the operations in the queue, one at a time: all of them wait for the same lock of the kernel.
+func (g *Gate) work() {
+	for {
+		g.mu.Lock()
+		if len(g.queue) == 0 {
+			g.running = false
+			g.mu.Unlock()
+			return
+		}
+		o := g.queue[0]
+		g.queue = g.queue[1:]
+		g.mu.Unlock()
+		safely.Do(o.Source, func() {
+			defer o.finish()
+			g.do(o)
+		})
+	}
+}
+
+// Close closes the programs. Operations have ended.
+func (g *Gate) Close() error {
+	g.closing.Do(g.eyes.close)
+	return nil
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// leftDir is the directory of the links that a sensor has left, in bpffs. Their names begin with the address space of the file, which
+// exists as long as the probe does.
+const leftDir = "accelscope-uprobes"
+
+// EndLimit is how long Shutdown may take in all.
+const EndLimit = 3 * time.Second
+
+// Shutdown detaches what is left at the end of the sensor, waits for it, and tries again what is deferred. It pins what remains. The
+// links of an open breaker are detached too if nobody holds a lock: the kernel would do the same.
+func (g *Gate) Shutdown(operations []*Operation) {
+	g.mu.Lock()
+	if g.endBy.IsZero() {
+		g.endBy = time.Now().Add(EndLimit)
+	}
+	by := g.endBy
+	g.mu.Unlock()
+	for pause := lookPause; len(operations) > 0; pause *= 2 {
+		operations = g.detachAll(operations, by)
+		if time.Until(by) <= pause {
+			break
+		}
+		if len(operations) > 0 {
+			time.Sleep(pause)
+		}
+	}
+	for _, o := range operations {
+		g.leave(o)
+	}
+}
+
+// detachAll detaches probes, and returns the operations with probes that are still attached.
+func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operation) {
+	for _, o := range operations {
+		done := make(chan *Operation, 1)
+		o := &Operation{Source: o.Source, Paths: o.Paths, Owners: o.Owners, Probes: attached(o.Probes)}
+		if len(o.Probes) == 0 {
+			continue
+		}
+		o.Done = func(o *Operation) { done <- o }
+		g.Detach(o)
+		timer := time.NewTimer(max(time.Until(by), 0))
+		select {
+		case <-done:
+			o.Probes = attached(o.Probes)
+			rest = append(rest, o)
+		case <-timer.C: // it hangs, and the kernel does the rest
+		}
+		timer.Stop()
+	}
+	return rest
+}
+
+func attached(probes []Probe) (out []Probe) {
+	for _, p := range probes {
+		if p.Link != nil {
+			p.Err = nil
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// pinner is a link that can be pinned.
+type pinner interface{ Pin(path string) error }
+
+// leave pins links, so that the kernel does not detach them at the end of the process.
+func (g *Gate) leave(o *Operation) {
+	if len(o.Probes) == 0 {
+		return
+	}
+	err := g.pin(o)
+	g.opts.Logger.Warn("probes stay attached after the end of the sensor: to detach them now would delay all forks",
+		zap.String("source", o.Source), zap.Int("probes", len(o.Probes)), zap.NamedError("pinning", err))
+}
+
+func (g *Gate) pin(o *Operation) error {
+	dir, err := g.leftDir()
+	if err != nil {
+		return err
+	}
+	f, _, err := g.openAny(o)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	v, err := g.eyes.look(f, o.offsets(), g.opts.MaxMappings)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var errs []error
+	for i, p := range o.Probes {
+		l, ok := p.Link.(pinner)
+		if !ok {
+			errs = append(errs, errors.ErrUnsupported)
+			continue
+		}
+		errs = append(errs, l.Pin(filepath.Join(dir, fmt.Sprintf("%x-%d-%d-%d", v.mapping, os.Getpid(), time.Now().UnixNano(), i))))
+	}
+	return errors.Join(errs...)
+}
+
+// leftDir returns the directory for links that are left.
+func (g *Gate) leftDir() (string, error) {
+	for _, dir := range g.opts.BPFFS {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.BPF_FS_MAGIC {
+			return filepath.Join(dir, leftDir), nil
+		}
+	}
+	return "", fmt.Errorf("no bpffs in %q", g.opts.BPFFS)
+}
+
+// findLeft finds the files with links that an earlier sensor has left.
+func (g *Gate) findLeft() {
+	g.left = map[uint64]int{}
+	dir, err := g.leftDir()
+	if err != nil {
+		return
+	}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		id, _, _ := strings.Cut(e.Name(), "-")
+		if mapping, err := strconv.ParseUint(id, 16, 64); err == nil {
+			g.left[mapping]++
+		}
+	}
+}
+
+// removeLeft detaches the links of a file that an earlier sensor has left, before which each has its own look. A link that cannot be
+// removed now stays until the next operation on the file.
+func (g *Gate) removeLeft(source string, v view, f *os.File) {
+	if g.left[v.mapping] == 0 {
+		return
+	}
+	delete(g.left, v.mapping)
+	dir, err := g.leftDir()
+	if err != nil {
+		return
+	}
+	paths, _ := filepath.Glob(filepath.Join(dir, strconv.FormatUint(v.mapping, 16)+"-*"))
+	o := &Operation{Source: source, Paths: []string{"/proc/self/fd/" + strconv.Itoa(int(f.Fd()))}}
+	for _, path := range paths {
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			g.opts.Logger.Debug("a probe of an earlier sensor", zap.Error(err))
+			continue
+		}
+		o.Probes = append(o.Probes, Probe{Link: pinned{l, path}})
+	}
+	o.detach = true
+	for i := range o.Probes {
+		again, err := g.look(f, o)
+		if err == nil {
+			err = g.call(o, &o.Probes[i], f.Name(), again)
+		}
+		if err != nil {
+			g.left[v.mapping] = len(o.Probes) - i
+			for _, p := range attached(o.Probes) {
+				_ = p.Link.(pinned).Link.Close() // it stays pinned
+			}
+			return
+		}
+	}
+}
+
+// pinned is a link of an earlier sensor.
+type pinned struct {
+	link.Link
+	path string
+}
+
+// Close removes the pin, and then closes the last file of the link.
+func (p pinned) Close() error { return errors.Join(p.Unpin(), p.Link.Close()) }
+
+var _ io.Closer = pinned{}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// The operations, as in accelscope_uprobe_attach_seconds.
+const (
+	attachOperation = "attach"
+	detachOperation = "detach"
+)
+
+// Operation attaches or detaches probes of one file. Each call is made, and measured, by itself: a fork waits for one call, as others
+// get their turn between two of them.
+type Operation struct {
+	// Source is the name of the source.
+	Source string
+	// Paths open the file: some of the processes that map it may have ended.
+	Paths []string
+	// Owners are the owners of the processes that map it, 0 for an unknown one.
+	Owners []uint64
+	// Probes are to be attached or detached.
+	Probes []Probe
+	// Done is called when the operation has ended, from the goroutine of the Gate: it must not wait for anything.
+	Done func(*Operation)
+
+	detach bool
+	err    error // the first one
+}
+
+// Probe is one probe of an Operation.
+type Probe struct {
+	Offset uint64
+	// Attach attaches it through a path of the file: Attach of this package. Not used to detach.
+	Attach func(path string) (io.Closer, error)
+	// Link is the attached probe, nil if it is not attached.
+	Link io.Closer
+	// Err is why the probe is not attached, or still is.
+	Err error
+}
+
+// Attach attaches probes, and returns at once.
+func (g *Gate) Attach(o *Operation) { g.enqueue(o) }
+
+// Detach detaches probes, and returns at once. A probe whose Link is not nil then is still attached.
+func (g *Gate) Detach(o *Operation) {
+	o.detach = true
+	g.enqueue(o)
+}
+
+// Err returns the first error of the probes.
+func (o *Operation) Err() error { return o.err }
+
+func (o *Operation) name() string {
+	if o.detach {
+		return detachOperation
+	}
+	return attachOperation
+}
+
+func (o *Operation) finish() {
+	for i := range o.Probes {
+		p := &o.Probes[i]
+		if (p.Link != nil) == o.detach && p.Err == nil {
+			p.Err = safely.ErrPanicked
+		}
+		if o.err == nil {
+			o.err = p.Err
+		}
+	}
+	if o.Done != nil {
+		o.Done(o)
+	}
+}
+
+// do makes the calls. The first one that must not be made ends it.
+func (g *Gate) do(o *Operation) {
+	if len(o.Probes) == 0 {
+		return
+	}
+	f, path, err := g.openAny(o)
+	if err != nil {
+		o.fail(0, err)
+		return
+	}
+	defer f.Close()
+	for i := range o.Probes {
+		v, err := g.look(f, o)
+		if err == nil {
+			err = g.call(o, &o.Probes[i], path, v)
+		}
+		if err != nil {
+			o.fail(i, err)
+			return
+		}
+		if i == 0 {
+			g.removeLeft(o.Source, v, f)
+		}
+	}
+}
+
+// fail sets the error of the probes from one on, except those that failed by themselves.
+func (o *Operation) fail(from int, err error) {
+	for i := from; i < len(o.Probes); i++ {
+		if p := &o.Probes[i]; p.Err == nil && (p.Link != nil) == o.detach {
+			p.Err = err
+		}
+	}
+}
+
+// openAny opens the file through one of its paths.
+func (g *Gate) openAny(o *Operation) (*os.File, string, error) {
+	err := fmt.Errorf("%w: no path of the file", ErrDeferred)
+	for _, path := range o.Paths {
+		var f *os.File
+		if f, err = g.opening.Do(context.Background(), path, openLimit, func() (*os.File, error) { return g.open(path) }); err == nil {
+			return f, path, nil
+		}
+	}
+	return nil, "", err
+}
+
+// look returns an error if the probes of a file must not be changed now.
+func (g *Gate) look(f *os.File, o *Operation) (view, error) {
+	var held map[holder]bool
+	for n := range looksWhileHeld {
+		if n > 0 {
+			time.Sleep(lookPause)
+		}
+		v, err := g.eyes.look(f, o.offsets(), g.opts.MaxMappings)
+		if err != nil {
+			return v, fmt.Errorf("%w: %w", ErrDeferred, err)
+		}
+		if v.mappings > g.opts.MaxMappings {
+			return v, fmt.Errorf("%w: the file has more than %d mappings (--probe.max-mappings)", ErrRefused, g.opts.MaxMappings)
+		}
+		g.mu.Lock()
+		err = g.breaker.check(v.mapping, o.Owners)
+		ending := !g.endBy.IsZero()
+		g.mu.Unlock()
+		if err != nil && !ending {
+			return v, err
+		}
+		if held = still(held, v.held); len(held) == 0 {
+			return v, nil
+		}
+	}
+	for h := range held {
+		return view{}, fmt.Errorf("%w: process %d, which maps the file, holds its mmap_lock", ErrDeferred, h.pid)
+	}
+	return view{}, nil
+}
+
+func (o *Operation) offsets() []uint64 {
+	offsets := make([]uint64, len(o.Probes))
+	for i := range o.Probes {
+		offsets[i] = o.Probes[i].Offset
+	}
+	return offsets
+}
+
+// still returns the processes that hold their lock at this look and at all before.
+func still(before map[holder]bool, now []holder) map[holder]bool {
+	out := map[holder]bool{}
+	for _, h := range now {
+		if before == nil || before[h] {
+			out[h] = true
+		}
+	}
+	return out
+}
+
+// call changes one probe, and opens the breaker if forks may have waited too long for it.
+func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
+	begin := time.Now()
+	forks, err := g.forkWait(func() {
+		if o.detach {
+			p.Err = p.Link.Close()
+			p.Link = nil
+		} else {
+			p.Link, p.Err = p.Attach(path)
+		}
+	})
+	g.observe(durationKey{o.Source, o.name()}, time.Since(begin), forks, g.eyes.measures)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDeferred, err)
+	}
+	if forks <= g.opts.Limit {
+		return nil
+	}
+	err = fmt.Errorf("%w: forks could wait %v while the kernel changed a probe (--probe.attach-limit): %s", ErrRefused,
+		forks.Round(time.Millisecond), o.name())
+	g.mu.Lock()
+	g.breaker.open(v.mapping, o.Owners, err)
+	g.mu.Unlock()
+	g.opts.Logger.Warn("probes of a file are not changed any more", zap.String("source", o.Source), zap.String("path", path),
+		zap.Int("mappings", v.mappings), zap.Error(err))
+	return err
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"errors"
+	"io"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Place is where a program is attached: at an offset of a file, or where the function returns that begins there.
+type Place struct {
+	Path   string
+	Offset uint64
+	Return bool
+	PID    int // 0: in all processes that map the file
+}
+
+// Attach attaches a program, by a uprobe_multi link or a perf event. Only the former can be for one process. It is called in the
+// probes of an Operation only.
+func Attach(program *ebpf.Program, at Place, multi bool, cookie uint64) (io.Closer, error) {
+	file, err := link.OpenExecutable(at.Path)
+	if err != nil {
+		return nil, err
+	}
+	options := &link.UprobeMultiOptions{Addresses: []uint64{at.Offset}, Cookies: []uint64{cookie}, PID: uint32(at.PID)}
+	one := &link.UprobeOptions{Address: at.Offset, Cookie: cookie}
+	switch {
+	case multi && at.Return:
+		return file.UretprobeMulti(nil, program, options)
+	case multi:
+		return file.UprobeMulti(nil, program, options)
+	case at.PID != 0:
+		return nil, errors.ErrUnsupported
+	case at.Return:
+		return file.Uretprobe("", program, one)
+	default:
+		return file.Uprobe("", program, one)
+	}
+}
