@@ -30,6 +30,9 @@ var selfNotes = []string{
 	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
 		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +
 		"room for these either, for `device`. [Limits](../docs/limits.md#series) lists the details.",
+	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is what the kernel waits for at each probe (RCU " +
+		"grace periods). [Forks](../docs/limits.md#uprobes) wait for `accelscope_uprobe_fork_wait_seconds` of it at most, which a kernel " +
+		"without fentry programs and kprobes does not show.",
 	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
 		"again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
@@ -100,6 +103,22 @@ func selfMetrics() []metric {
 			},
 		},
 		{
+			name: "accelscope_uprobe_attach_seconds", typ: histogram, labels: []string{"source", "operation"},
+			help: "Time that the kernel took to attach or detach one uprobe, by operation.",
+			emit: each(probeDurationsOf, func(_ *view, b *exposition.Builder, d *model.ProbeDurations) {
+				b.Histogram(&d.Calls, nil, d.Source, d.Operation)
+			}),
+		},
+		{
+			name: "accelscope_uprobe_fork_wait_seconds", typ: histogram, labels: []string{"source", "operation"},
+			help: "Time that forks of the node could wait while the kernel attached or detached one uprobe, by operation.",
+			emit: each(probeDurationsOf, func(_ *view, b *exposition.Builder, d *model.ProbeDurations) {
+				if d.Forks.Count > 0 {
+					b.Histogram(&d.Forks, nil, d.Source, d.Operation)
+				}
+			}),
+		},
+		{
 			name: "accelscope_probe_repaired_objects_total", typ: counter, labels: []string{"change"},
 			help: "Objects that a comparison with RDMA netlink added to or removed from the counts, by change.",
 			emit: func(v *view, b *exposition.Builder) {
@@ -162,3 +181,5 @@ func sourceAnswer(name, help string, of func(*model.SourceState) time.Duration) 
 		}),
 	}
 }
+
+func probeDurationsOf(v *view) []model.ProbeDurations { return v.facts.ProbeDurations }
