@@ -5,12 +5,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -34,6 +37,7 @@ type services struct {
 	netlink *rdma.Netlink
 	// workloads is written by the cgroup source and read by BPF programs; nil if there are none.
 	workloads *hook.Workloads
+	gate      func() (*uprobe.Gate, error) // made when a source needs it
 
 	// accelerated is written by the exporter and read by the source of containers.
 	accelerated metrics.Accelerated
@@ -52,6 +56,7 @@ func newServices(f sensorFlags, e eventFlags, parsed parsedFlags, log *zap.Logge
 	s := &services{sensorFlags: f, events: e, parsedFlags: parsed, log: log}
 	s.engine = engine.New(engine.Options{Logger: log})
 	s.paths = &probe.PathLog{}
+	s.gate = sync.OnceValues(s.newGate)
 	s.netlink = rdma.NewNetlink(s.rdmaOptions())
 	s.namespaces, s.objects, s.holders, s.faults = unknown{}, unknown{}, unknown{}, unknown{}
 	s.peers = noPeers(fmt.Errorf("the kernel is not probed (--no-collector.probe): %w", model.ErrUnsupported))
@@ -113,6 +118,15 @@ func (s *services) newWorkloads() *hook.Workloads {
 		return nil
 	}
 	return workloads
+}
+
+// newGate makes what attaches and detaches the uprobes of all sources.
+func (s *services) newGate() (*uprobe.Gate, error) {
+	return uprobe.New(uprobe.Options{
+		Limit: s.AttachLimit, MaxMappings: s.MaxMappings,
+		BPFFS:  []string{"/sys/fs/bpf", filepath.Join(s.Procfs, "1/root/sys/fs/bpf")},
+		Logger: s.log.Named("uprobe"),
+	})
 }
 
 // ownerOf returns how to find for whom programs count what a cgroup does, nil if cgroups are not read.

@@ -42,9 +42,14 @@ func (s *services) newGPUMemory() engine.Registration {
 		return register("gpumemory", nil, fmt.Errorf("%w: needs --collector.access", model.ErrUnsupported))
 	}
 	log := s.log.Named("gpumemory")
+	gate, err := s.gate()
+	if err != nil {
+		return register("gpumemory", nil, err)
+	}
 	source, err := gpumemory.New(gpumemory.Options{
 		Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
-		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), Workloads: s.workloads, Logger: log,
+		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Gate: gate, Workloads: s.workloads,
+		Logger:       log,
 		ReturnProbes: func(ctx context.Context) (bool, error) { return datapath.ReturnProbes(ctx, log) },
 	})
 	return register("gpumemory", source, err)

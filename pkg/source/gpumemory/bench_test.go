@@ -35,7 +35,7 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("without", calls)
 	var h holders
 	h.add(a)
-	s, err := newSource(h.options())
+	s, err := newSource(h.options(b))
 	if err != nil {
 		b.Fatal(err)
 	}

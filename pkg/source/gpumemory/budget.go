@@ -143,11 +143,8 @@ func (s *Source) pause(pid, function int, now time.Time) {
 				reason: fmt.Errorf("process %d called it so often that probes took more than %g of its CPU time: not counted until %s",
 					pid, budgetRatio, now.Add(last).UTC().Format(time.RFC3339)),
 			}
-			f.detach(func(t target) bool { return t.place == i })
 		}
-	}
-	if err := s.kernel.detached(); err != nil {
-		s.opts.Logger.Debug("the programs may take calls for nested ones", zap.Error(err))
+		s.change(f, now)
 	}
 	s.opts.Logger.Warn("a function that allocates GPU memory is not counted for a while: its probes cost too much",
 		zap.String("function", functions[function].name), zap.Int("pid", pid))

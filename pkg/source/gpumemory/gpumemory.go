@@ -20,6 +20,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -35,6 +36,10 @@ type Options struct {
 	ReturnProbes func(context.Context) (perProcess bool, err error)
 	// CgroupOf returns the cgroup of a process; nil if cgroups are not read.
 	CgroupOf func(pid int) (model.CgroupID, error)
+	// OwnerOf returns for whom programs count what a cgroup does, as its shares of maps have it; nil if cgroups are not read.
+	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
+	// Gate attaches and detaches the probes.
+	Gate *uprobe.Gate
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
 	Subsystem string
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
@@ -115,11 +120,11 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 	}
 }
 
-// Read returns FailedAllocations, Hooks, Maps, Losses and OwnerLosses.
+// Read returns FailedAllocations, Hooks, Maps, Losses, OwnerLosses and ProbeDurations.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap := model.Snapshot{Hooks: s.hooks}
+	snap := model.Snapshot{Hooks: s.hooks, ProbeDurations: s.opts.Gate.Durations(s.Name())}
 	snap.FailedAllocations = make([]model.Series[model.AllocationKey, model.Allocations], 0, s.kernel.entries)
 	err := s.kernel.each(func(key gen.GPUMemoryFailureKey, f *gen.GPUMemoryFailures) bool {
 		if s.forget[model.CgroupID(key.Cgroup)] {
@@ -133,7 +138,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		return false
 	})
 	if err != nil {
-		return model.Snapshot{Hooks: s.hooks}, err
+		return model.Snapshot{Hooks: s.hooks, ProbeDurations: snap.ProbeDurations}, err
 	}
 	err = errors.Join(s.kernel.object.Owners.Settle(s.forget), s.kernel.fill(&snap))
 	clear(s.forget)
@@ -169,6 +174,9 @@ func (s *Source) hookOf(i int) model.Hook {
 		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
 	}
 	for _, f := range s.files {
+		if !f.needed() {
+			continue
+		}
 		switch attached, err := f.stateOf(i); {
 		case err != nil:
 			return model.Hook{Name: functions[i].name, State: model.StateFailed, Reason: err.Error(), Err: err}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -116,30 +117,24 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, i int) (programs [2]*ebpf.Progr
 	return [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}, nil
 }
 
-// attach probes a function at an offset of a file, in one process, or (pid 0) in all that map the file. The return comes
-// first: a call whose entry alone is seen would make later calls of its thread look nested.
-func (k *kernel) attach(path string, offset uint64, function, pid int) (io.Closer, error) {
-	if err := k.refused[function]; err != nil {
-		return nil, err
-	}
-	at := locate.Place{Path: path, Offset: offset, Return: true, PID: pid}
-	end, err := locate.Attach(k.programs[function][1], at, k.multi, 0)
-	if err != nil {
-		return nil, err
-	}
-	at.Return = false
-	begin, err := locate.Attach(k.programs[function][0], at, k.multi, 0)
-	if err != nil {
-		_ = end.Close()
-		return nil, err
-	}
-	return probe{begin, end}, nil
+// probe returns the probe of a function at an offset of a file, at its end or at its beginning, in one process, or (pid 0) in all that
+// map the file.
+func (k *kernel) probe(offset uint64, function, pid, at int) uprobe.Probe {
+	return uprobe.Probe{Offset: offset, Attach: func(path string) (io.Closer, error) {
+		if err := k.refused[function]; err != nil {
+			return nil, err
+		}
+		program := k.programs[function][0]
+		if at == atEnd {
+			program = k.programs[function][1]
+		}
+		l, err := uprobe.Attach(program, uprobe.Place{Path: path, Offset: offset, Return: at == atEnd, PID: pid}, k.multi, 0)
+		if err != nil {
+			return nil, fmt.Errorf("probing %s: %w", functions[function].name, err)
+		}
+		return l, nil
+	}}
 }
-
-// probe is the probes of one function, which are closed in this order.
-type probe [2]io.Closer
-
-func (p probe) Close() error { return errors.Join(p[0].Close(), p[1].Close()) }
 
 // detached lets the programs forget the calls in progress: their returns may be unseen.
 func (k *kernel) detached() error {

@@ -21,8 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/tests/bpf"
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 	"github.com/accelscope/accelscope/tests/child"
 	fakes "github.com/accelscope/accelscope/tests/gpumemory"
@@ -49,8 +51,15 @@ func (h *holders) add(a *fakes.Allocator) {
 	h.pids = append(h.pids, a.Process.Pid)
 }
 
-func (h *holders) options(change ...func(*Options)) Options {
+func (h *holders) options(t testing.TB, change ...func(*Options)) Options {
+	t.Helper()
+	gate, err := uprobe.New(uprobe.Options{})
+	if err != nil {
+		bpf.Skip(t, err)
+	}
+	t.Cleanup(func() { _ = gate.Close() })
 	o := Options{
+		Gate:   gate,
 		Procfs: "/proc", Holders: h.Holders, Interval: 20 * time.Millisecond,
 		ReturnProbes: func(context.Context) (bool, error) { return false, nil },
 	}
@@ -62,7 +71,7 @@ func (h *holders) options(change ...func(*Options)) Options {
 
 func startSource(t testing.TB, h *holders, change ...func(*Options)) *Source {
 	t.Helper()
-	s, err := newSource(h.options(change...))
+	s, err := newSource(h.options(t, change...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +371,7 @@ func TestPerProcess(t *testing.T) {
 	b := fakes.Build(t, t.TempDir())
 	var h holders
 	c := newCgroup(t)
-	s, err := newSource(h.options(func(o *Options) {
+	s, err := newSource(h.options(t, func(o *Options) {
 		o.ReturnProbes = func(context.Context) (bool, error) { return true, nil }
 	}))
 	if err != nil {
@@ -432,7 +441,7 @@ func TestFirstRead(t *testing.T) {
 	a.OK("load %s", b.CUDA)
 	var h holders
 	h.add(a)
-	s, err := New(h.options(func(o *Options) { o.Interval = 0 }))
+	s, err := New(h.options(t, func(o *Options) { o.Interval = 0 }))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,8 @@ const (
 	lastWait = time.Minute
 	// maxSearching is the number of processes that are searched at once, those that hang included.
 	maxSearching = 64
+	// maxSearchingOfOwner is the number of processes of one owner among these: a process can make its search hang.
+	maxSearchingOfOwner = maxSearching / 4
 	// maxProcesses bounds the processes that are watched.
 	maxProcesses = 4096
 	// firstSearches is how long the start waits for the searches of the processes that exist.
@@ -39,6 +41,9 @@ type loop struct {
 	files      map[locate.FileID]*file
 	results    chan result
 	searching  int
+	ofOwner    map[model.CgroupID]int // searches, by owner
+	changes    chan changed           // operations of the Gate that have ended
+	changing   int                    // that are in progress
 	listedAt   time.Time
 	unknown    error // errHoldersUnknown, or nil
 	// checkShadowStack returns an error if a process has a shadow stack: locate.Process.CheckShadowStack.
@@ -48,6 +53,7 @@ type loop struct {
 // process is a process that has, or had, a GPU open, or calls a probed function.
 type process struct {
 	*locate.Process
+	owner model.CgroupID // that has a share of the BPF maps; 0: unknown
 	// searching: a search is running, which may take as long as the process lives. ended: the search closes the process.
 	searching, ended bool
 	next             time.Time     // of the next search
@@ -69,6 +75,7 @@ func newLoop(perProcess bool) loop {
 	return loop{
 		libraries: locate.NewLibraries(libraryNames()), perProcess: perProcess,
 		processes: map[int]*process{}, files: map[locate.FileID]*file{}, results: make(chan result),
+		ofOwner: map[model.CgroupID]int{}, changes: make(chan changed, maxFiles),
 		checkShadowStack: (*locate.Process).CheckShadowStack,
 	}
 }
@@ -78,10 +85,12 @@ func (s *Source) start() {
 	s.step()
 	deadline := time.NewTimer(firstSearches)
 	defer deadline.Stop()
-	for s.searching > 0 {
+	for s.searching > 0 || s.changing > 0 {
 		select {
 		case r := <-s.results:
 			s.handle(&r)
+		case c := <-s.changes:
+			s.handleChange(&c)
 		case <-deadline.C:
 			s.publish()
 			return
@@ -90,7 +99,7 @@ func (s *Source) start() {
 	s.publish()
 }
 
-// run is the loop. Only this goroutine attaches and detaches.
+// run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
 	defer s.release() // also after a panic: nothing else limits what probes cost
@@ -102,6 +111,8 @@ func (s *Source) run(ctx context.Context) {
 			return
 		case r := <-s.results:
 			s.handle(&r)
+		case c := <-s.changes:
+			s.handleChange(&c)
 		case <-tick.C:
 			s.step()
 		}
@@ -125,10 +136,10 @@ func (s *Source) step() {
 	}
 	s.spend(now)
 	for _, f := range s.files {
-		s.attach(f, now)
+		s.change(f, now)
 	}
 	for _, p := range s.processes {
-		if s.searching < maxSearching && !p.searching && !now.Before(p.next) {
+		if s.searching < maxSearching && !s.hasShare(p.owner) && !p.searching && !now.Before(p.next) {
 			s.search(p)
 		}
 	}
@@ -151,14 +162,33 @@ func (s *Source) observe(pid int) bool {
 		s.opts.Logger.Debug("process is not searched for libraries of GPUs", zap.Int("pid", pid), zap.Error(err))
 		return true
 	}
-	s.processes[pid] = &process{Process: p, wait: s.opts.Interval, account: account{credit: startCredit}}
+	s.processes[pid] = &process{Process: p, owner: s.ownerOf(pid), wait: s.opts.Interval, account: account{credit: startCredit}}
 	return true
+}
+
+// ownerOf returns the owner of a process, 0 if it is unknown.
+func (s *Source) ownerOf(pid int) model.CgroupID {
+	if s.opts.CgroupOf == nil {
+		return 0
+	}
+	id, err := s.opts.CgroupOf(pid)
+	if err != nil || s.opts.OwnerOf == nil {
+		return id
+	}
+	_, share := s.opts.OwnerOf(id)
+	return share
+}
+
+// hasShare reports whether an owner has as many searches as it may have. All processes without a known one are different owners.
+func (s *Source) hasShare(owner model.CgroupID) bool {
+	return owner != 0 && s.ofOwner[owner] >= maxSearchingOfOwner
 }
 
 // search searches a process in a goroutine of its own.
 func (s *Source) search(p *process) {
 	p.searching = true
 	s.searching++
+	s.ofOwner[p.owner]++
 	perProcess := s.perProcess
 	go safely.Do("gpumemory", func() {
 		r := result{of: p, err: safely.ErrPanicked}
@@ -193,6 +223,9 @@ func (s *Source) handle(r *result) {
 	p := r.of
 	p.searching = false
 	s.searching--
+	if s.ofOwner[p.owner]--; s.ofOwner[p.owner] == 0 {
+		delete(s.ofOwner, p.owner)
+	}
 	defer r.close()
 	if p.ended {
 		p.Close()
@@ -232,11 +265,11 @@ func (s *Source) removeEnded() {
 		}
 	})
 	for id, f := range s.files {
-		if f.kept != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
-			f.unkeep()
+		if f.home != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
+			f.leaveHome()
 		}
-		if f.kept == nil && len(f.paths) == 0 {
-			f.detachAll()
+		if !f.needed() && !f.changing && len(f.links) == 0 {
+			f.close()
 			delete(s.files, id)
 		}
 	}
@@ -251,9 +284,9 @@ func (s *Source) leave(p *process) {
 
 // release detaches all probes and closes all processes.
 func (s *Source) release() {
+	s.shutdown()
 	for _, f := range s.files {
-		f.unkeep()
-		f.detachAll()
+		f.close()
 	}
 	for _, p := range s.processes {
 		if !p.searching { // otherwise the search closes it

@@ -45,7 +45,7 @@ func TestRefusedParts(t *testing.T) {
 
 // TestRefusedFunction: the kernel refuses the programs of one function. Others are probed.
 func TestRefusedFunction(t *testing.T) {
-	s, err := newSource((&holders{}).options())
+	s, err := newSource((&holders{}).options(t))
 	if err != nil {
 		bpf.Skip(t, err)
 	}
@@ -57,7 +57,7 @@ func TestRefusedFunction(t *testing.T) {
 	if h := s.hookOf(0); h.State != model.StateAbsent {
 		t.Errorf("%+v", h)
 	}
-	if _, err := s.kernel.attach("/proc/self/exe", 0, 1, 0); !errors.Is(err, hook.ErrRefused) {
+	if _, err := s.kernel.probe(0, 1, 0, atEnd).Attach("/proc/self/exe"); !errors.Is(err, hook.ErrRefused) {
 		t.Errorf("attached: %v", err)
 	}
 }

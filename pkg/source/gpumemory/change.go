@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpumemory
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// link is the probes of a target: at the end of the function and at its beginning.
+type link [2]io.Closer
+
+const (
+	atEnd   = 0
+	atBegin = 1
+)
+
+func (l *link) complete() bool { return l[atEnd] != nil && l[atBegin] != nil }
+
+// half is one probe of a target.
+type half struct {
+	target
+	at int
+}
+
+// change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress. The loop
+// does not wait for it: handleChange takes the result.
+func (s *Source) change(f *file, now time.Time) {
+	if f.changing || now.Before(f.retryAt) {
+		return
+	}
+	c := changed{of: f, detach: true}
+	o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: f.allOwners()}
+	if c.halves, o.Probes = f.unwanted(); len(o.Probes) == 0 {
+		c.detach = false
+		if c.halves, o.Probes = s.missing(f, now); len(o.Probes) == 0 {
+			return
+		}
+	}
+	f.changing = true
+	s.changing++
+	o.Done = func(o *uprobe.Operation) { c.Operation = o; s.changes <- c } // it has room for one of each file
+	if c.detach {
+		s.opts.Gate.Detach(o)
+	} else {
+		s.opts.Gate.Attach(o)
+	}
+}
+
+// changed is an operation that has ended.
+type changed struct {
+	*uprobe.Operation
+	of     *file
+	halves []half // of each probe
+	detach bool
+}
+
+// handleChange takes the probes that an operation has attached or detached.
+func (s *Source) handleChange(c *changed) {
+	f, now := c.of, time.Now()
+	f.changing = false
+	s.changing--
+	switch err := c.Err(); {
+	case errors.Is(err, uprobe.ErrDeferred):
+		f.deferred++
+		f.retryAt = now.Add(uprobe.Wait(f.deferred))
+	case err != nil:
+		f.deferred, f.retryAt = 0, now.Add(retryInterval)
+	default:
+		f.deferred, f.retryAt = 0, time.Time{}
+	}
+	for i := range c.halves {
+		f.set(c.halves[i], c.Probes[i].Link)
+	}
+	if c.detach {
+		if err := s.kernel.detached(); err != nil {
+			s.opts.Logger.Debug("the programs may take calls for nested ones", zap.Error(err))
+		}
+	} else {
+		f.setFailures(c.Operation, c.halves)
+	}
+	if err := c.Err(); err != nil {
+		s.opts.Logger.Warn("probes of a library that allocates GPU memory are not changed", zap.Bool("detach", c.detach), zap.Error(err))
+	}
+	s.change(f, now)
+}
+
+// setFailures sets why places are not probed.
+func (f *file) setFailures(o *uprobe.Operation, halves []half) {
+	for _, h := range halves {
+		f.places[h.place].failed = nil
+	}
+	for i, h := range halves {
+		if err := o.Probes[i].Err; err != nil {
+			f.places[h.place].failed = err
+		}
+	}
+}
+
+// set sets a probe of a target, nil if it is not attached.
+func (f *file) set(h half, probe io.Closer) {
+	l := f.links[h.target]
+	if l == nil {
+		l = &link{}
+		f.links[h.target] = l
+	}
+	if l[h.at] = probe; *l == (link{}) {
+		delete(f.links, h.target)
+	}
+}
+
+// unwanted returns the probes that a file has and must not have: of ended processes, of paused functions, or of a file that nothing
+// needs. The beginning comes first.
+func (f *file) unwanted() (halves []half, probes []uprobe.Probe) {
+	for t, l := range f.links {
+		_, exists := f.paths[t.pid]
+		if f.needed() && f.places[t.place].pause.reason == nil && (t.pid == 0 || exists) {
+			continue
+		}
+		halves, probes = f.append(halves, probes, t, l)
+	}
+	return halves, probes
+}
+
+func (f *file) append(halves []half, probes []uprobe.Probe, t target, l *link) ([]half, []uprobe.Probe) {
+	for _, at := range []int{atBegin, atEnd} {
+		if l[at] != nil {
+			halves = append(halves, half{t, at})
+			probes = append(probes, uprobe.Probe{Offset: f.places[t.place].Offset, Link: l[at]})
+		}
+	}
+	return halves, probes
+}
+
+// missing returns the probes that a file lacks. The end comes first: a call whose beginning alone is seen would make later calls of
+// its thread look nested.
+func (s *Source) missing(f *file, now time.Time) (halves []half, probes []uprobe.Probe) {
+	if !f.needed() {
+		return nil, nil
+	}
+	for i := range f.places {
+		p := &f.places[i]
+		if hook.Refused(s.kernel.refused[p.function]) || p.Err != nil || now.Before(p.pause.until) {
+			continue
+		}
+		for _, pid := range s.pidsOf(f) {
+			t := target{i, pid}
+			l := f.links[t]
+			for _, at := range []int{atEnd, atBegin} {
+				if l == nil || l[at] == nil {
+					halves = append(halves, half{t, at})
+					probes = append(probes, s.kernel.probe(p.Offset, p.function, pid, at))
+				}
+			}
+		}
+	}
+	return halves, probes
+}
+
+// pidsOf returns the pids of targets.
+func (s *Source) pidsOf(f *file) []int {
+	if s.perProcess {
+		return slices.Collect(maps.Keys(f.paths))
+	}
+	return []int{0}
+}
+
+// allOwners returns the owners of the processes that map a file.
+func (f *file) allOwners() []uint64 {
+	owners := map[model.CgroupID]bool{}
+	for _, id := range f.owners {
+		owners[id] = true
+	}
+	var all []uint64
+	for id := range owners {
+		all = append(all, uint64(id))
+	}
+	return all
+}
+
+// shutdown detaches all probes at the end of the sensor.
+func (s *Source) shutdown() {
+	deadline := time.After(uprobe.EndLimit)
+	for s.changing > 0 { // as soon as it has ended, change does nothing more
+		select {
+		case c := <-s.changes:
+			c.of.retryAt = time.Now().Add(time.Hour)
+			for i := range c.halves {
+				c.of.set(c.halves[i], c.Probes[i].Link)
+			}
+			s.changing--
+		case <-deadline:
+			s.changing = 0
+		}
+	}
+	var operations []*uprobe.Operation
+	for _, f := range s.files {
+		o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: f.allOwners()}
+		for t, l := range f.links {
+			_, o.Probes = f.append(nil, o.Probes, t, l)
+		}
+		operations = append(operations, o)
+	}
+	s.opts.Gate.Shutdown(operations)
+}
