@@ -18,7 +18,7 @@ func TestCoverage(t *testing.T) {
 	}{
 		{overview.Row{}, "", "-"},
 		{overview.Row{Gaps: []model.Gap{}}, "complete", "-"},
-		{overview.Row{Gaps: []model.Gap{model.GapLate, model.GapSurvey}}, "missing: late, budget", "?"},
+		{overview.Row{Gaps: []model.Gap{model.GapLate, model.GapSurvey}}, "missing: late, survey", "?"},
 		{overview.Row{Gaps: []model.Gap{model.GapUnattributed}, Unattributed: &limit}, "missing: unattributed (at most 3.0 MiB)", "-"},
 		{overview.Row{Gaps: []model.Gap{model.GapUnattributed}}, "missing: unattributed", "-"},
 	} {

@@ -149,6 +149,9 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath survey cost", node.surveyCost, "6.12", node.traces},
 	{"datapath stalled", node.stalled, "6.12/preempt", node.traces},
+	{"datapath held", node.held, "6.12", node.traces},
+	{"datapath many mappings", node.manyMappings, "6.12", node.traces},
+	{"uprobes", node.gate, "5.10 6.12", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},
 	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
@@ -205,6 +208,7 @@ func (n node) options(t *testing.T) vm.Options {
 		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		probeTestVar + "=" + dir + "/probe.test",
+		uprobeTestVar + "=" + dir + "/uprobe.test",
 		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", cgroupTestVar + "=" + dir + "/cgroup.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
@@ -232,6 +236,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
 		{"test", "-c", "-o", dir + "/probe.test", module + "pkg/source/probe"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
+		{"test", "-c", "-o", dir + "/uprobe.test", module + "pkg/hook/uprobe"},
 		{"test", "-c", "-o", dir + "/cgroup.test", module + "pkg/source/cgroup"},
 	} {
 		if out, err := child.Command(context.Background(), "go", args...).CombinedOutput(); err != nil {

@@ -79,7 +79,7 @@ func TestSurveys(t *testing.T) {
 		}, want: want{" port": 10_000 + 10_000 + 4e6, "c1 survey": 4000, "c2 survey": 36_000}},
 		"an unknown user for one interval": {report: func(n *node, at float64) *node {
 			if owners(n, at); at == 40 {
-				n.sum("d", 3)
+				n.domains("rpcrdma", 1, 1)
 			}
 			return n
 		}, want: split(3)}, // counters are read before objects

@@ -36,6 +36,9 @@ type Options struct {
 	SurveyLength, SurveyInterval time.Duration
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup has a share of its own.
 	Workloads *hook.Workloads
+	// OwnerOf returns for whom the programs count what a cgroup does: of searches, too, an owner has a share. nil: each cgroup
+	// is an owner.
+	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
 	// MaxContexts limits the verbs contexts, and the queue pairs with durations. Half of
 	// each may belong to one owner. Zero selects the default.
 	MaxContexts uint32

@@ -58,12 +58,13 @@ type loop struct {
 
 	events      chan event
 	results     chan searchResult
-	waiting     []*watched      // processes with events in their queue and no search
-	searching   int             // searches that run
-	retries     []attempt       // wait for another attempt
-	retryAt     time.Time       // of the first of them
-	newContexts []newContext    // not marked yet
-	absent      map[uint32]bool // processes that had ended before their event was handled
+	waiting     []*watched             // processes with events in their queue and no search
+	searching   int                    // searches that run
+	searchesOf  map[model.CgroupID]int // of these, by owner
+	retries     []attempt              // wait for another attempt
+	retryAt     time.Time              // of the first of them
+	newContexts []newContext           // not marked yet
+	absent      map[uint32]bool        // processes that had ended before their event was handled
 	pace        pace
 	removedAt   time.Time
 	namedAt     time.Time
@@ -78,14 +79,15 @@ type newContext struct {
 
 func newLoop(opts Options) loop {
 	return loop{
-		processes: map[int]*watched{},
-		files:     map[locate.FileID]*file{},
-		schedule:  schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
-		find:      locate.New(opts.Procfs).Find,
-		absent:    map[uint32]bool{},
-		spent:     map[int][groups]time.Duration{},
-		events:    make(chan event, maxEvents),
-		results:   make(chan searchResult, maxLocating),
+		processes:  map[int]*watched{},
+		files:      map[locate.FileID]*file{},
+		schedule:   schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
+		find:       locate.New(opts.Procfs).Find,
+		absent:     map[uint32]bool{},
+		spent:      map[int][groups]time.Duration{},
+		searchesOf: map[model.CgroupID]int{},
+		events:     make(chan event, maxEvents),
+		results:    make(chan searchResult, maxLocating),
 	}
 }
 

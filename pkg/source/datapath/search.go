@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,11 +16,13 @@ import (
 )
 
 const (
-	// maxLocating is the number of processes that are searched at once, maxWaiting
+	// maxLocating is the number of processes that are searched at once, maxLocatingOfOwner
+	// that of one owner, whose processes can make their searches hang, maxWaiting
 	// the number of events that wait for another attempt, maxQueue that of one process.
-	maxLocating = 64
-	maxWaiting  = 4096
-	maxQueue    = 256
+	maxLocating        = 64
+	maxLocatingOfOwner = maxLocating / 4
+	maxWaiting         = 4096
+	maxQueue           = 256
 	// firstRetry and lastRetry bound the time to the next attempt.
 	firstRetry = time.Millisecond
 	lastRetry  = time.Second
@@ -35,6 +36,7 @@ const (
 type watched struct {
 	*locate.Process
 	cgroup model.CgroupID
+	owner  model.CgroupID // of the last search
 	// searching: a search is running, which may take as long as the process lives.
 	// Other events wait in queue. waiting: the process is listed for a search. ended:
 	// the search closes the process.
@@ -120,28 +122,50 @@ func (s *Source) awaitSearch(w *watched) {
 }
 
 // startSearches starts the first search in the queue of each process, in the order of
-// their events, up to maxLocating at once.
+// their events, up to maxLocating at once, and maxLocatingOfOwner of each owner.
 func (s *Source) startSearches() {
-	started := 0
+	later := s.waiting[:0]
 	for _, w := range s.waiting {
-		if s.searching == maxLocating {
-			break
-		}
-		started++
-		if w.waiting = false; w.ended {
+		if w.ended {
+			w.waiting = false
 			continue
 		}
+		if s.searching == maxLocating || s.searchesOf[s.ownerOf(w)] >= maxLocatingOfOwner {
+			later = append(later, w)
+			continue
+		}
+		w.waiting = false
 		a := w.queue[0]
 		w.queue = w.queue[1:]
 		s.search(w, a)
 	}
-	s.waiting = slices.Delete(s.waiting, 0, started)
+	clear(s.waiting[len(later):])
+	s.waiting = later
+}
+
+// ownerOf returns the owner of a process, as the shares of maps have it.
+func (s *Source) ownerOf(w *watched) model.CgroupID {
+	if s.opts.OwnerOf == nil {
+		return w.cgroup
+	}
+	_, share := s.opts.OwnerOf(w.cgroup)
+	return share
+}
+
+// searched counts that the search of a process has ended.
+func (s *Source) searched(w *watched) {
+	w.searching = false
+	s.searching--
+	if s.searchesOf[w.owner]--; s.searchesOf[w.owner] == 0 {
+		delete(s.searchesOf, w.owner)
+	}
 }
 
 // search searches a process in a goroutine of its own.
 func (s *Source) search(w *watched, a attempt) {
-	w.searching = true
+	w.searching, w.owner = true, s.ownerOf(w)
 	s.searching++
+	s.searchesOf[w.owner]++
 	perProcess := s.perProcess()
 	go safely.Do(s.Name(), func() {
 		r := searchResult{attempt: a, of: w, err: safely.ErrPanicked}
@@ -167,8 +191,7 @@ func (s *Source) search(w *watched, a attempt) {
 // handleFound handles the result of a search.
 func (s *Source) handleFound(a searchResult) {
 	pid, w := int(a.key.Tgid), a.of
-	w.searching = false
-	s.searching--
+	s.searched(w)
 	defer func() { a.closeKept() }()
 	if w.ended {
 		w.Close()

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// TestSearchShare: the searches of more processes of one owner than may be searched at once all hang. Those of another owner are
+// made, and of the first one again when some end. Owners are those of the shares of maps: here cgroups 1 to 9 have one.
+func TestSearchShare(t *testing.T) {
+	s := newSource(Options{Procfs: "/proc", OwnerOf: func(id model.CgroupID) (workload, share model.CgroupID) {
+		if id < 10 {
+			return id, 1
+		}
+		return id, id
+	}}, func() {})
+	s.safety = &safety{}
+	hang := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hang) })
+	defer release()
+	begun := make(chan uint64, 10*maxLocating)
+	s.find = func(_ *locate.Process, qp, _ uint64) (locate.Found, error) {
+		begun <- qp
+		if qp < 10 {
+			<-hang
+		}
+		return locate.Found{}, errors.New("nothing found")
+	}
+	self, err := locate.OpenProcess("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(cgroup model.CgroupID) *watched {
+		w := &watched{Process: self, cgroup: cgroup}
+		w.queue = []attempt{{event: event{qp: uint64(cgroup)}}}
+		s.awaitSearch(w)
+		return w
+	}
+	for i := range 2 * maxLocating {
+		await(model.CgroupID(i%9 + 1))
+	}
+	other := await(10)
+	s.startSearches()
+	count := map[uint64]int{}
+	for range maxLocatingOfOwner + 1 {
+		select {
+		case qp := <-begun:
+			count[min(qp, 10)/10]++
+		case <-time.After(10 * time.Second):
+			t.Fatalf("begun: %v of the first owner, %v of the other", count[0], count[1])
+		}
+	}
+	if count[1] != 1 || s.searching != maxLocatingOfOwner+1 || other.waiting {
+		t.Errorf("begun: %v of the first owner, %v of the other", count[0], count[1])
+	}
+	release()
+	for s.searching > 0 {
+		r := <-s.results
+		s.searched(r.of)
+		s.startSearches()
+	}
+	if len(begun) != 2*maxLocating-maxLocatingOfOwner || len(s.waiting) > 0 || len(s.searchesOf) > 0 {
+		t.Errorf("%d begun later, %d wait, %v run", len(begun), len(s.waiting), s.searchesOf)
+	}
+	self.Close()
+}
