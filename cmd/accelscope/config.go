@@ -58,7 +58,7 @@ type sensorFlags struct {
 	MaxObjects uint32 `name:"probe.max-objects" default:"0" help:"Maximum number of RDMA objects; half as many peers. 0: by CPUs and HCAs."`
 
 	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Time of one uprobe's attach above which its file is left alone."`
-	MaxMappings int           `name:"probe.max-mappings" default:"10000" help:"Maximum number of mappings of a file with uprobes."`
+	MaxMappings int           `name:"probe.max-mappings" default:"5000" help:"Maximum number of mappings of a file with uprobes."`
 
 	linkFlags
 	dataPathFlags

@@ -112,6 +112,7 @@ var symbolPrefixes = [][]byte{
 	[]byte("__x64_sys_uretprobe"), []byte("bpf_task_storage_get_recur"),
 	[]byte("chrdev_open"), []byte("devcgroup_check_permission"), []byte(kprobes),
 	[]byte("drm_ioctl"), []byte("amdgpu_drm_ioctl"), []byte("kfd_ioctl"), []byte("xe_drm_ioctl"), []byte("nouveau_drm_ioctl"),
+	[]byte("percpu_down_write"), []byte("percpu_up_write"),
 	[]byte("nvidia_unlocked_ioctl"), []byte("nvidia_frontend_unlocked_ioctl"), []byte("uvm_unlocked_ioctl_entry"),
 }
 

@@ -17,8 +17,8 @@ const uprobeTestVar = "ACCELSCOPE_UPROBETEST"
 // gate runs the tests of the gate of uprobes on this kernel.
 func (n node) gate(t *testing.T) {
 	prepareHolders(t)
-	n.packageTests(t, uprobeTestVar, "../../pkg/hook/uprobe", ".", "TestLook", "TestAttach", "TestTooMany", "TestHeld", "TestBreaker",
-		"TestFileSystem", "TestShutdown")
+	n.packageTests(t, uprobeTestVar, "../../pkg/hook/uprobe", ".", "TestLook", "TestAttach", "TestTooMany", "TestHeld", "TestForkWait",
+		"TestBreaker", "TestFileSystem", "TestShutdown")
 }
 
 // prepareHolders lets ordinary users use FUSE.

@@ -32,7 +32,7 @@ type Options struct {
 // DefaultLimit is for one probe. Without a process in the way, a call for 1,000 processes takes a fraction of it (docs/performance.md).
 const (
 	DefaultLimit       = 100 * time.Millisecond
-	DefaultMaxMappings = 10_000
+	DefaultMaxMappings = 5_000
 )
 
 const (

@@ -139,6 +139,43 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestForkWait compares what is measured with how long a fork takes, for a call that waits for a process which holds its mmap_lock.
+// All forks of the machine wait with it, so it runs in guests only.
+func TestForkWait(t *testing.T) {
+	if os.Getenv("ACCELSCOPE_GUEST") == "" {
+		t.Skip("delays all forks: run in a guest")
+	}
+	g, path := newGate(t), code(t)
+	if !g.eyes.measures {
+		t.Fatal("the kernel does not measure it")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	forks := start(t, program(t, "forklat"), "20")
+	h := hold(t, path)
+	time.AfterFunc(2*time.Second, func() { h.stdin.Close() })
+	o := &Operation{Source: source, Owners: []uint64{1}, Probes: g.probes(site)}
+	v, err := g.eyes.look(f, []uint64{site}, 10)
+	if err != nil || len(v.held) != 1 || v.held[0].pid != h.pid {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if err := g.call(o, &o.Probes[0], path, v); !errors.Is(err, ErrRefused) {
+		t.Errorf("the breaker does not open: %v", err)
+	}
+	measured := time.Duration(g.Durations(source)[0].Forks.Sum)
+	longest, _ := forks.longestFork(t)
+	t.Logf("measured %v, a fork took %v", measured, longest)
+	if longest < time.Second || measured < longest-100*time.Millisecond || measured > longest+time.Second {
+		t.Errorf("measured %v, a fork took %v", measured, longest)
+	}
+	if err := o.Probes[0].Link.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBreaker: a file that was slow is not touched again, nor are other files of an owner that brought three of these. A file that
 // several owners have is counted for none.
 func TestBreaker(t *testing.T) {
