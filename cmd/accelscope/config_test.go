@@ -49,7 +49,7 @@ func TestDefaults(t *testing.T) {
 			},
 			fabricFlags: fabricFlags{FabricInterval: time.Minute, FabricParallel: 4},
 			gpuFlags:    gpuFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second, GPUDetail: "basic"},
-			Tier:        "auto", Grace: 5 * time.Minute,
+			Tier:        "auto", Grace: 5 * time.Minute, AttachLimit: 100 * time.Millisecond, MaxMappings: 5000,
 		},
 		webFlags:   webFlags{listenFlags: listenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Pages: true, History: true, metricsFlags: metricsFlags{Compat: []string{"lens"}, Exclude: "node_cpu_guest_seconds_total", States: "current", Forms: []string{"classic", "native"}}},
 		eventFlags: eventFlags{QueueSize: 8192},

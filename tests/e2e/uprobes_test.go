@@ -80,7 +80,6 @@ func (n node) held(t *testing.T) {
 	hold := func(name string) *container {
 		c := enter(t, name, asNobody("holdmm", provider(t), "25")...)
 		c.line(t, "ready")
-		time.Sleep(time.Second)
 		return c
 	}
 	release := func(c *container) {

@@ -103,9 +103,7 @@ func hold(t testing.TB, path string) *helper {
 	if err := os.Chmod(filepath.Dir(binary), 0o755); err != nil && os.Getenv("ACCELSCOPE_WORKLOADS") == "" {
 		t.Fatal(err)
 	}
-	h := start(t, binary, path, "10")
-	time.Sleep(50 * time.Millisecond) // it is about to read its memory
-	return h
+	return start(t, binary, path, "10")
 }
 
 // TestHeld: while a process holds its mmap_lock, nothing is attached or detached, and forks of others take no longer. Afterwards it is.

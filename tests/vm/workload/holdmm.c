@@ -50,6 +50,7 @@ static void attributes(struct fuse_attr *a, int file)
 }
 
 static int answers_reads;
+static volatile pid_t holder;
 
 static void *serve(void *unused)
 {
@@ -99,8 +100,12 @@ static void *serve(void *unused)
 			break;
 		}
 		case FUSE_READ:
-			if (answers_reads)
+			if (answers_reads) {
 				answer(in, 0, page, sizeof page);
+			} else { // of the page fault, so the lock is held
+				printf("ready %d\n", holder);
+				fflush(stdout);
+			}
 			break;
 		case FUSE_FORGET:
 		case FUSE_BATCH_FORGET:
@@ -164,9 +169,9 @@ int main(int argc, char **argv)
 	char dir[] = "/tmp/holdmm-XXXXXX", options[200], path[300], c;
 	struct pollfd in = {.fd = 0, .events = POLLIN};
 	pthread_t t;
-	int ready[2];
+	int ready[2], go[2];
 
-	if (argc < 3 || pipe(ready))
+	if (argc < 3 || pipe(ready) || pipe(go))
 		return 2;
 	if (!mkdtemp(dir))
 		fail("mkdtemp");
@@ -179,7 +184,8 @@ int main(int argc, char **argv)
 		fail("mount fuse");
 	if (argc > 3)
 		overlay(argv[3], dir);
-	if (!fork()) { // the server's process must be able to end
+	holder = fork();
+	if (!holder) {
 		struct stat st;
 		char *m, b[8];
 		int p = open(argv[1], O_RDONLY), f, mem;
@@ -194,14 +200,12 @@ int main(int argc, char **argv)
 		mem = open("/proc/self/mem", O_RDONLY);
 		if (f < 0 || m == MAP_FAILED || mem < 0)
 			fail(path);
-		printf("ready %d\n", getpid());
-		fflush(stdout);
-		if (write(ready[1], "x", 1) == 1 && pread(mem, b, sizeof b, (off_t)m) < 0)
+		if (read(go[0], &c, 1) == 1 && write(ready[1], "x", 1) == 1 && pread(mem, b, sizeof b, (off_t)m) < 0)
 			_exit(0);
 		_exit(0);
 	}
 	pthread_create(&t, NULL, serve, NULL);
-	if (read(ready[0], &c, 1) != 1)
+	if (write(go[1], "x", 1) != 1 || read(ready[0], &c, 1) != 1)
 		return 1;
 	poll(&in, 1, atoi(argv[2]) * 1000);
 	umount2(dir, MNT_DETACH);
