@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -280,6 +282,14 @@ func TestShutdown(t *testing.T) {
 	o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site, site+1)})
 	if o.Err() != nil {
 		t.Fatal(o.Err())
+	}
+	trial := filepath.Join(dir, "trial")
+	if err := o.Probes[0].Link.(pinner).Pin(trial); errors.Is(err, ebpf.ErrNotSupported) { // before Linux 5.15
+		_ = do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes})
+		t.Skip(err)
+	}
+	if err := o.Probes[0].Link.(link.Link).Unpin(); err != nil {
+		t.Fatal(err)
 	}
 	other := code(t)
 	free := do(t, g.Attach, Operation{Paths: []string{other}, Probes: g.probes(site)})

@@ -138,6 +138,11 @@ func (s *Source) step() {
 	for _, f := range s.files {
 		s.change(f, now)
 	}
+	s.startSearches(now)
+}
+
+// startSearches searches the processes that are due.
+func (s *Source) startSearches(now time.Time) {
 	for _, p := range s.processes {
 		if s.searching < maxSearching && !s.hasShare(p.owner) && !p.searching && !now.Before(p.next) {
 			s.search(p)

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpumemory
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/tests/child"
+	fakes "github.com/accelscope/accelscope/tests/gpumemory"
+)
+
+// hold starts a process that maps a file and holds its mmap_lock until its standard input is closed, for 20 s at most.
+func hold(t *testing.T, path string) io.Closer {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("no FUSE")
+	}
+	binary := filepath.Join(os.Getenv("ACCELSCOPE_WORKLOADS"), "holdmm")
+	if os.Getenv("ACCELSCOPE_WORKLOADS") == "" {
+		binary = filepath.Join(t.TempDir(), "holdmm")
+		out, err := child.Command(t.Context(), "gcc", "-O2", "-o", binary, "../../../tests/vm/workload/holdmm.c", "-lpthread").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	cmd := child.Command(context.Background(), binary, path, "20")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	return stdin
+}
+
+// TestHeldLibrary: while a process that maps the library holds its mmap_lock, the functions are not probed, and the state of the hooks
+// has the reason. The source answers and ends meanwhile. Afterwards they are probed, and failures are counted. FAKE libraries.
+func TestHeldLibrary(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	var h holders
+	c := newCgroup(t)
+	a := c.start(t, program(b))
+	a.OK("load %s", b.CUDA)
+	h.add(a)
+	lock := hold(t, b.CUDA)
+	begin := time.Now()
+	s := startSource(t, &h)
+	eventually(t, func() error {
+		snap, _ := s.Read(t.Context())
+		for _, hook := range snap.Hooks {
+			if hook.Name == "cuMemAlloc_v2" && (hook.State != model.StateFailed || !strings.Contains(hook.Reason, "deferred: process")) {
+				return fmt.Errorf("%+v", hook)
+			}
+		}
+		return nil
+	})
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	lock.Close()
+	probed(t, s, model.StateOK, namesOf(libcuda)...)
+	want := expect{}
+	want.exhaust(a, libcuda, 2)
+	want.check(t, s, c)
+	snap, err := s.Read(t.Context())
+	if err != nil || len(snap.ProbeDurations) == 0 || snap.ProbeDurations[0].Calls.Count < uint64(len(namesOf(libcuda))) {
+		t.Errorf("%+v, %v", snap.ProbeDurations, err)
+	}
+}
+
+// TestSearchShare: the searches of one owner, more than may be made at once, all hang. The one of another owner is made.
+func TestSearchShare(t *testing.T) {
+	s := &Source{loop: newLoop(true), opts: Options{
+		Procfs: "/proc", Interval: time.Hour, Holders: func() ([]int, bool) { return nil, true },
+	}, done: make(chan struct{})}
+	hang, begun := make(chan struct{}), make(chan int, 10*maxSearching)
+	other, err := locate.OpenProcess("/proc", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	s.checkShadowStack = func(p *locate.Process) error {
+		if begun <- p.PID(); p.PID() != 1 {
+			<-hang
+		}
+		return model.ErrAbsent
+	}
+	self, err := locate.OpenProcess("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	for i := range 3 * maxSearching {
+		s.processes[-i-2] = &process{Process: self, owner: 1}
+	}
+	s.processes[1] = &process{Process: other, owner: 2}
+	s.startSearches(time.Now())
+	found := false
+	for range maxSearchingOfOwner + 1 {
+		select {
+		case pid := <-begun:
+			found = found || pid == 1
+		case <-time.After(10 * time.Second):
+			t.Fatal("fewer searches than there is room for")
+		}
+	}
+	if !found || s.searching != maxSearchingOfOwner+1 {
+		t.Errorf("%d searches; of the other owner: %v", s.searching, found)
+	}
+	close(hang)
+	for s.searching > 0 {
+		r := <-s.results
+		s.handle(&r)
+	}
+	if len(s.ofOwner) > 0 {
+		t.Errorf("%v", s.ofOwner)
+	}
+}
