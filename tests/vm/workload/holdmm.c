@@ -155,7 +155,7 @@ static void overlay(const char *dir, const char *lower)
 	pthread_create(&t, NULL, serve, NULL);
 	snprintf(merged, sizeof merged, "%s/merged", dir);
 	snprintf(options, sizeof options, "lowerdir=%s:%s/empty", lower, dir);
-	if (mount("overlay", merged, "overlay", MS_RDONLY, options))
+	if (mount("overlay", merged, "overlay", MS_RDONLY, options) && errno != EPERM) // before Linux 5.11
 		fail("mount overlay");
 	printf("ready %d\n", getpid());
 	fflush(stdout);
