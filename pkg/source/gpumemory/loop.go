@@ -167,6 +167,7 @@ func (s *Source) observe(pid int) bool {
 		s.opts.Logger.Debug("process is not searched for libraries of GPUs", zap.Int("pid", pid), zap.Error(err))
 		return true
 	}
+	p.CheckFile = s.opts.Gate.CheckFile
 	s.processes[pid] = &process{Process: p, owner: s.ownerOf(pid), wait: s.opts.Interval, account: account{credit: startCredit}}
 	return true
 }

@@ -162,6 +162,11 @@ func (p *Process) open(m *mapping) (*os.File, error) {
 		return nil, cmp.Or(p.checkAlive(), fmt.Errorf("open %s of process %d: %w", m.path, p.pid, err))
 	}
 	defer unix.Close(fd)
+	if p.CheckFile != nil { // before statfs(2), which asks the file system
+		if err := p.CheckFile(fd); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.path, err)
+		}
+	}
 	if err := regular(fd); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.path, err)
 	}

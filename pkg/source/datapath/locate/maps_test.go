@@ -3,6 +3,7 @@
 package locate
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -232,4 +233,23 @@ func mappingOf(t *testing.T, p *Process, part string) *mapping {
 	}
 	t.Fatalf("%q is not mapped", part)
 	return nil
+}
+
+// TestCheckFile: a file that must not be opened is not.
+func TestCheckFile(t *testing.T) {
+	p := self(t)
+	code, err := p.code()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := p.open(&code[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	refused := errors.New("refused")
+	p.CheckFile = func(int) error { return refused }
+	if f, err := p.open(&code[0]); !errors.Is(err, refused) {
+		t.Errorf("%v, %v", f, err)
+	}
 }

@@ -19,6 +19,10 @@ import (
 // Process is a process that may use verbs. A pidfd identifies it, so that another
 // process with the same number is not mistaken for it.
 type Process struct {
+	// CheckFile returns an error if a file must not be opened: uprobe.Gate.CheckFile. nil: statfs(2) decides, which reports overlayfs
+	// for a file that is on FUSE below.
+	CheckFile func(fd int) error
+
 	pid    int
 	procfs string
 	pidfd  int
