@@ -68,6 +68,12 @@ func post(t *testing.T, name string) *container {
 	return c
 }
 
+// release ends a program that waits for the end of its standard input.
+func release(c *container) {
+	c.stdin.Close()
+	_ = c.cmd.Wait()
+}
+
 // forksIn reports longer forks than without the sensor.
 func forksIn(t *testing.T, what string, took, without time.Duration) {
 	t.Helper()
@@ -85,12 +91,11 @@ func (n node) held(t *testing.T) {
 		c.line(t, "ready")
 		return c
 	}
-	release := func(c *container) {
-		c.stdin.Close()
-		_ = c.cmd.Wait()
-	}
 	h := hold("holder without")
-	without := longestFork(t, "without the sensor", func() { post(t, "job without"); time.Sleep(2 * time.Second) })
+	without := longestFork(t, "without the sensor", func() {
+		release(post(t, "job without")) // the sensor must not find the provider before the process holds its lock
+		time.Sleep(2 * time.Second)
+	})
 	release(h)
 	s := start(t, n.args("--rdma.datapath=always")...)
 	h = hold("holder at attach")
@@ -120,15 +125,17 @@ func (n node) manyMappings(t *testing.T) {
 		c.line(t, "ready")
 		many = append(many, c)
 	}
-	without := longestFork(t, "without the sensor", func() { post(t, "job without"); time.Sleep(2 * time.Second) })
+	without := longestFork(t, "without the sensor", func() {
+		release(post(t, "job without")) // the sensor must not find the provider before the process holds its lock
+		time.Sleep(2 * time.Second)
+	})
 	s := start(t, n.args("--rdma.datapath=always")...)
 	forksIn(t, "attach", longestFork(t, "attach", func() { post(t, "job"); time.Sleep(10 * time.Second) }), without)
 	if probes := s.fresh().sum("accelscope_datapath_probes"); probes > 0 {
 		t.Errorf("%v probes are attached", probes)
 	}
 	for _, c := range many {
-		c.stdin.Close()
-		_ = c.cmd.Wait()
+		release(c)
 	}
 	honest := enter(t, "honest", asNobody("manymaps", provider(t), "1", "200")...)
 	honest.line(t, "ready")
