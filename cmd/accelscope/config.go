@@ -57,8 +57,8 @@ type sensorFlags struct {
 	MapEntries uint32 `name:"probe.map-entries" default:"0" help:"Maximum number of (workload, HCA, verb) series. 0: by CPUs and HCAs."`
 	MaxObjects uint32 `name:"probe.max-objects" default:"0" help:"Maximum number of RDMA objects; half as many peers. 0: by CPUs and HCAs."`
 
-	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Time of one uprobe's attach above which its file is left alone."`
-	MaxMappings int           `name:"probe.max-mappings" default:"5000" help:"Maximum number of mappings of a file with uprobes."`
+	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Time of one attach of a GPU library above which it is left alone."`
+	MaxMappings int           `name:"probe.max-mappings" default:"5000" help:"Maximum number of mappings of a probed GPU library."`
 
 	linkFlags
 	dataPathFlags
