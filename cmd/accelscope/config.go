@@ -57,7 +57,7 @@ type sensorFlags struct {
 	MapEntries uint32 `name:"probe.map-entries" default:"0" help:"Maximum number of (workload, HCA, verb) series. 0: by CPUs and HCAs."`
 	MaxObjects uint32 `name:"probe.max-objects" default:"0" help:"Maximum number of RDMA objects; half as many peers. 0: by CPUs and HCAs."`
 
-	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Time of one attach of a GPU library above which it is left alone."`
+	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Longest attach of a probe of a GPU library."`
 	MaxMappings int           `name:"probe.max-mappings" default:"5000" help:"Maximum number of mappings of a probed GPU library."`
 
 	linkFlags
@@ -90,12 +90,12 @@ type sensorFlags struct {
 // dataPathFlags configure how the bytes of containers are counted.
 type dataPathFlags struct {
 	DataPath   string  `name:"rdma.datapath" enum:"off,survey,always" default:"off" help:"Count posts and polls with uprobes (${enum})."`
-	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"CPU share of probes in a process that is not surveyed."`
+	PathBudget float64 `name:"rdma.datapath-budget" default:"0.01" placeholder:"RATIO" help:"CPU share of probes that leads to surveys."`
 	PathSelect string  `name:"rdma.datapath-select" placeholder:"REGEXP" help:"Probe only matching workloads (ns/pod/container)."`
 	PathLimit  uint32  `name:"rdma.datapath-max-contexts" default:"4096" help:"Maximum number of probed verbs contexts. Half per cgroup."`
 	QPCounters string  `name:"rdma.qp-counters" enum:"off,use,manage" default:"off" help:"Read hardware counters of queue pairs (${enum})."`
 
-	SurveyLength   time.Duration `name:"rdma.survey-length" default:"10s" help:"Length of a survey of processes that cost more than the budget."`
+	SurveyLength   time.Duration `name:"rdma.survey-length" default:"10s" help:"Length of a survey of a costly process."`
 	SurveyInterval time.Duration `name:"rdma.survey-interval" default:"10m" help:"Time between surveys."`
 
 	StallAfter time.Duration `name:"rdma.stall-after" default:"10s" help:"Time without a completion after which a queue pair is stalled."`

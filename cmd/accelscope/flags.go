@@ -45,8 +45,8 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if f.PathBudget <= 0 || f.PathBudget > 1 {
 		return p, fmt.Errorf("--rdma.datapath-budget=%v: want more than 0, and 1 at most", f.PathBudget)
 	}
-	if f.SurveyLength < time.Second || f.SurveyInterval < 2*f.SurveyLength {
-		return p, fmt.Errorf("--rdma.survey-length=%s, --rdma.survey-interval=%s: want 1s or more, and twice as much or more",
+	if f.SurveyLength < time.Second || f.SurveyLength > 2*time.Minute || f.SurveyInterval < 2*f.SurveyLength {
+		return p, fmt.Errorf("--rdma.survey-length=%s, --rdma.survey-interval=%s: want 1s to 2m, and twice as much or more",
 			f.SurveyLength, f.SurveyInterval)
 	}
 	if f.StuckAfter <= 0 {

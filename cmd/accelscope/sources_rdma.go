@@ -65,7 +65,8 @@ func (s *services) newProbe() engine.Registration {
 func (s *services) newDataPath() engine.Registration {
 	o := datapath.Options{
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
-		Subsystem: s.subsystem(), OwnerOf: s.ownerOf(), Workloads: s.workloads, MaxContexts: s.PathLimit, StallAfter: s.StallAfter, BTFDir: s.BTFDir,
+		Subsystem: s.subsystem(), OwnerOf: s.ownerOf(), Workloads: s.workloads, MaxContexts: s.PathLimit,
+		StallAfter: s.StallAfter, BTFDir: s.BTFDir,
 	}
 	if s.DataPath == "survey" {
 		o.Budget, o.SurveyLength, o.SurveyInterval = s.PathBudget, s.SurveyLength, s.SurveyInterval

@@ -96,7 +96,8 @@ var missedBytes = metric{
 func byteMetrics() []metric {
 	bytes := func(d model.Direction, help string) metric {
 		return metric{
-			name: "container_rdma_" + string(d) + "_bytes_total", typ: counter, owned: true, labels: []string{"device", "method"}, help: help,
+			name: "container_rdma_" + string(d) + "_bytes_total", typ: counter, owned: true,
+			labels: []string{"device", "method"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Traffic {
 					if s := &v.shares.Traffic[i]; s.Direction == d {
@@ -118,7 +119,8 @@ func operationMetrics() []metric {
 	const receive = "recv"
 	requests := func(name, help string, receives bool, of func(model.Requests) uint64) metric {
 		return metric{
-			name: name, typ: counter, owned: true, labels: []string{"device", "method", "opcode"}, detail: []string{"opcode", "device"}, help: help,
+			name: name, typ: counter, owned: true, labels: []string{"device", "method", "opcode"},
+			detail: []string{"opcode", "device"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.WorkRequests {
 					s := &v.shares.WorkRequests[i]
@@ -165,7 +167,8 @@ func operationMetrics() []metric {
 
 var budgetNotes = []string{
 	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
-	"`accelscope_budget_spent_ratio`: the cost of a probe hit is measured when the first probe is attached.",
+	"`accelscope_budget_spent_ratio`: a probe hit counts 2 µs, 12 µs if the kernel single-steps the instruction, and a return 2 µs, " +
+		"which is more than natively.",
 	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
 		"counted. Only the first process that uses a provider file can be late, or one that runs when the sensor starts.",
 	"`container_rdma_unread_completions_total`: the process did not read the opcode of the completion, or of a receive not its length " +
@@ -211,7 +214,7 @@ func budgetMetrics() []metric {
 			"Maximum fraction of a process's CPU time that probes on the data path may use.",
 			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),
 		budget("accelscope_budget_spent_ratio", gauge,
-			"Highest fraction of its CPU time that a process of the workload spent in data-path probes in the last minute.",
+			"Highest fraction of its CPU time that a process of the workload spent in data-path probes, in an interval between surveys.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return s.SpentRatio }),
 		budget("accelscope_datapath_spent_seconds_total", counter,
 			"CPU time that all processes of the workload spent in probes on the data path.",

@@ -47,8 +47,9 @@ type Traffic struct {
 	Resting bool
 }
 
-// Survey is what one cgroup moved over one HCA in the last survey of its provider: a period in which all calls were counted. Between surveys
-// they are not, as the probes cost its processes more than they may. There is no row after three intervals without a survey.
+// Survey is what one cgroup moved over one HCA in the last survey of its provider: a period in which all calls were
+// counted. Between surveys they are not, as the probes cost its processes more than they may. There is no row after
+// three intervals without a survey.
 type Survey struct {
 	Cgroup CgroupID
 	Device string

@@ -30,7 +30,7 @@ var gapTexts = map[model.Gap][2]string{
 	model.GapRefused:             {"the kernel or a missing right prevents probes", "the hooks below have the reason"},
 	model.GapNotSelected:         {"--rdma.datapath-select does not match the workload", "change the expression"},
 	model.GapLate:                {"a context was open before its functions were probed", "it ends when the program opens the HCA again"},
-	model.GapSurvey:              {"calls are counted in surveys only: counting them all costs more than the budget", "raise --rdma.datapath-budget"},
+	model.GapSurvey:              {"calls are counted in surveys only: all cost more than the budget", "raise --rdma.datapath-budget"},
 	model.GapExtendedPoll:        {"completions of ibv_start_poll whose length was not read", ""},
 	model.GapProviderUnsupported: {"the functions of the provider were not found", ""},
 	model.GapDirectWQE:           {"no call for 10 s: idle, or the program writes to its queues directly", "--rdma.qp-counters=use"},
@@ -78,7 +78,10 @@ func doctorOf(k *api.Known, rows []overview.Row) doctor {
 		}
 	}
 	for _, a := range []absence{
-		{"bytes with ~", "an estimate: the bytes of the device are split by the last survey", "shorten --rdma.survey-interval, or raise --rdma.datapath-budget", estimates},
+		{
+			"bytes with ~", "an estimate: the bytes of the device are split by the last survey",
+			"shorten --rdma.survey-interval, or raise --rdma.datapath-budget", estimates,
+		},
 		{"memory, utilization", "the processes of the GPU could not be listed", "the states below have the reason", unlisted},
 		{"verbs, errors", "verbs are counted by the probe in the kernel only", "the state of the source probe has the reason", uncounted},
 	} {

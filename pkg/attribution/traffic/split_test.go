@@ -67,16 +67,20 @@ func TestSplit(t *testing.T) {
 		},
 		"one has hardware counters, one is counted": {
 			owners: []*simOwner{
-				{rate: constant(megabyte)}, {rate: constant(2 * megabyte)},
-				{rate: constant(5 * megabyte), counted: true}, {rate: constant(5 * megabyte), exact: true},
+				{rate: constant(megabyte)},
+				{rate: constant(2 * megabyte)},
+				{rate: constant(5 * megabyte), counted: true},
+				{rate: constant(5 * megabyte), exact: true},
 			},
 			noise: 0.1, worst: 0.05, unattributed: 0.05,
 		},
 		// Nothing is split between the begin of the fourth one and its first survey.
 		"one ends, one begins": {
 			owners: []*simOwner{
-				{rate: constant(megabyte)}, {rate: constant(2 * megabyte)},
-				{rate: constant(4 * megabyte), end: 1505}, {rate: constant(3 * megabyte), begin: 2405},
+				{rate: constant(megabyte)},
+				{rate: constant(2 * megabyte)},
+				{rate: constant(4 * megabyte), end: 1505},
+				{rate: constant(3 * megabyte), begin: 2405},
 			},
 			noise: 0.1, worst: 0.05, unattributed: 0.35,
 		},

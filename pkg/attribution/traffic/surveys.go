@@ -63,10 +63,10 @@ func (l *Ledger) noteSurveys(s *model.Snapshot) {
 			continue
 		}
 		c, of := someMissing, calls{f.Cgroup, d}
-		switch {
-		case f.Gap == "":
+		switch f.Gap {
+		case "":
 			c = allCounted
-		case f.Gap == model.GapSurvey:
+		case model.GapSurvey:
 			if paused[of] = true; !surveyed[of] {
 				c = unsurveyed
 			}

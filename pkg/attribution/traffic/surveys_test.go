@@ -198,7 +198,7 @@ func TestSurveys(t *testing.T) {
 			}
 			return n
 		}, want: want{" port": 1000, "c1 survey": 5000, "c2 survey": 18_000, "c2 qp_counter": 36_000}},
-		"a survey that lasts": {report: func(n *node, at float64) *node {
+		"a survey that lasts": {report: func(n *node, _ float64) *node {
 			return n.two().surveyed(1, 10, 100, 9000).surveyed(2, 10, 100, 81_000)
 		}, want: none},
 		"the load changes with a later survey": {report: func(n *node, at float64) *node {

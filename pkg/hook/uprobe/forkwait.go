@@ -29,8 +29,8 @@ var holds = hook.Hook{
 // graceAllowed is what a call may take longer than the limit where nothing is measured but the call.
 const graceAllowed = time.Second
 
-// attachHolds attaches them, and returns why it did not. A kernel without fentry programs and kprobes, as those of some virtual machines, only shows how long the
-// whole call takes.
+// attachHolds attaches them, and returns why it did not. A kernel without fentry programs and kprobes, as those of some
+// virtual machines, only shows how long the whole call takes.
 func (e *eyes) attachHolds() error {
 	symbols, err := hook.Symbols()
 	if err != nil {

@@ -100,7 +100,7 @@ func (g *Gate) enqueue(o *Operation) {
 	g.queue = append(g.queue, o)
 	if !g.running {
 		g.running = true
-		go g.work()
+		go safely.Do(o.Source, g.work)
 	}
 }
 

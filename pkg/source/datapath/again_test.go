@@ -42,7 +42,7 @@ func startAborted(t *testing.T) *aborted {
 		go s.receive(context.Background(), s.kernel)
 	})
 	a.fake = startFake(t, path)
-	a.o = traceLifecycle(t, a.Source.kernel, path)
+	a.o = traceLifecycle(t, a.kernel, path)
 	a.o.use(a.fake, 0, 3)
 	a.first = a.make(99)
 	a.handle(a.first, 99)
@@ -101,7 +101,7 @@ func (a *aborted) waitLate(searches int32) {
 	a.t.Helper()
 	eventually(a.t, "the search does not end", func() bool {
 		var stat gen.DatapathContextStat
-		err := a.Source.kernel.object.Coll.Maps[gen.DatapathMapContexts].Lookup(a.key, &stat)
+		err := a.kernel.object.Coll.Maps[gen.DatapathMapContexts].Lookup(a.key, &stat)
 		return err == nil && a.searches.Load() >= searches && stat.Repeated >= uint32(searches)
 	})
 	if gaps := a.gaps(); gaps != string(model.GapLate) {
@@ -112,7 +112,7 @@ func (a *aborted) waitLate(searches int32) {
 // checkCounted checks that all that is posted from now on is counted.
 func (a *aborted) checkCounted() {
 	a.t.Helper()
-	eventually(a.t, "the context is not located", func() bool { return a.Source.located() == 1 && a.counts(a.key) })
+	eventually(a.t, "the context is not located", func() bool { return a.located() == 1 && a.counts(a.key) })
 	a.do("chain", 10)
 	const chain = 128 + 64 + 1054
 	eventually(a.t, "wrong counts", func() bool {
@@ -166,9 +166,9 @@ func TestFirstQueuePairDestroyed(t *testing.T) {
 		for state := range uint64(qpReadyToSend) {
 			a.o.modify(probed, 1, state+1)
 		}
-		eventually(t, "the provider is not probed", func() bool { return a.snapshot(t).DataPath.Probes > 0 && a.Source.located() == 1 })
+		eventually(t, "the provider is not probed", func() bool { return a.snapshot(t).DataPath.Probes > 0 && a.located() == 1 })
 		a.connect(a.qp, 17)
-		eventually(t, "not located", func() bool { return a.Source.located() == 2 && a.counts(a.key) })
+		eventually(t, "not located", func() bool { return a.located() == 2 && a.counts(a.key) })
 		eventually(t, "never complete", func() bool { return a.gaps() == "" || a.gaps() == string(model.GapLate) })
 	})
 }

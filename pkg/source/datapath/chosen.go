@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"maps"
+	"time"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -18,12 +19,14 @@ func (s *Source) isExcluded(cgroup model.CgroupID) bool {
 	return s.opts.Excluded != nil && s.opts.Excluded(cgroup)
 }
 
-// updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from then on.
+// updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from
+// then on. The file gets probes again after an interval between surveys: processes that come and go must not cause more changes
+// than surveys do.
 func (s *Source) updateExcluded() {
 	if s.opts.Excluded == nil {
 		return
 	}
-	excluded := map[locate.FileID]bool{}
+	excluded, now := map[locate.FileID]bool{}, time.Now()
 	for _, w := range s.processes {
 		w.excluded = s.isExcluded(w.cgroup)
 	}
@@ -32,6 +35,12 @@ func (s *Source) updateExcluded() {
 			if w := s.processes[pid]; w != nil && w.excluded {
 				excluded[id] = true
 			}
+		}
+		switch {
+		case excluded[id] && !s.excluded[id]:
+			f.barred = now.Add(s.schedule.interval)
+		case now.Before(f.barred):
+			excluded[id] = true
 		}
 	}
 	s.mu.Lock()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datapath counts what containers send and receive over RDMA without
-// system calls. It attaches uprobes to the functions of the verbs providers that
-// processes have mapped. It is disabled by default. Where probes cost a process more than a budget, calls are counted in surveys only (survey.go).
+// Package datapath counts what containers send and receive over RDMA without system calls. It attaches uprobes to the
+// functions of the verbs providers that processes have mapped. It is disabled by default. Where probes cost a process
+// more than a budget, calls are counted in surveys only (survey.go).
 //
 // A hook in the kernel reports queue pairs that change their state, and the address
 // of their user space half. Package locate finds the provider's functions from
@@ -89,6 +89,8 @@ type Source struct {
 	places   map[locate.FileID]place
 	limited  bool                   // calls of some file are counted in surveys only
 	excluded map[locate.FileID]bool // files that a process maps which must not have probes
+	off      map[locate.FileID]bool // files that lack probes which they should have
+	ending   map[uint32]bool        // processes that have ended, while their last counts are read
 	kept     map[locate.FileID]bool // files that stay probed without a process
 	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
 	tracedSince map[locate.FileID]uint64
@@ -149,6 +151,7 @@ func newSource(opts Options, stop context.CancelFunc) *Source {
 		fold:      newFold(opts.Budget, opts.SurveyInterval),
 		forgotten: map[model.CgroupID]bool{}, names: map[uint32]string{}, formerDevices: 1 << 31,
 		contexts:  map[gen.DatapathContextKey]contextState{},
+		places:    map[locate.FileID]place{},
 		kept:      map[locate.FileID]bool{},
 		open:      map[gen.DatapathContextKey]openContext{},
 		unlocated: map[processDevice]unlocated{},
@@ -226,9 +229,9 @@ func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextSta
 }
 
 // add adds what a context counted. While calls of some file are counted in surveys only, the counts of a context wait until it is known
-// which file its functions are in, or until it is closed.
+// which file its functions are in, or until it or its process has ended.
 func (s *Source) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
-	if _, located := s.contexts[key]; located || closed || !s.limited {
+	if _, located := s.contexts[key]; located || closed || !s.limited || s.ending[key.Tgid] {
 		s.fold.add(key, stat, s.placeOf(key))
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -93,7 +94,7 @@ func (e *experimenter) close() {
 
 // attach attaches the program. pid 0 stands for all processes.
 func (e *experimenter) attach(ret bool, pid int) (io.Closer, error) {
-	return locate.Attach(e.program, locate.Place{Path: "/proc/self/exe", Offset: e.offset, Return: ret, PID: pid}, e.multi, 0)
+	return uprobe.Attach(e.program, uprobe.Place{Path: "/proc/self/exe", Offset: e.offset, Return: ret, PID: pid}, e.multi, 0)
 }
 
 // ran reports whether the program ran.

@@ -32,6 +32,8 @@ type file struct {
 	// added: sites were added since the last step, which attaches probes.
 	added  bool
 	survey survey
+	// barred is until when the file has no probes, as a process that maps it must not have any.
+	barred time.Time
 	// links are the attached probes of a group, nil if it is detached.
 	links [groups]map[target]io.Closer
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), by the pid of target.

@@ -11,11 +11,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// fold adds the cumulative counters of verbs contexts to series of cgroups and devices. For each context it keeps the last values. It is not safe
-// for concurrent use.
+// fold adds the cumulative counters of verbs contexts to series of cgroups and devices. For each context it keeps the
+// last values. It is not safe for concurrent use.
 //
-// A series grows only while the calls of all its contexts are counted all the time, and rests otherwise: a part of its contexts would be taken
-// for the whole. Received bytes come from posts (reads, atomics) and from polls (receives): they grow while both are counted.
+// A series grows only while the calls of all its contexts are counted all the time, and rests otherwise: a part of its
+// contexts would be taken for the whole. Received bytes come from posts (reads, atomics) and from polls (receives): they
+// grow while both are counted.
 type fold struct {
 	contexts map[gen.DatapathContextKey]*contextCounts
 	series   map[seriesKey]*series
@@ -36,8 +37,8 @@ type contextCounts struct {
 	durations [gen.DatapathCompletedCOMPLETED]*gen.DatapathLatency
 }
 
-// newFold returns an empty fold. limit is the share of its CPU time that probes may take of a process, 0 for none, interval is the time between
-// surveys.
+// newFold returns an empty fold. limit is the share of its CPU time that probes may take of a process, 0 for none,
+// interval is the time between surveys.
 func newFold(limit float64, interval time.Duration) *fold {
 	return &fold{
 		contexts: map[gen.DatapathContextKey]*contextCounts{},
@@ -118,7 +119,12 @@ func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
 func (f *fold) endSurvey(file locate.FileID, v *survey) {
 	for _, s := range f.series {
 		if w := s.surveys[file]; w != nil && w.running {
-			*w = window{begun: v.begun, ended: v.ended, result: w.moved}
+			result := w.moved
+			if *w = (window{}); v.broken {
+				continue
+			}
+			w.result = result
+			w.begun, w.ended = v.begun, v.ended
 		}
 	}
 }

@@ -333,8 +333,8 @@ func TestSpending(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	for i := range 180 { // one second of CPU time each; probes take 1 % of it for a minute, 0.5 % later
 		spent := time.Duration(min(i, 60))*10*time.Millisecond + time.Duration(max(i-60, 0))*5*time.Millisecond
-		tot.update(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent)
-		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0)
+		tot.update(at.Add(time.Duration(i)*time.Second), 1, 7, time.Duration(i)*time.Second, spent, false)
+		tot.update(at.Add(time.Duration(i)*time.Second), 2, 7, time.Duration(i)*time.Second, 0, false)
 		wanted := map[int]float64{5: 0, 59: 0, 60: 0.01, 179: 0.005}
 		if w, ok := wanted[i]; ok {
 			if ratio, _ := read(); math.Abs(ratio-w) > 1e-9 {
@@ -345,8 +345,13 @@ func TestSpending(t *testing.T) {
 	if n := len(tot.spending.processes[1].samples); n > 14 {
 		t.Errorf("%d samples of a minute", n)
 	}
+	// What a survey takes counts as spent, and not for the ratio.
+	tot.update(at.Add(180*time.Second), 1, 7, 180*time.Second, 600*time.Millisecond+119*5*time.Millisecond+time.Second, true)
+	if ratio, spent := read(); math.Abs(ratio-0.005) > 2e-4 || time.Duration(spent) != 1600*time.Millisecond+119*5*time.Millisecond {
+		t.Errorf("after a survey: %g, %v", ratio, time.Duration(spent))
+	}
 	tot.endProcesses(is(1))
-	if ratio, spent := read(); ratio != 0 || time.Duration(spent) != 600*time.Millisecond+119*5*time.Millisecond {
+	if ratio, spent := read(); ratio != 0 || time.Duration(spent) != 1600*time.Millisecond+119*5*time.Millisecond {
 		t.Errorf("after its exit: %g, %v", ratio, time.Duration(spent))
 	}
 	tot.forget(map[model.CgroupID]bool{7: true})

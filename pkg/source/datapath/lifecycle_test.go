@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
@@ -74,7 +74,7 @@ func traceLifecycle(t testing.TB, k *kernel, path string) *kernelObjects {
 	o.memory = coll.Maps[bpf.Memory]
 	o.address = bpf.AddressOf(t, coll.Maps[bpf.Memory])
 	for program, function := range traced {
-		link, err := locate.Attach(coll.Programs[program], locate.Place{Path: path, Offset: offsetOf(t, path, function)}, k.multi, 0)
+		link, err := uprobe.Attach(coll.Programs[program], uprobe.Place{Path: path, Offset: offsetOf(t, path, function)}, k.multi, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -288,6 +288,7 @@ func (s *Source) release(reason string) {
 	}
 	s.detaching.Wait()
 	s.mu.Lock()
+	s.limited = false // no context is located any more
 	err := s.drain()
 	s.fold.endAll()
 	k := s.kernel
@@ -298,6 +299,7 @@ func (s *Source) release(reason string) {
 	clear(s.kept)
 	clear(s.tracedSince)
 	clear(s.unlocated)
+	s.unprobed, s.unprobeable, s.excluded, s.off = nil, nil, nil, nil
 	s.stats.Probes, s.stats.Processes = 0, 0
 	s.mu.Unlock()
 	if err != nil && !errors.Is(err, os.ErrClosed) {

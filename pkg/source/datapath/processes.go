@@ -119,11 +119,13 @@ func (w *watched) release() {
 func (s *Source) removeContexts(tgids ...uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.drain()
 	over := map[uint32]*endedProcess{}
+	s.ending = make(map[uint32]bool, len(tgids))
 	for _, tgid := range tgids {
-		over[tgid] = &endedProcess{}
+		over[tgid], s.ending[tgid] = &endedProcess{}, true
 	}
+	err := s.drain()
+	s.ending = nil
 	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
 		if b := over[tgid]; b != nil {
 			b.cgroup = model.CgroupID(cost.Cgroup)

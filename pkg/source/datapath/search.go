@@ -47,6 +47,7 @@ type watched struct {
 	excluded                  bool  // must not have probes
 	refused                   error // why it must not be probed
 	cost, inSurvey            cost  // of its probes, without and with what is counted in surveys only
+	surveyed                  bool  // there is a survey of one of its files
 }
 
 // attempt is an event and when to try it.

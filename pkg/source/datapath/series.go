@@ -141,9 +141,11 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, survey
 }
 
 // fillSurveys adds what was surveyed of the files that the series has contexts of. What is counted all the time is not part of it.
-func (s *series) fillSurveys(snap *model.Snapshot, cgroup model.CgroupID, device string, surveyed func(locate.FileID, time.Time) [groups]bool) {
+func (s *series) fillSurveys(
+	snap *model.Snapshot, cgroup model.CgroupID, device string, surveyed func(locate.FileID, time.Time) [groups]bool,
+) {
 	for file, w := range s.surveys {
-		if s.files[file] == 0 {
+		if s.files[file] == 0 && !w.running {
 			delete(s.surveys, file)
 			continue
 		}

@@ -24,7 +24,8 @@ type spending struct {
 type processSpending struct {
 	cgroup  model.CgroupID
 	samples []spendingSample
-	latest  spendingSample
+	latest  spendingSample // spent is without surveys
+	spent   time.Duration  // with surveys
 }
 
 type spendingSample struct {
@@ -39,17 +40,22 @@ func newSpending(limit float64, window time.Duration) spending {
 	return spending{limit: limit, window: window, processes: map[int]*processSpending{}, cgroups: map[model.CgroupID]time.Duration{}}
 }
 
-// update records the CPU time of a process and what probes took of it. Both are cumulative.
-func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spent time.Duration) {
+// update records the CPU time of a process and what probes took of it. Both are cumulative. surveyed: since the last update there was a
+// survey of the process.
+func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spent time.Duration, surveyed bool) {
 	p := s.processes[pid]
-	now := spendingSample{at, cpu, spent}
-	before := time.Duration(0)
+	took, outside := spent, time.Duration(0)
 	if p != nil {
-		before = p.latest.spent
+		took, outside = max(spent-p.spent, 0), p.latest.spent
+		p.spent = spent
 	}
-	s.cgroups[cgroup] += max(spent-before, 0)
+	s.cgroups[cgroup] += took
+	if !surveyed {
+		outside += took
+	}
+	now := spendingSample{at, cpu, outside}
 	if p == nil || p.cgroup != cgroup || cpu < p.latest.cpu || at.Before(p.latest.at) {
-		s.processes[pid] = &processSpending{cgroup: cgroup, samples: []spendingSample{now}, latest: now}
+		s.processes[pid] = &processSpending{cgroup: cgroup, samples: []spendingSample{now}, latest: now, spent: spent}
 		return
 	}
 	p.latest = now
@@ -64,12 +70,12 @@ func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spe
 // finish records what probes took of a process that has ended.
 func (s *spending) finish(pid int, cgroup model.CgroupID, spent time.Duration) {
 	if p := s.processes[pid]; p != nil {
-		cgroup, spent = p.cgroup, spent-p.latest.spent
+		cgroup, spent = p.cgroup, spent-p.spent
 	}
 	s.cgroups[cgroup] += max(spent, 0)
 }
 
-// ratio returns the share of its CPU time that probes took in the last window, 0 if that is
+// ratio returns the share of its CPU time that probes took outside of surveys in the last window, 0 if that is
 // negligible: a process that is idle takes no CPU time.
 func (p *processSpending) ratio(window time.Duration) float64 {
 	first := p.samples[0]

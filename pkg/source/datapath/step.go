@@ -5,6 +5,7 @@ package datapath
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,23 +28,25 @@ func (s *Source) step() time.Time {
 	now := time.Now()
 	s.pace.begin(now)
 	s.updateExcluded()
-	if err := s.read(); err != nil {
+	err := s.read()
+	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
-		return now.Add(removeInterval)
+	} else {
+		loads := s.readLoads()
+		s.count(now, s.readings, loads)
+		s.limit(now, loads)
 	}
-	loads := s.readLoads()
-	s.count(now, s.readings, loads)
 	s.pace.read(time.Now())
-	s.limit(now, loads)
 	next := now.Add(removeInterval)
 	for _, f := range s.files {
 		f.added = false
+		f.survey.broken = f.survey.broken || err != nil
 		wanted, running := s.isWanted(f), f.survey.running
-		if s.schedule.advance(&f.survey, len(f.paths) > 0 && wanted, now) {
-			s.endSurvey(f)
-		}
+		s.setPlace(f, s.schedule.advance(&f.survey, len(f.paths) > 0 && wanted, now))
 		for g := range groups {
 			s.switchGroup(f, g, wanted && f.survey.on(g))
+			// What it counts is less than what was moved.
+			f.survey.broken = f.survey.broken || f.survey.limited[g] && (!f.on(g) || f.failure(g) != nil)
 		}
 		if f.survey.running && !running {
 			f.survey.begun = time.Now() // attaching takes a moment
@@ -95,7 +98,7 @@ func (s *Source) limit(now time.Time, loads []processLoad) {
 			surveyed = surveyed || f.survey.running
 		}
 		w := s.processes[l.pid]
-		if surveyed { // the other groups have their turn after it
+		if w.surveyed = surveyed; surveyed { // the other groups have their turn after it
 			if _, over := s.schedule.exceeded(&w.inSurvey, now, l.cpu, l.spent, [groups]bool{true, true}); over {
 				for _, f := range of[l.pid] {
 					f.survey.over = true
@@ -117,24 +120,31 @@ func (s *Source) limit(now time.Time, loads []processLoad) {
 	}
 }
 
-// endSurvey takes over what was counted in a survey.
-func (s *Source) endSurvey(f *file) {
+// setPlace sets how the calls of a file are counted from now on, before its probes are attached or detached for that. ended: a survey has
+// ended just now.
+func (s *Source) setPlace(f *file, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fold.endSurvey(f.id, &f.survey)
+	if ended {
+		s.fold.endSurvey(f.id, &f.survey)
+	}
+	s.places[f.id] = place{file: f.id, limited: f.survey.limited, surveyed: f.survey.running}
+	s.limited = s.limited || f.survey.isLimited()
 }
 
-// setPlaces sets how the calls of each file are counted from now on.
+// setPlaces removes the places of files that are gone, and sets which files lack probes that they should have.
 func (s *Source) setPlaces() {
-	places := make(map[locate.FileID]place, len(s.files))
-	limited := false
+	limited, off := false, map[locate.FileID]bool{}
 	for id, f := range s.files {
-		places[id] = place{file: id, limited: f.survey.limited, surveyed: f.survey.running}
 		limited = limited || f.survey.isLimited()
+		for g := range groups {
+			off[id] = off[id] || !f.survey.limited[g] && !f.on(g)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.places, s.limited = places, limited
+	s.limited, s.off = limited, off
+	maps.DeleteFunc(s.places, func(id locate.FileID, _ place) bool { return s.files[id] == nil })
 }
 
 // isWanted reports whether a process that maps the file is to be counted, or the file
@@ -212,7 +222,8 @@ func (s *Source) count(now time.Time, readings []reading, loads []processLoad) {
 		}
 	}
 	for _, l := range loads {
-		s.fold.update(now, l.pid, s.processes[l.pid].cgroup, l.cpu, l.spent[posts]+l.spent[polls])
+		w := s.processes[l.pid]
+		s.fold.update(now, l.pid, w.cgroup, l.cpu, l.spent[posts]+l.spent[polls], w.surveyed)
 	}
 	s.stats.Processes, s.stats.Probes = uint64(len(loads)), uint64(probes)
 }
@@ -229,6 +240,9 @@ func (s *Source) switchGroup(f *file, group int, on bool) {
 		}
 	case was:
 		f.detach(group, &s.detaching)
+		if !f.survey.limited[group] { // what is limited is not late between surveys
+			f.probed[group] = nil
+		}
 	}
 	if on && f.failure(group) == nil {
 		f.setProbed(group, monotonic())

@@ -20,18 +20,21 @@ const maxIntervals = 3
 
 // A survey is how the calls of one file are counted.
 //
-// All calls are counted at first. If the probes of a group of calls (posting or polling) take more of a process's CPU time than they may, the
-// group is limited: its calls are counted in surveys only, and its probes are detached between them. The first survey begins at once, with the
-// probes that are attached. The others begin at times that all files have in common, at least an interval after the last one. So
-// probes are attached and detached once per interval at most.
+// All calls are counted at first. If the probes of a group of calls (posting or polling) take more of a process's CPU
+// time than they may, the group is limited: its calls are counted in surveys only, and its probes are detached between
+// them. The first survey begins at once, with the probes that are attached. The others begin at times that all files
+// have in common, at least an interval after the last one. So probes are attached and detached once per interval at
+// most.
 //
 // At the end of a survey in which every process kept its budget, and when no process uses the file, all its calls are counted again.
+// A survey in which some calls were not counted, as its probes could not be attached, has no result.
 type survey struct {
 	limited      [groups]bool
 	running      bool
 	begun, ended time.Time // of the last survey
 	next         time.Time
 	over         bool // a process exceeded its budget in this survey
+	broken       bool // some calls of this survey were not counted
 }
 
 func (v *survey) isLimited() bool { return v.limited != [groups]bool{} }
@@ -39,8 +42,8 @@ func (v *survey) isLimited() bool { return v.limited != [groups]bool{} }
 // on reports whether the calls of a group are to be probed.
 func (v *survey) on(group int) bool { return !v.limited[group] || v.running }
 
-// place is the file with the functions of a context, and how its calls are counted: in full, or in surveys only those of the groups that are
-// limited, and whether there is a survey now.
+// place is the file with the functions of a context, and how its calls are counted: in full, or in surveys only those of
+// the groups that are limited, and whether there is a survey now.
 type place struct {
 	file     locate.FileID
 	limited  [groups]bool
@@ -59,7 +62,7 @@ func (s *schedule) begin(v *survey, now time.Time) {
 	if s.first.IsZero() {
 		s.first = now
 	}
-	v.running, v.begun, v.over = true, now, false
+	v.running, v.begun, v.over, v.broken = true, now, false, false
 	// The first common time that is an interval later. A survey that began late must not lose its turn.
 	intervals := (now.Sub(s.first) + s.interval - s.length + s.interval - 1) / s.interval
 	v.next = s.first.Add(intervals * s.interval)
@@ -80,7 +83,7 @@ func (s *schedule) advance(v *survey, used bool, now time.Time) (ended bool) {
 	case !v.isLimited():
 	case v.running && now.Sub(v.begun) >= s.length:
 		v.running, v.ended = false, now
-		if ended = true; !v.over {
+		if ended = true; !v.over && !v.broken {
 			v.limited = [groups]bool{}
 		}
 	case !v.running && !now.Before(v.next) && used:
@@ -124,9 +127,11 @@ func costSince(now time.Time, cpu time.Duration, spent [groups]time.Duration) co
 // negligible is the CPU time that probes may take of a process in a period, whatever it uses: about a hundred traps.
 const negligible = 200 * time.Microsecond
 
-// exceeded adds what probes have taken of a process up to now, and returns whether this is more than they may take in a period, as long as a
-// survey. cpu and spent are cumulative. Only the groups that count are looked at.
-func (s *schedule) exceeded(c *cost, now time.Time, cpu time.Duration, spent [groups]time.Duration, counts [groups]bool) (group int, yes bool) {
+// exceeded adds what probes have taken of a process up to now, and returns whether this is more than they may take in a
+// period, as long as a survey. cpu and spent are cumulative. Only the groups that count are looked at.
+func (s *schedule) exceeded(
+	c *cost, now time.Time, cpu time.Duration, spent [groups]time.Duration, counts [groups]bool,
+) (group int, yes bool) {
 	if c.since.IsZero() || cpu < c.lastCPU {
 		*c = costSince(now, cpu, spent)
 		return 0, false

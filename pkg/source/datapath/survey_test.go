@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 var testSchedule = schedule{limit: 0.01, length: 10 * time.Second, interval: 10 * time.Minute}
@@ -106,6 +108,35 @@ func TestSurveyEnds(t *testing.T) {
 	s.advance(&v, false, at(1900))
 	if v.isLimited() || v.running {
 		t.Errorf("limited without a process: %+v", v)
+	}
+}
+
+// TestBrokenSurvey: a survey in which calls were not counted ends no limit, and has no result.
+func TestBrokenSurvey(t *testing.T) {
+	s, v := testSchedule, survey{}
+	s.limitGroup(&v, posts, at(0))
+	v.broken = true
+	if !s.advance(&v, true, at(10)) || !v.isLimited() || v.running {
+		t.Errorf("after a broken survey: %+v", v)
+	}
+	if s.advance(&v, true, at(600)); !v.running || v.broken {
+		t.Errorf("the next survey: %+v", v)
+	}
+	f := newFold(0.01, time.Minute)
+	file := locate.FileID{Inode: 1}
+	stat := gen.DatapathContextStat{Cgroup: 7, ReceivedBytes: 10}
+	running := place{file: file, limited: [groups]bool{true, true}, surveyed: true}
+	f.add(gen.DatapathContextKey{Context: 1, Tgid: 1}, &stat, running)
+	f.endSurvey(file, &survey{begun: at(0), ended: at(10), broken: true})
+	f.add(gen.DatapathContextKey{Context: 1, Tgid: 1}, &stat, place{file: file, limited: running.limited})
+	if rows := filled(f).Surveys; len(rows) != 0 {
+		t.Errorf("a broken survey has the result %+v", rows)
+	}
+	stat.ReceivedBytes += 5
+	f.add(gen.DatapathContextKey{Context: 1, Tgid: 1}, &stat, running)
+	f.endSurvey(file, &survey{begun: at(600), ended: at(610)})
+	if rows := filled(f).Surveys; len(rows) != 1 || rows[0].ReceiveBytes != 5 {
+		t.Errorf("the next survey has the result %+v", rows)
 	}
 }
 
@@ -216,6 +247,7 @@ func TestExcluded(t *testing.T) {
 	var excluded atomic.Bool
 	s := startSource(t, 0, path, sites, func(s *Source) {
 		s.opts.Excluded = func(cgroup model.CgroupID) bool { return cgroup == 5 && excluded.Load() }
+		s.schedule.interval = 5 * time.Second
 	})
 	f := startFake(t, path)
 	s.observeFake(f)
@@ -235,9 +267,13 @@ func TestExcluded(t *testing.T) {
 	f.do("chain", 3)
 	excluded.Store(true)
 	eventually(t, "still probed", gaps(0, model.GapNotSelected))
+	off := time.Now()
 	f.do("chain", 100)
 	excluded.Store(false)
 	eventually(t, "not probed again, or complete", gaps(len(sites), model.GapLate))
+	if took := time.Since(off); took < 4*time.Second {
+		t.Errorf("probed again after %v, within an interval", took)
+	}
 	f.do("chain", 2)
 	for _, r := range s.snapshot(t).Traffic {
 		if want := uint64(5 * (128 + 64 + 1054)); r.Direction == model.Transmit && r.Bytes != want {

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"io"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // What a trap costs the process that is hit, in ns: at an instruction that the kernel emulates, at an instruction that it single-steps,
@@ -28,11 +28,11 @@ func (k *kernel) probe(path string, t target) (io.Closer, error) {
 	if t.Stepped {
 		entry = steppedTrap
 	}
-	begin, err := k.attach(locate.Place{Path: path, Offset: t.Offset, PID: t.pid}, p.entry, cookie|entry)
+	begin, err := k.attach(uprobe.Place{Path: path, Offset: t.Offset, PID: t.pid}, p.entry, cookie|entry)
 	if err != nil || p.ret == "" {
 		return begin, err
 	}
-	end, err := k.attach(locate.Place{Path: path, Offset: t.Offset, Return: true, PID: t.pid}, p.ret, cookie|returnTrap)
+	end, err := k.attach(uprobe.Place{Path: path, Offset: t.Offset, Return: true, PID: t.pid}, p.ret, cookie|returnTrap)
 	if err != nil {
 		_ = begin.Close()
 		return nil, err
@@ -40,11 +40,11 @@ func (k *kernel) probe(path string, t target) (io.Closer, error) {
 	return closers{begin, end}, nil
 }
 
-func (k *kernel) attach(at locate.Place, program string, cookie uint64) (io.Closer, error) {
+func (k *kernel) attach(at uprobe.Place, program string, cookie uint64) (io.Closer, error) {
 	if err := k.refused[program]; err != nil {
 		return nil, err
 	}
-	return locate.Attach(k.object.Program(program), at, k.multi, cookie)
+	return uprobe.Attach(k.object.Program(program), at, k.multi, cookie)
 }
 
 // closers are closed concurrently: each waits for a grace period.

@@ -207,8 +207,8 @@ func TestGuest(t *testing.T) {
 		for _, c := range conns {
 			requests += int(c.Requests)
 		}
-		if want := len(s.devices) + 1; requests != want || len(s.devices) != 2 {
-			t.Errorf("%d requests, want %d: one per port and one for the resources", requests, want)
+		if want := 2*len(s.devices) + 1; requests != want || len(s.devices) != 2 {
+			t.Errorf("%d requests, want %d: two per device, for its port and its domains, and one for the resources", requests, want)
 		}
 		counters, err := filepath.Glob("/sys/class/infiniband/" + s.devices[0].name + "/ports/1/counters/*") // Soft-RoCE has them from 7 on
 		if n := calls() - before; n != 3+len(counters) || err != nil {

@@ -250,7 +250,8 @@ func (m *manager) setState(d *managed, p *managedPort, state model.State, reason
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state == model.StateOK && p.state != state {
-		m.log.Info("new queue pairs are bound to counters, also when the sensor ends", zap.String("device", d.name), zap.Uint32("port", p.number))
+		m.log.Info("new queue pairs are bound to counters, also when the sensor ends",
+			zap.String("device", d.name), zap.Uint32("port", p.number))
 	}
 	p.state, p.reason = state, reason
 }
