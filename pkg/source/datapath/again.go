@@ -25,7 +25,7 @@ func (s *Source) searchAgain(a attempt) {
 	case a.qp == 0: // each queue pair of the process is searched
 	case a.existed: // it has no entry in the kernel's map yet
 		s.retryLater(a)
-	case len(s.retries) == maxWaiting:
+	case s.noRoom(&a):
 		s.giveUp(&a)
 	default:
 		stat, err := s.kernel.context(a.key)

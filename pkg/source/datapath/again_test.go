@@ -201,7 +201,7 @@ func TestTriesBounded(t *testing.T) {
 		}
 		last = wait
 		a := s.retries[0]
-		s.retries = nil
+		s.retries, s.retriesOf = nil, map[model.CgroupID]int{}
 		s.searchLast(a)
 		if n == most {
 			break
@@ -242,6 +242,21 @@ func TestRetries(t *testing.T) {
 	s.retryDue(time.Now().Add(lastRetry))
 	if len(w.queue) != maxQueue || len(s.retries) != more-1 || s.retries[0].tries != 2 {
 		t.Errorf("%d in the queue, later %+v", len(w.queue), s.retries)
+	}
+}
+
+// TestRetriesShare: the attempts of one owner do not keep out those of others.
+func TestRetriesShare(t *testing.T) {
+	s := newSource(Options{}, func() {})
+	wait := func(owner model.CgroupID, n int) {
+		for i := range n {
+			s.retryLater(attempt{event: event{key: gen.DatapathContextKey{Tgid: uint32(i + 1)}, cgroup: owner, qp: 1, device: uint32(owner), existed: true}})
+		}
+	}
+	wait(1, maxWaiting)
+	wait(2, 3)
+	if len(s.retries) != maxWaitingOfOwner+3 || len(s.unlocated) != maxWaiting-maxWaitingOfOwner {
+		t.Errorf("%d attempts wait, %d are given up", len(s.retries), len(s.unlocated))
 	}
 }
 

@@ -62,6 +62,7 @@ type loop struct {
 	searching   int                    // searches that run
 	searchesOf  map[model.CgroupID]int // of these, by owner
 	retries     []attempt              // wait for another attempt
+	retriesOf   map[model.CgroupID]int // of these, by owner
 	retryAt     time.Time              // of the first of them
 	newContexts []newContext           // not marked yet
 	absent      map[uint32]bool        // processes that had ended before their event was handled
@@ -86,6 +87,7 @@ func newLoop(opts Options) loop {
 		absent:     map[uint32]bool{},
 		spent:      map[int][groups]time.Duration{},
 		searchesOf: map[model.CgroupID]int{},
+		retriesOf:  map[model.CgroupID]int{},
 		events:     make(chan event, maxEvents),
 		results:    make(chan searchResult, maxLocating),
 	}
@@ -316,5 +318,6 @@ func (s *Source) release(reason string) {
 	clear(s.files)
 	clear(s.absent)
 	s.waiting, s.retries, s.newContexts, s.readings = nil, nil, nil, nil
+	clear(s.retriesOf)
 	s.pace = pace{}
 }

@@ -22,6 +22,7 @@ const (
 	maxLocating        = 64
 	maxLocatingOfOwner = maxLocating / 4
 	maxWaiting         = 4096
+	maxWaitingOfOwner  = maxWaiting / 4
 	maxQueue           = 256
 	// firstRetry and lastRetry bound the time to the next attempt.
 	firstRetry = time.Millisecond
@@ -56,7 +57,8 @@ type attempt struct {
 	begun time.Time
 	at    time.Time
 	tries int
-	again bool // see searchAgain
+	owner model.CgroupID // while it waits
+	again bool           // see searchAgain
 }
 
 // searchResult is the result of a search in a process.
@@ -317,17 +319,31 @@ func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 
 // retryLater schedules another attempt, each time after twice as long.
 func (s *Source) retryLater(a attempt) {
-	if a.tries == maxTries || len(s.retries) == maxWaiting {
+	if a.tries == maxTries || s.noRoom(&a) {
 		s.giveUp(&a)
 		return
 	}
 	s.retryAfter(a, a.tries)
 }
 
+// noRoom reports whether no further attempt can wait, of any owner or of this one.
+func (s *Source) noRoom(a *attempt) bool {
+	return len(s.retries) == maxWaiting || s.retriesOf[s.ownerOfAttempt(a)] >= maxWaitingOfOwner
+}
+
+func (s *Source) ownerOfAttempt(a *attempt) model.CgroupID {
+	if w := s.processes[int(a.key.Tgid)]; w != nil {
+		return s.ownerOf(w)
+	}
+	return s.ownerOf(&watched{cgroup: a.cgroup})
+}
+
 // retryAfter schedules an attempt, by the number of those before it.
 func (s *Source) retryAfter(a attempt, tries int) {
 	a.at = time.Now().Add(min(firstRetry<<min(tries, 16), lastRetry))
 	a.tries++
+	a.owner = s.ownerOfAttempt(&a)
+	s.retriesOf[a.owner]++
 	s.retries = append(s.retries, a)
 	if a.at.Before(s.retryAt) {
 		s.retryAt = a.at
@@ -345,6 +361,9 @@ func (s *Source) retryDue(now time.Time) (next time.Time) {
 	for _, a := range s.retries {
 		if !now.Before(a.at) {
 			due = append(due, a)
+			if s.retriesOf[a.owner]--; s.retriesOf[a.owner] == 0 {
+				delete(s.retriesOf, a.owner)
+			}
 			continue
 		}
 		later = append(later, a)
