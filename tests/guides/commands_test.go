@@ -28,6 +28,7 @@ const (
 	cluster  = "needs a cluster; TestDeploy runs what it deploys in the guest"
 	registry = "needs Docker and a registry; tests/image unpacks the archive, TestDeploy loads it into containerd"
 	gpus     = "needs an NVIDIA GPU; TestNVMLChild runs accelscope gpu with a fake library"
+	counters = "needs an mlx5 HCA; TestGuestCounters switches auto mode in a guest, TestRemoveBindings has the rules of the kernel"
 	modules  = "needs out-of-tree RDMA modules; vm.BuildPadded makes such files with these programs"
 	compose  = "needs Docker Compose 2, which Debian 12 has not; TestCompose runs it by docker-compose 1.29, tests/compose reads the file by the library of 2"
 )
@@ -64,10 +65,17 @@ var documents = map[string][]command{
 		{text: "curl -s http://127.0.0.1:9847/healthz", place: node},
 		{text: "curl -s http://127.0.0.1:9847/rdma", place: node},
 	},
-	"docs/hardware.md":        {{text: "make test-gpu", place: none, why: "needs an NVIDIA GPU"}},
-	"docs/performance.md":     {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
-	"docs/placement.md":       {{text: "bin/accelscope topo", place: node}},
-	"docs/rdma-bytes.md":      {{text: "bin/accelscope peers", place: node}},
+	"docs/hardware.md":    {{text: "make test-gpu", place: none, why: "needs an NVIDIA GPU"}},
+	"docs/performance.md": {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
+	"docs/placement.md":   {{text: "bin/accelscope topo", place: node}},
+	"docs/rdma-bytes.md": {
+		{text: "rdma statistic qp set link mlx5_0/1 auto off", place: none, why: counters},
+		{text: "rdma statistic qp show link mlx5_0/1", place: none, why: counters},
+		{text: "rdma statistic qp unbind link mlx5_0/1 cntn 4", place: none, why: counters},
+		{text: "rdma statistic mode link mlx5_0/1", place: none, why: counters},
+		{text: "rdma statistic unset link mlx5_0/1 optional-counters", place: none, why: counters},
+		{text: "bin/accelscope peers", place: node},
+	},
 	"docs/sizing.md":          {{text: "make bench-fleet", place: none, why: "takes 4 GiB and long; TestFleet in tests/fleet is a small one"}},
 	"docs/support-matrix.md":  {{text: "make test-kernels", place: none, why: "takes hours"}},
 	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},
