@@ -214,7 +214,7 @@ func budgetMetrics() []metric {
 			"Maximum fraction of a process's CPU time that probes on the data path may use.",
 			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),
 		budget("accelscope_budget_spent_ratio", gauge,
-			"Highest fraction of its CPU time that a process of the workload spent in data-path probes, in an interval between surveys.",
+			"Highest fraction of its CPU time that a process of the workload spent in data-path probes, between two surveys.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return s.SpentRatio }),
 		budget("accelscope_datapath_spent_seconds_total", counter,
 			"CPU time that all processes of the workload spent in probes on the data path.",
