@@ -34,7 +34,7 @@ type series struct {
 // readAnswer reads the answer to a query and calls each with one series after another, so that memory is needed for one only. The series is
 // valid until each returns.
 func readAnswer(from io.Reader, each func(*series) error) (warnings []string, err error) {
-	body := &limited{from: from, left: maxAnswer}
+	body := &Body{From: from, Left: maxAnswer, TooLarge: errTooLarge}
 	decoder := json.NewDecoder(body)
 	var status, kind string
 	seen := false
@@ -68,8 +68,8 @@ func readAnswer(from io.Reader, each func(*series) error) (warnings []string, er
 }
 
 // members calls do with each key of an object, before its value.
-func members(decoder *json.Decoder, body *limited, do func(key string) error) error {
-	body.part = maxSeries
+func members(decoder *json.Decoder, body *Body, do func(key string) error) error {
+	body.Part = maxSeries
 	if err := begin(decoder, '{'); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func members(decoder *json.Decoder, body *limited, do func(key string) error) er
 		if err != nil {
 			return err
 		}
-		body.part = maxSeries
+		body.Part = maxSeries
 		if err := do(fmt.Sprint(key)); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func members(decoder *json.Decoder, body *limited, do func(key string) error) er
 }
 
 // elements calls each with the series of a vector.
-func elements(decoder *json.Decoder, body *limited, kind string, each func(*series) error) error {
+func elements(decoder *json.Decoder, body *Body, kind string, each func(*series) error) error {
 	if kind != "" && kind != "vector" {
 		return errNoVector
 	}
@@ -108,7 +108,7 @@ func elements(decoder *json.Decoder, body *limited, kind string, each func(*seri
 		if err := each(&one); err != nil {
 			return err
 		}
-		body.part = maxSeries
+		body.Part = maxSeries
 	}
 	_, err := decoder.Token()
 	return err
@@ -126,18 +126,20 @@ func skip(decoder *json.Decoder) error {
 	return decoder.Decode(&value)
 }
 
-// limited reads at most left bytes, and part bytes until part is set again.
-type limited struct {
-	from       io.Reader
-	left, part int
+// Body is the body of an answer. It reads at most Left bytes in all, and Part bytes until Part is set again, which bounds what a decoder
+// buffers for one element. Beyond a bound, Read returns TooLarge.
+type Body struct {
+	From       io.Reader
+	Left, Part int
+	TooLarge   error
 }
 
-func (l *limited) Read(p []byte) (int, error) {
-	most := min(l.left, l.part)
+func (b *Body) Read(p []byte) (int, error) {
+	most := min(b.Left, b.Part)
 	if most <= 0 {
-		return 0, errTooLarge
+		return 0, b.TooLarge
 	}
-	n, err := l.from.Read(p[:min(len(p), most)])
-	l.left, l.part = l.left-n, l.part-n
+	n, err := b.From.Read(p[:min(len(p), most)])
+	b.Left, b.Part = b.Left-n, b.Part-n
 	return n, err
 }

@@ -400,11 +400,11 @@ func FuzzAnswers(f *testing.F) {
 		`{"code":0,"data":[{"if_name":"d","gids":[{"port":1,"index":0,"type":"ib","address":"fe80::1"}],"lids":[{"port":1,"lid":1}]}],"message":"partial: x"}`)
 	f.Fuzz(func(t *testing.T, peers, hcas string) {
 		a := answer{addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
-		_ = a.readHCAs(&limited{from: strings.NewReader(hcas), left: 1 << 20, part: 1 << 20})
+		_ = a.readHCAs(&fleet.Body{From: strings.NewReader(hcas), Left: 1 << 20, Part: 1 << 20})
 		n := 0
-		body := &limited{from: strings.NewReader(peers), left: 1 << 20, part: 1 << 20}
+		body := &fleet.Body{From: strings.NewReader(peers), Left: 1 << 20, Part: 1 << 20}
 		_ = eachPeer(body, func(*api.Peer) error { n++; return nil })
-		_ = a.readPeers(&limited{from: strings.NewReader(peers), left: 1 << 20, part: 1 << 20}, map[owner]bool{{"w", "c"}: true})
+		_ = a.readPeers(&fleet.Body{From: strings.NewReader(peers), Left: 1 << 20, Part: 1 << 20}, map[owner]bool{{"w", "c"}: true})
 		sum := 0
 		for _, c := range a.remotes {
 			sum += c

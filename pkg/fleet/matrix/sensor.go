@@ -103,7 +103,7 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 			query.Set("workload", o.workload) // less to send
 		}
 	}
-	err := r.get(ctx, base, "api/v1/peers", query, maxPeers, func(body *limited) error { return a.readPeers(body, of) })
+	err := r.get(ctx, base, "api/v1/peers", query, maxPeers, func(body *fleet.Body) error { return a.readPeers(body, of) })
 	if a.Peers = err == nil; !a.Peers {
 		clear(a.remotes)
 	}
@@ -137,7 +137,7 @@ func problem(err error) string {
 }
 
 // get requests a path of a sensor and reads the body of the answer, up to a limit.
-func (r *Reader) get(ctx context.Context, base, path string, query url.Values, limit int, read func(*limited) error) error {
+func (r *Reader) get(ctx context.Context, base, path string, query url.Values, limit int, read func(*fleet.Body) error) error {
 	u, err := url.Parse(base)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (r *Reader) get(ctx context.Context, base, path string, query url.Values, l
 		return err
 	}
 	defer response.Body.Close()
-	body := &limited{from: response.Body, left: limit, part: limit}
+	body := &fleet.Body{From: response.Body, Left: limit, Part: limit, TooLarge: errTooLarge}
 	if response.StatusCode != http.StatusOK {
 		var why struct{ Error, Message string }
 		text, _ := io.ReadAll(io.LimitReader(body, maxError))
@@ -167,7 +167,7 @@ func (r *Reader) get(ctx context.Context, base, path string, query url.Values, l
 }
 
 // readHCAs reads the addresses of the ports from the answer to /rdma. A part of an answer is taken, and its reason is returned.
-func (a *answer) readHCAs(body *limited) error {
+func (a *answer) readHCAs(body *fleet.Body) error {
 	var answer struct {
 		Data    []api.HCA
 		Message string
@@ -225,7 +225,7 @@ func gidOf(text string) (netip.Addr, error) {
 }
 
 // readPeers counts the queue pairs of owners by their remote ends, one at a time: the list may be long.
-func (a *answer) readPeers(body *limited, of map[owner]bool) error {
+func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 	return eachPeer(body, func(p *api.Peer) error {
 		if !of[owner{p.Workload, p.ContainerID}] {
 			return nil
@@ -249,13 +249,13 @@ func (a *answer) readPeers(body *limited, of map[owner]bool) error {
 }
 
 // eachPeer calls do with each element of the answer to /api/v1/peers.
-func eachPeer(body *limited, do func(*api.Peer) error) error {
+func eachPeer(body *fleet.Body, do func(*api.Peer) error) error {
 	decoder := json.NewDecoder(body)
 	if t, err := decoder.Token(); err != nil || t != json.Delim('[') {
 		return notSensor(err)
 	}
 	for {
-		body.part = maxPeer
+		body.Part = maxPeer
 		if !decoder.More() {
 			break
 		}
@@ -281,20 +281,4 @@ func notSensor(err error) error {
 		return errNotSensor
 	}
 	return err
-}
-
-// limited reads at most left bytes, and part bytes until part is set again.
-type limited struct {
-	from       io.Reader
-	left, part int
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	most := min(l.left, l.part)
-	if most <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := l.from.Read(p[:min(len(p), most)])
-	l.left, l.part = l.left-n, l.part-n
-	return n, err
 }
