@@ -27,14 +27,13 @@ func (s *Source) updateExcluded() {
 		return
 	}
 	excluded, now := map[locate.FileID]bool{}, time.Now()
-	for _, w := range s.processes {
-		w.excluded = s.isExcluded(w.cgroup)
+	of := map[int]bool{}
+	for pid, w := range s.processes {
+		of[pid] = s.isExcluded(w.cgroup)
 	}
 	for id, f := range s.files {
 		for pid := range f.paths {
-			if w := s.processes[pid]; w != nil && w.excluded {
-				excluded[id] = true
-			}
+			excluded[id] = excluded[id] || of[pid]
 		}
 		switch {
 		case excluded[id] && !s.excluded[id]:

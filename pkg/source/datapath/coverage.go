@@ -122,7 +122,7 @@ func (s *Source) gapsOf(key gen.DatapathContextKey, c *contextCounts, now uint64
 	if !p.chosen || s.excluded[p.file] {
 		return []model.Gap{model.GapNotSelected}
 	}
-	limited := c.place.limited != [groups]bool{}
+	limited := c.place.isLimited()
 	if s.unprobeable[p.file] {
 		gaps = append(gaps, model.GapRefused)
 	}

@@ -28,6 +28,7 @@ type openContext struct {
 // traceOf returns how completely the queue pairs of a context are traced. The caller holds mu.
 func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) openContext {
 	p, located := s.contexts[key]
+	at := s.placeOf(key)
 	c := openContext{
 		series: seriesKey{model.CgroupID(stat.Cgroup), stat.Device}, polled: stat.Hits[polls] > 0,
 	}
@@ -35,7 +36,7 @@ func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 		c.since = max(since, p.probed)
 	}
 	switch {
-	case s.placeOf(key).limited != [groups]bool{}:
+	case at.isLimited():
 		c.gap = model.GapSurvey
 	case s.unprobeable[p.file]:
 		c.gap = model.GapRefused

@@ -50,6 +50,7 @@ func (s *Source) removeEnded(now time.Time) {
 		}
 	}
 	s.updateChosen()
+	s.updateExcluded()
 }
 
 // checkUnobserved returns processes in the kernel's maps that have ended before they

@@ -45,7 +45,6 @@ type watched struct {
 	queue                     []attempt
 	openedAt                  time.Time
 	chosen                    bool  // to be counted
-	excluded                  bool  // must not have probes
 	refused                   error // why it must not be probed
 	cost, inSurvey            cost  // of its probes, without and with what is counted in surveys only
 	surveyed                  bool  // there is a survey of one of its files
@@ -229,9 +228,11 @@ func (s *Source) handleFound(a searchResult) {
 	}
 	chosen := s.isChosen(a.cgroup)
 	w.chosen = w.chosen || chosen
-	w.excluded = s.isExcluded(w.cgroup)
 	s.pace.changed = true
 	s.pace.attach = s.addSites(pid, a.Found) && w.chosen || s.pace.attach
+	if s.isExcluded(w.cgroup) { // before its files get probes
+		s.updateExcluded()
+	}
 	if w.chosen {
 		s.keep(&a)
 	}

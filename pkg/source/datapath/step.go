@@ -27,7 +27,6 @@ type reading struct {
 func (s *Source) step() time.Time {
 	now := time.Now()
 	s.pace.begin(now)
-	s.updateExcluded()
 	err := s.read()
 	if err != nil {
 		s.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
@@ -82,6 +81,9 @@ func (s *Source) readLoads() []processLoad {
 
 // limit limits the probes of processes that they cost more than they may.
 func (s *Source) limit(now time.Time, loads []processLoad) {
+	if s.schedule.limit == 0 {
+		return
+	}
 	of := map[int][]*file{}
 	for _, f := range s.files {
 		for pid := range f.paths {

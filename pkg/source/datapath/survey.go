@@ -50,6 +50,8 @@ type place struct {
 	surveyed bool
 }
 
+func (p *place) isLimited() bool { return p.limited != [groups]bool{} }
+
 // schedule is when surveys are made. The zero schedule has no limit.
 type schedule struct {
 	limit            float64 // share of its CPU time that probes may take of a process
