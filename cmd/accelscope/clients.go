@@ -18,7 +18,7 @@ const (
 	maxOfClient    = 64              // connections
 	maxScrapes     = 16              // others wait for their turn
 	maxWait        = 5 * time.Second // for the turn, then status 503: half of scrape_timeout of Prometheus
-	// ownConnections are those that the owner of a place has when others have taken all.
+	// ownConnections is the number of connections that the owner of a place has when other clients have taken all.
 	ownConnections = 4
 )
 
@@ -102,7 +102,7 @@ func (c *clients) begin(ctx context.Context, client clientAddress) (end func(), 
 	return nil, false
 }
 
-// enter takes a place and returns how to leave it, nil if there is none.
+// enter takes a place and returns a function that leaves it, nil if no place is free.
 func enter(places chan struct{}) (leave func()) {
 	select {
 	case places <- struct{}{}:

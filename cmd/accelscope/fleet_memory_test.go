@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The page of all nodes stays within the limit of the manifests while a Prometheus answers each query with 16 MiB: those of the state, and of
+// The page of all nodes stays within the limit of the manifests while a Prometheus answers each query with 16 MiB: the queries of the state, and of
 // searches of more clients than are asked for at a time.
 func TestFleetMemory(t *testing.T) {
 	if testing.Short() {

@@ -93,7 +93,7 @@ func hasInterval(times []time.Time) bool {
 	return false
 }
 
-// makeWay reports whether there is a place for another owner. It takes that of the owner that is away for the longest time.
+// makeWay reports whether there is a place for another owner. The owner that is away for the longest time loses its place.
 func (s *scrapers) makeWay(now time.Time) bool {
 	var away *scraper
 	owners := 0

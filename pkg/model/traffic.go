@@ -62,8 +62,8 @@ type Survey struct {
 // Budget is the current cost of data-path probes for one cgroup.
 type Budget struct {
 	Cgroup CgroupID
-	// SpentRatio is the largest share of a process's CPU time that probes used in the last
-	// minute.
+	// SpentRatio is the largest share of a process's CPU time that probes used outside of surveys, in the last interval
+	// between surveys.
 	SpentRatio float64
 }
 
