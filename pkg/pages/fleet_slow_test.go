@@ -20,14 +20,14 @@ import (
 
 // slowPrometheus is a FAKE that answers a query with "slow" in it when the test opens it, and the others at once: with one job.
 type slowPrometheus struct {
-	asked chan struct{} // a slow query has arrived
+	asked chan string   // slow queries that have arrived: each search has two
 	open  chan struct{} // answers the slow queries
 }
 
 func (p *slowPrometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.FormValue("query")
 	if strings.Contains(query, "slow") {
-		p.asked <- struct{}{}
+		p.asked <- query
 		select {
 		case <-p.open:
 		case <-r.Context().Done():
@@ -44,7 +44,7 @@ func (p *slowPrometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // slowSite returns the pages of a Prometheus that answers slow queries when the test ends, and a request of a client.
 func slowSite(t *testing.T) (p *slowPrometheus, get func(ctx context.Context, client, target string) (int, string)) {
-	p = &slowPrometheus{asked: make(chan struct{}, 1000), open: make(chan struct{})}
+	p = &slowPrometheus{asked: make(chan string, 1000), open: make(chan struct{})}
 	s := httptest.NewServer(p)
 	connection, err := fleet.Connect(s.URL, "")
 	if err != nil {
@@ -104,7 +104,8 @@ func TestBusyClient(t *testing.T) {
 	go get(gone, "10.0.0.1:1", "/?q=slow")
 	<-p.asked
 	go get(t.Context(), "10.0.0.1:2", "/?q=slower")
-	<-p.asked
+	for !strings.Contains(<-p.asked, "slower") { // the other query of the first search
+	}
 	status, body := get(t.Context(), "[::ffff:10.0.0.1]:3", "/?q=quick")
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, fleet.ErrBusy.Error()) {
 		t.Errorf("a third search of a client: status %d: %s", status, body)
