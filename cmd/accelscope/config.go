@@ -57,8 +57,8 @@ type sensorFlags struct {
 	MapEntries uint32 `name:"probe.map-entries" default:"0" help:"Maximum number of (workload, HCA, verb) series. 0: by CPUs and HCAs."`
 	MaxObjects uint32 `name:"probe.max-objects" default:"0" help:"Maximum number of RDMA objects; half as many peers. 0: by CPUs and HCAs."`
 
-	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Longest attach of a probe of a GPU library."`
-	MaxMappings int           `name:"probe.max-mappings" default:"5000" help:"Maximum number of mappings of a probed GPU library."`
+	AttachLimit time.Duration `name:"probe.attach-limit" default:"100ms" help:"Longest wait of forks for one probe of a file."`
+	MaxMappings int           `name:"probe.max-mappings" default:"5000" help:"Maximum number of mappings of a file with uprobes."`
 
 	linkFlags
 	dataPathFlags

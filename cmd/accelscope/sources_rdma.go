@@ -63,7 +63,12 @@ func (s *services) newProbe() engine.Registration {
 }
 
 func (s *services) newDataPath() engine.Registration {
+	gate, err := s.gate()
+	if err != nil {
+		return register("datapath", nil, err)
+	}
 	o := datapath.Options{
+		Gate:  gate,
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
 		Subsystem: s.subsystem(), OwnerOf: s.ownerOf(), Workloads: s.workloads, MaxContexts: s.PathLimit,
 		StallAfter: s.StallAfter, BTFDir: s.BTFDir,

@@ -149,6 +149,8 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath survey cost", node.surveyCost, "6.12", node.traces},
 	{"datapath stalled", node.stalled, "6.12/preempt", node.traces},
+	{"datapath held", node.held, "6.12", node.traces},
+	{"datapath many mappings", node.manyMappings, "6.12", node.traces},
 	{"uprobes", node.gate, "5.10 6.12", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},

@@ -5,7 +5,6 @@ package uprobe
 import (
 	"errors"
 	"fmt"
-	"time"
 )
 
 const (
@@ -15,8 +14,8 @@ const (
 	maxSlow = 1024
 )
 
-// Errors of an Operation. ErrRefused holds until the sensor ends, or until the file changes. ErrDeferred passes: Wait is the time
-// until the next attempt.
+// Errors of an Operation. ErrRefused holds until the sensor ends, or until the file changes. ErrDeferred passes: Turn has the time
+// of the next attempt.
 var (
 	ErrRefused  = errors.New("refused")
 	ErrDeferred = errors.New("deferred")
@@ -61,12 +60,3 @@ func (b *breaker) check(mapping uint64, owners []uint64) error {
 	}
 	return nil
 }
-
-const (
-	firstWait = time.Second
-	lastWait  = time.Minute
-)
-
-// Wait is the time after which an operation is tried again that was deferred several times in a row. There is no last attempt: a
-// look costs little, and a file that was not touched is lost as soon as a user could defer it for good.
-func Wait(deferred int) time.Duration { return min(firstWait<<min(max(deferred-1, 0), 10), lastWait) }

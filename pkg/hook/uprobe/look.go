@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -21,6 +22,9 @@ import (
 // maxWalks bounds a look: runs of the program that walks through the mappings, each of up to gen.MappingsMappingsLimitWALK_MOVES
 // moves, of which a mapping takes one to three.
 const maxWalks = 1000
+
+// maxLooks bounds the attempts of a look, of which mappings that change, or a lock, can end each.
+const maxLooks = 5
 
 var (
 	errUnmapped = errors.New("the kernel does not find the mapping of the file")
@@ -94,13 +98,16 @@ func (e *eyes) look(f *os.File, offsets []uint64, limit int) (view, error) {
 	if err := resident(f, code, offsets, first); err != nil {
 		return view{}, err
 	}
-	for range 3 {
-		v, err := e.walk(uint64(uintptr(unsafe.Pointer(unsafe.SliceData(code)))), first, last, limit)
-		if !errors.Is(err, errChanged) {
-			return v, err
+	var v view
+	for range maxLooks {
+		// The kernel tries the lock of this process's own mappings, which another thread may have.
+		v, err = e.walk(uint64(uintptr(unsafe.Pointer(unsafe.SliceData(code)))), first, last, limit)
+		if !errors.Is(err, errChanged) && !errors.Is(err, errUnmapped) {
+			break
 		}
+		time.Sleep(lookPause)
 	}
-	return view{}, errChanged
+	return v, err
 }
 
 // resident reads the pages of the offsets. It returns an error if they are not in memory then, as the kernel would read them from

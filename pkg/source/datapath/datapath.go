@@ -22,6 +22,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -57,6 +58,8 @@ type Options struct {
 	// BTFDir has the type information of RDMA modules that have none in the kernel, in a file per
 	// module. It may be empty.
 	BTFDir string
+	// Gate attaches and detaches the probes. Only a source without a device needs none.
+	Gate *uprobe.Gate
 	// DeviceNames returns the names of the HCAs by index.
 	DeviceNames func(context.Context) (map[uint32]string, error)
 	Logger      *zap.Logger
@@ -185,6 +188,9 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := model.Snapshot{Hooks: s.hooks, Outstanding: []model.Outstanding{}, Stalled: []model.StalledQueuePair{}}
+	if s.opts.Gate != nil {
+		snap.ProbeDurations = s.opts.Gate.Durations(s.Name())
+	}
 	err := errors.Join(s.failed, s.unprobed)
 	if s.kernel != nil {
 		err = errors.Join(err, s.drain(), s.fillOutstanding(&snap), s.kernel.object.Owners.Settle(s.forgotten), s.kernel.fill(&snap))

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -22,6 +23,7 @@ func (s *Source) keep(found *searchResult) {
 	for id := range found.Paths {
 		if f := s.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.hasProbes() && s.hasRoom() {
 			f.kept = found.lower[id]
+			f.closeUnused()
 			delete(found.lower, id)
 			s.setKept(id, true)
 		}
@@ -131,12 +133,11 @@ func (s *Source) detachUnused(f *file) {
 	if len(f.paths) > 0 || f.kept != nil {
 		return
 	}
-	f.probed = [groups]map[int]uint64{}
-	for c := range groups {
-		if f.on(c) {
-			f.detach(c, &s.detaching)
-		}
+	for group := range groups {
+		s.want(f, group, false)
 	}
+	f.probed, f.chosen = [groups]map[int]uint64{}, false
+	s.change(f, time.Now())
 }
 
 // home returns the home with a PID that keeps files, or nil.
@@ -155,7 +156,11 @@ func (s *Source) unkeep(f *file) {
 		return
 	}
 	home := f.home
-	f.kept.Close()
+	if f.opened == nil && f.hasProbes() {
+		f.opened = f.kept
+	} else {
+		f.kept.Close()
+	}
 	f.kept, f.home = nil, nil
 	s.setKept(f.id, false)
 	if home == nil {

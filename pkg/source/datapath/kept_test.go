@@ -49,7 +49,7 @@ func TestKeepImages(t *testing.T) {
 
 	probed := newFile(locate.FileID{Inode: maxKept + 10}, false)
 	s.files[probed.id] = probed
-	probed.closing[posts].Store(true)
+	probed.links[half{}] = nil
 	if keep(maxKept + 10); probed.kept != nil {
 		t.Error("a file that is probed through a container is kept")
 	}

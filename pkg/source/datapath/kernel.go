@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -232,13 +231,16 @@ func (k *kernel) next() (event, error) {
 	}
 }
 
-// close detaches the hooks, ends next and closes the maps. The caller closes what
-// probe returned.
-func (k *kernel) close() {
+// detach detaches the hooks and ends next.
+func (k *kernel) detach() {
 	if k.events != nil {
-		if err := k.events.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-			return
-		}
+		_ = k.events.Close()
 	}
+	k.object.Detach()
+}
+
+// close detaches the hooks, ends next, and closes the maps and the programs, which no operation of the Gate uses any more.
+func (k *kernel) close() {
+	k.detach()
 	k.object.Close()
 }

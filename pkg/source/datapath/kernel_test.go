@@ -232,11 +232,13 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 				continue
 			}
 			k.needs(t, functionPrograms[s.Function].entry)
-			l, err := k.probe(path, target{Site: s})
-			if err != nil {
-				t.Fatal(err)
+			for _, h := range (target{Site: s}).halves() {
+				l, err := k.probe(h)(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				links = append(links, l)
 			}
-			links = append(links, l)
 		}
 	}
 	detach = func() {

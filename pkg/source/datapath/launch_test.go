@@ -16,6 +16,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"go.uber.org/zap/zaptest"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
@@ -128,7 +129,7 @@ func (j *job) launch(within time.Duration) {
 // startJobSource returns a source that reads the events of the ring buffer and has the real locator.
 func startJobSource(t testing.TB, limit float64) *Source {
 	t.Helper()
-	opts := Options{Sysfs: t.TempDir(), Procfs: "/proc", Budget: limit, MaxContexts: 16384}
+	opts := Options{Sysfs: t.TempDir(), Procfs: "/proc", Budget: limit, MaxContexts: 16384, Logger: zaptest.NewLogger(t), Gate: newGate(t)}
 	if err := os.MkdirAll(filepath.Join(opts.Sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
 		t.Fatal(err)
 	}

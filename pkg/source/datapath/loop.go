@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -46,9 +45,12 @@ type loop struct {
 	files     map[locate.FileID]*file
 	schedule  schedule
 	// find finds the functions of a process: locate.Locator.Find.
-	find      func(p *locate.Process, qp, context uint64) (locate.Found, error)
-	safety    *safety // nil until determined
-	detaching sync.WaitGroup
+	find     func(p *locate.Process, qp, context uint64) (locate.Found, error)
+	safety   *safety      // nil until determined
+	former   []*file      // with probes from before the last release
+	changes  chan changed // operations of the Gate that have ended
+	changing int          // that are in progress
+	closing  []*kernel    // from before the last release, the programs of which an operation may still attach
 	// readings and spent are those of the last step: the counters of all contexts, and the
 	// cost of probes by process. The others are buffers.
 	readings []reading
@@ -90,12 +92,14 @@ func newLoop(opts Options) loop {
 		retriesOf:  map[model.CgroupID]int{},
 		events:     make(chan event, maxEvents),
 		results:    make(chan searchResult, maxLocating),
+		changes:    make(chan changed),
 	}
 }
 
-// run is the loop. Only this goroutine attaches and detaches.
+// run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
+	defer s.shutdown()
 	defer s.release("") // also after a panic: nothing else limits what probes cost
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
@@ -107,10 +111,13 @@ func (s *Source) run(ctx context.Context) {
 			return
 		case <-look.C:
 			s.follow(ctx)
+			s.changeFormer(time.Now())
 		case e := <-s.events:
 			s.handleEvent(e)
 		case a := <-s.results:
 			s.handleFound(a)
+		case c := <-s.changes:
+			s.handleChange(&c)
 		case <-wake.C:
 		}
 		s.handleQueued()
@@ -276,19 +283,11 @@ func (s *Source) nameMissing(ctx context.Context, now time.Time) {
 	}
 }
 
-// release detaches all probes and hooks and keeps the series.
+// release detaches the hooks and keeps the series. Probes are detached when the Gate does it, at the end of the sensor by shutdown.
 func (s *Source) release(reason string) {
 	if s.kernel == nil {
 		return
 	}
-	for _, f := range s.files {
-		for c := range groups {
-			if f.on(c) {
-				f.detach(c, &s.detaching)
-			}
-		}
-	}
-	s.detaching.Wait()
 	s.mu.Lock()
 	s.limited = false // no context is located any more
 	err := s.drain()
@@ -307,12 +306,18 @@ func (s *Source) release(reason string) {
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		s.opts.Logger.Warn("the last counts are lost", zap.Error(err))
 	}
-	k.close()
+	k.detach()
+	s.closing = append(s.closing, k)
+	s.closeFormer()
 	for _, w := range s.processes {
 		w.release()
 	}
 	for _, f := range s.files {
 		s.unkeep(f)
+		f.wanted, f.on = [groups]bool{}, [groups]bool{}
+		if f.closeUnused(); f.hasProbes() {
+			s.former = append(s.former, f)
+		}
 	}
 	clear(s.processes)
 	clear(s.files)

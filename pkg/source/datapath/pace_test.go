@@ -94,7 +94,11 @@ func TestProbedFile(t *testing.T) {
 		t.Errorf("ready before the probes: %t; they come at %v", isReady(first), s.pace.next())
 	}
 	s.pace.due = s.step()
-	s.markFound(true)
+	for s.changing > 0 {
+		c := <-s.changes
+		s.handleChange(&c)
+	}
+	s.markFound(false)
 	if !isReady(first) || s.contexts[first].probed == 0 {
 		t.Errorf("not probed: %+v", s.contexts[first])
 	}

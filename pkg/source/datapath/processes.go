@@ -44,8 +44,7 @@ func (s *Source) removeEnded(now time.Time) {
 	s.removeClosed()
 	s.checkKept()
 	for id, f := range s.files {
-		// A file with probes that are still being detached may be mapped again.
-		if len(f.paths) == 0 && f.kept == nil && !f.closing[posts].Load() && !f.closing[polls].Load() {
+		if f.closeUnused(); len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
 			delete(s.files, id)
 		}
 	}
@@ -100,10 +99,11 @@ func (s *Source) removeProcess(pid int, w *watched) {
 	w.release()
 }
 
-// leaveFiles ends the probes that only a process needs.
+// leaveFiles has the probes detached that only a process needs.
 func (s *Source) leaveFiles(pid int) {
 	for _, f := range s.files {
-		f.leave(pid, &s.detaching)
+		f.leave(pid)
+		s.change(f, time.Now())
 		s.detachUnused(f)
 	}
 }

@@ -25,6 +25,9 @@ func startPerProcess(t *testing.T, path string, sites []locate.Site) (*Source, f
 		t.Skip("no uprobe_multi")
 	}
 	procfs := t.TempDir()
+	if err := os.Symlink("/proc/self", filepath.Join(procfs, "self")); err != nil {
+		t.Fatal(err)
+	}
 	s := startSource(t, 0, path, sites, func(s *Source) {
 		s.opts.Procfs, s.safety = procfs, &safety{perProcess: true}
 	})

@@ -95,6 +95,7 @@ func (s *Source) enqueue(a attempt) {
 			s.retryLater(a)
 			return
 		}
+		p.CheckFile = s.opts.Gate.CheckFile
 		w = &watched{Process: p, cgroup: a.cgroup}
 		s.processes[pid] = w
 	}
@@ -258,7 +259,7 @@ func (s *Source) handleFound(a searchResult) {
 }
 
 // markFound marks the contexts that were found, of files that are probed. After a step,
-// which attaches probes, it marks those of the others, too.
+// which has probes attached, it marks the others, too, unless their files are being probed.
 func (s *Source) markFound(all bool) {
 	left := s.newContexts[:0]
 	for _, c := range s.newContexts {
@@ -270,7 +271,7 @@ func (s *Source) markFound(all bool) {
 			continue
 		}
 		f := s.files[p.file]
-		if !all && (f == nil || !f.isProbed(int(key.Tgid))) {
+		if f != nil && !f.isProbed(int(key.Tgid)) && (!all || f.turn.Taken()) || f == nil && !all {
 			left = append(left, c)
 			continue
 		}

@@ -16,7 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap/zaptest"
+
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -41,6 +44,17 @@ func startSource(
 	return s
 }
 
+// newGate returns a Gate that lives as long as the test.
+func newGate(t testing.TB) *uprobe.Gate {
+	t.Helper()
+	g, err := uprobe.New(uprobe.Options{Logger: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close() })
+	return g
+}
+
 // newFakeSource returns a source whose loop does not run.
 func newFakeSource(t testing.TB, limit float64, path string, sites []locate.Site, stop context.CancelFunc) *Source {
 	t.Helper()
@@ -49,7 +63,7 @@ func newFakeSource(t testing.TB, limit float64, path string, sites []locate.Site
 	if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit}, stop)
+	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit, Gate: newGate(t)}, stop)
 	s.kernel, s.names = k, map[uint32]string{3: "fake0"}
 	s.find = func(p *locate.Process, qp, _ uint64) (locate.Found, error) {
 		var pointer [8]byte
@@ -76,7 +90,7 @@ func TestFirstRead(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Sysfs: sysfs, Procfs: "/proc"})
+	s, err := New(Options{Sysfs: sysfs, Procfs: "/proc", Gate: newGate(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,18 +38,14 @@ func (s *Source) step() time.Time {
 	s.pace.read(time.Now())
 	next := now.Add(removeInterval)
 	for _, f := range s.files {
-		f.added = false
 		f.survey.broken = f.survey.broken || err != nil
-		wanted, running := s.isWanted(f), f.survey.running
+		wanted := s.isWanted(f)
 		s.setPlace(f, s.schedule.advance(&f.survey, len(f.paths) > 0 && wanted, now))
 		for g := range groups {
-			s.switchGroup(f, g, wanted && f.survey.on(g))
-			// What it counts is less than what was moved.
-			f.survey.broken = f.survey.broken || f.survey.limited[g] && (!f.on(g) || f.failure(g) != nil)
+			s.want(f, g, wanted && f.survey.on(g))
 		}
-		if f.survey.running && !running {
-			f.survey.begun = time.Now() // attaching takes a moment
-		}
+		s.change(f, now)
+		s.beginCounting(f, now)
 		if at := s.schedule.due(&f.survey); !at.IsZero() && at.Before(next) {
 			next = at
 		}
@@ -130,7 +126,7 @@ func (s *Source) setPlace(f *file, ended bool) {
 	if ended {
 		s.fold.endSurvey(f.id, &f.survey)
 	}
-	s.places[f.id] = place{file: f.id, limited: f.survey.limited, surveyed: f.survey.running}
+	s.places[f.id] = place{file: f.id, limited: f.survey.limited, surveyed: f.survey.counting}
 	s.limited = s.limited || f.survey.isLimited()
 }
 
@@ -140,7 +136,7 @@ func (s *Source) setPlaces() {
 	for id, f := range s.files {
 		limited = limited || f.survey.isLimited()
 		for g := range groups {
-			off[id] = off[id] || !f.survey.limited[g] && !f.on(g)
+			off[id] = off[id] || !f.survey.limited[g] && !f.on[g]
 		}
 	}
 	s.mu.Lock()
@@ -149,7 +145,7 @@ func (s *Source) setPlaces() {
 	maps.DeleteFunc(s.places, func(id locate.FileID, _ place) bool { return s.files[id] == nil })
 }
 
-// isWanted reports whether a process that maps the file is to be counted, or the file
+// isWanted reports whether a process that maps the file is to be counted, or was, or the file
 // is kept for the next one. Other processes that map it pay for its probes, too.
 func (s *Source) isWanted(f *file) bool {
 	if s.excluded[f.id] { // only the loop sets it
@@ -160,10 +156,29 @@ func (s *Source) isWanted(f *file) bool {
 	}
 	for pid := range f.paths {
 		if w := s.processes[pid]; w != nil && w.chosen {
-			return true
+			f.chosen = true
 		}
 	}
-	return false
+	return f.chosen
+}
+
+// beginCounting begins to count what a survey does as soon as all groups are probed, and notes if that ends before the survey.
+func (s *Source) beginCounting(f *file, now time.Time) {
+	v := &f.survey
+	if !v.running {
+		return
+	}
+	complete := true
+	for g, limited := range v.limited {
+		complete = complete && (!limited || f.on[g] && f.failure(g) == nil)
+	}
+	switch {
+	case v.counting && !complete:
+		v.broken = true // what it counts is less than what was moved
+	case !v.counting && complete:
+		v.counting, v.begun = true, now // attaching takes a moment
+		s.setPlace(f, false)
+	}
 }
 
 // read copies the counters of all contexts and adds up their cost by process. Once per
@@ -204,10 +219,9 @@ func (s *Source) count(now time.Time, readings []reading, loads []processLoad) {
 		unprobed = cmp.Or(unprobed, w.refused)
 	}
 	for id, f := range s.files {
-		for g := range groups {
-			probes += len(f.links[g])
-		}
+		probes += f.probes()
 		traced[id] = f.tracedSince()
+		unprobed = cmp.Or(f.delayed, unprobed)
 		if len(f.failed) > 0 {
 			unprobeable[id] = true
 			unprobed = cmp.Or(f.failure(posts), f.failure(polls), unprobed)
@@ -228,36 +242,6 @@ func (s *Source) count(now time.Time, readings []reading, loads []processLoad) {
 		s.fold.update(now, l.pid, w.cgroup, l.cpu, l.spent[posts]+l.spent[polls], w.surveyed)
 	}
 	s.stats.Processes, s.stats.Probes = uint64(len(loads)), uint64(probes)
-}
-
-// switchGroup attaches or detaches the probes of a group, or attaches new ones.
-func (s *Source) switchGroup(f *file, group int, on bool) {
-	was := f.on(group)
-	switch {
-	case on && f.closing[group].Load():
-		return // two probes at one place would count twice
-	case on:
-		if err := f.attach(group, s.kernel.probe); err != nil {
-			s.opts.Logger.Warn("not all functions of a provider are probed on the data path", zap.Error(err))
-		}
-	case was:
-		f.detach(group, &s.detaching)
-		if !f.survey.limited[group] { // what is limited is not late between surveys
-			f.probed[group] = nil
-		}
-	}
-	if on && f.failure(group) == nil {
-		f.setProbed(group, monotonic())
-	}
-	if on == was {
-		return
-	}
-	if on {
-		f.switchedOn[group] = monotonic()
-	}
-	for _, key := range s.contextsOf(f.id) {
-		s.kernel.gap(key)
-	}
 }
 
 // monotonic returns CLOCK_MONOTONIC in ns, which the programs use.

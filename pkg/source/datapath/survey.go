@@ -31,6 +31,7 @@ const maxIntervals = 3
 type survey struct {
 	limited      [groups]bool
 	running      bool
+	counting     bool      // it is running, and all calls are counted
 	begun, ended time.Time // of the last survey
 	next         time.Time
 	over         bool // a process exceeded its budget in this survey
@@ -64,7 +65,7 @@ func (s *schedule) begin(v *survey, now time.Time) {
 	if s.first.IsZero() {
 		s.first = now
 	}
-	v.running, v.begun, v.over, v.broken = true, now, false, false
+	v.running, v.counting, v.begun, v.over, v.broken = true, false, now, false, false
 	// The first common time that is an interval later. A survey that began late must not lose its turn.
 	intervals := (now.Sub(s.first) + s.interval - s.length + s.interval - 1) / s.interval
 	v.next = s.first.Add(intervals * s.interval)
@@ -84,7 +85,8 @@ func (s *schedule) advance(v *survey, used bool, now time.Time) (ended bool) {
 	switch {
 	case !v.isLimited():
 	case v.running && now.Sub(v.begun) >= s.length:
-		v.running, v.ended = false, now
+		v.broken = v.broken || !v.counting
+		v.running, v.counting, v.ended = false, false, now
 		if ended = true; !v.over && !v.broken {
 			v.limited = [groups]bool{}
 		}

@@ -87,7 +87,7 @@ func TestSurveysTogether(t *testing.T) {
 func TestSurveyEnds(t *testing.T) {
 	s, v := testSchedule, survey{}
 	s.limitGroup(&v, posts, at(0))
-	v.over = true
+	v.over, v.counting = true, true
 	if s.advance(&v, true, at(9)) || !s.advance(&v, true, at(10)) || v.on(posts) || !v.isLimited() {
 		t.Fatalf("after the first survey: %+v", v)
 	}
@@ -99,6 +99,7 @@ func TestSurveyEnds(t *testing.T) {
 	if !v.running {
 		t.Error("not surveyed after an interval")
 	}
+	v.counting = true
 	if !s.advance(&v, true, at(611)) || v.isLimited() {
 		t.Errorf("still limited after a survey within the budget: %+v", v)
 	}

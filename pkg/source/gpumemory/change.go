@@ -3,7 +3,6 @@
 package gpumemory
 
 import (
-	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -35,7 +34,7 @@ type half struct {
 // change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress. The loop
 // does not wait for it: handleChange takes the result.
 func (s *Source) change(f *file, now time.Time) {
-	if f.changing || now.Before(f.retryAt) {
+	if f.turn.Taken() {
 		return
 	}
 	c := changed{of: f, detach: true}
@@ -46,7 +45,9 @@ func (s *Source) change(f *file, now time.Time) {
 			return
 		}
 	}
-	f.changing = true
+	if !f.turn.Take(now) {
+		return
+	}
 	s.changing++
 	o.Done = func(o *uprobe.Operation) { c.Operation = o; s.changes <- c } // it has room for one of each file
 	if c.detach {
@@ -67,17 +68,8 @@ type changed struct {
 // handleChange takes the probes that an operation has attached or detached.
 func (s *Source) handleChange(c *changed) {
 	f, now := c.of, time.Now()
-	f.changing = false
 	s.changing--
-	switch err := c.Err(); {
-	case errors.Is(err, uprobe.ErrDeferred):
-		f.deferred++
-		f.retryAt = now.Add(uprobe.Wait(f.deferred))
-	case err != nil:
-		f.deferred, f.retryAt = 0, now.Add(retryInterval)
-	default:
-		f.deferred, f.retryAt = 0, time.Time{}
-	}
+	f.turn.Ended(c.Err(), now, retryInterval)
 	for i := range c.halves {
 		f.set(c.halves[i], c.Probes[i].Link)
 	}
@@ -190,10 +182,9 @@ func (f *file) allOwners() []uint64 {
 // shutdown detaches all probes at the end of the sensor.
 func (s *Source) shutdown() {
 	deadline := time.After(uprobe.EndLimit)
-	for s.changing > 0 { // as soon as it has ended, change does nothing more
+	for s.changing > 0 { // no other operation begins
 		select {
 		case c := <-s.changes:
-			c.of.retryAt = time.Now().Add(time.Hour)
 			for i := range c.halves {
 				c.of.set(c.halves[i], c.Probes[i].Link)
 			}

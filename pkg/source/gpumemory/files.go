@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -40,10 +41,7 @@ type file struct {
 	kept  *locate.Kept
 	home  *locate.Process // the file is probed while this process exists; nil: while a process maps it
 	links map[target]*link
-	// changing: an operation is in progress. deferred is how many in a row were put off, retryAt when the next one is due.
-	changing bool
-	deferred int
-	retryAt  time.Time
+	turn  uprobe.Turn // when they may be changed
 }
 
 // place is where a function of a file is probed.

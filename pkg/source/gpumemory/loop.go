@@ -274,7 +274,7 @@ func (s *Source) removeEnded() {
 		if f.home != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
 			f.leaveHome()
 		}
-		if !f.needed() && !f.changing && len(f.links) == 0 {
+		if !f.needed() && !f.turn.Taken() && len(f.links) == 0 {
 			f.close()
 			delete(s.files, id)
 		}

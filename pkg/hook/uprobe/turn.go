@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"errors"
+	"time"
+)
+
+const (
+	firstWait = time.Second
+	lastWait  = time.Minute
+)
+
+// Turn is when the next Operation on a file is due: one at a time, and later after one that was deferred. There is no last attempt: a
+// look costs little, and a file that was not touched is lost as soon as a user could defer it for good.
+type Turn struct {
+	taken    bool
+	deferred int // in a row
+	at       time.Time
+}
+
+// Take begins an operation, and reports false if it is not due.
+func (t *Turn) Take(now time.Time) bool {
+	if t.taken || now.Before(t.at) {
+		return false
+	}
+	t.taken = true
+	return true
+}
+
+// Taken reports whether an operation is in progress.
+func (t *Turn) Taken() bool { return t.taken }
+
+// Ended ends an operation with its error. After one that failed, the next is due after retry.
+func (t *Turn) Ended(err error, now time.Time, retry time.Duration) {
+	t.taken = false
+	switch {
+	case errors.Is(err, ErrDeferred):
+		t.deferred++
+		t.at = now.Add(min(firstWait<<min(t.deferred-1, 10), lastWait))
+	case err != nil:
+		t.deferred, t.at = 0, now.Add(retry)
+	default:
+		t.deferred, t.at = 0, time.Time{}
+	}
+}
