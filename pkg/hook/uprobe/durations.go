@@ -27,16 +27,28 @@ func (g *Gate) Durations(source string) []model.ProbeDurations {
 	return out
 }
 
-func (g *Gate) observe(key durationKey, call, forks time.Duration, measured bool) {
+// observe adds how long a call took.
+func (g *Gate) observe(key durationKey, call time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.durationsOf(key).calls.Observe(call)
+}
+
+// observeForks adds how long forks may have waited for a call, if that is measured.
+func (g *Gate) observeForks(key durationKey, forks time.Duration) {
+	if !g.eyes.measures {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.durationsOf(key).forks.Observe(forks)
+}
+
+func (g *Gate) durationsOf(key durationKey) *durations {
 	d := g.durations[key]
 	if d == nil {
 		d = &durations{}
 		g.durations[key] = d
 	}
-	d.calls.Observe(call)
-	if measured {
-		d.forks.Observe(forks)
-	}
+	return d
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // holds are the programs that measure how long the kernel holds dup_mmap_sem for a call: the time that a fork may have waited. The
@@ -43,28 +44,77 @@ func (e *eyes) attachHolds() error {
 	return hook.Failure(state)
 }
 
-// forkWait calls f with the highest priority, and returns how long a fork may have waited for it. If that is not
-// measured, it is the duration of f without what grace periods may take.
-func (e *eyes) forkWait(f func()) (time.Duration, error) {
-	// The thread does not end with the call: children that it started would end with it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	// If it is preempted while it has the lock, all forks wait.
-	if before, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil && unix.Setpriority(unix.PRIO_PROCESS, 0, -20) == nil {
-		defer unix.Setpriority(unix.PRIO_PROCESS, 0, 20-before) //nolint:errcheck // to what it was: getpriority(2) of the kernel
+// change is a call that attaches or detaches a probe, in a thread of its own.
+type change struct {
+	ready chan struct{} // closed when the thread measures
+	ended chan struct{} // closed when the call has returned
+	took  time.Duration
+	err   error // of measuring
+}
+
+// start calls f with the highest priority.
+func (e *eyes) start(source string, f func()) *change {
+	c := &change{ready: make(chan struct{}), ended: make(chan struct{})}
+	go safely.Do(source, func() {
+		defer close(c.ended)
+		begun := time.Now()
+		defer func() { c.took = time.Since(begun) }()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		// If it is preempted while it has the lock, all forks wait.
+		if before, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil && unix.Setpriority(unix.PRIO_PROCESS, 0, -20) == nil {
+			defer unix.Setpriority(unix.PRIO_PROCESS, 0, 20-before) //nolint:errcheck // to what it was: getpriority(2) of the kernel
+		}
+		if e.measures {
+			c.err = e.measure(1)
+		}
+		if close(c.ready); c.err == nil {
+			f()
+		}
+	})
+	return c
+}
+
+// lookAgain is the time between looks at whether a call still has the lock. lockOf is what it has the lock for, at most, by
+// mappings, where that is not measured: ten times what was measured elsewhere (docs/performance.md).
+const (
+	lookAgain = time.Millisecond
+	lockOf    = 500 * time.Microsecond
+)
+
+// released waits until a call has returned, or, if early, until it has released the lock: the rest are grace periods. It returns how
+// long forks may have waited. If that is not measured, it is the duration of the call without what grace periods may take.
+func (e *eyes) released(c *change, mappings int, early bool) (time.Duration, error) {
+	<-c.ready
+	if !early {
+		<-c.ended
 	}
-	if !e.measures {
-		begin := time.Now()
-		f()
-		return max(time.Since(begin)-graceAllowed, 0), nil
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for begun := time.Now(); ; {
+		select {
+		case <-c.ended:
+			if !e.measures || c.err != nil {
+				return max(c.took-graceAllowed, 0), c.err
+			}
+			_, longest, err := e.holds()
+			return longest, err
+		case <-tick.C:
+		}
+		if !e.measures && time.Since(begun) > time.Duration(mappings+1)*lockOf {
+			return 0, nil
+		}
+		if holds, longest, err := e.holds(); e.measures && (err != nil || !holds && longest > 0) {
+			return longest, err
+		}
 	}
-	if err := e.measure(1); err != nil {
-		return 0, err
-	}
-	f()
-	var longest uint64
-	err := e.object.Coll.Variables[gen.MappingsVarLongestHold].Get(&longest)
-	return time.Duration(longest), errors.Join(err, e.measure(0))
+}
+
+// holds returns whether the call has the lock, and how long it had it at most.
+func (e *eyes) holds() (now bool, longest time.Duration, err error) {
+	var since, most uint64
+	err = errors.Join(e.object.Coll.Variables[gen.MappingsVarHeldSince].Get(&since), e.object.Coll.Variables[gen.MappingsVarLongestHold].Get(&most))
+	return since != 0, time.Duration(most), err
 }
 
 func (e *eyes) measure(on uint64) error {

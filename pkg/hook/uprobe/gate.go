@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,8 @@ const (
 	// openLimit is how long a file may take to open, and to read a page of. maxOpening bounds the calls that hang.
 	openLimit  = 2 * time.Second
 	maxOpening = 4
+	// maxClosing is the number of probes that wait for their grace periods at once.
+	maxClosing = 8
 )
 
 // Gate attaches and detaches uprobes. All sources share one. It is safe for concurrent use.
@@ -49,8 +52,9 @@ type Gate struct {
 	opts    Options
 	eyes    *eyes
 	opening hang.Group[string, *os.File]
-	// forkWait calls a function, and returns how long forks may have waited for it.
-	forkWait func(func()) (time.Duration, error)
+	// released waits for a call, and returns how long forks may have waited for it: released of eyes.
+	released func(c *change, mappings int, early bool) (time.Duration, error)
+	closing  chan struct{} // has a place for each probe that is being closed
 
 	mu        sync.Mutex
 	breaker   breaker
@@ -59,7 +63,7 @@ type Gate struct {
 	running   bool           // a goroutine works on the queue
 	endBy     time.Time      // of Shutdown; zero before
 	left      map[uint64]int // links that an earlier sensor pinned, by address space
-	closing   sync.Once
+	closed    sync.Once
 }
 
 // New loads the programs of a Gate.
@@ -79,7 +83,9 @@ func New(opts Options) (*Gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gate{opts: opts, breaker: newBreaker(), durations: map[durationKey]*durations{}}
+	g := &Gate{
+		opts: opts, breaker: newBreaker(), durations: map[durationKey]*durations{}, closing: make(chan struct{}, maxClosing),
+	}
 	g.opening.Limit = maxOpening
 	if g.eyes, err = newEyes(types, spec); err != nil {
 		return nil, hook.Unsupported(fmt.Errorf("looking at the mappings of files: %w", err))
@@ -87,10 +93,21 @@ func New(opts Options) (*Gate, error) {
 	if err := g.eyes.attachHolds(); err != nil {
 		opts.Logger.Info("what forks wait for uprobes is not measured, only how long attaching takes", zap.Error(err))
 	}
-	g.forkWait = g.eyes.forkWait
+	g.released = g.eyes.released
 	g.eyes.object.Attached()
 	g.findLeft()
 	return g, nil
+}
+
+// withdraw takes an operation out of the queue, and reports false if it is not there any more.
+func (g *Gate) withdraw(o *Operation) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.queue, o)
+	if i >= 0 {
+		g.queue = slices.Delete(g.queue, i, i+1)
+	}
+	return i >= 0
 }
 
 // enqueue queues an operation.
@@ -125,6 +142,6 @@ func (g *Gate) work() {
 
 // Close closes the programs. Operations have ended.
 func (g *Gate) Close() error {
-	g.closing.Do(g.eyes.close)
+	g.closed.Do(g.eyes.close)
 	return nil
 }

@@ -181,12 +181,12 @@ func TestForkWait(t *testing.T) {
 func TestBreaker(t *testing.T) {
 	g := newGate(t)
 	var slow bool
-	g.forkWait = func(f func()) (time.Duration, error) { // as if the kernel had held the lock
-		slow = false
-		took, err := g.eyes.forkWait(f)
+	g.released = func(c *change, mappings int, early bool) (time.Duration, error) { // as if the kernel had held the lock
+		took, err := g.eyes.released(c, mappings, early)
 		if slow {
 			took = 3 * DefaultLimit
 		}
+		slow = false
 		return took, err
 	}
 	slowly := func(offset uint64) []Probe {

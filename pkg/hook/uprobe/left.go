@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf/link"
@@ -21,8 +22,8 @@ import (
 // exists as long as the probe does.
 const leftDir = "accelscope-uprobes"
 
-// EndLimit is how long Shutdown may take in all.
-const EndLimit = 3 * time.Second
+// EndLimit is how long Shutdown tries to detach. The sensor waits two seconds for a source that closes, and pins take a moment.
+const EndLimit = 1500 * time.Millisecond
 
 // Shutdown detaches what is left at the end of the sensor, waits for it, and tries again what is deferred. It pins what remains. The
 // links of an open breaker are detached too if nobody holds a lock: the kernel would do the same.
@@ -62,7 +63,10 @@ func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operati
 		case <-done:
 			o.Probes = attached(o.Probes)
 			rest = append(rest, o)
-		case <-timer.C: // it hangs, and the kernel does the rest
+		case <-timer.C:
+			if g.withdraw(o) {
+				rest = append(rest, o)
+			} // otherwise it hangs, and the kernel does the rest
 		}
 		timer.Stop()
 	}
@@ -169,7 +173,8 @@ func (g *Gate) removeLeft(source string, v view, f *os.File) {
 		}
 		o.Probes = append(o.Probes, Probe{Link: pinned{l, path}})
 	}
-	o.detach = true
+	o.detach, o.closing = true, &sync.WaitGroup{}
+	defer o.closing.Wait()
 	for i := range o.Probes {
 		again, err := g.look(f, o)
 		if err == nil {
@@ -177,6 +182,7 @@ func (g *Gate) removeLeft(source string, v view, f *os.File) {
 		}
 		if err != nil {
 			g.left[v.mapping] = len(o.Probes) - i
+			o.closing.Wait()
 			for _, p := range attached(o.Probes) {
 				_ = p.Link.(pinned).Link.Close() // it stays pinned
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -34,8 +35,9 @@ type Operation struct {
 	// Done is called when the operation has ended, from the goroutine of the Gate: it must not wait for anything.
 	Done func(*Operation)
 
-	detach bool
-	err    error // the first one
+	detach  bool
+	closing *sync.WaitGroup // probes that are being closed
+	err     error           // the first one
 }
 
 // Probe is one probe of an Operation.
@@ -88,6 +90,8 @@ func (g *Gate) do(o *Operation) {
 	if len(o.Probes) == 0 {
 		return
 	}
+	o.closing = &sync.WaitGroup{}
+	defer o.closing.Wait()
 	f, path, err := g.openAny(o)
 	if err != nil {
 		o.fail(0, err)
@@ -100,6 +104,7 @@ func (g *Gate) do(o *Operation) {
 			err = g.call(o, &o.Probes[i], path, v)
 		}
 		if err != nil {
+			o.closing.Wait()
 			o.fail(i, err)
 			return
 		}
@@ -180,21 +185,36 @@ func still(before map[holder]bool, now []holder) map[holder]bool {
 	return out
 }
 
-// call changes one probe, and opens the breaker if forks may have waited too long for it.
+// call changes one probe, and opens the breaker if forks may have waited too long for it. It does not wait for the grace periods
+// after a probe was detached, so that they pass together.
 func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
-	begin := time.Now()
-	forks, err := g.forkWait(func() {
-		if o.detach {
-			p.Err = p.Link.Close()
-			p.Link = nil
-		} else {
-			p.Link, p.Err = p.Attach(path)
-		}
+	key := durationKey{o.Source, o.name()}
+	if !o.detach {
+		c := g.eyes.start(o.Source, func() { p.Link, p.Err = p.Attach(path) })
+		forks, err := g.released(c, v.mappings, false)
+		g.observe(key, c.took)
+		return g.judge(o, path, v, forks, err)
+	}
+	g.closing <- struct{}{}
+	c := g.eyes.start(o.Source, func() {
+		err := p.Link.Close()
+		p.Link, p.Err = nil, err
 	})
-	g.observe(durationKey{o.Source, o.name()}, time.Since(begin), forks, g.eyes.measures)
+	o.closing.Go(func() {
+		defer func() { <-g.closing }()
+		<-c.ended
+		g.observe(key, c.took)
+	})
+	forks, err := g.released(c, v.mappings, true)
+	return g.judge(o, path, v, forks, err)
+}
+
+// judge opens the breaker of a file if forks may have waited too long.
+func (g *Gate) judge(o *Operation, path string, v view, forks time.Duration, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDeferred, err)
 	}
+	g.observeForks(durationKey{o.Source, o.name()}, forks)
 	if forks <= g.opts.Limit {
 		return nil
 	}

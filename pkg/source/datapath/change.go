@@ -5,6 +5,8 @@ package datapath
 import (
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -241,9 +243,9 @@ func (s *Source) changeFormer(now time.Time) {
 	s.former = left
 }
 
-// shutdown detaches all probes at the end of the sensor.
+// shutdown detaches all probes at the end of the sensor, before the hooks, as that may take longer than the sensor waits.
 func (s *Source) shutdown() {
-	deadline := time.After(uprobe.EndLimit)
+	deadline := time.After(uprobe.EndLimit / 3)
 	for hangs := false; s.changing > 0 && !hangs; { // no other operation begins
 		select {
 		case c := <-s.changes:
@@ -256,8 +258,9 @@ func (s *Source) shutdown() {
 	}
 	s.closeFormer()
 	var operations []*uprobe.Operation
-	for _, f := range s.former {
-		o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths()}
+	for _, f := range slices.AppendSeq(s.former, maps.Values(s.files)) {
+		f.wanted = [groups]bool{}
+		o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: s.ownersOf(f)}
 		for _, h := range f.unwanted() {
 			o.Probes = append(o.Probes, uprobe.Probe{Offset: h.Offset, Link: f.links[h]})
 		}
@@ -266,9 +269,9 @@ func (s *Source) shutdown() {
 	if len(operations) > 0 {
 		s.opts.Gate.Shutdown(operations)
 	}
-	for _, f := range s.former {
-		if f.opened != nil {
-			f.opened.Close()
-		}
+	for _, f := range slices.AppendSeq(s.former, maps.Values(s.files)) {
+		clear(f.links) // closed, or left
+		f.closeUnused()
 	}
+	s.former = nil
 }

@@ -99,8 +99,8 @@ func newLoop(opts Options) loop {
 // run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
-	defer s.shutdown()
-	defer s.release("") // also after a panic: nothing else limits what probes cost
+	defer s.release("")
+	defer s.shutdown() // also after a panic: nothing else limits what probes cost
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
 	wake := time.NewTimer(0)
