@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
@@ -24,7 +25,8 @@ type sensor struct {
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
 	namespace string           // the cgroup that is the root of our cgroup namespace; empty for the host's
 	peers     func() ([]model.Peer, error)
-	gpus      releaser // nil when NVIDIA's GPUs are not read
+	uprobes   *uprobe.Gate // nil if no source needed it
+	gpus      releaser     // nil when NVIDIA's GPUs are not read
 	node      string
 	recorder  *overview.Recorder // of rates and of the history; nil without pages
 }
@@ -42,7 +44,7 @@ func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*s
 	}
 	s := newServices(f, e, parsed, log)
 	sources := s.sources()
-	out := &sensor{engine: s.engine, peers: s.peers, gpus: s.gpus, node: nodeName(f.NodeName)}
+	out := &sensor{engine: s.engine, peers: s.peers, gpus: s.gpus, uprobes: s.uprobes, node: nodeName(f.NodeName)}
 	if s.cgroups != nil {
 		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
 	}
@@ -104,4 +106,10 @@ func (s *sensor) degraded() error {
 }
 
 // Close closes all sources.
-func (s *sensor) Close() error { return s.engine.Close() }
+func (s *sensor) Close() error {
+	err := s.engine.Close()
+	if gate := s.uprobes; gate != nil {
+		err = errors.Join(err, gate.Close())
+	}
+	return err
+}

@@ -38,6 +38,7 @@ type services struct {
 	// workloads is written by the cgroup source and read by BPF programs; nil if there are none.
 	workloads *hook.Workloads
 	gate      func() (*uprobe.Gate, error) // made when a source needs it
+	uprobes   *uprobe.Gate                 // nil if none needed it
 
 	// accelerated is written by the exporter and read by the source of containers.
 	accelerated metrics.Accelerated
@@ -121,12 +122,13 @@ func (s *services) newWorkloads() *hook.Workloads {
 }
 
 // newGate makes what attaches and detaches the uprobes of all sources.
-func (s *services) newGate() (*uprobe.Gate, error) {
-	return uprobe.New(uprobe.Options{
+func (s *services) newGate() (gate *uprobe.Gate, err error) {
+	s.uprobes, err = uprobe.New(uprobe.Options{
 		Limit: s.AttachLimit, MaxMappings: s.MaxMappings,
 		BPFFS:  []string{"/sys/fs/bpf", filepath.Join(s.Procfs, "1/root/sys/fs/bpf")},
 		Logger: s.log.Named("uprobe"),
 	})
+	return s.uprobes, err
 }
 
 // ownerOf returns how to find for whom programs count what a cgroup does, nil if cgroups are not read.

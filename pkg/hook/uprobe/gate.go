@@ -63,6 +63,7 @@ type Gate struct {
 	running   bool           // a goroutine works on the queue
 	endBy     time.Time      // of Shutdown; zero before
 	left      map[uint64]int // links that an earlier sensor pinned, by address space
+	ending    sync.WaitGroup // Shutdown
 	closed    sync.Once
 }
 
@@ -140,8 +141,9 @@ func (g *Gate) work() {
 	}
 }
 
-// Close closes the programs. Operations have ended.
+// Close waits for Shutdown of all sources, and closes the programs.
 func (g *Gate) Close() error {
+	g.ending.Wait()
 	g.closed.Do(g.eyes.close)
 	return nil
 }

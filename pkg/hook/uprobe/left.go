@@ -25,6 +25,9 @@ const leftDir = "accelscope-uprobes"
 // EndLimit is how long Shutdown tries to detach. The sensor waits two seconds for a source that closes, and pins take a moment.
 const EndLimit = 1500 * time.Millisecond
 
+// hangLimit is how long a call that began before that may take.
+const hangLimit = time.Second
+
 // Shutdown detaches what is left at the end of the sensor, waits for it, and tries again what is deferred. It pins what remains. The
 // links of an open breaker are detached too if nobody holds a lock: the kernel would do the same.
 func (g *Gate) Shutdown(operations []*Operation) {
@@ -34,6 +37,8 @@ func (g *Gate) Shutdown(operations []*Operation) {
 	}
 	by := g.endBy
 	g.mu.Unlock()
+	g.ending.Add(1)
+	defer g.ending.Done()
 	for pause := lookPause; len(operations) > 0; pause *= 2 {
 		operations = g.detachAll(operations, by)
 		if time.Until(by) <= pause {
@@ -58,7 +63,7 @@ func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operati
 		}
 		o.Done = func(o *Operation) { done <- o }
 		g.Detach(o)
-		timer := time.NewTimer(max(time.Until(by), 0))
+		timer := time.NewTimer(max(time.Until(by), 0) + hangLimit) // after by, no other call begins
 		select {
 		case <-done:
 			o.Probes = attached(o.Probes)

@@ -152,7 +152,11 @@ func (g *Gate) look(f *os.File, o *Operation) (view, error) {
 		g.mu.Lock()
 		err = g.breaker.check(v.mapping, o.Owners)
 		ending := !g.endBy.IsZero()
+		over := ending && time.Now().After(g.endBy)
 		g.mu.Unlock()
+		if over {
+			return v, fmt.Errorf("%w: the sensor ends", ErrDeferred)
+		}
 		if err != nil && !ending {
 			return v, err
 		}
