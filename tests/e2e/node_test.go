@@ -149,8 +149,8 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath survey cost", node.surveyCost, "6.12", node.traces},
 	{"datapath stalled", node.stalled, "6.12/preempt", node.traces},
-	{"datapath held", node.held, "6.12", node.traces},
-	{"datapath many mappings", node.manyMappings, "6.12", node.traces},
+	{"datapath held", node.held, "6.12", node.uprobes},
+	{"datapath many mappings", node.manyMappings, "6.12", node.uprobes},
 	{"uprobes", node.gate, "5.10 6.12", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},
@@ -174,7 +174,7 @@ func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 // uprobes reports whether the data path can be traced, for which 5.10 is too old.
 func (n node) uprobes() bool { return n.plain() && n.kernel != "5.10" }
 
-// traces reports whether all scenarios of the data path run. On 7 run only the exact one, and those that older kernels lack.
+// traces reports whether all scenarios of the data path run. On 7 run only the exact one, those of uprobes, and those that older kernels lack.
 func (n node) traces() bool { return n.uprobes() && n.kernel != "7" }
 
 func TestNode(t *testing.T) {
