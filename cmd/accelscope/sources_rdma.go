@@ -79,7 +79,7 @@ func (s *services) newDataPath() engine.Registration {
 	if s.RDMA {
 		o.DeviceNames = s.netlink.DeviceNames
 	}
-	o.Excluded = func(id model.CgroupID) bool { return s.engine.Owners().LabelOf(id, probeLabel) == "off" }
+	o.Excluded = s.isOptedOut
 	source, err := datapath.New(o)
 	return register("datapath", source, err)
 }
@@ -87,9 +87,12 @@ func (s *services) newDataPath() engine.Registration {
 // probeLabel is a label or annotation of containers and pods. With the value "off", their processes get no probes.
 const probeLabel = "accelscope.io/probe"
 
+// isOptedOut reports whether the container or pod of a cgroup must not have probes.
+func (s *services) isOptedOut(id model.CgroupID) bool { return s.engine.Owners().LabelOf(id, probeLabel) == "off" }
+
 // readLabels are the labels and annotations of containers and pods that runtimes and the kubelet shall read.
 func (s *services) readLabels() []string {
-	if s.DataPath == "off" || slices.Contains(s.Labels, probeLabel) {
+	if s.DataPath == "off" && !s.Allocations || slices.Contains(s.Labels, probeLabel) {
 		return s.Labels
 	}
 	return append(slices.Clone(s.Labels), probeLabel)

@@ -115,7 +115,7 @@ func (f *file) set(h half, probe io.Closer) {
 func (f *file) unwanted() (halves []half, probes []uprobe.Probe) {
 	for t, l := range f.links {
 		_, exists := f.paths[t.pid]
-		if f.needed() && f.places[t.place].pause.reason == nil && (t.pid == 0 || exists) {
+		if f.wanted() && f.places[t.place].pause.reason == nil && (t.pid == 0 || exists) {
 			continue
 		}
 		halves, probes = f.append(halves, probes, t, l)
@@ -136,7 +136,7 @@ func (f *file) append(halves []half, probes []uprobe.Probe, t target, l *link) (
 // missing returns the probes that a file lacks. The end comes first: a call whose beginning alone is seen would make later calls of
 // its thread look nested.
 func (s *Source) missing(f *file, now time.Time) (halves []half, probes []uprobe.Probe) {
-	if !f.needed() {
+	if !f.wanted() {
 		return nil, nil
 	}
 	for i := range f.places {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,6 +91,50 @@ func TestHeldLibrary(t *testing.T) {
 	if err != nil || len(snap.ProbeDurations) == 0 || snap.ProbeDurations[0].Calls.Count < uint64(len(namesOf(libcuda))) {
 		t.Errorf("%+v, %v", snap.ProbeDurations, err)
 	}
+}
+
+// TestExcluded: a library that an opted-out process maps has no probes, also for others that map it, from the moment on at which that is
+// known. Other libraries have theirs. FAKE libraries.
+func TestExcluded(t *testing.T) {
+	needed(t)
+	b := fakes.Build(t, t.TempDir())
+	var h holders
+	c, out := newCgroup(t), newCgroup(t)
+	a, other, optedOut := c.start(t, program(b)), c.start(t, program(b)), out.start(t, program(b))
+	a.OK("load %s", b.CUDA)
+	other.OK("load %s", b.HIP)
+	optedOut.OK("load %s", b.CUDA)
+	var known atomic.Bool
+	excluded := func(o *Options) {
+		o.CgroupOf = func(pid int) (model.CgroupID, error) {
+			if pid == optedOut.Process.Pid {
+				return out.id, nil
+			}
+			return c.id, nil
+		}
+		o.Excluded = func(id model.CgroupID) bool { return id == out.id && known.Load() }
+	}
+	h.add(a)
+	h.add(other)
+	h.add(optedOut)
+	s := startSource(t, &h, excluded)
+	probed(t, s, model.StateOK, append(namesOf(libcuda), namesOf(libhip)...)...)
+	known.Store(true)
+	probed(t, s, model.StateAbsent, namesOf(libcuda)...)
+	probed(t, s, model.StateOK, namesOf(libhip)...)
+	snap, _ := s.Read(t.Context())
+	for _, hook := range snap.Hooks {
+		if hook.State == model.StateAbsent && !strings.Contains(hook.Reason, "must not have probes") {
+			t.Errorf("%+v", hook)
+		}
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", optedOut.Process.Pid))
+	if err != nil || strings.Contains(string(maps), "[uprobes]") {
+		t.Errorf("it has hit a probe: %v", err)
+	}
+	want := expect{}
+	want.exhaust(other, libhip, 2)
+	want.check(t, s, c)
 }
 
 // TestSearchShare: the searches of one owner, more than may be made at once, all hang. The one of another owner is made.

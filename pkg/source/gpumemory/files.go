@@ -21,6 +21,9 @@ const (
 	maxFilesOfOwner = 8
 	// maxProbedAlone is the number of processes that have probes of their own, as on the data path.
 	maxProbedAlone = 256
+	// barInterval is the time in which a file gets no probes after a process has mapped it that must not have any: such processes, which
+	// come and go, must not make probes do so.
+	barInterval = 10 * time.Minute
 	// retryInterval is the time until the next attempt after a file could not be probed.
 	retryInterval = 30 * time.Second
 )
@@ -37,6 +40,9 @@ type file struct {
 	owners map[int]model.CgroupID // likewise
 	// places are the exported functions, and at the same index the function and why it is not probed.
 	places []place
+	// excluded: a process maps it that must not have probes, or has until barred.
+	excluded bool
+	barred   time.Time
 	// kept opens the file when no process maps it any more; nil if that failed.
 	kept  *locate.Kept
 	home  *locate.Process // the file is probed while this process exists; nil: while a process maps it
@@ -79,6 +85,7 @@ func (s *Source) add(p *process, lib *locate.Library, r *result) {
 	}
 	f.paths[p.PID()], f.owners[p.PID()] = lib.Path, p.owner
 	s.keep(f, lib.Path, r)
+	s.exclude(f, time.Now())
 	s.change(f, time.Now())
 }
 
@@ -135,8 +142,27 @@ func (f *file) close() {
 	}
 }
 
-// needed reports whether the file is to be probed.
+// exclude sets whether a process maps a file that must not have probes.
+func (s *Source) exclude(f *file, now time.Time) {
+	if s.opts.Excluded == nil {
+		return
+	}
+	excluded := false
+	for pid := range f.paths {
+		p := s.processes[pid]
+		excluded = excluded || p != nil && s.opts.Excluded(p.cgroup)
+	}
+	if excluded {
+		f.barred = now.Add(barInterval)
+	}
+	f.excluded = now.Before(f.barred)
+}
+
+// needed reports whether a process uses the file, or may.
 func (f *file) needed() bool { return len(f.paths) > 0 || f.home != nil }
+
+// wanted reports whether the file is to be probed.
+func (f *file) wanted() bool { return f.needed() && !f.excluded }
 
 func (f *file) openPaths() []string {
 	var paths []string

@@ -38,6 +38,9 @@ type Options struct {
 	CgroupOf func(pid int) (model.CgroupID, error)
 	// OwnerOf returns for whom programs count what a cgroup does, as its shares of maps have it; nil if cgroups are not read.
 	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
+	// Excluded reports whether processes of a cgroup must not have probes. A file that such a process maps has none as long as it does, and
+	// barInterval afterwards. nil excludes none.
+	Excluded func(model.CgroupID) bool
 	// Gate attaches and detaches the probes.
 	Gate *uprobe.Gate
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
@@ -174,7 +177,10 @@ func (s *Source) hookOf(i int) model.Hook {
 		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
 	}
 	for _, f := range s.files {
-		if !f.needed() {
+		if f.needed() && f.excluded {
+			h.Reason = "a process that maps the library must not have probes"
+		}
+		if !f.wanted() {
 			continue
 		}
 		switch attached, err := f.stateOf(i); {

@@ -53,7 +53,8 @@ type loop struct {
 // process is a process that has, or had, a GPU open, or calls a probed function.
 type process struct {
 	*locate.Process
-	owner model.CgroupID // that has a share of the BPF maps; 0: unknown
+	cgroup model.CgroupID // 0: unknown
+	owner  model.CgroupID // that has a share of the BPF maps; 0: unknown
 	// searching: a search is running, which may take as long as the process lives. ended: the search closes the process.
 	searching, ended bool
 	next             time.Time     // of the next search
@@ -136,6 +137,7 @@ func (s *Source) step() {
 	}
 	s.spend(now)
 	for _, f := range s.files {
+		s.exclude(f, now)
 		s.change(f, now)
 	}
 	s.startSearches(now)
@@ -168,21 +170,22 @@ func (s *Source) observe(pid int) bool {
 		return true
 	}
 	p.CheckFile = s.opts.Gate.CheckFile
-	s.processes[pid] = &process{Process: p, owner: s.ownerOf(pid), wait: s.opts.Interval, account: account{credit: startCredit}}
+	cgroup, owner := s.ownerOf(pid)
+	s.processes[pid] = &process{Process: p, cgroup: cgroup, owner: owner, wait: s.opts.Interval, account: account{credit: startCredit}}
 	return true
 }
 
-// ownerOf returns the owner of a process, 0 if it is unknown.
-func (s *Source) ownerOf(pid int) model.CgroupID {
+// ownerOf returns the cgroup of a process and its owner, 0 if they are unknown.
+func (s *Source) ownerOf(pid int) (cgroup, owner model.CgroupID) {
 	if s.opts.CgroupOf == nil {
-		return 0
+		return 0, 0
 	}
 	id, err := s.opts.CgroupOf(pid)
 	if err != nil || s.opts.OwnerOf == nil {
-		return id
+		return id, id
 	}
 	_, share := s.opts.OwnerOf(id)
-	return share
+	return id, share
 }
 
 // hasShare reports whether an owner has as many searches as it may have. All processes without a known one are different owners.
