@@ -88,7 +88,9 @@ func (s *services) newDataPath() engine.Registration {
 const probeLabel = "accelscope.io/probe"
 
 // isOptedOut reports whether the container or pod of a cgroup must not have probes.
-func (s *services) isOptedOut(id model.CgroupID) bool { return s.engine.Owners().LabelOf(id, probeLabel) == "off" }
+func (s *services) isOptedOut(id model.CgroupID) bool {
+	return s.engine.Owners().LabelOf(id, probeLabel) == "off"
+}
 
 // readLabels are the labels and annotations of containers and pods that runtimes and the kubelet shall read.
 func (s *services) readLabels() []string {

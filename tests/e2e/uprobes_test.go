@@ -17,7 +17,7 @@ const uprobeTestVar = "ACCELSCOPE_UPROBETEST"
 // gate runs the tests of the gate of uprobes on this kernel.
 func (n node) gate(t *testing.T) {
 	prepareHolders(t)
-	names := []string{"TestLook", "TestAttach", "TestTooMany", "TestHeld", "TestForkWait", "TestBreaker", "TestFileSystem"}
+	names := []string{"TestLook", "TestAttach", "TestTooMany", "TestHeld", "TestForkWait", "TestBreaker", "TestFileSystem", "TestRefusedParts"}
 	if n.kernel != "5.10" { // it cannot pin perf events
 		names = append(names, "TestShutdown")
 	}

@@ -113,7 +113,8 @@ func (e *eyes) released(c *change, mappings int, early bool) (time.Duration, err
 // holds returns whether the call has the lock, and how long it had it at most.
 func (e *eyes) holds() (now bool, longest time.Duration, err error) {
 	var since, most uint64
-	err = errors.Join(e.object.Coll.Variables[gen.MappingsVarHeldSince].Get(&since), e.object.Coll.Variables[gen.MappingsVarLongestHold].Get(&most))
+	vars := e.object.Coll.Variables
+	err = errors.Join(vars[gen.MappingsVarHeldSince].Get(&since), vars[gen.MappingsVarLongestHold].Get(&most))
 	return since != 0, time.Duration(most), err
 }
 
