@@ -14,4 +14,5 @@ func (n node) refusals(t *testing.T) {
 		}
 		n.packageTests(t, variable, "../../pkg/source/"+dir, "^TestRefusedParts$", "TestRefusedParts")
 	}
+	n.packageTests(t, uprobeTestVar, "../../pkg/hook/uprobe", "^TestRefusedParts$", "TestRefusedParts")
 }
