@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/mountinfo"
 )
 
 // Mode is the way in which cgroups are mounted on a node.
@@ -237,21 +238,15 @@ func newMountView(procfs string, h Hierarchy) mountView {
 // isOuter reports whether a path leads out of our cgroup namespace.
 func isOuter(path string) bool { return path == "/.." || strings.HasPrefix(path, "/../") }
 
-// mountRoot returns the fourth field of the last mount at mount, "/" if none.
-func mountRoot(mountinfo []byte, mount string) string {
+// mountRoot returns the root of the last mount at mount, "/" if there is no mount.
+func mountRoot(mounts []byte, mount string) string {
 	root := "/"
-	for line := range strings.Lines(string(mountinfo)) {
-		f := strings.Fields(line)
-		if len(f) > 4 && unescapeOctal(f[4]) == filepath.Clean(mount) {
-			root = unescapeOctal(f[3])
+	for line := range strings.Lines(string(mounts)) {
+		if m, ok := mountinfo.Parse(line); ok && m.Point == filepath.Clean(mount) {
+			root = m.Root
 		}
 	}
 	return root
-}
-
-// unescapeOctal undoes the \040 of mountinfo.
-func unescapeOctal(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // findSelf returns the cgroup below mount whose cgroup.procs has our process,

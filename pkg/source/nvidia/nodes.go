@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/mountinfo"
 )
 
 const (
@@ -144,14 +145,13 @@ func (n missingNodes) majors() map[string]uint32 {
 	return majors
 }
 
-// mountType returns the type of the file system that is mounted at a directory, from mountinfo: "36 35 98:0 /root /dev
-// rw,noatime shared:1 - tmpfs tmpfs rw". Of several mounts the last one is visible.
-func mountType(mountinfo, dir string) string {
+// mountType returns the type of the file system that is mounted at a directory, from mountinfo. Of several mounts the last one is
+// visible.
+func mountType(mounts, dir string) string {
 	found := ""
-	for line := range strings.Lines(mountinfo) {
-		mount, source, _ := strings.Cut(line, " - ")
-		if words := strings.Fields(mount); len(words) > 4 && words[4] == dir {
-			found, _, _ = strings.Cut(source, " ")
+	for line := range strings.Lines(mounts) {
+		if m, ok := mountinfo.Parse(line); ok && m.Point == dir {
+			found = m.Type
 		}
 	}
 	return found

@@ -122,7 +122,7 @@ func TestDeviceNodes(t *testing.T) {
 func TestMountType(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"25 1 0:6 / /dev rw,nosuid - devtmpfs udev rw,size=4k\n26 25 0:24 / /dev/pts rw - devpts devpts rw\n", "devtmpfs"},
-		{"830 829 0:60 / / rw - overlay overlay rw\n832 830 0:63 / /dev rw,nosuid shared:3 master:2 - tmpfs tmpfs", "tmpfs"},
+		{"830 829 0:60 / / rw - overlay overlay rw\n832 830 0:63 / /dev rw,nosuid shared:3 master:2 - tmpfs tmpfs rw", "tmpfs"},
 		{"1 0 0:6 / /dev rw - tmpfs t rw\n2 1 0:7 / /dev rw - devtmpfs udev rw\n", "devtmpfs"},
 		{"1 0 0:6 / /device rw - tmpfs t rw\n", ""},
 		{"1 0 0:6 / /dev rw", ""},

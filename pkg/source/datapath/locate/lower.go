@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/mountinfo"
 )
 
 const (
@@ -117,18 +119,17 @@ func findOverlay(r io.Reader, id uint64) (overlayMount, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxMount)
 	for lines.Scan() {
-		mount, system, ok := strings.Cut(lines.Text(), " - ")
-		m, s := strings.Fields(mount), strings.Fields(system)
-		if !ok || len(m) < 5 || m[0] != strconv.FormatUint(id, 10) {
+		m, ok := mountinfo.Parse(lines.Text())
+		if !ok || m.ID != strconv.FormatUint(id, 10) {
 			continue
 		}
-		if len(s) != 3 || s[0] != "overlay" {
+		if m.Type != "overlay" {
 			break
 		}
-		found := overlayMount{root: unescape(m[3]), point: unescape(m[4])}
+		found := overlayMount{root: m.Root, point: m.Point}
 		upper := ""
 		var lowers []string
-		for option := range strings.SplitSeq(s[2], ",") {
+		for option := range strings.SplitSeq(m.SuperOptions, ",") {
 			switch name, value, _ := strings.Cut(option, "="); name {
 			case "lowerdir", "lowerdir+":
 				lowers = append(lowers, strings.Split(value, ":")...)
@@ -141,7 +142,7 @@ func findOverlay(r io.Reader, id uint64) (overlayMount, error) {
 				lower = filepath.Join(filepath.Dir(filepath.Dir(upper)), lower)
 			}
 			if filepath.IsAbs(lower) {
-				found.lowers = append(found.lowers, unescape(lower))
+				found.lowers = append(found.lowers, mountinfo.Unescape(lower))
 			}
 		}
 		return found, nil
@@ -150,11 +151,6 @@ func findOverlay(r io.Reader, id uint64) (overlayMount, error) {
 		return overlayMount{}, fmt.Errorf("mountinfo: %w", err)
 	}
 	return overlayMount{}, errNoLower
-}
-
-// unescape decodes the octal numbers that mountinfo has in the place of white space and backslashes.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // openLower opens a regular file below a directory. It does not wait for a file system (RESOLVE_CACHED): while an overlay shows the

@@ -91,7 +91,7 @@ func TestLowerOfAnother(t *testing.T) {
 	}
 }
 
-const mountinfo = `23 28 0:22 / /sys rw,nosuid - sysfs sysfs rw
+const mounts = `23 28 0:22 / /sys rw,nosuid - sysfs sysfs rw
 412 345 0:52 / / rw,relatime shared:1 master:2 - overlay overlay rw,lowerdir=/var/lib/l\0401/fs:/l2/fs,upperdir=/u,workdir=/w
 413 412 0:52 /usr /opt/a\040b rw - overlay overlay rw,lowerdir+=/l1,lowerdir+=/l2,datadir+=/d
 415 412 0:52 / / rw - overlay overlay rw,lowerdir=12/fs:3/fs,upperdir=/snapshots/13/fs,workdir=/snapshots/13/work
@@ -106,19 +106,19 @@ func TestFindOverlay(t *testing.T) {
 		415: {"/", "/", []string{"/snapshots/12/fs", "/snapshots/3/fs"}},
 		416: {"/", "/", nil}, // of Docker, for images with many layers
 	} {
-		if got, err := findOverlay(strings.NewReader(mountinfo), id); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := findOverlay(strings.NewReader(mounts), id); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%d: %+v, %v", id, got, err)
 		}
 	}
 	for _, id := range []uint64{23, 414, 1} {
-		if got, err := findOverlay(strings.NewReader(mountinfo), id); !errors.Is(err, errNoLower) {
+		if got, err := findOverlay(strings.NewReader(mounts), id); !errors.Is(err, errNoLower) {
 			t.Errorf("%d: %+v, %v", id, got, err)
 		}
 	}
 }
 
 func FuzzMountinfo(f *testing.F) {
-	f.Add([]byte(mountinfo), uint64(412))
+	f.Add([]byte(mounts), uint64(412))
 	f.Add([]byte("1 2 3:4 / /\\134 - overlay o lowerdir=:,lowerdir\n"), uint64(1))
 	f.Fuzz(func(t *testing.T, text []byte, id uint64) {
 		m, err := findOverlay(bytes.NewReader(text), id)
