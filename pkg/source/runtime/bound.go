@@ -44,7 +44,7 @@ func bound(c *model.Container) *model.Container {
 	labels := make(map[string]string, min(len(c.Labels), maxLabels))
 	for _, name := range slices.Sorted(maps.Keys(c.Labels)) {
 		if len(labels) < maxLabels {
-			labels[clean(name, maxString)] = clean(c.Labels[name], maxString)
+			labels[clean(name, maxString)] = valid(c.Labels[name], maxString)
 		}
 	}
 	c.Labels = labels
@@ -53,6 +53,16 @@ func bound(c *model.Container) *model.Container {
 
 // clean returns at most n bytes of s as valid UTF-8, with control characters replaced.
 func clean(s string, n int) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, valid(s, n))
+}
+
+// valid returns at most n bytes of s as valid UTF-8. The value of a label may have several lines.
+func valid(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
 		for i := 1; i < 4 && i <= len(s); i++ { // a rune that was cut
@@ -64,13 +74,7 @@ func clean(s string, n int) string {
 			}
 		}
 	}
-	s = strings.ToValidUTF8(s, "?")
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, s)
+	return strings.ToValidUTF8(s, "?")
 }
 
 // pick returns the entries of the maps that names lists. If several maps have a name, the last one

@@ -597,7 +597,11 @@ func TestBound(t *testing.T) {
 	for i := range 1000 {
 		c.Labels[fmt.Sprint("l", i)] = ""
 	}
+	c.Labels["a"] = "two\nlines\t\xff"
 	bound(&c)
+	if got := c.Labels["a"]; got != "two\nlines\t?" {
+		t.Errorf("label %q", got)
+	}
 	if !strings.HasPrefix(c.Name, "a?b??é") || len(c.Name) > maxString || strings.ToValidUTF8(c.Name, "") != c.Name {
 		t.Errorf("name %q", c.Name)
 	}
