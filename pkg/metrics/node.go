@@ -170,22 +170,21 @@ func nodeSystemMetrics() []metric {
 		return single(name, gauge, help, func(v *view) *model.Load { return v.facts.Node.Load },
 			func(l *model.Load) model.Optional { return model.Some(of(l)) })
 	}
-	stat := func(name, help string, typ dto.MetricType, of func(*model.Stat) uint64) metric {
-		return single(name, typ, help, func(v *view) *model.Stat { return v.facts.Node.Stat },
-			func(s *model.Stat) model.Optional { return model.Some(float64(of(s))) })
+	stat := func(name, help string, typ dto.MetricType, of func(*model.Stat) model.Optional) metric {
+		return single(name, typ, help, func(v *view) *model.Stat { return v.facts.Node.Stat }, of)
 	}
 	return append(rows,
 		load("node_load1", "Load average over 1 minute.", func(l *model.Load) float64 { return l.One }),
 		load("node_load5", "Load average over 5 minutes.", func(l *model.Load) float64 { return l.Five }),
 		load("node_load15", "Load average over 15 minutes.", func(l *model.Load) float64 { return l.Fifteen }),
 		stat("node_boot_time_seconds", "Unix time at which the node booted.", gauge,
-			func(s *model.Stat) uint64 { return s.BootTime }),
-		stat("node_intr_total", "Interrupts that were served.", counter, func(s *model.Stat) uint64 { return s.Interrupts }),
+			func(s *model.Stat) model.Optional { return s.BootTime }),
+		stat("node_intr_total", "Interrupts that were served.", counter, func(s *model.Stat) model.Optional { return s.Interrupts }),
 		stat("node_context_switches_total", "Context switches.", counter,
-			func(s *model.Stat) uint64 { return s.ContextSwitches }),
-		stat("node_forks_total", "Tasks that were created.", counter, func(s *model.Stat) uint64 { return s.Forks }),
-		stat("node_procs_running", "Tasks that are running or runnable.", gauge, func(s *model.Stat) uint64 { return s.Running }),
-		stat("node_procs_blocked", "Tasks that are blocked on I/O.", gauge, func(s *model.Stat) uint64 { return s.Blocked }),
+			func(s *model.Stat) model.Optional { return s.ContextSwitches }),
+		stat("node_forks_total", "Tasks that were created.", counter, func(s *model.Stat) model.Optional { return s.Forks }),
+		stat("node_procs_running", "Tasks that are running or runnable.", gauge, func(s *model.Stat) model.Optional { return s.Running }),
+		stat("node_procs_blocked", "Tasks that are blocked on I/O.", gauge, func(s *model.Stat) model.Optional { return s.Blocked }),
 		pressure("node_pressure_cpu_waiting_seconds_total", "cpu", somePressure),
 		pressure("node_pressure_io_waiting_seconds_total", "io", somePressure),
 		pressure("node_pressure_io_stalled_seconds_total", "io", fullPressure),

@@ -62,7 +62,7 @@ func hwmonFigures(totals bool, labels []string) func(*view, *exposition.Builder)
 					}
 					label := s.Name
 					if fam.byLabel {
-						label = hwmonWord(*s.Label)
+						label = hwmonLabel(c, s)
 					}
 					families.addValue(fam.name, b.Labels(schema, nil, c.ID, label), f.Value*fam.unit/fam.per)
 				}
@@ -148,6 +148,18 @@ func hwmonFamilyOf(s *model.Sensor, property string) hwmonFamily {
 		}
 	}
 	return one
+}
+
+// hwmonLabel returns the driver's label of a sensor as a word, and with the name of the sensor if another one of its type has the same
+// word.
+func hwmonLabel(c *model.Chip, s *model.Sensor) string {
+	word := hwmonWord(*s.Label)
+	for i := range c.Sensors {
+		if o := &c.Sensors[i]; o.Name != s.Name && o.Type == s.Type && o.Label != nil && hwmonWord(*o.Label) == word {
+			return strings.Trim(word+"_"+s.Name, "_")
+		}
+	}
+	return word
 }
 
 // hwmonWord converts a word as node_exporter does for names and labels: to lower

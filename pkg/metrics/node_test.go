@@ -31,7 +31,10 @@ func machine() *model.Node {
 		Uname:        &model.Uname{Sysname: "Linux", Release: "6.1", Version: "#1", Machine: "x86_64", Nodename: "n", Domainname: "(none)"},
 		OS:           &model.OSRelease{ID: "debian", VersionID: "12", Name: "Debian", SupportEnd: "2028-06-30"},
 		Load:         &model.Load{One: 1.5, Five: 2, Fifteen: 3},
-		Stat:         &model.Stat{Interrupts: 1, ContextSwitches: 2, Forks: 3, BootTime: 4, Running: 5, Blocked: 6},
+		Stat: &model.Stat{
+			Interrupts: model.Some(1), ContextSwitches: model.Some(2), Forks: model.Some(3), BootTime: model.Some(4),
+			Running: model.Some(5), Blocked: model.Some(6),
+		},
 		CPUs: []model.CPU{
 			{Seconds: [model.CPUModes]float64{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}},
 			{ID: "0", Seconds: [model.CPUModes]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
@@ -85,6 +88,8 @@ func machine() *model.Node {
 				{Name: "power1", Type: "power", Figures: []model.Figure{
 					{Name: "average", Value: 41e6}, {Name: "accuracy", Value: 99e4}, {Name: "average_interval", Value: 1000},
 				}},
+				{Name: "freq1", Type: "freq", Label: new("clk-a"), Figures: []model.Figure{{Name: "input", Value: 1e6}}},
+				{Name: "freq2", Type: "freq", Label: new("clk\na"), Figures: []model.Figure{{Name: "input", Value: 2e6}}},
 				{Name: "in0", Type: "in", Figures: []model.Figure{{Name: "input", Value: 793}, {Name: "beep", Value: 1}}},
 			}},
 		},

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -33,6 +34,8 @@ var selfNotes = []string{
 	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is what the kernel waits for at each probe (RCU " +
 		"grace periods). [Forks](../docs/limits.md#uprobes) wait for `accelscope_uprobe_fork_wait_seconds` of it at most, which a kernel " +
 		"without fentry programs and kprobes does not show.",
+	"`accelscope_lines_skipped_total`: a line that stays in its file is counted once. The log and `accelscope doctor` quote it. The other " +
+		"lines of the file are read.",
 	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
 		"again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
@@ -128,6 +131,11 @@ func selfMetrics() []metric {
 			},
 		},
 		{
+			name: "accelscope_lines_skipped_total", typ: counter, labels: []string{"file"},
+			help: "Lines of files of the kernel that could not be parsed and were left out, by file.",
+			emit: emitSkippedLines,
+		},
+		{
 			name: "accelscope_child_ends_total", typ: counter, labels: []string{"source", "reason"},
 			help: "Child processes of the source that crashed, or were killed because they hung, by reason.",
 			emit: each(childrenOf, func(_ *view, b *exposition.Builder, c *model.ChildProcesses) {
@@ -159,6 +167,17 @@ func selfMetrics() []metric {
 			help: "Version, revision and Go version of the sensor, always 1.",
 			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
 		},
+	}
+}
+
+// emitSkippedLines adds up the lines of a file that several sources read.
+func emitSkippedLines(v *view, b *exposition.Builder) {
+	lines := map[string]uint64{}
+	for _, s := range v.facts.SkippedLines {
+		lines[s.File] += s.Count
+	}
+	for _, file := range slices.Sorted(maps.Keys(lines)) {
+		b.Value(float64(lines[file]), file)
 	}
 }
 

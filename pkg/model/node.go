@@ -63,12 +63,12 @@ type Load struct {
 
 // Stat is /proc/stat without the CPUs.
 type Stat struct {
-	Interrupts      uint64 // since boot, like the next two
-	ContextSwitches uint64
-	Forks           uint64
-	BootTime        uint64 // in seconds since 1970
-	Running         uint64 // tasks, now
-	Blocked         uint64 // tasks that wait for I/O, now
+	Interrupts      Optional // since boot, like the next two
+	ContextSwitches Optional
+	Forks           Optional
+	BootTime        Optional // in seconds since 1970
+	Running         Optional // tasks, now
+	Blocked         Optional // tasks that wait for I/O, now
 }
 
 // CPUModes are the columns of a CPU in /proc/stat.

@@ -123,6 +123,8 @@ type Snapshot struct {
 	Maps    []Map
 	Losses  []Loss
 	Repairs []Repair
+	// SkippedLines counts the lines of files of the kernel that could not be parsed; several sources may read the same file.
+	SkippedLines []SkippedLines
 	// ProbeDurations are how long it took to attach and detach uprobes.
 	ProbeDurations []ProbeDurations
 	// OwnerLosses are the losses of cgroups that have their share of a BPF map.
@@ -198,6 +200,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]Map { return &s.Maps }),
 	list(func(s *Snapshot) *[]Loss { return &s.Losses }),
 	list(func(s *Snapshot) *[]Repair { return &s.Repairs }),
+	list(func(s *Snapshot) *[]SkippedLines { return &s.SkippedLines }),
 	list(func(s *Snapshot) *[]ProbeDurations { return &s.ProbeDurations }),
 	list(func(s *Snapshot) *[]ChildProcesses { return &s.Children }),
 	list(func(s *Snapshot) *[]DeviceState { return &s.DeviceStates }),

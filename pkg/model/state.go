@@ -41,6 +41,13 @@ type Loss struct {
 	Count  uint64
 }
 
+// SkippedLines counts the lines of a file, or of the files of that name of all processes and cgroups, that could not be parsed and
+// were left out. A line that stays in its file is counted once.
+type SkippedLines struct {
+	File  string // net/dev, io.stat
+	Count uint64
+}
+
 // ChildProcesses counts the child processes of a source.
 type ChildProcesses struct {
 	Source string

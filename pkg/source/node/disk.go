@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -36,34 +37,20 @@ type knownDisk struct {
 	read       time.Time
 }
 
-func (d *diskReader) read(now time.Time, n *model.Node) error {
+func (d *diskReader) read(now time.Time, n *reading) error {
 	b, err := d.reader.file(d.procfs + "/diskstats")
 	if err != nil {
 		return err
 	}
-	b = bytes.Clone(b) // udev's files use the same buffer
+	skipped := n.skipped.In("diskstats")
+	lines := parseDisks(b, skipped) // copied: udev's files use the same buffer
 	known := make(map[string]*knownDisk, len(d.known))
 	disks := make([]model.Disk, 0, len(d.known))
-	for len(b) > 0 && len(known) < maxDisks {
-		var line []byte
-		line, b = cutLine(b)
-		majorField, rest := cutField(line)
-		minorField, rest := cutField(rest)
-		name, rest := cutField(rest)
-		if len(name) == 0 {
-			continue
-		}
-		major, okMajor := parseUint(majorField)
-		minor, okMinor := parseUint(minorField)
-		var columns [diskColumns]uint64
-		count, okStats := parseUints(rest, columns[:])
-		if !okMajor || !okMinor || !okStats {
-			return fmt.Errorf("diskstats: %w: %.80q", errMalformed, line)
-		}
-		k := d.known[string(name)]
-		if k == nil || k.Major != major || k.Minor != minor {
-			k = &knownDisk{hidden: notDisks.Match(name)}
-			k.Name, k.Major, k.Minor = string(name), major, minor
+	for _, line := range lines {
+		k := d.known[line.Name]
+		if k == nil || k.Major != line.Major || k.Minor != line.Minor {
+			k = &knownDisk{hidden: notDisks.MatchString(line.Name)}
+			k.Name, k.Major, k.Minor = line.Name, line.Major, line.Minor
 		}
 		known[k.Name] = k
 		if k.hidden {
@@ -74,11 +61,38 @@ func (d *diskReader) read(now time.Time, n *model.Node) error {
 			d.describe(&k.Disk)
 		}
 		disk := k.Disk
-		disk.Stats = append([]uint64(nil), columns[:count]...)
+		disk.Stats = line.Stats
 		disks = append(disks, disk)
+	}
+	if err := unparsed("diskstats", len(known), skipped); err != nil {
+		return err
 	}
 	d.known, n.Disks = known, disks
 	return nil
+}
+
+// parseDisks parses lines of MAJOR, MINOR, name, and up to 17 counters.
+func parseDisks(b []byte, skipped *boundedfile.Skipped) []model.Disk {
+	disks := []model.Disk{}
+	for len(b) > 0 && len(disks) < maxDisks {
+		var line []byte
+		line, b = cutLine(b)
+		majorField, rest := cutField(line)
+		minorField, rest := cutField(rest)
+		name, rest := cutField(rest)
+		major, okMajor := parseUint(majorField)
+		minor, okMinor := parseUint(minorField)
+		var columns [diskColumns]uint64
+		count, ok := parseUints(rest, columns[:])
+		if !okMajor || !okMinor || !ok || len(name) == 0 {
+			skipped.Add(line)
+			continue
+		}
+		disks = append(disks, model.Disk{
+			Name: string(name), Major: major, Minor: minor, Stats: append([]uint64(nil), columns[:count]...),
+		})
+	}
+	return disks
 }
 
 // describe reads block/NAME/queue/rotational and the file of udev's database, which contains lines

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
@@ -53,6 +54,14 @@ func number(path string) (uint64, error) {
 	return v, nil
 }
 
+// unparsed returns an error if a parser read no line of a file: it left all of them out.
+func unparsed(file string, read int, skipped *boundedfile.Skipped) error {
+	if read == 0 && skipped.Lines > 0 {
+		return fmt.Errorf("%s: %w: %s", file, errMalformed, skipped)
+	}
+	return nil
+}
+
 // cutLine returns the next line of b and the rest of b.
 func cutLine(b []byte) (line, rest []byte) {
 	line, rest, _ = bytes.Cut(b, []byte("\n"))
@@ -98,5 +107,5 @@ func parseUints(b []byte, values []uint64) (int, bool) {
 // parseFloat parses a number that may have a sign or a fraction.
 func parseFloat(b []byte) (float64, bool) {
 	v, err := strconv.ParseFloat(string(b), 64)
-	return v, err == nil
+	return v, err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)
 }

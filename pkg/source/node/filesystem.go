@@ -5,7 +5,6 @@ package node
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,8 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/mountinfo"
 )
 
 // Mount points and file systems that node_exporter leaves out by default.
@@ -35,8 +36,10 @@ type mountReader struct {
 	procfs, root string
 	statfs       func(path string, st *unix.Statfs_t) error
 
-	raw    []byte // last mountinfo that was parsed
-	mounts []mount
+	raw     []byte // last mountinfo that was parsed
+	mounts  []mount
+	parsed  int                 // lines of it
+	skipped boundedfile.Skipped // other lines of it
 	// Calls for the mount points of one device or server, which is the key: if one of them hangs, no other is called.
 	local, remote hang.Group[string, struct{}]
 }
@@ -58,7 +61,8 @@ func newMountReader(procfs, root string) *mountReader {
 	}
 }
 
-func (m *mountReader) read(_ time.Time, n *model.Node) error {
+func (m *mountReader) read(_ time.Time, n *reading) error {
+	skipped := n.skipped.In("mountinfo")
 	b, err := m.file(m.procfs + "/1/mountinfo")
 	if err != nil { // that of the first process is not readable
 		b, err = m.file(m.procfs + "/self/mountinfo")
@@ -67,26 +71,30 @@ func (m *mountReader) read(_ time.Time, n *model.Node) error {
 		return err
 	}
 	if m.mounts == nil || !bytes.Equal(b, m.raw) {
-		if err := m.parse(b); err != nil {
-			return err
-		}
+		m.parse(b)
 		m.raw = append(m.raw[:0], b...)
+	}
+	*skipped = m.skipped
+	if err := unparsed("mountinfo", m.parsed, skipped); err != nil {
+		return err
 	}
 	n.Filesystems = m.statfsAll()
 	return nil
 }
 
 // parse replaces the mount points.
-func (m *mountReader) parse(b []byte) error {
-	m.mounts = []mount{}
+func (m *mountReader) parse(b []byte) {
+	m.mounts, m.parsed, m.skipped = []mount{}, 0, boundedfile.Skipped{}
 	seen := map[[3]string]bool{}
 	for len(b) > 0 && len(m.mounts) < maxMounts {
 		var line []byte
 		line, b = cutLine(b)
-		f, err := parseMount(line)
-		if err != nil {
-			return err
+		f, ok := parseMount(line)
+		if !ok {
+			m.skipped.Add(line)
+			continue
 		}
+		m.parsed++
 		f.MountPoint = belowRoot(f.MountPoint, m.root)
 		if slices.Contains(notFilesystems, f.Type) || notMountPoints.MatchString(f.MountPoint) {
 			continue
@@ -101,7 +109,6 @@ func (m *mountReader) parse(b []byte) error {
 		seen[key] = true
 		m.mounts = append(m.mounts, mount{f, path, answering, isRemote})
 	}
-	return nil
 }
 
 // belowRoot returns the path that a mount point has on the node, if the root of the
@@ -119,28 +126,17 @@ func belowRoot(path, root string) string {
 	return rest
 }
 
-// parseMount parses a line of mountinfo:
-//
-//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-func parseMount(line []byte) (model.Filesystem, error) {
-	before, after, _ := strings.Cut(string(line), " - ")
-	own, super := strings.Split(before, " "), strings.SplitN(after, " ", 3)
-	if len(own) < 6 || len(super) < 3 || !strings.Contains(own[2], ":") {
-		return model.Filesystem{}, fmt.Errorf("mountinfo: %w: %.80q", errMalformed, line)
-	}
-	major, minor, _ := strings.Cut(own[2], ":")
+// parseMount parses a line of mountinfo. It returns false if the line is malformed.
+func parseMount(line []byte) (model.Filesystem, bool) {
+	m, ok := mountinfo.Parse(string(line))
 	readOnly := false
-	for option := range strings.SplitSeq(own[5]+","+super[2], ",") {
+	for option := range strings.SplitSeq(m.Options+","+m.SuperOptions, ",") {
 		readOnly = readOnly || option == "ro" || option == "emergency_ro"
 	}
 	return model.Filesystem{
-		Device: super[1], MountPoint: unescape.Replace(own[4]), Type: super[0],
-		Major: major, Minor: minor, ReadOnly: readOnly,
-	}, nil
+		Device: m.Source, MountPoint: m.Point, Type: m.Type, Major: m.Major, Minor: m.Minor, ReadOnly: readOnly,
+	}, ok
 }
-
-// unescape replaces the escapes of the kernel that node_exporter replaces.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t")
 
 // fill adds the result of statfs.
 func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {
@@ -150,7 +146,10 @@ func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {
 	case err != nil:
 		f.Error = err.Error()
 	default:
-		size := float64(st.Bsize)
+		size := float64(st.Frsize) // the unit of the blocks: Bsize is that of I/O
+		if st.Frsize <= 0 {        // as in the C library
+			size = float64(st.Bsize)
+		}
 		f.Size, f.Free, f.Available = float64(st.Blocks)*size, float64(st.Bfree)*size, float64(st.Bavail)*size
 		f.FileNodes, f.FreeNodes = float64(st.Files), float64(st.Ffree)
 	}

@@ -34,7 +34,6 @@ type hwmonReader struct {
 type chip struct {
 	inode      uint64
 	id, driver string // derived from the device and the name as in node_exporter
-	nameFile   string
 	sensors    []*sensor
 	hot        []*sensorFile // read by every scrape
 	read       time.Time
@@ -52,7 +51,7 @@ type sensorFile struct {
 	ok             bool
 }
 
-func (h *hwmonReader) read(now time.Time, n *model.Node) error {
+func (h *hwmonReader) read(now time.Time, n *reading) error {
 	entries, err := os.ReadDir(h.dir)
 	if err != nil {
 		return err
@@ -78,34 +77,47 @@ func (h *hwmonReader) read(now time.Time, n *model.Node) error {
 	}
 	h.kept = kept
 	n.Chips = make([]model.Chip, 0, len(names))
+	ids := h.ids(names)
 	for _, name := range names {
 		c := kept[name]
-		n.Chips = append(n.Chips, model.Chip{ID: h.unique(name), Name: c.driver, Sensors: c.figures()})
+		n.Chips = append(n.Chips, model.Chip{ID: ids[name], Name: c.driver, Sensors: c.figures()})
 	}
 	return nil
 }
 
-// unique returns distinct ids for the chips of one device: it adds the driver's name, or the
-// directory's if the names are equal.
-func (h *hwmonReader) unique(dir string) string {
-	c := h.kept[dir]
-	same, sameName := 0, 0
-	for _, other := range h.kept {
-		if other.id == c.id {
-			same++
-			if other.nameFile == c.nameFile {
-				sameName++
+// ids returns a distinct id for the chip of each directory. Chips of one device have the driver's name added, as in node_exporter, or the
+// directory's if the names are equal as labels.
+func (h *hwmonReader) ids(dirs []string) map[string]string {
+	ids := make(map[string]string, len(dirs))
+	for _, dir := range dirs {
+		ids[dir] = h.kept[dir].id
+	}
+	lengthen := func(suffix func(dir string) string) {
+		chips := map[string]int{}
+		for _, id := range ids {
+			chips[id]++
+		}
+		for dir, id := range ids {
+			if chips[id] > 1 {
+				ids[dir] = id + "_" + suffix(dir)
 			}
 		}
 	}
-	if same < 2 {
-		return c.id
-	}
-	suffix := labelOf(c.nameFile)
-	if suffix == "" || sameName > 1 {
-		suffix = labelOf(dir)
-	}
-	return c.id + "_" + suffix
+	lengthen(func(dir string) string {
+		sameName := 0
+		c := h.kept[dir]
+		for _, other := range h.kept {
+			if other.id == c.id && other.driver == c.driver {
+				sameName++
+			}
+		}
+		if c.driver == "" || sameName > 1 {
+			return labelOf(dir)
+		}
+		return c.driver
+	})
+	lengthen(labelOf) // an id with a name may be that of another chip
+	return ids
 }
 
 // newChip reads all files of a chip. Old drivers have them in the directory of the device.
@@ -113,7 +125,6 @@ func newChip(dir string) *chip {
 	c := &chip{}
 	var buf [maxSys]byte
 	if b, err := attribute(dir+"/name", &buf); err == nil {
-		c.nameFile = string(bytes.TrimSpace(b))
 		c.driver = labelOf(string(b))
 	}
 	device, err := filepath.EvalSymlinks(dir + "/device")

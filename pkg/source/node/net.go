@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs/sysfs"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -26,8 +28,8 @@ type netDevReader struct {
 	procfs, sysfs string
 }
 
-func (d *netDevReader) read(_ time.Time, n *model.Node) (err error) {
-	if n.NetDevs, err = d.list(); err != nil {
+func (d *netDevReader) read(_ time.Time, n *reading) (err error) {
+	if n.NetDevs, err = d.list(n.skipped.In("net/dev")); err != nil {
 		return err
 	}
 	for i := range n.NetDevs {
@@ -39,7 +41,7 @@ func (d *netDevReader) read(_ time.Time, n *model.Node) (err error) {
 	return nil
 }
 
-func (d *netDevReader) list() ([]model.NetDev, error) {
+func (d *netDevReader) list(skipped *boundedfile.Skipped) ([]model.NetDev, error) {
 	b, err := d.file(d.procfs + "/1/net/dev")
 	if err != nil {
 		b, err = d.file(d.procfs + "/net/dev")
@@ -47,28 +49,40 @@ func (d *netDevReader) list() ([]model.NetDev, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseNetDevs(b)
+	devs := parseNetDevs(b, skipped)
+	if err := unparsed("net/dev", len(devs), skipped); err != nil {
+		return nil, err
+	}
+	return devs, nil
 }
 
-// parseNetDevs parses net/dev: two lines of headings, then NAME: NUMBERS.
-func parseNetDevs(b []byte) ([]model.NetDev, error) {
+// parseNetDevs parses net/dev: two lines of headings, which have no colon, then NAME: NUMBERS.
+func parseNetDevs(b []byte, skipped *boundedfile.Skipped) []model.NetDev {
 	devs := []model.NetDev{}
-	_, b = cutLine(b)
-	_, b = cutLine(b)
-	for len(b) > 0 && len(devs) < maxDevices {
+	for headings := 2; len(b) > 0 && len(devs) < maxDevices; {
 		var line []byte
 		line, b = cutLine(b)
 		colon := bytes.LastIndexByte(line, ':')
+		if colon < 0 && headings > 0 {
+			headings--
+			continue
+		}
 		name := bytes.TrimSpace(line[:max(colon, 0)])
 		d := model.NetDev{Name: string(name)}
 		count, ok := parseUints(line[colon+1:], d.Stats[:])
-		// No interface name contains a path.
-		if !ok || count < len(d.Stats) || len(name) == 0 || bytes.ContainsRune(name, '/') || name[0] == '.' {
-			return nil, fmt.Errorf("net/dev: %w: %.80q", errMalformed, line)
+		if !ok || count < len(d.Stats) || !isInterface(d.Name) {
+			skipped.Add(line)
+			continue
 		}
 		devs = append(devs, d)
 	}
-	return devs, nil
+	return devs
+}
+
+// isInterface reports whether the kernel accepts the name of an interface (dev_valid_name), which is also the name of a directory of
+// sysfs. An alias (eth0:1) has a colon.
+func isInterface(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/ \t\n\v\f\r")
 }
 
 // netClassReader reads class/net. An interface has two dozen attributes. Reading some of them takes
@@ -80,7 +94,7 @@ type netClassReader struct {
 	lib  sysfs.FS
 	kept map[string]*netClass
 	// elsewhere lists the interfaces of the node, nil if this process shares its network namespace.
-	elsewhere func() ([]model.NetDev, error)
+	elsewhere *netDevReader
 }
 
 // errForeign prevents that the interfaces of a pod are reported as those of the node.
@@ -96,13 +110,14 @@ type netClass struct {
 // hotAttributes change with any other attribute that is not a setting.
 var hotAttributes = [3]string{"carrier_changes", "operstate", "flags"}
 
-func (c *netClassReader) read(now time.Time, n *model.Node) error {
+func (c *netClassReader) read(now time.Time, n *reading) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return err
 	}
 	kept := make(map[string]*netClass, len(c.kept))
 	classes := make([]model.NetClass, 0, len(entries))
+	var failed []error
 	for _, e := range entries {
 		if e.Type().IsRegular() || len(classes) == maxDevices { // bonding_masters
 			continue
@@ -116,7 +131,9 @@ func (c *netClassReader) read(now time.Time, n *model.Node) error {
 				continue // it was removed
 			}
 			if err != nil {
-				return fmt.Errorf("interface %s: %w", name, err)
+				failed = append(failed, fmt.Errorf("interface %s: %w", name, err))
+				kept[name] = nil
+				continue
 			}
 			k = &netClass{NetClass: classOf(class), inode: inode, hot: hot, read: now}
 		}
@@ -125,12 +142,12 @@ func (c *netClassReader) read(now time.Time, n *model.Node) error {
 	}
 	c.kept = kept
 	if c.elsewhere != nil {
-		devs, err := c.elsewhere()
+		devs, err := c.elsewhere.list(&boundedfile.Skipped{}) // counted by the part netdev
 		if err != nil {
 			return err
 		}
 		for _, d := range devs {
-			if kept[d.Name] == nil {
+			if _, found := kept[d.Name]; !found {
 				return errForeign
 			}
 		}
@@ -139,7 +156,7 @@ func (c *netClassReader) read(now time.Time, n *model.Node) error {
 		}
 	}
 	n.NetClasses = classes
-	return nil
+	return errors.Join(failed...)
 }
 
 // sharesNetwork reports whether this process is in the network namespace of the first one. It

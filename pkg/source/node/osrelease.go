@@ -19,7 +19,7 @@ type osReader struct {
 	at    time.Time
 }
 
-func (o *osReader) read(now time.Time, n *model.Node) error {
+func (o *osReader) read(now time.Time, n *reading) error {
 	if o.known == nil || now.Sub(o.at) >= coldAge {
 		b, err := o.file(o.root + "/etc/os-release")
 		if errors.Is(err, fs.ErrNotExist) {

@@ -4,14 +4,12 @@ package node
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -29,15 +27,13 @@ const hotplugged = 3
 // procReader reads the small files of procfs.
 type procReader struct {
 	reader
-	dir string
-	lib procfs.FS
-	// cpus holds the last times: the kernel may decrease idle and iowait times, but a counter must
-	// not fall.
-	cpus map[string]*model.CPU
+	dir    string
+	lib    procfs.FS
+	clocks map[string]*cpuClock // by CPU
 }
 
 // readLoad reads /proc/loadavg.
-func (p *procReader) readLoad(_ time.Time, n *model.Node) error {
+func (p *procReader) readLoad(_ time.Time, n *reading) error {
 	load, err := p.lib.LoadAvg()
 	if err != nil {
 		return fmt.Errorf("loadavg: %w", err)
@@ -47,38 +43,39 @@ func (p *procReader) readLoad(_ time.Time, n *model.Node) error {
 }
 
 // readStat reads /proc/stat.
-func (p *procReader) readStat(_ time.Time, n *model.Node) error {
+func (p *procReader) readStat(_ time.Time, n *reading) error {
 	b, err := p.file(p.dir + "/stat")
 	if err != nil {
 		return err
 	}
-	stat, cpus, err := parseStat(b)
-	if err != nil {
+	skipped := n.skipped.In("stat")
+	stat, cpus := parseStat(b, skipped)
+	if err := unparsed("stat", len(cpus), skipped); err != nil && stat == (model.Stat{}) {
 		return err
 	}
 	n.Stat, n.CPUs = &stat, cpus
-	kept := make(map[string]*model.CPU, len(cpus))
+	clocks := make(map[string]*cpuClock, len(cpus))
 	for i := range cpus {
 		c := &cpus[i]
-		if old := p.cpus[c.ID]; old != nil && old.Seconds[idleMode]-c.Seconds[idleMode] < hotplugged {
-			for mode := range c.Seconds {
-				c.Seconds[mode] = max(c.Seconds[mode], old.Seconds[mode])
-			}
+		clock := p.clocks[c.ID]
+		if clock == nil || clock.raw[idleMode]-c.Seconds[idleMode] >= hotplugged {
+			clock = &cpuClock{}
 		}
-		kept[c.ID] = c
+		clock.next(&c.Seconds)
+		clocks[c.ID] = clock
 	}
-	p.cpus = kept
+	p.clocks = clocks
 	return nil
 }
 
-// parseStat parses /proc/stat. It skips unknown lines.
-func parseStat(b []byte) (model.Stat, []model.CPU, error) {
+// parseStat parses /proc/stat. Lines with other names are no error.
+func parseStat(b []byte, skipped *boundedfile.Skipped) (model.Stat, []model.CPU) {
 	stat, cpus := model.Stat{}, []model.CPU{}
 	for len(b) > 0 {
 		var line []byte
 		line, b = cutLine(b)
 		key, values := cutField(line)
-		var to *uint64
+		var to *model.Optional
 		switch string(key) {
 		case "intr":
 			to = &stat.Interrupts
@@ -98,8 +95,9 @@ func parseStat(b []byte) (model.Stat, []model.CPU, error) {
 				continue
 			}
 			var ticks [model.CPUModes]uint64
-			if _, ok := parseUints(values, ticks[:]); !ok {
-				return stat, nil, fmt.Errorf("stat: %w: %.80q", errMalformed, line)
+			if count, ok := parseUints(values, ticks[:]); !ok || count == 0 {
+				skipped.Add(line)
+				continue
 			}
 			c := model.CPU{ID: string(id)}
 			for i, t := range ticks {
@@ -111,26 +109,32 @@ func parseStat(b []byte) (model.Stat, []model.CPU, error) {
 		field, _ := cutField(values)
 		v, ok := parseUint(field)
 		if !ok {
-			return stat, nil, fmt.Errorf("stat: %w: %.80q", errMalformed, line)
+			skipped.Add(line)
+			continue
 		}
-		*to = v
+		*to = model.Some(float64(v))
 	}
-	return stat, cpus, nil
+	return stat, cpus
 }
 
 // readMemory reads /proc/meminfo.
-func (p *procReader) readMemory(_ time.Time, n *model.Node) error {
+func (p *procReader) readMemory(_ time.Time, n *reading) error {
 	b, err := p.file(p.dir + "/meminfo")
 	if err != nil {
 		return err
 	}
-	n.Memory, err = parseMemory(b)
-	return err
+	skipped := n.skipped.In("meminfo")
+	figures := parseMemory(b, skipped)
+	if err := unparsed("meminfo", len(figures), skipped); err != nil {
+		return err
+	}
+	n.Memory = figures
+	return nil
 }
 
 // parseMemory names the lines as node_exporter does: Active(file) is Active_file, and the name of a
 // value with a unit, which is always kB, ends in _bytes.
-func parseMemory(b []byte) ([]model.Figure, error) {
+func parseMemory(b []byte, skipped *boundedfile.Skipped) []model.Figure {
 	figures := make([]model.Figure, 0, 64)
 	for len(b) > 0 && len(figures) < maxFigures {
 		var line []byte
@@ -142,7 +146,8 @@ func parseMemory(b []byte) ([]model.Figure, error) {
 		field, unit := cutField(rest)
 		v, ok := parseFloat(field)
 		if !ok {
-			return nil, fmt.Errorf("meminfo: %w: %.80q", errMalformed, line)
+			skipped.Add(line)
+			continue
 		}
 		name := string(bytes.TrimSuffix(key, []byte(":")))
 		if before, inner, ok := bytes.Cut([]byte(name), []byte("(")); ok {
@@ -153,38 +158,14 @@ func parseMemory(b []byte) ([]model.Figure, error) {
 		}
 		figures = append(figures, model.Figure{Name: name, Value: v})
 	}
-	return figures, nil
+	return figures
 }
 
 // maxFigures limits the values of a file with names and values.
 const maxFigures = 1024
 
-// readPressure reads /proc/pressure, which a kernel may not have or may have disabled.
-func (p *procReader) readPressure(_ time.Time, n *model.Node) error {
-	for _, resource := range []string{"cpu", "io", "memory", "irq"} {
-		stats, err := p.lib.PSIStatsForResource(resource)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("pressure of %s: %w", resource, err)
-		}
-		n.Pressure = append(n.Pressure,
-			model.Pressure{Resource: resource, Some: stalled(stats.Some), Full: stalled(stats.Full)})
-	}
-	return nil
-}
-
-// stalled converts a total from microseconds to seconds.
-func stalled(l *procfs.PSILine) *float64 {
-	if l == nil {
-		return nil
-	}
-	return new(float64(l.Total) / 1000 / 1000)
-}
-
 // readFiles reads /proc/sys/fs/file-nr.
-func (p *procReader) readFiles(_ time.Time, n *model.Node) error {
+func (p *procReader) readFiles(_ time.Time, n *reading) error {
 	b, err := p.file(p.dir + "/sys/fs/file-nr")
 	if err != nil {
 		return err
@@ -198,7 +179,7 @@ func (p *procReader) readFiles(_ time.Time, n *model.Node) error {
 }
 
 // readEntropy reads two files of /proc/sys/kernel/random.
-func (p *procReader) readEntropy(_ time.Time, n *model.Node) error {
+func (p *procReader) readEntropy(_ time.Time, n *reading) error {
 	available, err := number(p.dir + "/sys/kernel/random/entropy_avail")
 	if err != nil {
 		return err

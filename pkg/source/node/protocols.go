@@ -5,14 +5,12 @@ package node
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
+	"maps"
 	"regexp"
-	"time"
+	"slices"
 
-	"github.com/prometheus/procfs"
-
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -48,25 +46,36 @@ func exported(known map[string]string, re *regexp.Regexp, key []byte) string {
 }
 
 // readVM reads /proc/vmstat.
-func (p *procReader) readVM(k *names, n *model.Node) error {
+func (p *procReader) readVM(k *names, n *reading) error {
 	b, err := p.file(p.dir + "/vmstat")
 	if err != nil {
 		return err
 	}
-	n.VM = make([]model.Figure, 0, 16)
-	for len(b) > 0 && len(n.VM) < maxFigures {
+	skipped := n.skipped.In("vmstat")
+	figures := parseVM(k, b, skipped)
+	if err := unparsed("vmstat", len(figures), skipped); err != nil {
+		return err
+	}
+	n.VM = figures
+	return nil
+}
+
+func parseVM(k *names, b []byte, skipped *boundedfile.Skipped) []model.Figure {
+	figures := make([]model.Figure, 0, 16)
+	for len(b) > 0 && len(figures) < maxFigures {
 		var line []byte
 		line, b = cutLine(b)
 		key, value := cutField(line)
 		if name := exported(k.vm, vmFields, key); name != "" {
 			v, ok := parseFloat(bytes.TrimSpace(value))
 			if !ok {
-				return fmt.Errorf("vmstat: %w: %.80q", errMalformed, line)
+				skipped.Add(line)
+				continue
 			}
-			n.VM = append(n.VM, model.Figure{Name: name, Value: v})
+			figures = append(figures, model.Figure{Name: name, Value: v})
 		}
 	}
-	return nil
+	return figures
 }
 
 // netFile reads a file of the node's network namespace.
@@ -80,16 +89,18 @@ func (p *procReader) netFile(name string) ([]byte, error) {
 
 // readNetstat reads netstat, snmp and snmp6 in /proc/1/net. A kernel without
 // IPv6 lacks the last.
-func (p *procReader) readNetstat(k *names, n *model.Node) error {
+func (p *procReader) readNetstat(k *names, n *reading) error {
 	n.Netstat = make([]model.Figure, 0, 64)
 	for _, name := range []string{"netstat", "snmp"} {
 		b, err := p.netFile(name)
-		if err == nil {
-			n.Netstat, err = k.appendTable(n.Netstat, b)
-		}
 		if err != nil {
 			n.Netstat = nil
-			return fmt.Errorf("%s: %w", name, err)
+			return err
+		}
+		before, skipped := len(n.Netstat), n.skipped.In("net/"+name)
+		n.Netstat = k.appendTable(n.Netstat, b, skipped)
+		if err := unparsed("net/"+name, len(n.Netstat)-before, skipped); err != nil {
+			return err
 		}
 	}
 	b, err := p.netFile("snmp6")
@@ -99,7 +110,13 @@ func (p *procReader) readNetstat(k *names, n *model.Node) error {
 	if err != nil {
 		return err
 	}
-	for len(b) > 0 && len(n.Netstat) < maxFigures {
+	n.Netstat = k.appendList(n.Netstat, b, n.skipped.In("net/snmp6"))
+	return nil
+}
+
+// appendList parses lines PROTOCOL6NAME VALUE.
+func (k *names) appendList(figures []model.Figure, b []byte, skipped *boundedfile.Skipped) []model.Figure {
+	for len(b) > 0 && len(figures) < maxFigures {
 		var line []byte
 		line, b = cutLine(b)
 		key, value := cutField(line)
@@ -107,83 +124,70 @@ func (p *procReader) readNetstat(k *names, n *model.Node) error {
 		if six < 0 {
 			continue
 		}
-		n.Netstat = k.appendField(n.Netstat, key[:six+1], key[six+1:], bytes.TrimSpace(value))
-	}
-	return nil
-}
-
-// appendTable parses pairs of lines: PROTOCOL: NAMES and PROTOCOL: VALUES.
-func (k *names) appendTable(figures []model.Figure, b []byte) ([]model.Figure, error) {
-	for len(b) > 0 {
-		var heads, values []byte
-		heads, b = cutLine(b)
-		values, b = cutLine(b)
-		protocol, heads := cutField(heads)
-		same, values := cutField(values)
-		if !bytes.Equal(protocol, same) || !bytes.HasSuffix(protocol, []byte(":")) {
-			return nil, fmt.Errorf("%w: %.40q above %.40q", errMalformed, protocol, same)
-		}
-		protocol = protocol[:len(protocol)-1]
-		for len(figures) < maxFigures {
-			var name, value []byte
-			name, heads = cutField(heads)
-			value, values = cutField(values)
-			if len(name) == 0 || len(value) == 0 {
-				break
-			}
-			figures = k.appendField(figures, protocol, name, value)
-		}
-	}
-	return figures, nil
-}
-
-func (k *names) appendField(figures []model.Figure, protocol, name, value []byte) []model.Figure {
-	k.key = append(append(append(k.key[:0], protocol...), '_'), name...)
-	if key := exported(k.netstat, netstatFields, k.key); key != "" {
-		if v, ok := parseFloat(value); ok {
-			figures = append(figures, model.Figure{Name: key, Value: v})
+		var ok bool
+		if figures, ok = k.appendField(figures, key[:six+1], key[six+1:], bytes.TrimSpace(value)); !ok {
+			skipped.Add(line)
 		}
 	}
 	return figures
 }
 
-// readSockets reads sockstat and sockstat6 in /proc/1/net. Memory is in pages and, as in
-// node_exporter, also in bytes.
-func (p *procReader) readSockets(_ time.Time, n *model.Node) error {
-	from := p.lib
-	if own, err := procfs.NewFS(p.dir + "/1"); err == nil {
-		if _, err := os.Stat(p.dir + "/1/net/sockstat"); err == nil {
-			from = own
-		}
-	}
-	for i, read := range []func() (*procfs.NetSockstat, error){from.NetSockstat, from.NetSockstat6} {
-		stat, err := read()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("sockstat: %w", err)
-		}
-		add := func(name string, v int) {
-			n.Sockets = append(n.Sockets, model.Figure{Name: name, Value: float64(v)})
-		}
-		if i == 0 && stat.Used != nil {
-			add("sockets_used", *stat.Used)
-		}
-		for _, s := range stat.Protocols {
-			add(s.Protocol+"_inuse", s.InUse)
-			for _, optional := range []struct {
-				name string
-				v    *int
-			}{{"orphan", s.Orphan}, {"tw", s.TW}, {"alloc", s.Alloc}, {"mem", s.Mem}, {"memory", s.Memory}} {
-				if optional.v != nil {
-					add(s.Protocol+"_"+optional.name, *optional.v)
-				}
-			}
-			if s.Mem != nil {
-				add(s.Protocol+"_mem_bytes", *s.Mem*os.Getpagesize())
+// appendTable parses pairs of lines: PROTOCOL: NAMES and PROTOCOL: VALUES. Values of other protocols, or lines that cannot be parsed,
+// may be between the two.
+func (k *names) appendTable(figures []model.Figure, b []byte, skipped *boundedfile.Skipped) []model.Figure {
+	waiting := map[string][]byte{} // names by protocol
+	for len(b) > 0 {
+		var line []byte
+		line, b = cutLine(b)
+		protocol, rest := cutField(line)
+		first, _ := cutField(rest)
+		_, isValue := parseFloat(first)
+		names, ok := waiting[string(protocol)]
+		switch {
+		case !bytes.HasSuffix(protocol, []byte(":")) || isValue && !ok || !isValue && ok:
+			skipped.Add(line)
+		case !isValue:
+			waiting[string(protocol)] = rest
+		default:
+			delete(waiting, string(protocol))
+			if figures, ok = k.appendValues(figures, protocol[:len(protocol)-1], names, rest); !ok {
+				skipped.Add(line)
 			}
 		}
 	}
-	return nil
+	for _, protocol := range slices.Sorted(maps.Keys(waiting)) {
+		skipped.Add([]byte(protocol))
+	}
+	return figures
+}
+
+// appendValues adds the values of a protocol. It reports whether all could be parsed.
+func (k *names) appendValues(figures []model.Figure, protocol, names, values []byte) ([]model.Figure, bool) {
+	all := true
+	for len(figures) < maxFigures {
+		var name, value []byte
+		name, names = cutField(names)
+		value, values = cutField(values)
+		if len(name) == 0 || len(value) == 0 {
+			return figures, all && len(name) == len(value) // a value without a name, or the reverse
+		}
+		var ok bool
+		figures, ok = k.appendField(figures, protocol, name, value)
+		all = all && ok
+	}
+	return figures, all
+}
+
+// appendField adds a value, if it is exported. It reports whether the value could be parsed.
+func (k *names) appendField(figures []model.Figure, protocol, name, value []byte) ([]model.Figure, bool) {
+	k.key = append(append(append(k.key[:0], protocol...), '_'), name...)
+	key := exported(k.netstat, netstatFields, k.key)
+	if key == "" {
+		return figures, true
+	}
+	v, ok := parseFloat(value)
+	if ok {
+		figures = append(figures, model.Figure{Name: key, Value: v})
+	}
+	return figures, ok
 }

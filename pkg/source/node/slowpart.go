@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/hang"
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // errHangs is the error of a part, or a mount point, that has not answered yet. The text is that of
@@ -18,25 +17,26 @@ var errHangs = errors.New("mountpoint timeout")
 // slowPart is a part that may hang in a driver. A late result is discarded.
 type slowPart struct {
 	part
-	call    hang.Call[model.Node]
-	pending *hang.Pending[model.Node] // nil if an earlier call has not returned
+	call    hang.Call[reading]
+	pending *hang.Pending[reading] // nil if an earlier call has not returned
 }
 
 func (p *slowPart) start(now time.Time) {
 	limit := callTimeout + callTimeout/4 // longer than that of a mount point
-	p.pending = p.call.Start(limit, func() (model.Node, error) {
-		var n model.Node
+	p.pending = p.call.Start(limit, func() (reading, error) {
+		var n reading
 		err := p.read(now, &n)
 		return n, err
 	})
 }
 
 // wait adds the result to n.
-func (p *slowPart) wait(ctx context.Context, n *model.Node) error {
+func (p *slowPart) wait(ctx context.Context, n *reading) error {
 	got, err := p.pending.Wait(ctx)
 	if errors.Is(err, hang.ErrStuck) {
 		return errHangs
 	}
+	n.skipped = got.skipped
 	if got.Filesystems != nil {
 		n.Filesystems = got.Filesystems
 	}

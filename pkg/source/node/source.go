@@ -49,6 +49,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -77,12 +78,19 @@ type Source struct {
 	inline   []part
 	slow     []*slowPart
 	failures map[string]string // of the last read, by part
+	skipped  boundedfile.SkippedCount
 }
 
 // part is the equivalent of one collector of node_exporter.
 type part struct {
 	name string
-	read func(now time.Time, n *model.Node) error
+	read func(now time.Time, n *reading) error
+}
+
+// reading is what parts have read, and the lines of their files that they left out.
+type reading struct {
+	model.Node
+	skipped boundedfile.SkippedFiles
 }
 
 // New returns a Source. It fails if there is no procfs.
@@ -97,11 +105,11 @@ func New(o Options) (*Source, error) {
 		return nil, fmt.Errorf("procfs: %w", err)
 	}
 	s := &Source{log: o.Logger, now: o.Now}
-	p := &procReader{dir: o.Procfs, lib: proc, cpus: map[string]*model.CPU{}}
+	p := &procReader{dir: o.Procfs, lib: proc, clocks: map[string]*cpuClock{}}
 	names := newNames()
 	disks := &diskReader{reader: &p.reader, procfs: o.Procfs, sysfs: o.Sysfs, udev: filepath.Join(o.Root, "run/udev/data")}
 	s.inline = []part{
-		{"time", func(now time.Time, n *model.Node) error { n.Time = now; return nil }},
+		{"time", func(now time.Time, n *reading) error { n.Time = now; return nil }},
 		{"uname", readUname},
 		{"os", (&osReader{root: o.Root}).read},
 		{"loadavg", p.readLoad},
@@ -110,8 +118,8 @@ func New(o Options) (*Source, error) {
 		{"pressure", p.readPressure},
 		{"filefd", p.readFiles},
 		{"entropy", p.readEntropy},
-		{"vmstat", func(_ time.Time, n *model.Node) error { return p.readVM(names, n) }},
-		{"netstat", func(_ time.Time, n *model.Node) error { return p.readNetstat(names, n) }},
+		{"vmstat", func(_ time.Time, n *reading) error { return p.readVM(names, n) }},
+		{"netstat", func(_ time.Time, n *reading) error { return p.readNetstat(names, n) }},
 		{"sockstat", p.readSockets},
 		{"diskstats", disks.read},
 	}
@@ -124,12 +132,12 @@ func New(o Options) (*Source, error) {
 	if sys, err := sysfs.NewFS(o.Sysfs); err == nil {
 		classes := &netClassReader{dir: filepath.Join(o.Sysfs, "class/net"), lib: sys, kept: map[string]*netClass{}}
 		if !sharesNetwork(o.Procfs) {
-			classes.elsewhere = (&netDevReader{procfs: o.Procfs}).list
+			classes.elsewhere = &netDevReader{procfs: o.Procfs}
 		}
 		sensors := &hwmonReader{dir: filepath.Join(o.Sysfs, "class/hwmon"), kept: map[string]*chip{}}
 		cores := &throttleReader{dir: filepath.Join(o.Sysfs, "devices/system/cpu")}
 		s.inline = append(s.inline,
-			part{"clocksource", func(_ time.Time, n *model.Node) error { return readClocksources(sys, n) }},
+			part{"clocksource", func(_ time.Time, n *reading) error { return readClocksources(sys, n) }},
 			part{"throttle", cores.read})
 		s.slow = append(s.slow,
 			&slowPart{part: part{"netclass", classes.read}}, &slowPart{part: part{"hwmon", sensors.read}})
@@ -143,15 +151,19 @@ func (s *Source) Name() string { return "node" }
 // Close does nothing. A call that hangs ends when the driver answers.
 func (s *Source) Close() error { return nil }
 
-// Read reads all parts. A part that cannot be read has a DeviceState. Read returns an error if no
-// part of procfs could be read.
+// Read reads all parts. A part that cannot be read has a DeviceState, and one with lines that were left out has the state ok with
+// a reason that quotes them. Read returns an error if no part of procfs could be read.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	now := s.now()
-	n := &model.Node{}
-	out := model.Snapshot{Node: n}
+	n := &reading{}
+	out := model.Snapshot{Node: &n.Node}
 	before := s.failures
 	s.failures = nil
-	record := func(name string, err error) { s.recordState(&out, before, name, err) }
+	record := func(name string, err error) {
+		s.recordState(&out, before, name, n.skipped, err)
+		s.skipped.Count(n.skipped)
+		n.skipped = nil
+	}
 	for _, p := range s.slow {
 		p.start(now)
 	}
@@ -161,6 +173,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	for _, p := range s.slow {
 		record(p.name, p.wait(ctx, n))
 	}
+	out.SkippedLines = s.skipped.Facts()
 	for i := range n.Filesystems {
 		if f := &n.Filesystems[i]; f.Error == errHangs.Error() {
 			record("filesystem "+f.MountPoint, errHangs)
@@ -172,20 +185,26 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, nil
 }
 
-// recordState adds the state of a part that failed, and logs the failure if the last read did not
+// recordState adds the state of a part that failed or left lines out, and logs it if the last read did not
 // have it. Missing files are not a failure: the kernel does not have the part.
-func (s *Source) recordState(out *model.Snapshot, before map[string]string, name string, err error) {
-	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
-		return
+func (s *Source) recordState(out *model.Snapshot, before map[string]string, name string, skipped boundedfile.SkippedFiles, err error) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+		err = nil
 	}
-	state, reason := model.StateFailed, err.Error()
+	state, reason, message := model.StateOK, skipped.String(), "lines of the node are left out"
+	if err != nil {
+		state, reason, message = model.StateFailed, err.Error(), "a part of the node cannot be read"
+	}
 	if errors.Is(err, errHangs) {
 		state = model.StateStuck
+	}
+	if reason == "" {
+		return
 	}
 	out.DeviceStates = append(out.DeviceStates,
 		model.DeviceState{Source: "node", Device: name, State: state, Reason: reason})
 	if before[name] != reason {
-		s.log.Warn("a part of the node cannot be read", zap.String("part", name), zap.Error(err))
+		s.log.Warn(message, zap.String("part", name), zap.String("reason", reason))
 	}
 	if s.failures == nil {
 		s.failures = map[string]string{}
@@ -194,7 +213,7 @@ func (s *Source) recordState(out *model.Snapshot, before map[string]string, name
 }
 
 // readUname calls uname(2).
-func readUname(_ time.Time, n *model.Node) error {
+func readUname(_ time.Time, n *reading) error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return fmt.Errorf("uname: %w", err)
@@ -209,7 +228,7 @@ func readUname(_ time.Time, n *model.Node) error {
 
 // readClocksources reads devices/system/clocksource. The label is the index of the
 // device, as in node_exporter.
-func readClocksources(sys sysfs.FS, n *model.Node) error {
+func readClocksources(sys sysfs.FS, n *reading) error {
 	sources, err := sys.ClockSources()
 	if err != nil {
 		return fmt.Errorf("clock sources: %w", err)

@@ -265,6 +265,38 @@ func TestSensors(t *testing.T) {
 	}
 }
 
+// TestSameChips checks that chips of one device have distinct ids, also if their names are equal as labels.
+func TestSameChips(t *testing.T) {
+	for _, c := range []struct{ names, want []string }{
+		{[]string{"nvme", "temp"}, []string{"platform_dev_0_nvme", "platform_dev_0_temp"}},
+		{[]string{"nvme-1", "nvme_1"}, []string{"platform_dev_0_hwmon0", "platform_dev_0_hwmon1"}},
+		{[]string{"nvme", "nvme", "Nvme!"}, []string{"platform_dev_0_hwmon0", "platform_dev_0_hwmon1", "platform_dev_0_hwmon2"}},
+		{[]string{"+", "nvme", "-"}, []string{"platform_dev_0_hwmon0", "platform_dev_0_nvme", "platform_dev_0_hwmon2"}},
+		{[]string{"a", "hwmon0", "a"}, []string{"platform_dev_0_hwmon0_hwmon0", "platform_dev_0_hwmon0_hwmon1", "platform_dev_0_hwmon2"}},
+	} {
+		root := t.TempDir()
+		write(t, root, map[string]string{"proc/loadavg": "1 2 3\n", "sys/devices/platform/dev.0/x": "", "sys/devices/platform/dev-0/x": ""})
+		for i, name := range c.names {
+			dir := fmt.Sprintf("sys/class/hwmon/hwmon%d/", i)
+			write(t, root, map[string]string{dir + "name": name + "\n", dir + "temp1_input": "1\n", dir + "temp1_label": "a\nb\n"})
+			device := root + "/sys/devices/platform/dev" + []string{".", "-"}[i%2] + "0" // different devices, too
+			if err := os.Symlink(device, filepath.Join(root, dir, "device")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []string
+		for _, chip := range mustRead(t, newSource(t, root, nil, nil)).Node.Chips {
+			got = append(got, chip.ID)
+			if label := *chip.Sensors[0].Label; label != "a\nb" {
+				t.Errorf("label %q", label)
+			}
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.names, got, c.want)
+		}
+	}
+}
+
 // TestSerial checks a virtio disk, which has only ID_SERIAL.
 func TestSerial(t *testing.T) {
 	root := t.TempDir()
@@ -296,7 +328,7 @@ func TestHungMount(t *testing.T) {
 				calls.Add(1)
 				<-release
 			}
-			st.Bsize, st.Blocks = 4096, 10
+			st.Bsize, st.Frsize, st.Blocks = 1<<20, 4096, 10
 			return nil
 		}
 		began := time.Now()
@@ -350,11 +382,11 @@ func TestManyHungMounts(t *testing.T) {
 				hung.Add(1)
 				<-release
 			}
-			st.Bsize, st.Blocks = 4096, 10
+			st.Bsize, st.Frsize, st.Blocks = 1<<20, 4096, 10
 			return nil
 		}
 		for range 3 {
-			var n model.Node
+			var n reading
 			if err := m.read(time.Time{}, &n); err != nil {
 				t.Fatal(err)
 			}
@@ -369,7 +401,7 @@ func TestManyHungMounts(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		var n model.Node
+		var n reading
 		if err := m.read(time.Time{}, &n); err != nil {
 			t.Fatal(err)
 		}
@@ -410,12 +442,12 @@ func TestHungDriver(t *testing.T) {
 		s := newSource(t, root, nil, nil)
 		release := make(chan struct{})
 		s.slow = []*slowPart{
-			{part: part{"hwmon", func(_ time.Time, n *model.Node) error {
+			{part: part{"hwmon", func(_ time.Time, n *reading) error {
 				<-release
 				n.Chips = []model.Chip{{ID: "x"}}
 				return nil
 			}}},
-			{part: part{"netdev", func(time.Time, *model.Node) error { panic("driver") }}},
+			{part: part{"netdev", func(time.Time, *reading) error { panic("driver") }}},
 		}
 		states := func() string {
 			got, out := mustRead(t, s), ""
@@ -440,4 +472,61 @@ func TestHungDriver(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestStatfs checks that blocks are counted in fragments, as df does, and that statfs gets the name that a mount point has.
+func TestStatfs(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{"proc/1/mountinfo": mountText})
+	m := newMountReader(root+"/proc", "/")
+	asked := map[string]bool{}
+	m.statfs = func(path string, st *unix.Statfs_t) error {
+		asked[path] = true
+		st.Bsize, st.Frsize, st.Blocks, st.Bfree, st.Bavail = 131072, 512, 2147483648, 2, 1
+		if path == "/" { // a kernel without fragments
+			st.Frsize = 0
+		}
+		return nil
+	}
+	var n reading
+	if err := m.read(time.Time{}, &n); err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]float64{}
+	for _, f := range n.Filesystems {
+		sizes[f.MountPoint] = f.Size
+	}
+	for point, size := range map[string]float64{"/": 131072 << 31, `/back\slash`: 512 << 31, "/a\nb": 512 << 31} {
+		if sizes[point] != size || !asked[point] {
+			t.Errorf("%q: %g, want %g; statfs was called for %v", point, sizes[point], size, asked)
+		}
+	}
+}
+
+// TestCounterWraps checks that the stolen time does not stand still after it fell, whether it wrapped or was corrected.
+func TestCounterWraps(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		before, after uint64 // ticks
+		want          []float64
+	}{
+		{"wrapped at 32 bits", 1 << 32, 100, []float64{42949672.96, 42949672.96, 1.02, 1.03}},
+		{"a jump beyond all times, and back", 1 << 63, 50000, []float64{(1 << 63) / 100., (1 << 63) / 100., 500.02, 500.03}},
+		{"corrected by ten seconds", 6000, 5000, []float64{60, 60, 60, 60.01}},
+		{"lower for one read", 6000, 5999, []float64{60, 60, 60.01, 60.02}},
+	} {
+		root := t.TempDir()
+		set := func(steal uint64) {
+			write(t, root, map[string]string{"sys/x": "", "proc/stat": fmt.Sprintf("cpu0 1 1 1 5000 1 1 1 %d 0 0\n", steal)})
+		}
+		set(c.before)
+		s := newSource(t, root, nil, nil)
+		mustRead(t, s)
+		for i, want := range c.want {
+			set(c.after + uint64(i))
+			if got := mustRead(t, s).Node.CPUs[0].Seconds[7]; got != want {
+				t.Errorf("%s, read %d: %v, want %v", c.name, i+1, got, want)
+			}
+		}
+	}
 }

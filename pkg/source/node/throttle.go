@@ -23,7 +23,7 @@ type throttleFile struct {
 	path string
 }
 
-func (t *throttleReader) read(now time.Time, n *model.Node) error {
+func (t *throttleReader) read(now time.Time, n *reading) error {
 	if now.Sub(t.scanned) >= coldAge {
 		t.scanned = now
 		if err := t.scan(); err != nil {

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boundedfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Skipped are the lines of a file that its parser left out, because it cannot read them. The other lines are read as without them.
+type Skipped struct {
+	Lines int
+	first string // quoted
+}
+
+// Add adds a line.
+func (s *Skipped) Add(line []byte) {
+	if s.Lines++; s.Lines == 1 {
+		s.first = fmt.Sprintf("%.80q", strings.TrimSuffix(string(line[:min(len(line), 320)]), "\n"))
+	}
+}
+
+// String quotes the first line.
+func (s *Skipped) String() string {
+	if s.Lines == 1 {
+		return "the line " + s.first + " cannot be parsed and is left out"
+	}
+	return fmt.Sprintf("%d lines cannot be parsed and are left out, the first is %s", s.Lines, s.first)
+}
+
+// SkippedFiles are the lines that were left out in one read of files, by the name of the file.
+type SkippedFiles map[string]*Skipped
+
+// In returns the lines of a file, to which its parser adds. The file is counted even if no line is left out.
+func (f *SkippedFiles) In(file string) *Skipped {
+	if *f == nil {
+		*f = SkippedFiles{}
+	}
+	s := (*f)[file]
+	if s == nil {
+		s = &Skipped{}
+		(*f)[file] = s
+	}
+	return s
+}
+
+// Merge adds the lines that another reader left out.
+func (f *SkippedFiles) Merge(o SkippedFiles) {
+	for file, s := range o {
+		to := f.In(file)
+		if to.Lines == 0 {
+			to.first = s.first
+		}
+		to.Lines += s.Lines
+	}
+}
+
+// String quotes the first line of each file with lines that were left out. It is empty if there is no such line.
+func (f SkippedFiles) String() string {
+	var parts []string
+	for file, s := range f {
+		if s.Lines > 0 {
+			parts = append(parts, file+": "+s.String())
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
+}
+
+// SkippedCount counts the lines that were left out since it was made. A line that stays in its file is counted once: a read adds the
+// lines that it left out in excess of the last read.
+type SkippedCount struct {
+	files map[string]*skippedCount
+}
+
+type skippedCount struct {
+	total uint64
+	last  int
+}
+
+// Count adds the lines of one read of files. A file that was not read is not counted.
+func (c *SkippedCount) Count(files SkippedFiles) {
+	if c.files == nil {
+		c.files = map[string]*skippedCount{}
+	}
+	for file, s := range files {
+		to := c.files[file]
+		if to == nil {
+			to = &skippedCount{}
+			c.files[file] = to
+		}
+		to.total += uint64(max(0, s.Lines-to.last))
+		to.last = s.Lines
+	}
+}
+
+// Facts returns the counts of all files.
+func (c *SkippedCount) Facts() []model.SkippedLines {
+	facts := make([]model.SkippedLines, 0, len(c.files))
+	for file, n := range c.files {
+		facts = append(facts, model.SkippedLines{File: file, Count: n.total})
+	}
+	slices.SortFunc(facts, func(a, b model.SkippedLines) int { return strings.Compare(a.File, b.File) })
+	return facts
+}
