@@ -47,14 +47,19 @@ func (f *SkippedFiles) In(file string) *Skipped {
 	return s
 }
 
+// Add adds the lines that were left out of another file of a name.
+func (f *SkippedFiles) Add(file string, s Skipped) {
+	to := f.In(file)
+	if to.Lines == 0 {
+		to.first = s.first
+	}
+	to.Lines += s.Lines
+}
+
 // Merge adds the lines that another reader left out.
 func (f *SkippedFiles) Merge(o SkippedFiles) {
 	for file, s := range o {
-		to := f.In(file)
-		if to.Lines == 0 {
-			to.first = s.first
-		}
-		to.Lines += s.Lines
+		f.Add(file, *s)
 	}
 }
 

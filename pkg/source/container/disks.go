@@ -23,7 +23,7 @@ type disks struct {
 }
 
 // name sets the names of the devices in the usages.
-func (d *disks) name(procfs string, usages []model.Usage, now time.Time) error {
+func (d *disks) name(procfs string, usages []model.Usage, now time.Time, skipped *boundedfile.SkippedFiles) error {
 	var err error
 	for i := range usages {
 		for j := range usages[i].IO {
@@ -31,7 +31,7 @@ func (d *disks) name(procfs string, usages []model.Usage, now time.Time) error {
 			id := device{io.Major, io.Minor}
 			if d.names[id] == "" && now.Sub(d.loaded) >= reloadDisks {
 				d.loaded = now
-				err = d.load(procfs)
+				err = d.load(procfs, skipped)
 			}
 			if io.Device = d.names[id]; io.Device == "" {
 				io.Device = fmt.Sprintf("%d:%d", io.Major, io.Minor)
@@ -44,11 +44,11 @@ func (d *disks) name(procfs string, usages []model.Usage, now time.Time) error {
 // maxPartitions has room for 16,000 block devices.
 const maxPartitions = 1 << 20
 
-func (d *disks) load(procfs string) error {
+func (d *disks) load(procfs string, skipped *boundedfile.SkippedFiles) error {
 	b, err := boundedfile.ReadFile(filepath.Join(procfs, "partitions"), nil, maxPartitions)
 	if err != nil {
 		return fmt.Errorf("names of block devices: %w", err)
 	}
-	d.names = parsePartitions(b)
+	d.names = parsePartitions(b, skipped.In("partitions"))
 	return nil
 }

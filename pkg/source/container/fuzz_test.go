@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -34,8 +35,9 @@ func FuzzParse(f *testing.F) {
 		if v, ok := limit(b); ok {
 			sound(model.Some(v))
 		}
+		var skipped boundedfile.Skipped
 		n := 0
-		pairs(b, func(key []byte, v float64) {
+		pairs(b, &skipped, func(key []byte, v float64) {
 			n++
 			sound(model.Some(v))
 			if strings.ContainsAny(string(key), " \n") {
@@ -43,18 +45,18 @@ func FuzzParse(f *testing.F) {
 			}
 		})
 		var some, full model.Optional
-		parsePressure(b, &some, &full)
+		parsePressure(b, &skipped, &some, &full)
 		sound(some, full)
-		devices, _ := parseIO(b)
+		devices := parseIO(b, &skipped)
 		for _, d := range devices {
 			sound(d.ReadBytes, d.WriteBytes, d.DiscardBytes, d.Reads, d.Writes)
 		}
 		operations := 0
-		parseBlkio(b, func(_, _ uint32, _ string, v float64) {
+		parseBlkio(b, &skipped, func(_, _ uint32, _ string, v float64) {
 			operations++
 			sound(model.Some(v))
 		})
-		interfaces, tooMany, _ := parseNetDev(b)
+		interfaces, tooMany := parseNetDev(b, &skipped)
 		for _, i := range interfaces {
 			if ignored([]byte(i.Name)) {
 				t.Errorf("interface %q", i.Name)
@@ -63,7 +65,7 @@ func FuzzParse(f *testing.F) {
 		if len(interfaces) > maxInterfaces || max(n, len(devices), operations, len(interfaces)+int(tooMany)) > lines {
 			t.Errorf("more than %d lines", lines)
 		}
-		for _, name := range parsePartitions(b) {
+		for _, name := range parsePartitions(b, &skipped) {
 			if !strings.HasPrefix(name, "/dev/") {
 				t.Errorf("disk %q", name)
 			}

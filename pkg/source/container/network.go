@@ -28,7 +28,7 @@ func (s *Source) Namespaces() []model.Namespace {
 // readNamespaces reads the namespaces of the processes of groups, each once. tooMany is the number
 // of interfaces beyond the limit. It returns none if the namespace of the node is not known: the
 // node's traffic must not be reported as a pod's.
-func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMany uint64, err error) {
+func (s *Source) readNamespaces(groups []group, skipped *boundedfile.SkippedFiles) (spaces []model.Namespace, tooMany uint64, err error) {
 	spaces = []model.Namespace{}
 	host, err := s.hostNamespace()
 	if err != nil {
@@ -60,10 +60,7 @@ func (s *Source) readNamespaces(groups []group) (spaces []model.Namespace, tooMa
 				continue
 			}
 			var more uint64
-			var ok bool
-			if n.Interfaces, more, ok = parseNetDev(b); !ok && err == nil {
-				err = fmt.Errorf("net/dev of process %d cannot be parsed", n.PID)
-			}
+			n.Interfaces, more = parseNetDev(b, skipped.In("net/dev"))
 			tooMany += more
 		}
 		seen[inode] = true

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/child"
 )
@@ -210,9 +211,10 @@ func TestParseNetDev(t *testing.T) {
 	for _, name := range []string{"lo", "veth12ab", "docker0"} {
 		text += fmt.Sprintf(line, name)
 	}
-	got, tooMany, ok := parseNetDev([]byte(text))
-	if len(got) != maxInterfaces || tooMany != 7 || !ok {
-		t.Errorf("%d interfaces, %d too many, %t", len(got), tooMany, ok)
+	var skipped boundedfile.Skipped
+	got, tooMany := parseNetDev([]byte(text), &skipped)
+	if len(got) != maxInterfaces || tooMany != 7 || skipped.Lines > 0 {
+		t.Errorf("%d interfaces, %d too many, %s", len(got), tooMany, &skipped)
 	}
 	want := model.Interface{
 		Name: "eth0", ReceiveBytes: 1, ReceivePackets: 2, ReceiveErrors: 3, ReceiveDropped: 4,
@@ -221,9 +223,9 @@ func TestParseNetDev(t *testing.T) {
 	if got[0] != want {
 		t.Errorf("%+v", got[0])
 	}
-	got, _, ok = parseNetDev([]byte(head + "eth0: 1 2\n" + fmt.Sprintf(line, "eth1") + "garbage\n"))
-	if ok || len(got) != 1 || got[0].Name != "eth1" {
-		t.Errorf("%v, %t", got, ok)
+	got, _ = parseNetDev([]byte(head+"eth0: 1 2\n"+fmt.Sprintf(line, "eth1")+"garbage\n"), &skipped)
+	if skipped.Lines != 2 || len(got) != 1 || got[0].Name != "eth1" {
+		t.Errorf("%v, %s", got, &skipped)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -33,39 +34,35 @@ func limit(b []byte) (float64, bool) {
 	return v, ok
 }
 
-// pairs calls f for the lines NAME NUMBER of b, and reports whether all could be parsed.
-func pairs(b []byte, f func(key []byte, v float64)) bool {
-	all := true
+// pairs calls f for the lines NAME NUMBER of b.
+func pairs(b []byte, skipped *boundedfile.Skipped, f func(key []byte, v float64)) {
 	for line := range bytes.Lines(b) {
 		key, value, ok := bytes.Cut(line, []byte{' '})
 		v, isNumber := number(value)
 		if ok && isNumber {
 			f(key, v)
 		} else {
-			all = false
+			skipped.Add(line)
 		}
 	}
-	return all
 }
 
 // parsePressure parses the lines "some" and "full" of a pressure file. Their total is in
 // microseconds.
-func parsePressure(b []byte, some, full *model.Optional) bool {
-	all := true
+func parsePressure(b []byte, skipped *boundedfile.Skipped, some, full *model.Optional) {
 	for line := range bytes.Lines(b) {
 		kind, rest, _ := bytes.Cut(line, []byte{' '})
 		_, total, found := bytes.Cut(rest, []byte("total="))
 		v, ok := number(total)
 		switch {
 		case !found || !ok:
-			all = false
+			skipped.Add(line)
 		case string(kind) == "some":
 			*some = model.Some(v / 1e6)
 		case string(kind) == "full":
 			*full = model.Some(v / 1e6)
 		}
 	}
-	return all
 }
 
 // parseDevice parses MAJOR:MINOR.
@@ -80,18 +77,18 @@ func parseDevice(b []byte) (major, minor uint32, ok bool) {
 }
 
 // parseIO parses io.stat: lines of a device and values NAME=NUMBER. Older kernels also list devices
-// without values, before the next one (5.10) or on a line of their own.
-func parseIO(b []byte) ([]model.DeviceIO, bool) {
-	devices, all := []model.DeviceIO{}, true
+// without values, before the next one (5.10) or on a line of their own. The kernel writes "(unknown)" for a device that is gone: its
+// values are left out, as the line does not show of which one they are.
+func parseIO(b []byte, skipped *boundedfile.Skipped) []model.DeviceIO {
+	devices := []model.DeviceIO{}
 	for line := range bytes.Lines(b) {
-		d, named, values := model.DeviceIO{}, false, false
+		d, named, values, sound := model.DeviceIO{}, false, false, true
 		for word := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '}) {
 			name, value, ok := bytes.Cut(word, []byte{'='})
 			if !ok {
-				if major, minor, ok := parseDevice(word); ok {
-					d.Major, d.Minor, named = major, minor, true
-				} else if len(word) > 0 {
-					all = false
+				if len(word) > 0 { // the values belong to the last one
+					d.Major, d.Minor, named = parseDevice(word)
+					sound = sound && !values
 				}
 				continue
 			}
@@ -101,16 +98,20 @@ func parseIO(b []byte) ([]model.DeviceIO, bool) {
 			}
 			v, err := strconv.ParseUint(string(value), 10, 64)
 			if err != nil {
-				all = false
+				sound = false
 				continue
 			}
 			*to, values = model.Some(float64(v)), true
 		}
-		if named && values {
+		switch {
+		case len(line) == 1: // a device without values, in some kernels
+		case !sound || !named:
+			skipped.Add(line)
+		case values:
 			devices = append(devices, d)
 		}
 	}
-	return devices, all
+	return devices
 }
 
 func ioValue(d *model.DeviceIO, name string) *model.Optional {
@@ -131,8 +132,7 @@ func ioValue(d *model.DeviceIO, name string) *model.Optional {
 
 // parseBlkio parses a file of the blkio controller: lines of a device, an operation and a value.
 // Sync, Async and Total are sums and are ignored by the caller.
-func parseBlkio(b []byte, f func(major, minor uint32, operation string, v float64)) bool {
-	all := true
+func parseBlkio(b []byte, skipped *boundedfile.Skipped, f func(major, minor uint32, operation string, v float64)) {
 	for line := range bytes.Lines(b) {
 		device, rest, _ := bytes.Cut(line, []byte{' '})
 		if string(device) == "Total" {
@@ -142,12 +142,11 @@ func parseBlkio(b []byte, f func(major, minor uint32, operation string, v float6
 		major, minor, ok := parseDevice(device)
 		v, isNumber := number(value)
 		if !ok || !isNumber {
-			all = false
+			skipped.Add(line)
 			continue
 		}
 		f(major, minor, string(operation), v)
 	}
-	return all
 }
 
 // maxInterfaces limits the interfaces of a namespace: a container with the capability can make any
@@ -157,17 +156,18 @@ const maxInterfaces = 32
 // parseNetDev parses /proc/PID/net/dev without the interfaces that cAdvisor leaves out: the
 // loopback, and those of nested containers, whose traffic is counted at the outer interface.
 // tooMany is the number of interfaces beyond the limit.
-func parseNetDev(b []byte) (list []model.Interface, tooMany uint64, ok bool) {
-	list, ok = []model.Interface{}, true
-	for n := 0; len(b) > 0; n++ {
+func parseNetDev(b []byte, skipped *boundedfile.Skipped) (list []model.Interface, tooMany uint64) {
+	list = []model.Interface{}
+	for headings := 2; len(b) > 0; {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
-		if n < 2 { // headings
+		at := bytes.LastIndexByte(line, ':') // an alias may contain one, too
+		if at < 0 && headings > 0 {
+			headings--
 			continue
 		}
-		at := bytes.LastIndexByte(line, ':') // an alias may contain one, too
 		if at < 0 {
-			ok = false
+			skipped.Add(line)
 			continue
 		}
 		name := bytes.TrimSpace(line[:at])
@@ -186,10 +186,10 @@ func parseNetDev(b []byte) (list []model.Interface, tooMany uint64, ok bool) {
 		if parseFields(line[at+1:], fields[:]) {
 			list = append(list, i)
 		} else {
-			ok = false
+			skipped.Add(line)
 		}
 	}
-	return list, tooMany, ok
+	return list, tooMany
 }
 
 func ignored(name []byte) bool {
@@ -213,19 +213,25 @@ func parseFields(b []byte, to []*uint64) bool {
 	return true
 }
 
-// parsePartitions parses /proc/partitions: lines of MAJOR, MINOR, blocks, name.
-func parsePartitions(b []byte) map[device]string {
+// parsePartitions parses /proc/partitions: a heading, an empty line, and lines of MAJOR, MINOR, blocks, name.
+func parsePartitions(b []byte, skipped *boundedfile.Skipped) map[device]string {
 	names := map[device]string{}
 	for line := range bytes.Lines(b) {
 		f := bytes.Fields(line)
+		if len(f) == 0 || string(f[0]) == "major" {
+			continue
+		}
 		if len(f) != 4 {
+			skipped.Add(line)
 			continue
 		}
 		major, err := strconv.ParseUint(string(f[0]), 10, 32)
 		minor, err2 := strconv.ParseUint(string(f[1]), 10, 32)
-		if err == nil && err2 == nil {
-			names[device{uint32(major), uint32(minor)}] = "/dev/" + string(f[3])
+		if err != nil || err2 != nil {
+			skipped.Add(line)
+			continue
 		}
+		names[device{uint32(major), uint32(minor)}] = "/dev/" + string(f[3])
 	}
 	return names
 }

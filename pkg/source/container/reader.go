@@ -31,6 +31,9 @@ type reader struct {
 	buf  []byte
 	gone bool  // the cgroup was removed
 	err  error // the first failure
+	// quote is the first line of the cgroup that was left out, skipped are those of all cgroups.
+	quote   string
+	skipped boundedfile.SkippedFiles
 }
 
 // readers are the idle readers.
@@ -83,6 +86,14 @@ func (r *reader) fail(what string, err error) {
 	}
 }
 
+// leaveOut notes the lines that were left out of a file.
+func (r *reader) leaveOut(name string, s boundedfile.Skipped) {
+	r.skipped.Add(name, s)
+	if s.Lines > 0 && r.quote == "" {
+		r.quote = name + ": " + s.String()
+	}
+}
+
 func (r *reader) bad(name string, b []byte) {
 	if r.err == nil {
 		r.err = fmt.Errorf("%s: %.40q cannot be parsed", name, b)
@@ -119,27 +130,30 @@ type field struct {
 	by   float64 // unit: the number is divided by it
 }
 
-// fields reads a file of names and numbers. Lines of other names are ignored. A line that cannot be parsed is left out and
-// is an error.
+// fields reads a file of names and numbers. Lines of other names are ignored.
 func (r *reader) fields(dir int, name string, fields ...field) {
 	b := r.file(dir, name)
-	ok := pairs(b, func(key []byte, v float64) {
+	if b == nil {
+		return
+	}
+	var skipped boundedfile.Skipped
+	pairs(b, &skipped, func(key []byte, v float64) {
 		for i := range fields {
 			if f := &fields[i]; string(key) == f.name {
 				*f.to = model.Some(v / f.by)
 			}
 		}
 	})
-	if !ok {
-		r.bad(name, b)
-	}
+	r.leaveOut(name, skipped)
 }
 
 // pressure reads a pressure file: the time, in microseconds, that some or all
 // tasks waited.
 func (r *reader) pressure(dir int, name string, some, full *model.Optional) {
-	if b := r.file(dir, name); b != nil && !parsePressure(b, some, full) {
-		r.bad(name, b)
+	if b := r.file(dir, name); b != nil {
+		var skipped boundedfile.Skipped
+		parsePressure(b, &skipped, some, full)
+		r.leaveOut(name, skipped)
 	}
 }
 
@@ -156,6 +170,7 @@ type processes struct {
 	first  int
 	stays  bool // before is still in the cgroup
 	count  int
+	more   bool // than count: lines were left out
 }
 
 // pid returns the process of the last read if it is still in the cgroup, else the first. The pid of
@@ -183,6 +198,11 @@ func (r *reader) processes(dir int, p *processes) bool {
 		return false
 	}
 	defer unix.Close(fd)
+	var skipped boundedfile.Skipped
+	defer func() {
+		p.more = p.more || skipped.Lines > 0
+		r.leaveOut("cgroup.procs", skipped)
+	}()
 	kept := 0
 	for {
 		n, err := boundedfile.Read(fd, r.buf[kept:])
@@ -192,9 +212,9 @@ func (r *reader) processes(dir int, p *processes) bool {
 		}
 		if n == 0 {
 			if kept > 0 {
-				r.bad("cgroup.procs", r.buf[:kept])
+				skipped.Add(r.buf[:kept])
 			}
-			return kept == 0
+			return true
 		}
 		b := r.buf[:kept+n]
 		for {
@@ -203,12 +223,12 @@ func (r *reader) processes(dir int, p *processes) bool {
 				break
 			}
 			pid, err := strconv.Atoi(string(line))
+			b = rest
 			if err != nil || pid < 0 {
-				r.bad("cgroup.procs", line)
-				return false
+				skipped.Add(line)
+				continue
 			}
 			p.add(pid)
-			b = rest
 		}
 		if kept = copy(r.buf, b); kept == len(r.buf) {
 			r.bad("cgroup.procs", b)

@@ -30,6 +30,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -80,6 +81,7 @@ type Source struct {
 	namespacesRead time.Time
 	tooMany        uint64 // highest number of interfaces beyond the limit in one Read
 	disks          disks
+	skipped        boundedfile.SkippedCount
 }
 
 // known is the state of a cgroup that is kept between reads.
@@ -100,6 +102,7 @@ type group struct {
 	there  bool // known.inode was read just now
 	gone   bool
 	err    error
+	quote  string // a line of its files that was left out
 }
 
 // New finds the controllers. It returns ErrAbsent if no cgroup hierarchy is mounted.
@@ -133,6 +136,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	groups := s.list()
 	var next atomic.Int64
+	var skipping sync.Mutex
+	var skipped boundedfile.SkippedFiles
 	var wg safely.Group
 	for range min(workers, len(groups)) {
 		wg.Go(func() {
@@ -141,6 +146,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			for i := next.Add(1) - 1; i < int64(len(groups)) && ctx.Err() == nil; i = next.Add(1) - 1 {
 				s.read(r, &groups[i])
 			}
+			skipping.Lock()
+			defer skipping.Unlock()
+			skipped.Merge(r.skipped)
+			r.skipped = nil
 		})
 	}
 	wg.Wait()
@@ -151,16 +160,18 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			continue
 		}
 		out.Usages = append(out.Usages, g.usage)
-		if g.err != nil && len(out.DeviceStates) < maxFailed {
-			out.DeviceStates = append(out.DeviceStates, model.DeviceState{
-				Source: s.Name(), Device: g.path, State: model.StateFailed, Reason: g.err.Error(),
-			})
+		state := model.DeviceState{Source: s.Name(), Device: g.path, State: model.StateOK, Reason: g.quote}
+		if g.err != nil {
+			state.State, state.Reason = model.StateFailed, g.err.Error()
+		}
+		if state.Reason != "" && len(out.DeviceStates) < maxFailed {
+			out.DeviceStates = append(out.DeviceStates, state)
 		}
 	}
 	if ctx.Err() != nil { // not all were read
 		return out, ctx.Err()
 	}
-	spaces, tooMany, err := s.readNamespaces(groups)
+	spaces, tooMany, err := s.readNamespaces(groups, &skipped)
 	if s.opt.NamespacesOnly {
 		out.Usages = nil
 	}
@@ -176,7 +187,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 	}
 	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
-	return out, errors.Join(err, s.disks.name(s.opt.Procfs, out.Usages, s.opt.Now()))
+	err = errors.Join(err, s.disks.name(s.opt.Procfs, out.Usages, s.opt.Now(), &skipped))
+	s.skipped.Count(skipped)
+	out.SkippedLines = s.skipped.Facts()
+	return out, err
 }
 
 // recent returns the namespaces of the last Read, or why they are unknown, if that is recent enough.
@@ -224,7 +238,7 @@ func (s *Source) read(r *reader, g *group) {
 	if !g.wanted && s.unchanged(g, now) {
 		return
 	}
-	r.gone, r.err = false, nil
+	r.gone, r.err, r.quote = false, nil, ""
 	g.usage.Cgroup = g.id
 	s.readProcesses(r, g)
 	if r.gone {
@@ -239,7 +253,7 @@ func (s *Source) read(r *reader, g *group) {
 	// The files of a removed cgroup are missing, too.
 	var st unix.Stat_t
 	r.gone = r.gone || unix.Stat(s.opt.Mount+g.path, &st) != nil || model.CgroupID(st.Ino) != g.id
-	g.gone, g.err = r.gone, r.err
+	g.gone, g.err, g.quote = r.gone, r.err, r.quote
 }
 
 // unchanged reports whether the known process of a cgroup need not be looked for again. With the same namespace it is the same process,
@@ -283,5 +297,7 @@ func (s *Source) readProcesses(r *reader, g *group) {
 		r.processesBelow(s.opt.Mount+g.path, &p)
 	}
 	g.known.pid = p.pid()
-	g.usage.Processes = model.Some(float64(p.count))
+	if !p.more {
+		g.usage.Processes = model.Some(float64(p.count))
+	}
 }

@@ -389,21 +389,53 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestBadLine checks that a line that cannot be parsed drops only itself.
+// TestBadLine checks that a line that cannot be parsed drops only itself, is counted once and quoted, and that the cgroup has not failed.
+// The kernel writes "(unknown)" for a device that is gone.
 func TestBadLine(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV2()
-	files["cpu.stat"] = "usage_usec x\n" + files["cpu.stat"]
 	files["cpu.stat"] = strings.Replace(files["cpu.stat"], "user_usec 2000000", "user_usec two", 1)
-	files["io.stat"] = "8:x rbytes=1\n" + files["io.stat"]
+	files["cgroup.procs"] = "41\nx\n42\n43\n"
+	files["io.stat"] = "(unknown) rbytes=1 wbytes=1\n(unknown) " + files["io.stat"]
 	write(t, root, below("/docker/x", files))
-	got, states := only(t, fake(t, root, true, "/docker/x"))
+	s := fake(t, root, true, "/docker/x")
 	want := usageV2()
-	want.CPU.User = model.Optional{}
-	if d := cmp.Diff(want, got, noID); d != "" {
+	want.CPU.User, want.Processes = model.Optional{}, model.Optional{} // a number of which not all is known is not shown
+	for range 2 {
+		got := read(t, s)
+		if d := cmp.Diff([]model.Usage{want}, got.Usages, noID); d != "" {
+			t.Errorf("(-want +got)\n%s", d)
+		}
+		states := got.DeviceStates
+		if len(states) != 1 || states[0].Device != "/docker/x" || states[0].State != model.StateOK || !strings.Contains(states[0].Reason, `"x"`) {
+			t.Errorf("states %v", states)
+		}
+		counts := map[string]uint64{}
+		for _, l := range got.SkippedLines {
+			if l.Count > 0 {
+				counts[l.File] = l.Count
+			}
+		}
+		if d := cmp.Diff(map[string]uint64{"cpu.stat": 1, "io.stat": 1, "cgroup.procs": 1}, counts); d != "" {
+			t.Errorf("lines left out (-want +got)\n%s", d)
+		}
+	}
+}
+
+// TestUnknownDeviceV1 is the line of a device that is gone in version 1.
+func TestUnknownDeviceV1(t *testing.T) {
+	root := t.TempDir()
+	files := fakeV1("/docker/x")
+	for _, name := range []string{"io_service_bytes", "io_serviced"} {
+		name = "blkio/docker/x/blkio.throttle." + name + "_recursive"
+		files[name] = "(unknown) Read 0\n" + files[name]
+	}
+	write(t, root, files)
+	got, states := only(t, fake(t, root+"/memory", false, "/docker/x"))
+	if d := cmp.Diff(usageV1(), got, noID); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	if len(states) != 1 || states[0].Device != "/docker/x" || states[0].State != model.StateFailed {
+	if len(states) != 1 || states[0].State != model.StateOK || !strings.Contains(states[0].Reason, "(unknown) Read 0") {
 		t.Errorf("states %v", states)
 	}
 }

@@ -5,6 +5,7 @@ package container
 import (
 	"math"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -91,14 +92,13 @@ func (r *reader) blkio(dir int, u *model.Usage, name string, names map[string]st
 	if b == nil {
 		return false
 	}
-	ok := parseBlkio(b, func(major, minor uint32, operation string, v float64) {
+	var skipped boundedfile.Skipped
+	parseBlkio(b, &skipped, func(major, minor uint32, operation string, v float64) {
 		if to := ioValue(deviceIn(u, major, minor), names[operation]); to != nil {
 			*to = model.Some(v)
 		}
 	})
-	if !ok {
-		r.bad(name, b)
-	}
+	r.leaveOut(name, skipped)
 	return true
 }
 

@@ -5,6 +5,7 @@ package container
 import (
 	"bytes"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -70,12 +71,9 @@ func (r *reader) memoryV2(dir int, u *model.Usage) {
 
 // ioV2 reads io.stat.
 func (r *reader) ioV2(dir int, u *model.Usage) {
-	b := r.file(dir, "io.stat")
-	if b == nil {
-		return
-	}
-	var ok bool
-	if u.IO, ok = parseIO(b); !ok {
-		r.bad("io.stat", b)
+	if b := r.file(dir, "io.stat"); b != nil {
+		var skipped boundedfile.Skipped
+		u.IO = parseIO(b, &skipped)
+		r.leaveOut("io.stat", skipped)
 	}
 }
