@@ -53,13 +53,14 @@ func gpuNode(driver string, minor uint64) (string, bool) {
 
 // allowedNodes parses devices.list of a device cgroup of version 1 and returns the device nodes of GPUs that may be
 // opened. It returns false if the list does not show which: the kernel shows "a *:* rwm" for a cgroup that allows all
-// devices but some.
+// devices but some. A line that cannot be parsed is left out; without any other line of a GPU it is not known which may be opened.
 func allowedNodes(text []byte, majors map[uint64]string) (nodes []string, ok bool) {
-	nodes = []string{}
+	nodes, all := []string{}, true
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line)) // c 195:0 rwm
 		if len(f) != 3 {
-			return nil, false
+			all = false
+			continue
 		}
 		if f[0] == "b" || !strings.ContainsAny(f[2], "rw") {
 			continue
@@ -70,19 +71,27 @@ func allowedNodes(text []byte, majors map[uint64]string) (nodes []string, ok boo
 		}
 		number, err := strconv.ParseUint(major, 10, 32)
 		if err != nil {
-			return nil, false
+			all = false
+			continue
 		}
 		driver := majors[number]
 		if driver == "" {
 			continue
 		}
-		m, err := strconv.ParseUint(minor, 10, 32)
-		if err != nil { // *: all GPUs of the driver
+		if minor == "*" { // all GPUs of the driver
 			return nil, false
+		}
+		m, err := strconv.ParseUint(minor, 10, 32)
+		if err != nil {
+			all = false
+			continue
 		}
 		if node, ok := gpuNode(driver, m); ok && len(nodes) < 4*maxJobGPUs { // with the nodes of MIG and DRM
 			nodes = append(nodes, node)
 		}
+	}
+	if !all && len(nodes) == 0 {
+		return nil, false
 	}
 	return nodes, true
 }

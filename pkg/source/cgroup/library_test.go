@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -81,7 +82,7 @@ func TestLibraryRDMA(t *testing.T) {
 			Cgroup: 1, Device: e.Device, Handles: uint64(e.HcaHandles), Objects: uint64(e.HcaObjects),
 		})
 	}
-	got := readRDMA(context.Background(), map[model.CgroupID]string{1: filepath.Join(root, "pod")}, make([]byte, rdmaBuffer))
+	got := readRDMA(context.Background(), map[model.CgroupID]string{1: filepath.Join(root, "pod")}, make([]byte, rdmaBuffer), &boundedfile.Skipped{})
 	if diff := cmp.Diff(want, got); diff != "" || len(got) != 1 {
 		t.Errorf("(-containerd/cgroups +ours)\n%s", diff)
 	}
@@ -107,7 +108,7 @@ func BenchmarkRDMA(b *testing.B) {
 	b.Run("ours", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if n := len(readRDMA(context.Background(), dirs, make([]byte, rdmaBuffer))); n != 100 {
+			if n := len(readRDMA(context.Background(), dirs, make([]byte, rdmaBuffer), &boundedfile.Skipped{})); n != 100 {
 				b.Fatal(n)
 			}
 		}

@@ -35,18 +35,21 @@ func (s *Source) rdmaMount() string {
 const rdmaBuffer = 64 << 10
 
 // readRDMA is readRDMA with the buffer of the source.
-func (s *Source) readRDMA(ctx context.Context, dirs map[model.CgroupID]string) []model.RDMACgroup {
+func (s *Source) readRDMA(ctx context.Context, dirs map[model.CgroupID]string) ([]model.RDMACgroup, []model.SkippedLines) {
 	s.rdmaMu.Lock()
 	defer s.rdmaMu.Unlock()
 	if s.rdma == nil && len(dirs) > 0 {
 		s.rdma = make([]byte, rdmaBuffer)
 	}
-	return readRDMA(ctx, dirs, s.rdma)
+	var skipped boundedfile.SkippedFiles
+	facts := readRDMA(ctx, dirs, s.rdma, skipped.In("rdma.current"))
+	s.skipped.Count(skipped)
+	return facts, s.skipped.Facts()
 }
 
 // readRDMA reads rdma.current in directories by cgroup id, with a buffer. The file is missing where
 // the controller is not enabled.
-func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) []model.RDMACgroup {
+func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte, skipped *boundedfile.Skipped) []model.RDMACgroup {
 	out := []model.RDMACgroup{}
 	for _, id := range slices.Sorted(maps.Keys(dirs)) {
 		if ctx.Err() != nil {
@@ -56,7 +59,7 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) [
 		if err != nil {
 			continue
 		}
-		out = parseRDMA(out, id, b)
+		out = parseRDMA(out, id, b, skipped)
 	}
 	return out
 }
@@ -69,7 +72,7 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte) [
 // cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another
 // field, reports a value that it cannot parse as 0, and reads rdma.max for each cgroup,
 // too (BenchmarkRDMA).
-func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte) []model.RDMACgroup {
+func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte, skipped *boundedfile.Skipped) []model.RDMACgroup {
 	for line := range bytes.Lines(text) {
 		c, known := model.RDMACgroup{Cgroup: id}, 0
 		var device []byte
@@ -90,7 +93,11 @@ func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte) []model.R
 				known++
 			}
 		}
-		if known == 2 && (c.Handles > 0 || c.Objects > 0) {
+		if known != 2 {
+			skipped.Add(line)
+			continue
+		}
+		if c.Handles > 0 || c.Objects > 0 {
 			c.Device = clean(string(device), maxLabel)
 			out = append(out, c)
 		}

@@ -97,8 +97,9 @@ type Source struct {
 	warnedNoWatch   bool
 	buf             [16 << 10]byte // for inotify events
 
-	rdmaMu sync.Mutex // protects the next field
-	rdma   []byte     // buffer for rdma.current; nil until it is needed
+	rdmaMu  sync.Mutex // protects the next two fields
+	skipped boundedfile.SkippedCount
+	rdma    []byte // buffer for rdma.current; nil until it is needed
 }
 
 // Minimum intervals of walks of the tree: for an unknown id, and while some cgroups are not
@@ -290,7 +291,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 	s.mu.Unlock()
 
 	if rdma != "" {
-		out.RDMACgroups = s.readRDMA(ctx, charged)
+		out.RDMACgroups, out.SkippedLines = s.readRDMA(ctx, charged)
 	}
 	return out, ctx.Err()
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -434,7 +435,7 @@ func FuzzRDMA(f *testing.F) {
 	f.Add([]byte("mlx5_0 index=1 hca_handle=max hca_object=3 hca_handle=1\n"))
 	f.Add([]byte(" \xff hca_object=1 hca_handle=18446744073709551615"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, c := range parseRDMA(nil, 7, text) {
+		for _, c := range parseRDMA(nil, 7, text, &boundedfile.Skipped{}) {
 			if c.Cgroup != 7 || c.Handles == 0 && c.Objects == 0 || c.Device == "" || c.Device != clean(c.Device, maxLabel) {
 				t.Errorf("%q: %+v", text, c)
 			}
