@@ -3,8 +3,6 @@
 package main
 
 import (
-	"path/filepath"
-
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/kernellog"
@@ -13,7 +11,7 @@ import (
 // newKernelLog makes the source of errors in the kernel log.
 func (s *services) newKernelLog() engine.Registration {
 	source, err := kernellog.New(kernellog.Options{
-		Path: filepath.Join(s.Host, "dev/kmsg"), Procfs: s.Procfs, CgroupOf: s.cgroupOf(), LastCgroupOf: s.lastCgroupOf,
+		Path: s.onNode("dev/kmsg"), Procfs: s.Procfs, CgroupOf: s.cgroupOf(), LastCgroupOf: s.lastCgroupOf,
 		Logger: s.log.Named("kernellog"),
 	})
 	if err == nil {

@@ -5,11 +5,11 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/event"
 	"github.com/accelscope/accelscope/pkg/metrics"
@@ -31,7 +31,7 @@ const (
 
 func (s *services) newCgroup() engine.Registration {
 	o := cgroup.Options{
-		Root: s.Cgroup, Procfs: s.Procfs, Passwd: filepath.Join(s.Host, "etc/passwd"), Grace: s.Grace,
+		Root: s.Cgroup, Procfs: s.Procfs, Passwd: s.onNode("etc/passwd"), Grace: s.Grace,
 		Logger: s.log.Named("cgroup"), PathOf: model.PathLog(s.paths).PathOf, RankVariables: s.Env,
 	}
 	if s.workloads != nil {
@@ -96,13 +96,19 @@ func (f *sensorFlags) containerScope() metrics.Scope {
 
 // hasKubelet reports whether a kubelet is configured, or has run on the node: it need not run yet.
 func (f *sensorFlags) hasKubelet() bool {
-	_, err := os.Stat(filepath.Dir(f.podResources()))
+	_, err := boundedfile.Below(f.Host, filepath.Dir(podResources))
 	return err == nil || f.PodResources != "" || f.KubeletURL != ""
 }
 
-// podResources returns the usual path of the socket PodResources.
-func (f *sensorFlags) podResources() string {
-	return filepath.Join(f.Host, "var/lib/kubelet/pod-resources/kubelet.sock")
+// podResources is the usual path of the socket PodResources on the node.
+const podResources = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+// onNode returns the path at which this process sees a path of the node. Symbolic links are followed, if the file exists.
+func (f *sensorFlags) onNode(path string) string {
+	if found, err := boundedfile.Below(f.Host, path); err == nil {
+		return found
+	}
+	return filepath.Join(f.Host, path)
 }
 
 func (s *services) newKubelet() engine.Registration {
@@ -116,7 +122,9 @@ func (s *services) newKubelet() engine.Registration {
 	if o.CAFile == "" && o.TokenFile == account+"token" {
 		o.CAFile = account + "ca.crt"
 	}
-	o.Socket = cmp.Or(o.Socket, s.podResources())
+	if o.Socket == "" {
+		o.Root, o.Socket = s.Host, podResources
+	}
 	o.CDI = []kubelet.CDIDir{{Root: s.Host, Path: "etc/cdi"}, {Root: s.Host, Path: "var/run/cdi"}}
 	if s.Run != "" {
 		o.CDI[1] = kubelet.CDIDir{Root: s.Run, Path: "cdi"}

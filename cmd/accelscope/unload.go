@@ -27,7 +27,7 @@ func watchUnload(f sensorFlags, gpus releaser, log *zap.Logger) (stop func()) {
 		return func() {}
 	}
 	o := unload.Options{
-		Sysfs: f.Sysfs, Procfs: f.Procfs, Run: cmp.Or(f.Run, filepath.Join(f.Host, "run")), Logger: log.Named("nvidia"),
+		Sysfs: f.Sysfs, Procfs: f.Procfs, Run: cmp.Or(f.Run, f.onNode("run")), Logger: log.Named("nvidia"),
 	}
 	if f.NodeLabels {
 		if o.Node = ownNode(f.NodeName); o.Node == nil {

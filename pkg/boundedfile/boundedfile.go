@@ -27,6 +27,10 @@ func ReadFile(name string, buf []byte, limit int) ([]byte, error) {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
+	return readAll(fd, name, buf, limit)
+}
+
+func readAll(fd int, name string, buf []byte, limit int) ([]byte, error) {
 	buf = buf[:min(cap(buf), limit)]
 	for size := 0; ; {
 		if size == len(buf) {

@@ -247,3 +247,38 @@ func TestLine(t *testing.T) {
 		}
 	}
 }
+
+// An absolute link below a root directory begins at that directory, and no link leads out of it.
+func TestBelow(t *testing.T) {
+	root := t.TempDir()
+	for name, target := range map[string]string{
+		"etc/os-release": "/usr/lib/os-release", "var/run": "/run", "etc/out": "../../../../../../usr/lib/os-release", "etc/host": "/etc/hostname",
+	} {
+		link := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o700), os.Symlink(target, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"usr/lib/os-release", "run/udev/data/b8:0"} {
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(name), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{
+		"etc/os-release": "usr/lib/os-release", "/etc/os-release": "usr/lib/os-release", "etc/out": "usr/lib/os-release",
+		"var/run/udev/data/b8:0": "run/udev/data/b8:0", "../../usr/lib/os-release": "usr/lib/os-release",
+	} {
+		if got, err := ReadFileBelow(root, path, nil, 100); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
+		}
+		if got, err := Below(root, path); err != nil || got != filepath.Join(root, want) {
+			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
+		}
+	}
+	for _, path := range []string{"etc/host", "none"} { // the file that this machine has is not the node's
+		if got, err := ReadFileBelow(root, path, nil, 100); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+}

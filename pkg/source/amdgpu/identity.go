@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -38,7 +38,7 @@ func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 		g.UUID = address
 	}
 	if g.Name == "" {
-		g.Name = marketName(filepath.Join(root, "usr/share/libdrm/amdgpu.ids"), g.PCIDevice, d.line("revision"))
+		g.Name = marketName(root, "usr/share/libdrm/amdgpu.ids", g.PCIDevice, d.line("revision"))
 	}
 	return g, settled
 }
@@ -51,14 +51,15 @@ func clean(s string) string {
 	return s
 }
 
-// marketName searches libdrm's list: lines of device, revision and name, 744C, C8, AMD Radeon
+// marketName searches libdrm's list, below the root of the node: lines of device, revision and name, 744C, C8, AMD Radeon
 // RX 7900 XTX.
-func marketName(file, device, revision string) string {
-	f, err := os.Open(file)
+func marketName(root, file, device, revision string) string {
+	fd, err := boundedfile.OpenBelow(root, file, 0)
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	f := os.NewFile(uintptr(fd), file)
+	defer f.Close() //nolint:errcheck // only read
 	device, revision = strings.TrimPrefix(device, "0x"), strings.TrimPrefix(revision, "0x")
 	lines := bufio.NewScanner(f)
 	for n := 0; n < maxIDs && lines.Scan(); n++ {

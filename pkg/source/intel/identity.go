@@ -5,7 +5,6 @@ package intel
 import (
 	"bufio"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -23,7 +22,7 @@ func identify(p place, root string) model.GPU {
 	}
 	for _, file := range []string{"usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"} {
 		if g.Name == "" {
-			g.Name = marketName(filepath.Join(root, file), g.PCIDevice)
+			g.Name = marketName(root, file, g.PCIDevice)
 		}
 	}
 	return g
@@ -32,14 +31,15 @@ func identify(p place, root string) model.GPU {
 // maxIDs is more than the number of lines of the list of PCI IDs.
 const maxIDs = 1 << 17
 
-// marketName searches the list of PCI IDs: vendors at the start of a line, their devices after a tab, such as "0bd5  Ponte
-// Vecchio XT (2 Tile) [Data Center GPU Max 1550]". The market name is in brackets.
-func marketName(file, device string) string {
-	f, err := os.Open(file)
+// marketName searches the list of PCI IDs below the root of the node: vendors at the start of a line, their devices after a tab, such
+// as "0bd5  Ponte Vecchio XT (2 Tile) [Data Center GPU Max 1550]". The market name is in brackets.
+func marketName(root, file, device string) string {
+	fd, err := boundedfile.OpenBelow(root, file, 0)
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	f := os.NewFile(uintptr(fd), file)
+	defer f.Close() //nolint:errcheck // only read
 	id, ours := strings.TrimPrefix(device, "0x"), false
 	lines := bufio.NewScanner(f)
 	for n := 0; n < maxIDs && lines.Scan(); n++ {

@@ -118,12 +118,10 @@ func (s *specifications) read() {
 // readDir adds the files of a directory to files and returns their devices. A directory that does
 // not exist has none.
 func (s *specifications) readDir(dir CDIDir, files map[string]specFile) (map[string][]string, error) {
-	root, err := os.Open(dir.Root)
-	if err != nil {
+	if _, err := os.Stat(dir.Root); err != nil {
 		return nil, fmt.Errorf("CDI: %w", err)
 	}
-	defer root.Close() //nolint:errcheck // only read
-	names, err := specNames(root, dir)
+	names, err := specNames(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -134,7 +132,7 @@ func (s *specifications) readDir(dir CDIDir, files map[string]specFile) (map[str
 	var errs []error
 	for _, name := range names {
 		path := filepath.Join(dir.Root, dir.Path, name)
-		f := readSpec(root, filepath.Join(dir.Path, name), s.files[path])
+		f := readSpec(dir.Root, filepath.Join(dir.Path, name), s.files[path])
 		files[path] = f
 		if f.err != nil {
 			errs = append(errs, fmt.Errorf("CDI: %s: %w", path, f.err))
@@ -154,8 +152,8 @@ func (s *specifications) readDir(dir CDIDir, files map[string]specFile) (map[str
 }
 
 // specNames lists the files of a directory that are specifications.
-func specNames(root *os.File, dir CDIDir) ([]string, error) {
-	fd, err := openBelow(root, dir.Path, unix.O_DIRECTORY)
+func specNames(dir CDIDir) ([]string, error) {
+	fd, err := boundedfile.OpenBelow(dir.Root, dir.Path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -179,8 +177,8 @@ func specNames(root *os.File, dir CDIDir) ([]string, error) {
 
 // readSpec returns a file, which is last if it has not changed. It opens regular files only: to open
 // a device node has effects.
-func readSpec(root *os.File, path string, last specFile) specFile {
-	fd, err := openBelow(root, path, unix.O_PATH)
+func readSpec(root, path string, last specFile) specFile {
+	fd, err := boundedfile.OpenBelow(root, path, unix.O_PATH)
 	if err != nil {
 		return specFile{err: err}
 	}
@@ -206,14 +204,4 @@ func readSpec(root *os.File, path string, last specFile) specFile {
 	}
 	f.devices, f.err = parseSpec(text)
 	return f
-}
-
-// openBelow opens a path as a process with this root directory sees it.
-func openBelow(root *os.File, path string, flags uint64) (int, error) {
-	how := unix.OpenHow{Flags: flags | unix.O_RDONLY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := boundedfile.Retry(func() (int, error) { return unix.Openat2(int(root.Fd()), path, &how) })
-	if err != nil {
-		return -1, &fs.PathError{Op: "openat2", Path: filepath.Join(root.Name(), path), Err: err}
-	}
-	return fd, nil
 }

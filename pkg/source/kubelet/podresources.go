@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -31,8 +32,8 @@ const maxFacts = 1 << 16
 
 var errTooMany = fmt.Errorf("more than %d entries in one answer", maxFacts)
 
-// podResources is the path of the PodResources socket.
-type podResources string
+// podResources is the PodResources socket: its path below a root directory.
+type podResources struct{ root, path string }
 
 // list requests the devices that were allocated to containers, by device plugins and by claims
 // (dynamic resources). nodes returns the device nodes of CDI devices. An answer beyond the limit is
@@ -131,14 +132,18 @@ func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 func (p podResources) ask(
 	method string, call func(podresourcesv1.PodResourcesListerClient) (*facts, error),
 ) (*facts, error) {
-	if _, err := os.Stat(string(p)); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no socket %s: %w", string(p), model.ErrAbsent)
+	socket, err := boundedfile.Below(p.root, p.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no socket %s: %w", filepath.Join(p.root, p.path), model.ErrAbsent)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
 	}
 	var dialed atomic.Pointer[error] // error of dialing the socket: a gRPC status has only its text
 	conn, err := grpc.NewClient("passthrough:///kubelet",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, "unix", string(p))
+			c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 			if err != nil {
 				dialed.Store(&err)
 			}

@@ -45,8 +45,8 @@ import (
 // Options of a Source.
 type Options struct {
 	// Socket is the PodResources socket; default /var/lib/kubelet/pod-resources/kubelet.sock. Mount
-	// its directory into a container, not the socket itself.
-	Socket string
+	// its directory into a container, not the socket itself. Its path is below Root, where symbolic links are followed; default /.
+	Socket, Root string
 	// URL is the kubelet's HTTPS API; default https://NodeIP:10250 if NodeIP is set and TokenFile
 	// exists, else no request is sent over HTTPS.
 	URL    string
@@ -111,7 +111,7 @@ func New(o Options) (*Source, error) {
 	if s.https, err = newClient(o, cmp.Or(o.Logger, zap.NewNop())); err != nil {
 		return nil, err
 	}
-	socket := podResources(cmp.Or(o.Socket, "/var/lib/kubelet/pod-resources/kubelet.sock"))
+	socket := podResources{cmp.Or(o.Root, "/"), cmp.Or(o.Socket, "/var/lib/kubelet/pod-resources/kubelet.sock")}
 	pods := func(context.Context) (*facts, error) { return nil, errNoURL }
 	summary := pods
 	if s.https != nil {

@@ -496,3 +496,22 @@ func TestFinishedLongAgo(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+// TestSocketOfTheNode follows the absolute link of a kubelet's directory on another disk as the node does.
+func TestSocketOfTheNode(t *testing.T) {
+	root, err := os.MkdirTemp("", "k") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	err = errors.Join(os.MkdirAll(root+"/data/kubelet", 0o700), os.MkdirAll(root+"/var/lib", 0o700),
+		os.Symlink("/data/kubelet", root+"/var/lib/kubelet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveSocket(t, root+"/data/kubelet/kubelet.sock", devices("train", "0"))
+	got, err := open(t, Options{Root: root, Socket: "/var/lib/kubelet/kubelet.sock"}).Read(limit(t, time.Minute))
+	if err != nil || len(got.Allocations) == 0 {
+		t.Errorf("%+v, %v", got.Allocations, err)
+	}
+}

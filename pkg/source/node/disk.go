@@ -27,7 +27,7 @@ const (
 // diskReader reads /proc/diskstats. udev's properties and the rotational flag are cached.
 type diskReader struct {
 	reader              *reader
-	procfs, sysfs, udev string
+	procfs, sysfs, root string
 	known               map[string]*knownDisk
 }
 
@@ -104,7 +104,7 @@ func (d *diskReader) describe(disk *model.Disk) {
 	if v, err := number(filepath.Join(d.sysfs, "block", dir, "queue/rotational")); err == nil {
 		disk.Rotational = v == 1
 	}
-	b, err := d.reader.file(fmt.Sprintf("%s/b%d:%d", d.udev, disk.Major, disk.Minor))
+	b, err := d.reader.fileBelow(d.root, fmt.Sprintf("run/udev/data/b%d:%d", disk.Major, disk.Minor))
 	if err != nil {
 		return
 	}

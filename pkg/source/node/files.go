@@ -25,10 +25,19 @@ type reader struct{ buffer []byte }
 
 // file returns the content of a file of procfs, valid until the next call.
 func (r *reader) file(path string) ([]byte, error) {
+	return r.read(func(buf []byte) ([]byte, error) { return boundedfile.ReadFile(path, buf, maxProc) })
+}
+
+// fileBelow is file of a path of the node's root directory.
+func (r *reader) fileBelow(root, path string) ([]byte, error) {
+	return r.read(func(buf []byte) ([]byte, error) { return boundedfile.ReadFileBelow(root, path, buf, maxProc) })
+}
+
+func (r *reader) read(read func(buf []byte) ([]byte, error)) ([]byte, error) {
 	if r.buffer == nil {
 		r.buffer = make([]byte, 16<<10)
 	}
-	b, err := boundedfile.ReadFile(path, r.buffer, maxProc)
+	b, err := read(r.buffer)
 	if err == nil {
 		r.buffer = b[:cap(b)]
 	}

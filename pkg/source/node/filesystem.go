@@ -34,7 +34,7 @@ const maxMounts = 4096
 type mountReader struct {
 	reader
 	procfs, root string
-	statfs       func(path string, st *unix.Statfs_t) error
+	statfs       func(path string, st *unix.Statfs_t) error // path is that of the node
 
 	raw     []byte // last mountinfo that was parsed
 	mounts  []mount
@@ -53,9 +53,10 @@ type mount struct {
 }
 
 func newMountReader(procfs, root string) *mountReader {
+	root = filepath.Clean(root)
 	return &mountReader{
-		procfs: procfs, root: filepath.Clean(root),
-		statfs: unix.Statfs,
+		procfs: procfs, root: root,
+		statfs: statfsBelow(root),
 		local:  hang.Group[string, struct{}]{Limit: hang.MaxHanging / 2},
 		remote: hang.Group[string, struct{}]{Limit: hang.MaxHanging / 2},
 	}
@@ -99,7 +100,7 @@ func (m *mountReader) parse(b []byte) {
 		if slices.Contains(notFilesystems, f.Type) || notMountPoints.MatchString(f.MountPoint) {
 			continue
 		}
-		path := filepath.Join(m.root, f.MountPoint)
+		path := f.MountPoint
 		answering, isRemote := answeringOf(&f)
 		f.Device, f.MountPoint, f.Type = clean(f.Device), clean(f.MountPoint), clean(f.Type)
 		key := [3]string{f.Device, f.MountPoint, f.Type}

@@ -21,9 +21,9 @@ type osReader struct {
 
 func (o *osReader) read(now time.Time, n *reading) error {
 	if o.known == nil || now.Sub(o.at) >= coldAge {
-		b, err := o.file(o.root + "/etc/os-release")
+		b, err := o.fileBelow(o.root, "etc/os-release")
 		if errors.Is(err, fs.ErrNotExist) {
-			b, err = o.file(o.root + "/usr/lib/os-release")
+			b, err = o.fileBelow(o.root, "usr/lib/os-release")
 		}
 		if err != nil {
 			return err

@@ -107,7 +107,7 @@ func New(o Options) (*Source, error) {
 	s := &Source{log: o.Logger, now: o.Now}
 	p := &procReader{dir: o.Procfs, lib: proc, clocks: map[string]*cpuClock{}}
 	names := newNames()
-	disks := &diskReader{reader: &p.reader, procfs: o.Procfs, sysfs: o.Sysfs, udev: filepath.Join(o.Root, "run/udev/data")}
+	disks := &diskReader{reader: &p.reader, procfs: o.Procfs, sysfs: o.Sysfs, root: o.Root}
 	s.inline = []part{
 		{"time", func(now time.Time, n *reading) error { n.Time = now; return nil }},
 		{"uname", readUname},

@@ -530,3 +530,24 @@ func TestCounterWraps(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksOfTheNode reads os-release and the file system of a mount point through absolute links: they are those of the node.
+func TestLinksOfTheNode(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{
+		"proc/loadavg": "1 2 3\n", "sys/x": "", "root/usr/lib/os-release": "ID=node\n", "root/etc/x": "", "root/real/x": "",
+		"proc/1/mountinfo": "21 20 0:40 / /link rw - tmpfs t rw\n22 20 0:41 / /lost rw - tmpfs t rw\n",
+	})
+	for link, target := range map[string]string{"etc/os-release": "/usr/lib/os-release", "link": "/real", "lost": "/proc"} {
+		if err := os.Symlink(target, filepath.Join(root, "root", link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := mustRead(t, newSource(t, root, nil, nil)).Node
+	if n.OS == nil || n.OS.ID != "node" {
+		t.Errorf("%+v", n.OS)
+	}
+	if f := n.Filesystems; len(f) != 2 || f[0].Error != "" || f[0].Size == 0 || f[1].Error != "no such file or directory" {
+		t.Errorf("%+v", f)
+	}
+}

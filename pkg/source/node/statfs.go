@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -33,6 +35,22 @@ func answeringOf(f *model.Filesystem) (answering string, isRemote bool) {
 		return host, true
 	}
 	return number, true
+}
+
+// statfsBelow returns statfs(2) of paths of a root directory. A directory of a mount point may have become a link, when something else
+// was mounted above it.
+func statfsBelow(root string) func(path string, st *unix.Statfs_t) error {
+	if root == "/" {
+		return unix.Statfs
+	}
+	return func(path string, st *unix.Statfs_t) error {
+		fd, err := boundedfile.OpenBelow(root, path, unix.O_PATH)
+		if err != nil {
+			return errors.Unwrap(err) // the label device_error has no path
+		}
+		defer unix.Close(fd)
+		return unix.Fstatfs(fd, st)
+	}
 }
 
 // answers are what statfs returned for mount points.

@@ -7,6 +7,7 @@ package nvidia
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // platformLibraries are the places of NVML where the driver is not a PCI driver of this kernel: the Windows Subsystem for
@@ -20,7 +21,7 @@ var platformLibraries = []string{
 func platformLibrary(root string) string {
 	for _, pattern := range platformLibraries {
 		if found, err := filepath.Glob(filepath.Join(root, pattern)); err == nil && len(found) > 0 {
-			return slices.Max(found)
+			return below(root, strings.TrimPrefix(slices.Max(found), filepath.Clean(root)))
 		}
 	}
 	return ""
