@@ -4,10 +4,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCheck(t *testing.T) {
@@ -41,6 +43,35 @@ func TestCheck(t *testing.T) {
 		{"a web file that is empty", "", []string{"--web.config.file=" + file("empty.yaml", "# nothing\n")}},
 		{"a certificate", "no-such", []string{"--web.config.file=" +
 			file("tls.yaml", "tls_server_config: {cert_file: no-such.crt, key_file: no-such.key}\n")}},
+		{"the kubelet's read-only port", "https://HOST:PORT", []string{"--kubelet.url=http://127.0.0.1:10255"}},
+		{"a kubelet", "", []string{"--kubelet.url=https://10.0.0.1:10250"}},
+		{"a token for anybody", "--kubelet.insecure-send-token", []string{"--kubelet.url=https://10.0.0.1:10250", "--kubelet.insecure-skip-verify"}},
+		{"no address of the node", "--node.ip", []string{"--node.ip=abc"}},
+		{"addresses of the node", "--node.ip", []string{"--node.ip=10.0.0.1,fe80::1"}},
+		{"an IPv6 address of the node", "", []string{"--node.ip=fe80::1"}},
+		{"no port to listen on", "--web.listen-address", []string{"--web.listen-address=foo"}},
+		{"a port that is none", "--web.listen-address", []string{"--web.listen-address=:98470"}},
+		{"an address that is none", "--web.listen-address", []string{"--web.listen-address=10.0.0.300:9847"}},
+		{"a host that is none", "--web.listen-address", []string{"--web.listen-address=http://localhost:9847"}},
+		{"the second address", "--web.listen-address=x", []string{"--web.listen-address=:9847", "--web.listen-address=x"}},
+		{"an address twice", "another listener", []string{"--web.listen-address=:9847", "--web.listen-address=:9847"}},
+		{"addresses", "", []string{"--web.listen-address=[::1]:9847", "--web.listen-address=node-1.example:9847", "--web.listen-address=127.0.0.1:0"}},
+		{"a port by its name", "", []string{"--web.listen-address=localhost:https"}},
+		{"a socket of a guest", "", []string{"--web.listen-address=vsock://:9847"}},
+		{"no port for probes", "--web.probe-address", []string{"--web.probe-address=localhost"}},
+		{"one address for both", "another listener", []string{"--web.listen-address=:9847", "--web.probe-address=:9847"}},
+		{"a negative grace", "--grace", []string{"--grace=-5m"}},
+		{"no grace", "--grace", []string{"--grace=0s"}},
+		{"a negative interval of GPUs", "--gpu.process-interval", []string{"--gpu.process-interval=-1s"}},
+		{"a negative limit", "--probe.attach-limit", []string{"--probe.attach-limit=-100ms"}},
+		{"negative mappings", "--probe.max-mappings", []string{"--probe.max-mappings=-1"}},
+		{"negative entries", "--probe.map-entries", []string{"--probe.map-entries=-1"}},
+		{"negative objects", "--probe.max-objects", []string{"--probe.max-objects=-1"}},
+		{"no switch at a time", "--fabric.parallel", []string{"--fabric.parallel=0"}},
+		{"a port of the fabric", "--fabric.port", []string{"--fabric.port=x"}},
+		{"a long socket", "--gpu.control-socket", []string{"--gpu.control-socket=/" + strings.Repeat("x", 107)}},
+		{"two labels of one name", "label_ops_managed", []string{"--workload.labels=ops-managed,ops_managed"}},
+		{"a label twice", "", []string{"--workload.labels=team,team,ops_managed"}},
 		{"events", "", []string{"--events.otlp-endpoint=collector:4317"}},
 		{"an endpoint", "HOST:PORT", []string{"--events.otlp-endpoint=collector"}},
 		{"a queue", "a queue of 0 events", []string{"--events.otlp-endpoint=collector:4317", "--events.queue-size=0"}},
@@ -57,5 +88,22 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%v; want an error with %q", err, tt.refused)
 			}
 		})
+	}
+}
+
+// TestRunChecks checks that the sensor does not start with a configuration that check refuses, and says the same.
+func TestRunChecks(t *testing.T) {
+	for _, flag := range []string{
+		"--kubelet.url=http://127.0.0.1:10255", "--node.ip=abc", "--web.listen-address=foo", "--grace=-5m", "--fabric.port=x",
+		"--workload.labels=a-b,a_b", "--events.otlp-endpoint=collector", "--web.telemetry-path=metrics", "--probe.attach-limit=-1s",
+	} {
+		var stdout, stderr bytes.Buffer
+		checked := run(t.Context(), []string{"check", flag}, &stdout, &stderr)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		started := run(ctx, []string{flag, "--path.sysfs=" + t.TempDir()}, &stdout, &stderr)
+		cancel()
+		if checked == nil || started == nil || checked.Error() != started.Error() {
+			t.Errorf("%s: check: %v, run: %v", flag, checked, started)
+		}
 	}
 }

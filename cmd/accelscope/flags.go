@@ -3,12 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/metrics"
+	"github.com/accelscope/accelscope/pkg/source/fabric"
 	"github.com/accelscope/accelscope/pkg/source/runtime"
 )
 
@@ -32,15 +35,23 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 	if p.noInterface, err = matchName("--collector.node.network-exclude", f.NetExclude); err != nil {
 		return p, err
 	}
-	// Without an interval, a scrape would wait for them.
-	if f.KubeletInterval <= 0 {
-		return p, fmt.Errorf("--kubelet.interval=%s: want more than 0", f.KubeletInterval)
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"kubelet.interval", f.KubeletInterval}, {"fabric.interval", f.FabricInterval}, // without one, a scrape would wait
+		{"rdma.stall-after", f.StallAfter}, {"gpu.stuck-after", f.StuckAfter}, {"gpu.process-interval", f.GPUInterval},
+		{"probe.attach-limit", f.AttachLimit}, {"grace", f.Grace},
+	} {
+		if d.value <= 0 {
+			return p, fmt.Errorf("--%s=%s: want more than 0", d.flag, d.value)
+		}
 	}
-	if f.FabricInterval <= 0 {
-		return p, fmt.Errorf("--fabric.interval=%s: want more than 0", f.FabricInterval)
+	if f.MaxMappings <= 0 {
+		return p, fmt.Errorf("--probe.max-mappings=%d: want more than 0", f.MaxMappings)
 	}
-	if f.StallAfter <= 0 {
-		return p, fmt.Errorf("--rdma.stall-after=%s: want more than 0", f.StallAfter)
+	if f.FabricParallel <= 0 {
+		return p, fmt.Errorf("--fabric.parallel=%d: want more than 0", f.FabricParallel)
 	}
 	if f.PathBudget <= 0 || f.PathBudget > 1 {
 		return p, fmt.Errorf("--rdma.datapath-budget=%v: want more than 0, and 1 at most", f.PathBudget)
@@ -49,14 +60,40 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 		return p, fmt.Errorf("--rdma.survey-length=%s, --rdma.survey-interval=%s: want 1s to 2m, and twice as much or more",
 			f.SurveyLength, f.SurveyInterval)
 	}
-	if f.StuckAfter <= 0 {
-		return p, fmt.Errorf("--gpu.stuck-after=%s: want more than 0", f.StuckAfter)
-	}
-	if err := checkVariables(f.Env); err != nil {
+	if err := cmp.Or(checkVariables(f.Env), checkLabels(f.Labels), f.checkNode()); err != nil {
 		return p, err
 	}
 	p.sockets, err = parseSockets(f.Sockets)
 	return p, err
+}
+
+// checkNode checks the address of the node, the URL of its kubelet, and the port from which the fabric is read.
+func (f sensorFlags) checkNode() error {
+	if f.NodeIP != "" {
+		if _, err := netip.ParseAddr(f.NodeIP); err != nil {
+			return fmt.Errorf("--node.ip: %w", err)
+		}
+	}
+	if err := f.kubeletOptions().Check(); err != nil {
+		return err
+	}
+	if err := fabric.CheckPort(f.FabricPort); err != nil {
+		return fmt.Errorf("--fabric.port: %w", err)
+	}
+	return nil
+}
+
+// checkLabels checks that the names of --workload.labels have labels of their own in accelscope_workload_info.
+func checkLabels(names []string) error {
+	seen := map[string]string{}
+	for _, n := range names {
+		label := metrics.LabelOf(n)
+		if other, ok := seen[label]; ok && other != n {
+			return fmt.Errorf("--workload.labels: %s and %s would both be the label %s", other, n, label)
+		}
+		seen[label] = n
+	}
+	return nil
 }
 
 // checkVariables checks the value of --workload.env.

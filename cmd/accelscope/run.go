@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/pkg/event"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/overview"
 )
@@ -33,44 +32,6 @@ type runCmd struct {
 	webFlags
 	eventFlags
 	controlFlags
-}
-
-// checkCmd checks the configuration of the sensor: flags, environment, and the
-// files that they name. It starts nothing.
-type checkCmd struct{ runCmd }
-
-func (c *checkCmd) run(stdout io.Writer) error {
-	if err := c.validate(); err != nil {
-		return err
-	}
-	if _, err := c.parse(); err != nil {
-		return err
-	}
-	if _, err := c.excluded(); err != nil {
-		return err
-	}
-	if c.Endpoint != "" {
-		var o event.Options
-		if c.fill(&o); !c.Runtime {
-			return errNoRuntime
-		}
-		if err := o.Check(); err != nil {
-			return fmt.Errorf("events: %w", err)
-		}
-	}
-	if _, err := newRoutes(c.webFlags, nil, nil, nil, nil, nil, zap.NewNop()); err != nil {
-		return err
-	}
-	fmt.Fprintln(stdout, "the configuration is valid")
-	return nil
-}
-
-// validate checks the file that configures TLS and authentication.
-func (f listenFlags) validate() error {
-	if err := web.Validate(f.WebConfig); err != nil {
-		return fmt.Errorf("--web.config.file=%s: %w", f.WebConfig, err)
-	}
-	return nil
 }
 
 // run serves until ctx is done.

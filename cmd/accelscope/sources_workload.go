@@ -111,11 +111,12 @@ func (f *sensorFlags) onNode(path string) string {
 	return filepath.Join(f.Host, path)
 }
 
-func (s *services) newKubelet() engine.Registration {
+// kubeletOptions returns the options that are flags.
+func (f *sensorFlags) kubeletOptions() kubelet.Options {
 	o := kubelet.Options{
-		Socket: s.PodResources, URL: s.KubeletURL, NodeIP: s.NodeIP,
-		TokenFile: s.KubeletTokenFile, CAFile: s.KubeletCAFile, CertificateFile: s.KubeletCertFile,
-		Insecure: s.KubeletInsecure, SendToken: s.KubeletSendToken, Labels: s.readLabels(), Logger: s.log.Named("kubelet"),
+		Socket: f.PodResources, URL: f.KubeletURL, NodeIP: f.NodeIP,
+		TokenFile: f.KubeletTokenFile, CAFile: f.KubeletCAFile, CertificateFile: f.KubeletCertFile,
+		Insecure: f.KubeletInsecure, SendToken: f.KubeletSendToken,
 	}
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	o.TokenFile = cmp.Or(o.TokenFile, account+"token")
@@ -123,12 +124,18 @@ func (s *services) newKubelet() engine.Registration {
 		o.CAFile = account + "ca.crt"
 	}
 	if o.Socket == "" {
-		o.Root, o.Socket = s.Host, podResources
+		o.Root, o.Socket = f.Host, podResources
 	}
-	o.CDI = []kubelet.CDIDir{{Root: s.Host, Path: "etc/cdi"}, {Root: s.Host, Path: "var/run/cdi"}}
-	if s.Run != "" {
-		o.CDI[1] = kubelet.CDIDir{Root: s.Run, Path: "cdi"}
+	o.CDI = []kubelet.CDIDir{{Root: f.Host, Path: "etc/cdi"}, {Root: f.Host, Path: "var/run/cdi"}}
+	if f.Run != "" {
+		o.CDI[1] = kubelet.CDIDir{Root: f.Run, Path: "cdi"}
 	}
+	return o
+}
+
+func (s *services) newKubelet() engine.Registration {
+	o := s.kubeletOptions()
+	o.Labels, o.Logger = s.readLabels(), s.log.Named("kubelet")
 	source, err := kubelet.New(o)
 	r := register("kubelet", source, err)
 	r.Interval, r.Deadline = s.KubeletInterval, kubeletDeadline

@@ -32,13 +32,16 @@ var infoNotes = []string{
 	"`class` is `rdma` (/dev/infiniband/*), `nvidia` (/dev/nvidia*), `amdgpu` (/dev/kfd) or `dri` (/dev/dri/*).",
 }
 
+// LabelOf returns the label of accelscope_workload_info that has the value of a label or annotation of the workload.
+func LabelOf(name string) string { return exposition.NameOf("label_<label>", name) }
+
 // infoMetrics returns the metrics that describe workloads. The labels and annotations
 // that the user listed become label_NAME, as in kube-state-metrics.
 func infoMetrics(labels []string) []metric {
 	names := []string{"pod_uid", "runtime", "image", "user", "node", "cgroup", "job_kind", "job_name", "queue", "rank"}
 	listed := make([]string, 0, len(labels)) // the names in the workload's own metadata
 	for _, l := range labels {
-		if name := exposition.NameOf("label_<label>", l); !slices.Contains(names, name) {
+		if name := LabelOf(l); !slices.Contains(names, name) {
 			names = append(names, name)
 			listed = append(listed, l)
 		}

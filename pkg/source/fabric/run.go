@@ -95,13 +95,20 @@ type runner struct {
 	count func(tool, result string)
 }
 
+// CheckPort checks Options.Port.
+func CheckPort(text string) error {
+	if text != "" && !port().MatchString(text) {
+		return fmt.Errorf("the port to read the fabric from is HCA/PORT, as mlx5_0/1, not %q", text)
+	}
+	return nil
+}
+
 func newRunner(o Options, count func(tool, result string)) (*runner, error) {
 	r := &runner{Runner: child.Runner{MaxStuck: maxStuck}, paths: map[string]string{}, count: count}
-	if o.Port != "" {
-		p := port().FindStringSubmatch(o.Port)
-		if p == nil {
-			return nil, fmt.Errorf("the port to read the fabric from is HCA/PORT, as mlx5_0/1, not %q", o.Port)
-		}
+	if err := CheckPort(o.Port); err != nil {
+		return nil, err
+	}
+	if p := port().FindStringSubmatch(o.Port); p != nil {
 		r.port = []string{"--Ca=" + p[1], "--Port=" + p[2]}
 	}
 	if o.NodeNameMap != "" {

@@ -45,6 +45,15 @@ type client struct {
 	http  *http.Client
 }
 
+// Check returns why no request would be sent over HTTPS with these options, whatever the kubelet answers.
+func (o Options) Check() error {
+	c, err := newClient(o, zap.NewNop())
+	if err != nil || c == nil {
+		return err
+	}
+	return c.refused
+}
+
 // newClient returns nil if there is no URL and no default for it.
 func newClient(o Options, log *zap.Logger) (*client, error) {
 	text := o.URL
