@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -20,6 +19,8 @@ const (
 	maxWait        = 5 * time.Second // for the turn, then status 503: half of scrape_timeout of Prometheus
 	// ownConnections is the number of connections that the owner of a place has when other clients have taken all.
 	ownConnections = 4
+	// requestWait is how long a connection may be without its first request when other clients need its place.
+	requestWait = time.Second
 )
 
 // clients admits connections and scrapes.
@@ -28,7 +29,7 @@ type clients struct {
 	places chan struct{} // of scrapes that run
 
 	mu          sync.Mutex
-	connections map[net.Conn]clientAddress
+	connections map[net.Conn]*connection
 	of          map[clientAddress]int // connections by client
 	scrapers    *scrapers
 	warned      time.Time
@@ -36,42 +37,8 @@ type clients struct {
 
 func newClients(log *zap.Logger) *clients {
 	return &clients{
-		log: log, places: make(chan struct{}, maxScrapes), connections: map[net.Conn]clientAddress{}, of: map[clientAddress]int{},
+		log: log, places: make(chan struct{}, maxScrapes), connections: map[net.Conn]*connection{}, of: map[clientAddress]int{},
 		scrapers: newScrapers(),
-	}
-}
-
-// connState is for http.Server.ConnState. It closes connections beyond the limits before anything is read from them.
-func (c *clients) connState(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch state {
-	case http.StateNew:
-		client := addressOf(conn.RemoteAddr().String())
-		own := c.of[client] < ownConnections && c.scrapers.place(client, time.Now()) != nil
-		if !own && (len(c.connections) >= maxConnections || c.of[client] >= maxOfClient) {
-			c.warn(client)
-			_ = conn.Close()
-			return
-		}
-		c.connections[conn] = client
-		c.of[client]++
-	case http.StateClosed, http.StateHijacked:
-		if client, ok := c.connections[conn]; ok {
-			delete(c.connections, conn)
-			if c.of[client]--; c.of[client] == 0 {
-				delete(c.of, client)
-			}
-		}
-	}
-}
-
-// warn logs that a connection was closed, at most once a minute.
-func (c *clients) warn(client clientAddress) {
-	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
-		c.warned = now
-		c.log.Warn("too many connections",
-			zap.String("client", string(client)), zap.Int("of the client", c.of[client]), zap.Int("all", len(c.connections)))
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -167,14 +168,13 @@ func testConnections(t *testing.T) {
 			end()
 		}
 	}
-	all := 0
 	for i := range maxConnections {
-		if opened(c, fmt.Sprint("pod", i%3)) {
-			all++
+		if !opened(c, fmt.Sprint("pod", i%3)) {
+			t.Fatalf("connection %d is closed instead of one without a request", i)
 		}
 	}
-	if all != 3*maxOfClient {
-		t.Errorf("three clients have %d connections, want %d each", all, maxOfClient)
+	if n := len(c.connections); n != 3*maxOfClient {
+		t.Errorf("three clients have %d connections, want %d each", n, maxOfClient)
 	}
 	for i := 0; len(c.connections) < maxConnections; i++ {
 		if !opened(c, fmt.Sprint("other", i)) {
@@ -190,4 +190,104 @@ func testConnections(t *testing.T) {
 	if len(c.connections) != 0 || len(c.of) != 0 {
 		t.Errorf("%d connections of %d clients are left", len(c.connections), len(c.of))
 	}
+}
+
+// A client whose connections are all idle, or have not sent a request, is served: the one that waits longest is closed.
+func TestIdleConnections(t *testing.T) {
+	for _, state := range []http.ConnState{http.StateIdle, http.StateNew} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClients(zap.NewNop())
+			conns := make([]*from, maxOfClient)
+			for i := range conns {
+				conns[i] = &from{address: "10.0.0.1:1"}
+				c.connState(conns[i], http.StateNew)
+				if i > 0 && state != http.StateNew {
+					c.connState(conns[i], http.StateActive)
+					c.connState(conns[i], state)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			c.connState(conns[0], http.StateActive) // the oldest has a request in progress
+			if !opened(c, "10.0.0.1") {
+				t.Errorf("%v: the next connection is closed", state)
+			}
+			for i, conn := range conns {
+				if conn.closed != (i == 1) {
+					t.Errorf("%v: connection %d: closed %t", state, i, conn.closed)
+				}
+			}
+			for _, conn := range conns {
+				c.connState(conn, http.StateActive)
+			}
+			for i := len(c.connections); i < maxOfClient+1; i++ {
+				opened(c, "10.0.0.1")
+			}
+			if n := c.of["10.0.0.1"]; n != maxOfClient {
+				t.Errorf("%v: %d connections", state, n)
+			}
+		})
+	}
+}
+
+// When clients have taken all connections and are idle, another one is served. Those with a request in progress are not closed.
+func TestIdleFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClients(zap.NewNop())
+		conns := make([]*from, maxConnections)
+		for i := range conns {
+			conns[i] = &from{address: fmt.Sprintf("10.0.1.%d:1", i/maxOfClient)}
+			c.connState(conns[i], http.StateNew)
+			if i%2 == 0 {
+				c.connState(conns[i], http.StateActive)
+			}
+		}
+		if opened(c, "10.0.0.1") {
+			t.Error("a connection is closed that has had no time for its first request")
+		}
+		time.Sleep(requestWait)
+		for range maxConnections / 2 {
+			if !opened(c, "10.0.0.1") {
+				break // it has its share
+			}
+		}
+		if n := c.of["10.0.0.1"]; n < maxOfClient/2 || len(c.connections) > maxConnections {
+			t.Errorf("%d connections, of all %d", n, len(c.connections))
+		}
+		for i, conn := range conns {
+			if conn.closed && i%2 == 0 {
+				t.Errorf("connection %d was closed during a request", i)
+			}
+		}
+	})
+}
+
+// A real client that holds idle connections, with and without a request before, scrapes.
+func TestIdleClient(t *testing.T) {
+	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }), zap.NewNop())
+	server.ConnState = newClients(zap.NewNop()).connState
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close() //nolint:errcheck // the test ends
+	for i := range 3 * maxOfClient {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() //nolint:errcheck // the test ends
+		if i%2 == 0 {
+			fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+				t.Fatalf("request %d: %v", i, err)
+			}
+		}
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	answer, err := client.Get("http://" + l.Addr().String())
+	if err != nil {
+		t.Fatalf("a scrape beside %d idle connections: %v", maxOfClient, err)
+	}
+	_ = answer.Body.Close()
 }
