@@ -29,6 +29,8 @@ type cli struct {
 	GPU     gpuCmd     `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
+	PrintVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version."`
+
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML configuration file. Its keys are the names of the flags."`
 	LogLevel   string `name:"log.level" enum:"debug,info,warn,error" default:"info" help:"Lowest level to log (${enum})."`
 	LogFormat  string `name:"log.format" enum:"console,json" default:"console" help:"Log format (${enum})."`
@@ -192,6 +194,7 @@ func parse(c *cli, args []string, stdout, stderr io.Writer, exit func(int)) (*ko
 		kong.Description("Which container uses which RDMA HCA and which GPU, how hard, and how well is it going?"),
 		kong.DefaultEnvars("ACCELSCOPE"),
 		flagVars,
+		kong.Vars{"version": versionLine()},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),
 		kong.Exit(exit),

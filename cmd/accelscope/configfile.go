@@ -91,6 +91,7 @@ func (c *configFile) checkKeys(app *kong.Application) error {
 		return err
 	}
 	delete(known, "help")
+	delete(known, "version")
 	delete(known, "config.file")
 	for _, key := range c.keys {
 		if !known[key.Value] {

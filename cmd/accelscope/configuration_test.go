@@ -84,7 +84,7 @@ func configuration(t *testing.T, app *kong.Node) string {
 	t.Helper()
 	var page strings.Builder
 	page.WriteString(configurationIntro)
-	sensor := map[string]bool{"help": true}
+	sensor := map[string]bool{"help": true, "version": true}
 	var flags []*kong.Flag
 	for _, command := range app.Children {
 		if command.Name == "run" {

@@ -76,17 +76,11 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	return err
 }
 
-// Verdicts: whether the sensor can attribute the use of HCAs to containers.
-const (
-	canRun      = "yes"
-	canRunLater = "yes, when an HCA appears"
-	cannotRun   = "no"
-)
-
 // report is the output of doctor.
 type report struct {
-	Verdict string   `json:"verdict"`
+	Verdict string   `json:"verdict"`           // of HCAs
 	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
+	GPUs    answer   `json:"gpus"`
 	Checks  []check  `json:"checks"`
 	// Verdicts are the conditions that hold at this moment. Those of the sensor are checks.
 	Verdicts []api.Verdict `json:"verdicts"`
@@ -114,6 +108,7 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *report
 	r := observed(sources, facts, h.gpuProcesses)
 	tiers := h.check(r)
 	r.judge(sources, facts, tiers)
+	r.judgeGPUs(sources)
 	return r
 }
 
@@ -188,50 +183,6 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 	return state, strings.Join(about, ", ")
 }
 
-// judge sets the verdict. The main job needs the owners of cgroups, a hook on
-// verbs, and either a hook on objects or RDMA netlink. Without an HCA no hook
-// can be attached yet: then the tiers decide that kernel and permissions allow.
-func (r *report) judge(sources []model.SourceState, facts model.Snapshot, tiers map[string]bool) {
-	no := func(format string, args ...any) { r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...)) }
-	states := map[string]model.State{}
-	for _, s := range sources {
-		states[s.Source] = s.State
-	}
-	for _, name := range []string{"cgroup", "probe", "rdma"} {
-		if states[name] == "" {
-			no("%s is switched off (--no-collector.%s)", name, name)
-		}
-	}
-	if s := states["cgroup"]; s != "" && s != model.StateOK {
-		no("owners are not known: the cgroup source is %s", s)
-	}
-	if states["probe"] != "" {
-		verbs, objects := tiers["fentry"] || tiers["kprobe"] || tiers["tracepoint"], true
-		if len(facts.HCAs) > 0 {
-			verbs, objects = false, facts.Holdings != nil
-			for _, h := range facts.Hooks {
-				attached := h.State == model.StateOK
-				verbs = verbs || attached && strings.HasPrefix(h.Name, "ib_uverbs_")
-				objects = objects || attached && h.Name == "rdma_restrack_add"
-			}
-		}
-		if !verbs {
-			no("verbs are not seen: no hook on them can be attached")
-		}
-		if !objects {
-			no("objects are not seen: neither by a hook nor through RDMA netlink")
-		}
-	}
-	switch {
-	case len(r.Reasons) > 0:
-		r.Verdict = cannotRun
-	case len(facts.HCAs) == 0:
-		r.Verdict = canRunLater
-	default:
-		r.Verdict = canRun
-	}
-}
-
 func (r *report) print(w io.Writer) error {
 	var table strings.Builder
 	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
@@ -249,9 +200,15 @@ func (r *report) print(w io.Writer) error {
 	for line := range strings.Lines(table.String()) {
 		out.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
-	fmt.Fprintf(&out, "\nCan the main job run: %s\n", r.Verdict)
-	for _, reason := range r.Reasons {
-		fmt.Fprintf(&out, "  because %s\n", reason)
+	out.WriteString("\n")
+	for _, a := range []struct {
+		what string
+		answer
+	}{{"HCAs", answer{r.Verdict, r.Reasons}}, {"GPUs", r.GPUs}} {
+		fmt.Fprintf(&out, "Is the use of %s counted by workload: %s\n", a.what, a.Verdict)
+		for _, reason := range a.Reasons {
+			fmt.Fprintf(&out, "  because %s\n", printable(reason))
+		}
 	}
 	r.printVerdicts(&out)
 	_, err := io.WriteString(w, out.String())

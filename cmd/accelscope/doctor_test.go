@@ -106,7 +106,7 @@ func TestDoctorGolden(t *testing.T) {
 	}{
 		"healthy": {
 			files: goodFiles, works: []string{"netlink", "kprobe", "tracepoint"},
-			sources: states(model.StateOK, "", "cgroup", "rdma", "probe"),
+			sources: states(model.StateOK, "", "cgroup", "rdma", "probe", "nvidia", "amdgpu"),
 			facts: model.Snapshot{
 				HCAs: []model.HCA{{Name: "mlx5_0", Ports: []model.Port{
 					{Number: 1, State: "ACTIVE", LinkLayer: "InfiniBand"},
@@ -341,5 +341,41 @@ func TestExitStatus(t *testing.T) {
 	}
 	if got := exitStatus(errors.New("x"), &stderr); got != 1 || stderr.String() != "accelscope: error: x\n" {
 		t.Errorf("an error: %d %q", got, &stderr)
+	}
+}
+
+// TestGPUVerdict says whether the use of GPUs is counted by workload.
+func TestGPUVerdict(t *testing.T) {
+	owners := states(model.StateOK, "", "cgroup")
+	for _, tt := range []struct {
+		name, want, reason string
+		sources            []model.SourceState
+		listed             error
+	}{
+		{"all", canRun, "", append(states(model.StateOK, "", "nvidia", "amdgpu"), owners...), nil},
+		{"one vendor", canRun, "", append(append(states(model.StateOK, "", "amdgpu"), states(model.StateAbsent, "", "nvidia", "intel")...), owners...), nil},
+		{"no GPU", noGPU, "", append(states(model.StateAbsent, "", "nvidia", "amdgpu", "intel"), owners...), nil},
+		{"no library", cannotRun, "nvidia is failed", append(states(model.StateFailed, "x", "nvidia"), owners...), nil},
+		{"no owners", cannotRun, "owners", append(states(model.StateOK, "", "amdgpu"), states(model.StateFailed, "", "cgroup")...), nil},
+		{"switched off", cannotRun, "--no-collector.gpu", owners, nil},
+		{"other namespaces", cannotRun, "not listed: other", append(states(model.StateOK, "", "nvidia"), owners...), errors.New("other")},
+	} {
+		var r report
+		if tt.listed != nil {
+			r.add("gpu", "nvidia processes", model.StateUnsupported, tt.listed.Error(), "")
+		}
+		r.judgeGPUs(tt.sources)
+		if r.GPUs.Verdict != tt.want || !strings.Contains(strings.Join(r.GPUs.Reasons, "\n"), tt.reason) {
+			t.Errorf("%s: %+v; want %q because of %q", tt.name, r.GPUs, tt.want, tt.reason)
+		}
+	}
+}
+
+// TestNoGuess checks that no tier has a reason that nobody checked: the BPF library names RLIMIT_MEMLOCK whenever the kernel refuses.
+func TestNoGuess(t *testing.T) {
+	for _, tier := range tiers {
+		if err := tryTier(tier.name); err != nil && strings.Contains(err.Error(), "MEMLOCK") {
+			t.Errorf("%s: %v", tier.name, err)
+		}
 	}
 }

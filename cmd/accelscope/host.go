@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
@@ -222,7 +223,7 @@ func dialRDMANetlink() error {
 // the kernel allows it. bpf_fentry_test1 is in every kernel with BPF and is
 // called by tests of the kernel only.
 func tryTier(tier string) error {
-	_ = rlimit.RemoveMemlock() // if this fails, so does the load, with the reason
+	_ = rlimit.RemoveMemlock() // if this fails, checkCapabilities shows the reason
 	if tier != "kprobe" {      // the others store a call's start in task storage
 		if err := features.HaveMapType(ebpf.TaskStorage); err != nil {
 			return err
@@ -253,7 +254,7 @@ func tryTier(tier string) error {
 	}
 	p, err := ebpf.NewProgram(spec)
 	if err != nil {
-		return err
+		return hook.WithoutGuess(err)
 	}
 	defer func() { _ = p.Close() }()
 	l, err := attach(p)

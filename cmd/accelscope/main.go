@@ -91,7 +91,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // errCannotRun is the verdict "no" of doctor, which has printed the reason.
-var errCannotRun = errors.New("the main job cannot run")
+var errCannotRun = errors.New("the use of HCAs cannot be counted by workload")
 
 func exitStatus(err error, stderr io.Writer) int {
 	switch {

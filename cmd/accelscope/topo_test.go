@@ -82,7 +82,7 @@ mlx5_2  -     -       -       X       -     -                            -
 PROBLEM          WORKLOAD       DETAIL
 other_numa_node  docker:?[2J?x  GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_0
 
-Incomplete: nobody looks: amdgpu, nvidia, intel is switched off
+Incomplete: not read: amdgpu, nvidia, intel is switched off
 `
 	got, err := topoOutput(t, "--url="+s.URL+"/metrics")
 	if d := cmp.Diff(want, got); d != "" || err != nil {

@@ -15,10 +15,14 @@ var version string
 type versionCmd struct{}
 
 func (versionCmd) run(stdout io.Writer) error {
-	v, revision := buildVersion()
-	_, err := fmt.Fprintf(stdout, "accelscope %s (revision %s, %s, %s/%s)\n",
-		v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintln(stdout, versionLine())
 	return err
+}
+
+// versionLine is what accelscope version and --version print.
+func versionLine() string {
+	v, revision := buildVersion()
+	return fmt.Sprintf("accelscope %s (revision %s, %s, %s/%s)", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // buildVersion returns the version and the revision that the program was built from.

@@ -83,7 +83,7 @@ func (k *Known) missing(collected bool, sources ...string) error {
 	}
 	switch {
 	case !registered:
-		return fmt.Errorf("nobody looks: %s is switched off", strings.Join(sources, ", "))
+		return fmt.Errorf("not read: %s is switched off", strings.Join(sources, ", "))
 	case why != nil:
 		return errors.New(strings.Join(why, "; "))
 	case ok && !collected:

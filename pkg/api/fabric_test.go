@@ -82,7 +82,7 @@ func TestFabric(t *testing.T) {
 		"no port":           {fabricState(nil, model.StateAbsent, "no port"), 404, "null", "there is no InfiniBand fabric"},
 		"no tools":          {fabricState(nil, model.StateFailed, "no perfquery"), 503, "null", "fabric is failed: no perfquery"},
 		"too early":         {fabricState(nil, model.StateOK, ""), 503, "null", "fabric has not told it yet"},
-		"switched off":      {func() Known { return Known{} }, 503, "null", "nobody looks: fabric is switched off"},
+		"switched off":      {func() Known { return Known{} }, 503, "null", "not read: fabric is switched off"},
 	} {
 		code := c.status
 		if code == http.StatusOK {

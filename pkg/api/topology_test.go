@@ -120,7 +120,7 @@ func TestTopologyStates(t *testing.T) {
 		"no places":    {topologyNode(model.StateFailed), http.StatusOK, "partial: pci is failed: permission denied"},
 		"no HCAs":      {func() Known { return noHCAs }, http.StatusOK, "partial: rdma is stuck: a file hangs"},
 		"no devices":   {func() Known { return Known{States: absent} }, http.StatusOK, "success"},
-		"switched off": {func() Known { return Known{} }, http.StatusServiceUnavailable, "nobody looks: pci is switched off"},
+		"switched off": {func() Known { return Known{} }, http.StatusServiceUnavailable, "not read: pci is switched off"},
 	} {
 		status, body := request(t, c.facts, nil, http.MethodGet, "/api/v1/topology")
 		var answer struct{ Message string }

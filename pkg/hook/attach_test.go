@@ -294,6 +294,10 @@ func TestRefusal(t *testing.T) {
 			t.Errorf("%v: %v, refused %v", err, got, errors.Is(got, ErrRefused))
 		}
 	}
+	guess := fmt.Errorf("load program: %w (MEMLOCK may be too low, consider rlimit.RemoveMemlock)", syscall.EPERM)
+	if got := WithoutGuess(guess); !errors.Is(got, syscall.EPERM) || strings.Contains(got.Error(), "MEMLOCK") {
+		t.Error(got)
+	}
 	if err := Unsupported(refusal(syscall.EINVAL)); !errors.Is(err, model.ErrUnsupported) {
 		t.Error(err)
 	}

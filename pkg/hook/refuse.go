@@ -25,10 +25,7 @@ func Refused(err error) bool {
 
 // refusal adds ErrRefused to an error of loading a program or making a map, unless memory or a capability is missing.
 func refusal(err error) error {
-	if errors.Is(err, syscall.EPERM) {
-		// The library guesses that RLIMIT_MEMLOCK is the reason, but it was raised (Usable).
-		err = syscall.EPERM
-	}
+	err = WithoutGuess(err)
 	for _, passing := range []error{syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, passing) {
 			return err
@@ -38,6 +35,15 @@ func refusal(err error) error {
 		return err
 	}
 	return model.WithReason(err, ErrRefused)
+}
+
+// WithoutGuess returns an error of the BPF library without its guess: for each EPERM it names RLIMIT_MEMLOCK, which Usable has raised
+// and doctor checks where a kernel charges BPF to it.
+func WithoutGuess(err error) error {
+	if errors.Is(err, syscall.EPERM) {
+		return syscall.EPERM
+	}
+	return err
 }
 
 // capable reports whether this thread has the capabilities that loading and attaching of tracing programs needs.

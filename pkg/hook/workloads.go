@@ -25,7 +25,7 @@ func NewWorkloads(spec *ebpf.CollectionSpec) (*Workloads, error) {
 	for _, name := range []string{markedCgroupsMap, workloadOfMap} {
 		m, err := ebpf.NewMap(spec.Maps[name])
 		if err != nil {
-			return nil, errors.Join(err, w.Close())
+			return nil, errors.Join(WithoutGuess(err), w.Close())
 		}
 		w.maps[name] = m
 	}

@@ -135,7 +135,7 @@ func (n node) refused(t *testing.T) {
 	t.Logf("%s", report)
 	for _, want := range []string{
 		"ib_core: not the kernel's own build (taint OE), and its structures may differ", "--probe.btf-dir",
-		"Can the main job run: yes",
+		"Is the use of HCAs counted by workload: yes",
 	} {
 		if !strings.Contains(report, want) {
 			t.Errorf("doctor does not print %q", want)

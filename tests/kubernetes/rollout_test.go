@@ -75,7 +75,7 @@ metadata: {name: accelscope, labels: {pod-security.kubernetes.io/enforce: privil
 			apply(t, manifests)
 			rolledOut(t, image)
 			healthy(t)
-			if doctor := kubectl(t, "exec", "daemonset/accelscope", "--", "accelscope", "doctor"); !strings.Contains(doctor, "Can the main job run: ") {
+			if doctor := kubectl(t, "exec", "daemonset/accelscope", "--", "accelscope", "doctor"); !strings.Contains(doctor, "Is the use of HCAs counted by workload: ") {
 				t.Errorf("doctor: %s", doctor)
 			}
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -64,7 +65,7 @@ func newExperimenter(multi bool) (*experimenter, error) {
 	}
 	runs, err := ebpf.NewMap(&ebpf.MapSpec{Name: "runs", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
-		return nil, err
+		return nil, hook.WithoutGuess(err)
 	}
 	spec := &ebpf.ProgramSpec{
 		Name: "count_runs", Type: ebpf.Kprobe, License: "Apache-2.0",
@@ -82,7 +83,7 @@ func newExperimenter(multi bool) (*experimenter, error) {
 	program, err := ebpf.NewProgram(spec)
 	if err != nil {
 		_ = runs.Close()
-		return nil, err
+		return nil, hook.WithoutGuess(err)
 	}
 	return &experimenter{program: program, runs: runs, offset: offset, multi: multi, child: child.Runner{MaxStuck: 1}}, nil
 }
