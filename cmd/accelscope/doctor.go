@@ -140,7 +140,7 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 		}
 	}
 	for _, d := range facts.DeviceStates {
-		if d.State != model.StateOK {
+		if d.State != model.StateOK || d.Reason != "" {
 			r.add("device", d.Device, d.State, d.Source+": "+d.Reason, deviceCure(d))
 		}
 	}

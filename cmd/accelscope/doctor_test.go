@@ -134,6 +134,7 @@ func TestDoctorGolden(t *testing.T) {
 					{Name: "datapath_contexts", Entries: 8, Capacity: 8},
 				},
 				DeviceStates: []model.DeviceState{
+					{Source: "node", Device: "netdev", State: model.StateOK, Reason: `net/dev: the line "x" cannot be parsed and is left out`},
 					{Source: "rdma", Device: "mlx5_9", State: model.StateQuarantined, Reason: "counters: invalid argument"},
 					{Source: "nvidia", Device: "2", State: model.StateBlocked, Reason: "waits for GPU 1: a call into the driver for that GPU has not returned"},
 				},

@@ -385,3 +385,17 @@ func TestBackgroundSpreads(t *testing.T) {
 		}
 	})
 }
+
+// TestLeftOut checks that a device that is ok, but of which something is left out, is logged once.
+func TestLeftOut(t *testing.T) {
+	core, lines := observer.New(zap.InfoLevel)
+	l := stateLogger{log: zap.New(core)}
+	odd := model.DeviceState{Source: "node", Device: "netdev", State: model.StateOK, Reason: `net/dev: the line "x"`}
+	plain := model.DeviceState{Source: "node", Device: "stat", State: model.StateOK}
+	for range 3 {
+		l.update(nil, []model.DeviceState{odd, plain})
+	}
+	if all := lines.All(); len(all) != 1 || all[0].ContextMap()["reason"] != odd.Reason {
+		t.Errorf("logged: %v", all)
+	}
+}

@@ -62,7 +62,7 @@ func (l *stateLogger) update(sources []model.SourceState, devices []model.Device
 func (l *stateLogger) one(now map[stateKey]model.State, key stateKey, state model.State, reason string) {
 	now[key] = state
 	last, known := l.last[key]
-	if last == state || !known && state == model.StateOK && key.device != "" {
+	if last == state || !known && state == model.StateOK && key.device != "" && reason == "" {
 		return
 	}
 	fields := []zap.Field{zap.String("source", key.source), zap.String("state", string(state))}

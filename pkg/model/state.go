@@ -102,7 +102,7 @@ type DeviceState struct {
 	Source string
 	Device string
 	State  State
-	Reason string
+	Reason string // why it is not ok, or what was left out
 	// Waiting is the start of a call for the device that has not returned; zero if there is none or if it is unknown.
 	Waiting time.Time
 }

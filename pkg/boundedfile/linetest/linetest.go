@@ -33,7 +33,7 @@ func Fuzz(f *testing.F, parsers []Parser) {
 		}
 	}
 	for _, line := range []string{
-		"\x00", ":", " : ", "=", "x", "\xff\xfe", strings.Repeat("9", 4000), "(unknown) Read 0", "(unknown) rbytes=1", " .x: 1", "-", "\t",
+		"\x00", ":", " : ", "=", "x", "\xff\xfe", strings.Repeat("9", 70_000), "(unknown) Read 0", "(unknown) rbytes=1", " .x: 1", "-", "\t",
 	} {
 		f.Add(line, uint8(len(line)))
 	}

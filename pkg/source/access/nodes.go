@@ -3,8 +3,6 @@
 package access
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -82,9 +80,8 @@ var miscDevices = map[string]model.DeviceClass{"rdma_cm": model.ClassRDMA}
 // majorsOf parses /proc/devices: the drivers of character devices by major.
 func majorsOf(text []byte) map[uint32]string {
 	out := map[uint32]string{}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
 		if line == "Block devices:" {
 			break
 		}

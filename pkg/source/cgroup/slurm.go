@@ -130,10 +130,18 @@ func (p *passwd) read() {
 		return
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan() && len(p.names) < maxUsers; {
-		fields := strings.SplitN(lines.Text(), ":", 4)
+	lines := bufio.NewReader(f)
+	for len(p.names) < maxUsers {
+		line, long, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
+		fields := strings.SplitN(string(line), ":", 4)
 		if len(fields) == 4 && p.names[fields[2]] == "" {
 			p.names[fields[2]] = clean(fields[0], maxLabel)
+		}
+		for long && err == nil { // only the start of a line matters
+			_, long, err = lines.ReadLine()
 		}
 	}
 }

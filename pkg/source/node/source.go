@@ -185,26 +185,27 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, nil
 }
 
-// recordState adds the state of a part that failed or left lines out, and logs it if the last read did not
+// recordState adds the state of a part that failed or left lines out, and logs a failure if the last read did not
 // have it. Missing files are not a failure: the kernel does not have the part.
 func (s *Source) recordState(out *model.Snapshot, before map[string]string, name string, skipped boundedfile.SkippedFiles, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		err = nil
 	}
-	state, reason, message := model.StateOK, skipped.String(), "lines of the node are left out"
-	if err != nil {
-		state, reason, message = model.StateFailed, err.Error(), "a part of the node cannot be read"
+	if err == nil {
+		if quote := skipped.String(); quote != "" { // which the engine logs
+			out.DeviceStates = append(out.DeviceStates,
+				model.DeviceState{Source: "node", Device: name, State: model.StateOK, Reason: quote})
+		}
+		return
 	}
+	state, reason := model.StateFailed, err.Error()
 	if errors.Is(err, errHangs) {
 		state = model.StateStuck
-	}
-	if reason == "" {
-		return
 	}
 	out.DeviceStates = append(out.DeviceStates,
 		model.DeviceState{Source: "node", Device: name, State: state, Reason: reason})
 	if before[name] != reason {
-		s.log.Warn(message, zap.String("part", name), zap.String("reason", reason))
+		s.log.Warn("a part of the node cannot be read", zap.String("part", name), zap.Error(err))
 	}
 	if s.failures == nil {
 		s.failures = map[string]string{}

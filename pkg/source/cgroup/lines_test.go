@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/boundedfile/linetest"
+)
+
+// FuzzLine inserts a line into each file: what the other lines give does not change.
+func FuzzLine(f *testing.F) {
+	majors := map[uint64]string{195: driverNVIDIA, 226: driverDRM}
+	file := filepath.Join(f.TempDir(), "passwd")
+	one := func(value string, ok bool) map[string]string {
+		if !ok {
+			return nil
+		}
+		return map[string]string{"value": value}
+	}
+	linetest.Fuzz(f, []linetest.Parser{
+		{Name: "rdma.current", Text: "mlx5_0 hca_handle=1 hca_object=20\nmlx5_1 hca_handle=2 hca_object=3\n", Parse: func(b []byte) map[string]string {
+			out := map[string]string{}
+			for _, c := range parseRDMA(nil, 7, b, &boundedfile.Skipped{}) {
+				out[c.Device] = fmt.Sprint(c)
+			}
+			return out
+		}},
+		{
+			Name: "devices.list", Text: "c 1:3 rwm\nc 195:0 rw\nc 195:255 rw\nc 226:128 rwm\n",
+			Parse: func(b []byte) map[string]string {
+				nodes, _ := allowedNodes(b, majors)
+				out := map[string]string{}
+				for _, n := range nodes {
+					out[n] = ""
+				}
+				return out
+			},
+			Replaces: func(line, _ string) bool { // a rule for all devices of a kind names none
+				f := strings.Fields(line)
+				return len(f) == 3 && (f[0] == "a" || strings.Contains(f[1], "*"))
+			},
+		},
+		{
+			Name: "devices", Text: "Character devices:\n195 nvidia\n226 drm\n511 nvidia-caps\n\nBlock devices:\n  8 sd\n",
+			Parse: func(b []byte) map[string]string {
+				out := map[string]string{}
+				for major, driver := range gpuMajors(b) {
+					out[fmt.Sprint(major)] = driver
+				}
+				return out
+			},
+			Replaces: func(line, _ string) bool { return strings.HasPrefix(line, "Block devices:") },
+		},
+		{Name: "cgroup", Text: "12:memory:/a\n11:devices:/b\n0::/c\n", Parse: func(b []byte) map[string]string {
+			return one(procCgroup(b, "devices"))
+		}},
+		{Name: "mountinfo", Text: "20 1 0:30 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n21 1 0:31 / /tmp rw - tmpfs t rw\n",
+			Parse: func(b []byte) map[string]string {
+				root := mountRoot(b, "/sys/fs/cgroup")
+				return one(root, root != "/")
+			},
+		},
+		{Name: "passwd", Text: "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n", Parse: func(b []byte) map[string]string {
+			if err := os.WriteFile(file, b, 0o600); err != nil {
+				f.Fatal(err)
+			}
+			p := passwd{path: file}
+			p.read()
+			return p.names
+		}},
+	})
+}
