@@ -150,7 +150,7 @@ func TestEveryFlagEverywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, flag := range ctx.Flags() {
-		if flag.Name == "help" || flag.Name == "config.file" {
+		if slices.Contains([]string{"help", "version", "config.file"}, flag.Name) {
 			continue
 		}
 		env := "ACCELSCOPE_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag.Name))

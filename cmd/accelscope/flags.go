@@ -39,9 +39,13 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 		flag  string
 		value time.Duration
 	}{
-		{"kubelet.interval", f.KubeletInterval}, {"fabric.interval", f.FabricInterval}, // without one, a scrape would wait
-		{"rdma.stall-after", f.StallAfter}, {"gpu.stuck-after", f.StuckAfter}, {"gpu.process-interval", f.GPUInterval},
-		{"probe.attach-limit", f.AttachLimit}, {"grace", f.Grace},
+		{"kubelet.interval", f.KubeletInterval},
+		{"fabric.interval", f.FabricInterval}, // without one, a scrape would wait
+		{"rdma.stall-after", f.StallAfter},
+		{"gpu.stuck-after", f.StuckAfter},
+		{"gpu.process-interval", f.GPUInterval},
+		{"probe.attach-limit", f.AttachLimit},
+		{"grace", f.Grace},
 	} {
 		if d.value <= 0 {
 			return p, fmt.Errorf("--%s=%s: want more than 0", d.flag, d.value)

@@ -196,7 +196,7 @@ func TestConfigExample(t *testing.T) {
 	if _, err := parse(new(cli), []string{"--config.file=" + all}, io.Discard, io.Discard, nil); err != nil {
 		t.Errorf("all of it set: %v", err)
 	}
-	left := []string{"help", "config.file"}
+	left := []string{"help", "version", "config.file"}
 	for _, group := range ctx.Selected().AllFlags(false) {
 		for _, flag := range group {
 			node := file.values[flag.Name]

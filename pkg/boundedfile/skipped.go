@@ -4,10 +4,9 @@ package boundedfile
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
-
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // Skipped are the lines of a file that its parser left out, because it cannot read them. The other lines are read as without them.
@@ -102,12 +101,13 @@ func (c *SkippedCount) Count(files SkippedFiles) {
 	}
 }
 
-// Facts returns the counts of all files.
-func (c *SkippedCount) Facts() []model.SkippedLines {
-	facts := make([]model.SkippedLines, 0, len(c.files))
-	for file, n := range c.files {
-		facts = append(facts, model.SkippedLines{File: file, Count: n.total})
+// All returns the counts of the files that were read.
+func (c *SkippedCount) All() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for file, n := range c.files {
+			if !yield(file, n.total) {
+				return
+			}
+		}
 	}
-	slices.SortFunc(facts, func(a, b model.SkippedLines) int { return strings.Compare(a.File, b.File) })
-	return facts
 }

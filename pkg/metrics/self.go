@@ -34,8 +34,8 @@ var selfNotes = []string{
 	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is what the kernel waits for at each probe (RCU " +
 		"grace periods). [Forks](../docs/limits.md#uprobes) wait for `accelscope_uprobe_fork_wait_seconds` of it at most, which a kernel " +
 		"without fentry programs and kprobes does not show.",
-	"`accelscope_lines_skipped_total`: a line that stays in its file is counted once. The log and `accelscope doctor` quote it. The other " +
-		"lines of the file are read.",
+	"`accelscope_lines_skipped_total`: a line that stays in its file is counted once. The log and `accelscope doctor` quote it. The " +
+		"other lines of the file are read.",
 	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
 		"again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",

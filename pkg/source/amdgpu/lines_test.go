@@ -17,8 +17,10 @@ func FuzzLine(f *testing.F) {
 		return strings.Contains("drm_render_minor location_id domain unique_id simd_count simd_per_cu num_sdma_engines num_sdma_xgmi_engines", name)
 	}
 	linetest.Fuzz(f, []linetest.Parser{
-		{Name: "properties", Text: "simd_count 304\nsimd_per_cu 4\nlocation_id 49408\ndomain 0\ndrm_render_minor 128\nunique_id 77\nnum_sdma_engines 2\n",
-			Parse: func(b []byte) map[string]string { return map[string]string{"node": fmt.Sprint(parseProperties(b))} }, Replaces: sameName},
+		{
+			Name: "properties", Text: "simd_count 304\nsimd_per_cu 4\nlocation_id 49408\ndomain 0\ndrm_render_minor 128\nunique_id 77\nnum_sdma_engines 2\n",
+			Parse: func(b []byte) map[string]string { return map[string]string{"node": fmt.Sprint(parseProperties(b))} }, Replaces: sameName,
+		},
 		{Name: "err_count", Text: "ue: 0\nce: 3\n", Parse: func(b []byte) map[string]string {
 			out := map[string]string{}
 			for _, e := range parseErrors("umc", b) {

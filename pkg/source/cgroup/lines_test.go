@@ -60,7 +60,8 @@ func FuzzLine(f *testing.F) {
 		{Name: "cgroup", Text: "12:memory:/a\n11:devices:/b\n0::/c\n", Parse: func(b []byte) map[string]string {
 			return one(procCgroup(b, "devices"))
 		}},
-		{Name: "mountinfo", Text: "20 1 0:30 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n21 1 0:31 / /tmp rw - tmpfs t rw\n",
+		{
+			Name: "mountinfo", Text: "20 1 0:30 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n21 1 0:31 / /tmp rw - tmpfs t rw\n",
 			Parse: func(b []byte) map[string]string {
 				root := mountRoot(b, "/sys/fs/cgroup")
 				return one(root, root != "/")

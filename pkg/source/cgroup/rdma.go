@@ -34,17 +34,19 @@ func (s *Source) rdmaMount() string {
 // rdmaBuffer is the size of the buffer for rdma.current: a line of up to 100 bytes for each HCA.
 const rdmaBuffer = 64 << 10
 
-// readRDMA is readRDMA with the buffer of the source.
-func (s *Source) readRDMA(ctx context.Context, dirs map[model.CgroupID]string) ([]model.RDMACgroup, []model.SkippedLines) {
+// readRDMA adds the facts of readRDMA, with the buffer of the source.
+func (s *Source) readRDMA(ctx context.Context, out *model.Snapshot, dirs map[model.CgroupID]string) {
 	s.rdmaMu.Lock()
 	defer s.rdmaMu.Unlock()
 	if s.rdma == nil && len(dirs) > 0 {
 		s.rdma = make([]byte, rdmaBuffer)
 	}
 	var skipped boundedfile.SkippedFiles
-	facts := readRDMA(ctx, dirs, s.rdma, skipped.In("rdma.current"))
+	out.RDMACgroups = readRDMA(ctx, dirs, s.rdma, skipped.In("rdma.current"))
 	s.skipped.Count(skipped)
-	return facts, s.skipped.Facts()
+	for file, lines := range s.skipped.All() {
+		out.SkippedLines = append(out.SkippedLines, model.SkippedLines{File: file, Count: lines})
+	}
 }
 
 // readRDMA reads rdma.current in directories by cgroup id, with a buffer. The file is missing where

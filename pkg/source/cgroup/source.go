@@ -291,7 +291,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 	s.mu.Unlock()
 
 	if rdma != "" {
-		out.RDMACgroups, out.SkippedLines = s.readRDMA(ctx, charged)
+		s.readRDMA(ctx, &out, charged)
 	}
 	return out, ctx.Err()
 }

@@ -189,7 +189,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
 	err = errors.Join(err, s.disks.name(s.opt.Procfs, out.Usages, s.opt.Now(), &skipped))
 	s.skipped.Count(skipped)
-	out.SkippedLines = s.skipped.Facts()
+	for file, lines := range s.skipped.All() {
+		out.SkippedLines = append(out.SkippedLines, model.SkippedLines{File: file, Count: lines})
+	}
 	return out, err
 }
 

@@ -69,9 +69,12 @@ var lineParsers = []linetest.Parser{
 	{Name: "net/snmp6", Text: "Ip6InOctets 5\nUdp6InDatagrams 7\n", Parse: func(b []byte) map[string]string {
 		return byName(newNames().appendList(nil, b, &boundedfile.Skipped{}))
 	}},
-	{Name: "net/sockstat", Text: "sockets: used 5\nTCP: inuse 1 orphan 0 tw 2 alloc 3 mem 4\nFRAG: inuse 0 memory 0\n",
-		Parse: func(b []byte) map[string]string { return byName(appendSockets(nil, b, &boundedfile.Skipped{})) }},
-	{Name: "pressure", Text: "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=4\n",
+	{
+		Name: "net/sockstat", Text: "sockets: used 5\nTCP: inuse 1 orphan 0 tw 2 alloc 3 mem 4\nFRAG: inuse 0 memory 0\n",
+		Parse: func(b []byte) map[string]string { return byName(appendSockets(nil, b, &boundedfile.Skipped{})) },
+	},
+	{
+		Name: "pressure", Text: "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=4\n",
 		Parse: func(b []byte) map[string]string {
 			var p model.Pressure
 			parsePressure(&p, b, &boundedfile.Skipped{})
@@ -83,15 +86,18 @@ var lineParsers = []linetest.Parser{
 				out["full"] = fmt.Sprint(*p.Full)
 			}
 			return out
-		}},
-	{Name: "diskstats", Text: "   8       0 sda 1 2 3 4 5 6 7 8 9 10 11\n 259       0 nvme0n1 1 2 3 4 5 6 7 8 9 10 11\n",
+		},
+	},
+	{
+		Name: "diskstats", Text: "   8       0 sda 1 2 3 4 5 6 7 8 9 10 11\n 259       0 nvme0n1 1 2 3 4 5 6 7 8 9 10 11\n",
 		Parse: func(b []byte) map[string]string {
 			out := map[string]string{}
 			for _, d := range parseDisks(b, &boundedfile.Skipped{}) {
 				out[d.Name] = fmt.Sprint(d.Major, d.Minor, d.Stats)
 			}
 			return out
-		}},
+		},
+	},
 	{Name: "net/dev", Text: netDevText, Headings: 2, Parse: func(b []byte) map[string]string {
 		out := map[string]string{}
 		for _, d := range parseNetDevs(b, &boundedfile.Skipped{}) {

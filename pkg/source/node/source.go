@@ -173,7 +173,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	for _, p := range s.slow {
 		record(p.name, p.wait(ctx, n))
 	}
-	out.SkippedLines = s.skipped.Facts()
+	for file, lines := range s.skipped.All() {
+		out.SkippedLines = append(out.SkippedLines, model.SkippedLines{File: file, Count: lines})
+	}
 	for i := range n.Filesystems {
 		if f := &n.Filesystems[i]; f.Error == errHangs.Error() {
 			record("filesystem "+f.MountPoint, errHangs)
