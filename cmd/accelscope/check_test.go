@@ -45,7 +45,10 @@ func TestCheck(t *testing.T) {
 			file("tls.yaml", "tls_server_config: {cert_file: no-such.crt, key_file: no-such.key}\n")}},
 		{"the kubelet's read-only port", "https://HOST:PORT", []string{"--kubelet.url=http://127.0.0.1:10255"}},
 		{"a kubelet", "", []string{"--kubelet.url=https://10.0.0.1:10250"}},
-		{"a token for anybody", "--kubelet.insecure-send-token", []string{"--kubelet.url=https://10.0.0.1:10250", "--kubelet.insecure-skip-verify"}},
+		{
+			"a token for anybody", "--kubelet.insecure-send-token",
+			[]string{"--kubelet.url=https://10.0.0.1:10250", "--kubelet.insecure-skip-verify"},
+		},
 		{"no address of the node", "--node.ip", []string{"--node.ip=abc"}},
 		{"addresses of the node", "--node.ip", []string{"--node.ip=10.0.0.1,fe80::1"}},
 		{"an IPv6 address of the node", "", []string{"--node.ip=fe80::1"}},
@@ -55,7 +58,10 @@ func TestCheck(t *testing.T) {
 		{"a host that is none", "--web.listen-address", []string{"--web.listen-address=http://localhost:9847"}},
 		{"the second address", "--web.listen-address=x", []string{"--web.listen-address=:9847", "--web.listen-address=x"}},
 		{"an address twice", "another listener", []string{"--web.listen-address=:9847", "--web.listen-address=:9847"}},
-		{"addresses", "", []string{"--web.listen-address=[::1]:9847", "--web.listen-address=node-1.example:9847", "--web.listen-address=127.0.0.1:0"}},
+		{
+			"addresses", "",
+			[]string{"--web.listen-address=[::1]:9847", "--web.listen-address=node-1.example:9847", "--web.listen-address=127.0.0.1:0"},
+		},
 		{"a port by its name", "", []string{"--web.listen-address=localhost:https"}},
 		{"a socket of a guest", "", []string{"--web.listen-address=vsock://:9847"}},
 		{"no port for probes", "--web.probe-address", []string{"--web.probe-address=localhost"}},

@@ -354,7 +354,10 @@ func TestGPUVerdict(t *testing.T) {
 		listed             error
 	}{
 		{"all", canRun, "", append(states(model.StateOK, "", "nvidia", "amdgpu"), owners...), nil},
-		{"one vendor", canRun, "", append(append(states(model.StateOK, "", "amdgpu"), states(model.StateAbsent, "", "nvidia", "intel")...), owners...), nil},
+		{
+			"one vendor", canRun, "",
+			append(append(states(model.StateOK, "", "amdgpu"), states(model.StateAbsent, "", "nvidia", "intel")...), owners...), nil,
+		},
 		{"no GPU", noGPU, "", append(states(model.StateAbsent, "", "nvidia", "amdgpu", "intel"), owners...), nil},
 		{"no library", cannotRun, "nvidia is failed", append(states(model.StateFailed, "x", "nvidia"), owners...), nil},
 		{"no owners", cannotRun, "owners", append(states(model.StateOK, "", "amdgpu"), states(model.StateFailed, "", "cgroup")...), nil},
