@@ -119,6 +119,7 @@ func (g *GPU) ActiveProblems() []string {
 const (
 	ProblemLost           = "lost"                // fell off the bus
 	ProblemStuck          = "stuck"               // a call into the driver has not returned
+	ProblemUnreadable     = "unreadable"          // the driver reports errors in place of its values
 	ProblemXID            = "xid"                 // a critical XID since the driver was loaded
 	ProblemECC            = "ecc_uncorrected"     // uncorrected errors since the driver was loaded
 	ProblemRemapPending   = "row_remap_pending"   // rows are remapped at the next reset

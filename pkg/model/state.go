@@ -102,7 +102,7 @@ type DeviceState struct {
 	Source string
 	Device string
 	State  State
-	Reason string // why it is not ok, or what was left out
+	Reason string // why it is not ok, or what was left out although it is
 	// Waiting is the start of a call for the device that has not returned; zero if there is none or if it is unknown.
 	Waiting time.Time
 }

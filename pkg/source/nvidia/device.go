@@ -5,7 +5,6 @@
 package nvidia
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +50,8 @@ type device struct {
 	parts     []part
 	health    health
 	reasons   uint64 // supported throttle reasons
-	err, slow error  // why the device, or its slow values, could not be read last
+	answers   answers
+	err, slow error // why there is no handle, or the processes could not be listed last
 
 	rarely       rarely
 	settings     map[string]string // as of the last slow round
@@ -85,12 +85,16 @@ type reading struct {
 	gpus      []model.GPU
 	processes []model.GPUProcess
 	err       error
+	note      error     // why some of its values are absent, although it answers
 	waiting   time.Time // start of a call that is late or hangs
 }
 
 // longestStart is the time that the driver needs to initialize a GPU at its first use without
 // persistence mode. It initializes one GPU after the other.
 const longestStart = 3 * time.Second
+
+// errClosing reports that the library is being closed, and opened again if nobody asked to release it.
+var errClosing = fmt.Errorf("the library is being closed: %w", model.ErrReleased)
 
 // errHidden reports a GPU that the kernel lists and this container may not open.
 var errHidden = errors.New("not visible: its device node cannot be opened")
@@ -160,14 +164,14 @@ func (d *device) attach() {
 		ret = nvml.ERROR_GPU_IS_LOST // drivers report this for a GPU that fell off the bus before its first use
 	}
 	d.health.lost = false
-	if !d.noted("nvmlDeviceGetHandle", ret) {
+	var uuid string
+	if d.err = d.means("nvmlDeviceGetHandle", ret); d.err == nil {
+		uuid, ret = handle.GetUUID()
+		d.err = d.means("nvmlDeviceGetUUID", ret)
+	}
+	if d.health.unreadable = d.err != nil && !d.health.lost; d.err != nil {
 		return
 	}
-	uuid, ret := handle.GetUUID()
-	if !d.noted("nvmlDeviceGetUUID", ret) {
-		return
-	}
-	d.err = nil
 	d.draft.facts = describe(d.o, handle, d.address, d.index)
 	d.draft.facts.UUID, d.draft.facts.Unlisted = uuid, true // until the first round
 	d.reasons = supportedReasons(handle)
@@ -196,38 +200,6 @@ func (d *device) hasNode() bool {
 		_, err := os.Lstat(node)
 		return err == nil && strings.HasPrefix(node, "/dev/nvidia")
 	})
-}
-
-// noted reports whether a call succeeded and records what its failure means for the device or
-// for the library.
-func (d *device) noted(call string, ret nvml.Return) bool {
-	d.returned()
-	switch ret {
-	case nvml.SUCCESS:
-		return true
-	case nvml.ERROR_GPU_IS_LOST:
-		d.health.lost = true
-	case nvml.ERROR_RESET_REQUIRED:
-		d.health.reset = true
-	case nvml.ERROR_CORRUPTED_INFOROM:
-		d.health.inforom = true
-	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		d.notify(fmt.Errorf("%s: %w", call, ret))
-	}
-	if !valueOnly(ret) {
-		d.err = fmt.Errorf("%s: %w", call, ret)
-	}
-	return false
-}
-
-// valueOnly reports whether a failure concerns one value and not the device.
-func valueOnly(ret nvml.Return) bool {
-	switch ret {
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND, nvml.ERROR_NO_PERMISSION, nvml.ERROR_FUNCTION_NOT_FOUND,
-		nvml.ERROR_INVALID_ARGUMENT:
-		return true
-	}
-	return false
 }
 
 // readFields reads the fields of the round.
@@ -392,8 +364,8 @@ func (d *device) read(ctx context.Context) reading {
 	case errors.Is(err, errStuck):
 		d.last.Store(nil) // outdated when the call returns
 		r.gpus = d.unread(health{stuck: true})
-	default: // the library is being closed
-		r.gpus = d.named(func(*model.GPU) {})
+	default:
+		r.gpus, err = d.named(func(*model.GPU) {}), errClosing
 	}
 	r.err = err
 	return r
@@ -450,16 +422,21 @@ func (d *device) collect() reading {
 		return r
 	}
 	g := d.shown.facts
-	d.health.lost, d.health.reset, d.err = false, false, nil
+	d.health.lost, d.health.reset = false, false
+	d.answers.begin()
 	d.quick(a.handle, &g)
-	if r.err = cmp.Or(d.err, d.slow); d.health.lost {
+	refused := d.answers.refused()
+	if d.health.unreadable = d.answers.few() && !d.health.lost; d.health.lost || d.health.unreadable {
+		r.err = refused
+	} else {
+		r.err, r.note = d.slow, refused
+	}
+	if d.health.lost || d.answers.none() {
 		r.gpus = d.unread(d.health)
 		return r
 	}
 	g.XIDs = d.xids.of(a.uuid)
-	if g.Problems = d.problems(&g); d.err != nil && !slices.ContainsFunc(g.Problems, active) {
-		g.Problems = nil // a failing device does not report that it is healthy
-	}
+	g.Problems = d.problems(&g)
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {
 		part := &r.gpus[1+i]

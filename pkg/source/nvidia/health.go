@@ -17,7 +17,7 @@ import (
 
 // health is the state of the device that the driver reports, apart from values.
 type health struct {
-	lost, stuck, reset, inforom bool
+	lost, stuck, unreadable, reset, inforom bool
 	// Memory repairs; nil if not reported.
 	remapPending, remapFailure, retirePending *bool
 	linksUp                                   map[int]bool // links that were up at some time
@@ -36,6 +36,7 @@ func (h health) fatal() []model.GPUCondition {
 	conditions := []model.GPUCondition{
 		{Name: model.ProblemLost, Active: h.lost},
 		{Name: model.ProblemStuck, Active: h.stuck},
+		{Name: model.ProblemUnreadable, Active: h.unreadable},
 		{Name: model.ProblemResetRequired, Active: h.reset},
 	}
 	if h.inforom { // only reported as an error of other calls

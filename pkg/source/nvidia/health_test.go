@@ -153,7 +153,7 @@ func TestProblems(t *testing.T) {
 				t.Errorf("%s: not reported as %t: %+v", name, active, d.problems(&g))
 			}
 		}
-		if p := (&device{worker: newWorker(0, 0)}).problems(&model.GPU{}); len(p) != 3 {
+		if p := (&device{worker: newWorker(0, 0)}).problems(&model.GPU{}); len(p) != 4 {
 			t.Errorf("unknown conditions are reported: %+v", p)
 		}
 	}

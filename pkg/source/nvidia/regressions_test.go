@@ -5,9 +5,11 @@
 package nvidia
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,5 +220,86 @@ func TestListErrorStays(t *testing.T) {
 			t.Fatalf("%+v", got.DeviceStates)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestEveryErrorOfADevice: a GPU that answers no call has a critical problem, whatever the error is, and again none when it answers.
+// One value that fails is a note: the GPU keeps its health.
+func TestEveryErrorOfADevice(t *testing.T) {
+	t.Parallel()
+	for _, ret := range []nvml.Return{
+		nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND, nvml.ERROR_TIMEOUT, nvml.ERROR_IRQ_ISSUE,
+		nvml.ERROR_CORRUPTED_INFOROM, nvml.ERROR_RESET_REQUIRED, nvml.ERROR_OPERATING_SYSTEM, nvml.ERROR_MEMORY, nvml.ERROR_NO_DATA,
+		nvml.ERROR_VGPU_ECC_NOT_SUPPORTED, nvml.ERROR_INSUFFICIENT_RESOURCES, nvml.ERROR_INVALID_STATE, nvml.ERROR_UNKNOWN,
+	} {
+		everyError(t, ret)
+	}
+}
+
+func everyError(t *testing.T, ret nvml.Return) {
+	t.Run(ret.Error(), func(t *testing.T) {
+		t.Parallel()
+		d := newDriver(t)
+		g := d.plug(address, "GPU-1", 0)
+		g.GetCurrPcieLinkWidthFunc = answer(g, 16)
+		var fan atomic.Int64
+		g.GetFanSpeedFunc = func() (uint32, nvml.Return) { return 0, cmp.Or(g.enter(), nvml.Return(fan.Load())) }
+		s := d.source()
+		until(t, s, ready(1))
+		g.ret.Store(int64(ret))
+		got := until(t, s, func(s model.Snapshot) bool { return state(s, "0") == model.StateFailed })
+		if len(got.GPUs) != 1 || !has(got.GPUs[0].Problems, model.ProblemUnreadable) || !onlyIdentity(got.GPUs[0]) {
+			t.Errorf("%+v", got.GPUs)
+		}
+		g.ret.Store(int64(nvml.SUCCESS))
+		until(t, s, func(s model.Snapshot) bool { return ready(1)(s) && !has(s.GPUs[0].Problems, model.ProblemUnreadable) })
+		fan.Store(int64(ret))
+		note := !valueOnly(ret)
+		got = until(t, s, func(s model.Snapshot) bool { return !s.GPUs[0].FanSpeed.Known })
+		if of := got.DeviceStates[0]; of.State != model.StateOK || (of.Reason != "") != note {
+			t.Errorf("the fan: %+v", of)
+		}
+		if ret != nvml.ERROR_RESET_REQUIRED && ret != nvml.ERROR_CORRUPTED_INFOROM && !healthy(got.GPUs[0]) {
+			t.Errorf("the fan: %+v", got.GPUs[0].Problems)
+		}
+	})
+}
+
+// TestNoHandleAtAll: the same errors from the first call on.
+func TestNoHandleAtAll(t *testing.T) {
+	t.Parallel()
+	for _, ret := range []nvml.Return{nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_TIMEOUT, nvml.ERROR_MEMORY, nvml.ERROR_INSUFFICIENT_RESOURCES} {
+		d := newDriver(t)
+		d.plug(address, "GPU-1", 0).ret.Store(int64(ret))
+		got := until(t, d.source(), func(s model.Snapshot) bool { return state(s, address) == model.StateFailed })
+		if len(got.GPUs) != 1 || !has(got.GPUs[0].Problems, model.ProblemUnreadable) {
+			t.Errorf("%v: %+v", ret, got.GPUs)
+		}
+	}
+}
+
+// TestNothingSupported: a GPU whose driver supports no value is no failure.
+func TestNothingSupported(t *testing.T) {
+	a := answers{}
+	for range 2 {
+		a.begin()
+		a.add("nvmlDeviceGetPowerUsage", nvml.ERROR_NOT_SUPPORTED)
+		if a.few() || a.none() || a.refused() != nil {
+			t.Errorf("%+v", a)
+		}
+	}
+	a.begin()
+	for range 4 {
+		a.add("nvmlDeviceGetClockInfo", nvml.ERROR_UNKNOWN)
+	}
+	a.add("nvmlDeviceGetPowerUsage", nvml.SUCCESS)
+	if a.few() || a.refused() == nil {
+		t.Errorf("as many values as failures: %+v", a)
+	}
+	if a.add("nvmlDeviceGetFanSpeed", nvml.ERROR_UNKNOWN); !a.few() || a.none() {
+		t.Errorf("most values fail: %+v", a)
+	}
+	if a.begin(); !a.none() || a.refused() == nil {
+		t.Errorf("it has answered before: %+v", a)
 	}
 }

@@ -154,8 +154,12 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 		switch {
 		case errors.Is(r.err, errStuck):
 			state.State, state.Reason = model.StateStuck, r.err.Error()
+		case errors.Is(r.err, errClosing):
+			state.State, state.Reason = model.StateReleased, r.err.Error()
 		case r.err != nil:
 			state.State, state.Reason = model.StateFailed, r.err.Error()
+		case r.note != nil:
+			state.Reason = r.note.Error()
 		}
 		snapshot.DeviceStates = append(snapshot.DeviceStates, state)
 	}

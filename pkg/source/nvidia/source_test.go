@@ -74,6 +74,7 @@ func TestOneGPU(t *testing.T) {
 		Problems: []model.GPUCondition{
 			{Name: model.ProblemLost},
 			{Name: model.ProblemStuck},
+			{Name: model.ProblemUnreadable},
 			{Name: model.ProblemResetRequired},
 			{Name: model.ProblemPCIeDegraded, Active: true},
 		},
