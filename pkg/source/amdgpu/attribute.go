@@ -3,24 +3,19 @@
 package amdgpu
 
 import (
-	"errors"
 	"path/filepath"
 	"slices"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// directory reads the sysfs attributes below one directory. It detects the removal of the
-// device.
+// directory reads the sysfs attributes below one directory. It detects a device that was removed, or does not answer.
 type directory struct {
-	path   string
-	buffer []byte
-	asked  int // attributes that the driver answered
-	gone   int // the part of them that reported a removed device
+	path    string
+	buffer  []byte
+	answers boundedfile.Answers
 }
 
 func newDirectory(path string) *directory {
@@ -34,21 +29,8 @@ const maxRead = 128 << 10
 // driver computes a binary attribute again for each read. The open may block in the driver.
 func (d *directory) read(name string) ([]byte, error) {
 	b, err := boundedfile.ReadFile(filepath.Join(d.path, name), d.buffer, maxRead)
-	gone := errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO)
-	if gone {
-		d.gone++
-	}
-	if gone || err == nil {
-		d.asked++
-	}
+	d.answers.Add(err)
 	return b, err
-}
-
-// lost reports whether all reads since the last call reported a removed device.
-func (d *directory) lost() bool {
-	lost := d.asked > 0 && d.gone == d.asked
-	d.asked, d.gone = 0, 0
-	return lost
 }
 
 // line returns an attribute of one line, or "" if it cannot be read: the chip does not

@@ -39,6 +39,7 @@ type state struct {
 	partitions []partitionActivity
 	sleeper    bool  // suspended, or suspends itself when idle
 	err        error // error of its gpu_metrics
+	silent     error // why none of its attributes can be read
 }
 
 // scrapeTimeout is how long a scrape waits for a driver; after that it uses the last values. A

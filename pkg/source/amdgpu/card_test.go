@@ -224,6 +224,29 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestSilent: no attribute of the hardware can be read: always with EIO, or with EPERM after it was read before. The GPU has a critical
+// problem until one can.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "mi250")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := ready(t, start(t, o))
+	for _, name := range n.waking() {
+		n.check(errors.Join(os.Remove(n.path(name)), os.Symlink("/proc/self/mem", n.path(name)))) // nothing is mapped at its start: EIO
+	}
+	snap := eventually(t, s, func(snap model.Snapshot) bool { return active(snap.GPUs[1].Problems, model.ProblemUnreadable) })
+	if g, d := snap.GPUs[1], snap.DeviceStates[1]; g.Power.Known || g.Memory.Total.Known || len(g.Problems) != 1 || g.Serial == "" ||
+		d.State != model.StateFailed || !strings.Contains(d.Reason, "input/output error") {
+		t.Errorf("%+v, %+v", g, d)
+	}
+	n.check(os.Remove(n.path("gpu_busy_percent")))
+	n.write("gpu_busy_percent", "7\n")
+	eventually(t, s, func(snap model.Snapshot) bool {
+		return snap.DeviceStates[1].State == model.StateOK && !active(snap.GPUs[1].Problems, model.ProblemUnreadable)
+	})
+}
+
 // TestSlot checks that the link of a Radeon to its slot is that of the switch on the board.
 func TestSlot(t *testing.T) {
 	t.Parallel()
@@ -334,7 +357,7 @@ func TestMissing(t *testing.T) {
 		GTT: model.VideoMemory{
 			Total: model.Some(270145654784), Used: model.Some(16904192), Free: model.Some(270145654784 - 16904192),
 		},
-		Problems: []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}},
+		Problems: []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}, {Name: model.ProblemUnreadable}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

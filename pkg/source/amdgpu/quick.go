@@ -27,6 +27,7 @@ type reader struct {
 	asleep     bool
 	resting    bool
 	lost       bool
+	silent     error     // why no attribute could be read
 	quick      model.GPU // values of the last quick read
 	table      table
 	err        error
@@ -77,7 +78,7 @@ func (r *reader) readQuick(now time.Time) {
 		return
 	}
 	r.touched = now
-	r.dir.lost()
+	r.dir.answers.Begin()
 	var g model.GPU
 	r.table, r.err = table{}, nil
 	if b, err := r.dir.read("gpu_metrics"); err == nil {
@@ -89,7 +90,11 @@ func (r *reader) readQuick(now time.Time) {
 	if g.Utilization = r.table.gfx; !g.Utilization.Known {
 		g.Utilization = percent(r.dir.number("gpu_busy_percent", 1))
 	}
-	r.lost = r.dir.lost()
+	r.lost, r.silent = r.dir.answers.End()
+	if r.silent != nil && r.sleeps() { // it was suspended between
+		r.asleep, r.silent = true, nil
+		return
+	}
 	if g.Power.Value == 0 { // also the second die of an MI250
 		g.Power = r.table.power
 	}

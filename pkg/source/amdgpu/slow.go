@@ -17,7 +17,7 @@ import (
 // results are used once all of them are done. pcie_bw is not read: it blocks for a second.
 func (r *reader) steps() []func() {
 	switch {
-	case r.asleep || r.lost:
+	case r.asleep || r.lost || r.silent != nil:
 		r.slow, r.health = model.GPU{}, health{}
 		return nil
 	case r.resting:
@@ -141,6 +141,10 @@ func (r *reader) state() state {
 		g.Problems = []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
 		return state{read: true, gpu: g}
 	}
+	if r.silent != nil {
+		g.Problems = []model.GPUCondition{{Name: model.ProblemUnreadable, Active: true}}
+		return state{read: true, gpu: g, silent: r.silent}
+	}
 	q, s := r.quick, r.slow
 	g.Utilization, g.Temperatures, g.Power, g.Energy = q.Utilization, q.Temperatures, q.Power, q.Energy
 	g.FanSpeed, g.Clocks, g.Throttles, g.Throttled = q.FanSpeed, q.Clocks, q.Throttles, q.Throttled
@@ -179,6 +183,7 @@ func (r *reader) problems(g *model.GPU) {
 	}
 	add(model.ProblemLost, false)
 	add(model.ProblemStuck, false)
+	add(model.ProblemUnreadable, false)
 	r.health.describe(g)
 	if g.Throttles != nil && g.Throttled == nil { // with cycle counters an active reason is not a problem
 		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))

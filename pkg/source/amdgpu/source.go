@@ -167,6 +167,8 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 			state.State, state.Reason = model.StateStuck, "the driver does not answer"
 		case active(st.gpu.Problems, model.ProblemLost):
 			state.State, state.Reason = model.StateFailed, "the device is gone"
+		case st.silent != nil:
+			state.State, state.Reason = model.StateFailed, "the driver answers no read: "+st.silent.Error()
 		case st.err != nil:
 			state.State, state.Reason = model.StateUnsupported, st.err.Error()
 		}

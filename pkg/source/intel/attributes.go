@@ -10,17 +10,14 @@ import (
 	"slices"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// directory reads the sysfs attributes below one directory. It counts the answers of a removed device.
+// directory reads the sysfs attributes below one directory.
 type directory struct {
-	path  string
-	asked int // attributes that the driver answered
-	gone  int // the part of them that reported a removed device
+	path    string
+	answers boundedfile.Answers
 }
 
 const (
@@ -32,25 +29,11 @@ const (
 func (d *directory) line(name string) string {
 	var buffer [maxAttribute]byte
 	b, err := boundedfile.ReadOnce(filepath.Join(d.path, name), buffer[:])
-	gone := errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO)
-	if gone {
-		d.gone++
-	}
-	if gone || err == nil {
-		d.asked++
-	}
+	d.answers.Add(err)
 	if err != nil {
 		return ""
 	}
 	return boundedfile.Line(b, maxAttribute)
-}
-
-// answers returns the number of attributes that were read since the last call, and how many of them reported a removed
-// device.
-func (d *directory) answers() (asked, gone int) {
-	asked, gone = d.asked, d.gone
-	d.asked, d.gone = 0, 0
-	return asked, gone
 }
 
 // number returns an attribute that is a decimal number, multiplied by scale.

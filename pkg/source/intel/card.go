@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -20,6 +21,7 @@ type card struct {
 	mu     sync.Mutex
 	since  time.Time // start of the call in progress; zero if there is none
 	latest model.GPU // result of the last call that returned
+	silent error     // why it could read no attribute
 }
 
 // scrapeTimeout is how long a scrape waits for a driver; after that it uses the last values. A card is stuck if its
@@ -42,7 +44,7 @@ func (c *card) start() *hang.Pending[model.GPU] {
 		c.set(func() { c.since = time.Now() })
 		defer c.set(func() { c.since = time.Time{} })
 		g := c.reader.read(time.Now())
-		c.set(func() { c.latest = g })
+		c.set(func() { c.latest, c.silent = g, c.reader.silent })
 		return g, nil
 	})
 }
@@ -53,11 +55,11 @@ func (c *card) set(f func()) {
 	f()
 }
 
-// last returns the result of the last call that returned, and whether the call in progress hangs.
-func (c *card) last(now time.Time) (g model.GPU, stuck bool) {
+// last returns the result of the last call that returned, why it could read nothing, and whether the call in progress hangs.
+func (c *card) last(now time.Time) (g model.GPU, silent error, stuck bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.latest, !c.since.IsZero() && now.Sub(c.since) >= hungAfter
+	return c.latest, c.silent, !c.since.IsZero() && now.Sub(c.since) >= hungAfter
 }
 
 // reader has the data of a card's calls.
@@ -69,6 +71,8 @@ type reader struct {
 	hwmon    hwmon
 	gts      []gt
 	found    bool // gts were listed
+	answers  boundedfile.Answers
+	silent   error // why no attribute can be read
 	latest   model.GPU
 	energy   model.Optional // at the last read; unknown after the GPU was suspended
 	touched  time.Time      // last read, which delays the suspension
@@ -92,7 +96,10 @@ func (r *reader) read(now time.Time) model.GPU {
 	if !r.found {
 		r.gts, r.found = findGTs(r.place), true
 	}
-	r.lost()
+	r.dir.answers.Begin()
+	for i := range r.gts {
+		r.gts[i].answers.Begin()
+	}
 	r.hwmon.find(r.dir, r.driver)
 	r.hwmon.read(r.dir, &g)
 	if elapsed := now.Sub(r.touched).Seconds(); r.energy.Known && g.Energy.Value >= r.energy.Value && elapsed > 0 {
@@ -101,24 +108,27 @@ func (r *reader) read(now time.Time) model.GPU {
 	r.energy, r.touched = g.Energy, now
 	readGTs(r.gts, &g)
 	g.Memory.Total = totalMemory(r.place)
-	lost := r.lost()
-	if lost {
+	lost, silent := r.answered()
+	if asleep, _ := sleeps(r.dir); silent != nil && asleep { // it was suspended between
+		return r.read(now)
+	}
+	if r.silent = silent; lost || silent != nil {
 		g = r.identity
 		r.found, r.energy = false, model.Optional{}
 	}
-	g.Problems = problems(g.Throttles, lost)
+	g.Problems = problems(g.Throttles, lost, silent != nil)
 	r.latest = g
 	return g
 }
 
-// lost reports whether all reads of the hardware since the last call reported a removed device.
-func (r *reader) lost() bool {
-	asked, gone := r.dir.answers()
+// answered ends a round of reads of the hardware: see boundedfile.Answers.
+func (r *reader) answered() (lost bool, silent error) {
+	r.answers.Begin()
+	r.answers.Move(&r.dir.answers)
 	for i := range r.gts {
-		a, g := r.gts[i].answers()
-		asked, gone = asked+a, gone+g
+		r.answers.Move(&r.gts[i].answers)
 	}
-	return asked > 0 && gone == asked
+	return r.answers.End()
 }
 
 // sleeps reports whether a device is suspended, suspending or resuming, and the idle time after which it suspends
@@ -140,11 +150,14 @@ func (r *reader) rest(now time.Time, autosuspend time.Duration) bool {
 }
 
 // problems returns the conditions that the drivers report.
-func problems(throttles []model.GPUCondition, lost bool) []model.GPUCondition {
-	if lost {
+func problems(throttles []model.GPUCondition, lost, silent bool) []model.GPUCondition {
+	switch {
+	case lost:
 		return []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
+	case silent:
+		return []model.GPUCondition{{Name: model.ProblemUnreadable, Active: true}}
 	}
-	list := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}}
+	list := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}, {Name: model.ProblemUnreadable}}
 	if throttles != nil {
 		list = append(list,
 			model.GPUCondition{Name: model.ProblemThermal, Active: active(throttles, throttleThermal, throttleMemory, throttleVR)},

@@ -129,7 +129,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 
 // report returns the last values and the state of a GPU.
 func (c *card) report(source string) (model.GPU, model.DeviceState) {
-	g, stuck := c.last(time.Now())
+	g, silent, stuck := c.last(time.Now())
 	state := model.DeviceState{Source: source, Device: c.address, State: model.StateOK}
 	switch {
 	case stuck:
@@ -137,6 +137,8 @@ func (c *card) report(source string) (model.GPU, model.DeviceState) {
 		state.State, state.Reason = model.StateStuck, "the driver does not answer"
 	case active(g.Problems, model.ProblemLost):
 		state.State, state.Reason = model.StateFailed, "the device is gone"
+	case silent != nil:
+		state.State, state.Reason = model.StateFailed, "the driver answers no read: "+silent.Error()
 	}
 	return g, state
 }

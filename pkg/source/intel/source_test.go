@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestGPUs(t *testing.T) {
 	})
 	n.device(busPath+"0000:00:06.0", "nouveau", 3, map[string]string{"device": "0x1234"})
 	snap := eventually(t, start(t, n.options()), func(s model.Snapshot) bool { return s.GPUProcesses != nil })
-	healthy := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}}
+	healthy := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}, {Name: model.ProblemUnreadable}}
 	want := []model.GPU{
 		{
 			Vendor: model.Intel, ID: "0", UUID: "0000:00:02.0", Name: "AlderLake-S GT1", PCIAddress: "0000:00:02.0", PCIDevice: "0x4680",
@@ -43,7 +44,7 @@ func TestGPUs(t *testing.T) {
 			Throttles: []model.GPUCondition{
 				{Name: "power", Active: true}, {Name: "prochot"}, {Name: "thermal"}, {Name: "current"}, {Name: "thermal_vr"},
 			},
-			Problems: append(healthy[:2:2], model.GPUCondition{Name: model.ProblemThermal}, model.GPUCondition{Name: model.ProblemPowerBrake}),
+			Problems: append(healthy[:3:3], model.GPUCondition{Name: model.ProblemThermal}, model.GPUCondition{Name: model.ProblemPowerBrake}),
 		},
 		{
 			Vendor: model.Intel, ID: "2", UUID: "0000:9a:00.0", Name: "Data Center GPU Flex 170", PCIAddress: "0000:9a:00.0", PCIDevice: "0x56c0",
@@ -52,7 +53,7 @@ func TestGPUs(t *testing.T) {
 			Memory: model.VideoMemory{Total: model.Some(14260633600)},
 			Clocks: []model.Figure{{Name: "graphics", Value: 2050e6}}, MaxClocks: []model.Figure{{Name: "graphics", Value: 2050e6}},
 			Throttles: []model.GPUCondition{{Name: "power"}, {Name: "thermal"}}, // the status is newer than the reasons
-			Problems:  append(healthy[:2:2], model.GPUCondition{Name: model.ProblemThermal}, model.GPUCondition{Name: model.ProblemPowerBrake}),
+			Problems:  append(healthy[:3:3], model.GPUCondition{Name: model.ProblemThermal}, model.GPUCondition{Name: model.ProblemPowerBrake}),
 		},
 	}
 	for i := range snap.GPUs {
@@ -199,5 +200,32 @@ func TestLost(t *testing.T) {
 	n.check(os.RemoveAll(n.path("class/drm")))
 	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("without a GPU: %v", err)
+	}
+}
+
+// TestSilent: no attribute of the hardware can be read (EIO): the GPU has a critical problem, until one can.
+func TestSilent(t *testing.T) {
+	n := newNode(t)
+	n.flex()
+	s := start(t, n.options())
+	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
+	const device = busPath + "0000:00:05.0/0000:9a:00.0/"
+	for _, pattern := range []string{"hwmon/hwmon2/*_*", "drm/card0/gt/gt0/*"} {
+		files, err := filepath.Glob(n.path(device + pattern))
+		n.check(err)
+		for _, file := range files {
+			n.check(errors.Join(os.Remove(file), os.Symlink("/proc/self/mem", file))) // nothing is mapped at its start
+		}
+	}
+	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
+	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemUnreadable) || g.Clocks != nil || g.Name == "" ||
+		!strings.Contains(snap.DeviceStates[0].Reason, "input/output error") {
+		t.Errorf("%+v, %+v", g, snap.DeviceStates[0])
+	}
+	n.check(os.Remove(n.path(device + "hwmon/hwmon2/temp1_input")))
+	n.write(n.path(device+"hwmon/hwmon2/temp1_input"), "55000")
+	snap = eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateOK })
+	if g := snap.GPUs[0]; active(g.Problems, model.ProblemUnreadable) || g.Temperatures == nil {
+		t.Errorf("one value can be read again: %+v", g)
 	}
 }
