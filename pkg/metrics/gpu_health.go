@@ -14,8 +14,9 @@ import (
 
 var gpuHealthNotes = []string{
 	"`gpu_health` is 0 while any series of `gpu_problem` is 1. It is absent where the state of the GPU is unknown.",
-	"`gpu_problem` has a series for every problem that the sensor checks. A GPU that is lost (fell off the bus) or stuck (a " +
-		"call into its driver has not returned) has no other metrics except `gpu_info`, `gpu_health` and its XIDs.",
+	"`gpu_problem` has a series for every problem that the sensor checks. A GPU that is lost (fell off the bus), stuck (a " +
+		"call into its driver has not returned) or unreadable (the driver reports errors in place of its values) has no other metrics " +
+		"except `gpu_info`, `gpu_health`, its XIDs, and the values that an unreadable one still reports.",
 	"A GPU that is stuck may hold a lock of its driver. Other GPUs that wait for it are `blocked` in `accelscope_device_state`, " +
 		"and have neither `gpu_health` nor `gpu_problem`: they may be healthy.",
 	"`gpu_recovery_action`: drivers since 570 report it. While it is `none`, no XID is a problem: the list of critical XIDs is for " +
@@ -79,9 +80,9 @@ func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model
 	}
 }
 
-// unreadable reports whether a GPU is lost, stuck or blocked: its driver then reports no values.
+// unreadable reports whether a GPU is lost, stuck, unreadable or blocked: its driver then reports no values, or few.
 func unreadable(g *model.GPU) bool {
 	return g.Blocked || slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
-		return c.Active && (c.Name == model.ProblemLost || c.Name == model.ProblemStuck)
+		return c.Active && (c.Name == model.ProblemLost || c.Name == model.ProblemStuck || c.Name == model.ProblemUnreadable)
 	})
 }

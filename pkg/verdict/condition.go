@@ -150,8 +150,9 @@ var (
 var (
 	gpuLost = &Condition{
 		Name: "GPULost", Severity: Critical, For: 2 * time.Minute,
-		Summary: "The GPU fell off the bus, or a call into its driver does not return: processes on it have failed or hang.",
-		Source:  "a state of the driver", Words: map[string][]string{"problem": lostProblems},
+		Summary: "The GPU fell off the bus, a call into its driver does not return, or the driver reports errors in place of its values: " +
+			"processes on it have failed or hang.",
+		Source: "a state of the driver", Words: map[string][]string{"problem": lostProblems},
 	}
 	recoveryAction = &Condition{
 		Name: "GPURecoveryAction", Severity: Critical,
@@ -300,7 +301,7 @@ var (
 	deviceUnreadable = &Condition{
 		Name: "AccelscopeDeviceUnreadable", Severity: Warning, For: 15 * time.Minute,
 		Summary: "The sensor cannot read a device, a socket or a part: what it reports is missing or old.",
-		Source:  "a state of the sensor", Words: map[string][]string{"source": gpuSources},
+		Source:  "a state of the sensor; a GPU that is lost has GPULost", Words: map[string][]string{"problem": lostProblems},
 	}
 	hooksLost = &Condition{
 		Name: "AccelscopeHooksLost", Severity: Warning, Window: hour, For: 10 * time.Minute,

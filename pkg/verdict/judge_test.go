@@ -429,7 +429,7 @@ var judgments = map[string]judgment{
 		bad: func(n *node) {
 			n.facts.DeviceStates = []model.DeviceState{
 				{Source: "rdma", Device: "mlx5_0", State: model.StateQuarantined, Reason: "failed 3 times"},
-				{Source: "nvidia", Device: "GPU-0", State: model.StateFailed},
+				{Source: "nvidia", Device: "1", State: model.StateReleased},
 				{Source: "rdma", Device: "mlx5_1", State: model.StateOK},
 			}
 		},

@@ -20,7 +20,7 @@ func (r *round) judgeSensor() {
 	}
 	for i := range r.Facts.DeviceStates {
 		d := &r.Facts.DeviceStates[i]
-		if unreadable(d) {
+		if r.unreadable(d) {
 			r.find(deviceUnreadable, Subject{Kind: OfSource, Source: d.Source, Device: d.Device}, d.Waiting, string(d.State)+": "+d.Reason)
 		}
 	}
@@ -74,14 +74,18 @@ func (r *round) judgeSource(s *model.SourceState) {
 	}
 }
 
-// unreadable reports whether a device of a source cannot be read. Devices of sources of GPUs are GPUs, whose problems are judged, but for
-// the list of their processes.
-func unreadable(d *model.DeviceState) bool {
+// unreadable reports whether a device of a source cannot be read, and no other verdict says so: that its GPU is lost, or that the device
+// for which it waits is stuck.
+func (r *round) unreadable(d *model.DeviceState) bool {
 	switch d.State {
-	case model.StateFailed, model.StateStuck:
-		return !slices.Contains(gpuSources, d.Source) || d.Source != "nvidia" && d.Device == "processes"
-	case model.StateQuarantined:
-		return !slices.Contains(gpuSources, d.Source)
+	case model.StateFailed, model.StateStuck, model.StateQuarantined:
+		return !slices.ContainsFunc(r.Facts.GPUs, func(g model.GPU) bool {
+			return g.Vendor.Row().Source == d.Source && (g.ID == d.Device || g.PCIAddress == d.Device) && has(&g, lostProblems) != nil
+		})
+	case model.StateBlocked:
+		return !slices.ContainsFunc(r.Facts.DeviceStates, func(other model.DeviceState) bool {
+			return other.Source == d.Source && other.State == model.StateStuck
+		})
 	}
 	return false
 }

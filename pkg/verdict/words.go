@@ -10,7 +10,7 @@ import (
 
 // Problems of GPUs by condition.
 var (
-	lostProblems    = []string{model.ProblemLost, model.ProblemStuck}
+	lostProblems    = []string{model.ProblemLost, model.ProblemStuck, model.ProblemUnreadable}
 	failingProblems = []string{model.ProblemRemapFailure, model.ProblemMemoryBadPages, model.ProblemSRAM}
 	pendingProblems = []string{model.ProblemRemapPending, model.ProblemRetirePending}
 	eccProblems     = []string{model.ProblemECC}
@@ -45,9 +45,6 @@ var (
 	harmlessErrnos = []string{"EAGAIN", "EINTR", "EBADF", "ENOTTY", "ENOSYS", "EOPNOTSUPP", "ENOTSUPP", "EPROTONOSUPPORT"}
 	harmlessStatus = []string{"wr_flush_error", "tag_matching_rendezvous_incomplete"}
 )
-
-// gpuSources are the sources whose device states are problems of GPUs.
-var gpuSources = []string{"nvidia", "amdgpu", "intel"}
 
 // shownGaps are the gaps of coverage that are no choice and no pause.
 var shownGaps = []model.Gap{
