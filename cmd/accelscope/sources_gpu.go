@@ -98,7 +98,7 @@ func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
 	}
 	source, err := nvidia.New(nvidia.Options{
 		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(),
-		FirstFault: s.faults.FirstFault, Logger: log,
+		FirstFault: s.faults.FirstFault, Nonfatal: s.faults.Nonfatal, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ type faultEntry struct {
 	GPU         string            `json:"gpu_id"`
 	UUID        string            `json:"uuid"`
 	GPUInstance string            `json:"gpu_instance"`
+	Severity    string            `json:"severity"`
 	Device      string            `json:"device"` // of an HCA
 	Workload    string            `json:"workload"`
 	Namespace   string            `json:"namespace"`
@@ -58,7 +59,7 @@ func faultOf(f *attribution.FaultRecord) faultEntry {
 	return faultEntry{
 		ID: f.ID, Time: f.Time.UTC(), Last: f.Last.UTC(), Repeated: f.Repeated,
 		Driver: f.Driver, Code: f.Code, PCIAddress: f.PCIAddress,
-		GPU: f.GPU, UUID: f.FaultDevice.UUID, GPUInstance: f.GPUInstance, Device: f.HCA,
+		GPU: f.GPU, UUID: f.FaultDevice.UUID, GPUInstance: f.GPUInstance, Severity: string(f.Severity), Device: f.HCA,
 		Workload: f.Owner.Workload, Namespace: f.Owner.Namespace, Pod: f.Owner.Pod, Container: f.Owner.Container,
 		ContainerID: f.Owner.ContainerID,
 		PID:         f.PID, Process: f.Process, Earlier: f.Earlier, Recovered: f.Recovered, Text: f.Text,

@@ -57,6 +57,7 @@ func faultAttrs(ev *model.Event) []attribute.KeyValue {
 		}
 	}
 	optional(f.GPUInstance != "", attribute.String(attrFaultInstance, f.GPUInstance))
+	optional(f.Severity != "", attribute.String(attrFaultSeverity, string(f.Severity)))
 	optional(f.Repeated > 0, attribute.Int64(attrFaultRepeated, int64(f.Repeated)))
 	optional(f.Recovered, attribute.Bool(attrFaultRecovered, true))
 	condition := verdict.OfFault(f)

@@ -35,6 +35,7 @@ const (
 	attrFaultCode      = "accelscope.fault.code"
 	attrFaultAddress   = "accelscope.fault.pci_address"
 	attrFaultInstance  = "accelscope.fault.gpu_instance"
+	attrFaultSeverity  = "accelscope.fault.severity"  // fatal or nonfatal
 	attrFaultRepeated  = "accelscope.fault.repeated"  // equal faults that followed until the event was made
 	attrFaultRecovered = "accelscope.fault.recovered" // the device has recovered
 	attrFaultText      = "accelscope.fault.text"      // as logged

@@ -39,7 +39,7 @@ type detail struct {
 }
 
 // seriesKey identifies a series of an owner within a family, see labelKey.
-type seriesKey [3]string
+type seriesKey [4]string
 
 // ownerDetail is the state of one metric and owner.
 type ownerDetail struct {

@@ -65,12 +65,12 @@ func (s *LabelSet) has(values []string) bool {
 	return true
 }
 
-// labelKey identifies a label set by its first three values after the identity and the GPU
+// labelKey identifies a label set by its first four values after the identity and the GPU
 // labels. No metric needs more labels to distinguish its series.
 type labelKey struct {
 	schema *Schema
 	owner  *OwnerLabels
-	values [3]string
+	values [4]string
 }
 
 // OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the

@@ -14,7 +14,8 @@ var faultNotes = []string{
 	"These families are read from the kernel log. They count from the start of the sensor; the times of the last faults include " +
 		"those from before the start. A fault that recurs in the log under several lines counts once.",
 	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. `code` is the " +
-		"number of an XID or SXid, and of other drivers a word from [a list](../docs/faults.md#codes).",
+		"number of an XID or SXid, and of other drivers a word from [a list](../docs/faults.md#codes). `severity` is `fatal` or `nonfatal` for " +
+		"errors of NVLinks and NVSwitches of which the driver says so.",
 	"The number and the UUID are those of the whole GPU, and empty for an NVSwitch and for a GPU that no source has listed. A GPU " +
 		"instance is that of a MIG slice, if the driver reports it. `device` is empty for a function of a NIC without an HCA.",
 	"`container_gpu_faults_total`: faults of the processes of the workload. The shares of a GPU add up to `gpu_faults_total`; faults " +
@@ -23,8 +24,8 @@ var faultNotes = []string{
 	"`gpu_xid_errors_total` counts the XIDs that NVML reports, `gpu_faults_total` those in the kernel log: an XID counts once in each.",
 }
 
-// faultLabels are the labels of faults of GPUs. The first three distinguish the faults of a GPU, see exposition.
-var faultLabels = []string{"pci_address", "gpu_instance", "code", "driver"}
+// faultLabels are the labels of faults of GPUs. The first four distinguish the faults of a GPU, see exposition.
+var faultLabels = []string{"pci_address", "gpu_instance", "code", "severity", "driver"}
 
 // faultMetrics returns the metrics of faults that drivers logged.
 func faultMetrics() []metric {
@@ -41,7 +42,7 @@ func faultMetrics() []metric {
 				for i := range v.shares.FaultShares {
 					s := &v.shares.FaultShares[i]
 					b.Share(float64(s.Count), b.GPU(v.owners[s.Owner], s.GPU, s.UUID),
-						s.PCIAddress, s.GPUInstance, s.Code, string(s.Driver))
+						s.PCIAddress, s.GPUInstance, s.Code, string(s.Severity), string(s.Driver))
 				}
 			},
 		},
@@ -61,7 +62,8 @@ func gpuFault(name string, typ dto.MetricType, help string, of func(*model.Fault
 		name: name, typ: typ, gpu: true, labels: faultLabels, help: help,
 		emit: each(faultTotalsOf, func(_ *view, b *exposition.Builder, t *attribution.FaultTotal) {
 			if !t.Driver.OfHCA() {
-				known(b, of(t.FaultTotal), b.GPU(nil, t.GPU, t.UUID), t.PCIAddress, t.GPUInstance, t.Code, string(t.Driver))
+				known(b, of(t.FaultTotal), b.GPU(nil, t.GPU, t.UUID), t.PCIAddress, t.GPUInstance, t.Code, string(t.Severity),
+					string(t.Driver))
 			}
 		}),
 	}

@@ -63,6 +63,8 @@ func faultFacts() model.Snapshot {
 	}
 	memory, slice := key(model.DriverNVIDIA, "0000:18:00.0", "31"), key(model.DriverNVIDIA, "0000:2a:00.0", "13")
 	slice.GPUInstance = "5"
+	fatal := key(model.DriverNVSwitch, "0000:c5:00.0", "24007")
+	fatal.Severity = model.FaultFatal
 	at := time.UnixMilli(1700000001500)
 	return model.Snapshot{
 		Faults: []model.Series[model.FaultKey, model.Count]{
@@ -73,6 +75,7 @@ func faultFacts() model.Snapshot {
 			{FaultKey: slice, Count: 2, Last: at},
 			{FaultKey: key(model.DriverNVIDIA, "0000:18:00.0", "79"), Last: at.Add(-time.Hour)}, // before the start only
 			{FaultKey: key(model.DriverNVSwitch, "0000:c5:00.0", "24007"), Count: 1, Last: at},
+			{FaultKey: fatal, Count: 1, Last: at}, // the same code
 			{FaultKey: key(model.DriverMLX5, "0000:19:00.0", "health"), Count: 4, Last: at},
 		},
 		FaultHistory: []model.Fault{},

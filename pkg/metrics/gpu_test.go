@@ -50,7 +50,7 @@ func TestGPUSharesAddUp(t *testing.T) {
 					label[l.GetName()] = l.GetValue()
 				}
 				k := label["uuid"] + label["engine"]
-				fault := label["pci_address"] + label["gpu_instance"] + label["code"]
+				fault := label["pci_address"] + label["gpu_instance"] + label["code"] + label["severity"]
 				switch f.GetName() {
 				case "container_gpu_faults_total":
 					sums["gpu_faults_total"+fault] += m.GetCounter().GetValue()

@@ -38,7 +38,18 @@ type FaultKey struct {
 	GPUInstance string
 	// Code is the number of an XID or SXid, or a word from a closed list: page_fault.
 	Code string
+	// Severity is what NVIDIA's driver says of an error of an NVLink or NVSwitch; empty for others.
+	Severity FaultSeverity
 }
+
+// FaultSeverity is a word of a driver for how bad a fault is.
+type FaultSeverity string
+
+// The severities. After a fatal fault the device needs a reset; after another one it goes on.
+const (
+	FaultFatal    FaultSeverity = "fatal"
+	FaultNonfatal FaultSeverity = "nonfatal"
+)
 
 // FaultTotal is the number of faults of a device since the sensor started. Last is the time of the last fault, which may
 // be before the start, Recovered that of the last end of one. They are zero if there was none.

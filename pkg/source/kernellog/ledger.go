@@ -154,6 +154,19 @@ func (l *ledger) first(driver model.FaultDriver, codes []string, since time.Time
 	return address, ok
 }
 
+// nonfatal reports whether a device had faults with a code, and all of them were nonfatal.
+func (l *ledger) nonfatal(driver model.FaultDriver, address, code string) bool {
+	found := false
+	for key := range l.totals {
+		if key.Driver == driver && key.Code == code && strings.EqualFold(key.PCIAddress, address) {
+			if found = true; key.Severity != model.FaultNonfatal {
+				return false
+			}
+		}
+	}
+	return found
+}
+
 func same(a, b *model.Fault) bool {
 	return a.FaultKey == b.FaultKey && a.PID == b.PID && a.Cgroup == b.Cgroup && a.Earlier == b.Earlier && a.Recovered == b.Recovered
 }
@@ -234,7 +247,8 @@ func (l *ledger) snapshot() model.Snapshot {
 
 func compareKeys(a, b *model.FaultKey) int {
 	return cmp.Or(strings.Compare(a.PCIAddress, b.PCIAddress), strings.Compare(a.GPUInstance, b.GPUInstance),
-		strings.Compare(string(a.Driver), string(b.Driver)), strings.Compare(a.Code, b.Code))
+		strings.Compare(string(a.Driver), string(b.Driver)), strings.Compare(a.Code, b.Code),
+		strings.Compare(string(a.Severity), string(b.Severity)))
 }
 
 // printable returns at most limit bytes of printable ASCII. The kernel escapes other bytes in records.

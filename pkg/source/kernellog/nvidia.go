@@ -15,6 +15,12 @@ var (
 	xidLine = lazily(
 		`^NVRM: Xid \((?:PCI:)?([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2})(?:\.[0-7])?` +
 			`(?: GPU-I:(\d{1,2})(?: GPU-CI:\d{1,2})?)?\): (\d{1,4}), (.*)`)
+	// The severity of an error of an NVLink follows the name of its unit: "RLW_REMAP Nonfatal XC0 i0 Link 03 (0x…". Behind the name of
+	// a process only text counts that is longer than such a name.
+	xidSeverity = lazily(
+		`^(?:pid='<unknown>', name=<unknown>, )?[A-Z][A-Z0-9_]*\s+((?i:fatal|non-?fatal))\b` +
+			`|\s((?i:fatal|non-?fatal))\s+XC\d+\s+i\d+\s+Link\s+-?\d+\s+\(0x`)
+	sxidSeverity = lazily(`^((?i:fatal|non-?fatal))\b`)
 	xidProcess   = lazily(`^pid='?(\d{1,10}|<unknown>)'?(?:, name=([^,]{0,100}))?`)
 	xidRecovered = lazily(
 		`GPU recovery action changed from 0x[[:xdigit:]]+ \([^()]*\) to 0x0 \(None\)(?: caused by previous Xid \d+)?$`)
@@ -65,6 +71,9 @@ func parseXID(m []string) line {
 		l.process = p[2]
 		l.proxy = strings.HasPrefix(l.process, mpsServer)
 	}
+	if s := xidSeverity().FindStringSubmatch(m[4]); s != nil {
+		l.key.Severity = severity(s[1] + s[2])
+	}
 	if l.key.Code == "154" && xidRecovered().MatchString(m[4]) {
 		l.kind = recovery
 	}
@@ -77,7 +86,19 @@ func parseNVSwitch(r *record) (line, bool) {
 	if m == nil || strings.HasPrefix(m[3], "Severity ") || strings.HasPrefix(m[3], "Data {") {
 		return line{}, false
 	}
-	return line{kind: fault, key: gpuKey(model.DriverNVSwitch, m[1], number(m[2]))}, true
+	l := line{kind: fault, key: gpuKey(model.DriverNVSwitch, m[1], number(m[2]))}
+	if s := sxidSeverity().FindStringSubmatch(m[3]); s != nil {
+		l.key.Severity = severity(s[1])
+	}
+	return l, true
+}
+
+// severity returns the severity of a word: Fatal, Nonfatal, Non-fatal.
+func severity(word string) model.FaultSeverity {
+	if strings.EqualFold(word, string(model.FaultFatal)) {
+		return model.FaultFatal
+	}
+	return model.FaultNonfatal
 }
 
 func gpuKey(driver model.FaultDriver, address, code string) model.FaultKey {

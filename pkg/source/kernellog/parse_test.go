@@ -27,7 +27,9 @@ func meaning(b string) string {
 		return ""
 	}
 	words := []string{[]string{"fault", "recovery", "uuid", "culprit"}[l.kind], string(l.key.Driver), l.key.PCIAddress}
-	for name, value := range map[string]string{"code": l.key.Code, "slice": l.key.GPUInstance, "uuid": l.uuid, "process": l.process} {
+	for name, value := range map[string]string{
+		"code": l.key.Code, "slice": l.key.GPUInstance, "uuid": l.uuid, "process": l.process, "severity": string(l.key.Severity),
+	} {
 		if value != "" {
 			words = append(words, name+"="+value)
 		}
@@ -63,8 +65,16 @@ func TestNVIDIA(t *testing.T) {
 		"NVRM: Xid (PCI:0000:c1:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception":                   gpu + "code=13 process=<unknown>",
 		"NVRM: Xid (PCI:0000:c1:00): 45, pid=12, name=nvidia-cuda-mps, Ch 00000008 caused by previous Xid 31":           gpu + "code=45 pid=12 process=nvidia-cuda-mps proxy",
 		"NVRM: Xid (0000:c1:00): 31, Ch 00000010, engmask 00000101, intr 10000000":                                      gpu + "code=31",
-		"NVRM: Xid (PCI:0000:c1:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0 0x0)":         gpu + "code=149",
-		"NVRM: Xid (PCI:0000:c1:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)":      gpu + "code=154",
+		"NVRM: Xid (PCI:0000:c1:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0 0x0)":         gpu + "code=149 severity=fatal",
+		"NVRM: Xid (PCI:0000:c1:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 03 (0x00000004 0x0 0x0 0x0)":                   gpu + "code=145 severity=nonfatal",
+		"NVRM: Xid (PCI:0000:c1:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0)":          gpu + "code=149 severity=fatal",
+		"NVRM: Xid (PCI:0000:c1:00): 144, pid='<unknown>', name=<unknown>, SAW_MVB Non-fatal, Link 3":                   gpu + "code=144 process=<unknown> severity=nonfatal",
+		"NVRM: Xid (PCI:0000:c1:00): 150, pid=7, name=x, MSE_WATCHDOG Nonfatal XC0 i0 Link -1 (0x00000004 0x0)":         gpu + "code=150 pid=7 process=x severity=nonfatal",
+		// A program chooses its name: it is no severity.
+		"NVRM: Xid (PCI:0000:c1:00): 62, pid=7, name=A Nonfatal XC0, 0000":                                         gpu + "code=62 pid=7 process=A Nonfatal XC0",
+		"NVRM: Xid (PCI:0000:c1:00): 62, pid=7, name=a, B Nonfatal, 0000":                                          gpu + "code=62 pid=7 process=a",
+		"NVRM: Xid (PCI:0000:c1:00): 64, Row Remapper: nonfatal":                                                   gpu + "code=64",
+		"NVRM: Xid (PCI:0000:c1:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)": gpu + "code=154",
 		"NVRM: Xid (PCI:0000:c1:00): 154, pid=1, name=to 0x0 (None), GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)": gpu +
 			"code=154 pid=1 process=to 0x0 (None)",
 		"NVRM: Xid (PCI:0000:c1:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)": "recovery nvidia 0000:c1:00.0 code=154",
@@ -80,8 +90,9 @@ func TestNVIDIA(t *testing.T) {
 		"NVRM: nvCheckOkFailedNoLog: NVRM: Xid (PCI:0000:c1:00): 62, pid=9, name=x, 0000": gpu + "code=62 pid=9 process=x",
 		// The name of the process is a line of the driver.
 		"NVRM: Xid (PCI:0000:c1:00): 31, pid=9, name=NVRM: Xid (PCI:, Ch 00000010":                               gpu + "code=31 pid=9 process=NVRM: Xid (PCI:",
-		"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)":     "fault nvidia-nvswitch 0000:c5:00.0 code=28006",
-		"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 09001, Fatal, Link 02 x":                                     "fault nvidia-nvswitch 0000:c5:00.0 code=9001",
+		"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)":     "fault nvidia-nvswitch 0000:c5:00.0 code=28006 severity=nonfatal",
+		"nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 15001, SOE reset":                                            "fault nvidia-nvswitch 0000:c5:00.0 code=15001",
+		"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 09001, Fatal, Link 02 x":                                     "fault nvidia-nvswitch 0000:c5:00.0 code=9001 severity=fatal",
 		"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00": "",
 		"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 28006, Data {0x00140004, 0x00100000}":                        "",
 	} {

@@ -136,6 +136,13 @@ func (s *Source) FirstFault(driver model.FaultDriver, codes []string, since time
 	return s.ledger.first(driver, codes, since)
 }
 
+// Nonfatal reports whether a device had a fault with a code, and the driver said each time that it is not fatal: see model.FaultLog.
+func (s *Source) Nonfatal(driver model.FaultDriver, pciAddress, code string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.nonfatal(driver, pciAddress, code)
+}
+
 // Forget drops cgroups that ended. Their faults stay in the totals of devices.
 func (s *Source) Forget(cgroups []model.CgroupID) {
 	ended := make(map[model.CgroupID]bool, len(cgroups))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -402,5 +403,26 @@ func TestFirstFault(t *testing.T) {
 	}
 	if got, ok := n.source.FirstFault(model.DriverNVSwitch, []string{"119"}, start); ok {
 		t.Errorf("of another driver: %s", got)
+	}
+}
+
+// TestNonfatal: a code is not fatal if the driver said so each time that the GPU had it.
+func TestNonfatal(t *testing.T) {
+	l := newLedger()
+	add := func(code string, severity model.FaultSeverity) {
+		key := key(code)
+		key.Severity = severity
+		l.add(model.Fault{FaultKey: key}, false)
+	}
+	nonfatal := func(code string) bool { return l.nonfatal(model.DriverNVIDIA, strings.ToUpper(gpuAddress), code) }
+	if nonfatal("145") {
+		t.Error("without a fault")
+	}
+	add("145", model.FaultNonfatal)
+	add("149", model.FaultNonfatal)
+	add("149", model.FaultFatal)
+	add("95", "")
+	if !nonfatal("145") || nonfatal("149") || nonfatal("95") {
+		t.Errorf("%v %v %v", nonfatal("145"), nonfatal("149"), nonfatal("95"))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -253,4 +254,29 @@ func TestXIDsOfParts(t *testing.T) {
 	if x.ofGPU(instance("2", "0")) != nil {
 		t.Error("an instance without XIDs has counters")
 	}
+}
+
+// TestNonfatalXIDs: XIDs of NVLinks are no problem while the kernel log says of all of them that they are not fatal.
+func TestNonfatalXIDs(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	var fatal atomic.Bool
+	d.options.Nonfatal = func(driver model.FaultDriver, pciAddress, code string) bool {
+		return driver == model.DriverNVIDIA && pciAddress == address && code == "145" && !fatal.Load()
+	}
+	d.plug(address, "GPU-1", 0)
+	s := d.source()
+	until(t, s, ready(1))
+	s.xids.listen("GPU-1")
+	s.xids.add("GPU-1", 145, time.Now())
+	got := until(t, s, func(s model.Snapshot) bool { return len(s.GPUs[0].XIDs) == 1 })
+	if has(got.GPUs[0].Problems, model.ProblemXID) {
+		t.Errorf("nonfatal: %+v", got.GPUs[0].Problems)
+	}
+	fatal.Store(true)
+	until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemXID) })
+	fatal.Store(false)
+	until(t, s, func(s model.Snapshot) bool { return !has(s.GPUs[0].Problems, model.ProblemXID) })
+	s.xids.add("GPU-1", 95, time.Now())
+	until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemXID) })
 }

@@ -373,6 +373,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 		s.unopened(&snapshot, err)
 	} else {
+		s.excuse(&snapshot)
 		s.block(&snapshot)
 	}
 	snapshot.Children = s.children.facts()

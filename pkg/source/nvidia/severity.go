@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// excuse ends the problem of GPUs whose critical XIDs are errors of NVLinks of which the kernel log says that they are not fatal: NVML
+// reports no severity. It changes copies: the session may use the reading again.
+func (s *Source) excuse(snap *model.Snapshot) {
+	if s.o.Nonfatal == nil {
+		return
+	}
+	copied := false
+	for i := range snap.GPUs {
+		if !s.harmless(&snap.GPUs[i]) {
+			continue
+		}
+		if !copied {
+			snap.GPUs, copied = slices.Clone(snap.GPUs), true
+		}
+		uuid := snap.GPUs[i].UUID
+		for j := range snap.GPUs {
+			if g := &snap.GPUs[j]; g.UUID == uuid || g.Parent == uuid {
+				g.Problems = slices.Clone(g.Problems)
+				k := slices.IndexFunc(g.Problems, func(c model.GPUCondition) bool { return c.Name == model.ProblemXID })
+				if k >= 0 {
+					g.Problems[k].Active = false
+				}
+			}
+		}
+	}
+}
+
+// harmless reports whether a GPU has a problem only because of XIDs that are not fatal. What the driver itself asks for counts.
+func (s *Source) harmless(g *model.GPU) bool {
+	if g.Parent != "" || g.RecoveryAction != "" || !slices.Contains(g.Problems, model.GPUCondition{Name: model.ProblemXID, Active: true}) {
+		return false
+	}
+	return !slices.ContainsFunc(append(s.xids.ofInstances(g.UUID), g.XIDs...), func(x model.XID) bool {
+		return slices.Contains(criticalXIDs, x.Code) && !s.o.Nonfatal(model.DriverNVIDIA, g.PCIAddress, strconv.FormatUint(x.Code, 10))
+	})
+}
