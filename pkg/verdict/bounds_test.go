@@ -280,11 +280,20 @@ func TestRecoveredGPU(t *testing.T) {
 
 // TestOfFault names the condition of a fault.
 func TestOfFault(t *testing.T) {
-	for want, f := range map[string]model.Fault{
-		"RDMAFault": {FaultKey: model.FaultKey{Driver: model.DriverMLX5, Code: "health_compromised"}},
-		"GPUFault":  {FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, Code: "79"}},
-		"":          {FaultKey: model.FaultKey{Driver: model.DriverNVIDIA, Code: "31"}},
+	for key, want := range map[model.FaultKey]string{
+		{Driver: model.DriverMLX5, Code: "health_compromised"}:                       "RDMAFault",
+		{Driver: model.DriverNVIDIA, Code: "79"}:                                     "GPUFault",
+		{Driver: model.DriverNVIDIA, Code: "31"}:                                     "",
+		{Driver: model.DriverNVIDIA, Code: "145"}:                                    "GPUFault",
+		{Driver: model.DriverNVIDIA, Code: "145", Severity: model.FaultFatal}:        "GPUFault",
+		{Driver: model.DriverNVIDIA, Code: "145", Severity: model.FaultNonfatal}:     "",
+		{Driver: model.DriverNVIDIA, Code: "151", Severity: model.FaultFatal}:        "GPUFault", // a code of a later driver
+		{Driver: model.DriverNVSwitch, Code: "20034", Severity: model.FaultFatal}:    "GPUFault",
+		{Driver: model.DriverNVSwitch, Code: "20034", Severity: model.FaultNonfatal}: "",
+		{Driver: model.DriverNVSwitch, Code: "20034"}:                                "",
+		{Driver: model.DriverNVSwitch, Code: "79"}:                                   "", // no XID
 	} {
+		f := model.Fault{FaultKey: key}
 		if got := OfFault(&f); got != want {
 			t.Errorf("%+v: %q, want %q", f.FaultKey, got, want)
 		}
@@ -310,12 +319,35 @@ func TestFormat(t *testing.T) {
 // TestSubject: a subject is named by what it has.
 func TestSubject(t *testing.T) {
 	for want, s := range map[string]Subject{
-		"node": {Kind: OfNode}, "GPU 3": {Kind: OfGPU, GPU: "3", UUID: "GPU-3"}, "GPU GPU-3": {Kind: OfGPU, UUID: "GPU-3"},
+		"node": {Kind: OfNode}, "NVSwitch 0000:85:00.0 (20034)": {Kind: OfSwitch, Device: "0000:85:00.0", Detail: "20034"},
+		"GPU 3": {Kind: OfGPU, GPU: "3", UUID: "GPU-3"}, "GPU GPU-3": {Kind: OfGPU, UUID: "GPU-3"},
 		"0000:c1:00.0 (79)": {Kind: OfGPU, Device: "0000:c1:00.0", Detail: "79"}, "(no owner) on mlx5_0": {Kind: OfWorkload, Device: "mlx5_0"},
 		"source rdma mlx5_0": {Kind: OfSource, Source: "rdma", Device: "mlx5_0"}, "mlx5_0": {Kind: OfHCA, Device: "mlx5_0"},
 	} {
 		if got := s.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// TestFaultOfSwitch: a fatal fault of an NVSwitch is one of the switch, and a nonfatal fault of a GPU with the code of a critical XID is none.
+func TestFaultOfSwitch(t *testing.T) {
+	n := newNode()
+	total := func(driver model.FaultDriver, code string, severity model.FaultSeverity, gpu string) attribution.FaultTotal {
+		key := model.FaultKey{Driver: driver, PCIAddress: "0000:85:00.0", Code: code, Severity: severity}
+		return attribution.FaultTotal{
+			FaultDevice: attribution.FaultDevice{GPU: gpu, UUID: gpu}, FaultTotal: &model.FaultTotal{FaultKey: key, Count: 1, Last: start},
+		}
+	}
+	n.shares.FaultTotals = []attribution.FaultTotal{
+		total(model.DriverNVIDIA, "145", model.FaultNonfatal, "0"), total(model.DriverNVSwitch, "20034", model.FaultNonfatal, ""),
+	}
+	if got := names(n.judge(&Judge{}, start)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Error(got)
+	}
+	n.shares.FaultTotals = append(n.shares.FaultTotals, total(model.DriverNVSwitch, "20034", model.FaultFatal, ""))
+	got := n.judge(&Judge{}, start).Verdicts
+	if len(got) != 1 || got[0].Name != "GPUFault" || got[0].Subject.Kind != OfSwitch || got[0].Subject.String() != "NVSwitch 0000:85:00.0 (20034)" {
+		t.Errorf("%+v", got)
 	}
 }

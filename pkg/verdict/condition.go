@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
@@ -173,11 +174,14 @@ var (
 	}
 	gpuFault = &Condition{
 		Name: "GPUFault", Severity: Critical, Window: hour,
-		Summary: "The driver of the GPU logged a fault of the hardware or its firmware within the last hour; " +
+		Summary: "The driver of the GPU or NVSwitch logged a fault of the hardware or its firmware within the last hour; " +
 			"/api/v1/faults has the text.",
 		Thresholds: []Threshold{{Of: "time since the fault", Value: hour.Seconds(), Unit: "s", Below: true}},
-		Source:     "drivers log these faults once, so they count for a while",
-		Words:      map[string][]string{"code": gpuFaults, "problem": {"xid", "lost"}},
+		Source:     "drivers log these faults once, so they count for a while; where the driver says fatal or nonfatal, that decides",
+		Words: map[string][]string{
+			"code": gpuFaults, "problem": {"xid", "lost"}, "severity": {string(model.FaultFatal), string(model.FaultNonfatal)},
+			"driver": {string(model.DriverNVIDIA), string(model.DriverNVSwitch)},
+		},
 	}
 	driverStuck = &Condition{
 		Name: "GPUDriverStuck", Severity: Warning,

@@ -14,9 +14,16 @@ func RDMAFaults(driver model.FaultDriver, code string) bool {
 	return driver.OfHCA() && !slices.Contains(harmlessFaults, code)
 }
 
-// GPUFaults reports whether a fault with a code is one of GPUFault.
-func GPUFaults(driver model.FaultDriver, code string) bool {
-	return !driver.OfHCA() && slices.Contains(gpuFaults, code)
+// GPUFaults reports whether a fault is one of GPUFault. If the driver says how bad a fault is, that counts instead of the code. The
+// codes of NVSwitches are numbers of their own.
+func GPUFaults(key model.FaultKey) bool {
+	switch {
+	case key.Driver.OfHCA():
+		return false
+	case key.Severity != "":
+		return key.Severity == model.FaultFatal
+	}
+	return key.Driver != model.DriverNVSwitch && slices.Contains(gpuFaults, key.Code)
 }
 
 // OfFault returns the name of the condition that a fault is, empty if it is none.
@@ -26,7 +33,7 @@ func OfFault(f *model.Fault) string {
 		return ""
 	case RDMAFaults(f.Driver, f.Code):
 		return rdmaFault.Name
-	case GPUFaults(f.Driver, f.Code):
+	case GPUFaults(f.FaultKey):
 		return gpuFault.Name
 	}
 	return ""

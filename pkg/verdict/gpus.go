@@ -116,10 +116,13 @@ func (r *round) judgeGPUFaults() {
 	for i := range r.Shares.FaultTotals {
 		t := &r.Shares.FaultTotals[i]
 		switch {
-		case !GPUFaults(t.Driver, t.Code) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= gpuFault.limit(0):
+		case !GPUFaults(t.FaultKey) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= gpuFault.limit(0):
 		case t.UUID != "" && reported[t.UUID] || !recovered[t.PCIAddress].IsZero() && !t.Last.After(recovered[t.PCIAddress]):
 		default:
 			s := Subject{Kind: OfGPU, GPU: t.GPU, UUID: t.UUID, Detail: t.Code}
+			if t.Driver == model.DriverNVSwitch {
+				s.Kind = OfSwitch
+			}
 			if t.GPU == "" {
 				s.Device = t.PCIAddress
 			}

@@ -46,6 +46,7 @@ const (
 	OfPort     Kind = "port"     // of an HCA: Device and Port
 	OfHCA      Kind = "hca"      // Device
 	OfGPU      Kind = "gpu"      // GPU and UUID
+	OfSwitch   Kind = "switch"   // an NVSwitch: Device is its PCI address
 	OfWorkload Kind = "workload" // Owner, and the HCA or GPU that it uses
 	OfSource   Kind = "source"   // Source, and its Device
 )
@@ -63,7 +64,7 @@ type Subject struct {
 	Detail string
 }
 
-// String names the subject: "mlx5_0/1", "GPU 3", "ns/pod/container on mlx5_0", "source rdma".
+// String names the subject: "mlx5_0/1", "GPU 3", "NVSwitch 0000:85:00.0", "ns/pod/container on mlx5_0", "source rdma".
 func (s Subject) String() string {
 	var device string
 	switch {
@@ -89,6 +90,8 @@ func (s Subject) String() string {
 		if device != "" {
 			device = "on " + device
 		}
+	case OfSwitch:
+		parts = append(parts, "NVSwitch")
 	case OfSource:
 		parts = append(parts, "source "+s.Source)
 	}
