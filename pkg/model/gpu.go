@@ -88,6 +88,9 @@ type GPU struct {
 	// uncorrectable.
 	RemappedRows, RetiredPages []Figure
 	XIDs                       []XID
+	// Reset is when the sensor noticed that the GPU was reset, or its driver loaded again; zero if it has not. What a driver reported
+	// before is over.
+	Reset time.Time
 
 	// RecoveryAction is what the driver asks for so that the GPU works again, one of RecoveryActions; empty if unknown.
 	RecoveryAction string

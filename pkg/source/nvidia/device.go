@@ -33,9 +33,10 @@ type device struct {
 	// kernel does not list is found by its index.
 	address string
 	index   int
-	since   time.Time // when this driver first listed it
-	begun   time.Time // deadline of the driver's initialization
-	skip    time.Time // the device is not called until then
+	era     atomic.Pointer[era] // changed by the worker
+	told    bool                // an operator says that the GPU was reset before this session
+	begun   time.Time           // deadline of the driver's initialization
+	skip    time.Time           // the device is not called until then
 	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
 	// the first round has ended.
 	instances instances
@@ -120,7 +121,7 @@ func (d *device) skipped() bool { return time.Now().Before(d.skip) }
 // round returns the steps that the worker runs every interval.
 func (d *device) round() []func() {
 	steps := []func(){
-		d.attach, d.readModes, d.readFields, d.readSlowly, d.readParts, d.readProcesses, d.readLinks,
+		d.attach, d.readModes, d.readFields, d.readSlowly, d.noticeReset, d.readParts, d.readProcesses, d.readLinks,
 		d.receives, d.transmits, d.readHealth, d.publish,
 		func() { d.answer() },
 		d.rarely.end,
@@ -435,7 +436,7 @@ func (d *device) collect() reading {
 		r.gpus = d.unread(d.health)
 		return r
 	}
-	g.XIDs = d.xids.of(a.uuid)
+	g.XIDs, g.Reset = d.xids.of(a.uuid), d.current().Reset
 	g.Problems = d.problems(&g)
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {

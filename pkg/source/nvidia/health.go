@@ -61,7 +61,7 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 		// A critical one of an instance affects the whole chip.
 		xids := append(d.xids.ofInstances(g.UUID), g.XIDs...)
 		add(model.ProblemXID, g.RecoveryAction != model.RecoveryNone && slices.ContainsFunc(xids, func(x model.XID) bool {
-			return x.Last.After(d.since) && slices.Contains(criticalXIDs, x.Code)
+			return x.Last.After(d.current().Since) && slices.Contains(criticalXIDs, x.Code)
 		}))
 	}
 	errors := slices.Clone(g.Errors)

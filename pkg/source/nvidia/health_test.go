@@ -31,11 +31,11 @@ func TestProblems(t *testing.T) {
 		"xid": {
 			model.ProblemXID,
 			func(d *device, g *model.GPU) { // one caused by the application, one reported by an earlier driver
-				d.since = now
+				d.era.Store(&era{Since: now})
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(-1)}}
 			},
 			func(d *device, g *model.GPU) {
-				d.since = now
+				d.era.Store(&era{Since: now})
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(1)}}
 			},
 		},

@@ -35,6 +35,7 @@ type release struct {
 	requested time.Time
 	held      string
 	isClosed  bool
+	resumed   bool     // by an operator
 	closed    []string // device nodes that were closed
 }
 
@@ -105,7 +106,7 @@ func (s *Source) release(until time.Time, set func(*release)) Status {
 func (s *Source) Resume() Status {
 	s.mu.Lock()
 	if s.released != nil {
-		s.released.until = time.Time{}
+		s.released.until, s.released.resumed = time.Time{}, true
 	}
 	s.mu.Unlock()
 	s.wake(nil)
@@ -183,8 +184,8 @@ func (s *Source) stayReleased() bool {
 		s.set(nil, why)
 		return true
 	}
-	if reloaded {
-		s.before = nil
+	if s.told = s.told || r.toldOf(); reloaded {
+		s.unloaded()
 	}
 	s.earliest = time.Time{}
 	s.set(nil, errOpening)

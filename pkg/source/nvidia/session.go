@@ -40,6 +40,8 @@ type start struct {
 	Options   Options
 	Addresses []string               // as listed by the kernel
 	Before    map[string]knownDevice // devices of the previous session with the same driver
+	Loaded    time.Time              // when the driver was loaded again; zero if the sensor has not seen that
+	Told      bool                   // an operator has reset GPUs since the previous session
 	Skip      map[string]time.Time   // devices, by their keys, that are not called until then
 	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
 	MaxProcs  int                    // GOMAXPROCS
@@ -93,13 +95,15 @@ func newSession(st start, l *library) (*localSession, error) {
 			worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), o: o,
 			lib: l, sampler: newSampler(l, o.CgroupOf, o.Root), xids: st.xids,
 			notify: st.notify, listed: st.listed, instances: st.Instances,
-			address: address, index: i, since: time.Now(),
+			address: address, index: i, told: st.Told,
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
 		d.skip = st.Skip[d.key()]
 		d.shown.facts = recall(o, address, i)
-		if known, ok := st.Before[d.key()]; ok {
-			d.shown.facts, d.since = known.GPU, known.Since
+		d.era.Store(&era{Since: time.Now(), Reset: st.Loaded})
+		if known, ok := st.earlier(d); ok {
+			d.shown.facts = known.GPU
+			d.era.Store(&known.Era)
 		}
 		d.identify()
 		s.devices = append(s.devices, d)
@@ -230,15 +234,15 @@ func (s *localSession) end() bool {
 
 // knownDevice is a device of an earlier session.
 type knownDevice struct {
-	GPU   model.GPU // its identity
-	Since time.Time // when this driver first listed it
+	GPU model.GPU // its identity
+	Era era
 }
 
 func (s *localSession) known() map[string]knownDevice {
 	all := make(map[string]knownDevice, len(s.devices))
 	for _, d := range s.devices {
 		if gpu := (*d.identity.Load())[0]; gpu.UUID != "" {
-			all[d.key()] = knownDevice{gpu, d.since}
+			all[d.key()] = knownDevice{gpu, d.current()}
 		}
 	}
 	return all

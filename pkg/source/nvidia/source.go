@@ -43,6 +43,7 @@ const (
 
 var (
 	errOpening = errors.New("opening NVML")
+	errChanged = errors.New("the driver's GPUs changed")
 	errNoGPU   = fmt.Errorf("NVML has no GPU: %w", model.ErrAbsent)
 )
 
@@ -67,6 +68,8 @@ type Source struct {
 	pause     time.Duration
 	shortest  time.Duration
 	before    map[string]knownDevice
+	loaded    time.Time // when the driver was loaded again
+	told      bool      // an operator has reset GPUs since the last session
 	addresses []string
 	hung      map[string]hungDevice
 
@@ -152,7 +155,7 @@ func (s *Source) maintain() time.Duration {
 			return poll
 		}
 		if why == nil {
-			why = fmt.Errorf("the driver's GPUs changed from %v to %v", s.addresses, addresses)
+			why = fmt.Errorf("%w from %v to %v", errChanged, s.addresses, addresses)
 		}
 		ended := errors.Is(why, errEnded) || errors.Is(why, errHung)
 		if wait := time.Until(s.earliest); wait > 0 && !ended && len(addresses) > 0 {
@@ -166,11 +169,11 @@ func (s *Source) maintain() time.Duration {
 	}
 	switch {
 	case there && len(addresses) == 0:
-		s.before = nil
+		s.unloaded()
 		s.set(nil, fmt.Errorf("no GPU is bound to the NVIDIA driver: %w", model.ErrAbsent))
 		return s.o.Interval
 	case !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
-		s.before = nil
+		s.unloaded()
 		s.set(nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent))
 		return s.o.Interval
 	}
@@ -196,7 +199,7 @@ func (s *Source) maintain() time.Duration {
 // start returns what a session of these devices starts with.
 func (s *Source) start(addresses []string, i instances) start {
 	return start{
-		Options: s.o, Addresses: addresses, Before: s.before, Skip: s.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
+		Options: s.o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Told: s.told, Skip: s.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
 		xids: s.xids, notify: s.wake, children: &s.children,
 	}
 }
@@ -225,9 +228,16 @@ func (s *Source) openSession(addresses []string) error {
 	if err != nil {
 		return err
 	}
-	s.addresses = addresses
+	s.addresses, s.told = addresses, false
 	s.set(session, nil)
 	return nil
+}
+
+// unloaded ends what is known of the devices: the driver was unloaded, or will be loaded again.
+func (s *Source) unloaded() {
+	if s.before != nil {
+		s.before, s.loaded = nil, time.Now()
+	}
 }
 
 // backOff sets the earliest time of the next attempt. The pause grows if attempts follow each
@@ -293,8 +303,8 @@ func (s *Source) tearDown() bool {
 	s.mu.Lock()
 	why := s.reopen
 	s.mu.Unlock()
-	if s.before = nil; why == nil || errors.Is(why, errEnded) || errors.Is(why, errHung) {
-		s.before = current.known() // the driver was not reloaded
+	if s.before = current.known(); why != nil && !errors.Is(why, errEnded) && !errors.Is(why, errHung) && !errors.Is(why, errChanged) {
+		s.unloaded()
 	}
 	reopening := errors.New("reopening NVML")
 	if why != nil {

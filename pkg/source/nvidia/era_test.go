@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvidia
+
+import (
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestEra: what the counters of a GPU say of a reset.
+func TestEra(t *testing.T) {
+	some, none := model.Some, model.Optional{}
+	begun, now := time.Unix(1000, 0), time.Unix(2000, 0)
+	for name, c := range map[string]struct {
+		energy, errors, energyNow, errorsNow model.Optional
+		told, reset                          bool
+	}{
+		"it goes on":                            {energy: some(50), errors: some(1), energyNow: some(60), errorsNow: some(1)},
+		"energy starts again":                   {energy: some(50), errors: some(1), energyNow: some(2), errorsNow: some(1), reset: true},
+		"errors start again":                    {errors: some(1), errorsNow: some(0), reset: true},
+		"errors start again, idle":              {energy: some(50), errors: some(1), energyNow: some(50), errorsNow: some(0), reset: true},
+		"an administrator has set errors to 0":  {energy: some(50), errors: some(1), energyNow: some(60), errorsNow: some(0)},
+		"nothing is known":                      {},
+		"no longer known":                       {energy: some(50), errors: some(1)},
+		"told":                                  {told: true, reset: true},
+		"told, and no errors before":            {errors: some(0), errorsNow: some(0), told: true, reset: true},
+		"told, and the energy goes on":          {energy: some(50), energyNow: some(60), told: true},
+		"told, and the energy starts again":     {energy: some(50), energyNow: some(2), told: true, reset: true},
+		"told, and there are more errors":       {errors: some(1), errorsNow: some(2), told: true},
+		"told, and errors are not known before": {errors: none, errorsNow: some(2), told: true, reset: true},
+	} {
+		before := era{Since: begun, Energy: c.energy, Errors: c.errors}
+		got := before.next(c.energyNow, c.errorsNow, c.told, now)
+		if got.Reset.Equal(now) != c.reset || got.Since.Equal(begun) == c.reset {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if !c.reset && !c.energyNow.Known && got.Energy != c.energy {
+			t.Errorf("%s: the energy of before is forgotten", name)
+		}
+	}
+}
+
+// TestXIDAfterReset: a reset ends the problem of a critical XID: one that the counters show, during a release or without one, and one
+// that only an operator knows of. A release without a reset does not, and no other GPU that vanishes meanwhile.
+func TestXIDAfterReset(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason string
+		change func(*remoteNode)
+		reset  bool
+	}{
+		"the counters show it": {"maintenance", func(r *remoteNode) { r.energy(7) }, true},
+		"an operator says so":  {"reset", func(*remoteNode) {}, true},
+		"there was none":       {"maintenance", func(*remoteNode) {}, false},
+		"it was not done":      {"reset", func(r *remoteNode) { r.energy(123456999000) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRemoteNode(t, 2, nil)
+			r.failed(t)
+			r.Release(c.reason, time.Hour)
+			c.change(r)
+			r.Resume()
+			r.after(t, c.reset)
+		})
+	}
+	t.Run("without a release", func(t *testing.T) {
+		r := newRemoteNode(t, 2, nil)
+		r.failed(t)
+		r.energy(7)
+		r.after(t, true)
+	})
+}
+
+// energy sets the energy counter of the first GPU, in millijoules.
+func (r *remoteNode) energy(mj int) {
+	for _, key := range []string{"nvmlDeviceGetTotalEnergyConsumption", "field.83"} {
+		r.Set("0", key, mj)
+	}
+	r.write()
+}
+
+// failed lets a driver that knows no recovery action report XID 95.
+func (r *remoteNode) failed(t *testing.T) {
+	t.Helper()
+	r.Unset("0", "field.230")
+	r.energy(123456789000)
+	until(t, r.Source, func(s model.Snapshot) bool {
+		return ready(2)(s) && s.GPUs[0].XIDs != nil && s.GPUs[0].RecoveryAction == "" && s.GPUs[0].Energy.Known
+	})
+	r.XID("0", 95)
+	r.write()
+	until(t, r.Source, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemXID) })
+}
+
+// after checks whether the problem has ended.
+func (r *remoteNode) after(t *testing.T, reset bool) {
+	t.Helper()
+	if !reset {
+		time.Sleep(10 * r.o.Interval)
+	}
+	s := until(t, r.Source, func(s model.Snapshot) bool {
+		return ready(2)(s) && s.GPUs[0].Energy.Known && has(s.GPUs[0].Problems, model.ProblemXID) != reset
+	})
+	if g := s.GPUs[0]; g.Reset.IsZero() == reset || r.xid(s, 95) != 1 {
+		t.Errorf("%v, %+v", g.Reset, g.XIDs)
+	}
+}
+
+// TestXIDStaysWithoutReset: another GPU that vanishes makes the sensor open the library again, and ends nothing.
+func TestXIDStaysWithoutReset(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t)
+	const other = "0000:01:00.0" // before the other one, whose index changes
+	d.plug(other, "GPU-0", 0)
+	d.plug(address, "GPU-1", 1)
+	s := d.source()
+	until(t, s, ready(2))
+	s.xids.listen("GPU-1")
+	s.xids.add("GPU-1", 95, time.Now())
+	until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[1].Problems, model.ProblemXID) })
+	d.unplug(other)
+	got := until(t, s, ready(1))
+	if g := got.GPUs[0]; g.UUID != "GPU-1" || !has(g.Problems, model.ProblemXID) || !g.Reset.IsZero() {
+		t.Errorf("%+v", g)
+	}
+}
