@@ -27,6 +27,8 @@ var gpuHealthNotes = []string{
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
 	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable` errors.",
+	"`gpu_last_reset_timestamp_seconds`: counters of the GPU started again (energy, volatile ECC errors), or an operator ended a release " +
+		"for a reset and they did not go on. XIDs from before are no problem any more. It is absent if the sensor has noticed none.",
 	"`gpu_xid_errors_total` counts from the start of the sensor. An XID of a MIG instance counts for the instance, other XIDs for the GPU.",
 }
 
@@ -66,6 +68,9 @@ func gpuHealthMetrics() []metric {
 			func(x *model.XID) model.Optional { return model.Some(float64(x.Count)) }),
 		xid("gpu_xid_last_timestamp_seconds", gauge, "Unix time at which the NVIDIA driver last reported the error (XID).",
 			func(x *model.XID) model.Optional { return moment(x.Last) }),
+		gpuValue("gpu_last_reset_timestamp_seconds", gauge,
+			"Unix time at which the sensor noticed that the NVIDIA GPU was reset, or its driver loaded again.",
+			func(g *gpuView) model.Optional { return moment(g.Reset) }),
 	}
 }
 

@@ -351,3 +351,18 @@ func TestFaultOfSwitch(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestFaultBeforeReset: a fault in the kernel log is over when the GPU was reset after it.
+func TestFaultBeforeReset(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.fault(model.DriverNVIDIA, "95", start)
+	for _, c := range []struct {
+		reset time.Time
+		want  string
+	}{{time.Time{}, "GPUFault"}, {start.Add(-time.Second), "GPUFault"}, {start.Add(time.Second), "NothingWrong"}} {
+		n.gpu().Reset = c.reset
+		if got := names(n.judge(j, start.Add(time.Minute))); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("reset at %v: %v", c.reset, got)
+		}
+	}
+}

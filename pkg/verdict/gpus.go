@@ -100,9 +100,11 @@ func (r *round) judgeGPUFaults() {
 	if len(r.Shares.FaultTotals) == 0 {
 		return
 	}
-	reported := map[string]bool{} // UUIDs of GPUs whose source reports a problem itself
+	reported := map[string]bool{}   // UUIDs of GPUs whose source reports a problem itself
+	reset := map[string]time.Time{} // by UUID
 	for i := range r.Facts.GPUs {
 		g := &r.Facts.GPUs[i]
+		reset[g.UUID] = g.Reset
 		if g.RecoveryAction != "" || len(has(g, []string{model.ProblemXID, model.ProblemLost})) > 0 {
 			reported[g.UUID] = true
 		}
@@ -117,7 +119,8 @@ func (r *round) judgeGPUFaults() {
 		t := &r.Shares.FaultTotals[i]
 		switch {
 		case !GPUFaults(t.FaultKey) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= gpuFault.limit(0):
-		case t.UUID != "" && reported[t.UUID] || !recovered[t.PCIAddress].IsZero() && !t.Last.After(recovered[t.PCIAddress]):
+		case t.UUID != "" && (reported[t.UUID] || !t.Last.After(reset[t.UUID])):
+		case !recovered[t.PCIAddress].IsZero() && !t.Last.After(recovered[t.PCIAddress]):
 		default:
 			s := Subject{Kind: OfGPU, GPU: t.GPU, UUID: t.UUID, Detail: t.Code}
 			if t.Driver == model.DriverNVSwitch {
