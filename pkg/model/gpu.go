@@ -25,6 +25,9 @@ type GPU struct {
 	PCIDevice  string // 0x74a1
 	NUMANode   string
 	VBIOS      string
+	// OffPCIe reports that the GPU is not behind a PCIe link, but part of a CPU or connected with one (C2C), although it is a PCI
+	// function. It has no speed and width of a link.
+	OffPCIe bool
 	// Nodes are the paths of the device nodes that belong to this GPU only: /dev/nvidia0,
 	// /dev/dri/card1, /dev/dri/renderD128, /dev/nvidia-caps/nvidia-cap21.
 	Nodes []string

@@ -73,14 +73,16 @@ func New(s *model.Snapshot) Topology {
 			t.DataDirect = append(t.DataDirect, f.Path)
 		}
 	}
-	add := func(d Device, at string) {
+	add := func(d Device, at string, linked bool) {
 		if f := functions[strings.ToLower(at)]; f != nil {
 			d.Path = f.Path
 			if f.NUMANode != "" {
 				d.NUMANode = f.NUMANode
 			}
-			d.Link = f.Link
-			d.Link.MaxSpeed, d.Link.MaxWidth = f.Possible()
+			if linked {
+				d.Link = f.Link
+				d.Link.MaxSpeed, d.Link.MaxWidth = f.Possible()
+			}
 		}
 		t.Devices = append(t.Devices, d)
 	}
@@ -88,7 +90,7 @@ func New(s *model.Snapshot) Topology {
 		if g := &s.GPUs[i]; g.Parent == "" || g.Parent == g.UUID {
 			add(Device{
 				Kind: GPU, Name: g.ID, UUID: g.UUID, Vendor: g.Vendor, PCIAddress: g.PCIAddress, NUMANode: g.NUMANode,
-			}, g.PCIAddress)
+			}, g.PCIAddress, !g.OffPCIe)
 		}
 	}
 	addresses := make(map[string]string, len(s.HCAs))
@@ -109,7 +111,7 @@ func New(s *model.Snapshot) Topology {
 		if h.VF {
 			at = addresses[h.PF]
 		}
-		add(d, at)
+		add(d, at, true)
 	}
 	return t
 }

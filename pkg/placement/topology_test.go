@@ -225,3 +225,21 @@ func TestDegraded(t *testing.T) {
 		}
 	}
 }
+
+// TestOffPCIe: the link of a GPU that is not behind PCIe is neither shown nor degraded, whatever its PCI function reports.
+func TestOffPCIe(t *testing.T) {
+	facts := model.Snapshot{
+		GPUs: []model.GPU{{ID: "0", UUID: "GPU-0", PCIAddress: "000f:01:00.0"}},
+		PCI: []model.PCIFunction{{
+			Address: "000f:01:00.0", Path: []string{"pci000f:00", "000f:00:00.0"},
+			PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 2.5e9, MaxSpeed: 32e9, Width: 1, MaxWidth: 16}},
+		}},
+	}
+	for _, off := range []bool{false, true} {
+		facts.GPUs[0].OffPCIe = off
+		topology := New(&facts)
+		if d := &topology.Devices[0]; d.Degraded() == off || (d.Link == model.PCILink{}) != off || d.Path == nil {
+			t.Errorf("off PCIe %v: %+v", off, d)
+		}
+	}
+}

@@ -35,6 +35,7 @@ func (s *Scenario) AddH100(n int) {
 	set("BoardPartNumber", "692-2G520-0200-000")
 	set("PciInfo", "0000"+strings.ToUpper(Address(n)), "0x233010DE", "0x16C110DE")
 	set("Brand", 14)
+	set("BusType", 2) // PCIe
 	set("Architecture", 9)
 	set("CudaComputeCapability", 9, 0)
 	set("MinorNumber", n)

@@ -174,6 +174,7 @@ func (d *device) attach() {
 		return
 	}
 	d.draft.facts = describe(d.o, handle, d.address, d.index)
+	d.draft.facts.OffPCIe = d.offPCIe(handle, d.draft.facts.Name, d.draft.facts.PCIAddress)
 	d.draft.facts.UUID, d.draft.facts.Unlisted = uuid, true // until the first round
 	d.reasons = supportedReasons(handle)
 	d.temperatureV = d.lib.has("nvmlDeviceGetTemperatureV")
@@ -324,7 +325,7 @@ func identityOf(g model.GPU) model.GPU {
 	return model.GPU{
 		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
 		PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
-		Profile: g.Profile, Instance: g.Instance, ComputeInstance: g.ComputeInstance,
+		OffPCIe: g.OffPCIe, Profile: g.Profile, Instance: g.Instance, ComputeInstance: g.ComputeInstance,
 	}
 }
 

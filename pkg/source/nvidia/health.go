@@ -6,8 +6,6 @@ package nvidia
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -125,8 +123,11 @@ func (d *device) readHealth() {
 }
 
 // readPCIe reads the PCIe generation and width: the current values, and the maximum that GPU
-// and slot support together.
+// and slot support together. What the driver reports of a link that does not exist is neither shown nor judged.
 func (d *device) readPCIe(handle nvml.Device) {
+	if d.draft.facts.OffPCIe {
+		return
+	}
 	link := &d.draft.facts.PCIe
 	for _, f := range []struct {
 		value    *model.Optional
@@ -177,8 +178,7 @@ func (d *device) readModes() {
 	if slices.ContainsFunc(d.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
 		modes["mps"] = enabled(true) // not detectable without a client
 	}
-	// The driver makes the file only if the kernel manages the memory of the GPU (GH200, GB200).
-	if _, err := os.Stat(filepath.Join(d.o.Procfs, "driver/nvidia/gpus", d.draft.facts.PCIAddress, "numa_status")); err == nil {
+	if d.hasNUMA(d.draft.facts.PCIAddress) {
 		modes["numa"] = enabled(true)
 	}
 	d.draft.facts.Modes = modes

@@ -48,7 +48,7 @@ type Options struct {
 	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) `json:"-"`
 	// Nonfatal is that of a model.FaultLog; may be nil.
 	Nonfatal func(driver model.FaultDriver, pciAddress, code string) bool `json:"-"`
-	Logger     *zap.Logger                                                                                  `json:"-"`
+	Logger   *zap.Logger                                                  `json:"-"`
 
 	hangLimit time.Duration // for tests; 0: hangLimit
 }

@@ -144,6 +144,7 @@ NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int);
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int);
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int);
 NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned int);
+NUMBER(nvmlDeviceGetBusType, nvmlBusType_t);
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, nvmlEnableState_t);
 NUMBER(nvmlDeviceGetSupportedEventTypes, unsigned long long);
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int);
