@@ -28,6 +28,11 @@ func (r *round) judgeGPUs() {
 
 func subjectOf(g *model.GPU) Subject { return Subject{Kind: OfGPU, GPU: g.ID, UUID: g.UUID} }
 
+// isOf reports whether a device of a source is a GPU.
+func isOf(d *model.DeviceState, g *model.GPU) bool {
+	return g.Vendor.Row().Source == d.Source && (g.ID == d.Device || g.PCIAddress == d.Device)
+}
+
 // has returns which of some problems a GPU has.
 func has(g *model.GPU, names []string) (found []string) {
 	for _, p := range g.Problems {
@@ -47,7 +52,15 @@ func (r *round) judgeProblems(g *model.GPU, s Subject) {
 		}
 	}
 	lost := has(g, lostProblems)
-	find(gpuLost, lost)
+	if lost != nil {
+		evidence := []string{strings.Join(lost, ", ")}
+		for i := range r.Facts.DeviceStates {
+			if d := &r.Facts.DeviceStates[i]; d.Reason != "" && isOf(d, g) {
+				evidence = append(evidence, d.Reason)
+			}
+		}
+		r.find(gpuLost, s, time.Time{}, evidence...)
+	}
 	if a := g.RecoveryAction; a != "" && a != model.RecoveryNone {
 		r.find(recoveryAction, s, time.Time{}, "the driver asks for "+a)
 	}

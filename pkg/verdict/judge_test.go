@@ -275,9 +275,12 @@ var judgments = map[string]judgment{
 		subject: "mlx5_0 (health_compromised)", says: "mlx5_core logged health_compromised, 1 times since the start, last 1m ago; as logged",
 	},
 	"GPULost": {
-		bad:     func(n *node) { n.problem(model.ProblemLost, true) },
-		good:    func(n *node) { n.problem(model.ProblemLost, false) },
-		subject: "GPU 0", says: "lost",
+		bad: func(n *node) {
+			n.problem(model.ProblemUnreadable, true)
+			n.facts.DeviceStates = []model.DeviceState{{Source: "nvidia", Device: "0", State: model.StateFailed, Reason: "Unknown Error"}}
+		},
+		good:    func(n *node) { n.problem(model.ProblemUnreadable, false); n.facts.DeviceStates = nil },
+		subject: "GPU 0", says: "unreadable; Unknown Error",
 	},
 	"GPURecoveryAction": {
 		bad:     func(n *node) { n.gpu().RecoveryAction = model.RecoveryReset; n.problem(model.ProblemRecovery, true) },

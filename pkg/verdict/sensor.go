@@ -80,7 +80,7 @@ func (r *round) unreadable(d *model.DeviceState) bool {
 	switch d.State {
 	case model.StateFailed, model.StateStuck, model.StateQuarantined:
 		return !slices.ContainsFunc(r.Facts.GPUs, func(g model.GPU) bool {
-			return g.Vendor.Row().Source == d.Source && (g.ID == d.Device || g.PCIAddress == d.Device) && has(&g, lostProblems) != nil
+			return isOf(d, &g) && has(&g, lostProblems) != nil
 		})
 	case model.StateBlocked:
 		return !slices.ContainsFunc(r.Facts.DeviceStates, func(other model.DeviceState) bool {
