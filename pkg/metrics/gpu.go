@@ -97,8 +97,8 @@ var gpuNotes = []string{
 		"(`--gpu.process-interval`) on NVIDIA chips with GPM (Hopper and newer); otherwise of the driver's last sample, of 20 ms.",
 	"`gpu_nvlink_*`: `link` is `all` for what the driver reports only as a sum over the links (NVLink 5). Errors of links, memory " +
 		"errors, remapped rows, limits and modes of NVIDIA GPUs are read every six rounds.",
-	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs that are part of a CPU or connected " +
-		"with one by C2C (GB10, GH200, GB200, Thor): NVML has placeholders for them.",
+	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs that are part of a CPU, or " +
+		"connected with it by C2C (GB10, GH200, GB200, Thor): NVML has placeholders for them.",
 	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
 		"the UUID of its GPU.",
 	"`gpu_mode`: `mode` is `mig`, `compute`, `persistence` and others, `value` its setting. `numa` is `enabled` if the memory of the " +

@@ -12,7 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// answers tells a device that does not answer from one that lacks a value: a broken fan, a clock that the driver cannot read.
+// answers distinguishes a device that does not answer from one that lacks a value: a broken fan, a clock that the driver cannot read.
 type answers struct {
 	before bool // it has reported a value in this session
 	given  int  // values that it reported in this scrape

@@ -17,7 +17,7 @@ import (
 var onCPU = []string{"GB10", "GH200", "GB200", "GB300", "Thor", "Orin"}
 
 // offPCIe reports whether a GPU is not behind a PCIe link. NVML then has placeholders for the link: one lane of generation 1. No single
-// call tells it on all chips: the bus is another one (nvmlDeviceGetBusType), the GPU has links to the CPU (C2C), its memory is that of
+// call shows it on all chips: the bus is another one (nvmlDeviceGetBusType), the GPU has links to the CPU (C2C), its memory is that of
 // the CPU, or a NUMA node, or its name is known.
 func (d *device) offPCIe(handle nvml.Device, name, address string) bool {
 	if bus, ret := handle.GetBusType(); ret == nvml.SUCCESS && bus != nvml.BUS_TYPE_UNKNOWN {

@@ -31,12 +31,12 @@ type device struct {
 	listed  func(pids []int) // called with new processes before they are published; may be nil
 	// address is the PCI address, index the position among the devices. A device that the
 	// kernel does not list is found by its index.
-	address string
-	index   int
-	era     atomic.Pointer[era] // changed by the worker
-	told    bool                // an operator says that the GPU was reset before this session
-	begun   time.Time           // deadline of the driver's initialization
-	skip    time.Time           // the device is not called until then
+	address  string
+	index    int
+	era      atomic.Pointer[era] // changed by the worker
+	operator bool                // an operator says that the GPU was reset before this session
+	begun    time.Time           // deadline of the driver's initialization
+	skip     time.Time           // the device is not called until then
 	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
 	// the first round has ended.
 	instances instances

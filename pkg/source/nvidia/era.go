@@ -39,14 +39,14 @@ func courseOf(before, now model.Optional) course {
 	return continued
 }
 
-// next returns the era with the counters of now. told: an operator has reset the GPU, which counts unless the counters went on. Energy
+// next returns the era with the counters of now. operator: an operator has reset the GPU, which counts unless the counters went on. Energy
 // decides before errors do, because an administrator can set these to 0 without a reset.
-func (e era) next(energy, errors model.Optional, told bool, now time.Time) era {
+func (e era) next(energy, errors model.Optional, operator bool, now time.Time) era {
 	went := courseOf(e.Energy, energy)
 	if went == unclear {
 		went = courseOf(e.Errors, errors)
 	}
-	if went == restarted || told && went == unclear {
+	if went == restarted || operator && went == unclear {
 		return era{Since: now, Reset: now, Energy: energy, Errors: errors}
 	}
 	if energy.Known {
@@ -80,8 +80,8 @@ func (d *device) current() era {
 func (d *device) noticeReset() {
 	before := d.current()
 	g := &d.draft.facts
-	after := before.next(g.Energy, volatileErrors(g.Errors), d.told, time.Now())
-	d.told = false
+	after := before.next(g.Energy, volatileErrors(g.Errors), d.operator, time.Now())
+	d.operator = false
 	if d.era.Store(&after); !after.Reset.Equal(before.Reset) {
 		d.health.inforom = false
 	}
@@ -100,7 +100,7 @@ func (st *start) earlier(d *device) (knownDevice, bool) {
 	return knownDevice{}, false
 }
 
-// toldOf reports whether the reason of a release that an operator has ended was a reset.
-func (r *release) toldOf() bool {
+// forReset reports whether the reason of a release that an operator has ended was a reset.
+func (r *release) forReset() bool {
 	return r.resumed && strings.Contains(strings.ToLower(r.reason), "reset")
 }

@@ -184,7 +184,7 @@ func (s *Source) stayReleased() bool {
 		s.set(nil, why)
 		return true
 	}
-	if s.told = s.told || r.toldOf(); reloaded {
+	if s.operator = s.operator || r.forReset(); reloaded {
 		s.unloaded()
 	}
 	s.earliest = time.Time{}

@@ -41,7 +41,7 @@ type start struct {
 	Addresses []string               // as listed by the kernel
 	Before    map[string]knownDevice // devices of the previous session with the same driver
 	Loaded    time.Time              // when the driver was loaded again; zero if the sensor has not seen that
-	Told      bool                   // an operator has reset GPUs since the previous session
+	Operator  bool                   // an operator has reset GPUs since the previous session
 	Skip      map[string]time.Time   // devices, by their keys, that are not called until then
 	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
 	MaxProcs  int                    // GOMAXPROCS
@@ -95,7 +95,7 @@ func newSession(st start, l *library) (*localSession, error) {
 			worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), o: o,
 			lib: l, sampler: newSampler(l, o.CgroupOf, o.Root), xids: st.xids,
 			notify: st.notify, listed: st.listed, instances: st.Instances,
-			address: address, index: i, told: st.Told,
+			address: address, index: i, operator: st.Operator,
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
 		d.skip = st.Skip[d.key()]

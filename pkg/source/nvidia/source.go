@@ -69,7 +69,7 @@ type Source struct {
 	shortest  time.Duration
 	before    map[string]knownDevice
 	loaded    time.Time // when the driver was loaded again
-	told      bool      // an operator has reset GPUs since the last session
+	operator  bool      // an operator has reset GPUs since the last session
 	addresses []string
 	hung      map[string]hungDevice
 
@@ -199,7 +199,8 @@ func (s *Source) maintain() time.Duration {
 // start returns what a session of these devices starts with.
 func (s *Source) start(addresses []string, i instances) start {
 	return start{
-		Options: s.o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Told: s.told, Skip: s.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
+		Options: s.o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
+		HangLimit: s.o.hangLimit, Instances: i,
 		xids: s.xids, notify: s.wake, children: &s.children,
 	}
 }
@@ -228,7 +229,7 @@ func (s *Source) openSession(addresses []string) error {
 	if err != nil {
 		return err
 	}
-	s.addresses, s.told = addresses, false
+	s.addresses, s.operator = addresses, false
 	s.set(session, nil)
 	return nil
 }
