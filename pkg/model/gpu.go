@@ -100,6 +100,9 @@ type GPU struct {
 	// Fabric is the state of the GPU's registration with the manager of its NVSwitches, one of FabricStates; empty without one.
 	Fabric string
 
+	// Dropped are the values of this reading that cannot be, and that were left out.
+	Dropped []DroppedValue
+
 	// Problems are all conditions that are checked, active or not: a GPU is healthy if none is
 	// active. Nil if its health is unknown.
 	Problems []GPUCondition

@@ -53,6 +53,7 @@ type GPUVendor struct {
 
 	ProcessEngines []string // engines that its driver reports for each process
 	IdleIsZero     bool     // an engine that the driver omits for a process with other engines is unused
+	GameClocks     bool     // the highest clock that its driver lists is not the highest: chips boost beyond it
 	HexSerial      bool     // its tools show the ASIC's unique ID as serial number: 0x and 16 digits
 	LibraryCure    string   // advice if its source fails with ErrLibrary
 }
@@ -75,6 +76,7 @@ var GPUVendors = []GPUVendor{
 		CDIKinds: []string{"amd.com/gpu"}, DockerDriver: "amd",
 		SharedAddress: true, CharDriver: "kfd", DeviceClass: ClassAMDGPU,
 		ProcessEngines: []string{"gfx"}, // compute queues are not in gfx
+		GameClocks:     true,            // since RDNA 3
 		HexSerial:      true,
 	},
 	{
