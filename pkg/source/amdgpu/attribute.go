@@ -44,13 +44,16 @@ func (d *directory) line(name string) string {
 	return parseLine(b)
 }
 
-// number returns an attribute that is a decimal number, multiplied by scale.
-func (d *directory) number(name string, scale float64) model.Optional {
+// number returns an attribute that is a decimal number, divided by per. What stands for no value stays as it is: see model.GPU.Bound.
+func (d *directory) number(name string, per float64) model.Optional {
 	v, err := strconv.ParseFloat(d.line(name), 64)
-	if err != nil || v != v || v < -1<<53 || v > 1<<63 {
+	switch {
+	case err != nil || v != v:
 		return model.Optional{}
+	case model.IsBlank(v):
+		return model.Some(v)
 	}
-	return model.Some(v * scale)
+	return model.Some(v / per)
 }
 
 // names returns the sorted names in a directory below.
@@ -81,8 +84,6 @@ func put(values []model.Figure, name string, v model.Optional) []model.Figure {
 
 // percent converts a percentage to a ratio.
 func percent(v model.Optional) model.Optional {
-	if !v.Known || v.Value < 0 || v.Value > 100 {
-		return model.Optional{}
-	}
-	return model.Some(v.Value / 100)
+	v.Value /= 100
+	return v
 }

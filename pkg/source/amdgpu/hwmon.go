@@ -58,16 +58,16 @@ func label(d *directory, dir, prefix, otherwise string) string {
 // pwm1 from 0 to 255.
 func (h *hwmon) read(d *directory, g *model.GPU) {
 	for _, t := range h.temps {
-		g.Temperatures = put(g.Temperatures, t.name, d.number(h.dir+t.prefix+"_input", 1e-3))
+		g.Temperatures = put(g.Temperatures, t.name, d.number(h.dir+t.prefix+"_input", 1e3))
 	}
 	for _, c := range h.clocks {
 		g.Clocks = put(g.Clocks, c.name, d.number(h.dir+c.prefix+"_input", 1))
 	}
 	if h.power != "" {
-		g.Power = d.number(h.dir+h.power, 1e-6)
+		g.Power = d.number(h.dir+h.power, 1e6)
 	}
 	if h.pwm {
-		g.FanSpeed = d.number(h.dir+"pwm1", 1.0/255)
+		g.FanSpeed = d.number(h.dir+"pwm1", 255)
 	}
 }
 
@@ -83,11 +83,11 @@ func (h *hwmon) limits(d *directory, g *model.GPU) {
 			if t.name != "junction" && len(h.temps) > 1 { // the limits of junction have no suffix
 				name += "_" + t.name
 			}
-			v := d.number(h.dir+t.prefix+limit.file, 1e-3)
-			if v.Value > 0 {
+			v := d.number(h.dir+t.prefix+limit.file, 1e3)
+			if v.Value != 0 { // 0 is no limit
 				g.TemperatureLimits = put(g.TemperatureLimits, name, v)
 			}
 		}
 	}
-	g.PowerLimit = d.number(h.dir+"power1_cap", 1e-6)
+	g.PowerLimit = d.number(h.dir+"power1_cap", 1e6)
 }

@@ -40,6 +40,7 @@ type table struct {
 	pcie               model.GPUPCIe
 	links              []model.GPULink
 	partitions         []partitionActivity
+	zeros              bool // the firmware has filled in nothing: a virtual function, which has no sensors
 }
 
 // partitionActivity is the busy ratio of one partition.
@@ -80,6 +81,10 @@ func parseMetrics(b []byte) (table, error) {
 	}
 	if !ok {
 		return table{}, fmt.Errorf("gpu_metrics: revision %s, %d of %d bytes: %w", t.revision, size, len(b), errRevision)
+	}
+	if v.zeros() {
+		t.zeros = true
+		return t, nil
 	}
 	t.take(&v)
 	return t, nil
@@ -169,6 +174,24 @@ func (v *values) attributes(b []byte) bool {
 	return true
 }
 
+// zeros reports whether all temperatures, powers, energies and clocks of a table are 0, which no running chip has. Its percentages of
+// 0 are no idle GPU, then.
+func (v *values) zeros() bool {
+	read := false
+	for _, i := range []id{
+		temperatureEdge, temperatureHotspot, temperatureMemory, temperatureHBM, power, energy,
+		clockGFX, clockSoC, clockMemory, clockFabric, clockVideo,
+	} {
+		for _, r := range v.of[i] {
+			if r.raw != 0 {
+				return false
+			}
+			read = true
+		}
+	}
+	return read
+}
+
 // sensors are the names of temperatures, the same as hwmon's where both exist.
 var sensors = []struct {
 	id   id
@@ -197,7 +220,9 @@ var clockNames = []struct {
 func (t *table) take(v *values) {
 	t.gfx, t.memory, t.video = v.of.mean(activityGFX), v.of.mean(activityMemory), v.of.mean(activityVideo)
 	for _, s := range sensors {
-		t.temperatures = put(t.temperatures, s.name, v.of.first(s.id))
+		if c := v.of.first(s.id); c.Value != 0 { // 0 is no sensor
+			t.temperatures = put(t.temperatures, s.name, c)
+		}
 	}
 	for _, r := range v.of[temperatureHBM] {
 		if r.raw != 0 { // an absent stack

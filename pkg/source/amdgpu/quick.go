@@ -87,7 +87,10 @@ func (r *reader) readQuick(now time.Time) {
 		}
 	}
 	r.hwmon.read(r.dir, &g)
-	if g.Utilization = r.table.gfx; !g.Utilization.Known {
+	if r.table.zeros { // the kernel's files have the same table
+		g.Clocks = nil
+		g.Dropped = []model.DroppedValue{{Value: "gpu_metrics", Text: "a table of zeros"}}
+	} else if g.Utilization = r.table.gfx; !g.Utilization.Known {
 		g.Utilization = percent(r.dir.number("gpu_busy_percent", 1))
 	}
 	r.lost, r.silent = r.dir.answers.End()

@@ -69,6 +69,9 @@ func videoMemory(d *directory, name string) model.VideoMemory {
 
 // readEngines reads the busy ratios of the engines when processes are listed.
 func (r *reader) readEngines(g *model.GPU) {
+	if r.table.zeros {
+		return
+	}
 	memory, video := r.table.memory, r.table.video
 	if !memory.Known {
 		memory = percent(r.dir.number("mem_busy_percent", 1))
@@ -147,6 +150,7 @@ func (r *reader) state() state {
 	}
 	q, s := r.quick, r.slow
 	g.Utilization, g.Temperatures, g.Power, g.Energy = q.Utilization, q.Temperatures, q.Power, q.Energy
+	g.Dropped = q.Dropped
 	g.FanSpeed, g.Clocks, g.Throttles, g.Throttled = q.FanSpeed, q.Clocks, q.Throttles, q.Throttled
 	g.Memory, g.GTT, g.Engines = s.Memory, s.GTT, s.Engines
 	g.TemperatureLimits, g.PowerLimit, g.MaxClocks = s.TemperatureLimits, s.PowerLimit, s.MaxClocks
@@ -172,6 +176,7 @@ func (r *reader) state() state {
 			r.up[l.Number] = true
 		}
 	}
+	g.Bound()
 	r.problems(&g)
 	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
 }

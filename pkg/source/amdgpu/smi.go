@@ -50,7 +50,6 @@ const (
 	maxSMI     = 1024    // GPUs in the output
 	smiOld     = 3       // intervals after which its values are too old
 	smiTrouble = "running amd-smi"
-	hottest    = 200 // degrees Celsius: higher values are invalid
 )
 
 // run runs amd-smi periodically until ctx ends.
@@ -182,9 +181,7 @@ func parseSMI(static, metric []byte) (map[string]model.GPU, error) {
 				name string
 				quantity
 			}{{"edge", m.Temperature.Edge}, {"junction", m.Temperature.Hotspot}, {"memory", m.Temperature.Memory}} {
-				if t.Value < hottest {
-					g.Temperatures = put(g.Temperatures, t.name, t.Optional)
-				}
+				g.Temperatures = put(g.Temperatures, t.name, t.Optional)
 			}
 		}
 		address := strings.ToLower(st.Bus.BDF)

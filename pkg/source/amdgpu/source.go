@@ -185,6 +185,10 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 			snap.GPUs = append(snap.GPUs, g)
 		}
 	}
+	if !old && listed != nil {
+		snap.GPUProcesses = listed.processes
+	}
+	snap.BoundGPUs()
 	processes := model.DeviceState{Source: s.Name(), Device: "processes"}
 	switch {
 	case listed == nil:
@@ -192,7 +196,6 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 	case old:
 		processes.State, processes.Reason = model.StateStuck, "listing processes has not returned"
 	default:
-		snap.GPUProcesses = listed.processes
 		if listed.err == nil {
 			return snap
 		}

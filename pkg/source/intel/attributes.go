@@ -36,13 +36,16 @@ func (d *directory) line(name string) string {
 	return boundedfile.Line(b, maxAttribute)
 }
 
-// number returns an attribute that is a decimal number, multiplied by scale.
-func (d *directory) number(name string, scale float64) model.Optional {
-	v, err := strconv.ParseInt(d.line(name), 10, 64)
-	if err != nil {
+// number returns an attribute that is a decimal number, divided by per. What stands for no value stays as it is: see model.GPU.Bound.
+func (d *directory) number(name string, per float64) model.Optional {
+	v, err := strconv.ParseFloat(d.line(name), 64)
+	switch {
+	case err != nil || v != v:
 		return model.Optional{}
+	case model.IsBlank(v):
+		return model.Some(v)
 	}
-	return model.Some(float64(v) * scale)
+	return model.Some(v / per)
 }
 
 // names returns the sorted names in a directory below.

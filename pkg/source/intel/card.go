@@ -108,6 +108,7 @@ func (r *reader) read(now time.Time) model.GPU {
 	r.energy, r.touched = g.Energy, now
 	readGTs(r.gts, &g)
 	g.Memory.Total = totalMemory(r.place)
+	g.Bound()
 	lost, silent := r.answered()
 	if asleep, _ := sleeps(r.dir); silent != nil && asleep { // it was suspended between
 		return r.read(now)

@@ -115,8 +115,8 @@ const (
 func readGTs(list []gt, g *model.GPU) {
 	for i := range list {
 		unit := &list[i]
-		g.Clocks = putHighest(g.Clocks, unit.clock, unit.number(unit.actual, megahertz))
-		g.MaxClocks = putHighest(g.MaxClocks, unit.clock, unit.number(unit.highest, megahertz))
+		g.Clocks = putHighest(g.Clocks, unit.clock, unit.megahertz(unit.actual))
+		g.MaxClocks = putHighest(g.MaxClocks, unit.clock, unit.megahertz(unit.highest))
 		throttled := unit.throttled == "" || unit.line(unit.throttled) != "0"
 		for _, r := range unit.reasons {
 			active := throttled && unit.line(r.file) == "1"
@@ -130,7 +130,12 @@ func readGTs(list []gt, g *model.GPU) {
 	}
 }
 
-const megahertz = 1e6
+// megahertz returns a frequency in MHz as hertz.
+func (g *gt) megahertz(file string) model.Optional {
+	v := g.number(file, 1)
+	v.Value *= 1e6
+	return v
+}
 
 func putHighest(values []model.Figure, name string, v model.Optional) []model.Figure {
 	i := slices.IndexFunc(values, func(f model.Figure) bool { return f.Name == name })

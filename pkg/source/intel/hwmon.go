@@ -46,6 +46,7 @@ func (h *hwmon) find(d *directory, driver string) {
 	if h.dir == "" {
 		return
 	}
+	var caps []string // limits of power for short times, of GPUs without one of sustained power: Arc Pro B60
 	for _, file := range d.names(h.dir) {
 		channel, kind, _ := strings.Cut(file, "_")
 		switch {
@@ -64,21 +65,24 @@ func (h *hwmon) find(d *directory, driver string) {
 			h.energy = h.dir + file
 		case kind == "max" && strings.HasPrefix(channel, "power"):
 			h.limits = append(h.limits, h.dir+file)
+		case kind == "cap" && strings.HasPrefix(channel, "power"):
+			caps = append(caps, h.dir+file)
 		}
 	}
+	h.limits = append(h.limits, caps...)
 }
 
-// read reads temperatures in millidegrees, energy in microjoules, and the limit of sustained power in microwatts, which
-// is 0 if it is disabled.
+// read reads temperatures in millidegrees, energy in microjoules, and the first limit of power in microwatts that is
+// not disabled, which is 0.
 func (h *hwmon) read(d *directory, g *model.GPU) {
 	for _, t := range h.temps {
-		g.Temperatures = put(g.Temperatures, t.name, d.number(t.file, 1e-3))
+		g.Temperatures = put(g.Temperatures, t.name, d.number(t.file, 1e3))
 	}
 	if h.energy != "" {
-		g.Energy = d.number(h.energy, 1e-6)
+		g.Energy = d.number(h.energy, 1e6)
 	}
 	for _, file := range h.limits {
-		if v := d.number(file, 1e-6); v.Value > 0 {
+		if v := d.number(file, 1e6); v.Known && v.Value != 0 {
 			g.PowerLimit = v
 			break
 		}

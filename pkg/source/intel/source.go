@@ -111,15 +111,16 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if listed == nil {
 		return snap, nil
 	}
+	if !old {
+		snap.GPUProcesses = listed.processes
+	}
+	snap.BoundGPUs()
 	processes := model.DeviceState{Source: s.Name(), Device: "processes", State: model.StateFailed}
 	switch {
 	case old:
 		processes.State, processes.Reason = model.StateStuck, "listing processes has not returned"
 	case listed.err != nil:
 		processes.Reason = listed.err.Error()
-	}
-	if !old {
-		snap.GPUProcesses = listed.processes
 	}
 	if processes.Reason != "" {
 		snap.DeviceStates = append(snap.DeviceStates, processes)

@@ -229,3 +229,37 @@ func TestSilent(t *testing.T) {
 		t.Errorf("one value can be read again: %+v", g)
 	}
 }
+
+// TestPowerCap: an Arc Pro B60 has power1_cap and power1_crit, and no power1_max.
+func TestPowerCap(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	hwmon := xePath + "hwmon/hwmon4/"
+	n.check(errors.Join(os.Remove(n.path(hwmon+"power1_max")), os.Remove(n.path(hwmon+"power2_max"))))
+	n.write(n.path(hwmon+"power1_cap"), "200000000")
+	n.write(n.path(hwmon+"power1_crit"), "400000000")
+	if g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(200) {
+		t.Errorf("limit %v", g.PowerLimit)
+	}
+	n.write(n.path(hwmon+"power2_max"), "190000000") // of sustained power
+	if g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(190) {
+		t.Errorf("limit of sustained power: %v", g.PowerLimit)
+	}
+}
+
+// TestImpossibleSensors: sensors with what drivers write when they have no value.
+func TestImpossibleSensors(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	hwmon := xePath + "hwmon/hwmon4/"
+	for file, text := range map[string]string{
+		hwmon + "temp2_input": "-1", hwmon + "temp3_input": "255000", hwmon + "energy1_input": "18446744073709551615",
+		hwmon + "power2_max": "4294967295", xePath + "tile0/gt0/freq0/act_freq": "4294967295",
+	} {
+		n.write(n.path(file), text)
+	}
+	g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0))
+	if g.Temperatures != nil || g.Energy.Known || g.PowerLimit.Known || len(g.Clocks) != 1 || len(g.Dropped) != 5 {
+		t.Errorf("temperatures %v, energy %v, limit %v, clocks %v; left out: %v", g.Temperatures, g.Energy, g.PowerLimit, g.Clocks, g.Dropped)
+	}
+}

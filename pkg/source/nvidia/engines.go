@@ -55,7 +55,7 @@ func (m *engineUsage) read(d nvml.Device) []model.Figure {
 		u, known := meanOf(d, e.samples, &m.cursors[i])
 		if !known {
 			p, ret := e.newest(d)
-			u, known = float64(p)/100, ret == nvml.SUCCESS && p <= 100
+			u, known = float64(p)/percent, ret == nvml.SUCCESS
 		}
 		if known {
 			engines = append(engines, model.Figure{Name: e.name, Value: u})

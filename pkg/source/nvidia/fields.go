@@ -91,13 +91,13 @@ func (v fieldValues) count(id, scope uint32) (uint64, bool) {
 	return integer(nvml.ValueType(value.ValueType), value.Value)
 }
 
-// scaled returns a counter times a factor, if it was reported.
-func (v fieldValues) scaled(id, scope uint32, factor float64) model.Optional {
+// scaled returns a counter divided by per, if it was reported.
+func (v fieldValues) scaled(id, scope uint32, per float64) model.Optional {
 	n, ok := v.count(id, scope)
 	if !ok {
 		return model.Optional{}
 	}
-	return model.Some(float64(n) * factor)
+	return model.Some(float64(n) / per)
 }
 
 // signed returns a value that may be negative, if it was reported.

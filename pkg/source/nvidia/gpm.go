@@ -122,12 +122,21 @@ func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) (result
 		switch {
 		case nvml.Return(v.NvmlReturn) != nvml.SUCCESS || math.IsNaN(v.Value):
 		case m.rate:
-			result.rates = append(result.rates, model.Figure{Name: m.name, Value: max(0, v.Value) * bytesPerMiB})
+			result.rates = append(result.rates, model.Figure{Name: m.name, Value: v.Value * bytesPerMiB})
 		default:
-			result.engines = append(result.engines, model.Figure{Name: m.name, Value: max(0, min(1, v.Value/100))})
+			result.engines = append(result.engines, model.Figure{Name: m.name, Value: share(v.Value)})
 		}
 	}
 	return result
+}
+
+// share returns a percentage as a ratio. The counters of a sample are not taken at one instant, so that one percent more or less than
+// can be is what it is next to; anything else is no percentage, and stays for model.GPU.Bound.
+func share(v float64) float64 {
+	if v >= -1 && v <= percent+1 {
+		v = max(0, min(v, percent))
+	}
+	return v / percent
 }
 
 // prepare checks once whether the chip has GPM, and allocates two samples.

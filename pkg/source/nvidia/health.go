@@ -147,11 +147,14 @@ func (d *device) readPCIe(handle nvml.Device) {
 			*f.value = model.Some(float64(v))
 		}
 	}
-	if !link.Width.Known || !link.MaxWidth.Known {
+	possible := model.GPU{PCIe: *link}
+	possible.Bound()
+	width, most := possible.PCIe.Width, possible.PCIe.MaxWidth
+	if !width.Known || !most.Known {
 		d.health.narrow = nil
 		return
 	}
-	narrow := link.Width.Value < link.MaxWidth.Value
+	narrow := width.Value < most.Value
 	if narrow {
 		if use, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS && use.Gpu == 0 {
 			if d.health.narrow != nil {
@@ -198,7 +201,7 @@ func (d *device) readSettings(handle nvml.Device) {
 	}
 	d.draft.facts.PowerLimit = model.Optional{}
 	if v, ret := handle.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
-		d.draft.facts.PowerLimit = model.Some(float64(v) * milli)
+		d.draft.facts.PowerLimit = model.Some(float64(v) / milli)
 	}
 }
 

@@ -284,7 +284,7 @@ func linkErrorsOf(values fieldValues, scope uint32) (errors []model.Counter) {
 // that count only all bytes they include the protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
 func linkBytes(values fieldValues, scope uint32) (transmit, receive model.Optional) {
 	of := func(payload, all uint32) model.Optional {
-		if kib := values.scaled(payload, scope, bytesPerKiB); kib.Known {
+		if kib := values.scaled(payload, scope, 1.0/bytesPerKiB); kib.Known {
 			return kib
 		}
 		return values.scaled(all, scope, 1)

@@ -313,12 +313,22 @@ func TestEnginesOfDevices(t *testing.T) {
 	}
 	missing(d)
 	s := newSampler(library, nil, "")
+	bounded := func(engines []model.Figure) []model.Figure {
+		g := model.GPU{Engines: engines}
+		g.Bound()
+		if want := []model.DroppedValue{{Value: "engine", Text: "ofa 4.29497e+07"}}; !reflect.DeepEqual(g.Dropped, want) {
+			t.Errorf("left out: %v, want %v", g.Dropped, want)
+		}
+		return g.Engines
+	}
 	_, first, _ := s.list(d, "GPU-1", nil, time.Now())
+	first = bounded(first)
 	if want := []model.Figure{{Name: "sm", Value: 0.77}, {Name: "memory", Value: 0.55}, {Name: "encoder", Value: 0}}; !reflect.DeepEqual(first, want) {
 		t.Errorf("first %v, want %v", first, want)
 	}
 	at += 100
 	_, second, _ := s.list(d, "GPU-1", nil, time.Now())
+	second = bounded(second)
 	if want := []model.Figure{
 		{Name: "sm", Value: 0.3},
 		{Name: "memory", Value: 0.55},

@@ -44,9 +44,9 @@ var reasons = []struct {
 }
 
 const (
-	hundredth = 1e-2
-	milli     = 1e-3
-	mega      = 1e6
+	percent = 100
+	milli   = 1e3 // per unit
+	mega    = 1e6
 )
 
 // quickFields are the fields of a scrape.
@@ -57,7 +57,7 @@ var quickFields = []field{{id: nvml.FI_DEV_MEMORY_TEMP}, {id: nvml.FI_DEV_POWER_
 func (d *device) quick(handle nvml.Device, g *model.GPU) {
 	use, ret := handle.GetUtilizationRates()
 	if d.noted("nvmlDeviceGetUtilizationRates", ret) {
-		g.Utilization = model.Some(float64(use.Gpu) * hundredth)
+		g.Utilization = model.Some(float64(use.Gpu) / percent)
 	}
 	if d.health.lost {
 		return
@@ -72,7 +72,7 @@ func (d *device) quick(handle nvml.Device, g *model.GPU) {
 		g.Temperatures = append(g.Temperatures, model.Figure{Name: "memory", Value: float64(v)})
 	}
 	if v, ret := handle.GetPowerUsage(); d.noted("nvmlDeviceGetPowerUsage", ret) {
-		g.Power = model.Some(float64(v) * milli)
+		g.Power = model.Some(float64(v) / milli)
 	}
 	g.PowerInstant = fields.scaled(nvml.FI_DEV_POWER_INSTANT, 0, milli)
 	for _, c := range clocks {
@@ -84,7 +84,7 @@ func (d *device) quick(handle nvml.Device, g *model.GPU) {
 		g.PerformanceState = model.Some(float64(v))
 	}
 	if v, ret := handle.GetFanSpeed(); d.noted("nvmlDeviceGetFanSpeed", ret) {
-		g.FanSpeed = model.Some(float64(v) * hundredth)
+		g.FanSpeed = model.Some(float64(v) / percent)
 	}
 	g.Throttles = d.throttles(handle)
 }

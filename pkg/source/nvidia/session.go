@@ -167,6 +167,7 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 		}
 		snapshot.DeviceStates = append(snapshot.DeviceStates, state)
 	}
+	snapshot.BoundGPUs()
 	return snapshot, nil
 }
 

@@ -44,7 +44,7 @@ func readCounters(d nvml.Device, values fieldValues, g *model.GPU, slow bool) {
 	g.Energy = values.scaled(nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, 0, milli)
 	if !g.Energy.Known {
 		if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS && mj != math.MaxUint64 {
-			g.Energy = model.Some(float64(mj) * milli)
+			g.Energy = model.Some(float64(mj) / milli)
 		}
 	}
 	if n := values.scaled(nvml.FI_DEV_PCIE_REPLAY_COUNTER, 0, 1); n.Known {
@@ -109,7 +109,7 @@ func temperatureLimits(d nvml.Device) []model.Figure {
 		{"memory_max", nvml.TEMPERATURE_THRESHOLD_MEM_MAX},
 		{"gpu_max", nvml.TEMPERATURE_THRESHOLD_GPU_MAX},
 	} {
-		if c, ret := d.GetTemperatureThreshold(t.kind); ret == nvml.SUCCESS && c != 0 && c < 1000 {
+		if c, ret := d.GetTemperatureThreshold(t.kind); ret == nvml.SUCCESS && c != 0 {
 			limits = append(limits, model.Figure{Name: t.name, Value: float64(c)})
 		}
 	}
