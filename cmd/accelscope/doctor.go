@@ -177,6 +177,9 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 	case g.Blocked:
 		state = model.StateBlocked
 	}
+	for _, d := range g.Dropped {
+		about = append(about, "cannot be, and is left out: "+d.Value+" "+d.Text)
+	}
 	if problems := g.ActiveProblems(); len(problems) > 0 {
 		state, about = model.StateFailed, append(about, problems...)
 	}

@@ -60,6 +60,7 @@ type Engine struct {
 	ledger   traffic.Ledger
 	judge    verdict.Judge
 	states   stateLogger
+	dropped  map[Dropped]uint64
 	// expired are the cgroups that ended and are not yet forgotten; true: only sources that name have not forgotten them.
 	expired map[model.CgroupID]bool
 }
@@ -79,6 +80,8 @@ type Refresh struct {
 	Placement *placement.Refresh
 	// Verdicts are the conditions that hold; none if judging has failed.
 	Verdicts verdict.Result
+	// Dropped counts the values that cannot be, and that this refresh and those before it left out.
+	Dropped map[Dropped]uint64
 	// Panics is the number of panics since the start, in all sources and in refreshes.
 	Panics uint64
 
@@ -96,6 +99,7 @@ func New(o Options) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
 		reuse: o.Reuse, log: o.Logger, base: base, stop: stop, states: stateLogger{log: o.Logger}, expired: map[model.CgroupID]bool{},
+		dropped: map[Dropped]uint64{},
 	}
 }
 

@@ -3,9 +3,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -37,6 +40,7 @@ func (e *Engine) fill(r *Refresh) {
 	}
 	r.States = e.sourceStates(readings, time.Now())
 	r.Panics = e.countPanics()
+	r.Dropped = e.countDropped(r.Facts.GPUs)
 	e.counters.Credit(&r.Facts, &e.owners, merges)
 	r.Shares = attribution.Attribute(&r.Facts, &e.owners, &e.counters, func(a *attribution.Attribution) {
 		e.ledger.Settle(&r.Facts, a, &e.owners, time.Now())
@@ -145,6 +149,24 @@ func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, reading
 		readings[i].took += a.took
 	}
 	facts.Merge(&read)
+}
+
+// Dropped names values of GPUs that cannot be.
+type Dropped struct{ Source, Value string }
+
+// Compare orders by source and value.
+func (d Dropped) Compare(o Dropped) int {
+	return cmp.Or(strings.Compare(d.Source, o.Source), strings.Compare(d.Value, o.Value))
+}
+
+// countDropped counts what sources have left out.
+func (e *Engine) countDropped(gpus []model.GPU) map[Dropped]uint64 {
+	for i := range gpus {
+		for _, d := range gpus[i].Dropped {
+			e.dropped[Dropped{gpus[i].Vendor.Row().Source, d.Value}]++
+		}
+	}
+	return maps.Clone(e.dropped)
 }
 
 // countPanics returns the number of panics since the start.

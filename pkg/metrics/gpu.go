@@ -294,7 +294,8 @@ func gpuIdentityMetrics() []metric {
 	}
 }
 
+// scaled returns a value in another unit, without what the multiplication leaves: 7 %, not 7.000000000000001 %.
 func scaled(o model.Optional, by float64) model.Optional {
-	o.Value *= by
+	o.Value = model.Round(o.Value * by)
 	return o
 }

@@ -177,3 +177,12 @@ func TestDCGMValues(t *testing.T) {
 		}
 	})
 }
+
+// TestNoRemainders: 7 % are stored as 0.07, and 0.07 × 100 is 7.000000000000001 in binary.
+func TestNoRemainders(t *testing.T) {
+	for v, want := range map[float64]float64{0.07: 7, 0.28: 28, 0.29: 29, 0.57: 57, 1: 100} {
+		if got := scaled(model.Some(v), percent); got != model.Some(want) {
+			t.Errorf("%v: %v %%", v, got.Value)
+		}
+	}
+}

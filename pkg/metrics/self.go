@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -36,6 +37,8 @@ var selfNotes = []string{
 		"without fentry programs and kprobes does not show.",
 	"`accelscope_lines_skipped_total`: a line that stays in its file is counted once. The log and `accelscope doctor` quote it. The " +
 		"other lines of the file are read.",
+	"`accelscope_values_dropped_total`: [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every refresh, that is once " +
+		"per second at most, while a driver reports such a value; `accelscope doctor` shows it.",
 	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
 		"again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
@@ -156,6 +159,15 @@ func selfMetrics() []metric {
 			help: "Series of workloads that were folded into a series with the value other, by family.",
 			emit: func(_ *view, b *exposition.Builder) {
 				b.EachDropped(func(family string, series uint64) { b.Value(float64(series), family) })
+			},
+		},
+		{
+			name: "accelscope_values_dropped_total", typ: counter, labels: []string{"source", "value"},
+			help: "Values of GPUs that cannot be and that were left out, by source and value.",
+			emit: func(v *view, b *exposition.Builder) {
+				for _, d := range slices.SortedFunc(maps.Keys(v.dropped), engine.Dropped.Compare) {
+					b.Value(float64(v.dropped[d]), d.Source, d.Value)
+				}
 			},
 		},
 		single("accelscope_panics_total", counter, "Panics in sources and refreshes, which did not end the sensor.",

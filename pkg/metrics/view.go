@@ -25,6 +25,7 @@ type view struct {
 	placement *placement.Refresh
 	states    []model.SourceState
 	panics    uint64
+	dropped   map[engine.Dropped]uint64
 	build     []string // values of accelscope_build_info
 	node      string   // name of the node
 	allStates bool     // of sources, devices and hooks
@@ -138,7 +139,7 @@ func (c *columns) emit(b *exposition.Builder) {
 }
 
 func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
-	v.facts, v.shares, v.states, v.panics = &r.Facts, &r.Shares, r.States, r.Panics
+	v.facts, v.shares, v.states, v.panics, v.dropped = &r.Facts, &r.Shares, r.States, r.Panics, r.Dropped
 	v.placement = r.Placement
 	v.scope.fill(&r.Shares)
 	v.owners = v.owners[:0]
