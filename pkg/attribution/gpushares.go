@@ -125,7 +125,7 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 		}
 	}
 	for _, e := range p.Engines {
-		r.used[e.Name] += e.Value
+		r.used[e.Name] = model.Round(r.used[e.Name] + model.Round(e.Value))
 		if !slices.Contains(u.engines, e.Name) {
 			u.engines = append(u.engines, e.Name)
 		}
@@ -217,6 +217,7 @@ func (u *gpuUsers) settleEngine(e *model.Figure) {
 	for i := range u.rows {
 		sum += u.rows[i].used[e.Name]
 	}
-	e.Value = max(e.Value, sum)
-	u.row(unattributed).used[e.Name] += e.Value - sum
+	e.Value = model.Round(max(e.Value, sum))
+	used := u.row(unattributed).used
+	used[e.Name] = model.Round(used[e.Name] + e.Value - sum)
 }

@@ -310,7 +310,7 @@ func randomGPUs(r *rand.Rand) facts {
 		list := []model.Figure{}
 		for _, name := range []string{"sm", "memory", "encoder", "gr_active"} {
 			if chance(60) {
-				list = append(list, model.Figure{Name: name, Value: r.Float64()})
+				list = append(list, model.Figure{Name: name, Value: model.Round(r.Float64())})
 			}
 		}
 		return list
@@ -359,4 +359,23 @@ func randomGPUs(r *rand.Rand) facts {
 		})
 	}
 	return s
+}
+
+// TestNoRemainders: what is left of an engine after its processes is 0, not what binary arithmetic leaves.
+func TestNoRemainders(t *testing.T) {
+	s := facts{Snapshot: model.Snapshot{
+		GPUs: []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "a", Engines: []model.Figure{{Name: "sm", Value: 0.6}}}},
+		GPUProcesses: []model.GPUProcess{
+			{GPU: "a", PID: 1, Cgroup: 1, Engines: []model.Figure{{Name: "sm", Value: 0.1}}},
+			{GPU: "a", PID: 2, Cgroup: 1, Engines: []model.Figure{{Name: "sm", Value: 0.2}}},
+			{GPU: "a", PID: 3, Cgroup: 2, Engines: []model.Figure{{Name: "sm", Value: 0.3}}},
+		},
+	}, Entities: map[model.CgroupID]identitytest.Entity{}}
+	for _, share := range attribute(s).GPUs {
+		for _, e := range share.Engines {
+			if e.Value != 0 && e.Value != 0.3 && e.Value != 0.6 {
+				t.Errorf("a share of %v", e.Value)
+			}
+		}
+	}
 }
