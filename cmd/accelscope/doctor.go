@@ -126,8 +126,17 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 		}
 		r.add("device", d.Name, model.StateOK, strings.Join(ports, ", "), "")
 	}
+	unknown := map[string]int{} // processes without memory, by GPU
+	for i := range facts.GPUProcesses {
+		if p := &facts.GPUProcesses[i]; !p.Memory.Known {
+			unknown[p.GPU]++
+		}
+	}
 	for i := range facts.GPUs {
 		state, reason := conditionOf(&facts.GPUs[i])
+		if n := unknown[facts.GPUs[i].UUID]; n > 0 {
+			reason += fmt.Sprintf(", no memory known of %d processes: that without an owner is not known", n)
+		}
 		r.add("gpu", string(facts.GPUs[i].Vendor)+" "+facts.GPUs[i].ID, state, reason, "")
 	}
 	if slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Vendor == model.NVIDIA }) {
@@ -178,7 +187,7 @@ func conditionOf(g *model.GPU) (state model.State, reason string) {
 		state = model.StateBlocked
 	}
 	for _, d := range g.Dropped {
-		about = append(about, "cannot be, and is left out: "+d.Value+" "+d.Text)
+		about = append(about, "left out because it cannot be: "+d.Value+" "+d.Text)
 	}
 	if problems := g.ActiveProblems(); len(problems) > 0 {
 		state, about = model.StateFailed, append(about, problems...)

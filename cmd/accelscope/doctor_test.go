@@ -383,3 +383,17 @@ func TestNoGuess(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorUnknownValues: doctor names the values of a GPU that cannot be, and memory whose owner is not known.
+func TestDoctorUnknownValues(t *testing.T) {
+	r := observed(nil, model.Snapshot{
+		GPUs: []model.GPU{{Vendor: model.AMD, UUID: "a", ID: "3", Dropped: []model.DroppedValue{{Value: "power", Text: "4.29497e+06 W"}}}},
+		GPUProcesses: []model.GPUProcess{
+			{GPU: "a", PID: 1}, {GPU: "a", PID: 2, Memory: model.Some(1)}, {GPU: "a", PID: 3}, {GPU: "b", PID: 4},
+		},
+	}, func() error { return nil })
+	const want = "left out because it cannot be: power 4.29497e+06 W, no memory known of 2 processes: that without an owner is not known"
+	if len(r.Checks) != 1 || r.Checks[0].Reason != want {
+		t.Errorf("%+v", r.Checks)
+	}
+}

@@ -33,7 +33,9 @@ func TestNVMLImpossibleValues(t *testing.T) {
 	defer ends(t, n.stop)
 	n.listening(t)
 	bad, good := nvml.UUID(1), nvml.UUID(0)
-	values := func(e exposition) map[string]float64 { return e.by("accelscope_values_dropped_total", "source", "value") }
+	values := func(e exposition) map[string]float64 {
+		return e.by("accelscope_values_dropped_total", "source", "value")
+	}
 	e := n.until(t, "values of the first rounds are left out", func(e exposition) bool {
 		v := values(e)
 		return v["nvidia pcie_rate"] > 0 && v["nvidia engine"] > 0 && v["nvidia memory_free"] > 0 && v["nvidia power_limit"] > 0 &&
@@ -57,8 +59,8 @@ func TestNVMLImpossibleValues(t *testing.T) {
 	if problems := problemsOf(e, bad); healthOf(e, bad) != 1 {
 		t.Errorf("the GPU has %v", problems)
 	}
-	if report := n.doctor(t, binary, library); !strings.Contains(report, "left out: utilization 8.08335e+06") ||
-		!strings.Contains(report, "left out: power 4.29497e+06 W") {
+	if report := n.doctor(t, binary, library); !strings.Contains(report, "left out because it cannot be: utilization 8.08335e+06") ||
+		!strings.Contains(report, "left out because it cannot be: power 4.29497e+06 W") {
 		t.Errorf("doctor:\n%s", report)
 	}
 }

@@ -20,8 +20,13 @@ type GPUShare struct {
 	// are unknown.
 	Listed bool
 	// Memory is the GPU memory that the owner's processes have allocated, in bytes. It is
-	// unknown if the driver reports it for none of them.
-	Memory    model.Optional
+	// unknown if the driver does not report it for all of them, unless no other workload has processes on the GPU: then
+	// MemoryOfGPU is set, and Memory is the GPU's memory in use. The unattributed share has what is in use besides, which is unknown
+	// if the memory of any process of the GPU is.
+	Memory      model.Optional
+	MemoryOfGPU bool
+	// GTT is the part of Memory in host memory, of a GPU that uses it.
+	GTT       model.Optional
 	Processes uint64
 	// Engines are the owner's busy ratios of each engine that the driver reports per process.
 	// Other engines (see GPUVendor.ProcessEngines) have no shares.
@@ -30,7 +35,8 @@ type GPUShare struct {
 
 // GPUFigures are the totals of a GPU, which are the sums of its shares: the GPU's own values,
 // raised to the sum of its processes where that is higher, because the two are not read at the
-// same instant. It has no engines that the GPU itself does not report.
+// same instant. Of the compute instances of a GPU instance, the first one has its memory in use without that of the processes of the
+// others, which have that of their processes. It has no engines that the GPU itself does not report.
 type GPUFigures struct {
 	GPU       *model.GPU
 	Listed    bool
@@ -67,6 +73,7 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 			users[a.GPU].row(a.Owner).share.Assigned = a
 		}
 	}
+	instances := computeInstances(s.GPUs, users)
 	shares := make([]GPUShare, 0, len(s.GPUProcesses)+len(s.GPUs))
 	figures := make([]GPUFigures, len(s.GPUs))
 	for i := range s.GPUs {
@@ -79,7 +86,7 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 		u := users[g]
 		f.Listed = s.GPUProcesses != nil && !g.Unlisted &&
 			(u.processes > 0 || g.Memory.Used.Known || g.Engines != nil || !g.Listed.IsZero())
-		shares = append(shares, u.settle(f)...)
+		shares = append(shares, u.settle(f, instances[g])...)
 	}
 	return shares, figures
 }
@@ -100,8 +107,9 @@ type gpuUsers struct {
 }
 
 type gpuUser struct {
-	share GPUShare
-	used  map[string]float64 // by engine that processes report
+	share  GPUShare
+	memory memoryUse
+	used   map[string]float64 // by engine that processes report
 }
 
 func (u *gpuUsers) row(owner int) *gpuUser {
@@ -118,7 +126,7 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 	r := u.row(owner)
 	r.share.Processes++
 	u.processes++
-	r.share.Memory = add(r.share.Memory, p.Memory)
+	r.memory.add(p)
 	if p.Engines != nil && u.vendor.IdleIsZero {
 		for _, name := range u.vendor.ProcessEngines {
 			r.used[name] += 0
@@ -134,7 +142,7 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 
 // settle makes the shares add up to the totals and raises the totals where necessary. The
 // unattributed share, which always exists, gets the remainder.
-func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
+func (u *gpuUsers) settle(f *GPUFigures, siblings []*gpuUsers) []GPUShare {
 	out := make([]GPUShare, 0, len(u.rows)+1)
 	if !f.Listed {
 		for i := range u.rows {
@@ -146,7 +154,7 @@ func (u *gpuUsers) settle(f *GPUFigures) []GPUShare {
 	}
 	u.row(unattributed)
 	f.Processes = u.processes
-	f.Memory = u.settleMemory(f.Memory)
+	u.settleMemory(f, siblings)
 	if f.Engines != nil {
 		f.Engines = slices.Clone(f.Engines)
 	}
@@ -193,22 +201,6 @@ func (u *gpuUsers) names(engines []model.Figure) (names []string) {
 		}
 	}
 	return names
-}
-
-// settleMemory credits the remainder of the used memory to the unattributed share and returns
-// the total.
-func (u *gpuUsers) settleMemory(used model.Optional) model.Optional {
-	if !used.Known {
-		return used
-	}
-	var sum float64
-	for i := range u.rows {
-		sum += u.rows[i].share.Memory.Value
-	}
-	used.Value = max(used.Value, sum)
-	r := u.row(unattributed)
-	r.share.Memory = model.Some(r.share.Memory.Value + used.Value - sum)
-	return used
 }
 
 // settleEngine credits the remainder of an engine to the unattributed share.

@@ -24,6 +24,12 @@ func gpuRows(a Attribution) []string {
 		if s.Memory.Known {
 			memory = fmt.Sprint(s.Memory.Value)
 		}
+		if s.MemoryOfGPU {
+			memory += " of the GPU"
+		}
+		if s.GTT.Known {
+			memory += fmt.Sprintf(" with %v in GTT", s.GTT.Value)
+		}
 		row := fmt.Sprintf("%s %s: memory %s, %d processes", s.GPU.UUID, a.Owners[s.Owner].Workload, memory, s.Processes)
 		if !s.Listed {
 			row = fmt.Sprintf("%s %s:", s.GPU.UUID, a.Owners[s.Owner].Workload)
@@ -48,6 +54,11 @@ func TestGPUShares(t *testing.T) {
 	}
 	part := func(uuid string) model.GPU {
 		return model.GPU{Vendor: model.NVIDIA, UUID: uuid, Parent: "GPU-0", Memory: model.VideoMemory{Used: n(8)}}
+	}
+	compute := func(number string, used float64) model.GPU {
+		g := part("MIG-" + number)
+		g.Instance, g.ComputeInstance, g.Memory.Used, g.Listed = "3", number, model.Optional{Value: max(used, 0), Known: used >= 0}, time.Unix(1, 0)
+		return g
 	}
 	entities := map[model.CgroupID]identitytest.Entity{1: {Workload: "docker:a"}, 2: {Workload: "slurm:7"}, 3: {Workload: "slurm:7"}}
 	idle := []model.Container{{ID: "i", Runtime: "docker", Name: "idle", Devices: []string{"/dev/nvidia0"}}}
@@ -113,9 +124,68 @@ func TestGPUShares(t *testing.T) {
 				{GPU: "GPU-0", PID: 3, Cgroup: 3},
 			},
 			want: []string{
-				"GPU-0 docker:a: memory ?, 1 processes", "GPU-0 slurm:7: memory 30, 2 processes, sm 0.25",
-				"GPU-0 : memory 70, 0 processes, sm 0.25",
+				"GPU-0 docker:a: memory ?, 1 processes", "GPU-0 slurm:7: memory ?, 2 processes, sm 0.25",
+				"GPU-0 : memory ?, 0 processes, sm 0.25",
 			},
+			totals: "100 [{sm 0.5}] 3",
+		},
+		"memory of one process of another workload is unknown": {
+			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{
+				{GPU: "GPU-0", PID: 1, Cgroup: 1}, {GPU: "GPU-0", PID: 2, Cgroup: 2, Memory: n(30)},
+			},
+			want: []string{
+				"GPU-0 docker:a: memory ?, 1 processes", "GPU-0 slurm:7: memory 30, 1 processes", "GPU-0 : memory ?, 0 processes, sm 0.5",
+			},
+			totals: "100 [{sm 0.5}] 2",
+		},
+		"memory of a process without an owner is unknown": {
+			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{{GPU: "GPU-0", PID: 1}, {GPU: "GPU-0", PID: 2, Cgroup: 2, Memory: n(30)}},
+			want: []string{"GPU-0 : memory ?, 1 processes, sm 0.5", "GPU-0 slurm:7: memory 30, 1 processes"},
+		},
+		"memory of processes without an owner is unknown": {
+			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{{GPU: "GPU-0", PID: 1}},
+			want: []string{"GPU-0 : memory ?, 1 processes, sm 0.5"},
+		},
+		"memory of the only workload is unknown": {
+			gpus: []model.GPU{gpu}, containers: idle, processes: []model.GPUProcess{
+				{GPU: "GPU-0", PID: 1, Cgroup: 2}, {GPU: "GPU-0", PID: 2, Cgroup: 3, Memory: n(30)},
+			},
+			want: []string{
+				"GPU-0 slurm:7: memory 100 of the GPU, 2 processes", "GPU-0 docker:idle: memory 0, 0 processes, sm 0, allocated",
+				"GPU-0 : memory ?, 0 processes, sm 0.5",
+			},
+			totals: "100 [{sm 0.5}] 2",
+		},
+		"compute instances of a GPU instance": {
+			gpus: []model.GPU{gpu, compute("0", 100), compute("1", -1), compute("2", -1)}, processes: []model.GPUProcess{
+				{GPU: "MIG-0", PID: 1, Cgroup: 1, Memory: n(30)}, {GPU: "MIG-1", PID: 2, Cgroup: 2, Memory: n(50)}, {GPU: "MIG-1", PID: 3, Memory: n(5)},
+			},
+			want: []string{
+				"MIG-0 docker:a: memory 30, 1 processes", "MIG-0 : memory 15, 0 processes", "MIG-1 slurm:7: memory 50, 1 processes",
+				"MIG-1 : memory 5, 1 processes", "MIG-2 : memory 0, 0 processes",
+			},
+		},
+		"compute instances, and the memory of a process is unknown": {
+			gpus: []model.GPU{gpu, compute("0", 100), compute("1", -1)}, processes: []model.GPUProcess{
+				{GPU: "MIG-0", PID: 1, Cgroup: 1, Memory: n(30)}, {GPU: "MIG-1", PID: 2, Cgroup: 2},
+			},
+			want: []string{
+				"MIG-0 docker:a: memory 30, 1 processes", "MIG-0 : memory ?, 0 processes", "MIG-1 slurm:7: memory ?, 1 processes",
+				"MIG-1 : memory ?, 0 processes",
+			},
+		},
+		"an APU": {
+			gpus: []model.GPU{{
+				Vendor: model.AMD, UUID: "aa", UsesGTT: true, Memory: model.VideoMemory{Used: n(40)}, GTT: model.VideoMemory{Used: n(32)},
+			}},
+			processes: []model.GPUProcess{
+				{GPU: "aa", PID: 1, Cgroup: 1, Memory: n(12), GTT: n(10)}, {GPU: "aa", PID: 2, Cgroup: 2, Memory: n(20), GTT: n(20)},
+			},
+			want: []string{
+				"aa docker:a: memory 12 with 10 in GTT, 1 processes", "aa slurm:7: memory 20 with 20 in GTT, 1 processes",
+				"aa : memory 8 with 2 in GTT, 0 processes",
+			},
+			totals: "40 [] 2",
 		},
 		"values that the GPU does not report": {
 			gpus: []model.GPU{{UUID: "GPU-0"}}, processes: []model.GPUProcess{
@@ -232,7 +302,9 @@ func TestGPUSharesConserve(t *testing.T) {
 func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures, parent bool) {
 	t.Helper()
 	var memory float64
+	var remainder model.Optional
 	var processes uint64
+	sole := false
 	engines, owners := map[string]float64{}, map[int]bool{}
 	for _, r := range a.GPUs {
 		if r.GPU != f.GPU {
@@ -243,6 +315,9 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 		}
 		owners[r.Owner] = true
 		memory += r.Memory.Value
+		if sole = sole || r.MemoryOfGPU; r.Owner == unattributed {
+			remainder = r.Memory
+		}
 		processes += r.Processes
 		for _, e := range r.Engines {
 			engines[e.Name] += e.Value
@@ -260,10 +335,11 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 	if parent && len(owners) > 0 || f.Listed && !owners[unattributed] {
 		t.Errorf("seed %d: %s has the owners %v", seed, f.GPU.UUID, owners)
 	}
-	seen, reported := map[int]bool{}, false
+	seen, reported, unknown := map[int]bool{}, false, false
 	for _, p := range s.GPUProcesses {
 		if p.GPU == f.GPU.UUID && !parent && !seen[p.PID] {
 			seen[p.PID] = true
+			unknown = unknown || !p.Memory.Known
 			reported = reported || slices.ContainsFunc(p.Engines, func(e model.Figure) bool { return e.Name == "gr_active" })
 		}
 	}
@@ -273,7 +349,11 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 	if f.Memory.Known != f.GPU.Memory.Used.Known || f.Memory.Value < f.GPU.Memory.Used.Value {
 		t.Errorf("seed %d: %v of %v", seed, f.Memory, f.GPU.Memory.Used)
 	}
-	if f.Listed && f.Memory.Known && memory != f.Memory.Value {
+	switch {
+	case !f.Listed || !f.Memory.Known:
+	case unknown && (remainder.Known || memory > f.Memory.Value):
+		t.Errorf("seed %d: a remainder of %v, although the memory of a process is unknown", seed, remainder)
+	case !unknown && memory != f.Memory.Value, sole && memory != f.Memory.Value:
 		t.Errorf("seed %d: shares of %v bytes of %v", seed, memory, f.Memory.Value)
 	}
 	if len(f.Engines) != len(f.GPU.Engines) {

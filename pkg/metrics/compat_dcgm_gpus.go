@@ -107,7 +107,7 @@ func (v *view) givenTo() map[*model.GPU][]dcgmWorkload {
 			given[s.GPU] = append(all, w)
 			continue
 		}
-		all[same].memory = sumOf(all[same].memory, w.memory)
+		all[same].memory = model.Optional{Value: all[same].memory.Value + w.memory.Value, Known: all[same].memory.Known && w.memory.Known}
 		all[same].utilization = sumOf(all[same].utilization, w.utilization)
 	}
 	return given

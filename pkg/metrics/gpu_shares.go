@@ -13,9 +13,16 @@ var gpuShareNotes = []string{
 		"time of the last list, which is before the time of the scrape.",
 	"A GPU that has parts (MIG instances, partitions) is used through its parts: processes, memory and utilization are those " +
 		"of the parts.",
-	"`container_gpu_memory_used_bytes`: the shares of a GPU add up to `gpu_memory_used_bytes`. Memory of the driver and of " +
-		"processes that the driver lists without memory is in the unattributed share, which has empty identity labels. Intel's drivers " +
+	"`container_gpu_memory_used_bytes`: the shares of a GPU add up to `gpu_memory_used_bytes`. Memory of the driver, managed memory of " +
+		"CUDA, and memory of processes that ended are in the unattributed share, which has empty identity labels. Intel's drivers " +
 		"report no memory in use of the whole GPU: the unattributed share has that of processes only.",
+	"`container_gpu_memory_used_bytes`: where the driver lists a process without its memory, as in a guest of a vGPU, the memory of its " +
+		"workload and of the unattributed share is unknown, and absent. If no other workload has processes on the GPU, the workload has the " +
+		"memory in use of the GPU, with `method` `gpu` in place of `process`.",
+	"`container_gpu_memory_used_bytes`: `pool` is `vram` or `gtt` (memory of the host) of an APU of AMD, with processes in both; else it is empty. " +
+		"`method` of the unattributed share is empty.",
+	"Compute instances of one GPU instance of MIG have one memory: the first one has its size, what is free, and the unattributed share. " +
+		"`gpu_memory_used_bytes` of the others is the memory of their processes. Their engines (GPM) are those of all, and absent.",
 	"`container_gpu_utilization_ratio`: fraction of the time since the previous list. It covers the engines that the driver " +
 		"reports per process: NVIDIA `sm`, `memory`, `encoder`, `decoder`; AMD the engines of fdinfo, `sdma`, and `cu`, the " +
 		"fraction of compute units that are occupied; Intel `render`, `copy`, `video`, `video-enhance`, `compute`. " +
@@ -48,8 +55,15 @@ func gpuShareMetrics() []metric {
 		gpuValue("gpu_listed_timestamp_seconds", gauge,
 			"Unix time at which the processes, memory and engines of the GPU were last read.",
 			func(g *gpuView) model.Optional { return moment(g.Listed) }),
-		share("container_gpu_memory_used_bytes", "GPU memory that the processes of the workload have allocated.",
-			func(s *attribution.GPUShare) model.Optional { return s.Memory }),
+		{
+			name: "container_gpu_memory_used_bytes", typ: gauge, owned: true, gpu: true, labels: []string{"pool", "method"},
+			help: "GPU memory that the processes of the workload have allocated.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.GPUs {
+					emitMemory(b, &v.shares.GPUs[i], v.users[i])
+				}
+			},
+		},
 		{
 			name: "container_gpu_utilization_ratio", typ: gauge, owned: true, gpu: true, labels: []string{"engine"},
 			help: "Fraction of time in which the processes of the workload used the engine of the GPU (0 to 1).",
@@ -76,6 +90,25 @@ func gpuShareMetrics() []metric {
 				}
 			},
 		},
+	}
+}
+
+// emitMemory adds the memory of a workload on a GPU, and by pool if the GPU has two.
+func emitMemory(b *exposition.Builder, s *attribution.GPUShare, owner *exposition.OwnerLabels) {
+	method := "process"
+	switch {
+	case s.MemoryOfGPU:
+		method = "gpu"
+	case s.Owner == 0:
+		method = "" // the remainder, and processes without an owner
+	}
+	if !s.GTT.Known {
+		known(b, s.Memory, owner, "", method)
+		return
+	}
+	known(b, s.GTT, owner, "gtt", method)
+	if s.GPU.Memory.Total != s.GPU.GTT.Total {
+		known(b, model.Some(s.Memory.Value-s.GTT.Value), owner, "vram", method)
 	}
 }
 

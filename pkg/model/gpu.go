@@ -60,6 +60,8 @@ type GPU struct {
 	Memory  VideoMemory
 	Engines []Figure
 	GTT     VideoMemory // host memory that an AMD GPU has mapped
+	// UsesGTT reports that processes allocate their memory of the GPU in host memory, too: an APU. Then Memory includes GTT.
+	UsesGTT bool
 
 	Temperatures      []Figure // in degrees Celsius, by sensor: gpu, memory, edge, junction
 	TemperatureLimits []Figure // by their effect: slowdown, shutdown
@@ -250,8 +252,8 @@ type GPUProcess struct {
 	PID int
 	// Cgroup is the cgroup of the process when it was listed; 0 if unknown.
 	Cgroup CgroupID
-	// Memory is the memory that it has allocated on the GPU, in bytes.
-	Memory Optional
+	// Memory is the memory that it has allocated on the GPU, in bytes, and GTT the part of it in host memory, of a GPU that uses it.
+	Memory, GTT Optional
 	// Engines are the busy ratios of each engine by this process since the last listing. Nil
 	// if unknown, empty if it used none.
 	Engines []Figure

@@ -53,7 +53,7 @@ func doctorOf(k *api.Known, rows []overview.Row) doctor {
 		}
 	}
 	counts := map[model.Gap]int{}
-	var estimates, unlisted, uncounted int
+	var estimates, unlisted, unknown, uncounted int
 	for i := range rows {
 		r := &rows[i]
 		for _, g := range r.Gaps {
@@ -67,6 +67,9 @@ func doctorOf(k *api.Known, rows []overview.Row) doctor {
 		}
 		if r.Kind == overview.GPU && r.Processes == nil {
 			unlisted++
+		}
+		if r.Kind == overview.GPU && r.Processes != nil && r.Memory == nil {
+			unknown++
 		}
 		if r.Kind == overview.HCA && r.Errors == nil {
 			uncounted++
@@ -83,6 +86,7 @@ func doctorOf(k *api.Known, rows []overview.Row) doctor {
 			"shorten --rdma.survey-interval, or raise --rdma.datapath-budget", estimates,
 		},
 		{"memory, utilization", "the processes of the GPU could not be listed", "the states below have the reason", unlisted},
+		{"memory", "the driver lists a process of the workload without its memory", "", unknown},
 		{"verbs, errors", "verbs are counted by the probe in the kernel only", "the state of the source probe has the reason", uncounted},
 	} {
 		if a.Rows > 0 {

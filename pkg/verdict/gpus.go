@@ -21,8 +21,16 @@ func (r *round) judgeGPUs() {
 		r.judgeXIDs(g, s)
 	}
 	r.judgeGPUFaults()
+	users := map[*model.GPU]int{} // workloads that have processes on a GPU
 	for i := range r.Shares.GPUs {
-		r.judgeUnowned(&r.Shares.GPUs[i])
+		if s := &r.Shares.GPUs[i]; s.Owner != 0 && s.Processes > 0 {
+			users[s.GPU]++
+		}
+	}
+	for i := range r.Shares.GPUs {
+		if s := &r.Shares.GPUs[i]; s.Owner == 0 && users[s.GPU] != 1 {
+			r.judgeUnowned(s)
+		}
 	}
 }
 
@@ -147,10 +155,11 @@ func (r *round) judgeGPUFaults() {
 	}
 }
 
-// judgeUnowned judges the memory of a GPU that has no owner. Where the memory of a GPU is memory of the node, that is normal.
+// judgeUnowned judges the memory of a GPU that has no owner, unless a single workload uses it: the driver lists managed memory for no
+// process. Where the memory of a GPU is memory of the node, that is normal.
 func (r *round) judgeUnowned(s *attribution.GPUShare) {
 	total := s.GPU.Memory.Total
-	if s.Owner != 0 || !s.Memory.Known || !total.Known || total.Value <= 0 || s.GPU.Modes["numa"] == "enabled" {
+	if !s.Memory.Known || !total.Known || total.Value <= 0 || s.GPU.Modes["numa"] == "enabled" {
 		return
 	}
 	if part := s.Memory.Value / total.Value; part > memoryUnowned.limit(0) {

@@ -351,7 +351,9 @@ var judgments = map[string]judgment{
 		bad: func(n *node) {
 			n.shares.GPUs = []attribution.GPUShare{{GPU: n.gpu(), Listed: true, Memory: model.Some(16 << 30)}}
 		},
-		good:    func(n *node) { n.shares.GPUs[0].Memory = model.Some(1 << 30) },
+		good: func(n *node) { // perhaps it is managed memory of the only workload
+			n.shares.GPUs = append(n.shares.GPUs, attribution.GPUShare{Owner: 1, GPU: n.gpu(), Listed: true, Processes: 2})
+		},
 		subject: "GPU 0", says: "20% of 80.0 GiB", held: 30 * time.Minute,
 	},
 	"RDMAQueuePairsStalled": {

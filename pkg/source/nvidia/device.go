@@ -268,8 +268,10 @@ func (d *device) readParts() {
 		d.parts, d.draft.parts = parts, facts
 		d.xids.split(d.attached.Load().uuid, parts)
 	}
-	for i := range d.parts {
-		d.draft.parts[i].Errors = eccErrors(d.parts[i].handle) // other values belong to the whole GPU
+	for i, p := range d.parts {
+		if firstOfInstance(p, d.parts) {
+			d.draft.parts[i].Errors = eccErrors(p.handle) // other values belong to the whole GPU
+		}
 	}
 }
 
@@ -288,7 +290,9 @@ func (d *device) readProcesses() {
 	}
 	g.Memory = memory(a.handle)
 	for i, p := range d.parts {
-		d.draft.parts[i].Memory = memory(p.handle)
+		if firstOfInstance(p, d.parts) {
+			d.draft.parts[i].Memory = memory(p.handle)
+		}
 		d.draft.parts[i].Engines = engines[p.uuid]
 	}
 	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)

@@ -168,7 +168,7 @@ func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration)
 			if unread {
 				part = identityOf(part)
 				part.Suspended = g.Suspended
-			} else {
+			} else if part.Engines = nil; !shared(part, last.GPUs) {
 				part.Engines = engines[[2]string{g.UUID, part.Instance}]
 			}
 			part.Problems, part.XIDs = g.Problems, xids.ofGPU(&part)
@@ -186,6 +186,13 @@ func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration)
 	if s.GPUProcesses == nil && last.GPUProcesses != nil {
 		s.GPUProcesses = []model.GPUProcess{}
 	}
+}
+
+// shared reports whether several compute instances share the GPU instance of a part: its GPM counters are those of all.
+func shared(part model.GPU, parts []model.GPU) bool {
+	return slices.ContainsFunc(parts, func(o model.GPU) bool {
+		return o.Parent == part.Parent && o.Instance == part.Instance && o.ComputeInstance != part.ComputeInstance
+	})
 }
 
 // withECC replaces the condition of memory errors, which with MIG only the instances report.

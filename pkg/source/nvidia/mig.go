@@ -7,6 +7,7 @@ package nvidia
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,6 +61,13 @@ func partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, fact
 		parts, facts = append(parts, p), append(facts, g)
 	}
 	return parts, facts, true
+}
+
+// firstOfInstance reports whether a part is the first compute instance of its GPU instance. The driver reports memory and errors of the
+// GPU instance for each of them: the first one has them, so that sums over the parts count them once.
+func firstOfInstance(p part, parts []part) bool {
+	i := slices.IndexFunc(parts, func(o part) bool { return p.gpuInstance >= 0 && o.gpuInstance == p.gpuInstance })
+	return i < 0 || parts[i].uuid == p.uuid
 }
 
 func describePart(o Options, p part, whole model.GPU) model.GPU {
