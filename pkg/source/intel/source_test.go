@@ -230,8 +230,8 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// TestPowerCap: an Arc Pro B60 has power1_cap and power1_crit, and no power1_max.
-func TestPowerCap(t *testing.T) {
+// TestLimitWithoutMax: an Arc Pro B60 has power1_cap and power1_crit, and no power1_max.
+func TestLimitWithoutMax(t *testing.T) {
 	n := newNode(t)
 	n.battlemage()
 	hwmon := xePath + "hwmon/hwmon4/"
@@ -247,8 +247,8 @@ func TestPowerCap(t *testing.T) {
 	}
 }
 
-// TestImpossibleSensors: sensors with what drivers write when they have no value.
-func TestImpossibleSensors(t *testing.T) {
+// TestSensorsWithoutValue: sensors with what drivers write when they have no value.
+func TestSensorsWithoutValue(t *testing.T) {
 	n := newNode(t)
 	n.battlemage()
 	hwmon := xePath + "hwmon/hwmon4/"
