@@ -77,7 +77,8 @@ var gpuNotes = []string{
 		"not read at the same instant, the sum is reported; the ratio may then exceed 1.",
 	"`gpu_engine_utilization_ratio`: the NVIDIA engines `*_active` are fractions of all cycles and need a chip with GPU " +
 		"performance monitoring (GPM). AMD: `video` and `jpeg_active` are means over the engines of an accelerator.",
-	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: NVML memory info; AMD files mem_info_vram_used and mem_info_vram_total.",
+	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: NVML memory info; AMD files mem_info_vram_used and mem_info_vram_total, of " +
+		"APUs that allocate in host memory both these and those of GTT, of partitions KFD's banks (the size only).",
 	"`gpu_memory_reserved_bytes` is absent with drivers that count reserved memory as used.",
 	"`gpu_gtt_used_bytes`, `gpu_gtt_total_bytes`: AMD files mem_info_gtt_used and mem_info_gtt_total.",
 	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +

@@ -107,8 +107,8 @@ func emitMemory(b *exposition.Builder, s *attribution.GPUShare, owner *expositio
 		return
 	}
 	known(b, s.GTT, owner, "gtt", method)
-	if s.GPU.Memory.Total != s.GPU.GTT.Total {
-		known(b, model.Some(s.Memory.Value-s.GTT.Value), owner, "vram", method)
+	if local := s.Memory.Value - s.GTT.Value; local > 0 {
+		known(b, model.Some(local), owner, "vram", method)
 	}
 }
 

@@ -193,3 +193,36 @@ func TestNoRemainders(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryPools: memory of a GPU with two pools has the pool as a label. Its shares add up to the memory of both.
+func TestMemoryPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := names(nodeNames())
+		facts := model.Snapshot{
+			GPUs: []model.GPU{{
+				Vendor: model.AMD, ID: "0", UUID: "a", UsesGTT: true, Listed: time.Unix(1, 0),
+				Memory: model.VideoMemory{Total: model.Some(9), Used: model.Some(5.5)},
+				GTT:    model.VideoMemory{Total: model.Some(8), Used: model.Some(4)},
+			}},
+			GPUProcesses: []model.GPUProcess{
+				{GPU: "a", PID: 1, Cgroup: 101, Memory: model.Some(3), GTT: model.Some(3)},
+				{GPU: "a", PID: 2, Cgroup: 102, Memory: model.Some(1), GTT: model.Some(0.5)},
+			},
+		}
+		families := gather(t, []engine.Registration{{Source: n}, {Source: &fake{name: "amdgpu", facts: facts}}})
+		for series, want := range map[string]float64{
+			"ml/train-0/main gtt": 3, "slurm:42 gtt": 0.5, "slurm:42 vram": 0.5, " gtt": 0.5, " vram": 1,
+		} {
+			workload, pool, _ := strings.Cut(series, " ")
+			if v, ok := value(families, "container_gpu_memory_used_bytes", "workload="+workload, "pool="+pool); !ok || v != want {
+				t.Errorf("%q has %v (%v), want %v", series, v, ok, want)
+			}
+		}
+		if v, ok := value(families, "container_gpu_memory_used_bytes", "workload=ml/train-0/main", "pool=vram"); ok {
+			t.Errorf("%v bytes of VRAM of a workload with memory in GTT", v)
+		}
+		if v, _ := value(families, "gpu_memory_used_bytes"); v != 5.5 {
+			t.Errorf("the GPU has %v", v)
+		}
+	})
+}

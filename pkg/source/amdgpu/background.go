@@ -20,6 +20,7 @@ type listing struct {
 	processes []model.GPUProcess
 	err       error
 	gpus      map[string]model.GPU // by UUID; memory and engines only
+	pools     pools
 }
 
 // measured sets the memory and engines of a GPU to the values of the listing, so that the
@@ -29,7 +30,7 @@ func (l *listing) measured(g *model.GPU) {
 		return
 	}
 	if then, ok := l.gpus[g.UUID]; ok {
-		g.Memory, g.Engines, g.Listed = then.Memory, then.Engines, l.at
+		g.Memory, g.GTT, g.UsesGTT, g.Engines, g.Listed = then.Memory, then.GTT, then.UsesGTT, then.Engines, l.at
 	}
 }
 
@@ -153,9 +154,10 @@ func (s *Source) awake() bool {
 func (s *Source) list(gpus []model.GPU) *listing {
 	l := &listing{at: time.Now(), gpus: map[string]model.GPU{}}
 	for _, g := range gpus {
-		l.gpus[g.UUID] = model.GPU{Memory: g.Memory, Engines: g.Engines}
+		l.gpus[g.UUID] = model.GPU{Memory: g.Memory, GTT: g.GTT, UsesGTT: g.UsesGTT, Engines: g.Engines}
 	}
 	l.processes, l.err = s.lister.list(gpus, l.at)
+	l.pools = s.lister.pools
 	return l
 }
 

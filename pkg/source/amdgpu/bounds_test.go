@@ -72,7 +72,8 @@ func TestImpossibleSensors(t *testing.T) {
 		values = append(values, d.Value)
 	}
 	slices.Sort(values)
-	if want := []string{"clock", "engine", "memory_used", "power", "power_limit", "temperature", "temperature", "utilization"}; !reflect.DeepEqual(values, want) {
+	want := []string{"clock", "engine", "memory_used", "power", "power_limit", "temperature", "temperature", "utilization"}
+	if !reflect.DeepEqual(values, want) {
 		t.Errorf("left out: %v, want %v: %v", values, want, g.Dropped)
 	}
 	if g.Power.Known || g.PowerLimit.Known || g.Utilization.Known || g.Memory.Used.Known || !g.Memory.Total.Known {

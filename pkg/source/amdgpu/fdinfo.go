@@ -17,6 +17,7 @@ type client struct {
 	// id is unique on the GPU: drm-client-id, or pasid in the old format, the number of the address space.
 	id     uint64
 	memory uint64 // in its VRAM, in bytes
+	gtt    uint64 // in memory of the host that the GPU has mapped, in bytes
 	// counts reports that engines are known: an engine that is missing was never used. The old
 	// format has percentages since the client was opened, from which recent use cannot be
 	// computed.
@@ -28,7 +29,7 @@ type client struct {
 // or if the client cannot be identified.
 func parseFdinfo(text []byte) (client, bool) {
 	if c, ok := drmfdinfo.Parse(text); ok {
-		return client{address: c.PCIAddress, id: c.ID, memory: c.Memory["vram"], counts: true, engines: c.Engines},
+		return client{address: c.PCIAddress, id: c.ID, memory: c.Memory["vram"], gtt: c.Memory["gtt"], counts: true, engines: c.Engines},
 			c.Driver == "amdgpu" && c.PCIAddress != ""
 	}
 	return parseOldFdinfo(text)
@@ -46,12 +47,20 @@ func parseOldFdinfo(text []byte) (c client, ok bool) {
 		case "pasid":
 			c.id, _ = strconv.ParseUint(value, 10, 64)
 		case "vram mem":
-			if n, err := strconv.ParseUint(strings.TrimSuffix(value, " kB"), 10, 64); err == nil && n <= maxMemory>>10 {
-				c.memory = n << 10
-			}
+			c.memory = parseOldSize(value)
+		case "gtt mem":
+			c.gtt = parseOldSize(value)
 		}
 	}
 	return c, c.id != 0 && isPCI(c.address)
+}
+
+func parseOldSize(value string) uint64 {
+	n, err := strconv.ParseUint(strings.TrimSuffix(value, " kB"), 10, 64)
+	if err != nil || n > maxMemory>>10 {
+		return 0
+	}
+	return n << 10
 }
 
 // maxMemory is more than any GPU has, and so little that no sum overflows.

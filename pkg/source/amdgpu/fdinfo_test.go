@@ -22,7 +22,7 @@ func TestFdinfo(t *testing.T) {
 			text: "pasid:\t32770\ndrm-driver:\tamdgpu\ndrm-pdev:\t0000:03:00.0\ndrm-client-id:\t57\ndrm-memory-vram:\t1024 KiB\n" +
 				"drm-memory-gtt: \t16 KiB\ndrm-memory-cpu: \t0 KiB\ndrm-engine-gfx:\t1500 ns\ndrm-engine-enc_1:\t7 ns\n",
 			want: client{
-				address: "0000:03:00.0", id: 57, memory: 1 << 20, counts: true,
+				address: "0000:03:00.0", id: 57, memory: 1 << 20, gtt: 16 << 10, counts: true,
 				engines: map[string]drmfdinfo.Engine{"gfx": {Busy: 1500}, "enc_1": {Busy: 7}},
 			},
 			ok: true,
@@ -30,7 +30,7 @@ func TestFdinfo(t *testing.T) {
 		"6.14": {
 			text: fdinfo("0001:C1:00.0", 9, 3<<30, engineTime("compute", time.Second), "drm-engine-capacity-compute:\t8\n"),
 			want: client{
-				address: "0001:c1:00.0", id: 9, memory: 3 << 30, counts: true,
+				address: "0001:c1:00.0", id: 9, memory: 3 << 30, gtt: 2 << 20, counts: true,
 				engines: map[string]drmfdinfo.Engine{"compute": {Busy: 1e9, Capacity: 8}},
 			},
 			ok: true,
@@ -41,7 +41,7 @@ func TestFdinfo(t *testing.T) {
 		},
 		"5.15": {
 			text: "pos:\t0\npdev:\t0000:03:00.0\npasid:\t32769\nvram mem:\t2048 kB\ngtt mem:\t8 kB\ncpu mem:\t0 kB\ngfx0:\t12.34%\n",
-			want: client{address: "0000:03:00.0", id: 32769, memory: 2 << 20}, ok: true,
+			want: client{address: "0000:03:00.0", id: 32769, memory: 2 << 20, gtt: 8 << 10}, ok: true,
 		},
 		"5.15 without an address space": {text: "pdev:\t0000:03:00.0\npasid:\t0\nvram mem:\t2048 kB\n"},
 		"another driver":                {text: "drm-driver:\txe\ndrm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\npasid:\t3\n"},

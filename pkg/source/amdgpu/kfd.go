@@ -23,6 +23,7 @@ type kfdNode struct {
 	uniqueID    uint64 // of the ASIC, on newer kernels of the partition; 0 if unknown
 	units       uint64 // compute units
 	sdma        uint64 // SDMA engines, including those for XGMI
+	memory      uint64 // in which its processes allocate: mem_banks/N/properties, in bytes; 0 if unknown
 }
 
 const noMinor = -1
@@ -44,6 +45,7 @@ const (
 	maxAttribute = 4 << 10
 	maxEngines   = 64 // of one GPU: larger numbers are ignored
 	maxUnits     = 1 << 16
+	maxBanks     = 64 // of one GPU
 )
 
 // topology returns the GPUs of KFD: none, without an error, if there is no KFD. Nodes without
@@ -94,7 +96,34 @@ func readNode(dir string) (kfdNode, error) {
 	}
 	node := parseProperties(text)
 	node.gpuID = uint32(id)
+	banks := filepath.Join(dir, "mem_banks")
+	names, _ := readNames(banks, maxBanks) // their sum is unknown without them
+	for _, name := range names {
+		if text, err := readSome(filepath.Join(banks, name, "properties")); err == nil {
+			node.memory = min(node.memory+parseBank(text), maxMemory)
+		}
+	}
 	return node, nil
+}
+
+// parseBank returns the size of a bank of GPU memory in bytes: heap_type is 1 or 2, public or private; 0 is memory of a CPU.
+func parseBank(text []byte) (size uint64) {
+	ofGPU := false
+	for line := range bytes.Lines(text) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		v, err := strconv.ParseUint(string(value), 10, 64)
+		switch {
+		case err != nil:
+		case string(name) == "heap_type":
+			ofGPU = v == 1 || v == 2
+		case string(name) == "size_in_bytes":
+			size = min(v, maxMemory)
+		}
+	}
+	if !ofGPU {
+		return 0
+	}
+	return size
 }
 
 // readUint reads a file with one decimal number.

@@ -27,7 +27,8 @@ import (
 // 5.14; KFD lacks graphics. And fdinfo counts for this GPU the memory of others that is mapped
 // in the address space: in an XGMI hive, with peer access, that of all GPUs, and memory
 // exported by other processes. So the memory of a process with KFD memory is KFD's value, and
-// that of others is fdinfo's value; graphics memory of the former is unattributed.
+// that of others is fdinfo's value; graphics memory of the former is unattributed. KFD's value
+// may be of memory in GTT: see pools.
 //
 // Engines have fdinfo's names, with decoder and encoder for dec and enc; sdma is the busy
 // ratio of the copy queues of compute, divided by the number of SDMA engines; cu is the ratio
@@ -44,6 +45,8 @@ type lister struct {
 	clients                    hang.Group[int, map[uint32][]client]
 	computeLimit, clientsLimit time.Duration
 	counters                   map[counterKey]counter
+
+	pools pools // of the last listing
 }
 
 func newLister(o Options) *lister {
@@ -72,7 +75,10 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	pids, err3 := l.candidates(computing)
 	problems := []error{err, err2, err3}
 
-	scan := usageScan{before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
+	scan := usageScan{
+		before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{},
+		pools: findPools(cards, nodes, at, l.pools),
+	}
 	owned := map[counterKey]bool{}
 	deadline := time.Now().Add(l.timeout)
 	hanging, full := 0, false
@@ -120,8 +126,9 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	if hanging > 0 {
 		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, errBounded))
 	}
-	l.counters = scan.after
-	return l.processes(scan.usages, at.totals), errors.Join(problems...)
+	l.counters, l.pools = scan.after, scan.pools
+	l.pools.observe(scan.usages, at.totals)
+	return l.processes(scan.usages), errors.Join(problems...)
 }
 
 // measure reads the values of a process that may hang.
@@ -151,21 +158,15 @@ func (l *lister) candidates(computing []int) ([]int, error) {
 
 // processes converts usages to the model. The cgroup is resolved now: a process that ends
 // later keeps it.
-func (l *lister) processes(usages map[use]*usage, totals map[string]float64) []model.GPUProcess {
+func (l *lister) processes(usages map[use]*usage) []model.GPUProcess {
 	list := make([]model.GPUProcess, 0, len(usages))
 	cgroups := map[int]model.CgroupID{}
 	computes := map[int]bool{}
 	for k, u := range usages {
-		if total, known := totals[k.gpu]; known && float64(u.compute) > total {
-			u.compute = 0 // an APU: VRAM allocations are GTT (since 6.10)
-		}
 		computes[k.pid] = computes[k.pid] || u.compute > 0
 	}
 	for k, u := range usages {
-		memory := u.client
-		if computes[k.pid] {
-			memory = u.compute
-		}
+		memory, gtt := u.memory(computes[k.pid], l.pools.gtt[k.gpu])
 		cgroup, known := cgroups[k.pid]
 		if !known && l.o.CgroupOf != nil {
 			if id, err := l.o.CgroupOf(k.pid); err == nil {
@@ -174,7 +175,7 @@ func (l *lister) processes(usages map[use]*usage, totals map[string]float64) []m
 			cgroups[k.pid] = cgroup
 		}
 		p := model.GPUProcess{
-			GPU: k.gpu, PID: k.pid, Cgroup: cgroup, Memory: model.Some(float64(memory)),
+			GPU: k.gpu, PID: k.pid, Cgroup: cgroup, Memory: memory, GTT: gtt,
 		}
 		if u.known {
 			p.Engines = make([]model.Figure, 0, len(u.engines))

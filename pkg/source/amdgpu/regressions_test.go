@@ -200,18 +200,3 @@ func TestAllCardsReturn(t *testing.T) {
 		return s.listed == nil
 	})
 }
-
-// TestAPU: on an APU KFD's VRAM is host memory (apu_prefer_gtt): fdinfo has the real amount.
-func TestAPU(t *testing.T) {
-	n := newFakeProcs(t)
-	n.gpu(1, 51001, 0xc100, 128)
-	cards := []model.GPU{{
-		UUID: "apu", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/renderD128"},
-		Memory: model.VideoMemory{Total: model.Some(gibibyte / 2)},
-	}}
-	n.compute(100, 51001, 40*gibibyte, 0, 0)
-	n.file(100, 5, 128, "renderD128", fdinfo("0000:c1:00.0", 11, gibibyte/16))
-	if got := n.list(n.lister(), cards, 1); len(got) != 1 || got[0].Memory != model.Some(gibibyte/16) {
-		t.Errorf("%+v", got)
-	}
-}

@@ -55,8 +55,11 @@ func (r *reader) steps() []func() {
 
 // readMemory reads mem_info_*, in bytes: allocated and total memory.
 func (r *reader) readMemory(g *model.GPU) {
-	g.Memory = videoMemory(r.dir, "mem_info_vram")
+	g.Memory, g.UsesGTT = videoMemory(r.dir, "mem_info_vram"), false
 	g.GTT = videoMemory(r.dir, "mem_info_gtt")
+	if g.Memory.Total == model.Some(0) { // an accelerator with the CPU on it
+		g.Memory, g.UsesGTT = g.GTT, true
+	}
 }
 
 func videoMemory(d *directory, name string) model.VideoMemory {
@@ -152,7 +155,7 @@ func (r *reader) state() state {
 	g.Utilization, g.Temperatures, g.Power, g.Energy = q.Utilization, q.Temperatures, q.Power, q.Energy
 	g.Dropped = q.Dropped
 	g.FanSpeed, g.Clocks, g.Throttles, g.Throttled = q.FanSpeed, q.Clocks, q.Throttles, q.Throttled
-	g.Memory, g.GTT, g.Engines = s.Memory, s.GTT, s.Engines
+	g.Memory, g.GTT, g.UsesGTT, g.Engines = s.Memory, s.GTT, s.UsesGTT, s.Engines
 	g.TemperatureLimits, g.PowerLimit, g.MaxClocks = s.TemperatureLimits, s.PowerLimit, s.MaxClocks
 	if s.Modes != nil {
 		g.Modes = maps.Clone(s.Modes)

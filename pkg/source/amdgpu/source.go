@@ -181,6 +181,9 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 			if !old {
 				listed.measured(&g)
 			}
+			if listed != nil && !stuck && !g.Suspended {
+				listed.pools.apply(&g)
+			}
 			g.Unlisted = listed == nil || old || listed.misses(g.UUID)
 			snap.GPUs = append(snap.GPUs, g)
 		}
@@ -227,7 +230,7 @@ func divide(g model.GPU, activity []partitionActivity, p place, id string) []mod
 		part := model.GPU{
 			Vendor: g.Vendor, ID: id + ":" + n, UUID: g.UUID + ":" + n, Parent: g.UUID, Name: g.Name, Serial: g.Serial,
 			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: nodes,
-			Profile: g.Profile, Suspended: g.Suspended,
+			Profile: g.Profile, Suspended: g.Suspended, UsesGTT: g.UsesGTT,
 		}
 		if i < len(activity) && !g.Suspended {
 			part.Utilization = activity[i].gfx

@@ -16,9 +16,10 @@ type use struct {
 }
 
 type usage struct {
-	compute, client uint64 // memory by KFD, and by fdinfo
-	known           bool   // engines
-	engines         map[string]float64
+	compute     uint64 // memory by KFD
+	client, gtt uint64 // memory by fdinfo, in VRAM and in GTT
+	known       bool   // engines
+	engines     map[string]float64
 }
 
 func (u *usage) engine(name string, ratio float64) {
@@ -34,6 +35,7 @@ type usageScan struct {
 	before, after map[counterKey]counter
 	now           time.Time
 	usages        map[use]*usage
+	pools         pools
 }
 
 func (l *usageScan) usage(pid int, gpu string) *usage {
@@ -71,7 +73,7 @@ func (l *usageScan) compute(pid int, c computeUse) {
 }
 
 func (l *usageScan) client(pid int, k counterKey, c client) {
-	used := c.memory > 0
+	used := c.memory > 0 || c.gtt > 0 && l.pools.gtt[k.gpu]
 	for _, e := range c.engines {
 		used = used || e.Busy > 0
 	}
@@ -81,6 +83,7 @@ func (l *usageScan) client(pid int, k counterKey, c client) {
 	}
 	u := l.usage(pid, k.gpu)
 	u.client += c.memory
+	u.gtt += c.gtt
 	u.known = u.known || seen && c.counts
 	for name, e := range c.engines {
 		k.engine = name
