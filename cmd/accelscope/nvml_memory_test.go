@@ -56,7 +56,7 @@ func TestNVMLMemoryOwners(t *testing.T) {
 		t.Parallel()
 		n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
 			one := n.Containers[0].PIDs[0]
-			n.Scenario.Processes = []nvml.Process{
+			n.Processes = []nvml.Process{
 				{Device: "0", PID: one, Memory: nvml.Unknown, SM: 5, Kinds: "C"},
 				{Device: "1", PID: one, Memory: nvml.Unknown, SM: 5, Kinds: "C"},
 				{Device: "1", PID: n.Containers[2].PIDs[0], Memory: 1 << 30, SM: 5, Kinds: "C"},

@@ -37,8 +37,8 @@ var selfNotes = []string{
 		"without fentry programs and kprobes does not show.",
 	"`accelscope_lines_skipped_total`: a line that stays in its file is counted once. The log and `accelscope doctor` quote it. The " +
 		"other lines of the file are read.",
-	"`accelscope_values_dropped_total`: [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every refresh, that is once " +
-		"per second at most, while a driver reports such a value; `accelscope doctor` shows it.",
+	"`accelscope_values_dropped_total`: [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every refresh, that is " +
+		"once per second at most, while a driver reports such a value; `accelscope doctor` shows it.",
 	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
 		"again. The log has the stack.",
 	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
