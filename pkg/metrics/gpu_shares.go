@@ -19,8 +19,8 @@ var gpuShareNotes = []string{
 	"`container_gpu_memory_used_bytes`: where the driver lists a process without its memory, as in a guest of a vGPU, the memory of its " +
 		"workload and of the unattributed share is unknown, and absent. If no other workload has processes on the GPU, the workload " +
 		"has the memory in use of the GPU, with `method` `gpu` in place of `process`.",
-	"`container_gpu_memory_used_bytes`: `pool` is `vram` or `gtt` (memory of the host) of an APU of AMD, with processes in both; else it is " +
-		"empty. `method` of the unattributed share is empty.",
+	"`container_gpu_memory_used_bytes`: `pool` is `vram` or `gtt` (memory of the host) of an APU of AMD, with processes in both; else it " +
+		"is empty. `method` of the unattributed share is empty.",
 	"Compute instances of one GPU instance of MIG have one memory: the first one has its size, what is free, and the unattributed share. " +
 		"`gpu_memory_used_bytes` of the others is the memory of their processes. Their engines (GPM) are those of all, and absent.",
 	"`container_gpu_utilization_ratio`: fraction of the time since the previous list. It covers the engines that the driver " +
