@@ -33,6 +33,8 @@ type HCA struct {
 	// may be invisible.
 	VF bool
 	PF string
+	// Subfunction reports that it is a part of a physical function that was made by software, as mlx5_core.sf.4.
+	Subfunction bool
 	// Netns is the inode of the device's network namespace; 0 for the node's.
 	Netns uint64
 

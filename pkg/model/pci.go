@@ -19,6 +19,8 @@ type PCIFunction struct {
 	PCIEnd
 	ID    string // vendor and device: 15b3:101b
 	Class string // 0x020700
+	// Driver is the name of the driver that is bound to it: mlx5_core; empty if none is.
+	Driver string
 	// NUMANode is empty if the kernel does not know it.
 	NUMANode string
 	// Path is where the function is: the host bridge, pci0000:15, the addresses of the bridges below it, and that of the function.

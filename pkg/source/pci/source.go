@@ -100,6 +100,7 @@ func (s *Source) wanted(address string) bool {
 func (s *Source) function(address string) model.PCIFunction {
 	f := model.PCIFunction{
 		Address: address, PCIEnd: s.end(address), ID: s.id(address), Class: s.text(address, "class"), Path: s.place(address),
+		Driver: s.driver(address),
 	}
 	if n := s.text(address, "numa_node"); model.IsDigits(n) { // -1 if unknown
 		f.NUMANode = n
@@ -111,6 +112,15 @@ func (s *Source) function(address string) model.PCIFunction {
 		}
 	}
 	return f
+}
+
+// driver returns the name of the driver that is bound to a function, from the target of its link, empty if there is none.
+func (s *Source) driver(address string) string {
+	target, err := os.Readlink(s.path(address, "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
 }
 
 // id returns vendor and device: 15b3:101b. It is empty if they cannot be read.

@@ -46,6 +46,14 @@ func (tr tree) add(path string, files map[string]string) {
 	}
 }
 
+// bind binds a function to a driver.
+func (tr tree) bind(address, driver string) {
+	tr.t.Helper()
+	if err := os.Symlink("../../../bus/pci/drivers/"+driver, filepath.Join(tr.root, "bus/pci/devices", address, "driver")); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
 func (tr tree) read() (model.Snapshot, error) {
 	tr.t.Helper()
 	s, err := New(Options{Sysfs: tr.root})
@@ -99,13 +107,15 @@ func TestRead(t *testing.T) {
 	tr.add("pci0000:50/0000:51:00.0", with(link("8.0 GT/s PCIe", "8.0 GT/s PCIe", "4", "4"), "class", "0x010802\n"))
 	tr.add("pci0000:60/0000:61:00.0", link("Unknown", "Unknown", "63", "63"))
 
+	tr.bind("0000:16:00.0", "mlx5_core") // the others have no driver
+
 	snap, err := tr.read()
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []model.PCIFunction{
 		{
-			Address: "0000:16:00.0", ID: "15b3:1021", Class: "0x020700", NUMANode: "1",
+			Address: "0000:16:00.0", ID: "15b3:1021", Class: "0x020700", Driver: "mlx5_core", NUMANode: "1",
 			Path: []string{"pci0000:15", "0000:15:01.0", "0000:16:00.0"},
 			PCIEnd: model.PCIEnd{
 				Link: model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 8, MaxWidth: 16},

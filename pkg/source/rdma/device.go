@@ -254,6 +254,7 @@ func (d *device) scan() {
 		NodeDesc:     line("node_desc"),
 		NUMANode:     line("device/numa_node"),
 		PCIAddress:   pciAddress(r.link(d.path) + "/" + r.link(d.function)),
+		Subfunction:  isSubfunction(r.link(d.path)),
 	}
 	if d.hca.NUMANode == "-1" {
 		d.hca.NUMANode = ""

@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,11 @@ func physicalFunction(r *reader, path string) (vf bool, pf string) {
 	names := r.directory(unix.AT_FDCWD, path+"/physfn/infiniband", validDevice)
 	return true, strings.Join(names, ",")
 }
+
+// subfunction is the auxiliary device of a subfunction in the path of its HCA: …/0000:18:00.0/mlx5_core.sf.4/infiniband/mlx5_9.
+var subfunction = regexp.MustCompile(`\.sf\.[0-9]+/`)
+
+func isSubfunction(path string) bool { return subfunction.MatchString(path) }
 
 // virtualGUIDs reads the node or port GUIDs that a physical function assigned to its
 // virtual functions (sriov/N/{node,port}), by their PCI addresses. Only the vendor's

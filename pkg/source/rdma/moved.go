@@ -79,8 +79,7 @@ type found struct {
 
 // startSearch starts a search when one is due, and returns the inodes of the namespaces.
 func (s *Source) startSearch(now time.Time) []uint64 {
-	// Without class/infiniband a netlink request would load ib_core.
-	if s.opt.Namespaces == nil || !s.enabled || !s.genuine || s.class < 0 {
+	if !s.searches() {
 		return nil
 	}
 	spaces := s.otherNamespaces()

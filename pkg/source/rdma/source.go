@@ -203,13 +203,13 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	var resourceErr error
 	var wg safely.Group
 	var n *node
+	if seen > 0 || s.searches() {
+		n = s.readNode(ctx)
+	}
 	if seen == 0 {
 		snap.Resources = []model.Resource{}
-	} else {
-		n = s.readNode(ctx)
-		if s.enabled && s.genuine {
-			wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
-		}
+	} else if s.enabled && s.genuine {
+		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 	}
 	readings := make([]*reading, seen+len(moved))
 	each(len(readings), func(i int) {
@@ -236,6 +236,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}
 	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
+	snap.DeviceStates = append(snap.DeviceStates, s.hidden(n, moved, now)...)
 	snap.Traffic = s.qpTraffic(snap.DeviceStates)
 	snap.DeviceStates = append(snap.DeviceStates, s.counterStates()...)
 	if len(readings) == 0 {

@@ -83,6 +83,9 @@ func TestParseSmall(t *testing.T) {
 		if got := pciAddress(in); got != want {
 			t.Errorf("pciAddress(%q) = %q, want %q", in, got, want)
 		}
+		if got := isSubfunction(in); got != strings.Contains(in, "mlx5_sf4") {
+			t.Errorf("isSubfunction(%q) = %v", in, got)
+		}
 	}
 }
 

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// searches reports whether HCAs may be in network namespaces that are searched. Without class/infiniband a netlink request would load
+// ib_core.
+func (s *Source) searches() bool {
+	return s.opt.Namespaces != nil && s.enabled && s.genuine && s.class >= 0
+}
+
+// hidden returns the states of HCAs that were moved to a network namespace where no search has found them yet, if ever: only
+// class/infiniband_verbs lists them, which has no namespaces. They are not gone. VFs are moved all the time, and left out.
+func (s *Source) hidden(n *node, moved []*movedDevice, now time.Time) []model.DeviceState {
+	if n == nil || !s.searches() {
+		return nil
+	}
+	var states []model.DeviceState
+	for name, u := range n.uverbs {
+		found := slices.ContainsFunc(moved, func(d *movedDevice) bool { return d.name == name })
+		if found || u.name == "" || s.known[name] != nil || !s.chosen(name) || s.isVirtual(u.pci) {
+			continue
+		}
+		states = append(states, model.DeviceState{
+			Source: s.Name(), Device: name, State: model.StateUnsupported,
+			Reason: fmt.Sprintf("%s is in a network namespace where it was not found: %v", u.name, model.ErrUnsupported),
+		})
+	}
+	if len(states) > 0 && now.Sub(n.read) >= nodeRetry {
+		s.node = nil // one that is gone is not listed any more
+	}
+	slices.SortFunc(states, func(a, b model.DeviceState) int { return strings.Compare(a.Device, b.Device) })
+	return states
+}
+
+// isVirtual reports whether a PCI function is a virtual one.
+func (s *Source) isVirtual(address string) bool {
+	if address == "" {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(s.pciFunction(address), "physfn"))
+	return err == nil
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestHidden: an HCA that was moved to a network namespace has a state until a search finds it there, and where none does; it has none
+// when it is gone. A VF has none.
+func TestHidden(t *testing.T) {
+	tr := newTree(t)
+	tr.sriov("", "")
+	tr.uverbs(41, "mlx5_5", "0000:18:00.1") // a VF
+	tr.uverbs(42, "mlx5_7", "0000:19:00.0")
+	tr.uverbs(43, "mlx5_8", "0000:1a:00.0")
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(2, "mlx5_7", 0xa088c20300000102)}}}
+	spaces := []model.Namespace{{Inode: 1, PID: 1, Host: true}, {Inode: 11, PID: 110}}
+	now := time.Unix(1000, 0)
+	s := movedSource(t, tr, x, &spaces, func(o *Options) { o.Now = func() time.Time { return now } })
+	if got := states(mustRead(t, s)); got != "mlx5_0=ok mlx5_7=unsupported mlx5_8=unsupported" {
+		t.Errorf("before the search: %s", got)
+	}
+	settle(t, s)
+	if got := states(mustRead(t, s)); got != "mlx5_0=ok mlx5_7=ok mlx5_8=unsupported" {
+		t.Errorf("after it: %s", got)
+	}
+	tr.remove("class/infiniband_verbs/uverbs43")
+	now = now.Add(nodeRetry)
+	mustRead(t, s)
+	if got := states(mustRead(t, s)); got != "mlx5_0=ok mlx5_7=ok" {
+		t.Errorf("without it: %s", got)
+	}
+	tr.remove("class/infiniband/mlx5_0")
+	spaces = spaces[:1]
+	snap, err := s.Read(t.Context())
+	if got := states(snap); got != "mlx5_0=unsupported mlx5_7=unsupported" || !errors.Is(err, model.ErrAbsent) {
+		t.Errorf("with no other HCA: %s, %v", got, err)
+	}
+}
