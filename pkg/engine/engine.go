@@ -32,18 +32,26 @@ const (
 // Options of an Engine.
 type Options struct {
 	// Reuse is how long a refresh serves further callers; 1 s when zero.
-	Reuse  time.Duration
-	Logger *zap.Logger
+	Reuse time.Duration
+	// Inventory compares each refresh with what the node had; nil: nothing is compared.
+	Inventory Inventory
+	Logger    *zap.Logger
+}
+
+// An Inventory knows which devices the node had. Compare adds what is missing, or was better before, to the facts of a refresh.
+type Inventory interface {
+	Compare(now time.Time, facts *model.Snapshot, states []model.SourceState)
 }
 
 // An Engine reads the sources that were added, and closes them.
 type Engine struct {
-	readers []*sourceReader
-	waiting []chan struct{} // for the first reading of each background source
-	reuse   time.Duration
-	log     *zap.Logger
-	base    context.Context // ends when the engine is closed
-	stop    context.CancelFunc
+	readers   []*sourceReader
+	waiting   []chan struct{} // for the first reading of each background source
+	reuse     time.Duration
+	inventory Inventory // nil: nothing is compared
+	log       *zap.Logger
+	base      context.Context // ends when the engine is closed
+	stop      context.CancelFunc
 
 	// mu guards the next three; it is not held during a refresh.
 	mu      sync.Mutex
@@ -98,7 +106,8 @@ func New(o Options) *Engine {
 	}
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
-		reuse: o.Reuse, log: o.Logger, base: base, stop: stop, states: stateLogger{log: o.Logger}, expired: map[model.CgroupID]bool{},
+		reuse: o.Reuse, inventory: o.Inventory, log: o.Logger, base: base, stop: stop,
+		states: stateLogger{log: o.Logger}, expired: map[model.CgroupID]bool{},
 		dropped: map[Dropped]uint64{},
 	}
 }

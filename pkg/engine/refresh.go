@@ -39,6 +39,7 @@ func (e *Engine) fill(r *Refresh) {
 		e.ledger.Merge(m)
 	}
 	r.States = e.sourceStates(readings, time.Now())
+	e.compareFacts(r)
 	r.Panics = e.countPanics()
 	r.Dropped = e.countDropped(r.Facts.GPUs)
 	e.counters.Credit(&r.Facts, &e.owners, merges)
@@ -58,6 +59,17 @@ func (e *Engine) fill(r *Refresh) {
 	e.states.update(r.States, r.Facts.DeviceStates)
 	e.forget(r)
 	e.finished.Store(r)
+}
+
+// compareFacts adds what the node had and has no more. A panic costs that only.
+func (e *Engine) compareFacts(r *Refresh) {
+	if e.inventory == nil {
+		return
+	}
+	if err := safely.Try(func() { e.inventory.Compare(time.Now(), &r.Facts, r.States) }); err != nil {
+		e.panics.Add(1)
+		e.log.Error("comparing a refresh with the inventory failed", zap.Error(err))
+	}
 }
 
 // judgeFacts adds the verdicts. A panic costs the verdicts only.

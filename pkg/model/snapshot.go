@@ -118,6 +118,9 @@ type Snapshot struct {
 	// Events counts sent and dropped events.
 	Events *EventStats
 
+	// Missing are the devices that the node had and has no more, by the inventory; nil if nothing was compared.
+	Missing []MissingDevice
+
 	// Hooks, Maps, Losses and Repairs are the state of the sensor's own probes.
 	Hooks   []Hook
 	Maps    []Map
@@ -196,6 +199,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]GPU { return &s.GPUs }),
 	list(func(s *Snapshot) *[]GPUDriver { return &s.GPUDrivers }),
 	list(func(s *Snapshot) *[]DRIDevice { return &s.DRI }),
+	list(func(s *Snapshot) *[]MissingDevice { return &s.Missing }),
 	list(func(s *Snapshot) *[]Hook { return &s.Hooks }),
 	list(func(s *Snapshot) *[]Map { return &s.Maps }),
 	list(func(s *Snapshot) *[]Loss { return &s.Losses }),

@@ -42,6 +42,7 @@ var plants = map[string]plant{
 	"attribution":            {"pkg/attribution/planted.go", module + "pkg/engine"},
 	"traffic":                {"pkg/attribution/traffic/planted.go", module + "pkg/engine"},
 	"verdict":                {"pkg/verdict/planted.go", module + "pkg/engine"},
+	"inventory":              {"pkg/inventory/planted.go", module + "pkg/engine"},
 	"placement":              {"pkg/placement/planted.go", module + "pkg/engine"},
 	"hook":                   {"pkg/hook/planted.go", module + "pkg/engine"},
 	"source":                 {"pkg/source/later/planted.go", module + "pkg/source/rdma"},

@@ -34,12 +34,11 @@ type reader struct {
 	throttling throttling
 	slow       model.GPU // values of the last full read
 	health     health
-	up         map[int]bool // links that have been up
-	degraded   bool         // the PCIe link had too few lanes when last at full speed
+	degraded   bool // the PCIe link had too few lanes when last at full speed
 }
 
 func newReader(o *Options, path string) reader {
-	return reader{o: o, dir: newDirectory(path), sysfs: newDirectory(o.Sysfs), up: map[int]bool{}}
+	return reader{o: o, dir: newDirectory(path), sysfs: newDirectory(o.Sysfs)}
 }
 
 func (r *reader) identify(address string) {

@@ -174,11 +174,6 @@ func (r *reader) state() state {
 	g.PCIe.NAKsSent, g.PCIe.NAKsReceived = q.PCIe.NAKsSent, q.PCIe.NAKsReceived
 	// The errors of links are those of the RAS block xgmi_wafl: reading xgmi_error would clear it.
 	g.Links = slices.Clone(q.Links)
-	for _, l := range g.Links {
-		if l.Up == model.Some(1) {
-			r.up[l.Number] = true
-		}
-	}
 	g.Bound()
 	r.problems(&g)
 	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
@@ -196,11 +191,6 @@ func (r *reader) problems(g *model.GPU) {
 	if g.Throttles != nil && g.Throttled == nil { // with cycle counters an active reason is not a problem
 		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
 		add(model.ProblemPowerBrake, active(g.Throttles, throttleProchot))
-	}
-	if slices.ContainsFunc(g.Links, func(l model.GPULink) bool { return l.Up.Known }) {
-		add(model.ProblemLinkDown, slices.ContainsFunc(g.Links, func(l model.GPULink) bool {
-			return l.Up == model.Some(0) && r.up[l.Number]
-		}))
 	}
 	if p := g.PCIe; p.Width.Known && p.MaxWidth.Known {
 		// An idle Radeon also reduces its lanes (pp_dpm_pcie: 2.5GT/s, x1): the width is

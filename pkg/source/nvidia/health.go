@@ -18,9 +18,8 @@ type health struct {
 	lost, stuck, unreadable, reset, inforom bool
 	// Memory repairs; nil if not reported.
 	remapPending, remapFailure, retirePending *bool
-	linksUp                                   map[int]bool // links that were up at some time
-	narrow                                    *bool        // PCIe link narrower than possible, when last in use
-	sram, fabric                              *bool        // see sramThreshold and fabric; nil if not reported
+	narrow                                    *bool // PCIe link narrower than possible, when last in use
+	sram, fabric                              *bool // see sramThreshold and fabric; nil if not reported
 }
 
 // criticalXIDs are the XIDs for which NVIDIA's catalog (analyzing-xid-catalog, 2025-10) asks for a reset of the GPU, a
@@ -82,11 +81,6 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 			add(model.ProblemPowerBrake, t.Active)
 		}
 	}
-	if d.health.linksUp != nil {
-		add(model.ProblemLinkDown, slices.ContainsFunc(g.Links, func(l model.GPULink) bool {
-			return l.Up.Known && l.Up.Value == 0 && d.health.linksUp[l.Number]
-		}))
-	}
 	addKnown(model.ProblemPCIeDegraded, d.health.narrow)
 	addKnown(model.ProblemSRAM, d.health.sram)
 	addKnown(model.ProblemFabric, d.health.fabric)
@@ -97,7 +91,7 @@ func active(c model.GPUCondition) bool { return c.Active }
 
 func uncorrected(e model.GPUErrors) bool { return e.Type == "uncorrected" && e.Scope == "volatile" }
 
-// readHealth reads the state of memory repairs, in slow rounds, and the existing links.
+// readHealth reads the state of memory repairs, in slow rounds, and of the PCIe link.
 func (d *device) readHealth() {
 	handle := d.attached.Load().handle
 	if d.rarely.due {
@@ -112,14 +106,6 @@ func (d *device) readHealth() {
 	}
 	d.draft.facts.RecoveryAction = actionOf(d.values.count(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0))
 	d.readPCIe(handle)
-	for _, l := range d.draft.facts.Links {
-		if d.health.linksUp == nil {
-			d.health.linksUp = make(map[int]bool)
-		}
-		if l.Up.Value == 1 {
-			d.health.linksUp[l.Number] = true
-		}
-	}
 }
 
 // readPCIe reads the PCIe generation and width: the current values, and the maximum that GPU

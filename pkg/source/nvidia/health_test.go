@@ -21,9 +21,6 @@ import (
 // if it applies.
 func TestProblems(t *testing.T) {
 	yes, no, now := true, false, time.Now()
-	link := func(up float64) []model.GPULink {
-		return []model.GPULink{{Kind: model.NVLink, Number: 3, Up: model.Some(up)}}
-	}
 	for name, c := range map[string]struct {
 		problem   string
 		good, bad func(*device, *model.GPU)
@@ -100,11 +97,6 @@ func TestProblems(t *testing.T) {
 			func(_ *device, g *model.GPU) {
 				g.Throttles = []model.GPUCondition{{Name: reasonPowerBrake, Active: true}}
 			},
-		},
-		"link": {
-			model.ProblemLinkDown,
-			func(d *device, g *model.GPU) { d.health.linksUp, g.Links = map[int]bool{}, link(0) }, // never was up
-			func(d *device, g *model.GPU) { d.health.linksUp, g.Links = map[int]bool{3: true}, link(0) },
 		},
 		"pcie": {
 			model.ProblemPCIeDegraded,

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// device is what is remembered of a device, as it is in the file.
+type device struct {
+	Kind   model.DeviceKind `json:"kind"`
+	ID     string           `json:"id"`
+	Source string           `json:"source"` // that lists it
+	Slot   string           `json:"slot"`
+	Name   string           `json:"name"`
+	Serial string           `json:"serial,omitempty"`
+	// First and Seen are when it was first and last listed, Boot is the boot id of the node at the last time. Zero: it never was.
+	First time.Time `json:"first,omitzero"`
+	Seen  time.Time `json:"seen,omitzero"`
+	Boot  string    `json:"boot,omitempty"`
+	// Gone is when it was first found missing, Excused since when that has a known reason; zero: not.
+	Gone    time.Time `json:"gone,omitzero"`
+	Excused time.Time `json:"excused,omitzero"`
+	// Links are the numbers of the links to other GPUs that were up.
+	Links []int `json:"links,omitempty"`
+
+	up []int // links that are up in the last refresh; nil: not known
+}
+
+func (d *device) key() key { return key{d.Kind, d.ID} }
+
+// anonymous reports whether the device has no identity of its own, only a place.
+func (d *device) anonymous() bool { return d.ID == d.Slot }
+
+// unwatched reports whether nothing is known of the device because it is left out by its name.
+func (d *device) unwatched(out func(hca string) bool) bool {
+	return d.Kind == model.KindHCA && out != nil && out(d.Name)
+}
+
+// String names the device in messages.
+func (d *device) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", d.Kind, d.Name, d.ID))
+}
+
+func (d *device) fields() []zap.Field {
+	return []zap.Field{
+		zap.String("kind", string(d.Kind)), zap.String("device", d.Name), zap.String("id", d.ID), zap.String("slot", d.Slot),
+		zap.String("serial", d.Serial), zap.Time("seen", d.Seen),
+	}
+}
+
+func numbers(links []int) string {
+	texts := make([]string, len(links))
+	for i, n := range links {
+		texts[i] = strconv.Itoa(n)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// listed is what sources list.
+type listed struct {
+	devices []device
+	// complete are the sources whose list has all of their devices: those that work, and those that find none.
+	complete map[string]bool
+	// unread are devices that a source knows and cannot read, by source and name.
+	unread map[[2]string]bool
+	// undriven are GPUs that the kernel lists without a driver.
+	undriven []device
+	facts    *model.Snapshot
+}
+
+// listedDevices returns the devices that sources list: GPUs, and HCAs of their own. Parts of GPUs, VFs and subfunctions come and go as
+// somebody makes them.
+func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
+	l := listed{complete: map[string]bool{}, unread: map[[2]string]bool{}, facts: facts}
+	for _, s := range states {
+		l.complete[s.Source] = s.State == model.StateOK || s.State == model.StateAbsent
+	}
+	for _, d := range facts.DeviceStates {
+		if d.State != model.StateOK && d.State != model.StateAbsent {
+			l.unread[[2]string{d.Source, d.Device}] = true
+		}
+	}
+	for n := range facts.HCAs {
+		h := &facts.HCAs[n]
+		if h.VF || h.Subfunction {
+			continue
+		}
+		slot := cmp.Or(h.PCIAddress, h.Name)
+		l.devices = append(l.devices, device{
+			Kind: model.KindHCA, Source: "rdma", ID: cmp.Or(h.NodeGUID, slot), Slot: slot, Name: h.Name,
+		})
+	}
+	for n := range facts.GPUs {
+		g := &facts.GPUs[n]
+		if g.Parent == "" {
+			l.devices = append(l.devices, device{
+				Kind: model.KindGPU, Source: g.Vendor.Row().Source,
+				ID: g.UUID, Slot: cmp.Or(g.PCIAddress, g.UUID), Name: g.Name, Serial: g.Serial,
+			})
+		}
+	}
+	l.findUndriven()
+	return l
+}
+
+// findUndriven finds GPUs that the kernel lists without a driver, beside equal GPUs that have one.
+func (l *listed) findUndriven() {
+	driven := map[string]*device{} // by the address
+	for n := range l.devices {
+		if d := &l.devices[n]; d.Kind == model.KindGPU {
+			driven[d.Slot] = d
+		}
+	}
+	equal := map[string]*device{} // by vendor and device of PCI
+	for n := range l.facts.PCI {
+		if f := &l.facts.PCI[n]; f.Driver != "" && driven[f.Address] != nil {
+			equal[f.ID] = driven[f.Address]
+		}
+	}
+	for n := range l.facts.PCI {
+		f := &l.facts.PCI[n]
+		if like := equal[f.ID]; like != nil && f.Driver == "" && driven[f.Address] == nil {
+			l.undriven = append(l.undriven, device{
+				Kind: model.KindGPU, Source: like.Source, ID: f.Address, Slot: f.Address, Name: like.Name,
+			})
+		}
+	}
+}

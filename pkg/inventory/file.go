@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	fileName = "inventory.json"
+	tempName = ".inventory.json.new"
+	// version is that of the format of the file.
+	version = 1
+	// maxFile is more bytes than the file of maxDevices devices has.
+	maxFile = 1 << 20
+	maxText = 256
+)
+
+// owner is whose devices a file has.
+type owner struct {
+	Machine string `json:"machine"` // machine id; empty where there is none, as in some containers
+	Sysfs   string `json:"sysfs"`
+	boot    string
+}
+
+// content is the file.
+type content struct {
+	Version int `json:"version"`
+	owner
+	// Boot is the boot id of the node when the file was written.
+	Boot    string    `json:"boot"`
+	Devices []*device `json:"devices"`
+}
+
+// Errors of files that are not used.
+var (
+	errForeign = errors.New("it is of another machine")
+	errVersion = errors.New("it has another version")
+	errCorrupt = errors.New("it is corrupt")
+)
+
+func encode(of owner, devices []*device) ([]byte, error) {
+	text, err := json.MarshalIndent(content{version, of, of.boot, devices}, "", " ")
+	return append(text, '\n'), err
+}
+
+// decode returns the devices of a file. Whoever wrote it, what it has is bounded.
+func decode(text []byte, of owner) ([]*device, error) {
+	var c content
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
+	}
+	switch {
+	case c.Version != version:
+		return nil, fmt.Errorf("%w: %d, not %d", errVersion, c.Version, version)
+	case c.Machine != of.Machine:
+		return nil, fmt.Errorf("%w: %q, not %q", errForeign, c.Machine, of.Machine)
+	case c.Sysfs != of.Sysfs:
+		return nil, fmt.Errorf("%w: sysfs at %q, not at %q", errForeign, c.Sysfs, of.Sysfs)
+	case len(c.Devices) > maxDevices:
+		return nil, fmt.Errorf("%w: %d devices", errCorrupt, len(c.Devices))
+	}
+	for _, d := range c.Devices {
+		if err := d.check(); err != nil {
+			return nil, fmt.Errorf("%w: %w", errCorrupt, err)
+		}
+	}
+	return c.Devices, nil
+}
+
+// check refuses what this program does not write.
+func (d *device) check() error {
+	if d == nil || d.Kind != model.KindGPU && d.Kind != model.KindHCA || d.ID == "" || d.Slot == "" || d.Source == "" {
+		return errors.New("a device without kind, id, slot or source")
+	}
+	for _, text := range []string{d.ID, d.Source, d.Slot, d.Name, d.Serial, d.Boot} {
+		if len(text) > maxText || !utf8.ValidString(text) {
+			return errors.New("a text that is too long")
+		}
+	}
+	if len(d.Links) > maxLinks || d.Seen.IsZero() && d.Gone.IsZero() {
+		return errors.New("a device with too many links, or that was neither seen nor missed")
+	}
+	return nil
+}
+
+// load reads the file of an earlier sensor. A file that is not used is reported, and replaced by the next one that is written.
+func load(dir string, of owner, log *zap.Logger) []*device {
+	path := filepath.Join(dir, fileName)
+	text, err := read(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var devices []*device
+	if err == nil {
+		devices, err = decode(text, of)
+	}
+	if err != nil {
+		log.Warn("the inventory of an earlier sensor is not used", zap.String("file", path), zap.Error(err))
+	}
+	return devices
+}
+
+// read reads a regular file.
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not delay the start
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%w: no regular file", errCorrupt))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%w: larger than %d bytes", errCorrupt, maxFile)
+	}
+	return text, err
+}
+
+// replace writes the file: a new one, which takes the place of the old one when it is on the disk as a whole. So there is one of them, at
+// any moment. The lock of the directory keeps other sensors, and commands, from the new one.
+func replace(dir string, text []byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another sensor writes to %s: %w", dir, err)
+	}
+	temp := filepath.Join(dir, tempName)
+	if err := create(temp, text); err != nil {
+		return errors.Join(err, ignoreAbsent(os.Remove(temp)))
+	}
+	if err := os.Rename(temp, filepath.Join(dir, fileName)); err != nil {
+		return err
+	}
+	return d.Sync()
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// create writes a file to the disk, for root only.
+func create(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

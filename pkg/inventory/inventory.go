@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inventory remembers which GPUs and HCAs the node has had, and which of their links were up, and compares each refresh with it.
+//
+// Sources only list what is there. What a device was like before, a source cannot know: not across a restart, and not when nothing is
+// left to read. So all conditions of that kind are here: a device that is missing (missing.go), and a link between GPUs that is down
+// (links.go). The memory is a small file (file.go), which outlives the sensor and the start of the node. A refresh does not wait for it.
+package inventory
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Options of an Inventory.
+type Options struct {
+	// Dir is where the file is kept; empty keeps the inventory in memory only.
+	Dir string
+	// Host is the root directory of the node (etc/machine-id), Procfs the mount point of its procfs (sys/kernel/random/boot_id), Sysfs that
+	// of its sysfs: a file of another machine, or of another sysfs, is not used.
+	Host, Procfs, Sysfs string
+	// ReadOnly leaves the file as it is.
+	ReadOnly bool
+	// Unwatched reports whether an HCA is left out by its name, so that nothing is known of it; nil: none is.
+	Unwatched func(hca string) bool
+	// Logger receives a line for each device that is missing, back, replaced or accepted.
+	Logger *zap.Logger
+}
+
+const (
+	// maxDevices is the number of devices that are remembered. The largest nodes have some dozens.
+	maxDevices = 512
+	// saveEvery is how often the file is written although nothing but the time changed.
+	saveEvery = time.Hour
+	// retryEvery is how often a write is tried again that failed.
+	retryEvery = time.Minute
+	// excusedFor is how long a device that is missing for a known reason is remembered: as long as alerts look back.
+	excusedFor = 48 * time.Hour
+)
+
+// key identifies a device.
+type key struct {
+	kind model.DeviceKind
+	id   string
+}
+
+// Inventory is what is remembered of the devices of a node.
+type Inventory struct {
+	o     Options
+	owner owner
+	file  *keeper // nil: kept in memory only
+
+	mu      sync.Mutex
+	devices map[key]*device
+	saved   time.Time // when the file was last handed over to be written
+	changed bool      // since then
+}
+
+// New reads the file of an earlier sensor, if there is one that is usable, and starts what writes it. Close ends that.
+func New(o Options) *Inventory {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	i := &Inventory{o: o, devices: map[key]*device{}, owner: owner{
+		Machine: line(filepath.Join(o.Host, "etc/machine-id")), Sysfs: o.Sysfs,
+		boot: line(filepath.Join(o.Procfs, "sys/kernel/random/boot_id")),
+	}}
+	if o.Dir == "" {
+		return i
+	}
+	for _, d := range load(o.Dir, i.owner, o.Logger) {
+		i.devices[d.key()] = d
+	}
+	if !o.ReadOnly {
+		i.file = newKeeper(o.Dir, o.Logger)
+	}
+	return i
+}
+
+// line returns the first line of a small file, empty if it cannot be read.
+func line(path string) string {
+	const limit = 64
+	b, err := boundedfile.ReadOnce(path, make([]byte, limit))
+	if err != nil {
+		return ""
+	}
+	return boundedfile.Line(b, limit)
+}
+
+// Compare sets Missing, and the problems of GPUs with a link that is down, in the facts of a refresh, and remembers what is there. It
+// does not wait for the file.
+func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model.SourceState) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	listed := listedDevices(facts, states)
+	for _, d := range listed.devices {
+		i.remember(d, now)
+	}
+	i.judgeMissing(listed, now)
+	i.judgeLinks(facts)
+	i.forget(now)
+	facts.Missing = i.missing()
+	if i.due(now) {
+		i.save(now)
+	}
+}
+
+// remember adds a device that is listed, or what is new of it.
+func (i *Inventory) remember(d device, now time.Time) {
+	d.First, d.Seen, d.Boot = now, now, i.owner.boot
+	old := i.devices[d.key()]
+	if old == nil {
+		// An unreadable device has only its place.
+		if known := d.anonymous() && i.at(d.Kind, d.Slot) != nil; !known && d.check() == nil && i.room() {
+			i.devices[d.key()], i.changed = &d, true
+		}
+		return
+	}
+	d.First, d.Links, d.up = old.First, old.Links, old.up
+	if d.Serial == "" { // an unreadable device has none
+		d.Serial = old.Serial
+	}
+	if !old.Gone.IsZero() {
+		i.o.Logger.Info("a device is back", old.fields()...)
+	}
+	i.changed = i.changed || !old.Gone.IsZero() || old.Slot != d.Slot || old.Name != d.Name || old.Serial != d.Serial || old.Boot != d.Boot
+	*old = d
+}
+
+// at returns a device that is known at a place, nil if there is none.
+func (i *Inventory) at(kind model.DeviceKind, slot string) *device {
+	for _, d := range i.devices {
+		if d.Kind == kind && d.Slot == slot {
+			return d
+		}
+	}
+	return nil
+}
+
+// room reports whether there is room for one more device, for which one that is missing for longest is forgotten.
+func (i *Inventory) room() bool {
+	if len(i.devices) < maxDevices {
+		return true
+	}
+	var oldest *device
+	for _, d := range i.devices {
+		if !d.Gone.IsZero() && (oldest == nil || d.Gone.Before(oldest.Gone)) {
+			oldest = d
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	delete(i.devices, oldest.key())
+	return true
+}
+
+// forget forgets devices whose absence was excused long ago.
+func (i *Inventory) forget(now time.Time) {
+	for k, d := range i.devices {
+		if !d.Excused.IsZero() && now.Sub(d.Excused) > excusedFor {
+			delete(i.devices, k)
+			i.changed = true
+		}
+	}
+}
+
+// missing returns the devices that are missing, sorted.
+func (i *Inventory) missing() []model.MissingDevice {
+	list := []model.MissingDevice{}
+	for _, d := range i.sorted() {
+		if d.Gone.IsZero() || d.unwatched(i.o.Unwatched) {
+			continue
+		}
+		list = append(list, model.MissingDevice{
+			Kind: d.Kind, ID: d.ID, Slot: d.Slot, Name: d.Name, Serial: d.Serial, Seen: d.Seen, Since: d.Gone,
+			Rebooted: d.Boot != "" && i.owner.boot != "" && d.Boot != i.owner.boot, Excused: !d.Excused.IsZero(),
+		})
+	}
+	return list
+}
+
+func (i *Inventory) sorted() []*device {
+	list := make([]*device, 0, len(i.devices))
+	for _, d := range i.devices {
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b *device) int { return strings.Compare(string(a.Kind)+a.ID, string(b.Kind)+b.ID) })
+	return list
+}
+
+// Accept accepts that devices with these IDs, names or slots, or all devices, are as they are now: what is missing is missed no more, and
+// links that are down are not expected to be up. It returns what it changed, a line each.
+func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, d := range i.sorted() {
+		switch named := slices.Contains(names, d.ID) || slices.Contains(names, d.Name) || slices.Contains(names, d.Slot); {
+		case len(names) > 0 && !named:
+			continue
+		case !d.Gone.IsZero() && d.Excused.IsZero():
+			d.Excused = now
+			accepted = append(accepted, d.String()+" is missing")
+		case d.Gone.IsZero() && len(d.down()) > 0:
+			accepted = append(accepted, d.String()+" has links that are down: "+numbers(d.down()))
+			d.Links = slices.Clone(d.up)
+		default:
+			continue
+		}
+		i.o.Logger.Info("a device was accepted as it is", d.fields()...)
+	}
+	if len(accepted) > 0 {
+		i.save(now)
+	}
+	return accepted
+}
+
+// due reports whether the file is to be written.
+func (i *Inventory) due(now time.Time) bool {
+	age := now.Sub(i.saved)
+	return i.changed || age >= saveEvery || i.file != nil && i.file.failed.Load() && age >= retryEvery
+}
+
+// save hands the devices over to be written.
+func (i *Inventory) save(now time.Time) {
+	i.saved, i.changed = now, false
+	if i.file == nil {
+		return
+	}
+	text, err := encode(i.owner, i.sorted())
+	if err != nil { // a clock beyond the year 9999
+		i.o.Logger.Warn("the inventory cannot be written", zap.Error(err))
+		return
+	}
+	i.file.write(text)
+}
+
+// Close writes the file once more, within a second.
+func (i *Inventory) Close() error {
+	if i.file == nil {
+		return nil
+	}
+	i.mu.Lock()
+	i.save(time.Now())
+	i.mu.Unlock()
+	return i.file.close()
+}

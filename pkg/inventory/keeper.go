@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// closeTimeout is how long the end of the sensor waits for the disk.
+const closeTimeout = time.Second
+
+// errSlow reports a disk that does not write.
+var errSlow = errors.New("the inventory is not written within the limit")
+
+// keeper writes the file in the background, so that nothing waits for a disk.
+type keeper struct {
+	dir    string
+	log    *zap.Logger
+	failed atomic.Bool // the last write
+
+	mu     sync.Mutex
+	latest chan []byte // at most one, the last
+	closed bool
+	done   chan struct{}
+}
+
+func newKeeper(dir string, log *zap.Logger) *keeper {
+	k := &keeper{dir: dir, log: log, latest: make(chan []byte, 1), done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		safely.Do("inventory", func() {
+			for text := range k.latest {
+				k.replace(text)
+			}
+		})
+	}()
+	return k
+}
+
+// write hands over what is to be written, in place of what is still waiting.
+func (k *keeper) write(text []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
+	}
+	select {
+	case <-k.latest:
+	default:
+	}
+	k.latest <- text
+}
+
+// replace writes the file. The first of several failures is reported, and their end.
+func (k *keeper) replace(text []byte) {
+	err := replace(k.dir, text)
+	switch {
+	case err != nil && !k.failed.Load():
+		k.log.Warn("the inventory is kept in memory only: a device that vanishes while the sensor or the node is restarted is not missed",
+			zap.String("directory", k.dir), zap.Error(err))
+	case err == nil && k.failed.Load():
+		k.log.Info("the inventory is written again", zap.String("directory", k.dir))
+	}
+	k.failed.Store(err != nil)
+}
+
+// close waits until everything is written.
+func (k *keeper) close() error {
+	k.mu.Lock()
+	if !k.closed {
+		k.closed = true
+		close(k.latest)
+	}
+	k.mu.Unlock()
+	select {
+	case <-k.done:
+		return nil
+	case <-time.After(closeTimeout):
+		return errSlow
+	}
+}

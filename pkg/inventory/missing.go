@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// judgeMissing finds the devices that are not listed any more. While a source does not work, nothing is known of its devices: what was
+// missing remains so. A device whose place has been taken by one that is new was replaced, and is forgotten. One that was there before has
+// only moved: the kernel numbers buses in the order in which it finds them, so all behind a device that is missing may move.
+func (i *Inventory) judgeMissing(l listed, now time.Time) {
+	here, places := map[key]bool{}, map[key]*device{}
+	for n := range l.devices {
+		d := &l.devices[n]
+		here[d.key()], places[key{d.Kind, d.Slot}] = true, d
+	}
+	for _, d := range i.sorted() {
+		if here[d.key()] || !l.complete[d.Source] || d.unwatched(i.o.Unwatched) {
+			continue
+		}
+		other := places[key{d.Kind, d.Slot}]
+		switch {
+		case other != nil && !other.anonymous() && i.isNewer(other, d):
+			i.replaced(d, other)
+		case d.Seen.IsZero() && l.facts.PCI != nil && !l.undrivenAt(d.Slot):
+			i.drop(d) // it has a driver now, which no source here reads, or was removed
+		case other != nil && other.anonymous() || l.cannotRead(d):
+			i.found(d)
+		default:
+			i.miss(d, l, now)
+		}
+	}
+	i.addUndriven(l, now)
+}
+
+// isNewer reports whether a device was first listed after another one was last listed.
+func (i *Inventory) isNewer(d, than *device) bool {
+	known := i.devices[d.key()]
+	return known == nil || known.First.After(than.Seen)
+}
+
+func (i *Inventory) drop(d *device) {
+	delete(i.devices, d.key())
+	i.changed = true
+}
+
+func (i *Inventory) replaced(d, by *device) {
+	i.drop(d)
+	if !d.anonymous() {
+		i.o.Logger.Info("a device was replaced", append(d.fields(), zap.String("by", by.ID))...)
+	}
+}
+
+// found notes that a device is there, although it cannot be read.
+func (i *Inventory) found(d *device) {
+	if !d.Gone.IsZero() {
+		d.Gone, d.Excused, i.changed = time.Time{}, time.Time{}, true
+	}
+}
+
+// miss notes that a device is missing, and why if that is known.
+func (i *Inventory) miss(d *device, l listed, now time.Time) {
+	d.up = nil
+	if d.Gone.IsZero() {
+		d.Gone, i.changed = now, true
+		i.o.Logger.Warn("a device is missing: it was there, and no source lists it any more", d.fields()...)
+	}
+	if why := l.excuse(d); why != "" && d.Excused.IsZero() {
+		d.Excused, i.changed = now, true
+		i.o.Logger.Info("a device is missing because "+why, d.fields()...)
+	}
+}
+
+// excuse returns why it is right that a device is not listed, empty if there is no such reason.
+func (l *listed) excuse(d *device) string {
+	switch {
+	case d.Kind == model.KindHCA && l.bonded(d.Slot):
+		return "it became a leg of a bond"
+	case slices.ContainsFunc(l.facts.PCI, func(f model.PCIFunction) bool {
+		return f.Address == d.Slot && strings.HasPrefix(f.Driver, "vfio")
+	}):
+		return "it was given to a virtual machine"
+	}
+	return ""
+}
+
+// bonded reports whether the functions of a board have a common HCA (mlx5 LAG), whose port then has an interface for each of them.
+func (l *listed) bonded(slot string) bool {
+	board, _, ok := strings.Cut(slot, ".")
+	for n := range l.facts.HCAs {
+		h := &l.facts.HCAs[n]
+		if of, _, _ := strings.Cut(h.PCIAddress, "."); !ok || of != board || h.VF || h.Subfunction {
+			continue
+		}
+		legs := 0
+		for k := range l.facts.Links {
+			if f := &l.facts.Links[k]; f.Device == h.Name && f.Port == 1 {
+				legs++
+			}
+		}
+		if legs > 1 || strings.Contains(h.Name, "bond") {
+			return true
+		}
+	}
+	return false
+}
+
+// cannotRead reports whether a source knows a device and cannot read it. States of GPUs are by place, or by an index that may be that of
+// another GPU now; those of HCAs are by name.
+func (l *listed) cannotRead(d *device) bool {
+	return l.unread[[2]string{d.Source, d.Slot}] || d.Kind == model.KindHCA && l.unread[[2]string{d.Source, d.Name}]
+}
+
+func (l *listed) undrivenAt(slot string) bool {
+	return slices.ContainsFunc(l.undriven, func(d device) bool { return d.Slot == slot })
+}
+
+// addUndriven adds GPUs without a driver that were never seen with one.
+func (i *Inventory) addUndriven(l listed, now time.Time) {
+	for _, d := range l.undriven {
+		if i.at(d.Kind, d.Slot) == nil && l.complete[d.Source] && i.room() {
+			d.Gone = now
+			i.devices[d.key()], i.changed = &d, true
+			i.o.Logger.Warn("a GPU has no driver, beside equal ones that have one", d.fields()...)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "time"
+
+// DeviceKind is the kind of a device in the inventory of the node.
+type DeviceKind string
+
+// The kinds.
+const (
+	KindGPU DeviceKind = "gpu"
+	KindHCA DeviceKind = "hca"
+)
+
+// MissingDevice is a device that the node had and that no source lists any more, or a GPU that the kernel lists without a driver.
+type MissingDevice struct {
+	Kind   DeviceKind
+	ID     string // UUID of a GPU, node GUID of an HCA; the PCI address of a device that never had either
+	Slot   string // its PCI address, or the name of an HCA that is no PCI function
+	Name   string // mlx5_3, or the market name of a GPU
+	Serial string // empty if unknown
+	// Seen is when a source last listed it, after a restart of the sensor within an hour. Zero: no source ever did.
+	Seen  time.Time
+	Since time.Time // when it was first found missing
+	// Rebooted reports that it was last seen before the node was started.
+	Rebooted bool
+	// Excused reports that it is known why it is missing: somebody accepted it, or it became a leg of a bond.
+	Excused bool
+}
