@@ -28,6 +28,8 @@ var (
 var selfNotes = []string{
 	"`accelscope_source_state`, `accelscope_device_state` and `accelscope_probe_hook_state` have the series of the current state. With " +
 		"`--metrics.states=all`, they have those of all other states, too, with the value 0.",
+	"`accelscope_device_missing`: `kind` is `gpu` or `hca`, `id` the UUID or the node GUID, or the PCI address without either. A device " +
+		"that is there has no series. [Devices that are missing](../docs/verdicts.md#devices-that-are-missing).",
 	"`accelscope_probe_hook_state`: `tier` is how the hook is attached; it is empty while the hook is not attached.",
 	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
 		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +
@@ -64,6 +66,20 @@ func selfMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.DeviceStates {
 					b.StateSet(nil, string(d.State), v.exported(deviceStates), d.Source, d.Device)
+				}
+			},
+		},
+		{
+			name: "accelscope_device_missing", typ: gauge, labels: []string{"kind", "id"},
+			help: "Device that the node had and has no more, 0 if that was accepted or has a known reason.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.facts.Missing {
+					m := &v.facts.Missing[i]
+					missing := 1.0
+					if m.Excused {
+						missing = 0
+					}
+					b.Value(missing, string(m.Kind), m.ID)
 				}
 			},
 		},

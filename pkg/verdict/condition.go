@@ -74,6 +74,12 @@ var (
 		Thresholds: []Threshold{{Of: "time since the port was active", Value: day.Seconds(), Unit: "s", Below: true}},
 		Source:     "a port without a cable was never active, and one that was taken out of use is no news after a day",
 	}
+	hcaGone = &Condition{
+		Name: "RDMADeviceGone", Severity: Critical, For: 5 * time.Minute,
+		Summary:    "An HCA that the node had is not there any more: what used it has failed, and the next job has fewer rails.",
+		Thresholds: []Threshold{{Of: "time since Prometheus had it, without an inventory", Value: day.Seconds(), Unit: "s", Below: true}},
+		Source:     "the inventory of the node; accelscope inventory accept ends it",
+	}
 	linkDegraded = &Condition{
 		Name: "RDMALinkDegraded", Severity: Warning, Window: week, For: 10 * time.Minute,
 		Summary:    "The link has fewer lanes or a lower speed than equal boards of the node have, or than it had within a week.",
@@ -154,6 +160,11 @@ var (
 		Summary: "The GPU fell off the bus, a call into its driver does not return, or the driver reports errors in place of its values: " +
 			"processes on it have failed or hang.",
 		Source: "a state of the driver", Words: map[string][]string{"problem": lostProblems},
+	}
+	gpuGone = &Condition{
+		Name: "GPUGone", Severity: Critical, For: 10 * time.Minute,
+		Summary: "A GPU that the node had is not listed any more, or the kernel lists one without a driver: the next job has fewer GPUs.",
+		Source:  "the inventory of the node; accelscope inventory accept ends it",
 	}
 	recoveryAction = &Condition{
 		Name: "GPURecoveryAction", Severity: Critical,
@@ -346,7 +357,7 @@ var (
 
 // Conditions are all conditions, in the order in which they are judged: the worst first.
 var Conditions = []*Condition{
-	portDown, subnetManagerLost, pauseStorm, gpuLost, recoveryAction, xidCritical, gpuFault, memoryFailing,
+	hcaGone, portDown, subnetManagerLost, pauseStorm, gpuGone, gpuLost, recoveryAction, xidCritical, gpuFault, memoryFailing,
 
 	linkUnstable, linkDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
 	outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors, gpuPCIeSlow,

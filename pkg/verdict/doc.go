@@ -8,5 +8,5 @@
 // GPU was used, and since when each condition holds. What it keeps is bounded: by devices, and for workloads by owner, by namespace and
 // in all (room.go), so that no tenant takes the place of others. What had no room is counted.
 //
-// The rules are by subject: ports.go, gpus.go, workloads.go, idle.go, sensor.go.
+// The rules are by subject: missing.go, ports.go, gpus.go, workloads.go, idle.go, sensor.go.
 package verdict

@@ -82,6 +82,7 @@ func (j *Judge) Update(in Input) Result {
 		workloadCounters: room{perOwner: 2 * maxPerOwner, perNamespace: 4 * maxPerNamespace, all: maxCounters / 4},
 		usesRoom:         room{perOwner: 8 * maxPerOwner, perNamespace: 8 * maxPerNamespace, all: maxCounters / 4},
 	}
+	r.judgeMissing()
 	r.judgePorts()
 	r.judgeGPUs()
 	r.judgePCI()

@@ -463,6 +463,27 @@ var judgments = map[string]judgment{
 		good:    func(n *node) { n.shares.Budgets[0].SpentRatio = 0.015 },
 		subject: "ml/a/x", says: "2% of the CPU time; the budget is 1%",
 	},
+	"RDMADeviceGone": {
+		bad: func(n *node) {
+			n.facts.Missing = []model.MissingDevice{{
+				Kind: model.KindHCA, ID: "0x1", Name: "mlx5_3", Slot: "0000:1b:00.0", Seen: start.Add(-time.Hour), Since: start, Rebooted: true,
+			}}
+		},
+		good:    func(n *node) { n.facts.Missing[0].Excused = true },
+		subject: "mlx5_3 (0x1)", says: "mlx5_3 at 0000:1b:00.0; last listed 1h0m15s ago, before the node was started",
+		held: 15 * time.Second,
+	},
+	"GPUGone": {
+		bad: func(n *node) {
+			n.facts.PCI = []model.PCIFunction{{Address: "0000:4e:00.0"}}
+			n.facts.Missing = []model.MissingDevice{{
+				Kind: model.KindGPU, ID: "GPU-7", Name: "H100", Serial: "165", Slot: "0000:4e:00.0", Seen: start.Add(-time.Hour), Since: start.Add(-time.Hour),
+			}}
+		},
+		good:    func(n *node) { n.facts.Missing = nil },
+		subject: "GPU GPU-7", says: "H100, serial number 165 at 0000:4e:00.0; last listed 1h0m15s ago; its PCI function is there, without a driver",
+		held: time.Hour + 15*time.Second,
+	},
 	"AccelscopeEventsLost": {
 		bad: func(n *node) { n.facts.Events.Dropped[0].Count = 2 }, lasts: 15 * time.Minute,
 		subject: "source events", says: "events +2 in 15m",

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// pciAge is how old what is known of PCI functions may be.
+const pciAge = 2 * time.Minute
+
+// judgeMissing judges the devices that the inventory misses.
+func (r *round) judgeMissing() {
+	for i := range r.Facts.Missing {
+		m := &r.Facts.Missing[i]
+		switch {
+		case m.Excused:
+		case m.Kind == model.KindGPU:
+			r.find(gpuGone, Subject{Kind: OfGPU, UUID: m.ID}, m.Since, r.missingEvidence(m)...)
+		default:
+			r.find(hcaGone, Subject{Kind: OfHCA, Device: m.Name, Detail: m.ID}, m.Since, r.missingEvidence(m)...)
+		}
+	}
+}
+
+// missingEvidence returns what is known of a device that is missing.
+func (r *round) missingEvidence(m *model.MissingDevice) []string {
+	what := m.Name
+	if m.Serial != "" {
+		what += ", serial number " + m.Serial
+	}
+	evidence := []string{fmt.Sprintf("%s at %s", what, m.Slot)}
+	if m.Seen.IsZero() {
+		return append(evidence, "it has no driver, beside equal GPUs that have one")
+	}
+	seen := "last listed " + span(r.At.Sub(m.Seen)) + " ago"
+	if m.Rebooted {
+		seen += ", before the node was started"
+	}
+	evidence = append(evidence, seen)
+	if !model.IsPCIAddress(m.Slot) || r.Facts.PCI == nil || r.At.Sub(m.Since) < pciAge {
+		return evidence
+	}
+	n := slices.IndexFunc(r.Facts.PCI, func(f model.PCIFunction) bool { return f.Address == m.Slot })
+	switch {
+	case n < 0:
+		return append(evidence, "the kernel lists no PCI function there")
+	case r.Facts.PCI[n].Driver == "":
+		return append(evidence, "its PCI function is there, without a driver")
+	}
+	return append(evidence, "its PCI function is there, with the driver "+r.Facts.PCI[n].Driver)
+}
