@@ -24,6 +24,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	// Sensors of tests keep nothing, unless a test says where.
+	if err := os.Setenv("ACCELSCOPE_STATE_DIR", ""); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	_ = os.RemoveAll(artifacts)
 	os.Exit(code)

@@ -19,15 +19,16 @@ import (
 // Unknown environment variables are not refused: Kubernetes itself sets
 // ACCELSCOPE_PORT and similar variables if a Service has the name accelscope.
 type cli struct {
-	Run     runCmd     `cmd:"" default:"withargs" help:"Run the sensor (default)."`
-	Doctor  doctorCmd  `cmd:"" help:"Try every source, probe and permission once. Show what fails and the cure."`
-	Check   checkCmd   `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
-	Top     topCmd     `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
-	Fleet   fleetCmd   `cmd:"" set:"listen=:9851" help:"Show all nodes in a browser, from a Prometheus."`
-	Peers   peersCmd   `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
-	Topo    topoCmd    `cmd:"" help:"Show how near GPUs and HCAs are to each other, and which workloads use them."`
-	GPU     gpuCmd     `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Run       runCmd       `cmd:"" default:"withargs" help:"Run the sensor (default)."`
+	Doctor    doctorCmd    `cmd:"" help:"Try every source, probe and permission once. Show what fails and the cure."`
+	Check     checkCmd     `cmd:"" help:"Check flags, environment and configuration files without starting the sensor."`
+	Top       topCmd       `cmd:"" help:"Show workloads and the devices they use, from a running sensor."`
+	Fleet     fleetCmd     `cmd:"" set:"listen=:9851" help:"Show all nodes in a browser, from a Prometheus."`
+	Peers     peersCmd     `cmd:"" help:"Show connections between workloads and remote ports, from a running sensor."`
+	Topo      topoCmd      `cmd:"" help:"Show how near GPUs and HCAs are to each other, and which workloads use them."`
+	GPU       gpuCmd       `cmd:"" name:"gpu" help:"Release the GPUs of a running sensor for work on them."`
+	Inventory inventoryCmd `cmd:"" name:"inventory" help:"Accept the devices of the node as they are now."`
+	Version   versionCmd   `cmd:"" help:"Print the version."`
 
 	PrintVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version."`
 
@@ -39,6 +40,7 @@ type cli struct {
 // sensorFlags select what the sensor reads. run and doctor share them.
 type sensorFlags struct {
 	released error // why NVIDIA's library is not opened; nil if it may be
+	readOnly bool  // nothing is written to the state directory
 
 	Sysfs  string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Mount point of sysfs."`
 	Procfs string `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Mount point of procfs."`
@@ -84,6 +86,8 @@ type sensorFlags struct {
 
 	NodeName string `name:"node.name" env:"ACCELSCOPE_NODE_NAME,NODE_NAME" placeholder:"NAME" help:"Node name. Default: the host name."`
 	NodeIP   string `name:"node.ip" env:"ACCELSCOPE_NODE_IP,NODE_IP" placeholder:"ADDR" help:"IP address of the node."`
+
+	StateDir string `name:"state.dir" default:"/var/lib/accelscope" placeholder:"DIR" help:"Directory for the inventory. Empty: none."`
 
 	Grace  time.Duration `name:"grace" default:"5m" help:"How long an ended workload keeps its name and counters."`
 	Strict bool          `name:"strict" help:"Exit when a source is not fully usable."`

@@ -31,13 +31,17 @@ func parseArgs(t *testing.T, file string, args ...string) (*cli, error) {
 }
 
 func TestDefaults(t *testing.T) {
+	t.Setenv("ACCELSCOPE_STATE_DIR", "") // restores it
+	if err := os.Unsetenv("ACCELSCOPE_STATE_DIR"); err != nil {
+		t.Fatal(err)
+	}
 	c, err := parseArgs(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := runCmd{
 		sensorFlags: sensorFlags{
-			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup", Host: "/",
+			Sysfs: "/sys", Procfs: "/proc", Cgroup: "/sys/fs/cgroup", Host: "/", StateDir: "/var/lib/accelscope",
 			RDMA: true, PCI: true, Link: true, linkFlags: linkFlags{Modules: true}, CgroupTree: true, Probe: true, Containers: true, Scope: "auto", NetExclude: podInterfaces, Node: true, KernelLog: true, Runtime: true,
 			kubeletFlags: kubeletFlags{
 				Kubelet:         true,

@@ -46,7 +46,7 @@ var configurationSections = []struct {
 	title string
 	names []string
 }{
-	{"General", []string{"config.", "log.", "grace", "strict"}},
+	{"General", []string{"config.", "log.", "grace", "state.", "strict"}},
 	{"HTTP and metrics", []string{"web.", "metrics."}},
 	{"The node", []string{"path.", "node."}},
 	{"Collectors", []string{"collector."}},

@@ -16,12 +16,13 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
 
 // controlFlags configure the socket for the commands that change what a running sensor does.
 type controlFlags struct {
-	Socket string `name:"gpu.control-socket" default:"${socket}" placeholder:"PATH" help:"Socket of accelscope gpu, for root only."`
+	Socket string `name:"gpu.control-socket" default:"${socket}" placeholder:"PATH" help:"Socket of gpu and inventory, for root only."`
 }
 
 // defaultSocket is the default of --gpu.control-socket. Its directory belongs to the sensor.
@@ -59,9 +60,22 @@ type releaser interface {
 	Status() nvidia.Status
 }
 
+// noGPUs is the releaser of a sensor that does not read NVIDIA's GPUs: it has nothing open.
+type noGPUs struct{}
+
+func (noGPUs) Release(string, time.Duration) nvidia.Status { return noGPUs{}.Status() }
+func (noGPUs) Hold(string, time.Duration) nvidia.Status    { return noGPUs{}.Status() }
+func (noGPUs) EndHold(string)                              {}
+func (noGPUs) Resume() nvidia.Status                       { return noGPUs{}.Status() }
+
+func (noGPUs) Status() nvidia.Status {
+	return nvidia.Status{State: model.StateAbsent, Reason: "this sensor does not read NVIDIA's GPUs"}
+}
+
 // newControl returns the handler of the control socket.
-func newControl(gpus releaser) http.Handler {
+func newControl(gpus releaser, had accepter) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc(http.MethodPost+" "+acceptPath, accepting(had))
 	handle := func(method, path string, answer func(*http.Request) (nvidia.Status, error)) {
 		mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
 			got, err := answer(r)
@@ -172,18 +186,18 @@ func peerUser(c net.Conn) (uid int, err error) {
 	return uid, errors.Join(controlErr, err)
 }
 
-// serveControl serves the control socket until the returned function is called. It does nothing
-// if gpus is nil. A socket that cannot be created is no reason to end the sensor.
-func serveControl(f controlFlags, gpus releaser, log *zap.Logger) (stop func()) {
+// serveControl serves the control socket until the returned function is called; gpus may be nil. A socket that cannot be created is no
+// reason to end the sensor.
+func serveControl(f controlFlags, gpus releaser, had accepter, log *zap.Logger) (stop func()) {
 	if gpus == nil {
-		return func() {}
+		gpus = noGPUs{}
 	}
 	l, err := listenControl(f.Socket)
 	if err != nil {
-		log.Info("no control socket: accelscope gpu does not work", zap.Error(err))
+		log.Info("no control socket: accelscope gpu and inventory do not work", zap.Error(err))
 		return func() {}
 	}
-	server := newServer(newControl(gpus), log)
+	server := newServer(newControl(gpus, had), log)
 	server.ConnState = newClients(log).connState
 	go func() { _ = server.Serve(l) }()
 	return func() { _ = server.Close() } // removes the socket

@@ -41,7 +41,7 @@ func (c *doctorCmd) run(ctx context.Context, stdout io.Writer, log *zap.Logger) 
 	if c.QPCounters == "manage" {
 		c.QPCounters = "use" // doctor changes nothing on the node
 	}
-	c.released = released(ctx, c.Socket)
+	c.released, c.readOnly = released(ctx, c.Socket), true
 	s, err := newSensor(c.sensorFlags, eventFlags{}, metricsFlags{}, zap.NewNop())
 	if err != nil {
 		return err
@@ -153,6 +153,7 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 			r.add("device", d.Device, d.State, d.Source+": "+d.Reason, deviceCure(d))
 		}
 	}
+	r.missing(facts.Missing)
 	r.fabric(facts.Fabric)
 	for _, h := range facts.Hooks {
 		reason := h.Reason

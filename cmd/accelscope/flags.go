@@ -117,6 +117,11 @@ const maxVariables = 8
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
+// excludesHCA reports whether an HCA is not read because of its name.
+func (p parsedFlags) excludesHCA(name string) bool {
+	return p.include != nil && !p.include.MatchString(name) || p.exclude != nil && p.exclude.MatchString(name)
+}
+
 // excludesInterface returns the network interfaces of the node to leave out, nil for none.
 func (p parsedFlags) excludesInterface() func(name string) bool {
 	return matcher(p.noInterface)

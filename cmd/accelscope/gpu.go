@@ -44,7 +44,7 @@ func (c *releaseCmd) run(ctx context.Context, stdout io.Writer) error {
 	if c.Reason != "" {
 		query.Set("reason", c.Reason)
 	}
-	s, err := control(ctx, http.MethodPost, c.Socket, releasePath, query)
+	s, err := control[gpuStatus](ctx, http.MethodPost, c.Socket, releasePath, query)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c *releaseCmd) run(ctx context.Context, stdout io.Writer) error {
 }
 
 func (c *resumeCmd) run(ctx context.Context, stdout io.Writer) error {
-	s, err := control(ctx, http.MethodPost, c.Socket, resumePath, nil)
+	s, err := control[gpuStatus](ctx, http.MethodPost, c.Socket, resumePath, nil)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ const statusTimeout = 2 * time.Second
 func released(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	s, err := control(ctx, http.MethodGet, socket, statusPath, nil)
+	s, err := control[gpuStatus](ctx, http.MethodGet, socket, statusPath, nil)
 	if err != nil || s.State != string(model.StateReleased) {
 		return nil
 	}
@@ -93,7 +93,7 @@ func released(ctx context.Context, socket string) error {
 }
 
 // control sends a request to the sensor that listens on a socket.
-func control(ctx context.Context, method, socket, path string, query url.Values) (s gpuStatus, err error) {
+func control[T any](ctx context.Context, method, socket, path string, query url.Values) (s T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{
@@ -110,7 +110,7 @@ func control(ctx context.Context, method, socket, path string, query url.Values)
 	resp, err := client.Do(req)
 	switch wrapped := (*url.Error)(nil); {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
-		return s, fmt.Errorf("%s: no sensor that reads NVIDIA GPUs listens there; --gpu.control-socket names another socket", socket)
+		return s, fmt.Errorf("%s: no sensor listens there; --gpu.control-socket names another socket", socket)
 	case errors.As(err, &wrapped):
 		return s, wrapped.Err // without the URL, which is not the user's
 	case err != nil:

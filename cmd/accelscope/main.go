@@ -2,7 +2,7 @@
 
 // Command accelscope shows which container uses which RDMA HCA and which GPU,
 // how hard, and how well that goes. It is the sensor, and the commands doctor,
-// check, top, fleet, peers, topo, gpu and version. This package turns flags into sources and an
+// check, top, fleet, peers, topo, gpu, inventory and version. This package turns flags into sources and an
 // HTTP server; the packages below pkg do the work.
 package main
 
@@ -84,6 +84,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return c.GPU.Release.run(ctx, stdout)
 		}
 		return c.GPU.Resume.run(ctx, stdout)
+	case "inventory":
+		return c.Inventory.Accept.run(ctx, stdout)
 	case "version":
 		return c.Version.run(stdout)
 	}

@@ -51,7 +51,7 @@ func (c *runCmd) run(ctx context.Context, log *zap.Logger) error {
 		return err
 	}
 	defer closeWithin(closeTimeout, s, log)
-	defer serveControl(c.controlFlags, s.gpus, log)()
+	defer serveControl(c.controlFlags, s.gpus, s.inventory, log)()
 	defer watchUnload(c.sensorFlags, s.gpus, log)()
 	if !hasHCA(c.Sysfs) {
 		log.Info("no HCA on this node: its series appear with the first one; " +

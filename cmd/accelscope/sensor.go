@@ -12,6 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/inventory"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
@@ -27,6 +28,7 @@ type sensor struct {
 	peers     func() ([]model.Peer, error)
 	uprobes   *uprobe.Gate // nil if no source needed it
 	gpus      releaser     // nil when NVIDIA's GPUs are not read
+	inventory *inventory.Inventory
 	node      string
 	recorder  *overview.Recorder // of rates and of the history; nil without pages
 }
@@ -44,7 +46,9 @@ func newSensor(f sensorFlags, e eventFlags, m metricsFlags, log *zap.Logger) (*s
 	}
 	s := newServices(f, e, parsed, log)
 	sources := s.sources()
-	out := &sensor{engine: s.engine, peers: s.peers, gpus: s.gpus, uprobes: s.uprobes, node: nodeName(f.NodeName)}
+	out := &sensor{
+		engine: s.engine, peers: s.peers, gpus: s.gpus, uprobes: s.uprobes, inventory: s.inventory, node: nodeName(f.NodeName),
+	}
 	if s.cgroups != nil {
 		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
 	}
@@ -105,11 +109,11 @@ func (s *sensor) degraded() error {
 	return nil
 }
 
-// Close closes all sources.
+// Close closes all sources, and writes the inventory.
 func (s *sensor) Close() error {
-	err := s.engine.Close()
-	if gate := s.uprobes; gate != nil {
-		err = errors.Join(err, gate.Close())
+	err := errors.Join(s.engine.Close(), s.inventory.Close())
+	if s.uprobes != nil {
+		err = errors.Join(err, s.uprobes.Close())
 	}
 	return err
 }

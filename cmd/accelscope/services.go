@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/inventory"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -32,9 +33,10 @@ type services struct {
 	parsedFlags
 	log *zap.Logger
 
-	engine  *engine.Engine
-	paths   *probe.PathLog // the probe writes it, the cgroup source reads it
-	netlink *rdma.Netlink
+	engine    *engine.Engine
+	inventory *inventory.Inventory
+	paths     *probe.PathLog // the probe writes it, the cgroup source reads it
+	netlink   *rdma.Netlink
 	// workloads is written by the cgroup source and read by BPF programs; nil if there are none.
 	workloads *hook.Workloads
 	gate      func() (*uprobe.Gate, error) // made when a source needs it
@@ -55,7 +57,11 @@ type services struct {
 
 func newServices(f sensorFlags, e eventFlags, parsed parsedFlags, log *zap.Logger) *services {
 	s := &services{sensorFlags: f, events: e, parsedFlags: parsed, log: log}
-	s.engine = engine.New(engine.Options{Logger: log})
+	s.inventory = inventory.New(inventory.Options{
+		Dir: f.StateDir, Host: f.Host, Procfs: f.Procfs, Sysfs: f.Sysfs, ReadOnly: f.readOnly, Unwatched: parsed.excludesHCA,
+		Logger: log.Named("inventory"),
+	})
+	s.engine = engine.New(engine.Options{Inventory: s.inventory, Logger: log})
 	s.paths = &probe.PathLog{}
 	s.gate = sync.OnceValues(s.newGate)
 	s.netlink = rdma.NewNetlink(s.rdmaOptions())

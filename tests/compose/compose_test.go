@@ -55,7 +55,7 @@ func TestCompose(t *testing.T) {
 			if v.Type != types.VolumeTypeBind {
 				continue
 			}
-			if v.Source == "/run/accelscope" { // the sensor creates a socket there
+			if v.Source == "/run/accelscope" || v.Source == "/var/lib/accelscope" { // the sensor creates a socket and the inventory there
 				if v.ReadOnly || v.Bind == nil || !bool(v.Bind.CreateHostPath) {
 					t.Errorf("%s: %+v", v.Source, v)
 				}

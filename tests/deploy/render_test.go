@@ -282,7 +282,7 @@ func TestSeed(t *testing.T) {
 		"proc": {"/proc", "/host-proc"}, // and not /dev/dri: GPUs are found through sysfs
 		// additional ones
 		"sys": {"/sys", "/sys"}, "pod-resources": {"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pod-resources"}, "root": {"/", "/host"},
-		"control": {"/run/accelscope", "/run/accelscope"},
+		"control": {"/run/accelscope", "/run/accelscope"}, "state": {"/var/lib/accelscope", "/var/lib/accelscope"},
 	}
 	env := map[string]string{"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"}
 	for name, o := range map[string]Objects{
@@ -311,7 +311,7 @@ func TestSeed(t *testing.T) {
 			gotMounts[v.Name] = [2]string{v.HostPath.Path, c.VolumeMounts[i].MountPath}
 		}
 		for _, m := range c.VolumeMounts {
-			if m.ReadOnly == (m.Name == "control") {
+			if m.ReadOnly == (m.Name == "control" || m.Name == "state") {
 				t.Errorf("%s: %s: read-only is %v", name, m.MountPath, m.ReadOnly)
 			}
 		}

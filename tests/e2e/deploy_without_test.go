@@ -48,7 +48,9 @@ var rows = map[string]string{
 	"`/hostrun/containerd`":            "the same as without `/hostrun`, for containerd if `/run/containerd` is a separate mount",
 	"`/var/lib/kubelet/pod-resources`": "devices that the kubelet allocated to containers: `container_gpu_allocated`, VFs",
 	"`/host`":                          "file systems of the node, user names, NVIDIA's library, CDI specifications in `/etc/cdi`",
-	"`/run/accelscope`":                "`accelscope gpu release` outside of the pod",
+	"`/run/accelscope`":                "`accelscope gpu release` and `accelscope inventory accept` outside of the pod",
+	"`/var/lib/accelscope`": "the inventory across restarts: devices that vanish while the pod or the node is restarted, and links of " +
+		"GPUs that were up before",
 }
 
 // A lack is a permission or mount that the pod of the overlay capabilities has and this variant lacks.
@@ -95,7 +97,7 @@ var (
 		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
 		// doctor cannot report the effect of these in this guest: /hostrun contains containerd's socket, too, and there
 		// is no kubelet and no GPU.
-		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/run/accelscope"}, verdict: "yes"},
+		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/run/accelscope", "/var/lib/accelscope"}, verdict: "yes"},
 	}
 )
 

@@ -48,7 +48,7 @@ func start(t *testing.T, args ...string) *sensor {
 	defer log.Close()
 	s := &sensor{t: t, url: "http://" + address, socket: filepath.Join(dir, "control.sock")}
 	s.cmd = child.Command(context.Background(), os.Getenv("ACCELSCOPE_BINARY"),
-		append([]string{"run", "--web.listen-address=" + address, "--gpu.control-socket=" + s.socket}, args...)...)
+		append([]string{"run", "--web.listen-address=" + address, "--gpu.control-socket=" + s.socket, "--state.dir=" + dir}, args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -67,6 +67,7 @@ func (c *cluster) newSensor(ctx context.Context, binary, library string, args ..
 	d := c.daemon("accelscope", "run", "--web.listen-address=127.0.0.1:9847", "--path.sysfs="+fake.SysFS(),
 		"--node.name="+nodeName, "--node.ip="+nodeIP, "--kubelet.token-file="+token, "--kubelet.ca-file="+c.pki("ca.crt"),
 		"--kubelet.interval=1s", "--container.scope=all", "--gpu.nvml-library="+library, "--gpu.control-socket="+filepath.Join(dir, "control"),
+		"--state.dir="+filepath.Join(dir, "state"),
 		"--no-collector.probe", "--no-collector.access", "--no-collector.link", "--no-collector.kernellog", "--no-collector.node")
 	d.args = append(d.args, args...)
 	d.args[0], d.env = binary, scenario.Environment()

@@ -64,7 +64,7 @@ func sensor(t *testing.T) (url string) {
 		"--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS(), "--path.host="+m.Dir, "--no-collector.probe", "--no-collector.runtime",
 		"--no-collector.kubelet", "--no-collector.node", "--no-collector.container", "--no-collector.access", "--no-collector.link",
 		"--no-collector.kernellog", "--node.name=simulated-node", "--gpu.nvml-library="+library, "--gpu.process-interval=1s",
-		"--web.listen-address=127.0.0.1:0", "--log.format=json")
+		"--web.listen-address=127.0.0.1:0", "--log.format=json", "--state.dir=")
 	program := child.Command(context.Background(), "env", args...) // ends by a signal
 	log, err := program.StderrPipe()
 	if err != nil {
