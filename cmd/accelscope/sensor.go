@@ -111,9 +111,9 @@ func (s *sensor) degraded() error {
 
 // Close closes all sources, and writes the inventory.
 func (s *sensor) Close() error {
-	err := errors.Join(s.engine.Close(), s.inventory.Close())
+	err := s.engine.Close()
 	if s.uprobes != nil {
 		err = errors.Join(err, s.uprobes.Close())
 	}
-	return err
+	return errors.Join(err, s.inventory.Close())
 }

@@ -14,8 +14,8 @@ var faultNotes = []string{
 	"These families are read from the kernel log. They count from the start of the sensor; the times of the last faults include " +
 		"those from before the start. A fault that recurs in the log under several lines counts once.",
 	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. `code` is the " +
-		"number of an XID or SXid, and of other drivers a word from [a list](../docs/faults.md#codes). `severity` is `fatal` or `nonfatal` " +
-		"for errors of NVLinks and NVSwitches of which the driver says so.",
+		"number of an XID or SXid, and of other drivers a word from [a list](../docs/faults.md#codes). `severity` is `fatal` or " +
+		"`nonfatal` for errors of NVLinks and NVSwitches of which the driver says so.",
 	"The number and the UUID are those of the whole GPU, and empty for an NVSwitch and for a GPU that no source has listed. A GPU " +
 		"instance is that of a MIG slice, if the driver reports it. `device` is empty for a function of a NIC without an HCA.",
 	"`container_gpu_faults_total`: faults of the processes of the workload. The shares of a GPU add up to `gpu_faults_total`; faults " +
