@@ -314,7 +314,7 @@ func (s *Source) release(reason string) {
 	}
 	for _, f := range s.files {
 		s.unkeep(f)
-		f.wanted, f.on = [groups]bool{}, [groups]bool{}
+		f.wanted, f.on, f.survey = [groups]bool{}, [groups]bool{}, survey{}
 		if f.closeUnused(); f.hasProbes() {
 			s.former = append(s.former, f)
 		}
