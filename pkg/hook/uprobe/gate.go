@@ -135,7 +135,7 @@ func (g *Gate) work() {
 		g.queue = g.queue[1:]
 		g.mu.Unlock()
 		safely.Do(o.Source, func() {
-			defer o.finish()
+			defer g.finish(o)
 			g.do(o)
 		})
 	}

@@ -28,13 +28,20 @@ const EndLimit = 1500 * time.Millisecond
 // hangLimit is how long a call that began before that may take.
 const hangLimit = time.Second
 
-// Shutdown detaches what is left at the end of the sensor, waits for it, and tries again what is deferred. It pins what remains. The
-// links of an open breaker are detached too if nobody holds a lock: the kernel would do the same.
-func (g *Gate) Shutdown(operations []*Operation) {
+// End ends attaching: the sensor ends. Shutdown follows.
+func (g *Gate) End() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.endBy.IsZero() {
 		g.endBy = time.Now().Add(EndLimit)
 	}
+}
+
+// Shutdown detaches what is left at the end of the sensor, waits for it, and tries again what is deferred. It pins what remains. The
+// links of an open breaker are detached too if nobody holds a lock: the kernel would do the same.
+func (g *Gate) Shutdown(operations []*Operation) {
+	g.End()
+	g.mu.Lock()
 	by := g.endBy
 	g.mu.Unlock()
 	g.ending.Add(1)
@@ -63,15 +70,16 @@ func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operati
 		}
 		o.Done = func(o *Operation) { done <- o }
 		g.Detach(o)
-		timer := time.NewTimer(max(time.Until(by), 0) + hangLimit) // after by, no other call begins
+		timer := time.NewTimer(max(time.Until(by.Add(hangLimit)), 0)) // after by, no other call begins
 		select {
 		case <-done:
 			o.Probes = attached(o.Probes)
 			rest = append(rest, o)
 		case <-timer.C:
-			if g.withdraw(o) {
-				rest = append(rest, o)
-			} // otherwise it hangs, and the kernel does the rest
+			if !g.withdraw(o) { // a call of it hangs, the others are not made
+				o = &Operation{Source: o.Source, Paths: o.Paths, Owners: o.Owners, Probes: g.abandon(o)}
+			}
+			rest = append(rest, o)
 		}
 		timer.Stop()
 	}
@@ -106,7 +114,7 @@ func (g *Gate) pin(o *Operation) error {
 	if err != nil {
 		return err
 	}
-	f, _, err := g.openAny(o)
+	f, err := g.openAny(o)
 	if err != nil {
 		return err
 	}
@@ -125,9 +133,23 @@ func (g *Gate) pin(o *Operation) error {
 			errs = append(errs, errors.ErrUnsupported)
 			continue
 		}
-		errs = append(errs, l.Pin(filepath.Join(dir, fmt.Sprintf("%x-%d-%d-%d", v.mapping, os.Getpid(), time.Now().UnixNano(), i))))
+		errs = append(errs, l.Pin(filepath.Join(dir, leftName(v.mapping, p.Offset, i))))
 	}
 	return errors.Join(errs...)
+}
+
+// leftName is the name of a link that is left.
+func leftName(mapping, offset uint64, i int) string {
+	return fmt.Sprintf("%x-%x-%d-%d-%d", mapping, offset, os.Getpid(), time.Now().UnixNano(), i)
+}
+
+// offsetOf returns the offset in the name of a link that was left.
+func offsetOf(name string) (offset uint64, err error) {
+	fields := strings.Split(name, "-")
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("%s: no offset in the name", name)
+	}
+	return strconv.ParseUint(fields[1], 16, 64)
 }
 
 // leftDir returns the directory for links that are left.
@@ -171,12 +193,16 @@ func (g *Gate) removeLeft(source string, v view, f *os.File) {
 	paths, _ := filepath.Glob(filepath.Join(dir, strconv.FormatUint(v.mapping, 16)+"-*"))
 	o := &Operation{Source: source, Paths: []string{"/proc/self/fd/" + strconv.Itoa(int(f.Fd()))}}
 	for _, path := range paths {
-		l, err := link.LoadPinnedLink(path, nil)
+		offset, err := offsetOf(filepath.Base(path))
+		var l link.Link
+		if err == nil {
+			l, err = link.LoadPinnedLink(path, nil)
+		}
 		if err != nil {
 			g.opts.Logger.Debug("a probe of an earlier sensor", zap.Error(err))
 			continue
 		}
-		o.Probes = append(o.Probes, Probe{Link: pinned{l, path}})
+		o.Probes = append(o.Probes, Probe{Offset: offset, Link: pinned{l, path}})
 	}
 	o.detach, o.closing = true, &sync.WaitGroup{}
 	defer o.closing.Wait()

@@ -3,6 +3,7 @@
 package uprobe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
@@ -37,6 +39,7 @@ type view struct {
 	mapping  uint64 // the address space of the file, which identifies it while it is mapped or probed
 	mappings int
 	held     []holder // up to 16
+	more     bool     // there are others
 }
 
 // holder is a process whose mmap_lock is held.
@@ -54,6 +57,8 @@ type eyes struct {
 	begin  *ebpf.Program
 	// measures: the programs of holds are attached.
 	measures bool
+	// reading reads the code of files. A call that hangs keeps one of few threads.
+	reading hang.Group[string, []byte]
 }
 
 // looks are the programs. The first tier needs Linux 5.17, the other one is for kernels before 6.1.
@@ -90,14 +95,21 @@ func (e *eyes) close() { e.object.Close() }
 func (e *eyes) look(f *os.File, offsets []uint64, limit int) (view, error) {
 	size := uint64(os.Getpagesize())
 	first, last := slices.Min(offsets)/size, slices.Max(offsets)/size
-	code, err := unix.Mmap(int(f.Fd()), int64(first*size), int((last-first+1)*size), unix.PROT_READ, unix.MAP_PRIVATE)
+	code, err := e.reading.Do(context.Background(), f.Name(), openLimit, func() ([]byte, error) {
+		code, err := unix.Mmap(int(f.Fd()), int64(first*size), int((last-first+1)*size), unix.PROT_READ, unix.MAP_PRIVATE)
+		if err != nil {
+			return nil, fmt.Errorf("map %s: %w", f.Name(), err)
+		}
+		if err := resident(f, code, offsets, first); err != nil {
+			_ = unix.Munmap(code)
+			return nil, err
+		}
+		return code, nil
+	})
 	if err != nil {
-		return view{}, fmt.Errorf("map %s: %w", f.Name(), err)
-	}
-	defer unix.Munmap(code) //nolint:errcheck // ours
-	if err := resident(f, code, offsets, first); err != nil {
 		return view{}, err
 	}
+	defer unix.Munmap(code) //nolint:errcheck // ours
 	var v view
 	for range maxLooks {
 		// The kernel tries the lock of this process's own mappings, which another thread may have.
@@ -165,7 +177,7 @@ func (e *eyes) walk(address, first, last uint64, limit int) (view, error) {
 }
 
 func viewOf(at *gen.MappingsLookedAt) view {
-	v := view{mapping: at.Mapping, mappings: int(at.Mappings)}
+	v := view{mapping: at.Mapping, mappings: int(at.Mappings), more: at.Held > at.HeldListed}
 	for _, h := range at.HeldBy[:min(int(at.HeldListed), len(at.HeldBy))] {
 		v.held = append(v.held, holder{h.Mm, int(h.Tgid)})
 	}

@@ -38,6 +38,9 @@ type Operation struct {
 	detach  bool
 	closing *sync.WaitGroup // probes that are being closed
 	err     error           // the first one
+	// begun is the number of probes the change of which has begun, or failed. abandoned: Shutdown has taken the others. Guarded by Gate.mu.
+	begun     int
+	abandoned bool
 }
 
 // Probe is one probe of an Operation.
@@ -70,7 +73,13 @@ func (o *Operation) name() string {
 	return attachOperation
 }
 
-func (o *Operation) finish() {
+func (g *Gate) finish(o *Operation) {
+	g.mu.Lock()
+	abandoned := o.abandoned
+	g.mu.Unlock()
+	if abandoned {
+		return // nobody waits for it
+	}
 	for i := range o.Probes {
 		p := &o.Probes[i]
 		if (p.Link != nil) == o.detach && p.Err == nil {
@@ -92,20 +101,24 @@ func (g *Gate) do(o *Operation) {
 	}
 	o.closing = &sync.WaitGroup{}
 	defer o.closing.Wait()
-	f, path, err := g.openAny(o)
+	f, err := g.openAny(o)
 	if err != nil {
-		o.fail(0, err)
+		g.fail(o, 0, err)
 		return
 	}
 	defer f.Close()
+	path := fmt.Sprint("/proc/self/fd/", f.Fd()) // of the file that was looked at, whatever the other path leads to now
 	for i := range o.Probes {
 		v, err := g.look(f, o)
+		if !g.begins(o, i) {
+			return
+		}
 		if err == nil {
 			err = g.call(o, &o.Probes[i], path, v)
 		}
 		if err != nil {
 			o.closing.Wait()
-			o.fail(i, err)
+			g.fail(o, i, err)
 			return
 		}
 		if i == 0 {
@@ -114,8 +127,31 @@ func (g *Gate) do(o *Operation) {
 	}
 }
 
+// begins notes that the calls before a probe were made, and reports false if Shutdown has taken the others away.
+func (g *Gate) begins(o *Operation, probe int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !o.abandoned {
+		o.begun = probe + 1
+	}
+	return !o.abandoned
+}
+
+// abandon takes the probes away from an operation that hangs which it has not begun to change.
+func (g *Gate) abandon(o *Operation) []Probe {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o.abandoned = true
+	return o.Probes[o.begun:]
+}
+
 // fail sets the error of the probes from one on, except those that failed by themselves.
-func (o *Operation) fail(from int, err error) {
+func (g *Gate) fail(o *Operation, from int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o.abandoned {
+		return
+	}
 	for i := from; i < len(o.Probes); i++ {
 		if p := &o.Probes[i]; p.Err == nil && (p.Link != nil) == o.detach {
 			p.Err = err
@@ -124,15 +160,15 @@ func (o *Operation) fail(from int, err error) {
 }
 
 // openAny opens the file through one of its paths.
-func (g *Gate) openAny(o *Operation) (*os.File, string, error) {
+func (g *Gate) openAny(o *Operation) (*os.File, error) {
 	err := fmt.Errorf("%w: no path of the file", ErrDeferred)
 	for _, path := range o.Paths {
 		var f *os.File
 		if f, err = g.opening.Do(context.Background(), path, openLimit, func() (*os.File, error) { return g.open(path) }); err == nil {
-			return f, path, nil
+			return f, nil
 		}
 	}
-	return nil, "", err
+	return nil, err
 }
 
 // look returns an error if the probes of a file must not be changed now.
@@ -152,7 +188,7 @@ func (g *Gate) look(f *os.File, o *Operation) (view, error) {
 		g.mu.Lock()
 		err = g.breaker.check(v.mapping, o.Owners)
 		ending := !g.endBy.IsZero()
-		over := ending && time.Now().After(g.endBy)
+		over := ending && (!o.detach || time.Now().After(g.endBy))
 		g.mu.Unlock()
 		if over {
 			return v, fmt.Errorf("%w: the sensor ends", ErrDeferred)
@@ -160,9 +196,15 @@ func (g *Gate) look(f *os.File, o *Operation) (view, error) {
 		if err != nil && !ending {
 			return v, err
 		}
+		if v.more { // one of the others may hold it all the time
+			continue
+		}
 		if held = still(held, v.held); len(held) == 0 {
 			return v, nil
 		}
+	}
+	if len(held) == 0 {
+		return view{}, fmt.Errorf("%w: many processes that map the file hold their mmap_lock", ErrDeferred)
 	}
 	for h := range held {
 		return view{}, fmt.Errorf("%w: process %d, which maps the file, holds its mmap_lock", ErrDeferred, h.pid)
@@ -208,6 +250,9 @@ func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
 		defer func() { <-g.closing }()
 		<-c.ended
 		g.observe(key, c.took)
+		if !g.eyes.measures { // otherwise what forks wait is known earlier
+			_ = g.judge(o, path, v, max(c.took-graceAllowed, 0), c.err)
+		}
 	})
 	forks, err := g.released(c, v.mappings, true)
 	return g.judge(o, path, v, forks, err)

@@ -19,14 +19,13 @@ import (
 // want sets whether a group of a file is to be probed. What it counts is incomplete from the moment on at which it is not.
 func (s *Source) want(f *file, group int, wanted bool) {
 	f.wanted[group] = wanted
-	if wanted || !f.on[group] {
-		return
+	if !wanted && f.on[group] {
+		f.on[group] = false
+		s.gap(f)
 	}
-	f.on[group] = false
-	if !f.survey.limited[group] { // what is limited is not late between surveys
+	if !f.on[group] && !f.survey.limited[group] { // what is limited is not late between surveys
 		f.probed[group] = nil
 	}
-	s.gap(f)
 }
 
 // switchOn sets that a group is probed, as far as it can be.
@@ -69,7 +68,6 @@ func (s *Source) change(f *file, now time.Time) {
 		s.switchOn(f, group)
 	}
 	f.added = false
-	f.closeUnused()
 }
 
 // changed is an operation of the Gate, and what it changes of a file.
@@ -86,9 +84,6 @@ func (s *Source) begin(f *file, c changed, now time.Time) {
 		return
 	}
 	s.changing++
-	if !c.detach {
-		f.open(s.opts.Procfs)
-	}
 	o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: s.ownersOf(f)}
 	c.Operation = o
 	for i, h := range c.halves {
@@ -205,8 +200,11 @@ func (f *file) missing(group int) (halves []half) {
 	return halves
 }
 
-// ownersOf returns the owners of the processes that map a file.
+// ownersOf returns the owners of the processes that map a file, and 0 for others that may: those of the node, and those that share an image.
 func (s *Source) ownersOf(f *file) (owners []uint64) {
+	if f.kept != nil && (f.home == nil || f.home.PID() == 1) {
+		owners = append(owners, 0)
+	}
 	of := map[model.CgroupID]bool{}
 	for pid := range f.paths {
 		if w := s.processes[pid]; w != nil {
@@ -234,9 +232,10 @@ func (s *Source) closeFormer() {
 func (s *Source) changeFormer(now time.Time) {
 	left := s.former[:0]
 	for _, f := range s.former {
-		s.change(f, now)
-		if f.hasProbes() {
+		if s.change(f, now); f.hasProbes() {
 			left = append(left, f)
+		} else {
+			f.close()
 		}
 	}
 	clear(s.former[len(left):])
@@ -245,6 +244,10 @@ func (s *Source) changeFormer(now time.Time) {
 
 // shutdown detaches all probes at the end of the sensor, before the hooks, as that may take longer than the sensor waits.
 func (s *Source) shutdown() {
+	if len(s.files)+len(s.former)+s.changing == 0 {
+		return
+	}
+	s.opts.Gate.End()
 	deadline := time.After(uprobe.EndLimit / 3)
 	for hangs := false; s.changing > 0 && !hangs; { // no other operation begins
 		select {
@@ -271,7 +274,7 @@ func (s *Source) shutdown() {
 	}
 	for _, f := range slices.AppendSeq(s.former, maps.Values(s.files)) {
 		clear(f.links) // closed, or left
-		f.closeUnused()
+		f.close()
 	}
 	s.former = nil
 }

@@ -126,7 +126,7 @@ func (s *Source) gapsOf(key gen.DatapathContextKey, c *contextCounts, now uint64
 	if s.unprobeable[p.file] {
 		gaps = append(gaps, model.GapRefused)
 	}
-	if c.late || s.off[p.file] {
+	if c.late || s.off[p.file] || !p.final { // not final: its functions are being probed
 		gaps = append(gaps, model.GapLate)
 	}
 	if limited {

@@ -227,6 +227,13 @@ func (s *Source) drain() error {
 	return errors.Join(err, s.kernel.latencies(s.fold.addLatency))
 }
 
+// drainLocked is drain for callers that do not hold mu.
+func (s *Source) drainLocked() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drain()
+}
+
 // isLate reports whether a context was ready to send before its functions were
 // probed.
 func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {

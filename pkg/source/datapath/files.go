@@ -24,7 +24,7 @@ type file struct {
 	// kept and home are nil if the probes end with the last process that maps the file.
 	kept *locate.Kept
 	home *locate.Process // the file is kept while this process exists; nil: a file of an image
-	// opened opens the file while it has probes and is not kept: to detach them, too, it is looked at.
+	// opened opens the file while it is not kept. Paths of processes are valid only while these are open, and operations last longer.
 	opened *locate.Kept
 	// added: sites were added that no operation has tried to probe yet.
 	added bool
@@ -145,6 +145,11 @@ func (f *file) unprobed(group, pid int) (missing []half) {
 	return missing
 }
 
+// lacks reports whether a process lacks probes of a group, except refused ones.
+func (f *file) lacks(group int) bool {
+	return slices.ContainsFunc(f.targetPIDs(), func(pid int) bool { return len(f.unprobed(group, pid)) > 0 })
+}
+
 // failure returns why a site of a group is not probed although the kernel has its program, nil if all are.
 func (f *file) failure(group int) error {
 	for t, failed := range f.failed {
@@ -170,6 +175,9 @@ func (f *file) tracedSince() uint64 {
 // hasProbes reports whether probes are attached, or being changed. They keep the mount through which they were attached in use.
 func (f *file) hasProbes() bool { return len(f.links) > 0 || f.turn.Taken() }
 
+// isDelayed reports whether an operation is in progress, or put off.
+func (f *file) isDelayed() bool { return f.turn.Taken() || f.delayed != nil && f.wanted[posts] }
+
 // probes returns the number of targets that are probed.
 func (f *file) probes() (n int) {
 	for h := range f.links {
@@ -178,37 +186,27 @@ func (f *file) probes() (n int) {
 	return n
 }
 
-// openPaths returns the paths of the processes that map the file, and of the opened one:
-// some processes may have ended. A file of an image is probed through its own path only.
+// openPaths returns the path through which the file is probed, if it could be opened.
 func (f *file) openPaths() []string {
-	if f.kept != nil && f.home == nil {
-		return []string{f.kept.Path()}
-	}
-	paths := slices.Collect(maps.Values(f.paths))
-	for _, k := range []*locate.Kept{f.opened, f.kept} {
+	for _, k := range []*locate.Kept{f.kept, f.opened} {
 		if k != nil {
-			paths = append(paths, k.Path())
+			return []string{k.Path()}
 		}
 	}
-	return paths
+	return nil
 }
 
-// open opens the file, unless it is open, before it gets probes.
-func (f *file) open(procfs string) {
-	if f.kept != nil || f.opened != nil {
-		return
+// open opens the file through the path of a process, unless it is open.
+func (f *file) open(procfs, path string) (err error) {
+	if f.kept == nil && f.opened == nil {
+		f.opened, err = locate.Keep(procfs, path)
 	}
-	for _, path := range f.paths {
-		if k, err := locate.Keep(procfs, path); err == nil {
-			f.opened = k
-			return
-		}
-	}
+	return err
 }
 
-// closeUnused closes the file if it has no probes, or is kept.
-func (f *file) closeUnused() {
-	if f.opened != nil && (f.kept != nil || !f.hasProbes()) {
+// close closes the file, unless it is kept. It has no probes.
+func (f *file) close() {
+	if f.opened != nil {
 		f.opened.Close()
 		f.opened = nil
 	}

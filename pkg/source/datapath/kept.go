@@ -22,8 +22,8 @@ const (
 func (s *Source) keep(found *searchResult) {
 	for id := range found.Paths {
 		if f := s.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.hasProbes() && s.hasRoom() {
+			f.close()
 			f.kept = found.lower[id]
-			f.closeUnused()
 			delete(found.lower, id)
 			s.setKept(id, true)
 		}
@@ -48,12 +48,11 @@ func (s *Source) keep(found *searchResult) {
 		if f == nil || f.kept != nil || same >= maxKeptOfHome || !s.hasRoom() {
 			continue
 		}
-		var err error
-		if f.kept, err = locate.Keep(s.opts.Procfs, path); err != nil {
+		if err := f.open(s.opts.Procfs, path); err != nil {
 			s.opts.Logger.Debug("a provider is not kept", zap.Error(err))
 			continue
 		}
-		f.home = home
+		f.kept, f.opened, f.home = f.opened, nil, home
 		s.setKept(id, true)
 		same++
 		if home == found.home {
@@ -156,12 +155,7 @@ func (s *Source) unkeep(f *file) {
 		return
 	}
 	home := f.home
-	if f.opened == nil && f.hasProbes() {
-		f.opened = f.kept
-	} else {
-		f.kept.Close()
-	}
-	f.kept, f.home = nil, nil
+	f.kept, f.opened, f.home = nil, f.kept, nil
 	s.setKept(f.id, false)
 	if home == nil {
 		return

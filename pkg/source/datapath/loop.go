@@ -315,8 +315,10 @@ func (s *Source) release(reason string) {
 	for _, f := range s.files {
 		s.unkeep(f)
 		f.wanted, f.on, f.survey = [groups]bool{}, [groups]bool{}, survey{}
-		if f.closeUnused(); f.hasProbes() {
+		if f.hasProbes() {
 			s.former = append(s.former, f)
+		} else {
+			f.close()
 		}
 	}
 	clear(s.processes)

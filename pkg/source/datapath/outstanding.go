@@ -32,7 +32,7 @@ func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextSt
 	c := openContext{
 		series: seriesKey{model.CgroupID(stat.Cgroup), stat.Device}, polled: stat.Hits[polls] > 0,
 	}
-	if since := s.tracedSince[p.file]; located && p.final && since != 0 {
+	if since := s.tracedSince[p.file]; located && p.final && p.probed != 0 && since != 0 {
 		c.since = max(since, p.probed)
 	}
 	switch {

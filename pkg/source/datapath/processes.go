@@ -44,7 +44,8 @@ func (s *Source) removeEnded(now time.Time) {
 	s.removeClosed()
 	s.checkKept()
 	for id, f := range s.files {
-		if f.closeUnused(); len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
+		if len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
+			f.close()
 			delete(s.files, id)
 		}
 	}

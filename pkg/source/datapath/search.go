@@ -259,7 +259,7 @@ func (s *Source) handleFound(a searchResult) {
 }
 
 // markFound marks the contexts that were found, of files that are probed. After a step,
-// which has probes attached, it marks the others, too, unless their files are being probed.
+// which has probes attached, it marks the others, too, unless their files are being probed, or will be.
 func (s *Source) markFound(all bool) {
 	left := s.newContexts[:0]
 	for _, c := range s.newContexts {
@@ -271,14 +271,15 @@ func (s *Source) markFound(all bool) {
 			continue
 		}
 		f := s.files[p.file]
-		if f != nil && !f.isProbed(int(key.Tgid)) && (!all || f.turn.Taken()) || f == nil && !all {
+		if f == nil && !all || f != nil && !f.isProbed(int(key.Tgid)) && (!all || f.isDelayed()) {
 			left = append(left, c)
 			continue
 		}
 		if f != nil {
 			p.probed = f.probedSince(int(key.Tgid), c.sites)
 		}
-		if err := s.kernel.mark(key, p.chosen, true); errors.Is(err, model.ErrAbsent) { // closed meanwhile
+		// What is not probed is late as soon as it is ready to send.
+		if err := s.kernel.mark(key, p.chosen, p.probed != 0); errors.Is(err, model.ErrAbsent) { // closed meanwhile
 			s.mu.Lock()
 			delete(s.contexts, key)
 			s.mu.Unlock()
@@ -310,6 +311,9 @@ func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 		if f == nil {
 			f = newFile(site.File, s.perProcess())
 			s.files[site.File] = f
+		}
+		if err := f.open(s.opts.Procfs, l.Paths[site.File]); err != nil {
+			s.opts.Logger.Debug("a provider cannot be opened", zap.Error(err))
 		}
 		f.paths[pid] = l.Paths[site.File]
 		f.added = f.added || !f.sites[site]

@@ -170,12 +170,15 @@ func (s *Source) beginCounting(f *file, now time.Time) {
 	}
 	complete := true
 	for g, limited := range v.limited {
-		complete = complete && (!limited || f.on[g] && f.failure(g) == nil)
+		complete = complete && (!limited || f.on[g] && f.failure(g) == nil && !f.lacks(g))
 	}
 	switch {
 	case v.counting && !complete:
 		v.broken = true // what it counts is less than what was moved
 	case !v.counting && complete:
+		if s.kernel != nil && s.drainLocked() != nil {
+			return // what was counted before is not part of it
+		}
 		v.counting, v.begun = true, now // attaching takes a moment
 		s.setPlace(f, false)
 	}

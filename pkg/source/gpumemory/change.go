@@ -181,6 +181,7 @@ func (f *file) allOwners() []uint64 {
 
 // shutdown detaches all probes at the end of the sensor.
 func (s *Source) shutdown() {
+	s.opts.Gate.End()
 	deadline := time.After(uprobe.EndLimit / 3)
 	for s.changing > 0 { // no other operation begins
 		select {

@@ -164,15 +164,12 @@ func (f *file) needed() bool { return len(f.paths) > 0 || f.home != nil }
 // wanted reports whether the file is to be probed.
 func (f *file) wanted() bool { return f.needed() && !f.excluded }
 
+// openPaths returns the path through which the file is probed, if it could be opened. Those of processes are valid only while these are open.
 func (f *file) openPaths() []string {
-	var paths []string
-	if f.kept != nil {
-		paths = append(paths, f.kept.Path())
+	if f.kept == nil {
+		return nil
 	}
-	for _, path := range f.paths {
-		paths = append(paths, path)
-	}
-	return paths
+	return []string{f.kept.Path()}
 }
 
 // stateOf reports whether a function is probed, and why it is not if the file exports it.
