@@ -246,7 +246,7 @@ func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
 		err := p.Link.Close()
 		p.Link, p.Err = nil, err
 	})
-	o.closing.Go(func() {
+	safely.Go(o.closing, o.Source, func() {
 		defer func() { <-g.closing }()
 		<-c.ended
 		g.observe(key, c.took)

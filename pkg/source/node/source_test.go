@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -479,8 +480,11 @@ func TestStatfs(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"proc/1/mountinfo": mountText})
 	m := newMountReader(root+"/proc", "/")
+	var mu sync.Mutex
 	asked := map[string]bool{}
 	m.statfs = func(path string, st *unix.Statfs_t) error {
+		mu.Lock()
+		defer mu.Unlock()
 		asked[path] = true
 		st.Bsize, st.Frsize, st.Blocks, st.Bfree, st.Bavail = 131072, 512, 2147483648, 2, 1
 		if path == "/" { // a kernel without fragments
