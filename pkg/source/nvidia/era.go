@@ -16,8 +16,16 @@ import (
 type era struct {
 	Since time.Time // when it began, as far as is known
 	Reset time.Time // when a reset, or the load of the driver, was noticed; zero if none was
-	// Energy is in joules, Errors the volatile ECC errors: as of the last time at which they were known.
-	Energy, Errors model.Optional
+	// Energy is in joules, Errors the volatile ECC errors.
+	Energy, Errors counter
+}
+
+// counter is a counter that a reset sets to 0. One low or high value shows no reset, because drivers report a wrong value as a success
+// now and then: a value counts once the next one is not below it.
+type counter struct {
+	Value  model.Optional // the last value that counts, or the first one
+	Latest model.Optional // the last value that was read
+	At     time.Time      // when Latest was read
 }
 
 // course is how a counter went on.
@@ -29,32 +37,48 @@ const (
 	restarted
 )
 
-func courseOf(before, now model.Optional) course {
-	switch {
-	case !before.Known || !now.Known || now.Value == before.Value:
-		return unclear
-	case now.Value < before.Value:
-		return restarted
+// next returns the counter after a reading, and how it went on. It started again if two successive values are below the one that counts.
+func (c counter) next(v model.Optional, now time.Time) (counter, course) {
+	if !v.Known {
+		return c, unclear
 	}
-	return continued
+	if !c.Value.Known {
+		return counter{v, v, now}, unclear
+	}
+	agree, went := v.Value >= c.Latest.Value, unclear
+	switch {
+	case v.Value > c.Value.Value:
+		went = continued
+	case v.Value < c.Value.Value && agree:
+		went = restarted
+	}
+	if agree && (went == restarted || c.Latest.Value > c.Value.Value) {
+		c.Value = c.Latest
+	}
+	c.Latest, c.At = v, now
+	return c, went
 }
 
 // next returns the era with the counters of now. operator: an operator has reset the GPU, which counts unless the counters went on. Energy
 // decides before errors do, because an administrator can set these to 0 without a reset.
 func (e era) next(energy, errors model.Optional, operator bool, now time.Time) era {
-	went := courseOf(e.Energy, energy)
+	low, errorsLow := e.Energy.At, e.Errors.At // a counter that started again had its first low value then
+	var went, wentErrors course
+	e.Energy, went = e.Energy.next(energy, now)
+	e.Errors, wentErrors = e.Errors.next(errors, now)
 	if went == unclear {
-		went = courseOf(e.Errors, errors)
+		went, low = wentErrors, errorsLow
 	}
-	if went == restarted || operator && went == unclear {
-		return era{Since: now, Reset: now, Energy: energy, Errors: errors}
+	switch {
+	case went == restarted:
+	case operator && went == unclear:
+		low = now
+	default:
+		return e
 	}
-	if energy.Known {
-		e.Energy = energy
-	}
-	if errors.Known {
-		e.Errors = errors
-	}
+	e = era{Since: low, Reset: low}
+	e.Energy, _ = e.Energy.next(energy, now)
+	e.Errors, _ = e.Errors.next(errors, now)
 	return e
 }
 
@@ -76,11 +100,22 @@ func (d *device) current() era {
 	return era{}
 }
 
-// noticeReset begins another era if the GPU was reset. It runs in rounds, after the counters were read.
+// noticeReset begins another era if the GPU was reset. It runs in rounds, after the counters were read: errors are read in slow rounds.
 func (d *device) noticeReset() {
 	before := d.current()
-	g := &d.draft.facts
-	after := before.next(g.Energy, volatileErrors(g.Errors), d.operator, time.Now())
+	read := model.GPU{Energy: d.draft.facts.Energy}
+	if d.rarely.due {
+		read.Errors = d.draft.facts.Errors
+	}
+	count := len(read.Errors)
+	if read.Bound(); read.Energy.Value == 0 {
+		read.Energy = model.Optional{} // a GPU that was reset has used some: this is the answer of a driver that cannot measure
+	}
+	var errors model.Optional
+	if len(read.Errors) == count { // else the sum lacks some
+		errors = volatileErrors(read.Errors)
+	}
+	after := before.next(read.Energy, errors, d.operator, time.Now())
 	d.operator = false
 	if d.era.Store(&after); !after.Reset.Equal(before.Reset) {
 		d.health.inforom = false
