@@ -170,7 +170,7 @@ func (unknown) Namespaces() []model.Namespace { return nil }
 func (unknown) Holders() ([]int, bool)        { return nil, false }
 
 func (unknown) FirstFault(model.FaultDriver, []string, time.Time) (string, bool) { return "", false }
-func (unknown) Nonfatal(model.FaultDriver, string, string) bool                  { return false }
+func (unknown) Nonfatal(model.FaultDriver, string, string, time.Time) bool       { return false }
 
 // made makes a source. If its constructor panics, the source has failed, and the others are made.
 func made(name string, construct func() engine.Registration) (r engine.Registration) {

@@ -74,6 +74,6 @@ type WorkloadNamer interface {
 type FaultLog interface {
 	// FirstFault returns the device for which a driver has first logged one of the codes since a time, and false if there is none.
 	FirstFault(driver FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool)
-	// Nonfatal reports whether a device had a fault with a code, and the driver said each time that it is not fatal.
-	Nonfatal(driver FaultDriver, pciAddress, code string) bool
+	// Nonfatal reports whether a device had a fault with a code since a time, and the driver said each time that it is not fatal.
+	Nonfatal(driver FaultDriver, pciAddress, code string, since time.Time) bool
 }

@@ -154,11 +154,11 @@ func (l *ledger) first(driver model.FaultDriver, codes []string, since time.Time
 	return address, ok
 }
 
-// nonfatal reports whether a device had faults with a code, and all of them were nonfatal.
-func (l *ledger) nonfatal(driver model.FaultDriver, address, code string) bool {
+// nonfatal reports whether a device had faults with a code since a time, and all of them were nonfatal.
+func (l *ledger) nonfatal(driver model.FaultDriver, address, code string, since time.Time) bool {
 	found := false
-	for key := range l.totals {
-		if key.Driver == driver && key.Code == code && strings.EqualFold(key.PCIAddress, address) {
+	for key, t := range l.totals {
+		if key.Driver == driver && key.Code == code && strings.EqualFold(key.PCIAddress, address) && t.Last.After(since) {
 			if found = true; key.Severity != model.FaultNonfatal {
 				return false
 			}

@@ -136,11 +136,12 @@ func (s *Source) FirstFault(driver model.FaultDriver, codes []string, since time
 	return s.ledger.first(driver, codes, since)
 }
 
-// Nonfatal reports whether a device had a fault with a code, and the driver said each time that it is not fatal: see model.FaultLog.
-func (s *Source) Nonfatal(driver model.FaultDriver, pciAddress, code string) bool {
+// Nonfatal reports whether a device had a fault with a code since a time, and the driver said each time that it is not fatal: see
+// model.FaultLog.
+func (s *Source) Nonfatal(driver model.FaultDriver, pciAddress, code string, since time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ledger.nonfatal(driver, pciAddress, code)
+	return s.ledger.nonfatal(driver, pciAddress, code, since)
 }
 
 // Forget drops cgroups that ended. Their faults stay in the totals of devices.

@@ -409,12 +409,17 @@ func TestFirstFault(t *testing.T) {
 // TestNonfatal: a code is not fatal if the driver said so each time that the GPU had it.
 func TestNonfatal(t *testing.T) {
 	l := newLedger()
+	begun := time.Unix(1000, 0)
+	at := begun
 	add := func(code string, severity model.FaultSeverity) {
 		key := key(code)
 		key.Severity = severity
-		l.add(model.Fault{FaultKey: key}, false)
+		l.add(model.Fault{FaultKey: key, Time: at}, false)
 	}
-	nonfatal := func(code string) bool { return l.nonfatal(model.DriverNVIDIA, strings.ToUpper(gpuAddress), code) }
+	var reset time.Time
+	nonfatal := func(code string) bool {
+		return l.nonfatal(model.DriverNVIDIA, strings.ToUpper(gpuAddress), code, reset)
+	}
 	if nonfatal("145") {
 		t.Error("without a fault")
 	}
@@ -424,5 +429,14 @@ func TestNonfatal(t *testing.T) {
 	add("95", "")
 	if !nonfatal("145") || nonfatal("149") || nonfatal("95") {
 		t.Errorf("%v %v %v", nonfatal("145"), nonfatal("149"), nonfatal("95"))
+	}
+	at, reset = begun.Add(time.Minute), begun.Add(time.Second)
+	add("149", model.FaultNonfatal)
+	if nonfatal("145") || !nonfatal("149") {
+		t.Errorf("after a reset: %v %v", nonfatal("145"), nonfatal("149"))
+	}
+	add("149", model.FaultFatal)
+	if nonfatal("149") {
+		t.Error("fatal again after a reset")
 	}
 }

@@ -47,8 +47,8 @@ type Options struct {
 	// FirstFault is that of a model.FaultLog; may be nil.
 	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) `json:"-"`
 	// Nonfatal is that of a model.FaultLog; may be nil.
-	Nonfatal func(driver model.FaultDriver, pciAddress, code string) bool `json:"-"`
-	Logger   *zap.Logger                                                  `json:"-"`
+	Nonfatal func(driver model.FaultDriver, pciAddress, code string, since time.Time) bool `json:"-"`
+	Logger   *zap.Logger                                                                   `json:"-"`
 
 	hangLimit time.Duration // for tests; 0: hangLimit
 }

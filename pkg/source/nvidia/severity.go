@@ -38,12 +38,14 @@ func (s *Source) excuse(snap *model.Snapshot) {
 	}
 }
 
-// harmless reports whether a GPU has a problem only because of XIDs that are not fatal. What the driver itself asks for counts.
+// harmless reports whether a GPU has a problem only because of XIDs that are not fatal. What the driver itself asks for counts. A reset
+// has ended the XIDs before it, fatal or not.
 func (s *Source) harmless(g *model.GPU) bool {
 	if g.Parent != "" || g.RecoveryAction != "" || !slices.Contains(g.Problems, model.GPUCondition{Name: model.ProblemXID, Active: true}) {
 		return false
 	}
 	return !slices.ContainsFunc(append(s.xids.ofInstances(g.UUID), g.XIDs...), func(x model.XID) bool {
-		return slices.Contains(criticalXIDs, x.Code) && !s.o.Nonfatal(model.DriverNVIDIA, g.PCIAddress, strconv.FormatUint(x.Code, 10))
+		return slices.Contains(criticalXIDs, x.Code) && x.Last.After(g.Reset) &&
+			!s.o.Nonfatal(model.DriverNVIDIA, g.PCIAddress, strconv.FormatUint(x.Code, 10), g.Reset)
 	})
 }
