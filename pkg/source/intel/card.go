@@ -87,7 +87,7 @@ func (r *reader) read(now time.Time) model.GPU {
 	asleep, autosuspend := sleeps(r.dir)
 	if asleep {
 		g.Suspended = true
-		r.latest, r.energy = g, model.Optional{}
+		r.latest, r.energy, r.silent = g, model.Optional{}, nil
 		return g
 	}
 	if r.rest(now, autosuspend) {

@@ -222,6 +222,13 @@ func TestSilent(t *testing.T) {
 		!strings.Contains(snap.DeviceStates[0].Reason, "input/output error") {
 		t.Errorf("%+v, %+v", g, snap.DeviceStates[0])
 	}
+	n.write(n.path(device+"power/runtime_status"), "suspended")
+	snap = eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Suspended })
+	if state := snap.DeviceStates[0]; state.State != model.StateOK || state.Reason != "" {
+		t.Errorf("suspended: %+v", state)
+	}
+	n.write(n.path(device+"power/runtime_status"), "active")
+	eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
 	n.check(os.Remove(n.path(device + "hwmon/hwmon2/temp1_input")))
 	n.write(n.path(device+"hwmon/hwmon2/temp1_input"), "55000")
 	snap = eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateOK })
