@@ -28,6 +28,7 @@ var (
 	kindPowerLimit  = kind{name: "power limit", unit: "W", max: 10e3, above: true}
 	kindEnergy      = kind{name: "energy", unit: "J", max: 1e13}
 	kindClock       = kind{name: "clock", unit: "Hz", max: 30e9, times: 1.1, of: "the highest clock (not of AMD)"}
+	kindHighest     = kind{name: "highest clock", unit: "Hz", max: 30e9, above: true} // 0 would leave out every clock
 	kindBytes       = kind{
 		name: "memory: used, free, reserved, of a process", unit: "B", max: 1 << 48, times: 1, of: "the size of the memory",
 	}
@@ -42,8 +43,8 @@ var (
 	kindTotal      = kind{name: "bytes over a link since the start", unit: "B", max: math.MaxUint64}
 
 	kinds = []*kind{
-		&kindRatio, &kindFan, &kindTemperature, &kindMargin, &kindPower, &kindPowerLimit, &kindEnergy, &kindClock, &kindBytes,
-		&kindSize, &kindState, &kindSeconds, &kindGeneration, &kindLanes, &kindPCIeRate, &kindLinkRate, &kindCount, &kindTotal,
+		&kindRatio, &kindFan, &kindTemperature, &kindMargin, &kindPower, &kindPowerLimit, &kindEnergy, &kindClock, &kindHighest,
+		&kindBytes, &kindSize, &kindState, &kindSeconds, &kindGeneration, &kindLanes, &kindPCIeRate, &kindLinkRate, &kindCount, &kindTotal,
 	}
 )
 
@@ -169,7 +170,7 @@ func (g *GPU) Bound() {
 	b.value("power", &kindPower, &g.Power, g.PowerLimit)
 	b.value("power_instant", &kindPower, &g.PowerInstant, g.PowerLimit)
 	b.value("energy", &kindEnergy, &g.Energy, none)
-	b.figures("clock_max", &kindClock, &g.MaxClocks, nil)
+	b.figures("clock_max", &kindHighest, &g.MaxClocks, nil)
 	highest := g.MaxClocks
 	if g.Vendor.Row().GameClocks {
 		highest = nil

@@ -80,6 +80,25 @@ func TestImpossibleValues(t *testing.T) {
 	}
 }
 
+// TestBoundsThatCannotBe: a value of 0 that would bound others is left out itself, and bounds nothing.
+func TestBoundsThatCannotBe(t *testing.T) {
+	for value, zero := range map[string]func(g *GPU){
+		"clock_max":    func(g *GPU) { g.MaxClocks = []Figure{{"a", 0}, {"b", 1.98e9}} },
+		"power_limit":  func(g *GPU) { g.PowerLimit = Some(0) },
+		"memory_total": func(g *GPU) { g.Memory.Total = Some(0) },
+	} {
+		g, want := plausible(), plausible()
+		zero(&g)
+		g.Bound()
+		if len(g.Dropped) != 1 || g.Dropped[0].Value != value {
+			t.Errorf("%s: left out: %v", value, g.Dropped)
+		}
+		if !reflect.DeepEqual(g.Clocks, want.Clocks) || g.Power != want.Power || g.Memory.Used != want.Memory.Used {
+			t.Errorf("%s of 0: %v, %v, %v", value, g.Clocks, g.Power, g.Memory)
+		}
+	}
+}
+
 // place is one number of a GPU.
 type place struct {
 	name string
