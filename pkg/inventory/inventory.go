@@ -29,7 +29,7 @@ type Options struct {
 	Host, Procfs, Sysfs string
 	// ReadOnly leaves the file as it is.
 	ReadOnly bool
-	// Unwatched reports whether an HCA is left out by its name, so that nothing is known of it; nil: none is.
+	// Unwatched reports whether an HCA is left out by its name, so that nothing is known of it; nil: every HCA is watched.
 	Unwatched func(hca string) bool
 	// Logger receives a line for each device that is missing, back, replaced or accepted.
 	Logger *zap.Logger
@@ -173,16 +173,17 @@ func (i *Inventory) forget(now time.Time) {
 	}
 }
 
-// missing returns the devices that are missing, sorted.
+// missing returns the devices that are missing, sorted. An HCA that is left out by its name is missing for that reason.
 func (i *Inventory) missing() []model.MissingDevice {
 	list := []model.MissingDevice{}
 	for _, d := range i.sorted() {
-		if d.Gone.IsZero() || d.unwatched(i.o.Unwatched) {
+		out := d.unwatched(i.o.Unwatched)
+		if d.Gone.IsZero() && !out {
 			continue
 		}
 		list = append(list, model.MissingDevice{
 			Kind: d.Kind, ID: d.ID, Slot: d.Slot, Name: d.Name, Serial: d.Serial, Seen: d.Seen, Since: d.Gone,
-			Rebooted: d.Boot != "" && i.owner.boot != "" && d.Boot != i.owner.boot, Excused: !d.Excused.IsZero(),
+			Rebooted: d.Boot != "" && i.owner.boot != "" && d.Boot != i.owner.boot, Excused: out || !d.Excused.IsZero(),
 		})
 	}
 	return list

@@ -184,11 +184,6 @@ func TestSame(t *testing.T) {
 			n.facts.GPUs = n.facts.GPUs[1:]
 			n.facts.DeviceStates = []model.DeviceState{{Source: "nvidia", Device: "0000:10:00.0", State: model.StateFailed}}
 		},
-		"excluded": func(n *node) {
-			n.facts.HCAs = n.facts.HCAs[1:]
-			n.o.Unwatched = func(name string) bool { return name == "mlx5_0" }
-			n.restart()
-		},
 		"switched off": func(n *node) {
 			delete(n.state, "rdma")
 			n.facts.HCAs = nil
@@ -207,6 +202,21 @@ func TestSame(t *testing.T) {
 			n.want()
 		})
 	}
+}
+
+// TestExcluded: of an HCA that is left out by its name nothing is known. It is excused, so that the history of Prometheus does not miss it.
+func TestExcluded(t *testing.T) {
+	n := newNode(t)
+	hcas := n.facts.HCAs
+	n.facts.HCAs = hcas[1:]
+	n.o.Unwatched = func(name string) bool { return name == "mlx5_0" }
+	n.restart()
+	n.want("hca 0x1 *")
+	n.now = n.now.Add(2 * excusedFor)
+	n.want("hca 0x1 *")
+	n.facts.HCAs, n.o.Unwatched = hcas, nil
+	n.restart()
+	n.want()
 }
 
 // TestRenumbered: the devices behind one that is missing move to other buses. They take its place, and replace nothing.

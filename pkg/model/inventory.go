@@ -22,9 +22,11 @@ type MissingDevice struct {
 	Serial string // empty if unknown
 	// Seen is when a source last listed it, after a restart of the sensor within an hour. Zero: no source ever did.
 	Seen  time.Time
-	Since time.Time // when it was first found missing
+	// Since is when it was first found missing. Zero: it is an HCA that is left out by its name, and may be there.
+	Since time.Time
 	// Rebooted reports that it was last seen before the node was started.
 	Rebooted bool
-	// Excused reports that it is known why it is missing: somebody accepted it, or it became a leg of a bond.
+	// Excused reports that it is known why it is missing: somebody accepted it, it became a leg of a bond, it was given to a virtual
+	// machine, or it is left out by its name.
 	Excused bool
 }
