@@ -5,6 +5,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -108,8 +109,22 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 			})
 		}
 	}
+	l.findNameless()
 	l.findUndriven()
 	return l
+}
+
+// findNameless finds sources with a GPU that has not answered yet and whose address the kernel does not list (WSL, Tegra, gVisor): it may
+// be any of those that are remembered.
+func (l *listed) findNameless() {
+	for _, d := range l.facts.DeviceStates {
+		if _, err := strconv.Atoi(d.Device); err != nil || d.State == model.StateAbsent {
+			continue
+		}
+		if !slices.ContainsFunc(l.facts.GPUs, func(g model.GPU) bool { return g.Vendor.Row().Source == d.Source && g.ID == d.Device }) {
+			l.complete[d.Source] = false
+		}
+	}
 }
 
 // findUndriven finds GPUs that the kernel lists without a driver, beside equal GPUs that have one.

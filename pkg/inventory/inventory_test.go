@@ -182,7 +182,11 @@ func TestSame(t *testing.T) {
 		},
 		"hidden GPU": func(n *node) {
 			n.facts.GPUs = n.facts.GPUs[1:]
-			n.facts.DeviceStates = []model.DeviceState{{Source: "nvidia", Device: "0000:10:00.0", State: model.StateFailed}}
+			n.facts.DeviceStates = []model.DeviceState{{Source: "nvidia", Device: "0000:10:00.0", State: model.StateUnsupported}}
+		},
+		"GPU without an address that is stuck": func(n *node) {
+			n.facts.GPUs = nil
+			n.facts.DeviceStates = []model.DeviceState{{Source: "nvidia", Device: "0", State: model.StateStuck}}
 		},
 		"switched off": func(n *node) {
 			delete(n.state, "rdma")
@@ -202,6 +206,19 @@ func TestSame(t *testing.T) {
 			n.want()
 		})
 	}
+}
+
+// TestNameless: a GPU without an address that has not answered yet may be any GPU. When it has answered, it is known which is missing.
+func TestNameless(t *testing.T) {
+	n := newNode(t)
+	n.facts.GPUs = n.facts.GPUs[1:]
+	n.facts.GPUs[0].ID = "0"
+	n.facts.DeviceStates = []model.DeviceState{
+		{Source: "nvidia", Device: "0", State: model.StateOK}, {Source: "nvidia", Device: "1", State: model.StateOK, Waiting: n.now},
+	}
+	n.want()
+	n.facts.DeviceStates = n.facts.DeviceStates[:1]
+	n.want("gpu GPU-a")
 }
 
 // TestExcluded: of an HCA that is left out by its name nothing is known. It is excused, so that the history of Prometheus does not miss it.

@@ -151,11 +151,10 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 			snapshot.GPUProcesses = []model.GPUProcess{}
 		}
 		snapshot.GPUProcesses = append(snapshot.GPUProcesses, r.processes...)
-		if errors.Is(r.err, errHidden) {
-			continue
-		}
 		state := model.DeviceState{Source: "nvidia", Device: r.id, State: model.StateOK, Waiting: r.waiting}
 		switch {
+		case errors.Is(r.err, errHidden): // it is there, and not missing
+			state.State, state.Reason = model.StateUnsupported, r.err.Error()
 		case errors.Is(r.err, errStuck):
 			state.State, state.Reason = model.StateStuck, r.err.Error()
 		case errors.Is(r.err, errClosing):

@@ -295,13 +295,14 @@ func TestLostFromTheStart(t *testing.T) {
 	}
 }
 
+// TestHiddenDevice: a GPU that this container may not open has a state by its address, and no values.
 func TestHiddenDevice(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t)
 	d.plug(address, "GPU-1", 0)
 	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0") // the kernel lists it, NVML hides it
 	got := until(t, d.source(), ready(1))
-	if len(got.DeviceStates) != 1 {
+	if state(got, "0") != model.StateOK || state(got, "0000:c2:00.0") != model.StateUnsupported || len(got.DeviceStates) != 2 {
 		t.Errorf("states %+v", got.DeviceStates)
 	}
 }
