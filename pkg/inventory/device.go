@@ -71,6 +71,8 @@ type listed struct {
 	devices []device
 	// complete are the sources whose list has all of their devices: those that work, and those that find none.
 	complete map[string]bool
+	// absent are the sources that find no device: there is no driver, or nothing that it drives.
+	absent map[string]bool
 	// unread are devices that a source knows and cannot read, by source and name.
 	unread map[[2]string]bool
 	// undriven are GPUs that the kernel lists without a driver.
@@ -81,8 +83,9 @@ type listed struct {
 // listedDevices returns the devices that sources list: GPUs, and HCAs of their own. Parts of GPUs, VFs and subfunctions come and go as
 // somebody makes them.
 func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
-	l := listed{complete: map[string]bool{}, unread: map[[2]string]bool{}, facts: facts}
+	l := listed{complete: map[string]bool{}, absent: map[string]bool{}, unread: map[[2]string]bool{}, facts: facts}
 	for _, s := range states {
+		l.absent[s.Source] = s.State == model.StateAbsent
 		l.complete[s.Source] = s.State == model.StateOK || s.State == model.StateAbsent
 	}
 	for _, d := range facts.DeviceStates {

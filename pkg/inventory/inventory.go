@@ -42,6 +42,8 @@ const (
 	saveEvery = time.Hour
 	// retryEvery is how often a write is tried again that failed.
 	retryEvery = time.Minute
+	// driverWait is how long after the start of the sensor a driver may be loaded that is compiled at the start of the node.
+	driverWait = 15 * time.Minute
 	// excusedFor is how long a device that is missing for a known reason is remembered: as long as alerts look back.
 	excusedFor = 48 * time.Hour
 )
@@ -60,6 +62,7 @@ type Inventory struct {
 
 	mu      sync.Mutex
 	devices map[key]*device
+	started time.Time // the first comparison
 	saved   time.Time // when the file was last handed over to be written
 	changed bool      // since then
 }
@@ -100,6 +103,9 @@ func line(path string) string {
 func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model.SourceState) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.started.IsZero() {
+		i.started = now
+	}
 	listed := listedDevices(facts, states)
 	for _, d := range listed.devices {
 		i.remember(d, now)

@@ -295,6 +295,28 @@ func TestAll(t *testing.T) {
 	n.want("gpu GPU-a", "gpu GPU-b", "hca 0x1", "hca 0x2") // nothing new is known
 }
 
+// TestStarting: after the start of the node drivers may be loaded later than the sensor is started. Devices are not missed until then, unless
+// the kernel does not list them.
+func TestStarting(t *testing.T) {
+	n := newNode(t)
+	gpus, hcas := n.facts.GPUs, n.facts.HCAs
+	n.facts.GPUs, n.facts.HCAs = nil, nil
+	n.facts.PCI = []model.PCIFunction{{Address: "0000:10:00.0"}, {Address: "0000:18:00.0"}}
+	n.state["nvidia"], n.state["rdma"] = model.StateAbsent, model.StateAbsent
+	n.put("proc/sys/kernel/random/boot_id", "b2")
+	n.restart()
+	n.want("gpu GPU-b", "hca 0x2")
+	n.now = n.now.Add(driverWait)
+	n.want("gpu GPU-a", "gpu GPU-b", "hca 0x1", "hca 0x2")
+	n.restart()
+	n.want("gpu GPU-a", "gpu GPU-b", "hca 0x1", "hca 0x2")
+	n.facts.GPUs, n.facts.HCAs = gpus, hcas
+	n.state["nvidia"], n.state["rdma"] = model.StateOK, model.StateOK
+	n.want()
+	n.facts.GPUs, n.state["nvidia"] = nil, model.StateAbsent // its driver was unloaded
+	n.want("gpu GPU-a", "gpu GPU-b")
+}
+
 // TestExcused: an HCA that becomes a leg of a bond, and a GPU that is given to a virtual machine, are missing for a reason.
 func TestExcused(t *testing.T) {
 	n := newNode(t)

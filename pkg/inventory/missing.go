@@ -33,6 +33,7 @@ func (i *Inventory) judgeMissing(l listed, now time.Time) {
 			i.drop(d) // it has a driver now, which no source here reads, or was removed
 		case other != nil && other.anonymous() || l.cannotRead(d):
 			i.found(d)
+		case d.Gone.IsZero() && i.isStarting(d, l, now):
 		default:
 			i.miss(d, l, now)
 		}
@@ -44,6 +45,12 @@ func (i *Inventory) judgeMissing(l listed, now time.Time) {
 func (i *Inventory) isNewer(d, than *device) bool {
 	known := i.devices[d.key()]
 	return known == nil || known.First.After(than.Seen)
+}
+
+// isStarting reports whether a device has not been seen since the node was started, because its driver is not loaded yet: a node may load
+// it, or compile it, after the sensor was started.
+func (i *Inventory) isStarting(d *device, l listed, now time.Time) bool {
+	return l.absent[d.Source] && d.Boot != i.owner.boot && now.Sub(i.started) < driverWait && (l.facts.PCI == nil || l.driverless(d.Slot))
 }
 
 func (i *Inventory) drop(d *device) {
@@ -116,6 +123,11 @@ func (l *listed) bonded(slot string) bool {
 // another GPU now; those of HCAs are by name.
 func (l *listed) cannotRead(d *device) bool {
 	return l.unread[[2]string{d.Source, d.Slot}] || d.Kind == model.KindHCA && l.unread[[2]string{d.Source, d.Name}]
+}
+
+// driverless reports whether the kernel lists a PCI function without a driver.
+func (l *listed) driverless(address string) bool {
+	return slices.ContainsFunc(l.facts.PCI, func(f model.PCIFunction) bool { return f.Address == address && f.Driver == "" })
 }
 
 func (l *listed) undrivenAt(slot string) bool {
