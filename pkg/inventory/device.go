@@ -27,9 +27,10 @@ type device struct {
 	First time.Time `json:"first,omitzero"`
 	Seen  time.Time `json:"seen,omitzero"`
 	Boot  string    `json:"boot,omitempty"`
-	// Gone is when it was first found missing, Excused since when that has a known reason; zero: not.
-	Gone    time.Time `json:"gone,omitzero"`
-	Excused time.Time `json:"excused,omitzero"`
+	// Gone is when it was first found missing, Accepted when somebody accepted that, Excused since when it has a known reason; zero: not.
+	Gone     time.Time `json:"gone,omitzero"`
+	Accepted time.Time `json:"accepted,omitzero"`
+	Excused  time.Time `json:"excused,omitzero"`
 	// Links are the numbers of the links to other GPUs that were up.
 	Links []int `json:"links,omitempty"`
 
@@ -45,6 +46,9 @@ func (d *device) anonymous() bool { return d.ID == d.Slot }
 func (d *device) unwatched(out func(hca string) bool) bool {
 	return d.Kind == model.KindHCA && out != nil && out(d.Name)
 }
+
+// unmissed reports whether the device is missing, and that is in order.
+func (d *device) unmissed() bool { return !d.Accepted.IsZero() || !d.Excused.IsZero() }
 
 // String names the device in messages.
 func (d *device) String() string {

@@ -44,8 +44,8 @@ const (
 	retryEvery = time.Minute
 	// driverWait is how long after the start of the sensor a driver may be loaded that is compiled at the start of the node.
 	driverWait = 15 * time.Minute
-	// excusedFor is how long a device that is missing for a known reason is remembered: as long as alerts look back.
-	excusedFor = 48 * time.Hour
+	// acceptedFor is how long a device is remembered after it was accepted that it is missing: as long as alerts look back.
+	acceptedFor = 48 * time.Hour
 )
 
 // key identifies a device.
@@ -169,10 +169,10 @@ func (i *Inventory) room() bool {
 	return true
 }
 
-// forget forgets devices whose absence was excused long ago.
+// forget forgets devices whose absence was accepted long ago.
 func (i *Inventory) forget(now time.Time) {
 	for k, d := range i.devices {
-		if !d.Excused.IsZero() && now.Sub(d.Excused) > excusedFor {
+		if !d.Accepted.IsZero() && now.Sub(d.Accepted) > acceptedFor {
 			delete(i.devices, k)
 			i.changed = true
 		}
@@ -189,7 +189,7 @@ func (i *Inventory) missing() []model.MissingDevice {
 		}
 		list = append(list, model.MissingDevice{
 			Kind: d.Kind, ID: d.ID, Slot: d.Slot, Name: d.Name, Serial: d.Serial, Seen: d.Seen, Since: d.Gone,
-			Rebooted: d.Boot != "" && i.owner.boot != "" && d.Boot != i.owner.boot, Excused: out || !d.Excused.IsZero(),
+			Rebooted: d.Boot != "" && i.owner.boot != "" && d.Boot != i.owner.boot, Excused: out || d.unmissed(),
 		})
 	}
 	return list
@@ -213,8 +213,8 @@ func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 		switch named := slices.Contains(names, d.ID) || slices.Contains(names, d.Name) || slices.Contains(names, d.Slot); {
 		case len(names) > 0 && !named:
 			continue
-		case !d.Gone.IsZero() && d.Excused.IsZero():
-			d.Excused = now
+		case !d.Gone.IsZero() && !d.unmissed():
+			d.Accepted = now
 			accepted = append(accepted, d.String()+" is missing")
 		case d.Gone.IsZero() && len(d.down()) > 0:
 			accepted = append(accepted, d.String()+" has links that are down: "+numbers(d.down()))

@@ -229,7 +229,7 @@ func TestExcluded(t *testing.T) {
 	n.o.Unwatched = func(name string) bool { return name == "mlx5_0" }
 	n.restart()
 	n.want("hca 0x1 *")
-	n.now = n.now.Add(2 * excusedFor)
+	n.now = n.now.Add(2 * acceptedFor)
 	n.want("hca 0x1 *")
 	n.facts.HCAs, n.o.Unwatched = hcas, nil
 	n.restart()
@@ -329,8 +329,13 @@ func TestExcused(t *testing.T) {
 	n.facts.PCI = []model.PCIFunction{{Address: "0000:20:00.0", Driver: "vfio-pci"}}
 	n.facts.GPUs = n.facts.GPUs[:1]
 	n.want("gpu GPU-b *", "hca 0x3 *")
-	n.now = n.now.Add(excusedFor + time.Hour)
-	n.want() // forgotten
+	n.now = n.now.Add(acceptedFor + time.Hour)
+	n.want("gpu GPU-b *", "hca 0x3 *") // still so
+	n.facts.PCI, n.facts.Links = nil, nil
+	n.want("gpu GPU-b *", "hca 0x3 *") // nothing new is known
+	n.facts.PCI, n.facts.Links = []model.PCIFunction{{Address: "0000:20:00.0"}}, []model.Link{{Device: "rail0", Port: 1, Netdev: "eth0"}}
+	n.restart()
+	n.want("gpu GPU-b", "hca 0x3") // the machine ended, and the bond did
 }
 
 // TestUndriven: a GPU that the kernel lists without a driver is missing, if equal ones have one.
@@ -377,6 +382,8 @@ func TestAccept(t *testing.T) {
 	n.want("gpu GPU-a *", "hca 0x2 *")
 	n.facts.GPUs = nil
 	n.want("gpu GPU-a *", "gpu GPU-b", "hca 0x2 *") // it was back
+	n.now = n.now.Add(acceptedFor)
+	n.want("gpu GPU-b") // the others are forgotten
 }
 
 // TestBound: devices that come and go, such as Soft-RoCE, do not fill the memory, nor take the room of those that are there.

@@ -68,20 +68,24 @@ func (i *Inventory) replaced(d, by *device) {
 // found notes that a device is there, although it cannot be read.
 func (i *Inventory) found(d *device) {
 	if !d.Gone.IsZero() {
-		d.Gone, d.Excused, i.changed = time.Time{}, time.Time{}, true
+		d.Gone, d.Accepted, d.Excused, i.changed = time.Time{}, time.Time{}, time.Time{}, true
 	}
 }
 
-// miss notes that a device is missing, and why if that is known.
+// miss notes that a device is missing, and why if that is known. The reason may end, as a virtual machine does.
 func (i *Inventory) miss(d *device, l listed, now time.Time) {
 	d.up = nil
 	if d.Gone.IsZero() {
 		d.Gone, i.changed = now, true
 		i.o.Logger.Warn("a device is missing: it was there, and no source lists it any more", d.fields()...)
 	}
-	if why := l.excuse(d); why != "" && d.Excused.IsZero() {
+	switch why := l.excuse(d); {
+	case why != "" && d.Excused.IsZero():
 		d.Excused, i.changed = now, true
 		i.o.Logger.Info("a device is missing because "+why, d.fields()...)
+	case why == "" && !d.Excused.IsZero() && l.facts.PCI != nil && (d.Kind == model.KindGPU || l.facts.Links != nil):
+		d.Excused, i.changed = time.Time{}, true
+		i.o.Logger.Warn("a device is missing, and no longer for a known reason", d.fields()...)
 	}
 }
 
