@@ -25,7 +25,7 @@ type Options struct {
 	// Dir is where the file is kept; empty keeps the inventory in memory only.
 	Dir string
 	// Host is the root directory of the node (etc/machine-id), Procfs the mount point of its procfs (sys/kernel/random/boot_id), Sysfs that
-	// of its sysfs: a file of another machine, or of another sysfs, is not used.
+	// of its sysfs (bus/pci/devices/*/driver): a file of another machine, or of another sysfs, is not used.
 	Host, Procfs, Sysfs string
 	// ReadOnly leaves the file as it is.
 	ReadOnly bool

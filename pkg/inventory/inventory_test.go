@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -293,6 +294,34 @@ func TestAll(t *testing.T) {
 	n.want("gpu GPU-a", "gpu GPU-b", "hca 0x1", "hca 0x2")
 	n.state["nvidia"], n.state["rdma"] = model.StateFailed, model.StateStuck
 	n.want("gpu GPU-a", "gpu GPU-b", "hca 0x1", "hca 0x2") // nothing new is known
+}
+
+// TestGiven: a GPU that is given to a virtual machine is not missed for a moment, although PCI functions are read once a minute.
+func TestGiven(t *testing.T) {
+	for _, driver := range []string{"vfio-pci", "nvgrace_gpu_vfio_pci", "xe_vfio_pci", "mlx5_vfio_pci"} {
+		n := newNode(t)
+		n.o.Sysfs = filepath.Join(n.host, "sys")
+		n.restart() // the file is of another sysfs
+		n.want()
+		n.facts.PCI = []model.PCIFunction{{Address: "0000:20:00.0", Driver: "nvidia"}}
+		n.facts.GPUs = n.facts.GPUs[:1]
+		link := filepath.Join(n.o.Sysfs, "bus/pci/devices/0000:20:00.0/driver")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink("../../../bus/pci/drivers/"+driver, link)); err != nil {
+			t.Fatal(err)
+		}
+		n.want("gpu GPU-b *")
+		n.facts.PCI[0].Driver = driver
+		n.want("gpu GPU-b *")
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+		n.want("gpu GPU-b *")
+		n.facts.PCI[0].Driver = ""
+		n.want("gpu GPU-b")
+		if n.logged("no source lists it") != 0 {
+			t.Errorf("%v", n.log.All())
+		}
+	}
 }
 
 // TestStarting: after the start of the node drivers may be loaded later than the sensor is started. Devices are not missed until then, unless

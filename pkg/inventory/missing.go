@@ -3,6 +3,8 @@
 package inventory
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -75,11 +77,14 @@ func (i *Inventory) found(d *device) {
 // miss notes that a device is missing, and why if that is known. The reason may end, as a virtual machine does.
 func (i *Inventory) miss(d *device, l listed, now time.Time) {
 	d.up = nil
+	why := i.excuse(d, l)
 	if d.Gone.IsZero() {
 		d.Gone, i.changed = now, true
-		i.o.Logger.Warn("a device is missing: it was there, and no source lists it any more", d.fields()...)
+		if why == "" {
+			i.o.Logger.Warn("a device is missing: it was there, and no source lists it any more", d.fields()...)
+		}
 	}
-	switch why := l.excuse(d); {
+	switch {
 	case why != "" && d.Excused.IsZero():
 		d.Excused, i.changed = now, true
 		i.o.Logger.Info("a device is missing because "+why, d.fields()...)
@@ -90,16 +95,31 @@ func (i *Inventory) miss(d *device, l listed, now time.Time) {
 }
 
 // excuse returns why it is right that a device is not listed, empty if there is no such reason.
-func (l *listed) excuse(d *device) string {
+func (i *Inventory) excuse(d *device, l listed) string {
 	switch {
 	case d.Kind == model.KindHCA && l.bonded(d.Slot):
 		return "it became a leg of a bond"
-	case slices.ContainsFunc(l.facts.PCI, func(f model.PCIFunction) bool {
-		return f.Address == d.Slot && strings.HasPrefix(f.Driver, "vfio")
+	case forVM(i.driver(d.Slot)), slices.ContainsFunc(l.facts.PCI, func(f model.PCIFunction) bool {
+		return f.Address == d.Slot && forVM(f.Driver)
 	}):
 		return "it was given to a virtual machine"
 	}
 	return ""
+}
+
+// forVM reports whether a driver gives a PCI function to a virtual machine: vfio-pci, nvgrace_gpu_vfio_pci.
+func forVM(driver string) bool { return strings.Contains(driver, "vfio") }
+
+// driver returns the present driver of a PCI function, empty if there is none. What is listed of PCI functions is up to a minute old.
+func (i *Inventory) driver(address string) string {
+	if !model.IsPCIAddress(address) {
+		return ""
+	}
+	target, err := os.Readlink(filepath.Join(i.o.Sysfs, "bus/pci/devices", address, "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
 }
 
 // bonded reports whether the functions of a board have a common HCA (mlx5 LAG), whose port then has an interface for each of them.
