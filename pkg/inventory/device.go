@@ -97,15 +97,23 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 			l.unread[[2]string{d.Source, d.Device}] = true
 		}
 	}
+	guids := map[string]int{}
+	for n := range facts.HCAs {
+		if h := &facts.HCAs[n]; countsHCA(h) {
+			guids[h.NodeGUID]++
+		}
+	}
 	for n := range facts.HCAs {
 		h := &facts.HCAs[n]
-		if h.VF || h.Subfunction {
+		if !countsHCA(h) {
 			continue
 		}
 		slot := cmp.Or(h.PCIAddress, h.Name)
-		l.devices = append(l.devices, device{
-			Kind: model.KindHCA, Source: "rdma", ID: cmp.Or(h.NodeGUID, slot), Slot: slot, Name: h.Name,
-		})
+		id := cmp.Or(h.NodeGUID, slot)
+		if guids[id] > 1 { // as of Soft-RoCE on a bond and on its legs, or beside an HCA
+			id += " " + h.Name
+		}
+		l.devices = append(l.devices, device{Kind: model.KindHCA, Source: "rdma", ID: id, Slot: slot, Name: h.Name})
 	}
 	for n := range facts.GPUs {
 		g := &facts.GPUs[n]
@@ -120,6 +128,8 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 	l.findUndriven()
 	return l
 }
+
+func countsHCA(h *model.HCA) bool { return !h.VF && !h.Subfunction }
 
 // findNameless finds sources with a GPU that has not answered yet and whose address the kernel does not list (WSL, Tegra, gVisor): it may
 // be any of those that are remembered.

@@ -40,7 +40,7 @@ const (
 	maxDevices = 512
 	// saveEvery is how often the file is written although nothing but the time changed.
 	saveEvery = time.Hour
-	// retryEvery is how often a write is tried again that failed.
+	// retryEvery is how often a write is tried again that failed, and how often new names and places are written.
 	retryEvery = time.Minute
 	// driverWait is how long after the start of the sensor a driver may be loaded that is compiled at the start of the node.
 	driverWait = 15 * time.Minute
@@ -65,6 +65,7 @@ type Inventory struct {
 	started time.Time // the first comparison
 	saved   time.Time // when the file was last handed over to be written
 	changed bool      // since then
+	renamed bool      // since then a device has another name or place, which may alternate
 }
 
 // New reads the file of an earlier sensor, if there is one that is usable, and starts what writes it. Close ends that.
@@ -137,7 +138,8 @@ func (i *Inventory) remember(d device, now time.Time) {
 	if !old.Gone.IsZero() {
 		i.o.Logger.Info("a device is back", old.fields()...)
 	}
-	i.changed = i.changed || !old.Gone.IsZero() || old.Slot != d.Slot || old.Name != d.Name || old.Serial != d.Serial || old.Boot != d.Boot
+	i.changed = i.changed || !old.Gone.IsZero() || old.Serial != d.Serial || old.Boot != d.Boot
+	i.renamed = i.renamed || old.Slot != d.Slot || old.Name != d.Name
 	*old = d
 }
 
@@ -233,12 +235,13 @@ func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 // due reports whether the file is to be written.
 func (i *Inventory) due(now time.Time) bool {
 	age := now.Sub(i.saved)
-	return i.changed || age >= saveEvery || i.file != nil && i.file.failed.Load() && age >= retryEvery
+	again := i.renamed || i.file != nil && i.file.failed.Load()
+	return i.changed || age >= saveEvery || again && age >= retryEvery
 }
 
 // save hands the devices over to be written.
 func (i *Inventory) save(now time.Time) {
-	i.saved, i.changed = now, false
+	i.saved, i.changed, i.renamed = now, false, false
 	if i.file == nil {
 		return
 	}

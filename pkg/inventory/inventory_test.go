@@ -324,6 +324,34 @@ func TestGiven(t *testing.T) {
 	}
 }
 
+// TestOneGUID: HCAs with one node GUID are told apart by their names, and the loss of one of them is seen. The file is not written all the
+// time, nor for a name that alternates.
+func TestOneGUID(t *testing.T) {
+	n := newNode(t)
+	alone := n.facts.HCAs
+	n.facts.HCAs = append(slices.Clip(alone), hca("rxe0", "0x2", ""), hca("rxe1", "0x2", ""))
+	n.want()
+	saved := n.i.saved
+	for k := range 3 {
+		n.facts.GPUs[0].Name = fmt.Sprint("H100 ", k)
+		n.want()
+	}
+	if n.i.saved != saved {
+		t.Error("the file was written")
+	}
+	n.want()
+	if n.i.saved == saved {
+		t.Error("the names were not written")
+	}
+	n.facts.HCAs = slices.Delete(slices.Clone(n.facts.HCAs), 1, 2)
+	n.want("hca 0x2 mlx5_1")
+	n.facts.HCAs = n.facts.HCAs[:2]
+	n.restart()
+	n.want("hca 0x2 mlx5_1", "hca 0x2 rxe1")
+	n.facts.HCAs = append(slices.Clip(alone), n.facts.HCAs[1])
+	n.want("hca 0x2 rxe1")
+}
+
 // TestStarting: after the start of the node drivers may be loaded later than the sensor is started. Devices are not missed until then, unless
 // the kernel does not list them.
 func TestStarting(t *testing.T) {
