@@ -30,7 +30,7 @@ func TestOneGUID(t *testing.T) {
 		t.Error("the file was written")
 	}
 	n.want()
-	if n.i.saved == saved {
+	if n.i.saved.Equal(saved) {
 		t.Error("the names were not written")
 	}
 	n.facts.HCAs = slices.Delete(slices.Clone(n.facts.HCAs), 1, 2)

@@ -21,7 +21,7 @@ type MissingDevice struct {
 	Name   string // mlx5_3, or the market name of a GPU
 	Serial string // empty if unknown
 	// Seen is when a source last listed it, after a restart of the sensor within an hour. Zero: no source ever did.
-	Seen  time.Time
+	Seen time.Time
 	// Since is when it was first found missing. Zero: it is an HCA that is left out by its name, and may be there.
 	Since time.Time
 	// Rebooted reports that it was last seen before the node was started.

@@ -200,7 +200,8 @@ func (f *file) missing(group int) (halves []half) {
 	return halves
 }
 
-// ownersOf returns the owners of the processes that map a file, and 0 for others that may: those of the node, and those that share an image.
+// ownersOf returns the owners of the processes that map a file, and 0 for others that may: those of the node, and those with the same
+// image.
 func (s *Source) ownersOf(f *file) (owners []uint64) {
 	if f.kept != nil && (f.home == nil || f.home.PID() == 1) {
 		owners = append(owners, 0)

@@ -164,7 +164,8 @@ func (f *file) needed() bool { return len(f.paths) > 0 || f.home != nil }
 // wanted reports whether the file is to be probed.
 func (f *file) wanted() bool { return f.needed() && !f.excluded }
 
-// openPaths returns the path through which the file is probed, if it could be opened. Those of processes are valid only while these are open.
+// openPaths returns the path through which the file is probed, if it could be opened. Paths of processes are valid only while these are
+// open.
 func (f *file) openPaths() []string {
 	if f.kept == nil {
 		return nil
