@@ -33,8 +33,11 @@ type device struct {
 	Excused  time.Time `json:"excused,omitzero"`
 	// Links are the numbers of the links to other GPUs that were up.
 	Links []int `json:"links,omitempty"`
+	// Enough is one more than the number of links that are up with which somebody accepted the GPU, though others have more; 0: nobody did.
+	Enough int `json:"enough,omitempty"`
 
-	up []int // links that are up in the last refresh; nil: not known
+	up    []int // links that are up in the last refresh; nil: not known
+	fewer bool  // than other GPUs of its model have
 }
 
 func (d *device) key() key { return key{d.Kind, d.ID} }

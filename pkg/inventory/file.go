@@ -162,7 +162,10 @@ func ignoreAbsent(err error) error {
 
 // create writes a file to the disk, for root only.
 func create(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err := ignoreAbsent(os.Remove(path)); err != nil { // of a sensor that was killed, or of somebody else
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

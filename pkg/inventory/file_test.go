@@ -20,6 +20,23 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
+// TestTemporaryFile: a file that somebody else has made in place of the new one is not written to.
+func TestTemporaryFile(t *testing.T) {
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other")
+	err := errors.Join(os.WriteFile(other, []byte("theirs"), 0o644), os.Link(other, filepath.Join(dir, tempName)), replace(dir, []byte("ours")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(other)
+	if err != nil || string(text) != "theirs" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, fileName)); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
 // TestForeign: a file that this sensor cannot use is reported and ignored, and replaced by one that it can.
 func TestForeign(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *node, string){

@@ -8,6 +8,7 @@
 package inventory
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,8 +114,8 @@ func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model
 	}
 	i.judgeMissing(listed, now)
 	i.judgeLinks(facts)
-	i.forget(now)
-	facts.Missing = i.missing()
+	i.forget(listed, now)
+	facts.Missing = i.missing(listed)
 	if i.due(now) {
 		i.save(now)
 	}
@@ -131,7 +132,7 @@ func (i *Inventory) remember(d device, now time.Time) {
 		}
 		return
 	}
-	d.First, d.Links, d.up = old.First, old.Links, old.up
+	d.First, d.Links, d.Enough, d.up, d.fewer = old.First, old.Links, old.Enough, old.up, old.fewer
 	if d.Serial == "" { // an unreadable device has none
 		d.Serial = old.Serial
 	}
@@ -171,22 +172,23 @@ func (i *Inventory) room() bool {
 	return true
 }
 
-// forget forgets devices whose absence was accepted long ago.
-func (i *Inventory) forget(now time.Time) {
+// forget forgets devices whose absence was accepted long ago. What is there without a driver would be found again.
+func (i *Inventory) forget(l listed, now time.Time) {
 	for k, d := range i.devices {
-		if !d.Accepted.IsZero() && now.Sub(d.Accepted) > acceptedFor {
+		if !l.undrivenAt(d.Slot) && !d.Accepted.IsZero() && now.Sub(d.Accepted) > acceptedFor {
 			delete(i.devices, k)
 			i.changed = true
 		}
 	}
 }
 
-// missing returns the devices that are missing, sorted. An HCA that is left out by its name is missing for that reason.
-func (i *Inventory) missing() []model.MissingDevice {
+// missing returns the devices that are missing, sorted. An HCA that is left out by its name is missing for that reason. Of the devices of a
+// source that is switched off nothing is known.
+func (i *Inventory) missing(l listed) []model.MissingDevice {
 	list := []model.MissingDevice{}
 	for _, d := range i.sorted() {
 		out := d.unwatched(i.o.Unwatched)
-		if d.Gone.IsZero() && !out {
+		if _, reads := l.complete[d.Source]; !reads || d.Gone.IsZero() && !out {
 			continue
 		}
 		list = append(list, model.MissingDevice{
@@ -220,7 +222,10 @@ func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 			accepted = append(accepted, d.String()+" is missing")
 		case d.Gone.IsZero() && len(d.down()) > 0:
 			accepted = append(accepted, d.String()+" has links that are down: "+numbers(d.down()))
-			d.Links = slices.Clone(d.up)
+			d.Links, d.Enough = slices.Clone(d.up), len(d.up)+1
+		case d.Gone.IsZero() && d.fewer:
+			accepted = append(accepted, fmt.Sprintf("%s has fewer links that are up than other GPUs: %d", d, len(d.up)))
+			d.Enough = len(d.up) + 1
 		default:
 			continue
 		}

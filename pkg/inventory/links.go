@@ -52,7 +52,7 @@ func (i *Inventory) judgeLinks(facts *model.Snapshot) {
 			uuid = g.Parent
 		}
 		if l, ok := known[uuid]; ok && g.Problems != nil {
-			down := len(i.wereUp(l)) > 0 || l.gpu.Name != "" && fewer(l, best[l.model()], facts.GPUs)
+			down := i.hasFewer(l, l.gpu.Name != "" && fewer(l, best[l.model()], facts.GPUs)) || len(i.wereUp(l)) > 0
 			g.Problems = append(slices.Clip(g.Problems), model.GPUCondition{Name: model.ProblemLinkDown, Active: down})
 		}
 	}
@@ -111,6 +111,16 @@ func (i *Inventory) wereUp(l gpuLinks) []int {
 	return slices.DeleteFunc(d.down(), func(n int) bool {
 		return !slices.ContainsFunc(l.gpu.Links, func(link model.GPULink) bool { return link.Number == n && link.Up == model.Some(0) })
 	})
+}
+
+// hasFewer notes whether fewer links of a GPU are up than of others, and reports that unless somebody accepted so few.
+func (i *Inventory) hasFewer(l gpuLinks, fewer bool) bool {
+	d := i.devices[key{model.KindGPU, l.gpu.UUID}]
+	if d == nil {
+		return fewer
+	}
+	d.fewer = fewer && (d.Enough == 0 || len(l.up)+1 < d.Enough)
+	return d.fewer
 }
 
 // fewer reports whether fewer links of a GPU are up than of another one of its model. A card without any may lack the bridge that joins

@@ -138,6 +138,27 @@ func TestLinkFails(t *testing.T) {
 	}
 }
 
+// TestFewerAccepted: a GPU with fewer links than others is accepted as it is, also after a restart, and missed again with still fewer.
+func TestFewerAccepted(t *testing.T) {
+	n := newNode(t)
+	n.facts.GPUs = linked(model.NVLink, switches, "100", "111", "111")
+	n.down()
+	want := []string{"gpu H100 GPU-a has fewer links that are up than other GPUs: 1"}
+	if diff := cmp.Diff(want, n.i.Accept(n.now, nil)); diff != "" {
+		t.Error(diff)
+	}
+	for range 2 {
+		if got := n.down(); got != "000" {
+			t.Errorf("link_down %s", got)
+		}
+		n.restart()
+	}
+	n.facts.GPUs = linked(model.NVLink, switches, "000", "111", "111")
+	if got := n.down(); got != "100" {
+		t.Errorf("link_down %s of a GPU that lost the last one", got)
+	}
+}
+
 // TestParts: parts of a GPU have the problem of the GPU, and the lists of the source stay as they are.
 func TestParts(t *testing.T) {
 	n := newNode(t)

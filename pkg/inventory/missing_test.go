@@ -101,6 +101,12 @@ func TestUndriven(t *testing.T) {
 	}
 	n.restart()
 	n.want("gpu 0000:30:00.0")
+	if got := n.i.Accept(n.now, nil); len(got) != 1 {
+		t.Errorf("%q", got)
+	}
+	n.now = n.now.Add(2 * acceptedFor)
+	n.want("gpu 0000:30:00.0 *")
+	n.want("gpu 0000:30:00.0 *") // for as long as it is there
 	n.facts.PCI[2].Driver = "vfio-pci"
 	n.want()
 	n.facts.PCI[2].Driver = ""
@@ -109,6 +115,15 @@ func TestUndriven(t *testing.T) {
 	n.want()
 	n.facts.PCI[1].Driver, n.facts.GPUs = "", slices.Delete(n.facts.GPUs, 1, 2)
 	n.want("gpu GPU-b") // once, under its name
+}
+
+// TestSwitchedOff: of the devices of a source that is switched off nothing is known, so none is missing.
+func TestSwitchedOff(t *testing.T) {
+	n := newNode(t)
+	n.facts.HCAs = nil
+	n.want("hca 0x1", "hca 0x2")
+	delete(n.state, "rdma")
+	n.want()
 }
 
 // TestAccept: what is accepted is missed no more, also after a restart; other devices are.

@@ -32,7 +32,7 @@ var (
 )
 
 // TestNothingWrongIsTrue: a node of random sources, devices and GPUs has NothingWrong exactly if no source, device, hook or GPU has failed,
-// is stuck, waits for one that is stuck, or is left alone because of its failures.
+// is stuck, waits for one that is stuck, is left alone because of its failures, or is missing without a reason.
 func TestNothingWrongIsTrue(t *testing.T) {
 	quiet := 0
 	for seed := range uint64(20000) {
@@ -70,6 +70,13 @@ func TestNothingWrongIsTrue(t *testing.T) {
 			facts.DeviceStates = append(facts.DeviceStates, model.DeviceState{
 				Source: sourcesOfNodes[rnd.IntN(len(sourcesOfNodes))], Device: devices[rnd.IntN(len(devices))], State: state(allStates),
 			})
+		}
+		for range rnd.IntN(2) {
+			m := model.MissingDevice{Kind: model.KindGPU, ID: "GPU-x", Excused: rnd.IntN(2) == 0}
+			if rnd.IntN(2) == 0 {
+				m.Kind, m.ID, m.Name = model.KindHCA, "0x1", "mlx5_7"
+			}
+			facts.Missing, bad = append(facts.Missing, m), bad || !m.Excused
 		}
 		if h := state([]model.State{model.StateOK, model.StateAbsent, model.StateUnsupported, model.StateFailed}); h != model.StateOK {
 			facts.Hooks = []model.Hook{{Name: "a hook", State: h}}
