@@ -203,13 +203,10 @@ func (g *Gate) look(f *os.File, o *Operation) (view, error) {
 			return v, nil
 		}
 	}
-	if len(held) == 0 {
-		return view{}, fmt.Errorf("%w: many processes that map the file hold their mmap_lock", ErrDeferred)
-	}
 	for h := range held {
 		return view{}, fmt.Errorf("%w: process %d, which maps the file, holds its mmap_lock", ErrDeferred, h.pid)
 	}
-	return view{}, nil
+	return view{}, fmt.Errorf("%w: many processes that map the file hold their mmap_lock", ErrDeferred)
 }
 
 func (o *Operation) offsets() []uint64 {

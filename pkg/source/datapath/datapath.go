@@ -227,8 +227,8 @@ func (s *Source) drain() error {
 	return errors.Join(err, s.kernel.latencies(s.fold.addLatency))
 }
 
-// drainLocked is drain for callers that do not hold mu.
-func (s *Source) drainLocked() error {
+// lockAndDrain is drain for callers that do not hold mu.
+func (s *Source) lockAndDrain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.drain()

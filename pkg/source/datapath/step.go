@@ -176,7 +176,7 @@ func (s *Source) beginCounting(f *file, now time.Time) {
 	case v.counting && !complete:
 		v.broken = true // what it counts is less than what was moved
 	case !v.counting && complete:
-		if s.kernel != nil && s.drainLocked() != nil {
+		if s.kernel != nil && s.lockAndDrain() != nil {
 			return // what was counted before is not part of it
 		}
 		v.counting, v.begun = true, now // attaching takes a moment
