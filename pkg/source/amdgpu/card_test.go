@@ -224,8 +224,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestSilent: no attribute of the hardware can be read: always with EIO, or with EPERM after it was read before. The GPU has a critical
-// problem until one can.
+// TestSilent: no attribute of the hardware can be read (EIO): the GPU has a critical problem, until one can.
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "mi250")

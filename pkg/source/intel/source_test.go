@@ -179,20 +179,26 @@ func TestStuck(t *testing.T) {
 	})
 }
 
+const flexPath = busPath + "0000:00:05.0/0000:9a:00.0/"
+
+// replaceAttributes has other files in place of those that the hardware of the Flex answers.
+func (n *node) replaceAttributes(with func(file string) error) {
+	for _, pattern := range []string{"hwmon/hwmon2/*_*", "drm/card0/gt/gt0/*"} {
+		files, err := filepath.Glob(n.path(flexPath + pattern))
+		n.check(err)
+		for _, file := range files {
+			n.check(errors.Join(os.Remove(file), with(file)))
+		}
+	}
+}
+
 // TestLost: all attributes of the hardware report a removed device, here a device node without a driver (ENXIO).
 func TestLost(t *testing.T) {
 	n := newNode(t)
 	n.flex()
 	s := start(t, n.options())
 	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
-	const device = busPath + "0000:00:05.0/0000:9a:00.0/"
-	for _, pattern := range []string{"hwmon/hwmon2/*_*", "drm/card0/gt/gt0/*"} {
-		files, err := filepath.Glob(n.path(device + pattern))
-		n.check(err)
-		for _, file := range files {
-			n.check(errors.Join(os.Remove(file), unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000)))))
-		}
-	}
+	n.replaceAttributes(func(file string) error { return unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000))) })
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
 	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemLost) || g.Clocks != nil || g.Name == "" {
 		t.Errorf("%+v", g)
@@ -209,28 +215,21 @@ func TestSilent(t *testing.T) {
 	n.flex()
 	s := start(t, n.options())
 	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
-	const device = busPath + "0000:00:05.0/0000:9a:00.0/"
-	for _, pattern := range []string{"hwmon/hwmon2/*_*", "drm/card0/gt/gt0/*"} {
-		files, err := filepath.Glob(n.path(device + pattern))
-		n.check(err)
-		for _, file := range files {
-			n.check(errors.Join(os.Remove(file), os.Symlink("/proc/self/mem", file))) // nothing is mapped at its start
-		}
-	}
+	n.replaceAttributes(func(file string) error { return os.Symlink("/proc/self/mem", file) }) // nothing is mapped at its start
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
 	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemUnreadable) || g.Clocks != nil || g.Name == "" ||
 		!strings.Contains(snap.DeviceStates[0].Reason, "input/output error") {
 		t.Errorf("%+v, %+v", g, snap.DeviceStates[0])
 	}
-	n.write(n.path(device+"power/runtime_status"), "suspended")
+	n.write(n.path(flexPath+"power/runtime_status"), "suspended")
 	snap = eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Suspended })
 	if state := snap.DeviceStates[0]; state.State != model.StateOK || state.Reason != "" {
 		t.Errorf("suspended: %+v", state)
 	}
-	n.write(n.path(device+"power/runtime_status"), "active")
+	n.write(n.path(flexPath+"power/runtime_status"), "active")
 	eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
-	n.check(os.Remove(n.path(device + "hwmon/hwmon2/temp1_input")))
-	n.write(n.path(device+"hwmon/hwmon2/temp1_input"), "55000")
+	n.check(os.Remove(n.path(flexPath + "hwmon/hwmon2/temp1_input")))
+	n.write(n.path(flexPath+"hwmon/hwmon2/temp1_input"), "55000")
 	snap = eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateOK })
 	if g := snap.GPUs[0]; active(g.Problems, model.ProblemUnreadable) || g.Temperatures == nil {
 		t.Errorf("one value can be read again: %+v", g)
