@@ -53,9 +53,9 @@ func TestCheck(t *testing.T) {
 		{"addresses of the node", "--node.ip", []string{"--node.ip=10.0.0.1,fe80::1"}},
 		{"an IPv6 address of the node", "", []string{"--node.ip=fe80::1"}},
 		{"no port to listen on", "--web.listen-address", []string{"--web.listen-address=foo"}},
-		{"a port that is none", "--web.listen-address", []string{"--web.listen-address=:98470"}},
-		{"an address that is none", "--web.listen-address", []string{"--web.listen-address=10.0.0.300:9847"}},
-		{"a host that is none", "--web.listen-address", []string{"--web.listen-address=http://localhost:9847"}},
+		{"a port above 65535", "--web.listen-address", []string{"--web.listen-address=:98470"}},
+		{"an IP address with a part above 255", "--web.listen-address", []string{"--web.listen-address=10.0.0.300:9847"}},
+		{"a URL in place of a host", "--web.listen-address", []string{"--web.listen-address=http://localhost:9847"}},
 		{"the second address", "--web.listen-address=x", []string{"--web.listen-address=:9847", "--web.listen-address=x"}},
 		{"an address twice", "another listener", []string{"--web.listen-address=:9847", "--web.listen-address=:9847"}},
 		{

@@ -40,7 +40,7 @@ func (f sensorFlags) parse() (p parsedFlags, err error) {
 		value time.Duration
 	}{
 		{"kubelet.interval", f.KubeletInterval},
-		{"fabric.interval", f.FabricInterval}, // without one, a scrape would wait
+		{"fabric.interval", f.FabricInterval}, // without an interval, a scrape would wait
 		{"rdma.stall-after", f.StallAfter},
 		{"gpu.stuck-after", f.StuckAfter},
 		{"gpu.process-interval", f.GPUInterval},

@@ -43,7 +43,7 @@ func (k *keptNode) healths(gpus int) func(exposition) bool {
 	}
 }
 
-// boot writes the id of the machine and that of its start.
+// boot writes the id of the machine and the boot id.
 func (k *keptNode) boot(n *gpuNode, id string) {
 	k.t.Helper()
 	for path, text := range map[string]string{n.Dir + "/etc/machine-id": "m1", n.ProcFS() + "/sys/kernel/random/boot_id": id} {

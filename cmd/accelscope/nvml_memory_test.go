@@ -47,7 +47,7 @@ func TestNVMLMemoryOwners(t *testing.T) {
 		}
 		for key := range e.by("gpu_engine_utilization_ratio", "gpu_id", "engine") {
 			if strings.HasPrefix(key, "6:") {
-				t.Errorf("the counters of the GPU instance are those of %s", key)
+				t.Errorf("the counters of the GPU instance are exported for %s", key)
 			}
 		}
 	})
