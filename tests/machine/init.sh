@@ -17,6 +17,9 @@ dir=$1 shared=$2 copied=${3-}
 mount -t tmpfs -o mode=755 tmpfs "$dir"
 mkdir "$dir/upper" "$dir/work" "$dir/root"
 root=$dir/root
+# A sensor that runs, or ran, on this machine keeps its inventory here. A whiteout also hides what appears later.
+mkdir -p "$dir/upper/var/lib"
+mknod "$dir/upper/var/lib/accelscope" c 0 0
 mount -t overlay -o lowerdir=/,upperdir="$dir/upper",workdir="$dir/work" overlay "$root"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"

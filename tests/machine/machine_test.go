@@ -21,8 +21,9 @@ func TestMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := m.Sh(t.Context(), "set -e; cat /proc/1/comm; touch /etc/accelscope-machine "+shared+"/seen; ss -Hltn; "+
+		"mkdir /var/lib/accelscope; find /var/lib/accelscope; "+ // new, even if a sensor ran here
 		"printf '[Service]\nExecStart=/bin/sleep 1000\n' >/etc/systemd/system/one.service; systemctl start one; systemctl is-active one")
-	if err != nil || out != "systemd\nactive\n" {
+	if err != nil || out != "systemd\n/var/lib/accelscope\nactive\n" {
 		t.Errorf("%v: %s", err, out)
 	}
 	if err := m.Close(); err != nil {
