@@ -50,7 +50,7 @@ func (s *services) newGPUMemory() engine.Registration {
 		Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
 		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Gate: gate, Workloads: s.workloads,
 		Logger:       log,
-		Excluded:     s.isOptedOut,
+		Consent:      s.consent,
 		ReturnProbes: func(ctx context.Context) (bool, error) { return datapath.ReturnProbes(ctx, log) },
 	})
 	return register("gpumemory", source, err)

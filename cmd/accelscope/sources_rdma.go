@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath"
 	"github.com/accelscope/accelscope/pkg/source/fabric"
@@ -79,7 +80,7 @@ func (s *services) newDataPath() engine.Registration {
 	if s.RDMA {
 		o.DeviceNames = s.netlink.DeviceNames
 	}
-	o.Excluded = s.isOptedOut
+	o.Consent = s.consent
 	source, err := datapath.New(o)
 	return register("datapath", source, err)
 }
@@ -87,9 +88,26 @@ func (s *services) newDataPath() engine.Registration {
 // probeLabel is a label or annotation of containers and pods. With the value "off", their processes get no probes.
 const probeLabel = "accelscope.io/probe"
 
-// isOptedOut reports whether the container or pod of a cgroup must not have probes.
-func (s *services) isOptedOut(id model.CgroupID) bool {
-	return s.engine.Owners().LabelOf(id, probeLabel) == "off"
+// consent returns whether the container or pod of a cgroup refuses probes. The owners have labels and annotations that change, of the last
+// refresh; the runtimes have those of a container that was just created.
+func (s *services) consent(id model.CgroupID) uprobe.Consent {
+	if s.engine.Owners().LabelOf(id, probeLabel) == "off" {
+		return uprobe.Refused
+	}
+	if s.cgroups == nil || s.runtimes == nil {
+		return uprobe.Given
+	}
+	container := s.cgroups.ContainerOf(id)
+	if container == "" {
+		return uprobe.Given
+	}
+	switch value, known := s.runtimes.Label(container, probeLabel); {
+	case value == "off":
+		return uprobe.Refused
+	case !known:
+		return uprobe.Awaited
+	}
+	return uprobe.Given
 }
 
 // readLabels are the labels and annotations of containers and pods that runtimes and the kubelet shall read.

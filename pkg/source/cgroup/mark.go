@@ -90,3 +90,13 @@ func (s *Source) OwnerOf(id model.CgroupID) (workload, share model.CgroupID) {
 	}
 	return id, id
 }
+
+// ContainerOf returns the id of the container in the path of a cgroup, empty if there is none or the cgroup is not known.
+func (s *Source) ContainerOf(id model.CgroupID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.find(id); g != nil {
+		return g.fact.ContainerID
+	}
+	return ""
+}

@@ -109,6 +109,12 @@ func TestMarks(t *testing.T) {
 		}
 	}
 
+	for path, want := range map[string]string{scope + "/init/nested": container, "system.slice/a.service/x/y": ""} {
+		if got := s.ContainerOf(id(path)); got != want {
+			t.Errorf("%s: container %q, want %q", path, got, want)
+		}
+	}
+
 	// The mark of an ended cgroup is removed.
 	ended := id(slurm)
 	if err := os.RemoveAll(filepath.Join(s.hierarchy.Mount, slurm)); err != nil {

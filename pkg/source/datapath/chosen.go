@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -15,15 +16,34 @@ func (s *Source) isChosen(cgroup model.CgroupID) bool {
 	return s.opts.Chosen == nil || s.opts.Chosen(cgroup)
 }
 
-func (s *Source) isExcluded(cgroup model.CgroupID) bool {
-	return s.opts.Excluded != nil && s.opts.Excluded(cgroup)
+func (s *Source) isExcluded(cgroup model.CgroupID) bool { return s.consent(cgroup) == uprobe.Refused }
+
+func (s *Source) consent(cgroup model.CgroupID) uprobe.Consent {
+	if s.opts.Consent == nil {
+		return uprobe.Given
+	}
+	return s.opts.Consent(cgroup)
+}
+
+// awaitsConsent reports whether a file without probes must wait for the consent of a process that maps it.
+func (s *Source) awaitsConsent(f *file) bool {
+	if f.hasProbes() {
+		return false
+	}
+	now := time.Now()
+	for pid := range f.paths {
+		if w := s.processes[pid]; w != nil && s.consent(w.cgroup).Waits(w.seen, now) {
+			return true
+		}
+	}
+	return false
 }
 
 // updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from
 // then on. The file gets probes again after an interval between surveys: processes that come and go must not cause more changes
 // than surveys do.
 func (s *Source) updateExcluded() {
-	if s.opts.Excluded == nil {
+	if s.opts.Consent == nil {
 		return
 	}
 	excluded, now := map[locate.FileID]bool{}, time.Now()

@@ -49,9 +49,8 @@ type Options struct {
 	// Chosen reports whether the processes of a cgroup are to be counted. It must
 	// not block. It is called repeatedly, as names get known late. nil chooses all.
 	Chosen func(cgroup model.CgroupID) bool
-	// Excluded reports whether processes of a cgroup must not have probes. A file that such a process maps has none as long as it does, as
-	// a probe is hit by all processes that map the file. It is called like Chosen. nil excludes none.
-	Excluded func(cgroup model.CgroupID) bool
+	// Consent returns whether processes of a cgroup may have probes. It is called like Chosen. nil: all may.
+	Consent func(cgroup model.CgroupID) uprobe.Consent
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for
 	// cgroup v2.
 	Subsystem string

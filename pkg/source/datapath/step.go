@@ -159,6 +159,10 @@ func (s *Source) isWanted(f *file) bool {
 			f.chosen = true
 		}
 	}
+	if f.chosen && s.awaitsConsent(f) {
+		s.pace.changed = true // look again soon
+		return false
+	}
 	return f.chosen
 }
 

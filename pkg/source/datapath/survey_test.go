@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -245,9 +246,17 @@ func TestSurveyed(t *testing.T) {
 // TestExcluded: a file that a process maps which must not have probes has none, and what is counted of the others lacks calls. FAKE provider.
 func TestExcluded(t *testing.T) {
 	path, sites := buildFake(t)
-	var excluded atomic.Bool
+	var excluded, known atomic.Bool
 	s := startSource(t, 0, path, sites, func(s *Source) {
-		s.opts.Excluded = func(cgroup model.CgroupID) bool { return cgroup == 5 && excluded.Load() }
+		s.opts.Consent = func(cgroup model.CgroupID) uprobe.Consent {
+			switch {
+			case cgroup == 5 && excluded.Load():
+				return uprobe.Refused
+			case cgroup == 5 && !known.Load():
+				return uprobe.Awaited
+			}
+			return uprobe.Given
+		}
 		s.schedule.interval = 5 * time.Second
 	})
 	f := startFake(t, path)
@@ -264,6 +273,11 @@ func TestExcluded(t *testing.T) {
 			return snap.DataPath.Probes == uint64(probes) && slices.Equal(got, want)
 		}
 	}
+	time.Sleep(time.Second)
+	if n := s.snapshot(t).DataPath.Probes; n != 0 {
+		t.Errorf("%d probes before the labels are known", n)
+	}
+	known.Store(true)
 	eventually(t, "never probed", gaps(len(sites)))
 	f.do("chain", 3)
 	excluded.Store(true)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 	"github.com/accelscope/accelscope/tests/child"
@@ -104,7 +105,7 @@ func TestExcluded(t *testing.T) {
 	a.OK("load %s", b.CUDA)
 	other.OK("load %s", b.HIP)
 	optedOut.OK("load %s", b.CUDA)
-	var known atomic.Bool
+	var listed, known atomic.Bool
 	excluded := func(o *Options) {
 		o.CgroupOf = func(pid int) (model.CgroupID, error) {
 			if pid == optedOut.Process.Pid {
@@ -112,12 +113,23 @@ func TestExcluded(t *testing.T) {
 			}
 			return c.id, nil
 		}
-		o.Excluded = func(id model.CgroupID) bool { return id == out.id && known.Load() }
+		o.Consent = func(id model.CgroupID) uprobe.Consent {
+			switch {
+			case id == out.id && known.Load():
+				return uprobe.Refused
+			case id == out.id && !listed.Load():
+				return uprobe.Awaited
+			}
+			return uprobe.Given
+		}
 	}
 	h.add(a)
 	h.add(other)
 	h.add(optedOut)
 	s := startSource(t, &h, excluded)
+	probed(t, s, model.StateOK, namesOf(libhip)...)
+	probed(t, s, model.StateAbsent, namesOf(libcuda)...)
+	listed.Store(true)
 	probed(t, s, model.StateOK, append(namesOf(libcuda), namesOf(libhip)...)...)
 	known.Store(true)
 	probed(t, s, model.StateAbsent, namesOf(libcuda)...)

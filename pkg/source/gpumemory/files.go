@@ -42,7 +42,9 @@ type file struct {
 	places []place
 	// excluded: a process maps it that must not have probes, or has until barred.
 	excluded bool
-	barred   time.Time
+	// waits: it has no probes, and a process that maps it may have refused them.
+	waits  bool
+	barred time.Time
 	// kept opens the file when no process maps it any more; nil if that failed.
 	kept  *locate.Kept
 	home  *locate.Process // the file is probed while this process exists; nil: while a process maps it
@@ -144,16 +146,20 @@ func (f *file) close() {
 
 // exclude sets whether a process maps a file that must not have probes.
 func (s *Source) exclude(f *file, now time.Time) {
-	if s.opts.Excluded == nil {
+	if s.opts.Consent == nil {
 		return
 	}
-	excluded := false
+	f.waits = false
 	for pid := range f.paths {
 		p := s.processes[pid]
-		excluded = excluded || p != nil && s.opts.Excluded(p.cgroup)
-	}
-	if excluded {
-		f.barred = now.Add(barInterval)
+		if p == nil {
+			continue
+		}
+		consent := s.opts.Consent(p.cgroup)
+		f.waits = f.waits || len(f.links) == 0 && consent.Waits(p.seen, now)
+		if consent == uprobe.Refused {
+			f.barred = now.Add(barInterval)
+		}
 	}
 	f.excluded = now.Before(f.barred)
 }
@@ -162,7 +168,7 @@ func (s *Source) exclude(f *file, now time.Time) {
 func (f *file) needed() bool { return len(f.paths) > 0 || f.home != nil }
 
 // wanted reports whether the file is to be probed.
-func (f *file) wanted() bool { return f.needed() && !f.excluded }
+func (f *file) wanted() bool { return f.needed() && !f.excluded && !f.waits }
 
 // openPaths returns the path through which the file is probed, if it could be opened. Paths of processes are valid only while these are
 // open.

@@ -38,9 +38,9 @@ type Options struct {
 	CgroupOf func(pid int) (model.CgroupID, error)
 	// OwnerOf returns for whom programs count what a cgroup does, as its shares of maps have it; nil if cgroups are not read.
 	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
-	// Excluded reports whether processes of a cgroup must not have probes. A file that such a process maps has none as long as it does, and
-	// barInterval afterwards. nil excludes none.
-	Excluded func(model.CgroupID) bool
+	// Consent returns whether processes of a cgroup may have probes. It must not block, and is called repeatedly. A file that a process
+	// without consent maps has no probes for barInterval afterwards, too. nil: all may.
+	Consent func(model.CgroupID) uprobe.Consent
 	// Gate attaches and detaches the probes.
 	Gate *uprobe.Gate
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.

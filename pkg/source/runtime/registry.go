@@ -133,6 +133,17 @@ func (r *registry) containers() []model.Container {
 	return r.cached
 }
 
+// label returns a label of a container, whether the container exists, and whether a runtime was ever listed.
+func (r *registry) label(id, name string) (value string, exists, synced bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.live[id]
+	if known == nil {
+		return "", false, r.synced
+	}
+	return known.Labels[name], true, r.synced
+}
+
 // losses returns the number of reported containers that exceeded the limit.
 func (r *registry) losses() []model.Loss {
 	r.mu.Lock()

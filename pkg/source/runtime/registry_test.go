@@ -573,6 +573,27 @@ func TestRegistryKeepsNamesOfRemoved(t *testing.T) {
 	}
 }
 
+// TestLabel: the labels of a container are known from its creation on, and where no runtime is followed.
+func TestLabel(t *testing.T) {
+	f := newTestFeed()
+	s := Source{registry: f.registry, settled: make(chan struct{})}
+	want := func(when, container, value string, known bool) {
+		t.Helper()
+		if v, k := s.Label(container, "probe"); v != value || k != known {
+			t.Errorf("%s: label %q, known %v", when, v, k)
+		}
+	}
+	want("runtimes are searched", "a", "", false)
+	close(s.settled)
+	want("no runtime", "a", "", true)
+	f.sync(nil)
+	want("not listed", "a", "", false)
+	f.event(ev(model.EventCreate, 1, model.Container{ID: "a", Labels: map[string]string{"probe": "off"}}))
+	f.event(ev(model.EventCreate, 1, model.Container{ID: "b"}))
+	want("created", "a", "off", true)
+	want("without a label", "b", "", true)
+}
+
 func TestRegistryIsBounded(t *testing.T) {
 	f := newTestFeed()
 	all := make([]model.Container, maxContainers+3)

@@ -193,6 +193,18 @@ func (s *Source) Resolve(context.Context, []model.CgroupID) (model.Snapshot, err
 	return model.Snapshot{Containers: s.registry.containers()}, nil
 }
 
+// Label returns a label or annotation of a container or of its pod, and whether the labels of the container are known. They are also known
+// if no runtime is followed, so that nobody could list them.
+func (s *Source) Label(container, name string) (value string, known bool) {
+	value, known, followed := s.registry.label(container, name)
+	select {
+	case <-s.settled:
+		return value, known || !followed
+	default:
+		return value, known
+	}
+}
+
 // Watch subscribes f to every event from now on, in order, one at a time. f must not block, and not
 // call the Source.
 func (s *Source) Watch(f func(model.Event)) { s.registry.watch(f) }
