@@ -8,6 +8,7 @@ import "time"
 // a process without consent maps it.
 type Consent uint8
 
+// What a container or pod may say.
 const (
 	Given   Consent = iota
 	Awaited         // the labels of the container, which may refuse, are not known yet

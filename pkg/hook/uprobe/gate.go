@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -59,7 +58,7 @@ type Gate struct {
 	mu        sync.Mutex
 	breaker   breaker
 	durations map[durationKey]*durations
-	queue     []*Operation
+	queue     queue
 	running   bool           // a goroutine works on the queue
 	endBy     time.Time      // of Shutdown; zero before
 	left      map[uint64]int // links that an earlier sensor pinned, by address space
@@ -104,18 +103,14 @@ func New(opts Options) (*Gate, error) {
 func (g *Gate) withdraw(o *Operation) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.Index(g.queue, o)
-	if i >= 0 {
-		g.queue = slices.Delete(g.queue, i, i+1)
-	}
-	return i >= 0
+	return g.queue.remove(o)
 }
 
 // enqueue queues an operation.
 func (g *Gate) enqueue(o *Operation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.queue = append(g.queue, o)
+	g.queue.waiting = append(g.queue.waiting, o)
 	if !g.running {
 		g.running = true
 		go safely.Do(o.Source, g.work)
@@ -126,14 +121,12 @@ func (g *Gate) enqueue(o *Operation) {
 func (g *Gate) work() {
 	for {
 		g.mu.Lock()
-		if len(g.queue) == 0 {
-			g.running = false
-			g.mu.Unlock()
+		o := g.queue.next()
+		g.running = o != nil
+		g.mu.Unlock()
+		if o == nil {
 			return
 		}
-		o := g.queue[0]
-		g.queue = g.queue[1:]
-		g.mu.Unlock()
 		safely.Do(o.Source, func() {
 			defer g.finish(o)
 			g.do(o)

@@ -13,8 +13,11 @@ import (
 
 // isPassing reports whether the reason why functions were not found, or must not be probed, may pass.
 func isPassing(err error) bool {
-	return errors.Is(err, locate.ErrAgain) || errors.Is(err, locate.ErrNotReady) || errors.Is(err, errProbedAlone)
+	return errors.Is(err, locate.ErrAgain) || errors.Is(err, locate.ErrNotReady) || isFull(err)
 }
+
+// isFull reports whether a process is not probed because too many others are.
+func isFull(err error) bool { return errors.Is(err, errProbedAlone) || errors.Is(err, errFilesOfOwner) }
 
 // searchAgain goes on after the functions of a queue pair were not found for a reason that may pass: with the queue pair
 // that changed its state last, and with the next one that does. Until then the context is late. It waits each time for twice

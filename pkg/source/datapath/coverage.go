@@ -38,7 +38,7 @@ func (s *Source) setUnlocated(e *event, err error) {
 	switch {
 	case err == nil:
 		delete(s.unlocated, key)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, locate.ErrShadowStack), errors.Is(err, errProbedAlone):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, locate.ErrShadowStack), isFull(err):
 		s.unlocated[key] = unlocated{e.cgroup, model.GapRefused}
 	case isPassing(err):
 		s.unlocated[key] = unlocated{e.cgroup, model.GapLate}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -17,6 +18,7 @@ import (
 // while the file is kept, so that the next process is counted from its first call.
 type file struct {
 	id    locate.FileID
+	owner model.CgroupID // of the process that mapped it first
 	paths map[int]string // path to open it, by process that maps it
 	sites map[locate.Site]bool
 	// perProcess: each process that maps it has probes of its own.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf/features"
@@ -33,6 +34,13 @@ const maxProbedAlone = 256
 // errProbedAlone is why further processes are not probed.
 var errProbedAlone = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel",
 	model.ErrUnsupported, maxProbedAlone)
+
+// maxFilesOfOwner bounds the files that an owner alone has probed: a process may map any number of copies of a provider. All pods of a node
+// may be one owner.
+const maxFilesOfOwner = 256
+
+// errFilesOfOwner is why a process of an owner is not probed.
+var errFilesOfOwner = fmt.Errorf("%w: the processes of its owner map %d provider files", model.ErrUnsupported, maxFilesOfOwner)
 
 // determineSafety makes the experiments, once for a sensor: the kernel stays the same.
 // Where an experiment cannot be made, the kernel's version and the CPU decide.
@@ -108,13 +116,16 @@ func kills(log *zap.Logger, s situation, try, rule func(situation) error) error 
 // perProcess reports whether each process has probes of its own.
 func (s *Source) perProcess() bool { return s.safety != nil && s.safety.perProcess }
 
-// refuse reports whether a process must not be probed: err says so, or too many are probed
-// one by one. It removes the probes that the process has.
-func (s *Source) refuse(pid int, w *watched, err error) bool {
+// refuse reports whether a process must not be probed at sites: err says so, too many are probed
+// one by one, or its owner has too many files. It removes the probes that the process has.
+func (s *Source) refuse(pid int, w *watched, sites []locate.Site, err error) bool {
 	if err == nil && s.perProcess() {
 		if alone := s.probedAlone(); !alone[pid] && len(alone) >= maxProbedAlone {
 			err = errProbedAlone
 		}
+	}
+	if err == nil && !s.hasRoomFor(w, sites) {
+		err = errFilesOfOwner
 	}
 	if w.refused = err; err == nil {
 		return false
@@ -122,6 +133,18 @@ func (s *Source) refuse(pid int, w *watched, err error) bool {
 	s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(err))
 	s.leaveFiles(pid)
 	return true
+}
+
+// hasRoomFor reports whether the owner of a process may have the files of sites probed.
+func (s *Source) hasRoomFor(w *watched, sites []locate.Site) bool {
+	if !slices.ContainsFunc(sites, func(at locate.Site) bool { return s.files[at.File] == nil }) {
+		return true
+	}
+	owner, n := s.ownerOf(w), 0
+	for _, f := range s.files {
+		n += toInt[int](f.owner == owner)
+	}
+	return n < maxFilesOfOwner
 }
 
 // probedAlone returns the processes that have probes of their own.

@@ -128,14 +128,36 @@ func TestTooManyAlone(t *testing.T) {
 	}
 	s.files[f.id] = f
 	w := &watched{}
-	if s.refuse(1, w, nil) || w.refused != nil {
+	if s.refuse(1, w, nil, nil) || w.refused != nil {
 		t.Error("a process that is probed is refused")
 	}
-	if !s.refuse(maxProbedAlone+1, w, nil) || !errors.Is(w.refused, errProbedAlone) || !errors.Is(w.refused, model.ErrUnsupported) {
+	if !s.refuse(maxProbedAlone+1, w, nil, nil) || !errors.Is(w.refused, errProbedAlone) || !errors.Is(w.refused, model.ErrUnsupported) {
 		t.Errorf("one too many: %v", w.refused)
 	}
 	f.perProcess = false
-	if s.safety = nil; s.refuse(maxProbedAlone+1, w, nil) || w.refused != nil {
+	if s.safety = nil; s.refuse(maxProbedAlone+1, w, nil, nil) || w.refused != nil {
 		t.Error("refused where all processes share the probes")
+	}
+}
+
+// TestTooManyFiles: an owner may have a number of files probed. Its processes may use files that are probed, and others may bring more.
+func TestTooManyFiles(t *testing.T) {
+	s := newSource(Options{}, func() {})
+	s.opts.Logger, s.safety = zap.NewNop(), &safety{}
+	s.opts.OwnerOf = func(id model.CgroupID) (workload, share model.CgroupID) { return id, id / 10 }
+	at := func(inode int) []locate.Site { return []locate.Site{{File: locate.FileID{Inode: uint64(inode)}}} }
+	one, same, other := &watched{cgroup: 10}, &watched{cgroup: 11}, &watched{cgroup: 20}
+	s.processes[1] = one
+	for i := range maxFilesOfOwner {
+		if s.refuse(1, one, at(i), nil) {
+			t.Fatalf("file %d is refused: %v", i, one.refused)
+		}
+		s.addSites(1, locate.Found{Sites: at(i)})
+	}
+	if !s.refuse(2, same, at(maxFilesOfOwner), nil) || !errors.Is(same.refused, errFilesOfOwner) || !isPassing(same.refused) {
+		t.Errorf("one too many: %v", same.refused)
+	}
+	if s.refuse(2, same, at(0), nil) || s.refuse(3, other, at(maxFilesOfOwner), nil) {
+		t.Errorf("a known file: %v; another owner: %v", same.refused, other.refused)
 	}
 }

@@ -221,7 +221,7 @@ func (s *Source) handleFound(a searchResult) {
 		return
 	}
 	s.setFailed(nil)
-	if s.refuse(pid, w, a.refused) {
+	if s.refuse(pid, w, a.Sites, a.refused) {
 		if isPassing(w.refused) { // of another queue pair, it may not be refused
 			s.giveUp(&a.attempt)
 		}
@@ -311,6 +311,9 @@ func (s *Source) addSites(pid int, l locate.Found) (unprobed bool) {
 		f := s.files[site.File]
 		if f == nil {
 			f = newFile(site.File, s.perProcess())
+			if w := s.processes[pid]; w != nil {
+				f.owner = s.ownerOf(w)
+			}
 			s.files[site.File] = f
 		}
 		if err := f.open(s.opts.Procfs, l.Paths[site.File]); err != nil {

@@ -172,7 +172,9 @@ func (s *Source) observe(pid int) bool {
 	}
 	p.CheckFile = s.opts.Gate.CheckFile
 	cgroup, owner := s.ownerOf(pid)
-	s.processes[pid] = &process{Process: p, seen: time.Now(), cgroup: cgroup, owner: owner, wait: s.opts.Interval, account: account{credit: startCredit}}
+	s.processes[pid] = &process{
+		Process: p, seen: time.Now(), cgroup: cgroup, owner: owner, wait: s.opts.Interval, account: account{credit: startCredit},
+	}
 	return true
 }
 
