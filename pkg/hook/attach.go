@@ -39,7 +39,7 @@ const (
 type Hook struct {
 	Name  string
 	Tiers []Tier
-	// Optional: a kernel without the function needs no hook, and a kernel that refuses the programs lacks a minor signal.
+	// Optional: a kernel without the function Name needs no hook, and a kernel that refuses the programs lacks a minor signal.
 	Optional bool
 	// Required: without this hook the source provides nothing.
 	Required bool
@@ -151,13 +151,13 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 		if !t.loads && (t.Name == Fentry || t.Name == Kprobe) {
 			if missing := o.missing(t, symbols); missing != "" {
 				out.State, out.Reason = model.StateFailed, "this kernel has no function "+missing
-				if h.Optional {
+				if h.Optional && !symbols[h.Name] {
 					out.State = model.StateUnsupported
 				}
 				continue
 			}
 		}
-		err := o.load(t, h.Check)
+		err := o.load(t, h.Check, symbols)
 		if err == nil {
 			return model.Hook{Name: h.Name, Tier: t.Name, State: model.StateOK}
 		}
@@ -204,15 +204,36 @@ func Failures(hooks []model.Hook) error {
 // missing returns the first function of a tier that the kernel does not have.
 func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	for _, name := range t.Programs {
-		if fn := o.spec.Programs[name].AttachTo; !symbols[fn] {
+		fn := o.spec.Programs[name].AttachTo
+		if !symbols[fn] && (t.Name != Kprobe || symbolOf(fn, symbols) == "") {
 			return fn
 		}
 	}
 	return ""
 }
 
+// symbolOf returns the symbol of a function: its name, or the name with the suffix of the only copy that the compiler made of a static
+// function (.isra.0, .constprop.0, .llvm.N). A part of a function (.part.0, .cold) is not the function. Empty if there is none.
+func symbolOf(function string, symbols map[string]bool) string {
+	if symbols[function] {
+		return function
+	}
+	found := ""
+	for s := range symbols {
+		suffix, ok := strings.CutPrefix(s, function+".")
+		if !ok || strings.Contains(suffix, "part.") || strings.Contains(suffix, "cold") {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = s
+	}
+	return found
+}
+
 // load loads and attaches the programs of one tier, all or none. check is the field Check of the hook.
-func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
+func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[string]bool) error {
 	coll, err := o.Variant(o.spec, check, t.Programs...)
 	if err != nil {
 		return err
@@ -223,7 +244,7 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
 		if t.loads {
 			break
 		}
-		l, err := attachProgram(coll.Programs[name], o.spec.Programs[name])
+		l, err := attachProgram(coll.Programs[name], o.spec.Programs[name], symbols)
 		if err != nil {
 			CloseAll(links)
 			return fmt.Errorf("attaching %s: %w", name, err)
@@ -275,16 +296,16 @@ func Iterate(o link.IterOptions) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec) (link.Link, error) {
+func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec, symbols map[string]bool) (link.Link, error) {
 	switch kind, _, _ := strings.Cut(spec.SectionName, "/"); kind {
 	case "fentry", "fexit":
 		return link.AttachTracing(link.TracingOptions{Program: p})
 	case "kprobe":
-		return link.Kprobe(spec.AttachTo, p, nil)
+		return link.Kprobe(symbolOf(spec.AttachTo, symbols), p, nil)
 	case "kretprobe":
 		// With the kernel's default limit of concurrent calls, twice the CPUs: a larger one
 		// uses tracefs and would remain after a crash of the sensor.
-		return link.Kretprobe(spec.AttachTo, p, nil)
+		return link.Kretprobe(symbolOf(spec.AttachTo, symbols), p, nil)
 	case "raw_tracepoint":
 		return link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p})
 	}

@@ -171,6 +171,11 @@ func TestAttach(t *testing.T) {
 			want: model.Hook{State: model.StateUnsupported}, reasons: []string{"no function no_such_function"},
 		},
 		{
+			name: "optional, and its second function is missing", hook: Hook{Optional: true, Tiers: []Tier{With(Fentry, "first", "absent")}},
+			symbols: map[string]bool{anyCall: true, "open": true},
+			want:    model.Hook{State: model.StateFailed}, reasons: []string{"no function no_such_function"},
+		},
+		{
 			name: "the second function is missing", hook: Hook{Tiers: []Tier{With(Fentry, "first", "absent")}}, symbols: present,
 			want: model.Hook{State: model.StateFailed}, reasons: []string{"no function no_such_function"},
 		},
@@ -303,6 +308,29 @@ func TestRefusal(t *testing.T) {
 	}
 	if err := Unsupported(syscall.ENOMEM); errors.Is(err, model.ErrUnsupported) {
 		t.Error(err)
+	}
+}
+
+// TestSymbolOf: a static function may have a copy with another name, or several.
+func TestSymbolOf(t *testing.T) {
+	for want, symbols := range map[string][]string{
+		"f":                     {"f", "f.isra.0", "g"},
+		"f.isra.0":              {"f.isra.0", "f.cold", "f.isra.0.cold", "f.part.0", "f_more.isra.0"},
+		"f.constprop.1":         {"f.constprop.1"},
+		"f.isra.0.constprop.0":  {"f.isra.0.constprop.0"},
+		"f.llvm.10794532468721": {"f.llvm.10794532468721"},
+		"":                      {"f.isra.0", "f.isra.1"}, // either may be called
+	} {
+		all := map[string]bool{}
+		for _, s := range symbols {
+			all[s] = true
+		}
+		if got := symbolOf("f", all); got != want {
+			t.Errorf("%v: %q, want %q", symbols, got, want)
+		}
+	}
+	if got := symbolOf("f", map[string]bool{"f.part.0": true, "ff": true}); got != "" {
+		t.Errorf("no such function: %q", got)
 	}
 }
 
