@@ -49,7 +49,7 @@ func trees(t *testing.T, test func(t *testing.T, tree tree)) {
 			name = "v1-" + h.Controller
 		}
 		t.Run(name, func(t *testing.T) {
-			top := fmt.Sprintf("/accelscope-%d-%d", os.Getpid(), nextTop.Add(1))
+			top := fmt.Sprintf("/accelscope-%d-%d.slice", os.Getpid(), nextTop.Add(1))
 			tr := tree{root: root, mount: h.Mount, top: top}
 			tr.mkdir(t, "")
 			t.Cleanup(func() { tr.rmAll(t) })

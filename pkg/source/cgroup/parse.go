@@ -11,14 +11,15 @@ import (
 )
 
 // parse returns the workload of the cgroup at path, from the path alone: the pod and container
-// as placed by containerd, CRI-O, Docker and Podman with either cgroup driver, the Slurm job
-// and step, the systemd unit, or else the path itself. A cgroup below the cgroup of a workload
-// belongs to the workload.
+// as placed by containerd, CRI-O, Docker and Podman with either cgroup driver, the job of a scheduler
+// and its step, the LXC container, the systemd unit, or else the path itself. A cgroup below the cgroup
+// of a workload belongs to the workload.
 //
-// A process that may create cgroups below its own (in a container or a user session) must not
-// take the name of another workload. So the outermost pattern wins, and patterns of the system
-// runtimes are ignored where an unprivileged user can create them: below user.slice and below
-// units other than those of the runtimes.
+// A process that may create cgroups below its own (in a container, a guest or a user session) must not
+// take the name of another workload. So the outermost directory of another manager closes everything below
+// it: a pattern is matched only where every directory above is one that systemd, a runtime, the kubelet
+// or a scheduler makes as root. Below a directory with an unknown manager no id is matched, and a cgroup
+// with the name of a container there owns what is below it.
 //
 // It also returns the part of path that is the cgroup of the workload, and whether all cgroups below path belong to it or to one user.
 func parse(path string) (e model.Cgroup, top string, closed bool) {
@@ -43,15 +44,15 @@ func (p *parser) closed(e *model.Cgroup, levels int) bool {
 	if p.user && p.segs[len(p.segs)-1] != "user.slice" {
 		return true // the slice of a user and what is below it
 	}
-	switch e.Runtime {
-	case "systemd":
-		return levels > 0 && !p.runtime && !isSlurmScope(p.unit) // Podman may put a container directly below
-	case "slurm": // job_N/step_S/user/task_T
+	switch {
+	case e.Runtime == "systemd":
+		return levels > 0 && !p.runtime && !p.jobs // Podman may put a container directly below
+	case e.Runtime == runtimeSlurm: // job_N/step_S/user/task_T
 		return levels > 2
-	case "lxc":
+	case e.Runtime == runtimeLXC, isScheduler(e.Runtime):
 		return true
 	}
-	return e.ContainerID != ""
+	return e.ContainerID != "" || p.stranger
 }
 
 // parser walks a path from the root; its fields hold the state of the segments passed.
@@ -59,11 +60,16 @@ type parser struct {
 	segs   []string
 	slices bool // only systemd slices passed: the tree of systemd
 	user   bool // inside user.slice
+	// foreign: a directory with an unknown manager was passed, or the unit of a guest.
+	foreign bool
+	// stranger: the cgroup has the name of a container, and only its runtime knows of which.
+	stranger bool
 
 	unit    string // the unit; a user unit includes its manager
 	unitEnd int
 	manager bool // the unit is a user manager; its units follow
 	runtime bool // the unit is the service of a container runtime or the kubelet
+	jobs    bool // the unit has the cgroups of jobs below it
 }
 
 // run returns the workload and the number of segments of its cgroup. The result has no workload
@@ -72,6 +78,10 @@ func (p *parser) run() (model.Cgroup, int) {
 	for i, seg := range p.segs {
 		if e, n := p.container(i, seg); n > 0 {
 			return e, n
+		}
+		if p.isStranger(i, seg) {
+			p.stranger = true
+			return model.Cgroup{}, i + 1
 		}
 		p.pass(i, seg)
 	}
@@ -86,10 +96,12 @@ func (p *parser) pass(i int, seg string) {
 	slice := strings.HasSuffix(seg, ".slice")
 	switch {
 	case p.unit != "" && !p.manager, !p.slices && !p.manager:
+		p.foreign = p.foreign || p.open() && !isParent(seg) && !p.isPodmanPod(i)
 	case slice:
 		p.user = p.user || seg == "user.slice"
 	case !isUnit(seg):
 		p.manager = false
+		p.foreign = p.open() && !isParent(seg) && !p.isPodmanPod(i)
 	case p.manager:
 		p.unit += "/" + unescape(seg)
 		p.unitEnd = i + 1
@@ -99,19 +111,41 @@ func (p *parser) pass(i int, seg string) {
 		p.unitEnd = i + 1
 		p.manager = p.user && strings.HasPrefix(seg, "user@")
 		p.runtime = !p.user && isRuntimeUnit(seg)
+		p.jobs = !p.user && isJobUnit(seg)
+		p.foreign = !p.user && p.segs[0] == "machine.slice" // a guest of systemd-nspawn or libvirt
 	}
 	p.slices = p.slices && slice
+}
+
+// open reports whether only root makes cgroups at this place.
+func (p *parser) open() bool { return !p.user && (p.unit == "" || p.runtime) }
+
+// isStranger reports whether segment i has the name of a container at a place where the name does not tell whose container it is.
+func (p *parser) isStranger(i int, seg string) bool {
+	if !p.open() || p.isPodmanPod(i) {
+		return false
+	}
+	_, id := scope(seg)
+	return isID(seg) || isID(id)
+}
+
+// isPodmanPod reports whether segment i is the cgroup that Podman's cgroupfs driver makes for a pod.
+func (p *parser) isPodmanPod(i int) bool {
+	return !p.foreign && i > 0 && p.segs[i-1] == podmanParent && isID(p.segs[i])
 }
 
 // container matches segment i and the following ones against the patterns of everything but
 // systemd units.
 func (p *parser) container(i int, seg string) (model.Cgroup, int) {
+	if p.foreign {
+		return model.Cgroup{}, 0
+	}
 	if runtime, id := scope(seg); runtime.Rootless && isID(id) {
 		return model.Cgroup{
 			Workload: runtime.Name + ":" + id[:12], ContainerID: id, Runtime: runtime.Name, Claimed: p.user || p.unit != "",
 		}, i + 1
 	}
-	if p.user || p.unit != "" && !p.runtime {
+	if !p.open() {
 		return model.Cgroup{}, 0
 	}
 	if uid, n := pod(p.segs[i:]); n > 0 {
@@ -123,8 +157,13 @@ func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	if e, n := slurm(p.segs[i:], p.slices); n > 0 {
 		return e, i + n
 	}
-	if name, ok := strings.CutPrefix(seg, "lxc.payload."); ok && name != "" {
-		return model.Cgroup{Workload: "lxc:" + name, Runtime: "lxc"}, i + 1
+	if p.slices {
+		if e, n := jobOf(p.segs[i:]); n > 0 {
+			return e, i + n
+		}
+		if name, n := lxc(p.segs[i:]); n > 0 {
+			return model.Cgroup{Workload: "lxc:" + name, Runtime: runtimeLXC}, i + n
+		}
 	}
 	if p.slices || p.runtime {
 		if runtime, id := scope(seg); runtime.Name != "" && isID(id) {
@@ -140,8 +179,20 @@ func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	return model.Cgroup{}, 0
 }
 
+// lxc matches lxc/NAME (before LXC 3.1), lxc.payload/NAME (3.1 and 3.2) and lxc.payload.NAME at the start of segs. It returns the name
+// and the number of segments.
+func lxc(segs []string) (name string, n int) {
+	if name, ok := strings.CutPrefix(segs[0], "lxc.payload."); ok && name != "" {
+		return name, 1
+	}
+	if len(segs) > 1 && (segs[0] == "lxc" || segs[0] == "lxc.payload") {
+		return segs[1], 2
+	}
+	return "", 0
+}
+
 // pod matches the cgroup of a pod at the start of segs. It returns the UID and the number of
-// segments. The kubelet tree may have any parent (--cgroup-root).
+// segments.
 func pod(segs []string) (uid string, n int) {
 	if uid, ok := podSlice(segs[0]); ok {
 		return uid, 1
@@ -238,7 +289,7 @@ func slurm(segs []string, slices bool) (model.Cgroup, int) {
 	if job == "" {
 		return model.Cgroup{}, 0
 	}
-	e := model.Cgroup{Workload: "slurm:" + job, Runtime: "slurm", User: user}
+	e := model.Cgroup{Workload: "slurm:" + job, Runtime: runtimeSlurm, User: user}
 	if n+1 < len(segs) {
 		if step, ok := strings.CutPrefix(segs[n+1], "step_"); ok {
 			e.Step = step

@@ -9,16 +9,37 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// kubeletUnits lists the services that start the kubelet, some with a runtime of their own. As
+// The values of the label runtime of workloads that are no containers of a runtime.
+const (
+	runtimeSlurm = "slurm"
+	runtimeLXC   = "lxc"
+)
+
+// kubeletUnits lists the services that start the kubelet, a runtime of their own, or both. As
 // below the services of runtimes, only root creates cgroups below them.
 var kubeletUnits = []string{
 	"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service",
+	"k0scontroller.service", "k0sworker.service", "cri-docker.service",
+	"snap.microk8s.daemon-containerd.service", "snap.microk8s.daemon-kubelite.service", "snap.microk8s.daemon-kubelet.service",
 }
+
+// podmanParent is the directory in which Podman's cgroupfs driver puts containers and pods.
+const podmanParent = "libpod_parent"
+
+// kubeletParents lists the directories in which the cgroupfs driver puts the tree of the kubelet: the usual values of --cgroup-root.
+var kubeletParents = []string{"kubelet", "k3s"}
 
 // isRuntimeUnit reports whether only runtimes of root create cgroups below a service.
 func isRuntimeUnit(unit string) bool {
 	return slices.Contains(kubeletUnits, unit) ||
 		slices.ContainsFunc(model.Runtimes, func(r model.Runtime) bool { return r.Unit == unit })
+}
+
+// isParent reports whether only a runtime or the kubelet of root creates cgroups in a directory. kubepods.slice and the slices in
+// it have this name where the kubelet makes them below a directory.
+func isParent(dir string) bool {
+	return dir == podmanParent || dir == "kubepods" || runtimeOf(dir) != "" || slices.Contains(kubeletParents, dir) ||
+		strings.HasSuffix(dir, ".slice") && strings.Contains("-"+dir, "-kubepods")
 }
 
 // runtimeOf returns the runtime that places containers without a pod into a directory with the
@@ -48,3 +69,25 @@ func scope(seg string) (runtime model.Runtime, id string) {
 	}
 	return model.Runtime{}, ""
 }
+
+// A scheduler makes a cgroup for each of its jobs.
+type scheduler struct {
+	name string // of the workloads, and the value of the label runtime
+	// parents are the paths of the directories that contain the cgroups of jobs; * is any name. The first is a slice or in a slice.
+	parents []string
+	// job returns the job from the name of its cgroup, empty if it is none.
+	job func(name string) string
+}
+
+// schedulers lists the schedulers but Slurm, whose jobs have steps.
+var schedulers = []scheduler{}
+
+func isScheduler(runtime string) bool {
+	return slices.ContainsFunc(schedulers, func(s scheduler) bool { return s.name == runtime })
+}
+
+// isJobUnit reports whether the cgroups of jobs are below a unit.
+func isJobUnit(unit string) bool { return isSlurmScope(unit) }
+
+// jobOf matches the cgroup of a job at the start of segs. It returns the number of segments.
+func jobOf(segs []string) (model.Cgroup, int) { return model.Cgroup{}, 0 }

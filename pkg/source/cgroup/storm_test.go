@@ -273,7 +273,7 @@ func TestManyWatches(t *testing.T) {
 // BenchmarkStorm reports the CPU time for a cgroup that comes and goes beside 20,000 others, in a container, of a user and elsewhere,
 // 100 times per second, and how long a lookup of names waited at most.
 func BenchmarkStorm(b *testing.B) {
-	own := fmt.Sprintf("accelscope-%d-%d/", os.Getpid(), nextTop.Add(1))
+	own := fmt.Sprintf("accelscope-%d-%d.slice/", os.Getpid(), nextTop.Add(1))
 	for name, parent := range map[string]string{
 		"in a container": own + "docker/" + id64, "elsewhere": own + "busy",
 		"of a user": "user.slice/user-47110.slice/user@47110.service/app.slice",
