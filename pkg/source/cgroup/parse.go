@@ -52,7 +52,7 @@ func (p *parser) closed(e *model.Cgroup, levels int) bool {
 	case e.Runtime == runtimeLXC, isScheduler(e.Runtime):
 		return true
 	}
-	return e.ContainerID != "" || p.stranger
+	return e.ContainerID != "" || p.unnamed
 }
 
 // parser walks a path from the root; its fields hold the state of the segments passed.
@@ -62,8 +62,8 @@ type parser struct {
 	user   bool // inside user.slice
 	// foreign: a directory with an unknown manager was passed, or the unit of a guest.
 	foreign bool
-	// stranger: the cgroup has the name of a container, and only its runtime knows of which.
-	stranger bool
+	// unnamed: the cgroup is that of a container that only its runtime can name.
+	unnamed bool
 
 	unit    string // the unit; a user unit includes its manager
 	unitEnd int
@@ -79,8 +79,8 @@ func (p *parser) run() (model.Cgroup, int) {
 		if e, n := p.container(i, seg); n > 0 {
 			return e, n
 		}
-		if p.isStranger(i, seg) {
-			p.stranger = true
+		if p.isUnnamed(i, seg) {
+			p.unnamed = true
 			return model.Cgroup{}, i + 1
 		}
 		p.pass(i, seg)
@@ -120,8 +120,8 @@ func (p *parser) pass(i int, seg string) {
 // open reports whether only root makes cgroups at this place.
 func (p *parser) open() bool { return !p.user && (p.unit == "" || p.runtime) }
 
-// isStranger reports whether segment i has the name of a container at a place where the name does not tell whose container it is.
-func (p *parser) isStranger(i int, seg string) bool {
+// isUnnamed reports whether segment i is the cgroup of a container at a place where any runtime could have made it.
+func (p *parser) isUnnamed(i int, seg string) bool {
 	if !p.open() || p.isPodmanPod(i) {
 		return false
 	}
@@ -265,7 +265,7 @@ func podEntity(uid, id, runtime string) model.Cgroup {
 }
 
 // slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in the tree of systemd,
-// [NODE_]slurmstepd.scope/job_N[/step_S] of v2.
+// [NODE_]slurmstepd.scope/job_N[/step_S] of v2, or SLUID in place of job_N from Slurm 26.05 on (CgroupJobIdPaths).
 func slurm(segs []string, slices bool) (model.Cgroup, int) {
 	n, user := 0, ""
 	switch {
@@ -286,6 +286,9 @@ func slurm(segs []string, slices bool) (model.Cgroup, int) {
 		return model.Cgroup{}, 0
 	}
 	job := number(segs[n], "job_")
+	if job == "" && user == "" && isSLUID(segs[n]) {
+		job = segs[n]
+	}
 	if job == "" {
 		return model.Cgroup{}, 0
 	}

@@ -153,6 +153,9 @@ func TestParse(t *testing.T) {
 			"slurm v2 node", "/system.slice/node17_slurmstepd.scope/job_5", "/step_interactive/slurm",
 			slurmJob("5", "interactive"),
 		},
+		{"slurm v2 of 26.05", "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00", "/step_batch/user/task_0", slurmJob("s5K1KKYAYG5D00", "batch")},
+		{"slurm v2 node of 26.05", "/hpc.slice/n1_slurmstepd.scope/sEKNKTV3WPV500", "/step_0", slurmJob("sEKNKTV3WPV500", "0")},
+		{"slurm v1 has no SLUID", "/slurm/uid_1000/s5K1KKYAYG5D00", "", bare},
 		{"slurm v2 daemon", "/system.slice/slurmstepd.scope", "/system", func(top string) model.Cgroup {
 			return unit("slurmstepd.scope", top)
 		}},

@@ -91,6 +91,7 @@ type Source struct {
 	unresolved      map[model.CgroupID]time.Time
 	unresolvedCount uint64 // total number of unresolved ids
 	jobs            jobs
+	jobNumbers      *jobNumbers
 	gres            *gres
 	jobNames        *jobNames
 	ranks           *ranks
@@ -140,6 +141,7 @@ func New(o Options) (*Source, error) {
 		ranks:      newRanks(o.RankVariables, h.Mount, o.Procfs),
 	}
 	s.jobNames = newJobNames(s.gres)
+	s.jobNumbers = newJobNumbers(h.Mount, o.Procfs)
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	s.table.marker = o.Marker
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
@@ -248,6 +250,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 	rdma := s.rdmaMount()
 	var charged map[model.CgroupID]string
 
+	s.numberJobs(ctx)
 	s.mu.Lock()
 	out.JobSteps = s.jobSteps()
 	listed := make(map[model.CgroupID]bool, len(ids))

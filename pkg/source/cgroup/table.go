@@ -49,12 +49,15 @@ type table struct {
 	unmarked uint64
 	// refused counts the cgroups that did not fit.
 	refused uint64
+	// numbers are the numbers of Slurm jobs by SLUID.
+	numbers map[string]string
 }
 
 func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	return &table{
 		view: view, limit: limit, byID: map[model.CgroupID]*group{}, byPath: map[string]*group{},
 		dead: map[model.CgroupID]*group{}, owned: map[string]int{}, onDeath: onDeath,
+		numbers: map[string]string{},
 	}
 }
 
@@ -81,6 +84,7 @@ func (t *table) add(above *group, path string, id model.CgroupID, now time.Time)
 	}
 	g.path = path
 	g.fact, g.top, g.closed = parse(t.view.full(path))
+	t.number(g)
 	if t.view.ours == "" {
 		g.top = "/" + strings.Trim(strings.TrimPrefix(g.top, t.view.root), "/")
 	}
@@ -107,6 +111,7 @@ func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
 	}
 	g := &group{id: id, path: path, died: now}
 	g.fact, g.top, _ = parse(path)
+	t.number(g)
 	t.byID[id], t.dead[id] = g, g
 	return g
 }
