@@ -47,10 +47,14 @@ func (s *services) newRuntime() engine.Registration {
 	if len(s.sockets) > 0 { // a given path is one that this process sees
 		root, run = "/", ""
 	}
-	source, err := runtime.New(runtime.Options{
+	o := runtime.Options{
 		Sockets: s.sockets, Root: root, Run: run, Procfs: s.Procfs, Labels: s.readLabels(), Grace: s.Grace,
 		Logger: s.log.Named("runtime"),
-	})
+	}
+	if s.cgroups != nil {
+		o.CgroupOf = s.cgroups.OfContainer
+	}
+	source, err := runtime.New(o)
 	s.runtimes = source
 	return register("runtime", source, err)
 }

@@ -51,6 +51,7 @@ func podsByUID(list []model.Pod) map[string]*model.Pod {
 func (n *names) refine(cgroup *model.Cgroup) (refined name, listed bool) {
 	e := ofCgroup(cgroup)
 	if c := n.container(cgroup); c != nil {
+		e.Claimed = false
 		return ofContainer(c, e), true
 	}
 	p := n.pods[cgroup.PodUID]
@@ -69,8 +70,12 @@ func (n *names) refine(cgroup *model.Cgroup) (refined name, listed bool) {
 }
 
 // container finds the container of a cgroup by its id, or by the path of the cgroup or of a
-// parent. A path is used only if it contains no other identity.
+// parent. A path is used only if it contains no other identity, or if the runtime lists it with the id
+// that is in it: then it does not matter who may make such cgroups.
 func (n *names) container(c *model.Cgroup) *model.Container {
+	if at := n.byCgroup[string(c.Path)]; at != nil && len(at.ID) == fullID && strings.Contains(string(c.Path), at.ID) {
+		return at
+	}
 	if c.Claimed {
 		return nil
 	}

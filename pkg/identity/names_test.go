@@ -122,6 +122,23 @@ func TestName(t *testing.T) {
 			containers: []model.Container{worker},
 			want:       entity{Workload: "podman:0123456789ab", ContainerID: id, Runtime: "podman", Cgroup: "/u/x", Claimed: true},
 		},
+		"a unit that a runtime lists by the id in its name": {
+			entity:     entity{Workload: "unit:docker-" + id + ".scope", Runtime: "systemd", Cgroup: "/user.slice/docker-" + id + ".scope"},
+			containers: []model.Container{{ID: id, Runtime: "docker", Name: "web", Cgroup: "/user.slice/docker-" + id + ".scope"}},
+			want: entity{
+				Workload: "docker:web", ContainerID: id, Runtime: "systemd", Cgroup: "/user.slice/docker-" + id + ".scope",
+			},
+		},
+		"a unit with the id of a container at another place": {
+			entity:     entity{Workload: "unit:docker-" + id + ".scope", Runtime: "systemd", Cgroup: "/user.slice/docker-" + id + ".scope"},
+			containers: []model.Container{{ID: id, Runtime: "docker", Name: "web", Cgroup: "/ecs/" + id}},
+			want:       entity{Workload: "unit:docker-" + id + ".scope", Runtime: "systemd", Cgroup: "/user.slice/docker-" + id + ".scope"},
+		},
+		"an id that a user could claim, and that a runtime lists at this place": {
+			entity:     entity{Workload: "podman:0123456789ab", ContainerID: id, Runtime: "podman", Cgroup: "/u/libpod-" + id, Claimed: true},
+			containers: []model.Container{{ID: id, Runtime: "podman", Name: "web", Cgroup: "/u/libpod-" + id}},
+			want:       entity{Workload: "podman:web", ContainerID: id, Runtime: "podman", Cgroup: "/u/libpod-" + id},
+		},
 		"by a reused cgroup path": {
 			entity: free,
 			containers: []model.Container{
@@ -157,7 +174,7 @@ func TestName(t *testing.T) {
 			// The owner of the container is that of its cgroup.
 			for i := range c.containers {
 				table, now := resolve(nil)
-				if now != c.want.name() || c.entity.Runtime == "systemd" || c.entity.Claimed || c.containers[i].ID == "old" {
+				if now != c.want.name() || c.want.ContainerID != c.containers[i].ID || c.want.Claimed || c.containers[i].ID == "old" {
 					continue
 				}
 				if got, want := table.OfContainer(&c.containers[i]), table.Of(7); got != want || table.OwnerOf(7) != c.want.name().Owner {

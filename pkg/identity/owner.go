@@ -92,6 +92,9 @@ func ofContainer(c *model.Container, n name) name {
 // name.
 const shortID = 12
 
+// fullID is the length of a generated container id.
+const fullID = 64
+
 // podOwner returns the labels of a pod.
 func podOwner(namespace, pod string) Owner {
 	namespace, pod = valid(namespace), valid(pod)

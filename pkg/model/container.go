@@ -24,8 +24,8 @@ type Container struct {
 	// Labels are labels and annotations of the container and its pod: only those that the user
 	// listed.
 	Labels map[string]string
-	// Cgroup is the path below the root of the hierarchy, for containers without their ID in
-	// it.
+	// Cgroup is the path below the root of the hierarchy, for containers that this path alone does
+	// not name.
 	Cgroup string
 	// PID is the PID of the first process in the host's namespace; 0 if none runs.
 	PID int

@@ -22,11 +22,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -370,33 +368,4 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 		s.table.drop(id)
 		delete(s.unresolved, id)
 	}
-}
-
-// CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
-// fs.ErrNotExist if the process ended or is outside the mounted tree.
-func (s *Source) CgroupOf(pid int) (model.CgroupID, error) {
-	b, err := boundedfile.ReadFile(filepath.Join(s.opt.Procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
-	if errors.Is(err, unix.ESRCH) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return 0, fmt.Errorf("cgroup of process %d: %w", pid, err)
-	}
-	line, ok := procCgroup(b, s.hierarchy.Controller)
-	if !ok {
-		return 0, fmt.Errorf("cgroup of process %d: not in /proc/PID/cgroup: %w", pid, fs.ErrNotExist)
-	}
-	path, err := s.table.view.below(line)
-	if err != nil {
-		return 0, fmt.Errorf("process %d: %w", pid, err)
-	}
-	id, err := cgroupID(s.hierarchy.Mount + path)
-	if path, deleted := strings.CutSuffix(path, staleSuffix); err != nil && deleted {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if id, ok := s.table.lastAt(path); ok {
-			return id, nil
-		}
-	}
-	return id, err
 }

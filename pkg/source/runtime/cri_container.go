@@ -96,7 +96,7 @@ func parseInfo(c *model.Container, id string, b []byte) {
 	c.PID = info.PID
 	if len(info.RuntimeSpec) > 0 {
 		s := parseSpec(info.RuntimeSpec)
-		c.Devices, c.Cgroup = s.devices(), s.cgroup(id)
+		c.Devices, c.Cgroup = s.devices(), s.cgroup()
 		c.AllDevices, c.GPURequests = s.allDevices(), s.gpuRequests()
 	}
 	c.GPURequests = info.Config.gpuRequests(cdiAnnotated(c.GPURequests, info.Config.Annotations))

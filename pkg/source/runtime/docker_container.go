@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"path"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ func dockerInspected(i *dockerInspection, runtime string, labels []string) model
 	c.Labels = pick(labels, all)
 	if i.HostConfig != nil {
 		c.AllDevices, c.GPURequests = i.HostConfig.Privileged, dockerGPUs(i.HostConfig.DeviceRequests)
+		c.Cgroup = dockerCgroup(i.HostConfig.CgroupParent, i.ID, runtime)
 		for _, d := range i.HostConfig.Devices {
 			c.Devices = append(c.Devices, d.PathOnHost)
 		}
@@ -46,6 +48,15 @@ func dockerInspected(i *dockerInspection, runtime string, labels []string) model
 		}
 	}
 	return c
+}
+
+// dockerCgroup returns the cgroup of a container with a parent, which Docker's cgroupfs driver names after the id. The systemd driver
+// has slices as parents, and needs no path; neither does podman, which has a prefix for the id.
+func dockerCgroup(parent, id, runtime string) string {
+	if runtime != model.RuntimeDocker || !path.IsAbs(parent) || strings.HasSuffix(parent, ".slice") {
+		return ""
+	}
+	return path.Join(parent, id)
 }
 
 // dockerListed converts an entry of /containers/json.

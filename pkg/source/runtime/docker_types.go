@@ -24,6 +24,7 @@ type dockerInspection struct {
 	}
 	HostConfig *struct {
 		Privileged     bool
+		CgroupParent   string
 		Devices        []struct{ PathOnHost string }
 		DeviceRequests []dockerRequest
 	}

@@ -96,7 +96,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 	defer settle()
 	pause := minPause
 	var synced time.Time
-	f := &socketFeed{registry: s.registry, socket: p.index, onSync: func() {
+	f := &socketFeed{registry: s.registry, socket: p.index, cgroupOf: s.opt.CgroupOf, onSync: func() {
 		if synced.IsZero() {
 			synced = time.Now()
 		}

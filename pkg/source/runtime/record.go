@@ -88,7 +88,7 @@ func newRecord(ns string, m *containers.Container, labels []string) *record {
 		ID:      qualifiedID(ns, m.GetID()),
 		Runtime: model.RuntimeContainerd,
 		Image:   cmp.Or(a[annotationImageName], m.GetImage()),
-		Cgroup:  s.cgroup(m.GetID()),
+		Cgroup:  s.cgroup(),
 		Status:  model.ContainerCreated,
 		Created: moment(m.GetCreatedAt()),
 	}}

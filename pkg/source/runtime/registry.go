@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,16 +63,35 @@ func newRegistry(grace time.Duration, now func() time.Time) *registry {
 type socketFeed struct {
 	*registry
 	socket int
+	// cgroupOf is that of the options.
+	cgroupOf func(pid int, id, path string) string
 	// onSync is called after each list.
 	onSync func()
 }
 
 func (f *socketFeed) sync(all []model.Container) {
+	for i := range all {
+		f.place(&all[i])
+	}
 	f.registry.sync(f.socket, all)
 	f.onSync()
 }
 
-func (f *socketFeed) event(e model.Event) { f.registry.event(f.socket, e) }
+func (f *socketFeed) event(e model.Event) {
+	f.place(&e.Container)
+	f.registry.event(f.socket, e)
+}
+
+// place sets the cgroup of a container with a generated id: it is empty if the id is enough to find the container.
+func (f *socketFeed) place(c *model.Container) {
+	switch {
+	case !isID(c.ID):
+	case f.cgroupOf != nil:
+		c.Cgroup = f.cgroupOf(c.PID, c.ID, c.Cgroup)
+	case strings.Contains(c.Cgroup, c.ID):
+		c.Cgroup = ""
+	}
+}
 
 func (f *socketFeed) knows(id string) bool {
 	f.mu.Lock()
@@ -94,7 +114,7 @@ func (r *registry) snapshot(f func([]model.Container)) {
 	f(r.list())
 }
 
-// cgroups returns the cgroups of those existing containers that have no id in the path.
+// cgroups returns the cgroups of those existing containers that their paths alone do not name.
 func (r *registry) cgroups() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

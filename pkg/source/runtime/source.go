@@ -41,6 +41,9 @@ type Options struct {
 	Run string
 	// Procfs is where procfs is mounted, for the start of processes; default /proc.
 	Procfs string
+	// CgroupOf returns the cgroup of a container, as a path below the root of the hierarchy, from its first process (0: none runs) and
+	// the path that the runtime returns; empty if the id is enough to find it. It may be nil.
+	CgroupOf func(pid int, id, path string) string
 	// Labels names the labels and annotations that are kept.
 	Labels []string
 	// Grace is how long Resolve returns containers after their removal, so that late values have
@@ -214,7 +217,7 @@ func (s *Source) Watch(f func(model.Event)) { s.registry.watch(f) }
 // block, and not call the Source. The list belongs to f.
 func (s *Source) Snapshot(f func([]model.Container)) { s.registry.snapshot(f) }
 
-// Cgroups returns the cgroups of those existing containers that have no id in the path.
+// Cgroups returns the cgroups of those existing containers that their paths alone do not name.
 func (s *Source) Cgroups() []string { return s.registry.cgroups() }
 
 func absent(root string, explicit bool) error {

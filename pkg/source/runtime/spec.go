@@ -67,11 +67,10 @@ func (s *spec) devices() []string {
 }
 
 // cgroup returns the cgroup in which the specification puts the container, as a path below the root
-// of the hierarchy. It returns an empty path if the path contains the id, which is then enough to
-// find the container.
-func (s *spec) cgroup(id string) string {
+// of the hierarchy.
+func (s *spec) cgroup() string {
 	p := s.Linux.CgroupsPath
-	if p == "" || isID(id) && strings.Contains(p, id) {
+	if p == "" {
 		return ""
 	}
 	if parts := strings.Split(p, ":"); len(parts) == 3 && !strings.Contains(p, "/") {

@@ -19,25 +19,24 @@ import (
 
 func TestCgroupOfSpec(t *testing.T) {
 	id := strings.Repeat("ab", 32)
-	for _, c := range []struct{ id, path, want string }{
-		{id, "/kubepods/burstable/podX/" + id, ""}, // the path contains the id
-		{id, "kubepods-burstable-podX.slice:cri-containerd:" + id, ""},
-		{"web", "/default/web", "/default/web"},
-		{"web", "default/web/../x", "/default/x"},
-		{"web", "", ""},
-		{"web", "/", ""},
-		{"web", "user.slice:ctr:web", "/user.slice/ctr-web.scope"},
-		{"web", "a-b-c.slice:p:n", "/a.slice/a-b.slice/a-b-c.slice/p-n.scope"},
-		{"web", ":p:n", "/system.slice/p-n.scope"},
-		{"web", "-.slice::n", "/n.scope"},
-		{"web", "a.slice:p:b.slice", "/a.slice/b.slice"},
-		{"web", "noslice:p:n", ""},
-		{"web", "/a:b:c", "/a:b:c"},
+	for _, c := range []struct{ path, want string }{
+		{"/default/" + id, "/default/" + id},
+		{"/default/web", "/default/web"},
+		{"default/web/../x", "/default/x"},
+		{"", ""},
+		{"/", ""},
+		{"user.slice:ctr:web", "/user.slice/ctr-web.scope"},
+		{"a-b-c.slice:p:n", "/a.slice/a-b.slice/a-b-c.slice/p-n.scope"},
+		{":p:n", "/system.slice/p-n.scope"},
+		{"-.slice::n", "/n.scope"},
+		{"a.slice:p:b.slice", "/a.slice/b.slice"},
+		{"noslice:p:n", ""},
+		{"/a:b:c", "/a:b:c"},
 	} {
 		var s spec
 		s.Linux.CgroupsPath = c.path
-		if got := s.cgroup(c.id); got != c.want {
-			t.Errorf("%s of %s: %q, want %q", c.path, c.id, got, c.want)
+		if got := s.cgroup(); got != c.want {
+			t.Errorf("%s: %q, want %q", c.path, got, c.want)
 		}
 	}
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
+// fs.ErrNotExist if the process ended or is outside the mounted tree.
+func (s *Source) CgroupOf(pid int) (model.CgroupID, error) {
+	path, err := s.pathOf(pid)
+	if err != nil {
+		return 0, err
+	}
+	id, err := cgroupID(s.hierarchy.Mount + path)
+	if path, deleted := strings.CutSuffix(path, staleSuffix); err != nil && deleted {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if id, ok := s.table.lastAt(path); ok {
+			return id, nil
+		}
+	}
+	return id, err
+}
+
+// pathOf returns the path below the mount of the cgroup of a process, with the suffix of a removed cgroup.
+func (s *Source) pathOf(pid int) (string, error) {
+	b, err := boundedfile.ReadFile(filepath.Join(s.opt.Procfs, strconv.Itoa(pid), "cgroup"), make([]byte, 512), maxProcCgroup)
+	if errors.Is(err, unix.ESRCH) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return "", fmt.Errorf("cgroup of process %d: %w", pid, err)
+	}
+	line, ok := procCgroup(b, s.hierarchy.Controller)
+	if !ok {
+		return "", fmt.Errorf("cgroup of process %d: not in /proc/PID/cgroup: %w", pid, fs.ErrNotExist)
+	}
+	path, err := s.table.view.below(line)
+	if err != nil {
+		return "", fmt.Errorf("process %d: %w", pid, err)
+	}
+	return path, nil
+}
+
+// OfContainer returns the path below the root of the hierarchy of the cgroup of a container: that of its first process, or without one (0)
+// the given path. It returns an empty path if the path alone names the container, and if it is not known.
+func (s *Source) OfContainer(pid int, id, path string) string {
+	if pid > 0 {
+		if at, err := s.pathOf(pid); err == nil {
+			if own := ownCgroup(s.table.view.full(at), id); own != "" {
+				path = own
+			}
+		}
+	}
+	if path == "" {
+		return ""
+	}
+	if e, _, _ := parse(path); e.ContainerID == id && !e.Claimed {
+		return ""
+	}
+	return clean(path, maxPath)
+}
+
+// ownCgroup returns the outermost part of a path that has the name of a container: its first process may have made cgroups in its own,
+// and given them any name. It returns an empty path if there is none: the process is not that of the container, as numbers are used
+// again, or the container has no cgroup of its own.
+func ownCgroup(path, id string) string {
+	for end := 1; end <= len(path); end++ {
+		if end < len(path) && path[end] != '/' {
+			continue
+		}
+		name := strings.TrimSuffix(path[strings.LastIndexByte(path[:end], '/')+1:end], ".scope")
+		if rest, ok := strings.CutSuffix(name, id); ok && (rest == "" || strings.HasSuffix(rest, "-") || strings.HasSuffix(rest, ":")) {
+			return path[:end]
+		}
+	}
+	return ""
+}
