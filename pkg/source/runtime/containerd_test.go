@@ -382,7 +382,15 @@ func TestContainerd(t *testing.T) {
 	app := d.startTask("k8s.io", appID)
 	ran := time.Now()
 	d.create("moby", &containers.Container{ID: strings.Repeat("3", 64), Spec: d.spec("3", nil, "x")})
-	s := open(t, Options{Sockets: []Socket{{"containerd", d.socket()}}, Labels: []string{"team", "owner"}})
+	s := open(t, Options{
+		Sockets: []Socket{{"containerd", d.socket()}}, Labels: []string{"team", "owner"},
+		CgroupOf: func(pid int, id, path string) string {
+			if pid == app && id == appID {
+				return path
+			}
+			return ""
+		},
+	})
 	snap := listed(t, s)
 	if len(snap.DeviceStates) != 1 || snap.DeviceStates[0] != (model.DeviceState{Source: "runtime", Device: "containerd", State: model.StateOK}) {
 		t.Fatalf("%+v", snap.DeviceStates)
@@ -403,6 +411,7 @@ func TestContainerd(t *testing.T) {
 			ID: appID, Runtime: "containerd", Name: "worker", Namespace: "ml", Pod: "train-0", PodUID: podUID,
 			Image: "registry/train:1", ImageID: "sha256:beef", Labels: pod, Devices: []string{"/dev/infiniband/uverbs0"},
 			PID: app, Status: "running", Restarts: &restarts, Created: created, Started: started,
+			Cgroup: "/" + filepath.Base(d.dir) + "-" + appID,
 		},
 	}, resolved(s)); d != "" {
 		t.Fatalf("the containers after the first read:\n%s", d)
