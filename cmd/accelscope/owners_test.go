@@ -237,3 +237,38 @@ func TestOwnersSLUID(t *testing.T) {
 		t.Errorf("steps: (-want +got)\n%s", d)
 	}
 }
+
+// TestOwnersSlurmWithoutMemory: on cgroup v1 two of three jobs have no cgroup in memory.
+func TestOwnersSlurmWithoutMemory(t *testing.T) {
+	t.Parallel()
+	binary, library := buildNVML(t)
+	n := newOwnerNode(t, binary, library)
+	if err := os.RemoveAll(n.CgroupFS()); err != nil {
+		t.Fatal(err)
+	}
+	controllers := []string{"memory", "cpuset", "devices", "freezer", "cpuacct", "cpu", "pids"}
+	for _, c := range controllers {
+		n.file(t, "sys/fs/cgroup/"+c+"/release_agent", "\n")
+	}
+	for i, job := range []struct{ path, in string }{
+		{"/slurm/uid_1000/job_11/step_0/task_0", "cpuset devices freezer"},
+		{"/slurm/uid_1001/job_12/step_0/task_0", "cpuset devices freezer"},
+		{"/slurm/uid_1001/job_13/step_batch", "memory cpuset devices freezer cpuacct cpu"},
+	} {
+		lines := ""
+		for number, c := range controllers {
+			path := "/system.slice/slurmd.service"
+			if slices.Contains(strings.Fields(job.in), c) {
+				path = job.path
+			}
+			n.file(t, "sys/fs/cgroup/"+c+path+"/cgroup.procs", "")
+			lines += fmt.Sprintf("%d:%s:%s\n", 12-number, c, path)
+		}
+		n.uses(n.process(t, lines), 1<<(20+i))
+	}
+	e := n.begin(t, binary, library, map[string]float64{"slurm:11": 1 << 20, "slurm:12": 1 << 21, "slurm:13": 1 << 22})
+	defer ends(t, n.stop)
+	if !strings.Contains(e.only("accelscope_device_state{"), `device="hierarchy"`) {
+		t.Errorf("no state of the hierarchy:\n%s", e.only("accelscope_device_state{"))
+	}
+}

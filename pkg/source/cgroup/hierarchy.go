@@ -46,9 +46,9 @@ type Hierarchy struct {
 var controllers = []string{"memory", "pids", "devices", "cpu", "cpuacct", "cpuset", "freezer"}
 
 // findHierarchy selects the tree below root, usually /sys/fs/cgroup: root itself
-// when it is cgroup v2; the first of controllers that is mounted below root; the
-// v2 tree next to them when no such controller is mounted, or when v2 has the
-// memory controller. It returns ErrAbsent when there is no tree.
+// when it is cgroup v2; the controller of version 1 that has the jobs of Slurm; the first of
+// controllers that is mounted below root; the v2 tree next to them when no such controller is
+// mounted, or when v2 has the memory controller. It returns ErrAbsent when there is no tree.
 //
 // containerd/cgroups.Mode (v3.1.3) is not sufficient: it has no parameter for root (a
 // container may have the host's tree elsewhere), caches its result, selects no tree and
@@ -77,8 +77,10 @@ func findHierarchy(root string) (Hierarchy, error) {
 	if i := slices.IndexFunc(controllers, func(c string) bool { return mounts[c] != "" }); i >= 0 {
 		v1 = controllers[i]
 	}
+	jobs := slurmController(mounts)
+	v1 = cmp.Or(jobs, v1)
 	switch {
-	case v2 != "" && (v1 == "" || v1 != "memory" && hasWord(filepath.Join(v2, "cgroup.controllers"), "memory")):
+	case v2 != "" && jobs == "" && (v1 == "" || v1 != "memory" && hasWord(filepath.Join(v2, "cgroup.controllers"), "memory")):
 		return Hierarchy{Mode: Hybrid, Mount: v2}, nil
 	case v1 == "":
 		return Hierarchy{}, fmt.Errorf("no cgroup hierarchy is mounted below %s: %w", root, model.ErrAbsent)

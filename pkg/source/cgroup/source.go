@@ -83,6 +83,7 @@ type Source struct {
 	paused     []*group  // not watched, as they have too many new children
 	pauses     uint64    // total number
 	checked    time.Time
+	states     []model.DeviceState // of the hierarchy, of the last check
 	// unresolved holds the ids without a known path, with the time of the lookup. They stay
 	// unresolved until Forget: counters once unattributed must not move to a workload
 	// later.
@@ -201,6 +202,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.resume()
 	if s.opt.Now().Sub(s.checked) >= walkUnseen {
 		s.checkFound()
+		s.states = s.hierarchyStates()
 	}
 	out := model.Snapshot{
 		DeviceStates: []model.DeviceState{},
@@ -216,6 +218,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		})
 	}
 	slices.SortFunc(out.DeviceStates, func(a, b model.DeviceState) int { return cmp.Compare(a.Device, b.Device) })
+	out.DeviceStates = append(out.DeviceStates, s.states...)
 	var err error
 	if out.JobGPUs, err = s.gres.read(s.steps, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("GPUs of Slurm steps", err))

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestSlurmController: on cgroup v1 the hierarchy with the jobs of Slurm is followed.
+func TestSlurmController(t *testing.T) {
+	const job = "/slurm/uid_1000/job_"
+	for name, c := range map[string]struct {
+		files []string
+		want  string
+	}{
+		"no Slurm":              {nil, "memory"},
+		"all in memory":         {[]string{"memory" + job + "1/x", "devices" + job + "1/x", "cpuset" + job + "1/x"}, "memory"},
+		"some in memory":        {[]string{"memory" + job + "1/x", "devices" + job + "1/x", "devices" + job + "2/x", "freezer" + job + "2/x"}, "devices"},
+		"in cpuset only":        {[]string{"cpuset/slurm_node17/uid_0/job_3/x"}, "cpuset"},
+		"no job yet":            {[]string{"freezer/slurm/x", "devices/slurm/x"}, "devices"},
+		"no job yet, in memory": {[]string{"freezer/slurm/x", "memory/slurm/x"}, "memory"},
+		"another directory":     {[]string{"freezer/slurmy/x"}, "memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			files := map[string]string{}
+			for _, c := range []string{"memory", "devices", "cpuset", "freezer"} {
+				files[c+"/release_agent"] = ""
+			}
+			for _, f := range c.files {
+				files[f] = ""
+			}
+			write(t, root, files)
+			if h, err := findHierarchy(root); err != nil || h.Controller != c.want || h.Mode != V1 {
+				t.Errorf("%+v, %v, want %s", h, err, c.want)
+			}
+		})
+	}
+}
+
+// TestSlurmJobsElsewhere: a state names the jobs that start in a hierarchy that is not followed, and that another than memory is followed.
+func TestSlurmJobsElsewhere(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{"memory/release_agent": "", "devices/release_agent": "", "devices/slurm/x": ""})
+	now := time.Unix(1000, 0)
+	s, err := New(Options{Root: root, Procfs: t.TempDir(), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // nothing to lose
+	states := func() []model.DeviceState {
+		now = now.Add(walkUnseen)
+		got, err := s.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.DeviceStates
+	}
+	if got := states(); len(got) != 1 || got[0].State != model.StateOK || !strings.Contains(got[0].Reason, "devices is followed in place of memory") {
+		t.Errorf("%+v", got)
+	}
+	write(t, root, map[string]string{"memory/slurm/uid_1/job_8/x": "", "devices/slurm/uid_1/job_9/x": ""})
+	if got := states(); len(got) != 2 || got[1].State != model.StateFailed || !strings.HasPrefix(got[1].Reason, "job_8: ") {
+		t.Errorf("%+v", got)
+	}
+}
