@@ -20,12 +20,14 @@ func TestJob(t *testing.T) {
 			{ID: 4, Workload: "pod:u1/c", ContainerID: "c", PodUID: "u1", Runtime: "podman", Path: "/user/u1/c", Claimed: true},
 			{ID: 5, Workload: "unit:sshd.service", Path: "/sshd"},
 			{ID: 6, Workload: "slurm:4711", Runtime: "slurm", Path: "/slurm/job_4711"},
+			{ID: 7, Workload: "pbs:12.server", Runtime: "pbs", Path: "/pbs_jobs.service/jobid/12.server"},
+			{ID: 8, Workload: "condor:slot1", Runtime: "condor", Path: "/htcondor/condor_slot1"},
 		},
 		Containers: []model.Container{{ID: "a", Runtime: "containerd", Name: "main", Namespace: "ml", Pod: "llm-0", PodUID: "u1"}},
 		Pods:       pods,
 	}
 	want := map[model.CgroupID]model.Job{
-		1: pods[0].Job, 2: pods[0].Job, 3: pods[0].Job, 4: {}, 5: {}, 6: {Kind: "Slurm", Name: "4711"},
+		1: pods[0].Job, 2: pods[0].Job, 3: pods[0].Job, 4: {}, 5: {}, 6: {Kind: "Slurm", Name: "4711"}, 7: {Kind: "PBS", Name: "12.server"}, 8: {},
 	}
 	var table Table
 	for _, listed := range []bool{true, false} {

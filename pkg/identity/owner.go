@@ -26,6 +26,9 @@ type OwnerID int32
 // Unattributed is the number of the zero Owner.
 const Unattributed OwnerID = 0
 
+// jobKinds are the kinds of jobs by runtime. The workload of HTCondor is a slot, which has one job after another.
+var jobKinds = map[string]string{"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "flux": "Flux", "oar": "OAR"}
+
 // Info holds the data that accelscope_workload_info shows in addition to the labels of an
 // owner.
 type Info struct {
@@ -122,8 +125,8 @@ func (i *Info) add(n *name) {
 	i.Runtime = max(i.Runtime, n.Runtime)
 	i.Image = max(i.Image, n.Image)
 	i.User = max(i.User, n.User)
-	if job, ok := strings.CutPrefix(n.Workload, "slurm:"); ok && n.Runtime == "slurm" {
-		i.Job.Kind, i.Job.Name = "Slurm", job
+	if job, ok := strings.CutPrefix(n.Workload, n.Runtime+":"); ok && jobKinds[n.Runtime] != "" {
+		i.Job.Kind, i.Job.Name = jobKinds[n.Runtime], job
 	}
 	if i.Cgroup == "" || n.Path == "" { // a container may be known without its cgroup
 		i.Cgroup = max(i.Cgroup, n.Path)

@@ -218,7 +218,7 @@ func firstProcesses(dir string, n int) (pids []string) {
 // steps returns the cgroups of the steps of running jobs. It needs s.mu.
 func (s *Source) steps() (steps []jobStep) {
 	for _, g := range s.table.byPath {
-		if g.fact.Runtime == "slurm" && g.fact.Step != "" && strings.HasSuffix(g.path, "/step_"+g.fact.Step) {
+		if g.fact.Runtime == runtimeSlurm && g.fact.Step != "" && strings.HasSuffix(g.path, "/step_"+g.fact.Step) {
 			steps = append(steps, jobStep{g.id, g.path, g.top})
 		}
 	}

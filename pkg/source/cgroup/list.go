@@ -5,7 +5,7 @@ package cgroup
 import "github.com/accelscope/accelscope/pkg/model"
 
 // Workloads returns, by id, the paths below the mount of the cgroups of current containers and
-// Slurm jobs. It lists only the own cgroup of each, not those below it.
+// jobs. It lists only the own cgroup of each, not those below it.
 func (s *Source) Workloads() map[model.CgroupID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,7 +17,7 @@ func (s *Source) Workloads() map[model.CgroupID]string {
 func (s *Source) workloads() map[model.CgroupID]string {
 	paths := map[model.CgroupID]string{}
 	for path, g := range s.table.byPath {
-		if path == g.top && (g.fact.ContainerID != "" || g.fact.Runtime == "slurm") {
+		if path == g.top && (g.fact.ContainerID != "" || isJob(g.fact.Runtime)) {
 			paths[g.id] = path
 		}
 	}

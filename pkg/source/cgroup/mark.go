@@ -20,7 +20,7 @@ const (
 
 // markOf returns how the cgroups below g are counted.
 //
-// A container and a Slurm job are one workload whatever is below them. A unit and a user have one share, since they may create
+// A container and a job are one workload whatever is below them. A unit and a user have one share, since they may create
 // cgroups, but below them are workloads with names of their own: units of a user, containers of rootless Podman. These are not
 // marked, or a user could fill the map of marks. So have the cgroups at the top of the hierarchy, which may be delegated.
 func (g *group) markOf() mark {
@@ -50,7 +50,7 @@ func (g *group) markOf() mark {
 
 // whole reports whether the workload of g has all cgroups below its own.
 func (g *group) whole() bool {
-	return g.fact.ContainerID != "" || g.fact.Runtime == "slurm" || g.fact.Runtime == "lxc"
+	return g.fact.ContainerID != "" || isJob(g.fact.Runtime) || g.fact.Runtime == runtimeLXC || g.closed && g.fact.Runtime == ""
 }
 
 func (t *table) mark(g *group) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOfContainer: the first process tells where a container is, if its cgroup has the id of the container.
+// TestOfContainer: a container is where its first process is, if that cgroup has the id of the container.
 func TestOfContainer(t *testing.T) {
 	const pid = 1000
 	for name, c := range map[string]struct{ process, path, want string }{

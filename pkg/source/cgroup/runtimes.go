@@ -69,25 +69,3 @@ func scope(seg string) (runtime model.Runtime, id string) {
 	}
 	return model.Runtime{}, ""
 }
-
-// A scheduler makes a cgroup for each of its jobs.
-type scheduler struct {
-	name string // of the workloads, and the value of the label runtime
-	// parents are the paths of the directories that contain the cgroups of jobs; * is any name. The first is a slice or in a slice.
-	parents []string
-	// job returns the job from the name of its cgroup, empty if it is none.
-	job func(name string) string
-}
-
-// schedulers lists the schedulers but Slurm, whose jobs have steps.
-var schedulers = []scheduler{}
-
-func isScheduler(runtime string) bool {
-	return slices.ContainsFunc(schedulers, func(s scheduler) bool { return s.name == runtime })
-}
-
-// isJobUnit reports whether the cgroups of jobs are below a unit.
-func isJobUnit(unit string) bool { return isSlurmScope(unit) }
-
-// jobOf matches the cgroup of a job at the start of segs. It returns the number of segments.
-func jobOf(segs []string) (model.Cgroup, int) { return model.Cgroup{}, 0 }

@@ -28,7 +28,7 @@ func (s *Source) jobSteps() []model.JobStep {
 	users := map[string]string{}
 	steps := []model.JobStep{}
 	for _, g := range s.table.byPath {
-		if g.fact.Runtime != "slurm" {
+		if g.fact.Runtime != runtimeSlurm {
 			continue
 		}
 		if users[g.top] == "" {
@@ -116,11 +116,26 @@ type passwd struct {
 const maxUsers = 65536
 
 func (p *passwd) of(uid string) string {
+	p.refresh()
+	return cmp.Or(p.names[uid], uid)
+}
+
+// uid returns the number of a user, empty if the file does not have the user.
+func (p *passwd) uid(user string) string {
+	p.refresh()
+	for uid, name := range p.names {
+		if name == user {
+			return uid
+		}
+	}
+	return ""
+}
+
+func (p *passwd) refresh() {
 	if info, err := os.Stat(p.path); err == nil && !info.ModTime().Equal(p.changed) {
 		p.changed = info.ModTime()
 		p.read()
 	}
-	return cmp.Or(p.names[uid], uid)
 }
 
 func (p *passwd) read() {

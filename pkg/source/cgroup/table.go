@@ -51,6 +51,8 @@ type table struct {
 	refused uint64
 	// numbers are the numbers of Slurm jobs by SLUID.
 	numbers map[string]string
+	// flux is the user manager of the user flux, with a slash, empty without that user.
+	flux string
 }
 
 func newTable(view mountView, limit int, onDeath func(*group)) *table {
@@ -84,7 +86,7 @@ func (t *table) add(above *group, path string, id model.CgroupID, now time.Time)
 	}
 	g.path = path
 	g.fact, g.top, g.closed = parse(t.view.full(path))
-	t.number(g)
+	t.rename(g)
 	if t.view.ours == "" {
 		g.top = "/" + strings.Trim(strings.TrimPrefix(g.top, t.view.root), "/")
 	}
@@ -101,6 +103,16 @@ func (t *table) add(above *group, path string, id model.CgroupID, now time.Time)
 	return g, true
 }
 
+// rename names a cgroup after a job that its path alone does not name.
+func (t *table) rename(g *group) {
+	t.number(g)
+	if unit, ok := strings.CutPrefix(g.fact.Workload, t.flux); ok && t.flux != "" {
+		if job := fluxJob(unit); job != "" {
+			g.fact.Workload, g.fact.Runtime = "flux:"+job, "flux"
+		}
+	}
+}
+
 // learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if
 // the table is full.
 func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
@@ -111,7 +123,7 @@ func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
 	}
 	g := &group{id: id, path: path, died: now}
 	g.fact, g.top, _ = parse(path)
-	t.number(g)
+	t.rename(g)
 	t.byID[id], t.dead[id] = g, g
 	return g
 }
