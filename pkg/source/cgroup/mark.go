@@ -91,12 +91,20 @@ func (s *Source) OwnerOf(id model.CgroupID) (workload, share model.CgroupID) {
 	return id, id
 }
 
-// ContainerOf returns the id of the container in the path of a cgroup, empty if there is none or the cgroup is not known.
+// ContainerOf returns the id of the container in the path of a cgroup, also of a container that only its runtime can name. It is empty if
+// there is none, or the cgroup is not known.
 func (s *Source) ContainerOf(id model.CgroupID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g := s.find(id); g != nil {
-		return g.fact.ContainerID
+	g := s.find(id)
+	if g == nil {
+		return ""
 	}
-	return ""
+	own := path.Base(g.top)
+	if _, inScope := scope(own); g.fact.ContainerID == "" && isID(inScope) {
+		return inScope
+	} else if g.fact.ContainerID == "" && isID(own) {
+		return own
+	}
+	return g.fact.ContainerID
 }

@@ -60,7 +60,7 @@ func TestMarks(t *testing.T) {
 		"slurm": markShare, "slurm/uid_5/job_8": markWorkload,
 		"system.slice/a.service": markShare, "system.slice/containerd.service": markShare,
 		"user.slice": markShare, user: markShare,
-		"delegated": markShare,
+		"delegated": markShare, "ecs": markShare, "ecs/task/" + container: markWorkload,
 	}
 	m := &marks{of: map[model.CgroupID]mark{}, room: 100}
 	s := fakeTree(t, Options{Marker: m},
@@ -68,7 +68,7 @@ func TestMarks(t *testing.T) {
 		slurm+"/step_0/user/task_1", "slurm/uid_5/job_8/step_batch/task_0",
 		"system.slice/a.service/x/y", "system.slice/a.service/libpod-"+container+".scope",
 		"system.slice/containerd.service",
-		user+"/user@1000.service/app.slice/c.service/d", user+"/libpod-"+container+".scope", "delegated/e/f")
+		user+"/user@1000.service/app.slice/c.service/d", user+"/libpod-"+container+".scope", "delegated/e/f", "ecs/task/"+container)
 	id := func(path string) model.CgroupID {
 		t.Helper()
 		id, err := cgroupID(filepath.Join(s.hierarchy.Mount, path))
@@ -109,7 +109,9 @@ func TestMarks(t *testing.T) {
 		}
 	}
 
-	for path, want := range map[string]string{scope + "/init/nested": container, "system.slice/a.service/x/y": ""} {
+	for path, want := range map[string]string{
+		scope + "/init/nested": container, "ecs/task/" + container: container, "system.slice/a.service/x/y": "",
+	} {
 		if got := s.ContainerOf(id(path)); got != want {
 			t.Errorf("%s: container %q, want %q", path, got, want)
 		}
