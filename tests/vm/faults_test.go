@@ -31,6 +31,7 @@ func TestFaultMessages(t *testing.T) {
 		{"WARNING: kernel/trace/ftrace.c:2187 at ftrace_bug+0x1c8/0x2b0, CPU#1: accelscope/412", fault}, // 7
 		{"WARNING: drivers/gpu/drm/drm_mm.c:965 at drm_mm_takedown+0x1f/0x30 [drm], CPU#0: modprobe/430", nothing},
 		{"WARNING: drivers/gpu/drm/drm_mm.c:965 at drm_mm_takedown+0x1f/0x30 [drm], CPU#0: accelscope/430", fault},
+		{"WARNING: CPU: 0 PID: 10451 at drivers/gpu/drm/drm_mm.c:964 drm_mm_takedown+0x27/0x30 [drm]", nothing}, // 6.12
 		{"WARNING: possible circular locking dependency detected", fault},
 		{"refcount_t: underflow; use-after-free.", fault},
 		{"INFO: task modprobe:812 blocked for more than 120 seconds.", fault},

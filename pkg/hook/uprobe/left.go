@@ -22,8 +22,9 @@ import (
 // exists as long as the probe does.
 const leftDir = "accelscope-uprobes"
 
-// EndLimit is how long Shutdown tries to detach. The sensor waits two seconds for a source that closes, and pins take a moment.
-const EndLimit = 1500 * time.Millisecond
+// EndLimit is how long Shutdown tries to detach: a busy machine takes seconds for all grace periods, and systemd and the kubelet wait
+// for half a minute.
+const EndLimit = 5 * time.Second
 
 // hangLimit is how long a call that began before that may take.
 const hangLimit = time.Second
