@@ -28,7 +28,7 @@ type ownerNode struct {
 	next int // process
 }
 
-func newOwnerNode(t *testing.T, binary, library string) *ownerNode {
+func newOwnerNode(t *testing.T) *ownerNode {
 	t.Helper()
 	m, err := fixtures.Write(t.TempDir(), fixtures.Options{Seed: 1})
 	if err != nil {
@@ -158,7 +158,7 @@ func generated(digit string) string { return strings.Repeat(digit, 64) }
 func TestOwnersDockerParents(t *testing.T) {
 	t.Parallel()
 	binary, library := buildNVML(t)
-	n := newOwnerNode(t, binary, library)
+	n := newOwnerNode(t)
 	var containers []map[string]any
 	want := map[string]float64{}
 	for i, parent := range []string{"", "/ecs/48cb34f5", "/actions_job", "gpu.slice", "user-1000.slice", "/gpu.slice"} {
@@ -203,7 +203,7 @@ func TestOwnersDockerParents(t *testing.T) {
 func TestOwnersGuests(t *testing.T) {
 	t.Parallel()
 	binary, library := buildNVML(t)
-	n := newOwnerNode(t, binary, library)
+	n := newOwnerNode(t)
 	victim, lab := generated("1"), generated("2")
 	pids := []int{}
 	for i, path := range []string{
@@ -224,7 +224,7 @@ func TestOwnersGuests(t *testing.T) {
 func TestOwnersSLUID(t *testing.T) {
 	t.Parallel()
 	binary, library := buildNVML(t)
-	n := newOwnerNode(t, binary, library)
+	n := newOwnerNode(t)
 	const scope = "/system.slice/slurmstepd.scope/"
 	for i, path := range []string{"s5K1KKYAYG5D00/step_0/user/task_0", "s5K1KKYAYG5E00/step_batch/user/task_0", "job_77/step_0/user/task_0"} {
 		n.uses(n.v2(t, scope+path), 1<<(20+i))
@@ -242,7 +242,7 @@ func TestOwnersSLUID(t *testing.T) {
 func TestOwnersSlurmWithoutMemory(t *testing.T) {
 	t.Parallel()
 	binary, library := buildNVML(t)
-	n := newOwnerNode(t, binary, library)
+	n := newOwnerNode(t)
 	if err := os.RemoveAll(n.CgroupFS()); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ type GPUShare struct {
 	// Assigned is the assignment of the GPU to the owner, nil without one. It does not depend on
 	// the process list.
 	Assigned *DeviceShare
-	// Listed reports that the processes of the GPU were listed. Otherwise the following fields
-	// are unknown.
+	// Listed reports that the processes of the GPU were listed, and that none of the owner can be among those of
+	// others. Otherwise the following fields are unknown.
 	Listed bool
 	// Memory is the GPU memory that the owner's processes have allocated, in bytes. It is
 	// unknown if the driver does not report it for all of them, unless no other workload has processes on the GPU: then
@@ -68,9 +68,16 @@ func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 		seen[k] = p.PID > 0
 		users[g].add(o.ofCgroup(p.Cgroup), p)
 	}
+	elsewhere := map[int]bool{} // owners whose processes are in cgroups of others
+	for i := range s.Containers {
+		if c := &s.Containers[i]; c.NoCgroup {
+			elsewhere[o.ofContainer(c)] = true
+		}
+	}
 	for i := range o.a.Assigned {
 		if a := &o.a.Assigned[i]; a.GPU != nil && !index.parents[a.GPU.UUID] {
-			users[a.GPU].row(a.Owner).share.Assigned = a
+			r := users[a.GPU].row(a.Owner)
+			r.share.Assigned, r.elsewhere = a, elsewhere[a.Owner]
 		}
 	}
 	instances := computeInstances(s.GPUs, users)
@@ -107,9 +114,11 @@ type gpuUsers struct {
 }
 
 type gpuUser struct {
-	share  GPUShare
-	memory memoryUse
-	used   map[string]float64 // by engine that processes report
+	share GPUShare
+	// elsewhere: processes of the owner are in cgroups of others, so that no process is not zero.
+	elsewhere bool
+	memory    memoryUse
+	used      map[string]float64 // by engine that processes report
 }
 
 func (u *gpuUsers) row(owner int) *gpuUser {
@@ -166,8 +175,8 @@ func (u *gpuUsers) settle(f *GPUFigures, siblings []*gpuUsers) []GPUShare {
 	names := u.names(f.Engines)
 	for i := range u.rows {
 		r := &u.rows[i]
-		r.share.Listed = true
-		if idle := r.share.Processes == 0 && r.share.Owner != unattributed; idle {
+		r.share.Listed = r.share.Processes > 0 || !r.elsewhere
+		if idle := r.share.Listed && r.share.Processes == 0 && r.share.Owner != unattributed; idle {
 			r.share.Memory = model.Some(0)
 			for _, name := range names {
 				r.used[name] = 0

@@ -101,6 +101,13 @@ func TestGPUShares(t *testing.T) {
 			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{}, containers: idle,
 			want: []string{"GPU-0 docker:idle: memory 0, 0 processes, sm 0, allocated", "GPU-0 : memory 100, 0 processes, sm 0.5"},
 		},
+		"given, and its processes are in the cgroup of another workload": {
+			gpus: []model.GPU{gpu}, processes: []model.GPUProcess{{GPU: "GPU-0", PID: 1, Cgroup: 1, Memory: n(10), Engines: sm(0.25)}},
+			containers: []model.Container{{ID: "e", Runtime: "podman", Name: "else", Devices: []string{"/dev/nvidia0"}, NoCgroup: true}},
+			want: []string{
+				"GPU-0 docker:a: memory 10, 1 processes, sm 0.25", "GPU-0 podman:else:, allocated", "GPU-0 : memory 90, 0 processes, sm 0.25",
+			},
+		},
 		"given and idle, and the driver reports no memory in use": {
 			gpus: []model.GPU{{UUID: "GPU-0", Nodes: gpu.Nodes, Listed: time.Unix(1, 0)}}, processes: []model.GPUProcess{}, containers: idle,
 			want: []string{"GPU-0 docker:idle: memory 0, 0 processes, allocated", "GPU-0 : memory ?, 0 processes"}, totals: "? [] 0",

@@ -48,6 +48,7 @@ func joinContainers(a model.Container, b *model.Container) model.Container {
 	a.Restarts = cmp.Or(a.Restarts, b.Restarts)
 	a.ExitCode = cmp.Or(a.ExitCode, b.ExitCode)
 	a.AllDevices = a.AllDevices || b.AllDevices
+	a.NoCgroup = a.NoCgroup || b.NoCgroup
 	a.Labels = union(b.Labels, a.Labels)
 	if a.Devices == nil {
 		a.Devices = b.Devices

@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -55,22 +56,23 @@ func (s *Source) pathOf(pid int) (string, error) {
 }
 
 // OfContainer returns the path below the root of the hierarchy of the cgroup of a container: that of its first process, or without one (0)
-// the given path. It returns an empty path if the path alone names the container, and if it is not known.
-func (s *Source) OfContainer(pid int, id, path string) string {
+// the given path. It returns an empty path if the path alone names the container, and if it is not known. It returns false if the process
+// is in a cgroup that is not that of the container.
+func (s *Source) OfContainer(pid int, id, path string) (cgroup string, own bool) {
 	if pid > 0 {
 		if at, err := s.pathOf(pid); err == nil {
-			if own := ownCgroup(s.table.view.full(at), id); own != "" {
-				path = own
+			if path = cmp.Or(ownCgroup(s.table.view.full(at), id), path); path == "" {
+				return "", false
 			}
 		}
 	}
 	if path == "" {
-		return ""
+		return "", true
 	}
 	if e, _, _ := parse(path); e.ContainerID == id && !e.Claimed {
-		return ""
+		return "", true
 	}
-	return clean(path, maxPath)
+	return clean(path, maxPath), true
 }
 
 // ownCgroup returns the outermost part of a path that has the name of a container: its first process may have made cgroups in its own,

@@ -4,6 +4,7 @@ package cgroup
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -11,21 +12,21 @@ import (
 func TestOfContainer(t *testing.T) {
 	const pid = 1000
 	for name, c := range map[string]struct{ process, path, want string }{
-		"a parent":                      {"/ecs/48cb34f5/" + id64, "", "/ecs/48cb34f5/" + id64},
-		"another parent than listed":    {"/ecs/48cb34f5/" + id64, "/ecs/" + id64, "/ecs/48cb34f5/" + id64},
-		"a namespace of containerd":     {"/default/" + id64, "/default/" + id64, "/default/" + id64},
-		"no process":                    {"", "/default/" + id64, "/default/" + id64},
-		"nothing is known":              {"", "", ""},
-		"the slice of a user":           {"/user.slice/user-1000.slice/docker-" + id64 + ".scope", "", "/user.slice/user-1000.slice/docker-" + id64 + ".scope"},
-		"a service":                     {"/system.slice/web.service/libpod-payload-" + id64, "", "/system.slice/web.service/libpod-payload-" + id64},
-		"the path is enough":            {"/docker/" + id64, "", ""},
-		"the path is enough, in a pod":  {"/kubepods/pod" + uid + "/" + id64, "", ""},
-		"the path of runc":              {"/kubepods-pod" + uidSD + ".slice:cri-containerd:" + id64, "", ""},
-		"a nested first process":        {"/lab/" + id64 + "/init.scope", "", "/lab/" + id64},
-		"a hostile first process":       {"/lab/" + id64 + "/docker/" + other + "/" + id64, "", "/lab/" + id64},
-		"the number is used again":      {"/user.slice/user-1000.slice/session-1.scope", "", ""},
-		"used again by another one":     {"/docker/" + other, "", ""},
-		"the id is part of a name only": {"/lab/x" + id64, "", ""},
+		"a parent":                                     {"/ecs/48cb34f5/" + id64, "", "/ecs/48cb34f5/" + id64},
+		"another parent than listed":                   {"/ecs/48cb34f5/" + id64, "/ecs/" + id64, "/ecs/48cb34f5/" + id64},
+		"a namespace of containerd":                    {"/default/" + id64, "/default/" + id64, "/default/" + id64},
+		"no process":                                   {"", "/default/" + id64, "/default/" + id64},
+		"nothing is known":                             {"", "", ""},
+		"the slice of a user":                          {"/user.slice/user-1000.slice/docker-" + id64 + ".scope", "", "/user.slice/user-1000.slice/docker-" + id64 + ".scope"},
+		"a service":                                    {"/system.slice/web.service/libpod-payload-" + id64, "", "/system.slice/web.service/libpod-payload-" + id64},
+		"the path is enough":                           {"/docker/" + id64, "", ""},
+		"the path is enough, in a pod":                 {"/kubepods/pod" + uid + "/" + id64, "", ""},
+		"the path of runc":                             {"/kubepods-pod" + uidSD + ".slice:cri-containerd:" + id64, "", ""},
+		"a nested first process":                       {"/lab/" + id64 + "/init.scope", "", "/lab/" + id64},
+		"a hostile first process":                      {"/lab/" + id64 + "/docker/" + other + "/" + id64, "", "/lab/" + id64},
+		"not its own, as of podman --cgroups=disabled": {"/user.slice/user-1000.slice/session-1.scope", "", ""},
+		"not its own, or the number is used again":     {"/docker/" + other, "", ""},
+		"not its own: the id is part of a name only":   {"/lab/x" + id64, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proc := t.TempDir()
@@ -33,8 +34,9 @@ func TestOfContainer(t *testing.T) {
 				write(t, proc, map[string]string{fmt.Sprint(pid, "/cgroup"): "0::" + c.process + "\n"})
 			}
 			s := fakeTree(t, Options{Procfs: proc}, "a")
-			if got := s.OfContainer(pid, id64, c.path); got != c.want {
-				t.Errorf("%q, want %q", got, c.want)
+			elsewhere := strings.HasPrefix(name, "not its own")
+			if got, own := s.OfContainer(pid, id64, c.path); got != c.want || own == elsewhere {
+				t.Errorf("%q, %v, want %q", got, own, c.want)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ package cgroup
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,9 +80,7 @@ func (s *Source) numberJobs(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for sluid, number := range found {
-		s.table.numbers[sluid] = number
-	}
+	maps.Copy(s.table.numbers, found)
 	for _, g := range s.table.byID {
 		s.table.number(g)
 	}

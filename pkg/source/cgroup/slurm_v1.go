@@ -77,8 +77,8 @@ func (s *Source) hierarchyStates() (states []model.DeviceState) {
 		if len(missing) > 0 {
 			return append(states, model.DeviceState{
 				Source: s.Name(), Device: "Slurm jobs", State: model.StateFailed,
-				Reason: fmt.Sprintf("%s: the cgroup is in the hierarchy %s and not in %s, which is followed since the start: what %s uses belongs "+
-					"to the service of Slurm until the sensor is restarted", some(missing), c, h.Controller, some(missing)),
+				Reason: fmt.Sprintf("%s: in the hierarchy %s and not in %s, which is followed since the start: what they use belongs "+
+					"to the service of Slurm until the sensor is restarted", some(missing), c, h.Controller),
 			})
 		}
 	}

@@ -384,11 +384,11 @@ func TestContainerd(t *testing.T) {
 	d.create("moby", &containers.Container{ID: strings.Repeat("3", 64), Spec: d.spec("3", nil, "x")})
 	s := open(t, Options{
 		Sockets: []Socket{{"containerd", d.socket()}}, Labels: []string{"team", "owner"},
-		CgroupOf: func(pid int, id, path string) string {
+		CgroupOf: func(pid int, id, path string) (string, bool) {
 			if pid == app && id == appID {
-				return path
+				return path, true
 			}
-			return ""
+			return "", true
 		},
 	})
 	snap := listed(t, s)

@@ -166,7 +166,7 @@ func (d *criDriver) status(ctx context.Context, id string) (model.Container, err
 		return model.Container{}, fmt.Errorf("status of %s: %w", id, err)
 	}
 	c := times(got.GetStatus())
-	parseInfo(&c, id, []byte(got.GetInfo()["info"]))
+	parseInfo(&c, []byte(got.GetInfo()["info"]))
 	return c, nil
 }
 

@@ -81,7 +81,7 @@ func times(s *api.ContainerStatus) model.Container {
 }
 
 // parseInfo adds the fields of the verbose answer, in the format of containerd and CRI-O.
-func parseInfo(c *model.Container, id string, b []byte) {
+func parseInfo(c *model.Container, b []byte) {
 	var info struct {
 		PID         int             `json:"pid"`
 		RuntimeSpec json.RawMessage `json:"runtimeSpec"`

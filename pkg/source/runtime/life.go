@@ -190,6 +190,9 @@ func describe(known, c *model.Container) {
 	known.Image = cmp.Or(c.Image, known.Image)
 	known.ImageID = cmp.Or(c.ImageID, known.ImageID)
 	known.Cgroup = cmp.Or(c.Cgroup, known.Cgroup)
+	if c.PID > 0 {
+		known.NoCgroup = c.NoCgroup
+	}
 	known.Restarts = cmp.Or(c.Restarts, known.Restarts)
 	known.Sandbox = known.Sandbox || c.Sandbox
 	known.AllDevices = known.AllDevices || c.AllDevices

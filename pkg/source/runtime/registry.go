@@ -64,7 +64,7 @@ type socketFeed struct {
 	*registry
 	socket int
 	// cgroupOf is that of the options.
-	cgroupOf func(pid int, id, path string) string
+	cgroupOf func(pid int, id, path string) (cgroup string, own bool)
 	// onSync is called after each list.
 	onSync func()
 }
@@ -87,7 +87,9 @@ func (f *socketFeed) place(c *model.Container) {
 	switch {
 	case !isID(c.ID):
 	case f.cgroupOf != nil:
-		c.Cgroup = f.cgroupOf(c.PID, c.ID, c.Cgroup)
+		var own bool
+		c.Cgroup, own = f.cgroupOf(c.PID, c.ID, c.Cgroup)
+		c.NoCgroup = !own
 	case strings.Contains(c.Cgroup, c.ID):
 		c.Cgroup = ""
 	}

@@ -137,7 +137,7 @@ func TestRecordDevices(t *testing.T) {
 	}
 	// The same in the answer of its CRI.
 	var c model.Container
-	parseInfo(&c, "x", encode(t, map[string]any{"pid": 7, "config": &config, "runtimeSpec": json.RawMessage(privileged)}))
+	parseInfo(&c, encode(t, map[string]any{"pid": 7, "config": &config, "runtimeSpec": json.RawMessage(privileged)}))
 	if !c.AllDevices || !slices.Equal(c.GPURequests, []string{"2", "GPU-5"}) || c.PID != 7 {
 		t.Errorf("%+v", c)
 	}

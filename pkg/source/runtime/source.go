@@ -42,8 +42,9 @@ type Options struct {
 	// Procfs is where procfs is mounted, for the start of processes; default /proc.
 	Procfs string
 	// CgroupOf returns the cgroup of a container, as a path below the root of the hierarchy, from its first process (0: none runs) and
-	// the path that the runtime returns; empty if the id is enough to find it. It may be nil.
-	CgroupOf func(pid int, id, path string) string
+	// the path that the runtime returns; empty if the id is enough to find it. It returns false for a container without one of its own.
+	// It may be nil.
+	CgroupOf func(pid int, id, path string) (cgroup string, own bool)
 	// Labels names the labels and annotations that are kept.
 	Labels []string
 	// Grace is how long Resolve returns containers after their removal, so that late values have

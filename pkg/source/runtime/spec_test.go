@@ -83,7 +83,7 @@ func FuzzSpec(f *testing.F) {
 		}, []string{"l", "a"})
 		parseStart(spec)
 		var c model.Container
-		parseInfo(&c, id, spec)
+		parseInfo(&c, spec)
 		for _, c := range []*model.Container{bound(&r.Container), bound(&c)} {
 			for _, s := range append([]string{c.ID, c.Name, c.Pod, c.Image, c.Cgroup, c.Labels["l"], c.Labels["a"]}, slices.Concat(c.Devices, c.GPURequests)...) {
 				if len(s) > maxPath || !utf8.ValidString(s) {
