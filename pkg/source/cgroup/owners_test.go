@@ -133,18 +133,31 @@ func TestOwners(t *testing.T) {
 
 // TestFlux: only the user of Flux makes units for its jobs.
 func TestFlux(t *testing.T) {
-	passwd := t.TempDir()
-	write(t, passwd, map[string]string{"passwd": "root:x:0:0::/:/bin/sh\nflux:x:500:500::/:/bin/sh\n"})
-	s := fakeTree(t, Options{Passwd: passwd + "/passwd"}, "a")
-	for path, want := range map[string]string{
-		"/user.slice/user-500.slice/user@500.service/app.slice/imp-shell-1-fpUt87KFAo.service/x":   "flux:fpUt87KFAo",
-		"/user.slice/user-765.slice/user@765.service/imp-shell-450-fPY66riwfnP.service":            "unit:user@765.service/imp-shell-450-fPY66riwfnP.service",
-		"/user.slice/user-500.slice/user@500.service/dbus.service":                                 "unit:user@500.service/dbus.service",
-		"/user.slice/user-500.slice/session-1.scope/user@500.service/imp-shell-1-fpUt87KFAo.scope": "unit:session-1.scope",
+	const (
+		flux    = "/user.slice/user-500.slice/user@500.service/app.slice/imp-shell-1-fpUt87KFAo.service"
+		another = "/user.slice/user-765.slice/user@765.service/imp-shell-450-fPY66riwfnP.service"
+		user    = "/user.slice/user-1000.slice/user@1000.service/imp-shell-450-fPY66riwfnP.service"
+		service = "/user.slice/user-500.slice/user@500.service/dbus.service"
+		nested  = "/user.slice/user-500.slice/session-1.scope/user@500.service/imp-shell-1-fpUt87KFAo.service"
+	)
+	for passwd, want := range map[string]map[string]string{
+		"root:x:0:0::/:/bin/sh\nflux:x:500:500::/:/bin/sh\n": {
+			flux: "flux:fpUt87KFAo", another: "unit:user@765.service/imp-shell-450-fPY66riwfnP.service",
+			user: "unit:user@1000.service/imp-shell-450-fPY66riwfnP.service", service: "unit:user@500.service/dbus.service",
+			nested: "unit:session-1.scope",
+		},
+		"root:x:0:0::/:/bin/sh\n": { // the user of Flux is in a directory service
+			flux: "flux:fpUt87KFAo", another: "flux:fPY66riwfnP", user: "unit:user@1000.service/imp-shell-450-fPY66riwfnP.service",
+		},
 	} {
-		g, _ := s.table.add(nil, path, 1<<50, s.opt.Now())
-		if g.fact.Workload != want {
-			t.Errorf("%s belongs to %q, want %q", path, g.fact.Workload, want)
+		dir := t.TempDir()
+		write(t, dir, map[string]string{"passwd": passwd})
+		s := fakeTree(t, Options{Passwd: dir + "/passwd"}, "a")
+		for path, workload := range want {
+			g, _ := s.table.add(nil, path+"/x", 1<<50, s.opt.Now())
+			if g.fact.Workload != workload {
+				t.Errorf("%s belongs to %q, want %q", path, g.fact.Workload, workload)
+			}
 		}
 	}
 }

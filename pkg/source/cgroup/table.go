@@ -51,7 +51,7 @@ type table struct {
 	refused uint64
 	// numbers are the numbers of Slurm jobs by SLUID.
 	numbers map[string]string
-	// flux is the user manager of the user flux, with a slash, empty without that user.
+	// flux is the number of the user flux, empty if the list of users does not have it.
 	flux string
 }
 
@@ -106,11 +106,21 @@ func (t *table) add(above *group, path string, id model.CgroupID, now time.Time)
 // rename names a cgroup after a job that its path alone does not name.
 func (t *table) rename(g *group) {
 	t.number(g)
-	if unit, ok := strings.CutPrefix(g.fact.Workload, t.flux); ok && t.flux != "" {
-		if job := fluxJob(unit); job != "" {
-			g.fact.Workload, g.fact.Runtime = "flux:"+job, "flux"
-		}
+	rest, ok := strings.CutPrefix(g.fact.Workload, "unit:user@")
+	uid, unit, _ := strings.Cut(rest, ".service/")
+	if job := fluxJob(unit); ok && job != "" && t.isFlux(uid) {
+		g.fact.Workload, g.fact.Runtime = "flux:"+job, "flux"
 	}
+}
+
+// isFlux reports whether a user is that of Flux, for which only Flux makes units: the user flux, or if the list of users does not have it,
+// because it is in a directory service, any system user.
+func (t *table) isFlux(uid string) bool {
+	const systemDigits = 3 // below 1000
+	if t.flux != "" {
+		return uid == t.flux
+	}
+	return uid != "0" && len(uid) <= systemDigits
 }
 
 // learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if
