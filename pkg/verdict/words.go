@@ -34,7 +34,7 @@ const recoveredXID = "154"
 var (
 	gpuFaults = join(criticalXIDs, []string{
 		recoveredXID, "fallen_off_bus", "reset_failed", "ras_fatal",
-		"ras_uncorrectable", "wedged",
+		"ras_uncorrectable", "wedged", "init_failed", "pcie_fatal", "inaccessible",
 	})
 	harmlessFaults = []string{"module_unplugged", "module_disabled", "abnormal_event"}
 )

@@ -23,6 +23,8 @@ const (
 	awaitProcess = time.Second
 	// sameOffBus is the time in which the driver repeats that a GPU fell off the bus.
 	sameOffBus = time.Minute
+	// sameEvent is the time in which a driver prints several lines about an event.
+	sameEvent = time.Second
 )
 
 // ledger has the faults of devices and of cgroups.
@@ -64,29 +66,29 @@ func (l *ledger) device(address string) *device {
 	return d
 }
 
-// add adds a fault, or the end of one. A fault whose process is in a later record waits for it.
-func (l *ledger) add(f model.Fault, awaits bool) {
+// add adds a fault, or the end of one. A fault whose process is in a later record waits for it. One that is logged again is not added.
+func (l *ledger) add(f model.Fault, found *line) {
 	d := l.device(f.PCIAddress)
 	if d == nil {
 		l.lost++
 		return
 	}
 	l.settle(d)
-	if f.Code == codeOffBus && l.recent(f, xidOffBus) {
+	if f.Code == codeOffBus && l.recent(f, xidOffBus, sameOffBus) || found.again && l.recent(f, f.Code, sameEvent) {
 		return
 	}
-	if awaits {
+	if found.awaits {
 		d.pending = &f
 		return
 	}
 	l.commit(d, f)
 }
 
-// recent reports whether the device had a fault with another code a short time ago.
-func (l *ledger) recent(f model.Fault, code string) bool {
+// recent reports whether the device had a fault with a code a short time ago.
+func (l *ledger) recent(f model.Fault, code string, within time.Duration) bool {
 	f.Code = code
 	t := l.totals[f.FaultKey]
-	return t != nil && f.Time.Sub(t.Last) < sameOffBus
+	return t != nil && f.Time.Sub(t.Last) < within
 }
 
 // blame adds the process to a fault that waits for it. It returns the fault, nil if none waits.

@@ -28,12 +28,15 @@ var (
 	offBusLine = lazily(
 		`^NVRM: (?:GPU ([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7]): GPU has fallen off the bus\.` +
 			`|The NVIDIA GPU ([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7])\b.*fallen off the bus)`)
+	initLine = lazily(
+		`^NVRM: GPU ([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7]): RmInitAdapter failed! \(`)
 	sxidLine = lazily(
 		`^nvidia-nvswitch\d{1,3}: SXid \(PCI:([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[0-7])\): (\d{1,5}), (.*)`)
 )
 
 const (
 	codeOffBus = "fallen_off_bus"
+	codeInit   = "init_failed"
 	xidOffBus  = "79"
 	// mpsServer is the name of the server of NVIDIA's multi-process service, as the kernel shortens it. Under MPS the driver
 	// reports the server and not the client.
@@ -52,6 +55,9 @@ func parseNVIDIA(r *record) (line, bool) {
 	}
 	if m := offBusLine().FindStringSubmatch(r.text); m != nil {
 		return line{kind: fault, key: gpuKey(model.DriverNVIDIA, m[1]+m[2], codeOffBus)}, true
+	}
+	if m := initLine().FindStringSubmatch(r.text); m != nil {
+		return line{kind: fault, key: gpuKey(model.DriverNVIDIA, m[1], codeInit)}, true
 	}
 	if i := strings.LastIndex(r.text, nvrm); r.continued && i > 0 {
 		if m := xidLine().FindStringSubmatch(r.text[i:]); m != nil {

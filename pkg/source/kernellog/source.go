@@ -179,7 +179,7 @@ func (s *Source) handle(r *record, c clock, earlier bool) {
 	default:
 		f := model.Fault{FaultKey: l.key, Time: at, Earlier: earlier, Recovered: l.kind == recovery, Text: r.text}
 		s.attribute(&f, &l, c.bounds(r, earlier), c.wall)
-		s.ledger.add(f, l.awaits)
+		s.ledger.add(f, &l)
 	}
 }
 

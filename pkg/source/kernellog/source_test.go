@@ -355,7 +355,7 @@ func TestBounded(t *testing.T) {
 		l.add(model.Fault{
 			FaultKey: model.FaultKey{PCIAddress: fmt.Sprintf("%04x:00:00.0", device), Code: fmt.Sprint(code)},
 			Cgroup:   model.CgroupID(cgroup), PID: cgroup, Time: time.Unix(int64(code), 0),
-		}, false)
+		}, &line{})
 	}
 	const faults = 3 * maxOwned
 	for i := range faults {
@@ -414,7 +414,7 @@ func TestNonfatal(t *testing.T) {
 	add := func(code string, severity model.FaultSeverity) {
 		key := key(code)
 		key.Severity = severity
-		l.add(model.Fault{FaultKey: key, Time: at}, false)
+		l.add(model.Fault{FaultKey: key, Time: at}, &line{})
 	}
 	var reset time.Time
 	nonfatal := func(code string) bool {
