@@ -41,7 +41,7 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 			continue
 		}
 		// the kernel's own dev_t: include/linux/kdev_t.h
-		names[major<<20|minor] = strings.TrimSpace(string(ibdev))
+		names[major<<20|minor] = strings.TrimSuffix(string(ibdev), "\n")
 	}
 	return names, nil
 }

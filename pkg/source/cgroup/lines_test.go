@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,4 +77,17 @@ func FuzzLine(f *testing.F) {
 			return p.names
 		}},
 	})
+}
+
+// TestRDMANames: the kernel accepts spaces in the name of an RDMA device, and writes it as it is.
+func TestRDMANames(t *testing.T) {
+	text := "mlx5 data hca_handle=1 hca_object=2\nroce,1 hca_handle=3 hca_object=4 hca_new=5 \na b=c hca_handle=6 hca_object=7\nréseau0 hca_handle=8 hca_object=9\n"
+	var got []string
+	for _, c := range parseRDMA(nil, 7, []byte(text), &boundedfile.Skipped{}) {
+		got = append(got, fmt.Sprintf("%s %d %d", c.Device, c.Handles, c.Objects))
+	}
+	want := []string{"mlx5 data 1 2", "roce,1 3 4", "a b=c 6 7", "réseau0 8 9"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }

@@ -67,7 +67,7 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte, s
 }
 
 // parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, to which newer kernels
-// may add fields. The kernel lists every device of the node for every cgroup: lines without
+// may add fields. The name of a device may have spaces. The kernel lists every device of the node for every cgroup: lines without
 // a charge are left out, as they would be most series of a node with many containers.
 // It appends to out.
 //
@@ -77,12 +77,8 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte, s
 func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte, skipped *boundedfile.Skipped) []model.RDMACgroup {
 	for line := range bytes.Lines(text) {
 		c, known := model.RDMACgroup{Cgroup: id}, 0
-		var device []byte
-		for field := range bytes.FieldsSeq(line) {
-			if device == nil {
-				device = field
-				continue
-			}
+		device, fields := splitFields(bytes.TrimRight(line, " \n"))
+		for field := range bytes.FieldsSeq(fields) {
 			key, value, _ := bytes.Cut(field, []byte("="))
 			n, err := strconv.ParseUint(string(value), 10, 64)
 			switch {
@@ -105,4 +101,21 @@ func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte, skipped *
 		}
 	}
 	return out
+}
+
+// splitFields splits a line into the name of the device and the fields KEY=NUMBER behind it.
+func splitFields(line []byte) (device, fields []byte) {
+	end := len(line)
+	for {
+		space := bytes.LastIndexByte(line[:end], ' ')
+		if space <= 0 || !isCharge(line[space:end]) {
+			return line[:end], line[end:]
+		}
+		end = space
+	}
+}
+
+func isCharge(field []byte) bool {
+	_, value, ok := bytes.Cut(field, []byte("="))
+	return ok && (string(value) == "max" || len(value) > 0 && len(bytes.Trim(value, "0123456789")) == 0)
 }

@@ -49,6 +49,7 @@ type device struct {
 	hw       group
 	node     *node
 	names    map[string]string // interned names of netlink counters
+	refused  refused           // names of counters and ports
 	bound    *boundCounters    // nil if they are not read
 	tables   file              // backoff state of RES_GET
 	domains  file              // backoff state of RES_PD_GET
@@ -86,6 +87,7 @@ type reading struct {
 	resources       []model.Resource // if readResources of the Source does not cover the device
 	domains         []model.Domains  // nil if they could not be listed
 	links, counters tally
+	refused         refused
 	query           error // why the ports have no state; nil if they were queried
 }
 
@@ -212,6 +214,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 			r.hca.IPoIB = d.readIPoIB(r.domains)
 		}
 	}
+	r.refused = slices.Clone(d.refused)
 	return r, nil
 }
 
@@ -260,10 +263,10 @@ func (d *device) scan() {
 		d.hca.NUMANode = ""
 	}
 	d.hca.VF, d.hca.PF = physicalFunction(r, d.function)
-	d.node = nil
-	d.hw.scan(r, d.dir)
+	d.node, d.refused = nil, nil
+	d.hw.scan(r, d.dir, d.refused.counter)
 
-	names := r.directory(d.dir, "ports", func(s string) bool { return portNumber(s) > 0 })
+	names := r.directory(d.dir, "ports", d.refused.port)
 	slices.SortFunc(names, func(a, b string) int { return portNumber(a) - portNumber(b) })
 	if !slices.EqualFunc(names, d.ports, func(n string, p *port) bool { return portNumber(n) == p.base.Number }) {
 		d.closePorts()
@@ -274,9 +277,9 @@ func (d *device) scan() {
 	for _, p := range d.ports {
 		p.attrsRead = time.Time{}
 		p.statless = false
-		p.counters.scan(r, d.dir)
-		p.hw.scan(r, d.dir)
-		p.ext.scan(r, d.dir)
+		p.counters.scan(r, d.dir, d.refused.counter)
+		p.hw.scan(r, d.dir, d.refused.counter)
+		p.ext.scan(r, d.dir, d.refused.counter)
 	}
 }
 
@@ -291,9 +294,9 @@ func newPort(name string) *port {
 	}
 }
 
-// portNumber parses the name of a port directory. It returns 0 for any other name.
+// portNumber parses the name of a port directory, which has 32 bits since Linux 5.13. It returns 0 for any other name.
 func portNumber(s string) int {
-	n, err := strconv.ParseUint(s, 10, 8)
+	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || strconv.FormatUint(n, 10) != s {
 		return 0
 	}
@@ -301,7 +304,7 @@ func portNumber(s string) int {
 }
 
 // scan lists the counters. It keeps the open files if the list did not change.
-func (g *group) scan(r *reader, device int) {
+func (g *group) scan(r *reader, device int, valid func(string) bool) {
 	if g.dir < 0 {
 		fd, err := r.openat(device, g.path, unix.O_DIRECTORY)
 		if err != nil {
@@ -309,7 +312,7 @@ func (g *group) scan(r *reader, device int) {
 		}
 		g.dir = fd
 	}
-	names, err := r.list(g.dir, validCounter)
+	names, err := r.list(g.dir, valid)
 	if err != nil {
 		g.close(r)
 		return
@@ -445,7 +448,11 @@ func (d *device) intern(b []byte) (string, bool) {
 		return s, true
 	}
 	s := string(b)
-	if !validCounter(s) || len(d.names) >= maxCounters {
+	if !d.refused.counter(s) {
+		return "", false
+	}
+	if len(d.names) >= maxCounters {
+		d.refused.add("counter", s, "the device has too many")
 		return "", false
 	}
 	if d.names == nil {

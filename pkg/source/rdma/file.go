@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -73,17 +74,25 @@ func (r *reader) read(dir int, f *file, size int) ([]byte, error) {
 }
 
 // line returns an attribute without keeping its descriptor open, or "" if there is none.
-func (r *reader) line(dir int, path string) string {
+func (r *reader) line(dir int, path string) string { return parseLine(r.content(dir, path)) }
+
+// name returns an attribute that is the name of a device, which may begin or end with a space.
+func (r *reader) name(dir int, path string) string {
+	return strings.TrimSuffix(string(r.content(dir, path)), "\n")
+}
+
+// content returns an attribute in the buffer, nothing if there is none.
+func (r *reader) content(dir int, path string) []byte {
 	fd, err := r.openat(dir, path, 0)
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer r.close(fd)
 	n, err := r.pread(fd, r.buffer)
 	if err != nil || n == len(r.buffer) {
-		return ""
+		return nil
 	}
-	return parseLine(r.buffer[:n])
+	return r.buffer[:n]
 }
 
 // link returns the target of a symbolic link, or "" if path is not one.

@@ -295,7 +295,7 @@ func TestMoved(t *testing.T) {
 	if d := cmp.Diff(want, snap.HCAs[2:]); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok mlx5_2=ok mlx5_3=failed" || snap.DeviceStates[2].Reason != "" {
+	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok mlx5_2=ok mlx5_3=failed names=unsupported" || snap.DeviceStates[2].Reason != "" {
 		t.Errorf("states %s: %+v", got, snap.DeviceStates)
 	}
 	// Resources that the own namespace hides are read in the namespace of the device.

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
@@ -367,21 +366,4 @@ func (r *record) connection(a *netlink.Attrs) {
 	case attrQPState:
 		r.state = a.U8()
 	}
-}
-
-// validDevice accepts names that are valid for an ib_device, as a path element and as a label
-// value.
-func validDevice(name string) bool {
-	return len(name) > 0 && len(name) < 64 && name[0] != '.' && onlyWord(name, "-.:")
-}
-
-// validCounter accepts the counter names that drivers use. irdma of Linux 7 has names with spaces.
-func validCounter(name string) bool {
-	return len(name) > 0 && len(name) <= 64 && name[0] != '.' && name != "lifespan" && onlyWord(name, "-. ")
-}
-
-func onlyWord(s, also string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool {
-		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(also, r)
-	})
 }

@@ -219,7 +219,7 @@ func mlx5Stats() []byte {
 			counter("out_of_buffer", 7),
 			counter("np_cnp_sent", 1<<63),
 			counter("rdma_tx_bytes", 5, attrU32(94, 31), attr(95, 1)), // optional: index, dynamic
-			counter("bad name{}", 9),
+			counter("bad/name", 9),
 			nest(attrHWCounter, attrStr(attrHWName, "no_value")),
 			nest(999, attrU32(1, 1)),
 		))

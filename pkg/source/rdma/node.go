@@ -109,7 +109,7 @@ func charDevices(dir string) map[string]charDevice {
 	of := map[string]charDevice{}
 	for _, name := range r.directory(unix.AT_FDCWD, dir, validDevice) {
 		path := dir + "/" + name
-		device := r.line(unix.AT_FDCWD, path+"/ibdev") // none of abi_version, which is a file
+		device := r.name(unix.AT_FDCWD, path+"/ibdev") // none of abi_version, which is a file
 		if device == "" {
 			continue
 		}

@@ -99,7 +99,9 @@ type Source struct {
 	round   uint64
 	known   map[string]*known
 	devices []*device // sorted by name
-	node    *node     // nil after the set of devices changed
+	refused refused   // names of devices in class/infiniband
+	logged  map[string]bool
+	node    *node // nil after the set of devices changed
 
 	nodeCall     hang.Call[*node]
 	resourceCall hang.Call[[]model.Resource]
@@ -152,6 +154,7 @@ func New(o Options) (*Source, error) {
 		reader:  reader{buffer: make([]byte, bufferSize)},
 		class:   -1,
 		known:   map[string]*known{},
+		logged:  map[string]bool{},
 	}
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	s.dialLink = dialLink
@@ -239,6 +242,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	snap.DeviceStates = append(snap.DeviceStates, s.hidden(n, moved, now)...)
 	snap.Traffic = s.qpTraffic(snap.DeviceStates)
 	snap.DeviceStates = append(snap.DeviceStates, s.counterStates()...)
+	snap.DeviceStates = append(snap.DeviceStates, s.refusedState(readings)...)
 	if len(readings) == 0 {
 		return snap, s.absent()
 	}
@@ -340,6 +344,7 @@ func (s *Source) discover() error {
 
 // list marks the present devices and returns their number.
 func (s *Source) list() (seen int, err error) {
+	s.refused = nil
 	if s.class < 0 {
 		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
 		if errors.Is(err, unix.ENOENT) {
@@ -358,7 +363,14 @@ func (s *Source) list() (seen int, err error) {
 			return
 		}
 		name := string(e.Name)
-		if !validDevice(name) || seen >= maxDevices {
+		switch why := whyRefused(name, maxDeviceName); {
+		case name == "." || name == "..":
+			return
+		case why != "":
+			s.refused.add("device", name, why)
+			return
+		case seen >= maxDevices:
+			s.refused.add("device", name, fmt.Sprintf("there are more than %d", maxDevices))
 			return
 		}
 		if ok {

@@ -5,15 +5,19 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -273,23 +277,67 @@ func TestLateUverbs(t *testing.T) {
 	}
 }
 
-func TestHostileNames(t *testing.T) {
+// TestOddNames: devices, counters and ports have any name that the kernel accepts. What is no label or no path is refused, in a state, and
+// logged once.
+func TestOddNames(t *testing.T) {
 	tr := newTree(t)
 	dev := tr.hca(0, 1)
-	tr.put("class/infiniband/a b/fw_ver", "1\n")
-	tr.put("class/infiniband/new\nline/fw_ver", "1\n")
-	tr.put("class/infiniband/"+strings.Repeat("x", 64)+"/fw_ver", "1\n")
-	tr.put(dev+"/ports/1/counters/{x}", "1\n")
-	tr.put(dev+"/ports/1/counters/"+strings.Repeat("x", 100), "1\n")
-	tr.dir(dev + "/ports/01")
-	tr.dir(dev + "/ports/x")
-	tr.dir(dev + "/ports/300")
-	snap := mustRead(t, newSource(t, tr))
-	if got := states(snap); got != "mlx5_0=ok" {
-		t.Errorf("states %q", got)
+	odd := []string{
+		"rail+0", "rail@0", "rail#0", "rail~0", "(rail0)", "roce,1", "mlx5 data", " x ", "réseau0", ".h", "!x", `"q"`, "a=b", "new\nline",
 	}
-	if p := snap.HCAs[0].Ports; len(p) != 1 || len(p[0].Counters) != len(pmaCounters) {
-		t.Errorf("%d ports, want 1 with the usual counters: %v", len(p), p)
+	for i, name := range odd {
+		tr.put("class/infiniband/"+name+"/fw_ver", "1\n")
+		tr.put("class/infiniband/"+name+"/ports/1/counters/port_rcv_data", "1\n")
+		tr.put(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", 50+i), name+"\n")
+	}
+	tr.put("class/infiniband/bad\xff/fw_ver", "1\n")
+	tr.put("class/infiniband/"+strings.Repeat("x", 64)+"/fw_ver", "1\n")
+	for _, name := range []string{"SwLinkDown,32", "{x}", strings.Repeat("x", 100), "bad\xfe"} {
+		tr.put(dev+"/ports/1/hw_counters/"+name, "1\n")
+	}
+	for _, name := range []string{"01", "x", "300", "4294967295", "4294967296"} {
+		tr.dir(dev + "/ports/" + name)
+	}
+	core, logged := observer.New(zap.WarnLevel)
+	s := newSource(t, tr, func(o *Options) { o.Logger = zap.New(core) })
+	snap := mustRead(t, s)
+	for i, name := range odd {
+		at := slices.IndexFunc(snap.HCAs, func(h model.HCA) bool { return h.Name == name })
+		if at < 0 || len(snap.HCAs[at].Ports) != 1 || snap.HCAs[at].CharDevice != fmt.Sprintf("uverbs%d", 50+i) {
+			t.Errorf("%q is missing, or its port or uverbs device: %+v", name, snap.HCAs)
+		}
+	}
+	h := snap.HCAs[slices.IndexFunc(snap.HCAs, func(h model.HCA) bool { return h.Name == "mlx5_0" })]
+	numbers := []int{}
+	for _, p := range h.Ports {
+		numbers = append(numbers, p.Number)
+	}
+	if !slices.Equal(numbers, []int{1, 300, math.MaxUint32}) {
+		t.Errorf("ports %v", numbers)
+	}
+	counters := []string{}
+	for _, c := range h.Ports[0].HWCounters {
+		counters = append(counters, c.Name)
+	}
+	for _, name := range []string{"SwLinkDown,32", "{x}", strings.Repeat("x", 100)} {
+		if !slices.Contains(counters, name) {
+			t.Errorf("counter %q is missing: %q", name, counters)
+		}
+	}
+	mustRead(t, s)
+	at := slices.IndexFunc(snap.DeviceStates, func(d model.DeviceState) bool { return d.Device == "names" })
+	if at < 0 || snap.DeviceStates[at].State != model.StateFailed {
+		t.Fatalf("no state of the refused names: %+v", snap.DeviceStates)
+	}
+	for _, name := range []string{`device "bad\xff"`, `device "xxxx`, `counter "bad\xfe"`, `port "01"`, `port "x"`, `port "4294967296"`} {
+		if !strings.Contains(snap.DeviceStates[at].Reason, name) {
+			t.Errorf("%s is not in %s", name, snap.DeviceStates[at].Reason)
+		}
+		if n := logged.Filter(func(e observer.LoggedEntry) bool {
+			return strings.Contains(fmt.Sprint(e.ContextMap()["name"]), name)
+		}).Len(); n != 1 {
+			t.Errorf("%s is logged %d times", name, n)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -32,12 +33,12 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	return v, true, nil
 }
 
-// parseLine parses an attribute of one line. It returns "" if the line is not printable ASCII,
-// and never a part of it as boundedfile.Line does: a part of an identity (GUID, board, LID) is
-// another identity.
+// parseLine parses an attribute of one line, in any language, as the name of a device and the description of a node may be. It returns ""
+// for what is not text, and never a part of it as boundedfile.Line does: a part of an identity (GUID, board, LID) is another
+// identity.
 func parseLine(b []byte) string {
 	b = bytes.TrimSpace(b)
-	if len(b) > 256 || bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' || r > '~' }) {
+	if len(b) > 256 || bytes.ContainsFunc(b, unicode.IsControl) {
 		return ""
 	}
 	return string(b)
@@ -134,4 +135,10 @@ func pciAddress(path string) string {
 func isHex(s string, shortest, longest int) bool {
 	_, err := strconv.ParseUint(s, 16, 64)
 	return err == nil && len(s) >= shortest && len(s) <= longest
+}
+
+func onlyWord(s, also string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(also, r)
+	})
 }
