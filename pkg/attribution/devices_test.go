@@ -377,7 +377,7 @@ func TestDevicesHostile(t *testing.T) {
 func TestIsPCI(t *testing.T) {
 	for s, want := range map[string]bool{
 		"0000:18:00.2": true, "FFff:0a:1F.7": true, "": false, "0000:18:00": false, "0000:18:00.g": false,
-		"0000-18-00.2": false, "00000:18:00.2": false, "GPU-12345678": false,
+		"10000:e1:00.0": true, "0000-18-00.2": false, "00000:18:00.2": false, "GPU-12345678": false,
 	} {
 		if model.IsPCIAddress(s) != want {
 			t.Errorf("model.IsPCIAddress(%q) is %v", s, !want)

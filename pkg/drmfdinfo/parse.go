@@ -114,9 +114,9 @@ func (c *Client) addEngine(name, value string, limit uint64, field func(*Engine)
 	c.Engines[name] = e
 }
 
-// isName reports whether s can be the name of a region or an engine.
+// isName reports whether s can be the name of a region or an engine, which a driver chooses.
 func isName(s string) bool {
-	return s != "" && len(s) <= maxName && strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
+	return s != "" && len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // pciAddress matches addresses such as 0000:c1:00.0. The domain may have up to eight digits.

@@ -7,7 +7,9 @@ import (
 	"slices"
 )
 
-var pciAddress = regexp.MustCompile(`^[[:xdigit:]]{4}:[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[[:xdigit:]]$`)
+// The kernel writes the domain with four digits, and with more if it has more: 10000 is the first behind Intel's VMD.
+var pciAddress = regexp.MustCompile(
+	`^(?:[[:xdigit:]]{4}|[1-9a-fA-F][[:xdigit:]]{4,7}):[[:xdigit:]]{2}:[[:xdigit:]]{2}\.[[:xdigit:]]$`)
 
 // IsPCIAddress reports whether s is the address of a PCI function: 0000:18:00.2.
 func IsPCIAddress(s string) bool { return pciAddress.MatchString(s) }
