@@ -114,8 +114,8 @@ var (
 	}
 	counterSaturated = &Condition{
 		Name: "RDMAErrorCounterSaturated", Severity: Info, For: hour,
-		Summary: "An error counter of the port is at its highest value and does not increase any more.",
-		Source:  "the counters have 16 and 8 bits (InfiniBand: PortCounters): 65535 and 255",
+		Summary: "A counter of the port is at its highest value and does not increase any more.",
+		Source:  "the counters have 4, 8, 16 and 32 bits (InfiniBand: PortCounters): 15, 255, 65535 and 4294967295",
 	}
 	congestion = &Condition{
 		Name: "RDMACongestion", Severity: Warning, Window: 5 * time.Minute, For: 15 * time.Minute,

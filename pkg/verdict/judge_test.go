@@ -252,7 +252,7 @@ var judgments = map[string]judgment{
 			}}})
 		},
 		good:    func(n *node) { n.facts.HCAs[2].Ports[0].Counters[0].Value = 0 },
-		subject: "mlx5_2/1 (link_downed)", says: "link_downed is 255", held: hour,
+		subject: "mlx5_2/1 (link_downed)", says: "link_downed is 255; RDMALinkUnstable cannot be seen", held: hour,
 	},
 	"RDMACongestion": {
 		bad:   func(n *node) { n.grow("np_ecn_marked_roce_packets", 31000); n.grow("port_rcv_packets", 500000) },

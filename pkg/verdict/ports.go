@@ -178,15 +178,23 @@ func (r *round) judgeErrors(p *model.Port, s Subject, l *model.Link) {
 		r.find(packetErrors, s, time.Time{},
 			percent(float64(broken)/float64(received))+" of the packets", grewIn("port_rcv_errors", broken, packetErrors.Window))
 	}
-	for _, c := range []struct {
-		name string
-		full uint64
-	}{{"symbol_error", 65535}, {"link_error_recovery", 255}, {"link_downed", 255}} {
-		if value, ok := valueOf(p.Counters, c.name); ok && value == c.full {
-			s.Detail = c.name
-			r.find(counterSaturated, s, time.Time{}, fmt.Sprintf("%s is %d", c.name, value))
+	for _, c := range p.Counters {
+		if !c.Saturated() {
+			continue
 		}
+		s.Detail = c.Name
+		evidence := []string{fmt.Sprintf("%s is %d", c.Name, c.Value)}
+		if blind := judgedBy[c.Name]; blind != nil {
+			evidence = append(evidence, blind.Name+" cannot be seen")
+		}
+		r.find(counterSaturated, s, time.Time{}, evidence...)
 	}
+}
+
+// judgedBy are the conditions that a counter at its highest value hides.
+var judgedBy = map[string]*Condition{
+	"symbol_error": symbolErrors, "link_error_recovery": linkUnstable, "link_downed": linkUnstable,
+	"port_rcv_errors": packetErrors, "port_rcv_packets": packetErrors,
 }
 
 func valueOf(counters []model.Counter, name string) (uint64, bool) {
