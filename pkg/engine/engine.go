@@ -66,6 +66,7 @@ type Engine struct {
 	owners   identity.Table
 	counters attribution.Counters
 	ledger   traffic.Ledger
+	linger   verdict.Linger
 	judge    verdict.Judge
 	states   stateLogger
 	dropped  map[Dropped]uint64

@@ -40,6 +40,7 @@ func (e *Engine) fill(r *Refresh) {
 	}
 	r.States = e.sourceStates(readings, time.Now())
 	e.compareFacts(r)
+	e.measureStates(r)
 	r.Panics = e.countPanics()
 	r.Dropped = e.countDropped(r.Facts.GPUs)
 	e.counters.Credit(&r.Facts, &e.owners, merges)
@@ -69,6 +70,14 @@ func (e *Engine) compareFacts(r *Refresh) {
 	if err := safely.Try(func() { e.inventory.Compare(time.Now(), &r.Facts, r.States) }); err != nil {
 		e.panics.Add(1)
 		e.log.Error("comparing a refresh with the inventory failed", zap.Error(err))
+	}
+}
+
+// measureStates adds what stays in an intermediate state for too long. A panic costs that only.
+func (e *Engine) measureStates(r *Refresh) {
+	if err := safely.Try(func() { e.linger.Update(time.Now(), &r.Facts) }); err != nil {
+		e.panics.Add(1)
+		e.log.Error("measuring intermediate states failed", zap.Error(err))
 	}
 }
 

@@ -148,7 +148,7 @@ func nvidiaFacts() model.Snapshot {
 		RemappedRows:   []model.Figure{{Name: "correctable", Value: 1}, {Name: "uncorrectable"}},
 		RetiredPages:   []model.Figure{{Name: "uncorrectable"}},
 		XIDs:           []model.XID{{Code: 13, Count: 2, Last: time.Unix(1800000000, 5e8)}, {Code: 79, Count: 1, Last: time.Unix(1700000000, 0)}},
-		RecoveryAction: model.RecoveryDrainAndReset, Fabric: "completed", Reset: time.UnixMilli(1700000000750),
+		RecoveryAction: model.RecoveryDrainAndReset, Fabric: "completed", FabricCluster: "ab000000-0000-0000-0000-000000000001", FabricClique: 7, Reset: time.UnixMilli(1700000000750),
 		Problems: problems(model.ProblemXID),
 	}
 	a100 := model.GPU{

@@ -21,8 +21,11 @@ var gpuHealthNotes = []string{
 		"and have neither `gpu_health` nor `gpu_problem`: they may be healthy.",
 	"`gpu_recovery_action`: drivers since 570 report it. While it is `none`, no XID is a problem: the list of critical XIDs is for " +
 		"drivers that do not report it. After one GPU fell off the bus, the driver may ask for a reboot of the node on all its GPUs.",
-	"`gpu_fabric_state`: only GPUs with NVSwitches have it. CUDA cannot use a GPU before its registration is `completed`; the " +
-		"problem `fabric` is a registration that failed, or a fabric that is degraded.",
+	"`gpu_fabric_state`, `gpu_fabric_info`: only GPUs with NVSwitches have them. CUDA cannot use a GPU before its registration is " +
+		"`completed`: the problem `fabric_not_ready` is a registration that takes too long. The problem `fabric` is a registration that " +
+		"failed, or a fabric that is degraded. The UUID of a cluster is 0 where the NVSwitches are those of one node.",
+	"`gpu_problem`: `power_change`, of a GPU that is being suspended or woken for too long, has a series only then.",
+	"`nvidia_fabric_manager_running`: of nodes with NVSwitches, where the sensor sees the processes of the node.",
 	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
@@ -44,9 +47,23 @@ func gpuHealthMetrics() []metric {
 		gpuState("gpu_recovery_action", "action", model.RecoveryActions,
 			"Action that the NVIDIA driver asks for so that the GPU works, 1 for the current one and 0 for the others.",
 			func(g *gpuView) string { return g.RecoveryAction }),
-		full(gpuState("gpu_fabric_state", "state", model.FabricStates,
+		gpuState("gpu_fabric_state", "state", model.FabricStates,
 			"State of the GPU's registration in the NVLink fabric, 1 for the current state and 0 for the others.",
-			func(g *gpuView) string { return g.Fabric })),
+			func(g *gpuView) string { return g.Fabric }),
+		{
+			name: "gpu_fabric_info", typ: gauge, gpu: true, labels: []string{"cluster_uuid", "clique"},
+			help: "NVLink domain (cluster) that the GPU has joined, and the part of it in which GPUs reach each other, always 1.",
+			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
+				if g.FabricCluster != "" {
+					b.Share(1, g.labels, g.FabricCluster, strconv.FormatUint(uint64(g.FabricClique), 10))
+				}
+			}),
+		},
+		single("nvidia_fabric_manager_running", gauge, "Whether the fabric manager of the node's NVSwitches runs (1) or not (0).",
+			managerOf, func(m *model.FabricManager) model.Optional { return model.Some(truth(m.Running)) }),
+		single("nvidia_fabric_manager_starts_total", counter,
+			"Starts of the fabric manager of the node's NVSwitches that the sensor has seen, without the first.",
+			managerOf, func(m *model.FabricManager) model.Optional { return model.Some(float64(m.Starts)) }),
 		gpuValue("gpu_suspended", gauge, "Whether runtime power management has suspended the GPU (1) or not (0).",
 			func(g *gpuView) model.Optional {
 				return model.Optional{Value: truth(g.Suspended), Known: !unreadable(g.GPU)}
@@ -73,6 +90,8 @@ func gpuHealthMetrics() []metric {
 			func(g *gpuView) model.Optional { return moment(g.Reset) }),
 	}
 }
+
+func managerOf(v *view) *model.FabricManager { return v.facts.FabricManager }
 
 func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model.Optional) metric {
 	return metric{

@@ -101,6 +101,12 @@ type GPU struct {
 	RecoveryAction string
 	// Fabric is the state of the GPU's registration with the manager of its NVSwitches, one of FabricStates; empty without one.
 	Fabric string
+	// FabricCluster is the UUID of the NVLink domain that the GPU has joined, in lower case, and FabricClique the number of the part of it
+	// within which GPUs reach each other; FabricCluster is empty while the registration is not completed.
+	FabricCluster string
+	FabricClique  uint32
+	// PowerChange is suspending or resuming while runtime power management suspends or wakes the GPU.
+	PowerChange string
 
 	// Dropped are the values of this reading that cannot be, and that were left out.
 	Dropped []DroppedValue
@@ -145,7 +151,10 @@ const (
 	ProblemMemoryBadPages = "bad_pages"       // more bad pages than the driver tolerates
 	ProblemRecovery       = "recovery_action" // the driver asks for an action: RecoveryAction
 	ProblemSRAM           = "sram_threshold"  // uncorrected errors on the chip exceed the vendor's criterion for a replacement
-	ProblemFabric         = "fabric"          // not registered in the NVLink fabric, or the fabric is degraded
+	ProblemFabric         = "fabric"          // the registration in the NVLink fabric failed, or the fabric is degraded
+	// The engine adds these, for states that last for longer than normal: see verdict.IntermediateStates.
+	ProblemFabricNotReady = "fabric_not_ready" // not registered in the NVLink fabric: CUDA does not start
+	ProblemPowerChange    = "power_change"     // being suspended or woken
 )
 
 // The values of RecoveryAction.
@@ -158,12 +167,15 @@ const (
 	RecoveryOther         = "other"
 )
 
+// FabricCompleted is the state of a GPU that has joined the NVLink fabric.
+const FabricCompleted = "completed"
+
 // RecoveryActions and FabricStates list the values of RecoveryAction and Fabric.
 var (
 	RecoveryActions = []string{
 		RecoveryNone, RecoveryReset, RecoveryReboot, RecoveryDrainP2P, RecoveryDrainAndReset, RecoveryOther,
 	}
-	FabricStates = []string{"not_started", "in_progress", "completed"}
+	FabricStates = []string{"not_started", "in_progress", FabricCompleted}
 )
 
 // GPUCondition is a condition that is active or not.

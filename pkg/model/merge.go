@@ -74,6 +74,7 @@ func (s *Snapshot) Merge(o *Snapshot) {
 	s.NodeStorage = cmp.Or(o.NodeStorage, s.NodeStorage)
 	s.Node = cmp.Or(o.Node, s.Node)
 	s.Fabric = cmp.Or(o.Fabric, s.Fabric)
+	s.FabricManager = cmp.Or(o.FabricManager, s.FabricManager)
 	s.DataPath = cmp.Or(o.DataPath, s.DataPath)
 	s.Events = cmp.Or(o.Events, s.Events)
 	s.UnresolvedCgroups = cmp.Or(o.UnresolvedCgroups, s.UnresolvedCgroups)

@@ -118,6 +118,11 @@ type Snapshot struct {
 	// Events counts sent and dropped events.
 	Events *EventStats
 
+	// FabricManager is the process that manages the node's NVSwitches; nil if the node needs none, or nothing is known of it.
+	FabricManager *FabricManager
+	// Lingering are the devices that stay in an intermediate state for longer than normal.
+	Lingering []Lingering
+
 	// Missing are the devices that the node had and has no more, by the inventory; nil if nothing was compared.
 	Missing []MissingDevice
 
@@ -199,6 +204,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]GPU { return &s.GPUs }),
 	list(func(s *Snapshot) *[]GPUDriver { return &s.GPUDrivers }),
 	list(func(s *Snapshot) *[]DRIDevice { return &s.DRI }),
+	list(func(s *Snapshot) *[]Lingering { return &s.Lingering }),
 	list(func(s *Snapshot) *[]MissingDevice { return &s.Missing }),
 	list(func(s *Snapshot) *[]Hook { return &s.Hooks }),
 	list(func(s *Snapshot) *[]Map { return &s.Maps }),

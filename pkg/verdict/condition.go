@@ -166,6 +166,19 @@ var (
 		Summary: "A GPU that the node had is not listed any more, or the kernel lists one without a driver: the next job has fewer GPUs.",
 		Source:  "the inventory of the node; accelscope inventory accept ends it",
 	}
+	fabricNotReady = &Condition{
+		Name: "GPUFabricNotReady", Severity: Critical,
+		Summary: "The GPU has not joined the NVLink fabric, and no process uses it: the fabric manager (nv-fabricmanager) does not run " +
+			"or does not reach it, and CUDA fails with error 802.",
+		Source: "docs/verdicts.md: intermediate states", Words: map[string][]string{"problem": join(notReadyProblems, askingProblems)},
+	}
+	fabricManagerLost = &Condition{
+		Name: "GPUFabricManagerLost", Severity: Critical, Window: hour, For: 2 * time.Minute,
+		Summary: "The node has NVSwitches, and the fabric manager (nv-fabricmanager) does not run, or is started again and again: GPUs " +
+			"that are reset do not join the NVLink fabric.",
+		Thresholds: []Threshold{{Of: "starts of nv-fabricmanager", Value: 2.5, Unit: "in 1h"}},
+		Source:     "docs/verdicts.md: intermediate states; once or twice may be maintenance",
+	}
 	recoveryAction = &Condition{
 		Name: "GPURecoveryAction", Severity: Critical,
 		Summary: "The driver itself asks for an action after a fault of the hardware or its firmware.",
@@ -357,9 +370,10 @@ var (
 
 // Conditions are all conditions, in the order in which they are judged: the worst first.
 var Conditions = []*Condition{
-	hcaGone, portDown, subnetManagerLost, pauseStorm, gpuGone, gpuLost, recoveryAction, xidCritical, gpuFault, memoryFailing,
+	hcaGone, portDown, subnetManagerLost, pauseStorm, gpuGone, gpuLost, fabricNotReady, fabricManagerLost,
+	recoveryAction, xidCritical, gpuFault, memoryFailing,
 
-	linkUnstable, linkDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
+	linkTraining, linkUnstable, linkDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
 	outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors, gpuPCIeSlow,
 	uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,

@@ -72,6 +72,9 @@ func (r *round) judgeProblems(g *model.GPU, s Subject) {
 	if a := g.RecoveryAction; a != "" && a != model.RecoveryNone {
 		r.find(recoveryAction, s, time.Time{}, "the driver asks for "+a)
 	}
+	if has(g, notReadyProblems) != nil && len(asking) == 0 {
+		r.find(fabricNotReady, s, time.Time{}, r.fabricEvidence(g))
+	}
 	find(memoryFailing, failing)
 	find(memoryRepairPending, pending, failing, asking)
 	find(uncorrectedECC, has(g, eccProblems), failing, pending, asking)

@@ -27,7 +27,8 @@ var (
 	lasting = []string{
 		model.ProblemLost, model.ProblemStuck, model.ProblemUnreadable, model.ProblemXID, model.ProblemECC, model.ProblemRemapPending,
 		model.ProblemRemapFailure, model.ProblemRetirePending, model.ProblemLinkDown, model.ProblemResetRequired, model.ProblemInfoROM,
-		model.ProblemPCIeDegraded, model.ProblemMemoryBadPages, model.ProblemSRAM, model.ProblemFabric, "a problem of a later version",
+		model.ProblemPCIeDegraded, model.ProblemMemoryBadPages, model.ProblemSRAM, model.ProblemFabric,
+		model.ProblemFabricNotReady, model.ProblemPowerChange, "a problem of a later version",
 	}
 )
 

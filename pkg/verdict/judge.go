@@ -85,6 +85,7 @@ func (j *Judge) Update(in Input) Result {
 	r.judgeMissing()
 	r.judgePorts()
 	r.judgeGPUs()
+	r.judgeLingering()
 	r.judgePCI()
 	r.judgeWorkloads()
 	r.judgeIdle()

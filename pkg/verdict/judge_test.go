@@ -314,6 +314,35 @@ var judgments = map[string]judgment{
 		},
 		subject: "ml/a/x (nvidia)", says: "oldest ioctl 5m1s; 2 tasks are stuck", held: 301 * time.Second,
 	},
+	"GPUFabricNotReady": {
+		bad: func(n *node) {
+			n.problem(model.ProblemFabricNotReady, true)
+			n.facts.Lingering = []model.Lingering{{
+				State: stateFabric, Value: "in_progress", UUID: "GPU-0", Since: start.Add(-5 * time.Minute), Held: 5 * time.Minute, Times: 1,
+			}}
+		},
+		good:    func(n *node) { n.problem(model.ProblemFabricNotReady, false); n.facts.Lingering = nil },
+		subject: "GPU 0", says: "in_progress for 5m",
+	},
+	"GPUFabricManagerLost": {
+		bad: func(n *node) {
+			n.facts.FabricManager = &model.FabricManager{}
+			n.facts.Lingering = []model.Lingering{{
+				State: stateManager, Value: "no process nv-fabricmanager", Since: start.Add(-2 * time.Minute), Held: 2 * time.Minute, Times: 1,
+			}}
+		},
+		good:    func(n *node) { n.facts.FabricManager.Running = true; n.facts.Lingering = nil },
+		subject: "node", says: "no process nv-fabricmanager for 2m", held: 135 * time.Second,
+	},
+	"RDMALinkTraining": {
+		bad: func(n *node) {
+			n.facts.Lingering = []model.Lingering{{
+				State: stateTraining, Value: "LinkErrorRecovery", Device: "mlx5_0", Port: 1, Since: start, Held: 6 * time.Minute, Times: 4,
+			}}
+		},
+		good:    func(n *node) { n.facts.Lingering = nil },
+		subject: "mlx5_0/1", says: "LinkErrorRecovery, 4 times for 6m since 15s ago", held: 15 * time.Second,
+	},
 	"GPUMemoryFailing": {
 		bad: func(n *node) { n.problem(model.ProblemRemapFailure, true); n.problem(model.ProblemRemapPending, true) },
 		good: func(n *node) {

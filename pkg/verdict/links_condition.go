@@ -11,6 +11,16 @@ var (
 		Summary: "The InfiniBand port has a link, and no subnet manager configures it: it transfers nothing.",
 		Source:  "a state of the port",
 	}
+	linkTraining = &Condition{
+		Name: "RDMALinkTraining", Severity: Warning, For: 5 * time.Minute,
+		Summary: "The link of the port does not come up although something is connected: both ends do not agree, or the transceiver does " +
+			"not start.",
+		Source: "docs/verdicts.md: intermediate states",
+		Words: map[string][]string{
+			"state":  {"active_defer", "port_configuration_training", "link_error_recovery", "phy_test"},
+			"reason": untrainedLinks, "detail": {unreadyModule},
+		},
+	}
 	gidMissing = &Condition{
 		Name: "RDMAGIDMissing", Severity: Warning, Window: day, For: 10 * time.Minute,
 		Summary:    "The RoCE port has lost its RoCE v2 GID: programs choose a GID that is not routed, or fail.",

@@ -12,23 +12,28 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of docs/verdicts.md")
+var update = flag.Bool("update", false, "rewrite the tables of docs/verdicts.md")
 
 const docsPage = "../../docs/verdicts.md"
 
-// TestPage: the table of docs/verdicts.md is that of the conditions.
+// TestPage: the tables of docs/verdicts.md are those of the conditions and of the intermediate states.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile(docsPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- conditions -->\n", "<!-- end -->\n"
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no place for the table", docsPage)
+	want := string(text)
+	for _, table := range []struct{ begin, text string }{
+		{"<!-- conditions -->\n", conditionTable()}, {"<!-- intermediate states -->\n", stateTable()},
+	} {
+		const end = "<!-- end -->\n"
+		before, rest, ok := strings.Cut(want, table.begin)
+		_, after, closed := strings.Cut(rest, end)
+		if !ok || !closed {
+			t.Fatalf("%s has no place for the table", docsPage)
+		}
+		want = before + table.begin + "\n" + table.text + "\n" + end + after
 	}
-	want := before + begin + "\n" + conditionTable() + "\n" + end + after
 	if *update {
 		if err := os.WriteFile(docsPage, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
@@ -38,6 +43,20 @@ func TestPage(t *testing.T) {
 	if d := cmp.Diff(want, string(text)); d != "" {
 		t.Errorf("go test ./pkg/verdict -run TestPage -update:\n%s", d)
 	}
+}
+
+func stateTable() string {
+	var b strings.Builder
+	b.WriteString("| values | from | normal for | after that | condition |\n|---|---|---|---|---|\n")
+	for i := range IntermediateStates {
+		s := &IntermediateStates[i]
+		normal, found := "ever", ""
+		if s.Found != nil {
+			normal, found = span(s.Normal), "`"+s.Found.Name+"`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.Values, s.From, normal, s.Means, found)
+	}
+	return b.String()
 }
 
 func conditionTable() string {

@@ -17,8 +17,11 @@ var (
 	thermalProblems = []string{model.ProblemThermal}
 	brakeProblems   = []string{model.ProblemPowerBrake}
 	askingProblems  = []string{model.ProblemXID, model.ProblemRecovery} // for a reset, which ends the others
+	// notReadyProblems keep CUDA from starting.
+	notReadyProblems = []string{model.ProblemFabricNotReady}
 	// namedProblems have a condition of their own.
-	namedProblems = join(lostProblems, failingProblems, pendingProblems, eccProblems, thermalProblems, brakeProblems, askingProblems)
+	namedProblems = join(lostProblems, failingProblems, pendingProblems, eccProblems, thermalProblems, brakeProblems, askingProblems,
+		notReadyProblems)
 )
 
 // criticalXIDs are the XIDs that no program causes, the same as in pkg/source/nvidia. recoveredXID is logged also when the GPU
@@ -45,6 +48,12 @@ var (
 	harmlessErrnos = []string{"EAGAIN", "EINTR", "EBADF", "ENOTTY", "ENOSYS", "EOPNOTSUPP", "ENOTSUPP", "EPROTONOSUPPORT"}
 	harmlessStatus = []string{"wr_flush_error", "tag_matching_rendezvous_incomplete"}
 )
+
+// untrainedLinks are reasons of the driver for a link that is down while both ends try to bring it up; unreadyModule is the detail of one
+// for a transceiver that has not started.
+var untrainedLinks = []string{"link_training_failure"}
+
+const unreadyModule = "cmis_not_ready"
 
 // shownGaps are the gaps of coverage that are no choice and no pause.
 var shownGaps = []model.Gap{

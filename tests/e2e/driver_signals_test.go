@@ -59,16 +59,11 @@ func (n node) nvidiaSignals(t *testing.T) {
 			before: func(t *testing.T) {
 				s.daemon(t, d, "nvidia-persistenced", "/run/nvidia-persistenced/nvidia-persistenced.pid")
 			},
-			signal: func(*testing.T) { d.endDaemon() },
-			reason: "nvidia-persistenced ended",
-		},
-		{
-			name: "fabric manager",
-			before: func(t *testing.T) {
-				s.daemon(t, d, "nv-fabricmanager", "/run/nvidia-fabricmanager/nv-fabricmanager.pid")
+			signal: func(t *testing.T) {
+				remove(t, "/run/nvidia-persistenced/nvidia-persistenced.pid") // as it does when it is stopped
+				d.endDaemon()
 			},
-			signal: func(*testing.T) { d.endDaemon() },
-			reason: "nv-fabricmanager ended",
+			reason: "nvidia-persistenced was stopped",
 		},
 		{
 			name: "label of the driver manager",

@@ -152,6 +152,20 @@ func TestStuck(t *testing.T) {
 	})
 }
 
+// TestPowerChange: while the device is suspended or woken, that is known of it, and nothing else.
+func TestPowerChange(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "radeon")
+	o := n.options()
+	o.Interval = 20 * time.Millisecond
+	s := start(t, o)
+	ready(t, s)
+	for status, want := range map[string]string{"suspending": "suspending", "resuming": "resuming", "suspended": ""} {
+		n.write("power/runtime_status", status+"\n")
+		eventually(t, s, func(snap model.Snapshot) bool { return snap.GPUs[0].Suspended && snap.GPUs[0].PowerChange == want })
+	}
+}
+
 // TestSuspended: attributes that wake the device hang here, so reading one would be stuck.
 func TestSuspended(t *testing.T) {
 	t.Parallel()

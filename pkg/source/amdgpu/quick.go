@@ -25,6 +25,7 @@ type reader struct {
 	touched     time.Time // last read, which delays the suspension
 
 	asleep     bool
+	changing   string // suspending or resuming
 	resting    bool
 	lost       bool
 	silent     error     // why no attribute could be read
@@ -48,18 +49,21 @@ func (r *reader) identify(address string) {
 	r.outer, r.port = slot(r.dir.path)
 }
 
-// sleeps reports whether the device is suspended, suspending or resuming. runtime_status and
+// sleeps reports whether the device is suspended, suspending or resuming, and notes the latter two. runtime_status and
 // autosuspend_delay_ms belong to the power management core: reading them does not wake the
 // device.
 func (r *reader) sleeps() bool {
 	status := r.dir.line("power/runtime_status")
+	if r.changing = ""; status == "suspending" || status == "resuming" {
+		r.changing = status
+	}
 	r.autosuspend = 0
 	if r.dir.line("power/control") == "auto" {
 		if ms := r.dir.number("power/autosuspend_delay_ms", 1); ms.Known && ms.Value > 0 {
 			r.autosuspend = time.Duration(ms.Value) * time.Millisecond
 		}
 	}
-	return status == "suspended" || status == "suspending" || status == "resuming"
+	return status == "suspended" || r.changing != ""
 }
 
 // rest reports whether the device must not be read, so that it can suspend itself: every read

@@ -140,7 +140,7 @@ func (r *reader) readModes(g *model.GPU) {
 func (r *reader) state() state {
 	g := r.identity
 	if r.asleep {
-		g.Suspended = true
+		g.Suspended, g.PowerChange = true, r.changing
 		return state{read: true, gpu: g, sleeper: true}
 	}
 	if r.lost {

@@ -86,7 +86,7 @@ func (r *reader) read(now time.Time) model.GPU {
 	g := r.identity
 	asleep, autosuspend := sleeps(r.dir)
 	if asleep {
-		g.Suspended = true
+		g.Suspended, g.PowerChange = true, powerChange(r.dir)
 		r.latest, r.energy, r.silent = g, model.Optional{}, nil
 		return g
 	}
@@ -143,6 +143,14 @@ func sleeps(d *directory) (asleep bool, autosuspend time.Duration) {
 		}
 	}
 	return status == "suspended" || status == "suspending" || status == "resuming", autosuspend
+}
+
+// powerChange returns suspending or resuming; empty in any other state.
+func powerChange(d *directory) string {
+	if status := d.line("power/runtime_status"); status == "suspending" || status == "resuming" {
+		return status
+	}
+	return ""
 }
 
 // rest reports whether the GPU must not be read, so that it can suspend itself: every read delays that.

@@ -107,6 +107,17 @@ var wakingFiles = []string{
 	"hwmon/hwmon4/energy1_input", "hwmon/hwmon4/temp2_input", "hwmon/hwmon4/power2_max",
 }
 
+// TestPowerChange: while a GPU is suspended or woken, that is known of it, and nothing else.
+func TestPowerChange(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	s := start(t, n.options())
+	for status, want := range map[string]string{"suspending": "suspending", "resuming": "resuming", "suspended": ""} {
+		n.write(n.path(xePath+"power/runtime_status"), status)
+		eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Suspended && s.GPUs[0].PowerChange == want })
+	}
+}
+
 // TestSuspended checks that no file is read that would wake the GPU: they hang here. That includes fdinfo.
 func TestSuspended(t *testing.T) {
 	n := newNode(t)

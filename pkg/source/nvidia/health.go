@@ -102,7 +102,9 @@ func (d *device) readHealth() {
 			d.health.retirePending = &pending
 		}
 		d.health.sram = sramThreshold(handle)
-		d.draft.facts.Fabric, d.health.fabric = fabric(handle)
+		f := fabric(handle)
+		d.draft.facts.Fabric, d.draft.facts.FabricCluster, d.draft.facts.FabricClique = f.state, f.cluster, f.clique
+		d.health.fabric = f.unhealthy
 	}
 	d.draft.facts.RecoveryAction = actionOf(d.values.count(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0))
 	d.readPCIe(handle)

@@ -53,6 +53,7 @@ type Source struct {
 	open     func(context.Context, start) (session, error)
 	xids     *xids
 	nodes    missingNodes
+	manager  fabricManager
 	children children
 	reader   instanceReader
 	again    chan struct{} // wakes the keeper
@@ -103,7 +104,8 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 		o.Library = platformLibrary(o.Root)
 	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs), shortest: shortest, err: errOpening, cancel: func() {},
+		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs),
+		manager: fabricManager{sysfs: o.Sysfs, procfs: o.Procfs}, shortest: shortest, err: errOpening, cancel: func() {},
 		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{}, created: time.Now(),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -149,6 +151,7 @@ func (s *Source) maintain() time.Duration {
 	if current != nil {
 		if why == nil && slices.Equal(addresses, s.addresses) {
 			current.tend()
+			s.manager.look(time.Now())
 			if split := current.split(); len(split) > 0 {
 				s.reader.begin(s.start(split, oneRound), s.open)
 			}
@@ -353,7 +356,8 @@ func (s *Source) skip(now time.Time) map[string]time.Time {
 	return skip
 }
 
-// Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates and, once there was a driver, Children. The error wraps
+// Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates, FabricManager on a node with NVSwitches and, once there was a driver,
+// Children. The error wraps
 // model.ErrAbsent if there is no GPU, and model.ErrReleased after Release. With an error, GPUs
 // have only their identity and their XIDs.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
@@ -376,6 +380,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	if current != nil {
 		s.reader.add(&snapshot, s.xids, s.o.hangLimit)
+		s.manager.inFabric.Store(slices.ContainsFunc(snapshot.GPUs, func(g model.GPU) bool { return g.Fabric != "" }))
+		snapshot.FabricManager = s.manager.facts.Load()
 	}
 	if err != nil && snapshot.GPUs == nil {
 		for _, g := range known {

@@ -5,6 +5,8 @@
 package nvidia
 
 import (
+	"fmt"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -52,18 +54,32 @@ var fabricStates = []string{
 	nvml.GPU_FABRIC_STATE_COMPLETED:   "completed",
 }
 
+// fabricFacts is the registration of a GPU in the NVLink fabric.
+type fabricFacts struct {
+	state     string // empty without a fabric
+	unhealthy *bool  // nil without a fabric
+	cluster   string
+	clique    uint32
+}
+
 // fabric reads the registration of the GPU in the NVLink fabric of its NVSwitches (nvmlDeviceGetGpuFabricInfoV, version 2).
-// unhealthy is nil, and state empty, without a fabric.
-func fabric(d nvml.Device) (state string, unhealthy *bool) {
+func fabric(d nvml.Device) fabricFacts {
 	info, ret := d.GetGpuFabricInfoV().V2()
 	if ret != nvml.SUCCESS || info.State == nvml.GPU_FABRIC_STATE_NOT_SUPPORTED || int(info.State) >= len(fabricStates) {
-		return "", nil
+		return fabricFacts{}
 	}
 	bad := fabricUnhealthy(info.HealthMask)
-	if info.State == nvml.GPU_FABRIC_STATE_COMPLETED && nvml.Return(info.Status) != nvml.SUCCESS { // the status counts only then
+	f := fabricFacts{state: fabricStates[info.State], unhealthy: &bad}
+	switch { // status, cluster and clique count only then
+	case info.State != nvml.GPU_FABRIC_STATE_COMPLETED:
+	case nvml.Return(info.Status) != nvml.SUCCESS:
 		bad = true
+	default:
+		u := info.ClusterUuid
+		f.cluster = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+		f.clique = info.CliqueId
 	}
-	return fabricStates[info.State], &bad
+	return f
 }
 
 // fabricUnhealthy reports whether a part of NVML_GPU_FABRIC_HEALTH_MASK is bad. The values of the parts differ in nvml.h:

@@ -70,7 +70,8 @@ func TestVerdictsThroughTheLibrary(t *testing.T) {
 			s.Set("0", "nvmlDeviceGetSramEccErrorStatus", "1 2 3 4 5 6 7 8 9 10 11 1")
 			_, d := opened(t, s, old)
 			sram, action := sramThreshold(d), recoveryAction(d)
-			state, unhealthy := fabric(d)
+			f := fabric(d)
+			state, unhealthy := f.state, f.unhealthy
 			if old {
 				if sram != nil || state != "" || unhealthy != nil {
 					t.Errorf("%v, %s, %v", sram, state, unhealthy)
@@ -89,8 +90,8 @@ func TestVerdictsThroughTheLibrary(t *testing.T) {
 			is := func(what, wantState string, want bool) {
 				t.Helper()
 				eventually(t, what, func() bool {
-					state, unhealthy := fabric(d)
-					return state == wantState && unhealthy != nil && *unhealthy == want
+					f := fabric(d)
+					return f.state == wantState && f.cluster == "" && f.unhealthy != nil && *f.unhealthy == want
 				})
 			}
 			set(3, int(nvml.ERROR_UNKNOWN), 0x1aa)
@@ -98,7 +99,13 @@ func TestVerdictsThroughTheLibrary(t *testing.T) {
 			set(2, int(nvml.ERROR_UNKNOWN), 0)
 			is("the status counts only for a registration that has ended", "in_progress", false)
 			set(0, 0, 0)
-			eventually(t, "a GPU without a fabric", func() bool { state, unhealthy := fabric(d); return state == "" && unhealthy == nil })
+			eventually(t, "a GPU without a fabric", func() bool { return fabric(d) == fabricFacts{} })
+			set(3, 0, 0x1aa, 7, 0xab)
+			eventually(t, "a clique", func() bool {
+				return fabric(d).clique == 7 && fabric(d).cluster == "ab000000-0000-0000-0000-000000000000"
+			})
+			set(2, 0, 0x1aa, 7, 0xab)
+			is("cluster and clique count only for a registration that has ended", "in_progress", false)
 		})
 	}
 }

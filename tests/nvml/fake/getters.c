@@ -341,12 +341,12 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperatur
 	return r;
 }
 
-// The numbers are state, status and healthMask. Only version 2 is known.
+// The numbers are state, status, healthMask, the clique, and the first byte of the cluster's UUID. Only version 2 is known.
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *out)
 {
 	nvmlGpuFabricInfo_v2_t *v2 = (nvmlGpuFabricInfo_v2_t *)out;
-	unsigned long long v[3];
-	nvmlReturn_t r = get(d.handle, __func__, -1, -1, -1, 3, v);
+	unsigned long long v[5] = {0};
+	nvmlReturn_t r = get(d.handle, __func__, -1, -1, -1, 5, v);
 
 	if (!r && out->version != nvmlGpuFabricInfo_v2)
 		r = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -354,6 +354,8 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *o
 		v2->state = v[0];
 		v2->status = v[1];
 		v2->healthMask = v[2];
+		v2->cliqueId = v[3];
+		v2->clusterUuid[0] = v[4];
 	}
 	return r;
 }

@@ -23,11 +23,12 @@ type daemon struct {
 	comm    string // at most 15 bytes of the name
 
 	process *process
-	ended   bool // it ran, and does not run now
+	ended   bool // it was stopped, and does not run now
 }
 
-// daemons watches the daemons of the driver. Those of a driver container have their PID files in the container; there the
-// ready file is the signal.
+// daemons watches nvidia-persistenced, which is stopped before the driver is unloaded, and removes its PID file then. One that crashed
+// leaves the file. The end of the fabric manager is no signal: it also ends by itself, and for a change of its configuration. The
+// daemons of a driver container have their PID files in the container; there the ready file is the signal.
 type daemons struct {
 	o    Options
 	all  []*daemon
@@ -37,7 +38,6 @@ type daemons struct {
 func newDaemons(o Options) *daemons {
 	d := &daemons{o: o, all: []*daemon{
 		{name: "nvidia-persistenced", pidFile: "nvidia-persistenced/nvidia-persistenced.pid", comm: "nvidia-persiste"},
-		{name: "nv-fabricmanager", pidFile: "nvidia-fabricmanager/nv-fabricmanager.pid", comm: "nv-fabricmanage"},
 	}}
 	// PID files have numbers of the node's PID namespace.
 	if self, err := os.Readlink(filepath.Join(o.Procfs, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
@@ -47,7 +47,7 @@ func newDaemons(o Options) *daemons {
 	return d
 }
 
-// signals returns a signal for each daemon that has ended and not been started again. notify is called when a process ends.
+// signals returns a signal for each daemon that was stopped and not been started again. notify is called when a process ends.
 func (d *daemons) signals(notify func()) []signal {
 	if d.none {
 		return nil
@@ -56,7 +56,7 @@ func (d *daemons) signals(notify func()) []signal {
 	for _, one := range d.all {
 		if one.process != nil && one.process.over() {
 			one.process.close()
-			one.process, one.ended = nil, true
+			one.process, one.ended = nil, !d.leftPIDFile(one)
 		}
 		if one.process == nil {
 			if one.process = d.find(one, notify); one.process != nil {
@@ -64,10 +64,19 @@ func (d *daemons) signals(notify func()) []signal {
 			}
 		}
 		if one.ended {
-			signals = append(signals, signal{one.name, one.name + " ended"})
+			signals = append(signals, signal{one.name, one.name + " was stopped"})
 		}
 	}
 	return signals
+}
+
+// leftPIDFile reports whether the PID file is still there: the daemon that ended has not removed it.
+func (d *daemons) leftPIDFile(one *daemon) bool {
+	_, err := os.Lstat(filepath.Join(d.o.Run, one.pidFile))
+	if err == nil {
+		d.o.Logger.Warn("a daemon of the driver has crashed", zap.String("name", one.name))
+	}
+	return err == nil
 }
 
 // find returns the process of a PID file, or nil.

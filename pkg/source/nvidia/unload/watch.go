@@ -8,7 +8,7 @@
 //
 //   - labels of the node: GPU Operator and MIG manager pause the clients of the driver with them;
 //   - the ready file of the driver container, which its preStop hook removes;
-//   - the end of nvidia-persistenced or of the fabric manager, which are stopped first.
+//   - nvidia-persistenced is stopped, which comes first. Its crash, and any end of the fabric manager, is no signal.
 //
 // The driver may be opened again when the signal is over, when another instance of the driver is loaded, or after 15 minutes.
 package unload

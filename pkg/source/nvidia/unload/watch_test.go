@@ -191,47 +191,65 @@ func TestDirectories(t *testing.T) {
 	<-done
 }
 
-// TestDaemon ends and restarts a process with the name of each daemon that is stopped before the driver is unloaded.
-func TestDaemon(t *testing.T) {
-	for name, file := range map[string]string{
-		"nvidia-persistenced": "nvidia-persistenced/nvidia-persistenced.pid", "nv-fabricmanager": "nvidia-fabricmanager/nv-fabricmanager.pid",
-	} {
-		t.Run(name, func(t *testing.T) { endsAndRestarts(t, name, file) })
-	}
-}
+const persistenced = "nvidia-persistenced/nvidia-persistenced.pid"
 
-func endsAndRestarts(t *testing.T, name, file string) {
-	n := newTree(t)
-	program := filepath.Join(t.TempDir(), name)
+// begin starts a process with the name of a daemon, and writes its PID file. stop ends it as the daemon itself does, which removes the file
+// before; crash leaves the file.
+func (n *tree) begin(name, file string) (stop, crash func()) {
+	n.t.Helper()
+	program := filepath.Join(n.t.TempDir(), name)
 	text, err := os.ReadFile("/bin/sleep")
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	if err := os.WriteFile(program, text, 0o755); err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
+	}
+	cmd := child.Command(n.t.Context(), program, "3600")
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
 	}
 	pidFile := filepath.Join(n.o.Run, file)
-	begin := func() (end func()) {
-		cmd := child.Command(t.Context(), program, "3600")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		n.write(pidFile, strconv.Itoa(cmd.Process.Pid)+"\n")
-		return func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
+	n.write(pidFile, strconv.Itoa(cmd.Process.Pid)+"\n")
+	crash = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
-	end := begin()
+	return func() { n.remove(pidFile); crash() }, crash
+}
+
+// TestDaemon stops and restarts a process with the name of the daemon that is stopped before the driver is unloaded.
+func TestDaemon(t *testing.T) {
+	n := newTree(t)
+	stop, _ := n.begin("nvidia-persistenced", persistenced)
 	calls := n.start()
 	n.await("watching a daemon of the driver", 1)
-	end()
-	n.expect(calls, call(name+" ended"))
-	end = begin()
-	n.expect(calls, call("resume "+name+" ended"))
-	end()
-	n.expect(calls, call(name+" ended"))
-	n.remove(pidFile)
+	stop()
+	n.expect(calls, "nvidia-persistenced was stopped")
+	stop, _ = n.begin("nvidia-persistenced", persistenced)
+	n.expect(calls, "resume nvidia-persistenced was stopped")
+	stop()
+	n.expect(calls, "nvidia-persistenced was stopped")
+}
+
+// TestNoReason: a crash of the daemon, and any end of the fabric manager, is no reason to release the driver. The end of the test fails on any
+// call.
+func TestNoReason(t *testing.T) {
+	n := newTree(t)
+	_, crash := n.begin("nvidia-persistenced", persistenced)
+	stop, _ := n.begin("nv-fabricmanager", "nvidia-fabricmanager/nv-fabricmanager.pid")
+	n.start()
+	n.await("watching a daemon of the driver", 1)
+	stop()
+	_, again := n.begin("nv-fabricmanager", "nvidia-fabricmanager/nv-fabricmanager.pid")
+	again()
+	crash()
+	n.await("a daemon of the driver has crashed", 1)
+	_, crash = n.begin("nvidia-persistenced", persistenced)
+	n.await("watching a daemon of the driver", 2)
+	crash()
+	n.await("a daemon of the driver has crashed", 2)
+	time.Sleep(2 * interval)
 }
 
 // TestNotADaemon has PID files of other processes, and no PID. The end of the test fails on any call.

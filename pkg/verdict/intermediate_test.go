@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// held is a node over time.
+type held struct {
+	*node
+	linger Linger
+	judged Judge
+	at     time.Time
+}
+
+func newHeld() *held {
+	h := &held{node: newNode(), at: start}
+	h.gpu().Fabric = model.FabricCompleted
+	h.facts.FabricManager = &model.FabricManager{Running: true}
+	h.port().LinkLayer = "InfiniBand"
+	return h
+}
+
+// pass judges the node each 15 s for a time, and returns the verdicts of the last refresh.
+func (h *held) pass(d time.Duration) Result {
+	var last Result
+	for end := h.at.Add(d); !h.at.After(end); h.at = h.at.Add(15 * time.Second) {
+		last = h.once()
+	}
+	return last
+}
+
+func (h *held) once() Result {
+	facts := h.facts
+	h.linger.Update(h.at, &facts)
+	return h.judged.Update(Input{At: h.at, Facts: &facts, Shares: &h.shares, States: h.states})
+}
+
+// states sets each value of the rows: one function for each value. Rows without a time of their own are judged by what they name.
+var states = map[string]map[string]func(*held){
+	stateFabric: {
+		"not_started": func(h *held) { h.gpu().Fabric = "not_started" },
+		"in_progress": func(h *held) { h.gpu().Fabric = "in_progress" },
+	},
+	stateManager: {"no process nv-fabricmanager": func(h *held) { h.facts.FabricManager = &model.FabricManager{} }},
+	statePower: {
+		"suspending": func(h *held) { h.gpu().Suspended, h.gpu().PowerChange, h.gpu().Problems = true, "suspending", nil },
+		"resuming":   func(h *held) { h.gpu().Suspended, h.gpu().PowerChange, h.gpu().Problems = true, "resuming", nil },
+	},
+	"rows": {
+		"row_remap_pending":   func(h *held) { h.problem(model.ProblemRemapPending, true) },
+		"page_retire_pending": func(h *held) { h.problem(model.ProblemRetirePending, true) },
+	},
+	"recovery": {
+		"reset":           func(h *held) { h.gpu().RecoveryAction = model.RecoveryReset },
+		"reboot":          func(h *held) { h.gpu().RecoveryAction = model.RecoveryReboot },
+		"drain_p2p":       func(h *held) { h.gpu().RecoveryAction = model.RecoveryDrainP2P },
+		"drain_and_reset": func(h *held) { h.gpu().RecoveryAction = model.RecoveryDrainAndReset },
+	},
+	"driver": {"a GPU without a driver": func(h *held) {
+		h.facts.Missing = []model.MissingDevice{{Kind: model.KindGPU, ID: "0000:4e:00.0", Slot: "0000:4e:00.0", Since: start}}
+	}},
+	"port": {
+		"INIT":  func(h *held) { h.port().State = "INIT" },
+		"ARMED": func(h *held) { h.port().State = "ARMED" },
+	},
+	stateDeferred: {"ACTIVE_DEFER": func(h *held) { h.port().State = "ACTIVE_DEFER" }},
+	stateTraining: {
+		"PortConfigurationTraining": func(h *held) { h.port().State, h.port().PhysState = "DOWN", "PortConfigurationTraining" },
+		"LinkErrorRecovery":         func(h *held) { h.port().State, h.port().PhysState = "DOWN", "LinkErrorRecovery" },
+		"Phy Test":                  func(h *held) { h.port().State, h.port().PhysState = "DOWN", "Phy Test" },
+	},
+	stateLink: {
+		"link_training_failure": func(h *held) { h.port().State, h.link().Phy = "DOWN", &model.Phy{Reason: "link_training_failure"} },
+		"cmis_not_ready": func(h *held) {
+			h.port().State, h.link().Phy = "DOWN", &model.Phy{Reason: "module", Detail: "cmis_not_ready"}
+		},
+	},
+	"polling": {
+		"Polling":  func(h *held) { h.port().State, h.port().PhysState = "DOWN", "Polling" },
+		"Sleep":    func(h *held) { h.port().State, h.port().PhysState = "DOWN", "Sleep" },
+		"Disabled": func(h *held) { h.port().State, h.port().PhysState = "DOWN", "Disabled" },
+		"no_partner_detected": func(h *held) {
+			h.port().State, h.link().Phy = "DOWN", &model.Phy{Reason: "autoneg", Detail: "no_partner_detected"}
+		},
+		"no_cable": func(h *held) { h.port().State, h.link().Phy = "DOWN", &model.Phy{Reason: "no_cable"} },
+	},
+	"source": {"stuck": func(h *held) { h.states[0].State = model.StateStuck }},
+	"device": {
+		"blocked":     func(h *held) { h.device(model.StateBlocked) },
+		"quarantined": func(h *held) { h.device(model.StateQuarantined) },
+	},
+	"release": {"released": func(h *held) { h.states[0].State = model.StateReleased }},
+}
+
+// notInFacts are the rows whose values no fact has.
+var notInFacts = []string{"carrier", "queue pair"}
+
+func (h *held) device(s model.State) {
+	h.facts.DeviceStates = []model.DeviceState{{Source: "rdma", Device: "mlx5_0", State: s}}
+}
+
+// never makes a node that was never in another state: a port that was active and goes down is RDMAPortDown at once.
+func never(set func(*held)) *held {
+	h := newHeld()
+	set(h)
+	return h
+}
+
+// TestIntermediateStates: each value of each row has the condition of the row after the time of the row, and, where the row has a time of its
+// own, not before; it has none where the state may last for ever.
+func TestIntermediateStates(t *testing.T) {
+	for i := range IntermediateStates {
+		row := &IntermediateStates[i]
+		values := states[row.Name]
+		if (values == nil) != slices.Contains(notInFacts, row.Name) {
+			t.Errorf("%s: no test", row.Name)
+		}
+		for value, set := range values {
+			t.Run(row.Name+"/"+value, func(t *testing.T) {
+				if !strings.Contains(row.Values, value) {
+					t.Fatalf("%q does not name it", row.Values)
+				}
+				if row.Found == nil {
+					if got := names(never(set).pass(25 * time.Hour)); !slices.Equal(got, []string{"NothingWrong"}) {
+						t.Errorf("%v", got)
+					}
+					return
+				}
+				h := never(set)
+				if early := names(h.pass(row.Normal - time.Minute)); row.present != nil && !slices.Equal(early, []string{"NothingWrong"}) {
+					t.Errorf("too early: %v", early)
+				}
+				got := h.pass(time.Minute + 30*time.Second)
+				if !slices.Equal(names(got), []string{row.Found.Name}) {
+					t.Fatalf("%v, want %s", names(got), row.Found.Name)
+				}
+				if row.present != nil && row.Found != unhealthy && !strings.Contains(got.Verdicts[0].Evidence[0], value) {
+					t.Errorf("%q", got.Verdicts[0].Evidence)
+				}
+			})
+		}
+		if row.present == nil && row.Found != nil && row.Normal != row.Found.For {
+			t.Errorf("%s: %v, of %s %v", row.Name, row.Normal, row.Found.Name, row.Found.For)
+		}
+	}
+}
+
+// TestFabricInTime: a registration that ends in time is no problem, however often; one that does not end is over when it ends.
+func TestFabricInTime(t *testing.T) {
+	h := newHeld()
+	quiet := func(what string, d time.Duration) {
+		t.Helper()
+		if got := names(h.pass(d)); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	for range 10 {
+		h.gpu().Fabric = "not_started"
+		quiet("not started", time.Minute)
+		h.gpu().Fabric = "in_progress"
+		quiet("in progress", 3*time.Minute)
+		h.gpu().Fabric = model.FabricCompleted
+		quiet("completed", 6*time.Minute)
+	}
+	h.gpu().Fabric = "in_progress"
+	if got := names(h.pass(20 * 24 * time.Hour)); !slices.Equal(got, []string{"GPUFabricNotReady"}) {
+		t.Errorf("20 days: %v", got)
+	}
+	h.gpu().Fabric = model.FabricCompleted
+	quiet("at last", 15*time.Second)
+}
+
+// TestFabricFlaps: a GPU that never keeps its registration is found, also at a moment at which it has one, until it keeps it.
+func TestFabricFlaps(t *testing.T) {
+	h := newHeld()
+	for range 8 {
+		h.gpu().Fabric = "in_progress"
+		h.pass(time.Minute)
+		h.gpu().Fabric = model.FabricCompleted
+		h.pass(time.Minute)
+	}
+	got := h.once()
+	if !slices.Equal(names(got), []string{"GPUFabricNotReady"}) || !strings.Contains(got.Verdicts[0].Evidence[0], "8 times for ") {
+		t.Errorf("%+v", got.Verdicts)
+	}
+	if got := names(h.pass(6 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Errorf("it kept it: %v", got)
+	}
+}
+
+// TestOneFabricOfMany: one GPU of eight is not registered; those that are unknown, lost, or of no fabric are not judged.
+func TestOneFabricOfMany(t *testing.T) {
+	h := newHeld()
+	for n := range 7 {
+		g := *h.gpu()
+		g.ID, g.UUID, g.Fabric = string(rune('1'+n)), "GPU-"+string(rune('1'+n)), []string{model.FabricCompleted, ""}[n%2]
+		h.facts.GPUs = append(h.facts.GPUs, g)
+	}
+	h.facts.GPUs[5].Fabric = "in_progress"
+	got := h.pass(6 * time.Minute)
+	if len(got.Verdicts) != 1 || got.Verdicts[0].Name != "GPUFabricNotReady" || got.Verdicts[0].Subject.GPU != "5" {
+		t.Errorf("%+v", got.Verdicts)
+	}
+	facts := h.facts
+	h.linger.Update(h.at, &facts)
+	for i := range facts.GPUs {
+		want := []string{}
+		if i == 5 {
+			want = append(want, model.ProblemFabricNotReady)
+		}
+		if active := facts.GPUs[i].ActiveProblems(); !slices.Equal(active, want) {
+			t.Errorf("GPU %d: %v", i, active)
+		}
+	}
+	if len(h.facts.GPUs[5].ActiveProblems()) > 0 {
+		t.Error("the source's own GPU was changed")
+	}
+}
+
+// TestFabricInUse: CUDA works on a GPU that a process uses, or a part of it.
+func TestFabricInUse(t *testing.T) {
+	for _, used := range []string{"GPU-0", "MIG-0"} {
+		h := newHeld()
+		h.gpu().Fabric = "in_progress"
+		h.facts.GPUs = append(h.facts.GPUs, model.GPU{Vendor: model.NVIDIA, ID: "0:0", UUID: "MIG-0", Parent: "GPU-0"})
+		h.facts.GPUProcesses = []model.GPUProcess{{GPU: used, PID: 7}}
+		if got := names(h.pass(hour)); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Errorf("%s: %v", used, got)
+		}
+	}
+}
+
+// TestFabricAfterGaps: what the sensor does not see counts as little as what it sees before a reset, and a short gap ends nothing.
+func TestFabricAfterGaps(t *testing.T) {
+	h := newHeld()
+	h.gpu().Fabric = "in_progress"
+	h.pass(4 * time.Minute)
+	gpus := h.facts.GPUs
+	h.facts.GPUs = nil
+	h.pass(30 * time.Second)
+	h.facts.GPUs = gpus
+	if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"GPUFabricNotReady"}) {
+		t.Errorf("after a short gap: %v", got)
+	}
+	h.facts.GPUs = nil
+	h.pass(10 * time.Minute)
+	h.facts.GPUs = gpus
+	if got := names(h.pass(4 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Errorf("after a release: %v", got)
+	}
+	h.gpu().Reset = h.at
+	if got := names(h.pass(4 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Errorf("after a reset: %v", got)
+	}
+	if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"GPUFabricNotReady"}) {
+		t.Errorf("at last: %v", got)
+	}
+}
+
+// TestFabricManagerFlaps: a fabric manager that is started again and again is found while it runs.
+func TestFabricManagerFlaps(t *testing.T) {
+	h := newHeld()
+	h.pass(time.Minute)
+	for range 2 {
+		h.facts.FabricManager.Starts++
+		if got := names(h.pass(time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Errorf("maintenance: %v", got)
+		}
+	}
+	h.facts.FabricManager.Starts++
+	got := h.pass(time.Minute)
+	if !slices.Equal(names(got), []string{"GPUFabricManagerLost"}) || got.Verdicts[0].Evidence[0] != "starts of nv-fabricmanager +3 in 1h" {
+		t.Errorf("%+v", got.Verdicts)
+	}
+	if got := names(h.pass(61 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Errorf("it runs on: %v", got)
+	}
+}
+
+// TestTrainingOfOthers: a port that was active within a day is down, and a NIC for management is not judged.
+func TestTrainingOfOthers(t *testing.T) {
+	h := newHeld()
+	h.pass(time.Minute)
+	h.port().State, h.port().PhysState = "DOWN", "PortConfigurationTraining"
+	if got := names(h.pass(10 * time.Minute)); !slices.Equal(got, []string{"RDMAPortDown"}) {
+		t.Errorf("%v", got)
+	}
+	h = newHeld()
+	h.port().PhysState, h.port().RateBits = "PortConfigurationTraining", 25e9
+	h.facts.HCAs[0].Board = "another"
+	if got := names(h.pass(10 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Errorf("for management: %v", got)
+	}
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+const (
+	// unseen is how long a device may be missing in refreshes, such as while a call for it is late, without being taken for another one.
+	unseen = time.Minute
+	// flaps is the number of times that a device comes into an intermediate state from which on leaving the state does not count.
+	flaps = 3
+	// maxLingering is the number of devices that are remembered.
+	maxLingering = 4096
+)
+
+// lingerKey is a device in one of the states.
+type lingerKey struct {
+	state, device, uuid string
+	port                int
+}
+
+// stay is the time of a device in a state.
+type stay struct {
+	began, seen time.Time
+	held        time.Duration // in the state since began
+	times       int
+	value       string    // the last one; empty outside the state
+	left        time.Time // when it left the state
+	reset       time.Time // model.GPU.Reset
+}
+
+// Linger measures how long devices are in the states of IntermediateStates, over the refreshes of a sensor. The zero Linger is ready to
+// use. It is not safe for concurrent use.
+type Linger struct {
+	stays map[lingerKey]*stay
+}
+
+// Update sets Lingering in the facts of a refresh, and adds the problems of GPUs that follow from it. A device that comes into a state
+// again and again before it was outside for as long as the state may last is as bad as one that stays there.
+func (l *Linger) Update(now time.Time, facts *model.Snapshot) {
+	if l.stays == nil {
+		l.stays = map[lingerKey]*stay{}
+	}
+	resets := map[string]time.Time{}
+	for i := range facts.GPUs {
+		resets[facts.GPUs[i].UUID] = facts.GPUs[i].Reset
+	}
+	facts.Lingering = nil
+	for i := range IntermediateStates {
+		row := &IntermediateStates[i]
+		if row.present == nil {
+			continue
+		}
+		row.present(facts, func(k lingerKey, value string) {
+			k.state = row.Name
+			if s := l.next(k, value, resets[k.uuid], now); s != nil {
+				l.judge(row, k, s, now, facts)
+			}
+		})
+	}
+	for k, s := range l.stays {
+		if now.Sub(s.seen) > unseen {
+			delete(l.stays, k)
+		}
+	}
+	slices.SortFunc(facts.Lingering, func(a, b model.Lingering) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.UUID, b.UUID))
+	})
+	addProblems(facts)
+}
+
+// next returns the time of a device after another look; nil if the device is in no intermediate state, and was in none.
+func (l *Linger) next(k lingerKey, value string, reset, now time.Time) *stay {
+	s := l.stays[k]
+	if s != nil && !s.reset.Equal(reset) { // a GPU that was reset begins anew
+		delete(l.stays, k)
+		s = nil
+	}
+	if s == nil {
+		if value == "" || len(l.stays) >= maxLingering {
+			return nil
+		}
+		s = &stay{began: now, seen: now, reset: reset}
+		l.stays[k] = s
+	}
+	switch {
+	case value == "" && s.value != "":
+		s.left = now
+	case value != "" && s.value == "":
+		s.times++
+	}
+	if value != "" && s.value != "" {
+		s.held += now.Sub(s.seen)
+	}
+	s.value, s.seen = value, now
+	return s
+}
+
+// judge notes a device that is in a state for too long, and forgets one that has left it for as long.
+func (l *Linger) judge(row *IntermediateState, k lingerKey, s *stay, now time.Time, facts *model.Snapshot) {
+	switch {
+	case s.value == "" && now.Sub(s.left) >= row.Normal:
+		delete(l.stays, k)
+	case s.held >= row.Normal && (s.value != "" || s.times >= flaps):
+		facts.Lingering = append(facts.Lingering, model.Lingering{
+			State: row.Name, Value: s.value, Device: k.device, Port: k.port, UUID: k.uuid, Since: s.began, Held: s.held, Times: s.times,
+		})
+	}
+}
+
+// addProblems adds the problems of GPUs that stay in a state for too long.
+func addProblems(facts *model.Snapshot) {
+	late := func(state, uuid string) bool {
+		return slices.ContainsFunc(facts.Lingering, func(l model.Lingering) bool { return l.State == state && l.UUID == uuid })
+	}
+	if len(facts.Lingering) == 0 && !slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Fabric != "" }) {
+		return
+	}
+	facts.GPUs = slices.Clone(facts.GPUs) // sources keep theirs
+	for i := range facts.GPUs {
+		g := &facts.GPUs[i]
+		add := func(name string, active bool) {
+			g.Problems = append(slices.Clip(g.Problems), model.GPUCondition{Name: name, Active: active})
+		}
+		if g.Fabric != "" && g.Problems != nil {
+			add(model.ProblemFabricNotReady, late(stateFabric, g.UUID))
+		}
+		if late(statePower, g.UUID) { // while it lasts, nothing else is known of the GPU
+			add(model.ProblemPowerChange, true)
+		}
+	}
+}
+
+// judgeLingering judges the devices that stay in an intermediate state. GPUs have problems of them, which judgeProblems finds.
+func (r *round) judgeLingering() {
+	for i := range r.Facts.Lingering {
+		l := &r.Facts.Lingering[i]
+		row := rowOf(l.State)
+		switch {
+		case row == nil || l.UUID != "":
+		case l.Device == "":
+			r.find(row.Found, Subject{Kind: OfNode}, l.Since, r.lingerEvidence(l))
+		case !r.j.management[l.Device] && !r.has(portDown, Subject{Kind: OfPort, Device: l.Device, Port: l.Port}):
+			r.find(row.Found, Subject{Kind: OfPort, Device: l.Device, Port: l.Port}, l.Since, r.lingerEvidence(l))
+		}
+	}
+	if m := r.Facts.FabricManager; m != nil {
+		starts := r.counted(counterKey{condition: fabricManagerLost}, m.Starts, nil)
+		if s := (Subject{Kind: OfNode}); float64(starts) > fabricManagerLost.limit(0) && !r.has(fabricManagerLost, s) {
+			r.find(fabricManagerLost, s, time.Time{}, grewIn("starts of nv-fabricmanager", starts, fabricManagerLost.Window))
+		}
+	}
+}
+
+// rowOf returns the row of a state, nil if there is none.
+func rowOf(state string) *IntermediateState {
+	for i := range IntermediateStates {
+		if IntermediateStates[i].Name == state {
+			return &IntermediateStates[i]
+		}
+	}
+	return nil
+}
+
+// has reports whether a condition of a subject was found.
+func (r *round) has(c *Condition, s Subject) bool {
+	return slices.ContainsFunc(r.found, func(f finding) bool { return f.foundKey == foundKey{c, s} })
+}
+
+// lingerEvidence says how long a device is in a state.
+func (r *round) lingerEvidence(l *model.Lingering) string {
+	switch {
+	case l.Value == "":
+		return fmt.Sprintf("%d times for %s since %s ago", l.Times, span(l.Held), span(r.At.Sub(l.Since)))
+	case l.Times > 1:
+		return fmt.Sprintf("%s, %d times for %s since %s ago", l.Value, l.Times, span(l.Held), span(r.At.Sub(l.Since)))
+	}
+	return l.Value + " for " + span(l.Held)
+}
+
+// fabricEvidence says how long a GPU has not been registered.
+func (r *round) fabricEvidence(g *model.GPU) string {
+	for i := range r.Facts.Lingering {
+		if l := &r.Facts.Lingering[i]; l.State == stateFabric && l.UUID == g.UUID {
+			return r.lingerEvidence(l)
+		}
+	}
+	return g.Fabric
+}
