@@ -13,8 +13,8 @@ const (
 
 // alertNames are the alerts of deploy/prometheus/rules/alerts.yaml. Others that a Prometheus has are not of this project.
 var alertNames = strings.Fields(`
-RDMADeviceGone RDMAPortDown RDMALinkDegraded RDMALinkUnstable RDMASymbolErrors RDMAPacketErrors RDMAErrorCounterSaturated
-RDMALinkTraining RDMASubnetManagerLost
+RDMADeviceGone RDMAPortDown RDMAPortDisabled RDMALinkDegraded RDMALinkUnstable RDMASymbolErrors RDMAPacketErrors
+RDMAErrorCounterSaturated RDMALinkTraining RDMASubnetManagerLost
 RDMAGIDMissing RDMAPKeyMissing RDMASubnetManagerChanges RDMAPauseStorm RDMAPauseSustained RDMAUncorrectableBlocks RDMABitErrors
 RDMABitErrorsRising RDMAModuleAlarm RDMAPCIeDegraded RDMAPCIeErrors GPUPCIeErrors GPUPCIeSlow RDMACongestion RDMACongestionStorm
 RDMACongestionIgnored RDMAOutOfBuffer RDMARetransmissions RDMAVerbsSlow RDMAVerbsErrors RDMACompletionErrors RDMACompletionsSlow

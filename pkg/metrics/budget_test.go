@@ -19,7 +19,7 @@ import (
 // maxLinkSeries is the number of series of links, modules, congestion, PCIe links (with AER and slot power of GPUs) and GIDs of the node of
 // budgetNode with the default options, maxOtherSeries that of all others.
 const (
-	maxLinkSeries  = 600
+	maxLinkSeries  = 750
 	maxOtherSeries = 5000
 	maxNodeSeries  = maxOtherSeries + maxLinkSeries
 )

@@ -25,6 +25,8 @@ var linkNotes = []string{
 	"`rdma_port_dcb_info`: `pfc` lists the priorities with PFC, `traffic_classes` the traffic class of each priority, `bandwidth` " +
 		"the percentage of each traffic class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
 	"`rdma_port_fec_corrected_blocks_total`: 32 bits with ice, which wrap. A block is a codeword.",
+	"`rdma_port_link_up`: `operstate` of the interface. `rdma_port_link_admin_up`: its flag `IFF_UP`, which `ip link set` sets, and so do " +
+		"CNI plugins. The state of the port, `infiniband_port_state`, is that of the RDMA device.",
 	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no " +
 		"carrier counters here: their carrier depends on the subnet manager, too.",
 	"`rdma_port_link_flaps_total`: losses of the carrier that ended while the interface stayed administratively up, since the " +
@@ -98,6 +100,10 @@ func linkMetrics() []metric {
 				}
 				return valueOf(l.Phy.Downs)
 			}),
+		carrierValue("rdma_port_link_up", gauge, "Whether the network interface has a carrier (1) or not (0).",
+			func(c *model.Carrier) model.Optional { return model.Some(truth(c.Up)) }),
+		carrierValue("rdma_port_link_admin_up", gauge, "Whether the network interface is administratively up (1) or was set down (0).",
+			func(c *model.Carrier) model.Optional { return model.Some(truth(c.Admin)) }),
 		carrierValue("rdma_port_carrier_changes_total", counter, "Changes of the carrier of the network interface.",
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Changes)) }),
 		carrierValue("rdma_port_carrier_down_total", counter, "Losses of the carrier of the network interface.",

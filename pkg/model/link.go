@@ -79,6 +79,7 @@ type Phy struct {
 // Carrier is the carrier of an interface.
 type Carrier struct {
 	Up      bool
+	Admin   bool   // administratively up: IFF_UP
 	Changes uint64 // carrier_changes
 	Downs   uint64 // carrier_down_count
 	Flaps   uint64 // losses that LinkFlap counts, since the sensor found the interface

@@ -74,6 +74,12 @@ var (
 		Thresholds: []Threshold{{Of: "time since the port was active", Value: day.Seconds(), Unit: "s", Below: true}},
 		Source:     "a port without a cable was never active, and one that was taken out of use is no news after a day",
 	}
+	portDisabled = &Condition{
+		Name: "RDMAPortDisabled", Severity: Info, Window: day, For: 10 * time.Minute,
+		Summary:    "The network interface of the port was set down on the node within the last day, and the port with it.",
+		Thresholds: []Threshold{{Of: "time since the interface was administratively up", Value: day.Seconds(), Unit: "s", Below: true}},
+		Source:     "an administrator or a program did it; the link itself has no fault",
+	}
 	hcaGone = &Condition{
 		Name: "RDMADeviceGone", Severity: Critical, For: 5 * time.Minute,
 		Summary:    "An HCA that the node had is not there any more: what used it has failed, and the next job has fewer rails.",
@@ -379,7 +385,7 @@ var Conditions = []*Condition{
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 
-	xidNoncritical, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, memoryUnowned, coverageGap, mapNearlyFull,
+	xidNoncritical, portDisabled, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, memoryUnowned, coverageGap, mapNearlyFull,
 
 	nothingWrong,
 }

@@ -37,6 +37,7 @@ type Judge struct {
 	last      time.Time // of the refresh before
 	histories histories
 	ports     map[portKey]*portState
+	legs      map[legKey]*legState
 	// management are the HCAs that are found to be for management.
 	management map[string]bool
 	uses       map[useKey]*use
@@ -66,6 +67,9 @@ type round struct {
 	deviceCounters, workloadCounters room
 	usesRoom                         room
 	used                             map[string]bool // HCAs on which workloads have queue pairs
+	heldHCAs                         map[string]bool // HCAs that workloads have, used or not
+	read                             map[string]bool // HCAs that are read
+	downPorts                        map[portKey]bool
 	omitted                          int
 	shared                           []model.Counter // buffer of judgePorts
 }
@@ -74,6 +78,7 @@ type round struct {
 func (j *Judge) Update(in Input) Result {
 	if j.round++; j.round == 1 {
 		j.histories, j.ports, j.uses = histories{}, map[portKey]*portState{}, map[useKey]*use{}
+		j.legs = map[legKey]*legState{}
 		j.worked, j.since = map[string]time.Time{}, map[foundKey]time.Time{}
 	}
 	r := &round{

@@ -66,7 +66,7 @@ func newNode() *node {
 		states: []model.SourceState{{Source: "rdma", State: model.StateOK}, {Source: "probe", State: model.StateAbsent}},
 	}
 	n.facts.Links = []model.Link{{
-		Device: "mlx5_0", Port: 1, Storms: []model.PauseStorm{{Type: "error", Count: 5}}, Carrier: &model.Carrier{},
+		Device: "mlx5_0", Port: 1, Netdev: "eth0", Storms: []model.PauseStorm{{Type: "error", Count: 5}}, Carrier: &model.Carrier{Admin: true, Up: true},
 		FEC: &model.FEC{Uncorrectable: new(uint64(5)), CorrectedBits: new(uint64(5))},
 	}}
 	full := model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}
@@ -168,6 +168,14 @@ var judgments = map[string]judgment{
 		},
 		good:    func(n *node) { n.port().State = stateActive },
 		subject: "mlx5_0/1", says: "state DOWN, physical state Polling; the driver reports no_cable",
+	},
+	"RDMAPortDisabled": {
+		bad: func(n *node) {
+			n.port().State, n.port().PhysState = "DOWN", "Disabled"
+			n.link().Carrier = &model.Carrier{}
+		},
+		good:    func(n *node) { n.port().State, n.link().Carrier = stateActive, &model.Carrier{Admin: true, Up: true} },
+		subject: "mlx5_0/1", says: "interface eth0 is administratively down", held: 10 * time.Minute,
 	},
 	"RDMALinkDegraded": {
 		bad:     func(n *node) { n.port().RateBits, n.port().Speed = 200e9, "HDR" },

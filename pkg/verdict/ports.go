@@ -4,6 +4,7 @@ package verdict
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -44,22 +45,26 @@ func (r *round) judgePorts() {
 		}
 	}
 	r.findManagement(boards)
-	links := make(map[portKey]*model.Link, len(r.Facts.Links))
-	for i := range r.Facts.Links {
-		l := &r.Facts.Links[i]
-		links[portKey{l.Device, l.Port}] = l
-	}
+	r.findHeld()
+	links := r.linksByPort()
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
-			l := links[portKey{h.Name, p.Number}]
-			r.judgeLink(h, p, s, boards, l)
+			own := links[portKey{h.Name, p.Number}]
+			r.judgeLink(h, p, s, boards, own)
 			if r.j.management[h.Name] {
 				continue
 			}
-			r.judgeErrors(p, s, l)
+			r.judgeLegs(s, own)
+			var l *model.Link
+			if len(own) > 0 {
+				l = own[len(own)-1]
+			}
+			if !r.sharesLink(h) {
+				r.judgeErrors(p, s, l)
+			}
 			r.shared = model.Congestion(r.shared[:0], p.HWCounters)
 			r.judgeCongestion(congestionOf(r.shared, p.HWCounters), counterOf(p.Counters, "port_rcv_packets"), s)
 			if r.judgeGID(h, p, s); l != nil {
@@ -70,11 +75,8 @@ func (r *round) judgePorts() {
 			r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), counter{}, Subject{Kind: OfHCA, Device: h.Name})
 		}
 	}
-	for k, s := range r.j.ports {
-		if r.At.Sub(s.seen) > day {
-			delete(r.j.ports, k)
-		}
-	}
+	maps.DeleteFunc(r.j.ports, func(_ portKey, s *portState) bool { return r.At.Sub(s.seen) > day })
+	maps.DeleteFunc(r.j.legs, func(_ legKey, s *legState) bool { return r.At.Sub(s.seen) > day })
 	r.judgeHCAFaults()
 }
 
@@ -84,7 +86,7 @@ func boardOf(h *model.HCA, p *model.Port) (board, bool) {
 }
 
 // judgeLink judges whether a port is active, and its rate.
-func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[board]float64, l *model.Link) {
+func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[board]float64, links []*model.Link) {
 	key := portKey{h.Name, p.Number}
 	state := r.j.ports[key]
 	if state == nil {
@@ -100,21 +102,20 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 		return // not known
 	}
 	unconfigured := p.LinkLayer == "InfiniBand" && (p.State == "INIT" || p.State == "ARMED")
-	if unconfigured {
+	if unconfigured && !r.follows(h, p) {
 		r.find(subnetManagerLost, s, time.Time{}, fmt.Sprintf("state %s, physical state %s", p.State, p.PhysState))
 	}
 	if p.State != stateActive {
 		if state.down.IsZero() {
 			state.down = r.At
 		}
-		if !unconfigured && !r.j.management[h.Name] && !state.active.IsZero() &&
-			r.At.Sub(state.active).Seconds() < portDown.limit(0) {
-			r.find(portDown, s, state.down, downEvidence(p, l)...)
+		if !unconfigured && !r.j.management[h.Name] && r.within(state.active, portDown) && !r.follows(h, p) && !setDown(links) {
+			r.find(portDown, s, state.down, downEvidence(p, links)...)
 		}
 		return
 	}
 	state.active, state.down = r.At, time.Time{}
-	if p.RateBits <= 0 || r.j.management[h.Name] {
+	if p.RateBits <= 0 || r.j.management[h.Name] || r.sharesLink(h) {
 		return
 	}
 	if p.RateBits >= state.best || r.At.Sub(state.bestAt) > linkDegraded.Window {
@@ -131,16 +132,25 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 	}
 }
 
-func downEvidence(p *model.Port, l *model.Link) []string {
+func downEvidence(p *model.Port, links []*model.Link) []string {
 	evidence := []string{fmt.Sprintf("state %s, physical state %s", p.State, p.PhysState)}
-	if l != nil && l.Phy != nil && l.Phy.Reason != "" {
-		reason := l.Phy.Reason
-		if l.Phy.Detail != "" {
-			reason += ", " + l.Phy.Detail
+	for _, l := range links {
+		if reason := downReason(l); reason != "" {
+			evidence = append(evidence, reason)
 		}
-		evidence = append(evidence, "the driver reports "+reason)
 	}
 	return evidence
+}
+
+// downReason is the reason that the driver reports for a link that is down; empty if it reports none.
+func downReason(l *model.Link) string {
+	switch {
+	case l.Phy == nil || l.Phy.Reason == "":
+		return ""
+	case l.Phy.Detail != "":
+		return "the driver reports " + l.Phy.Reason + ", " + l.Phy.Detail
+	}
+	return "the driver reports " + l.Phy.Reason
 }
 
 func gigabits(bits float64) string { return fmt.Sprintf("%g Gbit/s", bits/1e9) }

@@ -118,5 +118,5 @@ func (w *carrierWatch) facts() *model.Carrier {
 	if w == nil {
 		return nil
 	}
-	return &model.Carrier{Up: w.last.up, Changes: w.last.changes, Downs: w.last.downs, Flaps: w.flaps, Changed: w.changed}
+	return &model.Carrier{Up: w.last.up, Admin: w.last.admin, Changes: w.last.changes, Downs: w.last.downs, Flaps: w.flaps, Changed: w.changed}
 }

@@ -162,7 +162,7 @@ func TestRead(t *testing.T) {
 			FEC:    &model.FEC{Mode: "rs", Corrected: new(uint64(10)), Uncorrectable: new(uint64(1)), CorrectedBits: new(uint64(900))},
 			Phy:    &model.Phy{Downs: new(uint64(3))},
 			// From the files.
-			Carrier: &model.Carrier{Up: true, Changes: 3, Downs: 1},
+			Carrier: &model.Carrier{Up: true, Admin: true, Changes: 3, Downs: 1},
 		}}
 		if diff := cmp.Diff(want, got.Links); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

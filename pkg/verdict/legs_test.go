@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// withVFs adds two virtual functions of the first HCA, the first one with an owner.
+func (n *node) withVFs() *node {
+	for _, name := range []string{"mlx5_2", "mlx5_3"} {
+		vf := n.facts.HCAs[0]
+		vf.Name, vf.VF, vf.PF, vf.Board, vf.PCIAddress = name, true, "mlx5_0", "", "0000:18:00.2"
+		vf.Ports = slices.Clone(vf.Ports)
+		n.facts.HCAs = append(n.facts.HCAs, vf)
+	}
+	n.shares.Assigned = []attribution.DeviceShare{{Owner: 1, HCA: &n.facts.HCAs[2], Allocated: attribution.EvidenceKubelet}}
+	return n
+}
+
+// set sets the state of the first port of HCAs.
+func (n *node) set(state string, hcas ...int) {
+	for _, i := range hcas {
+		n.facts.HCAs[i].Ports[0].State = state
+	}
+}
+
+// TestPortsWithoutFault: ports that are not active, and of which RDMAPortDown says nothing.
+func TestPortsWithoutFault(t *testing.T) {
+	for name, c := range map[string]struct {
+		bad  func(*node)
+		want []string
+	}{
+		"a VF with an owner": {func(n *node) { n.set("DOWN", 2) }, []string{"RDMAPortDown mlx5_2/1"}},
+		"a VF with queue pairs": {func(n *node) {
+			n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: "mlx5_3", Type: model.QP, Current: 1}}
+			n.set("DOWN", 3)
+		}, []string{"RDMAPortDown mlx5_3/1"}},
+		"a VF that nobody has": {func(n *node) { n.set("DOWN", 3) }, nil},
+		"a VF that a container returned": {func(n *node) {
+			n.shares.Assigned = nil
+			n.set("DOWN", 2)
+		}, nil},
+		"a VF that is a network interface of a pod only": {func(n *node) {
+			n.shares.Assigned[0].Allocated = ""
+			n.set("DOWN", 2)
+		}, nil},
+		"a PF and its VFs":          {func(n *node) { n.set("DOWN", 0, 2, 3) }, []string{"RDMAPortDown mlx5_0/1"}},
+		"a PF and its VFs, slower":  {func(n *node) { n.slow(0, 2, 3) }, []string{"RDMALinkDegraded mlx5_0/1"}},
+		"a PF and its VFs, flapped": {func(n *node) { n.lose(0, 2, 3) }, []string{"RDMALinkUnstable mlx5_0/1"}},
+		"a VF whose PF is not read": {func(n *node) {
+			n.facts.HCAs[2].PF = "mlx5_9"
+			n.set("DOWN", 2)
+		}, []string{"RDMAPortDown mlx5_2/1"}},
+		"a VF without a GUID": {func(n *node) {
+			n.facts.HCAs[3].Ports[0].LinkLayer = "InfiniBand"
+			n.set("INIT", 3)
+		}, nil},
+		"an interface that is set down": {func(n *node) {
+			n.link().Carrier = &model.Carrier{}
+			n.set("DOWN", 0)
+		}, nil},
+		"an interface without a carrier": {func(n *node) {
+			n.link().Carrier = &model.Carrier{Admin: true}
+			n.set("DOWN", 0)
+		}, []string{"RDMAPortDown mlx5_0/1"}},
+		"an interface of which nothing is known": {func(n *node) {
+			n.link().Carrier = nil
+			n.set("DOWN", 0)
+		}, []string{"RDMAPortDown mlx5_0/1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, j := newNode().withVFs(), &Judge{}
+			n.judge(j, start)
+			c.bad(n)
+			if got := found(n.judge(j, start.Add(15*time.Second))); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func (n *node) slow(hcas ...int) {
+	for _, i := range hcas {
+		n.facts.HCAs[i].Ports[0].RateBits = 200e9
+	}
+}
+
+// lose counts losses of the link.
+func (n *node) lose(hcas ...int) {
+	for _, i := range hcas {
+		p := &n.facts.HCAs[i].Ports[0]
+		p.Counters = slices.Clone(p.Counters)
+		p.Counters[2].Value += 2
+	}
+}
+
+// found lists the verdicts but NothingWrong, with their subjects.
+func found(r Result) (all []string) {
+	for i := range r.Verdicts {
+		if v := &r.Verdicts[i]; v.Name != nothingWrong.Name {
+			all = append(all, v.Name+" "+v.Subject.String())
+		}
+	}
+	return all
+}
