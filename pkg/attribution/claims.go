@@ -128,8 +128,8 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 		return 0, 0
 	}
 	index := newGPUs(s.GPUs)
-	key := func(id string) string {
-		if gpu := index.find(WholeGPU(id)); gpu != nil {
+	key := func(resource, id string) string {
+		if gpu, _ := index.ofPlugin(resource, id); gpu != nil {
 			return gpu.UUID
 		}
 		return WholeGPU(id)
@@ -143,7 +143,7 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 		if IsGPU(s.Allocatable[i].Resource) {
 			plugins = true
 			for _, id := range s.Allocatable[i].IDs {
-				known[key(id)] = true
+				known[key(s.Allocatable[i].Resource, id)] = true
 			}
 		}
 	}
@@ -152,11 +152,15 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 		a := &s.Allocations[i]
 		if a.Claim == "" {
 			if IsGPU(a.Resource) {
-				given[key(a.ID)], known[key(a.ID)] = true, true
+				k := key(a.Resource, a.ID)
+				given[k], known[k] = true, true
 			}
 			continue
 		}
 		found := index.behind(a.Nodes)
+		if gpu, _ := index.ofPlugin(a.Resource, a.ID); len(found) == 0 && gpu != nil {
+			found = []*model.GPU{gpu}
+		}
 		for _, gpu := range found {
 			given[gpu.UUID], claims[gpu.Vendor] = true, true
 		}

@@ -104,8 +104,12 @@ func TestClaims(t *testing.T) {
 			[]string{"ml/train-0/worker GPU-0 kubelet gpus 5c0e false"},
 		},
 		"no specification": {
-			mixed(), []model.Allocation{claim("worker", "gpu-0")}, nil, // one of the GPUs, but which?
-			[]string{"ml/train-0/worker gpu-0  gpus  false"},
+			mixed(), []model.Allocation{claim("worker", "gpu-0")}, nil, // index and minor number agree
+			[]string{"ml/train-0/worker GPU-0 kubelet gpus  false"},
+		},
+		"no specification, of a MIG instance": {
+			mixed(), []model.Allocation{claim("worker", "gpu-1-mig-1g10gb-19-0")}, nil, // one of the instances, but which?
+			[]string{"ml/train-0/worker gpu-1-mig-1g10gb-19-0  gpus  false"},
 		},
 		"no source of GPUs": {
 			nil,

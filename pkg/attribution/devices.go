@@ -124,7 +124,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 			id = WholeGPU(a.ID)
 			// The ID of a time-sliced GPU is the UUID and a number.
 			share.Device = valid(id)
-			share.describeGPU(e.gpus.find(id))
+			share.describeGPU(e.placed(a))
 		}
 		switch {
 		case share.GPU != nil:
@@ -147,6 +147,17 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 		e.add(share)
 	}
 	return shared, unplaced
+}
+
+// placed returns the GPU of an allocation, nil if it is not known. Of an ID that only stands for a share, the device nodes of the container
+// say whether the plugin has chosen the GPU that the ID names.
+func (e *evidence) placed(a *model.Allocation) *model.GPU {
+	gpu, share := e.gpus.ofPlugin(a.Resource, a.ID)
+	whole := func(path string) bool { return e.gpus.byNode[path] != nil }
+	if share && hasOthers(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], gpu.Nodes, whole) {
+		return nil
+	}
+	return gpu
 }
 
 // mayUse reports whether a container has the device node of an HCA. The HCA of a PCI function that is only a network

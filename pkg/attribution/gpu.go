@@ -81,6 +81,62 @@ func (g gpus) find(id string) *model.GPU {
 	return g.ofNode(id)
 }
 
+// ofPlugin returns the GPU with the ID that a device plugin or DRA driver gives the kubelet for a resource, nil if the ID names none for
+// certain, and whether the ID only stands for one of several equal shares: the plugins of HAMi and Volcano choose the GPU themselves.
+func (g gpus) ofPlugin(resource, id string) (gpu *model.GPU, share bool) {
+	id = WholeGPU(id)
+	if gpu := g.find(id); gpu != nil {
+		return gpu, false
+	}
+	if node, instance, ok := strings.Cut(id, "/gi"); ok { // Google: the number of the device node, and of the GPU instance
+		return g.ofInstance(g.ofNode(node), instance), false
+	}
+	if i := strings.LastIndexByte(id, '-'); i > 0 && model.IsDigits(id[i+1:]) && g.byUUID[id[:i]] != nil {
+		return g.byUUID[id[:i]], true
+	}
+	if v := claimVendor(resource); v != nil {
+		return g.ofClaim(v, id), false
+	}
+	return g.numbered(model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Owns(resource) }), id), false
+}
+
+// ofClaim returns the GPU that NVIDIA's DRA driver names gpu-0, nil unless that is certain: the number is the index of the GPU
+// in old versions of the driver, and the number of its device node in newer ones.
+func (g gpus) ofClaim(v *model.GPUVendor, name string) *model.GPU {
+	number, ok := strings.CutPrefix(name, "gpu-")
+	if gpu := g.numbered(v, number); ok && gpu != nil && gpu == g.byNode[v.NodePrefix+number] {
+		return gpu
+	}
+	return nil
+}
+
+// numbered returns the GPU or part with a number of its driver: 0, 1:0. Nil if the vendor's plugins name no such numbers.
+func (g gpus) numbered(v *model.GPUVendor, number string) *model.GPU {
+	if v == nil || !v.DriverNumbers {
+		return nil
+	}
+	i := slices.IndexFunc(g.list, func(gpu model.GPU) bool { return gpu.Vendor == v.Vendor && gpu.ID == number })
+	if i < 0 {
+		return nil
+	}
+	return &g.list[i]
+}
+
+// ofInstance returns the only part of a GPU with the number of a GPU instance, nil if there is none, or several.
+func (g gpus) ofInstance(whole *model.GPU, instance string) (found *model.GPU) {
+	for i := range g.list {
+		part := &g.list[i]
+		if whole == nil || part.Parent != whole.UUID || part.Instance != instance {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = part
+	}
+	return found
+}
+
 // ofNode returns the GPU with a device node that has this name in /dev or /dev/dri.
 func (g gpus) ofNode(name string) *model.GPU {
 	if gpu := g.byNode["/dev/"+name]; gpu != nil {

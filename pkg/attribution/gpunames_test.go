@@ -68,3 +68,82 @@ func TestRequestedByAddress(t *testing.T) {
 		t.Error(found)
 	}
 }
+
+// TestPluginIDs: the IDs that device plugins and DRA drivers give the kubelet. What names no GPU for certain is joined with none.
+func TestPluginIDs(t *testing.T) {
+	const a, b = "GPU-11111111-1111-4111-8111-111111111111", "GPU-22222222-2222-4222-8222-222222222222"
+	list := []model.GPU{
+		{Vendor: model.NVIDIA, ID: "0", UUID: a, PCIAddress: "0000:1a:00.0", Nodes: []string{"/dev/nvidia3"}},
+		{Vendor: model.NVIDIA, ID: "1", UUID: b, PCIAddress: "0000:2a:00.0", Nodes: []string{"/dev/nvidia0"}},
+		{Vendor: model.NVIDIA, ID: "1:0", UUID: "MIG-1", Parent: b, Instance: "1"},
+		{Vendor: model.NVIDIA, ID: "1:1", UUID: "MIG-2", Parent: b, Instance: "2"},
+		{Vendor: model.NVIDIA, ID: "1:2", UUID: "MIG-3", Parent: b, Instance: "2"},
+		{Vendor: model.NVIDIA, ID: "2", UUID: "GPU-c", PCIAddress: "0000:3a:00.0", Nodes: []string{"/dev/nvidia2"}},
+		{Vendor: model.AMD, ID: "0", UUID: "aa", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/card1", "/dev/dri/renderD128"}},
+		{Vendor: model.Intel, ID: "0", UUID: "0000:d1:00.0", PCIAddress: "0000:d1:00.0", Nodes: []string{"/dev/dri/card0", "/dev/dri/renderD129"}},
+	}
+	for _, c := range []struct{ from, resource, id, want string }{
+		{"NVIDIA/k8s-device-plugin: UUID", "nvidia.com/gpu", a, a},
+		{"NVIDIA/k8s-device-plugin: MIG", "nvidia.com/mig-1g.10gb", "MIG-1", "MIG-1"},
+		{"NVIDIA/k8s-device-plugin: replicas", "nvidia.com/gpu.shared", b + "::7", b},
+		{"NVIDIA/k8s-device-plugin: replicas of MIG", "nvidia.com/mig-1g.10gb.shared", "MIG-1::1", "MIG-1"},
+		{"index", "nvidia.com/gpu", "0", a},
+		{"index, replicas", "nvidia.com/gpu", "1::3", b},
+		{"index of MIG", "nvidia.com/gpu", "1:0", "MIG-1"},
+		{"index that does not exist", "nvidia.com/gpu", "3", ""},
+		{"container-engine-accelerators: minor", "nvidia.com/gpu", "nvidia0", b},
+		{"container-engine-accelerators: time-sharing", "nvidia.com/gpu", "nvidia3/vgpu1", a},
+		{"container-engine-accelerators: MIG", "nvidia.com/gpu", "nvidia0/gi1", "MIG-1"},
+		{"container-engine-accelerators: MIG, time-sharing", "nvidia.com/gpu", "nvidia0/gi1/vgpu4", "MIG-1"},
+		{"container-engine-accelerators: several compute instances", "nvidia.com/gpu", "nvidia0/gi2", ""},
+		{"container-engine-accelerators: no such instance", "nvidia.com/gpu", "nvidia3/gi1", ""},
+		{"container-engine-accelerators: no such GPU", "nvidia.com/gpu", "nvidia1/gi1", ""},
+		{"Project-HAMi/HAMi", "nvidia.com/gpu", a + "-9", a},
+		{"volcano-sh/volcano-vgpu-device-plugin", "volcano.sh/vgpu-number", b + "-0", b},
+		{"a share of another GPU", "nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-0", ""},
+		{"ROCm/k8s-device-plugin: PCI address", "amd.com/gpu", "0000:c1:00.0", "aa"},
+		{"ROCm/k8s-device-plugin: slices", "amd.com/gpu", "0000:C1:00.0-slice-2", "aa"},
+		{"AMD: a card", "amd.com/gpu", "card1", "aa"},
+		{"AMD: a number is no number of the driver", "amd.com/gpu", "0", ""},
+		{"ROCm/k8s-device-plugin: a partition", "amd.com/gpu", "amdgpu_xcp_3", ""},
+		{"intel/intel-device-plugins: i915", "gpu.intel.com/i915", "card0-0", "0000:d1:00.0"},
+		{"intel/intel-device-plugins: xe", "gpu.intel.com/xe", "card0-7", "0000:d1:00.0"},
+		{"kubernetes-sigs/dra-driver-nvidia-gpu: minor and index agree", "gpu.nvidia.com/node1", "gpu-2", "GPU-c"},
+		{"kubernetes-sigs/dra-driver-nvidia-gpu: a minor of a GPU with another index", "gpu.nvidia.com/node1", "gpu-3", ""},
+		{"kubernetes-sigs/dra-driver-nvidia-gpu: index and minor of two GPUs", "gpu.nvidia.com/node1", "gpu-0", ""},
+		{"kubernetes-sigs/dra-driver-nvidia-gpu: MIG", "gpu.nvidia.com/node1", "gpu-0-mig-1g10gb-19-0", ""},
+		{"a DRA number is no index", "gpu.nvidia.com/node1", "0", ""},
+		{"nothing", "nvidia.com/gpu", "", ""},
+	} {
+		got := ""
+		if gpu, _ := newGPUs(list).ofPlugin(c.resource, c.id); gpu != nil {
+			got = gpu.UUID
+		}
+		if got != c.want {
+			t.Errorf("%s: %s %q: %q, want %q", c.from, c.resource, c.id, got, c.want)
+		}
+	}
+}
+
+// TestPluginChooses: the plugins of HAMi and Volcano give another GPU than the ID names, which the device nodes of the container show.
+func TestPluginChooses(t *testing.T) {
+	for nodes, want := range map[string]string{"": "GPU-0", "/dev/nvidia0": "GPU-0", "/dev/nvidia1": "GPU-1"} {
+		var devices []string
+		if nodes != "" {
+			devices = []string{nodes}
+		}
+		a := attribute(facts{Snapshot: model.Snapshot{
+			GPUs: []model.GPU{
+				{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Nodes: []string{"/dev/nvidia0"}},
+				{Vendor: model.NVIDIA, ID: "1", UUID: "GPU-1", Nodes: []string{"/dev/nvidia1"}},
+			},
+			Allocations: []model.Allocation{{Namespace: "n", Pod: "p", Container: "c", Resource: "nvidia.com/gpu", ID: "GPU-0-4"}},
+			Containers: []model.Container{{
+				ID: "c", Runtime: "containerd", Namespace: "n", Pod: "p", Name: "c", PodUID: "u", Devices: devices,
+			}},
+		}})
+		if len(a.Assigned) != 1 || a.Assigned[0].GPU == nil || a.Assigned[0].GPU.UUID != want {
+			t.Errorf("%q: %+v", nodes, a.Assigned)
+		}
+	}
+}

@@ -81,7 +81,7 @@ var GPUVendors = []GPUVendor{
 	},
 	{
 		Vendor: NVIDIA, Source: "nvidia",
-		Resources: []string{"nvidia.com/gpu", "nvidia.com/mig-"}, DRADriver: "gpu.nvidia.com",
+		Resources: []string{"nvidia.com/gpu", "nvidia.com/mig-", "volcano.sh/vgpu-number"}, DRADriver: "gpu.nvidia.com",
 		CDIKinds: []string{"nvidia.com/gpu", "runtime.nvidia.com/gpu"}, BareNames: true, DriverNumbers: true, DockerDriver: "nvidia",
 		NodePrefix: "/dev/nvidia", CharDriver: "nvidia", DeviceClass: ClassNVIDIA,
 		Unlisted:       &UnlistedNodes{PCIDriver: "nvidia", Minors: nvidiaMinors, Name: nvidiaNode},
