@@ -52,7 +52,7 @@ var IntermediateStates = []IntermediateState{
 		Means: "the driver hangs while it suspends or wakes the GPU", Found: unhealthy, present: powerOf,
 	},
 	{
-		Name: "rows", Values: "row_remap_pending, page_retire_pending", From: "NVML; `gpu_vram_bad_pages` (P) of amdgpu",
+		Name: "rows", Values: "row_remap_pending, page_retire_pending", From: "NVML; the bad pages of amdgpu (P)",
 		Normal: memoryRepairPending.For, Means: "the GPU was not reset since, and goes on with bad memory", Found: memoryRepairPending,
 	},
 	{
