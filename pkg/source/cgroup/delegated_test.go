@@ -9,36 +9,36 @@ import (
 )
 
 // delegated are cgroups below which someone other than the node's root makes what he wants, with their workloads.
-var delegated = map[string]string{
-	"/lxc/101":                                   "lxc:101",
-	"/lxc.payload/web":                           "lxc:web",
-	"/lxc.payload.web":                           "lxc:web",
-	"/lab":                                       "cgroup:/lab",
-	"/lab/team/" + id64:                          "cgroup:/lab/team/" + id64,
-	"/gpu.slice/" + id64:                         "cgroup:/gpu.slice/" + id64,
-	"/lab/libpod-" + id64:                        "cgroup:/lab/libpod-" + id64,
-	"/lab/docker-" + id64 + ".scope":             "cgroup:/lab/docker-" + id64 + ".scope",
-	"/docker/" + id64:                            "docker:" + id12,
-	"/docker/buildkit/abc":                       "cgroup:/docker/buildkit/abc",
-	"/system.slice/docker-" + id64 + ".scope":    "docker:" + id12,
-	"/libpod_parent/libpod-" + id64:              "podman:" + id12,
-	"/kubepods/burstable/pod" + uid + "/" + id64: "pod:" + uid + "/" + id12,
-	"/kubepods.slice/kubepods-pod" + uidSD + ".slice/crio-" + id64 + ".scope": "pod:" + uid + "/" + id12,
-	"/slurm/uid_1000/job_7":                         "slurm:7",
-	"/system.slice/slurmstepd.scope/job_7":          "slurm:7",
-	"/system.slice/slurmstepd.scope/s5K1KKYAYG5D00": "slurm:s5K1KKYAYG5D00",
-	"/pbs_jobs.service/jobid/12.pbs":                "pbs:12.pbs",
-	"/lsf/cluster/job.12.1.2":                       "lsf:12",
-	"/system.slice/htcondor/condor_execute_slot1@n": "condor:slot1",
-	"/oar/ada_12": "oar:12",
-	"/oar.slice/oar-u1.slice/oar-u1-j12.slice":                          "oar:12",
-	"/machine.slice/machine-web.scope":                                  "unit:machine-web.scope",
-	"/machine.slice/systemd-nspawn@web.service":                         "unit:systemd-nspawn@web.service",
-	"/system.slice/batch.service":                                       "unit:batch.service",
-	"/system.slice/docker.service/lab":                                  "unit:docker.service",
-	"/user.slice/user-1000.slice/session-3.scope":                       "unit:session-3.scope",
-	"/user.slice/user-1000.slice/user@1000.service":                     "unit:user@1000.service",
-	"/user.slice/user-1000.slice/user@1000.service/app.slice/a.service": "unit:user@1000.service/a.service",
+var delegated = []struct{ path, workload string }{
+	{"/lxc/101", "lxc:101"},
+	{"/lxc.payload/web", "lxc:web"},
+	{"/lxc.payload.web", "lxc:web"},
+	{"/lab", "cgroup:/lab"},
+	{"/lab/team/" + id64, "cgroup:/lab/team/" + id64},
+	{"/gpu.slice/" + id64, "cgroup:/gpu.slice/" + id64},
+	{"/lab/libpod-" + id64, "cgroup:/lab/libpod-" + id64},
+	{"/lab/docker-" + id64 + ".scope", "cgroup:/lab/docker-" + id64 + ".scope"},
+	{"/docker/" + id64, "docker:" + id12},
+	{"/docker/buildkit/abc", "cgroup:/docker/buildkit/abc"},
+	{"/system.slice/docker-" + id64 + ".scope", "docker:" + id12},
+	{"/libpod_parent/libpod-" + id64, "podman:" + id12},
+	{"/kubepods/burstable/pod" + uid + "/" + id64, "pod:" + uid + "/" + id12},
+	{"/kubepods.slice/kubepods-pod" + uidSD + ".slice/crio-" + id64 + ".scope", "pod:" + uid + "/" + id12},
+	{"/slurm/uid_1000/job_7", "slurm:7"},
+	{"/system.slice/slurmstepd.scope/job_7", "slurm:7"},
+	{"/system.slice/slurmstepd.scope/s5K1KKYAYG5D00", "slurm:s5K1KKYAYG5D00"},
+	{"/pbs_jobs.service/jobid/12.pbs", "pbs:12.pbs"},
+	{"/lsf/cluster/job.12.1.2", "lsf:12"},
+	{"/system.slice/htcondor/condor_execute_slot1@n", "condor:slot1"},
+	{"/oar/ada_12", "oar:12"},
+	{"/oar.slice/oar-u1.slice/oar-u1-j12.slice", "oar:12"},
+	{"/machine.slice/machine-web.scope", "unit:machine-web.scope"},
+	{"/machine.slice/systemd-nspawn@web.service", "unit:systemd-nspawn@web.service"},
+	{"/system.slice/batch.service", "unit:batch.service"},
+	{"/system.slice/docker.service/lab", "unit:docker.service"},
+	{"/user.slice/user-1000.slice/session-3.scope", "unit:session-3.scope"},
+	{"/user.slice/user-1000.slice/user@1000.service", "unit:user@1000.service"},
+	{"/user.slice/user-1000.slice/user@1000.service/app.slice/a.service", "unit:user@1000.service/a.service"},
 }
 
 // segments are what others may call their cgroups: what the parser knows, with ids of a victim.
@@ -58,7 +58,8 @@ var segments = []string{
 // only claimed, and its id is not used.
 func TestDelegated(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same paths each time
-	for outer, workload := range delegated {
+	for _, d := range delegated {
+		outer, workload := d.path, d.workload
 		if e, _, _ := parse(outer); e.Workload != workload {
 			t.Errorf("%s belongs to %q, want %q", outer, e.Workload, workload)
 		}
@@ -91,23 +92,23 @@ func checkDelegated(t *testing.T, outer, workload, path string) {
 
 // TestGuestsOwnWhatTheyMake has the paths of LXC guests, and of a container with a parent that is not known.
 func TestGuestsOwnWhatTheyMake(t *testing.T) {
-	for path, want := range map[string]string{
-		"/lxc/101":                             "lxc:101",
-		"/lxc/101/ns/docker/" + id64:           "lxc:101",
-		"/lxc/101/ns/system.slice/ssh.service": "lxc:101",
-		"/lxc/102/ns/kubepods/burstable/pod" + uid + "/" + id64: "lxc:102",
-		"/lxc.payload/web/docker/" + id64:                       "lxc:web",
-		"/lxc.payload.web/docker/" + id64:                       "lxc:web",
-		"/lab/" + other + "/docker/" + id64:                     "cgroup:/lab/" + other,
-		"/ecs/48cb34f5/" + other + "/docker/" + id64:            "cgroup:/ecs/48cb34f5/" + other,
-		"/lab/docker/" + id64:                                   "cgroup:/lab/docker/" + id64,
-		"/lab/kubepods/burstable/pod" + uid + "/" + id64:        "cgroup:/lab/kubepods/burstable/pod" + uid + "/" + id64,
-		"/lxc":             "cgroup:/lxc",
-		"/lxc.monitor/101": "cgroup:/lxc.monitor/101",
-		"/machine.slice/machine-web.scope/payload/libpod_parent/libpod-" + other: "unit:machine-web.scope",
+	for _, tt := range []struct{ path, want string }{
+		{"/lxc/101", "lxc:101"},
+		{"/lxc/101/ns/docker/" + id64, "lxc:101"},
+		{"/lxc/101/ns/system.slice/ssh.service", "lxc:101"},
+		{"/lxc/102/ns/kubepods/burstable/pod" + uid + "/" + id64, "lxc:102"},
+		{"/lxc.payload/web/docker/" + id64, "lxc:web"},
+		{"/lxc.payload.web/docker/" + id64, "lxc:web"},
+		{"/lab/" + other + "/docker/" + id64, "cgroup:/lab/" + other},
+		{"/ecs/48cb34f5/" + other + "/docker/" + id64, "cgroup:/ecs/48cb34f5/" + other},
+		{"/lab/docker/" + id64, "cgroup:/lab/docker/" + id64},
+		{"/lab/kubepods/burstable/pod" + uid + "/" + id64, "cgroup:/lab/kubepods/burstable/pod" + uid + "/" + id64},
+		{"/lxc", "cgroup:/lxc"},
+		{"/lxc.monitor/101", "cgroup:/lxc.monitor/101"},
+		{"/machine.slice/machine-web.scope/payload/libpod_parent/libpod-" + other, "unit:machine-web.scope"},
 	} {
-		if e, _, _ := parse(path); e.Workload != want {
-			t.Errorf("%s belongs to %q, want %q", path, e.Workload, want)
+		if e, _, _ := parse(tt.path); e.Workload != tt.want {
+			t.Errorf("%s belongs to %q, want %q", tt.path, e.Workload, tt.want)
 		}
 	}
 }
