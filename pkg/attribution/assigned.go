@@ -16,6 +16,7 @@ const maxDeviceName = 64
 // hcas finds HCAs by PCI address, name, character device or network interface.
 type hcas struct {
 	byPCI, byName, byChar, byNetdev map[string]*model.HCA
+	sameName                        map[string]bool // names of several HCAs
 }
 
 func newHCAs(list []model.HCA) hcas {
@@ -23,8 +24,12 @@ func newHCAs(list []model.HCA) hcas {
 		byPCI:  model.ByFunction(list),
 		byName: indexBy(list, func(h *model.HCA) string { return h.Name }),
 		byChar: indexBy(list, func(h *model.HCA) string { return h.CharDevice }), byNetdev: map[string]*model.HCA{},
+		sameName: map[string]bool{},
 	}
 	for i := range list {
+		if h.byName[list[i].Name] != &list[i] {
+			h.sameName[list[i].Name] = true
+		}
 		for _, p := range list[i].Ports {
 			if p.Netdev != "" && h.byNetdev[p.Netdev] == nil {
 				h.byNetdev[p.Netdev] = &list[i]
@@ -56,6 +61,14 @@ func (h hcas) find(pci, name string) *model.HCA {
 		return hca
 	}
 	return nil
+}
+
+// named returns the HCA with a name, nil if there is none, or several: each network namespace has its own names.
+func (h hcas) named(name string) *model.HCA {
+	if h.sameName[name] {
+		return nil
+	}
+	return h.byName[name]
 }
 
 // describe copies the names and addresses of an HCA to the share.

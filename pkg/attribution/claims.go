@@ -80,7 +80,7 @@ func (g gpus) behind(nodes []string) (found []*model.GPU) {
 
 // claimedInterface adds the HCA of a network interface that DRANET allocated. DRANET writes no CDI
 // specification: the name of the device is its PCI address, pci-0000-8a-00-0, or in versions before 1.0 the name
-// of the interface, as net-BASE32 if it is no DNS label.
+// of the interface, as net-BASE32 if it is no DNS label. An RDMA device without an interface may have its own name.
 func (e *evidence) claimedInterface(a *model.Allocation, share DeviceShare) bool {
 	if driver, _, _ := strings.Cut(a.Resource, "/"); driver != "dra.net" {
 		return false
@@ -96,7 +96,9 @@ func (e *evidence) claimedInterface(a *model.Allocation, share DeviceShare) bool
 		share.PCIAddress = strings.ToLower(address)
 		h = e.hcas.byPCI[share.PCIAddress]
 	} else if h = e.hcas.ofNetdev(a.ID); h == nil {
-		return false
+		if h = e.hcas.named(a.ID); h == nil {
+			return false
+		}
 	}
 	share.describe(h)
 	share.Given = a.ShareID == ""

@@ -143,6 +143,14 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 			continue
 		default:
 			share.Device, _, _ = strings.Cut(share.ID, "::")
+			// The plugin of EFA gives names of RDMA devices.
+			if h := e.hcas.named(share.Device); h != nil {
+				share.describe(h)
+				share.Given = share.ID == share.Device
+				if mayUse(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], h) {
+					share.Allocated = EvidenceKubelet
+				}
+			}
 		}
 		e.add(share)
 	}

@@ -66,7 +66,9 @@ func assignments(a Attribution) []string {
 func TestDevices(t *testing.T) {
 	const ib = "nvidia.com/ib"
 	exited := func(c *model.Container) { c.ID, c.Status = "c0", model.ContainerExited }
-	nodes := func(paths ...string) func(*model.Container) { return func(c *model.Container) { c.Devices = paths } }
+	nodes := func(paths ...string) func(*model.Container) {
+		return func(c *model.Container) { c.Devices = append([]string{}, paths...) }
+	}
 	pod := model.Pod{UID: "u1", Namespace: "ml", Name: "train-0"}
 	network := func(pci, device string) []model.Pod {
 		p := pod
@@ -412,5 +414,46 @@ func TestGPUNodes(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestNamedHCA: a plugin may give the kubelet the name of an RDMA device (EFA, DRANET). A container with another device node was not given it,
+// and a name that two network namespaces have names none.
+func TestNamedHCA(t *testing.T) {
+	hcas := []model.HCA{
+		{Name: "rdmap79s0", NodeGUID: "n0", PCIAddress: "0000:4f:00.0", CharDevice: "uverbs0"},
+		{Name: "rdmap80s0", NodeGUID: "n1", PCIAddress: "0000:50:00.0", CharDevice: "uverbs1"},
+		{Name: "mlx5_0", NodeGUID: "n2", PCIAddress: "0000:60:00.0", CharDevice: "uverbs2"},
+		{Name: "mlx5_0", NodeGUID: "n3", PCIAddress: "0000:60:00.1", CharDevice: "uverbs3", Netns: 4026532001},
+	}
+	nodes := func(paths ...string) func(*model.Container) {
+		return func(c *model.Container) { c.Devices = append([]string{}, paths...) }
+	}
+	claim := given("dra.net", "rdmap79s0")
+	claim.Claim = "claim"
+	const efa = "vpc.amazonaws.com/efa"
+	first := "ml/train-0/worker(c1) rdmap79s0|vpc.amazonaws.com/efa|0000:4f:00.0||n0"
+	one := []model.Container{worker()}
+	for name, test := range map[string]struct {
+		containers []model.Container
+		allocation model.Allocation
+		want       []string
+		evidence   Evidence
+	}{
+		"kubelet only":      {nil, given(efa, "rdmap79s0"), []string{strings.Replace(first, "c1", "", 1)}, EvidenceKubelet},
+		"container":         {one, given(efa, "rdmap79s0"), []string{first}, EvidenceKubelet},
+		"device node":       {[]model.Container{worker(nodes("/dev/infiniband/uverbs0"))}, given(efa, "rdmap79s0"), []string{first}, EvidenceKubelet},
+		"a replica":         {one, given(efa, "rdmap79s0::1"), []string{first}, EvidenceKubelet},
+		"not its node":      {[]model.Container{worker(nodes())}, given(efa, "rdmap79s0"), []string{first}, ""},
+		"an unknown name":   {one, given(efa, "rdmap81s0"), []string{"ml/train-0/worker(c1) rdmap81s0|vpc.amazonaws.com/efa|||"}, ""},
+		"an ambiguous name": {one, given(efa, "mlx5_0"), []string{"ml/train-0/worker(c1) mlx5_0|vpc.amazonaws.com/efa|||"}, ""},
+		"DRANET":            {one, claim, []string{strings.Replace(first, efa, "dra.net", 1)}, EvidenceKubelet},
+	} {
+		a := attribute(facts{model.Snapshot{HCAs: hcas, Containers: test.containers, Allocations: []model.Allocation{test.allocation}}, nil})
+		if d := cmp.Diff(test.want, assignments(a)); d != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, d)
+		} else if got := a.Assigned[0].Allocated; got != test.evidence {
+			t.Errorf("%s: allocated by %q, want %q", name, got, test.evidence)
+		}
 	}
 }
