@@ -95,21 +95,22 @@ func (d *device) check() error {
 	return nil
 }
 
-// load reads the file of an earlier sensor. A file that is not used is reported, and replaced by the next one that is written.
-func load(dir string, of owner, log *zap.Logger) []*device {
+// load reads the file of an earlier sensor. A file that has nothing for this sensor is reported, and replaced by the next one that is
+// written. A file that cannot be read now, as of a disk with errors, is not replaceable: it may have what nobody else knows.
+func load(dir string, of owner, log *zap.Logger) (devices []*device, replaceable bool) {
 	path := filepath.Join(dir, fileName)
 	text, err := read(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, true
 	}
-	var devices []*device
 	if err == nil {
 		devices, err = decode(text, of)
 	}
+	replaceable = err == nil || errors.Is(err, errCorrupt) || errors.Is(err, errForeign) || errors.Is(err, errVersion)
 	if err != nil {
-		log.Warn("the inventory of an earlier sensor is not used", zap.String("file", path), zap.Error(err))
+		log.Warn("the inventory of an earlier sensor is not used", zap.String("file", path), zap.Bool("replaced", replaceable), zap.Error(err))
 	}
-	return devices
+	return devices, replaceable
 }
 
 // read reads a regular file.

@@ -86,6 +86,26 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestUnreadableFile: a file that cannot be read now is kept, and the inventory is in memory.
+func TestUnreadableFile(t *testing.T) {
+	n := newNode(t)
+	if err := n.i.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(n.o.Dir, fileName)
+	instead(t, path, os.Symlink(fileName, path+".x")) // ELOOP, for root as well
+	n.start()
+	n.want()
+	n.facts.GPUs = n.facts.GPUs[:1]
+	n.want("gpu GPU-b")
+	if err := n.i.Close(); err != nil {
+		t.Error(err)
+	}
+	if to, err := os.Readlink(path); err != nil || to != fileName || n.logged("is not used") != 1 {
+		t.Errorf("the file is replaced: %q, %v; %v", to, err, n.log.All())
+	}
+}
+
 func tooMany(t *testing.T, n *node, path string) {
 	var list []*device
 	for k := range maxDevices + 1 {
@@ -214,7 +234,7 @@ func TestFull(t *testing.T) {
 	n.facts.HCAs = append(n.facts.HCAs, hca("mlx5_2", "0x3", "0000:1a:00.0"))
 	n.want()
 	n.await("in memory only")
-	if list := load(dir, n.i.owner, zap.NewNop()); len(list) != 4 {
+	if list, _ := load(dir, n.i.owner, zap.NewNop()); len(list) != 4 {
 		t.Errorf("%d devices in the file", len(list))
 	}
 	if err := os.Remove(filler); err != nil {
@@ -223,7 +243,7 @@ func TestFull(t *testing.T) {
 	n.now = n.now.Add(retryEvery)
 	n.want()
 	n.await("is written again")
-	if list := load(dir, n.i.owner, zap.NewNop()); len(list) != 5 {
+	if list, _ := load(dir, n.i.owner, zap.NewNop()); len(list) != 5 {
 		t.Errorf("%d devices in the file", len(list))
 	}
 }

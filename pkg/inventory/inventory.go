@@ -81,10 +81,11 @@ func New(o Options) *Inventory {
 	if o.Dir == "" {
 		return i
 	}
-	for _, d := range load(o.Dir, i.owner, o.Logger) {
+	devices, replaceable := load(o.Dir, i.owner, o.Logger)
+	for _, d := range devices {
 		i.devices[d.key()] = d
 	}
-	if !o.ReadOnly {
+	if !o.ReadOnly && replaceable {
 		i.file = newKeeper(o.Dir, o.Logger)
 	}
 	return i
