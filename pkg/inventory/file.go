@@ -108,7 +108,8 @@ func load(dir string, of owner, log *zap.Logger) (devices []*device, replaceable
 	}
 	replaceable = err == nil || errors.Is(err, errCorrupt) || errors.Is(err, errForeign) || errors.Is(err, errVersion)
 	if err != nil {
-		log.Warn("the inventory of an earlier sensor is not used", zap.String("file", path), zap.Bool("replaced", replaceable), zap.Error(err))
+		log.Warn("the inventory of an earlier sensor is not used",
+			zap.String("file", path), zap.Bool("replaced", replaceable), zap.Error(err))
 	}
 	return devices, replaceable
 }
