@@ -14,7 +14,7 @@ import (
 )
 
 // fleetNodes are the nodes that tests/fleet multiplies: the node of TestBudget, and a smaller one of which rules and dashboards read at
-// most 600 series.
+// most 610 series.
 var fleetNodes = []struct {
 	file                          string
 	pods, accelerated, gpus, hcas int

@@ -25,6 +25,8 @@ var linkNotes = []string{
 	"`rdma_port_dcb_info`: `pfc` lists the priorities with PFC, `traffic_classes` the traffic class of each priority, `bandwidth` " +
 		"the percentage of each traffic class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
 	"`rdma_port_fec_corrected_blocks_total`: 32 bits with ice, which wrap. A block is a codeword.",
+	"`rdma_port_bond_rate_bytes_per_second`: for ports on bonds only. A leg is active if it has a carrier and the bond sends on it, so in the " +
+		"mode active-backup there is only one. `infiniband_port_rate_bytes_per_second` is what the driver says, with mlx5 the rate of a leg.",
 	"`rdma_port_link_up`: `operstate` of the interface. `rdma_port_link_admin_up`: its flag `IFF_UP`, which `ip link set` sets, and so do " +
 		"CNI plugins. The state of the port, `infiniband_port_state`, is that of the RDMA device.",
 	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no " +
@@ -100,6 +102,20 @@ func linkMetrics() []metric {
 				}
 				return valueOf(l.Phy.Downs)
 			}),
+		{
+			name: "rdma_port_bond_rate_bytes_per_second", typ: gauge, labels: devicePortLabels,
+			help: "Sum of the rates of the active legs of the bond that the port is on.",
+			emit: func(v *view, b *exposition.Builder) {
+				rates := model.BondRates(v.facts.Links)
+				for i := range v.facts.Links {
+					id := model.PortID{Device: v.facts.Links[i].Device, Port: v.facts.Links[i].Port}
+					if rate, ok := rates[id]; ok {
+						b.Value(rate/8, id.Device, strconv.Itoa(id.Port))
+						delete(rates, id)
+					}
+				}
+			},
+		},
 		carrierValue("rdma_port_link_up", gauge, "Whether the network interface has a carrier (1) or not (0).",
 			func(c *model.Carrier) model.Optional { return model.Some(truth(c.Up)) }),
 		carrierValue("rdma_port_link_admin_up", gauge, "Whether the network interface is administratively up (1) or was set down (0).",

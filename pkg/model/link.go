@@ -2,7 +2,10 @@
 
 package model
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // Link is the link of a network interface behind a port of an HCA, as its driver reports it. Counters count from whenever
 // the driver began, usually when it was loaded.
@@ -13,6 +16,11 @@ type Link struct {
 	Port   int
 	Netdev string
 	Driver string // of the interface: mlx5_core; empty if it has none
+	// Bond is the bond of which the interface is a leg, empty if it is none. Backup reports that the bond does not send on the leg.
+	// SpeedBits is the rate of a leg in bits per second, the last known one while it has no carrier; 0: not known.
+	Bond      string
+	Backup    bool
+	SpeedBits float64
 	// Read is when the driver was last asked for all of the following, zero if it never answered.
 	Read time.Time
 
@@ -24,6 +32,35 @@ type Link struct {
 	Module *LinkModule // nil if the driver cannot read one
 	// Carrier is what the kernel itself counts, whatever the driver does.
 	Carrier *Carrier
+}
+
+// PortID is a port of an HCA.
+type PortID struct {
+	Device string
+	Port   int
+}
+
+// BondRates returns the rates of the ports on bonds in bits per second: the sum of the legs that have a carrier and on which the bond sends.
+// A port with such a leg of unknown rate is left out.
+func BondRates(links []Link) map[PortID]float64 {
+	rates, unknown := map[PortID]float64{}, map[PortID]bool{}
+	for i := range links {
+		l := &links[i]
+		if l.Bond == "" || l.Device == "" {
+			continue
+		}
+		id := PortID{l.Device, l.Port}
+		switch active := l.Carrier != nil && l.Carrier.Up && !l.Backup; {
+		case l.Carrier == nil || active && l.SpeedBits <= 0:
+			unknown[id] = true
+		case active:
+			rates[id] += l.SpeedBits
+		default:
+			rates[id] += 0 // the port has a rate, if only of its other legs
+		}
+	}
+	maps.DeleteFunc(rates, func(id PortID, _ float64) bool { return unknown[id] })
+	return rates
 }
 
 // DCB is the Data Center Bridging configuration of an interface.

@@ -54,6 +54,7 @@ func (d *Device) Rate() (bytes float64) {
 // Devices returns the devices of a refresh, HCAs first.
 func Devices(facts *model.Snapshot) []Device {
 	out := make([]Device, 0, len(facts.HCAs)+len(facts.GPUs))
+	bonds := model.BondRates(facts.Links)
 	for i := range facts.HCAs {
 		h := &facts.HCAs[i]
 		d := Device{
@@ -61,7 +62,11 @@ func Devices(facts *model.Snapshot) []Device {
 		}
 		for j := range h.Ports {
 			p := &h.Ports[j]
-			d.Ports = append(d.Ports, Port{p.Number, p.State, p.PhysState, p.LinkLayer, p.Netdev, p.RateBits, p.Width, p.Speed})
+			rate, ok := bonds[model.PortID{Device: h.Name, Port: p.Number}]
+			if !ok {
+				rate = p.RateBits
+			}
+			d.Ports = append(d.Ports, Port{p.Number, p.State, p.PhysState, p.LinkLayer, p.Netdev, rate, p.Width, p.Speed})
 		}
 		out = append(out, d)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // deviceColumns are those of the view of devices: ports of HCAs, and GPUs. BUSY is the larger rate of a port, as a part of that of its
-// link, or the utilization of a GPU. ERRORS of a port counts since the driver was loaded; of a GPU it has its problems.
+// link (on a bond, of its active legs), or the utilization of a GPU. ERRORS of a port counts since the driver was loaded; of a GPU it has its problems.
 var deviceColumns = []column{
 	{name: "DEVICE", key: defaultSort, text: true},
 	{name: "STATE", key: "state", text: true},
@@ -70,6 +70,9 @@ func parseDevices(families map[string]*dto.MetricFamily) deviceSet {
 			to[port{label["device"], label["port"]}] += value(m)
 		})
 	}
+	each(families, "rdma_port_bond_rate_bytes_per_second", func(_ key, label map[string]string, m *dto.Metric) {
+		d.rates[port{label["device"], label["port"]}] = value(m)
+	})
 	each(families, "gpu_info", func(_ key, label map[string]string, _ *dto.Metric) {
 		d.gpus[label["uuid"]] = label["vendor"] + label["gpu_id"]
 	})

@@ -25,7 +25,9 @@ infiniband_port_state{device="mlx5_1",port="1",state="down"} 1
 infiniband_port_info{device="mlx5_1",port="1"} 1
 infiniband_port_info{device="mlx5_2",port="1"} 1
 # TYPE infiniband_port_rate_bytes_per_second gauge
-infiniband_port_rate_bytes_per_second{device="mlx5_0",port="1"} 5e10
+infiniband_port_rate_bytes_per_second{device="mlx5_0",port="1"} 2.5e10
+# TYPE rdma_port_bond_rate_bytes_per_second gauge
+rdma_port_bond_rate_bytes_per_second{device="mlx5_0",port="1"} 5e10
 # TYPE infiniband_port_transmit_data_bytes_total counter
 infiniband_port_transmit_data_bytes_total{device="mlx5_0",port="1"} %d
 # TYPE infiniband_port_receive_data_bytes_total counter

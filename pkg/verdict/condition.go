@@ -80,6 +80,12 @@ var (
 		Thresholds: []Threshold{{Of: "time since the interface was administratively up", Value: day.Seconds(), Unit: "s", Below: true}},
 		Source:     "an administrator or a program did it; the link itself has no fault",
 	}
+	bondDegraded = &Condition{
+		Name: "RDMABondDegraded", Severity: Warning, Window: day, For: 4 * time.Minute,
+		Summary:    "A leg of the bond that the port is on has lost its carrier: a part of the rate is gone, or the redundancy.",
+		Thresholds: []Threshold{{Of: "time since the leg had a carrier", Value: day.Seconds(), Unit: "s", Below: true}},
+		Source:     "the port itself stays active; a leg that was never connected is no news",
+	}
 	hcaGone = &Condition{
 		Name: "RDMADeviceGone", Severity: Critical, For: 5 * time.Minute,
 		Summary:    "An HCA that the node had is not there any more: what used it has failed, and the next job has fewer rails.",
@@ -379,7 +385,7 @@ var Conditions = []*Condition{
 	hcaGone, portDown, subnetManagerLost, pauseStorm, gpuGone, gpuLost, fabricNotReady, fabricManagerLost,
 	recoveryAction, xidCritical, gpuFault, memoryFailing,
 
-	linkTraining, linkUnstable, linkDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
+	linkTraining, linkUnstable, linkDegraded, bondDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
 	outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors, gpuPCIeSlow,
 	uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,

@@ -177,6 +177,16 @@ var judgments = map[string]judgment{
 		good:    func(n *node) { n.port().State, n.link().Carrier = stateActive, &model.Carrier{Admin: true, Up: true} },
 		subject: "mlx5_0/1", says: "interface eth0 is administratively down", held: 10 * time.Minute,
 	},
+	"RDMABondDegraded": {
+		bad: func(n *node) {
+			leg := *n.link()
+			leg.Netdev = "eth1"
+			n.facts.Links = append(n.facts.Links, leg)
+			n.link().Carrier, n.link().Phy = &model.Carrier{Admin: true}, &model.Phy{Reason: "no_cable"}
+		},
+		good:    func(n *node) { n.link().Carrier = &model.Carrier{Up: true, Admin: true} },
+		subject: "mlx5_0/1 (eth0)", says: "interface eth0 has no carrier; 1 of 2 legs have one; the driver reports no_cable",
+	},
 	"RDMALinkDegraded": {
 		bad:     func(n *node) { n.port().RateBits, n.port().Speed = 200e9, "HDR" },
 		good:    func(n *node) { n.port().RateBits = 400e9 },

@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -41,8 +42,9 @@ func legSubject(s Subject, l *model.Link, all []*model.Link) Subject {
 	return s
 }
 
-// judgeLegs judges whether the interfaces of a port are administratively up.
-func (r *round) judgeLegs(s Subject, links []*model.Link) {
+// judgeLegs judges whether the interfaces of a port are administratively up, and whether each leg of a bond has a carrier while the port
+// is active: the bond then has a part of its rate, or no redundancy.
+func (r *round) judgeLegs(s Subject, active bool, links []*model.Link) {
 	for _, l := range links {
 		if l.Carrier == nil {
 			continue
@@ -51,10 +53,36 @@ func (r *round) judgeLegs(s Subject, links []*model.Link) {
 		if state == nil {
 			continue
 		}
-		if !l.Carrier.Admin && r.within(state.enabled, portDisabled) {
-			r.find(portDisabled, legSubject(s, l, links), state.disabled, "interface "+l.Netdev+" is administratively down")
+		switch leg := legSubject(s, l, links); {
+		case !l.Carrier.Admin && r.within(state.enabled, portDisabled):
+			r.find(portDisabled, leg, state.disabled, "interface "+l.Netdev+" is administratively down")
+		case l.Carrier.Admin && !l.Carrier.Up && active && len(links) > 1 && r.within(state.active, bondDegraded):
+			r.find(bondDegraded, leg, state.down, bondEvidence(l, links)...)
 		}
 	}
+}
+
+// bondEvidence describes a leg without a carrier.
+func bondEvidence(l *model.Link, legs []*model.Link) []string {
+	up := 0
+	for _, other := range legs {
+		if other.Carrier != nil && other.Carrier.Up {
+			up++
+		}
+	}
+	evidence := []string{"interface " + l.Netdev + " has no carrier", fmt.Sprintf("%d of %d legs have one", up, len(legs))}
+	if reason := downReason(l); reason != "" {
+		evidence = append(evidence, reason)
+	}
+	return evidence
+}
+
+// legEvidence names the interface of a verdict about one leg of several.
+func legEvidence(l *model.Link, all []*model.Link, evidence ...string) []string {
+	if len(all) > 1 {
+		return append(evidence, "interface "+l.Netdev)
+	}
+	return evidence
 }
 
 // within reports whether a moment is not longer ago than the limit of a condition; false for the zero time.
@@ -122,4 +150,45 @@ func (r *round) sharesLink(h *model.HCA) bool { return h.VF && r.read[h.PF] }
 // container: CNI plugins set its interface down. That of a physical function without a link has none either.
 func (r *round) follows(h *model.HCA, p *model.Port) bool {
 	return h.VF && (!r.heldHCAs[h.Name] || r.downPorts[portKey{h.PF, p.Number}])
+}
+
+// legCounter is the key of counters of an interface.
+func legCounter(s Subject, l *model.Link) counterKey {
+	return counterKey{device: s.Device, port: s.Port, detail: l.Netdev}
+}
+
+// flaps returns the losses of the carrier of an interface within an hour and within 12 hours.
+func (r *round) flaps(s Subject, l *model.Link) (inHour, halfDay uint64) {
+	if l.Carrier == nil {
+		return 0, 0
+	}
+	key := legCounter(s, l)
+	key.condition, key.number = linkUnstable, 2
+	inHour = r.counted(key, l.Carrier.Flaps, nil)
+	key.condition, key.number = flapping, 3
+	return inHour, r.counted(key, l.Carrier.Flaps, nil)
+}
+
+func unstable(inHour, halfDay uint64) bool {
+	return float64(inHour) > linkUnstable.limit(0) || float64(halfDay) > linkUnstable.limit(2)
+}
+
+func flapEvidence(inHour, halfDay uint64) []string {
+	return []string{grewIn("losses of the carrier", inHour, hour), grewIn("losses of the carrier", halfDay, flapping.Window)}
+}
+
+// judgeBare judges the interfaces of physical functions that have no HCA, but virtual functions that have one.
+func (r *round) judgeBare(links []*model.Link) {
+	for _, l := range links {
+		s, alone := Subject{Kind: OfPort, Device: l.Netdev}, []*model.Link{l}
+		r.judgeLegs(s, false, alone)
+		if inHour, halfDay := r.flaps(s, l); unstable(inHour, halfDay) {
+			r.find(linkUnstable, s, time.Time{}, flapEvidence(inHour, halfDay)...)
+		}
+		p := &model.Port{LinkLayer: "Ethernet"}
+		if l.Carrier != nil && l.Carrier.Up {
+			p.State = stateActive
+		}
+		r.judgeInterface(p, s, l, alone)
+	}
 }

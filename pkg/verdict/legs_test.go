@@ -4,6 +4,7 @@ package verdict
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,4 +109,78 @@ func found(r Result) (all []string) {
 		}
 	}
 	return all
+}
+
+// withBond adds an HCA whose port is on a bond of two legs.
+func (n *node) withBond() *node {
+	h := n.facts.HCAs[1]
+	h.Name, h.Ports = "mlx5_bond_0", slices.Clone(h.Ports)
+	n.facts.HCAs = append(n.facts.HCAs, h)
+	for _, name := range []string{"eth2", "eth3"} {
+		n.facts.Links = append(n.facts.Links, model.Link{
+			Device: "mlx5_bond_0", Port: 1, Netdev: name, Bond: "bond0", SpeedBits: 200e9, Carrier: &model.Carrier{Up: true, Admin: true},
+			Storms: []model.PauseStorm{{Type: "error"}}, FEC: &model.FEC{Uncorrectable: new(uint64(5)), CorrectedBits: new(uint64(5))},
+		})
+	}
+	return n
+}
+
+// TestLegs: each leg of a bond is judged, whichever it is, and so is the interface of a physical function without an HCA.
+func TestLegs(t *testing.T) {
+	for name, c := range map[string]struct {
+		bad           func(*model.Link)
+		verdict, says string
+		ofBare        bool
+	}{
+		"flaps":    {bad: func(l *model.Link) { l.Carrier.Flaps = 2 }, verdict: "RDMALinkUnstable", says: "losses of the carrier +2 in 1h", ofBare: true},
+		"storm":    {bad: func(l *model.Link) { l.Storms[0].Count = 1 }, verdict: "RDMAPauseStorm", says: "pause storms +1 in 15m", ofBare: true},
+		"blocks":   {bad: func(l *model.Link) { *l.FEC.Uncorrectable = 9 }, verdict: "RDMAUncorrectableBlocks", says: "+4 in 2h5m", ofBare: true},
+		"bits":     {bad: func(l *model.Link) { *l.FEC.CorrectedBits = 3e10 }, verdict: "RDMABitErrors", says: "5.0e-04 of the bits", ofBare: true},
+		"module":   {bad: func(l *model.Link) { l.Module = &model.LinkModule{Fault: new(true)} }, verdict: "RDMAModuleAlarm", says: "has failed", ofBare: true},
+		"down":     {bad: func(l *model.Link) { l.Carrier.Up = false }, verdict: "RDMABondDegraded", says: "has no carrier; 1 of 2 legs have one"},
+		"set down": {bad: func(l *model.Link) { l.Carrier.Up, l.Carrier.Admin = false, false }},
+	} {
+		for i, leg := range []string{"eth2", "eth3", ""} {
+			if leg == "" && !c.ofBare {
+				continue
+			}
+			t.Run(name+" "+leg, func(t *testing.T) {
+				n, j := newNode().withBond(), &Judge{}
+				l, subject := &n.facts.Links[1+min(i, 1)], "mlx5_bond_0/1 ("+leg+")"
+				if leg == "" { // the other one has gone
+					l.Device, l.Port, l.Netdev, subject = "", 0, "eth9", "eth9"
+				}
+				n.judge(j, start)
+				c.bad(l)
+				r := n.judge(j, start.Add(15*time.Second))
+				if c.verdict == "" {
+					if got := found(r); got != nil {
+						t.Errorf("%q", got)
+					}
+					return
+				}
+				if got := found(r); !slices.Equal(got, []string{c.verdict + " " + subject}) {
+					t.Fatalf("%q", got)
+				}
+				evidence := strings.Join(r.Verdicts[0].Evidence, "; ")
+				if !strings.Contains(evidence, c.says) || leg != "" && !strings.Contains(evidence, "interface "+leg) {
+					t.Errorf("%q", evidence)
+				}
+			})
+		}
+	}
+}
+
+// TestLegNeverUp: a leg that never had a carrier is not missed, nor is one of a bond that has none left: then the port is down.
+func TestLegNeverUp(t *testing.T) {
+	n, j := newNode().withBond(), &Judge{}
+	n.facts.Links[1].Carrier = &model.Carrier{Admin: true}
+	if got := found(n.judge(j, start)); got != nil {
+		t.Errorf("%q", got)
+	}
+	n.facts.Links[2].Carrier = &model.Carrier{Admin: true}
+	n.set("DOWN", 2)
+	if got := found(n.judge(j, start.Add(15*time.Second))); !slices.Equal(got, []string{"RDMAPortDown mlx5_bond_0/1"}) {
+		t.Errorf("%q", got)
+	}
 }

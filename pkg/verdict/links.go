@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -43,9 +44,10 @@ func (r *round) findManagement(boards map[board]float64) {
 	r.j.management = found
 }
 
-// judgeInterface judges what the driver of the network interface behind a port reports.
-func (r *round) judgeInterface(p *model.Port, s Subject, l *model.Link) {
-	key := counterKey{device: s.Device, port: s.Port}
+// judgeInterface judges what the driver of one of the network interfaces behind a port reports.
+func (r *round) judgeInterface(p *model.Port, s Subject, l *model.Link, all []*model.Link) {
+	key := legCounter(s, l)
+	find := func(c *Condition, evidence ...string) { r.find(c, s, time.Time{}, legEvidence(l, all, evidence...)...) }
 	of := func(c *Condition, number int) counterKey { k := key; k.condition, k.number = c, number; return k }
 	var storms uint64
 	for _, e := range l.Storms {
@@ -55,7 +57,7 @@ func (r *round) judgeInterface(p *model.Port, s Subject, l *model.Link) {
 	}
 	if l.Storms != nil {
 		if n := r.grown(of(pauseStorm, 0), storms); float64(n) > pauseStorm.limit(0) {
-			r.find(pauseStorm, s, time.Time{}, grewIn("pause storms", n, pauseStorm.Window))
+			find(pauseStorm, grewIn("pause storms", n, pauseStorm.Window))
 		}
 	}
 	var downs uint64
@@ -65,18 +67,18 @@ func (r *round) judgeInterface(p *model.Port, s Subject, l *model.Link) {
 	if l.FEC != nil && l.FEC.Uncorrectable != nil {
 		n := r.grown(of(uncorrectableBlocks, 0), *l.FEC.Uncorrectable)
 		if float64(n) > uncorrectableBlocks.limit(0) && downs == 0 {
-			r.find(uncorrectableBlocks, s, time.Time{}, grewIn("blocks that FEC could not correct", n, uncorrectableBlocks.Window))
+			find(uncorrectableBlocks, grewIn("blocks that FEC could not correct", n, uncorrectableBlocks.Window))
 		}
 	}
-	if l.FEC != nil && l.FEC.CorrectedBits != nil && p.RateBits > 0 {
-		ratio := perSecond(r.grown(of(bitErrors, 0), *l.FEC.CorrectedBits), bitErrors.Window) / p.RateBits
+	if bits := cmp.Or(l.SpeedBits, p.RateBits); l.FEC != nil && l.FEC.CorrectedBits != nil && bits > 0 {
+		ratio := perSecond(r.grown(of(bitErrors, 0), *l.FEC.CorrectedBits), bitErrors.Window) / bits
 		if limit := bitErrorLimit(p); ratio > limit {
-			r.find(bitErrors, s, time.Time{}, fmt.Sprintf("%.1e of the bits, the limit of the link is %.1e", ratio, limit))
+			find(bitErrors, fmt.Sprintf("%.1e of the bits, the limit of the link is %.1e", ratio, limit))
 		}
 	}
 	if l.Module != nil {
 		if evidence := moduleEvidence(l.Module, p.State == stateActive); evidence != nil {
-			r.find(moduleAlarm, s, time.Time{}, evidence...)
+			find(moduleAlarm, evidence...)
 		}
 	}
 }

@@ -57,24 +57,22 @@ func (r *round) judgePorts() {
 			if r.j.management[h.Name] {
 				continue
 			}
-			r.judgeLegs(s, own)
-			var l *model.Link
-			if len(own) > 0 {
-				l = own[len(own)-1]
-			}
+			r.judgeLegs(s, p.State == stateActive, own)
 			if !r.sharesLink(h) {
-				r.judgeErrors(p, s, l)
+				r.judgeErrors(p, s, own)
 			}
 			r.shared = model.Congestion(r.shared[:0], p.HWCounters)
 			r.judgeCongestion(congestionOf(r.shared, p.HWCounters), counterOf(p.Counters, "port_rcv_packets"), s)
-			if r.judgeGID(h, p, s); l != nil {
-				r.judgeInterface(p, s, l)
+			r.judgeGID(h, p, s)
+			for _, l := range own {
+				r.judgeInterface(p, legSubject(s, l, own), l, own)
 			}
 		}
 		if !r.j.management[h.Name] {
 			r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), counter{}, Subject{Kind: OfHCA, Device: h.Name})
 		}
 	}
+	r.judgeBare(links[portKey{}])
 	maps.DeleteFunc(r.j.ports, func(_ portKey, s *portState) bool { return r.At.Sub(s.seen) > day })
 	maps.DeleteFunc(r.j.legs, func(_ legKey, s *legState) bool { return r.At.Sub(s.seen) > day })
 	r.judgeHCAFaults()
@@ -157,7 +155,7 @@ func gigabits(bits float64) string { return fmt.Sprintf("%g Gbit/s", bits/1e9) }
 
 // judgeErrors judges the error counters of a port. A link that goes down causes errors of symbols, and these those of packets: only the
 // cause is a verdict.
-func (r *round) judgeErrors(p *model.Port, s Subject, l *model.Link) {
+func (r *round) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	grown := func(c *Condition, number int, name string) (uint64, bool) {
 		value, ok := valueOf(p.Counters, name)
 		if !ok {
@@ -168,20 +166,25 @@ func (r *round) judgeErrors(p *model.Port, s Subject, l *model.Link) {
 	downed, _ := grown(linkUnstable, 0, "link_downed")
 	recovered, _ := grown(linkUnstable, 1, "link_error_recovery")
 	var flaps, halfDay uint64
-	if l != nil && l.Carrier != nil {
-		key := counterKey{condition: linkUnstable, number: 2, device: s.Device, port: s.Port}
-		flaps = r.counted(key, l.Carrier.Flaps, nil)
-		key.condition, key.number = flapping, 3
-		halfDay = r.counted(key, l.Carrier.Flaps, nil)
+	legs := false
+	for _, l := range links {
+		flaps, halfDay = r.flaps(s, l)
+		if len(links) > 1 && unstable(flaps, halfDay) {
+			legs = true
+			r.find(linkUnstable, legSubject(s, l, links), time.Time{}, legEvidence(l, links, flapEvidence(flaps, halfDay)...)...)
+		}
+	}
+	if len(links) > 1 {
+		flaps, halfDay = 0, 0
 	}
 	symbols, _ := grown(symbolErrors, 0, "symbol_error")
 	broken, _ := grown(packetErrors, 0, "port_rcv_errors")
 	received, _ := grown(packetErrors, 1, "port_rcv_packets")
 	switch {
-	case float64(max(downed, flaps)) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) ||
-		float64(halfDay) > linkUnstable.limit(2):
-		r.find(linkUnstable, s, time.Time{}, grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour),
-			grewIn("losses of the carrier", flaps, hour), grewIn("losses of the carrier", halfDay, flapping.Window))
+	case float64(downed) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) || unstable(flaps, halfDay):
+		evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
+		r.find(linkUnstable, s, time.Time{}, append(evidence, flapEvidence(flaps, halfDay)...)...)
+	case legs: // the cause
 	case float64(symbols) > symbolErrors.limit(0):
 		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):

@@ -46,6 +46,13 @@ func readCarrier(dir string, buf []byte, last carrierReading) (r carrierReading,
 	return r, ok
 }
 
+// readBackup reports whether a bond does not send on one of its legs, as its file bonding_slave/state says: active or backup. The kernel
+// returns it without RTNL.
+func readBackup(dir string, buf []byte) bool {
+	b, err := boundedfile.ReadOnce(filepath.Join(dir, "bonding_slave/state"), buf)
+	return err == nil && boundedfile.Line(b, 32) == "backup"
+}
+
 // parseCarrier parses the files flags, operstate, carrier_changes and carrier_down_count.
 func parseCarrier(flags, state, changes, downs string) (r carrierReading, ok bool) {
 	f, err1 := strconv.ParseUint(strings.TrimPrefix(flags, "0x"), 16, 32)

@@ -32,6 +32,9 @@ type iface struct {
 	// ports are the ports with the interface; none for a physical function that has no HCA.
 	ports      []port
 	infiniband bool // IPoIB
+	// bond is the bond of which the interface is a leg, empty if it is none; speed is the rate of a leg in bits per second, 0: not known.
+	bond  string
+	speed float64
 }
 
 const (
@@ -40,7 +43,8 @@ const (
 	maxLower      = 4  // interfaces on top of each other: a VLAN on a bond
 )
 
-// finder finds interfaces in sysfs. It reads no file that takes RTNL, as carrier, speed and phys_port_name do.
+// finder finds interfaces in sysfs. It reads no file that takes RTNL, as carrier, speed and phys_port_name do, but the speed of legs of
+// bonds: no other file has it, and the rate of the port is their sum.
 type finder struct {
 	sysfs  string
 	chosen func(device string) bool
@@ -87,7 +91,7 @@ func (f *finder) device(dir, name string) {
 		}
 		infiniband := f.line(dir, "ports", p.Name(), "link_layer") == "InfiniBand"
 		if n := f.netdev(dir, p.Name(), number, infiniband); n != "" {
-			f.lower(n, &port{name, number}, infiniband, 0)
+			f.lower(f.bondOf(n), &port{name, number}, infiniband, "", 0)
 		}
 	}
 }
@@ -124,19 +128,43 @@ func (f *finder) interfaces(function string) []string {
 }
 
 // lower adds an interface, or those below it if it is a bond or VLAN.
-func (f *finder) lower(name string, p *port, infiniband bool, depth int) {
+func (f *finder) lower(name string, p *port, infiniband bool, bond string, depth int) {
 	kind := f.value(f.netdir(name), "uevent", "DEVTYPE")
 	if (kind != "bond" && kind != "vlan") || depth == maxLower {
 		f.add(name, p, infiniband)
+		if i := f.found[name]; i != nil && bond != "" {
+			i.bond, i.speed = bond, f.speed(name)
+		}
 		return
+	}
+	if kind == "bond" {
+		bond = name
 	}
 	links, err := filepath.Glob(filepath.Join(f.netdir(name), "lower_*"))
 	if err != nil {
 		return
 	}
 	for _, l := range links[:min(len(links), maxPerDevice)] {
-		f.lower(strings.TrimPrefix(filepath.Base(l), "lower_"), p, infiniband, depth+1)
+		if leg := strings.TrimPrefix(filepath.Base(l), "lower_"); !f.ofAnother(leg, p.device) {
+			f.lower(leg, p, infiniband, bond, depth+1)
+		}
 	}
+}
+
+// bondOf returns the bond of which an interface is a leg, or the interface if it is none: the first GID of a port on a bond may be that of the
+// leg that the bond sends on.
+func (f *finder) bondOf(name string) string {
+	master, err := os.Readlink(filepath.Join(f.netdir(name), "master"))
+	if err != nil || f.value(f.netdir(filepath.Base(master)), "uevent", "DEVTYPE") != "bond" {
+		return name
+	}
+	return filepath.Base(master)
+}
+
+// ofAnother reports whether an interface is that of another HCA. Functions whose HCAs are one in the bond have one HCA together.
+func (f *finder) ofAnother(name, device string) bool {
+	hcas, err := os.ReadDir(filepath.Join(f.netdir(name), "device/infiniband"))
+	return err == nil && len(hcas) > 0 && !slices.ContainsFunc(hcas, func(e os.DirEntry) bool { return e.Name() == device })
 }
 
 // add adds an interface with one of its ports. The interface of the PF of a VF has none unless the PF has an HCA; only the first
@@ -157,6 +185,15 @@ func (f *finder) add(name string, p *port, infiniband bool) {
 	if p != nil && !slices.Contains(i.ports, *p) {
 		i.ports = append(i.ports, *p)
 	}
+}
+
+// speed returns the rate of an interface in bits per second, 0 if it is not known, as while it has no carrier. The file has Mb/s.
+func (f *finder) speed(name string) float64 {
+	megabits, err := strconv.ParseInt(f.line(f.netdir(name), "speed"), 10, 32)
+	if err != nil || megabits <= 0 {
+		return 0
+	}
+	return float64(megabits) * 1e6
 }
 
 // netdir returns the directory of an interface. A name with a slash is none.

@@ -27,6 +27,7 @@ func (s *Source) publish(now time.Time) {
 		n := s.netdevs[name]
 		l := n.link
 		l.Carrier = n.watch.facts()
+		l.Bond, l.Backup, l.SpeedBits = n.bond, n.backup, n.speed
 		if len(n.ports) == 0 {
 			facts.Links = append(facts.Links, l)
 		}

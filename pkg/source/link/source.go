@@ -84,6 +84,7 @@ type netdev struct {
 	watch        *carrierWatch
 	link         model.Link
 	changed      bool      // the carrier has changed since the last reading
+	backup       bool      // its bond does not send on it
 	due          time.Time // of the next reading
 	backoff      hang.Backoff
 	err          error // of the last reading
@@ -297,6 +298,9 @@ func (s *Source) update(found []iface, err error, now time.Time) {
 			n = &netdev{due: now, link: model.Link{Netdev: i.name, Driver: i.driver}}
 			n.moduleDetail, n.absent[stepModule] = s.o.Module, s.o.Module.Off
 		}
+		if i.speed == 0 {
+			i.speed = n.speed
+		}
 		n.iface = i
 		netdevs[i.name] = n
 	}
@@ -310,11 +314,13 @@ func (s *Source) watchCarriers(now time.Time) {
 		if n.infiniband {
 			continue
 		}
+		dir := filepath.Join(s.o.Sysfs, "class/net", n.name)
+		n.backup = n.bond != "" && readBackup(dir, s.buf)
 		var last carrierReading
 		if n.watch != nil {
 			last = n.watch.last
 		}
-		r, ok := readCarrier(filepath.Join(s.o.Sysfs, "class/net", n.name), s.buf, last)
+		r, ok := readCarrier(dir, s.buf, last)
 		switch {
 		case !ok:
 			continue
@@ -323,6 +329,9 @@ func (s *Source) watchCarriers(now time.Time) {
 			continue
 		case r.changes != n.watch.last.changes:
 			n.changed, n.due = true, now
+			if n.bond != "" { // its speed, too
+				s.searched = now.Add(-interval)
+			}
 		}
 		if flap, ended := n.watch.observe(r, now); ended {
 			s.addFlap(n, flap)

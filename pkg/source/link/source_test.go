@@ -469,6 +469,22 @@ func TestInterfaces(t *testing.T) {
 	f.write("class/net/bond0/uevent", "DEVTYPE=bond")
 	f.link("class/net/bond0/lower_eth1", "../eth1")
 	f.link("class/net/bond0/lower_eth3", "../eth3")
+	// The same HCA by the GID of a leg; two HCAs that have their own functions in one bond.
+	f.netdev("eth5", 11, "mlx5_core")
+	f.netdev("eth6", 12, "mlx5_core")
+	f.netdev("bond1", 13, "")
+	f.hca("mlx5_4", "eth5")
+	f.hca("mlx5_5", "bond1")
+	f.write("class/net/bond1/uevent", "DEVTYPE=bond")
+	for leg, hca := range map[string]string{"eth5": "mlx5_4", "eth6": "mlx5_5"} {
+		f.link("class/net/bond1/lower_"+leg, "../"+leg)
+		f.link("class/net/"+leg+"/master", "../bond1")
+		f.write("class/net/"+leg+"/device/infiniband/"+hca+"/node_type", "1: CA")
+	}
+	f.link("class/net/eth1/master", "../bond0")
+	f.hca("mlx5_bond_1", "eth1")
+	f.write("class/net/eth1/speed", "200000")
+	f.write("class/net/eth3/speed", "-1")
 	// Soft-RoCE on the interface of an HCA, without a GID.
 	f.write("class/infiniband/rxe0/ports/1/link_layer", "Ethernet")
 	f.write("class/infiniband/rxe0/parent", "eth0")
@@ -492,12 +508,14 @@ func TestInterfaces(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, i := range found {
-		got[i.name] = fmt.Sprint(i.index, " ", i.driver, " ", i.ports, " ", i.infiniband)
+		got[i.name] = fmt.Sprint(i.index, " ", i.driver, " ", i.ports, " ", i.infiniband, " ", i.bond, " ", i.speed/1e9)
 	}
 	want := map[string]string{
-		"eth0": "1 mlx5_core [{mlx5_0 1} {rxe0 1}] false", "eth2": "3 mlx5_core [{mlx5_2 1}] false",
-		"eth1": "2 mlx5_core [{mlx5_bond_0 1}] false", "eth3": "4 mlx5_core [{mlx5_bond_0 1}] false",
-		"eth4": "5 mlx5_core [] false", "ib0": "8 mlx5_core [{mlx5_3 1}] true",
+		"eth0": "1 mlx5_core [{mlx5_0 1} {rxe0 1}] false  0", "eth2": "3 mlx5_core [{mlx5_2 1}] false  0",
+		"eth1": "2 mlx5_core [{mlx5_bond_0 1} {mlx5_bond_1 1}] false bond0 200",
+		"eth3": "4 mlx5_core [{mlx5_bond_0 1} {mlx5_bond_1 1}] false bond0 0",
+		"eth4": "5 mlx5_core [] false  0", "ib0": "8 mlx5_core [{mlx5_3 1}] true  0",
+		"eth5": "11 mlx5_core [{mlx5_4 1}] false bond1 0", "eth6": "12 mlx5_core [{mlx5_5 1}] false bond1 0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

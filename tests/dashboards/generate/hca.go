@@ -93,7 +93,7 @@ func hcaUsers() row {
 
 func hcaPorts() row {
 	s := sel(dev)
-	speed := "infiniband_port_rate_bytes_per_second" + s
+	speed := "(rdma_port_bond_rate_bytes_per_second" + s + " or infiniband_port_rate_bytes_per_second" + s + ")"
 	used := func(direction string) string {
 		return top(20, rate("infiniband_port_"+direction+"_data_bytes_total", s)+" / "+onPort+" ("+speed+" > 0)")
 	}
@@ -107,7 +107,7 @@ func hcaPorts() row {
 	return row{"Ports", []panel{
 		graph("Port throughput and link rate",
 			"Bytes per second on the wire, headers included: sent above zero, received below. Dashed: the data rate "+
-				"of the link. Drivers that count no bytes (Soft-RoCE before Linux 6.13) have no values.", "Bps",
+				"of the link, or of the active legs of a bond. Drivers that count no bytes (Soft-RoCE before Linux 6.13) have no values.", "Bps",
 			query{expr: top(10, rate("infiniband_port_transmit_data_bytes_total", s)), legend: legend + " sent"},
 			query{expr: top(10, rate("infiniband_port_receive_data_bytes_total", s)), legend: legend + " received", below: true},
 			query{expr: top(10, speed), legend: legend + " link", dashed: true}),
