@@ -35,6 +35,9 @@ type HCA struct {
 	PF string
 	// Subfunction reports that it is a part of a physical function that was made by software, as mlx5_core.sf.4.
 	Subfunction bool
+	// Parent is the HCA of a management device (RDMA_DEVICE_TYPE_SMI): its ports are the planes of the port of that HCA, and no process can
+	// open it. It is empty for other devices.
+	Parent string
 	// Netns is the inode of the device's network namespace; 0 for the node's.
 	Netns uint64
 

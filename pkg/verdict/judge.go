@@ -158,6 +158,9 @@ func (r *round) addQuiet(out *Result) {
 func (r *round) judged() []string {
 	active, ports := 0, 0
 	for i := range r.Facts.HCAs {
+		if r.Facts.HCAs[i].Parent != "" {
+			continue
+		}
 		for j := range r.Facts.HCAs[i].Ports {
 			if ports++; r.Facts.HCAs[i].Ports[j].State == stateActive {
 				active++

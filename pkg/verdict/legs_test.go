@@ -62,6 +62,15 @@ func TestPortsWithoutFault(t *testing.T) {
 			n.facts.HCAs[3].Ports[0].LinkLayer = "InfiniBand"
 			n.set("INIT", 3)
 		}, nil},
+		"the planes of a port": {func(n *node) {
+			planes := n.facts.HCAs[0]
+			planes.Name, planes.Parent, planes.Ports = "smi1", "mlx5_0", slices.Clone(planes.Ports)
+			planes.Ports[0].RateBits, planes.Ports[0].LinkLayer = 100e9, "InfiniBand"
+			n.facts.HCAs = append(n.facts.HCAs, planes)
+			planes.Ports = slices.Clone(planes.Ports)
+			planes.Name, planes.Ports[0].State = "smi2", "INIT"
+			n.facts.HCAs = append(n.facts.HCAs, planes)
+		}, nil},
 		"an interface that is set down": {func(n *node) {
 			n.link().Carrier = &model.Carrier{}
 			n.set("DOWN", 0)

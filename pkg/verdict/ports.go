@@ -49,6 +49,9 @@ func (r *round) judgePorts() {
 	links := r.linksByPort()
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
+		if h.Parent != "" {
+			continue // its ports are the planes of a port of another HCA
+		}
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
@@ -80,7 +83,7 @@ func (r *round) judgePorts() {
 
 // boardOf returns what a port has in common with others whose rate it should have. VFs have the rate of a policy.
 func boardOf(h *model.HCA, p *model.Port) (board, bool) {
-	return board{h.Type, h.Board, p.LinkLayer}, !h.VF && h.Board != "" && p.State == stateActive && p.RateBits > 0
+	return board{h.Type, h.Board, p.LinkLayer}, !h.VF && h.Parent == "" && h.Board != "" && p.State == stateActive && p.RateBits > 0
 }
 
 // judgeLink judges whether a port is active, and its rate.

@@ -176,6 +176,9 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 		d.node = n
 		d.hca.CharDevice = n.uverbs[d.name].name
 		d.hca.Index = n.index(d.name, d.hca.NodeGUID)
+		if d.hca.Parent = ""; n.devices[d.name].smi {
+			d.hca.Parent = n.devices[d.name].parent
+		}
 	}
 	var c *conn
 	if d.hca.Index != noIndex {

@@ -69,6 +69,8 @@ const (
 	attrSRQ          = 88
 	attrSRQN         = 90 // u32
 	attrDetails      = 97 // u8, RDMA_NLDEV_ATTR_DRIVER_DETAILS
+	attrDevType      = 99 // u8, enum rdma_nl_dev_type; since 6.11
+	attrParentName   = 100
 )
 
 var errTooMany = errors.New("more entries than the limit")
@@ -116,7 +118,12 @@ type nlDevice struct {
 	sysGUID  string
 	firmware string
 	nodeType string
+	smi      bool   // RDMA_DEVICE_TYPE_SMI
+	parent   string // of such a device
 }
+
+// typeSMI is RDMA_DEVICE_TYPE_SMI.
+const typeSMI = 1
 
 func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 	var d nlDevice
@@ -135,6 +142,10 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 			d.firmware = parseLine(a.Text())
 		case attrNodeType:
 			d.nodeType = nodeType(a.U8())
+		case attrDevType:
+			d.smi = a.U8() == typeSMI
+		case attrParentName:
+			d.parent = string(a.Text())
 		}
 	}
 	if a.Err != nil || !validDevice(d.name) {

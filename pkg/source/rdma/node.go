@@ -21,13 +21,19 @@ import (
 const noIndex = math.MaxUint32
 
 // nodeRetry is the interval at which an incomplete node is read again: a device appears in
-// sysfs before netlink and uverbs list it.
-const nodeRetry = 15 * time.Second
+// sysfs before netlink and uverbs list it. After nodeTries readings what is missing is missing for long, such as
+// a uverbs device whose module is not loaded: the interval is then nodeLater.
+const (
+	nodeRetry = 15 * time.Second
+	nodeTries = 4
+	nodeLater = 5 * time.Minute
+)
 
 // node holds the netlink and uverbs data of all devices. It is read once for each set of
 // devices.
 type node struct {
 	read     time.Time
+	tries    int  // how often it was read for this set of devices
 	complete bool // nothing is missing
 	uverbs   map[string]charDevice
 	devices  map[string]nlDevice // as listed by netlink, by name
@@ -49,7 +55,7 @@ func (n *node) index(name, guid string) uint32 {
 // device reads wait for it.
 func (s *Source) readNode(ctx context.Context) *node {
 	now := s.opt.Now()
-	if s.node != nil && (s.node.complete || now.Sub(s.node.read) < nodeRetry) {
+	if s.node != nil && (s.node.complete || now.Sub(s.node.read) < s.node.wait()) {
 		return s.node
 	}
 	verbs := filepath.Join(s.opt.Sysfs, "class/infiniband_verbs")
@@ -76,7 +82,10 @@ func (s *Source) readNode(ctx context.Context) *node {
 	}
 	switch {
 	case n != nil:
-		n.read, n.complete = now, s.complete(n, netlink)
+		n.read, n.complete, n.tries = now, s.complete(n, netlink), 1
+		if s.node != nil {
+			n.tries += s.node.tries
+		}
 		s.node = n
 	case s.node == nil:
 		return &node{}
@@ -84,10 +93,19 @@ func (s *Source) readNode(ctx context.Context) *node {
 	return s.node
 }
 
-// complete reports whether n contains all devices.
+// wait returns the time until an incomplete node is read again.
+func (n *node) wait() time.Duration {
+	if n.tries < nodeTries {
+		return nodeRetry
+	}
+	return nodeLater
+}
+
+// complete reports whether n contains all devices. Management devices have no uverbs device.
 func (s *Source) complete(n *node, netlink bool) bool {
 	for _, d := range s.devices {
-		if _, ok := n.devices[d.name]; netlink && !ok || n.uverbs[d.name].name == "" {
+		listed, ok := n.devices[d.name]
+		if netlink && !ok || n.uverbs[d.name].name == "" && !listed.smi {
 			return false
 		}
 	}

@@ -232,6 +232,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 	}
 	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })
+	findManagement(snap.HCAs)
 	for _, d := range s.devices {
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}

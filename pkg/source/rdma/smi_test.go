@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestManagementDevice: netlink names the type of a device and its parent since Linux 6.11. No such device has a uverbs device, and nothing
+// is missing.
+func TestManagementDevice(t *testing.T) {
+	var devices []nlDevice
+	for _, payload := range [][]byte{
+		attrStr(attrDevName, "mlx5_0"),
+		append(append(attrStr(attrDevName, "smi1"), attr(99, 1)...), attrStr(100, "mlx5_0")...),
+		append(attrStr(attrDevName, "later"), attr(99, 7)...),
+	} {
+		var err error
+		if devices, err = parseDevice(devices, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []nlDevice{{name: "mlx5_0"}, {name: "smi1", smi: true, parent: "mlx5_0"}, {name: "later"}}
+	if diff := cmp.Diff(want, devices, cmp.AllowUnexported(nlDevice{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	n := &node{uverbs: map[string]charDevice{"mlx5_0": {name: "uverbs0"}}, devices: map[string]nlDevice{}}
+	for _, d := range devices {
+		n.devices[d.name] = d
+	}
+	s := &Source{devices: []*device{{name: "mlx5_0"}, {name: "smi1"}}}
+	if !s.complete(n, true) {
+		t.Error("a management device without uverbs device is missing")
+	}
+	s.devices = append(s.devices, &device{name: "later"})
+	if s.complete(n, true) {
+		t.Error("a device of another type without uverbs device is not missing")
+	}
+}
+
+// TestFindManagement: without netlink, the place of a device decides.
+func TestFindManagement(t *testing.T) {
+	hca := func(name, verbs, pci, layer string, sub bool) model.HCA {
+		return model.HCA{
+			Name: name, CharDevice: verbs, PCIAddress: pci, NodeType: "CA", Subfunction: sub, Ports: []model.Port{{Number: 1, LinkLayer: layer}},
+		}
+	}
+	hcas := []model.HCA{
+		hca("mlx5_0", "uverbs0", "0000:0b:00.0", "InfiniBand", false),
+		hca("smi1", "", "0000:0b:00.0", "InfiniBand", false),
+		hca("alone", "", "0000:0c:00.0", "InfiniBand", false),
+		hca("roce", "", "0000:0b:00.0", "Ethernet", false),
+		hca("sf", "", "0000:0b:00.0", "InfiniBand", true),
+		hca("virtual", "", "", "InfiniBand", false),
+	}
+	findManagement(hcas)
+	got := map[string]string{}
+	for i := range hcas {
+		if h := &hcas[i]; h.Parent != "" {
+			got[h.Name] = h.Parent
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"smi1": "mlx5_0"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestIncompleteNode: a device whose uverbs device does not come is not looked for every 15 s for ever.
+func TestIncompleteNode(t *testing.T) {
+	tr := newTree(t)
+	tr.hca(0, 1000)
+	tr.remove("class/infiniband_verbs")
+	now := time.Unix(1000, 0)
+	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
+	reads := map[*node]bool{}
+	for range 240 {
+		mustRead(t, s)
+		reads[s.node] = true
+		now = now.Add(nodeRetry)
+	}
+	if n := len(reads); n < nodeTries || n > 20 {
+		t.Errorf("%d readings in an hour", n)
+	}
+}
