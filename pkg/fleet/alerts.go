@@ -13,7 +13,7 @@ const (
 
 // alertNames are the alerts of deploy/prometheus/rules/alerts.yaml. Others that a Prometheus has are not of this project.
 var alertNames = strings.Fields(`
-RDMADeviceGone RDMAPortDown RDMAPortDisabled RDMABondDegraded RDMALinkDegraded RDMALinkUnstable RDMASymbolErrors RDMAPacketErrors
+RDMADeviceGone RDMAPortDown RDMAPortDisabled RDMALinkDegraded RDMABondDegraded RDMALinkUnstable RDMASymbolErrors RDMAPacketErrors
 RDMAErrorCounterSaturated RDMALinkTraining RDMASubnetManagerLost
 RDMAGIDMissing RDMAPKeyMissing RDMASubnetManagerChanges RDMAPauseStorm RDMAPauseSustained RDMAUncorrectableBlocks RDMABitErrors
 RDMABitErrorsRising RDMAModuleAlarm RDMAPCIeDegraded RDMAPCIeErrors GPUPCIeErrors GPUPCIeSlow RDMACongestion RDMACongestionStorm

@@ -40,8 +40,8 @@ type PortID struct {
 	Port   int
 }
 
-// BondRates returns the rates of the ports on bonds in bits per second: the sum of the legs that have a carrier and on which the bond sends.
-// A port with such a leg of unknown rate is left out.
+// BondRates returns the rates of the ports on bonds in bits per second: the sum of the legs that have a carrier and on which the bond
+// sends. A port with such a leg of unknown rate is left out.
 func BondRates(links []Link) map[PortID]float64 {
 	rates, unknown := map[PortID]float64{}, map[PortID]bool{}
 	for i := range links {

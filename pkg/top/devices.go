@@ -13,7 +13,8 @@ import (
 )
 
 // deviceColumns are those of the view of devices: ports of HCAs, and GPUs. BUSY is the larger rate of a port, as a part of that of its
-// link (on a bond, of its active legs), or the utilization of a GPU. ERRORS of a port counts since the driver was loaded; of a GPU it has its problems.
+// link (on a bond, of its active legs), or the utilization of a GPU. ERRORS of a port counts since the driver was loaded; of a GPU it has
+// its problems.
 var deviceColumns = []column{
 	{name: "DEVICE", key: defaultSort, text: true},
 	{name: "STATE", key: "state", text: true},

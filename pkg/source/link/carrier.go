@@ -125,5 +125,7 @@ func (w *carrierWatch) facts() *model.Carrier {
 	if w == nil {
 		return nil
 	}
-	return &model.Carrier{Up: w.last.up, Admin: w.last.admin, Changes: w.last.changes, Downs: w.last.downs, Flaps: w.flaps, Changed: w.changed}
+	return &model.Carrier{
+		Up: w.last.up, Admin: w.last.admin, Changes: w.last.changes, Downs: w.last.downs, Flaps: w.flaps, Changed: w.changed,
+	}
 }

@@ -151,8 +151,8 @@ func (f *finder) lower(name string, p *port, infiniband bool, bond string, depth
 	}
 }
 
-// bondOf returns the bond of which an interface is a leg, or the interface if it is none: the first GID of a port on a bond may be that of the
-// leg that the bond sends on.
+// bondOf returns the bond of which an interface is a leg, or the interface if it is none: the first GID of a port on a bond may be that
+// of the leg that the bond sends on.
 func (f *finder) bondOf(name string) string {
 	master, err := os.Readlink(filepath.Join(f.netdir(name), "master"))
 	if err != nil || f.value(f.netdir(filepath.Base(master)), "uevent", "DEVTYPE") != "bond" {

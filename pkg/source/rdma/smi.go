@@ -4,8 +4,8 @@ package rdma
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// findManagement finds management devices (smi1) that RDMA netlink does not name as such, because it is not read: InfiniBand devices without a
-// uverbs device at the PCI function of an HCA that has one. Subfunctions are at the function of another HCA, too.
+// findManagement finds management devices (smi1) that RDMA netlink does not name as such, because it is not read: InfiniBand devices
+// without a uverbs device at the PCI function of an HCA that has one. Subfunctions are at the function of another HCA, too.
 func findManagement(hcas []model.HCA) {
 	own := map[string]string{}
 	for i := range hcas {
