@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -79,6 +80,8 @@ type group struct {
 	path  string // below the device's directory
 	dir   int    // -1 if it does not exist
 	files []file
+	// answered reports that a counter had a value once, from a file or by netlink.
+	answered bool
 }
 
 // reading is the result of one read of a device.
@@ -106,9 +109,11 @@ func (r *reading) err() error {
 }
 
 // tally counts the files that were read and those that failed. paused counts failed files that
-// back off.
+// back off. silent counts the files of directories none of whose counters ever had a value.
 type tally struct {
 	good, bad, paused int
+	silent            int
+	silentIn          string // the first such directory
 	where             string
 	first             error
 }
@@ -359,13 +364,32 @@ func (d *device) readAttributes(p *port, now time.Time) {
 	p.base.GIDs = d.readGIDs(p)
 }
 
+// refused reports whether all files fail as those of a function do for which the firmware has no counters, such as a limited physical
+// function.
+func (g *group) refused() bool {
+	for i := range g.files {
+		if err := g.files[i].err; !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return false
+		}
+	}
+	return len(g.files) > 0
+}
+
 // readGroup reads the counters of a directory one by one: each read may be a firmware command.
-// It returns nil if the directory does not exist.
+// It returns nil if the directory does not exist. Counters that are all refused, and never had a value, are not there: no failure.
 func (d *device) readGroup(g *group, now time.Time, t *tally) []model.Counter {
 	if g.dir < 0 {
 		return nil
 	}
 	counters := make([]model.Counter, 0, len(g.files))
+	before := *t
+	defer func() {
+		if g.answered = g.answered || t.good > before.good; !g.answered && g.refused() {
+			*t = before
+			t.silent += len(g.files)
+			t.silentIn = cmp.Or(t.silentIn, g.path)
+		}
+	}()
 	for i := range g.files {
 		f := &g.files[i]
 		if f.pause.Waiting(now) {
@@ -410,6 +434,7 @@ func (d *device) readHW(c *conn, p *port, now, deadline time.Time, t *tally) []m
 	})
 	switch {
 	case err == nil:
+		p.hw.answered = p.hw.answered || len(counters) > 0
 		p.stat.done(now, nil)
 		t.count("", &p.stat, now)
 		p.slow.took(time.Since(began), now, counters)

@@ -290,6 +290,8 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 		d.pause = hang.Backoff{}
 		if err := r.err(); err != nil {
 			reason = err.Error()
+		} else if n := r.counters.silent; n > 0 {
+			reason = fmt.Sprintf("without counters: %d files never had a value, the first ones are in %s", n, r.counters.silentIn)
 		}
 		switch c := r.counters; {
 		case errors.Is(r.query, hang.ErrStuck):
@@ -297,6 +299,8 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 			reason = fmt.Sprintf("state, rate and LIDs of its ports: %v: its driver, or that of a network interface, may hang", r.query)
 		case r.query != nil:
 			state, reason = model.StateFailed, fmt.Sprintf("state, rate and LIDs of its ports: %v", r.query)
+		case c.good+c.bad == 0 && c.silent > 0:
+			state = model.StateUnsupported
 		case c.good > 0 || c.bad == 0:
 		case c.paused == c.bad:
 			state = model.StateQuarantined // the ports are still reported

@@ -565,10 +565,10 @@ func TestQuarantineOfCounters(t *testing.T) {
 	tr := newTree(t)
 	dev := tr.hca(0, 1)
 	for _, c := range pmaCounters {
-		tr.link(dev+"/ports/1/counters/"+c, "/proc/self/attr/current") // EINVAL
+		tr.link(dev+"/ports/1/counters/"+c, "/proc/self/mem") // EIO
 	}
 	for _, c := range hwCounters {
-		tr.link(dev+"/ports/1/hw_counters/"+c, "/proc/self/attr/current")
+		tr.link(dev+"/ports/1/hw_counters/"+c, "/proc/self/mem")
 	}
 	s := newSource(t, tr)
 	for i, want := range []string{"failed", "failed", "quarantined", "quarantined"} {
