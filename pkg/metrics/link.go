@@ -25,9 +25,9 @@ var linkNotes = []string{
 	"`rdma_port_dcb_info`: `pfc` lists the priorities with PFC, `traffic_classes` the traffic class of each priority, `bandwidth` " +
 		"the percentage of each traffic class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
 	"`rdma_port_fec_corrected_blocks_total`: 32 bits with ice, which wrap. A block is a codeword.",
-	"`rdma_port_bond_rate_bytes_per_second`: for ports on bonds only. A leg is active if it has a carrier and the bond sends on it, so in " +
-		"the mode active-backup there is only one. `infiniband_port_rate_bytes_per_second` is what the driver says, with mlx5 the rate of a " +
-		"leg.",
+	"`rdma_port_bond_rate_bytes_per_second`: for ports on bonds only. A leg is active if it has a carrier and the bond sends on it, " +
+		"so in the mode active-backup there is only one. `infiniband_port_rate_bytes_per_second` is what the driver says, with mlx5 " +
+		"the rate of a leg.",
 	"`rdma_port_link_up`: `operstate` of the interface. `rdma_port_link_admin_up`: its flag `IFF_UP`, which `ip link set` sets, and so " +
 		"do CNI plugins. The state of the port, `infiniband_port_state`, is that of the RDMA device.",
 	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no " +
