@@ -91,20 +91,18 @@ const probeLabel = "accelscope.io/probe"
 // consent returns whether the container or pod of a cgroup refuses probes. The owners have labels and annotations that change, of the last
 // refresh; the runtimes have those of a container that was just created.
 func (s *services) consent(id model.CgroupID) uprobe.Consent {
-	if s.engine.Owners().LabelOf(id, probeLabel) == "off" {
-		return uprobe.Refused
+	value, known := s.engine.Owners().LabelOf(id, probeLabel)
+	if !known && value == "" && s.cgroups != nil && s.runtimes != nil {
+		if container := s.cgroups.ContainerOf(id); container == "" {
+			known = true // no container, no label
+		} else {
+			value, known = s.runtimes.Label(container, probeLabel)
+		}
 	}
-	if s.cgroups == nil || s.runtimes == nil {
-		return uprobe.Given
-	}
-	container := s.cgroups.ContainerOf(id)
-	if container == "" {
-		return uprobe.Given
-	}
-	switch value, known := s.runtimes.Label(container, probeLabel); {
+	switch {
 	case value == "off":
 		return uprobe.Refused
-	case !known:
+	case !known && s.runtimes != nil && s.runtimes.Serves():
 		return uprobe.Awaited
 	}
 	return uprobe.Given

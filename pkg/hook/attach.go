@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -205,30 +206,23 @@ func Failures(hooks []model.Hook) error {
 func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	for _, name := range t.Programs {
 		fn := o.spec.Programs[name].AttachTo
-		if !symbols[fn] && (t.Name != Kprobe || symbolOf(fn, symbols) == "") {
+		if !symbols[fn] && (t.Name != Kprobe || len(symbolsOf(fn, symbols)) == 0) {
 			return fn
 		}
 	}
 	return ""
 }
 
-// symbolOf returns the symbol of a function: its name, or the name with the suffix of the only copy that the compiler made of a static
-// function (.isra.0, .constprop.0, .llvm.N). A part of a function (.part.0, .cold) is not the function. Empty if there is none.
-func symbolOf(function string, symbols map[string]bool) string {
-	if symbols[function] {
-		return function
-	}
-	found := ""
+// symbolsOf returns the symbols of a function: its name, and the names of the copies that the compiler made of a static function
+// (.isra.0, .constprop.0, .llvm.N), any of which may be called. A part of a function (.part.0, .cold) is not the function.
+func symbolsOf(function string, symbols map[string]bool) (found []string) {
 	for s := range symbols {
-		suffix, ok := strings.CutPrefix(s, function+".")
-		if !ok || strings.Contains(suffix, "part.") || strings.Contains(suffix, "cold") {
-			continue
+		suffix, isCopy := strings.CutPrefix(s, function+".")
+		if s == function || isCopy && !strings.Contains(suffix, "part.") && !strings.Contains(suffix, "cold") {
+			found = append(found, s)
 		}
-		if found != "" {
-			return ""
-		}
-		found = s
 	}
+	slices.Sort(found)
 	return found
 }
 
@@ -244,12 +238,12 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[strin
 		if t.loads {
 			break
 		}
-		l, err := attachProgram(coll.Programs[name], o.spec.Programs[name], symbols)
+		attached, err := attachProgram(coll.Programs[name], o.spec.Programs[name], symbols)
+		links = append(links, attached...)
 		if err != nil {
 			CloseAll(links)
 			return fmt.Errorf("attaching %s: %w", name, err)
 		}
-		links = append(links, l)
 	}
 	o.links = append(o.links, links...)
 	for _, name := range t.Programs {
@@ -296,21 +290,43 @@ func Iterate(o link.IterOptions) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec, symbols map[string]bool) (link.Link, error) {
+// attachProgram attaches a program. What it returns with an error is attached.
+func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec, symbols map[string]bool) ([]link.Link, error) {
 	switch kind, _, _ := strings.Cut(spec.SectionName, "/"); kind {
 	case "fentry", "fexit":
-		return link.AttachTracing(link.TracingOptions{Program: p})
+		return one(link.AttachTracing(link.TracingOptions{Program: p}))
 	case "kprobe":
-		return link.Kprobe(symbolOf(spec.AttachTo, symbols), p, nil)
+		return toAll(symbolsOf(spec.AttachTo, symbols), p, link.Kprobe)
 	case "kretprobe":
 		// With the kernel's default limit of concurrent calls, twice the CPUs: a larger one
 		// uses tracefs and would remain after a crash of the sensor.
-		return link.Kretprobe(symbolOf(spec.AttachTo, symbols), p, nil)
+		return toAll(symbolsOf(spec.AttachTo, symbols), p, link.Kretprobe)
 	case "raw_tracepoint":
-		return link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p})
+		return one(link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p}))
 	}
 	group, name, _ := strings.Cut(spec.AttachTo, "/")
-	return link.Tracepoint(group, name, p, nil)
+	return one(link.Tracepoint(group, name, p, nil))
+}
+
+func one(l link.Link, err error) ([]link.Link, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []link.Link{l}, nil
+}
+
+// toAll attaches a program to all symbols of a function.
+func toAll(
+	symbols []string, p *ebpf.Program, attach func(string, *ebpf.Program, *link.KprobeOptions) (link.Link, error),
+) (links []link.Link, err error) {
+	for _, s := range symbols {
+		l, err := attach(s, p, nil)
+		if err != nil {
+			return links, err
+		}
+		links = append(links, l)
+	}
+	return links, nil
 }
 
 // Missed counts the runs of programs that the kernel skipped, also of those that were detached. Missed returns are not among

@@ -92,14 +92,15 @@ func (t *Table) Workload(id model.CgroupID) (workload string, known bool) {
 	return o.Workload, o.Workload != ""
 }
 
-// LabelOf returns a label or annotation of the owner of a cgroup, empty if it is not known. It may be called at any time.
-func (t *Table) LabelOf(id model.CgroupID, name string) string {
+// LabelOf returns a label or annotation of the owner of a cgroup, and whether the labels of the owner are known. It may be called at any
+// time.
+func (t *Table) LabelOf(id model.CgroupID, name string) (value string, known bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if id := t.Of(id); id != Unattributed {
-		return t.owners[id].info.Labels[name]
+		return t.owners[id].told[name], t.owners[id].isTold
 	}
-	return ""
+	return "", false
 }
 
 // OwnerOf returns the labels of the owner of a cgroup. It may be called at any time.
@@ -119,25 +120,26 @@ func (t *Table) Label(s *model.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pods := podsByUID(s.Pods)
-	add := func(o Owner, labels map[string]string) {
+	add := func(o Owner, labels map[string]string, all bool) {
 		if id, ok := t.byLabels[o]; ok {
-			info := &t.owners[id].info
-			info.Labels = union(labels, info.Labels)
+			owner := t.owners[id]
+			owner.info.Labels = union(labels, owner.info.Labels)
+			owner.told, owner.isTold = owner.info.Labels, owner.isTold || all
 		}
 	}
 	for i := range s.Containers {
 		c := &s.Containers[i]
 		n := ofContainer(c, name{})
-		add(n.Owner, c.Labels)
+		add(n.Owner, c.Labels, !c.LacksPod())
 		if p := pods[c.PodUID]; p != nil {
-			add(n.Owner, p.Labels)
+			add(n.Owner, p.Labels, true)
 		}
 		if c.Sandbox {
-			add(podOwner(c.Namespace, c.Pod), c.Labels)
+			add(podOwner(c.Namespace, c.Pod), c.Labels, true)
 		}
 	}
 	for i := range s.Pods {
-		add(podOwner(s.Pods[i].Namespace, s.Pods[i].Name), s.Pods[i].Labels)
+		add(podOwner(s.Pods[i].Namespace, s.Pods[i].Name), s.Pods[i].Labels, true)
 	}
 	t.addJobs(pods, s.Ranks)
 }

@@ -45,8 +45,11 @@ type cgroup struct {
 }
 
 type owner struct {
-	labels  Owner
-	info    Info
+	labels Owner
+	info   Info
+	// told are the labels that runtimes and the kubelet gave last, if they did: info.Labels without the moments in which a round has none.
+	told    map[string]string
+	isTold  bool
 	anchors []anchor
 	claimed bool // it has or had a claimed cgroup
 	cgroups int  // number of its cgroups

@@ -48,8 +48,23 @@ func TestLabelOf(t *testing.T) {
 		cgroup     model.CgroupID
 		name, want string
 	}{{1, "probe", "off"}, {1, "a", "1"}, {1, "b", ""}, {2, "probe", ""}} {
-		if got := table.LabelOf(c.cgroup, c.name); got != c.want {
-			t.Errorf("label %s of cgroup %d is %q, want %q", c.name, c.cgroup, got, c.want)
+		if got, known := table.LabelOf(c.cgroup, c.name); got != c.want || known != (c.cgroup == 1) {
+			t.Errorf("label %s of cgroup %d is %q, want %q; known: %v", c.name, c.cgroup, got, c.want, known)
 		}
+	}
+
+	// The labels are there while the next round has none yet.
+	table.Resolve(s, nil)
+	if got, known := table.LabelOf(1, "probe"); got != "off" || !known {
+		t.Errorf("between two rounds: %q, %v", got, known)
+	}
+
+	// Docker does not list the labels of a pod.
+	var docker Table
+	s.Containers[0].Runtime, s.Pods = model.RuntimeDocker, nil
+	docker.Resolve(s, nil)
+	docker.Label(s)
+	if got, known := docker.LabelOf(1, "a"); got != "1" || known {
+		t.Errorf("a container of cri-dockerd without its pod: %q, %v", got, known)
 	}
 }

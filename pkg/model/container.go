@@ -51,6 +51,9 @@ type Container struct {
 	ExitCode *uint32 // of an exited container
 }
 
+// LacksPod reports whether Labels are not those of the pod, too: Docker does not know pods, whose labels cri-dockerd keeps for itself.
+func (c *Container) LacksPod() bool { return c.PodUID != "" && c.Runtime == RuntimeDocker }
+
 // ContainerStatus is the state of a container.
 type ContainerStatus string
 

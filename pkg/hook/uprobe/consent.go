@@ -15,11 +15,22 @@ const (
 	Refused
 )
 
-// longestWait is how long a file waits for the consent of a process. A runtime lists a container before its first process runs; a container
-// that is not listed for so long belongs to no runtime that the sensor knows.
-const longestWait = 5 * time.Second
+// longestWait is how long a file waits for consent. A runtime lists a container before its first process runs, and all containers some
+// seconds after the start of the sensor. What is not listed then belongs to no runtime that the sensor knows.
+const longestWait = 10 * time.Second
 
-// Waits reports whether a file that a process maps must not be probed yet. since is when the process was seen first.
-func (c Consent) Waits(since, now time.Time) bool {
-	return c == Awaited && now.Sub(since) < longestWait
+// Wait is how long a file without probes has waited for the consent of the processes that map it. It has an end also if such processes
+// come all the time. The zero Wait has not begun.
+type Wait struct{ since time.Time }
+
+// For reports whether the file must wait: one of the processes that map it has not consented yet.
+func (w *Wait) For(awaited bool, now time.Time) bool {
+	switch {
+	case !awaited:
+		w.since = time.Time{}
+		return false
+	case w.since.IsZero():
+		w.since = now
+	}
+	return now.Sub(w.since) < longestWait
 }

@@ -92,12 +92,12 @@ func (s *Source) OwnerOf(id model.CgroupID) (workload, share model.CgroupID) {
 }
 
 // ContainerOf returns the id of the container in the path of a cgroup, also of a container that only its runtime can name. It is empty if
-// there is none, or the cgroup is not known.
+// there is none, if a user other than root could have made the path, or if the cgroup is not known.
 func (s *Source) ContainerOf(id model.CgroupID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.find(id)
-	if g == nil {
+	if g == nil || g.fact.Claimed {
 		return ""
 	}
 	own := path.Base(g.top)

@@ -27,16 +27,12 @@ func (s *Source) consent(cgroup model.CgroupID) uprobe.Consent {
 
 // awaitsConsent reports whether a file without probes must wait for the consent of a process that maps it.
 func (s *Source) awaitsConsent(f *file) bool {
-	if f.hasProbes() {
-		return false
-	}
-	now := time.Now()
+	awaited := false
 	for pid := range f.paths {
-		if w := s.processes[pid]; w != nil && s.consent(w.cgroup).Waits(w.seen, now) {
-			return true
-		}
+		w := s.processes[pid]
+		awaited = awaited || !f.hasProbes() && w != nil && s.consent(w.cgroup) == uprobe.Awaited
 	}
-	return false
+	return f.wait.For(awaited, time.Now())
 }
 
 // updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from

@@ -33,6 +33,7 @@ type file struct {
 	// chosen: a process that is to be counted has mapped it. It stays probed for the others.
 	chosen bool
 	survey survey
+	wait   uprobe.Wait
 	// barred is until when the file has no probes, as a process that maps it must not have any.
 	barred time.Time
 	// links are the attached probes. turn is when they may be changed.

@@ -36,7 +36,6 @@ const (
 // watched is a process that uses verbs.
 type watched struct {
 	*locate.Process
-	seen   time.Time // first
 	cgroup model.CgroupID
 	owner  model.CgroupID // of the last search
 	// searching: a search is running, which may take as long as the process lives.
@@ -97,7 +96,7 @@ func (s *Source) enqueue(a attempt) {
 			return
 		}
 		p.CheckFile = s.opts.Gate.CheckFile
-		w = &watched{Process: p, cgroup: a.cgroup, seen: a.begun}
+		w = &watched{Process: p, cgroup: a.cgroup}
 		s.processes[pid] = w
 	}
 	if w.cgroup == 0 {

@@ -42,8 +42,9 @@ type file struct {
 	places []place
 	// excluded: a process maps it that must not have probes, or has until barred.
 	excluded bool
-	// waits: it has no probes, and a process that maps it may have refused them.
+	// waits: it has no probes, and a process that maps it may refuse them.
 	waits  bool
+	wait   uprobe.Wait
 	barred time.Time
 	// kept opens the file when no process maps it any more; nil if that failed.
 	kept  *locate.Kept
@@ -149,18 +150,19 @@ func (s *Source) exclude(f *file, now time.Time) {
 	if s.opts.Consent == nil {
 		return
 	}
-	f.waits = false
+	awaited := false
 	for pid := range f.paths {
 		p := s.processes[pid]
 		if p == nil {
 			continue
 		}
 		consent := s.opts.Consent(p.cgroup)
-		f.waits = f.waits || len(f.links) == 0 && consent.Waits(p.seen, now)
+		awaited = awaited || consent == uprobe.Awaited && len(f.links) == 0
 		if consent == uprobe.Refused {
 			f.barred = now.Add(barInterval)
 		}
 	}
+	f.waits = f.wait.For(awaited, now)
 	f.excluded = now.Before(f.barred)
 }
 

@@ -53,7 +53,6 @@ type loop struct {
 // process is a process that has, or had, a GPU open, or calls a probed function.
 type process struct {
 	*locate.Process
-	seen   time.Time      // first
 	cgroup model.CgroupID // 0: unknown
 	owner  model.CgroupID // that has a share of the BPF maps; 0: unknown
 	// searching: a search is running, which may take as long as the process lives. ended: the search closes the process.
@@ -173,7 +172,7 @@ func (s *Source) observe(pid int) bool {
 	p.CheckFile = s.opts.Gate.CheckFile
 	cgroup, owner := s.ownerOf(pid)
 	s.processes[pid] = &process{
-		Process: p, seen: time.Now(), cgroup: cgroup, owner: owner, wait: s.opts.Interval, account: account{credit: startCredit},
+		Process: p, cgroup: cgroup, owner: owner, wait: s.opts.Interval, account: account{credit: startCredit},
 	}
 	return true
 }

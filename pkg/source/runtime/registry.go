@@ -155,15 +155,14 @@ func (r *registry) containers() []model.Container {
 	return r.cached
 }
 
-// label returns a label of a container, whether the container exists, and whether a runtime was ever listed.
-func (r *registry) label(id, name string) (value string, exists, synced bool) {
+// label returns a label of a container, and whether all labels of the container and of its pod are known.
+func (r *registry) label(id, name string) (value string, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := r.live[id]
-	if known == nil {
-		return "", false, r.synced
+	if c := r.live[id]; c != nil {
+		return c.Labels[name], !c.LacksPod()
 	}
-	return known.Labels[name], true, r.synced
+	return "", false
 }
 
 // losses returns the number of reported containers that exceeded the limit.

@@ -573,25 +573,22 @@ func TestRegistryKeepsNamesOfRemoved(t *testing.T) {
 	}
 }
 
-// TestLabel: the labels of a container are known from its creation on, and where no runtime is followed.
+// TestLabel: the labels of a container are known from its creation on. Docker does not have those of a pod.
 func TestLabel(t *testing.T) {
 	f := newTestFeed()
-	s := Source{registry: f.registry, settled: make(chan struct{})}
 	want := func(when, container, value string, known bool) {
 		t.Helper()
-		if v, k := s.Label(container, "probe"); v != value || k != known {
+		if v, k := f.label(container, "probe"); v != value || k != known {
 			t.Errorf("%s: label %q, known %v", when, v, k)
 		}
 	}
-	want("runtimes are searched", "a", "", false)
-	close(s.settled)
-	want("no runtime", "a", "", true)
-	f.sync(nil)
 	want("not listed", "a", "", false)
 	f.event(ev(model.EventCreate, 1, model.Container{ID: "a", Labels: map[string]string{"probe": "off"}}))
 	f.event(ev(model.EventCreate, 1, model.Container{ID: "b"}))
+	f.event(ev(model.EventCreate, 1, model.Container{ID: "c", Runtime: model.RuntimeDocker, PodUID: "1"}))
 	want("created", "a", "off", true)
 	want("without a label", "b", "", true)
+	want("of cri-dockerd", "c", "", false)
 }
 
 func TestRegistryIsBounded(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -197,16 +198,22 @@ func (s *Source) Resolve(context.Context, []model.CgroupID) (model.Snapshot, err
 	return model.Snapshot{Containers: s.registry.containers()}, nil
 }
 
-// Label returns a label or annotation of a container or of its pod, and whether the labels of the container are known. They are also known
-// if no runtime is followed, so that nobody could list them.
+// Label returns a label or annotation of a container or of its pod, and whether their labels are known.
 func (s *Source) Label(container, name string) (value string, known bool) {
-	value, known, followed := s.registry.label(container, name)
-	select {
-	case <-s.settled:
-		return value, known || !followed
-	default:
-		return value, known
-	}
+	return s.registry.label(container, name)
+}
+
+// Serves reports whether the node has a socket of a runtime, also of one that does not answer. It looks at the file system.
+func (s *Source) Serves() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.places, func(p *place) bool {
+		if p.at != "" {
+			return true
+		}
+		_, err := s.node().locate(p.Path)
+		return err == nil
+	})
 }
 
 // Watch subscribes f to every event from now on, in order, one at a time. f must not block, and not

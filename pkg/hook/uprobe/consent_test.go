@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uprobe
+
+import (
+	"testing"
+	"time"
+)
+
+// TestWait: a file waits until nobody is awaited any more, or for a limited time, also if each process is awaited for a moment only.
+func TestWait(t *testing.T) {
+	var w Wait
+	now := time.Unix(1e9, 0)
+	at := func(after time.Duration, awaited bool) bool { return w.For(awaited, now.Add(after)) }
+	if at(0, false) || !at(1, true) || !at(longestWait, true) || at(longestWait+1, true) || at(2*longestWait, true) {
+		t.Error("a wait that nobody ends")
+	}
+	if at(2*longestWait, false) || !at(2*longestWait+1, true) {
+		t.Error("a wait after another one")
+	}
+}
