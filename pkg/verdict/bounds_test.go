@@ -205,6 +205,25 @@ func TestManagement(t *testing.T) {
 	expect("RDMAGIDMissing") // it never had one, and a workload has a queue pair on it
 }
 
+// TestKernelStorage: a slow NIC that NVMe-oF, NFS or another consumer in the kernel uses is no management NIC. What each port has, such as
+// queue pairs for management datagrams and IPoIB, is no use.
+func TestKernelStorage(t *testing.T) {
+	for module, want := range map[string]string{
+		"nvme_rdma": "RDMAPortDown", "ko2iblnd": "RDMAPortDown", "rpcrdma": "RDMAPortDown",
+		"ib_core": "NothingWrong", "ib_ipoib": "NothingWrong", "mlx5_ib": "NothingWrong",
+	} {
+		n, j := newNode(), &Judge{}
+		slow := &n.facts.HCAs[1]
+		slow.Type, slow.Ports[0].RateBits = "MT4117", 25e9
+		n.facts.Domains = []model.Domains{{Device: slow.Name, Count: 2}, {Device: slow.Name, Module: module, Count: 1, Used: 1}}
+		n.judge(j, start.Add(time.Minute))
+		slow.Ports[0].State = "DOWN"
+		if got := names(n.judge(j, start.Add(2*time.Minute))); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: %v, want %s", module, got, want)
+		}
+	}
+}
+
 // TestManagementErrors: errors and losses of a slow NIC are none of a link that workloads need. Those of a NIC that one uses are.
 func TestManagementErrors(t *testing.T) {
 	n, j := newNode(), &Judge{}

@@ -15,13 +15,18 @@ import (
 // instance_device:infiniband_port_management:info.
 const managementPart = 4
 
-// findManagement finds the NICs for management: their ports are slow, and no workload has a queue pair on them. One whose ports are all
-// down stays what it was.
+// findManagement finds the NICs for management: their ports are slow, and neither a workload has a queue pair on them, nor storage in the
+// kernel. One whose ports are all down stays what it was.
 func (r *round) findManagement(boards map[board]float64) {
 	r.used = map[string]bool{}
 	for i := range r.Shares.Objects {
 		if s := &r.Shares.Objects[i]; s.Owner != 0 && s.Type == model.QP && s.Current > 0 {
 			r.used[s.Device] = true
+		}
+	}
+	for i := range r.Facts.Domains {
+		if d := &r.Facts.Domains[i]; d.IsConsumer() {
+			r.used[d.Device] = true
 		}
 	}
 	fastest := 0.0

@@ -53,10 +53,6 @@ type unknownUsers struct {
 	created, nowMade        uint64 // objects until the last refresh, and until now
 }
 
-// managers are the modules of the kernel with queue pairs that move no bytes of users: those for management datagrams, and those with which
-// mlx5 registers memory.
-var managers = []string{"ib_core", "mlx4_ib", "mlx5_ib"}
-
 // list adds a line of the kernel's list of protection domains. Each queue pair of the kernel has one, also those that the kernel does not
 // count.
 func (u *unknownUsers) list(f *model.Domains) {
@@ -65,7 +61,7 @@ func (u *unknownUsers) list(f *model.Domains) {
 		u.listed, u.domains = true, f.Count
 	case f.Module == model.IPoIBModule:
 		u.ipoib = f.Count
-	case f.Used > 0 && !slices.Contains(managers, f.Module):
+	case f.IsConsumer():
 		u.kernel = true
 	}
 }
