@@ -5,6 +5,9 @@
 package nvidia
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,11 +23,15 @@ const (
 	searchInterval  = 30 * time.Second
 	// managerName is what the kernel keeps of the name nv-fabricmanager.
 	managerName = "nv-fabricmanage"
+	managerFile = "nv-fabricmanager"
+	// managerSettled is how long a process must run to show that a node without NVSwitches needs it.
+	managerSettled = time.Minute
 	// maxSearched is the number of processes that are looked at.
 	maxSearched = 1 << 16
 )
 
-// fabricManager watches for the process of NVIDIA's fabric manager, on the node or in a container. Only the keeper calls look.
+// fabricManager watches for the process of NVIDIA's fabric manager, on the node or in a container. Any process may give itself a name: it
+// counts only as root of the node, with the executable of that name. Only the keeper calls look.
 type fabricManager struct {
 	sysfs, procfs string
 	// inFabric is set while a GPU belongs to an NVLink fabric. NVSwitches of a later generation are no PCI functions of the node: there the
@@ -35,6 +42,7 @@ type fabricManager struct {
 	next, nextSwitches time.Time
 	switches           bool
 	process            managerProcess // zero: none was found
+	since              time.Time      // when process was found
 	starts             uint64
 	seen               bool
 }
@@ -51,30 +59,51 @@ func (m *fabricManager) look(now time.Time) {
 	if !now.Before(m.nextSwitches) {
 		m.switches, m.nextSwitches = hasSwitches(m.sysfs), now.Add(searchInterval)
 	}
-	if name, _ := processStat(m.procfs, "2"); !m.switches && !m.inFabric.Load() || name != "kthreadd" { // else it is not the node's procfs
+	if !m.switches && !m.inFabric.Load() || !m.ofNode() {
 		m.facts.Store(nil)
 		return
 	}
-	before := m.process
-	if m.process = m.read(before.pid); m.process.pid == "" {
-		m.process = m.search()
+	process, err := m.read(m.process.pid)
+	if process.pid == "" {
+		process, err = m.search()
 	}
-	if m.process.pid != "" {
-		if m.seen && m.process != before {
-			m.starts++
-		}
-		m.seen, m.next = true, now.Add(managerInterval)
+	if process.pid == "" && err != nil { // perhaps it runs
+		m.facts.Store(nil)
+		return
 	}
+	m.note(now, process)
 	if m.seen || m.switches {
 		m.facts.Store(&model.FabricManager{Running: m.process.pid != "", Starts: m.starts})
 	}
 }
 
-// search looks at all processes.
-func (m *fabricManager) search() managerProcess {
+// note notes what was found at a look.
+func (m *fabricManager) note(now time.Time, process managerProcess) {
+	changed := process != m.process
+	m.process = process
+	if process.pid == "" {
+		return
+	}
+	if m.next = now.Add(managerInterval); changed {
+		m.since = now
+		if m.seen {
+			m.starts++
+		}
+	}
+	m.seen = m.seen || m.switches || now.Sub(m.since) >= managerSettled
+}
+
+// ofNode reports whether procfs has the processes of the node, and their users as the node has them.
+func (m *fabricManager) ofNode() bool {
+	name, _ := processStat(m.procfs, "2")
+	return name == "kthreadd" && realUser(m.procfs, "1") == "0"
+}
+
+// search looks at all processes. Its error is that of a process that may be the fabric manager, if no other is.
+func (m *fabricManager) search() (_ managerProcess, unknown error) {
 	f, err := os.Open(m.procfs)
 	if err != nil {
-		return managerProcess{}
+		return managerProcess{}, fmt.Errorf("list processes: %w", err)
 	}
 	defer f.Close()
 	names, _ := f.Readdirnames(maxSearched) // what could be listed
@@ -82,23 +111,50 @@ func (m *fabricManager) search() managerProcess {
 		if !model.IsDigits(name) {
 			continue
 		}
-		if p := m.read(name); p.pid != "" {
-			return p
+		p, err := m.read(name)
+		if p.pid != "" {
+			return p, nil
+		}
+		if err != nil {
+			unknown = err
 		}
 	}
-	return managerProcess{}
+	return managerProcess{}, unknown
 }
 
 // read returns the process with a PID, zero if it is not the fabric manager, or has ended.
-func (m *fabricManager) read(pid string) managerProcess {
+func (m *fabricManager) read(pid string) (managerProcess, error) {
 	if pid == "" {
-		return managerProcess{}
+		return managerProcess{}, nil
 	}
 	name, fields := processStat(m.procfs, pid)
 	if name != managerName || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return managerProcess{}
+		return managerProcess{}, nil
 	}
-	return managerProcess{pid, fields[19]}
+	users := func(pid string) string { return attribute(filepath.Join(m.procfs, pid, "uid_map")) }
+	if realUser(m.procfs, pid) != "0" || users(pid) != users("1") { // root of a user namespace is a user of the node
+		return managerProcess{}, nil
+	}
+	file, err := os.Readlink(filepath.Join(m.procfs, pid, "exe"))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return managerProcess{}, fmt.Errorf("read executable of process %s: %w", pid, err)
+	case err != nil || strings.TrimSuffix(filepath.Base(file), " (deleted)") != managerFile: // deleted: by an update
+		return managerProcess{}, nil
+	}
+	return managerProcess{pid, fields[19]}, nil
+}
+
+// realUser returns the real user ID of a process, empty if it cannot be read.
+func realUser(procfs, pid string) string {
+	for line := range strings.Lines(attribute(filepath.Join(procfs, pid, "status"))) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			if f := strings.Fields(ids); len(f) == 4 {
+				return f[0]
+			}
+		}
+	}
+	return ""
 }
 
 // processStat reads /proc/PID/stat. It returns the name of the process, which is in parentheses and may contain anything, and the fields

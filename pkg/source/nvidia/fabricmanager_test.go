@@ -5,7 +5,9 @@
 package nvidia
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,6 +45,25 @@ func (n managerNode) process(pid int, name, state string, started int) {
 	n.t.Helper()
 	n.write(filepath.Join(n.procfs, fmt.Sprint(pid), "stat"),
 		fmt.Sprintf("%d (%s) %s 1 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0\n", pid, name, state, started))
+	n.user(pid, 0, "         0          0 4294967295\n")
+	n.runs(pid, "/usr/bin/nv-fabricmanager")
+}
+
+func (n managerNode) user(pid, user int, mapped string) {
+	n.t.Helper()
+	n.write(filepath.Join(n.procfs, fmt.Sprint(pid), "status"), fmt.Sprintf("Name:\tx\nUid:\t%d\t0\t0\t0\nGid:\t0\t0\t0\t0\n", user))
+	n.write(filepath.Join(n.procfs, fmt.Sprint(pid), "uid_map"), mapped)
+}
+
+func (n managerNode) runs(pid int, file string) {
+	n.t.Helper()
+	link := filepath.Join(n.procfs, fmt.Sprint(pid), "exe")
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.t.Fatal(err)
+	}
+	if err := os.Symlink(file, link); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 func (n managerNode) end(pid int) {
@@ -107,6 +128,10 @@ func TestNoFabricManager(t *testing.T) {
 			n.function("0000:07:00.0", "0x068000", "0x10de", "nvidia-nvswitch")
 			n.process(2, "sh", "S", 1)
 		},
+		"procfs of a user namespace": func(n managerNode) {
+			n.function("0000:07:00.0", "0x068000", "0x10de", "nvidia-nvswitch")
+			n.user(1, 65534, "")
+		},
 		"no procfs": func(n managerNode) {
 			n.function("0000:07:00.0", "0x068000", "0x10de", "nvidia-nvswitch")
 			n.end(2)
@@ -132,12 +157,60 @@ func TestFabricManagerElsewhere(t *testing.T) {
 	if m.look(now); m.facts.Load() != nil {
 		t.Errorf("%+v", m.facts.Load())
 	}
+	for start := range 2 { // one that ends at once shows nothing
+		n.process(80, "nv-fabricmanage", "S", start)
+		if m.look(now.Add(searchInterval)); m.facts.Load() != nil {
+			t.Errorf("%+v", m.facts.Load())
+		}
+		n.end(80)
+		now = now.Add(2 * searchInterval)
+		if m.look(now); m.facts.Load() != nil {
+			t.Errorf("%+v", m.facts.Load())
+		}
+	}
 	n.process(80, "nv-fabricmanage", "S", 50)
-	if m.look(now.Add(searchInterval)); m.facts.Load() == nil || !m.facts.Load().Running {
+	m.look(now.Add(searchInterval))
+	now = now.Add(searchInterval + managerSettled)
+	if m.look(now); m.facts.Load() == nil || *m.facts.Load() != (model.FabricManager{Running: true}) {
 		t.Errorf("%+v", m.facts.Load())
 	}
 	n.end(80)
-	if m.look(now.Add(2 * searchInterval)); m.facts.Load() == nil || m.facts.Load().Running {
+	if m.look(now.Add(searchInterval)); m.facts.Load() == nil || m.facts.Load().Running {
 		t.Errorf("%+v", m.facts.Load())
+	}
+}
+
+// TestForgedFabricManager: a process gives itself the name, or the name to its executable. It hides no manager, and is none.
+func TestForgedFabricManager(t *testing.T) {
+	for name, set := range map[string]func(managerNode, int){
+		"a name only":               func(n managerNode, pid int) { n.runs(pid, "/usr/bin/python3.12") },
+		"a longer name":             func(n managerNode, pid int) { n.runs(pid, "/home/user/nv-fabricmanager.py") },
+		"of a user":                 func(n managerNode, pid int) { n.user(pid, 1000, "         0          0 4294967295\n") },
+		"root of a user namespace":  func(n managerNode, pid int) { n.user(pid, 100000, "0 100000 65536\n") },
+		"root in a user namespace":  func(n managerNode, pid int) { n.user(pid, 0, "0 0 1\n") },
+		"a kernel thread":           func(n managerNode, pid int) { _ = os.Remove(filepath.Join(n.procfs, fmt.Sprint(pid), "exe")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newManagerNode(t)
+			n.function("0000:07:00.0", "0x068000", "0x10de", "nvidia-nvswitch")
+			m, now := fabricManager{sysfs: n.sysfs, procfs: n.procfs}, time.Now()
+			look := func(want model.FabricManager) {
+				t.Helper()
+				now = now.Add(searchInterval)
+				if m.look(now); m.facts.Load() == nil || *m.facts.Load() != want {
+					t.Errorf("%+v, want %+v", m.facts.Load(), want)
+				}
+			}
+			for _, pid := range []int{60, 90} {
+				n.process(pid, "nv-fabricmanage", "S", 50)
+				set(n, pid)
+			}
+			look(model.FabricManager{})
+			n.process(80, "nv-fabricmanage", "S", 50)
+			n.runs(80, "/usr/bin/nv-fabricmanager (deleted)")
+			look(model.FabricManager{Running: true})
+			n.end(80)
+			look(model.FabricManager{})
+		})
 	}
 }
