@@ -170,12 +170,15 @@ const (
 // FabricCompleted is the state of a GPU that has joined the NVLink fabric.
 const FabricCompleted = "completed"
 
+// FabricInProgress is the state of a GPU that the fabric manager has begun, or is to begin, to register.
+const FabricInProgress = "in_progress"
+
 // RecoveryActions and FabricStates list the values of RecoveryAction and Fabric.
 var (
 	RecoveryActions = []string{
 		RecoveryNone, RecoveryReset, RecoveryReboot, RecoveryDrainP2P, RecoveryDrainAndReset, RecoveryOther,
 	}
-	FabricStates = []string{"not_started", "in_progress", FabricCompleted}
+	FabricStates = []string{"not_started", FabricInProgress, FabricCompleted}
 )
 
 // GPUCondition is a condition that is active or not.

@@ -8,9 +8,11 @@ import "time"
 type Lingering struct {
 	State string // which state: the name of a row of verdict.IntermediateStates
 	Value string // the present value, in the words of the driver: in_progress
-	// Device is an HCA, with its Port, or UUID a GPU; all are empty for the node.
+	// Device is an HCA, with its Port, or UUID a GPU; all are empty for the node. Netdev is the interface behind the port whose driver
+	// reports the state, or alone a physical function without an HCA.
 	Device string
 	Port   int
+	Netdev string
 	UUID   string
 	Since  time.Time     // when the device was first seen in the state
 	Held   time.Duration // how long it was in the state since then

@@ -182,7 +182,15 @@ var (
 		Name: "GPUFabricNotReady", Severity: Critical,
 		Summary: "The GPU has not joined the NVLink fabric, and no process uses it: the fabric manager (nv-fabricmanager) does not run " +
 			"or does not reach it, and CUDA fails with error 802.",
-		Source: "docs/verdicts.md: intermediate states", Words: map[string][]string{"problem": join(notReadyProblems, askingProblems)},
+		Source: "docs/verdicts.md: intermediate states",
+		Words:  map[string][]string{"problem": join(notReadyProblems, askingProblems), "state": {model.FabricInProgress}},
+	}
+	fabricInProgress = &Condition{
+		Name: "GPUFabricInProgress", Severity: Warning,
+		Summary: "The fabric manager (nv-fabricmanager) runs, and has not brought the GPU into the NVLink fabric, and no process uses the " +
+			"GPU: it belongs to no active partition (shared NVSwitches), or CUDA fails with error 802.",
+		Source: "NVIDIA/gpu-driver-container#909: with FABRIC_MODE=1 GPUs wait so for a partition",
+		Words:  map[string][]string{"problem": join(notReadyProblems, askingProblems), "state": {model.FabricInProgress}},
 	}
 	fabricManagerLost = &Condition{
 		Name: "GPUFabricManagerLost", Severity: Critical, Window: hour, For: 2 * time.Minute,
@@ -387,7 +395,7 @@ var Conditions = []*Condition{
 
 	linkTraining, linkUnstable, linkDegraded, bondDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
 	outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors, gpuPCIeSlow,
-	uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
+	fabricInProgress, uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 

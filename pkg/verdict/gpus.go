@@ -73,7 +73,11 @@ func (r *round) judgeProblems(g *model.GPU, s Subject) {
 		r.find(recoveryAction, s, time.Time{}, "the driver asks for "+a)
 	}
 	if has(g, notReadyProblems) != nil && len(asking) == 0 {
-		r.find(fabricNotReady, s, time.Time{}, r.fabricEvidence(g))
+		c := fabricNotReady
+		if m := r.Facts.FabricManager; m != nil && m.Running && g.Fabric == model.FabricInProgress {
+			c = fabricInProgress
+		}
+		r.find(c, s, time.Time{}, r.fabricEvidence(g))
 	}
 	find(memoryFailing, failing)
 	find(memoryRepairPending, pending, failing, asking)

@@ -19,7 +19,8 @@ type IntermediateState struct {
 	Means  string     // what it means if it lasts for longer
 	Found  *Condition // the condition that is found then; nil if there is none
 
-	// present calls add for each device that may be in the state, with the value, which is empty if the device is not in the state.
+	// present calls add for each device that may be in the state, with the value, which is empty if the device is not in the state, and
+	// works if something shows that the state did no harm.
 	// Nil where the condition has the time itself (Condition.For).
 	present func(s *model.Snapshot, add func(lingerKey, string))
 }
@@ -34,12 +35,16 @@ const (
 	stateLink     = "link"
 )
 
+// works is in place of the value of a device that does what it does not do in the state: what was before does not count.
+const works = "works"
+
 // IntermediateStates are all states of this kind that the sensor reads.
 var IntermediateStates = []IntermediateState{
 	{
 		Name: stateFabric, Values: "not_started, in_progress",
 		From: "`nvmlDeviceGetGpuFabricInfoV`, of GPUs without a process", Normal: 5 * time.Minute,
-		Means: "the fabric manager does not run or does not reach the GPU: CUDA fails with error 802",
+		Means: "the fabric manager does not run or does not reach the GPU: CUDA fails with error 802; `GPUFabricInProgress` while it " +
+			"runs and says in_progress",
 		Found: fabricNotReady, present: fabricsOf,
 	},
 	{
@@ -122,7 +127,10 @@ func fabricsOf(s *model.Snapshot, add func(lingerKey, string)) {
 		if g.Fabric == "" {
 			continue
 		}
-		if g.Fabric != model.FabricCompleted && withoutProcess(s, g) {
+		switch {
+		case !withoutProcess(s, g):
+			value = works
+		case g.Fabric != model.FabricCompleted:
 			value = g.Fabric
 		}
 		add(lingerKey{uuid: g.UUID}, value)
@@ -178,6 +186,6 @@ func linkStatesOf(s *model.Snapshot, add func(lingerKey, string)) {
 		if l.Phy != nil && l.Phy.Detail == unreadyModule {
 			value = l.Phy.Detail
 		}
-		add(lingerKey{device: l.Device, port: l.Port}, value)
+		add(lingerKey{device: l.Device, port: l.Port, netdev: l.Netdev}, value)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -138,8 +139,12 @@ func TestIntermediateStates(t *testing.T) {
 					t.Errorf("too early: %v", early)
 				}
 				got := h.pass(time.Minute + 30*time.Second)
-				if !slices.Equal(names(got), []string{row.Found.Name}) {
-					t.Fatalf("%v, want %s", names(got), row.Found.Name)
+				want := row.Found
+				if value == "in_progress" { // the fabric manager runs
+					want = fabricInProgress
+				}
+				if !slices.Equal(names(got), []string{want.Name}) {
+					t.Fatalf("%v, want %s", names(got), want.Name)
 				}
 				if row.present != nil && row.Found != unhealthy && !strings.Contains(got.Verdicts[0].Evidence[0], value) {
 					t.Errorf("%q", got.Verdicts[0].Evidence)
@@ -170,7 +175,7 @@ func TestFabricInTime(t *testing.T) {
 		quiet("completed", 6*time.Minute)
 	}
 	h.gpu().Fabric = "in_progress"
-	if got := names(h.pass(20 * 24 * time.Hour)); !slices.Equal(got, []string{"GPUFabricNotReady"}) {
+	if got := names(h.pass(20 * 24 * time.Hour)); !slices.Equal(got, []string{"GPUFabricInProgress"}) {
 		t.Errorf("20 days: %v", got)
 	}
 	h.gpu().Fabric = model.FabricCompleted
@@ -205,7 +210,7 @@ func TestOneFabricOfMany(t *testing.T) {
 	}
 	h.facts.GPUs[5].Fabric = "in_progress"
 	got := h.pass(6 * time.Minute)
-	if len(got.Verdicts) != 1 || got.Verdicts[0].Name != "GPUFabricNotReady" || got.Verdicts[0].Subject.GPU != "5" {
+	if len(got.Verdicts) != 1 || got.Verdicts[0].Name != "GPUFabricInProgress" || got.Verdicts[0].Subject.GPU != "5" {
 		t.Errorf("%+v", got.Verdicts)
 	}
 	facts := h.facts
@@ -246,7 +251,7 @@ func TestFabricAfterGaps(t *testing.T) {
 	h.facts.GPUs = nil
 	h.pass(30 * time.Second)
 	h.facts.GPUs = gpus
-	if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"GPUFabricNotReady"}) {
+	if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"GPUFabricInProgress"}) {
 		t.Errorf("after a short gap: %v", got)
 	}
 	h.facts.GPUs = nil
@@ -259,7 +264,7 @@ func TestFabricAfterGaps(t *testing.T) {
 	if got := names(h.pass(4 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
 		t.Errorf("after a reset: %v", got)
 	}
-	if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"GPUFabricNotReady"}) {
+	if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"GPUFabricInProgress"}) {
 		t.Errorf("at last: %v", got)
 	}
 }
@@ -297,5 +302,138 @@ func TestTrainingOfOthers(t *testing.T) {
 	h.facts.HCAs[0].Board = "another"
 	if got := names(h.pass(10 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
 		t.Errorf("for management: %v", got)
+	}
+}
+
+// TestFabricProved: a process shows that CUDA works. What was before it does not count, nor do the times before.
+func TestFabricProved(t *testing.T) {
+	h := newHeld()
+	h.gpu().Fabric = "in_progress"
+	for range 12 {
+		h.facts.GPUProcesses = nil
+		if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Errorf("between two jobs: %v", got)
+		}
+		h.facts.GPUProcesses = []model.GPUProcess{{GPU: h.gpu().UUID, PID: 5}}
+		if got := names(h.pass(2 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Errorf("in use: %v", got)
+		}
+	}
+	h.facts.GPUProcesses = nil
+	if got := names(h.pass(6 * time.Minute)); !slices.Equal(got, []string{"GPUFabricInProgress"}) {
+		t.Errorf("no more: %v", got)
+	}
+	h.facts.GPUProcesses = []model.GPUProcess{{GPU: h.gpu().UUID, PID: 5}}
+	if got := names(h.once()); !slices.Equal(got, []string{"NothingWrong"}) {
+		t.Errorf("at the first process: %v", got)
+	}
+}
+
+// TestFabricWaits: GPUs of shared NVSwitches wait for a partition while the fabric manager runs. No other state is harmless.
+func TestFabricWaits(t *testing.T) {
+	for _, c := range []struct {
+		state   string
+		manager *model.FabricManager
+		want    []string
+	}{
+		{"in_progress", &model.FabricManager{Running: true}, []string{"GPUFabricInProgress"}},
+		{"not_started", &model.FabricManager{Running: true}, []string{"GPUFabricNotReady"}},
+		{"in_progress", &model.FabricManager{}, []string{"GPUFabricManagerLost", "GPUFabricNotReady"}},
+		{"in_progress", nil, []string{"GPUFabricNotReady"}},
+	} {
+		h := newHeld()
+		h.gpu().Fabric, h.facts.FabricManager = c.state, c.manager
+		if got := names(h.pass(6 * time.Minute)); !slices.Equal(got, c.want) {
+			t.Errorf("%s, %+v: %v, want %v", c.state, c.manager, got, c.want)
+		}
+	}
+}
+
+// TestTrainingUnseen: nobody knows what was between two looks that are far apart.
+func TestTrainingUnseen(t *testing.T) {
+	h := newHeld()
+	h.port().State, h.port().PhysState = "DOWN", "LinkErrorRecovery"
+	for range 5 {
+		if got := names(h.once()); !slices.Equal(got, []string{"NothingWrong"}) {
+			t.Errorf("%v", got)
+		}
+		h.at = h.at.Add(6 * time.Minute)
+	}
+	if got := names(h.once()); !slices.Equal(got, []string{"RDMALinkTraining"}) {
+		t.Errorf("at each look: %v", got)
+	}
+}
+
+// TestTrainingOfLegs: each leg of a bond, and each physical function without an HCA, has a time of its own.
+func TestTrainingOfLegs(t *testing.T) {
+	failed := &model.Phy{Reason: "link_training_failure"}
+	for name, c := range map[string]struct {
+		links []model.Link
+		want  []string
+	}{
+		"the first leg": {[]model.Link{{Netdev: "p0", Phy: failed}, {Netdev: "p1", Phy: &model.Phy{}}}, []string{"mlx5_0/1 (p0)"}},
+		"the last leg":  {[]model.Link{{Netdev: "p0", Phy: &model.Phy{}}, {Netdev: "p1", Phy: failed}}, []string{"mlx5_0/1 (p1)"}},
+		"both legs":     {[]model.Link{{Netdev: "p0", Phy: failed}, {Netdev: "p1", Phy: failed}}, []string{"mlx5_0/1 (p0)", "mlx5_0/1 (p1)"}},
+		"no bond":       {[]model.Link{{Netdev: "p0", Phy: failed}}, []string{"mlx5_0/1"}},
+	} {
+		for _, bare := range []bool{false, true} {
+			h := newHeld()
+			want := c.want
+			if bare {
+				want = nil
+			}
+			h.facts.Links = nil
+			for _, l := range c.links {
+				if !bare {
+					l.Device, l.Port = "mlx5_0", 1
+				} else if l.Phy == failed {
+					want = append(want, l.Netdev)
+				}
+				h.facts.Links = append(h.facts.Links, l)
+			}
+			var got []string
+			for _, v := range h.pass(6 * time.Minute).Verdicts {
+				if v.Name == "RDMALinkTraining" {
+					got = append(got, v.Subject.String())
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s, without an HCA %v: %q, want %q", name, bare, got, want)
+			}
+		}
+	}
+}
+
+// TestTrainingOfFunctions: virtual functions have the link of their physical function, whose fault is one fault.
+func TestTrainingOfFunctions(t *testing.T) {
+	for name, c := range map[string]struct {
+		pf      bool // it is read
+		held    bool // a workload has the virtual function
+		devices []string
+	}{
+		"physical function":                {true, false, []string{"mlx5_0"}},
+		"held by a workload":               {true, true, []string{"mlx5_0"}},
+		"physical function not read":       {false, false, nil},
+		"held, physical function not read": {false, true, []string{"mlx5_2"}},
+	} {
+		h := newHeld()
+		h.port().State, h.port().PhysState = "DOWN", "LinkErrorRecovery"
+		vf := h.facts.HCAs[0]
+		vf.Name, vf.VF, vf.PF, vf.Ports = "mlx5_2", true, "mlx5_0", slices.Clone(vf.Ports)
+		if h.facts.HCAs = append(h.facts.HCAs[:1], vf); !c.pf {
+			h.facts.HCAs = h.facts.HCAs[1:]
+		}
+		if c.held {
+			h.shares.Objects = append(h.shares.Objects, attribution.ObjectShare{Owner: 1, Device: "mlx5_2", Type: model.QP, Current: 1})
+		}
+		var got []string
+		for _, v := range h.pass(6 * time.Minute).Verdicts {
+			if v.Name == "RDMALinkTraining" {
+				got = append(got, v.Subject.Device)
+			}
+		}
+		if !slices.Equal(got, c.devices) {
+			t.Errorf("%s: %v, want %v", name, got, c.devices)
+		}
 	}
 }

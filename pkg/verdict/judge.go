@@ -70,6 +70,7 @@ type round struct {
 	heldHCAs                         map[string]bool // HCAs that workloads have, used or not
 	read                             map[string]bool // HCAs that are read
 	downPorts                        map[portKey]bool
+	links                            map[portKey][]*model.Link
 	omitted                          int
 	shared                           []model.Counter // buffer of judgePorts
 }

@@ -342,6 +342,17 @@ var judgments = map[string]judgment{
 		good:    func(n *node) { n.problem(model.ProblemFabricNotReady, false); n.facts.Lingering = nil },
 		subject: "GPU 0", says: "in_progress for 5m",
 	},
+	"GPUFabricInProgress": {
+		bad: func(n *node) {
+			n.problem(model.ProblemFabricNotReady, true)
+			n.gpu().Fabric, n.facts.FabricManager = "in_progress", &model.FabricManager{Running: true}
+			n.facts.Lingering = []model.Lingering{{
+				State: stateFabric, Value: "in_progress", UUID: "GPU-0", Since: start.Add(-5 * time.Minute), Held: 5 * time.Minute, Times: 1,
+			}}
+		},
+		good:    func(n *node) { n.problem(model.ProblemFabricNotReady, false); n.facts.Lingering = nil },
+		subject: "GPU 0", says: "in_progress for 5m",
+	},
 	"GPUFabricManagerLost": {
 		bad: func(n *node) {
 			n.facts.FabricManager = &model.FabricManager{}

@@ -13,6 +13,7 @@ import (
 
 const (
 	// unseen is how long a device may be missing in refreshes, such as while a call for it is late, without being taken for another one.
+	// It is also the longest time between two refreshes for which the device counts as in the state.
 	unseen = time.Minute
 	// flaps is the number of times that a device comes into an intermediate state from which on leaving the state does not count.
 	flaps = 3
@@ -22,8 +23,8 @@ const (
 
 // lingerKey is a device in one of the states.
 type lingerKey struct {
-	state, device, uuid string
-	port                int
+	state, device, netdev, uuid string
+	port                        int
 }
 
 // stay is the time of a device in a state.
@@ -79,9 +80,12 @@ func (l *Linger) Update(now time.Time, facts *model.Snapshot) {
 // next returns the time of a device after another look; nil if the device is in no intermediate state, and was in none.
 func (l *Linger) next(k lingerKey, value string, reset, now time.Time) *stay {
 	s := l.stays[k]
-	if s != nil && !s.reset.Equal(reset) { // a GPU that was reset begins anew
+	if s != nil && !s.reset.Equal(reset) || value == works { // a GPU that was reset begins anew
 		delete(l.stays, k)
 		s = nil
+	}
+	if value == works {
+		return nil
 	}
 	if s == nil {
 		if value == "" || len(l.stays) >= maxLingering {
@@ -97,7 +101,7 @@ func (l *Linger) next(k lingerKey, value string, reset, now time.Time) *stay {
 		s.times++
 	}
 	if value != "" && s.value != "" {
-		s.held += now.Sub(s.seen)
+		s.held += min(now.Sub(s.seen), unseen)
 	}
 	s.value, s.seen = value, now
 	return s
@@ -110,7 +114,8 @@ func (l *Linger) judge(row *IntermediateState, k lingerKey, s *stay, now time.Ti
 		delete(l.stays, k)
 	case s.held >= row.Normal && (s.value != "" || s.times >= flaps):
 		facts.Lingering = append(facts.Lingering, model.Lingering{
-			State: row.Name, Value: s.value, Device: k.device, Port: k.port, UUID: k.uuid, Since: s.began, Held: s.held, Times: s.times,
+			State: row.Name, Value: s.value, Device: k.device, Port: k.port, Netdev: k.netdev, UUID: k.uuid,
+			Since: s.began, Held: s.held, Times: s.times,
 		})
 	}
 }
@@ -145,10 +150,10 @@ func (r *round) judgeLingering() {
 		row := rowOf(l.State)
 		switch {
 		case row == nil || l.UUID != "":
-		case l.Device == "":
+		case l.Device == "" && l.Netdev == "":
 			r.find(row.Found, Subject{Kind: OfNode}, l.Since, r.lingerEvidence(l))
-		case !r.j.management[l.Device] && !r.has(portDown, Subject{Kind: OfPort, Device: l.Device, Port: l.Port}):
-			r.find(row.Found, Subject{Kind: OfPort, Device: l.Device, Port: l.Port}, l.Since, r.lingerEvidence(l))
+		default:
+			r.judgeTraining(row.Found, l)
 		}
 	}
 	if m := r.Facts.FabricManager; m != nil {
@@ -157,6 +162,38 @@ func (r *round) judgeLingering() {
 			r.find(fabricManagerLost, s, time.Time{}, grewIn("starts of nv-fabricmanager", starts, fabricManagerLost.Window))
 		}
 	}
+}
+
+// judgeTraining judges a port, a leg of it, or a physical function without an HCA, whose link does not come up. A port has each condition
+// once, and not besides what follows from it.
+func (r *round) judgeTraining(c *Condition, l *model.Lingering) {
+	port := Subject{Kind: OfPort, Device: l.Device, Port: l.Port}
+	s := port
+	if all := r.links[portKey{l.Device, l.Port}]; l.Device == "" {
+		s = Subject{Kind: OfPort, Device: l.Netdev}
+	} else if len(all) > 1 {
+		s.Detail = l.Netdev
+	}
+	if r.j.management[l.Device] || r.linkOfAnother(l) || r.has(portDown, port) || r.has(bondDegraded, s) || r.has(c, port) || r.has(c, s) {
+		return
+	}
+	evidence := []string{r.lingerEvidence(l)}
+	if s.Detail != "" {
+		evidence = append(evidence, "interface "+s.Detail)
+	}
+	r.find(c, s, l.Since, evidence...)
+}
+
+// linkOfAnother reports whether a port has the link of a port that is judged, or no fault of its own.
+func (r *round) linkOfAnother(l *model.Lingering) bool {
+	for i := range r.Facts.HCAs {
+		h := &r.Facts.HCAs[i]
+		if h.Name != l.Device {
+			continue
+		}
+		return h.Parent != "" || r.sharesLink(h) || r.follows(h, &model.Port{Number: l.Port})
+	}
+	return false
 }
 
 // rowOf returns the row of a state, nil if there is none.

@@ -46,7 +46,8 @@ func (r *round) judgePorts() {
 	}
 	r.findManagement(boards)
 	r.findHeld()
-	links := r.linksByPort()
+	r.links = r.linksByPort()
+	links := r.links
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
 		if h.Parent != "" {
