@@ -199,6 +199,36 @@ func TestOwnersDockerParents(t *testing.T) {
 	})
 }
 
+// TestOwnersBelowOthers: what a container below a job, a service or a guest uses belongs to them, so that its own figures are not zero.
+func TestOwnersBelowOthers(t *testing.T) {
+	t.Parallel()
+	binary, library := buildNVML(t)
+	n := newOwnerNode(t)
+	var containers []map[string]any
+	want := map[string]float64{}
+	for i, parent := range []struct{ path, owner string }{
+		{"/lsf/cluster1/job.12.10492.1519752391", "lsf:12"}, {"/pbs_jobs.service/jobid/12.pbs", "pbs:12.pbs"},
+		{"/system.slice/slurmstepd.scope/job_7/step_0", "slurm:7"}, {"/system.slice/foo.service/docker", "unit:foo.service"}, {"/lxc/101", "lxc:101"},
+	} {
+		id := generated(strconv.Itoa(i + 1))
+		pid := n.v2(t, parent.path+"/"+id)
+		n.uses(pid, uint64(i+1)<<20)
+		want[parent.owner] = float64((i + 1) << 20)
+		containers = append(containers, dockerContainer(id, fmt.Sprint("c", i), parent.path, pid))
+	}
+	n.begin(t, binary, library, want, "--collector.runtime", "--runtime.socket=docker:"+docker(t, containers...))
+	defer ends(t, n.stop)
+	n.until(t, "the GPU is given to all containers", func(e exposition) bool {
+		processes := e.by("container_gpu_processes", "workload")
+		for workload := range processes {
+			if strings.HasPrefix(workload, "docker:") {
+				t.Fatalf("processes of the containers: %v", processes)
+			}
+		}
+		return len(e.by("container_gpu_allocated", "workload")) == len(containers)
+	})
+}
+
 // TestOwnersGuests: what a guest or a container makes in its own cgroup belongs to it, whatever the name.
 func TestOwnersGuests(t *testing.T) {
 	t.Parallel()

@@ -27,8 +27,8 @@ type Container struct {
 	// Cgroup is the path below the root of the hierarchy, for containers that this path alone does
 	// not name.
 	Cgroup string
-	// NoCgroup reports that it runs in the cgroup of another workload (podman --cgroups=disabled): what it uses
-	// is not known under its name.
+	// NoCgroup reports that it runs in the cgroup of another workload (podman --cgroups=disabled), or below one (a container
+	// in a job): what it uses is not known under its name.
 	NoCgroup bool
 	// PID is the PID of the first process in the host's namespace; 0 if none runs.
 	PID int

@@ -56,8 +56,8 @@ func (s *Source) pathOf(pid int) (string, error) {
 }
 
 // OfContainer returns the path below the root of the hierarchy of the cgroup of a container: that of its first process, or without one (0)
-// the given path. It returns an empty path if the path alone names the container, and if it is not known. It returns false if the process
-// is in a cgroup that is not that of the container.
+// the given path. It returns an empty path if the path alone names the container, and if it is not known. It returns false if the container
+// has no cgroup of its own, or if this belongs to a job, unit, guest or container above it.
 func (s *Source) OfContainer(pid int, id, path string) (cgroup string, own bool) {
 	if pid > 0 {
 		if at, err := s.pathOf(pid); err == nil {
@@ -69,8 +69,11 @@ func (s *Source) OfContainer(pid int, id, path string) (cgroup string, own bool)
 	if path == "" {
 		return "", true
 	}
-	if e, _, _ := parse(path); e.ContainerID == id && !e.Claimed {
+	switch e, top, _ := parse(path); {
+	case e.ContainerID == id && !e.Claimed:
 		return "", true
+	case top != path:
+		return "", false
 	}
 	return clean(path, maxPath), true
 }

@@ -27,6 +27,18 @@ func TestOfContainer(t *testing.T) {
 		"not its own, as of podman --cgroups=disabled": {"/user.slice/user-1000.slice/session-1.scope", "", ""},
 		"not its own, or the number is used again":     {"/docker/" + other, "", ""},
 		"not its own: the id is part of a name only":   {"/lab/x" + id64, "", ""},
+		"not its own, below a job of LSF":              {"/lsf/cluster1/job.12.10492.1519752391/" + id64, "", ""},
+		"not its own, below a job of PBS":              {"/pbs_jobs.service/jobid/12.pbs/" + id64, "", ""},
+		"not its own, below a slot of HTCondor":        {"/htcondor/condor_var_lib_condor_execute_slot1@node/" + id64, "", ""},
+		"not its own, below a job of OAR":              {"/oar/ada_12/" + id64, "", ""},
+		"not its own, below a step of Slurm":           {"/system.slice/slurmstepd.scope/job_7/step_0/" + id64, "", ""},
+		"not its own, below a job of Slurm, v1":        {"/slurm/uid_1000/job_7/docker/" + id64, "", ""},
+		"not its own, below a service":                 {"/system.slice/foo.service/docker/" + id64, "", ""},
+		"not its own, below a service of a user":       {"/user.slice/user-1000.slice/user@1000.service/a.service/docker/" + id64, "", ""},
+		"not its own, below a guest":                   {"/lxc/101/" + id64, "", ""},
+		"not its own, below a guest, as listed":        {"", "/lxc.payload.web/docker/" + id64, ""},
+		"not its own, below a container":               {"/docker/" + other + "/docker/" + id64, "", ""},
+		"not its own, below an unnamed container":      {"/lab/" + other + "/" + id64, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proc := t.TempDir()
