@@ -268,6 +268,27 @@ func TestOwnersSLUID(t *testing.T) {
 	}
 }
 
+// TestOwnersSLUIDNumberedLater: the number of a job is found after the use of its first steps was shown. It stays one workload.
+func TestOwnersSLUIDNumberedLater(t *testing.T) {
+	t.Parallel()
+	binary, library := buildNVML(t)
+	n := newOwnerNode(t)
+	const job = "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/"
+	for i, step := range []string{"step_0", "step_1"} {
+		n.uses(n.v2(t, job+step+"/user/task_0"), 1<<(20+i))
+	}
+	n.begin(t, binary, library, map[string]float64{"slurm:s5K1KKYAYG5D00": 3 << 20})
+	defer ends(t, n.stop)
+	n.file(t, fmt.Sprintf("proc/%d/environ", n.v2(t, job+"step_2/slurm")), "SLURM_JOB_ID=4711\x00")
+	n.uses(n.v2(t, job+"step_2/user/task_0"), 1<<22)
+	n.write(t)
+	n.until(t, "all steps belong to the job", func(e exposition) bool {
+		used := e.by("container_gpu_memory_used_bytes", "workload")
+		delete(used, "")
+		return maps.Equal(used, map[string]float64{"slurm:4711": 7 << 20})
+	})
+}
+
 // TestOwnersSlurmWithoutMemory: on cgroup v1 two of three jobs have no cgroup in memory.
 func TestOwnersSlurmWithoutMemory(t *testing.T) {
 	t.Parallel()

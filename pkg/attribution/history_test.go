@@ -33,7 +33,7 @@ type ownerKind int
 
 const (
 	inPod    ownerKind = iota // a container that the kubelet names late and then renames
-	ofJob                     // steps of a job
+	ofJob                     // steps of a job, whose number is found late
 	pod                       // a pod that is first known by its UID
 	claimed                   // the container ID of an owner inPod, claimed by a user
 	byPath                    // first known by its cgroup path, later by the name of an owner inPod
@@ -238,7 +238,10 @@ func (c *historyCgroup) fact() (model.Cgroup, bool) {
 	case claimed:
 		f.Workload, f.ContainerID, f.Claimed = "podman:"+o.containerID(), o.containerID(), true
 	case ofJob:
-		f.Workload, f.Step = fmt.Sprint("slurm:", o.id), fmt.Sprint(c.id)
+		f.Workload, f.Step, f.Runtime = fmt.Sprint("slurm:", o.id), fmt.Sprint(c.id), "slurm"
+		if o.name == 0 {
+			f.Workload = fmt.Sprint("slurm:sSLUID", o.id)
+		}
 	case pod:
 		f.Workload, f.PodUID = fmt.Sprint("pod:u", o.id), fmt.Sprint("u", o.id)
 	case byPath:

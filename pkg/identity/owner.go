@@ -118,6 +118,11 @@ func (n *name) pod() name {
 	return p
 }
 
+// isJob reports whether the cgroup is that of a job, which only its scheduler names.
+func (n *name) isJob() bool {
+	return jobKinds[n.Runtime] != "" && n.ContainerID == "" && n.PodUID == "" && !n.Claimed
+}
+
 // add merges the data of another cgroup or container of the same owner. The result does not
 // depend on the order.
 func (i *Info) add(n *name) {
@@ -125,9 +130,6 @@ func (i *Info) add(n *name) {
 	i.Runtime = max(i.Runtime, n.Runtime)
 	i.Image = max(i.Image, n.Image)
 	i.User = max(i.User, n.User)
-	if job, ok := strings.CutPrefix(n.Workload, n.Runtime+":"); ok && jobKinds[n.Runtime] != "" {
-		i.Job.Kind, i.Job.Name = jobKinds[n.Runtime], job
-	}
 	if i.Cgroup == "" || n.Path == "" { // a container may be known without its cgroup
 		i.Cgroup = max(i.Cgroup, n.Path)
 	} else {

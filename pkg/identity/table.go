@@ -9,6 +9,7 @@ package identity
 
 import (
 	"cmp"
+	"strings"
 	"sync"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -17,8 +18,8 @@ import (
 // Table holds the owners of all known cgroups. Its methods are called by one goroutine; only
 // Workload and OwnerOf may be called concurrently. The zero Table is ready.
 //
-// An owner is recognized by its anchors: the id of its container, else the UID of its pod. A
-// new name with the same anchor changes the labels and not the number. Owners with equal labels
+// An owner is recognized by its anchors: the id of its container, the UID of its pod, or the path of
+// its job. A new name with the same anchor changes the labels and not the number. Owners with equal labels
 // are one owner. A container id that a user could have claimed (model.Cgroup.Claimed) is not an
 // anchor, and an owner that ever had a claimed cgroup has none: a claimed cgroup never follows
 // the name of another one.
@@ -58,8 +59,11 @@ type owner struct {
 	expired bool
 }
 
-// anchor is the id of a container or the UID of a pod.
-type anchor struct{ container, pod string }
+// anchor is the id of a container, the UID of a pod, or the path of a job, whose number may be found later than its cgroups.
+type anchor struct {
+	container, pod string
+	job            model.CgroupPath
+}
 
 func (n *name) anchor() anchor {
 	switch {
@@ -67,6 +71,8 @@ func (n *name) anchor() anchor {
 		return anchor{}
 	case n.ContainerID != "":
 		return anchor{container: n.ContainerID}
+	case n.isJob():
+		return anchor{job: n.Path}
 	}
 	return anchor{pod: n.PodUID}
 }
@@ -129,13 +135,17 @@ func (t *Table) resolve(names *names, fact *model.Cgroup) {
 	if now.Workload == "" {
 		return
 	}
-	c := t.cgroups[fact.ID]
-	switch {
-	case c == nil:
+	c, known := t.cgroups[fact.ID]
+	if !known {
 		c = &cgroup{}
 		t.cgroups[fact.ID] = c
+	}
+	switch {
+	case now.isJob(): // no runtime names it
+		listed = true
+		now.User = cmp.Or(now.User, c.User)
+	case !known:
 	case !listed && c.holds(fact, &now):
-		c.User = cmp.Or(fact.User, c.User)
 		now = c.name
 	case !listed:
 		listed = c.Pod == "" && now.Pod != ""
@@ -272,4 +282,7 @@ func (t *Table) see(id OwnerID, n *name) {
 		o.info = Info{Job: o.info.Job}
 	}
 	o.info.add(n)
+	if job, ok := strings.CutPrefix(o.labels.Workload, n.Runtime+":"); ok && jobKinds[n.Runtime] != "" {
+		o.info.Job.Kind, o.info.Job.Name = jobKinds[n.Runtime], job
+	}
 }

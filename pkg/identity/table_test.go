@@ -109,6 +109,51 @@ func TestRenames(t *testing.T) {
 	})
 }
 
+// TestJobNumberedLater: a job whose number is found after its first cgroups stays one owner, whichever of its cgroups occur then.
+func TestJobNumberedLater(t *testing.T) {
+	job := func(id model.CgroupID, name, scope string) model.Cgroup {
+		return model.Cgroup{
+			ID: id, Path: model.CgroupPath("/system.slice/" + scope + "/s5K1KKYAYG5D00"), Workload: "slurm:" + name, Runtime: "slurm", User: "ada",
+		}
+	}
+	const sluid, number, scope = "s5K1KKYAYG5D00", "4711", "slurmstepd.scope"
+	for name, c := range map[string]struct {
+		later  []model.Cgroup
+		merges int
+	}{
+		"the same cgroups":              {[]model.Cgroup{job(1, number, scope), job(2, number, scope)}, 0},
+		"one of them":                   {[]model.Cgroup{job(2, number, scope)}, 0},
+		"a new step only":               {[]model.Cgroup{job(3, number, scope)}, 0},
+		"a new step and an old one":     {[]model.Cgroup{job(3, number, scope), job(1, number, scope)}, 0},
+		"steps of another slurmd first": {[]model.Cgroup{job(4, number, "n2_slurmstepd.scope"), job(2, number, scope)}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var table Table
+			ids := []model.CgroupID{1, 2}
+			table.Resolve(&model.Snapshot{Cgroups: []model.Cgroup{job(1, sluid, scope), job(2, sluid, scope)}}, ids)
+			merges := table.Resolve(&model.Snapshot{Cgroups: c.later}, ids)
+			if len(merges) != c.merges {
+				t.Errorf("merges %v, want %d", merges, c.merges)
+			}
+			for _, id := range append(ids, c.later[0].ID) {
+				if got := table.OwnerOf(id).Workload; got != "slurm:4711" || table.Of(id) != table.Of(1) {
+					t.Errorf("cgroup %d: %q, owner %d of %d", id, got, table.Of(id), table.Of(1))
+				}
+			}
+			if info := table.Info(table.Of(1)); info.Job.Name != number || info.User != "ada" {
+				t.Errorf("%+v", info)
+			}
+			// The user of an ended job is no longer known.
+			ended := job(1, number, scope)
+			ended.User = ""
+			table.Resolve(&model.Snapshot{Cgroups: []model.Cgroup{ended}}, nil)
+			if info := table.Info(table.Of(1)); info.User != "ada" {
+				t.Errorf("ended: %+v", info)
+			}
+		})
+	}
+}
+
 // TestExpire: an owner is present while a cgroup of it is known, a device is assigned to it,
 // or an owner of its pod is present; then it expires once.
 func TestExpire(t *testing.T) {

@@ -20,8 +20,8 @@ const (
 	jobNumberInterval = 5 * time.Second        // of one job, as its cgroup is made before its first process
 	jobNumberDeadline = 50 * time.Millisecond  // of one job
 	jobNumbersWithin  = 200 * time.Millisecond // of all jobs in one Resolve
-	maxNumberedJobs   = 4096
-	maxTitle          = 256 // bytes of a command line
+	maxNumberedJobs   = 4096                   // then the numbers of ended jobs are dropped
+	maxTitle          = 256                    // bytes of a command line
 )
 
 // jobNumbers finds the numbers of Slurm jobs whose cgroups have the name of their SLUID, in their slurmstepd processes: no file of the
@@ -68,19 +68,24 @@ func (s *Source) numberJobs(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, jobNumbersWithin)
 	defer cancel()
-	found := map[string]string{}
+	answers := map[string]string{}
 	for sluid, path := range jobs {
-		number, err := s.jobNumbers.calls.Do(ctx, sluid, jobNumberDeadline, func() (string, error) { return s.jobNumbers.of(path), nil })
-		if err == nil && number != "" {
-			found[sluid] = number
-		}
 		if ctx.Err() != nil {
 			break
+		}
+		number, err := s.jobNumbers.calls.Do(ctx, sluid, jobNumberDeadline, func() (string, error) { return s.jobNumbers.of(path), nil })
+		if err == nil {
+			answers[sluid] = number
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.Copy(s.table.numbers, found)
+	for sluid, number := range answers {
+		s.jobNumbers.tried[sluid] = s.opt.Now()
+		if number != "" {
+			s.table.numbers[sluid] = number
+		}
+	}
 	for _, g := range s.table.byID {
 		s.table.number(g)
 	}
@@ -91,10 +96,7 @@ func (s *Source) unnumbered() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain()
-	if len(s.table.numbers)+len(s.jobNumbers.tried) > maxNumberedJobs { // those of ended jobs; others are looked up again
-		clear(s.table.numbers)
-		clear(s.jobNumbers.tried)
-	}
+	s.forgetNumbers()
 	now := s.opt.Now()
 	var jobs map[string]string
 	for _, g := range s.table.byPath {
@@ -105,13 +107,27 @@ func (s *Source) unnumbered() map[string]string {
 		if last, ok := s.jobNumbers.tried[sluid]; ok && now.Sub(last) < jobNumberInterval {
 			continue
 		}
-		s.jobNumbers.tried[sluid] = now
 		if jobs == nil {
 			jobs = map[string]string{}
 		}
 		jobs[sluid] = g.top
 	}
 	return jobs
+}
+
+// forgetNumbers drops the numbers of jobs without a cgroup, if there are many: the next step of a job must have the name of the others.
+func (s *Source) forgetNumbers() {
+	if len(s.table.numbers) <= maxNumberedJobs && len(s.jobNumbers.tried) <= maxNumberedJobs {
+		return
+	}
+	jobs := map[string]bool{}
+	for _, g := range s.table.byID {
+		if g.fact.Runtime == runtimeSlurm {
+			jobs[filepath.Base(g.top)] = true
+		}
+	}
+	maps.DeleteFunc(s.table.numbers, func(sluid, _ string) bool { return !jobs[sluid] })
+	maps.DeleteFunc(s.jobNumbers.tried, func(sluid string, _ time.Time) bool { return !jobs[sluid] })
 }
 
 // of returns the number of the job at a path, from the slurmstepd of one of its steps: step_S/slurm has only that, while a user may give

@@ -3,6 +3,8 @@
 package cgroup
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -79,5 +81,63 @@ func TestSLUID(t *testing.T) {
 	want["s5K1KKYAYG5F00"] = "slurm:4713"
 	if found, _ = workloads(); cmp.Diff(want, found) != "" {
 		t.Error(cmp.Diff(want, found))
+	}
+}
+
+// TestSLUIDKeepsItsNumber: a step that begins after the slurmstepd of the others ended, and after the numbers of too many jobs, has the
+// number of its job.
+func TestSLUIDKeepsItsNumber(t *testing.T) {
+	const job = "system.slice/slurmstepd.scope/s5K1KKYAYG5D00/"
+	root, proc := t.TempDir(), t.TempDir()
+	write(t, root, map[string]string{"cgroup.controllers": "memory", job + "step_0/slurm/cgroup.procs": "10\n"})
+	write(t, proc, map[string]string{"10/status": "Name:\tslurmstepd\nUid:\t0\t0\t0\t0\n", "10/environ": "SLURM_JOB_ID=4711\x00"})
+	s, err := New(Options{Root: root, Procfs: proc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // nothing to lose
+	resolve(t, s, nil)
+	s.mu.Lock()
+	for i := range maxNumberedJobs + 1 {
+		s.table.numbers[fmt.Sprintf("s%013d", i)] = "1"
+	}
+	s.mu.Unlock()
+	write(t, proc, map[string]string{"10/environ": ""})
+	resolve(t, s, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, _ := s.table.add(nil, "/"+job+"step_1", 1<<50, s.opt.Now())
+	if g.fact.Workload != "slurm:4711" || len(s.table.numbers) > 1 {
+		t.Errorf("%q, %d numbers", g.fact.Workload, len(s.table.numbers))
+	}
+}
+
+// TestSLUIDAfterDeadline: a job whose turn did not come is looked up in the next refresh.
+func TestSLUIDAfterDeadline(t *testing.T) {
+	const scope = "system.slice/slurmstepd.scope/"
+	root, proc := t.TempDir(), t.TempDir()
+	files := map[string]string{"cgroup.controllers": "memory"}
+	const jobs = 8
+	for i := range jobs {
+		files[fmt.Sprintf("%ss%013d/step_0/slurm/cgroup.procs", scope, i)] = "10\n"
+	}
+	write(t, root, files)
+	write(t, proc, map[string]string{"10/status": "Name:\tslurmstepd\nUid:\t0\t0\t0\t0\n", "10/environ": "SLURM_JOB_ID=4711\x00"})
+	now := time.Unix(1000, 0)
+	s, err := New(Options{Root: root, Procfs: proc, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // nothing to lose
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Resolve(over, nil); err == nil {
+		t.Error("no error without time")
+	}
+	resolve(t, s, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.table.numbers) != jobs {
+		t.Errorf("%d of %d jobs have a number", len(s.table.numbers), jobs)
 	}
 }
