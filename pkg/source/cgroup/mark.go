@@ -18,6 +18,13 @@ const (
 	markShare         // each by itself, with one share of the maps
 )
 
+// Limits of the marks below one directory at the top of the hierarchy, which root may have given to a user. The map has maxMarks in total.
+const (
+	maxMarks        = 8192
+	maxMarksBelow   = maxMarks / 2
+	maxUnnamedBelow = maxMarks / 4 // while it has that many, containers that only their runtimes can name get none
+)
+
 // markOf returns how the cgroups below g are counted.
 //
 // A container and a job are one workload whatever is below them. A unit and a user have one share, since they may create
@@ -50,24 +57,43 @@ func (g *group) markOf() mark {
 
 // whole reports whether the workload of g has all cgroups below its own.
 func (g *group) whole() bool {
-	return g.fact.ContainerID != "" || isJob(g.fact.Runtime) || g.fact.Runtime == runtimeLXC || g.closed && g.fact.Runtime == ""
+	return g.fact.ContainerID != "" || isJob(g.fact.Runtime) || g.fact.Runtime == runtimeLXC || g.unnamed()
 }
+
+// unnamed reports whether g may be a container that only its runtime can name.
+func (g *group) unnamed() bool { return g.closed && g.fact.Runtime == "" && g.fact.ContainerID == "" }
 
 func (t *table) mark(g *group) {
 	g.marked = g.markOf()
 	if g.marked == unmarked || t.marker == nil {
 		return
 	}
-	if t.marker.Mark(g.id, g.marked == markWorkload) != nil {
+	marks, limit := t.marks[atTop(g.path)], maxMarksBelow
+	if g.unnamed() {
+		limit = maxUnnamedBelow
+	}
+	if marks >= limit || t.marker.Mark(g.id, g.marked == markWorkload) != nil {
 		g.marked = unmarked
 		t.unmarked++
+		return
 	}
+	t.marks[atTop(g.path)]++
 }
 
 func (t *table) unmark(g *group) {
-	if g.marked != unmarked && t.marker != nil {
-		t.marker.Unmark(g.id)
+	if g.marked == unmarked || t.marker == nil {
+		return
 	}
+	t.marker.Unmark(g.id)
+	if t.marks[atTop(g.path)]--; t.marks[atTop(g.path)] == 0 {
+		delete(t.marks, atTop(g.path))
+	}
+}
+
+// atTop returns the first directory of a path.
+func atTop(path string) string {
+	dir, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return dir
 }
 
 // OwnerOf implements model.OwnerResolver. It returns what the programs find.

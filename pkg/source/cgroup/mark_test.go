@@ -4,12 +4,14 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -141,5 +143,54 @@ func TestMarks(t *testing.T) {
 	lost := model.Loss{Reason: "marked_cgroups_full", Count: uint64(len(want))}
 	if !slices.Contains(snap.Losses, lost) {
 		t.Errorf("%+v, want %+v", snap.Losses, lost)
+	}
+}
+
+// TestMarksOfDelegatedTree: who may make cgroups at any place below a directory at the top takes at most half of the marks, a quarter with
+// names of containers, and gives them back.
+func TestMarksOfDelegatedTree(t *testing.T) {
+	for title, c := range map[string]struct {
+		path func(i int) string
+		most int
+	}{
+		"containers":                     {func(i int) string { return fmt.Sprintf("/lab/u/%064x", i) }, maxUnnamedBelow},
+		"containers in many directories": {func(i int) string { return fmt.Sprintf("/lab/%d/%064x", i, i) }, maxUnnamedBelow},
+		"scopes":                         {func(i int) string { return fmt.Sprintf("/lab/u/docker-%064x.scope", i) }, maxUnnamedBelow},
+		"units":                          {func(i int) string { return fmt.Sprintf("/lab.slice/%d.service", i) }, maxMarksBelow},
+		"units and containers":           {func(i int) string { return fmt.Sprintf("/lab.slice/%d.service/docker-%064x.scope", i, i) }, 0},
+		"scopes in a slice":              {func(i int) string { return fmt.Sprintf("/lab.slice/docker-%064x.scope", i) }, maxMarksBelow},
+	} {
+		t.Run(title, func(t *testing.T) {
+			m := &marks{of: map[model.CgroupID]mark{}, room: maxMarks}
+			table := newTable(mountView{root: "/"}, 65536, func(*group) {})
+			table.marker = m
+			now, id := time.Unix(1, 0), model.CgroupID(0)
+			add := func(path string) *group {
+				id++
+				g, _ := table.add(&group{path: "/"}, path, id, now)
+				return g
+			}
+			const many = 10000
+			var all []*group
+			for i := range many {
+				all = append(all, add(c.path(i)))
+			}
+			if len(m.of) > c.most || table.unmarked != 0 && len(m.of) != c.most {
+				t.Errorf("%d marks, want %d", len(m.of), c.most)
+			}
+			for _, path := range []string{
+				"/docker/" + id64, "/default/" + id64, "/system.slice/docker-" + other + ".scope", "/system.slice/slurmstepd.scope/job_7",
+			} {
+				if g := add(path); g.marked != markWorkload {
+					t.Errorf("%s has no mark", path)
+				}
+			}
+			for _, g := range all {
+				table.end(g, now)
+			}
+			if g := add(c.path(many)); len(table.marks) > 4 || c.most > 0 && g.marked == unmarked {
+				t.Errorf("marks are not given back: %v", table.marks)
+			}
+		})
 	}
 }

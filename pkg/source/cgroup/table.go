@@ -45,7 +45,8 @@ type table struct {
 	swept   time.Time
 	onDeath func(*group)
 	marker  model.WorkloadMarker // nil if no programs count
-	// unmarked counts the cgroups for which the marker had no room.
+	marks   map[string]int       // of existing cgroups, by directory at the top
+	// unmarked counts the cgroups for which there was no room.
 	unmarked uint64
 	// refused counts the cgroups that did not fit.
 	refused uint64
@@ -59,7 +60,7 @@ func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	return &table{
 		view: view, limit: limit, byID: map[model.CgroupID]*group{}, byPath: map[string]*group{},
 		dead: map[model.CgroupID]*group{}, owned: map[string]int{}, onDeath: onDeath,
-		numbers: map[string]string{},
+		numbers: map[string]string{}, marks: map[string]int{},
 	}
 }
 
