@@ -121,7 +121,8 @@ func (h hcas) ofNetdev(name string) *model.HCA {
 
 // CountGPUs counts the GPUs of the node: those that are allocated to containers, and all. The parts of a GPU count
 // instead of the GPU. An allocated GPU counts even if its plugin no longer lists it. Unless the allocations and the
-// devices of plugins are known, CountGPUs returns 0, 0.
+// devices of plugins are known, CountGPUs returns 0, 0; also while the ID of an allocation only stands for a share: no ID says which GPU
+// the plugin has chosen.
 //
 // No API of the node lists the devices that claims may allocate. The GPUs of a vendor with claims are those that its
 // source lists; without a device plugin for GPUs, all are.
@@ -130,11 +131,15 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 		return 0, 0
 	}
 	index := newGPUs(s.GPUs)
-	key := func(resource, id string) string {
-		if gpu, _ := index.ofPlugin(resource, id); gpu != nil {
-			return gpu.UUID
+	key := func(resource, id string) (key string, share bool) {
+		gpu, share := index.ofPlugin(resource, id)
+		switch {
+		case gpu != nil:
+			return gpu.UUID, share
+		case share:
+			return id[:lenUUID], true
 		}
-		return WholeGPU(id)
+		return WholeGPU(id), false
 	}
 	listed := map[model.Vendor]bool{}
 	for i := range s.GPUs {
@@ -145,7 +150,8 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 		if IsGPU(s.Allocatable[i].Resource) {
 			plugins = true
 			for _, id := range s.Allocatable[i].IDs {
-				known[key(s.Allocatable[i].Resource, id)] = true
+				k, _ := key(s.Allocatable[i].Resource, id)
+				known[k] = true
 			}
 		}
 	}
@@ -154,13 +160,16 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 		a := &s.Allocations[i]
 		if a.Claim == "" {
 			if IsGPU(a.Resource) {
-				k := key(a.Resource, a.ID)
+				k, share := key(a.Resource, a.ID)
+				if share {
+					return 0, 0
+				}
 				given[k], known[k] = true, true
 			}
 			continue
 		}
 		found := index.behind(a.Nodes)
-		if gpu, _ := index.ofPlugin(a.Resource, a.ID); len(found) == 0 && gpu != nil {
+		if gpu, share := index.ofPlugin(a.Resource, a.ID); len(found) == 0 && gpu != nil && !share {
 			found = []*model.GPU{gpu}
 		}
 		for _, gpu := range found {

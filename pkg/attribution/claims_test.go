@@ -229,6 +229,18 @@ func TestCountGPUs(t *testing.T) {
 			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-0")},
 			0, 1,
 		},
+		"shares of a plugin that chooses the GPU": {
+			mixed(), []model.Allocation{given("nvidia.com/gpu", "GPU-0-4")},
+			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-0-3", "GPU-0-4", "GPU-1-0", "GPU-1-1")}, 0, 0,
+		},
+		"shares, no source": {
+			nil, []model.Allocation{given("nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-1")},
+			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-1")}, 0, 0,
+		},
+		"shares, none allocated, no source": {
+			nil, []model.Allocation{}, []model.Allocatable{plugin("nvidia.com/gpu",
+				"GPU-33333333-3333-4333-8333-333333333333-1", "GPU-33333333-3333-4333-8333-333333333333-2")}, 0, 1,
+		},
 		"before Kubernetes 1.31": {
 			mixed(),
 			[]model.Allocation{{Pod: "p", Claim: "c", Resource: "k8s.gpu.nvidia.com/claim", ID: "k8s.gpu.nvidia.com/claim=u-gpu-0"}},

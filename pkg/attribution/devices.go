@@ -157,15 +157,26 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	return shared, unplaced
 }
 
-// placed returns the GPU of an allocation, nil if it is not known. Of an ID that only stands for a share, the device nodes of the container
-// say whether the plugin has chosen the GPU that the ID names.
+// placed returns the GPU of an allocation, nil if it is not known. An ID that only stands for a share is no evidence: the container has to
+// have the GPU that the ID names.
 func (e *evidence) placed(a *model.Allocation) *model.GPU {
 	gpu, share := e.gpus.ofPlugin(a.Resource, a.ID)
-	whole := func(path string) bool { return e.gpus.byNode[path] != nil }
-	if share && hasOthers(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], gpu.Nodes, whole) {
+	if share && !e.has(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], gpu) {
 		return nil
 	}
 	return gpu
+}
+
+// has reports whether a container has a GPU by its device nodes, or by a request to its runtime that names this GPU alone.
+func (e *evidence) has(c *model.Container, g *model.GPU) bool {
+	if c == nil || g == nil {
+		return false
+	}
+	return !c.AllDevices && slices.ContainsFunc(g.Nodes, func(path string) bool { return slices.Contains(c.Devices, path) }) ||
+		slices.ContainsFunc(c.GPURequests, func(name string) bool {
+			found := e.gpus.named(name)
+			return len(found) == 1 && found[0] == g && name != "all" && !strings.HasSuffix(name, "=all")
+		})
 }
 
 // mayUse reports whether a container has the device node of an HCA. The HCA of a PCI function that is only a network

@@ -37,6 +37,9 @@ func WholeGPU(id string) string {
 	return id
 }
 
+// lenUUID is the length of a UUID of NVIDIA with its prefix: GPU-, MIG-.
+const lenUUID = 4 + 36
+
 // gpus finds GPUs by the names that plugins, runtimes and device nodes use.
 type gpus struct {
 	list                  []model.GPU
@@ -82,7 +85,8 @@ func (g gpus) find(id string) *model.GPU {
 }
 
 // ofPlugin returns the GPU with the ID that a device plugin or DRA driver gives the kubelet for a resource, nil if the ID names none for
-// certain, and whether the ID only stands for one of several equal shares: the plugins of HAMi and Volcano choose the GPU themselves.
+// certain, and whether the ID only stands for a share, GPU-UUID-4: the plugins of HAMi and Volcano choose the GPU themselves, and gpu is
+// only the one in the name.
 func (g gpus) ofPlugin(resource, id string) (gpu *model.GPU, share bool) {
 	id = WholeGPU(id)
 	if gpu := g.find(id); gpu != nil {
@@ -91,8 +95,10 @@ func (g gpus) ofPlugin(resource, id string) (gpu *model.GPU, share bool) {
 	if node, instance, ok := strings.Cut(id, "/gi"); ok { // Google: the number of the device node, and of the GPU instance
 		return g.ofInstance(g.ofNode(node), instance), false
 	}
-	if i := strings.LastIndexByte(id, '-'); i > 0 && model.IsDigits(id[i+1:]) && g.byUUID[id[:i]] != nil {
-		return g.byUUID[id[:i]], true
+	if i := strings.LastIndexByte(id, '-'); i > 0 && model.IsDigits(id[i+1:]) {
+		if gpu := g.byUUID[id[:i]]; gpu != nil || i == lenUUID && (strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-")) {
+			return gpu, true
+		}
 	}
 	if v := claimVendor(resource); v != nil {
 		return g.ofClaim(v, id), false
@@ -103,23 +109,30 @@ func (g gpus) ofPlugin(resource, id string) (gpu *model.GPU, share bool) {
 // ofClaim returns the GPU that NVIDIA's DRA driver names gpu-0, nil unless that is certain: the number is the index of the GPU
 // in old versions of the driver, and the number of its device node in newer ones.
 func (g gpus) ofClaim(v *model.GPUVendor, name string) *model.GPU {
-	number, ok := strings.CutPrefix(name, "gpu-")
-	if gpu := g.numbered(v, number); ok && gpu != nil && gpu == g.byNode[v.NodePrefix+number] {
-		return gpu
+	if number, ok := strings.CutPrefix(name, "gpu-"); ok {
+		return g.numbered(v, number)
 	}
 	return nil
 }
 
-// numbered returns the GPU or part with a number of its driver: 0, 1:0. Nil if the vendor's plugins name no such numbers.
+// numbered returns the GPU or part with a number: 0, 1:0. Plugins may mean the index of the driver, or the number of the device node:
+// numbered returns nil unless both are of one GPU. It returns nil if the vendor's plugins name no such numbers.
 func (g gpus) numbered(v *model.GPUVendor, number string) *model.GPU {
 	if v == nil || !v.DriverNumbers {
 		return nil
 	}
-	i := slices.IndexFunc(g.list, func(gpu model.GPU) bool { return gpu.Vendor == v.Vendor && gpu.ID == number })
-	if i < 0 {
+	of := func(id string) *model.GPU {
+		i := slices.IndexFunc(g.list, func(gpu model.GPU) bool { return gpu.Vendor == v.Vendor && gpu.ID == id })
+		if i < 0 {
+			return nil
+		}
+		return &g.list[i]
+	}
+	index, _, _ := strings.Cut(number, ":")
+	if whole := of(index); whole == nil || whole != g.byNode[v.NodePrefix+index] {
 		return nil
 	}
-	return &g.list[i]
+	return of(number)
 }
 
 // ofInstance returns the only part of a GPU with the number of a GPU instance, nil if there is none, or several.

@@ -79,6 +79,8 @@ func TestPluginIDs(t *testing.T) {
 		{Vendor: model.NVIDIA, ID: "1:1", UUID: "MIG-2", Parent: b, Instance: "2"},
 		{Vendor: model.NVIDIA, ID: "1:2", UUID: "MIG-3", Parent: b, Instance: "2"},
 		{Vendor: model.NVIDIA, ID: "2", UUID: "GPU-c", PCIAddress: "0000:3a:00.0", Nodes: []string{"/dev/nvidia2"}},
+		{Vendor: model.NVIDIA, ID: "4", UUID: "GPU-d", PCIAddress: "0000:4a:00.0", Nodes: []string{"/dev/nvidia4"}},
+		{Vendor: model.NVIDIA, ID: "4:1", UUID: "MIG-5", Parent: "GPU-d", Instance: "1"},
 		{Vendor: model.AMD, ID: "0", UUID: "aa", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/card1", "/dev/dri/renderD128"}},
 		{Vendor: model.Intel, ID: "0", UUID: "0000:d1:00.0", PCIAddress: "0000:d1:00.0", Nodes: []string{"/dev/dri/card0", "/dev/dri/renderD129"}},
 	}
@@ -87,9 +89,13 @@ func TestPluginIDs(t *testing.T) {
 		{"NVIDIA/k8s-device-plugin: MIG", "nvidia.com/mig-1g.10gb", "MIG-1", "MIG-1"},
 		{"NVIDIA/k8s-device-plugin: replicas", "nvidia.com/gpu.shared", b + "::7", b},
 		{"NVIDIA/k8s-device-plugin: replicas of MIG", "nvidia.com/mig-1g.10gb.shared", "MIG-1::1", "MIG-1"},
-		{"index", "nvidia.com/gpu", "0", a},
-		{"index, replicas", "nvidia.com/gpu", "1::3", b},
-		{"index of MIG", "nvidia.com/gpu", "1:0", "MIG-1"},
+		{"index and minor of two GPUs", "nvidia.com/gpu", "0", ""},
+		{"index and minor of two GPUs, replicas", "nvidia.com/gpu", "1::3", ""},
+		{"index and minor of two GPUs, MIG", "nvidia.com/gpu", "1:0", ""},
+		{"index and minor agree", "nvidia.com/gpu", "2", "GPU-c"},
+		{"index and minor agree, replicas", "nvidia.com/gpu", "2::3", "GPU-c"},
+		{"index and minor agree, MIG", "nvidia.com/gpu", "4:1", "MIG-5"},
+		{"a MIG instance that does not exist", "nvidia.com/gpu", "4:2", ""},
 		{"index that does not exist", "nvidia.com/gpu", "3", ""},
 		{"container-engine-accelerators: minor", "nvidia.com/gpu", "nvidia0", b},
 		{"container-engine-accelerators: time-sharing", "nvidia.com/gpu", "nvidia3/vgpu1", a},
@@ -125,25 +131,47 @@ func TestPluginIDs(t *testing.T) {
 	}
 }
 
-// TestPluginChooses: the plugins of HAMi and Volcano give another GPU than the ID names, which the device nodes of the container show.
+// TestPluginChooses: the plugins of HAMi and Volcano give another GPU than the ID names. Only what the container has says which, and a share
+// is never of two GPUs.
 func TestPluginChooses(t *testing.T) {
-	for nodes, want := range map[string]string{"": "GPU-0", "/dev/nvidia0": "GPU-0", "/dev/nvidia1": "GPU-1"} {
-		var devices []string
-		if nodes != "" {
-			devices = []string{nodes}
-		}
-		a := attribute(facts{Snapshot: model.Snapshot{
+	const id = "GPU-0-4"
+	for name, c := range map[string]struct {
+		container *model.Container // nil: it is not listed
+		want      []string
+	}{
+		"not listed":               {nil, []string{"GPU-0-4 kubelet"}},
+		"nodes not known":          {&model.Container{}, []string{"GPU-0-4 kubelet"}},
+		"no nodes":                 {&model.Container{Devices: []string{}}, []string{"GPU-0-4 kubelet"}},
+		"nodes of others":          {&model.Container{Devices: []string{"/dev/fuse"}}, []string{"GPU-0-4 kubelet"}},
+		"all nodes":                {&model.Container{Devices: []string{"/dev/nvidia0"}, AllDevices: true}, []string{"GPU-0-4 kubelet"}},
+		"the GPU of the ID":        {&model.Container{Devices: []string{"/dev/nvidia0"}}, []string{"GPU-0 kubelet"}},
+		"another GPU":              {&model.Container{Devices: []string{"/dev/nvidia1"}}, []string{"GPU-1 device_node"}},
+		"requested: that of ID":    {&model.Container{Devices: []string{}, GPURequests: []string{"GPU-0"}}, []string{"GPU-0 kubelet"}},
+		"requested: another":       {&model.Container{Devices: []string{}, GPURequests: []string{"GPU-1"}}, []string{"GPU-1 runtime"}},
+		"requested: by its number": {&model.Container{GPURequests: []string{"1"}}, []string{"GPU-1 runtime"}},
+	} {
+		facts := facts{Snapshot: model.Snapshot{
 			GPUs: []model.GPU{
 				{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Nodes: []string{"/dev/nvidia0"}},
 				{Vendor: model.NVIDIA, ID: "1", UUID: "GPU-1", Nodes: []string{"/dev/nvidia1"}},
 			},
-			Allocations: []model.Allocation{{Namespace: "n", Pod: "p", Container: "c", Resource: "nvidia.com/gpu", ID: "GPU-0-4"}},
-			Containers: []model.Container{{
-				ID: "c", Runtime: "containerd", Namespace: "n", Pod: "p", Name: "c", PodUID: "u", Devices: devices,
-			}},
-		}})
-		if len(a.Assigned) != 1 || a.Assigned[0].GPU == nil || a.Assigned[0].GPU.UUID != want {
-			t.Errorf("%q: %+v", nodes, a.Assigned)
+			Allocations: []model.Allocation{{Namespace: "n", Pod: "p", Container: "c", Resource: "nvidia.com/gpu", ID: id}},
+		}}
+		if c.container != nil {
+			w := *c.container
+			w.ID, w.Runtime, w.Namespace, w.Pod, w.Name, w.PodUID = "c", "containerd", "n", "p", "c", "u"
+			facts.Containers = []model.Container{w}
+		}
+		var got []string
+		a := attribute(facts)
+		for _, s := range a.Assigned {
+			got = append(got, s.Device+" "+string(s.Origin))
+			if (s.GPU == nil) != (s.Device == id) || s.Resource != "nvidia.com/gpu" {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -23,9 +23,12 @@ var gpuHealthNotes = []string{
 		"drivers that do not report it. After one GPU fell off the bus, the driver may ask for a reboot of the node on all its GPUs.",
 	"`gpu_fabric_state`, `gpu_fabric_info`: only GPUs with NVSwitches have them. CUDA cannot use a GPU before its registration is " +
 		"`completed`: the problem `fabric_not_ready` is a registration that takes too long. The problem `fabric` is a registration that " +
-		"failed, or a fabric that is degraded. The UUID of a cluster is 0 where the NVSwitches are those of one node.",
+		"failed, or a fabric that is degraded. Where the NVSwitches are those of one node, the cluster has no " +
+		"UUID, and `gpu_fabric_info` is absent.",
 	"`gpu_problem`: `power_change`, of a GPU that is being suspended or woken for too long, has a series only then.",
-	"`nvidia_fabric_manager_running`: of nodes with NVSwitches, where the sensor sees the processes of the node.",
+	"`nvidia_fabric_manager_running`: of nodes with NVSwitches, and of GPUs in an NVLink fabric whose manager has run for " +
+		"a minute on the node, where the sensor sees the processes of the node. Only root of the node with an executable of this name is " +
+		"the fabric manager.",
 	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",

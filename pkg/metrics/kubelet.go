@@ -14,7 +14,8 @@ import (
 var kubeletNotes = []string{
 	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU; the replicas of time-slicing count as one together. The " +
 		"kubelet does not list the devices that claims may allocate: where claims have GPUs of a vendor, or no device plugin has " +
-		"GPUs, all GPUs count that the sensor lists.",
+		"GPUs, all GPUs count that the sensor lists. It is absent while an allocated ID only stands for a share of a GPU that the plugin " +
+		"chooses (HAMi, Volcano).",
 	"`accelscope_kubelet_allocated_devices`: the resource of a resource claim is DRIVER/POOL.",
 	"`accelscope_kubelet_allocatable_devices`: the kubelet does not report the devices of resource claims.",
 	"`pod_ephemeral_storage_usage_bytes`: writable layers, logs and emptyDir volumes.",

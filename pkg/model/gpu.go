@@ -102,7 +102,7 @@ type GPU struct {
 	// Fabric is the state of the GPU's registration with the manager of its NVSwitches, one of FabricStates; empty without one.
 	Fabric string
 	// FabricCluster is the UUID of the NVLink domain that the GPU has joined, in lower case, and FabricClique the number of the part of it
-	// within which GPUs reach each other; FabricCluster is empty while the registration is not completed.
+	// within which GPUs reach each other; FabricCluster is empty while the registration is not completed, and without a UUID.
 	FabricCluster string
 	FabricClique  uint32
 	// PowerChange is suspending or resuming while runtime power management suspends or wakes the GPU.

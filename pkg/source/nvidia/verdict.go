@@ -74,6 +74,7 @@ func fabric(d nvml.Device) fabricFacts {
 	case info.State != nvml.GPU_FABRIC_STATE_COMPLETED:
 	case nvml.Return(info.Status) != nvml.SUCCESS:
 		bad = true
+	case info.ClusterUuid == [16]uint8{}: // NVSwitches of one node: no cluster
 	default:
 		u := info.ClusterUuid
 		f.cluster = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])

@@ -104,6 +104,8 @@ func TestVerdictsThroughTheLibrary(t *testing.T) {
 			eventually(t, "a clique", func() bool {
 				return fabric(d).clique == 7 && fabric(d).cluster == "ab000000-0000-0000-0000-000000000000"
 			})
+			set(3, 0, 0x1aa, 7, 0)
+			is("NVSwitches of one node are no cluster", "completed", false)
 			set(2, 0, 0x1aa, 7, 0xab)
 			is("cluster and clique count only for a registration that has ended", "in_progress", false)
 		})
