@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -44,6 +46,24 @@ func slurmJobs(mount string) (dirs bool, jobs []string) {
 	return len(roots) > 0, jobs
 }
 
+// recheckJobs is the time after which jobs that the followed hierarchy does not have are looked for again.
+const recheckJobs = 2 * time.Second
+
+// checkHierarchy renews the states of the hierarchy every walkUnseen, and soon after jobs were missing for the first time.
+func (s *Source) checkHierarchy() {
+	now := s.opt.Now()
+	wait := walkUnseen
+	if s.recheck {
+		wait = recheckJobs
+	}
+	if now.Sub(s.looked) < wait {
+		return
+	}
+	before := len(s.missing)
+	s.looked, s.states = now, s.hierarchyStates()
+	s.recheck = before == 0 && len(s.missing) > 0
+}
+
 // hierarchyStates reports that a hierarchy is followed because of Slurm, and jobs that the followed hierarchy does not have.
 func (s *Source) hierarchyStates() (states []model.DeviceState) {
 	h := s.hierarchy
@@ -57,24 +77,17 @@ func (s *Source) hierarchyStates() (states []model.DeviceState) {
 				h.Controller + " belong to the cgroup above",
 		})
 	}
-	known := map[string]bool{}
-	_, jobs := slurmJobs(h.Mount)
-	for _, job := range jobs {
-		known[job] = true
-	}
+	before := s.missing
+	s.missing = s.jobsElsewhere()
 	for _, c := range controllers {
-		dir := filepath.Join(s.opt.Root, c)
-		if c == h.Controller || !isV1(dir) {
-			continue
-		}
 		var missing []string
-		_, jobs := slurmJobs(dir)
-		for _, job := range jobs {
-			if !known[job] {
+		for job := range s.missing {
+			if s.missing[job] == c && before[job] != "" {
 				missing = append(missing, filepath.Base(job))
 			}
 		}
 		if len(missing) > 0 {
+			slices.Sort(missing)
 			return append(states, model.DeviceState{
 				Source: s.Name(), Device: "Slurm jobs", State: model.StateFailed,
 				Reason: fmt.Sprintf("%s: in the hierarchy %s and not in %s, which is followed since the start: what they use belongs "+
@@ -83,6 +96,25 @@ func (s *Source) hierarchyStates() (states []model.DeviceState) {
 		}
 	}
 	return states
+}
+
+// jobsElsewhere returns the paths of jobs that the followed hierarchy does not have, with the first controller that has them. Slurm makes
+// and removes the cgroups of a job in one hierarchy after the other: only a job that is found twice is not followed.
+func (s *Source) jobsElsewhere() map[string]string {
+	found := map[string]string{}
+	for _, c := range controllers {
+		dir := filepath.Join(s.opt.Root, c)
+		if c == s.hierarchy.Controller || !isV1(dir) {
+			continue
+		}
+		_, jobs := slurmJobs(dir)
+		for _, job := range jobs {
+			if found[job] == "" && !exists(filepath.Join(s.hierarchy.Mount, job)) {
+				found[job] = c
+			}
+		}
+	}
+	return found
 }
 
 // some returns the first names of a list.

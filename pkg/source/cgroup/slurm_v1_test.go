@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -52,19 +53,38 @@ func TestSlurmJobsElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close() //nolint:errcheck // nothing to lose
-	states := func() []model.DeviceState {
-		now = now.Add(walkUnseen)
+	states := func(after time.Duration) []model.DeviceState {
+		now = now.Add(after)
 		got, err := s.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got.DeviceStates
 	}
-	if got := states(); len(got) != 1 || got[0].State != model.StateOK || !strings.Contains(got[0].Reason, "devices is followed in place of memory") {
+	if got := states(walkUnseen); len(got) != 1 || got[0].State != model.StateOK || !strings.Contains(got[0].Reason, "devices is followed in place of memory") {
 		t.Errorf("%+v", got)
 	}
-	write(t, root, map[string]string{"memory/slurm/uid_1/job_8/x": "", "devices/slurm/uid_1/job_9/x": ""})
-	if got := states(); len(got) != 2 || got[1].State != model.StateFailed || !strings.HasPrefix(got[1].Reason, "job_8: ") {
-		t.Errorf("%+v", got)
+	// Slurm makes and removes the cgroups of a job in one hierarchy after the other.
+	write(t, root, map[string]string{"memory/slurm/uid_1/job_7/x": "", "memory/slurm/uid_1/job_8/x": ""})
+	if got := states(walkUnseen); len(got) != 1 {
+		t.Errorf("jobs that are being made: %+v", got)
+	}
+	write(t, root, map[string]string{"devices/slurm/uid_1/job_7/x": "", "devices/slurm/uid_1/job_9/x": ""})
+	if got := states(recheckJobs); len(got) != 2 || got[1].State != model.StateFailed || !strings.HasPrefix(got[1].Reason, "job_8: ") {
+		t.Errorf("a job elsewhere: %+v", got)
+	}
+	if err := os.RemoveAll(root + "/devices/slurm/uid_1/job_7"); err != nil {
+		t.Fatal(err)
+	}
+	if got := states(walkUnseen); len(got) != 2 || !strings.HasPrefix(got[1].Reason, "job_8: ") {
+		t.Errorf("a job that is being removed: %+v", got)
+	}
+	for _, job := range []string{"7", "8"} {
+		if err := os.RemoveAll(root + "/memory/slurm/uid_1/job_" + job); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := states(walkUnseen); len(got) != 1 {
+		t.Errorf("no job elsewhere: %+v", got)
 	}
 }

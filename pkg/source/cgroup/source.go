@@ -83,7 +83,10 @@ type Source struct {
 	paused     []*group  // not watched, as they have too many new children
 	pauses     uint64    // total number
 	checked    time.Time
-	states     []model.DeviceState // of the hierarchy, of the last check
+	states     []model.DeviceState // of the hierarchy, when it was looked at
+	looked     time.Time
+	missing    map[string]string // paths of Slurm jobs then in another hierarchy only, with its controller
+	recheck    bool              // jobs are missing for the first time
 	// unresolved holds the ids without a known path, with the time of the lookup. They stay
 	// unresolved until Forget: counters once unattributed must not move to a workload
 	// later.
@@ -203,8 +206,8 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.resume()
 	if s.opt.Now().Sub(s.checked) >= walkUnseen {
 		s.checkFound()
-		s.states = s.hierarchyStates()
 	}
+	s.checkHierarchy()
 	out := model.Snapshot{
 		DeviceStates: []model.DeviceState{},
 		Losses: []model.Loss{
