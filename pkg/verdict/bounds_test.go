@@ -297,10 +297,45 @@ func TestRecoveredGPU(t *testing.T) {
 	}
 }
 
+// TestFunctionFaults: what the PCI core logs is a fault of an HCA only if the function has one, or had one, that is not for management.
+func TestFunctionFaults(t *testing.T) {
+	for code, want := range map[string][]string{
+		"pcie_fatal": {"RDMAFault"}, "inaccessible": {"RDMAFault"}, "pcie_nonfatal": {"NothingWrong"}, "command_timeout": {"RDMAFault"},
+	} {
+		for name, set := range map[string]func(*node){
+			"HCA":    func(*node) {},
+			"no HCA": func(n *node) { n.shares.FaultTotals[0].HCA = "" },
+			"for management": func(n *node) {
+				n.port().RateBits, n.facts.HCAs[0].Board = 25e9, "another"
+			},
+			"for management, gone": func(n *node) { n.facts.HCAs = n.facts.HCAs[1:] },
+			"gone":                 func(n *node) { n.shares.FaultTotals[0].HCA = "mlx5_9" },
+		} {
+			n, j := newNode(), &Judge{}
+			if strings.HasPrefix(name, "for") {
+				n.port().RateBits, n.facts.HCAs[0].Board = 25e9, "another"
+				n.judge(j, start)
+			}
+			n.fault(model.DriverMLX5, code, start)
+			set(n)
+			want := want
+			if code != "command_timeout" && name != "HCA" && name != "gone" {
+				want = []string{"NothingWrong"}
+			}
+			if got := names(n.judge(j, start.Add(time.Minute))); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %v, want %v", code, name, got, want)
+			}
+		}
+	}
+}
+
 // TestOfFault names the condition of a fault.
 func TestOfFault(t *testing.T) {
 	for key, want := range map[model.FaultKey]string{
 		{Driver: model.DriverMLX5, Code: "health_compromised"}:                       "RDMAFault",
+		{Driver: model.DriverMLX5, Code: "pcie_nonfatal"}:                            "",
+		{Driver: model.DriverMLX5, Code: "pcie_fatal"}:                               "", // perhaps of an ordinary NIC
+		{Driver: model.DriverNVIDIA, Code: "pcie_fatal"}:                             "GPUFault",
 		{Driver: model.DriverNVIDIA, Code: "79"}:                                     "GPUFault",
 		{Driver: model.DriverNVIDIA, Code: "31"}:                                     "",
 		{Driver: model.DriverNVIDIA, Code: "145"}:                                    "GPUFault",

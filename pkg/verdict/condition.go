@@ -161,7 +161,7 @@ var (
 			"/api/v1/faults has the text.",
 		Thresholds: []Threshold{{Of: "time since the fault", Value: hour.Seconds(), Unit: "s", Below: true}},
 		Source:     "drivers log these faults once, so they count for a while",
-		Words:      map[string][]string{"code": harmlessFaults},
+		Words:      map[string][]string{"code": join(harmlessFaults, functionFaults, otherAlertFaults)},
 	}
 )
 

@@ -9,9 +9,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// RDMAFaults reports whether a fault with a code is one of RDMAFault.
-func RDMAFaults(driver model.FaultDriver, code string) bool {
-	return driver.OfHCA() && !slices.Contains(harmlessFaults, code)
+// rdmaFaults reports whether a fault with a code is one of RDMAFault. Faults of PCI functions are only if a function has, or had, an HCA.
+func rdmaFaults(driver model.FaultDriver, code string, hca bool) bool {
+	if !driver.OfHCA() || slices.Contains(harmlessFaults, code) || slices.Contains(otherAlertFaults, code) {
+		return false
+	}
+	return hca || !slices.Contains(functionFaults, code)
 }
 
 // GPUFaults reports whether a fault is one of GPUFault. If the driver says how bad a fault is, that counts instead of the code. The
@@ -26,12 +29,12 @@ func GPUFaults(key model.FaultKey) bool {
 	return key.Driver != model.DriverNVSwitch && slices.Contains(gpuFaults, key.Code)
 }
 
-// OfFault returns the name of the condition that a fault is, empty if it is none.
+// OfFault returns the name of the condition that a fault is, empty if it is none, or if that depends on what the device is used for.
 func OfFault(f *model.Fault) string {
 	switch {
 	case f.Recovered:
 		return ""
-	case RDMAFaults(f.Driver, f.Code):
+	case rdmaFaults(f.Driver, f.Code, false):
 		return rdmaFault.Name
 	case GPUFaults(f.FaultKey):
 		return gpuFault.Name

@@ -5,6 +5,7 @@ package verdict
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,11 @@ func (r *round) findManagement(boards map[board]float64) {
 		}
 		if !active && r.j.management[h.Name] || active && rate < fastest/managementPart && !r.used[h.Name] {
 			found[h.Name] = true
+		}
+	}
+	for name := range r.j.management { // an HCA that is gone stays what it was
+		if !slices.ContainsFunc(r.Facts.HCAs, func(h model.HCA) bool { return h.Name == name }) && len(found) < maxPorts {
+			found[name] = true
 		}
 	}
 	r.j.management = found

@@ -290,7 +290,8 @@ func (r *round) judgeCongestion(counters congestionCounters, received counter, s
 func (r *round) judgeHCAFaults() {
 	for i := range r.Shares.FaultTotals {
 		t := &r.Shares.FaultTotals[i]
-		if !RDMAFaults(t.Driver, t.Code) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= rdmaFault.limit(0) {
+		hca := t.HCA != "" && !r.j.management[t.HCA]
+		if !rdmaFaults(t.Driver, t.Code, hca) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= rdmaFault.limit(0) {
 			continue
 		}
 		device := t.HCA

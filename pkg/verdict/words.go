@@ -40,6 +40,9 @@ var (
 		"ras_uncorrectable", "wedged", "init_failed", "pcie_fatal", "inaccessible",
 	})
 	harmlessFaults = []string{"module_unplugged", "module_disabled", "abnormal_event"}
+	// The PCI core logs about any NIC: functionFaults count for functions with an HCA. RDMAPCIeErrors has those of otherAlertFaults.
+	functionFaults   = []string{"pcie_fatal", "inaccessible"}
+	otherAlertFaults = []string{"pcie_nonfatal"}
 )
 
 // harmlessErrnos are the errors of verbs that libraries get when they probe for features. harmlessStatus are those of completions that

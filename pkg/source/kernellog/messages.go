@@ -63,6 +63,10 @@ var messages = map[string][]message{
 // otherNames are other drivers to which the PCI device of a message may be bound, or may seem to be.
 var otherNames = map[string]string{"i40e": "ice", "idpf": "ice", "irdma": "ice", "bnxt_re": "bnxt_en"}
 
+// ofFunctions are what is read of drivers of ordinary NICs, of which few have RDMA: what irdma logs with their names, and nothing that the
+// PCI core logs about any NIC.
+var ofFunctions = map[string][]message{"i40e": irdmaMessages, "idpf": irdmaMessages}
+
 // withPCIe adds what the PCI core of the kernel logs about the device of any driver.
 func withPCIe(driver model.FaultDriver, rows []message) []message {
 	rows = slices.Clone(rows)

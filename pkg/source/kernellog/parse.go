@@ -56,10 +56,13 @@ func parse(r *record) (line, bool) {
 // or "DRIVER ADDRESS NAME: text".
 func parseDevice(r *record) (line, bool) {
 	driver, rest, _ := strings.Cut(r.text, " ")
+	rows := ofFunctions[driver]
 	if other := otherNames[driver]; other != "" {
 		driver = other
 	}
-	rows := messages[driver]
+	if rows == nil {
+		rows = messages[driver]
+	}
 	rest, ok := strings.CutPrefix(rest, r.pciAddress)
 	if !ok || rows == nil || !model.IsPCIAddress(r.pciAddress) {
 		return line{}, false

@@ -9,6 +9,8 @@ const (
 	noDevice = "the text names no device"
 	noBridge = "the device is a bridge: `*_pcie_aer_errors_total` has the errors of the link to the GPU or HCA"
 	another  = "another record about the same error is counted"
+	// byFirmware is of pci_print_aer: APEI reports what the firmware has handled.
+	byFirmware = "the firmware of the node handles PCIe errors (GHES); the severity is only in the bits of several lines"
 )
 
 // unreadTexts are the texts that are known and are not counted.
@@ -78,6 +80,27 @@ var unreadTexts = []unread{
 	{
 		"irdma", "7.2",
 		"idpf 0000:03:00.0 irdma0: Virtual channel Req <-> Resp completion timeout", "its meaning for the device is not known",
+	},
+	{
+		"any", "5.10–7.2",
+		"mlx5_core 0000:03:00.0: AER: aer_status: 0x00004000, aer_mask: 0x00000000", byFirmware,
+	},
+	{
+		"any", "5.10–7.2",
+		"mlx5_core 0000:03:00.0: AER:    [14] CmpltTO                (First)", byFirmware,
+	},
+	{
+		"any", "5.10–7.2",
+		"mlx5_core 0000:03:00.0: AER: aer_layer=Transaction Layer, aer_agent=Requester ID", byFirmware,
+	},
+	{
+		"any", "5.10–7.2",
+		"mlx5_core 0000:03:00.0: AER: aer_uncor_severity: 0x00462030", byFirmware,
+	},
+	{
+		"i40e, idpf", "5.10–7.2",
+		"i40e 0000:03:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Requester ID)",
+		"an ordinary NIC, with few exceptions",
 	},
 	{
 		"pcieport", "5.10–7.2",
