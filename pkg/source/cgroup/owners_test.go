@@ -2,7 +2,13 @@
 
 package cgroup
 
-import "testing"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
 
 // TestOwners has a row for each runtime, scheduler and driver: a path, its owner, and where the form of the path comes from. The owner
 // "cgroup:" is the path itself, which only the list of the runtime names (Source.OfContainer).
@@ -146,8 +152,9 @@ func TestFlux(t *testing.T) {
 			user: "unit:user@1000.service/imp-shell-450-fPY66riwfnP.service", service: "unit:user@500.service/dbus.service",
 			nested: "unit:session-1.scope",
 		},
-		"root:x:0:0::/:/bin/sh\n": { // the user of Flux is in a directory service
-			flux: "flux:fpUt87KFAo", another: "flux:fPY66riwfnP", user: "unit:user@1000.service/imp-shell-450-fPY66riwfnP.service",
+		"root:x:0:0::/:/bin/sh\n": { // any user could linger
+			flux: "unit:user@500.service/imp-shell-1-fpUt87KFAo.service", another: "unit:user@765.service/imp-shell-450-fPY66riwfnP.service",
+			user: "unit:user@1000.service/imp-shell-450-fPY66riwfnP.service",
 		},
 	} {
 		dir := t.TempDir()
@@ -159,5 +166,34 @@ func TestFlux(t *testing.T) {
 				t.Errorf("%s belongs to %q, want %q", path, g.fact.Workload, workload)
 			}
 		}
+	}
+}
+
+// TestFluxOfDirectoryService: the user of Flux is not in the list of users, but has the cgroup of the broker, which starts after the sensor.
+func TestFluxOfDirectoryService(t *testing.T) {
+	broker := os.Getuid()
+	s := fakeTree(t, Options{Passwd: t.TempDir() + "/none"}, "a")
+	at := filepath.Join(s.hierarchy.Mount, "system.slice/flux.service")
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	job := func(uid int) string {
+		g, _ := s.table.add(nil, fmt.Sprintf("/user.slice/user-%d.slice/user@%d.service/imp-shell-1-fpUt87KFAo.service", uid, uid), 1<<50, s.opt.Now())
+		return g.fact.Workload
+	}
+	if broker == 0 {
+		if got := job(0); strings.HasPrefix(got, "flux:") {
+			t.Errorf("root: %q", got)
+		}
+		broker = 70765
+		if err := os.Chown(at, broker, broker); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := job(broker); got != "flux:fpUt87KFAo" {
+		t.Errorf("the user of the broker: %q", got)
+	}
+	if got := job(500); strings.HasPrefix(got, "flux:") {
+		t.Errorf("another user: %q", got)
 	}
 }

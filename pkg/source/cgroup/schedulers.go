@@ -3,8 +3,12 @@
 package cgroup
 
 import (
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -121,4 +125,15 @@ func fluxJob(unit string) string {
 		return ""
 	}
 	return job
+}
+
+// isFlux reports whether a user is that of Flux, for which only Flux makes units: the user flux, who may be in a directory service, or the
+// user to whom systemd gave the cgroup of the broker. It needs s.mu.
+func (s *Source) isFlux(uid string) bool {
+	if flux := s.jobs.names.uid("flux"); flux != "" && uid == flux {
+		return true
+	}
+	var broker unix.Stat_t
+	err := unix.Lstat(filepath.Join(s.hierarchy.Mount, "system.slice/flux.service"), &broker)
+	return err == nil && broker.Uid != 0 && uid == strconv.FormatUint(uint64(broker.Uid), 10)
 }

@@ -146,7 +146,7 @@ func New(o Options) (*Source, error) {
 	s.jobNumbers = newJobNumbers(h.Mount, o.Procfs)
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	s.table.marker = o.Marker
-	s.table.flux = s.jobs.names.uid("flux")
+	s.table.isFlux = s.isFlux
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
 		if s.mount, err = os.Open(h.Mount); err != nil {
 			return nil, fmt.Errorf("cgroup mount: %w", err)

@@ -52,15 +52,15 @@ type table struct {
 	refused uint64
 	// numbers are the numbers of Slurm jobs by SLUID.
 	numbers map[string]string
-	// flux is the number of the user flux, empty if the list of users does not have it.
-	flux string
+	// isFlux reports whether the user with a number runs Flux.
+	isFlux func(uid string) bool
 }
 
 func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	return &table{
 		view: view, limit: limit, byID: map[model.CgroupID]*group{}, byPath: map[string]*group{},
 		dead: map[model.CgroupID]*group{}, owned: map[string]int{}, onDeath: onDeath,
-		numbers: map[string]string{}, marks: map[string]int{},
+		numbers: map[string]string{}, marks: map[string]int{}, isFlux: func(string) bool { return false },
 	}
 }
 
@@ -112,16 +112,6 @@ func (t *table) rename(g *group) {
 	if job := fluxJob(unit); ok && job != "" && t.isFlux(uid) {
 		g.fact.Workload, g.fact.Runtime = "flux:"+job, "flux"
 	}
-}
-
-// isFlux reports whether a user is that of Flux, for which only Flux makes units: the user flux, or if the list of users does not have it,
-// because it is in a directory service, any system user.
-func (t *table) isFlux(uid string) bool {
-	const systemDigits = 3 // below 1000
-	if t.flux != "" {
-		return uid == t.flux
-	}
-	return uid != "0" && len(uid) <= systemDigits
 }
 
 // learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if
