@@ -10,6 +10,8 @@
 package attribution
 
 import (
+	"time"
+
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -93,6 +95,7 @@ type ObjectShare struct {
 	Method  Method
 	Current uint64
 	Created uint64
+	Since   time.Time // of Created, see Share
 }
 
 // RegisteredShare is the registered memory of one owner, in bytes.

@@ -2,7 +2,11 @@
 
 package attribution
 
-import "github.com/accelscope/accelscope/pkg/model"
+import (
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
 
 // BudgetShare is the cost of data-path probes for one owner. SpentRatio is the maximum over
 // its cgroups.
@@ -10,6 +14,7 @@ type BudgetShare struct {
 	Owner      int
 	SpentRatio float64
 	Spent      model.CPUTime
+	Since      time.Time // of Spent, see Share
 }
 
 func (o *users) budgets(s *model.Snapshot) []BudgetShare {
@@ -23,7 +28,8 @@ func (o *users) budgets(s *model.Snapshot) []BudgetShare {
 		share.SpentRatio = max(share.SpentRatio, f.SpentRatio)
 	}
 	for _, f := range o.a.Spent {
-		at(f.Owner).Spent = f.Value
+		share := at(f.Owner)
+		share.Spent, share.Since = f.Value, f.Since
 	}
 	return t.rows
 }

@@ -90,7 +90,7 @@ func count[K, V comparable, P model.Cumulative[V]](
 }
 
 func (c *counterOf[K, V, P]) credit(s *model.Snapshot, owners *identity.Table) {
-	c.Credit(c.facts(s), owners)
+	c.Credit(c.facts(s), owners, s.Counted)
 }
 
 func (c *counterOf[K, V, P]) share(a *CounterShares, owners *identity.Table, use func(identity.OwnerID) int) {

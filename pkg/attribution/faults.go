@@ -5,6 +5,7 @@ package attribution
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -29,6 +30,7 @@ type FaultShare struct {
 	FaultDevice
 	model.FaultKey
 	Count uint64
+	Since time.Time // see Share
 }
 
 // FaultRecord is a fault of the history with the last known labels of its owner.
@@ -44,8 +46,15 @@ const maxFaultDevices = 1024
 // faultLedger keeps the names of devices and owners of faults, which outlive both.
 type faultLedger struct {
 	shares  *Tracker[model.FaultKey, model.Count, *model.Count]
-	devices map[string]FaultDevice    // by PCI address
+	devices map[string]namedDevice    // by PCI address
+	counted time.Time                 // model.Snapshot.Counted of the last refresh
 	owners  map[uint64]identity.Owner // by ID of the fault
+}
+
+// namedDevice is a device with the refresh before the one since which it has its names.
+type namedDevice struct {
+	FaultDevice
+	before time.Time
 }
 
 // faults credits the faults of processes to their owners. What is left of the total of a GPU is the unattributed share: the
@@ -60,15 +69,20 @@ func (o *users) faults(s *model.Snapshot, l *faultLedger) ([]FaultTotal, []Fault
 	var shares []FaultShare
 	for i := range s.FaultTotals {
 		t := &s.FaultTotals[i]
-		totals[i] = FaultTotal{l.devices[t.PCIAddress], t}
+		totals[i] = FaultTotal{l.devices[t.PCIAddress].FaultDevice, t}
 		if rest := t.Count - min(t.Count, uint64(owned[t.FaultKey])); !t.Driver.OfHCA() && t.Count > 0 {
-			shares = append(shares, FaultShare{unattributed, totals[i].FaultDevice, t.FaultKey, rest})
+			shares = append(shares, FaultShare{unattributed, totals[i].FaultDevice, t.FaultKey, rest, time.Time{}})
 		}
 	}
 	for _, c := range o.a.Faults {
-		if c.Owner != unattributed {
-			shares = append(shares, FaultShare{c.Owner, l.devices[c.Key.PCIAddress], c.Key, uint64(c.Value)})
+		if c.Owner == unattributed {
+			continue
 		}
+		d := l.devices[c.Key.PCIAddress]
+		if c.Since.Before(d.before) { // it had other labels
+			c.Since = time.Time{}
+		}
+		shares = append(shares, FaultShare{c.Owner, d.FaultDevice, c.Key, uint64(c.Value), c.Since})
 	}
 	return totals, shares, o.faultHistory(s, l)
 }
@@ -86,7 +100,7 @@ func (o *users) faultHistory(s *model.Snapshot, l *faultLedger) []FaultRecord {
 		if owner != (identity.Owner{}) {
 			known[f.ID] = owner
 		}
-		device := l.devices[f.PCIAddress]
+		device := l.devices[f.PCIAddress].FaultDevice
 		device.UUID = cmp.Or(device.UUID, f.UUID)
 		history[i] = FaultRecord{owner, device, f}
 	}
@@ -97,14 +111,17 @@ func (o *users) faultHistory(s *model.Snapshot, l *faultLedger) []FaultRecord {
 // name updates the names of devices.
 func (l *faultLedger) name(s *model.Snapshot) {
 	if l.devices == nil {
-		l.devices = map[string]FaultDevice{}
+		l.devices = map[string]namedDevice{}
 	}
 	set := func(address string, change func(*FaultDevice)) {
 		d, known := l.devices[address]
 		if address == "" || !known && len(l.devices) >= maxFaultDevices {
 			return
 		}
-		change(&d)
+		last := d.FaultDevice
+		if change(&d.FaultDevice); d.FaultDevice != last {
+			d.before = l.counted
+		}
 		l.devices[address] = d
 	}
 	for i := range s.FaultHistory {
@@ -125,4 +142,5 @@ func (l *faultLedger) name(s *model.Snapshot) {
 			set(strings.ToLower(h.PCIAddress), func(d *FaultDevice) { d.HCA = h.Name })
 		}
 	}
+	l.counted = s.Counted
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -161,5 +162,37 @@ func TestFaultDevices(t *testing.T) {
 	}
 	if n := len(counters.faults.devices); n > maxFaultDevices {
 		t.Errorf("%d devices are kept", n)
+	}
+}
+
+// TestFaultsBegan: the faults of an owner began at the refresh before, unless the labels of the device came later than they.
+func TestFaultsBegan(t *testing.T) {
+	gpu := model.GPU{ID: "4", UUID: "GPU-4", PCIAddress: "0000:C1:00.0"}
+	for _, c := range []struct {
+		name string
+		gpus [3][]model.GPU // of each refresh
+		want int64
+	}{
+		{"GPU known before", [3][]model.GPU{{gpu}, {gpu}, {gpu}}, 1},
+		{"GPU known with the fault", [3][]model.GPU{nil, {gpu}, {gpu}}, 1},
+		{"GPU known later", [3][]model.GPU{nil, nil, {gpu}}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := &faultNode{
+				t: t, entities: map[model.CgroupID]identitytest.Entity{1: {Workload: "unit:a"}}, owners: &identity.Table{},
+				owned: map[model.CgroupID]uint64{}, fell: map[string]uint64{},
+			}
+			for i, gpus := range c.gpus {
+				n.facts.GPUs, n.facts.Counted = gpus, time.Unix(int64(i+1), 0)
+				if i == 1 {
+					n.count, n.owned[1] = 2, 2
+				}
+				for _, f := range slices.DeleteFunc(n.refresh().FaultShares, func(f FaultShare) bool { return f.Owner == unattributed }) {
+					if i == 2 && f.Since.IsZero() != (c.want == 0) || c.want != 0 && f.Since.Unix() != c.want {
+						t.Errorf("refresh %d: began at %v, want %d", i, f.Since, c.want)
+					}
+				}
+			}
+		})
 	}
 }

@@ -39,7 +39,8 @@ func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, 
 		method = MethodNetlink
 	}
 	for _, c := range created {
-		t.of(c.Owner, c.Key.Device, c.Key.Type).Created = uint64(c.Value)
+		o := t.of(c.Owner, c.Key.Device, c.Key.Type)
+		o.Created, o.Since = uint64(c.Value), c.Since
 	}
 	sums := make(map[key]uint64, len(s.Resources))
 	for i := range t.rows {

@@ -4,6 +4,7 @@ package attribution
 
 import (
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -19,6 +20,9 @@ import (
 //
 // Answers may be late and may lack rows: a missing row is kept. The zero Tracker is ready to
 // use. It is not safe for concurrent use.
+//
+// A share began at the answer before the one that added it: then it was 0. After an answer that lacks a row of the one before, other
+// rows may have been missing, too, and a row may have another name now.
 type Tracker[K, V comparable, P model.Cumulative[V]] struct {
 	rows     map[rowKey[K]]*trackedRow[K, V, P]
 	leaving  map[rowKey[K]]*trackedRow[K, V, P] // rows of forgotten cgroups
@@ -26,6 +30,7 @@ type Tracker[K, V comparable, P model.Cumulative[V]] struct {
 	index    map[accountKey[K]]*account[K, V, P]
 	answer   uint32 // number of the last answer
 	answered bool
+	counted  time.Time              // before the last answer that lacked no row of the one before
 	order    []*trackedRow[K, V, P] // rows of the answer, in its order
 }
 
@@ -48,6 +53,8 @@ type account[K, V comparable, P model.Cumulative[V]] struct {
 	owner   identity.OwnerID
 	at      int32  // index in the shares, or -1
 	resting uint32 // the last answer in which a row was resting
+	since   time.Time
+	round   uint64 // of the owners, in which it was added
 }
 
 type accountKey[K comparable] struct {
@@ -81,6 +88,9 @@ type Share[K comparable, V any] struct {
 	Key     K
 	Value   V
 	Resting bool // see model.Series; true if any of its cgroups rests
+	// Since is a time at which Value was 0; zero if that is not known, or if a part of Value was the share of another owner, or had
+	// other labels.
+	Since time.Time
 }
 
 // maxMissedAnswers is the number of consecutive answers without the row of a forgotten cgroup
@@ -88,8 +98,8 @@ type Share[K comparable, V any] struct {
 // row that is dropped too early is credited a second time.
 const maxMissedAnswers = 10
 
-// Credit credits the growth of each row. A nil series means that nothing was collected.
-func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.Table) {
+// Credit credits the growth of each row. A nil series means that nothing was collected. counted is a time before the series was read.
+func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.Table, counted time.Time) {
 	if t.answered = series != nil; !t.answered {
 		return
 	}
@@ -98,6 +108,12 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 	}
 	t.answer++
 	series = t.find(series)
+	since, lacks := t.counted, t.lacksRows()
+	if lacks {
+		since = time.Time{}
+	} else {
+		t.counted = counted
+	}
 	owner, of := identity.Unattributed, model.CgroupID(0)
 	for i := range series {
 		s, r := &series[i], t.order[i]
@@ -105,7 +121,11 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 			owner, of = owners.Of(s.Cgroup), s.Cgroup
 		}
 		if r.account == nil || r.account.owner != owner {
-			r.moveTo(t.account(owner, s.Key))
+			a, added := t.account(owner, s.Key)
+			if added {
+				a.since, a.round = since, owners.Round()
+			}
+			r.moveTo(a)
 		}
 		if P(&s.Value).Fell(&r.last) {
 			r.account.end().Add(&r.last)
@@ -159,16 +179,29 @@ func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V
 	return series
 }
 
-// account returns the account of an owner.
-func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) *account[K, V, P] {
+// lacksRows reports whether the answer lacks a row of the one before, of a cgroup that was not forgotten.
+func (t *Tracker[K, V, P]) lacksRows() bool {
+	for k, r := range t.rows {
+		if r.answer != t.answer-1 {
+			continue
+		}
+		if _, leaving := t.leaving[k]; !leaving {
+			return true
+		}
+	}
+	return false
+}
+
+// account returns the account of an owner, and whether it was added.
+func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) (a *account[K, V, P], added bool) {
 	k := accountKey[K]{owner, key}
-	a := t.index[k]
-	if a == nil {
+	a, known := t.index[k]
+	if !known {
 		a = &account[K, V, P]{owner: owner, key: key}
 		t.index[k] = a
 		t.accounts = append(t.accounts, a)
 	}
-	return a
+	return a, !known
 }
 
 // Shares returns the values of the zero owner and of owners with a known cgroup; nil if
@@ -183,7 +216,11 @@ func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.Owne
 			continue
 		}
 		a.at = int32(len(shares))
-		shares = append(shares, Share[K, V]{Owner: use(a.owner), Key: a.key, Resting: a.resting == t.answer})
+		s := Share[K, V]{Owner: use(a.owner), Key: a.key, Resting: a.resting == t.answer}
+		if a.owner != identity.Unattributed && a.round >= owners.Inherited(a.owner) {
+			s.Since = a.since
+		}
+		shares = append(shares, s)
 		if a.ended != nil {
 			shares[a.at].Value = *a.ended
 		}
@@ -236,7 +273,7 @@ func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
 		if from.owner != m.From {
 			continue
 		}
-		to := t.account(m.To, from.key)
+		to, _ := t.account(m.To, from.key) // it has no start if it is new: what is moved had other labels
 		if from.ended != nil {
 			to.end().Add(from.ended)
 		}

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -113,12 +114,12 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 			m.log = append(m.log, credit{m.token(owners.Of(d.cgroup)), d.key, d.amount})
 			m.total += d.amount
 		}
-		tracked.Credit(a.facts.Verbs, &owners)
-		again.Credit(a.facts.Verbs, &owners)
-		errors.Credit(a.facts.VerbErrors, &owners)
+		tracked.Credit(a.facts.Verbs, &owners, time.Time{})
+		again.Credit(a.facts.Verbs, &owners, time.Time{})
+		errors.Credit(a.facts.VerbErrors, &owners, time.Time{})
 		other := slices.Clone(a.facts.Verbs)
 		shuffle(r, other)
-		shuffled.Credit(other, &owners)
+		shuffled.Credit(other, &owners, time.Time{})
 		for _, id := range owners.Expire(nil) {
 			delete(m.tokens, id)
 			for k := range before {
@@ -188,7 +189,7 @@ func testTrackerHistory(t *testing.T, seed uint64) {
 	forget(all, &owners, &tracked)
 	for range 2 * maxMissedAnswers {
 		owners.Resolve(&model.Snapshot{}, nil)
-		tracked.Credit([]model.Series[model.VerbKey, model.Histogram]{}, &owners)
+		tracked.Credit([]model.Series[model.VerbKey, model.Histogram]{}, &owners, time.Time{})
 		for _, id := range owners.Expire(nil) {
 			tracked.Expire(map[identity.OwnerID]bool{id: true})
 		}

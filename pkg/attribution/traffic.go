@@ -18,6 +18,7 @@ type TrafficShare struct {
 	Method    model.Method
 	Direction model.Direction
 	Bytes     uint64
+	Since     time.Time // see Share
 }
 
 // PeerShare is a connected queue pair with its owner.

@@ -5,6 +5,7 @@ package attribution
 import (
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -13,6 +14,8 @@ import (
 type UsageShare struct {
 	Owner int
 	*model.Usage
+	// Since is a time at which all counters of Usage were 0, see Share.
+	Since time.Time
 }
 
 // NetworkShare is the interface counters of one owner's network namespace.
@@ -37,13 +40,42 @@ func (o *users) usages(s *model.Snapshot) []UsageShare {
 		n, ok := at[owner]
 		if !ok {
 			at[owner] = len(out)
-			out = append(out, UsageShare{owner, u})
+			out = append(out, UsageShare{Owner: owner, Usage: u, Since: u.Since})
 			continue
 		}
 		both := addUsages(*out[n].Usage, u)
-		out[n].Usage = &both
+		out[n].Usage, out[n].Since = &both, earlier(out[n].Since, u.Since)
 	}
+	o.begin(out)
 	return out
+}
+
+// begin sets the time at which the counters of each share were 0. They belong to cgroups: an owner with the cgroup of another one, or
+// with other labels than before, has none. For a container whose cgroup was there before the sensor it is the time that its runtime
+// reports, unless the cgroup is older.
+func (o *users) begin(shares []UsageShare) {
+	created := make(map[int]time.Time, len(o.a.Containers))
+	for i := range o.a.Containers {
+		c := &o.a.Containers[i]
+		created[c.Owner] = c.Created
+	}
+	for i := range shares {
+		s := &shares[i]
+		if c := created[s.Owner]; s.Since.IsZero() && !s.Created.Before(c) {
+			s.Since = c
+		}
+		if o.Inherited(o.a.ids[s.Owner]) > 0 {
+			s.Since = time.Time{}
+		}
+	}
+}
+
+// earlier returns the earlier one of two times, zero if one of them is.
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) { // the zero time is
+		return a
+	}
+	return b
 }
 
 // addUsages returns the sum of the usage of two cgroups. For values that cannot be added it

@@ -31,6 +31,7 @@ func (e *Engine) fill(r *Refresh) {
 		e.readers[i].holdings = e.readers[i].holdings || got.Objects != nil || got.Registered != nil
 		r.Facts.Merge(got)
 	}
+	r.Facts.Counted = e.counted(readings)
 	ids := r.Facts.CgroupIDs()
 	e.resolveAll(&r.Facts, ids, readings)
 	r.Facts.Containers = identity.Containers(r.Facts.Containers)
@@ -123,6 +124,21 @@ func (e *Engine) readAll() []reading {
 	}
 	wg.Wait()
 	return readings
+}
+
+// counted returns when the first of the readings began. Sources that are read in the background are left out: they have no cumulative
+// values of owners.
+func (e *Engine) counted(readings []reading) (first time.Time) {
+	for i := range readings {
+		got := &readings[i]
+		if e.readers[i].Interval > 0 || got.at.IsZero() {
+			continue
+		}
+		if begin := got.at.Add(-got.took); first.IsZero() || begin.Before(first) {
+			first = begin
+		}
+	}
+	return first
 }
 
 // awaitFirst waits for the first reading of the background sources, at most for the

@@ -76,6 +76,13 @@ func (t *Table) Owner(id OwnerID) *Owner { return &t.owner(id).labels }
 // Info returns the info of an owner: data in addition to its labels.
 func (t *Table) Info(id OwnerID) *Info { return &t.owner(id).info }
 
+// Round returns the number of calls of Resolve.
+func (t *Table) Round() uint64 { return t.round }
+
+// Inherited returns the last round in which an owner took over what an earlier round had under other labels: its own before it was
+// renamed, or those of another owner. It is 0 if it never did.
+func (t *Table) Inherited(id OwnerID) uint64 { return t.owner(id).inherited }
+
 // HasCgroup reports whether the owner has a known cgroup.
 func (t *Table) HasCgroup(id OwnerID) bool { return t.owner(id).cgroups > 0 }
 

@@ -57,6 +57,9 @@ type owner struct {
 	seen    uint64
 	missed  int // consecutive calls of Expire while absent
 	expired bool
+	// added is the round since which it exists, inherited the last one in which it took over what an earlier round had under other
+	// labels; 0 if it never did.
+	added, inherited uint64
 }
 
 // anchor is the id of a container, the UID of a pod, or the path of a job, whose number may be found later than its cgroups.
@@ -154,6 +157,7 @@ func (t *Table) resolve(names *names, fact *model.Cgroup) {
 	owner := t.place(&now, listed)
 	if owner != c.owner {
 		t.leave(c.owner, owner)
+		t.inherit(c.owner, owner)
 		c.owner = owner
 		t.owners[owner].cgroups++
 	}
@@ -184,6 +188,7 @@ func (t *Table) place(n *name, listed bool) OwnerID {
 		return labeled
 	case ok:
 		delete(t.byLabels, t.owners[anchored].labels)
+		t.inherit(anchored, anchored)
 		t.owners[anchored].labels = n.Owner
 		t.byLabels[n.Owner] = anchored
 		return anchored
@@ -201,7 +206,7 @@ func (t *Table) add(labels Owner) OwnerID {
 	} else {
 		t.owners = append(t.owners, nil)
 	}
-	t.owners[id] = &owner{labels: labels}
+	t.owners[id] = &owner{labels: labels, added: t.round}
 	t.byLabels[labels] = id
 	return id
 }
@@ -238,6 +243,14 @@ func (t *Table) leave(from, to OwnerID) {
 	t.left = append(t.left, Merge{from, to})
 }
 
+// inherit records that an owner takes over what was shown under the labels of another one, or its own ones before. What is of this
+// round was not shown.
+func (t *Table) inherit(from, to OwnerID) {
+	if from != Unattributed && t.owners[from].added < t.round {
+		t.owners[to].inherited = t.round
+	}
+}
+
 // merge makes one owner part of another one.
 func (t *Table) merge(from, to OwnerID) {
 	for _, c := range t.cgroups {
@@ -251,6 +264,7 @@ func (t *Table) merge(from, to OwnerID) {
 			t.left[i].To = to
 		}
 	}
+	t.inherit(from, to)
 	o := t.owners[from]
 	anchors := o.anchors
 	t.remove(from)

@@ -9,8 +9,13 @@
 // join can never credit one HCA's value to another.
 package model
 
+import "time"
+
 // Snapshot is the set of facts of one moment.
 type Snapshot struct {
+	// Counted is a time before all cumulative values of this Snapshot were read.
+	Counted time.Time
+
 	// HCAs are the RDMA devices of the node, sorted by name.
 	HCAs []HCA
 	// Links are the links of the interfaces behind ports of HCAs, LinkFlaps their last flaps, oldest first.

@@ -19,8 +19,10 @@ type Usage struct {
 	Cgroup CgroupID
 	// Created is the time at which the cgroup was created, from its directory.
 	Created time.Time
-	CPU     CPUUsage
-	Memory  MemoryUsage
+	// Since is a time at which the cgroup did not exist; zero if none is known.
+	Since  time.Time
+	CPU    CPUUsage
+	Memory MemoryUsage
 	// IO is the I/O on block devices.
 	IO                   []DeviceIO
 	IOWaiting, IOStalled Optional // pressure

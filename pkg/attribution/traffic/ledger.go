@@ -105,6 +105,7 @@ type device struct {
 	since                  uint64           // the refresh of the assignment
 
 	endedAt time.Time // end of the last interval
+	counted time.Time // before its bytes were read
 	surveys []survey  // the last of each cgroup and provider file
 	covers  map[identity.OwnerID]cover
 	// lapsed: some calls may have been uncounted in a part of this interval, and have no survey now.
@@ -163,6 +164,11 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 		l.forgetRows()
 	}
 	l.forgetDevices()
+	for _, a := range l.accounts {
+		if a.round < owners.Inherited(a.owner) { // it had other labels
+			a.since = time.Time{}
+		}
+	}
 	l.facts, l.shares, l.owners, l.assigned = nil, nil, nil, nil
 	for _, d := range l.order {
 		d.hca = nil
@@ -196,7 +202,7 @@ func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficSha
 			for _, a := range w.accounts {
 				out = append(out, attribution.TrafficShare{
 					Owner: use(a.owner), Device: d.name, Method: methodNames[a.method], Direction: directionNames[i],
-					Bytes: plus(a.credited, a.free),
+					Bytes: plus(a.credited, a.free), Since: a.since,
 				})
 			}
 			if d.listed && w.counted {

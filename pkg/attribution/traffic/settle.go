@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/identity"
 )
@@ -15,6 +16,10 @@ import (
 type account struct {
 	accountKey
 	closed bool // its owner expired, or was merged into another one
+
+	// It had no bytes at since, and was added in round of the owners.
+	since time.Time
+	round uint64
 
 	credited uint64 // part of the device's own counter
 	free     uint64 // credited while the device had no counters
@@ -39,7 +44,10 @@ func (l *Ledger) account(owner identity.OwnerID, w *direction, method int) *acco
 	key := accountKey{owner, w, method}
 	a := l.accounts[key]
 	if a == nil {
-		a = &account{accountKey: key}
+		a = &account{accountKey: key, since: w.device.counted, round: l.owners.Round()}
+		if reports := method == byQPCounter || method == byUprobe; reports && l.before[method]+1 != l.refresh {
+			a.since = time.Time{} // it may get bytes from before
+		}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
 		l.rank(owner, w)
@@ -88,7 +96,7 @@ func (l *Ledger) settle(d *device) {
 		u.wasActive, u.active = u.active, false
 	}
 	d.wasUnknown, d.unknownUse, d.lapsed = d.unknownUse, false, false
-	d.endedBefore, d.ended, d.endedAt = d.ended, l.refresh, l.now
+	d.endedBefore, d.ended, d.endedAt, d.counted = d.ended, l.refresh, l.now, l.facts.Counted
 }
 
 func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uint64) {

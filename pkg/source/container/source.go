@@ -67,6 +67,8 @@ const (
 	// it is there.
 	maxNamespacesAge = 10 * time.Second
 	maxProcessesAge  = time.Minute
+	// maxTick is how much the kernel's times of files may be behind its clock, by the longest tick.
+	maxTick = 10 * time.Millisecond
 )
 
 // A Source reads the cgroups of workloads. Its methods may be called concurrently.
@@ -76,6 +78,7 @@ type Source struct {
 
 	mu             sync.Mutex // guards the following fields
 	known          map[model.CgroupID]known
+	listed         time.Time         // when the cgroups of known were listed
 	namespaces     []model.Namespace // of the last Read
 	namespacesErr  error             // of the last Read
 	namespacesRead time.Time
@@ -90,6 +93,7 @@ type known struct {
 	inode   uint64    // of its network namespace; 0 until that is read
 	read    time.Time // when the process was read
 	created time.Time
+	absent  time.Time // when it was not among the cgroups; zero if that is not known
 }
 
 // group is a cgroup to read, with the result.
@@ -134,6 +138,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if spaces, ok, err := s.recent(); ok {
 		return model.Snapshot{Namespaces: spaces, DeviceStates: []model.DeviceState{}}, err
 	}
+	listed := s.opt.Now()
 	groups := s.list()
 	var next atomic.Int64
 	var skipping sync.Mutex
@@ -180,6 +185,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	defer s.mu.Unlock()
 	s.namespaces, s.namespacesErr, s.namespacesRead = spaces, err, s.opt.Now()
 	s.tooMany = max(s.tooMany, tooMany)
+	s.listed = listed
 	s.known = make(map[model.CgroupID]known, len(groups))
 	for i := range groups {
 		if !groups[i].gone {
@@ -208,7 +214,7 @@ func (s *Source) recent() (spaces []model.Namespace, ok bool, err error) {
 // list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made
 // before the containers that share its network.
 func (s *Source) list() []group {
-	paths := map[model.CgroupID]string{}
+	paths, more := map[model.CgroupID]string{}, map[model.CgroupID]bool{}
 	if s.opt.Groups != nil {
 		maps.Copy(paths, s.opt.Groups())
 	}
@@ -219,7 +225,7 @@ func (s *Source) list() []group {
 			}
 			var st unix.Stat_t
 			if unix.Stat(s.opt.Mount+path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && paths[model.CgroupID(st.Ino)] == "" {
-				paths[model.CgroupID(st.Ino)] = path
+				paths[model.CgroupID(st.Ino)], more[model.CgroupID(st.Ino)] = path, true
 			}
 		}
 	}
@@ -228,7 +234,11 @@ func (s *Source) list() []group {
 	groups := make([]group, 0, len(paths))
 	for id, path := range paths {
 		wanted := !s.opt.NamespacesOnly && (s.opt.Wanted == nil || s.opt.Wanted(id))
-		groups = append(groups, group{id: id, path: path, wanted: wanted, known: s.known[id]})
+		k, before := s.known[id]
+		if !before && !more[id] { // a runtime may report a cgroup late
+			k.absent = s.listed
+		}
+		groups = append(groups, group{id: id, path: path, wanted: wanted, known: k})
 	}
 	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(a.id, b.id) })
 	return groups
@@ -291,6 +301,9 @@ func (s *Source) readProcesses(r *reader, g *group) {
 		g.known.created = made
 	}
 	g.usage.Created = g.known.created
+	if !g.known.created.Add(maxTick).Before(g.known.absent) { // otherwise it was there, and was missed
+		g.usage.Since = g.known.absent
+	}
 	p := processes{before: g.known.pid}
 	if !r.processes(dir, &p) {
 		return

@@ -558,6 +558,39 @@ func TestCreated(t *testing.T) {
 	}
 }
 
+// TestSince: a cgroup that is new in a list did not exist when the one before was made, whether its usage was wanted then or not. Nothing
+// is known of a cgroup of the first list, of one that a runtime reports, and of one that is older than the list in which it was missing.
+func TestSince(t *testing.T) {
+	root := t.TempDir()
+	for _, path := range []string{"/first", "/missed", "/runtime"} {
+		write(t, root, below(path, fakeV2()))
+	}
+	hour := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(root+"/missed", hour, hour); err != nil {
+		t.Fatal(err)
+	}
+	s := fake(t, root, true, "/first")
+	groups, made, wanted := s.opt.Groups(), model.CgroupID(0), false
+	s.opt.Wanted = func(id model.CgroupID) bool { return wanted || id != made }
+	before := time.Now()
+	read(t, s)
+	after := time.Now()
+	write(t, root, below("/new", fakeV2()))
+	made = cgroupID(t, root+"/new")
+	groups[made], groups[cgroupID(t, root+"/missed")] = "/new", "/missed"
+	s.opt.More = func() []string { return []string{"/runtime"} }
+	read(t, s)
+	wanted = true
+	for range 2 {
+		for _, u := range read(t, s).Usages {
+			isNew := u.Cgroup == made
+			if isNew != !u.Since.IsZero() || isNew && (u.Since.Before(before) || u.Since.After(after)) {
+				t.Errorf("cgroup %d: %v", u.Cgroup, u.Since)
+			}
+		}
+	}
+}
+
 func TestNew(t *testing.T) {
 	if _, err := New(Options{}); !errors.Is(err, model.ErrAbsent) {
 		t.Errorf("without a mount: %v", err)
