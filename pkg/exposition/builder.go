@@ -11,6 +11,7 @@ package exposition
 import (
 	"slices"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -111,6 +112,8 @@ func (f *Family) Len() int { return len(f.rows) }
 type row struct {
 	labels *LabelSet
 	value  float64
+	// since is a time at which a counter or histogram was 0, in milliseconds since 1970; 0 if it is not known.
+	since int64
 }
 
 // nameKey is a pattern and the counter that it stands for.
@@ -259,16 +262,16 @@ func (b *Builder) Labels(s *Schema, o *OwnerLabels, values ...string) *LabelSet 
 
 // Add adds a series. Of two series with the same labels the family keeps the first.
 func (b *Builder) Add(set *LabelSet, value float64) {
-	b.addRow(set, value, nil)
+	b.addRow(set, value, nil, 0)
 }
 
 // addRow adds a series with a value, or with a histogram.
-func (b *Builder) addRow(set *LabelSet, value float64, h durations) {
+func (b *Builder) addRow(set *LabelSet, value float64, h durations, since int64) {
 	if set.family == b.opens {
 		return
 	}
 	set.family = b.opens
-	b.rows = append(b.rows, row{set, value})
+	b.rows = append(b.rows, row{set, value, since})
 	b.metric.now.to = len(b.rows)
 	if h != nil {
 		b.histograms = append(b.histograms, h)
@@ -295,17 +298,42 @@ func (b *Builder) set(o *OwnerLabels, values []string) *LabelSet {
 
 // Share adds a series with the labels of an owner.
 func (b *Builder) Share(v float64, o *OwnerLabels, values ...string) {
-	b.owned(v, nil, o, values)
+	b.owned(v, nil, o, values, 0)
 }
 
 // Histogram adds a histogram with the labels of an owner.
 func (b *Builder) Histogram(h *model.Histogram, o *OwnerLabels, values ...string) {
-	b.owned(0, (*coarse)(h), o, values)
+	b.owned(0, (*coarse)(h), o, values, 0)
+}
+
+// Started adds counters and histograms of owners with the time at which they began. Series into which others are folded have no such
+// time, and gauges do not show it.
+type Started struct {
+	b     *Builder
+	since int64
+}
+
+// Since returns what adds counters and histograms that were 0 at a time; the zero time is not known.
+func (b *Builder) Since(at time.Time) Started {
+	if at.IsZero() {
+		return Started{b, 0}
+	}
+	return Started{b, at.UnixMilli()}
+}
+
+// Share adds a counter with the labels of an owner.
+func (s Started) Share(v float64, o *OwnerLabels, values ...string) {
+	s.b.owned(v, nil, o, values, s.since)
+}
+
+// Histogram adds a histogram with the labels of an owner.
+func (s Started) Histogram(h *model.Histogram, o *OwnerLabels, values ...string) {
+	s.b.owned(0, (*coarse)(h), o, values, s.since)
 }
 
 // FineHistogram adds a histogram of four buckets per power of two.
-func (b *Builder) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values ...string) {
-	b.owned(0, (*fine)(h), o, values)
+func (s Started) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values ...string) {
+	s.b.owned(0, (*fine)(h), o, values, s.since)
 }
 
 // StateSet adds a series for each of the states: 1 for the current state, 0 for the others.

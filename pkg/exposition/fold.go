@@ -88,7 +88,7 @@ func grow[V any, P model.Cumulative[V]](sum, last **V, now *V) {
 }
 
 // owned adds a row of an owner, or adds its value or histogram to the total into which it is folded.
-func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string) {
+func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string, since int64) {
 	for _, omitted := range b.metric.omitted {
 		if slices.Contains(values, omitted) {
 			return
@@ -96,7 +96,7 @@ func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string)
 	}
 	d := b.metric.detail
 	if d == nil || o.nobody && b.metric.typ == gauge {
-		b.addRow(b.set(o, values), v, h)
+		b.addRow(b.set(o, values), v, h, since)
 		return
 	}
 	if d.series == 0 {
@@ -108,7 +108,7 @@ func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string)
 	}
 	set, f := b.place(d, o, values)
 	if f == nil {
-		b.addRow(set, v, h)
+		b.addRow(set, v, h, since)
 		return
 	}
 	b.fold(v, h, f, o)
@@ -146,7 +146,7 @@ func (b *Builder) fold(v float64, h durations, f *folded, o *OwnerLabels) {
 			t.shown = new(fine)
 		}
 		t.opened, t.row = b.opens, len(b.rows)
-		b.addRow(b.set(o, t.values), 0, t.shown)
+		b.addRow(b.set(o, t.values), 0, t.shown, 0)
 	}
 	switch to := t.shown.(type) {
 	case *coarse:

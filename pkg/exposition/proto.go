@@ -4,8 +4,10 @@ package exposition
 
 import (
 	"math"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // protoFamilies converts families to the types of client_golang and the protobuf format.
@@ -21,15 +23,41 @@ func protoFamilies(families []Family, forms Forms) []*dto.MetricFamily {
 func protoSeries(f *Family, forms Forms) []*dto.Metric {
 	switch f.typ {
 	case counter:
-		return allocate(f.rows, func(m *dto.Metric, c *dto.Counter, i int) { m.Counter, c.Value = c, &f.rows[i].value })
+		var s starts
+		return allocate(f.rows, func(m *dto.Metric, c *dto.Counter, i int) {
+			m.Counter, c.Value, c.CreatedTimestamp = c, &f.rows[i].value, s.of(&f.rows[i])
+		})
 	case gauge:
 		return allocate(f.rows, func(m *dto.Metric, g *dto.Gauge, i int) { m.Gauge, g.Value = g, &f.rows[i].value })
 	case histogram:
+		var s starts
 		p := newParts(f.histograms, forms)
-		return allocate(f.rows, func(m *dto.Metric, h *histogramSeries, i int) { p.histogram(m, h, f.histograms[i]) })
+		return allocate(f.rows, func(m *dto.Metric, h *histogramSeries, i int) {
+			p.histogram(m, h, f.histograms[i])
+			m.Histogram.CreatedTimestamp = s.of(&f.rows[i])
+		})
 	default:
 		return allocate(f.rows, func(m *dto.Metric, u *dto.Untyped, i int) { m.Untyped, u.Value = u, &f.rows[i].value })
 	}
+}
+
+// starts are the start times of the series of a family, which many of them share.
+type starts map[int64]*timestamppb.Timestamp
+
+// of returns the start time of a series, nil if it is not known.
+func (s *starts) of(r *row) *timestamppb.Timestamp {
+	if r.since == 0 {
+		return nil
+	}
+	t := (*s)[r.since]
+	if t == nil {
+		if *s == nil {
+			*s = starts{}
+		}
+		t = timestamppb.New(time.UnixMilli(r.since))
+		(*s)[r.since] = t
+	}
+	return t
 }
 
 // allocate returns the series of rows, all from one allocation. fill sets the value of the series of row i.

@@ -49,7 +49,7 @@ func cpuMetrics() []metric {
 			name: "container_cpu_usage_seconds_total", typ: counter, owned: true, labels: []string{"cpu"},
 			help: "CPU time that the workload has used.",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
-				known(b, s.CPU.Total, v.owners[s.Owner], "total")
+				used(v, b, s, s.CPU.Total, "total")
 			}),
 		},
 		usage("container_cpu_user_seconds_total", counter, "CPU time that the workload has used in user mode.",
@@ -111,11 +111,11 @@ func memoryMetrics() []metric {
 			name: "container_memory_failures_total", typ: counter, owned: true, labels: []string{"failure_type", "scope"},
 			help: "Page faults of the workload, by type (pgfault, pgmajfault) and scope (container, hierarchy).",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
-				o, m := v.owners[s.Owner], &s.Memory
-				known(b, m.Faults, o, "pgfault", "container")
-				known(b, m.MajorFaults, o, "pgmajfault", "container")
-				known(b, m.FaultsBelow, o, "pgfault", "hierarchy")
-				known(b, m.MajorFaultsBelow, o, "pgmajfault", "hierarchy")
+				m := &s.Memory
+				used(v, b, s, m.Faults, "pgfault", "container")
+				used(v, b, s, m.MajorFaults, "pgmajfault", "container")
+				used(v, b, s, m.FaultsBelow, "pgfault", "hierarchy")
+				used(v, b, s, m.MajorFaultsBelow, "pgmajfault", "hierarchy")
 			}),
 		},
 	}
@@ -127,7 +127,7 @@ func ioMetrics() []metric {
 			name: name, typ: counter, owned: true, labels: []string{"device"}, help: help,
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
 				for i := range s.IO {
-					known(b, of(&s.IO[i]), v.owners[s.Owner], s.IO[i].Device)
+					used(v, b, s, of(&s.IO[i]), s.IO[i].Device)
 				}
 			}),
 		}
@@ -148,11 +148,11 @@ func ioMetrics() []metric {
 			help:   "Bytes that the workload has moved on the block device, by operation (Read, Write, Discard).",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
 				for i := range s.IO {
-					d, o := &s.IO[i], v.owners[s.Owner]
+					d := &s.IO[i]
 					major, minor := strconv.Itoa(int(d.Major)), strconv.Itoa(int(d.Minor))
-					known(b, d.ReadBytes, o, major, minor, "Read", d.Device)
-					known(b, d.WriteBytes, o, major, minor, "Write", d.Device)
-					known(b, d.DiscardBytes, o, major, minor, "Discard", d.Device)
+					used(v, b, s, d.ReadBytes, major, minor, "Read", d.Device)
+					used(v, b, s, d.WriteBytes, major, minor, "Write", d.Device)
+					used(v, b, s, d.DiscardBytes, major, minor, "Discard", d.Device)
 				}
 			}),
 		},
@@ -213,12 +213,19 @@ func networkMetrics() []metric {
 	}
 }
 
+// used adds a series for a value of a cgroup that was collected.
+func used(v *view, b *exposition.Builder, s *attribution.UsageShare, f model.Optional, values ...string) {
+	if f.Known {
+		b.Since(s.Since).Share(f.Value, v.owners[s.Owner], values...)
+	}
+}
+
 // usage returns the row of one value of a cgroup.
 func usage(name string, typ dto.MetricType, help string, of func(*model.Usage) model.Optional) metric {
 	return metric{
 		name: name, typ: typ, owned: true, help: help,
 		emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
-			known(b, of(s.Usage), v.owners[s.Owner])
+			used(v, b, s, of(s.Usage))
 		}),
 	}
 }

@@ -36,7 +36,7 @@ func driverMetrics() []metric {
 			name: "container_gpu_driver_ioctl_duration_seconds", typ: histogram, owned: true, labels: []string{"driver", "kind"},
 			help: "Time that tasks of the workload were in ioctls of the GPU driver.",
 			emit: each(driverCallsOf, func(v *view, b *exposition.Builder, s *attribution.Share[model.DriverCallKey, model.Histogram]) {
-				b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Driver, string(s.Key.Kind))
+				b.Since(s.Since).Histogram(&s.Value, v.owners[s.Owner], s.Key.Driver, string(s.Key.Kind))
 			}),
 		},
 		inProgress("container_gpu_driver_oldest_ioctl_seconds",

@@ -41,7 +41,7 @@ func faultMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.FaultShares {
 					s := &v.shares.FaultShares[i]
-					b.Share(float64(s.Count), b.GPU(v.owners[s.Owner], s.GPU, s.UUID),
+					b.Since(s.Since).Share(float64(s.Count), b.GPU(v.owners[s.Owner], s.GPU, s.UUID),
 						s.PCIAddress, s.GPUInstance, s.Code, string(s.Severity), string(s.Driver))
 				}
 			},

@@ -26,7 +26,7 @@ func allocationMetrics() []metric {
 		return metric{
 			name: name, typ: counter, owned: true, labels: []string{"vendor", "api"}, detail: []string{"api"}, help: help,
 			emit: each(allocationsOf, func(v *view, b *exposition.Builder, s *allocationShare) {
-				b.Share(float64(value(&s.Value)), v.owners[s.Owner], string(s.Key.Vendor), s.Key.API)
+				b.Since(s.Since).Share(float64(value(&s.Value)), v.owners[s.Owner], string(s.Key.Vendor), s.Key.API)
 			}),
 		}
 	}

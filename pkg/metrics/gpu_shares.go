@@ -122,9 +122,9 @@ func accessMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceOpens {
 					s := &v.shares.DeviceOpens[i]
-					b.Share(float64(s.Value.Allowed), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "allowed")
+					b.Since(s.Since).Share(float64(s.Value.Allowed), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "allowed")
 					if !v.facts.DenialsUnseen {
-						b.Share(float64(s.Value.Denied), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "denied")
+						b.Since(s.Since).Share(float64(s.Value.Denied), v.owners[s.Owner], s.Key.Device, string(s.Key.Class), "denied")
 					}
 				}
 			},

@@ -120,7 +120,7 @@ func selfMetrics() []metric {
 			help: "Events of the workload that were not recorded because it has its share of the BPF map, by reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.OwnerLosses {
-					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Reason)
+					b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Reason)
 				}
 			},
 		},

@@ -101,7 +101,7 @@ func byteMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Traffic {
 					if s := &v.shares.Traffic[i]; s.Direction == d {
-						b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Method))
+						b.Since(s.Since).Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Method))
 					}
 				}
 			},
@@ -125,7 +125,8 @@ func operationMetrics() []metric {
 				for i := range v.shares.WorkRequests {
 					s := &v.shares.WorkRequests[i]
 					if !s.Resting && (receives || s.Key.Opcode != receive) {
-						b.Share(float64(of(s.Value)), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
+						b.Since(s.Since).Share(float64(of(s.Value)), v.owners[s.Owner],
+							s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
 			},
@@ -145,7 +146,7 @@ func operationMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.CompletionErrors {
 					if s := &v.shares.CompletionErrors[i]; !s.Resting {
-						b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Status)
+						b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Status)
 					}
 				}
 			},
@@ -157,7 +158,7 @@ func operationMetrics() []metric {
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Completions {
 					if s := &v.shares.Completions[i]; !s.Resting {
-						b.FineHistogram(&s.Value, v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
+						b.Since(s.Since).FineHistogram(&s.Value, v.owners[s.Owner], s.Key.Device, string(model.MethodUprobe), s.Key.Opcode)
 					}
 				}
 			},
@@ -185,7 +186,8 @@ func budgetMetrics() []metric {
 				return
 			}
 			for i := range v.shares.Budgets {
-				b.Share(of(v.facts.DataPath, &v.shares.Budgets[i]), v.owners[v.shares.Budgets[i].Owner])
+				s := &v.shares.Budgets[i]
+				b.Since(s.Since).Share(of(v.facts.DataPath, s), v.owners[s.Owner])
 			}
 		}}
 	}
@@ -198,7 +200,7 @@ func budgetMetrics() []metric {
 			name: name, typ: counter, owned: true, labels: []string{"device"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range of(v) {
-					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
+					b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Device)
 				}
 			},
 		}

@@ -42,7 +42,7 @@ func workloadMetrics() []metric {
 			help: "Control-path verbs of the workload that failed, by errno.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.VerbErrors {
-					b.Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
+					b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
 				}
 			},
 		},
@@ -51,7 +51,7 @@ func workloadMetrics() []metric {
 			detail: []string{"verb", "device"},
 			help:   "Control-path verbs that the workload has called, including failed calls.",
 			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
-				b.Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
+				b.Since(s.Since).Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),
 		},
 		{
@@ -60,7 +60,7 @@ func workloadMetrics() []metric {
 			help:   "RDMA objects that the workload has created, by type.",
 			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
 				if s.Method == attribution.MethodProbe && (s.Owner != 0 || s.Created > 0) {
-					b.Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
+					b.Since(s.Since).Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
 				}
 			}),
 		},
@@ -69,7 +69,7 @@ func workloadMetrics() []metric {
 			detail: []string{"verb", "device"},
 			help:   "Time that the control-path verbs of the workload took in the kernel.",
 			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
-				b.Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
+				b.Since(s.Since).Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),
 		},
 		{
