@@ -194,3 +194,34 @@ func BenchmarkScrape(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkStarts measures a scrape of workloads that all began after the first refresh, so that their counters have a start timestamp.
+func BenchmarkStarts(b *testing.B) {
+	for _, known := range []bool{false, true} {
+		b.Run(fmt.Sprint("known=", known), func(b *testing.B) {
+			s := sources(2)
+			probe := s[1].Source.(*fake)
+			facts := probe.facts
+			probe.facts = model.Snapshot{
+				Created: []model.Series[model.ObjectKey, model.Count]{}, Verbs: []model.Series[model.VerbKey, model.Histogram]{},
+				VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{},
+			}
+			c := newCollector(setup{Sources: s, Compat: []string{CompatLens}, Reuse: time.Nanosecond})
+			defer c.Close() //nolint:errcheck // nothing to lose
+			if known {
+				c.now(b)
+			}
+			probe.facts = facts
+			b.ReportAllocs()
+			size := 0
+			for b.Loop() {
+				body, err := c.Encode(expfmt.NewFormat(expfmt.TypeProtoDelim), true)
+				if err != nil {
+					b.Fatal(err)
+				}
+				size = len(body)
+			}
+			b.ReportMetric(float64(size), "wire-B")
+		})
+	}
+}
