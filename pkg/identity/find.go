@@ -105,7 +105,7 @@ func (t *Table) LabelOf(id model.CgroupID, name string) (value string, known boo
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if id := t.Of(id); id != Unattributed {
-		return t.owners[id].told[name], t.owners[id].isTold
+		return t.owners[id].reported[name], t.owners[id].isReported
 	}
 	return "", false
 }
@@ -131,7 +131,7 @@ func (t *Table) Label(s *model.Snapshot) {
 		if id, ok := t.byLabels[o]; ok {
 			owner := t.owners[id]
 			owner.info.Labels = union(labels, owner.info.Labels)
-			owner.told, owner.isTold = owner.info.Labels, owner.isTold || all
+			owner.reported, owner.isReported = owner.info.Labels, owner.isReported || all
 		}
 	}
 	for i := range s.Containers {

@@ -48,15 +48,15 @@ type cgroup struct {
 type owner struct {
 	labels Owner
 	info   Info
-	// told are the labels that runtimes and the kubelet gave last, if they did: info.Labels without the moments in which a round has none.
-	told    map[string]string
-	isTold  bool
-	anchors []anchor
-	claimed bool // it has or had a claimed cgroup
-	cgroups int  // number of its cgroups
-	seen    uint64
-	missed  int // consecutive calls of Expire while absent
-	expired bool
+	// reported are the labels that runtimes and the kubelet gave last, if they did: a round has none in info.Labels until Label adds them.
+	reported   map[string]string
+	isReported bool
+	anchors    []anchor
+	claimed    bool // it has or had a claimed cgroup
+	cgroups    int  // number of its cgroups
+	seen       uint64
+	missed     int // consecutive calls of Expire while absent
+	expired    bool
 	// added is the round since which it exists, inherited the last one in which it took over what an earlier round had under other
 	// labels; 0 if it never did.
 	added, inherited uint64
