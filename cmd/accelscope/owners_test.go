@@ -207,8 +207,11 @@ func TestOwnersBelowOthers(t *testing.T) {
 	var containers []map[string]any
 	want := map[string]float64{}
 	for i, parent := range []struct{ path, owner string }{
-		{"/lsf/cluster1/job.12.10492.1519752391", "lsf:12"}, {"/pbs_jobs.service/jobid/12.pbs", "pbs:12.pbs"},
-		{"/system.slice/slurmstepd.scope/job_7/step_0", "slurm:7"}, {"/system.slice/foo.service/docker", "unit:foo.service"}, {"/lxc/101", "lxc:101"},
+		{"/lsf/cluster1/job.12.10492.1519752391", "lsf:12"},
+		{"/pbs_jobs.service/jobid/12.pbs", "pbs:12.pbs"},
+		{"/system.slice/slurmstepd.scope/job_7/step_0", "slurm:7"},
+		{"/system.slice/foo.service/docker", "unit:foo.service"},
+		{"/lxc/101", "lxc:101"},
 	} {
 		id := generated(strconv.Itoa(i + 1))
 		pid := n.v2(t, parent.path+"/"+id)
