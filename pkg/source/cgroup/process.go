@@ -72,7 +72,7 @@ func (s *Source) OfContainer(pid int, id, path string) (cgroup string, own bool)
 	switch e, top, _ := parse(path); {
 	case e.ContainerID == id && !e.Claimed:
 		return "", true
-	case top != path:
+	case top != path, !isID(id) && !strings.HasPrefix(e.Workload, "cgroup:"):
 		return "", false
 	}
 	return clean(path, maxPath), true

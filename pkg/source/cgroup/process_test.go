@@ -53,3 +53,17 @@ func TestOfContainer(t *testing.T) {
 		})
 	}
 }
+
+// TestOfNamedContainer: a container with any name has the cgroup at its path, unless another workload has it: the name is no proof.
+func TestOfNamedContainer(t *testing.T) {
+	s := fakeTree(t, Options{}, "a")
+	for path, want := range map[string]bool{
+		"/default/web": true, "/web": true, "/gpu.slice/web": true, "": true,
+		"/lsf/cluster1/job.12.10492.1519752391/web": false, "/system.slice/foo.service/web": false, "/lxc/101/web": false, "/lxc/web": false,
+		"/system.slice/ctr-web.scope": false, "/docker/" + id64 + "/web": false, "/lab/" + id64 + "/web": false,
+	} {
+		if _, own := s.OfContainer(0, "web", path); own != want {
+			t.Errorf("%s: %v", path, own)
+		}
+	}
+}

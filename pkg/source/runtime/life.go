@@ -190,7 +190,7 @@ func describe(known, c *model.Container) {
 	known.Image = cmp.Or(c.Image, known.Image)
 	known.ImageID = cmp.Or(c.ImageID, known.ImageID)
 	known.Cgroup = cmp.Or(c.Cgroup, known.Cgroup)
-	if c.PID > 0 {
+	if c.PID > 0 && (isID(c.ID) || c.Cgroup != "") {
 		known.NoCgroup = c.NoCgroup
 	}
 	known.Restarts = cmp.Or(c.Restarts, known.Restarts)

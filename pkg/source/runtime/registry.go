@@ -82,10 +82,15 @@ func (f *socketFeed) event(e model.Event) {
 	f.registry.event(f.socket, e)
 }
 
-// place sets the cgroup of a container with a generated id: it is empty if the id is enough to find the container.
+// place sets the cgroup of a container with a generated id: it is empty if the id is enough to find the container. One with another name
+// is only known by the path that the runtime returns.
 func (f *socketFeed) place(c *model.Container) {
 	switch {
 	case !isID(c.ID):
+		if f.cgroupOf != nil && c.Cgroup != "" {
+			_, own := f.cgroupOf(0, c.ID, c.Cgroup)
+			c.NoCgroup = !own
+		}
 	case f.cgroupOf != nil:
 		var own bool
 		c.Cgroup, own = f.cgroupOf(c.PID, c.ID, c.Cgroup)

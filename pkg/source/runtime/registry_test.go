@@ -627,3 +627,26 @@ func TestBound(t *testing.T) {
 		t.Errorf("%d, image %d, labels %d, value %d, devices %d", c.PID, len(c.Image), len(c.Labels), len(c.Labels["k"]), len(c.Devices))
 	}
 }
+
+// TestNamedContainerBelowAnother: containerd's own clients give containers any names. Whether the cgroup of one is its own is known from the
+// path, which events do not have.
+func TestNamedContainerBelowAnother(t *testing.T) {
+	f := newTestFeed()
+	f.cgroupOf = func(pid int, _, path string) (string, bool) {
+		if pid != 0 {
+			t.Error("a cgroup that has the name of the container only may be that of another one")
+		}
+		return path, !strings.HasPrefix(path, "/job")
+	}
+	for path, want := range map[string]bool{"/job/web": true, "/default/web": false} {
+		c := running("web", 7, 1)
+		c.Cgroup = path
+		f.sync([]model.Container{c})
+		f.event(ev(model.EventStart, 2, running("web", 8, 2)))
+		f.snapshot(func(list []model.Container) {
+			if len(list) != 1 || list[0].Cgroup != path || list[0].NoCgroup != want {
+				t.Errorf("%s: %+v", path, list)
+			}
+		})
+	}
+}
