@@ -119,12 +119,14 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 	for _, s := range sources {
 		r.add("source", s.Source, s.State, s.Reason, sourceCure(s))
 	}
-	for _, d := range facts.HCAs {
+	for i := range facts.HCAs {
+		d := &facts.HCAs[i]
 		ports := make([]string, 0, len(d.Ports))
 		for _, p := range d.Ports {
 			ports = append(ports, fmt.Sprintf("port %d %s %s", p.Number, cmp.Or(p.State, "of unknown state"), p.LinkLayer))
 		}
 		r.add("device", d.Name, model.StateOK, strings.Join(ports, ", "), "")
+		r.withoutBytes(d)
 	}
 	unknown := map[string]int{} // processes without memory, by GPU
 	for i := range facts.GPUProcesses {
@@ -170,6 +172,16 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 		r.add("map", m.Name, state, fmt.Sprintf("%d of %d entries", m.Entries, m.Capacity), cure)
 	}
 	return r
+}
+
+// withoutBytes reports ports whose bytes are not known, and why: they have no rate and no utilization.
+func (r *report) withoutBytes(h *model.HCA) {
+	for i := range h.Ports {
+		p := &h.Ports[i]
+		if reason := h.WithoutBytes(p, h.PortCounters(nil, p)); reason != "" {
+			r.add("device", fmt.Sprintf("%s/%d bytes", h.Name, p.Number), model.StateUnsupported, reason, "")
+		}
+	}
 }
 
 // conditionOf returns the state of a GPU, its name, its PCI address and its problems with their names in gpu_problem.

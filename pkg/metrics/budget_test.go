@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinkSeries is the number of series of links, modules, congestion, PCIe links (with AER and slot power of GPUs) and GIDs of the node of
+// maxLinkSeries is the number of series of links, modules, counters of all drivers, PCIe links (with AER and slot power of GPUs) and GIDs of the node of
 // budgetNode with the default options, maxOtherSeries that of all others.
 const (
 	maxLinkSeries  = 750
@@ -326,7 +326,7 @@ func TestBudget(t *testing.T) {
 			}
 		}
 		links := more
-		for _, group := range []string{"RDMA links", "Modules of RDMA links", "RDMA congestion and retransmission", "PCIe links"} {
+		for _, group := range []string{"RDMA links", "Modules of RDMA links", "RDMA counters of all drivers", "PCIe links"} {
 			if counts[0][group] == 0 {
 				t.Errorf("%s has no series", group)
 			}

@@ -66,6 +66,7 @@ func TestUnknownState(t *testing.T) {
 	want := []string{
 		`infiniband_port_info{device="rxe0",lid="",link_layer="Ethernet",netdev="eth0",port="1",port_guid="",sm_lid="",speed=""} 1`,
 		`rdma_port_info{device="rxe0",link_layer="Ethernet",link_speed="",link_width="",netdev="eth0",pci_addr="",phys_state="",port="1",state=""} 1`,
+		`rdma_port_transmit_packets_total{device="rxe0",port="1"} 7`,
 		`rdma_sent_pkts_total{device="rxe0",port="1"} 7`,
 		`rdma_stat_sent_pkts{device="rxe0",port="1"} 7`,
 	}

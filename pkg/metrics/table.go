@@ -72,7 +72,7 @@ type group struct {
 func groups(labels []string) []group {
 	return []group{
 		{"RDMA devices and ports", portNotes, of("rdma", portMetrics())},
-		{"RDMA congestion and retransmission", congestionNotes, of("rdma", congestionMetrics())},
+		{"RDMA counters of all drivers", sharedNotes, of("rdma", sharedMetrics())},
 		{"PCIe links", pcieNotes, of("pci", pcieMetrics())},
 		{"Placement of workloads", placementNotes, of("pci", placementMetrics())},
 		{"RDMA links", linkNotes, of("link", linkMetrics())},

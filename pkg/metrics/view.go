@@ -41,10 +41,10 @@ type view struct {
 	pma          columns // sysfs counters/
 	hw           columns // hw_counters of ports, and of devices as port ""
 	ext          columns // sysfs counters_ext/
-	// congestion has the hw_counters of congestion and retransmission, under the names that all drivers share.
-	congestion columns
-	shared     []model.Counter // buffer
-	fabric     fabricView
+	// shared has the counters of traffic, errors, congestion and retransmission, under the names that all drivers share.
+	shared   columns
+	counters []model.SharedCounter // buffer
+	fabric   fabricView
 	// The network interfaces of the node that are exported.
 	excludesInterface func(name string) bool
 	netDevs           []model.NetDev
@@ -94,6 +94,12 @@ func (c *columns) begin() {
 func (c *columns) add(set *exposition.LabelSet, counters []model.Counter) {
 	for _, n := range counters {
 		c.addValue(n.Name, set, float64(n.Value))
+	}
+}
+
+func (c *columns) addShared(set *exposition.LabelSet, counters []model.SharedCounter) {
+	for i := range counters {
+		c.addValue(counters[i].Name, set, float64(counters[i].Value))
 	}
 }
 
@@ -162,14 +168,14 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.pma.begin()
 	v.hw.begin()
 	v.ext.begin()
-	v.congestion.begin()
+	v.shared.begin()
 	devicePort := b.Schema(devicePortLabels)
 	for i := range r.Facts.HCAs {
 		hca := &r.Facts.HCAs[i]
 		if len(hca.HWCounters) > 0 {
 			set := b.Labels(devicePort, nil, hca.Name, "")
 			v.hw.add(set, hca.HWCounters)
-			v.congestion.add(set, hca.DeviceCongestion())
+			v.shared.addShared(set, hca.DeviceCounters())
 		}
 		for j := range hca.Ports {
 			p := &hca.Ports[j]
@@ -179,14 +185,14 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 			v.pma.add(set, p.Counters)
 			v.hw.add(set, p.HWCounters)
 			v.ext.add(set, p.ExtCounters)
-			v.shared = model.Congestion(v.shared[:0], p.HWCounters)
-			v.congestion.add(set, v.shared)
+			v.counters = hca.PortCounters(v.counters[:0], p)
+			v.shared.addShared(set, v.counters)
 		}
 	}
 	v.pma.end()
 	v.hw.end()
 	v.ext.end()
-	v.congestion.end()
+	v.shared.end()
 	v.hcaFunctions = hcaFunctions(v.hcaFunctions[:0], &r.Facts)
 	v.fabric.fill(r.Facts.Fabric, b)
 	v.fillInterfaces(r.Facts.Node)

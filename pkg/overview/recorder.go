@@ -219,20 +219,17 @@ func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribu
 	}
 }
 
-// wordBytes is the unit of port_xmit_data and port_rcv_data.
-const wordBytes = 4
-
 // PortBytes returns the bytes that the ports of an HCA counted; nil without such counters.
 func PortBytes(h *model.HCA) []Bytes {
 	var sums [2]uint64
 	counted := false
 	for i := range h.Ports {
-		for _, c := range h.Ports[i].Counters {
+		for _, c := range h.PortCounters(nil, &h.Ports[i]) {
 			switch c.Name {
-			case "port_xmit_data":
-				sums[0], counted = sums[0]+wordBytes*c.Value, true
-			case "port_rcv_data":
-				sums[1], counted = sums[1]+wordBytes*c.Value, true
+			case model.TransmitBytes:
+				sums[0], counted = sums[0]+c.Value, true
+			case model.ReceiveBytes:
+				sums[1], counted = sums[1]+c.Value, true
 			}
 		}
 	}

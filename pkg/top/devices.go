@@ -64,8 +64,10 @@ func parseDevices(families map[string]*dto.MetricFamily) deviceSet {
 		}
 	})
 	for family, to := range map[string]map[port]float64{
-		"infiniband_port_rate_bytes_per_second": d.rates, "infiniband_port_transmit_data_bytes_total": d.transmitted,
-		"infiniband_port_receive_data_bytes_total": d.received, "infiniband_port_errors_total": d.errors,
+		"infiniband_port_rate_bytes_per_second": d.rates, "rdma_port_transmit_bytes_total": d.transmitted,
+		"rdma_port_receive_bytes_total": d.received, "infiniband_port_errors_total": d.errors,
+		"rdma_port_transmit_errors_total": d.errors, "rdma_port_receive_errors_total": d.errors,
+		"rdma_port_transmit_discards_total": d.errors, "rdma_port_receive_discards_total": d.errors,
 	} {
 		each(families, family, func(_ key, label map[string]string, m *dto.Metric) {
 			to[port{label["device"], label["port"]}] += value(m)

@@ -28,13 +28,17 @@ infiniband_port_info{device="mlx5_2",port="1"} 1
 infiniband_port_rate_bytes_per_second{device="mlx5_0",port="1"} 2.5e10
 # TYPE rdma_port_bond_rate_bytes_per_second gauge
 rdma_port_bond_rate_bytes_per_second{device="mlx5_0",port="1"} 5e10
-# TYPE infiniband_port_transmit_data_bytes_total counter
-infiniband_port_transmit_data_bytes_total{device="mlx5_0",port="1"} %d
-# TYPE infiniband_port_receive_data_bytes_total counter
-infiniband_port_receive_data_bytes_total{device="mlx5_0",port="1"} 7
+# TYPE rdma_port_transmit_bytes_total counter
+rdma_port_transmit_bytes_total{device="mlx5_0",port="1"} %d
+# TYPE rdma_port_receive_bytes_total counter
+rdma_port_receive_bytes_total{device="mlx5_0",port="1"} 7
 # TYPE infiniband_port_errors_total counter
 infiniband_port_errors_total{device="mlx5_0",port="1",type="symbol"} 3
 infiniband_port_errors_total{device="mlx5_0",port="1",type="receive"} 4
+# TYPE rdma_port_receive_discards_total counter
+rdma_port_receive_discards_total{device="mlx5_1",port="1"} 5
+# TYPE rdma_port_receive_errors_total counter
+rdma_port_receive_errors_total{device="mlx5_1",port="1"} 6
 # TYPE container_rdma_resources gauge
 container_rdma_resources{workload="ml/a/x",container_id="c1",device="mlx5_0",type="qp"} 2
 container_rdma_resources{workload="ml/b/x",container_id="c2",device="mlx5_0",type="qp"} 9

@@ -72,7 +72,7 @@ type round struct {
 	downPorts                        map[portKey]bool
 	links                            map[portKey][]*model.Link
 	omitted                          int
-	shared                           []model.Counter // buffer of judgePorts
+	shared                           []model.SharedCounter // buffer of judgePorts
 }
 
 // Update judges a refresh. Its time is not before that of the one before.

@@ -53,6 +53,7 @@ func (r *round) judgePorts() {
 		if h.Parent != "" {
 			continue // its ports are the planes of a port of another HCA
 		}
+		var received counter // of the last port
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
@@ -62,18 +63,22 @@ func (r *round) judgePorts() {
 				continue
 			}
 			r.judgeLegs(s, p.State == stateActive, own)
+			r.shared = h.PortCounters(r.shared[:0], p)
+			received = sharedOf(r.shared, model.ReceivePackets)
 			if !r.sharesLink(h) {
 				r.judgeErrors(p, s, own)
 			}
-			r.shared = model.Congestion(r.shared[:0], p.HWCounters)
-			r.judgeCongestion(congestionOf(r.shared, p.HWCounters), counterOf(p.Counters, "port_rcv_packets"), s)
+			r.judgeCongestion(congestionOf(r.shared, p.HWCounters), received, s)
 			r.judgeGID(h, p, s)
 			for _, l := range own {
 				r.judgeInterface(p, legSubject(s, l, own), l, own)
 			}
 		}
 		if !r.j.management[h.Name] {
-			r.judgeCongestion(congestionOf(h.DeviceCongestion(), h.HWCounters), counter{}, Subject{Kind: OfHCA, Device: h.Name})
+			if len(h.Ports) != 1 {
+				received = counter{}
+			}
+			r.judgeCongestion(congestionOf(h.DeviceCounters(), h.HWCounters), received, Subject{Kind: OfHCA, Device: h.Name})
 		}
 	}
 	r.judgeBare(links[portKey{}])
@@ -182,8 +187,16 @@ func (r *round) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 		flaps, halfDay = 0, 0
 	}
 	symbols, _ := grown(symbolErrors, 0, "symbol_error")
-	broken, _ := grown(packetErrors, 0, "port_rcv_errors")
-	received, _ := grown(packetErrors, 1, "port_rcv_packets")
+	errors := "port_rcv_errors"
+	broken, counted := grown(packetErrors, 0, errors)
+	if e := sharedOf(r.shared, model.ReceiveErrors); !counted && e.known {
+		errors = "packets with errors"
+		broken = r.grown(counterKey{condition: packetErrors, device: s.Device, port: s.Port}, e.value)
+	}
+	var received uint64
+	if n := sharedOf(r.shared, model.ReceivePackets); n.known {
+		received = r.grown(counterKey{condition: packetErrors, number: 1, device: s.Device, port: s.Port}, n.value)
+	}
 	switch {
 	case float64(downed) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) || unstable(flaps, halfDay):
 		evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
@@ -193,7 +206,7 @@ func (r *round) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
 		r.find(packetErrors, s, time.Time{},
-			percent(float64(broken)/float64(received))+" of the packets", grewIn("port_rcv_errors", broken, packetErrors.Window))
+			percent(float64(broken)/float64(received))+" of the packets", grewIn(errors, broken, packetErrors.Window))
 	}
 	for _, c := range p.Counters {
 		if !c.Saturated() {
@@ -239,14 +252,19 @@ func counterOf(counters []model.Counter, name string) counter {
 	return counter{value, known}
 }
 
+func sharedOf(counters []model.SharedCounter, name string) counter {
+	value, known := model.SharedValue(counters, name)
+	return counter{value, known}
+}
+
 // congestionOf returns what is judged of the counters that all drivers share, and of those of a driver.
-func congestionOf(shared, own []model.Counter) congestionCounters {
+func congestionOf(shared []model.SharedCounter, own []model.Counter) congestionCounters {
 	c := congestionCounters{
-		marked: counterOf(shared, model.ECNMarked), outOfBuffer: counterOf(shared, model.OutOfBuffer),
-		lost: counterOf(shared, model.Retransmitted), ignored: counterOf(own, "rp_cnp_ignored"),
+		marked: sharedOf(shared, model.ECNMarked), outOfBuffer: sharedOf(shared, model.OutOfBuffer),
+		lost: sharedOf(shared, model.Retransmitted), ignored: counterOf(own, "rp_cnp_ignored"),
 	}
 	if !c.lost.known {
-		gaps, timeouts := counterOf(shared, model.OutOfSequence), counterOf(shared, model.Timeouts)
+		gaps, timeouts := sharedOf(shared, model.OutOfSequence), sharedOf(shared, model.Timeouts)
 		c.lost = counter{gaps.value + timeouts.value, gaps.known || timeouts.known}
 	}
 	if other := counterOf(own, "cnpIgnored"); other.known {

@@ -3,7 +3,6 @@
 package traffic
 
 import (
-	"math"
 	"slices"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -18,91 +17,28 @@ const (
 
 var directionNames = [directions]model.Direction{model.Transmit, model.Receive}
 
-// A set of counters counts the bytes of a port. If a port has several sets, the first one is
-// read.
-type set uint8
-
-const (
-	pmaSet   set = iota // port_xmit_data, port_rcv_data: in words of four bytes
-	plain               // tx_bytes, rx_bytes: efa, bnxt_re, mana
-	soft                // sent_bytes, rcvd_bytes: rxe since Linux 7.x
-	octets4             // ip4OutOctets, ip4InOctets: irdma, in addition to
-	octets6             // ip6OutOctets, ip6InOctets
-	erdmaSet            // tx_bytes_cnt, rx_bytes_cnt: erdma
-	vfStats             // the PF's statistics of a VF
-)
-
-// unit returns the number of bytes per count.
-func (s set) unit() uint64 {
-	if s == pmaSet {
-		return 4
-	}
-	return 1
-}
+// vfStats is the source of the PF's statistics of a VF.
+const vfStats = "vf"
 
 // A byteCounter is one byte counter of a device.
 type byteCounter struct {
 	port      int
-	set       set
+	from      string // names of the driver's counters, or vfStats
 	direction int
-	value     uint64
+	value     uint64 // in bytes
 }
-
-// pmaCounters are the directions of byte counters by their names in sysfs counters/,
-// driverCounters the sets and directions by the names in hw_counters/.
-var (
-	pmaCounters    = map[string]int{"port_xmit_data": transmit, "port_rcv_data": receive}
-	driverCounters = map[string]struct {
-		set       set
-		direction int
-	}{
-		"tx_bytes":     {plain, transmit},
-		"rx_bytes":     {plain, receive},
-		"sent_bytes":   {soft, transmit},
-		"rcvd_bytes":   {soft, receive},
-		"ip4OutOctets": {octets4, transmit},
-		"ip4InOctets":  {octets4, receive},
-		"ip6OutOctets": {octets6, transmit},
-		"ip6InOctets":  {octets6, receive},
-		"tx_bytes_cnt": {erdmaSet, transmit},
-		"rx_bytes_cnt": {erdmaSet, receive},
-	}
-)
 
 // portCounters adds the byte counters of the ports of an HCA.
 func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 	for i := range h.Ports {
 		p := &h.Ports[i]
-		n := len(counters)
-		wide := false
-		for j := range p.Counters {
-			c := &p.Counters[j]
-			// Only devices with 64-bit counters have these.
-			wide = wide || c.Name == "unicast_rcv_packets" || c.Name == "unicast_xmit_packets"
-			if direction, ok := pmaCounters[c.Name]; ok {
-				counters = append(counters, byteCounter{p.Number, pmaSet, direction, c.Value})
+		for _, c := range h.PortCounters(nil, p) {
+			switch c.Name {
+			case model.TransmitBytes:
+				counters = append(counters, byteCounter{p.Number, c.From, transmit, c.Value})
+			case model.ReceiveBytes:
+				counters = append(counters, byteCounter{p.Number, c.From, receive, c.Value})
 			}
-		}
-		if len(counters) > n {
-			if !wide {
-				// A 32-bit counter stops at its maximum. A 64-bit counter has that value only
-				// briefly, and the next reading makes up for the missed one.
-				saturated := func(c byteCounter) bool { return c.value == math.MaxUint32 }
-				counters = append(counters[:n], slices.DeleteFunc(counters[n:], saturated)...)
-			}
-			continue
-		}
-		best := vfStats
-		for j := range p.HWCounters {
-			c, ok := driverCounters[p.HWCounters[j].Name]
-			both := c.set == octets6 && best == octets4 || c.set == octets4 && best == octets6
-			if !ok || c.set > best && !both {
-				continue
-			}
-			if c.set < best && !both {
-				best, counters = c.set, counters[:n]
-			}
-			counters = append(counters, byteCounter{p.Number, c.set, c.direction, p.HWCounters[j].Value})
 		}
 	}
 	return counters
@@ -138,7 +74,7 @@ func (d *device) classify(stale bool) reading {
 		return readStale
 	case len(d.read) == 0 && (!d.state.counted || !complete(d.read, d.last)):
 		return readNothing
-	case d.state.counted && len(d.read) > 0 && (d.read[0].set == vfStats) != (d.last[0].set == vfStats):
+	case d.state.counted && len(d.read) > 0 && (d.read[0].from == vfStats) != (d.last[0].from == vfStats):
 		return readOther
 	case complete(d.read, d.last):
 		return readAll
@@ -161,7 +97,7 @@ func (d *device) add(read []byteCounter) {
 		} else {
 			d.interval.untallied = true
 		}
-		d.moved[c.direction] += moved * c.set.unit()
+		d.moved[c.direction] += moved
 	}
 	d.last = append(d.last[:0], read...)
 }
@@ -169,7 +105,7 @@ func (d *device) add(read []byteCounter) {
 // find finds the same counter in another reading.
 func find(counters []byteCounter, c byteCounter) *byteCounter {
 	for i := range counters {
-		if o := &counters[i]; o.port == c.port && o.set == c.set && o.direction == c.direction {
+		if o := &counters[i]; o.port == c.port && o.from == c.from && o.direction == c.direction {
 			return &counters[i]
 		}
 	}

@@ -35,7 +35,7 @@ func (l *Ledger) readCounters(s *model.Snapshot) {
 		}
 		d.listed, d.hca = true, h
 		d.read = portCounters(d.read[:0], h)
-		unread := d.state.counted && d.last[0].set != vfStats && h.Netns == 0
+		unread := d.state.counted && d.last[0].from != vfStats && h.Netns == 0
 		if v != nil && len(d.read) == 0 && !unread {
 			stale[d] = d.readVF(v, pci)
 		}
@@ -87,7 +87,7 @@ func countedVFs(s *model.Snapshot) map[string]*model.VF {
 // not read since the last call.
 func (d *device) readVF(v *model.VF, pci string) (stale bool) {
 	d.pci, d.isVF = pci, true
-	if d.state.counted && d.last[0].set == vfStats && d.reading == v.Look {
+	if d.state.counted && d.last[0].from == vfStats && d.reading == v.Look {
 		return true
 	}
 	d.reading = v.Look
