@@ -2,6 +2,8 @@
 
 package main
 
+import "strings"
+
 // Labels that the panels of HCAs select by.
 const (
 	dev    = `device=~"$device"`
@@ -34,8 +36,8 @@ func hcaNow() row {
 				"bytes. The rest is traffic of the kernel, headers, retransmissions, and calls that the sensor cannot see "+
 				"(dashboard Sensor).", "percentunit",
 			"clamp_max(("+ownedBytes("transmit")+" + "+ownedBytes("receive")+") / (sum("+
-				rate("infiniband_port_transmit_data_bytes_total", s)+
-				") + sum("+rate("infiniband_port_receive_data_bytes_total", s)+") > 0), 1)").max(1),
+				rate("rdma_port_transmit_bytes_total", s)+
+				") + sum("+rate("rdma_port_receive_bytes_total", s)+") > 0), 1)").max(1),
 		stat("Failed verbs", "Share of the control-path verbs that return an error. libibverbs causes one error (ENOSPC) for each "+
 			"context that it opens, which is normal.",
 			"percentunit", "sum("+rate("container_rdma_verbs_errors_total", s)+") / (sum("+rate("container_rdma_verbs_total",
@@ -50,7 +52,7 @@ func hcaNow() row {
 // unattributed share is not used in ratios: when a workload ends, it jumps by all bytes of the workload.
 func ownedBytes(direction string) string {
 	return "(sum(" + rate("container_rdma_"+direction+"_bytes_total", sel(dev, `workload!=""`)) +
-		" and on (instance, device) infiniband_port_" + direction + "_data_bytes_total) or vector(0))"
+		" and on (instance, device) rdma_port_" + direction + "_bytes_total) or vector(0))"
 }
 
 func hcaUsers() row {
@@ -95,7 +97,7 @@ func hcaPorts() row {
 	s := sel(dev)
 	speed := "(rdma_port_bond_rate_bytes_per_second" + s + " or infiniband_port_rate_bytes_per_second" + s + ")"
 	used := func(direction string) string {
-		return top(20, rate("infiniband_port_"+direction+"_data_bytes_total", s)+" / "+onPort+" ("+speed+" > 0)")
+		return top(20, rate("rdma_port_"+direction+"_bytes_total", s)+" / "+onPort+" ("+speed+" > 0)")
 	}
 	// Without states in which no port of a node stays.
 	state := func(name, label, without string) string {
@@ -104,12 +106,15 @@ func hcaPorts() row {
 	}
 	counted := sel(dev, `type!="receive_switch_relay"`) // only switches relay
 	const legend = "{{instance}} {{device}}/{{port}}"
+	ofDriver := func(errors string) query { // without counters/
+		return query{expr: top(20, rate("rdma_port_"+errors+"_total", s)), legend: legend + " " + strings.ReplaceAll(errors, "_", " ")}
+	}
 	return row{"Ports", []panel{
 		graph("Port throughput and link rate",
 			"Bytes per second on the wire, headers included: sent above zero, received below. Dashed: the data rate "+
-				"of the link, or of the active legs of a bond. Drivers that count no bytes (Soft-RoCE before Linux 6.13) have no values.", "Bps",
-			query{expr: top(10, rate("infiniband_port_transmit_data_bytes_total", s)), legend: legend + " sent"},
-			query{expr: top(10, rate("infiniband_port_receive_data_bytes_total", s)), legend: legend + " received", below: true},
+				"of the link, or of the active legs of a bond. Ports without values are in accelscope doctor, with the reason.", "Bps",
+			query{expr: top(10, rate("rdma_port_transmit_bytes_total", s)), legend: legend + " sent"},
+			query{expr: top(10, rate("rdma_port_receive_bytes_total", s)), legend: legend + " received", below: true},
 			query{expr: top(10, speed), legend: legend + " link", dashed: true}),
 		graph("Port utilization",
 			"Bytes on the wire divided by the data rate of the link: sent above zero, received below. These are "+
@@ -123,7 +128,8 @@ func hcaPorts() row {
 			query{
 				expr:   top(20, "sum by (instance, device, port, type) ("+rate("infiniband_port_errors_total", counted)+")"),
 				legend: legend + " {{type}}",
-			}).above(0, 1),
+			},
+			ofDriver("transmit_errors"), ofDriver("receive_errors"), ofDriver("transmit_discards"), ofDriver("receive_discards")).above(0, 1),
 		graph("Transmit wait",
 			"Ticks per second in which the port had data to send but no flow control credits. The vendor defines the "+
 				"length of a tick: compare ports of the same model, or a port with its own past.", "suffix: ticks/s",

@@ -99,9 +99,9 @@ func sensorBlind() row {
 		return "(sum by (instance) (" + name + sel(labels...) + ") > 0)"
 	}
 	const memory = "container_gpu_memory_used_bytes"
-	wire := "sum by (instance) (" + rate("infiniband_port_transmit_data_bytes_total", s) + ")"
+	wire := "sum by (instance) (" + rate("rdma_port_transmit_bytes_total", s) + ")"
 	owned := "(sum by (instance) (" + rate("container_rdma_transmit_bytes_total", sel(`workload!=""`)) +
-		" and on (instance, device) infiniband_port_transmit_data_bytes_total) or 0 * " + wire + ")"
+		" and on (instance, device) rdma_port_transmit_bytes_total) or 0 * " + wire + ")"
 	return row{"Unattributed use and losses", []panel{
 		graph("Unattributed bytes",
 			"Share of the bytes sent by ports that is attributed to no workload. Only HCAs that count bytes. If "+
