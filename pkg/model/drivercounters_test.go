@@ -115,7 +115,8 @@ func TestPortCountersOfPMA(t *testing.T) {
 			[]Counter{{TransmitBytes, 4 * math.MaxUint32}},
 		},
 		"counters_ext of old drivers": {
-			HCA{}, Port{Counters: []Counter{{"port_xmit_data", 5}}, ExtCounters: []Counter{{"port_xmit_data_64", 1 << 40}}},
+			HCA{},
+			Port{Counters: []Counter{{"port_xmit_data", 5}}, ExtCounters: []Counter{{"port_xmit_data_64", 1 << 40}}},
 			[]Counter{{TransmitBytes, 1 << 42}},
 		},
 	} {
