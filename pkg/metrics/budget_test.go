@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinkSeries is the number of series of links, modules, counters of all drivers, PCIe links (with AER and slot power of GPUs) and GIDs of the node of
-// budgetNode with the default options, maxOtherSeries that of all others.
+// maxLinkSeries is the number of series of links, modules, counters of all drivers, PCIe links (with AER and slot power of GPUs) and GIDs
+// of the node of budgetNode with the default options, maxOtherSeries that of all others.
 const (
 	maxLinkSeries  = 750
 	maxOtherSeries = 5000

@@ -22,6 +22,9 @@ var linkNotes = []string{
 		"`transmit` the time in which the port had paused the other end.",
 	"`rdma_port_pause_storm_events_total`: `type` is `error` (the port paused the other end for so long that it stopped doing so) " +
 		"or `warning` (85 % of that) for mlx5; `link` and `roce` for continuous pause with bnxt_en.",
+	"`rdma_port_pcie_stalled_seconds_total`: mlx5 only. Credits of PCIe were missing: the link is narrow or slow, or memory behind it is.",
+	"`rdma_port_link_discards_total`: `reason` is `port_buffer` of the physical port, `pcie_buffer` to PCIe, `host_buffer` or " +
+		"`host_congestion` of the host (all priorities). Only mlx5 has the last three. The counters count all traffic of the interface.",
 	"`rdma_port_dcb_info`: `pfc` lists the priorities with PFC, `traffic_classes` the traffic class of each priority, `bandwidth` " +
 		"the percentage of each traffic class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
 	"`rdma_port_fec_corrected_blocks_total`: 32 bits with ice, which wrap. A block is a codeword.",
@@ -59,6 +62,23 @@ func linkMetrics() []metric {
 			emit: eachLink(func(b *exposition.Builder, l *model.Link, labels ...string) {
 				for _, s := range l.Storms {
 					b.Value(float64(s.Count), append(labels, s.Type)...)
+				}
+			}),
+		},
+		{
+			name: "rdma_port_pcie_stalled_seconds_total", typ: counter, labels: append(linkLabels[:3:3], "direction"),
+			help: "Seconds in which the HCA could not read or write memory over PCIe for more than 30 % of the time.",
+			emit: eachLink(func(b *exposition.Builder, l *model.Link, labels ...string) {
+				known(b, valueOf(l.Stalls.ReadSeconds), nil, append(labels, "read")...)
+				known(b, valueOf(l.Stalls.WriteSeconds), nil, append(labels, "write")...)
+			}),
+		},
+		{
+			name: "rdma_port_link_discards_total", typ: counter, labels: append(linkLabels[:3:3], "reason"),
+			help: "Packets that the HCA received and had no room for, by where.",
+			emit: eachLink(func(b *exposition.Builder, l *model.Link, labels ...string) {
+				for _, d := range l.Discards {
+					b.Value(float64(d.Count), append(labels, d.Reason)...)
 				}
 			}),
 		},

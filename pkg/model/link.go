@@ -29,7 +29,10 @@ type Link struct {
 	Storms []PauseStorm
 	FEC    *FEC
 	Phy    *Phy
-	Module *LinkModule // nil if the driver cannot read one
+	Stalls PCIeStalls
+	// Discards are received packets that the HCA had no room for; nil if the driver counts none.
+	Discards []LinkDiscards
+	Module   *LinkModule // nil if the driver cannot read one
 	// Carrier is what the kernel itself counts, whatever the driver does.
 	Carrier *Carrier
 }
@@ -96,6 +99,16 @@ type PauseCount struct {
 type PauseStorm struct {
 	Type  string // a word of a closed list
 	Count uint64
+}
+
+// PCIeStalls are the seconds in which an HCA could not read or write memory for more than 30 % of the time, for lack of credits of
+// PCIe. Each is nil if the driver does not count it.
+type PCIeStalls struct{ ReadSeconds, WriteSeconds *uint64 }
+
+// LinkDiscards counts received packets that were dropped.
+type LinkDiscards struct {
+	Reason string // where they found no room: a word of a closed list
+	Count  uint64
 }
 
 // FEC is the forward error correction of a link.

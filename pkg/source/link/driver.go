@@ -227,6 +227,10 @@ func (r *driverReader) facts() model.Link {
 	if l.FEC = r.fec; l.FEC == nil && (c.corrected != nil || c.correctedBits != nil) {
 		l.FEC = &model.FEC{Corrected: c.corrected, Uncorrectable: c.uncorrectable, CorrectedBits: c.correctedBits}
 	}
+	l.Stalls = c.stalls
+	for _, reason := range slices.Sorted(maps.Keys(c.discards)) {
+		l.Discards = append(l.Discards, model.LinkDiscards{Reason: reason, Count: c.discards[reason]})
+	}
 	phy := model.Phy{}
 	if r.phy != nil {
 		phy = *r.phy

@@ -17,9 +17,13 @@ const (
 	correctedBlocks                    // FEC
 	uncorrectableBlocks                // FEC
 	correctedBits                      // FEC
+	readStalls                         // seconds in which reads over PCIe were stalled
+	writeStalls                        // seconds in which writes over PCIe were stalled
+	discards                           // received packets that were dropped for lack of room
 )
 
 // privateName is a name of `ethtool -S`. %d in it is a priority or traffic class from 0 to 7, which is the label, after this prefix.
+// Discards of all priorities are added up.
 type privateName struct {
 	name    string
 	meaning meaning
@@ -32,6 +36,14 @@ const (
 	stormError   = "error"   // the port has sent pause for so long that it stopped
 	stormLink    = "link"    // continuous pause
 	stormRoCE    = "roce"    // continuous pause of RoCE traffic
+)
+
+// Where a received packet found no room.
+const (
+	discardPort       = "port_buffer"     // of the physical port
+	discardHost       = "host_buffer"     // of the host, by priority
+	discardCongestion = "host_congestion" // of a host that is congested, by priority
+	discardPCIe       = "pcie_buffer"     // to PCIe, which was slower than the port
 )
 
 // privateNames are the statistics of drivers that standard interfaces lack, by the name of the driver. Names differ between
@@ -54,6 +66,13 @@ var privateNames = map[string][]privateName{
 		{"tx_pause_storm_error_events", storms, stormError},
 		{"link_down_events_phy", physicalDowns, ""},
 		{"rx_corrected_bits_phy", correctedBits, ""},
+		// pcie_perf_stall_stats_desc, pcie_perf_stats_desc64, pport_2863_stats_desc, pport_per_tc_prio_stats_desc.
+		{"outbound_pci_stalled_rd_events", readStalls, ""},
+		{"outbound_pci_stalled_wr_events", writeStalls, ""},
+		{"outbound_pci_buffer_overflow", discards, discardPCIe},
+		{"rx_discards_phy", discards, discardPort},
+		{"rx_prio%d_buf_discard", discards, discardHost},
+		{"rx_prio%d_cong_discard", discards, discardCongestion},
 	},
 	// drivers/net/ethernet/broadcom/bnxt/bnxt_ethtool.c: bnxt_port_stats_arr, bnxt_port_stats_ext_arr, bnxt_tx_port_stats_ext_arr.
 	"bnxt_en": {
@@ -69,6 +88,7 @@ var privateNames = map[string][]privateName{
 		{"rx_fec_corrected_blocks", correctedBlocks, ""},
 		{"rx_fec_uncorrectable_blocks", uncorrectableBlocks, ""},
 		{"rx_corrected_bits", correctedBits, ""},
+		{"rx_discard_packets_cos%d", discards, discardPort},
 	},
 	// drivers/net/ethernet/intel/ice/ice_ethtool.c: ice_gstrings_pf_stats, and the names of priorities in __ice_get_strings. A frame that
 	// ends a pause (xon) is not counted.
@@ -77,6 +97,7 @@ var privateNames = map[string][]privateName{
 		{"tx_priority_%d_xoff.nic", sentFrames, ""},
 		{"link_xoff_rx.nic", receivedFrames, model.GlobalPause},
 		{"link_xoff_tx.nic", sentFrames, model.GlobalPause},
+		{"rx_dropped.nic", discards, discardPort},
 	},
 	// drivers/net/ethernet/pensando/ionic/ionic_stats.c: ionic_port_stats_desc. Frames are counted for all priorities together.
 	"ionic": {
@@ -87,11 +108,13 @@ var privateNames = map[string][]privateName{
 		{"frames_rx_pause", receivedFrames, model.GlobalPause},
 		{"frames_tx_pause", sentFrames, model.GlobalPause},
 		{"rx_pause_1us_count", receivedMicros, model.GlobalPause},
+		{"frames_rx_dropped", discards, discardPort},
 	},
 	// drivers/net/ethernet/microsoft/mana/mana_ethtool.c: mana_phy_stats, by traffic class.
 	"mana": {
 		{"hc_tc%d_rx_pause_phy", receivedFrames, "tc"},
 		{"hc_tc%d_tx_pause_phy", sentFrames, "tc"},
+		{"hc_rx_pkt_drop_phy", discards, discardPort},
 	},
 	// drivers/net/ethernet/hisilicon/hns3/hns3pf/hclge_main.c: g_mac_stats_string. The unit of its xoff_time is not stated, so
 	// they are left out.

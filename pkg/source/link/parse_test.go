@@ -190,6 +190,62 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
+// TestHostLoss has what each driver counts of stalls of PCIe and of packets without room. Discards of priorities are added up.
+func TestHostLoss(t *testing.T) {
+	for name, c := range map[string]struct {
+		driver    string
+		names     []string
+		stalls    model.PCIeStalls
+		discarded map[string]uint64
+	}{
+		"mlx5": {
+			"mlx5_core",
+			[]string{
+				"outbound_pci_stalled_rd", "outbound_pci_stalled_wr", "outbound_pci_stalled_rd_events", "outbound_pci_stalled_wr_events",
+				"outbound_pci_buffer_overflow", "rx_discards_phy", "tx_discards_phy", "rx_prio0_buf_discard", "rx_prio7_buf_discard",
+				"rx_prio3_cong_discard", "rx_prio3_discards", "rx_prio3_marked",
+			},
+			model.PCIeStalls{ReadSeconds: new(uint64(102)), WriteSeconds: new(uint64(103))},
+			map[string]uint64{"pcie_buffer": 104, "port_buffer": 105, "host_buffer": 107 + 108, "host_congestion": 109},
+		},
+		"mlx5 without stalls": {"mlx5_core", []string{"rx_discards_phy"}, model.PCIeStalls{}, map[string]uint64{"port_buffer": 100}},
+		"bnxt_en": {
+			"bnxt_en",
+			[]string{"rx_discard_packets_cos0", "rx_discard_bytes_cos0", "rx_discard_packets_cos5"},
+			model.PCIeStalls{},
+			map[string]uint64{"port_buffer": 100 + 102},
+		},
+		"ice":   {"ice", []string{"rx_dropped", "rx_dropped.nic"}, model.PCIeStalls{}, map[string]uint64{"port_buffer": 101}},
+		"ionic": {"ionic", []string{"frames_rx_dropped", "hw_rx_dropped"}, model.PCIeStalls{}, map[string]uint64{"port_buffer": 100}},
+		"mana":  {"mana", []string{"hc_rx_pkt_drop_phy"}, model.PCIeStalls{}, map[string]uint64{"port_buffer": 100}},
+		"hns3":  {"hns3", []string{"mac_rx_mac_pause_num"}, model.PCIeStalls{}, nil},
+	} {
+		values := make([]uint64, len(c.names))
+		for i := range values {
+			values[i] = uint64(100 + i)
+		}
+		table := parseNames(c.driver, stringSet(c.names...))
+		counted, err := table.parseValues(le64(values...))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		r := driverReader{counted: counted}
+		got := map[string]uint64(nil)
+		for _, d := range r.facts().Discards {
+			if got == nil {
+				got = map[string]uint64{}
+			}
+			got[d.Reason] = d.Count
+		}
+		if diff := cmp.Diff(c.discarded, got); diff != "" {
+			t.Errorf("%s: discards (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff(c.stalls, r.facts().Stalls); diff != "" {
+			t.Errorf("%s: stalls (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // FuzzMessages parses one payload as each kind of message.
 func FuzzMessages(f *testing.F) {
 	f.Add(dcbMessage(nlattr(2, pfcStruct(8, [8]uint64{}, [8]uint64{})...), apps([4]byte{5, 3, 26, 0})))
@@ -225,7 +281,7 @@ func FuzzStatistics(f *testing.F) {
 			t.Errorf("%v, %v", c, err)
 		}
 		for _, s := range table.wanted {
-			if len(s.label) > len("warning") || s.index >= table.count {
+			if len(s.label) > len("host_congestion0") || s.index >= table.count {
 				t.Errorf("%+v of %d", s, table.count)
 			}
 		}

@@ -21,7 +21,7 @@ type table struct {
 type statistic struct {
 	index   int
 	meaning meaning
-	label   string // priority, or type of a storm
+	label   string // priority, type of a storm, or reason of discards
 }
 
 // parseNames finds the names that the table of a driver has. Names are up to 32 bytes long, ended by NUL if shorter.
@@ -64,6 +64,8 @@ type counted struct {
 	corrected     *uint64
 	uncorrectable *uint64
 	correctedBits *uint64
+	stalls        model.PCIeStalls
+	discards      map[string]uint64
 }
 
 type pauseKey struct {
@@ -76,7 +78,7 @@ func (t *table) parseValues(b []byte) (*counted, error) {
 	if len(b) != 8*t.count {
 		return nil, netlink.ErrMalformed
 	}
-	c := &counted{pauses: map[pauseKey]*model.PauseCount{}, storms: map[string]uint64{}}
+	c := &counted{pauses: map[pauseKey]*model.PauseCount{}, storms: map[string]uint64{}, discards: map[string]uint64{}}
 	for _, s := range t.wanted {
 		value := native.Uint64(b[8*s.index:])
 		switch s.meaning {
@@ -94,6 +96,12 @@ func (t *table) parseValues(b []byte) (*counted, error) {
 			c.uncorrectable = &value
 		case correctedBits:
 			c.correctedBits = &value
+		case readStalls:
+			c.stalls.ReadSeconds = &value
+		case writeStalls:
+			c.stalls.WriteSeconds = &value
+		case discards:
+			c.discards[strings.TrimRight(s.label, "01234567")] += value
 		}
 	}
 	return c, nil
