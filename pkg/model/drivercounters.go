@@ -25,6 +25,9 @@ const (
 	SlowRestart             = "slow_restart"
 )
 
+// SharedCounters is the number of these counters: no port has more.
+const SharedCounters = 18
+
 // driverCounters has the drivers' names of each counter, in hw_counters unless they have another directory. The key is the name alone:
 // bnxt_re and irdma renamed their counters, and no two drivers use one name for two things. If a driver has several names of a counter, the
 // first in this table counts. Names are added up (+) only where they share no event, and then all of them must be there: names that

@@ -23,6 +23,10 @@ func TestDriverCounters(t *testing.T) {
 		}
 		names[n.name], ended[last], last = true, true, n.counter
 	}
+	ended[last] = true
+	if n := len(ended) - 1; n != SharedCounters { // without the empty name before the first
+		t.Errorf("%d counters, want %d", n, SharedCounters)
+	}
 }
 
 // plain returns the counters of a list without where they are from.

@@ -223,8 +223,9 @@ func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribu
 func PortBytes(h *model.HCA) []Bytes {
 	var sums [2]uint64
 	counted := false
+	var buffer [model.SharedCounters]model.SharedCounter
 	for i := range h.Ports {
-		for _, c := range h.PortCounters(nil, &h.Ports[i]) {
+		for _, c := range h.PortCounters(buffer[:0], &h.Ports[i]) {
 			switch c.Name {
 			case model.TransmitBytes:
 				sums[0], counted = sums[0]+c.Value, true

@@ -30,9 +30,10 @@ type byteCounter struct {
 
 // portCounters adds the byte counters of the ports of an HCA.
 func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
+	var buffer [model.SharedCounters]model.SharedCounter
 	for i := range h.Ports {
 		p := &h.Ports[i]
-		for _, c := range h.PortCounters(nil, p) {
+		for _, c := range h.PortCounters(buffer[:0], p) {
 			switch c.Name {
 			case model.TransmitBytes:
 				counters = append(counters, byteCounter{p.Number, c.From, transmit, c.Value})
