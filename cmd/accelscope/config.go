@@ -178,6 +178,7 @@ type metricsFlags struct {
 	Exclude string   `name:"metrics.exclude" default:"node_cpu_guest_seconds_total" placeholder:"REGEXP" help:"Metrics to leave out."`
 	States  string   `name:"metrics.states" enum:"current,all" default:"current" help:"Series of states of the sensor (${enum})."`
 	Forms   []string `name:"metrics.histograms" enum:"classic,native" default:"classic,native" help:"Forms of histograms (${enum})."`
+	Created bool     `name:"metrics.created-lines" help:"Add start times to OpenMetrics text, as series NAME_created."`
 }
 
 // podInterfaces are the names of the ends on the node of the interfaces of pods and containers: of CNI plugins and Docker, of

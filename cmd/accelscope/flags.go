@@ -133,9 +133,11 @@ func (f metricsFlags) excluded() (func(name string) bool, error) {
 	return matcher(re), err
 }
 
-// forms returns the forms of histograms.
+// forms returns the forms of histograms and start times.
 func (f metricsFlags) forms() metrics.Forms {
-	return metrics.Forms{NoClassic: !slices.Contains(f.Forms, "classic"), NoNative: !slices.Contains(f.Forms, "native")}
+	return metrics.Forms{
+		NoClassic: !slices.Contains(f.Forms, "classic"), NoNative: !slices.Contains(f.Forms, "native"), CreatedLines: f.Created,
+	}
 }
 
 // parseSockets reads the values of --runtime.socket.

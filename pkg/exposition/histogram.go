@@ -11,7 +11,11 @@ import (
 
 // Forms are the forms in which histograms are exported. The zero Forms has both. Text has the classic form only: without it, a
 // histogram has one bucket, infinity.
-type Forms struct{ NoClassic, NoNative bool }
+type Forms struct {
+	NoClassic, NoNative bool
+	// CreatedLines adds the start of each counter and histogram to OpenMetrics, as NAME_created. Protobuf always has it.
+	CreatedLines bool
+}
 
 // durations is a histogram of either resolution. Rows refer to it without copying.
 type durations interface {

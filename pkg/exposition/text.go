@@ -75,11 +75,18 @@ func (d dialect) header(b []byte, f *Family) []byte {
 
 func (d dialect) row(b []byte, f *Family, i int, forms Forms) []byte {
 	r := &f.rows[i]
+	name := *f.name
 	if f.typ == histogram {
-		return d.histogram(b, *f.name, r.labels.text, f.histograms[i], forms)
+		b = d.histogram(b, name, r.labels.text, f.histograms[i], forms)
+	} else {
+		name = strings.TrimSuffix(name, "_total")
+		b = append(d.number(appendSeries(b, *f.name, "", r.labels.text, ""), r.value), '\n')
 	}
-	b = appendSeries(b, *f.name, "", r.labels.text, "")
-	return append(d.number(b, r.value), '\n')
+	if d == openMetrics && forms.CreatedLines && r.since != 0 && (f.typ == counter || f.typ == histogram) {
+		b = appendSeries(b, name, "_created", r.labels.text, "")
+		b = append(d.number(b, float64(r.since*1e6)/1e9), '\n')
+	}
+	return b
 }
 
 func (d dialect) typeName(f *Family) string {

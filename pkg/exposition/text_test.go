@@ -24,11 +24,13 @@ var formats = map[dialect]expfmt.FormatType{plainText: expfmt.TypeTextPlain, ope
 func compareText(t *testing.T, families []Family) {
 	t.Helper()
 	for d, format := range formats {
-		want := library.Encode(t, protoFamilies(families, Forms{}), format)
-		var got bytes.Buffer
-		w := text{dialect: d, out: &got}
-		if err := w.write(families); err != nil || got.String() != want {
-			t.Errorf("dialect %d: %v (-library +ours):\n%s", d, err, cmp.Diff(want, got.String()))
+		for created, options := range map[bool][]expfmt.EncoderOption{false: nil, true: {expfmt.WithCreatedLines()}} {
+			want := library.Encode(t, protoFamilies(families, Forms{}), format, options...)
+			var got bytes.Buffer
+			w := text{dialect: d, out: &got, forms: Forms{CreatedLines: created}}
+			if err := w.write(families); err != nil || got.String() != want {
+				t.Errorf("dialect %d, created %v: %v (-library +ours):\n%s", d, created, err, cmp.Diff(want, got.String()))
+			}
 		}
 	}
 }
@@ -48,6 +50,7 @@ func TestNumbers(t *testing.T) {
 func FuzzText(f *testing.F) {
 	f.Add("mlx5_0", "ml/train", "A.", 1.0, uint64(3), uint8(2), true)
 	f.Add("a\nb", "\"\\", "x\\\n\"", -0.5, uint64(1)<<60, uint8(200), false)
+	f.Add("c", "d", "", 7.0, uint64(1700000000123)<<20, uint8(2), true)
 	f.Add("", "名\xff", "", 1e21, uint64(0), uint8(0), true)
 	f.Fuzz(func(t *testing.T, device, workload, help string, value float64, count uint64, at uint8, total bool) {
 		name := "x"
@@ -64,12 +67,12 @@ func FuzzText(f *testing.F) {
 		var families []Family
 		for _, typ := range []dto.MetricType{counter, gauge, untyped} {
 			families = append(families, Family{name: &name, help: &help, typ: typ, rows: []row{
-				{labels: set, value: value},
+				{labels: set, value: value, since: int64(count >> 20)},
 				{labels: l.get(newSchema(nil), nil), value: float64(count)},
 			}})
 		}
 		families = append(families, Family{name: &name, help: &help, typ: histogram, rows: []row{
-			{labels: set}, {labels: l.get(newSchema(nil), nil)}, {labels: set},
+			{labels: set, since: int64(count >> 20)}, {labels: l.get(newSchema(nil), nil)}, {labels: set},
 		}, histograms: []durations{(*coarse)(&h), (*coarse)(&h), (*fine)(&small)}})
 		compareText(t, families)
 	})

@@ -39,7 +39,7 @@ type Options struct {
 	Excludes func(name string) bool
 	// ExcludesInterface reports whether a network interface of the node is left out; default none.
 	ExcludesInterface func(name string) bool
-	// Histograms are the forms of histograms.
+	// Histograms are the forms of histograms, and whether OpenMetrics has start times.
 	Histograms Forms
 	// GPUDetail exports all series of GPUs; without it, those of links and of blocks of memory are added up, and others are left out.
 	GPUDetail bool

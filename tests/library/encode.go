@@ -11,11 +11,11 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Encode returns families in a format.
-func Encode(t testing.TB, families []*dto.MetricFamily, format expfmt.FormatType) string {
+// Encode returns families in a format. The options are those of OpenMetrics.
+func Encode(t testing.TB, families []*dto.MetricFamily, format expfmt.FormatType, options ...expfmt.EncoderOption) string {
 	t.Helper()
 	var out bytes.Buffer
-	enc := expfmt.NewEncoder(&out, expfmt.NewFormat(format))
+	enc := expfmt.NewEncoder(&out, expfmt.NewFormat(format), options...)
 	for _, f := range families {
 		if err := enc.Encode(f); err != nil {
 			t.Fatal(err)

@@ -100,7 +100,7 @@ func (*node) Resolve(_ context.Context, ids []model.CgroupID) (model.Snapshot, e
 	return *identitytest.Facts(known), nil
 }
 
-// serve exports the metrics of the node over HTTP.
+// serve exports the metrics of the node over HTTP; below /created, OpenMetrics has start times, too.
 func (n *node) serve(t *testing.T) string {
 	e := engine.New(engine.Options{})
 	e.Add(engine.Registration{Source: n})
@@ -110,10 +110,13 @@ func (n *node) serve(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	x := metrics.New(e, metrics.Options{Node: "fake"})
+	exporters := map[string]*metrics.Exporter{
+		"/metrics": metrics.New(e, metrics.Options{}),
+		"/created": metrics.New(e, metrics.Options{Histograms: metrics.Forms{CreatedLines: true}}),
+	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
-		body, err := x.Encode(format, false)
+		body, err := exporters[r.URL.Path].Encode(format, false)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -128,13 +131,16 @@ func (n *node) serve(t *testing.T) string {
 // prometheus is a running Prometheus.
 type prometheus struct{ url string }
 
-func start(t *testing.T, binary, target string, features ...string) prometheus {
+// text is the configuration of a scrape of the text format, with start times.
+const text = "metrics_path: /created, scrape_protocols: [OpenMetricsText1.0.0]"
+
+func start(t *testing.T, binary, target, scrape string, features ...string) prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf("global: {scrape_interval: %[1]s, scrape_timeout: %[1]s}\n"+
-		"scrape_configs: [{job_name: accelscope, static_configs: [{targets: [%[2]q]}]}]\n", scrapes, target)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+	content := fmt.Sprintf("global: {scrape_interval: %[1]s, scrape_timeout: %[1]s}\n"+
+		"scrape_configs: [{job_name: accelscope, static_configs: [{targets: [%[2]q]}], %[3]s}]\n", scrapes, target, scrape)
+	if err := os.WriteFile(config, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -159,8 +165,8 @@ func start(t *testing.T, binary, target string, features ...string) prometheus {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
-		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
-			t.Logf("%v: %s", features, text)
+		if lines, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
+			t.Logf("%v: %s", features, lines)
 		}
 		_ = log.Close()
 	})
@@ -183,7 +189,7 @@ func (p prometheus) query(t *testing.T, expr string, at float64) float64 {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	body, err := io.ReadAll(answer.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,8 +197,8 @@ func (p prometheus) query(t *testing.T, expr string, at float64) float64 {
 		Error string
 		Data  struct{ Result []struct{ Value [2]any } }
 	}
-	if err := json.Unmarshal(text, &data); err != nil || data.Error != "" {
-		t.Fatalf("%s: %v %s", expr, err, text)
+	if err := json.Unmarshal(body, &data); err != nil || data.Error != "" {
+		t.Fatalf("%s: %v %s", expr, err, body)
 	}
 	if len(data.Data.Result) == 0 {
 		return 0
@@ -212,9 +218,10 @@ func TestIncrease(t *testing.T) {
 	n := &node{begin: time.Now().Add(10 * time.Second), absent: map[int]time.Time{}}
 	target := n.serve(t)
 	servers := map[string]prometheus{
-		"none":                             start(t, binary, target),
-		"created-timestamp-zero-ingestion": start(t, binary, target, "created-timestamp-zero-ingestion"),
-		"use-start-timestamps":             start(t, binary, target, "st-storage", "use-start-timestamps"),
+		"none":                                   start(t, binary, target, ""),
+		"created-timestamp-zero-ingestion":       start(t, binary, target, "", "created-timestamp-zero-ingestion"),
+		"created-timestamp-zero-ingestion, text": start(t, binary, target, text, "created-timestamp-zero-ingestion"),
+		"use-start-timestamps":                   start(t, binary, target, "", "st-storage", "use-start-timestamps"),
 	}
 	var verbs, seconds float64
 	for i := range workloads {
@@ -236,7 +243,7 @@ func TestIncrease(t *testing.T) {
 			{`sum(increase(container_cpu_usage_seconds_total[3m] anchored))`, seconds},
 		} {
 			got := p.query(t, c.expr, at)
-			t.Logf("%-33s %-67s %8.1f of %.1f", features, c.expr, got, c.truth)
+			t.Logf("%-39s %-67s %8.1f of %.1f", features, c.expr, got, c.truth)
 			lost := math.Abs(got-c.truth) > c.truth/1e6
 			if lost != (features == "none") {
 				t.Errorf("%s: %s is %g, the workloads did %g", features, c.expr, got, c.truth)
