@@ -32,7 +32,8 @@ var linkNotes = []string{
 		"so in the mode active-backup there is only one. `infiniband_port_rate_bytes_per_second` is what the driver says, with mlx5 " +
 		"the rate of a leg.",
 	"`rdma_port_link_up`: `operstate` of the interface. `rdma_port_link_admin_up`: its flag `IFF_UP`, which `ip link set` sets, and so " +
-		"do CNI plugins. The state of the port, `infiniband_port_state`, is that of the RDMA device.",
+		"do CNI plugins; for a leg of a bond that an HCA has alone also the flag of the bond, as the port is down with it. " +
+		"The state of the port, `infiniband_port_state`, is that of the RDMA device.",
 	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no " +
 		"carrier counters here: their carrier depends on the subnet manager, too.",
 	"`rdma_port_link_flaps_total`: losses of the carrier that ended while the interface stayed administratively up, since the " +
@@ -139,7 +140,8 @@ func linkMetrics() []metric {
 		},
 		carrierValue("rdma_port_link_up", gauge, "Whether the network interface has a carrier (1) or not (0).",
 			func(c *model.Carrier) model.Optional { return model.Some(truth(c.Up)) }),
-		carrierValue("rdma_port_link_admin_up", gauge, "Whether the network interface is administratively up (1) or was set down (0).",
+		carrierValue("rdma_port_link_admin_up", gauge,
+			"Whether the network interface and its bond are administratively up (1), or one was set down (0).",
 			func(c *model.Carrier) model.Optional { return model.Some(truth(c.Admin)) }),
 		carrierValue("rdma_port_carrier_changes_total", counter, "Changes of the carrier of the network interface.",
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Changes)) }),

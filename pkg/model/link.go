@@ -129,7 +129,8 @@ type Phy struct {
 // Carrier is the carrier of an interface.
 type Carrier struct {
 	Up      bool
-	Admin   bool   // administratively up: IFF_UP
+	Admin   bool   // administratively up: IFF_UP of the interface, and of the bond that its port follows
+	SetDown string // the interface that is not; empty while Admin is true
 	Changes uint64 // carrier_changes
 	Downs   uint64 // carrier_down_count
 	Flaps   uint64 // losses that LinkFlap counts, since the sensor found the interface

@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -55,7 +56,12 @@ func (r *round) judgeLegs(s Subject, active bool, links []*model.Link) {
 		}
 		switch leg := legSubject(s, l, links); {
 		case !l.Carrier.Admin && r.within(state.enabled, portDisabled):
-			r.find(portDisabled, leg, state.disabled, "interface "+l.Netdev+" is administratively down")
+			if l.Carrier.SetDown == l.Bond && l.Bond != "" {
+				leg = s
+			}
+			if !r.has(portDisabled, leg) {
+				r.find(portDisabled, leg, state.disabled, "interface "+cmp.Or(l.Carrier.SetDown, l.Netdev)+" is administratively down")
+			}
 		case l.Carrier.Admin && !l.Carrier.Up && active && len(links) > 1 && r.within(state.active, bondDegraded):
 			r.find(bondDegraded, leg, state.down, bondEvidence(l, links)...)
 		}

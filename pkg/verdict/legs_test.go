@@ -75,6 +75,14 @@ func TestPortsWithoutFault(t *testing.T) {
 			n.link().Carrier = &model.Carrier{}
 			n.set("DOWN", 0)
 		}, nil},
+		"a bond that is set down": {func(n *node) {
+			n.withBond().set("DOWN", 4)
+			for i := range n.facts.Links {
+				if l := &n.facts.Links[i]; l.Bond != "" {
+					l.Carrier = &model.Carrier{Up: true, SetDown: "bond0"}
+				}
+			}
+		}, nil},
 		"an interface without a carrier": {func(n *node) {
 			n.link().Carrier = &model.Carrier{Admin: true}
 			n.set("DOWN", 0)
@@ -132,6 +140,28 @@ func (n *node) withBond() *node {
 		})
 	}
 	return n
+}
+
+// TestBondDisabled: a bond that is set down is one verdict about the port, not one for each leg.
+func TestBondDisabled(t *testing.T) {
+	n, j := newNode().withBond(), &Judge{}
+	n.judge(j, start)
+	n.set("DOWN", len(n.facts.HCAs)-1)
+	for i := range n.facts.Links {
+		if l := &n.facts.Links[i]; l.Bond != "" {
+			l.Carrier = &model.Carrier{Up: true, SetDown: "bond0"}
+		}
+	}
+	var got []string
+	for at := start.Add(time.Minute); at.Before(start.Add(15 * time.Minute)); at = at.Add(time.Minute) {
+		got = nil
+		for _, v := range n.judge(j, at).Verdicts {
+			got = append(got, v.Name+" "+v.Subject.String()+" "+strings.Join(v.Evidence, "; "))
+		}
+	}
+	if want := []string{"RDMAPortDisabled mlx5_bond_0/1 interface bond0 is administratively down"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // TestLegs: each leg of a bond is judged, whichever it is, and so is the interface of a physical function without an HCA.

@@ -46,6 +46,16 @@ func readCarrier(dir string, buf []byte, last carrierReading) (r carrierReading,
 	return r, ok
 }
 
+// readSetDown reports whether an interface was administratively set down; false if that is not known.
+func readSetDown(dir string, buf []byte) bool {
+	b, err := boundedfile.ReadOnce(filepath.Join(dir, "flags"), buf)
+	if err != nil {
+		return false
+	}
+	flags, err := strconv.ParseUint(strings.TrimPrefix(boundedfile.Line(b, 32), "0x"), 16, 32)
+	return err == nil && flags&unix.IFF_UP == 0
+}
+
 // readBackup reports whether a bond does not send on one of its legs, as its file bonding_slave/state says: active or backup. The kernel
 // returns it without RTNL.
 func readBackup(dir string, buf []byte) bool {
@@ -121,11 +131,19 @@ func (w *carrierWatch) explain(p *model.Phy) {
 	}
 }
 
-func (w *carrierWatch) facts() *model.Carrier {
+func (n *netdev) carrier() *model.Carrier {
+	w := n.watch
 	if w == nil {
 		return nil
 	}
-	return &model.Carrier{
+	c := &model.Carrier{
 		Up: w.last.up, Admin: w.last.admin, Changes: w.last.changes, Downs: w.last.downs, Flaps: w.flaps, Changed: w.changed,
 	}
+	switch {
+	case !c.Admin:
+		c.SetDown = n.name
+	case n.bondDown:
+		c.Admin, c.SetDown = false, n.bond
+	}
+	return c
 }

@@ -35,6 +35,8 @@ type iface struct {
 	// bond is the bond of which the interface is a leg, empty if it is none; speed is the rate of a leg in bits per second, 0: not known.
 	bond  string
 	speed float64
+	// follows is set if the ports have the state of the bond: the HCA has all legs. Of several HCAs each has the state of its leg.
+	follows bool
 }
 
 const (
@@ -134,21 +136,30 @@ func (f *finder) lower(name string, p *port, infiniband bool, bond string, depth
 		f.add(name, p, infiniband)
 		if i := f.found[name]; i != nil && bond != "" {
 			i.bond, i.speed = bond, f.speed(name)
+			i.follows = !slices.ContainsFunc(f.legs(bond), func(leg string) bool { return f.ofAnother(leg, p.device) })
 		}
 		return
 	}
 	if kind == "bond" {
 		bond = name
 	}
-	links, err := filepath.Glob(filepath.Join(f.netdir(name), "lower_*"))
-	if err != nil {
-		return
-	}
-	for _, l := range links[:min(len(links), maxPerDevice)] {
-		if leg := strings.TrimPrefix(filepath.Base(l), "lower_"); !f.ofAnother(leg, p.device) {
+	for _, leg := range f.legs(name) {
+		if !f.ofAnother(leg, p.device) {
 			f.lower(leg, p, infiniband, bond, depth+1)
 		}
 	}
+}
+
+// legs lists the interfaces below a bond or VLAN.
+func (f *finder) legs(name string) (legs []string) {
+	links, err := filepath.Glob(filepath.Join(f.netdir(name), "lower_*"))
+	if err != nil {
+		return nil
+	}
+	for _, l := range links[:min(len(links), maxPerDevice)] {
+		legs = append(legs, strings.TrimPrefix(filepath.Base(l), "lower_"))
+	}
+	return legs
 }
 
 // bondOf returns the bond of which an interface is a leg, or the interface if it is none: the first GID of a port on a bond may be that

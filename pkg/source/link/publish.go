@@ -26,7 +26,7 @@ func (s *Source) publish(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(s.netdevs)) {
 		n := s.netdevs[name]
 		l := n.link
-		l.Carrier = n.watch.facts()
+		l.Carrier = n.carrier()
 		l.Bond, l.Backup, l.SpeedBits = n.bond, n.backup, n.speed
 		if len(n.ports) == 0 {
 			facts.Links = append(facts.Links, l)

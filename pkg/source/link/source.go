@@ -85,6 +85,7 @@ type netdev struct {
 	link         model.Link
 	changed      bool      // the carrier has changed since the last reading
 	backup       bool      // its bond does not send on it
+	bondDown     bool      // the bond that its port follows was set down
 	due          time.Time // of the next reading
 	backoff      hang.Backoff
 	err          error // of the last reading
@@ -316,6 +317,7 @@ func (s *Source) watchCarriers(now time.Time) {
 		}
 		dir := filepath.Join(s.o.Sysfs, "class/net", n.name)
 		n.backup = n.bond != "" && readBackup(dir, s.buf)
+		n.bondDown = n.follows && readSetDown(filepath.Join(s.o.Sysfs, "class/net", n.bond), s.buf)
 		var last carrierReading
 		if n.watch != nil {
 			last = n.watch.last

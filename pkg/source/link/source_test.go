@@ -508,17 +508,60 @@ func TestInterfaces(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, i := range found {
-		got[i.name] = fmt.Sprint(i.index, " ", i.driver, " ", i.ports, " ", i.infiniband, " ", i.bond, " ", i.speed/1e9)
+		got[i.name] = fmt.Sprint(i.index, " ", i.driver, " ", i.ports, " ", i.infiniband, " ", i.bond, " ", i.follows, " ", i.speed/1e9)
 	}
 	want := map[string]string{
-		"eth0": "1 mlx5_core [{mlx5_0 1} {rxe0 1}] false  0", "eth2": "3 mlx5_core [{mlx5_2 1}] false  0",
-		"eth1": "2 mlx5_core [{mlx5_bond_0 1} {mlx5_bond_1 1}] false bond0 200",
-		"eth3": "4 mlx5_core [{mlx5_bond_0 1} {mlx5_bond_1 1}] false bond0 0",
-		"eth4": "5 mlx5_core [] false  0", "ib0": "8 mlx5_core [{mlx5_3 1}] true  0",
-		"eth5": "11 mlx5_core [{mlx5_4 1}] false bond1 0", "eth6": "12 mlx5_core [{mlx5_5 1}] false bond1 0",
+		"eth0": "1 mlx5_core [{mlx5_0 1} {rxe0 1}] false  false 0", "eth2": "3 mlx5_core [{mlx5_2 1}] false  false 0",
+		"eth1": "2 mlx5_core [{mlx5_bond_0 1} {mlx5_bond_1 1}] false bond0 true 200",
+		"eth3": "4 mlx5_core [{mlx5_bond_0 1} {mlx5_bond_1 1}] false bond0 true 0",
+		"eth4": "5 mlx5_core [] false  false 0", "ib0": "8 mlx5_core [{mlx5_3 1}] true  false 0",
+		"eth5": "11 mlx5_core [{mlx5_4 1}] false bond1 false 0", "eth6": "12 mlx5_core [{mlx5_5 1}] false bond1 false 0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestBondSetDown: the port of an HCA that has all legs of a bond follows the bond, whose legs stay up when it is set down.
+func TestBondSetDown(t *testing.T) {
+	f := newTree(t)
+	for i, name := range []string{"eth0", "eth1", "bond0"} {
+		f.netdev(name, i+1, "mlx5_core")
+	}
+	f.hca("mlx5_bond_0", "bond0")
+	f.write("class/net/bond0/uevent", "DEVTYPE=bond")
+	for _, leg := range []string{"eth0", "eth1"} {
+		f.link("class/net/bond0/lower_"+leg, "../"+leg)
+		for file, value := range map[string]string{"flags": "0x1803", "operstate": "up", "carrier_changes": "1", "carrier_down_count": "0"} {
+			f.write("class/net/"+leg+"/"+file, value)
+		}
+	}
+	s := newSource(Options{Sysfs: f.root})
+	defer s.Close()
+	found, err := find(f.root, s.chosen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		bond, leg string
+		want      model.Carrier
+	}{
+		{"0x1403", "0x1803", model.Carrier{Up: true, Admin: true, Changes: 1}},
+		{"0x1402", "0x1803", model.Carrier{Up: true, SetDown: "bond0", Changes: 1}},
+		{"", "0x1803", model.Carrier{Up: true, Admin: true, Changes: 1}},
+		{"0x1403", "0x1803", model.Carrier{Up: true, Admin: true, Changes: 1}},
+	} {
+		f.write("class/net/bond0/flags", c.bond)
+		f.write("class/net/eth0/flags", c.leg)
+		s.update(found, nil, time.Now())
+		if d := cmp.Diff(&c.want, s.netdevs["eth0"].carrier()); d != "" {
+			t.Errorf("bond %q: %s", c.bond, d)
+		}
+	}
+	f.write("class/net/eth0/operstate", "down")
+	f.write("class/net/eth0/flags", "0x1802")
+	if s.watchCarriers(time.Now()); s.netdevs["eth0"].carrier().SetDown != "eth0" {
+		t.Errorf("%+v", s.netdevs["eth0"].carrier())
 	}
 }
 

@@ -183,12 +183,12 @@ func TestFabricManagerElsewhere(t *testing.T) {
 // TestForgedFabricManager: a process gives itself the name, or the name to its executable. It hides no manager, and is none.
 func TestForgedFabricManager(t *testing.T) {
 	for name, set := range map[string]func(managerNode, int){
-		"a name only":               func(n managerNode, pid int) { n.runs(pid, "/usr/bin/python3.12") },
-		"a longer name":             func(n managerNode, pid int) { n.runs(pid, "/home/user/nv-fabricmanager.py") },
-		"of a user":                 func(n managerNode, pid int) { n.user(pid, 1000, "         0          0 4294967295\n") },
-		"root of a user namespace":  func(n managerNode, pid int) { n.user(pid, 100000, "0 100000 65536\n") },
-		"root in a user namespace":  func(n managerNode, pid int) { n.user(pid, 0, "0 0 1\n") },
-		"a kernel thread":           func(n managerNode, pid int) { _ = os.Remove(filepath.Join(n.procfs, fmt.Sprint(pid), "exe")) },
+		"a name only":              func(n managerNode, pid int) { n.runs(pid, "/usr/bin/python3.12") },
+		"a longer name":            func(n managerNode, pid int) { n.runs(pid, "/home/user/nv-fabricmanager.py") },
+		"of a user":                func(n managerNode, pid int) { n.user(pid, 1000, "         0          0 4294967295\n") },
+		"root of a user namespace": func(n managerNode, pid int) { n.user(pid, 100000, "0 100000 65536\n") },
+		"root in a user namespace": func(n managerNode, pid int) { n.user(pid, 0, "0 0 1\n") },
+		"a kernel thread":          func(n managerNode, pid int) { _ = os.Remove(filepath.Join(n.procfs, fmt.Sprint(pid), "exe")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newManagerNode(t)
