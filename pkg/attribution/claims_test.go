@@ -230,12 +230,16 @@ func TestCountGPUs(t *testing.T) {
 			0, 1,
 		},
 		"shares of a plugin that chooses the GPU": {
-			mixed(), []model.Allocation{given("nvidia.com/gpu", "GPU-0-4")},
-			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-0-3", "GPU-0-4", "GPU-1-0", "GPU-1-1")}, 0, 0,
+			mixed(),
+			[]model.Allocation{given("nvidia.com/gpu", "GPU-0-4")},
+			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-0-3", "GPU-0-4", "GPU-1-0", "GPU-1-1")},
+			0, 0,
 		},
 		"shares, no source": {
-			nil, []model.Allocation{given("nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-1")},
-			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-1")}, 0, 0,
+			nil,
+			[]model.Allocation{given("nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-1")},
+			[]model.Allocatable{plugin("nvidia.com/gpu", "GPU-33333333-3333-4333-8333-333333333333-1")},
+			0, 0,
 		},
 		"shares, none allocated, no source": {
 			nil, []model.Allocation{}, []model.Allocatable{plugin("nvidia.com/gpu",

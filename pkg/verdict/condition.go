@@ -187,8 +187,8 @@ var (
 	}
 	fabricInProgress = &Condition{
 		Name: "GPUFabricInProgress", Severity: Warning,
-		Summary: "The fabric manager (nv-fabricmanager) runs, and has not brought the GPU into the NVLink fabric, and no process uses the " +
-			"GPU: it belongs to no active partition (shared NVSwitches), or CUDA fails with error 802.",
+		Summary: "The fabric manager (nv-fabricmanager) runs, and has not brought the GPU into the NVLink fabric, and no process uses " +
+			"the GPU: it belongs to no active partition (shared NVSwitches), or CUDA fails with error 802.",
 		Source: "NVIDIA/gpu-driver-container#909: with FABRIC_MODE=1 GPUs wait so for a partition",
 		Words:  map[string][]string{"problem": join(notReadyProblems, askingProblems), "state": {model.FabricInProgress}},
 	}
@@ -393,8 +393,9 @@ var Conditions = []*Condition{
 	hcaGone, portDown, subnetManagerLost, pauseStorm, gpuGone, gpuLost, fabricNotReady, fabricManagerLost,
 	recoveryAction, xidCritical, gpuFault, memoryFailing,
 
-	linkTraining, linkUnstable, linkDegraded, bondDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm, rdmaFault,
-	outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors, gpuPCIeSlow,
+	linkTraining, linkUnstable, linkDegraded, bondDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm,
+	rdmaFault, outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors, gpuPCIeErrors,
+	gpuPCIeSlow,
 	fabricInProgress, uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
