@@ -27,8 +27,8 @@ var gpuHealthNotes = []string{
 		"UUID, and `gpu_fabric_info` is absent.",
 	"`gpu_problem`: `power_change`, of a GPU that is being suspended or woken for too long, has a series only then.",
 	"`nvidia_fabric_manager_running`: of nodes with NVSwitches, and of nodes with GPUs in an NVLink fabric after the manager has " +
-		"run there for a minute, where the sensor sees the processes of the node. Only root of the node with an executable of this name is " +
-		"the fabric manager.",
+		"run there for a minute, where the sensor sees the processes of the node. Only root of the node with an executable of this name " +
+		"is the fabric manager.",
 	"`gpu_suspended`: the sensor does not wake a suspended GPU; its other series except `gpu_info` are absent meanwhile.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since the driver was " +
 		"loaded) or `aggregate` (over the life of the GPU); the block `all` is a sum over blocks.",
