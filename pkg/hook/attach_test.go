@@ -323,7 +323,7 @@ func TestSymbolsOf(t *testing.T) {
 		{"f.part.0 ff", ""},
 	} {
 		all := map[string]bool{}
-		for _, s := range strings.Fields(test.symbols) {
+		for s := range strings.FieldsSeq(test.symbols) {
 			all[s] = true
 		}
 		if got := strings.Join(symbolsOf("f", all), " "); got != test.want {

@@ -16,7 +16,7 @@ type Domains struct {
 // mlx4 and mlx5 register memory.
 var managers = []string{"ib_core", "mlx4_ib", "mlx5_ib"}
 
-// IsConsumer reports whether they are those of a consumer in the kernel that may move bytes: NVMe-oF, NFS, SMB, Lustre, SRP, …
+// IsConsumer reports whether they are those of a consumer in the kernel that may move bytes: NVMe-oF, NFS, SMB, SRP and others.
 func (d *Domains) IsConsumer() bool {
 	return d.Used > 0 && d.Module != "" && d.Module != IPoIBModule && !slices.Contains(managers, d.Module)
 }
