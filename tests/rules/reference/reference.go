@@ -110,7 +110,7 @@ func (r Reference) Record(file string) error {
 
 // ofAlerts are the labels of the series of alerts: those of the alerts.
 var ofAlerts = []string{
-	"alertname", "alertstate", "job", "instance", "device", "port", "workload", "container_id", "source", "state",
+	"alertname", "alertstate", "job", "instance", "device", "port", "netdev", "workload", "container_id", "source", "state",
 	"guid", "switch", "uplink", "uplink_guid", "uplink_port",
 }
 
