@@ -107,9 +107,11 @@ func load(dir string, of owner, log *zap.Logger) (devices []*device, replaceable
 		devices, err = decode(text, of)
 	}
 	replaceable = err == nil || errors.Is(err, errCorrupt) || errors.Is(err, errForeign) || errors.Is(err, errVersion)
-	if err != nil {
-		log.Warn("the inventory of an earlier sensor is not used",
-			zap.String("file", path), zap.Bool("replaced", replaceable), zap.Error(err))
+	switch {
+	case !replaceable:
+		log.Warn(inMemory, zap.String("file", path), zap.Error(err))
+	case err != nil:
+		log.Warn("the inventory of an earlier sensor is not used", zap.String("file", path), zap.Error(err))
 	}
 	return devices, replaceable
 }

@@ -101,7 +101,7 @@ func TestUnreadableFile(t *testing.T) {
 	if err := n.i.Close(); err != nil {
 		t.Error(err)
 	}
-	if to, err := os.Readlink(path); err != nil || to != fileName || n.logged("is not used") != 1 {
+	if to, err := os.Readlink(path); err != nil || to != fileName || n.logged("in memory only") != 1 {
 		t.Errorf("the file is replaced: %q, %v; %v", to, err, n.log.All())
 	}
 }

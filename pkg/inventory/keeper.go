@@ -16,6 +16,8 @@ import (
 // closeTimeout is how long the end of the sensor waits for the disk.
 const closeTimeout = time.Second
 
+const inMemory = "the inventory is kept in memory only: a device that vanishes while the sensor or the node is restarted is not missed"
+
 // errSlow reports a disk that does not write.
 var errSlow = errors.New("the inventory is not written within the limit")
 
@@ -63,8 +65,7 @@ func (k *keeper) replace(text []byte) {
 	err := replace(k.dir, text)
 	switch {
 	case err != nil && !k.failed.Load():
-		k.log.Warn("the inventory is kept in memory only: a device that vanishes while the sensor or the node is restarted is not missed",
-			zap.String("directory", k.dir), zap.Error(err))
+		k.log.Warn(inMemory, zap.String("directory", k.dir), zap.Error(err))
 	case err == nil && k.failed.Load():
 		k.log.Info("the inventory is written again", zap.String("directory", k.dir))
 	}

@@ -140,6 +140,9 @@ func (d *deployment) doctor(t *testing.T) {
 		t.Errorf("doctor says %q\n%s", report.Verdict, out)
 	}
 	for _, c := range report.Checks {
+		if c.Area == "device" && strings.HasSuffix(c.Name, " bytes") {
+			continue // Soft-RoCE counts bytes from Linux 6.13 on
+		}
 		if c.State == "failed" || c.State == "unsupported" && (c.Area != "hook" || inKernel(t, c.Name)) {
 			t.Errorf("%s %s is %s: %s", c.Area, c.Name, c.State, c.Reason)
 		}
