@@ -5,6 +5,7 @@ package cgroup
 import (
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,14 +48,14 @@ func TestSlurmController(t *testing.T) {
 func TestSlurmJobsElsewhere(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"memory/release_agent": "", "devices/release_agent": "", "devices/slurm/x": ""})
-	now := time.Unix(1000, 0)
-	s, err := New(Options{Root: root, Procfs: t.TempDir(), Now: func() time.Time { return now }})
+	var now atomic.Int64
+	s, err := New(Options{Root: root, Procfs: t.TempDir(), Now: func() time.Time { return time.Unix(1000, now.Load()) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close() //nolint:errcheck // nothing to lose
 	states := func(after time.Duration) []model.DeviceState {
-		now = now.Add(after)
+		now.Add(int64(after))
 		got, err := s.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
