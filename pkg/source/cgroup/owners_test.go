@@ -178,6 +178,8 @@ func TestFluxOfDirectoryService(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := func(uid int) string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		g, _ := s.table.add(nil, fmt.Sprintf("/user.slice/user-%d.slice/user@%d.service/imp-shell-1-fpUt87KFAo.service", uid, uid), 1<<50, s.opt.Now())
 		return g.fact.Workload
 	}
