@@ -245,6 +245,11 @@ func TestIsolation(t *testing.T) {
 		}
 		gone(2, "")
 		state["rdma "+hca[2].Name] = "unsupported"
+		// Of another HCA all counters fail for another reason.
+		breakIt(t, m, counters(7), fixtures.UnreadableFiles)
+		breakIt(t, m, hca[7].PortDir+"/hw_counters", fixtures.UnreadableFiles)
+		gone(7, "")
+		state["rdma "+hca[7].Name] = "failed"
 		// Missing files, and values that mean "not available", are no failures.
 		breakIt(t, m, counters(3), fixtures.Missing)
 		gone(3, "counters/")
@@ -287,6 +292,14 @@ func TestIsolation(t *testing.T) {
 		checkStates(t, got, state, map[string]string{"rdma": "ok", "pci": "ok", "cgroup": "ok", "container": "ok"})
 
 		bounded(t, url)
+		// After several failures a device is no longer read, and its state says so.
+		state["rdma "+hca[7].Name] = "quarantined"
+		for end := time.Now().Add(quickly); time.Now().Before(end); time.Sleep(1100 * time.Millisecond) {
+			if scrape(t, url).states("accelscope_device_state")["rdma "+hca[7].Name] == "quarantined" {
+				break
+			}
+		}
+		checkStates(t, scrape(t, url), state, map[string]string{"rdma": "ok", "pci": "ok", "cgroup": "ok", "container": "ok"})
 		ends(t, stop)
 	})
 
