@@ -89,7 +89,7 @@ func (s *services) newDataPath() engine.Registration {
 const probeLabel = "accelscope.io/probe"
 
 // consent returns whether the container or pod of a cgroup refuses probes. The owners have labels and annotations that change, of the last
-// refresh; the runtimes have those of a container that was just created.
+// refresh; the runtimes have the labels of a container that was just created.
 func (s *services) consent(id model.CgroupID) uprobe.Consent {
 	value, known := s.engine.Owners().LabelOf(id, probeLabel)
 	if !known && value == "" && s.cgroups != nil && s.runtimes != nil {

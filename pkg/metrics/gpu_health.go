@@ -23,7 +23,7 @@ var gpuHealthNotes = []string{
 		"drivers that do not report it. After one GPU fell off the bus, the driver may ask for a reboot of the node on all its GPUs.",
 	"`gpu_fabric_state`, `gpu_fabric_info`: only GPUs with NVSwitches have them. CUDA cannot use a GPU before its registration is " +
 		"`completed`: the problem `fabric_not_ready` is a registration that takes too long. The problem `fabric` is a registration that " +
-		"failed, or a fabric that is degraded. Where the NVSwitches are those of one node, the cluster has no " +
+		"failed, or a fabric that is degraded. Where the NVSwitches connect one node only, the cluster has no " +
 		"UUID, and `gpu_fabric_info` is absent.",
 	"`gpu_problem`: `power_change`, of a GPU that is being suspended or woken for too long, has a series only then.",
 	"`nvidia_fabric_manager_running`: of nodes with NVSwitches, and of nodes with GPUs in an NVLink fabric after the manager has " +

@@ -33,7 +33,7 @@ var linkNotes = []string{
 		"the rate of a leg.",
 	"`rdma_port_link_up`: `operstate` of the interface. `rdma_port_link_admin_up`: its flag `IFF_UP`, which `ip link set` sets, and so " +
 		"do CNI plugins; for a leg of a bond that an HCA has alone also the flag of the bond, as the port is down with it. " +
-		"The state of the port, `infiniband_port_state`, is that of the RDMA device.",
+		"`infiniband_port_state` is the state of the port of the RDMA device.",
 	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` also count `ip link set down`. IPoIB interfaces have no " +
 		"carrier counters here: their carrier depends on the subnet manager, too.",
 	"`rdma_port_link_flaps_total`: losses of the carrier that ended while the interface stayed administratively up, since the " +

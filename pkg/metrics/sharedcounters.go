@@ -12,7 +12,8 @@ var sharedNotes = []string{
 	"`rdma_port_transmit_bytes_total`, `rdma_port_receive_bytes_total` and packets are of `counters/`, or else of the driver's own " +
 		"counters. [The table by driver](../docs/congestion.md#traffic-and-errors) has their units and what they count. A port without " +
 		"bytes is in `accelscope doctor`, with the reason.",
-	"`rdma_port_transmit_errors_total`, `rdma_port_receive_errors_total` and those of discards are of drivers without `counters/`. " +
+	"`rdma_port_transmit_errors_total`, `rdma_port_receive_errors_total` and the counters of discards exist for drivers without " +
+		"`counters/`. " +
 		"The others have `infiniband_port_errors_total`.",
 	"Some drivers count these of each function: a VF has its own, and those of a PF exclude its VFs. They are not of the port alone.",
 }
