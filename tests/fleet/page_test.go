@@ -67,10 +67,10 @@ func (n *node) figures(at time.Time) figures {
 			}
 		case "infiniband_port_rate_bytes_per_second":
 			link[l["device"]] = n.value(r, at)
-		case "infiniband_port_transmit_data_bytes_total":
+		case "rdma_port_transmit_bytes_total":
 			f.transmit += rate()
 			f.use[l["device"]] = max(f.use[l["device"]], rate())
-		case "infiniband_port_receive_data_bytes_total":
+		case "rdma_port_receive_bytes_total":
 			f.receive += rate()
 			f.use[l["device"]] = max(f.use[l["device"]], rate())
 		case "infiniband_port_errors_total":
