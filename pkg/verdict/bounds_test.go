@@ -246,7 +246,7 @@ func TestManagementErrors(t *testing.T) {
 	expect("NothingWrong")
 	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: slow.Name, Type: model.QP, Current: 1}}
 	expect("NothingWrong") // counted from now on
-	expect("RDMALinkUnstable", "RDMAOutOfBuffer", "RDMARetransmissions", "RDMACongestion", "RDMACongestionIgnored")
+	expect("RDMALinkUnstable", "RDMAOutOfBuffer", "RDMARetransmissions", "RDMACongestion", "RDMACongestionIgnored", "RDMABelowLineRate")
 }
 
 // TestFlaps: losses of the carrier count, within an hour and within 12 hours.

@@ -71,6 +71,7 @@ type round struct {
 	read                             map[string]bool // HCAs that are read
 	downPorts                        map[portKey]bool
 	links                            map[portKey][]*model.Link
+	bonds                            map[model.PortID]float64 // rates in bits per second
 	omitted                          int
 	shared                           []model.SharedCounter // buffer of judgePorts
 }
@@ -86,6 +87,7 @@ func (j *Judge) Update(in Input) Result {
 		j: j, Input: in,
 		deviceCounters:   room{all: maxCounters},
 		workloadCounters: room{perOwner: 2 * maxPerOwner, perNamespace: 4 * maxPerNamespace, all: maxCounters / 4},
+		bonds:            model.BondRates(in.Facts.Links),
 		usesRoom:         room{perOwner: 8 * maxPerOwner, perNamespace: 8 * maxPerNamespace, all: maxCounters / 4},
 	}
 	r.judgeMissing()
@@ -93,6 +95,7 @@ func (j *Judge) Update(in Input) Result {
 	r.judgeGPUs()
 	r.judgeLingering()
 	r.judgePCI()
+	r.judgeLineRate()
 	r.judgeWorkloads()
 	r.judgeIdle()
 	r.judgeSensor()

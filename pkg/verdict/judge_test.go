@@ -67,7 +67,7 @@ func newNode() *node {
 	}
 	n.facts.Links = []model.Link{{
 		Device: "mlx5_0", Port: 1, Netdev: "eth0", Storms: []model.PauseStorm{{Type: "error", Count: 5}}, Carrier: &model.Carrier{Admin: true, Up: true},
-		FEC: &model.FEC{Uncorrectable: new(uint64(5)), CorrectedBits: new(uint64(5))},
+		FEC: &model.FEC{Uncorrectable: new(uint64(5)), CorrectedBits: new(uint64(5))}, Stalls: model.PCIeStalls{ReadSeconds: new(uint64)},
 	}}
 	full := model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}
 	for _, address := range []string{"0000:18:00.0", "0000:c1:00.0"} {
@@ -238,6 +238,10 @@ var judgments = map[string]judgment{
 		bad:     func(n *node) { n.facts.PCI[0].Link.Width = 8 },
 		good:    func(n *node) { n.facts.PCI[0].Link.Width = 16 },
 		subject: "mlx5_0", says: "32 GT/s, 8 lanes; 32 GT/s, 16 lanes is possible",
+	},
+	"RDMABelowLineRate": {
+		bad: func(n *node) { n.link().Stalls.ReadSeconds = new(uint64(60)) }, lasts: 5 * time.Minute,
+		subject: "mlx5_0/1", says: "most likely pcie_stalled: 20% of the time the HCA waits to read memory over PCIe",
 	},
 	"RDMAPCIeErrors": {
 		bad: func(n *node) { n.facts.PCI[0].AER = aer(7, 1) }, lasts: 15 * time.Minute,

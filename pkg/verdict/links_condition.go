@@ -69,6 +69,16 @@ var (
 		},
 		Source: "one correctable error a second is a limit of ours",
 	}
+	belowLineRate = &Condition{
+		Name: "RDMABelowLineRate", Severity: Warning, Window: 5 * time.Minute, For: 15 * time.Minute,
+		Summary: "The port loses time or packets, and stays below the rate of its link. The evidence lists all causes that the node " +
+			"knows, the most likely first.",
+		Thresholds: []Threshold{
+			{Of: "time paused, or stalled by PCIe, as a part of all", Value: 0.1},
+			{Of: "received packets that found no room", Value: 10, Unit: "/s"},
+		},
+		Source: "limits of ours; docs/verdicts.md: below the line rate",
+	}
 	gpuPCIeErrors = &Condition{
 		Name: "GPUPCIeErrors", Severity: Warning, Window: 15 * time.Minute,
 		Summary:    "The PCIe link of the GPU has errors that it did not repair, or many that it repaired.",

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -66,9 +67,9 @@ type lack struct {
 
 // Hooks of RDMA and those of device nodes are lost together. tiers are the tiers that could be attached.
 var (
-	noHooks = []string{"hooks of RDMA", "source probe", "tier fentry", "tier kprobe", "tier tracepoint", "permission CAP_SYS_ADMIN"}
+	noHooks = []string{"hook cgroup_mkdir", "hooks of RDMA", "source probe", "tier fentry", "tier kprobe", "tier tracepoint", "permission CAP_SYS_ADMIN"}
 	noPath  = []string{"hooks of the data path", "source datapath"}
-	noBPF   = slices.Concat([]string{"hook cgroup_mkdir", "hooks of devices", "source access"}, noPath, noHooks)
+	noBPF   = slices.Concat([]string{"hooks of devices", "source access"}, noPath, noHooks)
 	lacks   = []lack{
 		{caps: []string{"BPF"}, verdict: "yes"}, // CAP_SYS_ADMIN is enough
 		{caps: []string{"PERFMON"}, verdict: "yes"},
@@ -171,6 +172,9 @@ func guideTable(t *testing.T) map[string]string {
 	return rows
 }
 
+// rdmaHook matches the hooks of verbs and RDMA objects, and the programs that read objects from before the start.
+var rdmaHook = regexp.MustCompile(`^(ib_|rdma_|restrack_ids$|uobjects_existing$)`)
+
 // lost returns the checks that were ok before and are not ok now, in short form.
 func lost(before, after diagnosis) []string {
 	ok := map[string]bool{}
@@ -184,7 +188,7 @@ func lost(before, after diagnosis) []string {
 		}
 		name := c.Area + " " + c.Name
 		switch {
-		case c.Area == "hook" && (strings.HasPrefix(c.Name, "ib_") || strings.HasPrefix(c.Name, "rdma_")):
+		case c.Area == "hook" && rdmaHook.MatchString(c.Name):
 			name = "hooks of RDMA"
 		case c.Area == "hook" && strings.HasPrefix(c.Name, "datapath_"):
 			name = "hooks of the data path"
