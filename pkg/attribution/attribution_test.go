@@ -189,6 +189,35 @@ func TestAttributeNetlink(t *testing.T) {
 	}
 }
 
+// TestKernelUsers: a module of the kernel that uses an HCA is a workload, and its protection domains are taken from what is unattributed.
+func TestKernelUsers(t *testing.T) {
+	facts := facts{Entities: entities(), Snapshot: model.Snapshot{
+		HCAs:      []model.HCA{{Name: "mlx5_0"}, {Name: "mlx5_1"}},
+		Resources: []model.Resource{{Device: "mlx5_0", Type: model.PD, Count: 9}, {Device: "mlx5_1", Type: model.PD, Count: 1}},
+		Objects:   []model.Objects{{Cgroup: 1, Device: "mlx5_0", Type: model.PD, Current: 2}},
+		Domains: []model.Domains{
+			{Device: "mlx5_0", Count: 2, Used: 2},
+			{Device: "mlx5_0", Module: "ib_core", Count: 1, Used: 1},
+			{Device: "mlx5_0", Module: "nvme_rdma", Count: 3, Used: 1},
+			{Device: "mlx5_0", Module: "rpcrdma", Count: 1, Used: 0}, // registered, and not used
+			{Device: "mlx5_0", Module: "ib_ipoib", Count: 1, Used: 1},
+			{Device: "mlx5_1", Module: "nvme_rdma", Count: 1, Used: 1},
+		},
+	}}
+	got := attribute(facts)
+	text := map[string]uint64{}
+	for _, o := range got.Objects {
+		text[fmt.Sprintf("%q %s %s", got.Owners[o.Owner].Workload, o.Device, o.Method)] = o.Current
+	}
+	want := map[string]uint64{
+		`"ml/train-0/main" mlx5_0 probe`: 2, `"kernel:nvme_rdma" mlx5_0 netlink`: 3, `"kernel:ib_ipoib" mlx5_0 netlink`: 1,
+		`"" mlx5_0 probe`: 3, `"kernel:nvme_rdma" mlx5_1 netlink`: 1, `"" mlx5_1 probe`: 0,
+	}
+	if d := cmp.Diff(want, text); d != "" {
+		t.Error(d)
+	}
+}
+
 // The controller charges every ancestor: only the topmost cgroup of an owner may be counted,
 // and an unattributed parent must not be counted.
 func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {

@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -16,7 +17,8 @@ func (t objectTable) of(owner int, device string, typ model.ObjectType) *ObjectS
 	return t.at(t.key(owner, device, string(typ)), ObjectShare{Owner: owner, Device: device, Type: typ})
 }
 
-// objects returns the objects of each owner: counted by the probe, or else listed by netlink.
+// objects returns the objects of each owner: counted by the probe, or else listed by netlink. Of modules of the kernel it has the
+// protection domains: listing their queue pairs would ask the firmware for each queue pair of the device.
 func (o *users) objects(s *model.Snapshot) objectTable {
 	t := objectTable{newTable[ObjectShare](len(s.Objects) + len(s.Holdings) + len(s.Resources))}
 	for _, f := range s.Objects {
@@ -25,6 +27,12 @@ func (o *users) objects(s *model.Snapshot) objectTable {
 	if s.Objects == nil {
 		for _, f := range s.Holdings {
 			t.of(o.ofCgroup(f.Cgroup), f.Device, f.Type).Current += f.Count
+		}
+	}
+	for i := range s.Domains {
+		if d := &s.Domains[i]; d.IsConsumer() || d.Module == model.IPoIBModule && d.Used > 0 {
+			share := t.of(o.a.Use(o.OfKernel(d.Module)), d.Device, model.PD)
+			share.Current, share.Method = d.Count, MethodNetlink
 		}
 	}
 	return t
@@ -69,7 +77,7 @@ func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, 
 		devices = append(devices, model.Resource{Device: f.Device, Type: f.Type, Count: sums[k]})
 	}
 	for i := range t.rows {
-		t.rows[i].Method = method
+		t.rows[i].Method = cmp.Or(t.rows[i].Method, method)
 	}
 	if s.Resources == nil {
 		devices = nil

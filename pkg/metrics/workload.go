@@ -24,7 +24,8 @@ func resourceMetrics() []metric {
 
 var workloadNotes = []string{
 	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`, with those in the device `other` of workloads " +
-		"with too many series. The unattributed share has empty identity labels.",
+		"with too many series. The unattributed share has empty identity labels. Modules of the kernel (`kernel:nvme_rdma`) have `pd` " +
+		"only: listing their queue pairs would ask the firmware for each queue pair of the device.",
 	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the moment the probe is " +
 		"attached; without the probe they are absent.",
 	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (a dma-buf of a GPU driver), `dmabuf` (of any other exporter), " +
