@@ -97,7 +97,7 @@ func hcaPorts() row {
 	s := sel(dev)
 	speed := "(rdma_port_bond_rate_bytes_per_second" + s + " or infiniband_port_rate_bytes_per_second" + s + ")"
 	used := func(direction string) string {
-		return top(20, rate("rdma_port_"+direction+"_bytes_total", s)+" / "+onPort+" ("+speed+" > 0)")
+		return top(20, "instance_device_port:infiniband_port_"+direction+"_utilization:ratio_rate5m"+s)
 	}
 	// Without states in which no port of a node stays.
 	state := func(name, label, without string) string {
@@ -117,9 +117,9 @@ func hcaPorts() row {
 			query{expr: top(10, rate("rdma_port_receive_bytes_total", s)), legend: legend + " received", below: true},
 			query{expr: top(10, speed), legend: legend + " link", dashed: true}),
 		graph("Port utilization",
-			"Bytes on the wire divided by the data rate of the link: sent above zero, received below. These are "+
-				"averages: bursts that fill a link for milliseconds do not show here; waiting for credits shows in "+
-				"Transmit wait.", "percentunit",
+			"Bytes on the wire divided by the data rate of the link: sent above zero, received below. A PF has the "+
+				"bytes of its VFs, too. These are averages of five minutes (a recording rule): bursts that fill a link for "+
+				"milliseconds do not show here; waiting for credits shows in Transmit wait.", "percentunit",
 			query{expr: used("transmit"), legend: legend + " sent"},
 			query{expr: used("receive"), legend: legend + " received", below: true}),
 		graph("Errors by type",
