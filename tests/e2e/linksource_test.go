@@ -21,7 +21,8 @@ func (n node) linkSource(t *testing.T) {
 	sh(t, "ip", "address", "add", "10.72.0.1/24", "dev", l.name)
 	sh(t, "rdma", "link", "add", "rxe8", "type", "rxe", "netdev", l.name)
 	l.set("dcb/pfc_enabled", 1<<3)
-	l.set("statistics", "rx_prio3_pause 1100\nrx_prio3_pause_duration 2500000\ntx_pause_storm_error_events 3\n")
+	l.set("statistics", "rx_prio3_pause 1100\nrx_prio3_pause_duration 2500000\ntx_pause_storm_error_events 3\n"+
+		"outbound_pci_stalled_wr_events 7\nrx_prio3_buf_discard 9\n")
 	l.set("pause/storm_events", 3) // which replaces the statistic of mlx5 since Linux 7
 	l.set("fec/corrected_blocks/total", 4000)
 	l.set("fec/uncorrectable_blocks/total", 5)
@@ -35,6 +36,8 @@ func (n node) linkSource(t *testing.T) {
 		"rdma_port_pause_storm_events_total type=error":                                                                      3,
 		"rdma_port_pause_frames_total direction=receive priority=global":                                                     77,
 		"rdma_port_pause_frames_total direction=transmit priority=global":                                                    55,
+		"rdma_port_pcie_stalled_seconds_total direction=write":                                                               7,
+		"rdma_port_link_discards_total reason=host_buffer":                                                                   9,
 		"rdma_port_fec_info mode=baser":                                                                                      1,
 		"rdma_port_dcb_info pfc=3 traffic_classes=0,0,0,1,0,0,0,0 bandwidth=40,60,strict,strict,strict,strict,strict,strict": 1,
 		"rdma_port_fec_corrected_blocks_total":                                                                               4000,
@@ -59,6 +62,11 @@ func (n node) linkSource(t *testing.T) {
 	if got := s.scrape().all("rdma_port_module_problem"); len(got) > 0 {
 		t.Errorf("problems: %v", got)
 	}
+
+	// PCIe stalls, and received packets find no room: one verdict, with the cause first.
+	l.set("statistics", "rx_prio3_pause 1100\nrx_prio3_pause_duration 2500000\ntx_pause_storm_error_events 3\n"+
+		"outbound_pci_stalled_wr_events 67\nrx_prio3_buf_discard 6009\n")
+	eventually(t, 2*time.Minute, func() error { return s.slow("rxe8", "pcie_stalled", "discards") })
 
 	// The carrier is lost, and the driver knows why.
 	l.set("link/ext_state", 4)
@@ -173,4 +181,32 @@ func (l linktest) exports(s *sensor, want map[string]float64) {
 		}
 		return nil
 	})
+}
+
+// slow returns an error unless the only verdict on the rate of a port has these causes in this order.
+func (s *sensor) slow(device string, causes ...string) error {
+	var got struct {
+		Data struct {
+			Verdicts []struct {
+				Name     string
+				Subject  struct{ Device string }
+				Evidence []string
+			}
+		}
+	}
+	if err := getJSON(s.url+"/api/v1/verdicts", &got); err != nil {
+		return err
+	}
+	for _, v := range got.Data.Verdicts {
+		if v.Name != "RDMABelowLineRate" || v.Subject.Device != device || len(v.Evidence) != len(causes) {
+			continue
+		}
+		for i, c := range causes {
+			if !strings.Contains(v.Evidence[i], c+": ") || (i == 0) != strings.HasPrefix(v.Evidence[i], "most likely ") {
+				return fmt.Errorf("%q, want %q", v.Evidence, causes)
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("%+v, want %q", got.Data.Verdicts, causes)
 }
