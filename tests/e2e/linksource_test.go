@@ -182,31 +182,3 @@ func (l linktest) exports(s *sensor, want map[string]float64) {
 		return nil
 	})
 }
-
-// slow returns an error unless the only verdict on the rate of a port has these causes in this order.
-func (s *sensor) slow(device string, causes ...string) error {
-	var got struct {
-		Data struct {
-			Verdicts []struct {
-				Name     string
-				Subject  struct{ Device string }
-				Evidence []string
-			}
-		}
-	}
-	if err := getJSON(s.url+"/api/v1/verdicts", &got); err != nil {
-		return err
-	}
-	for _, v := range got.Data.Verdicts {
-		if v.Name != "RDMABelowLineRate" || v.Subject.Device != device || len(v.Evidence) != len(causes) {
-			continue
-		}
-		for i, c := range causes {
-			if !strings.Contains(v.Evidence[i], c+": ") || (i == 0) != strings.HasPrefix(v.Evidence[i], "most likely ") {
-				return fmt.Errorf("%q, want %q", v.Evidence, causes)
-			}
-		}
-		return nil
-	}
-	return fmt.Errorf("%+v, want %q", got.Data.Verdicts, causes)
-}

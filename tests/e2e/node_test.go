@@ -164,6 +164,7 @@ var nodeScenarios = []scenario[node]{
 	{"link module", node.linkModule, "6.1", node.links},
 	{"link source", node.linkSource, "", node.links},
 	{"link story", node.linkStory, "", node.links},
+	{"hca changes", node.hcaChanges, "6.1 7", node.plain},
 	{"reload", node.reload, "6.12 6.12/preempt", nil},
 	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
 }
