@@ -160,6 +160,12 @@ func printTopology(out io.Writer, t *api.Topology, owners bool) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if err := printDataDirect(out, t); err != nil {
+		return err
+	}
+	if err := printPeerPaths(out, t, names); err != nil {
+		return err
+	}
 	return printProblems(out, t.Workloads)
 }
 

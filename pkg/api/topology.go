@@ -18,6 +18,9 @@ type Topology struct {
 	// Relations has a row for each device, with its relation to each device.
 	Relations [][]placement.Relation `json:"relations"`
 	Workloads []TopologyWorkload     `json:"workloads"`
+	// DataDirect are the functions of HCAs for the memory of GPUs, PeerPaths the pairs of a GPU and an HCA that share a PCIe switch.
+	DataDirect []TopologyDataDirect `json:"data_direct"`
+	PeerPaths  []TopologyPeerPath   `json:"peer_paths"`
 }
 
 // TopologyDevice is a GPU or an HCA. What is unknown is empty or 0.
@@ -87,7 +90,7 @@ func topology(k *Known, r *http.Request) (any, error) {
 func TopologyOf(p *placement.Placement, owners []identity.Owner, workload string) Topology {
 	out := Topology{
 		Devices: make([]TopologyDevice, 0, len(p.Devices)), Relations: make([][]placement.Relation, 0, len(p.Devices)),
-		Workloads: []TopologyWorkload{},
+		Workloads: []TopologyWorkload{}, DataDirect: dataDirectOf(p.DataDirect), PeerPaths: peerPathsOf(&p.Topology),
 	}
 	for i := range p.Devices {
 		d := &p.Devices[i]

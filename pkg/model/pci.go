@@ -27,6 +27,12 @@ type PCIFunction struct {
 	NUMANode string
 	// Path is where the function is: the host bridge, pci0000:15, the addresses of the bridges below it, and that of the function.
 	Path []string
+	// Bridges are those of Path, the root port first.
+	Bridges []PCIBridge
+	// IOMMUGroup is the number of the function's IOMMU group; NoIOMMUGroup if the kernel has it in none; empty if that is not known.
+	IOMMUGroup string
+	// VPD is read of Data Direct functions and, while the node has one, of the physical functions of mlx5.
+	VPD VPD
 	// Upstream is the port above the function: of a switch, or a root port. Its link is the same, seen from the other end. It has no
 	// address in a virtual machine that hides it.
 	Upstream PCIUpstream
@@ -37,6 +43,16 @@ type PCIUpstream struct {
 	Address string
 	PCIEnd
 	SlotPower Optional // limit of the slot, in watts
+}
+
+// NoIOMMUGroup is the IOMMUGroup of a function without one, as all have while no IOMMU is in use.
+const NoIOMMUGroup = "none"
+
+// VPD is what the Vital Product Data of a function says.
+type VPD struct {
+	UUID string // of the card: the keyword V3 of NVIDIA's HCAs
+	// Missing is why UUID is empty; itself empty if the VPD was not to be read.
+	Missing string
 }
 
 // PCIEnd is one end of a PCIe link.
@@ -63,7 +79,7 @@ type AERErrors struct {
 // dataDirect is the function through which a ConnectX-8 reads and writes the memory of GPUs (drivers/infiniband/hw/mlx5/data_direct.c).
 const dataDirect = "15b3:2100"
 
-// IsDataDirect reports whether the function is an additional one of an HCA, for the memory of GPUs. The kernel does not show of which.
+// IsDataDirect reports whether the function is an additional one of an HCA, for the memory of GPUs. The HCA has the same VPD.UUID.
 func (f *PCIFunction) IsDataDirect() bool { return f.ID == dataDirect }
 
 // Possible returns the highest speed and width that both ends of the function's link support, 0 if the function does not report it.

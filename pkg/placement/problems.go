@@ -5,6 +5,7 @@ package placement
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Problem is something about the placement of a workload that costs it bandwidth.
@@ -22,6 +23,7 @@ const (
 	ProblemSwitch = "other_pcie_switch"
 	ProblemDirect = "gpudirect_unused"
 	ProblemRails  = "idle_rails"
+	ProblemPath   = "data_direct_path"
 )
 
 func (p *Placement) problems(w *Workload) []Problem {
@@ -46,6 +48,8 @@ func (p *Placement) problems(w *Workload) []Problem {
 	add(ProblemDirect, gpus, hcas, "GPU %s: the workload registered no memory of GPUs, and its HCAs on the same PCIe switch are %s")
 	gpus, hcas = p.idle(w, candidates)
 	add(ProblemRails, gpus, hcas, "GPU %s: no workload uses the HCAs on the same PCIe switches %s")
+	gpus, hcas, wrong := p.wrongPaths(w)
+	add(ProblemPath, gpus, hcas, "GPU %s: the path of the Data Direct function of %s differs from what rdma_topo requires for GPUDirect: "+strings.ReplaceAll(wrong, "%", "%%"))
 	return problems
 }
 
@@ -99,13 +103,13 @@ func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool)
 }
 
 // unclear reports whether it is not known how near the HCAs of a workload are to a GPU: their place is unknown, or a Data Direct
-// function, which belongs to one of the HCAs, is on the switch of the GPU.
+// function on the switch of the GPU may belong to one of them.
 func (p *Placement) unclear(w *Workload, gpu int) bool {
 	path := p.Devices[gpu].Path
 	if path == nil || slices.ContainsFunc(w.HCAs, func(h int) bool { return p.Devices[h].Path == nil }) {
 		return true
 	}
-	return slices.ContainsFunc(p.DataDirect, func(d []string) bool { return relation(path, d, false).sharesSwitch() })
+	return slices.ContainsFunc(p.DataDirect, func(d DataDirect) bool { return d.Unknown != "" && between(path, "", d.Path, "").sharesSwitch() })
 }
 
 // near returns the devices of a list that share a switch with one of the GPUs.

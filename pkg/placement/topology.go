@@ -44,6 +44,10 @@ type Device struct {
 	NUMANode   string // empty if unknown
 	// Path is that of its PCI function; of a virtual function that of its physical one. Nil if it is unknown.
 	Path []string
+	// IOMMUGroup is that of its PCI function, as in model.PCIFunction.
+	IOMMUGroup string
+	// DataDirect is the Data Direct function of an HCA; nil if none is known.
+	DataDirect *DataDirect
 	// Link is the current PCIe link, with the maximum that both ends support. What is unknown is 0.
 	Link model.PCILink
 	// The following describe an HCA: the HCA of its physical function, whether a port is active, and the link layer and the highest
@@ -57,25 +61,25 @@ type Device struct {
 
 // Topology is the GPUs of a node, without their parts, and then its HCAs.
 type Topology struct {
-	Devices []Device
-	// DataDirect are the paths of functions of HCAs for the memory of GPUs. The kernel does not show to which HCA they belong.
-	DataDirect [][]string
+	Devices    []Device
+	DataDirect []DataDirect
+	bridges    map[string]model.PCIBridge // by address
 }
 
 // New returns the topology of a node.
 func New(s *model.Snapshot) Topology {
-	var t Topology
+	t := Topology{DataDirect: dataDirect(s.PCI), bridges: map[string]model.PCIBridge{}}
 	functions := make(map[string]*model.PCIFunction, len(s.PCI))
 	for i := range s.PCI {
 		f := &s.PCI[i]
 		functions[f.Address] = f
-		if f.IsDataDirect() && f.Path != nil {
-			t.DataDirect = append(t.DataDirect, f.Path)
+		for _, b := range f.Bridges {
+			t.bridges[b.Address] = b
 		}
 	}
 	add := func(d Device, at string, linked bool) {
 		if f := functions[strings.ToLower(at)]; f != nil {
-			d.Path = f.Path
+			d.Path, d.IOMMUGroup, d.DataDirect = f.Path, f.IOMMUGroup, t.dataDirectOf(f.Address)
 			if f.NUMANode != "" {
 				d.NUMANode = f.NUMANode
 			}
@@ -116,16 +120,37 @@ func New(s *model.Snapshot) Topology {
 	return t
 }
 
-// Relation returns the relation of two devices, by their indexes.
+// Relation returns the relation of two devices, by their indexes. Of a GPU and an HCA it is that of the HCA or of its Data Direct function,
+// whichever is nearer.
 func (t *Topology) Relation(i, j int) Relation {
+	r, _ := t.nearest(i, j)
+	return r
+}
+
+// nearest returns the relation of two devices, and the Data Direct function if it is the nearer one.
+func (t *Topology) nearest(i, j int) (Relation, *DataDirect) {
 	if i == j {
-		return Self
+		return Self, nil
 	}
 	a, b := &t.Devices[i], &t.Devices[j]
-	apart := a.NUMANode != "" && b.NUMANode != "" && a.NUMANode != b.NUMANode
+	r := between(a.Path, a.NUMANode, b.Path, b.NUMANode)
+	if a.Kind == HCA {
+		a, b = b, a
+	}
+	if d := b.DataDirect; a.Kind == GPU && b.Kind == HCA && d != nil {
+		if through := between(a.Path, a.NUMANode, d.Path, d.NUMANode); through != Unknown && (r == Unknown || distance[through] < distance[r]) {
+			return through, d
+		}
+	}
+	return r, nil
+}
+
+// between returns the relation of two functions, by their paths and NUMA nodes, of which each may be unknown.
+func between(a []string, numaA string, b []string, numaB string) Relation {
+	apart := numaA != "" && numaB != "" && numaA != numaB
 	switch {
-	case a.Path != nil && b.Path != nil:
-		return relation(a.Path, b.Path, apart)
+	case a != nil && b != nil:
+		return relation(a, b, apart)
 	case apart:
 		return SYS
 	}
@@ -135,10 +160,7 @@ func (t *Topology) Relation(i, j int) Relation {
 // relation compares two paths. A switch has two levels: its port towards the CPU, and those towards devices. apart reports that the
 // devices are on different NUMA nodes.
 func relation(a, b []string, apart bool) Relation {
-	common := 0
-	for common < min(len(a), len(b)) && a[common] == b[common] {
-		common++
-	}
+	common := commonPart(a, b)
 	const hostBridge, oneSwitch = 1, 2
 	switch {
 	case common == 0 && apart:
@@ -151,6 +173,15 @@ func relation(a, b []string, apart bool) Relation {
 		return PIX
 	}
 	return PXB
+}
+
+// commonPart returns how many parts two paths have in common.
+func commonPart(a, b []string) int {
+	common := 0
+	for common < min(len(a), len(b)) && a[common] == b[common] {
+		common++
+	}
+	return common
 }
 
 // Degraded reports a PCIe link with fewer lanes than both of its ends support or, of an HCA, with a lower speed: GPUs lower the speed of

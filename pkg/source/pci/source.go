@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pci reads the PCIe links of HCAs and GPUs from /sys/bus/pci/devices: speed and width, the errors that both ends detected
-// (AER), the power limit of the slot, and where each function is in the tree of bridges.
+// (AER), the power limit of the slot, where each function is in the tree of bridges, their ACS, and which HCA a Data Direct function
+// belongs to, by its Vital Product Data (VPD).
 //
 // Speed, width and slot are registers of the function, which the kernel reads at each read of a file. A register of a function that
 // is suspended would wake it, so these files are left out while it is. So the source is for the background, at an interval of a
@@ -36,6 +37,8 @@ type Options struct {
 type Source struct {
 	devices string
 	buffer  []byte
+	vpds    vpds
+	bridges map[string]model.PCIBridge // of the round
 }
 
 // maxFunctions is more than the controllers and GPUs of a node.
@@ -43,7 +46,9 @@ const maxFunctions = 512
 
 // New returns a Source.
 func New(o Options) (*Source, error) {
-	return &Source{devices: filepath.Join(o.Sysfs, "bus/pci/devices"), buffer: make([]byte, os.Getpagesize())}, nil
+	return &Source{
+		devices: filepath.Join(o.Sysfs, "bus/pci/devices"), buffer: make([]byte, os.Getpagesize()), vpds: vpds{wait: waitForVPDs},
+	}, nil
 }
 
 // Name returns "pci".
@@ -63,6 +68,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return model.Snapshot{}, fmt.Errorf("reading PCI functions: %w", err)
 	}
 	found := []model.PCIFunction{}
+	s.bridges = map[string]model.PCIBridge{}
 	for _, e := range entries {
 		if !isAddress(e.Name()) || !s.wanted(e.Name()) {
 			continue
@@ -79,6 +85,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if len(found) == 0 {
 		return model.Snapshot{}, fmt.Errorf("%s: no network controller and no GPU: %w", s.devices, model.ErrAbsent)
 	}
+	s.readVPDs(ctx, found)
 	return model.Snapshot{PCI: found}, nil
 }
 
@@ -100,8 +107,9 @@ func (s *Source) wanted(address string) bool {
 func (s *Source) function(address string) model.PCIFunction {
 	f := model.PCIFunction{
 		Address: address, PCIEnd: s.end(address), ID: s.id(address), Class: s.text(address, "class"), Path: s.place(address),
-		Driver: s.driver(address),
+		Driver: linked(s.path(address, "driver")), IOMMUGroup: s.iommuGroup(address),
 	}
+	f.Bridges = s.bridgesOf(f.Path)
 	if n := s.text(address, "numa_node"); model.IsDigits(n) { // -1 if unknown
 		f.NUMANode = n
 	}
@@ -114,13 +122,26 @@ func (s *Source) function(address string) model.PCIFunction {
 	return f
 }
 
-// driver returns the name of the driver that is bound to a function, from the target of its link, empty if there is none.
-func (s *Source) driver(address string) string {
-	target, err := os.Readlink(s.path(address, "driver"))
+// linked returns the name of what a symbolic link leads to, empty if there is no link: driver leads to the bound driver.
+func linked(link string) string {
+	target, err := os.Readlink(link)
 	if err != nil {
 		return ""
 	}
 	return filepath.Base(target)
+}
+
+// iommuGroup returns the number of a function's IOMMU group, from the link iommu_group: /sys/kernel/iommu_groups/12.
+func (s *Source) iommuGroup(address string) string {
+	target, err := os.Readlink(s.path(address, "iommu_group"))
+	switch group := filepath.Base(target); {
+	case errors.Is(err, os.ErrNotExist) && inode(s.path(address, "")) != 0:
+		return model.NoIOMMUGroup
+	case err != nil || !model.IsDigits(group):
+		return ""
+	default:
+		return group
+	}
 }
 
 // id returns vendor and device: 15b3:101b. It is empty if they cannot be read.

@@ -116,7 +116,9 @@ func TestRead(t *testing.T) {
 	want := []model.PCIFunction{
 		{
 			Address: "0000:16:00.0", ID: "15b3:1021", Class: "0x020700", Driver: "mlx5_core", NUMANode: "1",
-			Path: []string{"pci0000:15", "0000:15:01.0", "0000:16:00.0"},
+			Path: []string{"pci0000:15", "0000:15:01.0", "0000:16:00.0"}, IOMMUGroup: "none",
+			Bridges: []model.PCIBridge{{Address: "0000:15:01.0", ACS: model.ACS{State: model.ACSAbsent}}},
+			VPD:     model.VPD{Missing: errNoVPD.Error()},
 			PCIEnd: model.PCIEnd{
 				Link: model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 8, MaxWidth: 16},
 				AER:  []model.AERErrors{{Severity: "correctable", Total: 4, Types: []model.Counter{{Name: "dev_cor_errs_bit[3]", Value: 2}}}},
@@ -134,14 +136,16 @@ func TestRead(t *testing.T) {
 				SlotPower: model.Some(25),
 			},
 		},
-		{Address: "0000:41:00.0", Class: "0x030200", Path: []string{"pci0000:40", "0000:41:00.0"}},
-		{Address: "0000:61:00.0", Class: "0x020700", Path: []string{"pci0000:60", "0000:61:00.0"}},
+		{Address: "0000:41:00.0", Class: "0x030200", Path: []string{"pci0000:40", "0000:41:00.0"}, IOMMUGroup: "none"},
+		{Address: "0000:61:00.0", Class: "0x020700", Path: []string{"pci0000:60", "0000:61:00.0"}, IOMMUGroup: "none"},
 		{
 			Address: "0002:03:00.0", ID: "15b3:2100", Class: "0x088000", Path: []string{"pci0002:00", "0002:00:00.0", "0002:03:00.0"},
+			IOMMUGroup: "none", Bridges: []model.PCIBridge{{Address: "0002:00:00.0"}}, VPD: model.VPD{Missing: errNoVPD.Error()},
 			Upstream: model.PCIUpstream{Address: "0002:00:00.0"},
 		},
 		{
 			Address: "10000:01:00.0", Class: "0x120000", Path: []string{"pci10000:00", "10000:00:01.0", "10000:01:00.0"},
+			IOMMUGroup: "none", Bridges: []model.PCIBridge{{Address: "10000:00:01.0"}},
 			PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}},
 			Upstream: model.PCIUpstream{
 				Address: "10000:00:01.0", PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 32e9, MaxSpeed: 64e9, Width: 16, MaxWidth: 16}},

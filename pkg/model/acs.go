@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "strings"
+
+// PCIBridge is a bridge on the path of a function: a root port, or a port of a switch.
+type PCIBridge struct {
+	Address string // 0000:15:01.0
+	ID      string // vendor and device: 10de:22b1; empty if unknown
+	ACS     ACS
+}
+
+// ACS is the Access Control Services capability of a bridge, which decides whether peers below it reach each other directly.
+type ACS struct {
+	State   ACSState
+	Control ACSControl // of ACSPresent
+}
+
+// ACSState is what is known of the capability. The zero value is that it could not be read, as without CAP_SYS_ADMIN.
+type ACSState string
+
+// The states of the capability.
+const (
+	ACSUnknown ACSState = ""
+	ACSAbsent  ACSState = "absent"
+	ACSPresent ACSState = "present"
+)
+
+// ACSControl is the ACS Control Register (PCI_ACS_CTRL of include/uapi/linux/pci_regs.h).
+type ACSControl uint16
+
+// The bits that decide about requests and completions between peers.
+const (
+	ACSRequestRedirect    ACSControl = 1 << 2 // requests to peers go to the CPU
+	ACSCompletionRedirect ACSControl = 1 << 3 // completions to peers go to the CPU
+	ACSEgressControl      ACSControl = 1 << 5 // a vector of the port decides to which ports requests go
+	ACSDirectTranslated   ACSControl = 1 << 6 // requests with a translated address go directly
+)
+
+// acsNames are the names of the bits, as lspci prints them.
+var acsNames = [...]string{"SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans"}
+
+// String returns the names of the bits that are set, as lspci prints them, or "none". Reserved bits are left out.
+func (c ACSControl) String() string {
+	var set []string
+	for bit, name := range acsNames {
+		if c>>bit&1 != 0 {
+			set = append(set, name)
+		}
+	}
+	if set == nil {
+		return "none"
+	}
+	return strings.Join(set, ",")
+}
+
+// Matches reports whether the register has the values of a pattern in the form of the kernel's parameter pci=config_acs=: a character
+// for each bit, bit 0 last: 1, 0, or x for any.
+func (c ACSControl) Matches(pattern string) bool {
+	for i, want := range pattern {
+		bit := len(pattern) - 1 - i
+		if set := c>>bit&1 != 0; want == '1' && !set || want == '0' && set {
+			return false
+		}
+	}
+	return true
+}

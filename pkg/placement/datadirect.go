@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// DataDirect is a function of an HCA for the memory of GPUs (model.PCIFunction.IsDataDirect).
+type DataDirect struct {
+	Address    string
+	Path       []string
+	NUMANode   string
+	IOMMUGroup string
+	// HCAs are the addresses of the functions of its HCA, empty if it is not known which HCA that is. Unknown is why.
+	HCAs    []string
+	Unknown string
+}
+
+// dataDirect returns the Data Direct functions, paired with their HCAs by the UUID of the card, as rdma_topo of rdma-core does. It pairs
+// less than rdma_topo: not if several Data Direct functions, or functions on several buses, have the UUID.
+func dataDirect(functions []model.PCIFunction) []DataDirect {
+	var found []DataDirect
+	for i := range functions {
+		if f := &functions[i]; f.IsDataDirect() {
+			d := DataDirect{Address: f.Address, Path: f.Path, NUMANode: f.NUMANode, IOMMUGroup: f.IOMMUGroup}
+			d.HCAs, d.Unknown = pair(f, functions)
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+// pair returns the functions of the HCA of a Data Direct function, or why they are not known.
+func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []string, unknown string) {
+	uuid := direct.VPD.UUID
+	if uuid == "" {
+		return nil, cmp.Or(direct.VPD.Missing, "its VPD was not read")
+	}
+	var unread string
+	for i := range functions {
+		switch f := &functions[i]; {
+		case f.Address == direct.Address:
+		case f.VPD.UUID == uuid && f.IsDataDirect():
+			return nil, f.Address + " has the same UUID"
+		case f.VPD.UUID == uuid:
+			hcas = append(hcas, f.Address)
+		case f.VPD.Missing != "" && !f.IsDataDirect():
+			unread = cmp.Or(unread, "; the UUID of "+f.Address+" is not known: "+f.VPD.Missing)
+		}
+	}
+	if len(hcas) == 0 {
+		return nil, "no HCA has its UUID" + unread
+	}
+	for _, hca := range hcas {
+		if busOf(hca) != busOf(hcas[0]) {
+			return nil, "several HCAs have its UUID: " + strings.Join(hcas, ", ")
+		}
+	}
+	return hcas, ""
+}
+
+// busOf returns the bus of a PCI address, which all functions of a device share: 0000:18.
+func busOf(address string) string { return address[:max(strings.LastIndexByte(address, ':'), 0)] }
+
+// dataDirectOf returns the Data Direct function of an HCA's function, nil if none is known.
+func (t *Topology) dataDirectOf(address string) *DataDirect {
+	i := slices.IndexFunc(t.DataDirect, func(d DataDirect) bool { return slices.Contains(d.HCAs, address) })
+	if i < 0 {
+		return nil
+	}
+	return &t.DataDirect[i]
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// The bridges of a platform with Data Direct, by vendor and device, as rdma_topo of rdma-core knows them.
+var (
+	graceRootPorts = []string{"10de:22b1", "10de:22b2", "10de:22b8"}
+	hcaSwitches    = []string{"15b3:1979", "15b3:197c"} // the switch of a ConnectX
+)
+
+// The values of ACS Control that rdma_topo requires there, in the form of the kernel's pci=config_acs=.
+const (
+	acsRootPort = "xx111x0" // without Source Validation, so that all below is in one IOMMU group
+	acsHCAPort  = "xx110x1" // requests of the HCA are not redirected
+	acsGPUPort  = "xx101x1" // completions of the GPU are not redirected
+	acsIsolated = "xx111x1" // the kernel's default
+)
+
+// wrong returns what differs on a path from what rdma_topo requires for the platform. It is nothing on other platforms. What could not be
+// read is not wrong.
+func (t *Topology) wrong(p *PeerPath) []string {
+	if p.DataDirect == nil || !t.isGrace(p) {
+		return nil
+	}
+	var wrong []string
+	for _, address := range t.bridgesOn(p) {
+		want, b := acsIsolated, t.bridges[address]
+		switch address {
+		case p.DataDirect.Path[1]:
+			want = acsRootPort
+		case p.HCAPort.Address:
+			want = acsHCAPort
+		case p.GPUPort.Address:
+			want = acsGPUPort
+		}
+		if b.ACS.State == model.ACSPresent && !b.ACS.Control.Matches(want) {
+			wrong = append(wrong, fmt.Sprintf("ACS of %s is %07b (%s), not %s", address, uint16(b.ACS.Control), b.ACS.Control, want))
+		}
+	}
+	if p.HCAGroup != "" && p.GPUGroup != "" && (p.HCAGroup != p.GPUGroup || p.HCAGroup == model.NoIOMMUGroup) {
+		wrong = append(wrong, fmt.Sprintf("the IOMMU groups of %s and the GPU are %s and %s, not one group", p.DataDirect.Address, p.HCAGroup, p.GPUGroup))
+	}
+	return wrong
+}
+
+// isGrace reports whether a path has the form for which the values are known: below a root port of Grace, a switch with the Data Direct
+// function, and below that switch another one with the only GPU.
+func (t *Topology) isGrace(p *PeerPath) bool {
+	const direct, gpu = 5, 7 // parts of the paths
+	a, b := p.DataDirect.Path, t.Devices[p.GPU].Path
+	const common = 3 // host bridge, root port, upstream port of the first switch
+	if len(a) != direct || len(b) != gpu || commonPart(a, b) != common || !slices.Contains(graceRootPorts, t.bridges[a[1]].ID) {
+		return false
+	}
+	for _, address := range t.bridgesOn(p)[1:] {
+		if !slices.Contains(hcaSwitches, t.bridges[address].ID) {
+			return false
+		}
+	}
+	for i := range t.Devices {
+		if d := &t.Devices[i]; i != p.GPU && d.Kind == GPU && commonPart(d.Path, b) > 1 {
+			return false
+		}
+	}
+	return t.Devices[p.GPU].Vendor == model.NVIDIA
+}
+
+// bridgesOn returns the addresses of the bridges on a path: from the root port to the Data Direct function, and on to the GPU.
+func (t *Topology) bridgesOn(p *PeerPath) []string {
+	a, b := p.DataDirect.Path, t.Devices[p.GPU].Path
+	return slices.Concat(a[1:len(a)-1], b[commonPart(a, b):len(b)-1])
+}

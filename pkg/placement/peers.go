@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// PeerPath is a GPU and an HCA that share a PCIe switch, and what the registers of the switch say about the transfers between them.
+type PeerPath struct {
+	GPU, HCA int // indexes into Devices
+	// DataDirect is the Data Direct function of the HCA if it is nearer to the GPU; nil if transfers go through the HCA's own function.
+	DataDirect *DataDirect
+	// HCAPort and GPUPort are the ports at which the two paths part. They have no address if a device is itself at that place.
+	HCAPort, GPUPort model.PCIBridge
+	// Requests are those of the HCA to the GPU, Completions what the GPU answers.
+	Requests, Completions Route
+	// HCAGroup and GPUGroup are the IOMMU groups, as in model.PCIFunction.
+	HCAGroup, GPUGroup string
+	// Wrong is what differs from the values that rdma_topo of rdma-core requires for GPUDirect. It requires some on known platforms only.
+	Wrong []string
+}
+
+// Route is where a switch sends what is for a peer below it, as far as the ACS registers of the port say.
+type Route string
+
+// The routes. A port without the ACS capability redirects nothing.
+const (
+	RouteUnknown    Route = ""
+	RouteDirect     Route = "direct"
+	RouteTranslated Route = "direct_if_translated" // requests with an address that ATS translated are direct, others redirected
+	RouteRedirected Route = "redirected"           // to the CPU
+)
+
+// PeerPaths returns the pairs of a GPU and an HCA that share a switch. Virtual functions are left out.
+func (t *Topology) PeerPaths() []PeerPath {
+	var paths []PeerPath
+	for g := range t.Devices {
+		for h := range t.Devices {
+			if t.Devices[g].Kind != GPU || t.Devices[h].Kind != HCA || t.Devices[h].PF != "" {
+				continue
+			}
+			if r, through := t.nearest(g, h); r.sharesSwitch() {
+				paths = append(paths, t.peerPath(g, h, through))
+			}
+		}
+	}
+	return paths
+}
+
+func (t *Topology) peerPath(g, h int, through *DataDirect) PeerPath {
+	gpu, hca := &t.Devices[g], &t.Devices[h]
+	p := PeerPath{GPU: g, HCA: h, DataDirect: through, GPUGroup: gpu.IOMMUGroup, HCAGroup: hca.IOMMUGroup}
+	path := hca.Path
+	if through != nil {
+		path, p.HCAGroup = through.Path, through.IOMMUGroup
+	}
+	common := commonPart(gpu.Path, path)
+	p.GPUPort, p.HCAPort = t.port(gpu.Path, common), t.port(path, common)
+	p.Requests, p.Completions = requests(&p.HCAPort), completions(&p.GPUPort)
+	p.Wrong = t.wrong(&p)
+	return p
+}
+
+// port returns the bridge in a place of a path. What is at its end is no bridge.
+func (t *Topology) port(path []string, at int) model.PCIBridge {
+	if at >= len(path)-1 {
+		return model.PCIBridge{}
+	}
+	b := t.bridges[path[at]]
+	b.Address = path[at]
+	return b
+}
+
+func requests(port *model.PCIBridge) Route {
+	c := port.ACS.Control
+	switch {
+	case port.ACS.State == model.ACSUnknown, c&model.ACSEgressControl != 0: // the vector is not read
+		return RouteUnknown
+	case c&model.ACSRequestRedirect == 0:
+		return RouteDirect
+	case c&model.ACSDirectTranslated != 0:
+		return RouteTranslated
+	}
+	return RouteRedirected
+}
+
+func completions(port *model.PCIBridge) Route {
+	switch {
+	case port.ACS.State == model.ACSUnknown:
+		return RouteUnknown
+	case port.ACS.Control&model.ACSCompletionRedirect != 0:
+		return RouteRedirected
+	}
+	return RouteDirect
+}
+
+// wrongPaths returns the GPUs and HCAs of a workload with a path that is set up wrongly, and what is wrong.
+func (p *Placement) wrongPaths(w *Workload) (gpus, hcas []int, text string) {
+	if len(p.DataDirect) == 0 {
+		return nil, nil, ""
+	}
+	var wrong []string
+	for _, path := range p.PeerPaths() {
+		if len(path.Wrong) > 0 && slices.Contains(w.GPUs, path.GPU) && slices.Contains(w.HCAs, path.HCA) {
+			gpus, hcas = append(gpus, path.GPU), append(hcas, path.HCA)
+			for _, text := range path.Wrong { // HCAs of one card share the path
+				if !slices.Contains(wrong, text) {
+					wrong = append(wrong, text)
+				}
+			}
+		}
+	}
+	return gpus, hcas, strings.Join(wrong, "; ")
+}

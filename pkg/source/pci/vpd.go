@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pci
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Tags of resources in the VPD (PCI Local Bus Specification 2.2, appendix I; drivers/pci/vpd.c).
+const (
+	largeResource = 0x80 // bit: two bytes of length follow
+	readOnlyVPD   = 0x90 // VPD-R
+	endSmall      = 0x78
+	endLarge      = 0x79
+)
+
+// The limits of a VPD: its addresses have 15 bits. A UUID has 36 characters.
+const (
+	maxVPD  = 32 << 10
+	maxUUID = 64
+)
+
+// parseUUID returns the UUID of the card in a VPD: the keyword V3 in the read-only part, of several the last, as rdma_topo of rdma-core
+// does. It is empty if there is none that can be printed. What has a length beyond the end ends the VPD.
+func parseUUID(b []byte) string {
+	var uuid string
+	for len(b) > 0 && b[0] != endSmall && b[0] != endLarge {
+		tag, size, header := b[0], int(b[0]&7), 1
+		if tag&largeResource != 0 {
+			if len(b) < 3 {
+				break
+			}
+			size, header = int(binary.LittleEndian.Uint16(b[1:])), 3
+		}
+		if size > len(b)-header {
+			break
+		}
+		if tag == readOnlyVPD {
+			uuid = lastV3(b[header:header+size], uuid)
+		}
+		b = b[header+size:]
+	}
+	return uuid
+}
+
+// lastV3 returns the last value of V3 in a read-only part: entries of two letters, a byte of length and a value.
+func lastV3(b []byte, found string) string {
+	const header = 3
+	for len(b) >= header && int(b[2]) <= len(b)-header {
+		value := b[header : header+int(b[2])]
+		if string(b[:2]) == "V3" {
+			found = printable(value)
+		}
+		b = b[header+len(value):]
+	}
+	return found
+}
+
+// printable returns what consists of printable ASCII characters and is not too long for a UUID, else nothing.
+func printable(b []byte) string {
+	for _, c := range b {
+		if c <= ' ' || c > '~' {
+			return ""
+		}
+	}
+	if len(b) > maxUUID {
+		return ""
+	}
+	return string(b)
+}
+
+// The kernel gives the firmware 125 ms for each four bytes of a VPD.
+const (
+	waitForVPDs = 2 * time.Second // how long a round waits for the VPDs of all functions
+	readVPDFor  = time.Minute     // how long one is read, before that is a failure
+)
+
+// vpds are the VPDs of functions: each is read once, and again, after a pause, if that failed. A read that hangs delays one round. What it
+// returns later is taken in a later round.
+type vpds struct {
+	wait  time.Duration // waitForVPDs
+	calls hang.Group[device, string]
+	known map[device]*vpdRead
+}
+
+// device is a function while it is there: what replaces it has another directory in sysfs.
+type device struct {
+	address string
+	inode   uint64
+}
+
+type vpdRead struct {
+	pending *hang.Pending[string]
+	vpd     model.VPD
+	done    bool // the VPD was read, or there is none
+	pause   hang.Backoff
+}
+
+// The reasons why there is no UUID. Errors of the kernel are reasons as well.
+var (
+	errNoUUID    = errors.New("its VPD has no UUID (keyword V3)")
+	errNoVPD     = errors.New("it has no VPD")
+	errUnread    = errors.New("its VPD is not read yet: no answer in time")
+	errSuspended = errors.New("its VPD is not read: it is suspended")
+)
+
+// readVPDs sets VPD of the functions that pair a Data Direct function with its HCA, if the node has one.
+func (s *Source) readVPDs(ctx context.Context, found []model.PCIFunction) {
+	known, reads := map[device]*vpdRead{}, make([]*vpdRead, len(found))
+	if slices.ContainsFunc(found, func(f model.PCIFunction) bool { return f.IsDataDirect() }) {
+		for i := range found {
+			if f := &found[i]; f.IsDataDirect() || f.Driver == "mlx5_core" {
+				key := device{f.Address, inode(s.path(f.Address, ""))}
+				reads[i] = cmp.Or(s.vpds.known[key], &vpdRead{})
+				known[key] = reads[i]
+				s.startVPD(ctx, key, reads[i])
+			}
+		}
+	}
+	s.vpds.known = known
+	for i, r := range reads {
+		if r != nil {
+			r.end(ctx)
+			found[i].VPD = r.vpd
+		}
+	}
+}
+
+func (s *Source) startVPD(ctx context.Context, key device, r *vpdRead) {
+	switch {
+	case r.done || r.pending != nil || r.pause.Waiting(time.Now()):
+		return
+	case s.suspended(key.address):
+		r.vpd.Missing = errSuspended.Error()
+		return
+	}
+	r.vpd.Missing = errUnread.Error()
+	file, until := s.path(key.address, "vpd"), time.Now().Add(readVPDFor)
+	r.pending = s.vpds.calls.Start(ctx, key, s.vpds.wait, func() (string, error) { return readUUID(file, until) })
+}
+
+// end takes the result of a read, if it has returned.
+func (r *vpdRead) end(ctx context.Context) {
+	if r.pending == nil {
+		return
+	}
+	uuid, err := r.pending.Wait(ctx)
+	if !r.pending.Returned() {
+		return
+	}
+	r.pending = nil
+	if err != nil {
+		r.vpd.Missing, r.done = err.Error(), errors.Is(err, errNoVPD) || errors.Is(err, errNoUUID)
+		r.pause.Failed(time.Now())
+		return
+	}
+	r.vpd, r.done = model.VPD{UUID: uuid}, true
+}
+
+// readUUID reads the file vpd of a function. It makes the kernel ask the firmware for four bytes after four, so a read is of a few, and
+// none begins after the time is up.
+func readUUID(file string, until time.Time) (string, error) {
+	fd, err := boundedfile.Open(unix.AT_FDCWD, file, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return "", errNoVPD
+	case err != nil:
+		return "", fmt.Errorf("opening its VPD: %w", err)
+	}
+	defer unix.Close(fd)
+	const part = 256
+	b := make([]byte, 0, part)
+	for len(b) < maxVPD {
+		if !time.Now().Before(until) {
+			return "", errUnread
+		}
+		b = slices.Grow(b, part)
+		n, err := boundedfile.Read(fd, b[len(b):len(b)+part])
+		if err != nil {
+			return "", fmt.Errorf("reading its VPD: %w", err)
+		}
+		if n == 0 {
+			break
+		}
+		b = b[:len(b)+n]
+	}
+	if uuid := parseUUID(b); uuid != "" {
+		return uuid, nil
+	}
+	return "", errNoUUID
+}
+
+// inode returns the inode of a directory, 0 if it is gone.
+func inode(dir string) uint64 {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
