@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+func acs(control model.ACSControl) model.ACS {
+	return model.ACS{State: model.ACSPresent, Control: control}
+}
+
+// TestPeerPaths: through what a GPU and an HCA on one switch reach each other, and the ports that decide how.
+func TestPeerPaths(t *testing.T) {
+	topology := New(graceFacts())
+	type path struct {
+		gpu, hca           string
+		through, hcaPort   string
+		gpuPort            string
+		requests           Route
+		completions        Route
+		hcaGroup, gpuGroup string
+		wrong              int
+	}
+	var got []path
+	for _, p := range topology.PeerPaths() {
+		got = append(got, path{
+			topology.Devices[p.GPU].Name, topology.Devices[p.HCA].Name, p.DataDirect.Address, p.HCAPort.Address, p.GPUPort.Address,
+			p.Requests, p.Completions, p.HCAGroup, p.GPUGroup, len(p.Wrong),
+		})
+	}
+	if d := cmp.Diff([]path{
+		{"0", "mlx5_0", "0009:03:00.0", "0009:02:00.0", "0009:02:01.0", RouteDirect, RouteDirect, "20", "20", 0},
+		{"0", "mlx5_1", "0009:03:00.0", "0009:02:00.0", "0009:02:01.0", RouteDirect, RouteDirect, "20", "20", 0},
+		{"1", "mlx5_2", "0019:03:00.0", "0019:02:00.0", "0019:02:01.0", RouteDirect, RouteDirect, "21", "21", 0},
+	}, got, cmp.AllowUnexported(path{})); d != "" {
+		t.Error(d)
+	}
+	paths := New(dgxA100.facts())
+	if got := paths.PeerPaths(); len(got) != 16 || got[0].DataDirect != nil || got[0].HCAPort.Address != "0000:02:04.0" || got[0].GPUPort.Address != "0000:02:00.0" ||
+		got[0].Requests != RouteUnknown || got[0].Wrong != nil {
+		t.Errorf("DGX A100: %d paths, the first %+v", len(got), got[0])
+	}
+}
+
+// TestRoutes states what each bit means for requests at the port of the HCA, and for completions at the port of the GPU.
+func TestRoutes(t *testing.T) {
+	for _, c := range []struct {
+		acs                   model.ACS
+		requests, completions Route
+	}{
+		{model.ACS{}, RouteUnknown, RouteUnknown},
+		{model.ACS{State: model.ACSAbsent}, RouteDirect, RouteDirect},
+		{acs(0), RouteDirect, RouteDirect},
+		{acs(0x1d), RouteRedirected, RouteRedirected}, // the kernel's default
+		{acs(0x5d), RouteTranslated, RouteRedirected},
+		{acs(0x19), RouteDirect, RouteRedirected},
+		{acs(0x15), RouteRedirected, RouteDirect},
+		{acs(0x20), RouteUnknown, RouteDirect},
+		{acs(0x40), RouteDirect, RouteDirect},
+	} {
+		b := model.PCIBridge{ACS: c.acs}
+		if r, d := requests(&b), completions(&b); r != c.requests || d != c.completions {
+			t.Errorf("%+v: requests %q, completions %q; want %q and %q", c.acs, r, d, c.requests, c.completions)
+		}
+	}
+}
+
+// TestGrace: only what rdma_topo requires, only on a platform that it knows, and only what was read.
+func TestGrace(t *testing.T) {
+	const rootPort, hcaPort, gpuPort, lowest = "0009:00:00.0", "0009:02:00.0", "0009:02:01.0", "0009:05:00.0"
+	const defaults = " (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not "
+	for name, c := range map[string]struct {
+		node func(*model.Snapshot)
+		want []string
+	}{
+		"as required": {func(*model.Snapshot) {}, nil},
+		"the kernel's default": {
+			func(s *model.Snapshot) {
+				for _, address := range []string{rootPort, hcaPort, gpuPort} {
+					setACS(s, address, acs(0x1d))
+				}
+			},
+			[]string{
+				"ACS of " + rootPort + " is 0011101" + defaults + "xx111x0", "ACS of " + hcaPort + " is 0011101" + defaults + "xx110x1",
+				"ACS of " + gpuPort + " is 0011101" + defaults + "xx101x1",
+			},
+		},
+		"all switched off":        {func(s *model.Snapshot) { setACS(s, lowest, acs(0)) }, []string{"ACS of " + lowest + " is 0000000 (none), not xx111x1"}},
+		"bits that do not matter": {func(s *model.Snapshot) { setACS(s, hcaPort, acs(0x19|0x62)) }, nil},
+		"not read":                {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{}) }, nil},
+		"no capability":           {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{State: model.ACSAbsent}) }, nil},
+		"other IOMMU groups": {
+			func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "7" },
+			[]string{"the IOMMU groups of 0009:03:00.0 and the GPU are 20 and 7, not one group"},
+		},
+		"no IOMMU": {
+			func(s *model.Snapshot) { s.PCI[0].IOMMUGroup, s.PCI[direct0].IOMMUGroup = "none", "none" },
+			[]string{"the IOMMU groups of 0009:03:00.0 and the GPU are none and none, not one group"},
+		},
+		"an IOMMU group that is not known": {func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "" }, nil},
+		"another root port": {
+			func(s *model.Snapshot) {
+				setACS(s, hcaPort, acs(0x1d))
+				s.PCI[0].Bridges[0].ID, s.PCI[direct0].Bridges[0].ID = "8086:352a", "8086:352a"
+			}, nil,
+		},
+		"another switch": {
+			func(s *model.Snapshot) {
+				setACS(s, hcaPort, acs(0x1d))
+				s.PCI[0].Bridges[4].ID = "1000:c030"
+			}, nil,
+		},
+		"a second GPU": {
+			func(s *model.Snapshot) {
+				setACS(s, hcaPort, acs(0x1d))
+				s.PCI[1].Path = append(append([]string{}, s.PCI[0].Path[:5]...), "0009:05:01.0", s.PCI[1].Address)
+			}, nil,
+		},
+		"a GPU of another vendor": {
+			func(s *model.Snapshot) {
+				setACS(s, hcaPort, acs(0x1d))
+				s.GPUs[0].Vendor = model.AMD
+			}, nil,
+		},
+		"a GPU on the first switch": {
+			func(s *model.Snapshot) {
+				setACS(s, hcaPort, acs(0x1d))
+				s.PCI[0].Path = append(append([]string{}, s.PCI[0].Path[:4]...), s.PCI[0].Address)
+			}, nil,
+		},
+	} {
+		s := graceFacts()
+		c.node(s)
+		topology := New(s)
+		if d := cmp.Diff(c.want, topology.PeerPaths()[0].Wrong); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}
