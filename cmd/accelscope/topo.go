@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -87,10 +88,13 @@ func isHere(text string) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// vpdWait is how long the command waits for the VPDs of HCAs: it reads them only once.
+const vpdWait = 10 * time.Second
+
 // topologyOf reads the devices in a sysfs. HCAs are those of the RDMA subsystem, GPUs the PCI functions of their class and vendors.
 func topologyOf(ctx context.Context, sysfs string) (api.Topology, error) {
 	var s model.Snapshot
-	functions, err := pci.New(pci.Options{Sysfs: sysfs})
+	functions, err := pci.New(pci.Options{Sysfs: sysfs, VPDWait: vpdWait})
 	if err != nil {
 		return api.Topology{}, err
 	}

@@ -79,6 +79,9 @@ mlx5_0  PIX   X       SYS     -       0     32 GT/s x16                  -
 mlx5_1  SYS   SYS     X       -       1     32 GT/s x16                  docker:?[2J?x, ml/train-0/main
 mlx5_2  -     -       -       X       -     -                            -
 
+GPU   HCA     THROUGH  REQUESTS  COMPLETIONS  IOMMU GROUPS      ACS OF HCA'S PORT     ACS OF GPU'S PORT
+GPU0  mlx5_0  -        unknown   unknown      unknown, unknown  0000:12:00.0 unknown  0000:12:01.0 unknown
+
 PROBLEM          WORKLOAD       DETAIL
 other_numa_node  docker:?[2J?x  GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_0
 

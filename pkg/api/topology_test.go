@@ -26,9 +26,13 @@ func topologyNode(state model.State) Facts {
 		PCI: []model.PCIFunction{
 			{
 				Address: "0000:13:00.0", NUMANode: "0", Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"},
-				PCIEnd: model.PCIEnd{Link: model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}},
+				PCIEnd:  model.PCIEnd{Link: model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}},
+				Bridges: []model.PCIBridge{{Address: "0000:12:00.0", ACS: model.ACS{State: model.ACSPresent, Control: 0x105}}}, IOMMUGroup: "3",
 			},
-			{Address: "0000:14:00.0", NUMANode: "0", Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:01.0", "0000:14:00.0"}},
+			{
+				Address: "0000:14:00.0", NUMANode: "0", Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:01.0", "0000:14:00.0"},
+				Bridges: []model.PCIBridge{{Address: "0000:12:01.0", ACS: model.ACS{State: model.ACSAbsent}}}, IOMMUGroup: "none",
+			},
 			{Address: "0000:93:00.0", NUMANode: "1", Path: []string{"pci0000:90", "0000:90:01.0", "0000:93:00.0"}},
 		},
 	}
@@ -90,6 +94,12 @@ func TestTopology(t *testing.T) {
 			}},
 		}},
 	}
+	want.DataDirect = []TopologyDataDirect{}
+	want.PeerPaths = []TopologyPeerPath{{
+		GPU: 0, HCA: 1, HCAPort: TopologyPort{PCIAddress: "0000:12:00.0", ACS: "SrcValid,ReqRedir", Control: 0x105},
+		GPUPort: TopologyPort{PCIAddress: "0000:12:01.0", ACS: "absent"}, Requests: placement.RouteRedirected, Completions: placement.RouteDirect,
+		IOMMUGroups: TopologyIOMMUGroup{HCA: "3", GPU: "none"}, Wrong: []string{},
+	}}
 	relations, err := json.Marshal(got.Relations)
 	if err != nil || string(relations) != `[["X","PIX","SYS"],["PIX","X","SYS"],["SYS","SYS","X"]]` {
 		t.Errorf("relations: %s %v", relations, err)

@@ -6,7 +6,7 @@ import "github.com/accelscope/accelscope/pkg/exposition"
 
 var placementNotes = []string{
 	"Only while a workload has a problem, so most nodes have no series. [docs/placement.md](../docs/placement.md) defines each value of " +
-		"`problem`: `other_numa_node`, `other_pcie_switch`, `gpudirect_unused`, `idle_rails`. " +
+		"`problem`: `other_numa_node`, `other_pcie_switch`, `gpudirect_unused`, `idle_rails`, `data_direct_path`. " +
 		"`/api/v1/topology` lists the devices concerned.",
 	"Needs the source `pci`.",
 }

@@ -325,6 +325,12 @@ var (
 		Summary: "The workload has GPUs and HCAs, and does not use GPUDirect, or not all of its rails.",
 		Source:  "docs/placement.md", Words: map[string][]string{"problem": {placement.ProblemDirect, placement.ProblemRails}},
 	}
+	dataDirectPath = &Condition{
+		Name: "WorkloadDataDirectPath", Severity: Info, For: 15 * time.Minute,
+		Summary: "The workload uses a GPU and an HCA, and ACS or IOMMU groups between both are not as Data Direct requires.",
+		Source:  "rdma_topo of rdma-core requires it", Words: map[string][]string{"problem": {placement.ProblemPath}},
+		NoAlert: "accelscope_placement_problem has it, and a node that is set up wrongly was so from its start",
+	}
 	coverageGap = &Condition{
 		Name: "RDMACoverageGap", Severity: Info, For: 5 * time.Minute,
 		Summary: "Not all bytes that the workload moves over the HCA are counted.",
@@ -400,7 +406,7 @@ var Conditions = []*Condition{
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 
-	xidNoncritical, portDisabled, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, memoryUnowned, coverageGap,
+	xidNoncritical, portDisabled, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, dataDirectPath, memoryUnowned, coverageGap,
 	mapNearlyFull,
 
 	nothingWrong,

@@ -111,6 +111,29 @@ func (n *node) place(hcas0, hcas1, gpu string) {
 	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Type: model.QP, Current: 1}}
 }
 
+// placeGrace puts the GPU on a switch of Grace with the Data Direct function of the first HCA, which has this ACS Control at its port.
+func (n *node) placeGrace(control model.ACSControl) {
+	n.place("pci0000:00", "pci0000:00", "pci0009:00")
+	bridge := func(address, id string) model.PCIBridge { return model.PCIBridge{Address: address, ID: id} }
+	hcaPort := bridge("0009:02:00.0", "15b3:197c")
+	hcaPort.ACS = model.ACS{State: model.ACSPresent, Control: control}
+	shared := []model.PCIBridge{bridge("0009:00:00.0", "10de:22b1"), bridge("0009:01:00.0", "15b3:197c")}
+	gpu := append(slices.Clone(shared), bridge("0009:02:01.0", "15b3:197c"), bridge("0009:04:00.0", "15b3:197c"), bridge("0009:05:00.0", "15b3:197c"))
+	hca := append(slices.Clone(shared), hcaPort)
+	path := func(bridges []model.PCIBridge, address string) []string {
+		path := []string{"pci0009:00"}
+		for _, b := range bridges {
+			path = append(path, b.Address)
+		}
+		return append(path, address)
+	}
+	n.facts.PCI[0].VPD.UUID = "card"
+	n.facts.PCI[1].Bridges, n.facts.PCI[1].Path = gpu, path(gpu, n.facts.PCI[1].Address)
+	n.facts.PCI = append(n.facts.PCI, model.PCIFunction{
+		Address: "0009:03:00.0", ID: "15b3:2100", Bridges: hca, Path: path(hca, "0009:03:00.0"), VPD: model.VPD{UUID: "card"},
+	})
+}
+
 func (n *node) link() *model.Link { return &n.facts.Links[0] }
 
 func (n *node) port() *model.Port { return &n.facts.HCAs[0].Ports[0] }
@@ -468,6 +491,13 @@ var judgments = map[string]judgment{
 		good:    func(n *node) { n.shares.Registered[0].Memory = model.GPUMemory },
 		subject: "ml/a/x", says: "GPU 0: the workload registered no memory of GPUs, and its HCAs on the same PCIe switch are mlx5_0",
 		held: 30 * time.Minute,
+	},
+	"WorkloadDataDirectPath": {
+		bad:     func(n *node) { n.placeGrace(0x1d) },
+		good:    func(n *node) { n.placeGrace(0x19) },
+		subject: "ml/a/x", held: 15 * time.Minute,
+		says: "GPU 0: the path of the Data Direct function of mlx5_0 differs from what rdma_topo requires for GPUDirect: " +
+			"ACS of 0009:02:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx110x1",
 	},
 	"RDMACoverageGap": {
 		bad: func(n *node) {

@@ -140,7 +140,7 @@ func (r *round) judgeBudgets() {
 // judgePlacement judges where the GPUs and HCAs of workloads are.
 func (r *round) judgePlacement() {
 	workloads := r.Placement.Workloads()
-	for _, c := range []*Condition{placedBadly, withoutGPUDirect} {
+	for _, c := range []*Condition{placedBadly, withoutGPUDirect, dataDirectPath} {
 		for i := range workloads {
 			var texts []string
 			for _, problem := range workloads[i].Problems {

@@ -13,6 +13,7 @@
 package pci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +33,8 @@ import (
 // Options configure a Source.
 type Options struct {
 	Sysfs string // mount point of sysfs: /sys
+	// VPDWait is how long Read waits for VPDs that it began to read, half a second if 0. A later Read has what came after that.
+	VPDWait time.Duration
 }
 
 // Source reads the PCI functions of the node. Read must not be called concurrently.
@@ -47,7 +51,8 @@ const maxFunctions = 512
 // New returns a Source.
 func New(o Options) (*Source, error) {
 	return &Source{
-		devices: filepath.Join(o.Sysfs, "bus/pci/devices"), buffer: make([]byte, os.Getpagesize()), vpds: vpds{wait: waitForVPDs},
+		devices: filepath.Join(o.Sysfs, "bus/pci/devices"), buffer: make([]byte, os.Getpagesize()),
+		vpds: vpds{wait: cmp.Or(o.VPDWait, time.Second/2)},
 	}, nil
 }
 

@@ -81,16 +81,13 @@ func printable(b []byte) string {
 	return string(b)
 }
 
-// The kernel gives the firmware 125 ms for each four bytes of a VPD.
-const (
-	waitForVPDs = 2 * time.Second // how long a round waits for the VPDs of all functions
-	readVPDFor  = time.Minute     // how long one is read, before that is a failure
-)
+// readVPDFor is how long a VPD is read, before that is a failure: the kernel gives the firmware 125 ms for each four bytes.
+const readVPDFor = time.Minute
 
 // vpds are the VPDs of functions: each is read once, and again, after a pause, if that failed. A read that hangs delays one round. What it
 // returns later is taken in a later round.
 type vpds struct {
-	wait  time.Duration // waitForVPDs
+	wait  time.Duration
 	calls hang.Group[device, string]
 	known map[device]*vpdRead
 }

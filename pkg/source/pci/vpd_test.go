@@ -119,9 +119,9 @@ func vpdsOf(t *testing.T, s *Source) [2]model.VPD {
 	return [2]model.VPD{snap.PCI[0].VPD, snap.PCI[len(snap.PCI)-1].VPD}
 }
 
-func sourceOf(t *testing.T, tr tree) *Source {
+func sourceOf(t *testing.T, tr tree, wait time.Duration) *Source {
 	t.Helper()
-	s, err := New(Options{Sysfs: tr.root})
+	s, err := New(Options{Sysfs: tr.root, VPDWait: wait})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestVPD(t *testing.T) {
 	tr.cards(map[string]string{"vpd": card(uuid)}, map[string]string{"vpd": card("")})
 	tr.add("pci0000:20/0000:20:01.0/0000:21:00.0", map[string]string{"class": "0x020000\n", "vpd": card(another)}) // of another vendor
 	tr.add("pci0000:20/0000:20:01.0/0000:22:00.0", map[string]string{"class": "0x030200\n", "vpd": card(another)})
-	s := sourceOf(t, tr)
+	s := sourceOf(t, tr, time.Minute)
 	want := [2]model.VPD{{Missing: errNoUUID.Error()}, {UUID: uuid}}
 	if got := vpdsOf(t, s); got != want {
 		t.Fatalf("%+v, want %+v", got, want)
@@ -166,7 +166,7 @@ func TestVPD(t *testing.T) {
 func TestVPDFailures(t *testing.T) {
 	tr := newTree(t)
 	tr.cards(map[string]string{"vpd/is a directory": ""}, map[string]string{"vpd": card(uuid), "power/runtime_status": "suspended\n"})
-	s := sourceOf(t, tr)
+	s := sourceOf(t, tr, time.Minute)
 	if got, want := vpdsOf(t, s), ([2]model.VPD{{Missing: errSuspended.Error()}, {Missing: "reading its VPD: is a directory"}}); got != want {
 		t.Fatalf("%+v, want %+v", got, want)
 	}
@@ -186,25 +186,25 @@ func TestVPDFailures(t *testing.T) {
 	}
 }
 
-// TestVPDHangs has a VPD that does not answer: it costs no other one, and once it answers, its UUID is known. The FAKE is a FIFO, at which
-// open hangs.
+// TestVPDHangs has a VPD that does not answer: Read returns nevertheless, and once it answers, its UUID is known. The FAKE is a FIFO, at
+// which open hangs.
 func TestVPDHangs(t *testing.T) {
 	tr := newTree(t)
-	tr.cards(map[string]string{}, map[string]string{"vpd": card(uuid)})
+	tr.cards(map[string]string{}, map[string]string{"vpd": card(another)})
 	fifo := filepath.Join(tr.root, "devices", directAt, "vpd")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := sourceOf(t, tr)
+	s := sourceOf(t, tr, time.Millisecond)
 	for range 2 {
-		if got, want := vpdsOf(t, s), ([2]model.VPD{{UUID: uuid}, {Missing: errUnread.Error()}}); got != want {
+		if got, want := vpdsOf(t, s)[1], (model.VPD{Missing: errUnread.Error()}); got != want {
 			t.Fatalf("%+v, want %+v", got, want)
 		}
 	}
 	if err := os.WriteFile(fifo, []byte(card(uuid)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); vpdsOf(t, s)[1] != (model.VPD{UUID: uuid}); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); vpdsOf(t, s) != [2]model.VPD{{UUID: another}, {UUID: uuid}}; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v", vpdsOf(t, s))
 		}
