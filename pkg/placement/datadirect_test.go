@@ -54,7 +54,7 @@ func graceFacts() *model.Snapshot {
 
 const direct0, direct1 = 5, 6 // the Data Direct functions in PCI
 
-// bridge returns a bridge of the functions that have it: all of them, as the source gives each function its own copy.
+// setACS sets ACS of a bridge, of which each function below it has a copy.
 func setACS(s *model.Snapshot, address string, acs model.ACS) {
 	for i := range s.PCI {
 		for j := range s.PCI[i].Bridges {
@@ -76,8 +76,10 @@ func TestPair(t *testing.T) {
 		"its VPD is not readable":          {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "input/output error"} }, " | input/output error"},
 		"its VPD was not read":             {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{} }, " | its VPD was not read"},
 		"two Data Direct functions":        {func(s *model.Snapshot) { s.PCI[direct1].VPD = s.PCI[direct0].VPD }, " | 0019:03:00.0 has the same UUID"},
-		"two HCAs":                         {func(s *model.Snapshot) { s.PCI[4].VPD = s.PCI[2].VPD }, " | several HCAs have its UUID: 0000:03:00.0, 0000:03:00.1, 0010:03:00.0"},
-		"no HCA":                           {func(s *model.Snapshot) { s.PCI[direct0].VPD.UUID = "other" }, " | no HCA has its UUID"},
+		"two HCAs": {
+			func(s *model.Snapshot) { s.PCI[4].VPD = s.PCI[2].VPD }, " | several HCAs have its UUID: 0000:03:00.0, 0000:03:00.1, 0010:03:00.0",
+		},
+		"no HCA": {func(s *model.Snapshot) { s.PCI[direct0].VPD.UUID = "other" }, " | no HCA has its UUID"},
 		"no HCA, and one that is not known": {func(s *model.Snapshot) {
 			s.PCI[direct0].VPD.UUID, s.PCI[3].VPD = "other", model.VPD{Missing: "it has no VPD"}
 		}, " | no HCA has its UUID; the UUID of 0000:03:00.1 is not known: it has no VPD"},
@@ -125,16 +127,20 @@ func TestDataDirectProblems(t *testing.T) {
 		node func(*model.Snapshot)
 		want []string
 	}{
-		"its own HCA":         {job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, nil, nil},
-		"the HCA of another":  {job{gpus: []int{0}, hcas: []int{2}, memory: gpu}, nil, []string{"other_pcie_switch: 0 | mlx5_0, mlx5_1"}},
-		"GPUDirect unused":    {job{gpus: []int{0}, hcas: []int{0}, memory: host}, nil, []string{"gpudirect_unused: 0 | mlx5_0"}},
-		"not known which HCA": {job{gpus: []int{0}, hcas: []int{2}, memory: host}, func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "x"} }, nil},
+		"its own HCA":        {job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, nil, nil},
+		"the HCA of another": {job{gpus: []int{0}, hcas: []int{2}, memory: gpu}, nil, []string{"other_pcie_switch: 0 | mlx5_0, mlx5_1"}},
+		"GPUDirect unused":   {job{gpus: []int{0}, hcas: []int{0}, memory: host}, nil, []string{"gpudirect_unused: 0 | mlx5_0"}},
+		"not known which HCA": {
+			job{gpus: []int{0}, hcas: []int{2}, memory: host}, func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "x"} }, nil,
+		},
 		"redirected": {
 			job{gpus: []int{0}, hcas: []int{0, 1}, memory: gpu},
 			func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) },
 			[]string{"data_direct_path: 0 | mlx5_0, mlx5_1"},
 		},
-		"redirected elsewhere": {job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { setACS(s, "0019:02:00.0", redirected) }, nil},
+		"redirected elsewhere": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { setACS(s, "0019:02:00.0", redirected) }, nil,
+		},
 	} {
 		s := graceFacts()
 		if c.node != nil {

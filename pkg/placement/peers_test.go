@@ -41,8 +41,8 @@ func TestPeerPaths(t *testing.T) {
 		t.Error(d)
 	}
 	paths := New(dgxA100.facts())
-	if got := paths.PeerPaths(); len(got) != 16 || got[0].DataDirect != nil || got[0].HCAPort.Address != "0000:02:04.0" || got[0].GPUPort.Address != "0000:02:00.0" ||
-		got[0].Requests != RouteUnknown || got[0].Wrong != nil {
+	if got := paths.PeerPaths(); len(got) != 16 || got[0].DataDirect != nil || got[0].HCAPort.Address != "0000:02:04.0" ||
+		got[0].GPUPort.Address != "0000:02:00.0" || got[0].Requests != RouteUnknown || got[0].Wrong != nil {
 		t.Errorf("DGX A100: %d paths, the first %+v", len(got), got[0])
 	}
 }

@@ -49,7 +49,8 @@ func (p *Placement) problems(w *Workload) []Problem {
 	gpus, hcas = p.idle(w, candidates)
 	add(ProblemRails, gpus, hcas, "GPU %s: no workload uses the HCAs on the same PCIe switches %s")
 	gpus, hcas, wrong := p.wrongPaths(w)
-	add(ProblemPath, gpus, hcas, "GPU %s: the path of the Data Direct function of %s differs from what rdma_topo requires for GPUDirect: "+strings.ReplaceAll(wrong, "%", "%%"))
+	add(ProblemPath, gpus, hcas, "GPU %s: the path of the Data Direct function of %s differs from what rdma_topo requires for GPUDirect: "+
+		strings.ReplaceAll(wrong, "%", "%%"))
 	return problems
 }
 

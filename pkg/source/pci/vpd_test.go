@@ -36,7 +36,8 @@ const (
 // card is a VPD as HCAs have it: the name, the read-only part, and the end.
 func card(v3 string) string {
 	return resource(identifier, "NVIDIA ConnectX-8") +
-		resource(readOnlyVPD, keyword("PN", "900-9X81Q"), keyword("V2", "900-9X81Q"), keyword("SN", "MT2500"), keyword("V3", v3), keyword("RV", "\x5a\x00")) +
+		resource(readOnlyVPD, keyword("PN", "900-9X81Q"), keyword("V2", "900-9X81Q"), keyword("SN", "MT2500"), keyword("V3", v3),
+			keyword("RV", "\x5a\x00")) +
 		string(rune(endSmall))
 }
 
