@@ -73,7 +73,7 @@ func TestPair(t *testing.T) {
 	}{
 		"paired":                           {func(*model.Snapshot) {}, "0000:03:00.0 0000:03:00.1 | "},
 		"only one port has a readable VPD": {func(s *model.Snapshot) { s.PCI[2].VPD = model.VPD{Missing: "x"} }, "0000:03:00.1 | "},
-		"its VPD is not readable":          {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "input/output error"} }, " | input/output error"},
+		"its VPD is not readable":          {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "an error"} }, " | an error"},
 		"its VPD was not read":             {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{} }, " | its VPD was not read"},
 		"two Data Direct functions":        {func(s *model.Snapshot) { s.PCI[direct1].VPD = s.PCI[direct0].VPD }, " | 0019:03:00.0 has the same UUID"},
 		"two HCAs": {

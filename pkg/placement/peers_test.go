@@ -16,7 +16,9 @@ func acs(control model.ACSControl) model.ACS {
 
 // TestPeerPaths: through what a GPU and an HCA on one switch reach each other, and the ports that decide how.
 func TestPeerPaths(t *testing.T) {
-	topology := New(graceFacts())
+	s := graceFacts()
+	s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_3", VF: true, PF: "mlx5_0"}) // is left out
+	topology := New(s)
 	type path struct {
 		gpu, hca           string
 		through, hcaPort   string
@@ -90,7 +92,9 @@ func TestGrace(t *testing.T) {
 				"ACS of " + gpuPort + " is 0011101" + defaults + "xx101x1",
 			},
 		},
-		"all switched off":        {func(s *model.Snapshot) { setACS(s, lowest, acs(0)) }, []string{"ACS of " + lowest + " is 0000000 (none), not xx111x1"}},
+		"all switched off": {
+			func(s *model.Snapshot) { setACS(s, lowest, acs(0)) }, []string{"ACS of " + lowest + " is 0000000 (none), not xx111x1"},
+		},
 		"bits that do not matter": {func(s *model.Snapshot) { setACS(s, hcaPort, acs(0x19|0x62)) }, nil},
 		"not read":                {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{}) }, nil},
 		"no capability":           {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{State: model.ACSAbsent}) }, nil},
