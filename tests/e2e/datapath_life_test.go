@@ -182,7 +182,15 @@ func (n node) first(t *testing.T) {
 		c.rest(t)
 		return c
 	}
-	use("first use", "-d", "rxe0", "-n", "100")
+	c := enter(t, "first use", "posts", "-s", "64", "-d", "rxe0", "-n", "100")
+	c.line(t, "done")
+	eventually(t, time.Minute, func() error { // the file of one that ends earlier is not probed
+		if probes := s.fresh().sum("accelscope_datapath_probes"); probes < 3 {
+			return fmt.Errorf("%v probes", probes)
+		}
+		return nil
+	})
+	c.rest(t)
 	var late float64
 	eventually(t, 30*time.Second, func() error {
 		m := s.fresh()
