@@ -69,9 +69,9 @@ var portNotes = []string{
 func portMetrics() []metric {
 	return []metric{
 		pma("infiniband_port_receive_data_bytes_total", "port_rcv_data", wordBytes,
-			"Data received on all virtual lanes of the port, in bytes. With mlx5, by the function: without its VFs."),
+			"Data received on all virtual lanes of the port, in bytes, with mlx5 of the function without its VFs."),
 		pma("infiniband_port_transmit_data_bytes_total", "port_xmit_data", wordBytes,
-			"Data sent on all virtual lanes of the port, in bytes. With mlx5, by the function: without its VFs."),
+			"Data sent on all virtual lanes of the port, in bytes, with mlx5 of the function without its VFs."),
 		pma("infiniband_port_receive_packets_total", "port_rcv_packets", 1,
 			"Packets received on all virtual lanes of the port, including packets with errors."),
 		pma("infiniband_port_transmit_packets_total", "port_xmit_packets", 1,

@@ -59,18 +59,24 @@ func TestLineRate(t *testing.T) {
 		"PCIe stalls on reads":          {[]func(*node){func(n *node) { *n.link().Stalls.ReadSeconds = 150 }}, []string{"pcie_stalled: 50% of the time the HCA waits to read memory over PCIe"}},
 		"PCIe stalls at times":          {[]func(*node){func(n *node) { *n.link().Stalls.ReadSeconds, *n.link().Stalls.WriteSeconds = 30, 30 }}, nil},
 		"the other end pauses the port": {[]func(*node){paused}, []string{peer}},
-		"pauses without a priority": {[]func(*node){func(n *node) { n.pause(false, model.GlobalPause, time.Minute) }},
-			[]string{"paused_by_peer: 20% of the time the other end stops the port"}},
-		"the port pauses the other end": {[]func(*node){func(n *node) { n.pause(true, "4", time.Minute) }},
-			[]string{"pauses_peer: 20% of the time the port stops the other end, priority 4"}},
+		"pauses without a priority": {
+			[]func(*node){func(n *node) { n.pause(false, model.GlobalPause, time.Minute) }},
+			[]string{"paused_by_peer: 20% of the time the other end stops the port"},
+		},
+		"the port pauses the other end": {
+			[]func(*node){func(n *node) { n.pause(true, "4", time.Minute) }},
+			[]string{"pauses_peer: 20% of the time the port stops the other end, priority 4"},
+		},
 		"several priorities are paused a little": {[]func(*node){func(n *node) {
 			n.pause(false, "3", 29*time.Second)
 			n.pause(false, "4", 29*time.Second)
 			n.pause(true, "3", 29*time.Second)
 		}}, nil},
 		"discards": {[]func(*node){func(n *node) { n.link().Discards[1].Count = 3300 }}, []string{"discards: 11.0/s received packets found no room (host_buffer)"}},
-		"discards of two kinds": {[]func(*node){func(n *node) { n.link().Discards[0].Count, n.link().Discards[1].Count = 3000, 300 }},
-			[]string{"discards: 11.0/s received packets found no room (port_buffer, host_buffer)"}},
+		"discards of two kinds": {
+			[]func(*node){func(n *node) { n.link().Discards[0].Count, n.link().Discards[1].Count = 3000, 300 }},
+			[]string{"discards: 11.0/s received packets found no room (port_buffer, host_buffer)"},
+		},
 		"discards at times":                   {[]func(*node){func(n *node) { n.link().Discards[1].Count = 3000 }}, nil},
 		"a single cause with a name":          {[]func(*node){lost}, nil},
 		"a narrow PCIe link and stalls":       {[]func(*node){stall, narrow}, []string{link, stalled}},
