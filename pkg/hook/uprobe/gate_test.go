@@ -298,7 +298,6 @@ func TestShutdown(t *testing.T) {
 	free := do(t, g.Attach, Operation{Paths: []string{other}, Probes: g.probes(site)})
 	h := hold(t, path)
 	forks := start(t, program(t, "forklat"), "10")
-	g.endBy = time.Now().Add(5 * time.Second) // before the lock is free
 	g.Shutdown([]*Operation{o, free})
 	for _, p := range o.Probes { // as the kernel does at the end of the process
 		if p.Link == nil {

@@ -22,9 +22,9 @@ import (
 // exists as long as the probe does.
 const leftDir = "accelscope-uprobes"
 
-// EndLimit is how long Shutdown tries to detach: a machine with much more to do than it has CPUs took more than 5 s to begin, and systemd
-// and the kubelet wait for half a minute.
-const EndLimit = 15 * time.Second
+// EndLimit is how long Shutdown tries to detach: a busy machine takes seconds for all grace periods, and systemd and the kubelet wait
+// for half a minute.
+const EndLimit = 5 * time.Second
 
 // hangLimit is how long a call that began before that may take.
 const hangLimit = time.Second
