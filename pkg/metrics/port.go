@@ -49,8 +49,7 @@ var portNotes = []string{
 	"`infiniband_port_transmit_data_bytes_total`, `infiniband_port_receive_data_bytes_total`: of drivers with `counters/` only, as of " +
 		"node_exporter. Omni-Path (hfi1) counts flits of 8 bytes there: it moved twice as much.",
 	"With mlx5 they, and `rdma_port_transmit_bytes_total` and `rdma_port_receive_bytes_total`, have the bytes of the function, " +
-		"not of the physical port. A PF looks idle while its VFs are busy: add their series (`infiniband_device_info{pf_device}`), as the " +
-		"recorded utilization of a port does.",
+		"not of the physical port. A PF looks idle while its VFs are busy: add their series (`infiniband_device_info{pf_device}`).",
 	"`infiniband_port_errors_total`: most of these counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace that the device was moved to, and empty in the " +
 		"namespace of the node.",

@@ -264,7 +264,7 @@ var judgments = map[string]judgment{
 	},
 	"RDMABelowLineRate": {
 		bad: func(n *node) { n.link().Stalls.ReadSeconds = new(uint64(60)) }, lasts: 5 * time.Minute,
-		subject: "mlx5_0/1", says: "most likely pcie_stalled: 20% of the time the HCA waits to read memory over PCIe",
+		subject: "mlx5_0/1", says: "most likely pcie_stalled: in 20% of the seconds the HCA waited to read memory over PCIe",
 	},
 	"RDMAPCIeErrors": {
 		bad: func(n *node) { n.facts.PCI[0].AER = aer(7, 1) }, lasts: 15 * time.Minute,

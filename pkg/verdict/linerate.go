@@ -28,14 +28,12 @@ const (
 	causePlacement    = "placement"
 )
 
-// lineRateOrder are the causes, the most likely first: each may cause those that follow it, and is not caused by them. A narrow PCIe link
-// stalls, what is not written to memory is discarded or stops the peer, lost packets are sent again. Names with capitals are conditions of
-// the port or of its HCA.
+// lineRateOrder are the causes, the most likely first: each may cause those that follow it. A narrow PCIe link stalls, what is not written
+// to memory is discarded or stops the peer, lost packets are sent again. Names with capitals are conditions of the port or of its HCA.
 var lineRateOrder = []string{
-	causePCIeLink, linkDegraded.Name, bondDegraded.Name,
-	linkUnstable.Name, uncorrectableBlocks.Name, symbolErrors.Name, packetErrors.Name, bitErrors.Name,
-	causePCIeStalled, causePlacement, outOfBuffer.Name, pauseStorm.Name, causeDiscards, causePausesPeer, causePausedByPeer,
-	retransmissions.Name, congestion.Name,
+	causePCIeLink, linkDegraded.Name, bondDegraded.Name, linkUnstable.Name, bitErrors.Name, uncorrectableBlocks.Name, symbolErrors.Name,
+	packetErrors.Name, causePlacement, causePCIeStalled, outOfBuffer.Name, pauseStorm.Name, causeDiscards, causePausesPeer,
+	causePausedByPeer, retransmissions.Name, congestion.Name,
 }
 
 // judgeLineRate judges why ports are slow. It comes after what finds the conditions that are causes.
@@ -48,34 +46,80 @@ func (r *round) judgeLineRate() {
 		}
 		for k := range h.Ports {
 			p := &h.Ports[k]
-			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
-			causes := r.measuredCauses(s, r.links[portKey{h.Name, p.Number}])
+			s, links := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}, r.links[portKey{h.Name, p.Number}]
+			causes, recent := r.measuredCauses(s, links), r.recent(s, p, links)
 			measured := len(causes) > 0
 			if p.State != stateActive {
 				continue
 			}
-			causes = append(causes, r.foundCauses(h, s)...)
+			causes = append(append(causes, r.pcieLink(h, measured)...), r.foundCauses(s)...)
 			if text := far[h.Name]; text != "" {
 				causes = append(causes, lineRateCause{causePlacement, text})
 			}
-			if measured || len(causes) > 1 { // a single other cause is a verdict of its own
-				r.findLineRate(s, causes)
+			if measured || distinct(causes) > 1 { // a single other cause is a verdict of its own
+				r.findLineRate(s, causes, recent)
 			}
+		}
+	}
+	for _, l := range r.links[portKey{}] { // physical functions without an HCA
+		s := Subject{Kind: OfPort, Device: l.Netdev}
+		if causes := r.measuredCauses(s, []*model.Link{l}); len(causes) > 0 {
+			r.findLineRate(s, causes, nil)
 		}
 	}
 }
 
-// findLineRate adds the verdict of a port with its causes, the most likely first.
-func (r *round) findLineRate(s Subject, causes []lineRateCause) {
-	slices.SortStableFunc(causes, func(a, b lineRateCause) int {
-		return slices.Index(lineRateOrder, a.name) - slices.Index(lineRateOrder, b.name)
-	})
+func distinct(causes []lineRateCause) int {
+	names := map[string]bool{}
+	for _, c := range causes {
+		names[c.name] = true
+	}
+	return len(names)
+}
+
+// findLineRate adds the verdict of a port with its causes, the most likely first. Conditions that look back for longer than what is
+// measured, and did not grow since then, come last.
+func (r *round) findLineRate(s Subject, causes []lineRateCause, recent map[string]bool) {
+	place := func(c lineRateCause) int {
+		at := slices.Index(lineRateOrder, c.name)
+		if grew, looksBack := recent[c.name]; looksBack && !grew {
+			at += len(lineRateOrder)
+		}
+		return at
+	}
+	slices.SortStableFunc(causes, func(a, b lineRateCause) int { return place(a) - place(b) })
 	evidence := make([]string, len(causes))
 	for i, c := range causes {
 		evidence[i] = c.name + ": " + c.evidence
 	}
 	evidence[0] = "most likely " + evidence[0]
 	r.find(belowLineRate, s, time.Time{}, evidence...)
+}
+
+// recent reports of the conditions that look back for longer whether their counters grew in the window of belowLineRate.
+func (r *round) recent(s Subject, p *model.Port, links []*model.Link) map[string]bool {
+	downs, symbols, blocks := uint64(0), uint64(0), uint64(0)
+	for name, of := range map[string]*uint64{"link_downed": &downs, "link_error_recovery": &downs, "symbol_error": &symbols} {
+		value, _ := valueOf(p.Counters, name)
+		*of += value
+	}
+	for _, l := range links {
+		if l.Carrier != nil {
+			downs += l.Carrier.Flaps
+		}
+		if l.FEC != nil && l.FEC.Uncorrectable != nil {
+			blocks += *l.FEC.Uncorrectable
+		}
+	}
+	grew := map[string]bool{}
+	for number, c := range []struct {
+		of    *Condition
+		value uint64
+	}{{linkUnstable, downs}, {symbolErrors, symbols}, {uncorrectableBlocks, blocks}} {
+		key := counterKey{condition: belowLineRate, number: 5 + number, device: s.Device, port: s.Port}
+		grew[c.of.Name] = r.grown(key, c.value) > 0
+	}
+	return grew
 }
 
 // measuredCauses returns the causes that the interfaces of a port measure: time that is lost, and packets.
@@ -87,7 +131,7 @@ func (r *round) measuredCauses(s Subject, links []*model.Link) (causes []lineRat
 		key := legCounter(s, l)
 		key.condition = belowLineRate
 		if part, direction := r.stalled(key, &l.Stalls); part > belowLineRate.limit(0) {
-			add(l, causePCIeStalled, percent(part)+" of the time the HCA waits to "+direction+" memory over PCIe")
+			add(l, causePCIeStalled, "in "+percent(part)+" of the seconds the HCA waited to "+direction+" memory over PCIe")
 		}
 		for _, transmit := range []bool{false, true} {
 			part, priority := r.paused(key, l.Pause, transmit)
@@ -161,62 +205,79 @@ func (r *round) discarded(key counterKey, discards []model.LinkDiscards) (perSec
 	return perSecondOfAll, strings.Join(where, ", ")
 }
 
-// foundCauses returns the conditions of a port, and of its HCA, that keep it from its line rate.
-func (r *round) foundCauses(h *model.HCA, s Subject) (causes []lineRateCause) {
+// foundCauses returns the conditions of a port that keep it from its line rate.
+func (r *round) foundCauses(s Subject) (causes []lineRateCause) {
 	for i := range r.found {
 		f := &r.found[i]
-		name, evidence := f.condition.Name, strings.Join(f.evidence, "; ")
-		switch {
-		case f.subject.Device != h.Name || f.subject.Kind == OfPort && f.subject.Port != s.Port:
-		case f.subject.Kind != OfPort && f.subject.Kind != OfHCA:
-		case f.condition == pcieDegraded:
-			if carries, rate := r.pcieBits(h), r.activeRate(h); carries < rate {
-				most := gigabits(math.Round(carries/1e8) * 1e8)
-				causes = append(causes, lineRateCause{
-					causePCIeLink, fmt.Sprintf("%s; it carries at most %s of the %s of the ports", evidence, most, gigabits(rate)),
-				})
-			}
-		case slices.Contains(lineRateOrder, name):
-			causes = append(causes, lineRateCause{name, evidence})
+		ofPort := f.subject.Kind == OfPort && f.subject.Port == s.Port || f.subject.Kind == OfHCA
+		if ofPort && f.subject.Device == s.Device && slices.Contains(lineRateOrder, f.condition.Name) {
+			causes = append(causes, lineRateCause{f.condition.Name, strings.Join(f.evidence, "; ")})
 		}
 	}
 	return causes
 }
 
-// pcieBits returns the bits per second that the PCIe link of an HCA carries in one direction, before the headers of its packets.
-// It is infinite if it is not known. Links up to 5 GT/s encode 8 bits as 10, faster links 128 as 130 and those from 64 GT/s on nearly all.
-func (r *round) pcieBits(h *model.HCA) float64 {
+// pcieLink returns the PCIe link of an HCA as a cause if it carries less than the ports of all functions of the card, and either has fewer
+// lanes or a lower speed than possible, or something else was measured: many cards have slots below the rate of their ports.
+func (r *round) pcieLink(h *model.HCA, measured bool) []lineRateCause {
+	f := r.functionOf(h)
+	if f == nil {
+		return nil
+	}
+	carries, rate := carriedBits(f.Link), r.cardRate(h)
+	speed, width := f.Possible()
+	degraded := below(f.Link.Speed, speed) || below(float64(f.Link.Width), float64(width))
+	if carries <= 0 || carries >= rate || !measured && !degraded {
+		return nil
+	}
+	evidence := pcieText(f.Link.Speed, f.Link.Width)
+	if degraded {
+		evidence += "; " + pcieText(speed, width) + " is possible"
+	}
+	evidence += fmt.Sprintf("; it carries at most %s of the %s of the ports", gigabits(math.Round(carries/1e8)*1e8), gigabits(rate))
+	return []lineRateCause{{causePCIeLink, evidence}}
+}
+
+func (r *round) functionOf(h *model.HCA) *model.PCIFunction {
 	i := slices.IndexFunc(r.Facts.PCI, func(f model.PCIFunction) bool { return strings.EqualFold(f.Address, h.PCIAddress) })
 	if i < 0 {
-		return math.Inf(1)
+		return nil
 	}
-	l := &r.Facts.PCI[i].Link
-	switch bits := l.Speed * float64(l.Width); {
-	case bits <= 0:
-		return math.Inf(1)
-	case l.Speed <= 5e9:
-		return bits * 8 / 10
-	default:
-		return bits * 128 / 130
-	}
+	return &r.Facts.PCI[i]
 }
 
-// activeRate returns the rate of all active ports of an HCA in bits per second.
-func (r *round) activeRate(h *model.HCA) (bits float64) {
-	for k := range h.Ports {
-		if h.Ports[k].State == stateActive {
-			bits += r.portRate(h, &h.Ports[k])
+// carriedBits returns the bits per second that a PCIe link carries in one direction, with the headers of its packets; 0 if it is not
+// known. Links up to 5 GT/s encode 8 bits as 10, faster ones 128 as 130, and those from 64 GT/s on nearly all.
+func carriedBits(l model.PCILink) float64 {
+	bits := l.Speed * float64(l.Width)
+	if l.Speed <= 5e9 {
+		return bits * 8 / 10
+	}
+	return bits * 128 / 130
+}
+
+// cardRate returns the rate of the active ports of all functions of the card of an HCA, in bits per second. Of several ports of one HCA
+// it takes the fastest: mlx5 lists a port for each representor, with the rate of the physical port.
+func (r *round) cardRate(h *model.HCA) (bits float64) {
+	card, _, _ := strings.Cut(h.PCIAddress, ".")
+	for i := range r.Facts.HCAs {
+		other := &r.Facts.HCAs[i]
+		if of, _, _ := strings.Cut(other.PCIAddress, "."); !strings.EqualFold(of, card) || other.VF || other.Parent != "" || other.Subfunction {
+			continue
 		}
+		fastest := 0.0
+		for k := range other.Ports {
+			if p := &other.Ports[k]; p.State == stateActive {
+				rate, bonded := r.bonds[model.PortID{Device: other.Name, Port: p.Number}]
+				if !bonded {
+					rate = p.RateBits
+				}
+				fastest = max(fastest, rate)
+			}
+		}
+		bits += fastest
 	}
 	return bits
-}
-
-// portRate returns the rate of a port in bits per second, on a bond of all active legs.
-func (r *round) portRate(h *model.HCA, p *model.Port) float64 {
-	if bond, ok := r.bonds[model.PortID{Device: h.Name, Port: p.Number}]; ok {
-		return bond
-	}
-	return p.RateBits
 }
 
 // farHCAs returns the HCAs that share a switch with no GPU of a workload that uses them and is placed badly, with the problem.

@@ -43,10 +43,11 @@ func TestLineRate(t *testing.T) {
 	slower := func(n *node) { n.facts.HCAs[0].Ports[0].RateBits = 200e9 }
 	far := func(n *node) { n.place("pci0000:15", "pci0000:c1", "pci0000:c1") }
 	const (
-		stalled = "pcie_stalled: 10% of the time the HCA waits to write memory over PCIe"
+		stalled = "pcie_stalled: in 10% of the seconds the HCA waited to write memory over PCIe"
 		link    = "pcie_link: 32 GT/s, 8 lanes; 32 GT/s, 16 lanes is possible; it carries at most 252.1 Gbit/s of the 400 Gbit/s of the ports"
 		resent  = "RDMARetransmissions: 11.0/s lost packets"
 		degrade = "RDMALinkDegraded: 200 Gbit/s (4x NDR); equal ports have 400 Gbit/s"
+		slow    = "RDMALinkDegraded: 200 Gbit/s (4x NDR); it had 400 Gbit/s within 168h"
 		peer    = "paused_by_peer: 10% of the time the other end stops the port, priority 3"
 		placed  = "placement: GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_1"
 	)
@@ -56,7 +57,7 @@ func TestLineRate(t *testing.T) {
 		want []string // evidence, nil: no such verdict
 	}{
 		"PCIe stalls on writes":         {[]func(*node){stall}, []string{stalled}},
-		"PCIe stalls on reads":          {[]func(*node){func(n *node) { *n.link().Stalls.ReadSeconds = 150 }}, []string{"pcie_stalled: 50% of the time the HCA waits to read memory over PCIe"}},
+		"PCIe stalls on reads":          {[]func(*node){func(n *node) { *n.link().Stalls.ReadSeconds = 150 }}, []string{"pcie_stalled: in 50% of the seconds the HCA waited to read memory over PCIe"}},
 		"PCIe stalls at times":          {[]func(*node){func(n *node) { *n.link().Stalls.ReadSeconds, *n.link().Stalls.WriteSeconds = 30, 30 }}, nil},
 		"the other end pauses the port": {[]func(*node){paused}, []string{peer}},
 		"pauses without a priority": {
@@ -77,11 +78,31 @@ func TestLineRate(t *testing.T) {
 			[]func(*node){func(n *node) { n.link().Discards[0].Count, n.link().Discards[1].Count = 3000, 300 }},
 			[]string{"discards: 11.0/s received packets found no room (port_buffer, host_buffer)"},
 		},
-		"discards at times":                   {[]func(*node){func(n *node) { n.link().Discards[1].Count = 3000 }}, nil},
-		"a single cause with a name":          {[]func(*node){lost}, nil},
-		"a narrow PCIe link and stalls":       {[]func(*node){stall, narrow}, []string{link, stalled}},
-		"a narrow link that is wide enough":   {[]func(*node){stall, slower, narrow}, []string{degrade, stalled}},
-		"stalls far from the GPU":             {[]func(*node){stall, far}, []string{stalled, placed}},
+		"discards at times":                 {[]func(*node){func(n *node) { n.link().Discards[1].Count = 3000 }}, nil},
+		"a single cause with a name":        {[]func(*node){lost}, nil},
+		"a narrow PCIe link and stalls":     {[]func(*node){stall, narrow}, []string{link, stalled}},
+		"a narrow link that is wide enough": {[]func(*node){stall, slower, narrow}, []string{degrade, stalled}},
+		"stalls far from the GPU":           {[]func(*node){stall, far}, []string{placed, stalled}},
+		"a slot that is too narrow, and stalls": {
+			[]func(*node){stall, func(n *node) { n.facts.PCI[0].Link.Width, n.facts.PCI[0].Link.MaxWidth = 8, 8 }},
+			[]string{"pcie_link: 32 GT/s, 8 lanes; it carries at most 252.1 Gbit/s of the 400 Gbit/s of the ports", stalled},
+		},
+		"a slot that is too narrow": {[]func(*node){lost, func(n *node) { n.facts.PCI[0].Link.Width, n.facts.PCI[0].Link.MaxWidth = 8, 8 }}, nil},
+		"two functions of a card on one PCIe link": {[]func(*node){stall, narrow, func(n *node) {
+			n.facts.HCAs[1].PCIAddress = "0000:18:00.1"
+			n.facts.HCAs[0].Ports[0].RateBits, n.facts.HCAs[1].Ports[0].RateBits = 200e9, 200e9
+		}}, []string{link, slow, stalled}},
+		"ports of representors": {[]func(*node){narrow, func(n *node) {
+			h := &n.facts.HCAs[0]
+			h.Ports[0].RateBits = 200e9
+			for number := range 4 {
+				port := h.Ports[0]
+				port.Number, port.Counters, port.HWCounters = number+2, nil, nil
+				h.Ports = append(h.Ports, port)
+			}
+			n.facts.HCAs[1].Ports[0].RateBits = 200e9
+			n.link().Discards[1].Count = 3300
+		}}, []string{slow, "discards: 11.0/s received packets found no room (host_buffer)"}},
 		"lost packets and pauses":             {[]func(*node){lost, paused}, []string{peer, resent}},
 		"a slower link and lost packets":      {[]func(*node){lost, slower}, []string{degrade, resent}},
 		"a narrow PCIe link and lost packets": {[]func(*node){lost, narrow}, []string{link, resent}},
@@ -127,12 +148,75 @@ func TestLineRateOfLegs(t *testing.T) {
 	}
 }
 
-// TestLineRateOrder: each condition that is a cause has a place, which is a name of the table.
+// TestLineRateLater: a cause that looks back for longer, and did not grow lately, is not the most likely.
+func TestLineRateLater(t *testing.T) {
+	n, j := newNode().measuring(), &Judge{}
+	n.judge(j, start)
+	n.link().FEC.Uncorrectable = new(uint64(10))
+	first := func(at time.Time) (causes []string) {
+		for _, v := range n.judge(j, at).Verdicts {
+			if v.Name == belowLineRate.Name {
+				for _, e := range v.Evidence {
+					name, _, _ := strings.Cut(strings.TrimPrefix(e, "most likely "), ":")
+					causes = append(causes, name)
+				}
+			}
+		}
+		return causes
+	}
+	if got := first(start.Add(15 * time.Second)); got != nil {
+		t.Errorf("%q for one cause", got)
+	}
+	*n.link().Stalls.WriteSeconds = 100
+	if got := first(start.Add(30 * time.Second)); !slices.Equal(got, []string{"RDMAUncorrectableBlocks", "pcie_stalled"}) {
+		t.Errorf("at once: %q", got)
+	}
+	n.judge(j, start.Add(30*time.Minute))
+	*n.link().Stalls.WriteSeconds = 200
+	if got := first(start.Add(31 * time.Minute)); !slices.Equal(got, []string{"pcie_stalled", "RDMAUncorrectableBlocks"}) {
+		t.Errorf("half an hour later: %q", got)
+	}
+}
+
+// TestLineRateOfBoth: the same cause on both legs of a bond is one cause, and a physical function without an HCA has its own verdict.
+func TestLineRateOfBoth(t *testing.T) {
+	n, j := newNode().withBond(), &Judge{}
+	bare := n.facts.Links[0]
+	bare.Device, bare.Port, bare.Netdev, bare.Discards = "", 0, "eth9", []model.LinkDiscards{{Reason: "port_buffer"}}
+	n.facts.Links = append(n.facts.Links, bare)
+	n.judge(j, start)
+	for i := 1; i < 3; i++ {
+		n.facts.Links[i].FEC = &model.FEC{Uncorrectable: new(uint64(10)), CorrectedBits: new(uint64(5))}
+	}
+	n.facts.Links[3].Discards = []model.LinkDiscards{{Reason: "port_buffer", Count: 6000}}
+	var got []string
+	for _, name := range found(n.judge(j, start.Add(15*time.Second))) {
+		if strings.HasPrefix(name, belowLineRate.Name) {
+			got = append(got, name)
+		}
+	}
+	if !slices.Equal(got, []string{"RDMABelowLineRate eth9"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestLineRateOrder: a name that is a cause has one place, and is a condition or a cause that is measured.
 func TestLineRateOrder(t *testing.T) {
-	for _, name := range lineRateOrder {
-		is := func(c *Condition) bool { return c.Name == name }
-		if name != strings.ToLower(name) && !slices.ContainsFunc(Conditions, is) {
-			t.Errorf("%s is no condition", name)
+	known := map[string]bool{
+		causePCIeStalled: true, causeDiscards: true, causePausesPeer: true, causePausedByPeer: true, causePCIeLink: true, causePlacement: true,
+	}
+	for _, c := range Conditions {
+		known[c.Name] = true
+	}
+	for i, name := range lineRateOrder {
+		if !known[name] || slices.Index(lineRateOrder, name) != i {
+			t.Errorf("%s is no cause, or twice in the list", name)
+		}
+		delete(known, name)
+	}
+	for name := range known {
+		if name == strings.ToLower(name) {
+			t.Errorf("%s has no place", name)
 		}
 	}
 }

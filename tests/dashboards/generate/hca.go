@@ -97,7 +97,14 @@ func hcaPorts() row {
 	s := sel(dev)
 	speed := "(rdma_port_bond_rate_bytes_per_second" + s + " or infiniband_port_rate_bytes_per_second" + s + ")"
 	used := func(direction string) string {
-		return top(20, "instance_device_port:infiniband_port_"+direction+"_utilization:ratio_rate5m"+s)
+		return top(20, rate("rdma_port_"+direction+"_bytes_total", s)+" / "+onPort+" ("+speed+" > 0)")
+	}
+	withVFs := func(direction string) string {
+		of := "rdma_port_" + direction + "_bytes_total"
+		vfs := "sum by (instance, pf_device, port) (" + rate(of, sel()) + " * on (instance, device) group_left (pf_device) " +
+			"max by (instance, device, pf_device) (infiniband_device_info" + sel(`pf_device!=""`) + "))"
+		return top(20, "(sum by ("+ofPort+") ("+rate(of, s)+") + "+onPort+
+			` label_replace(`+vfs+`, "device", "$1", "pf_device", "(.+)")) / `+onPort+" sum by ("+ofPort+") ("+speed+" > 0)")
 	}
 	// Without states in which no port of a node stays.
 	state := func(name, label, without string) string {
@@ -117,11 +124,13 @@ func hcaPorts() row {
 			query{expr: top(10, rate("rdma_port_receive_bytes_total", s)), legend: legend + " received", below: true},
 			query{expr: top(10, speed), legend: legend + " link", dashed: true}),
 		graph("Port utilization",
-			"Bytes on the wire divided by the data rate of the link: sent above zero, received below. A PF has the "+
-				"bytes of its VFs, too. These are averages of five minutes (a recording rule): bursts that fill a link for "+
-				"milliseconds do not show here; waiting for credits shows in Transmit wait.", "percentunit",
+			"Bytes on the wire divided by the data rate of the link: sent above zero, received below. Drivers count by "+
+				"function: dashed lines are PFs with their VFs, of which some bytes may stay within the HCA. These are "+
+				"averages: bursts that fill a link for milliseconds do not show here; waiting for credits shows in Transmit wait.", "percentunit",
 			query{expr: used("transmit"), legend: legend + " sent"},
-			query{expr: used("receive"), legend: legend + " received", below: true}),
+			query{expr: used("receive"), legend: legend + " received", below: true},
+			query{expr: withVFs("transmit"), legend: legend + " with VFs sent", dashed: true},
+			query{expr: withVFs("receive"), legend: legend + " with VFs received", below: true, dashed: true}),
 		graph("Errors by type",
 			"Errors per second that the ports counted, by type. A counter that has reached its maximum no longer "+
 				"increases: clear it with the vendor's tools. Each retraining of a link adds some errors.", "suffix:/s",
