@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -97,6 +98,9 @@ func Kernel(t testing.TB) (*hook.Types, map[string]bool) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // to which kernels before 5.11 charge maps and programs, as hook.Usable does
+		t.Fatal(err)
 	}
 	types, err := hook.LoadTypes("")
 	symbols, symbolsErr := hook.Symbols()
