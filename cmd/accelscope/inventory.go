@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ type inventoryCmd struct {
 
 type acceptCmd struct {
 	controlFlags
-	Devices []string `arg:"" optional:"" name:"device" help:"ID, name or PCI address. Default: all devices."`
+	Devices []string `arg:"" optional:"" name:"device" help:"ID, name, PCI address or serial number. Default: all devices."`
 }
 
 // acceptPath is the request of the control socket, with id=… for each device. It answers with an acceptance.
@@ -68,15 +69,18 @@ func (r *report) missing(list []model.MissingDevice) {
 		if m.Excused {
 			continue
 		}
-		area := "device"
-		if m.Kind == model.KindGPU {
+		area, look := "device", "look for its PCI address in lspci and dmesg"
+		switch m.Kind {
+		case model.KindGPU:
 			area = "gpu"
+		case model.KindModule:
+			look = fmt.Sprintf("look at the cage of %s, port %d, and at ethtool -m", m.Name, m.Port)
 		}
 		reason := fmt.Sprintf("missing: %s at %s was last listed at %s", m.ID, m.Slot, m.Seen.Format(time.DateTime))
 		if m.Seen.IsZero() {
 			reason = fmt.Sprintf("missing: %s has no driver, beside equal GPUs that have one", m.Slot)
 		}
 		r.add(area, cmp.Or(m.Name, m.ID), model.StateFailed, reason,
-			"look for its PCI address in lspci and dmesg; if it was removed on purpose: accelscope inventory accept "+m.ID)
+			look+"; if it was removed on purpose: accelscope inventory accept "+strconv.Quote(m.ID))
 	}
 }

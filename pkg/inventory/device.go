@@ -21,7 +21,8 @@ type device struct {
 	ID     string           `json:"id"`
 	Source string           `json:"source"` // that lists it
 	Slot   string           `json:"slot"`
-	Name   string           `json:"name"`
+	Name   string           `json:"name"`           // of a module, that of its HCA
+	Port   int              `json:"port,omitempty"` // of a module
 	Serial string           `json:"serial,omitempty"`
 	// First and Seen are when it was first and last listed, Boot is the boot id of the node at the last time. Zero: it never was.
 	First time.Time `json:"first,omitzero"`
@@ -38,6 +39,8 @@ type device struct {
 
 	up    []int // links that are up in the last refresh; nil: not known
 	fewer bool  // than other GPUs of its model have
+	// unknown is set while it is not known whether a module is there.
+	unknown bool
 }
 
 func (d *device) key() key { return key{d.Kind, d.ID} }
@@ -52,6 +55,20 @@ func (d *device) unwatched(out func(hca string) bool) bool {
 
 // unmissed reports whether the device is missing, and that is in order.
 func (d *device) unmissed() bool { return !d.Accepted.IsZero() || !d.Excused.IsZero() }
+
+// lost returns since when the device is missing, or, if it is unknown whether it is there, when it was last seen; zero if it is there.
+func (d *device) lost() time.Time {
+	if d.unknown && d.Gone.IsZero() {
+		return d.Seen
+	}
+	return d.Gone
+}
+
+func (d *device) isNamed(names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		return name == d.ID || name == d.Name || name == d.Slot || name == d.Serial && d.Serial != ""
+	})
+}
 
 // String names the device in messages.
 func (d *device) String() string {
@@ -84,13 +101,17 @@ type listed struct {
 	unread map[[2]string]bool
 	// undriven are GPUs that the kernel lists without a driver.
 	undriven []device
-	facts    *model.Snapshot
+	// ports are the ports that a module may be in, by slot.
+	ports map[string]*model.Link
+	facts *model.Snapshot
 }
 
-// listedDevices returns the devices that sources list: GPUs, and HCAs of their own. Parts of GPUs, VFs and subfunctions come and go as
-// somebody makes them.
+// listedDevices returns the devices that sources list: GPUs, HCAs of their own, and their modules. Parts of GPUs, VFs and
+// subfunctions come and go as somebody makes them.
 func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
-	l := listed{complete: map[string]bool{}, absent: map[string]bool{}, unread: map[[2]string]bool{}, facts: facts}
+	l := listed{
+		complete: map[string]bool{}, absent: map[string]bool{}, unread: map[[2]string]bool{}, ports: map[string]*model.Link{}, facts: facts,
+	}
 	for _, s := range states {
 		l.absent[s.Source] = s.State == model.StateAbsent
 		l.complete[s.Source] = s.State == model.StateOK || s.State == model.StateAbsent
@@ -127,6 +148,7 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 			})
 		}
 	}
+	l.findModules()
 	l.findNameless()
 	l.findUndriven()
 	return l

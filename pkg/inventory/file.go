@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"unicode/utf8"
 
 	"go.uber.org/zap"
@@ -22,7 +23,7 @@ const (
 	tempName = ".inventory.json.new"
 	// version is that of the format of the file.
 	version = 1
-	// maxFile is more bytes than the file of maxDevices devices has.
+	// maxFile is more bytes than the file of maxDevices devices and maxModules modules has.
 	maxFile = 1 << 20
 	maxText = 256
 )
@@ -41,6 +42,8 @@ type content struct {
 	// Boot is the boot id of the node when the file was written.
 	Boot    string    `json:"boot"`
 	Devices []*device `json:"devices"`
+	// Modules are apart from the devices: a sensor that does not know them can use the file.
+	Modules []*device `json:"modules,omitempty"`
 }
 
 // Errors of files that are not used.
@@ -51,7 +54,15 @@ var (
 )
 
 func encode(of owner, devices []*device) ([]byte, error) {
-	text, err := json.MarshalIndent(content{version, of, of.boot, devices}, "", " ")
+	c := content{Version: version, owner: of, Boot: of.boot, Devices: []*device{}}
+	for _, d := range devices {
+		if d.Kind == model.KindModule {
+			c.Modules = append(c.Modules, d)
+		} else {
+			c.Devices = append(c.Devices, d)
+		}
+	}
+	text, err := json.MarshalIndent(c, "", " ")
 	return append(text, '\n'), err
 }
 
@@ -68,20 +79,24 @@ func decode(text []byte, of owner) ([]*device, error) {
 		return nil, fmt.Errorf("%w: %q, not %q", errForeign, c.Machine, of.Machine)
 	case c.Sysfs != of.Sysfs:
 		return nil, fmt.Errorf("%w: sysfs at %q, not at %q", errForeign, c.Sysfs, of.Sysfs)
-	case len(c.Devices) > maxDevices:
-		return nil, fmt.Errorf("%w: %d devices", errCorrupt, len(c.Devices))
+	case len(c.Devices) > maxDevices || len(c.Modules) > maxModules:
+		return nil, fmt.Errorf("%w: %d devices, %d modules", errCorrupt, len(c.Devices), len(c.Modules))
 	}
-	for _, d := range c.Devices {
+	devices := slices.Concat(c.Devices, c.Modules)
+	for n, d := range devices {
 		if err := d.check(); err != nil {
 			return nil, fmt.Errorf("%w: %w", errCorrupt, err)
 		}
+		if (d.Kind == model.KindModule) != (n >= len(c.Devices)) {
+			return nil, fmt.Errorf("%w: a device of the kind %s in the wrong list", errCorrupt, d.Kind)
+		}
 	}
-	return c.Devices, nil
+	return devices, nil
 }
 
 // check refuses what this program does not write.
 func (d *device) check() error {
-	if d == nil || d.Kind != model.KindGPU && d.Kind != model.KindHCA || d.ID == "" || d.Slot == "" || d.Source == "" {
+	if d == nil || !slices.Contains([]model.DeviceKind{model.KindGPU, model.KindHCA, model.KindModule}, d.Kind) || d.ID == "" || d.Slot == "" || d.Source == "" {
 		return errors.New("a device without kind, id, slot or source")
 	}
 	for _, text := range []string{d.ID, d.Source, d.Slot, d.Name, d.Serial, d.Boot} {

@@ -342,6 +342,7 @@ func writeForever(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	text, err := encode(owner{Machine: "m", boot: "b"}, []*device{
 		{Kind: model.KindGPU, ID: "GPU-a", Source: "nvidia", Slot: "0000:10:00.0", Seen: time.Unix(1e9, 0), Links: []int{0, 17}},
+		{Kind: model.KindModule, ID: "0x1/1 SN1", Source: "link", Slot: "0x1/1", Port: 1, Serial: "SN1", Seen: time.Unix(1e9, 0)},
 	})
 	if err != nil {
 		f.Fatal(err)

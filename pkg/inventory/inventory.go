@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory remembers which GPUs and HCAs the node has had, and which of their links were up, and compares each refresh with it.
+// Package inventory remembers which GPUs, HCAs and modules the node has had, and which of their links were up, and compares each refresh with it.
 //
 // Sources only list what is there. What a device was like before, a source cannot know: not across a restart, and not when nothing is
-// left to read. So all conditions of that kind are here: a device that is missing (missing.go), and a link between GPUs that is down
-// (links.go). The memory is a small file (file.go), which outlives the sensor and the start of the node. A refresh does not wait for it.
+// left to read. So all conditions of that kind are here: a device that is missing (missing.go, modules.go), and a link between GPUs
+// that is down (links.go). The memory is a small file (file.go), which outlives the sensor and the start of the node. A refresh does not wait for it.
 package inventory
 
 import (
@@ -124,11 +124,14 @@ func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model
 
 // remember adds a device that is listed, or what is new of it.
 func (i *Inventory) remember(d device, now time.Time) {
-	d.First, d.Seen, d.Boot = now, now, i.owner.boot
+	if d.Seen.IsZero() { // a module was read earlier
+		d.Seen = now
+	}
+	d.First, d.Boot = d.Seen, i.owner.boot
 	old := i.devices[d.key()]
 	if old == nil {
 		// An unreadable device has only its place.
-		if known := d.anonymous() && i.at(d.Kind, d.Slot) != nil; !known && d.check() == nil && i.room() {
+		if known := d.anonymous() && i.at(d.Kind, d.Slot) != nil; !known && d.check() == nil && i.room(d.Kind) {
 			i.devices[d.key()], i.changed = &d, true
 		}
 		return
@@ -155,19 +158,25 @@ func (i *Inventory) at(kind model.DeviceKind, slot string) *device {
 	return nil
 }
 
-// room reports whether there is room for one more device, for which one that is missing for longest is forgotten.
-func (i *Inventory) room() bool {
-	if len(i.devices) < maxDevices {
-		return true
+// room reports whether there is room for one more device of a kind, for which one that is missing or unknown for longest is forgotten. Modules
+// do not take the room of other devices.
+func (i *Inventory) room(kind model.DeviceKind) bool {
+	limit, count := maxDevices, 0
+	if kind == model.KindModule {
+		limit = maxModules
 	}
 	var oldest *device
 	for _, d := range i.devices {
-		if !d.Gone.IsZero() && (oldest == nil || d.Gone.Before(oldest.Gone)) {
+		if (d.Kind == model.KindModule) != (kind == model.KindModule) {
+			continue
+		}
+		count++
+		if since := d.lost(); !since.IsZero() && (oldest == nil || since.Before(oldest.lost())) {
 			oldest = d
 		}
 	}
-	if oldest == nil {
-		return false
+	if count < limit || oldest == nil {
+		return count < limit
 	}
 	delete(i.devices, oldest.key())
 	return true
@@ -189,11 +198,11 @@ func (i *Inventory) missing(l listed) []model.MissingDevice {
 	list := []model.MissingDevice{}
 	for _, d := range i.sorted() {
 		out := d.unwatched(i.o.Unwatched)
-		if _, reads := l.complete[d.Source]; !reads || d.Gone.IsZero() && !out {
+		if _, reads := l.complete[d.Source]; !reads || d.unknown || d.Gone.IsZero() && !out {
 			continue
 		}
 		list = append(list, model.MissingDevice{
-			Kind: d.Kind, ID: d.ID, Slot: d.Slot, Name: d.Name, Serial: d.Serial, Seen: d.Seen, Since: d.Gone,
+			Kind: d.Kind, ID: d.ID, Slot: d.Slot, Name: d.Name, Port: d.Port, Serial: d.Serial, Seen: d.Seen, Since: d.Gone,
 			Rebooted: d.Boot != "" && i.owner.boot != "" && d.Boot != i.owner.boot, Excused: out || d.unmissed(),
 		})
 	}
@@ -209,14 +218,14 @@ func (i *Inventory) sorted() []*device {
 	return list
 }
 
-// Accept accepts that devices with these IDs, names or slots, or all devices, are as they are now: what is missing is missed no more, and
+// Accept accepts that devices with these IDs, names, slots or serial numbers, or all devices, are as they are now: what is missing is missed no more, and
 // links that are down are not expected to be up. It returns what it changed, a line each.
 func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, d := range i.sorted() {
-		switch named := slices.Contains(names, d.ID) || slices.Contains(names, d.Name) || slices.Contains(names, d.Slot); {
-		case len(names) > 0 && !named:
+		switch {
+		case d.unknown || len(names) > 0 && !d.isNamed(names):
 			continue
 		case !d.Gone.IsZero() && !d.unmissed():
 			d.Accepted = now

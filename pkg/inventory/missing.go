@@ -27,6 +27,10 @@ func (i *Inventory) judgeMissing(l listed, now time.Time) {
 		if here[d.key()] || !l.complete[d.Source] || d.unwatched(i.o.Unwatched) {
 			continue
 		}
+		if d.Kind == model.KindModule {
+			i.judgeModule(d, l, now)
+			continue
+		}
 		other := places[key{d.Kind, d.Slot}]
 		switch {
 		case other != nil && !other.anonymous() && i.isNewer(other, d):
@@ -161,7 +165,7 @@ func (l *listed) undrivenAt(slot string) bool {
 // addUndriven adds GPUs without a driver that were never seen with one.
 func (i *Inventory) addUndriven(l listed, now time.Time) {
 	for _, d := range l.undriven {
-		if i.at(d.Kind, d.Slot) == nil && l.complete[d.Source] && i.room() {
+		if i.at(d.Kind, d.Slot) == nil && l.complete[d.Source] && i.room(d.Kind) {
 			d.Gone = now
 			i.devices[d.key()], i.changed = &d, true
 			i.o.Logger.Warn("a GPU has no driver, beside equal ones that have one", d.fields()...)

@@ -399,8 +399,8 @@ var Conditions = []*Condition{
 	hcaGone, portDown, subnetManagerLost, pauseStorm, gpuGone, gpuLost, fabricNotReady, fabricManagerLost,
 	recoveryAction, xidCritical, gpuFault, memoryFailing,
 
-	linkTraining, linkUnstable, linkDegraded, bondDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleAlarm,
-	rdmaFault, outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors,
+	linkTraining, linkUnstable, linkDegraded, bondDegraded, symbolErrors, packetErrors, uncorrectableBlocks, bitErrors, moduleGone,
+	moduleAlarm, rdmaFault, outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors,
 	belowLineRate, gpuPCIeErrors, gpuPCIeSlow,
 	fabricInProgress, uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,

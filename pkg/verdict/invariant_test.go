@@ -74,8 +74,11 @@ func TestNothingWrongIsTrue(t *testing.T) {
 		}
 		for range rnd.IntN(2) {
 			m := model.MissingDevice{Kind: model.KindGPU, ID: "GPU-x", Excused: rnd.IntN(2) == 0}
-			if rnd.IntN(2) == 0 {
+			switch rnd.IntN(3) {
+			case 0:
 				m.Kind, m.ID, m.Name = model.KindHCA, "0x1", "mlx5_7"
+			case 1:
+				m.Kind, m.ID, m.Name, m.Port = model.KindModule, "0x1/1 SN1", "mlx5_7", 1
 			}
 			facts.Missing, bad = append(facts.Missing, m), bad || !m.Excused
 		}

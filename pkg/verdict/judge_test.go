@@ -565,6 +565,17 @@ var judgments = map[string]judgment{
 		subject: "mlx5_3 (0x1)", says: "mlx5_3 at 0000:1b:00.0; last listed 1h0m15s ago, before the node was started",
 		held: 15 * time.Second,
 	},
+	"RDMAModuleGone": {
+		bad: func(n *node) {
+			n.facts.Missing = []model.MissingDevice{{
+				Kind: model.KindModule, ID: "0x1/1 SN1", Name: "mlx5_3", Port: 1, Serial: "SN1", Slot: "0x1/1", Seen: start.Add(-time.Hour), Since: start,
+			}}
+		},
+		good:    func(n *node) { n.facts.Missing[0].Excused = true },
+		subject: "mlx5_3/1 (0x1/1 SN1)",
+		says:    "module with the serial number SN1; last read 1h0m15s ago; its EEPROM cannot be read, and the interface has no carrier",
+		held:    15 * time.Second,
+	},
 	"GPUGone": {
 		bad: func(n *node) {
 			n.facts.PCI = []model.PCIFunction{{Address: "0000:4e:00.0"}}

@@ -49,6 +49,11 @@ var (
 		},
 		Source: "UFM: Field_BER_Thresholds.csv; RS(544,514) fails to correct at 2.4e-4",
 	}
+	moduleGone = &Condition{
+		Name: "RDMAModuleGone", Severity: Warning, For: 10 * time.Minute,
+		Summary: "The transceiver or cable that was in the port is not there any more, or does not answer: the link stays down.",
+		Source:  "the inventory of the node; accelscope inventory accept ends it",
+	}
 	moduleAlarm = &Condition{
 		Name: "RDMAModuleAlarm", Severity: Warning, For: 10 * time.Minute,
 		Summary:    "The transceiver or cable of the port has failed, or is beyond a limit that its manufacturer wrote into it.",

@@ -21,6 +21,8 @@ func (r *round) judgeMissing() {
 		case m.Excused:
 		case m.Kind == model.KindGPU:
 			r.find(gpuGone, Subject{Kind: OfGPU, UUID: m.ID}, m.Since, r.missingEvidence(m)...)
+		case m.Kind == model.KindModule:
+			r.find(moduleGone, Subject{Kind: OfPort, Device: m.Name, Port: m.Port, Detail: m.ID}, m.Since, r.missingEvidence(m)...)
 		default:
 			r.find(hcaGone, Subject{Kind: OfHCA, Device: m.Name, Detail: m.ID}, m.Since, r.missingEvidence(m)...)
 		}
@@ -38,10 +40,17 @@ func (r *round) missingEvidence(m *model.MissingDevice) []string {
 		return append(evidence, "it has no driver, beside equal GPUs that have one")
 	}
 	seen := "last listed " + span(r.At.Sub(m.Seen)) + " ago"
+	if m.Kind == model.KindModule {
+		evidence[0] = "module with the serial number " + m.Serial
+		seen = "last read " + span(r.At.Sub(m.Seen)) + " ago"
+	}
 	if m.Rebooted {
 		seen += ", before the node was started"
 	}
 	evidence = append(evidence, seen)
+	if m.Kind == model.KindModule {
+		return append(evidence, "its EEPROM cannot be read, and the interface has no carrier")
+	}
 	if !model.IsPCIAddress(m.Slot) || r.Facts.PCI == nil || r.At.Sub(m.Since) < pciAge {
 		return evidence
 	}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// maxModules is the number of modules that are remembered, beside the devices. The largest nodes have some dozens of ports.
+const maxModules = 256
+
+// findModules finds the ports of HCAs that a module may be in, by slot, and lists the modules that have a serial number. An interface is
+// one port, of whatever HCAs: Soft-RoCE has an HCA on an interface that has another one, and VFs have the interface of their PF.
+func (l *listed) findModules() {
+	hcas := map[string]string{} // IDs by name
+	for n := range l.devices {
+		if d := &l.devices[n]; d.Kind == model.KindHCA && model.IsPCIAddress(d.Slot) {
+			hcas[d.Name] = d.ID
+		}
+	}
+	legs := map[model.PortID]int{} // of a bond, which one HCA has
+	for n := range l.facts.Links {
+		legs[model.PortID{Device: l.facts.Links[n].Device, Port: l.facts.Links[n].Port}]++
+	}
+	interfaces := map[string]bool{}
+	for n := range l.facts.Links {
+		f := &l.facts.Links[n]
+		hca := hcas[f.Device]
+		if hca == "" || interfaces[f.Netdev] {
+			continue
+		}
+		interfaces[f.Netdev] = true
+		slot := fmt.Sprintf("%s/%d", hca, f.Port)
+		if legs[model.PortID{Device: f.Device, Port: f.Port}] > 1 {
+			slot += "/" + f.Netdev
+		}
+		l.ports[slot] = f
+		if m := f.Module; m != nil && m.Serial != "" {
+			l.devices = append(l.devices, device{
+				Kind: model.KindModule, Source: "link", ID: slot + " " + m.Serial, Slot: slot, Name: f.Device, Port: f.Port, Serial: m.Serial,
+				Seen: m.Read,
+			})
+		}
+	}
+}
+
+// judgeModule judges a module that is not read in its port. It is missing if the driver was asked while the interface had no carrier, and
+// could not read any. It is unknown whether it is there if that was not asked, or the interface was set down.
+func (i *Inventory) judgeModule(d *device, l listed, now time.Time) {
+	if by := i.instead(d, l); by != nil {
+		i.drop(d)
+		i.o.Logger.Info("a module was replaced, or is in another port", append(d.fields(), zap.String("by", by.ID))...)
+		return
+	}
+	f := l.ports[d.Slot]
+	if !l.complete["rdma"] || f != nil && (l.unread[[2]string{d.Source, f.Netdev}] || f.Module == nil && f.Read.IsZero()) {
+		return // nothing new is known
+	}
+	if f == nil || f.Module == nil {
+		d.unknown = true
+		return
+	}
+	i.renamed = i.renamed || d.Name != f.Device
+	d.Name, d.unknown = f.Device, false
+	switch m, c := f.Module, f.Carrier; {
+	case m.Problem == model.ModuleForbidden, m.Problem == model.ModuleUnreadable && (c == nil || !c.Admin):
+		d.unknown = true
+	case m.Problem != model.ModuleUnreadable || c.Up:
+		i.found(d)
+	case m.Read.After(d.Seen) && m.Read.After(c.Changed):
+		i.miss(d, l, now)
+	}
+}
+
+// instead returns a module that is in the port of another one, or the same module in another port that was not there while it was read in
+// the first one; nil if there is none. Both ends of a cable have one serial number.
+func (i *Inventory) instead(d *device, l listed) *device {
+	for n := range l.devices {
+		other := &l.devices[n]
+		if other.Kind != model.KindModule || other.Slot != d.Slot && other.Serial != d.Serial {
+			continue
+		}
+		if known := i.devices[other.key()]; other.Slot == d.Slot || known == nil || !known.First.Before(d.Seen) {
+			return other
+		}
+	}
+	return nil
+}
