@@ -98,12 +98,14 @@ func TestModuleIsNotMissing(t *testing.T) {
 		"no serial number":           func(_ *node, f *model.Link) { f.Module.Problem = "" },
 		"modules are not read":       func(_ *node, f *model.Link) { f.Module = nil },
 		"not read since it was lost": func(n *node, f *model.Link) { f.Carrier.Changed = n.now },
-		"not read since it was seen": func(_ *node, f *model.Link) { f.Module.Read = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC) },
-		"not listed":                 func(n *node, _ *model.Link) { n.facts.Links = n.facts.Links[:1] },
-		"no HCA is known":            func(n *node, _ *model.Link) { n.facts.HCAs, n.state["rdma"] = nil, model.StateFailed },
-		"failed":                     func(n *node, _ *model.Link) { n.state["link"] = model.StateFailed },
-		"stuck":                      func(n *node, _ *model.Link) { n.state["link"] = model.StateStuck },
-		"switched off":               func(n *node, _ *model.Link) { delete(n.state, "link") },
+		"not read since it was seen": func(_ *node, f *model.Link) {
+			f.Module.Read, f.Carrier.Changed = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC), time.Time{}
+		},
+		"not listed":      func(n *node, _ *model.Link) { n.facts.Links = n.facts.Links[:1] },
+		"no HCA is known": func(n *node, _ *model.Link) { n.facts.HCAs, n.state["rdma"] = nil, model.StateFailed },
+		"failed":          func(n *node, _ *model.Link) { n.state["link"] = model.StateFailed },
+		"stuck":           func(n *node, _ *model.Link) { n.state["link"] = model.StateStuck },
+		"switched off":    func(n *node, _ *model.Link) { delete(n.state, "link") },
 		"stuck interface": func(n *node, _ *model.Link) {
 			n.facts.DeviceStates = []model.DeviceState{{Source: "link", Device: "eth1", State: model.StateStuck}}
 		},
