@@ -64,7 +64,7 @@ var namesScenarios = []scenario[*world]{
 	{"usage", (*world).usage, "6.1//v1", notMany},
 	{"restarts", (*world).restarts, "6.12", notMany},
 	{"events", (*world).events, "6.12", nil},
-	{"opt-out", (*world).optOut, "6.12", notMany},
+	{"opt-out", (*world).optOut, "6.12", func(n node) bool { return notMany(n) && n.uprobes() }},
 }
 
 // notMany reports whether the test should run more than the events of many containers.
