@@ -96,7 +96,8 @@ func decode(text []byte, of owner) ([]*device, error) {
 
 // check refuses what this program does not write.
 func (d *device) check() error {
-	if d == nil || !slices.Contains([]model.DeviceKind{model.KindGPU, model.KindHCA, model.KindModule}, d.Kind) || d.ID == "" || d.Slot == "" || d.Source == "" {
+	kinds := []model.DeviceKind{model.KindGPU, model.KindHCA, model.KindModule}
+	if d == nil || !slices.Contains(kinds, d.Kind) || d.ID == "" || d.Slot == "" || d.Source == "" {
 		return errors.New("a device without kind, id, slot or source")
 	}
 	for _, text := range []string{d.ID, d.Source, d.Slot, d.Name, d.Serial, d.Boot} {

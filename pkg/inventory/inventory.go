@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory remembers which GPUs, HCAs and modules the node has had, and which of their links were up, and compares each refresh with it.
+// Package inventory remembers which GPUs, HCAs and modules the node has had, and which of their links were up, and compares each refresh
+// with it.
 //
 // Sources only list what is there. What a device was like before, a source cannot know: not across a restart, and not when nothing is
 // left to read. So all conditions of that kind are here: a device that is missing (missing.go, modules.go), and a link between GPUs
-// that is down (links.go). The memory is a small file (file.go), which outlives the sensor and the start of the node. A refresh does not wait for it.
+// that is down (links.go). The memory is a small file (file.go), which outlives the sensor and the start of the node. A refresh does not
+// wait for it.
 package inventory
 
 import (
@@ -158,8 +160,8 @@ func (i *Inventory) at(kind model.DeviceKind, slot string) *device {
 	return nil
 }
 
-// room reports whether there is room for one more device of a kind, for which one that is missing or unknown for longest is forgotten. Modules
-// do not take the room of other devices.
+// room reports whether there is room for one more device of a kind, for which one that is missing or unknown for longest is forgotten.
+// Modules do not take the room of other devices.
 func (i *Inventory) room(kind model.DeviceKind) bool {
 	limit, count := maxDevices, 0
 	if kind == model.KindModule {
@@ -218,8 +220,8 @@ func (i *Inventory) sorted() []*device {
 	return list
 }
 
-// Accept accepts that devices with these IDs, names, slots or serial numbers, or all devices, are as they are now: what is missing is missed no more, and
-// links that are down are not expected to be up. It returns what it changed, a line each.
+// Accept accepts that devices with these IDs, names, slots or serial numbers, or all devices, are as they are now: what is missing is
+// missed no more, and links that are down are not expected to be up. It returns what it changed, a line each.
 func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -42,8 +42,9 @@ func (l *listed) findModules() {
 		l.ports[slot] = f
 		if m := f.Module; m != nil && m.Serial != "" {
 			l.devices = append(l.devices, device{
-				Kind: model.KindModule, Source: "link", ID: slot + " " + m.Serial, Slot: slot, Name: f.Device, Port: f.Port, Serial: m.Serial,
-				Seen: m.Read,
+				Kind: model.KindModule, Source: "link", ID: slot + " " + m.Serial, Slot: slot, Name: f.Device, Port: f.Port,
+				Serial: m.Serial,
+				Seen:   m.Read,
 			})
 		}
 	}

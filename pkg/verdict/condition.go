@@ -406,8 +406,8 @@ var Conditions = []*Condition{
 	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 
-	xidNoncritical, portDisabled, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, dataDirectPath, memoryUnowned, coverageGap,
-	mapNearlyFull,
+	xidNoncritical, portDisabled, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, dataDirectPath, memoryUnowned,
+	coverageGap, mapNearlyFull,
 
 	nothingWrong,
 }

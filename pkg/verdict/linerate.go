@@ -262,7 +262,8 @@ func (r *round) cardRate(h *model.HCA) (bits float64) {
 	card, _, _ := strings.Cut(h.PCIAddress, ".")
 	for i := range r.Facts.HCAs {
 		other := &r.Facts.HCAs[i]
-		if of, _, _ := strings.Cut(other.PCIAddress, "."); !strings.EqualFold(of, card) || other.VF || other.Parent != "" || other.Subfunction {
+		of, _, _ := strings.Cut(other.PCIAddress, ".")
+		if !strings.EqualFold(of, card) || other.VF || other.Parent != "" || other.Subfunction {
 			continue
 		}
 		fastest := 0.0

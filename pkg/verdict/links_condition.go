@@ -76,8 +76,8 @@ var (
 	}
 	belowLineRate = &Condition{
 		Name: "RDMABelowLineRate", Severity: Warning, Window: 5 * time.Minute, For: 15 * time.Minute,
-		Summary: "The port loses time or packets: it is slower than its link could be. The evidence lists all causes that the node knows, " +
-			"the most likely first.",
+		Summary: "The port loses time or packets: it is slower than its link could be. The evidence lists all causes that the node " +
+			"knows, the most likely first.",
 		Thresholds: []Threshold{
 			{Of: "time paused, or seconds in which PCIe stalled, as a part of all", Value: 0.1},
 			{Of: "received packets that found no room", Value: 10, Unit: "/s"},
