@@ -61,6 +61,11 @@ func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []stri
 			return nil, "several HCAs have its UUID: " + strings.Join(hcas, ", ")
 		}
 	}
+	for i := range functions { // of a pair that is known in part, a workload on the other part would count as far away
+		if f := &functions[i]; f.VPD.Missing != "" && busOf(f.Address) == busOf(hcas[0]) {
+			return nil, hcas[0] + " has its UUID; the UUID of " + f.Address + " on the same bus is not known: " + f.VPD.Missing
+		}
+	}
 	return hcas, ""
 }
 

@@ -72,7 +72,13 @@ func TestPair(t *testing.T) {
 		want string // of the first Data Direct function
 	}{
 		"paired":                           {func(*model.Snapshot) {}, "0000:03:00.0 0000:03:00.1 | "},
-		"only one port has a readable VPD": {func(s *model.Snapshot) { s.PCI[2].VPD = model.VPD{Missing: "x"} }, "0000:03:00.1 | "},
+		"only one port has a readable VPD": {
+			func(s *model.Snapshot) { s.PCI[2].VPD = model.VPD{Missing: "x"} },
+			" | 0000:03:00.1 has its UUID; the UUID of 0000:03:00.0 on the same bus is not known: x",
+		},
+		"another HCA has no readable VPD": {
+			func(s *model.Snapshot) { s.PCI[4].VPD = model.VPD{Missing: "x"} }, "0000:03:00.0 0000:03:00.1 | ",
+		},
 		"its VPD is not readable":          {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "an error"} }, " | an error"},
 		"its VPD was not read":             {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{} }, " | its VPD was not read"},
 		"two Data Direct functions":        {func(s *model.Snapshot) { s.PCI[direct1].VPD = s.PCI[direct0].VPD }, " | 0019:03:00.0 has the same UUID"},
@@ -132,6 +138,9 @@ func TestDataDirectProblems(t *testing.T) {
 		"GPUDirect unused":   {job{gpus: []int{0}, hcas: []int{0}, memory: host}, nil, []string{"gpudirect_unused: 0 | mlx5_0"}},
 		"not known which HCA": {
 			job{gpus: []int{0}, hcas: []int{2}, memory: host}, func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "x"} }, nil,
+		},
+		"the UUID of the port that it uses is not known": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { s.PCI[2].VPD = model.VPD{Missing: "x"} }, nil,
 		},
 		"redirected": {
 			job{gpus: []int{0}, hcas: []int{0, 1}, memory: gpu},
