@@ -101,6 +101,7 @@ func graceTree(t *testing.T, vpd string, rootPort, hcaPort, gpuPort int, group s
 	bridge(at, "15b3:197c", -1)
 	bridge(at+"/0009:02:00.0", "15b3:197c", hcaPort)
 	p.add(at+"/0009:02:00.0/0009:03:00.0", "15b3:2100", "088000", map[string]string{"vpd": vpd, "iommu_group": "9"})
+	p.link("../../../../bus/pci/drivers/mlx5_ib", filepath.Join("devices", at, "0009:02:00.0/0009:03:00.0/driver"))
 	at += "/0009:02:01.0"
 	bridge(at, "15b3:197c", gpuPort)
 	at += "/0009:04:00.0"

@@ -79,6 +79,9 @@ type AERErrors struct {
 // dataDirect is the function through which a ConnectX-8 reads and writes the memory of GPUs (drivers/infiniband/hw/mlx5/data_direct.c).
 const dataDirect = "15b3:2100"
 
+// DataDirectDriver is the driver of Data Direct functions: the name of the module of data_direct.c.
+const DataDirectDriver = "mlx5_ib"
+
 // IsDataDirect reports whether the function is an additional one of an HCA, for the memory of GPUs. The HCA has the same VPD.UUID.
 func (f *PCIFunction) IsDataDirect() bool { return f.ID == dataDirect }
 

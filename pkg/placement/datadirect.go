@@ -22,7 +22,8 @@ type DataDirect struct {
 }
 
 // dataDirect returns the Data Direct functions, paired with their HCAs by the UUID of the card, as rdma_topo of rdma-core does. It pairs
-// less than rdma_topo: not if several Data Direct functions, or functions on several buses, have the UUID.
+// less than rdma_topo: not if several Data Direct functions, or functions on several buses, have the UUID. The kernel pairs by something
+// else, which it does not show: the keyword VU of the VPD and what the firmware of the HCA answers to QUERY_VUID.
 func dataDirect(functions []model.PCIFunction) []DataDirect {
 	var found []DataDirect
 	for i := range functions {
@@ -35,8 +36,15 @@ func dataDirect(functions []model.PCIFunction) []DataDirect {
 	return found
 }
 
-// pair returns the functions of the HCA of a Data Direct function, or why they are not known.
+// pair returns the functions of the HCA of a Data Direct function, or why they are not known. Without its driver the kernel does not use it.
 func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []string, unknown string) {
+	switch direct.Driver {
+	case model.DataDirectDriver:
+	case "":
+		return nil, "no driver is bound to it"
+	default:
+		return nil, "its driver is " + direct.Driver + ", not " + model.DataDirectDriver
+	}
 	uuid := direct.VPD.UUID
 	if uuid == "" {
 		return nil, cmp.Or(direct.VPD.Missing, "its VPD was not read")

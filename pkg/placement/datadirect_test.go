@@ -44,7 +44,7 @@ func graceFacts() *model.Snapshot {
 		path := append(slices.Clone(s.PCI[i].Path[:3]), port.Address, domain+"03:00.0")
 		s.PCI[i].IOMMUGroup = fmt.Sprint(20 + i)
 		s.PCI = append(s.PCI, model.PCIFunction{
-			Address: domain + "03:00.0", ID: "15b3:2100", Path: path, NUMANode: "0", IOMMUGroup: s.PCI[i].IOMMUGroup,
+			Address: domain + "03:00.0", ID: "15b3:2100", Driver: "mlx5_ib", Path: path, NUMANode: "0", IOMMUGroup: s.PCI[i].IOMMUGroup,
 			Bridges: append(slices.Clone(s.PCI[i].Bridges[:2]), port), VPD: model.VPD{UUID: "card-" + domain},
 		})
 	}
@@ -71,7 +71,7 @@ func TestPair(t *testing.T) {
 		node func(*model.Snapshot)
 		want string // of the first Data Direct function
 	}{
-		"paired":                           {func(*model.Snapshot) {}, "0000:03:00.0 0000:03:00.1 | "},
+		"paired": {func(*model.Snapshot) {}, "0000:03:00.0 0000:03:00.1 | "},
 		"only one port has a readable VPD": {
 			func(s *model.Snapshot) { s.PCI[2].VPD = model.VPD{Missing: "x"} },
 			" | 0000:03:00.1 has its UUID; the UUID of 0000:03:00.0 on the same bus is not known: x",
@@ -79,9 +79,11 @@ func TestPair(t *testing.T) {
 		"another HCA has no readable VPD": {
 			func(s *model.Snapshot) { s.PCI[4].VPD = model.VPD{Missing: "x"} }, "0000:03:00.0 0000:03:00.1 | ",
 		},
-		"its VPD is not readable":          {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "an error"} }, " | an error"},
-		"its VPD was not read":             {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{} }, " | its VPD was not read"},
-		"two Data Direct functions":        {func(s *model.Snapshot) { s.PCI[direct1].VPD = s.PCI[direct0].VPD }, " | 0019:03:00.0 has the same UUID"},
+		"its VPD is not readable":   {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{Missing: "an error"} }, " | an error"},
+		"its VPD was not read":      {func(s *model.Snapshot) { s.PCI[direct0].VPD = model.VPD{} }, " | its VPD was not read"},
+		"no driver is bound to it":  {func(s *model.Snapshot) { s.PCI[direct0].Driver = "" }, " | no driver is bound to it"},
+		"it is passed to a VM":      {func(s *model.Snapshot) { s.PCI[direct0].Driver = "vfio-pci" }, " | its driver is vfio-pci, not mlx5_ib"},
+		"two Data Direct functions": {func(s *model.Snapshot) { s.PCI[direct1].VPD = s.PCI[direct0].VPD }, " | 0019:03:00.0 has the same UUID"},
 		"two HCAs": {
 			func(s *model.Snapshot) { s.PCI[4].VPD = s.PCI[2].VPD }, " | several HCAs have its UUID: 0000:03:00.0, 0000:03:00.1, 0010:03:00.0",
 		},

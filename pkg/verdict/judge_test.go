@@ -130,7 +130,7 @@ func (n *node) placeGrace(control model.ACSControl) {
 	n.facts.PCI[0].VPD.UUID = "card"
 	n.facts.PCI[1].Bridges, n.facts.PCI[1].Path = gpu, path(gpu, n.facts.PCI[1].Address)
 	n.facts.PCI = append(n.facts.PCI, model.PCIFunction{
-		Address: "0009:03:00.0", ID: "15b3:2100", Bridges: hca, Path: path(hca, "0009:03:00.0"), VPD: model.VPD{UUID: "card"},
+		Address: "0009:03:00.0", ID: "15b3:2100", Driver: model.DataDirectDriver, Bridges: hca, Path: path(hca, "0009:03:00.0"), VPD: model.VPD{UUID: "card"},
 	})
 }
 
