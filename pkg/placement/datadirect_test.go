@@ -149,6 +149,42 @@ func TestDataDirectProblems(t *testing.T) {
 			func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) },
 			[]string{"data_direct_path: 0 | mlx5_0, mlx5_1"},
 		},
+		"completions redirected": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { setACS(s, "0009:02:01.0", redirected) },
+			[]string{"data_direct_path: 0 | mlx5_0"},
+		},
+		"redirected unless ATS translated": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { setACS(s, "0009:02:00.0", acs(0x5d)) }, nil,
+		},
+		"all switched off, one IOMMU group": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu},
+			func(s *model.Snapshot) {
+				for _, b := range s.PCI[0].Bridges {
+					setACS(s, b.Address, acs(0))
+				}
+				setACS(s, "0009:02:00.0", acs(0))
+			}, nil,
+		},
+		"other IOMMU groups": { // which NVreg_GrdmaPciTopoCheckOverride=1 allows
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "7" }, nil,
+		},
+		"redirected, and memory of the host only": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: host}, func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) },
+			[]string{"gpudirect_unused: 0 | mlx5_0"},
+		},
+		"redirected, and memory of unknown kind": {
+			job{gpus: []int{0}, hcas: []int{0}}, func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) }, nil,
+		},
+		"redirected, and no process on the GPU": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu, assigned: true}, func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) }, nil,
+		},
+		"redirected on another platform": {
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu},
+			func(s *model.Snapshot) {
+				setACS(s, "0009:02:00.0", redirected)
+				s.PCI[0].Bridges[0].ID, s.PCI[direct0].Bridges[0].ID = "8086:352a", "8086:352a"
+			}, nil,
+		},
 		"redirected elsewhere": {
 			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { setACS(s, "0019:02:00.0", redirected) }, nil,
 		},
@@ -163,9 +199,10 @@ func TestDataDirectProblems(t *testing.T) {
 	}
 	s := graceFacts()
 	setACS(s, "0009:02:00.0", redirected)
-	p := of(s, attributed(s, job{gpus: []int{0}, hcas: []int{0, 1}}))
-	const want = "GPU 0: the path of the Data Direct function of mlx5_0, mlx5_1 differs from what rdma_topo requires for GPUDirect: " +
-		"ACS of 0009:02:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx110x1"
+	setACS(s, "0009:02:01.0", redirected)
+	p := of(s, attributed(s, job{gpus: []int{0}, hcas: []int{0, 1}, memory: gpu}))
+	const want = "GPU 0: ACS redirects transfers with the Data Direct function of mlx5_0, mlx5_1: " +
+		"completions at 0009:02:01.0, requests at 0009:02:00.0"
 	if got := p.Workloads[0].Problems[0].Text; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

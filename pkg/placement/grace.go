@@ -26,7 +26,7 @@ const (
 // wrong returns what differs on a path from what rdma_topo requires for the platform. It is nothing on other platforms. What could not be
 // read is not wrong.
 func (t *Topology) wrong(p *PeerPath) []string {
-	if p.DataDirect == nil || !t.isGrace(p) {
+	if !t.isGrace(p) {
 		return nil
 	}
 	var wrong []string
@@ -50,9 +50,12 @@ func (t *Topology) wrong(p *PeerPath) []string {
 	return wrong
 }
 
-// isGrace reports whether a path has the form for which the values are known: below a root port of Grace, a switch with the Data Direct
+// isGrace reports whether a path goes through a Data Direct function and has the form for which the values are known: below a root port of Grace, a switch with the Data Direct
 // function, and below that switch another one with the only GPU.
 func (t *Topology) isGrace(p *PeerPath) bool {
+	if p.DataDirect == nil {
+		return false
+	}
 	const direct, gpu = 5, 7 // parts of the paths
 	a, b := p.DataDirect.Path, t.Devices[p.GPU].Path
 	const common = 3 // host bridge, root port, upstream port of the first switch

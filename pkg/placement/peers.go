@@ -32,7 +32,7 @@ const (
 	RouteUnknown    Route = ""
 	RouteDirect     Route = "direct"
 	RouteTranslated Route = "direct_if_translated" // requests with an address that ATS translated are direct, others redirected
-	RouteRedirected Route = "redirected"           // to the CPU
+	RouteRedirected Route = "redirected"           // upstream, to the CPU or to a switch nearer to it
 )
 
 // PeerPaths returns the pairs of a GPU and an HCA that share a switch. Virtual functions are left out.
@@ -98,21 +98,32 @@ func completions(port *model.PCIBridge) Route {
 	return RouteDirect
 }
 
-// wrongPaths returns the GPUs and HCAs of a workload with a path that is set up wrongly, and what is wrong.
-func (p *Placement) wrongPaths(w *Workload) (gpus, hcas []int, text string) {
-	if len(p.DataDirect) == 0 {
+// redirected returns the GPUs and HCAs of a workload with GPUDirect whose transfers through a Data Direct function a switch sends upstream,
+// and the ports that do so. It is only known to be wrong on the platforms of isGrace.
+func (p *Placement) redirected(w *Workload) (gpus, hcas []int, ports string) {
+	if len(p.DataDirect) == 0 || !w.Computes || w.GPUDirect != GPUDirectUsed {
 		return nil, nil, ""
 	}
-	var wrong []string
+	var found []string
 	for _, path := range p.PeerPaths() {
-		if len(path.Wrong) > 0 && slices.Contains(w.GPUs, path.GPU) && slices.Contains(w.HCAs, path.HCA) {
-			gpus, hcas = append(gpus, path.GPU), append(hcas, path.HCA)
-			for _, text := range path.Wrong { // HCAs of one card share the path
-				if !slices.Contains(wrong, text) {
-					wrong = append(wrong, text)
-				}
-			}
+		at := path.redirectedAt()
+		if at == nil || !slices.Contains(w.GPUs, path.GPU) || !slices.Contains(w.HCAs, path.HCA) || !p.isGrace(&path) {
+			continue
 		}
+		gpus, hcas, found = append(gpus, path.GPU), append(hcas, path.HCA), append(found, at...)
 	}
-	return gpus, hcas, strings.Join(wrong, "; ")
+	slices.Sort(found) // HCAs of one card share the path
+	return gpus, hcas, strings.Join(slices.Compact(found), ", ")
+}
+
+// redirectedAt returns what the two ports send upstream.
+func (p *PeerPath) redirectedAt() []string {
+	var at []string
+	if p.Requests == RouteRedirected {
+		at = append(at, "requests at "+p.HCAPort.Address)
+	}
+	if p.Completions == RouteRedirected {
+		at = append(at, "completions at "+p.GPUPort.Address)
+	}
+	return at
 }

@@ -48,9 +48,8 @@ func (p *Placement) problems(w *Workload) []Problem {
 	add(ProblemDirect, gpus, hcas, "GPU %s: the workload registered no memory of GPUs, and its HCAs on the same PCIe switch are %s")
 	gpus, hcas = p.idle(w, candidates)
 	add(ProblemRails, gpus, hcas, "GPU %s: no workload uses the HCAs on the same PCIe switches %s")
-	gpus, hcas, wrong := p.wrongPaths(w)
-	add(ProblemPath, gpus, hcas, "GPU %s: the path of the Data Direct function of %s differs from what rdma_topo requires for GPUDirect: "+
-		strings.ReplaceAll(wrong, "%", "%%"))
+	gpus, hcas, ports := p.redirected(w)
+	add(ProblemPath, gpus, hcas, "GPU %s: ACS redirects transfers with the Data Direct function of %s: "+strings.ReplaceAll(ports, "%", "%%"))
 	return problems
 }
 

@@ -327,8 +327,8 @@ var (
 	}
 	dataDirectPath = &Condition{
 		Name: "WorkloadDataDirectPath", Severity: Info, For: 15 * time.Minute,
-		Summary: "The workload uses a GPU and an HCA, and ACS or IOMMU groups between both are not as Data Direct requires.",
-		Source:  "rdma_topo of rdma-core requires it", Words: map[string][]string{"problem": {placement.ProblemPath}},
+		Summary: "The workload uses GPUDirect, and ACS redirects transfers between its GPU and the Data Direct function of its HCA.",
+		Source:  "docs/placement.md", Words: map[string][]string{"problem": {placement.ProblemPath}},
 		NoAlert: "accelscope_placement_problem has it, and a node that is set up wrongly was so from its start",
 	}
 	coverageGap = &Condition{

@@ -493,11 +493,13 @@ var judgments = map[string]judgment{
 		held: 30 * time.Minute,
 	},
 	"WorkloadDataDirectPath": {
-		bad:     func(n *node) { n.placeGrace(0x1d) },
-		good:    func(n *node) { n.placeGrace(0x19) },
+		bad: func(n *node) {
+			n.placeGrace(0x1d)
+			n.shares.Registered = []attribution.RegisteredShare{{Owner: 1, Device: "mlx5_0", Memory: model.GPUMemory, Bytes: 1}}
+		},
+		good:    func(n *node) { n.shares.Registered[0].Memory = model.HostMemory },
 		subject: "ml/a/x", held: 15 * time.Minute,
-		says: "GPU 0: the path of the Data Direct function of mlx5_0 differs from what rdma_topo requires for GPUDirect: " +
-			"ACS of 0009:02:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx110x1",
+		says: "GPU 0: ACS redirects transfers with the Data Direct function of mlx5_0: requests at 0009:02:00.0",
 	},
 	"RDMACoverageGap": {
 		bad: func(n *node) {
