@@ -94,7 +94,7 @@ const vpdWait = 10 * time.Second
 // topologyOf reads the devices in a sysfs. HCAs are those of the RDMA subsystem, GPUs the PCI functions of their class and vendors.
 func topologyOf(ctx context.Context, sysfs string) (api.Topology, error) {
 	var s model.Snapshot
-	functions, err := pci.New(pci.Options{Sysfs: sysfs, VPDWait: vpdWait})
+	functions, err := pci.New(pci.Options{Sysfs: sysfs, Wait: vpdWait})
 	if err != nil {
 		return api.Topology{}, err
 	}

@@ -3,11 +3,14 @@
 package pci
 
 import (
+	"context"
 	"encoding/binary"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -19,8 +22,8 @@ const (
 	acsRegisters = 0x04   // below the capability: ACS Capability, and ACS Control in the upper half
 )
 
-// findACS looks for the ACS capability. dword returns four bytes at an offset of the configuration space, false if it cannot be read.
-func findACS(dword func(offset int) (uint32, bool)) model.ACS {
+// findACS looks for the ACS capability. It is absent if the list of extended capabilities was read, or if the bridge has no PCI Express capability and so no such list.
+func findACS(dword dwords) model.ACS {
 	if _, ok := dword(headerSize); !ok {
 		return model.ACS{}
 	}
@@ -28,8 +31,13 @@ func findACS(dword func(offset int) (uint32, bool)) model.ACS {
 	for range (extendedSize - configSize) / 8 { // a list that loops ends here
 		header, ok := dword(at)
 		switch {
-		case !ok && at == configSize, ok && header == 0: // there is no extended space, or no capability in it
+		case ok && header == 0: // there is no capability in the list
 			return model.ACS{State: model.ACSAbsent}
+		case !ok && at == configSize: // of a PCIe port the kernel or a hypervisor may not reach the list
+			if express, known := findExpress(dword); known && express == 0 {
+				return model.ACS{State: model.ACSAbsent}
+			}
+			return model.ACS{}
 		case !ok || header == ^uint32(0): // the function does not answer
 			return model.ACS{}
 		case header&0xffff == acsID:
@@ -46,36 +54,59 @@ func findACS(dword func(offset int) (uint32, bool)) model.ACS {
 	return model.ACS{}
 }
 
-// bridgesOf returns the bridges of a path. Each is read once in a round.
-func (s *Source) bridgesOf(path []string) []model.PCIBridge {
-	var found []model.PCIBridge
-	for i, address := range path {
-		if i == len(path)-1 || !isAddress(address) {
-			continue
+// readBridges sets the bridges of functions, and the power limits of the slots above them. The file config of each bridge is read once in a
+// round. That waits while the kernel resets the bus (pci_user_read_config_dword of drivers/pci/access.c), and delays the round no longer
+// than a VPD does. What was not read in time is unknown.
+func (s *Source) readBridges(ctx context.Context, found []model.PCIFunction) {
+	reads := map[string]*hang.Pending[result]{}
+	for i := range found {
+		for _, address := range bridgesOn(found[i].Path) {
+			if _, ok := reads[address]; !ok {
+				reads[address] = s.startBridge(ctx, address)
+			}
 		}
-		b, ok := s.bridges[address]
-		if !ok {
-			b = model.PCIBridge{Address: address, ID: s.id(address), ACS: s.acs(address)}
-			s.bridges[address] = b
-		}
-		found = append(found, b)
 	}
-	return found
+	known := make(map[string]result, len(reads))
+	for address, read := range reads {
+		known[address], _ = read.Wait(ctx) // of what fails nothing is known
+	}
+	for i := range found {
+		f := &found[i]
+		for _, address := range bridgesOn(f.Path) {
+			f.Bridges = append(f.Bridges, model.PCIBridge{Address: address, ID: s.id(address), ACS: known[address].acs})
+		}
+		f.Upstream.SlotPower = known[f.Upstream.Address].slotPower
+	}
 }
 
-// acs reads some registers of the file config, and none while the bridge is suspended.
-func (s *Source) acs(address string) model.ACS {
+// startBridge begins to read the registers of a bridge, but not while it is suspended.
+func (s *Source) startBridge(ctx context.Context, address string) *hang.Pending[result] {
 	if s.suspended(address) {
-		return model.ACS{}
+		return nil
 	}
-	fd, err := boundedfile.Open(unix.AT_FDCWD, s.path(address, "config"), 0)
+	file, key := s.path(address, "config"), device{address, inode(s.path(address, ""))}
+	return s.calls.Start(ctx, key, s.wait, func() (result, error) { return readBridge(file) })
+}
+
+// readBridge reads some registers from the file config of a bridge.
+func readBridge(file string) (result, error) {
+	fd, err := boundedfile.Open(unix.AT_FDCWD, file, 0)
 	if err != nil {
-		return model.ACS{}
+		return result{}, err
 	}
 	defer unix.Close(fd)
-	return findACS(func(offset int) (uint32, bool) {
+	dword := func(offset int) (uint32, bool) {
 		var b [4]byte
 		n, err := boundedfile.Retry(func() (int, error) { return unix.Pread(fd, b[:], int64(offset)) })
 		return binary.LittleEndian.Uint32(b[:]), err == nil && n == len(b)
-	})
+	}
+	return result{acs: findACS(dword), slotPower: parseSlotPower(dword)}, nil
+}
+
+// bridgesOn returns the addresses of the bridges on a path.
+func bridgesOn(path []string) []string {
+	if len(path) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(path[:len(path)-1]), func(part string) bool { return !isAddress(part) })
 }

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -28,7 +30,7 @@ func extended(control uint16, list ...[3]int) []byte {
 	return b
 }
 
-func dwordsOf(b []byte) func(int) (uint32, bool) {
+func bytesOf(b []byte) dwords {
 	return func(at int) (uint32, bool) {
 		if at+4 > len(b) {
 			return 0, false
@@ -43,6 +45,8 @@ func TestFindACS(t *testing.T) {
 	for i := range ones {
 		ones[i] = 0xff
 	}
+	withoutExpress, astray, loop := port(75, 0, true), port(75, 0, true), port(75, 0, true)
+	withoutExpress[0x41], astray[0x41], loop[0x41] = 0, 0x20, 0x40 // where the capability behind the first one is
 	present := func(control model.ACSControl) model.ACS { return model.ACS{State: model.ACSPresent, Control: control} }
 	absent, unknown := model.ACS{State: model.ACSAbsent}, model.ACS{}
 	for name, c := range map[string]struct {
@@ -55,7 +59,11 @@ func TestFindACS(t *testing.T) {
 		"at the end":                    {extended(1, [3]int{0x100, aer, 0xff8}, [3]int{0xff8, acsID, 0}), present(1)},
 		"others only":                   {extended(0, [3]int{0x100, aer, 0x148}, [3]int{0x148, 3, 0}), absent},
 		"no list":                       {extended(0), absent},
-		"no extended space":             {make([]byte, configSize), absent},
+		"no PCI Express":                {make([]byte, configSize), absent},
+		"other capabilities only":       {withoutExpress, absent},
+		"PCI Express without the list":  {port(75, 0, true), unknown},
+		"a list that leads nowhere":     {astray, unknown},
+		"a list that loops":             {loop, unknown},
 		"without CAP_SYS_ADMIN":         {make([]byte, headerSize), unknown},
 		"empty":                         {nil, unknown},
 		"cut off below the list":        {extended(0, [3]int{0x100, aer, 0x148})[:0x140], unknown},
@@ -64,7 +72,7 @@ func TestFindACS(t *testing.T) {
 		"a loop":                        {extended(0, [3]int{0x100, aer, 0x148}, [3]int{0x148, 3, 0x100}), unknown},
 		"next is in the ordinary space": {extended(0, [3]int{0x100, aer, 0x40}), absent},
 	} {
-		if got := findACS(dwordsOf(c.config)); got != c.want {
+		if got := findACS(bytesOf(c.config)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
@@ -74,7 +82,7 @@ func FuzzACS(f *testing.F) {
 	f.Add(extended(0x1d, [3]int{0x100, acsID, 0})[:0x120])
 	f.Add(extended(0, [3]int{0x100, 1, 0x148}, [3]int{0x148, 3, 0x100})[:0x180])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if acs := findACS(dwordsOf(b)); acs.State != model.ACSPresent && acs.Control != 0 {
+		if acs := findACS(bytesOf(b)); acs.State != model.ACSPresent && acs.Control != 0 {
 			t.Errorf("%+v", acs)
 		}
 	})
@@ -106,5 +114,49 @@ func TestBridges(t *testing.T) {
 	}
 	if snap.PCI[0].IOMMUGroup != "12" {
 		t.Errorf("IOMMU group %q", snap.PCI[0].IOMMUGroup)
+	}
+}
+
+// TestBridgeHangs has a bridge whose file config does not answer: Read returns nevertheless, now and later, and knows the other bridge. The
+// FAKE is a FIFO, at which open hangs.
+func TestBridgeHangs(t *testing.T) {
+	tr := newTree(t)
+	const up, down = "pci0000:15/0000:15:01.0", "pci0000:15/0000:15:01.0/0000:16:00.0"
+	tr.add(up, map[string]string{"config": string(extended(0x1d, [3]int{0x100, acsID, 0}))})
+	tr.add(down, map[string]string{"class": "0x060400\n"})
+	tr.add(down+"/0000:17:00.0", map[string]string{"class": "0x030200\n"})
+	fifo := filepath.Join(tr.root, "devices", down, "config")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := sourceOf(t, tr, 100*time.Millisecond)
+	check := func(want model.ACS) bool {
+		t.Helper()
+		snap, err := s.Read(t.Context())
+		if err != nil || len(snap.PCI) != 1 || len(snap.PCI[0].Bridges) != 2 {
+			t.Fatalf("%+v %v", snap.PCI, err)
+		}
+		return snap.PCI[0].Bridges[1].ACS == want
+	}
+	for range 2 {
+		if !check(model.ACS{}) {
+			t.Fatal("a bridge that does not answer is known")
+		}
+	}
+	hung, err := os.OpenFile(fifo, os.O_WRONLY, 0) // the read that hangs goes on, and fails
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung.Close()
+	if err := os.Remove(fifo); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(fifo, extended(5, [3]int{0x100, acsID, 0}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); !check(model.ACS{State: model.ACSPresent, Control: 5}); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a bridge that answers again is not known")
+		}
 	}
 }

@@ -4,7 +4,6 @@ package pci
 
 import (
 	"bytes"
-	"encoding/binary"
 	"regexp"
 	"slices"
 	"strconv"
@@ -91,38 +90,50 @@ func validType(name string) bool {
 // Offsets and bits of the configuration space (include/uapi/linux/pci_regs.h).
 const (
 	configSize     = 256
-	statusRegister = 0x06
-	hasList        = 1 << 4 // in the status: there is a list of capabilities
+	statusRegister = 0x04    // in the upper half
+	hasList        = 1 << 20 // in the status: there is a list of capabilities
 	listRegister   = 0x34
-	expressID      = 0x10   // capability: PCI Express
-	expressFlags   = 0x02   // below the capability
-	implementsSlot = 1 << 8 // in the flags
-	slotRegister   = 0x14   // below the capability
+	expressID      = 0x10    // capability: PCI Express
+	implementsSlot = 1 << 24 // in the flags of that capability, which are its upper half
+	slotRegister   = 0x14    // below the capability
 )
 
+// dwords returns four bytes at an offset of a configuration space, false if they cannot be read.
+type dwords func(offset int) (uint32, bool)
+
+// findExpress returns the offset of the PCI Express capability, 0 if there is none. It returns false if the list of capabilities cannot be
+// read to its end.
+func findExpress(dword dwords) (at int, known bool) {
+	status, ok := dword(statusRegister)
+	if !ok || status&hasList == 0 {
+		return 0, ok
+	}
+	next, ok := dword(listRegister)
+	for range configSize / 4 { // a list that loops ends here, and the one of a function that does not answer
+		if at = int(next & 0xfc); !ok || at < headerSize {
+			return 0, ok && at == 0
+		}
+		if next, ok = dword(at); ok && next&0xff == expressID {
+			return at, true
+		}
+		next >>= 8
+	}
+	return 0, false
+}
+
 // parseSlotPower returns the power limit of the slot of a port, in watts: Slot Power Limit Value (bits 14 to 7 of Slot Capabilities)
-// and Scale (bits 16 and 15). b is the start of the file config. It is unknown if b is too short, as without CAP_SYS_ADMIN, if the
-// port has no slot, or if the platform did not set it.
-func parseSlotPower(b []byte) model.Optional {
-	const headerSize = 64
-	if len(b) < headerSize || binary.LittleEndian.Uint16(b[statusRegister:])&hasList == 0 {
+// and Scale (bits 16 and 15). It is unknown if the registers cannot be read, as without CAP_SYS_ADMIN, if the port has no slot, or if the
+// platform did not set it.
+func parseSlotPower(dword dwords) model.Optional {
+	at, _ := findExpress(dword)
+	flags, ok := dword(at)
+	if at == 0 || !ok || flags&implementsSlot == 0 {
 		return model.Optional{}
 	}
-	b = b[:min(len(b), configSize)]
-	at := int(b[listRegister]) &^ 3
-	for range configSize / 4 { // a list that loops ends here
-		if at < headerSize || at+slotRegister+4 > len(b) {
-			return model.Optional{}
-		}
-		if b[at] == expressID {
-			break
-		}
-		at = int(b[at+1]) &^ 3
-	}
-	if b[at] != expressID || binary.LittleEndian.Uint16(b[at+expressFlags:])&implementsSlot == 0 {
+	slot, ok := dword(at + slotRegister)
+	if !ok {
 		return model.Optional{}
 	}
-	slot := binary.LittleEndian.Uint32(b[at+slotRegister:])
 	value, scale := slot>>7&0xff, slot>>15&3
 	switch {
 	case value == 0:

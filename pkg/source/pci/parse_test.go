@@ -33,12 +33,12 @@ func TestWidth(t *testing.T) {
 // port returns the configuration space of a port whose list of capabilities has power management at 0x40 and PCI Express at 0x50.
 func port(value, scale uint32, slot bool) []byte {
 	b := make([]byte, configSize)
-	binary.LittleEndian.PutUint16(b[statusRegister:], hasList)
+	binary.LittleEndian.PutUint16(b[0x06:], 1<<4) // Status: there is a list of capabilities
 	b[listRegister] = 0x40
 	b[0x40], b[0x41] = 0x01, 0x50
 	b[0x50] = expressID
 	if slot {
-		binary.LittleEndian.PutUint16(b[0x50+expressFlags:], 0x0042|implementsSlot)
+		binary.LittleEndian.PutUint16(b[0x52:], 0x0042|1<<8)
 	}
 	// The bits around the two fields are set: they must not count.
 	binary.LittleEndian.PutUint32(b[0x50+slotRegister:], 0x7f|value<<7|scale<<15|0x7fff<<17)
@@ -62,13 +62,13 @@ func TestSlotPower(t *testing.T) {
 		"a part of the capability":    {port(75, 0, true)[:0x60], model.Optional{}},
 		"empty":                       {nil, model.Optional{}},
 	} {
-		if got := parseSlotPower(c.config); got != c.want {
+		if got := parseSlotPower(bytesOf(c.config)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 	loop := port(75, 0, true)
 	loop[0x41] = 0x40
-	if got := parseSlotPower(loop); got.Known {
+	if got := parseSlotPower(bytesOf(loop)); got.Known {
 		t.Errorf("a list that loops: %v", got)
 	}
 }
@@ -123,7 +123,7 @@ func FuzzSlotPower(f *testing.F) {
 	f.Add(port(75, 0, true))
 	f.Add(port(0xf1, 0, true)[:0x60])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if p := parseSlotPower(b); p.Known && !(p.Value > 0 && p.Value <= 300) {
+		if p := parseSlotPower(bytesOf(b)); p.Known && !(p.Value > 0 && p.Value <= 300) {
 			t.Errorf("%v W", p.Value)
 		}
 	})

@@ -24,25 +24,39 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // Options configure a Source.
 type Options struct {
 	Sysfs string // mount point of sysfs: /sys
-	// VPDWait is how long Read waits for VPDs that it began to read, half a second if 0. A later Read has what came after that.
-	VPDWait time.Duration
+	// Wait is how long Read waits for VPDs and registers of bridges that it began to read, half a second if 0. A later Read has a VPD that
+	// came after that, and reads the registers again.
+	Wait time.Duration
 }
 
 // Source reads the PCI functions of the node. Read must not be called concurrently.
 type Source struct {
 	devices string
 	buffer  []byte
-	vpds    vpds
-	bridges map[string]model.PCIBridge // of the round
+	wait    time.Duration
+	calls   hang.Group[device, result] // reads of VPDs and of bridges
+	vpds    map[device]*vpdRead
+}
+
+// device is a function while it is there: what replaces it has another directory in sysfs.
+type device struct {
+	address string
+	inode   uint64
+}
+
+// result is what one read of a device returns: of a VPD the UUID, of a bridge the others.
+type result struct {
+	uuid      string
+	acs       model.ACS
+	slotPower model.Optional
 }
 
 // maxFunctions is more than the controllers and GPUs of a node.
@@ -52,7 +66,7 @@ const maxFunctions = 512
 func New(o Options) (*Source, error) {
 	return &Source{
 		devices: filepath.Join(o.Sysfs, "bus/pci/devices"), buffer: make([]byte, os.Getpagesize()),
-		vpds: vpds{wait: cmp.Or(o.VPDWait, time.Second/2)},
+		wait: cmp.Or(o.Wait, time.Second/2),
 	}, nil
 }
 
@@ -73,13 +87,13 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		return model.Snapshot{}, fmt.Errorf("reading PCI functions: %w", err)
 	}
 	found := []model.PCIFunction{}
-	s.bridges = map[string]model.PCIBridge{}
 	for _, e := range entries {
 		if !isAddress(e.Name()) || !s.wanted(e.Name()) {
 			continue
 		}
 		if len(found) == maxFunctions {
 			err := fmt.Errorf("%s has more than %d controllers and GPUs: some are missing", s.devices, maxFunctions)
+			s.readBridges(ctx, found)
 			return model.Snapshot{PCI: found}, err
 		}
 		if ctx.Err() != nil {
@@ -90,6 +104,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if len(found) == 0 {
 		return model.Snapshot{}, fmt.Errorf("%s: no network controller and no GPU: %w", s.devices, model.ErrAbsent)
 	}
+	s.readBridges(ctx, found)
 	s.readVPDs(ctx, found)
 	return model.Snapshot{PCI: found}, nil
 }
@@ -114,15 +129,11 @@ func (s *Source) function(address string) model.PCIFunction {
 		Address: address, PCIEnd: s.end(address), ID: s.id(address), Class: s.text(address, "class"), Path: s.place(address),
 		Driver: linked(s.path(address, "driver")), IOMMUGroup: s.iommuGroup(address),
 	}
-	f.Bridges = s.bridgesOf(f.Path)
 	if n := s.text(address, "numa_node"); model.IsDigits(n) { // -1 if unknown
 		f.NUMANode = n
 	}
 	if up := upstream(f.Path); up != "" {
 		f.Upstream = model.PCIUpstream{Address: up, PCIEnd: s.end(up)}
-		if !s.suspended(up) {
-			f.Upstream.SlotPower = s.slotPower(up)
-		}
 	}
 	return f
 }
@@ -196,20 +207,6 @@ func (s *Source) end(address string) model.PCIEnd {
 // suspended reports whether runtime power management has suspended a function. It has no such file without CONFIG_PM.
 func (s *Source) suspended(address string) bool {
 	return s.text(address, "power/runtime_status") == "suspended"
-}
-
-// slotPower reads the capabilities of a port.
-func (s *Source) slotPower(address string) model.Optional {
-	fd, err := boundedfile.Open(unix.AT_FDCWD, s.path(address, "config"), 0)
-	if err != nil {
-		return model.Optional{}
-	}
-	defer unix.Close(fd)
-	n, err := boundedfile.ReadStart(fd, s.buffer[:configSize])
-	if err != nil {
-		return model.Optional{}
-	}
-	return parseSlotPower(s.buffer[:n])
 }
 
 // read returns an attribute, valid until the next call, or nil if it is unreadable.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,7 +57,7 @@ func (tr tree) bind(address, driver string) {
 
 func (tr tree) read() (model.Snapshot, error) {
 	tr.t.Helper()
-	s, err := New(Options{Sysfs: tr.root})
+	s, err := New(Options{Sysfs: tr.root, Wait: time.Minute})
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestRead(t *testing.T) {
 		{
 			Address: "0000:16:00.0", ID: "15b3:1021", Class: "0x020700", Driver: "mlx5_core", NUMANode: "1",
 			Path: []string{"pci0000:15", "0000:15:01.0", "0000:16:00.0"}, IOMMUGroup: "none",
-			Bridges: []model.PCIBridge{{Address: "0000:15:01.0", ACS: model.ACS{State: model.ACSAbsent}}},
+			Bridges: []model.PCIBridge{{Address: "0000:15:01.0"}}, // a PCIe port without an extended configuration space
 			VPD:     model.VPD{Missing: errNoVPD.Error()},
 			PCIEnd: model.PCIEnd{
 				Link: model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 8, MaxWidth: 16},

@@ -84,22 +84,10 @@ func printable(b []byte) string {
 // readVPDFor is how long a VPD is read, before that is a failure: the kernel gives the firmware 125 ms for each four bytes.
 const readVPDFor = time.Minute
 
-// vpds are the VPDs of functions: each is read once, and again, after a pause, if that failed. A read that hangs delays one round. What it
+// vpdRead is the VPD of a function. It is read once, and again, after a pause, if that failed. A read that hangs delays one round. What it
 // returns later is taken in a later round.
-type vpds struct {
-	wait  time.Duration
-	calls hang.Group[device, string]
-	known map[device]*vpdRead
-}
-
-// device is a function while it is there: what replaces it has another directory in sysfs.
-type device struct {
-	address string
-	inode   uint64
-}
-
 type vpdRead struct {
-	pending *hang.Pending[string]
+	pending *hang.Pending[result]
 	vpd     model.VPD
 	done    bool // the VPD was read, or there is none
 	pause   hang.Backoff
@@ -120,13 +108,13 @@ func (s *Source) readVPDs(ctx context.Context, found []model.PCIFunction) {
 		for i := range found {
 			if f := &found[i]; f.IsDataDirect() || f.Driver == "mlx5_core" {
 				key := device{f.Address, inode(s.path(f.Address, ""))}
-				reads[i] = cmp.Or(s.vpds.known[key], &vpdRead{})
+				reads[i] = cmp.Or(s.vpds[key], &vpdRead{})
 				known[key] = reads[i]
 				s.startVPD(ctx, key, reads[i])
 			}
 		}
 	}
-	s.vpds.known = known
+	s.vpds = known
 	for i, r := range reads {
 		if r != nil {
 			r.end(ctx)
@@ -145,7 +133,7 @@ func (s *Source) startVPD(ctx context.Context, key device, r *vpdRead) {
 	}
 	r.vpd.Missing = errUnread.Error()
 	file, until := s.path(key.address, "vpd"), time.Now().Add(readVPDFor)
-	r.pending = s.vpds.calls.Start(ctx, key, s.vpds.wait, func() (string, error) { return readUUID(file, until) })
+	r.pending = s.calls.Start(ctx, key, s.wait, func() (result, error) { return readVPD(file, until) })
 }
 
 // end takes the result of a read, if it has returned.
@@ -153,7 +141,7 @@ func (r *vpdRead) end(ctx context.Context) {
 	if r.pending == nil {
 		return
 	}
-	uuid, err := r.pending.Wait(ctx)
+	read, err := r.pending.Wait(ctx)
 	if !r.pending.Returned() {
 		return
 	}
@@ -163,30 +151,30 @@ func (r *vpdRead) end(ctx context.Context) {
 		r.pause.Failed(time.Now())
 		return
 	}
-	r.vpd, r.done = model.VPD{UUID: uuid}, true
+	r.vpd, r.done = model.VPD{UUID: read.uuid}, true
 }
 
-// readUUID reads the file vpd of a function. It makes the kernel ask the firmware for four bytes after four, so a read is of a few, and
+// readVPD reads the file vpd of a function. It makes the kernel ask the firmware for four bytes after four, so a read is of a few, and
 // none begins after the time is up.
-func readUUID(file string, until time.Time) (string, error) {
+func readVPD(file string, until time.Time) (result, error) {
 	fd, err := boundedfile.Open(unix.AT_FDCWD, file, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return "", errNoVPD
+		return result{}, errNoVPD
 	case err != nil:
-		return "", fmt.Errorf("opening its VPD: %w", err)
+		return result{}, fmt.Errorf("opening its VPD: %w", err)
 	}
 	defer unix.Close(fd)
 	const part = 256
 	b := make([]byte, 0, part)
 	for len(b) < maxVPD {
 		if !time.Now().Before(until) {
-			return "", errUnread
+			return result{}, errUnread
 		}
 		b = slices.Grow(b, part)
 		n, err := boundedfile.Read(fd, b[len(b):len(b)+part])
 		if err != nil {
-			return "", fmt.Errorf("reading its VPD: %w", err)
+			return result{}, fmt.Errorf("reading its VPD: %w", err)
 		}
 		if n == 0 {
 			break
@@ -194,9 +182,9 @@ func readUUID(file string, until time.Time) (string, error) {
 		b = b[:len(b)+n]
 	}
 	if uuid := parseUUID(b); uuid != "" {
-		return uuid, nil
+		return result{uuid: uuid}, nil
 	}
-	return "", errNoUUID
+	return result{}, errNoUUID
 }
 
 // inode returns the inode of a directory, 0 if it is gone.

@@ -122,7 +122,7 @@ func vpdsOf(t *testing.T, s *Source) [2]model.VPD {
 
 func sourceOf(t *testing.T, tr tree, wait time.Duration) *Source {
 	t.Helper()
-	s, err := New(Options{Sysfs: tr.root, VPDWait: wait})
+	s, err := New(Options{Sysfs: tr.root, Wait: wait})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +152,13 @@ func TestVPD(t *testing.T) {
 	if err != nil || len(snap.PCI) != 4 || snap.PCI[1].VPD != (model.VPD{}) || snap.PCI[2].VPD != (model.VPD{}) {
 		t.Errorf("VPDs of others: %+v %v", snap.PCI, err)
 	}
-	if len(s.vpds.known) != 2 {
-		t.Errorf("%d VPDs are remembered", len(s.vpds.known))
+	if len(s.vpds) != 2 {
+		t.Errorf("%d VPDs are remembered", len(s.vpds))
 	}
 	if err := os.Remove(filepath.Join(tr.root, "bus/pci/devices/0002:03:00.0")); err != nil { // no Data Direct: no VPD is needed
 		t.Fatal(err)
 	}
-	if snap, err = s.Read(t.Context()); err != nil || snap.PCI[0].VPD != (model.VPD{}) || len(s.vpds.known) != 0 {
+	if snap, err = s.Read(t.Context()); err != nil || snap.PCI[0].VPD != (model.VPD{}) || len(s.vpds) != 0 {
 		t.Errorf("without Data Direct: %+v %v", snap.PCI, err)
 	}
 }
