@@ -3,6 +3,7 @@
 package pci
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -33,9 +34,11 @@ const (
 )
 
 // parseUUID returns the UUID of the card in a VPD: the keyword V3 in the read-only part, of several the last, as rdma_topo of rdma-core
-// does. It is empty if there is none that can be printed. What has a length beyond the end ends the VPD.
-func parseUUID(b []byte) string {
+// does. Without a UUID the error is errNoUUID or errBadUUID if the VPD was read to its end tag, else errNoEnd. What has a length beyond the
+// end ends the VPD.
+func parseUUID(b []byte) (string, error) {
 	var uuid string
+	missing := errNoUUID
 	for len(b) > 0 && b[0] != endSmall && b[0] != endLarge {
 		tag, size, header := b[0], int(b[0]&7), 1
 		if tag&largeResource != 0 {
@@ -48,24 +51,34 @@ func parseUUID(b []byte) string {
 			break
 		}
 		if tag == readOnlyVPD {
-			uuid = lastV3(b[header:header+size], uuid)
+			if value, found := lastV3(b[header : header+size]); found {
+				uuid, missing = printable(value), errBadUUID
+			}
 		}
 		b = b[header+size:]
 	}
-	return uuid
+	switch {
+	case uuid != "":
+		return uuid, nil
+	case len(b) == 0 || b[0] != endSmall && b[0] != endLarge:
+		return "", errNoEnd
+	}
+	return "", missing
 }
 
-// lastV3 returns the last value of V3 in a read-only part: entries of two letters, a byte of length and a value.
-func lastV3(b []byte, found string) string {
+// lastV3 returns the last value of V3 in a read-only part, without its padding: entries of two letters, a byte of length and a value. An
+// empty value is none.
+func lastV3(b []byte) (last []byte, found bool) {
 	const header = 3
 	for len(b) >= header && int(b[2]) <= len(b)-header {
-		value := b[header : header+int(b[2])]
+		end := header + int(b[2])
 		if string(b[:2]) == "V3" {
-			found = printable(value)
+			last = bytes.Trim(b[header:end], " \x00")
+			found = len(last) > 0
 		}
-		b = b[header+len(value):]
+		b = b[end:]
 	}
-	return found
+	return last, found
 }
 
 // printable returns what consists of printable ASCII characters and is not too long for a UUID, else nothing.
@@ -96,6 +109,8 @@ type vpdRead struct {
 // The reasons why there is no UUID. Errors of the kernel are reasons as well.
 var (
 	errNoUUID    = errors.New("its VPD has no UUID (keyword V3)")
+	errBadUUID   = errors.New("the UUID in its VPD (keyword V3) cannot be printed, or is too long")
+	errNoEnd     = errors.New("its VPD has no end tag: it is not valid, or was read in part")
 	errNoVPD     = errors.New("it has no VPD")
 	errUnread    = errors.New("its VPD is not read yet: no answer in time")
 	errSuspended = errors.New("its VPD is not read: it is suspended")
@@ -141,13 +156,15 @@ func (r *vpdRead) end(ctx context.Context) {
 	if r.pending == nil {
 		return
 	}
-	read, err := r.pending.Wait(ctx)
+	_, _ = r.pending.Wait(ctx)
 	if !r.pending.Returned() {
 		return
 	}
+	read, err := r.pending.Wait(ctx) // it may have returned when the time was up
 	r.pending = nil
 	if err != nil {
-		r.vpd.Missing, r.done = err.Error(), errors.Is(err, errNoVPD) || errors.Is(err, errNoUUID)
+		r.vpd.Missing = err.Error()
+		r.done = errors.Is(err, errNoVPD) || errors.Is(err, errNoUUID) || errors.Is(err, errBadUUID)
 		r.pause.Failed(time.Now())
 		return
 	}
@@ -181,10 +198,8 @@ func readVPD(file string, until time.Time) (result, error) {
 		}
 		b = b[:len(b)+n]
 	}
-	if uuid := parseUUID(b); uuid != "" {
-		return result{uuid: uuid}, nil
-	}
-	return result{}, errNoUUID
+	uuid, err := parseUUID(b)
+	return result{uuid: uuid}, err
 }
 
 // inode returns the inode of a directory, 0 if it is gone.

@@ -4,7 +4,9 @@ package pci
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -30,6 +33,7 @@ const (
 	another     = "00000000-7b39-ef11-8000-e89e49a1b2c4"
 	identifier  = 0x82
 	readWrite   = 0x91
+	end         = "\x78"
 	smallFiller = "\x03abc" // a small resource of three bytes
 )
 
@@ -38,47 +42,57 @@ func card(v3 string) string {
 	return resource(identifier, "NVIDIA ConnectX-8") +
 		resource(readOnlyVPD, keyword("PN", "900-9X81Q"), keyword("V2", "900-9X81Q"), keyword("SN", "MT2500"), keyword("V3", v3),
 			keyword("RV", "\x5a\x00")) +
-		string(rune(endSmall))
+		end
 }
 
 // TestParseUUID has VPDs in the form of the PCI specification, whole, cut off at each byte, and hostile.
 func TestParseUUID(t *testing.T) {
 	whole := card(uuid)
-	for name, c := range map[string]struct{ vpd, want string }{
-		"a card":                          {whole, uuid},
-		"small resources before":          {smallFiller + whole, uuid},
-		"large end tag":                   {resource(readOnlyVPD, keyword("V3", uuid)) + "\x79", uuid},
-		"no end tag":                      {resource(readOnlyVPD, keyword("V3", uuid)), uuid},
-		"behind the end":                  {string(rune(endSmall)) + whole, ""},
-		"in the writable part":            {resource(readWrite, keyword("V3", uuid)), ""},
-		"in the name":                     {resource(identifier, keyword("V3", uuid)), ""},
-		"another keyword":                 {resource(readOnlyVPD, keyword("VU", uuid)), ""},
-		"in a value":                      {resource(readOnlyVPD, keyword("VA", "V3\x04abcd")), ""},
-		"twice":                           {resource(readOnlyVPD, keyword("V3", another), keyword("V3", uuid)), uuid},
-		"value beyond its part":           {resource(readOnlyVPD, "V3\xff"+uuid) + whole, uuid},
-		"part beyond the end":             {"\x90\xff\xff" + keyword("V3", uuid), ""},
-		"a part without its length":       {"\x90\x04", ""},
-		"a small resource beyond the end": {"\x07", ""},
-		"empty":                           {"", ""},
-		"empty value":                     {card(""), ""},
-		"control characters":              {card(uuid + "\n"), ""},
-		"not ASCII":                       {card("\xff\xfe"), ""},
-		"too long":                        {card(strings.Repeat("a", maxUUID+1)), ""},
-		"an erased memory":                {strings.Repeat("\xff", 256), ""},
-		"zeros without end":               {strings.Repeat("\x00", maxVPD), ""},
-		"empty parts without end":         {strings.Repeat("\x90\x00\x00", maxVPD/3), ""},
+	for name, c := range map[string]struct {
+		vpd, want string
+		err       error
+	}{
+		"a card":                          {whole, uuid, nil},
+		"small resources before":          {smallFiller + whole, uuid, nil},
+		"large end tag":                   {resource(readOnlyVPD, keyword("V3", uuid)) + "\x79", uuid, nil},
+		"no end tag":                      {resource(readOnlyVPD, keyword("V3", uuid)), uuid, nil},
+		"behind the end":                  {end + whole, "", errNoUUID},
+		"in the writable part":            {resource(readWrite, keyword("V3", uuid)) + end, "", errNoUUID},
+		"in the name":                     {resource(identifier, keyword("V3", uuid)) + end, "", errNoUUID},
+		"another keyword":                 {resource(readOnlyVPD, keyword("VU", uuid)) + end, "", errNoUUID},
+		"another keyword, no end tag":     {resource(readOnlyVPD, keyword("VU", uuid)), "", errNoEnd},
+		"in a value":                      {resource(readOnlyVPD, keyword("VA", "V3\x04abcd")) + end, "", errNoUUID},
+		"twice":                           {resource(readOnlyVPD, keyword("V3", another), keyword("V3", uuid)), uuid, nil},
+		"in two parts":                    {resource(readOnlyVPD, keyword("V3", another)) + whole, uuid, nil},
+		"value beyond its part":           {resource(readOnlyVPD, "V3\xff"+uuid) + whole, uuid, nil},
+		"part beyond the end":             {"\x90\xff\xff" + keyword("V3", uuid), "", errNoEnd},
+		"a part without its length":       {"\x90\x04", "", errNoEnd},
+		"a small resource beyond the end": {"\x07", "", errNoEnd},
+		"empty":                           {"", "", errNoEnd},
+		"only an end":                     {end, "", errNoUUID},
+		"empty value":                     {card(""), "", errNoUUID},
+		"padded with blanks":              {card(uuid + "  "), uuid, nil},
+		"padded with zeros":               {card(uuid + "\x00\x00"), uuid, nil},
+		"nothing but padding":             {card(" \x00"), "", errNoUUID},
+		"control characters":              {card(uuid + "\n"), "", errBadUUID},
+		"a blank within":                  {card("a b"), "", errBadUUID},
+		"not ASCII":                       {card("\xff\xfe"), "", errBadUUID},
+		"too long":                        {card(strings.Repeat("a", maxUUID+1)), "", errBadUUID},
+		"an erased memory":                {strings.Repeat("\xff", 256), "", errNoEnd},
+		"zeros without end":               {strings.Repeat("\x00", maxVPD), "", errNoEnd},
+		"empty parts without end":         {strings.Repeat("\x90\x00\x00", maxVPD/3), "", errNoEnd},
 	} {
-		if got := parseUUID([]byte(c.vpd)); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+		if got, err := parseUUID([]byte(c.vpd)); got != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: %q %v, want %q %v", name, got, err, c.want, c.err)
 		}
 	}
 	for n := range whole {
-		want := ""
-		if n >= strings.LastIndex(whole, string(rune(endSmall))) { // the read-only part is whole
-			want = uuid
+		want, wantErr := "", errNoEnd
+		if n >= strings.LastIndex(whole, end) { // the read-only part is whole
+			want, wantErr = uuid, nil
 		}
-		if got := parseUUID([]byte(whole[:n])); got != want {
-			t.Errorf("the first %d bytes: %q, want %q", n, got, want)
+		if got, err := parseUUID([]byte(whole[:n])); got != want || !errors.Is(err, wantErr) {
+			t.Errorf("the first %d bytes: %q %v, want %q %v", n, got, err, want, wantErr)
 		}
 	}
 }
@@ -88,12 +102,14 @@ func FuzzVPD(f *testing.F) {
 	f.Add([]byte(smallFiller + resource(readOnlyVPD, "V3\xff"+uuid)))
 	f.Add([]byte("\x90\xff\xffV3\x02ab"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		switch got := parseUUID(b); {
+		switch got, err := parseUUID(b); {
+		case (got == "") != (err != nil):
+			t.Errorf("%q %v", got, err)
 		case got == "":
 		case len(got) > maxUUID || strings.ContainsFunc(got, func(r rune) bool { return r <= ' ' || r > '~' }):
 			t.Errorf("%q", got)
-		case !bytes.Contains(b, []byte(keyword("V3", got))):
-			t.Errorf("%q is no value of V3", got)
+		case !bytes.Contains(b, []byte(got)):
+			t.Errorf("%q is not in the VPD", got)
 		}
 	})
 }
@@ -182,8 +198,44 @@ func TestVPDFailures(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tr.root, "devices", hcaAt, "power/runtime_status"), []byte("active\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := vpdsOf(t, s), ([2]model.VPD{{UUID: uuid}, {Missing: errNoUUID.Error()}}); got != want {
+	if got, want := vpdsOf(t, s), ([2]model.VPD{{UUID: uuid}, {Missing: errNoEnd.Error()}}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := os.WriteFile(direct, []byte(card(another)), 0o644); err != nil { // what ended without its end tag is read again
+		t.Fatal(err)
+	}
+	if got, want := vpdsOf(t, s), ([2]model.VPD{{UUID: uuid}, {UUID: another}}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// lateContext is done at the moment at which a read returns: a wait for both may see either of them.
+type lateContext struct {
+	context.Context
+	answer chan struct{}
+	read   *vpdRead
+}
+
+func (c lateContext) Done() <-chan struct{} {
+	close(c.answer)
+	for !c.read.pending.Returned() {
+		time.Sleep(time.Microsecond)
+	}
+	return c.Context.Done()
+}
+
+// TestVPDLate: a VPD that comes when the time is up is known.
+func TestVPDLate(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		var calls hang.Group[int, result]
+		answer, r := make(chan struct{}), &vpdRead{}
+		r.pending = calls.Start(t.Context(), 0, time.Minute, func() (result, error) { <-answer; return result{uuid: uuid}, nil })
+		r.end(lateContext{ctx, answer, r})
+		if !r.done || r.vpd.UUID != uuid {
+			t.Fatalf("%+v", r)
+		}
 	}
 }
 
