@@ -116,11 +116,11 @@ func TestDataDirectRelation(t *testing.T) {
 		}
 	}
 	check(map[[2]int]Relation{
-		{gpu0, mlx0}: PXB, {gpu0, mlx1}: PXB, {gpu0, vf}: PXB, {gpu0, mlx2}: NODE, {gpu1, mlx2}: PXB, {gpu1, mlx0}: NODE,
+		{gpu0, mlx0}: PXB, {gpu0, mlx1}: PXB, {gpu0, vf}: Unknown, {gpu1, vf}: NODE, {gpu0, mlx2}: NODE, {gpu1, mlx2}: PXB, {gpu1, mlx0}: NODE,
 		{gpu0, gpu1}: NODE, {mlx0, mlx1}: PIX, {mlx0, mlx2}: NODE, {mlx0, mlx0}: Self,
 	})
 	s.PCI[direct0].VPD = model.VPD{Missing: "it has no VPD"}
-	check(map[[2]int]Relation{{gpu0, mlx0}: NODE, {gpu1, mlx2}: PXB})
+	check(map[[2]int]Relation{{gpu0, mlx0}: NODE, {gpu0, vf}: NODE, {gpu1, mlx2}: PXB})
 	s.PCI[2].Path = nil // where the HCA is, is not known, but where its Data Direct function is
 	s.PCI[direct0].VPD.UUID = "card-0009:"
 	check(map[[2]int]Relation{{gpu0, mlx0}: PXB, {gpu1, mlx0}: NODE, {mlx0, mlx2}: Unknown})
@@ -130,6 +130,9 @@ func TestDataDirectRelation(t *testing.T) {
 func TestDataDirectProblems(t *testing.T) {
 	host, gpu := map[model.Memory]uint64{model.HostMemory: 1}, map[model.Memory]uint64{model.GPUMemory: 1}
 	redirected := model.ACS{State: model.ACSPresent, Control: 0x1d}
+	virtual := func(s *model.Snapshot) {
+		s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_3", VF: true, PF: "mlx5_0", Ports: s.HCAs[0].Ports})
+	}
 	for name, c := range map[string]struct {
 		job  job
 		node func(*model.Snapshot)
@@ -183,6 +186,16 @@ func TestDataDirectProblems(t *testing.T) {
 			func(s *model.Snapshot) {
 				setACS(s, "0009:02:00.0", redirected)
 				s.PCI[0].Bridges[0].ID, s.PCI[direct0].Bridges[0].ID = "8086:352a", "8086:352a"
+			}, nil,
+		},
+		"a VF":                        {job{gpus: []int{0}, hcas: []int{3}, memory: host}, virtual, nil},
+		"a VF and the HCA of another": {job{gpus: []int{0}, hcas: []int{2, 3}, memory: gpu}, virtual, nil},
+		"a VF, and the other rail idle": {
+			job{gpus: []int{0, 1}, hcas: []int{2, 3}, memory: gpu},
+			func(s *model.Snapshot) {
+				virtual(s)
+				s.PCI[3].VPD.UUID = "card-0019:"
+				s.PCI[3].Address, s.HCAs[1].PCIAddress = "0010:03:00.1", "0010:03:00.1"
 			}, nil,
 		},
 		"redirected elsewhere": {

@@ -35,7 +35,8 @@ const (
 	RouteRedirected Route = "redirected"           // upstream, to the CPU or to a switch nearer to it
 )
 
-// PeerPaths returns the pairs of a GPU and an HCA that share a switch. Virtual functions are left out.
+// PeerPaths returns the pairs of a GPU and an HCA that share a switch. Virtual functions are left out: through which function they reach a
+// GPU is not known.
 func (t *Topology) PeerPaths() []PeerPath {
 	var paths []PeerPath
 	for g := range t.Devices {

@@ -102,14 +102,18 @@ func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool)
 	return gpus, hcas
 }
 
-// unclear reports whether it is not known how near the HCAs of a workload are to a GPU: their place is unknown, or a Data Direct
-// function on the switch of the GPU may belong to one of them.
+// unclear reports whether it is not known how near the HCAs of a workload are to a GPU: their place or relation is unknown, or a Data
+// Direct function on the switch of the GPU may belong to one of them.
 func (p *Placement) unclear(w *Workload, gpu int) bool {
 	path := p.Devices[gpu].Path
-	if path == nil || slices.ContainsFunc(w.HCAs, func(h int) bool { return p.Devices[h].Path == nil }) {
+	if path == nil || slices.ContainsFunc(w.HCAs, func(h int) bool {
+		return p.Devices[h].Path == nil || p.Relation(gpu, h) == Unknown
+	}) {
 		return true
 	}
-	return slices.ContainsFunc(p.DataDirect, func(d DataDirect) bool { return d.Unknown != "" && between(path, "", d.Path, "").sharesSwitch() })
+	return slices.ContainsFunc(p.DataDirect, func(d DataDirect) bool {
+		return d.Unknown != "" && between(path, "", d.Path, "").sharesSwitch()
+	})
 }
 
 // near returns the devices of a list that share a switch with one of the GPUs.
@@ -140,6 +144,9 @@ func (p *Placement) withoutDirect(w *Workload) (gpus, hcas []int) {
 // idle returns the HCAs near the GPUs of a workload that no workload uses, if it uses one near them, and fewer than it has GPUs.
 // Functions of one HCA are one rail.
 func (p *Placement) idle(w *Workload, candidates []int) (gpus, hcas []int) {
+	if slices.ContainsFunc(w.GPUs, func(g int) bool { return p.unclear(w, g) }) {
+		return nil, nil
+	}
 	near := p.near(w.GPUs, candidates)
 	used := map[string]bool{} // rails that the workload uses
 	for _, h := range p.near(w.GPUs, w.HCAs) {

@@ -46,7 +46,8 @@ type Device struct {
 	Path []string
 	// IOMMUGroup is that of its PCI function, as in model.PCIFunction.
 	IOMMUGroup string
-	// DataDirect is the Data Direct function of an HCA; nil if none is known.
+	// DataDirect is the Data Direct function of an HCA; nil if none is known. Of a virtual function it is that of the physical one, and not
+	// known to be its own.
 	DataDirect *DataDirect
 	// Link is the current PCIe link, with the maximum that both ends support. What is unknown is 0.
 	Link model.PCILink
@@ -121,7 +122,8 @@ func New(s *model.Snapshot) Topology {
 }
 
 // Relation returns the relation of two devices, by their indexes. Of a GPU and an HCA it is that of the HCA or of its Data Direct function,
-// whichever is nearer.
+// whichever is nearer. Of a GPU and a virtual function it is Unknown if the Data Direct function is nearer: whether the virtual function
+// has one, a capability of its own decides (mlx5_ib_data_direct_init of the kernel), which the kernel does not show.
 func (t *Topology) Relation(i, j int) Relation {
 	r, _ := t.nearest(i, j)
 	return r
@@ -139,6 +141,9 @@ func (t *Topology) nearest(i, j int) (Relation, *DataDirect) {
 	}
 	if d := b.DataDirect; a.Kind == GPU && b.Kind == HCA && d != nil {
 		if through := between(a.Path, a.NUMANode, d.Path, d.NUMANode); through != Unknown && (r == Unknown || distance[through] < distance[r]) {
+			if b.PF != "" {
+				return Unknown, nil
+			}
 			return through, d
 		}
 	}
