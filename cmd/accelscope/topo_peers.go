@@ -43,7 +43,8 @@ func hcaNames(devices []api.TopologyDevice, addresses []string) []string {
 	return names
 }
 
-// printPeerPaths prints what the switches between GPUs and HCAs do with their transfers, and what is wrong with their settings.
+// printPeerPaths prints what the switches between GPUs and HCAs do with their transfers, and how
+// their settings compare with what rdma_topo requires of those with Data Direct.
 func printPeerPaths(out io.Writer, t *api.Topology, names []string) error {
 	paths := slices.DeleteFunc(slices.Clone(t.PeerPaths), func(p api.TopologyPeerPath) bool {
 		return p.GPU < 0 || p.HCA < 0 || p.GPU >= len(names) || p.HCA >= len(names)
@@ -57,21 +58,40 @@ func printPeerPaths(out io.Writer, t *api.Topology, names []string) error {
 		p := &paths[i]
 		groups := orUnknown(p.IOMMUGroups.HCA) + ", " + orUnknown(p.IOMMUGroups.GPU)
 		fmt.Fprintln(table, strings.Join([]string{
-			names[p.GPU], names[p.HCA], orNone(printable(p.DataDirect)), orUnknown(string(p.Requests)), orUnknown(string(p.Completions)), groups,
-			port(&p.HCAPort), port(&p.GPUPort),
+			names[p.GPU], names[p.HCA], orNone(printable(p.DataDirect)), orUnknown(string(p.Requests)), orUnknown(string(p.Completions)),
+			groups, port(&p.HCAPort), port(&p.GPUPort),
 		}, "\t"))
 	}
 	first := true
 	for i := range paths {
-		for _, wrong := range paths[i].Wrong {
-			if first {
-				fmt.Fprintln(table, "\nGPU\tHCA\tDIFFERS FROM WHAT RDMA_TOPO REQUIRES")
-				first = false
-			}
-			fmt.Fprintf(table, "%s\t%s\t%s\n", names[paths[i].GPU], names[paths[i].HCA], printable(wrong))
+		p := &paths[i]
+		if p.DataDirect == "" {
+			continue
+		}
+		if first {
+			fmt.Fprintln(table, "\nGPU\tHCA\tCOMPARED WITH RDMA_TOPO")
+			first = false
+		}
+		for _, text := range compared(p) {
+			fmt.Fprintf(table, "%s\t%s\t%s\n", names[p.GPU], names[p.HCA], printable(text))
 		}
 	}
 	return table.Flush()
+}
+
+// compared returns what differs on a path from what rdma_topo requires, and what was not compared.
+func compared(p *api.TopologyPeerPath) []string {
+	var lines []string
+	for _, text := range p.Differs {
+		lines = append(lines, "differs: "+text)
+	}
+	for _, text := range p.NotCompared {
+		lines = append(lines, "not compared: "+text)
+	}
+	if lines == nil {
+		return []string{"as required"}
+	}
+	return lines
 }
 
 func port(p *api.TopologyPort) string {

@@ -128,16 +128,19 @@ DATA DIRECT   HCA
 		"as required": {graceTree(t, cardVPD("4c7c1f2e"), 0x1c, 0x19, 0x15, "9"), paired +
 			`GPU   HCA     THROUGH       REQUESTS  COMPLETIONS  IOMMU GROUPS  ACS OF HCA'S PORT                             ACS OF GPU'S PORT
 GPU0  mlx5_0  0009:03:00.0  direct    direct       9, 9          0009:02:00.0 SrcValid,CmpltRedir,UpstreamFwd  0009:02:01.0 SrcValid,ReqRedir,UpstreamFwd
+
+GPU   HCA     COMPARED WITH RDMA_TOPO
+GPU0  mlx5_0  as required
 `},
 		"the kernel's defaults": {graceTree(t, cardVPD("4c7c1f2e"), 0x1d, 0x1d, 0x1d, "10"), paired +
 			`GPU   HCA     THROUGH       REQUESTS    COMPLETIONS  IOMMU GROUPS  ACS OF HCA'S PORT                                      ACS OF GPU'S PORT
 GPU0  mlx5_0  0009:03:00.0  redirected  redirected   9, 10         0009:02:00.0 SrcValid,ReqRedir,CmpltRedir,UpstreamFwd  0009:02:01.0 SrcValid,ReqRedir,CmpltRedir,UpstreamFwd
 
-GPU   HCA     DIFFERS FROM WHAT RDMA_TOPO REQUIRES
-GPU0  mlx5_0  ACS of 0009:00:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx111x0
-GPU0  mlx5_0  ACS of 0009:02:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx110x1
-GPU0  mlx5_0  ACS of 0009:02:01.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx101x1
-GPU0  mlx5_0  the IOMMU groups of 0009:03:00.0 and the GPU are 9 and 10, not one group
+GPU   HCA     COMPARED WITH RDMA_TOPO
+GPU0  mlx5_0  differs: ACS of 0009:00:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx111x0
+GPU0  mlx5_0  differs: ACS of 0009:02:00.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx110x1
+GPU0  mlx5_0  differs: ACS of 0009:02:01.0 is 0011101 (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not xx101x1
+GPU0  mlx5_0  differs: the IOMMU groups of 0009:03:00.0 and the GPU are 9 and 10, not one group
 `},
 		"no UUID": {graceTree(t, "\x78", 0x1c, 0x19, 0x15, "9"), `        GPU0  mlx5_0  NUMA  PCIE
 GPU0    X     NODE    0     -

@@ -27,7 +27,9 @@ type TopologyPeerPath struct {
 	Requests    placement.Route    `json:"requests"`
 	Completions placement.Route    `json:"completions"`
 	IOMMUGroups TopologyIOMMUGroup `json:"iommu_groups"`
-	Wrong       []string           `json:"wrong"`
+	// Differs is what differs from the values that rdma_topo of rdma-core requires, NotCompared what was not compared with them, and why.
+	Differs     []string `json:"differs"`
+	NotCompared []string `json:"not_compared"`
 }
 
 // TopologyPort is the port of a switch at which the paths of two devices part. Control is the ACS Control Register, 0 if the port has no
@@ -60,8 +62,9 @@ func peerPathsOf(t *placement.Topology) []TopologyPeerPath {
 	for i := range paths {
 		p := &paths[i]
 		path := TopologyPeerPath{
-			GPU: p.GPU, HCA: p.HCA, HCAPort: portOf(&p.HCAPort), GPUPort: portOf(&p.GPUPort), Requests: p.Requests, Completions: p.Completions,
-			IOMMUGroups: TopologyIOMMUGroup{HCA: p.HCAGroup, GPU: p.GPUGroup}, Wrong: append([]string{}, p.Wrong...),
+			GPU: p.GPU, HCA: p.HCA, HCAPort: portOf(&p.HCAPort), GPUPort: portOf(&p.GPUPort),
+			Requests: p.Requests, Completions: p.Completions, IOMMUGroups: TopologyIOMMUGroup{HCA: p.HCAGroup, GPU: p.GPUGroup},
+			Differs: append([]string{}, p.Differs...), NotCompared: append([]string{}, p.NotCompared...),
 		}
 		if p.DataDirect != nil {
 			path.DataDirect = p.DataDirect.Address

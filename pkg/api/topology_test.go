@@ -98,7 +98,8 @@ func TestTopology(t *testing.T) {
 	want.PeerPaths = []TopologyPeerPath{{
 		GPU: 0, HCA: 1, HCAPort: TopologyPort{PCIAddress: "0000:12:00.0", ACS: "SrcValid,ReqRedir", Control: 0x105},
 		GPUPort: TopologyPort{PCIAddress: "0000:12:01.0", ACS: "absent"}, Requests: placement.RouteRedirected, Completions: placement.RouteDirect,
-		IOMMUGroups: TopologyIOMMUGroup{HCA: "3", GPU: "none"}, Wrong: []string{},
+		IOMMUGroups: TopologyIOMMUGroup{HCA: "3", GPU: "none"}, Differs: []string{},
+		NotCompared: []string{"the HCA is not nearer through a Data Direct function"},
 	}}
 	relations, err := json.Marshal(got.Relations)
 	if err != nil || string(relations) != `[["X","PIX","SYS"],["PIX","X","SYS"],["SYS","SYS","X"]]` {

@@ -55,6 +55,9 @@ func (c ACSControl) String() string {
 	return strings.Join(set, ",")
 }
 
+// Defined returns the register without reserved bits.
+func (c ACSControl) Defined() uint16 { return uint16(c) & (1<<len(acsNames) - 1) }
+
 // Matches reports whether the register has the values of a pattern in the form of the kernel's parameter pci=config_acs=: a character
 // for each bit, bit 0 last: 1, 0, or x for any.
 func (c ACSControl) Matches(pattern string) bool {

@@ -23,15 +23,16 @@ const (
 	acsIsolated = "xx111x1" // the kernel's default
 )
 
-// wrong returns what differs on a path from what rdma_topo requires for the platform. It is nothing on other platforms. What could not be
-// read is not wrong.
-func (t *Topology) wrong(p *PeerPath) []string {
-	if !t.isGrace(p) {
-		return nil
+// compare returns what differs on a path from what rdma_topo requires for the platform, and what was not compared with it, and why.
+func (t *Topology) compare(p *PeerPath) (differs, notCompared []string) {
+	switch {
+	case p.DataDirect == nil:
+		return nil, []string{"the HCA is not nearer through a Data Direct function"}
+	case !t.isGrace(p):
+		return nil, []string{"no values are known for these bridges and GPUs"}
 	}
-	var wrong []string
 	for _, address := range t.bridgesOn(p) {
-		want, b := acsIsolated, t.bridges[address]
+		want, acs := acsIsolated, t.bridges[address].ACS
 		switch address {
 		case p.DataDirect.Path[1]:
 			want = acsRootPort
@@ -40,18 +41,24 @@ func (t *Topology) wrong(p *PeerPath) []string {
 		case p.GPUPort.Address:
 			want = acsGPUPort
 		}
-		if b.ACS.State == model.ACSPresent && !b.ACS.Control.Matches(want) {
-			wrong = append(wrong, fmt.Sprintf("ACS of %s is %07b (%s), not %s", address, uint16(b.ACS.Control), b.ACS.Control, want))
+		switch {
+		case acs.State == model.ACSUnknown:
+			notCompared = append(notCompared, "ACS of "+address+" is not known")
+		case acs.State == model.ACSPresent && !acs.Control.Matches(want):
+			differs = append(differs, fmt.Sprintf("ACS of %s is %07b (%s), not %s", address, acs.Control.Defined(), acs.Control, want))
 		}
 	}
-	if p.HCAGroup != "" && p.GPUGroup != "" && (p.HCAGroup != p.GPUGroup || p.HCAGroup == model.NoIOMMUGroup) {
-		wrong = append(wrong, fmt.Sprintf("the IOMMU groups of %s and the GPU are %s and %s, not one group", p.DataDirect.Address, p.HCAGroup, p.GPUGroup))
+	switch direct := p.DataDirect.Address; {
+	case p.HCAGroup == "" || p.GPUGroup == "":
+		notCompared = append(notCompared, "the IOMMU groups of "+direct+" and the GPU are not both known")
+	case p.HCAGroup != p.GPUGroup || p.HCAGroup == model.NoIOMMUGroup:
+		differs = append(differs, fmt.Sprintf("the IOMMU groups of %s and the GPU are %s and %s, not one group", direct, p.HCAGroup, p.GPUGroup))
 	}
-	return wrong
+	return differs, notCompared
 }
 
-// isGrace reports whether a path goes through a Data Direct function and has the form for which the values are known: below a root port of Grace, a switch with the Data Direct
-// function, and below that switch another one with the only GPU.
+// isGrace reports whether a path goes through a Data Direct function and has the form for which the values are known: below a root port of
+// Grace, a switch with the Data Direct function, and below that switch another one with the only GPU.
 func (t *Topology) isGrace(p *PeerPath) bool {
 	if p.DataDirect == nil {
 		return false

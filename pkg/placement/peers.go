@@ -20,8 +20,9 @@ type PeerPath struct {
 	Requests, Completions Route
 	// HCAGroup and GPUGroup are the IOMMU groups, as in model.PCIFunction.
 	HCAGroup, GPUGroup string
-	// Wrong is what differs from the values that rdma_topo of rdma-core requires for GPUDirect. It requires some on known platforms only.
-	Wrong []string
+	// Differs is what differs from the values that rdma_topo of rdma-core requires for GPUDirect. NotCompared is what was not compared with
+	// them, with the reason: with both empty, all is as required.
+	Differs, NotCompared []string
 }
 
 // Route is where a switch sends what is for a peer below it, as far as the ACS registers of the port say.
@@ -62,7 +63,7 @@ func (t *Topology) peerPath(g, h int, through *DataDirect) PeerPath {
 	common := commonPart(gpu.Path, path)
 	p.GPUPort, p.HCAPort = t.port(gpu.Path, common), t.port(path, common)
 	p.Requests, p.Completions = requests(&p.HCAPort), completions(&p.GPUPort)
-	p.Wrong = t.wrong(&p)
+	p.Differs, p.NotCompared = t.compare(&p)
 	return p
 }
 

@@ -32,7 +32,7 @@ func TestPeerPaths(t *testing.T) {
 	for _, p := range topology.PeerPaths() {
 		got = append(got, path{
 			topology.Devices[p.GPU].Name, topology.Devices[p.HCA].Name, p.DataDirect.Address, p.HCAPort.Address, p.GPUPort.Address,
-			p.Requests, p.Completions, p.HCAGroup, p.GPUGroup, len(p.Wrong),
+			p.Requests, p.Completions, p.HCAGroup, p.GPUGroup, len(p.Differs) + len(p.NotCompared),
 		})
 	}
 	if d := cmp.Diff([]path{
@@ -44,7 +44,7 @@ func TestPeerPaths(t *testing.T) {
 	}
 	paths := New(dgxA100.facts())
 	if got := paths.PeerPaths(); len(got) != 16 || got[0].DataDirect != nil || got[0].HCAPort.Address != "0000:02:04.0" ||
-		got[0].GPUPort.Address != "0000:02:00.0" || got[0].Requests != RouteUnknown || got[0].Wrong != nil {
+		got[0].GPUPort.Address != "0000:02:00.0" || got[0].Requests != RouteUnknown || got[0].Differs != nil || len(got[0].NotCompared) != 1 {
 		t.Errorf("DGX A100: %d paths, the first %+v", len(got), got[0])
 	}
 }
@@ -75,10 +75,11 @@ func TestRoutes(t *testing.T) {
 // TestGrace: only what rdma_topo requires, only on a platform that it knows, and only what was read.
 func TestGrace(t *testing.T) {
 	const rootPort, hcaPort, gpuPort, lowest = "0009:00:00.0", "0009:02:00.0", "0009:02:01.0", "0009:05:00.0"
+	platform := []string{"not compared: no values are known for these bridges and GPUs"}
 	const defaults = " (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not "
 	for name, c := range map[string]struct {
 		node func(*model.Snapshot)
-		want []string
+		want []string // what differs, or is not compared
 	}{
 		"as required": {func(*model.Snapshot) {}, nil},
 		"the kernel's default": {
@@ -95,8 +96,11 @@ func TestGrace(t *testing.T) {
 		"all switched off": {
 			func(s *model.Snapshot) { setACS(s, lowest, acs(0)) }, []string{"ACS of " + lowest + " is 0000000 (none), not xx111x1"},
 		},
+		"reserved bits": {
+			func(s *model.Snapshot) { setACS(s, lowest, acs(0xff80)) }, []string{"ACS of " + lowest + " is 0000000 (none), not xx111x1"},
+		},
 		"bits that do not matter": {func(s *model.Snapshot) { setACS(s, hcaPort, acs(0x19|0x62)) }, nil},
-		"not read":                {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{}) }, nil},
+		"not read":                {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{}) }, []string{"not compared: ACS of " + hcaPort + " is not known"}},
 		"no capability":           {func(s *model.Snapshot) { setACS(s, hcaPort, model.ACS{State: model.ACSAbsent}) }, nil},
 		"other IOMMU groups": {
 			func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "7" },
@@ -106,42 +110,47 @@ func TestGrace(t *testing.T) {
 			func(s *model.Snapshot) { s.PCI[0].IOMMUGroup, s.PCI[direct0].IOMMUGroup = "none", "none" },
 			[]string{"the IOMMU groups of 0009:03:00.0 and the GPU are none and none, not one group"},
 		},
-		"an IOMMU group that is not known": {func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "" }, nil},
+		"an IOMMU group that is not known": {func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "" }, []string{"not compared: the IOMMU groups of 0009:03:00.0 and the GPU are not both known"}},
 		"another root port": {
 			func(s *model.Snapshot) {
 				setACS(s, hcaPort, acs(0x1d))
 				s.PCI[0].Bridges[0].ID, s.PCI[direct0].Bridges[0].ID = "8086:352a", "8086:352a"
-			}, nil,
+			}, platform,
 		},
 		"another switch": {
 			func(s *model.Snapshot) {
 				setACS(s, hcaPort, acs(0x1d))
 				s.PCI[0].Bridges[4].ID = "1000:c030"
-			}, nil,
+			}, platform,
 		},
 		"a second GPU": {
 			func(s *model.Snapshot) {
 				setACS(s, hcaPort, acs(0x1d))
 				s.PCI[1].Path = append(append([]string{}, s.PCI[0].Path[:5]...), "0009:05:01.0", s.PCI[1].Address)
-			}, nil,
+			}, platform,
 		},
 		"a GPU of another vendor": {
 			func(s *model.Snapshot) {
 				setACS(s, hcaPort, acs(0x1d))
 				s.GPUs[0].Vendor = model.AMD
-			}, nil,
+			}, platform,
 		},
 		"a GPU on the first switch": {
 			func(s *model.Snapshot) {
 				setACS(s, hcaPort, acs(0x1d))
 				s.PCI[0].Path = append(append([]string{}, s.PCI[0].Path[:4]...), s.PCI[0].Address)
-			}, nil,
+			}, platform,
 		},
 	} {
 		s := graceFacts()
 		c.node(s)
 		topology := New(s)
-		if d := cmp.Diff(c.want, topology.PeerPaths()[0].Wrong); d != "" {
+		p := topology.PeerPaths()[0]
+		got := p.Differs
+		for _, text := range p.NotCompared {
+			got = append(got, "not compared: "+text)
+		}
+		if d := cmp.Diff(c.want, got); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
 	}
