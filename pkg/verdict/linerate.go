@@ -281,7 +281,8 @@ func (r *round) cardRate(h *model.HCA) (bits float64) {
 	return bits
 }
 
-// farHCAs returns the HCAs that share a switch with no GPU of a workload that uses them and is placed badly, with the problem.
+// farHCAs returns the HCAs that are known to share a switch with no GPU of a workload that uses them and is placed badly, with its
+// problem.
 func (r *round) farHCAs() map[string]string {
 	far := map[string]string{}
 	if r.Placement == nil {
@@ -295,8 +296,8 @@ func (r *round) farHCAs() map[string]string {
 				continue
 			}
 			for _, used := range w.HCAs {
-				near := func(p placement.Pair) bool {
-					return p.HCA == used && (p.Relation == placement.PIX || p.Relation == placement.PXB)
+				near := func(p placement.Pair) bool { // or perhaps near
+					return p.HCA == used && slices.Contains([]placement.Relation{placement.PIX, placement.PXB, placement.Unknown}, p.Relation)
 				}
 				if !slices.ContainsFunc(w.Pairs, near) {
 					far[devices[used].Name] = problem.Text

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -52,6 +53,10 @@ func TestLineRate(t *testing.T) {
 		placed  = "placement: GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_1"
 	)
 	paused := func(n *node) { n.pause(false, "3", 31*time.Second); n.pause(false, "4", 29*time.Second) }
+	elsewhere := func(n *node) { // the workload has another GPU, of which it is not known where it is
+		n.facts.GPUs = append(n.facts.GPUs, model.GPU{Vendor: model.NVIDIA, ID: "1", UUID: "GPU-elsewhere"})
+		n.shares.GPUs = append(n.shares.GPUs, attribution.GPUShare{Owner: 1, GPU: &n.facts.GPUs[len(n.facts.GPUs)-1], Processes: 1})
+	}
 	for name, c := range map[string]struct {
 		bad  []func(*node)
 		want []string // evidence, nil: no such verdict
@@ -103,6 +108,7 @@ func TestLineRate(t *testing.T) {
 			n.facts.HCAs[1].Ports[0].RateBits = 200e9
 			n.link().Discards[1].Count = 3300
 		}}, []string{slow, "discards: 11.0/s received packets found no room (host_buffer)"}},
+		"far from one GPU, another unknown": {[]func(*node){stall, far, elsewhere}, []string{stalled}},
 		"lost packets and pauses":             {[]func(*node){lost, paused}, []string{peer, resent}},
 		"a slower link and lost packets":      {[]func(*node){lost, slower}, []string{degrade, resent}},
 		"a narrow PCIe link and lost packets": {[]func(*node){lost, narrow}, []string{link, resent}},
