@@ -49,7 +49,7 @@ func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []stri
 	if uuid == "" {
 		return nil, cmp.Or(direct.VPD.Missing, "its VPD was not read")
 	}
-	var unread string
+	var unread []string
 	for i := range functions {
 		switch f := &functions[i]; {
 		case f.Address == direct.Address:
@@ -57,12 +57,14 @@ func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []stri
 			return nil, f.Address + " has the same UUID"
 		case f.VPD.UUID == uuid:
 			hcas = append(hcas, f.Address)
-		case f.VPD.Missing != "" && !f.IsDataDirect():
-			unread = cmp.Or(unread, "; the UUID of "+f.Address+" is not known: "+f.VPD.Missing)
+		case f.VPD.UUID == "" && !f.IsDataDirect():
+			if why := cmp.Or(f.VPD.Missing, notRead(f)); why != "" {
+				unread = append(unread, f.Address+": "+why)
+			}
 		}
 	}
 	if len(hcas) == 0 {
-		return nil, "no HCA has its UUID" + unread
+		return nil, strings.Join(append([]string{"no HCA whose UUID is known has its UUID"}, unread...), "; ")
 	}
 	for _, hca := range hcas {
 		if busOf(hca) != busOf(hcas[0]) {
@@ -75,6 +77,18 @@ func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []stri
 		}
 	}
 	return hcas, ""
+}
+
+// notRead is why no VPD is read of a function that may be an HCA: a network controller with the vendor number of those of mlx5. It is
+// empty for other functions.
+func notRead(f *model.PCIFunction) string {
+	switch {
+	case !strings.HasPrefix(f.ID, "15b3:") || !strings.HasPrefix(f.Class, "0x02"):
+		return ""
+	case f.Driver == "":
+		return "not read, it has no driver"
+	}
+	return "not read, its driver is " + f.Driver
 }
 
 // busOf returns the bus of a PCI address, which all functions of a device share: 0000:18.

@@ -87,10 +87,17 @@ func TestPair(t *testing.T) {
 		"two HCAs": {
 			func(s *model.Snapshot) { s.PCI[4].VPD = s.PCI[2].VPD }, " | several HCAs have its UUID: 0000:03:00.0, 0000:03:00.1, 0010:03:00.0",
 		},
-		"no HCA": {func(s *model.Snapshot) { s.PCI[direct0].VPD.UUID = "other" }, " | no HCA has its UUID"},
+		"no HCA": {func(s *model.Snapshot) { s.PCI[direct0].VPD.UUID = "other" }, " | no HCA whose UUID is known has its UUID"},
+		"no HCA, and one of a VM and one without a driver": {func(s *model.Snapshot) {
+			s.PCI[direct0].VPD.UUID, s.PCI[0].ID, s.PCI[0].Class = "other", "10de:31c2", "0x030200"
+			for _, i := range []int{2, 3} {
+				s.PCI[i].ID, s.PCI[i].Class, s.PCI[i].VPD = "15b3:1023", "0x020700", model.VPD{}
+			}
+			s.PCI[2].Driver = "vfio-pci"
+		}, " | no HCA whose UUID is known has its UUID; 0000:03:00.0: not read, its driver is vfio-pci; 0000:03:00.1: not read, it has no driver"},
 		"no HCA, and one that is not known": {func(s *model.Snapshot) {
 			s.PCI[direct0].VPD.UUID, s.PCI[3].VPD = "other", model.VPD{Missing: "it has no VPD"}
-		}, " | no HCA has its UUID; the UUID of 0000:03:00.1 is not known: it has no VPD"},
+		}, " | no HCA whose UUID is known has its UUID; 0000:03:00.1: it has no VPD"},
 	} {
 		s := graceFacts()
 		c.node(s)

@@ -108,7 +108,8 @@ func TestRead(t *testing.T) {
 	tr.add("pci0000:50/0000:51:00.0", with(link("8.0 GT/s PCIe", "8.0 GT/s PCIe", "4", "4"), "class", "0x010802\n"))
 	tr.add("pci0000:60/0000:61:00.0", link("Unknown", "Unknown", "63", "63"))
 
-	tr.bind("0000:16:00.0", "mlx5_core") // the others have no driver
+	tr.bind("0000:16:00.0", "mlx5_core")
+	tr.bind("0002:03:00.0", "mlx5_ib") // the others have no driver
 
 	snap, err := tr.read()
 	if err != nil {
@@ -140,7 +141,7 @@ func TestRead(t *testing.T) {
 		{Address: "0000:41:00.0", Class: "0x030200", Path: []string{"pci0000:40", "0000:41:00.0"}, IOMMUGroup: "none"},
 		{Address: "0000:61:00.0", Class: "0x020700", Path: []string{"pci0000:60", "0000:61:00.0"}, IOMMUGroup: "none"},
 		{
-			Address: "0002:03:00.0", ID: "15b3:2100", Class: "0x088000", Path: []string{"pci0002:00", "0002:00:00.0", "0002:03:00.0"},
+			Address: "0002:03:00.0", ID: "15b3:2100", Class: "0x088000", Driver: "mlx5_ib", Path: []string{"pci0002:00", "0002:00:00.0", "0002:03:00.0"},
 			IOMMUGroup: "none", Bridges: []model.PCIBridge{{Address: "0002:00:00.0"}}, VPD: model.VPD{Missing: errNoVPD.Error()},
 			Upstream: model.PCIUpstream{Address: "0002:00:00.0"},
 		},

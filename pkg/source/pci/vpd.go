@@ -116,12 +116,13 @@ var (
 	errSuspended = errors.New("its VPD is not read: it is suspended")
 )
 
-// readVPDs sets VPD of the functions that pair a Data Direct function with its HCA, if the node has one.
+// readVPDs sets VPD of the functions that pair a Data Direct function with its HCA, if the node has one that the kernel may use.
 func (s *Source) readVPDs(ctx context.Context, found []model.PCIFunction) {
 	known, reads := map[device]*vpdRead{}, make([]*vpdRead, len(found))
-	if slices.ContainsFunc(found, func(f model.PCIFunction) bool { return f.IsDataDirect() }) {
+	direct := func(f model.PCIFunction) bool { return f.IsDataDirect() && f.Driver == model.DataDirectDriver }
+	if slices.ContainsFunc(found, direct) {
 		for i := range found {
-			if f := &found[i]; f.IsDataDirect() || f.Driver == "mlx5_core" {
+			if f := &found[i]; direct(*f) || f.Driver == "mlx5_core" {
 				key := device{f.Address, inode(s.path(f.Address, ""))}
 				reads[i] = cmp.Or(s.vpds[key], &vpdRead{})
 				known[key] = reads[i]

@@ -124,6 +124,7 @@ func (tr tree) cards(direct, hca map[string]string) {
 	tr.add(directAt, with(direct, "class", "0x088000\n", "vendor", "0x15b3\n", "device", "0x2100\n"))
 	tr.add(hcaAt, with(hca, "class", "0x020700\n", "vendor", "0x15b3\n", "device", "0x1023\n"))
 	tr.bind("0000:16:00.0", "mlx5_core")
+	tr.bind("0002:03:00.0", "mlx5_ib")
 }
 
 // vpdsOf returns the VPDs of the HCA and of the Data Direct function.
@@ -171,7 +172,7 @@ func TestVPD(t *testing.T) {
 	if len(s.vpds) != 2 {
 		t.Errorf("%d VPDs are remembered", len(s.vpds))
 	}
-	if err := os.Remove(filepath.Join(tr.root, "bus/pci/devices/0002:03:00.0")); err != nil { // no Data Direct: no VPD is needed
+	if err := os.Remove(filepath.Join(tr.root, "devices", directAt, "driver")); err != nil { // no Data Direct in use: no VPD is needed
 		t.Fatal(err)
 	}
 	if snap, err = s.Read(t.Context()); err != nil || snap.PCI[0].VPD != (model.VPD{}) || len(s.vpds) != 0 {
