@@ -32,10 +32,11 @@ type ACSControl uint16
 
 // The bits that decide about requests and completions between peers.
 const (
-	ACSRequestRedirect    ACSControl = 1 << 2 // requests to peers go upstream
-	ACSCompletionRedirect ACSControl = 1 << 3 // completions to peers go upstream
-	ACSEgressControl      ACSControl = 1 << 5 // a vector of the port decides to which ports requests go
-	ACSDirectTranslated   ACSControl = 1 << 6 // requests with a translated address go directly
+	ACSTranslationBlocking ACSControl = 1 << 1 // requests with a translated address are blocked
+	ACSRequestRedirect     ACSControl = 1 << 2 // requests to peers go upstream
+	ACSCompletionRedirect  ACSControl = 1 << 3 // completions to peers go upstream
+	ACSEgressControl       ACSControl = 1 << 5 // a vector of the port decides to which ports requests go
+	ACSDirectTranslated    ACSControl = 1 << 6 // requests with a translated address go directly
 )
 
 // acsNames are the names of the bits, as lspci prints them.

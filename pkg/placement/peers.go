@@ -77,14 +77,18 @@ func (t *Topology) port(path []string, at int) model.PCIBridge {
 	return b
 }
 
+// requests returns the route of what arrives at the port of an HCA. Upstream Forwarding is about what a port further below redirected.
 func requests(port *model.PCIBridge) Route {
 	c := port.ACS.Control
+	blocked := c&model.ACSTranslationBlocking != 0 // what is translated; whether the HCA sends that is not known
 	switch {
 	case port.ACS.State == model.ACSUnknown, c&model.ACSEgressControl != 0: // the vector is not read
 		return RouteUnknown
+	case c&model.ACSRequestRedirect == 0 && blocked:
+		return RouteUnknown
 	case c&model.ACSRequestRedirect == 0:
 		return RouteDirect
-	case c&model.ACSDirectTranslated != 0:
+	case c&model.ACSDirectTranslated != 0 && !blocked:
 		return RouteTranslated
 	}
 	return RouteRedirected

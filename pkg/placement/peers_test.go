@@ -64,6 +64,9 @@ func TestRoutes(t *testing.T) {
 		{acs(0x15), RouteRedirected, RouteDirect},
 		{acs(0x20), RouteUnknown, RouteDirect},
 		{acs(0x40), RouteDirect, RouteDirect},
+		{acs(0x5f), RouteRedirected, RouteRedirected}, // translated requests are blocked, others redirected
+		{acs(0x02), RouteUnknown, RouteDirect},        // translated requests are blocked, others direct
+		{acs(0x10), RouteDirect, RouteDirect},         // is about what a port further below redirected
 	} {
 		b := model.PCIBridge{ACS: c.acs}
 		if r, d := requests(&b), completions(&b); r != c.requests || d != c.completions {
