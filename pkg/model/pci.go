@@ -31,7 +31,7 @@ type PCIFunction struct {
 	Bridges []PCIBridge
 	// IOMMUGroup is the number of the function's IOMMU group; NoIOMMUGroup if the kernel has it in none; empty if that is not known.
 	IOMMUGroup string
-	// VPD is read of Data Direct functions that DataDirectDriver drives and, while the node has one, of the functions that mlx5_core drives.
+	// VPD is read of Data Direct functions that DataDirectDriver drives and, while the node has one, of those that mlx5_core drives.
 	VPD VPD
 	// Upstream is the port above the function: of a switch, or a root port. Its link is the same, seen from the other end. It has no
 	// address in a virtual machine that hides it.

@@ -160,7 +160,8 @@ func TestDataDirectProblems(t *testing.T) {
 			[]string{"data_direct_path: 0 | mlx5_0, mlx5_1"},
 		},
 		"completions redirected": {
-			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { setACS(s, "0009:02:01.0", redirected) },
+			job{gpus: []int{0}, hcas: []int{0}, memory: gpu},
+			func(s *model.Snapshot) { setACS(s, "0009:02:01.0", redirected) },
 			[]string{"data_direct_path: 0 | mlx5_0"},
 		},
 		"redirected unless ATS translated": {
@@ -179,7 +180,8 @@ func TestDataDirectProblems(t *testing.T) {
 			job{gpus: []int{0}, hcas: []int{0}, memory: gpu}, func(s *model.Snapshot) { s.PCI[0].IOMMUGroup = "7" }, nil,
 		},
 		"redirected, and memory of the host only": {
-			job{gpus: []int{0}, hcas: []int{0}, memory: host}, func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) },
+			job{gpus: []int{0}, hcas: []int{0}, memory: host},
+			func(s *model.Snapshot) { setACS(s, "0009:02:00.0", redirected) },
 			[]string{"gpudirect_unused: 0 | mlx5_0"},
 		},
 		"redirected, and memory of unknown kind": {

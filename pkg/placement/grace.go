@@ -52,7 +52,8 @@ func (t *Topology) compare(p *PeerPath) (differs, notCompared []string) {
 	case p.HCAGroup == "" || p.GPUGroup == "":
 		notCompared = append(notCompared, "the IOMMU groups of "+direct+" and the GPU are not both known")
 	case p.HCAGroup != p.GPUGroup || p.HCAGroup == model.NoIOMMUGroup:
-		differs = append(differs, fmt.Sprintf("the IOMMU groups of %s and the GPU are %s and %s, not one group", direct, p.HCAGroup, p.GPUGroup))
+		differs = append(differs,
+			fmt.Sprintf("the IOMMU groups of %s and the GPU are %s and %s, not one group", direct, p.HCAGroup, p.GPUGroup))
 	}
 	return differs, notCompared
 }

@@ -49,7 +49,8 @@ func (p *Placement) problems(w *Workload) []Problem {
 	gpus, hcas = p.idle(w, candidates)
 	add(ProblemRails, gpus, hcas, "GPU %s: no workload uses the HCAs on the same PCIe switches %s")
 	gpus, hcas, ports := p.redirected(w)
-	add(ProblemPath, gpus, hcas, "GPU %s: ACS redirects transfers with the Data Direct function of %s: "+strings.ReplaceAll(ports, "%", "%%"))
+	add(ProblemPath, gpus, hcas, "GPU %s: ACS redirects transfers with the Data Direct function of %s: "+
+		strings.ReplaceAll(ports, "%", "%%"))
 	return problems
 }
 

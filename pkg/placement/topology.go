@@ -140,7 +140,8 @@ func (t *Topology) nearest(i, j int) (Relation, *DataDirect) {
 		a, b = b, a
 	}
 	if d := b.DataDirect; a.Kind == GPU && b.Kind == HCA && d != nil {
-		if through := between(a.Path, a.NUMANode, d.Path, d.NUMANode); through != Unknown && (r == Unknown || distance[through] < distance[r]) {
+		through := between(a.Path, a.NUMANode, d.Path, d.NUMANode)
+		if through != Unknown && (r == Unknown || distance[through] < distance[r]) {
 			if b.PF != "" {
 				return Unknown, nil
 			}

@@ -22,7 +22,8 @@ const (
 	acsRegisters = 0x04   // below the capability: ACS Capability, and ACS Control in the upper half
 )
 
-// findACS looks for the ACS capability. It is absent if the list of extended capabilities was read, or if the bridge has no PCI Express capability and so no such list.
+// findACS looks for the ACS capability. It is absent if the list of extended capabilities was read, or if the bridge has
+// no PCI Express capability and so no such list.
 func findACS(dword dwords) model.ACS {
 	if _, ok := dword(headerSize); !ok {
 		return model.ACS{}
