@@ -36,8 +36,8 @@ func dataDirect(functions []model.PCIFunction) []DataDirect {
 	return found
 }
 
-// pair returns the functions of the HCA of a Data Direct function, or why they are not known. The kernel does not use a Data Direct function
-// without its driver.
+// pair returns the functions of the HCA of a Data Direct function, or why they are not known. The kernel does not use a function without
+// its driver.
 func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []string, unknown string) {
 	switch direct.Driver {
 	case model.DataDirectDriver:
