@@ -108,7 +108,7 @@ func TestLineRate(t *testing.T) {
 			n.facts.HCAs[1].Ports[0].RateBits = 200e9
 			n.link().Discards[1].Count = 3300
 		}}, []string{slow, "discards: 11.0/s received packets found no room (host_buffer)"}},
-		"far from one GPU, another unknown": {[]func(*node){stall, far, elsewhere}, []string{stalled}},
+		"far from one GPU, another unknown":   {[]func(*node){stall, far, elsewhere}, []string{stalled}},
 		"lost packets and pauses":             {[]func(*node){lost, paused}, []string{peer, resent}},
 		"a slower link and lost packets":      {[]func(*node){lost, slower}, []string{degrade, resent}},
 		"a narrow PCIe link and lost packets": {[]func(*node){lost, narrow}, []string{link, resent}},
