@@ -28,8 +28,9 @@ var (
 var selfNotes = []string{
 	"`accelscope_source_state`, `accelscope_device_state` and `accelscope_probe_hook_state` have the series of the current state. With " +
 		"`--metrics.states=all`, they have those of all other states, too, with the value 0.",
-	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`, `id` the UUID or the node GUID, or the PCI address without either; of a " +
-		"module, that of its HCA, the port and the serial number: `0x1/1 SN1`. A device that is there has no series. [Devices that are missing](../docs/verdicts.md#devices-that-are-missing).",
+	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`, `id` the UUID or the node GUID, or the PCI address without " +
+		"either; of a module, the id of its HCA, the port and the serial number: `0x1/1 SN1`. A device that is there has no series. " +
+		"[Devices that are missing](../docs/verdicts.md#devices-that-are-missing).",
 	"`accelscope_probe_hook_state`: `tier` is how the hook is attached; it is empty while the hook is not attached.",
 	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
 		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +

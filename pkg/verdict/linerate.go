@@ -281,6 +281,8 @@ func (r *round) cardRate(h *model.HCA) (bits float64) {
 	return bits
 }
 
+var perhapsNear = []placement.Relation{placement.PIX, placement.PXB, placement.Unknown}
+
 // farHCAs returns the HCAs that are known to share a switch with no GPU of a workload that uses them and is placed badly, with its
 // problem.
 func (r *round) farHCAs() map[string]string {
@@ -296,9 +298,7 @@ func (r *round) farHCAs() map[string]string {
 				continue
 			}
 			for _, used := range w.HCAs {
-				near := func(p placement.Pair) bool { // or perhaps near
-					return p.HCA == used && slices.Contains([]placement.Relation{placement.PIX, placement.PXB, placement.Unknown}, p.Relation)
-				}
+				near := func(p placement.Pair) bool { return p.HCA == used && slices.Contains(perhapsNear, p.Relation) }
 				if !slices.ContainsFunc(w.Pairs, near) {
 					far[devices[used].Name] = problem.Text
 				}
