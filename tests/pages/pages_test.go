@@ -118,8 +118,8 @@ func TestWithoutScript(t *testing.T) {
 	if !strings.Contains(text, "GPUThermalSlowdown") {
 		t.Errorf("verdicts: %s", text)
 	}
-	b.do(chromedp.SendKeys(`input[name=q]`, "4711"), chromedp.Click(`form button`), chromedp.WaitReady("footer"))
-	b.do(chromedp.WaitVisible(`table.usage`))
+	b.do(chromedp.SendKeys(`input[name=q]`, "4711"), chromedp.Click(`form button`))
+	b.do(chromedp.WaitReady(`input[name=q][value="4711"]`), chromedp.WaitVisible(`table.usage`)) // of the page that follows
 	text = run(b, chromedp.Text(`table.usage tbody th`))
 	if text != "slurm:4711" {
 		t.Errorf("the first row is %q", text)
