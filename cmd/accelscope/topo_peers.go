@@ -31,7 +31,7 @@ func printDataDirect(out io.Writer, t *api.Topology) error {
 	return table.Flush()
 }
 
-// hcaNames returns the names of RDMA devices by the addresses of their functions. A function without one has its address.
+// hcaNames returns the names of the RDMA devices at PCI addresses. An address without an RDMA device stands for itself.
 func hcaNames(devices []api.TopologyDevice, addresses []string) []string {
 	names := make([]string, len(addresses))
 	for i, address := range addresses {

@@ -21,7 +21,7 @@ type device struct {
 	ID     string           `json:"id"`
 	Source string           `json:"source"` // that lists it
 	Slot   string           `json:"slot"`
-	Name   string           `json:"name"`           // of a module, that of its HCA
+	Name   string           `json:"name"`           // of a module, the name of its HCA
 	Port   int              `json:"port,omitempty"` // of a module
 	Serial string           `json:"serial,omitempty"`
 	// First and Seen are when it was first and last listed, Boot is the boot id of the node at the last time. Zero: it never was.

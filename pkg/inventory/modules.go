@@ -79,7 +79,7 @@ func (i *Inventory) judgeModule(d *device, l listed, now time.Time) {
 }
 
 // instead returns a module that is in the port of another one, or the same module in another port that was not there while it was read in
-// the first one; nil if there is none. Both ends of a cable have one serial number.
+// the first port; nil: no such module. Both ends of a cable have one serial number.
 func (i *Inventory) instead(d *device, l listed) *device {
 	for n := range l.devices {
 		other := &l.devices[n]

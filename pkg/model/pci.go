@@ -27,7 +27,7 @@ type PCIFunction struct {
 	NUMANode string
 	// Path is where the function is: the host bridge, pci0000:15, the addresses of the bridges below it, and that of the function.
 	Path []string
-	// Bridges are those of Path, the root port first.
+	// Bridges are the bridges of Path, the root port first.
 	Bridges []PCIBridge
 	// IOMMUGroup is the number of the function's IOMMU group; NoIOMMUGroup if the kernel has it in none; empty if that is not known.
 	IOMMUGroup string
@@ -45,7 +45,7 @@ type PCIUpstream struct {
 	SlotPower Optional // limit of the slot, in watts
 }
 
-// NoIOMMUGroup is the IOMMUGroup of a function without one, as all have while no IOMMU is in use.
+// NoIOMMUGroup is the IOMMUGroup of a function that is in no IOMMU group, as no function is while no IOMMU is in use.
 const NoIOMMUGroup = "none"
 
 // VPD is what the Vital Product Data of a function says.

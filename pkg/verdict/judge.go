@@ -71,7 +71,8 @@ type round struct {
 	read                             map[string]bool // HCAs that are read
 	downPorts                        map[portKey]bool
 	links                            map[portKey][]*model.Link
-	bonds                            map[model.PortID]float64 // rates in bits per second
+	bonds                            map[model.PortID]float64      // rates in bits per second
+	functions                        map[string]*model.PCIFunction // by address in lower case; set by judgePCI
 	omitted                          int
 	shared                           []model.SharedCounter // buffer of judgePorts
 }

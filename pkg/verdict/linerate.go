@@ -18,7 +18,7 @@ type lineRateCause struct {
 	name, evidence string
 }
 
-// What is measured of a link. The names are values of the label cause of the alert.
+// The causes that are no conditions. The alert has the first two, in its label cause.
 const (
 	causePCIeStalled  = "pcie_stalled"
 	causeDiscards     = "discards"
@@ -220,13 +220,12 @@ func (r *round) foundCauses(s Subject) (causes []lineRateCause) {
 // pcieLink returns the PCIe link of an HCA as a cause if it carries less than the ports of all functions of the card, and either has fewer
 // lanes or a lower speed than possible, or something else was measured: many cards have slots below the rate of their ports.
 func (r *round) pcieLink(h *model.HCA, measured bool) []lineRateCause {
-	f := r.functionOf(h)
+	f := r.functions[strings.ToLower(h.PCIAddress)]
 	if f == nil {
 		return nil
 	}
 	carries, rate := carriedBits(f.Link), r.cardRate(h)
-	speed, width := f.Possible()
-	degraded := below(f.Link.Speed, speed) || below(float64(f.Link.Width), float64(width))
+	speed, width, degraded := possible(f)
 	if carries <= 0 || carries >= rate || !measured && !degraded {
 		return nil
 	}
@@ -236,14 +235,6 @@ func (r *round) pcieLink(h *model.HCA, measured bool) []lineRateCause {
 	}
 	evidence += fmt.Sprintf("; it carries at most %s of the %s of the ports", gigabits(math.Round(carries/1e8)*1e8), gigabits(rate))
 	return []lineRateCause{{causePCIeLink, evidence}}
-}
-
-func (r *round) functionOf(h *model.HCA) *model.PCIFunction {
-	i := slices.IndexFunc(r.Facts.PCI, func(f model.PCIFunction) bool { return strings.EqualFold(f.Address, h.PCIAddress) })
-	if i < 0 {
-		return nil
-	}
-	return &r.Facts.PCI[i]
 }
 
 // carriedBits returns the bits per second that a PCIe link carries in one direction, with the headers of its packets; 0 if it is not

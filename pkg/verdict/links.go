@@ -141,6 +141,7 @@ func moduleEvidence(m *model.LinkModule, active bool) (evidence []string) {
 // judgePCI judges the PCIe links of HCAs and GPUs.
 func (r *round) judgePCI() {
 	functions := make(map[string]*model.PCIFunction, len(r.Facts.PCI))
+	r.functions = functions
 	for i := range r.Facts.PCI {
 		functions[strings.ToLower(r.Facts.PCI[i].Address)] = &r.Facts.PCI[i]
 	}
@@ -152,8 +153,7 @@ func (r *round) judgePCI() {
 			continue
 		}
 		s := Subject{Kind: OfHCA, Device: h.Name}
-		speed, width := f.Possible()
-		if below(f.Link.Speed, speed) || below(float64(f.Link.Width), float64(width)) {
+		if speed, width, degraded := possible(f); degraded {
 			r.find(pcieDegraded, s, time.Time{}, pcieText(f.Link.Speed, f.Link.Width), pcieText(speed, width)+" is possible")
 		}
 		r.judgeAER(pcieErrors, s, h.Name, f)
@@ -173,6 +173,12 @@ func (r *round) judgePCI() {
 				p.Generation.Value, p.MaxGeneration.Value, percent(g.Utilization.Value)))
 		}
 	}
+}
+
+// possible returns the speed and width that both ends of a link support, and whether the link has less.
+func possible(f *model.PCIFunction) (speed float64, width int, degraded bool) {
+	speed, width = f.Possible()
+	return speed, width, below(f.Link.Speed, speed) || below(float64(f.Link.Width), float64(width))
 }
 
 func below(is, possible float64) bool {
