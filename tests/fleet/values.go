@@ -12,7 +12,7 @@ import (
 
 // troubles are counters that do not grow on a healthy node.
 var troubles = regexp.MustCompile(`error|fault|lost|dropp|discard|fail|oom|retrans|rnr|out_of|violation|slow_restart|restarts|downed|flap|missed|` +
-	`ignored|seq_err|timeout|throttled|killed|storm|retry|unresolved|unattributed_reset`)
+	`ignored|seq_err|timeout|throttled|killed|storm|pcie_stalled|retry|unresolved|unattributed_reset`)
 
 // value returns the value of a series at a time. It depends on nothing else, so a counter has no state that had to be kept.
 func (n *node) value(r *row, at time.Time) float64 {
