@@ -103,7 +103,8 @@ var gpuNotes = []string{
 	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
 		"the UUID of its GPU.",
 	"`gpu_mode`: `mode` is `mig`, `compute`, `persistence` and others, `value` its setting. `numa` is `enabled` if the memory of the " +
-		"GPU is a NUMA node of the kernel (GH200, GB200).",
+		"GPU is a NUMA node of the kernel (GH200, GB200). `mig_pending` and `ecc_pending` are there while the next reset of the GPU is " +
+		"to change the mode.",
 	"`gpu_driver_info`: `library` is the version of NVML, `cuda` the most recent version of CUDA that the driver supports.",
 }
 

@@ -61,6 +61,10 @@ var IntermediateStates = []IntermediateState{
 		Normal: memoryRepairPending.For, Means: "the GPU was not reset since, and goes on with bad memory", Found: memoryRepairPending,
 	},
 	{
+		Name: "mode", Values: "mig_pending, ecc_pending", From: "`nvmlDeviceGetMigMode`, `nvmlDeviceGetEccMode`",
+		Means: "an administrator has changed it, and decides when the GPU is reset; `gpu_mode` shows it",
+	},
+	{
 		Name: "recovery", Values: "reset, reboot, drain_p2p, drain_and_reset", From: "`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`",
 		Normal: recoveryAction.For, Means: "nobody has done what the driver asks for", Found: recoveryAction,
 	},

@@ -67,6 +67,10 @@ var states = map[string]map[string]func(*held){
 	"driver": {"a GPU without a driver": func(h *held) {
 		h.facts.Missing = []model.MissingDevice{{Kind: model.KindGPU, ID: "0000:4e:00.0", Slot: "0000:4e:00.0", Since: start}}
 	}},
+	"mode": {
+		"mig_pending": func(h *held) { h.gpu().Modes = map[string]string{"mig": "disabled", "mig_pending": "enabled"} },
+		"ecc_pending": func(h *held) { h.gpu().Modes = map[string]string{"ecc": "enabled", "ecc_pending": "disabled"} },
+	},
 	"port": {
 		"INIT":  func(h *held) { h.port().State = "INIT" },
 		"ARMED": func(h *held) { h.port().State = "ARMED" },

@@ -163,8 +163,8 @@ func (d *device) readModes() {
 	}
 	modes := make(map[string]string)
 	maps.Copy(modes, d.settings)
-	if v, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
-		modes["mig"] = enabled(v == nvml.DEVICE_MIG_ENABLE)
+	if v, next, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
+		setMode(modes, "mig", v == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE)
 	}
 	if slices.ContainsFunc(d.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
 		modes["mps"] = enabled(true) // not detectable without a client
@@ -184,8 +184,8 @@ func (d *device) readSettings(handle nvml.Device) {
 	if v, ret := handle.GetPersistenceMode(); ret == nvml.SUCCESS {
 		d.settings["persistence"] = enabled(v == nvml.FEATURE_ENABLED)
 	}
-	if v, _, ret := handle.GetEccMode(); ret == nvml.SUCCESS {
-		d.settings["ecc"] = enabled(v == nvml.FEATURE_ENABLED)
+	if v, next, ret := handle.GetEccMode(); ret == nvml.SUCCESS {
+		setMode(d.settings, "ecc", v == nvml.FEATURE_ENABLED, next == nvml.FEATURE_ENABLED)
 	}
 	d.draft.facts.PowerLimit = model.Optional{}
 	if v, ret := handle.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
@@ -198,6 +198,14 @@ var computeModes = [nvml.COMPUTEMODE_COUNT]string{
 	nvml.COMPUTEMODE_EXCLUSIVE_THREAD:  "exclusive_thread",
 	nvml.COMPUTEMODE_PROHIBITED:        "prohibited",
 	nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+}
+
+// setMode sets a mode, and the mode that the next reset of the GPU applies, if it is another one.
+func setMode(modes map[string]string, name string, current, next bool) {
+	modes[name] = enabled(current)
+	if next != current {
+		modes[name+"_pending"] = enabled(next)
+	}
 }
 
 func enabled(v bool) string {

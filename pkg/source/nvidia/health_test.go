@@ -5,6 +5,7 @@
 package nvidia
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -170,6 +171,30 @@ func TestProfile(t *testing.T) {
 	} {
 		if got := profileOf(a); got != want {
 			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// TestPendingModes: a mode that an administrator has changed, and that the next reset of the GPU applies, is named.
+func TestPendingModes(t *testing.T) {
+	for _, c := range []struct {
+		ecc  nvml.EnableState
+		mig  int
+		want string
+	}{
+		{nvml.FEATURE_ENABLED, nvml.DEVICE_MIG_DISABLE, "map[ecc:enabled mig:disabled]"},
+		{nvml.FEATURE_DISABLED, nvml.DEVICE_MIG_ENABLE, "map[ecc:enabled ecc_pending:disabled mig:disabled mig_pending:enabled]"},
+	} {
+		d := &device{}
+		d.attached.Store(&attachment{handle: missing(&mock.Device{
+			GetEccModeFunc: func() (nvml.EnableState, nvml.EnableState, nvml.Return) {
+				return nvml.FEATURE_ENABLED, c.ecc, nvml.SUCCESS
+			},
+			GetMigModeFunc: func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_DISABLE, c.mig, nvml.SUCCESS },
+		})})
+		d.rarely.due = true
+		if d.readModes(); fmt.Sprint(d.draft.facts.Modes) != c.want {
+			t.Errorf("modes %v, want %s", d.draft.facts.Modes, c.want)
 		}
 	}
 }
