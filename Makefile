@@ -249,7 +249,7 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
 		go test -tags vm -count=1 -timeout 180m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDeploy' ./tests/e2e
 	@ACCELSCOPE_NODES=7,6.12/preempt go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v -run TestNode ./tests/e2e
-	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage|TestPCIe' ./tests/e2e
+	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage|TestPCIe|TestManagers' ./tests/e2e
 	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
 	@$(MAKE) test-observe test-slurm
