@@ -74,7 +74,7 @@ func startComposed(t *testing.T) *composed {
 		t.Fatal(err)
 	}
 	var err error
-	if c.docker, err = guest.StartDocker(t.Context()); err != nil {
+	if c.docker, err = guest.StartDocker(t.Context(), "cgroupfs"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -44,7 +44,7 @@ func (n node) seccomp(t *testing.T) {
 		}
 		defer d.Delete(t.Context(), c.ID) //nolint:errcheck // the guest ends with the test
 	}
-	engine, err := guest.StartDocker(t.Context())
+	engine, err := guest.StartDocker(t.Context(), "cgroupfs")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,6 +96,12 @@ lxc.mount.entry = /dev/infiniband dev/infiniband none bind,create=dir 0 0
 lxc.cgroup2.devices.allow = a
 `, managedRoot, managedBin))
 
+	if _, err := guest.StartContainerd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := guest.StartDocker(t.Context(), "systemd"); err != nil {
+		t.Fatal(err)
+	}
 	s := start(t)
 	for i, m := range []manager{
 		{
@@ -133,6 +139,17 @@ lxc.cgroup2.devices.allow = a
 			},
 			workload: libpod,
 		},
+		{
+			name: "Docker, the driver systemd, a parent", cgroup: "/ci.slice/ci-jobs.slice/docker-",
+			program: func(command []string) *exec.Cmd {
+				return child.Command(context.Background(), "/usr/bin/docker", append([]string{
+					"run", "--rm", "--name=job-7", "--cgroup-parent=ci-jobs.slice", "--network=none", "--security-opt=apparmor=unconfined",
+					"--entrypoint=", "--volume=/usr:/usr:ro", "--volume=/etc/libibverbs.d:/etc/libibverbs.d:ro", "--volume=" + managedBin + ":/run/bin:ro",
+					"--device=" + uverbs[0], guest.Image,
+				}, command...)...)
+			},
+			workload: only("docker:job-7"),
+		},
 	} {
 		t.Run(m.name, func(t *testing.T) { s.manages(t, &m, 3+i) })
 	}
@@ -143,7 +160,7 @@ lxc.cgroup2.devices.allow = a
 func podman(state string, before, command []string) *exec.Cmd {
 	args := append(before, "podman", "--root="+state, "--storage-driver=vfs", "--runtime=runc", "--cgroup-manager=systemd",
 		"--events-backend=file", "run", "--rm", "--network=host", "--volume=/usr:/usr:ro", "--volume="+managedBin+":/run/bin:ro",
-		"--device=/dev/infiniband/uverbs0", "--rootfs", managedRoot)
+		"--device="+uverbs[0], "--rootfs", managedRoot)
 	args = append(args, command...)
 	return child.Command(context.Background(), args[0], args[1:]...)
 }

@@ -86,7 +86,7 @@ func newWorld(t *testing.T) *world {
 	for _, begin := range []func() error{
 		func() error { w.containerd, err = guest.StartContainerd(t.Context()); return err },
 		func() error { w.cri, err = w.containerd.StartCRI(t.Context()); return err },
-		func() error { w.docker, err = guest.StartDocker(t.Context()); return err },
+		func() error { w.docker, err = guest.StartDocker(t.Context(), "cgroupfs"); return err },
 		func() error { w.podman, err = guest.StartPodman(t.Context()); return err },
 	} {
 		if err := begin(); err != nil {
@@ -208,9 +208,9 @@ func (w *world) names(t *testing.T) {
 			owners = append(owners, inPod(p, name, w.run(t, p, w.member(name, qps)), qps))
 		}
 	}
-	runDocker := func(name string) {
+	runDocker := func(name string, flags ...string) {
 		qps++
-		id := w.runDocker(t, w.flags(name), w.verbs(qps)...)
+		id := w.runDocker(t, w.flags(name, flags...), w.verbs(qps)...)
 		owners = append(owners, owner{identity{workload: "docker:" + name, id: id}, "docker", guest.Image, "", float64(qps), false})
 	}
 	runPod(pods[0])
@@ -221,6 +221,7 @@ func (w *world) names(t *testing.T) {
 	s := start(t, "--workload.labels=app,team")
 	runPod(pods[1])
 	runDocker("after")
+	runDocker("task", "--cgroup-parent=/ecs/48cb34f5") // as Amazon ECS
 
 	qps++
 	id, err := w.podman.Run(ctx, w.flags("solo"), w.verbs(qps)...)

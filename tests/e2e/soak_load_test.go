@@ -64,7 +64,7 @@ func startSoakLoad(ctx context.Context, t *testing.T) *soakLoad {
 	for _, begin := range []func() error{
 		func() error { return os.MkdirAll(sensorCgroup, 0o755) },
 		func() error { l.containerd, err = guest.StartContainerd(ctx); return err },
-		func() error { l.docker, err = guest.StartDocker(ctx); return err },
+		func() error { l.docker, err = guest.StartDocker(ctx, "cgroupfs"); return err },
 		l.startCollector, l.startSteady,
 	} {
 		if err := begin(); err != nil {

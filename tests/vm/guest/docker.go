@@ -29,9 +29,9 @@ const DockerSocket = "/run/docker.sock"
 // The client's path: a machine may have another client before Debian's in PATH.
 const docker = "/usr/bin/docker"
 
-// StartDocker starts the engine on a running containerd, waits until it answers and loads Image. Its containers survive
-// a crash of the engine, which finds them again.
-func StartDocker(ctx context.Context) (*Docker, error) {
+// StartDocker starts the engine on a running containerd, with a driver of cgroups (cgroupfs, systemd), waits until it answers
+// and loads Image. Its containers survive a crash of the engine, which finds them again.
+func StartDocker(ctx context.Context, driver string) (*Docker, error) {
 	if err := mountState("/var/lib/docker"); err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func StartDocker(ctx context.Context) (*Docker, error) {
 		name: "dockerd",
 		args: []string{
 			"--iptables=false", "--bridge=none", "--storage-driver=vfs", "--live-restore", "--containerd=" + Socket,
-			"--exec-opt=native.cgroupdriver=cgroupfs",
+			"--exec-opt=native.cgroupdriver=" + driver,
 		},
 		answer: func(ctx context.Context) error { return ping(ctx, DockerSocket) },
 	}

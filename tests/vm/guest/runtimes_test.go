@@ -92,7 +92,7 @@ func runtimes(t *testing.T, programs string) {
 		t.Errorf("process %d is %d after a crash of containerd", pid, after)
 	}
 
-	d, err := guest.StartDocker(ctx)
+	d, err := guest.StartDocker(ctx, "cgroupfs")
 	must(err)
 	took("dockerd")
 	id, err = d.Run(ctx, []string{
