@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/overview"
 )
@@ -24,7 +25,7 @@ import (
 // Limits for ending: first of running scrapes, then of closing the sources.
 const (
 	drainTimeout = 2 * time.Second
-	closeTimeout = 6 * time.Second // a refresh, then detaching and restoring
+	closeTimeout = uprobe.EndLimit + time.Second // a refresh, then detaching and restoring
 )
 
 type runCmd struct {
