@@ -17,6 +17,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -168,7 +169,7 @@ func summary(states map[string]int) string {
 
 func owner(workload string) string {
 	if workload == "" {
-		return "(no owner)"
+		return format.NoOwner
 	}
 	return printable(workload)
 }

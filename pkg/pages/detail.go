@@ -14,10 +14,10 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/pkg/top"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -71,7 +71,7 @@ type happening struct {
 func (o Options) workload(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name, id := r.URL.Query().Get("name"), r.URL.Query().Get("id")
 	selected := func(workload, containerID string) bool { return workload == name && (id == "" || containerID == id) }
-	v := detail{Name: owner(name), About: "unattributed: what belongs to no known workload"}
+	v := detail{Name: format.Owner(name), About: "unattributed: what belongs to no known workload"}
 	if name != "" {
 		v.About = "workload"
 	}
@@ -110,7 +110,7 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 // device shows one device, ?name= the name of an HCA or the UUID of a GPU.
 func (o Options) device(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name := r.URL.Query().Get("name")
-	v := detail{Name: shown(name), About: "The node has no such device now."}
+	v := detail{Name: format.Escape(name), About: "The node has no such device now."}
 	devices := overview.Devices(&k.Facts)
 	for i := range devices {
 		d := &devices[i]
@@ -139,7 +139,7 @@ func (o Options) device(r *http.Request, k *api.Known) (title string, view any, 
 
 func (v *detail) add(name, value string) {
 	if value != "" {
-		v.Facts = append(v.Facts, fact{shown(name), shown(value)})
+		v.Facts = append(v.Facts, fact{format.Escape(name), format.Escape(value)})
 	}
 }
 
@@ -181,10 +181,10 @@ func (v *detail) describe(d *overview.Device) {
 		v.add(fmt.Sprintf("port %d", p.Number), fmt.Sprintf("%s %s %s", link, p.LinkLayer, p.Interface))
 	}
 	if d.Utilization != nil {
-		v.add("utilization", percent(*d.Utilization))
+		v.add("utilization", format.Percent(*d.Utilization))
 	}
 	if d.Memory != nil && d.MemoryTotal != nil {
-		v.add("memory", top.Size(*d.Memory)+" of "+top.Size(*d.MemoryTotal))
+		v.add("memory", format.Size(*d.Memory)+" of "+format.Size(*d.MemoryTotal))
 	}
 	for _, p := range d.Problems {
 		v.add("problem", p)
@@ -229,7 +229,7 @@ func (o Options) peersOf(v *detail, selected func(*attribution.PeerShare) bool) 
 	}
 	all, err := o.Peers()
 	if err != nil {
-		v.PeersNote = "Peers are not known: " + shown(err.Error())
+		v.PeersNote = "Peers are not known: " + format.Escape(err.Error())
 		return
 	}
 	type group struct{ workload, id, device, remote, state string }
@@ -253,8 +253,8 @@ func (o Options) peersOf(v *detail, selected func(*attribution.PeerShare) bool) 
 			n = len(v.Peers)
 			at[g] = n
 			v.Peers = append(v.Peers, peer{
-				Workload: owner(p.Workload), Link: workloadLink(p.Workload, p.ContainerID), Device: shown(p.Device),
-				Remote: shown(g.remote), State: shown(p.State),
+				Workload: format.Owner(p.Workload), Link: workloadLink(p.Workload, p.ContainerID), Device: format.Escape(p.Device),
+				Remote: format.Escape(g.remote), State: format.Escape(p.State),
 			})
 		}
 		v.Peers[n].Queues++
@@ -276,8 +276,8 @@ func (v *detail) faults(k *api.Known, selected func(*attribution.FaultRecord) bo
 			continue
 		}
 		v.Faults = append(v.Faults, fault{
-			Time: f.Last.UTC(), Device: shown(cmp.Or(f.HCA, f.GPU, f.PCIAddress)), Code: string(f.Driver) + " " + shown(f.Code),
-			Text: shown(f.Text), Workload: owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
+			Time: f.Last.UTC(), Device: format.Escape(cmp.Or(f.HCA, f.GPU, f.PCIAddress)), Code: string(f.Driver) + " " + format.Escape(f.Code),
+			Text: format.Escape(f.Text), Workload: format.Owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
 			Repeated: f.Repeated, Recovered: f.Recovered, Beginning: f.Earlier,
 		})
 	}
@@ -293,12 +293,12 @@ func (v *detail) events(k *api.Known, selected func(*model.RecentEvent) bool) {
 		if !selected(&e) {
 			continue
 		}
-		one := happening{Time: e.Time.UTC(), Name: shown(e.Name), Text: shown(e.Text), Device: shown(e.Device)}
+		one := happening{Time: e.Time.UTC(), Name: format.Escape(e.Name), Text: format.Escape(e.Text), Device: format.Escape(e.Device)}
 		if e.Reconciled {
 			one.Text += " (found later)"
 		}
 		if e.Workload != "" {
-			one.Workload, one.Link = owner(e.Workload), workloadLink(e.Workload, e.ContainerID)
+			one.Workload, one.Link = format.Owner(e.Workload), workloadLink(e.Workload, e.ContainerID)
 		}
 		v.Events = append(v.Events, one)
 	}
@@ -310,7 +310,7 @@ func (o Options) figures(v *detail, pairs ...pair) {
 	}
 	text, err := o.Series()
 	if err != nil {
-		v.FiguresNote = "The metrics could not be encoded: " + shown(err.Error())
+		v.FiguresNote = "The metrics could not be encoded: " + format.Escape(err.Error())
 		return
 	}
 	v.Figures = figuresOf(text, pairs...)
@@ -364,7 +364,7 @@ func histogramsOf(shares *attribution.Attribution, selected func(owner int, devi
 	for _, opcode := range slices.Sorted(maps.Keys(completions)) {
 		h := completions[opcode]
 		if h.Count > 0 {
-			out = append(out, draw("Completions of "+shown(opcode), octaves(h), model.FineMinExp, quantile(overview.CompletionQuantile(h))))
+			out = append(out, draw("Completions of "+format.Escape(opcode), octaves(h), model.FineMinExp, quantile(overview.CompletionQuantile(h))))
 		}
 	}
 	return out
@@ -395,10 +395,10 @@ func draw(name string, buckets []uint64, exponent int, p99 string) histogram {
 	}
 	h.Count = number(total)
 	for i := max(first, 0); i <= last; i++ {
-		up := top.Duration(math.Exp2(float64(i + exponent)))
+		up := format.Duration(math.Exp2(float64(i + exponent)))
 		text := "up to " + up
 		if i == len(buckets)-1 {
-			text = "more than " + top.Duration(math.Exp2(float64(i-1+exponent)))
+			text = "more than " + format.Duration(math.Exp2(float64(i-1+exponent)))
 		}
 		height := width(float64(buckets[i]), float64(most)) * (histogramHeight - 4) / 100
 		if buckets[i] > 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 )
@@ -48,7 +49,7 @@ func doctorOf(k *api.Known, rows []overview.Row) doctor {
 				d.OK++
 				continue
 			}
-			c.Name, c.Reason = shown(c.Name), shown(c.Reason)
+			c.Name, c.Reason = format.Escape(c.Name), format.Escape(c.Reason)
 			d.Checks = append(d.Checks, c)
 		}
 	}

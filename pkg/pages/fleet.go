@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
-	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -121,7 +121,7 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State, a *asked) (title st
 		v.Found, v.Searched = o.foundRows(a.found), true
 	}
 	for _, p := range slices.Concat(s.Problems, a.problems) {
-		v.Problems = append(v.Problems, shown(p[:min(len(p), 300)]))
+		v.Problems = append(v.Problems, format.Escape(p[:min(len(p), 300)]))
 	}
 	limit := firstRows
 	if q.Get("all") != "" {
@@ -164,10 +164,10 @@ func (o FleetOptions) foundRows(all []fleet.Found) []found {
 	out := make([]found, 0, len(all))
 	for _, f := range all {
 		out = append(out, found{
-			Found: f, Name: shown(f.Name), Node: shown(f.Node), NodeLink: nodeLink(f.Node), Job: shown(f.Job.String()),
+			Found: f, Name: format.Escape(f.Name), Node: format.Escape(f.Node), NodeLink: nodeLink(f.Node), Job: format.Escape(f.Job.String()),
 			JobLink: jobLink(f.Job), Outside: o.foundLink(f),
 		})
-		out[len(out)-1].ID = shown(f.ID)
+		out[len(out)-1].ID = format.Escape(f.ID)
 	}
 	return out
 }
@@ -177,7 +177,7 @@ func fleetTotals(s *fleet.State) []total {
 	t := &s.Totals
 	count := func(n *int) string {
 		if n == nil {
-			return top.None
+			return format.None
 		}
 		return fmt.Sprint(*n)
 	}
@@ -191,7 +191,7 @@ func fleetTotals(s *fleet.State) []total {
 	nodes, down := fmt.Sprint(t.Nodes), "all answer"
 	switch {
 	case s.Nodes == nil:
-		nodes, down = top.None, "not known"
+		nodes, down = format.None, "not known"
 	case t.Down > 0:
 		down = fmt.Sprintf("%d without an answer", t.Down)
 	}
@@ -201,7 +201,7 @@ func fleetTotals(s *fleet.State) []total {
 		{"RDMA ports", count(t.Ports.All), about(t.Ports.Up, "up", t.Ports.Degraded, "degraded", t.Ports.Flapping, "flapping")},
 		{"All ports out", optional(t.Bytes.Transmit, perSecondSize), "counters of the ports"},
 		{"All ports in", optional(t.Bytes.Receive, perSecondSize), "counters of the ports"},
-		{"Bytes attributed", optional(t.Bytes.Share(), percent), "out and in, to known workloads"},
+		{"Bytes attributed", optional(t.Bytes.Share(), format.Percent), "out and in, to known workloads"},
 	}
 }
 
@@ -213,12 +213,12 @@ func lacking(known bool, what string) string {
 	return "Prometheus does not answer."
 }
 
-func perSecondSize(v float64) string { return top.Size(v) + "/s" }
+func perSecondSize(v float64) string { return format.Size(v) + "/s" }
 
 // alertView formats an alert as a verdict, whose condition has the same name.
 func alertView(a *fleet.Alert, now time.Time) verdictView {
 	v := verdictView{
-		Severity: severity(a.Severity), Name: shown(a.Name), Subject: shown(a.Subject()), Since: a.Since, For: age(now.Sub(a.Since)),
+		Severity: severity(a.Severity), Name: format.Escape(a.Name), Subject: format.Escape(a.Subject()), Since: a.Since, For: age(now.Sub(a.Since)),
 		Runbook: verdict.Runbook(a.Name),
 	}
 	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == a.Name }); i >= 0 {
@@ -228,7 +228,7 @@ func alertView(a *fleet.Alert, now time.Time) verdictView {
 		v.Link = nodeLink(a.Node)
 	}
 	for _, d := range a.Details() {
-		v.Evidence = append(v.Evidence, shown(d))
+		v.Evidence = append(v.Evidence, format.Escape(d))
 	}
 	return v
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
-	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 const (
@@ -57,12 +57,12 @@ func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
 	v := &matrixView{At: utc(m.At), JSON: matrixPath + "?" + jobQuery(job)}
 	for i := range m.Nodes {
 		if n := &m.Nodes[i]; n.Problem != "" {
-			v.Problems = append(v.Problems, shown(n.Name+": "+n.Problem))
+			v.Problems = append(v.Problems, format.Escape(n.Name+": "+n.Problem))
 		}
 	}
 	if n := len(m.NotAsked); n > 0 {
 		text := fmt.Sprintf("not asked, beyond the first %d nodes: %d, such as ", matrix.MaxNodes, n)
-		v.Problems = append(v.Problems, shown(text+strings.Join(m.NotAsked[:min(n, 5)], ", ")))
+		v.Problems = append(v.Problems, format.Escape(text+strings.Join(m.NotAsked[:min(n, 5)], ", ")))
 	}
 	if len(m.Nodes) <= widest {
 		v.table(m)
@@ -70,7 +70,7 @@ func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
 		v.list(m)
 	}
 	for _, a := range m.Elsewhere[:min(len(m.Elsewhere), maxAddresses)] {
-		row := addressView{From: shown(a.From), Address: shown(a.Address), Value: fmt.Sprint(a.QueuePairs)}
+		row := addressView{From: format.Escape(a.From), Address: format.Escape(a.Address), Value: fmt.Sprint(a.QueuePairs)}
 		if row.About = "of no node of the job that answers"; a.Ambiguous {
 			row.About = "of more than one node"
 		}
@@ -82,7 +82,7 @@ func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
 // queuePairs formats the number of a pair. A LID is unique in its subnet only, so what is counted by it is an estimate.
 func queuePairs(p matrix.Pair) string {
 	if p.ByLID > 0 {
-		return top.Estimate + fmt.Sprint(p.QueuePairs)
+		return format.Estimate + fmt.Sprint(p.QueuePairs)
 	}
 	return fmt.Sprint(p.QueuePairs)
 }
@@ -95,15 +95,15 @@ func (v *matrixView) table(m *matrix.Matrix) {
 		pairs[direction{p.From, p.To}] = p
 	}
 	for i := range m.Nodes {
-		v.Heads = append(v.Heads, shown(m.Nodes[i].Name))
+		v.Heads = append(v.Heads, format.Escape(m.Nodes[i].Name))
 	}
 	v.Heads = append(v.Heads, elsewhere, ambiguous, unknown)
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
-		row := matrixRow{Name: shown(n.Name), Link: nodeLink(n.Name)}
+		row := matrixRow{Name: format.Escape(n.Name), Link: nodeLink(n.Name)}
 		add := func(known bool, value string) {
 			if !known {
-				value = top.None
+				value = format.None
 			}
 			row.Cells = append(row.Cells, matrixCell{v.Heads[len(row.Cells)], value})
 		}
@@ -122,11 +122,11 @@ func (v *matrixView) table(m *matrix.Matrix) {
 func (v *matrixView) list(m *matrix.Matrix) {
 	add := func(from, to, value string, pairs int) {
 		if pairs > 0 {
-			v.Pairs = append(v.Pairs, pairView{shown(from), nodeLink(from), to, value, pairs})
+			v.Pairs = append(v.Pairs, pairView{format.Escape(from), nodeLink(from), to, value, pairs})
 		}
 	}
 	for _, p := range m.Pairs {
-		add(p.From, shown(p.To), queuePairs(p), p.QueuePairs)
+		add(p.From, format.Escape(p.To), queuePairs(p), p.QueuePairs)
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
-	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // jobRow is a row of the table of jobs.
@@ -35,15 +35,15 @@ const slow = 2
 
 func (o FleetOptions) jobRow(j *fleet.Job) jobRow {
 	r := jobRow{
-		Name: shown(j.String()), Link: jobLink(j.JobName),
+		Name: format.Escape(j.String()), Link: jobLink(j.JobName),
 		Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
-		GPUs:    optional(j.GPUs, top.Count), Idle: optional(j.Idle, top.Count), Wasted: optional(j.IdleHours, hours),
-		Out: fleetRate(j.Transmit), In: fleetRate(j.Receive), Errors: optional(j.Errors, top.PerSecond),
-		Verbs: optional(j.VerbsP99, top.Duration), Completion: optional(j.CompletionP99, top.Duration),
-		Grafana: o.dashboard("accelscope-jobs", "namespace", j.Namespace, "job_name", j.Name), Outlier: top.None,
+		GPUs:    optional(j.GPUs, format.Count), Idle: optional(j.Idle, format.Count), Wasted: optional(j.IdleHours, hours),
+		Out: fleetRate(j.Transmit), In: fleetRate(j.Receive), Errors: optional(j.Errors, format.PerSecond),
+		Verbs: optional(j.VerbsP99, format.Duration), Completion: optional(j.CompletionP99, format.Duration),
+		Grafana: o.dashboard("accelscope-jobs", "namespace", j.Namespace, "job_name", j.Name), Outlier: format.None,
 	}
 	if j.Slower != nil {
-		r.Outlier, r.OutlierAbout = slower(*j.Slower), shown(j.Outlier+" on "+j.OutlierNode)
+		r.Outlier, r.OutlierAbout = slower(*j.Slower), format.Escape(j.Outlier+" on "+j.OutlierNode)
 		r.Slow = *j.Slower >= slow
 	}
 	r.HasErrors, r.HasIdle = j.Errors != nil && *j.Errors > 0, j.Idle != nil && *j.Idle > 0
@@ -52,14 +52,14 @@ func (o FleetOptions) jobRow(j *fleet.Job) jobRow {
 
 func slower(ratio float64) string { return fmt.Sprintf("%.1f× median", ratio) }
 
-func hours(h float64) string { return top.PerSecond(h) + " h" }
+func hours(h float64) string { return format.PerSecond(h) + " h" }
 
 func fleetRate(r *fleet.Rate) string {
 	switch {
 	case r == nil:
-		return top.None
+		return format.None
 	case r.Estimate:
-		return top.Estimate + perSecondSize(r.PerSecond)
+		return format.Estimate + perSecondSize(r.PerSecond)
 	}
 	return perSecondSize(r.PerSecond)
 }
@@ -79,9 +79,9 @@ type nodeRow struct {
 
 func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	r := nodeRow{
-		Name: shown(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name), Grafana: o.dashboard("accelscope-node", "node", n.Name),
-		State: "nothing fires", Severity: "ok", GPUs: top.None, Ports: top.None, Busiest: top.None,
-		Attributed: optional(n.Bytes.Share(), percent),
+		Name: format.Escape(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name), Grafana: o.dashboard("accelscope-node", "node", n.Name),
+		State: "nothing fires", Severity: "ok", GPUs: format.None, Ports: format.None, Busiest: format.None,
+		Attributed: optional(n.Bytes.Share(), format.Percent),
 		Out:        optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
 	}
 	if n.Alerts > 0 {
@@ -108,9 +108,9 @@ func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	}
 	name, busiest, errors, pause := n.Summary()
 	if busiest != nil {
-		r.Busiest, r.BusiestAbout, r.BusiestBar = percent(*busiest), shown(name), width(*busiest, 1)
+		r.Busiest, r.BusiestAbout, r.BusiestBar = format.Percent(*busiest), format.Escape(name), width(*busiest, 1)
 	}
-	r.Errors, r.Pause = optional(errors, top.PerSecond), optional(pause, percent)
+	r.Errors, r.Pause = optional(errors, format.PerSecond), optional(pause, format.Percent)
 	r.HasErrors = errors != nil && *errors > 0
 	return r
 }
@@ -137,7 +137,7 @@ type memberRow struct {
 // job shows a job, ?namespace=, ?kind= and ?name=.
 func (o FleetOptions) job(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
 	name := jobOf(r)
-	v := jobView{Name: shown(name.String()), About: "job"}
+	v := jobView{Name: format.Escape(name.String()), About: "job"}
 	for i := range s.Jobs {
 		if s.Jobs[i].JobName == name {
 			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
@@ -148,7 +148,7 @@ func (o FleetOptions) job(r *http.Request, s *fleet.State, a *asked) (title stri
 		return cmp.Or(v.Name, "Job"), v
 	}
 	for _, p := range a.problems {
-		v.Problems = append(v.Problems, shown(p[:min(len(p), 300)]))
+		v.Problems = append(v.Problems, format.Escape(p[:min(len(p), 300)]))
 	}
 	for i := range a.members {
 		if i == allRows {
@@ -171,9 +171,9 @@ func jobOf(r *http.Request) fleet.JobName {
 
 func (o FleetOptions) memberRow(m *fleet.Member) memberRow {
 	r := memberRow{
-		Name: owner(m.Workload), Node: shown(m.Node), NodeLink: nodeLink(m.Node),
-		GPUs: optional(m.GPUs, top.Count), Used: optional(m.Used, top.Count),
-		Out: fleetRate(m.Transmit), In: fleetRate(m.Receive), P99: optional(m.P99, top.Duration), Slower: optional(m.Slower, slower),
+		Name: format.Owner(m.Workload), Node: format.Escape(m.Node), NodeLink: nodeLink(m.Node),
+		GPUs: optional(m.GPUs, format.Count), Used: optional(m.Used, format.Count),
+		Out: fleetRate(m.Transmit), In: fleetRate(m.Receive), P99: optional(m.P99, format.Duration), Slower: optional(m.Slower, slower),
 		Outside: o.foundLink(fleet.Found{Kind: "workload", Name: m.Workload, Node: m.Node}),
 	}
 	r.Slow = m.Slower != nil && *m.Slower >= slow
@@ -199,7 +199,7 @@ type railRow struct {
 // node shows a node, ?name=.
 func (o FleetOptions) node(r *http.Request, s *fleet.State, _ *asked) (title string, view any) {
 	name := r.URL.Query().Get("name")
-	v := railsView{Name: shown(name), About: lacking(s.Nodes != nil, "such node"), Answered: s.Alerts != nil}
+	v := railsView{Name: format.Escape(name), About: lacking(s.Nodes != nil, "such node"), Answered: s.Alerts != nil}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if n.Name != name {
@@ -213,8 +213,8 @@ func (o FleetOptions) node(r *http.Request, s *fleet.State, _ *asked) (title str
 				continue
 			}
 			row := railRow{
-				Name: shown(rail), State: "up",
-				Use: optional(h.Use, percent), Errors: optional(h.Errors, top.PerSecond), Pause: optional(h.Pause, percent),
+				Name: format.Escape(rail), State: "up",
+				Use: optional(h.Use, format.Percent), Errors: optional(h.Errors, format.PerSecond), Pause: optional(h.Pause, format.Percent),
 				HasErrors: h.Errors != nil && *h.Errors > 0 || !h.Up,
 			}
 			if !h.Up {

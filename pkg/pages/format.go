@@ -11,27 +11,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/pkg/top"
 )
-
-const noOwner = "(no owner)"
-
-// shown returns a name as it is shown: what nobody can print is escaped.
-func shown(name string) string { return top.Escape(name) }
-
-func owner(workload string) string {
-	if workload == "" {
-		return noOwner
-	}
-	return shown(workload)
-}
 
 // utc and clock format a time with its zone.
 func utc(t time.Time) string {
 	if t.IsZero() {
-		return top.None
+		return format.None
 	}
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
@@ -53,38 +41,36 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-func percent(ratio float64) string { return fmt.Sprintf("%.0f%%", 100*ratio) }
-
-func optional[T any](v *T, format func(T) string) string {
+func optional[T any](v *T, render func(T) string) string {
 	if v == nil {
-		return top.None
+		return format.None
 	}
-	return format(*v)
+	return render(*v)
 }
 
-func number(n uint64) string { return top.Count(float64(n)) }
+func number(n uint64) string { return format.Count(float64(n)) }
 
 func quantile(q *overview.Quantile) string {
 	switch {
 	case q == nil:
-		return top.None
+		return format.None
 	case q.Above:
-		return ">" + top.Duration(q.Seconds)
+		return ">" + format.Duration(q.Seconds)
 	}
-	return top.Duration(q.Seconds)
+	return format.Duration(q.Seconds)
 }
 
 // rate returns a rate of bytes as top prints it: a question mark if none was counted and not all are.
 func rate(r *overview.Rate, gaps []model.Gap) string {
 	switch {
 	case (r == nil || r.PerSecond == 0) && model.Uncounted(gaps):
-		return top.Unmeasured
+		return format.Unmeasured
 	case r == nil:
-		return top.None
+		return format.None
 	case r.Estimate:
-		return top.Estimate + top.Size(r.PerSecond) + "/s"
+		return format.Estimate + format.Size(r.PerSecond) + "/s"
 	}
-	return top.Size(r.PerSecond) + "/s"
+	return format.Size(r.PerSecond) + "/s"
 }
 
 // width returns the width of a bar, 0 to 100; a part that is not 0 is visible.
@@ -104,7 +90,7 @@ func methods(r *overview.Row) string {
 		}
 	}
 	slices.Sort(names)
-	return cmp.Or(strings.Join(names, ", "), top.None)
+	return cmp.Or(strings.Join(names, ", "), format.None)
 }
 
 // coverage returns why bytes are not counted.
@@ -118,7 +104,7 @@ func coverage(r *overview.Row) string {
 	names := make([]string, len(r.Gaps))
 	for i, g := range r.Gaps {
 		if names[i] = string(g); g == model.GapUnattributed && r.Unattributed != nil {
-			names[i] += " (at most " + top.Size(float64(*r.Unattributed)) + ")"
+			names[i] += " (at most " + format.Size(float64(*r.Unattributed)) + ")"
 		}
 	}
 	return "missing: " + strings.Join(names, ", ")
@@ -127,7 +113,7 @@ func coverage(r *overview.Row) string {
 // registered returns registered memory: of the host, of GPUs, and the rest.
 func registered(r *overview.Row) string {
 	if r.Registered == nil {
-		return top.None
+		return format.None
 	}
 	var rest uint64
 	parts := []string{}
@@ -141,7 +127,7 @@ func registered(r *overview.Row) string {
 		n    uint64
 	}{{"host", r.Registered[model.HostMemory]}, {"GPU", r.Registered[model.GPUMemory]}, {"other", rest}} {
 		if p.n > 0 {
-			parts = append(parts, p.name+" "+top.Size(float64(p.n)))
+			parts = append(parts, p.name+" "+format.Size(float64(p.n)))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -160,7 +146,7 @@ func deviceLink(device string) string { return "/device?" + url.Values{"name": {
 // deviceName returns the name of a device: mlx5_0, nvidia0.
 func deviceName(kind overview.Kind, device, vendor, gpu string) string {
 	if kind == overview.GPU {
-		return shown(cmp.Or(vendor, "gpu") + " " + gpu)
+		return format.Escape(cmp.Or(vendor, "gpu") + " " + gpu)
 	}
-	return shown(device)
+	return format.Escape(device)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // The size of the picture: a node has a column, and an HCA a row. Nodes that do not fit into the width continue below.
@@ -125,9 +126,9 @@ func heatOf(s *fleet.State, metric string) heat {
 	h.Width = heatLeft + min(len(nodes), columns)*scale
 	for begin := 0; begin < len(nodes); begin += columns {
 		part := nodes[begin:min(begin+columns, len(nodes))]
-		b := band{Y: h.Height + 14, Top: h.Height + 20, X: heatLeft, Scale: scale, Label: shown(part[0].Name)}
+		b := band{Y: h.Height + 14, Top: h.Height + 20, X: heatLeft, Scale: scale, Label: format.Escape(part[0].Name)}
 		if len(part) > 1 {
-			b.Label += " to " + shown(part[len(part)-1].Name)
+			b.Label += " to " + format.Escape(part[len(part)-1].Name)
 		}
 		b.cells(&h, m, part, rails)
 		h.Bands = append(h.Bands, b)
@@ -154,7 +155,7 @@ func (b *band) cells(h *heat, m *heatMetric, nodes []fleet.Node, rails []string)
 	levels := len(m.names)
 	paths := make([]strings.Builder, levels+1)
 	for y, rail := range rails {
-		name := shown(rail)
+		name := format.Escape(rail)
 		if rail == "" {
 			name = "highest of all"
 		}
@@ -181,7 +182,7 @@ func (b *band) cells(h *heat, m *heatMetric, nodes []fleet.Node, rails []string)
 				}
 				h.Hot = append(h.Hot, hotCell{
 					X: b.X + x*b.Scale, Y: b.Top + y*cellHeight, W: b.Scale, Link: nodeLink(nodes[x].Name),
-					Name: shown(nodes[x].Name + " " + name + ": " + what),
+					Name: format.Escape(nodes[x].Name + " " + name + ": " + what),
 				})
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/pkg/top"
 )
 
 // The size of a sparkline, in the units of its picture.
@@ -69,14 +69,14 @@ func sparkOf(s *overview.Series) spark {
 		}
 	}
 	scale := most
-	format := func(v float64) string { return top.Size(v) + "/s" }
+	render := func(v float64) string { return format.Size(v) + "/s" }
 	switch s.Figure {
 	case overview.Utilization:
-		scale, format = 1, percent
+		scale, render = 1, format.Percent
 	case overview.Memory:
-		format = top.Size
+		render = format.Size
 	}
-	out.Now, out.Most = format(last), format(most)
+	out.Now, out.Most = render(last), render(most)
 	var path strings.Builder
 	command := "M"
 	for i, v := range s.Values {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/pkg/top"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -140,8 +140,8 @@ func totals(t *overview.Table, devices []overview.Device) []total {
 		sent, received = sent+max(0, perSecond(d.Transmit)), received+max(0, perSecond(d.Receive))
 	}
 	if len(t.Devices) > 0 {
-		out = append(out, total{"All ports out", top.Size(sent) + "/s", "counters of the ports"},
-			total{"All ports in", top.Size(received) + "/s", "counters of the ports"})
+		out = append(out, total{"All ports out", format.Size(sent) + "/s", "counters of the ports"},
+			total{"All ports in", format.Size(received) + "/s", "counters of the ports"})
 	}
 	return out
 }
@@ -163,11 +163,11 @@ func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.S
 			continue
 		}
 		line := verdictView{
-			Severity: string(v.Severity), Name: v.Name, Subject: shown(v.Subject.String()), Summary: v.Summary,
+			Severity: string(v.Severity), Name: v.Name, Subject: format.Escape(v.Subject.String()), Summary: v.Summary,
 			Since: v.Since, Runbook: v.Runbook,
 		}
 		for _, e := range v.Evidence {
-			line.Evidence = append(line.Evidence, shown(e))
+			line.Evidence = append(line.Evidence, format.Escape(e))
 		}
 		if !v.Since.IsZero() {
 			line.For = age(now.Sub(v.Since))

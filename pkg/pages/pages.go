@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // Options of the pages.
@@ -49,7 +50,7 @@ var files embed.FS
 // templates are parsed for the first page: a sensor whose pages nobody opens has no use for them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"utc": utc, "shown": shown, "clock": clock, "counts": counts,
+		"utc": utc, "shown": format.Escape, "clock": clock, "counts": counts,
 	}).ParseFS(files, "templates/*.html"))
 })
 

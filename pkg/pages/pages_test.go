@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/tests/fakenode"
@@ -210,7 +211,7 @@ func TestTable(t *testing.T) {
 	unattributed := 0
 	for _, r := range rows[1:] {
 		switch r[0] {
-		case noOwner:
+		case format.NoOwner:
 			unattributed++
 		case "vision/resnet-sweep-x7f2p/train":
 		default:

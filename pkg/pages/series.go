@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // maxFigures is the number of metrics that a detail view lists.
@@ -34,7 +34,7 @@ func figuresOf(text []byte, pairs ...pair) []figure {
 			break
 		}
 		// The identity of a workload has the same text in all its series.
-		out = append(out, figure{shown(name), shown(withoutEmpty(labels)), valueOf(name, value), promQL(name, labels)})
+		out = append(out, figure{format.Escape(name), format.Escape(withoutEmpty(labels)), valueOf(name, value), promQL(name, labels)})
 	}
 	slices.SortStableFunc(out, func(a, b figure) int { return cmp.Compare(a.Name, b.Name) })
 	return out
@@ -108,11 +108,11 @@ func valueOf(name string, v float64) string {
 	base := strings.TrimSuffix(name, "_total")
 	switch {
 	case strings.HasSuffix(base, "_bytes"):
-		return top.Size(v)
+		return format.Size(v)
 	case strings.HasSuffix(base, "_seconds"), strings.HasSuffix(base, "_seconds_sum"):
-		return top.Duration(v)
+		return format.Duration(v)
 	case strings.HasSuffix(base, "_ratio"):
-		return percent(v)
+		return format.Percent(v)
 	}
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/placement"
-	"github.com/accelscope/accelscope/pkg/top"
 )
 
 // Positions in the picture: of the NUMA nodes, the host bridges, the ports below them, the devices and the workloads, and the height of
@@ -90,7 +90,7 @@ func topologyOf(k *api.Known, devices []overview.Device, rows []overview.Row) to
 			y += 2 * boxGap
 		}
 		if newNode {
-			text := "NUMA " + shown(d.NUMANode)
+			text := "NUMA " + format.Escape(d.NUMANode)
 			if d.NUMANode == "" {
 				text = "no NUMA"
 			}
@@ -129,7 +129,7 @@ func part(path []string, i int, without string) string {
 	if i >= len(path) {
 		return without
 	}
-	return shown(path[i])
+	return format.Escape(path[i])
 }
 
 // portBox is the root port above a device. A switch is below it if there is more between them.
@@ -174,13 +174,13 @@ func deviceBoxOf(d *placement.Device, figures *overview.Device, users []user, y 
 	}
 	for _, p := range figures.Ports {
 		if p.State != "ACTIVE" && p.State != "" {
-			bad = append(bad, fmt.Sprintf("port %d %s", p.Number, shown(p.State)))
+			bad = append(bad, fmt.Sprintf("port %d %s", p.Number, format.Escape(p.State)))
 		}
 	}
 	bad = append(bad, figures.Problems...)
 	b.Bad = strings.Join(bad, ", ")
 	if d.Active && d.Rate > 0 {
-		b.About = fmt.Sprintf("%.4g Gb/s %s", d.Rate/1e9, shown(d.LinkLayer))
+		b.About = fmt.Sprintf("%.4g Gb/s %s", d.Rate/1e9, format.Escape(d.LinkLayer))
 	}
 	if len(users) > maxUsers {
 		b.More = len(users) - maxUsers
@@ -270,10 +270,10 @@ func usersOf(k *api.Known, p *placement.Placement, devices []overview.Device, ro
 
 // userText is the name of a workload with the memory that it uses of a GPU, or its queue pairs on an HCA.
 func userText(workload string, r *overview.Row) string {
-	text := owner(workload)
+	text := format.Owner(workload)
 	switch {
 	case r.Kind == overview.GPU:
-		text += "  " + optional(r.Memory, top.Size)
+		text += "  " + optional(r.Memory, format.Size)
 	case r.QueuePairs != nil:
 		text += fmt.Sprintf("  %d QPs", *r.QueuePairs)
 	}

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/pkg/top"
 )
 
 // maxRows is the number of rows of the first view; a link shows all.
@@ -271,7 +271,7 @@ func choices(names map[string]bool, chosen string) []choice {
 	out := []choice{{"", "all", chosen == ""}}
 	for name := range names {
 		if name != "" {
-			out = append(out, choice{name, shown(name), name == chosen})
+			out = append(out, choice{name, format.Escape(name), name == chosen})
 		}
 	}
 	slices.SortFunc(out, func(a, b choice) int { return cmp.Compare(a.Value, b.Value) })
@@ -292,12 +292,12 @@ func ofDevices(devices []overview.Device) (rates map[string]float64, models map[
 }
 
 // modelOf returns the model of a GPU or the type of an HCA.
-func modelOf(d *overview.Device) string { return shown(strings.TrimPrefix(d.Name, "NVIDIA ")) }
+func modelOf(d *overview.Device) string { return format.Escape(strings.TrimPrefix(d.Name, "NVIDIA ")) }
 
 // rowOf formats a row. portRate is that of the ports of its HCA, gpuModel the model of its GPU.
 func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	out := row{
-		Name: owner(r.Workload), Link: workloadLink(r.Workload, r.ContainerID), About: shown(jobName(r)),
+		Name: format.Owner(r.Workload), Link: workloadLink(r.Workload, r.ContainerID), About: format.Escape(jobName(r)),
 		Device: deviceName(r.Kind, r.Device, r.Vendor, r.GPU), DeviceLink: deviceLink(r.Device), Kind: r.Kind, GPU: r.Kind == overview.GPU,
 		Model: gpuModel,
 	}
@@ -305,9 +305,9 @@ func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 		out.gpu(r)
 		return out
 	}
-	out.Memory = top.None
+	out.Memory = format.None
 	if used, known := r.Used(); known {
-		out.Memory, out.MemoryAbout = top.Size(used), registered(r)
+		out.Memory, out.MemoryAbout = format.Size(used), registered(r)
 	}
 	out.Direct = r.Registered[model.GPUMemory] > 0
 	out.Out, out.In = rate(r.Transmit, r.Gaps), rate(r.Receive, r.Gaps)
@@ -315,7 +315,7 @@ func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	out.Method, out.Coverage, out.Partial = methods(r), coverage(r), model.Uncounted(r.Gaps)
 	out.QPs = optional(r.QueuePairs, number)
 	if r.Verbs != nil && *r.Verbs > 0 {
-		out.Verbs = top.PerSecond(*r.Verbs) + "/s"
+		out.Verbs = format.PerSecond(*r.Verbs) + "/s"
 	}
 	out.VerbsP99, out.Completion = quantile(r.VerbsP99), quantile(r.CompletionP99)
 	out.Errors = optional(r.Errors, number)
@@ -327,14 +327,14 @@ func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 }
 
 func (out *row) gpu(r *overview.Row) {
-	out.Memory = optional(r.Memory, top.Size)
+	out.Memory = optional(r.Memory, format.Size)
 	if r.Memory != nil && r.MemoryTotal != nil {
-		out.MemoryAbout = "of " + top.Size(*r.MemoryTotal)
+		out.MemoryAbout = "of " + format.Size(*r.MemoryTotal)
 		out.MemoryBar = width(*r.Memory, *r.MemoryTotal)
 	}
-	out.Utilization = top.None
+	out.Utilization = format.None
 	if r.Utilization != nil {
-		out.Utilization, out.UtilizationBar = shown(r.Engine)+" "+percent(*r.Utilization), width(*r.Utilization, 1)
+		out.Utilization, out.UtilizationBar = format.Escape(r.Engine)+" "+format.Percent(*r.Utilization), width(*r.Utilization, 1)
 	}
 	if r.Allocated {
 		out.About = strings.TrimPrefix(out.About+" · allocated", " · ")

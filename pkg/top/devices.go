@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // deviceColumns are those of the view of devices: ports of HCAs, and GPUs. BUSY is the larger rate of a port, as a part of that of its
@@ -81,7 +83,7 @@ func parseDevices(families map[string]*dto.MetricFamily) deviceSet {
 	})
 	each(families, "gpu_problem", func(_ key, label map[string]string, m *dto.Metric) {
 		if value(m) == 1 {
-			d.problems[label["uuid"]] = append(d.problems[label["uuid"]], escape(label["problem"]))
+			d.problems[label["uuid"]] = append(d.problems[label["uuid"]], format.Escape(label["problem"]))
 		}
 	})
 	for family, to := range map[string]map[string]float64{
@@ -139,11 +141,11 @@ func (s *sample) portRow(last *sample, p port) row {
 	d := &s.devices
 	name := p.device + "/" + p.number
 	cells := map[string]cell{
-		defaultSort: words(escape(name)),
-		"state":     words(escape(d.states[p])),
+		defaultSort: words(format.Escape(name)),
+		"state":     words(format.Escape(d.states[p])),
 		"rate":      figureOf(d.rates, p, func(n float64) string { return fmt.Sprintf("%g Gbit/s", n*8/1e9) }),
-		"errors":    figureOf(d.errors, p, count),
-		"workloads": figure(float64(len(d.workloads[p.device])), count),
+		"errors":    figureOf(d.errors, p, format.Count),
+		"workloads": figure(float64(len(d.workloads[p.device])), format.Count),
 	}
 	if last != nil {
 		grown := func(of func(*deviceSet) map[port]float64) (float64, bool) {
@@ -153,13 +155,13 @@ func (s *sample) portRow(last *sample, p port) row {
 		tx, transmits := grown(func(d *deviceSet) map[port]float64 { return d.transmitted })
 		rx, receives := grown(func(d *deviceSet) map[port]float64 { return d.received })
 		if transmits {
-			cells["tx"] = figure(tx, size)
+			cells["tx"] = figure(tx, format.Size)
 		}
 		if receives {
-			cells["rx"] = figure(rx, size)
+			cells["rx"] = figure(rx, format.Size)
 		}
 		if d.rates[p] > 0 && (transmits || receives) {
-			cells["busy"] = figure(max(tx, rx)/d.rates[p], percent)
+			cells["busy"] = figure(max(tx, rx)/d.rates[p], format.Percent)
 		}
 	}
 	return row{key: key{device: name}, kind: kindHCA, cells: cells}
@@ -174,15 +176,14 @@ func (s *sample) gpuRow(uuid string) row {
 		state = strings.Join(slices.Sorted(slices.Values(d.problems[uuid])), ",")
 	}
 	return row{key: key{device: name}, kind: kindGPU, cells: map[string]cell{
-		defaultSort: words(escape(name)),
+		defaultSort: words(format.Escape(name)),
 		"state":     words(state),
-		"busy":      figureOf(d.busy, uuid, percent),
-		"memory":    figureOf(d.memory, uuid, size),
-		"total":     figureOf(d.total, uuid, size),
-		"celsius":   figureOf(d.celsius, uuid, count),
-		"workloads": figure(float64(len(d.workloads[uuid])), count),
+		"busy":      figureOf(d.busy, uuid, format.Percent),
+		"memory":    figureOf(d.memory, uuid, format.Size),
+		"total":     figureOf(d.total, uuid, format.Size),
+		"celsius":   figureOf(d.celsius, uuid, format.Count),
+		"workloads": figure(float64(len(d.workloads[uuid])), format.Count),
 		"model":     s.gpus.model(name),
 	}}
 }
 
-func percent(part float64) string { return fmt.Sprintf("%.0f%%", 100*part) }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // FleetReader reads all nodes from a Prometheus.
@@ -134,7 +135,7 @@ func filtered(s *fleet.State, text string) *fleet.State {
 func fleetLines(s *fleet.State) []line {
 	number := func(n *int) string {
 		if n == nil {
-			return none
+			return format.None
 		}
 		return fmt.Sprint(*n)
 	}
@@ -142,10 +143,10 @@ func fleetLines(s *fleet.State) []line {
 	totals := fmt.Sprintf("%d nodes (%d do not answer)   GPUs %s: %s given, %s in use, %s idle, %s sick", t.Nodes, t.Down,
 		number(t.GPUs.All), number(t.GPUs.Given), number(t.GPUs.Used), number(t.GPUs.Idle), number(t.GPUs.Sick))
 	totals += fmt.Sprintf("   ports %s: %s up, %s degraded, %s flapping   attributed %s", number(t.Ports.All), number(t.Ports.Up),
-		number(t.Ports.Degraded), number(t.Ports.Flapping), known(t.Bytes.Share(), percent).text)
+		number(t.Ports.Degraded), number(t.Ports.Flapping), known(t.Bytes.Share(), format.Percent).text)
 	out := []line{{text: totals}}
 	for _, p := range s.Problems {
-		out = append(out, line{"not answered: " + escape(p), colors["warning"]})
+		out = append(out, line{"not answered: " + format.Escape(p), colors["warning"]})
 	}
 	v := verdicts{At: s.At}
 	for i := range s.Alerts {
@@ -158,41 +159,41 @@ func fleetLines(s *fleet.State) []line {
 }
 
 // known returns the cell of a figure that may not be known.
-func known(v *float64, format func(float64) string) cell {
+func known(v *float64, render func(float64) string) cell {
 	if v == nil {
-		return cell{text: none}
+		return cell{text: format.None}
 	}
-	return figure(*v, format)
+	return figure(*v, render)
 }
 
 func whole(v *int) cell {
 	if v == nil {
-		return cell{text: none}
+		return cell{text: format.None}
 	}
-	return figure(float64(*v), count)
+	return figure(float64(*v), format.Count)
 }
 
 func jobSheet(s *fleet.State) *sheet {
 	out := &sheet{columns: jobColumns}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		name := escape(j.String())
-		outlier := cell{text: none}
+		name := format.Escape(j.String())
+		outlier := cell{text: format.None}
 		if j.Outlier != "" {
-			outlier = words(escape(j.Outlier + " on " + j.OutlierNode))
+			outlier = words(format.Escape(j.Outlier + " on " + j.OutlierNode))
 		}
 		out.rows = append(out.rows, row{cells: map[string]cell{
 			defaultSort: words(name),
-			"members":   figure(float64(j.Members), count),
-			"nodes":     figure(float64(j.Nodes), count),
-			"gpus":      known(j.GPUs, count),
-			"idle":      known(j.Idle, count),
-			"wasted":    known(j.IdleHours, func(h float64) string { return perSecond(h) + " h" }),
+			"members":   figure(float64(j.Members), format.Count),
+			"nodes":     figure(float64(j.Nodes), format.Count),
+			"gpus":      known(j.GPUs, format.Count),
+			"idle":      known(j.Idle, format.Count),
+			"wasted":    known(j.IdleHours, func(h float64) string { return format.PerSecond(h) + " h" }),
 			"tx":        bytesOf(j.Transmit),
 			"rx":        bytesOf(j.Receive),
-			"errors":    known(j.Errors, perSecond),
-			"verbs":     known(j.VerbsP99, duration),
-			"p99":       known(j.CompletionP99, duration),
+			"errors":    known(j.Errors, format.PerSecond),
+			"verbs":     known(j.VerbsP99, format.Duration),
+			"p99":       known(j.CompletionP99, format.Duration),
 			"slowest":   known(j.Slower, func(v float64) string { return fmt.Sprintf("%.1fx", v) }),
 			"outlier":   outlier,
 		}})
@@ -202,7 +203,7 @@ func jobSheet(s *fleet.State) *sheet {
 
 func bytesOf(r *fleet.Rate) cell {
 	if r == nil {
-		return cell{text: none}
+		return cell{text: format.None}
 	}
 	return cell{rate{r.PerSecond, r.Estimate}.size(), r.PerSecond, true}
 }
@@ -211,12 +212,12 @@ func nodeSheet(s *fleet.State) *sheet {
 	out := &sheet{columns: nodeColumns}
 	for _, n := range fleet.WorstFirst(s.Nodes) {
 		_, use, errors, pause := n.Summary()
-		alerts := figure(float64(n.Alerts), count)
+		alerts := figure(float64(n.Alerts), format.Count)
 		if n.Down {
 			alerts.text = strings.TrimSpace(alerts.text + " down")
 		}
 		out.rows = append(out.rows, row{cells: map[string]cell{
-			defaultSort:  words(escape(n.Name)),
+			defaultSort:  words(format.Escape(n.Name)),
 			"alerts":     alerts,
 			"gpus":       whole(n.GPUs.All),
 			"given":      whole(n.GPUs.Given),
@@ -225,12 +226,12 @@ func nodeSheet(s *fleet.State) *sheet {
 			"sick":       whole(n.GPUs.Sick),
 			"ports":      whole(n.Ports.All),
 			"up":         whole(n.Ports.Up),
-			"tx":         known(n.Bytes.Transmit, size),
-			"rx":         known(n.Bytes.Receive, size),
-			"attributed": known(n.Bytes.Share(), percent),
-			"busy":       known(use, percent),
-			"pause":      known(pause, percent),
-			"errors":     known(errors, perSecond),
+			"tx":         known(n.Bytes.Transmit, format.Size),
+			"rx":         known(n.Bytes.Receive, format.Size),
+			"attributed": known(n.Bytes.Share(), format.Percent),
+			"busy":       known(use, format.Percent),
+			"pause":      known(pause, format.Percent),
+			"errors":     known(errors, format.PerSecond),
 		}})
 	}
 	return out
@@ -249,11 +250,11 @@ func railSheet(s *fleet.State) *sheet {
 				state = "not up"
 			}
 			out.rows = append(out.rows, row{cells: map[string]cell{
-				defaultSort: words(escape(n.Name + " " + name)),
+				defaultSort: words(format.Escape(n.Name + " " + name)),
 				"state":     words(state),
-				"busy":      known(r.Use, percent),
-				"pause":     known(r.Pause, percent),
-				"errors":    known(r.Errors, perSecond),
+				"busy":      known(r.Use, format.Percent),
+				"pause":     known(r.Pause, format.Percent),
+				"errors":    known(r.Errors, format.PerSecond),
 			}})
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // gpuUse is the GPU usage of workloads.
@@ -52,15 +54,15 @@ func (u gpuUse) rows() []row {
 	addKeys(keys, u.allocated)
 	out := make([]row, 0, len(keys))
 	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
-		allocated := none
+		allocated := format.None
 		if u.allocated[k] {
 			allocated = "yes"
 		}
 		out = append(out, row{key: k, kind: kindGPU, cells: map[string]cell{
-			defaultSort: words(owner(k)),
-			"device":    words(escape(k.device)),
-			"processes": figureOf(u.processes, k, count),
-			"memory":    figureOf(u.memory, k, size),
+			defaultSort: words(format.Owner(k.workload)),
+			"device":    words(format.Escape(k.device)),
+			"processes": figureOf(u.processes, k, format.Count),
+			"memory":    figureOf(u.memory, k, format.Size),
 			"busy":      busiest(u.engines[k]),
 			"allocated": words(allocated),
 			"model":     u.model(k.device),
@@ -72,9 +74,9 @@ func (u gpuUse) rows() []row {
 // model returns the cell with the model of a GPU.
 func (u gpuUse) model(gpu string) cell {
 	if name := strings.TrimPrefix(u.models[gpu], "NVIDIA "); name != "" {
-		return words(escape(name))
+		return words(format.Escape(name))
 	}
-	return cell{text: none}
+	return cell{text: format.None}
 }
 
 func busiest(engines map[string]float64) cell {
@@ -85,10 +87,10 @@ func busiest(engines map[string]float64) cell {
 		}
 	}
 	if most == "" {
-		return cell{text: none}
+		return cell{text: format.None}
 	}
 	if engines[most] == 0 {
 		return cell{"0%", 0, true}
 	}
-	return cell{fmt.Sprintf("%s %.0f%%", escape(most), 100*engines[most]), engines[most], true}
+	return cell{fmt.Sprintf("%s %.0f%%", format.Escape(most), 100*engines[most]), engines[most], true}
 }

@@ -18,6 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // maxExposition bounds the size of an answer.
@@ -46,7 +48,7 @@ type sample struct {
 	// transmitted and received are bytes, by method.
 	transmitted map[series]float64
 	received    map[series]float64
-	gaps        map[key][]string // why bytes are missing; empty if none are
+	gaps        map[key][]string // why bytes are missing; empty if all are counted
 
 	gpus     gpuUse
 	stalled  stalled
@@ -167,7 +169,7 @@ func parse(r io.Reader) (*sample, error) {
 	})
 	each(families, "container_rdma_datapath_coverage", func(k key, label map[string]string, m *dto.Metric) {
 		if value(m) == 0 {
-			s.gaps[k] = append(s.gaps[k], escape(label["reason"]))
+			s.gaps[k] = append(s.gaps[k], format.Escape(label["reason"]))
 		} else {
 			s.gaps[k] = nil
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // A sheet is a table before it is drawn: its cells have values by which rows are sorted.
@@ -37,16 +39,16 @@ type cell struct {
 	known bool
 }
 
-func figure(value float64, format func(float64) string) cell { return cell{format(value), value, true} }
+func figure(value float64, render func(float64) string) cell { return cell{render(value), value, true} }
 
-func words(text string) cell { return cell{text: text, known: text != none} }
+func words(text string) cell { return cell{text: text, known: text != format.None} }
 
 // figureOf returns the figure of a key, an empty one without.
-func figureOf[K comparable](m map[K]float64, k K, format func(float64) string) cell {
+func figureOf[K comparable](m map[K]float64, k K, render func(float64) string) cell {
 	if v, ok := m[k]; ok {
-		return figure(v, format)
+		return figure(v, render)
 	}
-	return cell{text: none}
+	return cell{text: format.None}
 }
 
 // sortBy sorts the rows by a column: the largest number first, words from A to Z, rows without a figure last. Equal rows keep
@@ -93,7 +95,7 @@ func (s *sheet) filter(text string) {
 	}
 	text = strings.ToLower(text)
 	s.rows = slices.DeleteFunc(s.rows, func(r row) bool {
-		return !strings.Contains(strings.ToLower(owner(r.key)), text) && !strings.Contains(strings.ToLower(r.device), text)
+		return !strings.Contains(strings.ToLower(format.Owner(r.workload)), text) && !strings.Contains(strings.ToLower(r.device), text)
 	})
 }
 
@@ -116,7 +118,7 @@ func (s *sheet) grid() grid {
 		for _, c := range shown {
 			one, ok := r.cells[c.key]
 			if !ok {
-				one.text = none
+				one.text = format.None
 			}
 			line = append(line, one.text)
 		}

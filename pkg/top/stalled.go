@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // stalledHeader names the columns of the table of stalled queue pairs. STALLED is the time that a queue pair waits for a
@@ -70,11 +72,11 @@ func (s *stalled) rows() [][]string {
 		})
 		for _, p := range peers {
 			out = append(out, []string{
-				owner(k), escape(k.device), fmt.Sprint(p.QPN), fmt.Sprintf("%.0fs", p.StalledSeconds), p.remote(), fmt.Sprint(p.RemoteQPN),
+				format.Owner(k.workload), format.Escape(k.device), fmt.Sprint(p.QPN), fmt.Sprintf("%.0fs", p.StalledSeconds), p.remote(), fmt.Sprint(p.RemoteQPN),
 			})
 		}
 		if others := int(s.pairs[k]) - len(peers); others > 0 {
-			out = append(out, []string{owner(k), escape(k.device), fmt.Sprintf("%d others", others), none, none, none})
+			out = append(out, []string{format.Owner(k.workload), format.Escape(k.device), fmt.Sprintf("%d others", others), format.None, format.None, format.None})
 		}
 	}
 	return out
@@ -83,7 +85,7 @@ func (s *stalled) rows() [][]string {
 func (p *silentPeer) remote() string {
 	switch {
 	case p.RemoteGID != "":
-		return escape(p.RemoteGID)
+		return format.Escape(p.RemoteGID)
 	case p.RemoteLID != 0:
 		return fmt.Sprint("LID ", p.RemoteLID)
 	}

@@ -4,12 +4,12 @@ package top
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // useColumns are those of the table of workloads and devices. ERRORS counts since the sensor started, without queries; rates and P99 are
@@ -41,13 +41,6 @@ const (
 	kindGPU = "gpu"
 )
 
-// none stands for a value that is unknown or undefined: the rate of one scrape, the latency of
-// no call.
-const none = "-"
-
-// unmeasured stands for bytes of which none was counted, and not all are.
-const unmeasured = "?"
-
 // uses returns the table of workloads and devices of now, with the growth since last, which may be nil. Rows are sorted by name, so
 // that they keep their positions; the unattributed rows are last.
 func uses(last, now *sample) *sheet {
@@ -77,16 +70,16 @@ func hcaRows(last, now *sample) []row {
 	out := make([]row, 0, len(keys))
 	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
 		out = append(out, row{key: k, kind: kindHCA, cells: map[string]cell{
-			defaultSort:  words(owner(k)),
-			"device":     words(escape(k.device)),
-			"qp":         figureOf(now.objects[k], "qp", count),
-			"cq":         figureOf(now.objects[k], "cq", count),
-			"mr":         figureOf(now.objects[k], "mr", count),
-			"registered": figureOf(now.registered, k, size),
+			defaultSort:  words(format.Owner(k.workload)),
+			"device":     words(format.Escape(k.device)),
+			"qp":         figureOf(now.objects[k], "qp", format.Count),
+			"cq":         figureOf(now.objects[k], "cq", format.Count),
+			"mr":         figureOf(now.objects[k], "mr", format.Count),
+			"registered": figureOf(now.registered, k, format.Size),
 			"tx":         now.bytes(transmitted, k),
 			"rx":         now.bytes(received, k),
 			"verbs":      rateOf(verbs, k, rate.number),
-			"errors":     figureOf(now.errors, k, count),
+			"errors":     figureOf(now.errors, k, format.Count),
 			"p99":        p99(durations[k]),
 			"missing":    words(now.missing(k)),
 		}})
@@ -97,7 +90,7 @@ func hcaRows(last, now *sample) []row {
 // bytes renders the rate of bytes of a row.
 func (s *sample) bytes(rates map[key]rate, k key) cell {
 	if rates[k].perSecond == 0 && uncounted(s.gaps[k]) {
-		return cell{text: unmeasured}
+		return cell{text: format.Unmeasured}
 	}
 	return rateOf(rates, k, rate.size)
 }
@@ -108,17 +101,17 @@ func uncounted(gaps []string) bool {
 }
 
 // rateOf returns the rate of a key, an empty cell without.
-func rateOf(rates map[key]rate, k key, format func(rate) string) cell {
+func rateOf(rates map[key]rate, k key, render func(rate) string) cell {
 	if r, ok := rates[k]; ok {
-		return cell{format(r), r.perSecond, true}
+		return cell{render(r), r.perSecond, true}
 	}
-	return cell{text: none}
+	return cell{text: format.None}
 }
 
 // missing renders why bytes of a row are not counted, none if all are.
 func (s *sample) missing(k key) string {
 	if len(s.gaps[k]) == 0 {
-		return none
+		return format.None
 	}
 	return strings.Join(s.gaps[k], ",")
 }
@@ -127,13 +120,6 @@ func addKeys[V any](keys map[key]bool, rows map[key]V) {
 	for k := range rows {
 		keys[k] = true
 	}
-}
-
-func owner(k key) string {
-	if k.workload == "" {
-		return "(no owner)"
-	}
-	return escape(k.workload)
 }
 
 func byName(a, b key) int {
@@ -196,11 +182,11 @@ func p99(h histogram) cell {
 	seconds, above, ok := h.quantile(0.99)
 	switch {
 	case !ok:
-		return cell{text: none}
+		return cell{text: format.None}
 	case above:
-		return cell{">" + duration(seconds), seconds, true}
+		return cell{">" + format.Duration(seconds), seconds, true}
 	}
-	return figure(seconds, duration)
+	return figure(seconds, format.Duration)
 }
 
 // A rate is the growth of a counter per second, which may be an estimate.
@@ -226,42 +212,12 @@ func rates(last, now *sample, keys map[key]bool, of func(*sample) map[series]flo
 	return sums
 }
 
-func (r rate) number() string { return perSecond(r.perSecond) }
+func (r rate) number() string { return format.PerSecond(r.perSecond) }
 
 func (r rate) size() string {
 	if r.estimate {
-		return "~" + size(r.perSecond)
+		return format.Estimate + format.Size(r.perSecond)
 	}
-	return size(r.perSecond)
+	return format.Size(r.perSecond)
 }
 
-func count(n float64) string { return fmt.Sprintf("%.0f", n) }
-
-func perSecond(n float64) string {
-	if n >= 100 {
-		return fmt.Sprintf("%.0f", n)
-	}
-	return fmt.Sprintf("%.1f", n)
-}
-
-func size(n float64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	i := 0
-	for ; n >= 1024 && i < len(units)-1; i++ {
-		n /= 1024
-	}
-	if i == 0 {
-		return fmt.Sprintf("%.0f %s", n, units[i])
-	}
-	return fmt.Sprintf("%.1f %s", n, units[i])
-}
-
-// duration formats a duration with three digits.
-func duration(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	digits := time.Duration(1)
-	for d/digits >= 1000 {
-		digits *= 10
-	}
-	return d.Round(digits).String()
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -167,22 +166,3 @@ func truncate(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// escape makes a foreign name safe for a terminal: control and invisible characters are
-// escaped.
-func escape(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		_, size := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r < utf8.RuneSelf && !unicode.IsPrint(r):
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case !unicode.IsPrint(r):
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}

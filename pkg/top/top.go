@@ -16,6 +16,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // Options configure Run.
@@ -96,7 +98,7 @@ func (o *Options) repeat(ctx context.Context, screen *screen, read func() error,
 		case err != nil && o.Once:
 			return err
 		case err != nil:
-			err = screen.message(fmt.Sprintf("%s; trying again", escape(err.Error())))
+			err = screen.message(fmt.Sprintf("%s; trying again", format.Escape(err.Error())))
 		default:
 			shown, err = show()
 		}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,7 +85,7 @@ func mustParse(t *testing.T, text string, at int) *sample {
 
 // TestUncounted: a workload without traffic has no rate while its bytes are not counted, and one again afterwards.
 func TestUncounted(t *testing.T) {
-	for reasons, want := range map[string]string{"": none, "unattributed": none, "off": unmeasured, "late,unattributed": unmeasured} {
+	for reasons, want := range map[string]string{"": format.None, "unattributed": format.None, "off": format.Unmeasured, "late,unattributed": format.Unmeasured} {
 		s := &sample{gaps: map[key][]string{{}: nil}}
 		if reasons != "" {
 			s.gaps[key{}] = strings.Split(reasons, ",")
@@ -191,23 +193,6 @@ ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       
 	}
 	if !strings.Contains(narrow[2], "…  mlx5_0   4") {
 		t.Errorf("the workload was not truncated: %q", narrow[2])
-	}
-}
-
-// A container chooses its name: control characters in it must not reach the terminal.
-func TestEscape(t *testing.T) {
-	for in, want := range map[string]string{
-		"ns/pod/c":        "ns/pod/c",
-		"größe":           "größe",
-		"a\x1b[2Jb":       `a\x1b[2Jb`,
-		"a\nb\rc\td":      `a\x0ab\x0dc\x09d`,
-		"\u009b2J":        `\u009b2J`,
-		"x\u202ey\u200bz": `x\u202ey\u200bz`,
-		"\xff\xfe":        `\xff\xfe`,
-	} {
-		if got := escape(in); got != want {
-			t.Errorf("escape(%q) = %q, want %q", in, got, want)
-		}
 	}
 }
 
@@ -385,10 +370,10 @@ docker:b              -   -   -           -     -     -        -       -    -   
 
 func TestBusiest(t *testing.T) {
 	for want, engines := range map[string]map[string]float64{
-		none:      nil,
-		"0%":      {"decoder": 0, "sm": 0}, // none of them is the busiest
-		"sm 25%":  {"decoder": 0.1, "sm": 0.25},
-		"sm 100%": {"memory": 0.5, "sm": 1},
+		format.None: nil,
+		"0%":        {"decoder": 0, "sm": 0}, // none of them is the busiest
+		"sm 25%":    {"decoder": 0.1, "sm": 0.25},
+		"sm 100%":   {"memory": 0.5, "sm": 1},
 	} {
 		if got := busiest(engines); got.text != want {
 			t.Errorf("%v: %q, want %q", engines, got.text, want)

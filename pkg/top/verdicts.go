@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // A verdict is a condition that holds, as /api/v1/verdicts lists it.
@@ -60,7 +62,7 @@ func (v verdicts) lines(rest string) []line {
 	var width [3]int
 	cells := make([][3]string, len(shown))
 	for i := range shown {
-		cells[i] = [3]string{escape(shown[i].Severity), escape(shown[i].Name), escape(shown[i].Subject.Name)}
+		cells[i] = [3]string{format.Escape(shown[i].Severity), format.Escape(shown[i].Name), format.Escape(shown[i].Subject.Name)}
 		for c, text := range cells[i] {
 			width[c] = max(width[c], utf8.RuneCountInString(text))
 		}
@@ -81,7 +83,7 @@ func (v verdicts) lines(rest string) []line {
 func (v *verdict) text(now time.Time) string {
 	parts := make([]string, len(v.Evidence))
 	for i, e := range v.Evidence {
-		parts[i] = escape(e)
+		parts[i] = format.Escape(e)
 	}
 	text := strings.Join(parts, "; ")
 	if held := now.Sub(v.Since); held >= time.Second {

@@ -357,19 +357,6 @@ func TestOfFault(t *testing.T) {
 	}
 }
 
-// TestFormat: figures are those of accelscope top.
-func TestFormat(t *testing.T) {
-	for want, got := range map[string]string{
-		"99.9/s": rate(99.9), "100/s": rate(100), "0.00012%": percent(1.2e-6), "12%": percent(0.12), "0%": percent(0),
-		"512 B": size(512), "1.5 MiB": size(1.5 * (1 << 20)), "1h30m": span(90 * time.Minute), "2h": span(2 * hour), "1m5s": span(65 * time.Second),
-		"0s": span(0),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 // TestSubject: a subject is named by what it has.
 func TestSubject(t *testing.T) {
 	for want, s := range map[string]Subject{

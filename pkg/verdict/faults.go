@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -45,7 +46,7 @@ func OfFault(f *model.Fault) string {
 // faultEvidence describes the faults of a device.
 func (r *round) faultEvidence(t *model.FaultTotal) []string {
 	evidence := []string{
-		fmt.Sprintf("%s logged %s, %d times since the start, last %s ago", t.Driver, t.Code, t.Count, span(r.At.Sub(t.Last))),
+		fmt.Sprintf("%s logged %s, %d times since the start, last %s ago", t.Driver, t.Code, t.Count, format.Span(r.At.Sub(t.Last))),
 	}
 	for i := len(r.Facts.FaultHistory) - 1; i >= 0; i-- {
 		if f := &r.Facts.FaultHistory[i]; f.FaultKey == t.FaultKey && !f.Recovered {

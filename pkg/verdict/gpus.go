@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -92,7 +93,7 @@ func (r *round) judgeProblems(g *model.GPU, s Subject) {
 		}
 		held := r.held(counterKey{condition: c.condition, device: g.UUID}, has(g, c.problems) != nil)
 		if part := held.Seconds() / c.condition.Window.Seconds(); part > c.condition.limit(0) {
-			r.find(c.condition, s, time.Time{}, fmt.Sprintf("slowed down in %s of %s", span(held), span(c.condition.Window)))
+			r.find(c.condition, s, time.Time{}, fmt.Sprintf("slowed down in %s of %s", format.Span(held), format.Span(c.condition.Window)))
 		}
 	}
 }
@@ -103,7 +104,7 @@ func (r *round) judgeXIDs(g *model.GPU, s Subject) {
 	var lastCritical, lastOther time.Time
 	for _, x := range g.XIDs {
 		code := strconv.FormatUint(x.Code, 10)
-		text := fmt.Sprintf("XID %s, %d times since the start, last %s ago", code, x.Count, span(r.At.Sub(x.Last)))
+		text := fmt.Sprintf("XID %s, %d times since the start, last %s ago", code, x.Count, format.Span(r.At.Sub(x.Last)))
 		switch {
 		case slices.Contains(criticalXIDs, code):
 			if critical == nil || x.Last.After(lastCritical) {
@@ -170,6 +171,6 @@ func (r *round) judgeUnowned(s *attribution.GPUShare) {
 		return
 	}
 	if part := s.Memory.Value / total.Value; part > memoryUnowned.limit(0) {
-		r.find(memoryUnowned, subjectOf(s.GPU), time.Time{}, fmt.Sprintf("%s of %s", percent(part), size(total.Value)))
+		r.find(memoryUnowned, subjectOf(s.GPU), time.Time{}, fmt.Sprintf("%s of %s", format.Percent(part), format.Size(total.Value)))
 	}
 }

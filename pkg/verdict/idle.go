@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
@@ -36,7 +37,7 @@ func (r *round) judgeIdle() {
 		s.GPU, s.UUID = g.GPU.ID, g.GPU.UUID
 		evidence := "no process on the GPU"
 		if g.Processes > 0 {
-			evidence = fmt.Sprintf("%d processes, no engine above %s", g.Processes, percent(gpuIdle.limit(0)))
+			evidence = fmt.Sprintf("%d processes, no engine above %s", g.Processes, format.Percent(gpuIdle.limit(0)))
 		}
 		r.judgeUse(gpuIdle, s, o, gpuUsed(g.Engines, g.Processes), 0, evidence, method(g.Assigned))
 	}
@@ -67,7 +68,7 @@ func (r *round) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, 
 	}
 	u.round = r.j.round
 	if idle := r.At.Sub(u.last); idle >= c.Window {
-		r.find(c, s, u.last, append([]string{"not used for " + span(idle)}, evidence...)...)
+		r.find(c, s, u.last, append([]string{"not used for " + format.Span(idle)}, evidence...)...)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/placement"
 )
@@ -131,20 +132,20 @@ func (r *round) measuredCauses(s Subject, links []*model.Link) (causes []lineRat
 		key := legCounter(s, l)
 		key.condition = belowLineRate
 		if part, direction := r.stalled(key, &l.Stalls); part > belowLineRate.limit(0) {
-			add(l, causePCIeStalled, "in "+percent(part)+" of the seconds the HCA waited to "+direction+" memory over PCIe")
+			add(l, causePCIeStalled, "in "+format.Percent(part)+" of the seconds the HCA waited to "+direction+" memory over PCIe")
 		}
 		for _, transmit := range []bool{false, true} {
 			part, priority := r.paused(key, l.Pause, transmit)
 			switch {
 			case part <= belowLineRate.limit(0):
 			case transmit:
-				add(l, causePausesPeer, percent(part)+" of the time the port stops the other end"+priority)
+				add(l, causePausesPeer, format.Percent(part)+" of the time the port stops the other end"+priority)
 			default:
-				add(l, causePausedByPeer, percent(part)+" of the time the other end stops the port"+priority)
+				add(l, causePausedByPeer, format.Percent(part)+" of the time the other end stops the port"+priority)
 			}
 		}
 		if n, reasons := r.discarded(key, l.Discards); n > belowLineRate.limit(1) {
-			add(l, causeDiscards, rate(n)+" received packets found no room ("+reasons+")")
+			add(l, causeDiscards, format.PerSecond(n)+"/s received packets found no room ("+reasons+")")
 		}
 	}
 	return causes

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -215,11 +216,11 @@ func (r *round) has(c *Condition, s Subject) bool {
 func (r *round) lingerEvidence(l *model.Lingering) string {
 	switch {
 	case l.Value == "":
-		return fmt.Sprintf("%d times for %s since %s ago", l.Times, span(l.Held), span(r.At.Sub(l.Since)))
+		return fmt.Sprintf("%d times for %s since %s ago", l.Times, format.Span(l.Held), format.Span(r.At.Sub(l.Since)))
 	case l.Times > 1:
-		return fmt.Sprintf("%s, %d times for %s since %s ago", l.Value, l.Times, span(l.Held), span(r.At.Sub(l.Since)))
+		return fmt.Sprintf("%s, %d times for %s since %s ago", l.Value, l.Times, format.Span(l.Held), format.Span(r.At.Sub(l.Since)))
 	}
-	return l.Value + " for " + span(l.Held)
+	return l.Value + " for " + format.Span(l.Held)
 }
 
 // fabricEvidence says how long a GPU has not been registered.

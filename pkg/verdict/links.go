@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -170,7 +171,7 @@ func (r *round) judgePCI() {
 		if p := &g.PCIe; p.Generation.Known && p.MaxGeneration.Known && g.Utilization.Known &&
 			below(p.Generation.Value, p.MaxGeneration.Value) && 100*g.Utilization.Value > gpuPCIeSlow.limit(1) {
 			r.find(gpuPCIeSlow, subjectOf(g), time.Time{}, fmt.Sprintf("generation %.0f of %.0f, the GPU is %s busy",
-				p.Generation.Value, p.MaxGeneration.Value, percent(g.Utilization.Value)))
+				p.Generation.Value, p.MaxGeneration.Value, format.Percent(g.Utilization.Value)))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -39,10 +40,10 @@ func (r *round) missingEvidence(m *model.MissingDevice) []string {
 	if m.Seen.IsZero() {
 		return append(evidence, "it has no driver, beside equal GPUs that have one")
 	}
-	seen := "last listed " + span(r.At.Sub(m.Seen)) + " ago"
+	seen := "last listed " + format.Span(r.At.Sub(m.Seen)) + " ago"
 	if m.Kind == model.KindModule {
 		evidence[0] = "module with the serial number " + m.Serial
-		seen = "last read " + span(r.At.Sub(m.Seen)) + " ago"
+		seen = "last read " + format.Span(r.At.Sub(m.Seen)) + " ago"
 	}
 	if m.Rebooted {
 		seen += ", before the node was started"

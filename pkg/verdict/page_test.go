@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/verdicts.md")
@@ -52,7 +54,7 @@ func stateTable() string {
 		s := &IntermediateStates[i]
 		normal, found := "ever", ""
 		if s.Found != nil {
-			normal, found = span(s.Normal), "`"+s.Found.Name+"`"
+			normal, found = format.Span(s.Normal), "`"+s.Found.Name+"`"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.Values, s.From, normal, s.Means, found)
 	}
@@ -89,10 +91,10 @@ func limitsText(c *Condition) string {
 		parts = append(parts, fmt.Sprintf("%s %s %g%s", l.Of, sign, l.Value, unit))
 	}
 	if c.Window > 0 {
-		parts = append(parts, "window "+span(c.Window))
+		parts = append(parts, "window "+format.Span(c.Window))
 	}
 	if c.Severity == Info && c.For > 0 {
-		parts = append(parts, "shown after "+span(c.For))
+		parts = append(parts, "shown after "+format.Span(c.For))
 	}
 	return strings.Join(parts, "; ")
 }

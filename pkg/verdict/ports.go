@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -132,7 +133,7 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 	if b, ok := boardOf(h, p); ok && p.RateBits/boards[b] < linkDegraded.limit(0) {
 		expected = "equal ports have " + gigabits(boards[b])
 	} else if p.RateBits/state.best < linkDegraded.limit(0) {
-		expected = fmt.Sprintf("it had %s within %s", gigabits(state.best), span(linkDegraded.Window))
+		expected = fmt.Sprintf("it had %s within %s", gigabits(state.best), format.Span(linkDegraded.Window))
 	}
 	if expected != "" {
 		r.find(linkDegraded, s, time.Time{}, fmt.Sprintf("%s (%dx %s)", gigabits(p.RateBits), p.Width, p.Speed), expected)
@@ -206,7 +207,7 @@ func (r *round) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
 		r.find(packetErrors, s, time.Time{},
-			percent(float64(broken)/float64(received))+" of the packets", grewIn(errors, broken, packetErrors.Window))
+			format.Percent(float64(broken)/float64(received))+" of the packets", grewIn(errors, broken, packetErrors.Window))
 	}
 	for _, c := range p.Counters {
 		if !c.Saturated() {
@@ -286,7 +287,7 @@ func (r *round) judgeCongestion(counters congestionCounters, received counter, s
 		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
 		all := perSecond(r.grown(key, received.value), congestion.Window)
 		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
-			r.find(congestion, s, time.Time{}, percent(marked/all)+" of the packets are marked (ECN)", rate(marked)+" marked packets")
+			r.find(congestion, s, time.Time{}, format.Percent(marked/all)+" of the packets are marked (ECN)", format.PerSecond(marked)+"/s marked packets")
 		}
 	}
 	for _, c := range []struct {
@@ -299,7 +300,7 @@ func (r *round) judgeCongestion(counters congestionCounters, received counter, s
 		{retransmissions, counters.lost, " lost packets"},
 	} {
 		if n := perSecondOf(c.condition, c.counter); n > c.condition.limit(0) {
-			r.find(c.condition, s, time.Time{}, rate(n)+c.evidence)
+			r.find(c.condition, s, time.Time{}, format.PerSecond(n)+"/s"+c.evidence)
 		}
 	}
 }

@@ -3,10 +3,12 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
@@ -82,11 +84,7 @@ func (s Subject) String() string {
 	case OfNode:
 		parts = append(parts, "node")
 	case OfWorkload:
-		workload := s.Owner.Workload
-		if workload == "" {
-			workload = "(no owner)"
-		}
-		parts = append(parts, workload)
+		parts = append(parts, cmp.Or(s.Owner.Workload, format.NoOwner))
 		if device != "" {
 			device = "on " + device
 		}

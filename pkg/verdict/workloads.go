@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -38,7 +39,7 @@ func (r *round) judgeStalls() {
 		s, _ := r.owned(o.Owner)
 		s.Device = o.Device
 		r.find(queuePairsStalled, s, r.At.Add(-o.Oldest),
-			fmt.Sprintf("%d queue pairs", o.Stalled), "oldest work request "+span(o.Oldest))
+			fmt.Sprintf("%d queue pairs", o.Stalled), "oldest work request "+format.Span(o.Oldest))
 	}
 }
 
@@ -118,7 +119,7 @@ func (r *round) judgeDriverCalls() {
 		}
 		s, _ := r.owned(d.Owner)
 		s.Detail = d.Driver
-		r.find(driverStuck, s, r.At.Add(-d.Oldest), "oldest ioctl "+span(d.Oldest), fmt.Sprintf("%d tasks are stuck", d.Stuck))
+		r.find(driverStuck, s, r.At.Add(-d.Oldest), "oldest ioctl "+format.Span(d.Oldest), fmt.Sprintf("%d tasks are stuck", d.Stuck))
 	}
 }
 
@@ -133,7 +134,7 @@ func (r *round) judgeBudgets() {
 			continue
 		}
 		s, _ := r.owned(b.Owner)
-		r.find(budgetExceeded, s, time.Time{}, percent(b.SpentRatio)+" of the CPU time", "the budget is "+percent(limit))
+		r.find(budgetExceeded, s, time.Time{}, format.Percent(b.SpentRatio)+" of the CPU time", "the budget is "+format.Percent(limit))
 	}
 }
 

@@ -34,6 +34,7 @@ var plants = map[string]plant{
 	"hang":                   {"pkg/hang/planted.go", module + "pkg/model"},
 	"child":                  {"pkg/child/planted.go", module + "pkg/hang"},
 	"safely":                 {"pkg/safely/planted.go", module + "pkg/model"},
+	"format":                 {"pkg/format/planted.go", module + "pkg/model"},
 	"mountinfo":              {"pkg/mountinfo/planted.go", module + "pkg/model"},
 	"boundedfile":            {"pkg/boundedfile/planted.go", module + "pkg/model"},
 	"drmfdinfo":              {"pkg/drmfdinfo/planted.go", module + "pkg/boundedfile"},
