@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 var processNotes = []string{
@@ -91,22 +92,12 @@ func (p *process) resident() (float64, error) {
 	return pages * float64(os.Getpagesize()), err
 }
 
-// start reads the start time of the process: field 22 of /proc/self/stat, in
-// hundredths of a second since boot.
+// start returns the start time of the process in seconds since the epoch.
 func (p *process) start() (float64, error) {
 	if p.started > 0 {
 		return p.started, nil
 	}
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		return 0, err
-	}
-	// The name of the program, in brackets, may contain spaces.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("stat: %q", stat)
-	}
-	ticks, err := strconv.ParseFloat(string(fields[19]), 64)
+	stat, err := procfile.ReadStat("/proc/self")
 	if err != nil {
 		return 0, err
 	}
@@ -114,8 +105,7 @@ func (p *process) start() (float64, error) {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot); err != nil {
 		return 0, err
 	}
-	age := time.Duration(sinceBoot.Nano()) - time.Duration(ticks)*10*time.Millisecond
-	p.started = float64(time.Now().Add(-age).UnixMilli()) / 1e3
+	p.started = float64(time.Now().Add(stat.Start-time.Duration(sinceBoot.Nano())).UnixMilli()) / 1e3
 	return p.started, nil
 }
 

@@ -276,8 +276,10 @@ func (v *detail) faults(k *api.Known, selected func(*attribution.FaultRecord) bo
 			continue
 		}
 		v.Faults = append(v.Faults, fault{
-			Time: f.Last.UTC(), Device: format.Escape(cmp.Or(f.HCA, f.GPU, f.PCIAddress)), Code: string(f.Driver) + " " + format.Escape(f.Code),
-			Text: format.Escape(f.Text), Workload: format.Owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
+			Time: f.Last.UTC(), Device: format.Escape(cmp.Or(f.HCA, f.GPU, f.PCIAddress)),
+			Code:     string(f.Driver) + " " + format.Escape(f.Code),
+			Text:     format.Escape(f.Text),
+			Workload: format.Owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
 			Repeated: f.Repeated, Recovered: f.Recovered, Beginning: f.Earlier,
 		})
 	}
@@ -364,7 +366,8 @@ func histogramsOf(shares *attribution.Attribution, selected func(owner int, devi
 	for _, opcode := range slices.Sorted(maps.Keys(completions)) {
 		h := completions[opcode]
 		if h.Count > 0 {
-			out = append(out, draw("Completions of "+format.Escape(opcode), octaves(h), model.FineMinExp, quantile(overview.CompletionQuantile(h))))
+			name := "Completions of " + format.Escape(opcode)
+			out = append(out, draw(name, octaves(h), model.FineMinExp, quantile(overview.CompletionQuantile(h))))
 		}
 	}
 	return out

@@ -164,7 +164,8 @@ func (o FleetOptions) foundRows(all []fleet.Found) []found {
 	out := make([]found, 0, len(all))
 	for _, f := range all {
 		out = append(out, found{
-			Found: f, Name: format.Escape(f.Name), Node: format.Escape(f.Node), NodeLink: nodeLink(f.Node), Job: format.Escape(f.Job.String()),
+			Found: f, Name: format.Escape(f.Name), Node: format.Escape(f.Node), NodeLink: nodeLink(f.Node),
+			Job:     format.Escape(f.Job.String()),
 			JobLink: jobLink(f.Job), Outside: o.foundLink(f),
 		})
 		out[len(out)-1].ID = format.Escape(f.ID)
@@ -218,7 +219,8 @@ func perSecondSize(v float64) string { return format.Size(v) + "/s" }
 // alertView formats an alert as a verdict, whose condition has the same name.
 func alertView(a *fleet.Alert, now time.Time) verdictView {
 	v := verdictView{
-		Severity: severity(a.Severity), Name: format.Escape(a.Name), Subject: format.Escape(a.Subject()), Since: a.Since, For: age(now.Sub(a.Since)),
+		Severity: severity(a.Severity), Name: format.Escape(a.Name), Subject: format.Escape(a.Subject()), Since: a.Since,
+		For:     age(now.Sub(a.Since)),
 		Runbook: verdict.Runbook(a.Name),
 	}
 	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == a.Name }); i >= 0 {

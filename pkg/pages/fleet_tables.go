@@ -79,8 +79,9 @@ type nodeRow struct {
 
 func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	r := nodeRow{
-		Name: format.Escape(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name), Grafana: o.dashboard("accelscope-node", "node", n.Name),
-		State: "nothing fires", Severity: "ok", GPUs: format.None, Ports: format.None, Busiest: format.None,
+		Name: format.Escape(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name),
+		Grafana: o.dashboard("accelscope-node", "node", n.Name),
+		State:   "nothing fires", Severity: "ok", GPUs: format.None, Ports: format.None, Busiest: format.None,
 		Attributed: optional(n.Bytes.Share(), format.Percent),
 		Out:        optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
 	}
@@ -214,7 +215,8 @@ func (o FleetOptions) node(r *http.Request, s *fleet.State, _ *asked) (title str
 			}
 			row := railRow{
 				Name: format.Escape(rail), State: "up",
-				Use: optional(h.Use, format.Percent), Errors: optional(h.Errors, format.PerSecond), Pause: optional(h.Pause, format.Percent),
+				Use: optional(h.Use, format.Percent), Errors: optional(h.Errors, format.PerSecond),
+				Pause:     optional(h.Pause, format.Percent),
 				HasErrors: h.Errors != nil && *h.Errors > 0 || !h.Up,
 			}
 			if !h.Up {

@@ -186,4 +186,3 @@ func (s *sample) gpuRow(uuid string) row {
 		"model":     s.gpus.model(name),
 	}}
 }
-

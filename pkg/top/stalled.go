@@ -72,11 +72,14 @@ func (s *stalled) rows() [][]string {
 		})
 		for _, p := range peers {
 			out = append(out, []string{
-				format.Owner(k.workload), format.Escape(k.device), fmt.Sprint(p.QPN), fmt.Sprintf("%.0fs", p.StalledSeconds), p.remote(), fmt.Sprint(p.RemoteQPN),
+				format.Owner(k.workload), format.Escape(k.device), fmt.Sprint(p.QPN), fmt.Sprintf("%.0fs", p.StalledSeconds),
+				p.remote(), fmt.Sprint(p.RemoteQPN),
 			})
 		}
 		if others := int(s.pairs[k]) - len(peers); others > 0 {
-			out = append(out, []string{format.Owner(k.workload), format.Escape(k.device), fmt.Sprintf("%d others", others), format.None, format.None, format.None})
+			out = append(out, []string{
+				format.Owner(k.workload), format.Escape(k.device), fmt.Sprintf("%d others", others), format.None, format.None, format.None,
+			})
 		}
 	}
 	return out

@@ -220,4 +220,3 @@ func (r rate) size() string {
 	}
 	return format.Size(r.perSecond)
 }
-

@@ -287,7 +287,8 @@ func (r *round) judgeCongestion(counters congestionCounters, received counter, s
 		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
 		all := perSecond(r.grown(key, received.value), congestion.Window)
 		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
-			r.find(congestion, s, time.Time{}, format.Percent(marked/all)+" of the packets are marked (ECN)", format.PerSecond(marked)+"/s marked packets")
+			r.find(congestion, s, time.Time{}, format.Percent(marked/all)+" of the packets are marked (ECN)",
+				format.PerSecond(marked)+"/s marked packets")
 		}
 	}
 	for _, c := range []struct {

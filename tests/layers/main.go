@@ -35,6 +35,7 @@ var plants = map[string]plant{
 	"child":                  {"pkg/child/planted.go", module + "pkg/hang"},
 	"safely":                 {"pkg/safely/planted.go", module + "pkg/model"},
 	"format":                 {"pkg/format/planted.go", module + "pkg/model"},
+	"procfile":               {"pkg/procfile/planted.go", module + "pkg/model"},
 	"mountinfo":              {"pkg/mountinfo/planted.go", module + "pkg/model"},
 	"boundedfile":            {"pkg/boundedfile/planted.go", module + "pkg/model"},
 	"drmfdinfo":              {"pkg/drmfdinfo/planted.go", module + "pkg/boundedfile"},

@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // Limits of the search for the GPUs of Slurm steps.
@@ -155,7 +156,7 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 	pids, first := g.processes(s.path)
 	for _, pid := range pids {
 		// slurmstepd runs as root, with an environment of its own.
-		if uid := realUser(filepath.Join(g.procfs, pid, "status")); uid == "" || uid == "0" {
+		if uid := procfile.RealUser(filepath.Join(g.procfs, pid)); uid == "" || uid == "0" {
 			continue
 		}
 		text, err := boundedfile.ReadFile(filepath.Join(g.procfs, pid, "environ"), nil, maxEnviron)

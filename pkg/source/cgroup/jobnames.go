@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // Limits of the search for the names of Slurm jobs.
@@ -94,7 +95,7 @@ func (j *jobNames) ofJob(steps []jobStep) (names, error) {
 		pids, _ := j.gres.processes(s.path)
 		for _, pid := range pids {
 			// slurmstepd runs as root, with an environment of its own.
-			if uid := realUser(filepath.Join(j.gres.procfs, pid, "status")); uid == "" || uid == "0" {
+			if uid := procfile.RealUser(filepath.Join(j.gres.procfs, pid)); uid == "" || uid == "0" {
 				continue
 			}
 			text, err := boundedfile.ReadFile(filepath.Join(j.gres.procfs, pid, "environ"), nil, maxEnviron)

@@ -18,6 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // Limits of the search for ranks. A container can have any number of processes and of cgroups below its own.
@@ -28,7 +29,6 @@ const (
 	maxRankProcesses = 256 // of a workload
 	maxRankCgroups   = 64  // of a workload
 	maxRankEntries   = 512 // of a cgroup's directory
-	maxStat          = 1 << 10
 )
 
 // ranks finds the ranks of the processes of workloads in their environments, in the background, as gres does.
@@ -45,8 +45,11 @@ type ranks struct {
 	known     map[string]map[process]reading // by the path of the workload; only the round uses it
 }
 
-// process identifies a process by its number and the time of its start in clock ticks, as numbers are used again.
-type process struct{ pid, started string }
+// process identifies a process by its number and its start since boot: numbers are used again.
+type process struct {
+	pid     string
+	started time.Duration
+}
 
 // reading has the values of the variables of a process, noRank for those that it lacks. It is nil before the environment was read.
 type reading []int64
@@ -104,11 +107,11 @@ func (r *ranks) ofWorkload(dir string, known map[process]reading) (map[process]r
 	var first error
 	found := map[process]reading{}
 	for _, pid := range processesBelow(dir) {
-		stat, err := boundedfile.ReadOnce(filepath.Join(r.procfs, pid, "stat"), make([]byte, maxStat))
+		stat, err := procfile.ReadStat(filepath.Join(r.procfs, pid))
 		if err != nil {
 			continue // it has ended
 		}
-		p := process{pid, startTime(stat)}
+		p := process{pid, stat.Start}
 		values, seen := known[p]
 		if seen && values == nil {
 			text, err := boundedfile.ReadFile(filepath.Join(r.procfs, pid, "environ"), nil, maxEnviron)
@@ -144,14 +147,4 @@ func processesBelow(dir string) (pids []string) {
 		}
 	}
 	return pids
-}
-
-// startTime returns the field starttime of /proc/PID/stat. The name of the process before it may have any characters.
-func startTime(stat []byte) string {
-	const field = 22 - 3 // field 3 follows the name
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) <= field {
-		return ""
-	}
-	return fields[field]
 }

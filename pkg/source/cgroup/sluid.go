@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // Limits of the search for the numbers of Slurm jobs.
@@ -155,7 +156,7 @@ func (j *jobNumbers) of(path string) string {
 // ofProcess returns the number of the job of a slurmstepd, from its environment or its title, slurmstepd: [JOB.STEP]. It returns "" for
 // a process of another user than root.
 func (j *jobNumbers) ofProcess(dir string) string {
-	if realUser(filepath.Join(dir, "status")) != "0" {
+	if procfile.RealUser(dir) != "0" {
 		return ""
 	}
 	environ, _ := boundedfile.ReadFile(filepath.Join(dir, "environ"), nil, maxEnviron)

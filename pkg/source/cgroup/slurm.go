@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // jobs finds the users of Slurm jobs without a prolog script. On cgroup v1 the path contains
@@ -71,7 +72,7 @@ func (s *Source) userOfProcess(g *group) string {
 	if number, err := strconv.Atoi(pid); err != nil || number <= 0 {
 		return ""
 	}
-	uid := realUser(filepath.Join(s.opt.Procfs, pid, "status"))
+	uid := procfile.RealUser(filepath.Join(s.opt.Procfs, pid))
 	// slurmstepd runs as root until it switches to the user.
 	if uid == "" || uid == "0" {
 		return ""
@@ -85,23 +86,6 @@ func (s *Source) userOf(g *group) string {
 		return s.jobs.names.of(g.fact.User)
 	}
 	return s.jobs.users[g.top]
-}
-
-// maxStatus exceeds the length of /proc/PID/status up to Uid.
-const maxStatus = 4 << 10
-
-// realUser reads the real user id from /proc/PID/status. It returns "" on an error.
-func realUser(status string) string {
-	b, err := boundedfile.ReadOnce(status, make([]byte, maxStatus))
-	if err != nil {
-		return ""
-	}
-	_, rest, _ := strings.Cut(string(b), "\nUid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	if fields := strings.Fields(line); len(fields) > 0 {
-		return fields[0]
-	}
-	return ""
 }
 
 // passwd holds the user names of the passwd file. It is read again when the file changes. Users

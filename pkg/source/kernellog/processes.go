@@ -3,17 +3,15 @@
 package kernellog
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 const (
@@ -21,10 +19,9 @@ const (
 	keepEnded   = time.Minute // how long the cgroup of a process is remembered after its last fault
 	maxLookups  = 1024
 	// maxDrift is more than NTP corrects CLOCK_MONOTONIC against the clock of the kernel log.
-	maxDrift       = 0.0005
-	ticksPerSecond = 100        // USER_HZ
-	kernelThread   = 0x00200000 // PF_KTHREAD in include/linux/sched.h
-	exiting        = 0x00000004 // PF_EXITING
+	maxDrift     = 0.0005
+	kernelThread = 0x00200000 // PF_KTHREAD in include/linux/sched.h
+	exiting      = 0x00000004 // PF_EXITING
 )
 
 // ErrForeignPIDs reports that the PIDs in the kernel log are not those of procfs.
@@ -49,8 +46,8 @@ type lookup struct {
 // check reports whether procfs has the PIDs of the kernel log. In the initial PID namespace, and in no other one, process 2 is
 // a kernel thread.
 func (p *processes) check() error {
-	s, err := p.status(2)
-	if err != nil || s.flags&kernelThread == 0 {
+	s, err := p.stat(2)
+	if err != nil || s.Flags&kernelThread == 0 {
 		return ErrForeignPIDs
 	}
 	return nil
@@ -63,11 +60,11 @@ func (p *processes) find(pid int, logged bounds, now time.Time) model.CgroupID {
 	if known && now.Sub(last.at) < reuseLookup {
 		return last.cgroup
 	}
-	s, err := p.status(pid)
-	ends := err == nil && s.flags&exiting != 0 // cgroup v1 has moved it to the root
+	s, err := p.stat(pid)
+	ends := err == nil && s.Flags&exiting != 0 // cgroup v1 has moved it to the root
 	if err == nil && !ends {
 		id, err := p.lookUp(pid)
-		if err != nil || !logged.after(s.started) {
+		if err != nil || !logged.after(s.Start) {
 			return 0
 		}
 		p.remember(pid, lookup{id, now})
@@ -81,12 +78,16 @@ func (p *processes) find(pid int, logged bounds, now time.Time) model.CgroupID {
 			return id
 		}
 	}
-	if ends && logged.after(s.started) {
+	if ends && logged.after(s.Start) {
 		if id, err := p.lookUp(pid); err == nil {
 			return id
 		}
 	}
 	return 0
+}
+
+func (p *processes) stat(pid int) (procfile.Stat, error) {
+	return procfile.ReadStat(filepath.Join(p.procfs, strconv.Itoa(pid)))
 }
 
 func (p *processes) lookUp(pid int) (model.CgroupID, error) {
@@ -110,36 +111,6 @@ func (p *processes) forget(ended map[model.CgroupID]bool) {
 			delete(p.looked, pid)
 		}
 	}
-}
-
-// status is a part of /proc/PID/stat.
-type status struct {
-	flags   uint64
-	started time.Duration // since boot, including the time in suspend
-}
-
-func (p *processes) status(pid int) (status, error) {
-	b, err := boundedfile.ReadOnce(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"), make([]byte, 1024))
-	if err != nil {
-		return status{}, err
-	}
-	return parseStatus(string(b))
-}
-
-var errStatus = errors.New("not the format of /proc/PID/stat")
-
-// parseStatus parses /proc/PID/stat. Its second field, the name in parentheses, may contain any character.
-func parseStatus(stat string) (status, error) {
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return status{}, errStatus
-	}
-	flags, err1 := strconv.ParseUint(fields[6], 10, 64)
-	ticks, err2 := strconv.ParseInt(fields[19], 10, 64)
-	if err1 != nil || err2 != nil || ticks < 0 || ticks > int64(maxUptime/time.Second)*ticksPerSecond {
-		return status{}, errStatus
-	}
-	return status{flags: flags, started: time.Duration(ticks) * (time.Second / ticksPerSecond)}, nil
 }
 
 // clock compares the times of records, of processes and of the node.

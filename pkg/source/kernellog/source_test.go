@@ -81,7 +81,7 @@ func (n *node) start() {
 func (n *node) process(pid int, name string, flags uint64, started time.Duration) {
 	n.t.Helper()
 	dir := filepath.Join(n.procfs, fmt.Sprint(pid))
-	stat := fmt.Sprintf("%d (%s) S 0 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0", pid, name, flags, started/(time.Second/ticksPerSecond))
+	stat := fmt.Sprintf("%d (%s) S 0 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0", pid, name, flags, started/(time.Second/100))
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600)); err != nil {
 		n.t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 const (
@@ -48,7 +49,10 @@ type fabricManager struct {
 }
 
 // managerProcess identifies a process.
-type managerProcess struct{ pid, start string }
+type managerProcess struct {
+	pid   string
+	start time.Duration // since boot
+}
 
 // look looks for the process, if that is due.
 func (m *fabricManager) look(now time.Time) {
@@ -95,8 +99,8 @@ func (m *fabricManager) note(now time.Time, process managerProcess) {
 
 // ofNode reports whether procfs has the processes of the node, and their users as the node has them.
 func (m *fabricManager) ofNode() bool {
-	name, _ := processStat(m.procfs, "2")
-	return name == "kthreadd" && realUser(m.procfs, "1") == "0"
+	stat, err := procfile.ReadStat(filepath.Join(m.procfs, "2"))
+	return err == nil && stat.Name == "kthreadd" && procfile.RealUser(filepath.Join(m.procfs, "1")) == "0"
 }
 
 // search looks at all processes. Its error is that of a process that may be the fabric manager, if no other is.
@@ -127,12 +131,12 @@ func (m *fabricManager) read(pid string) (managerProcess, error) {
 	if pid == "" {
 		return managerProcess{}, nil
 	}
-	name, fields := processStat(m.procfs, pid)
-	if name != managerName || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	stat, err := procfile.ReadStat(filepath.Join(m.procfs, pid))
+	if err != nil || stat.Name != managerName || stat.State == "Z" || stat.State == "X" {
 		return managerProcess{}, nil
 	}
 	users := func(pid string) string { return attribute(filepath.Join(m.procfs, pid, "uid_map")) }
-	if realUser(m.procfs, pid) != "0" || users(pid) != users("1") { // root of a user namespace is a user of the node
+	if procfile.RealUser(filepath.Join(m.procfs, pid)) != "0" || users(pid) != users("1") { // root of a user namespace
 		return managerProcess{}, nil
 	}
 	file, err := os.Readlink(filepath.Join(m.procfs, pid, "exe"))
@@ -142,30 +146,7 @@ func (m *fabricManager) read(pid string) (managerProcess, error) {
 	case err != nil || strings.TrimSuffix(filepath.Base(file), " (deleted)") != managerFile: // deleted: by an update
 		return managerProcess{}, nil
 	}
-	return managerProcess{pid, fields[19]}, nil
-}
-
-// realUser returns the real user ID of a process, empty if it cannot be read.
-func realUser(procfs, pid string) string {
-	for line := range strings.Lines(attribute(filepath.Join(procfs, pid, "status"))) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			if f := strings.Fields(ids); len(f) == 4 {
-				return f[0]
-			}
-		}
-	}
-	return ""
-}
-
-// processStat reads /proc/PID/stat. It returns the name of the process, which is in parentheses and may contain anything, and the fields
-// after it: the first is the state, the 20th the time when the process was started.
-func processStat(procfs, pid string) (name string, fields []string) {
-	stat := attribute(filepath.Join(procfs, pid, "stat"))
-	begin, end := strings.Index(stat, "("), strings.LastIndex(stat, ")")
-	if begin < 0 || end < begin {
-		return "", nil
-	}
-	return stat[begin+1 : end], strings.Fields(stat[end+1:])
+	return managerProcess{pid, stat.Start}, nil
 }
 
 // hasSwitches reports whether the node has NVSwitches: PCI functions of NVIDIA of the class "other bridge", but for network controllers of

@@ -59,19 +59,6 @@ func TestParseSpec(t *testing.T) {
 	}
 }
 
-func TestParseStart(t *testing.T) {
-	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
-	for in, want := range map[string]int64{
-		"7 (a) b) c)" + rest: 4711, "7 (sh)" + rest: 4711, "7 (sh) S 1 2": -1, "": -1, "7 sh" + rest: -1,
-		"7 (sh)" + strings.Replace(rest, "4711", "99999999999999999999", 1): -1,
-		"7 (sh)" + strings.Replace(rest, "4711", "9223372036854775807", 1):  -1,
-	} {
-		if got, ok := parseStart([]byte(in)); ok != (want >= 0) || ok && got != want {
-			t.Errorf("%q: %d, %v", in, got, ok)
-		}
-	}
-}
-
 func FuzzSpec(f *testing.F) {
 	f.Add([]byte(`{"annotations":{"io.kubernetes.cri.sandbox-id":"x"},"linux":{"cgroupsPath":"a-b.slice:p:n","devices":[{"path":"/dev/kfd"}]}}`),
 		[]byte(`{"Version":"v1","Metadata":{"ImageRef":"sha256:beef","Config":{"metadata":{"name":"n","attempt":3}}}}`), "id")
@@ -81,7 +68,6 @@ func FuzzSpec(f *testing.F) {
 			ID: id, Image: string(meta), Labels: map[string]string{"l": string(spec)}, Spec: &anypb.Any{Value: spec},
 			Extensions: map[string]*anypb.Any{extensionContainer: {Value: meta}, extensionSandbox: {Value: meta}},
 		}, []string{"l", "a"})
-		parseStart(spec)
 		var c model.Container
 		parseInfo(&c, spec)
 		for _, c := range []*model.Container{bound(&r.Container), bound(&c)} {
