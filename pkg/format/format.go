@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 )
 
+// Texts in place of figures and names.
 const (
 	None       = "-"          // an unknown or undefined value
 	Unmeasured = "?"          // bytes, if no byte was counted and some are not counted
