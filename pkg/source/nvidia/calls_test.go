@@ -188,7 +188,7 @@ func TestSlowRounds(t *testing.T) {
 		return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS
 	}
 	dev := &device{
-		worker: newWorker(time.Hour, 0), o: d.options, lib: l, sampler: newSampler(l, nil, ""), xids: newXIDs(), notify: func(error) {}, address: address,
+		worker: newWorker(time.Hour, 0), o: d.options, lib: l, sampler: newSampler(l, ""), xids: newXIDs(), notify: func(error) {}, address: address,
 	}
 	dev.shown.facts = recall(d.options, address, 0)
 	dev.identify()

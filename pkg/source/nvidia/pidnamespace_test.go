@@ -39,7 +39,7 @@ func unshared(t *testing.T, options ...string) bool {
 func TestOtherProcessNamespace(t *testing.T) {
 	list := func() ([]model.GPUProcess, []model.Figure, error) {
 		d := lists([]nvml.ProcessInfo{whole(30, 1000)}, nil, nil, nil)
-		return newSampler(mocked(nil), nil, "").list(d, "GPU-1", nil, time.Now())
+		return newSampler(mocked(nil), "").list(d, "GPU-1", nil, time.Now())
 	}
 	if unshared(t, "--pid") {
 		if got, _, err := list(); got != nil || err != nil {

@@ -28,19 +28,18 @@ const (
 // A sampler lists the processes of one device and the usage of its engines since the last
 // listing. It is not safe for concurrent use.
 type sampler struct {
-	l        *library
-	cgroupOf func(int) (model.CgroupID, error)
-	root     string // of the node
-	cursor   cursor
-	usage    engineUsage
-	gpm      gpm
-	rates    []model.Figure  // of GPM, at the last listing
-	parts    map[string]*gpm // by UUID of the part
+	l      *library
+	root   string // of the node
+	cursor cursor
+	usage  engineUsage
+	gpm    gpm
+	rates  []model.Figure  // of GPM, at the last listing
+	parts  map[string]*gpm // by UUID of the part
 }
 
-// newSampler returns the sampler of one device; cgroupOf may be nil.
-func newSampler(l *library, cgroupOf func(int) (model.CgroupID, error), root string) *sampler {
-	return &sampler{l: l, cgroupOf: cgroupOf, root: root, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
+// newSampler returns the sampler of one device.
+func newSampler(l *library, root string) *sampler {
+	return &sampler{l: l, root: root, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
 }
 
 // close frees the sampler's memory in the library, which must still be open.
@@ -82,11 +81,6 @@ func (s *sampler) list(
 			p.Engines = u.figures()
 		} else if uses != nil && !p.MPS { // what clients of MPS run is the server's in the samples
 			p.Engines = []model.Figure{}
-		}
-		if s.cgroupOf != nil {
-			if id, err := s.cgroupOf(p.PID); err == nil {
-				p.Cgroup = model.CgroupID(id)
-			}
 		}
 		processes = append(processes, *p)
 	}

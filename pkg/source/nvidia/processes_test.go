@@ -55,18 +55,13 @@ func TestListsAreMerged(t *testing.T) {
 		[]nvml.ProcessInfo{whole(30, 1000), whole(10, math.MaxUint64), whole(0, 5)},
 		[]nvml.ProcessInfo{whole(30, 1000), whole(20, 0), whole(10, 77)},
 		[]nvml.ProcessInfo{whole(30, 900), whole(40, math.MaxUint64)}, nil)
-	s := newSampler(mocked(nil), func(pid int) (model.CgroupID, error) {
-		if pid == 20 {
-			return 0, errors.New("it has ended")
-		}
-		return model.CgroupID(uint64(pid) * 10), nil
-	}, "")
+	s := newSampler(mocked(nil), "")
 	got, engines, err := s.list(d, "GPU-1", nil, time.Now())
 	want := []model.GPUProcess{
-		{GPU: "GPU-1", PID: 10, Cgroup: 100, Memory: model.Some(77)},
+		{GPU: "GPU-1", PID: 10, Memory: model.Some(77)},
 		{GPU: "GPU-1", PID: 20, Memory: model.Some(0)},
-		{GPU: "GPU-1", PID: 30, Cgroup: 300, Memory: model.Some(1000), MPS: true},
-		{GPU: "GPU-1", PID: 40, Cgroup: 400, MPS: true},
+		{GPU: "GPU-1", PID: 30, Memory: model.Some(1000), MPS: true},
+		{GPU: "GPU-1", PID: 40, MPS: true},
 	}
 	if err != nil || engines != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v %v\n%+v, want\n%+v", err, engines, got, want)
@@ -80,7 +75,7 @@ func TestMPS(t *testing.T) {
 		return []nvml.ProcessUtilizationSample{{Pid: server, TimeStamp: 2, SmUtil: 98}}, nvml.SUCCESS
 	}
 	listed := []nvml.ProcessInfo{whole(server, 66), whole(client, 4000), whole(other, 1000)}
-	s := newSampler(mocked(nil), nil, "")
+	s := newSampler(mocked(nil), "")
 	s.cursor.stamp = 1
 	begin := time.Now()
 	if _, _, err := s.list(lists(listed, nil, listed[1:2], samples), "GPU-1", nil, begin); err != nil {
@@ -96,7 +91,7 @@ func TestMPS(t *testing.T) {
 }
 
 func TestListFailures(t *testing.T) {
-	s := newSampler(mocked(nil), nil, "")
+	s := newSampler(mocked(nil), "")
 	if got, _, err := s.list(lists(nil, nil, nil, nil), "GPU-1", nil, time.Now()); got != nil || err != nil {
 		t.Errorf("no list is supported: %v %v", got, err)
 	}
@@ -110,7 +105,7 @@ func TestListFailures(t *testing.T) {
 		t.Errorf("the GPU is lost: %v %v", got, err)
 	}
 	old := missing(&mock.Device{GetComputeRunningProcessesFunc: d.GetComputeRunningProcessesFunc})
-	if got, _, err := newSampler(mocked(nil), nil, "").list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
+	if got, _, err := newSampler(mocked(nil), "").list(old, "GPU-1", nil, time.Now()); got == nil || err != nil {
 		t.Errorf("old library: %v %v", got, err)
 	}
 	many := make([]nvml.ProcessInfo, 3*maxProcesses)
@@ -184,7 +179,7 @@ func TestParts(t *testing.T) {
 	} {
 		before := len(handles[0].GetComputeRunningProcessesCalls())
 		d := lists(c.compute, nil, nil, samples)
-		got, _, err := newSampler(mocked(nil), nil, "").list(d, "GPU-1", parts, time.Now())
+		got, _, err := newSampler(mocked(nil), "").list(d, "GPU-1", parts, time.Now())
 		users := []user{}
 		for _, p := range got {
 			users = append(users, user{p.GPU, p.PID})
@@ -213,7 +208,7 @@ func TestEnginesOfProcesses(t *testing.T) {
 			at := uint64(now.UnixMicro()) + uint64(len(asked))
 			return []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: at, SmUtil: 40, MemUtil: 30, EncUtil: 20, DecUtil: 10}}, ret
 		})
-	s := newSampler(mocked(nil), nil, "")
+	s := newSampler(mocked(nil), "")
 	list := func() []model.GPUProcess {
 		processes, _, err := s.list(d, "GPU-1", nil, now)
 		if err != nil || len(processes) != 2 {
@@ -312,7 +307,7 @@ func TestEnginesOfDevices(t *testing.T) {
 		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
 	}
 	missing(d)
-	s := newSampler(library, nil, "")
+	s := newSampler(library, "")
 	bounded := func(engines []model.Figure) []model.Figure {
 		g := model.GPU{Engines: engines}
 		g.Bound()
@@ -362,7 +357,7 @@ func TestEnginesOfParts(t *testing.T) {
 			}
 			return nvml.SUCCESS
 		},
-	}), nil, "")
+	}), "")
 	d := &mock.Device{
 		GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS },
 		GpmMigSampleGetFunc: func(gi int, g nvml.GpmSample) nvml.Return {

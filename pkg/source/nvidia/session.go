@@ -93,7 +93,7 @@ func newSession(st start, l *library) (*localSession, error) {
 	for i, address := range addresses {
 		d := &device{
 			worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), o: o,
-			lib: l, sampler: newSampler(l, o.CgroupOf, o.Root), xids: st.xids,
+			lib: l, sampler: newSampler(l, o.Root), xids: st.xids,
 			notify: st.notify, listed: st.listed, instances: st.Instances,
 			address: address, index: i, operator: st.Operator,
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),

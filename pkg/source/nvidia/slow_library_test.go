@@ -96,7 +96,7 @@ func TestListThroughTheLibrary(t *testing.T) {
 			}
 			s.Balance()
 			l, d := opened(t, s, old)
-			sampler := newSampler(l, nil, "")
+			sampler := newSampler(l, "")
 			defer sampler.close()
 			list := func() ([]model.GPUProcess, []model.Figure) {
 				processes, engines, err := sampler.list(d, "GPU-1", nil, time.Now())
@@ -139,7 +139,7 @@ func TestPartsThroughTheLibrary(t *testing.T) {
 	if len(parts) != 2 {
 		t.Fatal(parts)
 	}
-	sampler := newSampler(l, nil, "")
+	sampler := newSampler(l, "")
 	defer sampler.close()
 	processes, _, err := sampler.list(d, "GPU-1", parts, time.Now())
 	if err != nil || len(processes) != 2 || processes[0].Engines != nil {
