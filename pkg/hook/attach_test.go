@@ -333,6 +333,23 @@ func TestSymbolsOf(t *testing.T) {
 }
 
 // TestMissing: the first required hook that is not attached.
+// TestClosed: a hook of a closed object is not attached; the reason of a hook that could not be attached remains.
+func TestClosed(t *testing.T) {
+	why := fmt.Errorf("hook b: why: %w", model.ErrUnsupported)
+	hooks := []model.Hook{
+		{Name: "a", Tier: "kprobe", State: model.StateOK}, {Name: "b", State: model.StateFailed, Reason: "why"}, {Name: "c", State: model.StateOK},
+	}
+	for i, h := range Closed(hooks, why) {
+		want := model.Hook{Name: hooks[i].Name, State: model.StateUnsupported, Reason: why.Error(), Err: why}
+		if i == 1 {
+			want = hooks[i]
+		}
+		if h != want {
+			t.Errorf("%+v, want %+v", h, want)
+		}
+	}
+}
+
 func TestMissing(t *testing.T) {
 	all := []Hook{{Name: "a"}, {Name: "b", Required: true}}
 	failed := model.Hook{Name: "b", State: model.StateFailed, Reason: "why", Err: ErrRefused}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -73,6 +74,17 @@ func Missing(all []Hook, hooks []model.Hook) error {
 		}
 	}
 	return nil
+}
+
+// Closed returns the states of the hooks of an object that was closed because of err: a hook that was attached is not attached any more.
+func Closed(hooks []model.Hook, err error) []model.Hook {
+	closed := slices.Clone(hooks)
+	for i := range closed {
+		if closed[i].State == model.StateOK {
+			closed[i] = model.Hook{Name: closed[i].Name, State: model.StateUnsupported, Reason: err.Error(), Err: err}
+		}
+	}
+	return closed
 }
 
 // makeMaps makes the maps of an object, one by one, and returns the errors of those that the kernel refuses. shared are maps of

@@ -84,7 +84,11 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	if err != nil {
 		return fail(err)
 	}
-	return attach(opts, spec, types, symbols)
+	s, hooks, err := attach(opts, spec, types, symbols)
+	if err != nil {
+		return nil, hook.Closed(hooks, err), err
+	}
+	return s, hooks, nil
 }
 
 // attach makes the maps and attaches the hooks.

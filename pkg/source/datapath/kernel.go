@@ -99,7 +99,10 @@ func newKernel(opts Options) (*kernel, []model.Hook, error) {
 	if err != nil && hooks == nil {
 		return fail(err)
 	}
-	return k, hooks, err
+	if err != nil {
+		return nil, hook.Closed(hooks, err), err
+	}
+	return k, hooks, nil
 }
 
 // attach loads the programs and attaches the hooks in the kernel.

@@ -73,3 +73,21 @@ func (k *kernel) checkProbes(t *testing.T, path string, sites []locate.Site) {
 		}
 	}
 }
+
+// TestNothingAttached: without a required hook, no hook is reported as attached.
+func TestNothingAttached(t *testing.T) {
+	bpf.Kernel(t)
+	k, hooks, err := newKernel(Options{Sysfs: "/sys"})
+	if err == nil {
+		k.close()
+		t.Skip("this kernel has InfiniBand: TestPadded takes the types of its structures away (make test-kernels)")
+	}
+	if len(hooks) != len(kernelHooks)+len(programHooks) {
+		t.Errorf("%d hooks", len(hooks))
+	}
+	for _, h := range hooks {
+		if h.State == model.StateOK || h.Reason == "" {
+			t.Errorf("%+v", h)
+		}
+	}
+}
