@@ -6,12 +6,12 @@ import "github.com/accelscope/accelscope/pkg/model"
 
 var sharedNotes = []string{
 	"Each is one counter of the driver, or a sum, which `rdma_stat_<counter>` has under the driver's names. " +
-		"[The table by driver](../docs/congestion.md) has its meaning and source. A counter that the driver does not have is absent, " +
-		"never 0.",
+		"[The table by driver](../docs/links.md#counters-of-all-drivers) has its meaning and source. A counter that the driver does not have " +
+		"is absent, never 0.",
 	"`port` is empty for a counter that the driver has only for the whole device.",
 	"`rdma_port_transmit_bytes_total`, `rdma_port_receive_bytes_total` and packets are of `counters/`, or else of the driver's own " +
-		"counters. [The table by driver](../docs/congestion.md#traffic-and-errors) has their units and what they count. A port without " +
-		"bytes is in `accelscope doctor`, with the reason.",
+		"counters. [The table by driver](../docs/links.md#counters-of-all-drivers) has what they count. A port without bytes " +
+		"is in `accelscope doctor`, with the reason.",
 	"`rdma_port_transmit_errors_total`, `rdma_port_receive_errors_total` and the counters of discards exist for drivers without " +
 		"`counters/`. " +
 		"The others have `infiniband_port_errors_total`.",

@@ -33,9 +33,18 @@ const SharedCounters = 18
 // first in this table counts. Names are added up (+) only where they share no event, and then all of them must be there: names that
 // overlap would count an event twice, and a part would look like a reset.
 //
-// The sources are files of the kernel below drivers/infiniband, with the release that was read. docs/congestion.md has the table by
-// driver, with the units, and the names that have no place here and why. The names of ionic come from its firmware, as AMD's tools list
-// them. Errors of ports with counters/ are in PMACounters.
+// The sources are files of the kernel below drivers/infiniband, with the release that was read. docs/links.md has the table by
+// driver. The names of ionic come from its firmware, as AMD's tools list them. Errors of ports with counters/ are in PMACounters.
+//
+// Left out are:
+//   - packet_seq_err, seq_err_naks_rcvd, implied_nak_seq_err, Nak Sequence Error: the sender's view of what the remote end counts,
+//   - rx_drops of efa as OutOfBuffer: drops of any cause,
+//   - rdma_tx_bytes, rdma_rx_bytes, packets, cc_rx_ce_pkts, cc_rx_cnp_pkts, cc_tx_cnp_pkts of mlx5: optional counters,
+//   - vport_* of mlx5 in switchdev mode: counters of the VFs behind a representor,
+//   - tx_roce_only_bytes, rx_roce_only_bytes, rx_roce_good_bytes of bnxt_re: VFs lack them,
+//   - impaired_remote_conn_events, unresponsive_remote_events of efa: events of connections, not of packets,
+//   - roce_adp_retrans_to, roce_slow_restart_cnps, roce_slow_restart_trans: details of counters in the table,
+//   - DcRcvFcn, DcRcvBcn of hfi1: Omni-Path has no ECN and no CNP.
 var driverCounters = [...]struct{ counter, name string }{
 	{ECNMarked, "np_ecn_marked_roce_packets"}, // hw/mlx5/counters.c 6.1; hw/bnxt_re/hw_counters.c 7.2
 	{ECNMarked, "rx_ecn_marked_pkts"},         // hw/bnxt_re/hw_counters.c 6.12
@@ -103,7 +112,7 @@ var driverCounters = [...]struct{ counter, name string }{
 	{SlowRestart, "roce_slow_restart"},            // hw/mlx5/counters.c 6.1
 
 	{TransmitBytes, "counters_ext/port_xmit_data_64"},            // mlx4, mlx5 of MLNX_OFED for kernels before 4.5: words
-	{TransmitBytes, "counters/port_xmit_data"},                   // core/sysfs.c 6.12: words; which drivers: docs/congestion.md
+	{TransmitBytes, "counters/port_xmit_data"},                   // core/sysfs.c 6.12: words; which drivers: docs/links.md
 	{TransmitBytes, "tx_bytes"},                                  // efa_verbs.c 6.1; hw/bnxt_re/hw_counters.c 6.1; hw/mana/counters.c 7.2
 	{TransmitBytes, "ip4OutOctets + ip6OutOctets"},               // hw/irdma/verbs.c 6.1; hw/i40iw/i40iw_verbs.c 5.10
 	{TransmitBytes, "tx_rdma_ucast_bytes + tx_rdma_mcast_bytes"}, // ionic 7.2, firmware

@@ -130,9 +130,9 @@ func TestPortCountersOfPMA(t *testing.T) {
 	}
 }
 
-// TestCongestionPage compares docs/congestion.md with the table.
-func TestCongestionPage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/congestion.md")
+// TestLinksPage compares docs/links.md with the table.
+func TestLinksPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/links.md")
 	if err != nil {
 		t.Fatal(err)
 	}
