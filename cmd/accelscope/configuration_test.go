@@ -22,10 +22,10 @@ const configurationIntro = `<!-- Generated from the flags of cmd/accelscope by g
 
 # Configuration
 
-Every option of the sensor is a command-line flag, an environment variable and a key of a YAML file. A value from the
-command line has precedence over the environment, the environment over the file, and the file over the default.
+Every option is a command-line flag, an environment variable and a key of a YAML file. The command line overrides the
+environment, the environment overrides the file, and the file overrides the default.
 
-` + "`--config.file`" + ` names the file. Its keys are the names of the flags, on one level, without nesting:
+` + "`--config.file`" + ` names the file. Its keys are the flag names, without nesting:
 
 ` + "```yaml" + `
 collector.node: false
@@ -33,12 +33,11 @@ rdma.datapath: "survey"          # quote on, off, yes and no: YAML reads them as
 workload.labels: [team, app.kubernetes.io/name]
 ` + "```" + `
 
-- A key that does not exist is an error. ` + "`accelscope check --config.file=FILE`" + ` checks a file and starts nothing.
-- An option that takes a list takes values that are separated by commas. On the command line it may also be repeated, and
-  in the file it may be a YAML list.
-- A switch that is on by default has a negative form on the command line: ` + "`--no-collector.node`" + `.
-- Changes take effect at the next start. TLS and basic authentication are configured in the file that
-  ` + "`--web.config.file`" + ` names, as for every Prometheus exporter.
+- An unknown key is an error. ` + "`accelscope check --config.file=FILE`" + ` checks a file and starts nothing.
+- Lists are separated by commas, repeated on the command line, or YAML lists in the file.
+- A switch that is on by default has a negative flag: ` + "`--no-collector.node`" + `.
+- Changes take effect at the next start. ` + "`--web.config.file`" + ` configures TLS and basic authentication, as for every
+  Prometheus exporter.
 `
 
 // configurationSections are the tables of the page. A flag belongs to the first section that lists its name or its prefix.

@@ -19,17 +19,17 @@ import (
 
 // prometheusFlags configure the connection to a Prometheus. fleet and top share them.
 type prometheusFlags struct {
-	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client: credentials, TLS, headers, as for promtool."`
+	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client (credentials, TLS, headers), as for promtool."`
 }
 
 // fleetCmd serves the page of all nodes. It reads nothing of the node that it runs on.
 type fleetCmd struct {
-	Prometheus string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with the series and rules of accelscope."`
+	Prometheus string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with accelscope's series and rules."`
 	prometheusFlags
-	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Page of a node, as http://{instance}/. Default: no links."`
-	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with the dashboards of accelscope. Default: no links."`
-	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Sensor of a node, as http://{instance}/, to ask for peers."`
-	SensorFile string `name:"fleet.sensor.config.file" placeholder:"FILE" help:"HTTP client for sensors: credentials, TLS, headers."`
+	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Node page, such as http://{instance}/. Default: no links."`
+	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with accelscope's dashboards. Default: no links."`
+	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Node sensor to ask for peers, such as http://{instance}/."`
+	SensorFile string `name:"fleet.sensor.config.file" placeholder:"FILE" help:"HTTP client for sensors (credentials, TLS, headers)."`
 	listenFlags
 }
 

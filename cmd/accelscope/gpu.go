@@ -21,14 +21,14 @@ import (
 
 // gpuCmd has the commands for the GPUs of a running sensor.
 type gpuCmd struct {
-	Release releaseCmd `cmd:"" help:"Close NVIDIA's library, so that the driver can be unloaded, a GPU reset, MIG changed."`
+	Release releaseCmd `cmd:"" help:"Close NVIDIA's library to unload the driver, reset a GPU or change MIG."`
 	Resume  resumeCmd  `cmd:"" help:"Open NVIDIA's library again."`
 }
 
 type releaseCmd struct {
 	controlFlags
-	For    time.Duration `name:"for" default:"10m" help:"Longest time. A driver that is loaded again ends it, too."`
-	Reason string        `name:"reason" placeholder:"TEXT" help:"Reason, for the state of the source."`
+	For    time.Duration `name:"for" default:"10m" help:"Maximum time; reloading the driver ends the release earlier."`
+	Reason string        `name:"reason" placeholder:"TEXT" help:"Reason shown in the source's state."`
 }
 
 type resumeCmd struct{ controlFlags }

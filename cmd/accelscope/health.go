@@ -25,7 +25,7 @@ const healthTimeout = 2500 * time.Millisecond
 // healthFlags are the flags that doctor needs to reach a running sensor.
 type healthFlags struct {
 	listenFlags
-	Health bool `name:"health" xor:"answer" help:"Only check that the local sensor answers. The exit status is 0 or 1."`
+	Health bool `name:"health" xor:"answer" help:"Only check that the local sensor answers (exit status 0 or 1)."`
 }
 
 // check requests /healthz of the sensor. It serves as the health check of a container that has no shell and no HTTP

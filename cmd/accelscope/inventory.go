@@ -19,12 +19,12 @@ import (
 
 // inventoryCmd has the commands for the inventory of a running sensor.
 type inventoryCmd struct {
-	Accept acceptCmd `cmd:"" help:"Miss devices no more that are missing, and links of GPUs that are down."`
+	Accept acceptCmd `cmd:"" help:"Accept missing devices, and GPU links that are down."`
 }
 
 type acceptCmd struct {
 	controlFlags
-	Devices []string `arg:"" optional:"" name:"device" help:"ID, name, PCI address or serial number. Default: all devices."`
+	Devices []string `arg:"" optional:"" name:"device" help:"ID, name, PCI address or serial number. Default: all."`
 }
 
 // acceptPath is the request of the control socket, with id=… for each device. It answers with an acceptance.

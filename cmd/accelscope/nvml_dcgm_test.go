@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDCGMNames compares the names that the program exports for a fake GPU that reports everything with docs/dcgm.md, which a
+// TestDCGMNames compares the names that the program exports for a fake GPU that reports everything with docs/gpus.md, which a
 // test of pkg/metrics compares with the recorded names of dcgm-exporter.
 func TestDCGMNames(t *testing.T) {
 	t.Parallel()
 	binary, library := buildNVML(t)
-	page, err := os.ReadFile("../../docs/dcgm.md")
+	page, err := os.ReadFile("../../docs/gpus.md")
 	if err != nil {
 		t.Fatal(err)
 	}

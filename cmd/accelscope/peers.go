@@ -40,12 +40,12 @@ func (s *sensor) peerShares() ([]attribution.PeerShare, error) {
 }
 
 type peersCmd struct {
-	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"URL of a sensor, also as http://USER:PASSWORD@HOST."`
+	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
 	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload."`
 	Device   string `name:"device" placeholder:"NAME" help:"Show only this HCA."`
 	Stalled  bool   `name:"stalled" help:"Show only stalled queue pairs."`
 	QPs      bool   `name:"qps" help:"Print one line per queue pair, with the local and the remote number."`
-	JSON     bool   `name:"json" help:"Print the JSON answer of the sensor."`
+	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
 }
 
 func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {

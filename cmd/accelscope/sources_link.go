@@ -9,10 +9,10 @@ import (
 
 // linkFlags select what is read of links.
 type linkFlags struct {
-	Modules          bool   `name:"link.modules" negatable:"" default:"true" help:"Read transceivers and cables. Needs CAP_NET_ADMIN."`
-	ModuleLanes      bool   `name:"link.module-lanes" help:"Export bias and optical power of each lane."`
-	ModuleThresholds bool   `name:"link.module-thresholds" help:"Export the thresholds of alarms and warnings of modules."`
-	Mlxlink          string `name:"link.mlxlink" placeholder:"PATH" help:"mlxlink or mstlink, for bit errors of mlx5. Default: disabled."`
+	Modules          bool   `name:"link.modules" negatable:"" default:"true" help:"Read transceivers and cables (needs CAP_NET_ADMIN)."`
+	ModuleLanes      bool   `name:"link.module-lanes" help:"Export each lane's bias and optical power."`
+	ModuleThresholds bool   `name:"link.module-thresholds" help:"Export modules' alarm and warning thresholds."`
+	Mlxlink          string `name:"link.mlxlink" placeholder:"PATH" help:"mlxlink or mstlink for mlx5 bit errors. Default: disabled."`
 }
 
 // newLink makes the source of the links of ports.

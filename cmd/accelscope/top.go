@@ -13,16 +13,16 @@ import (
 )
 
 type topCmd struct {
-	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Metrics of a sensor. http://USER:PASSWORD@HOST works."`
-	Interval time.Duration `name:"interval" default:"2s" help:"Time between two scrapes. Rates are over one interval."`
-	Once     bool          `name:"once" help:"Print one table after two scrapes, then exit."`
-	Plain    bool          `name:"plain" help:"Print one table after another, as without a terminal."`
-	Devices  bool          `name:"devices" help:"Show ports of HCAs and GPUs instead of workloads."`
-	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Column to sort by. The largest number first."`
-	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows with this text in the name of the workload or device."`
-	JSON     bool          `name:"json" help:"Print one JSON object per interval, in a line: verdicts, workloads and devices."`
+	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Sensor metrics, optionally http://USER:PASSWORD@HOST."`
+	Interval time.Duration `name:"interval" default:"2s" help:"Time between scrapes, over which rates are computed."`
+	Once     bool          `name:"once" help:"Print one table after two scrapes and exit."`
+	Plain    bool          `name:"plain" help:"Print tables in sequence, as without a terminal."`
+	Devices  bool          `name:"devices" help:"Show HCA ports and GPUs instead of workloads."`
+	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Sort by column, the largest number first."`
+	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows whose workload or device name contains this."`
+	JSON     bool          `name:"json" help:"Print verdicts, workloads and devices as one JSON line per interval."`
 
-	Prometheus string `name:"prometheus" placeholder:"URL" help:"Show all nodes, from a Prometheus, instead of one sensor."`
+	Prometheus string `name:"prometheus" placeholder:"URL" help:"Show all nodes from this Prometheus."`
 	prometheusFlags
 }
 

@@ -25,10 +25,10 @@ import (
 )
 
 type topoCmd struct {
-	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"URL of a sensor, also as http://USER:PASSWORD@HOST."`
-	Workload string `name:"workload" placeholder:"NAME" help:"Show only the devices and problems of this workload as owned."`
-	Sysfs    string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Mount point of sysfs, read if no sensor runs on this node."`
-	JSON     bool   `name:"json" help:"Print the JSON answer of the sensor."`
+	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
+	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload's devices and problems as owned."`
+	Sysfs    string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Sysfs mount point, used without a local sensor."`
+	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
 }
 
 // run prints the topology that the sensor reports or, if none runs on this node, that of sysfs, without owners.

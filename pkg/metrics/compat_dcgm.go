@@ -15,7 +15,7 @@ import (
 )
 
 var dcgmNotes = []string{
-	"The table in [docs/dcgm.md](../docs/dcgm.md) compares with dcgm-exporter, name by name.",
+	"The table in [docs/gpus.md](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name.",
 	"`gpu`, `UUID` and `device` of a MIG instance are those of its GPU.",
 	"`container`, `namespace` and `pod` are the container that is allocated the GPU. A GPU that is allocated to several has a series " +
 		"for each of them, with the value of the GPU: sum over `max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and " +

@@ -20,9 +20,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestDCGMTable compares docs/dcgm.md with the recorded names of dcgm-exporter and with the metric table.
+// TestDCGMTable compares docs/gpus.md with the recorded names of dcgm-exporter and with the metric table.
 func TestDCGMTable(t *testing.T) {
-	page := read(t, "../../docs/dcgm.md")
+	page := read(t, "../../docs/gpus.md")
 	documented, states, extra := map[string]string{}, map[string]bool{}, map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(DCGM_\\w+)` \\| (?:([a-z, ]+) \\| ([a-z]+) \\| )?(.*) ?\\|$").FindAllStringSubmatch(page, -1) {
 		name, kind, state, remark := row[1], row[2], row[3], row[4]

@@ -42,31 +42,31 @@ const works = "works"
 var IntermediateStates = []IntermediateState{
 	{
 		Name: stateFabric, Values: "not_started, in_progress",
-		From: "`nvmlDeviceGetGpuFabricInfoV`, of GPUs without a process", Normal: 5 * time.Minute,
-		Means: "the fabric manager does not run or does not reach the GPU: CUDA fails with error 802; `GPUFabricInProgress` while it " +
-			"runs and says in_progress",
+		From: "`nvmlDeviceGetGpuFabricInfoV`, unused GPUs", Normal: 5 * time.Minute,
+		Means: "nv-fabricmanager does not run or does not reach the GPU: CUDA fails with error 802; if it runs and reports " +
+			"in_progress: `GPUFabricInProgress`",
 		Found: fabricNotReady, present: fabricsOf,
 	},
 	{
-		Name: stateManager, Values: "no process nv-fabricmanager", From: "`/proc/PID/stat`, on nodes with NVSwitches",
-		Normal: fabricManagerLost.For, Means: "no GPU can join the fabric, and CUDA does not start after the next reset",
+		Name: stateManager, Values: "no process nv-fabricmanager", From: "`/proc/PID/stat`, nodes with NVSwitches",
+		Normal: fabricManagerLost.For, Means: "no GPU can join the fabric: CUDA does not start after a reset",
 		Found: fabricManagerLost, present: managerOf,
 	},
 	{
-		Name: statePower, Values: "suspending, resuming", From: "`power/runtime_status` of AMD and Intel GPUs", Normal: time.Minute,
-		Means: "the driver hangs while it suspends or wakes the GPU", Found: unhealthy, present: powerOf,
+		Name: statePower, Values: "suspending, resuming", From: "`power/runtime_status`, AMD and Intel", Normal: time.Minute,
+		Means: "the driver hangs in suspend or resume", Found: unhealthy, present: powerOf,
 	},
 	{
-		Name: "rows", Values: "row_remap_pending, page_retire_pending", From: "NVML; the bad pages of amdgpu (P)",
-		Normal: memoryRepairPending.For, Means: "the GPU was not reset since, and goes on with bad memory", Found: memoryRepairPending,
+		Name: "rows", Values: "row_remap_pending, page_retire_pending", From: "NVML; bad pages of amdgpu (P)",
+		Normal: memoryRepairPending.For, Means: "the GPU was not reset and uses bad memory", Found: memoryRepairPending,
 	},
 	{
 		Name: "mode", Values: "mig_pending, ecc_pending", From: "`nvmlDeviceGetMigMode`, `nvmlDeviceGetEccMode`",
-		Means: "an administrator has changed it, and decides when the GPU is reset; `gpu_mode` shows it",
+		Means: "an administrator changed it and decides when to reset; `gpu_mode` shows it",
 	},
 	{
 		Name: "recovery", Values: "reset, reboot, drain_p2p, drain_and_reset", From: "`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`",
-		Normal: recoveryAction.For, Means: "nobody has done what the driver asks for", Found: recoveryAction,
+		Normal: recoveryAction.For, Means: "the requested action was not taken", Found: recoveryAction,
 	},
 	{
 		Name: "driver", Values: "a GPU without a driver", From: "`/sys/bus/pci/devices/*/driver`", Normal: gpuGone.For,
@@ -78,41 +78,41 @@ var IntermediateStates = []IntermediateState{
 	},
 	{
 		Name: stateDeferred, Values: "ACTIVE_DEFER", From: "`/sys/class/infiniband/*/ports/*/state`", Normal: linkTraining.For,
-		Means: "the link of an active port has failed and does not come back", Found: linkTraining, present: deferredOf,
+		Means: "the link of an active port failed and does not return", Found: linkTraining, present: deferredOf,
 	},
 	{
 		Name: stateTraining, Values: "PortConfigurationTraining, LinkErrorRecovery, Phy Test",
 		From: "`/sys/class/infiniband/*/ports/*/phys_state`", Normal: linkTraining.For,
-		Means: "the other end answers, and both ends do not agree on a link", Found: linkTraining, present: trainingOf,
+		Means: "the other end answers, but the ends disagree", Found: linkTraining, present: trainingOf,
 	},
 	{
 		Name: stateLink, Values: "link_training_failure, cmis_not_ready", From: "`ETHTOOL_A_LINKSTATE_EXT_STATE`", Normal: linkTraining.For,
-		Means: "the same; or the transceiver does not start", Found: linkTraining, present: linkStatesOf,
+		Means: "as above, or the transceiver does not start", Found: linkTraining, present: linkStatesOf,
 	},
 	{
 		Name: "polling", Values: "Polling, Sleep, Disabled; no_partner_detected, no_cable",
 		From:  "`phys_state`, `ETHTOOL_A_LINKSTATE_EXT_STATE`",
-		Means: "a port without a cable stays so; RDMAPortDown is for those that were active within a day",
+		Means: "normal without a cable; RDMAPortDown covers ports active within a day",
 	},
 	{
 		Name: "carrier", Values: "down, dormant, testing, lowerlayerdown", From: "`/sys/class/net/*/operstate`",
-		Means: "as of a port without a cable",
+		Means: "normal without a cable",
 	},
 	{
 		Name: "queue pair", Values: "RESET, INIT, RTR, SQD", From: "`RDMA_NLDEV_ATTR_RES_STATE`",
-		Means: "the program decides; RDMAQueuePairsStalled is for those with work requests that do not complete",
+		Means: "the program decides; RDMAQueuePairsStalled covers work requests that do not complete",
 	},
 	{
-		Name: "source", Values: "stuck", From: "the sensor, of a source", Normal: sourceStuck.For,
+		Name: "source", Values: "stuck", From: "sensor, per source", Normal: sourceStuck.For,
 		Means: "a call does not return", Found: sourceStuck,
 	},
 	{
-		Name: "device", Values: "blocked, quarantined", From: "the sensor, of a device", Normal: deviceUnreadable.For,
+		Name: "device", Values: "blocked, quarantined", From: "sensor, per device", Normal: deviceUnreadable.For,
 		Means: "the device cannot be read", Found: deviceUnreadable,
 	},
 	{
-		Name: "release", Values: "released", From: "the sensor, of the source nvidia",
-		Means: "it ends by itself: after 15 minutes, or after what `--for` says",
+		Name: "release", Values: "released", From: "sensor, source nvidia",
+		Means: "it ends by itself, after 15 minutes or after `--for`",
 	},
 }
 
