@@ -60,7 +60,7 @@ func record(event string, attrs ...string) Record {
 	return r
 }
 
-// TestReplay shows which records a receiver of docs/events.md accepts and rejects.
+// TestReplay shows which records a receiver of docs/rest.md accepts and rejects.
 func TestReplay(t *testing.T) {
 	const seq, id, count, lost = "accelscope.event.sequence", "container.id", "accelscope.snapshot.count", "accelscope.snapshot.lost"
 	v := Replay([]Record{

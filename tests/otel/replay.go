@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// View is the state of a receiver that follows docs/events.md: it drops duplicate records, replaces its state by each
+// View is the state of a receiver that follows docs/rest.md: it drops duplicate records, replaces its state by each
 // complete snapshot, and applies the other records.
 type View struct {
 	Session    string
