@@ -36,21 +36,16 @@ const (
 // documents lists the documents, and every command in them.
 var documents = map[string][]command{
 	"README.md": {
+		{text: "make packages", place: here},
+		{text: "apt-get install -y --no-install-recommends ./bin/accelscope_*_amd64.deb", place: node},
 		{text: "make image", place: none, why: "make test-image builds it"},
 		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
-		{text: imageVersion, place: node},
-		{text: "docker tag accelscope:$VERSION $REGISTRY/accelscope:$VERSION", place: none, why: registry},
-		{text: "docker push $REGISTRY/accelscope:$VERSION", place: none, why: registry},
-		{text: imageDigest, place: none, why: registry},
+		{text: "docker compose -f deploy/docker/compose.yaml up -d", place: none, why: compose, check: files},
 		{text: "kubectl create namespace accelscope", place: none, why: cluster},
 		{text: "kubectl label namespace accelscope pod-security.kubernetes.io/enforce=privileged", place: none, why: cluster},
 		{text: "helm upgrade --install accelscope deploy/helm/accelscope " + helmFlags, place: none, why: cluster, check: values},
-		{text: "make packages", place: here},
-		{text: "apt-get install -y --no-install-recommends ./bin/accelscope_*_amd64.deb", place: node},
-		{text: "docker compose -f deploy/docker/compose.yaml up -d", place: none, why: compose, check: files},
 
 		{text: "make demo", place: here, env: "DEMO_SECONDS=20"},
-		{text: "make test", place: none, why: "runs this test"},
 
 		{text: "accelscope doctor", place: node},
 		{text: "accelscope top", place: watch},
