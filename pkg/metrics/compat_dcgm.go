@@ -15,18 +15,15 @@ import (
 )
 
 var dcgmNotes = []string{
-	"The table in [docs/gpus.md](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name.",
+	"[GPUs](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name.",
 	"`gpu`, `UUID` and `device` of a MIG instance are those of its GPU.",
-	"`container`, `namespace` and `pod` are the container that is allocated the GPU. A GPU that is allocated to several has a series " +
-		"for each of them, with the value of the GPU: sum over `max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and " +
-		"`DCGM_FI_DEV_FB_USED` then have the value of the GPU without a container, and for each container that of its own processes.",
-	"`DCGM_FI_DEV_XID_ERRORS` also has `err_code` and `err_msg`, in words of our own.",
-	"`DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is a rate, as in DCGM: payload over all links in both directions, in units of 1,024,000 " +
-		"bytes per second.",
-	"`DCGM_FI_PROF_GR_ENGINE_ACTIVE`: on chips without GPU performance monitoring (GPM, Hopper and newer) it is the utilization of " +
-		"the GPU.",
-	"`DCGM_FI_PROF_PCIE_TX_BYTES`, `DCGM_FI_PROF_PCIE_RX_BYTES`: on chips without GPM they are the driver's last sample, of 20 ms. " +
-		"All other `DCGM_FI_PROF_*` are absent there.",
+	"`container`, `namespace` and `pod` are those that are allocated the GPU. If there are several, each has a series with the " +
+		"GPU's value: sum over `max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and `DCGM_FI_DEV_FB_USED` then have the GPU's value " +
+		"without a container, and each container's own value.",
+	"`DCGM_FI_DEV_XID_ERRORS` also has `err_code` and `err_msg`, in our words.",
+	"`DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is a rate, as in DCGM, in units of 1,024,000 bytes per second.",
+	"Without GPM (Hopper and newer), `DCGM_FI_PROF_GR_ENGINE_ACTIVE` is the GPU's utilization, `DCGM_FI_PROF_PCIE_TX_BYTES` and " +
+		"`DCGM_FI_PROF_PCIE_RX_BYTES` are the driver's last sample of 20 ms, and all other `DCGM_FI_PROF_*` are absent.",
 }
 
 // dcgmLabels are the labels of dcgm-exporter. The labels that distinguish series come
@@ -104,9 +101,9 @@ func dcgmBoardMetrics() []metric {
 		dcgmValue("DEV_GPU_TEMP", gauge, "Temperature of the GPU, in degrees Celsius.", celsius("gpu")),
 		dcgmValue("DEV_MEMORY_TEMP", gauge, "Temperature of the memory, in degrees Celsius.", celsius("memory")),
 		dcgmValue("DEV_POWER_USAGE", gauge, "Power draw, in watts.", func(g *gpuView) model.Optional { return g.Power }),
-		dcgmValue("DEV_TOTAL_ENERGY_CONSUMPTION", untyped, "Energy used since the driver was loaded, in millijoules.",
+		dcgmValue("DEV_TOTAL_ENERGY_CONSUMPTION", untyped, "Energy since the driver was loaded, in millijoules.",
 			func(g *gpuView) model.Optional { return scaled(g.Energy, milliPerUnit) }),
-		dcgmValue("DEV_PCIE_REPLAY_COUNTER", untyped, "PCIe packets that were sent again.",
+		dcgmValue("DEV_PCIE_REPLAY_COUNTER", untyped, "PCIe packets sent again.",
 			func(g *gpuView) model.Optional { return g.PCIe.Replays }),
 		dcgmShared("DEV_GPU_UTIL", "Utilization of the GPU, in percent.",
 			func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) },
@@ -120,24 +117,24 @@ func dcgmBoardMetrics() []metric {
 func dcgmMemoryMetrics() []metric {
 	mib := func(o model.Optional) model.Optional { return scaled(o, 1.0/bytesPerMiB) }
 	return []metric{
-		dcgmValue("DEV_FB_FREE", gauge, "Memory that is free, in MiB.",
+		dcgmValue("DEV_FB_FREE", gauge, "Free memory, in MiB.",
 			func(g *gpuView) model.Optional { return mib(g.Memory.Free) }),
-		dcgmShared("DEV_FB_USED", "Memory that is used, in MiB.",
+		dcgmShared("DEV_FB_USED", "Used memory, in MiB.",
 			func(g *gpuView) model.Optional { return mib(g.Memory.Used) },
 			func(w *dcgmWorkload) model.Optional { return mib(w.memory) }),
-		dcgmValue("DEV_FB_RESERVED", gauge, "Memory that is reserved, in MiB.",
+		dcgmValue("DEV_FB_RESERVED", gauge, "Reserved memory, in MiB.",
 			func(g *gpuView) model.Optional { return mib(g.Memory.Reserved) }),
 		dcgmValue("DEV_UNCORRECTABLE_REMAPPED_ROWS", untyped, "Rows remapped for uncorrectable errors.",
 			func(g *gpuView) model.Optional { return named(g.RemappedRows, "uncorrectable") }),
 		dcgmValue("DEV_CORRECTABLE_REMAPPED_ROWS", untyped, "Rows remapped for correctable errors.",
 			func(g *gpuView) model.Optional { return named(g.RemappedRows, "correctable") }),
-		dcgmValue("DEV_ROW_REMAP_FAILURE", gauge, "Whether remapping of rows has failed (1) or not (0).",
+		dcgmValue("DEV_ROW_REMAP_FAILURE", gauge, "Whether row remapping failed.",
 			condition(model.ProblemRemapFailure)),
 		dcgmValue("DEV_RETIRED_SBE", untyped, "Pages retired for repeated corrected errors.",
 			func(g *gpuView) model.Optional { return named(g.RetiredPages, "correctable") }),
 		dcgmValue("DEV_RETIRED_DBE", untyped, "Pages retired for uncorrected errors.",
 			func(g *gpuView) model.Optional { return named(g.RetiredPages, "uncorrectable") }),
-		dcgmValue("DEV_RETIRED_PENDING", gauge, "Whether pages wait for their retirement (1) or not (0).",
+		dcgmValue("DEV_RETIRED_PENDING", gauge, "Whether pages wait for retirement.",
 			condition(model.ProblemRetirePending)),
 		dcgmValue("DEV_ECC_SBE_VOL_TOTAL", untyped, "Corrected errors since the driver was loaded.", ecc("corrected", "volatile")),
 		dcgmValue("DEV_ECC_DBE_VOL_TOTAL", untyped, "Uncorrected errors since the driver was loaded.", ecc("uncorrected", "volatile")),
@@ -153,7 +150,7 @@ func dcgmErrorMetrics() []metric {
 	}
 	return []metric{
 		{
-			name: "DCGM_FI_DEV_XID_ERRORS", typ: gauge, labels: dcgmXIDLabels, help: "XID that was reported last, 0 for none.",
+			name: "DCGM_FI_DEV_XID_ERRORS", typ: gauge, labels: dcgmXIDLabels, help: "Last XID reported, 0 for none.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, g := range v.dcgm(b) {
 					code, known := lastXID(g.gpuView)
@@ -166,12 +163,12 @@ func dcgmErrorMetrics() []metric {
 				}
 			},
 		},
-		violation("POWER", "sw_power_cap", "Time in which the power limit slowed the GPU down, in nanoseconds."),
-		violation("THERMAL", "sw_thermal_slowdown", "Time in which heat slowed the GPU down, in nanoseconds."),
-		violation("SYNC_BOOST", "sync_boost", "Time in which other GPUs of its sync boost group slowed the GPU down, in nanoseconds."),
-		violation("BOARD_LIMIT", "board_limit", "Time in which a limit of the board slowed the GPU down, in nanoseconds."),
-		violation("LOW_UTIL", "low_utilization", "Time in which low utilization slowed the GPU down, in nanoseconds."),
-		violation("RELIABILITY", "reliability", "Time in which limits for reliability slowed the GPU down, in nanoseconds."),
+		violation("POWER", "sw_power_cap", "Slowdown by the power limit, in nanoseconds."),
+		violation("THERMAL", "sw_thermal_slowdown", "Slowdown by heat, in nanoseconds."),
+		violation("SYNC_BOOST", "sync_boost", "Slowdown by the sync boost group, in nanoseconds."),
+		violation("BOARD_LIMIT", "board_limit", "Slowdown by a board limit, in nanoseconds."),
+		violation("LOW_UTIL", "low_utilization", "Slowdown by low utilization, in nanoseconds."),
+		violation("RELIABILITY", "reliability", "Slowdown by reliability limits, in nanoseconds."),
 	}
 }
 
@@ -195,7 +192,7 @@ func dcgmLinkMetrics() []metric {
 	return []metric{
 		errors("CRC_FLIT", "crc_flit", "Checksum errors in the flow control of all NVLinks."),
 		errors("CRC_DATA", "crc_data", "Checksum errors in the data of all NVLinks."),
-		errors("REPLAY", "replay", "Packets that were sent again, on all NVLinks."),
+		errors("REPLAY", "replay", "Packets sent again on all NVLinks."),
 		errors("RECOVERY", "recovery", "Recoveries of all NVLinks."),
 		dcgmValue("DEV_NVLINK_BANDWIDTH_TOTAL", gauge, "Payload of all NVLinks in both directions, in MB/s as DCGM counts them.",
 			func(g *gpuView) model.Optional { return scaled(g.LinkPayload, 1.0/dcgmMegabyte) }),
@@ -214,24 +211,24 @@ func dcgmProfilingMetrics() []metric {
 		return dcgmValue("PROF_"+name, gauge, help, dcgmEngine(engine))
 	}
 	metrics := []metric{
-		dcgmValue("PROF_GR_ENGINE_ACTIVE", gauge, "Fraction of time in which the graphics or compute engine was active (0 to 1).",
+		dcgmValue("PROF_GR_ENGINE_ACTIVE", gauge, "Active fraction of the graphics or compute engine.",
 			func(g *gpuView) model.Optional {
 				if o := dcgmEngine("gr_active")(g); o.Known {
 					return o
 				}
 				return g.Utilization
 			}),
-		active("SM_ACTIVE", "sm_active", "Fraction of cycles in which an SM had a warp, mean of the SMs (0 to 1)."),
-		active("SM_OCCUPANCY", "sm_occupancy", "Fraction of the warps for which the SMs have room (0 to 1)."),
-		active("PIPE_TENSOR_ACTIVE", "tensor_active", "Fraction of time in which the tensor pipes were active (0 to 1)."),
-		active("PIPE_TENSOR_IMMA_ACTIVE", "tensor_imma_active", "Fraction of time with integer operations of tensors (0 to 1)."),
-		active("PIPE_TENSOR_HMMA_ACTIVE", "tensor_hmma_active", "Fraction of time with half-precision operations of tensors (0 to 1)."),
-		active("PIPE_TENSOR_DFMA_ACTIVE", "tensor_dfma_active", "Fraction of time with FP64 operations of tensors (0 to 1)."),
-		active("PIPE_FP64_ACTIVE", "fp64_active", "Fraction of time in which the FP64 pipes were active (0 to 1)."),
-		active("PIPE_FP32_ACTIVE", "fp32_active", "Fraction of time in which the FP32 pipes were active (0 to 1)."),
-		active("PIPE_FP16_ACTIVE", "fp16_active", "Fraction of time in which the FP16 pipes were active (0 to 1)."),
-		active("PIPE_INT_ACTIVE", "integer_active", "Fraction of time in which the integer pipes were active (0 to 1)."),
-		active("DRAM_ACTIVE", "dram_active", "Fraction of time in which the memory was sending or receiving (0 to 1)."),
+		active("SM_ACTIVE", "sm_active", "Fraction of cycles with a warp on an SM, mean of the SMs."),
+		active("SM_OCCUPANCY", "sm_occupancy", "Fraction of the warps for which the SMs have room."),
+		active("PIPE_TENSOR_ACTIVE", "tensor_active", "Active fraction of the tensor pipes."),
+		active("PIPE_TENSOR_IMMA_ACTIVE", "tensor_imma_active", "Active fraction of tensor integer operations."),
+		active("PIPE_TENSOR_HMMA_ACTIVE", "tensor_hmma_active", "Active fraction of tensor half-precision operations."),
+		active("PIPE_TENSOR_DFMA_ACTIVE", "tensor_dfma_active", "Active fraction of tensor FP64 operations."),
+		active("PIPE_FP64_ACTIVE", "fp64_active", "Active fraction of the FP64 pipes."),
+		active("PIPE_FP32_ACTIVE", "fp32_active", "Active fraction of the FP32 pipes."),
+		active("PIPE_FP16_ACTIVE", "fp16_active", "Active fraction of the FP16 pipes."),
+		active("PIPE_INT_ACTIVE", "integer_active", "Active fraction of the integer pipes."),
+		active("DRAM_ACTIVE", "dram_active", "Active fraction of the memory."),
 		dcgmValue("PROF_PCIE_TX_BYTES", gauge, "Data sent over PCIe, in bytes per second.",
 			func(g *gpuView) model.Optional { return g.PCIe.Transmit }),
 		dcgmValue("PROF_PCIE_RX_BYTES", gauge, "Data received over PCIe, in bytes per second.",
@@ -242,9 +239,9 @@ func dcgmProfilingMetrics() []metric {
 		n            int
 		help         string
 	}{
-		{"NVDEC", "nvdec", 8, "Fraction of time in which video decoder %d was active (0 to 1)."},
-		{"NVJPG", "nvjpg", 8, "Fraction of time in which JPEG engine %d was active (0 to 1)."},
-		{"NVOFA", "nvofa", 2, "Fraction of time in which optical flow engine %d was active (0 to 1)."},
+		{"NVDEC", "nvdec", 8, "Active fraction of video decoder %d."},
+		{"NVJPG", "nvjpg", 8, "Active fraction of JPEG engine %d."},
+		{"NVOFA", "nvofa", 2, "Active fraction of optical flow engine %d."},
 	} {
 		for i := range engines.n {
 			metrics = append(metrics, active(fmt.Sprint(engines.name, i, "_ACTIVE"), fmt.Sprint(engines.engine, i, "_active"),

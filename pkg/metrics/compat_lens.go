@@ -9,8 +9,7 @@ import (
 
 var lensNotes = []string{
 	"`rdma_stat_<counter>`: `port` is empty for a counter of the whole device.",
-	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits, as in amd-smi. The metric is absent for AMD GPUs, because the unit " +
-		"of their driver is not certain.",
+	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits. Absent for AMD, because its unit is not certain.",
 }
 
 // lensMetrics returns the metrics of Primus Lens except gpu_utilization, which is always
@@ -19,13 +18,13 @@ var lensNotes = []string{
 func lensMetrics() []metric {
 	counters := metric{
 		name: "rdma_stat_<counter>", typ: untyped, labels: devicePortLabels,
-		help: "Hardware counter of the driver, under the driver's name.",
+		help: "Hardware counter, under the driver's name.",
 		emit: func(v *view, b *exposition.Builder) { v.hw.emit(b) },
 	}
 	return append(of("rdma", []metric{counters}), of("gpu", []metric{
-		gpuValue("gpu_socket_power_watts", gauge, "Power that the GPU draws.",
+		gpuValue("gpu_socket_power_watts", gauge, "Power drawn by the GPU.",
 			func(g *gpuView) model.Optional { return g.Power }),
-		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "Data that the GPU receives and sends over PCIe, in megabits per second.",
+		gpuValue("gpu_pcie_bandwidth_mbs", gauge, "PCIe traffic in both directions, in megabits per second.",
 			func(g *gpuView) model.Optional {
 				received, sent := g.PCIe.Receive, g.PCIe.Transmit
 				both := model.Optional{Value: received.Value + sent.Value, Known: received.Known && sent.Known}

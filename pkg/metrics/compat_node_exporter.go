@@ -10,9 +10,8 @@ import (
 )
 
 var nodeExporterNotes = []string{
-	"Names and descriptions are those of node_exporter's infiniband collector, so that one can replace the other. Only the " +
-		"families `node_infiniband_legacy` have descriptions of our own.",
-	"The families `node_infiniband_legacy` are the files of `counters_ext`, which drivers for kernels before 4.5 have.",
+	"Names and descriptions are those of node_exporter's infiniband collector, except descriptions of `node_infiniband_legacy`, the " +
+		"files of `counters_ext` (drivers for kernels before 4.5).",
 }
 
 // nodeExporterMetrics returns the metrics of node_exporter's infiniband collector, with its
@@ -155,7 +154,7 @@ func nodeExporterMetrics() []metric {
 		{"unicast_packets_transmitted", "port_unicast_xmit_packets", 1, "Unicast packets sent"},
 	} {
 		rows = append(rows, portCounter("node_infiniband_legacy_"+c.name+"_total", c.file, c.unit,
-			c.what+", as counted in the sysfs directory counters_ext of the port.", func(v *view) *columns { return &v.ext }))
+			c.what+", from counters_ext in sysfs.", func(v *view) *columns { return &v.ext }))
 	}
 	return rows
 }

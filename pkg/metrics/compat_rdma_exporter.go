@@ -10,7 +10,7 @@ import (
 )
 
 var rdmaExporterNotes = []string{
-	"`rdma_<counter>_total`: the data counters count words of four bytes, as in sysfs.",
+	"`rdma_<counter>_total`: data counters count words of four bytes, as in sysfs.",
 }
 
 // rdmaExporterMetrics returns the metrics of rdma_exporter that sysfs and netlink provide.
@@ -19,7 +19,7 @@ func rdmaExporterMetrics() []metric {
 	return []metric{
 		{
 			name: "rdma_<counter>_total", typ: counter, labels: devicePortLabels,
-			help: "Counter of the port or of its driver, with the name and unit of sysfs.",
+			help: "Counter of the port or driver, with the name and unit of sysfs.",
 			emit: func(v *view, b *exposition.Builder) {
 				names := slices.Concat(v.pma.names, v.hw.names)
 				slices.Sort(names)
@@ -43,7 +43,7 @@ func rdmaExporterMetrics() []metric {
 			labels: []string{
 				"device", "port", "netdev", "link_layer", "state", "phys_state", "link_width", "link_speed", "pci_addr",
 			},
-			help: "Network interface, states, link and PCI address of the port, always 1.",
+			help: "Network interface, states, link and PCI address of the port.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				width := ""
 				if p.Width > 0 {

@@ -15,17 +15,16 @@ import (
 )
 
 var containerNotes = []string{
-	"Names and units are those of cAdvisor. The workload may also be a job or a service.",
+	"Names and units are those of cAdvisor. A workload may also be a job or a service.",
 	"`container_cpu_usage_seconds_total`: `cpu` is always `total`.",
-	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota.",
-	"`container_spec_cpu_shares`: the weight of cgroup v2 is converted to shares.",
-	"`container_memory_failures_total`: `scope` is `container` for the cgroup itself and `hierarchy` for the cgroup and all " +
-		"cgroups below it. On cgroup v2 the two are equal.",
-	"The `container_network` families count on the interfaces of the pod, or of a container that belongs to no pod. They are " +
-		"absent for workloads in the network namespace of the node.",
-	"`container_start_time_seconds` is the start time that the runtime reports, or else the creation time of the cgroup.",
-	"`container_state` is `created`, `running`, `paused` or `exited`; `container_health` is `healthy`, `unhealthy` or " +
-		"`starting`.",
+	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota. `container_spec_cpu_shares` is " +
+		"converted from the weight of cgroup v2.",
+	"`container_memory_failures_total`: `scope` is `container` or `hierarchy` (with all cgroups below). On cgroup v2 both are " +
+		"equal.",
+	"The `container_network` families count on the interfaces of the pod, or of a container without a pod. They are absent in the " +
+		"node's network namespace.",
+	"`container_start_time_seconds`: from the runtime, or else the creation of the cgroup.",
+	"`container_state`: `created`, `running`, `paused`, `exited`. `container_health`: `healthy`, `unhealthy`, `starting`.",
 }
 
 // containerMetrics returns the resource usage of containers and jobs, with the names and
@@ -47,27 +46,27 @@ func cpuMetrics() []metric {
 	return []metric{
 		{
 			name: "container_cpu_usage_seconds_total", typ: counter, owned: true, labels: []string{"cpu"},
-			help: "CPU time that the workload has used.",
+			help: "CPU time used.",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
 				used(v, b, s, s.CPU.Total, "total")
 			}),
 		},
-		usage("container_cpu_user_seconds_total", counter, "CPU time that the workload has used in user mode.",
+		usage("container_cpu_user_seconds_total", counter, "CPU time used in user mode.",
 			func(u *model.Usage) model.Optional { return u.CPU.User }),
-		usage("container_cpu_system_seconds_total", counter, "CPU time that the kernel has used for the workload.",
+		usage("container_cpu_system_seconds_total", counter, "CPU time used in the kernel.",
 			func(u *model.Usage) model.Optional { return u.CPU.System }),
-		usage("container_cpu_cfs_periods_total", counter, "Periods of the CPU quota that have elapsed.",
+		usage("container_cpu_cfs_periods_total", counter, "Elapsed periods of the CPU quota.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Periods })),
-		usage("container_cpu_cfs_throttled_periods_total", counter, "Periods in which the workload used up its CPU quota.",
+		usage("container_cpu_cfs_throttled_periods_total", counter, "Periods with the CPU quota used up.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.ThrottledPeriods })),
 		usage("container_cpu_cfs_throttled_seconds_total", counter,
-			"Time that tasks waited for the next period of the CPU quota.",
+			"Time that tasks waited for the next quota period.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Throttled })),
-		usage("container_spec_cpu_quota", gauge, "CPU time that the workload may use in each period, in microseconds.",
+		usage("container_spec_cpu_quota", gauge, "CPU quota of a period, in microseconds.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Quota })),
-		usage("container_spec_cpu_period", gauge, "Length of a period of the CPU quota, in microseconds.",
+		usage("container_spec_cpu_period", gauge, "Length of a quota period, in microseconds.",
 			func(u *model.Usage) model.Optional { return u.CPU.Period }),
-		usage("container_spec_cpu_shares", gauge, "CPU shares of the workload.",
+		usage("container_spec_cpu_shares", gauge, "CPU shares.",
 			func(u *model.Usage) model.Optional { return u.CPU.Shares }),
 	}
 }
@@ -77,39 +76,39 @@ func memoryMetrics() []metric {
 		return usage(name, gauge, help, func(u *model.Usage) model.Optional { return of(&u.Memory) })
 	}
 	return []metric{
-		memory("container_memory_usage_bytes", "Memory that is charged to the workload, including page cache.",
+		memory("container_memory_usage_bytes", "Memory charged, including page cache.",
 			func(m *model.MemoryUsage) model.Optional { return m.Usage }),
-		memory("container_memory_max_usage_bytes", "Highest memory usage of the workload.",
+		memory("container_memory_max_usage_bytes", "Highest memory usage.",
 			func(m *model.MemoryUsage) model.Optional { return m.Peak }),
 		memory("container_memory_working_set_bytes",
-			"Memory usage without inactive page cache, the value that the kubelet uses for eviction.",
+			"Memory usage without inactive page cache, the kubelet's value for eviction.",
 			func(m *model.MemoryUsage) model.Optional { return m.WorkingSet }),
-		memory("container_memory_rss", "Anonymous memory of the workload, in bytes.",
+		memory("container_memory_rss", "Anonymous memory, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.RSS }),
-		memory("container_memory_cache", "Page cache that is charged to the workload, in bytes.",
+		memory("container_memory_cache", "Page cache charged, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.Cache }),
-		memory("container_memory_swap", "Swap that the workload uses, in bytes.",
+		memory("container_memory_swap", "Swap used, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.Swap }),
-		memory("container_memory_mapped_file", "Files that the workload has mapped into memory, in bytes.",
+		memory("container_memory_mapped_file", "Files mapped into memory, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.MappedFile }),
-		memory("container_memory_kernel_usage", "Memory that the kernel uses for the workload, in bytes.",
+		memory("container_memory_kernel_usage", "Kernel memory, in bytes.",
 			func(m *model.MemoryUsage) model.Optional { return m.Kernel }),
-		memory("container_spec_memory_limit_bytes", "Memory limit of the workload, 0 for none.",
+		memory("container_spec_memory_limit_bytes", "Memory limit, 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Limit) }),
 		memory("container_spec_memory_swap_limit_bytes",
-			"Limit of swap (cgroup v2) or of memory and swap together (v1), 0 for none.",
+			"Limit of swap (cgroup v2) or of memory and swap (v1), 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.SwapLimit) }),
 		memory("container_spec_memory_reservation_limit_bytes",
 			"Protected memory (memory.min of cgroup v2) or soft limit (v1), 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Reservation) }),
 		// A counter would need a name that ends in _total.
-		usage("container_memory_failcnt", untyped, "Times that the workload hit its memory limit.",
+		usage("container_memory_failcnt", untyped, "Times that the memory limit was hit.",
 			func(u *model.Usage) model.Optional { return u.Memory.LimitHits }),
-		usage("container_oom_events_total", counter, "Processes of the workload that the kernel killed because memory ran out.",
+		usage("container_oom_events_total", counter, "Processes killed because memory ran out.",
 			func(u *model.Usage) model.Optional { return u.Memory.OOMKills }),
 		{
 			name: "container_memory_failures_total", typ: counter, owned: true, labels: []string{"failure_type", "scope"},
-			help: "Page faults of the workload, by type (pgfault, pgmajfault) and scope (container, hierarchy).",
+			help: "Page faults, by type (pgfault, pgmajfault) and scope.",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
 				m := &s.Memory
 				used(v, b, s, m.Faults, "pgfault", "container")
@@ -133,19 +132,19 @@ func ioMetrics() []metric {
 		}
 	}
 	return []metric{
-		disk("container_fs_reads_bytes_total", "Bytes that the workload has read from the block device.",
+		disk("container_fs_reads_bytes_total", "Bytes read from the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.ReadBytes }),
-		disk("container_fs_writes_bytes_total", "Bytes that the workload has written to the block device.",
+		disk("container_fs_writes_bytes_total", "Bytes written to the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.WriteBytes }),
-		disk("container_fs_reads_total", "Reads of the workload from the block device.",
+		disk("container_fs_reads_total", "Reads from the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.Reads }),
-		disk("container_fs_writes_total", "Writes of the workload to the block device.",
+		disk("container_fs_writes_total", "Writes to the block device.",
 			func(d *model.DeviceIO) model.Optional { return d.Writes }),
 		{
 			name: "container_blkio_device_usage_total", typ: counter, owned: true,
 			// The three that distinguish series come first, see labelKey.
 			labels: []string{"major", "minor", "operation", "device"},
-			help:   "Bytes that the workload has moved on the block device, by operation (Read, Write, Discard).",
+			help:   "Bytes moved on the block device, by operation (Read, Write, Discard).",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
 				for i := range s.IO {
 					d := &s.IO[i]
@@ -160,7 +159,7 @@ func ioMetrics() []metric {
 			func(u *model.Usage) model.Optional { return u.Processes }),
 		usage("container_threads", gauge, "Threads of the workload.",
 			func(u *model.Usage) model.Optional { return u.Threads }),
-		usage("container_threads_max", gauge, "Maximum number of threads of the workload, 0 for no limit.",
+		usage("container_threads_max", gauge, "Maximum number of threads, 0 for no limit.",
 			func(u *model.Usage) model.Optional { return zeroForNone(u.ThreadsMax) }),
 	}
 }
@@ -170,17 +169,17 @@ func pressureMetrics() []metric {
 		return usage("container_pressure_"+what+"_seconds_total", counter, help+".", of)
 	}
 	return []metric{
-		pressure("cpu_waiting", "Time during which some task of the workload waited for a CPU",
+		pressure("cpu_waiting", "Time that some task waited for a CPU",
 			func(u *model.Usage) model.Optional { return u.CPU.Waiting }),
-		pressure("cpu_stalled", "Time during which all tasks of the workload waited for a CPU",
+		pressure("cpu_stalled", "Time that all tasks waited for a CPU",
 			func(u *model.Usage) model.Optional { return u.CPU.Stalled }),
-		pressure("memory_waiting", "Time during which some task of the workload waited for memory",
+		pressure("memory_waiting", "Time that some task waited for memory",
 			func(u *model.Usage) model.Optional { return u.Memory.Waiting }),
-		pressure("memory_stalled", "Time during which all tasks of the workload waited for memory",
+		pressure("memory_stalled", "Time that all tasks waited for memory",
 			func(u *model.Usage) model.Optional { return u.Memory.Stalled }),
-		pressure("io_waiting", "Time during which some task of the workload waited for block devices",
+		pressure("io_waiting", "Time that some task waited for block devices",
 			func(u *model.Usage) model.Optional { return u.IOWaiting }),
-		pressure("io_stalled", "Time during which all tasks of the workload waited for block devices",
+		pressure("io_stalled", "Time that all tasks waited for block devices",
 			func(u *model.Usage) model.Optional { return u.IOStalled }),
 	}
 }
@@ -189,7 +188,7 @@ func networkMetrics() []metric {
 	network := func(what, help string, of func(*model.Interface) uint64) metric {
 		return metric{
 			name: "container_network_" + what + "_total", typ: counter, owned: true, labels: []string{"interface"},
-			help: help + " on the network interface of the pod or container.",
+			help: help + " on the interface.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.scope.networks {
 					for i := range s.Interfaces {

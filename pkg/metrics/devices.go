@@ -10,7 +10,7 @@ func devicesMetrics() []metric {
 		{
 			name: "accelscope_workload_device_info", typ: gauge, owned: true,
 			labels: []string{"device", "resource", "pci_address", "pf_device", "guid", "method"},
-			help:   "Device that is assigned to the workload, always 1.",
+			help:   "Device assigned to the workload.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Assigned {
 					s := &v.shares.Assigned[i]
@@ -20,7 +20,7 @@ func devicesMetrics() []metric {
 		},
 		{
 			name: "accelscope_workload_device_unhealthy", typ: gauge, owned: true, labels: []string{"device", "resource"},
-			help: "Device of the workload that its device plugin or driver reports as unhealthy to the kubelet, always 1.",
+			help: "Device of the workload that the kubelet lists as unhealthy, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Assigned {
 					if s := &v.shares.Assigned[i]; s.Unhealthy {
@@ -31,7 +31,7 @@ func devicesMetrics() []metric {
 		},
 		{
 			name: "container_rdma_allocated", typ: gauge, owned: true, labels: []string{"device", "method"},
-			help: "HCA that is allocated to the workload, by the source of this information, always 1.",
+			help: "HCA allocated to the workload, by source, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Assigned {
 					if s := &v.shares.Assigned[i]; s.HCA != nil && s.Allocated != "" {

@@ -9,9 +9,9 @@ import (
 
 var eventNotes = []string{
 	"`accelscope_events_resent_total` is part of `accelscope_events_sent_total`.",
-	"`accelscope_events_dropped_total`: the queue was full (`overflow`), the collector refused the batch (`refused`) or a part " +
-		"of it (`rejected`), or the sensor ended (`closed`).",
-	"`accelscope_events_queue_capacity`: the last quarter of the queue is reserved for exits and OOM kills.",
+	"`accelscope_events_dropped_total`: queue full (`overflow`), batch (`refused`) or part of it (`rejected`) refused, sensor ended " +
+		"(`closed`).",
+	"`accelscope_events_queue_capacity`: the last quarter is reserved for exits and OOM kills.",
 }
 
 // eventMetrics returns the counters of the export of events.
@@ -19,14 +19,14 @@ func eventMetrics() []metric {
 	events := func(v *view) *model.EventStats { return v.facts.Events }
 	return []metric{
 		single("accelscope_events_sent_total", counter,
-			"Event records that the OpenTelemetry Collector accepted, including snapshots.", events,
+			"Event records that the collector accepted, including snapshots.", events,
 			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Sent)) }),
 		single("accelscope_events_resent_total", counter,
-			"Sent event records that the OpenTelemetry Collector may have received before.", events,
+			"Sent records that the collector may have received before.", events,
 			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Resent)) }),
 		{
 			name: "accelscope_events_dropped_total", typ: counter, labels: []string{"reason"},
-			help: "Events that were not delivered, by reason.",
+			help: "Events not delivered, by reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				if e := v.facts.Events; e != nil {
 					for _, l := range e.Dropped {
@@ -35,12 +35,12 @@ func eventMetrics() []metric {
 				}
 			},
 		},
-		single("accelscope_events_queued", gauge, "Events that wait to be sent to the OpenTelemetry Collector.", events,
+		single("accelscope_events_queued", gauge, "Events waiting to be sent.", events,
 			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Queued)) }),
-		single("accelscope_events_queue_capacity", gauge, "Events that fit into the queue.", events,
+		single("accelscope_events_queue_capacity", gauge, "Capacity of the queue.", events,
 			func(e *model.EventStats) model.Optional { return model.Some(float64(e.Capacity)) }),
 		single("accelscope_events_connected", gauge,
-			"Whether the sensor is connected to the OpenTelemetry Collector (1) or not (0).", events,
+			"Whether the sensor is connected to the collector.", events,
 			func(e *model.EventStats) model.Optional { return model.Some(truth(e.Connected)) }),
 	}
 }

@@ -83,15 +83,12 @@ func (v *fabricView) fill(f *model.Fabric, b *exposition.Builder) {
 }
 
 var fabricNotes = []string{
-	"Names of the metrics of switches and adapters follow infiniband_exporter where it has them. The word in brackets in a " +
-		"description is the name of the counter in perfquery.",
-	"`infiniband_fabric_nodes`: `type` is `switch`, `ca` (channel adapter) or `router`.",
-	"`infiniband_fabric_queries_total`: `result` is `ok`, `error` or `timeout`.",
-	"`infiniband_fabric_sm_info`: absent while no subnet manager answers; its return is no change.",
-	"`infiniband_switch_up`: when it is 0, the counters of the switch are those of the last successful query.",
-	"`infiniband_switch_port_degraded`: `reason` is `width` (fewer lanes) or `speed` (lower speed), compared with the " +
-		"capability of both ends and with the expected value. The series is absent where these are unknown.",
-	"`infiniband_switch_uplink_info`, `infiniband_hca_uplink_info`: the type of the other end is `SW`, `CA` or `RT`.",
+	"Names follow infiniband_exporter if it has them. The word in brackets is the counter in perfquery.",
+	"`infiniband_fabric_sm_info` is absent while no subnet manager answers. Its return is not a change.",
+	"`infiniband_switch_up`: when it is 0, counters are those of the last successful query.",
+	"`infiniband_switch_port_degraded`: `reason` is `width` or `speed`, compared with both ends' capability and the expected value. " +
+		"Absent if these are unknown.",
+	"`infiniband_switch_uplink_info`, `infiniband_hca_uplink_info`: `uplink_type` is `SW`, `CA` or `RT`.",
 }
 
 // fabricMetrics returns the metrics of the InfiniBand fabric. The metrics of switches and
@@ -100,7 +97,7 @@ func fabricMetrics() []metric {
 	return append([]metric{
 		{
 			name: "infiniband_fabric_nodes", typ: gauge, labels: []string{"type"},
-			help: "Nodes of the InfiniBand fabric, by type (switch, ca, router).",
+			help: "Nodes of the fabric, by type (switch, ca, router).",
 			emit: func(v *view, b *exposition.Builder) {
 				if v.fabric.Fabric == nil {
 					return
@@ -114,19 +111,19 @@ func fabricMetrics() []metric {
 				}
 			},
 		},
-		single("infiniband_fabric_links", gauge, "Links of the InfiniBand fabric that are up.",
+		single("infiniband_fabric_links", gauge, "Links of the fabric that are up.",
 			func(v *view) *model.Fabric { return v.fabric.Fabric },
 			func(f *model.Fabric) model.Optional { return model.Some(float64(len(f.Links()))) }),
 		single("infiniband_fabric_unhealthy_ports", gauge,
-			"Ports of the InfiniBand fabric that have a link, but that the subnet manager has not made active.",
+			"Ports with a link that the subnet manager has not made active.",
 			func(v *view) *model.Fabric { return v.fabric.Fabric }, unhealthyPorts),
 		single("infiniband_fabric_sm_changes_total", counter,
-			"Changes from one master subnet manager of the InfiniBand fabric to another, by the GUID of its port.",
+			"Changes of the master subnet manager's port GUID.",
 			func(v *view) *model.Fabric { return v.fabric.Fabric },
 			func(f *model.Fabric) model.Optional { return model.Some(float64(f.MasterChanges)) }),
 		{
 			name: "infiniband_fabric_sm_info", typ: gauge, labels: []string{"port_guid", "lid", "priority"},
-			help: "Port GUID, LID and priority of the master subnet manager of the InfiniBand fabric, always 1.",
+			help: "Port GUID, LID and priority of the master subnet manager.",
 			emit: func(v *view, b *exposition.Builder) {
 				if f := v.fabric.Fabric; f != nil && f.Master != nil {
 					b.Value(1, f.Master.GUID, strconv.FormatUint(uint64(f.Master.LID), 10), strconv.Itoa(f.Master.Priority))
@@ -134,12 +131,12 @@ func fabricMetrics() []metric {
 			},
 		},
 		single("infiniband_fabric_discovered_timestamp_seconds", gauge,
-			"Unix time at which the topology of the InfiniBand fabric was last read.",
+			"Unix time of the last reading of the topology.",
 			func(v *view) *model.Fabric { return v.fabric.Fabric },
 			func(f *model.Fabric) model.Optional { return moment(f.Discovered) }),
 		{
 			name: "infiniband_fabric_queries_total", typ: counter, labels: []string{"tool", "result"},
-			help: "Runs of the tools that read the InfiniBand fabric, by result (ok, error, timeout).",
+			help: "Runs of the fabric's tools, by result (ok, error, timeout).",
 			emit: func(v *view, b *exposition.Builder) {
 				if f := v.fabric.Fabric; f != nil {
 					for _, q := range f.Queries {

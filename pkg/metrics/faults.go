@@ -11,17 +11,16 @@ import (
 )
 
 var faultNotes = []string{
-	"These families are read from the kernel log. They count from the start of the sensor; the times of the last faults include " +
-		"those from before the start. A fault that recurs in the log under several lines counts once.",
-	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. `code` is the " +
-		"number of an XID or SXid, and of other drivers a word from [a list](../docs/faults.md#codes). `severity` is `fatal` or " +
-		"`nonfatal` for errors of NVLinks and NVSwitches of which the driver says so.",
-	"The number and the UUID are those of the whole GPU, and empty for an NVSwitch and for a GPU that no source has listed. A GPU " +
-		"instance is that of a MIG slice, if the driver reports it. `device` is empty for a function of a NIC without an HCA.",
-	"`container_gpu_faults_total`: faults of the processes of the workload. The shares of a GPU add up to `gpu_faults_total`; faults " +
-		"without a known process, and those of workloads that ended, are in the unattributed share.",
-	"`gpu_fault_recovered_timestamp_seconds`: XID 154 back to `None`, or a reset that succeeded (`amdgpu`, `xe`).",
-	"`gpu_xid_errors_total` counts the XIDs that NVML reports, `gpu_faults_total` those in the kernel log: an XID counts once in each.",
+	"Counters begin at the sensor's start; times of last faults include earlier ones. A fault with several log lines counts once.",
+	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. `code` " +
+		"is an XID or SXid, or [a word](../docs/faults.md#codes). `severity` (`fatal`, `nonfatal`) is the driver's, for NVLinks and " +
+		"NVSwitches.",
+	"Number and UUID name the whole GPU. They are empty for an NVSwitch and a GPU that no source listed. `device` is empty for a " +
+		"NIC function without an HCA.",
+	"`container_gpu_faults_total`: shares add up to `gpu_faults_total`. Faults without a known process, or of workloads that ended, " +
+		"are unattributed.",
+	"`gpu_fault_recovered_timestamp_seconds`: XID 154 back to `None`, or a successful reset (`amdgpu`, `xe`).",
+	"`gpu_xid_errors_total` counts NVML's XIDs, `gpu_faults_total` those of the kernel log: an XID counts once in each.",
 }
 
 // faultLabels are the labels of faults of GPUs. The first four distinguish the faults of a GPU, see exposition.
@@ -30,14 +29,14 @@ var faultLabels = []string{"pci_address", "gpu_instance", "code", "severity", "d
 // faultMetrics returns the metrics of faults that drivers logged.
 func faultMetrics() []metric {
 	return []metric{
-		gpuFault("gpu_faults_total", counter, "Faults of the GPU that its driver has logged in the kernel log, by code.", faultCount),
-		gpuFault("gpu_fault_last_timestamp_seconds", gauge, "Unix time at which the driver of the GPU last logged the fault.", lastFault),
+		gpuFault("gpu_faults_total", counter, "GPU faults in the kernel log, by code.", faultCount),
+		gpuFault("gpu_fault_last_timestamp_seconds", gauge, "Unix time of the last log of the GPU fault.", lastFault),
 		gpuFault("gpu_fault_recovered_timestamp_seconds", gauge,
-			"Unix time at which the driver of the GPU last logged the end of the fault.",
+			"Unix time of the last log of the fault's end.",
 			func(t *model.FaultTotal) model.Optional { return moment(t.Recovered) }),
 		{
 			name: "container_gpu_faults_total", typ: counter, owned: true, gpu: true, labels: faultLabels, detail: []string{"code"},
-			help: "Faults of the GPU that processes of the workload have caused, by code.",
+			help: "GPU faults that processes of the workload caused, by code.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.FaultShares {
 					s := &v.shares.FaultShares[i]
@@ -46,8 +45,8 @@ func faultMetrics() []metric {
 				}
 			},
 		},
-		hcaFault("rdma_faults_total", counter, "Faults of the HCA that its driver has logged in the kernel log, by code.", faultCount),
-		hcaFault("rdma_fault_last_timestamp_seconds", gauge, "Unix time at which the driver of the HCA last logged the fault.", lastFault),
+		hcaFault("rdma_faults_total", counter, "HCA faults in the kernel log, by code.", faultCount),
+		hcaFault("rdma_fault_last_timestamp_seconds", gauge, "Unix time of the last log of the HCA fault.", lastFault),
 	}
 }
 

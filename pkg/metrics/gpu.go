@@ -68,54 +68,44 @@ func gpuState(name, label string, states []string, help string, of func(*gpuView
 }
 
 var gpuNotes = []string{
-	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent or, in " +
-		"labels, empty.",
-	"`gpu_utilization`: NVML utilization rates, AMD file gpu_busy_percent; Intel's drivers do not report it. For " +
-		"a part of a GPU it is present only where the driver reports it.",
-	"`gpu_engine_utilization_ratio` and `gpu_memory_used_bytes` are read when the processes of the GPU are listed " +
-		"(`--gpu.process-interval`). Where the sum over the processes is larger than the value of the GPU, because the two are " +
-		"not read at the same instant, the sum is reported; the ratio may then exceed 1.",
-	"`gpu_engine_utilization_ratio`: the NVIDIA engines `*_active` are fractions of all cycles and need a chip with GPU " +
-		"performance monitoring (GPM). AMD: `video` and `jpeg_active` are means over the engines of an accelerator.",
-	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: NVML memory info; AMD files mem_info_vram_used and mem_info_vram_total, of " +
-		"APUs that allocate in host memory both these and those of GTT, of partitions KFD's banks (the size only).",
+	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent, or empty in " +
+		"labels.",
+	"`gpu_utilization`: from NVML or AMD's gpu_busy_percent; Intel's drivers do not report it.",
+	"`gpu_engine_utilization_ratio`, `gpu_memory_used_bytes`: read every `--gpu.process-interval`. If the sum over processes " +
+		"exceeds the GPU's value, the sum is reported: a ratio may exceed 1.",
+	"`gpu_engine_utilization_ratio`: NVIDIA's `*_active` are fractions of cycles and need GPM (GPU performance monitoring, Hopper " +
+		"and newer). AMD's `video` and `jpeg_active` are means over engines.",
+	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: AMD APUs that allocate in host memory add GTT; AMD partitions have the size " +
+		"only.",
 	"`gpu_memory_reserved_bytes` is absent with drivers that count reserved memory as used.",
-	"`gpu_gtt_used_bytes`, `gpu_gtt_total_bytes`: AMD files mem_info_gtt_used and mem_info_gtt_total.",
 	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
-		"`slowdown` or `shutdown`.",
-	"`gpu_temperature_margin_celsius`, `gpu_temperature_margin_limit_celsius`: the T.Limit temperatures of newer NVIDIA chips. A " +
-		"negative margin is a temperature above that at which the GPU is slowed down.",
-	"`gpu_power_watts`: of NVIDIA's chips since Ampere (except GA100) the mean of one second; " +
-		"`gpu_power_instant_watts` is without a mean. For Intel the energy since the last scrape, divided by the time.",
-	"`gpu_fan_speed_ratio` is absent for a GPU without a fan.",
-	"`gpu_performance_state`: NVIDIA P0 is 0.",
-	"`gpu_throttled`: `idle` is one of the reasons. `below_host_limit`, with the parts `_power` and `_thermal`: the clock of a " +
-		"compute die of an AMD accelerator was below the limit that the host set, the mean over its dies.",
-	"`gpu_pcie_*_total`: of AMD accelerators; NVIDIA's GPUs and other GPUs of AMD have `gpu_pcie_replays_total` only.",
-	"`gpu_xgmi_*`: errors of the links are in `gpu_ecc_errors_total`, with the block `xgmi_wafl`. The driver counts them by GPU, and " +
-		"reading its count by link clears it.",
-	"`gpu_pcie_receive_bytes_per_second`, `gpu_pcie_transmit_bytes_per_second`: the mean since the previous round " +
-		"(`--gpu.process-interval`) on NVIDIA chips with GPM (Hopper and newer); otherwise of the driver's last sample, of 20 ms.",
-	"`gpu_nvlink_*`: `link` is `all` for what the driver reports only as a sum over the links (NVLink 5). Errors of links, memory " +
-		"errors, remapped rows, limits and modes of NVIDIA GPUs are read every six rounds.",
-	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs that are part of a CPU, or " +
-		"connected with it by C2C (GB10, GH200, GB200, Thor): NVML has placeholders for them.",
-	"`gpu_info` also describes a part of a GPU that is used like a GPU (a MIG instance, a partition). `parent_uuid` is then " +
-		"the UUID of its GPU.",
-	"`gpu_mode`: `mode` is `mig`, `compute`, `persistence` and others, `value` its setting. `numa` is `enabled` if the memory of the " +
-		"GPU is a NUMA node of the kernel (GH200, GB200). `mig_pending` and `ecc_pending` are there while the next reset of the GPU is " +
-		"to change the mode.",
-	"`gpu_driver_info`: `library` is the version of NVML, `cuda` the most recent version of CUDA that the driver supports.",
+		"`slowdown` or `shutdown`. Margins are the T.Limit of newer NVIDIA chips; a negative margin is above the slowdown temperature.",
+	"`gpu_power_watts`: the mean of one second on NVIDIA since Ampere (except GA100); for Intel the mean since the last scrape.",
+	"`gpu_fan_speed_ratio` is absent without a fan.",
+	"`gpu_throttled`: `idle` is a reason, too. `below_host_limit` (`_power`, `_thermal`): the clock of AMD accelerator dies was " +
+		"below the host's limit.",
+	"`gpu_pcie_*_total`: AMD accelerators. Other GPUs have `gpu_pcie_replays_total` only.",
+	"`gpu_xgmi_*`: link errors are in `gpu_ecc_errors_total`, block `xgmi_wafl`, by GPU.",
+	"`gpu_pcie_receive_bytes_per_second`, `gpu_pcie_transmit_bytes_per_second`: with GPM the mean of a round " +
+		"(`--gpu.process-interval`), otherwise the driver's last sample of 20 ms.",
+	"`gpu_nvlink_*`: `link` is `all` if the driver reports only a sum (NVLink 5). NVIDIA link errors, memory errors, remapped rows, " +
+		"limits and modes are read every six rounds.",
+	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs in, or connected by C2C to, a " +
+		"CPU (GB10, GH200, GB200, Thor).",
+	"`gpu_info` includes MIG instances and partitions; `parent_uuid` is then their GPU.",
+	"`gpu_mode`: `numa` is `enabled` if GPU memory is a NUMA node (GH200, GB200). `mig_pending`, `ecc_pending`: the next reset " +
+		"changes the mode.",
+	"`gpu_driver_info`: `library` is the NVML version, `cuda` the newest supported version.",
 }
 
 // gpuMetrics returns the utilization, memory, board and link metrics of GPUs.
 func gpuMetrics() []metric {
 	return slices.Concat(
 		[]metric{
-			gpuValue("gpu_utilization", gauge, "Fraction of time in which anything ran on the GPU, in percent (0 to 100).",
+			gpuValue("gpu_utilization", gauge, "Percentage of time with anything running on the GPU (0 to 100).",
 				func(g *gpuView) model.Optional { return scaled(g.Utilization, percent) }),
 			omitting(gpuFigures("gpu_engine_utilization_ratio", gauge, "engine",
-				"Fraction of time in which the engine of the GPU was busy (0 to 1).",
+				"Busy fraction of the GPU engine (0 to 1).",
 				func(g *gpuView) []model.Figure { return g.figures.Engines }), detailedEngines()...),
 		},
 		gpuMemoryMetrics(),
@@ -129,15 +119,15 @@ func gpuMetrics() []metric {
 
 func gpuMemoryMetrics() []metric {
 	return []metric{
-		gpuValue("gpu_memory_used_bytes", gauge, "GPU memory that is allocated.",
+		gpuValue("gpu_memory_used_bytes", gauge, "GPU memory allocated.",
 			func(g *gpuView) model.Optional { return g.figures.Memory }),
-		gpuValue("gpu_memory_free_bytes", gauge, "GPU memory that is not allocated.",
+		gpuValue("gpu_memory_free_bytes", gauge, "GPU memory not allocated.",
 			func(g *gpuView) model.Optional { return g.Memory.Free }),
 		gpuValue("gpu_memory_total_bytes", gauge, "Size of the GPU memory.",
 			func(g *gpuView) model.Optional { return g.Memory.Total }),
-		full(gpuValue("gpu_memory_reserved_bytes", gauge, "GPU memory that the driver and the firmware reserve.",
+		full(gpuValue("gpu_memory_reserved_bytes", gauge, "GPU memory reserved by driver and firmware.",
 			func(g *gpuView) model.Optional { return g.Memory.Reserved })),
-		gpuValue("gpu_gtt_used_bytes", gauge, "Host memory that the GPU has mapped.",
+		gpuValue("gpu_gtt_used_bytes", gauge, "Host memory mapped by the GPU.",
 			func(g *gpuView) model.Optional { return g.GTT.Used }),
 		gpuValue("gpu_gtt_total_bytes", gauge, "Host memory that the GPU may map.",
 			func(g *gpuView) model.Optional { return g.GTT.Total }),
@@ -151,29 +141,29 @@ func gpuBoardMetrics() []metric {
 			func(g *gpuView) []model.Figure { return g.Temperatures }),
 		full(gpuFigures("gpu_temperature_limit_celsius", gauge, "limit", "Temperature at which the GPU slows down or shuts down.",
 			func(g *gpuView) []model.Figure { return g.TemperatureLimits })),
-		gpuValue("gpu_temperature_margin_celsius", gauge, "How much warmer the GPU may become until it is slowed down.",
+		gpuValue("gpu_temperature_margin_celsius", gauge, "Temperature margin before the GPU is slowed down.",
 			func(g *gpuView) model.Optional { return g.TemperatureMargin }),
 		full(gpuFigures("gpu_temperature_margin_limit_celsius", gauge, "limit", "Margin at which the GPU slows down or shuts down.",
 			func(g *gpuView) []model.Figure { return g.TemperatureMarginLimits })),
-		gpuValue("gpu_power_watts", gauge, "Power that the GPU draws, including memory and board where it measures them.",
+		gpuValue("gpu_power_watts", gauge, "Power drawn by the GPU, with memory and board if measured.",
 			func(g *gpuView) model.Optional { return g.Power }),
-		full(gpuValue("gpu_power_instant_watts", gauge, "Power that the GPU draws at the moment, without a mean over time.",
+		full(gpuValue("gpu_power_instant_watts", gauge, "Power drawn by the GPU, not averaged.",
 			func(g *gpuView) model.Optional { return g.PowerInstant })),
-		gpuValue("gpu_power_limit_watts", gauge, "Power above which the GPU is slowed down.",
+		gpuValue("gpu_power_limit_watts", gauge, "Power limit of the GPU.",
 			func(g *gpuView) model.Optional { return g.PowerLimit }),
-		gpuValue("gpu_energy_joules_total", counter, "Energy that the GPU has used since its driver was loaded.",
+		gpuValue("gpu_energy_joules_total", counter, "Energy used since the driver was loaded.",
 			func(g *gpuView) model.Optional { return g.Energy }),
-		gpuValue("gpu_fan_speed_ratio", gauge, "Speed of the GPU's fan (0 to 1).",
+		gpuValue("gpu_fan_speed_ratio", gauge, "Fan speed (0 to 1).",
 			func(g *gpuView) model.Optional { return g.FanSpeed }),
-		full(gpuValue("gpu_performance_state", gauge, "Performance state of the GPU, 0 for the fastest.",
+		full(gpuValue("gpu_performance_state", gauge, "Performance state, 0 for the fastest.",
 			func(g *gpuView) model.Optional { return g.PerformanceState })),
-		omitting(gpuFigures("gpu_clock_hertz", gauge, "clock", "Current frequency of the GPU's clock.",
+		omitting(gpuFigures("gpu_clock_hertz", gauge, "clock", "Clock frequency of the GPU.",
 			func(g *gpuView) []model.Figure { return g.Clocks }), "video", "soc", "fabric"),
-		full(gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest frequency of the GPU's clock.",
+		full(gpuFigures("gpu_clock_max_hertz", gauge, "clock", "Highest clock frequency of the GPU.",
 			func(g *gpuView) []model.Figure { return g.MaxClocks })),
-		omitting(gpuConditions("gpu_throttled", "reason", "Whether the GPU is slowed down for the reason (1) or not (0).",
+		omitting(gpuConditions("gpu_throttled", "reason", "Whether the GPU is slowed down for the reason.",
 			func(g *gpuView) []model.GPUCondition { return g.Throttles }), chosenClocks...),
-		omitting(gpuFigures("gpu_throttled_seconds_total", counter, "reason", "Time during which the GPU was slowed down, by reason.",
+		omitting(gpuFigures("gpu_throttled_seconds_total", counter, "reason", "Time that the GPU was slowed down, by reason.",
 			func(g *gpuView) []model.Figure { return g.Throttled }), "sync_boost", "low_utilization", "reliability"),
 	}
 }
@@ -183,27 +173,27 @@ func gpuPCIeMetrics() []metric {
 		return gpuValue("gpu_pcie_"+name, typ, help, func(g *gpuView) model.Optional { return of(&g.PCIe) })
 	}
 	return []metric{
-		pcie("link_generation", gauge, "PCIe generation at which the GPU's link runs.",
+		pcie("link_generation", gauge, "Current PCIe generation of the GPU's link.",
 			func(p *model.GPUPCIe) model.Optional { return p.Generation }),
-		pcie("link_max_generation", gauge, "Highest PCIe generation that the GPU supports in its slot.",
+		pcie("link_max_generation", gauge, "Highest PCIe generation of GPU and slot.",
 			func(p *model.GPUPCIe) model.Optional { return p.MaxGeneration }),
-		pcie("link_width_lanes", gauge, "PCIe lanes that the GPU's link uses.",
+		pcie("link_width_lanes", gauge, "PCIe lanes of the GPU's link.",
 			func(p *model.GPUPCIe) model.Optional { return p.Width }),
-		pcie("link_max_width_lanes", gauge, "PCIe lanes that the GPU supports in its slot.",
+		pcie("link_max_width_lanes", gauge, "PCIe lanes of GPU and slot.",
 			func(p *model.GPUPCIe) model.Optional { return p.MaxWidth }),
-		pcie("replays_total", counter, "PCIe packets that were sent again.",
+		pcie("replays_total", counter, "PCIe packets sent again.",
 			func(p *model.GPUPCIe) model.Optional { return p.Replays }),
-		full(pcie("replay_rollovers_total", counter, "Overflows of the PCIe link's number of replays, after which it is trained again.",
+		full(pcie("replay_rollovers_total", counter, "Replay overflows, after which the PCIe link is trained again.",
 			func(p *model.GPUPCIe) model.Optional { return p.ReplayRollovers })),
-		full(pcie("recoveries_total", counter, "Times that the PCIe link left its normal state to be trained again.",
+		full(pcie("recoveries_total", counter, "Retrainings of the PCIe link.",
 			func(p *model.GPUPCIe) model.Optional { return p.Recoveries })),
-		full(pcie("naks_sent_total", counter, "PCIe packets that the GPU received damaged and refused.",
+		full(pcie("naks_sent_total", counter, "Damaged PCIe packets that the GPU refused.",
 			func(p *model.GPUPCIe) model.Optional { return p.NAKsSent })),
-		full(pcie("naks_received_total", counter, "PCIe packets of the GPU that the other end refused.",
+		full(pcie("naks_received_total", counter, "PCIe packets that the other end refused.",
 			func(p *model.GPUPCIe) model.Optional { return p.NAKsReceived })),
-		pcie("receive_bytes_per_second", gauge, "Bytes per second that the GPU received over PCIe.",
+		pcie("receive_bytes_per_second", gauge, "Bytes per second received over PCIe.",
 			func(p *model.GPUPCIe) model.Optional { return p.Receive }),
-		pcie("transmit_bytes_per_second", gauge, "Bytes per second that the GPU sent over PCIe.",
+		pcie("transmit_bytes_per_second", gauge, "Bytes per second sent over PCIe.",
 			func(p *model.GPUPCIe) model.Optional { return p.Transmit }),
 	}
 }
@@ -230,11 +220,11 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 		}
 	}
 	metrics := []metric{
-		full(linkValue("up", gauge, "Whether the "+technology+" link is up (1) or not (0).",
+		full(linkValue("up", gauge, "Whether the "+technology+" link is up.",
 			func(l *model.GPULink) model.Optional { return l.Up })),
-		linkValue("receive_bytes_total", counter, "Bytes that the GPU has received over the "+technology+" link.",
+		linkValue("receive_bytes_total", counter, "Bytes received over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Receive }),
-		linkValue("transmit_bytes_total", counter, "Bytes that the GPU has sent over the "+technology+" link.",
+		linkValue("transmit_bytes_total", counter, "Bytes sent over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Transmit }),
 	}
 	if kind == model.XGMI { // its errors are in gpu_ecc_errors_total, by GPU
@@ -243,7 +233,7 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 	return append(metrics, metric{
 		name: "gpu_" + string(kind) + "_errors_total", typ: counter, gpu: true, labels: []string{link, "type"}, sum: link,
 		omit: rareLinkErrors,
-		help: "Errors of the " + technology + " link, by the driver's name of the error.",
+		help: "Errors of the " + technology + " link, by the driver's name.",
 		emit: eachLink(func(g *gpuView, l *model.GPULink, number string, b *exposition.Builder) {
 			for _, e := range l.Errors {
 				b.Share(float64(e.Value), g.labels, number, e.Name)
@@ -268,7 +258,7 @@ func gpuIdentityMetrics() []metric {
 			labels: []string{
 				"vendor", "name", "pci_address", "pci_device", "serial", "vbios", "parent_uuid", "profile", "numa_node", "nodes",
 			},
-			help: "Vendor, model, serial number, PCI address and NUMA node of the GPU or GPU partition, always 1.",
+			help: "Vendor, model, serial number, PCI address and NUMA node of the GPU or partition.",
 			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 				b.Share(1, g.labels, string(g.Vendor), g.Name, g.PCIAddress, g.PCIDevice, g.Serial, g.VBIOS, g.Parent,
 					g.Profile, g.NUMANode, strings.Join(g.Nodes, ","))
@@ -277,7 +267,7 @@ func gpuIdentityMetrics() []metric {
 		{
 			name: "gpu_mode", typ: gauge, gpu: true, labels: []string{"mode", "value"},
 			omit: []string{"compute", "ecc", "mps", "persistence"},
-			help: "Setting of the GPU's mode, always 1.",
+			help: "Setting of a GPU mode, always 1.",
 			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 				for _, mode := range slices.Sorted(maps.Keys(g.Modes)) {
 					b.Share(1, g.labels, mode, g.Modes[mode])
@@ -286,7 +276,7 @@ func gpuIdentityMetrics() []metric {
 		},
 		{
 			name: "gpu_driver_info", typ: gauge, labels: []string{"vendor", "version", "library", "cuda"},
-			help: "Versions of the vendor's GPU driver and library, and the supported version of CUDA, always 1.",
+			help: "Versions of GPU driver, library and supported CUDA.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.GPUDrivers {
 					b.Value(1, string(d.Vendor), d.Version, d.Library, d.CUDA)

@@ -9,15 +9,13 @@ import (
 )
 
 var allocationNotes = []string{
-	"With `--gpu.allocation-failures`. `api` is the function in the vendor's documentation: `cuMemAlloc`, `cuMemAllocPitch`, " +
-		"`cuMemAllocManaged`, `cuMemAllocAsync`, `cuMemAllocFromPoolAsync` and `cuMemCreate` of CUDA's driver API, or `hipMalloc`, " +
-		"`hipExtMallocWithFlags`, `hipMallocManaged`, `hipMallocPitch`, `hipMemAllocPitch`, `hipMallocAsync`, " +
-		"`hipMallocFromPoolAsync` and `hipMemCreate` of HIP.",
-	"Only failures for lack of memory count (error 2 of both vendors), and a function that calls another one counts once. Both " +
-		"are 0 from the first call that a workload makes to the API: without the series, no call was seen.",
-	"A failure need not be an error of the program: caches such as PyTorch's free memory and try again. [Limits](../docs/limits.md" +
-		"#failed-allocations-of-gpu-memory) has what is not seen. While the hook of a function in `accelscope_probe_hook_state` is " +
-		"`failed`, its values are lower bounds.",
+	"Needs `--gpu.allocation-failures`. `api` is the vendor's function: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, " +
+		"`cuMemAllocAsync`, `cuMemAllocFromPoolAsync`, `cuMemCreate`, `hipMalloc`, `hipExtMallocWithFlags`, `hipMallocManaged`, " +
+		"`hipMallocPitch`, `hipMemAllocPitch`, `hipMallocAsync`, `hipMallocFromPoolAsync`, `hipMemCreate`.",
+	"Only lack of memory (error 2) counts, once for nested functions. Values are 0 from the first call on; without the series, no " +
+		"call was seen.",
+	"A failure need not be an error: caches such as PyTorch's retry. [Limits](../docs/limits.md#failed-allocations-of-gpu-memory) " +
+		"has what is not seen. While a hook in `accelscope_probe_hook_state` is `failed`, its values are lower bounds.",
 }
 
 // allocationMetrics returns the failed allocations of GPU memory.
@@ -31,9 +29,9 @@ func allocationMetrics() []metric {
 		}
 	}
 	return []metric{
-		row("container_gpu_allocation_failures_total", "Allocations of GPU memory by the workload that failed for lack of memory, by API.",
+		row("container_gpu_allocation_failures_total", "GPU memory allocations that failed for lack of memory, by API.",
 			func(a *model.Allocations) uint64 { return a.Count }),
-		row("container_gpu_allocation_failed_bytes_total", "Bytes that failed allocations of GPU memory by the workload requested, by API.",
+		row("container_gpu_allocation_failed_bytes_total", "Bytes requested by failed GPU memory allocations, by API.",
 			func(a *model.Allocations) uint64 { return a.Bytes }),
 	}
 }

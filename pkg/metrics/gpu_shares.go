@@ -9,33 +9,23 @@ import (
 )
 
 var gpuShareNotes = []string{
-	"The driver lists processes, their memory and engines every `--gpu.process-interval`; `gpu_listed_timestamp_seconds` is the " +
-		"time of the last list, which is before the time of the scrape.",
-	"A GPU that has parts (MIG instances, partitions) is used through its parts: processes, memory and utilization are those " +
-		"of the parts.",
-	"`container_gpu_memory_used_bytes`: the shares of a GPU add up to `gpu_memory_used_bytes`. Memory of the driver, managed memory of " +
-		"CUDA, and memory of processes that ended are in the unattributed share, which has empty identity labels. Intel's drivers " +
-		"report no memory in use of the whole GPU: the unattributed share has that of processes only.",
-	"`container_gpu_memory_used_bytes`: where the driver lists a process without its memory, as in a guest of a vGPU, the memory of its " +
-		"workload and of the unattributed share is unknown, and absent. If no other workload has processes on the GPU, the workload " +
-		"has the memory in use of the GPU, with `method` `gpu` in place of `process`.",
-	"`container_gpu_memory_used_bytes`: `pool` is `vram` or `gtt` (memory of the host) of an APU of AMD, with processes in both; else it " +
-		"is empty. `method` of the unattributed share is empty.",
-	"Compute instances of one GPU instance of MIG have one memory: the first one has its size, what is free, and the unattributed share. " +
-		"`gpu_memory_used_bytes` of the others is the memory of their processes. Their engines (GPM) are those of all, and absent.",
-	"`container_gpu_utilization_ratio`: fraction of the time since the previous list. It covers the engines that the driver " +
-		"reports per process: NVIDIA `sm`, `memory`, `encoder`, `decoder`; AMD the engines of fdinfo, `sdma`, and `cu`, the " +
-		"fraction of compute units that are occupied; Intel `render`, `copy`, `video`, `video-enhance`, `compute`. " +
-		"Where the GPU reports the engine, too, the shares add up to `gpu_engine_utilization_ratio`, and the rest is " +
-		"in the unattributed share.",
-	"`container_gpu_processes` counts processes whether the workload requested the GPU or not. This family and " +
-		"`container_gpu_memory_used_bytes` are 0 for a workload that was allocated the GPU and does not use it.",
-	"`container_gpu_allocated`: by `method`, the kubelet allocated the GPU (`kubelet`), the container requested it from its " +
-		"runtime (`runtime`), or the container has its device node (`device_node`); for a Slurm job, its device cgroup or device program " +
-		"allows the GPU (`device_cgroup`), or the environment of its processes names it (`environment`), which the user can change. " +
-		"Access to all devices of the node (privileged) does not count. `claim` is the resource claim, which several pods may share, and " +
-		"`share` the part of the GPU that the claim has, if it has not all of it. A GPU with `container_gpu_processes` at 0 is " +
-		"allocated and idle.",
+	"Processes, memory and engines are listed every `--gpu.process-interval`, at `gpu_listed_timestamp_seconds`.",
+	"A GPU with parts (MIG instances, partitions) is used through its parts: values are theirs.",
+	"`container_gpu_memory_used_bytes`: shares add up to `gpu_memory_used_bytes`. The unattributed share (empty identity labels and " +
+		"`method`) has driver memory, CUDA managed memory, and memory of ended processes. For Intel it has only that of processes.",
+	"`container_gpu_memory_used_bytes`: if the driver lists a process without memory (vGPU guest), its workload's memory and the " +
+		"unattributed share are absent. If no other workload uses the GPU, the workload has all memory in use, with `method` `gpu` in " +
+		"place of `process`. `pool` is `vram` or `gtt` for AMD APUs.",
+	"MIG compute instances share memory: the first has its size, free memory and the unattributed share; the others only memory of " +
+		"their processes, and no engines.",
+	"`container_gpu_utilization_ratio`: since the previous list, for engines that the driver reports by process: NVIDIA `sm`, " +
+		"`memory`, `encoder`, `decoder`; AMD fdinfo engines, `sdma` and `cu` (occupied compute units); Intel `render`, `copy`, `video`, " +
+		"`video-enhance`, `compute`. If the GPU reports the engine, shares add up to `gpu_engine_utilization_ratio`.",
+	"`container_gpu_processes` counts whether the GPU was requested or not. It and `container_gpu_memory_used_bytes` are 0 for an " +
+		"allocated GPU that is not used.",
+	"`container_gpu_allocated`: `method` is `kubelet`, `runtime`, `device_node`, or for Slurm `device_cgroup`, or `environment` " +
+		"(which the user can change). Privileged access does not count. `claim` is a resource claim, which pods may share, and `share` " +
+		"the claim's part of the GPU.",
 }
 
 // gpuShareMetrics returns the shares of GPUs that workloads use.
@@ -53,11 +43,11 @@ func gpuShareMetrics() []metric {
 				return model.Optional{Value: float64(g.figures.Processes), Known: g.figures.Listed}
 			}),
 		gpuValue("gpu_listed_timestamp_seconds", gauge,
-			"Unix time at which the processes, memory and engines of the GPU were last read.",
+			"Unix time when processes, memory and engines of the GPU were last read.",
 			func(g *gpuView) model.Optional { return moment(g.Listed) }),
 		{
 			name: "container_gpu_memory_used_bytes", typ: gauge, owned: true, gpu: true, labels: []string{"pool", "method"},
-			help: "GPU memory that the processes of the workload have allocated.",
+			help: "GPU memory allocated by the workload's processes.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.GPUs {
 					emitMemory(b, &v.shares.GPUs[i], v.users[i])
@@ -66,7 +56,7 @@ func gpuShareMetrics() []metric {
 		},
 		{
 			name: "container_gpu_utilization_ratio", typ: gauge, owned: true, gpu: true, labels: []string{"engine"},
-			help: "Fraction of time in which the processes of the workload used the engine of the GPU (0 to 1).",
+			help: "Fraction of time that the workload's processes used the GPU engine (0 to 1).",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.GPUs {
 					for _, e := range v.shares.GPUs[i].Engines {
@@ -75,13 +65,13 @@ func gpuShareMetrics() []metric {
 				}
 			},
 		},
-		share("container_gpu_processes", "Processes of the workload that use the GPU.",
+		share("container_gpu_processes", "Processes of the workload on the GPU.",
 			func(s *attribution.GPUShare) model.Optional {
 				return model.Optional{Value: float64(s.Processes), Known: s.Listed}
 			}),
 		{
 			name: "container_gpu_allocated", typ: gauge, owned: true, gpu: true, labels: []string{"method", "claim", "share"},
-			help: "GPU that is allocated to the workload, by the source of this information, always 1.",
+			help: "GPU allocated to the workload, by source, always 1.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.GPUs {
 					if a := v.shares.GPUs[i].Assigned; a != nil {
@@ -118,7 +108,7 @@ func accessMetrics() []metric {
 		{
 			name: "container_device_opens_total", typ: counter, owned: true, labels: []string{"device", "class", "result"},
 			detail: []string{"device"},
-			help:   "Times that the workload opened the device node, by class and result (allowed, denied).",
+			help:   "Opens of the device node, by class and result (allowed, denied).",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceOpens {
 					s := &v.shares.DeviceOpens[i]
@@ -131,7 +121,7 @@ func accessMetrics() []metric {
 		},
 		{
 			name: "container_device_handles", typ: gauge, owned: true, labels: []string{"device", "class"}, detail: []string{"device"},
-			help: "Open files of the device node in the processes of the workload, by class.",
+			help: "Open files of the device node, by class.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.DeviceHandles {
 					s := &v.shares.DeviceHandles[i]

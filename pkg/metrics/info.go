@@ -9,26 +9,20 @@ import (
 )
 
 var infoNotes = []string{
-	"`accelscope_workload_info` is joined with other metrics by the identity labels. The labels and annotations that " +
-		"`--workload.labels` lists are added as `label_NAME`.",
-	"`accelscope_workload_info`: `job_kind`, `job_name`, `queue` and `rank` come from the controller and the labels of the pod, " +
-		"which the author of the pod can write, for a Slurm job from its cgroup; `rank` also from the variables of processes that " +
-		"`--workload.env` lists. They are empty outside a job.",
-	"`accelscope_slurm_step_info`: `job` is deprecated, and `job_id` replaces it: `job` is the label of Prometheus for the scrape job. " +
-		"`account`, `partition` and `name` are those of the job in the environment of its processes, which its user can change.",
-	"`accelscope_workload_device_info`: the device was assigned by the kubelet, as a device node, as a network of the pod, or " +
-		"by moving it into the network namespace of the workload; `method` has the strongest source, as in `container_rdma_allocated`. " +
-		"Unknown values are empty.",
-	"`accelscope_workload_device_unhealthy`: from kubelets with the feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). It is " +
-		"absent for a healthy device, for one of unknown health, and for a resource with IDs that name no device (`rdma/…`).",
-	"`container_rdma_allocated`: `method` is `kubelet` (PodResources lists the PCI function), `namespace` (the HCA is in the " +
-		"network namespace of the workload), `network` (the network-status annotation of the pod names the HCA) or " +
-		"`device_node` (the container has the device node, such as from a plugin that shares HCAs). The last two are not " +
-		"exclusive. Access to all devices of the node (privileged) does not count, nor does a virtual function without a " +
-		"device node, which is a network interface only.",
-	"`container_device_opens_total` counts from the start of the sensor; `denied` are opens that the device cgroup refused. " +
-		"`device` is the name of the device node.",
-	"`container_device_handles` is absent where the kernel has no BPF iterator over open files.",
+	"`accelscope_workload_info` is joined by the identity labels. `--workload.labels` adds `label_NAME`. `job_kind`, `job_name`, " +
+		"`queue` and `rank` come from the pod's controller and labels, which its author can write; for Slurm from the cgroup; `rank` " +
+		"also from variables in `--workload.env`. They are empty outside a job.",
+	"`accelscope_slurm_step_info`: `job_id` replaces `job`, which is deprecated (Prometheus's label). `account`, `partition` and " +
+		"`name` come from the environment of the processes, which the user can change.",
+	"`accelscope_workload_device_info`: `method` has the strongest source, as in `container_rdma_allocated`. Unknown values are " +
+		"empty.",
+	"`accelscope_workload_device_unhealthy` needs the kubelet feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). It is " +
+		"absent for healthy devices, unknown health, and resources with IDs that name no device (`rdma/…`).",
+	"`container_rdma_allocated`: `method` is `kubelet` (PodResources), `namespace` (the HCA is in the workload's network " +
+		"namespace), `network` (network-status annotation) or `device_node`. The last two are not exclusive. Privileged access to all " +
+		"devices, and a VF without a device node, do not count.",
+	"`container_device_opens_total` counts from the sensor's start; `denied` are opens that the device cgroup refused.",
+	"`container_device_handles` is absent if the kernel has no BPF iterator over open files.",
 	"`class` is `rdma` (/dev/infiniband/*), `nvidia` (/dev/nvidia*), `amdgpu` (/dev/kfd) or `dri` (/dev/dri/*).",
 }
 
@@ -48,7 +42,7 @@ func infoMetrics(labels []string) []metric {
 	}
 	return []metric{{
 		name: "accelscope_workload_info", typ: gauge, owned: true, labels: names,
-		help: "Pod UID, runtime, image, user, node, cgroup, job and selected labels of the workload, always 1.",
+		help: "Pod UID, runtime, image, user, node, cgroup, job and selected labels of the workload.",
 		emit: func(v *view, b *exposition.Builder) {
 			values := make([]string, 0, len(names))
 			for _, i := range v.shares.Infos {
@@ -66,7 +60,7 @@ func infoMetrics(labels []string) []metric {
 	}, {
 		name: "accelscope_slurm_step_info", typ: gauge,
 		labels: []string{"workload", "job_id", "job", "step", "user", "account", "partition", "name"},
-		help:   "Step of a Slurm job on the node and the user that runs it, always 1.",
+		help:   "Slurm job step on the node, and its user.",
 		emit: func(v *view, b *exposition.Builder) {
 			for _, s := range v.facts.JobSteps {
 				b.Value(1, "slurm:"+s.Job, s.Job, s.Job, s.Step, s.User, s.Account, s.Partition, s.Name)

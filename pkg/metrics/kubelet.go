@@ -12,12 +12,11 @@ import (
 )
 
 var kubeletNotes = []string{
-	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU; the replicas of time-slicing count as one together. The " +
-		"kubelet does not list the devices that claims may allocate: where claims have GPUs of a vendor, or no device plugin has " +
-		"GPUs, all GPUs count that the sensor lists. It is absent while an allocated ID only stands for a share of a GPU that the plugin " +
-		"chooses (HAMi, Volcano).",
-	"`accelscope_kubelet_allocated_devices`: the resource of a resource claim is DRIVER/POOL.",
-	"`accelscope_kubelet_allocatable_devices`: the kubelet does not report the devices of resource claims.",
+	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU, time-slicing replicas as one together. If claims have a " +
+		"vendor's GPUs, or no device plugin does, all GPUs that the sensor lists count. It is absent while an ID only stands for a " +
+		"share of a GPU (HAMi, Volcano).",
+	"`accelscope_kubelet_allocated_devices`: the resource of a claim is DRIVER/POOL. `accelscope_kubelet_allocatable_devices`: " +
+		"without devices of claims.",
 	"`pod_ephemeral_storage_usage_bytes`: writable layers, logs and emptyDir volumes.",
 	"`node_ephemeral_storage_usage_percent`: other exporters use this name for a ratio of 0 to 1.",
 }
@@ -27,7 +26,7 @@ func kubeletMetrics() []metric {
 	return []metric{
 		{
 			name: "node_k8s_gpu_allocation_rate", typ: gauge,
-			help: "Fraction of the node's GPUs that are allocated to containers, in percent (0 to 100).",
+			help: "Percentage of the node's GPUs allocated to containers (0 to 100).",
 			emit: func(v *view, b *exposition.Builder) {
 				allocated, all := attribution.CountGPUs(v.facts)
 				if all > 0 {
@@ -37,7 +36,7 @@ func kubeletMetrics() []metric {
 		},
 		{
 			name: "accelscope_kubelet_allocated_devices", typ: gauge, labels: []string{"resource"},
-			help: "Devices that the kubelet has allocated to containers, by resource.",
+			help: "Devices that the kubelet allocated, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
 				given := devices{}
 				for _, a := range v.facts.Allocatable { // a resource without allocations is 0 if allocations are known
@@ -53,7 +52,7 @@ func kubeletMetrics() []metric {
 		},
 		{
 			name: "accelscope_kubelet_allocatable_devices", typ: gauge, labels: []string{"resource"},
-			help: "Devices that the kubelet can allocate, including those that are allocated, by resource.",
+			help: "Devices that the kubelet can allocate, including allocated ones, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
 				has := devices{}
 				for _, a := range v.facts.Allocatable {
@@ -64,7 +63,7 @@ func kubeletMetrics() []metric {
 		},
 		{
 			name: "pod_ephemeral_storage_usage_bytes", typ: gauge, labels: []string{"namespace", "pod", "node"},
-			help: "Ephemeral storage that the pod uses.",
+			help: "Ephemeral storage used by the pod.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.PodStorage {
 					if p := &v.facts.PodStorage[i]; v.scope.hasPod(p.Namespace, p.Pod) {
@@ -74,16 +73,16 @@ func kubeletMetrics() []metric {
 			},
 		},
 		nodeStorage("node_ephemeral_storage_usage_bytes",
-			"Used space of the file system for ephemeral storage.",
+			"Used space for ephemeral storage.",
 			func(s *model.NodeStorage) model.Optional { return model.Some(float64(s.UsedBytes)) }),
 		nodeStorage("node_ephemeral_storage_available_bytes",
-			"Available space of the file system for ephemeral storage.",
+			"Available space for ephemeral storage.",
 			func(s *model.NodeStorage) model.Optional { return model.Some(float64(s.AvailableBytes)) }),
 		nodeStorage("node_ephemeral_storage_capacity_bytes",
-			"Size of the file system for ephemeral storage.",
+			"Size of the ephemeral storage.",
 			func(s *model.NodeStorage) model.Optional { return model.Some(float64(s.CapacityBytes)) }),
 		nodeStorage("node_ephemeral_storage_usage_percent",
-			"Used fraction of the file system for ephemeral storage, in percent (0 to 100).",
+			"Percentage of ephemeral storage used (0 to 100).",
 			func(s *model.NodeStorage) model.Optional {
 				return model.Optional{Value: 100 * float64(s.UsedBytes) / float64(s.CapacityBytes), Known: s.CapacityBytes > 0}
 			}),

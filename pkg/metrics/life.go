@@ -37,7 +37,7 @@ func lifeMetrics() []metric {
 	return []metric{
 		{
 			name: "container_start_time_seconds", typ: gauge, owned: true,
-			help: "Unix time at which the workload started.",
+			help: "Unix time of the workload's start.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.scope.containers {
 					if s.Owner != 0 && s.Status != model.ContainerExited {
@@ -49,19 +49,19 @@ func lifeMetrics() []metric {
 				}
 			},
 		},
-		life("container_created_seconds", gauge, nil, "Unix time at which the container was created.",
+		life("container_created_seconds", gauge, nil, "Unix time of the container's creation.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				known(b, moment(c.Created), o)
 			}),
 		life("container_state", gauge, []string{"state"},
-			"State of the container, 1 for the current state and 0 for the others.",
+			"State of the container, 1 if current.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Status != "" {
 					b.StateSet(o, string(c.Status), containerStates)
 				}
 			}),
 		life("container_health", gauge, []string{"health"},
-			"Result of the container's health check, 1 for the current result and 0 for the others.",
+			"Result of the container's health check, 1 if current.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Health != "" {
 					b.StateSet(o, c.Health, containerHealths)
@@ -71,7 +71,7 @@ func lifeMetrics() []metric {
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				known(b, valueOf(c.Restarts), o)
 			}),
-		life("container_exit_code", gauge, nil, "Exit code of a container that has exited.",
+		life("container_exit_code", gauge, nil, "Exit code of the container.",
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *model.Container) {
 				if c.Status == model.ContainerExited {
 					known(b, valueOf(c.ExitCode), o)

@@ -12,44 +12,44 @@ import (
 )
 
 var bitErrorNotes = []string{
-	"With `--link.mlxlink` only, for ports of mlx5, Ethernet and InfiniBand: NVIDIA's tool asks the firmware, once a minute and port at " +
-		"most. [Links](../docs/links.md#bit-errors-of-mlx5) has the details. A port that could not be read has no series here, and a " +
-		"state in `accelscope_device_state{source=\"link\"}` with its PCI address as `device`.",
-	"Ratios are those that the firmware computes since the errors were cleared, with one or two digits. 0 means that it has seen no error.",
-	"`rdma_port_symbol_error_ratio`, `rdma_port_symbol_errors_total`: InfiniBand only, ConnectX-6 and later.",
-	"`rdma_port_bit_errors_info`: `fec`, `speed` and `width` in the words of the tool, absent while the link is down.",
+	"mlx5 only, Ethernet and InfiniBand. NVIDIA's tool reads the firmware once a minute and port at most; see " +
+		"[Links](../docs/links.md#bit-errors-of-mlx5). A port that could not be read has no series, but a state in " +
+		"`accelscope_device_state{source=\"link\"}`, with its PCI address as `device`.",
+	"The firmware computes ratios since the errors were cleared, with one or two digits. 0 means that it has seen no error.",
+	"`rdma_port_symbol_error_ratio`, `rdma_port_symbol_errors_total`: InfiniBand, ConnectX-6 and later.",
+	"`rdma_port_bit_errors_info` has the tool's words. It is absent while the link is down.",
 }
 
 // bitErrorMetrics returns the metrics of bit errors that firmware counts.
 func bitErrorMetrics() []metric {
 	return []metric{
-		bitErrorValue("rdma_port_raw_bit_error_ratio", gauge, "Ratio of bits with errors before forward error correction.",
+		bitErrorValue("rdma_port_raw_bit_error_ratio", gauge, "Bit error ratio before FEC.",
 			func(e *model.BitErrors) model.Optional { return e.Raw }),
-		bitErrorValue("rdma_port_effective_bit_error_ratio", gauge, "Ratio of bits with errors after forward error correction.",
+		bitErrorValue("rdma_port_effective_bit_error_ratio", gauge, "Bit error ratio after FEC.",
 			func(e *model.BitErrors) model.Optional { return e.Effective }),
-		bitErrorValue("rdma_port_symbol_error_ratio", gauge, "Bit error ratio of symbols, as the firmware reports it.",
+		bitErrorValue("rdma_port_symbol_error_ratio", gauge, "Bit error ratio of symbols, from the firmware.",
 			func(e *model.BitErrors) model.Optional { return e.Symbol }),
-		bitErrorValue("rdma_port_effective_errors_total", counter, "Errors that forward error correction has left.",
+		bitErrorValue("rdma_port_effective_errors_total", counter, "Errors after FEC.",
 			func(e *model.BitErrors) model.Optional { return valueOf(e.EffectiveErrors) }),
-		bitErrorValue("rdma_port_symbol_errors_total", counter, "Symbol errors, as the firmware counts them.",
+		bitErrorValue("rdma_port_symbol_errors_total", counter, "Symbol errors, from the firmware.",
 			func(e *model.BitErrors) model.Optional { return valueOf(e.SymbolErrors) }),
-		bitErrorSeries("rdma_port_lane_raw_bit_errors_total", counter, "Bits with errors before forward error correction, by lane.",
+		bitErrorSeries("rdma_port_lane_raw_bit_errors_total", counter, "Bits with errors before FEC, by lane.",
 			[]string{"lane"},
 			func(e *model.BitErrors, add func(float64, ...string)) {
 				for i, n := range e.LaneErrors {
 					add(float64(n), strconv.Itoa(i+1))
 				}
 			}),
-		bitErrorValue("rdma_port_bit_errors_age_seconds", gauge, "Time since the firmware's bit errors of the port were cleared.",
+		bitErrorValue("rdma_port_bit_errors_age_seconds", gauge, "Time since the firmware's bit errors were cleared.",
 			func(e *model.BitErrors) model.Optional { return e.Age }),
-		bitErrorSeries("rdma_port_bit_errors_info", gauge, "Active error correction, speed and width of the port, always 1.",
+		bitErrorSeries("rdma_port_bit_errors_info", gauge, "Active FEC, speed and width of the port.",
 			[]string{"fec", "speed", "width"},
 			func(e *model.BitErrors, add func(float64, ...string)) {
 				if e.FEC != "" || e.Speed != "" || e.Width != "" { // the link is up
 					add(1, e.FEC, e.Speed, e.Width)
 				}
 			}),
-		bitErrorValue("rdma_port_bit_errors_read_timestamp_seconds", gauge, "Unix time at which the firmware was asked for bit errors.",
+		bitErrorValue("rdma_port_bit_errors_read_timestamp_seconds", gauge, "Unix time of the last query for bit errors.",
 			func(e *model.BitErrors) model.Optional { return moment(e.Read) }),
 	}
 }

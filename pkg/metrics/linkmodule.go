@@ -10,22 +10,19 @@ import (
 )
 
 var moduleNotes = []string{
-	"The module is the transceiver or cable in the port. It is read every 5 minutes from its EEPROM (SFF-8472, SFF-8636 and CMIS), which " +
-		"needs `CAP_NET_ADMIN`. [Links](../docs/links.md#modules) has the details. Passive copper has no values, only " +
-		"`rdma_port_module_info`.",
-	"`rdma_port_module_info`: `length_meters` is the length of a cable, empty for transceivers with a connector.",
-	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, `bias`, `receive_power` or `transmit_power`; the last three of " +
-		"the worst lane. The sensor compares the values with the thresholds in the module. It does not read the flags in which the " +
-		"module latches alarms, because a read clears them for other programs. So an alarm between two readings is not seen. The " +
-		"lasers of a port that is down may be off, which is a low alarm.",
-	"`rdma_port_module_margin_ratio`: distance to the nearer alarm threshold as a part of the range between both: 0.5 is the middle, 0 " +
-		"the threshold, -1 far outside. Powers are compared in decibels.",
-	"`rdma_port_module_bias_amperes`, `rdma_port_module_receive_power_watts`, `rdma_port_module_transmit_power_watts`: with " +
-		"`--link.module-lanes` only. In dBm: `10 * log10(1000 * rdma_port_module_receive_power_watts)`.",
-	"`rdma_port_module_*_threshold_*`: with `--link.module-thresholds` only. `threshold` is `high_alarm`, `low_alarm`, `high_warning` or " +
+	"The module is the transceiver or cable. The sensor reads its EEPROM (SFF-8472, SFF-8636, CMIS) every 5 minutes, which needs " +
+		"`CAP_NET_ADMIN`; see [Links](../docs/links.md#modules). Passive copper has only `rdma_port_module_info`.",
+	"`rdma_port_module_info`: `length_meters` is empty for transceivers with a connector.",
+	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, or of the worst lane `bias`, `receive_power` or " +
+		"`transmit_power`. The sensor compares values with thresholds and does not read the module's flags: an alarm between two " +
+		"readings is not seen. A port that is down may have a low alarm, because its laser is off.",
+	"`rdma_port_module_margin_ratio` is relative to the range between the alarm thresholds: 0.5 is the middle, 0 the threshold, -1 " +
+		"far outside. Powers are compared in decibels.",
+	"Bias and power by lane need `--link.module-lanes`. In dBm: `10 * log10(1000 * rdma_port_module_receive_power_watts)`.",
+	"`rdma_port_module_*_threshold_*` needs `--link.module-thresholds`. `threshold` is `high_alarm`, `low_alarm`, `high_warning` or " +
 		"`low_warning`.",
-	"`rdma_port_module_problem`: `problem` is `permission` (the sensor lacks `CAP_NET_ADMIN`), `unreadable` (no module, or the driver " +
-		"cannot read it) or `incomplete`.",
+	"`rdma_port_module_problem`: `permission` (no `CAP_NET_ADMIN`), `unreadable` (no module, or the driver cannot read it) or " +
+		"`incomplete`.",
 }
 
 // moduleMetrics returns the metrics of the modules of ports.
@@ -49,7 +46,7 @@ func moduleMetrics() []metric {
 		})
 	}
 	return []metric{
-		moduleSeries("rdma_port_module_info", "Type, manufacturer and cable length of the module in the port, always 1.",
+		moduleSeries("rdma_port_module_info", "Type, manufacturer and cable length of the module.",
 			[]string{"type", "vendor", "part_number", "revision", "serial", "technology", "length_meters"},
 			func(m *model.LinkModule, add func(float64, ...string)) {
 				if m.Type == "" {
@@ -61,19 +58,19 @@ func moduleMetrics() []metric {
 				}
 				add(1, m.Type, m.Vendor, m.PartNumber, m.Revision, m.Serial, m.Technology, length)
 			}),
-		moduleValue("rdma_port_module_temperature_celsius", "Temperature of the module in the port.",
+		moduleValue("rdma_port_module_temperature_celsius", "Temperature of the module.",
 			func(m *model.LinkModule) *float64 { return m.Temperature }),
-		moduleValue("rdma_port_module_supply_volts", "Supply voltage of the module in the port.",
+		moduleValue("rdma_port_module_supply_volts", "Supply voltage of the module.",
 			func(m *model.LinkModule) *float64 { return m.Voltage }),
 		moduleSeries("rdma_port_module_alarm",
-			"Whether a value is above (1 warning, 2 alarm) or below (-1, -2) the module's thresholds, or not (0).",
+			"Whether a value is above (1 warning, 2 alarm) or below (-1, -2) the module's thresholds.",
 			[]string{"value"},
 			func(m *model.LinkModule, add func(float64, ...string)) {
 				for _, c := range m.Checks {
 					add(float64(c.Alarm), c.Value)
 				}
 			}),
-		moduleSeries("rdma_port_module_margin_ratio", "Distance of a value to the module's nearer alarm threshold, 0.5 in the middle.",
+		moduleSeries("rdma_port_module_margin_ratio", "Distance of a value to the nearer alarm threshold, 0.5 in the middle.",
 			[]string{"value"},
 			func(m *model.LinkModule, add func(float64, ...string)) {
 				for _, c := range m.Checks {
@@ -82,7 +79,7 @@ func moduleMetrics() []metric {
 					}
 				}
 			}),
-		moduleSeries("rdma_port_module_fault", "Whether a CMIS module reports that it has failed.", nil,
+		moduleSeries("rdma_port_module_fault", "Whether a CMIS module reports its failure.", nil,
 			func(m *model.LinkModule, add func(float64, ...string)) {
 				if m.Fault != nil {
 					add(truth(*m.Fault))
@@ -94,24 +91,24 @@ func moduleMetrics() []metric {
 					add(1, m.Problem)
 				}
 			}),
-		moduleSeries("rdma_port_module_read_timestamp_seconds", "Unix time at which the module was last read.", nil,
+		moduleSeries("rdma_port_module_read_timestamp_seconds", "Unix time of the module's last reading.", nil,
 			func(m *model.LinkModule, add func(float64, ...string)) {
 				if at := moment(m.Read); at.Known && m.Type != "" {
 					add(at.Value)
 				}
 			}),
 		lane("rdma_port_module_bias_amperes", "Laser bias current of a lane.", func(l model.LinkLane) *float64 { return l.Bias }),
-		lane("rdma_port_module_receive_power_watts", "Optical power that a lane receives.",
+		lane("rdma_port_module_receive_power_watts", "Received optical power of a lane.",
 			func(l model.LinkLane) *float64 { return l.ReceivePower }),
-		lane("rdma_port_module_transmit_power_watts", "Optical power that a lane transmits.",
+		lane("rdma_port_module_transmit_power_watts", "Transmitted optical power of a lane.",
 			func(l model.LinkLane) *float64 { return l.TransmitPower }),
-		threshold("rdma_port_module_temperature_threshold_celsius", "Thresholds of the temperature in the module.",
+		threshold("rdma_port_module_temperature_threshold_celsius", "Temperature thresholds of the module.",
 			model.ModuleTemperature),
-		threshold("rdma_port_module_supply_threshold_volts", "Thresholds of the supply voltage in the module.", model.ModuleVoltage),
-		threshold("rdma_port_module_bias_threshold_amperes", "Thresholds of the laser bias current in the module.", model.ModuleBias),
-		threshold("rdma_port_module_receive_power_threshold_watts", "Thresholds of the received optical power in the module.",
+		threshold("rdma_port_module_supply_threshold_volts", "Supply voltage thresholds of the module.", model.ModuleVoltage),
+		threshold("rdma_port_module_bias_threshold_amperes", "Laser bias thresholds of the module.", model.ModuleBias),
+		threshold("rdma_port_module_receive_power_threshold_watts", "Received power thresholds of the module.",
 			model.ModuleReceivePower),
-		threshold("rdma_port_module_transmit_power_threshold_watts", "Thresholds of the transmitted optical power in the module.",
+		threshold("rdma_port_module_transmit_power_threshold_watts", "Transmitted power thresholds of the module.",
 			model.ModuleTransmitPower),
 	}
 }

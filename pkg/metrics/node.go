@@ -15,16 +15,15 @@ import (
 )
 
 var nodeNotes = []string{
-	"Names, labels, types and values are those of node_exporter, so that one can replace the other.",
-	"`node_cpu_all_seconds_total` is the sum of `node_cpu_seconds_total`, which node_exporter lacks: dashboards read 8 series of a node, " +
-		"not 8 of each CPU.",
-	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice` of `node_cpu_seconds_total`. It is left out by default: " +
-		"`--metrics.exclude=` brings it back.",
-	"The `node_pressure` families are the kernel's pressure stall information (PSI).",
-	"`node_filesystem_device_error`: when it is 1, statfs failed or hangs, and the other series of the file system are absent.",
-	"`node_network_speed_bytes` is in bytes per second; -125000 stands for an unknown speed.",
-	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and the limits " +
-		"and alarms of these.",
+	"Names, labels, types and values are those of node_exporter.",
+	"`node_cpu_all_seconds_total` is the sum of `node_cpu_seconds_total`; node_exporter lacks it.",
+	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice`. It is excluded by default: `--metrics.exclude=` " +
+		"includes it.",
+	"The `node_pressure` families are pressure stall information (PSI).",
+	"`node_filesystem_device_error`: when it is 1, the other series of the file system are absent.",
+	"`node_network_speed_bytes`: -125000 means unknown.",
+	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and their limits " +
+		"and alarms.",
 }
 
 // nodeMetrics returns the metrics that node_exporter has for the node itself. Names,
@@ -58,10 +57,10 @@ var (
 
 func nodeSystemMetrics() []metric {
 	rows := []metric{
-		cpuSeconds("node_cpu_seconds_total", "Time that the CPU spent in the mode.", 0, cpuModes),
+		cpuSeconds("node_cpu_seconds_total", "CPU time in the mode.", 0, cpuModes),
 		{
 			name: "node_cpu_all_seconds_total", typ: counter, labels: []string{"mode"},
-			help: "Time that all CPUs together spent in the mode.",
+			help: "CPU time of all CPUs in the mode.",
 			emit: each(cpusOf, func(_ *view, b *exposition.Builder, c *model.CPU) {
 				for i, mode := range cpuModes {
 					if c.ID == "" {
@@ -70,11 +69,11 @@ func nodeSystemMetrics() []metric {
 				}
 			}),
 		},
-		cpuSeconds("node_cpu_guest_seconds_total", "Time that the CPU spent running virtual machines, by mode.",
+		cpuSeconds("node_cpu_guest_seconds_total", "CPU time of virtual machines, by mode.",
 			len(cpuModes), guestModes),
 		{
 			name: "node_cpu_core_throttles_total", typ: counter, labels: []string{"package", "core"},
-			help: "Times that the core was slowed down because of heat.",
+			help: "Slowdowns of the core because of heat.",
 			emit: each(throttlesOf, func(_ *view, b *exposition.Builder, t *model.Throttle) {
 				if t.Core != "" {
 					b.Value(float64(t.Count), t.Package, t.Core)
@@ -83,7 +82,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_cpu_package_throttles_total", typ: counter, labels: []string{"package"},
-			help: "Times that the package was slowed down because of heat.",
+			help: "Slowdowns of the package because of heat.",
 			emit: each(throttlesOf, func(_ *view, b *exposition.Builder, t *model.Throttle) {
 				if t.Core == "" {
 					b.Value(float64(t.Count), t.Package)
@@ -93,7 +92,7 @@ func nodeSystemMetrics() []metric {
 		{
 			name: "node_uname_info", typ: gauge,
 			labels: []string{"nodename", "release", "version", "machine", "sysname", "domainname"},
-			help:   "System information from uname, always 1.",
+			help:   "System information from uname.",
 			emit: func(v *view, b *exposition.Builder) {
 				if u := v.facts.Node.Uname; u != nil {
 					b.Value(1, u.Nodename, u.Release, u.Version, u.Machine, u.Sysname, u.Domainname)
@@ -106,7 +105,7 @@ func nodeSystemMetrics() []metric {
 				"id", "version_id", "build_id", "id_like", "image_id", "image_version", "name", "pretty_name", "variant",
 				"variant_id", "version", "version_codename",
 			},
-			help: "Name and version of the distribution from os-release, always 1.",
+			help: "Name and version of the distribution.",
 			emit: func(v *view, b *exposition.Builder) {
 				if o := v.facts.Node.OS; o != nil {
 					b.Value(1, o.ID, o.VersionID, o.BuildID, o.IDLike, o.ImageID, o.ImageVersion, o.Name, o.PrettyName,
@@ -116,7 +115,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_os_version", typ: gauge, labels: []string{"id", "id_like", "name"},
-			help: "Leading number of the version of the distribution.",
+			help: "Version number of the distribution.",
 			emit: func(v *view, b *exposition.Builder) {
 				if o := v.facts.Node.OS; o != nil {
 					if version := leadingNumber(o.VersionID); version > 0 {
@@ -125,7 +124,7 @@ func nodeSystemMetrics() []metric {
 				}
 			},
 		},
-		single("node_os_support_end_timestamp_seconds", gauge, "Unix time at which support of the distribution ends.",
+		single("node_os_support_end_timestamp_seconds", gauge, "Unix time when the distribution's support ends.",
 			func(v *view) *model.OSRelease { return v.facts.Node.OS },
 			func(o *model.OSRelease) model.Optional {
 				end, err := time.Parse(time.DateOnly, o.SupportEnd)
@@ -141,7 +140,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_time_zone_offset_seconds", typ: gauge, labels: []string{"time_zone"},
-			help: "Offset of the sensor's time zone from UTC.",
+			help: "Offset of the time zone from UTC.",
 			emit: func(v *view, b *exposition.Builder) {
 				if t := v.facts.Node.Time; !t.IsZero() {
 					zone, offset := t.Zone()
@@ -151,7 +150,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_time_clocksource_available_info", typ: gauge, labels: []string{"device", "clocksource"},
-			help: "Clock source that the kernel can use, always 1.",
+			help: "Available clock source.",
 			emit: each(clocksourcesOf, func(_ *view, b *exposition.Builder, c *model.Clocksource) {
 				for _, name := range c.Available {
 					b.Value(1, c.Device, name)
@@ -160,7 +159,7 @@ func nodeSystemMetrics() []metric {
 		},
 		{
 			name: "node_time_clocksource_current_info", typ: gauge, labels: []string{"device", "clocksource"},
-			help: "Clock source that the kernel uses, always 1.",
+			help: "Current clock source.",
 			emit: each(clocksourcesOf, func(_ *view, b *exposition.Builder, c *model.Clocksource) {
 				b.Value(1, c.Device, c.Current)
 			}),
@@ -177,14 +176,14 @@ func nodeSystemMetrics() []metric {
 		load("node_load1", "Load average over 1 minute.", func(l *model.Load) float64 { return l.One }),
 		load("node_load5", "Load average over 5 minutes.", func(l *model.Load) float64 { return l.Five }),
 		load("node_load15", "Load average over 15 minutes.", func(l *model.Load) float64 { return l.Fifteen }),
-		stat("node_boot_time_seconds", "Unix time at which the node booted.", gauge,
+		stat("node_boot_time_seconds", "Unix time of the node's boot.", gauge,
 			func(s *model.Stat) model.Optional { return s.BootTime }),
-		stat("node_intr_total", "Interrupts that were served.", counter, func(s *model.Stat) model.Optional { return s.Interrupts }),
+		stat("node_intr_total", "Interrupts served.", counter, func(s *model.Stat) model.Optional { return s.Interrupts }),
 		stat("node_context_switches_total", "Context switches.", counter,
 			func(s *model.Stat) model.Optional { return s.ContextSwitches }),
-		stat("node_forks_total", "Tasks that were created.", counter, func(s *model.Stat) model.Optional { return s.Forks }),
-		stat("node_procs_running", "Tasks that are running or runnable.", gauge, func(s *model.Stat) model.Optional { return s.Running }),
-		stat("node_procs_blocked", "Tasks that are blocked on I/O.", gauge, func(s *model.Stat) model.Optional { return s.Blocked }),
+		stat("node_forks_total", "Tasks created.", counter, func(s *model.Stat) model.Optional { return s.Forks }),
+		stat("node_procs_running", "Running or runnable tasks.", gauge, func(s *model.Stat) model.Optional { return s.Running }),
+		stat("node_procs_blocked", "Tasks blocked on I/O.", gauge, func(s *model.Stat) model.Optional { return s.Blocked }),
 		pressure("node_pressure_cpu_waiting_seconds_total", "cpu", somePressure),
 		pressure("node_pressure_io_waiting_seconds_total", "io", somePressure),
 		pressure("node_pressure_io_stalled_seconds_total", "io", fullPressure),
@@ -228,7 +227,7 @@ func pressure(name, resource string, of func(*model.Pressure) *float64) metric {
 		tasks = "all"
 	}
 	return metric{
-		name: name, typ: counter, help: "Time during which " + tasks + " tasks waited for " + resource + ".",
+		name: name, typ: counter, help: "Time that " + tasks + " tasks waited for " + resource + ".",
 		emit: func(v *view, b *exposition.Builder) {
 			for i := range v.facts.Node.Pressure {
 				if p := &v.facts.Node.Pressure[i]; p.Resource == resource {
@@ -252,7 +251,7 @@ func nodeMemoryMetrics() []metric {
 		}}
 	}
 	return []metric{
-		figures("node_memory_<field>", "Field of /proc/meminfo, in bytes if the name ends in _bytes.", gauge,
+		figures("node_memory_<field>", "Field of /proc/meminfo.", gauge,
 			func(n *model.Node) []model.Figure { return n.Memory }),
 		figures("node_vmstat_<field>", "Field of /proc/vmstat.", untyped,
 			func(n *model.Node) []model.Figure { return n.VM }),

@@ -22,23 +22,23 @@ var diskColumns = []struct {
 	unit float64
 	help string
 }{
-	{"reads_completed_total", counter, 1, "Reads that were completed."},
-	{"reads_merged_total", counter, 1, "Reads that were merged."},
-	{"read_bytes_total", counter, 512, "Bytes that were read."},
-	{"read_time_seconds_total", counter, 1e-3, "Time that all reads took."},
-	{"writes_completed_total", counter, 1, "Writes that were completed."},
-	{"writes_merged_total", counter, 1, "Writes that were merged."},
-	{"written_bytes_total", counter, 512, "Bytes that were written."},
-	{"write_time_seconds_total", counter, 1e-3, "Time that all writes took."},
+	{"reads_completed_total", counter, 1, "Completed reads."},
+	{"reads_merged_total", counter, 1, "Merged reads."},
+	{"read_bytes_total", counter, 512, "Bytes read."},
+	{"read_time_seconds_total", counter, 1e-3, "Time of all reads."},
+	{"writes_completed_total", counter, 1, "Completed writes."},
+	{"writes_merged_total", counter, 1, "Merged writes."},
+	{"written_bytes_total", counter, 512, "Bytes written."},
+	{"write_time_seconds_total", counter, 1e-3, "Time of all writes."},
 	{"io_now", gauge, 1, "Reads and writes in progress."},
-	{"io_time_seconds_total", counter, 1e-3, "Time during which requests were in progress."},
-	{"io_time_weighted_seconds_total", counter, 1e-3, "Time during which requests were in progress, multiplied by their number."},
-	{"discards_completed_total", counter, 1, "Discards that were completed."},
-	{"discards_merged_total", counter, 1, "Discards that were merged."},
-	{"discarded_sectors_total", counter, 1, "Sectors that were discarded."},
-	{"discard_time_seconds_total", counter, 1e-3, "Time that all discards took."},
-	{"flush_requests_total", counter, 1, "Flushes that were completed."},
-	{"flush_requests_time_seconds_total", counter, 1e-3, "Time that all flushes took."},
+	{"io_time_seconds_total", counter, 1e-3, "Time with requests in progress."},
+	{"io_time_weighted_seconds_total", counter, 1e-3, "Time with requests in progress, times their number."},
+	{"discards_completed_total", counter, 1, "Completed discards."},
+	{"discards_merged_total", counter, 1, "Merged discards."},
+	{"discarded_sectors_total", counter, 1, "Discarded sectors."},
+	{"discard_time_seconds_total", counter, 1e-3, "Time of all discards."},
+	{"flush_requests_total", counter, 1, "Completed flushes."},
+	{"flush_requests_time_seconds_total", counter, 1e-3, "Time of all flushes."},
 }
 
 func nodeDiskMetrics() []metric {
@@ -46,7 +46,7 @@ func nodeDiskMetrics() []metric {
 		{
 			name: "node_disk_info", typ: gauge,
 			labels: []string{"device", "major", "minor", "path", "wwn", "model", "serial", "revision", "rotational"},
-			help:   "Numbers, path, model, serial number and revision of the disk, always 1.",
+			help:   "Numbers, path, model, serial number and revision of the disk.",
 			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
 				rotational := "0"
 				if d.Rotational {
@@ -58,7 +58,7 @@ func nodeDiskMetrics() []metric {
 		},
 		{
 			name: "node_disk_filesystem_info", typ: gauge, labels: []string{"device", "type", "usage", "uuid", "version"},
-			help: "File system on the disk from udev, always 1.",
+			help: "File system on the disk.",
 			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
 				if f := d.Filesystem; f != nil {
 					b.Value(1, d.Name, f.Type, f.Usage, f.UUID, f.Version)
@@ -68,7 +68,7 @@ func nodeDiskMetrics() []metric {
 		{
 			name: "node_disk_device_mapper_info", typ: gauge,
 			labels: []string{"device", "name", "uuid", "vg_name", "lv_name", "lv_layer"},
-			help:   "Device-mapper name, volume group and volume of the disk from udev, always 1.",
+			help:   "Device-mapper name, volume group and volume of the disk.",
 			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
 				if m := d.Mapper; m != nil {
 					b.Value(1, d.Name, m.Name, m.UUID, m.Group, m.Volume, m.Layer)
@@ -79,7 +79,7 @@ func nodeDiskMetrics() []metric {
 	for _, ata := range []string{"write_cache", "write_cache_enabled", "rotation_rate_rpm"} {
 		rows = append(rows, metric{
 			name: "node_disk_ata_" + ata, typ: gauge, labels: deviceLabels,
-			help: "Setting of the ATA disk from udev.",
+			help: "Setting of the ATA disk.",
 			emit: each(disksOf, func(_ *view, b *exposition.Builder, d *model.Disk) {
 				known(b, named(d.ATA, ata), nil, d.Name)
 			}),
@@ -116,19 +116,19 @@ func nodeFilesystemMetrics() []metric {
 		})
 	}
 	return []metric{
-		row("device_error", "Whether statfs of the file system failed or hangs (1) or not (0).",
+		row("device_error", "Whether statfs failed or hangs.",
 			func(f *model.Filesystem) model.Optional { return model.Some(truth(f.Error != "")) }),
-		row("readonly", "Whether the file system is mounted read-only (1) or not (0).",
+		row("readonly", "Whether the file system is read-only.",
 			func(f *model.Filesystem) model.Optional { return model.Some(truth(f.ReadOnly)) }),
 		size("size_bytes", "Size of the file system.", func(f *model.Filesystem) float64 { return f.Size }),
 		size("free_bytes", "Free space of the file system.", func(f *model.Filesystem) float64 { return f.Free }),
-		size("avail_bytes", "Free space of the file system for users other than root.",
+		size("avail_bytes", "Free space for users other than root.",
 			func(f *model.Filesystem) float64 { return f.Available }),
 		size("files", "Inodes of the file system.", func(f *model.Filesystem) float64 { return f.FileNodes }),
 		size("files_free", "Free inodes of the file system.", func(f *model.Filesystem) float64 { return f.FreeNodes }),
 		{
 			name: "node_filesystem_mount_info", typ: gauge, labels: []string{"mountpoint", "device", "major", "minor"},
-			help: "Device and device number of the mount point, always 1.",
+			help: "Device and device number of the mount point.",
 			emit: each(filesystemsOf, func(_ *view, b *exposition.Builder, f *model.Filesystem) {
 				if f.Error == "" {
 					b.Value(1, f.MountPoint, f.Device, f.Major, f.Minor)
@@ -151,7 +151,7 @@ func nodeNetworkMetrics() []metric {
 	for column, name := range netDevColumns {
 		rows = append(rows, metric{
 			name: "node_network_" + name + "_total", typ: counter, labels: deviceLabels,
-			help: "Counter " + name + " of the network interface.",
+			help: "Counter " + name + " of the interface.",
 			emit: each(netDevsOf, func(_ *view, b *exposition.Builder, d *model.NetDev) {
 				b.Value(float64(d.Stats[column]), d.Name)
 			}),
@@ -160,14 +160,14 @@ func nodeNetworkMetrics() []metric {
 	rows = append(rows,
 		metric{
 			name: "node_network_receive_nohandler_total", typ: counter, labels: deviceLabels,
-			help: "Received packets that no protocol handler accepted.",
+			help: "Received packets without a protocol handler.",
 			emit: each(netDevsOf, func(_ *view, b *exposition.Builder, d *model.NetDev) {
 				known(b, valueOf(d.NoHandler), nil, d.Name)
 			}),
 		},
 		metric{
 			name: "node_network_up", typ: gauge, labels: deviceLabels,
-			help: "Whether the operational state of the network interface is up (1) or not (0).",
+			help: "Whether the interface's operational state is up.",
 			emit: each(netClassesOf, func(_ *view, b *exposition.Builder, c *model.NetClass) {
 				b.Value(truth(c.OperState == "up"), c.Name)
 			}),
@@ -175,7 +175,7 @@ func nodeNetworkMetrics() []metric {
 		metric{
 			name: "node_network_info", typ: gauge,
 			labels: []string{"device", "address", "broadcast", "duplex", "operstate", "adminstate", "ifalias"},
-			help:   "Addresses, duplex mode, states and alias of the network interface, always 1.",
+			help:   "Addresses, duplex mode, states and alias of the interface.",
 			emit: each(netClassesOf, func(_ *view, b *exposition.Builder, c *model.NetClass) {
 				b.Value(1, c.Name, c.Address, c.Broadcast, c.Duplex, c.OperState, adminState(c.Flags), c.Alias)
 			}),
@@ -205,7 +205,7 @@ func nodeNetworkMetrics() []metric {
 	} {
 		rows = append(rows, metric{
 			name: "node_network_" + p.name, typ: p.typ, labels: deviceLabels,
-			help: "Attribute " + strings.ReplaceAll(p.name, "_", " ") + " of the network interface in sysfs.",
+			help: "Attribute " + strings.ReplaceAll(p.name, "_", " ") + " of the interface.",
 			emit: each(netClassesOf, func(_ *view, b *exposition.Builder, c *model.NetClass) {
 				known(b, valueOf(p.of(c)), nil, c.Name)
 			}),

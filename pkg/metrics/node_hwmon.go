@@ -36,11 +36,11 @@ func hwmonMetrics() []metric {
 		},
 		{
 			name: "node_hwmon_<property>", typ: gauge, labels: sensorLabels, emit: hwmonFigures(false, sensorLabels),
-			help: "Value, limit or alarm of the hardware sensor, in the unit of the name.",
+			help: "Value, limit or alarm of the hardware sensor.",
 		},
 		{
 			name: "node_hwmon_<property>_joule_total", typ: counter, labels: sensorLabels, emit: hwmonFigures(true, sensorLabels),
-			help: "Energy that the hardware sensor has counted.",
+			help: "Energy that the sensor counted.",
 		},
 	}
 }

@@ -23,14 +23,14 @@ func outstandingMetrics() []metric {
 	}
 	return []metric{
 		outstanding("container_rdma_oldest_outstanding_seconds",
-			"Age of the oldest signaled work request of the workload that is not completed, 0 without one.",
+			"Age of the oldest outstanding signaled work request, or 0.",
 			func(s *attribution.OutstandingShare) float64 { return s.Oldest.Seconds() }),
 		outstanding("container_rdma_stalled_queue_pairs",
-			"Queue pairs of the workload with outstanding signaled work requests and no completion for a while.",
+			"Queue pairs with outstanding signaled work requests and no completion for a while.",
 			func(s *attribution.OutstandingShare) float64 { return float64(s.Stalled) }),
 		{
 			name: "container_rdma_outstanding_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"},
-			help: "Whether all queue pairs of the workload are traced, 1 with the reason complete or 0 for each reason why not.",
+			help: "Whether all queue pairs of the workload are traced, 1 (complete) or 0 for each reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Outstanding {
 					s := &v.shares.Outstanding[i]

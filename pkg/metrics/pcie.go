@@ -10,38 +10,36 @@ import (
 )
 
 var pcieNotes = []string{
-	"Read every minute, of physical functions: VFs and subfunctions have no link of their own.",
-	"The highest speed and width are what both the device and the port above it support. A link below them trained badly, or saves " +
-		"power. A suspended function has no speed and width here.",
-	"`rdma_device_pcie_slot_power_watts`, `gpu_pcie_slot_power_watts`: reading it needs `CAP_SYS_ADMIN`. Absent without a slot, and " +
-		"where the firmware has not set it.",
-	"`*_pcie_aer_errors_total`: errors of the link that the device and the port above it detected, each its own, as the kernel's totals " +
-		"count them. Absent where the firmware handles errors. HCAs of one card with several functions share the port, and each has its " +
-		"errors.",
-	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` is `device` or `port`, the one that detected the error; `type` " +
-		"is the kernel's name. The kernel's total may differ from their sum.",
+	"Read every minute, for physical functions only.",
+	"The highest speed and width are what both the device and the port above it support. A link below them trained badly or saves " +
+		"power. A suspended function has neither value.",
+	"Slot power needs `CAP_SYS_ADMIN`. It is absent without a slot, or if the firmware has not set it.",
+	"`*_pcie_aer_errors_total` is absent if the firmware handles errors. Functions of one card share the port above, but each has " +
+		"its own errors.",
+	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` (`device`, `port`) detected the error. Totals of the kernel " +
+		"may differ from their sum.",
 }
 
 // pcieMetrics returns the metrics of the PCIe links of HCAs, and of errors on those of GPUs. Speed and width of GPUs are among
 // gpuPCIeMetrics, from their drivers.
 func pcieMetrics() []metric {
 	return []metric{
-		hcaPCIe("link_transfers_per_second", "Current speed of the device's PCIe link, in transfers per second of each lane.",
+		hcaPCIe("link_transfers_per_second", "Current speed of the PCIe link, in transfers per second and lane.",
 			func(f *model.PCIFunction) model.Optional { return positive(f.Link.Speed) }),
-		hcaPCIe("link_max_transfers_per_second", "Highest speed that the device and its slot support, in transfers per second.",
+		hcaPCIe("link_max_transfers_per_second", "Highest speed that device and slot support, in transfers per second.",
 			func(f *model.PCIFunction) model.Optional { speed, _ := f.Possible(); return positive(speed) }),
-		hcaPCIe("link_width_lanes", "PCIe lanes that the device's link uses.",
+		hcaPCIe("link_width_lanes", "PCIe lanes in use.",
 			func(f *model.PCIFunction) model.Optional { return positive(float64(f.Link.Width)) }),
-		hcaPCIe("link_max_width_lanes", "PCIe lanes that the device and its slot support.",
+		hcaPCIe("link_max_width_lanes", "PCIe lanes that device and slot support.",
 			func(f *model.PCIFunction) model.Optional { _, width := f.Possible(); return positive(float64(width)) }),
-		hcaPCIe("slot_power_watts", "Power that the device may draw from its PCIe slot.", slotPower),
+		hcaPCIe("slot_power_watts", "Power limit of the device's PCIe slot.", slotPower),
 		{
-			name: "gpu_pcie_slot_power_watts", typ: gauge, gpu: true, help: "Power that the GPU may draw from its PCIe slot.",
+			name: "gpu_pcie_slot_power_watts", typ: gauge, gpu: true, help: "Power limit of the GPU's PCIe slot.",
 			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) { known(b, slotPower(f), g.labels) }),
 		},
 		{
 			name: "rdma_device_pcie_aer_errors_total", typ: counter, labels: []string{"device", "severity"},
-			help: "PCIe errors that the device and the port above it detected.",
+			help: "PCIe errors detected by the device and the port above it.",
 			emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) {
 				for _, e := range f.Errors() {
 					b.Value(float64(e.Value), f.device, e.Name)
@@ -50,7 +48,7 @@ func pcieMetrics() []metric {
 		},
 		{
 			name: "rdma_device_pcie_aer_errors_by_type_total", typ: counter, labels: []string{"device", "end", "severity", "type"},
-			help: "PCIe errors that the device or the port above it detected, of types that occurred.",
+			help: "PCIe errors by type and by the end that detected them.",
 			emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) {
 				eachErrorType(f.PCIFunction, func(value float64, labels ...string) {
 					b.Value(value, append([]string{f.device}, labels...)...)
@@ -59,7 +57,7 @@ func pcieMetrics() []metric {
 		},
 		{
 			name: "gpu_pcie_aer_errors_total", typ: counter, gpu: true, labels: []string{"severity"},
-			help: "PCIe errors that the GPU and the port above it detected.",
+			help: "PCIe errors detected by the GPU and the port above it.",
 			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) {
 				for _, e := range f.Errors() {
 					b.Share(float64(e.Value), g.labels, e.Name)
@@ -68,7 +66,7 @@ func pcieMetrics() []metric {
 		},
 		{
 			name: "gpu_pcie_aer_errors_by_type_total", typ: counter, gpu: true, labels: []string{"end", "severity", "type"},
-			help: "PCIe errors that the GPU or the port above it detected, of types that occurred.",
+			help: "PCIe errors by type and by the end that detected them.",
 			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) {
 				eachErrorType(f, func(value float64, labels ...string) { b.Share(value, g.labels, labels...) })
 			}),

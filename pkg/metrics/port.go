@@ -46,48 +46,46 @@ var portErrors = []struct{ counter, typ string }{
 }
 
 var portNotes = []string{
-	"`infiniband_port_transmit_data_bytes_total`, `infiniband_port_receive_data_bytes_total`: of drivers with `counters/` only, as of " +
-		"node_exporter. Omni-Path (hfi1) counts flits of 8 bytes there: it moved twice as much.",
-	"With mlx5 they, and `rdma_port_transmit_bytes_total` and `rdma_port_receive_bytes_total`, have the bytes of the function, " +
-		"not of the physical port. A PF looks idle while its VFs are busy: add their series (`infiniband_device_info{pf_device}`).",
-	"`infiniband_port_errors_total`: most of these counters stop at their highest value.",
-	"`infiniband_device_info`: `netns` is the inode of the network namespace that the device was moved to, and empty in the " +
-		"namespace of the node.",
-	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: the GID table is read every five minutes, and when the state of the port " +
-		"changes. `type` is `ib`, `roce_v1`, `roce_v2` or `other` (iWARP, EFA). The GID may be of any interface on the port, such as " +
-		"a VLAN. A VF lacks it while its interface has no address. `/rdma` lists the GIDs.",
-	"`infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`: the P_Key table is read when the port changes, and every hour, as " +
-		"mlx5 needs a command of its firmware for each entry. `/rdma` lists the P_Keys.",
-	"`infiniband_port_sm_changes_total`: changes of the subnet manager's LID, which is read every 30 s. The loss of a subnet manager " +
-		"and its return are none.",
-	"GUIDs are written as `0x` and 16 digits in all metrics. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`, " +
-		"which has the switch and its port at the other end. The fabric lists no VFs: a VF has the link of its PF.",
+	"`infiniband_port_transmit_data_bytes_total`, `infiniband_port_receive_data_bytes_total`: only drivers with `counters/`, as in " +
+		"node_exporter. Omni-Path (hfi1) counts flits of 8 bytes: the real value is twice as large.",
+	"With mlx5 these counters, `rdma_port_transmit_bytes_total` and `rdma_port_receive_bytes_total` count the function, not the " +
+		"physical port. A PF looks idle while its VFs are busy: add their series (`infiniband_device_info{pf_device}`).",
+	"`infiniband_port_errors_total`: most counters stop at their highest value.",
+	"`infiniband_device_info`: `netns` is the inode of the device's network namespace, empty for the node's namespace.",
+	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: read every five minutes and when the port's state changes. `type` is `ib`, " +
+		"`roce_v1`, `roce_v2` or `other` (iWARP, EFA). The GID may be of any interface on the port, such as a VLAN. A VF lacks it while " +
+		"its interface has no address.",
+	"`infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`: read every hour and when the port changes. `/rdma` lists " +
+		"P_Keys and GIDs.",
+	"`infiniband_port_sm_changes_total`: the LID is read every 30 s. The loss and return of one subnet manager does not count.",
+	"GUIDs are `0x` and 16 digits. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF " +
+		"has the link of its PF.",
 }
 
 // portMetrics returns the metrics that devices and ports report about themselves.
 func portMetrics() []metric {
 	return []metric{
 		pma("infiniband_port_receive_data_bytes_total", "port_rcv_data", wordBytes,
-			"Data received on all virtual lanes of the port, in bytes, with mlx5 of the function without its VFs."),
+			"Bytes received on all virtual lanes, with mlx5 only of the function without its VFs."),
 		pma("infiniband_port_transmit_data_bytes_total", "port_xmit_data", wordBytes,
-			"Data sent on all virtual lanes of the port, in bytes, with mlx5 of the function without its VFs."),
+			"Bytes sent on all virtual lanes, with mlx5 only of the function without its VFs."),
 		pma("infiniband_port_receive_packets_total", "port_rcv_packets", 1,
-			"Packets received on all virtual lanes of the port, including packets with errors."),
+			"Packets received on all virtual lanes, including those with errors."),
 		pma("infiniband_port_transmit_packets_total", "port_xmit_packets", 1,
-			"Packets sent on all virtual lanes of the port, including packets with errors."),
+			"Packets sent on all virtual lanes, including those with errors."),
 		pma("infiniband_port_receive_unicast_packets_total", "unicast_rcv_packets", 1,
-			"Unicast packets received, including packets with errors."),
+			"Unicast packets received, including errors."),
 		pma("infiniband_port_transmit_unicast_packets_total", "unicast_xmit_packets", 1,
-			"Unicast packets sent, including packets with errors."),
+			"Unicast packets sent, including errors."),
 		pma("infiniband_port_receive_multicast_packets_total", "multicast_rcv_packets", 1,
-			"Multicast packets received, including packets with errors."),
+			"Multicast packets received, including errors."),
 		pma("infiniband_port_transmit_multicast_packets_total", "multicast_xmit_packets", 1,
-			"Multicast packets sent, including packets with errors."),
+			"Multicast packets sent, including errors."),
 		pma("infiniband_port_transmit_wait_total", "port_xmit_wait", 1,
-			"Ticks of the port's clock during which the port had data to send but could not send any."),
+			"Port clock ticks with data that could not be sent."),
 		{
 			name: "infiniband_port_errors_total", typ: counter, labels: []string{"device", "port", "type"},
-			help: "Errors that the port counted, by type.",
+			help: "Errors of the port, by type.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, e := range portErrors {
 					for _, s := range v.pma.of(e.counter) {
@@ -96,20 +94,20 @@ func portMetrics() []metric {
 				}
 			},
 		},
-		portState("infiniband_port_state", "Logical state of the port, 1 for the current state and 0 for the others.",
+		portState("infiniband_port_state", "Logical state of the port, 1 if current.",
 			portStates, portStateLabels, func(p *model.Port) string { return p.State }),
 		portState("infiniband_port_physical_state",
-			"Physical state of the port, 1 for the current state and 0 for the others.",
+			"Physical state of the port, 1 if current.",
 			physStates, physStateLabels, func(p *model.Port) string { return p.PhysState }),
-		portGauge("infiniband_port_rate_gbps", "Data rate of the port, in gigabits per second.",
+		portGauge("infiniband_port_rate_gbps", "Data rate of the port in Gb/s.",
 			func(p *model.Port) float64 { return p.RateBits / 1e9 }),
 		portGauge("infiniband_port_rate_bytes_per_second", "Data rate of the port.",
 			func(p *model.Port) float64 { return p.RateBits / 8 }),
-		portGauge("infiniband_port_link_width_lanes", "Lanes that the link of the port uses.",
+		portGauge("infiniband_port_link_width_lanes", "Lanes of the port's link.",
 			func(p *model.Port) float64 { return float64(p.Width) }),
 		{
 			name: "rdma_port_gids", typ: gauge, labels: []string{"device", "port", "type"},
-			help: "Entries of the GID table of the port, by type.",
+			help: "GID table entries of the port, by type.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				for _, t := range gidTypes(p) {
 					n := 0
@@ -124,7 +122,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "rdma_port_roce_v2_gid_missing", typ: gauge, labels: devicePortLabels,
-			help: "Whether the RoCE port has no RoCE v2 GID of an IPv4 address or a routable IPv6 address (1) or has one (0).",
+			help: "Whether the RoCE port lacks a RoCE v2 GID of an IPv4 or routable IPv6 address.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if missing, isKnown := p.hca.LacksRoCEv2(p.Port); isKnown {
 					b.Add(p.labels, truth(missing))
@@ -133,7 +131,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "infiniband_port_pkeys", typ: gauge, labels: []string{"device", "port", "membership"},
-			help: "P_Keys of the InfiniBand port, by membership in the partition (full, limited).",
+			help: "P_Keys of the InfiniBand port, by membership (full, limited).",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if p.PKeys == nil {
 					return
@@ -150,7 +148,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "infiniband_port_default_pkey_missing", typ: gauge, labels: devicePortLabels,
-			help: "Whether no P_Key of the InfiniBand port is that of the default partition, 0x7fff (1) or one is (0).",
+			help: "Whether the InfiniBand port lacks the P_Key of the default partition, 0x7fff.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if p.PKeys != nil {
 					b.Add(p.labels, truth(p.LacksDefaultPartition()))
@@ -159,7 +157,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "infiniband_port_sm_changes_total", typ: counter, labels: devicePortLabels,
-			help: "Changes of the InfiniBand port from one subnet manager to another, by their LIDs.",
+			help: "Changes of the InfiniBand port's subnet manager LID.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if p.LinkLayer == "InfiniBand" {
 					b.Add(p.labels, float64(p.SMChanges))
@@ -172,7 +170,7 @@ func portMetrics() []metric {
 				"device", "firmware", "board_id", "hca_type", "node_type", "node_guid", "sys_image_guid", "node_desc",
 				"pci_address", "numa_node", "uverbs", "is_vf", "pf_device", "netns",
 			},
-			help: "Firmware, board, type, GUIDs, PCI address and network namespace of the RDMA device, always 1.",
+			help: "Firmware, board, type, GUIDs, PCI address and network namespace of the RDMA device.",
 			emit: each(hcasOf, func(_ *view, b *exposition.Builder, h *model.HCA) {
 				b.Value(1, h.Name, h.Firmware, h.Board, h.Type, h.NodeType, h.NodeGUID, h.SysImageGUID, h.NodeDesc,
 					h.PCIAddress, h.NUMANode, h.CharDevice, strconv.FormatBool(h.VF), h.PF, nonZero(h.Netns))
@@ -181,7 +179,7 @@ func portMetrics() []metric {
 		{
 			name: "infiniband_port_info", typ: gauge,
 			labels: []string{"device", "port", "link_layer", "speed", "netdev", "lid", "sm_lid", "port_guid"},
-			help:   "Link layer, speed, network interface, LIDs and GUID of the port, always 1.",
+			help:   "Link layer, speed, network interface, LIDs and GUID of the port.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				b.Value(1, p.hca.Name, p.number, p.LinkLayer, p.Speed, p.Netdev, p.LID, p.SMLID, p.PortGUID)
 			}),

@@ -19,10 +19,8 @@ import (
 )
 
 var processNotes = []string{
-	"`go_goroutines` excludes the goroutines of the Go runtime, as client_golang does.",
-	"`go_gc_gomemlimit_bytes` is three quarters of the limit of the sensor's cgroup, unless GOMEMLIMIT is set.",
-	"`go_threads` includes threads that are blocked in a system call.",
-	"`process_resident_memory_bytes` is read from /proc/self/statm.",
+	"`go_goroutines` excludes those of the Go runtime. `go_threads` includes threads in system calls.",
+	"`go_gc_gomemlimit_bytes` is three quarters of the cgroup's limit, unless GOMEMLIMIT is set.",
 }
 
 // processMetrics returns a few of the process metrics that Prometheus clients export, the
@@ -31,20 +29,20 @@ var processNotes = []string{
 func processMetrics() []metric {
 	p := &process{}
 	return []metric{
-		p.row("process_cpu_seconds_total", "CPU time that the sensor has used in user and system mode.",
+		p.row("process_cpu_seconds_total", "CPU time of the sensor.",
 			func() (float64, error) {
 				var now unix.Timespec
 				err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now)
 				return time.Duration(now.Nano()).Seconds(), err
 			}),
 		p.row("process_resident_memory_bytes", "Resident memory of the sensor.", p.resident),
-		p.row("process_start_time_seconds", "Unix time at which the sensor started.", p.start),
+		p.row("process_start_time_seconds", "Unix time of the sensor's start.", p.start),
 		p.row("go_goroutines", "Goroutines of the sensor.", goroutines),
 		p.row("go_threads", "Operating system threads of the sensor.",
 			goMetric("/sched/threads/total:threads")),
-		p.row("go_memstats_mallocs_total", "Heap objects that the sensor has allocated.",
+		p.row("go_memstats_mallocs_total", "Heap objects allocated.",
 			goMetric("/gc/heap/allocs:objects", "/gc/heap/tiny/allocs:objects")),
-		p.row("go_gc_heap_live_bytes", "Heap memory that was in use at the last garbage collection.",
+		p.row("go_gc_heap_live_bytes", "Heap memory in use at the last garbage collection.",
 			goMetric("/gc/heap/live:bytes")),
 		p.row("go_gc_gomemlimit_bytes", "Memory limit of the garbage collector.",
 			goMetric("/gc/gomemlimit:bytes")),

@@ -26,25 +26,23 @@ var (
 )
 
 var selfNotes = []string{
-	"`accelscope_source_state`, `accelscope_device_state` and `accelscope_probe_hook_state` have the series of the current state. With " +
-		"`--metrics.states=all`, they have those of all other states, too, with the value 0.",
-	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`, `id` the UUID or the node GUID, or the PCI address without " +
-		"either; of a module, the id of its HCA, the port and the serial number: `0x1/1 SN1`. A device that is there has no series. " +
-		"[Devices that are missing](../docs/verdicts.md#devices-that-are-missing).",
-	"`accelscope_probe_hook_state`: `tier` is how the hook is attached; it is empty while the hook is not attached.",
-	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail such as the verb in each family, and all " +
-		"workloads of the node together 16,384. Further series are added up with the value `other` for the detail, and if there is no " +
-		"room for these either, for `device`. [Limits](../docs/limits.md#series) lists the details.",
-	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is what the kernel waits for at each probe (RCU " +
-		"grace periods). [Forks](../docs/limits.md#uprobes) wait for `accelscope_uprobe_fork_wait_seconds` of it at most, which a kernel " +
-		"without fentry programs and kprobes does not show.",
-	"`accelscope_lines_skipped_total`: a line that stays in its file is counted once. The log and `accelscope doctor` quote it. The " +
-		"other lines of the file are read.",
-	"`accelscope_values_dropped_total`: [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every refresh, that is " +
-		"once per second at most, while a driver reports such a value; `accelscope doctor` shows it.",
-	"`accelscope_panics_total`: after a panic in a goroutine or while it was made, a source is `failed` until the sensor starts " +
-		"again. The log has the stack.",
-	"`accelscope_source_duration_seconds` and `accelscope_source_age_seconds` are absent until the source has answered once.",
+	"`accelscope_source_state`, `accelscope_device_state`, `accelscope_probe_hook_state`: only the current state, or with " +
+		"`--metrics.states=all` all states (0).",
+	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`; `id` is the UUID, the node GUID, or else the PCI address; for " +
+		"modules HCA, port and serial number (`0x1/1 SN1`). A present device has no series. See [Devices that are " +
+		"missing](../docs/verdicts.md#devices-that-are-missing).",
+	"`accelscope_probe_hook_state`: `tier` is how the hook is attached, or empty.",
+	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail in each family, all workloads together 16,384. " +
+		"Further series have `other` as the detail, then as `device`. [Limits](../docs/limits.md#series) lists the details.",
+	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is RCU waiting. " +
+		"[Forks](../docs/limits.md#uprobes) wait for at most `accelscope_uprobe_fork_wait_seconds` of it, absent without fentry " +
+		"programs and kprobes.",
+	"`accelscope_lines_skipped_total`: a line counts once. The log and `accelscope doctor` quote it.",
+	"`accelscope_values_dropped_total`: see [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every refresh " +
+		"(at most once a second) while the driver reports the value.",
+	"`accelscope_panics_total`: after a panic in its goroutine or creation, a source is `failed` until the sensor restarts. The log " +
+		"has the stack.",
+	"`accelscope_source_duration_seconds`, `accelscope_source_age_seconds`: absent before the first answer.",
 }
 
 // selfMetrics returns the metrics of the sensor itself.
@@ -52,18 +50,18 @@ func selfMetrics() []metric {
 	return []metric{
 		{
 			name: "accelscope_source_state", typ: gauge, labels: []string{"source", "state"},
-			help: "State of the source, 1 for the current state.",
+			help: "State of the source, 1 if current.",
 			emit: each(statesOf, func(v *view, b *exposition.Builder, s *model.SourceState) {
 				b.StateSet(nil, string(s.State), v.exported(sourceStates), s.Source)
 			}),
 		},
-		sourceAnswer("accelscope_source_duration_seconds", "Time that the last answer of the source took.",
+		sourceAnswer("accelscope_source_duration_seconds", "Duration of the source's last answer.",
 			func(s *model.SourceState) time.Duration { return s.Took }),
-		sourceAnswer("accelscope_source_age_seconds", "Time since the last answer of the source.",
+		sourceAnswer("accelscope_source_age_seconds", "Time since the source's last answer.",
 			func(s *model.SourceState) time.Duration { return s.Age }),
 		{
 			name: "accelscope_device_state", typ: gauge, labels: []string{"source", "device", "state"},
-			help: "State of the device in the source, 1 for the current state.",
+			help: "State of the source's device, 1 if current.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.facts.DeviceStates {
 					b.StateSet(nil, string(d.State), v.exported(deviceStates), d.Source, d.Device)
@@ -72,7 +70,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_device_missing", typ: gauge, labels: []string{"kind", "id"},
-			help: "Device that the node had and has no more, 0 if that was accepted or has a known reason.",
+			help: "Device that the node had and has no more, 0 if accepted or for a known reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.facts.Missing {
 					m := &v.facts.Missing[i]
@@ -86,7 +84,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_hook_state", typ: gauge, labels: []string{"hook", "tier", "state"},
-			help: "State of the hook in the kernel, 1 for the current state.",
+			help: "State of the kernel hook, 1 if current.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, h := range v.facts.Hooks {
 					b.StateSet(nil, string(h.State), v.exported(hookStates), h.Name, h.Tier)
@@ -95,14 +93,14 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_map_entries", typ: gauge, labels: []string{"map"},
-			help: "Entries in the BPF map of the probe.",
+			help: "Entries in the BPF map.",
 			emit: each(mapsOf, func(_ *view, b *exposition.Builder, m *model.Map) {
 				b.Value(float64(m.Entries), m.Name)
 			}),
 		},
 		{
 			name: "accelscope_probe_map_capacity", typ: gauge, labels: []string{"map"},
-			help: "Maximum number of entries in the BPF map of the probe.",
+			help: "Capacity of the BPF map.",
 			emit: each(mapsOf, func(_ *view, b *exposition.Builder, m *model.Map) {
 				b.Value(float64(m.Capacity), m.Name)
 			}),
@@ -118,7 +116,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_workload_lost_total", typ: counter, owned: true, labels: []string{"reason"},
-			help: "Events of the workload that were not recorded because it has its share of the BPF map, by reason.",
+			help: "Events not recorded because the workload has its share of the BPF map, by reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.OwnerLosses {
 					b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Reason)
@@ -127,14 +125,14 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_uprobe_attach_seconds", typ: histogram, labels: []string{"source", "operation"},
-			help: "Time that the kernel took to attach or detach one uprobe, by operation.",
+			help: "Time to attach or detach one uprobe, by operation.",
 			emit: each(probeDurationsOf, func(_ *view, b *exposition.Builder, d *model.ProbeDurations) {
 				b.Histogram(&d.Calls, nil, d.Source, d.Operation)
 			}),
 		},
 		{
 			name: "accelscope_uprobe_fork_wait_seconds", typ: histogram, labels: []string{"source", "operation"},
-			help: "Time that forks of the node could wait while the kernel attached or detached one uprobe, by operation.",
+			help: "Time that forks could wait for one attach or detach of a uprobe, by operation.",
 			emit: each(probeDurationsOf, func(_ *view, b *exposition.Builder, d *model.ProbeDurations) {
 				if d.Forks.Count > 0 {
 					b.Histogram(&d.Forks, nil, d.Source, d.Operation)
@@ -143,7 +141,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_repaired_objects_total", typ: counter, labels: []string{"change"},
-			help: "Objects that a comparison with RDMA netlink added to or removed from the counts, by change.",
+			help: "Objects added to or removed from the counts by comparison with RDMA netlink, by change.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, r := range v.facts.Repairs {
 					b.Value(float64(r.Count), r.Change)
@@ -152,12 +150,12 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_lines_skipped_total", typ: counter, labels: []string{"file"},
-			help: "Lines of files of the kernel that could not be parsed and were left out, by file.",
+			help: "Lines of kernel files that could not be parsed, by file.",
 			emit: emitSkippedLines,
 		},
 		{
 			name: "accelscope_child_ends_total", typ: counter, labels: []string{"source", "reason"},
-			help: "Child processes of the source that crashed, or were killed because they hung, by reason.",
+			help: "Child processes that crashed, or hung and were killed, by reason.",
 			emit: each(childrenOf, func(_ *view, b *exposition.Builder, c *model.ChildProcesses) {
 				for _, e := range c.Ends {
 					b.Value(float64(e.Count), c.Source, e.Reason)
@@ -166,34 +164,34 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_child_stuck", typ: gauge, labels: []string{"source"},
-			help: "Child processes of the source that were killed and have not ended.",
+			help: "Killed child processes that have not ended.",
 			emit: each(childrenOf, func(_ *view, b *exposition.Builder, c *model.ChildProcesses) {
 				b.Value(float64(c.Stuck), c.Source)
 			}),
 		},
 		{
 			name: "accelscope_series_dropped_total", typ: counter, labels: []string{"family"},
-			help: "Series of workloads that were folded into a series with the value other, by family.",
+			help: "Series of workloads folded into the value other, by family.",
 			emit: func(_ *view, b *exposition.Builder) {
 				b.EachDropped(func(family string, series uint64) { b.Value(float64(series), family) })
 			},
 		},
 		{
 			name: "accelscope_values_dropped_total", typ: counter, labels: []string{"source", "value"},
-			help: "Values of GPUs that cannot be and that were left out, by source and value.",
+			help: "Impossible GPU values left out, by source and value.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range slices.SortedFunc(maps.Keys(v.dropped), engine.Dropped.Compare) {
 					b.Value(float64(v.dropped[d]), d.Source, d.Value)
 				}
 			},
 		},
-		single("accelscope_panics_total", counter, "Panics in sources and refreshes, which did not end the sensor.",
+		single("accelscope_panics_total", counter, "Panics that did not end the sensor.",
 			func(v *view) *uint64 { return &v.panics }, valueOf[uint64]),
 		single("accelscope_unresolved_cgroups_total", counter, "Cgroups with kernel counters that never got a name.",
 			func(v *view) *uint64 { return v.facts.UnresolvedCgroups }, valueOf[uint64]),
 		{
 			name: "accelscope_build_info", typ: gauge, labels: []string{"version", "revision", "goversion"},
-			help: "Version, revision and Go version of the sensor, always 1.",
+			help: "Version, revision and Go version of the sensor.",
 			emit: func(v *view, b *exposition.Builder) { b.Value(1, v.build...) },
 		},
 	}

@@ -5,40 +5,37 @@ package metrics
 import "github.com/accelscope/accelscope/pkg/model"
 
 var sharedNotes = []string{
-	"Each is one counter of the driver, or a sum, which `rdma_stat_<counter>` has under the driver's names. " +
-		"[The table by driver](../docs/links.md#counters-of-all-drivers) has its meaning and source. A counter that the driver does not have " +
-		"is absent, never 0.",
-	"`port` is empty for a counter that the driver has only for the whole device.",
-	"`rdma_port_transmit_bytes_total`, `rdma_port_receive_bytes_total` and packets are of `counters/`, or else of the driver's own " +
-		"counters. [The table by driver](../docs/links.md#counters-of-all-drivers) has what they count. A port without bytes " +
-		"is in `accelscope doctor`, with the reason.",
-	"`rdma_port_transmit_errors_total`, `rdma_port_receive_errors_total` and the counters of discards exist for drivers without " +
-		"`counters/`. " +
-		"The others have `infiniband_port_errors_total`.",
-	"Some drivers count these of each function: a VF has its own, and those of a PF exclude its VFs. They are not of the port alone.",
+	"Each value is one counter of the driver or a sum; [the table by driver](../docs/links.md#counters-of-all-drivers) has the meaning. A counter that the " +
+		"driver lacks is absent, never 0. `rdma_stat_<counter>` has the driver's names.",
+	"`port` is empty for a counter of the whole device.",
+	"Bytes and packets come from `counters/`, or else from the driver's own counters. If a port has no bytes, `accelscope doctor` " +
+		"shows the reason.",
+	"`rdma_port_transmit_errors_total`, `rdma_port_receive_errors_total` and discards exist for drivers without `counters/`. The " +
+		"others have `infiniband_port_errors_total`.",
+	"Some drivers count by function, not by port: a VF has its own values, and a PF excludes its VFs.",
 }
 
 // sharedMetrics returns the counters of traffic, errors, congestion and retransmission, under one name for all drivers.
 func sharedMetrics() []metric {
 	return []metric{
-		sharedCounter(model.TransmitBytes, "Bytes that the port sent, by whatever counters its driver has."),
-		sharedCounter(model.ReceiveBytes, "Bytes that the port received, by whatever counters its driver has."),
-		sharedCounter(model.TransmitPackets, "Packets that the port sent, by whatever counters its driver has."),
-		sharedCounter(model.ReceivePackets, "Packets that the port received, by whatever counters its driver has."),
-		sharedCounter(model.TransmitErrors, "Packets that could not be sent, of a driver with counters of its own."),
-		sharedCounter(model.ReceiveErrors, "Packets received with errors, of a driver with counters of its own."),
-		sharedCounter(model.TransmitDiscards, "Packets that were dropped instead of sent, of a driver with counters of its own."),
-		sharedCounter(model.ReceiveDiscards, "Packets that were received and dropped, of a driver with counters of its own."),
-		sharedCounter(model.ECNMarked, "RoCE packets received with an ECN mark of a congested switch."),
-		sharedCounter(model.CNPSent, "Congestion notifications (CNP) sent to senders of marked packets."),
-		sharedCounter(model.CNPHandled, "Congestion notifications (CNP) received, for which senders of this port slow down."),
-		sharedCounter(model.OutOfSequence, "Requests received out of sequence, after a packet was lost or overtaken."),
-		sharedCounter(model.Retransmitted, "Packets that were sent again."),
-		sharedCounter(model.Timeouts, "Times that no acknowledgement came before the timeout of a queue pair."),
-		sharedCounter(model.RNR, "RNR NAKs received from remote ends without a receive buffer, after which the request is tried again."),
-		sharedCounter(model.OutOfBuffer, "Requests received for which no receive buffer was posted."),
+		sharedCounter(model.TransmitBytes, "Bytes sent, from the counters that the driver has."),
+		sharedCounter(model.ReceiveBytes, "Bytes received, from the counters that the driver has."),
+		sharedCounter(model.TransmitPackets, "Packets sent, from the counters that the driver has."),
+		sharedCounter(model.ReceivePackets, "Packets received, from the counters that the driver has."),
+		sharedCounter(model.TransmitErrors, "Packets that could not be sent, from the driver's own counters."),
+		sharedCounter(model.ReceiveErrors, "Packets received with errors, from the driver's own counters."),
+		sharedCounter(model.TransmitDiscards, "Packets dropped instead of sent, from the driver's own counters."),
+		sharedCounter(model.ReceiveDiscards, "Packets received and dropped, from the driver's own counters."),
+		sharedCounter(model.ECNMarked, "RoCE packets received with an ECN mark."),
+		sharedCounter(model.CNPSent, "Congestion notifications (CNP) sent."),
+		sharedCounter(model.CNPHandled, "Congestion notifications (CNP) received and acted on."),
+		sharedCounter(model.OutOfSequence, "Requests received out of sequence."),
+		sharedCounter(model.Retransmitted, "Packets sent again."),
+		sharedCounter(model.Timeouts, "Acknowledgement timeouts of queue pairs."),
+		sharedCounter(model.RNR, "RNR NAKs received, after which the request is retried."),
+		sharedCounter(model.OutOfBuffer, "Requests received without a posted receive buffer."),
 		sharedCounter(model.AdaptiveRetransmissions, "Adaptive retransmissions of RoCE."),
-		sharedCounter(model.SlowRestart, "Times that RoCE slow restart was used."),
+		sharedCounter(model.SlowRestart, "Uses of RoCE slow restart."),
 	}
 }
 

@@ -14,48 +14,35 @@ import (
 )
 
 var trafficNotes = []string{
-	"`method` is how the bytes are measured: `port` (counters of a port with one exclusive owner: all bytes on the wire), " +
-		"`qp_counter` (hardware counters of the workload's queue pairs), `uprobe` (payload of the work requests that the " +
-		"workload posts and polls) or `survey` (a part of the bytes that the port counted, " +
-		"[split by the last survey](../docs/rdma-bytes.md#surveys): the only estimate). No byte is counted by two methods.",
-	"Where the device counts bytes, the shares add up to the counter of the device. The unattributed share has empty identity " +
-		"labels: headers, retransmissions, traffic of the kernel, one-sided operations of the remote end, and calls that bypass " +
-		"`ibv_post_send`.",
-	"While the calls of a workload are counted in surveys only, its `uprobe` byte counters stand still and its traffic is in `survey` " +
-		"or, where it cannot be split, in the unattributed share. When a workload is removed, all its bytes move to the unattributed " +
-		"share at once.",
-	"The families of work requests and completions are absent while calls of the workload on the device are counted in surveys only. " +
-		"They continue at the same value when all calls are counted again.",
-	"`container_rdma_work_requests_total`: all requests of a chain, without those that the provider refused. The opcode of " +
-		"receives is `recv`.",
-	"`container_rdma_work_request_bytes_total`: without receives, which `container_rdma_receive_bytes_total` counts when they " +
-		"complete.",
-	"`container_rdma_completion_errors_total`: completions that are polled through `ibv_start_poll` are not counted.",
-	"`container_rdma_datapath_coverage`: 1 with the reason `complete`, or 0 for each reason why bytes are missing, so that no " +
-		"traffic and no measurement are different. A workload has it for each HCA on which it has queue pairs, DEVX objects or " +
-		"observed contexts. `complete` also holds where counters of the port or of queue pairs have the bytes.",
+	"`method`: `port` (a port with one exclusive owner: all bytes on the wire), `qp_counter` (hardware counters of queue pairs), " +
+		"`uprobe` (payload of work requests posted and polled) or `survey` (an estimate: part of the port's bytes, [split by the last " +
+		"survey](../docs/rdma-bytes.md#surveys)). No byte is counted by two methods.",
+	"If the device counts bytes, the shares add up to its counter. The unattributed share has empty identity labels: headers, " +
+		"retransmissions, kernel traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
+	"While calls of a workload are counted in surveys only, its `uprobe` bytes stand still: its traffic is in `survey` or, if it " +
+		"cannot be split, unattributed. Its families of work requests and completions are absent meanwhile, and continue at the same " +
+		"value. When a workload is removed, its bytes move to the unattributed share.",
+	"`container_rdma_work_requests_total`: without requests that the provider refused. The opcode of receives is `recv`.",
+	"`container_rdma_work_request_bytes_total`: without receives (see `container_rdma_receive_bytes_total`).",
+	"`container_rdma_completion_errors_total`: without completions polled through `ibv_start_poll`.",
+	"`container_rdma_datapath_coverage` distinguishes no traffic from no measurement. A workload has it for each HCA with its queue " +
+		"pairs, DEVX objects or observed contexts. `complete` also holds if counters of the port or of queue pairs have the bytes.",
 	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
-		"`not_selected` (`--rdma.datapath-select`), `late` (an open context could send before its functions were probed), " +
-		"`survey` (calls are counted in surveys only), `extended_poll` (of completions of `ibv_start_poll`, the length was not read), " +
-		"`provider_unsupported` (the functions of its provider were not found), `direct_wqe` (the provider lets programs write to " +
-		"its queues, and no call was seen for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, " +
-		"which may be queue pairs), `full` (no room for more contexts), `not_seen` (queue pairs that are " +
-		"not connected yet, or were missed), `unattributed` (all bytes are counted now, and some were not since the sensor started).",
-	"`container_rdma_unattributed_bytes_limit_total`: in an interval between two scrapes the device sent or received bytes that no " +
-		"method attributes, and the workload had objects that could move bytes. What it moved of them is " +
-		"not known; a byte counts for each such workload. " +
-		"Absent for a workload without such bytes, and from then on where a counter of the device was reset or could not be read, so " +
-		"that there is no limit.",
-	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the " +
-		"time until the workload polls. Completions that match no observed post are left out.",
-	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests that were posted with " +
-		"`IBV_SEND_SIGNALED` (or `sq_sig_all`) and that the workload has not polled a completion of, whether it arrived or not. " +
-		"Receives, and work requests that no signaled one follows, do not count, nor do queue pairs in the error state. A queue " +
-		"pair is stalled if it has such work requests and `--rdma.stall-after` passed since it got the last completion, or since " +
-		"it had none outstanding. Both are absent unless all queue pairs of the workload on the device are " +
-		"[traced without gaps](../docs/limits.md#stalled-queue-pairs) (`container_rdma_outstanding_coverage`), except that queue " +
-		"pairs which are stalled for certain count anyway. Of a queue pair with more than 128 signaled work requests, the age " +
-		"may be that of a later one.",
+		"`not_selected` (`--rdma.datapath-select`), `late` (a context could send before the probes), `survey` (surveys only), " +
+		"`extended_poll` (`ibv_start_poll`: length not read), `provider_unsupported` (functions not found), `direct_wqe` (programs may " +
+		"write to the queues, and no call for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, perhaps " +
+		"queue pairs), `full` (no room for contexts), `not_seen` (queue pairs not connected yet, or missed), `unattributed` (counted " +
+		"now, but some bytes since the start were not).",
+	"`container_rdma_unattributed_bytes_limit_total`: bytes that no method attributes, while the workload had objects that could " +
+		"move bytes. The workload's real part is not known, and a byte counts for each such workload. Absent without such bytes, and " +
+		"after a device counter was reset or could not be read.",
+	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the time " +
+		"until the workload polls. Completions without an observed post are left out.",
+	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests with `IBV_SEND_SIGNALED` (or " +
+		"`sq_sig_all`) without a polled completion. Receives, requests without a later signaled one, and queue pairs in the error state " +
+		"do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or since it had none " +
+		"outstanding. Both are absent unless all queue pairs are [traced without gaps](../docs/limits.md#stalled-queue-pairs); queue " +
+		"pairs that are certainly stalled count anyway. Above 128 signaled requests, the age may be of a later one.",
 }
 
 // trafficMetrics returns the metrics of workloads on the data path.
@@ -66,7 +53,7 @@ func trafficMetrics() []metric {
 // coverage distinguishes a workload without traffic from one whose traffic is not measured.
 var coverage = metric{
 	name: "container_rdma_datapath_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"}, detail: []string{"device"},
-	help: "Whether all bytes that the workload moves are counted, 1 with the reason complete or 0 for each reason why not.",
+	help: "Whether all bytes of the workload are counted, 1 (complete) or 0 for each reason.",
 	emit: func(v *view, b *exposition.Builder) {
 		for i := range v.shares.Coverage {
 			s := &v.shares.Coverage[i]
@@ -83,7 +70,7 @@ var coverage = metric{
 var missedBytes = metric{
 	name: "container_rdma_unattributed_bytes_limit_total", typ: counter, owned: true,
 	labels: []string{"device"}, detail: []string{"device"},
-	help: "Unattributed bytes of the device that the workload may have moved, at most.",
+	help: "Upper limit of the device's unattributed bytes that the workload may have moved.",
 	emit: func(v *view, b *exposition.Builder) {
 		for i := range v.shares.Missed {
 			if s := &v.shares.Missed[i]; !s.Unlimited {
@@ -108,8 +95,8 @@ func byteMetrics() []metric {
 		}
 	}
 	return []metric{
-		bytes(model.Transmit, "Bytes that the workload has sent by RDMA, by method of measurement."),
-		bytes(model.Receive, "Bytes that the workload has received or read by RDMA, by method of measurement."),
+		bytes(model.Transmit, "RDMA bytes sent, by method of measurement."),
+		bytes(model.Receive, "RDMA bytes received or read, by method of measurement."),
 	}
 }
 
@@ -134,15 +121,15 @@ func operationMetrics() []metric {
 	}
 	return []metric{
 		requests("container_rdma_work_requests_total",
-			"Work requests that the workload has posted, by opcode.", true,
+			"Work requests posted, by opcode.", true,
 			func(r model.Requests) uint64 { return r.Count }),
 		requests("container_rdma_work_request_bytes_total",
-			"Length of the scatter/gather lists of the work requests that the workload has posted, by opcode.", false,
+			"Length of the posted work requests, by opcode.", false,
 			func(r model.Requests) uint64 { return r.Bytes }),
 		{
 			name: "container_rdma_completion_errors_total", typ: counter, owned: true,
 			labels: []string{"device", "method", "status"}, detail: []string{"status", "device"},
-			help: "Completions that the workload has polled with an error status, by status.",
+			help: "Completions polled with an error, by status.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.CompletionErrors {
 					if s := &v.shares.CompletionErrors[i]; !s.Resting {
@@ -167,13 +154,11 @@ func operationMetrics() []metric {
 }
 
 var budgetNotes = []string{
-	"`accelscope_budget_limit_ratio`: the flag `--rdma.datapath-budget`, infinite without a limit.",
-	"`accelscope_budget_spent_ratio`: a probe hit counts 2 µs, 12 µs if the kernel single-steps the instruction, and a return 2 µs, " +
-		"which is more than natively.",
-	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
-		"counted. Only the first process that uses a provider file can be late, or one that runs when the sensor starts.",
-	"`container_rdma_unread_completions_total`: the process did not read the opcode of the completion, or of a receive not its length " +
-		"(or in a verbs context with datagrams its queue pair). The bytes that these completions received are not counted.",
+	"`accelscope_budget_limit_ratio`: `--rdma.datapath-budget`, infinite without a limit.",
+	"`accelscope_budget_spent_ratio` is an overestimate: a probe hit or return counts 2 µs, a single-stepped instruction 12 µs.",
+	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: first operations of these contexts are not counted. " +
+		"Only the first process that uses a provider file, or one from before the sensor's start, can be late.",
+	"`container_rdma_unread_completions_total`: bytes that these completions received are not counted.",
 }
 
 // budgetMetrics returns the metrics of the probes on the data path: coverage and cost.
@@ -207,33 +192,32 @@ func budgetMetrics() []metric {
 	}
 	return []metric{
 		perDevice("container_rdma_datapath_late_total",
-			"Verbs contexts of the workload that were ready to send before the functions of their provider were probed.",
+			"Verbs contexts that could send before their provider was probed.",
 			func(v *view) []attribution.Share[model.DeviceKey, model.Count] { return v.shares.Late }),
 		perDevice("container_rdma_unread_completions_total",
-			"Completions polled with ibv_start_poll with an unknown number of received bytes.",
+			"Completions of ibv_start_poll with an unknown number of bytes.",
 			func(v *view) []attribution.Share[model.DeviceKey, model.Count] { return v.shares.Unread }),
 		budget("accelscope_budget_limit_ratio", gauge,
-			"Maximum fraction of a process's CPU time that probes on the data path may use.",
+			"CPU budget of data path probes, as a fraction of a process's CPU time.",
 			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),
 		budget("accelscope_budget_spent_ratio", gauge,
-			"Highest fraction of its CPU time that a process of the workload spent in data-path probes, between two surveys.",
+			"Highest fraction of its CPU time that a process spent in data path probes, between surveys.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return s.SpentRatio }),
 		budget("accelscope_datapath_spent_seconds_total", counter,
-			"CPU time that all processes of the workload spent in probes on the data path.",
+			"CPU time spent in data path probes.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return float64(s.Spent) / 1e9 }),
 		stats("accelscope_datapath_processes", gauge, "Processes with an observed data path.",
 			func(d *model.DataPathStats) uint64 { return d.Processes }),
-		stats("accelscope_datapath_probes", gauge, "Probes attached to functions of verbs providers.",
+		stats("accelscope_datapath_probes", gauge, "Probes attached to verbs providers.",
 			func(d *model.DataPathStats) uint64 { return d.Probes }),
 		stats("accelscope_datapath_late_total", counter,
-			"Verbs contexts that were ready to send before the functions of their provider were probed.",
+			"Verbs contexts that could send before their provider was probed.",
 			func(d *model.DataPathStats) uint64 { return d.Late }),
 	}
 }
 
 var vfNotes = []string{
-	"The driver of the physical function counts all traffic of the virtual function, RDMA and other, also while the virtual " +
-		"function is assigned to a virtual machine or a network namespace.",
+	"The PF's driver counts all traffic of the VF, RDMA and other, also in a virtual machine or network namespace.",
 	"`infiniband_vf_info`: values that the kernel does not report are empty.",
 }
 
@@ -251,18 +235,18 @@ func vfMetrics() []metric {
 		}
 	}
 	return []metric{
-		vfCounter("transmit_bytes", "Bytes that the virtual function has sent, RDMA and other traffic.",
+		vfCounter("transmit_bytes", "Bytes sent by the virtual function.",
 			func(f *model.VF) uint64 { return f.TransmitBytes }),
-		vfCounter("receive_bytes", "Bytes that the virtual function has received, RDMA and other traffic.",
+		vfCounter("receive_bytes", "Bytes received by the virtual function.",
 			func(f *model.VF) uint64 { return f.ReceiveBytes }),
-		vfCounter("transmit_packets", "Packets that the virtual function has sent, RDMA and other traffic.",
+		vfCounter("transmit_packets", "Packets sent by the virtual function.",
 			func(f *model.VF) uint64 { return f.TransmitPackets }),
-		vfCounter("receive_packets", "Packets that the virtual function has received, RDMA and other traffic.",
+		vfCounter("receive_packets", "Packets received by the virtual function.",
 			func(f *model.VF) uint64 { return f.ReceivePackets }),
 		{
 			name: "infiniband_vf_info", typ: gauge,
 			labels: []string{"pf_device", "vf", "pci_address", "node_guid", "port_guid"},
-			help:   "PCI address and GUIDs of the virtual function, always 1.",
+			help:   "PCI address and GUIDs of the virtual function.",
 			emit: each(vfsOf, func(_ *view, b *exposition.Builder, f *model.VF) {
 				b.Value(1, f.PF, strconv.Itoa(f.Number), f.PCIAddress, f.NodeGUID, f.PortGUID)
 			}),

@@ -12,7 +12,7 @@ func resourceMetrics() []metric {
 	return []metric{
 		{
 			name: "rdma_resources", typ: gauge, labels: []string{"device", "type"},
-			help: "RDMA objects that exist on the device, including the kernel's own, by type.",
+			help: "RDMA objects on the device, including the kernel's, by type.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, d := range v.shares.Devices {
 					b.Value(float64(d.Count), d.Device, string(d.Type))
@@ -23,15 +23,14 @@ func resourceMetrics() []metric {
 }
 
 var workloadNotes = []string{
-	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`, with those in the device `other` of workloads " +
-		"with too many series. The unattributed share has empty identity labels. Modules of the kernel (`kernel:nvme_rdma`) have `pd` " +
-		"only: listing their queue pairs would ask the firmware for each queue pair of the device.",
-	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the moment the probe is " +
-		"attached; without the probe they are absent.",
-	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (a dma-buf of a GPU driver), `dmabuf` (of any other exporter), " +
-		"`device` (memory of the HCA), `implicit_odp` (0 bytes: such a region has no length), or `unknown`: regions from before " +
-		"the sensor started, and whatever [the kernel does not report](../docs/limits.md#objects-and-peers).",
-	"`container_rdma_hca_handles` and `container_rdma_hca_objects` are absent for an HCA on which the workload has no charge.",
+	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`, with the device `other` of workloads with too " +
+		"many series. The unattributed share has empty identity labels. Kernel modules (`kernel:nvme_rdma`) have `pd` only.",
+	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the attachment of the probe. Without " +
+		"it they are absent.",
+	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (GPU dma-buf), `dmabuf` (other), `device` (HCA memory), " +
+		"`implicit_odp` (0 bytes: no length), or `unknown` (before the sensor's start, and what [the kernel does not " +
+		"report](../docs/limits.md#objects-and-peers)).",
+	"`container_rdma_hca_handles`, `container_rdma_hca_objects`: absent without a charge on the HCA.",
 }
 
 // workloadMetrics returns the shares of workloads. The unattributed share has five empty identity labels.
@@ -40,7 +39,7 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_verbs_errors_total", typ: counter, owned: true,
 			labels: []string{"device", "verb", "errno"}, detail: []string{"errno", "verb", "device"},
-			help: "Control-path verbs of the workload that failed, by errno.",
+			help: "Failed control-path verbs, by errno.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.VerbErrors {
 					b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Device, s.Key.Verb, s.Key.Errno)
@@ -50,7 +49,7 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_verbs_total", typ: counter, owned: true, labels: []string{"device", "verb"},
 			detail: []string{"verb", "device"},
-			help:   "Control-path verbs that the workload has called, including failed calls.",
+			help:   "Control-path verbs called, including failed calls.",
 			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
 				b.Since(s.Since).Share(float64(s.Value.Count), v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),
@@ -58,7 +57,7 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_objects_created_total", typ: counter, owned: true, labels: []string{"device", "type"},
 			detail: []string{"type", "device"},
-			help:   "RDMA objects that the workload has created, by type.",
+			help:   "RDMA objects created, by type.",
 			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
 				if s.Method == attribution.MethodProbe && (s.Owner != 0 || s.Created > 0) {
 					b.Since(s.Since).Share(float64(s.Created), v.owners[s.Owner], s.Device, string(s.Type))
@@ -68,7 +67,7 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_verbs_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "verb"},
 			detail: []string{"verb", "device"},
-			help:   "Time that the control-path verbs of the workload took in the kernel.",
+			help:   "Time of control-path verbs in the kernel.",
 			emit: each(verbsOf, func(v *view, b *exposition.Builder, s *verbShare) {
 				b.Since(s.Since).Histogram(&s.Value, v.owners[s.Owner], s.Key.Device, s.Key.Verb)
 			}),
@@ -76,7 +75,7 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_resources", typ: gauge, owned: true, labels: []string{"device", "type"},
 			detail: []string{"type", "device"},
-			help:   "RDMA objects that the workload holds, by type.",
+			help:   "RDMA objects held, by type.",
 			emit: each(objectsOf, func(v *view, b *exposition.Builder, s *attribution.ObjectShare) {
 				b.Share(float64(s.Current), v.owners[s.Owner], s.Device, string(s.Type))
 			}),
@@ -84,16 +83,16 @@ func workloadMetrics() []metric {
 		{
 			name: "container_rdma_registered_bytes", typ: gauge, owned: true, labels: []string{"device", "memory"},
 			detail: []string{"memory", "device"},
-			help:   "Length of the memory regions that the workload has registered, by kind of memory.",
+			help:   "Length of registered memory regions, by kind of memory.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.Registered {
 					b.Share(float64(s.Bytes), v.owners[s.Owner], s.Device, string(s.Memory))
 				}
 			},
 		},
-		rdmaCgroup("container_rdma_hca_handles", "Verbs contexts that the rdma cgroup controller charges to the workload.",
+		rdmaCgroup("container_rdma_hca_handles", "Verbs contexts charged by the rdma cgroup controller.",
 			func(s attribution.RDMACgroupShare) uint64 { return s.Handles }),
-		rdmaCgroup("container_rdma_hca_objects", "RDMA objects that the rdma cgroup controller charges to the workload.",
+		rdmaCgroup("container_rdma_hca_objects", "RDMA objects charged by the rdma cgroup controller.",
 			func(s attribution.RDMACgroupShare) uint64 { return s.Objects }),
 	}
 }
