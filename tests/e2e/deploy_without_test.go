@@ -24,34 +24,32 @@ const guide = "guide.md"
 
 // rows are the rows of the table: the text of each, by its first column.
 var rows = map[string]string{
-	"`CAP_BPF`": "all eBPF hooks, unless the sensor has `CAP_SYS_ADMIN`: verbs, RDMA objects that exist only " +
-		"between two scrapes, opens and open handles of device nodes",
+	"`CAP_BPF`": "all eBPF hooks, unless the sensor has `CAP_SYS_ADMIN`: verbs, short-lived RDMA objects, opens and open " +
+		"handles of device nodes",
 	"`CAP_PERFMON`": "the same as without `CAP_BPF`",
-	"`CAP_SYS_ADMIN`": "all eBPF hooks if `kernel.perf_event_paranoid` is above 2, otherwise the fentry tier; HCAs " +
-		"that were moved into pods; `rdma.datapath`; GPUs of Slurm jobs by their device program (cgroup v2)",
-	"`CAP_SYS_PTRACE`": "processes that use Intel GPUs, or AMD GPUs for other purposes than compute; HCAs that were moved into " +
-		"pods; `container_network_*`; `rdma.datapath`; owners of RDMA objects that existed before " +
-		"the sensor started, if `/proc` hides processes and the sensor is not root; GPUs of Slurm jobs by their environment",
-	"`CAP_DAC_READ_SEARCH`": "data of processes of users other than root: use of Intel GPUs, use of AMD GPUs for other purposes than " +
-		"compute, `rdma.datapath` with a verbs library in a private directory; the tracepoint tier, " +
-		"if the sensor is not root; names of cgroups of users and below containers at once: without it the tree is walked " +
-		"for them, at most once a second, and a workload that is first seen between two walks may have no name for five minutes",
+	"`CAP_SYS_ADMIN`": "all eBPF hooks if `kernel.perf_event_paranoid` is above 2, otherwise the fentry tier; HCAs that were moved " +
+		"into pods; `rdma.datapath`; GPUs of Slurm jobs by their device program (cgroup v2)",
+	"`CAP_SYS_PTRACE`": "processes on Intel GPUs, and on AMD GPUs except compute; HCAs that were moved into pods; " +
+		"`container_network_*`; `rdma.datapath`; owners of older RDMA objects, if `/proc` hides processes and the " +
+		"sensor is not root; GPUs of Slurm jobs by their environment",
+	"`CAP_DAC_READ_SEARCH`": "processes of other users than root: on Intel GPUs, on AMD GPUs except compute, `rdma.datapath` with a verbs " +
+		"library in a private directory; the tracepoint tier, if the sensor is not root; names of new cgroups of " +
+		"users and below containers: a workload may have no name for five minutes",
 	"`CAP_SYS_RESOURCE`": "all eBPF hooks on kernel 5.10, unless `RLIMIT_MEMLOCK` is unlimited",
-	"`hostPID`": "owners of RDMA objects that existed before the sensor started; open handles of device " +
-		"nodes; processes on NVIDIA's GPUs, their memory and engines; `rdma.datapath`",
-	"`/host-proc`": "all data of processes: owners of RDMA objects that existed before the sensor started, " +
-		"processes that use GPUs, opens and open handles of device nodes, `container_network_*`, " +
-		"`rdma.datapath`; `node_*`",
-	"`/sys`": "all owners, unless the pod is privileged, because the sensor then sees only its own part " +
-		"of the cgroup tree; the tracepoint tier",
-	"`/hostrun`": "names from container runtimes: workloads are named by pod UID and container ID; devices of " +
-		"resource claims (`/run/cdi`)",
-	"`/hostrun/containerd`":            "the same as without `/hostrun`, for containerd if `/run/containerd` is a separate mount",
+	"`hostPID`": "owners of older RDMA objects; open handles of device nodes; processes on NVIDIA's GPUs, their memory and " +
+		"engines; `rdma.datapath`",
+	"`/host-proc`": "all data of processes: owners of older RDMA objects, processes on GPUs, opens and open handles of device " +
+		"nodes, `container_network_*`, `rdma.datapath`; `node_*`",
+	"`/sys`": "all owners, unless the pod is privileged: the sensor sees only its own part of the cgroup tree; the " +
+		"tracepoint tier",
+	"`/hostrun`": "names from container runtimes: workloads are named by pod UID and container ID; devices of resource claims " +
+		"(`/run/cdi`)",
+	"`/hostrun/containerd`":            "the same as without `/hostrun`, if `/run/containerd` is a separate mount",
 	"`/var/lib/kubelet/pod-resources`": "devices that the kubelet allocated to containers: `container_gpu_allocated`, VFs",
 	"`/host`":                          "file systems of the node, user names, NVIDIA's library, CDI specifications in `/etc/cdi`",
 	"`/run/accelscope`":                "`accelscope gpu release` and `accelscope inventory accept` outside of the pod",
-	"`/var/lib/accelscope`": "the inventory across restarts: devices that vanish while the pod or the node is restarted, and links of " +
-		"GPUs that were up before",
+	"`/var/lib/accelscope`": "the inventory across restarts: devices that vanish while the pod or the node is restarted, and links of GPUs" +
+		" that were up before",
 }
 
 // A lack is a permission or mount that the pod of the overlay capabilities has and this variant lacks.

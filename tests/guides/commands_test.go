@@ -95,11 +95,6 @@ var documents = map[string][]command{
 		{text: "make packages", place: here},
 		{text: "make image", place: none, why: "make test-image builds it"},
 		{text: "make image TARGET=fabric", place: none, why: "make test-image builds it"},
-		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
-		{text: imageVersion, place: node},
-		{text: "docker tag accelscope:$VERSION $REGISTRY/accelscope:$VERSION", place: none, why: registry},
-		{text: "docker push $REGISTRY/accelscope:$VERSION", place: none, why: registry},
-		{text: imageDigest, place: none, why: registry},
 
 		{text: "mkdir -p cluster", place: node},
 		{text: "cat >cluster/kustomization.yaml <<EOF", place: node},
