@@ -15,6 +15,8 @@
 // the mkdir and rmdir of siblings: a cgroup that exists for less than some 100 ms on a busy
 // node may have ended by the time of the listing. Options.PathOf then returns its path;
 // otherwise it stays unresolved and is counted.
+//
+// The subpackage slurm reads what the paths of jobs do not name, and ranks.
 package cgroup
 
 import (
@@ -36,6 +38,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
 // Options configure a Source. The zero value is for the host.
@@ -83,20 +86,15 @@ type Source struct {
 	paused     []*group  // not watched, as they have too many new children
 	pauses     uint64    // total number
 	checked    time.Time
-	states     []model.DeviceState // of the hierarchy, when it was looked at
-	looked     time.Time
-	missing    map[string]string // paths of Slurm jobs then in another hierarchy only, with its controller
-	recheck    bool              // jobs are missing for the first time
 	// unresolved holds the ids without a known path, with the time of the lookup. They stay
 	// unresolved until Forget: counters once unattributed must not move to a workload
 	// later.
 	unresolved      map[model.CgroupID]time.Time
 	unresolvedCount uint64 // total number of unresolved ids
-	jobs            jobs
-	jobNumbers      *jobNumbers
-	gres            *gres
-	jobNames        *jobNames
-	ranks           *ranks
+	users           passwd
+	jobs            *slurm.Jobs
+	elsewhere       slurm.Elsewhere
+	ranks           *slurm.Ranks
 	warnedNoWatch   bool
 	buf             [16 << 10]byte // for inotify events
 
@@ -138,15 +136,18 @@ func New(o Options) (*Source, error) {
 		done:       make(chan struct{}),
 		watched:    map[int32]*group{},
 		unresolved: map[model.CgroupID]time.Time{},
-		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
-		gres:       newGres(root, h, o.Procfs),
-		ranks:      newRanks(o.RankVariables, h.Mount, o.Procfs),
+		users:      passwd{path: cmp.Or(o.Passwd, "/etc/passwd")},
+		ranks:      slurm.NewRanks(o.RankVariables, h.Mount, o.Procfs),
 	}
-	s.jobNames = newJobNames(s.gres)
-	s.jobNumbers = newJobNumbers(h.Mount, o.Procfs)
+	s.jobs = slurm.New(s.jobOptions())
+	s.elsewhere = slurm.Elsewhere{
+		Followed: slurm.Hierarchy{Controller: h.Controller, Mount: h.Mount},
+		Others:   func() []slurm.Hierarchy { return h.others(root) },
+	}
 	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
 	s.table.marker = o.Marker
 	s.table.isFlux = s.isFlux
+	s.table.numbers = slurm.NewNumbers(h.Mount, o.Procfs)
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
 		if s.mount, err = os.Open(h.Mount); err != nil {
 			return nil, fmt.Errorf("cgroup mount: %w", err)
@@ -182,9 +183,8 @@ func (s *Source) stop() error {
 		err = s.inotify.Close()
 	}
 	<-s.done
-	s.gres.stop()
-	s.jobNames.stop()
-	s.ranks.stop()
+	s.jobs.Stop()
+	s.ranks.Stop()
 	if s.mount != nil {
 		err = errors.Join(err, s.mount.Close())
 	}
@@ -207,7 +207,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if s.opt.Now().Sub(s.checked) >= walkUnseen {
 		s.checkFound()
 	}
-	s.checkHierarchy()
+	hierarchy := s.elsewhere.States(s.Name(), s.opt.Now())
 	out := model.Snapshot{
 		DeviceStates: []model.DeviceState{},
 		Losses: []model.Loss{
@@ -222,15 +222,15 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		})
 	}
 	slices.SortFunc(out.DeviceStates, func(a, b model.DeviceState) int { return cmp.Compare(a.Device, b.Device) })
-	out.DeviceStates = append(out.DeviceStates, s.states...)
+	out.DeviceStates = append(out.DeviceStates, hierarchy...)
 	var err error
-	if out.JobGPUs, err = s.gres.read(s.steps, s.opt.Now()); err != nil {
+	if out.JobGPUs, err = s.jobs.GPUs(s.table.jobs(), s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("GPUs of Slurm steps", err))
 	}
-	if err := s.jobNames.read(s.steps, s.opt.Now()); err != nil {
+	if err := s.jobs.ReadNames(s.table.jobs(), s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("names of Slurm jobs", err))
 	}
-	if out.Ranks, err = s.ranks.read(s.workloads, s.opt.Now()); err != nil {
+	if out.Ranks, err = s.ranks.Read(s.workloads, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("ranks of processes", err))
 	}
 	return out, errors.Join(s.table.view.blind, s.noWatch)
@@ -257,7 +257,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 
 	s.numberJobs(ctx)
 	s.mu.Lock()
-	out.JobSteps = s.jobSteps()
+	out.JobSteps = s.jobs.Steps(s.table.jobs())
 	listed := make(map[model.CgroupID]bool, len(ids))
 	for _, id := range ids {
 		g := s.find(id)
@@ -268,7 +268,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 		fact := g.fact
 		fact.ID = id
 		if fact.Runtime == runtimeSlurm {
-			fact.User = s.userOf(g)
+			fact.User = s.jobs.User(g.job())
 		}
 		out.Cgroups = append(out.Cgroups, fact)
 		if top := s.table.byPath[g.top]; rdma != "" && top != nil && charged[top.id] == "" {
