@@ -73,7 +73,7 @@ func (t *table) number(g *group) {
 // numberJobs looks up the numbers of Slurm jobs that have none. Until one is known, the job has the name of its SLUID.
 func (s *Source) numberJobs(ctx context.Context) {
 	s.mu.Lock()
-	s.drain()
+	s.watcher.drain()
 	due := s.table.numbers.Due(s.table.jobs(), slurmCgroups(maps.Values(s.table.byID)), s.opt.Now())
 	s.mu.Unlock()
 	if len(due) == 0 {
