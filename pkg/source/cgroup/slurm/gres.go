@@ -85,10 +85,7 @@ func (g *gres) find(steps []Cgroup) ([]model.JobGPUs, error) {
 	if len(majors) == 0 {
 		return nil, nil
 	}
-	jobs := map[string][]Cgroup{}
-	for _, s := range steps[:min(len(steps), maxSteps)] {
-		jobs[s.Top] = append(jobs[s.Top], s)
-	}
+	jobs := byJob(steps)
 	out, errs := []model.JobGPUs{}, []error{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		steps := jobs[job]
@@ -147,16 +144,9 @@ func (g *gres) ofStep(s Cgroup, majors map[uint64]string) (*model.JobGPUs, error
 	var out model.JobGPUs
 	pids, first := g.processes(s.Path)
 	for _, pid := range pids {
-		// slurmstepd runs as root, with an environment of its own.
-		if uid := procfile.RealUser(filepath.Join(g.procfs, pid)); uid == "" || uid == "0" {
-			continue
-		}
-		text, err := boundedfile.ReadFile(filepath.Join(g.procfs, pid, "environ"), nil, maxEnviron)
-		if err != nil {
-			if ended := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH); !ended && first == nil {
-				first = err
-			}
-			continue
+		text, err := g.environ(pid)
+		if first == nil {
+			first = err
 		}
 		addEnvironment(&out, text)
 	}
@@ -164,6 +154,20 @@ func (g *gres) ofStep(s Cgroup, majors map[uint64]string) (*model.JobGPUs, error
 		return nil, first
 	}
 	return &out, first
+}
+
+// environ returns the environment of a process of a user, nil if the process has ended. slurmstepd runs as root, with an environment of
+// its own.
+func (g *gres) environ(pid string) ([]byte, error) {
+	dir := filepath.Join(g.procfs, pid)
+	if uid := procfile.RealUser(dir); uid == "" || uid == "0" {
+		return nil, nil
+	}
+	text, err := boundedfile.ReadFile(filepath.Join(dir, "environ"), nil, maxEnviron)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	return text, err
 }
 
 // processes returns the first processes of each task of a step. The tasks are in step_S/task_T (version 1), and in
@@ -217,4 +221,13 @@ func stepsOf(cgroups iter.Seq[Cgroup]) (steps []Cgroup) {
 	}
 	slices.SortFunc(steps, func(a, b Cgroup) int { return strings.Compare(a.Path, b.Path) })
 	return steps
+}
+
+// byJob returns the first maxSteps steps by the path of their job.
+func byJob(steps []Cgroup) map[string][]Cgroup {
+	jobs := map[string][]Cgroup{}
+	for _, s := range steps[:min(len(steps), maxSteps)] {
+		jobs[s.Top] = append(jobs[s.Top], s)
+	}
+	return jobs
 }

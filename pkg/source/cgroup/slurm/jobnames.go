@@ -6,18 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
-	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // Limits of the search for the names of Slurm jobs.
@@ -64,10 +58,7 @@ func (j *jobNames) of(job string) names {
 
 // find returns the names of the jobs that have steps.
 func (j *jobNames) find(steps []Cgroup, known map[string]names) (map[string]names, error) {
-	jobs := map[string][]Cgroup{}
-	for _, s := range steps[:min(len(steps), maxSteps)] {
-		jobs[s.Top] = append(jobs[s.Top], s)
-	}
+	jobs := byJob(steps)
 	found, errs := map[string]names{}, []error{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		if len(found) == maxNamedJobs {
@@ -96,12 +87,8 @@ func (j *jobNames) ofJob(steps []Cgroup) (names, error) {
 	for _, s := range steps {
 		pids, _ := j.gres.processes(s.Path)
 		for _, pid := range pids {
-			// slurmstepd runs as root, with an environment of its own.
-			if uid := procfile.RealUser(filepath.Join(j.gres.procfs, pid)); uid == "" || uid == "0" {
-				continue
-			}
-			text, err := boundedfile.ReadFile(filepath.Join(j.gres.procfs, pid, "environ"), nil, maxEnviron)
-			if ended := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH); err != nil && !ended && first == nil {
+			text, err := j.gres.environ(pid)
+			if err != nil && first == nil {
 				first = fmt.Errorf("step of Slurm %s: %w", s.Path, err)
 			}
 			if n := parseNames(text, j.label); n != (names{}) {
