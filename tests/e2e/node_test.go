@@ -210,7 +210,7 @@ func (n node) options(t *testing.T) vm.Options {
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test",
-		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", cgroupTestVar + "=" + dir + "/cgroup.test", gpumemory.BuiltVar + "=" + fakes,
+		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", slurmTestVar + "=" + dir + "/slurm.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	options := vm.Options{
@@ -238,7 +238,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/probe.test", module + "pkg/source/probe"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
 		{"test", "-c", "-o", dir + "/uprobe.test", module + "pkg/hook/uprobe"},
-		{"test", "-c", "-o", dir + "/cgroup.test", module + "pkg/source/cgroup"},
+		{"test", "-c", "-o", dir + "/slurm.test", module + "pkg/source/cgroup/slurm"},
 	} {
 		if out, err := child.Command(context.Background(), "go", args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("go %v: %w: %s", args, err, out)

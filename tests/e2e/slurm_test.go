@@ -6,10 +6,10 @@ package e2e
 
 import "testing"
 
-// cgroupTestVar names the compiled tests of source/cgroup.
-const cgroupTestVar = "ACCELSCOPE_CGROUPTEST"
+// slurmTestVar names the compiled tests of source/cgroup/slurm.
+const slurmTestVar = "ACCELSCOPE_SLURMTEST"
 
 // slurmDevices compares, on this kernel, the GPUs in device programs like Slurm's with the device nodes that a process may open.
 func (n node) slurmDevices(t *testing.T) {
-	n.packageTests(t, cgroupTestVar, "../../pkg/source/cgroup", "^TestDeviceProgram$", "TestDeviceProgram")
+	n.packageTests(t, slurmTestVar, "../../pkg/source/cgroup/slurm", "^TestDeviceProgram$", "TestDeviceProgram")
 }

@@ -52,6 +52,8 @@ var plants = map[string]plant{
 	"source-access":          {"pkg/source/access/planted.go", module + "pkg/engine"},
 	"source-amdgpu":          {"pkg/source/amdgpu/planted.go", module + "pkg/engine"},
 	"source-cgroup":          {"pkg/source/cgroup/planted.go", module + "pkg/engine"},
+	"source-cgroup-slurm":    {"pkg/source/cgroup/slurm/planted.go", module + "pkg/engine"},
+	"source-cgroup-test":     {"pkg/source/cgroup/planted_test.go", module + "pkg/source/rdma"},
 	"source-container":       {"pkg/source/container/planted.go", module + "pkg/engine"},
 	"source-datapath":        {"pkg/source/datapath/planted.go", module + "pkg/engine"},
 	"source-datapath-locate": {"pkg/source/datapath/locate/planted.go", module + "pkg/engine"},

@@ -20,6 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/mountinfo"
+	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
 // Mode is the way in which cgroups are mounted on a node.
@@ -74,10 +75,14 @@ func findHierarchy(root string) (Hierarchy, error) {
 			}
 		}
 	}
-	if i := slices.IndexFunc(controllers, func(c string) bool { return mounts[c] != "" }); i >= 0 {
-		v1 = controllers[i]
+	var all []slurm.Hierarchy
+	for _, c := range controllers {
+		if mounts[c] != "" {
+			all = append(all, slurm.Hierarchy{Controller: c, Mount: mounts[c]})
+			v1 = cmp.Or(v1, c)
+		}
 	}
-	jobs := slurmController(mounts)
+	jobs := slurm.Followed(all).Controller
 	v1 = cmp.Or(jobs, v1)
 	switch {
 	case v2 != "" && jobs == "" && (v1 == "" || v1 != "memory" && hasWord(filepath.Join(v2, "cgroup.controllers"), "memory")):

@@ -392,7 +392,7 @@ func TestByHandle(t *testing.T) {
 		s.mu.Lock()
 		s.table.end(s.table.byID[model.CgroupID(id)], s.opt.Now())
 		s.table.drop(model.CgroupID(id))
-		walks := s.walks
+		walks := s.watcher.walks
 		s.mu.Unlock()
 		out := resolve(t, s, []model.CgroupID{model.CgroupID(id), 1 << 60, 1 << 60})
 		if got := byID(t, &out)[model.CgroupID(id)].Workload; got != "cgroup:"+tr.top+"/a" || len(out.Cgroups) != 1 {
@@ -403,7 +403,7 @@ func TestByHandle(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.walks != walks {
+		if s.watcher.walks != walks {
 			t.Error("the tree was walked for an id that the kernel knew")
 		}
 	})
@@ -419,7 +419,7 @@ func TestQueueOverflow(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		s := tr.open(t, Options{})
 		s.mu.Lock() // stops the reader of events
-		walks := s.walks
+		walks := s.watcher.walks
 		for i := range n/2 + 500 {
 			dir := tr.dir(fmt.Sprintf("/q%d", i))
 			if os.Mkdir(dir, 0o755) != nil || unix.Rmdir(dir) != nil {
@@ -433,7 +433,7 @@ func TestQueueOverflow(t *testing.T) {
 		eventually(t, "the walk after the overflow", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.walks > walks
+			return s.watcher.walks > walks
 		})
 	})
 }
@@ -445,7 +445,7 @@ func TestWatchesAreGivenBack(t *testing.T) {
 		s := tr.open(t, Options{})
 		watches := func() int {
 			n := 0
-			_ = s.events.Control(func(fd uintptr) {
+			_ = s.watcher.events.Control(func(fd uintptr) {
 				b, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 				if err != nil {
 					t.Error(err)

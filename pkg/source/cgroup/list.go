@@ -9,7 +9,7 @@ import "github.com/accelscope/accelscope/pkg/model"
 func (s *Source) Workloads() map[model.CgroupID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drain()
+	s.watcher.drain()
 	return s.workloads()
 }
 

@@ -125,7 +125,7 @@ func TestMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.mu.Lock()
-	s.walk()
+	s.watcher.walk()
 	s.mu.Unlock()
 	m.mu.Lock()
 	if _, ok := m.of[ended]; ok || len(m.of) != len(want)-1 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
 // parse returns the workload of the cgroup at path, from the path alone: the pod and container
@@ -154,7 +155,7 @@ func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	if uid, id, runtime, ok := podColon(seg); ok {
 		return podEntity(uid, id, runtime), i + 1
 	}
-	if e, n := slurm(p.segs[i:], p.slices); n > 0 {
+	if e, n := slurmPath(p.segs[i:], p.slices); n > 0 {
 		return e, i + n
 	}
 	if p.slices {
@@ -264,9 +265,9 @@ func podEntity(uid, id, runtime string) model.Cgroup {
 	return model.Cgroup{Workload: "pod:" + uid + "/" + short, ContainerID: id, PodUID: uid, Runtime: runtime}
 }
 
-// slurm matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in the tree of systemd,
+// slurmPath matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in the tree of systemd,
 // [NODE_]slurmstepd.scope/job_N[/step_S] of v2, or SLUID in place of job_N from Slurm 26.05 on (CgroupJobIdPaths).
-func slurm(segs []string, slices bool) (model.Cgroup, int) {
+func slurmPath(segs []string, slices bool) (model.Cgroup, int) {
 	n, user := 0, ""
 	switch {
 	case segs[0] == "slurm", strings.HasPrefix(segs[0], "slurm_"):
@@ -286,7 +287,7 @@ func slurm(segs []string, slices bool) (model.Cgroup, int) {
 		return model.Cgroup{}, 0
 	}
 	job := number(segs[n], "job_")
-	if job == "" && user == "" && isSLUID(segs[n]) {
+	if job == "" && user == "" && slurm.IsSLUID(segs[n]) {
 		job = segs[n]
 	}
 	if job == "" {

@@ -17,6 +17,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// staleSuffix marks the path of a removed cgroup in /proc/PID/cgroup.
+const staleSuffix = " (deleted)"
+
 // CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
 // fs.ErrNotExist if the process ended or is outside the mounted tree.
 func (s *Source) CgroupOf(pid int) (model.CgroupID, error) {

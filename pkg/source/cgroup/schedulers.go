@@ -130,7 +130,7 @@ func fluxJob(unit string) string {
 // isFlux reports whether a user is that of Flux, for which only Flux makes units: the user flux, who may be in a directory service, or the
 // user to whom systemd gave the cgroup of the broker. It needs s.mu.
 func (s *Source) isFlux(uid string) bool {
-	if flux := s.jobs.names.uid("flux"); flux != "" && uid == flux {
+	if flux := s.users.uid("flux"); flux != "" && uid == flux {
 		return true
 	}
 	var broker unix.Stat_t

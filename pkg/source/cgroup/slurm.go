@@ -3,144 +3,87 @@
 package cgroup
 
 import (
-	"bufio"
-	"cmp"
-	"os"
+	"context"
+	"iter"
+	"maps"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
-	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/procfile"
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
-// jobs finds the users of Slurm jobs without a prolog script. On cgroup v1 the path contains
-// the user (uid_N). On v2 it is the user of the processes below step_S/user.
-type jobs struct {
-	users map[string]string // by the path of the job cgroup; "" while unknown
-	names passwd
+// jobOptions returns the options for the jobs of Slurm in the followed hierarchy.
+func (s *Source) jobOptions() slurm.Options {
+	h := s.hierarchy
+	o := slurm.Options{
+		Mount: h.Mount, Procfs: s.opt.Procfs, Programs: h.Mode == V2 && isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC),
+		UserName: s.users.of, Label: func(value string) string { return clean(value, maxLabel) },
+	}
+	if dir := filepath.Join(s.opt.Root, "devices"); h.Mode != V2 && isV1(dir) {
+		o.Devices = dir
+	}
+	return o
 }
 
-// jobSteps returns the steps of running jobs and looks up their users. It needs s.mu.
-func (s *Source) jobSteps() []model.JobStep {
-	users := map[string]string{}
-	steps := []model.JobStep{}
-	for _, g := range s.table.byPath {
-		if g.fact.Runtime != runtimeSlurm {
-			continue
-		}
-		if users[g.top] == "" {
-			users[g.top] = s.jobs.users[g.top]
-		}
-		if users[g.top] == "" {
-			users[g.top] = s.userOf(g)
-		}
-		if users[g.top] == "" {
-			users[g.top] = s.userOfProcess(g)
-		}
-		if g.fact.Step != "" && strings.HasSuffix(g.path, "/step_"+g.fact.Step) {
-			steps = append(steps, model.JobStep{
-				Job: strings.TrimPrefix(g.fact.Workload, "slurm:"), Step: g.fact.Step, User: g.top,
-			})
+// others returns the hierarchies of version 1 that can have jobs of Slurm and are not followed.
+func (h Hierarchy) others(root string) (all []slurm.Hierarchy) {
+	if h.Controller == "" {
+		return nil
+	}
+	for _, c := range controllers {
+		if dir := filepath.Join(root, c); c != h.Controller && isV1(dir) {
+			all = append(all, slurm.Hierarchy{Controller: c, Mount: dir})
 		}
 	}
-	s.jobs.users = users
-	for i := range steps {
-		job := steps[i].User
-		n := s.jobNames.of(job)
-		steps[i].User, steps[i].Account, steps[i].Partition, steps[i].Name = users[job], n.account, n.partition, n.name
-	}
-	slices.SortFunc(steps, func(a, b model.JobStep) int {
-		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Step, b.Step))
-	})
-	return steps
+	return all
 }
 
-// userOfProcess returns the user of the first process of a task, or "" if g is not a task.
-func (s *Source) userOfProcess(g *group) string {
-	if !strings.Contains(strings.TrimPrefix(g.path, g.top), "/user/") {
-		return ""
-	}
-	procs, err := boundedfile.ReadOnce(filepath.Join(s.hierarchy.Mount, g.path, "cgroup.procs"), make([]byte, 64))
-	if err != nil {
-		return ""
-	}
-	pid, _, _ := strings.Cut(string(procs), "\n")
-	if number, err := strconv.Atoi(pid); err != nil || number <= 0 {
-		return ""
-	}
-	uid := procfile.RealUser(filepath.Join(s.opt.Procfs, pid))
-	// slurmstepd runs as root until it switches to the user.
-	if uid == "" || uid == "0" {
-		return ""
-	}
-	return s.jobs.names.of(uid)
-}
+// jobs returns the existing cgroups of Slurm jobs.
+func (t *table) jobs() iter.Seq[slurm.Cgroup] { return slurmCgroups(maps.Values(t.byPath)) }
 
-// userOf returns the user of the cgroup of a job, including an ended one.
-func (s *Source) userOf(g *group) string {
-	if g.fact.User != "" {
-		return s.jobs.names.of(g.fact.User)
-	}
-	return s.jobs.users[g.top]
-}
-
-// passwd holds the user names of the passwd file. It is read again when the file changes. Users
-// of a directory service are shown by number.
-type passwd struct {
-	path    string
-	changed time.Time
-	names   map[string]string
-}
-
-// maxUsers is the maximum number of user names; other users are shown by number.
-const maxUsers = 65536
-
-func (p *passwd) of(uid string) string {
-	p.refresh()
-	return cmp.Or(p.names[uid], uid)
-}
-
-// uid returns the number of a user, empty if the file does not have the user.
-func (p *passwd) uid(user string) string {
-	p.refresh()
-	for uid, name := range p.names {
-		if name == user {
-			return uid
+func slurmCgroups(groups iter.Seq[*group]) iter.Seq[slurm.Cgroup] {
+	return func(yield func(slurm.Cgroup) bool) {
+		for g := range groups {
+			if g.fact.Runtime == runtimeSlurm && !yield(g.job()) {
+				return
+			}
 		}
 	}
-	return ""
 }
 
-func (p *passwd) refresh() {
-	if info, err := os.Stat(p.path); err == nil && !info.ModTime().Equal(p.changed) {
-		p.changed = info.ModTime()
-		p.read()
+// job returns the cgroup of a Slurm job.
+func (g *group) job() slurm.Cgroup {
+	return slurm.Cgroup{
+		ID: g.id, Path: g.path, Top: g.top, Job: strings.TrimPrefix(g.fact.Workload, "slurm:"), Step: g.fact.Step, User: g.fact.User,
 	}
 }
 
-func (p *passwd) read() {
-	p.names = map[string]string{}
-	f, err := os.Open(p.path)
-	if err != nil {
+// number names a cgroup after the number of its job, if that is known.
+func (t *table) number(g *group) {
+	if g.fact.Runtime != runtimeSlurm {
 		return
 	}
-	defer f.Close()
-	lines := bufio.NewReader(f)
-	for len(p.names) < maxUsers {
-		line, long, err := lines.ReadLine()
-		if err != nil {
-			return
-		}
-		fields := strings.SplitN(string(line), ":", 4)
-		if len(fields) == 4 && p.names[fields[2]] == "" {
-			p.names[fields[2]] = clean(fields[0], maxLabel)
-		}
-		for long && err == nil { // only the start of a line matters
-			_, long, err = lines.ReadLine()
-		}
+	if number := t.numbers.Of(g.job().Job); number != "" {
+		g.fact.Workload = "slurm:" + number
+	}
+}
+
+// numberJobs looks up the numbers of Slurm jobs that have none. Until one is known, the job has the name of its SLUID.
+func (s *Source) numberJobs(ctx context.Context) {
+	s.mu.Lock()
+	s.watcher.drain()
+	due := s.table.numbers.Due(s.table.jobs(), slurmCgroups(maps.Values(s.table.byID)), s.opt.Now())
+	s.mu.Unlock()
+	if len(due) == 0 {
+		return
+	}
+	found := s.table.numbers.Find(ctx, due)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.numbers.Add(found, s.opt.Now())
+	for _, g := range s.table.byID {
+		s.table.number(g)
 	}
 }

@@ -15,6 +15,8 @@
 // the mkdir and rmdir of siblings: a cgroup that exists for less than some 100 ms on a busy
 // node may have ended by the time of the listing. Options.PathOf then returns its path;
 // otherwise it stays unresolved and is counted.
+//
+// The subpackage slurm reads what the paths of jobs do not name, and ranks.
 package cgroup
 
 import (
@@ -27,7 +29,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,7 +36,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
 // Options configure a Source. The zero value is for the host.
@@ -63,55 +64,25 @@ type Source struct {
 	hierarchy Hierarchy
 	opt       Options
 	mount     *os.File // for pathByID; nil if not on a cgroup file system
-	inotify   *os.File
-	events    syscall.RawConn
-	done      chan struct{} // closed when run has returned
 	close     func() error
 
-	mu         sync.Mutex // protects the fields below
-	table      *table
-	watched    map[int32]*group // by watch descriptor
-	watchLimit int              // of watched
-	entering   []*group         // to be watched and listed
-	removed    []string         // removed paths, as reported by the watch
-	noWatch    error            // why some cgroups are not watched
-	unreadable map[string]error // by path
-	walks      uint64
-	walked     time.Time
-	visited    time.Time // the last walk with what is below closed cgroups
-	visiting   bool      // a walk also lists what is below closed cgroups
-	paused     []*group  // not watched, as they have too many new children
-	pauses     uint64    // total number
-	checked    time.Time
-	states     []model.DeviceState // of the hierarchy, when it was looked at
-	looked     time.Time
-	missing    map[string]string // paths of Slurm jobs then in another hierarchy only, with its controller
-	recheck    bool              // jobs are missing for the first time
+	mu      sync.Mutex // protects the fields below
+	table   *table
+	watcher *watcher
 	// unresolved holds the ids without a known path, with the time of the lookup. They stay
 	// unresolved until Forget: counters once unattributed must not move to a workload
 	// later.
 	unresolved      map[model.CgroupID]time.Time
 	unresolvedCount uint64 // total number of unresolved ids
-	jobs            jobs
-	jobNumbers      *jobNumbers
-	gres            *gres
-	jobNames        *jobNames
-	ranks           *ranks
-	warnedNoWatch   bool
-	buf             [16 << 10]byte // for inotify events
+	users           passwd
+	jobs            *slurm.Jobs
+	elsewhere       slurm.Elsewhere
+	ranks           *slurm.Ranks
 
 	rdmaMu  sync.Mutex // protects the next two fields
 	skipped boundedfile.SkippedCount
 	rdma    []byte // buffer for rdma.current; nil until it is needed
 }
-
-// Minimum intervals of walks of the tree: for an unknown id, and while some cgroups are not
-// watched.
-const (
-	walkOnMiss  = time.Second
-	walkUnseen  = 30 * time.Second
-	staleSuffix = " (deleted)"
-)
 
 // New reads the tree and starts to follow it. It returns ErrAbsent if no cgroup hierarchy is
 // mounted.
@@ -135,31 +106,30 @@ func New(o Options) (*Source, error) {
 	s := &Source{
 		hierarchy:  h,
 		opt:        o,
-		done:       make(chan struct{}),
-		watched:    map[int32]*group{},
 		unresolved: map[model.CgroupID]time.Time{},
-		jobs:       jobs{names: passwd{path: cmp.Or(o.Passwd, "/etc/passwd")}},
-		gres:       newGres(root, h, o.Procfs),
-		ranks:      newRanks(o.RankVariables, h.Mount, o.Procfs),
+		users:      passwd{path: cmp.Or(o.Passwd, "/etc/passwd")},
+		ranks:      slurm.NewRanks(o.RankVariables, h.Mount, o.Procfs),
 	}
-	s.jobNames = newJobNames(s.gres)
-	s.jobNumbers = newJobNumbers(h.Mount, o.Procfs)
-	s.table = newTable(newMountView(s.opt.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.unwatch)
+	s.jobs = slurm.New(s.jobOptions())
+	s.elsewhere = slurm.Elsewhere{
+		Followed: slurm.Hierarchy{Controller: h.Controller, Mount: h.Mount},
+		Others:   func() []slurm.Hierarchy { return h.others(root) },
+	}
+	s.watcher = &watcher{
+		mount: h.Mount, procfs: o.Procfs, log: o.Logger, now: o.Now, done: make(chan struct{}), mu: &s.mu, watched: map[int32]*group{},
+	}
+	s.table = newTable(newMountView(o.Procfs, h), cmp.Or(o.MaxCgroups, 65536), s.watcher.unwatch)
+	s.watcher.table = s.table
 	s.table.marker = o.Marker
 	s.table.isFlux = s.isFlux
+	s.table.numbers = slurm.NewNumbers(h.Mount, o.Procfs)
 	if isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC) || isFS(h.Mount, unix.CGROUP_SUPER_MAGIC) {
 		if s.mount, err = os.Open(h.Mount); err != nil {
 			return nil, fmt.Errorf("cgroup mount: %w", err)
 		}
 	}
-	s.openWatch()
-	s.walk()
+	s.watcher.start()
 	s.close = sync.OnceValue(s.stop)
-	if s.events == nil {
-		close(s.done)
-	} else {
-		go safely.Do("cgroup", s.run)
-	}
 	return s, nil
 }
 
@@ -177,14 +147,9 @@ func (s *Source) Namespace() string { return s.table.view.ours }
 func (s *Source) Close() error { return s.close() }
 
 func (s *Source) stop() error {
-	var err error
-	if s.inotify != nil {
-		err = s.inotify.Close()
-	}
-	<-s.done
-	s.gres.stop()
-	s.jobNames.stop()
-	s.ranks.stop()
+	err := s.watcher.stop()
+	s.jobs.Stop()
+	s.ranks.Stop()
 	if s.mount != nil {
 		err = errors.Join(err, s.mount.Close())
 	}
@@ -200,40 +165,34 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (s.noWatch != nil || s.unreadable != nil) && s.opt.Now().Sub(s.walked) >= walkUnseen {
-		s.walk()
-	}
-	s.resume()
-	if s.opt.Now().Sub(s.checked) >= walkUnseen {
-		s.checkFound()
-	}
-	s.checkHierarchy()
+	s.watcher.catchUp()
+	hierarchy := s.elsewhere.States(s.Name(), s.opt.Now())
 	out := model.Snapshot{
 		DeviceStates: []model.DeviceState{},
 		Losses: []model.Loss{
 			{Reason: "cgroup_table_full", Count: s.table.refused},
-			{Reason: "cgroup_watch_paused", Count: s.pauses},
+			{Reason: "cgroup_watch_paused", Count: s.watcher.pauses},
 			{Reason: "marked_cgroups_full", Count: s.table.unmarked},
 		},
 	}
-	for path, err := range s.unreadable {
+	for path, err := range s.watcher.unreadable {
 		out.DeviceStates = append(out.DeviceStates, model.DeviceState{
 			Source: s.Name(), Device: path, State: model.StateFailed, Reason: err.Error(),
 		})
 	}
 	slices.SortFunc(out.DeviceStates, func(a, b model.DeviceState) int { return cmp.Compare(a.Device, b.Device) })
-	out.DeviceStates = append(out.DeviceStates, s.states...)
+	out.DeviceStates = append(out.DeviceStates, hierarchy...)
 	var err error
-	if out.JobGPUs, err = s.gres.read(s.steps, s.opt.Now()); err != nil {
+	if out.JobGPUs, err = s.jobs.GPUs(s.table.jobs(), s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("GPUs of Slurm steps", err))
 	}
-	if err := s.jobNames.read(s.steps, s.opt.Now()); err != nil {
+	if err := s.jobs.ReadNames(s.table.jobs(), s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("names of Slurm jobs", err))
 	}
-	if out.Ranks, err = s.ranks.read(s.workloads, s.opt.Now()); err != nil {
+	if out.Ranks, err = s.ranks.Read(s.workloads, s.opt.Now()); err != nil {
 		out.DeviceStates = append(out.DeviceStates, s.failed("ranks of processes", err))
 	}
-	return out, errors.Join(s.table.view.blind, s.noWatch)
+	return out, errors.Join(s.table.view.blind, s.watcher.noWatch)
 }
 
 // failed returns the state of what is read in the background. Its reason is the first of the errors.
@@ -257,7 +216,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 
 	s.numberJobs(ctx)
 	s.mu.Lock()
-	out.JobSteps = s.jobSteps()
+	out.JobSteps = s.jobs.Steps(s.table.jobs())
 	listed := make(map[model.CgroupID]bool, len(ids))
 	for _, id := range ids {
 		g := s.find(id)
@@ -268,7 +227,7 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 		fact := g.fact
 		fact.ID = id
 		if fact.Runtime == runtimeSlurm {
-			fact.User = s.userOf(g)
+			fact.User = s.jobs.User(g.job())
 		}
 		out.Cgroups = append(out.Cgroups, fact)
 		if top := s.table.byPath[g.top]; rdma != "" && top != nil && charged[top.id] == "" {
@@ -313,7 +272,7 @@ func (s *Source) find(id model.CgroupID) *group {
 	if _, ok := s.unresolved[id]; ok || id == 0 || len(s.unresolved) >= s.table.limit {
 		return nil
 	}
-	s.drain()
+	s.watcher.drain()
 	if g := s.table.byID[id]; g != nil {
 		return g
 	}
@@ -323,15 +282,15 @@ func (s *Source) find(id model.CgroupID) *group {
 		if path, err = pathByID(s.mount, s.opt.Procfs, id); err == nil {
 			if g := s.request(path, id); g != nil {
 				if !g.closed { // its parent may be paused
-					s.entering = append(s.entering, g)
+					s.watcher.entering = append(s.watcher.entering, g)
 				}
 				s.findTop(g)
 				return g
 			}
 		}
 	}
-	if err != nil && !errors.Is(err, unix.ESTALE) && s.opt.Now().Sub(s.visited) >= walkOnMiss {
-		s.visit(true)
+	if err != nil && !errors.Is(err, unix.ESTALE) && s.opt.Now().Sub(s.watcher.visited) >= walkOnMiss {
+		s.watcher.visit(true)
 		if g := s.table.byID[id]; g != nil {
 			return g
 		}

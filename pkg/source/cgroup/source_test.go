@@ -154,11 +154,11 @@ func TestNoWatches(t *testing.T) {
 	s := fakeTree(t, Options{Now: c.now}, "a")
 	full := errors.New("no watches left")
 	s.mu.Lock()
-	for wd, g := range s.watched {
-		s.unwatch(g)
-		delete(s.watched, wd)
+	for wd, g := range s.watcher.watched {
+		s.watcher.unwatch(g)
+		delete(s.watcher.watched, wd)
 	}
-	s.noWatch = full
+	s.watcher.noWatch = full
 	s.mu.Unlock()
 	if _, err := s.Read(context.Background()); !errors.Is(err, full) {
 		t.Errorf("Read: %v", err)

@@ -37,7 +37,7 @@ func TestBelowContainer(t *testing.T) {
 			t.Error("a cgroup below a container is listed")
 		}
 		s.mu.Lock()
-		for _, g := range s.watched {
+		for _, g := range s.watcher.watched {
 			if g.path == tr.top+"/docker/"+id64 {
 				t.Error("a container is watched")
 			}
@@ -49,7 +49,7 @@ func TestBelowContainer(t *testing.T) {
 		}
 		tr.rmdir(t, "/docker/"+id64+"/below")
 		s.mu.Lock()
-		s.checkFound()
+		s.watcher.checkFound()
 		g := s.table.byID[model.CgroupID(below)]
 		s.mu.Unlock()
 		if g == nil || g.died.IsZero() {
@@ -80,7 +80,7 @@ func TestBelowUser(t *testing.T) {
 			t.Errorf("%s is listed", path)
 		}
 	}
-	for _, g := range s.watched {
+	for _, g := range s.watcher.watched {
 		if strings.HasPrefix(g.path, "/user.slice/") {
 			t.Errorf("%s is watched", g.path)
 		}
@@ -144,7 +144,7 @@ func TestTooManyNew(t *testing.T) {
 		eventually(t, "the pause", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.pauses == 1
+			return s.watcher.pauses == 1
 		})
 		tr.rmdir(t, "/busy/early")
 		late := tr.mkdir(t, "/busy/late")
@@ -249,14 +249,14 @@ func TestManyWatches(t *testing.T) {
 	}
 	now := time.Now()
 	s := fakeTree(t, Options{Procfs: procfs, Now: func() time.Time { return now }}, dirs...)
-	if s.events == nil {
+	if s.watcher.events == nil {
 		t.Skip("no inotify")
 	}
 	read := func() (watched, known int, err error) {
 		_, err = s.Read(t.Context())
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.watched), len(s.table.byPath), err
+		return len(s.watcher.watched), len(s.table.byPath), err
 	}
 	if watched, known, err := read(); watched != 200 || known < len(dirs) || !errors.Is(err, ErrWatches) {
 		t.Errorf("%d watches, %d cgroups are known: %v", watched, known, err)

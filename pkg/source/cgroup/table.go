@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
 // group is one cgroup, existing or ended.
@@ -50,8 +51,8 @@ type table struct {
 	unmarked uint64
 	// refused counts the cgroups that did not fit.
 	refused uint64
-	// numbers are the numbers of Slurm jobs by SLUID.
-	numbers map[string]string
+	// numbers has the numbers of Slurm jobs.
+	numbers *slurm.Numbers
 	// isFlux reports whether the user with a number runs Flux.
 	isFlux func(uid string) bool
 }
@@ -60,7 +61,7 @@ func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	return &table{
 		view: view, limit: limit, byID: map[model.CgroupID]*group{}, byPath: map[string]*group{},
 		dead: map[model.CgroupID]*group{}, owned: map[string]int{}, onDeath: onDeath,
-		numbers: map[string]string{}, marks: map[string]int{}, isFlux: func(string) bool { return false },
+		numbers: &slurm.Numbers{}, marks: map[string]int{}, isFlux: func(string) bool { return false },
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // watchMask selects the creation and removal of directories. It excludes files, which kubelet
@@ -40,16 +43,85 @@ const (
 // ErrWatches is reported while not all cgroups can be watched, because there are too many.
 var ErrWatches = errors.New("too many cgroups to watch")
 
+// Minimum intervals of walks of the tree: for an unknown id, and while some cgroups are not
+// watched.
+const (
+	walkOnMiss = time.Second
+	walkUnseen = 30 * time.Second
+)
+
+// watcher keeps the table up to date, with the events of inotify and with walks of the tree.
+type watcher struct {
+	mount  string // of the hierarchy
+	procfs string
+	log    *zap.Logger
+	now    func() time.Time
+
+	inotify *os.File
+	events  syscall.RawConn
+	done    chan struct{} // closed when run has returned
+
+	mu         *sync.Mutex // of the Source; protects the fields below
+	table      *table
+	watched    map[int32]*group // by watch descriptor
+	watchLimit int              // of watched
+	entering   []*group         // to be watched and listed
+	removed    []string         // removed paths, as reported by the watch
+	noWatch    error            // why some cgroups are not watched
+	warned     bool             // of noWatch
+	unreadable map[string]error // by path
+	walks      uint64
+	walked     time.Time
+	visited    time.Time // the last walk with what is below closed cgroups
+	visiting   bool      // a walk also lists what is below closed cgroups
+	paused     []*group  // not watched, as they have too many new children
+	pauses     uint64    // total number
+	checked    time.Time
+	buf        [16 << 10]byte // for inotify events
+}
+
+// start reads the tree and starts to follow it.
+func (w *watcher) start() {
+	w.openWatch()
+	w.walk()
+	if w.events == nil {
+		close(w.done)
+	} else {
+		go safely.Do("cgroup", w.run)
+	}
+}
+
+// stop ends the watch.
+func (w *watcher) stop() error {
+	var err error
+	if w.inotify != nil {
+		err = w.inotify.Close()
+	}
+	<-w.done
+	return err
+}
+
+// catchUp finds the changes for which there are no events.
+func (w *watcher) catchUp() {
+	if (w.noWatch != nil || w.unreadable != nil) && w.now().Sub(w.walked) >= walkUnseen {
+		w.walk()
+	}
+	w.resume()
+	if w.now().Sub(w.checked) >= walkUnseen {
+		w.checkFound()
+	}
+}
+
 // openWatch opens the inotify instance. Without one the tree is walked for unknown ids.
-func (s *Source) openWatch() {
+func (w *watcher) openWatch() {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		s.noWatch = fmt.Errorf("inotify: %w (raise fs.inotify.max_user_instances)", err)
+		w.noWatch = fmt.Errorf("inotify: %w (raise fs.inotify.max_user_instances)", err)
 		return
 	}
-	s.inotify = os.NewFile(uintptr(fd), "inotify")
-	if s.events, err = s.inotify.SyscallConn(); err != nil {
-		s.noWatch = fmt.Errorf("inotify: %w", err)
+	w.inotify = os.NewFile(uintptr(fd), "inotify")
+	if w.events, err = w.inotify.SyscallConn(); err != nil {
+		w.noWatch = fmt.Errorf("inotify: %w", err)
 	}
 }
 
@@ -64,45 +136,45 @@ func watchLimit(procfs string) int {
 }
 
 // run reads events until Close.
-func (s *Source) run() {
-	defer close(s.done)
-	_ = s.events.Read(func(fd uintptr) bool {
-		for s.step(fd) {
+func (w *watcher) run() {
+	defer close(w.done)
+	_ = w.events.Read(func(fd uintptr) bool {
+		for w.step(fd) {
 		}
 		return false // wait for the next event
 	})
 }
 
 // step does the most urgent work and reports whether more may be left.
-func (s *Source) step(fd uintptr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.readEvents(fd) || s.follow()
+func (w *watcher) step(fd uintptr) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.readEvents(fd) || w.follow()
 }
 
 // drain handles the pending events, at most those of a full queue
 // (fs.inotify.max_queued_events).
-func (s *Source) drain() {
-	if s.events == nil {
+func (w *watcher) drain() {
+	if w.events == nil {
 		return
 	}
-	_ = s.events.Control(func(fd uintptr) {
-		for i := 0; i < 64 && s.readEvents(fd); i++ {
+	_ = w.events.Control(func(fd uintptr) {
+		for i := 0; i < 64 && w.readEvents(fd); i++ {
 		}
 	})
-	for s.follow() {
+	for w.follow() {
 	}
 }
 
 // readEvents lists new cgroups at once, as they may end soon, and leaves the rest to follow.
-func (s *Source) readEvents(fd uintptr) bool {
-	n, err := unix.Read(int(fd), s.buf[:])
+func (w *watcher) readEvents(fd uintptr) bool {
+	n, err := unix.Read(int(fd), w.buf[:])
 	if err != nil || n <= 0 {
 		return errors.Is(err, unix.EINTR)
 	}
 	created := map[*group][]string{} // names of new children
 	lost := false
-	for b := s.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+	for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 		wd := int32(binary.NativeEndian.Uint32(b))
 		mask := binary.NativeEndian.Uint32(b[4:])
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
@@ -111,233 +183,233 @@ func (s *Source) readEvents(fd uintptr) bool {
 		}
 		name, _, _ := strings.Cut(string(b[unix.SizeofInotifyEvent:end]), "\x00")
 		b = b[end:]
-		parent := s.watched[wd]
+		parent := w.watched[wd]
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
 			lost = true
 		case mask&unix.IN_IGNORED != 0:
-			delete(s.watched, wd)
+			delete(w.watched, wd)
 		case parent == nil || mask&unix.IN_ISDIR == 0:
 		case mask&unix.IN_CREATE != 0:
 			created[parent] = append(created[parent], name)
 		case mask&unix.IN_DELETE != 0:
-			s.removed = append(s.removed, join(parent.path, name))
+			w.removed = append(w.removed, join(parent.path, name))
 		}
 	}
 	for parent, names := range created {
-		s.grow(parent, names)
+		w.grow(parent, names)
 	}
 	if lost {
-		s.walk()
+		w.walk()
 	}
 	return true
 }
 
 // grow adds new children of a cgroup, each by its name: a listing takes long where there are many others.
-func (s *Source) grow(parent *group, names []string) {
-	now := s.opt.Now()
+func (w *watcher) grow(parent *group, names []string) {
+	now := w.now()
 	if now.Sub(parent.countedAt) >= time.Second {
 		parent.created, parent.countedAt = 0, now
 	}
 	if parent.created += len(names); parent.created > maxCreated {
-		s.unwatch(parent)
-		s.paused = append(s.paused, parent)
-		s.pauses++
+		w.unwatch(parent)
+		w.paused = append(w.paused, parent)
+		w.pauses++
 		return
 	}
 	for _, name := range names {
 		path := join(parent.path, name)
-		id, err := cgroupID(s.hierarchy.Mount + path)
+		id, err := cgroupID(w.mount + path)
 		if err != nil {
-			s.cannotRead(path, err)
+			w.cannotRead(path, err)
 			continue
 		}
-		s.admit(parent, path, id, false, now)
+		w.admit(parent, path, id, false, now)
 	}
 }
 
 // resume watches and lists the cgroups again that had too many new children.
-func (s *Source) resume() {
-	paused := s.paused
-	s.paused = nil
+func (w *watcher) resume() {
+	paused := w.paused
+	w.paused = nil
 	for _, g := range paused {
 		if !g.died.IsZero() {
 			continue
 		}
-		s.enter(g, false)
-		for path, child := range s.table.byPath { // their removal was not seen
-			if path != g.path && filepath.Dir(path) == g.path && s.isEnded(child) {
-				s.removed = append(s.removed, path)
+		w.enter(g, false)
+		for path, child := range w.table.byPath { // their removal was not seen
+			if path != g.path && filepath.Dir(path) == g.path && w.isEnded(child) {
+				w.removed = append(w.removed, path)
 			}
 		}
 	}
-	for s.follow() {
+	for w.follow() {
 	}
 }
 
 // follow enters one new cgroup, or records the end of a removed one. It returns false if there
 // is none.
-func (s *Source) follow() bool {
-	if n := len(s.entering); n > 0 {
-		g := s.entering[n-1]
-		s.entering = s.entering[:n-1]
-		s.enter(g, false)
+func (w *watcher) follow() bool {
+	if n := len(w.entering); n > 0 {
+		g := w.entering[n-1]
+		w.entering = w.entering[:n-1]
+		w.enter(g, false)
 		return true
 	}
-	n := len(s.removed)
+	n := len(w.removed)
 	if n == 0 {
 		return false
 	}
-	path := s.removed[n-1]
-	s.removed = s.removed[:n-1]
-	if g := s.table.byPath[path]; g != nil && s.isEnded(g) {
-		if g.closed && s.table.owned[g.owner()] > 1 {
-			s.table.endTree(g, s.opt.Now()) // there are no events of those below it
+	path := w.removed[n-1]
+	w.removed = w.removed[:n-1]
+	if g := w.table.byPath[path]; g != nil && w.isEnded(g) {
+		if g.closed && w.table.owned[g.owner()] > 1 {
+			w.table.endTree(g, w.now()) // there are no events of those below it
 		} else {
-			s.table.end(g, s.opt.Now())
+			w.table.end(g, w.now())
 		}
 	}
 	return true
 }
 
 // checkFound records the end of cgroups that were looked up, as those below a closed one are not watched.
-func (s *Source) checkFound() {
-	s.checked = s.opt.Now()
-	for _, g := range s.table.byPath {
-		if g.found && s.isEnded(g) {
-			s.table.end(g, s.checked)
+func (w *watcher) checkFound() {
+	w.checked = w.now()
+	for _, g := range w.table.byPath {
+		if g.found && w.isEnded(g) {
+			w.table.end(g, w.checked)
 		}
 	}
 }
 
 // isEnded checks the file system: another cgroup may have taken the path since the event.
-func (s *Source) isEnded(g *group) bool {
-	id, err := cgroupID(s.hierarchy.Mount + g.path)
+func (w *watcher) isEnded(g *group) bool {
+	id, err := cgroupID(w.mount + g.path)
 	return err == nil && id != g.id || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
 // walk visits the tree, to find changes without an event.
-func (s *Source) walk() { s.visit(false) }
+func (w *watcher) walk() { w.visit(false) }
 
 // visit visits the tree, with or without what is below closed cgroups.
-func (s *Source) visit(closed bool) {
-	s.walked = s.opt.Now()
-	if s.visiting = closed; closed {
-		s.visited = s.walked
+func (w *watcher) visit(closed bool) {
+	w.walked = w.now()
+	if w.visiting = closed; closed {
+		w.visited = w.walked
 	}
-	defer func() { s.visiting = false }()
-	s.walks++
-	s.unreadable = nil
-	if s.inotify != nil {
-		s.noWatch, s.watchLimit = nil, watchLimit(s.opt.Procfs)
+	defer func() { w.visiting = false }()
+	w.walks++
+	w.unreadable = nil
+	if w.inotify != nil {
+		w.noWatch, w.watchLimit = nil, watchLimit(w.procfs)
 	}
-	id, err := cgroupID(s.hierarchy.Mount)
+	id, err := cgroupID(w.mount)
 	if err != nil {
-		s.cannotRead("/", err)
+		w.cannotRead("/", err)
 		return
 	}
-	s.entering = nil
-	if root, _ := s.table.add(nil, "/", id, s.walked); root != nil {
-		s.entering = append(s.entering, root)
+	w.entering = nil
+	if root, _ := w.table.add(nil, "/", id, w.walked); root != nil {
+		w.entering = append(w.entering, root)
 	}
-	for n := len(s.entering); n > 0; n = len(s.entering) {
-		g := s.entering[n-1]
-		s.entering = s.entering[:n-1]
-		s.enter(g, true)
+	for n := len(w.entering); n > 0; n = len(w.entering) {
+		g := w.entering[n-1]
+		w.entering = w.entering[:n-1]
+		w.enter(g, true)
 	}
-	for _, g := range s.table.byPath {
-		if g.walk != s.walks && s.isEnded(g) {
-			s.table.end(g, s.walked)
+	for _, g := range w.table.byPath {
+		if g.walk != w.walks && w.isEnded(g) {
+			w.table.end(g, w.walked)
 		}
 	}
 }
 
 // enter first watches a cgroup and then lists it, so that no child is missed.
-func (s *Source) enter(g *group, all bool) {
-	g.walk = s.walks
+func (w *watcher) enter(g *group, all bool) {
+	g.walk = w.walks
 	if !g.closed {
-		s.watch(g)
+		w.watch(g)
 	}
-	if !g.closed || s.visiting {
-		s.scan(g, all)
+	if !g.closed || w.visiting {
+		w.scan(g, all)
 	}
 }
 
 // scan lists the children of a cgroup and queues the new ones, or all, to be entered.
-func (s *Source) scan(g *group, all bool) {
-	dirs, err := subdirs(s.hierarchy.Mount + g.path)
+func (w *watcher) scan(g *group, all bool) {
+	dirs, err := subdirs(w.mount + g.path)
 	if err != nil {
-		s.cannotRead(g.path, err)
+		w.cannotRead(g.path, err)
 		return
 	}
-	now := s.opt.Now()
+	now := w.now()
 	for _, d := range dirs {
-		s.admit(g, join(g.path, d.name), d.id, all, now)
+		w.admit(g, join(g.path, d.name), d.id, all, now)
 	}
 }
 
 // admit adds a child of a cgroup, and queues it to be entered if it is new, or in any case.
-func (s *Source) admit(parent *group, path string, id model.CgroupID, always bool, now time.Time) {
-	child, fresh := s.table.add(parent, path, id, now)
+func (w *watcher) admit(parent *group, path string, id model.CgroupID, always bool, now time.Time) {
+	child, fresh := w.table.add(parent, path, id, now)
 	if child != nil && (fresh || always) {
 		child.found = child.found || parent.closed // no event reports its end
-		s.entering = append(s.entering, child)
+		w.entering = append(w.entering, child)
 	}
 }
 
-func (s *Source) watch(g *group) {
-	if s.noWatch != nil {
+func (w *watcher) watch(g *group) {
+	if w.noWatch != nil {
 		return
 	}
-	if len(s.watched) >= s.watchLimit {
-		s.cannotWatch(fmt.Errorf("%w: the limit is %d", ErrWatches, s.watchLimit))
+	if len(w.watched) >= w.watchLimit {
+		w.cannotWatch(fmt.Errorf("%w: the limit is %d", ErrWatches, w.watchLimit))
 		return
 	}
-	_ = s.events.Control(func(fd uintptr) {
-		wd, err := unix.InotifyAddWatch(int(fd), s.hierarchy.Mount+g.path, watchMask)
+	_ = w.events.Control(func(fd uintptr) {
+		wd, err := unix.InotifyAddWatch(int(fd), w.mount+g.path, watchMask)
 		switch {
 		case err == nil:
 			g.wd = int32(wd)
-			s.watched[g.wd] = g
+			w.watched[g.wd] = g
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
-			s.cannotWatch(fmt.Errorf("%w: inotify: %w", ErrWatches, err))
+			w.cannotWatch(fmt.Errorf("%w: inotify: %w", ErrWatches, err))
 		default:
-			s.cannotRead(g.path, err)
+			w.cannotRead(g.path, err)
 		}
 	})
 }
 
-func (s *Source) cannotWatch(err error) {
-	s.noWatch = err
-	if !s.warnedNoWatch {
-		s.warnedNoWatch = true
-		s.opt.Logger.Warn("not all cgroups can be watched; short-lived ones may stay without a name", zap.Error(err))
+func (w *watcher) cannotWatch(err error) {
+	w.noWatch = err
+	if !w.warned {
+		w.warned = true
+		w.log.Warn("not all cgroups can be watched; short-lived ones may stay without a name", zap.Error(err))
 	}
 }
 
 // unwatch removes the watch of an ended cgroup. The kernel does not remove it: a kernfs
 // directory keeps its link count when it is removed.
-func (s *Source) unwatch(g *group) {
-	if g.wd == 0 || s.watched[g.wd] != g {
+func (w *watcher) unwatch(g *group) {
+	if g.wd == 0 || w.watched[g.wd] != g {
 		return
 	}
-	delete(s.watched, g.wd)
-	_ = s.events.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(g.wd)) })
+	delete(w.watched, g.wd)
+	_ = w.events.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(g.wd)) })
 	g.wd = 0
 }
 
 // cannotRead records an existing cgroup that cannot be read.
-func (s *Source) cannotRead(path string, err error) {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || len(s.unreadable) >= maxUnreadable {
+func (w *watcher) cannotRead(path string, err error) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || len(w.unreadable) >= maxUnreadable {
 		return
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		err = errno // without the path, which may be very long
 	}
-	if s.unreadable == nil {
-		s.unreadable = map[string]error{}
+	if w.unreadable == nil {
+		w.unreadable = map[string]error{}
 	}
-	s.unreadable[clean(path, maxLabel)] = err
+	w.unreadable[clean(path, maxLabel)] = err
 }
 
 func join(path, name string) string {

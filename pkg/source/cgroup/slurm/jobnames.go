@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
+	"iter"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
-	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 // Limits of the search for the names of Slurm jobs.
@@ -32,22 +27,23 @@ type jobNames struct {
 	background[map[string]names] // by the path of the job
 
 	gres  *gres // for the processes of steps
+	label func(value string) string
 	calls hang.Group[string, names]
 }
 
 // names of a job. The user can change them.
 type names struct{ account, partition, name string }
 
-func newJobNames(g *gres) *jobNames {
-	j := &jobNames{gres: g}
+func newJobNames(g *gres, label func(value string) string) *jobNames {
+	j := &jobNames{gres: g, label: label}
 	j.start()
 	return j
 }
 
 // read starts a round if the last one is old. It returns why names may be missing.
-func (j *jobNames) read(steps func() []jobStep, now time.Time) error {
+func (j *jobNames) read(cgroups iter.Seq[Cgroup], now time.Time) error {
 	_, err := j.next(jobNamesInterval, now, func() func() (map[string]names, error) {
-		list, known := steps(), j.found
+		list, known := stepsOf(cgroups), j.found
 		return func() (map[string]names, error) { return j.find(list, known) }
 	})
 	return err
@@ -61,11 +57,8 @@ func (j *jobNames) of(job string) names {
 }
 
 // find returns the names of the jobs that have steps.
-func (j *jobNames) find(steps []jobStep, known map[string]names) (map[string]names, error) {
-	jobs := map[string][]jobStep{}
-	for _, s := range steps[:min(len(steps), maxSteps)] {
-		jobs[s.job] = append(jobs[s.job], s)
-	}
+func (j *jobNames) find(steps []Cgroup, known map[string]names) (map[string]names, error) {
+	jobs := byJob(steps)
 	found, errs := map[string]names{}, []error{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		if len(found) == maxNamedJobs {
@@ -89,20 +82,16 @@ func (j *jobNames) find(steps []jobStep, known map[string]names) (map[string]nam
 }
 
 // ofJob returns the names in the first environment of the steps of a job that has some.
-func (j *jobNames) ofJob(steps []jobStep) (names, error) {
+func (j *jobNames) ofJob(steps []Cgroup) (names, error) {
 	var first error
 	for _, s := range steps {
-		pids, _ := j.gres.processes(s.path)
+		pids, _ := j.gres.processes(s.Path)
 		for _, pid := range pids {
-			// slurmstepd runs as root, with an environment of its own.
-			if uid := procfile.RealUser(filepath.Join(j.gres.procfs, pid)); uid == "" || uid == "0" {
-				continue
+			text, err := j.gres.environ(pid)
+			if err != nil && first == nil {
+				first = fmt.Errorf("step of Slurm %s: %w", s.Path, err)
 			}
-			text, err := boundedfile.ReadFile(filepath.Join(j.gres.procfs, pid, "environ"), nil, maxEnviron)
-			if ended := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH); err != nil && !ended && first == nil {
-				first = fmt.Errorf("step of Slurm %s: %w", s.path, err)
-			}
-			if n := parseNames(text); n != (names{}) {
+			if n := parseNames(text, j.label); n != (names{}) {
 				return n, nil
 			}
 		}
@@ -111,7 +100,7 @@ func (j *jobNames) ofJob(steps []jobStep) (names, error) {
 }
 
 // parseNames returns the names in an environment as slurmstepd sets it. As getenv does, it takes the first entry of a name.
-func parseNames(environ []byte) (n names) {
+func parseNames(environ []byte, label func(value string) string) (n names) {
 	fields := map[string]*string{"SLURM_JOB_ACCOUNT": &n.account, "SLURM_JOB_PARTITION": &n.partition, "SLURM_JOB_NAME": &n.name}
 	for {
 		entry, rest, whole := bytes.Cut(environ, []byte{0})
@@ -121,7 +110,7 @@ func parseNames(environ []byte) (n names) {
 		environ = rest
 		name, value, _ := bytes.Cut(entry, []byte("="))
 		if field := fields[string(name)]; field != nil {
-			*field = clean(string(value), maxLabel)
+			*field = label(string(value))
 			delete(fields, string(name))
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"errors"
@@ -94,10 +94,10 @@ func TestDeviceProgram(t *testing.T) {
 	job, user, task := mount+filepath.Dir(step), mount+step+"/user", mount+step+"/user/task_0"
 	// Numbers of drivers that this machine lacks: 240 to 254 are for local use.
 	majors := map[uint64]string{240: driverNVIDIA, 241: driverCaps, 242: driverDRM}
-	g := newGres(mount, Hierarchy{Mode: V2, Mount: mount}, t.TempDir())
+	g := newGres(Options{Mount: mount, Programs: true, Procfs: t.TempDir()})
 	defer g.stop()
 	found := func() *model.JobGPUs {
-		got, err := g.ofStep(jobStep{path: step}, majors)
+		got, err := g.ofStep(Cgroup{Path: step}, majors)
 		if err != nil {
 			t.Error(err)
 		}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,49 +12,24 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // namedJobs waits for a round, and returns the names of the jobs by step, and the reason of a failure.
-func namedJobs(t *testing.T, s *Source) (found map[string]string, reason string) {
+func namedJobs(t *testing.T, n slurmNode) (found map[string]string, why string) {
 	t.Helper()
-	s.jobNames.mu.Lock()
-	s.jobNames.began = time.Time{}
-	s.jobNames.mu.Unlock()
-	for running := true; running; {
-		time.Sleep(time.Millisecond)
-		if _, err := s.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.jobNames.mu.Lock()
-		running = s.jobNames.running
-		s.jobNames.mu.Unlock()
-	}
-	read, err := s.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range read.DeviceStates {
-		if d.Device == "names of Slurm jobs" && d.State == model.StateFailed {
-			reason = d.Reason
-		}
-	}
-	got, err := s.Resolve(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cgroups := cgroupsIn(t, n.mount)
+	again(&n.names.background, func() { why = reason(n.ReadNames(cgroups, time.Now())) })
 	found = map[string]string{}
-	for _, step := range got.JobSteps {
+	for _, step := range n.Steps(cgroups) {
 		found[step.Job+"."+step.Step] = step.Account + "|" + step.Partition + "|" + step.Name
 	}
-	return found, reason
+	return found, why
 }
 
 // TestJobNames: the names are those in the environment of the first process of the user, for all steps of the job. They are read once.
 func TestJobNames(t *testing.T) {
 	const job = "memory/slurm/uid_1234/job_7/"
-	s, _, proc := slurmNode(t, map[string]string{
+	s := newNode(t, map[string]string{
 		"memory/release_agent":                                  "",
 		job + "step_extern/cgroup.procs":                        "",
 		job + "step_0/task_0/cgroup.procs":                      "78\n77\n",
@@ -61,19 +37,19 @@ func TestJobNames(t *testing.T) {
 		"memory/slurm/uid_0/job_9/step_0/task_0/cgroup.procs":   "78\n",
 	})
 	environment := func(pid string, entries ...string) {
-		write(t, proc, map[string]string{pid + "/environ": strings.Join(entries, "\x00") + "\x00"})
+		write(t, s.proc, map[string]string{pid + "/environ": strings.Join(entries, "\x00") + "\x00"})
 	}
 	environment("77", "SLURM_JOB_ACCOUNT=physics", "SLURM_JOB_PARTITION=train", "SLURM_JOB_NAME=llm", "SLURM_JOB_NAME=other")
 	environment("78", "SLURM_JOB_NAME=stepd")
 	environment("79", "HOME=/")
-	want := map[string]string{"7.extern": "physics|train|llm", "7.0": "physics|train|llm", "8.0": "||", "9.0": "||"}
+	want := map[string]string{"7.extern": "PHYSICS|TRAIN|LLM", "7.0": "PHYSICS|TRAIN|LLM", "8.0": "||", "9.0": "||"}
 	got, reason := namedJobs(t, s)
 	if d := cmp.Diff(want, got); d != "" || reason != "" {
 		t.Errorf("%s%s", d, reason)
 	}
 	environment("77", "SLURM_JOB_NAME=forged")
 	environment("79", "SLURM_JOB_NAME=later")
-	want["8.0"] = "||later"
+	want["8.0"] = "||LATER"
 	if got, _ = namedJobs(t, s); !cmp.Equal(want, got) {
 		t.Error(cmp.Diff(want, got))
 	}
@@ -81,10 +57,10 @@ func TestJobNames(t *testing.T) {
 
 // TestJobNamesUnreadable: an environment that cannot be read, or not in time, is reported.
 func TestJobNamesUnreadable(t *testing.T) {
-	s, _, proc := slurmNode(t, map[string]string{
+	s := newNode(t, map[string]string{
 		"memory/release_agent": "", "memory/slurm/uid_1234/job_7/step_0/task_0/cgroup.procs": "77\n",
 	})
-	environ := filepath.Join(proc, "77/environ")
+	environ := filepath.Join(s.proc, "77/environ")
 	if err := os.Remove(environ); err != nil {
 		t.Fatal(err)
 	}
@@ -116,10 +92,11 @@ func FuzzJobNames(f *testing.F) {
 	f.Add([]byte("SLURM_JOB_ACCOUNT=a\x00SLURM_JOB_PARTITION=p\x00SLURM_JOB_NAME=n\x00"))
 	f.Add([]byte("SLURM_JOB_NAME\x00SLURM_JOB_NAME=\xff\n\x00SLURM_JOB_ACCOUNT=cut"))
 	f.Fuzz(func(t *testing.T, environ []byte) {
-		n := parseNames(environ)
+		label := func(value string) string { return fmt.Sprintf("%q", value) }
+		n := parseNames(environ, label)
 		for _, s := range []string{n.account, n.partition, n.name} {
-			if len(s) > maxLabel || s != clean(s, maxLabel) {
-				t.Errorf("%q", s)
+			if s != "" && s[0] != '"' {
+				t.Errorf("%q is not made valid", s)
 			}
 		}
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"bytes"
@@ -30,11 +30,16 @@ const (
 	drivers = "Character devices:\n  1 mem\n195 nvidia\n226 drm\n235 nvidia-caps\n 10 misc\n\nBlock devices:\n195 nvidia\n"
 )
 
-// slurmNode has the trees of two jobs and a /proc with a process of each task. The environments are those that slurmstepd
+// A slurmNode has the trees of jobs and a /proc with a process of each task. The environments are those that slurmstepd
 // sets, with the numbers of VISIBLE lists renumbered (ConstrainDevices).
-func slurmNode(t *testing.T, files map[string]string) (s *Source, root, proc string) {
+type slurmNode struct {
+	*Jobs
+	mount, proc string
+}
+
+func newNode(t *testing.T, files map[string]string) slurmNode {
 	t.Helper()
-	root, proc = t.TempDir(), t.TempDir()
+	root, proc := t.TempDir(), t.TempDir()
 	write(t, root, files)
 	status := func(uid int) string { return fmt.Sprintf("Name:\tx\nUid:\t%d\t0\t0\t0\n", uid) }
 	environ := func(entries ...string) string { return strings.Join(append(entries, "HOME=/root"), "\x00") + "\x00" }
@@ -46,53 +51,32 @@ func slurmNode(t *testing.T, files map[string]string) (s *Source, root, proc str
 		"80/status": status(1234), "80/environ": environ("CUDA_VISIBLE_DEVICES=" + gpuUUID), // no GPU from Slurm
 		"81/status": status(1234), "81/environ": environ("SLURM_JOB_GPUS=5,7"),
 	})
-	s, err := New(Options{Root: root, Procfs: proc})
-	if err != nil {
-		t.Fatal(err)
+	o := Options{Mount: root, Procfs: proc}
+	if memory := filepath.Join(root, "memory"); exists(memory) {
+		o.Mount, o.Devices = memory, filepath.Join(root, "devices")
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s, root, proc
+	return slurmNode{newJobs(t, o), o.Mount, proc}
 }
 
 // rounds waits until the GPUs of the steps were read, and returns them by path, and the reason of a failure.
-func rounds(t *testing.T, s *Source) (found map[string]model.JobGPUs, reason string) {
+func rounds(t *testing.T, n slurmNode) (found map[string]model.JobGPUs, why string) {
 	t.Helper()
-	s.gres.mu.Lock()
-	s.gres.began = time.Time{}
-	s.gres.mu.Unlock()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		got, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.gres.mu.Lock()
-		done := !s.gres.running
-		s.gres.mu.Unlock()
-		if !done {
-			if time.Now().After(end) {
-				t.Fatal("no result")
+	cgroups := cgroupsIn(t, n.mount)
+	again(&n.gres.background, func() {
+		gpus, err := n.GPUs(cgroups, time.Now())
+		found, why = map[string]model.JobGPUs{}, reason(err)
+		for _, j := range gpus {
+			for c := range cgroups {
+				if c.ID == j.Cgroup {
+					slices.Sort(j.Numbers)
+					j.Cgroup = 0
+					found[c.Path] = j
+					break
+				}
 			}
-			continue
 		}
-		got, _ = s.Read(t.Context())
-		found = map[string]model.JobGPUs{}
-		for _, j := range got.JobGPUs {
-			s.mu.Lock()
-			path := s.table.byID[j.Cgroup].path
-			s.mu.Unlock()
-			slices.Sort(j.Numbers)
-			j.Cgroup = 0
-			found[path] = j
-		}
-		for _, d := range got.DeviceStates {
-			reason += d.Reason
-		}
-		return found, reason
-	}
+	})
+	return found, why
 }
 
 // TestJobGPUs checks the sources of the GPUs of Slurm steps, in trees made from the sources of Slurm.
@@ -110,7 +94,6 @@ func TestJobGPUs(t *testing.T) {
 				scope + "/job_7/step_0/user/task_1/cgroup.procs":      "81\n",
 				scope + "/job_7/step_extern/user/task_0/cgroup.procs": "80\n",
 				scope + "/job_8/step_batch/user/task_0/cgroup.procs":  "79\nnonsense\n-1\n404\n",
-				"/user.slice/slurm/job_9/step_0/task_0/cgroup.procs":  "77\n", // a user's own
 			},
 			map[string]model.JobGPUs{
 				scope + "/job_7/step_0":     {Numbers: []int{2, 5, 7}},
@@ -140,13 +123,13 @@ func TestJobGPUs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, _, proc := slurmNode(t, c.files)
+			s := newNode(t, c.files)
 			got, reason := rounds(t, s)
 			if d := cmp.Diff(c.want, got); d != "" || reason != "" {
 				t.Errorf("%q (-want +got)\n%s", reason, d)
 			}
 			// Without a driver of GPUs no environment is read.
-			write(t, proc, map[string]string{"devices": "Character devices:\n  1 mem\n"})
+			write(t, s.proc, map[string]string{"devices": "Character devices:\n  1 mem\n"})
 			if got, reason := rounds(t, s); len(got) != 0 || reason != "" {
 				t.Errorf("without a driver: %v, %q", got, reason)
 			}
@@ -158,13 +141,13 @@ func TestJobGPUs(t *testing.T) {
 // only. The FIFO stands for a process that hangs in a driver while it holds the lock of its memory map.
 func TestBlockedEnvironment(t *testing.T) {
 	const scope = "/system.slice/slurmstepd.scope"
-	s, _, proc := slurmNode(t, map[string]string{
+	s := newNode(t, map[string]string{
 		"cgroup.controllers":                                 "memory",
 		scope + "/job_6/step_0/user/task_0/cgroup.procs":     "81\n",
 		scope + "/job_7/step_0/user/task_0/cgroup.procs":     "77\n",
 		scope + "/job_8/step_batch/user/task_0/cgroup.procs": "79\n",
 	})
-	fifo := filepath.Join(proc, "77/environ")
+	fifo := filepath.Join(s.proc, "77/environ")
 	if err := os.Remove(fifo); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +170,7 @@ func TestBlockedEnvironment(t *testing.T) {
 	if err := os.Remove(fifo); err != nil {
 		t.Fatal(err)
 	}
-	write(t, proc, map[string]string{"77/environ": "SLURM_JOB_GPUS=1\x00"})
+	write(t, s.proc, map[string]string{"77/environ": "SLURM_JOB_GPUS=1\x00"})
 	for end := time.Now().Add(time.Minute); ; {
 		found, reason := rounds(t, s)
 		if len(found) == 3 && reason == "" {
@@ -205,7 +188,7 @@ func TestManyTasks(t *testing.T) {
 	for i := range maxTasks + 1 {
 		files[fmt.Sprintf("/system.slice/slurmstepd.scope/job_7/step_0/user/task_%d/cgroup.procs", i)] = "77\n"
 	}
-	s, _, _ := slurmNode(t, files)
+	s := newNode(t, files)
 	found, reason := rounds(t, s)
 	if len(found) != 1 || !strings.Contains(reason, "more than 256 tasks") {
 		t.Errorf("%v, %q", found, reason)
@@ -247,11 +230,11 @@ func TestDeviceCgroup(t *testing.T) {
 	defer endProcess()
 	set("task_0/cgroup.procs", fmt.Sprint(cmd.Process.Pid))
 
-	g := newGres("/sys/fs/cgroup", Hierarchy{Mode: V1, Mount: root, Controller: "devices"}, "/proc")
+	g := newGres(Options{Mount: root, Devices: root, Procfs: "/proc"})
 	defer g.stop()
 	check := func(what string, want *model.JobGPUs) {
 		t.Helper()
-		got, err := g.ofStep(jobStep{path: path, job: path}, map[uint64]string{195: driverNVIDIA})
+		got, err := g.ofStep(Cgroup{Path: path, Top: path}, map[uint64]string{195: driverNVIDIA})
 		if d := cmp.Diff(want, got); d != "" || err != nil {
 			t.Errorf("%s: %v (-want +got)\n%s", what, err, d)
 		}
@@ -299,10 +282,10 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// observed returns an environment that others have observed on their nodes: testdata/slurm/README.md.
+// observed returns an environment that others have observed on their nodes: testdata/README.md.
 func observed(t testing.TB, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata/slurm", name+".environ"))
+	text, err := os.ReadFile(filepath.Join("testdata", name+".environ"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,11 +299,11 @@ func TestObservedEnvironments(t *testing.T) {
 		"prolog": {1}, "batch": {3}, "interactive": {3}, "step": {7}, "srun": {2, 3},
 	} {
 		path := "/system.slice/slurmstepd.scope/job_9/step_0"
-		s, _, proc := slurmNode(t, map[string]string{
+		s := newNode(t, map[string]string{
 			"cgroup.controllers":               "memory",
 			path + "/user/task_0/cgroup.procs": "82\n",
 		})
-		write(t, proc, map[string]string{
+		write(t, s.proc, map[string]string{
 			"82/status": "Name:\tx\nUid:\t1234\t0\t0\t0\n", "82/environ": string(observed(t, name)),
 		})
 		got, reason := rounds(t, s)

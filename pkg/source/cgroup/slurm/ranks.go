@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"errors"
@@ -31,11 +31,11 @@ const (
 	maxRankEntries   = 512 // of a cgroup's directory
 )
 
-// ranks finds the ranks of the processes of workloads in their environments, in the background, as gres does.
+// Ranks finds the ranks of the processes of workloads in their environments, in the background, as gres does.
 //
 // The environment of a process is read once, when two rounds have seen the process: a process that was just forked still has the
 // environment of its parent, until it executes its own program.
-type ranks struct {
+type Ranks struct {
 	background[[]model.Ranks]
 
 	variables []string // in the order of precedence; empty: no environment is read
@@ -54,14 +54,15 @@ type process struct {
 // reading has the values of the variables of a process, noRank for those that it lacks. It is nil before the environment was read.
 type reading []int64
 
-func newRanks(variables []string, mount, procfs string) *ranks {
-	r := &ranks{variables: variables, mount: mount, procfs: procfs}
+// NewRanks makes Ranks. Without variables it reads no environment.
+func NewRanks(variables []string, mount, procfs string) *Ranks {
+	r := &Ranks{variables: variables, mount: mount, procfs: procfs}
 	r.start()
 	return r
 }
 
-// read returns what the last round has found, and starts a round if that is old.
-func (r *ranks) read(workloads func() map[model.CgroupID]string, now time.Time) ([]model.Ranks, error) {
+// Read returns what the last round has found, and starts a round if that is old.
+func (r *Ranks) Read(workloads func() map[model.CgroupID]string, now time.Time) ([]model.Ranks, error) {
 	if len(r.variables) == 0 {
 		return nil, nil
 	}
@@ -71,8 +72,11 @@ func (r *ranks) read(workloads func() map[model.CgroupID]string, now time.Time) 
 	})
 }
 
+// Stop waits for what is read in the background.
+func (r *Ranks) Stop() { r.stop() }
+
 // find reads the workloads, which are the paths of their cgroups by id.
-func (r *ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error) {
+func (r *Ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error) {
 	var errs []error
 	out, known := []model.Ranks{}, make(map[string]map[process]reading, len(workloads))
 	byPath := func(a, b model.CgroupID) int { return strings.Compare(workloads[a], workloads[b]) }
@@ -103,7 +107,7 @@ func (r *ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error)
 }
 
 // ofWorkload reads the processes of a workload, of which those in known were there before. With an error, processes are missing.
-func (r *ranks) ofWorkload(dir string, known map[process]reading) (map[process]reading, error) {
+func (r *Ranks) ofWorkload(dir string, known map[process]reading) (map[process]reading, error) {
 	var first error
 	found := map[process]reading{}
 	for _, pid := range processesBelow(dir) {

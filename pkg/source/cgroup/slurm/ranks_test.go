@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"fmt"
@@ -19,52 +19,37 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// ranksRound waits until the ranks were read once more, and returns them by path, and the reason of a failure.
-func ranksRound(t *testing.T, s *Source) (found map[string]string, reason string) {
-	t.Helper()
-	s.ranks.mu.Lock()
-	s.ranks.began = time.Time{}
-	s.ranks.mu.Unlock()
-	if _, err := s.Read(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s.ranks.round.Wait()
-	got, err := s.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found = map[string]string{}
-	for _, r := range got.Ranks {
-		s.mu.Lock()
-		found[s.table.byID[r.Cgroup].path] = r.Ranks
-		s.mu.Unlock()
-	}
-	for _, d := range got.DeviceStates {
-		reason += d.Reason
-	}
-	return found, reason
+// A ranksNode has trees of cgroups and of /proc, which the test writes. Each process has its number as time of start.
+type ranksNode struct {
+	*Ranks
+	workloads map[model.CgroupID]string
 }
 
-// ranksNode makes a source on trees of cgroups and of /proc, which the test writes. Each process has its number as time of start.
-func ranksNode(t *testing.T, cgroups, environs map[string]string, variables ...string) (s *Source, root, proc string) {
+func newRanksNode(t *testing.T, workloads []string, cgroups, environs map[string]string, variables ...string) ranksNode {
 	t.Helper()
-	root, proc = t.TempDir(), t.TempDir()
-	write(t, root, map[string]string{"cgroup.controllers": "memory"})
+	root, proc := t.TempDir(), t.TempDir()
 	write(t, root, cgroups)
-	write(t, proc, map[string]string{"devices": "Character devices:\n  1 mem\n"})
 	for pid, environ := range environs {
 		write(t, proc, map[string]string{pid + "/stat": statOf(pid, pid), pid + "/environ": environ})
 	}
-	s, err := New(Options{Root: root, Procfs: proc, RankVariables: variables})
-	if err != nil {
-		t.Fatal(err)
+	n := ranksNode{NewRanks(variables, root, proc), map[model.CgroupID]string{}}
+	for i, path := range workloads {
+		n.workloads[model.CgroupID(i)] = path
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
+	t.Cleanup(n.Stop)
+	return n
+}
+
+// ranksRound waits until the ranks were read once more, and returns them by path, and the reason of a failure.
+func ranksRound(n ranksNode) (found map[string]string, why string) {
+	again(&n.background, func() {
+		ranks, err := n.Read(func() map[model.CgroupID]string { return n.workloads }, time.Now())
+		found, why = map[string]string{}, reason(err)
+		for _, r := range ranks {
+			found[n.workloads[r.Cgroup]] = r.Ranks
 		}
 	})
-	return s, root, proc
+	return found, why
 }
 
 // statOf returns /proc/PID/stat of a process with a hostile name.
@@ -83,46 +68,43 @@ const (
 // TestRanks reads the ranks of containers and of a Slurm job: the first variable that one of their processes has, of processes in
 // all cgroups below.
 func TestRanks(t *testing.T) {
-	s, root, proc := ranksNode(t, map[string]string{
-		podContainer1 + "/cgroup.procs":             "10\n11\n12\n13\n",
-		podContainer2 + "/cgroup.procs":             "20\n404\n",
-		podContainer2 + "/below/cgroup.procs":       "21\n",
-		job7 + "/step_0/user/task_0/cgroup.procs":   "30\n",
-		job7 + "/step_0/user/task_1/cgroup.procs":   "31\n",
-		"/system.slice/sshd.service/cgroup.procs":   "40\n", // in no container and no job
-		"/user.slice/slurm/job_9/step_0/any/a/b/c/": "",
+	s := newRanksNode(t, []string{podContainer1, podContainer2, job7}, map[string]string{
+		podContainer1 + "/cgroup.procs":           "10\n11\n12\n13\n",
+		podContainer2 + "/cgroup.procs":           "20\n404\n",
+		podContainer2 + "/below/cgroup.procs":     "21\n",
+		job7 + "/step_0/user/task_0/cgroup.procs": "30\n",
+		job7 + "/step_0/user/task_1/cgroup.procs": "31\n",
 	}, map[string]string{
 		"10": "JOB_COMPLETION_INDEX=1\x00", "11": "RANK=8\x00JOB_COMPLETION_INDEX=1\x00", "12": "RANK=10\x00", "13": "RANK=9\x00",
 		"20": "RANK=one\x00JOB_COMPLETION_INDEX=4\x00", "21": "HOME=/\x00",
-		"30": "SLURM_PROCID=0\x00", "31": "SLURM_PROCID=2\x00", "40": "RANK=5\x00",
+		"30": "SLURM_PROCID=0\x00", "31": "SLURM_PROCID=2\x00",
 	}, "RANK", "JOB_COMPLETION_INDEX", "SLURM_PROCID")
-	if found, reason := ranksRound(t, s); len(found) > 0 || reason != "" {
+	if found, reason := ranksRound(s); len(found) > 0 || reason != "" {
 		t.Errorf("processes that may not have executed their program yet: %v, %q", found, reason)
 	}
 	want := map[string]string{podContainer1: "8..10", podContainer2: "4", job7: "0,2"}
-	found, reason := ranksRound(t, s)
+	found, reason := ranksRound(s)
 	if d := cmp.Diff(want, found); d != "" || reason != "" {
 		t.Errorf("%q (-want +got)\n%s", reason, d)
 	}
 
 	// An environment is not read again. A process that ended is left out, and one with its number is a new one.
-	write(t, proc, map[string]string{
+	write(t, s.procfs, map[string]string{
 		"11/environ": "RANK=77\x00", "12/stat": statOf("12", "99"), "12/environ": "RANK=12\x00",
 	})
-	write(t, root, map[string]string{podContainer1 + "/cgroup.procs": "11\n12\n"})
-	ranksRound(t, s)
-	if found, _ := ranksRound(t, s); found[podContainer1] != "8,12" {
+	write(t, s.mount, map[string]string{podContainer1 + "/cgroup.procs": "11\n12\n"})
+	ranksRound(s)
+	if found, _ := ranksRound(s); found[podContainer1] != "8,12" {
 		t.Errorf("%v, want 8,12", found)
 	}
 }
 
 // TestNoRanks checks that no environment is read unless the user lists variables.
 func TestNoRanks(t *testing.T) {
-	s, _, _ := ranksNode(t, map[string]string{podContainer1 + "/cgroup.procs": "10\n"}, map[string]string{"10": "RANK=1\x00"})
+	s := newRanksNode(t, []string{podContainer1}, map[string]string{podContainer1 + "/cgroup.procs": "10\n"}, map[string]string{"10": "RANK=1\x00"})
 	for range 2 {
-		got, err := s.Read(t.Context())
-		if err != nil || got.Ranks != nil {
-			t.Errorf("%v, %v", got.Ranks, err)
+		if found, why := ranksRound(s); len(found) > 0 || why != "" {
+			t.Errorf("%v, %q", found, why)
 		}
 	}
 }
@@ -130,19 +112,19 @@ func TestNoRanks(t *testing.T) {
 // TestBlockedRanks checks that a process whose environment cannot be read in time costs the rank of its own workload only. The FIFO
 // stands for a process that hangs in a driver while it holds the lock of its memory map.
 func TestBlockedRanks(t *testing.T) {
-	s, _, proc := ranksNode(t, map[string]string{
+	s := newRanksNode(t, []string{podContainer1, podContainer2}, map[string]string{
 		podContainer1 + "/cgroup.procs": "10\n", podContainer2 + "/cgroup.procs": "20\n",
 	}, map[string]string{"10": "RANK=1\x00", "20": "RANK=2\x00"}, "RANK")
-	fifo := filepath.Join(proc, "10/environ")
+	fifo := filepath.Join(s.procfs, "10/environ")
 	if err := os.Remove(fifo); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ranksRound(t, s)
+	ranksRound(s)
 	for range 2 {
-		found, reason := ranksRound(t, s)
+		found, reason := ranksRound(s)
 		if len(found) != 1 || found[podContainer2] != "2" || !strings.Contains(reason, "could not be read in time") {
 			t.Errorf("%v, %q", found, reason)
 		}
@@ -186,8 +168,8 @@ func TestEnvironOfKernel(t *testing.T) {
 	dir := t.TempDir()
 	pid := strconv.Itoa(cmd.Process.Pid)
 	write(t, dir, map[string]string{"cgroup.procs": pid + "\n"})
-	r := newRanks([]string{"RANK"}, dir, "/proc")
-	defer r.stop()
+	r := NewRanks([]string{"RANK"}, dir, "/proc")
+	defer r.Stop()
 	workloads := map[model.CgroupID]string{1: "/"}
 	eventually(t, "the kernel shows the environment after exec", func() bool {
 		found, err := r.find(workloads)

@@ -1,73 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestSlurmController: on cgroup v1 the hierarchy with the jobs of Slurm is followed.
-func TestSlurmController(t *testing.T) {
+// TestFollowed: on cgroup v1 the hierarchy with the jobs of Slurm is followed.
+func TestFollowed(t *testing.T) {
 	const job = "/slurm/uid_1000/job_"
 	for name, c := range map[string]struct {
 		files []string
 		want  string
 	}{
-		"no Slurm":              {nil, "memory"},
+		"no Slurm":              {nil, ""},
 		"all in memory":         {[]string{"memory" + job + "1/x", "devices" + job + "1/x", "cpuset" + job + "1/x"}, "memory"},
 		"some in memory":        {[]string{"memory" + job + "1/x", "devices" + job + "1/x", "devices" + job + "2/x", "freezer" + job + "2/x"}, "devices"},
 		"in cpuset only":        {[]string{"cpuset/slurm_node17/uid_0/job_3/x"}, "cpuset"},
 		"no job yet":            {[]string{"freezer/slurm/x", "devices/slurm/x"}, "devices"},
 		"no job yet, in memory": {[]string{"freezer/slurm/x", "memory/slurm/x"}, "memory"},
-		"another directory":     {[]string{"freezer/slurmy/x"}, "memory"},
+		"another directory":     {[]string{"freezer/slurmy/x"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			files := map[string]string{}
+			files, all := map[string]string{}, []Hierarchy{}
 			for _, c := range []string{"memory", "devices", "cpuset", "freezer"} {
 				files[c+"/release_agent"] = ""
+				all = append(all, Hierarchy{c, filepath.Join(root, c)})
 			}
 			for _, f := range c.files {
 				files[f] = ""
 			}
 			write(t, root, files)
-			if h, err := findHierarchy(root); err != nil || h.Controller != c.want || h.Mode != V1 {
-				t.Errorf("%+v, %v, want %s", h, err, c.want)
+			if h := Followed(all); h.Controller != c.want {
+				t.Errorf("%+v, want %s", h, c.want)
 			}
 		})
 	}
 }
 
-// TestSlurmJobsElsewhere: a state names the jobs that start in a hierarchy that is not followed, and that another than memory is followed.
-func TestSlurmJobsElsewhere(t *testing.T) {
+// TestJobsElsewhere: a state names the jobs that start in a hierarchy that is not followed, and that another than memory is followed.
+func TestJobsElsewhere(t *testing.T) {
 	root := t.TempDir()
-	write(t, root, map[string]string{"memory/release_agent": "", "devices/release_agent": "", "devices/slurm/x": ""})
-	var now atomic.Int64
-	s, err := New(Options{Root: root, Procfs: t.TempDir(), Now: func() time.Time { return time.Unix(1000, now.Load()) }})
-	if err != nil {
-		t.Fatal(err)
+	write(t, root, map[string]string{"memory/x": "", "devices/slurm/x": ""})
+	e := Elsewhere{
+		Followed: Hierarchy{"devices", root + "/devices"},
+		Others:   func() []Hierarchy { return []Hierarchy{{"memory", root + "/memory"}} },
 	}
-	defer s.Close() //nolint:errcheck // nothing to lose
+	now := time.Unix(1000, 0)
 	states := func(after time.Duration) []model.DeviceState {
-		now.Add(int64(after))
-		got, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.DeviceStates
+		now = now.Add(after)
+		return e.States("cgroup", now)
 	}
-	if got := states(walkUnseen); len(got) != 1 || got[0].State != model.StateOK || !strings.Contains(got[0].Reason, "devices is followed in place of memory") {
+	if got := states(checkInterval); len(got) != 1 || got[0].State != model.StateOK || !strings.Contains(got[0].Reason, "devices is followed in place of memory") {
 		t.Errorf("%+v", got)
 	}
 	// Slurm makes and removes the cgroups of a job in one hierarchy after the other.
 	write(t, root, map[string]string{"memory/slurm/uid_1/job_7/x": "", "memory/slurm/uid_1/job_8/x": ""})
-	if got := states(walkUnseen); len(got) != 1 {
+	if got := states(checkInterval); len(got) != 1 {
 		t.Errorf("jobs that are being made: %+v", got)
 	}
 	write(t, root, map[string]string{"devices/slurm/uid_1/job_7/x": "", "devices/slurm/uid_1/job_9/x": ""})
@@ -77,7 +73,7 @@ func TestSlurmJobsElsewhere(t *testing.T) {
 	if err := os.RemoveAll(root + "/devices/slurm/uid_1/job_7"); err != nil {
 		t.Fatal(err)
 	}
-	if got := states(walkUnseen); len(got) != 2 || !strings.HasPrefix(got[1].Reason, "job_8: ") {
+	if got := states(checkInterval); len(got) != 2 || !strings.HasPrefix(got[1].Reason, "job_8: ") {
 		t.Errorf("a job that is being removed: %+v", got)
 	}
 	for _, job := range []string{"7", "8"} {
@@ -85,7 +81,7 @@ func TestSlurmJobsElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := states(walkUnseen); len(got) != 1 {
+	if got := states(checkInterval); len(got) != 1 {
 		t.Errorf("no job elsewhere: %+v", got)
 	}
 }

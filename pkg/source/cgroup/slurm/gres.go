@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package slurm
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -47,25 +48,16 @@ type gres struct {
 	unread  error // why a device program is not readable
 }
 
-func newGres(root string, h Hierarchy, procfs string) *gres {
-	g := &gres{mount: h.Mount, procfs: procfs, v2: h.Mode == V2 && isFS(h.Mount, unix.CGROUP2_SUPER_MAGIC)}
+func newGres(o Options) *gres {
+	g := &gres{devices: o.Devices, v2: o.Programs, mount: o.Mount, procfs: o.Procfs}
 	g.start()
-	if dir := filepath.Join(root, "devices"); h.Mode != V2 && isV1(dir) {
-		g.devices = dir
-	}
 	return g
 }
 
-// A jobStep is the cgroup of a step.
-type jobStep struct {
-	id        model.CgroupID
-	path, job string // below the mount
-}
-
 // read returns what the last round has found, and starts a round if that is old.
-func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, error) {
+func (g *gres) read(cgroups iter.Seq[Cgroup], now time.Time) ([]model.JobGPUs, error) {
 	return g.next(gresInterval, now, func() func() ([]model.JobGPUs, error) {
-		list := steps()
+		list := stepsOf(cgroups)
 		g.unread = nil
 		return func() ([]model.JobGPUs, error) {
 			found, err := g.find(list)
@@ -81,7 +73,7 @@ func (g *gres) read(steps func() []jobStep, now time.Time) ([]model.JobGPUs, err
 }
 
 // find returns the GPUs of the steps, nil if the node has no steps or no driver of GPUs.
-func (g *gres) find(steps []jobStep) ([]model.JobGPUs, error) {
+func (g *gres) find(steps []Cgroup) ([]model.JobGPUs, error) {
 	if len(steps) == 0 {
 		return nil, nil
 	}
@@ -93,10 +85,7 @@ func (g *gres) find(steps []jobStep) ([]model.JobGPUs, error) {
 	if len(majors) == 0 {
 		return nil, nil
 	}
-	jobs := map[string][]jobStep{}
-	for _, s := range steps[:min(len(steps), maxSteps)] {
-		jobs[s.job] = append(jobs[s.job], s)
-	}
+	jobs := byJob(steps)
 	out, errs := []model.JobGPUs{}, []error{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		steps := jobs[job]
@@ -113,16 +102,16 @@ func (g *gres) find(steps []jobStep) ([]model.JobGPUs, error) {
 }
 
 // ofSteps returns the GPUs of the steps of one job.
-func (g *gres) ofSteps(steps []jobStep, majors map[uint64]string) ([]model.JobGPUs, error) {
+func (g *gres) ofSteps(steps []Cgroup, majors map[uint64]string) ([]model.JobGPUs, error) {
 	var out []model.JobGPUs
 	var first error
 	for _, s := range steps {
 		found, err := g.ofStep(s, majors)
 		if err != nil && first == nil {
-			first = fmt.Errorf("step of Slurm %s: %w", s.path, err)
+			first = fmt.Errorf("step of Slurm %s: %w", s.Path, err)
 		}
 		if found != nil {
-			found.Cgroup = s.id
+			found.Cgroup = s.ID
 			out = append(out, *found)
 		}
 	}
@@ -131,9 +120,9 @@ func (g *gres) ofSteps(steps []jobStep, majors map[uint64]string) ([]model.JobGP
 
 // ofStep returns the GPUs of a step: the device nodes that its device cgroup or device program allows, if that restricts
 // them, or else those in the environments of its processes. It returns nil if neither names a GPU.
-func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, error) {
+func (g *gres) ofStep(s Cgroup, majors map[uint64]string) (*model.JobGPUs, error) {
 	if g.devices != "" {
-		text, err := boundedfile.ReadFile(filepath.Join(g.devices, s.path, "devices.list"), nil, maxDeviceList)
+		text, err := boundedfile.ReadFile(filepath.Join(g.devices, s.Path, "devices.list"), nil, maxDeviceList)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -142,7 +131,7 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 		}
 	}
 	if g.v2 { // the steps batch, extern and interactive have the program of the job
-		nodes, ok, err := programNodes(filepath.Join(g.mount, s.path, "user"), majors)
+		nodes, ok, err := programNodes(filepath.Join(g.mount, s.Path, "user"), majors)
 		if ok {
 			return &model.JobGPUs{Nodes: nodes}, nil
 		}
@@ -153,18 +142,11 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 		}
 	}
 	var out model.JobGPUs
-	pids, first := g.processes(s.path)
+	pids, first := g.processes(s.Path)
 	for _, pid := range pids {
-		// slurmstepd runs as root, with an environment of its own.
-		if uid := procfile.RealUser(filepath.Join(g.procfs, pid)); uid == "" || uid == "0" {
-			continue
-		}
-		text, err := boundedfile.ReadFile(filepath.Join(g.procfs, pid, "environ"), nil, maxEnviron)
-		if err != nil {
-			if ended := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH); !ended && first == nil {
-				first = err
-			}
-			continue
+		text, err := g.environ(pid)
+		if first == nil {
+			first = err
 		}
 		addEnvironment(&out, text)
 	}
@@ -172,6 +154,20 @@ func (g *gres) ofStep(s jobStep, majors map[uint64]string) (*model.JobGPUs, erro
 		return nil, first
 	}
 	return &out, first
+}
+
+// environ returns the environment of a process of a user, nil if the process has ended. slurmstepd runs as root, with an environment of
+// its own.
+func (g *gres) environ(pid string) ([]byte, error) {
+	dir := filepath.Join(g.procfs, pid)
+	if uid := procfile.RealUser(dir); uid == "" || uid == "0" {
+		return nil, nil
+	}
+	text, err := boundedfile.ReadFile(filepath.Join(dir, "environ"), nil, maxEnviron)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	return text, err
 }
 
 // processes returns the first processes of each task of a step. The tasks are in step_S/task_T (version 1), and in
@@ -216,13 +212,22 @@ func firstProcesses(dir string, n int) (pids []string) {
 	return pids
 }
 
-// steps returns the cgroups of the steps of running jobs. It needs s.mu.
-func (s *Source) steps() (steps []jobStep) {
-	for _, g := range s.table.byPath {
-		if g.fact.Runtime == runtimeSlurm && g.fact.Step != "" && strings.HasSuffix(g.path, "/step_"+g.fact.Step) {
-			steps = append(steps, jobStep{g.id, g.path, g.top})
+// stepsOf returns the cgroups of steps among those of jobs, in the order of their paths.
+func stepsOf(cgroups iter.Seq[Cgroup]) (steps []Cgroup) {
+	for c := range cgroups {
+		if c.isStep() {
+			steps = append(steps, c)
 		}
 	}
-	slices.SortFunc(steps, func(a, b jobStep) int { return strings.Compare(a.path, b.path) })
+	slices.SortFunc(steps, func(a, b Cgroup) int { return strings.Compare(a.Path, b.Path) })
 	return steps
+}
+
+// byJob returns the first maxSteps steps by the path of their job.
+func byJob(steps []Cgroup) map[string][]Cgroup {
+	jobs := map[string][]Cgroup{}
+	for _, s := range steps[:min(len(steps), maxSteps)] {
+		jobs[s.Top] = append(jobs[s.Top], s)
+	}
+	return jobs
 }
