@@ -9,8 +9,12 @@ import "strings"
 //
 //	host bridge of NUMA node 0, bus 0x40: root port - switch - adapter, display controller; root port - adapter
 //	host bridge of NUMA node 1, bus 0x80: root port - adapter; root port - display controller
+//
+// SeaBIOS reserves a 2048th of the physical addresses below each bridge (pci_pad_mem64), and stops without a word where the sum exceeds its
+// room below 4 GiB. So the CPU has 36 bits of physical addresses. The kernel warns of a socket with two NUMA nodes.
 func pcieArgs() []string {
 	return strings.Fields(`
+		-global max-x86_64-cpu.phys-bits=36 -smp 2,sockets=2
 		-object memory-backend-ram,id=memory0,size=1536M -object memory-backend-ram,id=memory1,size=1536M
 		-numa node,nodeid=0,cpus=0,memdev=memory0 -numa node,nodeid=1,cpus=1,memdev=memory1
 		-device pxb-pcie,id=host0,bus_nr=64,numa_node=0,bus=pcie.0
