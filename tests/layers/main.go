@@ -68,6 +68,8 @@ var plants = map[string]plant{
 	"source-kubelet":         {"pkg/source/kubelet/planted.go", module + "pkg/engine"},
 	"source-node":            {"pkg/source/node/planted.go", module + "pkg/engine"},
 	"source-nvidia":          {"pkg/source/nvidia/planted.go", module + "pkg/engine"},
+	"source-nvidia-test":     {"pkg/source/nvidia/planted_test.go", module + "pkg/source/rdma"},
+	"source-nvidia-wire":     {"pkg/source/nvidia/wire/planted.go", module + "pkg/engine"},
 	"source-probe":           {"pkg/source/probe/planted.go", module + "pkg/engine"},
 	"source-rdma":            {"pkg/source/rdma/planted.go", module + "pkg/engine"},
 	"source-runtime":         {"pkg/source/runtime/planted.go", module + "pkg/engine"},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -198,9 +199,9 @@ func TestHungFirst(t *testing.T) {
 		"the child of an earlier one has ended":    {all: true, logged: -1, earlier: 0, want: 1},
 		"a GPU in the log that was removed before": {all: true, logged: 7, earlier: -1, want: 1},
 	} {
-		s := &Source{before: map[string]knownDevice{}}
+		s := &Source{before: map[string]wire.KnownDevice{}}
 		for n := range 3 {
-			s.before[key(n)] = knownDevice{}
+			s.before[key(n)] = wire.KnownDevice{}
 		}
 		if c.earlier >= 0 {
 			s.suspect = suspect{key: key(c.earlier)}

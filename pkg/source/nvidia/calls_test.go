@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -178,7 +179,7 @@ func callsOfScrape(t testing.TB) float64 {
 func TestSlowRounds(t *testing.T) {
 	d := newDriver(t)
 	g := d.plug(address, "GPU-1", 0)
-	l, err := d.open(d.options)
+	l, err := d.open(wire.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,9 +189,10 @@ func TestSlowRounds(t *testing.T) {
 		return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS
 	}
 	dev := &device{
-		worker: newWorker(time.Hour, 0), o: d.options, lib: l, sampler: newSampler(l, ""), xids: newXIDs(), notify: func(error) {}, address: address,
+		worker: newWorker(time.Hour, 0), o: wire.Options{Sysfs: d.options.Sysfs, Procfs: d.options.Procfs}, lib: l, sampler: newSampler(l, ""),
+		xids: newXIDWatch(wire.NewXIDs()), notify: func(error) {}, address: address,
 	}
-	dev.shown.facts = recall(d.options, address, 0)
+	dev.shown.facts = recall(dev.o, address, 0)
 	dev.identify()
 	round := func(between func()) {
 		for i, step := range dev.round() {

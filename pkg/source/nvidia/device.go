@@ -18,28 +18,29 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // device is one GPU. Only its worker may access fields that are not atomic.
 type device struct {
 	*worker
-	o       Options
+	o       wire.Options
 	lib     *library
 	sampler *sampler
-	xids    *xids
+	xids    *xidWatch
 	notify  func(why error)  // wakes the keeper; a non-nil why makes it reopen the library
 	listed  func(pids []int) // called with new processes before they are published; may be nil
 	// address is the PCI address, index the position among the devices. A device that the
 	// kernel does not list is found by its index.
 	address  string
 	index    int
-	era      atomic.Pointer[era] // changed by the worker
-	operator bool                // an operator says that the GPU was reset before this session
-	begun    time.Time           // deadline of the driver's initialization
-	skip     time.Time           // the device is not called until then
+	era      atomic.Pointer[wire.Era] // changed by the worker
+	operator bool                     // an operator says that the GPU was reset before this session
+	begun    time.Time                // deadline of the driver's initialization
+	skip     time.Time                // the device is not called until then
 	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
 	// the first round has ended.
-	instances instances
+	instances wire.Instances
 	mig       atomic.Bool
 	complete  atomic.Bool
 
@@ -70,7 +71,7 @@ type device struct {
 type roundResult struct {
 	facts     model.GPU
 	parts     []model.GPU
-	bare      []model.GPU        // instances with GPM counters alone, see gpmOnly
+	bare      []model.GPU        // instances with GPM counters alone, see wire.GPMOnly
 	processes []model.GPUProcess // nil when not listed
 }
 
@@ -126,7 +127,7 @@ func (d *device) round() []func() {
 		func() { d.answer() },
 		d.rarely.end,
 	}
-	if d.instances == oneRound {
+	if d.instances == wire.OneRound {
 		steps = []func(){d.attach, d.readModes, d.readParts, d.readProcesses, d.publish}
 	}
 	for i, step := range steps {
@@ -258,7 +259,7 @@ func (d *device) readLinks() {
 
 func (d *device) readParts() {
 	d.mig.Store(d.draft.facts.Modes["mig"] == "enabled")
-	if d.instances == gpmOnly && d.mig.Load() {
+	if d.instances == wire.GPMOnly && d.mig.Load() {
 		d.parts, d.draft.parts = instancesOf(d.o, d.draft.facts), nil
 		d.xids.split(d.attached.Load().uuid, d.parts)
 		return
@@ -280,7 +281,7 @@ func (d *device) readParts() {
 func (d *device) readProcesses() {
 	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
 	engines := d.sampler.engines(a.handle, d.parts)
-	if d.instances == gpmOnly && d.mig.Load() {
+	if d.instances == wire.GPMOnly && d.mig.Load() {
 		d.draft.bare, d.draft.processes = nil, nil
 		for _, p := range d.parts {
 			d.draft.bare = append(d.draft.bare, model.GPU{Parent: a.uuid, Instance: strconv.Itoa(p.gpuInstance), Engines: engines[p.uuid]})
@@ -319,18 +320,9 @@ func (d *device) publish() {
 func (d *device) identify() {
 	all := append([]model.GPU{d.shown.facts}, d.shown.parts...)
 	for i, g := range all {
-		all[i] = identityOf(g)
+		all[i] = wire.Identity(g)
 	}
 	d.identity.Store(&all)
-}
-
-// identityOf returns the identity of a device or part.
-func identityOf(g model.GPU) model.GPU {
-	return model.GPU{
-		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
-		PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
-		OffPCIe: g.OffPCIe, Profile: g.Profile, Instance: g.Instance, ComputeInstance: g.ComputeInstance,
-	}
 }
 
 // asleep reports whether the device is suspended. The query to the kernel does not wake it.
@@ -349,17 +341,17 @@ func (d *device) read(ctx context.Context) reading {
 	}
 	if d.skipped() {
 		r.gpus = d.unread(health{stuck: true})
-		r.err = fmt.Errorf("%w; the GPU is not called until %s", errStuck, d.skip.Format(time.TimeOnly))
+		r.err = fmt.Errorf("%w; the GPU is not called until %s", wire.ErrStuck, d.skip.Format(time.TimeOnly))
 		return r
 	}
 	answer, err := ask(ctx, d.worker, d.answer)
-	if errors.Is(err, errLate) || errors.Is(err, errStuck) {
+	if errors.Is(err, errLate) || errors.Is(err, wire.ErrStuck) {
 		r.waiting, _ = d.inStep()
 	}
 	switch {
 	case err == nil:
 		return answer
-	case errors.Is(err, errLate), errors.Is(err, errStuck) && d.attached.Load() == nil && time.Now().Before(d.begun):
+	case errors.Is(err, errLate), errors.Is(err, wire.ErrStuck) && d.attached.Load() == nil && time.Now().Before(d.begun):
 		if last := d.last.Load(); last != nil { // as of the last round
 			then := *last
 			then.waiting = r.waiting
@@ -367,7 +359,7 @@ func (d *device) read(ctx context.Context) reading {
 		}
 		r.gpus = d.named(func(*model.GPU) {})
 		return r
-	case errors.Is(err, errStuck):
+	case errors.Is(err, wire.ErrStuck):
 		d.last.Store(nil) // outdated when the call returns
 		r.gpus = d.unread(health{stuck: true})
 	default:
@@ -404,7 +396,7 @@ func (d *device) unread(h health) []model.GPU {
 	if !slices.ContainsFunc(problems, active) {
 		problems = nil
 	}
-	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.ofGPU(g) })
+	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.OfGPU(g) })
 }
 
 // answer reads the device for a scrape, in the worker.
@@ -441,12 +433,12 @@ func (d *device) collect() reading {
 		r.gpus = d.unread(d.health)
 		return r
 	}
-	g.XIDs, g.Reset = d.xids.of(a.uuid), d.current().Reset
+	g.XIDs, g.Reset = d.xids.Of(a.uuid), d.current().Reset
 	g.Problems = d.problems(&g)
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {
 		part := &r.gpus[1+i]
-		part.Problems, part.XIDs = g.Problems, d.xids.ofGPU(part) // it is the same chip
+		part.Problems, part.XIDs = g.Problems, d.xids.OfGPU(part) // it is the same chip
 	}
 	r.gpus = append(r.gpus, d.shown.bare...)
 	return r

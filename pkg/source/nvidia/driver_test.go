@@ -20,6 +20,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // driver is a fake: go-nvml's mocks, and a tree of sysfs and procfs files. A function that a
@@ -126,7 +127,7 @@ func (d *driver) source() *Source {
 }
 
 // local returns a function that starts a session in this process.
-func local(open func(Options) (*library, error)) func(context.Context, start) (session, error) {
+func local(open func(wire.Options) (*library, error)) func(context.Context, start) (session, error) {
 	return func(_ context.Context, st start) (session, error) {
 		s, err := openLocal(st, open)
 		if err != nil { // not a session that is nil
@@ -136,7 +137,7 @@ func local(open func(Options) (*library, error)) func(context.Context, start) (s
 	}
 }
 
-func (d *driver) open(Options) (*library, error) {
+func (d *driver) open(wire.Options) (*library, error) {
 	d.opens.Add(1)
 	d.mu.Lock()
 	defer d.mu.Unlock()

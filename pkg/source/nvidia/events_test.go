@@ -6,7 +6,6 @@ package nvidia
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // waitResult is the result of a wait for events.
@@ -75,12 +75,12 @@ func (e *events) xid(code uint64) {
 
 // watching starts a watch; end stops it, and fails if the watch does not end or does not free
 // a set.
-func (e *events) watching(t *testing.T, x *xids, d nvml.Device) (end func(), done chan struct{}) {
+func (e *events) watching(t *testing.T, x *xidWatch, d nvml.Device) (end func(), done chan struct{}) {
 	return e.watchingFor(t, x, d, func() {})
 }
 
 // watchingFor is watching with a function that is called when the recovery action has changed.
-func (e *events) watchingFor(t *testing.T, x *xids, d nvml.Device, changed func()) (end func(), done chan struct{}) {
+func (e *events) watchingFor(t *testing.T, x *xidWatch, d nvml.Device, changed func()) (end func(), done chan struct{}) {
 	stop := make(chan struct{})
 	done = make(chan struct{})
 	go func() {
@@ -130,8 +130,8 @@ func counts(xs []model.XID) map[uint64]uint64 {
 
 // TestXIDs counts with a fake library and with its successor.
 func TestXIDs(t *testing.T) {
-	x, e := newXIDs(), newEvents()
-	if x.of("GPU-a") != nil {
+	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
+	if x.Of("GPU-a") != nil {
 		t.Error("there are XIDs before the first watch")
 	}
 	begin := time.Now()
@@ -144,7 +144,7 @@ func TestXIDs(t *testing.T) {
 	between := time.Now()
 	e.xid(79)
 	end()
-	if got := x.of("GPU-a"); len(got) != 2 || got[0].Code != 13 || got[1].Code != 79 || got[0].Count != 1 || got[1].Count != 2 ||
+	if got := x.Of("GPU-a"); len(got) != 2 || got[0].Code != 13 || got[1].Code != 79 || got[0].Count != 1 || got[1].Count != 2 ||
 		got[0].Last.Before(begin) || got[0].Last.After(between) || got[1].Last.Before(between) || got[1].Last.After(time.Now()) {
 		t.Errorf("%+v", got)
 	}
@@ -158,7 +158,7 @@ func TestXIDs(t *testing.T) {
 	e.results <- waitResult{ret: nvml.ERROR_UNINITIALIZED} // the library is closed
 	ended(t, done)
 	end()
-	if got := counts(x.of("GPU-a")); got[13] != 2 || got[79] != 2 {
+	if got := counts(x.Of("GPU-a")); got[13] != 2 || got[79] != 2 {
 		t.Errorf("after the library was reopened: %v", got)
 	}
 }
@@ -166,19 +166,19 @@ func TestXIDs(t *testing.T) {
 // TestXIDsAgain checks that the set is created again after an unknown error, which leaves it
 // in an undefined state according to NVML, and after a lost device, which may be reset.
 func TestXIDsAgain(t *testing.T) {
-	x, e := newXIDs(), newEvents()
+	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
 	end, done := e.watching(t, x, listener(nvml.ERROR_UNKNOWN, nvml.SUCCESS))
 	e.xid(31) // not received before there is a set
 	e.results <- waitResult{ret: nvml.ERROR_UNKNOWN}
 	e.xid(31)
-	if got := counts(x.of("GPU-a")); e.made != 3 || got[31] < 1 {
+	if got := counts(x.Of("GPU-a")); e.made != 3 || got[31] < 1 {
 		t.Errorf("%d sets, %v", e.made, got)
 	}
 	e.results <- waitResult{ret: nvml.ERROR_GPU_IS_LOST}
 	e.xid(31)
 	end()
 	ended(t, done)
-	if got := counts(x.of("GPU-a")); e.made != 4 || got[31] != 3 {
+	if got := counts(x.Of("GPU-a")); e.made != 4 || got[31] != 3 {
 		t.Errorf("%d sets, %v", e.made, got)
 	}
 }
@@ -186,37 +186,19 @@ func TestXIDsAgain(t *testing.T) {
 // TestXIDsUnsupported checks that watching ends by itself if the device has no events.
 func TestXIDsUnsupported(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_UNINITIALIZED} {
-		e, x := newEvents(), newXIDs()
+		e, x := newEvents(), newXIDWatch(wire.NewXIDs())
 		_, done := e.watching(t, x, listener(ret))
 		ended(t, done)
-		if len(e.open) > 0 || x.of("GPU-a") != nil {
-			t.Errorf("%v: %d sets, %v", ret, len(e.open), x.of("GPU-a"))
+		if len(e.open) > 0 || x.Of("GPU-a") != nil {
+			t.Errorf("%v: %d sets, %v", ret, len(e.open), x.Of("GPU-a"))
 		}
 	}
-	newXIDs().watch(mocked(missing(&mock.Interface{})), listener(), "GPU-a", nil, nil)
-}
-
-func TestXIDsAreBounded(t *testing.T) {
-	x := newXIDs()
-	x.listen("GPU-a")
-	for code := range uint64(10 * maxXIDs) {
-		x.add("GPU-a", code+1, time.Now())
-	}
-	x.add("GPU-a", 1, time.Now())
-	got := x.of("GPU-a")
-	var sum uint64
-	for _, c := range got {
-		sum += c.Count
-	}
-	if len(got) != maxXIDs+1 || sum != 10*maxXIDs+1 || counts(got)[1] != 2 ||
-		!slices.IsSortedFunc(got, func(a, b model.XID) int { return int(a.Code) - int(b.Code) }) {
-		t.Errorf("%d codes, %d XIDs", len(got), sum)
-	}
+	newXIDWatch(wire.NewXIDs()).watch(mocked(missing(&mock.Interface{})), listener(), "GPU-a", nil, nil)
 }
 
 // TestXIDsOfParts: an event belongs to the MIG instance with its GPU and compute instance, and to no other one.
 func TestXIDsOfParts(t *testing.T) {
-	x, e := newXIDs(), newEvents()
+	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
 	x.split("GPU-a", []part{
 		{gpuInstance: 1}, {gpuInstance: 2}, {gpuInstance: 2, computeInstance: 1},
 	})
@@ -247,11 +229,11 @@ func TestXIDsOfParts(t *testing.T) {
 		{instance("2", "1"), map[uint64]uint64{31: 2}},
 		{instance("2", "0"), map[uint64]uint64{}},
 	} {
-		if got := counts(x.ofGPU(c.g)); !maps.Equal(got, c.want) {
+		if got := counts(x.OfGPU(c.g)); !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.g.UUID, got, c.want)
 		}
 	}
-	if x.ofGPU(instance("2", "0")) != nil {
+	if x.OfGPU(instance("2", "0")) != nil {
 		t.Error("an instance without XIDs has counters")
 	}
 }
@@ -267,8 +249,8 @@ func TestNonfatalXIDs(t *testing.T) {
 	d.plug(address, "GPU-1", 0)
 	s := d.source()
 	until(t, s, ready(1))
-	s.xids.listen("GPU-1")
-	s.xids.add("GPU-1", 145, time.Now())
+	s.xids.Listen("GPU-1")
+	s.xids.Add("GPU-1", 145, time.Now())
 	got := until(t, s, func(s model.Snapshot) bool { return len(s.GPUs[0].XIDs) == 1 })
 	if has(got.GPUs[0].Problems, model.ProblemXID) {
 		t.Errorf("nonfatal: %+v", got.GPUs[0].Problems)
@@ -277,14 +259,14 @@ func TestNonfatalXIDs(t *testing.T) {
 	until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemXID) })
 	fatal.Store(false)
 	until(t, s, func(s model.Snapshot) bool { return !has(s.GPUs[0].Problems, model.ProblemXID) })
-	s.xids.add("GPU-1", 95, time.Now())
+	s.xids.Add("GPU-1", 95, time.Now())
 	until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemXID) })
 }
 
 // TestNonfatalAfterReset: what was fatal before a reset makes no XID after it critical.
 func TestNonfatalAfterReset(t *testing.T) {
 	reset := time.Unix(1000, 0)
-	s := &Source{xids: newXIDs()}
+	s := &Source{xids: wire.NewXIDs()}
 	for name, c := range map[string]struct {
 		reset time.Time
 		want  bool

@@ -11,6 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // health is the state of the device that the driver reports, apart from values.
@@ -22,20 +23,9 @@ type health struct {
 	sram, fabric                              *bool // see sramThreshold and fabric; nil if not reported
 }
 
-// criticalXIDs are the XIDs for which NVIDIA's catalog (analyzing-xid-catalog, 2025-10) asks for a reset of the GPU, a
-// power cycle or an inspection of the hardware: the application does not cause them. 144 to 150 are errors of NVLink 5; their
-// severity is only in the kernel log. 154 is not among them: the driver reports it also when the GPU has recovered. The list
-// is for drivers that do not report the recovery action themselves: see verdict.go.
-var criticalXIDs = []uint64{46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 156, 158}
-
 // fatal returns the problems that are known even if the device cannot be read.
 func (h health) fatal() []model.GPUCondition {
-	conditions := []model.GPUCondition{
-		{Name: model.ProblemLost, Active: h.lost},
-		{Name: model.ProblemStuck, Active: h.stuck},
-		{Name: model.ProblemUnreadable, Active: h.unreadable},
-		{Name: model.ProblemResetRequired, Active: h.reset},
-	}
+	conditions := wire.Fatal{Lost: h.lost, Stuck: h.stuck, Unreadable: h.unreadable, Reset: h.reset}.Conditions()
 	if h.inforom { // only reported as an error of other calls
 		conditions = append(conditions, model.GPUCondition{Name: model.ProblemInfoROM, Active: true})
 	}
@@ -56,9 +46,9 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 	}
 	if g.XIDs != nil {
 		// A critical one of an instance affects the whole chip.
-		xids := append(d.xids.ofInstances(g.UUID), g.XIDs...)
+		xids := append(d.xids.OfInstances(g.UUID), g.XIDs...)
 		add(model.ProblemXID, g.RecoveryAction != model.RecoveryNone && slices.ContainsFunc(xids, func(x model.XID) bool {
-			return x.Last.After(d.current().Since) && slices.Contains(criticalXIDs, x.Code)
+			return x.Last.After(d.current().Since) && slices.Contains(wire.CriticalXIDs, x.Code)
 		}))
 	}
 	errors := slices.Clone(g.Errors)

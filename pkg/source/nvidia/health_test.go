@@ -16,6 +16,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // TestProblems checks that each condition is reported if its input is known, and active only
@@ -29,25 +30,25 @@ func TestProblems(t *testing.T) {
 		"xid": {
 			model.ProblemXID,
 			func(d *device, g *model.GPU) { // one caused by the application, one reported by an earlier driver
-				d.era.Store(&era{Since: now})
+				d.era.Store(&wire.Era{Since: now})
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(-1)}}
 			},
 			func(d *device, g *model.GPU) {
-				d.era.Store(&era{Since: now})
+				d.era.Store(&wire.Era{Since: now})
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(1)}}
 			},
 		},
 		"xid of a part": {
 			model.ProblemXID,
 			func(d *device, g *model.GPU) { // contained
-				d.xids, g.UUID, g.XIDs = newXIDs(), "GPU-a", []model.XID{}
-				d.xids.listen("GPU-a 1/0")
-				d.xids.add("GPU-a 1/0", 94, now)
+				d.xids, g.UUID, g.XIDs = newXIDWatch(wire.NewXIDs()), "GPU-a", []model.XID{}
+				d.xids.Listen("GPU-a 1/0")
+				d.xids.Add("GPU-a 1/0", 94, now)
 			},
 			func(d *device, g *model.GPU) { // of the hardware
-				d.xids, g.UUID, g.XIDs = newXIDs(), "GPU-a", []model.XID{}
-				d.xids.listen("GPU-a 1/0")
-				d.xids.add("GPU-a 1/0", 95, now)
+				d.xids, g.UUID, g.XIDs = newXIDWatch(wire.NewXIDs()), "GPU-a", []model.XID{}
+				d.xids.Listen("GPU-a 1/0")
+				d.xids.Add("GPU-a 1/0", 95, now)
 			},
 		},
 		"ecc": {
@@ -140,7 +141,7 @@ func TestProblems(t *testing.T) {
 		},
 	} {
 		for active, set := range map[bool]func(*device, *model.GPU){false: c.good, true: c.bad} {
-			d, g := &device{worker: newWorker(0, 0), xids: newXIDs()}, model.GPU{}
+			d, g := &device{worker: newWorker(0, 0), xids: newXIDWatch(wire.NewXIDs())}, model.GPU{}
 			set(d, &g)
 			if !slices.Contains(d.problems(&g), model.GPUCondition{Name: c.problem, Active: active}) {
 				t.Errorf("%s: not reported as %t: %+v", name, active, d.problems(&g))
@@ -204,7 +205,7 @@ func TestMemoryOfTheKernel(t *testing.T) {
 	const address = "0009:01:00.0"
 	procfs := t.TempDir()
 	mode := func() string {
-		d := &device{o: Options{Procfs: procfs}}
+		d := &device{o: wire.Options{Procfs: procfs}}
 		d.attached.Store(&attachment{handle: missing(&mock.Device{})})
 		d.draft.facts.PCIAddress = address
 		d.readModes()

@@ -15,15 +15,12 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// fileMax is the maximum number of bytes read from a kernel file.
-const fileMax = 4096
-
 // describe returns the constant properties of a device.
-func describe(o Options, handle nvml.Device, address string, index int) model.GPU {
+func describe(o wire.Options, handle nvml.Device, address string, index int) model.GPU {
 	g := model.GPU{Vendor: model.NVIDIA, PCIAddress: address}
 	if v, ret := handle.GetIndex(); ret == nvml.SUCCESS {
 		index = v
@@ -73,11 +70,11 @@ func locate(sysfs string, g *model.GPU) {
 		return
 	}
 	dir := filepath.Join(sysfs, "bus/pci/devices", g.PCIAddress)
-	if v := attribute(filepath.Join(dir, "numa_node")); v != "-1" {
+	if v := wire.Attribute(filepath.Join(dir, "numa_node")); v != "-1" {
 		g.NUMANode = v
 	}
 	if g.PCIDevice == "" {
-		g.PCIDevice = attribute(filepath.Join(dir, "device"))
+		g.PCIDevice = wire.Attribute(filepath.Join(dir, "device"))
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, "drm"))
 	if err != nil {
@@ -94,7 +91,7 @@ func locate(sysfs string, g *model.GPU) {
 // (power/runtime_status).
 func suspended(sysfs, address string) bool {
 	return address != "" &&
-		attribute(filepath.Join(sysfs, "bus/pci/devices", address, "power/runtime_status")) == "suspended"
+		wire.Attribute(filepath.Join(sysfs, "bus/pci/devices", address, "power/runtime_status")) == "suspended"
 }
 
 // bound returns the sorted addresses of the PCI functions that are bound to the driver; false
@@ -118,9 +115,9 @@ func bound(sysfs string) ([]string, bool) {
 
 // recall returns the identity at an address without calling NVML, from the driver's
 // /proc/driver/nvidia/gpus/ADDRESS/information.
-func recall(o Options, address string, index int) model.GPU {
+func recall(o wire.Options, address string, index int) model.GPU {
 	g := model.GPU{Vendor: model.NVIDIA, ID: strconv.Itoa(index), UUID: address, PCIAddress: address}
-	text := attribute(filepath.Join(o.Procfs, "driver/nvidia/gpus", address, "information"))
+	text := wire.Attribute(filepath.Join(o.Procfs, "driver/nvidia/gpus", address, "information"))
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(line, ":")
 		switch value = strings.TrimSpace(value); key {
@@ -170,13 +167,4 @@ func deviceNodes(pid int) []string {
 		nodes = append(nodes, path)
 	}
 	return nodes
-}
-
-// attribute returns the content of a small kernel file, or "" if it cannot be read.
-func attribute(path string) string {
-	b, err := boundedfile.ReadOnce(path, make([]byte, fileMax))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

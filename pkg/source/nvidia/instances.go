@@ -19,21 +19,13 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // A MIG instance with an open handle cannot be destroyed, and NVML keeps handles until its process
 // ends. So a second child, which runs one round and ends, reads the instances: their list, memory,
 // errors and processes. The first child uses handles of whole GPUs only. Counters of GPM compare
 // two samples, so the first child takes them, through the GPU and with the number of the instance.
-
-// instances is what a session reads of MIG instances.
-type instances int
-
-const (
-	withGPU  instances = iota // all, together with their GPU
-	gpmOnly                   // only the GPM counters, as parts without a UUID
-	oneRound                  // all, in one round; XIDs are not counted
-)
 
 // instancesRetry is the pause after a round of instances that failed.
 const instancesRetry = time.Minute
@@ -80,7 +72,7 @@ func (r *instanceReader) begin(st start, open func(context.Context, start) (sess
 		case ctx.Err() == nil:
 			r.next = time.Now().Add(instancesRetry)
 			st.children.ended(err)
-			st.Options.Logger.Warn("reading MIG instances", zap.Error(err))
+			st.logger.Warn("reading MIG instances", zap.Error(err))
 		}
 	})
 }
@@ -131,7 +123,7 @@ func readOnce(ctx context.Context, st start, open func(context.Context, start) (
 }
 
 // add adds the instances of the last round to a reading of their GPUs, unless the next one is later than limit.
-func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration) {
+func (r *instanceReader) add(s *model.Snapshot, xids *wire.XIDs, limit time.Duration) {
 	r.mu.Lock()
 	last, at, pause := r.last, r.at, r.pause
 	r.mu.Unlock()
@@ -166,12 +158,12 @@ func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration)
 				continue
 			}
 			if unread {
-				part = identityOf(part)
+				part = wire.Identity(part)
 				part.Suspended = g.Suspended
 			} else if part.Engines = nil; !shared(part, last.GPUs) {
 				part.Engines = engines[[2]string{g.UUID, part.Instance}]
 			}
-			part.Problems, part.XIDs = g.Problems, xids.ofGPU(&part)
+			part.Problems, part.XIDs = g.Problems, xids.OfGPU(&part)
 			gpus = append(gpus, part)
 			for _, p := range last.GPUProcesses {
 				if p.GPU == part.UUID && !unread {
@@ -210,7 +202,7 @@ var errNotReady = errors.New("the first round has not ended")
 
 // instancesOf lists the GPU instances of a GPU without a handle, from the directories
 // /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC.
-func instancesOf(o Options, g model.GPU) []part {
+func instancesOf(o wire.Options, g model.GPU) []part {
 	var parts []part
 	for _, node := range g.Nodes {
 		minor, is := strings.CutPrefix(node, "/dev/nvidia")

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // emptySession is a session without devices.
@@ -43,7 +44,8 @@ func TestInstancesOfLateGPU(t *testing.T) {
 		{[]string{"a", "b"}, 2},
 	} {
 		r.begin(start{
-			Options: Options{Interval: time.Hour, Logger: zap.NewNop()}, Addresses: c.addresses, HangLimit: time.Minute,
+			Start:  wire.Start{Options: wire.Options{Interval: time.Hour}, Addresses: c.addresses, HangLimit: time.Minute},
+			logger: zap.NewNop(),
 		}, open)
 		r.running.Wait()
 		if len(opened) != c.rounds {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // libraryName is the name of NVML for the dynamic linker.
@@ -41,12 +41,12 @@ type library struct {
 }
 
 // openLibrary opens and initializes the first existing library.
-func openLibrary(o Options) (*library, error) {
+func openLibrary(o wire.Options) (*library, error) {
 	paths := []string{o.Library}
 	if o.Library == "" {
 		paths = []string{libraryName}
 		for _, dir := range libraryDirs {
-			paths = append(paths, below(o.Root, filepath.Join(dir, libraryName)))
+			paths = append(paths, wire.Below(o.Root, filepath.Join(dir, libraryName)))
 		}
 	}
 	var reasons []string
@@ -58,16 +58,6 @@ func openLibrary(o Options) (*library, error) {
 		reasons = append(reasons, err.Error())
 	}
 	return nil, fmt.Errorf("%s (--gpu.nvml-library says where it is)", strings.Join(reasons, "; "))
-}
-
-// below returns the path of a library below the root of the node. Symbolic links are followed as on the node, if the library exists:
-// the linker would follow them in the image of the sensor.
-func below(root, path string) string {
-	root = filepath.Join("/", root)
-	if found, err := boundedfile.Below(root, path); err == nil && root != "/" {
-		return found
-	}
-	return filepath.Join(root, path)
 }
 
 // errNotLoaded reports that a path has no usable library.

@@ -19,6 +19,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	"github.com/accelscope/accelscope/tests/child"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
@@ -133,7 +134,7 @@ func difference(a, b []string) []string {
 // if the dynamic linker resolved it.
 func TestOldLibraryLacksFunctions(t *testing.T) {
 	scenario(t)
-	l, err := openLibrary(Options{Library: fakeLibrary(t, true)})
+	l, err := openLibrary(wire.Options{Library: fakeLibrary(t, true)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func TestAnotherLibraryIsOpened(t *testing.T) {
 		{after, true, nvml.SUCCESS},
 		{before, false, nvml.ERROR_FUNCTION_NOT_FOUND}, // a downgrade
 	} {
-		l, err := openLibrary(Options{Library: c.path})
+		l, err := openLibrary(wire.Options{Library: c.path})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +201,7 @@ func TestAnotherLibraryIsOpened(t *testing.T) {
 }
 
 func TestNoLibrary(t *testing.T) {
-	_, err := openLibrary(Options{Library: filepath.Join(t.TempDir(), libraryName)})
+	_, err := openLibrary(wire.Options{Library: filepath.Join(t.TempDir(), libraryName)})
 	if err == nil || !strings.Contains(err.Error(), "cannot open shared object file") {
 		t.Errorf("the linker's reason is missing: %v", err)
 	}
@@ -210,7 +211,7 @@ func TestNoLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := fakeLibrary(t, false)
-	if _, err := openLibrary(Options{Library: path}); err == nil || !strings.Contains(err.Error(), "driver was upgraded") {
+	if _, err := openLibrary(wire.Options{Library: path}); err == nil || !strings.Contains(err.Error(), "driver was upgraded") {
 		t.Errorf("the cure is missing: %v", err)
 	}
 	if maps, _ := os.ReadFile("/proc/self/maps"); strings.Contains(string(maps), path) {

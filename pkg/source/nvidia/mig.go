@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // part is a MIG instance of a device.
@@ -28,7 +29,7 @@ const partsMax = 64
 
 // partsOf lists the MIG instances of a device, which can change at any time: an instance with
 // another profile may reuse a UUID. ok is false if the list could not be read.
-func partsOf(o Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, ok bool) {
+func partsOf(o wire.Options, handle nvml.Device, whole model.GPU) (parts []part, facts []model.GPU, ok bool) {
 	if whole.Modes["mig"] != "enabled" {
 		return nil, nil, true
 	}
@@ -70,7 +71,7 @@ func firstOfInstance(p part, parts []part) bool {
 	return i < 0 || parts[i].uuid == p.uuid
 }
 
-func describePart(o Options, p part, whole model.GPU) model.GPU {
+func describePart(o wire.Options, p part, whole model.GPU) model.GPU {
 	g := model.GPU{
 		Vendor: model.NVIDIA, UUID: p.uuid, Parent: whole.UUID, Name: known(p.handle.GetName()), Serial: whole.Serial,
 		PCIAddress: whole.PCIAddress, PCIDevice: whole.PCIDevice, NUMANode: whole.NUMANode, VBIOS: whole.VBIOS,
@@ -110,7 +111,7 @@ func capabilities(procfs, minor string, p part) []string {
 	file := filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+minor, "mig", "gi"+strconv.Itoa(p.gpuInstance),
 		"ci"+strconv.Itoa(p.computeInstance), "access")
 	var nodes []string
-	for line := range strings.Lines(attribute(file)) {
+	for line := range strings.Lines(wire.Attribute(file)) {
 		number, is := strings.CutPrefix(line, "DeviceFileMinor:")
 		if v, err := strconv.Atoi(strings.TrimSpace(number)); is && err == nil {
 			nodes = append(nodes, "/dev/nvidia-caps/nvidia-cap"+strconv.Itoa(v))

@@ -7,7 +7,7 @@
 // cannot be reset and a MIG instance cannot be destroyed. The end of a process closes all of
 // them, also if a call hangs, and a library that crashes takes only the child with it. So the
 // child ends when Release is called, when no GPU is bound to the driver, when a call has hung for
-// long, and with the sensor. It sends readings as a whole; protocol.go has the messages.
+// long, and with the sensor. It sends readings as a whole; package wire has the messages.
 //
 // MIG instances are read by another child, which runs one round and ends: see instances.go.
 //
@@ -43,12 +43,12 @@ type Options struct {
 	// Interval is how often processes and other slow values are read.
 	Interval time.Duration
 	// CgroupOf returns the cgroup ID of a process; may be nil.
-	CgroupOf func(pid int) (model.CgroupID, error) `json:"-"`
+	CgroupOf func(pid int) (model.CgroupID, error)
 	// FirstFault is that of a model.FaultLog; may be nil.
-	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) `json:"-"`
+	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool)
 	// Nonfatal is that of a model.FaultLog; may be nil.
-	Nonfatal func(driver model.FaultDriver, pciAddress, code string, since time.Time) bool `json:"-"`
-	Logger   *zap.Logger                                                                   `json:"-"`
+	Nonfatal func(driver model.FaultDriver, pciAddress, code string, since time.Time) bool
+	Logger   *zap.Logger
 
 	hangLimit time.Duration // for tests; 0: hangLimit
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	"github.com/accelscope/accelscope/tests/child"
 )
 
@@ -45,12 +46,12 @@ func TestOtherProcessNamespace(t *testing.T) {
 		if got, _, err := list(); got != nil || err != nil {
 			t.Errorf("%v %v, want nil", got, err)
 		}
-		if err := ProcessesListed(""); !errors.Is(err, model.ErrUnsupported) {
+		if err := wire.ProcessesListed(""); !errors.Is(err, model.ErrUnsupported) {
 			t.Errorf("reason %v", err)
 		}
 		return
 	}
-	if got, _, err := list(); len(got) != 1 || err != nil || ProcessesListed("") != nil {
-		t.Errorf("in the namespace of the node: %v %v %v", got, err, ProcessesListed(""))
+	if got, _, err := list(); len(got) != 1 || err != nil || wire.ProcessesListed("") != nil {
+		t.Errorf("in the namespace of the node: %v %v %v", got, err, wire.ProcessesListed(""))
 	}
 }

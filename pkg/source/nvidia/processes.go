@@ -15,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
@@ -64,7 +65,7 @@ func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
 	engines = s.whole(d)
-	if ProcessesListed(s.root) != nil {
+	if wire.ProcessesListed(s.root) != nil {
 		return nil, engines, nil
 	}
 	var uses map[int]use

@@ -17,6 +17,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 func healthy(g model.GPU) bool {
@@ -90,8 +91,8 @@ func TestLostReportsXIDs(t *testing.T) {
 	g := d.plug(address, "GPU-1", 0)
 	s := d.source()
 	until(t, s, ready(1))
-	s.xids.listen("GPU-1")
-	s.xids.add("GPU-1", 79, time.Now())
+	s.xids.Listen("GPU-1")
+	s.xids.Add("GPU-1", 79, time.Now())
 	g.ret.Store(int64(nvml.ERROR_GPU_IS_LOST))
 	got := until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemLost) })
 	if x := got.GPUs[0].XIDs; len(x) != 1 || x[0].Code != 79 {
@@ -172,7 +173,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	t.Cleanup(release)
 	g := d.plug(address, "GPU-1", 0)
 	g.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
-	open := func(o Options) (*library, error) {
+	open := func(o wire.Options) (*library, error) {
 		l, err := d.open(o)
 		if err == nil {
 			m := l.Interface.(*mock.Interface)

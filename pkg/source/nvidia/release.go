@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -191,6 +192,11 @@ func (s *Source) stayReleased() bool {
 	s.set(nil, errOpening)
 	s.o.Logger.Info("the release of NVML has ended", zap.Bool("driver_reloaded", reloaded))
 	return false
+}
+
+// forReset reports whether the reason of a release that an operator has ended was a reset.
+func (r *release) forReset() bool {
+	return r.resumed && strings.Contains(strings.ToLower(r.reason), "reset")
 }
 
 // moduleInode returns the inode of /sys/module/nvidia: a driver that is loaded again has another

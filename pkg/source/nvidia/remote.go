@@ -19,12 +19,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
-	// answerTimeout is how long Read waits for the child, which itself takes readTimeout at most.
+	// answerTimeout is how long Read waits for the child, which itself takes wire.ReadTimeout at most.
 	// lastAnswer is how long the last answer is used instead, on a busy machine.
-	answerTimeout = 3 * readTimeout
+	answerTimeout = 3 * wire.ReadTimeout
 	lastAnswer    = 10 * time.Second
 	// endTimeout is how long the child has to close the library.
 	endTimeout = time.Second
@@ -57,17 +58,17 @@ func (e *hungError) Unwrap() error { return errHung }
 type remoteSession struct {
 	start
 	process *child.Process
-	connection
+	wire.Connection
 	opened chan error // whether the library is open, and then nothing
 
 	mu      sync.Mutex
 	number  uint64        // of the last request
 	asked   time.Time     // when it was sent; zero if it is answered
 	pending chan struct{} // closed when the read in progress is answered; nil if there is none
-	last    *reply        // last answer with a snapshot
+	last    *wire.Reply   // last answer with a snapshot
 	lastAt  time.Time
 	pinged  time.Time // when the last request without a read was sent
-	devices map[string]knownDevice
+	devices map[string]wire.KnownDevice
 	splits  []string // addresses of the GPUs with instances that the session does not read
 	cgroups map[int]cgroupOfProcess
 	ending  bool // the socket is closed on purpose
@@ -81,20 +82,20 @@ type cgroupOfProcess struct {
 
 // openRemote starts the child and waits until it has opened the library.
 func openRemote(ctx context.Context, st start) (session, error) {
-	log := &outputLog{log: st.Options.Logger}
-	process, err := child.Start(child.Program{Path: "/proc/self/exe", Args: []string{childArgument}}, log)
+	log := &outputLog{log: st.logger}
+	process, err := child.Start(child.Program{Path: "/proc/self/exe", Args: []string{wire.Argument}}, log)
 	if err != nil {
 		return nil, fmt.Errorf("starting the process that reads NVML: %w", err)
 	}
 	s := &remoteSession{
-		start: st, process: process, connection: connection{socket: process.Socket}, opened: make(chan error, 1),
+		start: st, process: process, Connection: wire.Connection{Socket: process.Socket}, opened: make(chan error, 1),
 		devices: st.Before, cgroups: map[int]cgroupOfProcess{},
 	}
-	if st.Instances == withGPU && len(st.Addresses) > 0 { // another child reads them, by their addresses
-		st.Instances = gpmOnly
+	if st.Instances == wire.WithGPU && len(st.Addresses) > 0 { // another child reads them, by their addresses
+		st.Instances = wire.GPMOnly
 	}
-	st.XIDs, st.MaxProcs = st.xids.all(), runtime.GOMAXPROCS(0)
-	if err := s.send(message{Version: protocolVersion, Start: &st}); err != nil {
+	st.XIDs, st.MaxProcs = st.xids.All(), runtime.GOMAXPROCS(0)
+	if err := s.Send(wire.Message{Version: wire.Version, Start: &st.Start}); err != nil {
 		s.end()
 		return nil, fmt.Errorf("%w: %w", errEnded, err)
 	}
@@ -117,10 +118,10 @@ func openRemote(ctx context.Context, st start) (session, error) {
 
 // receiveAll receives messages until the child ends.
 func (s *remoteSession) receiveAll() {
-	m, err := s.receive()
+	m, err := s.Receive()
 	for err == nil {
 		s.handle(m)
-		m, err = s.receive()
+		m, err = s.Receive()
 	}
 	s.mu.Lock()
 	s.answered(nil)
@@ -149,13 +150,13 @@ func (s *remoteSession) report(why error) {
 	}
 }
 
-func (s *remoteSession) handle(m message) {
+func (s *remoteSession) handle(m wire.Message) {
 	switch {
 	case m.Opened != nil:
 		reason := error(nil)
 		switch {
-		case m.Version != protocolVersion:
-			reason = errMessage
+		case m.Version != wire.Version:
+			reason = wire.ErrMessage
 		case m.Opened.Absent:
 			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrAbsent)
 		case m.Opened.Loaded:
@@ -175,7 +176,7 @@ func (s *remoteSession) handle(m message) {
 			s.report(&hungError{m.Answer.Hung, m.Answer.Silent})
 		}
 	case m.XID != nil:
-		s.xids.set(m.XID.UUID, m.XID.XID)
+		s.xids.Set(m.XID.UUID, m.XID.XID)
 	case m.Listed != nil:
 		s.resolve(m.Listed)
 	case m.Reopen != "":
@@ -185,14 +186,14 @@ func (s *remoteSession) handle(m message) {
 		for name, value := range m.Log.Fields {
 			fields = append(fields, zap.Any(name, value))
 		}
-		if entry := s.Options.Logger.Check(m.Log.Level, m.Log.Text); entry != nil {
+		if entry := s.logger.Check(m.Log.Level, m.Log.Text); entry != nil {
 			entry.Write(fields...)
 		}
 	}
 }
 
 // answered records the answer to the last request, nil if there will be none.
-func (s *remoteSession) answered(a *reply) {
+func (s *remoteSession) answered(a *wire.Reply) {
 	if a != nil {
 		s.devices, s.splits = a.Known, a.Split
 		if a.Number == s.number {
@@ -219,8 +220,8 @@ func (s *remoteSession) resolve(pids []int) {
 	now := time.Now()
 	found := make(map[int]model.CgroupID, len(pids))
 	for _, pid := range pids {
-		if s.Options.CgroupOf != nil {
-			if id, err := s.Options.CgroupOf(pid); err == nil {
+		if s.cgroupOf != nil {
+			if id, err := s.cgroupOf(pid); err == nil {
 				found[pid] = id
 			}
 		}
@@ -249,7 +250,7 @@ func (s *remoteSession) ask(read bool) {
 		s.pending = make(chan struct{})
 	}
 	// A failure also ends receiveAll.
-	_ = s.send(message{Request: &request{Number: s.number, Read: read}})
+	_ = s.Send(wire.Message{Request: &wire.Request{Number: s.number, Read: read}})
 }
 
 func (s *remoteSession) read(ctx context.Context) (model.Snapshot, error) {
@@ -303,7 +304,7 @@ func (s *remoteSession) end() bool {
 	return true
 }
 
-func (s *remoteSession) known() map[string]knownDevice {
+func (s *remoteSession) known() map[string]wire.KnownDevice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.devices

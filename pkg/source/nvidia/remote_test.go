@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
 
@@ -392,12 +393,12 @@ func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`{"Answer":{"Number":1,"Snapshot":{"GPUs":[{"UUID":"GPU-1","Problems":[],"Power":{"Value":1,"Known":true}}]},"Hung":["0"]}}`))
 	f.Add([]byte(`{"XID":{"UUID":"GPU-1","XID":{"Code":31,"Count":1}},"Listed":[1,-1],"Log":{"Level":9,"Fields":{"a":null}}}`))
 	f.Fuzz(func(_ *testing.T, body []byte) {
-		m, err := parseMessage(body)
+		m, err := wire.Parse(body)
 		if err != nil {
 			return
 		}
 		s := &remoteSession{
-			start: start{Options: Options{Logger: zap.NewNop()}, xids: newXIDs(), notify: func(error) {}}, opened: make(chan error, 1),
+			start: start{logger: zap.NewNop(), xids: wire.NewXIDs(), notify: func(error) {}}, opened: make(chan error, 1),
 			cgroups: map[int]cgroupOfProcess{},
 		}
 		s.handle(m)
@@ -407,15 +408,15 @@ func FuzzMessage(f *testing.F) {
 // TestEndedProcess: a process that ended after it was listed keeps its cgroup, for the records of the kernel log.
 func TestEndedProcess(t *testing.T) {
 	ended := false
-	s := &remoteSession{cgroups: map[int]cgroupOfProcess{}, start: start{Options: Options{
-		Interval: time.Hour,
-		CgroupOf: func(int) (model.CgroupID, error) {
+	s := &remoteSession{cgroups: map[int]cgroupOfProcess{}, start: start{
+		Start: wire.Start{Options: wire.Options{Interval: time.Hour}},
+		cgroupOf: func(int) (model.CgroupID, error) {
 			if ended {
 				return 0, fs.ErrNotExist
 			}
 			return 77, nil
 		},
-	}}}
+	}}
 	s.resolve([]int{12})
 	ended = true
 	s.resolve([]int{12, 13})

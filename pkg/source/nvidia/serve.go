@@ -21,46 +21,44 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
-
-// childArgument is the only argument of the child.
-const childArgument = "read-nvml"
 
 // init makes this process the child if it was started as one, in any program that contains this
 // package. The packages that are initialized later would cost the child memory.
 func init() {
-	child.Main(childArgument, func(socket *os.File) int { return serve(&connection{socket: socket}) })
+	child.Main(wire.Argument, func(socket *os.File) int { return serve(&wire.Connection{Socket: socket}) })
 }
 
 // serve opens the library and answers requests until the sensor closes the connection.
-func serve(c *connection) (status int) {
+func serve(c *wire.Connection) (status int) {
 	if name, err := unix.BytePtrFromString("accelscope-nvml"); err == nil { // for ps
 		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
 	}
 	// A service manager signals all processes of a service. The sensor ends the child.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	first, err := c.receive()
-	if err != nil || first.Version != protocolVersion || first.Start == nil {
+	first, err := c.Receive()
+	if err != nil || first.Version != wire.Version || first.Start == nil {
 		fmt.Fprintln(os.Stderr, "this is not a request of the sensor:", err)
 		return 2
 	}
-	send := func(m message) { _ = c.send(m) } // if the sensor has ended, there are no more requests
-	st := *first.Start
+	send := func(m wire.Message) { _ = c.Send(m) } // if the sensor has ended, there are no more requests
+	st := start{Start: *first.Start}
 	runtime.GOMAXPROCS(st.MaxProcs)
-	st.Options.Logger = zap.New(&forwarder{LevelEnabler: zapcore.InfoLevel, send: c.send})
-	st.xids = newXIDs()
+	st.logger = zap.New(&forwarder{LevelEnabler: zapcore.InfoLevel, send: c.Send})
+	st.xids = wire.NewXIDs()
 	for uuid, codes := range st.XIDs {
-		st.xids.set(uuid, model.XID{})
+		st.xids.Set(uuid, model.XID{})
 		for _, code := range codes {
-			st.xids.set(uuid, code)
+			st.xids.Set(uuid, code)
 		}
 	}
-	st.xids.changed = func(uuid string, now model.XID) { send(message{XID: &xidCount{uuid, now}}) }
-	st.listed = func(pids []int) { send(message{Listed: pids}) }
+	st.xids.Changed = func(uuid string, now model.XID) { send(wire.Message{XID: &wire.XIDCount{UUID: uuid, XID: now}}) }
+	st.listed = func(pids []int) { send(wire.Message{Listed: pids}) }
 	woken := make(chan struct{}, 1)
 	st.notify = func(why error) {
 		if why != nil {
-			send(message{Reopen: why.Error()})
+			send(wire.Message{Reopen: why.Error()})
 			return
 		}
 		select {
@@ -70,17 +68,17 @@ func serve(c *connection) (status int) {
 	}
 	s, err := openLocal(st, openLibrary)
 	if err != nil {
-		send(message{Version: protocolVersion, Opened: &openResult{
+		send(wire.Message{Version: wire.Version, Opened: &wire.OpenResult{
 			Error: err.Error(), Absent: errors.Is(err, model.ErrAbsent), Loaded: errors.Is(err, model.ErrLibraryInit),
 		}})
 		return 0
 	}
-	send(message{Version: protocolVersion, Opened: &openResult{}})
-	requests := make(chan request)
+	send(wire.Message{Version: wire.Version, Opened: &wire.OpenResult{}})
+	requests := make(chan wire.Request)
 	go func() {
 		defer close(requests)
 		for {
-			m, err := c.receive()
+			m, err := c.Receive()
 			if err != nil || m.Request == nil {
 				return
 			}
@@ -96,8 +94,8 @@ func serve(c *connection) (status int) {
 				s.end()
 				return 0
 			}
-			if err := c.send(message{Answer: s.answer(r)}); err != nil { // the message is too long
-				send(message{Answer: &reply{Number: r.Number, Snapshot: &model.Snapshot{}, Error: err.Error()}})
+			if err := c.Send(wire.Message{Answer: s.answer(r)}); err != nil { // the message is too long
+				send(wire.Message{Answer: &wire.Reply{Number: r.Number, Snapshot: &model.Snapshot{}, Error: err.Error()}})
 			}
 		case <-woken:
 			s.tend()
@@ -108,7 +106,7 @@ func serve(c *connection) (status int) {
 }
 
 // openLocal opens the library in this process.
-func openLocal(st start, open func(Options) (*library, error)) (*localSession, error) {
+func openLocal(st start, open func(wire.Options) (*library, error)) (*localSession, error) {
 	l, err := open(st.Options)
 	if err != nil {
 		return nil, err
@@ -121,8 +119,8 @@ func openLocal(st start, open func(Options) (*library, error)) (*localSession, e
 }
 
 // answer answers a request.
-func (s *localSession) answer(r request) *reply {
-	a := &reply{Number: r.Number, Hung: s.hung(s.HangLimit), Silent: s.silent(), Known: s.known(), Split: s.split()}
+func (s *localSession) answer(r wire.Request) *wire.Reply {
+	a := &wire.Reply{Number: r.Number, Hung: s.hung(s.HangLimit), Silent: s.silent(), Known: s.known(), Split: s.split()}
 	if r.Read {
 		snapshot, err := s.read(context.Background())
 		if err != nil {

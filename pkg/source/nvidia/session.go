@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // session is the time from opening to closing the library. Its set of devices is constant.
@@ -28,30 +29,23 @@ type session interface {
 	// end closes the library. It returns false if that is not possible, as a call hangs.
 	end() bool
 	// known returns the devices for the next session, by their keys.
-	known() map[string]knownDevice
+	known() map[string]wire.KnownDevice
 	// open lists the device nodes that the library has open.
 	open() []string
 	// split lists the addresses of the GPUs with MIG instances that this session does not read.
 	split() []string
 }
 
-// start is what a session starts with.
+// start is what a session starts with, and how it reports.
 type start struct {
-	Options   Options
-	Addresses []string               // as listed by the kernel
-	Before    map[string]knownDevice // devices of the previous session with the same driver
-	Loaded    time.Time              // when the driver was loaded again; zero if the sensor has not seen that
-	Operator  bool                   // an operator has reset GPUs since the previous session
-	Skip      map[string]time.Time   // devices, by their keys, that are not called until then
-	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
-	MaxProcs  int                    // GOMAXPROCS
-	HangLimit time.Duration
-	Instances instances
+	wire.Start
+	logger *zap.Logger
 
-	xids     *xids
-	notify   func(why error)  // called when a device has answered for the first time, or to end the session
-	listed   func(pids []int) // called with the processes of a device before they are published; may be nil
-	children *children        // counts the children of all sessions
+	xids     *wire.XIDs
+	notify   func(why error)                       // called when a device has answered for the first time, or to end the session
+	listed   func(pids []int)                      // called with the processes of a device before they are published; may be nil
+	cgroupOf func(pid int) (model.CgroupID, error) // may be nil
+	children *children                             // counts the children of all sessions
 }
 
 // localSession is a session in this process.
@@ -75,7 +69,7 @@ const devicesMax = 256
 // suspended devices are not touched and lost devices keep a name; without the list it uses
 // NVML's count.
 func newSession(st start, l *library) (*localSession, error) {
-	o, addresses := st.Options, st.Addresses
+	o, addresses, xids := st.Options, st.Addresses, newXIDWatch(st.xids)
 	s := &localSession{
 		start: st, lib: l, driver: l.driver(),
 		watched: map[nvml.Device]bool{}, unwatch: make(chan struct{}), quiet: make(chan struct{}),
@@ -93,14 +87,14 @@ func newSession(st start, l *library) (*localSession, error) {
 	for i, address := range addresses {
 		d := &device{
 			worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), o: o,
-			lib: l, sampler: newSampler(l, o.Root), xids: st.xids,
+			lib: l, sampler: newSampler(l, o.Root), xids: xids,
 			notify: st.notify, listed: st.listed, instances: st.Instances,
 			address: address, index: i, operator: st.Operator,
 			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
 		}
 		d.skip = st.Skip[d.key()]
 		d.shown.facts = recall(o, address, i)
-		d.era.Store(&era{Since: time.Now(), Reset: st.Loaded})
+		d.era.Store(&wire.Era{Since: time.Now(), Reset: st.Loaded})
 		if known, ok := st.earlier(d); ok {
 			d.shown.facts = known.GPU
 			d.era.Store(&known.Era)
@@ -129,14 +123,14 @@ func (l *library) driver() model.GPUDriver {
 
 // read reads all devices concurrently. An unreadable device does not affect the others.
 func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
-	for s.Instances == oneRound && slices.ContainsFunc(s.devices, func(d *device) bool { return !d.complete.Load() }) {
+	for s.Instances == wire.OneRound && slices.ContainsFunc(s.devices, func(d *device) bool { return !d.complete.Load() }) {
 		select {
 		case <-ctx.Done():
 			return model.Snapshot{}, errNotReady
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wire.ReadTimeout)
 	defer cancel()
 	readings := make([]reading, len(s.devices))
 	var wg sync.WaitGroup
@@ -155,7 +149,7 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 		switch {
 		case errors.Is(r.err, errHidden): // it is there, and not missing
 			state.State, state.Reason = model.StateUnsupported, r.err.Error()
-		case errors.Is(r.err, errStuck):
+		case errors.Is(r.err, wire.ErrStuck):
 			state.State, state.Reason = model.StateStuck, r.err.Error()
 		case errors.Is(r.err, errClosing):
 			state.State, state.Reason = model.StateReleased, r.err.Error()
@@ -172,13 +166,13 @@ func (s *localSession) read(ctx context.Context) (model.Snapshot, error) {
 
 // tend starts counting the XIDs of the devices that have answered.
 func (s *localSession) tend() {
-	if s.Instances == oneRound {
+	if s.Instances == wire.OneRound {
 		return
 	}
 	for _, d := range s.devices {
 		if a := d.attached.Load(); a != nil && !s.unwatched && !s.watched[a.handle] {
 			s.watched[a.handle] = true
-			s.watchers.Go(func() { s.xids.watch(s.lib, a.handle, a.uuid, d.again, s.unwatch) })
+			s.watchers.Go(func() { d.xids.watch(s.lib, a.handle, a.uuid, d.again, s.unwatch) })
 		}
 	}
 }
@@ -200,13 +194,13 @@ func (s *localSession) endWatch() bool {
 // end stops all workers and closes the library. While a call hangs it does neither, so that
 // the other devices can still be read.
 func (s *localSession) end() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wire.ReadTimeout)
 	defer cancel()
 	for _, d := range s.devices {
 		if d.skipped() {
 			continue
 		}
-		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); errors.Is(err, errStuck) || errors.Is(err, errLate) {
+		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); errors.Is(err, wire.ErrStuck) || errors.Is(err, errLate) {
 			return false
 		}
 	}
@@ -227,22 +221,16 @@ func (s *localSession) end() bool {
 		d.sampler.close()
 	}
 	if err := s.lib.close(); err != nil {
-		s.Options.Logger.Debug("closing NVML", zap.Error(err))
+		s.logger.Debug("closing NVML", zap.Error(err))
 	}
 	return true
 }
 
-// knownDevice is a device of an earlier session.
-type knownDevice struct {
-	GPU model.GPU // its identity
-	Era era
-}
-
-func (s *localSession) known() map[string]knownDevice {
-	all := make(map[string]knownDevice, len(s.devices))
+func (s *localSession) known() map[string]wire.KnownDevice {
+	all := make(map[string]wire.KnownDevice, len(s.devices))
 	for _, d := range s.devices {
 		if gpu := (*d.identity.Load())[0]; gpu.UUID != "" {
-			all[d.key()] = knownDevice{gpu, d.current()}
+			all[d.key()] = wire.KnownDevice{GPU: gpu, Era: d.current()}
 		}
 	}
 	return all
@@ -280,7 +268,7 @@ func (s *localSession) silent() bool {
 func (s *localSession) split() []string {
 	var addresses []string
 	for _, d := range s.devices {
-		if d.instances == gpmOnly && d.mig.Load() && d.late() == nil { // it would hang in another session, too
+		if d.instances == wire.GPMOnly && d.mig.Load() && d.late() == nil { // it would hang in another session, too
 			addresses = append(addresses, d.address)
 		}
 	}

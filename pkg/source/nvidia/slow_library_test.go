@@ -15,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	"github.com/accelscope/accelscope/tests/child"
 	fake "github.com/accelscope/accelscope/tests/nvml"
 )
@@ -25,7 +26,7 @@ func opened(t *testing.T, s *fake.Scenario, old bool) (*library, nvml.Device) {
 	if err := s.Write(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := openLibrary(Options{Library: fakeLibrary(t, old)})
+	l, err := openLibrary(wire.Options{Library: fakeLibrary(t, old)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestPartsThroughTheLibrary(t *testing.T) {
 	s.Processes = []fake.Process{{Device: "0:0", PID: 21, Memory: 7, Kinds: "C"}, {Device: "0:1", PID: 22, Memory: 8, Kinds: "C"}}
 	s.Balance()
 	l, d := opened(t, s, false)
-	parts, facts, _ := partsOf(Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}})
+	parts, facts, _ := partsOf(wire.Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}})
 	if len(parts) != 2 {
 		t.Fatal(parts)
 	}
@@ -163,7 +164,7 @@ func TestPartsThroughTheLibrary(t *testing.T) {
 func TestXIDsThroughTheLibrary(t *testing.T) {
 	s := scenario(t)
 	l, d := opened(t, s, true)
-	x, stop, done := newXIDs(), make(chan struct{}), make(chan struct{})
+	x, stop, done := newXIDWatch(wire.NewXIDs()), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		x.watch(l, d, "GPU-1", func() {}, stop)
@@ -172,14 +173,14 @@ func TestXIDsThroughTheLibrary(t *testing.T) {
 		t.Helper()
 		eventually(t, name, good)
 	}
-	seen("it does not listen", func() bool { return x.of("GPU-1") != nil })
+	seen("it does not listen", func() bool { return x.Of("GPU-1") != nil })
 	s.XID("0", 79)
 	s.XID("0", 31)
 	s.XID("0", 79)
 	if err := s.Write(); err != nil {
 		t.Fatal(err)
 	}
-	seen("XIDs are missing", func() bool { c := counts(x.of("GPU-1")); return c[79] == 2 && c[31] == 1 })
+	seen("XIDs are missing", func() bool { c := counts(x.Of("GPU-1")); return c[79] == 2 && c[31] == 1 })
 	close(stop)
 	ended(t, done)
 }

@@ -18,11 +18,10 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
-	// readTimeout is the maximum duration of a reading of all devices together.
-	readTimeout = 500 * time.Millisecond
 	// firstTimeout is how long after New a Read waits for the first attempt to open the library.
 	firstTimeout = time.Second
 	// closeTimeout is the maximum duration of Close.
@@ -51,7 +50,7 @@ var (
 type Source struct {
 	o        Options
 	open     func(context.Context, start) (session, error)
-	xids     *xids
+	xids     *wire.XIDs
 	nodes    missingNodes
 	manager  fabricManager
 	children children
@@ -68,7 +67,7 @@ type Source struct {
 	earliest  time.Time
 	pause     time.Duration
 	shortest  time.Duration
-	before    map[string]knownDevice
+	before    map[string]wire.KnownDevice
 	loaded    time.Time // when the driver was loaded again
 	operator  bool      // an operator has reset GPUs since the last session
 	addresses []string
@@ -104,7 +103,7 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 		o.Library = platformLibrary(o.Root)
 	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs),
+		o: o, open: open, xids: wire.NewXIDs(), nodes: newMissingNodes("/dev", o.Procfs),
 		manager: fabricManager{sysfs: o.Sysfs, procfs: o.Procfs}, shortest: shortest, err: errOpening, cancel: func() {},
 		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{}, created: time.Now(),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
@@ -153,7 +152,7 @@ func (s *Source) maintain() time.Duration {
 			current.tend()
 			s.manager.look(time.Now())
 			if split := current.split(); len(split) > 0 {
-				s.reader.begin(s.start(split, oneRound), s.open)
+				s.reader.begin(s.start(split, wire.OneRound), s.open)
 			}
 			return poll
 		}
@@ -175,7 +174,7 @@ func (s *Source) maintain() time.Duration {
 		s.unloaded()
 		s.set(nil, fmt.Errorf("no GPU is bound to the NVIDIA driver: %w", model.ErrAbsent))
 		return s.o.Interval
-	case !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
+	case !there && s.o.Library == "" && wire.Attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
 		s.unloaded()
 		s.set(nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent))
 		return s.o.Interval
@@ -200,11 +199,14 @@ func (s *Source) maintain() time.Duration {
 }
 
 // start returns what a session of these devices starts with.
-func (s *Source) start(addresses []string, i instances) start {
+func (s *Source) start(addresses []string, i wire.Instances) start {
+	o := wire.Options{Library: s.o.Library, Root: s.o.Root, Sysfs: s.o.Sysfs, Procfs: s.o.Procfs, Interval: s.o.Interval}
 	return start{
-		Options: s.o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
-		HangLimit: s.o.hangLimit, Instances: i,
-		xids: s.xids, notify: s.wake, children: &s.children,
+		Start: wire.Start{
+			Options: o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
+			HangLimit: s.o.hangLimit, Instances: i,
+		},
+		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children,
 	}
 }
 
@@ -228,7 +230,7 @@ func (s *Source) openSession(addresses []string) error {
 		return context.Canceled
 	}
 	s.children.begin()
-	session, err := s.open(ctx, s.start(addresses, withGPU))
+	session, err := s.open(ctx, s.start(addresses, wire.WithGPU))
 	if err != nil {
 		return err
 	}
@@ -270,7 +272,7 @@ func (s *Source) set(current session, err error) {
 }
 
 // identities returns the devices by their addresses.
-func identities(known map[string]knownDevice) []model.GPU {
+func identities(known map[string]wire.KnownDevice) []model.GPU {
 	gpus := make([]model.GPU, 0, len(known))
 	for _, key := range slices.Sorted(maps.Keys(known)) {
 		gpus = append(gpus, known[key].GPU)
@@ -385,7 +387,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	if err != nil && snapshot.GPUs == nil {
 		for _, g := range known {
-			g.Unlisted, g.XIDs = true, s.xids.ofGPU(&g)
+			g.Unlisted, g.XIDs = true, s.xids.OfGPU(&g)
 			snapshot.GPUs = append(snapshot.GPUs, g)
 		}
 		s.unopened(&snapshot, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // ready returns a condition: all n GPUs answer, and their slow values were read.
@@ -178,7 +179,7 @@ func TestStuckDevice(t *testing.T) {
 		got, _ = s.Read(t.Context())
 		check(got)
 	}
-	if took := time.Since(begun); took > 10*readTimeout { // half of the time that waiting in each read would take
+	if took := time.Since(begun); took > 10*wire.ReadTimeout { // half of the time that waiting in each read would take
 		t.Errorf("20 reads with a stuck GPU took %v", took)
 	}
 	// The last ones may be about to end.

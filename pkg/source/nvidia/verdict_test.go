@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // recoveryAction reads the action as a round does.
@@ -114,7 +115,7 @@ func TestVerdictsThroughTheLibrary(t *testing.T) {
 
 // TestRecoveryEvent: the driver reports that the action has changed, and the GPU is read again at once.
 func TestRecoveryEvent(t *testing.T) {
-	x, e := newXIDs(), newEvents()
+	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
 	d := listener(nvml.SUCCESS)
 	d.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return nvml.EventTypeAll, nvml.SUCCESS }
 	d.RegisterEventsFunc = func(types uint64, _ nvml.EventSet) nvml.Return {
@@ -128,7 +129,7 @@ func TestRecoveryEvent(t *testing.T) {
 	e.results <- waitResult{nvml.EventData{EventType: nvml.EventTypeGpuRecoveryAction, EventData: 1}, nvml.SUCCESS}
 	ended(t, changed)
 	end()
-	if got := x.of("GPU-a"); len(got) != 0 {
+	if got := x.Of("GPU-a"); len(got) != 0 {
 		t.Errorf("it counts as an XID: %v", got)
 	}
 

@@ -9,17 +9,16 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // hungAfter is the minimum time after which a step counts as hung; a longer interval replaces
 // it. A driver may be busy for some seconds, during which the last reading is used.
-const hungAfter = 4 * readTimeout
+const hungAfter = 4 * wire.ReadTimeout
 
-// errLate reports that the worker is still busy, errStuck that a call into the driver hangs.
-var (
-	errLate  = errors.New("the device is busy with an earlier request")
-	errStuck = errors.New("a call into the driver has not returned")
-)
+// errLate reports that the worker is still busy.
+var errLate = errors.New("the device is busy with an earlier request")
 
 // worker makes all calls for one device in one goroutine: the reads of scrapes, and the steps
 // of its rounds between them.
@@ -129,7 +128,7 @@ func (w *worker) late() error {
 	case time.Since(w.began) < w.hung:
 		return errLate
 	}
-	return errStuck
+	return wire.ErrStuck
 }
 
 // giveUp returns the error for a caller that stops waiting.
@@ -146,7 +145,7 @@ func (w *worker) giveUp() error {
 // end stops the goroutine after its current step and then closes done.
 func (w *worker) end() { w.once.Do(func() { close(w.stop) }) }
 
-// ask calls fn in the worker. The error is errLate or errStuck if ctx ends first; it is
+// ask calls fn in the worker. The error is errLate or wire.ErrStuck if ctx ends first; it is
 // immediate while a step that was given up is in progress.
 func ask[T any](ctx context.Context, w *worker, fn func() T) (T, error) {
 	var none T
