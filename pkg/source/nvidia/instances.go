@@ -6,12 +6,7 @@ package nvidia
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -195,42 +190,4 @@ func withECC(problems, of []model.GPUCondition) []model.GPUCondition {
 		return problems
 	}
 	return append(slices.DeleteFunc(slices.Clone(problems), isECC), of[i])
-}
-
-// errNotReady reports that the first round has not ended.
-var errNotReady = errors.New("the first round has not ended")
-
-// instancesOf lists the GPU instances of a GPU without a handle, from the directories
-// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC.
-func instancesOf(o wire.Options, g model.GPU) []part {
-	var parts []part
-	for _, node := range g.Nodes {
-		minor, is := strings.CutPrefix(node, "/dev/nvidia")
-		if !is {
-			continue
-		}
-		dir := filepath.Join(o.Procfs, "driver/nvidia/capabilities/gpu"+minor, "mig")
-		for gi, name := range numbered(dir, "gi") {
-			for ci := range numbered(filepath.Join(dir, name), "ci") {
-				parts = append(parts, part{uuid: strconv.Itoa(gi) + "/" + strconv.Itoa(ci), gpuInstance: gi, computeInstance: ci})
-			}
-		}
-	}
-	return parts[:min(len(parts), partsMax)]
-}
-
-// numbered lists the entries of a directory with a name of a prefix and a number, by number.
-func numbered(dir, prefix string) map[int]string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	names := make(map[int]string)
-	for _, e := range entries {
-		number, is := strings.CutPrefix(e.Name(), prefix)
-		if n, err := strconv.Atoi(number); is && err == nil {
-			names[n] = e.Name()
-		}
-	}
-	return names
 }

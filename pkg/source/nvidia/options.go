@@ -13,15 +13,7 @@
 //
 // A keeper in the sensor starts the child, and starts another one when the driver was reloaded,
 // when a GPU was added or removed, when the library does not match the driver anymore, or when
-// the child ended.
-//
-// Any call into the driver may hang for ever. So each GPU has one goroutine of the child, a
-// worker, which makes all calls for it: Read asks all workers concurrently for values that are
-// cheap, waits for half a second at most, and does not wait for a worker that is still busy from
-// an earlier Read. Between reads a worker reads slow values (processes, ECC, links) every
-// Options.Interval.
-//
-// A GPU that runtime power management has suspended is not read.
+// the child ended. Package nvml is the child.
 package nvidia
 
 import (

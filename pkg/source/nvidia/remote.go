@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	_ "github.com/accelscope/accelscope/pkg/source/nvidia/nvml" // makes this program the child if it is started as one
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
@@ -53,6 +54,33 @@ func (e *hungError) Error() string {
 }
 
 func (e *hungError) Unwrap() error { return errHung }
+
+// session is the time from opening to closing the library. Its set of devices is constant.
+type session interface {
+	// read returns the current values. It returns an error only if there are none.
+	read(ctx context.Context) (model.Snapshot, error)
+	// tend does what is due between reads. It does not block.
+	tend()
+	// end closes the library. It returns false if that is not possible, as a call hangs.
+	end() bool
+	// known returns the devices for the next session, by their keys.
+	known() map[string]wire.KnownDevice
+	// open lists the device nodes that the library has open.
+	open() []string
+	// split lists the addresses of the GPUs with MIG instances that this session does not read.
+	split() []string
+}
+
+// start is what a session starts with, and how it reports.
+type start struct {
+	wire.Start
+	logger *zap.Logger
+
+	xids     *wire.XIDs
+	notify   func(why error)                       // called when a device has answered for the first time, or to end the session
+	cgroupOf func(pid int) (model.CgroupID, error) // may be nil
+	children *children                             // counts the children of all sessions
+}
 
 // remoteSession is a session in the child.
 type remoteSession struct {

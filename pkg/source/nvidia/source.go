@@ -43,7 +43,6 @@ const (
 var (
 	errOpening = errors.New("opening NVML")
 	errChanged = errors.New("the driver's GPUs changed")
-	errNoGPU   = fmt.Errorf("NVML has no GPU: %w", model.ErrAbsent)
 )
 
 // Source reads the NVIDIA GPUs of the node.
