@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -19,7 +17,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
-	_ "github.com/accelscope/accelscope/pkg/source/nvidia/nvml" // makes this program the child if it is started as one
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 

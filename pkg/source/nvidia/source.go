@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -9,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/nvml" // makes this program the child if it is started as one
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
@@ -82,10 +82,16 @@ type Source struct {
 	cancel   context.CancelFunc // ends the attempt to open the library
 }
 
-// New returns a Source and looks for the driver in the background. The error wraps
-// model.ErrUnsupported in a build without cgo.
+// New returns a Source and looks for the driver in the background. In a build without cgo the error wraps
+// model.ErrUnsupported, or model.ErrAbsent if there is no NVIDIA driver.
 func New(o Options) (*Source, error) {
-	return newSource(o, openRemote, shortestPause), nil
+	if nvml.Available {
+		return newSource(o, openRemote, shortestPause), nil
+	}
+	if _, err := os.Stat(filepath.Join(o.Procfs, "driver/nvidia/version")); err != nil && o.Library == "" {
+		return nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent)
+	}
+	return nil, fmt.Errorf("built without cgo, which NVML needs (CGO_ENABLED=1): %w", model.ErrUnsupported)
 }
 
 func newSource(o Options, open func(context.Context, start) (session, error), shortest time.Duration) *Source {

@@ -24,6 +24,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
+// Available reports whether this program can be the child: it was built with cgo.
+const Available = true
+
 // init makes this process the child if it was started as one, in any program that contains this
 // package. The packages that are initialized later would cost the child memory.
 func init() {
