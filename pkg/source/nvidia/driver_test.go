@@ -58,9 +58,9 @@ const address = "0000:c1:00.0"
 // newDriver returns a driver without a GPU.
 func newDriver(t *testing.T) *driver {
 	t.Helper()
-	d := &driver{t: t, devices: make(map[string]*gpu), options: Options{
+	d := &driver{t: t, devices: make(map[string]*gpu), options: Options{Options: wire.Options{
 		Root: t.TempDir(), Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: 10 * time.Millisecond,
-	}}
+	}}}
 	d.mkdir("bus/pci/drivers/nvidia")
 	return d
 }

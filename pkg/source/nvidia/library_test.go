@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
@@ -25,9 +26,9 @@ func TestSourceOnFakeLibrary(t *testing.T) {
 	if err := s.Write(); err != nil {
 		t.Fatal(err)
 	}
-	source, err := New(Options{
+	source, err := New(Options{Options: wire.Options{
 		Library: nvmltest.Library(t, false), Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: 100 * time.Millisecond,
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,18 +22,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // Options configure a Source.
 type Options struct {
-	// Library is the path of libnvidia-ml.so.1; empty for the usual directories, also below
-	// Root.
-	Library string
-	Root    string // root of the node: /
-	Sysfs   string // mount point of sysfs: /sys
-	Procfs  string // mount point of procfs: /proc
-	// Interval is how often processes and other slow values are read.
-	Interval time.Duration
+	wire.Options
 	// CgroupOf returns the cgroup ID of a process; may be nil.
 	CgroupOf func(pid int) (model.CgroupID, error)
 	// FirstFault is that of a model.FaultLog; may be nil.

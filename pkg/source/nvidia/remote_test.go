@@ -46,7 +46,9 @@ func newRemoteNode(t *testing.T, gpus int, change func(*Options)) *remoteNode {
 	}
 	r.load("550.54.15")
 	r.write()
-	o := Options{Library: nvmltest.Library(t, false), Sysfs: r.sysfs, Procfs: r.procfs, Interval: 50 * time.Millisecond}
+	o := Options{Options: wire.Options{
+		Library: nvmltest.Library(t, false), Sysfs: r.sysfs, Procfs: r.procfs, Interval: 50 * time.Millisecond,
+	}}
 	if change != nil {
 		change(&o)
 	}

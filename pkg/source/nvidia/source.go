@@ -205,10 +205,9 @@ func (s *Source) maintain() time.Duration {
 
 // start returns what a session of these devices starts with.
 func (s *Source) start(addresses []string, i wire.Instances) start {
-	o := wire.Options{Library: s.o.Library, Root: s.o.Root, Sysfs: s.o.Sysfs, Procfs: s.o.Procfs, Interval: s.o.Interval}
 	return start{
 		Start: wire.Start{
-			Options: o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
+			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
 			HangLimit: s.o.hangLimit, Instances: i,
 		},
 		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children,

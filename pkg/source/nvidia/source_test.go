@@ -123,7 +123,7 @@ func TestNothingToRead(t *testing.T) {
 			opened <- time.Now()
 			return nil, errors.New("no permission")
 		}
-		s := newSource(Options{Root: dir, Sysfs: dir, Procfs: dir, Interval: 5 * time.Second}, refuse, time.Minute)
+		s := newSource(Options{Options: wire.Options{Root: dir, Sysfs: dir, Procfs: dir, Interval: 5 * time.Second}}, refuse, time.Minute)
 		defer s.Close() //nolint:errcheck // returns nil
 		begun := time.Now()
 		if got, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) || got.Children != nil {
