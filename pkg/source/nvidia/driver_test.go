@@ -132,10 +132,16 @@ type localSession struct{ *nvmlchild.Session }
 
 func (s localSession) read(ctx context.Context) (model.Snapshot, error) { return s.Read(ctx) }
 func (s localSession) tend()                                            { s.Tend() }
-func (s localSession) end() bool                                        { return s.End() }
 func (s localSession) known() map[string]wire.KnownDevice               { return s.Known() }
 func (s localSession) open() []string                                   { return nil }
 func (s localSession) split() []string                                  { return s.Split() }
+
+// end waits for calls that hang. The real session kills its process instead.
+func (s localSession) end() {
+	for !s.End() {
+		time.Sleep(time.Millisecond)
+	}
+}
 
 // local returns a function that starts a session in this process.
 func local(open func(wire.Options) (*nvmlchild.Library, error)) func(context.Context, start) (session, error) {

@@ -18,7 +18,7 @@ import (
 type emptySession struct{ session }
 
 func (emptySession) read(context.Context) (model.Snapshot, error) { return model.Snapshot{}, nil }
-func (emptySession) end() bool                                    { return true }
+func (emptySession) end()                                         {}
 
 // TestInstancesOfLateGPU: a GPU whose MIG mode is known after a round of the instances of another GPU has begun does not wait for
 // the interval.

@@ -160,9 +160,7 @@ func (s *Source) stayReleased() bool {
 		if current != nil {
 			open = current.open()
 		}
-		if !s.tearDown() {
-			return true // a call has not returned: the library stays open
-		}
+		s.tearDown()
 		s.mu.Lock()
 		r.closed, r.isClosed = open, true
 		s.o.Logger.Info("NVML is released", zap.String("reason", r.reason), zap.Time("until", r.until), zap.Strings("closed", open))

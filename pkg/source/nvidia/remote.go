@@ -58,8 +58,8 @@ type session interface {
 	read(ctx context.Context) (model.Snapshot, error)
 	// tend does what is due between reads. It does not block.
 	tend()
-	// end closes the library. It returns false if that is not possible, as a call hangs.
-	end() bool
+	// end closes the library.
+	end()
 	// known returns the devices for the next session, by their keys.
 	known() map[string]wire.KnownDevice
 	// open lists the device nodes that the library has open.
@@ -318,15 +318,14 @@ func (s *remoteSession) tend() {
 
 // end lets the child close the library and exit. A child that does not is killed. The
 // descriptors of a child that does not end either, in uninterruptible sleep, stay open, and
-// nothing else can be done. So it never returns false.
-func (s *remoteSession) end() bool {
+// nothing else can be done.
+func (s *remoteSession) end() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
 	if !s.process.End(endTimeout) {
 		s.children.abandon(s.process)
 	}
-	return true
 }
 
 func (s *remoteSession) known() map[string]wire.KnownDevice {

@@ -168,9 +168,7 @@ func (s *Source) maintain() time.Duration {
 		if wait := time.Until(s.earliest); wait > 0 && !ended && len(addresses) > 0 {
 			return min(wait, poll)
 		}
-		if !s.tearDown() {
-			return poll // a call has not returned: the library must stay open
-		}
+		s.tearDown()
 		s.failed(why)
 		s.o.Logger.Info("reopening NVML", zap.Error(why))
 	}
@@ -298,18 +296,16 @@ func (s *Source) wake(why error) {
 	}
 }
 
-// tearDown ends the session, unless one of its calls hangs.
-func (s *Source) tearDown() bool {
+// tearDown ends the session.
+func (s *Source) tearDown() {
 	s.mu.Lock()
 	current := s.session
 	s.mu.Unlock()
 	s.reader.stop()
 	if current == nil {
-		return true
+		return
 	}
-	if !current.end() {
-		return false
-	}
+	current.end()
 	s.mu.Lock()
 	why := s.reopen
 	s.mu.Unlock()
@@ -321,7 +317,6 @@ func (s *Source) tearDown() bool {
 		reopening = fmt.Errorf("%w: %w", reopening, why)
 	}
 	s.set(nil, reopening)
-	return true
 }
 
 // failed counts the unexpected end of a session, and leaves the GPU that hung first alone for a
