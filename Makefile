@@ -77,7 +77,7 @@ lint: $(LINT) need-clang-format need-git
 	@$(LINT) run --build-tags vm,image,gpu ./...
 	@for module in $(MODULES); do (cd $$module && $(LINT) run ./...); done
 	@go run ./tests/layers -linter $(LINT)
-	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/*.[ch] tests/nvml/fake/*.[ch] tests/gpu/load/*.c
+	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/nvml/*.[ch] tests/nvml/fake/*.[ch] tests/gpu/load/*.c
 	@go mod tidy -diff
 	@go run ./tests/words
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
@@ -326,7 +326,7 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@echo; echo "An ioctl of a GPU driver with --collector.gpudriver: time in the programs, without the two kprobes (FAKE files)"
 	@go test -run '^$$' -bench Programs -benchtime 100000x ./pkg/source/gpudriver | grep ns/op
 	@echo; echo "Calls into NVML for 8 H100 with 18 links each: of a round (5 s by default; FAKE library, which counts them), of a scrape"
-	@go test -run '^$$' -bench Calls -benchtime 1x ./pkg/source/nvidia | grep calls
+	@go test -run '^$$' -bench Calls -benchtime 1x ./pkg/source/nvidia/nvml | grep calls
 	@echo; echo "A request for the labels of the node, every 5 minutes with --gpu.release-on-node-labels (with the FAKE API server)"
 	@go test -run '^$$' -bench Request -benchtime 50x ./pkg/source/nvidia/unload | grep cpu-ms
 	@CGO_ENABLED=0 go build -o bin/tiers ./tests/bench/tiers && echo && bin/tiers

@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
 	"github.com/accelscope/accelscope/pkg/source/kernellog"
-	"github.com/accelscope/accelscope/pkg/source/nvidia"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 type doctorCmd struct {
@@ -144,7 +144,7 @@ func observed(sources []model.SourceState, facts model.Snapshot, gpuProcesses fu
 	if slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Vendor == model.NVIDIA }) {
 		if err := gpuProcesses(); err != nil {
 			cure := "share the node's process namespace (hostPID, or --pid=host)"
-			if errors.Is(err, nvidia.ErrWSL) {
+			if errors.Is(err, wire.ErrWSL) {
 				cure = ""
 			}
 			r.add("gpu", "nvidia processes", stateOf(err), err.Error(), cure)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/nvidia"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // host is the part of the machine that doctor examines: directories, and functions for what no directory shows.
@@ -41,7 +41,7 @@ func thisHost(f sensorFlags) host {
 	if unix.Uname(&uts) == nil {
 		release = unix.ByteSliceToString(uts.Release[:])
 	}
-	listed := func() error { return nvidia.ProcessesListed(f.Host) }
+	listed := func() error { return wire.ProcessesListed(f.Host) }
 	return host{f.Sysfs, f.Procfs, release, os.Geteuid(), f.Tier, dialRDMANetlink, tryTier, listed}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/gpumemory"
 	"github.com/accelscope/accelscope/pkg/source/intel"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // newAccess makes the source that counts opens of device nodes.
@@ -97,8 +98,8 @@ func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
 		return nil, s.released
 	}
 	source, err := nvidia.New(nvidia.Options{
-		Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, CgroupOf: s.cgroupOf(),
-		FirstFault: s.faults.FirstFault, Nonfatal: s.faults.Nonfatal, Logger: log,
+		Options:  wire.Options{Library: s.NVML, Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval},
+		CgroupOf: s.cgroupOf(), FirstFault: s.faults.FirstFault, Nonfatal: s.faults.Nonfatal, Logger: log,
 	})
 	if err != nil {
 		return nil, err

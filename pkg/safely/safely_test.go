@@ -50,7 +50,7 @@ func TestGroup(t *testing.T) {
 }
 
 // inChild are the files whose goroutines run in a child process: their panics end the child, and the sensor starts another.
-var inChild = map[string]bool{"source/nvidia/session.go": true, "source/nvidia/serve.go": true}
+var inChild = map[string]bool{"source/nvidia/nvml/session.go": true, "source/nvidia/nvml/serve.go": true}
 
 // TestGoroutines checks that sources and the engine start no goroutine whose panic ends the sensor. Package child is not
 // checked: its goroutines start a program and wait for it.

@@ -24,7 +24,7 @@ var (
 		notReadyProblems)
 )
 
-// criticalXIDs are the XIDs that no program causes, the same as in pkg/source/nvidia. recoveredXID is logged also when the GPU
+// criticalXIDs are the XIDs that no program causes, the same as in pkg/source/nvidia/wire. recoveredXID is logged also when the GPU
 // has recovered.
 var criticalXIDs = []string{
 	"46", "48", "62", "64", "74", "79", "95", "109", "110", "119", "120", "136", "140", "143", "144", "145", "146", "147", "148", "149",

@@ -235,13 +235,13 @@ func TestDocumented(t *testing.T) {
 
 // TestXIDs: the XIDs that are critical for the alerts are the same as for gpu_problem.
 func TestXIDs(t *testing.T) {
-	source, err := os.ReadFile("../../pkg/source/nvidia/health.go")
+	source, err := os.ReadFile("../../pkg/source/nvidia/wire/xids.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`criticalXIDs = \[\]uint64\{([0-9, ]+)\}`).FindSubmatch(source)
+	m := regexp.MustCompile(`CriticalXIDs = \[\]uint64\{([0-9, ]+)\}`).FindSubmatch(source)
 	if m == nil {
-		t.Fatal("health.go: no criticalXIDs")
+		t.Fatal("xids.go: no CriticalXIDs")
 	}
 	want := strings.ReplaceAll(string(m[1]), ", ", "|")
 	n := 0

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // A call that hangs may hold a lock of the driver for which the calls for all other GPUs wait. These GPUs may be healthy: so
@@ -147,13 +146,13 @@ func (s *Source) unopened(snap *model.Snapshot, why error) {
 			continue
 		}
 		d := model.DeviceState{
-			Source: s.Name(), Device: g.ID, State: model.StateStuck, Reason: errStuck.Error(), Waiting: hung.at.Add(time.Nanosecond),
+			Source: s.Name(), Device: g.ID, State: model.StateStuck, Reason: wire.ErrStuck.Error(), Waiting: hung.at.Add(time.Nanosecond),
 		}
 		if g.UUID == hung.uuid {
 			d.Waiting = hung.at
 		}
 		snap.DeviceStates = append(snap.DeviceStates, d)
-		g.Problems = health{stuck: true}.fatal()
+		g.Problems = wire.Fatal{Stuck: true}.Conditions()
 	}
 	s.block(snap)
 }

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
 // states returns a condition: each device, in order, has its state.
@@ -91,7 +91,7 @@ func TestBlockedWithoutALibrary(t *testing.T) {
 	until(t, r.Source, states(isOK, isStuck))
 	r.Block(fake.System, "*")
 	r.write()
-	eventually(t, "the child is killed", func() bool { return r.ends(endedByHang) > 0 })
+	nvmltest.Eventually(t, "the child is killed", func() bool { return r.ends(endedByHang) > 0 })
 	s := until(t, r.Source, states(isBlocked, isStuck))
 	if len(s.GPUs) != 2 || !s.GPUs[0].Blocked || s.GPUs[0].Problems != nil || !has(s.GPUs[1].Problems, model.ProblemStuck) {
 		t.Errorf("%+v", s.GPUs)
@@ -198,9 +198,9 @@ func TestHungFirst(t *testing.T) {
 		"the child of an earlier one has ended":    {all: true, logged: -1, earlier: 0, want: 1},
 		"a GPU in the log that was removed before": {all: true, logged: 7, earlier: -1, want: 1},
 	} {
-		s := &Source{before: map[string]knownDevice{}}
+		s := &Source{before: map[string]wire.KnownDevice{}}
 		for n := range 3 {
-			s.before[key(n)] = knownDevice{}
+			s.before[key(n)] = wire.KnownDevice{}
 		}
 		if c.earlier >= 0 {
 			s.suspect = suspect{key: key(c.earlier)}
@@ -215,20 +215,4 @@ func TestHungFirst(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, key(c.want))
 		}
 	}
-}
-
-// TestTimeOfTheCall: of a step with several calls, the time of the one in progress counts.
-func TestTimeOfTheCall(t *testing.T) {
-	d := &device{worker: newWorker(0, 0)}
-	if d.returned(); !d.began.IsZero() {
-		t.Error("a call outside of a step is in progress")
-	}
-	d.step(func() {
-		first, _ := d.inStep()
-		time.Sleep(time.Millisecond)
-		d.noted("a call", nvml.SUCCESS)
-		if second, in := d.inStep(); !in || second.Sub(first) < time.Millisecond {
-			t.Errorf("the second call began at %v, the first one at %v", second, first)
-		}
-	})
 }

@@ -5,6 +5,7 @@
 package nvidia
 
 import (
+	"encoding/binary"
 	"path/filepath"
 	"testing"
 
@@ -53,7 +54,16 @@ func TestOffPCIe(t *testing.T) {
 }
 
 func c2c(links uint64) func([]nvml.FieldValue) nvml.Return {
-	return fieldsOf(map[field]uint64{{id: nvml.FI_DEV_C2C_LINK_COUNT}: links})
+	return func(values []nvml.FieldValue) nvml.Return {
+		for i := range values {
+			v := &values[i]
+			if v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED); v.FieldId == nvml.FI_DEV_C2C_LINK_COUNT {
+				v.NvmlReturn, v.ValueType = uint32(nvml.SUCCESS), uint32(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG)
+				binary.NativeEndian.PutUint64(v.Value[:], links)
+			}
+		}
+		return nvml.SUCCESS
+	}
 }
 
 func memoryInfo(ret nvml.Return) func() (nvml.Memory, nvml.Return) {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +19,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	nvmlchild "github.com/accelscope/accelscope/pkg/source/nvidia/nvml"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
 // driver is a fake: go-nvml's mocks, and a tree of sysfs and procfs files. A function that a
@@ -56,9 +58,9 @@ const address = "0000:c1:00.0"
 // newDriver returns a driver without a GPU.
 func newDriver(t *testing.T) *driver {
 	t.Helper()
-	d := &driver{t: t, devices: make(map[string]*gpu), options: Options{
+	d := &driver{t: t, devices: make(map[string]*gpu), options: Options{Options: wire.Options{
 		Root: t.TempDir(), Sysfs: t.TempDir(), Procfs: t.TempDir(), Interval: 10 * time.Millisecond,
-	}}
+	}}}
 	d.mkdir("bus/pci/drivers/nvidia")
 	return d
 }
@@ -125,18 +127,34 @@ func (d *driver) source() *Source {
 	return s
 }
 
-// local returns a function that starts a session in this process.
-func local(open func(Options) (*library, error)) func(context.Context, start) (session, error) {
-	return func(_ context.Context, st start) (session, error) {
-		s, err := openLocal(st, open)
-		if err != nil { // not a session that is nil
-			return nil, err
-		}
-		return s, nil
+// localSession is a session in this process.
+type localSession struct{ *nvmlchild.Session }
+
+func (s localSession) read(ctx context.Context) (model.Snapshot, error) { return s.Read(ctx) }
+func (s localSession) tend()                                            { s.Tend() }
+func (s localSession) known() map[string]wire.KnownDevice               { return s.Known() }
+func (s localSession) open() []string                                   { return nil }
+func (s localSession) split() []string                                  { return s.Split() }
+
+// end waits for calls that hang. The real session kills its process instead.
+func (s localSession) end() {
+	for !s.End() {
+		time.Sleep(time.Millisecond)
 	}
 }
 
-func (d *driver) open(Options) (*library, error) {
+// local returns a function that starts a session in this process.
+func local(open func(wire.Options) (*nvmlchild.Library, error)) func(context.Context, start) (session, error) {
+	return func(_ context.Context, st start) (session, error) {
+		s, err := nvmlchild.Open(nvmlchild.Start{Start: st.Start, Counts: st.xids, Notify: st.notify, Logger: st.logger}, open)
+		if err != nil {
+			return nil, err
+		}
+		return localSession{s}, nil
+	}
+}
+
+func (d *driver) open(wire.Options) (*nvmlchild.Library, error) {
 	d.opens.Add(1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -146,8 +164,8 @@ func (d *driver) open(Options) (*library, error) {
 	text := func(v string) func() (string, nvml.Return) {
 		return func() (string, nvml.Return) { return v, nvml.SUCCESS }
 	}
-	return &library{
-		Interface: missing(&mock.Interface{
+	return &nvmlchild.Library{
+		Interface: nvmltest.Missing(&mock.Interface{
 			SystemGetDriverVersionFunc: text("550.54.15"),
 			SystemGetNVMLVersionFunc:   text("12.550.54.15"),
 			DeviceGetHandleByPciBusIdFunc: func(address string) (nvml.Device, nvml.Return) {
@@ -175,37 +193,17 @@ func (d *driver) open(Options) (*library, error) {
 				return nil, nvml.ERROR_INVALID_ARGUMENT
 			},
 		}),
-		has: func(string) bool { return false },
-		close: func() error {
+		Has: func(string) bool { return false },
+		Close: func() error {
 			d.closes.Add(1)
 			return nil
 		},
 	}, nil
 }
 
-// missing sets the functions of a mock that a test did not set up. They return the error of
-// functions that a library lacks, as those of bind.c do.
-func missing[T any](m *T) *T {
-	for _, f := range reflect.ValueOf(m).Elem().Fields() {
-		if f.Kind() != reflect.Func || !f.IsNil() {
-			continue
-		}
-		f.Set(reflect.MakeFunc(f.Type(), func([]reflect.Value) (results []reflect.Value) {
-			for result := range f.Type().Outs() {
-				results = append(results, reflect.Zero(result))
-			}
-			if last := len(results) - 1; last >= 0 && results[last].Type() == reflect.TypeFor[nvml.Return]() {
-				results[last] = reflect.ValueOf(nvml.ERROR_FUNCTION_NOT_FOUND)
-			}
-			return results
-		}))
-	}
-	return m
-}
-
 // filled returns g after the test has set up its functions.
 func (g *gpu) filled() *gpu {
-	g.fill.Do(func() { missing(&g.Device) })
+	g.fill.Do(func() { nvmltest.Missing(&g.Device) })
 	return g
 }
 
@@ -243,22 +241,17 @@ func (g *gpu) hang(t *testing.T) (heal func()) {
 // caught waits until a call blocks.
 func (g *gpu) caught(t *testing.T) {
 	t.Helper()
-	eventually(t, "no call hangs", func() bool { return g.inside.Load() > 0 })
+	nvmltest.Eventually(t, "no call hangs", func() bool { return g.inside.Load() > 0 })
 }
 
 // settle waits for steps in progress.
-func settle(t *testing.T, s *Source) {
+func (g *gpu) settle(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), long)
-	defer cancel()
-	s.mu.Lock()
-	current := s.session
-	s.mu.Unlock()
-	for _, d := range current.(*localSession).devices {
-		if _, err := ask(ctx, d.worker, func() struct{} { return struct{}{} }); err != nil {
-			t.Fatal(err)
-		}
-	}
+	nvmltest.Eventually(t, "calls end", func() bool {
+		before := g.calls.Load()
+		time.Sleep(100 * time.Millisecond)
+		return g.calls.Load() == before && g.inside.Load() == 0
+	})
 }
 
 func answer[T any](g *gpu, v T) func() (T, nvml.Return) {
@@ -311,7 +304,7 @@ func newGPU(uuid string, index int) *gpu {
 func (g *gpu) split(uuids ...string) {
 	var parts []*mock.Device
 	for i, uuid := range uuids {
-		parts = append(parts, missing(&mock.Device{
+		parts = append(parts, nvmltest.Missing(&mock.Device{
 			GetUUIDFunc:              func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
 			GetNameFunc:              func() (string, nvml.Return) { return "NVIDIA Fake MIG 1g.10gb", nvml.SUCCESS },
 			GetGpuInstanceIdFunc:     func() (int, nvml.Return) { return 7 + i, nvml.SUCCESS },

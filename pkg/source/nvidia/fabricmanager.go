@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -16,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/procfile"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
@@ -135,7 +134,7 @@ func (m *fabricManager) read(pid string) (managerProcess, error) {
 	if err != nil || stat.Name != managerName || stat.State == "Z" || stat.State == "X" {
 		return managerProcess{}, nil
 	}
-	users := func(pid string) string { return attribute(filepath.Join(m.procfs, pid, "uid_map")) }
+	users := func(pid string) string { return wire.Attribute(filepath.Join(m.procfs, pid, "uid_map")) }
 	if procfile.RealUser(filepath.Join(m.procfs, pid)) != "0" || users(pid) != users("1") { // root of a user namespace
 		return managerProcess{}, nil
 	}
@@ -156,7 +155,8 @@ func hasSwitches(sysfs string) bool {
 	entries, _ := os.ReadDir(devices)
 	for _, e := range entries {
 		dir := filepath.Join(devices, e.Name())
-		if !strings.HasPrefix(attribute(filepath.Join(dir, "class")), "0x0680") || attribute(filepath.Join(dir, "vendor")) != "0x10de" {
+		value := func(name string) string { return wire.Attribute(filepath.Join(dir, name)) }
+		if !strings.HasPrefix(value("class"), "0x0680") || value("vendor") != "0x10de" {
 			continue
 		}
 		driver, err := os.Readlink(filepath.Join(dir, "driver"))

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,21 +12,13 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // A MIG instance with an open handle cannot be destroyed, and NVML keeps handles until its process
 // ends. So a second child, which runs one round and ends, reads the instances: their list, memory,
 // errors and processes. The first child uses handles of whole GPUs only. Counters of GPM compare
 // two samples, so the first child takes them, through the GPU and with the number of the instance.
-
-// instances is what a session reads of MIG instances.
-type instances int
-
-const (
-	withGPU  instances = iota // all, together with their GPU
-	gpmOnly                   // only the GPM counters, as parts without a UUID
-	oneRound                  // all, in one round; XIDs are not counted
-)
 
 // instancesRetry is the pause after a round of instances that failed.
 const instancesRetry = time.Minute
@@ -80,7 +65,7 @@ func (r *instanceReader) begin(st start, open func(context.Context, start) (sess
 		case ctx.Err() == nil:
 			r.next = time.Now().Add(instancesRetry)
 			st.children.ended(err)
-			st.Options.Logger.Warn("reading MIG instances", zap.Error(err))
+			st.logger.Warn("reading MIG instances", zap.Error(err))
 		}
 	})
 }
@@ -131,7 +116,7 @@ func readOnce(ctx context.Context, st start, open func(context.Context, start) (
 }
 
 // add adds the instances of the last round to a reading of their GPUs, unless the next one is later than limit.
-func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration) {
+func (r *instanceReader) add(s *model.Snapshot, xids *wire.XIDs, limit time.Duration) {
 	r.mu.Lock()
 	last, at, pause := r.last, r.at, r.pause
 	r.mu.Unlock()
@@ -166,12 +151,12 @@ func (r *instanceReader) add(s *model.Snapshot, xids *xids, limit time.Duration)
 				continue
 			}
 			if unread {
-				part = identityOf(part)
+				part = wire.Identity(part)
 				part.Suspended = g.Suspended
 			} else if part.Engines = nil; !shared(part, last.GPUs) {
 				part.Engines = engines[[2]string{g.UUID, part.Instance}]
 			}
-			part.Problems, part.XIDs = g.Problems, xids.ofGPU(&part)
+			part.Problems, part.XIDs = g.Problems, xids.OfGPU(&part)
 			gpus = append(gpus, part)
 			for _, p := range last.GPUProcesses {
 				if p.GPU == part.UUID && !unread {
@@ -203,42 +188,4 @@ func withECC(problems, of []model.GPUCondition) []model.GPUCondition {
 		return problems
 	}
 	return append(slices.DeleteFunc(slices.Clone(problems), isECC), of[i])
-}
-
-// errNotReady reports that the first round has not ended.
-var errNotReady = errors.New("the first round has not ended")
-
-// instancesOf lists the GPU instances of a GPU without a handle, from the directories
-// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC.
-func instancesOf(o Options, g model.GPU) []part {
-	var parts []part
-	for _, node := range g.Nodes {
-		minor, is := strings.CutPrefix(node, "/dev/nvidia")
-		if !is {
-			continue
-		}
-		dir := filepath.Join(o.Procfs, "driver/nvidia/capabilities/gpu"+minor, "mig")
-		for gi, name := range numbered(dir, "gi") {
-			for ci := range numbered(filepath.Join(dir, name), "ci") {
-				parts = append(parts, part{uuid: strconv.Itoa(gi) + "/" + strconv.Itoa(ci), gpuInstance: gi, computeInstance: ci})
-			}
-		}
-	}
-	return parts[:min(len(parts), partsMax)]
-}
-
-// numbered lists the entries of a directory with a name of a prefix and a number, by number.
-func numbered(dir, prefix string) map[int]string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	names := make(map[int]string)
-	for _, e := range entries {
-		number, is := strings.CutPrefix(e.Name(), prefix)
-		if n, err := strconv.Atoi(number); is && err == nil {
-			names[n] = e.Name()
-		}
-	}
-	return names
 }

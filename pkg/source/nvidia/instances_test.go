@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -13,13 +11,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // emptySession is a session without devices.
 type emptySession struct{ session }
 
 func (emptySession) read(context.Context) (model.Snapshot, error) { return model.Snapshot{}, nil }
-func (emptySession) end() bool                                    { return true }
+func (emptySession) end()                                         {}
 
 // TestInstancesOfLateGPU: a GPU whose MIG mode is known after a round of the instances of another GPU has begun does not wait for
 // the interval.
@@ -43,7 +42,8 @@ func TestInstancesOfLateGPU(t *testing.T) {
 		{[]string{"a", "b"}, 2},
 	} {
 		r.begin(start{
-			Options: Options{Interval: time.Hour, Logger: zap.NewNop()}, Addresses: c.addresses, HangLimit: time.Minute,
+			Start:  wire.Start{Options: wire.Options{Interval: time.Hour}, Addresses: c.addresses, HangLimit: time.Minute},
+			logger: zap.NewNop(),
 		}, open)
 		r.running.Wait()
 		if len(opened) != c.rounds {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -17,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/mountinfo"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
@@ -160,7 +159,7 @@ func mountType(mounts, dir string) string {
 // fields returns the lines "key: value" of a file of the driver.
 func fields(path string) map[string]string {
 	found := make(map[string]string)
-	for line := range strings.Lines(attribute(path)) {
+	for line := range strings.Lines(wire.Attribute(path)) {
 		if key, value, ok := strings.Cut(line, ":"); ok {
 			found[key] = strings.TrimSpace(value)
 		}

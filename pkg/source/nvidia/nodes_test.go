@@ -12,12 +12,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
 // TestDeviceNodes creates the nodes of a driver that is loaded after the container was started: on a tmpfs in a mount
 // namespace. The files of procfs have the driver's format, and its numbers.
 func TestDeviceNodes(t *testing.T) {
-	if !unshared(t, "--mount") {
+	if !nvmltest.Unshared(t, "--mount") {
 		return
 	}
 	dev, procfs := filepath.Join(t.TempDir(), "dev"), t.TempDir()
@@ -145,7 +147,7 @@ func TestPlatformLibrary(t *testing.T) {
 		"usr/lib/aarch64-linux-gnu/tegra", "usr/lib/aarch64-linux-gnu/nvidia", "usr/lib/wsl/drivers/nv_dispi.inf_amd64_1",
 		"usr/lib/wsl/drivers/nv_dispi.inf_amd64_2", "usr/lib/wsl/lib",
 	} {
-		want := filepath.Join(root, path, libraryName)
+		want := filepath.Join(root, path, "libnvidia-ml.so.1")
 		if err := os.MkdirAll(filepath.Dir(want), 0o755); err != nil {
 			t.Fatal(err)
 		}

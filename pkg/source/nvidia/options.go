@@ -7,21 +7,13 @@
 // cannot be reset and a MIG instance cannot be destroyed. The end of a process closes all of
 // them, also if a call hangs, and a library that crashes takes only the child with it. So the
 // child ends when Release is called, when no GPU is bound to the driver, when a call has hung for
-// long, and with the sensor. It sends readings as a whole; protocol.go has the messages.
+// long, and with the sensor. It sends readings as a whole; package wire has the messages.
 //
 // MIG instances are read by another child, which runs one round and ends: see instances.go.
 //
 // A keeper in the sensor starts the child, and starts another one when the driver was reloaded,
 // when a GPU was added or removed, when the library does not match the driver anymore, or when
-// the child ended.
-//
-// Any call into the driver may hang for ever. So each GPU has one goroutine of the child, a
-// worker, which makes all calls for it: Read asks all workers concurrently for values that are
-// cheap, waits for half a second at most, and does not wait for a worker that is still busy from
-// an earlier Read. Between reads a worker reads slow values (processes, ECC, links) every
-// Options.Interval.
-//
-// A GPU that runtime power management has suspended is not read.
+// the child ended. Package nvml is the child.
 package nvidia
 
 import (
@@ -30,25 +22,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // Options configure a Source.
 type Options struct {
-	// Library is the path of libnvidia-ml.so.1; empty for the usual directories, also below
-	// Root.
-	Library string
-	Root    string // root of the node: /
-	Sysfs   string // mount point of sysfs: /sys
-	Procfs  string // mount point of procfs: /proc
-	// Interval is how often processes and other slow values are read.
-	Interval time.Duration
+	wire.Options
 	// CgroupOf returns the cgroup ID of a process; may be nil.
-	CgroupOf func(pid int) (model.CgroupID, error) `json:"-"`
+	CgroupOf func(pid int) (model.CgroupID, error)
 	// FirstFault is that of a model.FaultLog; may be nil.
-	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) `json:"-"`
+	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool)
 	// Nonfatal is that of a model.FaultLog; may be nil.
-	Nonfatal func(driver model.FaultDriver, pciAddress, code string, since time.Time) bool `json:"-"`
-	Logger   *zap.Logger                                                                   `json:"-"`
+	Nonfatal func(driver model.FaultDriver, pciAddress, code string, since time.Time) bool
+	Logger   *zap.Logger
 
 	hangLimit time.Duration // for tests; 0: hangLimit
 }

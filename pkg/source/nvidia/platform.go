@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // platformLibraries are the places of NVML where the driver is not a PCI driver of this kernel: the Windows Subsystem for
@@ -21,7 +21,7 @@ var platformLibraries = []string{
 func platformLibrary(root string) string {
 	for _, pattern := range platformLibraries {
 		if found, err := filepath.Glob(filepath.Join(root, pattern)); err == nil && len(found) > 0 {
-			return below(root, strings.TrimPrefix(slices.Max(found), filepath.Clean(root)))
+			return wire.Below(root, strings.TrimPrefix(slices.Max(found), filepath.Clean(root)))
 		}
 	}
 	return ""

@@ -17,6 +17,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	nvmlchild "github.com/accelscope/accelscope/pkg/source/nvidia/nvml"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
 func healthy(g model.GPU) bool {
@@ -58,9 +61,9 @@ func TestSlowToStart(t *testing.T) {
 	heal := d.plug(address, "GPU-1", 0).hang(t)
 	begun := time.Now()
 	s := d.source()
-	for end := time.Now().Add(hungAfter + 500*time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(4*wire.ReadTimeout + 500*time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		got, _ := s.Read(t.Context())
-		if len(got.GPUs) > 0 && has(got.GPUs[0].Problems, model.ProblemStuck) && time.Since(begun) < longestStart {
+		if len(got.GPUs) > 0 && has(got.GPUs[0].Problems, model.ProblemStuck) && time.Since(begun) < 3*time.Second {
 			t.Fatalf("a GPU during initialization is reported as stuck: %+v", got.GPUs[0])
 		}
 	}
@@ -90,8 +93,8 @@ func TestLostReportsXIDs(t *testing.T) {
 	g := d.plug(address, "GPU-1", 0)
 	s := d.source()
 	until(t, s, ready(1))
-	s.xids.listen("GPU-1")
-	s.xids.add("GPU-1", 79, time.Now())
+	s.xids.Listen("GPU-1")
+	s.xids.Add("GPU-1", 79, time.Now())
 	g.ret.Store(int64(nvml.ERROR_GPU_IS_LOST))
 	got := until(t, s, func(s model.Snapshot) bool { return has(s.GPUs[0].Problems, model.ProblemLost) })
 	if x := got.GPUs[0].XIDs; len(x) != 1 || x[0].Code != 79 {
@@ -110,7 +113,7 @@ func TestMIGDeviceRecreated(t *testing.T) {
 	until(t, s, func(s model.Snapshot) bool { return len(s.GPUs) == 2 })
 	g.mu.Lock()
 	old := g.parts[0]
-	g.parts[0] = missing(&mock.Device{
+	g.parts[0] = nvmltest.Missing(&mock.Device{
 		GetUUIDFunc: old.GetUUIDFunc, GetGpuInstanceIdFunc: old.GetGpuInstanceIdFunc, GetComputeInstanceIdFunc: old.GetComputeInstanceIdFunc,
 		GetNameFunc: func() (string, nvml.Return) { return "NVIDIA Fake MIG 1g.10gb+me", nvml.SUCCESS },
 	})
@@ -172,7 +175,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	t.Cleanup(release)
 	g := d.plug(address, "GPU-1", 0)
 	g.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
-	open := func(o Options) (*library, error) {
+	open := func(o wire.Options) (*nvmlchild.Library, error) {
 		l, err := d.open(o)
 		if err == nil {
 			m := l.Interface.(*mock.Interface)
@@ -189,7 +192,7 @@ func TestHungEventsCostEventsOnly(t *testing.T) {
 	s := newSource(d.options, local(open), 5*time.Millisecond)
 	t.Cleanup(func() { _ = s.Close() })
 	until(t, s, ready(1))
-	ended(t, waits) // a wait for events is in progress
+	nvmltest.Ended(t, waits) // a wait for events is in progress
 	d.mkdir("bus/pci/drivers/nvidia/0000:c2:00.0")
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if got, err := s.Read(t.Context()); err != nil || len(got.GPUs) != 1 || !got.GPUs[0].Utilization.Known {
@@ -254,7 +257,7 @@ func everyError(t *testing.T, ret nvml.Return) {
 		g.ret.Store(int64(nvml.SUCCESS))
 		until(t, s, func(s model.Snapshot) bool { return ready(1)(s) && !has(s.GPUs[0].Problems, model.ProblemUnreadable) })
 		fan.Store(int64(ret))
-		note := !valueOnly(ret)
+		note := !slices.Contains([]nvml.Return{nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND}, ret)
 		got = until(t, s, func(s model.Snapshot) bool { return !s.GPUs[0].FanSpeed.Known })
 		if of := got.DeviceStates[0]; of.State != model.StateOK || (of.Reason != "") != note {
 			t.Errorf("the fan: %+v", of)
@@ -275,31 +278,5 @@ func TestNoHandleAtAll(t *testing.T) {
 		if len(got.GPUs) != 1 || !has(got.GPUs[0].Problems, model.ProblemUnreadable) {
 			t.Errorf("%v: %+v", ret, got.GPUs)
 		}
-	}
-}
-
-// TestNothingSupported: a GPU whose driver supports no value is no failure.
-func TestNothingSupported(t *testing.T) {
-	a := answers{}
-	for range 2 {
-		a.begin()
-		a.add("nvmlDeviceGetPowerUsage", nvml.ERROR_NOT_SUPPORTED)
-		if a.few() || a.none() || a.refused() != nil {
-			t.Errorf("%+v", a)
-		}
-	}
-	a.begin()
-	for range 4 {
-		a.add("nvmlDeviceGetClockInfo", nvml.ERROR_UNKNOWN)
-	}
-	a.add("nvmlDeviceGetPowerUsage", nvml.SUCCESS)
-	if a.few() || a.refused() == nil {
-		t.Errorf("as many values as failures: %+v", a)
-	}
-	if a.add("nvmlDeviceGetFanSpeed", nvml.ERROR_UNKNOWN); !a.few() || a.none() {
-		t.Errorf("most values fail: %+v", a)
-	}
-	if a.begin(); !a.none() || a.refused() == nil {
-		t.Errorf("it has answered before: %+v", a)
 	}
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -9,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -161,9 +160,7 @@ func (s *Source) stayReleased() bool {
 		if current != nil {
 			open = current.open()
 		}
-		if !s.tearDown() {
-			return true // a call has not returned: the library stays open
-		}
+		s.tearDown()
 		s.mu.Lock()
 		r.closed, r.isClosed = open, true
 		s.o.Logger.Info("NVML is released", zap.String("reason", r.reason), zap.Time("until", r.until), zap.Strings("closed", open))
@@ -191,6 +188,11 @@ func (s *Source) stayReleased() bool {
 	s.set(nil, errOpening)
 	s.o.Logger.Info("the release of NVML has ended", zap.Bool("driver_reloaded", reloaded))
 	return false
+}
+
+// forReset reports whether the reason of a release that an operator has ended was a reset.
+func (r *release) forReset() bool {
+	return r.resumed && strings.Contains(strings.ToLower(r.reason), "reset")
 }
 
 // moduleInode returns the inode of /sys/module/nvidia: a driver that is loaded again has another

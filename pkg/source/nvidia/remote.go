@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -19,12 +17,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
-	// answerTimeout is how long Read waits for the child, which itself takes readTimeout at most.
+	// answerTimeout is how long Read waits for the child, which itself takes wire.ReadTimeout at most.
 	// lastAnswer is how long the last answer is used instead, on a busy machine.
-	answerTimeout = 3 * readTimeout
+	answerTimeout = 3 * wire.ReadTimeout
 	lastAnswer    = 10 * time.Second
 	// endTimeout is how long the child has to close the library.
 	endTimeout = time.Second
@@ -53,21 +52,48 @@ func (e *hungError) Error() string {
 
 func (e *hungError) Unwrap() error { return errHung }
 
+// session is the time from opening to closing the library. Its set of devices is constant.
+type session interface {
+	// read returns the current values. It returns an error only if there are none.
+	read(ctx context.Context) (model.Snapshot, error)
+	// tend does what is due between reads. It does not block.
+	tend()
+	// end closes the library.
+	end()
+	// known returns the devices for the next session, by their keys.
+	known() map[string]wire.KnownDevice
+	// open lists the device nodes that the library has open.
+	open() []string
+	// split lists the addresses of the GPUs with MIG instances that this session does not read.
+	split() []string
+}
+
+// start is what a session starts with, and how it reports.
+type start struct {
+	wire.Start
+	logger *zap.Logger
+
+	xids     *wire.XIDs
+	notify   func(why error)                       // called when a device has answered for the first time, or to end the session
+	cgroupOf func(pid int) (model.CgroupID, error) // may be nil
+	children *children                             // counts the children of all sessions
+}
+
 // remoteSession is a session in the child.
 type remoteSession struct {
 	start
 	process *child.Process
-	connection
+	wire.Connection
 	opened chan error // whether the library is open, and then nothing
 
 	mu      sync.Mutex
 	number  uint64        // of the last request
 	asked   time.Time     // when it was sent; zero if it is answered
 	pending chan struct{} // closed when the read in progress is answered; nil if there is none
-	last    *reply        // last answer with a snapshot
+	last    *wire.Reply   // last answer with a snapshot
 	lastAt  time.Time
 	pinged  time.Time // when the last request without a read was sent
-	devices map[string]knownDevice
+	devices map[string]wire.KnownDevice
 	splits  []string // addresses of the GPUs with instances that the session does not read
 	cgroups map[int]cgroupOfProcess
 	ending  bool // the socket is closed on purpose
@@ -81,20 +107,20 @@ type cgroupOfProcess struct {
 
 // openRemote starts the child and waits until it has opened the library.
 func openRemote(ctx context.Context, st start) (session, error) {
-	log := &outputLog{log: st.Options.Logger}
-	process, err := child.Start(child.Program{Path: "/proc/self/exe", Args: []string{childArgument}}, log)
+	log := &outputLog{log: st.logger}
+	process, err := child.Start(child.Program{Path: "/proc/self/exe", Args: []string{wire.Argument}}, log)
 	if err != nil {
 		return nil, fmt.Errorf("starting the process that reads NVML: %w", err)
 	}
 	s := &remoteSession{
-		start: st, process: process, connection: connection{socket: process.Socket}, opened: make(chan error, 1),
+		start: st, process: process, Connection: wire.Connection{Socket: process.Socket}, opened: make(chan error, 1),
 		devices: st.Before, cgroups: map[int]cgroupOfProcess{},
 	}
-	if st.Instances == withGPU && len(st.Addresses) > 0 { // another child reads them, by their addresses
-		st.Instances = gpmOnly
+	if st.Instances == wire.WithGPU && len(st.Addresses) > 0 { // another child reads them, by their addresses
+		st.Instances = wire.GPMOnly
 	}
-	st.XIDs, st.MaxProcs = st.xids.all(), runtime.GOMAXPROCS(0)
-	if err := s.send(message{Version: protocolVersion, Start: &st}); err != nil {
+	st.XIDs, st.MaxProcs = st.xids.All(), runtime.GOMAXPROCS(0)
+	if err := s.Send(wire.Message{Version: wire.Version, Start: &st.Start}); err != nil {
 		s.end()
 		return nil, fmt.Errorf("%w: %w", errEnded, err)
 	}
@@ -117,10 +143,10 @@ func openRemote(ctx context.Context, st start) (session, error) {
 
 // receiveAll receives messages until the child ends.
 func (s *remoteSession) receiveAll() {
-	m, err := s.receive()
+	m, err := s.Receive()
 	for err == nil {
 		s.handle(m)
-		m, err = s.receive()
+		m, err = s.Receive()
 	}
 	s.mu.Lock()
 	s.answered(nil)
@@ -149,13 +175,13 @@ func (s *remoteSession) report(why error) {
 	}
 }
 
-func (s *remoteSession) handle(m message) {
+func (s *remoteSession) handle(m wire.Message) {
 	switch {
 	case m.Opened != nil:
 		reason := error(nil)
 		switch {
-		case m.Version != protocolVersion:
-			reason = errMessage
+		case m.Version != wire.Version:
+			reason = wire.ErrMessage
 		case m.Opened.Absent:
 			reason = model.WithReason(errors.New(m.Opened.Error), model.ErrAbsent)
 		case m.Opened.Loaded:
@@ -175,7 +201,7 @@ func (s *remoteSession) handle(m message) {
 			s.report(&hungError{m.Answer.Hung, m.Answer.Silent})
 		}
 	case m.XID != nil:
-		s.xids.set(m.XID.UUID, m.XID.XID)
+		s.xids.Set(m.XID.UUID, m.XID.XID)
 	case m.Listed != nil:
 		s.resolve(m.Listed)
 	case m.Reopen != "":
@@ -185,14 +211,14 @@ func (s *remoteSession) handle(m message) {
 		for name, value := range m.Log.Fields {
 			fields = append(fields, zap.Any(name, value))
 		}
-		if entry := s.Options.Logger.Check(m.Log.Level, m.Log.Text); entry != nil {
+		if entry := s.logger.Check(m.Log.Level, m.Log.Text); entry != nil {
 			entry.Write(fields...)
 		}
 	}
 }
 
 // answered records the answer to the last request, nil if there will be none.
-func (s *remoteSession) answered(a *reply) {
+func (s *remoteSession) answered(a *wire.Reply) {
 	if a != nil {
 		s.devices, s.splits = a.Known, a.Split
 		if a.Number == s.number {
@@ -219,8 +245,8 @@ func (s *remoteSession) resolve(pids []int) {
 	now := time.Now()
 	found := make(map[int]model.CgroupID, len(pids))
 	for _, pid := range pids {
-		if s.Options.CgroupOf != nil {
-			if id, err := s.Options.CgroupOf(pid); err == nil {
+		if s.cgroupOf != nil {
+			if id, err := s.cgroupOf(pid); err == nil {
 				found[pid] = id
 			}
 		}
@@ -249,7 +275,7 @@ func (s *remoteSession) ask(read bool) {
 		s.pending = make(chan struct{})
 	}
 	// A failure also ends receiveAll.
-	_ = s.send(message{Request: &request{Number: s.number, Read: read}})
+	_ = s.Send(wire.Message{Request: &wire.Request{Number: s.number, Read: read}})
 }
 
 func (s *remoteSession) read(ctx context.Context) (model.Snapshot, error) {
@@ -292,18 +318,17 @@ func (s *remoteSession) tend() {
 
 // end lets the child close the library and exit. A child that does not is killed. The
 // descriptors of a child that does not end either, in uninterruptible sleep, stay open, and
-// nothing else can be done. So it never returns false.
-func (s *remoteSession) end() bool {
+// nothing else can be done.
+func (s *remoteSession) end() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
 	if !s.process.End(endTimeout) {
 		s.children.abandon(s.process)
 	}
-	return true
 }
 
-func (s *remoteSession) known() map[string]knownDevice {
+func (s *remoteSession) known() map[string]wire.KnownDevice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.devices

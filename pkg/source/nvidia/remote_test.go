@@ -18,7 +18,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
 // The tests of this file run the real child: this test binary, started again. The library is a
@@ -34,7 +36,7 @@ type remoteNode struct {
 
 func newRemoteNode(t *testing.T, gpus int, change func(*Options)) *remoteNode {
 	t.Helper()
-	r := &remoteNode{T: t, Scenario: scenario(t), sysfs: t.TempDir(), procfs: t.TempDir()}
+	r := &remoteNode{T: t, Scenario: nvmltest.OneGPU(t), sysfs: t.TempDir(), procfs: t.TempDir()}
 	r.Remove("0")
 	for n := range gpus {
 		r.AddH100(n)
@@ -44,14 +46,16 @@ func newRemoteNode(t *testing.T, gpus int, change func(*Options)) *remoteNode {
 	}
 	r.load("550.54.15")
 	r.write()
-	o := Options{Library: fakeLibrary(t, false), Sysfs: r.sysfs, Procfs: r.procfs, Interval: 50 * time.Millisecond}
+	o := Options{Options: wire.Options{
+		Library: nvmltest.Library(t, false), Sysfs: r.sysfs, Procfs: r.procfs, Interval: 50 * time.Millisecond,
+	}}
 	if change != nil {
 		change(&o)
 	}
 	r.Source = newSource(o, openRemote, 10*time.Millisecond)
 	t.Cleanup(func() {
 		_ = r.Close()
-		ended(t, r.done)
+		nvmltest.Ended(t, r.done)
 		r.gone("after Close")
 	})
 	return r
@@ -229,7 +233,7 @@ func TestChildCrashes(t *testing.T) {
 	before := until(t, r.Source, ready(2))
 	r.Crash("1", "nvmlDeviceGetPowerUsage")
 	r.write()
-	eventually(t, "the child crashes again and again", func() bool {
+	nvmltest.Eventually(t, "the child crashes again and again", func() bool {
 		_, _ = r.Read(t.Context())
 		return r.ends(endedByCrash) >= 3
 	})
@@ -305,7 +309,7 @@ func TestChildHangsWhileOpening(t *testing.T) {
 	r.Block(fake.System, "nvmlInit")
 	r.write()
 	r.Resume()
-	eventually(t, "the child is killed", func() bool { return r.ends(endedByHang) == 1 })
+	nvmltest.Eventually(t, "the child is killed", func() bool { return r.ends(endedByHang) == 1 })
 	if status := r.Release("a test", time.Hour); status.State != model.StateReleased {
 		t.Errorf("%+v", status)
 	}
@@ -323,7 +327,7 @@ func TestNoGPUIsBound(t *testing.T) {
 	if err := fake.Unbind(r.sysfs, r.procfs, 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "everything is closed", func() bool { return len(r.held()) == 0 })
+	nvmltest.Eventually(t, "everything is closed", func() bool { return len(r.held()) == 0 })
 	calls := must(r.Calls())
 	time.Sleep(20 * r.o.Interval)
 	if since := must(r.Calls()).Since(calls); len(since) > 0 {
@@ -345,7 +349,7 @@ func TestInstancesAreNotHeld(t *testing.T) {
 	}
 	r.write()
 	complete := func(s model.Snapshot) bool {
-		return len(s.GPUs) == 4 && len(s.GPUProcesses) == 1 && figure(s.GPUs[2].Engines, "sm_active") == 0.125
+		return len(s.GPUs) == 4 && len(s.GPUProcesses) == 1 && slices.Contains(s.GPUs[2].Engines, model.Figure{Name: "sm_active", Value: 0.125})
 	}
 	s := until(t, r.Source, complete)
 	gpu, part := s.GPUs[1], s.GPUs[2]
@@ -357,8 +361,8 @@ func TestInstancesAreNotHeld(t *testing.T) {
 	opened := func() uint64 { return must(r.Calls()).Of("1", "nvmlDeviceGetMigDeviceHandleByIndex") }
 	for range 3 {
 		before := opened()
-		eventually(t, "there is a round of instances", func() bool { return opened() > before })
-		eventually(t, "only the handles of instances are closed", func() bool {
+		nvmltest.Eventually(t, "there is a round of instances", func() bool { return opened() > before })
+		nvmltest.Eventually(t, "only the handles of instances are closed", func() bool {
 			held := r.held()
 			return !slices.ContainsFunc(held, isInstance) && slices.Contains(held, "nvidia1")
 		})
@@ -392,12 +396,12 @@ func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`{"Answer":{"Number":1,"Snapshot":{"GPUs":[{"UUID":"GPU-1","Problems":[],"Power":{"Value":1,"Known":true}}]},"Hung":["0"]}}`))
 	f.Add([]byte(`{"XID":{"UUID":"GPU-1","XID":{"Code":31,"Count":1}},"Listed":[1,-1],"Log":{"Level":9,"Fields":{"a":null}}}`))
 	f.Fuzz(func(_ *testing.T, body []byte) {
-		m, err := parseMessage(body)
+		m, err := wire.Parse(body)
 		if err != nil {
 			return
 		}
 		s := &remoteSession{
-			start: start{Options: Options{Logger: zap.NewNop()}, xids: newXIDs(), notify: func(error) {}}, opened: make(chan error, 1),
+			start: start{logger: zap.NewNop(), xids: wire.NewXIDs(), notify: func(error) {}}, opened: make(chan error, 1),
 			cgroups: map[int]cgroupOfProcess{},
 		}
 		s.handle(m)
@@ -407,15 +411,15 @@ func FuzzMessage(f *testing.F) {
 // TestEndedProcess: a process that ended after it was listed keeps its cgroup, for the records of the kernel log.
 func TestEndedProcess(t *testing.T) {
 	ended := false
-	s := &remoteSession{cgroups: map[int]cgroupOfProcess{}, start: start{Options: Options{
-		Interval: time.Hour,
-		CgroupOf: func(int) (model.CgroupID, error) {
+	s := &remoteSession{cgroups: map[int]cgroupOfProcess{}, start: start{
+		Start: wire.Start{Options: wire.Options{Interval: time.Hour}},
+		cgroupOf: func(int) (model.CgroupID, error) {
 			if ended {
 				return 0, fs.ErrNotExist
 			}
 			return 77, nil
 		},
-	}}}
+	}}
 	s.resolve([]int{12})
 	ended = true
 	s.resolve([]int{12, 13})
@@ -473,4 +477,27 @@ func TestHold(t *testing.T) {
 	state(model.StateOK, "")
 	r.EndHold("a label")
 	state(model.StateOK, "")
+}
+
+// TestRecoveryAction: the driver reports that the recovery action has changed, and the GPU is read again at once.
+func TestRecoveryAction(t *testing.T) {
+	r := newRemoteNode(t, 1, func(o *Options) { o.Interval = time.Hour })
+	action := func(want string) func(model.Snapshot) bool {
+		return func(s model.Snapshot) bool {
+			return len(s.GPUs) == 1 && s.GPUs[0].RecoveryAction == want && s.GPUs[0].XIDs != nil
+		}
+	}
+	until(t, r.Source, action(model.RecoveryNone))
+	r.Recovery("0", 2)
+	r.write()
+	s := until(t, r.Source, action(model.RecoveryReboot))
+	if !has(s.GPUs[0].Problems, model.ProblemRecovery) {
+		t.Errorf("%+v", s.GPUs[0].Problems)
+	}
+	r.Recovery("0", 0)
+	r.write()
+	s = until(t, r.Source, action(model.RecoveryNone))
+	if has(s.GPUs[0].Problems, model.ProblemRecovery) {
+		t.Errorf("%+v", s.GPUs[0].Problems)
+	}
 }

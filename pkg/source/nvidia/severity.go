@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -9,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 // excuse ends the problem of GPUs whose critical XIDs are errors of NVLinks of which the kernel log says that they are not fatal: NVML
@@ -44,8 +43,8 @@ func (s *Source) harmless(g *model.GPU) bool {
 	if g.Parent != "" || g.RecoveryAction != "" || !slices.Contains(g.Problems, model.GPUCondition{Name: model.ProblemXID, Active: true}) {
 		return false
 	}
-	return !slices.ContainsFunc(append(s.xids.ofInstances(g.UUID), g.XIDs...), func(x model.XID) bool {
-		return slices.Contains(criticalXIDs, x.Code) && x.Last.After(g.Reset) &&
+	return !slices.ContainsFunc(append(s.xids.OfInstances(g.UUID), g.XIDs...), func(x model.XID) bool {
+		return slices.Contains(wire.CriticalXIDs, x.Code) && x.Last.After(g.Reset) &&
 			!s.o.Nonfatal(model.DriverNVIDIA, g.PCIAddress, strconv.FormatUint(x.Code, 10), g.Reset)
 	})
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build cgo
-
 package nvidia
 
 import (
@@ -9,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,11 +17,11 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/nvml" // makes this program the child if it is started as one
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
 const (
-	// readTimeout is the maximum duration of a reading of all devices together.
-	readTimeout = 500 * time.Millisecond
 	// firstTimeout is how long after New a Read waits for the first attempt to open the library.
 	firstTimeout = time.Second
 	// closeTimeout is the maximum duration of Close.
@@ -44,14 +43,13 @@ const (
 var (
 	errOpening = errors.New("opening NVML")
 	errChanged = errors.New("the driver's GPUs changed")
-	errNoGPU   = fmt.Errorf("NVML has no GPU: %w", model.ErrAbsent)
 )
 
 // Source reads the NVIDIA GPUs of the node.
 type Source struct {
 	o        Options
 	open     func(context.Context, start) (session, error)
-	xids     *xids
+	xids     *wire.XIDs
 	nodes    missingNodes
 	manager  fabricManager
 	children children
@@ -68,7 +66,7 @@ type Source struct {
 	earliest  time.Time
 	pause     time.Duration
 	shortest  time.Duration
-	before    map[string]knownDevice
+	before    map[string]wire.KnownDevice
 	loaded    time.Time // when the driver was loaded again
 	operator  bool      // an operator has reset GPUs since the last session
 	addresses []string
@@ -84,10 +82,16 @@ type Source struct {
 	cancel   context.CancelFunc // ends the attempt to open the library
 }
 
-// New returns a Source and looks for the driver in the background. The error wraps
-// model.ErrUnsupported in a build without cgo.
+// New returns a Source and looks for the driver in the background. In a build without cgo the error wraps
+// model.ErrUnsupported, or model.ErrAbsent if there is no NVIDIA driver.
 func New(o Options) (*Source, error) {
-	return newSource(o, openRemote, shortestPause), nil
+	if nvml.Available {
+		return newSource(o, openRemote, shortestPause), nil
+	}
+	if _, err := os.Stat(filepath.Join(o.Procfs, "driver/nvidia/version")); err != nil && o.Library == "" {
+		return nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent)
+	}
+	return nil, fmt.Errorf("built without cgo, which NVML needs (CGO_ENABLED=1): %w", model.ErrUnsupported)
 }
 
 func newSource(o Options, open func(context.Context, start) (session, error), shortest time.Duration) *Source {
@@ -104,7 +108,7 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 		o.Library = platformLibrary(o.Root)
 	}
 	s := &Source{
-		o: o, open: open, xids: newXIDs(), nodes: newMissingNodes("/dev", o.Procfs),
+		o: o, open: open, xids: wire.NewXIDs(), nodes: newMissingNodes("/dev", o.Procfs),
 		manager: fabricManager{sysfs: o.Sysfs, procfs: o.Procfs}, shortest: shortest, err: errOpening, cancel: func() {},
 		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{}, created: time.Now(),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
@@ -153,7 +157,7 @@ func (s *Source) maintain() time.Duration {
 			current.tend()
 			s.manager.look(time.Now())
 			if split := current.split(); len(split) > 0 {
-				s.reader.begin(s.start(split, oneRound), s.open)
+				s.reader.begin(s.start(split, wire.OneRound), s.open)
 			}
 			return poll
 		}
@@ -164,9 +168,7 @@ func (s *Source) maintain() time.Duration {
 		if wait := time.Until(s.earliest); wait > 0 && !ended && len(addresses) > 0 {
 			return min(wait, poll)
 		}
-		if !s.tearDown() {
-			return poll // a call has not returned: the library must stay open
-		}
+		s.tearDown()
 		s.failed(why)
 		s.o.Logger.Info("reopening NVML", zap.Error(why))
 	}
@@ -175,7 +177,7 @@ func (s *Source) maintain() time.Duration {
 		s.unloaded()
 		s.set(nil, fmt.Errorf("no GPU is bound to the NVIDIA driver: %w", model.ErrAbsent))
 		return s.o.Interval
-	case !there && s.o.Library == "" && attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
+	case !there && s.o.Library == "" && wire.Attribute(filepath.Join(s.o.Procfs, "driver/nvidia/version")) == "":
 		s.unloaded()
 		s.set(nil, fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent))
 		return s.o.Interval
@@ -200,11 +202,13 @@ func (s *Source) maintain() time.Duration {
 }
 
 // start returns what a session of these devices starts with.
-func (s *Source) start(addresses []string, i instances) start {
+func (s *Source) start(addresses []string, i wire.Instances) start {
 	return start{
-		Options: s.o, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
-		HangLimit: s.o.hangLimit, Instances: i,
-		xids: s.xids, notify: s.wake, children: &s.children,
+		Start: wire.Start{
+			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
+			HangLimit: s.o.hangLimit, Instances: i,
+		},
+		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children,
 	}
 }
 
@@ -228,7 +232,7 @@ func (s *Source) openSession(addresses []string) error {
 		return context.Canceled
 	}
 	s.children.begin()
-	session, err := s.open(ctx, s.start(addresses, withGPU))
+	session, err := s.open(ctx, s.start(addresses, wire.WithGPU))
 	if err != nil {
 		return err
 	}
@@ -270,7 +274,7 @@ func (s *Source) set(current session, err error) {
 }
 
 // identities returns the devices by their addresses.
-func identities(known map[string]knownDevice) []model.GPU {
+func identities(known map[string]wire.KnownDevice) []model.GPU {
 	gpus := make([]model.GPU, 0, len(known))
 	for _, key := range slices.Sorted(maps.Keys(known)) {
 		gpus = append(gpus, known[key].GPU)
@@ -292,18 +296,16 @@ func (s *Source) wake(why error) {
 	}
 }
 
-// tearDown ends the session, unless one of its calls hangs.
-func (s *Source) tearDown() bool {
+// tearDown ends the session.
+func (s *Source) tearDown() {
 	s.mu.Lock()
 	current := s.session
 	s.mu.Unlock()
 	s.reader.stop()
 	if current == nil {
-		return true
+		return
 	}
-	if !current.end() {
-		return false
-	}
+	current.end()
 	s.mu.Lock()
 	why := s.reopen
 	s.mu.Unlock()
@@ -315,7 +317,6 @@ func (s *Source) tearDown() bool {
 		reopening = fmt.Errorf("%w: %w", reopening, why)
 	}
 	s.set(nil, reopening)
-	return true
 }
 
 // failed counts the unexpected end of a session, and leaves the GPU that hung first alone for a
@@ -385,7 +386,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	if err != nil && snapshot.GPUs == nil {
 		for _, g := range known {
-			g.Unlisted, g.XIDs = true, s.xids.ofGPU(&g)
+			g.Unlisted, g.XIDs = true, s.xids.OfGPU(&g)
 			snapshot.GPUs = append(snapshot.GPUs, g)
 		}
 		s.unopened(&snapshot, err)

@@ -20,6 +20,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
 // ready returns a condition: all n GPUs answer, and their slow values were read.
@@ -121,7 +123,7 @@ func TestNothingToRead(t *testing.T) {
 			opened <- time.Now()
 			return nil, errors.New("no permission")
 		}
-		s := newSource(Options{Root: dir, Sysfs: dir, Procfs: dir, Interval: 5 * time.Second}, refuse, time.Minute)
+		s := newSource(Options{Options: wire.Options{Root: dir, Sysfs: dir, Procfs: dir, Interval: 5 * time.Second}}, refuse, time.Minute)
 		defer s.Close() //nolint:errcheck // returns nil
 		begun := time.Now()
 		if got, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) || got.Children != nil {
@@ -152,7 +154,7 @@ func TestStuckDevice(t *testing.T) {
 
 	got, err := s.Read(t.Context())
 	took := time.Since(begun)
-	if err != nil || took > long {
+	if err != nil || took > nvmltest.Long {
 		t.Errorf("Read took %v: %v", took, err)
 	}
 	check := func(got model.Snapshot) {
@@ -178,11 +180,11 @@ func TestStuckDevice(t *testing.T) {
 		got, _ = s.Read(t.Context())
 		check(got)
 	}
-	if took := time.Since(begun); took > 10*readTimeout { // half of the time that waiting in each read would take
+	if took := time.Since(begun); took > 10*wire.ReadTimeout { // half of the time that waiting in each read would take
 		t.Errorf("20 reads with a stuck GPU took %v", took)
 	}
 	// The last ones may be about to end.
-	eventually(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
+	nvmltest.Eventually(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
 	// The device list changes: the library must stay open during the call.
 	d.plug("0000:c3:00.0", "GPU-3", 2)
 	time.Sleep(5 * d.options.Interval)
@@ -204,7 +206,7 @@ func TestCloseWithStuckDevice(t *testing.T) {
 	heal := g.hang(t)
 	g.caught(t)
 	begun := time.Now()
-	if err := s.Close(); err != nil || time.Since(begun) > long {
+	if err := s.Close(); err != nil || time.Since(begun) > nvmltest.Long {
 		t.Errorf("Close took %v: %v", time.Since(begun), err)
 	}
 	if d.closes.Load() != 0 {
@@ -218,7 +220,7 @@ func TestKeeperPanics(t *testing.T) {
 	d := newDriver(t)
 	d.plug(address, "GPU-1", 0)
 	s := newSource(d.options, func(context.Context, start) (session, error) { panic("driver") }, time.Millisecond)
-	ended(t, s.done)
+	nvmltest.Ended(t, s.done)
 	if _, err := s.Read(t.Context()); err == nil {
 		t.Error("a source without its keeper reads")
 	}
@@ -238,12 +240,12 @@ func TestCloseEndsEverything(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	ended(t, s.done)
+	nvmltest.Ended(t, s.done)
 	if d.closes.Load() != 1 {
 		t.Errorf("the library was closed %d times", d.closes.Load())
 	}
 	// The last one is about to end.
-	eventually(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
+	nvmltest.Eventually(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	if _, err := s.Read(context.Background()); err == nil {
 		t.Error("a closed source reads")
 	}
@@ -329,7 +331,7 @@ func TestDriverReload(t *testing.T) {
 	until(t, s, ready(1))
 	d.refuse(errRefused)
 	g.ret.Store(int64(nvml.ERROR_UNINITIALIZED))
-	eventually(t, "it is refused", func() bool {
+	nvmltest.Eventually(t, "it is refused", func() bool {
 		_, err := s.Read(t.Context())
 		return errors.Is(err, errRefused)
 	})
@@ -362,7 +364,7 @@ func TestReopeningBacksOff(t *testing.T) {
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		_, _ = s.Read(t.Context())
 	}
-	eventually(t, "it is opened again and again", func() bool {
+	nvmltest.Eventually(t, "it is opened again and again", func() bool {
 		_, _ = s.Read(t.Context())
 		return d.opens.Load() >= 3
 	})
@@ -400,7 +402,7 @@ func TestHotPlug(t *testing.T) {
 	// The last one is unbound: the driver waits until the library is closed.
 	opens := d.opens.Load()
 	d.unplug("0000:01:00.0")
-	eventually(t, "there is no GPU", absent)
+	nvmltest.Eventually(t, "there is no GPU", absent)
 	if d.closes.Load() != opens {
 		t.Errorf("opened %d times, closed %d times", opens, d.closes.Load())
 	}
@@ -476,7 +478,7 @@ func TestSuspendedIsNotTouched(t *testing.T) {
 	d.power(address, "active")
 	until(t, s, ready(1))
 	d.power(address, "suspended")
-	settle(t, s)
+	g.settle(t)
 	calls := g.calls.Load()
 	for range 10 {
 		got, _ = s.Read(t.Context())

@@ -17,6 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	fake "github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 	"github.com/accelscope/accelscope/tests/silent"
 )
 
@@ -76,6 +77,6 @@ func TestChildDoesNotEnd(t *testing.T) {
 	r.Heal("1", "nvmlDeviceGetPowerUsage")
 	r.write()
 	answer()
-	eventually(t, "the child ends", func() bool { return len(r.children.remaining()) == 0 })
+	nvmltest.Eventually(t, "the child ends", func() bool { return len(r.children.remaining()) == 0 })
 	until(t, r.Source, func(s model.Snapshot) bool { return state(s, "0") == isOK })
 }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// answers distinguishes a device that does not answer from one that lacks a value: a broken fan, a clock that the driver cannot read.
+type answers struct {
+	before bool // it has reported a value in this session
+	given  int  // values that it reported in this scrape
+	failed []failure
+}
+
+// failure is a value that the driver could not read, other than for lack of support.
+type failure struct {
+	call string
+	ret  nvml.Return
+}
+
+var errNoAnswer = errors.New("the driver reports no value for it any more")
+
+// begin begins a scrape.
+func (a *answers) begin() { *a = answers{before: a.before || a.given > 0, failed: a.failed[:0]} }
+
+func (a *answers) add(call string, ret nvml.Return) {
+	switch f := (failure{call, ret}); {
+	case ret == nvml.SUCCESS:
+		a.given++
+	case !valueOnly(ret) && !slices.Contains(a.failed, f):
+		a.failed = append(a.failed, f)
+	}
+}
+
+// none reports whether a device answered no call, although a call failed or it has answered before. Some devices support no value.
+func (a *answers) none() bool { return a.given == 0 && (a.before || len(a.failed) > 0) }
+
+// few reports whether more values failed than were reported, or none was.
+func (a *answers) few() bool { return a.none() || len(a.failed) > a.given }
+
+// refused returns the failures, nil if there was none.
+func (a *answers) refused() error {
+	if len(a.failed) == 0 && a.none() {
+		return errNoAnswer
+	}
+	var err error
+	for _, f := range a.failed {
+		if next := fmt.Errorf("%s: %w", f.call, f.ret); err == nil {
+			err = next
+		} else {
+			err = fmt.Errorf("%w; %w", err, next)
+		}
+	}
+	return err
+}
+
+// noted reports whether a call for a value succeeded, and records it.
+func (d *device) noted(call string, ret nvml.Return) bool {
+	d.answers.add(call, ret)
+	return d.means(call, ret) == nil
+}
+
+// means records what the result of a call means for the device or for the library, and returns the failure.
+func (d *device) means(call string, ret nvml.Return) error {
+	d.returned()
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	err := fmt.Errorf("%s: %w", call, ret)
+	switch ret {
+	case nvml.ERROR_GPU_IS_LOST:
+		d.health.lost = true
+	case nvml.ERROR_RESET_REQUIRED:
+		d.health.reset = true
+	case nvml.ERROR_CORRUPTED_INFOROM:
+		d.health.inforom = true
+	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		d.notify(err)
+	}
+	return err
+}
+
+// valueOnly reports whether a failure concerns one value and not the device.
+func valueOnly(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND, nvml.ERROR_NO_PERMISSION, nvml.ERROR_FUNCTION_NOT_FOUND,
+		nvml.ERROR_INVALID_ARGUMENT:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
+)
+
+// device is one GPU. Only its worker may access fields that are not atomic.
+type device struct {
+	*worker
+	o       wire.Options
+	lib     *Library
+	sampler *sampler
+	xids    *xidWatch
+	notify  func(why error)  // wakes the keeper; a non-nil why makes it reopen the library
+	listed  func(pids []int) // called with new processes before they are published; may be nil
+	// address is the PCI address, index the position among the devices. A device that the
+	// kernel does not list is found by its index.
+	address  string
+	index    int
+	era      atomic.Pointer[wire.Era] // changed by the worker
+	operator bool                     // an operator says that the GPU was reset before this session
+	begun    time.Time                // deadline of the driver's initialization
+	skip     time.Time                // the device is not called until then
+	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
+	// the first round has ended.
+	instances wire.Instances
+	mig       atomic.Bool
+	complete  atomic.Bool
+
+	attached  atomic.Pointer[attachment]
+	last      atomic.Pointer[reading]     // last reading
+	identity  atomic.Pointer[[]model.GPU] // of the device and its parts, for when it does not answer
+	shown     roundResult                 // of the last complete round
+	draft     roundResult                 // of the round in progress
+	parts     []part
+	health    health
+	reasons   uint64 // supported throttle reasons
+	answers   answers
+	err, slow error // why there is no handle, or the processes could not be listed last
+
+	rarely       rarely
+	settings     map[string]string // as of the last slow round
+	fields       fieldReader       // of rounds
+	values       fieldValues       // of the round in progress, read at the time valuesAt
+	valuesAt     time.Time
+	scrapeFields fieldReader
+	links        linkReader
+	temperatureV bool // nvmlDeviceGetTemperatureV is called
+	margin       bool // nvmlDeviceGetMarginTemperature is called
+}
+
+// roundResult is the result of a round. It is published as a whole, so that the memory of a
+// device and of its processes belong to the same moment.
+type roundResult struct {
+	facts     model.GPU
+	parts     []model.GPU
+	bare      []model.GPU        // instances with GPM counters alone, see wire.GPMOnly
+	processes []model.GPUProcess // nil when not listed
+}
+
+// attachment is the NVML handle of a device that answered.
+type attachment struct {
+	handle nvml.Device
+	uuid   string
+}
+
+// reading is the result of reading a device.
+type reading struct {
+	id        string
+	gpus      []model.GPU
+	processes []model.GPUProcess
+	err       error
+	note      error     // why some of its values are absent, although it answers
+	waiting   time.Time // start of a call that is late or hangs
+}
+
+// longestStart is the time that the driver needs to initialize a GPU at its first use without
+// persistence mode. It initializes one GPU after the other.
+const longestStart = 3 * time.Second
+
+// errClosing reports that the library is being closed, and opened again if nobody asked to release it.
+var errClosing = fmt.Errorf("the library is being closed: %w", model.ErrReleased)
+
+// errHidden reports a GPU that the kernel lists and this container may not open.
+var errHidden = errors.New("not visible: its device node cannot be opened")
+
+// key identifies a device while its UUID is unknown.
+func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
+
+// serve runs rounds until the session ends, from the end of skip on.
+func (d *device) serve() {
+	timer := time.NewTimer(time.Until(d.skip))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		d.run(d.o.Interval, d.round())
+	case <-d.stop:
+		close(d.done)
+	}
+}
+
+// skipped reports whether the device is not called yet.
+func (d *device) skipped() bool { return time.Now().Before(d.skip) }
+
+// round returns the steps that the worker runs every interval.
+func (d *device) round() []func() {
+	steps := []func(){
+		d.attach, d.readModes, d.readFields, d.readSlowly, d.noticeReset, d.readParts, d.readProcesses, d.readLinks,
+		d.receives, d.transmits, d.readHealth, d.publish,
+		func() { d.answer() },
+		d.rarely.end,
+	}
+	if d.instances == wire.OneRound {
+		steps = []func(){d.attach, d.readModes, d.readParts, d.readProcesses, d.publish}
+	}
+	for i, step := range steps {
+		steps[i] = func() {
+			switch {
+			case d.asleep():
+				d.forget()
+			case i == 0:
+				step()
+				d.rarely.begin(d.attached.Load() != nil)
+			case d.attached.Load() != nil:
+				step()
+			}
+		}
+	}
+	return append(steps, func() { d.complete.Store(true) })
+}
+
+// attach gets the handle of the device and its constant properties.
+func (d *device) attach() {
+	if d.attached.Load() != nil {
+		return
+	}
+	var handle nvml.Device
+	var ret nvml.Return
+	if d.address != "" {
+		handle, ret = d.lib.DeviceGetHandleByPciBusId(d.address)
+	} else {
+		handle, ret = d.lib.DeviceGetHandleByIndex(d.index)
+	}
+	if ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_NOT_FOUND && !d.hasNode() {
+		d.err = errHidden
+		return
+	}
+	if ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_NOT_FOUND {
+		ret = nvml.ERROR_GPU_IS_LOST // drivers report this for a GPU that fell off the bus before its first use
+	}
+	d.health.lost = false
+	var uuid string
+	if d.err = d.means("nvmlDeviceGetHandle", ret); d.err == nil {
+		uuid, ret = handle.GetUUID()
+		d.err = d.means("nvmlDeviceGetUUID", ret)
+	}
+	if d.health.unreadable = d.err != nil && !d.health.lost; d.err != nil {
+		return
+	}
+	d.draft.facts = describe(d.o, handle, d.address, d.index)
+	d.draft.facts.OffPCIe = d.offPCIe(handle, d.draft.facts.Name, d.draft.facts.PCIAddress)
+	d.draft.facts.UUID, d.draft.facts.Unlisted = uuid, true // until the first round
+	d.reasons = supportedReasons(handle)
+	d.temperatureV = d.lib.Has("nvmlDeviceGetTemperatureV")
+	d.attached.Store(&attachment{handle, uuid})
+	d.publish()
+	d.notify(nil)
+}
+
+// forget drops the values from before the device was suspended.
+func (d *device) forget() {
+	gpus := slices.Clone(*d.identity.Load())
+	for i := range gpus {
+		gpus[i].Unlisted = true
+	}
+	d.shown = roundResult{facts: gpus[0], parts: gpus[1:]}
+	d.last.Store(nil)
+	d.rarely.again()
+	d.links.at = time.Time{}
+}
+
+// hasNode reports whether the device node exists. A device with a node that the driver does
+// not find could not be initialized. Opening the node would initialize it.
+func (d *device) hasNode() bool {
+	return slices.ContainsFunc((*d.identity.Load())[0].Nodes, func(node string) bool {
+		_, err := os.Lstat(node)
+		return err == nil && strings.HasPrefix(node, "/dev/nvidia")
+	})
+}
+
+// readFields reads the fields of the round.
+func (d *device) readFields() {
+	handle, wanted := d.attached.Load().handle, roundFields
+	if d.rarely.due {
+		d.fields.retry()
+		d.scrapeFields.retry()
+		d.margin = d.lib.Has("nvmlDeviceGetMarginTemperature")
+		wanted = slices.Concat(wanted, slowFields)
+	}
+	d.values = d.fields.read(handle, slices.Concat(wanted, d.links.fields(handle, d.rarely.due)))
+	d.valuesAt = time.Now()
+}
+
+func (d *device) readSlowly() {
+	handle, g := d.attached.Load().handle, &d.draft.facts
+	readCounters(handle, d.values, g, d.rarely.due)
+	if d.rarely.due {
+		slowly(handle, d.values, g)
+	}
+}
+
+// receives and transmits block for 20 ms each while the driver measures, on chips without GPM.
+func (d *device) receives() {
+	d.draft.facts.PCIe.Receive = d.pcieRate(ratePCIeReceive, nvml.PCIE_UTIL_RX_BYTES)
+}
+
+func (d *device) transmits() {
+	d.draft.facts.PCIe.Transmit = d.pcieRate(ratePCIeTransmit, nvml.PCIE_UTIL_TX_BYTES)
+}
+
+// pcieRate returns the rate since the previous round, which GPM reports, or on other chips that of the driver's sample.
+func (d *device) pcieRate(name string, counter nvml.PcieUtilCounter) model.Optional {
+	for _, r := range d.sampler.rates {
+		if r.Name == name {
+			return model.Some(r.Value)
+		}
+	}
+	if d.sampler.gpm.first {
+		return model.Optional{}
+	}
+	return throughput(d.attached.Load().handle, counter)
+}
+
+func (d *device) readLinks() {
+	g := &d.draft.facts
+	g.Links = d.links.read(d.attached.Load().handle, d.values, d.rarely.due)
+	g.LinkErrors, g.LinkPayload = d.links.totals, d.links.rate(d.values, d.valuesAt)
+	g.Rates = slices.DeleteFunc(slices.Clone(d.sampler.rates), func(f model.Figure) bool {
+		return f.Name == ratePCIeReceive || f.Name == ratePCIeTransmit
+	})
+}
+
+func (d *device) readParts() {
+	d.mig.Store(d.draft.facts.Modes["mig"] == "enabled")
+	if d.instances == wire.GPMOnly && d.mig.Load() {
+		d.parts, d.draft.parts = instancesOf(d.o, d.draft.facts), nil
+		d.xids.split(d.attached.Load().uuid, d.parts)
+		return
+	}
+	d.draft.bare = nil
+	if parts, facts, ok := partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
+		d.parts, d.draft.parts = parts, facts
+		d.xids.split(d.attached.Load().uuid, parts)
+	}
+	for i, p := range d.parts {
+		if firstOfInstance(p, d.parts) {
+			d.draft.parts[i].Errors = eccErrors(p.handle) // other values belong to the whole GPU
+		}
+	}
+}
+
+// readProcesses also reads the memory and engines that processes share, so that all belong to
+// the same moment.
+func (d *device) readProcesses() {
+	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
+	engines := d.sampler.engines(a.handle, d.parts)
+	if d.instances == wire.GPMOnly && d.mig.Load() {
+		d.draft.bare, d.draft.processes = nil, nil
+		for _, p := range d.parts {
+			d.draft.bare = append(d.draft.bare, model.GPU{Parent: a.uuid, Instance: strconv.Itoa(p.gpuInstance), Engines: engines[p.uuid]})
+		}
+		g.Engines, g.Memory, g.Unlisted, d.slow = d.sampler.whole(a.handle), model.VideoMemory{}, true, nil
+		return
+	}
+	g.Memory = memory(a.handle)
+	for i, p := range d.parts {
+		if firstOfInstance(p, d.parts) {
+			d.draft.parts[i].Memory = memory(p.handle)
+		}
+		d.draft.parts[i].Engines = engines[p.uuid]
+	}
+	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)
+	if d.listed != nil {
+		pids := make([]int, len(d.draft.processes))
+		for i, p := range d.draft.processes {
+			pids[i] = p.PID
+		}
+		d.listed(pids)
+	}
+	g.Unlisted, g.Listed = d.draft.processes == nil, now
+	for i := range d.parts {
+		d.draft.parts[i].Unlisted, d.draft.parts[i].Listed = g.Unlisted, now
+	}
+}
+
+// publish publishes the results of the round.
+func (d *device) publish() {
+	d.shown = d.draft
+	d.identify()
+}
+
+// identify publishes the identity of the device and of its parts.
+func (d *device) identify() {
+	all := append([]model.GPU{d.shown.facts}, d.shown.parts...)
+	for i, g := range all {
+		all[i] = wire.Identity(g)
+	}
+	d.identity.Store(&all)
+}
+
+// asleep reports whether the device is suspended. The query to the kernel does not wake it.
+func (d *device) asleep() bool {
+	return suspended(d.o.Sysfs, (*d.identity.Load())[0].PCIAddress)
+}
+
+// read returns the quick values of the device. If it cannot be read, it returns the identity
+// with the known problems or the suspended state.
+func (d *device) read(ctx context.Context) reading {
+	r := reading{id: d.name()}
+	if d.asleep() {
+		d.last.Store(nil)
+		r.gpus = d.named(func(g *model.GPU) { g.Suspended = true })
+		return r
+	}
+	if d.skipped() {
+		r.gpus = d.unread(health{stuck: true})
+		r.err = fmt.Errorf("%w; the GPU is not called until %s", wire.ErrStuck, d.skip.Format(time.TimeOnly))
+		return r
+	}
+	answer, err := ask(ctx, d.worker, d.answer)
+	if errors.Is(err, errLate) || errors.Is(err, wire.ErrStuck) {
+		r.waiting, _ = d.inStep()
+	}
+	switch {
+	case err == nil:
+		return answer
+	case errors.Is(err, errLate), errors.Is(err, wire.ErrStuck) && d.attached.Load() == nil && time.Now().Before(d.begun):
+		if last := d.last.Load(); last != nil { // as of the last round
+			then := *last
+			then.waiting = r.waiting
+			return then
+		}
+		r.gpus = d.named(func(*model.GPU) {})
+		return r
+	case errors.Is(err, wire.ErrStuck):
+		d.last.Store(nil) // outdated when the call returns
+		r.gpus = d.unread(health{stuck: true})
+	default:
+		r.gpus, err = d.named(func(*model.GPU) {}), errClosing
+	}
+	r.err = err
+	return r
+}
+
+// name returns the name in device states: the NVML index once it is known.
+func (d *device) name() string {
+	if d.attached.Load() == nil && d.address != "" {
+		return d.address
+	}
+	return (*d.identity.Load())[0].ID
+}
+
+// named returns the identity of the device and of its parts; nil while its UUID is unknown.
+func (d *device) named(fill func(*model.GPU)) []model.GPU {
+	gpus := slices.Clone(*d.identity.Load())
+	if gpus[0].UUID == "" {
+		return nil
+	}
+	for i := range gpus {
+		fill(&gpus[i])
+	}
+	return gpus
+}
+
+// unread returns what is known of an unreadable device: its identity, its problems and its
+// XIDs, which may be the cause.
+func (d *device) unread(h health) []model.GPU {
+	problems := h.fatal()
+	if !slices.ContainsFunc(problems, active) {
+		problems = nil
+	}
+	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.OfGPU(g) })
+}
+
+// answer reads the device for a scrape, in the worker.
+func (d *device) answer() reading {
+	r := d.collect()
+	d.last.Store(&r)
+	return r
+}
+
+func (d *device) collect() reading {
+	r := reading{id: d.name()}
+	if d.attached.Load() == nil {
+		d.attach()
+	}
+	a := d.attached.Load()
+	if a == nil {
+		r.err = d.err
+		if !errors.Is(d.err, errHidden) {
+			r.gpus = d.unread(d.health)
+		}
+		return r
+	}
+	g := d.shown.facts
+	d.health.lost, d.health.reset = false, false
+	d.answers.begin()
+	d.quick(a.handle, &g)
+	refused := d.answers.refused()
+	if d.health.unreadable = d.answers.few() && !d.health.lost; d.health.lost || d.health.unreadable {
+		r.err = refused
+	} else {
+		r.err, r.note = d.slow, refused
+	}
+	if d.health.lost || d.answers.none() {
+		r.gpus = d.unread(d.health)
+		return r
+	}
+	g.XIDs, g.Reset = d.xids.Of(a.uuid), d.current().Reset
+	g.Problems = d.problems(&g)
+	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
+	for i := range r.gpus[1:] {
+		part := &r.gpus[1+i]
+		part.Problems, part.XIDs = g.Problems, d.xids.OfGPU(part) // it is the same chip
+	}
+	r.gpus = append(r.gpus, d.shown.bare...)
+	return r
+}

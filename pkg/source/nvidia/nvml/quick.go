@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package nvml
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// clocks are the clock domains of NVML.
+var clocks = []struct {
+	name   string
+	domain nvml.ClockType
+}{
+	{"graphics", nvml.CLOCK_GRAPHICS},
+	{"sm", nvml.CLOCK_SM},
+	{"memory", nvml.CLOCK_MEM},
+	{"video", nvml.CLOCK_VIDEO},
+}
+
+// Reasons why clocks are lower than they could be.
+const (
+	reasonThermal    = "hw_thermal_slowdown"
+	reasonPowerBrake = "hw_power_brake_slowdown"
+)
+
+// reasons are the bits of nvmlClocksEventReasons, by nvidia-smi's names.
+var reasons = []struct {
+	name string
+	bit  uint64
+}{
+	{"gpu_idle", nvml.ClocksEventReasonGpuIdle},
+	{"applications_clocks_setting", nvml.ClocksEventReasonApplicationsClocksSetting},
+	{"sw_power_cap", nvml.ClocksEventReasonSwPowerCap},
+	{"hw_slowdown", nvml.ClocksThrottleReasonHwSlowdown},
+	{"sync_boost", nvml.ClocksEventReasonSyncBoost},
+	{"sw_thermal_slowdown", nvml.ClocksEventReasonSwThermalSlowdown},
+	{reasonThermal, nvml.ClocksThrottleReasonHwThermalSlowdown},
+	{reasonPowerBrake, nvml.ClocksThrottleReasonHwPowerBrakeSlowdown},
+	{"display_clocks_setting", nvml.ClocksEventReasonDisplayClockSetting},
+}
+
+const (
+	percent = 100
+	milli   = 1e3 // per unit
+	mega    = 1e6
+)
+
+// quickFields are the fields of a scrape.
+var quickFields = []field{{id: nvml.FI_DEV_MEMORY_TEMP}, {id: nvml.FI_DEV_POWER_INSTANT}}
+
+// quick reads the values that are cheap: twelve calls, none of which waits for a measurement.
+// It stops at the first call that reports a lost device.
+func (d *device) quick(handle nvml.Device, g *model.GPU) {
+	use, ret := handle.GetUtilizationRates()
+	if d.noted("nvmlDeviceGetUtilizationRates", ret) {
+		g.Utilization = model.Some(float64(use.Gpu) / percent)
+	}
+	if d.health.lost {
+		return
+	}
+	if v, ret := d.temperature(handle); d.noted("nvmlDeviceGetTemperature", ret) {
+		g.Temperatures = append(g.Temperatures, model.Figure{Name: "gpu", Value: v})
+	}
+	g.TemperatureMargin = d.temperatureMargin(handle)
+	fields := d.scrapeFields.read(handle, quickFields)
+	// HBM has a sensor; GDDR and old chips have none, for which old drivers return 0.
+	if v, ok := fields.count(nvml.FI_DEV_MEMORY_TEMP, 0); ok && v != 0 {
+		g.Temperatures = append(g.Temperatures, model.Figure{Name: "memory", Value: float64(v)})
+	}
+	if v, ret := handle.GetPowerUsage(); d.noted("nvmlDeviceGetPowerUsage", ret) {
+		g.Power = model.Some(float64(v) / milli)
+	}
+	g.PowerInstant = fields.scaled(nvml.FI_DEV_POWER_INSTANT, 0, milli)
+	for _, c := range clocks {
+		if v, ret := handle.GetClockInfo(c.domain); d.noted("nvmlDeviceGetClockInfo", ret) {
+			g.Clocks = append(g.Clocks, model.Figure{Name: c.name, Value: float64(v) * mega})
+		}
+	}
+	if v, ret := handle.GetPerformanceState(); d.noted("nvmlDeviceGetPerformanceState", ret) && v <= nvml.PSTATE_15 {
+		g.PerformanceState = model.Some(float64(v))
+	}
+	if v, ret := handle.GetFanSpeed(); d.noted("nvmlDeviceGetFanSpeed", ret) {
+		g.FanSpeed = model.Some(float64(v) / percent)
+	}
+	g.Throttles = d.throttles(handle)
+}
+
+// temperature returns the temperature of the GPU, in degrees Celsius: with nvmlDeviceGetTemperatureV, or where the library or
+// the driver lacks it with nvmlDeviceGetTemperature, which is deprecated.
+func (d *device) temperature(handle nvml.Device) (float64, nvml.Return) {
+	if d.temperatureV {
+		v, ret := handle.GetTemperatureV().V1()
+		if ret == nvml.SUCCESS || ret == nvml.ERROR_GPU_IS_LOST {
+			return float64(v.Temperature), ret
+		}
+		d.temperatureV = false
+	}
+	v, ret := handle.GetTemperature(nvml.TEMPERATURE_GPU)
+	return float64(v), ret
+}
+
+// temperatureMargin reads nvmlDeviceGetMarginTemperature, in degrees Celsius. After a failure it is called again in the next slow
+// round: old chips do not support it.
+func (d *device) temperatureMargin(handle nvml.Device) model.Optional {
+	if !d.margin {
+		return model.Optional{}
+	}
+	v, ret := handle.GetMarginTemperature()
+	if d.margin = ret == nvml.SUCCESS; !d.margin {
+		return model.Optional{}
+	}
+	return model.Some(float64(v.MarginTemperature))
+}
+
+// supportedReasons returns the throttle reasons that a device supports: all, if it does not
+// report them.
+func supportedReasons(handle nvml.Device) uint64 {
+	known, ret := handle.GetSupportedClocksEventReasons()
+	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
+		known, ret = handle.GetSupportedClocksThrottleReasons()
+	}
+	if ret != nvml.SUCCESS || known == 0 {
+		return nvml.ClocksEventReasonAll
+	}
+	return known
+}
+
+// throttles returns each supported throttle reason and whether it is active.
+func (d *device) throttles(handle nvml.Device) []model.GPUCondition {
+	now, ret := handle.GetCurrentClocksEventReasons()
+	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
+		now, ret = handle.GetCurrentClocksThrottleReasons()
+	}
+	if !d.noted("nvmlDeviceGetCurrentClocksEventReasons", ret) {
+		return nil
+	}
+	conditions := make([]model.GPUCondition, 0, len(reasons))
+	for _, r := range reasons {
+		if (d.reasons|now)&r.bit != 0 {
+			conditions = append(conditions, model.GPUCondition{Name: r.name, Active: now&r.bit != 0})
+		}
+	}
+	return conditions
+}

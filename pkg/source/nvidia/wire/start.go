@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wire is what the sensor and the child process that has NVML open have in common: the messages between them, what a
+// session of the child starts with, and what a session leaves to the next one. It needs no cgo.
+package wire
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// Argument is the only argument of the child.
+const Argument = "read-nvml"
+
+// ReadTimeout is the maximum duration of a reading of all devices together.
+const ReadTimeout = 500 * time.Millisecond
+
+// ErrStuck reports that a call into the driver hangs.
+var ErrStuck = errors.New("a call into the driver has not returned")
+
+// Options are the options of the child.
+type Options struct {
+	// Library is the path of libnvidia-ml.so.1; empty for the usual directories, also below
+	// Root.
+	Library string
+	Root    string // root of the node: /
+	Sysfs   string // mount point of sysfs: /sys
+	Procfs  string // mount point of procfs: /proc
+	// Interval is how often processes and other slow values are read.
+	Interval time.Duration
+}
+
+// Start is what a session starts with.
+type Start struct {
+	Options   Options
+	Addresses []string               // as listed by the kernel
+	Before    map[string]KnownDevice // devices of the previous session with the same driver
+	Loaded    time.Time              // when the driver was loaded again; zero if the sensor has not seen that
+	Operator  bool                   // an operator has reset GPUs since the previous session
+	Skip      map[string]time.Time   // devices, by their keys, that are not called until then
+	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
+	MaxProcs  int                    // GOMAXPROCS
+	HangLimit time.Duration
+	Instances Instances
+}
+
+// Instances is what a session reads of MIG instances.
+type Instances int
+
+// MIG instances are read together with their GPU, or in a child of their own.
+const (
+	WithGPU  Instances = iota // all, together with their GPU
+	GPMOnly                   // only the GPM counters, as parts without a UUID
+	OneRound                  // all, in one round; XIDs are not counted
+)
+
+// KnownDevice is a device of an earlier session.
+type KnownDevice struct {
+	GPU model.GPU // its identity
+	Era Era
+}
+
+// Identity returns the identity of a device or of a MIG instance.
+func Identity(g model.GPU) model.GPU {
+	return model.GPU{
+		Vendor: g.Vendor, ID: g.ID, UUID: g.UUID, Parent: g.Parent, Name: g.Name, Serial: g.Serial,
+		PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: g.Nodes,
+		OffPCIe: g.OffPCIe, Profile: g.Profile, Instance: g.Instance, ComputeInstance: g.ComputeInstance,
+	}
+}
+
+// Fatal is the problems of a device that are known even if the device cannot be read.
+type Fatal struct{ Lost, Stuck, Unreadable, Reset bool }
+
+// Conditions returns the problems, active or not.
+func (f Fatal) Conditions() []model.GPUCondition {
+	return []model.GPUCondition{
+		{Name: model.ProblemLost, Active: f.Lost},
+		{Name: model.ProblemStuck, Active: f.Stuck},
+		{Name: model.ProblemUnreadable, Active: f.Unreadable},
+		{Name: model.ProblemResetRequired, Active: f.Reset},
+	}
+}
+
+// Below returns the path of a library below the root of the node. Symbolic links are followed as on the node, if the library exists:
+// the linker would follow them in the image of the sensor.
+func Below(root, path string) string {
+	root = filepath.Join("/", root)
+	if found, err := boundedfile.Below(root, path); err == nil && root != "/" {
+		return found
+	}
+	return filepath.Join(root, path)
+}
+
+// fileMax is the maximum number of bytes read from a kernel file.
+const fileMax = 4096
+
+// Attribute returns the content of a small kernel file, or "" if it cannot be read.
+func Attribute(path string) string {
+	b, err := boundedfile.ReadOnce(path, make([]byte, fileMax))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
