@@ -50,7 +50,7 @@ type sensorFlags struct {
 
 	RDMA          bool   `name:"collector.rdma" negatable:"" default:"true" help:"Read HCAs, ports and counters."`
 	DeviceInclude string `name:"collector.rdma.device-include" placeholder:"REGEXP" help:"Read only matching HCA names."`
-	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"Skip matching HCA names (probes still count them)."`
+	DeviceExclude string `name:"collector.rdma.device-exclude" placeholder:"REGEXP" help:"Skip matching HCAs (probes still count them)."`
 	Link          bool   `name:"collector.link" negatable:"" default:"true" help:"Read ports' pause, FEC and link state from drivers."`
 	CgroupTree    bool   `name:"collector.cgroup" negatable:"" default:"true" help:"Map cgroups to owners."`
 	PCI           bool   `name:"collector.pci" negatable:"" default:"true" help:"Read PCIe links and errors of HCAs and GPUs."`
@@ -71,7 +71,7 @@ type sensorFlags struct {
 	Scope      string `name:"container.scope" enum:"auto,all,accelerated,none" default:"auto" help:"Workloads with CPU, memory (${enum})."`
 	Node       bool   `name:"collector.node" negatable:"" default:"true" help:"Read node metrics like node_exporter."`
 
-	NetExclude string `name:"collector.node.network-exclude" default:"${podinterfaces}" placeholder:"REGEXP" help:"Skip matching interfaces."`
+	NetExclude string `name:"collector.node.network-exclude" default:"${podinterfaces}" placeholder:"REGEXP" help:"Skip interfaces."`
 
 	KernelLog bool `name:"collector.kernellog" negatable:"" default:"true" help:"Read GPU and HCA errors from the kernel log."`
 

@@ -22,7 +22,7 @@ import (
 
 // controlFlags configure the socket for the commands that change what a running sensor does.
 type controlFlags struct {
-	Socket string `name:"gpu.control-socket" default:"${socket}" placeholder:"PATH" help:"Root-only socket of the commands gpu and inventory."`
+	Socket string `name:"gpu.control-socket" default:"${socket}" placeholder:"PATH" help:"Socket of the commands gpu and inventory (root)."`
 }
 
 // defaultSocket is the default of --gpu.control-socket. Its directory belongs to the sensor.

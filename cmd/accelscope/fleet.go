@@ -19,7 +19,7 @@ import (
 
 // prometheusFlags configure the connection to a Prometheus. fleet and top share them.
 type prometheusFlags struct {
-	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client (credentials, TLS, headers), as for promtool."`
+	PrometheusFile string `name:"prometheus.config.file" placeholder:"FILE" help:"HTTP client (credentials, TLS, headers) as for promtool."`
 }
 
 // fleetCmd serves the page of all nodes. It reads nothing of the node that it runs on.

@@ -5,8 +5,8 @@ package metrics
 import "github.com/accelscope/accelscope/pkg/model"
 
 var sharedNotes = []string{
-	"Each value is one counter of the driver or a sum; [the table by driver](../docs/links.md#counters-of-all-drivers) has the meaning. A counter that the " +
-		"driver lacks is absent, never 0. `rdma_stat_<counter>` has the driver's names.",
+	"Each value is one counter of the driver or a sum; [the table by driver](../docs/links.md#counters-of-all-drivers) has the meaning. " +
+		"A counter that the driver lacks is absent, never 0. `rdma_stat_<counter>` has the driver's names.",
 	"`port` is empty for a counter of the whole device.",
 	"Bytes and packets come from `counters/`, or else from the driver's own counters. If a port has no bytes, `accelscope doctor` " +
 		"shows the reason.",

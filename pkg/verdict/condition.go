@@ -167,8 +167,9 @@ var (
 var (
 	gpuLost = &Condition{
 		Name: "GPULost", Severity: Critical, For: 2 * time.Minute,
-		Summary: "The GPU fell off the bus, a driver call hangs, or the driver reports errors instead of values: its processes failed or hang.",
-		Source:  "driver state", Words: map[string][]string{"problem": lostProblems},
+		Summary: "The GPU fell off the bus, a driver call hangs, or the driver reports errors instead of values: its processes failed " +
+			"or hang.",
+		Source: "driver state", Words: map[string][]string{"problem": lostProblems},
 	}
 	gpuGone = &Condition{
 		Name: "GPUGone", Severity: Critical, For: 10 * time.Minute,

@@ -166,9 +166,6 @@ var documents = map[string][]command{
 }
 
 const (
-	imageVersion = "VERSION=$(sed -n 's/^appVersion: //p' deploy/helm/accelscope/Chart.yaml)"
-	imageDigest  = "DIGEST=$(docker inspect -f '{{index .RepoDigests 0}}' $REGISTRY/accelscope:$VERSION | cut -d@ -f2)"
-
 	helmFlags   = "--namespace accelscope --set image.repository=$REGISTRY/accelscope --set image.digest=$DIGEST"
 	packageFlag = `-e "accelscope_package=$(ls $PWD/../../bin/accelscope_*_amd64.deb)"`
 	curl        = `curl -s -o /dev/null -w '%{http_code}\n' --cacert /etc/accelscope/tls.crt `
