@@ -66,6 +66,7 @@ func run(ctx context.Context) error {
 	inside := flag.String("inside", "", "this is the guest, the workloads are there (for its own use)")
 	var programs paths
 	flag.StringVar(&programs.accelscope, "accelscope", "", "binary of accelscope (default: build it)")
+	flag.StringVar(&programs.before, "before", "", "binary of another accelscope, such as the one before a change (default: leave it out)")
 	flag.StringVar(&programs.nodeExporter, "node-exporter", os.Getenv("NODE_EXPORTER"),
 		"binary of node_exporter, also by NODE_EXPORTER (default: build "+nodeExporterModule+
 			" in the cache directory; with -short take that of the distribution)")
@@ -174,7 +175,7 @@ func prepare(ctx context.Context, dir string, all []exporter, only string) ([]ex
 			progress("%s is left out: %s", e.name, missing[e.name])
 			continue
 		}
-		installed := filepath.Join(dir, filepath.Base(e.path))
+		installed := filepath.Join(dir, strings.ReplaceAll(e.path, "/", "_"))
 		if _, err := os.Stat(installed); err != nil { // two exporters may be the same program
 			if pkg, ours := strings.CutPrefix(e.path, "build:"); ours {
 				e.path = installed + ".linked"

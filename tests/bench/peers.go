@@ -22,6 +22,7 @@ const (
 	floor            = "floor"
 	floorGzip        = "floor gzip"
 	accelscope       = "accelscope"
+	before           = "before" // another accelscope
 	cadvisor         = "cAdvisor" // only for the growth of containers
 )
 
@@ -29,7 +30,7 @@ const (
 const nodeExporterModule = "github.com/prometheus/node_exporter@v1.12.1"
 
 // paths are the programs to measure; empty for a program that this machine lacks, and for one of ours that is built first.
-type paths struct{ accelscope, nodeExporter, rdmaExporter, floor string }
+type paths struct{ accelscope, before, nodeExporter, rdmaExporter, floor string }
 
 // missing describes how to install them.
 var missing = map[string]string{
@@ -105,7 +106,7 @@ func exporters(use paths) []exporter {
 			return append([]string{"-path.sysfs=" + m.SysFS(), "-web.listen-address=" + addr}, extra...)
 		}
 	}
-	return []exporter{
+	all := []exporter{
 		{name: nodeExporter, path: use.nodeExporter, args: nodeExporterArgs()},
 		{
 			name: nodeExporterLean, path: use.nodeExporter, identity: true,
@@ -128,4 +129,8 @@ func exporters(use paths) []exporter {
 			}
 		}},
 	}
+	if use.before != "" {
+		all = append(all, exporter{name: before, path: use.before, args: all[len(all)-1].args})
+	}
+	return all
 }
