@@ -91,10 +91,10 @@ func TestDocs(t *testing.T) {
 
 const deployDir = "../../deploy"
 
-// documents returns the documents at the root, in docs and bpf, and all below deploy.
+// documents returns the documents at the root, in docs, docs/internals and bpf, and all below deploy.
 func documents(t *testing.T) (files []string) {
 	t.Helper()
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../bpf/*.md"} {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/internals/*.md", "../../bpf/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatal(pattern, err)

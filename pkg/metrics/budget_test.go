@@ -278,7 +278,7 @@ func budgetMachine() *model.Node {
 	return m
 }
 
-// budgetOptions are the columns of the table in docs/series.md.
+// budgetOptions are the columns of the table in docs/sizing.md.
 var budgetOptions = []struct {
 	title  string
 	change func(*setup)
@@ -295,7 +295,7 @@ var budgetOptions = []struct {
 	{"`--metrics.compat=` (none)", func(s *setup) { s.Compat = []string{Process} }},
 }
 
-// TestBudget checks the number of series of a node with the default options, and keeps docs/series.md.
+// TestBudget checks the number of series of a node with the default options, and keeps docs/sizing.md.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make([]map[string]int, len(budgetOptions))
@@ -343,7 +343,7 @@ func TestBudget(t *testing.T) {
 				t.Errorf("%s has no series", group)
 			}
 		}
-		const page, start, end = "../../docs/series.md", "<!-- series -->\n", "<!-- end -->\n"
+		const page, start, end = "../../docs/sizing.md", "<!-- series -->\n", "<!-- end -->\n"
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -150,7 +150,7 @@ func grown(before, after map[string]float64) (err error) {
 	return err
 }
 
-// table returns the result as it is in docs/reliability.md.
+// table returns the result for docs/internals/reliability.md.
 func (r *soakResult) table(k *soak) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "make soak SOAK=%v SEED=%d, kernel %s\n\n", k.length, k.seed, k.n)

@@ -60,7 +60,6 @@ var documents = map[string][]command{
 		{text: "curl -s http://127.0.0.1:9847/healthz", place: node},
 		{text: "curl -s http://127.0.0.1:9847/rdma", place: node},
 	},
-	"docs/hardware.md":    {{text: "make test-gpu", place: none, why: "needs an NVIDIA GPU"}},
 	"docs/performance.md": {{text: "make bench", place: none, why: "asserts nothing, and needs an idle machine"}},
 	"docs/placement.md":   {{text: "bin/accelscope topo", place: node}},
 	"docs/rdma-bytes.md": {
@@ -71,8 +70,10 @@ var documents = map[string][]command{
 		{text: "rdma statistic unset link mlx5_0/1 optional-counters", place: none, why: counters},
 		{text: "bin/accelscope peers", place: node},
 	},
-	"docs/sizing.md":          {{text: "make bench-fleet", place: none, why: "takes 4 GiB and long; TestFleet in tests/fleet is a small one"}},
-	"docs/support-matrix.md":  {{text: "make test-kernels", place: none, why: "takes hours"}},
+	"docs/support-matrix.md": {
+		{text: "make test-kernels", place: none, why: "takes hours"},
+		{text: "make test-gpu", place: none, why: "needs an NVIDIA GPU"},
+	},
 	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},
 	runbooks: {
 		{text: `export PATH="$PWD/bin:$PATH"`, place: node}, // an installed sensor has them in the PATH

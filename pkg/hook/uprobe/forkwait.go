@@ -77,7 +77,7 @@ func (e *eyes) start(source string, f func()) *change {
 }
 
 // lookAgain is the time between looks at whether a call still has the lock. lockOf is what it has the lock for, at most, by
-// mappings, where that is not measured: ten times what was measured elsewhere (docs/performance.md).
+// mappings, where that is not measured: ten times what was measured elsewhere (docs/internals/performance.md).
 const (
 	lookAgain = time.Millisecond
 	lockOf    = 500 * time.Microsecond

@@ -29,7 +29,8 @@ type Options struct {
 	Logger *zap.Logger
 }
 
-// DefaultLimit is for one probe. Without a process in the way, a call for 1,000 processes takes a fraction of it (docs/performance.md).
+// DefaultLimit is for one probe. Without a process in the way, a call for 1,000 processes takes a fraction of it
+// (docs/internals/performance.md).
 const (
 	DefaultLimit       = 100 * time.Millisecond
 	DefaultMaxMappings = 5_000

@@ -11,7 +11,7 @@ import (
 
 // What a trap costs the process that is hit, in ns: at an instruction that the kernel emulates, at an instruction that it single-steps,
 // and at a return, in addition to the trap at the entry. 700 to 900 ns were measured on hardware and 9 µs in a virtual machine
-// (docs/performance.md): a process is rather surveyed too early than too late.
+// (docs/internals/performance.md): a process is rather surveyed too early than too late.
 const (
 	emulatedTrap = 2000
 	steppedTrap  = 12_000

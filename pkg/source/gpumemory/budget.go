@@ -26,7 +26,7 @@ const (
 	lastPause  = time.Hour
 )
 
-// The cost of a call: upper bounds of what was measured (docs/performance.md). stepped: if the kernel single-steps the
+// The cost of a call: upper bounds of what was measured (docs/internals/performance.md). stepped: if the kernel single-steps the
 // instruction, as it must if a function begins with one that it does not emulate.
 const (
 	callCost        = 4 * time.Microsecond

@@ -69,7 +69,7 @@ func TestListsAreMerged(t *testing.T) {
 	}
 }
 
-// TestMPS: a client of MPS has no engines, and is not idle: the driver samples the server, as it did on an H200 (docs/hardware.md).
+// TestMPS: a client of MPS has no engines, and is not idle: the driver samples the server, as it did on an H200 (docs/support-matrix.md).
 func TestMPS(t *testing.T) {
 	const server, client, other = 10, 20, 30
 	samples := func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
