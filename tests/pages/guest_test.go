@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/tests/nvml"
 	"github.com/accelscope/accelscope/tests/vm"
 )
@@ -119,7 +119,7 @@ func sent(metrics string) (bytes float64) {
 	return bytes
 }
 
-// size returns the number that top.Size has printed, in bytes.
+// size returns the number that format.Size has printed, in bytes.
 func size(t *testing.T, text string) float64 {
 	t.Helper()
 	var n float64
@@ -150,7 +150,7 @@ func TestGuest(t *testing.T) {
 	var want []string
 	for labels, v := range series(text, "container_gpu_memory_used_bytes") {
 		if w := label(labels, "workload"); w != "" {
-			want = append(want, w+" nvidia "+label(labels, "gpu_id")+" SIMULATED GPU "+top.Size(v))
+			want = append(want, w+" nvidia "+label(labels, "gpu_id")+" SIMULATED GPU "+format.Size(v))
 		}
 	}
 	slices.Sort(want)
@@ -189,8 +189,8 @@ func TestGuest(t *testing.T) {
 	if text, err = scrape(n.url); err != nil {
 		t.Fatal(err)
 	}
-	if v := size(t, shown); v < size(t, top.Size(before)) || v > size(t, top.Size(sent(text))) {
-		t.Errorf("the view shows %s sent bytes, the metrics had %s and have %s", shown, top.Size(before), top.Size(sent(text)))
+	if v := size(t, shown); v < size(t, format.Size(before)) || v > size(t, format.Size(sent(text))) {
+		t.Errorf("the view shows %s sent bytes, the metrics had %s and have %s", shown, format.Size(before), format.Size(sent(text)))
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/accelscope/accelscope/pkg/top"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -161,7 +161,7 @@ func TestSensor(t *testing.T) {
 		if workload == "" {
 			workload = "(no owner)"
 		}
-		want = append(want, workload+" "+names[label(labels, "uuid")]+" "+top.Size(v))
+		want = append(want, workload+" "+names[label(labels, "uuid")]+" "+format.Size(v))
 	}
 	slices.Sort(want)
 	b.visit(url + "/?all=1")
@@ -176,7 +176,7 @@ func TestSensor(t *testing.T) {
 	b.visit(url + "/device?name=mlx5_0")
 	for labels, v := range metrics(t, url, "infiniband_port_receive_data_bytes_total") {
 		shown := eval[string](b, `[...document.querySelectorAll(".figures tbody tr")].find((r) => r.cells[0].textContent === "infiniband_port_receive_data_bytes_total")?.cells[1].textContent ?? "none"`)
-		if label(labels, "device") == "mlx5_0" && shown != top.Size(v) {
+		if label(labels, "device") == "mlx5_0" && shown != format.Size(v) {
 			t.Errorf("the page shows %s received bytes, the metrics have %v", shown, v)
 		}
 	}
