@@ -22,7 +22,7 @@ const (
 	floor            = "floor"
 	floorGzip        = "floor gzip"
 	accelscope       = "accelscope"
-	before           = "before" // another accelscope
+	before           = "before"   // another accelscope
 	cadvisor         = "cAdvisor" // only for the growth of containers
 )
 
