@@ -18,7 +18,7 @@ import (
 
 const (
 	maxStat   = 1024    // a name has 16 bytes, 50 numbers have at most 20 digits
-	maxStatus = 1 << 13 // the lists of groups, CPUs and NUMA nodes may be long; Uid is before them
+	maxStatus = 4 << 10 // Uid is within it; the lists of groups, CPUs and NUMA nodes after Uid may be long
 	maxUptime = 100 * 365 * 24 * time.Hour
 )
 
