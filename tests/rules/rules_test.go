@@ -150,6 +150,20 @@ func TestUnit(t *testing.T) {
 	}
 }
 
+// TestOrder: every test file evaluates the groups in the order of the rule files. Without group_eval_order promtool takes a
+// random order, and a rule may see the recording rules of another group one evaluation late.
+func TestOrder(t *testing.T) {
+	var order []string
+	for _, g := range groups(t) {
+		order = append(order, g.Name)
+	}
+	for name, f := range tests(t) {
+		if !slices.Equal(f.Order, order) {
+			t.Errorf("%s: group_eval_order is %q, want %q", filepath.Base(name), f.Order, order)
+		}
+	}
+}
+
 // TestRulesHaveTests: every alert fires in one test and does not fire in another; every recording rule has a value in a test.
 func TestRulesHaveTests(t *testing.T) {
 	fires, silent, value := map[string]bool{}, map[string]bool{}, map[string]bool{}
