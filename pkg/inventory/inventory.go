@@ -10,10 +10,10 @@
 package inventory
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -134,7 +134,8 @@ func (i *Inventory) remember(d device, now time.Time) {
 	if old == nil {
 		// An unreadable device has only its place.
 		if known := d.anonymous() && i.at(d.Kind, d.Slot) != nil; !known && d.check() == nil && i.room(d.Kind) {
-			i.devices[d.key()], i.changed = &d, true
+			added := d // so that d stays on the stack
+			i.devices[d.key()], i.changed = &added, true
 		}
 		return
 	}
@@ -216,7 +217,7 @@ func (i *Inventory) sorted() []*device {
 	for _, d := range i.devices {
 		list = append(list, d)
 	}
-	slices.SortFunc(list, func(a, b *device) int { return strings.Compare(string(a.Kind)+a.ID, string(b.Kind)+b.ID) })
+	slices.SortFunc(list, func(a, b *device) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
 	return list
 }
 

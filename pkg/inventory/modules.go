@@ -3,7 +3,7 @@
 package inventory
 
 import (
-	"fmt"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,7 +35,7 @@ func (l *listed) findModules() {
 			continue
 		}
 		interfaces[f.Netdev] = true
-		slot := fmt.Sprintf("%s/%d", hca, f.Port)
+		slot := hca + "/" + strconv.Itoa(f.Port)
 		if legs[model.PortID{Device: f.Device, Port: f.Port}] > 1 {
 			slot += "/" + f.Netdev
 		}
