@@ -24,7 +24,8 @@ func TestRefusedParts(t *testing.T) {
 		Basis:    []string{verbHooks[0].Name, verbHooks[1].Name, restrackHook},
 		Provides: map[string][]string{verbHooks[0].Name: verbs, verbHooks[1].Name: verbs, restrackHook: objects},
 		Needs: map[string][]string{
-			restrackHook: {stepsHook}, existingHook.Name: {uobjectHook}, numberHook.Name: {restrackHook}, peersHook.Name: {restrackHook},
+			restrackHook: {stepsHook}, stepsHook: {restrackHook}, numberHook.Name: {restrackHook}, peersHook.Name: {restrackHook},
+			existingHook.Name: {uobjectHook},
 		},
 		Loads: func() []*ebpf.CollectionSpec {
 			c, err := loadSpecs(opts, types)

@@ -161,7 +161,7 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	if !usable {
 		s.objects.Close()
 		s.objects = nil
-		return append(out, numberHook.Unattached(needed), existingHook.Unattached(needed))
+		return append(hook.Closed(out, errNoObjects), numberHook.Unattached(needed), existingHook.Unattached(needed))
 	}
 	out = append(out, s.objects.Attach(numberHook, "", symbols), s.attachExisting(out, symbols))
 	// Without this, the kind stays unknown.
@@ -173,6 +173,9 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 
 // needed is why a hook was not tried.
 const needed = "needs the hooks listed before it"
+
+// errNoObjects is why an attached hook was detached.
+var errNoObjects = errors.New("needs the hook " + restrackHook + ", and " + stepsHook + " if the kernel has that function")
 
 // specs are the compiled objects.
 type specs struct{ verbs, objects, peers, cgroups *ebpf.CollectionSpec }
