@@ -138,7 +138,7 @@ const (
 	ProblemRetirePending  = "page_retire_pending" // pages are retired at the next reset
 	ProblemThermal        = "thermal_slowdown"    // the hardware is throttled by heat
 	ProblemPowerBrake     = "power_brake"         // throttled by an external signal of the power supply
-	ProblemLinkDown       = "link_down"           // by the inventory: an NVLink or XGMI link that was up is down, or other GPUs have more links
+	ProblemLinkDown       = "link_down"           // by the inventory: an NVLink or XGMI link went down, or other GPUs have more links
 	ProblemResetRequired  = "reset_required"      // the driver asks for a reset
 	ProblemInfoROM        = "inforom_corrupted"
 	ProblemPCIeDegraded   = "pcie_degraded"   // fewer lanes than GPU and slot have
