@@ -10,13 +10,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxDeviceName is the size of the name of an ib_device in the kernel.
+// maxDeviceName is the kernel's limit for the name of an ib_device.
 const maxDeviceName = 64
 
-// hcas finds HCAs by PCI address, name, character device or network interface.
 type hcas struct {
 	byPCI, byName, byChar, byNetdev map[string]*model.HCA
-	sameName                        map[string]bool // names of several HCAs
+	sameName                        map[string]bool // names that several HCAs have
 }
 
 func newHCAs(list []model.HCA) hcas {
@@ -39,8 +38,7 @@ func newHCAs(list []model.HCA) hcas {
 	return h
 }
 
-// indexBy finds devices by a key that is not empty. Of devices with the same key it finds the
-// first.
+// indexBy finds the first device of each key that is not empty.
 func indexBy[T any](list []T, key func(*T) string) map[string]*T {
 	index := make(map[string]*T, len(list))
 	for i := range list {
@@ -51,8 +49,7 @@ func indexBy[T any](list []T, key func(*T) string) map[string]*T {
 	return index
 }
 
-// find returns the HCA with a PCI address. It matches by name only if the addresses do not
-// contradict each other.
+// find returns the HCA with a PCI address. It finds an HCA by name only if an address is unknown.
 func (h hcas) find(pci, name string) *model.HCA {
 	if hca := h.byPCI[pci]; hca != nil {
 		return hca
@@ -63,7 +60,8 @@ func (h hcas) find(pci, name string) *model.HCA {
 	return nil
 }
 
-// named returns the HCA with a name, nil if there is none, or several: each network namespace has its own names.
+// named returns the HCA with a name, nil if no HCA or several HCAs have the name: each network namespace has its own
+// names.
 func (h hcas) named(name string) *model.HCA {
 	if h.sameName[name] {
 		return nil
@@ -71,7 +69,6 @@ func (h hcas) named(name string) *model.HCA {
 	return h.byName[name]
 }
 
-// describe copies the names and addresses of an HCA to the share.
 func (s *DeviceShare) describe(h *model.HCA) {
 	if h == nil {
 		return
@@ -88,7 +85,7 @@ func (s *DeviceShare) describe(h *model.HCA) {
 	}
 }
 
-// deviceKey identifies a device: by HCA, GPU, PCI function, or resource and ID.
+// deviceKey identifies a device by HCA, GPU, PCI function, or resource and ID.
 type deviceKey struct {
 	hca               *model.HCA
 	gpu               *model.GPU
@@ -119,7 +116,7 @@ type podDevice struct {
 	device         deviceKey
 }
 
-// add adds a share, or completes the existing share of the same owner and device.
+// add adds a share, or completes the share of the same owner and device.
 func (e *evidence) add(share DeviceShare) {
 	share.Origin = cmp.Or(share.Allocated, e.from)
 	k := assignedKey{share.Owner, share.key()}
@@ -135,7 +132,7 @@ func (e *evidence) add(share DeviceShare) {
 	}
 }
 
-// addToPod adds a share of a pod, unless one of its containers has the device.
+// addToPod adds a share of a pod, unless a container of the pod has the device.
 func (e *evidence) addToPod(share DeviceShare, namespace, pod, uid string) {
 	share.Origin = cmp.Or(share.Allocated, e.from)
 	if i, ok := e.ofPod[podDevice{valid(namespace), valid(pod), share.key()}]; ok {
@@ -146,7 +143,6 @@ func (e *evidence) addToPod(share DeviceShare, namespace, pod, uid string) {
 	e.add(share)
 }
 
-// learn fills empty fields from another share of the same device.
 func (s *DeviceShare) learn(o *DeviceShare) {
 	if s.Resource == "" {
 		s.Resource, s.ID = o.Resource, o.ID
@@ -169,8 +165,8 @@ func (s *DeviceShare) learn(o *DeviceShare) {
 	}
 }
 
-// nameShared sets the resource of a container's devices if the container has shares of one
-// resource only. If the container has no known device, it adds the resource without a device.
+// nameShared sets the resource of a container's devices if all its shares have one resource. If the container has no
+// known device, it adds the resource without a device.
 func (e *evidence) nameShared(shared []DeviceShare, known func(*DeviceShare) bool) {
 	resources := map[int]string{}
 	for _, s := range shared {

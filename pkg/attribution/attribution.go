@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attribution computes each owner's share of every device: it joins the facts of
-// cgroups with their owners. It is pure (no clock, no I/O, no logger); only Counters keeps
-// values from one refresh to the next.
+// Package attribution computes each owner's share of every device from the facts of cgroups. It is pure (no clock, no
+// I/O, no logger); only Counters keeps values between refreshes.
 //
-// The shares of a device add up to the device's own total. Whatever has no known owner is the
-// share of the zero Owner, which always exists, so that a missing share never has to be
-// read as zero.
+// The shares of a device add up to the device's own total. The zero Owner always exists and has the share without a
+// known owner, so that a missing share does not have to be read as 0.
 package attribution
 
 import (
@@ -19,8 +17,7 @@ import (
 // Method is how a share was obtained.
 type Method string
 
-// The methods for objects: counted in the kernel by the probe, or listed by RDMA netlink for
-// each process.
+// The methods for objects: counted in the kernel by the probe, or listed by RDMA netlink for each process.
 const (
 	MethodProbe   Method = "probe"
 	MethodNetlink Method = "netlink"
@@ -28,15 +25,13 @@ const (
 
 // Attribution holds the shares of one refresh.
 type Attribution struct {
-	// Owners are the owners that have a share. The Owner fields below are indexes into it;
-	// Owners[0] is the zero Owner.
+	// Owners are the owners with a share. The Owner fields below are indexes into Owners; Owners[0] is the zero Owner.
 	Owners []identity.Owner
 	// Infos are the details of each owner except the zero Owner.
 	Infos []Info
 
 	CounterShares
-	// Devices are the totals of every device that the kernel counted: Count is the sum of the
-	// Objects of a device and type.
+	// Devices are the kernel's totals of devices. Count is the sum of the Objects of a device and type.
 	Devices []model.Resource
 	Objects []ObjectShare
 	// Registered is nil if registered memory was not counted.
@@ -46,33 +41,30 @@ type Attribution struct {
 	// Traffic lists the bytes of the data path, see package traffic.
 	Traffic  []TrafficShare
 	Coverage []CoverageShare
-	// Missed are the bytes that are missing in Traffic for certain times, see CoverageShare.
+	// Missed are the bytes that Traffic lacks for some time, see CoverageShare.
 	Missed  []MissedShare
 	Budgets []BudgetShare
-	// Outstanding are the work requests that wait for a completion; nil if they are not traced.
+	// Outstanding are the work requests that wait for a completion; nil if not traced.
 	Outstanding []OutstandingShare
-	// Containers are all containers that runtimes and the kubelet list, with or without a
-	// share.
+	// Containers are all containers of runtimes and the kubelet, with or without a share.
 	Containers []ContainerShare
-	// Assigned are the devices that are assigned to workloads; nil if no source lists
-	// workloads.
+	// Assigned are the devices that are assigned to workloads; nil if no source lists workloads.
 	Assigned []DeviceShare
-	// GPUs are the shares of GPUs. GPUFigures are their sums, one for each GPU of the
-	// snapshot, in the same order. DeviceHandles counts the open files of device nodes.
+	// GPUs are the shares of GPUs. GPUFigures are their sums, one for each GPU of the snapshot, in the same order.
+	// DeviceHandles counts the open files of device nodes.
 	GPUs          []GPUShare
 	GPUFigures    []GPUFigures
 	DeviceHandles []DeviceHandleShare
-	// FaultTotals are the faults of devices that their drivers logged; FaultShares those of GPUs by owner, FaultHistory the
-	// last ones. Nil if the kernel log is not read.
+	// FaultTotals are the logged faults of devices, FaultShares the faults of GPUs by owner, FaultHistory the last
+	// faults. Nil if the kernel log is not read.
 	FaultTotals  []FaultTotal
 	FaultShares  []FaultShare
 	FaultHistory []FaultRecord
-	// DriverShares are the ioctls of GPU drivers in progress, DriverTasks the tasks that do not return from one. Nil if ioctls
+	// DriverShares are the GPU driver ioctls in progress, DriverTasks the tasks in one ioctl for long. Nil if ioctls
 	// are not measured.
 	DriverShares []DriverShare
 	DriverTasks  []DriverTask
-	// Usages are the node resources that containers and jobs use, Networks the bytes and
-	// packets of pods.
+	// Usages are the node resources of containers and jobs, Networks the bytes and packets of pods.
 	Usages   []UsageShare
 	Networks []NetworkShare
 
@@ -86,8 +78,7 @@ type Info struct {
 	identity.Info
 }
 
-// ObjectShare is the number of objects of one type that an owner holds on one device. Created
-// is known with MethodProbe only.
+// ObjectShare is an owner's number of objects of a type on a device. Only MethodProbe has Created.
 type ObjectShare struct {
 	Owner   int
 	Device  string
@@ -120,7 +111,7 @@ type ContainerShare struct {
 	*model.Container
 }
 
-// Use returns the index of an owner in Owners and adds the owner if necessary.
+// Use returns the index of an owner in Owners. It adds the owner if necessary.
 func (a *Attribution) Use(id identity.OwnerID) int {
 	if id == identity.Unattributed {
 		return unattributed
@@ -146,12 +137,11 @@ func (a *Attribution) AssignedOwners() []identity.OwnerID {
 	return ids
 }
 
-// unattributed is the index of the zero Owner.
 const unattributed = 0
 
-// Attribute computes the shares of s. owners has resolved the cgroups of s and c has credited
-// its counters. Objects come from the probe; without one (s.Objects is nil) they come from the
-// Holdings of processes. traffic adds the byte shares and their coverage.
+// Attribute computes the shares of s. Before, owners has resolved the cgroups of s and c has credited its counters.
+// Objects come from the probe or, if s.Objects is nil, from the Holdings of processes. traffic adds the byte shares and
+// their coverage.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
 	o := &users{owners, &a}
@@ -183,7 +173,6 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	return a
 }
 
-// users resolves owners and adds them to an Attribution.
 type users struct {
 	*identity.Table
 	a *Attribution
@@ -194,7 +183,6 @@ func (o *users) ofContainer(c *model.Container) int    { return o.a.Use(o.OfCont
 func (o *users) ofPod(namespace, name, uid string) int { return o.a.Use(o.OfPod(namespace, name, uid)) }
 func (o *users) labels(owner int) *identity.Owner      { return o.Owner(o.a.ids[owner]) }
 
-// containers returns each container with the owner of its cgroups.
 func (o *users) containers(s *model.Snapshot) []ContainerShare {
 	if s.Containers == nil {
 		return nil

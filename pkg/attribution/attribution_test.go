@@ -20,13 +20,11 @@ var (
 	job   = identity.Owner{Workload: "slurm:42"}
 )
 
-// facts are the facts of one refresh, with the names of their cgroups.
 type facts struct {
 	model.Snapshot
 	Entities map[model.CgroupID]identitytest.Entity
 }
 
-// attribute attributes the facts of a first refresh.
 func attribute(f facts) Attribution {
 	var c Counters
 	return attributeNext(f, identitytest.Table(f.Entities), &c)
@@ -39,7 +37,6 @@ func attributeNext(f facts, owners *identity.Table, c *Counters) Attribution {
 	return a
 }
 
-// created returns the number of objects that a cgroup created on a device.
 func created(cgroup model.CgroupID, device string, typ model.ObjectType, n uint64) model.Series[model.ObjectKey, model.Count] {
 	return model.Series[model.ObjectKey, model.Count]{
 		Cgroup: cgroup, Key: model.ObjectKey{Device: device, Type: typ}, Value: model.Count(n),
@@ -165,7 +162,7 @@ func TestAttributeNetlink(t *testing.T) {
 		Resources: []model.Resource{{Device: "rxe0", Type: model.QP, Count: 3}, {Device: "rxe0", Type: model.MR, Count: 2}},
 		Holdings: []model.Holding{
 			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.QP, Count: 1},
-			{Device: "rxe0", PID: 8, Type: model.QP, Count: 1}, // its cgroup is not known
+			{Device: "rxe0", PID: 8, Type: model.QP, Count: 1}, // with an unknown cgroup
 			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.MR, Memory: model.UnknownMemory, Count: 1, Bytes: 65536},
 			{Device: "rxe0", PID: 7, Cgroup: 1, Type: model.MR, Memory: model.ImplicitODPMemory, Count: 1},
 		},
@@ -189,7 +186,8 @@ func TestAttributeNetlink(t *testing.T) {
 	}
 }
 
-// TestKernelUsers: a module of the kernel that uses an HCA is a workload, and its protection domains are taken from what is unattributed.
+// TestKernelUsers: a kernel module that uses an HCA is a workload. Its protection domains are taken from the
+// unattributed share.
 func TestKernelUsers(t *testing.T) {
 	facts := facts{Entities: entities(), Snapshot: model.Snapshot{
 		HCAs:      []model.HCA{{Name: "mlx5_0"}, {Name: "mlx5_1"}},
@@ -199,7 +197,7 @@ func TestKernelUsers(t *testing.T) {
 			{Device: "mlx5_0", Count: 2, Used: 2},
 			{Device: "mlx5_0", Module: "ib_core", Count: 1, Used: 1},
 			{Device: "mlx5_0", Module: "nvme_rdma", Count: 3, Used: 1},
-			{Device: "mlx5_0", Module: "rpcrdma", Count: 1, Used: 0}, // registered, and not used
+			{Device: "mlx5_0", Module: "rpcrdma", Count: 1, Used: 0}, // registered, but unused
 			{Device: "mlx5_0", Module: "ib_ipoib", Count: 1, Used: 1},
 			{Device: "mlx5_1", Module: "nvme_rdma", Count: 1, Used: 1},
 		},
@@ -218,8 +216,8 @@ func TestKernelUsers(t *testing.T) {
 	}
 }
 
-// The controller charges every ancestor: only the topmost cgroup of an owner may be counted,
-// and an unattributed parent must not be counted.
+// The controller charges every ancestor: only the topmost cgroup of an owner counts, and an unattributed parent does
+// not count.
 func TestRDMACgroupsAreNotCountedTwice(t *testing.T) {
 	e := entities()
 	e[10] = identitytest.Entity{Workload: "slurm:42", Cgroup: "/system.slice/slurmstepd.scope/job_42"}
@@ -259,8 +257,8 @@ func TestInvalidNamesAreOneOwner(t *testing.T) {
 	}
 }
 
-// FuzzInvariants checks that the shares add up to the device for any facts, and that counters
-// do not fall when the facts only grow.
+// FuzzInvariants checks for any facts that the shares add up to the device, and that counters do not fall when facts
+// grow.
 func FuzzInvariants(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed)
@@ -340,7 +338,7 @@ func cumulative(a Attribution) map[string]uint64 {
 func randomSnapshot(r *rand.Rand) facts {
 	s := facts{Entities: map[model.CgroupID]identitytest.Entity{}}
 	for id := range uint64(8) {
-		if r.IntN(4) > 0 { // several ids share a workload
+		if r.IntN(4) > 0 { // several cgroups share a workload
 			s.Entities[model.CgroupID(id)] = identitytest.Entity{Workload: fmt.Sprint("w", r.IntN(4))}
 		}
 	}
@@ -370,7 +368,7 @@ func randomSnapshot(r *rand.Rand) facts {
 	return s
 }
 
-// grow simulates time: counters grow, current values change, and new cgroups appear.
+// grow simulates time: counters grow, current values change, new cgroups appear.
 func grow(r *rand.Rand, s *facts) {
 	for i := range s.Objects {
 		s.Created[i].Value += model.Count(r.Uint64N(9))
@@ -394,7 +392,6 @@ func objectType(r *rand.Rand) model.ObjectType {
 	return []model.ObjectType{model.QP, model.MR, model.DEVXObj}[r.IntN(3)]
 }
 
-// BenchmarkAttribute: 500 workloads that use 10 devices each.
 func BenchmarkAttribute(b *testing.B) {
 	s := facts{Snapshot: model.Snapshot{Objects: []model.Objects{}, Registered: []model.Registered{}}, Entities: map[model.CgroupID]identitytest.Entity{}}
 	for d := range 10 {

@@ -8,8 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// BudgetShare is the cost of data-path probes for one owner. SpentRatio is the maximum over
-// its cgroups.
+// BudgetShare is the cost of data-path probes for an owner. SpentRatio is the maximum over its cgroups.
 type BudgetShare struct {
 	Owner      int
 	SpentRatio float64

@@ -10,12 +10,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// capsDir is the directory of the device nodes of MIG instances.
 const capsDir = "/dev/nvidia-caps/"
 
-// claimed adds the GPUs and HCAs of a claimed device, and reports whether it has found any. The kubelet lists all devices of a
-// claim for each container that has the claim, also for one that has only one of its requests. So claimed leaves out those that the
-// container has no node of, if it has nodes of others.
+// claimed adds the GPUs and HCAs of a claimed device, and reports whether it found a device. The kubelet lists all
+// devices of a claim for each container with the claim, even if the container has only one of its requests. If the
+// container has nodes of some devices, claimed leaves out devices without a node in the container.
 func (e *evidence) claimed(a *model.Allocation, share DeviceShare) (found bool) {
 	if a.Claim == "" {
 		return false
@@ -48,7 +47,7 @@ func (e *evidence) claimed(a *model.Allocation, share DeviceShare) (found bool) 
 	return e.claimedInterface(a, share) || found
 }
 
-// hasOthers reports whether a container has the device nodes of other devices of a kind, and none of a device's nodes.
+// hasOthers reports whether a container has device nodes of a kind, but none of these nodes.
 func hasOthers(c *model.Container, nodes []string, kind func(path string) bool) bool {
 	if c == nil || c.AllDevices || slices.ContainsFunc(nodes, func(path string) bool { return slices.Contains(c.Devices, path) }) {
 		return false
@@ -56,7 +55,7 @@ func hasOthers(c *model.Container, nodes []string, kind func(path string) bool) 
 	return slices.ContainsFunc(c.Devices, kind)
 }
 
-// ofNode returns the HCA with a device node, nil if there is none.
+// ofNode returns the HCA with a device node, or nil.
 func (h hcas) ofNode(path string) *model.HCA {
 	name, ok := strings.CutPrefix(path, uverbsDir)
 	if !ok {
@@ -65,8 +64,8 @@ func (h hcas) ofNode(path string) *model.HCA {
 	return h.byChar[name]
 }
 
-// behind returns the GPUs with device nodes, each once. A MIG instance has nodes of its own, besides the
-// node of its GPU: the GPU is not meant, also if the instance is not listed yet.
+// behind returns the GPUs with the device nodes, each once. A MIG instance has its own nodes and its GPU's node: the
+// GPU is then not meant, even if the instance is not listed yet.
 func (g gpus) behind(nodes []string) (found []*model.GPU) {
 	part := slices.ContainsFunc(nodes, func(path string) bool { return strings.HasPrefix(path, capsDir) })
 	for _, path := range nodes {
@@ -78,9 +77,9 @@ func (g gpus) behind(nodes []string) (found []*model.GPU) {
 	return found
 }
 
-// claimedInterface adds the HCA of a network interface that DRANET allocated. DRANET writes no CDI
-// specification: the name of the device is its PCI address, pci-0000-8a-00-0, or in versions before 1.0 the name
-// of the interface, as net-BASE32 if it is no DNS label. An RDMA device without an interface may have its own name.
+// claimedInterface adds the HCA of a network interface that DRANET allocated. DRANET writes no CDI specification. The
+// device name is the PCI address, pci-0000-8a-00-0; before DRANET 1.0 the interface name, as net-BASE32 if it is not a
+// DNS label; or the name of an RDMA device without an interface.
 func (e *evidence) claimedInterface(a *model.Allocation, share DeviceShare) bool {
 	if driver, _, _ := strings.Cut(a.Resource, "/"); driver != "dra.net" {
 		return false
@@ -109,7 +108,7 @@ func (e *evidence) claimedInterface(a *model.Allocation, share DeviceShare) bool
 	return true
 }
 
-// ofNetdev returns the HCA with a network interface that DRANET names.
+// ofNetdev returns the HCA with a network interface in DRANET's notation.
 func (h hcas) ofNetdev(name string) *model.HCA {
 	if encoded, ok := strings.CutPrefix(name, "net-"); ok {
 		if b, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(strings.ToUpper(encoded)); err == nil {
@@ -119,13 +118,13 @@ func (h hcas) ofNetdev(name string) *model.HCA {
 	return h.byNetdev[name]
 }
 
-// CountGPUs counts the GPUs of the node: those that are allocated to containers, and all. The parts of a GPU count
-// instead of the GPU. An allocated GPU counts even if its plugin no longer lists it. Unless the allocations and the
-// devices of plugins are known, CountGPUs returns 0, 0; also while the ID of an allocation only stands for a share: no ID says which GPU
-// the plugin has chosen.
+// CountGPUs counts the GPUs that are allocated to containers, and all GPUs of the node. The parts of a GPU count
+// instead of the GPU. An allocated GPU counts even if its plugin no longer lists it. CountGPUs returns 0, 0 if the
+// allocations or the devices of plugins are unknown, or if the ID of an allocation only stands for a share: the
+// plugin's choice is not known.
 //
-// No API of the node lists the devices that claims may allocate. The GPUs of a vendor with claims are those that its
-// source lists; without a device plugin for GPUs, all are.
+// No API of the node lists the devices that claims may allocate. For a vendor with claims, all GPUs that its source
+// lists count; without a device plugin for GPUs, all GPUs count.
 func CountGPUs(s *model.Snapshot) (allocated, all int) {
 	if s.Allocations == nil || s.Allocatable == nil {
 		return 0, 0
@@ -187,7 +186,7 @@ func CountGPUs(s *model.Snapshot) (allocated, all int) {
 			known[gpu.UUID] = true
 		}
 	}
-	// A claimed device whose GPU is unknown is one of the GPUs that the source lists.
+	// A claimed device with an unknown GPU is one of the listed GPUs.
 	allocated = len(given) + len(unknown)
 	return allocated, max(len(known), allocated)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// claim returns the allocation of a claimed device to a container of the pod train-0.
 func claim(container, device string, nodes ...string) model.Allocation {
 	return model.Allocation{
 		Namespace: "ml", Pod: "train-0", Container: container, Claim: "gpus", Nodes: nodes,
@@ -20,8 +19,8 @@ func claim(container, device string, nodes ...string) model.Allocation {
 	}
 }
 
-// TestClaims checks the devices of resource claims. The device nodes are those that NVIDIA's driver writes for a GPU and for a
-// MIG instance, whose nodes contain those of its GPU.
+// TestClaims checks the devices of resource claims, with the device nodes of NVIDIA's driver for a GPU and for a MIG
+// instance, which include the GPU's node.
 func TestClaims(t *testing.T) {
 	gpu0 := []string{"/dev/nvidia0", "/dev/dri/card0", "/dev/dri/renderD128"}
 	mig2 := []string{"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"}
@@ -73,7 +72,8 @@ func TestClaims(t *testing.T) {
 			[]model.Container{container("a"), container("b")},
 			[]string{"ml/train-0/a GPU-0 kubelet gpus  false", "ml/train-0/b GPU-0 kubelet gpus  false"},
 		},
-		// The kubelet lists all devices of a claim for each of its containers, and with the second device also the nodes of the first.
+		// The kubelet lists all devices of a claim for each container; the second device has the nodes of the first,
+		// too.
 		"requests of one claim in different containers": {
 			mixed(),
 			[]model.Allocation{
@@ -108,7 +108,7 @@ func TestClaims(t *testing.T) {
 			[]string{"ml/train-0/worker GPU-0 kubelet gpus  false"},
 		},
 		"no specification, of a MIG instance": {
-			mixed(), []model.Allocation{claim("worker", "gpu-1-mig-1g10gb-19-0")}, nil, // one of the instances, but which?
+			mixed(), []model.Allocation{claim("worker", "gpu-1-mig-1g10gb-19-0")}, nil, // an unknown instance
 			[]string{"ml/train-0/worker gpu-1-mig-1g10gb-19-0  gpus  false"},
 		},
 		"no source of GPUs": {
@@ -182,8 +182,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestCountGPUs counts GPUs of device plugins and claims. The node has six GPUs that can be allocated: mixed lists two of AMD,
-// one of NVIDIA, two MIG instances, which count instead of their GPU, and one of Intel.
+// TestCountGPUs counts GPUs of device plugins and claims. The node has six GPUs that can be allocated: two of AMD, one
+// of NVIDIA, two MIG instances, which count instead of their GPU, and one of Intel.
 func TestCountGPUs(t *testing.T) {
 	plugin := func(resource string, ids ...string) model.Allocatable {
 		return model.Allocatable{Resource: resource, IDs: ids}

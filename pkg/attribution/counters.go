@@ -26,8 +26,7 @@ type CounterShares struct {
 	OwnerLosses       []Share[model.LossKey, model.Count]
 }
 
-// Counters holds one Tracker per counter. The zero Counters is ready to use. It is not safe
-// for concurrent use.
+// Counters holds a Tracker for each counter. The zero Counters is ready to use. It is not safe for concurrent use.
 type Counters struct {
 	all    []counter
 	faults faultLedger
@@ -68,7 +67,7 @@ func newCounters() []counter {
 	}
 }
 
-// counter is a Tracker with functions that select its input and its output.
+// counter is a Tracker with its input and output.
 type counter interface {
 	credit(s *model.Snapshot, owners *identity.Table)
 	share(a *CounterShares, owners *identity.Table, use func(identity.OwnerID) int)

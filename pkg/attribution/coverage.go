@@ -9,16 +9,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// CoverageShare is a gap in the bytes of one owner on one device. The gap is empty in the only
-// share of an owner and device whose bytes are all counted.
+// CoverageShare is a gap in the bytes of an owner on a device. If all bytes are counted, the owner and device have one
+// share with an empty gap.
 type CoverageShare struct {
 	Owner  int
 	Device string
 	Gap    model.Gap
 }
 
-// MissedShare is the number of bytes of a device that are unattributed and that one owner may have moved: at most these are missing in its
-// bytes. Unlimited reports that more may be missing: a counter of the device was reset, or could not be read.
+// MissedShare is the unattributed bytes of a device that an owner may have moved: its own bytes lack at most these.
+// Unlimited reports that more may be missing: a device counter was reset, or could not be read.
 type MissedShare struct {
 	Owner     int
 	Device    string
@@ -26,27 +26,26 @@ type MissedShare struct {
 	Unlimited bool
 }
 
-// PortLedger is what the bytes that ports count say about coverage. Package traffic implements it.
+// PortLedger is what port counters say about coverage. Package traffic implements it.
 type PortLedger interface {
-	// Exclusive reports whether the counters of a device's ports were credited to this owner alone when its last interval ended.
+	// Exclusive reports whether the device's ports were credited to this owner alone at the end of the last interval.
 	Exclusive(owner identity.OwnerID, device string) bool
-	// Missed takes the gaps that the owner has in a refresh without these counters, and reports whether bytes of it may be missing since
-	// the first refresh.
+	// Missed takes the owner's gaps in a refresh without these counters. It reports whether bytes of the owner may be
+	// missing since the first refresh.
 	Missed(owner identity.OwnerID, device string, gaps []model.Gap) bool
 }
 
-// covered is what is known of the bytes of one owner on one device.
 type covered struct {
 	owner      int
 	device     string
-	qps, bound uint64 // queue pairs, and those with a hardware counter
+	qps, bound uint64 // queue pairs, and queue pairs with a hardware counter
 	devx       bool   // has DEVX objects
-	seen       bool   // the data path knows contexts of it
+	seen       bool   // the data path knows its contexts
 	gaps       []model.Gap
 }
 
-// Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or verbs
-// contexts on the data path. a has the objects of s, and ledger has settled it.
+// Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or observed verbs contexts. a has
+// the objects of s, and ledger has settled it.
 func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState, ledger PortLedger) []CoverageShare {
 	o := &users{owners, a}
 	t := newTable[covered](len(a.Objects))
@@ -100,7 +99,7 @@ func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states 
 	return shares
 }
 
-// all returns all gaps of an owner that shares the device, none if its queue pairs have counters.
+// all returns the gaps of an owner that shares the device, nil if its queue pairs have counters.
 func (c *covered) all(on, attached bool) []model.Gap {
 	switch {
 	case c.bound > 0 && c.bound >= c.qps && !c.devx:

@@ -12,14 +12,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakePorts is a PortLedger with the same answers for all owners.
+// fakePorts is a PortLedger with equal answers for all owners.
 type fakePorts struct{ exclusive, missed bool }
 
 func (f fakePorts) Exclusive(identity.OwnerID, string) bool           { return f.exclusive }
 func (f fakePorts) Missed(identity.OwnerID, string, []model.Gap) bool { return f.missed }
 
-// TestCoverage: a workload with queue pairs is complete, or has a gap for each reason why not.
-// Cgroup 1 is of a container, 11 and 12 are of one job.
+// TestCoverage: a workload with queue pairs is complete, or has a gap for each reason. Cgroup 1 is a container, 11 and
+// 12 are a job.
 func TestCoverage(t *testing.T) {
 	qps := func(cgroup model.CgroupID, n uint64) model.Objects {
 		return model.Objects{Cgroup: cgroup, Device: "d", Type: model.QP, Current: n}

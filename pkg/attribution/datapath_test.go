@@ -33,7 +33,7 @@ func completion(
 	}
 }
 
-// TestDataPathShares checks that the cgroups of an owner are summed, and that a share rests when one of its cgroups rests.
+// TestDataPathShares checks that the cgroups of an owner are added up, and that a share rests if a cgroup rests.
 func TestDataPathShares(t *testing.T) {
 	fast := func(n uint64) model.FineHistogram { return model.FineHistogram{Count: n, Sum: n} }
 	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{

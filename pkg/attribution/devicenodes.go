@@ -8,12 +8,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// uverbsDir is the directory of the device nodes of HCAs.
 const uverbsDir = "/dev/infiniband/"
 
-// deviceNodes adds the HCAs and GPUs of the device nodes that containers have. The number in
-// the name of a node differs from the number of the HCA. For a container that may use all
-// devices a device node is no assignment: the container would look idle on all of them.
+// deviceNodes adds the HCAs and GPUs of the device nodes in containers. The number in a node's name is not the HCA's
+// number. In a container that may use all devices, a device node is not an assignment: the container would look idle on
+// all devices.
 func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	given := map[int][]int{} // GPUs that the kubelet reports, by owner
 	for i := range e.rows {
@@ -21,7 +20,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 			given[r.Owner] = append(given[r.Owner], i)
 		}
 	}
-	isUnplaced := map[int]bool{} // owners with GPUs that match no known node
+	isUnplaced := map[int]bool{} // owners with GPUs without a known node
 	for i := range unplaced {
 		isUnplaced[unplaced[i].Owner] = true
 	}
@@ -52,8 +51,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 				unknown = append(unknown, path)
 				continue
 			}
-			// The node of a partitioned GPU gives access to its parts; each part has its own
-			// node.
+			// The node of a partitioned GPU gives access to its parts, which have their own nodes.
 			if share.GPU == nil || !e.gpus.parents[share.GPU.UUID] {
 				e.add(share)
 			}
@@ -71,7 +69,7 @@ func (e *evidence) deviceNodes(unplaced []DeviceShare) {
 	}
 }
 
-// gpuNodes returns the device nodes of single GPUs among paths: /dev/nvidia0, /dev/dri/card0 or, if there is no card,
+// gpuNodes returns the device nodes of single GPUs: /dev/nvidia0, /dev/dri/card0 or, without a card,
 // /dev/dri/renderD128. A GPU has a card and a render node.
 func gpuNodes(paths []string) (nodes []string) {
 	numbered := func(prefix string) (nodes []string) {
@@ -95,7 +93,6 @@ func gpuNodes(paths []string) (nodes []string) {
 	return append(nodes, dri...)
 }
 
-// requested adds the GPUs that a container requested from its runtime.
 func (e *evidence) requested(owner int, name string) {
 	for _, g := range e.gpus.named(name) {
 		share := DeviceShare{Owner: owner, Allocated: EvidenceRuntime}

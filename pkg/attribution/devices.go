@@ -14,47 +14,45 @@ import (
 // DeviceShare is one device that is assigned to a workload.
 type DeviceShare struct {
 	Owner int
-	// Device is the HCA or the UUID of the GPU. For other devices without a PCI function it is
-	// the plugin's ID. For a GPU that no source lists it is the name of its device node:
-	// nvidia0, dri/card1.
+	// Device is the HCA or the GPU's UUID. For other devices without a PCI function it is the plugin's ID, for a GPU
+	// that no source lists the name of its device node: nvidia0, dri/card1.
 	Device string
-	// Node is the path of the GPU's device node in the workload, if known.
-	Node string
-	// Resource and ID come from the kubelet's allocation; they are empty without one.
+	Node   string
+	// Resource and ID come from the kubelet's allocation, and may be empty.
 	Resource   string
 	ID         string
 	PCIAddress string
-	// PF is the HCA of the physical function if this is a virtual function.
+	// PF is the HCA of a virtual function's physical function.
 	PF string
-	// GUID is the port's GUID, or the node's if the port has none.
+	// GUID is the port's GUID or, if unknown, the node's.
 	GUID string
-	// HCA and GPU are nil if the device is of another kind or is not visible.
+	// HCA and GPU are nil if the device is of another kind or not visible.
 	HCA *model.HCA
 	GPU *model.GPU
-	// Given reports exclusive assignment: the kubelet allocated the PCI function, or the HCA
-	// is in the owner's network namespace.
+	// Given reports exclusive assignment: the kubelet allocated the PCI function, or the HCA is in the owner's network
+	// namespace.
 	Given bool
-	// Allocated is the evidence that the GPU, or the HCA as an RDMA device, is allocated to the owner. It is empty for other
-	// devices, for a PCI function that is only a network interface, and for a container that may use all devices of the node.
+	// Allocated is the evidence that the GPU, or the HCA as an RDMA device, is allocated to the owner. It is empty for
+	// other devices, for a PCI function that is only a network interface, and for a container that may use all devices.
 	Allocated Evidence
-	// Origin is the strongest source of the assignment, also of one that is no allocation.
+	// Origin is the strongest source of the assignment, even if the assignment is not an allocation.
 	Origin Evidence
-	// Claim is the name of the resource claim that has the device, ShareID the part of the device that the claim has. They are
-	// empty for a device without a claim, ShareID also for a claim that has all of the device.
+	// Claim is the name of the resource claim with the device, ShareID the part of the device that the claim has. Claim
+	// is empty without a claim, ShareID also for a claim of the whole device.
 	Claim, ShareID string
-	// Unhealthy reports that the plugin or driver of the device reports it as unhealthy to the kubelet.
+	// Unhealthy reports that the device's plugin or driver reports the device as unhealthy to the kubelet.
 	Unhealthy bool
 }
 
 // Evidence is the source of an allocation.
 type Evidence string
 
-// The sources of allocations, from the weakest on. Of an HCA only the last two are exclusive.
+// The sources of allocations, weakest first. For an HCA only the last two are exclusive.
 const (
 	EvidenceEnvironment Evidence = "environment"   // the environment of a process of the Slurm job names the GPU
 	EvidenceNode        Evidence = "device_node"   // the container has the device node
 	EvidenceRuntime     Evidence = "runtime"       // the container requested the GPU from its runtime
-	EvidenceCgroup      Evidence = "device_cgroup" // the device cgroup of the Slurm job, or its device program, allows the GPU by name
+	EvidenceCgroup      Evidence = "device_cgroup" // the Slurm job's device cgroup, or its device program, allows the GPU by name
 	EvidenceNetwork     Evidence = "network"       // the network-status annotation of the pod names the HCA
 	EvidenceNamespace   Evidence = "namespace"     // the HCA is in the network namespace of the owner
 	EvidenceKubelet     Evidence = "kubelet"       // the kubelet allocated the GPU or the PCI function
@@ -64,10 +62,9 @@ var strength = []Evidence{
 	"", EvidenceEnvironment, EvidenceNode, EvidenceRuntime, EvidenceCgroup, EvidenceNetwork, EvidenceNamespace, EvidenceKubelet,
 }
 
-// assigned joins all sources of assignments: the kubelet's allocations, the device nodes and
-// GPU requests of containers, the networks of pods, the network namespaces of devices, and the GPUs of Slurm jobs.
-// Several sources of one assignment give one share. A pod gets no share of a device that one
-// of its containers has.
+// assigned joins all sources of assignments: the kubelet's allocations, device nodes and GPU requests of containers,
+// networks of pods, network namespaces of devices, and GPUs of Slurm jobs. Several sources of an assignment give one
+// share. A pod gets no share of a device that one of its containers has.
 func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	if s.Allocations == nil && s.Containers == nil && s.Pods == nil && s.Namespaces == nil && s.JobGPUs == nil {
 		return nil
@@ -90,7 +87,6 @@ func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 	return e.rows
 }
 
-// evidence indexes the facts that assign devices to owners, and the resulting shares.
 type evidence struct {
 	s     *model.Snapshot
 	o     *users
@@ -99,12 +95,12 @@ type evidence struct {
 	live  liveContainers
 	rows  []DeviceShare
 	index map[assignedKey]int
-	ofPod map[podDevice]int // containers' rows by pod
-	from  Evidence          // the source that is being added
+	ofPod map[podDevice]int // rows of containers, by pod
+	from  Evidence          // the current source
 }
 
-// allocations adds the kubelet's allocations. It returns two kinds without adding them: shared
-// resources with IDs that identify no device, and GPUs with an unknown ID.
+// allocations adds the kubelet's allocations, except two kinds, which it returns: shared resources whose IDs do not
+// identify a device, and GPUs with an unknown ID.
 func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	for i := range e.s.Allocations {
 		a := &e.s.Allocations[i]
@@ -143,7 +139,7 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 			continue
 		default:
 			share.Device, _, _ = strings.Cut(share.ID, "::")
-			// The plugin of EFA gives names of RDMA devices.
+			// EFA's plugin uses names of RDMA devices.
 			if h := e.hcas.named(share.Device); h != nil {
 				share.describe(h)
 				share.Given = share.ID == share.Device
@@ -157,8 +153,8 @@ func (e *evidence) allocations() (shared, unplaced []DeviceShare) {
 	return shared, unplaced
 }
 
-// placed returns the GPU of an allocation, nil if it is not known. An ID that only stands for a share is no evidence: the container has to
-// have the GPU that the ID names.
+// placed returns the GPU of an allocation, nil if unknown. An ID that only stands for a share is not evidence: the
+// container must have the GPU that the ID names.
 func (e *evidence) placed(a *model.Allocation) *model.GPU {
 	gpu, share := e.gpus.ofPlugin(a.Resource, a.ID)
 	if share && !e.has(e.live.containers[containerName{a.Namespace, a.Pod, a.Container}], gpu) {
@@ -167,7 +163,7 @@ func (e *evidence) placed(a *model.Allocation) *model.GPU {
 	return gpu
 }
 
-// has reports whether a container has a GPU by its device nodes, or by a request to its runtime that names this GPU alone.
+// has reports whether a container has the GPU by its device nodes, or by a request to its runtime for this GPU alone.
 func (e *evidence) has(c *model.Container, g *model.GPU) bool {
 	if c == nil || g == nil {
 		return false
@@ -179,8 +175,8 @@ func (e *evidence) has(c *model.Container, g *model.GPU) bool {
 		})
 }
 
-// mayUse reports whether a container has the device node of an HCA. The HCA of a PCI function that is only a network
-// interface for the container has none. If the device nodes are not known, mayUse returns true.
+// mayUse reports whether a container has the HCA's device node, which is missing if the PCI function is only a network
+// interface for the container. If the device nodes are unknown, mayUse returns true.
 func mayUse(c *model.Container, h *model.HCA) bool {
 	switch {
 	case h == nil:
@@ -191,8 +187,8 @@ func mayUse(c *model.Container, h *model.HCA) bool {
 	return slices.Contains(c.Devices, uverbsDir+h.CharDevice)
 }
 
-// holder returns the owner of an allocation. The kubelet reports names only, so it looks for a
-// live container with these names. Without one the pod has ended or has not started.
+// holder returns the owner of an allocation. The kubelet reports only names: holder looks for a live container with
+// these names. Without it, the pod has ended or has not started.
 func (e *evidence) holder(a *model.Allocation) int {
 	if c := e.live.containers[containerName{a.Namespace, a.Pod, a.Container}]; c != nil {
 		return e.o.ofContainer(c)
@@ -203,8 +199,8 @@ func (e *evidence) holder(a *model.Allocation) int {
 	return e.o.a.Use(e.o.OfNames(a.Namespace, a.Pod, a.Container)) // no source lists containers
 }
 
-// networks adds the devices behind the networks of pods. The author of a pod may write the annotation that names them, so it
-// names no device that the kubelet or the kernel gave to another pod.
+// networks adds the devices behind the networks of pods. The pod's author may write the annotation: it does not get a
+// device that the kubelet or the kernel gave to another pod.
 func (e *evidence) networks() {
 	for i := range e.s.Pods {
 		p := &e.s.Pods[i]
@@ -221,7 +217,7 @@ func (e *evidence) networks() {
 			}
 			share.describe(e.hcas.find(share.PCIAddress, share.Device))
 			if share.HCA == nil && e.hcas.byName[share.Device] != nil {
-				share.Device = "" // the name belongs to another function now
+				share.Device = "" // another function has the name now
 			}
 			if share.HCA != nil && n.RDMADevice != "" {
 				share.Allocated = EvidenceNetwork
@@ -233,7 +229,7 @@ func (e *evidence) networks() {
 	}
 }
 
-// givenToOther reports whether a device is given to another owner than a pod.
+// givenToOther reports whether a device is given to another owner than the pod.
 func (e *evidence) givenToOther(share *DeviceShare, p *model.Pod) bool {
 	for i := range e.rows {
 		if r := &e.rows[i]; r.Given && r.key() == share.key() {
@@ -245,7 +241,7 @@ func (e *evidence) givenToOther(share *DeviceShare, p *model.Pod) bool {
 	return false
 }
 
-// namespaces assigns devices in a network namespace to the owner of the namespace's processes.
+// namespaces assigns devices in a network namespace to the owner of its processes.
 func (e *evidence) namespaces() {
 	in := make(map[uint64]model.CgroupID, len(e.s.Namespaces))
 	for _, n := range e.s.Namespaces {
@@ -270,14 +266,13 @@ func (e *evidence) namespaces() {
 	}
 }
 
-// containerName identifies a container in the kubelet's API.
 type containerName struct{ namespace, pod, name string }
 
-// liveContainers finds the containers and pods that have not ended.
+// liveContainers finds containers and pods that have not ended.
 type liveContainers struct {
 	containers map[containerName]*model.Container
 	uids       map[string]bool        // UIDs of pods
-	pods       map[containerName]bool // by name, of pods without a UID
+	pods       map[containerName]bool // by name, for pods without a UID
 }
 
 func newLiveContainers(containers []model.Container) liveContainers {
@@ -308,15 +303,14 @@ func (l liveContainers) pod(p *model.Pod) bool {
 		l.pods[containerName{namespace: p.Namespace, pod: p.Name}]
 }
 
-// replaced reports whether a container has ended that containerd lists as one that was not started: it has no task, and another one of
-// its name in the pod runs. That is so after a reboot of the node, or a restart of the sensor.
+// replaced reports whether containerd lists an ended container as not started: after a reboot of the node or a restart
+// of the sensor it has no task, while another container of its name runs in the pod.
 func (l liveContainers) replaced(c *model.Container) bool {
 	now := l.containers[containerName{c.Namespace, c.Pod, c.Name}]
 	return c.Pod != "" && c.Status == model.ContainerCreated && now != nil && now != c && now.Status == model.ContainerRunning
 }
 
-// newer reports whether a replaces b, which has the same names: a pod may have been recreated,
-// and a container restarted.
+// newer reports whether a replaces b of the same names: pods are recreated, and containers restarted.
 func newer(a, b *model.Container) bool {
 	running := func(c *model.Container) int {
 		if c.Status == model.ContainerRunning {

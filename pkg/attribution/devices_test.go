@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sriov returns a node with a PF, two visible virtual functions with uverbs devices in reverse
-// order, a function in the network namespace of a pod, and another PF, listed after its subfunction.
+// sriov returns a PF, two visible virtual functions with uverbs devices in reverse order, a function in a pod's network
+// namespace, and a PF after its subfunction.
 func sriov() []model.HCA {
 	port := func(guid string) []model.Port { return []model.Port{{Number: 1, PortGUID: guid}} }
 	return []model.HCA{
@@ -248,7 +248,7 @@ func TestDevices(t *testing.T) {
 				"ml/train-0/side(c2) mlx5_2||0000:18:00.a|mlx5_0|n2",
 			},
 		},
-		"the container before a reboot": { // containerd lists it without a task, as one that was not started
+		"the container before a reboot": { // containerd lists it without a task, as not started
 			facts: model.Snapshot{
 				Containers: []model.Container{
 					worker(func(c *model.Container) {
@@ -294,8 +294,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestAllocatedHCAs checks by which evidence an HCA is allocated as an RDMA device. A VF that is only a network interface is
-// not, and neither is a device node of a container that may use all devices.
+// TestAllocatedHCAs checks by which evidence an HCA is allocated as an RDMA device. A VF that is only a network
+// interface is not allocated, nor is a device node of a container that may use all devices.
 func TestAllocatedHCAs(t *testing.T) {
 	nodes := func(paths ...string) func(*model.Container) {
 		return func(c *model.Container) { c.Devices = append([]string{}, paths...) }
@@ -360,8 +360,7 @@ func TestAllocatedHCAs(t *testing.T) {
 	}
 }
 
-// TestDevicesHostile checks that the texts of containers and plugins are made valid UTF-8
-// once.
+// TestDevicesHostile checks that texts of containers and plugins are made valid UTF-8 once.
 func TestDevicesHostile(t *testing.T) {
 	a := attribute(facts{Snapshot: model.Snapshot{
 		Containers: []model.Container{worker(func(c *model.Container) { c.Pod = "train-\xff" })},
@@ -387,8 +386,7 @@ func TestIsPCI(t *testing.T) {
 	}
 }
 
-// TestGPUNodes checks that a GPU that the kubelet does not list is identified by its device
-// node.
+// TestGPUNodes checks that the device node identifies a GPU that the kubelet does not list.
 func TestGPUNodes(t *testing.T) {
 	s := model.Snapshot{
 		Containers: []model.Container{
@@ -417,8 +415,8 @@ func TestGPUNodes(t *testing.T) {
 	}
 }
 
-// TestNamedHCA: a plugin may give the kubelet the name of an RDMA device (EFA, DRANET). A container with another device node was not given it,
-// and a name that two network namespaces have names none.
+// TestNamedHCA: a plugin may give the kubelet the name of an RDMA device (EFA, DRANET). It is not allocated to a
+// container with another device node, and a name in two network namespaces names no device.
 func TestNamedHCA(t *testing.T) {
 	hcas := []model.HCA{
 		{Name: "rdmap79s0", NodeGUID: "n0", PCIAddress: "0000:4f:00.0", CharDevice: "uverbs0"},

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// DriverShare is the ioctls of one GPU driver that tasks of one owner are in, without those that wait on purpose.
+// DriverShare is an owner's ioctls of a GPU driver in progress, without requests that wait on purpose.
 type DriverShare struct {
 	Owner  int
 	Driver string
@@ -24,7 +24,6 @@ type DriverTask struct {
 	*model.DriverTask
 }
 
-// driverShares adds up the ioctls in progress of the cgroups of each owner.
 func (o *users) driverShares(s *model.Snapshot) []DriverShare {
 	if s.DriverUses == nil {
 		return nil
@@ -40,8 +39,7 @@ func (o *users) driverShares(s *model.Snapshot) []DriverShare {
 	return t.rows
 }
 
-// driverTasks returns the stuck tasks by driver, those that entered their ioctl first before the others: tasks wait for a lock
-// behind the task that has it.
+// driverTasks returns the stuck tasks by driver, oldest ioctl first: tasks wait behind the task that holds a lock.
 func (o *users) driverTasks(s *model.Snapshot) []DriverTask {
 	if s.DriverTasks == nil {
 		return nil

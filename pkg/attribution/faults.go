@@ -11,10 +11,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// FaultDevice has the names of the device of a fault, as the sources of GPUs and HCAs report them. A device that is not
-// listed at present keeps the names that it had; names that were never known are empty.
+// FaultDevice has the names of a fault's device, from the sources of GPUs and HCAs. A device that is not listed keeps
+// its last names; unknown names are empty.
 type FaultDevice struct {
-	GPU, UUID string // ID and UUID of a GPU; of the whole GPU for a fault of a MIG slice
+	GPU, UUID string // for a MIG slice, of the whole GPU
 	HCA       string
 }
 
@@ -33,17 +33,16 @@ type FaultShare struct {
 	Since time.Time // see Share
 }
 
-// FaultRecord is a fault of the history with the last known labels of its owner.
+// FaultRecord is a fault of the history with its owner's last known labels.
 type FaultRecord struct {
 	Owner identity.Owner
 	FaultDevice
 	*model.Fault
 }
 
-// maxFaultDevices is the maximum number of devices whose names are kept.
 const maxFaultDevices = 1024
 
-// faultLedger keeps the names of devices and owners of faults, which outlive both.
+// faultLedger keeps the names of faults' devices and owners, which may have ended.
 type faultLedger struct {
 	shares  *Tracker[model.FaultKey, model.Count, *model.Count]
 	devices map[string]namedDevice    // by PCI address
@@ -51,14 +50,14 @@ type faultLedger struct {
 	owners  map[uint64]identity.Owner // by ID of the fault
 }
 
-// namedDevice is a device with the refresh before the one since which it has its names.
+// namedDevice is a device and the refresh before the first refresh with its names.
 type namedDevice struct {
 	FaultDevice
 	before time.Time
 }
 
-// faults credits the faults of processes to their owners. What is left of the total of a GPU is the unattributed share: the
-// faults without a known process, and those of owners that expired. HCAs have no shares: their drivers report no process.
+// faults credits the faults of processes to their owners. The rest of a GPU's total is unattributed: faults without a
+// known process, and of expired owners. HCAs have no shares: their drivers report no process.
 func (o *users) faults(s *model.Snapshot, l *faultLedger) ([]FaultTotal, []FaultShare, []FaultRecord) {
 	if s.FaultTotals == nil {
 		return nil, nil, nil
@@ -79,7 +78,7 @@ func (o *users) faults(s *model.Snapshot, l *faultLedger) ([]FaultTotal, []Fault
 			continue
 		}
 		d := l.devices[c.Key.PCIAddress]
-		if c.Since.Before(d.before) { // it had other labels
+		if c.Since.Before(d.before) { // the device had other labels
 			c.Since = time.Time{}
 		}
 		shares = append(shares, FaultShare{c.Owner, d.FaultDevice, c.Key, uint64(c.Value), c.Since})
@@ -87,7 +86,7 @@ func (o *users) faults(s *model.Snapshot, l *faultLedger) ([]FaultTotal, []Fault
 	return totals, shares, o.faultHistory(s, l)
 }
 
-// faultHistory returns the history. The owner of a fault stays known when its cgroup has ended.
+// faultHistory returns the history. A fault keeps its owner when the cgroup has ended.
 func (o *users) faultHistory(s *model.Snapshot, l *faultLedger) []FaultRecord {
 	known := make(map[uint64]identity.Owner, len(s.FaultHistory))
 	history := make([]FaultRecord, len(s.FaultHistory))
@@ -108,7 +107,6 @@ func (o *users) faultHistory(s *model.Snapshot, l *faultLedger) []FaultRecord {
 	return history
 }
 
-// name updates the names of devices.
 func (l *faultLedger) name(s *model.Snapshot) {
 	if l.devices == nil {
 		l.devices = map[string]namedDevice{}

@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// faultNode is a node with a GPU whose faults are counted, refresh by refresh.
+// faultNode is a node with a GPU with faults, refresh by refresh.
 type faultNode struct {
 	t        *testing.T
 	entities map[model.CgroupID]identitytest.Entity
@@ -64,7 +64,7 @@ func (n *faultNode) shares(a *Attribution) map[string]uint64 {
 	return shares
 }
 
-// TestFaultShares: the shares add up to the GPU, and no share ever falls: not when an owner ends, nor when one comes back.
+// TestFaultShares: the shares add up to the GPU, and no share falls when an owner ends or returns.
 func TestFaultShares(t *testing.T) {
 	n := &faultNode{
 		t: t, entities: map[model.CgroupID]identitytest.Entity{1: {Workload: "unit:a"}, 2: {Workload: "unit:b"}}, owners: &identity.Table{},
@@ -84,7 +84,7 @@ func TestFaultShares(t *testing.T) {
 		t.Errorf("%+v", a.FaultTotals)
 	}
 
-	// The GPU is not listed any more, and keeps its names. A workload ends.
+	// The GPU is no longer listed and keeps its names. A workload ends.
 	n.facts.GPUs = nil
 	n.facts.FaultHistory[0].Cgroup = 0
 	delete(n.owned, 1)
@@ -100,7 +100,7 @@ func TestFaultShares(t *testing.T) {
 		t.Errorf("history: %+v", f)
 	}
 
-	// It comes back before it has expired, and has its faults again.
+	// The workload returns before it has expired, and has its faults again.
 	n.entities[3] = identitytest.Entity{Workload: "unit:a"}
 	n.owned[3] = 1
 	n.count++
@@ -109,7 +109,7 @@ func TestFaultShares(t *testing.T) {
 		t.Error(d)
 	}
 
-	// It ends for good.
+	// The workload ends for good.
 	delete(n.owned, 3)
 	delete(n.entities, 3)
 	n.counters.Forget([]model.CgroupID{3})
@@ -127,7 +127,7 @@ func TestFaultShares(t *testing.T) {
 	}
 }
 
-// TestFaultDevices: faults without a listed device have the UUID from the log, and HCAs have names but no shares.
+// TestFaultDevices: faults without a listed device have the log's UUID, and HCAs have names but no shares.
 func TestFaultDevices(t *testing.T) {
 	var counters Counters
 	var owners identity.Table
@@ -165,7 +165,7 @@ func TestFaultDevices(t *testing.T) {
 	}
 }
 
-// TestFaultsBegan: the faults of an owner began at the refresh before, unless the labels of the device came later than they.
+// TestFaultsBegan: an owner's faults began at the refresh before, unless the device's labels came later.
 func TestFaultsBegan(t *testing.T) {
 	gpu := model.GPU{ID: "4", UUID: "GPU-4", PCIAddress: "0000:C1:00.0"}
 	for _, c := range []struct {

@@ -14,19 +14,18 @@ func IsGPU(resource string) bool {
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Owns(resource) }) != nil
 }
 
-// givesGPU reports whether a kubelet resource or a resource claim consists of GPUs or parts of
-// GPUs.
+// givesGPU reports whether a kubelet resource or a resource claim consists of GPUs or parts of GPUs.
 func givesGPU(resource string) bool { return IsGPU(resource) || claimVendor(resource) != nil }
 
-// claimVendor returns the vendor of the GPUs of a resource claim: DRIVER/POOL or, before
-// Kubernetes 1.31, the CDI kind k8s.DRIVER/claim. It returns nil for other resources.
+// claimVendor returns the GPU vendor of a resource claim, or nil: DRIVER/POOL or, before Kubernetes 1.31, the CDI kind
+// k8s.DRIVER/claim.
 func claimVendor(resource string) *model.GPUVendor {
 	driver, _, claim := strings.Cut(strings.TrimPrefix(resource, "k8s."), "/")
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool { return claim && v.DRADriver != "" && v.DRADriver == driver })
 }
 
-// WholeGPU returns the GPU that belongs to a device plugin's ID: UUID::2 (NVIDIA),
-// nvidia0/vgpu2 (Google), 0000:c1:00.0-slice-2 (AMD), card0-2 (Intel).
+// WholeGPU returns the GPU in a device plugin's ID: UUID::2 (NVIDIA), nvidia0/vgpu2 (Google), 0000:c1:00.0-slice-2
+// (AMD), card0-2 (Intel).
 func WholeGPU(id string) string {
 	if card, share, ok := strings.Cut(id, "-"); ok && gpuNodes([]string{"/dev/dri/" + card}) != nil && share != "" {
 		return card
@@ -37,10 +36,10 @@ func WholeGPU(id string) string {
 	return id
 }
 
-// lenUUID is the length of a UUID of NVIDIA with its prefix: GPU-, MIG-.
+// lenUUID is the length of NVIDIA's UUID with its prefix: GPU-, MIG-.
 const lenUUID = 4 + 36
 
-// gpus finds GPUs by the names that plugins, runtimes and device nodes use.
+// gpus finds GPUs by the names of plugins, runtimes and device nodes.
 type gpus struct {
 	list                  []model.GPU
 	byUUID, byPCI, byNode map[string]*model.GPU
@@ -72,8 +71,8 @@ func newGPUs(list []model.GPU) gpus {
 	return g
 }
 
-// find returns the GPU with a plugin's ID: a UUID (also of a part), a PCI address (AMD), or
-// the name of a device node (Google, Intel).
+// find returns the GPU of a plugin's ID: a UUID (also of a part), a PCI address (AMD), or the name of a device node
+// (Google, Intel).
 func (g gpus) find(id string) *model.GPU {
 	if gpu := g.byUUID[id]; gpu != nil {
 		return gpu
@@ -84,15 +83,15 @@ func (g gpus) find(id string) *model.GPU {
 	return g.ofNode(id)
 }
 
-// ofPlugin returns the GPU with the ID that a device plugin or DRA driver gives the kubelet for a resource, nil if the ID names none for
-// certain, and whether the ID only stands for a share, GPU-UUID-4: the plugins of HAMi and Volcano choose the GPU themselves, and gpu is
-// only the one in the name.
+// ofPlugin returns the GPU of the ID that a device plugin or DRA driver gives the kubelet, nil if not certain. share
+// reports that the ID only stands for a share (GPU-UUID-4): the plugins of HAMi and Volcano choose the GPU themselves,
+// and gpu is only the GPU in the name.
 func (g gpus) ofPlugin(resource, id string) (gpu *model.GPU, share bool) {
 	id = WholeGPU(id)
 	if gpu := g.find(id); gpu != nil {
 		return gpu, false
 	}
-	if node, instance, ok := strings.Cut(id, "/gi"); ok { // Google: the number of the device node, and of the GPU instance
+	if node, instance, ok := strings.Cut(id, "/gi"); ok { // Google: the numbers of the device node and of the GPU instance
 		return g.ofInstance(g.ofNode(node), instance), false
 	}
 	if i := strings.LastIndexByte(id, '-'); i > 0 && model.IsDigits(id[i+1:]) {
@@ -106,8 +105,8 @@ func (g gpus) ofPlugin(resource, id string) (gpu *model.GPU, share bool) {
 	return g.numbered(model.FindGPUVendor(func(v *model.GPUVendor) bool { return v.Owns(resource) }), id), false
 }
 
-// ofClaim returns the GPU that NVIDIA's DRA driver names gpu-0, nil unless that is certain: the number is the index of the GPU
-// in old versions of the driver, and the number of its device node in newer ones.
+// ofClaim returns the GPU that NVIDIA's DRA driver names gpu-0, nil if not certain: the number is the GPU's index in
+// old versions of the driver, and the device node's number in newer versions.
 func (g gpus) ofClaim(v *model.GPUVendor, name string) *model.GPU {
 	if number, ok := strings.CutPrefix(name, "gpu-"); ok {
 		return g.numbered(v, number)
@@ -115,8 +114,8 @@ func (g gpus) ofClaim(v *model.GPUVendor, name string) *model.GPU {
 	return nil
 }
 
-// numbered returns the GPU or part with a number: 0, 1:0. Plugins may mean the index of the driver, or the number of the device node:
-// numbered returns nil unless both are of one GPU. It returns nil if the vendor's plugins name no such numbers.
+// numbered returns the GPU or part with a number: 0, 1:0. Plugins mean the driver's index or the device node's number:
+// numbered returns nil unless both belong to one GPU, or if the vendor's plugins do not use numbers.
 func (g gpus) numbered(v *model.GPUVendor, number string) *model.GPU {
 	if v == nil || !v.DriverNumbers {
 		return nil
@@ -135,7 +134,7 @@ func (g gpus) numbered(v *model.GPUVendor, number string) *model.GPU {
 	return of(number)
 }
 
-// ofInstance returns the only part of a GPU with the number of a GPU instance, nil if there is none, or several.
+// ofInstance returns the only part of a GPU with the GPU instance, nil if it does not exist or is not unique.
 func (g gpus) ofInstance(whole *model.GPU, instance string) (found *model.GPU) {
 	for i := range g.list {
 		part := &g.list[i]
@@ -150,7 +149,7 @@ func (g gpus) ofInstance(whole *model.GPU, instance string) (found *model.GPU) {
 	return found
 }
 
-// ofNode returns the GPU with a device node that has this name in /dev or /dev/dri.
+// ofNode returns the GPU with a device node of this name in /dev or /dev/dri.
 func (g gpus) ofNode(name string) *model.GPU {
 	if gpu := g.byNode["/dev/"+name]; gpu != nil {
 		return gpu
@@ -158,9 +157,9 @@ func (g gpus) ofNode(name string) *model.GPU {
 	return g.byNode["/dev/dri/"+name]
 }
 
-// named returns the GPUs with a name that was requested from a runtime: a UUID, a PCI address,
-// a number (0:1 for a part), the name of a device node (card0), or all. For a partitioned GPU "all" means its parts. A name with
-// a kind (CDI: amd.com/gpu=0) selects one vendor.
+// named returns the GPUs with a name in a request to a runtime: a UUID, a PCI address, a number (0:1 for a part), a
+// device node (card0), or all. For a partitioned GPU "all" means its parts. A kind (CDI: amd.com/gpu=0) selects one
+// vendor.
 func (g gpus) named(name string) (found []*model.GPU) {
 	vendor := g.bareVendor()
 	kind, device, ok := strings.Cut(name, "=")
@@ -189,8 +188,8 @@ func (g gpus) named(name string) (found []*model.GPU) {
 	return found
 }
 
-// bareVendor returns the vendor of numbers without a kind: a vendor with BareNames if the node
-// has a GPU of it, else the vendor of the node's first GPU.
+// bareVendor returns the vendor of numbers without a kind: the vendor with BareNames if the node has its GPUs, else the
+// vendor of the first GPU.
 func (g gpus) bareVendor() (vendor model.Vendor) {
 	for i := range g.list {
 		if i == 0 || g.list[i].Vendor.Row().BareNames {
@@ -200,7 +199,6 @@ func (g gpus) bareVendor() (vendor model.Vendor) {
 	return vendor
 }
 
-// describeGPU sets the fields of the share that describe a GPU.
 func (s *DeviceShare) describeGPU(g *model.GPU) {
 	if g != nil {
 		s.GPU, s.Device, s.PCIAddress = g, valid(g.UUID), valid(strings.ToLower(g.PCIAddress))

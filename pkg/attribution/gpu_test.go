@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mixed returns a node with GPUs of three vendors, one NVIDIA GPU partitioned.
+// mixed returns GPUs of three vendors, with one partitioned NVIDIA GPU.
 func mixed() []model.GPU {
 	return []model.GPU{
 		{Vendor: model.AMD, ID: "0", UUID: "aa", PCIAddress: "0000:c1:00.0", Nodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"}},
@@ -34,7 +34,7 @@ func mixed() []model.GPU {
 	}
 }
 
-// TestAssignedGPUs checks that all sources of one assignment give one complete share.
+// TestAssignedGPUs checks that all sources of an assignment give one complete share.
 func TestAssignedGPUs(t *testing.T) {
 	nodes := func(paths ...string) func(*model.Container) { return func(c *model.Container) { c.Devices = paths } }
 	requests := func(names ...string) func(*model.Container) {

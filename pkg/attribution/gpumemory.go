@@ -6,10 +6,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// memoryUse is the memory of an owner's processes on one GPU, in bytes.
+// memoryUse is the memory of an owner's processes on a GPU, in bytes.
 type memoryUse struct {
-	local, gtt model.Optional // gtt of a GPU that uses it, else local is all
-	unknown    bool           // the driver reports it not for all processes
+	local, gtt model.Optional // gtt only for GPUs that use it, else local is all
+	unknown    bool           // the driver does not report it for all processes
 }
 
 func (m *memoryUse) add(p *model.GPUProcess) {
@@ -19,14 +19,13 @@ func (m *memoryUse) add(p *model.GPUProcess) {
 	m.local, m.gtt = add(m.local, local), add(m.gtt, p.GTT)
 }
 
-// pool is one of the memories of a memoryUse.
 type pool func(*memoryUse) *model.Optional
 
 func localPool(m *memoryUse) *model.Optional { return &m.local }
 func gttPool(m *memoryUse) *model.Optional   { return &m.gtt }
 
-// settleMemory makes the memory of the owners add up to the memory in use. siblings are the users of the compute instances of the same
-// GPU instance, in their order and with u, or nil: these have one memory, whose remainder is a share of the first.
+// settleMemory makes the owners' memory add up to the memory in use. siblings are the users of all compute instances of
+// the GPU instance in order, including u, or nil. They share a memory, whose remainder belongs to the first.
 func (u *gpuUsers) settleMemory(f *GPUFigures, siblings []*gpuUsers) {
 	used, gtt := f.Memory, model.Optional{}
 	if u.gpu.UsesGTT {
@@ -61,7 +60,7 @@ func (u *gpuUsers) settleMemory(f *GPUFigures, siblings []*gpuUsers) {
 	}
 }
 
-// unknownMemory reports whether the driver reports no memory of one of the processes.
+// unknownMemory reports whether the driver does not report the memory of a process.
 func (u *gpuUsers) unknownMemory() bool {
 	for i := range u.rows {
 		if u.rows[i].memory.unknown {
@@ -78,7 +77,8 @@ func (u *gpuUsers) sum(of pool) (sum float64) {
 	return sum
 }
 
-// remainder credits the remainder of a memory to the unattributed share and returns the total: what is in use, raised to the sum.
+// remainder credits a memory's remainder to the unattributed share. It returns the total: the memory in use, raised to
+// the sum.
 func (u *gpuUsers) remainder(used model.Optional, of pool) model.Optional {
 	if !used.Known {
 		return used
@@ -90,7 +90,7 @@ func (u *gpuUsers) remainder(used model.Optional, of pool) model.Optional {
 	return used
 }
 
-// shareMemory sets the memory of the share. A part of it is not all of it: it is unknown if the memory of one process is.
+// shareMemory sets the memory of the share. It is unknown if the memory of any process is unknown.
 func (r *gpuUser) shareMemory(g *model.GPU) {
 	m := &r.memory
 	switch {
@@ -103,7 +103,7 @@ func (r *gpuUser) shareMemory(g *model.GPU) {
 	}
 }
 
-// sole returns the share of the only workload that has processes on the GPU, or nil.
+// sole returns the share of the only workload with processes on the GPU, or nil.
 func (u *gpuUsers) sole() *GPUShare {
 	var sole *GPUShare
 	for i := range u.rows {
@@ -119,7 +119,8 @@ func (u *gpuUsers) sole() *GPUShare {
 	return sole
 }
 
-// computeInstances returns the users of the compute instances of a GPU instance, by each of its parts; nil for a GPU instance with one.
+// computeInstances returns the users of the compute instances of a GPU instance, by part; nil if it has one compute
+// instance.
 func computeInstances(gpus []model.GPU, users map[*model.GPU]*gpuUsers) map[*model.GPU][]*gpuUsers {
 	type instance struct{ parent, number string }
 	all := map[instance][]*gpuUsers{}

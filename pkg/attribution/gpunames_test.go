@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestSharedNodes checks that the node of a GPU instance belongs to all its compute instances
-// and assigns none of them.
+// TestSharedNodes checks that the node of a GPU instance belongs to all its compute instances and does not assign any
+// of them.
 func TestSharedNodes(t *testing.T) {
 	part := func(uuid, own string) model.GPU {
 		return model.GPU{
@@ -33,8 +33,8 @@ func TestSharedNodes(t *testing.T) {
 	}
 }
 
-// TestPartitions checks the names of AMD's plugin: the PCI address for the first partition,
-// and partition modes in the resource.
+// TestPartitions checks the names of AMD's plugin: the first partition's PCI address, and partition modes in the
+// resource.
 func TestPartitions(t *testing.T) {
 	part := func(n int) model.GPU {
 		return model.GPU{
@@ -60,8 +60,7 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestRequestedByAddress checks that a PCI address works as a requested name, as in
-// nvidia-container-cli.
+// TestRequestedByAddress checks that a PCI address is a requested name, as in nvidia-container-cli.
 func TestRequestedByAddress(t *testing.T) {
 	g := newGPUs([]model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", PCIAddress: "0000:1a:00.0"}})
 	if found := g.named("0000:1A:00.0"); !slices.Equal(found, []*model.GPU{&g.list[0]}) {
@@ -69,7 +68,7 @@ func TestRequestedByAddress(t *testing.T) {
 	}
 }
 
-// TestPluginIDs: the IDs that device plugins and DRA drivers give the kubelet. What names no GPU for certain is joined with none.
+// TestPluginIDs: IDs that device plugins and DRA drivers give the kubelet. An uncertain ID is not joined with a GPU.
 func TestPluginIDs(t *testing.T) {
 	const a, b = "GPU-11111111-1111-4111-8111-111111111111", "GPU-22222222-2222-4222-8222-222222222222"
 	list := []model.GPU{
@@ -131,12 +130,12 @@ func TestPluginIDs(t *testing.T) {
 	}
 }
 
-// TestPluginChooses: the plugins of HAMi and Volcano give another GPU than the ID names. Only what the container has says which, and a share
-// is never of two GPUs.
+// TestPluginChooses: the plugins of HAMi and Volcano allocate another GPU than the ID names. The container's nodes or
+// requests decide, and a share never belongs to two GPUs.
 func TestPluginChooses(t *testing.T) {
 	const id = "GPU-0-4"
 	for name, c := range map[string]struct {
-		container *model.Container // nil: it is not listed
+		container *model.Container // nil: not listed
 		want      []string
 	}{
 		"not listed":               {nil, []string{"GPU-0-4 kubelet"}},

@@ -8,35 +8,33 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// GPUShare is one owner's share of one GPU, or of one part of a GPU. A partitioned GPU has no
-// shares of its own.
+// GPUShare is an owner's share of a GPU, or of a part of a GPU. A partitioned GPU has no shares of its own.
 type GPUShare struct {
 	Owner int
 	GPU   *model.GPU
-	// Assigned is the assignment of the GPU to the owner, nil without one. It does not depend on
-	// the process list.
+	// Assigned is the assignment of the GPU to the owner, or nil. It does not depend on the process list.
 	Assigned *DeviceShare
-	// Listed reports that the processes of the GPU were listed, and that none of the owner can be among those of
-	// others. Otherwise the following fields are unknown.
+	// Listed reports that the GPU's processes were listed, and no process of the owner can be in another owner's
+	// cgroup. Otherwise the following fields are unknown.
 	Listed bool
-	// Memory is the GPU memory that the owner's processes have allocated, in bytes. It is
-	// unknown if the driver does not report it for all of them, unless no other workload has processes on the GPU: then
-	// MemoryOfGPU is set, and Memory is the GPU's memory in use. The unattributed share has what is in use besides, which is unknown
-	// if the memory of any process of the GPU is.
+	// Memory is the memory that the owner's processes allocated, in bytes. If the driver does not report it for all of
+	// them, it is unknown, or, if no other workload has processes on the GPU, the GPU's memory in use; MemoryOfGPU is
+	// then set. The unattributed share has the rest of the memory in use, which is unknown if any process's memory is
+	// unknown.
 	Memory      model.Optional
 	MemoryOfGPU bool
-	// GTT is the part of Memory in host memory, of a GPU that uses it.
+	// GTT is the part of Memory in host memory, for GPUs that use it.
 	GTT       model.Optional
 	Processes uint64
-	// Engines are the owner's busy ratios of each engine that the driver reports per process.
-	// Other engines (see GPUVendor.ProcessEngines) have no shares.
+	// Engines are the owner's busy ratios of engines that the driver reports per process (GPUVendor.ProcessEngines).
+	// Other engines have no shares.
 	Engines []model.Figure
 }
 
-// GPUFigures are the totals of a GPU, which are the sums of its shares: the GPU's own values,
-// raised to the sum of its processes where that is higher, because the two are not read at the
-// same instant. Of the compute instances of a GPU instance, the first one has its memory in use without that of the processes of the
-// others, which have that of their processes. It has no engines that the GPU itself does not report.
+// GPUFigures are the totals of a GPU, which its shares add up to: the GPU's values, raised to the sum of its processes,
+// because both are not read at the same instant. Of the compute instances of a GPU instance, the first has the memory
+// in use without the processes of the others, and the others have the memory of their processes. Engines that the GPU
+// does not report are absent.
 type GPUFigures struct {
 	GPU       *model.GPU
 	Listed    bool
@@ -45,8 +43,8 @@ type GPUFigures struct {
 	Engines   []model.Figure
 }
 
-// gpus credits the processes of GPUs to their owners. An owner that does not use its assigned
-// GPU has a share of zero. Processes of an unlisted or partitioned GPU have no share.
+// gpus credits the processes of GPUs to their owners. An owner that does not use its assigned GPU has a share of 0.
+// Processes of an unlisted or partitioned GPU have no share.
 func (o *users) gpus(s *model.Snapshot) ([]GPUShare, []GPUFigures) {
 	if s.GPUs == nil {
 		return nil, nil
@@ -103,7 +101,6 @@ type process struct {
 	pid int
 }
 
-// gpuUsers are the owners of the processes of one GPU.
 type gpuUsers struct {
 	gpu       *model.GPU
 	vendor    *model.GPUVendor
@@ -115,7 +112,7 @@ type gpuUsers struct {
 
 type gpuUser struct {
 	share GPUShare
-	// elsewhere: processes of the owner are in cgroups of others, so that no process is not zero.
+	// elsewhere: processes of the owner are in cgroups of others, so that 0 processes would be wrong.
 	elsewhere bool
 	memory    memoryUse
 	used      map[string]float64 // by engine that processes report
@@ -149,8 +146,8 @@ func (u *gpuUsers) add(owner int, p *model.GPUProcess) {
 	}
 }
 
-// settle makes the shares add up to the totals and raises the totals where necessary. The
-// unattributed share, which always exists, gets the remainder.
+// settle makes the shares add up to the totals, and raises the totals if necessary. The unattributed share always
+// exists and gets the remainder.
 func (u *gpuUsers) settle(f *GPUFigures, siblings []*gpuUsers) []GPUShare {
 	out := make([]GPUShare, 0, len(u.rows)+1)
 	if !f.Listed {
@@ -197,7 +194,7 @@ func (u *gpuUsers) shared(engine string) bool {
 	return slices.Contains(u.engines, engine) || slices.Contains(u.vendor.ProcessEngines, engine)
 }
 
-// names returns the engines that have shares: those of the GPU and those of its processes.
+// names returns the engines with shares, of the GPU and of its processes.
 func (u *gpuUsers) names(engines []model.Figure) (names []string) {
 	for _, e := range engines {
 		if u.shared(e.Name) {
@@ -212,7 +209,7 @@ func (u *gpuUsers) names(engines []model.Figure) (names []string) {
 	return names
 }
 
-// settleEngine credits the remainder of an engine to the unattributed share.
+// settleEngine credits an engine's remainder to the unattributed share.
 func (u *gpuUsers) settleEngine(e *model.Figure) {
 	var sum float64
 	for i := range u.rows {

@@ -267,8 +267,8 @@ func TestGPUShares(t *testing.T) {
 	}
 }
 
-// TestGPUSharesConserve checks on random nodes that the shares of each GPU add up to its
-// totals, that no total is below the driver's value, and that no fact is changed.
+// TestGPUSharesConserve checks on random nodes that the shares of each GPU add up to its totals, no total is below the
+// driver's value, and no fact changes.
 func TestGPUSharesConserve(t *testing.T) {
 	for seed := range uint64(300) {
 		s := randomGPUs(rand.New(rand.NewPCG(seed, 4)))
@@ -367,7 +367,7 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 		t.Errorf("seed %d: %v of %v", seed, f.Engines, f.GPU.Engines)
 	}
 	for i, e := range f.Engines {
-		if e.Name == "gr_active" && !reported { // processes report no use of it
+		if e.Name == "gr_active" && !reported { // processes do not report it
 			if _, ok := engines[e.Name]; ok || e != f.GPU.Engines[i] {
 				t.Errorf("seed %d: shares of %v", seed, e)
 			}
@@ -380,8 +380,8 @@ func checkGPU(t *testing.T, seed uint64, s *facts, a *Attribution, f *GPUFigures
 	}
 }
 
-// randomGPUs returns a node of GPUs, parts of some, processes of known and unknown owners,
-// some listed twice or on an unknown GPU, and containers that are assigned any of the GPUs.
+// randomGPUs returns GPUs, parts of some, processes of known and unknown owners, some listed twice or on an unknown
+// GPU, and containers with any of the GPUs assigned.
 func randomGPUs(r *rand.Rand) facts {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	optional := func(v float64) model.Optional {
@@ -448,7 +448,7 @@ func randomGPUs(r *rand.Rand) facts {
 	return s
 }
 
-// TestNoRemainders: what is left of an engine after its processes is 0, not what binary arithmetic leaves.
+// TestNoRemainders: an engine's rest after its processes is 0, without a binary remainder.
 func TestNoRemainders(t *testing.T) {
 	s := facts{Snapshot: model.Snapshot{
 		GPUs: []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "a", Engines: []model.Figure{{Name: "sm", Value: 0.6}}}},

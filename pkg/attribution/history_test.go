@@ -11,18 +11,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A history simulates a node at random: cgroups of several owners count verbs, get names and
-// new names, end and are forgotten; answers are late, partial or lost.
+// A history simulates a node at random: cgroups of several owners count verbs, are named and renamed, end and are
+// forgotten; answers are late, partial or lost.
 type history struct {
-	r       *rand.Rand
-	next    model.CgroupID
-	owners  []*historyOwner
-	cgroups []*historyCgroup
-	// noRestarts prevents resets of kernel counters.
+	r          *rand.Rand
+	next       model.CgroupID
+	owners     []*historyOwner
+	cgroups    []*historyCgroup
 	noRestarts bool
 }
 
-// historyOwner is a workload of one kind. name counts its renames; 0 is before the first name.
+// historyOwner is a workload of a kind. name counts its renames; 0 is before the first name.
 type historyOwner struct {
 	kind ownerKind
 	id   int
@@ -35,8 +34,8 @@ const (
 	inPod    ownerKind = iota // a container that the kubelet names late and then renames
 	ofJob                     // steps of a job, whose number is found late
 	pod                       // a pod that is first known by its UID
-	claimed                   // the container ID of an owner inPod, claimed by a user
-	byPath                    // first known by its cgroup path, later by the name of an owner inPod
+	claimed                   // the container ID of an inPod owner, claimed by a user
+	byPath                    // first known by its cgroup path, later by the name of an inPod owner
 	movable                   // its cgroups are renamed one after the other
 	late                      // without a name at first
 	nameless                  // never gets a name
@@ -50,13 +49,13 @@ type historyCgroup struct {
 	age       int
 	counters  map[model.VerbKey]uint64 // the values that the source reports
 	delivered map[model.VerbKey]uint64 // the values of its last answer
-	died      int                      // refreshes since its end, 0 while it is alive
+	died      int                      // refreshes since its end, 0 while alive
 	forgotten bool
 	lingers   int // refreshes in which its rows are listed after it was forgotten
 	missing   int // consecutive answers without its rows
 }
 
-// answer is the answer of all sources in one refresh.
+// answer is the answer of all sources in a refresh.
 type answer struct {
 	facts     model.Snapshot // Cgroups, Containers, Pods, Verbs and VerbErrors
 	forget    []model.CgroupID
@@ -64,7 +63,6 @@ type answer struct {
 	partial   bool
 }
 
-// delivery is the growth of a row since its last delivery.
 type delivery struct {
 	cgroup model.CgroupID
 	key    model.VerbKey
@@ -81,7 +79,6 @@ func newHistory(seed uint64) *history {
 
 func (h *history) chance(percent int) bool { return h.r.IntN(100) < percent }
 
-// step simulates a refresh and returns its answers.
 func (h *history) step() answer {
 	var a answer
 	if h.chance(35) && len(h.cgroups) < 12 {
@@ -109,8 +106,7 @@ func (h *history) step() answer {
 	return a
 }
 
-// live lets a cgroup count, end and be forgotten. A cgroup that is listed again is forgotten
-// again.
+// live lets a cgroup count, end and be forgotten, again if it is listed again.
 func (h *history) live(c *historyCgroup, a *answer) {
 	c.age++
 	switch {
@@ -134,7 +130,7 @@ func (h *history) live(c *historyCgroup, a *answer) {
 		}
 		for range h.r.IntN(4) {
 			k := model.VerbKey{Device: fmt.Sprint("mlx5_", h.r.IntN(2)), Verb: []string{"reg_mr", "create_qp", "dereg_mr"}[h.r.IntN(3)]}
-			if h.chance(1) && !h.noRestarts { // the kernel's counter is replaced by a smaller one
+			if h.chance(1) && !h.noRestarts { // a smaller counter replaces the kernel's counter
 				c.counters[k] = uint64(h.r.IntN(int(c.delivered[k]) + 1))
 			}
 			c.counters[k] += uint64(h.r.IntN(1000))
@@ -196,7 +192,7 @@ func histogramOf(n uint64) model.Histogram {
 	return h
 }
 
-// names lists the cgroups and the containers and pods that have names.
+// names lists the cgroups, and the named containers and pods.
 func (h *history) names(s *model.Snapshot) {
 	s.Cgroups, s.Containers, s.Pods = []model.Cgroup{}, []model.Container{}, []model.Pod{}
 	for _, c := range h.cgroups {
@@ -228,7 +224,7 @@ func (h *history) names(s *model.Snapshot) {
 func (o *historyOwner) containerID() string { return fmt.Sprint("container", o.id) }
 func (o *historyOwner) path() string        { return fmt.Sprint("/owner", o.id) }
 
-// fact returns the facts that the path of a cgroup contains.
+// fact returns the facts in the path of a cgroup.
 func (c *historyCgroup) fact() (model.Cgroup, bool) {
 	o := c.owner
 	f := model.Cgroup{ID: c.id, Path: model.CgroupPath(o.path())}

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// jobs adds the GPUs of Slurm jobs. Users can change the environments of their processes: a GPU that the kubelet or a
-// device cgroup assigned to another owner is not assigned by an environment.
+// jobs adds the GPUs of Slurm jobs. Users can change the environments of their processes: an environment does not
+// assign a GPU that the kubelet or a device cgroup assigned to another owner.
 func (e *evidence) jobs() {
 	for i := range e.s.JobGPUs {
 		if j := &e.s.JobGPUs[i]; j.Nodes != nil {
@@ -57,8 +57,8 @@ func (e *evidence) addJob(j *model.JobGPUs, gpus []*model.GPU, how Evidence) {
 	}
 }
 
-// ofSlurm returns the GPU with a number of Slurm, which is its place in gres.conf: usually in the order of the device
-// nodes. It returns nil on a node with parts of GPUs, whose numbers differ, or with GPUs of several vendors.
+// ofSlurm returns the GPU with Slurm's number, the place in gres.conf, usually in the order of device nodes. It returns
+// nil on a node with parts of GPUs, whose numbers differ, or with several vendors.
 func (g gpus) ofSlurm(number int) *model.GPU {
 	type node struct {
 		number int

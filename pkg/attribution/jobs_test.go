@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestJobGPUs checks which GPUs Slurm jobs have, and by what that is known.
+// TestJobGPUs checks which GPUs Slurm jobs have, and the evidence.
 func TestJobGPUs(t *testing.T) {
 	nvidia := func(minors ...int) (gpus []model.GPU) {
 		for i, minor := range minors {
@@ -46,7 +46,7 @@ func TestJobGPUs(t *testing.T) {
 			mixed(),
 			[]model.JobGPUs{{Cgroup: 7, UUIDs: []string{"MIG-1", "GPU-1", "MIG-unknown"}, Numbers: []int{0}}},
 			nil,
-			[]string{"slurm:7 MIG-1 environment"}, // numbers of nodes with parts are not those of device nodes
+			[]string{"slurm:7 MIG-1 environment"}, // with parts, numbers are not device node numbers
 		},
 		"numbers": {
 			nvidia(4, 0, 1),
@@ -89,7 +89,7 @@ func TestJobGPUs(t *testing.T) {
 				},
 			})
 			got := []string{}
-			for _, s := range a.GPUs { // an owner without a process has a share of its own: its GPU is idle
+			for _, s := range a.GPUs { // an owner without processes has a share: its GPU is idle
 				if s.Assigned != nil {
 					got = append(got, fmt.Sprintf("%s %s %s", a.Owners[s.Owner].Workload, s.GPU.UUID, s.Assigned.Allocated))
 				}

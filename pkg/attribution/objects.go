@@ -17,8 +17,8 @@ func (t objectTable) of(owner int, device string, typ model.ObjectType) *ObjectS
 	return t.at(t.key(owner, device, string(typ)), ObjectShare{Owner: owner, Device: device, Type: typ})
 }
 
-// objects returns the objects of each owner: counted by the probe, or else listed by netlink. Of modules of the kernel it has the
-// protection domains: listing their queue pairs would ask the firmware for each queue pair of the device.
+// objects returns the objects of each owner: counted by the probe, or else listed by netlink. Kernel modules have
+// protection domains only: to list their queue pairs would query the firmware for each queue pair of the device.
 func (o *users) objects(s *model.Snapshot) objectTable {
 	t := objectTable{newTable[ObjectShare](len(s.Objects) + len(s.Holdings) + len(s.Resources))}
 	for _, f := range s.Objects {
@@ -38,9 +38,8 @@ func (o *users) objects(s *model.Snapshot) objectTable {
 	return t
 }
 
-// settle makes the shares of a device add up to its total: the remainder is unattributed. A
-// total below the sum of its shares is raised: the two are not read at the same instant, and
-// the kernel does not count some objects (no_track) and types.
+// settle makes the shares of a device add up to its total: the remainder is unattributed. A total below the sum is
+// raised: both are not read at the same instant, and the kernel does not count some objects (no_track) and types.
 func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, model.Count]) ([]ObjectShare, []model.Resource) {
 	method := MethodProbe
 	if s.Objects == nil {
@@ -85,8 +84,8 @@ func (t objectTable) settle(s *model.Snapshot, created []Share[model.ObjectKey, 
 	return t.rows, devices
 }
 
-// registered returns the registered memory, counted by the probe, or else listed by netlink.
-// Netlink does not report the kind of memory.
+// registered returns the registered memory: counted by the probe, or else listed by netlink, which does not report the
+// kind of memory.
 func (o *users) registered(s *model.Snapshot) []RegisteredShare {
 	t := newTable[RegisteredShare](len(s.Registered) + len(s.Holdings) + 2*len(s.HCAs))
 	at := func(owner int, device string, m model.Memory) *RegisteredShare {
@@ -116,9 +115,8 @@ func (o *users) registered(s *model.Snapshot) []RegisteredShare {
 	return t.rows
 }
 
-// rdmaCgroups sums the charges of an owner's topmost cgroups: the controller charges a cgroup
-// for its descendants too. For the same reason an unattributed cgroup has no share: it may be
-// the parent of cgroups that have one.
+// rdmaCgroups adds up the charges of an owner's topmost cgroups, because the controller charges a cgroup for its
+// descendants, too. An unattributed cgroup may be the parent of owners' cgroups and has no share.
 func (o *users) rdmaCgroups(s *model.Snapshot) []RDMACgroupShare {
 	facts := slices.Clone(s.RDMACgroups)
 	slices.SortStableFunc(facts, func(a, b model.RDMACgroup) int {

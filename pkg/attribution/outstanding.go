@@ -19,11 +19,10 @@ type OutstandingShare struct {
 	Gaps []model.Gap
 }
 
-// Known reports whether Oldest and Stalled are a measurement: without all queue pairs of the owner 0 is none. If some of the
-// others are stalled, they are lower bounds.
+// Known reports whether Oldest and Stalled are a measurement. If some queue pairs are unknown, 0 is not a value; if
+// known queue pairs are stalled, the values are lower bounds.
 func (s *OutstandingShare) Known() bool { return len(s.Gaps) == 0 || s.Stalled > 0 }
 
-// outstanding adds up the outstanding work requests of owners.
 func (o *users) outstanding(s *model.Snapshot) []OutstandingShare {
 	if s.Outstanding == nil {
 		return nil

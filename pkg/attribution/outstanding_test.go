@@ -12,8 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestOutstanding checks that the cgroups of an owner are joined, and that an owner with gaps has a share only if queue pairs are
-// stalled for certain.
+// TestOutstanding checks that the cgroups of an owner are joined, and that an owner with gaps has a share only if queue
+// pairs are certainly stalled.
 func TestOutstanding(t *testing.T) {
 	late := []model.Gap{model.GapLate}
 	for name, c := range map[string]struct {

@@ -2,14 +2,14 @@
 
 package attribution
 
-// key identifies a share by numbers: hashing strings for each fact would be slower.
+// key identifies a share by numbers, which hash faster than strings.
 type key struct {
 	owner  int
 	device int32
 	what   int32 // object type, memory or class
 }
 
-// shareTable is a list of shares that can be found by key.
+// shareTable is a list of shares with an index.
 type shareTable[S any] struct {
 	rows  []S
 	index map[key]int
@@ -36,8 +36,7 @@ func (t *shareTable[S]) number(name string) int32 {
 	return n
 }
 
-// at returns the share with key k and adds share if there is none. The pointer is valid until
-// the next call.
+// at returns the share with key k, and adds share if it is missing. The pointer is valid until the next call.
 func (t *shareTable[S]) at(k key, share S) *S {
 	i, ok := t.index[k]
 	if !ok {

@@ -13,14 +13,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// starts runs refreshes, a second apart, and returns when shares began: by workload and verb, 0 for an unknown time.
+// starts runs refreshes, a second apart, and returns when shares began by workload and verb, 0 for an unknown time.
 type starts struct {
 	owners   identity.Table
 	counters Counters
 	now      int64
 }
 
-// rows are the values of a verb, which is the same for all, by cgroup.
+// rows are the values of one verb by cgroup.
 type rows map[model.CgroupID]uint64
 
 func (s *starts) refresh(entities map[model.CgroupID]identitytest.Entity, values rows, more ...model.Series[model.VerbKey, model.Histogram]) map[string]int64 {
@@ -80,7 +80,7 @@ func TestSince(t *testing.T) {
 		check(t, s.refresh(nil, rows{1: 5}), want{" reg_mr": 0})
 		check(t, s.refresh(all{1: unit("a")}, rows{1: 8}), want{" reg_mr": 0, "unit:a reg_mr": 2})
 	})
-	t.Run("partial answer", func(t *testing.T) { // rows of others may be missing, too: these are old or new
+	t.Run("partial answer", func(t *testing.T) { // other rows may be missing, too: these are old or new
 		var s starts
 		s.refresh(all{1: unit("a")}, rows{1: 5})
 		check(t, s.refresh(all{3: unit("c")}, rows{3: 5}), want{"unit:a reg_mr": 0, "unit:c reg_mr": 0})
@@ -115,7 +115,7 @@ func TestSince(t *testing.T) {
 		check(t, s.refresh(all{1: unit("a")}, rows{1: 5}), want{"unit:a reg_mr": 1})
 		check(t, s.refresh(all{1: docker("web")}, rows{1: 6}), want{"docker:web reg_mr": 0})
 	})
-	t.Run("comes back", func(t *testing.T) { // with what it had: it did not begin again
+	t.Run("comes back", func(t *testing.T) { // with its values: it did not begin again
 		var s starts
 		s.refresh(nil, rows{})
 		check(t, s.refresh(all{1: unit("a")}, rows{1: 5}), want{"unit:a reg_mr": 1})
@@ -125,7 +125,8 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// TestSinceOfUsage: usage began when the cgroup did, and for a container that was there before the sensor when its runtime made it.
+// TestSinceOfUsage: usage began with the cgroup or, for a container from before the sensor's start, when its runtime
+// created it.
 func TestSinceOfUsage(t *testing.T) {
 	at := func(second int64) time.Time { return time.Unix(second, 0) }
 	for name, c := range map[string]struct {

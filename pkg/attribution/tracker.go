@@ -10,19 +10,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Tracker converts counters per cgroup to counters per owner. It credits the growth of a row
-// since its last answer, once, to the current owner of the cgroup. The credit stays with the
-// owner when the cgroup ends, and when a name changes.
+// A Tracker converts counters of cgroups to counters of owners. It credits the growth of a row since its last answer,
+// once, to the cgroup's current owner. The credit stays with the owner when the cgroup ends or its name changes.
 //
-// The counter of an owner is the sum of the last values of its rows and of what ended. Values
-// are modular: a row that changes its owner at value v adds v to what ended of the old owner
-// and subtracts it from that of the new one.
+// An owner's counter is the sum of the last values of its rows and of ended counts, modulo 2^64: a row that changes its
+// owner at value v adds v to the ended counts of the old owner and subtracts v from the new owner's.
 //
-// Answers may be late and may lack rows: a missing row is kept. The zero Tracker is ready to
-// use. It is not safe for concurrent use.
+// Answers may be late and may lack rows: a missing row is kept. The zero Tracker is ready to use. It is not safe for
+// concurrent use.
 //
-// A share began at the answer before the one that added it: then it was 0. After an answer that lacks a row of the one before, other
-// rows may have been missing, too, and a row may have another name now.
+// A share was 0 at the answer before the answer that added it. If an answer lacks a row of the answer before, other
+// rows may have been missing, too, and a row may have a new name: the start is then unknown.
 type Tracker[K, V comparable, P model.Cumulative[V]] struct {
 	rows     map[rowKey[K]]*trackedRow[K, V, P]
 	leaving  map[rowKey[K]]*trackedRow[K, V, P] // rows of forgotten cgroups
@@ -30,7 +28,7 @@ type Tracker[K, V comparable, P model.Cumulative[V]] struct {
 	index    map[accountKey[K]]*account[K, V, P]
 	answer   uint32 // number of the last answer
 	answered bool
-	counted  time.Time              // before the last answer that lacked no row of the one before
+	counted  time.Time              // before the last answer that lacked no row of the answer before
 	order    []*trackedRow[K, V, P] // rows of the answer, in its order
 }
 
@@ -42,7 +40,7 @@ type rowKey[K comparable] struct {
 type trackedRow[K, V comparable, P model.Cumulative[V]] struct {
 	last    V
 	account *account[K, V, P] // nil after its owner expired
-	answer  uint32            // the last answer that had the row
+	answer  uint32            // the last answer with the row
 	at      int32             // index in that answer
 	missing uint32            // consecutive answers without the row after its cgroup was forgotten
 }
@@ -52,7 +50,7 @@ type account[K, V comparable, P model.Cumulative[V]] struct {
 	ended   P // nil: nothing ended
 	owner   identity.OwnerID
 	at      int32  // index in the shares, or -1
-	resting uint32 // the last answer in which a row was resting
+	resting uint32 // the last answer with a resting row
 	since   time.Time
 	round   uint64 // of the owners, in which it was added
 }
@@ -62,7 +60,7 @@ type accountKey[K comparable] struct {
 	key   K
 }
 
-// end returns the counts that are not of current rows.
+// end returns the counts that do not belong to current rows.
 func (a *account[K, V, P]) end() P {
 	if a.ended == nil {
 		a.ended = new(V)
@@ -82,23 +80,22 @@ func (r *trackedRow[K, V, P]) moveTo(a *account[K, V, P]) {
 	r.account = a
 }
 
-// Share is the value of one owner for one key.
+// Share is the value of an owner for a key.
 type Share[K comparable, V any] struct {
 	Owner   int // index into Attribution.Owners
 	Key     K
 	Value   V
 	Resting bool // see model.Series; true if any of its cgroups rests
-	// Since is a time at which Value was 0; zero if that is not known, or if a part of Value was the share of another owner, or had
+	// Since is a time at which Value was 0; zero if unknown, or if a part of Value belonged to another owner or had
 	// other labels.
 	Since time.Time
 }
 
-// maxMissedAnswers is the number of consecutive answers without the row of a forgotten cgroup
-// after which it is dropped. A source may list it once more, and an answer may be partial: a
-// row that is dropped too early is credited a second time.
+// maxMissedAnswers is the number of consecutive answers without the row of a forgotten cgroup after which the row is
+// dropped. A source may list it again, and answers may be partial: a row that is dropped too early is credited twice.
 const maxMissedAnswers = 10
 
-// Credit credits the growth of each row. A nil series means that nothing was collected. counted is a time before the series was read.
+// Credit credits the growth of each row. A nil series was not collected. counted is a time before the series was read.
 func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.Table, counted time.Time) {
 	if t.answered = series != nil; !t.answered {
 		return
@@ -146,7 +143,7 @@ func (t *Tracker[K, V, P]) Credit(series []model.Series[K, V], owners *identity.
 	}
 }
 
-// find finds the row of each series and sums series with the same row.
+// find finds the row of each series and adds up series with the same row.
 func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V] {
 	t.order = t.order[:0]
 	var sums []model.Series[K, V]
@@ -179,7 +176,7 @@ func (t *Tracker[K, V, P]) find(series []model.Series[K, V]) []model.Series[K, V
 	return series
 }
 
-// lacksRows reports whether the answer lacks a row of the one before, of a cgroup that was not forgotten.
+// lacksRows reports whether the answer lacks a row of the answer before, except rows of forgotten cgroups.
 func (t *Tracker[K, V, P]) lacksRows() bool {
 	for k, r := range t.rows {
 		if r.answer != t.answer-1 {
@@ -192,7 +189,6 @@ func (t *Tracker[K, V, P]) lacksRows() bool {
 	return false
 }
 
-// account returns the account of an owner, and whether it was added.
 func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) (a *account[K, V, P], added bool) {
 	k := accountKey[K]{owner, key}
 	a, known := t.index[k]
@@ -204,8 +200,8 @@ func (t *Tracker[K, V, P]) account(owner identity.OwnerID, key K) (a *account[K,
 	return a, !known
 }
 
-// Shares returns the values of the zero owner and of owners with a known cgroup; nil if
-// nothing was collected. use returns the index of an owner.
+// Shares returns the values of the zero owner and of owners with a known cgroup; nil if nothing was collected. use
+// returns the index of an owner.
 func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.OwnerID) int) []Share[K, V] {
 	if !t.answered {
 		return nil
@@ -233,7 +229,7 @@ func (t *Tracker[K, V, P]) Shares(owners *identity.Table, use func(identity.Owne
 	return shares
 }
 
-// attributed returns the sum of each key over all owners but the zero owner, including owners that Shares leaves out.
+// attributed returns each key's sum over all owners except the zero owner, including owners that Shares leaves out.
 func (t *Tracker[K, V, P]) attributed() map[K]V {
 	sums := map[K]V{}
 	add := func(key K, v P) {
@@ -254,7 +250,7 @@ func (t *Tracker[K, V, P]) attributed() map[K]V {
 	return sums
 }
 
-// Forget marks cgroups as forgotten: their rows are dropped once answers lack them.
+// Forget marks cgroups as forgotten: their rows are dropped when answers lack them.
 func (t *Tracker[K, V, P]) Forget(ids map[model.CgroupID]bool) {
 	for k, r := range t.rows {
 		if ids[k.cgroup] {
@@ -273,7 +269,7 @@ func (t *Tracker[K, V, P]) Merge(m identity.Merge) {
 		if from.owner != m.From {
 			continue
 		}
-		to, _ := t.account(m.To, from.key) // it has no start if it is new: what is moved had other labels
+		to, _ := t.account(m.To, from.key) // a new account has no start: the moved values had other labels
 		if from.ended != nil {
 			to.end().Add(from.ended)
 		}
@@ -293,7 +289,7 @@ func (t *Tracker[K, V, P]) Expire(ids map[identity.OwnerID]bool) {
 	t.drop(gone)
 }
 
-// drop drops accounts. Their rows count for the account that replaces them, if any.
+// drop drops accounts. Their rows count for the replacing account, if any.
 func (t *Tracker[K, V, P]) drop(replaced map[*account[K, V, P]]*account[K, V, P]) {
 	if len(replaced) == 0 {
 		return

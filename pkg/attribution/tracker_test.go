@@ -22,8 +22,8 @@ type (
 	errorTracker = Tracker[model.VerbErrorKey, model.Count, *model.Count]
 )
 
-// historyModel computes the counters of owners from a log of all deliveries, without deltas. A
-// token stands for an owner from its first delivery until it expires or is merged.
+// historyModel computes owners' counters from a log of all deliveries, without deltas. A token stands for an owner from
+// its first delivery until it expires or is merged.
 type historyModel struct {
 	log    []credit
 	tokens map[identity.OwnerID]int
@@ -60,7 +60,6 @@ type accountOf struct {
 	key   model.VerbKey
 }
 
-// want returns the counters of the visible owners and the expired counts.
 func (m *historyModel) want(owners *identity.Table) (shown map[accountOf]uint64, expired uint64) {
 	ids := map[int]identity.OwnerID{}
 	for id, token := range m.tokens {
@@ -79,8 +78,8 @@ func (m *historyModel) want(owners *identity.Table) (shown map[accountOf]uint64,
 	return shown, expired
 }
 
-// TestTrackerHistory checks on random histories that each owner has the deliveries of its
-// cgroups exactly once, and that only expiry of an owner loses counts.
+// TestTrackerHistory checks on random histories that each owner has the deliveries of its cgroups exactly once, and
+// that only the expiry of an owner loses counts.
 func TestTrackerHistory(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { testTrackerHistory(t, seed) })

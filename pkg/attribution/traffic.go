@@ -9,9 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TrafficShare is the number of bytes that one owner moved over one device in one direction,
-// as one method counted them. No byte is in the shares of two methods, so they can be added.
-// Package traffic computes them.
+// TrafficShare is the bytes that an owner moved over a device in a direction, by method. No byte is in two methods'
+// shares: they can be added. Package traffic computes them.
 type TrafficShare struct {
 	Owner     int
 	Device    string
@@ -25,12 +24,12 @@ type TrafficShare struct {
 type PeerShare struct {
 	identity.Owner
 	model.Peer
-	// StalledFor is how long the queue pair had outstanding work requests and no completion, 0 if it is not stalled or that is
-	// not known.
+	// StalledFor is how long the queue pair has had outstanding work requests and no completion, 0 if it is not
+	// stalled, or if unknown.
 	StalledFor time.Duration
 }
 
-// Peers adds to queue pairs their owners and which are stalled.
+// Peers adds owners and stalls to queue pairs.
 func Peers(peers []model.Peer, stalled []model.StalledQueuePair, owners *identity.Table) []PeerShare {
 	type number struct {
 		device string

@@ -14,7 +14,6 @@ import (
 type UsageShare struct {
 	Owner int
 	*model.Usage
-	// Since is a time at which all counters of Usage were 0, see Share.
 	Since time.Time
 }
 
@@ -50,9 +49,9 @@ func (o *users) usages(s *model.Snapshot) []UsageShare {
 	return out
 }
 
-// begin sets the time at which the counters of each share were 0. They belong to cgroups: an owner with the cgroup of another one, or
-// with other labels than before, has none. For a container whose cgroup was there before the sensor it is the time that its runtime
-// reports, unless the cgroup is older.
+// begin sets the time at which the counters of each share were 0. Counters belong to cgroups: an owner with another
+// owner's cgroup, or with changed labels, has no such time. For a container with a cgroup from before the sensor's
+// start it is the runtime's creation time, unless the cgroup is older.
 func (o *users) begin(shares []UsageShare) {
 	created := make(map[int]time.Time, len(o.a.Containers))
 	for i := range o.a.Containers {
@@ -70,17 +69,16 @@ func (o *users) begin(shares []UsageShare) {
 	}
 }
 
-// earlier returns the earlier one of two times, zero if one of them is.
+// earlier returns the earlier time, zero if either is zero.
 func earlier(a, b time.Time) time.Time {
-	if a.Before(b) { // the zero time is
+	if a.Before(b) { // or a is zero
 		return a
 	}
 	return b
 }
 
-// addUsages returns the sum of the usage of two cgroups. For values that cannot be added it
-// returns the first one (quota period) or the larger one (waiting times); the common peak is
-// unknown.
+// addUsages adds up the usage of two cgroups. Values that cannot be added become the first (quota period) or the larger
+// value (waiting times); the common peak is unknown.
 func addUsages(a model.Usage, b *model.Usage) model.Usage {
 	sum := a
 	if !b.Created.IsZero() && (a.Created.IsZero() || b.Created.Before(a.Created)) {
@@ -95,7 +93,6 @@ func addUsages(a model.Usage, b *model.Usage) model.Usage {
 	return sum
 }
 
-// addOptionals adds the numbers of b, a Usage or a part of it, to those of a.
 func addOptionals(a, b reflect.Value) {
 	for i := range a.NumField() {
 		switch n := a.Field(i).Addr().Interface().(type) {
@@ -134,9 +131,9 @@ func addIO(a, b []model.DeviceIO) []model.DeviceIO {
 	return sums
 }
 
-// networks assigns the interfaces of a network namespace to its pod, or to a container outside
-// any pod. The node's namespace has no owner. If an owner has two namespaces, the first one is
-// used: it belongs to the pod's sandbox, and the sum would fall when the other one ends.
+// networks assigns the interfaces of a network namespace to its pod, or to a container outside pods. The node's
+// namespace has no owner. Of an owner's two namespaces only the first counts: it belongs to the pod's sandbox, and a
+// sum would fall when the other ends.
 func (o *users) networks(s *model.Snapshot) []NetworkShare {
 	if s.Namespaces == nil {
 		return nil

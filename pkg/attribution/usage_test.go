@@ -13,7 +13,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// workloads returns the names of owners.
 func workloads(a Attribution, owners ...int) []string {
 	names := make([]string, len(owners))
 	for i, n := range owners {
@@ -69,7 +68,7 @@ func TestUsageShares(t *testing.T) {
 	}
 }
 
-// TestUsageOfFacts checks that summing does not change the facts, which other readers share.
+// TestUsageOfFacts checks that adding up does not change the shared facts.
 func TestUsageOfFacts(t *testing.T) {
 	usages := []model.Usage{
 		{Cgroup: 11, Threads: model.Some(1), IO: []model.DeviceIO{{Major: 8, Reads: model.Some(1)}}},
@@ -107,7 +106,7 @@ func TestNetworkShares(t *testing.T) {
 	a := attribute(facts{Entities: e, Snapshot: model.Snapshot{Namespaces: []model.Namespace{
 		{Inode: 1, Cgroup: 5, Host: true, Interfaces: eth(1000)}, // those of the node
 		{Inode: 2, Cgroup: 2, Interfaces: eth(1)},
-		{Inode: 3, Cgroup: 1, Interfaces: eth(100)}, // a container in a namespace other than its pod's
+		{Inode: 3, Cgroup: 1, Interfaces: eth(100)}, // a container outside its pod's namespace
 		{Inode: 4, Cgroup: 3, Interfaces: eth(2)},
 		{Inode: 5, Cgroup: 4, Interfaces: eth(3)},
 		{Inode: 6, Cgroup: 11, Interfaces: eth(4)},

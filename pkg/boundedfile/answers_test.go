@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAnswers: what the reads of a round mean for the device, the first time and after a round that was answered.
+// TestAnswers: what the reads of a round mean for the device, at first and after an answered round.
 func TestAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		reads             []error

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boundedfile reads small files of sysfs, procfs and cgroupfs: with a limit
-// on the size, and again after a signal interrupted the system call (EINTR).
+// Package boundedfile reads small files of sysfs, procfs and cgroupfs with a size limit, and again after EINTR.
 //
-// It works on plain descriptors. What package os adds to each open (epoll, fcntl,
-// fstat) costs more than the read.
+// It works on plain descriptors: what package os adds to each open (epoll, fcntl, fstat) costs more than the read.
 package boundedfile
 
 import (
@@ -18,9 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile reads a file up to its end, but not more than limit bytes, into buf, which
-// it replaces if the file is longer. It takes an open, a close, and a read for each
-// part that the kernel returns and for the end.
+// ReadFile reads at most limit bytes of a file into buf, which it replaces if the file is longer. It needs an open, a
+// close, and a read for each part that the kernel returns and for the end.
 func ReadFile(name string, buf []byte, limit int) ([]byte, error) {
 	fd, err := Open(unix.AT_FDCWD, name, 0)
 	if err != nil {
@@ -54,8 +51,8 @@ func readAll(fd int, name string, buf []byte, limit int) ([]byte, error) {
 // firstBuffer is the size of a buffer that ReadFile makes.
 const firstBuffer = 4 << 10
 
-// ReadOnce is ReadFile with a single read of at most len(buf) bytes. The kernel
-// returns an attribute of sysfs or cgroupfs as a whole if the buffer holds it.
+// ReadOnce is ReadFile with one read of at most len(buf) bytes. The kernel returns an attribute of sysfs or cgroupfs as
+// a whole if the buffer is large enough.
 func ReadOnce(name string, buf []byte) ([]byte, error) {
 	fd, err := Open(unix.AT_FDCWD, name, 0)
 	if err != nil {
@@ -81,8 +78,7 @@ func Read(fd int, buf []byte) (int, error) {
 	return max(n, 0), err
 }
 
-// ReadStart reads from the start of the file. On an open file of sysfs it returns
-// fresh values.
+// ReadStart reads from the start of the file. On an open sysfs file it returns fresh values.
 func ReadStart(fd int, buf []byte) (int, error) {
 	n, err := Retry(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	return max(n, 0), err
@@ -98,9 +94,8 @@ func Retry[T any](call func() (T, error)) (T, error) {
 	}
 }
 
-// Line returns the first line of b as text for a label: without white space around
-// it, without bytes that are not UTF-8 and characters that cannot be printed, and
-// not longer than limit bytes.
+// Line returns the first line of b as text for a label: at most limit bytes, without white space around it, invalid
+// UTF-8 and unprintable characters.
 func Line(b []byte, limit int) string {
 	line, _, _ := strings.Cut(string(b), "\n")
 	line = strings.Map(func(r rune) rune {

@@ -8,7 +8,7 @@ import (
 	"iter"
 )
 
-// Entry is a struct linux_dirent64, its name in the buffer of the listing.
+// Entry is a struct linux_dirent64. Its name is in the buffer of the listing.
 type Entry struct {
 	Inode uint64
 	Type  byte // unix.DT_DIR, unix.DT_LNK, …

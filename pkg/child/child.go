@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child runs a program for a source: with a deadline, with bounded output, and
-// no longer than the sensor lives. A Runner runs it to its end; Start starts one that goes on.
+// Package child runs a program for a source with a deadline and bounded output, and no longer than the sensor lives. A
+// Runner runs a program to its end; Start starts a long-running program.
 //
-// The program is the leader of a process group. At the deadline the whole group is
-// killed. When the sensor ends, even by SIGKILL, the kernel kills the program (see
-// PR_SET_PDEATHSIG in prctl(2)); the processes that the program started are not killed
-// then. A process in uninterruptible sleep does not end at SIGKILL: Run returns without
-// it, and the Runner starts no further program after MaxStuck of these.
+// The program is the leader of a process group, which is killed at the deadline. When the sensor ends, even by SIGKILL,
+// the kernel kills the program (PR_SET_PDEATHSIG in prctl(2)), but not the program's children. A process in
+// uninterruptible sleep does not end at SIGKILL: Run returns without it, and after MaxStuck of them the Runner starts
+// no further program.
 package child
 
 import (
@@ -49,8 +48,8 @@ type Runner struct {
 	stuck atomic.Int32
 }
 
-// Run runs a program until it ends or ctx ends, and returns its output, also with an error. If
-// ctx ended first, the error wraps that of ctx.
+// Run runs a program until it or ctx ends, and returns its output, also with an error. If ctx ended first, the error
+// wraps ctx's.
 func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err error) {
 	if int(r.stuck.Load()) >= r.MaxStuck {
 		return nil, nil, ErrTooManyStuck
@@ -69,8 +68,8 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	var status error // valid once ended is closed
 	ended := make(chan struct{})
 	go func() {
-		// The kernel sends the signal when the thread that started the program ends, and
-		// Go ends a thread together with a goroutine that is locked to it.
+		// The kernel sends the signal when the thread that started the program ends, and Go ends a thread together with
+		// a goroutine that is locked to it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		status = cmd.Run()
@@ -101,8 +100,8 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	}
 }
 
-// bounded keeps output up to a size; more output ends the program or is dropped. The buffer is
-// not embedded: io.Copy would bypass Write.
+// bounded keeps output up to a size; more output ends the program or is dropped. The buffer is not embedded: io.Copy
+// would bypass Write.
 type bounded struct {
 	kept bytes.Buffer
 	size int

@@ -2,14 +2,14 @@
 
 package drmfdinfo
 
-// Counter is a cumulative value that the kernel may report lower for a moment.
+// Counter is a cumulative value that the kernel may briefly report lower.
 type Counter struct {
 	Value uint64
 	low   bool // the last reading was lower than Value
 }
 
-// Next returns the counter after a reading, and its growth. After a lower reading the higher value is kept. A second
-// lower reading is a reset, for example because the number of the client or process was reused.
+// Next returns the counter after a reading, and its growth. After a lower reading it keeps the higher value. A second
+// lower reading is a reset, for example because a client or process number was reused.
 func (c Counter) Next(value uint64) (Counter, uint64) {
 	switch {
 	case value >= c.Value:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCounter checks that the growth never exceeds the rise of the counter, and that a counter
-// that only rises, apart from dips, has all of its growth counted.
+// TestCounter checks that the growth never exceeds the counter's rise, and that all growth counts if the counter only
+// rises, apart from dips.
 func TestCounter(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

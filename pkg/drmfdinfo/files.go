@@ -17,15 +17,15 @@ const (
 	drmMajor = 226 // include/drm/drm_file.h: DRM_MAJOR
 	maxFiles = 1 << 15
 	maxFile  = 1 << 20 // bytes that are read of a file: 15000 locks
-	maxText  = 4 << 10 // bytes that are kept of it
+	maxText  = 4 << 10 // bytes that are kept of a file
 )
 
-// Files calls f with the minor number and the fdinfo of each DRM node that a process has open, of the first 32768
-// descriptors. It does not call f for a process that has ended or that the sensor may not read. It reads only the fdinfo
-// of minor numbers for which wanted returns true: reading it calls the driver of the node, and xe wakes its GPU for it.
+// Files calls f with the minor number and the fdinfo of each DRM node that a process has open, among the first 32768
+// descriptors. It does not call f for a process that has ended or that the sensor may not read. It reads the fdinfo
+// only of wanted minor numbers: the read calls the node's driver, and xe wakes its GPU for it.
 //
-// The minor number is the kernel's. The name of the file may be that of another node, as a container chooses it:
-// docker run --device /dev/dri/renderD129:/dev/dri/renderD128.
+// The minor number is the kernel's. A container may choose another node's file name: docker run --device
+// /dev/dri/renderD129:/dev/dri/renderD128.
 func Files(procfs string, pid int, wanted func(minor uint32) bool, f func(minor uint32, fdinfo []byte)) {
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
 	for _, name := range descriptors(filepath.Join(dir, "fd")) {
@@ -54,8 +54,8 @@ func descriptors(dir string) []string {
 	return names
 }
 
-// read reads a file of fdinfo without the locks on the file: the kernel lists them before the lines of the driver, and
-// a process may have as many as it likes.
+// read reads a file of fdinfo without locks on the file, which the kernel lists before the driver's lines; a process
+// may have any number of locks.
 func read(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

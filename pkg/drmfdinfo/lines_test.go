@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile/linetest"
 )
 
-// FuzzLine inserts a line into a file of fdinfo: what the other lines give does not change.
+// FuzzLine inserts a line into a file of fdinfo: the other lines' values do not change.
 func FuzzLine(f *testing.F) {
 	linetest.Fuzz(f, []linetest.Parser{{
 		Name: "fdinfo",

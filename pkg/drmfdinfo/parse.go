@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drmfdinfo reads what the kernel's Direct Rendering Manager reports of each open of a GPU's device node in
-// /proc/PID/fdinfo/FD. The keys are those of Documentation/gpu/drm-usage-stats.rst, which drivers of all vendors use.
+// Package drmfdinfo reads what the kernel's Direct Rendering Manager reports in /proc/PID/fdinfo/FD about each open of
+// a GPU's device node. The keys are in Documentation/gpu/drm-usage-stats.rst; drivers of all vendors use them.
 package drmfdinfo
 
 import (
@@ -12,36 +12,36 @@ import (
 	"strings"
 )
 
-// A Client is one open of a device node. Descriptors that were duplicated, passed on or inherited are the same client.
+// A Client is an open of a device node. Duplicated, passed or inherited descriptors are the same client.
 type Client struct {
 	Driver     string // drm-driver: amdgpu, i915, xe
-	PCIAddress string // drm-pdev in lower case; empty if the driver reports none
-	ID         uint64 // drm-client-id, unique among the clients of the device
+	PCIAddress string // drm-pdev in lower case; may be empty
+	ID         uint64 // drm-client-id, unique among the device's clients
 	// Memory is the resident size of the client's buffers by memory region (vram, gtt), in bytes: drm-resident-REGION,
-	// or drm-memory-REGION of kernels that lack it.
+	// or drm-memory-REGION on kernels that lack it.
 	Memory map[string]uint64
-	// Engines are the engines that the client has used, by the driver's names for them (gfx, compute, render).
+	// Engines are the engines that the client used, by the driver's names (gfx, compute, render).
 	Engines map[string]Engine
 }
 
-// Engine is the use of one engine by one client: in nanoseconds, or in cycles of a clock of the GPU.
+// Engine is a client's use of an engine: in nanoseconds, or in cycles of a GPU clock.
 type Engine struct {
 	Busy     uint64 // nanoseconds, cumulative: drm-engine-NAME
 	Cycles   uint64 // cumulative: drm-cycles-NAME
-	Clock    uint64 // the clock that counts Cycles, at the same moment: drm-total-cycles-NAME; 0 if it is not reported
-	Capacity uint64 // number of identical engines: drm-engine-capacity-NAME; 0 if it is not reported, which means 1
+	Clock    uint64 // the clock of Cycles, at the same moment: drm-total-cycles-NAME; 0 if not reported
+	Capacity uint64 // number of identical engines: drm-engine-capacity-NAME; 0 if not reported, which means 1
 }
 
-// Limits of what one client may cost: the driver decides how much it reports.
+// Limits for a client: the driver decides how much it reports.
 const (
 	maxKeys     = 32 // memory regions, and engines
 	maxName     = 32 // of a region or an engine
 	maxCapacity = 1024
-	maxCounter  = math.MaxInt64 // a larger value is that of a kernel that subtracted too much
-	maxMemory   = 1 << 48       // more than any GPU has, and so little that no sum overflows
+	maxCounter  = math.MaxInt64 // a larger value comes from a kernel that subtracted too much
+	maxMemory   = 1 << 48       // more than any GPU has, and no sum overflows
 )
 
-// Parse parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
+// Parse parses a file of fdinfo. It returns false if the file does not describe a client, or if the client has no id.
 func Parse(text []byte) (Client, bool) {
 	c := Client{Engines: map[string]Engine{}}
 	var older map[string]uint64 // drm-memory-REGION
@@ -103,7 +103,7 @@ func add(m map[string]uint64, name string, size uint64) map[string]uint64 {
 	return m
 }
 
-// addEngine sets one value of an engine, unless the value is larger than limit.
+// addEngine sets a value of an engine, unless it exceeds limit.
 func (c *Client) addEngine(name, value string, limit uint64, field func(*Engine) *uint64) {
 	n, ok := parseUint(value)
 	e, known := c.Engines[name]
@@ -114,7 +114,7 @@ func (c *Client) addEngine(name, value string, limit uint64, field func(*Engine)
 	c.Engines[name] = e
 }
 
-// isName reports whether s can be the name of a region or an engine, which a driver chooses.
+// isName reports whether s can be a driver's name of a region or an engine.
 func isName(s string) bool {
 	return s != "" && len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
@@ -127,7 +127,6 @@ func parseUint(s string) (uint64, bool) {
 	return n, err == nil
 }
 
-// shifts are the binary logarithms of the units.
 var shifts = map[string]int{"": 0, "KiB": 10, "MiB": 20}
 
 // parseBytes parses a size: 123 KiB, 4 MiB, or a number of bytes.

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestParse has the formats of several drivers, written from their source: amdgpu_fdinfo.c, i915_drm_client.c, xe_drm_client.c.
+// TestParse has formats of several drivers, written from their source: amdgpu_fdinfo.c, i915_drm_client.c,
+// xe_drm_client.c.
 func TestParse(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string

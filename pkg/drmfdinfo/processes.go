@@ -13,8 +13,8 @@ import (
 
 const maxProcesses = 1 << 16
 
-// Processes returns the processes that may have a DRM node open, sorted: those that holders returns, or all if it is nil or does not
-// know them. With an error, processes are missing.
+// Processes returns the processes that may have a DRM node open, sorted: the holders or, if holders is nil or does not
+// know them, all processes. With an error, processes are missing.
 func Processes(procfs string, holders func() (pids []int, known bool)) ([]int, error) {
 	if holders != nil {
 		if pids, known := holders(); known {

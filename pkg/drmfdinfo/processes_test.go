@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestProcesses: this process is among those of the machine, and what is known replaces them.
+// TestProcesses: all processes include this process; known holders replace them.
 func TestProcesses(t *testing.T) {
 	unknown := func() ([]int, bool) { return []int{1}, false }
 	for _, holders := range []func() ([]int, bool){nil, unknown} {

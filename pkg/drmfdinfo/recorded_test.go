@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRecorded parses the outputs of real machines: testdata/README.md has their origin.
+// TestRecorded parses outputs of real machines (testdata/README.md).
 func TestRecorded(t *testing.T) {
 	const clock = 7655183225
 	for name, want := range map[string]Client{

@@ -2,8 +2,8 @@
 
 // Package engine reads all sources, joins their facts, attributes them to owners, and has them judged.
 //
-// A refresh reads every source once; concurrent callers share it, and so do callers within
-// one second. A source that hangs or panics loses only its own facts.
+// A refresh reads every source once. Concurrent callers, and callers within one second, share it. A source that hangs
+// or panics loses only its own facts.
 package engine
 
 import (
@@ -31,29 +31,29 @@ const (
 
 // Options of an Engine.
 type Options struct {
-	// Reuse is how long a refresh serves further callers; 1 s when zero.
+	// Reuse is how long further callers get the same refresh; default 1 s.
 	Reuse time.Duration
-	// Inventory compares each refresh with what the node had; nil: nothing is compared.
+	// Inventory, if not nil, compares each refresh with the devices that the node had.
 	Inventory Inventory
 	Logger    *zap.Logger
 }
 
-// An Inventory knows which devices the node had. Compare adds what is missing, or was better before, to the facts of a refresh.
+// An Inventory knows which devices the node had. Compare adds missing and degraded devices to the facts of a refresh.
 type Inventory interface {
 	Compare(now time.Time, facts *model.Snapshot, states []model.SourceState)
 }
 
-// An Engine reads the sources that were added, and closes them.
+// An Engine reads its sources, and closes them.
 type Engine struct {
 	readers   []*sourceReader
-	waiting   []chan struct{} // for the first reading of each background source
+	waiting   []chan struct{} // the first reading of each background source
 	reuse     time.Duration
-	inventory Inventory // nil: nothing is compared
+	inventory Inventory // may be nil
 	log       *zap.Logger
-	base      context.Context // ends when the engine is closed
+	base      context.Context // until the engine is closed
 	stop      context.CancelFunc
 
-	// mu guards the next three; it is not held during a refresh.
+	// mu guards the next three fields. It is not held during a refresh.
 	mu      sync.Mutex
 	latest  *Refresh
 	started bool
@@ -70,28 +70,28 @@ type Engine struct {
 	judge    verdict.Judge
 	states   stateLogger
 	dropped  map[Dropped]uint64
-	// expired are the cgroups that ended and are not yet forgotten; true: only sources that name have not forgotten them.
+	// expired are the ended cgroups that are not yet forgotten; true: only sources that name cgroups still have to
+	// forget them.
 	expired map[model.CgroupID]bool
 }
 
-// Refresh is the facts of one moment and their shares. It does not change once it is
-// returned.
+// Refresh is the facts of one moment and their shares. It does not change after it is returned.
 type Refresh struct {
 	At time.Time
-	// Err is the panic that ended the refresh, which is empty then.
+	// Err is the panic that ended the refresh. The rest is then empty.
 	Err error
-	// Facts are what the sources read, without the series, which are in Shares.
+	// Facts are what the sources read. Shares has the series.
 	Facts  model.Snapshot
 	Shares attribution.Attribution
-	// States has the state of each source, in the order of the registrations.
+	// States has the state of each source, in the order of registration.
 	States []model.SourceState
-	// Placement is where the GPUs and HCAs are, and who uses them, of Facts and Shares; nil if there are none.
+	// Placement is where GPUs and HCAs are and who uses them; nil without GPUs and HCAs.
 	Placement *placement.Refresh
-	// Verdicts are the conditions that hold; none if judging has failed.
+	// Verdicts are the conditions that hold; empty if judging failed.
 	Verdicts verdict.Result
-	// Dropped counts the values that cannot be, and that this refresh and those before it left out.
+	// Dropped counts the impossible values that were left out since the start.
 	Dropped map[Dropped]uint64
-	// Panics is the number of panics since the start, in all sources and in refreshes.
+	// Panics is the number of panics since the start, in sources and refreshes.
 	Panics uint64
 
 	done chan struct{}
@@ -113,8 +113,8 @@ func New(o Options) *Engine {
 	}
 }
 
-// Add registers a source, before Start. Facts are merged in the order of the
-// registrations: of two sources that report the same fact, the later one wins.
+// Add registers a source, before Start. Facts are merged in the order of registration: if two sources report the same
+// fact, the later source wins.
 func (e *Engine) Add(reg Registration) {
 	if reg.Deadline == 0 {
 		reg.Deadline = defaultDeadline
@@ -127,7 +127,7 @@ func (e *Engine) Add(reg Registration) {
 	})
 }
 
-// Start starts to read the sources that have an interval. Until then a refresh is empty.
+// Start starts to read the sources with an interval. Before Start a refresh is empty.
 func (e *Engine) Start() {
 	for _, r := range e.readers {
 		if r.Err == nil && r.Interval > 0 {
@@ -141,11 +141,11 @@ func (e *Engine) Start() {
 	e.mu.Unlock()
 }
 
-// Refresh returns the refresh in progress, the last one while it is recent, or a new one.
-// It is empty before Start, and after Close if there was no refresh before.
+// Refresh returns the refresh in progress, the last refresh if it is recent, or a new refresh. It is empty before
+// Start, and after Close if there was no refresh before.
 func (e *Engine) Refresh() *Refresh { return e.Recent(e.reuse) }
 
-// Recent returns the last refresh if it is at most as old as age, and a new one otherwise.
+// Recent returns the last refresh if it is at most age old, otherwise a new refresh.
 func (e *Engine) Recent(age time.Duration) *Refresh {
 	e.mu.Lock()
 	r := e.latest
@@ -165,8 +165,7 @@ func (e *Engine) Recent(age time.Duration) *Refresh {
 	return r
 }
 
-// Last returns the last refresh that is complete, however old; it is empty before the
-// first. Last never waits and never reads.
+// Last returns the last complete refresh; empty before the first. It never waits or reads.
 func (e *Engine) Last() *Refresh {
 	if r := e.finished.Load(); r != nil {
 		return r
@@ -174,11 +173,11 @@ func (e *Engine) Last() *Refresh {
 	return &Refresh{}
 }
 
-// Owners returns the owners of cgroups. Only Workload and OwnerOf may be called.
+// Owners returns the owners of cgroups. Callers may use only Workload and OwnerOf.
 func (e *Engine) Owners() *identity.Table { return &e.owners }
 
-// Close stops reading and closes all sources at once, each within its deadline: some have
-// kernel state to restore. A source that hangs is abandoned. The last refresh stays available.
+// Close stops reading and closes all sources at the same time, each within its deadline, because some restore kernel
+// state. A source that hangs is abandoned. The last refresh stays available.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {

@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// counting counts verbs of one cgroup, and names it.
+// counting counts verbs of a cgroup, and names the cgroup.
 type counting struct {
 	n    atomic.Uint64
 	fine atomic.Bool // read is no longer called
@@ -44,12 +44,12 @@ func (c *counting) Resolve(context.Context, []model.CgroupID) (model.Snapshot, e
 	return model.Snapshot{Cgroups: []model.Cgroup{{ID: 7, Workload: "slurm:7"}}}, nil
 }
 
-// TestLostReadsKeepCounters: counters of owners are exact, whatever becomes of single answers.
+// TestLostReadsKeepCounters: counters of owners are exact even if answers are lost.
 func TestLostReadsKeepCounters(t *testing.T) {
 	for name, read := range map[string]func(n uint64){
 		"slower than its deadline every second time": func(n uint64) {
 			if n%2 == 0 {
-				time.Sleep(2500 * time.Millisecond) // does not end when a refresh begins
+				time.Sleep(2500 * time.Millisecond) // still running when the next refresh begins
 			}
 		},
 		"panics every third time": func(n uint64) {
@@ -97,7 +97,6 @@ func TestLostReadsKeepCounters(t *testing.T) {
 	}
 }
 
-// TestNotStarted: an engine that was not started reads nothing.
 func TestNotStarted(t *testing.T) {
 	e := New(Options{})
 	e.Add(Registration{Source: &counting{read: func(uint64) { t.Error("read") }}})
@@ -109,7 +108,7 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// expiring counts a cgroup, or names it, until it has forgotten it.
+// expiring counts or names a cgroup until it has forgotten the cgroup.
 type expiring struct {
 	name    string
 	forget  func()
@@ -133,14 +132,14 @@ func (s *expiring) Forget(ids []model.CgroupID) {
 	}
 }
 
-// naming also names.
 type naming struct{ expiring }
 
 func (s *naming) Resolve(context.Context, []model.CgroupID) (model.Snapshot, error) {
 	return model.Snapshot{}, nil
 }
 
-// A source that hangs in Forget keeps only the names of what it has not forgotten, and no refresh waits for it again.
+// A source that hangs in Forget keeps only the names of the cgroups that it has not forgotten, and no refresh waits for
+// it again.
 func TestForgetHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})
@@ -166,7 +165,7 @@ func TestForgetHangs(t *testing.T) {
 		close(released)
 		time.Sleep(2 * time.Second)
 		e.Refresh()
-		if h, o, n := hung.forgot.Load(), other.forgot.Load(), names.forgot.Load(); h < 2 || o != 2 || n != 2 { // it may be asked again
+		if h, o, n := hung.forgot.Load(), other.forgot.Load(), names.forgot.Load(); h < 2 || o != 2 || n != 2 { // it may be asked twice
 			t.Errorf("then they have forgotten %d, %d and %d cgroups; want 2 each", h, o, n)
 		}
 		if err := e.Close(); err != nil {
@@ -175,7 +174,6 @@ func TestForgetHangs(t *testing.T) {
 	})
 }
 
-// holder reports an object of a cgroup, and forgets.
 type holder struct {
 	expiring
 	stuck atomic.Bool
@@ -188,7 +186,7 @@ func (s *holder) Read(context.Context) (model.Snapshot, error) {
 	return model.Snapshot{Objects: []model.Objects{{Cgroup: 7, Current: 1}}}, nil
 }
 
-// A cgroup that holds objects is not forgotten while the source that reports them is stuck.
+// A cgroup with objects is not forgotten while the source of objects is stuck.
 func TestForgetHolding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held, other := &holder{expiring: expiring{name: "holder"}}, &expiring{name: "other"}
@@ -216,7 +214,7 @@ func TestForgetHolding(t *testing.T) {
 	})
 }
 
-// A panic in Forget is logged, and what the source was to forget counts as forgotten.
+// A panic in Forget is logged, and the cgroups count as forgotten.
 func TestForgetPanics(t *testing.T) {
 	broken, names := &expiring{name: "broken", forget: func() { panic("boom") }}, &naming{expiring{name: "names", expired: []model.CgroupID{7}}}
 	e := New(Options{})
@@ -229,7 +227,7 @@ func TestForgetPanics(t *testing.T) {
 	}
 }
 
-// unnamed panics outside of its calls that are isolated.
+// unnamed panics outside its isolated calls.
 type unnamed struct {
 	expiring
 	calls atomic.Int32
@@ -237,14 +235,14 @@ type unnamed struct {
 }
 
 func (s *unnamed) Name() string {
-	if s.calls.Add(1) == 2 { // the first is at the registration
+	if s.calls.Add(1) == 2 { // the first call is at the registration
 		<-s.boom
 		panic("boom")
 	}
 	return "unnamed"
 }
 
-// A refresh that panics has an error, for all who wait for it, and the next one is read anew.
+// A refresh that panics has an error for all waiting callers. The next refresh reads again.
 func TestRefreshPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New(Options{})
@@ -259,7 +257,7 @@ func TestRefreshPanics(t *testing.T) {
 				}
 			})
 		}
-		synctest.Wait() // one reads, the others wait for it
+		synctest.Wait() // one reads, the others wait
 		close(s.boom)
 		all.Wait()
 		if r := e.Refresh(); r.Err != nil || r.At.IsZero() {
@@ -268,8 +266,8 @@ func TestRefreshPanics(t *testing.T) {
 	})
 }
 
-// A source whose goroutine has panicked still answers, and has failed; the panic is logged once and counted. So are panics in its
-// calls and in a refresh.
+// A source whose goroutine panicked still answers, but has failed. The panic is logged once and counted, like panics in
+// calls and refreshes.
 func TestGoroutinePanics(t *testing.T) {
 	core, lines := observer.New(zap.ErrorLevel)
 	reads := 0
@@ -308,7 +306,7 @@ func TestGoroutinePanics(t *testing.T) {
 	}
 }
 
-// A source whose constructor has panicked has failed, with the reason. The panic is logged once and counted.
+// A source whose constructor panicked has failed with this reason. The panic is logged once and counted.
 func TestConstructorPanics(t *testing.T) {
 	core, lines := observer.New(zap.ErrorLevel)
 	e := New(Options{Logger: zap.New(core), Reuse: 1})
@@ -330,7 +328,6 @@ func TestConstructorPanics(t *testing.T) {
 	}
 }
 
-// named is a source with a name.
 type named struct {
 	name string
 	read func() error
@@ -346,8 +343,7 @@ func (s *named) Read(context.Context) (model.Snapshot, error) {
 	return model.Snapshot{}, s.read()
 }
 
-// Sources that are read in the background and started at the same moment are read at different moments after some time, still at
-// their interval.
+// Background sources that start at the same moment are later read at different moments, still at their interval.
 func TestBackgroundSpreads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval, sources, rounds = 15 * time.Second, 100, 240
@@ -371,7 +367,7 @@ func TestBackgroundSpreads(t *testing.T) {
 		if reads < sources*rounds*19/20 || reads > sources*rounds*21/20 {
 			t.Errorf("%d readings of %d sources in %d intervals", reads, sources, rounds)
 		}
-		at := map[time.Duration]int{} // in the interval
+		at := map[time.Duration]int{} // within the interval
 		for _, read := range last {
 			at[read.Sub(began)%interval/time.Second]++
 		}
@@ -386,7 +382,7 @@ func TestBackgroundSpreads(t *testing.T) {
 	})
 }
 
-// TestLeftOut checks that a device that is ok, but of which something is left out, is logged once.
+// TestLeftOut checks that a device that is ok but lacks something is logged once.
 func TestLeftOut(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
 	l := stateLogger{log: zap.New(core)}

@@ -15,9 +15,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// forget drops the cgroups that ended: first in the sources that count, last in the sources
-// that name, so that no counter is ever without its name. A source that is stuck or hangs in
-// Forget forgets them later. Until then the names of what it counts remain, and nothing else.
+// forget drops the ended cgroups, first in the sources that count, last in the sources that name: no counter is ever
+// without its name. A source that is stuck, or hangs in Forget, forgets them later. Until then only the names of the
+// cgroups that it counts remain.
 func (e *Engine) forget(r *Refresh) {
 	counting, naming := e.forgetters()
 	if e.holdingsKnown(r) {
@@ -29,7 +29,7 @@ func (e *Engine) forget(r *Refresh) {
 			}
 		}
 		for id, done := range e.expired {
-			if !done && holding[id] { // it was not known
+			if !done && holding[id] { // it was unknown that the cgroup has objects
 				delete(e.expired, id)
 				withdraw(counting, id)
 			}
@@ -56,7 +56,7 @@ func (e *Engine) forget(r *Refresh) {
 	}
 }
 
-// forgetters returns the sources that forget, those that count and those that name.
+// forgetters returns the sources that forget: those that count, and those that name cgroups.
 func (e *Engine) forgetters() (counting, naming []*sourceReader) {
 	for _, rd := range e.readers {
 		if _, ok := rd.Source.(Forgetter); !ok || rd.Err != nil {
@@ -88,7 +88,7 @@ func withdraw(readers []*sourceReader, id model.CgroupID) {
 	}
 }
 
-// holdingsKnown reports whether all sources have answered that report what cgroups hold.
+// holdingsKnown reports whether all sources of objects and memory have answered.
 func (e *Engine) holdingsKnown(r *Refresh) bool {
 	for i, rd := range e.readers {
 		if rd.holdings && r.States[i].State == model.StateStuck {
@@ -98,7 +98,7 @@ func (e *Engine) holdingsKnown(r *Refresh) bool {
 	return true
 }
 
-// owed reports whether a source has not forgotten a cgroup.
+// owed reports whether a source has not yet forgotten a cgroup.
 func owed(readers []*sourceReader, id model.CgroupID) bool {
 	for _, rd := range readers {
 		if rd.owes[id] {
@@ -108,7 +108,7 @@ func owed(readers []*sourceReader, id model.CgroupID) bool {
 	return false
 }
 
-// forgetOwed lets the sources forget what they owe, but for those that are stuck.
+// forgetOwed lets the sources forget what they owe, except stuck sources.
 func (e *Engine) forgetOwed(readers []*sourceReader, r *Refresh) {
 	for i, rd := range e.readers {
 		if len(rd.owes) > 0 && slices.Contains(readers, rd) && r.States[i].State != model.StateStuck {
@@ -117,7 +117,7 @@ func (e *Engine) forgetOwed(readers []*sourceReader, r *Refresh) {
 	}
 }
 
-// forget makes the source forget what it owes. If it panics, it owes nothing more.
+// forget makes the source forget what it owes. After a panic it owes nothing.
 func (r *sourceReader) forget() {
 	ids := slices.Collect(maps.Keys(r.owes))
 	_, err := r.forgetting.Do(context.Background(), r.Deadline, func() (struct{}, error) {
@@ -133,7 +133,7 @@ func (r *sourceReader) forget() {
 	}
 }
 
-// holders returns the cgroups that hold objects or registered memory.
+// holders returns the cgroups with objects or registered memory.
 func holders(facts *model.Snapshot) map[model.CgroupID]bool {
 	holds := make(map[model.CgroupID]bool)
 	for i := range facts.Objects {

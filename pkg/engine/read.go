@@ -18,33 +18,32 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// ErrStuck means that a source has not answered within its deadline.
+// ErrStuck means that a source did not answer within its deadline.
 var ErrStuck = errors.New("stuck")
 
-// sourceReader isolates one source from the others: at most one goroutine calls the source,
-// no caller waits longer than the deadline, and a panic becomes an error.
+// sourceReader isolates a source: at most one goroutine calls it, no caller waits longer than the deadline, and a panic
+// becomes an error.
 type sourceReader struct {
 	Registration
-	base   context.Context // ends when the engine is closed
+	base   context.Context // until the engine is closed
 	log    *zap.Logger
-	panics *atomic.Uint64 // of the engine
+	panics *atomic.Uint64 // the engine's
 
-	answered time.Time // time of the last answer; belongs to the refresh
-	logged   bool      // the panic of a goroutine is in the log; belongs to the refresh
+	answered time.Time // time of the last answer, for the refresh only
+	logged   bool      // a goroutine's panic is in the log, for the refresh only
 
-	// A reading is large: it is passed by its address, so that the stack of the goroutine that calls the source need not grow.
+	// A reading is large: a pointer keeps the stack of the calling goroutine small.
 	call hang.Call[*reading]
 
-	// forgetting calls Forget, with the cgroups that the source owes to forget. Both belong to the refresh.
+	// forgetting calls Forget with the cgroups in owes. Only the refresh uses both.
 	forgetting hang.Call[struct{}]
 	owes       map[model.CgroupID]bool
-	holdings   bool // the source reports what cgroups hold
+	holdings   bool // the source reports objects or memory of cgroups
 
 	mu     sync.Mutex
-	latest reading // of a source that is read in the background
+	latest reading // of a background source
 }
 
-// reading is the answer of a source.
 type reading struct {
 	facts model.Snapshot
 	err   error
@@ -62,12 +61,12 @@ func (r *sourceReader) resolve(ids []model.CgroupID) reading {
 	})
 }
 
-// do calls f, or joins the running call of the same method. After the deadline of a call, do
-// returns ErrStuck at once until the call returns.
+// do calls f, or joins the running call of the same method. After the call's deadline, do returns ErrStuck at once
+// until the call returns.
 func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
 	begin := time.Now()
 	got, err := r.call.Join(context.Background(), method, r.Deadline, func() (*reading, error) {
-		// A source that heeds its context returns just before the deadline.
+		// A source that obeys its context returns just before the deadline.
 		ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
 		defer cancel()
 		start, got := time.Now(), new(reading)
@@ -90,8 +89,7 @@ func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot
 	return *got
 }
 
-// background reads the source at its interval until the engine is closed. It closes ready
-// after the first reading.
+// background reads the source at its interval until the engine is closed. It closes ready after the first reading.
 func (r *sourceReader) background(ready chan<- struct{}) {
 	timer := time.NewTimer(r.pause())
 	defer timer.Stop()
@@ -115,13 +113,13 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 	}
 }
 
-// pause returns the time from one reading to the next, within 5 % of the interval: sensors that started at the same moment must not
-// ask the same server, such as the API server that checks the tokens for all kubelets, at the same moments for ever.
+// pause returns the time until the next reading, within 5 % of the interval: sensors that start together must not
+// always ask the same server together, such as the API server that checks tokens for all kubelets.
 func (r *sourceReader) pause() time.Duration {
 	return r.Interval - r.Interval/20 + rand.N(r.Interval/10+1)
 }
 
-// last returns the last reading, or ErrStuck if the source has not answered yet.
+// last returns the last reading, or ErrStuck before the first answer.
 func (r *sourceReader) last() reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,8 +129,8 @@ func (r *sourceReader) last() reading {
 	return r.latest
 }
 
-// broken returns an error if a goroutine of the source has panicked. The work of that goroutine has ended for good, so the source has
-// failed, although it may still answer. It logs the first panic, or that of the constructor, which is in Err.
+// broken returns an error if a goroutine of the source panicked: its work has ended for good, so the source has failed,
+// even if it still answers. broken logs the first panic, or the constructor's panic in Err.
 func (r *sourceReader) broken() (err error) {
 	first, _ := safely.Panicked(r.Source.Name())
 	if first != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
-// fill reads the sources, names the cgroups and attributes the facts. At most one call is in progress.
+// fill reads the sources, names the cgroups and attributes the facts. Calls do not overlap.
 func (e *Engine) fill(r *Refresh) {
 	defer close(r.done)
 	defer e.recovered(r)
@@ -54,7 +54,7 @@ func (e *Engine) fill(r *Refresh) {
 		a.Coverage = attribution.Coverage(&r.Facts, a, &e.owners, r.States, &e.ledger)
 		a.Missed = e.ledger.MissedShares(a.Use)
 	})
-	r.Facts.DropSeries() // the counters have them
+	r.Facts.DropSeries() // Counters has them
 	r.Placement = placement.NewRefresh(&r.Facts, &r.Shares)
 	r.At = time.Now()
 	e.judgeFacts(r)
@@ -63,7 +63,7 @@ func (e *Engine) fill(r *Refresh) {
 	e.finished.Store(r)
 }
 
-// compareFacts adds what the node had and has no more. A panic costs that only.
+// compareFacts adds the devices that the node had and lacks. A panic loses only this comparison.
 func (e *Engine) compareFacts(r *Refresh) {
 	if e.inventory == nil {
 		return
@@ -74,7 +74,7 @@ func (e *Engine) compareFacts(r *Refresh) {
 	}
 }
 
-// measureStates adds what stays in an intermediate state for too long. A panic costs that only.
+// measureStates adds devices that stay in an intermediate state for too long. A panic loses only these.
 func (e *Engine) measureStates(r *Refresh) {
 	if err := safely.Try(func() { e.linger.Update(time.Now(), &r.Facts) }); err != nil {
 		e.panics.Add(1)
@@ -82,7 +82,7 @@ func (e *Engine) measureStates(r *Refresh) {
 	}
 }
 
-// judgeFacts adds the verdicts. A panic costs the verdicts only.
+// judgeFacts adds the verdicts. A panic loses only the verdicts.
 func (e *Engine) judgeFacts(r *Refresh) {
 	err := safely.Try(func() {
 		r.Verdicts = e.judge.Update(verdict.Input{At: r.At, Facts: &r.Facts, Shares: &r.Shares, States: r.States, Placement: r.Placement})
@@ -106,8 +106,7 @@ func (e *Engine) recovered(r *Refresh) {
 	}
 }
 
-// readAll reads all sources at once and waits for each at most until its
-// deadline. The facts of a stuck source are absent.
+// readAll reads all sources at the same time, each up to its deadline. The facts of a stuck source are absent.
 func (e *Engine) readAll() []reading {
 	e.awaitFirst()
 	readings := make([]reading, len(e.readers))
@@ -126,8 +125,8 @@ func (e *Engine) readAll() []reading {
 	return readings
 }
 
-// counted returns when the first of the readings began. Sources that are read in the background are left out: they have no cumulative
-// values of owners.
+// counted returns when the first of the readings began. Background sources have no cumulative values of owners and are
+// left out.
 func (e *Engine) counted(readings []reading) (first time.Time) {
 	for i := range readings {
 		got := &readings[i]
@@ -141,8 +140,7 @@ func (e *Engine) counted(readings []reading) (first time.Time) {
 	return first
 }
 
-// awaitFirst waits for the first reading of the background sources, at most for the
-// default deadline.
+// awaitFirst waits for the first reading of the background sources, at most for the default deadline.
 func (e *Engine) awaitFirst() {
 	if e.waiting == nil {
 		return
@@ -158,9 +156,8 @@ func (e *Engine) awaitFirst() {
 	e.waiting = nil
 }
 
-// resolveAll asks the resolvers for the names of the cgroups. While a resolver does not
-// answer, identity.Table keeps the last names, so that no value moves to another owner and
-// back because a name is late.
+// resolveAll asks the resolvers for the names of the cgroups. While a resolver does not answer, identity.Table keeps
+// the last names: a late name does not move values to another owner and back.
 func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, readings []reading) {
 	answers := make([]reading, len(e.readers))
 	var wg safely.Group
@@ -174,7 +171,7 @@ func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, reading
 		wg.Go(func() { answers[i] = r.resolve(ids) })
 	}
 	wg.Wait()
-	// The containers that a resolver lists are newer than the containers that sources read.
+	// A resolver's containers are newer than the containers that sources read.
 	read := model.Snapshot{Containers: facts.Containers}
 	facts.Containers = nil
 	for i := range answers {
@@ -188,7 +185,7 @@ func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, reading
 	facts.Merge(&read)
 }
 
-// Dropped names values of GPUs that cannot be.
+// Dropped names impossible GPU values.
 type Dropped struct{ Source, Value string }
 
 // Compare orders by source and value.
@@ -196,7 +193,6 @@ func (d Dropped) Compare(o Dropped) int {
 	return cmp.Or(strings.Compare(d.Source, o.Source), strings.Compare(d.Value, o.Value))
 }
 
-// countDropped counts what sources have left out.
 func (e *Engine) countDropped(gpus []model.GPU) map[Dropped]uint64 {
 	for i := range gpus {
 		for _, d := range gpus[i].Dropped {

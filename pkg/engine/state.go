@@ -11,14 +11,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// stateOf returns the state that corresponds to an error.
 func stateOf(err error) model.State {
 	switch {
 	case err == nil:
 		return model.StateOK
 	case errors.Is(err, ErrStuck):
 		return model.StateStuck
-	case errors.As(err, new(*safely.PanicError)): // joined with any other
+	case errors.As(err, new(*safely.PanicError)): // joined with any other error
 		return model.StateFailed
 	case errors.Is(err, model.ErrAbsent):
 		return model.StateAbsent
@@ -37,17 +36,16 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// stateLogger logs each state when it changes.
+// stateLogger logs each change of a state.
 type stateLogger struct {
 	log  *zap.Logger
 	last map[stateKey]model.State
 }
 
-// stateKey is a source, or a device of a source.
 type stateKey struct{ source, device string }
 
-// update logs the states that differ from the last ones. A device that is no longer listed
-// is dropped without a line.
+// update logs the states that differ from the last update. A device that is no longer listed is dropped without a log
+// line.
 func (l *stateLogger) update(sources []model.SourceState, devices []model.DeviceState) {
 	now := make(map[stateKey]model.State, len(sources)+len(devices))
 	for _, s := range sources {

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// downing reports a port that is down from the second time on.
+// downing reports a port that is down from the second reading on.
 type downing struct{ reads int }
 
 func (d *downing) Name() string { return "rdma" }
@@ -25,7 +25,7 @@ func (d *downing) Read(context.Context) (model.Snapshot, error) {
 	return model.Snapshot{HCAs: []model.HCA{{Name: "mlx5_0", Ports: []model.Port{{Number: 1, State: state}}}}}, nil
 }
 
-// TestVerdicts: each refresh is judged, with the ones before in mind. A panic costs the verdicts of its refresh only.
+// TestVerdicts: each refresh is judged together with earlier refreshes. A panic loses only the verdicts of its refresh.
 func TestVerdicts(t *testing.T) {
 	e := New(Options{Reuse: time.Nanosecond})
 	e.Add(Registration{Source: &downing{}})

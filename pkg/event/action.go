@@ -14,7 +14,7 @@ import (
 
 const (
 	maxThrottle = time.Minute // longest wait that a collector may request
-	maxMessage  = 300         // bytes of its message that are logged
+	maxMessage  = 300         // logged bytes of its message
 )
 
 // action is what follows a call.
@@ -27,8 +27,7 @@ const (
 	shut           // send nothing until the collector accepts an empty request again
 )
 
-// judge follows the OTLP specification for errors of the server. After an error of the connection
-// the batch is sent again.
+// judge follows the OTLP specification for server errors. After a connection error the batch is sent again.
 func judge(a answer) action {
 	if a.err == nil {
 		return taken
@@ -49,7 +48,6 @@ func judge(a answer) action {
 	return refused
 }
 
-// throttle returns how long the collector asks to wait.
 func throttle(err error) (time.Duration, bool) {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
@@ -59,7 +57,7 @@ func throttle(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// explain adds a remedy to err if there is one. gRPC keeps only the text of a TLS error.
+// explain adds a remedy to err, if known. gRPC keeps only the text of a TLS error.
 func explain(endpoint string, err error) error {
 	s := status.Convert(err)
 	message := shorten(valid(s.Message()), maxMessage)

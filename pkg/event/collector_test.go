@@ -79,7 +79,6 @@ func TestSnapshotThenStream(t *testing.T) {
 	}
 }
 
-// TestOOMAndHealthRecords checks the records of an OOM kill and of a health check, with their attributes.
 func TestOOMAndHealthRecords(t *testing.T) {
 	t.Parallel()
 	w := newWorld(0)
@@ -115,8 +114,8 @@ func TestOOMAndHealthRecords(t *testing.T) {
 	}
 }
 
-// TestReady checks that no record is sent before the runtimes were listed, and that the first
-// snapshot is correct: a container that ended earlier has no exit event.
+// TestReady checks that no record is sent before the runtimes were listed, and that the first snapshot is correct: a
+// container that ended earlier has no exit event.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	w, ready := newWorld(0), make(chan struct{})
@@ -175,7 +174,7 @@ func TestOutage(t *testing.T) {
 	slowly(40)
 	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
 	t.Logf("right %v after the return", time.Since(back).Round(time.Millisecond))
-	within(t, waitLimit, allTaken(e)) // a container that came and went since makes no difference
+	within(t, waitLimit, allTaken(e)) // a short-lived container since then makes no difference
 	v := otel.Replay(records(t, c))
 	w.checkExits(t, v)
 	if v.Lost != 0 || v.Missing != 0 {
@@ -211,8 +210,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestHang stops the collector's process with its connections, and continues it: records that it
-// received before arrive again, also after the export timed out.
+// TestHang stops and continues the collector's process: records that it already received arrive again, also after the
+// export timed out.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	w := newWorld(10)
@@ -240,7 +239,7 @@ func TestHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, waitLimit, func() string { return w.differs(otel.Replay(records(t, c))) })
-	within(t, waitLimit, allTaken(e)) // a container that came and went since makes no difference
+	within(t, waitLimit, allTaken(e)) // a short-lived container since then makes no difference
 	v := otel.Replay(records(t, c))
 	w.checkExits(t, v)
 	if v.Lost != 0 || v.Missing != 0 {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// forgetAfter is how long a container is remembered after it was last seen: longer than any
-	// value of a removed container is kept.
+	// forgetAfter is how long a container is remembered after it was last seen: longer than any value of a removed
+	// container is kept.
 	forgetAfter = time.Hour
 	maxOpeners  = 65536 // containers to remember
 )
 
-// devices remembers which container has opened which devices.
+// devices remembers which devices each container has opened.
 type devices struct {
 	mu      sync.Mutex
 	openers map[string]*opener
@@ -30,8 +30,8 @@ type opener struct {
 	seen    time.Time
 }
 
-// update returns an event for each container in a that opened a device for the first time. A
-// container opened a device if it has or had a context of it, or called a verb on it.
+// update returns an event for each container that opened a device for the first time. A container opened a device if it
+// has or had a context of the device, or called a verb on it.
 func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,12 +53,12 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 		ev := model.Event{Type: model.EventDevice, Time: now, Device: device}
 		if c := known[o.ContainerID]; c != nil {
 			ev.Container = *c
-			ev.Container.Status, ev.Container.Health = "", "" // older values: the container may have been removed since
+			ev.Container.Status, ev.Container.Health = "", "" // outdated: the container may have been removed since
 		} else {
 			ev.Container = model.Container{
 				ID: o.ContainerID, Namespace: o.Namespace, Pod: o.Pod, Name: o.Container,
 			}
-			if n := owner - 1; n < len(a.Infos) { // the first owner has none
+			if n := owner - 1; n < len(a.Infos) { // the first owner has no Info
 				i := &a.Infos[n]
 				ev.Container.Runtime, ev.Container.PodUID, ev.Container.Image = i.Runtime, i.PodUID, i.Image
 			}
@@ -83,7 +83,7 @@ func (d *devices) update(a attribution.Attribution, now time.Time) []model.Event
 	return events
 }
 
-// has notes that a container opened a device, and reports whether that was known.
+// has notes that a container opened a device, and reports whether this was known.
 func (d *devices) has(id, device string, now time.Time) bool {
 	o := d.openers[id]
 	if o == nil {
@@ -105,7 +105,6 @@ func (d *devices) see(id string, now time.Time) {
 	}
 }
 
-// opened returns the reported devices of a container, sorted.
 func (d *devices) opened(id string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

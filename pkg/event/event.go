@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package event sends the lives of containers and the faults of GPUs and HCAs as OTLP logs over gRPC, so that any OpenTelemetry
-// Collector can be the central server.
+// Package event sends the lives of containers and the faults of GPUs and HCAs as OTLP logs over gRPC to any
+// OpenTelemetry Collector.
 //
-// A receiver may rely on this: a snapshot of all containers comes first and after every possible
-// loss of events (a full queue, a refusal, a lost connection), then the stream. Records are
-// numbered per session and arrive in that order. A session is one run of this process. A missing
-// number is a lost event, and the next snapshot contains the number of lost events. A batch that
-// may have arrived is sent again with the same numbers and marked.
+// A receiver may rely on this: a snapshot of all containers comes first and after every possible loss of events (a full
+// queue, a refusal, a lost connection), then the stream. Records are numbered per session, a run of this process, and
+// arrive in that order. A missing number is a lost event, and the next snapshot has the number of lost events. A batch
+// that may have arrived is sent again with the same numbers and marked.
 //
-// Events go into a bounded queue (queue.go). One goroutine (send.go) makes batches of records
-// (record.go) and sends them, one in flight at a time, on one connection (wire.go). After a loss it
-// makes a new connection and sends an empty request first. action.go interprets the answers. The
-// SDK makes and encodes the records. Its own queue and retry are not used, because they neither
-// count nor mark records.
+// Events go into a bounded queue (queue.go). One goroutine (send.go) makes batches of records (record.go) and sends
+// them one at a time on one connection (wire.go). After a loss it makes a new connection and sends an empty request
+// first. action.go interprets the answers. The SDK makes and encodes the records, but its queue and retry neither count
+// nor mark records and are not used.
 package event
 
 import (
@@ -37,25 +35,25 @@ import (
 type Options struct {
 	Endpoint string // HOST:PORT of the collector's OTLP receiver for gRPC
 	Insecure bool   // without TLS
-	// CAFile holds the CA certificates (PEM) for the collector's certificate; default the system's.
-	// CertFile and KeyFile hold the client certificate and its key.
+	// CAFile holds the CA certificates (PEM) for the collector's certificate; default the system's. CertFile and
+	// KeyFile hold the client certificate and its key.
 	CAFile, CertFile, KeyFile string
 	HeadersFile               string // lines "NAME: VALUE", sent with each call and never logged
 	QueueSize                 int    // maximum number of queued events
 
 	NodeName, NodeIP, Version string
 
-	// Watch subscribes a function to all events, in order. The function does not block. Snapshot
-	// calls a function with the existing containers, at one moment between two events.
+	// Watch subscribes a function, which does not block, to all events, in order. Snapshot calls a function with the
+	// existing containers, at one moment between two events.
 	Watch    func(func(model.Event))
 	Snapshot func(func([]model.Container))
-	// Ready is closed when Snapshot is complete; nil if it always is. Nothing is sent before, else
-	// a session would begin with an empty node.
+	// Ready is closed when Snapshot is complete; nil: always. Nothing is sent before, because the session would begin
+	// with an empty node.
 	Ready <-chan struct{}
-	// Shares returns the use of each HCA and the faults; nil disables device_open, fault, link_flap and sm_change events.
+	// Shares returns the use of each HCA and the faults; nil disables all events except the lives of containers.
 	Shares func() attribution.Attribution
 
-	// LinkFlaps returns the last flaps of the links of ports, oldest first; nil disables link_flap events.
+	// LinkFlaps returns the last flaps of ports' links, oldest first; nil disables link_flap events.
 	LinkFlaps func() []model.LinkFlap
 
 	// HCAs returns the HCAs of the node; nil disables sm_change events.
@@ -64,15 +62,14 @@ type Options struct {
 	Logger *zap.Logger
 }
 
-// timing holds the delays and time limits. Tests use shorter ones.
 type timing struct {
 	backoff, maxBackoff time.Duration // between two attempts
 	export              time.Duration // time limit of one call
 	snapshots           time.Duration // minimum between two snapshots
-	spread              time.Duration // within which the first snapshot of a further connection begins
+	spread              time.Duration // in which the first snapshot of a further connection begins
 	poll                time.Duration // interval of Shares
 	flush               time.Duration // time limit for the queue at the end
-	grace               time.Duration // time limit after that, for a call of Snapshot or Shares
+	grace               time.Duration // further time limit for a call of Snapshot or Shares
 }
 
 var defaults = timing{
@@ -81,7 +78,7 @@ var defaults = timing{
 	flush: 1500 * time.Millisecond, grace: 500 * time.Millisecond,
 }
 
-// An Exporter sends events. It is also a source, which reports the counts of events.
+// An Exporter sends events. It is also a source, which reports counts of events.
 type Exporter struct {
 	o        Options
 	t        timing
@@ -94,7 +91,7 @@ type Exporter struct {
 	managers subnetManagers
 	renderer *renderer
 
-	ctx     context.Context // ends when nothing may block any more
+	ctx     context.Context // until nothing may block any more
 	cancel  context.CancelFunc
 	closing chan struct{}
 	closed  sync.Once
@@ -102,26 +99,24 @@ type Exporter struct {
 
 	mu        sync.Mutex
 	connected bool
-	err       error // reason why events are not delivered
+	err       error // why events are not delivered
 
 	// The sender owns the following fields.
 	batch    []entry
 	failures int       // since the last success
-	torn     bool      // a part of the last snapshot did not arrive
-	strikes  int       // consecutive snapshots that did not arrive completely
-	taken    time.Time // time of the last snapshot
-	earliest time.Time // of the next one on a further connection
-	logged   string    // last refusal in the log
-	lost     uint64    // lost events that the log contains
+	torn     bool      // a part of the last snapshot was lost
+	strikes  int       // consecutive incomplete snapshots
+	taken    time.Time // start of the last snapshot
+	earliest time.Time // time of the next snapshot on a further connection
+	logged   string    // last logged refusal
+	lost     uint64    // lost events that were logged
 	final    bool      // the flush at the end
 }
 
-// New starts an Exporter. The collector may be unreachable. An unreadable file or an invalid
-// endpoint is an error.
+// New starts an Exporter. The collector may be unreachable; an unreadable file or an invalid endpoint is an error.
 func New(o Options) (*Exporter, error) { return start(o, defaults) }
 
-// Check reports whether New would accept the options of the receiver. It reads the files and makes
-// no connection.
+// Check reports whether New would accept the receiver's options. It reads the files and does not connect.
 func (o Options) Check() error { return o.check(defaults) }
 
 func (o Options) check(t timing) error {
@@ -170,7 +165,7 @@ func start(o Options, t timing) (*Exporter, error) {
 	return e, nil
 }
 
-// offer keeps an event for viewers and queues it. Before the first snapshot, what the runtimes report is older than it seems.
+// offer keeps an event for viewers and queues it. Before the first snapshot, events of the runtimes may be old.
 func (e *Exporter) offer(ev model.Event, observed time.Time) {
 	if e.queue.begun() {
 		e.recent.add(&ev)
@@ -189,8 +184,7 @@ func newSession() string {
 // Name is "events".
 func (e *Exporter) Name() string { return "events" }
 
-// Read returns the counts of events. The error is the reason why events are not delivered, with a
-// remedy.
+// Read returns the counts of events. The error is why events are not delivered, with a remedy.
 func (e *Exporter) Read(context.Context) (model.Snapshot, error) {
 	s := model.Snapshot{Events: e.Stats()}
 	e.mu.Lock()
@@ -234,11 +228,11 @@ func (e *Exporter) Close() error {
 	return nil
 }
 
-// poll queues an event when a container opens a device for the first time, and one for each fault of a device and each flap of a link.
+// poll queues an event for each first open of a device by a container, each fault and each flap of a link.
 func (e *Exporter) poll() {
 	tick := time.NewTicker(e.t.poll)
 	defer tick.Stop()
-	for opened := e.queue.offer; ; opened = e.offer { // when the first ones opened their device is not known
+	for opened := e.queue.offer; ; opened = e.offer { // when the first containers opened their devices is unknown
 		select {
 		case <-e.closing:
 			return

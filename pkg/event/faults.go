@@ -14,11 +14,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
-// faults remembers which faults of the history were sent.
+// faults remembers the last fault that was sent.
 type faults struct{ last uint64 }
 
-// update returns an event for each fault since the last update. Faults from before the start are no events: they would be
-// sent again after each restart.
+// update returns an event for each fault since the last update. Faults from before the sensor's start would be sent
+// again after each restart and are left out.
 func (f *faults) update(a attribution.Attribution) (events []model.Event) {
 	for i := range a.FaultHistory {
 		r := &a.FaultHistory[i]
@@ -42,7 +42,7 @@ func (f *faults) update(a attribution.Attribution) (events []model.Event) {
 	return events
 }
 
-// faultAttrs returns the attributes of a fault and of its owner, if it has one.
+// faultAttrs returns the attributes of a fault and of its owner, if known.
 func faultAttrs(ev *model.Event) []attribute.KeyValue {
 	f, c := ev.Fault, &ev.Container
 	attrs := []attribute.KeyValue{
@@ -71,7 +71,6 @@ func faultAttrs(ev *model.Event) []attribute.KeyValue {
 	return attrs
 }
 
-// faultSentence describes a fault in one sentence.
 func faultSentence(ev *model.Event) string {
 	f := ev.Fault
 	subject := fmt.Sprintf("%s %s", f.Driver, valid(ev.Device))

@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestFaultEvents: each fault since the start is one record with its device and its owner.
+// TestFaultEvents: each fault since the start is one record with its device and owner.
 func TestFaultEvents(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -64,7 +64,7 @@ func TestFaultEvents(t *testing.T) {
 	within(t, waitLimit, func() string { return map[bool]string{false: fmt.Sprint(sent())}[len(sent()) >= 1] })
 	shown.Store(int64(len(all)))
 	within(t, waitLimit, func() string { return map[bool]string{false: fmt.Sprint(sent())}[len(sent()) >= 4] })
-	time.Sleep(5 * quick.poll) // for a duplicate
+	time.Sleep(5 * quick.poll) // a duplicate would arrive
 	if d := cmp.Diff([]string{
 		"31 [GPU-0|ml/train-0/worker|train-0|c1|4711|2||]", "154 [GPU-0|||||||]", "health [mlx5_0|||||||RDMAFault]", "13 [0000:c1:00.0||||||5|]",
 	}, sent()); d != "" {

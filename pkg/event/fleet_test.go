@@ -12,8 +12,8 @@ import (
 	"github.com/accelscope/accelscope/tests/otel"
 )
 
-// TestFleet restarts the collector of 200 sensors. Their snapshots arrive over the whole spread: after each tenth of it no more of
-// them than that part, and a fifth for chance. A slow machine only delays them.
+// TestFleet restarts the collector of 200 sensors. Their snapshots arrive over the whole spread: at each tenth of the
+// spread at most this part, plus a fifth for chance. A slow machine only delays them.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	const sensors, tenths = 200, 10
@@ -21,7 +21,7 @@ func TestFleet(t *testing.T) {
 	timing.spread = 5 * time.Second
 	r := newReceiver(t)
 	var back time.Time
-	arrived := map[string]time.Duration{} // by sensor, since the collector is back
+	arrived := map[string]time.Duration{} // by sensor, since the collector's return
 	r.answer = func(_ int, records []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
 		for _, record := range records {
 			if record.Event == "container.snapshot.begin" && record.Attributes[attrReason] == reasonReconnect {

@@ -11,8 +11,7 @@ import (
 
 const maxHeaders = 64 << 10 // bytes of the file
 
-// readHeaders reads a file of headers and returns names and values alternately. No error contains a
-// value, because values are secrets.
+// readHeaders returns names and values of a file of headers alternately. Values are secrets: no error contains them.
 func readHeaders(path string) ([]string, error) {
 	if path == "" {
 		return nil, nil
@@ -36,7 +35,7 @@ func readHeaders(path string) ([]string, error) {
 	return headers, nil
 }
 
-// parseHeaders parses lines of "NAME: VALUE". It skips empty lines and lines that begin with #.
+// parseHeaders parses lines "NAME: VALUE". It skips empty lines and lines that begin with #.
 func parseHeaders(text string) ([]string, error) {
 	var headers []string
 	n := 0

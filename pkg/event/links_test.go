@@ -15,7 +15,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestFlapEvents: each flap of a link is one record.
 func TestFlapEvents(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -48,7 +47,7 @@ func TestFlapEvents(t *testing.T) {
 	within(t, waitLimit, func() string { return map[bool]string{false: fmt.Sprint(sent())}[len(sent()) >= 1] })
 	shown.Store(int64(len(all)))
 	within(t, waitLimit, func() string { return map[bool]string{false: fmt.Sprint(sent())}[len(sent()) >= len(all)] })
-	time.Sleep(5 * quick.poll) // for a duplicate
+	time.Sleep(5 * quick.poll) // a duplicate would arrive
 	if d := cmp.Diff([]string{
 		"mlx5_0 1 eth0 1 12.5 no_cable ", "mlx5_0 1 eth0 3 0 link_training_failure remote_fault", "eth1  eth1 1 0  ",
 	}, sent()); d != "" {

@@ -22,7 +22,7 @@ const (
 const (
 	reasonStart     = "start"
 	reasonGap       = "gap"       // events were lost
-	reasonReconnect = "reconnect" // the earlier records may be lost with the receiver
+	reasonReconnect = "reconnect" // the receiver may have lost the earlier records
 )
 
 // kind is the kind of a record.
@@ -35,25 +35,23 @@ const (
 	end                  // of a snapshot
 )
 
-// An entry is the content of one record. Its number is assigned when it is queued and stays the
-// same when it is sent again.
+// An entry is the content of a record. Its number is assigned in the queue and stays the same when it is sent again.
 type entry struct {
 	kind     kind
 	seq      uint64
 	observed time.Time
 	event    model.Event // a member has only the container
-	// Fields of a snapshot: the number of its begin record as its id, the number of containers, the
-	// reason, the number of events lost before it; and for a member the devices that it has opened.
+	// Fields of a snapshot: its id (the number of its begin record), the number of containers, the reason, the events
+	// lost before it; and for a member the devices that it has opened.
 	snapshot uint64
 	count    int
 	reason   string
 	lost     uint64
 	opened   []string
 
-	resent bool // it was sent before and may have arrived
+	resent bool // sent before, and may have arrived
 }
 
-// size returns the approximate size of the record in bytes.
 func (e *entry) size() int {
 	c := &e.event.Container
 	n := 512 + len(c.ID) + len(c.Name) + len(c.Namespace) + len(c.Pod) + len(c.Image) + len(c.ImageID)
@@ -66,11 +64,11 @@ func (e *entry) size() int {
 	return n
 }
 
-// queue holds the entries to send, in order. size limits the events. There is at most one snapshot
-// in the queue, which is limited by the containers of the node.
+// queue holds the entries to send, in order. size limits the events. At most one snapshot is in the queue; the node's
+// containers limit it.
 type queue struct {
 	size int
-	wake chan struct{} // has an element after something was queued
+	wake chan struct{} // has an element after an entry was queued
 
 	mu      sync.Mutex
 	started bool // the first snapshot was taken
@@ -79,7 +77,7 @@ type queue struct {
 	entries []entry
 	events  int    // in entries and in flight
 	parts   int    // of a snapshot, in entries and in flight
-	want    string // reason for the next snapshot; empty if none is needed
+	want    string // reason for the next snapshot, or empty
 	lost    uint64 // lost events of the session
 
 	sent, resent uint64
@@ -93,9 +91,8 @@ func newQueue(size int) *queue {
 	}
 }
 
-// offer queues an event, or counts it as lost. A quarter of the queue is reserved for the ends of
-// containers, which a snapshot cannot report later. A lost event has a number, too, so that
-// receivers see the gap.
+// offer queues an event, or counts it as lost. A quarter of the queue is reserved for the ends of containers, which a
+// snapshot cannot report later. Lost events have numbers, so that receivers see the gap.
 func (q *queue) offer(ev model.Event, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,14 +149,13 @@ func (q *queue) snapshot(containers []model.Container, opened func(id string) []
 	q.signal()
 }
 
-// due reports whether a snapshot is needed and none is queued or in flight.
+// due reports whether a snapshot is needed, and not yet queued or in flight.
 func (q *queue) due() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.want != "" && q.parts == 0
 }
 
-// ask requests a snapshot. An earlier reason is kept.
 func (q *queue) ask(reason string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,7 +164,7 @@ func (q *queue) ask(reason string) {
 	}
 }
 
-// take removes and returns the next batch of at most records entries and approximately bytes.
+// take removes and returns the next batch: at most records entries and about bytes.
 func (q *queue) take(records, bytes int) []entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -185,8 +181,8 @@ func (q *queue) take(records, bytes int) []entry {
 	return batch
 }
 
-// delivered counts a batch that the collector accepted except for a number of rejected records. The
-// collector does not report which ones, so the maximum possible number of events counts as lost.
+// delivered counts a batch that the collector accepted except for rejected records. The collector does not report
+// which: the maximum possible number of events counts as lost.
 func (q *queue) delivered(batch []entry, rejected int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -203,7 +199,6 @@ func (q *queue) delivered(batch []entry, rejected int) {
 	}
 }
 
-// refused counts a batch that will never arrive.
 func (q *queue) refused(batch []entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -218,14 +213,13 @@ func (q *queue) abandon() {
 	q.entries, q.events, q.parts, q.closed = nil, 0, 0, true
 }
 
-// stop closes the queue for new events.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
 }
 
-// done removes a batch from the counts and returns the number of its events.
+// done removes a batch from the counts, and returns its number of events.
 func (q *queue) done(batch []entry) (events int) {
 	for i := range batch {
 		if batch[i].kind == happened {
@@ -251,14 +245,12 @@ func (q *queue) signal() {
 	}
 }
 
-// losses returns the number of lost events.
 func (q *queue) losses() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.lost
 }
 
-// empty reports whether the queue is empty.
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

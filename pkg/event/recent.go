@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	maxRecent     = 64  // events that are kept for viewers
-	maxRecentText = 512 // bytes of a field of one
+	maxRecent     = 64  // kept events
+	maxRecentText = 512 // bytes of a field of an event
 )
 
-// recent keeps the last events of the node for viewers, whether the collector takes them or not.
+// recent keeps the node's last events for viewers, independent of the collector.
 type recent struct {
 	mu   sync.Mutex
 	last []model.RecentEvent // oldest first
 }
 
-// add keeps an event. Faults have a history of their own.
+// add keeps an event, except faults, which have their own history.
 func (r *recent) add(ev *model.Event) {
 	if ev.Fault != nil {
 		return

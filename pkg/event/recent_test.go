@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestRecent keeps the last events for viewers although no collector takes them: lives of containers and what happens to ports, but
-// no faults.
+// TestRecent keeps the last events for viewers without a collector: lives of containers and events of ports, but no
+// faults.
 func TestRecent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(0)

@@ -26,7 +26,7 @@ const (
 	attrResent         = "accelscope.event.resent"     // the record may have arrived before, with the same number
 	attrReconciled     = "accelscope.event.reconciled" // derived from a list, not observed
 	attrSignal         = "accelscope.exit.signal"      // number of the signal that ended the container
-	attrDevice         = "accelscope.device"           // that was opened, for example mlx5_0
+	attrDevice         = "accelscope.device"           // opened device, for example mlx5_0
 	attrWorkload       = "accelscope.workload"         // as on metrics
 	attrStatus         = "accelscope.container.status" // created, running, paused, exited
 	attrHealth         = "accelscope.container.health" // healthy, unhealthy, starting
@@ -36,22 +36,22 @@ const (
 	attrFaultAddress   = "accelscope.fault.pci_address"
 	attrFaultInstance  = "accelscope.fault.gpu_instance"
 	attrFaultSeverity  = "accelscope.fault.severity"  // fatal or nonfatal
-	attrFaultRepeated  = "accelscope.fault.repeated"  // equal faults that followed until the event was made
+	attrFaultRepeated  = "accelscope.fault.repeated"  // equal faults before the event was made
 	attrFaultRecovered = "accelscope.fault.recovered" // the device has recovered
 	attrFaultText      = "accelscope.fault.text"      // as logged
-	attrVerdict        = "accelscope.verdict"         // name of the condition that the fault is, as of verdicts and alerts
+	attrVerdict        = "accelscope.verdict"         // condition that the fault raises, as in verdicts and alerts
 	attrLinkPort       = "accelscope.link.port"
 	attrLinkNetdev     = "accelscope.link.netdev"
 	attrLinkLosses     = "accelscope.link.losses"              // of the carrier
-	attrLinkDown       = "accelscope.link.down_seconds"        // from the first loss to the end of the last one, as the sensor noticed them
+	attrLinkDown       = "accelscope.link.down_seconds"        // from the first loss to the end of the last loss, as the sensor noticed them
 	attrLinkReason     = "accelscope.link.reason"              // why the link was down, as the driver reports it
 	attrLinkDetail     = "accelscope.link.detail"              // a closer reason
 	attrSMFrom         = "accelscope.sm.from_lid"              // LID of the former subnet manager
 	attrSMTo           = "accelscope.sm.to_lid"                // LID of the subnet manager
 	attrGiven          = "accelscope.container.devices"        // device nodes from the container's configuration
-	attrOpened         = "accelscope.container.opened_devices" // of a snapshot: the devices of earlier device_open events
+	attrOpened         = "accelscope.container.opened_devices" // of a snapshot: devices of earlier device_open events
 	attrSnapshot       = "accelscope.snapshot.id"              // number of the begin record
-	attrCount          = "accelscope.snapshot.count"           // of containers in it
+	attrCount          = "accelscope.snapshot.count"           // its number of containers
 	attrReason         = "accelscope.snapshot.reason"          // start, gap, reconnect
 	attrLost           = "accelscope.snapshot.lost"            // lost events of this session before the snapshot
 )
@@ -60,13 +60,13 @@ const (
 	scopeName = "github.com/accelscope/accelscope/pkg/event"
 	maxValue  = 4096 // bytes of an attribute
 	maxLabels = 64   // of a container
-	// A container may have thousands of devices, all of the node if it is privileged.
+	// A container may have thousands of devices; a privileged container has all devices of the node.
 	maxDevices = 64
 )
 
-// A renderer makes records of entries. It is the processor of its own provider: it keeps what the
-// SDK emits until the batch is complete. The queue before it holds events, which are much smaller
-// than their records. The SDK adds OTEL_RESOURCE_ATTRIBUTES to the resource.
+// A renderer makes records of entries. It is the processor of its own provider: it keeps what the SDK emits until the
+// batch is complete. Events are much smaller than records, so the queue holds events. The SDK adds
+// OTEL_RESOURCE_ATTRIBUTES to the resource.
 type renderer struct {
 	logger otellog.Logger
 	batch  []sdklog.Record
@@ -172,7 +172,7 @@ func record(e *entry) (r otellog.Record) {
 	return r
 }
 
-// containerAttrs returns the attributes of a container. Empty fields are left out.
+// containerAttrs returns the attributes of a container without empty fields.
 func containerAttrs(c *model.Container) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 24)
 	add := func(attr func(string) attribute.KeyValue, value string) {
@@ -238,14 +238,13 @@ func warns(ev *model.Event) bool {
 		ev.Type == model.EventExit && ev.ExitCode != nil && *ev.ExitCode != 0
 }
 
-// predicates complete the sentences of events without further facts.
+// predicates complete the sentences of events that need no further facts.
 var predicates = map[model.EventType]string{
 	model.EventCreate: " was created", model.EventStart: " started", model.EventPause: " was paused",
 	model.EventResume: " resumed", model.EventOOM: " ran out of memory", model.EventExit: " exited",
 	model.EventDelete: " was deleted",
 }
 
-// nameOf returns the name of the record of an event.
 func nameOf(ev *model.Event) string {
 	switch {
 	case ev.Fault != nil:
@@ -258,7 +257,6 @@ func nameOf(ev *model.Event) string {
 	return "container." + valid(string(ev.Type))
 }
 
-// sentence describes the event in one sentence.
 func sentence(ev *model.Event) string {
 	subject := "container " + identity.WorkloadOf(&ev.Container)
 	switch {
@@ -282,7 +280,7 @@ func sentence(ev *model.Event) string {
 	return subject + ": " + valid(string(ev.Type))
 }
 
-// valid replaces invalid UTF-8, which would make the whole batch fail.
+// valid replaces invalid UTF-8, which would fail the whole batch.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func shorten(s string, limit int) string {

@@ -18,10 +18,10 @@ const (
 	maxStrikes   = 2       // limit for doubling the time between two snapshots: the contract is 10 s, and 40 s after an outage
 )
 
-// errLost is the error of a connection that ended while nothing was being sent.
+// errLost is the error of a connection that ended while idle.
 var errLost = errors.New("the connection was lost")
 
-// send waits until the containers are known, then connects and sends, until Close.
+// send waits until the containers are known, then connects and sends until Close.
 func (e *Exporter) send() {
 	if e.o.Ready != nil {
 		select {
@@ -34,7 +34,7 @@ func (e *Exporter) send() {
 	for first := true; e.ctx.Err() == nil; {
 		w, err := e.connect()
 		if err == nil {
-			if !first { // a new receiver may not have the earlier records
+			if !first { // a new receiver may lack the earlier records
 				e.queue.ask(reasonReconnect)
 				e.wait()
 			}
@@ -124,7 +124,6 @@ func (e *Exporter) deliver(w *wire) error {
 	return nil
 }
 
-// settle counts the batch that the collector accepted.
 func (e *Exporter) settle(a answer) {
 	if a.rejected > 0 && a.message != e.logged {
 		e.logged = a.message
@@ -143,8 +142,7 @@ func (e *Exporter) drop() {
 	e.batch = nil
 }
 
-// judgeSnapshot increases the time between snapshots while the collector does not accept a complete
-// one.
+// judgeSnapshot increases the time between snapshots while the collector does not accept a complete snapshot.
 func (e *Exporter) judgeSnapshot(whole bool) {
 	ended := false
 	for i := range e.batch {
@@ -164,16 +162,16 @@ func (e *Exporter) judgeSnapshot(whole bool) {
 	}
 }
 
-// wait delays the snapshot of a further connection at random: all nodes lose the collector at the same moment and connect again
-// within seconds. A connection that is lost during this time does not begin it again.
+// wait delays the snapshot of a further connection at random: all nodes lose the collector at the same moment and
+// reconnect within seconds. A lost connection during this time does not restart the delay.
 func (e *Exporter) wait() {
 	if !e.taken.Before(e.earliest) {
 		e.earliest = time.Now().Add(rand.N(e.t.spread + 1))
 	}
 }
 
-// next returns the earliest time of the next snapshot. The time counts from the start of the last
-// snapshot, not from its refusal, which takes a pause for each batch.
+// next returns the earliest time of the next snapshot, counted from the start of the last snapshot: its refusal takes a
+// pause for each batch.
 func (e *Exporter) next() time.Time {
 	next := e.taken.Add(e.t.snapshots << e.strikes)
 	if next.Before(e.earliest) {
@@ -182,7 +180,6 @@ func (e *Exporter) next() time.Time {
 	return next
 }
 
-// snapshot queues the existing containers.
 func (e *Exporter) snapshot() {
 	e.taken = time.Now()
 	e.o.Snapshot(func(containers []model.Container) {
@@ -190,7 +187,7 @@ func (e *Exporter) snapshot() {
 	})
 }
 
-// logLoss logs the events lost since its last call.
+// logLoss logs the events lost since the last call.
 func (e *Exporter) logLoss() {
 	lost := e.queue.losses()
 	if lost > e.lost {
@@ -199,7 +196,7 @@ func (e *Exporter) logLoss() {
 	e.lost = lost
 }
 
-// idle waits for the next thing to do.
+// idle waits until something is to be sent.
 func (e *Exporter) idle(w *wire) {
 	var due <-chan time.Time
 	if e.queue.due() {
@@ -217,8 +214,8 @@ func (e *Exporter) idle(w *wire) {
 	}
 }
 
-// pause waits after a failure: longer each time, at least as long as the collector requests, and at
-// random, because all nodes lose the collector at the same moment.
+// pause waits after a failure: longer each time, at least as long as the collector requests, and at random, because all
+// nodes lose the collector at the same moment.
 func (e *Exporter) pause(err error) {
 	wait := min(e.t.backoff<<min(e.failures, 16), e.t.maxBackoff)
 	wait = wait/2 + rand.N(wait/2+1)
@@ -240,7 +237,7 @@ func (e *Exporter) pause(err error) {
 	}
 }
 
-// finished reports whether nothing is left to do after Close.
+// finished reports whether everything was sent after Close.
 func (e *Exporter) finished() bool {
 	select {
 	case <-e.closing:
@@ -251,10 +248,10 @@ func (e *Exporter) finished() bool {
 	}
 }
 
-// fail stores the reason why events are not delivered.
+// fail stores why events are not delivered.
 func (e *Exporter) fail(err error, connected bool) {
 	if errors.Is(err, errLost) {
-		err = nil // the next attempt returns a better reason
+		err = nil // the next attempt has a better reason
 	} else {
 		err = explain(e.o.Endpoint, err)
 	}

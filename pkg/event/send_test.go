@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/otel"
 )
 
-// The tests in this file use a fake receiver, made from the definitions of OTLP: a real Collector
-// cannot be made to fail like this.
+// The tests in this file use a fake receiver made from the OTLP definitions: a real Collector cannot be made to fail
+// like this.
 
 var ok = &collogs.ExportLogsServiceResponse{}
 
@@ -39,8 +39,8 @@ func allTaken(e *Exporter) func() string {
 	}
 }
 
-// TestConnectionLostBeforeAnswer cuts the connection after a batch was received and before the answer: the batch
-// arrives again with the same numbers, and marked.
+// TestConnectionLostBeforeAnswer cuts the connection between the receipt of a batch and the answer: the batch arrives
+// again with the same numbers, and marked.
 func TestConnectionLostBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -66,8 +66,8 @@ func TestConnectionLostBeforeAnswer(t *testing.T) {
 	}
 }
 
-// TestCollectorLosesRecords has a collector lose the records that it accepted. After its restart it receives a
-// snapshot, although nothing has happened.
+// TestCollectorLosesRecords: a collector loses records that it accepted. After its restart it receives a snapshot
+// without a new event.
 func TestCollectorLosesRecords(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -89,8 +89,7 @@ func TestCollectorLosesRecords(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsExits checks that the last quarter of a queue is reserved for the ends of
-// containers.
+// TestQueueKeepsExits checks that the last quarter of a queue is reserved for the ends of containers.
 func TestQueueKeepsExits(t *testing.T) {
 	q := newQueue(100)
 	q.snapshot(nil, func(string) []string { return nil }, time.Now())
@@ -118,7 +117,7 @@ func TestQueueKeepsExits(t *testing.T) {
 	}
 }
 
-// TestThrottle has a collector request a wait: nothing is lost, and no request precedes its end.
+// TestThrottle: a collector requests a wait. Nothing is lost, and no request comes earlier.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -176,8 +175,7 @@ func TestPermanentError(t *testing.T) {
 	}
 }
 
-// TestUnauthenticated uses wrong credentials: the error contains a remedy, and nothing is lost that
-// fits in the queue.
+// TestUnauthenticated uses wrong credentials: the error has a remedy, and nothing is lost that fits in the queue.
 func TestUnauthenticated(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -231,8 +229,7 @@ func TestPartialSuccess(t *testing.T) {
 	}
 }
 
-// TestRejectedParts checks that a rejected part of a snapshot does not count as a lost event, and
-// that another snapshot follows.
+// TestRejectedParts checks that a rejected part of a snapshot is not a lost event, and that another snapshot follows.
 func TestRejectedParts(t *testing.T) {
 	q := newQueue(10)
 	q.snapshot(make([]model.Container, 1), func(string) []string { return nil }, time.Now())
@@ -242,14 +239,14 @@ func TestRejectedParts(t *testing.T) {
 	if s := q.stats(); lostOf(s) != 0 || q.losses() != 0 || q.want != reasonGap {
 		t.Errorf("%+v, %d lost, wants %q", s, q.losses(), q.want)
 	}
-	q.delivered(batch[2:], 2) // one of which may have been an event
+	q.delivered(batch[2:], 2) // of the two, one may have been an event
 	if s := q.stats(); dropped(s, lostRejected) != 1 || q.losses() != 1 || s.Queued != 0 || s.Sent != 1 {
 		t.Errorf("%+v, %d lost", s, q.losses())
 	}
 }
 
-// TestRefusedSnapshots checks that a collector that refuses snapshots is not sent one all the time,
-// and receives one soon after another record was refused.
+// TestRefusedSnapshots checks that a collector that refuses snapshots does not receive snapshots all the time, and
+// receives a snapshot soon after another record was refused.
 func TestRefusedSnapshots(t *testing.T) {
 	e := &Exporter{t: quick, queue: newQueue(10)}
 	parts := []entry{{kind: begin}, {kind: member}, {kind: end}}
@@ -272,7 +269,6 @@ func TestRefusedSnapshots(t *testing.T) {
 	}
 }
 
-// TestSlow has an answer that arrives after the timeout.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -289,14 +285,14 @@ func TestSlow(t *testing.T) {
 	e := open(t, w, timing, Options{Endpoint: r.endpoint, Insecure: true})
 	w.churn(rand.New(rand.NewPCG(7, 8)), 20)
 	within(t, waitLimit, func() string { return w.differs(r.view()) })
-	within(t, waitLimit, allTaken(e)) // a container that came and went since makes no difference
+	within(t, waitLimit, allTaken(e)) // a short-lived container since then makes no difference
 	w.checkExits(t, r.view())
 }
 
 // TestClose checks that an unreachable or hanging collector does not delay the end.
 func TestClose(t *testing.T) {
 	t.Parallel()
-	const limit = 20 * time.Second // on a busy machine; without a time limit Close takes longer
+	const limit = 20 * time.Second // on a busy machine; a Close without a time limit takes longer
 	t.Run("away", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(1)
@@ -366,7 +362,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestRandom has random failures: the receiver's state is right in the end.
+// TestRandom has random failures: in the end the receiver's state is right.
 func TestRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
@@ -375,7 +371,7 @@ func TestRandom(t *testing.T) {
 			r := newReceiver(t)
 			g := newGate(t, r.endpoint)
 			random := rand.New(rand.NewPCG(seed, 1))
-			trouble := rand.New(rand.NewPCG(seed, 2)) // of the receiver, guarded by its lock
+			trouble := rand.New(rand.NewPCG(seed, 2)) // failures of the receiver, guarded by its lock
 			bad := true
 			r.answer = func(_ int, batch []otel.Record) (bool, *collogs.ExportLogsServiceResponse, error) {
 				if !bad {
@@ -384,7 +380,7 @@ func TestRandom(t *testing.T) {
 				switch trouble.IntN(10) {
 				case 0:
 					return false, nil, status.Error(codes.Unavailable, "not now")
-				case 1: // received by one of its exporters
+				case 1: // one of its exporters received it
 					return true, nil, status.Error(codes.Unavailable, "not all of it")
 				case 2:
 					return false, nil, status.Error(codes.InvalidArgument, "never")
@@ -433,8 +429,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestVanished drops all packets of a collector, as a host without power does: it is noticed on a
-// quiet node, and with records in flight.
+// TestVanished drops all packets of a collector, like a host without power. The loss is noticed on a quiet node, and
+// with records in flight.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for name, happens := range map[string]bool{"quiet": false, "busy": true} {
@@ -448,7 +444,7 @@ func TestVanished(t *testing.T) {
 			timing.export = time.Hour // the call must not time out
 			e := open(t, w, timing, Options{Endpoint: g.endpoint, Insecure: true})
 			within(t, waitLimit, allTaken(e))
-			time.Sleep(500 * time.Millisecond) // unacknowledged data would be sent again, which would be noticed earlier
+			time.Sleep(500 * time.Millisecond) // otherwise unacknowledged data would be sent again, and the loss noticed earlier
 			g.vanish(t)
 			began := time.Now()
 			if happens {
@@ -472,9 +468,9 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestSnapshotDeadline checks that a snapshot follows within 10 s of the end of a gap, one of which is for
-// the machine, for any length of the gap and any number of refused snapshots, and within 30 s more after any number of lost
-// connections. A vanished host is noticed in the 10 s, too.
+// TestSnapshotDeadline checks that a snapshot follows within 10 s of the end of a gap (1 s of them for the machine),
+// for any length of the gap and any number of refused snapshots, and within 30 s more after any number of lost
+// connections. A vanished host is noticed within the 10 s, too.
 func TestSnapshotDeadline(t *testing.T) {
 	const promise = 9 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -505,8 +501,8 @@ func TestSnapshotDeadline(t *testing.T) {
 	}
 }
 
-// TestRefusalsEnd checks that a collector that refused everything for long is right soon after it
-// accepts records again, wherever in a snapshot the refusals end.
+// TestRefusalsEnd checks that a collector that refused everything for long is right soon after it accepts records
+// again, wherever in a snapshot the refusals end.
 func TestRefusalsEnd(t *testing.T) {
 	t.Parallel()
 	for name, last := range map[string]int{"between snapshots": 6, "within one": 5} {
@@ -534,7 +530,7 @@ func TestRefusalsEnd(t *testing.T) {
 			}
 			after := <-took
 			t.Logf("snapshot %v after the last refusal", after.Round(time.Millisecond))
-			if after > 10*time.Second { // 8 s at most, if the machine were not busy
+			if after > 10*time.Second { // at most 8 s on an idle machine
 				t.Errorf("snapshot %v after the last refusal, more than 10 s", after)
 			}
 			if s := e.Stats(); lostOf(s) != 0 {
@@ -551,8 +547,7 @@ func lostOf(s *model.EventStats) (n uint64) {
 	return n
 }
 
-// TestDevices checks that the first opening of a device is reported once, and is part of each
-// snapshot.
+// TestDevices checks that the first open of a device is reported once, and is part of each snapshot.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -585,7 +580,7 @@ func TestDevices(t *testing.T) {
 		defer r.mu.Unlock()
 		for _, record := range r.got {
 			if record.Event == "container.device_open" {
-				for _, state := range []string{attrStatus, attrHealth} { // which may be of an earlier time
+				for _, state := range []string{attrStatus, attrHealth} { // they may be outdated
 					if value, is := record.Attributes[state]; is {
 						t.Errorf("%s is %q", state, value)
 					}
@@ -598,7 +593,7 @@ func TestDevices(t *testing.T) {
 	within(t, waitLimit, func() string {
 		return map[bool]string{false: fmt.Sprint(reported())}[len(reported()) >= 3]
 	})
-	time.Sleep(5 * quick.poll) // for a duplicate
+	time.Sleep(5 * quick.poll) // a duplicate would arrive
 	if got := fmt.Sprint(reported()); got != "[train/job-1/worker mlx5_0 n/p/c mlx5_0 train/job-1/worker mlx5_1]" {
 		t.Error(got)
 	}
@@ -636,7 +631,7 @@ func TestDevicesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestHostile checks that data from a container fails no batch and has a limit.
+// TestHostile checks that data from a container does not fail a batch and is limited.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// subnetManagers remembers the last subnet manager of each InfiniBand port, by its LID.
+// subnetManagers has the last subnet manager's LID of each InfiniBand port.
 type subnetManagers map[smPort]string
 
 type smPort struct {
@@ -20,8 +20,8 @@ type smPort struct {
 	port   int
 }
 
-// update returns an event for each port that has another subnet manager than before. A port that has none keeps the last one. It forgets
-// the ports of HCAs that are gone; hcas is nil if none was read.
+// update returns an event for each port whose subnet manager changed. A port without a subnet manager keeps the last.
+// Ports of removed HCAs are forgotten. hcas is nil if HCAs were not read.
 func (m *subnetManagers) update(hcas []model.HCA, now time.Time) (events []model.Event) {
 	if hcas == nil {
 		return nil
@@ -58,7 +58,6 @@ func smAttrs(c *model.SMChange) []attribute.KeyValue {
 	}
 }
 
-// smSentence describes the change in one sentence.
 func smSentence(ev *model.Event) string {
 	c := ev.SMChange
 	return fmt.Sprintf("port %d of %s changed from the subnet manager at LID %s to that at LID %s",

@@ -18,11 +18,12 @@ import (
 func withSM(lid string) []model.HCA {
 	return []model.HCA{
 		{Name: "mlx5_0", Ports: []model.Port{{Number: 1, LinkLayer: "InfiniBand", SMLID: lid}}},
-		{Name: "mlx5_1", Ports: []model.Port{{Number: 1, LinkLayer: "Ethernet", SMLID: lid}}}, // has none
+		{Name: "mlx5_1", Ports: []model.Port{{Number: 1, LinkLayer: "Ethernet", SMLID: lid}}}, // has no subnet manager
 	}
 }
 
-// TestSubnetManagers: a change is an event; the loss and the return of the same subnet manager, and a new HCA, are none.
+// TestSubnetManagers: a change is an event. The loss and return of the same subnet manager, and a new HCA, are not
+// events.
 func TestSubnetManagers(t *testing.T) {
 	var m subnetManagers
 	var got []string
@@ -44,7 +45,6 @@ func TestSubnetManagers(t *testing.T) {
 	}
 }
 
-// TestSMChangeEvents: the record that a collector receives.
 func TestSMChangeEvents(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -74,7 +74,7 @@ func TestSMChangeEvents(t *testing.T) {
 		return lines
 	}
 	within(t, waitLimit, func() string { return map[bool]string{false: fmt.Sprint(sent())}[len(sent()) > 0] })
-	time.Sleep(5 * quick.poll) // for a duplicate
+	time.Sleep(5 * quick.poll) // a duplicate would arrive
 	if d := cmp.Diff([]string{"mlx5_0 1 0x1 0x7"}, sent()); d != "" {
 		t.Error(d)
 	}

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// rpc is the state of one call in the transport. gRPC reports it to the handler with the context of
-// the call, possibly after the call has returned.
+// rpc is the state of a call in the transport. gRPC reports it to the handler with the call's context, possibly after
+// the call has returned.
 type rpc struct {
 	sent, answered atomic.Bool
 }

@@ -31,13 +31,13 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	// silence is how long the other host may answer neither data nor probes before the connection
-	// is closed: a host without power or network sends no reset.
+	// silence is how long the other host may answer neither data nor probes until the connection is closed: a host
+	// without power or network sends no reset.
 	silence = 6 * time.Second
 )
 
-// dialer detects a lost host with keepalive probes of the kernel. gRPC's pings would do so as well,
-// but a server ends connections with more than one ping in some minutes.
+// dialer detects a lost host with the kernel's keepalive probes. Instead of gRPC's pings: a server ends connections
+// with more than one ping in some minutes.
 var dialer = net.Dialer{
 	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: time.Second, Count: 3},
 	Control: func(_, _ string, conn syscall.RawConn) error {
@@ -49,10 +49,9 @@ var dialer = net.Dialer{
 	},
 }
 
-// wire is one connection to the collector. The SDK's exporter writes to it. The exporter does not
-// return how many records of a batch were rejected, nor whether a failed batch was sent: an
-// interceptor and a stats handler on the connection record that. Files are read for each
-// connection, so that a rotated file is used.
+// wire is a connection to the collector, to which the SDK's exporter writes. The exporter reports neither rejected
+// records nor whether a failed batch was sent: an interceptor and a stats handler record them. Files are read for each
+// connection, so that rotated files are used.
 type wire struct {
 	conn     *grpc.ClientConn
 	exporter *otlploggrpc.Exporter
@@ -67,13 +66,12 @@ type wire struct {
 // answer is the result of one call.
 type answer struct {
 	err      error
-	sent     bool // at least a part of the request went out
-	answered bool // err comes from the server, not from the connection
-	rejected int  // number of rejected records if the server accepted the rest
+	sent     bool // at least a part of the request was sent
+	answered bool // err comes from the server, not the connection
+	rejected int  // rejected records, if the server accepted the rest
 	message  string
 }
 
-// dial prepares a connection. greet makes it.
 func dial(o Options, timeout time.Duration) (*wire, error) {
 	creds, err := transport(o)
 	if err != nil {
@@ -87,8 +85,8 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 		o.Endpoint,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("accelscope/"+o.Version),
-		// No proxy from the environment, as with any dialer: a node reaches its collector directly,
-		// and keepalive probes would reach only the proxy.
+		// The environment's proxy is not used: a node reaches its collector directly, and keepalive probes would reach
+		// only the proxy.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			if w.greeted.Load() { // gRPC would reconnect by itself, possibly to another collector
 				return nil, errLost
@@ -146,8 +144,7 @@ func transport(o Options) (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// greet connects and sends an empty request. It shows whether the collector is reachable and
-// accepts requests before a record is sent.
+// greet connects and sends an empty request, to learn before any record is sent whether the collector accepts requests.
 func (w *wire) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
@@ -178,7 +175,7 @@ func (w *wire) close(greeted bool) {
 	}
 }
 
-// lost reports whether the connection that was greeted has ended.
+// lost reports whether the greeted connection has ended.
 func (w *wire) lost() bool {
 	select {
 	case <-w.gone:
@@ -194,7 +191,7 @@ func (w *wire) export(ctx context.Context, records []sdklog.Record) answer {
 	err := w.exporter.Export(ctx, records)
 	a := w.answer
 	if a.err == nil && a.rejected == 0 && a.message == "" {
-		a.err = err // the exporter's own error; that of a partial success is in the other fields
+		a.err = err // the exporter's own error; a partial success is in the other fields
 	}
 	return a
 }

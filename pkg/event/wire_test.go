@@ -88,12 +88,12 @@ func TestHeaders(t *testing.T) {
 	}
 	within(t, waitLimit, has("authorization", "Bearer secret-1"))
 	within(t, waitLimit, has("x-scope-orgid", "tenant"))
-	// A rotated token is used with the next connection.
+	// The next connection uses a rotated token.
 	write("authorization: Bearer secret-2\n")
 	r.down()
 	r.up(t)
 	within(t, waitLimit, has("authorization", "Bearer secret-2"))
-	// The error of an invalid file does not contain its content.
+	// The error of an invalid file does not have its content.
 	write("authorization=Bearer secret-3\n")
 	r.down()
 	r.up(t)
@@ -105,8 +105,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestOneConnection checks that records go only to the receiver of the empty request: gRPC does not
-// reconnect.
+// TestOneConnection checks that records go only to the receiver of the empty request: gRPC does not reconnect.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)

@@ -30,8 +30,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(settled{m}) }
 
-// settled runs the tests and waits for their goroutines: goleak waits less than half a second, and
-// gRPC's goroutines may take longer on a busy machine.
+// settled runs the tests and waits for their goroutines: gRPC's may take longer on a busy machine than goleak waits.
 type settled struct{ *testing.M }
 
 func (s settled) Run() int {
@@ -65,7 +64,7 @@ type world struct {
 	mu       sync.Mutex
 	watchers []func(model.Event)
 	live     map[string]model.Container
-	exits    map[string]uint32 // of all containers that ended
+	exits    map[string]uint32 // of all ended containers
 	n        int
 }
 
@@ -140,7 +139,6 @@ func (w *world) remove(id string) {
 	w.emit(model.Event{Type: model.EventDelete, Container: c})
 }
 
-// churn makes n changes to containers.
 func (w *world) churn(r *rand.Rand, n int) {
 	for range n {
 		w.mu.Lock()
@@ -164,7 +162,7 @@ func (w *world) churn(r *rand.Rand, n int) {
 	}
 }
 
-// differs describes a difference between the view of a receiver and the true state.
+// differs describes a difference between a receiver's view and the true state.
 func (w *world) differs(v *otel.View) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,7 +203,7 @@ func (w *world) checkExits(t *testing.T, v *otel.View) {
 	}
 }
 
-// within waits until f returns an empty text, and fails with the text.
+// within waits until f returns an empty text. After limit it fails with the text.
 func within(t *testing.T, limit time.Duration, f func() string) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -252,8 +250,7 @@ func begun(t *testing.T, w *world, timing timing, o Options) *Exporter {
 
 var ports atomic.Uint32
 
-// freePort returns an address that can be used repeatedly. It is outside the range from which the
-// kernel assigns ports, so no other process gets it meanwhile.
+// freePort returns an address that can be used repeatedly: it is outside the range from which the kernel assigns ports.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -273,7 +270,6 @@ var build = sync.OnceValues(func() (string, error) {
 	return otel.Build(ctx)
 })
 
-// collector starts a real collector.
 func collector(t *testing.T, config otel.Config) *otel.Collector {
 	t.Helper()
 	path, err := build()
@@ -299,8 +295,7 @@ func records(t *testing.T, c *otel.Collector) []otel.Record {
 	return all
 }
 
-// receiver is a fake of the collector, made from the definitions of OTLP, for failures that no real
-// collector has.
+// receiver is a fake collector, made from the OTLP definitions, for failures that a real collector does not have.
 type receiver struct {
 	collogs.UnimplementedLogsServiceServer
 	endpoint string
@@ -407,8 +402,8 @@ func decode(req *collogs.ExportLogsServiceRequest) (all []otel.Record) {
 	return all
 }
 
-// A gate is a TCP proxy in front of a collector. It can cut connections after a number of bytes of
-// answers, at any moment.
+// A gate is a TCP proxy in front of a collector. It can cut connections at any moment after a number of bytes of
+// answers.
 type gate struct {
 	endpoint string
 	target   string
@@ -466,8 +461,8 @@ func (g *gate) accept() {
 	}
 }
 
-// vanish makes all connections behave like those of a host that lost its power: the kernel drops
-// incoming packets before it would acknowledge them.
+// vanish makes all connections behave like connections of a host without power: the kernel drops incoming packets
+// before it acknowledges them.
 func (g *gate) vanish(t *testing.T) {
 	t.Helper()
 	g.mu.Lock()
@@ -489,7 +484,7 @@ func (g *gate) vanish(t *testing.T) {
 	}
 }
 
-// cut ends all connections. If open is false, no new connection is accepted.
+// cut ends all connections. Unless open, new connections are refused.
 func (g *gate) cut(open bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

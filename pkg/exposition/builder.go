@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exposition builds metric families from rows of values and writes them in the
-// formats that Prometheus accepts: the text format 0.0.4, OpenMetrics, and protobuf with
-// native histograms.
+// Package exposition builds metric families from rows of values and writes them in Prometheus's formats: text 0.0.4,
+// OpenMetrics, and protobuf with native histograms.
 //
-// Labels are prepared once and kept from one refresh to the next (LabelSet), so that a
-// refresh costs no allocation per series.
+// Labels are prepared once and kept between refreshes (LabelSet), so that a refresh does not allocate per series.
 package exposition
 
 import (
@@ -26,8 +24,8 @@ const (
 	histogram = dto.MetricType_HISTOGRAM
 )
 
-// Metric declares a metric family, or with a name in angle brackets a pattern of them: one
-// family for each counter of a driver, with the counter's name in place of the brackets.
+// Metric declares a metric family or, with a name in angle brackets, a pattern: one family for each counter of a
+// driver, with the counter's name in place of the brackets.
 type Metric struct {
 	name, help string
 	typ        dto.MetricType
@@ -35,30 +33,28 @@ type Metric struct {
 	detail     *detail // nil for a metric without detail
 	omitted    []string
 	collector  string
-	last       span // its rows in Builder.last, those that were found left out
-	now        span // its rows in Builder.rows
+	last       span // rows in Builder.last that were not yet matched
+	now        span // rows in Builder.rows
 }
 
-// span is a range of rows.
 type span struct{ from, to int }
 
-// Detail declares which series of a metric with labels of an owner or GPU are not shown one by one, or not at all.
+// Detail declares which series of an owner's or GPU's metric are folded or left out.
 type Detail struct {
-	// Labels are folded in this order, into the value other, when an owner has too many series.
+	// Labels become "other", in this order, when an owner has too many series.
 	Labels []string
-	// Sum, if it is not empty, is the label that is always folded, into the value all.
+	// Sum, if not empty, is the label that always becomes "all".
 	Sum string
 	// Omit are values of labels. Series with such a value are left out.
 	Omit []string
-	// Collector is what Page.Of selects the metric by.
+	// Collector selects the metric in Page.Of.
 	Collector string
 }
 
-// IsPattern reports whether name stands for one family per counter.
+// IsPattern reports whether a name stands for one family per counter.
 func IsPattern(name string) bool { return strings.ContainsRune(name, '<') }
 
-// NameOf puts the name of a driver's counter into a pattern. Characters that a metric name
-// cannot have become underscores.
+// NameOf puts a driver's counter into a pattern. Characters that are invalid in metric names become underscores.
 func NameOf(pattern, counter string) string {
 	before, rest, _ := strings.Cut(pattern, "<")
 	_, after, _ := strings.Cut(rest, ">")
@@ -71,27 +67,26 @@ func NameOf(pattern, counter string) string {
 	}, counter) + after
 }
 
-// Builder builds the metric families of a refresh. Names, help and labels are prepared
-// once; a refresh adds rows of values, which its scrapes share and which never change.
-// A Builder must be used by one goroutine at a time.
+// Builder builds the metric families of a refresh. Names, help and labels are prepared once. A refresh adds rows, which
+// its scrapes share and which never change. A Builder must be used by one goroutine at a time.
 type Builder struct {
 	schemas map[string]*Schema
 	labels  *labels
-	names   map[nameKey]*string // of the families made from patterns
-	// detailedNames are the names of labels.detailed.
+	names   map[nameKey]*string // of families of patterns
+	// The names of labels.detailed.
 	detailedNames []string
 	excludes      func(name string) bool
 
 	// The refresh in progress.
 	out    []Family
-	opened map[string]uint64 // value of labels.round when the family was opened last, by name
+	opened map[string]uint64 // value of labels.round when the family was last opened, by name
 	metric *Metric
-	name   *string // of the open family, nil when none is open
+	name   *string // of the open family; nil if no family is open
 	opens  uint64  // families opened since the start
-	start  int     // of the open family in rows
+	start  int     // index in rows of the open family's first row
 	rows   []row
 	last   []row // of the last refresh
-	// histograms are those of the rows of families of histograms, firstHistogram that of the open family.
+	// The rows of histogram families have histograms; the open family's begin at firstHistogram.
 	histograms     []durations
 	firstHistogram int
 }
@@ -101,28 +96,27 @@ type Family struct {
 	name, help *string
 	typ        dto.MetricType
 	rows       []row
-	histograms []durations // one for each row, of a family of histograms
+	histograms []durations // one for each row, in a family of histograms
 	collector  string
 }
 
 // Len returns the number of series.
 func (f *Family) Len() int { return len(f.rows) }
 
-// row is a series. Most have a value, so histograms are apart.
+// row is a series. Most series have a value: histograms are kept apart.
 type row struct {
 	labels *LabelSet
 	value  float64
-	// since is a time at which a counter or histogram was 0, in milliseconds since 1970; 0 if it is not known.
+	// since is a time at which a counter or histogram was 0, in milliseconds since 1970; 0 if unknown.
 	since int64
 }
 
-// nameKey is a pattern and the counter that it stands for.
 type nameKey struct {
 	metric  *Metric
 	counter string
 }
 
-// NewBuilder returns a Builder without metrics. It leaves out families with a name that excludes reports, if it is not nil.
+// NewBuilder returns a Builder without metrics. excludes, if not nil, reports the names of families to leave out.
 func NewBuilder(excludes func(name string) bool) *Builder {
 	if excludes == nil {
 		excludes = func(string) bool { return false }
@@ -136,7 +130,7 @@ func NewBuilder(excludes func(name string) bool) *Builder {
 	}
 }
 
-// Declare adds a metric with the names of all its labels, those of its owner first.
+// Declare adds a metric. labels are all label names, the owner's first.
 func (b *Builder) Declare(name, help string, typ dto.MetricType, labels []string, d Detail) *Metric {
 	m := &Metric{name: name, help: help, typ: typ, schema: b.Schema(labels), omitted: d.Omit, collector: d.Collector}
 	folded, into, always := d.Labels, other, false
@@ -155,7 +149,7 @@ func (b *Builder) Declare(name, help string, typ dto.MetricType, labels []string
 	return m
 }
 
-// Schema returns the prepared label names. Metrics with the same names share it.
+// Schema returns the prepared label names, which metrics share.
 func (b *Builder) Schema(names []string) *Schema {
 	key := strings.Join(names, ",")
 	s := b.schemas[key]
@@ -175,7 +169,7 @@ func (b *Builder) Begin() {
 	b.histograms = make([]durations, 0, len(b.histograms))
 }
 
-// Metric begins the family of a metric; those of a pattern begin with OpenPart.
+// Metric begins the family of a metric. Families of a pattern begin with OpenPart.
 func (b *Builder) Metric(m *Metric) {
 	b.close()
 	b.metric = m
@@ -190,7 +184,7 @@ func (b *Builder) End() []Family {
 	b.close()
 	b.labels.end()
 	b.last = nil
-	if len(b.names) > 2*len(b.out) { // names of counters that no longer exist
+	if len(b.names) > 2*len(b.out) { // names of removed counters
 		clear(b.names)
 		clear(b.opened)
 	}
@@ -202,7 +196,7 @@ func (b *Builder) End() []Family {
 type Kept struct {
 	Sets, Owners int // label sets, and labels of owners and GPUs
 	Used         int // label sets of the last refresh
-	Names        int // of families made from patterns
+	Names        int // of families of patterns
 }
 
 // Kept returns the size of the kept state.
@@ -211,8 +205,8 @@ func (b *Builder) Kept() Kept {
 	return Kept{Sets: len(l.sets), Owners: len(l.owners), Used: l.used, Names: len(b.names)}
 }
 
-// open begins a family of the current metric. A second family of the same name (two
-// counters of a driver whose names become equal) is refused.
+// open begins a family of the current metric. It refuses a second family of the same name: two counters of a driver may
+// get equal names.
 func (b *Builder) open(name *string) bool {
 	b.close()
 	if b.opened[*name] == b.labels.round {
@@ -224,8 +218,7 @@ func (b *Builder) open(name *string) bool {
 	return true
 }
 
-// OpenPart begins the family of a pattern for a counter. It returns false if there is a family
-// of this name already, or it is excluded.
+// OpenPart begins a pattern's family for a counter. It returns false if the family exists already or is excluded.
 func (b *Builder) OpenPart(counter string) bool {
 	k := nameKey{b.metric, counter}
 	name, ok := b.names[k]
@@ -240,7 +233,7 @@ func (b *Builder) OpenPart(counter string) bool {
 	return name != nil && b.open(name)
 }
 
-// close ends the open family; one without series is not exported.
+// close ends the open family. A family without series is not exported.
 func (b *Builder) close() {
 	if b.name != nil && len(b.rows) > b.start {
 		rows, histograms := slices.Clip(b.rows[b.start:]), slices.Clip(b.histograms[b.firstHistogram:])
@@ -252,20 +245,19 @@ func (b *Builder) close() {
 // Owner returns the labels of an owner.
 func (b *Builder) Owner(o identity.Owner) *OwnerLabels { return b.labels.owner(o) }
 
-// GPU returns the labels of a GPU, after those of an owner if there is one.
+// GPU returns the labels of a GPU, after the labels of an owner if o is not nil.
 func (b *Builder) GPU(o *OwnerLabels, id, uuid string) *OwnerLabels { return b.labels.gpu(o, id, uuid) }
 
-// Labels returns the label set with the label names of s and these values.
+// Labels returns the label set of these label names and values.
 func (b *Builder) Labels(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 	return b.labels.get(s, o, values...)
 }
 
-// Add adds a series. Of two series with the same labels the family keeps the first.
+// Add adds a series. The family keeps the first of two series with equal labels.
 func (b *Builder) Add(set *LabelSet, value float64) {
 	b.addRow(set, value, nil, 0)
 }
 
-// addRow adds a series with a value, or with a histogram.
 func (b *Builder) addRow(set *LabelSet, value float64, h durations, since int64) {
 	if set.family == b.opens {
 		return
@@ -278,13 +270,13 @@ func (b *Builder) addRow(set *LabelSet, value float64, h durations, since int64)
 	}
 }
 
-// Value adds a series without an owner, with the values of its labels.
+// Value adds a series without an owner.
 func (b *Builder) Value(v float64, values ...string) {
 	b.Add(b.set(nil, values), v)
 }
 
-// set returns the label set of a series of the metric. Mostly it is the next one of the last refresh, or that after it, which is
-// found without a hash.
+// set returns the label set of a series. The row is usually next to the row of the last refresh, so no hash lookup is
+// needed.
 func (b *Builder) set(o *OwnerLabels, values []string) *LabelSet {
 	m := b.metric
 	for i := m.last.from; i < min(m.last.from+2, m.last.to, len(b.last)); i++ {
@@ -306,14 +298,13 @@ func (b *Builder) Histogram(h *model.Histogram, o *OwnerLabels, values ...string
 	b.owned(0, (*coarse)(h), o, values, 0)
 }
 
-// Started adds counters and histograms of owners with the time at which they began. Series into which others are folded have no such
-// time, and gauges do not show it.
+// Started adds counters and histograms of owners with their start time. Folded series and gauges have no start time.
 type Started struct {
 	b     *Builder
 	since int64
 }
 
-// Since returns what adds counters and histograms that were 0 at a time; the zero time is not known.
+// Since sets the time at which the following counters and histograms were 0. The zero time is unknown.
 func (b *Builder) Since(at time.Time) Started {
 	if at.IsZero() {
 		return Started{b, 0}
@@ -336,8 +327,8 @@ func (s Started) FineHistogram(h *model.FineHistogram, o *OwnerLabels, values ..
 	s.b.owned(0, (*fine)(h), o, values, s.since)
 }
 
-// StateSet adds a series for each of the states: 1 for the current state, 0 for the others.
-// A current state that is not in the list gets a series, too. o is nil for a metric without an owner.
+// StateSet adds a series for each state: 1 for the current state, otherwise 0. A current state that is not in states
+// gets a series, too. o is nil for a metric without an owner.
 func (b *Builder) StateSet(o *OwnerLabels, current string, states []string, values ...string) {
 	var buf [4]string
 	all := append(append(buf[:0], values...), "")

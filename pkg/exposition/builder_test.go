@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// TestRefreshes: whatever comes, goes and moves between refreshes, a Builder writes what a new one writes, and keeps no label set of a
-// series that is gone.
+// TestRefreshes: a Builder writes the same as a new Builder after any change of series, and keeps no label set of a
+// removed series.
 func TestRefreshes(t *testing.T) {
 	names := [][]string{{"device"}, append(slices.Clip(Identity), "device"), {"a", "b", "c", "d"}}
 	declare := func() (*Builder, []*Metric) {
@@ -32,7 +32,7 @@ func TestRefreshes(t *testing.T) {
 	kept, keptMetrics := declare()
 	numbers := make([]int, 8)
 	for round := range 300 {
-		if random.IntN(3) > 0 { // otherwise the same again
+		if random.IntN(3) > 0 { // otherwise the same series again
 			for range 1 + random.IntN(3) {
 				numbers[random.IntN(len(numbers))] = random.IntN(12)
 			}
@@ -50,7 +50,7 @@ func TestRefreshes(t *testing.T) {
 					case 1:
 						b.Value(value, device)
 					case 4:
-						b.Value(value, "1", "2", device, fmt.Sprint(at)) // the last one is not part of the key
+						b.Value(value, "1", "2", device, fmt.Sprint(at)) // the last value is not part of the key
 					default:
 						b.Share(value, b.Owner(identity.Owner{Workload: fmt.Sprint("w", n%3)}), device)
 					}

@@ -7,7 +7,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Describe sends the descriptions of families whose names are not known before a refresh.
+// Describe sends the descriptions of families whose names are unknown before a refresh.
 func (p *Page) Describe(known map[string]bool, ch chan<- *prometheus.Desc) {
 	for _, f := range p.Proto() {
 		if !known[f.GetName()] {
@@ -34,7 +34,6 @@ func descOf(f *dto.MetricFamily) *prometheus.Desc {
 	return prometheus.NewDesc(f.GetName(), f.GetHelp(), names, nil)
 }
 
-// series is a prebuilt prometheus.Metric.
 type series struct {
 	desc   *prometheus.Desc
 	metric *dto.Metric

@@ -15,12 +15,12 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Page is the exposition of one refresh. Its families do not change.
+// Page is the exposition of a refresh. Its families do not change.
 type Page struct {
 	Families []Family
 	forms    Forms
-	// proto is built for the first scrape that needs it. bodies keeps the compressed body
-	// of each format for further scrapes; compressed bodies are small and few.
+	// proto is built for the first scrape that needs it. bodies keeps the compressed body of each format for further
+	// scrapes.
 	proto  func() []*dto.MetricFamily
 	bodies map[expfmt.FormatType][]byte
 }
@@ -35,29 +35,27 @@ func NewPage(families []Family, forms Forms) *Page {
 	}
 }
 
-// Proto returns the families in the types of client_golang. They are shared: the caller
-// must not change them.
+// Proto returns the families in the types of client_golang. The caller must not change them.
 func (p *Page) Proto() []*dto.MetricFamily { return p.proto() }
 
-// Of returns a page with the families of some collectors.
+// Of returns a page with the families of the collectors.
 func (p *Page) Of(collectors []string) *Page {
 	return NewPage(slices.DeleteFunc(slices.Clone(p.Families), func(f Family) bool {
 		return !slices.Contains(collectors, f.collector)
 	}), p.forms)
 }
 
-// Encoder writes pages one after the other and keeps its buffers. The zero Encoder is
-// ready to use.
+// Encoder writes pages one after the other and keeps its buffers. The zero Encoder is ready to use.
 type Encoder struct {
 	mu   sync.Mutex
 	text text
 	gzip *gzip.Writer
-	size int // of the last body that was not compressed
+	size int // of the last uncompressed body
 	wire int // of the last compressed body
 }
 
-// Encode returns a page in a format that expfmt negotiated, compressed by gzip if asked
-// for. The caller must not change the bytes.
+// Encode returns a page in a format that expfmt negotiated, compressed by gzip if compress is set. The caller must not
+// change the bytes.
 func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,8 +72,8 @@ func (e *Encoder) Encode(p *Page, format expfmt.Format, compress bool) ([]byte, 
 	}
 	out.Grow(e.wire + e.wire/8) // the next body has about the same size
 	if e.gzip == nil {
-		// It keeps no window of 0.8 MB between scrapes. In large blocks it is as fast as BestSpeed, and bodies are 2 to 5 % larger on
-		// nodes of the benchmark. The level is valid.
+		// Stateless compression keeps no window of 0.8 MB between scrapes. In large blocks it is as fast as BestSpeed;
+		// bodies are 2 to 5 % larger. The level is valid.
 		e.gzip, _ = gzip.NewWriterLevel(&out, gzip.StatelessCompression)
 	} else {
 		e.gzip.Reset(&out)

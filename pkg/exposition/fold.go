@@ -8,71 +8,71 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The values of labels that are folded: when a bound is reached, or always.
+// The values of folded labels: other when a bound is reached, all always.
 const (
 	other = "other"
 	all   = "all"
 )
 
 const (
-	// ownerSeries is the number of series with detail that a family may have for one owner: of histograms, 12 verbs on each of 8
-	// HCAs. nodeSeries is the number that all families together may have. Each bucket of a histogram is a series.
+	// ownerSeries is the number of series with detail in a family for one owner (of histograms: 12 verbs on each of 8
+	// HCAs), nodeSeries the number in all families together. Each bucket of a histogram is a series.
 	ownerSeries = 768
 	nodeSeries  = 16384
 	// maxDetailed bounds the number of metrics with detail.
 	maxDetailed = 32
-	// keptRounds is the number of refreshes for which the folded series of an owner that has no series are kept.
+	// keptRounds is for how many refreshes the folded series of an owner without series are kept.
 	keptRounds = 60
 )
 
-// detail is the labels of a metric that are folded into one value when a bound is reached, so that the totals of an owner stay and
-// add up, or always.
+// detail is the labels of a metric that become one value, always or when a bound is reached. An owner's totals stay and
+// add up.
 type detail struct {
-	at      []int // the labels in the order in which they are folded, counted from the last one, which is 1
+	at      []int // the labels in the order of folding, counted from the last label, which is 1
 	into    string
 	always  bool
 	index   int // of the metric in labels.detailed
 	bit     uint32
-	series  int    // series of a row; 0 until the first one
-	round   uint64 // of the last refresh that had a series
-	dropped uint64 // distinct series that were folded
+	series  int    // series of a row; 0 before the first row
+	round   uint64 // of the last refresh with a series
+	dropped uint64 // distinct folded series
 }
 
-// seriesKey identifies a series of an owner within a family, see labelKey.
+// seriesKey identifies a series of an owner in a family, see labelKey.
 type seriesKey [4]string
 
-// ownerDetail is the state of one metric and owner.
 type ownerDetail struct {
 	shown  int // series that count for the bounds
 	folded map[seriesKey]*folded
 	totals map[seriesKey]*total
 }
 
-// folded is a series that is part of a total. It stays so, even if there is room later: the total would fall.
+// folded is a series that is part of a total. It stays folded even if there is room later: otherwise the total would
+// fall.
 type folded struct {
 	into   *total
 	last   value
-	opened uint64 // family that it was last added to
+	opened uint64 // family to which it was last added, see Builder.opens
 }
 
-// total is the sum of the folded series that differ in folded labels only. A counter keeps the last value of a series that is
-// absent.
+// total is the sum of the folded series that differ only in folded labels. A counter keeps the last value of an absent
+// series.
 type total struct {
 	values []string
 	sum    value
-	opened uint64 // family in which it was added last, see Builder.opens
+	opened uint64 // family to which it was last added, see Builder.opens
 	row    int
-	shown  durations // of the row, of a family of histograms
+	shown  durations // of the row, in a family of histograms
 }
 
-// value is a number or a histogram.
 type value struct {
 	number float64
 	coarse *model.Histogram
 	fine   *model.FineHistogram
 }
 
-// grow replaces the value last by now in a sum of cumulative values. A value that fell was reset: what it counted before stays.
+// grow replaces last by now in a sum of cumulative values. If the value fell, its counter was reset: the earlier count
+// stays in sum.
 func grow[V any, P model.Cumulative[V]](sum, last **V, now *V) {
 	if *last == nil {
 		*last = new(V)
@@ -87,7 +87,7 @@ func grow[V any, P model.Cumulative[V]](sum, last **V, now *V) {
 	**last = *now
 }
 
-// owned adds a row of an owner, or adds its value or histogram to the total into which it is folded.
+// owned adds an owner's row, or adds its value or histogram to the total of its series.
 func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string, since int64) {
 	for _, omitted := range b.metric.omitted {
 		if slices.Contains(values, omitted) {
@@ -114,10 +114,10 @@ func (b *Builder) owned(v float64, h durations, o *OwnerLabels, values []string,
 	b.fold(v, h, f, o)
 }
 
-// fold adds a value or a histogram to a total. The rows of a refresh do not change later: a histogram is copied.
+// fold adds a value or a histogram to a total. Histograms are copied: rows of a refresh must not change later.
 func (b *Builder) fold(v float64, h durations, f *folded, o *OwnerLabels) {
 	if f.opened == b.opens {
-		return // as addRow keeps the first of two series
+		return // addRow, too, keeps the first of two series
 	}
 	f.opened = b.opens
 	t := f.into
@@ -158,7 +158,7 @@ func (b *Builder) fold(v float64, h durations, f *folded, o *OwnerLabels) {
 	}
 }
 
-// place returns the label set of a series that is shown, or the series if it is folded.
+// place returns the label set of a series, or the folded series.
 func (b *Builder) place(d *detail, o *OwnerLabels, values []string) (*LabelSet, *folded) {
 	if o.detail == nil {
 		o.detail = new([maxDetailed]*ownerDetail)
@@ -207,8 +207,8 @@ func (l *labels) admit(state *ownerDetail, d *detail) bool {
 	return true
 }
 
-// total returns the total of a series: the first one, in the order in which labels are folded, for which there is room. There is
-// always room for the last one.
+// total returns the total of a series: the first total with room, in the order of folding. The last total always has
+// room.
 func (l *labels) total(state *ownerDetail, d *detail, values []string) *total {
 	folded := append([]string(nil), values...) // slices.Clone would move the values of all series to the heap
 	for i, at := range d.at {
@@ -226,7 +226,7 @@ func (l *labels) total(state *ownerDetail, d *detail, values []string) *total {
 	return nil // there is at least one label
 }
 
-// release gives back the room of a label set that is dropped.
+// release returns the room of a dropped label set.
 func (l *labels) release(o *OwnerLabels, set *LabelSet) {
 	if set.shown == 0 {
 		return
@@ -240,7 +240,7 @@ func (l *labels) release(o *OwnerLabels, set *LabelSet) {
 	set.shown = 0
 }
 
-// releaseOwner gives back the room of the totals of an owner that is dropped.
+// releaseOwner returns the room of the totals of a dropped owner.
 func (l *labels) releaseOwner(o *OwnerLabels) {
 	if o.detail == nil {
 		return
@@ -253,8 +253,8 @@ func (l *labels) releaseOwner(o *OwnerLabels) {
 	o.detail = nil
 }
 
-// keeps reports whether the folded series of an owner without series are still kept. Those of a GPU that are always folded are not:
-// its counters begin at zero when its driver is loaded again.
+// keeps reports whether the folded series of an owner without series are kept. A GPU's series that are always folded
+// are not kept: the GPU's counters begin at 0 when its driver is reloaded.
 func (l *labels) keeps(o *OwnerLabels) bool {
 	return o.detail != nil && l.round-o.round < keptRounds && slices.ContainsFunc(l.detailed, func(d *detail) bool {
 		state := o.detail[d.index]
@@ -262,8 +262,8 @@ func (l *labels) keeps(o *OwnerLabels) bool {
 	})
 }
 
-// EachDropped calls f with the number of distinct series that were folded, for each metric that has series with detail in this
-// refresh or had too many.
+// EachDropped calls f with the number of distinct folded series, for each metric with detail that has series now or had
+// too many.
 func (b *Builder) EachDropped(f func(family string, series uint64)) {
 	for i, d := range b.labels.detailed {
 		if !d.always && (d.round == b.labels.round || d.dropped > 0) {

@@ -15,8 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestNativeHistogram decodes the buckets from the wire format by the rules of native
-// histograms: at schema n bucket k ends at 2^(k/2^n).
+// TestNativeHistogram decodes the buckets by the rules of native histograms: at schema n, bucket k ends at 2^(k/2^n).
 func TestNativeHistogram(t *testing.T) {
 	t.Run("coarse", func(t *testing.T) {
 		testHistograms(t, 0, model.HistogramMinExp, 5, 4, func(sum float64, fill func([]uint64)) durations {
@@ -62,7 +61,7 @@ func testHistograms(
 		_, sum, buckets := cases[i].in()
 		checkHistogram(t, m.Histogram, schema, exp, sum, buckets)
 		b := m.Histogram.Bucket
-		if len(b) != classic || b[0].GetUpperBound() != math.Ldexp(1, -18) || b[len(b)-1].GetUpperBound() != last { // and infinity
+		if len(b) != classic || b[0].GetUpperBound() != math.Ldexp(1, -18) || b[len(b)-1].GetUpperBound() != last { // including infinity
 			t.Errorf("classic buckets: %v", b)
 		}
 	}
@@ -119,7 +118,6 @@ func checkHistogram(t *testing.T, h *dto.Histogram, schema, exp int, sum float64
 	}
 }
 
-// TestForms checks the parts of a histogram in each form, in protobuf and in text.
 func TestForms(t *testing.T) {
 	h := model.Histogram{Count: 3, Sum: 2e9, Buckets: [model.HistogramBuckets]uint64{3: 1, 22: 2}}
 	f := Family{name: new("x_seconds"), help: new("X."), typ: histogram, rows: []row{{labels: &LabelSet{}}}, histograms: []durations{(*coarse)(&h)}}

@@ -13,17 +13,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// Identity lists the labels of metrics that are attributed to owners.
+// Identity lists the labels of metrics of owners.
 var Identity = []string{"workload", "namespace", "pod", "container", "container_id"}
 
 // GPULabels lists the labels of metrics of GPUs.
 var GPULabels = []string{"gpu_id", "uuid"}
 
-// Schema is the label names of a metric. Metrics with the same names share it and their
-// label sets.
+// Schema is the label names of a metric. Metrics with the same names share the Schema and its label sets.
 type Schema struct {
 	names []string // as declared, the identity first
-	place []int    // of each name among the sorted ones
+	place []int    // the index of each name in sorted order
 }
 
 func newSchema(names []string) *Schema {
@@ -39,23 +38,22 @@ type LabelSet struct {
 	schema *Schema
 	owner  *OwnerLabels
 	pairs  []*dto.LabelPair // sorted by name, shared with other sets
-	text   string           // the same as text: name="value",...
-	round  uint64           // of the refresh that used it last
-	family uint64           // that it was last added to
+	text   string           // name="value",...
+	round  uint64           // of the last refresh that used it
+	family uint64           // to which it was last added
 	shown  uint32           // metrics with detail that show the series, see detail.bit
-	// replaced reports that another set has its key.
+	// replaced reports that another set has the key.
 	replaced bool
 }
 
-// Value returns the value of a label that the metric has.
+// Value returns the value of a label of the metric.
 func (s *LabelSet) Value(name string) string {
 	return s.at(slices.Index(s.schema.names, name)).GetValue()
 }
 
-// at returns a label by its place in the declaration.
+// at returns a label by its index in the declaration.
 func (s *LabelSet) at(i int) *dto.LabelPair { return s.pairs[s.schema.place[i]] }
 
-// has reports whether the last labels have the values.
 func (s *LabelSet) has(values []string) bool {
 	for i, v := range values {
 		if s.at(len(s.pairs)-len(values)+i).GetValue() != v {
@@ -65,24 +63,23 @@ func (s *LabelSet) has(values []string) bool {
 	return true
 }
 
-// labelKey identifies a label set by its first four values after the identity and the GPU
-// labels. No metric needs more labels to distinguish its series.
+// labelKey identifies a label set by its first four values after the identity and GPU labels, which distinguish the
+// series of every metric.
 type labelKey struct {
 	schema *Schema
 	owner  *OwnerLabels
 	values [4]string
 }
 
-// OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the
-// label sets that contain them.
+// OwnerLabels is the labels of an owner, of a GPU, or of both. It lives as long as the label sets that contain it.
 type OwnerLabels struct {
 	pairs  []*dto.LabelPair // in the order of Identity and GPULabels
 	round  uint64
-	detail *[maxDetailed]*ownerDetail // nil without a series of a metric with detail
-	nobody bool                       // of the unattributed share, whose gauges are never folded
+	detail *[maxDetailed]*ownerDetail // nil without series of a metric with detail
+	nobody bool                       // the unattributed share, whose gauges are never folded
 }
 
-// gpuKey is a GPU with its owner, nil for the GPU itself.
+// gpuKey is a GPU with its owner, or nil.
 type gpuKey struct {
 	owner    *OwnerLabels
 	id, uuid string
@@ -90,8 +87,8 @@ type gpuKey struct {
 
 type pairKey struct{ name, value string }
 
-// labels keeps the label sets from one refresh to the next, so that a series is prepared
-// once and only its value changes. Sets that a refresh did not use are dropped.
+// labels keeps the label sets between refreshes, so that a series is prepared once. Sets that a refresh did not use are
+// dropped.
 type labels struct {
 	round  uint64
 	sets   map[labelKey]*LabelSet
@@ -102,7 +99,7 @@ type labels struct {
 	// detailed are the metrics with detail, shown the number of their series that count for the bounds.
 	detailed []*detail
 	shown    int
-	// replaced reports that a set replaced another one in this round.
+	// replaced reports that a set replaced another set in this round.
 	replaced bool
 }
 
@@ -128,8 +125,8 @@ func (l *labels) owner(id identity.Owner) *OwnerLabels {
 	return o
 }
 
-// gpu returns the labels of a GPU, after those of an owner if there is one. The names that
-// the driver reports need not be valid UTF-8.
+// gpu returns the labels of a GPU, after the labels of an owner if o is not nil. The driver's names may be invalid
+// UTF-8.
 func (l *labels) gpu(o *OwnerLabels, id, uuid string) *OwnerLabels {
 	k := gpuKey{o, id, uuid}
 	g := l.gpus[k]
@@ -150,13 +147,13 @@ func (l *labels) gpu(o *OwnerLabels, id, uuid string) *OwnerLabels {
 	return g
 }
 
-// get returns the label set of the values, which follow the names of s.
+// get returns the label set of the values, in the order of s.
 func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 	k := labelKey{schema: s, owner: o}
 	copy(k.values[:], values)
 	set := l.sets[k]
 	if set == nil || len(values) > len(k.values) && !set.has(values) {
-		// Two values may become the same when they are made valid.
+		// Making values valid may make two values equal.
 		if valid, changed := validValues(values); changed {
 			set = l.get(s, o, valid...)
 		} else {
@@ -171,7 +168,6 @@ func (l *labels) get(s *Schema, o *OwnerLabels, values ...string) *LabelSet {
 	return l.use(set)
 }
 
-// use keeps a label set for the next refresh.
 func (l *labels) use(set *LabelSet) *LabelSet {
 	if set.round != l.round {
 		set.round = l.round
@@ -180,7 +176,7 @@ func (l *labels) use(set *LabelSet) *LabelSet {
 	return set
 }
 
-// validValues makes all values valid UTF-8 and reports whether it changed any.
+// validValues makes all values valid UTF-8, and reports whether it changed a value.
 func validValues(values []string) (valid []string, changed bool) {
 	for i, v := range values {
 		if utf8.ValidString(v) {
@@ -224,7 +220,6 @@ func (l *labels) begin() {
 	l.used, l.replaced = 0, false
 }
 
-// end drops unused labels. The remaining sets keep their pairs.
 func (l *labels) end() {
 	if l.used == len(l.sets) && !l.replaced {
 		return

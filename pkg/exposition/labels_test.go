@@ -38,7 +38,7 @@ func TestReplacedValues(t *testing.T) {
 	}
 }
 
-// TestGPULabels checks that labels of GPUs are made valid once and removed with the GPUs.
+// TestGPULabels checks that GPU labels are made valid once and removed with the GPUs.
 func TestGPULabels(t *testing.T) {
 	l := newLabels()
 	s := newSchema([]string{"gpu_id", "uuid", "type", "scope", "block"})

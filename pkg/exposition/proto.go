@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// protoFamilies converts families to the types of client_golang and the protobuf format.
+// protoFamilies converts families to client_golang's types and the protobuf format.
 func protoFamilies(families []Family, forms Forms) []*dto.MetricFamily {
 	out := make([]*dto.MetricFamily, len(families))
 	for i := range families {
@@ -41,10 +41,10 @@ func protoSeries(f *Family, forms Forms) []*dto.Metric {
 	}
 }
 
-// starts are the start times of the series of a family, which many of them share.
+// starts are the start times of a family's series, which many series share.
 type starts map[int64]*timestamppb.Timestamp
 
-// of returns the start time of a series, nil if it is not known.
+// of returns the start time of a series, nil if unknown.
 func (s *starts) of(r *row) *timestamppb.Timestamp {
 	if r.since == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (s *starts) of(r *row) *timestamppb.Timestamp {
 	return t
 }
 
-// allocate returns the series of rows, all from one allocation. fill sets the value of the series of row i.
+// allocate returns the series of rows from one allocation. fill sets the value of row i.
 func allocate[T any](rows []row, fill func(m *dto.Metric, value *T, i int)) []*dto.Metric {
 	all := make([]struct {
 		metric dto.Metric
@@ -96,7 +96,7 @@ type classicBucket struct {
 	count  uint64
 }
 
-// parts holds the parts of the histograms of a family that are not yet used. Their number follows from the shape.
+// parts holds the unused parts of a family's histograms. Their number follows from the shape.
 type parts struct {
 	forms   Forms
 	deltas  []int64
@@ -114,20 +114,19 @@ func newParts(histograms []durations, forms Forms) *parts {
 	return &parts{forms, make([]int64, native), make([]classicBucket, classic), make([]*dto.Bucket, classic)}
 }
 
-// take returns the first n elements and removes them from the rest.
+// take returns the first n elements and removes them from rest.
 func take[T any](rest *[]T, n int) []T {
 	v := (*rest)[:n:n]
 	*rest = (*rest)[n:]
 	return v
 }
 
-// histogram renders a row with native and with classic buckets.
 func (p *parts) histogram(m *dto.Metric, d *histogramSeries, h durations) {
 	m.Histogram = &d.histogram
 	shape, sum, buckets := h.in()
 	d.sum, d.histogram.SampleSum = sum, &d.sum
-	// The kernel may count while the histogram is read. Prometheus refuses a histogram
-	// with a count that differs from the sum of its buckets.
+	// The kernel may count while the histogram is read. Prometheus refuses a histogram whose count differs from the sum
+	// of its buckets.
 	for _, n := range buckets {
 		d.count += n
 	}
@@ -138,8 +137,8 @@ func (p *parts) histogram(m *dto.Metric, d *histogramSeries, h durations) {
 	d.histogram.Bucket = p.classic(shape, buckets)
 }
 
-// native sets one span over all buckets that are not empty. Without any, the span is empty;
-// a span is required for Prometheus to treat the histogram as native.
+// native sets one span over all non-empty buckets. An empty histogram has an empty span: Prometheus needs a span to
+// treat the histogram as native.
 func (d *histogramSeries) native(s *shape, buckets []uint64, deltas []int64) {
 	first, last := 0, len(buckets)
 	for first < last && buckets[first] == 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestStarts: counters and both kinds of histograms have the start that they were added with, in protobuf and for a registry, to the
-// millisecond and never later. Gauges and series into which others are folded have none.
+// TestStarts: counters and histograms have their start time in protobuf and for a registry, to the millisecond and
+// never later. Gauges and folded series have no start time.
 func TestStarts(t *testing.T) {
 	b := NewBuilder(nil)
 	labels := append(append([]string(nil), Identity...), "device")

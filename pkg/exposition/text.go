@@ -12,7 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// dialect is one of the two text formats. Prometheus prefers the second.
+// dialect is a text format. Prometheus prefers OpenMetrics.
 type dialect int
 
 const (
@@ -20,9 +20,8 @@ const (
 	openMetrics                // versions 0.0.1 and 1.0.0
 )
 
-// text writes the text formats, byte by byte as expfmt does. It replaces expfmt because
-// encoding is most of the cost of a scrape: here the labels of a series are prepared text,
-// and only the value is formatted.
+// text writes the text formats, equal to expfmt's byte for byte. Encoding is most of the cost of a scrape: here labels
+// are prepared text, and only the value is formatted.
 type text struct {
 	dialect
 	forms  Forms
@@ -31,8 +30,8 @@ type text struct {
 	err    error  // the first error of out
 }
 
-// flushSize bounds the buffer: the text of a busy node has many megabytes. gzip compresses blocks of at most 32,767 bytes, without what was
-// before them; a buffer with one more series is one block.
+// flushSize bounds the buffer: a busy node has many megabytes of text. gzip compresses independent blocks of at most
+// 32,767 bytes: a buffer with one more series is one block.
 const flushSize = 24 << 10
 
 func (t *text) write(families []Family) error {
@@ -103,7 +102,7 @@ func (d dialect) typeName(f *Family) string {
 	return "unknown"
 }
 
-// histogram appends the classic buckets; only protobuf has native buckets.
+// histogram appends the classic buckets. Only protobuf has native buckets.
 func (d dialect) histogram(b []byte, name, labels string, h durations, forms Forms) []byte {
 	s, seconds, buckets := h.in()
 	sum, next := uint64(0), 0
@@ -119,7 +118,7 @@ func (d dialect) histogram(b []byte, name, labels string, h durations, forms For
 	return append(d.count(appendSeries(b, name, "_count", labels, ""), sum), '\n')
 }
 
-// appendSeries appends a name, its labels, an additional label if there is one, and a space.
+// appendSeries appends a name, its labels, label if not empty, and a space.
 func appendSeries(b []byte, name, suffix, labels, label string) []byte {
 	b = append(append(b, name...), suffix...)
 	if labels != "" || label != "" {
@@ -143,7 +142,7 @@ func (d dialect) number(b []byte, v float64) []byte {
 		return append(b, "-Inf"...)
 	}
 	start := len(b)
-	// Values that %g writes without an exponent; negative zero is a zero.
+	// Values that %g writes without an exponent. Negative zero becomes zero.
 	if n := int64(v); float64(n) == v && -1e6 < v && v < 1e6 {
 		b = strconv.AppendInt(b, n, 10)
 	} else {
@@ -155,7 +154,7 @@ func (d dialect) number(b []byte, v float64) []byte {
 	return b
 }
 
-// count appends a number of events, an integer in OpenMetrics.
+// count appends a number of events, in OpenMetrics an integer.
 func (d dialect) count(b []byte, n uint64) []byte {
 	if d == openMetrics {
 		return strconv.AppendUint(b, n, 10)
@@ -163,7 +162,7 @@ func (d dialect) count(b []byte, n uint64) []byte {
 	return d.number(b, float64(n))
 }
 
-// appendLabels appends labels in the form used within braces.
+// appendLabels appends labels as they stand in braces.
 func appendLabels(b []byte, pairs []*dto.LabelPair) []byte {
 	for i, p := range pairs {
 		if i > 0 {

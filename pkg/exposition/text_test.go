@@ -20,7 +20,7 @@ import (
 
 var formats = map[dialect]expfmt.FormatType{plainText: expfmt.TypeTextPlain, openMetrics: expfmt.TypeOpenMetrics}
 
-// compareText compares our text with that of the library.
+// compareText compares our text with the library's.
 func compareText(t *testing.T, families []Family) {
 	t.Helper()
 	for d, format := range formats {
@@ -46,7 +46,7 @@ func TestNumbers(t *testing.T) {
 	compareText(t, []Family{f})
 }
 
-// FuzzText checks that any names and values give the same text as the library.
+// FuzzText checks that all names and values give the library's text.
 func FuzzText(f *testing.F) {
 	f.Add("mlx5_0", "ml/train", "A.", 1.0, uint64(3), uint8(2), true)
 	f.Add("a\nb", "\"\\", "x\\\n\"", -0.5, uint64(1)<<60, uint8(200), false)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// address matches the label instance of a target that may be a part of a URL: a host, which may have a port. It cannot change the host or
-// path of the URL otherwise, which matters as a sensor can choose its labels.
+// address matches a target's label instance that may become part of a URL: a host with or without a port. A sensor can
+// choose its labels: this form cannot change the URL's host or path in another way.
 var address = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
 
 var port = regexp.MustCompile(`:[0-9]+$`)
 
-// NodeURL replaces {instance} in a URL by the label of a sensor, and {host} by the label without its port. It returns nothing if the label
-// is neither a host nor host:port.
+// NodeURL replaces {instance} in a URL by a sensor's label instance, and {host} by the label without its port. It
+// returns "" if the label is neither a host nor host:port.
 func NodeURL(template, instance string) string {
 	if template == "" || !address.MatchString(instance) {
 		return ""
@@ -28,7 +28,7 @@ func NodeURL(template, instance string) string {
 	return out
 }
 
-// CheckNodeURL reports whether NodeURL can make URLs of nodes from a template.
+// CheckNodeURL checks that NodeURL can make URLs from a template.
 func CheckNodeURL(template string) error {
 	if !strings.Contains(template, "{instance}") && !strings.Contains(template, "{host}") {
 		return errors.New("the URL of nodes has neither {instance} nor {host}")
@@ -39,7 +39,7 @@ func CheckNodeURL(template string) error {
 	return nil
 }
 
-// IsWeb reports whether an address is one of HTTP.
+// IsWeb reports whether an address is an HTTP URL.
 func IsWeb(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""

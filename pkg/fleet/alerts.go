@@ -4,14 +4,15 @@ package fleet
 
 import "strings"
 
-// The alerts by which ports are counted, and nodes found that do not answer.
+// The alerts that count ports, and find nodes that do not answer.
 const (
 	degradedAlert = "RDMALinkDegraded"
 	flappingAlert = "RDMALinkUnstable"
 	downAlert     = "AccelscopeDown"
 )
 
-// alertNames are the alerts of deploy/prometheus/rules/alerts.yaml. Others that a Prometheus has are not of this project.
+// alertNames are the alerts of deploy/prometheus/rules/alerts.yaml. Other alerts of a Prometheus do not belong to this
+// project.
 var alertNames = strings.Fields(`
 RDMADeviceGone RDMAPortDown RDMAPortDisabled RDMALinkDegraded RDMABondDegraded RDMALinkUnstable RDMASymbolErrors RDMAPacketErrors
 RDMAErrorCounterSaturated RDMALinkTraining RDMASubnetManagerLost

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// TestMembers: outliers first, then those with idle GPUs. What has no member, and what is no number, is left out.
+// TestMembers: outliers first, then members with idle GPUs. Series without a member or a number are left out.
 func TestMembers(t *testing.T) {
 	const a, b, c = "instance=n1 workload=ml/a/main container_id=1", "instance=n2 workload=ml/b/main container_id=2", "instance=n3 workload=ml/c/main container_id=3"
 	f := &fakePrometheus{vectors: map[string]model.Vector{
@@ -32,7 +32,6 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestSearch finds workloads, GPUs, HCAs and virtual functions, each once.
 func TestSearch(t *testing.T) {
 	f := &fakePrometheus{vectors: map[string]model.Vector{
 		"found_workloads": {one("instance=n1 workload=ml/ab12/main namespace=ml job_kind=Job job_name=j", 1)},
@@ -58,7 +57,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestAlert names what alerts are about.
+// TestAlert names the subjects of alerts.
 func TestAlert(t *testing.T) {
 	for want, labels := range map[string]map[string]string{
 		"n1 mlx5_0/1":           {"device": "mlx5_0", "port": "1"},

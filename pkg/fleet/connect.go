@@ -23,8 +23,8 @@ type Prometheus struct {
 	client *http.Client
 }
 
-// Connect returns a connection to the Prometheus at a URL. The file has the configuration of the HTTP client. Credentials are read from the
-// files that it names for each request.
+// Connect returns a connection to the Prometheus at a URL. The file has the HTTP client's configuration. Each request
+// reads the credential files that it names.
 func Connect(address, file string) (*Prometheus, error) {
 	u, err := url.Parse(address)
 	if parse, ok := errors.AsType[*url.Error](err); ok {
@@ -40,8 +40,8 @@ func Connect(address, file string) (*Prometheus, error) {
 	return &Prometheus{query: *u.JoinPath("api/v1/query"), client: client}, nil
 }
 
-// Client returns an HTTP client with the configuration of a file, as for promtool and amtool: credentials, TLS, proxy, headers. The file
-// may be empty. Redirects are not followed: credentials would go to another host.
+// Client returns an HTTP client with the configuration of a file, as for promtool and amtool: credentials, TLS, proxy,
+// headers. The file may be empty. Redirects are not followed: credentials would go to another host.
 func Client(file string) (*http.Client, error) {
 	c := &config.HTTPClientConfig{EnableHTTP2: true}
 	if file != "" {
@@ -54,12 +54,12 @@ func Client(file string) (*http.Client, error) {
 	return config.NewClientFromConfig(*c, "accelscope")
 }
 
-// maxError bounds the answer of a query that failed.
+// maxError bounds the answer of a failed query.
 const maxError = 4 << 10
 
-// ask sends a query for a time and calls each with the series of the answer, as they arrive.
+// ask sends a query for a time and calls each with the series of the answer as they arrive.
 //
-// The client of prometheus/client_golang has three copies of an answer in memory before it returns the first series.
+// client_golang's client would hold three copies of an answer in memory before it returns the first series.
 func (p *Prometheus) ask(ctx context.Context, query string, at time.Time, each func(*series) error) (warnings []string, err error) {
 	form := url.Values{"query": {query}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1e3, 'f', -1, 64)}}
 	response, err := p.do(ctx, http.MethodPost, p.query, form.Encode())
@@ -77,11 +77,11 @@ func (p *Prometheus) ask(ctx context.Context, query string, at time.Time, each f
 		return nil, failure(response)
 	}
 	warnings, err = readAnswer(response.Body, each)
-	_, _ = io.CopyN(io.Discard, response.Body, maxError) // the connection is used again if the end was read
+	_, _ = io.CopyN(io.Discard, response.Body, maxError) // read to the end, so that the connection is reused
 	return warnings, err
 }
 
-// noPost reports whether a status is one of those with which a Prometheus, or what is before it, refuses POST only.
+// noPost reports whether Prometheus, or a proxy before it, may have refused only the method POST.
 func noPost(status int) bool {
 	return status == http.StatusForbidden || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented
 }
@@ -93,12 +93,11 @@ func (p *Prometheus) do(ctx context.Context, method string, u url.URL, body stri
 	}
 	if method == http.MethodPost {
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		request.Header["Idempotency-Key"] = nil // not sent: it lets net/http repeat the request if a connection was closed
+		request.Header["Idempotency-Key"] = nil // not sent: it lets net/http repeat the request after a closed connection
 	}
 	return p.client.Do(request)
 }
 
-// failure returns the error of an answer without status 200.
 func failure(response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxError))
 	var why struct{ Error string }

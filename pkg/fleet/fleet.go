@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet reads the state of all nodes from a Prometheus, or from what answers as Prometheus does.
+// Package fleet reads the state of all nodes from a Prometheus, or from a server with its API.
 //
-// The distributed engine is Prometheus: it scrapes the sensors, keeps the past and evaluates the rules of deploy/prometheus. This package
-// only sends the queries of queries.promql and joins their answers. It keeps nothing but the last answers, for some seconds, so that the
-// number of queries does not grow with the number of viewers.
+// The distributed engine is Prometheus: it scrapes the sensors, keeps the past and evaluates the rules of
+// deploy/prometheus. This package sends the queries of queries.promql and joins the answers. It keeps the last answers
+// for some seconds, so that the number of queries does not grow with the number of viewers.
 //
-// connect.go sends a query, stream.go decodes its answer, memory.go bounds what is kept of the answers, and query.go sends those of a view.
-// read.go makes a State of them, job.go and search.go answer what a viewer asks for, for as many as visits.go lets in, and reader.go and
-// memo.go keep the answers.
+// connect.go sends a query, stream.go decodes the answer, memory.go bounds its memory, query.go sends the queries of a
+// view. read.go makes a State, job.go and search.go answer viewers' questions, visits.go limits the viewers, and
+// reader.go and memo.go keep the answers.
 package fleet
 
 import (
@@ -19,18 +19,18 @@ import (
 	"time"
 )
 
-// State is what the nodes do, as far as Prometheus knows. Nil is not known, and empty is none.
+// State is what the nodes do, as far as Prometheus knows. Nil is unknown.
 type State struct {
 	At time.Time `json:"at"`
-	// Tried is the time of the last attempt, which is later if Prometheus did not answer it.
+	// Tried is the time of the last attempt. It is later than At if Prometheus did not answer.
 	Tried  time.Time `json:"-"`
 	Totals Totals    `json:"totals"`
 	Alerts []Alert   `json:"alerts"` // the worst first
 	Jobs   []Job     `json:"jobs"`   // with outliers first, then with idle GPUs
 	Nodes  []Node    `json:"nodes"`  // by name
-	// Rails are names of HCAs that are not virtual functions, in the order of their numbers.
+	// Rails are the names of HCAs that are not virtual functions, in numerical order.
 	Rails []string `json:"rails"`
-	// Problems are what was not answered, or not known.
+	// Problems are what was not answered, or is unknown.
 	Problems []string `json:"problems"`
 }
 
@@ -52,10 +52,10 @@ type Node struct {
 	Bytes  Bytes           `json:"bytes_per_second"`
 	Rails  map[string]Rail `json:"rails"`
 	Alerts int             `json:"alerts"` // that fire
-	Worst  Severity        `json:"worst"`  // of them
+	Worst  Severity        `json:"worst"`  // of the firing alerts
 }
 
-// GPUs are numbers of GPUs. A GPU with parts is given or used if one of the parts is.
+// GPUs are numbers of GPUs. A GPU with parts is given or used if any part is.
 type GPUs struct {
 	All   *int `json:"all"`
 	Given *int `json:"given"` // to a workload
@@ -72,19 +72,19 @@ type Ports struct {
 	Flapping *int `json:"flapping"` // alert RDMALinkUnstable
 }
 
-// Bytes are those of all ports, per second, and the part whose owners are known.
+// Bytes are the bytes per second of all ports, and the part with known owners.
 type Bytes struct {
 	Transmit   *float64 `json:"transmit"`
 	Receive    *float64 `json:"receive"`
 	Attributed *float64 `json:"attributed"`
 }
 
-// Rail is an HCA of a node. HCAs with the same name on other nodes are usually connected to the same switches.
+// Rail is an HCA of a node. HCAs with the same name are usually connected to the same switches.
 type Rail struct {
-	Use    *float64 `json:"use"`               // of the busier direction, as a part of the rate of the link
-	Errors *float64 `json:"errors_per_second"` // that the port counted, and packets that were lost
-	Pause  *float64 `json:"pause"`             // part of the time in which a direction was stopped
-	Up     bool     `json:"up"`                // all ports are
+	Use    *float64 `json:"use"`               // of the busier direction, as a fraction of the link's rate
+	Errors *float64 `json:"errors_per_second"` // errors counted by the port, and lost packets
+	Pause  *float64 `json:"pause"`             // fraction of time in which a direction was paused
+	Up     bool     `json:"up"`                // all ports are up
 }
 
 // JobName identifies a job.
@@ -107,7 +107,7 @@ type Job struct {
 	Errors        *float64 `json:"errors_per_second"` // failed verbs and completions
 	VerbsP99      *float64 `json:"verbs_p99_seconds"`
 	CompletionP99 *float64 `json:"completion_p99_seconds"`
-	// Outlier is the member with the slowest completions, and Slower its p99 relative to the median of the members.
+	// Outlier is the member with the slowest completions, and Slower its p99 divided by the median of the members.
 	Outlier     string   `json:"outlier"`
 	OutlierNode string   `json:"outlier_node"`
 	Slower      *float64 `json:"outlier_ratio_median"`
@@ -124,16 +124,16 @@ type Member struct {
 	Workload, Pod, Container, ContainerID, Node string
 	GPUs, Used                                  *float64 // given; with a process
 	Transmit, Receive                           *Rate
-	P99                                         *float64 // of completions on its slowest HCA, in seconds
-	Slower                                      *float64 // relative to the median of the members
+	P99                                         *float64 // of completions on the slowest HCA, in seconds
+	Slower                                      *float64 // divided by the median of the members
 }
 
-// Alert is an alert of deploy/prometheus that fires.
+// Alert is a firing alert of deploy/prometheus.
 type Alert struct {
 	Name     string            `json:"name"`
 	Severity Severity          `json:"severity"`
 	Node     string            `json:"node"`
-	Labels   map[string]string `json:"labels"` // that name what it is about, without the node
+	Labels   map[string]string `json:"labels"` // that name its subject, without the node
 	Since    time.Time         `json:"since"`
 }
 
@@ -147,7 +147,6 @@ const (
 	Info     Severity = "info"
 )
 
-// rank returns the order of severities, the worst first.
 func (s Severity) rank() int {
 	switch s {
 	case Critical:
@@ -160,7 +159,7 @@ func (s Severity) rank() int {
 	return 3
 }
 
-// Subject names what an alert is about: node, workload and device.
+// Subject names the alert's node, workload and device.
 func (a *Alert) Subject() string {
 	parts := []string{a.Node}
 	if a.Labels["workload"] != "" {
@@ -177,7 +176,7 @@ func (a *Alert) Subject() string {
 	return cmp.Or(strings.TrimSpace(strings.Join(parts, " ")), "all nodes")
 }
 
-// Details lists the labels that the subject does not name, as "name value".
+// Details lists the labels that Subject lacks, as "name value".
 func (a *Alert) Details() []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(a.Labels)) {
@@ -188,7 +187,7 @@ func (a *Alert) Details() []string {
 	return out
 }
 
-// inSubject are the labels that the subject has, or that belong to the name of its workload.
+// inSubject are the labels in Subject, and the labels of its workload's name.
 var inSubject = []string{"workload", "namespace", "pod", "container", "container_id", "device", "port", "gpu_id"}
 
 // String names a job.
@@ -199,17 +198,17 @@ func (j JobName) String() string {
 	return strings.TrimPrefix(j.Namespace+"/", "/") + j.Kind + "/" + j.Name
 }
 
-// Has reports whether a text is in a name of the job, without regard to case.
+// Has reports whether a name of the job contains the text, ignoring case.
 func (j *Job) Has(text string) bool {
 	return has(text, j.Namespace, j.Kind, j.Name, j.String(), j.Outlier, j.OutlierNode)
 }
 
-// Has reports whether a text is in a name or a label of the alert, without regard to case.
+// Has reports whether a name or a label of the alert contains the text, ignoring case.
 func (a *Alert) Has(text string) bool {
 	return has(text, append(slices.Collect(maps.Values(a.Labels)), a.Name, a.Node)...)
 }
 
-// Has reports whether a text is in the name of the node, without regard to case.
+// Has reports whether the node's name contains the text, ignoring case.
 func (n *Node) Has(text string) bool { return has(text, n.Name) }
 
 func has(text string, names ...string) bool {
@@ -217,7 +216,7 @@ func has(text string, names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(strings.ToLower(name), text) })
 }
 
-// Share returns the part of the bytes whose owners are known.
+// Share returns the fraction of the bytes with known owners.
 func (b Bytes) Share() *float64 {
 	if b.Attributed == nil || b.Transmit == nil || b.Receive == nil || !(*b.Transmit+*b.Receive > 0) {
 		return nil
@@ -225,7 +224,7 @@ func (b Bytes) Share() *float64 {
 	return new(min(1, *b.Attributed/(*b.Transmit+*b.Receive)))
 }
 
-// Summary returns the busiest HCA of a node and its use, the errors of all, and the longest pause.
+// Summary returns a node's busiest HCA and its use, the sum of errors, and the longest pause.
 func (n *Node) Summary() (busiest string, use, errors, pause *float64) {
 	for _, name := range slices.SortedFunc(maps.Keys(n.Rails), byNumber) {
 		r := n.Rails[name]
@@ -240,7 +239,7 @@ func (n *Node) Summary() (busiest string, use, errors, pause *float64) {
 	return busiest, use, errors, pause
 }
 
-// WorstFirst sorts nodes: those that do not answer, then by their alerts, then those with sick GPUs or ports that are not up.
+// WorstFirst sorts nodes: nodes that do not answer, then by alerts, then nodes with sick GPUs or ports that are not up.
 func WorstFirst(nodes []Node) []*Node {
 	out := make([]*Node, len(nodes))
 	for i := range nodes {

@@ -24,7 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestAlertNames compares the alerts that are read with those that ship.
+// TestAlertNames compares the alerts that are read with the shipped alerts.
 func TestAlertNames(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/prometheus/rules/alerts.yaml")
 	if err != nil {
@@ -54,7 +54,7 @@ func TestAlertNames(t *testing.T) {
 	}
 }
 
-// TestQueries: each query of the file is sent, and only those.
+// TestQueries: each query of the file is sent, and no other query.
 func TestQueries(t *testing.T) {
 	f := &fakePrometheus{}
 	r := f.reader(t, "")
@@ -71,13 +71,13 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// is reports whether a query that was sent is that of a name.
+// is reports whether a sent query is the query of a name.
 func is(name, query string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(queries[name]), `\$`, `$`)
 	return regexp.MustCompile("^" + placeholder.ReplaceAllString(pattern, `"(?:[^"\\]|\\.)*"`) + "$").MatchString(query)
 }
 
-// TestExpand: a value is one string, whatever it has.
+// TestExpand: any value becomes one string.
 func TestExpand(t *testing.T) {
 	got := expand(`a{x=$name, y=$namespace} or $name`, map[string]string{"name": `a"} or b{c="\`, "namespace": "n\n\xff$name"})
 	if want := `a{x="a\"} or b{c=\"\\", y="n\n?$name"} or "a\"} or b{c=\"\\"`; got != want {
@@ -92,7 +92,6 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// fakePrometheus is a FAKE that answers each query with the vector of its name.
 type fakePrometheus struct {
 	vectors map[string]model.Vector
 	broken  atomic.Bool
@@ -135,7 +134,7 @@ func reader(t *testing.T, url, config string) *Reader {
 	return NewReader(api)
 }
 
-// one returns a series of a vector: "instance=a device=b" and its value.
+// one returns a series of a vector from "instance=a device=b" and a value.
 func one(labels string, value float64) *model.Sample {
 	s := &model.Sample{Metric: model.Metric{}, Value: model.SampleValue(value), Timestamp: 1000}
 	for pair := range strings.FieldsSeq(labels) {
@@ -145,8 +144,8 @@ func one(labels string, value float64) *model.Sample {
 	return s
 }
 
-// TestState joins the answers for a node with a GPU of two parts, a node without GPUs, and nodes that do not answer: for a minute, and
-// for so long that only the alert is left.
+// TestState joins the answers for a node with a GPU of two parts, a node without GPUs, and nodes that do not answer:
+// for a minute, and for so long that only the alert remains.
 func TestState(t *testing.T) {
 	f := &fakePrometheus{vectors: map[string]model.Vector{
 		"nodes":        {one("instance=a", 1), one("instance=b", 1)},
@@ -235,7 +234,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestUnknown: what no query answered is not known, and named.
+// TestUnknown: figures of unanswered queries are unknown, and named.
 func TestUnknown(t *testing.T) {
 	f := &fakePrometheus{}
 	f.broken.Store(true)
@@ -253,7 +252,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestNoNumber: a figure that is no number is not known, an answer without series is not unknown, and both have JSON.
+// TestNoNumber: a figure that is not a number is unknown, an answer without series is known, and both have JSON.
 func TestNoNumber(t *testing.T) {
 	nan, infinite := math.NaN(), math.Inf(1)
 	f := &fakePrometheus{vectors: map[string]model.Vector{
@@ -276,7 +275,7 @@ func TestNoNumber(t *testing.T) {
 	}
 }
 
-// TestReader: viewers share the answers, and see the last ones while Prometheus does not answer.
+// TestReader: viewers share answers, and get the last answers while Prometheus does not answer.
 func TestReader(t *testing.T) {
 	f := &fakePrometheus{vectors: map[string]model.Vector{"nodes": {one("instance=a", 1)}}}
 	r := f.reader(t, "")
@@ -313,7 +312,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestConnect: credentials and headers come from files, are read for each request, and are not sent to another host.
+// TestConnect: credentials and headers come from files, each request reads them, and they are not sent to another host.
 func TestConnect(t *testing.T) {
 	var mu sync.Mutex
 	var headers []http.Header
@@ -374,7 +373,7 @@ func TestConnect(t *testing.T) {
 	} {
 		_, err := Connect(c.url, c.file)
 		if err == nil && c.want == "" {
-			continue // it is read when a connection is made
+			continue // it is read on connecting
 		}
 		if text := fmt.Sprint(err); !strings.Contains(text, cmp.Or(c.want, "missing.pem")) || strings.Contains(text, "secret") {
 			t.Errorf("%s %s: %v, want %q", c.url, c.file, err, c.want)
@@ -382,7 +381,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestBounds: an answer that is too large, or that does not come, is a problem and not more.
+// TestBounds: a too large or missing answer is only a problem.
 func TestBounds(t *testing.T) {
 	hang := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

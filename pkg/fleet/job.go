@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// estimated is the method by which the bytes of a device are split, which is an estimate.
+// estimated is the method that splits a device's bytes by an estimate.
 const estimated = "survey"
 
 func jobName(s sample) JobName {
 	return JobName{label(s, "namespace"), label(s, "job_kind"), label(s, "job_name")}
 }
 
-// jobsOf lists the jobs: those with the slowest outlier first, then those with the most idle GPUs.
+// jobsOf lists the jobs: jobs with the slowest outlier first, then jobs with the most idle GPUs.
 func jobsOf(a *answers) []Job {
 	vector, ok := a.vectors["job_members"]
 	if !ok {
@@ -64,7 +64,6 @@ func jobsOf(a *answers) []Job {
 	return out
 }
 
-// add adds the rate of one method.
 func (r *Rate) add(s sample) *Rate {
 	out := Rate{PerSecond: s.value}
 	out.Estimate = label(s, "method") == estimated && out.PerSecond > 0
@@ -74,7 +73,7 @@ func (r *Rate) add(s sample) *Rate {
 	return &out
 }
 
-// descending compares figures, the largest first and those that are not known last.
+// descending compares figures: the largest first, unknown last.
 func descending(a, b *float64) int {
 	value := func(v *float64) float64 {
 		if v == nil {
@@ -85,11 +84,11 @@ func descending(a, b *float64) int {
 	return cmp.Compare(value(b), value(a))
 }
 
-// maxMembers bounds the members of a job that are listed.
+// maxMembers bounds the listed members of a job.
 const maxMembers = 5000
 
-// Members lists the members of a job, outliers first, then those with idle GPUs; nil is not known. The caller has
-// entered.
+// Members lists the members of a job: outliers first, then members with idle GPUs; nil if unknown. The caller has
+// called Enter.
 func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, problems []string) {
 	return r.members.get(ctx, job, r.now, func() ([]Member, []string, int) {
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
@@ -141,7 +140,6 @@ func membersOf(a *answers) []Member {
 	return out
 }
 
-// idle returns the number of GPUs without a process.
 func (m *Member) idle() *float64 {
 	if m.GPUs == nil || m.Used == nil {
 		return nil

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// maxKept is the number of jobs, and of searches, whose answers are kept.
+// maxKept is the number of jobs, and of searches, with kept answers.
 const maxKept = 32
 
-// memo keeps answers for maxAge. Each of both memos has a half of maxKeptBytes.
+// memo keeps answers for maxAge. Each of the two memos has half of maxKeptBytes.
 type memo[K comparable, V any] struct {
 	mu   sync.Mutex
 	kept map[K]*kept[V]
 }
 
-// kept is an answer that is complete when done is closed.
+// kept is an answer, complete when done is closed.
 type kept[V any] struct {
 	done     chan struct{}
-	at       time.Time // when it was complete; zero before
+	at       time.Time // when it was completed; zero before
 	list     []V
 	problems []string
 	bytes    int
 }
 
-// get returns what is kept for a key, or asks for it. Those that ask for the same key at the same time share the answer. The end of ctx
-// ends the wait for the answer of another, but not ask: others wait for it.
+// get returns the kept answer for a key, or asks for it. Concurrent callers for a key share the answer. The end of ctx
+// ends the wait, but not ask: others wait for it.
 func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask func() ([]V, []string, int)) ([]V, []string) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.kept, func(_ K, k *kept[V]) bool { return !k.at.IsZero() && now().Sub(k.at) >= maxAge })
@@ -60,7 +60,7 @@ func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask f
 	return k.list, k.problems
 }
 
-// shrink drops the oldest answers until the others are few and small enough.
+// shrink drops the oldest answers until few enough and small enough answers are left.
 func (m *memo[K, V]) shrink() {
 	for {
 		n, bytes := 0, 0

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// Memory for answers, in bytes. A state has twice maxState: for the one that is shown, and for the next one. Each of the maxVisits searches
-// and jobs that are asked for, or being shown, has maxQuestion, and all that are kept maxKeptBytes. That is MaxMemory in all, of which
-// the deployments with a limit of 512 MiB have the rest for pages, connections and the garbage collector. A test compares what is charged
-// with the heap.
+// Memory for answers, in bytes. A state has twice maxState: for the shown state and the next state. Each of the
+// maxVisits searches and jobs in progress or being shown has maxQuestion, and all kept answers have maxKeptBytes. This
+// adds up to MaxMemory; with a limit of 512 MiB, the deployments have the rest for pages, connections and the garbage
+// collector. A test compares the charges with the heap.
 const (
 	maxState     = 80 << 20
 	maxQuestion  = 8 << 20
@@ -22,15 +22,15 @@ const (
 	MaxMemory = 2*maxState + maxVisits*maxQuestion + maxKeptBytes
 )
 
-// What is charged for the parts of answers.
+// The charges for parts of answers.
 const (
-	sampleBytes = 40  // a sample of 16 bytes, in a slice that grows by a quarter and is copied then
+	sampleBytes = 40  // a sample of 16 bytes, in a slice that grows by a quarter and is copied
 	labelBytes  = 32  // two strings
-	setBytes    = 144 // a set of labels, and its entry of a map
+	setBytes    = 144 // a label set with its map entry
 )
 
-// joinedBytes are charged for each series of a query, for what read.go, job.go and search.go make of it: a node, which is in a list, in a
-// map and in the JSON, a GPU, an HCA.
+// joinedBytes are charged for each series of a query, for what read.go, job.go and search.go make of it: a node in a
+// list, a map and the JSON, a GPU, an HCA.
 var joinedBytes = map[string]int{
 	"nodes": 900, "nodes_before": 900, "alerts": 900, "job_members": 900, "job_transmit": 32, "job_receive": 32, "job_outlier": 16,
 	"transmit": 100, "receive": 100, "transmit_attributed": 100, "receive_attributed": 100,
@@ -42,24 +42,22 @@ var joinedBytes = map[string]int{
 // alertLabelBytes are charged for each label of an alert, which is in a map.
 const alertLabelBytes = 80
 
-// sample is a series of an answer.
 type sample struct {
 	labels *labelSet
 	value  float64
 }
 
-// labelSet is the labels of a series. Its key has their bytes.
+// labelSet is the labels of a series. Its key holds their bytes.
 type labelSet struct {
 	key    string
 	pairs  []pair
-	series int // that have them
+	series int // series with these labels
 }
 
 type pair struct{ name, value string }
 
 func (l *labelSet) bytes() int { return setBytes + labelBytes*len(l.pairs) + len(l.key)*9/8 } // of a size class of the allocator
 
-// label returns a label of a series.
 func label(s sample, name string) string {
 	for _, l := range s.labels.pairs {
 		if l.name == name {
@@ -69,7 +67,7 @@ func label(s sample, name string) string {
 	return ""
 }
 
-// store has the series of some answers. Their labels are there once: the answers about a thing have the same.
+// store holds the series of some answers. Answers about the same thing share labels.
 type store struct {
 	most int
 
@@ -80,17 +78,16 @@ type store struct {
 
 func newStore(most int) *store { return &store{most: most, sets: map[string]*labelSet{}} }
 
-// vector collects the answer to one query.
 type vector struct {
 	in      *store
 	name    string
 	samples []sample
-	charged int      // without the sets of labels
-	names   []string // of labels, and key below: used again for each series
+	charged int      // without label sets
+	names   []string // label names, and key below: reused for each series
 	key     []byte
 }
 
-// add adds a series. It fails if there is no memory for it.
+// add adds a series. It fails without memory for it.
 func (v *vector) add(metric map[string]string, value float64) error {
 	v.names = slices.AppendSeq(v.names[:0], maps.Keys(metric))
 	slices.Sort(v.names)
@@ -123,7 +120,7 @@ func (v *vector) add(metric map[string]string, value float64) error {
 	return nil
 }
 
-// drop gives the memory of an answer that is not complete to others.
+// drop releases the memory of an incomplete answer.
 func (v *vector) drop() {
 	s := v.in
 	s.mu.Lock()
@@ -138,7 +135,7 @@ func (v *vector) drop() {
 	v.samples, v.charged = nil, 0
 }
 
-// newLabelSet returns the n labels of a key, as parts of it.
+// newLabelSet returns the n labels of a key, as substrings.
 func newLabelSet(key string, n int) *labelSet {
 	rest := key
 	next := func() string {

@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// largePrometheus is a FAKE that answers each query with 16 MiB, of series that no other query has.
+// largePrometheus is a FAKE that answers each query with 16 MiB of distinct series.
 func largePrometheus(t *testing.T) *httptest.Server {
-	const name, size = "ABCDEFGH", 10_000 // the name is replaced by that of the query
+	const name, size = "ABCDEFGH", 10_000 // replaced by the query's name
 	var out bytes.Buffer
 	out.WriteString(`{"status":"success","data":{"resultType":"vector","result":[`)
 	for i := 0; out.Len() < maxAnswer-size-1<<10; i++ {
@@ -44,7 +44,6 @@ func largePrometheus(t *testing.T) *httptest.Server {
 	return s
 }
 
-// heap returns the memory that is in use.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -53,8 +52,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestMemory: all that a reader can have at the same time is at most MaxMemory: a state that is shown, another that is asked for, and all visits.
-// Each query has an answer of 16 MiB. What fits is answered, and what does not is named.
+// TestMemory: all that a reader can hold at the same time is at most MaxMemory: a shown state, the next state, and all
+// visits. Each query has an answer of 16 MiB. What fits is answered; the rest is named.
 func TestMemory(t *testing.T) {
 	s := largePrometheus(t)
 	before := heap()
@@ -111,7 +110,6 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive([]*answers{shown, asked})
 }
 
-// TestDocumentedMemory: the documents and manifests name the limits.
 func TestDocumentedMemory(t *testing.T) {
 	for file, want := range map[string]string{
 		"docs/fleet.md": fmt.Sprintf("%d MiB in all", MaxMemory>>20),
@@ -126,7 +124,7 @@ func TestDocumentedMemory(t *testing.T) {
 	}
 }
 
-// TestCapacity: the state of as many nodes as docs/fleet.md says fits.
+// TestCapacity: the state of the number of nodes in docs/fleet.md fits.
 func TestCapacity(t *testing.T) {
 	const nodes = 3500
 	in := newStore(maxState)
@@ -138,7 +136,7 @@ func TestCapacity(t *testing.T) {
 		case strings.HasPrefix(name, "gpu"):
 			things = 8
 		case name == "functions", name == "alerts", strings.HasPrefix(name, "job_"):
-			continue // depends on more than the number of nodes
+			continue // does not depend on the number of nodes alone
 		}
 		v := &vector{in: in, name: name}
 		for i := range nodes {
@@ -162,8 +160,8 @@ func TestCapacity(t *testing.T) {
 	t.Logf("%d nodes have %d MiB", nodes, in.used>>20)
 }
 
-// TestCharged: what is charged for the series of each query is at least what the answers and what is made of them have of the heap, with the
-// JSON of a state.
+// TestCharged: the charge for each query's series is at least the heap of the answers and their results, with the JSON
+// of a state.
 func TestCharged(t *testing.T) {
 	const n = 5000
 	measure := func(name string, made func(a *answers) any) {
@@ -216,7 +214,7 @@ func TestCharged(t *testing.T) {
 	measure("found_workloads found_gpus found_devices", func(a *answers) any { return a.found() })
 }
 
-// TestKept: what is kept is few and small; the oldest goes first.
+// TestKept: kept answers are few and small; the oldest is dropped first.
 func TestKept(t *testing.T) {
 	var m memo[int, int]
 	now := time.Unix(1000, 0)
@@ -242,13 +240,14 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestShared: those that ask the same share the answer, and one that gives up ends it for nobody. No lock is held: others are answered.
+// TestShared: concurrent callers share the answer, and a caller that gives up does not end it. No lock is held: other
+// keys are answered.
 func TestShared(t *testing.T) {
 	var m memo[string, int]
 	asked, open := make(chan struct{}), make(chan struct{})
 	get := func(ctx context.Context) ([]int, []string) {
 		return m.get(ctx, "slow", time.Now, func() ([]int, []string, int) {
-			close(asked) // panics at the second time
+			close(asked) // panics the second time
 			<-open
 			return []int{1}, nil, 1
 		})
@@ -256,7 +255,7 @@ func TestShared(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() {
 		gone, cancel := context.WithCancel(t.Context())
-		cancel() // the first one has gone, too
+		cancel() // the first caller has given up, too
 		if list, _ := get(gone); len(list) != 1 {
 			t.Error("the first one has no answer")
 		}
@@ -288,7 +287,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestVisits: one client has some places, and all clients have others. Who leaves makes room.
+// TestVisits: each client has some places, and all clients together have more. A client that leaves frees its place.
 func TestVisits(t *testing.T) {
 	v := newVisits()
 	v.wait = 10 * time.Millisecond

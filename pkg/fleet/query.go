@@ -19,10 +19,9 @@ import (
 //go:embed queries.promql
 var queryText string
 
-// queries are the queries of queries.promql by name.
 var queries = parseQueries(queryText)
 
-// parseQueries returns the paragraphs that have a name and a query.
+// parseQueries returns the paragraphs with a name and a query.
 func parseQueries(text string) map[string]string {
 	out := map[string]string{}
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
@@ -34,24 +33,24 @@ func parseQueries(text string) map[string]string {
 	return out
 }
 
-// The number of queries at a time for a state, and for a search or a job.
+// The number of concurrent queries for a state, and for a search or a job.
 const (
 	stateQueriesAtOnce = 4
 	queriesAtOnce      = 2
 )
 
-// answers are the answers to queries by name; that of a query without an answer is missing.
+// answers are the answers to queries by name, without unanswered queries.
 type answers struct {
 	vectors  map[string][]sample
 	problems []string
 	charged  int // bytes
 }
 
-// ask sends queries for one time. The values of $x are replaced by strings. The answers have most bytes of memory.
+// ask sends queries for a time. Strings replace $x. The answers have at most most bytes of memory.
 func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values map[string]string, names ...string) *answers {
 	a := &answers{vectors: map[string][]sample{}}
 	in := newStore(most)
-	failed := map[string][]string{} // the queries by what is wrong with them
+	failed := map[string][]string{} // queries by problem
 	var mu sync.Mutex
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -84,7 +83,7 @@ func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values
 	return a
 }
 
-// series adds a series of the answer. A figure that is no number is not known, and has no JSON.
+// series adds a series of the answer. A figure that is not a number is unknown, and has no JSON.
 func (v *vector) series(s *series) error {
 	if s.Value == nil || math.IsNaN(float64(s.Value.Value)) || math.IsInf(float64(s.Value.Value), 0) {
 		return nil
@@ -92,7 +91,7 @@ func (v *vector) series(s *series) error {
 	return v.add(s.Metric, float64(s.Value.Value))
 }
 
-// which names the queries of all that have a problem.
+// which names the queries with a problem, out of all.
 func which(names []string, all int) string {
 	slices.Sort(names)
 	switch {

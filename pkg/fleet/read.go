@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// stateQueries are those of a State, the most important first: they get the memory.
+// stateQueries are the queries of a State, the most important first: they get the memory.
 var stateQueries = []string{
 	"nodes", "nodes_before", "alerts", "job_members", "job_nodes", "job_gpus", "job_idle", "job_idle_hours", "job_transmit", "job_receive",
 	"job_errors", "job_completion_errors", "job_verbs_p99", "job_completion_p99", "job_outlier", "transmit", "receive",
@@ -20,13 +20,11 @@ var stateQueries = []string{
 	"rail_transmit", "rail_receive", "rail_errors", "rail_lost", "rail_pause",
 }
 
-// read asks for the state at a time.
 func (r *Reader) read(ctx context.Context, at time.Time) *State {
 	a := r.ask(ctx, at, maxState, stateQueriesAtOnce, map[string]string{"alerts": strings.Join(alertNames, "|")}, stateQueries...)
 	return stateOf(a, at)
 }
 
-// stateOf joins the answers.
 func stateOf(a *answers, at time.Time) *State {
 	s := &State{At: at, Problems: append([]string{}, a.problems...), Alerts: alertsOf(a.vectors["alerts"]), Jobs: jobsOf(a)}
 	nodes := map[string]*Node{}
@@ -68,10 +66,10 @@ func stateOf(a *answers, at time.Time) *State {
 	return s
 }
 
-// lastSecond is the end of the year 9999, after which a time has no JSON.
+// lastSecond is the end of the year 9999. Later times have no JSON.
 const lastSecond = 253402300799
 
-// alertsOf lists alerts, the worst first and of those the latest.
+// alertsOf lists alerts, the worst first, then the latest.
 func alertsOf(vector []sample) []Alert {
 	if vector == nil {
 		return nil
@@ -96,10 +94,10 @@ func alertsOf(vector []sample) []Alert {
 	return out
 }
 
-// notSubject are labels of alerts that do not name what they are about.
+// notSubject are labels of alerts that do not name the subject.
 var notSubject = []string{"__name__", "alertname", "severity", "instance", "job"}
 
-// alertsOfNodes counts the alerts of each node. One that has not answered for more than an hour has no other series.
+// alertsOfNodes counts each node's alerts. A node that has not answered for more than an hour has no other series.
 func (a *answers) alertsOfNodes(nodes map[string]*Node, alerts []Alert) {
 	for i := range alerts {
 		name := alerts[i].Node
@@ -111,12 +109,12 @@ func (a *answers) alertsOfNodes(nodes map[string]*Node, alerts []Alert) {
 			continue
 		}
 		if n.Alerts++; n.Alerts == 1 {
-			n.Worst = alerts[i].Severity // they are sorted
+			n.Worst = alerts[i].Severity // alerts are sorted
 		}
 	}
 }
 
-// gpus counts GPUs. What belongs to a part of a GPU counts for the GPU.
+// gpus counts GPUs. A part's values count for its GPU.
 func (a *answers) gpus(nodes map[string]*Node) {
 	type gpu struct{ instance, uuid string }
 	type facts struct{ given, known, used, health, healthy bool }
@@ -179,7 +177,7 @@ func (a *answers) gpus(nodes map[string]*Node) {
 	}
 }
 
-// ports counts ports, and those that alerts report.
+// ports counts ports, and ports with alerts.
 func (a *answers) ports(nodes map[string]*Node, alerts []Alert) {
 	vector, ok := a.vectors["ports"]
 	if !ok {
@@ -220,7 +218,7 @@ func (a *answers) ports(nodes map[string]*Node, alerts []Alert) {
 	}
 }
 
-// rails fills in the HCAs of nodes, without virtual functions.
+// rails sets the HCAs of nodes, without virtual functions.
 func (a *answers) rails(nodes map[string]*Node) {
 	type hca struct{ instance, device string }
 	virtual := map[hca]bool{}
@@ -258,7 +256,6 @@ func (a *answers) rails(nodes map[string]*Node) {
 	}
 }
 
-// bytes fills in the rates of nodes.
 func (a *answers) bytes(nodes map[string]*Node) {
 	set := func(name string, to func(*Node) **float64) {
 		for instance, v := range a.sums(name, "instance") {
@@ -273,7 +270,6 @@ func (a *answers) bytes(nodes map[string]*Node) {
 	set("receive_attributed", func(n *Node) **float64 { return &n.Bytes.Attributed })
 }
 
-// add adds a node to the totals.
 func (t *Totals) add(n *Node) {
 	t.Nodes++
 	if n.Down {
@@ -297,7 +293,7 @@ func (t *Totals) add(n *Node) {
 	t.Bytes.Attributed = sum(t.Bytes.Attributed, n.Bytes.Attributed)
 }
 
-// sum adds two figures of which one may not be known.
+// sum adds two figures, of which either may be unknown.
 func sum[T int | float64](a, b *T) *T {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
@@ -312,7 +308,7 @@ func larger(a *float64, b float64) *float64 {
 	return new(b)
 }
 
-// byNumber compares the names of HCAs: mlx5_2 is before mlx5_10.
+// byNumber compares names of HCAs: mlx5_2 is before mlx5_10.
 func byNumber(a, b string) int {
 	split := func(name string) (string, int) {
 		text := strings.TrimRight(name, "0123456789")

@@ -25,17 +25,17 @@ type Reader struct {
 	visits     *visits
 
 	mu   sync.Mutex
-	last *reading // the last one, which may not be done
+	last *reading // may not be done
 
 	members memo[JobName, Member]
 	found   memo[string, Found]
 }
 
-// reading is a state that is read, and complete when done is closed.
+// reading is a state, complete when done is closed.
 type reading struct {
 	done  chan struct{}
 	state *State
-	at    time.Time // when it was complete
+	at    time.Time // when it was completed
 }
 
 // NewReader returns a reader.
@@ -43,14 +43,14 @@ func NewReader(p *Prometheus) *Reader {
 	return &Reader{prometheus: p, now: time.Now, timeout: timeout, visits: newVisits()}
 }
 
-// Enter takes a place for a client that searches or asks for a job. It fails with ErrBusy if there is none in time. The client leaves when
-// it has shown what it got: the memory for it belongs to its place.
+// Enter takes a place for a client that searches or asks for a job. It fails with ErrBusy if no place is free in time.
+// The client leaves after it has shown the answer, whose memory belongs to its place.
 func (r *Reader) Enter(ctx context.Context, client netip.Addr) (leave func(), err error) {
 	return r.visits.enter(ctx, client)
 }
 
-// Read returns a state that is at most 15 seconds old. Whoever asks at the same time gets the same one. If Prometheus does not answer,
-// it is the last one that it answered, with the problems of the last attempt.
+// Read returns a state that is at most 15 seconds old. Concurrent callers get the same state. If Prometheus does not
+// answer, Read returns the last answered state, with the problems of the last attempt.
 func (r *Reader) Read() *State {
 	r.mu.Lock()
 	before := r.last
@@ -73,7 +73,7 @@ func (r *Reader) Read() *State {
 	return this.state
 }
 
-// readAfter reads a state. The context of who asks does not end the queries: others wait for them, too.
+// readAfter reads a state. A caller's context does not end the queries: others wait, too.
 func (r *Reader) readAfter(before *reading) *State {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()

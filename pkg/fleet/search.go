@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// MinText is the length from which a text is searched for in Prometheus.
+// MinText is the minimum length of a text for a search in Prometheus.
 const MinText = 3
 
-// Found is a workload, an HCA or a GPU whose name, GUID or UUID has the text.
+// Found is a workload, an HCA or a GPU whose name, GUID or UUID contains the text.
 type Found struct {
 	Kind string // workload, HCA, VF, GPU
 	Name string
@@ -22,8 +22,8 @@ type Found struct {
 	Job  JobName
 }
 
-// Search looks for a text in the names of workloads, in GUIDs and in UUIDs of GPUs. It returns at most 50 of each, nil if
-// no query was answered, and what was not answered. The caller has entered.
+// Search looks for a text in names of workloads, in GUIDs and in UUIDs of GPUs. It returns at most 50 results of each
+// kind, nil if no query was answered, and what was not answered. The caller has called Enter.
 func (r *Reader) Search(ctx context.Context, text string) (found []Found, problems []string) {
 	if len(text) < MinText {
 		return nil, nil
@@ -42,7 +42,8 @@ func (r *Reader) Search(ctx context.Context, text string) (found []Found, proble
 
 func contains(text string) string { return "(?i).*" + regexp.QuoteMeta(text) + ".*" }
 
-// guidOf returns the text as part of a GUID as the metrics write it, without 0x and colons; empty if it is none.
+// guidOf returns the text as part of a GUID in the form of the metrics, without 0x and colons; "" if it cannot be part
+// of a GUID.
 func guidOf(text string) string {
 	hex := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(text), "0x"), ":", "")
 	if len(hex) < MinText || strings.Trim(hex, "0123456789abcdef") != "" {

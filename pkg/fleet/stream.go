@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// maxAnswer bounds the answer to one query. That of 10,000 ports has two megabytes.
+	// maxAnswer bounds the answer to a query. The answer for 10,000 ports has two megabytes.
 	maxAnswer = 16 << 20
-	// maxSeries bounds a series of it, with what the decoder reads ahead, and maxLabels the labels of a series.
+	// maxSeries bounds a series with the decoder's read-ahead, maxLabels the labels of a series.
 	maxSeries = 64 << 10
 	maxLabels = 64
 )
@@ -31,8 +31,8 @@ type series struct {
 	Value  *model.SamplePair `json:"value"`
 }
 
-// readAnswer reads the answer to a query and calls each with one series after another, so that memory is needed for one only. The series is
-// valid until each returns.
+// readAnswer reads the answer to a query and calls each with one series at a time, to save memory. The series is valid
+// until each returns.
 func readAnswer(from io.Reader, each func(*series) error) (warnings []string, err error) {
 	body := &Body{From: from, Left: maxAnswer, TooLarge: errTooLarge}
 	decoder := json.NewDecoder(body)
@@ -87,7 +87,6 @@ func members(decoder *json.Decoder, body *Body, do func(key string) error) error
 	return err
 }
 
-// elements calls each with the series of a vector.
 func elements(decoder *json.Decoder, body *Body, kind string, each func(*series) error) error {
 	if kind != "" && kind != "vector" {
 		return errNoVector
@@ -126,8 +125,8 @@ func skip(decoder *json.Decoder) error {
 	return decoder.Decode(&value)
 }
 
-// Body is the body of an answer. It reads at most Left bytes in all, and Part bytes until Part is set again, which bounds what a decoder
-// buffers for one element. Beyond a bound, Read returns TooLarge.
+// Body is the body of an answer. It reads at most Left bytes in all, and Part bytes until Part is set again, which
+// bounds a decoder's buffer for one element. Beyond a bound, Read returns TooLarge.
 type Body struct {
 	From       io.Reader
 	Left, Part int

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// readAll reads an answer into text.
 func readAll(text string) (got []string, warnings []string, err error) {
 	warnings, err = readAnswer(iotest.OneByteReader(strings.NewReader(text)), func(s *series) error {
 		value := "no value"
@@ -29,7 +28,7 @@ func readAll(text string) (got []string, warnings []string, err error) {
 	return got, warnings, err
 }
 
-// TestAnswer: what is read of answers, in any order of their fields, and what is no answer.
+// TestAnswer: answers with fields in any order, and texts that are not answers.
 func TestAnswer(t *testing.T) {
 	const a, b = `{"metric":{"x":"1","y":"ä\"\u0000"},"value":[1.5,"2"]}`, `{"metric":{},"value":[1,"NaN"]}`
 	for _, c := range []struct {
@@ -80,7 +79,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// FuzzAnswer: whatever answers, the series are those that encoding/json finds.
+// FuzzAnswer: for any text, the series are equal to encoding/json's.
 func FuzzAnswer(f *testing.F) {
 	f.Add(`{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2"]}]}}`)
 	f.Add(`{"data":{"result":[],"resultType":"vector"},"status":"success","warnings":["w"]}`)
@@ -100,7 +99,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestVector: the labels of a series come back whatever they have, and answers share those that are the same.
+// TestVector: labels of series are kept exactly, and answers share equal labels.
 func TestVector(t *testing.T) {
 	s := newStore(1 << 20)
 	a, b := &vector{in: s, name: "ports"}, &vector{in: s, name: "rail_errors"}

@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// maxVisits is the number of searches and jobs that are asked for or being shown at a time, and maxOfClient the number of those of one
-	// client: others are answered although Prometheus does not answer the searches of one.
+	// maxVisits is the number of searches and jobs in progress or being shown, maxOfClient the number for one client:
+	// other clients are answered even if Prometheus does not answer one client's searches.
 	maxVisits   = 8
 	maxOfClient = 2
-	// maxWait is the time that a client waits until it may ask.
+	// maxWait is how long a client waits for a place.
 	maxWait = 5 * time.Second
 )
 
-// ErrBusy reports that too many searches and jobs are being asked for.
+// ErrBusy reports that too many searches and jobs are in progress.
 var ErrBusy = errors.New("other searches and jobs have no answer yet: try again")
 
-// visits are the places of those that ask.
 type visits struct {
 	all  chan struct{}
 	wait time.Duration
@@ -34,14 +33,14 @@ type visits struct {
 // visitor is a client that asks or waits.
 type visitor struct {
 	places chan struct{}
-	n      int // of its requests
+	n      int // its requests
 }
 
 func newVisits() *visits {
 	return &visits{all: make(chan struct{}, maxVisits), wait: maxWait, of: map[netip.Addr]*visitor{}}
 }
 
-// enter takes a place for a client. It fails if there was none in time.
+// enter takes a place for a client. It fails if no place is free in time.
 func (v *visits) enter(ctx context.Context, client netip.Addr) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, v.wait)
 	defer cancel()
@@ -76,7 +75,7 @@ func (v *visits) enter(ctx context.Context, client netip.Addr) (leave func(), er
 	}, nil
 }
 
-// take takes a place, and reports whether there was one in time.
+// take takes a place, and reports whether a place was free in time.
 func take(ctx context.Context, places chan struct{}) bool {
 	select {
 	case places <- struct{}{}:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package format renders figures and names for people: in the terminal, on pages, in verdicts and on the command line the same
-// figure has the same text.
+// Package format renders figures and names for people. The same figure has the same text in the terminal, on pages, in
+// verdicts and on the command line.
 package format
 
 import (
@@ -23,7 +23,7 @@ const (
 // Count renders a number of things.
 func Count(n float64) string { return fmt.Sprintf("%.0f", n) }
 
-// PerSecond renders a rate, without its unit.
+// PerSecond renders a rate without its unit.
 func PerSecond(n float64) string {
 	if n >= 100 {
 		return fmt.Sprintf("%.0f", n)
@@ -31,7 +31,7 @@ func PerSecond(n float64) string {
 	return fmt.Sprintf("%.1f", n)
 }
 
-// Percent renders a ratio, 1 for 100%. A ratio that is not 0 is not rendered as 0%.
+// Percent renders a ratio, 1 for 100%. A ratio above 0 is never rendered as 0%.
 func Percent(ratio float64) string {
 	if p := 100 * ratio; p < 1 && p > 0 {
 		return fmt.Sprintf("%.2g%%", p)
@@ -62,7 +62,7 @@ func Duration(seconds float64) string {
 	return d.Round(digits).String()
 }
 
-// Span renders a duration in whole seconds, without units that are zero at its end: 1h30m.
+// Span renders a duration in whole seconds, without trailing zero units: 1h30m.
 func Span(d time.Duration) string {
 	s := d.Round(time.Second).String()
 	if trimmed, ok := strings.CutSuffix(s, "m0s"); ok {
@@ -74,7 +74,7 @@ func Span(d time.Duration) string {
 	return s
 }
 
-// Escape returns text with its unprintable characters escaped: a name may come from a container.
+// Escape escapes unprintable characters: a name may come from a container.
 func Escape(s string) string {
 	var b strings.Builder
 	for i, r := range s {

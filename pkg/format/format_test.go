@@ -36,7 +36,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestEscape: control characters in the name of a container do not reach the terminal.
+// TestEscape: control characters in a container's name do not reach the terminal.
 func TestEscape(t *testing.T) {
 	for in, want := range map[string]string{
 		"ns/pod/c":        "ns/pod/c",

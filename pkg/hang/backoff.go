@@ -4,9 +4,8 @@ package hang
 
 import "time"
 
-// Backoff is the pause after failures: none after the first two in a row, a minute
-// after the third, and twice as long after each further one, up to an hour. The zero
-// Backoff has seen no failure; assign it after a success.
+// Backoff is the pause after failures: no pause after the first two in a row, a minute after the third, then twice as
+// long after each failure, up to an hour. The zero Backoff has seen no failure; assign it after a success.
 type Backoff struct {
 	fails int
 	until time.Time
@@ -29,5 +28,5 @@ func (b *Backoff) Failed(now time.Time) {
 	}
 }
 
-// Left returns how long the pause still lasts at now.
+// Left returns the rest of the pause at now.
 func (b *Backoff) Left(now time.Time) time.Duration { return b.until.Sub(now) }

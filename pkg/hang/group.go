@@ -9,23 +9,22 @@ import (
 	"time"
 )
 
-// MaxHanging is the number of calls of a Group that may hang at once, as each occupies a thread. TasksMax in the systemd unit
-// has room for that many in each source.
+// MaxHanging is how many calls of a Group may hang at the same time; each occupies a thread. TasksMax in the systemd
+// unit has room for this number in each source.
 const MaxHanging = 16
 
-// Group makes calls for many keys, one at a time for each key, and bounds how many
-// hang at once. The zero Group is ready. A Group is safe for concurrent use.
+// Group makes calls for many keys, one at a time for each key, and bounds the number of hanging calls. The zero Group
+// is ready to use. A Group is safe for concurrent use.
 type Group[K comparable, T any] struct {
-	Limit int // the number of calls in progress, those that hang included; 0: MaxHanging
+	Limit int // number of calls in progress, including hanging calls; 0: MaxHanging
 
 	mu    sync.Mutex
 	calls map[K]*Pending[T] // in progress
-	freed chan struct{}     // closed when a call returns; nil while nothing waits for that
+	freed chan struct{}     // closed when a call returns; nil without a waiting caller
 }
 
-// Start calls fn for key unless a call for key is in progress. If Limit calls are in
-// progress, Start waits for one of them to return, unless all of them are past their
-// deadlines. limit is the time for this and for fn. Start returns nil if fn is not
+// Start calls fn for key unless a call for key is in progress. If Limit calls are in progress, Start waits until a call
+// returns, unless all are past their deadlines. limit is the time for the wait and fn. Start returns nil if fn is not
 // called.
 func (g *Group[K, T]) Start(ctx context.Context, key K, limit time.Duration, fn func() (T, error)) *Pending[T] {
 	deadline := time.Now().Add(limit)
@@ -52,8 +51,7 @@ func (g *Group[K, T]) Do(ctx context.Context, key K, limit time.Duration, fn fun
 	return g.Start(ctx, key, limit, fn).Wait(ctx)
 }
 
-// start returns a channel to wait for if the group is full, and neither that nor a
-// call if there is nothing to wait for.
+// start returns a channel to wait for if the group is full, or neither a channel nor a call if waiting is useless.
 func (g *Group[K, T]) start(key K, deadline time.Time, fn func() (T, error)) (*Pending[T], chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// Pending is a call that was started. A nil Pending is a call that was not made.
+// Pending is a started call. A nil Pending is a call that was not made.
 type Pending[T any] struct {
 	method   string
 	deadline time.Time
@@ -18,7 +18,7 @@ type Pending[T any] struct {
 	err      error
 }
 
-// start calls fn in a goroutine of its own, and then done.
+// start calls fn in its own goroutine, and then done.
 func start[T any](method string, deadline time.Time, fn func() (T, error), done func()) *Pending[T] {
 	p := &Pending[T]{method: method, deadline: deadline, returned: make(chan struct{})}
 	go func() {
@@ -47,8 +47,8 @@ func (p *Pending[T]) Returned() bool {
 	}
 }
 
-// Wait waits until the call returns, its deadline has passed or ctx ends, and
-// returns the result of the call. The error is ErrStuck if there is none.
+// Wait waits until the call returns, its deadline has passed or ctx ends, and returns the call's result. Without a
+// result the error is ErrStuck.
 func (p *Pending[T]) Wait(ctx context.Context) (T, error) {
 	if !p.wait(ctx) {
 		var none T

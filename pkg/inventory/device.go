@@ -15,48 +15,51 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// device is what is remembered of a device, as it is in the file.
+// device is what is remembered of a device, in the form of the file.
 type device struct {
 	Kind   model.DeviceKind `json:"kind"`
 	ID     string           `json:"id"`
-	Source string           `json:"source"` // that lists it
+	Source string           `json:"source"` // the source that lists it
 	Slot   string           `json:"slot"`
-	Name   string           `json:"name"`           // of a module, the name of its HCA
+	Name   string           `json:"name"`           // for a module, its HCA's name
 	Port   int              `json:"port,omitempty"` // of a module
 	Serial string           `json:"serial,omitempty"`
-	// First and Seen are when it was first and last listed, Boot is the boot id of the node at the last time. Zero: it never was.
+	// First and Seen are when it was first and last listed, Boot is the node's boot id when last listed. Zero: never.
 	First time.Time `json:"first,omitzero"`
 	Seen  time.Time `json:"seen,omitzero"`
 	Boot  string    `json:"boot,omitempty"`
-	// Gone is when it was first found missing, Accepted when somebody accepted that, Excused since when it has a known reason; zero: not.
+	// Gone is when it was first found missing, Accepted when an operator accepted that, Excused since when it has a
+	// known reason; zero: not.
 	Gone     time.Time `json:"gone,omitzero"`
 	Accepted time.Time `json:"accepted,omitzero"`
 	Excused  time.Time `json:"excused,omitzero"`
 	// Links are the numbers of the links to other GPUs that were up.
 	Links []int `json:"links,omitempty"`
-	// Enough is one more than the number of links that are up with which somebody accepted the GPU, though others have more; 0: nobody did.
+	// Enough is one more than the number of links with which an operator accepted the GPU, though others have more; 0:
+	// not accepted.
 	Enough int `json:"enough,omitempty"`
 
-	up    []int // links that are up in the last refresh; nil: not known
-	fewer bool  // than other GPUs of its model have
-	// unknown is set while it is not known whether a module is there.
+	up    []int // links that are up in the last refresh; nil: unknown
+	fewer bool  // it has fewer links up than other GPUs of its model
+	// unknown is set while the presence of a module is unknown.
 	unknown bool
 }
 
 func (d *device) key() key { return key{d.Kind, d.ID} }
 
-// anonymous reports whether the device has no identity of its own, only a place.
+// anonymous reports whether the device has no identity, only a place.
 func (d *device) anonymous() bool { return d.ID == d.Slot }
 
-// unwatched reports whether nothing is known of the device because it is left out by its name.
+// unwatched reports whether nothing is known of the device because its name is left out.
 func (d *device) unwatched(out func(hca string) bool) bool {
 	return d.Kind == model.KindHCA && out != nil && out(d.Name)
 }
 
-// unmissed reports whether the device is missing, and that is in order.
+// unmissed reports whether the device is missing for an accepted or known reason.
 func (d *device) unmissed() bool { return !d.Accepted.IsZero() || !d.Excused.IsZero() }
 
-// lost returns since when the device is missing, or, if it is unknown whether it is there, when it was last seen; zero if it is there.
+// lost returns since when the device is missing or, if its presence is unknown, when it was last seen; zero if it is
+// present.
 func (d *device) lost() time.Time {
 	if d.unknown && d.Gone.IsZero() {
 		return d.Seen
@@ -93,21 +96,21 @@ func numbers(links []int) string {
 // listed is what sources list.
 type listed struct {
 	devices []device
-	// complete are the sources whose list has all of their devices: those that work, and those that find none.
+	// complete are the sources that list all of their devices: sources that work, and sources that find no device.
 	complete map[string]bool
-	// absent are the sources that find no device: there is no driver, or nothing that it drives.
+	// absent are the sources without a device: there is no driver, or no device for it.
 	absent map[string]bool
-	// unread are devices that a source knows and cannot read, by source and name.
+	// unread are devices that a source knows but cannot read, by source and name.
 	unread map[[2]string]bool
 	// undriven are GPUs that the kernel lists without a driver.
 	undriven []device
-	// ports are the ports that a module may be in, by slot.
+	// ports are the ports for modules, by slot.
 	ports map[string]*model.Link
 	facts *model.Snapshot
 }
 
-// listedDevices returns the devices that sources list: GPUs, HCAs of their own, and their modules. Parts of GPUs, VFs and
-// subfunctions come and go as somebody makes them.
+// listedDevices returns the devices that sources list: whole GPUs, HCAs of functions, and their modules. Parts of GPUs,
+// VFs and subfunctions come and go by configuration.
 func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 	l := listed{
 		complete: map[string]bool{}, absent: map[string]bool{}, unread: map[[2]string]bool{}, ports: map[string]*model.Link{}, facts: facts,
@@ -134,7 +137,7 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 		}
 		slot := cmp.Or(h.PCIAddress, h.Name)
 		id := cmp.Or(h.NodeGUID, slot)
-		if guids[id] > 1 { // as of Soft-RoCE on a bond and on its legs, or beside an HCA
+		if guids[id] > 1 { // Soft-RoCE on a bond and on its legs, or beside an HCA
 			id += " " + h.Name
 		}
 		l.devices = append(l.devices, device{Kind: model.KindHCA, Source: "rdma", ID: id, Slot: slot, Name: h.Name})
@@ -156,8 +159,8 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 
 func countsHCA(h *model.HCA) bool { return !h.VF && !h.Subfunction }
 
-// findNameless finds sources with a GPU that has not answered yet and whose address the kernel does not list (WSL, Tegra, gVisor): it may
-// be any of those that are remembered.
+// findNameless finds sources with a GPU that has not yet answered and whose address the kernel does not list (WSL,
+// Tegra, gVisor): it may be any remembered GPU.
 func (l *listed) findNameless() {
 	for _, d := range l.facts.DeviceStates {
 		if _, err := strconv.Atoi(d.Device); err != nil || d.State == model.StateAbsent {
@@ -169,15 +172,15 @@ func (l *listed) findNameless() {
 	}
 }
 
-// findUndriven finds GPUs that the kernel lists without a driver, beside equal GPUs that have one.
+// findUndriven finds GPUs that the kernel lists without a driver, beside equal GPUs with a driver.
 func (l *listed) findUndriven() {
-	driven := map[string]*device{} // by the address
+	driven := map[string]*device{} // by PCI address
 	for n := range l.devices {
 		if d := &l.devices[n]; d.Kind == model.KindGPU {
 			driven[d.Slot] = d
 		}
 	}
-	equal := map[string]*device{} // by vendor and device of PCI
+	equal := map[string]*device{} // by PCI vendor and device
 	for n := range l.facts.PCI {
 		if f := &l.facts.PCI[n]; f.Driver != "" && driven[f.Address] != nil {
 			equal[f.ID] = driven[f.Address]

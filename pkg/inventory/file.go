@@ -21,16 +21,16 @@ import (
 const (
 	fileName = "inventory.json"
 	tempName = ".inventory.json.new"
-	// version is that of the format of the file.
+	// version is the version of the file's format.
 	version = 1
-	// maxFile is more bytes than the file of maxDevices devices and maxModules modules has.
+	// maxFile is more than the size of a file with maxDevices devices and maxModules modules.
 	maxFile = 1 << 20
 	maxText = 256
 )
 
-// owner is whose devices a file has.
+// owner identifies the machine of a file's devices.
 type owner struct {
-	Machine string `json:"machine"` // machine id; empty where there is none, as in some containers
+	Machine string `json:"machine"` // machine id; may be empty, as in some containers
 	Sysfs   string `json:"sysfs"`
 	boot    string
 }
@@ -39,14 +39,14 @@ type owner struct {
 type content struct {
 	Version int `json:"version"`
 	owner
-	// Boot is the boot id of the node when the file was written.
+	// Boot is the node's boot id when the file was written.
 	Boot    string    `json:"boot"`
 	Devices []*device `json:"devices"`
-	// Modules are apart from the devices: a sensor that does not know them can use the file.
+	// Modules are apart from Devices, so that older sensors can use the file.
 	Modules []*device `json:"modules,omitempty"`
 }
 
-// Errors of files that are not used.
+// Errors of unusable files.
 var (
 	errForeign = errors.New("it is of another machine")
 	errVersion = errors.New("it has another version")
@@ -66,7 +66,7 @@ func encode(of owner, devices []*device) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// decode returns the devices of a file. Whoever wrote it, what it has is bounded.
+// decode returns the devices of a file. The result is bounded for any content.
 func decode(text []byte, of owner) ([]*device, error) {
 	var c content
 	if err := json.Unmarshal(text, &c); err != nil {
@@ -111,8 +111,8 @@ func (d *device) check() error {
 	return nil
 }
 
-// load reads the file of an earlier sensor. A file that has nothing for this sensor is reported, and replaced by the next one that is
-// written. A file that cannot be read now, as of a disk with errors, is not replaceable: it may have what nobody else knows.
+// load reads the file of an earlier sensor. An unusable file is reported, and the next write replaces it. A file that
+// cannot be read now, for example on a disk with errors, is not replaceable: it may hold unique data.
 func load(dir string, of owner, log *zap.Logger) (devices []*device, replaceable bool) {
 	path := filepath.Join(dir, fileName)
 	text, err := read(path)
@@ -149,8 +149,8 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// replace writes the file: a new one, which takes the place of the old one when it is on the disk as a whole. So there is one of them, at
-// any moment. The lock of the directory keeps other sensors, and commands, from the new one.
+// replace writes a new file, which replaces the old file after it is completely on the disk: at any moment there is one
+// whole file. The lock of the directory keeps other sensors and commands from the new file.
 func replace(dir string, text []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -180,9 +180,8 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// create writes a file to the disk, for root only.
 func create(path string, text []byte) error {
-	if err := ignoreAbsent(os.Remove(path)); err != nil { // of a sensor that was killed, or of somebody else
+	if err := ignoreAbsent(os.Remove(path)); err != nil { // left by a killed sensor, or foreign
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// TestTemporaryFile: a file that somebody else has made in place of the new one is not written to.
+// TestTemporaryFile: a foreign file in place of the new file is not written to.
 func TestTemporaryFile(t *testing.T) {
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other")
@@ -37,7 +37,7 @@ func TestTemporaryFile(t *testing.T) {
 	}
 }
 
-// TestForeign: a file that this sensor cannot use is reported and ignored, and replaced by one that it can.
+// TestForeign: an unusable file is reported and ignored, and replaced by a usable file.
 func TestForeign(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *node, string){
 		"of another machine": func(_ *testing.T, n *node, _ string) { n.put("etc/machine-id", "m2") },
@@ -77,7 +77,7 @@ func TestForeign(t *testing.T) {
 				t.Errorf("%v", n.log.All())
 			}
 			if name == "a directory" {
-				return // nothing replaces it
+				return // it cannot be replaced
 			}
 			n.restart()
 			n.facts.GPUs = nil
@@ -86,14 +86,14 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestUnreadableFile: a file that cannot be read now is kept, and the inventory is in memory.
+// TestUnreadableFile: a file that cannot be read now is kept, and the inventory stays in memory.
 func TestUnreadableFile(t *testing.T) {
 	n := newNode(t)
 	if err := n.i.Close(); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(n.o.Dir, fileName)
-	instead(t, path, os.Symlink(fileName, path+".x")) // ELOOP, for root as well
+	instead(t, path, os.Symlink(fileName, path+".x")) // ELOOP, also for root
 	n.start()
 	n.want()
 	n.facts.GPUs = n.facts.GPUs[:1]
@@ -134,7 +134,7 @@ func edit(t *testing.T, path, old, by string) {
 	overwrite(t, path, strings.Replace(string(text), old, by, 1))
 }
 
-// instead puts what was made at path.x in the place of the file.
+// instead replaces the file by path.x, which made has created.
 func instead(t *testing.T, path string, made error) {
 	t.Helper()
 	if err := errors.Join(made, os.Remove(path), os.Rename(path+".x", path)); err != nil {
@@ -142,7 +142,7 @@ func instead(t *testing.T, path string, made error) {
 	}
 }
 
-// TestNoMachine: without a machine id and a boot id the file is used, and nothing is said of a restart of the node.
+// TestNoMachine: without a machine id and a boot id the file is used, but restarts of the node are unknown.
 func TestNoMachine(t *testing.T) {
 	n := newNode(t)
 	for _, name := range []string{"etc/machine-id", "proc/sys/kernel/random/boot_id"} {
@@ -160,7 +160,8 @@ func TestNoMachine(t *testing.T) {
 	}
 }
 
-// TestUnwritable: without a place for the file, devices that vanish at run time are missed, and the log says once what is not known.
+// TestUnwritable: without a place for the file, devices that vanish at run time are missed, and the log states the
+// limit once.
 func TestUnwritable(t *testing.T) {
 	for name, dir := range map[string]func(*testing.T) string{
 		"a directory that cannot be made": func(*testing.T) string { return "/proc/accelscope" },
@@ -203,7 +204,7 @@ func tmpfs(t *testing.T, flags uintptr) string {
 	return dir
 }
 
-// TestReadOnly: what only looks changes nothing.
+// TestReadOnly: a read-only inventory changes nothing.
 func TestReadOnly(t *testing.T) {
 	n := newNode(t)
 	n.o.ReadOnly = true
@@ -220,7 +221,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestFull: on a full disk the file of before remains, whole. It is written again when there is room.
+// TestFull: on a full disk the old file remains, whole. It is written again when there is room.
 func TestFull(t *testing.T) {
 	n, dir := newNode(t), tmpfs(t, 0)
 	n.o.Dir = dir
@@ -248,7 +249,6 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// await waits for a line of the log.
 func (n *node) await(text string) {
 	n.t.Helper()
 	for end := time.Now().Add(10 * time.Second); n.logged(text) == 0; time.Sleep(time.Millisecond) {
@@ -258,7 +258,7 @@ func (n *node) await(text string) {
 	}
 }
 
-// TestLocked: while another sensor writes, nothing is written.
+// TestLocked: while another sensor writes, this sensor writes nothing.
 func TestLocked(t *testing.T) {
 	dir := t.TempDir()
 	other, err := os.Open(dir)
@@ -280,7 +280,8 @@ func TestLocked(t *testing.T) {
 // killed is set in the process that TestKilled kills, which writes to its working directory.
 const killed = "ACCELSCOPE_TEST_INVENTORY"
 
-// TestKilled kills a process that writes all the time, at random moments: the file is always one that was written, and nothing piles up.
+// TestKilled kills a process that writes all the time, at random moments: the file is always a written file, and no
+// files pile up.
 func TestKilled(t *testing.T) {
 	if os.Getenv(killed) != "" { //nolint:forbidigo // of the test itself
 		writeForever(t)
@@ -338,7 +339,7 @@ func writeForever(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever a file has, it is refused or bounded, and what is accepted survives being written.
+// FuzzDecode: any file is refused or bounded, and an accepted file is unchanged after it is written.
 func FuzzDecode(f *testing.F) {
 	text, err := encode(owner{Machine: "m", boot: "b"}, []*device{
 		{Kind: model.KindGPU, ID: "GPU-a", Source: "nvidia", Slot: "0000:10:00.0", Seen: time.Unix(1e9, 0), Links: []int{0, 17}},

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory remembers which GPUs, HCAs and modules the node has had, and which of their links were up, and compares each refresh
-// with it.
+// Package inventory remembers which GPUs, HCAs and modules the node has had, and which of their links were up, and
+// compares each refresh with them.
 //
-// Sources only list what is there. What a device was like before, a source cannot know: not across a restart, and not when nothing is
-// left to read. So all conditions of that kind are here: a device that is missing (missing.go, modules.go), and a link between GPUs
-// that is down (links.go). The memory is a small file (file.go), which outlives the sensor and the start of the node. A refresh does not
-// wait for it.
+// Sources only list present devices. They do not know an earlier state: not across a restart, and not when nothing is
+// left to read. All conditions about an earlier state are here: a missing device (missing.go, modules.go), and a link
+// between GPUs that is down (links.go). The memory is a small file (file.go), which survives restarts of the sensor and
+// the node. A refresh does not wait for the file.
 package inventory
 
 import (
@@ -25,33 +25,33 @@ import (
 
 // Options of an Inventory.
 type Options struct {
-	// Dir is where the file is kept; empty keeps the inventory in memory only.
+	// Dir is the file's directory; empty: in memory only.
 	Dir string
-	// Host is the root directory of the node (etc/machine-id), Procfs the mount point of its procfs (sys/kernel/random/boot_id), Sysfs that
-	// of its sysfs (bus/pci/devices/*/driver): a file of another machine, or of another sysfs, is not used.
+	// Host is the node's root directory (etc/machine-id), Procfs the mount point of its procfs
+	// (sys/kernel/random/boot_id), Sysfs of its sysfs (bus/pci/devices/*/driver). A file of another machine or sysfs is
+	// not used.
 	Host, Procfs, Sysfs string
-	// ReadOnly leaves the file as it is.
-	ReadOnly bool
-	// Unwatched reports whether an HCA is left out by its name, so that nothing is known of it; nil: every HCA is watched.
+	ReadOnly            bool
+	// Unwatched reports whether an HCA's name is left out, so that nothing is known of it; nil: every HCA is watched.
 	Unwatched func(hca string) bool
-	// Logger receives a line for each device that is missing, back, replaced or accepted.
+	// Logger receives a line for each missing, returned, replaced or accepted device.
 	Logger *zap.Logger
 }
 
 const (
-	// maxDevices is the number of devices that are remembered. The largest nodes have some dozens.
+	// maxDevices is the number of remembered devices. The largest nodes have some dozens.
 	maxDevices = 512
-	// saveEvery is how often the file is written although nothing but the time changed.
+	// saveEvery is how often the file is written without a change.
 	saveEvery = time.Hour
-	// retryEvery is how often a write is tried again that failed, and how often new names and places are written.
+	// retryEvery is how often a failed write is repeated, and new names and places are written.
 	retryEvery = time.Minute
-	// driverWait is how long after the start of the sensor a driver may be loaded that is compiled at the start of the node.
+	// driverWait is how long after the sensor's start a driver may be loaded, for example because it is compiled at
+	// boot.
 	driverWait = 15 * time.Minute
-	// acceptedFor is how long a device is remembered after it was accepted that it is missing: as long as alerts look back.
+	// acceptedFor is how long an accepted loss is remembered: as long as alerts look back.
 	acceptedFor = 48 * time.Hour
 )
 
-// key identifies a device.
 type key struct {
 	kind model.DeviceKind
 	id   string
@@ -61,17 +61,17 @@ type key struct {
 type Inventory struct {
 	o     Options
 	owner owner
-	file  *keeper // nil: kept in memory only
+	file  *keeper // nil: in memory only
 
 	mu      sync.Mutex
 	devices map[key]*device
 	started time.Time // the first comparison
-	saved   time.Time // when the file was last handed over to be written
-	changed bool      // since then
-	renamed bool      // since then a device has another name or place, which may alternate
+	saved   time.Time // when the file was last handed to the writer
+	changed bool      // since saved
+	renamed bool      // since saved a device has another name or place, which may alternate
 }
 
-// New reads the file of an earlier sensor, if there is one that is usable, and starts what writes it. Close ends that.
+// New reads the file of an earlier sensor, if usable, and starts the writer. Close ends the writer.
 func New(o Options) *Inventory {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -103,8 +103,8 @@ func line(path string) string {
 	return boundedfile.Line(b, limit)
 }
 
-// Compare sets Missing, and the problems of GPUs with a link that is down, in the facts of a refresh, and remembers what is there. It
-// does not wait for the file.
+// Compare sets Missing and the link problems of GPUs in the facts of a refresh, and remembers what is present. It does
+// not wait for the file.
 func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model.SourceState) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -124,7 +124,7 @@ func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model
 	}
 }
 
-// remember adds a device that is listed, or what is new of it.
+// remember adds a listed device, or updates it.
 func (i *Inventory) remember(d device, now time.Time) {
 	if d.Seen.IsZero() { // a module was read earlier
 		d.Seen = now
@@ -140,7 +140,7 @@ func (i *Inventory) remember(d device, now time.Time) {
 		return
 	}
 	d.First, d.Links, d.Enough, d.up, d.fewer = old.First, old.Links, old.Enough, old.up, old.fewer
-	if d.Serial == "" { // an unreadable device has none
+	if d.Serial == "" { // an unreadable device has no serial number
 		d.Serial = old.Serial
 	}
 	if !old.Gone.IsZero() {
@@ -151,7 +151,7 @@ func (i *Inventory) remember(d device, now time.Time) {
 	*old = d
 }
 
-// at returns a device that is known at a place, nil if there is none.
+// at returns a known device at a place, or nil.
 func (i *Inventory) at(kind model.DeviceKind, slot string) *device {
 	for _, d := range i.devices {
 		if d.Kind == kind && d.Slot == slot {
@@ -161,8 +161,8 @@ func (i *Inventory) at(kind model.DeviceKind, slot string) *device {
 	return nil
 }
 
-// room reports whether there is room for one more device of a kind, for which one that is missing or unknown for longest is forgotten.
-// Modules do not take the room of other devices.
+// room reports whether there is room for another device of a kind. If necessary, the device that has been missing or
+// unknown for longest is forgotten. Modules do not take the room of other devices.
 func (i *Inventory) room(kind model.DeviceKind) bool {
 	limit, count := maxDevices, 0
 	if kind == model.KindModule {
@@ -185,7 +185,7 @@ func (i *Inventory) room(kind model.DeviceKind) bool {
 	return true
 }
 
-// forget forgets devices whose absence was accepted long ago. What is there without a driver would be found again.
+// forget forgets devices whose loss was accepted long ago. A device without a driver would be found again.
 func (i *Inventory) forget(l listed, now time.Time) {
 	for k, d := range i.devices {
 		if !l.undrivenAt(d.Slot) && !d.Accepted.IsZero() && now.Sub(d.Accepted) > acceptedFor {
@@ -195,8 +195,8 @@ func (i *Inventory) forget(l listed, now time.Time) {
 	}
 }
 
-// missing returns the devices that are missing, sorted. An HCA that is left out by its name is missing for that reason. Of the devices of a
-// source that is switched off nothing is known.
+// missing returns the missing devices, sorted. An HCA whose name is left out is missing for that reason. Devices of a
+// disabled source are unknown.
 func (i *Inventory) missing(l listed) []model.MissingDevice {
 	list := []model.MissingDevice{}
 	for _, d := range i.sorted() {
@@ -221,8 +221,8 @@ func (i *Inventory) sorted() []*device {
 	return list
 }
 
-// Accept accepts that devices with these IDs, names, slots or serial numbers, or all devices, are as they are now: what is missing is
-// missed no more, and links that are down are not expected to be up. It returns what it changed, a line each.
+// Accept accepts the present state of devices with these IDs, names, slots or serial numbers, or of all devices:
+// missing devices are no longer missed, and links that are down are not expected up. It returns a line for each change.
 func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -257,7 +257,7 @@ func (i *Inventory) due(now time.Time) bool {
 	return i.changed || age >= saveEvery || again && age >= retryEvery
 }
 
-// save hands the devices over to be written.
+// save hands the devices to the writer.
 func (i *Inventory) save(now time.Time) {
 	i.saved, i.changed, i.renamed = now, false, false
 	if i.file == nil {

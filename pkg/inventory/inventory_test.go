@@ -21,7 +21,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a node whose facts a test changes.
 type node struct {
 	t     *testing.T
 	host  string
@@ -81,7 +80,6 @@ func (n *node) start() {
 	n.i = i
 }
 
-// restart ends the sensor and starts it again.
 func (n *node) restart() {
 	n.t.Helper()
 	if err := n.i.Close(); err != nil {
@@ -90,7 +88,7 @@ func (n *node) restart() {
 	n.start()
 }
 
-// compare compares a refresh, and returns what is missing: "gpu GPU-a", with a star if it is excused.
+// compare compares a refresh, and returns missing devices: "gpu GPU-a", with a star if excused.
 func (n *node) compare() []string {
 	n.t.Helper()
 	n.now = n.now.Add(15 * time.Second)
@@ -123,12 +121,13 @@ func (n *node) want(want ...string) {
 	}
 }
 
-// logged returns how many lines of the log have a text.
+// logged returns the number of log lines with a text.
 func (n *node) logged(text string) int {
 	return len(n.log.Filter(func(e observer.LoggedEntry) bool { return strings.Contains(e.Message, text) }).All())
 }
 
-// TestVanish: a GPU and an HCA vanish, are missed across a restart of the sensor and of the node, with one line each, and return.
+// TestVanish: a GPU and an HCA vanish, are missed across restarts of the sensor and the node, with one log line each,
+// and return.
 func TestVanish(t *testing.T) {
 	n := newNode(t)
 	gpus, hcas := n.facts.GPUs, n.facts.HCAs
@@ -157,7 +156,7 @@ func TestVanish(t *testing.T) {
 	n.want()
 }
 
-// TestRestarted: what vanishes while the sensor does not run is missed at the first refresh.
+// TestRestarted: a device that vanishes while the sensor does not run is missed at the first refresh.
 func TestRestarted(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs, n.facts.HCAs = n.facts.GPUs[1:], n.facts.HCAs[1:]
@@ -166,7 +165,7 @@ func TestRestarted(t *testing.T) {
 	n.want("gpu GPU-a", "hca 0x1")
 }
 
-// TestSame: what is the same device, or has taken the place of one, is not missing.
+// TestSame: the same device, or a device that was replaced, is not missing.
 func TestSame(t *testing.T) {
 	for name, change := range map[string]func(*node){
 		"renamed":     func(n *node) { n.facts.HCAs[0].Name = "rail0" },
@@ -208,7 +207,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestNameless: a GPU without an address that has not answered yet may be any GPU. When it has answered, it is known which is missing.
+// TestNameless: a GPU without an address that has not answered may be any GPU. After its answer the missing GPU is
+// known.
 func TestNameless(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs = n.facts.GPUs[1:]
@@ -221,7 +221,7 @@ func TestNameless(t *testing.T) {
 	n.want("gpu GPU-a")
 }
 
-// TestExcluded: of an HCA that is left out by its name nothing is known. It is excused, so that the history of Prometheus does not miss it.
+// TestExcluded: an HCA whose name is left out is unknown. It is excused, so that Prometheus's history does not miss it.
 func TestExcluded(t *testing.T) {
 	n := newNode(t)
 	hcas := n.facts.HCAs
@@ -236,7 +236,7 @@ func TestExcluded(t *testing.T) {
 	n.want()
 }
 
-// TestRenumbered: the devices behind one that is missing move to other buses. They take its place, and replace nothing.
+// TestRenumbered: the devices behind a missing device move to other buses. They take its place, but do not replace it.
 func TestRenumbered(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs = []model.GPU{gpu("GPU-b", "0000:10:00.0", "s2")}
@@ -246,11 +246,11 @@ func TestRenumbered(t *testing.T) {
 	n.want("gpu GPU-a", "hca 0x1")
 	n.facts.GPUs = append(n.facts.GPUs, gpu("GPU-c", "0000:20:00.0", "s3"))
 	n.want("gpu GPU-a", "hca 0x1")
-	n.facts.GPUs[0] = gpu("GPU-d", "0000:10:00.0", "s4") // replaces both that were there
+	n.facts.GPUs[0] = gpu("GPU-d", "0000:10:00.0", "s4") // replaces both earlier GPUs
 	n.want("hca 0x1")
 }
 
-// TestUnreadable: a device that cannot be read has only its place. When it vanishes, it is missed once, under its name.
+// TestUnreadable: an unreadable device has only its place. When it vanishes, it is missed once, under its name.
 func TestUnreadable(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs = []model.GPU{gpu("GPU-a", "0000:10:00.0", "s1"), gpu("0000:20:00.0", "0000:20:00.0", "")}
@@ -271,7 +271,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestUncounted: what comes and goes as somebody makes it is not remembered.
+// TestUncounted: devices that come and go by configuration are not remembered.
 func TestUncounted(t *testing.T) {
 	n := newNode(t)
 	gpus, hcas := n.facts.GPUs, n.facts.HCAs
@@ -285,7 +285,7 @@ func TestUncounted(t *testing.T) {
 	n.want()
 }
 
-// TestAll: the last device of a source is missed, too: the source is absent then.
+// TestAll: the last device of a source is missed, too, although the source is then absent.
 func TestAll(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs, n.facts.HCAs = nil, nil
@@ -295,7 +295,7 @@ func TestAll(t *testing.T) {
 	n.want("gpu GPU-a", "gpu GPU-b", "hca 0x1", "hca 0x2") // nothing new is known
 }
 
-// TestBound: devices that come and go, such as Soft-RoCE, do not fill the memory, nor take the room of those that are there.
+// TestBound: devices that come and go, such as Soft-RoCE, do not fill the memory or take the room of present devices.
 func TestBound(t *testing.T) {
 	n := newNode(t)
 	hcas := n.facts.HCAs

@@ -13,22 +13,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// closeTimeout is how long the end of the sensor waits for the disk.
+// closeTimeout is how long the sensor's end waits for the disk.
 const closeTimeout = time.Second
 
 const inMemory = "the inventory is kept in memory only: a device that vanishes while the sensor or the node is restarted is not missed"
 
-// errSlow reports a disk that does not write.
+// errSlow reports a disk that does not write in time.
 var errSlow = errors.New("the inventory is not written within the limit")
 
-// keeper writes the file in the background, so that nothing waits for a disk.
+// keeper writes the file in the background, so that a refresh does not wait for the disk.
 type keeper struct {
 	dir    string
 	log    *zap.Logger
-	failed atomic.Bool // the last write
+	failed atomic.Bool // of the last write
 
 	mu     sync.Mutex
-	latest chan []byte // at most one, the last
+	latest chan []byte // at most one element, the last
 	closed bool
 	done   chan struct{}
 }
@@ -46,7 +46,7 @@ func newKeeper(dir string, log *zap.Logger) *keeper {
 	return k
 }
 
-// write hands over what is to be written, in place of what is still waiting.
+// write hands over a text, in place of a text that still waits.
 func (k *keeper) write(text []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,7 +60,7 @@ func (k *keeper) write(text []byte) {
 	k.latest <- text
 }
 
-// replace writes the file. The first of several failures is reported, and their end.
+// replace writes the file. It reports the first of several failures, and their end.
 func (k *keeper) replace(text []byte) {
 	err := replace(k.dir, text)
 	switch {
@@ -72,7 +72,6 @@ func (k *keeper) replace(text []byte) {
 	k.failed.Store(err != nil)
 }
 
-// close waits until everything is written.
 func (k *keeper) close() error {
 	k.mu.Lock()
 	if !k.closed {

@@ -8,10 +8,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinks is the number of links that are remembered of a GPU. The largest has 18.
+// maxLinks is the number of remembered links of a GPU. The largest GPU has 18.
 const maxLinks = 64
 
-// gpuLinks are the links of a GPU whose state is known: the numbers of those that are up.
+// gpuLinks are the known links of a GPU: the numbers of the links that are up.
 type gpuLinks struct {
 	gpu *model.GPU
 	up  []int
@@ -24,8 +24,8 @@ type modelKey struct {
 	kind   model.LinkKind
 }
 
-// judgeLinks adds the problem link_down, active or not, to the GPUs that report the states of their links, and to their parts: a link
-// that was up is down, or fewer links are up than other GPUs of the same model on the node have.
+// judgeLinks adds the problem link_down, active or not, to the GPUs that report states of links, and to their parts: a
+// link that was up is down, or fewer links are up than on another GPU of the model.
 func (i *Inventory) judgeLinks(facts *model.Snapshot) {
 	known := map[string]gpuLinks{} // by UUID
 	best := map[modelKey]gpuLinks{}
@@ -44,7 +44,7 @@ func (i *Inventory) judgeLinks(facts *model.Snapshot) {
 	if len(known) == 0 {
 		return
 	}
-	facts.GPUs = slices.Clone(facts.GPUs) // sources keep theirs
+	facts.GPUs = slices.Clone(facts.GPUs) // sources keep their list
 	for n := range facts.GPUs {
 		g := &facts.GPUs[n]
 		uuid := g.UUID
@@ -58,8 +58,8 @@ func (i *Inventory) judgeLinks(facts *model.Snapshot) {
 	}
 }
 
-// linksOf returns the links of a GPU; false if no state of a link is known. With MIG nothing is said of them: MIG cannot use them, and
-// the driver may switch them off.
+// linksOf returns the links of a GPU; false if no state is known. A GPU in MIG mode is left out: MIG cannot use links,
+// and the driver may disable them.
 func linksOf(g *model.GPU) (l gpuLinks, known bool) {
 	if g.Parent != "" || g.Modes["mig"] == "enabled" {
 		return l, false
@@ -78,7 +78,6 @@ func (l gpuLinks) model() modelKey {
 	return modelKey{l.gpu.Vendor, l.gpu.Name, l.gpu.Links[0].Kind}
 }
 
-// rememberLinks notes which links are up.
 func (i *Inventory) rememberLinks(l gpuLinks) {
 	d := i.devices[key{model.KindGPU, l.gpu.UUID}]
 	if d == nil { // there was no room
@@ -92,7 +91,7 @@ func (i *Inventory) rememberLinks(l gpuLinks) {
 	}
 }
 
-// down returns the links that were up and are not; none if the present ones are not known.
+// down returns the links that were up and are not up; nil if the present links are unknown.
 func (d *device) down() (links []int) {
 	for _, n := range d.Links {
 		if d.up != nil && !slices.Contains(d.up, n) {
@@ -102,7 +101,7 @@ func (d *device) down() (links []int) {
 	return links
 }
 
-// wereUp returns the links of a GPU that were up and are reported to be down.
+// wereUp returns the links that were up and are reported down.
 func (i *Inventory) wereUp(l gpuLinks) []int {
 	d := i.devices[key{model.KindGPU, l.gpu.UUID}]
 	if d == nil {
@@ -113,7 +112,7 @@ func (i *Inventory) wereUp(l gpuLinks) []int {
 	})
 }
 
-// hasFewer notes whether fewer links of a GPU are up than of others, and reports that unless somebody accepted so few.
+// hasFewer notes whether fewer links are up than on other GPUs, and reports it unless an operator accepted this number.
 func (i *Inventory) hasFewer(l gpuLinks, fewer bool) bool {
 	d := i.devices[key{model.KindGPU, l.gpu.UUID}]
 	if d == nil {
@@ -123,13 +122,13 @@ func (i *Inventory) hasFewer(l gpuLinks, fewer bool) bool {
 	return d.fewer
 }
 
-// fewer reports whether fewer links of a GPU are up than of another one of its model. A card without any may lack the bridge that joins
-// two others.
+// fewer reports whether fewer links of a GPU are up than on another GPU of its model. A card without links may lack the
+// bridge that joins two other cards.
 func fewer(l, best gpuLinks, gpus []model.GPU) bool {
 	return len(l.up) < len(best.up) && (len(l.up) > 0 || !bridged(best, gpus))
 }
 
-// bridged reports whether all links of a GPU that are up lead to one other GPU.
+// bridged reports whether all links of a GPU that are up lead to one GPU.
 func bridged(l gpuLinks, gpus []model.GPU) bool {
 	remote := ""
 	for _, link := range l.gpu.Links {

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// linked returns GPUs with links in these states: "111 110", - for a link whose state is not known.
+// linked returns GPUs with links in these states: "111 110", - for an unknown state.
 func linked(kind model.LinkKind, remote func(gpu, link int) string, states ...string) []model.GPU {
 	var gpus []model.GPU
 	for n, text := range states {
@@ -36,7 +36,7 @@ func switches(_, link int) string { return "0000:0" + string(rune('1'+link%4)) +
 // pairs are bridges between the GPUs 0 and 1, 2 and 3.
 func pairs(gpu, _ int) string { return "0000:" + string(rune('1'+(gpu^1))) + "0:00.0" }
 
-// down returns the problem of each GPU: 1, 0, or - if it is not judged.
+// down returns the problem of each GPU: 1, 0, or - without a result.
 func (n *node) down() string {
 	n.t.Helper()
 	text := ""
@@ -52,7 +52,7 @@ func (n *node) down() string {
 	return text
 }
 
-// TestFewerLinks: a GPU that has fewer links up than others of its model has a problem, although none was ever up.
+// TestFewerLinks: a GPU with fewer links up than others of its model has a problem, even if no link was ever up.
 func TestFewerLinks(t *testing.T) {
 	other := func(gpus []model.GPU) []model.GPU {
 		gpus[0].Name = "A30"
@@ -103,7 +103,8 @@ func TestFewerLinks(t *testing.T) {
 	}
 }
 
-// TestLinkFails: a link that was up is missed when all links of its kind fail together, after a restart, and until it is accepted.
+// TestLinkFails: a link that was up is missed when all links of its kind fail together, after a restart, and until it
+// is accepted.
 func TestLinkFails(t *testing.T) {
 	for _, kind := range []model.LinkKind{model.NVLink, model.XGMI} {
 		n := newNode(t)
@@ -138,7 +139,7 @@ func TestLinkFails(t *testing.T) {
 	}
 }
 
-// TestFewerAccepted: a GPU with fewer links than others is accepted as it is, also after a restart, and missed again with still fewer.
+// TestFewerAccepted: a GPU with fewer links is accepted, also after a restart, and missed again with still fewer links.
 func TestFewerAccepted(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs = linked(model.NVLink, switches, "100", "111", "111")
@@ -159,7 +160,7 @@ func TestFewerAccepted(t *testing.T) {
 	}
 }
 
-// TestParts: parts of a GPU have the problem of the GPU, and the lists of the source stay as they are.
+// TestParts: parts of a GPU have the GPU's problem, and the source's lists do not change.
 func TestParts(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs = linked(model.XGMI, switches, "10", "11")

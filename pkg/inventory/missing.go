@@ -14,9 +14,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// judgeMissing finds the devices that are not listed any more. While a source does not work, nothing is known of its devices: what was
-// missing remains so. A device whose place has been taken by one that is new was replaced, and is forgotten. One that was there before has
-// only moved: the kernel numbers buses in the order in which it finds them, so all behind a device that is missing may move.
+// judgeMissing finds the devices that are no longer listed. While a source does not work, its devices are unknown:
+// missing devices stay missing. If a new device has the place, the old device was replaced and is forgotten. If an
+// older device has the place, it only moved: the kernel numbers buses in the order in which it finds them, so all
+// devices behind a missing device may move.
 func (i *Inventory) judgeMissing(l listed, now time.Time) {
 	here, places := map[key]bool{}, map[key]*device{}
 	for n := range l.devices {
@@ -36,7 +37,7 @@ func (i *Inventory) judgeMissing(l listed, now time.Time) {
 		case other != nil && !other.anonymous() && i.isNewer(other, d):
 			i.replaced(d, other)
 		case d.Seen.IsZero() && l.facts.PCI != nil && !l.undrivenAt(d.Slot):
-			i.drop(d) // it has a driver now, which no source here reads, or was removed
+			i.drop(d) // it has a driver now that no source reads, or was removed
 		case other != nil && other.anonymous() || l.cannotRead(d):
 			i.found(d)
 		case d.Gone.IsZero() && i.isStarting(d, l, now):
@@ -47,14 +48,14 @@ func (i *Inventory) judgeMissing(l listed, now time.Time) {
 	i.addUndriven(l, now)
 }
 
-// isNewer reports whether a device was first listed after another one was last listed.
+// isNewer reports whether a device was first listed after another device was last listed.
 func (i *Inventory) isNewer(d, than *device) bool {
 	known := i.devices[d.key()]
 	return known == nil || known.First.After(than.Seen)
 }
 
-// isStarting reports whether a device has not been seen since the node was started, because its driver is not loaded yet: a node may load
-// it, or compile it, after the sensor was started.
+// isStarting reports whether a device has not been seen since the node's boot because its driver is not loaded yet: a
+// node may load or compile it after the sensor's start.
 func (i *Inventory) isStarting(d *device, l listed, now time.Time) bool {
 	return l.absent[d.Source] && d.Boot != i.owner.boot && now.Sub(i.started) < driverWait && (l.facts.PCI == nil || l.driverless(d.Slot))
 }
@@ -71,14 +72,14 @@ func (i *Inventory) replaced(d, by *device) {
 	}
 }
 
-// found notes that a device is there, although it cannot be read.
+// found notes that a device is present, but unreadable.
 func (i *Inventory) found(d *device) {
 	if !d.Gone.IsZero() {
 		d.Gone, d.Accepted, d.Excused, i.changed = time.Time{}, time.Time{}, time.Time{}, true
 	}
 }
 
-// miss notes that a device is missing, and why if that is known. The reason may end, as a virtual machine does.
+// miss notes that a device is missing, and why, if known. The reason may end, for example with a virtual machine.
 func (i *Inventory) miss(d *device, l listed, now time.Time) {
 	d.up = nil
 	why := i.excuse(d, l)
@@ -98,7 +99,7 @@ func (i *Inventory) miss(d *device, l listed, now time.Time) {
 	}
 }
 
-// excuse returns why it is right that a device is not listed, empty if there is no such reason.
+// excuse returns the legitimate reason why a device is not listed, or "".
 func (i *Inventory) excuse(d *device, l listed) string {
 	switch {
 	case d.Kind == model.KindHCA && l.bonded(d.Slot):
@@ -111,10 +112,9 @@ func (i *Inventory) excuse(d *device, l listed) string {
 	return ""
 }
 
-// forVM reports whether a driver gives a PCI function to a virtual machine: vfio-pci, nvgrace_gpu_vfio_pci.
 func forVM(driver string) bool { return strings.Contains(driver, "vfio") }
 
-// driver returns the present driver of a PCI function, empty if there is none. What is listed of PCI functions is up to a minute old.
+// driver returns the current driver of a PCI function, or "". The listed PCI functions are up to a minute old.
 func (i *Inventory) driver(address string) string {
 	if !model.IsPCIAddress(address) {
 		return ""
@@ -126,7 +126,8 @@ func (i *Inventory) driver(address string) string {
 	return filepath.Base(target)
 }
 
-// bonded reports whether the functions of a board have a common HCA (mlx5 LAG), whose port then has an interface for each of them.
+// bonded reports whether the functions of a board share an HCA (mlx5 LAG), whose port then has an interface for each
+// function.
 func (l *listed) bonded(slot string) bool {
 	board, _, ok := strings.Cut(slot, ".")
 	for n := range l.facts.HCAs {
@@ -147,13 +148,12 @@ func (l *listed) bonded(slot string) bool {
 	return false
 }
 
-// cannotRead reports whether a source knows a device and cannot read it. States of GPUs are by place, or by an index that may be that of
-// another GPU now; those of HCAs are by name.
+// cannotRead reports whether a source knows a device but cannot read it. States of GPUs are by place, or by an index
+// that may now belong to another GPU; states of HCAs are by name.
 func (l *listed) cannotRead(d *device) bool {
 	return l.unread[[2]string{d.Source, d.Slot}] || d.Kind == model.KindHCA && l.unread[[2]string{d.Source, d.Name}]
 }
 
-// driverless reports whether the kernel lists a PCI function without a driver.
 func (l *listed) driverless(address string) bool {
 	return slices.ContainsFunc(l.facts.PCI, func(f model.PCIFunction) bool { return f.Address == address && f.Driver == "" })
 }
@@ -162,7 +162,7 @@ func (l *listed) undrivenAt(slot string) bool {
 	return slices.ContainsFunc(l.undriven, func(d device) bool { return d.Slot == slot })
 }
 
-// addUndriven adds GPUs without a driver that were never seen with one.
+// addUndriven adds GPUs without a driver that were never seen with a driver.
 func (i *Inventory) addUndriven(l listed, now time.Time) {
 	for _, d := range l.undriven {
 		if i.at(d.Kind, d.Slot) == nil && l.complete[d.Source] && i.room(d.Kind) {

@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestOneGUID: HCAs with one node GUID differ by their names, and the loss of one of them is seen. The file is not written all the
+// TestOneGUID: HCAs with the same node GUID differ by name, and a loss is noticed. The file is not written all the
 // time, nor for a name that alternates.
 func TestOneGUID(t *testing.T) {
 	n := newNode(t)
@@ -42,8 +42,8 @@ func TestOneGUID(t *testing.T) {
 	n.want("hca 0x2 rxe1")
 }
 
-// TestStarting: after the start of the node drivers may be loaded later than the sensor is started. Devices are not missed until then, unless
-// the kernel does not list them.
+// TestStarting: after the node's boot, drivers may be loaded after the sensor's start. Until then devices are not
+// missed, unless the kernel does not list them.
 func TestStarting(t *testing.T) {
 	n := newNode(t)
 	gpus, hcas := n.facts.GPUs, n.facts.HCAs
@@ -64,7 +64,8 @@ func TestStarting(t *testing.T) {
 	n.want("gpu GPU-a", "gpu GPU-b")
 }
 
-// TestExcused: an HCA that becomes a leg of a bond, and a GPU that is given to a virtual machine, are missing for a reason.
+// TestExcused: an HCA that becomes a bond's leg, and a GPU that is given to a virtual machine, are missing for a
+// reason.
 func TestExcused(t *testing.T) {
 	n := newNode(t)
 	n.facts.HCAs = append(n.facts.HCAs, hca("mlx5_2", "0x3", "0000:18:00.1"))
@@ -77,15 +78,15 @@ func TestExcused(t *testing.T) {
 	n.facts.GPUs = n.facts.GPUs[:1]
 	n.want("gpu GPU-b *", "hca 0x3 *")
 	n.now = n.now.Add(acceptedFor + time.Hour)
-	n.want("gpu GPU-b *", "hca 0x3 *") // still so
+	n.want("gpu GPU-b *", "hca 0x3 *") // still the case
 	n.facts.PCI, n.facts.Links = nil, nil
 	n.want("gpu GPU-b *", "hca 0x3 *") // nothing new is known
 	n.facts.PCI, n.facts.Links = []model.PCIFunction{{Address: "0000:20:00.0"}}, []model.Link{{Device: "rail0", Port: 1, Netdev: "eth0"}}
 	n.restart()
-	n.want("gpu GPU-b", "hca 0x3") // the machine ended, and the bond did
+	n.want("gpu GPU-b", "hca 0x3") // the virtual machine and the bond ended
 }
 
-// TestUndriven: a GPU that the kernel lists without a driver is missing, if equal ones have one.
+// TestUndriven: a GPU that the kernel lists without a driver is missing if equal GPUs have a driver.
 func TestUndriven(t *testing.T) {
 	n := newNode(t)
 	n.facts.PCI = []model.PCIFunction{
@@ -106,7 +107,7 @@ func TestUndriven(t *testing.T) {
 	}
 	n.now = n.now.Add(2 * acceptedFor)
 	n.want("gpu 0000:30:00.0 *")
-	n.want("gpu 0000:30:00.0 *") // for as long as it is there
+	n.want("gpu 0000:30:00.0 *") // as long as it is there
 	n.facts.PCI[2].Driver = "vfio-pci"
 	n.want()
 	n.facts.PCI[2].Driver = ""
@@ -117,7 +118,7 @@ func TestUndriven(t *testing.T) {
 	n.want("gpu GPU-b") // once, under its name
 }
 
-// TestSwitchedOff: of the devices of a source that is switched off nothing is known, so none is missing.
+// TestSwitchedOff: the devices of a disabled source are unknown: they are not missing.
 func TestSwitchedOff(t *testing.T) {
 	n := newNode(t)
 	n.facts.HCAs = nil
@@ -126,7 +127,7 @@ func TestSwitchedOff(t *testing.T) {
 	n.want()
 }
 
-// TestAccept: what is accepted is missed no more, also after a restart; other devices are.
+// TestAccept: an accepted loss is no longer missed, also after a restart; other devices are.
 func TestAccept(t *testing.T) {
 	n := newNode(t)
 	n.facts.GPUs, n.facts.HCAs = nil, n.facts.HCAs[:1]
@@ -148,7 +149,7 @@ func TestAccept(t *testing.T) {
 	n.want("gpu GPU-b") // the others are forgotten
 }
 
-// TestGiven: a GPU that is given to a virtual machine is not missed for a moment, although PCI functions are read once a minute.
+// TestGiven: a GPU that is given to a virtual machine is never missed, although PCI functions are read once a minute.
 func TestGiven(t *testing.T) {
 	for _, driver := range []string{"vfio-pci", "nvgrace_gpu_vfio_pci", "xe_vfio_pci", "mlx5_vfio_pci"} {
 		n := newNode(t)

@@ -11,11 +11,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxModules is the number of modules that are remembered, beside the devices. The largest nodes have some dozens of ports.
+// maxModules is the number of remembered modules. The largest nodes have some dozens of ports.
 const maxModules = 256
 
-// findModules finds the ports of HCAs that a module may be in, by slot, and lists the modules that have a serial number. An interface is
-// one port, of whatever HCAs: Soft-RoCE has an HCA on an interface that has another one, and VFs have the interface of their PF.
+// findModules finds the ports of HCAs for modules, by slot, and lists the modules with a serial number. An interface is
+// one port, whatever its HCAs: Soft-RoCE adds an HCA to an interface with an HCA, and VFs have their PF's interface.
 func (l *listed) findModules() {
 	hcas := map[string]string{} // IDs by name
 	for n := range l.devices {
@@ -23,7 +23,7 @@ func (l *listed) findModules() {
 			hcas[d.Name] = d.ID
 		}
 	}
-	legs := map[model.PortID]int{} // of a bond, which one HCA has
+	legs := map[model.PortID]int{} // legs of a bond with one HCA
 	for n := range l.facts.Links {
 		legs[model.PortID{Device: l.facts.Links[n].Device, Port: l.facts.Links[n].Port}]++
 	}
@@ -50,8 +50,9 @@ func (l *listed) findModules() {
 	}
 }
 
-// judgeModule judges a module that is not read in its port. It is missing if the driver was asked while the interface had no carrier, and
-// could not read any. It is unknown whether it is there if that was not asked, or the interface was set down.
+// judgeModule judges a module that is not read in its port. It is missing if the driver was asked while the interface
+// had no carrier, and could not read a module. Its presence is unknown if the driver was not asked, or the interface
+// was set down.
 func (i *Inventory) judgeModule(d *device, l listed, now time.Time) {
 	if by := i.instead(d, l); by != nil {
 		i.drop(d)
@@ -78,8 +79,8 @@ func (i *Inventory) judgeModule(d *device, l listed, now time.Time) {
 	}
 }
 
-// instead returns a module that is in the port of another one, or the same module in another port that was not there while it was read in
-// the first port; nil: no such module. Both ends of a cable have one serial number.
+// instead returns a module in the port of another module, or the same module in a port that was empty while it was read
+// in the first port; or nil. Both ends of a cable have the same serial number.
 func (i *Inventory) instead(d *device, l listed) *device {
 	for n := range l.devices {
 		other := &l.devices[n]

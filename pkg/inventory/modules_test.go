@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// newPorts returns a node whose two HCAs have a module each.
+// newPorts returns a node with two HCAs with a module each.
 func newPorts(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
@@ -33,7 +33,7 @@ func (n *node) port(hca, netdev, serial string) model.Link {
 	}
 }
 
-// pull takes the module out of a port, as it is seen after the next reading.
+// pull removes the module from a port, as the next reading sees it.
 func (n *node) pull(link int) {
 	n.now = n.now.Add(time.Minute)
 	n.facts.Links = slices.Clone(n.facts.Links)
@@ -42,7 +42,8 @@ func (n *node) pull(link int) {
 	f.Module = &model.LinkModule{Problem: model.ModuleUnreadable, Read: n.now}
 }
 
-// TestModule: a module is missed at run time, across restarts of the sensor and of the node, under the new name of its HCA, until it is back.
+// TestModule: a module is missed at run time, across restarts of the sensor and the node, under its HCA's new name,
+// until it returns.
 func TestModule(t *testing.T) {
 	n := newPorts(t)
 	seen := n.facts.Links[1].Module.Read
@@ -73,7 +74,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestModuleRestarted: a module that is pulled while the sensor does not run is missed when its driver was asked.
+// TestModuleRestarted: a module that is pulled while the sensor does not run is missed after its driver was asked.
 func TestModuleRestarted(t *testing.T) {
 	n := newPorts(t)
 	n.put("proc/sys/kernel/random/boot_id", "b2")
@@ -86,8 +87,8 @@ func TestModuleRestarted(t *testing.T) {
 	n.want("module 0x1/1 SN1")
 }
 
-// TestModuleIsNotMissing: unless the EEPROM cannot be read, and the interface has no carrier while it is set up, nothing is missing: neither
-// at run time nor after a restart. Each change is made to a port without its module.
+// TestModuleIsNotMissing: a module is missing only if its EEPROM cannot be read while the interface is set up and has
+// no carrier, at run time and after a restart. Each change is made to a port without its module.
 func TestModuleIsNotMissing(t *testing.T) {
 	for name, change := range map[string]func(*node, *model.Link){
 		"with a carrier":             func(_ *node, f *model.Link) { f.Carrier.Up = true },
@@ -134,8 +135,8 @@ func TestModuleIsNotMissing(t *testing.T) {
 	}
 }
 
-// TestModuleUnknown: of a module that is missing and of which nothing is known any more, nothing is said. What was missing remains so while a
-// source does not work, and is missing again when it is known.
+// TestModuleUnknown: a missing module becomes unknown without data. Missing modules stay missing while a source does
+// not work, and are missing again when the state is known.
 func TestModuleUnknown(t *testing.T) {
 	n := newPorts(t)
 	n.pull(1)
@@ -169,16 +170,16 @@ func TestModuleUnknown(t *testing.T) {
 	n.facts.HCAs, n.facts.Links = hcas, links
 	n.want("module 0x2/1 SN2")
 	n.pull(1)
-	n.facts.Links[1].Carrier.Up = true // something is in the port
+	n.facts.Links[1].Carrier.Up = true // the port is in use
 	n.want()
 }
 
-// TestModuleForgotten: a module that was replaced, or is in another port, is not missed when that port is empty, too.
+// TestModuleForgotten: a module that was replaced or moved is not missed when its new port is empty, too.
 func TestModuleForgotten(t *testing.T) {
 	n := newPorts(t)
 	n.pull(1)
 	n.facts.Links[0] = n.port("mlx5_0", "eth0", "SN2")
-	n.want() // SN1 was replaced by SN2, which moved
+	n.want() // SN2 replaced SN1 and moved
 	n.pull(0)
 	n.want("module 0x1/1 SN2")
 	n.facts.Links[1] = n.port("mlx5_1", "eth1", "SN4")
@@ -190,7 +191,8 @@ func TestModuleForgotten(t *testing.T) {
 	n.want("module 0x1/1 SN3")
 }
 
-// TestCable: both ends of a cable, and the ports of a module for two, have one serial number. The end that is pulled is missing.
+// TestCable: both ends of a cable, and the ports of a two-port module, have one serial number. The pulled end is
+// missing.
 func TestCable(t *testing.T) {
 	n := newPorts(t)
 	n.facts.Links = []model.Link{n.port("mlx5_0", "eth0", "SN9"), n.port("mlx5_1", "eth1", "SN9")}
@@ -204,8 +206,8 @@ func TestCable(t *testing.T) {
 	n.want("module 0x2/1 SN9")
 }
 
-// TestModulePorts: an interface is one port, of whatever HCAs; legs of a bond that one HCA has are ports of their own, and a module that is
-// in one of them is where it was. A module without a serial number is not remembered.
+// TestModulePorts: an interface is one port, whatever its HCAs. Legs of a bond with one HCA are separate ports, and a
+// module in a leg is where it was. A module without a serial number is not remembered.
 func TestModulePorts(t *testing.T) {
 	n := newPorts(t)
 	vf := hca("mlx5_9", "0x9", "0000:18:00.2")
@@ -228,7 +230,8 @@ func TestModulePorts(t *testing.T) {
 	}
 }
 
-// TestModuleAccepted: a module is accepted by its serial number, ID, port or HCA, and missed no more; one that returns is.
+// TestModuleAccepted: a module is accepted by serial number, ID, port or HCA, and no longer missed; a returned module
+// is missed again.
 func TestModuleAccepted(t *testing.T) {
 	for _, name := range []string{"SN2", "0x2/1 SN2", "0x2/1", "mlx5_1"} {
 		n := newPorts(t)
@@ -247,7 +250,7 @@ func TestModuleAccepted(t *testing.T) {
 	}
 }
 
-// TestModuleFile: a file without modules is used, and a sensor that does not know modules finds its devices where they were.
+// TestModuleFile: a file without modules is used, and a sensor that does not know modules finds its devices.
 func TestModuleFile(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -281,7 +284,7 @@ func TestModuleFile(t *testing.T) {
 	}
 }
 
-// TestModuleBound: modules take no room of GPUs and HCAs, nor of modules that are there.
+// TestModuleBound: modules do not take the room of GPUs, HCAs or present modules.
 func TestModuleBound(t *testing.T) {
 	n := newPorts(t)
 	links := n.facts.Links

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// big returns sources with fixed facts, so that benchmarks measure everything except reading.
+// big returns sources with fixed facts: benchmarks measure everything except reading.
 func big(ports, containers int) []engine.Registration {
 	var s model.Snapshot
 	for i := range ports {
@@ -71,11 +71,10 @@ func big(ports, containers int) []engine.Registration {
 	}
 }
 
-// answering names all entities, without any work.
 func answering(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
 	n := names(nil)
 	s := *identitytest.Facts(entities)
-	for i := range s.Cgroups { // as paths show them: containers would be another measurement
+	for i := range s.Cgroups { // as paths name them: the source of containers is another benchmark
 		s.Cgroups[i].Workload = entities[s.Cgroups[i].ID].Workload
 	}
 	s.Containers = nil
@@ -83,8 +82,7 @@ func answering(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
 	return n
 }
 
-// withGPUs adds GPUs with all values that NVIDIA reports, and processes of the containers on
-// each GPU.
+// withGPUs adds GPUs with all values of NVIDIA, and processes of the containers on each GPU.
 func withGPUs(sources []engine.Registration, gpus, processes, containers int) []engine.Registration {
 	var s model.Snapshot
 	some := model.Some
@@ -130,7 +128,6 @@ var nodesToMeasure = []struct {
 	{"138-ports-500-containers", 138, 500, 0, 0},
 }
 
-// sources returns the sources of nodesToMeasure[i].
 func sources(i int) []engine.Registration {
 	n := nodesToMeasure[i]
 	s := big(n.ports, n.containers)
@@ -140,8 +137,7 @@ func sources(i int) []engine.Registration {
 	return s
 }
 
-// BenchmarkRefresh measures building families from facts, and the memory that stays in use,
-// including the facts.
+// BenchmarkRefresh measures the time to build families, and the memory in use afterwards, including the facts.
 func BenchmarkRefresh(b *testing.B) {
 	for i, n := range nodesToMeasure {
 		b.Run(n.name, func(b *testing.B) {
@@ -195,7 +191,8 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// BenchmarkStarts measures a scrape of workloads that all began after the first refresh, so that their counters have a start timestamp.
+// BenchmarkStarts measures a scrape of workloads that began after the first refresh: their counters have a start
+// timestamp.
 func BenchmarkStarts(b *testing.B) {
 	for _, known := range []bool{false, true} {
 		b.Run(fmt.Sprint("known=", known), func(b *testing.B) {

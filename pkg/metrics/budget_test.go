@@ -16,19 +16,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinkSeries is the number of series of links, modules, counters of all drivers, PCIe links (with AER and slot power of GPUs) and GIDs
-// of the node of budgetNode with the default options, maxOtherSeries that of all others.
+// maxLinkSeries is the number of series of links, modules, counters of all drivers, PCIe links (with AER and slot power
+// of GPUs) and GIDs of budgetNode with the default options, maxOtherSeries the number of all other series.
 const (
 	maxLinkSeries  = 750
 	maxOtherSeries = 5000
 	maxNodeSeries  = maxOtherSeries + maxLinkSeries
 )
 
-// budgetNode is a node of a cluster with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a GPU
-// and an HCA and calls six verbs.
+// budgetNode is a node with 64 CPUs, 8 GPUs, 10 HCAs and 110 pods of one container. Each of the first 16 pods uses a
+// GPU and an HCA and calls six verbs.
 func budgetNode() []engine.Registration { return clusterNode(110, 16, 8, 10) }
 
-// clusterNode is a node with 64 CPUs and pods of one container. Each accelerated pod uses a GPU and an HCA and calls six verbs.
+// clusterNode is a node with 64 CPUs and pods of one container. Each accelerated pod uses a GPU and an HCA and calls
+// six verbs.
 func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 	entities := map[model.CgroupID]identitytest.Entity{}
 	usage := crowdUsage(pods)
@@ -119,7 +120,6 @@ func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 	}
 }
 
-// losses returns no loss for each reason.
 func losses(reasons ...string) (list []model.Loss) {
 	for _, r := range reasons {
 		list = append(list, model.Loss{Reason: r})
@@ -127,7 +127,6 @@ func losses(reasons ...string) (list []model.Loss) {
 	return list
 }
 
-// allOK returns the states of devices of a source.
 func allOK(source string, devices ...string) (list []model.DeviceState) {
 	for _, d := range devices {
 		list = append(list, model.DeviceState{Source: source, Device: d, State: model.StateOK})
@@ -135,7 +134,6 @@ func allOK(source string, devices ...string) (list []model.DeviceState) {
 	return list
 }
 
-// addProbeState adds the hooks, maps and losses of the source probe on a kernel without peer memory clients.
 func addProbeState(s *model.Snapshot) {
 	for hook, tier := range map[string]string{
 		"ib_uverbs_ioctl": "fentry", "ib_uverbs_write": "fentry", "rdma_restrack_begin_del": "", "rdma_restrack_add": "kprobe",
@@ -162,7 +160,6 @@ func addProbeState(s *model.Snapshot) {
 	s.Repairs = []model.Repair{{Change: "added"}, {Change: "removed"}}
 }
 
-// addAccessState adds the hooks, the map and the losses of the source access.
 func addAccessState(s *model.Snapshot) {
 	for _, hook := range []string{"chrdev_open", "devcgroup_check_permission", "task_file"} {
 		s.Hooks = append(s.Hooks, model.Hook{Name: hook, Tier: "fentry", State: model.StateOK})
@@ -174,7 +171,7 @@ func addAccessState(s *model.Snapshot) {
 	s.Losses = losses(reasons[:]...)
 }
 
-// budgetHCAs returns HCAs of mlx5 with one port: all counters of a port in sysfs, and those of hw_counters.
+// budgetHCAs returns HCAs of mlx5 with one port, with all counters of ports and hw_counters.
 func budgetHCAs(n int) model.Snapshot {
 	var s model.Snapshot
 	for i := range n {
@@ -228,8 +225,8 @@ func budgetPCI(gpus, hcas int) model.Snapshot {
 	return s
 }
 
-// budgetMachine returns the facts of a node with 64 CPUs, two disks, six file systems and eight sensors, with three network interfaces of its
-// own and one for each pod.
+// budgetMachine returns a node with 64 CPUs, two disks, six file systems, eight sensors, three network interfaces, and
+// one interface for each pod.
 func budgetMachine() *model.Node {
 	m := machine()
 	one := func(n int, name string) (list []model.Figure) {
@@ -254,7 +251,7 @@ func budgetMachine() *model.Node {
 		m.Filesystems = append(m.Filesystems, model.Filesystem{Device: fmt.Sprint("/dev/", i), MountPoint: fmt.Sprint("/", i), Type: "ext4", Size: 1})
 	}
 	n := new(int64)
-	for i := range 113 { // three of the node and one of each pod
+	for i := range 113 { // three of the node, one for each pod
 		name := fmt.Sprint("eth", i)
 		if i >= 3 {
 			name = fmt.Sprint("veth", i)
@@ -357,7 +354,7 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// byGroup adds the series of families by the group of the metric table; the key all is the sum.
+// byGroup adds up the series of families by the group of the metric table. The key all has the sum.
 func byGroup(t *testing.T, families map[string]int) map[string]int {
 	t.Helper()
 	sums := map[string]int{}

@@ -16,13 +16,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// collector is an engine with its exporter.
 type collector struct {
 	*engine.Engine
 	*Exporter
 }
 
-// setup has the parts of a collector.
 type setup struct {
 	Sources           []engine.Registration
 	Reuse             time.Duration
@@ -54,7 +52,6 @@ func newCollector(s setup) collector {
 	return collector{e, x}
 }
 
-// now returns the current metric families.
 func (c collector) now(t testing.TB) []exposition.Family {
 	t.Helper()
 	page, err := c.current()
@@ -64,7 +61,7 @@ func (c collector) now(t testing.TB) []exposition.Family {
 	return page.Families
 }
 
-// unnamed panics when it is asked for its name, but for the first time.
+// unnamed panics from the second call of Name on.
 type unnamed struct{ asked int }
 
 func (s *unnamed) Name() string {
@@ -76,7 +73,7 @@ func (s *unnamed) Name() string {
 func (s *unnamed) Close() error                                 { return nil }
 func (s *unnamed) Read(context.Context) (model.Snapshot, error) { return model.Snapshot{}, nil }
 
-// A refresh that panics has no metrics, and an error instead.
+// A refresh that panics has an error instead of metrics.
 func TestRefreshPanics(t *testing.T) {
 	c := newCollector(setup{Sources: []engine.Registration{{Source: &unnamed{}}}})
 	if text, err := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false); err == nil || len(text) > 0 {
@@ -90,5 +87,4 @@ func TestRefreshPanics(t *testing.T) {
 	}
 }
 
-// states refreshes and returns the states of the sources.
 func (c collector) states() []model.SourceState { return c.Refresh().States }

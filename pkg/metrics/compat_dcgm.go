@@ -16,27 +16,27 @@ import (
 
 var dcgmNotes = []string{
 	"[GPUs](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name.",
-	"`gpu`, `UUID` and `device` of a MIG instance are those of its GPU.",
-	"`container`, `namespace` and `pod` are those that are allocated the GPU. If there are several, each has a series with the " +
-		"GPU's value: sum over `max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and `DCGM_FI_DEV_FB_USED` then have the GPU's value " +
-		"without a container, and each container's own value.",
+	"A MIG instance has `gpu`, `UUID` and `device` of its GPU.",
+	"`container`, `namespace` and `pod` are allocated the GPU. If several are, each has a series with the GPU's value: sum over " +
+		"`max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and `DCGM_FI_DEV_FB_USED` then have the GPU's value without a container, " +
+		"and each container's own value.",
 	"`DCGM_FI_DEV_XID_ERRORS` also has `err_code` and `err_msg`, in our words.",
 	"`DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is a rate, as in DCGM, in units of 1,024,000 bytes per second.",
 	"Without GPM (Hopper and newer), `DCGM_FI_PROF_GR_ENGINE_ACTIVE` is the GPU's utilization, `DCGM_FI_PROF_PCIE_TX_BYTES` and " +
 		"`DCGM_FI_PROF_PCIE_RX_BYTES` are the driver's last sample of 20 ms, and all other `DCGM_FI_PROF_*` are absent.",
 }
 
-// dcgmLabels are the labels of dcgm-exporter. The labels that distinguish series come
-// first. dcgm-exporter called the node Hostname before 2026, and hostname since.
+// dcgmLabels are dcgm-exporter's labels, the labels that distinguish series first. The node is Hostname before 2026,
+// hostname since.
 var dcgmLabels = []string{
 	"gpu", "UUID", "GPU_I_ID", "GPU_I_PROFILE", "pci_bus_id", "device", "modelName", "Hostname", "hostname", "DCGM_FI_DRIVER_VERSION",
 	"container", "namespace", "pod",
 }
 
-// dcgmXIDLabels are those of the last XID.
+// dcgmXIDLabels are the labels of the last XID.
 var dcgmXIDLabels = slices.Concat(dcgmLabels, []string{"err_code", "err_msg"})
 
-// dcgmValue returns the row of a value of each GPU. The value of a shared GPU is repeated for each workload.
+// dcgmValue returns the row of a value of each GPU. A shared GPU's value is repeated for each workload.
 func dcgmValue(name string, typ dto.MetricType, help string, of func(*gpuView) model.Optional) metric {
 	return metric{
 		name: "DCGM_FI_" + name, typ: typ, labels: dcgmLabels, help: help,
@@ -52,7 +52,7 @@ func dcgmValue(name string, typ dto.MetricType, help string, of func(*gpuView) m
 	}
 }
 
-// dcgmShared returns the row of a value that is known by workload, too.
+// dcgmShared returns the row of a value that also exists by workload.
 func dcgmShared(name, help string, of func(*gpuView) model.Optional, ofWorkload func(*dcgmWorkload) model.Optional) metric {
 	m := dcgmValue(name, gauge, help, of)
 	m.emit = func(v *view, b *exposition.Builder) {
@@ -74,13 +74,12 @@ func dcgmShared(name, help string, of func(*gpuView) model.Optional, ofWorkload 
 	return m
 }
 
-// dcgmMetrics returns the metrics of dcgm-exporter's lists and other fields of DCGM, with DCGM's names and units. Its counters
-// are untyped here, because their names do not end in _total.
+// dcgmMetrics returns the metrics of dcgm-exporter's lists and other fields of DCGM, with DCGM's names and units.
+// Counters are untyped, because DCGM's names do not end in _total.
 func dcgmMetrics() []metric {
 	return slices.Concat(dcgmBoardMetrics(), dcgmMemoryMetrics(), dcgmErrorMetrics(), dcgmLinkMetrics(), dcgmProfilingMetrics())
 }
 
-// dcgmEngine returns the driver's own usage of an engine.
 func dcgmEngine(name string) func(*gpuView) model.Optional {
 	return func(g *gpuView) model.Optional { return named(g.Engines, name) }
 }
@@ -205,7 +204,6 @@ func dcgmLinkMetrics() []metric {
 	}
 }
 
-// dcgmProfilingMetrics returns the metrics of GPM.
 func dcgmProfilingMetrics() []metric {
 	active := func(name, engine, help string) metric {
 		return dcgmValue("PROF_"+name, gauge, help, dcgmEngine(engine))
@@ -260,7 +258,7 @@ func named(figures []model.Figure, name string) model.Optional {
 	return model.Optional{}
 }
 
-// lastXID returns the code of the last error, 0 for none, and whether errors are counted.
+// lastXID returns the code of the last XID, or 0, and whether XIDs are counted.
 func lastXID(g *gpuView) (code uint64, known bool) {
 	var last time.Time
 	for _, x := range g.XIDs {
@@ -271,7 +269,7 @@ func lastXID(g *gpuView) (code uint64, known bool) {
 	return code, g.XIDs != nil
 }
 
-// condition returns whether a GPU has a problem.
+// condition returns whether a GPU has the problem.
 func condition(name string) func(*gpuView) model.Optional {
 	return func(g *gpuView) model.Optional {
 		for _, p := range g.Problems {
@@ -283,7 +281,7 @@ func condition(name string) func(*gpuView) model.Optional {
 	}
 }
 
-// ecc sums the errors of all blocks, unless the driver does.
+// ecc adds up the errors of all blocks, unless the driver reports the sum.
 func ecc(typ, scope string) func(*gpuView) model.Optional {
 	return func(g *gpuView) (sum model.Optional) {
 		for _, e := range g.Errors {

@@ -15,19 +15,19 @@ import (
 type dcgmGPU struct {
 	*gpuView
 	alone     *exposition.LabelSet // without a workload
-	workloads []dcgmWorkload       // that are allocated the GPU; one without names if there is none
+	workloads []dcgmWorkload       // allocated the GPU; without any, one element without names
 }
 
-// dcgmWorkload is a container that is allocated a GPU, or all workloads that are no containers. dcgm-exporter knows no other names.
+// dcgmWorkload is a container that is allocated a GPU, or all workloads that are not containers: dcgm-exporter has only
+// containers' names.
 type dcgmWorkload struct {
 	container, namespace, pod string
-	// memory and utilization are those of its own processes, in bytes and 0 to 1.
+	// The memory and utilization of its own processes, in bytes and 0 to 1.
 	memory, utilization model.Optional
 	values              []string // of dcgmLabels
 	labels              *exposition.LabelSet
 }
 
-// dcgm returns the NVIDIA GPUs with their labels, computed once per refresh.
 func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 	if v.dcgmGPUs != nil {
 		return v.dcgmGPUs
@@ -40,7 +40,7 @@ func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 		}
 	}
 	whole := make(map[string]*model.GPU, len(v.gpus))
-	parts := map[string]bool{} // GPUs that have some
+	parts := map[string]bool{} // UUIDs of GPUs with parts
 	for _, g := range v.gpus {
 		whole[g.UUID] = g.GPU
 		parts[g.Parent] = true
@@ -83,7 +83,7 @@ func (v *view) dcgm(b *exposition.Builder) []dcgmGPU {
 	return v.dcgmGPUs
 }
 
-// givenTo returns the workloads that are allocated each GPU.
+// givenTo returns, by GPU, the workloads that are allocated the GPU.
 func (v *view) givenTo() map[*model.GPU][]dcgmWorkload {
 	given := map[*model.GPU][]dcgmWorkload{}
 	for i := range v.shares.GPUs {
@@ -97,7 +97,7 @@ func (v *view) givenTo() map[*model.GPU][]dcgmWorkload {
 		}
 		if s.Listed && s.Processes == 0 {
 			w.memory = model.Some(0)
-			w.utilization = model.Optional{Known: named(s.GPU.Engines, "sm").Known} // it is not reported with MIG
+			w.utilization = model.Optional{Known: named(s.GPU.Engines, "sm").Known} // MIG has no utilization by process
 		}
 		all := given[s.GPU]
 		same := slices.IndexFunc(all, func(o dcgmWorkload) bool {
@@ -113,13 +113,12 @@ func (v *view) givenTo() map[*model.GPU][]dcgmWorkload {
 	return given
 }
 
-// sumOf adds the known ones of two values.
+// sumOf adds two values, of which either may be unknown.
 func sumOf(a, b model.Optional) model.Optional {
 	return model.Optional{Value: a.Value + b.Value, Known: a.Known || b.Known}
 }
 
-// busID formats a PCI address as NVML does: with eight digits of the domain, in
-// capitals.
+// busID formats a PCI address as NVML does: the domain has eight digits, in capitals.
 func busID(address string) string {
 	if address == "" {
 		return ""
@@ -127,7 +126,7 @@ func busID(address string) string {
 	return "0000" + strings.ToUpper(address)
 }
 
-// nvidiaNode returns the name of the device node, such as nvidia0.
+// nvidiaNode returns the name of the GPU's device node, such as nvidia0.
 func nvidiaNode(nodes []string) string {
 	for _, node := range nodes {
 		if name := strings.TrimPrefix(node, "/dev/"); strings.HasPrefix(name, "nvidia") && !strings.Contains(name, "/") {

@@ -81,7 +81,7 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// series returns the series of a family as "label value, …" with their values, in the order of the labels.
+// series returns the values of a family by "label value, …", in the order of labels.
 func series(families []*dto.MetricFamily, name string, labels ...string) map[string]float64 {
 	all := map[string]float64{}
 	for _, f := range families {
@@ -103,7 +103,8 @@ func series(families []*dto.MetricFamily, name string, labels ...string) map[str
 	return all
 }
 
-// TestDCGMSharedGPU checks the series of a GPU that two containers of Kubernetes and two workloads that are no containers are allocated.
+// TestDCGMSharedGPU checks a GPU that is allocated to two containers of Kubernetes and two workloads that are not
+// containers.
 func TestDCGMSharedGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		some := model.Some
@@ -144,7 +145,7 @@ func TestDCGMSharedGPU(t *testing.T) {
 	})
 }
 
-// TestDCGMUnits checks values whose unit differs from that of our own metrics.
+// TestDCGMUnits checks values whose unit differs from our own metrics.
 func TestDCGMUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		families := gather(t, []engine.Registration{{Source: &fake{name: "nvidia", facts: model.Snapshot{GPUs: []model.GPU{{

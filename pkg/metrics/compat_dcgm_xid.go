@@ -2,8 +2,8 @@
 
 package metrics
 
-// xidTexts are short descriptions of the XIDs that occur on accelerators, after NVIDIA's catalog (analyzing-xid-catalog,
-// 2025-10) and the names in nverror.h of the open kernel modules.
+// xidTexts describes the XIDs of accelerators, after NVIDIA's catalog (analyzing-xid-catalog, 2025-10) and nverror.h of
+// the open kernel modules.
 var xidTexts = map[uint64]string{
 	0:   "none",
 	8:   "channel timed out",
@@ -61,7 +61,7 @@ var xidTexts = map[uint64]string{
 	173: "fatal C2C link error",
 }
 
-// xidText returns the description of an XID, "other" without one.
+// xidText returns the description of an XID, or "other".
 func xidText(code uint64) string {
 	if text, ok := xidTexts[code]; ok {
 		return text

@@ -12,9 +12,8 @@ var lensNotes = []string{
 	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits. Absent for AMD, because its unit is not certain.",
 }
 
-// lensMetrics returns the metrics of Primus Lens except gpu_utilization, which is always
-// exported: the counters that `rdma statistic` prints, under its names, and those of GPUs. The
-// counters are untyped: a counter would need a name that ends in _total.
+// lensMetrics returns the metrics of Primus Lens except gpu_utilization, which is always exported: the counters and
+// names of `rdma statistic`, and GPU values. Counters are untyped, because their names do not end in _total.
 func lensMetrics() []metric {
 	counters := metric{
 		name: "rdma_stat_<counter>", typ: untyped, labels: devicePortLabels,

@@ -10,12 +10,11 @@ import (
 )
 
 var nodeExporterNotes = []string{
-	"Names and descriptions are those of node_exporter's infiniband collector, except descriptions of `node_infiniband_legacy`, the " +
-		"files of `counters_ext` (drivers for kernels before 4.5).",
+	"Names and descriptions are node_exporter's (infiniband collector), except descriptions of `node_infiniband_legacy`: " +
+		"`counters_ext`, drivers for kernels before 4.5.",
 }
 
-// nodeExporterMetrics returns the metrics of node_exporter's infiniband collector, with its
-// names and help, so that one can replace the other.
+// nodeExporterMetrics returns the metrics of node_exporter's infiniband collector, with the same names and help.
 func nodeExporterMetrics() []metric {
 	rows := []metric{
 		{
@@ -159,7 +158,7 @@ func nodeExporterMetrics() []metric {
 	return rows
 }
 
-// stateID returns the row of a state as the number of the kernel.
+// stateID returns the row of a state as the kernel's number.
 func stateID(name, help string, of func(*model.Port) int) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,

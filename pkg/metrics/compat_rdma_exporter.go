@@ -13,8 +13,7 @@ var rdmaExporterNotes = []string{
 	"`rdma_<counter>_total`: data counters count words of four bytes, as in sysfs.",
 }
 
-// rdmaExporterMetrics returns the metrics of rdma_exporter that sysfs and netlink provide.
-// Its data counters count words of four bytes.
+// rdmaExporterMetrics returns the metrics of rdma_exporter that come from sysfs and netlink.
 func rdmaExporterMetrics() []metric {
 	return []metric{
 		{

@@ -15,26 +15,26 @@ import (
 )
 
 var containerNotes = []string{
-	"Names and units are those of cAdvisor. A workload may also be a job or a service.",
+	"Names and units are cAdvisor's. A workload may also be a job or a service.",
 	"`container_cpu_usage_seconds_total`: `cpu` is always `total`.",
-	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota. `container_spec_cpu_shares` is " +
-		"converted from the weight of cgroup v2.",
+	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota. " +
+		"`container_spec_cpu_shares` is converted from cgroup v2's weight.",
 	"`container_memory_failures_total`: `scope` is `container` or `hierarchy` (with all cgroups below). On cgroup v2 both are " +
 		"equal.",
-	"The `container_network` families count on the interfaces of the pod, or of a container without a pod. They are absent in the " +
-		"node's network namespace.",
-	"`container_start_time_seconds`: from the runtime, or else the creation of the cgroup.",
+	"The `container_network` families count on the interfaces of the pod, or of a container without a pod. They are absent in " +
+		"the node's network namespace.",
+	"`container_start_time_seconds`: from the runtime, else the cgroup's creation.",
 	"`container_state`: `created`, `running`, `paused`, `exited`. `container_health`: `healthy`, `unhealthy`, `starting`.",
 }
 
-// containerMetrics returns the resource usage of containers and jobs, with the names and
-// units of cAdvisor, and the state that runtimes and the kubelet report.
+// containerMetrics returns the resource usage of workloads with cAdvisor's names and units, and the state that runtimes
+// and the kubelet report.
 func containerMetrics() []metric {
 	return slices.Concat(cpuMetrics(), memoryMetrics(), ioMetrics(), pressureMetrics(), networkMetrics(), lifeMetrics())
 }
 
 func cpuMetrics() []metric {
-	// cAdvisor has these metrics only with a quota.
+	// cAdvisor exports these metrics only if there is a quota.
 	limited := func(of func(*model.Usage) model.Optional) func(*model.Usage) model.Optional {
 		return func(u *model.Usage) model.Optional {
 			if !u.CPU.Quota.Known || math.IsInf(u.CPU.Quota.Value, 1) {
@@ -101,7 +101,7 @@ func memoryMetrics() []metric {
 		memory("container_spec_memory_reservation_limit_bytes",
 			"Protected memory (memory.min of cgroup v2) or soft limit (v1), 0 for none.",
 			func(m *model.MemoryUsage) model.Optional { return zeroForNone(m.Reservation) }),
-		// A counter would need a name that ends in _total.
+		// Untyped, because the name of a counter must end in _total.
 		usage("container_memory_failcnt", untyped, "Times that the memory limit was hit.",
 			func(u *model.Usage) model.Optional { return u.Memory.LimitHits }),
 		usage("container_oom_events_total", counter, "Processes killed because memory ran out.",
@@ -142,7 +142,7 @@ func ioMetrics() []metric {
 			func(d *model.DeviceIO) model.Optional { return d.Writes }),
 		{
 			name: "container_blkio_device_usage_total", typ: counter, owned: true,
-			// The three that distinguish series come first, see labelKey.
+			// The first three labels distinguish series, see labelKey.
 			labels: []string{"major", "minor", "operation", "device"},
 			help:   "Bytes moved on the block device, by operation (Read, Write, Discard).",
 			emit: each(usagesOf, func(v *view, b *exposition.Builder, s *attribution.UsageShare) {
@@ -212,14 +212,13 @@ func networkMetrics() []metric {
 	}
 }
 
-// used adds a series for a value of a cgroup that was collected.
+// used adds a series if the value is known.
 func used(v *view, b *exposition.Builder, s *attribution.UsageShare, f model.Optional, values ...string) {
 	if f.Known {
 		b.Since(s.Since).Share(f.Value, v.owners[s.Owner], values...)
 	}
 }
 
-// usage returns the row of one value of a cgroup.
 func usage(name string, typ dto.MetricType, help string, of func(*model.Usage) model.Optional) metric {
 	return metric{
 		name: name, typ: typ, owned: true, help: help,

@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// containerNode returns a pod with a limited container and its sandbox, a job without
-// limits, a Docker container that has exited, and a cgroup without a name.
+// containerNode returns a pod with a limited container and its sandbox, a job without limits, an exited Docker
+// container, and a cgroup without a name.
 func containerNode() []engine.Registration {
 	n := model.Some
 	full := model.Usage{

@@ -16,7 +16,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// crowdHCA returns the name of one of the HCAs of a crowd.
 func crowdHCA(i int) string { return fmt.Sprint("mlx5_", i) }
 
 // crowdVerbs lists more verbs than programs call.
@@ -31,8 +30,8 @@ func crowdVerbs(n int) (verbs []string) {
 	return verbs[:n]
 }
 
-// crowdProbe returns what the probe counts of cgroups 1 to n. usesOf returns the HCAs that a cgroup uses; it calls all verbs on
-// each of them, and each fourth verb fails with some kinds of errors.
+// crowdProbe returns the counts of cgroups 1 to n. Each cgroup calls all verbs on each HCA in usesOf, and each fourth
+// verb fails with several errnos.
 func crowdProbe(n, calls, errnos int, usesOf func(int) []int) model.Snapshot {
 	s := model.Snapshot{
 		Objects: []model.Objects{}, Registered: []model.Registered{}, VerbErrors: []model.Series[model.VerbErrorKey, model.Count]{},
@@ -61,7 +60,7 @@ func crowdProbe(n, calls, errnos int, usesOf func(int) []int) model.Snapshot {
 	return s
 }
 
-// crowdUsage returns the resource usage of cgroups 1 to n with the values that cgroup v2 has, and the network of their pods.
+// crowdUsage returns the resource usage of cgroups 1 to n with all values of cgroup v2, and the network of their pods.
 func crowdUsage(n int) model.Snapshot {
 	some := model.Some
 	s := model.Snapshot{Namespaces: []model.Namespace{}}
@@ -90,8 +89,8 @@ func crowdUsage(n int) model.Snapshot {
 	return s
 }
 
-// crowdContainers returns the containers of cgroups 1 to n with all that Docker reports, and what they hold of HCAs by the rdma cgroup
-// controller and by open device nodes. With given, they were given the device nodes of the HCAs.
+// crowdContainers returns the containers of cgroups 1 to n with all that Docker, the rdma cgroup controller and open
+// device nodes report. With given, they were allocated the HCAs' device nodes.
 func crowdContainers(n int, usesOf func(int) []int, given bool) model.Snapshot {
 	s := model.Snapshot{RDMACgroups: []model.RDMACgroup{}, DeviceHandles: []model.DeviceHandles{}}
 	for i := 1; i <= n; i++ {
@@ -116,7 +115,7 @@ func crowdContainers(n int, usesOf func(int) []int, given bool) model.Snapshot {
 	return s
 }
 
-// crowdNames names the cgroups 1 to n: each is the container of a pod.
+// crowdNames names each of the cgroups 1 to n as the container of a pod.
 func crowdNames(n int) *fakeNames {
 	entities := map[model.CgroupID]identitytest.Entity{}
 	for i := 1; i <= n; i++ {
@@ -136,7 +135,7 @@ func crowd(n int, facts ...model.Snapshot) []engine.Registration {
 	return sources
 }
 
-// seriesOf counts the series by family, as Prometheus does: each bucket, sum and count of a histogram is one.
+// seriesOf counts the series by family as Prometheus does: each bucket, sum and count of a histogram is a series.
 func seriesOf(t *testing.T, c collector) (byFamily map[string]int, all int, text string) {
 	t.Helper()
 	body, err := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false)

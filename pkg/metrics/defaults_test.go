@@ -18,8 +18,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 )
 
-// flagDefaults returns the default of each flag by its name. It reads the tags of cmd/accelscope, which nothing imports; the default of
-// a flag without one is empty.
+// flagDefaults returns the default of each flag, or "", from the struct tags of cmd/accelscope, which no package can
+// import.
 func flagDefaults(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("../../cmd/accelscope/*.go")
@@ -30,7 +30,7 @@ func flagDefaults(t *testing.T) map[string]string {
 	text := func(e ast.Expr) string {
 		switch e := e.(type) {
 		case *ast.BasicLit:
-			s, _ := strconv.Unquote(e.Value) // not of a number
+			s, _ := strconv.Unquote(e.Value) // fails for a number
 			return s
 		case *ast.Ident:
 			return constants[e.Name]
@@ -69,8 +69,8 @@ func flagDefaults(t *testing.T) map[string]string {
 	return defaults
 }
 
-// withDefaults returns the setup of a node with a kubelet whose flags have their defaults: the sources that are switched on, and the options
-// of the exporter.
+// withDefaults returns the setup of a node with a kubelet and the default flags: enabled sources, and options of the
+// exporter.
 func withDefaults(t *testing.T, sources []engine.Registration) setup {
 	t.Helper()
 	defaults := flagDefaults(t)
@@ -99,7 +99,7 @@ func withDefaults(t *testing.T, sources []engine.Registration) setup {
 	if defaults["web.disable-exporter-metrics"] != "true" {
 		s.Compat = append(s.Compat, Process)
 	}
-	// A source belongs to the flag --collector.NAME.
+	// The source NAME belongs to the flag --collector.NAME.
 	var known []string
 	for _, r := range sources {
 		name := r.Source.Name()

@@ -18,8 +18,8 @@ import (
 
 var allHCAs = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 
-// TestHostileWorkload checks that one workload that calls every verb on every HCA has a bounded number of series in each family,
-// that its totals add up, that the bound is exported, and that the others keep their detail.
+// TestHostileWorkload checks a workload that calls every verb on every HCA: its series in each family are bounded, its
+// totals add up, the bound is exported, and other workloads keep their detail.
 func TestHostileWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts := crowdProbe(2, 120, 4, func(i int) []int {
@@ -34,7 +34,7 @@ func TestHostileWorkload(t *testing.T) {
 		c := newCollector(setup{Sources: crowd(2, facts)})
 		defer c.Close() //nolint:errcheck // nothing to lose
 		all, _, text := seriesOf(t, c)
-		const bound = 768 + 10*8 // and a total for each HCA at most
+		const bound = 768 + 10*8 // at most a total for each HCA
 		for family, n := range all {
 			others := 0
 			for line := range strings.Lines(text) {
@@ -68,7 +68,7 @@ func TestHostileWorkload(t *testing.T) {
 	})
 }
 
-// sumOfSeries adds the values of the series of a name that have the labels.
+// sumOfSeries adds up the series of a name with the labels.
 func sumOfSeries(text, name, labels string) (sum float64) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, name) && line[len(name)] == '{' && strings.Contains(line, labels) {
@@ -89,20 +89,21 @@ func seriesIn(text string) map[string]float64 {
 	return all
 }
 
-// TestManyWorkloads checks the number of series of 1,000 containers on a node with 10 HCAs and the default options, without a kubelet:
-// all families of RDMA, of opens and of the usage of containers together.
+// TestManyWorkloads checks the number of series of 1,000 containers on a node with 10 HCAs, the default options and no
+// kubelet: families of RDMA, opens and container usage.
 func TestManyWorkloads(t *testing.T) {
 	const workloads = 1000
 	oneHCA, everyHCA := func(i int) []int { return []int{i % 10} }, func(int) []int { return allHCAs }
 	for name, tt := range map[string]struct {
 		usesOf func(int) []int
 		calls  int  // verbs on each HCA
-		given  bool // the containers have the device nodes
+		given  bool // the containers were allocated the device nodes
 		limit  int
 	}{
 		"one HCA each": {usesOf: oneHCA, calls: 40, limit: 100_000},
 		"all HCAs":     {usesOf: everyHCA, calls: 8, limit: 100_000},
-		// accelscope_workload_device_info and container_rdma_allocated name each device that a container was given. Nothing adds them up.
+		// accelscope_workload_device_info and container_rdma_allocated have each allocated device. They are not added
+		// up.
 		"all HCAs as device nodes": {usesOf: everyHCA, calls: 8, given: true, limit: 100_000 + 2*10*workloads},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +164,8 @@ func TestManyWorkloads(t *testing.T) {
 	}
 }
 
-// checkKept checks that what alerts and top compare by device has its device: gauges of the unattributed share, and the coverage.
+// checkKept checks that series which alerts and top compare by device keep the device: gauges of the unattributed
+// share, and the coverage.
 func checkKept(t *testing.T, text string) {
 	t.Helper()
 	unattributed := 0
@@ -183,13 +185,13 @@ func checkKept(t *testing.T, text string) {
 	}
 }
 
-// TestFoldedCountersStay checks over many refreshes, in which keys come, go, return and are reset, that no counter falls, that a
-// series that was folded is never shown, and that a series that was shown stays while its key is there.
+// TestFoldedCountersStay checks over many refreshes, with keys that come, go, return and are reset: no counter falls, a
+// folded series is never shown, and a shown series stays as long as its key.
 func TestFoldedCountersStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probe := &fake{name: "probe", facts: crowdProbe(1, 1, 0, func(int) []int { return []int{0} })}
 		probe.facts.Verbs = nil
-		// Work requests may rest: their series are then absent.
+		// Work requests may be in surveys only: their series are then absent.
 		probe.facts.WorkRequests = []model.Series[model.WorkRequestKey, model.Requests]{}
 		c := newCollector(setup{Sources: append(crowd(1), engine.Registration{Source: probe}), Reuse: time.Nanosecond})
 		defer c.Close() //nolint:errcheck // nothing to lose
@@ -199,7 +201,7 @@ func TestFoldedCountersStay(t *testing.T) {
 			s.Verbs, s.WorkRequests = nil, nil
 			for i := range min(60*(round+1), 1200) {
 				verb := fmt.Sprint("verb_", i)
-				if i%50 == 5 { // the probe has such a verb, too
+				if i%50 == 5 { // the probe reports a verb of that name, too
 					verb = "other"
 				}
 				h := model.Histogram{Count: uint64(i + round), Sum: uint64(i+round) * 1000}
@@ -210,7 +212,7 @@ func TestFoldedCountersStay(t *testing.T) {
 					Value: model.Requests{Count: uint64(i + round)}, Resting: (i+round)%7 == 0,
 				})
 			}
-			if round == 20 { // the probe does not answer once
+			if round == 20 { // one refresh without an answer of the probe
 				s = model.Snapshot{}
 			}
 			probe.facts = s
@@ -257,7 +259,8 @@ func TestFoldedCountersStay(t *testing.T) {
 	})
 }
 
-// TestFoldedGauges checks that the objects of a workload with too many series add up while their numbers rise and fall, and keys come and go.
+// TestFoldedGauges checks that the objects of a workload with too many series add up while numbers change and keys come
+// and go.
 func TestFoldedGauges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probe := &fake{name: "probe"}
@@ -286,8 +289,8 @@ func TestFoldedGauges(t *testing.T) {
 	})
 }
 
-// TestDetail checks that each label of a metric of workloads is either detail, or has as many values as the node has things of a
-// kind, which no workload can change.
+// TestDetail checks that each label of a workload's metric is either detail, or has values that the node bounds and no
+// workload can change.
 func TestDetail(t *testing.T) {
 	ofNode := []string{
 		"device", "type", "memory", "method", "reason", "calls", "engine", "claim", "share", "class", "result", "driver", "kind", "vendor",
@@ -300,7 +303,7 @@ func TestDetail(t *testing.T) {
 				t.Errorf("%s: %s is no label of a workload's metric", m.name, label)
 			}
 		}
-		if strings.HasSuffix(m.name, "_info") { // one series for each thing, with what is known about it
+		if strings.HasSuffix(m.name, "_info") { // one series for each described thing
 			continue
 		}
 		for _, label := range m.labels {

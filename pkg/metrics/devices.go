@@ -4,7 +4,6 @@ package metrics
 
 import "github.com/accelscope/accelscope/pkg/exposition"
 
-// devicesMetrics returns the devices that are assigned to workloads.
 func devicesMetrics() []metric {
 	return []metric{
 		{

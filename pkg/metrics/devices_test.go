@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// TestDeviceInfo checks a VF in the network namespace of its pod, a GPU, and a VF that only the annotation of a pod names.
+// TestDeviceInfo checks a VF in its pod's network namespace, a GPU, and a VF that only a pod's annotation names.
 func TestDeviceInfo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts := model.Snapshot{

@@ -9,16 +9,15 @@ import (
 )
 
 var driverNotes = []string{
-	"Needs `--collector.gpudriver`. `driver` is the kernel module: `nvidia`, `nvidia_uvm`, `amdgpu`, `i915`, `xe`, or another DRM " +
-		"driver; `built-in` in the kernel image.",
-	"`kind` is `wait` for [requests that wait on purpose](../docs/gpus.md#ioctls-of-gpu-drivers), else `work`. The gauges leave out " +
-		"`wait`.",
-	"`container_gpu_driver_stuck_tasks`: threads in one ioctl for longer than `--gpu.stuck-after`; `/api/v1/gpu-driver-tasks` lists " +
-		"them.",
+	"Needs `--collector.gpudriver`. `driver` is the kernel module: `nvidia`, `nvidia_uvm`, `amdgpu`, `i915`, `xe`, or another " +
+		"DRM driver; `built-in` in the kernel image.",
+	"`kind` is `wait` for [requests that wait on purpose](../docs/gpus.md#ioctls-of-gpu-drivers), else `work`. The gauges leave " +
+		"out `wait`.",
+	"`container_gpu_driver_stuck_tasks`: threads in one ioctl for longer than `--gpu.stuck-after`; `/api/v1/gpu-driver-tasks` " +
+		"lists them.",
 	"Ioctls that began before the sensor's start are left out.",
 }
 
-// driverMetrics returns the metrics of the ioctls of GPU drivers.
 func driverMetrics() []metric {
 	inProgress := func(name, help string, of func(*attribution.DriverShare) float64) metric {
 		return metric{

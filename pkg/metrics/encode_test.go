@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// compareText compares the text formats of families with those of the library.
+// compareText compares the text formats with the library's.
 func compareText(t *testing.T, families []exposition.Family) {
 	t.Helper()
 	page := exposition.NewPage(families, exposition.Forms{})
@@ -50,8 +50,8 @@ func TestTextMatchesLibrary(t *testing.T) {
 	})
 }
 
-// TestEncode checks that each format decodes to the families, compressed or not, and is
-// compressed once per refresh.
+// TestEncode checks that each format decodes to the families, with and without compression, and is compressed once per
+// refresh.
 func TestEncode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCollector(setup{Sources: node(), Compat: CompatSets()})

@@ -263,8 +263,7 @@ func TestBackgroundSource(t *testing.T) {
 	})
 }
 
-// TestNamesHoldWhileTheResolverIsStuck checks that a late name does not move values to the
-// unattributed share and back.
+// TestNamesHoldWhileTheResolverIsStuck checks that a late name does not move values to the unattributed share and back.
 func TestNamesHoldWhileTheResolverIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -311,8 +310,8 @@ func compareShares(t *testing.T, before, after []*dto.MetricFamily) {
 	}
 }
 
-// TestForget checks the order of Forget (source.go): after the refresh, first the sources
-// that count, then the sources that name, and no cgroup that is still in use.
+// TestForget checks the order of Forget (source.go): after the refresh, first the sources that count, then the sources
+// that name, and no cgroup in use.
 func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -372,8 +371,8 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// TestTotalsDoNotFall checks that counts of a cgroup stay with its owner when the cgroup gets a
-// name and when it is forgotten: totals do not fall while their series exists.
+// TestTotalsDoNotFall checks that the counts of a cgroup stay with its owner when the cgroup gets a name and when it is
+// forgotten.
 func TestTotalsDoNotFall(t *testing.T) {
 	job := func(step int) identitytest.Entity {
 		return identitytest.Entity{Workload: "slurm:42", Step: fmt.Sprint(step)}
@@ -443,7 +442,7 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 		}
 	}
 	if workload == "" {
-		// What was counted before the name was known stays unattributed.
+		// Counts from before the name was known stay unattributed.
 		entities[1] = identitytest.Entity{Workload: "late"}
 		for _, late := range []uint64{0, 4} {
 			set(map[model.CgroupID]uint64{1: 6 + late, 3: 2})
@@ -459,7 +458,7 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 		}
 		return
 	}
-	// When all cgroups have ended, no series is left. Cgroup 2 was seen once more, so it expires again.
+	// When all cgroups have ended, no series is left. Cgroup 2 was seen again, so it expires again.
 	expired = []model.CgroupID{1, 2, 3}
 	time.Sleep(time.Second)
 	mustGather(t, c)
@@ -471,8 +470,8 @@ func testTotals(t *testing.T, workload string, entities map[model.CgroupID]ident
 	}
 }
 
-// TestTotalsOfSteps checks that the job's totals count each step once while its steps end one
-// after the other, also where the probe counts only verbs.
+// TestTotalsOfSteps checks that a job's totals count each step once while its steps end one after the other, with and
+// without counts of objects.
 func TestTotalsOfSteps(t *testing.T) {
 	for _, objects := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) { testSteps(t, objects) })
@@ -526,8 +525,8 @@ func testSteps(t *testing.T, objects bool) {
 	}
 }
 
-// TestConcurrentScrapes scrapes with 50 clients while one source hangs, one panics and one is
-// read in the background: for the race detector.
+// TestConcurrentScrapes scrapes with 50 clients while a source hangs, a source panics and a source is read in the
+// background, for the race detector.
 func TestConcurrentScrapes(t *testing.T) {
 	release := make(chan struct{})
 	well := node()
@@ -547,7 +546,7 @@ func TestConcurrentScrapes(t *testing.T) {
 			for time.Now().Before(stop) {
 				start := time.Now()
 				families := mustGather(t, c)
-				if took := time.Since(start); took > 20*time.Second { // a scrape that waits for the source that hangs
+				if took := time.Since(start); took > 20*time.Second { // it waited for the source that hangs
 					t.Errorf("a scrape took %s", took)
 				}
 				if v, _ := value(families, "container_rdma_resources", "workload=slurm:42", "type=qp"); v != 3 {
@@ -564,7 +563,7 @@ func TestConcurrentScrapes(t *testing.T) {
 	close(release)
 }
 
-// TestGatherAfterClose checks that Gather returns the last refresh after Close, without reading.
+// TestGatherAfterClose checks that Gather returns the last refresh after Close, and does not read.
 func TestGatherAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdma := &fake{name: "rdma", facts: nodeHCAs()}
@@ -580,8 +579,8 @@ func TestGatherAfterClose(t *testing.T) {
 	})
 }
 
-// TestForgetWaitsForAStuckSource checks that nothing is forgotten while a source that counts is
-// stuck: the objects of its cgroups are unknown.
+// TestForgetWaitsForAStuckSource checks that no cgroup is forgotten while a source that counts is stuck: the cgroup may
+// have objects.
 func TestForgetWaitsForAStuckSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -622,7 +621,7 @@ func TestCloseBeforeTheFirstScrape(t *testing.T) {
 	}
 }
 
-// TestRecent checks that Recent does not read while the last refresh is recent enough.
+// TestRecent checks that Recent does not read if the last refresh is recent enough.
 func TestRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &fake{name: "probe", facts: probeFacts()}

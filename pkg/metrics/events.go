@@ -9,12 +9,12 @@ import (
 
 var eventNotes = []string{
 	"`accelscope_events_resent_total` is part of `accelscope_events_sent_total`.",
-	"`accelscope_events_dropped_total`: queue full (`overflow`), batch (`refused`) or part of it (`rejected`) refused, sensor ended " +
-		"(`closed`).",
+	"`accelscope_events_dropped_total`: queue full (`overflow`), batch (`refused`) or part of it (`rejected`) refused, sensor " +
+		"ended (`closed`).",
 	"`accelscope_events_queue_capacity`: the last quarter is reserved for exits and OOM kills.",
 }
 
-// eventMetrics returns the counters of the export of events.
+// eventMetrics returns the counters of the event exporter.
 func eventMetrics() []metric {
 	events := func(v *view) *model.EventStats { return v.facts.Events }
 	return []metric{

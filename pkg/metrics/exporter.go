@@ -2,9 +2,8 @@
 
 // Package metrics exposes a refresh of the engine as Prometheus metrics.
 //
-// Every metric is a row of one table (table.go). The descriptions, the series and the
-// reference (gen/metrics.md) come from this table. An Exporter builds the families of a
-// refresh once; all scrapes of the refresh share them.
+// Every metric is a row of one table (table.go), from which the families and the reference (gen/metrics.md) are built.
+// An Exporter builds the families once per refresh; all scrapes of the refresh share them.
 package metrics
 
 import (
@@ -24,27 +23,27 @@ import (
 
 // Options of an Exporter.
 type Options struct {
-	// Compat are the sets to export in addition to the metrics of accelscope: names in
-	// CompatSets, and Process.
+	// Compat are the additional sets to export: names in CompatSets, and Process.
 	Compat []string
-	// Node is the name of the node, Labels the labels and annotations of pods and
-	// containers that accelscope_workload_info shows as label_NAME.
+	// Node is the node's name. Labels are the labels and annotations of pods and containers that
+	// accelscope_workload_info has as label_NAME.
 	Node   string
 	Labels []string
-	// Scope selects the workloads of the group "Containers"; default all. Accelerated receives those of ScopeAccelerated; it may
-	// be nil.
+	// Scope selects the workloads of the group "Containers"; default all. Accelerated, if not nil, receives the
+	// workloads that ScopeAccelerated selects.
 	Scope       Scope
 	Accelerated *Accelerated
-	// Excludes reports whether the metric with a name is left out; default none.
+	// Excludes reports whether a metric is left out; default none.
 	Excludes func(name string) bool
 	// ExcludesInterface reports whether a network interface of the node is left out; default none.
 	ExcludesInterface func(name string) bool
 	// Histograms are the forms of histograms, and whether OpenMetrics has start times.
 	Histograms Forms
-	// GPUDetail exports all series of GPUs; without it, those of links and of blocks of memory are added up, and others are left out.
+	// GPUDetail exports all series of GPUs. Otherwise series of links and of blocks of memory are added up, and some
+	// are left out.
 	GPUDetail bool
-	// AllStates exports a series for each state that a source, a device or a hook of the sensor can have; without it, that of the
-	// current state only.
+	// AllStates exports a series for each possible state of a source, a device or a hook. Otherwise only the current
+	// state has a series.
 	AllStates bool
 
 	Version  string
@@ -58,23 +57,21 @@ func (o *Options) excludes(name string) bool {
 // Forms are the forms in which histograms are exported.
 type Forms = exposition.Forms
 
-// ErrNoCollector is the error of Encode for a collector that does not exist.
+// ErrNoCollector is the error of Encode for an unknown collector.
 var ErrNoCollector = errors.New("there is no such collector")
 
-// Exporter turns the refreshes of an engine into metrics. Encode serves them; an Exporter
-// is a prometheus.Gatherer and a prometheus.Collector, too.
+// Exporter turns refreshes into metrics. It is also a prometheus.Gatherer and a prometheus.Collector.
 type Exporter struct {
-	engine  *engine.Engine
-	metrics []metric
-	encoder exposition.Encoder
-	forms   Forms
-	// collectors are those of all metrics.
+	engine     *engine.Engine
+	metrics    []metric
+	encoder    exposition.Encoder
+	forms      Forms
 	collectors []string
 
-	mu    sync.Mutex // for the rest
+	mu    sync.Mutex // guards the fields below
 	build *exposition.Builder
 	view  view
-	last  *engine.Refresh // of page
+	last  *engine.Refresh // the refresh of page
 	page  *exposition.Page
 }
 
@@ -109,8 +106,8 @@ func New(e *engine.Engine, o Options) *Exporter {
 	return x
 }
 
-// Encode returns the current metrics in a format that expfmt negotiated, compressed by
-// gzip if asked for; with collectors, only the metrics of these. The caller must not change the bytes.
+// Encode returns the current metrics in a format that expfmt negotiated, compressed by gzip if compress is set. If collectors
+// are named, only their metrics. The caller must not change the bytes.
 func (x *Exporter) Encode(format expfmt.Format, compress bool, collectors ...string) ([]byte, error) {
 	for _, name := range collectors {
 		if !slices.Contains(x.collectors, name) {
@@ -127,8 +124,7 @@ func (x *Exporter) Encode(format expfmt.Format, compress bool, collectors ...str
 	return x.encoder.Encode(page, format, compress)
 }
 
-// Gather returns the current metric families. They are shared: the caller must not change
-// them.
+// Gather returns the current metric families. The caller must not change them.
 func (x *Exporter) Gather() ([]*dto.MetricFamily, error) {
 	page, err := x.current()
 	if err != nil {
@@ -137,8 +133,7 @@ func (x *Exporter) Gather() ([]*dto.MetricFamily, error) {
 	return page.Proto(), nil
 }
 
-// Describe sends the descriptions of all metrics of the table, and those of the families
-// that its patterns have on this node now.
+// Describe sends the descriptions of all metrics, and of the families that patterns have on this node now.
 func (x *Exporter) Describe(ch chan<- *prometheus.Desc) {
 	known := map[string]bool{}
 	for i := range x.metrics {
@@ -163,7 +158,7 @@ func (x *Exporter) Collect(ch chan<- prometheus.Metric) {
 	page.Collect(ch)
 }
 
-// current returns the page of the engine's current refresh, or the error of that.
+// current returns the page of the engine's current refresh, or the refresh's error.
 func (x *Exporter) current() (*exposition.Page, error) {
 	r := x.engine.Refresh()
 	if r.Err != nil {
@@ -177,8 +172,8 @@ func (x *Exporter) current() (*exposition.Page, error) {
 	return x.page, nil
 }
 
-// families builds the metric families of a refresh. There are none if the engine was closed
-// before its first refresh.
+// families builds the metric families of a refresh. A refresh without a time (the engine was closed before its first
+// refresh) has no families.
 func (x *Exporter) families(r *engine.Refresh) []exposition.Family {
 	if r.At.IsZero() {
 		return nil

@@ -11,23 +11,20 @@ import (
 
 var fabricPortLabels = []string{"guid", "port"}
 
-// laneRates lists the bit rates of a lane, in 1e9 bits per second: raw on the wire, and data
-// without the encoding. They are the values of infiniband_exporter, which ignores the
-// error correction of HDR and later. Only the values of XDR differ.
+// laneRates lists the bit rates of a lane, in 1e9 bits per second: raw on the wire, and data without the encoding. The
+// values are infiniband_exporter's, which ignores the error correction of HDR and later; the values of XDR differ.
 var laneRates = map[string]struct{ raw, data float64 }{
 	"SDR": {2.5, 2}, "DDR": {5, 4}, "QDR": {10, 8}, "FDR10": {10.3125, 10}, "FDR": {14.0625, 13.64},
 	"EDR": {25.78125, 25}, "HDR": {50, 50}, "NDR": {100, 100}, "XDR": {200, 200},
 }
 
-// fabricView is the fabric, arranged for the rows of the metric table.
 type fabricView struct {
 	*model.Fabric // nil: not collected
 	nodes         map[string]*model.FabricNode
 	ports         []fabricPort
-	counters      map[string]*columns // of the ports, by the kind of their nodes
+	counters      map[string]*columns // of the ports, by the kind of the node
 }
 
-// fabricPort is a port with its node.
 type fabricPort struct {
 	*model.FabricPort
 	node   *model.FabricNode
@@ -35,12 +32,12 @@ type fabricPort struct {
 	labels *exposition.LabelSet // guid, port
 }
 
-// noFabricErrors are error counters of 0 for the port of an adapter. The tools leave out
-// counters that are zero, but a series that begins with its first error has no increase.
-// Of two equal series the first one counts, the one that the tools reported.
+// noFabricErrors are error counters of 0 for an adapter's port. The tools leave out counters that are 0, but a series
+// that begins with its first error has no increase. If the tools report the counter too, their series comes first and
+// counts.
 var noFabricErrors = func() (zeros []model.Counter) {
 	for _, c := range fabricErrors {
-		if c.counter != "QP1Dropped" { // which the tools never report for adapters
+		if c.counter != "QP1Dropped" { // the tools never report it for adapters
 			zeros = append(zeros, model.Counter{Name: c.counter})
 		}
 	}
@@ -83,16 +80,15 @@ func (v *fabricView) fill(f *model.Fabric, b *exposition.Builder) {
 }
 
 var fabricNotes = []string{
-	"Names follow infiniband_exporter if it has them. The word in brackets is the counter in perfquery.",
+	"Names follow infiniband_exporter if it has the metric. The word in brackets is perfquery's counter.",
 	"`infiniband_fabric_sm_info` is absent while no subnet manager answers. Its return is not a change.",
-	"`infiniband_switch_up`: when it is 0, counters are those of the last successful query.",
-	"`infiniband_switch_port_degraded`: `reason` is `width` or `speed`, compared with both ends' capability and the expected value. " +
-		"Absent if these are unknown.",
+	"`infiniband_switch_up`: when it is 0, counters are from the last successful query.",
+	"`infiniband_switch_port_degraded`: `reason` is `width` or `speed`, compared with both ends' capability and the expected " +
+		"value. Absent if these are unknown.",
 	"`infiniband_switch_uplink_info`, `infiniband_hca_uplink_info`: `uplink_type` is `SW`, `CA` or `RT`.",
 }
 
-// fabricMetrics returns the metrics of the InfiniBand fabric. The metrics of switches and
-// adapters have the names of infiniband_exporter (see fabricNodeMetrics) where they exist.
+// fabricMetrics returns the metrics of the InfiniBand fabric, with infiniband_exporter's names where it has the metric.
 func fabricMetrics() []metric {
 	return append([]metric{
 		{
@@ -148,7 +144,7 @@ func fabricMetrics() []metric {
 	}, fabricNodeMetrics()...)
 }
 
-// unhealthyPorts counts the ports that are not active. It is unknown if no state of a port is known.
+// unhealthyPorts counts the ports that are not active. Without any known state, the number is unknown.
 func unhealthyPorts(f *model.Fabric) model.Optional {
 	count, isKnown := 0, false
 	for i := range f.Nodes {
@@ -165,7 +161,7 @@ func unhealthyPorts(f *model.Fabric) model.Optional {
 	return model.Some(float64(count))
 }
 
-// fabricNode returns a row with one value for each node of a kind. Nodes without the value are left out.
+// fabricNode returns a row with one value for each node of a kind that has the value.
 func fabricNode(name, kind, help string, of func(*model.FabricNode) model.Optional) metric {
 	return metric{
 		name: name, typ: gauge, labels: []string{"guid"}, help: help,
@@ -177,8 +173,8 @@ func fabricNode(name, kind, help string, of func(*model.FabricNode) model.Option
 	}
 }
 
-// fabricSwitchPort returns a row with one value for each switch port that has the value. Port
-// 0 is the management port of the switch and has no link.
+// fabricSwitchPort returns a row with one value for each switch port that has the value. Port 0 is the switch's
+// management port and has no link.
 func fabricSwitchPort(name, help string, of func(*model.FabricPort) model.Optional) metric {
 	return metric{
 		name: name, typ: gauge, labels: fabricPortLabels, help: help,

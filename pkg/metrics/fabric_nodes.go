@@ -11,17 +11,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fabricCounter is a counter of a port: its name in the attributes of the performance
-// manager, and its name in infiniband_exporter.
+// fabricCounter is a counter of a port, with its names in the performance manager's attributes and in
+// infiniband_exporter.
 type fabricCounter struct {
 	counter, name string
 	unit          float64
 	help          string
 }
 
-// fabricTraffic and fabricErrors are all counters that perfquery reports. Adapters have
-// error counters only: the tools report errors of all adapters at once, but traffic only of
-// adapters that have some.
+// fabricTraffic and fabricErrors are all counters that perfquery reports. Adapters have only error counters: the tools
+// report the errors of all adapters in one query, but traffic only for adapters with errors.
 var fabricTraffic = []fabricCounter{
 	{"PortXmitData", "transmit_data_bytes", wordBytes, "Bytes sent on all virtual lanes"},
 	{"PortRcvData", "receive_data_bytes", wordBytes, "Bytes received on all virtual lanes"},
@@ -50,7 +49,6 @@ var fabricErrors = []fabricCounter{
 	{"QP1Dropped", "qp1_dropped", 1, "General services packets without a buffer"},
 }
 
-// fabricNodeMetrics returns the metrics of the nodes of the fabric and of their ports.
 func fabricNodeMetrics() []metric {
 	var rows []metric
 	add := func(kind, prefix, what string, counters []fabricCounter) {
@@ -95,7 +93,7 @@ func fabricNodeMetrics() []metric {
 			func(p *model.FabricPort) model.Optional { return linkRate(p, laneRates[p.Speed].raw) }),
 		{
 			name: "infiniband_switch_port_degraded", typ: gauge, labels: []string{"guid", "port", "reason"},
-			help: "Whether the switch port's link has less than the expected width or speed.",
+			help: "Whether the link has less than the expected width or speed.",
 			emit: each(fabricPortsOf, func(_ *view, b *exposition.Builder, p *fabricPort) {
 				if p.node.Kind != model.FabricSwitch || p.Peer == nil {
 					return
@@ -111,7 +109,7 @@ func fabricNodeMetrics() []metric {
 	})
 }
 
-// linkRate returns the rate of a link in bytes per second from the rate of a lane in 1e9 bits per second.
+// linkRate returns a link's rate in bytes per second. lane is the rate of a lane in 1e9 bits per second.
 func linkRate(p *model.FabricPort, lane float64) model.Optional {
 	return model.Optional{Value: lane * float64(p.Width) * 1e9 / bitsPerByte, Known: p.Peer != nil && lane > 0 && p.Width > 0}
 }
@@ -127,11 +125,11 @@ func fabricInfo(name, kind, label, help string) metric {
 	}
 }
 
-// fabricUplinks returns the row of the links of the nodes of a kind, with both ends.
+// fabricUplinks returns the row of the links of a kind of node, with both ends.
 func fabricUplinks(name, kind, label, owner string) metric {
 	return metric{
 		name: name, typ: gauge,
-		help:   "Name, GUID, type, port and LID of the other end of the " + owner + "'s link.",
+		help:   "Name, GUID, type, port and LID at the other end of the " + owner + "'s link.",
 		labels: []string{"guid", "port", label, "uplink", "uplink_guid", "uplink_type", "uplink_port", "uplink_lid"},
 		emit: each(fabricPortsOf, func(v *view, b *exposition.Builder, p *fabricPort) {
 			if p.node.Kind != kind || p.Peer == nil {

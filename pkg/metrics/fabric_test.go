@@ -22,9 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// smallFabric returns a fabric with two switches and two links between them, one of them
-// degraded; an adapter; a router; a switch that stopped answering; and a link to an
-// unknown node.
+// smallFabric returns two switches with two links between them (one degraded), an adapter, a router, a switch that
+// stopped answering, and a link to an unknown node.
 func smallFabric() *model.Fabric {
 	yes, no := true, false
 	to := func(guid string, port int) *model.FabricPeer { return &model.FabricPeer{GUID: guid, Port: port} }
@@ -66,7 +65,6 @@ func smallFabric() *model.Fabric {
 	}
 }
 
-// fabricFamilies returns the families of the fabric only.
 func fabricFamilies(t *testing.T, f *model.Fabric) (out []*dto.MetricFamily) {
 	t.Helper()
 	sources := []engine.Registration{{Source: &fake{name: "fabric", facts: model.Snapshot{Fabric: f}}}}
@@ -86,7 +84,7 @@ func TestFabric(t *testing.T) {
 	compare(t, filepath.Join("testdata", "fabric.prom"), library.Encode(t, fabricFamilies(t, smallFabric()), expfmt.TypeTextPlain))
 }
 
-// Without a fabric source there are no series of the fabric; an empty fabric has zeros.
+// Without a fabric source there are no series of the fabric. An empty fabric has zeros.
 func TestNoFabric(t *testing.T) {
 	if f := fabricFamilies(t, nil); len(f) > 0 {
 		t.Errorf("%v", f)
@@ -102,7 +100,7 @@ func TestNoFabric(t *testing.T) {
 	}
 }
 
-// TestUnhealthyPorts: ports with a link count unless they are active; without a known state there is no series.
+// TestUnhealthyPorts: ports with a link count unless they are active. Without a known state there is no series.
 func TestUnhealthyPorts(t *testing.T) {
 	for _, c := range []struct {
 		states []string
@@ -122,7 +120,7 @@ func TestUnhealthyPorts(t *testing.T) {
 	}
 }
 
-// Dashboards of infiniband_exporter find its names and labels of version 0.10.0.
+// infiniband_exporter's dashboards find its names and labels of version 0.10.0.
 func TestInfinibandExporterNames(t *testing.T) {
 	uplink := "port uplink uplink_guid uplink_lid uplink_port uplink_type"
 	want := map[string]string{
@@ -151,7 +149,7 @@ func TestInfinibandExporterNames(t *testing.T) {
 	}
 }
 
-// Names of nodes do not break the exposition, and nodes of the same name stay separate.
+// Hostile names of nodes do not break the exposition, and nodes of the same name stay separate.
 func TestFabricHostileNames(t *testing.T) {
 	names := []string{"", "\"} 1\nx{", `\`, "a\xffb", "\x00", "名前", strings.Repeat("x", 1<<12), "<b>&amp;"}
 	f := &model.Fabric{}
@@ -188,7 +186,7 @@ func TestFabricHostileNames(t *testing.T) {
 	}
 }
 
-// fatTree returns a fat tree of two levels, with all counters on every switch port.
+// fatTree returns a fat tree of two levels with all counters on every switch port.
 func fatTree(leaves, spines, hostsOfLeaf int) *model.Fabric {
 	no := false
 	f := &model.Fabric{Discovered: time.UnixMilli(1700000000000)}
@@ -228,8 +226,8 @@ func fatTree(leaves, spines, hostsOfLeaf int) *model.Fabric {
 	return f
 }
 
-// TestFatTree checks that every link of a fat tree of 64 hosts is exported from both ends, and
-// every counter of every port.
+// TestFatTree checks that every link of a fat tree of 64 hosts is exported from both ends, and every counter of every
+// port.
 func TestFatTree(t *testing.T) {
 	const leaves, spines, hosts = 8, 8, 64
 	const links = hosts + leaves*spines

@@ -50,7 +50,7 @@ func (f *fake) count() int {
 	return f.reads
 }
 
-// fakeNames is a fake that is a Resolver too.
+// fakeNames is a fake Resolver.
 type fakeNames struct {
 	fake
 	resolve  func(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error)
@@ -63,7 +63,7 @@ func (f *fakeNames) Resolve(ctx context.Context, ids []model.CgroupID) (model.Sn
 
 func (f *fakeNames) Forget(cgroups []model.CgroupID) { f.onForget(cgroups) }
 
-// fakeForgetter is a fake that is a Forgetter too.
+// fakeForgetter is a fake Forgetter.
 type fakeForgetter struct {
 	fake
 	onForget func([]model.CgroupID)
@@ -71,7 +71,6 @@ type fakeForgetter struct {
 
 func (f *fakeForgetter) Forget(cgroups []model.CgroupID) { f.onForget(cgroups) }
 
-// names resolves from a table.
 func names(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
 	return &fakeNames{
 		fake: fake{name: "cgroup"},
@@ -93,8 +92,8 @@ func names(entities map[model.CgroupID]identitytest.Entity) *fakeNames {
 	}
 }
 
-// nodeHCAs returns an InfiniBand HCA with all attributes, a RoCE HCA without counters/ and with
-// invalid counter names, and a port that is down.
+// nodeHCAs returns an InfiniBand HCA with all attributes, a RoCE HCA without counters/ and with invalid counter names,
+// and a port that is down.
 func nodeHCAs() model.Snapshot {
 	return model.Snapshot{
 		HCAs: []model.HCA{
@@ -135,14 +134,14 @@ func nodeHCAs() model.Snapshot {
 				Name: "rocep1s0", CharDevice: "uverbs1", NodeType: "CA",
 				Ports: []model.Port{{
 					Number: 1, State: "DOWN", PhysState: "Disabled", LinkLayer: "Ethernet", Netdev: "ens1",
-					GIDs: []model.GID{ // no address but that of the link
+					GIDs: []model.GID{ // only the link-local address
 						{Index: 0, Type: model.GIDRoCEv1, Address: netip.MustParseAddr("fe80::1"), Netdev: "ens1"},
 						{Index: 1, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("fe80::1"), Netdev: "ens1"},
 					},
 					HWCounters: []model.Counter{
 						{Name: "out_of_buffer", Value: 0},
 						{Name: "rx-odd name", Value: 1},
-						{Name: "rx_odd_name", Value: 2}, // the same when made valid
+						{Name: "rx_odd_name", Value: 2}, // equal to the previous name after it is made valid
 						{Name: "", Value: 3},
 					},
 				}},
@@ -176,7 +175,7 @@ func verbErrors(id model.CgroupID, device, verb, errno string, n uint64) model.S
 	}
 }
 
-// probeFacts returns the facts of three workloads and of a cgroup without a name.
+// probeFacts returns three workloads and a cgroup without a name.
 func probeFacts() model.Snapshot {
 	latency := model.Histogram{Count: 7, Sum: 20e6}
 	latency.Buckets[6], latency.Buckets[7], latency.Buckets[14] = 4, 2, 1
@@ -230,7 +229,8 @@ func nodeNames() map[model.CgroupID]identitytest.Entity {
 	}
 }
 
-// pciFacts are a function that both ends of its link have counted errors of, one that is suspended, and one of no HCA and no GPU.
+// pciFacts are a function with errors at both ends of its link, a suspended function, and a function that is not an HCA
+// or GPU.
 func pciFacts() model.Snapshot {
 	link := model.PCILink{Speed: 16e9, MaxSpeed: 32e9, Width: 8, MaxWidth: 16}
 	return model.Snapshot{PCI: []model.PCIFunction{
@@ -256,7 +256,6 @@ func cgroupFacts() model.Snapshot {
 	return model.Snapshot{RDMACgroups: []model.RDMACgroup{{Cgroup: 101, Device: "mlx5_0", Handles: 1, Objects: 9}}}
 }
 
-// node returns the sources of a complete node without errors.
 func node() []engine.Registration {
 	n := names(nodeNames())
 	n.facts = cgroupFacts()
@@ -268,7 +267,6 @@ func node() []engine.Registration {
 	}
 }
 
-// hangs returns a read function that ignores its context and blocks until release is closed.
 func hangs(release <-chan struct{}) func(context.Context) (model.Snapshot, error) {
 	return func(context.Context) (model.Snapshot, error) {
 		<-release

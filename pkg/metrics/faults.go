@@ -11,22 +11,22 @@ import (
 )
 
 var faultNotes = []string{
-	"Counters begin at the sensor's start; times of last faults include earlier ones. A fault with several log lines counts once.",
-	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. `code` " +
-		"is an XID or SXid, or [a word](../docs/faults.md#codes). `severity` (`fatal`, `nonfatal`) is the driver's, for NVLinks and " +
-		"NVSwitches.",
-	"Number and UUID name the whole GPU. They are empty for an NVSwitch and a GPU that no source listed. `device` is empty for a " +
-		"NIC function without an HCA.",
-	"`container_gpu_faults_total`: shares add up to `gpu_faults_total`. Faults without a known process, or of workloads that ended, " +
+	"Counters begin at the sensor's start; times of last faults include earlier faults. A fault with several log lines counts " +
+		"once.",
+	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. " +
+		"`code` is an XID or SXid, or [a word](../docs/faults.md#codes). `severity` (`fatal`, `nonfatal`) is the driver's, for " +
+		"NVLinks and NVSwitches.",
+	"Number and UUID name the whole GPU. They are empty for an NVSwitch and a GPU that no source listed. `device` is empty for " +
+		"a NIC function without an HCA.",
+	"`container_gpu_faults_total`: shares add up to `gpu_faults_total`. Faults without a known process, or of ended workloads, " +
 		"are unattributed.",
 	"`gpu_fault_recovered_timestamp_seconds`: XID 154 back to `None`, or a successful reset (`amdgpu`, `xe`).",
-	"`gpu_xid_errors_total` counts NVML's XIDs, `gpu_faults_total` those of the kernel log: an XID counts once in each.",
+	"An XID counts once in `gpu_xid_errors_total` (from NVML) and once in `gpu_faults_total` (from the kernel log).",
 }
 
-// faultLabels are the labels of faults of GPUs. The first four distinguish the faults of a GPU, see exposition.
+// faultLabels are the labels of GPU faults. The first four distinguish the faults of a GPU, see exposition.
 var faultLabels = []string{"pci_address", "gpu_instance", "code", "severity", "driver"}
 
-// faultMetrics returns the metrics of faults that drivers logged.
 func faultMetrics() []metric {
 	return []metric{
 		gpuFault("gpu_faults_total", counter, "GPU faults in the kernel log, by code.", faultCount),

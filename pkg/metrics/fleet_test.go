@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fleetNodes are the nodes that tests/fleet multiplies: the node of TestBudget, and a smaller one of which rules and dashboards read at
-// most 610 series.
+// fleetNodes are the nodes that tests/fleet multiplies: budgetNode, and a smaller node with at most 610 series that
+// rules and dashboards read.
 var fleetNodes = []struct {
 	file                          string
 	pods, accelerated, gpus, hcas int
@@ -23,8 +23,8 @@ var fleetNodes = []struct {
 	{"small.prom", 20, 2, 2, 2},
 }
 
-// TestFleetNodes encodes nodes whose accelerated pods are members of a job, as the text that Prometheus scrapes. With
-// ACCELSCOPE_RECORD it writes that text into a directory: tests/fleet makes a thousand nodes of it.
+// TestFleetNodes encodes nodes whose accelerated pods are members of a job, as Prometheus scrapes them. With
+// ACCELSCOPE_RECORD it writes the text into a directory for tests/fleet.
 func TestFleetNodes(t *testing.T) {
 	for _, n := range fleetNodes {
 		synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// FuzzExposition checks that a registry accepts the metrics and that the text can be parsed
-// for any names from drivers, firmware, cgroup paths and runtimes.
+// FuzzExposition checks that a registry accepts the metrics and that the text parses, for any names from drivers,
+// firmware, cgroup paths and runtimes.
 func FuzzExposition(f *testing.F) {
 	f.Add("mlx5_0", "out_of_buffer", "ml/train-0/main", "slurm:42", "reg_mr", "ACTIVE")
 	f.Add("", "", "", "", "", "")

@@ -18,9 +18,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// TestGoldenRefreshes keeps the exposition of three refreshes: between the first and the
-// second a pod gets its name, between the second and the third a step of a job is
-// forgotten and an HCA goes. The order of lines is not part of it.
+// TestGoldenRefreshes keeps the exposition of three refreshes: before the second a pod gets its name, before the third
+// a job's step is forgotten and an HCA is removed. The order of lines does not matter.
 func TestGoldenRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sources := node()
@@ -55,7 +54,7 @@ func TestGoldenRefreshes(t *testing.T) {
 		entities[101] = named
 		probe.facts = grown(probe.facts, 10)
 		expired = []model.CgroupID{102}
-		for i := range probe.facts.Objects { // cgroups that hold objects are not forgotten
+		for i := range probe.facts.Objects { // cgroups with objects are not forgotten
 			if o := &probe.facts.Objects[i]; o.Cgroup == 102 {
 				o.Current = 0
 			}
@@ -71,7 +70,6 @@ func TestGoldenRefreshes(t *testing.T) {
 	})
 }
 
-// grown returns the facts with all counters increased by n.
 func grown(s model.Snapshot, n uint64) model.Snapshot {
 	s.Objects, s.Created = slices.Clone(s.Objects), slices.Clone(s.Created)
 	s.Verbs, s.VerbErrors = slices.Clone(s.Verbs), slices.Clone(s.VerbErrors)
@@ -88,7 +86,7 @@ func grown(s model.Snapshot, n uint64) model.Snapshot {
 	return s
 }
 
-// without returns the facts without those of a cgroup.
+// without returns the facts without a cgroup.
 func without(s model.Snapshot, id uint64) model.Snapshot {
 	s.Objects = slices.DeleteFunc(slices.Clone(s.Objects), func(f model.Objects) bool { return f.Cgroup == model.CgroupID(id) })
 	s.Created = slices.DeleteFunc(slices.Clone(s.Created), func(f model.Series[model.ObjectKey, model.Count]) bool {

@@ -30,8 +30,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files and gen/metrics.md")
 
-// nodes returns the fake nodes of the golden files: one without errors, and one for each kind of
-// failure.
+// nodes returns the nodes of the golden files: one without errors, and one for each kind of failure.
 func nodes(t *testing.T) map[string][]engine.Registration {
 	noHCA := node()
 	noHCA[0].Source = &fake{
@@ -84,7 +83,6 @@ func nodes(t *testing.T) map[string][]engine.Registration {
 	}
 }
 
-// gather returns the families of a node, with the clock standing still.
 func gather(t *testing.T, sources []engine.Registration, compat ...string) []*dto.MetricFamily {
 	t.Helper()
 	c := newCollector(setup{Sources: sources, Compat: compat, GPUDetail: true, Node: "gpu01", Version: "1.0", Revision: "abc"})
@@ -166,7 +164,7 @@ func TestPedanticRegistry(t *testing.T) {
 	}
 }
 
-// pedantic checks the collected metrics with a pedantic registry and with Prometheus's linter.
+// pedantic checks the metrics with a pedantic registry and Prometheus's linter.
 func pedantic(t *testing.T, s setup) {
 	t.Helper()
 	c := newCollector(s)
@@ -187,7 +185,6 @@ func pedantic(t *testing.T, s setup) {
 	}
 }
 
-// TestGatherIsCollect checks that Gather returns the same metrics as a registry.
 func TestGatherIsCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCollector(setup{Sources: append(node(), gpuNode()[:3]...), Compat: CompatSets(), GPUDetail: true})
@@ -224,7 +221,7 @@ func TestOpenMetrics(t *testing.T) {
 					continue
 				}
 				series, _, _ := cutLast(strings.TrimSpace(line), " ")
-				// le is written as 1.0 there and as 1 here; bounds are the same.
+				// The library writes le as 1.0, we write 1.
 				name, labels, _ := strings.Cut(series, "{")
 				if strings.HasSuffix(name, "_bucket") {
 					labels = ""
@@ -248,7 +245,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 
 var upperBound = regexp.MustCompile(`,?le="[^"]*"`)
 
-// TestFewBuckets: a classic histogram has at most 8 buckets, with the last one. The full resolution is that of native histograms.
+// TestFewBuckets: a classic histogram has at most 8 buckets, including the last. Native histograms have the full
+// resolution.
 func TestFewBuckets(t *testing.T) {
 	const most = 8
 	files, err := filepath.Glob("testdata/*.prom")

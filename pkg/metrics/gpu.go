@@ -14,7 +14,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Units of other exporters and of the kernel.
 const (
 	bytesPerMiB  = 1 << 20
 	hertzPerMHz  = 1e6
@@ -24,14 +23,14 @@ const (
 	percent      = 100
 )
 
-// gpuValue returns the row of a metric with one value per GPU. GPUs that do not report the value are left out.
+// gpuValue returns the row of a metric with one value for each GPU that reports the value.
 func gpuValue(name string, typ dto.MetricType, help string, of func(*gpuView) model.Optional) metric {
 	return metric{name: name, typ: typ, gpu: true, help: help, emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 		known(b, of(g), g.labels)
 	})}
 }
 
-// gpuFigures returns the row of a metric with several values per GPU, distinguished by label.
+// gpuFigures returns the row of a metric with several values per GPU, one for each value of the label.
 func gpuFigures(name string, typ dto.MetricType, label, help string, of func(*gpuView) []model.Figure) metric {
 	return metric{
 		name: name, typ: typ, gpu: true, labels: []string{label}, help: help,
@@ -43,7 +42,7 @@ func gpuFigures(name string, typ dto.MetricType, label, help string, of func(*gp
 	}
 }
 
-// gpuConditions returns the row of a metric with several conditions per GPU, distinguished by label.
+// gpuConditions returns the row of a metric with several conditions per GPU, one for each value of the label.
 func gpuConditions(name, label, help string, of func(*gpuView) []model.GPUCondition) metric {
 	return metric{
 		name: name, typ: gauge, gpu: true, labels: []string{label}, help: help,
@@ -55,7 +54,7 @@ func gpuConditions(name, label, help string, of func(*gpuView) []model.GPUCondit
 	}
 }
 
-// gpuState returns the row of a metric with a state per GPU. GPUs without a state are left out.
+// gpuState returns the row of a metric with one state for each GPU with a state.
 func gpuState(name, label string, states []string, help string, of func(*gpuView) string) metric {
 	return metric{
 		name: name, typ: gauge, gpu: true, labels: []string{label}, help: help,
@@ -68,19 +67,18 @@ func gpuState(name, label string, states []string, help string, of func(*gpuView
 }
 
 var gpuNotes = []string{
-	"A GPU that is suspended or cannot be read has only `gpu_info`. Values that the driver does not report are absent, or empty in " +
-		"labels.",
+	"A suspended or unreadable GPU has only `gpu_info`. Values that the driver does not report are absent, or empty in labels.",
 	"`gpu_utilization`: from NVML or AMD's gpu_busy_percent; Intel's drivers do not report it.",
 	"`gpu_engine_utilization_ratio`, `gpu_memory_used_bytes`: read every `--gpu.process-interval`. If the sum over processes " +
 		"exceeds the GPU's value, the sum is reported: a ratio may exceed 1.",
-	"`gpu_engine_utilization_ratio`: NVIDIA's `*_active` are fractions of cycles and need GPM (GPU performance monitoring, Hopper " +
-		"and newer). AMD's `video` and `jpeg_active` are means over engines.",
-	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: AMD APUs that allocate in host memory add GTT; AMD partitions have the size " +
-		"only.",
+	"`gpu_engine_utilization_ratio`: NVIDIA's `*_active` are fractions of cycles and need GPM (GPU performance monitoring, " +
+		"Hopper and newer). AMD's `video` and `jpeg_active` are means over engines.",
+	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: AMD APUs that allocate in host memory add GTT; AMD partitions have the " +
+		"size only.",
 	"`gpu_memory_reserved_bytes` is absent with drivers that count reserved memory as used.",
 	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
-		"`slowdown` or `shutdown`. Margins are the T.Limit of newer NVIDIA chips; a negative margin is above the slowdown temperature.",
-	"`gpu_power_watts`: the mean of one second on NVIDIA since Ampere (except GA100); for Intel the mean since the last scrape.",
+		"`slowdown` or `shutdown`. Margins are the T.Limit of newer NVIDIA chips, negative above the slowdown temperature.",
+	"`gpu_power_watts`: the mean of one second on NVIDIA since Ampere (except GA100); for Intel since the last scrape.",
 	"`gpu_fan_speed_ratio` is absent without a fan.",
 	"`gpu_throttled`: `idle` is a reason, too. `below_host_limit` (`_power`, `_thermal`): the clock of AMD accelerator dies was " +
 		"below the host's limit.",
@@ -88,17 +86,16 @@ var gpuNotes = []string{
 	"`gpu_xgmi_*`: link errors are in `gpu_ecc_errors_total`, block `xgmi_wafl`, by GPU.",
 	"`gpu_pcie_receive_bytes_per_second`, `gpu_pcie_transmit_bytes_per_second`: with GPM the mean of a round " +
 		"(`--gpu.process-interval`), otherwise the driver's last sample of 20 ms.",
-	"`gpu_nvlink_*`: `link` is `all` if the driver reports only a sum (NVLink 5). NVIDIA link errors, memory errors, remapped rows, " +
-		"limits and modes are read every six rounds.",
-	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs in, or connected by C2C to, a " +
-		"CPU (GB10, GH200, GB200, Thor).",
+	"`gpu_nvlink_*`: `link` is `all` if the driver reports only a sum (NVLink 5). NVIDIA link errors, memory errors, remapped " +
+		"rows, limits and modes are read every six rounds.",
+	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs in, or connected by C2C " +
+		"to, a CPU (GB10, GH200, GB200, Thor).",
 	"`gpu_info` includes MIG instances and partitions; `parent_uuid` is then their GPU.",
 	"`gpu_mode`: `numa` is `enabled` if GPU memory is a NUMA node (GH200, GB200). `mig_pending`, `ecc_pending`: the next reset " +
 		"changes the mode.",
 	"`gpu_driver_info`: `library` is the NVML version, `cuda` the newest supported version.",
 }
 
-// gpuMetrics returns the utilization, memory, board and link metrics of GPUs.
 func gpuMetrics() []metric {
 	return slices.Concat(
 		[]metric{
@@ -134,7 +131,6 @@ func gpuMemoryMetrics() []metric {
 	}
 }
 
-// gpuBoardMetrics returns the metrics of temperature, power and clocks.
 func gpuBoardMetrics() []metric {
 	return []metric{
 		gpuFigures("gpu_temperature_celsius", gauge, "sensor", "Temperature of the GPU, by sensor.",
@@ -198,7 +194,7 @@ func gpuPCIeMetrics() []metric {
 	}
 }
 
-// gpuLinkMetrics returns the metrics of links between GPUs, for one kind of link.
+// gpuLinkMetrics returns the metrics of one kind of link between GPUs.
 func gpuLinkMetrics(kind model.LinkKind) []metric {
 	const link = "link"
 	technology := map[model.LinkKind]string{model.NVLink: "NVLink", model.XGMI: "XGMI"}[kind]
@@ -227,7 +223,7 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 		linkValue("transmit_bytes_total", counter, "Bytes sent over the "+technology+" link.",
 			func(l *model.GPULink) model.Optional { return l.Transmit }),
 	}
-	if kind == model.XGMI { // its errors are in gpu_ecc_errors_total, by GPU
+	if kind == model.XGMI { // gpu_ecc_errors_total has the errors of XGMI, by GPU
 		return metrics
 	}
 	return append(metrics, metric{
@@ -242,7 +238,6 @@ func gpuLinkMetrics(kind model.LinkKind) []metric {
 	})
 }
 
-// linkNumber returns the label of a link.
 func linkNumber(l *model.GPULink) string {
 	if l.Number == model.AllLinks {
 		return "all"
@@ -250,7 +245,7 @@ func linkNumber(l *model.GPULink) string {
 	return strconv.Itoa(l.Number)
 }
 
-// gpuIdentityMetrics returns the metrics that describe GPUs. They are joined with the others by gpu_id and uuid.
+// gpuIdentityMetrics returns the metrics that describe GPUs, joined by gpu_id and uuid.
 func gpuIdentityMetrics() []metric {
 	return []metric{
 		{
@@ -286,7 +281,7 @@ func gpuIdentityMetrics() []metric {
 	}
 }
 
-// scaled returns a value in another unit, without what the multiplication leaves: 7 %, not 7.000000000000001 %.
+// scaled returns a value in another unit, rounded: 7 %, not 7.000000000000001 %.
 func scaled(o model.Optional, by float64) model.Optional {
 	o.Value = model.Round(o.Value * by)
 	return o

@@ -8,19 +8,19 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// full marks the row of a metric that is exported with Options.GPUDetail only. No alert, dashboard or compatibility set uses it.
+// full marks a row that only Options.GPUDetail exports. No alert, dashboard or compatibility set uses such a metric.
 func full(m metric) metric {
 	m.full = true
 	return m
 }
 
-// omitting returns a row whose series with these values are exported with Options.GPUDetail only.
+// omitting returns a row with values of the label that only Options.GPUDetail exports.
 func omitting(m metric, values ...string) metric {
 	m.omit = values
 	return m
 }
 
-// addedUp returns the label of links that is added up without Options.GPUDetail: that of counters.
+// addedUp returns the label over which counters of links are added up without Options.GPUDetail, or "" for other types.
 func addedUp(typ dto.MetricType, label string) string {
 	if typ == counter {
 		return label
@@ -28,7 +28,8 @@ func addedUp(typ dto.MetricType, label string) string {
 	return ""
 }
 
-// detailedEngines lists the engines of which a GPU has several, and the pipes of tensors and numbers: NVIDIA's with GPM.
+// detailedEngines lists the engines that a GPU has several times, and the pipes of tensors and numbers (NVIDIA with
+// GPM).
 func detailedEngines() []string {
 	engines := []string{
 		"jpeg", "ofa", "fp64_active", "fp32_active", "fp16_active", "integer_active", "tensor_dfma_active", "tensor_hmma_active",
@@ -40,11 +41,11 @@ func detailedEngines() []string {
 	return append(engines, "nvofa0_active", "nvofa1_active")
 }
 
-// rareLinkErrors are parts of other errors of NVLink 5, and events that the link has repaired.
+// rareLinkErrors are part of other errors of NVLink 5, or events that the link repaired.
 var rareLinkErrors = []string{
 	"malformed_packet", "buffer_overrun", "receive_remote", "receive_general", "local_link_integrity", "transmit_discard",
 	"link_recovery_successful", "effective",
 }
 
-// chosenClocks are the reasons that are no limit of the GPU: it is idle, or its user or other GPUs set the clocks.
+// chosenClocks are the reasons that are not a limit of the GPU: it is idle, or its user or other GPUs set the clocks.
 var chosenClocks = []string{"gpu_idle", "applications_clocks_setting", "display_clocks_setting", "sync_boost"}

@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// maxGPUSeries is the number of series of one GPU without Options.GPUDetail.
+// maxGPUSeries is the number of series of a GPU without Options.GPUDetail.
 const maxGPUSeries = 120
 
 func figures(names ...string) (list []model.Figure) {
@@ -45,7 +45,7 @@ func linkErrors(names ...string) (list []model.Counter) {
 	return list
 }
 
-// fullNVIDIA returns a GPU with 18 NVLinks and every value that the source nvidia can report for one chip.
+// fullNVIDIA returns a GPU with 18 NVLinks and every value that the source nvidia reports for a chip.
 func fullNVIDIA(index int) model.GPU {
 	some := model.Some
 	g := nvidiaFacts().GPUs[0]
@@ -92,7 +92,7 @@ func fullNVIDIA(index int) model.GPU {
 	return g
 }
 
-// fullNVLink5 returns a GPU whose driver reports the bytes and errors of links only as sums.
+// fullNVLink5 returns a GPU whose driver reports bytes and errors of links only as sums.
 func fullNVLink5() model.GPU {
 	g := fullNVIDIA(0)
 	for i := range g.Links {
@@ -107,7 +107,7 @@ func fullNVLink5() model.GPU {
 	return g
 }
 
-// fullAMD returns an accelerator with eight stacks of memory, seven XGMI links, and the blocks of its RAS counters.
+// fullAMD returns an accelerator with eight stacks of memory, seven XGMI links, and all blocks of RAS counters.
 func fullAMD() model.GPU {
 	some := model.Some
 	g := amdFacts().GPUs[0]
@@ -133,7 +133,7 @@ func fullAMD() model.GPU {
 	return g
 }
 
-// TestGPUSeries checks the number of series of each kind of GPU, and that GPUDetail has more.
+// TestGPUSeries checks the number of series of each kind of GPU, and that GPUDetail adds series.
 func TestGPUSeries(t *testing.T) {
 	for name, g := range map[string]model.GPU{"NVLink 4": fullNVIDIA(0), "NVLink 5": fullNVLink5(), "AMD": fullAMD()} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestGPUSeries(t *testing.T) {
 	}
 }
 
-// TestUsedGPUMetrics checks that the default has every metric of GPUs that an alert, a recording rule or a dashboard uses.
+// TestUsedGPUMetrics checks that the default has every GPU metric that an alert, a recording rule or a dashboard uses.
 func TestUsedGPUMetrics(t *testing.T) {
 	used := queriesOf(t)
 	for _, m := range table(nil) {
@@ -185,7 +185,7 @@ func TestUsedGPUMetrics(t *testing.T) {
 	}
 }
 
-// TestSumsOfLinks checks that a sum over links does not fall when a link is not reported, or is reset.
+// TestSumsOfLinks checks that a sum over links does not fall when a link is missing or reset.
 func TestSumsOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link := func(number int, bytes float64) model.GPULink {
@@ -201,7 +201,7 @@ func TestSumsOfLinks(t *testing.T) {
 			{link(0, 12), link(1, 6)},
 			{link(0, 2), link(1, 6), link(1, 7)},
 			nil,
-			{link(0, 1), link(1, 2)}, // the driver was loaded again
+			{link(0, 1), link(1, 2)}, // the driver was reloaded
 		} {
 			source.facts = model.Snapshot{GPUs: []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Links: links}}}
 			if links == nil {

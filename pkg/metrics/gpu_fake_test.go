@@ -9,9 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpuNode returns a node with NVIDIA GPUs (one shared and with errors, one with two MIG
-// instances, one suspended, one that fell off the bus) and an AMD GPU. A container is
-// allocated a MIG instance and does not use it.
+// gpuNode returns NVIDIA GPUs (shared and with errors; with two MIG instances; suspended; fell off the bus) and an AMD
+// GPU. A container is allocated a MIG instance and does not use it.
 func gpuNode() []engine.Registration {
 	n := names(nodeNames())
 	n.facts = model.Snapshot{
@@ -40,7 +39,6 @@ func gpuNode() []engine.Registration {
 	}
 }
 
-// driverFacts are ioctls of two drivers, and a stuck task.
 func driverFacts() model.Snapshot {
 	h := model.Histogram{Count: 3, Sum: 2_000_003_000}
 	h.Buckets[2], h.Buckets[21] = 2, 1
@@ -56,7 +54,7 @@ func driverFacts() model.Snapshot {
 	}
 }
 
-// faultFacts are faults of a process on a GPU, of a MIG slice, of a switch between GPUs, and of an HCA without a name.
+// faultFacts are faults of a process on a GPU, of a MIG slice, of an NVSwitch, and of an HCA without a name.
 func faultFacts() model.Snapshot {
 	key := func(driver model.FaultDriver, address, code string) model.FaultKey {
 		return model.FaultKey{Driver: driver, PCIAddress: address, Code: code}
@@ -75,14 +73,13 @@ func faultFacts() model.Snapshot {
 			{FaultKey: slice, Count: 2, Last: at},
 			{FaultKey: key(model.DriverNVIDIA, "0000:18:00.0", "79"), Last: at.Add(-time.Hour)}, // before the start only
 			{FaultKey: key(model.DriverNVSwitch, "0000:c5:00.0", "24007"), Count: 1, Last: at},
-			{FaultKey: fatal, Count: 1, Last: at}, // the same code
+			{FaultKey: fatal, Count: 1, Last: at}, // same code, other severity
 			{FaultKey: key(model.DriverMLX5, "0000:19:00.0", "health"), Count: 4, Last: at},
 		},
 		FaultHistory: []model.Fault{},
 	}
 }
 
-// allocationFacts are failed allocations by two cgroups of a workload, by another workload, and by an unknown cgroup.
 func allocationFacts() model.Snapshot {
 	alloc, malloc := model.AllocationKey{Vendor: model.NVIDIA, API: "cuMemAlloc"}, model.AllocationKey{Vendor: model.AMD, API: "hipMalloc"}
 	return model.Snapshot{FailedAllocations: []model.Series[model.AllocationKey, model.Allocations]{

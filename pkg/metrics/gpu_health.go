@@ -14,18 +14,18 @@ import (
 
 var gpuHealthNotes = []string{
 	"`gpu_health` is 0 while any `gpu_problem` is 1. It is absent if the state is unknown.",
-	"`gpu_problem`: a GPU that is `lost` (fell off the bus), `stuck` (a driver call has not returned) or `unreadable` (errors in " +
-		"place of values) keeps only `gpu_info`, `gpu_health`, its XIDs, and readable values. GPUs that wait for a stuck one are " +
+	"`gpu_problem`: a GPU that is `lost` (fell off the bus), `stuck` (a driver call has not returned) or `unreadable` (errors " +
+		"in place of values) keeps only `gpu_info`, `gpu_health`, its XIDs, and readable values. GPUs that wait for a stuck GPU are " +
 		"`blocked` in `accelscope_device_state`, without `gpu_health` and `gpu_problem`: they may be healthy. `power_change` " +
 		"(suspending or waking too long) has a series only while it lasts.",
-	"`gpu_recovery_action`: drivers since 570. While it is `none`, XIDs are no problem. If one GPU fell off the bus, all GPUs may " +
-		"ask for a reboot.",
+	"`gpu_recovery_action`: drivers since 570. While it is `none`, XIDs are no problem. If one GPU fell off the bus, all GPUs " +
+		"may ask for a reboot.",
 	"`gpu_fabric_state`, `gpu_fabric_info`: GPUs with NVSwitches only. CUDA needs `completed`. Problem `fabric_not_ready`: " +
 		"registration takes too long; `fabric`: it failed, or the fabric is degraded. `gpu_fabric_info` is absent if the NVSwitches " +
 		"connect one node only.",
 	"`nvidia_fabric_manager_running`: nodes with NVSwitches, or where the manager has run for a minute, if the sensor sees the " +
 		"node's processes. The executable must run as root.",
-	"`gpu_suspended`: the sensor does not wake a suspended GPU; only `gpu_info` remains.",
+	"`gpu_suspended`: the sensor does not wake a suspended GPU.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since driver load) or " +
 		"`aggregate` (lifetime).",
 	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable`.",
@@ -34,7 +34,6 @@ var gpuHealthNotes = []string{
 	"`gpu_xid_errors_total` counts from the sensor's start. XIDs of a MIG instance count for the instance.",
 }
 
-// gpuHealthMetrics returns the health and error metrics of GPUs.
 func gpuHealthMetrics() []metric {
 	return []metric{
 		gpuValue("gpu_health", gauge, "Whether the GPU is healthy (1) or has a problem (0).",
@@ -51,7 +50,7 @@ func gpuHealthMetrics() []metric {
 			func(g *gpuView) string { return g.Fabric }),
 		{
 			name: "gpu_fabric_info", typ: gauge, gpu: true, labels: []string{"cluster_uuid", "clique"},
-			help: "NVLink domain (cluster) of the GPU, and its part in which GPUs reach each other.",
+			help: "NVLink domain (cluster) of the GPU, and the part in which GPUs reach each other.",
 			emit: each(gpusOf, func(_ *view, b *exposition.Builder, g *gpuView) {
 				if g.FabricCluster != "" {
 					b.Share(1, g.labels, g.FabricCluster, strconv.FormatUint(uint64(g.FabricClique), 10))
@@ -103,7 +102,7 @@ func xid(name string, typ dto.MetricType, help string, of func(*model.XID) model
 	}
 }
 
-// unreadable reports whether a GPU is lost, stuck, unreadable or blocked: its driver then reports no values, or few.
+// unreadable reports whether a GPU is lost, stuck, unreadable or blocked: its driver reports few values, or no values.
 func unreadable(g *model.GPU) bool {
 	return g.Blocked || slices.ContainsFunc(g.Problems, func(c model.GPUCondition) bool {
 		return c.Active && (c.Name == model.ProblemLost || c.Name == model.ProblemStuck || c.Name == model.ProblemUnreadable)

@@ -55,7 +55,7 @@ func TestGPUSharesAddUp(t *testing.T) {
 				case "container_gpu_faults_total":
 					sums["gpu_faults_total"+fault] += m.GetCounter().GetValue()
 				case "gpu_faults_total":
-					if v := m.GetCounter().GetValue(); v > 0 { // none has a share of a fault from before the start
+					if v := m.GetCounter().GetValue(); v > 0 { // no workload has a share of a fault from before the start
 						totals["gpu_faults_total"+fault] = v
 					}
 				case "container_gpu_memory_used_bytes", "container_gpu_utilization_ratio", "container_gpu_processes":
@@ -69,8 +69,8 @@ func TestGPUSharesAddUp(t *testing.T) {
 				}
 			}
 		}
-		delete(totals, "gpu_memory_used_bytesGPU-1") // it is used through its parts
-		// The driver reports no memory of one process: the unattributed memory is not known.
+		delete(totals, "gpu_memory_used_bytesGPU-1") // used through its parts
+		// The driver does not report the memory of one process: the unattributed memory is unknown.
 		const unknown = "gpu_memory_used_bytesGPU-0"
 		if sums[unknown] >= totals[unknown] {
 			t.Errorf("shares of %v of %v bytes", sums[unknown], totals[unknown])
@@ -83,7 +83,7 @@ func TestGPUSharesAddUp(t *testing.T) {
 	})
 }
 
-// TestDCGMWorkload checks that a GPU has the labels of the only workload that is allocated it.
+// TestDCGMWorkload checks that a GPU has the labels of the only workload to which it is allocated.
 func TestDCGMWorkload(t *testing.T) {
 	container := func(n int) model.Container {
 		return model.Container{
@@ -128,8 +128,7 @@ func TestLastXID(t *testing.T) {
 	}
 }
 
-// TestUnknownCgroup checks that a process with an unknown cgroup does not count as a cgroup
-// without a name.
+// TestUnknownCgroup checks that a process with an unknown cgroup does not count as a cgroup without a name.
 func TestUnknownCgroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ok := value(gather(t, gpuNode()), "accelscope_unresolved_cgroups_total")
@@ -139,8 +138,8 @@ func TestUnknownCgroup(t *testing.T) {
 	})
 }
 
-// TestDCGMDashboard checks that the queries of the public dashboard of dcgm-exporter
-// (grafana.com 12239) find their metrics and labels.
+// TestDCGMDashboard checks that the queries of dcgm-exporter's public dashboard (grafana.com 12239) find their metrics
+// and labels.
 func TestDCGMDashboard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		families := gather(t, gpuNode(), CompatDCGM)
@@ -161,8 +160,7 @@ func TestDCGMDashboard(t *testing.T) {
 	})
 }
 
-// TestDCGMValues checks that metrics named after dcgm-exporter have the values of the driver,
-// independent of the processes.
+// TestDCGMValues checks that metrics named after dcgm-exporter have the driver's values, independent of the processes.
 func TestDCGMValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		some := model.Some
@@ -185,7 +183,7 @@ func TestDCGMValues(t *testing.T) {
 	})
 }
 
-// TestNoRemainders: 7 % are stored as 0.07, and 0.07 × 100 is 7.000000000000001 in binary.
+// TestNoRemainders: 7 % is stored as 0.07, and 0.07 × 100 is 7.000000000000001 in binary.
 func TestNoRemainders(t *testing.T) {
 	for v, want := range map[float64]float64{0.07: 7, 0.28: 28, 0.29: 29, 0.57: 57, 1: 100} {
 		if got := scaled(model.Some(v), percent); got != model.Some(want) {
@@ -194,7 +192,7 @@ func TestNoRemainders(t *testing.T) {
 	}
 }
 
-// TestMemoryPools: memory of a GPU with two pools has the pool as a label. Its shares add up to the memory of both.
+// TestMemoryPools: memory of a GPU with two pools has the label pool. Shares add up to the memory of both pools.
 func TestMemoryPools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := names(nodeNames())

@@ -9,31 +9,31 @@ import (
 )
 
 var infoNotes = []string{
-	"`accelscope_workload_info` is joined by the identity labels. `--workload.labels` adds `label_NAME`. `job_kind`, `job_name`, " +
-		"`queue` and `rank` come from the pod's controller and labels, which its author can write; for Slurm from the cgroup; `rank` " +
-		"also from variables in `--workload.env`. They are empty outside a job.",
-	"`accelscope_slurm_step_info`: `job_id` replaces `job`, which is deprecated (Prometheus's label). `account`, `partition` and " +
-		"`name` come from the environment of the processes, which the user can change.",
+	"`accelscope_workload_info` is joined by the identity labels. `--workload.labels` adds `label_NAME`. `job_kind`, " +
+		"`job_name`, `queue` and `rank` come from the pod's controller and labels, which its author can write, or from Slurm's " +
+		"cgroup; `rank` also from variables in `--workload.env`. They are empty outside a job.",
+	"`accelscope_slurm_step_info`: `job_id` replaces the deprecated `job` (Prometheus's label). `account`, `partition` and " +
+		"`name` come from the processes' environment, which the user can change.",
 	"`accelscope_workload_device_info`: `method` has the strongest source, as in `container_rdma_allocated`. Unknown values are " +
 		"empty.",
-	"`accelscope_workload_device_unhealthy` needs the kubelet feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). It is " +
-		"absent for healthy devices, unknown health, and resources with IDs that name no device (`rdma/…`).",
+	"`accelscope_workload_device_unhealthy` needs the kubelet feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). Absent " +
+		"for healthy devices, unknown health, and resources with IDs that name no device (`rdma/…`).",
 	"`container_rdma_allocated`: `method` is `kubelet` (PodResources), `namespace` (the HCA is in the workload's network " +
-		"namespace), `network` (network-status annotation) or `device_node`. The last two are not exclusive. Privileged access to all " +
-		"devices, and a VF without a device node, do not count.",
-	"`container_device_opens_total` counts from the sensor's start; `denied` are opens that the device cgroup refused.",
+		"namespace), `network` (network-status annotation) or `device_node`. The last two are not exclusive. Privileged access to " +
+		"all devices, and a VF without a device node, do not count.",
+	"`container_device_opens_total` counts from the sensor's start; the device cgroup refused `denied` opens.",
 	"`container_device_handles` is absent if the kernel has no BPF iterator over open files.",
 	"`class` is `rdma` (/dev/infiniband/*), `nvidia` (/dev/nvidia*), `amdgpu` (/dev/kfd) or `dri` (/dev/dri/*).",
 }
 
-// LabelOf returns the label of accelscope_workload_info that has the value of a label or annotation of the workload.
+// LabelOf returns the label of accelscope_workload_info for a label or annotation of the workload.
 func LabelOf(name string) string { return exposition.NameOf("label_<label>", name) }
 
-// infoMetrics returns the metrics that describe workloads. The labels and annotations
-// that the user listed become label_NAME, as in kube-state-metrics.
+// infoMetrics returns the metrics that describe workloads. The listed labels and annotations become label_NAME, as in
+// kube-state-metrics.
 func infoMetrics(labels []string) []metric {
 	names := []string{"pod_uid", "runtime", "image", "user", "node", "cgroup", "job_kind", "job_name", "queue", "rank"}
-	listed := make([]string, 0, len(labels)) // the names in the workload's own metadata
+	listed := make([]string, 0, len(labels)) // their names in the workload's metadata
 	for _, l := range labels {
 		if name := LabelOf(l); !slices.Contains(names, name) {
 			names = append(names, name)

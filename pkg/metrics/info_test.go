@@ -14,7 +14,6 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// TestInfo checks the info metrics of workloads, with the labels that the user listed.
 func TestInfo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts := model.Snapshot{

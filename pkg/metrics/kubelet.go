@@ -13,15 +13,14 @@ import (
 
 var kubeletNotes = []string{
 	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU, time-slicing replicas as one together. If claims have a " +
-		"vendor's GPUs, or no device plugin does, all GPUs that the sensor lists count. It is absent while an ID only stands for a " +
+		"vendor's GPUs, or no device plugin has GPUs, all GPUs that the sensor lists count. Absent while an ID only stands for a " +
 		"share of a GPU (HAMi, Volcano).",
-	"`accelscope_kubelet_allocated_devices`: the resource of a claim is DRIVER/POOL. `accelscope_kubelet_allocatable_devices`: " +
-		"without devices of claims.",
+	"`accelscope_kubelet_allocated_devices`: a claim's resource is DRIVER/POOL. `accelscope_kubelet_allocatable_devices` " +
+		"excludes devices of claims.",
 	"`pod_ephemeral_storage_usage_bytes`: writable layers, logs and emptyDir volumes.",
 	"`node_ephemeral_storage_usage_percent`: other exporters use this name for a ratio of 0 to 1.",
 }
 
-// kubeletMetrics returns the devices and storage that the kubelet reports.
 func kubeletMetrics() []metric {
 	return []metric{
 		{
@@ -39,7 +38,7 @@ func kubeletMetrics() []metric {
 			help: "Devices that the kubelet allocated, by resource.",
 			emit: func(v *view, b *exposition.Builder) {
 				given := devices{}
-				for _, a := range v.facts.Allocatable { // a resource without allocations is 0 if allocations are known
+				for _, a := range v.facts.Allocatable { // if allocations are known, a resource without allocations is 0
 					if v.facts.Allocations != nil {
 						given.add(a.Resource)
 					}
@@ -100,7 +99,6 @@ func nodeStorage(name, help string, of func(*model.NodeStorage) model.Optional) 
 	}
 }
 
-// devices holds the IDs of the distinct devices of each resource.
 type devices map[string]map[string]struct{}
 
 func (d devices) add(resource string, ids ...string) {
@@ -113,7 +111,7 @@ func (d devices) add(resource string, ids ...string) {
 }
 
 func (d devices) emit(b *exposition.Builder) {
-	for _, resource := range slices.Sorted(maps.Keys(d)) { // the kubelet lists them in any order
+	for _, resource := range slices.Sorted(maps.Keys(d)) { // the kubelet lists resources in any order
 		b.Value(float64(len(d[resource])), resource)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// kubeletFacts returns a node that shares GPUs by several methods: 11 of 17 GPUs are allocated,
-// including MIG devices and the GPU of a claim.
+// kubeletFacts returns a node that shares GPUs by several methods: 11 of 17 GPUs are allocated, including MIG devices
+// and the GPU of a claim.
 func kubeletFacts() model.Snapshot {
 	given := func(pod, resource string, ids ...string) []model.Allocation {
 		var a []model.Allocation
@@ -49,7 +49,7 @@ func kubeletFacts() model.Snapshot {
 	s.Allocations = append(s.Allocations, given("b", "nvidia.com/gpu.shared", "GPU-5::2")...)
 	s.Allocations = append(s.Allocations, given("c", "nvidia.com/mig-1g.5gb", "MIG-a")...)
 	s.Allocations = append(s.Allocations, given("d", "amd.com/gpu", "0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0")...)
-	s.Allocations = append(s.Allocations, given("d", "amd.com/gpu", "0000:c1:00.0")...) // also of an init container
+	s.Allocations = append(s.Allocations, given("d", "amd.com/gpu", "0000:c1:00.0")...) // of an init container
 	s.Allocations = append(s.Allocations, given("e", "gpu.intel.com/i915", "card0-0")...)
 	s.Allocations = append(s.Allocations, given("f", "gpu.intel.com/i915_monitoring", "all")...)
 	s.Allocations = append(s.Allocations, model.Allocation{
@@ -82,7 +82,6 @@ pod_ephemeral_storage_usage_bytes{namespace="ml",node="gpu01",pod="empty"} 0
 pod_ephemeral_storage_usage_bytes{namespace="ml",node="gpu01",pod="train"} 4096
 `
 
-// kubeletFamilies returns the series of kubeletMetrics for the facts.
 func kubeletFamilies(t *testing.T, facts model.Snapshot) string {
 	t.Helper()
 	names := map[string]bool{}
@@ -118,7 +117,7 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// TestKubeletKnowsNothing checks that unknown values have no series, rather than 0.
+// TestKubeletKnowsNothing checks that unknown values have no series, not 0.
 func TestKubeletKnowsNothing(t *testing.T) {
 	noGPU := kubeletFacts().Allocatable[6:] // rdma/hca_shared
 	for name, tt := range map[string]struct {

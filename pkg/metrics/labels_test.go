@@ -51,7 +51,7 @@ func TestLabelsAreKeptAndDropped(t *testing.T) {
 	})
 }
 
-// An info series has more labels than its key; a change of these labels must be visible.
+// An info series has more labels than its key. A change of these labels must be visible.
 func TestInfoChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdma := &fake{name: "rdma", facts: nodeHCAs()}

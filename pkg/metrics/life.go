@@ -17,8 +17,8 @@ var (
 	containerHealths = []string{"healthy", "unhealthy", "starting"}
 )
 
-// lifeMetrics returns the state of containers that runtimes and the kubelet report. Pod
-// sandboxes are left out: they are not containers of the user.
+// lifeMetrics returns the state of containers that runtimes and the kubelet report, without pod sandboxes, which are
+// not containers of the user.
 func lifeMetrics() []metric {
 	life := func(name string, typ dto.MetricType, labels []string, help string,
 		emit func(*exposition.Builder, *exposition.OwnerLabels, *model.Container),

@@ -13,28 +13,26 @@ import (
 )
 
 var linkNotes = []string{
-	"`netdev` is the network interface behind the port. A port on a bond has one for each leg. `device` and `port` are empty for a " +
-		"PF's interface without an HCA. [Links](../docs/links.md) lists what each driver reports.",
-	"`rdma_port_pause_frames_total`: `priority` is 0 to 7 for enabled PFC priorities, or `global` for pause of the whole link. If " +
-		"the driver does not report enabled priorities, a priority is listed from its first pause on; `any` is PFC of all priorities, " +
-		"and `tc0` to `tc7` are traffic classes.",
-	"`rdma_port_pause_seconds_total`: `receive` is time in which the other end paused the port, `transmit` time in which the port " +
-		"paused the other end.",
-	"`rdma_port_pause_storm_events_total`: mlx5 has `error` (the port ended a pause that was too long) and `warning` (85 % of " +
-		"that), bnxt_en `link` and `roce` (continuous pause).",
-	"`rdma_port_pcie_stalled_seconds_total`: mlx5 only. The PCIe link is narrow or slow, or memory behind it is.",
-	"`rdma_port_link_discards_total`: `reason` is `port_buffer`, or with mlx5 also `pcie_buffer`, `host_buffer` and " +
-		"`host_congestion`. It counts all traffic of the interface.",
-	"`rdma_port_dcb_info`: `pfc` lists priorities, `traffic_classes` the class of each priority, `bandwidth` the percentage of each " +
-		"class, or `strict`, `cbs`, `vendor`. `trust` is known for mlx5 only.",
+	"`netdev` is the port's network interface; a bond has one for each leg. `device` and `port` are empty for a PF without an " +
+		"HCA. [Links](../docs/links.md) lists what each driver reports.",
+	"`rdma_port_pause_frames_total`: `priority` is 0 to 7 for enabled PFC priorities, or `global` for pause of the whole link. " +
+		"If the driver does not report enabled priorities, a priority is listed from its first pause on; `any` is PFC of all " +
+		"priorities, `tc0` to `tc7` are traffic classes.",
+	"`rdma_port_pause_seconds_total`: `receive` is time in which the other end paused the port, `transmit` the reverse.",
+	"`rdma_port_pause_storm_events_total`: mlx5 has `error` (the port ended a too long pause) and `warning` (at 85 %), bnxt_en " +
+		"`link` and `roce` (continuous pause).",
+	"`rdma_port_pcie_stalled_seconds_total`: mlx5 only. The PCIe link, or memory behind it, is slow.",
+	"`rdma_port_link_discards_total`: `reason` is `port_buffer`, with mlx5 also `pcie_buffer`, `host_buffer` and " +
+		"`host_congestion`. Counts all traffic of the interface.",
+	"`rdma_port_dcb_info`: `pfc` lists priorities, `traffic_classes` the class of each priority, `bandwidth` the percentage of " +
+		"each class, or `strict`, `cbs`, `vendor`. Only mlx5 has `trust`.",
 	"`rdma_port_fec_corrected_blocks_total` wraps at 32 bits with ice. A block is a codeword.",
-	"`rdma_port_bond_rate_bytes_per_second`: ports on bonds only. An active leg has a carrier, and the bond sends on it: in " +
-		"active-backup mode only one leg counts. `infiniband_port_rate_bytes_per_second` is the driver's value, with mlx5 the rate of " +
-		"one leg.",
-	"`rdma_port_link_up` is the interface's `operstate`. `rdma_port_link_admin_up` is its flag `IFF_UP`; for the leg of a bond that " +
-		"an HCA has alone, also the bond's flag. `infiniband_port_state` is the state of the RDMA port.",
-	"`rdma_port_carrier_down_total` and `rdma_port_carrier_changes_total` include `ip link set down`. IPoIB interfaces have no " +
-		"carrier counters. `rdma_port_link_flaps_total` counts from the start of the sensor, including short losses.",
+	"`rdma_port_bond_rate_bytes_per_second`: ports on bonds only. An active leg has a carrier, and the bond sends on it: " +
+		"active-backup has one. `infiniband_port_rate_bytes_per_second` is the driver's value, with mlx5 one leg's rate.",
+	"`rdma_port_link_up` is `operstate`, `rdma_port_link_admin_up` the flag `IFF_UP`; for a bond's leg that an HCA has alone, " +
+		"also the bond's flag. The RDMA port's state is `infiniband_port_state`.",
+	"`rdma_port_carrier_down_total`, `rdma_port_carrier_changes_total` include `ip link set down`. IPoIB has no carrier " +
+		"counters. `rdma_port_link_flaps_total` counts from the sensor's start, including short losses.",
 	"`rdma_port_link_read_timestamp_seconds`: drivers are read every 30 s. If a driver hangs, all values keep this time, except " +
 		"carrier counters and flaps.",
 }
@@ -43,7 +41,6 @@ var linkLabels = []string{"device", "port", "netdev"}
 
 func linksOf(v *view) []model.Link { return v.facts.Links }
 
-// linkMetrics returns the metrics of the links of ports.
 func linkMetrics() []metric {
 	return []metric{
 		pauseCounter("rdma_port_pause_frames_total", "Pause frames, by direction and priority.",
@@ -145,7 +142,7 @@ func linkMetrics() []metric {
 		carrierValue("rdma_port_carrier_down_total", counter, "Carrier losses of the interface.",
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Downs)) }),
 		carrierValue("rdma_port_link_flaps_total", counter,
-			"Carrier losses that ended while the interface stayed administratively up.",
+			"Carrier losses that ended while the interface was administratively up.",
 			func(c *model.Carrier) model.Optional { return model.Some(float64(c.Flaps)) }),
 		carrierValue("rdma_port_link_changed_timestamp_seconds", gauge,
 			"Unix time of the last carrier change that the sensor noticed.",
@@ -155,7 +152,7 @@ func linkMetrics() []metric {
 	}
 }
 
-// eachLink returns an emit function for the series of links. The labels that add gets have room for more.
+// eachLink returns an emit function for the series of links. add may append to its labels without allocating.
 func eachLink(add func(b *exposition.Builder, l *model.Link, labels ...string)) func(*view, *exposition.Builder) {
 	return each(linksOf, func(_ *view, b *exposition.Builder, l *model.Link) {
 		port := ""
@@ -218,7 +215,7 @@ func pfcLabel(d *model.DCB) string {
 	return strings.Join(enabled, ",")
 }
 
-// etsLabels returns the traffic class of each priority, and the share of each traffic class.
+// etsLabels returns the traffic class of each priority, and the bandwidth of each traffic class.
 func etsLabels(e *model.ETS) (classes, bandwidth string) {
 	if e == nil {
 		return "", ""

@@ -35,7 +35,7 @@ func fullLink(i int) model.Link {
 	}
 }
 
-// linkFacts returns the link of a port of mlx5, one of a port without most of it that is down, and that of a PF without an HCA.
+// linkFacts returns a link of mlx5, a link that is down with few values, and the link of a PF without an HCA.
 func linkFacts() model.Snapshot {
 	frames := uint64(5)
 	return model.Snapshot{
@@ -55,7 +55,6 @@ func linkFacts() model.Snapshot {
 	}
 }
 
-// budgetLinks returns the links of the HCAs of budgetHCAs.
 func budgetLinks(n int) model.Snapshot {
 	s := model.Snapshot{Links: []model.Link{}, LinkFlaps: []model.LinkFlap{}}
 	for i := range n {
@@ -66,12 +65,12 @@ func budgetLinks(n int) model.Snapshot {
 	return s
 }
 
-// linkSourceSeries is the number of series of the source for 10 ports with PFC for one priority, all of which have changed once: 280, and 150 for
-// their modules.
+// linkSourceSeries is the number of series of 10 ports with PFC for one priority that have each changed once: 280, and
+// 150 for their modules.
 const linkSourceSeries = 430
 
-// TestLinkBudget counts the series of the links of 10 ports. A state is exported for interfaces that are not ok only, so that an
-// interface costs no seven series of states.
+// TestLinkBudget counts the series of 10 links. States are exported only for interfaces that are not ok: otherwise each
+// interface had seven more series.
 func TestLinkBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		series := func(ports int) int {

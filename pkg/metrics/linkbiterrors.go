@@ -12,15 +12,14 @@ import (
 )
 
 var bitErrorNotes = []string{
-	"mlx5 only, Ethernet and InfiniBand. NVIDIA's tool reads the firmware once a minute and port at most; see " +
-		"[Links](../docs/links.md#bit-errors-of-mlx5). A port that could not be read has no series, but a state in " +
+	"mlx5 only. NVIDIA's tool reads the firmware at most once a minute and port; see " +
+		"[Links](../docs/links.md#bit-errors-of-mlx5). An unreadable port has no series, but a state in " +
 		"`accelscope_device_state{source=\"link\"}`, with its PCI address as `device`.",
-	"The firmware computes ratios since the errors were cleared, with one or two digits. 0 means that it has seen no error.",
+	"Ratios are since the errors were cleared, with one or two digits. 0 means that the firmware has seen no error.",
 	"`rdma_port_symbol_error_ratio`, `rdma_port_symbol_errors_total`: InfiniBand, ConnectX-6 and later.",
 	"`rdma_port_bit_errors_info` has the tool's words. It is absent while the link is down.",
 }
 
-// bitErrorMetrics returns the metrics of bit errors that firmware counts.
 func bitErrorMetrics() []metric {
 	return []metric{
 		bitErrorValue("rdma_port_raw_bit_error_ratio", gauge, "Bit error ratio before FEC.",
@@ -54,7 +53,6 @@ func bitErrorMetrics() []metric {
 	}
 }
 
-// bitErrorSeries returns the row of a metric with further labels.
 func bitErrorSeries(
 	name string, typ dto.MetricType, help string, labels []string, emit func(*model.BitErrors, func(float64, ...string)),
 ) metric {

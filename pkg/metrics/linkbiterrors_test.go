@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// bitErrorFacts returns the bit errors of an InfiniBand port, of an Ethernet port that is down, and of a PF without an HCA.
+// bitErrorFacts returns an InfiniBand port, an Ethernet port that is down, and a PF without an HCA.
 func bitErrorFacts() model.Snapshot {
 	n := func(v uint64) *uint64 { return &v }
 	return model.Snapshot{

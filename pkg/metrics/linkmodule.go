@@ -10,22 +10,21 @@ import (
 )
 
 var moduleNotes = []string{
-	"The module is the transceiver or cable. The sensor reads its EEPROM (SFF-8472, SFF-8636, CMIS) every 5 minutes, which needs " +
+	"The module is the transceiver or cable. Its EEPROM (SFF-8472, SFF-8636, CMIS) is read every 5 minutes with " +
 		"`CAP_NET_ADMIN`; see [Links](../docs/links.md#modules). Passive copper has only `rdma_port_module_info`.",
 	"`rdma_port_module_info`: `length_meters` is empty for transceivers with a connector.",
-	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, or of the worst lane `bias`, `receive_power` or " +
-		"`transmit_power`. The sensor compares values with thresholds and does not read the module's flags: an alarm between two " +
-		"readings is not seen. A port that is down may have a low alarm, because its laser is off.",
-	"`rdma_port_module_margin_ratio` is relative to the range between the alarm thresholds: 0.5 is the middle, 0 the threshold, -1 " +
-		"far outside. Powers are compared in decibels.",
+	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, or of the worst lane `bias`, `receive_power`, " +
+		"`transmit_power`. The sensor compares values, and does not read the module's flags: it misses alarms between readings. A " +
+		"port that is down may have a low alarm: its laser is off.",
+	"`rdma_port_module_margin_ratio`: relative to the range between the alarm thresholds: 0.5 is the middle, 0 the threshold, " +
+		"-1 far outside. Powers are compared in decibels.",
 	"Bias and power by lane need `--link.module-lanes`. In dBm: `10 * log10(1000 * rdma_port_module_receive_power_watts)`.",
-	"`rdma_port_module_*_threshold_*` needs `--link.module-thresholds`. `threshold` is `high_alarm`, `low_alarm`, `high_warning` or " +
-		"`low_warning`.",
+	"`rdma_port_module_*_threshold_*` needs `--link.module-thresholds`. `threshold` is `high_alarm`, `low_alarm`, " +
+		"`high_warning` or `low_warning`.",
 	"`rdma_port_module_problem`: `permission` (no `CAP_NET_ADMIN`), `unreadable` (no module, or the driver cannot read it) or " +
 		"`incomplete`.",
 }
 
-// moduleMetrics returns the metrics of the modules of ports.
 func moduleMetrics() []metric {
 	threshold := func(name, help, value string) metric {
 		return moduleSeries(name, help, []string{"threshold"}, func(m *model.LinkModule, add func(float64, ...string)) {
@@ -63,7 +62,7 @@ func moduleMetrics() []metric {
 		moduleValue("rdma_port_module_supply_volts", "Supply voltage of the module.",
 			func(m *model.LinkModule) *float64 { return m.Voltage }),
 		moduleSeries("rdma_port_module_alarm",
-			"Whether a value is above (1 warning, 2 alarm) or below (-1, -2) the module's thresholds.",
+			"Whether a value is above (1 warning, 2 alarm) or below (-1, -2) its thresholds.",
 			[]string{"value"},
 			func(m *model.LinkModule, add func(float64, ...string)) {
 				for _, c := range m.Checks {
@@ -113,7 +112,7 @@ func moduleMetrics() []metric {
 	}
 }
 
-// moduleSeries returns a gauge of modules. add adds a series, with the values of the labels after those of the link.
+// moduleSeries returns a gauge of modules. emit's add function takes the values of the labels after the link's labels.
 func moduleSeries(name, help string, labels []string, emit func(m *model.LinkModule, add func(v float64, labels ...string))) metric {
 	return metric{
 		name: name, typ: gauge, help: help, labels: append(linkLabels[:3:3], labels...),

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fullModule returns an optical module with all that is listed by default.
+// fullModule returns an optical module with all default values.
 func fullModule() *model.LinkModule {
 	p := func(v float64) *float64 { return &v }
 	fault := false
@@ -27,7 +27,7 @@ func fullModule() *model.LinkModule {
 	return m
 }
 
-// moduleFacts returns links with: a module with all details, a passive cable, a module that cannot be read.
+// moduleFacts returns a module with all details, a passive cable, and a module that cannot be read.
 func moduleFacts() model.Snapshot {
 	p := func(v float64) *float64 { return &v }
 	detailed := fullModule()

@@ -15,20 +15,19 @@ import (
 )
 
 var nodeNotes = []string{
-	"Names, labels, types and values are those of node_exporter.",
+	"Names, labels, types and values are node_exporter's.",
 	"`node_cpu_all_seconds_total` is the sum of `node_cpu_seconds_total`; node_exporter lacks it.",
 	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice`. It is excluded by default: `--metrics.exclude=` " +
 		"includes it.",
 	"The `node_pressure` families are pressure stall information (PSI).",
 	"`node_filesystem_device_error`: when it is 1, the other series of the file system are absent.",
 	"`node_network_speed_bytes`: -125000 means unknown.",
-	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and their limits " +
-		"and alarms.",
+	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and their " +
+		"limits and alarms.",
 }
 
-// nodeMetrics returns the metrics that node_exporter has for the node itself. Names,
-// labels, types and values are those of node_exporter, so that one can replace the other.
-// A test of cmd/accelscope compares them.
+// nodeMetrics returns node_exporter's metrics of the node, with the same names, labels, types and values. A test of
+// cmd/accelscope compares them.
 func nodeMetrics() []metric {
 	rows := slices.Concat(
 		nodeSystemMetrics(),
@@ -49,7 +48,7 @@ func nodeMetrics() []metric {
 	return rows
 }
 
-// cpuModes are the first columns of a CPU in /proc/stat, guestModes the last.
+// cpuModes are the first columns of a CPU in /proc/stat, guestModes the last columns.
 var (
 	cpuModes   = []string{"user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"}
 	guestModes = []string{"user", "nice"}
@@ -193,7 +192,7 @@ func nodeSystemMetrics() []metric {
 	)
 }
 
-// leadingNumber returns 24.04 for 24.04.1, and 0 for text that does not begin with a number.
+// leadingNumber returns the number that a text begins with, such as 24.04 for 24.04.1, or 0.
 func leadingNumber(s string) float64 {
 	end, point := 0, false
 	for end < len(s) && ('0' <= s[end] && s[end] <= '9' || s[end] == '.' && !point && end > 0) {
@@ -204,7 +203,7 @@ func leadingNumber(s string) float64 {
 	return v
 }
 
-// cpuSeconds returns the row of the columns of CPUs from first on.
+// cpuSeconds returns the row of CPU columns, beginning with column first.
 func cpuSeconds(name, help string, first int, modes []string) metric {
 	return metric{
 		name: name, typ: counter, labels: []string{"cpu", "mode"}, help: help,

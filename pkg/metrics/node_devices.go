@@ -14,8 +14,7 @@ import (
 
 var deviceLabels = []string{"device"}
 
-// diskColumns lists the columns of /proc/diskstats. The kernel counts sectors of
-// 512 bytes, and milliseconds.
+// diskColumns lists the columns of /proc/diskstats. The kernel counts sectors of 512 bytes, and milliseconds.
 var diskColumns = []struct {
 	name string
 	typ  dto.MetricType
@@ -98,7 +97,7 @@ func nodeDiskMetrics() []metric {
 	return rows
 }
 
-// filesystemLabels begins with the labels that distinguish two file systems.
+// filesystemLabels begins with the labels that distinguish file systems.
 var filesystemLabels = []string{"mountpoint", "device", "fstype", "device_error"}
 
 func nodeFilesystemMetrics() []metric {
@@ -214,8 +213,7 @@ func nodeNetworkMetrics() []metric {
 	return rows
 }
 
-// speedBytes returns the speed in bytes per second. An unknown speed, -1, becomes
-// -125000, as in node_exporter.
+// speedBytes returns the speed in bytes per second. The kernel's -1 (unknown) becomes -125000, as in node_exporter.
 func speedBytes(c *model.NetClass) *int64 {
 	if c.SpeedMbits == nil {
 		return nil

@@ -26,8 +26,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// TestNodeExporter runs the real node_exporter on a fake sysfs with the same facts, and compares
-// name, help, type, labels and value of all its infiniband series.
+// TestNodeExporter runs node_exporter on a fake sysfs with the same facts, and compares name, help, type, labels and
+// value of all infiniband series.
 func TestNodeExporter(t *testing.T) {
 	binary, err := exec.LookPath("prometheus-node-exporter")
 	if err != nil {
@@ -49,7 +49,8 @@ func TestNodeExporter(t *testing.T) {
 	}
 }
 
-// TestUnknownState: a port whose state is not known has no series of the state and the rate, under no name, and keeps its others.
+// TestUnknownState: a port with an unknown state lacks state and rate, in all compatibility sets, and keeps its other
+// series.
 func TestUnknownState(t *testing.T) {
 	hcas := []model.HCA{{Name: "rxe0", Ports: []model.Port{{
 		Number: 1, LinkLayer: "Ethernet", Netdev: "eth0", HWCounters: []model.Counter{{Name: "sent_pkts", Value: 7}},
@@ -75,7 +76,6 @@ func TestUnknownState(t *testing.T) {
 	}
 }
 
-// nodeExporterLines returns our lines of the families node_infiniband_*.
 func nodeExporterLines(t *testing.T, hcas []model.HCA) []string {
 	t.Helper()
 	return infiniband(library.Encode(t, gather(t, []engine.Registration{
@@ -83,15 +83,15 @@ func nodeExporterLines(t *testing.T, hcas []model.HCA) []string {
 	}, CompatNodeExporter), expfmt.TypeTextPlain))
 }
 
-// alike returns the sorted lines without the descriptions of the legacy families, which are our own.
+// alike returns the sorted lines without the help of the legacy families, which is ours.
 func alike(lines []string) []string {
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "# HELP node_infiniband_legacy_") })
 	slices.Sort(lines)
 	return lines
 }
 
-// TestNodeExporterFixture checks the series of the HCAs in node_exporter's own fixture: their number, and name, labels and
-// value of those from counters_ext/.
+// TestNodeExporterFixture checks the HCAs of node_exporter's own fixture: the number of series, and name, labels and
+// value of counters_ext/.
 func TestNodeExporterFixture(t *testing.T) {
 	var want, got []string
 	for name, value := range map[string]string{
@@ -123,7 +123,7 @@ func TestNodeExporterFixture(t *testing.T) {
 	}
 }
 
-// oldHCAs returns the HCAs of node_exporter's fixture: a ConnectX-3 with counters_ext/, and one without counters.
+// oldHCAs returns the HCAs of node_exporter's fixture: a ConnectX-3 with counters_ext/, and an HCA without counters.
 func oldHCAs() []model.HCA {
 	counters := func(all map[string]uint64) []model.Counter {
 		var out []model.Counter
@@ -162,8 +162,8 @@ func oldHCAs() []model.HCA {
 	}
 }
 
-// comparableHCAs returns an HCA with every counter that node_exporter reads, each with a different
-// value, and with a second port in other states.
+// comparableHCAs returns an HCA with a different value for every counter that node_exporter reads, and a second port in
+// other states.
 func comparableHCAs() []model.HCA {
 	counters := []string{
 		"VL15_dropped", "excessive_buffer_overrun_errors", "link_downed", "link_error_recovery",
@@ -210,7 +210,7 @@ func writeHCA(t *testing.T, dir string, h model.HCA) {
 	}
 }
 
-// runNodeExporter returns the exposition of node_exporter. It reads the port from the log.
+// runNodeExporter returns the exposition of node_exporter, whose log has the port.
 func runNodeExporter(t *testing.T, binary, sysfs string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -249,7 +249,6 @@ func runNodeExporter(t *testing.T, binary, sysfs string) string {
 	return string(text)
 }
 
-// infiniband returns the lines of the families node_infiniband_*.
 func infiniband(text string) []string {
 	var lines []string
 	for line := range strings.Lines(text) {

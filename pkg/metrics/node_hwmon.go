@@ -10,7 +10,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// hwmonMetrics returns the metrics of hardware sensors, one family per property.
 func hwmonMetrics() []metric {
 	sensorLabels := []string{"chip", "sensor"}
 	return []metric{
@@ -45,7 +44,7 @@ func hwmonMetrics() []metric {
 	}
 }
 
-// hwmonFigures returns the emit function of all families that do, or do not, end in _joule_total.
+// hwmonFigures returns the emit function of all families that end in _joule_total, or of all other families.
 func hwmonFigures(totals bool, labels []string) func(*view, *exposition.Builder) {
 	var families columns
 	return func(v *view, b *exposition.Builder) {
@@ -73,11 +72,11 @@ func hwmonFigures(totals bool, labels []string) func(*view, *exposition.Builder)
 	}
 }
 
-// hwmonFamily is the family of one property of one kind of sensor. A value is
-// multiplied by unit and divided by per: the kernel counts in thousandths and
-// millionths, and node_exporter computes the same, to the last bit.
+// hwmonFamily is the family of one property of one kind of sensor. A value is multiplied by unit and divided by per, in
+// this order, as node_exporter does: the results are equal to the last bit. The kernel's units are thousandths and
+// millionths.
 type hwmonFamily struct {
-	name      string // replaces <property>; empty for no family
+	name      string // replaces <property>; empty: no family
 	unit, per float64
 	total     bool // ends in _joule_total
 	byLabel   bool // the label sensor is the label of the sensor
@@ -150,8 +149,8 @@ func hwmonFamilyOf(s *model.Sensor, property string) hwmonFamily {
 	return one
 }
 
-// hwmonLabel returns the driver's label of a sensor as a word, and with the name of the sensor if another one of its type has the same
-// word.
+// hwmonLabel returns the driver's label of a sensor as a word. If two sensors of a type have the same word, the
+// sensor's name is added.
 func hwmonLabel(c *model.Chip, s *model.Sensor) string {
 	word := hwmonWord(*s.Label)
 	for i := range c.Sensors {
@@ -162,8 +161,7 @@ func hwmonLabel(c *model.Chip, s *model.Sensor) string {
 	return word
 }
 
-// hwmonWord converts a word as node_exporter does for names and labels: to lower
-// case, with other characters replaced by underscores.
+// hwmonWord converts text as node_exporter does for names and labels: lower case, other characters become underscores.
 func hwmonWord(s string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

@@ -22,8 +22,7 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// machine returns facts of a node, one of each kind. cmd/accelscope compares the names with the
-// real node_exporter.
+// machine returns a fact of each kind about a node. cmd/accelscope compares the names with node_exporter.
 func machine() *model.Node {
 	return &model.Node{
 		Time:         time.Unix(1763700000, 500000000).UTC(),
@@ -120,7 +119,7 @@ func TestMachine(t *testing.T) {
 		if _, err := registry.Gather(); err != nil {
 			t.Error(err)
 		}
-		// A second refresh prepares no labels again.
+		// A second refresh reuses all labels.
 		before := c.build.Kept().Sets
 		time.Sleep(time.Second)
 		c.now(t)
@@ -130,7 +129,7 @@ func TestMachine(t *testing.T) {
 	})
 }
 
-// TestMachineLint checks that promtool complains only about names of node_exporter.
+// TestMachineLint checks that promtool complains only about node_exporter's names.
 func TestMachineLint(t *testing.T) {
 	golden, err := os.Open("testdata/machine.txt")
 	if err != nil {
@@ -151,7 +150,6 @@ func TestMachineLint(t *testing.T) {
 	}
 }
 
-// seriesNames returns the series of a text, without their values.
 func seriesNames(t *testing.T, c collector, typ expfmt.FormatType) string {
 	t.Helper()
 	text, err := c.Encode(expfmt.NewFormat(typ), false)

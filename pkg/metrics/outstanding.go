@@ -7,7 +7,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// outstandingMetrics returns the metrics of work requests that wait for a completion.
 func outstandingMetrics() []metric {
 	outstanding := func(name, help string, of func(*attribution.OutstandingShare) float64) metric {
 		return metric{
@@ -26,11 +25,11 @@ func outstandingMetrics() []metric {
 			"Age of the oldest outstanding signaled work request, or 0.",
 			func(s *attribution.OutstandingShare) float64 { return s.Oldest.Seconds() }),
 		outstanding("container_rdma_stalled_queue_pairs",
-			"Queue pairs with outstanding signaled work requests and no completion for a while.",
+			"Queue pairs with outstanding signaled requests and no completion for a while.",
 			func(s *attribution.OutstandingShare) float64 { return float64(s.Stalled) }),
 		{
 			name: "container_rdma_outstanding_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"},
-			help: "Whether all queue pairs of the workload are traced, 1 (complete) or 0 for each reason.",
+			help: "Whether all queue pairs are traced, 1 (complete) or 0 for each reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Outstanding {
 					s := &v.shares.Outstanding[i]

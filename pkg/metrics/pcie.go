@@ -11,22 +11,21 @@ import (
 
 var pcieNotes = []string{
 	"Read every minute, for physical functions only.",
-	"The highest speed and width are what both the device and the port above it support. A link below them trained badly or saves " +
-		"power. A suspended function has neither value.",
+	"Maximum speed and width are what device and upstream port both support. A link below them trained badly or saves power. " +
+		"Suspended functions have no speed and width.",
 	"Slot power needs `CAP_SYS_ADMIN`. It is absent without a slot, or if the firmware has not set it.",
-	"`*_pcie_aer_errors_total` is absent if the firmware handles errors. Functions of one card share the port above, but each has " +
-		"its own errors.",
-	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` (`device`, `port`) detected the error. Totals of the kernel " +
-		"may differ from their sum.",
+	"`*_pcie_aer_errors_total` is absent if the firmware handles errors. Functions of one card share the upstream port.",
+	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` (`device`, `port`) detected the error. The kernel's " +
+		"totals may differ from their sum.",
 }
 
-// pcieMetrics returns the metrics of the PCIe links of HCAs, and of errors on those of GPUs. Speed and width of GPUs are among
-// gpuPCIeMetrics, from their drivers.
+// pcieMetrics returns the metrics of the PCIe links of HCAs, and the PCIe errors of GPUs. gpuPCIeMetrics has the speed
+// and width of GPUs, from their drivers.
 func pcieMetrics() []metric {
 	return []metric{
-		hcaPCIe("link_transfers_per_second", "Current speed of the PCIe link, in transfers per second and lane.",
+		hcaPCIe("link_transfers_per_second", "Current PCIe transfers per second and lane.",
 			func(f *model.PCIFunction) model.Optional { return positive(f.Link.Speed) }),
-		hcaPCIe("link_max_transfers_per_second", "Highest speed that device and slot support, in transfers per second.",
+		hcaPCIe("link_max_transfers_per_second", "Highest transfers per second that device and slot support.",
 			func(f *model.PCIFunction) model.Optional { speed, _ := f.Possible(); return positive(speed) }),
 		hcaPCIe("link_width_lanes", "PCIe lanes in use.",
 			func(f *model.PCIFunction) model.Optional { return positive(float64(f.Link.Width)) }),
@@ -74,7 +73,6 @@ func pcieMetrics() []metric {
 	}
 }
 
-// hcaPCIe returns the row of a value of an HCA's PCI function.
 func hcaPCIe(name, help string, of func(*model.PCIFunction) model.Optional) metric {
 	return metric{
 		name: "rdma_device_pcie_" + name, typ: gauge, labels: []string{"device"}, help: help,
@@ -84,7 +82,7 @@ func hcaPCIe(name, help string, of func(*model.PCIFunction) model.Optional) metr
 
 func slotPower(f *model.PCIFunction) model.Optional { return f.Upstream.SlotPower }
 
-// positive returns a value of which 0 stands for an unknown one.
+// positive returns a value for which 0 means unknown.
 func positive(value float64) model.Optional { return model.Optional{Value: value, Known: value > 0} }
 
 // eachErrorType calls add with each type of error that an end of the link detected.
@@ -101,13 +99,11 @@ func eachErrorType(f *model.PCIFunction, add func(value float64, labels ...strin
 	}
 }
 
-// hcaFunction is a PCI function that is an HCA.
 type hcaFunction struct {
 	*model.PCIFunction
 	device string
 }
 
-// hcaFunctions appends the PCI functions that are HCAs.
 func hcaFunctions(list []hcaFunction, facts *model.Snapshot) []hcaFunction {
 	own := model.ByFunction(facts.HCAs)
 	for i := range facts.PCI {
@@ -119,10 +115,10 @@ func hcaFunctions(list []hcaFunction, facts *model.Snapshot) []hcaFunction {
 	return list
 }
 
-// eachGPUFunction returns an emit function that adds the series of each PCI function that is a GPU.
+// eachGPUFunction returns an emit function that calls add for each PCI function that is a whole GPU.
 func eachGPUFunction(add func(b *exposition.Builder, g *gpuView, f *model.PCIFunction)) func(*view, *exposition.Builder) {
 	return each(gpusOf, func(v *view, b *exposition.Builder, g *gpuView) {
-		if g.Parent != "" { // a partition has the address of its GPU
+		if g.Parent != "" { // a partition has the PCI address of its GPU
 			return
 		}
 		for i := range v.facts.PCI {

@@ -9,7 +9,6 @@ var placementNotes = []string{
 		"`other_pcie_switch`, `gpudirect_unused`, `idle_rails`, `data_direct_path`. `/api/v1/topology` lists the devices.",
 }
 
-// placementMetrics returns the metric of wrong placement.
 func placementMetrics() []metric {
 	return []metric{{
 		name: "accelscope_placement_problem", typ: gauge, owned: true, labels: []string{"problem"},

@@ -4,8 +4,8 @@ package metrics
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// placementFacts returns a node with two GPUs and two HCAs, each pair on its own NUMA node. The workload with the cgroup 101 has a GPU of one
-// and queue pairs on the HCA of the other.
+// placementFacts returns two GPUs and two HCAs in pairs on two NUMA nodes. The workload of cgroup 101 uses a GPU of one
+// node and queue pairs on the HCA of the other node.
 func placementFacts() model.Snapshot {
 	hca := func(name, address string) model.HCA {
 		return model.HCA{

@@ -16,7 +16,7 @@ var devicePortLabels = []string{"device", "port"}
 // wordBytes is the unit of port_rcv_data and port_xmit_data.
 const wordBytes = 4
 
-// The states of a port: the names in sysfs and the values of the label.
+// The states of a port: names in sysfs, and values of the label.
 var (
 	portStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
 	physStates = []string{
@@ -46,33 +46,32 @@ var portErrors = []struct{ counter, typ string }{
 }
 
 var portNotes = []string{
-	"`infiniband_port_transmit_data_bytes_total`, `infiniband_port_receive_data_bytes_total`: only drivers with `counters/`, as in " +
-		"node_exporter. Omni-Path (hfi1) counts flits of 8 bytes: the real value is twice as large.",
-	"With mlx5 these counters, `rdma_port_transmit_bytes_total` and `rdma_port_receive_bytes_total` count the function, not the " +
-		"physical port. A PF looks idle while its VFs are busy: add their series (`infiniband_device_info{pf_device}`).",
+	"`infiniband_port_*_data_bytes_total`: only drivers with `counters/`. Omni-Path (hfi1) counts 8-byte flits: the real value " +
+		"is twice as large.",
+	"With mlx5, these and `rdma_port_*_bytes_total` count the function, not the physical port. A PF looks idle while its VFs " +
+		"are busy: add their series (`infiniband_device_info{pf_device}`).",
 	"`infiniband_port_errors_total`: most counters stop at their highest value.",
-	"`infiniband_device_info`: `netns` is the inode of the device's network namespace, empty for the node's namespace.",
-	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: read every five minutes and when the port's state changes. `type` is `ib`, " +
-		"`roce_v1`, `roce_v2` or `other` (iWARP, EFA). The GID may be of any interface on the port, such as a VLAN. A VF lacks it while " +
+	"`infiniband_device_info`: `netns` is the inode of the network namespace, empty for the node's.",
+	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: read every 5 minutes and when the port's state changes. `type` is `ib`, " +
+		"`roce_v1`, `roce_v2` or `other` (iWARP, EFA). Any interface on the port counts, such as a VLAN. A VF lacks the GID while " +
 		"its interface has no address.",
-	"`infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`: read every hour and when the port changes. `/rdma` lists " +
+	"`infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`: read hourly and when the port changes. `/rdma` lists " +
 		"P_Keys and GIDs.",
-	"`infiniband_port_sm_changes_total`: the LID is read every 30 s. The loss and return of one subnet manager does not count.",
-	"GUIDs are `0x` and 16 digits. The node GUID of an HCA is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF " +
-		"has the link of its PF.",
+	"`infiniband_port_sm_changes_total`: read every 30 s. The loss and return of one subnet manager does not count.",
+	"GUIDs are `0x` and 16 digits. An HCA's node GUID is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF " +
+		"has its PF's link.",
 }
 
-// portMetrics returns the metrics that devices and ports report about themselves.
 func portMetrics() []metric {
 	return []metric{
 		pma("infiniband_port_receive_data_bytes_total", "port_rcv_data", wordBytes,
-			"Bytes received on all virtual lanes, with mlx5 only of the function without its VFs."),
+			"Bytes received, with mlx5 without the bytes of VFs."),
 		pma("infiniband_port_transmit_data_bytes_total", "port_xmit_data", wordBytes,
-			"Bytes sent on all virtual lanes, with mlx5 only of the function without its VFs."),
+			"Bytes sent, with mlx5 without the bytes of VFs."),
 		pma("infiniband_port_receive_packets_total", "port_rcv_packets", 1,
-			"Packets received on all virtual lanes, including those with errors."),
+			"Packets received, including errors."),
 		pma("infiniband_port_transmit_packets_total", "port_xmit_packets", 1,
-			"Packets sent on all virtual lanes, including those with errors."),
+			"Packets sent, including errors."),
 		pma("infiniband_port_receive_unicast_packets_total", "unicast_rcv_packets", 1,
 			"Unicast packets received, including errors."),
 		pma("infiniband_port_transmit_unicast_packets_total", "unicast_xmit_packets", 1,
@@ -148,7 +147,7 @@ func portMetrics() []metric {
 		},
 		{
 			name: "infiniband_port_default_pkey_missing", typ: gauge, labels: devicePortLabels,
-			help: "Whether the InfiniBand port lacks the P_Key of the default partition, 0x7fff.",
+			help: "Whether the InfiniBand port lacks the default P_Key, 0x7fff.",
 			emit: each(portsOf, func(_ *view, b *exposition.Builder, p *portView) {
 				if p.PKeys != nil {
 					b.Add(p.labels, truth(p.LacksDefaultPartition()))
@@ -170,7 +169,7 @@ func portMetrics() []metric {
 				"device", "firmware", "board_id", "hca_type", "node_type", "node_guid", "sys_image_guid", "node_desc",
 				"pci_address", "numa_node", "uverbs", "is_vf", "pf_device", "netns",
 			},
-			help: "Firmware, board, type, GUIDs, PCI address and network namespace of the RDMA device.",
+			help: "Firmware, board, GUIDs, PCI address and network namespace of the RDMA device.",
 			emit: each(hcasOf, func(_ *view, b *exposition.Builder, h *model.HCA) {
 				b.Value(1, h.Name, h.Firmware, h.Board, h.Type, h.NodeType, h.NodeGUID, h.SysImageGUID, h.NodeDesc,
 					h.PCIAddress, h.NUMANode, h.CharDevice, strconv.FormatBool(h.VF), h.PF, nonZero(h.Netns))
@@ -187,7 +186,7 @@ func portMetrics() []metric {
 	}
 }
 
-// gidTypes returns the types of GIDs that the port can have, none if its GIDs were not read.
+// gidTypes returns the types of GIDs that the port can have, or nil if its GIDs were not read.
 func gidTypes(p *portView) []model.GIDType {
 	_, roce := p.hca.LacksRoCEv2(p.Port)
 	switch {
@@ -201,7 +200,7 @@ func gidTypes(p *portView) []model.GIDType {
 	return []model.GIDType{model.GIDOther}
 }
 
-// nonZero formats a number as a label. 0, which stands for no number, is empty.
+// nonZero formats a number as a label; 0 becomes "".
 func nonZero(n uint64) string {
 	if n == 0 {
 		return ""
@@ -209,12 +208,12 @@ func nonZero(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// pma returns the row of a counter in the sysfs directory counters/, multiplied by its unit.
+// pma returns the row of a counter in the sysfs directory counters/, multiplied by unit.
 func pma(name, file string, unit float64, help string) metric {
 	return portCounter(name, file, unit, help, func(v *view) *columns { return &v.pma })
 }
 
-// portCounter returns the row of a counter of ports, multiplied by its unit.
+// portCounter returns the row of a counter of ports, multiplied by unit.
 func portCounter(name, file string, unit float64, help string, of func(*view) *columns) metric {
 	return metric{
 		name: name, help: help, typ: counter, labels: devicePortLabels,
@@ -241,7 +240,7 @@ func portState(name, help string, states, labels []string, of func(*model.Port) 
 	}
 }
 
-// portGauge returns the row of a port attribute. The row leaves out 0, which stands for an unknown value.
+// portGauge returns the row of a port attribute. 0 means unknown and is left out.
 func portGauge(name, help string, of func(*model.Port) float64) metric {
 	return metric{
 		name: name, help: help, typ: gauge, labels: devicePortLabels,

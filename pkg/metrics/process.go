@@ -19,13 +19,12 @@ import (
 )
 
 var processNotes = []string{
-	"`go_goroutines` excludes those of the Go runtime. `go_threads` includes threads in system calls.",
+	"`go_goroutines` excludes the Go runtime's goroutines. `go_threads` includes threads in system calls.",
 	"`go_gc_gomemlimit_bytes` is three quarters of the cgroup's limit, unless GOMEMLIMIT is set.",
 }
 
-// processMetrics returns a few of the process metrics that Prometheus clients export, the
-// inexpensive ones. The collectors of client_golang need more than 30 system calls for
-// theirs on every scrape.
+// processMetrics returns the inexpensive process metrics of Prometheus clients. client_golang's collectors need more
+// than 30 system calls per scrape.
 func processMetrics() []metric {
 	p := &process{}
 	return []metric{
@@ -49,13 +48,12 @@ func processMetrics() []metric {
 	}
 }
 
-// process is the state that processMetrics keeps between refreshes.
 type process struct {
 	statm   *os.File
 	started float64
 }
 
-// row returns the row of one value, which is absent when it cannot be read.
+// row returns the row of one value. If read fails, the series is absent.
 func (p *process) row(name, help string, read func() (float64, error)) metric {
 	m := metric{name: name, typ: gauge, help: help, emit: func(_ *view, b *exposition.Builder) {
 		if v, err := read(); err == nil {
@@ -90,7 +88,7 @@ func (p *process) resident() (float64, error) {
 	return pages * float64(os.Getpagesize()), err
 }
 
-// start returns the start time of the process in seconds since the epoch.
+// start returns the start time of the process in seconds since 1970.
 func (p *process) start() (float64, error) {
 	if p.started > 0 {
 		return p.started, nil
@@ -107,14 +105,12 @@ func (p *process) start() (float64, error) {
 	return p.started, nil
 }
 
-// goroutines returns the number of goroutines without those of the runtime, as
-// client_golang does. In Go 1.26, /sched/goroutines includes the runtime's: the
-// workers of the garbage collector are as many as GOMAXPROCS.
+// goroutines returns the number of goroutines without the runtime's, as client_golang does. /sched/goroutines includes
+// the runtime's goroutines in Go 1.26, such as GOMAXPROCS workers of the garbage collector.
 func goroutines() (float64, error) {
 	return float64(runtime.NumGoroutine()), nil
 }
 
-// goMetric returns the sum of metrics of the Go runtime.
 func goMetric(names ...string) func() (float64, error) {
 	samples := make([]runtimemetrics.Sample, len(names))
 	for i, name := range names {

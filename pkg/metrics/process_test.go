@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// The values are those of client_golang's own collectors.
+// The values equal client_golang's.
 func TestProcessMetrics(t *testing.T) {
 	c := newCollector(setup{Compat: []string{Process}})
 	defer c.Close() //nolint:errcheck // nothing to lose

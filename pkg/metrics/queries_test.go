@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// queriesOf returns the words in the rules for Prometheus and in the dashboards, among them the names of metrics.
+// queriesOf returns the words in the rules and dashboards, which include the names of metrics.
 func queriesOf(t *testing.T) map[string]bool {
 	t.Helper()
 	words := map[string]bool{}

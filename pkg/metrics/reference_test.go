@@ -27,7 +27,7 @@ func reference() string {
 		"# Metrics\n\n",
 		"*identity* stands for the labels `", strings.Join(exposition.Identity, "`, `"), "`. ",
 		"They are empty where they do not apply. The unattributed share has five empty identity labels. ",
-		"A scrape with `?collect[]=NAME` has the metrics of this collector only. ",
+		"A scrape with `?collect[]=NAME` has the metrics of this collector only. *full* marks what only `--gpu.detail=full` exports. ",
 		"*dcgm* stands for `", strings.Join(dcgmLabels, "`, `"), "`.\n\n")
 	all := groups(nil)
 	for _, g := range all {
@@ -50,7 +50,6 @@ func reference() string {
 	return out.String()
 }
 
-// anchor returns the fragment that GitHub gives to a heading.
 func anchor(title string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -63,7 +62,6 @@ func anchor(title string) string {
 	}, strings.ToLower(title))
 }
 
-// labelsCell lists the labels of a metric.
 func labelsCell(m *metric) string {
 	var labels []string
 	if m.owned {
@@ -82,7 +80,6 @@ func labelsCell(m *metric) string {
 	return strings.Join(labels, ", ")
 }
 
-// collectorsOf lists the collectors of a group.
 func collectorsOf(g *group) string {
 	var names []string
 	for i := range g.rows {
@@ -93,15 +90,14 @@ func collectorsOf(g *group) string {
 	return "Collector: " + strings.Join(names, ", ") + "."
 }
 
-// detailCell returns what --gpu.detail=full adds to a metric.
 func detailCell(m *metric) string {
-	const only = " With `--gpu.detail=full` only"
+	const only = " *full*"
 	text := ""
 	if m.full {
 		text += only + "."
 	}
 	if m.sum != "" {
-		text += fmt.Sprintf("%s by `%s`; otherwise the sum, `%s=\"all\"`.", only, m.sum, m.sum)
+		text += fmt.Sprintf("%s by `%s`, otherwise the sum, `%s=\"all\"`.", only, m.sum, m.sum)
 	}
 	if len(m.omit) > 0 {
 		text += only + ": `" + strings.Join(m.omit, "`, `") + "`."
@@ -135,8 +131,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestNotes checks that the notes of a group name metrics and labels that exist, and that
-// compatibility sets have groups of their own.
+// TestNotes checks that notes name existing metrics and labels, and that compatibility sets have their own groups.
 func TestNotes(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range table(nil) {
@@ -163,7 +158,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// familyPrefix reports whether several metrics begin with a name, as in "the families container_network".
+// familyPrefix reports whether several metrics begin with the name, as in "the families container_network".
 func familyPrefix(names map[string]bool, prefix string) bool {
 	n := 0
 	for name := range names {

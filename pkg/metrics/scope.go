@@ -11,27 +11,27 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// Scope selects the workloads of which the usage of CPU, memory, I/O and networks and the state of the container are exported.
+// Scope selects the workloads with series of CPU, memory, I/O, networks and container state.
 type Scope string
 
-// The scopes. Accelerated are the workloads that hold or were given an HCA or a GPU.
+// The scopes. ScopeAccelerated are the workloads that hold, or were allocated, an HCA or a GPU.
 const (
 	ScopeAll         Scope = "all"
 	ScopeAccelerated Scope = "accelerated"
 	ScopeNone        Scope = "none"
 )
 
-// Accelerated are the owners that the last refresh selected under ScopeAccelerated: the usage of others need not be read. It may be
-// used concurrently.
+// Accelerated are the owners that the last refresh selected under ScopeAccelerated: sources need not read the usage of
+// other owners. It may be used concurrently.
 type Accelerated struct{ last atomic.Pointer[accelerated] }
 
 type accelerated struct {
 	owners map[identity.Owner]uint64 // scope.accelerated
-	pods   map[pod]bool              // of which a container is selected
+	pods   map[pod]bool              // pods with a selected container
 }
 
-// Has reports whether the usage of an owner may be exported: any container of a pod may have its network. Before the first refresh
-// that of all may be.
+// Has reports whether the usage of an owner may be exported. Any container of a pod may have the pod's network. Before
+// the first refresh, Has returns true.
 func (a *Accelerated) Has(o identity.Owner) bool {
 	last := a.last.Load()
 	if last == nil {
@@ -51,13 +51,13 @@ func (a *Accelerated) set(owners map[identity.Owner]uint64, pods map[pod]bool) {
 type scope struct {
 	Scope
 	published *Accelerated // may be nil
-	// accelerated are the owners that have held or were given a device since they exist; their series stay. The value is the
-	// last refresh that had the owner.
+	// accelerated are the owners that have held or were allocated a device since they exist: their series stay. The
+	// value is the last refresh with the owner.
 	accelerated map[identity.Owner]uint64
 	refresh     uint64
 
 	selected   []bool // by index of the owner
-	described  []bool // the owners with accelscope_workload_info: all that have other series
+	described  []bool // the owners with accelscope_workload_info: all with other series
 	pods       map[pod]bool
 	usages     []attribution.UsageShare
 	networks   []attribution.NetworkShare
@@ -83,12 +83,12 @@ func (s *scope) fill(a *attribution.Attribution) {
 	s.containers = leaveOut(s.containers, a.Containers, func(c attribution.ContainerShare) bool { return !s.selected[c.Owner] })
 }
 
-// leaveOut returns a list in the buffer of another one, without those elements that are unwanted.
+// leaveOut copies list into buffer without the unwanted elements.
 func leaveOut[T any](buffer, list []T, unwanted func(T) bool) []T {
 	return slices.DeleteFunc(append(buffer[:0], list...), unwanted)
 }
 
-// selectOwners selects the accelerated owners, and the pods of those that are containers: the network belongs to the pod.
+// selectOwners selects the accelerated owners, and their pods: the network belongs to the pod.
 func (s *scope) selectOwners(a *attribution.Attribution) {
 	if s.accelerated == nil {
 		s.accelerated, s.pods = map[identity.Owner]uint64{}, map[pod]bool{}
@@ -112,7 +112,7 @@ func (s *scope) selectOwners(a *attribution.Attribution) {
 			s.selected[d.Owner] = true
 		}
 	}
-	s.selected[0] = false // what belongs to no workload
+	s.selected[0] = false // the unattributed share
 	clear(s.pods)
 	for i, o := range a.Owners {
 		if _, before := s.accelerated[o]; before || s.selected[i] {
@@ -152,13 +152,12 @@ func (s *scope) describe(a *attribution.Attribution) {
 	}
 }
 
-// describes reports whether an owner has accelscope_workload_info.
 func (s *scope) describes(owner int) bool { return s.Scope != ScopeAccelerated || s.described[owner] }
 
-// hasPod reports whether the storage of a pod is exported.
 func (s *scope) hasPod(namespace, name string) bool {
 	return s.Scope != ScopeAccelerated || s.pods[pod{namespace, name}]
 }
 
-// maxAbsence is the number of refreshes that may lack an accelerated owner, such as while a runtime does not answer.
+// maxAbsence is the number of refreshes that may lack an accelerated owner, for example while a runtime does not
+// answer.
 const maxAbsence = 60

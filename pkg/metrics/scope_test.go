@@ -19,8 +19,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// scopeNode returns six workloads: 1 holds RDMA objects, 2 has a process on a GPU, 3 was given a GPU by its runtime, 4 has the device
-// node of an HCA open, 5 and 6 have nothing. Each container has a pod with a network.
+// scopeNode returns six workloads: 1 holds RDMA objects, 2 has a process on a GPU, 3 was allocated a GPU by its
+// runtime, 4 has an HCA's device node open, 5 and 6 have nothing. Each container has a pod with a network.
 func scopeNode() ([]engine.Registration, *fake) {
 	const n = 6
 	entities := map[model.CgroupID]identitytest.Entity{}
@@ -72,7 +72,6 @@ func scopeNode() ([]engine.Registration, *fake) {
 
 var podLabel = regexp.MustCompile(`,pod="([^"]*)",`)
 
-// podsOf returns the pods with a series of a family.
 func podsOf(text, family string) []string {
 	pods := map[string]bool{}
 	for series := range seriesIn(text) {
@@ -125,7 +124,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// TestAccelerated: what the source of containers need not read.
+// TestAccelerated checks which owners the source of containers need not read.
 func TestAccelerated(t *testing.T) {
 	owner := func(pod, container string) identity.Owner {
 		return identity.Owner{Namespace: "ml", Pod: pod, Container: container}

@@ -66,7 +66,7 @@ func TestCollect(t *testing.T) {
 		if _, err := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false, "node", "cpu"); !errors.Is(err, ErrNoCollector) {
 			t.Errorf("an unknown collector: %v", err)
 		}
-		// What a part was compressed to is not the answer to a request for all.
+		// The compressed form of a part is not the answer to a request for all.
 		part, _ := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), true, "node")
 		if whole, _ := c.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), true); len(whole) <= len(part) {
 			t.Errorf("%d bytes, a part has %d", len(whole), len(part))
@@ -83,7 +83,7 @@ func TestCollectors(t *testing.T) {
 	}
 }
 
-// TestExcludes checks that excluded metrics are missing, also those with the names of a driver's counters, and no others.
+// TestExcludes checks that excluded metrics are missing, including names of driver counters, and only those.
 func TestExcludes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		families := func(expression string) []string {

@@ -28,24 +28,23 @@ var (
 var selfNotes = []string{
 	"`accelscope_source_state`, `accelscope_device_state`, `accelscope_probe_hook_state`: only the current state, or with " +
 		"`--metrics.states=all` all states (0).",
-	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`; `id` is the UUID, the node GUID, or else the PCI address; for " +
-		"modules HCA, port and serial number (`0x1/1 SN1`). A present device has no series. See [Devices that are " +
+	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`; `id` is the UUID, the node GUID, or else the PCI address; " +
+		"for modules HCA, port and serial number (`0x1/1 SN1`). A present device has no series. See [Devices that are " +
 		"missing](../docs/verdicts.md#devices-that-are-missing).",
 	"`accelscope_probe_hook_state`: `tier` is how the hook is attached, or empty.",
-	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail in each family, all workloads together 16,384. " +
-		"Further series have `other` as the detail, then as `device`. [Limits](../docs/limits.md#series) lists the details.",
+	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail in each family, all workloads together " +
+		"16,384. Further series have `other` as the detail, then as `device`; see [Limits](../docs/limits.md#series).",
 	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is RCU waiting. " +
 		"[Forks](../docs/limits.md#uprobes) wait for at most `accelscope_uprobe_fork_wait_seconds` of it, absent without fentry " +
 		"programs and kprobes.",
 	"`accelscope_lines_skipped_total`: a line counts once. The log and `accelscope doctor` quote it.",
-	"`accelscope_values_dropped_total`: see [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every refresh " +
-		"(at most once a second) while the driver reports the value.",
-	"`accelscope_panics_total`: after a panic in its goroutine or creation, a source is `failed` until the sensor restarts. The log " +
-		"has the stack.",
+	"`accelscope_values_dropped_total`: see [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every " +
+		"refresh (at most once a second) while the driver reports the value.",
+	"`accelscope_panics_total`: after a panic in its goroutine or creation, a source is `failed` until the sensor restarts. The " +
+		"log has the stack.",
 	"`accelscope_source_duration_seconds`, `accelscope_source_age_seconds`: absent before the first answer.",
 }
 
-// selfMetrics returns the metrics of the sensor itself.
 func selfMetrics() []metric {
 	return []metric{
 		{
@@ -116,7 +115,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_workload_lost_total", typ: counter, owned: true, labels: []string{"reason"},
-			help: "Events not recorded because the workload has its share of the BPF map, by reason.",
+			help: "Events not recorded because the workload used up its share of the BPF map, by reason.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, s := range v.shares.OwnerLosses {
 					b.Since(s.Since).Share(float64(s.Value), v.owners[s.Owner], s.Key.Reason)
@@ -141,7 +140,7 @@ func selfMetrics() []metric {
 		},
 		{
 			name: "accelscope_probe_repaired_objects_total", typ: counter, labels: []string{"change"},
-			help: "Objects added to or removed from the counts by comparison with RDMA netlink, by change.",
+			help: "Objects that a comparison with RDMA netlink added to or removed from the counts, by change.",
 			emit: func(v *view, b *exposition.Builder) {
 				for _, r := range v.facts.Repairs {
 					b.Value(float64(r.Count), r.Change)
@@ -197,7 +196,7 @@ func selfMetrics() []metric {
 	}
 }
 
-// emitSkippedLines adds up the lines of a file that several sources read.
+// emitSkippedLines adds up the skipped lines of files that several sources read.
 func emitSkippedLines(v *view, b *exposition.Builder) {
 	lines := map[string]uint64{}
 	for _, s := range v.facts.SkippedLines {
@@ -208,7 +207,7 @@ func emitSkippedLines(v *view, b *exposition.Builder) {
 	}
 }
 
-// exported returns those of the states that have a series even if they are not the current one.
+// exported returns the states that have a series even if they are not current.
 func (v *view) exported(states []string) []string {
 	if v.allStates {
 		return states
@@ -216,7 +215,7 @@ func (v *view) exported(states []string) []string {
 	return nil
 }
 
-// sourceAnswer returns the row of a duration that is known when the source has answered once.
+// sourceAnswer returns the row of a duration that is known after the source's first answer.
 func sourceAnswer(name, help string, of func(*model.SourceState) time.Duration) metric {
 	return metric{
 		name: name, typ: gauge, labels: []string{"source"}, help: help,

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// withoutStart are the counters of workloads for which no time is known at which they were 0.
+// withoutStart are the counters of workloads for which the time of the value 0 is unknown.
 var withoutStart = map[string]string{
 	"container_network_receive_bytes_total":            "an interface may have counted before it was moved into the namespace",
 	"container_network_receive_packets_total":          "as above",
@@ -34,7 +34,7 @@ func oneRow[K comparable, V any](key K, value V) []model.Series[K, V] {
 	return []model.Series[K, V]{{Cgroup: 101, Key: key, Value: value}}
 }
 
-// startedFacts are all counters of one container, without a value in the first refresh.
+// startedFacts are all counters of a container. The first refresh has no values.
 func startedFacts(first bool) model.Snapshot {
 	var h model.Histogram
 	h.Count, h.Buckets[3] = 2, 2
@@ -85,8 +85,9 @@ func startOf(m *dto.Metric) *timestamppb.Timestamp {
 	return m.Counter.GetCreatedTimestamp()
 }
 
-// TestStarts: all counters and histograms of a workload that began after the first refresh have the time before their first value as their
-// start, and keep it. Those of the first refresh, of nobody, and what is not a counter of a workload, have none.
+// TestStarts: counters and histograms of a workload that began after the first refresh have, and keep, the time before
+// their first value as their start. Workloads of the first refresh, the unattributed share, and other metrics have no
+// start.
 func TestStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		facts, begun := startedFacts(true), time.Now()

@@ -28,22 +28,20 @@ func CompatSets() []string {
 
 // metric is a row of the metric table.
 type metric struct {
-	// name is the name, or a pattern for one family per counter of a driver: the word in
-	// angle brackets is its variable part.
+	// A name with a word in angle brackets is a pattern: one family per counter of a driver.
 	name   string
 	help   string
 	typ    dto.MetricType
-	compat string // the compatibility set it belongs to, or Process
-	// collector is its name in the parameter collect[] of a scrape: what reads the values, as in --collector.NAME.
+	compat string // its compatibility set, or Process
+	// collector is the name in collect[] of a scrape, as in --collector.NAME.
 	collector string
 	owned     bool     // has the identity labels
 	gpu       bool     // has exposition.GPULabels
 	labels    []string // further labels; the node bounds the number of their values
-	// detail are those of the labels of an owned metric that are folded into the value other, in this order, when a workload has
-	// too many series.
+	// detail are the labels of an owned metric that become "other", in this order, when a workload has too many series.
 	detail []string
-	// full metrics are exported with Options.GPUDetail only. Without it, the values of the label sum are added up, and series
-	// with one of the values omit are left out.
+	// full metrics need Options.GPUDetail. Without GPUDetail, values are added up over the label sum, and series with a
+	// value of omit are left out.
 	full bool
 	sum  string
 	omit []string
@@ -59,16 +57,16 @@ const (
 	histogram = dto.MetricType_HISTOGRAM
 )
 
-// group is a section of gen/metrics.md: the metrics of one subject and notes about them. The
-// notes hold what is too long for HELP, which is sent with every scrape.
+// group is a section of gen/metrics.md: the metrics of one subject and notes. Notes have what is too long for HELP,
+// which every scrape sends.
 type group struct {
 	title string
 	notes []string
 	rows  []metric
 }
 
-// groups returns the metric table by subject. labels are those of Options. If a node has too many series with a detail, those of the
-// first metrics are shown.
+// groups returns the metric table by subject. labels is Options.Labels. If a node has too many series with a detail,
+// the first metrics keep theirs.
 func groups(labels []string) []group {
 	return []group{
 		{"RDMA devices and ports", portNotes, of("rdma", portMetrics())},
@@ -122,7 +120,6 @@ func inSet(set string, rows []metric) []metric {
 	return rows
 }
 
-// table returns the rows of all groups.
 func table(labels []string) []metric {
 	var rows []metric
 	for _, g := range groups(labels) {

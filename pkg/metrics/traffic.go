@@ -14,46 +14,47 @@ import (
 )
 
 var trafficNotes = []string{
-	"`method`: `port` (a port with one exclusive owner: all bytes on the wire), `qp_counter` (hardware counters of queue pairs), " +
-		"`uprobe` (payload of work requests posted and polled) or `survey` (an estimate: part of the port's bytes, [split by the last " +
-		"survey](../docs/rdma-bytes.md#surveys)). No byte is counted by two methods.",
-	"If the device counts bytes, the shares add up to its counter. The unattributed share has empty identity labels: headers, " +
-		"retransmissions, kernel traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
-	"While calls of a workload are counted in surveys only, its `uprobe` bytes stand still: its traffic is in `survey` or, if it " +
-		"cannot be split, unattributed. Its families of work requests and completions are absent meanwhile, and continue at the same " +
-		"value. When a workload is removed, its bytes move to the unattributed share.",
-	"`container_rdma_work_requests_total`: without requests that the provider refused. The opcode of receives is `recv`.",
-	"`container_rdma_work_request_bytes_total`: without receives (see `container_rdma_receive_bytes_total`).",
-	"`container_rdma_completion_errors_total`: without completions polled through `ibv_start_poll`.",
-	"`container_rdma_datapath_coverage` distinguishes no traffic from no measurement. A workload has it for each HCA with its queue " +
-		"pairs, DEVX objects or observed contexts. `complete` also holds if counters of the port or of queue pairs have the bytes.",
+	"`method`: `port` (a port with one exclusive owner: all bytes on the wire), `qp_counter` (hardware counters of queue " +
+		"pairs), `uprobe` (payload of work requests posted and polled) or `survey` (an estimate: part of the port's bytes, [split " +
+		"by the last survey](../docs/rdma-bytes.md#surveys)). No byte is counted by two methods.",
+	"If the device counts bytes, shares add up to its counter. The unattributed share has headers, retransmissions, kernel " +
+		"traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
+	"While a workload is counted in surveys only, its `uprobe` bytes stand still: its traffic is in `survey` or, if it cannot " +
+		"be split, unattributed. Its families of work requests and completions are absent meanwhile, and continue at the same " +
+		"value. A removed workload's bytes move to the unattributed share.",
+	"`container_rdma_work_requests_total` excludes requests that the provider refused. Receives have opcode `recv`.",
+	"`container_rdma_work_request_bytes_total` excludes receives (see `container_rdma_receive_bytes_total`).",
+	"`container_rdma_completion_errors_total` excludes completions polled through `ibv_start_poll`.",
+	"`container_rdma_datapath_coverage` distinguishes no traffic from no measurement. A workload has it for each HCA with its " +
+		"queue pairs, DEVX objects or observed contexts. `complete` also holds if counters of the port or of queue pairs have the " +
+		"bytes.",
 	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
 		"`not_selected` (`--rdma.datapath-select`), `late` (a context could send before the probes), `survey` (surveys only), " +
-		"`extended_poll` (`ibv_start_poll`: length not read), `provider_unsupported` (functions not found), `direct_wqe` (programs may " +
-		"write to the queues, and no call for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, perhaps " +
-		"queue pairs), `full` (no room for contexts), `not_seen` (queue pairs not connected yet, or missed), `unattributed` (counted " +
-		"now, but some bytes since the start were not).",
-	"`container_rdma_unattributed_bytes_limit_total`: bytes that no method attributes, while the workload had objects that could " +
-		"move bytes. The workload's real part is not known, and a byte counts for each such workload. Absent without such bytes, and " +
-		"after a device counter was reset or could not be read.",
-	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. The duration includes the time " +
-		"until the workload polls. Completions without an observed post are left out.",
-	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests with `IBV_SEND_SIGNALED` (or " +
-		"`sq_sig_all`) without a polled completion. Receives, requests without a later signaled one, and queue pairs in the error state " +
-		"do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or since it had none " +
-		"outstanding. Both are absent unless all queue pairs are [traced without gaps](../docs/limits.md#stalled-queue-pairs); queue " +
-		"pairs that are certainly stalled count anyway. Above 128 signaled requests, the age may be of a later one.",
+		"`extended_poll` (`ibv_start_poll`: length not read), `provider_unsupported` (functions not found), `direct_wqe` (programs " +
+		"may write to the queues, and no call for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, " +
+		"perhaps queue pairs), `full` (no room for contexts), `not_seen` (queue pairs not connected yet, or missed), `unattributed` " +
+		"(counted now, but some bytes since the start were not).",
+	"`container_rdma_unattributed_bytes_limit_total`: bytes that no method attributes, while the workload had objects that " +
+		"could move bytes. A byte counts for each such workload; the real part is not known. Absent without such bytes, and after a " +
+		"device counter was reset or could not be read.",
+	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. Includes the time until the " +
+		"workload polls. Completions without an observed post are left out.",
+	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests with `IBV_SEND_SIGNALED` " +
+		"(or `sq_sig_all`) without a polled completion. Receives, requests without a later signaled request, and queue pairs in the " +
+		"error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or since it " +
+		"had no outstanding request. Both are absent unless all queue pairs are [traced without " +
+		"gaps](../docs/limits.md#stalled-queue-pairs); queue pairs that are certainly stalled count anyway. Above 128 signaled " +
+		"requests, the age may be of a later request.",
 }
 
-// trafficMetrics returns the metrics of workloads on the data path.
 func trafficMetrics() []metric {
 	return slices.Concat(byteMetrics(), []metric{coverage, missedBytes}, operationMetrics(), outstandingMetrics())
 }
 
-// coverage distinguishes a workload without traffic from one whose traffic is not measured.
+// coverage distinguishes a workload without traffic from a workload whose traffic is not measured.
 var coverage = metric{
 	name: "container_rdma_datapath_coverage", typ: gauge, owned: true, labels: []string{"device", "reason"}, detail: []string{"device"},
-	help: "Whether all bytes of the workload are counted, 1 (complete) or 0 for each reason.",
+	help: "Whether all bytes are counted, 1 (complete) or 0 for each reason.",
 	emit: func(v *view, b *exposition.Builder) {
 		for i := range v.shares.Coverage {
 			s := &v.shares.Coverage[i]
@@ -66,11 +67,11 @@ var coverage = metric{
 	},
 }
 
-// missedBytes bounds what is missing in the bytes of a workload since the sensor started.
+// missedBytes bounds what the bytes of a workload lack since the sensor's start.
 var missedBytes = metric{
 	name: "container_rdma_unattributed_bytes_limit_total", typ: counter, owned: true,
 	labels: []string{"device"}, detail: []string{"device"},
-	help: "Upper limit of the device's unattributed bytes that the workload may have moved.",
+	help: "Upper limit of unattributed bytes that the workload may have moved.",
 	emit: func(v *view, b *exposition.Builder) {
 		for i := range v.shares.Missed {
 			if s := &v.shares.Missed[i]; !s.Unlimited {
@@ -100,8 +101,8 @@ func byteMetrics() []metric {
 	}
 }
 
-// operationMetrics returns the metrics of operations. Their counters are left out while they rest: they do not grow while calls are
-// counted in surveys only. Bytes are exported nevertheless: the shares of a device add up to the counter of the device.
+// operationMetrics returns the metrics of operations. They are absent while calls are counted in surveys only, because
+// they would not grow. Bytes stay: the shares of a device add up to the device's counter.
 func operationMetrics() []metric {
 	const receive = "recv"
 	requests := func(name, help string, receives bool, of func(model.Requests) uint64) metric {
@@ -141,7 +142,7 @@ func operationMetrics() []metric {
 		{
 			name: "container_rdma_completion_duration_seconds", typ: histogram, owned: true, labels: []string{"device", "method", "opcode"},
 			detail: []string{"opcode", "device"},
-			help:   "Time from posting a signaled work request to polling its completion, by opcode.",
+			help:   "Time from a signaled post to the poll of its completion, by opcode.",
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Completions {
 					if s := &v.shares.Completions[i]; !s.Resting {
@@ -156,12 +157,12 @@ func operationMetrics() []metric {
 var budgetNotes = []string{
 	"`accelscope_budget_limit_ratio`: `--rdma.datapath-budget`, infinite without a limit.",
 	"`accelscope_budget_spent_ratio` is an overestimate: a probe hit or return counts 2 µs, a single-stepped instruction 12 µs.",
-	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: first operations of these contexts are not counted. " +
-		"Only the first process that uses a provider file, or one from before the sensor's start, can be late.",
+	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
+		"counted. Only the first process that uses a provider file, or a process from before the sensor's start, can be late.",
 	"`container_rdma_unread_completions_total`: bytes that these completions received are not counted.",
 }
 
-// budgetMetrics returns the metrics of the probes on the data path: coverage and cost.
+// budgetMetrics returns the coverage and cost of the probes on the data path.
 func budgetMetrics() []metric {
 	budget := func(name string, typ dto.MetricType, help string,
 		of func(*model.DataPathStats, *attribution.BudgetShare) float64,
@@ -198,10 +199,10 @@ func budgetMetrics() []metric {
 			"Completions of ibv_start_poll with an unknown number of bytes.",
 			func(v *view) []attribution.Share[model.DeviceKey, model.Count] { return v.shares.Unread }),
 		budget("accelscope_budget_limit_ratio", gauge,
-			"CPU budget of data path probes, as a fraction of a process's CPU time.",
+			"CPU budget of data path probes, as a fraction of a process's time.",
 			func(d *model.DataPathStats, _ *attribution.BudgetShare) float64 { return d.LimitRatio }),
 		budget("accelscope_budget_spent_ratio", gauge,
-			"Highest fraction of its CPU time that a process spent in data path probes, between surveys.",
+			"Highest fraction of CPU time that a process spent in data path probes, between surveys.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return s.SpentRatio }),
 		budget("accelscope_datapath_spent_seconds_total", counter,
 			"CPU time spent in data path probes.",
@@ -221,7 +222,6 @@ var vfNotes = []string{
 	"`infiniband_vf_info`: values that the kernel does not report are empty.",
 }
 
-// vfMetrics returns the metrics that physical functions report about their virtual functions.
 func vfMetrics() []metric {
 	vfCounter := func(what, help string, of func(*model.VF) uint64) metric {
 		return metric{

@@ -18,8 +18,8 @@ import (
 	"github.com/accelscope/accelscope/tests/library"
 )
 
-// trafficRefresh returns a pod with a VF of its own, a pod with all calls counted, and a pod that is counted in surveys only; the last
-// two share a device.
+// trafficRefresh returns a pod with its own VF, a pod whose calls are all counted, and a pod that is counted in surveys
+// only. The last two share a device.
 func trafficRefresh() *engine.Refresh {
 	var write model.FineHistogram
 	write.Count, write.Sum = 6, 1e6
@@ -107,20 +107,19 @@ func TestTrafficGolden(t *testing.T) {
 			t.Errorf("%s is not shown", m.name)
 		}
 	}
-	// Resting counters, and the counters of a function without counters, have no series.
+	// Counters of workloads in surveys only, and of a function without counters, have no series.
 	if strings.Contains(text, "404") || strings.Contains(text, `opcode="send"} 4`) {
 		t.Error("an unknown value has a series")
 	}
 }
 
-// TestTrafficLabelsStay checks that the series of all rows are prepared once.
 func TestTrafficLabelsStay(t *testing.T) {
 	b := newCollector(setup{})
 	r := trafficRefresh()
 	b.families(r)
 	b.families(r)
 	before := testing.AllocsPerRun(10, func() { b.families(r) })
-	for range 1000 { // as many rows again, for existing series
+	for range 1000 { // the same rows again, for existing series
 		r.Shares.Traffic = append(r.Shares.Traffic, r.Shares.Traffic[3])
 		r.Shares.Completions = append(r.Shares.Completions, r.Shares.Completions[0])
 	}

@@ -21,7 +21,7 @@ import (
 type view struct {
 	facts  *model.Snapshot
 	shares *attribution.Attribution
-	// placement is computed by the verdicts, if the node has GPUs and HCAs.
+	// placement is computed by the verdicts if the node has GPUs and HCAs.
 	placement *placement.Refresh
 	states    []model.SourceState
 	panics    uint64
@@ -30,22 +30,20 @@ type view struct {
 	node      string   // name of the node
 	allStates bool     // of sources, devices and hooks
 
-	scope  scope
-	owners []*exposition.OwnerLabels // of shares.Owners
-	gpus   []gpuView
-	users  []*exposition.OwnerLabels // of shares.GPUs: the owner with the GPU
-	// dcgmGPUs is nil until it is first used.
+	scope        scope
+	owners       []*exposition.OwnerLabels // of shares.Owners
+	gpus         []gpuView
+	users        []*exposition.OwnerLabels // of shares.GPUs: the owner with the GPU
 	dcgmGPUs     []dcgmGPU
 	ports        []portView
 	hcaFunctions []hcaFunction
 	pma          columns // sysfs counters/
 	hw           columns // hw_counters of ports, and of devices as port ""
 	ext          columns // sysfs counters_ext/
-	// shared has the counters of traffic, errors, congestion and retransmission, under the names that all drivers share.
-	shared   columns
-	counters []model.SharedCounter // buffer
-	fabric   fabricView
-	// The network interfaces of the node that are exported.
+	// shared has the counters with one name for all drivers.
+	shared            columns
+	counters          []model.SharedCounter // buffer
+	fabric            fabricView
 	excludesInterface func(name string) bool
 	netDevs           []model.NetDev
 	netClasses        []model.NetClass
@@ -66,14 +64,14 @@ type gpuView struct {
 	labels  *exposition.OwnerLabels // exposition.GPULabels
 }
 
-// columns holds the values of a pattern or of the counters of ports by name. It is kept
-// between refreshes to avoid allocations.
+// columns holds the values of a pattern, or of the counters of ports, by name. It is kept between refreshes to avoid
+// allocations.
 type columns struct {
 	byName map[string]*[]sample
 	names  []string // of this refresh, sorted
 }
 
-// sample is the value of one port or of one sensor.
+// sample is the value of one port or sensor.
 type sample struct {
 	labels *exposition.LabelSet // device, port; or chip, sensor
 	value  float64
@@ -103,7 +101,7 @@ func (c *columns) addShared(set *exposition.LabelSet, counters []model.SharedCou
 	}
 }
 
-// addValue adds a value; one without a name is left out.
+// addValue adds a value. A value without a name is left out.
 func (c *columns) addValue(name string, set *exposition.LabelSet, value float64) {
 	if name == "" {
 		return
@@ -122,7 +120,7 @@ func (c *columns) end() {
 	slices.Sort(c.names)
 }
 
-// of returns the samples of a counter; it is empty for columns that are nil.
+// of returns the samples of a counter. c may be nil.
 func (c *columns) of(name string) []sample {
 	if c == nil {
 		return nil
@@ -198,7 +196,6 @@ func (v *view) fill(r *engine.Refresh, b *exposition.Builder) {
 	v.fillInterfaces(r.Facts.Node)
 }
 
-// fillInterfaces selects the network interfaces of the node.
 func (v *view) fillInterfaces(n *model.Node) {
 	excluded := func(name string) bool { return v.excludesInterface != nil && v.excludesInterface(name) }
 	if n == nil {
@@ -208,7 +205,7 @@ func (v *view) fillInterfaces(n *model.Node) {
 	v.netClasses = leaveOut(v.netClasses, n.NetClasses, func(c model.NetClass) bool { return excluded(c.Name) })
 }
 
-// each returns an emit function that adds the series of every element of a list.
+// each returns an emit function that calls add for every element of a list.
 func each[T any](
 	list func(*view) []T, add func(*view, *exposition.Builder, *T),
 ) func(*view, *exposition.Builder) {
@@ -222,7 +219,7 @@ func each[T any](
 
 type verbShare = attribution.Share[model.VerbKey, model.Histogram]
 
-// The lists with several metrics. Those of Node need a Node.
+// The lists of several metrics. The lists of Node need a Node.
 func gpusOf(v *view) []gpuView                    { return v.gpus }
 func portsOf(v *view) []portView                  { return v.ports }
 func hcaFunctionsOf(v *view) []hcaFunction        { return v.hcaFunctions }
@@ -244,7 +241,6 @@ func netDevsOf(v *view) []model.NetDev            { return v.netDevs }
 func netClassesOf(v *view) []model.NetClass       { return v.netClasses }
 func chipsOf(v *view) []model.Chip                { return v.facts.Node.Chips }
 
-// fabricNodesOf returns no nodes if the fabric is not collected.
 func fabricNodesOf(v *view) []model.FabricNode {
 	if v.fabric.Fabric == nil {
 		return nil
@@ -252,7 +248,8 @@ func fabricNodesOf(v *view) []model.FabricNode {
 	return v.fabric.Nodes
 }
 
-// single returns the row of one value without labels, of a part of the view that is nil if it was not collected.
+// single returns the row of one value without labels. If part returns nil, the part was not collected, and there is no
+// series.
 func single[T any](
 	name string, typ dto.MetricType, help string, part func(*view) *T, of func(*T) model.Optional,
 ) metric {
@@ -263,7 +260,7 @@ func single[T any](
 	}}
 }
 
-// known adds a series for a value that was collected. o is nil for a metric without the labels of an owner or GPU.
+// known adds a series if the value is known. o is nil for a metric without the labels of an owner or GPU.
 func known(b *exposition.Builder, f model.Optional, o *exposition.OwnerLabels, values ...string) {
 	if f.Known {
 		b.Share(f.Value, o, values...)
@@ -283,7 +280,6 @@ func moment(t time.Time) model.Optional {
 	return model.Optional{Value: float64(t.UnixMilli()) / 1e3, Known: !t.IsZero()}
 }
 
-// truth returns 1 for true and 0 for false.
 func truth(is bool) float64 {
 	if is {
 		return 1

@@ -7,7 +7,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 )
 
-// resourceMetrics returns the totals of devices, which the shares of workloads add up to.
 func resourceMetrics() []metric {
 	return []metric{
 		{
@@ -23,17 +22,16 @@ func resourceMetrics() []metric {
 }
 
 var workloadNotes = []string{
-	"`container_rdma_resources`: the shares of a device add up to `rdma_resources`, with the device `other` of workloads with too " +
-		"many series. The unattributed share has empty identity labels. Kernel modules (`kernel:nvme_rdma`) have `pd` only.",
-	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the attachment of the probe. Without " +
-		"it they are absent.",
+	"`container_rdma_resources`: a device's shares add up to `rdma_resources`, with the device `other` of workloads with too " +
+		"many series. Kernel modules (`kernel:nvme_rdma`) have `pd` only.",
+	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the probe's attachment. Without " +
+		"the probe they are absent.",
 	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (GPU dma-buf), `dmabuf` (other), `device` (HCA memory), " +
 		"`implicit_odp` (0 bytes: no length), or `unknown` (before the sensor's start, and what [the kernel does not " +
 		"report](../docs/limits.md#objects-and-peers)).",
 	"`container_rdma_hca_handles`, `container_rdma_hca_objects`: absent without a charge on the HCA.",
 }
 
-// workloadMetrics returns the shares of workloads. The unattributed share has five empty identity labels.
 func workloadMetrics() []metric {
 	return []metric{
 		{

@@ -8,17 +8,17 @@ import (
 	"strconv"
 )
 
-// kind is a kind of value of GPUs, and what such a value can be. Drivers report success with a number that is none: all ones, text in
-// place of a number, a blank of another program, zeros of a function that has no sensors. Such a value is left out and counted.
+// kind is a kind of GPU value and its bounds. Drivers report success with impossible numbers: all ones, text instead of
+// a number, another program's blank, 0 of a function without sensors. Such values are left out and counted.
 type kind struct {
 	name, unit string
 	min, max   float64
-	above      bool    // min itself is no value, either
-	times      float64 // at most so many times another value of the same GPU, if that is known
+	above      bool    // min itself is impossible, too
+	times      float64 // if the other value is known, at most this many times the other value
 	of         string  // the other value
 }
 
-// The kinds. docs/gpus.md has this table; a test compares.
+// The kinds. A test compares them with the table in docs/gpus.md.
 var (
 	kindRatio       = kind{name: "ratio", max: 1}     // use of the GPU and of engines, also by processes
 	kindFan         = kind{name: "fan speed", max: 2} // NVML: it may exceed 100 %
@@ -48,21 +48,21 @@ var (
 	}
 )
 
-// possible reports whether v can be a value of the kind. other is the value that bounds it, unknown if there is none.
+// possible reports whether v can be a value of the kind. other is the value that bounds v, or unknown.
 func (k *kind) possible(v float64, other Optional) bool {
 	return v >= k.min && v <= k.max && (v > k.min || !k.above) && !IsBlank(v) &&
 		(!other.Known || k.times == 0 || v <= k.times*other.Value)
 }
 
-// blanks are the first of the numbers by which programs say that there is no value: DCGM's of 32 and 64 bits and of floating point,
-// each followed by others.
+// blanks are DCGM's numbers for "no value" in 32 bits, floating point and 64 bits. Each range begins with the blank;
+// other codes follow.
 var blanks = []struct{ first, last float64 }{
 	{0x7ffffff0, math.MaxInt32},
 	{1 << 47, 1<<47 + 3},
 	{0x7ffffffffffffff0, math.MaxInt64},
 }
 
-// IsBlank reports whether a number stands for no value: all ones of 32 or 64 bits, or a blank of DCGM.
+// IsBlank reports whether a number means "no value": all ones of 32 or 64 bits, NaN, or a blank of DCGM.
 func IsBlank(v float64) bool {
 	if v == math.MaxUint32 || v >= math.MaxUint64 || v != v {
 		return true
@@ -75,13 +75,13 @@ func IsBlank(v float64) bool {
 	return false
 }
 
-// DroppedValue is a value that cannot be, and that was left out.
+// DroppedValue is an impossible value that was left out.
 type DroppedValue struct {
 	Value string // power, clock, …: one of few names
-	Text  string // the value as it was reported, with its unit
+	Text  string // the reported value with its unit
 }
 
-// bounding leaves out the values of a GPU that cannot be.
+// bounding leaves out the impossible values of a GPU.
 type bounding struct{ gpu *GPU }
 
 func (b bounding) drop(value, name string, k *kind, v float64) {
@@ -110,8 +110,8 @@ func (b bounding) named(value, name string, k *kind, o *Optional, other Optional
 	}
 }
 
-// figures leaves out figures. others are the figures that bound them, by the same names. It leaves no list of figures that were all
-// left out: an empty list means that there are none.
+// figures leaves out impossible figures. The figures in others bound them, by name. If all figures are left out, the
+// list is nil: an empty list would mean that the GPU has no figures.
 func (b bounding) figures(value string, k *kind, of *[]Figure, others []Figure) {
 	var kept []Figure
 	for i, f := range *of {
@@ -138,8 +138,9 @@ func (b bounding) figures(value string, k *kind, of *[]Figure, others []Figure) 
 	}
 }
 
-// Round removes what binary arithmetic leaves of sums, differences and conversions of decimal numbers: 7, not 7.000000000000001, and 0,
-// not 6.9e-18. It rounds to a billionth, and values of a million and more to a thousandth, which is finer than any driver measures.
+// Round removes what binary arithmetic adds to sums, differences and conversions of decimal numbers: 7, not
+// 7.000000000000001. It rounds to a billionth, and values from a million on to a thousandth, which is finer than any
+// driver measures.
 func Round(v float64) float64 {
 	per := 1e9
 	if math.Abs(v) >= 1e6 {
@@ -154,7 +155,7 @@ func Round(v float64) float64 {
 	return v
 }
 
-// Bound leaves out the values that cannot be and adds them to Dropped. It changes no list in place.
+// Bound moves the impossible values to Dropped. It changes no list in place.
 func (g *GPU) Bound() {
 	b, none := bounding{g}, Optional{}
 	b.value("utilization", &kindRatio, &g.Utilization, none)
@@ -216,7 +217,6 @@ func (b bounding) pcie(p *GPUPCIe) {
 	}
 }
 
-// counters leaves out counters that are blanks.
 func (b bounding) counters(g *GPU) {
 	g.LinkErrors = b.ofLinks(g.LinkErrors)
 	g.Errors = without(g.Errors, func(e GPUErrors) bool {
@@ -244,7 +244,7 @@ func (b bounding) blank(value, name string, n uint64) bool {
 	return blank
 }
 
-// without returns a list without some elements, and leaves the list as it is.
+// without returns a list without some elements. It does not change the list.
 func without[T any](list []T, drop func(T) bool) []T {
 	for i := range list {
 		if drop(list[i]) {
@@ -254,7 +254,7 @@ func without[T any](list []T, drop func(T) bool) []T {
 	return list
 }
 
-// BoundGPUs leaves out the values of GPUs and of their processes that cannot be. A source calls it for what it has read.
+// BoundGPUs leaves out the impossible values of GPUs and of their processes. Each source calls it for what it has read.
 func (s *Snapshot) BoundGPUs() {
 	at := make(map[string]*GPU, len(s.GPUs))
 	for i := range s.GPUs {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// plausible returns a GPU all of whose values can be.
+// plausible returns a GPU whose values are all possible.
 func plausible() GPU {
 	f := func(v float64) []Figure { return []Figure{{"a", v}, {"b", v}} }
 	c := func() []Counter { return []Counter{{Name: "a", Value: 7}} }
@@ -39,8 +39,8 @@ func TestPossibleValuesStay(t *testing.T) {
 	}
 }
 
-// TestImpossibleValues puts what drivers report in place of a number into every value of a GPU, one after the other: it is left out and
-// named, the others stay, and the lists that a source keeps do not change.
+// TestImpossibleValues sets each value of a GPU to the numbers that drivers report instead of a value. Only this value
+// must be left out and named, and the source's own lists must not change.
 func TestImpossibleValues(t *testing.T) {
 	tried := 0
 	for _, garbage := range []float64{
@@ -80,7 +80,7 @@ func TestImpossibleValues(t *testing.T) {
 	}
 }
 
-// TestBoundsThatCannotBe: a value of 0 that would bound others is left out itself, and bounds nothing.
+// TestBoundsThatCannotBe: a bound of 0 is left out and bounds nothing.
 func TestBoundsThatCannotBe(t *testing.T) {
 	for value, zero := range map[string]func(g *GPU){
 		"clock_max":    func(g *GPU) { g.MaxClocks = []Figure{{"a", 0}, {"b", 1.98e9}} },
@@ -105,7 +105,7 @@ type place struct {
 	set  func(float64)
 }
 
-// places finds the numbers of a GPU by reflection, so that a value without a bound fails.
+// places finds the numbers of a GPU by reflection, so that a value without bounds fails.
 func places(g *GPU) (found []place) {
 	var walk func(name string, v reflect.Value)
 	walk = func(name string, v reflect.Value) {
@@ -139,7 +139,7 @@ func places(g *GPU) (found []place) {
 	return found
 }
 
-// TestBoundsOfOthers checks the bounds by other values of the GPU, and that zeros of sensors are no values.
+// TestBoundsOfOthers checks bounds by other values of the GPU, and zeros of missing sensors.
 func TestBoundsOfOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*GPU)
@@ -168,7 +168,7 @@ func TestBoundsOfOthers(t *testing.T) {
 	}
 }
 
-// TestImpossibleProcesses checks processes, whose memory is bounded by that of their GPU.
+// TestImpossibleProcesses checks that the GPU's memory bounds the memory of processes.
 func TestImpossibleProcesses(t *testing.T) {
 	processes := []GPUProcess{
 		{GPU: "a", PID: 1, Memory: Some(80 << 30), Engines: []Figure{{"sm", 0.5}}},
@@ -197,7 +197,7 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestBoundsTable compares the table of docs/gpus.md with the one that the code uses.
+// TestBoundsTable compares the table of docs/gpus.md with the code.
 func TestBoundsTable(t *testing.T) {
 	page, err := os.ReadFile("../../docs/gpus.md")
 	if err != nil {

@@ -4,13 +4,12 @@ package model
 
 import "slices"
 
-// DataPathSource is the name of the source that counts with probes on the data path.
+// DataPathSource is the source that counts with probes on the data path.
 const DataPathSource = "datapath"
 
-// Gap is a reason why the bytes that a workload moves over an HCA are not all counted.
+// Gap is a reason why not all bytes that a workload moves over an HCA are counted.
 type Gap string
 
-// The gaps.
 const (
 	GapOff                 Gap = "off"                  // --rdma.datapath=off
 	GapRefused             Gap = "refused"              // the kernel or a missing right prevents probes
@@ -23,22 +22,22 @@ const (
 	GapDEVX                Gap = "devx"                 // DEVX objects, which may be queue pairs
 	GapFull                Gap = "full"                 // no room for more verbs contexts
 	GapNotSeen             Gap = "not_seen"             // queue pairs that the hooks have not seen
-	GapUnattributed        Gap = "unattributed"         // only earlier bytes: the device moved some while their owner was not known
+	GapUnattributed        Gap = "unattributed"         // only earlier bytes: the device moved bytes while their owner was unknown
 )
 
-// Gaps are all gaps, in the order in which they are shown.
+// Gaps are all gaps, in display order.
 var Gaps = []Gap{
 	GapOff, GapRefused, GapNotSelected, GapLate, GapSurvey, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
 	GapFull, GapNotSeen, GapUnattributed,
 }
 
-// Uncounted reports whether bytes of now are not counted for one of these gaps: rates are lower bounds.
+// Uncounted reports whether a gap affects the bytes of now: rates are then lower bounds.
 func Uncounted(gaps []Gap) bool {
 	return slices.ContainsFunc(gaps, func(g Gap) bool { return g != GapUnattributed })
 }
 
-// Coverage is a gap in the counts of the verbs contexts of one cgroup on one HCA. The gap is
-// empty in the only row of a cgroup and HCA without gaps.
+// Coverage is a gap in the counts of a cgroup's verbs contexts on an HCA. A cgroup and HCA without gaps have one row
+// with an empty gap.
 type Coverage struct {
 	Cgroup CgroupID
 	Device string

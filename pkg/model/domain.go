@@ -4,24 +4,26 @@ package model
 
 import "slices"
 
-// Domains are the protection domains on one HCA of processes, or of one module of the kernel. Each queue pair that sends has one.
+// Domains are the protection domains on an HCA of processes, or of a kernel module. Each sending queue pair has a
+// protection domain.
 type Domains struct {
 	Device string
-	Module string // the module that allocated them, as it names itself: ib_core, nvme_rdma; empty for those of processes
+	Module string // the kernel's name of the module: ib_core, nvme_rdma; empty for processes
 	Count  uint64
-	Used   uint64 // those that have objects, such as queue pairs
+	Used   uint64 // domains with objects, such as queue pairs
 }
 
-// managers are the modules of the kernel with queue pairs that move no bytes of users: those for management datagrams, and those with which
-// mlx4 and mlx5 register memory.
+// managers are the kernel modules whose queue pairs move no bytes of users: ib_core sends management datagrams, mlx4
+// and mlx5 register memory.
 var managers = []string{"ib_core", "mlx4_ib", "mlx5_ib"}
 
-// IsConsumer reports whether they are those of a consumer in the kernel that may move bytes: NVMe-oF, NFS, SMB, SRP and others.
+// IsConsumer reports whether the domains belong to a kernel consumer that may move bytes: NVMe-oF, NFS, SMB, SRP and
+// others.
 func (d *Domains) IsConsumer() bool {
 	return d.Used > 0 && d.Module != "" && d.Module != IPoIBModule && !slices.Contains(managers, d.Module)
 }
 
-// IPoIBModule is the module of IPoIB interfaces. Each interface has one protection domain.
+// IPoIBModule is the module of IPoIB interfaces, which have one protection domain each.
 const IPoIBModule = "ib_ipoib"
 
 // IPoIB is a network interface over InfiniBand.

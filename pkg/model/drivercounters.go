@@ -2,7 +2,7 @@
 
 package model
 
-// The counters of ports and devices that have one name for all drivers.
+// The counters with one name for all drivers.
 const (
 	TransmitBytes    = "transmit_bytes"
 	ReceiveBytes     = "receive_bytes"
@@ -25,16 +25,17 @@ const (
 	SlowRestart             = "slow_restart"
 )
 
-// SharedCounters is the number of these counters: no port has more.
+// SharedCounters is the number of these counters.
 const SharedCounters = 18
 
-// driverCounters has the drivers' names of each counter, in hw_counters unless they have another directory. The key is the name alone:
-// bnxt_re and irdma renamed their counters, and no two drivers use one name for two things. If a driver has several names of a counter, the
-// first in this table counts. Names are added up (+) only where they share no event, and then all of them must be there: names that
-// overlap would count an event twice, and a part would look like a reset.
+// driverCounters lists the drivers' names of each counter, in hw_counters unless the name has another directory. No two
+// drivers use one name for two counters, so the name alone is the key; bnxt_re and irdma renamed their counters. If a
+// driver has several names of a counter, the first in this table counts. Names are added up (+) only if they share no
+// event, and all must exist: a missing part would look like a reset.
 //
-// The sources are files of the kernel below drivers/infiniband, with the release that was read. docs/links.md has the table by
-// driver. The names of ionic come from its firmware, as AMD's tools list them. Errors of ports with counters/ are in PMACounters.
+// The sources are files below drivers/infiniband, with the kernel release that was read. docs/links.md has the table by
+// driver. ionic's names come from its firmware, as AMD's tools list them. Errors of ports with counters/ are in
+// PMACounters.
 //
 // Left out are:
 //   - packet_seq_err, seq_err_naks_rcvd, implied_nak_seq_err, Nak Sequence Error: the sender's view of what the remote end counts,

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDriverCounters checks that no name counts for two counters, and that the names of a counter stand together.
+// TestDriverCounters checks that no name stands for two counters, and that the names of a counter stand together.
 func TestDriverCounters(t *testing.T) {
 	names, last, ended := map[string]bool{}, "", map[string]bool{}
 	for _, n := range driverCounters {
@@ -29,7 +29,7 @@ func TestDriverCounters(t *testing.T) {
 	}
 }
 
-// plain returns the counters of a list without where they are from.
+// plain returns the counters without their sources.
 func plain(shared []SharedCounter) (list []Counter) {
 	for _, c := range shared {
 		list = append(list, c.Counter)
@@ -74,7 +74,7 @@ func TestPortCounters(t *testing.T) {
 	}
 }
 
-// TestDeviceCounters has an mlx4 of two ports: its device counts what its ports count.
+// TestDeviceCounters has an mlx4 with two ports: the device counts the events of its ports.
 func TestDeviceCounters(t *testing.T) {
 	device := []Counter{{"rq_num_oos", 12}, {"sq_num_to", 3}}
 	h := HCA{HWCounters: device, Ports: []Port{{Number: 1, HWCounters: []Counter{{"rq_num_oos", 5}}}, {Number: 2}}}
@@ -87,7 +87,7 @@ func TestDeviceCounters(t *testing.T) {
 	}
 }
 
-// TestPortCountersOfPMA has ports with counters/: its bytes and packets count, in words, or in flits of Omni-Path.
+// TestPortCountersOfPMA has ports with counters/: their bytes and packets count, in words, or in flits on Omni-Path.
 func TestPortCountersOfPMA(t *testing.T) {
 	words := []Counter{{"port_xmit_data", 10}, {"port_rcv_packets", 3}, {"unicast_rcv_packets", 3}}
 	for name, c := range map[string]struct {
@@ -130,7 +130,6 @@ func TestPortCountersOfPMA(t *testing.T) {
 	}
 }
 
-// TestLinksPage compares docs/links.md with the table.
 func TestLinksPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/links.md")
 	if err != nil {

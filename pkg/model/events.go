@@ -4,17 +4,16 @@ package model
 
 import "time"
 
-// EventStats counts sent and dropped events. It is nil if no events are sent.
+// EventStats counts sent and dropped events. It is nil if the event exporter is disabled.
 type EventStats struct {
-	// Recent are the last events, oldest first, without faults, which are in FaultHistory.
+	// Recent are the last events, oldest first, without faults: see FaultHistory.
 	Recent []RecentEvent
 
-	// Sent are the records that the receiver accepted, including those of snapshots; Resent
-	// the part of them that it may have received twice.
+	// Sent are the records that the receiver accepted, including snapshots. Resent is the part of Sent that the
+	// receiver may have received twice.
 	Sent   uint64
 	Resent uint64
-	// Dropped are the events that did not arrive, by reason; a reason that did not occur is
-	// listed with zero.
+	// Dropped are the undelivered events, by reason. Reasons that did not occur are listed with 0.
 	Dropped   []Loss
 	Queued    uint64
 	Capacity  uint64
@@ -26,9 +25,9 @@ type RecentEvent struct {
 	Time        time.Time
 	Name        string // container.exit, device.link_flap and so on
 	Text        string // one sentence
-	Workload    string // of the container; empty without one, as ContainerID is
+	Workload    string // of the container; without a container, empty like ContainerID
 	ContainerID string
-	Device      string // name of the HCA or network interface that it is about; empty without one
-	// Reconciled reports that it was found later, in a list of the runtime: it happened before Time.
+	Device      string // the HCA or network interface; may be empty
+	// Reconciled reports that the event was found later in a list of the runtime: it happened before Time.
 	Reconciled bool
 }

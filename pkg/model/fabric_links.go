@@ -5,12 +5,12 @@ package model
 // FabricLink is a link with both of its ends.
 type FabricLink struct {
 	A, B         FabricPeer // in the order of Nodes and Ports
-	Width        int        // as of FabricPort
+	Width        int        // see FabricPort
 	Speed        string
-	Narrow, Slow *bool // as reported by the ends; true if one end reports it
+	Narrow, Slow *bool // true if either end reports it
 }
 
-// Links returns the links of the fabric, each once, even if both of its ends report it.
+// Links returns each link of the fabric once, even if both ends report it.
 func (f *Fabric) Links() []FabricLink {
 	type cable struct{ a, b FabricPeer }
 	links := []FabricLink{}
@@ -38,7 +38,7 @@ func (f *Fabric) Links() []FabricLink {
 	return links
 }
 
-// either returns whether one of two is true, and nil if both are nil.
+// either returns whether a or b is true, nil if both are nil.
 func either(a, b *bool) *bool {
 	if a == nil || b != nil && *b {
 		return b

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestFabricLinks checks that each cable is one link if both of its ends report it; also
-// parallel links, a loop, and a link with an unknown end.
+// TestFabricLinks checks that each cable is one link if both ends report it. It has parallel links, a loop, and a link
+// with an unknown end.
 func TestFabricLinks(t *testing.T) {
 	yes, no := true, false
 	to := func(guid string, port int) *model.FabricPeer { return &model.FabricPeer{GUID: guid, Port: port} }

@@ -2,16 +2,14 @@
 
 package model
 
-// A FineHistogram is a Histogram with four buckets for each power of two: those of a
-// Prometheus native histogram of schema 2. RDMA operations take microseconds, so a finer
-// resolution is needed.
+// A FineHistogram is a Histogram with four buckets for each power of two, as in a Prometheus native histogram of schema
+// 2. RDMA operations take microseconds and need this resolution.
 type FineHistogram struct {
 	Count uint64
 	// Sum is the sum of all durations, in nanoseconds.
 	Sum uint64
-	// Buckets[i] counts the durations in (2^((i-1)/4), 2^(i/4)] · 2^FineMinExp
-	// seconds; the first one also holds everything shorter, and one more bucket at
-	// the end everything longer than 2^FineMaxExp.
+	// Buckets[i] counts durations in (2^((i-1)/4), 2^(i/4)] · 2^FineMinExp seconds. The first bucket also has
+	// everything shorter, the last bucket everything longer than 2^FineMaxExp.
 	Buckets [FineBuckets]uint64
 }
 

@@ -7,18 +7,18 @@ import (
 	"slices"
 )
 
-// GID is an entry of the GID table of a port: an address that queue pairs can use.
+// GID is an entry of a port's GID table: an address that queue pairs can use.
 type GID struct {
 	Index   int
 	Type    GIDType
 	Address netip.Addr
-	Netdev  string // network interface of the address: that of the port, a VLAN or a bond; empty on InfiniBand
+	Netdev  string // interface of the address: the port's, a VLAN or a bond; empty on InfiniBand
 }
 
 // GIDType is the protocol of a GID.
 type GIDType string
 
-// The types of GIDs. GIDOther is that of iWARP and of devices that are neither InfiniBand nor Ethernet.
+// The types of GIDs. iWARP, and devices that are neither InfiniBand nor Ethernet, have GIDOther.
 const (
 	GIDInfiniBand GIDType = "ib"
 	GIDRoCEv1     GIDType = "roce_v1"
@@ -26,11 +26,11 @@ const (
 	GIDOther      GIDType = "other"
 )
 
-// Routable reports whether a GID is a RoCE v2 GID of an IPv4 address or of an IPv6 address, neither of them link-local.
+// Routable reports whether a GID is a RoCE v2 GID of an IPv4 or IPv6 address that is not link-local.
 func (g *GID) Routable() bool { return g.Type == GIDRoCEv2 && g.Address.Unmap().IsGlobalUnicast() }
 
-// LacksRoCEv2 reports whether a port of the HCA has no routable RoCE v2 GID. known is false if the port is not of RoCE or its GIDs were
-// not read.
+// LacksRoCEv2 reports whether a port lacks a routable RoCE v2 GID. known is false if the port is not a RoCE port or its
+// GIDs were not read.
 func (h *HCA) LacksRoCEv2(p *Port) (lacks, known bool) {
 	known = p.LinkLayer == "Ethernet" && h.NodeType == "CA" && p.GIDs != nil
 	return known && !slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.Routable() }), known

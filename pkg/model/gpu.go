@@ -4,19 +4,16 @@ package model
 
 import "time"
 
-// GPU is one GPU, or a part of one that is used like a GPU: a MIG instance, a partition of an
-// AMD accelerator. Values that the driver does not report are empty, nil or unknown; an
-// unreadable GPU has only its identity and its problems.
+// GPU is a GPU, or a part of a GPU that is used like a GPU: a MIG instance, a partition of an AMD accelerator. Values
+// that the driver does not report are empty, nil or unknown. An unreadable GPU has only its identity and its problems.
 type GPU struct {
 	Vendor Vendor
-	// ID is the number in the vendor's tools: 0; for a MIG instance the numbers of its GPU and
-	// its own, 0:1.
+	// ID is the number in the vendor's tools: 0; for a MIG instance the numbers of GPU and instance: 0:1.
 	ID string
-	// UUID is globally unique and never empty: GPU-…, MIG-…; for AMD the unique ID of the
-	// ASIC, or the PCI address without one.
+	// UUID is globally unique and never empty: GPU-…, MIG-…; for AMD the ASIC's unique ID, or the PCI address if the ID
+	// is missing.
 	UUID string
-	// Parent is the UUID of the GPU that this is a part of. A GPU with parts has no processes
-	// of its own: they use the parts.
+	// Parent is the UUID of the GPU of this part. Processes use the parts of a GPU: a GPU with parts has no processes.
 	Parent string
 
 	Name       string // market name
@@ -25,51 +22,50 @@ type GPU struct {
 	PCIDevice  string // 0x74a1
 	NUMANode   string
 	VBIOS      string
-	// OffPCIe reports that the GPU is not behind a PCIe link, but part of a CPU or connected with one (C2C), although it is a PCI
-	// function. It has no speed and width of a link.
+	// OffPCIe reports that the GPU is part of a CPU or connected to a CPU by C2C, although it is a PCI function. It has
+	// no PCIe speed and width.
 	OffPCIe bool
-	// Nodes are the paths of the device nodes that belong to this GPU only: /dev/nvidia0,
-	// /dev/dri/card1, /dev/dri/renderD128, /dev/nvidia-caps/nvidia-cap21.
+	// Nodes are the device nodes of this GPU only: /dev/nvidia0, /dev/dri/card1, /dev/dri/renderD128,
+	// /dev/nvidia-caps/nvidia-cap21.
 	Nodes []string
-	// Profile is the profile of a part, 1g.10gb, or the compute and memory partition modes of
-	// an AMD accelerator, CPX/NPS4.
+	// Profile is the profile of a part, 1g.10gb, or the compute and memory partition modes of an AMD accelerator,
+	// CPX/NPS4.
 	Profile string
-	// Instance is the driver's number of the MIG instance's GPU instance. It differs from the
-	// index in ID.
+	// Instance is the driver's number of the GPU instance. It differs from the index in ID.
 	Instance string
-	// ComputeInstance is the number of the compute instance within the GPU instance.
+	// ComputeInstance is the number of the compute instance in the GPU instance.
 	ComputeInstance string
-	// Modes are the settings of the GPU, by the names of the vendor's tools (mig: enabled,
-	// compute: exclusive_process, persistence, mps). The driver bounds their number.
+	// Modes are the GPU's settings, by the names of the vendor's tools (mig: enabled, compute: exclusive_process,
+	// persistence, mps). The driver bounds their number.
 	Modes map[string]string
-	// Suspended reports that runtime power management has suspended the GPU. It was not woken:
-	// its other values are unknown.
+	// Suspended reports that runtime power management suspended the GPU. The sensor did not wake it: other values are
+	// unknown.
 	Suspended bool
-	// Blocked reports that calls for it wait for another GPU that is stuck. Its other values are unknown.
+	// Blocked reports that calls for the GPU wait for another, stuck GPU. Other values are unknown.
 	Blocked bool
-	// Unlisted reports that only its processes could not be listed: GPUProcesses lacks them.
+	// Unlisted reports that the GPU's processes could not be listed: GPUProcesses lacks them.
 	Unlisted bool
-	// Listed is the time at which its processes, Memory and Engines were read.
+	// Listed is when processes, Memory and Engines were read.
 	Listed time.Time
 
-	// Utilization is the ratio of time in which anything ran on it, 0 to 1.
+	// Utilization is the fraction of time with anything running on the GPU, 0 to 1.
 	Utilization Optional
-	// Memory and Engines belong to the moment of the process list, so that shares of processes
-	// are consistent with them. Engines are the busy ratios (0 to 1) of each engine: sm,
-	// memory, encoder, decoder, gfx, compute, …
+	// Memory and Engines were read with the process list, so that shares of processes are consistent. Engines are the
+	// busy ratios (0 to 1): sm, memory, encoder, decoder, gfx, compute, …
 	Memory  VideoMemory
 	Engines []Figure
 	GTT     VideoMemory // host memory that an AMD GPU has mapped
-	// UsesGTT reports that processes allocate their memory of the GPU in host memory, too: an APU. Then Memory includes GTT.
+	// UsesGTT reports that processes allocate GPU memory in host memory, too (APU). Memory then includes GTT.
 	UsesGTT bool
 
 	Temperatures      []Figure // in degrees Celsius, by sensor: gpu, memory, edge, junction
-	TemperatureLimits []Figure // by their effect: slowdown, shutdown
-	// TemperatureMargin is how much warmer the GPU may get until the nearest limit slows it down, in degrees Celsius;
-	// TemperatureMarginLimits are the margins, by their effect, at which it happens.
+	TemperatureLimits []Figure // by effect: slowdown, shutdown
+	// TemperatureMargin is how much warmer the GPU may get, in degrees Celsius, before the nearest limit slows it down.
+	// TemperatureMarginLimits are the margins of the limits, by effect.
 	TemperatureMargin       Optional
 	TemperatureMarginLimits []Figure
-	// Power is what the vendor's tools show, NVIDIA's newer chips as the mean of a second; PowerInstant is without a mean.
+	// Power is the value of the vendor's tools: on newer NVIDIA chips a mean of one second. PowerInstant is not
+	// averaged.
 	Power, PowerInstant, PowerLimit Optional // in watts
 	Energy                          Optional // in joules, cumulative
 	FanSpeed                        Optional // 0 to 1
@@ -81,43 +77,42 @@ type GPU struct {
 
 	PCIe  GPUPCIe
 	Links []GPULink
-	// LinkErrors are the sums over all links that the driver reports itself. LinkPayload is the data that the links
-	// carried in both directions since the previous round, in bytes per second.
+	// LinkErrors are the driver's own sums over all links. LinkPayload is the data in both directions since the
+	// previous round, in bytes per second.
 	LinkErrors  []Counter
 	LinkPayload Optional
-	// Rates are bytes per second since the previous round, protocol overhead included, by the names of Rate….
+	// Rates are bytes per second since the previous round, with protocol overhead, by the names of Rate….
 	Rates []Figure
 
 	Errors []GPUErrors
-	// RemappedRows and RetiredPages count memory taken out of use, by cause: correctable,
-	// uncorrectable.
+	// RemappedRows and RetiredPages count memory taken out of use, by cause: correctable, uncorrectable.
 	RemappedRows, RetiredPages []Figure
 	XIDs                       []XID
-	// Reset is when the sensor noticed that the GPU was reset, or its driver loaded again; zero if it has not. What a driver reported
-	// before is over.
+	// Reset is when the sensor noticed a GPU reset or driver reload; zero without a reset. Earlier reports of the
+	// driver are over.
 	Reset time.Time
 
-	// RecoveryAction is what the driver asks for so that the GPU works again, one of RecoveryActions; empty if unknown.
+	// RecoveryAction is what the driver asks for so that the GPU works again: one of RecoveryActions, empty if unknown.
 	RecoveryAction string
-	// Fabric is the state of the GPU's registration with the manager of its NVSwitches, one of FabricStates; empty without one.
+	// Fabric is the GPU's registration with the manager of its NVSwitches: one of FabricStates, empty without
+	// NVSwitches.
 	Fabric string
-	// FabricCluster is the UUID of the NVLink domain that the GPU has joined, in lower case, and FabricClique the number of the part of it
-	// within which GPUs reach each other; FabricCluster is empty while the registration is not completed, and without a UUID.
+	// FabricCluster is the UUID of the GPU's NVLink domain, in lower case; FabricClique is the number of the part in
+	// which GPUs reach each other. FabricCluster is empty until the registration has completed, and without a UUID.
 	FabricCluster string
 	FabricClique  uint32
 	// PowerChange is suspending or resuming while runtime power management suspends or wakes the GPU.
 	PowerChange string
 
-	// Dropped are the values of this reading that cannot be, and that were left out.
+	// Dropped are the impossible values of this reading, which were left out.
 	Dropped []DroppedValue
 
-	// Problems are all conditions that are checked, active or not: a GPU is healthy if none is
-	// active. Nil if its health is unknown.
+	// Problems are all checked conditions, active or not. A GPU without an active condition is healthy. Nil if the
+	// health is unknown.
 	Problems []GPUCondition
 }
 
-// ActiveProblems returns the names of the active problems: none for a healthy GPU, nil if its
-// health is unknown.
+// ActiveProblems returns the names of active problems: empty for a healthy GPU, nil if the health is unknown.
 func (g *GPU) ActiveProblems() []string {
 	if g.Problems == nil {
 		return nil
@@ -131,8 +126,7 @@ func (g *GPU) ActiveProblems() []string {
 	return names
 }
 
-// The conditions of Problems. Their names are the same for all vendors; each vendor reports a
-// subset.
+// The conditions of Problems. Names are the same for all vendors; each vendor reports a subset.
 const (
 	ProblemLost           = "lost"                // fell off the bus
 	ProblemStuck          = "stuck"               // a call into the driver has not returned
@@ -144,7 +138,7 @@ const (
 	ProblemRetirePending  = "page_retire_pending" // pages are retired at the next reset
 	ProblemThermal        = "thermal_slowdown"    // the hardware is throttled by heat
 	ProblemPowerBrake     = "power_brake"         // throttled by an external signal of the power supply
-	ProblemLinkDown       = "link_down"           // by the inventory: an NVLink or XGMI link that was up is down, or others have more
+	ProblemLinkDown       = "link_down"           // by the inventory: an NVLink or XGMI link went down, or other GPUs have more links
 	ProblemResetRequired  = "reset_required"      // the driver asks for a reset
 	ProblemInfoROM        = "inforom_corrupted"
 	ProblemPCIeDegraded   = "pcie_degraded"   // fewer lanes than GPU and slot have
@@ -152,11 +146,14 @@ const (
 	ProblemRecovery       = "recovery_action" // the driver asks for an action: RecoveryAction
 	ProblemSRAM           = "sram_threshold"  // uncorrected errors on the chip exceed the vendor's criterion for a replacement
 	ProblemFabric         = "fabric"          // the registration in the NVLink fabric failed, or the fabric is degraded
-	// The engine adds these, for states that last for longer than normal: see verdict.IntermediateStates.
+	// The engine adds these for states that last longer than normal: see verdict.IntermediateStates.
 	ProblemFabricNotReady = "fabric_not_ready" // not registered in the NVLink fabric: CUDA does not start
 	ProblemPowerChange    = "power_change"     // being suspended or woken
 )
 
+// The values of RecoveryAction.
+// The values of RecoveryAction.
+// The values of RecoveryAction.
 // The values of RecoveryAction.
 const (
 	RecoveryNone          = "none"
@@ -167,10 +164,10 @@ const (
 	RecoveryOther         = "other"
 )
 
-// FabricCompleted is the state of a GPU that has joined the NVLink fabric.
+// FabricCompleted means that the GPU has joined the NVLink fabric.
 const FabricCompleted = "completed"
 
-// FabricInProgress is the state of a GPU that the fabric manager has begun, or is to begin, to register.
+// FabricInProgress means that the fabric manager registers the GPU, or will.
 const FabricInProgress = "in_progress"
 
 // RecoveryActions and FabricStates list the values of RecoveryAction and Fabric.
@@ -196,16 +193,16 @@ type VideoMemory struct {
 type GPUPCIe struct {
 	Generation, MaxGeneration Optional
 	Width, MaxWidth           Optional // lanes
-	Replays                   Optional // cumulative, as the following
-	// ReplayRollovers are overflows of the link's own number of replays, after which it is trained again; Recoveries
-	// are its transitions from the normal state to that of training.
+	Replays                   Optional // cumulative, like the following counters
+	// ReplayRollovers are overflows of the replay number, after which the link is retrained. Recoveries are transitions
+	// from the normal state to training.
 	ReplayRollovers, Recoveries Optional
-	NAKsSent, NAKsReceived      Optional // packets that were refused
+	NAKsSent, NAKsReceived      Optional // refused packets
 	// Receive and Transmit are bytes per second, from the GPU's point of view.
 	Receive, Transmit Optional
 }
 
-// The names of GPU.Rates. C2C is the link between the chips of a Grace superchip; its data are without protocol overhead.
+// The names of GPU.Rates. C2C connects the chips of a Grace superchip; its data rates exclude protocol overhead.
 const (
 	RateNVLinkTransmit  = "nvlink_transmit"
 	RateNVLinkReceive   = "nvlink_receive"
@@ -219,12 +216,13 @@ const (
 type LinkKind string
 
 // The kinds of links.
+// The kinds of links.
 const (
 	NVLink LinkKind = "nvlink"
 	XGMI   LinkKind = "xgmi"
 )
 
-// AllLinks is the number of a GPULink with the values that the driver reports only as sums over all links.
+// AllLinks is the number of a GPULink with values that the driver reports only as sums over all links.
 const AllLinks = -1
 
 // GPULink is one link of a GPU to another GPU or to a switch.
@@ -241,12 +239,11 @@ type GPULink struct {
 type GPUErrors struct {
 	Type  string // corrected, uncorrected, deferred
 	Scope string // volatile: since the driver was loaded; aggregate: ever
-	Block string // location: dram, sram, l2_cache, umc, gfx, sdma, …; all for a sum
+	Block string // location: dram, sram, l2_cache, umc, gfx, sdma, …; all: the sum
 	Count uint64
 }
 
-// XID counts one of the NVIDIA driver's errors since the sensor started, with the time of the
-// last one.
+// XID counts an error code of the NVIDIA driver since the sensor's start, with the time of the last error.
 type XID struct {
 	Code  uint64
 	Count uint64
@@ -267,16 +264,16 @@ type GPUProcess struct {
 	PID int
 	// Cgroup is the cgroup of the process when it was listed; 0 if unknown.
 	Cgroup CgroupID
-	// Memory is the memory that it has allocated on the GPU, in bytes, and GTT the part of it in host memory, of a GPU that uses it.
+	// Memory is the process's memory on the GPU, in bytes; GTT is the part in host memory, for GPUs with UsesGTT.
 	Memory, GTT Optional
-	// Engines are the busy ratios of each engine by this process since the last listing. Nil
-	// if unknown, empty if it used none.
+	// Engines are the ratios of time in which the process used each engine since the last listing. Nil if unknown,
+	// empty if the process used no engine.
 	Engines []Figure
-	// MPS reports that it uses the GPU through NVIDIA's multi-process service.
+	// MPS reports that the process uses the GPU through NVIDIA's multi-process service.
 	MPS bool
 }
 
-// DRIDevice is one GPU in the kernel's Direct Rendering Manager, of any vendor.
+// DRIDevice is a GPU in the kernel's Direct Rendering Manager, of any vendor.
 type DRIDevice struct {
 	Card       string // /dev/dri/card0
 	CardID     int
@@ -288,13 +285,13 @@ type DRIDevice struct {
 // DeviceClass is the purpose of a device node.
 type DeviceClass string
 
-// The classes of device nodes that are watched, except those of a single GPU vendor.
+// The classes of watched device nodes that are not specific to a GPU vendor.
 const (
 	ClassRDMA DeviceClass = "rdma" // /dev/infiniband/*
 	ClassDRI  DeviceClass = "dri"  // /dev/dri/*
 )
 
-// DeviceHandles is the number of open files of a device node in one cgroup.
+// DeviceHandles is a cgroup's number of open files of a device node.
 type DeviceHandles struct {
 	Cgroup CgroupID
 	Device string // name of the node: uverbs0, nvidia0, nvidiactl, kfd, card0, renderD128

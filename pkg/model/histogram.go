@@ -8,16 +8,14 @@ import (
 	"time"
 )
 
-// A Histogram counts durations in buckets with powers of two of a second as upper bounds, like
-// the BPF programs. They are the buckets of a Prometheus native histogram of schema 0, so no
-// conversion rounds them.
+// A Histogram counts durations in buckets with powers of two of a second as upper bounds, like the BPF programs and
+// Prometheus native histograms of schema 0: no conversion rounds them.
 type Histogram struct {
 	Count uint64
 	// Sum is the sum of all durations, in nanoseconds.
 	Sum uint64
-	// Buckets[i] counts the durations in (2^(i-1), 2^i] · 2^HistogramMinExp
-	// seconds; the first one also holds everything shorter, and one more
-	// bucket at the end everything longer than 2^HistogramMaxExp.
+	// Buckets[i] counts durations in (2^(i-1), 2^i] · 2^HistogramMinExp seconds. The first bucket also has everything
+	// shorter, the last bucket everything longer than 2^HistogramMaxExp.
 	Buckets [HistogramBuckets]uint64
 }
 
@@ -32,7 +30,7 @@ const (
 func (h *Histogram) Observe(d time.Duration) {
 	h.Count++
 	h.Sum += uint64(d)
-	bounds := math.Ceil(d.Seconds() * (1 << -HistogramMinExp)) // of the first bucket
+	bounds := math.Ceil(d.Seconds() * (1 << -HistogramMinExp)) // in units of the first bucket's bound
 	h.Buckets[min(bits.Len64(uint64(max(bounds-1, 0))), HistogramBuckets-1)]++
 }
 

@@ -4,7 +4,7 @@ package model
 
 import "time"
 
-// DeviceKind is the kind of a device in the inventory of the node.
+// DeviceKind is the kind of a device in the inventory.
 type DeviceKind string
 
 // The kinds.
@@ -14,24 +14,25 @@ const (
 	KindModule DeviceKind = "module" // the transceiver or cable in a port of an HCA
 )
 
-// MissingDevice is a device that the node had and that no source lists any more, or a GPU that the kernel lists without a driver.
+// MissingDevice is a device that the node had and no source lists any more, or a GPU that the kernel lists without a
+// driver.
 type MissingDevice struct {
 	Kind DeviceKind
-	// ID is the UUID of a GPU, the node GUID of an HCA, or the PCI address of a device that never had either; of a module, its slot and
-	// serial number.
+	// ID is the UUID of a GPU, the node GUID of an HCA, or the PCI address if neither was ever known; for a module, its
+	// slot and serial number.
 	ID     string
-	Slot   string // its PCI address, or the name of an HCA that is no PCI function; of a module, the ID of the HCA and the port: 0x1/1
-	Name   string // mlx5_3, or the market name of a GPU; of a module, the name of the HCA
-	Port   int    // that a module was in
+	Slot   string // the PCI address, or the name of an HCA that is not a PCI function; for a module, the HCA's ID and the port: 0x1/1
+	Name   string // mlx5_3, or the market name of a GPU; for a module, the name of the HCA
+	Port   int    // of a module
 	Serial string // empty if unknown
-	// Seen is when a source last listed it, or a module was last read, after a restart of the sensor within an hour. Zero: no source ever
-	// did.
+	// Seen is when a source last listed the device, or a module was last read, to within an hour after a restart of the
+	// sensor. Zero: never.
 	Seen time.Time
-	// Since is when it was first found missing. Zero: it is an HCA that is left out by its name, and may be there.
+	// Since is when the device was first found missing. Zero: the HCA's name is left out, and it may be there.
 	Since time.Time
-	// Rebooted reports that it was last seen before the node was started.
+	// Rebooted reports that the device was last seen before the node's boot.
 	Rebooted bool
-	// Excused reports that it is known why it is missing: somebody accepted it, it became a leg of a bond, it was given to a virtual
-	// machine, or it is left out by its name.
+	// Excused reports a known reason: an operator accepted the loss, the device became a bond's leg or was given to a
+	// virtual machine, or its name is left out.
 	Excused bool
 }

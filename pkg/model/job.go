@@ -4,42 +4,42 @@ package model
 
 import "strings"
 
-// Job is the job that a workload is a member of. The author of a pod writes its labels and can claim another job of the same
-// namespace: a job is recognized together with the namespace of the workload only.
+// Job is the job of a workload. The author of a pod writes the pod's labels and can claim another job of the same
+// namespace: a job is only unique together with the workload's namespace.
 type Job struct {
-	Kind string // kind of the Kubernetes object, such as JobSet, or Slurm; empty if the workload is in no known job
+	Kind string // kind of the Kubernetes object, such as JobSet, or Slurm; empty without a known job
 	Name string // of the object, or the number of the Slurm job
 	// Queue is the local queue that admitted the pod.
 	Queue string
-	// Rank is the place in the job, as the controller numbers its pods (worker-3), or from the environment of processes.
+	// Rank is the place in the job, from the controller's numbers (worker-3) or the environment of processes.
 	Rank string
 }
 
-// PodController is the owner reference of a pod that has controller set.
+// PodController is the pod's owner reference with controller set.
 type PodController struct{ Group, Kind, Name string }
 
-// The limit of a name is that of Kubernetes for objects, and the limit of a rank that of label values.
+// The limits of names are Kubernetes' for objects, the limits of ranks Kubernetes' for label values.
 const (
 	maxJobName   = 253
 	maxRankPart  = 63
 	maxRankIndex = 10
 )
 
-// A jobRow is one kind of job. The pod is a member if its controller has one of the kinds of owners, or if it has the label name.
+// A jobRow is a kind of job. A pod is a member if its controller's kind is in owners, or if it has the label name.
 type jobRow struct {
 	kind   string            // label job_kind; empty: only by kinds
 	group  string            // API group of the controller
 	owners map[string]string // from the kind of the controller to job_kind
 	name   string            // label with the name of the job
-	with   string            // another label that the pod must have
-	by     string            // label that decides the kind, by kinds
+	with   string            // another label that a member must have
+	by     string            // label whose value decides the kind, by kinds
 	kinds  map[string]string
-	// rank are the labels that number the pod. The last one is an index; without it the rank is unknown.
+	// rank are the labels that number the pod. The last label is an index; without an index the rank is unknown.
 	rank []string
 }
 
-// jobRows lists the kinds of jobs, outermost first: the first row that matches wins. A pod has the labels of all controllers
-// above it, but the owner reference of the innermost one only. The comments name the source of the labels.
+// jobRows lists the kinds of jobs, outermost first: the first match wins. A pod has the labels of all controllers above
+// it, but only the innermost owner reference. Comments name the source of the labels.
 var jobRows = []jobRow{
 	{ // argo-workflows, workflow/common/common.go: LabelKeyWorkflow
 		kind: "Workflow", group: "argoproj.io", owners: map[string]string{"Workflow": "Workflow"},
@@ -94,8 +94,8 @@ const completionIndex = "batch.kubernetes.io/job-completion-index"
 
 var jobSetRank = []string{"jobset.sigs.k8s.io/replicatedjob-name", "jobset.sigs.k8s.io/job-index", completionIndex}
 
-// queueLabels have the name of a queue: kueue, pkg/controller/constants/constants.go: QueueLabel, and LocalQueueLabel, which
-// pods of jobs have; volcano apis, pkg/apis/batch/v1alpha1/labels.go: QueueNameKey.
+// queueLabels have the name of a queue. kueue, pkg/controller/constants/constants.go: QueueLabel, and LocalQueueLabel
+// for pods of jobs; volcano apis, pkg/apis/batch/v1alpha1/labels.go: QueueNameKey.
 var queueLabels = []string{"kueue.x-k8s.io/local-queue-name", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name"}
 
 // JobOf returns the job of a pod from its controller, labels and annotations.
@@ -129,8 +129,8 @@ func JobOf(controller PodController, labels, annotations map[string]string) Job 
 	return job
 }
 
-// match returns the kind and the name of the job if the pod is in one of this row. The label has the name of the outermost
-// object; an owner reference may be that of an object between.
+// match returns the kind and the name of the pod's job, or "". The label names the outermost object; an owner reference
+// may name an object in between.
 func (r *jobRow) match(controller PodController, get func(string) string) (kind, name string) {
 	owner := ""
 	if controller.Group == r.group && isJobName(controller.Name, maxJobName) {
@@ -153,7 +153,7 @@ func (r *jobRow) match(controller PodController, get func(string) string) (kind,
 	return kind, name
 }
 
-// rankOf joins the parts of a rank as controllers do in the names of pods: worker-3.
+// rankOf joins the parts of a rank like the pod names of controllers: worker-3.
 func rankOf(labels []string, get func(string) string) string {
 	parts := make([]string, 0, len(labels))
 	for i, l := range labels {
@@ -168,7 +168,7 @@ func rankOf(labels []string, get func(string) string) string {
 	return strings.Join(parts, "-")
 }
 
-// isJobName reports whether a text has only characters of names and label values, and is not longer than limit.
+// isJobName reports whether a text has only characters of names and label values, and at most limit.
 func isJobName(s string, limit int) bool {
 	if s == "" || len(s) > limit {
 		return false

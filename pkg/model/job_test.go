@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestJobOf has the metadata that each controller gives its pods, by the sources of the controllers. No controller runs here.
+// TestJobOf has the metadata that each controller gives its pods, according to its source. No controller runs here.
 func TestJobOf(t *testing.T) {
 	jobSet := map[string]string{
 		"jobset.sigs.k8s.io/jobset-name": "llm", "jobset.sigs.k8s.io/replicatedjob-name": "node", "jobset.sigs.k8s.io/job-index": "1",
@@ -122,7 +122,7 @@ func TestJobOf(t *testing.T) {
 	}
 }
 
-// FuzzJobOf checks that no metadata of a pod makes a label that is long or has characters other than those of names.
+// FuzzJobOf checks that the labels of a job are short and have only characters of names, for any metadata of a pod.
 func FuzzJobOf(f *testing.F) {
 	f.Add([]byte(`{"Labels":{"jobset.sigs.k8s.io/jobset-name":"llm"},"Controller":{"Group":"batch","Kind":"Job","Name":"x"}}`))
 	f.Add([]byte(`{"Annotations":{"volcano.sh/job-name":"a b","volcano.sh/task-spec":"x","volcano.sh/task-index":"1"}}`))

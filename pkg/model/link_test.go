@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestBondRates: the rate of a port on a bond is the sum of the legs that carry data.
+// TestBondRates: the rate of a port on a bond is the sum of its active legs.
 func TestBondRates(t *testing.T) {
 	up, down := &Carrier{Up: true, Admin: true}, &Carrier{Admin: true}
 	leg := func(device string, bits float64, c *Carrier, backup bool) Link {

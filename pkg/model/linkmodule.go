@@ -6,16 +6,16 @@ import "time"
 
 // LinkModule is the transceiver or cable in a port, by its EEPROM.
 type LinkModule struct {
-	// Problem is why the EEPROM, or part of it, could not be read: a constant below, empty if it was read.
+	// Problem is why the EEPROM, or part of it, could not be read: a constant below, or empty.
 	Problem string
 	Read    time.Time // when it was last read
 
 	Type                                 string // "QSFP28"; empty if nothing could be read
 	Vendor, PartNumber, Revision, Serial string
 	Technology                           string   // "850 nm VCSEL", "copper, unequalized"; empty if unknown
-	Length                               *float64 // meters, of a cable; nil for transceivers with a connector
+	Length                               *float64 // in meters, of a cable; nil for transceivers with a connector
 
-	Fault       *bool    // the module reports that it has failed; nil for SFF-8636, which has no such state
+	Fault       *bool    // the module reports its failure; nil for SFF-8636, which has no such state
 	Temperature *float64 // °C
 	Voltage     *float64 // V
 	Lanes       []LinkLane
@@ -30,7 +30,7 @@ const (
 	ModuleIncomplete = "incomplete" // some pages could not be read
 )
 
-// LinkLane is an optical lane. What the module does not report is nil.
+// LinkLane is an optical lane. Values that the module does not report are nil.
 type LinkLane struct {
 	Bias                        *float64 // A
 	ReceivePower, TransmitPower *float64 // W
@@ -45,16 +45,16 @@ const (
 	ModuleTransmitPower = "transmit_power"
 )
 
-// ModuleCheck compares a value, of all lanes, with the thresholds that the module has for it.
+// ModuleCheck compares a value, of all lanes, with the module's thresholds.
 type ModuleCheck struct {
-	Value  string   // one of the constants above
-	Alarm  int      // of the worst lane: 0 none, 1 above the warning threshold, 2 above the alarm threshold, negative below
-	Margin *float64 // of the worst lane: distance to the nearer alarm threshold; 0.5 in the middle of the thresholds, negative beyond one
+	Value  string   // a constant above
+	Alarm  int      // of the worst lane: 0: no alarm, 1 above the warning threshold, 2 above the alarm threshold, negative below
+	Margin *float64 // of the worst lane: distance to the nearer alarm threshold; 0.5 in the middle of the thresholds, negative outside
 }
 
 // ModuleThreshold is a threshold of a value.
 type ModuleThreshold struct {
-	Value     string // one of the constants above
+	Value     string // a constant above
 	Threshold string // high_alarm, low_alarm, high_warning, low_warning
 	At        float64
 }

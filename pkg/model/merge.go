@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// factList is one list of facts of any Snapshot.
+// factList is a list of facts in a Snapshot.
 type factList interface {
 	merge(to, from *Snapshot)
 	cgroups(s *Snapshot, add func(CgroupID))
@@ -16,7 +16,7 @@ type factList interface {
 
 type listOf[T any] struct {
 	of     func(*Snapshot) *[]T
-	cgroup func(*T) CgroupID // nil for facts that belong to no cgroup
+	cgroup func(*T) CgroupID // nil for facts without a cgroup
 	series bool
 }
 
@@ -30,8 +30,8 @@ func series[K comparable, V any](of func(*Snapshot) *[]Series[K, V]) factList {
 	return listOf[Series[K, V]]{of, func(f *Series[K, V]) CgroupID { return f.Cgroup }, true}
 }
 
-// merge does not copy the first non-empty list. Partial snapshots do not change: a clipped
-// list makes append allocate a new array.
+// merge does not copy the first non-empty list. Partial snapshots do not change: append to a clipped list allocates a
+// new array.
 func (l listOf[T]) merge(to, from *Snapshot) {
 	a, b := l.of(to), *l.of(from)
 	switch {
@@ -58,14 +58,14 @@ func (l listOf[T]) drop(s *Snapshot) {
 	}
 }
 
-// DropSeries drops all series, which take most of the memory.
+// DropSeries drops all series, which use most of the memory.
 func (s *Snapshot) DropSeries() {
 	for _, l := range lists {
 		l.drop(s)
 	}
 }
 
-// Merge adds the facts of o to s. A list that neither collected stays nil.
+// Merge adds the facts of o to s. A list that both lack stays nil.
 func (s *Snapshot) Merge(o *Snapshot) {
 	for _, l := range lists {
 		l.merge(s, o)
@@ -86,7 +86,7 @@ func (s *Snapshot) CgroupIDs() []CgroupID {
 	seen := map[CgroupID]struct{}{0: {}}
 	last := CgroupID(0)
 	add := func(id CgroupID) {
-		if id == last { // rows of one cgroup often follow each other
+		if id == last { // consecutive rows often have the same cgroup
 			return
 		}
 		last = id

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestListsAreComplete checks that every list of facts is merged, and that CgroupIDs returns
-// every cgroup in one.
+// TestListsAreComplete checks that every list of facts is merged, and that CgroupIDs includes the cgroups of every
+// list.
 func TestListsAreComplete(t *testing.T) {
 	var facts, merged Snapshot
 	all := reflect.ValueOf(&facts).Elem()
@@ -54,7 +54,7 @@ func TestListsAreComplete(t *testing.T) {
 	}
 }
 
-// TestDropSeries: series go, and nothing else.
+// TestDropSeries checks that series are dropped, and nothing else.
 func TestDropSeries(t *testing.T) {
 	s := Snapshot{
 		Verbs: []Series[VerbKey, Histogram]{{Cgroup: 1}}, Spent: []Series[SpentKey, CPUTime]{}, Objects: []Objects{{Cgroup: 1}},

@@ -4,8 +4,7 @@ package model
 
 import "time"
 
-// Node is the kernel's report on the node as a whole, with the names and in the order of the
-// kernel: node_exporter's names are derived elsewhere. A part that is nil was not collected.
+// Node is the kernel's report on the node, with the names and in the order of the kernel. A nil part was not collected.
 type Node struct {
 	Time         time.Time
 	Clocksources []Clocksource
@@ -56,7 +55,7 @@ type OSRelease struct {
 	SupportEnd                                                   string // 2028-06-30
 }
 
-// Load is /proc/loadavg: the average number of tasks that run or want to.
+// Load is /proc/loadavg: the average number of running and runnable tasks.
 type Load struct {
 	One, Five, Fifteen float64
 }
@@ -74,26 +73,25 @@ type Stat struct {
 // CPUModes are the columns of a CPU in /proc/stat.
 const CPUModes = 10
 
-// CPU is the time of one CPU in each mode since boot, in seconds and in the order of
-// /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
+// CPU is a CPU's seconds in each mode since boot, in the order of /proc/stat: user, nice, system, idle, iowait, irq,
+// softirq, steal, guest, guest_nice.
 type CPU struct {
 	ID      string // empty: the sum of all CPUs
 	Seconds [CPUModes]float64
 }
 
-// Throttle counts how often a core, or its package if Core is empty, was throttled by heat.
+// Throttle counts how often heat throttled a core, or a package if Core is empty.
 type Throttle struct {
 	Package string
 	Core    string
 	Count   uint64
 }
 
-// Pressure is one file of /proc/pressure: how long tasks waited since boot, in seconds. The
-// kernel does not report both values for each resource.
+// Pressure is a file of /proc/pressure: seconds that tasks waited since boot. Some resources lack one of the values.
 type Pressure struct {
 	Resource string   // cpu, io, memory, irq
 	Some     *float64 // at least one task waited
-	Full     *float64 // all of them did
+	Full     *float64 // all tasks waited
 }
 
 // Files is /proc/sys/fs/file-nr: open files of all processes.
@@ -106,16 +104,16 @@ type Entropy struct {
 	Available, PoolSize uint64
 }
 
-// Disk is one line of /proc/diskstats, with udev's properties of the device.
+// Disk is a line of /proc/diskstats, with udev's properties of the device.
 type Disk struct {
 	Name         string
 	Major, Minor uint64
-	// Stats are the columns after the name, in the kernel's units (sectors of 512 bytes,
-	// milliseconds); their number depends on the kernel.
+	// Stats are the columns after the name, in the kernel's units (sectors of 512 bytes, milliseconds). Their number
+	// depends on the kernel.
 	Stats      []uint64
 	Rotational bool
 
-	// The other fields come from udev, and are empty without udev.
+	// udev reports the other fields; without udev they are empty.
 	Path, WWN, Model, Serial, Revision string
 
 	Filesystem *DiskFilesystem
@@ -140,19 +138,17 @@ type Filesystem struct {
 	ReadOnly                 bool
 	// Error is the reason for missing values.
 	Error                 string
-	Size, Free, Available float64 // bytes; Available is free for ordinary users
+	Size, Free, Available float64 // bytes; Available is free for users other than root
 	FileNodes, FreeNodes  float64
 }
 
 // NetDevColumns are the columns of /proc/net/dev after the name.
 const NetDevColumns = 16
 
-// NetDev is one line of /proc/net/dev: the received and sent counters of a network interface,
-// in the order of its columns.
+// NetDev is a line of /proc/net/dev: received and sent counters of an interface, in the order of the columns.
 type NetDev struct {
-	Name  string
-	Stats [NetDevColumns]uint64
-	// NoHandler counts packets without a protocol handler, from sysfs.
+	Name      string
+	Stats     [NetDevColumns]uint64
 	NoHandler *uint64
 }
 
@@ -168,9 +164,9 @@ type NetClass struct {
 	QueueLength, ProtocolType                       *int64
 }
 
-// Chip is one directory of /sys/class/hwmon.
+// Chip is a directory of /sys/class/hwmon.
 type Chip struct {
-	ID      string // derived from its device: platform_coretemp_0
+	ID      string // derived from the device: platform_coretemp_0
 	Name    string // of the driver: coretemp; may be empty
 	Sensors []Sensor
 }
@@ -180,7 +176,7 @@ type Sensor struct {
 	Name  string // temp1
 	Type  string // temp
 	Label *string
-	// Figures are its properties (input, max, crit_alarm; empty for a file without one), in
-	// the kernel's units: thousandths of degrees.
+	// Figures are properties (input, max, crit_alarm; the empty name is the file without a property) in the kernel's
+	// units: thousandths of degrees.
 	Figures []Figure
 }

@@ -2,9 +2,10 @@
 
 package model
 
-// PMACounters are the counters of a port that the performance management agent of its HCA keeps, in counters/, by the number of their bits:
-// PortCounters of the InfiniBand architecture, as drivers/infiniband/core/sysfs.c reads them. They stop at their highest value. Where the
-// agent has PortCountersExtended, as on all HCAs of today, the counters of data and packets have 64 bits instead.
+// PMACounters are the counters in counters/ that the HCA's performance management agent keeps for a port, with their
+// number of bits: PortCounters of the InfiniBand architecture, as drivers/infiniband/core/sysfs.c reads them. They stop
+// at their highest value. If the agent has PortCountersExtended, as current HCAs do, counters of data and packets have
+// 64 bits instead.
 var PMACounters = map[string]int{
 	"symbol_error":                    16,
 	"link_error_recovery":             8,
@@ -25,7 +26,8 @@ var PMACounters = map[string]int{
 	"port_rcv_packets":                32,
 }
 
-// Saturated reports whether a counter of a port has the highest value of its PMA counter. A counter of 64 bits may pass through it.
+// Saturated reports whether a counter has the highest value of its PMA counter. A 64-bit counter may pass through this
+// value.
 func (c Counter) Saturated() bool {
 	bits := PMACounters[c.Name]
 	return bits > 0 && c.Value == 1<<bits-1

@@ -4,7 +4,7 @@ package model
 
 import "testing"
 
-// TestSaturated: each counter that PortCounters has is known at its highest value, and no other value is one.
+// TestSaturated checks that each counter of PortCounters is saturated at its highest value only.
 func TestSaturated(t *testing.T) {
 	full := map[string]uint64{ // InfiniBand architecture, volume 1, PortCounters
 		"symbol_error": 65535, "link_error_recovery": 255, "link_downed": 255, "port_rcv_errors": 65535,

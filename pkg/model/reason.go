@@ -5,16 +5,14 @@ package model
 import "errors"
 
 var (
-	// ErrLibrary reports that the library of a GPU driver cannot be loaded.
+	// ErrLibrary: the library of a GPU driver cannot be loaded.
 	ErrLibrary = errors.New("library of the GPU driver")
-	// ErrLibraryInit reports that the library of a GPU driver was loaded, and that its
-	// initialization failed.
+	// ErrLibraryInit: the library of a GPU driver was loaded, and its initialization failed.
 	ErrLibraryInit = errors.New("initialization of the library of the GPU driver")
 )
 
-// WithReason returns an error with the text of err that also matches reason (errors.Is). It
-// serves errors that lose their cause (a gRPC status, the text of a hook), and texts that
-// explain the reason already.
+// WithReason returns an error with the text of err that also matches reason (errors.Is). It serves errors that lost
+// their cause (a gRPC status, the text of a hook), and texts that already explain the reason.
 func WithReason(err, reason error) error {
 	if err == nil || reason == nil {
 		return err

@@ -2,40 +2,39 @@
 
 package model
 
-// RuntimeAPI is the API that a container runtime serves on its socket, and the KIND of --runtime.socket.
+// RuntimeAPI is the API on a container runtime's socket, and the KIND of --runtime.socket.
 type RuntimeAPI string
 
-// The APIs. Podman serves that of Docker.
+// The APIs. Podman serves Docker's API.
 const (
 	APIContainerd RuntimeAPI = "containerd"
 	APIDocker     RuntimeAPI = "docker"
 	APICRI        RuntimeAPI = "cri"
 )
 
-// The names of runtimes that drivers need to know.
+// The names of runtimes that code refers to.
 const (
 	RuntimeContainerd = "containerd"
 	RuntimeDocker     = "docker"
 	RuntimePodman     = "podman"
 )
 
-// Runtime describes one container runtime: its sockets, and how it names the cgroups of its containers.
+// Runtime describes a container runtime: its sockets, and its names of container cgroups.
 type Runtime struct {
 	Name    string // value of the label runtime
 	API     RuntimeAPI
 	Sockets []string // default paths of its socket
-	// SocketWord is the part of a socket's path that identifies the runtime. Empty if there is none.
+	// SocketWord is the part of a socket's path that identifies the runtime; may be empty.
 	SocketWord string
 	Scopes     []string // prefixes of a container's cgroup, followed by its ID
-	// Parent is the directory in which the cgroupfs driver puts containers without a pod. Empty if there is none.
+	// Parent is the cgroupfs driver's directory of containers without a pod; may be empty.
 	Parent string
-	Unit   string // systemd service below which only root's runtimes create cgroups; empty if there is none
-	// Rootless reports that unprivileged users can create cgroups with these names: the
-	// container ID is not verified.
+	Unit   string // systemd service below which only root's runtimes create cgroups; may be empty
+	// Rootless reports that unprivileged users can create cgroups with these names: the container ID is not verified.
 	Rootless bool
 }
 
-// Runtimes lists the container runtimes. If two of them serve one socket, the API of the first is used.
+// Runtimes lists the container runtimes. If two runtimes serve a socket, the first decides the API.
 var Runtimes = []Runtime{
 	{
 		Name: RuntimeContainerd, API: APIContainerd, SocketWord: "containerd",

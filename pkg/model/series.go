@@ -5,7 +5,6 @@ package model
 // Cumulative is implemented by pointers to values that only grow.
 type Cumulative[V any] interface {
 	*V
-	// Add adds the counts of v.
 	Add(v *V)
 	// Subtract subtracts the counts of v, modulo 2^64.
 	Subtract(v *V)
@@ -13,24 +12,23 @@ type Cumulative[V any] interface {
 	Fell(last *V) bool
 }
 
-// Series is a cumulative value of one cgroup and key. A source may list a key twice (two
-// device numbers of one name): the values add up.
+// Series is a cumulative value of a cgroup and key. A source may list a key twice (two device numbers of one name): the
+// values add up.
 type Series[K comparable, V any] struct {
 	Cgroup CgroupID
 	Key    K
 	Value  V
-	// Resting means that the value is exact and does not grow at present, because calls of the data path are counted only in
-	// surveys. Other series never rest.
+	// Resting: the value is exact and does not grow at present, because data path calls are counted in surveys only.
 	Resting bool
 }
 
 // Keys of series.
 type (
-	// VerbKey is a control-path verb on one HCA.
+	// VerbKey is a control-path verb on an HCA.
 	VerbKey struct{ Device, Verb string }
-	// VerbErrorKey is a verb on one HCA and the errno that it returned: ENOMEM.
+	// VerbErrorKey is a verb on an HCA and the errno that the verb returned: ENOMEM.
 	VerbErrorKey struct{ Device, Verb, Errno string }
-	// ObjectKey is the RDMA objects of one type on one HCA.
+	// ObjectKey is the RDMA objects of a type on an HCA.
 	ObjectKey struct {
 		Device string
 		Type   ObjectType
@@ -40,23 +38,20 @@ type (
 		Device string // see DeviceHandles
 		Class  DeviceClass
 	}
-	// WorkRequestKey is the work requests of one opcode of ibv_wr_opcode that were posted to
-	// one HCA: rdma_write, send_with_imm, …; recv for receives.
+	// WorkRequestKey is an opcode of ibv_wr_opcode posted to an HCA: rdma_write, send_with_imm, …; recv for receives.
 	WorkRequestKey struct{ Device, Opcode string }
-	// CompletionErrorKey is the completions with one status of ibv_wc_status that were
-	// polled from one HCA: retry_exceeded, wr_flush_error and so on.
+	// CompletionErrorKey is a status of ibv_wc_status polled from an HCA: retry_exceeded, wr_flush_error and so on.
 	CompletionErrorKey struct{ Device, Status string }
-	// CompletionKey is the completions of one kind of opcode on one HCA: write, read, send
-	// or atomic.
+	// CompletionKey is a kind of opcode completed on an HCA: write, read, send or atomic.
 	CompletionKey struct{ Device, Opcode string }
-	// DeviceKey is one HCA.
+	// DeviceKey is an HCA.
 	DeviceKey struct{ Device string }
-	// AllocationKey is an API that allocates memory of GPUs, by the name in its documentation.
+	// AllocationKey is an API that allocates GPU memory, by its documented name.
 	AllocationKey struct {
 		Vendor Vendor
 		API    string
 	}
-	// LossKey is the reason for which a probe did not record an event.
+	// LossKey is why a probe did not record an event.
 	LossKey struct{ Reason string }
 	// SpentKey is the key of a value without further keys.
 	SpentKey struct{}
@@ -112,8 +107,8 @@ func (a *Allocations) Fell(last *Allocations) bool {
 	return a.Count < last.Count || a.Bytes < last.Bytes
 }
 
-// Requests is a number of work requests and the bytes of their scatter/gather lists. Receives
-// have no bytes: their length is only known at completion.
+// Requests is a number of work requests and the bytes of their scatter/gather lists. Receives have no bytes:
+// completions have their length.
 type Requests struct{ Count, Bytes uint64 }
 
 // Add adds v.

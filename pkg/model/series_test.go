@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestCumulative checks that what is added is subtracted, and that a counter fell if any part of
-// it did.
+// TestCumulative checks Add and Subtract, and that Fell is true if any part fell.
 func TestCumulative(t *testing.T) {
 	t.Run("Count", func(t *testing.T) { testCumulative(t, Count(5), 7, 0, 4) })
 	t.Run("Count, large", func(t *testing.T) { testCumulative(t, Count(math.MaxUint64-9), 9, 0, math.MaxUint64-10) })
@@ -48,8 +47,7 @@ func TestCumulative(t *testing.T) {
 	})
 }
 
-// testCumulative checks last plus growth, and each of restarted, which have a part that is
-// smaller than in last.
+// testCumulative checks last plus growth, and each of restarted, which have a part smaller than in last.
 func testCumulative[V comparable, P Cumulative[V]](t *testing.T, last, growth V, restarted ...V) {
 	t.Helper()
 	var zero V

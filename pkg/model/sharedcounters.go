@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// The bytes of one count of port_xmit_data and port_rcv_data: words, and of Omni-Path flits (hw/hfi1/mad.c has C_DC_XMIT_FLITS as it is).
+// The units of port_xmit_data and port_rcv_data in bytes: words, and flits of Omni-Path (hw/hfi1/mad.c passes
+// C_DC_XMIT_FLITS on).
 const (
 	wordBytes = 4
 	flitBytes = 8
@@ -22,7 +23,7 @@ const (
 	counterSets
 )
 
-// SharedCounter is a counter under the name that all drivers share, in bytes or events.
+// SharedCounter is a counter under the name for all drivers, in bytes or events.
 type SharedCounter struct {
 	Counter
 	From string // the driver's names, as in the table
@@ -69,7 +70,7 @@ func (s *rowSums) add(set int, counters []Counter) {
 	for i := range counters {
 		c := &counters[i]
 		if set == driverSet && c.Value == math.MaxUint64 {
-			continue // ionic's value of a counter that its firmware does not have
+			continue // ionic's value for a counter that its firmware lacks
 		}
 		for _, row := range rowsByName[set][c.Name] {
 			s[row].sum += c.Value
@@ -78,9 +79,10 @@ func (s *rowSums) add(set int, counters []Counter) {
 	}
 }
 
-// PortCounters appends the counters of a port under the names that all drivers share to a list, in the order of the table. What the driver
-// does not count is absent. Bytes and packets of a port are those of counters/, if it has any there: one of them that cannot be read is
-// absent, as the driver's own may count something else. A counter of 32 bits at its highest value is absent, too.
+// PortCounters appends a port's counters under the names for all drivers, in the order of the table. A counter that the
+// driver lacks is absent. If counters/ has bytes or packets, all bytes and packets come from there: an unreadable file
+// is absent, because the driver's own counter may count something else. A 32-bit counter at its highest value is
+// absent, too.
 func (h *HCA) PortCounters(found []SharedCounter, p *Port) []SharedCounter {
 	var sums rowSums
 	sums.add(driverSet, p.HWCounters)
@@ -94,7 +96,7 @@ func (h *HCA) PortCounters(found []SharedCounter, p *Port) []SharedCounter {
 		}
 	}
 	wide := slices.ContainsFunc(p.Counters, func(c Counter) bool {
-		return c.Name == "unicast_rcv_packets" || c.Name == "unicast_xmit_packets" // only of counters of 64 bits
+		return c.Name == "unicast_rcv_packets" || c.Name == "unicast_xmit_packets" // exist only beside 64-bit counters
 	})
 	for i, r := range counterRows {
 		if r.set == pmaSet && !wide && sums[i].sum == math.MaxUint32 {
@@ -108,8 +110,8 @@ func (h *HCA) PortCounters(found []SharedCounter, p *Port) []SharedCounter {
 	return sums.list(found, unit)
 }
 
-// DeviceCounters returns the same of the device's own counters, without those that one of its ports has: the device's would count
-// the events of the port again.
+// DeviceCounters returns the device's own counters likewise, without counters of its ports: the device would count
+// their events again.
 func (h *HCA) DeviceCounters() []SharedCounter {
 	if len(h.HWCounters) == 0 {
 		return nil
@@ -146,7 +148,7 @@ func hasTraffic(counters []Counter) bool {
 	return slices.ContainsFunc(counters, func(c Counter) bool { return len(rowsByName[pmaSet][c.Name]) > 0 })
 }
 
-// omniPath reports whether the HCA is one of hfi1: its board, or a counter that no other driver has.
+// omniPath reports whether hfi1 drives the HCA, by its board or by a counter that only hfi1 has.
 func (h *HCA) omniPath() bool {
 	return strings.Contains(h.Board, "Omni-Path") ||
 		slices.ContainsFunc(h.HWCounters, func(c Counter) bool { return strings.HasPrefix(c.Name, "DcXmitFlits") })
@@ -162,7 +164,7 @@ func SharedValue(counters []SharedCounter, name string) (value uint64, known boo
 	return 0, false
 }
 
-// WithoutBytes returns why the bytes of a port are not known, given its counters; empty if they are.
+// WithoutBytes returns why the bytes of a port are unknown, or "". counters are the port's.
 func (h *HCA) WithoutBytes(p *Port, counters []SharedCounter) string {
 	has := func(name string) bool { _, known := SharedValue(counters, name); return known }
 	switch sent, received := has(TransmitBytes), has(ReceiveBytes); {

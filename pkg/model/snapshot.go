@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model holds the facts that sources read and that other packages join and present. It
-// imports the standard library only.
+// Package model holds the facts that sources read and that other packages join and present. It imports the standard
+// library only.
 //
-// A Source returns a partial Snapshot; the engine merges the partial ones into one, which does
-// not change afterwards. In every slice and map nil means "not collected" and empty means
-// "collected, and there is none": zero is a measurement. Facts contain their device, so that a
-// join can never credit one HCA's value to another.
+// A Source returns a partial Snapshot; the engine merges partial snapshots into one that does not change afterwards. In
+// every slice and map, nil means "not collected", and empty means "collected, and there are no elements". Facts contain
+// their device, so that a join cannot credit a value to another HCA.
 package model
 
 import "time"
@@ -18,23 +17,21 @@ type Snapshot struct {
 
 	// HCAs are the RDMA devices of the node, sorted by name.
 	HCAs []HCA
-	// Links are the links of the interfaces behind ports of HCAs, LinkFlaps their last flaps, oldest first.
+	// Links are the links of interfaces behind ports of HCAs, LinkFlaps the last flaps, oldest first.
 	Links     []Link
 	LinkFlaps []LinkFlap
-	// BitErrors are the bit errors of ports, as firmware counts them.
 	BitErrors []BitErrors
-	// Resources are the objects of each HCA as counted by the kernel's resource tracking,
-	// including kernel-owned ones: the device's own total.
+	// Resources are the objects of each HCA in the kernel's resource tracking, including the kernel's objects: the
+	// device's total.
 	Resources []Resource
-	// Domains are the protection domains of each HCA. An HCA whose protection domains were listed has a line for processes.
+	// Domains are the protection domains of each HCA. An HCA with listed protection domains has a line for processes.
 	Domains []Domains
-	// Holdings are the objects of each process, from RDMA netlink: read only while no probe
-	// counts objects in the kernel.
+	// Holdings are the objects of each process, from RDMA netlink. They are read only while no probe counts objects in
+	// the kernel.
 	Holdings []Holding
 
-	// Objects and Registered are the current objects and memory of cgroups, counted in the
-	// kernel. Created counts the objects that they created, Verbs and VerbErrors the verbs
-	// that they called.
+	// Objects and Registered are the current objects and memory of cgroups, counted in the kernel. Created counts
+	// created objects, Verbs and VerbErrors called verbs.
 	Objects    []Objects
 	Registered []Registered
 	Created    []Series[ObjectKey, Count]
@@ -43,11 +40,10 @@ type Snapshot struct {
 	// RDMACgroups are the rdma cgroup controller's charges.
 	RDMACgroups []RDMACgroup
 
-	// Traffic, WorkRequests, CompletionErrors and Completions are the data-path counters of
-	// cgroups, Late the contexts whose first operations they lack, Unread the completions whose
-	// received bytes they lack, Coverage what they lack at present, Surveys what those moved in the last survey that are not
-	// counted all the time, and Budgets the cost of the probes. VFs are virtual functions, as their physical functions report
-	// them.
+	// Traffic, WorkRequests, CompletionErrors and Completions are the data-path counters of cgroups. They lack the
+	// first operations of the contexts in Late, the received bytes of the completions in Unread, and at present what
+	// Coverage says. Surveys are what cgroups that are not always counted moved in the last survey. Budgets is the cost
+	// of the probes. VFs are virtual functions, as their physical functions report them.
 	Traffic          []Traffic
 	WorkRequests     []Series[WorkRequestKey, Requests]
 	CompletionErrors []Series[CompletionErrorKey, Count]
@@ -59,12 +55,11 @@ type Snapshot struct {
 	Budgets          []Budget
 	Spent            []Series[SpentKey, CPUTime]
 	VFs              []VF
-	// Outstanding are the work requests that wait for a completion, Stalled the queue pairs that wait for long.
+	// Outstanding are the work requests that wait for a completion, Stalled the queue pairs that have waited for long.
 	Outstanding []Outstanding
 	Stalled     []StalledQueuePair
 
-	// Cgroups are the cgroups of this snapshot that have a known path. The others are
-	// unattributed.
+	// Cgroups are the cgroups of this snapshot with a known path. Other cgroups are unattributed.
 	Cgroups []Cgroup
 	// Expired are the cgroups that ended before the grace period.
 	Expired []CgroupID
@@ -72,63 +67,57 @@ type Snapshot struct {
 	// JobSteps are the steps of the Slurm jobs on this node, JobGPUs the GPUs that they may use.
 	JobSteps []JobStep
 	JobGPUs  []JobGPUs
-	// Ranks are the ranks of workloads in their jobs, read only if the user listed variables that have them.
+	// Ranks are the ranks of workloads in their jobs, read only if the user listed variables for them.
 	Ranks []Ranks
-	// Containers and Pods are reported by runtimes and the kubelet. Several of them may report
-	// the same container.
+	// Containers and Pods come from runtimes and the kubelet. Several of them may report the same container.
 	Containers []Container
 	Pods       []Pod
-	// Allocations are the devices that the kubelet allocated, Allocatable the devices that it
-	// has.
+	// Allocations are the devices that the kubelet allocated, Allocatable the allocatable devices.
 	Allocations []Allocation
 	Allocatable []Allocatable
 	PodStorage  []PodStorage
 	NodeStorage *NodeStorage
-	// Usages are the node resources that cgroups use, Namespaces the counters of their
-	// networks.
+	// Usages are the node resources of cgroups, Namespaces their network counters.
 	Usages     []Usage
 	Namespaces []Namespace
-	// Node is the node itself.
-	Node *Node
+	Node       *Node
 
 	// PCI are the PCI functions of HCAs and GPUs, and of other network controllers.
 	PCI []PCIFunction
 
-	// GPUs are the GPUs of the node and their parts, each after its parent; GPUProcesses are
-	// the processes that use them. DRI has the kernel's numbers of GPUs.
-	GPUs         []GPU
-	GPUDrivers   []GPUDriver
-	GPUProcesses []GPUProcess
-	DRI          []DRIDevice
-	// DeviceOpens and DeviceHandles count the opens and open files of device nodes of HCAs and
-	// GPUs.
+	// GPUs are the GPUs of the node and their parts, each part after its GPU. GPUProcesses are the processes that use
+	// them. DRI has the kernel's GPU numbers.
+	GPUs          []GPU
+	GPUDrivers    []GPUDriver
+	GPUProcesses  []GPUProcess
+	DRI           []DRIDevice
 	DeviceOpens   []Series[OpenKey, Opens]
 	DeviceHandles []DeviceHandles
-	// DenialsUnseen: the kernel denies opens and a hook that would see them is not attached, so DeviceOpens has the allowed ones.
+	// DenialsUnseen: the kernel denies opens without an attached hook that sees denials. DeviceOpens has only allowed
+	// opens.
 	DenialsUnseen bool
-	// FailedAllocations count the allocations of GPU memory for which there was not enough.
+	// FailedAllocations count the allocations of GPU memory that failed for lack of memory.
 	FailedAllocations []Series[AllocationKey, Allocations]
-	// Faults count the errors that drivers of GPUs and HCAs have logged since the sensor started, FaultTotals those of
-	// devices. FaultHistory are the last faults, oldest first.
+	// Faults and FaultTotals count logged errors of GPUs and HCAs since the sensor's start, by cgroup and by device.
+	// FaultHistory are the last faults, oldest first.
 	Faults       []Series[FaultKey, Count]
 	FaultTotals  []FaultTotal
 	FaultHistory []Fault
-	// DriverCalls are the durations of ioctls of GPU drivers, DriverUses the ioctls in progress, and DriverTasks the tasks that
-	// do not return from one.
+	// DriverCalls are the durations of GPU driver ioctls, DriverUses the ioctls in progress, DriverTasks the tasks in
+	// one ioctl for long.
 	DriverCalls []Series[DriverCallKey, Histogram]
 	DriverUses  []DriverUse
 	DriverTasks []DriverTask
 	// Fabric is the InfiniBand subnet, if this node reads it.
 	Fabric *Fabric
-	// Events counts sent and dropped events.
 	Events *EventStats
 
-	// FabricManager is the process that manages the node's NVSwitches; nil if the node needs none, or nothing is known of it.
+	// FabricManager manages the node's NVSwitches; nil if the node needs no manager, or if unknown.
 	FabricManager *FabricManager
 	// Lingering are the devices that stay in an intermediate state for longer than normal.
 	Lingering []Lingering
 
-	// Missing are the devices that the node had and has no more, by the inventory; nil if nothing was compared.
+	// Missing are the devices that the node had and has no more, by the inventory; nil if not compared.
 	Missing []MissingDevice
 
 	// Hooks, Maps, Losses and Repairs are the state of the sensor's own probes.
@@ -136,25 +125,21 @@ type Snapshot struct {
 	Maps    []Map
 	Losses  []Loss
 	Repairs []Repair
-	// SkippedLines counts the lines of files of the kernel that could not be parsed; several sources may read the same file.
+	// SkippedLines counts unparsable lines of kernel files. Several sources may read the same file.
 	SkippedLines []SkippedLines
-	// ProbeDurations are how long it took to attach and detach uprobes.
+	// ProbeDurations are the times to attach and detach uprobes.
 	ProbeDurations []ProbeDurations
-	// OwnerLosses are the losses of cgroups that have their share of a BPF map.
-	OwnerLosses []Series[LossKey, Count]
-	// DeviceStates lists the state of each device, by source.
+	// OwnerLosses are the losses of cgroups that used up their share of a BPF map.
+	OwnerLosses  []Series[LossKey, Count]
 	DeviceStates []DeviceState
-	// Children counts the child processes of sources.
-	Children []ChildProcesses
+	Children     []ChildProcesses
 	// DataPath is the state of the probes on the data path.
 	DataPath *DataPathStats
-	// UnresolvedCgroups counts cgroup IDs in the kernel's counters that were never resolved to
-	// a path.
+	// UnresolvedCgroups counts cgroup IDs in kernel counters whose path was never found.
 	UnresolvedCgroups *uint64
 }
 
-// lists has a line for every list of facts in a Snapshot; lists of facts with a cgroup name
-// its field.
+// lists has a line for every list of facts in a Snapshot. Facts with a cgroup name its field.
 var lists = []factList{
 	list(func(s *Snapshot) *[]HCA { return &s.HCAs }),
 	list(func(s *Snapshot) *[]Link { return &s.Links }),

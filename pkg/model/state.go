@@ -7,25 +7,23 @@ import (
 	"time"
 )
 
-// ErrAbsent reports that the object of a source does not exist on this node (no HCA, no cgroup
-// file system). It is a state, not a failure.
+// ErrAbsent means that the object of a source does not exist on this node (no HCA, no cgroup file system). This is not a
+// failure.
 var ErrAbsent = errors.New("absent")
 
-// ErrUnsupported reports that the object exists, but that this kernel, driver or build cannot
-// report its values.
+// ErrUnsupported means that the object exists, but this kernel, driver or build cannot report its values.
 var ErrUnsupported = errors.New("unsupported")
 
-// ErrReleased reports that the object exists and is left alone for a while, because somebody
-// works on it.
+// ErrReleased means that the object exists and is left alone for a while, because an operator works on it.
 var ErrReleased = errors.New("released")
 
-// Hook is one kernel function or tracepoint for a probe.
+// Hook is a kernel function or tracepoint for a probe.
 type Hook struct {
 	Name   string // kernel function or tracepoint
 	Tier   string // fentry, kprobe, tracepoint, raw_tracepoint, iterator or uprobe; empty if not attached
 	State  State
-	Reason string // why it is not attached
-	Err    error  // the error of attaching, also in Reason; nil if it was not tried
+	Reason string // why the hook is not attached
+	Err    error  // the error of attaching, also in Reason; nil without an attempt
 }
 
 // Map is the fill of one BPF map.
@@ -41,8 +39,8 @@ type Loss struct {
 	Count  uint64
 }
 
-// SkippedLines counts the lines of a file, or of the files of that name of all processes and cgroups, that could not be parsed and
-// were left out. A line that stays in its file is counted once.
+// SkippedLines counts unparsable lines of a file, or of the files of a name of all processes and cgroups, that were
+// left out. A line that stays in its file is counted once.
 type SkippedLines struct {
 	File  string // net/dev, io.stat
 	Count uint64
@@ -52,16 +50,17 @@ type SkippedLines struct {
 type ChildProcesses struct {
 	Source string
 	Ends   []Loss // unexpected ends, by reason
-	Stuck  uint64 // were killed and have not ended
+	Stuck  uint64 // killed, but not ended
 }
 
-// ProbeDurations are how long calls took that attach or detach one uprobe, by source, and how long a fork may have waited for them.
+// ProbeDurations are the times of calls that attach or detach one uprobe, by source, and how long forks may have waited
+// for them.
 type ProbeDurations struct {
 	Source, Operation string
 	Calls, Forks      Histogram
 }
 
-// Repair counts objects that were added to or removed from the counts of the probe.
+// Repair counts objects that were added to or removed from the probe's counts.
 type Repair struct {
 	Change string
 	Count  uint64
@@ -70,10 +69,9 @@ type Repair struct {
 // State is the state of a source, a device or a hook.
 type State string
 
-// The states. Hooks are absent while there is no device to watch. A device is blocked if calls
-// for it wait for another device that is stuck. A device is quarantined if it failed too often
-// and is not read anymore. A source is released while an operator, or a tool, works on its
-// devices.
+// The states. Hooks are absent while there is no device to watch. A device is blocked if calls for it wait for another,
+// stuck device. A quarantined device failed too often and is not read any more. A source is released while an operator
+// or a tool works on its devices.
 const (
 	StateOK          State = "ok"
 	StateAbsent      State = "absent"
@@ -89,20 +87,19 @@ const (
 type SourceState struct {
 	Source string
 	State  State  // ok, absent, unsupported, failed, stuck or released
-	Reason string // why it is not ok
+	Reason string // why the state is not ok
 	Err    error  // the error with the text Reason
-	// Took is the duration of its last answer, Age the time since then: negative if there was
-	// none.
+	// Took is the duration of the last answer, Age the time since then: negative before the first answer.
 	Took time.Duration
 	Age  time.Duration
 }
 
-// DeviceState is the state of one device in one source.
+// DeviceState is the state of a device in a source.
 type DeviceState struct {
 	Source string
 	Device string
 	State  State
-	Reason string // why it is not ok, or what was left out although it is
-	// Waiting is the start of a call for the device that has not returned; zero if there is none or if it is unknown.
+	Reason string // why the state is not ok, or what was left out although it is ok
+	// Waiting is the start of a call for the device that has not returned; zero without such a call, or if unknown.
 	Waiting time.Time
 }

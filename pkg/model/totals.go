@@ -2,11 +2,10 @@
 
 package model
 
-// Totals keeps the counts of cgroups from kernel counters that no longer exist: those of
-// removed devices and of destroyed queue pairs. The zero Totals is ready to use. It is not
-// safe for concurrent use.
+// Totals keeps the counts of cgroups from kernel counters that no longer exist: of removed devices and destroyed queue
+// pairs. The zero Totals is ready to use. It is not safe for concurrent use.
 type Totals[K comparable, V any, P Cumulative[V]] struct {
-	Limit int // maximum number of rows; 0 is no limit
+	Limit int // maximum number of rows; 0: no limit
 	rows  map[totalsKey[K]]P
 }
 
@@ -15,7 +14,7 @@ type totalsKey[K comparable] struct {
 	key    K
 }
 
-// Add adds a value, and reports false if there is no room for another row.
+// Add adds a value. It returns false if there is no room for another row.
 func (t *Totals[K, V, P]) Add(id CgroupID, key K, v V) bool {
 	k := totalsKey[K]{id, key}
 	if sum := t.rows[k]; sum != nil {

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// sortedRows returns the rows of totals, by cgroup and device.
 func sortedRows[V any, P Cumulative[V]](t *Totals[VerbKey, V, P]) []Series[VerbKey, V] {
 	rows := t.AppendTo(nil)
 	slices.SortFunc(rows, func(a, b Series[VerbKey, V]) int {
@@ -17,8 +16,8 @@ func sortedRows[V any, P Cumulative[V]](t *Totals[VerbKey, V, P]) []Series[VerbK
 	return rows
 }
 
-// TestTotals checks that values of one cgroup and key add up, that another cgroup or key is
-// another row, and that a forgotten cgroup has none.
+// TestTotals checks that values of a cgroup and key add up, that another cgroup or key is another row, and that
+// forgotten cgroups have no rows.
 func TestTotals(t *testing.T) {
 	type row = Series[VerbKey, Histogram]
 	var totals Totals[VerbKey, Histogram, *Histogram]
@@ -47,7 +46,7 @@ func TestTotals(t *testing.T) {
 		t.Errorf("the value that was added is %+v now", value)
 	}
 
-	// The result is a copy, and the existing rows stay first.
+	// The result is a copy, and existing rows stay first.
 	totals.Add(1, a, value)
 	if !slices.Equal(rows, want) {
 		t.Errorf("rows changed after they were returned: %+v", rows)
@@ -67,7 +66,6 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// TestTotalsLimit checks that a full table rejects new rows and that existing rows still grow.
 func TestTotalsLimit(t *testing.T) {
 	type row = Series[VerbKey, Count]
 	totals := Totals[VerbKey, Count, *Count]{Limit: 2}

@@ -4,26 +4,25 @@ package model
 
 import "time"
 
-// Optional is a number that may not have been collected. The zero Optional was not.
+// Optional is a number that may be unknown. The zero Optional is unknown.
 type Optional struct {
 	Value float64
 	Known bool
 }
 
-// Some returns a number that was collected.
+// Some returns a known number.
 func Some(v float64) Optional { return Optional{v, true} }
 
-// Usage is the node resources that one cgroup and its descendants use, from its controllers.
-// Times are in seconds, sizes in bytes; a limit that is not set is infinite.
+// Usage is the node resources that a cgroup and its descendants use, from its controllers, in seconds and bytes. A
+// limit that is not set is infinite.
 type Usage struct {
 	Cgroup CgroupID
-	// Created is the time at which the cgroup was created, from its directory.
+	// Created is the creation time of the cgroup's directory.
 	Created time.Time
-	// Since is a time at which the cgroup did not exist; zero if none is known.
-	Since  time.Time
-	CPU    CPUUsage
-	Memory MemoryUsage
-	// IO is the I/O on block devices.
+	// Since is a time at which the cgroup did not exist; zero if unknown.
+	Since                time.Time
+	CPU                  CPUUsage
+	Memory               MemoryUsage
 	IO                   []DeviceIO
 	IOWaiting, IOStalled Optional // pressure
 
@@ -37,8 +36,7 @@ type CPUUsage struct {
 	Total  Optional
 	User   Optional
 	System Optional
-	// Periods of the quota that have passed, those in which it was used up, and the throttled
-	// time.
+	// Periods of the quota that have passed, periods with the quota used up, and the throttled time.
 	Periods          Optional
 	ThrottledPeriods Optional
 	Throttled        Optional
@@ -46,7 +44,7 @@ type CPUUsage struct {
 	Quota  Optional
 	Period Optional
 	Shares Optional // version 1; a weight of version 2 is converted
-	// Waiting is the time in which some task had no CPU, Stalled the time in which none had.
+	// Waiting is the time in which some task waited for a CPU, Stalled the time in which all tasks waited.
 	Waiting Optional
 	Stalled Optional
 }
@@ -67,8 +65,8 @@ type MemoryUsage struct {
 	Reservation Optional
 	LimitHits   Optional // how often the limit was hit
 
-	// Faults and MajorFaults count the cgroup itself, the next two also its descendants.
-	// Version 2 has one value for both.
+	// Faults and MajorFaults count the cgroup itself, FaultsBelow and MajorFaultsBelow also its descendants. On version
+	// 2 the values are equal.
 	Faults           Optional
 	MajorFaults      Optional
 	FaultsBelow      Optional
@@ -88,14 +86,13 @@ type DeviceIO struct {
 
 // Namespace is one network namespace with containers in it.
 type Namespace struct {
-	// Inode is the inode of the namespace file, /proc/PID/ns/net.
 	Inode uint64
-	// PID is a process in it, and Cgroup the cgroup of this process.
+	// PID is a process in the namespace, and Cgroup its cgroup.
 	PID    int
 	Cgroup CgroupID
-	// Host reports that this is the namespace of the node itself.
+	// Host reports the node's own namespace.
 	Host bool
-	// Interfaces are its interfaces except the loopback; none for the node's namespace.
+	// Interfaces are the interfaces except the loopback; empty for the node's namespace.
 	Interfaces []Interface
 }
 

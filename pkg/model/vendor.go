@@ -18,57 +18,54 @@ const (
 	Intel  Vendor = "intel"
 )
 
-// The classes of device nodes that belong to one vendor.
+// The classes of device nodes of one vendor.
 const (
 	ClassNVIDIA DeviceClass = "nvidia" // /dev/nvidia*
 	ClassAMDGPU DeviceClass = "amdgpu" // /dev/kfd
 )
 
-// GPUVendor describes the GPUs of one vendor as the kernel, the kubelet and container tools name them.
+// GPUVendor describes the GPUs of a vendor as the kernel, the kubelet and container tools name them.
 type GPUVendor struct {
 	Vendor Vendor
-	Source string // name of the source that reads its GPUs; empty if there is none
+	Source string // source that reads its GPUs; may be empty
 
-	// Resources are prefixes of the kubelet's resources that are GPUs or parts of GPUs. A
-	// resource that ends in ExceptSuffix stands for all GPUs of the node, for monitoring.
-	// IsPartition recognizes other resources that are parts.
+	// Resources are prefixes of kubelet resources that are GPUs or parts of GPUs. A resource that ends in ExceptSuffix
+	// stands for all GPUs of the node, for monitoring. IsPartition recognizes other resources that are parts.
 	Resources    []string
 	ExceptSuffix string
 	IsPartition  func(resource string) bool
 	DRADriver    string // for resource claims, which the kubelet reports as DRIVER/POOL
 
-	// CDIKinds are the kinds VENDOR/CLASS of its GPUs in the Container Device Interface. A
-	// requested GPU is stored as the first kind and its name, or as the bare name if BareNames
-	// is set, which only one vendor may set.
+	// CDIKinds are the VENDOR/CLASS kinds of its GPUs in the Container Device Interface. A requested GPU is stored as
+	// the first kind and its name, or as the bare name if BareNames is set (for at most one vendor).
 	CDIKinds      []string
 	BareNames     bool
-	DriverNumbers bool   // a number in a request is the driver's number of the GPU
-	DockerDriver  string // name of its driver in device requests of Docker
+	DriverNumbers bool   // a number in a request is the driver's GPU number
+	DockerDriver  string // its driver in Docker's device requests
 
-	SharedAddress bool   // its device plugin uses the PCI address of a GPU for its first part
-	NodePrefix    string // device node of one GPU without its number; empty if it has only DRI nodes
+	SharedAddress bool   // the device plugin uses a GPU's PCI address for the GPU's first part
+	NodePrefix    string // device node of a GPU without its number; empty if it has only DRI nodes
 	CharDriver    string // prefix of its drivers in /proc/devices; empty if it has only DRI nodes
 	DeviceClass   DeviceClass
-	Unlisted      *UnlistedNodes // nil if sysfs lists all of its device nodes
+	Unlisted      *UnlistedNodes // nil if sysfs lists all device nodes
 
-	ProcessEngines []string // engines that its driver reports for each process
+	ProcessEngines []string // engines that the driver reports by process
 	IdleIsZero     bool     // an engine that the driver omits for a process with other engines is unused
-	GameClocks     bool     // the highest clock that its driver lists is not the highest: chips boost beyond it
-	HexSerial      bool     // its tools show the ASIC's unique ID as serial number: 0x and 16 digits
-	LibraryCure    string   // advice if its source fails with ErrLibrary
+	GameClocks     bool     // chips boost beyond the highest clock that the driver lists
+	HexSerial      bool     // tools show the ASIC's unique ID as serial number: 0x and 16 digits
+	LibraryCure    string   // advice if the source fails with ErrLibrary
 }
 
 // UnlistedNodes describes device nodes that sysfs does not list.
 type UnlistedNodes struct {
 	PCIDriver string // driver of the GPUs below /sys/bus/pci/drivers
-	// Minors returns the minor numbers of a driver of /proc/devices on a node with a number of
-	// GPUs.
+	// Minors returns the minor numbers of a driver in /proc/devices, given the node's number of GPUs.
 	Minors func(driver string, gpus int) []uint32
 	Name   func(driver string, minor uint32) string // of the node in /dev
 }
 
-// GPUVendors lists the vendors in the order in which REST answers name them. AMD is first, as the Primus Lens node
-// exporter reports AMD only.
+// GPUVendors lists the vendors in the order of REST answers. AMD is first, because the Primus Lens node exporter
+// reports AMD only.
 var GPUVendors = []GPUVendor{
 	{
 		Vendor: AMD, Source: "amdgpu",
@@ -105,7 +102,7 @@ func FindGPUVendor(match func(*GPUVendor) bool) *GPUVendor {
 	return nil
 }
 
-// Row returns the row of a vendor, and an empty one for a vendor without a row.
+// Row returns the vendor's row, or an empty row.
 func (v Vendor) Row() *GPUVendor {
 	if row := FindGPUVendor(func(row *GPUVendor) bool { return row.Vendor == v }); row != nil {
 		return row
@@ -113,7 +110,7 @@ func (v Vendor) Row() *GPUVendor {
 	return &GPUVendor{Vendor: v}
 }
 
-// Owns reports whether the devices of a resource of the kubelet are GPUs of the vendor, or parts of them.
+// Owns reports whether a kubelet resource is GPUs of the vendor or parts of them.
 func (v *GPUVendor) Owns(resource string) bool {
 	if slices.ContainsFunc(v.Resources, func(prefix string) bool { return strings.HasPrefix(resource, prefix) }) {
 		return v.ExceptSuffix == "" || !strings.HasSuffix(resource, v.ExceptSuffix)
@@ -150,7 +147,6 @@ func nvidiaMinors(driver string, gpus int) (minors []uint32) {
 	return nil
 }
 
-// nvidiaNode names nodes as nvidia-modprobe does.
 func nvidiaNode(driver string, minor uint32) string {
 	number := strconv.Itoa(int(minor))
 	switch {

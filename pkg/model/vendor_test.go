@@ -4,7 +4,7 @@ package model
 
 import "testing"
 
-// TestVendorRows checks the assumptions of the code that uses the rows.
+// TestVendorRows checks assumptions about the rows.
 func TestVendorRows(t *testing.T) {
 	bare := 0
 	seen := map[string]Vendor{} // names that must be unique

@@ -11,11 +11,11 @@ import "strings"
 type Mount struct {
 	ID           string
 	Major, Minor string // of the device
-	Root         string // the directory of the file system that is mounted
-	Point        string // where it is mounted, below the root of the process
+	Root         string // the mounted directory of the file system
+	Point        string // mount point below the process's root
 	Options      string // of the mount
 	Type, Source string
-	SuperOptions string // of the file system, with the escapes of the kernel
+	SuperOptions string // of the file system, with the kernel's escapes
 }
 
 // Parse parses a line. It returns false if the line is malformed.
@@ -32,7 +32,8 @@ func Parse(line string) (Mount, bool) {
 	}, ok
 }
 
-// Unescape replaces the escapes of the kernel, a backslash and three octal digits: \040, \011, \012, \134, and \043 of a source.
+// Unescape replaces the kernel's escapes, a backslash and three octal digits: \040, \011, \012, \134, and in a source
+// \043.
 func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

@@ -38,8 +38,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The kernel mounts file systems at names with each character that it escapes, in a mount namespace of this test: each line can be
-// parsed, and its mount point exists.
+// The kernel mounts file systems at names with each escaped character, in a mount namespace of this test: each line
+// parses, and its mount point exists.
 func TestKernel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount; make test runs as root")

@@ -20,7 +20,7 @@ type Attrs struct {
 // Parse returns an iterator before the first attribute.
 func Parse(b []byte) Attrs { return Attrs{rest: b} }
 
-// Next proceeds to the next attribute, if there is one.
+// Next proceeds to the next attribute, if any.
 func (a *Attrs) Next() bool {
 	if a.Err != nil || len(a.rest) == 0 {
 		return false
@@ -40,7 +40,7 @@ func (a *Attrs) Next() bool {
 	return true
 }
 
-// Sized returns the n bytes of the attribute. If it has another size, it sets Err and returns zeros.
+// Sized returns the n bytes of the attribute. If the size differs, it sets Err and returns zeros.
 func (a *Attrs) Sized(n int) []byte {
 	if len(a.Data) != n {
 		a.Err = a.WrongSize(n)
@@ -49,12 +49,12 @@ func (a *Attrs) Sized(n int) []byte {
 	return a.Data
 }
 
-// WrongSize returns the error of an attribute that should have another size.
+// WrongSize returns the error of an attribute of a wrong size.
 func (a *Attrs) WrongSize(want int) error {
 	return fmt.Errorf("%w: attribute %d has %d bytes, not %d", ErrMalformed, a.Type, len(a.Data), want)
 }
 
-// U8 returns the number in the attribute, as U16, U32 and U64 do.
+// U8 returns the number in the attribute.
 func (a *Attrs) U8() uint8 { return a.Sized(1)[0] }
 
 // U16 returns the number in the attribute.

@@ -9,7 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Device is the state of an HCA or a GPU. Its place in the node is that of pkg/placement. What is not known is empty, 0 or null.
+// Device is the state of an HCA or a GPU. Package placement has its place in the node. Unknown values are empty, 0 or
+// null.
 type Device struct {
 	Kind   Kind   `json:"kind"`
 	Device string `json:"device"` // name of the HCA, UUID of the GPU
@@ -17,7 +18,7 @@ type Device struct {
 	Vendor string `json:"vendor"`
 	Name   string `json:"name"`        // market name of a GPU, board of an HCA
 	Parent string `json:"parent_uuid"` // of a part of a GPU
-	PF     string `json:"pf"`          // of a virtual function, if it is visible
+	PF     string `json:"pf"`          // of a virtual function, if the PF is visible
 	VF     bool   `json:"vf"`
 
 	Ports []Port `json:"ports"`
@@ -25,7 +26,7 @@ type Device struct {
 	Utilization *float64 `json:"utilization_ratio"`
 	Memory      *float64 `json:"memory_used_bytes"`
 	MemoryTotal *float64 `json:"memory_total_bytes"`
-	// Problems are the names of active problems of a GPU, null when unknown.
+	// Problems are the names of active GPU problems, null if unknown.
 	Problems []string `json:"problems"`
 }
 
@@ -41,7 +42,7 @@ type Port struct {
 	Speed     string  `json:"speed"`
 }
 
-// Rate returns the sum of the rates of the active ports in bytes per second, 0 if it is not known.
+// Rate returns the sum of the active ports' rates in bytes per second, 0 if unknown.
 func (d *Device) Rate() (bytes float64) {
 	for _, p := range d.Ports {
 		if p.State == "ACTIVE" {

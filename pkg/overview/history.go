@@ -13,7 +13,8 @@ import (
 
 // Table is the rows of a refresh with rates.
 type Table struct {
-	// Time is that of the refresh, RatesUntil the end and RatesSeconds the length of the interval of the rates, null without one.
+	// Time is the refresh's time. RatesUntil and RatesSeconds are the end and length of the interval of the rates, null
+	// without rates.
 	Time         time.Time  `json:"time"`
 	RatesUntil   *time.Time `json:"rates_until"`
 	RatesSeconds *float64   `json:"rates_seconds"`
@@ -63,12 +64,12 @@ type History struct {
 	Begin       time.Time `json:"begin"`
 	StepSeconds float64   `json:"step_seconds"`
 	Series      []Series  `json:"series"`
-	// LeftOut is the number of workloads and devices for which there is no room.
+	// LeftOut is the number of workloads and devices without room.
 	LeftOut int `json:"left_out"`
 }
 
-// Series is one figure of a device, or of a workload on a device. Of a device itself the workload is empty and Whole is true; the
-// unattributed share has an empty workload, too.
+// Series is a figure of a device, or of a workload on a device. For a device itself Workload is empty and Whole is
+// true. The unattributed share has an empty Workload, too.
 type Series struct {
 	Workload    string `json:"workload"`
 	ContainerID string `json:"container_id"`
@@ -78,12 +79,12 @@ type Series struct {
 	Vendor      string `json:"vendor"`
 	Whole       bool   `json:"whole_device"`
 	Figure      Figure `json:"figure"`
-	// Values are one for each step; null where no refresh happened.
+	// Values has a value for each step; null without a refresh.
 	Values []*float64 `json:"values"`
 }
 
-// History returns a copy of the rings of the series that are selected, devices first; selected does not see their values, and nil selects
-// all. A nil Recorder, or one without rings, has none.
+// History returns a copy of the selected series, devices first. selected sees series without values; nil selects all. A
+// Recorder that is nil or has no rings has no series.
 func (r *Recorder) History(selected func(*Series) bool) History {
 	h := History{StepSeconds: Step.Seconds(), Series: []Series{}}
 	if r == nil || !r.rings {

@@ -19,14 +19,14 @@ import (
 
 var start = time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
 
-// TestRates compares rates with the bytes of the fake node, whose workloads move 3 GB/s on average.
+// TestRates compares rates with the bytes of a fake node whose workloads move 3 GB/s on average.
 func TestRates(t *testing.T) {
 	n := fakenode.New([]fakenode.Workload{{Namespace: "a", Pod: "b", Container: "c", HCAs: []int{2}, Rate: 3e9}})
 	k := n.Refresh(start)
 	if table := n.Recorder.Table(k.At, &k.Facts, &k.Shares); table.RatesSeconds != nil || table.Rows[0].Transmit != nil {
 		t.Error("rates after one refresh")
 	}
-	k = n.Refresh(start.Add(2 * time.Second)) // too early: the rates are not of such a short time
+	k = n.Refresh(start.Add(2 * time.Second)) // too early for a rate
 	k = n.Refresh(start.Add(400 * time.Second))
 	table := n.Recorder.Table(k.At, &k.Facts, &k.Shares)
 	if *table.RatesSeconds != 400 || !table.RatesUntil.Equal(start.Add(400*time.Second)) {
@@ -55,7 +55,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestEstimate: a rate is an estimate while bytes that are split by a survey grow.
+// TestEstimate: a rate is an estimate while bytes that a survey splits grow.
 func TestEstimate(t *testing.T) {
 	r := overview.NewRecorder(false)
 	var rows []overview.Row
@@ -74,7 +74,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// TestQuantile compares with the formula of histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
+// TestQuantile compares with histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
 func TestQuantile(t *testing.T) {
 	var h model.Histogram
 	h.Buckets[0], h.Buckets[2] = 98, 2
@@ -93,7 +93,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestHistory refreshes at irregular times and compares the steps that have values.
+// TestHistory refreshes at irregular times and compares the steps with values.
 func TestHistory(t *testing.T) {
 	n := fakenode.New([]fakenode.Workload{{Namespace: "a", Pod: "b", Container: "c", HCAs: []int{0}, GPUs: []int{1}, Rate: 1e9, Busy: .5}})
 	seconds := []int{0, 10, 20, 60, 905, 1000}
@@ -115,7 +115,7 @@ func TestHistory(t *testing.T) {
 		switch {
 		case s.Whole && s.Device == "mlx5_0", s.Workload == "a/b/c" && s.Kind == overview.HCA:
 			checked++
-			if fmt.Sprint(at) != "[900 990]" { // of 60 s the ring has nothing any more
+			if fmt.Sprint(at) != "[900 990]" { // the ring has dropped 60 s
 				t.Errorf("%s %s has values at %v", s.Device, s.Figure, at)
 			}
 		case s.Workload == "a/b/c" && s.Figure == overview.Utilization:
@@ -133,7 +133,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestMemory fills the recorder with more workloads than it has room for, each with calls in all buckets and a name of its own.
+// TestMemory fills the recorder with more workloads than it has room for, each with its own name and calls in all
+// buckets.
 func TestMemory(t *testing.T) {
 	const most = 2_000_000
 	refresh := func(round int) (*model.Snapshot, *attribution.Attribution) {
@@ -187,7 +188,6 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestDevices checks kinds, order and ports.
 func TestDevices(t *testing.T) {
 	n := fakenode.New(nil)
 	n.Down[7] = true
@@ -210,7 +210,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestUnattributed: a row has the limit of missed bytes, none without one, and 0 if no bytes were missed.
+// TestUnattributed: a row has the limit of missed bytes: null without a limit, 0 if no bytes were missed.
 func TestUnattributed(t *testing.T) {
 	a := &attribution.Attribution{
 		Owners: []identity.Owner{{}, {Workload: "missed"}, {Workload: "unlimited"}, {Workload: "complete"}, {Workload: "without coverage"}},

@@ -8,14 +8,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// counters are the histograms of a row in one refresh.
+// counters are the histograms of a row in a refresh.
 type counters struct {
 	verbs       model.Histogram
 	completions model.FineHistogram
 }
 
-// sparse is a histogram without the buckets at its ends that are empty: verbs take microseconds, and most buckets are for others. Counts
-// are kept modulo 2^32, which is enough for their growth in an interval.
+// sparse is a histogram without the empty buckets at its ends: verbs take microseconds, so most buckets are empty.
+// Counts are modulo 2^32, which is enough for the growth in an interval.
 type sparse struct {
 	first   int
 	buckets []uint32
@@ -36,7 +36,6 @@ func sparseOf(buckets []uint64) sparse {
 	return s
 }
 
-// none are the counters of a row that has none.
 var none counters
 
 // growth returns the growth of each bucket since an earlier histogram of the same counters.
@@ -48,8 +47,8 @@ func growth(now []uint64, last sparse) []uint64 {
 	return grown
 }
 
-// p99 returns the 99th percentile, interpolated within its bucket as histogram_quantile of PromQL does; nil without durations.
-// Bucket i ends at 2^(i/octave + exponent) seconds.
+// p99 returns the 99th percentile, interpolated within its bucket like PromQL's histogram_quantile; nil without
+// durations. Bucket i ends at 2^(i/octave + exponent) seconds.
 func p99(buckets []uint64, octave, exponent int) *Quantile {
 	var total uint64
 	for _, n := range buckets {
@@ -70,7 +69,7 @@ func p99(buckets []uint64, octave, exponent int) *Quantile {
 	return &Quantile{Seconds: low, Above: true}
 }
 
-// VerbsQuantile and CompletionQuantile return the 99th percentile of all durations of a histogram, nil without one.
+// VerbsQuantile returns the 99th percentile of a histogram, nil without durations.
 func VerbsQuantile(h *model.Histogram) *Quantile { return p99(h.Buckets[:], 1, model.HistogramMinExp) }
 
 // CompletionQuantile is VerbsQuantile for completions.
@@ -78,7 +77,7 @@ func CompletionQuantile(h *model.FineHistogram) *Quantile {
 	return p99(h.Buckets[:], model.FineOctave, model.FineMinExp)
 }
 
-// bytesOf returns the growth of a row's bytes of one direction per second.
+// bytesOf returns the growth per second of a row's bytes in one direction.
 func bytesOf(d model.Direction, now, last []Bytes, seconds float64) *Rate {
 	var sum *Rate
 	for _, b := range now {

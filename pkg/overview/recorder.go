@@ -12,21 +12,21 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The size of the memory. 1,024 rows and devices with 60 values of two figures, the counters of an earlier refresh and the names
-// take less than 2 MB, which a test measures.
+// The size of the memory: 1,024 rows and devices with 60 values of two figures, earlier counters and names take less
+// than 2 MB (TestMemory).
 const (
 	Step  = 15 * time.Second
 	Steps = 60 // a quarter of an hour
 
 	maxEntries  = 1024
-	minInterval = 5 * time.Second // between two readings, of which the rates are
-	maxAge      = time.Minute     // rates of a row are kept until then
+	minInterval = 5 * time.Second // between the two readings of a rate
+	maxAge      = time.Minute     // how long rates of a row are kept
 )
 
-// Figure is one of the two figures of a series.
+// Figure is a figure of a series.
 type Figure string
 
-// The figures: of an HCA and of a GPU.
+// The figures of an HCA and of a GPU.
 const (
 	Transmit    Figure = "transmit_bytes_per_second"
 	Receive     Figure = "receive_bytes_per_second"
@@ -43,7 +43,7 @@ type Recorder struct {
 	interval time.Duration
 	slot     int64 // the last step of the rings, since 1970
 	entries  map[entryKey]*entry
-	left     int // rows and devices of the last reading for which there was no room
+	left     int // rows and devices of the last reading without room
 }
 
 type entryKey struct {
@@ -54,13 +54,13 @@ type entryKey struct {
 type entry struct {
 	seen        time.Time
 	kind        Kind
-	gpu, vendor string // of a GPU: its number and its vendor
+	gpu, vendor string // of a GPU: number and vendor
 
 	bytes              []Bytes
 	calls, done        uint64 // verbs and completions
 	verbs, completions sparse
 	rates              rates
-	rings              *[2][Steps]float32 // NaN: not known
+	rings              *[2][Steps]float32 // NaN: unknown
 }
 
 type rates struct {
@@ -69,12 +69,12 @@ type rates struct {
 	verbsP99, completionP99 *Quantile
 }
 
-// NewRecorder returns a Recorder. Without rings it only has what rates need.
+// NewRecorder returns a Recorder. Without rings it only keeps what rates need.
 func NewRecorder(rings bool) *Recorder {
 	return &Recorder{rings: rings, entries: map[entryKey]*entry{}}
 }
 
-// Observe adds a refresh to the memory, unless the last one was less than a few seconds before.
+// Observe adds a refresh, unless the last refresh was added less than minInterval before.
 func (r *Recorder) Observe(at time.Time, facts *model.Snapshot, shares *attribution.Attribution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +99,7 @@ func (r *Recorder) Observe(at time.Time, facts *model.Snapshot, shares *attribut
 	}
 }
 
-// advance clears the steps between the last reading and this one.
+// advance clears the steps between the last reading and this reading.
 func (r *Recorder) advance(slot int64) {
 	from := max(r.slot+1, slot-Steps+1)
 	r.slot = slot
@@ -115,7 +115,7 @@ func (r *Recorder) advance(slot int64) {
 
 var unknown = float32(math.NaN())
 
-// entry returns the entry of a key; nil if there is no room. since is the time since it was seen, 0 if it is new.
+// entry returns the entry of a key, nil without room. since is the time since it was last seen, 0 if it is new.
 func (r *Recorder) entry(k entryKey, kind Kind, gpu, vendor string) (e *entry, since time.Duration) {
 	e = r.entries[k]
 	if e == nil {
@@ -163,7 +163,7 @@ func (r *Recorder) add(row *Row) {
 		c = &none
 	}
 	if c.verbs.Count < e.calls {
-		e.calls, e.verbs = 0, sparse{} // reset
+		e.calls, e.verbs = 0, sparse{} // the counter was reset
 	}
 	if c.completions.Count < e.done {
 		e.done, e.completions = 0, sparse{}
@@ -195,7 +195,7 @@ func perSecond(r *Rate) *float64 {
 	return &r.PerSecond
 }
 
-// addDevices adds the figures of whole devices: the bytes of the ports of HCAs, and the load of GPUs.
+// addDevices adds the figures of whole devices: bytes of HCA ports, and load of GPUs.
 func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribution) {
 	for i := range facts.HCAs {
 		h := &facts.HCAs[i]
@@ -219,7 +219,7 @@ func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribu
 	}
 }
 
-// PortBytes returns the bytes that the ports of an HCA counted; nil without such counters.
+// PortBytes returns the bytes that the ports of an HCA counted; nil without counters.
 func PortBytes(h *model.HCA) []Bytes {
 	var sums [2]uint64
 	counted := false

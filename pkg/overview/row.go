@@ -21,7 +21,7 @@ const (
 	GPU Kind = "gpu"
 )
 
-// Row is what one workload uses of one device. An empty workload is the unattributed share. A null is a value that is not known.
+// Row is what a workload uses of a device. An empty workload is the unattributed share. Null is unknown.
 type Row struct {
 	Workload    string `json:"workload"`
 	Namespace   string `json:"namespace"`
@@ -33,12 +33,12 @@ type Row struct {
 
 	Kind   Kind   `json:"kind"`
 	Device string `json:"device"` // name of the HCA, UUID of the GPU
-	GPU    string `json:"gpu_id"` // as in the metrics; empty for an HCA
+	GPU    string `json:"gpu_id"` // as in metrics; empty for an HCA
 	Vendor string `json:"vendor"` // of a GPU
 
 	Memory      *float64 `json:"memory_used_bytes"`
 	MemoryTotal *float64 `json:"memory_total_bytes"` // of the GPU
-	// Utilization is the busy ratio of Engine, the engine of the GPU that the workload uses most.
+	// Utilization is the busy ratio of Engine, the GPU engine that the workload uses most.
 	Utilization *float64 `json:"utilization_ratio"`
 	Engine      string   `json:"engine"`
 	Processes   *uint64  `json:"processes"`
@@ -47,35 +47,35 @@ type Row struct {
 	QueuePairs       *uint64 `json:"queue_pairs"`
 	CompletionQueues *uint64 `json:"completion_queues"`
 	MemoryRegions    *uint64 `json:"memory_regions"`
-	// Registered is registered memory by its kind: host, gpu, ….
+	// Registered is registered memory by kind: host, gpu, ….
 	Registered map[model.Memory]uint64 `json:"registered_bytes"`
-	// Bytes are those since the sensor started, by direction and method.
+	// Bytes are since the sensor's start, by direction and method.
 	Bytes []Bytes `json:"bytes"`
-	// Gaps are the reasons why bytes are not counted, empty if all are; null if it is not known.
+	// Gaps are why bytes are not counted, empty if all are counted, null if unknown.
 	Gaps []model.Gap `json:"missing"`
-	// Unattributed are the unattributed bytes of the device that the workload may have moved, at most: its own bytes lack no more since the
-	// sensor started, where nothing else is missing. It is null if there is no limit, or if it is not known.
+	// Unattributed is the upper limit of the device's unattributed bytes that the workload may have moved since the
+	// sensor's start: if nothing else is missing, its own bytes lack at most this. Null without a limit, or if unknown.
 	Unattributed *uint64 `json:"unattributed_bytes_limit"`
-	// Errors are failed verbs since the sensor started, without queries, which fail for every entry that does not exist.
+	// Errors are failed verbs since the sensor's start, without queries, which fail for every missing entry.
 	Errors *uint64 `json:"verbs_errors"`
-	// CompletionErrors are completions with an error since the sensor started; null if completions are not counted.
+	// CompletionErrors are completions with an error since the sensor's start; null if not counted.
 	CompletionErrors *uint64 `json:"completion_errors"`
 
-	// The following are those of the last interval, null without one.
+	// Values of the last interval, null without an interval.
 	Transmit      *Rate     `json:"transmit"`
 	Receive       *Rate     `json:"receive"`
 	Verbs         *float64  `json:"verbs_per_second"`
 	VerbsP99      *Quantile `json:"verbs_p99"`
 	CompletionP99 *Quantile `json:"completion_p99"`
 
-	counters *counters // of an HCA; nil if all are zero
+	counters *counters // of an HCA; nil if all are 0
 }
 
-// Bytes is the number of bytes of one direction that one method counted.
+// Bytes is the bytes of a direction that a method counted.
 type Bytes struct {
 	Direction model.Direction `json:"direction"`
 	Method    model.Method    `json:"method"`
-	// Estimate reports that it is no count, but a part of the bytes of the device.
+	// Estimate: not a count, but a part of the device's bytes.
 	Estimate bool   `json:"estimate"`
 	Bytes    uint64 `json:"bytes"`
 }
@@ -98,7 +98,7 @@ type Key struct{ Workload, ContainerID, Device string }
 // Key returns the key of the row.
 func (r *Row) Key() Key { return Key{r.Workload, r.ContainerID, r.Device} }
 
-// Used returns the memory of the row: used on a GPU, registered on an HCA. known is false if it is not known.
+// Used returns the row's memory: used on a GPU, registered on an HCA.
 func (r *Row) Used() (bytes float64, known bool) {
 	if r.Kind == GPU {
 		if r.Memory == nil {
@@ -112,7 +112,7 @@ func (r *Row) Used() (bytes float64, known bool) {
 	return bytes, r.Registered != nil
 }
 
-// Rows returns the rows of a refresh without rates, sorted by device; the unattributed share of each device is last.
+// Rows returns the rows of a refresh without rates, sorted by device. Each device's unattributed share is last.
 func Rows(facts *model.Snapshot, shares *attribution.Attribution) []Row {
 	t := table{shares: shares, at: map[rowKey]int{}, jobs: map[int]model.Job{}}
 	for i := range shares.Infos {
@@ -133,7 +133,7 @@ func Rows(facts *model.Snapshot, shares *attribution.Attribution) []Row {
 	return t.rows
 }
 
-// compareOwners compares the names of workloads; the unattributed share is the last one.
+// compareOwners compares names of workloads. The unattributed share is last.
 func compareOwners(a, b string) int {
 	if (a == "") != (b == "") {
 		return cmp.Compare(b, a)
@@ -141,7 +141,7 @@ func compareOwners(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// compareNumbers compares the numbers of GPUs, such as 2, 10 and 10:1.
+// compareNumbers compares GPU numbers: 2, 10, 10:1.
 func compareNumbers(a, b string) int {
 	first, _, _ := strings.Cut(a, ":")
 	second, _, _ := strings.Cut(b, ":")
@@ -153,7 +153,6 @@ type rowKey struct {
 	device string
 }
 
-// table builds rows from shares.
 type table struct {
 	shares *attribution.Attribution
 	rows   []Row
@@ -179,10 +178,8 @@ func (t *table) row(owner int, kind Kind, device string) *Row {
 	return &t.rows[i]
 }
 
-// hca returns the row of an owner and an HCA.
 func (t *table) hca(owner int, device string) *Row { return t.row(owner, HCA, device) }
 
-// counters returns the counters of such a row.
 func (t *table) counters(owner int, device string) *counters {
 	r := t.hca(owner, device)
 	if r.counters == nil {
@@ -228,7 +225,7 @@ func (t *table) addObjects() {
 	}
 }
 
-// unattributed returns the limit of the bytes that a workload with coverage misses, nil if there is none.
+// unattributed returns the limit of the bytes that a workload with coverage misses, nil without a limit.
 func (t *table) unattributed(owner int, device string) *uint64 {
 	limit := new(uint64)
 	for i := range t.shares.Missed {
@@ -269,7 +266,7 @@ func (t *table) addCounters() {
 	if t.shares.VerbErrors == nil {
 		return
 	}
-	for i := range t.rows { // counted, and there was none
+	for i := range t.rows { // counted, without errors
 		if t.rows[i].Errors == nil && t.rows[i].Kind == HCA {
 			addTo(&t.rows[i].Errors, 0)
 		}

@@ -10,20 +10,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// DataDirect is a function of an HCA for the memory of GPUs (model.PCIFunction.IsDataDirect).
+// DataDirect is an HCA's function for GPU memory (model.PCIFunction.IsDataDirect).
 type DataDirect struct {
 	Address    string
 	Path       []string
 	NUMANode   string
 	IOMMUGroup string
-	// HCAs are the addresses of the functions of its HCA, empty if it is not known which HCA that is. Unknown is why.
+	// HCAs are the addresses of its HCA's functions, empty if the HCA is unknown. Unknown is why.
 	HCAs    []string
 	Unknown string
 }
 
-// dataDirect returns the Data Direct functions, paired with their HCAs by the UUID of the card, as rdma_topo of rdma-core does. It pairs
-// less than rdma_topo: not if several Data Direct functions, or functions on several buses, have the UUID. The kernel pairs by something
-// else, which it does not show: the keyword VU of the VPD and what the firmware of the HCA answers to QUERY_VUID.
+// dataDirect returns the Data Direct functions. The UUID of the card pairs them with their HCAs, as in rdma-core's
+// rdma_topo, but not if several Data Direct functions, or functions on several buses, have the UUID. The kernel pairs
+// by data that it does not show: the VPD keyword VU and the HCA firmware's answer to QUERY_VUID.
 func dataDirect(functions []model.PCIFunction) []DataDirect {
 	var found []DataDirect
 	for i := range functions {
@@ -36,8 +36,8 @@ func dataDirect(functions []model.PCIFunction) []DataDirect {
 	return found
 }
 
-// pair returns the functions of the HCA of a Data Direct function, or why they are not known. The kernel does not use a function without
-// its driver.
+// pair returns the functions of a Data Direct function's HCA, or why they are unknown. The kernel does not use a
+// function without its driver.
 func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []string, unknown string) {
 	switch direct.Driver {
 	case model.DataDirectDriver:
@@ -72,7 +72,7 @@ func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []stri
 			return nil, "several HCAs have its UUID: " + strings.Join(hcas, ", ")
 		}
 	}
-	for i := range functions { // of a pair that is known in part, a workload on the other part would count as far away
+	for i := range functions { // in a partly known pair, a workload on the unknown part would count as far away
 		if f := &functions[i]; f.VPD.Missing != "" && busOf(f.Address) == busOf(hcas[0]) {
 			return nil, hcas[0] + " has its UUID; the UUID of " + f.Address + " on the same bus is not known: " + f.VPD.Missing
 		}
@@ -80,8 +80,8 @@ func pair(direct *model.PCIFunction, functions []model.PCIFunction) (hcas []stri
 	return hcas, ""
 }
 
-// notRead is why no VPD is read of a function that may be an HCA: a network controller with the vendor number of those of mlx5. It is
-// empty for other functions.
+// notRead is why the VPD of a function that may be an HCA (a network controller with mlx5's vendor number) is not read.
+// It is empty for other functions.
 func notRead(f *model.PCIFunction) string {
 	switch {
 	case !strings.HasPrefix(f.ID, "15b3:") || !strings.HasPrefix(f.Class, "0x02"):
@@ -95,7 +95,7 @@ func notRead(f *model.PCIFunction) string {
 // busOf returns the bus of a PCI address, which all functions of a device share: 0000:18.
 func busOf(address string) string { return address[:max(strings.LastIndexByte(address, ':'), 0)] }
 
-// dataDirectOf returns the Data Direct function of an HCA's function, nil if none is known.
+// dataDirectOf returns the Data Direct function of an HCA's function, nil if unknown.
 func (t *Topology) dataDirectOf(address string) *DataDirect {
 	i := slices.IndexFunc(t.DataDirect, func(d DataDirect) bool { return slices.Contains(d.HCAs, address) })
 	if i < 0 {

@@ -13,8 +13,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// grace is a part of a node with Data Direct, constructed: rdma_topo of rdma-core describes the form, not the addresses. HCAs are below
-// root ports of their own, and GPUs below switches on which only the Data Direct functions of the HCAs are.
+// grace is a part of a node with Data Direct, constructed after the description in rdma-core's rdma_topo, with invented
+// addresses. HCAs have their own root ports. GPUs are below switches that hold, besides, only the Data Direct
+// functions.
 const grace tree = `
 gpu 0 0 pci0009:00/0009:00:00.0/0009:01:00.0/0009:02:01.0/0009:04:00.0/0009:05:00.0/0009:06:00.0
 gpu 1 0 pci0019:00/0019:00:00.0/0019:01:00.0/0019:02:01.0/0019:04:00.0/0019:05:00.0/0019:06:00.0
@@ -22,7 +23,7 @@ hca mlx5_0 0 pci0000:00/0000:00:00.0/0000:03:00.0
 hca mlx5_1 0 pci0000:00/0000:00:00.0/0000:03:00.1
 hca mlx5_2 0 pci0010:00/0010:00:00.0/0010:03:00.0`
 
-// The bridges of a GPU of that node from the root port on, with their values of ACS Control as rdma_topo requires them.
+// The bridges of a GPU of grace from the root port on, with the ACS Control values that rdma_topo requires.
 var graceBridges = []model.PCIBridge{
 	{Address: "00:00.0", ID: "10de:22b1", ACS: model.ACS{State: model.ACSPresent, Control: 0x1c}},
 	{Address: "01:00.0", ID: "15b3:197c", ACS: model.ACS{State: model.ACSAbsent}},
@@ -31,8 +32,8 @@ var graceBridges = []model.PCIBridge{
 	{Address: "05:00.0", ID: "15b3:197c", ACS: model.ACS{State: model.ACSPresent, Control: 0x1d}},
 }
 
-// graceFacts returns the facts of the node: mlx5_0 and mlx5_1, of one card, belong to the Data Direct function of GPU 0, mlx5_2 to that of
-// GPU 1.
+// graceFacts returns the facts of grace: mlx5_0 and mlx5_1, of one card, belong to the Data Direct function of GPU 0,
+// mlx5_2 to GPU 1's.
 func graceFacts() *model.Snapshot {
 	s := grace.facts()
 	for i, domain := range []string{"0009:", "0019:"} {
@@ -54,7 +55,7 @@ func graceFacts() *model.Snapshot {
 
 const direct0, direct1 = 5, 6 // the Data Direct functions in PCI
 
-// setACS sets ACS of a bridge, of which each function below it has a copy.
+// setACS sets ACS of a bridge. Each function below the bridge has a copy.
 func setACS(s *model.Snapshot, address string, acs model.ACS) {
 	for i := range s.PCI {
 		for j := range s.PCI[i].Bridges {
@@ -65,7 +66,7 @@ func setACS(s *model.Snapshot, address string, acs model.ACS) {
 	}
 }
 
-// TestPair: which HCA a Data Direct function belongs to, and why that is not known.
+// TestPair: the HCA of a Data Direct function, and why it is unknown.
 func TestPair(t *testing.T) {
 	for name, c := range map[string]struct {
 		node func(*model.Snapshot)
@@ -108,7 +109,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestDataDirectRelation: a GPU and an HCA are as near as the Data Direct function of the HCA is, if that is known.
+// TestDataDirectRelation: a GPU and an HCA are as near as the HCA's Data Direct function, if it is known.
 func TestDataDirectRelation(t *testing.T) {
 	s := graceFacts()
 	s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_3", VF: true, PF: "mlx5_0"})
@@ -128,12 +129,12 @@ func TestDataDirectRelation(t *testing.T) {
 	})
 	s.PCI[direct0].VPD = model.VPD{Missing: "it has no VPD"}
 	check(map[[2]int]Relation{{gpu0, mlx0}: NODE, {gpu0, vf}: NODE, {gpu1, mlx2}: PXB})
-	s.PCI[2].Path = nil // where the HCA is, is not known, but where its Data Direct function is
+	s.PCI[2].Path = nil // only the place of its Data Direct function is known
 	s.PCI[direct0].VPD.UUID = "card-0009:"
 	check(map[[2]int]Relation{{gpu0, mlx0}: PXB, {gpu1, mlx0}: NODE, {mlx0, mlx2}: Unknown})
 }
 
-// TestDataDirectProblems: what is known of the pairs decides about the problems of workloads.
+// TestDataDirectProblems: known pairs decide about the problems of workloads.
 func TestDataDirectProblems(t *testing.T) {
 	host, gpu := map[model.Memory]uint64{model.HostMemory: 1}, map[model.Memory]uint64{model.GPUMemory: 1}
 	redirected := model.ACS{State: model.ACSPresent, Control: 0x1d}

@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The bridges of a platform with Data Direct, by vendor and device, as rdma_topo of rdma-core knows them.
+// The bridges of a platform with Data Direct, by vendor and device, from rdma-core's rdma_topo.
 var (
 	graceRootPorts = []string{"10de:22b1", "10de:22b2", "10de:22b8"}
 	hcaSwitches    = []string{"15b3:1979", "15b3:197c"} // the switch of a ConnectX
@@ -17,13 +17,14 @@ var (
 
 // The values of ACS Control that rdma_topo requires there, in the form of the kernel's pci=config_acs=.
 const (
-	acsRootPort = "xx111x0" // without Source Validation, so that all below is in one IOMMU group
-	acsHCAPort  = "xx110x1" // requests of the HCA are not redirected
-	acsGPUPort  = "xx101x1" // completions of the GPU are not redirected
+	acsRootPort = "xx111x0" // without Source Validation, so that everything below is in one IOMMU group
+	acsHCAPort  = "xx110x1" // the HCA's requests are not redirected
+	acsGPUPort  = "xx101x1" // the GPU's completions are not redirected
 	acsIsolated = "xx111x1" // the kernel's default
 )
 
-// compare returns what differs on a path from what rdma_topo requires for the platform, and what was not compared with it, and why.
+// compare returns differences of a path from rdma_topo's requirements for the platform, and what it did not compare,
+// with the reason.
 func (t *Topology) compare(p *PeerPath) (differs, notCompared []string) {
 	switch {
 	case p.DataDirect == nil:
@@ -58,8 +59,8 @@ func (t *Topology) compare(p *PeerPath) (differs, notCompared []string) {
 	return differs, notCompared
 }
 
-// isGrace reports whether a path goes through a Data Direct function and has the form for which the values are known: below a root port of
-// Grace, a switch with the Data Direct function, and below that switch another one with the only GPU.
+// isGrace reports whether a path goes through a Data Direct function and has the form with known values: below a Grace
+// root port, a switch with the Data Direct function, and below that another switch with the only GPU.
 func (t *Topology) isGrace(p *PeerPath) bool {
 	if p.DataDirect == nil {
 		return false
@@ -83,7 +84,8 @@ func (t *Topology) isGrace(p *PeerPath) bool {
 	return t.Devices[p.GPU].Vendor == model.NVIDIA
 }
 
-// bridgesOn returns the addresses of the bridges on a path: from the root port to the Data Direct function, and on to the GPU.
+// bridgesOn returns the addresses of the bridges on a path: from the root port to the Data Direct function, and on to
+// the GPU.
 func (t *Topology) bridgesOn(p *PeerPath) []string {
 	a, b := p.DataDirect.Path, t.Devices[p.GPU].Path
 	return slices.Concat(a[1:len(a)-1], b[commonPart(a, b):len(b)-1])

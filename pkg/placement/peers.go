@@ -9,35 +9,37 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// PeerPath is a GPU and an HCA that share a PCIe switch, and what the registers of the switch say about the transfers between them.
+// PeerPath is a GPU and an HCA that share a PCIe switch, and what the switch's registers say about transfers between
+// them.
 type PeerPath struct {
 	GPU, HCA int // indexes into Devices
-	// DataDirect is the Data Direct function of the HCA if it is nearer to the GPU; nil if transfers go through the HCA's own function.
+	// DataDirect is the HCA's Data Direct function if it is nearer to the GPU; nil if transfers go through the HCA's
+	// own function.
 	DataDirect *DataDirect
-	// HCAPort and GPUPort are the ports at which the two paths part. They have no address if a device is itself at that place.
+	// HCAPort and GPUPort are the ports at which the two paths part. The address is empty if a device itself is there.
 	HCAPort, GPUPort model.PCIBridge
-	// Requests are those of the HCA to the GPU, Completions what the GPU answers.
+	// Requests are the HCA's requests to the GPU, Completions the GPU's answers.
 	Requests, Completions Route
 	// HCAGroup and GPUGroup are the IOMMU groups, as in model.PCIFunction.
 	HCAGroup, GPUGroup string
-	// Differs is what differs from the values that rdma_topo of rdma-core requires for GPUDirect. NotCompared is what was not compared with
-	// them, with the reason: with both empty, all is as required.
+	// Differs lists differences from the values that rdma_topo of rdma-core requires for GPUDirect, NotCompared what
+	// was not compared, with the reason. If both are empty, all values are as required.
 	Differs, NotCompared []string
 }
 
-// Route is where a switch sends what is for a peer below it, as far as the ACS registers of the port say.
+// Route is where a switch sends requests and completions for a peer below it, according to the port's ACS registers.
 type Route string
 
 // The routes. A port without the ACS capability redirects nothing.
 const (
 	RouteUnknown    Route = ""
 	RouteDirect     Route = "direct"
-	RouteTranslated Route = "direct_if_translated" // requests with an address that ATS translated are direct, others redirected
+	RouteTranslated Route = "direct_if_translated" // direct for addresses that ATS translated, others redirected
 	RouteRedirected Route = "redirected"           // upstream, to the CPU or to a switch nearer to it
 )
 
-// PeerPaths returns the pairs of a GPU and an HCA that share a switch. Virtual functions are left out: through which function they reach a
-// GPU is not known.
+// PeerPaths returns the pairs of a GPU and an HCA that share a switch, without virtual functions: the function through
+// which they reach a GPU is unknown.
 func (t *Topology) PeerPaths() []PeerPath {
 	var paths []PeerPath
 	for g := range t.Devices {
@@ -67,7 +69,7 @@ func (t *Topology) peerPath(g, h int, through *DataDirect) PeerPath {
 	return p
 }
 
-// port returns the bridge in a place of a path. What is at its end is no bridge.
+// port returns the bridge at an index of a path, or an empty bridge for the function at its end.
 func (t *Topology) port(path []string, at int) model.PCIBridge {
 	if at >= len(path)-1 {
 		return model.PCIBridge{}
@@ -77,10 +79,11 @@ func (t *Topology) port(path []string, at int) model.PCIBridge {
 	return b
 }
 
-// requests returns the route of what arrives at the port of an HCA. Upstream Forwarding is about what a port further below redirected.
+// requests returns the route of what arrives at an HCA's port. Upstream Forwarding concerns only what a lower port
+// redirected.
 func requests(port *model.PCIBridge) Route {
 	c := port.ACS.Control
-	blocked := c&model.ACSTranslationBlocking != 0 // what is translated; whether the HCA sends that is not known
+	blocked := c&model.ACSTranslationBlocking != 0 // translated requests, which the HCA may not send
 	switch {
 	case port.ACS.State == model.ACSUnknown, c&model.ACSEgressControl != 0: // the vector is not read
 		return RouteUnknown
@@ -104,8 +107,8 @@ func completions(port *model.PCIBridge) Route {
 	return RouteDirect
 }
 
-// redirected returns the GPUs and HCAs of a workload with GPUDirect whose transfers through a Data Direct function a switch sends upstream,
-// and the ports that do so. It is only known to be wrong on the platforms of isGrace.
+// redirected returns the GPUs and HCAs of a workload with GPUDirect whose transfers through a Data Direct function a
+// switch sends upstream, and the ports. This is known to be wrong only on platforms of isGrace.
 func (p *Placement) redirected(w *Workload) (gpus, hcas []int, ports string) {
 	if len(p.DataDirect) == 0 || !w.Computes || w.GPUDirect != GPUDirectUsed {
 		return nil, nil, ""
@@ -122,7 +125,6 @@ func (p *Placement) redirected(w *Workload) (gpus, hcas []int, ports string) {
 	return gpus, hcas, strings.Join(slices.Compact(found), ", ")
 }
 
-// redirectedAt returns what the two ports send upstream.
 func (p *PeerPath) redirectedAt() []string {
 	var at []string
 	if p.Requests == RouteRedirected {

@@ -14,10 +14,10 @@ func acs(control model.ACSControl) model.ACS {
 	return model.ACS{State: model.ACSPresent, Control: control}
 }
 
-// TestPeerPaths: through what a GPU and an HCA on one switch reach each other, and the ports that decide how.
+// TestPeerPaths: how a GPU and an HCA on one switch reach each other, and the deciding ports.
 func TestPeerPaths(t *testing.T) {
 	s := graceFacts()
-	s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_3", VF: true, PF: "mlx5_0"}) // is left out
+	s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_3", VF: true, PF: "mlx5_0"}) // left out
 	topology := New(s)
 	type path struct {
 		gpu, hca           string
@@ -49,7 +49,7 @@ func TestPeerPaths(t *testing.T) {
 	}
 }
 
-// TestRoutes states what each bit means for requests at the port of the HCA, and for completions at the port of the GPU.
+// TestRoutes: what each bit means for requests at the HCA's port, and for completions at the GPU's port.
 func TestRoutes(t *testing.T) {
 	for _, c := range []struct {
 		acs                   model.ACS
@@ -66,7 +66,7 @@ func TestRoutes(t *testing.T) {
 		{acs(0x40), RouteDirect, RouteDirect},
 		{acs(0x5f), RouteRedirected, RouteRedirected}, // translated requests are blocked, others redirected
 		{acs(0x02), RouteUnknown, RouteDirect},        // translated requests are blocked, others direct
-		{acs(0x10), RouteDirect, RouteDirect},         // is about what a port further below redirected
+		{acs(0x10), RouteDirect, RouteDirect},         // concerns only what a lower port redirected
 	} {
 		b := model.PCIBridge{ACS: c.acs}
 		if r, d := requests(&b), completions(&b); r != c.requests || d != c.completions {
@@ -75,14 +75,14 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestGrace: only what rdma_topo requires, only on a platform that it knows, and only what was read.
+// TestGrace: only rdma_topo's requirements, only on a platform that it knows, and only values that were read.
 func TestGrace(t *testing.T) {
 	const rootPort, hcaPort, gpuPort, lowest = "0009:00:00.0", "0009:02:00.0", "0009:02:01.0", "0009:05:00.0"
 	platform := []string{"not compared: no values are known for these bridges and GPUs"}
 	const defaults = " (SrcValid,ReqRedir,CmpltRedir,UpstreamFwd), not "
 	for name, c := range map[string]struct {
 		node func(*model.Snapshot)
-		want []string // what differs, or is not compared
+		want []string // differences, or what is not compared
 	}{
 		"as required": {func(*model.Snapshot) {}, nil},
 		"the kernel's default": {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement compares where the GPUs and HCAs of a node are in the tree of PCIe bridges with who uses them: how near the HCAs of
-// a workload are to its GPUs, whether it uses GPUDirect, and which HCAs near its GPUs it leaves idle.
+// Package placement compares the places of GPUs and HCAs in the tree of PCIe bridges with their users: how near a
+// workload's HCAs are to its GPUs, whether it uses GPUDirect, and which HCAs near its GPUs are idle.
 //
-// It is pure. topology.go has the devices and the relation of each pair, use.go what each workload uses, problems.go what is wrong
-// with it, and refresh.go computes all of it once per refresh. A relation that is not known causes no problem.
+// It is pure. topology.go has the devices and the relation of each pair, use.go what each workload uses, problems.go
+// its problems, and refresh.go computes all once per refresh. An unknown relation causes no problem.
 package placement
 
 import (
@@ -17,13 +17,12 @@ import (
 // Placement is the topology of a node and what workloads use of it.
 type Placement struct {
 	Topology
-	// Owners are the workloads that hold each of Devices, as indexes into the owners of the Attribution, sorted.
+	// Owners are the workloads that hold each of Devices, as sorted indexes into the owners of the Attribution.
 	Owners [][]int
-	// Workloads are those that hold GPUs and use HCAs.
+	// Workloads are the workloads that hold GPUs and use HCAs.
 	Workloads []Workload
 }
 
-// of computes the placement of the workloads of a refresh.
 func of(s *model.Snapshot, a *attribution.Attribution) Placement {
 	p := Placement{Topology: New(s)}
 	uses := usesOf(&p.Topology, a)

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Problem is something about the placement of a workload that costs it bandwidth.
+// Problem is a part of a workload's placement that costs bandwidth.
 type Problem struct {
-	Name string // one of the names below
-	// GPUs and HCAs are the devices concerned, as indexes into Devices: the GPUs that lack a near HCA with the HCAs that would be
-	// near, the GPUs without GPUDirect with the HCAs near them, or the GPUs of the workload with the HCAs that are idle.
+	Name string // a name below
+	// GPUs and HCAs are the devices concerned, as indexes into Devices: GPUs without a near HCA and the HCAs that would
+	// be near, GPUs without GPUDirect and the HCAs near them, or the workload's GPUs and the idle HCAs.
 	GPUs, HCAs []int
 	Text       string
 }
@@ -54,8 +54,9 @@ func (p *Placement) problems(w *Workload) []Problem {
 	return problems
 }
 
-// candidates returns the HCAs that could do what those of the workload do: with an active port of the same link layer and at least
-// the same rate. They are no virtual functions, except those of the workload. There are none while a state of the workload's is not known.
+// candidates returns the HCAs that could replace the workload's HCAs: with an active port of the same link layer and at
+// least the same rate, and no virtual functions except the workload's. It returns nil while a state of the workload's
+// HCAs is unknown.
 func (p *Placement) candidates(w *Workload) []int {
 	layers, rate := map[string]bool{}, 0.0
 	for _, h := range w.HCAs {
@@ -77,7 +78,7 @@ func (p *Placement) candidates(w *Workload) []int {
 	return found
 }
 
-// far returns the GPUs for which no HCA of the workload is near, and the candidates that would be.
+// far returns the GPUs without a near HCA of the workload, and the candidates that would be near.
 func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool) (gpus, hcas []int) {
 	for _, g := range w.GPUs {
 		if p.unclear(w, g) {
@@ -103,8 +104,8 @@ func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool)
 	return gpus, hcas
 }
 
-// unclear reports whether it is not known how near the HCAs of a workload are to a GPU: their place or relation is unknown, or a Data
-// Direct function on the switch of the GPU may belong to one of them.
+// unclear reports whether the distance of the workload's HCAs to a GPU is unknown: a place or relation is unknown, or a
+// Data Direct function on the GPU's switch may belong to one of the HCAs.
 func (p *Placement) unclear(w *Workload, gpu int) bool {
 	path := p.Devices[gpu].Path
 	if path == nil || slices.ContainsFunc(w.HCAs, func(h int) bool {
@@ -117,7 +118,6 @@ func (p *Placement) unclear(w *Workload, gpu int) bool {
 	})
 }
 
-// near returns the devices of a list that share a switch with one of the GPUs.
 func (p *Placement) near(gpus, list []int) []int {
 	var found []int
 	for _, h := range list {
@@ -128,8 +128,8 @@ func (p *Placement) near(gpus, list []int) []int {
 	return found
 }
 
-// withoutDirect returns the GPUs and HCAs of a workload that share a switch, if its processes use GPUs and it has registered memory,
-// all of it of the host.
+// withoutDirect returns the GPUs and HCAs of a workload that share a switch, if its processes use GPUs and all its
+// registered memory is host memory.
 func (p *Placement) withoutDirect(w *Workload) (gpus, hcas []int) {
 	if !w.Computes || w.GPUDirect != GPUDirectUnused {
 		return nil, nil
@@ -142,18 +142,18 @@ func (p *Placement) withoutDirect(w *Workload) (gpus, hcas []int) {
 	return gpus, hcas
 }
 
-// idle returns the HCAs near the GPUs of a workload that no workload uses, if it uses one near them, and fewer than it has GPUs.
-// Functions of one HCA are one rail.
+// idle returns the HCAs near the workload's GPUs that no workload uses, if the workload uses some HCA near them, but
+// fewer than it has GPUs. Functions of an HCA are one rail.
 func (p *Placement) idle(w *Workload, candidates []int) (gpus, hcas []int) {
 	if slices.ContainsFunc(w.GPUs, func(g int) bool { return p.unclear(w, g) }) {
 		return nil, nil
 	}
 	near := p.near(w.GPUs, candidates)
-	used := map[string]bool{} // rails that the workload uses
+	used := map[string]bool{} // rails of the workload
 	for _, h := range p.near(w.GPUs, w.HCAs) {
 		used[p.Devices[h].rail()] = true
 	}
-	busy := map[string]bool{} // rails that any workload uses
+	busy := map[string]bool{} // rails of any workload
 	for i := range p.Devices {
 		if d := &p.Devices[i]; d.Kind == HCA && len(p.Owners[i]) > 0 {
 			busy[d.rail()] = true

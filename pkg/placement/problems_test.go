@@ -12,14 +12,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// job is a workload of a test, on GPUs and HCAs by their numbers, with registered memory by kind.
+// job is a workload on GPUs and HCAs by number, with registered memory by kind.
 type job struct {
 	gpus, hcas []int
-	assigned   bool // the GPUs are assigned and no process uses them
+	assigned   bool // the GPUs are assigned, but unused
 	memory     map[model.Memory]uint64
 }
 
-// attributed returns the shares of jobs, which are the owners 1, 2 and so on. The kernel has queue pairs on each HCA.
+// attributed returns the shares of jobs, the owners 1, 2 and so on. The kernel has queue pairs on each HCA.
 func attributed(s *model.Snapshot, jobs ...job) *attribution.Attribution {
 	a := &attribution.Attribution{Owners: make([]identity.Owner, len(jobs)+1), Registered: []attribution.RegisteredShare{}}
 	for _, h := range s.HCAs {
@@ -46,7 +46,7 @@ func attributed(s *model.Snapshot, jobs ...job) *attribution.Attribution {
 	return a
 }
 
-// problemsOf returns the problems of the first job: their names, with the GPUs and HCAs concerned.
+// problemsOf returns the names of the first job's problems, with the GPUs and HCAs concerned.
 func problemsOf(s *model.Snapshot, jobs ...job) []string {
 	p := of(s, attributed(s, jobs...))
 	found := []string{}
@@ -61,7 +61,7 @@ func problemsOf(s *model.Snapshot, jobs ...job) []string {
 	return found
 }
 
-// TestProblems states, for jobs on a DGX A100, what its matrix shows to be wrong.
+// TestProblems checks jobs on a DGX A100 against its matrix.
 func TestProblems(t *testing.T) {
 	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
 	rails := []int{0, 1, 2, 3, 6, 7, 8, 9} // without the storage HCAs 4, 5, 10, 11
@@ -161,7 +161,6 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestUse checks the owners of devices and the pairs of a workload.
 func TestUse(t *testing.T) {
 	s := dgxA100.facts()
 	a := attributed(s, job{gpus: []int{0, 2}, hcas: []int{0, 3}, memory: map[model.Memory]uint64{model.GPUMemory: 4096}}, job{hcas: []int{0}})

@@ -9,8 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Refresh is the placement of one refresh. It is computed once, for the first that reads it: verdicts, metrics, answers and pages share
-// it. A nil Refresh has no devices.
+// Refresh is the placement of a refresh. The first reader computes it; verdicts, metrics, answers and pages share it. A
+// nil Refresh has no devices.
 type Refresh struct {
 	facts  *model.Snapshot
 	shares *attribution.Attribution
@@ -24,7 +24,7 @@ func NewRefresh(s *model.Snapshot, a *attribution.Attribution) *Refresh {
 	return &Refresh{facts: s, shares: a}
 }
 
-// Placement returns the topology and what workloads use of it. Callers do not change it.
+// Placement returns the topology and its use. Callers must not change it.
 func (r *Refresh) Placement() *Placement {
 	if r == nil {
 		return &Placement{}
@@ -33,7 +33,7 @@ func (r *Refresh) Placement() *Placement {
 	return &r.placement
 }
 
-// Workloads returns the workloads of the placement. It costs nothing on a node without GPUs or HCAs.
+// Workloads returns the workloads of the placement. On a node without GPUs or HCAs it computes nothing.
 func (r *Refresh) Workloads() []Workload {
 	if r == nil || len(r.facts.GPUs) == 0 || len(r.facts.HCAs) == 0 {
 		return nil

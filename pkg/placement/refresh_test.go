@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestOnce has several readers at once, which get the same value. A further read allocates nothing, so it computes nothing.
+// TestOnce: concurrent readers get the same value. A further read allocates nothing, so it computes nothing.
 func TestOnce(t *testing.T) {
 	s := dgxA100.facts()
 	r := NewRefresh(s, attributed(s, job{gpus: []int{0}, hcas: []int{5}}))
@@ -30,7 +30,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestNothingToPlace has nodes without GPUs and without HCAs: asking for workloads does not compute the topology, which still lists the devices.
+// TestNothingToPlace: without GPUs or HCAs, Workloads does not compute the topology, which still lists the devices.
 func TestNothingToPlace(t *testing.T) {
 	all := dgxA100.facts()
 	for _, s := range []*model.Snapshot{{HCAs: all.HCAs, PCI: all.PCI}, {GPUs: all.GPUs, PCI: all.PCI}, {}} {
@@ -48,8 +48,7 @@ func TestNothingToPlace(t *testing.T) {
 	}
 }
 
-// BenchmarkRefresh is what verdicts, the metric and an answer pay for the placement of one refresh of a DGX A100 whose GPUs and HCAs are
-// all used: computed for each of them, and once.
+// BenchmarkRefresh measures the placement of a fully used DGX A100, computed for each reader, and once.
 func BenchmarkRefresh(b *testing.B) {
 	s := dgxA100.facts()
 	jobs := make([]job, 8)

@@ -17,50 +17,50 @@ const (
 	HCA Kind = "hca"
 )
 
-// Relation is how far two devices are from each other, in the terms of nvidia-smi topo -m.
+// Relation is the distance of two devices, in the terms of nvidia-smi topo -m.
 type Relation string
 
 // The relations, nearest first.
 const (
 	Self    Relation = "X"
 	PIX     Relation = "PIX"  // through at most one PCIe switch
-	PXB     Relation = "PXB"  // through several switches, and not the CPU
+	PXB     Relation = "PXB"  // through several switches, without the CPU
 	PHB     Relation = "PHB"  // through a host bridge of the CPU
 	NODE    Relation = "NODE" // through several host bridges of one NUMA node
 	SYS     Relation = "SYS"  // through the link between NUMA nodes
-	Unknown Relation = ""     // not known where one of them is
+	Unknown Relation = ""     // the place of a device is unknown
 )
 
-// distance orders relations. Unknown is no distance.
+// distance orders relations, except Unknown.
 var distance = map[Relation]int{Self: 0, PIX: 1, PXB: 2, PHB: 3, NODE: 4, SYS: 5}
 
 // Device is a GPU or an HCA.
 type Device struct {
 	Kind       Kind
-	Name       string // mlx5_0; of a GPU its number in the vendor's tools, 0
+	Name       string // mlx5_0; for a GPU the number in the vendor's tools, 0
 	UUID       string // of a GPU
 	Vendor     model.Vendor
 	PCIAddress string
 	NUMANode   string // empty if unknown
-	// Path is that of its PCI function; of a virtual function that of its physical one. Nil if it is unknown.
+	// Path is the path of the PCI function; for a virtual function, its physical function's path. Nil if unknown.
 	Path []string
-	// IOMMUGroup is that of its PCI function, as in model.PCIFunction.
+	// IOMMUGroup is the PCI function's group, as in model.PCIFunction.
 	IOMMUGroup string
-	// DataDirect is the Data Direct function of an HCA; nil if none is known. Of a virtual function it is that of the physical one, and not
-	// known to be its own.
+	// DataDirect is an HCA's Data Direct function; nil if unknown. A virtual function has its physical function's;
+	// whether it uses it is unknown.
 	DataDirect *DataDirect
-	// Link is the current PCIe link, with the maximum that both ends support. What is unknown is 0.
+	// Link is the current PCIe link, with the maximum of both ends. Unknown values are 0.
 	Link model.PCILink
-	// The following describe an HCA: the HCA of its physical function, whether a port is active, and the link layer and the highest
-	// rate of active ports, in bits per second.
+	// Of an HCA: the HCA of its physical function, whether a port is active, and the link layer and highest rate of
+	// active ports, in bits per second.
 	PF        string
 	Active    bool
-	Unknown   bool // the state of a port is not known
+	Unknown   bool // a port's state is unknown
 	LinkLayer string
 	Rate      float64
 }
 
-// Topology is the GPUs of a node, without their parts, and then its HCAs.
+// Topology is a node's GPUs, without their parts, and then its HCAs.
 type Topology struct {
 	Devices    []Device
 	DataDirect []DataDirect
@@ -121,15 +121,15 @@ func New(s *model.Snapshot) Topology {
 	return t
 }
 
-// Relation returns the relation of two devices, by their indexes. Of a GPU and an HCA it is that of the HCA or of its Data Direct function,
-// whichever is nearer. Of a GPU and a virtual function it is Unknown if the Data Direct function is nearer: whether the virtual function
-// has one, a capability of its own decides (mlx5_ib_data_direct_init of the kernel), which the kernel does not show.
+// Relation returns the relation of two devices, by index. For a GPU and an HCA, the HCA or its Data Direct function
+// counts, whichever is nearer. For a GPU and a virtual function it is Unknown if the Data Direct function is nearer: a
+// capability that the kernel does not show decides whether the virtual function has it (mlx5_ib_data_direct_init).
 func (t *Topology) Relation(i, j int) Relation {
 	r, _ := t.nearest(i, j)
 	return r
 }
 
-// nearest returns the relation of two devices, and the Data Direct function if it is the nearer one.
+// nearest returns the relation of two devices, and the Data Direct function if it is nearer.
 func (t *Topology) nearest(i, j int) (Relation, *DataDirect) {
 	if i == j {
 		return Self, nil
@@ -151,7 +151,7 @@ func (t *Topology) nearest(i, j int) (Relation, *DataDirect) {
 	return r, nil
 }
 
-// between returns the relation of two functions, by their paths and NUMA nodes, of which each may be unknown.
+// between returns the relation of two functions from their paths and NUMA nodes, which may be unknown.
 func between(a []string, numaA string, b []string, numaB string) Relation {
 	apart := numaA != "" && numaB != "" && numaA != numaB
 	switch {
@@ -163,8 +163,8 @@ func between(a []string, numaA string, b []string, numaB string) Relation {
 	return Unknown
 }
 
-// relation compares two paths. A switch has two levels: its port towards the CPU, and those towards devices. apart reports that the
-// devices are on different NUMA nodes.
+// relation compares two paths. A switch has two levels: its port towards the CPU, and its ports towards devices. apart
+// reports different NUMA nodes.
 func relation(a, b []string, apart bool) Relation {
 	common := commonPart(a, b)
 	const hostBridge, oneSwitch = 1, 2
@@ -181,7 +181,6 @@ func relation(a, b []string, apart bool) Relation {
 	return PXB
 }
 
-// commonPart returns how many parts two paths have in common.
 func commonPart(a, b []string) int {
 	common := 0
 	for common < min(len(a), len(b)) && a[common] == b[common] {
@@ -190,17 +189,17 @@ func commonPart(a, b []string) int {
 	return common
 }
 
-// Degraded reports a PCIe link with fewer lanes than both of its ends support or, of an HCA, with a lower speed: GPUs lower the speed of
-// their links to save power.
+// Degraded reports a PCIe link with fewer lanes than both ends support or, for an HCA, with a lower speed: GPUs lower
+// the link speed to save power.
 func (d *Device) Degraded() bool {
 	l := &d.Link
 	return l.Width > 0 && l.Width < l.MaxWidth || d.Kind == HCA && l.Speed > 0 && l.Speed < l.MaxSpeed
 }
 
-// sharesSwitch reports whether devices with this relation reach each other without the CPU.
+// sharesSwitch reports whether devices reach each other without the CPU.
 func (r Relation) sharesSwitch() bool { return r == PIX || r == PXB }
 
-// rail returns the name of the HCA that all functions of the same HCA have in common.
+// rail returns the name that all functions of an HCA share.
 func (d *Device) rail() string {
 	if d.PF != "" {
 		return d.PF

@@ -10,12 +10,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// tree is a node. Each line is a device: its kind, name, NUMA node and the path of its PCI function.
+// tree is a node. Each line is a device: kind, name, NUMA node and PCI path.
 type tree string
 
-// The trees of the tests. Published are their matrices, and of the DGX A100 the bridges above GPU 0 and mlx5_0, as NCCL found them without
-// the ports of switches towards devices (github.com/NVIDIA/nccl/issues/1505). All else is constructed: the other parts of the DGX A100 in
-// the same shape, the DGX-2 and the workstation so that they have the switches and host bridges that the legend of nvidia-smi names.
+// The trees of the tests. The matrices are published, and for the DGX A100 also the bridges above GPU 0 and mlx5_0, as
+// NCCL found them without the downstream ports of switches (github.com/NVIDIA/nccl/issues/1505). The rest is
+// constructed: the DGX A100's other parts in the same shape, the DGX-2 and the workstation with the switches and host
+// bridges that nvidia-smi's legend names.
 const (
 	dgxA100 tree = `
 gpu 0 3 pci0000:00/0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0/0000:04:00.0/0000:05:00.0/0000:06:00.0/0000:07:00.0
@@ -58,7 +59,6 @@ gpu 3 0 pci0000:40/0000:40:01.1/0000:41:00.0
 gpu 4 0 pci0000:40/0000:40:03.1/0000:42:00.0`
 )
 
-// facts returns the facts of a node, with all ports active.
 func (n tree) facts() *model.Snapshot {
 	s := &model.Snapshot{PCI: []model.PCIFunction{}}
 	for line := range strings.SplitSeq(strings.TrimSpace(string(n)), "\n") {
@@ -78,7 +78,7 @@ func (n tree) facts() *model.Snapshot {
 	return s
 }
 
-// The matrices of nvidia-smi topo -m, as published, without the links between GPUs (NV12 and the like), which are no relation of PCIe.
+// Published matrices of nvidia-smi topo -m, without the links between GPUs (NV12 and the like).
 const (
 	// Of a DGX A100 with driver 470: github.com/gengwg/cheatsheets, gpu.md.
 	dgxA100Matrix = `
@@ -121,7 +121,6 @@ GPU3    SYS  NODE NODE X    PHB
 GPU4    SYS  NODE NODE PHB  X`
 )
 
-// TestMatrix compares relations with published matrices of nvidia-smi.
 func TestMatrix(t *testing.T) {
 	for name, c := range map[string]struct {
 		tree   tree
@@ -163,7 +162,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestUnknownPlace has devices without a place: what is known of their NUMA nodes remains, and a VF is where its HCA is.
+// TestUnknownPlace has devices without a place: only their NUMA nodes are known, and a VF is where its HCA is.
 func TestUnknownPlace(t *testing.T) {
 	s := dgxA100.facts()
 	s.PCI = nil
@@ -210,7 +209,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestDegraded: a lower speed is that of an HCA only.
+// TestDegraded: a lower speed degrades only HCAs.
 func TestDegraded(t *testing.T) {
 	full := model.PCILink{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16}
 	narrow, slow := full, full
@@ -226,7 +225,8 @@ func TestDegraded(t *testing.T) {
 	}
 }
 
-// TestOffPCIe: the link of a GPU that is not behind PCIe is neither shown nor degraded, whatever its PCI function reports.
+// TestOffPCIe: the link of a GPU that is not behind PCIe is neither shown nor degraded, whatever its PCI function
+// reports.
 func TestOffPCIe(t *testing.T) {
 	facts := model.Snapshot{
 		GPUs: []model.GPU{{ID: "0", UUID: "GPU-0", PCIAddress: "000f:01:00.0"}},

@@ -15,8 +15,8 @@ import (
 // Workload is what one owner uses.
 type Workload struct {
 	Owner int // index into the owners of the Attribution
-	// GPUs are the GPUs that its processes use or that are assigned to it, HCAs those on which it has queue pairs: indexes into
-	// Devices, sorted.
+	// GPUs are the GPUs that its processes use or that are assigned to it, HCAs the HCAs with its queue pairs: sorted
+	// indexes into Devices.
 	GPUs, HCAs []int
 	Computes   bool // its processes use a GPU
 	GPUDirect  GPUDirect
@@ -24,10 +24,10 @@ type Workload struct {
 	Problems   []Problem
 }
 
-// GPUDirect is whether HCAs access the memory of a workload's GPUs themselves.
+// GPUDirect is whether HCAs access a workload's GPU memory directly.
 type GPUDirect string
 
-// The values of GPUDirect. It is unknown if the kind of some registered memory is.
+// The values of GPUDirect. It is unknown if the kind of some registered memory is unknown.
 const (
 	GPUDirectUsed    GPUDirect = "used"
 	GPUDirectUnused  GPUDirect = "unused"
@@ -40,7 +40,7 @@ type Pair struct {
 	Relation Relation
 }
 
-// usesOf returns what each owner uses, by owner. Nothing of what is unattributed is among it.
+// usesOf returns what each owner uses, by owner, without the unattributed share.
 func usesOf(t *Topology, a *attribution.Attribution) []Workload {
 	gpus, hcas := map[string]int{}, map[string]int{}
 	for i := range t.Devices {
@@ -91,7 +91,7 @@ func sorted(devices []int) []int {
 	return slices.Compact(devices)
 }
 
-// direct sets GPUDirect from the kinds of registered memory. A dma-buf of another exporter may be of a GPU.
+// direct sets GPUDirect from the kinds of registered memory. Another exporter's dma-buf may be GPU memory.
 func direct(users map[int]*Workload, a *attribution.Attribution) {
 	bytes := map[int]map[model.Memory]uint64{}
 	for _, r := range a.Registered {
@@ -123,7 +123,6 @@ func (t *Topology) pairs(w *Workload) []Pair {
 	return pairs
 }
 
-// names returns the names of devices: mlx5_0, mlx5_1.
 func (t *Topology) names(devices []int) string {
 	names := make([]string, len(devices))
 	for i, d := range devices {

@@ -49,11 +49,12 @@ func TestGroup(t *testing.T) {
 	t.Error("Wait returned")
 }
 
-// inChild are the files whose goroutines run in a child process: their panics end the child, and the sensor starts another.
+// inChild are the files whose goroutines run in a child process: a panic ends only the child, and the sensor starts
+// another.
 var inChild = map[string]bool{"source/nvidia/nvml/session.go": true, "source/nvidia/nvml/serve.go": true}
 
-// TestGoroutines checks that sources and the engine start no goroutine whose panic ends the sensor. Package child is not
-// checked: its goroutines start a program and wait for it.
+// TestGoroutines checks that sources and the engine start no goroutine whose panic ends the sensor. Package child is
+// exempt: its goroutines start a program and wait for it.
 func TestGoroutines(t *testing.T) {
 	files, checked := token.NewFileSet(), 0
 	for _, dir := range []string{"source", "engine", "event", "hook"} {
@@ -97,7 +98,7 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// bare returns where a file starts a goroutine other than through package safely.
+// bare returns where a file starts a goroutine without package safely.
 func bare(file *ast.File) []token.Pos {
 	var at []token.Pos
 	groups := map[string]bool{}
@@ -124,7 +125,7 @@ func bare(file *ast.File) []token.Pos {
 	return at
 }
 
-// selector returns the parts of an expression X.Name; X is empty if it is more than an identifier.
+// selector returns the parts of X.Name; X is empty if it is not an identifier.
 func selector(e ast.Expr) (x, name string) {
 	s, ok := e.(*ast.SelectorExpr)
 	if !ok {

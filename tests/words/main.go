@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command words rejects words that have no meaning outside this project. It checks comments of Go, C, shell, YAML and
-// Makefiles, Markdown, the help of flags and the HELP strings of metrics. It checks no identifiers and no other strings.
+// Command words rejects words that have no meaning outside this project, and phrases that point at a noun instead of naming
+// it. It checks comments of Go, C, shell, YAML and Makefiles, Markdown, the help of flags and the HELP strings of metrics.
+// It checks no identifiers and no other strings.
 package main
 
 import (
@@ -39,12 +40,12 @@ type finding struct {
 }
 
 func main() {
-	n, err := run(context.Background(), ".")
+	n, err := run(context.Background(), ".", allowed)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "words:", err)
 	}
 	if n > 0 {
-		fmt.Fprintf(os.Stderr, "words: %d words to replace: a driver or file reports, a function returns, an API lists\n", n)
+		fmt.Fprintf(os.Stderr, "words: %d words to replace: name the noun; a driver or file reports, a function returns, an API lists\n", n)
 	}
 	if n > 0 || err != nil {
 		os.Exit(1)
@@ -52,14 +53,14 @@ func main() {
 }
 
 // run prints the findings of all files below root that git does not ignore, and returns how many there are.
-func run(ctx context.Context, root string) (int, error) {
+func run(ctx context.Context, root, table string) (int, error) {
 	cmd := child.Command(ctx, "git", "ls-files", "-coz", "--exclude-standard")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
 		return 0, fmt.Errorf("listing files: %w", err)
 	}
-	var all []finding
+	var all, phrases []finding
 	for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		if skipped(file) {
 			continue
@@ -72,13 +73,16 @@ func run(ctx context.Context, root string) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		found, err := check(file, src)
+		parts, err := prose(file, src)
 		if err != nil {
 			return 0, err
 		}
-		all = append(all, found...)
+		all = append(all, check(file, parts)...)
+		phrases = append(phrases, pointing(file, parts)...)
 	}
 	all, err = permit(all, exceptions)
+	over, tableErr := ratchet(os.Stdout, phrases, table)
+	all, err = append(all, over...), errors.Join(err, tableErr)
 	for _, f := range all {
 		fmt.Printf("%s:%d: %s\n", f.file, f.line, f.word)
 	}
@@ -93,11 +97,7 @@ func skipped(file string) bool {
 }
 
 // check returns the rejected words of a file.
-func check(file string, src []byte) ([]finding, error) {
-	parts, err := prose(file, src)
-	if err != nil {
-		return nil, err
-	}
+func check(file string, parts []part) []finding {
 	var found []finding
 	for _, p := range parts {
 		for i, line := range strings.Split(p.text, "\n") {
@@ -106,7 +106,7 @@ func check(file string, src []byte) ([]finding, error) {
 			}
 		}
 	}
-	return found, nil
+	return found
 }
 
 // permit removes the findings that an exception permits. An exception without a reason or a finding is an error.

@@ -59,10 +59,11 @@ func TestCheck(t *testing.T) {
 		{"another kind of file", "a.json", "// told", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			found, err := check(tt.file, []byte(tt.src))
+			parts, err := prose(tt.file, []byte(tt.src))
 			if err != nil {
 				t.Fatal(err)
 			}
+			found := check(tt.file, parts)
 			var got []string
 			for _, f := range found {
 				if f.file != tt.file {
@@ -84,15 +85,15 @@ func TestWords(t *testing.T) {
 		"tell", "tells", "told", "telling", "teller", "strangers", "takeLeave", "bury", "buried", "errand", "patience", "sight",
 		"trifle", "hopeless", "Told",
 	} {
-		if found, err := check("a.md", []byte("a "+word+", b")); err != nil || len(found) != 1 || found[0].word != word {
-			t.Errorf("%s: found %v, %v", word, found, err)
+		if found := check("a.md", []part{{1, "a " + word + ", b"}}); len(found) != 1 || found[0].word != word {
+			t.Errorf("%s: found %v", word, found)
 		}
 	}
 }
 
 // TestBrokenGo: a file that does not parse is an error, not a file without words.
 func TestBrokenGo(t *testing.T) {
-	if _, err := check("a.go", []byte("package")); err == nil {
+	if _, err := prose("a.go", []byte("package")); err == nil {
 		t.Error("no error")
 	}
 }
@@ -105,7 +106,7 @@ func TestRun(t *testing.T) {
 	}
 	for file, text := range map[string]string{
 		".gitignore": "bin/", "bin/a.md": "told", "CHANGELOG.md": "told", "gen/a.go": "// told", "gen/metrics.md": "told",
-		"a/testdata/a.md": "told", "a/b.md": "told told", "a/CHANGELOG.md": "told", "c.md": "reported",
+		"a/testdata/a.md": "told", "a/b.md": "told told", "a/CHANGELOG.md": "told", "c.md": "reported: is none", "a/c.md": "of which",
 	} {
 		path := filepath.Join(root, file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -118,8 +119,8 @@ func TestRun(t *testing.T) {
 	if err := os.Symlink("a", filepath.Join(root, "link.md")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := run(t.Context(), root); n != 4 || err != nil {
-		t.Errorf("%d findings, %v, want 4: gen/metrics.md, a/b.md twice, a/CHANGELOG.md", n, err)
+	if n, err := run(t.Context(), root, "a 1\n"); n != 5 || err != nil {
+		t.Errorf("%d findings, %v, want 5: gen/metrics.md, a/b.md twice, a/CHANGELOG.md, is none in c.md", n, err)
 	}
 }
 

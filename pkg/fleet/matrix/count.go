@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// maxElsewhere is the number of addresses that are listed.
+// maxElsewhere is the number of listed addresses.
 const maxElsewhere = 100
 
-// several is the owner of an address that more than one node has.
+// several is the owner of an address that several nodes have.
 const several = -1
 
 // count assigns the remote ends of the queue pairs to nodes.
@@ -59,6 +59,6 @@ func count(answers []answer) *Matrix {
 	slices.SortFunc(m.Elsewhere, func(a, b Address) int {
 		return cmp.Or(cmp.Compare(b.QueuePairs, a.QueuePairs), cmp.Compare(a.From, b.From), cmp.Compare(a.Address, b.Address))
 	})
-	m.Elsewhere = slices.Clone(m.Elsewhere[:min(len(m.Elsewhere), maxElsewhere)]) // the others are not kept
+	m.Elsewhere = slices.Clone(m.Elsewhere[:min(len(m.Elsewhere), maxElsewhere)]) // the other addresses are not kept
 	return m
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package matrix counts how the nodes of a job are connected: from which node to which, by how many queue pairs.
+// Package matrix counts how the nodes of a job are connected: between which nodes, by how many queue pairs.
 //
-// Peers are no metrics: a node has thousands. So the sensors of the nodes of one job are asked, when a viewer looks at the job, for their
-// HCAs (/rdma) and their connected queue pairs (/api/v1/peers). The remote end of a queue pair has a GID, or in an InfiniBand subnet a LID
-// only. It is the node that has this address at one of its ports. A GID is unique, a LID in its subnet only: what is counted by LIDs is an
-// estimate, because different subnets may have the same prefix. An address that no or more than one node of the job has is not assigned to
-// any.
+// A node has thousands of peers, too many for metrics. When a viewer opens a job, the sensors of its nodes are asked
+// for their HCAs (/rdma) and connected queue pairs (/api/v1/peers). The remote end of a queue pair has a GID or, in an
+// InfiniBand subnet, only a LID. It is the node with a port of this address. A GID is unique, a LID only in its subnet:
+// counts by LID are an estimate, because different subnets may have the same prefix. An address that not exactly one
+// node of the job has is not assigned.
 //
-// The names of the nodes come from labels, and the answers from sensors, which may be hostile: a request goes to a plain host only, and
-// the number of nodes, the requests at a time, the size of an answer, the addresses of a node and of all, and the time are bounded. What is
-// not known is named.
+// Node names come from labels and answers from sensors, which may be hostile: a request goes to a plain host only, and
+// the number of nodes, concurrent requests, the size of an answer, the addresses, and the time are bounded. Unknown
+// results are named.
 //
-// sensor.go asks one sensor, count.go joins the answers, and this file keeps the result for some seconds.
+// sensor.go asks a sensor, count.go joins the answers, and this file keeps the result for some seconds.
 package matrix
 
 import (
@@ -33,12 +33,12 @@ import (
 const (
 	// MaxNodes is the number of nodes of a job that are asked.
 	MaxNodes = 64
-	// maxRequests is the number of nodes that are asked at a time, for all viewers.
+	// maxRequests is the number of concurrent requests for all viewers.
 	maxRequests = 8
-	// timeout is for all nodes of a job, and nodeTimeout for one.
+	// timeout is for all nodes of a job, nodeTimeout for one node.
 	timeout     = 5 * time.Second
 	nodeTimeout = 2 * time.Second
-	// maxAge is how old a matrix may be, and maxKept the number of those that are kept.
+	// maxAge is how old a matrix may be, maxKept the number of kept matrices.
 	maxAge  = 15 * time.Second
 	maxKept = 32
 )
@@ -47,44 +47,44 @@ const (
 type Matrix struct {
 	At    time.Time `json:"at"`
 	Nodes []Node    `json:"nodes"` // by name
-	// NotAsked are nodes of the job beyond the first MaxNodes.
+	// NotAsked are the nodes of the job beyond MaxNodes.
 	NotAsked []string `json:"not_asked"`
-	// Pairs are the nodes between which there is a queue pair, by name. Both nodes list a connection.
+	// Pairs are the nodes with a queue pair between them, by name. Both nodes list a connection.
 	Pairs []Pair `json:"pairs"`
-	// Elsewhere are the addresses with the most queue pairs that no node has, or more than one.
+	// Elsewhere are the addresses with the most queue pairs that not exactly one node has.
 	Elsewhere []Address `json:"elsewhere"`
 }
 
 // Node is a node with members of the job.
 type Node struct {
 	Name string `json:"node"`
-	// Peers and Addresses are whether its queue pairs, and the addresses of its ports, are known.
+	// Peers and Addresses report whether its queue pairs, and its ports' addresses, are known.
 	Peers     bool `json:"peers_known"`
 	Addresses bool `json:"addresses_known"`
-	// Problem is why not all is known.
+	// Problem is why something is unknown.
 	Problem string `json:"problem,omitempty"`
-	// The numbers of queue pairs of the job on the node that lead to no node of Pairs: to an address that no node of the job has, to one
-	// that more than one has, and to one that is not known, because they were connected before the sensor started.
+	// The job's queue pairs on the node that lead to no node of Pairs: their address belongs to no node of the job, to
+	// several nodes, or is unknown, because they were connected before the sensor's start.
 	Elsewhere int `json:"queue_pairs_elsewhere"`
 	Ambiguous int `json:"queue_pairs_ambiguous"`
 	Unknown   int `json:"queue_pairs_unknown"`
 }
 
-// Pair is a number of queue pairs on one node that are connected to another, or to the same one.
+// Pair is a number of queue pairs from a node to another or the same node.
 type Pair struct {
 	From       string `json:"from"`
 	To         string `json:"to"`
 	QueuePairs int    `json:"queue_pairs"`
-	// ByLID is the number of those whose remote end has no GID.
+	// ByLID is the number of queue pairs whose remote end has no GID.
 	ByLID int `json:"queue_pairs_by_lid"`
 }
 
-// Address is a remote address that is not assigned to a node.
+// Address is a remote address without a node.
 type Address struct {
 	From       string `json:"from"`
 	Address    string `json:"address"`
 	QueuePairs int    `json:"queue_pairs"`
-	Ambiguous  bool   `json:"ambiguous"` // more than one node has it
+	Ambiguous  bool   `json:"ambiguous"` // several nodes have it
 }
 
 // Reader asks sensors.
@@ -101,15 +101,15 @@ type Reader struct {
 	kept map[fleet.JobName]*kept
 }
 
-// kept is a matrix that is complete when done is closed.
+// kept is a matrix, complete when done is closed.
 type kept struct {
 	at     time.Time
 	done   chan struct{}
 	matrix *Matrix
 }
 
-// NewReader returns a reader. The URL is that of a sensor, with {instance} or {host}. The file has the configuration of the HTTP client as
-// for fleet.Connect; it may be empty. Its credentials go to each node of a job that is looked at, and nowhere else.
+// NewReader returns a reader. The URL of a sensor contains {instance} or {host}. The file has the HTTP client's
+// configuration as for fleet.Connect; it may be empty. Its credentials go only to nodes of viewed jobs.
 func NewReader(template, file string) (*Reader, error) {
 	if err := fleet.CheckNodeURL(template); err != nil {
 		return nil, err
@@ -127,8 +127,7 @@ func NewReader(template, file string) (*Reader, error) {
 	}, nil
 }
 
-// Job returns the matrix of a job with these members, which is at most 15 seconds old. Those that ask for the same job at the same time
-// share the requests.
+// Job returns the matrix of a job with these members, at most 15 seconds old. Concurrent callers share the requests.
 func (r *Reader) Job(job fleet.JobName, members []fleet.Member) *Matrix {
 	r.mu.Lock()
 	now := r.now()
@@ -151,7 +150,7 @@ func (r *Reader) Job(job fleet.JobName, members []fleet.Member) *Matrix {
 	return k.matrix
 }
 
-// ask asks the sensors of the nodes of members. The context of a viewer does not end it: others wait, too.
+// ask asks the sensors of the members' nodes. A viewer's context does not end it: others wait, too.
 func (r *Reader) ask(at time.Time, members []fleet.Member) *Matrix {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()

@@ -52,7 +52,6 @@ func (f *fakeSensor) handler() http.Handler {
 	return mux
 }
 
-// serve returns the label instance of a sensor.
 func serve(t *testing.T, h http.Handler) string {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -60,7 +59,7 @@ func serve(t *testing.T, h http.Handler) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// reader returns a reader that waits longer than the real one: the machine may be busy.
+// reader returns a reader with longer timeouts: the machine may be busy.
 func reader(t *testing.T, file string) *Reader {
 	t.Helper()
 	r, err := NewReader("http://{instance}/", file)
@@ -79,14 +78,13 @@ func roce(name string, addresses ...string) model.HCA {
 	return h
 }
 
-// infiniband returns an HCA whose port has a GID in a subnet and a LID.
 func infiniband(name, gid, lid string) model.HCA {
 	return model.HCA{Name: name, Ports: []model.Port{{
 		Number: 1, LinkLayer: "InfiniBand", LID: lid, GIDs: []model.GID{{Type: model.GIDInfiniBand, Address: netip.MustParseAddr(gid)}},
 	}}}
 }
 
-// peer returns a queue pair of a workload, to "GID", "LID 7" or nothing.
+// peer returns a queue pair of a workload to "GID", "LID 7" or an unknown end.
 func peer(workload, device string, qpn uint32, to string) attribution.PeerShare {
 	p := attribution.PeerShare{Owner: identity.Owner{Workload: workload, ContainerID: "id-" + workload}}
 	p.Peer = model.Peer{Device: device, Port: 1, QPN: qpn, Type: "RC", State: "RTS", RemoteQPN: 9}
@@ -100,8 +98,8 @@ func member(workload, node string) fleet.Member {
 	return fleet.Member{Workload: workload, ContainerID: "id-" + workload, Node: node}
 }
 
-// TestRoCE counts the connections of three sensors by their own handlers: between nodes, within one, to an address of none, to one of two,
-// and not known ones. Queue pairs of other workloads do not count.
+// TestRoCE counts the connections of three sensors: between nodes, within a node, to an address of no node, to an
+// address of two nodes, and unknown. Queue pairs of other workloads do not count.
 func TestRoCE(t *testing.T) {
 	a := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "fe80::a", "::ffff:10.0.0.1"), roce("mlx5_1", "::ffff:10.0.1.1")}}
 	b := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.2", "::ffff:172.17.0.1")}}
@@ -171,7 +169,7 @@ func TestRoCE(t *testing.T) {
 	}
 }
 
-// TestLIDs: a LID is that of a port in the same subnet, which is an estimate, and ambiguous if two nodes have it.
+// TestLIDs: a LID belongs to a port in the same subnet, which is an estimate, and is ambiguous if two nodes have it.
 func TestLIDs(t *testing.T) {
 	a := &fakeSensor{hcas: []model.HCA{infiniband("ib0", "fe80::1", "0x1"), infiniband("ib1", "fec0::1", "0x1")}}
 	b := &fakeSensor{hcas: []model.HCA{infiniband("ib0", "fe80::2", "0x2"), infiniband("ib1", "fec0::2", "0x3")}}
@@ -199,8 +197,8 @@ func TestLIDs(t *testing.T) {
 	}
 }
 
-// TestNotAnswered: a sensor that hangs, sends too much, redirects, refuses, lies, or has a hostile name is named with the reason, and the
-// others are counted.
+// TestNotAnswered: a sensor that hangs, sends too much, redirects, refuses, lies, or has a hostile name is named with
+// the reason. Other sensors count.
 func TestNotAnswered(t *testing.T) {
 	good := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1")}, peers: []attribution.PeerShare{peer("w", "mlx5_0", 1, "::ffff:10.0.0.1")}}
 	refuses := &fakeSensor{hcas: good.hcas[:0:0], why: fmt.Errorf("peers: %s", strings.Repeat("é", 1000))}
@@ -286,7 +284,7 @@ func TestNotAnswered(t *testing.T) {
 	}
 }
 
-// TestBounds: no more nodes are asked than may be, no more at a time, and not longer than the time for all.
+// TestBounds: the number of nodes, of concurrent requests, and the total time are limited.
 func TestBounds(t *testing.T) {
 	var now, most atomic.Int32
 	hang := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -326,7 +324,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestHeld: the addresses of all nodes at a time are bounded, over all jobs. Those of a node that do not fit are not known, and it says why.
+// TestHeld: the number of addresses of all nodes and jobs together is bounded. A node whose addresses do not fit is
+// unknown, with the reason.
 func TestHeld(t *testing.T) {
 	s := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1", "::ffff:10.0.0.2")}}
 	s.peers = []attribution.PeerShare{peer("w", "mlx5_0", 1, "::ffff:10.0.0.2")}
@@ -345,7 +344,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestCredentials: sensors get the credentials of their file, and none of Prometheus's.
+// TestCredentials: sensors get the credentials of their file, not Prometheus's.
 func TestCredentials(t *testing.T) {
 	var mu sync.Mutex
 	got := map[string][]string{}

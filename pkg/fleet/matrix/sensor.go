@@ -19,14 +19,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 )
 
-// Limits of the answers of a sensor. A list of 32,768 queue pairs has eleven megabytes.
+// Limits of a sensor's answers. A list of 32,768 queue pairs has eleven megabytes.
 const (
 	maxHCAs      = 4 << 20
 	maxPeers     = 16 << 20
-	maxPeer      = 64 << 10 // one queue pair, with what the decoder reads ahead
+	maxPeer      = 64 << 10 // one queue pair, with the decoder's read-ahead
 	maxError     = 4 << 10
 	maxAddresses = 8192
-	maxHeld      = 256 << 10 // addresses of all nodes at a time: some 25 MB
+	maxHeld      = 256 << 10 // addresses of all nodes together: some 25 MB
 	maxProblem   = 200
 )
 
@@ -35,13 +35,12 @@ var (
 	errNotSensor = errors.New("this is not the answer of a sensor")
 )
 
-// owner is a workload.
 type owner struct{ workload, containerID string }
 
-// subnet is the prefix of the GIDs of an InfiniBand subnet; 0 is not known.
+// subnet is the GID prefix of an InfiniBand subnet; 0: unknown.
 type subnet uint64
 
-// remote is the address of a remote end: a GID, or a LID in a subnet, or none.
+// remote is the address of a remote end: a GID, or a LID in a subnet, or empty.
 type remote struct {
 	gid    netip.Addr
 	lid    uint32
@@ -60,16 +59,15 @@ type portOf struct {
 	port   int
 }
 
-// answer is what a sensor answered.
 type answer struct {
 	Node
 	addresses map[remote]bool // of the ports
 	subnets   map[portOf]subnet
 	remotes   map[remote]int // the queue pairs of the job
-	held      int            // of Reader.held
+	held      int            // part of Reader.held
 }
 
-// sensor asks the sensor of a node for its addresses and for the queue pairs of the owners.
+// sensor asks a node's sensor for its addresses and the owners' queue pairs.
 func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) answer {
 	a := answer{Node: Node{Name: name}, addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
 	base := fleet.NodeURL(r.url, name)
@@ -90,7 +88,7 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 	fail := func(err error) {
 		switch {
 		case err == nil:
-		case ctx.Err() != nil: // the error may be that of a connection that was closed for this reason
+		case ctx.Err() != nil: // the error may come from a connection that was closed for this reason
 			problems = append(problems, "no answer in time")
 		default:
 			problems = append(problems, problem(err))
@@ -115,7 +113,7 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 
 var errTooMany = errors.New("the nodes that are asked for now have too many addresses")
 
-// hold counts the addresses of a node until those of all nodes of its job are counted. It drops them if there are too many.
+// hold counts a node's addresses until its job has been counted. It drops them if there are too many.
 func (r *Reader) hold(a *answer) error {
 	n := len(a.addresses) + len(a.remotes)
 	if r.held.Add(int64(n)) > maxHeld {
@@ -127,7 +125,7 @@ func (r *Reader) hold(a *answer) error {
 	return nil
 }
 
-// problem returns the text of an error without the URL, and without what a sensor could add to make it long.
+// problem returns the text of an error without the URL, shortened: a sensor could make it long.
 func problem(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -136,7 +134,7 @@ func problem(err error) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
 }
 
-// get requests a path of a sensor and reads the body of the answer, up to a limit.
+// get requests a path of a sensor and reads the body, up to a limit.
 func (r *Reader) get(ctx context.Context, base, path string, query url.Values, limit int, read func(*fleet.Body) error) error {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -166,7 +164,7 @@ func (r *Reader) get(ctx context.Context, base, path string, query url.Values, l
 	return nil
 }
 
-// readHCAs reads the addresses of the ports from the answer to /rdma. A part of an answer is taken, and its reason is returned.
+// readHCAs reads the ports' addresses from the answer to /rdma. A partial answer is used, and its reason returned.
 func (a *answer) readHCAs(body *fleet.Body) error {
 	var answer struct {
 		Data    []api.HCA
@@ -218,13 +216,13 @@ func prefix(bytes []byte) (s subnet) {
 	return s
 }
 
-// gidOf parses a GID. One of an IPv4 address is the same in both notations.
+// gidOf parses a GID. Both notations of an IPv4 address give the same GID.
 func gidOf(text string) (netip.Addr, error) {
 	gid, err := netip.ParseAddr(text)
 	return gid.WithZone("").Unmap(), err
 }
 
-// readPeers counts the queue pairs of owners by their remote ends, one at a time: the list may be long.
+// readPeers counts owners' queue pairs by remote end, one at a time: the list may be long.
 func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 	return eachPeer(body, func(p *api.Peer) error {
 		if !of[owner{p.Workload, p.ContainerID}] {
@@ -248,7 +246,6 @@ func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 	})
 }
 
-// eachPeer calls do with each element of the answer to /api/v1/peers.
 func eachPeer(body *fleet.Body, do func(*api.Peer) error) error {
 	decoder := json.NewDecoder(body)
 	if t, err := decoder.Token(); err != nil || t != json.Delim('[') {
@@ -273,7 +270,6 @@ func eachPeer(body *fleet.Body, do func(*api.Peer) error) error {
 	return nil
 }
 
-// notSensor returns the error of an answer that cannot be read.
 func notSensor(err error) error {
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, other := errors.AsType[*json.UnmarshalTypeError](err)
