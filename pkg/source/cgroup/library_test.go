@@ -29,7 +29,7 @@ func TestLibraryMode(t *testing.T) {
 	}
 }
 
-// TestLibraryProcCgroup compares the cgroups of each process of this machine with those that containerd/cgroups parses.
+// TestLibraryProcCgroup compares the cgroups of each process of this machine with the result of containerd/cgroups.
 func TestLibraryProcCgroup(t *testing.T) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
