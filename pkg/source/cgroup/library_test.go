@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestLibraryMode compares the mode of this machine with that of containerd/cgroups.
+// TestLibraryMode compares the mode of this machine with the mode of containerd/cgroups.
 func TestLibraryMode(t *testing.T) {
 	h, err := findHierarchy("/sys/fs/cgroup")
 	if err != nil {

@@ -50,7 +50,7 @@ func IsSLUID(name string) bool {
 func (n *Numbers) Of(sluid string) string { return n.numbers[sluid] }
 
 // Due returns the paths of running jobs without a number that were not looked up lately, by SLUID. If there are many
-// numbers, it drops those of jobs without a running or ended cgroup: the next step of a job must have the job's name.
+// numbers, it drops the numbers of jobs without a running or ended cgroup: the next step of a job must have the job's name.
 func (n *Numbers) Due(running, all iter.Seq[Cgroup], now time.Time) map[string]string {
 	if len(n.numbers) > maxNumberedJobs || len(n.tried) > maxNumberedJobs {
 		jobs := map[string]bool{}
