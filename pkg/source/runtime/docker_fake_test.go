@@ -392,7 +392,7 @@ func TestDockerCodes(t *testing.T) {
 				e.drop(gone)
 				if !reconnect {
 					e.drop(forger)
-					e.send("die", forger, now, "exitCode", "99") // that of its label
+					e.send("die", forger, now, "exitCode", "99") // the exit code in its label
 					e.send("destroy", forger, now)
 				}
 				e.put(2, "running", ms(2), ms(1), func(c *container.InspectResponse) { c.State.Pid = 2002 })

@@ -129,7 +129,7 @@ func (e *liveEngine) importImage() {
 		w.WriteHeader(&tar.Header{Name: "bin/" + n, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 	}
 	w.Close()
-	// The labels of the image imitate those of a pod.
+	// The labels of the image imitate a pod.
 	answer, err := e.api.ImageImport(e.t.Context(), client.ImageImportSource{Source: &b, SourceName: "-"}, "box",
 		client.ImageImportOptions{Changes: []string{
 			"LABEL io.kubernetes.pod.name=victim io.kubernetes.pod.namespace=prod io.kubernetes.container.name=main",

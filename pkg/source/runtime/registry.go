@@ -60,7 +60,7 @@ func newRegistry(grace time.Duration, now func() time.Time) *registry {
 type socketFeed struct {
 	*registry
 	socket int
-	// cgroupOf is that of the options.
+	// cgroupOf is Options.CgroupOf.
 	cgroupOf func(pid int, id, path string) (cgroup string, own bool)
 	// onSync is called after each list.
 	onSync func()
