@@ -4,9 +4,8 @@ package hang
 
 import "time"
 
-// Backoff is the pause after failures: none after the first two in a row, a minute
-// after the third, and twice as long after each further one, up to an hour. The zero
-// Backoff has seen no failure; assign it after a success.
+// Backoff is the pause after failures: none after the first two in a row, a minute after the third, then twice as long
+// each time, up to an hour. Assign the zero Backoff after a success.
 type Backoff struct {
 	fails int
 	until time.Time

@@ -9,24 +9,23 @@ import (
 	"time"
 )
 
-// MaxHanging is the number of calls of a Group that may hang at once, as each occupies a thread. TasksMax in the systemd unit
-// has room for that many in each source.
+// MaxHanging is the number of calls of a Group that may hang at once, because each occupies a thread. TasksMax in the
+// systemd unit has room for as many in each source.
 const MaxHanging = 16
 
-// Group makes calls for many keys, one at a time for each key, and bounds how many
-// hang at once. The zero Group is ready. A Group is safe for concurrent use.
+// Group makes calls for many keys, one at a time per key, and bounds how many hang at once. The zero Group is ready. A
+// Group is safe for concurrent use.
 type Group[K comparable, T any] struct {
-	Limit int // the number of calls in progress, those that hang included; 0: MaxHanging
+	Limit int // the number of calls in progress, including hanging calls; 0: MaxHanging
 
 	mu    sync.Mutex
 	calls map[K]*Pending[T] // in progress
-	freed chan struct{}     // closed when a call returns; nil while nothing waits for that
+	freed chan struct{}     // closed when a call returns; nil while no caller waits for this
 }
 
-// Start calls fn for key unless a call for key is in progress. If Limit calls are in
-// progress, Start waits for one of them to return, unless all of them are past their
-// deadlines. limit is the time for this and for fn. Start returns nil if fn is not
-// called.
+// Start calls fn for key unless a call for key is in progress. If Limit calls are in progress, Start waits for the
+// return of a call, unless all calls are past their deadlines. limit is the time for this and for fn. Start returns nil
+// if fn is not called.
 func (g *Group[K, T]) Start(ctx context.Context, key K, limit time.Duration, fn func() (T, error)) *Pending[T] {
 	deadline := time.Now().Add(limit)
 	for {
@@ -52,8 +51,7 @@ func (g *Group[K, T]) Do(ctx context.Context, key K, limit time.Duration, fn fun
 	return g.Start(ctx, key, limit, fn).Wait(ctx)
 }
 
-// start returns a channel to wait for if the group is full, and neither that nor a
-// call if there is nothing to wait for.
+// start returns a call, or a channel to wait for if the group is full, or neither if waiting is pointless.
 func (g *Group[K, T]) start(key K, deadline time.Time, fn func() (T, error)) (*Pending[T], chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

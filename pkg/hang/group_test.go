@@ -34,8 +34,7 @@ func TestGroup(t *testing.T) {
 	})
 }
 
-// A full group makes no call while all calls hang. While one of them may return in
-// time, Start waits for it.
+// A full group makes no call while all calls hang. While a call may return in time, Start waits for it.
 func TestGroupLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := Group[int, int64]{Limit: 2}
@@ -71,8 +70,7 @@ func TestGroupWaits(t *testing.T) {
 	})
 }
 
-// Whatever many callers do at once, no more than Limit calls are in progress, no two
-// of one key, and a call that is made is answered.
+// With many concurrent callers, at most Limit calls are in progress, at most one per key, and each call is answered.
 func TestGroupConcurrently(t *testing.T) {
 	const bound, keys = 3, 7
 	g := Group[int, int]{Limit: bound}

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hang makes calls that may never return: a driver can block inside a
-// system call for ever, and nothing ends that from outside.
+// Package hang makes calls that may never return: a driver can block inside a system call forever, and nothing ends the
+// call from outside.
 //
-// Each call runs in a goroutine of its own, so that the caller can stop waiting
-// for it. A call that does not return keeps its goroutine, and its thread if it
-// is in a system call. So the number of calls in progress is bounded: one for
-// each Call, Group.Limit for each Group. A panic in a call becomes an error.
+// Each call runs in its own goroutine, so that the caller can stop waiting for it. A call that does not return keeps
+// its goroutine, and its thread if it is in a system call. So the number of calls in progress is bounded: one for each
+// Call, Group.Limit for each Group. A panic in a call becomes an error.
 //
-// No caller waits for a call after the deadline of the call. A result that comes
-// later is discarded by Do and Join. Start is for callers that keep it: they ask
-// Pending.Returned from time to time.
+// No caller waits past the deadline of the call. Do and Join discard a later result. Callers of Start can keep it: they
+// ask Pending.Returned from time to time.
 package hang
 
 import (
@@ -20,21 +18,20 @@ import (
 	"time"
 )
 
-// ErrStuck is the error of a call that has not returned in time, and of a call
-// that is not made because an earlier one has not returned.
+// ErrStuck is the error of a call that has not returned in time, and of a call that is not made because an earlier call
+// has not returned.
 var ErrStuck = errors.New("no answer in time")
 
-// StuckError is an ErrStuck that names the call which has not returned.
+// StuckError is an ErrStuck that names the call without a return.
 type StuckError struct{ Method string }
 
-// Error is the text of ErrStuck: the caller adds the method where it matters.
+// Error is the text of ErrStuck: the caller adds the method if needed.
 func (e *StuckError) Error() string { return ErrStuck.Error() }
 
 // Unwrap returns ErrStuck.
 func (e *StuckError) Unwrap() error { return ErrStuck }
 
-// Call makes one call at a time. The zero Call is ready. A Call is safe for
-// concurrent use.
+// Call makes one call at a time. The zero Call is ready. A Call is safe for concurrent use.
 type Call[T any] struct {
 	mu      sync.Mutex
 	running *Pending[T]
@@ -43,8 +40,8 @@ type Call[T any] struct {
 	end     func() // c.returned, allocated once
 }
 
-// Start calls fn unless a call is in progress, and does not wait for it. It returns
-// nil if fn is not called. limit is the time that fn has.
+// Start calls fn unless a call is in progress, and does not wait for it. It returns nil if fn is not called. limit is
+// the time that fn has.
 func (c *Call[T]) Start(limit time.Duration, fn func() (T, error)) *Pending[T] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,15 +51,14 @@ func (c *Call[T]) Start(limit time.Duration, fn func() (T, error)) *Pending[T] {
 	return c.start("", limit, fn)
 }
 
-// Do calls fn and waits until it returns, limit has passed or ctx ends. The error
-// is ErrStuck if fn has not returned by then, and at once if a call is in progress.
+// Do calls fn and waits until it returns, limit has passed or ctx ends. The error is ErrStuck if fn has not returned by
+// then, and at once if a call is in progress.
 func (c *Call[T]) Do(ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	return c.Start(limit, fn).Wait(ctx)
 }
 
-// Join is Do for callers that share a Call. If a call of the same method is in
-// progress, Join waits for that call and returns its result. If a call of another
-// method is in progress, Join waits for it and calls fn then. A call has limit from
+// Join is Do for callers that share a Call. If a call of the same method is in progress, Join waits for it and returns
+// its result. If a call of another method is in progress, Join waits for it and then calls fn. A call has limit from
 // its own start on, and Join takes no longer than limit altogether.
 //
 // The error is a StuckError with the method that has not returned.
@@ -100,9 +96,8 @@ func (c *Call[T]) Running() bool {
 	return c.running != nil
 }
 
-// Close lets no further call start and calls release once, as soon as no call is
-// in progress: now, or when the call in progress returns. Nothing else of the Call
-// may be used in release. A second Close does nothing.
+// Close lets no further call start and calls release once, when no call is in progress: now, or when the call in
+// progress returns. release must not use the Call. A second Close does nothing.
 func (c *Call[T]) Close(release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +120,6 @@ func (c *Call[T]) start(method string, limit time.Duration, fn func() (T, error)
 	return c.running
 }
 
-// returned ends the call in progress.
 func (c *Call[T]) returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

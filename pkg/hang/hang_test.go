@@ -17,8 +17,7 @@ import (
 
 const limit = 5 * time.Second
 
-// blocked is a function that returns its value when release is closed, and counts
-// how often it is called.
+// blocked is a function that returns its value when release is closed, and counts its calls.
 type blocked struct {
 	release chan struct{}
 	calls   atomic.Int64
@@ -32,7 +31,6 @@ func (b *blocked) call() (int64, error) {
 	return n, nil
 }
 
-// took checks what a function returns and how long it takes.
 func took(t *testing.T, what string, f func() (int64, error), want int64, wantErr error, wantTook time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -59,8 +57,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// Only one caller waits for a call that hangs, and only for its limit. What the call
-// returns then is discarded.
+// Only one caller waits for a call that hangs, and only for its limit. A later result is discarded.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Call[int64]
@@ -104,8 +101,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// Start does not wait. A result that is there when Wait is called counts, also after
-// the deadline.
+// Start does not wait. A result that exists when Wait is called counts, even after the deadline.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Call[int64]
@@ -133,7 +129,7 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// Callers of one method share a call, which has its deadline from its start on.
+// Callers of one method share a call, whose deadline counts from its start.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Call[int64]

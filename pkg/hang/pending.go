@@ -18,7 +18,7 @@ type Pending[T any] struct {
 	err      error
 }
 
-// start calls fn in a goroutine of its own, and then done.
+// start calls fn in its own goroutine, and then done.
 func start[T any](method string, deadline time.Time, fn func() (T, error), done func()) *Pending[T] {
 	p := &Pending[T]{method: method, deadline: deadline, returned: make(chan struct{})}
 	go func() {
@@ -47,8 +47,8 @@ func (p *Pending[T]) Returned() bool {
 	}
 }
 
-// Wait waits until the call returns, its deadline has passed or ctx ends, and
-// returns the result of the call. The error is ErrStuck if there is none.
+// Wait waits until the call returns, its deadline has passed or ctx ends, and returns the result of the call. The error
+// is ErrStuck without a result.
 func (p *Pending[T]) Wait(ctx context.Context) (T, error) {
 	if !p.wait(ctx) {
 		var none T
@@ -76,5 +76,4 @@ func (p *Pending[T]) wait(ctx context.Context) bool {
 	return false
 }
 
-// overdue reports whether the deadline of the call has passed.
 func (p *Pending[T]) overdue() bool { return !time.Now().Before(p.deadline) }
