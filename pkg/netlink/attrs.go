@@ -40,7 +40,7 @@ func (a *Attrs) Next() bool {
 	return true
 }
 
-// Sized returns the n bytes of the attribute. If it has another size, it sets Err and returns zeros.
+// Sized returns the n bytes of the attribute. If its size differs, Sized sets Err and returns zeros.
 func (a *Attrs) Sized(n int) []byte {
 	if len(a.Data) != n {
 		a.Err = a.WrongSize(n)
@@ -54,7 +54,7 @@ func (a *Attrs) WrongSize(want int) error {
 	return fmt.Errorf("%w: attribute %d has %d bytes, not %d", ErrMalformed, a.Type, len(a.Data), want)
 }
 
-// U8 returns the number in the attribute, as U16, U32 and U64 do.
+// U8 returns the number in the attribute.
 func (a *Attrs) U8() uint8 { return a.Sized(1)[0] }
 
 // U16 returns the number in the attribute.

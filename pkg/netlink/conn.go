@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlink exchanges messages with the kernel by netlink (include/uapi/linux/netlink.h): a socket, the replies to a request, and
-// their attributes. What the messages mean is known to the sources. The parsers do not trust their input: they return an error for what
-// is malformed, and skip what is unknown.
+// Package netlink exchanges messages with the kernel by netlink (include/uapi/linux/netlink.h): a socket, the replies
+// to a request, and their attributes. The sources know what the messages mean. The parsers do not trust their input:
+// they return an error for malformed data, and skip unknown attributes.
 package netlink
 
 import (
@@ -17,14 +17,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// BufferSize is more than any datagram of a dump, and more than any single reply but a list of many virtual functions.
+// BufferSize is more than any datagram of a dump, and more than any single reply except a list of many virtual
+// functions.
 const BufferSize = 32 << 10
 
 // Conn is a netlink socket, for one goroutine.
 type Conn struct {
 	FD       int
 	Buffer   []byte // of one datagram; Ask allocates BufferSize if it is nil
-	Requests uint32 // sent; the sequence number of the last one
+	Requests uint32 // sent requests; the sequence number of the last request
 }
 
 // Dial opens a socket of a protocol, such as unix.NETLINK_ROUTE.
@@ -39,8 +40,8 @@ func Dial(protocol int) (*Conn, error) {
 // Close closes the socket.
 func (c *Conn) Close() { _ = unix.Close(c.FD) }
 
-// Ask sends a request and passes every reply of type typ to fn, whose argument is valid until the next call. The kernel handles the
-// request inside send, which has no deadline: the caller must be a goroutine that may be abandoned.
+// Ask sends a request and passes every reply of type typ to fn, whose argument is valid until the next call. The kernel
+// handles the request inside send, which has no deadline: the caller must be a goroutine that may be abandoned.
 func (c *Conn) Ask(request []byte, typ uint16, deadline time.Time, fn func(payload []byte) error) error {
 	if c.Buffer == nil {
 		c.Buffer = make([]byte, BufferSize)
@@ -64,7 +65,7 @@ func (c *Conn) Ask(request []byte, typ uint16, deadline time.Time, fn func(paylo
 // SetSequence sets the sequence number of a request, which its replies have.
 func SetSequence(request []byte, n uint32) { native.PutUint32(request[8:], n) }
 
-// Receive receives one datagram into the buffer. It blocks only in poll: usually the reply is already there.
+// Receive receives a datagram into the buffer. It blocks only in poll: usually the reply is ready.
 func (c *Conn) Receive(deadline time.Time) (int, error) {
 	for {
 		n, from, err := unix.Recvfrom(c.FD, c.Buffer, unix.MSG_DONTWAIT|unix.MSG_TRUNC)

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrMalformed reports a message or an attribute that cannot be parsed, or that is truncated.
+	// ErrMalformed reports a truncated or unparsable message or attribute.
 	ErrMalformed = errors.New("malformed netlink message")
 	// ErrInterrupted reports that the kernel's list changed while it was dumped.
 	ErrInterrupted = errors.New("netlink dump was interrupted by a change")
@@ -28,8 +28,8 @@ func Message(typ, flags uint16, body []byte) []byte {
 	return append(b, body...)
 }
 
-// Messages passes the payload of each reply of one type in a datagram to fn and reports whether it saw the last one. It skips replies to
-// other requests.
+// Messages passes the payload of each reply of one type in a datagram to fn and reports whether it saw the last reply.
+// It skips replies to other requests.
 func Messages(b []byte, typ uint16, seq uint32, fn func(payload []byte) error) (done bool, err error) {
 	for len(b) > 0 {
 		if len(b) < unix.SizeofNlMsghdr {

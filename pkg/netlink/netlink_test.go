@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKernel: a dump of the interfaces has those that Go's library lists, a request for one of them has one reply, and the kernel's error
-// arrives. Each reply belongs to its request.
+// TestKernel: a dump of the interfaces has the interfaces of Go's library, a request for one interface has one reply,
+// and the kernel's error arrives. Each reply belongs to its request.
 func TestKernel(t *testing.T) {
 	c, err := Dial(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// pair returns a connection to an end that is not the kernel's.
+// pair returns a connection to an end that is not the kernel.
 func pair(t *testing.T) (c *Conn, peer int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -139,7 +139,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessages: what is appended is parsed again, and any bytes are parsed or rejected, without a change of them.
+// FuzzMessages: appended attributes are parsed again. Any bytes are parsed or rejected, and not changed.
 func FuzzMessages(f *testing.F) {
 	f.Add(reply(78, 0, 7, Append(AppendU32(nil, 1, 5), 2|unix.NLA_F_NESTED, AppendU32(nil, 3, 4)...)...), uint16(3))
 	f.Add(reply(unix.NLMSG_ERROR, 0, 7, 0xf0, 0xff, 0xff, 0xff), uint16(0))
