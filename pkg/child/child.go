@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child runs a program for a source: with a deadline, with bounded output, and
-// no longer than the sensor lives. A Runner runs it to its end; Start starts one that goes on.
+// Package child runs a program for a source: with a deadline, with bounded output, and no longer than the sensor lives.
+// A Runner runs it to its end; Start starts a program that continues.
 //
-// The program is the leader of a process group. At the deadline the whole group is
-// killed. When the sensor ends, even by SIGKILL, the kernel kills the program (see
-// PR_SET_PDEATHSIG in prctl(2)); the processes that the program started are not killed
-// then. A process in uninterruptible sleep does not end at SIGKILL: Run returns without
-// it, and the Runner starts no further program after MaxStuck of these.
+// The program is the leader of a process group. At the deadline the whole group is killed. When the sensor ends, even
+// by SIGKILL, the kernel kills the program (PR_SET_PDEATHSIG in prctl(2)), but not its child processes. A process in
+// uninterruptible sleep does not end at SIGKILL: Run returns without it, and the Runner starts no further program after
+// MaxStuck of these.
 package child
 
 import (
@@ -27,7 +26,7 @@ var (
 	ErrOutput = errors.New("too much output")
 	// ErrStuck is returned when a program was killed and does not end.
 	ErrStuck = errors.New("killed and not ended")
-	// ErrTooManyStuck is returned instead of starting a program while MaxStuck are stuck.
+	// ErrTooManyStuck is returned instead of starting a program while MaxStuck programs are stuck.
 	ErrTooManyStuck = errors.New("too many programs were killed and have not ended")
 )
 
@@ -41,7 +40,7 @@ type Program struct {
 	MaxStderr int      // bytes; excess output is dropped
 }
 
-// Runner runs programs and counts those that do not end.
+// Runner runs programs and counts the programs that do not end.
 type Runner struct {
 	MaxStuck int           // programs
 	Grace    time.Duration // for a killed program to end; 0: a second
@@ -49,8 +48,8 @@ type Runner struct {
 	stuck atomic.Int32
 }
 
-// Run runs a program until it ends or ctx ends, and returns its output, also with an error. If
-// ctx ended first, the error wraps that of ctx.
+// Run runs a program until it ends or ctx ends, and returns its output, also with an error. If ctx ended first, the
+// error wraps the error of ctx.
 func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err error) {
 	if int(r.stuck.Load()) >= r.MaxStuck {
 		return nil, nil, ErrTooManyStuck
@@ -69,8 +68,8 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	var status error // valid once ended is closed
 	ended := make(chan struct{})
 	go func() {
-		// The kernel sends the signal when the thread that started the program ends, and
-		// Go ends a thread together with a goroutine that is locked to it.
+		// The kernel sends the signal when the thread that started the program ends, and Go ends a thread with the
+		// goroutine that is locked to it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		status = cmd.Run()
@@ -101,8 +100,8 @@ func (r *Runner) Run(ctx context.Context, p Program) (stdout, stderr []byte, err
 	}
 }
 
-// bounded keeps output up to a size; more output ends the program or is dropped. The buffer is
-// not embedded: io.Copy would bypass Write.
+// bounded keeps output up to a size; more output ends the program or is dropped. The buffer is not embedded: io.Copy
+// would bypass Write.
 type bounded struct {
 	kept bytes.Buffer
 	size int

@@ -37,8 +37,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestStuck: a program in uninterruptible sleep does not end when it is killed. Run returns without it, and no other is started
-// until it has ended.
+// TestStuck: a program in uninterruptible sleep does not end when it is killed. Run returns without it, and no other
+// program is started until it has ended.
 func TestStuck(t *testing.T) {
 	dir, answer := silent.Mount(t, "silent")
 	r := &Runner{MaxStuck: 1, Grace: 100 * time.Millisecond}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Process is a running program that talks to the sensor through a socket, its file
-// descriptor 3. It ends with the sensor, as the programs of a Runner do.
+// Process is a running program that talks to the sensor through a socket, its file descriptor 3. It ends with the
+// sensor, like the programs of a Runner.
 type Process struct {
 	Socket *os.File // the sensor's end
 
@@ -26,9 +26,9 @@ type Process struct {
 // socketFD is the file descriptor of the socket in the program: the first one after stderr.
 const socketFD = 3
 
-// Main is for a program that starts itself: it returns unless the only argument of this process
-// is argument. Otherwise it calls run with the socket that Start has created, and ends the
-// process with the status that run returns. It is called by an init function.
+// Main is for a program that starts itself. An init function calls it. If argument is the only argument of this
+// process, Main calls run with the socket that Start has created, and ends the process with the status of run.
+// Otherwise it returns.
 func Main(argument string, run func(socket *os.File) (status int)) {
 	if len(os.Args) != 2 || os.Args[1] != argument {
 		return
@@ -39,8 +39,8 @@ func Main(argument string, run func(socket *os.File) (status int)) {
 	os.Exit(run(os.NewFile(socketFD, "socket")))
 }
 
-// Start starts a program; p.MaxStdout and p.MaxStderr are ignored. What it prints goes to
-// output, which must not block.
+// Start starts a program; p.MaxStdout and p.MaxStderr are ignored. The program's prints go to output, which must not
+// block.
 func Start(p Program, output io.Writer) (*Process, error) {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -58,10 +58,10 @@ func Start(p Program, output io.Writer) (*Process, error) {
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second // for the pipe of the output, which a process that the program started may hold
+	cmd.WaitDelay = time.Second // for the pipe of the output, which a child of the program may hold
 	started := make(chan error)
 	go func() {
-		// As in Run: the program lives no longer than this thread.
+		// As in Run, the program lives no longer than this thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -82,15 +82,15 @@ func Start(p Program, output io.Writer) (*Process, error) {
 // PID returns the process ID.
 func (r *Process) PID() int { return r.pid }
 
-// Ended is closed when the program has ended. A process with a task in uninterruptible sleep
-// does not end when it is killed.
+// Ended is closed when the program has ended. A process with a task in uninterruptible sleep does not end when it is
+// killed.
 func (r *Process) Ended() <-chan struct{} { return r.ended }
 
 // Err returns how the program ended: nil if it exited with 0. Ended must be closed.
 func (r *Process) Err() error { return r.status }
 
-// End closes the socket, on which the program should exit, kills the program after grace, and
-// reports whether it has ended a second later. It may be called more than once.
+// End closes the socket, on which the program should exit, kills the program after grace, and reports whether it has
+// ended a second later. It may be called more than once.
 func (r *Process) End(grace time.Duration) bool {
 	r.once.Do(func() { _ = r.Socket.Close() })
 	if r.within(grace) {
@@ -100,7 +100,6 @@ func (r *Process) End(grace time.Duration) bool {
 	return r.within(time.Second)
 }
 
-// within waits until the program has ended, for at most limit.
 func (r *Process) within(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
