@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package safely starts the goroutines of sources: a panic in one of them does not end the sensor.
+// Package safely starts the goroutines of sources: a panic in a goroutine does not end the sensor.
 //
-// A goroutine that outlives the call which starts it runs in Do. A panic ends its work for good, so Do records the panic and the
-// engine reports the source as failed from then on. A goroutine for which its call waits belongs to a Group, which passes the
-// panic on to the call. Try is for calls themselves, such as the constructors of sources.
+// A goroutine that outlives the call that starts it runs in Do. A panic ends its work for good, so Do records the panic
+// and the engine reports the source as failed from then on. A goroutine for which its call waits belongs to a Group,
+// which passes the panic on to the call. Try is for calls themselves, such as the constructors of sources.
 package safely
 
 import (
@@ -25,7 +25,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Recovered returns the error for a value of recover. It is called by the deferred function.
+// Recovered returns the error for a value of recover. The deferred function calls it.
 func Recovered(value any) *PanicError {
 	if e, ok := value.(*PanicError); ok { // of a Group
 		return e
@@ -44,7 +44,7 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// panics are those of goroutines, by source. They belong to the process, as the goroutines do.
+// panics are the panics of goroutines by source, for the whole process.
 var (
 	mu     sync.Mutex
 	panics = map[string]*record{}
@@ -55,7 +55,7 @@ type record struct {
 	count uint64
 }
 
-// Do calls f, which is the goroutine of a source, and records its panic.
+// Do calls f, the goroutine of a source, and records its panic.
 func Do(source string, f func()) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -81,7 +81,7 @@ func add(source string, e *PanicError) {
 	r.count++
 }
 
-// Panicked returns the first panic in a goroutine of a source, nil if there was none, and their number.
+// Panicked returns the first panic in a goroutine of a source, or nil, and the number of panics.
 func Panicked(source string) (first *PanicError, count uint64) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -91,7 +91,7 @@ func Panicked(source string) (first *PanicError, count uint64) {
 	return nil, 0
 }
 
-// A Group is a sync.WaitGroup whose Wait panics if one of the goroutines did. The zero Group is ready.
+// A Group is a sync.WaitGroup whose Wait panics if a goroutine did. The zero Group is ready.
 type Group struct {
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -115,7 +115,7 @@ func (g *Group) Go(f func()) {
 	})
 }
 
-// Wait waits for all goroutines. It panics with the first panic of them.
+// Wait waits for all goroutines. It panics with their first panic.
 func (g *Group) Wait() {
 	g.wg.Wait()
 	if g.first != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// A panic is recorded for its source only, the first one with its stack.
+// A panic is recorded for its source only, the first panic with its stack.
 func TestDo(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, value := range []string{"first", "second"} {
@@ -49,11 +49,12 @@ func TestGroup(t *testing.T) {
 	t.Error("Wait returned")
 }
 
-// inChild are the files whose goroutines run in a child process: their panics end the child, and the sensor starts another.
+// inChild are the files whose goroutines run in a child process: their panics end the child, and the sensor starts
+// another.
 var inChild = map[string]bool{"source/nvidia/nvml/session.go": true, "source/nvidia/nvml/serve.go": true}
 
-// TestGoroutines checks that sources and the engine start no goroutine whose panic ends the sensor. Package child is not
-// checked: its goroutines start a program and wait for it.
+// TestGoroutines: sources and the engine start no goroutine whose panic ends the sensor. Package child is not checked:
+// its goroutines start a program and wait for it.
 func TestGoroutines(t *testing.T) {
 	files, checked := token.NewFileSet(), 0
 	for _, dir := range []string{"source", "engine", "event", "hook"} {
@@ -97,7 +98,7 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// bare returns where a file starts a goroutine other than through package safely.
+// bare returns where a file starts a goroutine without package safely.
 func bare(file *ast.File) []token.Pos {
 	var at []token.Pos
 	groups := map[string]bool{}
