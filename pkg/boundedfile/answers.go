@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Answers counts how a driver answers reads of attributes of one device. The zero value is ready to use.
+// Answers counts how a driver answers reads of the attributes of a device. The zero value is ready to use.
 type Answers struct {
 	given  int
 	gone   int   // reports of a removed device
 	failed error // the first failure of the device
-	other  error // the first failure that may be a property of the attribute, or pass
+	other  error // the first failure that may belong to the attribute, or pass
 	before bool  // the device has answered in an earlier round
 }
 
 // lacking are the errors of attributes that a chip does not have.
 var lacking = []error{unix.ENOENT, unix.ENOTDIR, unix.EOPNOTSUPP}
 
-// passing are the errors of attributes that are not available: for good, for a setting, or while the device is reset. EISDIR is not an
-// answer of a driver.
+// passing are the errors of attributes that are not available: for good, for a setting, or while the device is reset.
+// EISDIR does not come from a driver.
 var passing = []error{unix.EINVAL, unix.EPERM, unix.EACCES, unix.EBUSY, unix.EAGAIN, unix.ENODATA, unix.EISDIR}
 
 // Add counts the result of a read.
@@ -44,8 +44,8 @@ func (a *Answers) Add(err error) {
 // Begin begins a round of reads.
 func (a *Answers) Begin() { *a = Answers{before: a.before} }
 
-// End ends the round. lost: every answer was that the device was removed. silent is why no read was answered; nil if one was, if the
-// device was removed, or if it has no attribute that can be read, and had none in earlier rounds.
+// End ends the round. lost: every answer was that the device was removed. silent is why all reads failed. It is nil if
+// a read succeeded, if the device was removed, or if it has no readable attribute now or in earlier rounds.
 func (a *Answers) End() (lost bool, silent error) {
 	switch {
 	case a.given > 0:

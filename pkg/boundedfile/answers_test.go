@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAnswers: what the reads of a round mean for the device, the first time and after a round that was answered.
+// TestAnswers: what the reads of a round mean for the device, the first time and after an answered round.
 func TestAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		reads             []error
-		lost, first, then bool // lost; not answered in the first round, and later
+		lost, first, then bool // lost; silent in the first round, and later
 	}{
 		"answered":            {[]error{nil, unix.EIO, unix.ENODEV}, false, false, false},
 		"removed":             {[]error{unix.ENODEV, unix.ENXIO, unix.ENOENT, unix.EPERM}, true, false, false},

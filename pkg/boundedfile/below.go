@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenBelow opens a path for reading as a process with the root directory root sees it: an absolute symbolic link, such as those of
-// the node's /etc, begins at root. flags are added to O_RDONLY and O_CLOEXEC.
+// OpenBelow opens a path for reading as a process with the root directory root sees it: absolute symbolic links, such
+// as in the node's /etc, begin at root. flags are added to O_RDONLY and O_CLOEXEC.
 func OpenBelow(root, path string, flags int) (int, error) {
 	fd, err := openBelow(root, path, flags)
 	if err != nil {
@@ -21,7 +21,7 @@ func OpenBelow(root, path string, flags int) (int, error) {
 }
 
 func openBelow(root, path string, flags int) (int, error) {
-	if root == "/" { // links begin there anyway, and RestrictSUIDSGID of systemd takes openat2 away
+	if root == "/" { // links begin there anyway, and RestrictSUIDSGID of systemd forbids openat2
 		return Open(unix.AT_FDCWD, filepath.Join(root, path), flags)
 	}
 	dir, err := Open(unix.AT_FDCWD, root, unix.O_PATH|unix.O_DIRECTORY)

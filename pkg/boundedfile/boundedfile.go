@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boundedfile reads small files of sysfs, procfs and cgroupfs: with a limit
-// on the size, and again after a signal interrupted the system call (EINTR).
+// Package boundedfile reads small files of sysfs, procfs and cgroupfs: with a limit on the size, and again after a
+// signal interrupted the system call (EINTR).
 //
-// It works on plain descriptors. What package os adds to each open (epoll, fcntl,
-// fstat) costs more than the read.
+// It works on plain descriptors. The additional calls of package os at each open (epoll, fcntl, fstat) cost more than
+// the read.
 package boundedfile
 
 import (
@@ -18,9 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile reads a file up to its end, but not more than limit bytes, into buf, which
-// it replaces if the file is longer. It takes an open, a close, and a read for each
-// part that the kernel returns and for the end.
+// ReadFile reads a file up to its end, but at most limit bytes, into buf, which it replaces if the file is longer. It
+// takes an open, a close, a read for each part that the kernel returns, and a read for the end.
 func ReadFile(name string, buf []byte, limit int) ([]byte, error) {
 	fd, err := Open(unix.AT_FDCWD, name, 0)
 	if err != nil {
@@ -51,11 +50,10 @@ func readAll(fd int, name string, buf []byte, limit int) ([]byte, error) {
 	}
 }
 
-// firstBuffer is the size of a buffer that ReadFile makes.
 const firstBuffer = 4 << 10
 
-// ReadOnce is ReadFile with a single read of at most len(buf) bytes. The kernel
-// returns an attribute of sysfs or cgroupfs as a whole if the buffer holds it.
+// ReadOnce is ReadFile with a single read of at most len(buf) bytes. The kernel returns an attribute of sysfs or
+// cgroupfs as a whole if it fits in the buffer.
 func ReadOnce(name string, buf []byte) ([]byte, error) {
 	fd, err := Open(unix.AT_FDCWD, name, 0)
 	if err != nil {
@@ -69,8 +67,8 @@ func ReadOnce(name string, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// Open opens a file for reading. dir is an open directory for relative names, or
-// unix.AT_FDCWD. flags are added to O_RDONLY and O_CLOEXEC.
+// Open opens a file for reading. dir is an open directory for relative names, or unix.AT_FDCWD. flags are added to
+// O_RDONLY and O_CLOEXEC.
 func Open(dir int, name string, flags int) (int, error) {
 	return Retry(func() (int, error) { return unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0) })
 }
@@ -81,8 +79,7 @@ func Read(fd int, buf []byte) (int, error) {
 	return max(n, 0), err
 }
 
-// ReadStart reads from the start of the file. On an open file of sysfs it returns
-// fresh values.
+// ReadStart reads from the start of the file. On an open file of sysfs it returns fresh values.
 func ReadStart(fd int, buf []byte) (int, error) {
 	n, err := Retry(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	return max(n, 0), err
@@ -98,9 +95,8 @@ func Retry[T any](call func() (T, error)) (T, error) {
 	}
 }
 
-// Line returns the first line of b as text for a label: without white space around
-// it, without bytes that are not UTF-8 and characters that cannot be printed, and
-// not longer than limit bytes.
+// Line returns the first line of b as text for a label: without white space around it, invalid UTF-8 and unprintable
+// characters, and at most limit bytes long.
 func Line(b []byte, limit int) string {
 	line, _, _ := strings.Cut(string(b), "\n")
 	line = strings.Map(func(r rune) rune {

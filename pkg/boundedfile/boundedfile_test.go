@@ -27,7 +27,7 @@ func write(t *testing.T, content []byte) string {
 	return name
 }
 
-// The content is that of os.ReadFile, up to the limit, whatever the buffer is.
+// The content equals os.ReadFile's, up to the limit, with any buffer.
 func TestReadFile(t *testing.T) {
 	for _, size := range []int{0, 1, 127, 128, 129, firstBuffer, 3*firstBuffer + 5} {
 		content := bytes.Repeat([]byte("0123456"), size/7+1)[:size]
@@ -68,7 +68,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// The kernel returns /proc/self/maps in parts, a FIFO in those that were written.
+// The kernel returns /proc/self/maps in parts, and a FIFO in the parts that were written.
 func TestReadFileInParts(t *testing.T) {
 	got, err := ReadFile("/proc/self/smaps", make([]byte, 64<<10), 16<<20)
 	if err != nil || !strings.Contains(string(got), "[vdso]") && !strings.Contains(string(got), "[vvar]") {
@@ -102,7 +102,7 @@ func fifo(t *testing.T) string {
 	return name
 }
 
-// A file that grows while it is read, as a hostile one may, ends at the limit.
+// A file that grows while it is read, as a hostile file may, ends at the limit.
 func TestGrowingFile(t *testing.T) {
 	const limit = 100 << 10
 	got, err := ReadFile("/dev/zero", nil, limit)
@@ -184,8 +184,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestSignal interrupts a read with real signals. The handlers of the Go runtime have
-// SA_RESTART, which does not restart a read of a socket with a timeout: signal(7).
+// TestSignal interrupts a read with real signals. The handlers of the Go runtime have SA_RESTART, which does not
+// restart a read of a socket with a timeout: signal(7).
 func TestSignal(t *testing.T) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -248,7 +248,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// An absolute link below a root directory begins at that directory, and no link leads out of it.
+// An absolute link below a root directory begins at that directory, and links do not lead out of it.
 func TestBelow(t *testing.T) {
 	root := t.TempDir()
 	for name, target := range map[string]string{
@@ -276,7 +276,7 @@ func TestBelow(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
 		}
 	}
-	for _, path := range []string{"etc/host", "none"} { // the file that this machine has is not the node's
+	for _, path := range []string{"etc/host", "none"} { // this machine's file is not the node's
 		if got, err := ReadFileBelow(root, path, nil, 100); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Skipped are the lines of a file that its parser left out, because it cannot read them. The other lines are read as without them.
+// Skipped are the lines of a file that its parser cannot read. They do not affect the other lines.
 type Skipped struct {
 	Lines int
 	first string // quoted
@@ -30,10 +30,10 @@ func (s *Skipped) String() string {
 	return fmt.Sprintf("%d lines cannot be parsed and are left out, the first is %s", s.Lines, s.first)
 }
 
-// SkippedFiles are the lines that were left out in one read of files, by the name of the file.
+// SkippedFiles are the skipped lines of one read of files, by the name of the file.
 type SkippedFiles map[string]*Skipped
 
-// In returns the lines of a file, to which its parser adds. The file is counted even if no line is left out.
+// In returns the lines of a file, to which its parser adds. The file is counted even without skipped lines.
 func (f *SkippedFiles) In(file string) *Skipped {
 	if *f == nil {
 		*f = SkippedFiles{}
@@ -46,7 +46,7 @@ func (f *SkippedFiles) In(file string) *Skipped {
 	return s
 }
 
-// Add adds the lines that were left out of another file of a name.
+// Add adds the skipped lines of another file of a name.
 func (f *SkippedFiles) Add(file string, s Skipped) {
 	to := f.In(file)
 	if to.Lines == 0 {
@@ -55,14 +55,14 @@ func (f *SkippedFiles) Add(file string, s Skipped) {
 	to.Lines += s.Lines
 }
 
-// Merge adds the lines that another reader left out.
+// Merge adds the lines that another reader skipped.
 func (f *SkippedFiles) Merge(o SkippedFiles) {
 	for file, s := range o {
 		f.Add(file, *s)
 	}
 }
 
-// String quotes the first line of each file with lines that were left out. It is empty if there is no such line.
+// String quotes the first skipped line of each file, or returns "".
 func (f SkippedFiles) String() string {
 	var parts []string
 	for file, s := range f {
@@ -74,8 +74,8 @@ func (f SkippedFiles) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// SkippedCount counts the lines that were left out since it was made. A line that stays in its file is counted once: a read adds the
-// lines that it left out in excess of the last read.
+// SkippedCount counts skipped lines since it was made. A line that stays in its file is counted once: a read adds only
+// the lines in excess of the last read.
 type SkippedCount struct {
 	files map[string]*skippedCount
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linetest tests parsers of files with lines: a line costs nothing but itself.
+// Package linetest tests parsers of files with lines: an invalid line drops only itself.
 package linetest
 
 import (
@@ -12,16 +12,16 @@ import (
 // A Parser parses a file with lines.
 type Parser struct {
 	Name string
-	// Text is a file with sound lines, after headings of Headings lines.
+	// Text is a file with valid lines, after headings of Headings lines.
 	Text     string
 	Headings int
-	// Parse returns what the lines give: values by name.
+	// Parse returns the results of the lines: values by name.
 	Parse func(text []byte) map[string]string
-	// Replaces reports whether a line says something else about what a value is named after, besides values of the same name.
+	// Replaces reports whether a line changes the values of a name that it does not mention.
 	Replaces func(line, name string) bool
 }
 
-// Fuzz inserts a line into the files of all parsers: what the other lines give does not change.
+// Fuzz inserts a line into the files of all parsers: the results of the other lines do not change.
 func Fuzz(f *testing.F, parsers []Parser) {
 	f.Helper()
 	for _, p := range parsers {
