@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package format renders figures and names for people: in the terminal, on pages, in verdicts and on the command line the same
-// figure has the same text.
+// Package format renders figures and names for people, with the same text in the terminal, on pages, in verdicts and on
+// the command line.
 package format
 
 import (
@@ -31,7 +31,7 @@ func PerSecond(n float64) string {
 	return fmt.Sprintf("%.1f", n)
 }
 
-// Percent renders a ratio, 1 for 100%. A ratio that is not 0 is not rendered as 0%.
+// Percent renders a ratio, 1 for 100%. A ratio above 0 is never rendered as 0%.
 func Percent(ratio float64) string {
 	if p := 100 * ratio; p < 1 && p > 0 {
 		return fmt.Sprintf("%.2g%%", p)
@@ -62,7 +62,7 @@ func Duration(seconds float64) string {
 	return d.Round(digits).String()
 }
 
-// Span renders a duration in whole seconds, without units that are zero at its end: 1h30m.
+// Span renders a duration in whole seconds, without zero units at its end: 1h30m.
 func Span(d time.Duration) string {
 	s := d.Round(time.Second).String()
 	if trimmed, ok := strings.CutSuffix(s, "m0s"); ok {
