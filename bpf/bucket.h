@@ -5,8 +5,8 @@
 #include "maps.h"
 
 /*
- * The bucket of a duration: ceil(log2) of it in units of 2^-30 s, so that the
- * bounds are exact powers of two of a second. 2^30 / 10^9 is 1 + 4948730/2^26.
+ * The bucket of a duration: ceil(log2) in units of 2^-30 s, so that the bounds are exact powers of two of a second.
+ * 2^30 / 10^9 is 1 + 4948730/2^26.
  */
 static __always_inline __u32 bucket(__u64 ns)
 {

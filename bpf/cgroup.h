@@ -5,13 +5,11 @@
 #include "kernel.h"
 
 /*
- * The cgroup v1 hierarchy that containers live in, as index of css_set.subsys;
- * negative: cgroup v2. Set by user space from the kernel's enum
- * cgroup_subsys_id, whose values depend on the configuration.
+ * The cgroup v1 hierarchy of containers, as index of css_set.subsys; negative: cgroup v2. User space sets it from
+ * the kernel's enum cgroup_subsys_id, whose values depend on the configuration.
  */
 const volatile int cgroup_subsys = -1;
 
-/* The cgroup of a task, or NULL. */
 static __always_inline struct cgroup *task_cgroup(struct task_struct *task)
 {
 	struct cgroup_subsys_state *css;

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/*
- * Notes the path of every cgroup when it is made. User space watches the tree
- * itself; this is for cgroups that are gone before it could look.
- */
+/* Records the path of every cgroup when it is created, for cgroups that end before user space lists them. */
 #include "maps.h"
 #include "cgroup.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The newest cgroups: a name is asked for within seconds or never. */
+/* The newest cgroups: user space asks for a path within seconds or never. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -24,7 +21,7 @@ struct {
 	__type(value, struct cgroup_path);
 } scratch SEC(".maps");
 
-/* Returns whether a cgroup is in the hierarchy of current_cgroup(): ids are unique within one hierarchy only. */
+/* Returns whether a cgroup is in the hierarchy of current_cgroup(): ids are unique within a hierarchy only. */
 static __always_inline bool watched(struct cgroup *cgroup)
 {
 	struct cgroup_subsys_state *css;
@@ -51,7 +48,7 @@ int cgroup_made(struct bpf_raw_tracepoint_args *ctx)
 	if (!path)
 		return 0;
 	n = bpf_probe_read_kernel_str(path->path, sizeof(path->path), (const char *)ctx->args[1]);
-	/* A path that is cut could be that of another. */
+	/* A truncated path could be the path of another cgroup. */
 	if (n < 2 || n == sizeof(path->path))
 		return 0;
 	id = BPF_CORE_READ(cgroup, kn, id);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * State that the probes share: the verbs contexts of processes, the calls that threads are in, and the CPU time that probes
- * take of processes.
+ * State that the probes share: verbs contexts of processes, calls of threads, and CPU time that probes take from
+ * processes.
  */
 #ifndef ACCELSCOPE_CONTEXT_H
 #define ACCELSCOPE_CONTEXT_H
@@ -37,7 +37,7 @@ struct {
 	__type(value, struct context_key);
 } open_contexts SEC(".maps");
 
-/* CPU time of calls with contexts that are not known, or whose counters were removed, by process. */
+/* CPU time of calls with contexts that are unknown, or whose counters were removed, by process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -45,7 +45,7 @@ struct {
 	__type(value, struct unknown_cost);
 } unknown_costs SEC(".maps");
 
-/* Queue pairs with sq_sig_all: every work request gets a completion. By the address of the struct ib_qp. */
+/* Queue pairs with sq_sig_all, where every work request gets a completion. By the address of the struct ib_qp. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -53,22 +53,20 @@ struct {
 	__type(value, __u8);
 } signal_all SEC(".maps");
 
-/* The number of work requests, completions and list elements that are read of one call. */
+/* The number of work requests, completions and list elements that are read per call. */
 #define CALL_BOUND 16384
 
-/* Work requests of one call, by opcode. */
 struct tally {
 	__u64 posted[OPCODES];
 	__u64 bytes[OPCODES];
 };
 
-/* A call that has not returned. */
 struct call {
 	__u64 sp; /* the stack pointer at the entry; 0: no call */
 	__u64 object;
 	__u64 list;
 	__u64 bad;
-	__u64 entry_ns; /* CPU time that the probe at the entry took */
+	__u64 entry_ns;
 	struct context_key key;
 	__u32 qpn;
 	__u8 chosen;
@@ -76,7 +74,7 @@ struct call {
 	__u16 pad;
 };
 
-/* The parts of a completion that its process read, and BYTES_COUNTED: its bytes are counted, or it has none. */
+/* The parts of a completion that its process read. BYTES_COUNTED: its bytes are counted, or it has no bytes. */
 #define READ_OPCODE (1 << 0)
 #define READ_BYTE_LEN (1 << 1)
 #define READ_QP_NUM (1 << 2)
@@ -84,7 +82,7 @@ struct call {
 
 /* The completion that ibv_start_poll or ibv_next_poll found last. */
 struct found {
-	__u64 cq; /* address of its struct ibv_cq_ex; 0: none */
+	__u64 cq; /* address of its struct ibv_cq_ex; 0: nothing was found */
 	struct context_key key;
 	__u64 wr_id;
 	__u64 ns;
@@ -98,18 +96,16 @@ struct found {
 	__u8 pad[2];
 };
 
-/* A call of a function of a struct ibv_cq_ex. */
 struct found_call {
 	__u64 sp;
 	__u64 cq;
 	__u64 ip;
 };
 
-/* The calls that a thread is in. */
 struct thread {
 	struct call send, receive;
 	struct tally tally; /* of send */
-	__u32 from, to;     /* places in the ring of the queue pair */
+	__u32 from, to;     /* positions in the ring of the queue pair */
 	__u32 left;
 	__u32 pad;
 
@@ -119,7 +115,7 @@ struct thread {
 	__u64 poll_list;
 	__u64 poll_ip;
 	__u64 poll_entry_ns;
-	/* Calls of this context that have not been added to its counters. */
+	/* Calls of this context that its counters lack. */
 	struct context_key idle;
 	__u64 idle_ns;
 	__u64 idle_hits;
@@ -139,9 +135,10 @@ struct {
 } threads SEC(".maps");
 
 /*
- * While a thread is preempted in an operation on task storage, no other thread can get new task storage on that CPU. The
- * kernel counts such operations of each CPU from Linux 6.2 on (before, existing storage is not found either). A thread
- * without storage then uses an entry of an LRU map under its number until it gets storage: crowded is 1 on these kernels.
+ * While a thread is preempted in an operation on task storage, other threads on that CPU cannot get new task
+ * storage. From Linux 6.2 on, the kernel counts these operations per CPU; before, existing storage is not found
+ * either. A thread without storage then uses an entry of an LRU map under its number, until it gets storage.
+ * crowded is 1 on these kernels.
  */
 const volatile __u8 crowded;
 
@@ -156,7 +153,7 @@ static const struct thread no_call;
 
 static const struct context_stat zero_stat;
 
-/* Whether contexts are counted from the start. Otherwise user space chooses them ("control"). */
+/* Contexts are counted from the start. Otherwise user space chooses them ("control"). */
 const volatile __u8 choose_all = 1;
 
 static __always_inline void remove_context(const struct context_key *key, const struct context_stat *stat)
@@ -171,8 +168,8 @@ static __always_inline void remove_context(const struct context_key *key, const 
 }
 
 /*
- * Adds a context, unless there is no room: a process can make up any number of context addresses. Another thread may add the
- * same one meanwhile: only one of them counts it. User space corrects the numbers of contexts each second.
+ * Adds a context if there is room: a process can make up any number of context addresses. If threads add the same
+ * context, only one counts it. User space corrects the numbers of contexts each second.
  */
 static __always_inline struct context_stat *add_context(const struct context_key *key, __u64 cgroup, __u64 owner,
 							__u32 device, __u64 ucontext)
@@ -197,7 +194,7 @@ static __always_inline struct context_stat *add_context(const struct context_key
 	return stat;
 }
 
-/* A context was closed, or is not the one that is open at its address: its counters get the key with its number. */
+/* A context was closed, or another context is open at its address. The key of its counters gets its number. */
 static __noinline int close_context(struct context_key *key)
 {
 	struct context_stat *stat = bpf_map_lookup_elem(&contexts, key);
@@ -219,13 +216,13 @@ static __always_inline __u32 current_tgid(void)
 	return bpf_get_current_pid_tgid() >> 32;
 }
 
-/* What a trap at this probe costs the process, in ns. */
+/* The cost of a trap at this probe for the process, in ns. */
 static __always_inline __u64 trap_ns(void *ctx)
 {
 	return COOKIE_TRAP_NS(bpf_get_attach_cookie(ctx));
 }
 
-/* The entry of this thread in a map of crowded threads, which is added if zero is not NULL. */
+/* The entry of this thread in a map of crowded threads. If zero is not NULL, a missing entry is added. */
 static __always_inline void *crowded_entry(void *map, const void *zero)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -247,14 +244,13 @@ static __always_inline struct thread *this_thread(__u64 flags)
 	return t ?: crowded_entry(&crowded_threads, flags ? &no_call : 0);
 }
 
-/* Adds CPU time that probes took of calls with a context. */
 static __always_inline void spend(struct context_stat *stat, __u32 calls, __u64 hits, __u64 ns)
 {
 	__sync_fetch_and_add(&stat->hits[calls], hits);
 	__sync_fetch_and_add(&stat->spent_ns[calls], ns);
 }
 
-/* cgroup 0: that of this process. */
+/* cgroup 0: the cgroup of this process. */
 static __noinline int add_unknown_cost(__u32 tgid, __u64 cgroup)
 {
 	struct unknown_cost none = {.cgroup = cgroup ?: current_cgroup()};
@@ -263,7 +259,7 @@ static __noinline int add_unknown_cost(__u32 tgid, __u64 cgroup)
 	return 0;
 }
 
-/* Adds CPU time of calls of this process with a context that is not known. */
+/* Adds the CPU time of calls of this process with an unknown context. */
 static __always_inline void spend_unknown(__u32 tgid, __u32 calls, __u64 ns)
 {
 	struct unknown_cost *s = bpf_map_lookup_elem(&unknown_costs, &tgid);
@@ -277,9 +273,9 @@ static __always_inline void spend_unknown(__u32 tgid, __u32 calls, __u64 ns)
 }
 
 /*
- * Reports whether the context or queue pair of the calling process (table) has the probed function as this operation. A
- * probe is on a file and hits all processes that map it, and the process that was located may have registered the function
- * as another operation.
+ * Reports whether the context or queue pair of the calling process (table) has the probed function as this
+ * operation. A probe on a file hits all processes that map it, and the located process may have registered the
+ * function as another operation.
  */
 static __always_inline bool is_named(__u64 cookie, __u64 ip, __u64 table)
 {
@@ -289,7 +285,7 @@ static __always_inline bool is_named(__u64 cookie, __u64 ip, __u64 table)
 	       function == ip - COOKIE_SKIP(cookie);
 }
 
-/* Reads the struct ibv_qp of a call and returns its context, or none if the context is not known. */
+/* Reads the struct ibv_qp of a call. Returns its context, or NULL if the context is unknown. */
 static __always_inline struct context_stat *context_of(__u64 qp, struct user_qp *user, struct context_key *key)
 {
 	if (bpf_probe_read_user(user, sizeof(*user), (void *)qp))

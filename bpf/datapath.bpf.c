@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts the work requests that processes post and the completions that they poll, with uprobes on the functions of their
- * verbs providers:
+ * Counts the work requests that processes post and the completions that they poll, with uprobes on the functions of
+ * their verbs providers:
  *
  *   post.h       ibv_post_send and ibv_post_recv
  *   poll.h       ibv_poll_cq
@@ -9,13 +9,14 @@
  *   wr.h         ibv_wr_*
  *   lifecycle.h  contexts and queue pairs, seen in the kernel
  *   queues.h     the durations of work requests
- *   outstanding.h  the work requests that are not completed
- *   context.h    the state that these share
+ *   outstanding.h  incomplete work requests
+ *   context.h    shared state
  *
- * The result of a call is known at its return. A return belongs to an entry of the same thread with the same stack pointer;
- * an entry without a return is overwritten by the next one. So nested calls and missed returns are not mixed up.
+ * The result of a call is known at its return. A return belongs to an entry of the same thread with the same stack
+ * pointer. An entry without a return is overwritten by the next entry. So nested calls and missed returns are not
+ * mixed up.
  *
- * This file has the program "control", with which user space changes maps while the others use them.
+ * The program "control" in this file lets user space change maps while the other programs use them.
  */
 #include "post.h"
 #include "poll.h"
@@ -37,7 +38,7 @@ const struct control_args *unused_control_args __attribute__((unused));
 const struct path_event *unused_path_event __attribute__((unused));
 const struct outstanding *unused_outstanding __attribute__((unused));
 
-/* Processes that have ended. User space adds and removes them. */
+/* Ended processes. User space adds and removes them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -46,7 +47,7 @@ struct {
 	__type(value, __u8);
 } ended SEC(".maps");
 
-/* Of the maps queues and ringless: drop_queue removes from both. */
+/* For the maps queues and ringless: drop_queue removes from both. */
 static long remove_queue(void *map, struct queue_key *key, void *value, __u32 *removed)
 {
 	if (bpf_map_lookup_elem(&ended, &key->tgid)) {
@@ -72,8 +73,8 @@ static long remove_cost(void *map, __u32 *tgid, __u8 *yes, void *unused)
 }
 
 /*
- * Removes the queue pairs and durations of the processes that have ended, and returns their number. A walk may skip entries
- * while other programs add and remove: user space repeats it until the number is 0.
+ * Removes the queue pairs and durations of ended processes, and returns their number. A walk may skip entries while
+ * other programs add and remove: user space repeats it until the number is 0.
  */
 static __noinline int remove_processes(void)
 {
@@ -86,7 +87,6 @@ static __noinline int remove_processes(void)
 	return removed;
 }
 
-/* The rings of each owner, while they are counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -101,7 +101,10 @@ static long forget_found(void *map, __u64 *owner, __s64 *n, void *unused)
 	return 0;
 }
 
-/* A queue pair that the driver takes from a living process is destroyed by another one, so only its missing context shows that it is gone. */
+/*
+ * If the driver takes a queue pair from a living process, another process destroys it: only the missing context
+ * shows its end.
+ */
 static long count_ring(void *map, struct queue_key *key, struct queue *q, void *unused)
 {
 	struct context_key context = {.context = key->context, .tgid = key->tgid};
@@ -128,7 +131,7 @@ static long correct_owner(void *map, __u64 *owner, struct owner_entries *entries
 	return 0;
 }
 
-/* A ring that a program makes or removes meanwhile may be counted wrongly until the next call. */
+/* A ring that a program makes or removes meanwhile may be miscounted until the next call. */
 static __noinline int correct_rings(void)
 {
 	bpf_for_each_map_elem(&found_rings, forget_found, 0, 0);
@@ -150,8 +153,8 @@ static __always_inline void remove_spent(struct context_key *key, struct context
 }
 
 /*
- * Removes a context and keeps what it cost the process. A context that is about to be closed has two entries. Returns 1 if
- * there is none.
+ * Removes a context and keeps what it cost the process. A context that is about to be closed has two entries.
+ * Returns 1 if the context is missing.
  */
 static __noinline int remove_numbered(struct context_key *numbered)
 {
@@ -180,7 +183,7 @@ static __noinline int remove_numbered(struct context_key *numbered)
 	return absent;
 }
 
-/* Has the next queue pair of a context announced that changes its state, whatever functions it has. */
+/* The next queue pair of a context that changes its state is announced, whatever functions it has. */
 static __always_inline int repeat(struct context_stat *stat)
 {
 	if (stat->repeated >= MAX_REPEATED)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * Keys and values of the maps of datapath.bpf.c, which pkg/source/datapath reads.
- */
+/* Keys and values of the maps of datapath.bpf.c, which pkg/source/datapath reads. */
 #ifndef ACCELSCOPE_DATAPATH_H
 #define ACCELSCOPE_DATAPATH_H
 
@@ -25,10 +23,9 @@ enum opcode {
 	OPCODES,
 };
 
-/* enum ibv_wc_status, 0 to IBV_WC_TM_RNDV_INCOMPLETE. Later ones are counted as the last. */
+/* enum ibv_wc_status, 0 to IBV_WC_TM_RNDV_INCOMPLETE. Later values are counted as the last value. */
 #define STATUSES 24
 
-/* Groups of calls that are probed together. */
 enum calls {
 	CALLS_POST, /* post_send, post_recv, ibv_wr_* */
 	CALLS_POLL, /* poll_cq, ibv_start_poll, ibv_next_poll, ibv_wc_read_* */
@@ -48,9 +45,9 @@ enum completed {
 #define FINE_BUCKETS 98
 
 /*
- * A verbs context of a process. context is the address of its struct ibv_context, which a later one may get: they have
- * different numbers. In the key of an open context's counters the number is 0, because the probes do not know it; a closed
- * context has its number there, until user space has read it.
+ * A verbs context of a process. context is the address of its struct ibv_context, which a later context may get;
+ * number tells them apart. In the key of an open context's counters the number is 0, because the probes do not know
+ * it. The key of a closed context has its number, until user space has read the counters.
  */
 struct context_key {
 	__u64 context;
@@ -58,16 +55,19 @@ struct context_key {
 	__u32 number;
 };
 
-/* The number of sets of ibv_wr_* functions that are remembered of a context, and of events for new ones. */
+/* The number of remembered sets of ibv_wr_* functions per context, and of events for new sets. */
 #define SETS 4
 #define MAX_ANNOUNCED 64
-/* How often user space may ask for another announcement of a context, because it did not find the functions of a queue pair. */
+/*
+ * How often user space may ask for another announcement of a context, because it did not find a queue pair's
+ * functions.
+ */
 #define MAX_REPEATED 32
 
 /* The counters of a verbs context since it was first seen. */
 struct context_stat {
 	__u64 cgroup;
-	__u64 owner;           /* the cgroup in whose share of the map it is (owner.h) */
+	__u64 owner;           /* the cgroup whose share of the map this entry takes (owner.h) */
 	__u32 device;          /* index of the ib_device */
 	__u8 chosen;           /* its calls are counted; otherwise only their cost */
 	__u8 ready;            /* its functions are probed (user space sets it) */
@@ -80,17 +80,17 @@ struct context_stat {
 	__u64 received_bytes;
 	__u64 errors[STATUSES];
 	__u64 hits[CALLS];     /* calls that hit a probe */
-	__u64 spent_ns[CALLS]; /* CPU time that probes took of the process, traps included */
+	__u64 spent_ns[CALLS]; /* CPU time of probes, traps included */
 	__u32 number;
 	__u32 announced;
 	__u64 ucontext; /* address of its struct ib_ucontext */
 	__u64 sets[SETS];
-	__u32 generation; /* increased after each gap in which calls were not probed */
-	__u32 unmatched;  /* completions of which neither the queue pair nor that they are of a receive was read */
+	__u32 generation; /* increased after each gap in the probing of calls */
+	__u32 unmatched;  /* completions without a read queue pair that are not known to be receives */
 	__u32 ringless;   /* not 0: some queue pair has no ring */
 	__u32 repeated;   /* CONTROL_REPEAT orders */
 	__u64 qp;         /* address of the struct ibv_qp that changed its state last; 0: it was destroyed */
-	__u64 unread;     /* completions of which the process did not read what the number of bytes depends on */
+	__u64 unread;     /* completions where the process did not read what the number of bytes depends on */
 };
 
 struct latency_key {
@@ -104,35 +104,34 @@ struct latency {
 	__u64 buckets[FINE_BUCKETS];
 };
 
-/* A queue pair of a verbs context. */
 struct queue_key {
 	__u64 context;
 	__u32 tgid;
 	__u32 qpn;
 };
 
-/* What the iterator "list_outstanding" writes of a queue pair. Times are of CLOCK_MONOTONIC. */
+/* The output of the iterator "list_outstanding" for a queue pair. Times are of CLOCK_MONOTONIC. */
 struct outstanding {
 	struct queue_key key;
-	__u64 since_ns;  /* work requests that were posted before may be missing */
-	__u64 oldest_ns; /* when the oldest signaled work request that is not completed was posted; 0: there is none */
-	__u64 completed_ns; /* the last completion of one; 0: none was seen */
-	__u8 in_step;       /* those that are not completed are known */
-	__u8 plain;         /* its completions are polled with poll_cq and nothing else */
+	__u64 since_ns;     /* work requests posted before this time may be missing */
+	__u64 oldest_ns;    /* post time of the oldest incomplete signaled work request; 0: all are complete */
+	__u64 completed_ns; /* the last completion of a signaled work request; 0: not seen */
+	__u8 in_step;       /* the incomplete work requests are known */
+	__u8 plain;         /* its completions are polled with poll_cq only */
 	__u8 pad[6];
 };
 
-/* CPU time that probes took of a process in calls with contexts that are not known (any more). */
+/* CPU time of probes in calls with contexts that are unknown, or not known any more. */
 struct unknown_cost {
-	__u64 cgroup; /* in which the process was first seen */
+	__u64 cgroup; /* of the process when it was first seen */
 	__u64 spent_ns[CALLS];
 };
 
-/* Sent to user space: a context was opened (qp 0), or a queue pair has functions that are not known yet. */
+/* Sent to user space: a context was opened (qp 0), or a queue pair has unknown functions. */
 struct path_event {
 	struct context_key key;
 	__u64 cgroup;
-	__u64 owner; /* the cgroup in whose share the context will be; 0 unless it is listed by "existing" */
+	__u64 owner; /* the cgroup whose share the context will take; 0 unless "existing" lists it */
 	__u64 qp;    /* address of its struct ibv_qp */
 	__u64 ucontext;
 	__u32 device;
@@ -141,10 +140,10 @@ struct path_event {
 
 /* The argument of the program "control". */
 enum order {
-	CONTROL_MARK,   /* sets chosen and ready of a context */
-	CONTROL_ADD,    /* adds a context of a cgroup and device, if there is none, marks it, and returns its number */
-	CONTROL_GAP,    /* some calls of a context were not probed */
-	CONTROL_REMOVE, /* removes a context; without one, the entries of ended processes, and returns their number */
+	CONTROL_MARK, /* sets chosen and ready of a context */
+	CONTROL_ADD,  /* adds and marks a context of a cgroup and device, if it is missing, and returns its number */
+	CONTROL_GAP,  /* some calls of a context were not probed */
+	CONTROL_REMOVE, /* removes a context, or (without a context) the entries of ended processes, and returns their number */
 	CONTROL_REPEAT, /* announces the next queue pair of a context that changes its state; 2 after MAX_REPEATED times */
 	CONTROL_RINGS, /* removes the rings of contexts that are gone, and corrects the number of rings of each owner */
 };
@@ -162,31 +161,33 @@ struct control_args {
 };
 
 /*
- * The cookie of an attached probe: the cost of a trap in ns, the opcode of an ibv_wr_* function, the distance from the
- * function's entry, and the offset of the function's address in the context or queue pair.
+ * The cookie of an attached probe: the cost of a trap in ns, the opcode of an ibv_wr_* function, the distance from
+ * the function's entry, and the offset of the function's address in the context or queue pair.
  */
 #define COOKIE_TRAP_NS(cookie) ((__u32)(cookie))
 #define COOKIE_OPCODE(cookie) ((__u8)((cookie) >> 32))
 #define COOKIE_SKIP(cookie) ((__u8)((cookie) >> 40))
 #define COOKIE_NAMED(cookie) ((__u16)((cookie) >> 48))
 
-/* The maps with a share per owner (owner.h). */
 enum path_map {
 	CONTEXTS_OF_OWNER,
 	QUEUES_OF_OWNER,
 };
 
-/* Why something could not be recorded. */
+/*
+ * Why something could not be recorded. FULL: the map is full. SHARE: the owner used up its share of the map
+ * (owner.h).
+ */
 enum path_loss {
-	PATH_LOSS_CONTEXTS_FULL,  /* no room for one more verbs context */
-	PATH_LOSS_CONTEXTS_SHARE, /* the same of an owner that has its share of the map (owner.h) */
+	PATH_LOSS_CONTEXTS_FULL,  /* a verbs context */
+	PATH_LOSS_CONTEXTS_SHARE, /* a verbs context */
 	PATH_LOSS_UNREADABLE,     /* a work request or completion could not be read */
 	PATH_LOSS_CHAIN_CUT,      /* a chain or list has more elements than are read */
-	PATH_LOSS_CALLS_FULL,     /* no room for the call that a thread is in */
-	PATH_LOSS_LATENCIES_FULL, /* no room for one more histogram */
-	PATH_LOSS_QUEUES_FULL,    /* no room for the work requests of one more queue pair */
-	PATH_LOSS_QUEUES_SHARE,   /* the same of an owner that has its share of the map */
-	PATH_LOSS_EVENTS_FULL,    /* no room for one more event */
+	PATH_LOSS_CALLS_FULL,
+	PATH_LOSS_LATENCIES_FULL, /* a histogram */
+	PATH_LOSS_QUEUES_FULL,    /* the work requests of a queue pair */
+	PATH_LOSS_QUEUES_SHARE,   /* the work requests of a queue pair */
+	PATH_LOSS_EVENTS_FULL,    /* an event */
 	PATH_LOSSES,
 };
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts by cgroup the opens of device nodes of HCAs and GPUs, and those that the
- * device cgroup denies. Lists the open files of these nodes.
+ * Counts by cgroup the opens of device nodes of HCAs and GPUs, and opens that the device cgroup denies. Lists the
+ * open files of these nodes.
  *
- * Both functions are on the way of every character device, terminals and
- * /dev/null included: what comes first here is the way out.
+ * Every character device, terminals and /dev/null included, passes both functions, so the programs return early.
  */
 #include "maps.h"
 #include "owner.h"
@@ -20,7 +19,7 @@ struct {
 	__type(value, struct access_count);
 } device_opens SEC(".maps");
 
-/* The device numbers that exist, of those that are watched. */
+/* The existing device numbers of the watched devices. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -28,7 +27,7 @@ struct {
 	__type(value, __u8);
 } device_nodes SEC(".maps");
 
-/* What a thread is about to open, or to be allowed (kprobes): kretprobes do not see arguments. */
+/* The device that a thread is about to open, or asks for (kprobes): kretprobes do not see arguments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -36,12 +35,12 @@ struct {
 	__type(value, __u32);
 } opening SEC(".maps"), asking SEC(".maps");
 
-/* How each major is watched: an enum watch. Set by user space. */
+/* How each major is watched: an enum watch. User space sets it. */
 __u8 majors[MAJORS];
 
 __u64 access_losses[ACCESS_LOSSES];
 
-/* So that the types reach user space. */
+/* Makes bpf2go generate these types. */
 const enum watch *unused_watch __attribute__((unused));
 const enum access_loss *unused_access_loss __attribute__((unused));
 const enum access_map *unused_access_map __attribute__((unused));
@@ -111,7 +110,6 @@ static __always_inline struct access_count *counter(__u32 rdev)
 	return found;
 }
 
-/* A driver is asked to open a device. */
 static __always_inline int begin(__u32 rdev)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -173,7 +171,7 @@ enum {
 };
 #endif
 
-/* Reports whether a system call may open a file. compat: it is one of a 32-bit program. */
+/* Reports whether a system call may open a file. compat: the call of a 32-bit program. */
 static __always_inline bool opens(__u64 nr, bool compat)
 {
 	if (nr == NR_OPENAT2 || nr == NR_IO_URING_ENTER)
@@ -194,7 +192,7 @@ static __always_inline bool in_open(void)
 	struct task_struct___registers *task = (void *)bpf_get_current_task();
 	struct pt_regs___entry *regs;
 
-	/* A worker of io_uring has no system call. None of its operations but to open asks for a node. */
+	/* A worker of io_uring has no system call. Of its operations, only opens ask for a node. */
 	if (BPF_CORE_READ(task, flags) & PF_IO_WORKER)
 		return true;
 	regs = entry_registers(task);
@@ -211,16 +209,15 @@ static __always_inline bool asked(short type, __u32 major, __u32 minor, short ac
 	       watched(major << MINOR_BITS | minor);
 }
 
-/* The device cgroup has refused. */
 static __noinline int refused(__u32 rdev)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 	struct access_count *count;
 
-	/* A driver asks as well: kfd, while it is opened, for each GPU. */
+	/* A driver also asks: kfd, while it is opened, for each GPU. */
 	if (bpf_map_lookup_elem(&opening, &tid) || !in_open())
 		return 0;
-	/* A container that may make nodes can make a million without a device. */
+	/* A container that may make nodes can make a million nodes without a device. */
 	if (!bpf_map_lookup_elem(&device_nodes, &rdev))
 		rdev |= MINOR_MASK;
 	count = counter(rdev);
@@ -265,7 +262,7 @@ int BPF_KPROBE(kprobe_chrdev_open, struct inode *inode)
 	if (!watched(rdev))
 		return 0;
 	tid = bpf_get_current_pid_tgid();
-	/* The former call of this thread has returned unseen. */
+	/* The return of this thread's former call was missed. */
 	if (bpf_map_lookup_elem(&opening, &tid))
 		lose(LOSS_OPEN_RETURN_MISSED);
 	return begin(rdev);
@@ -322,7 +319,7 @@ int open_files(struct bpf_iter__task_file *ctx)
 	f.rdev = file->f_inode->i_rdev;
 	if (!f.rdev || !watched(f.rdev))
 		return 0;
-	/* Block devices have other numbers; an open with O_PATH does not open the device. */
+	/* Block devices have other numbers. An open with O_PATH does not open the device. */
 	if ((file->f_inode->i_mode & S_IFMT) != S_IFCHR || file->f_mode & FMODE_PATH)
 		return 0;
 	f.file = (__u64)file;

@@ -3,9 +3,8 @@
 #define ACCELSCOPE_FINE_H
 
 /*
- * The upper bounds of the buckets in whole nanoseconds, rounded down: a whole
- * number is at most the bound if and only if it is at most that. Set by user
- * space, which can raise 2 to a quarter.
+ * The upper bounds of the buckets in whole nanoseconds, rounded down, which does not change the comparison with a
+ * whole number. User space sets them, because it can raise 2 to a quarter.
  */
 const volatile __u64 fine_bounds[FINE_BUCKETS - 1];
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Measures by cgroup how long tasks are in the ioctl operation of GPU drivers,
- * and keeps the calls in progress, in which user space finds the tasks that do
- * not return.
+ * Measures by cgroup how long tasks are in the ioctl operation of GPU drivers. Keeps the calls in progress, so that
+ * user space finds the tasks that do not return.
  *
- * User space attaches kprobe_ioctl and kretprobe_ioctl to the ioctl operation of
- * each driver, and the programs with drm in their names to drm_ioctl, which is
- * the operation of some drivers and is called by that of others.
+ * User space attaches kprobe_ioctl and kretprobe_ioctl to the ioctl operation of each driver. It attaches the
+ * programs with drm in their names to drm_ioctl, which is the operation of some drivers and is called by the
+ * operation of others.
  */
 #include "maps.h"
 #include "bucket.h"
@@ -23,7 +22,6 @@ struct {
 	__type(value, struct driver_stat);
 } driver_stats SEC(".maps");
 
-/* The call that each thread is in. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -31,7 +29,7 @@ struct {
 	__type(value, struct driver_call);
 } driver_calls SEC(".maps");
 
-/* The requests that wait on purpose, as for the end of a computation. Set by user space. */
+/* The requests that wait on purpose, such as for the end of a computation. User space sets them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -41,14 +39,14 @@ struct {
 
 __u64 driver_losses[DRIVER_LOSSES];
 
-/* What check_call has found: the thread that has the lock that the call waits for, tgid << 32 | tid, 0 if unknown. */
+/* Result of check_call: the holder of the lock that the call waits for, tgid << 32 | tid, or 0 if unknown. */
 __u64 lock_holder;
 
-/* So that the types reach user space. */
+/* Makes bpf2go generate these types. */
 const enum driver_loss *unused_driver_loss __attribute__((unused));
 const enum driver_map *unused_driver_map __attribute__((unused));
 
-/* include/uapi/drm/drm.h: the numbers of a driver's own requests are those from COMMAND_BASE up to COMMAND_END. */
+/* include/uapi/drm/drm.h: the numbers of a driver's own requests are from COMMAND_BASE up to COMMAND_END. */
 #define DRM_IOCTL_BASE 'd'
 #define DRM_COMMAND_BASE 0x40
 #define DRM_COMMAND_END 0xA0
@@ -68,7 +66,6 @@ enum {
 #define RWSEM_READER_OWNED 1ULL
 #define RWSEM_OWNER_FLAGS 3ULL
 
-/* System calls: the tables of each architecture. */
 #if defined(__TARGET_ARCH_x86)
 enum {
 	NR_IOCTL = 16,
@@ -108,7 +105,7 @@ struct atomic_long {
 };
 
 struct mutex___lock {
-	struct atomic_long owner; /* not of real-time kernels */
+	struct atomic_long owner; /* real-time kernels lack it */
 };
 
 struct semaphore___lock {
@@ -157,7 +154,6 @@ static __always_inline bool waits(struct driver_key *key, __u32 request)
 	return bpf_map_lookup_elem(&driver_waits, &waiting);
 }
 
-/* Removes the call of a thread. */
 static __always_inline void leave(__u32 tid, __u64 owner)
 {
 	if (!bpf_map_delete_elem(&driver_calls, &tid))
@@ -214,14 +210,17 @@ static __always_inline int end(bool drm)
 	__u64 ns, owner;
 	__u32 slot;
 
-	/* It began before the programs were attached, or was lost. Or drm_ioctl returns to the operation of the driver. */
+	/*
+	 * It began before the programs were attached, or was lost. Or drm_ioctl returns to the operation of the
+	 * driver.
+	 */
 	if (!call || call->drm != drm)
 		return 0;
 	ns = bpf_ktime_get_ns() - call->start_ns;
 	key = call->key;
 	owner = call->owner;
 	leave(tid, owner);
-	stat = driver_stat(&key, owner); /* usually it is there since the call began */
+	stat = driver_stat(&key, owner);
 	if (!stat)
 		return 0;
 	__sync_fetch_and_add(&stat->sum_ns, ns);
@@ -256,9 +255,8 @@ int BPF_KRETPROBE(kretprobe_drm_ioctl)
 }
 
 /*
- * Returns whether the thread is in the ioctl. A thread that runs in user space
- * has the registers of its last interrupt or system call there. The memory of an
- * ended task, which may be in use for anything, is only read.
+ * Returns whether the thread is in the ioctl. A thread in user space has the registers of its last interrupt or
+ * system call there. The memory of an ended task may be reused, and is only read.
  */
 static __always_inline bool in_call(struct driver_call *call, __u32 tid)
 {
@@ -280,7 +278,7 @@ static __always_inline bool in_call(struct driver_call *call, __u32 tid)
 	return number == (compat ? NR_COMPAT_IOCTL : NR_IOCTL) && (__u32)request == call->request;
 }
 
-/* The task that has the lock that a task waits for. A lock that readers share has no one owner. */
+/* The holder of the lock that a task waits for. A lock that readers share has no single holder. */
 static __always_inline struct task_struct___caller *holder_of_lock(struct task_struct___caller *task)
 {
 	struct rw_semaphore___lock *rwsem;
@@ -314,9 +312,8 @@ static __always_inline struct task_struct___caller *holder_of_lock(struct task_s
 }
 
 /*
- * User space runs this program for a thread and the beginning of its call.
- * Returns 1 if the thread is still in this call, and sets lock_holder. If its
- * return was missed, the call is removed.
+ * User space runs this program with a thread and the beginning of its call. Returns 1 if the thread is still in
+ * this call, and sets lock_holder. If the return was missed, the call is removed.
  */
 SEC("raw_tp")
 int check_call(struct bpf_raw_tracepoint_args *ctx)

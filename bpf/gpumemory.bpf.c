@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts failed allocations of GPU memory by workload and API, with a uprobe and a return probe on each function of libcuda and
- * libamdhip64 that allocates. User space loads both programs once for each function.
+ * Counts failed allocations of GPU memory by workload and API, with a uprobe and a return probe on each allocating
+ * function of libcuda and libamdhip64. User space loads both programs once per function.
  *
- * Only the outermost call of a thread counts: one function may call another one. A return belongs to the entry with the same
- * stack pointer.
+ * Only the outermost call of a thread counts, because one function may call another. A return belongs to the entry
+ * with the same stack pointer.
  */
 #define OWNER_FUNCTION static __always_inline
 #include "owner.h"
@@ -19,15 +19,13 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_REQUEST (1ULL << 48)
 #define MAX_SUM (1ULL << 60)
 
-/* What could not be recorded, and why. */
 enum allocation_loss {
-	LOSS_FAILURES_FULL,  /* no room for one more (cgroup, API) */
-	LOSS_FAILURES_SHARE, /* the same of an owner that has its share of the map (owner.h) */
+	LOSS_FAILURES_FULL,  /* no room for (cgroup, API) */
+	LOSS_FAILURES_SHARE, /* (cgroup, API): the owner used up its share of the map (owner.h) */
 	LOSS_ENTRY_MISSED,   /* a failed call whose entry was not seen, or is no longer known */
 	ALLOCATION_LOSSES,
 };
 
-/* The map with a share per owner. */
 enum allocation_map {
 	FAILURES_OF_OWNER,
 };
@@ -39,16 +37,15 @@ struct failure_key {
 };
 
 struct failures {
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner; /* the cgroup whose share this entry takes */
 	__u64 count;
 	__u64 bytes;
 };
 
-/* The outermost call of a thread. */
 struct allocation {
 	__u64 sp; /* the stack pointer at the entry; 0: no call */
 	__u64 bytes;
-	__u64 mm; /* this and the next one distinguish threads that had the same number */
+	__u64 mm; /* mm and started distinguish threads that had the same number */
 	__u64 started;
 	__u32 function;
 	__u32 generation;
@@ -59,10 +56,9 @@ struct call_key {
 	__u32 function;
 };
 
-/* User space sets these for each function. */
 const volatile __u32 function; /* number of the function, which may have several names in an API */
 const volatile __u32 api;
-const volatile bool pitched; /* the size is the product of the third and the fourth argument, not the second one */
+const volatile bool pitched; /* the size is the product of the third and the fourth argument, not the second argument */
 
 /* Increases when probes were detached: a call of an earlier generation may have returned unseen. */
 __u32 generation;
@@ -73,7 +69,7 @@ __u64 allocation_losses[ALLOCATION_LOSSES];
 const enum allocation_loss *unused_allocation_loss __attribute__((unused));
 const enum allocation_map *unused_allocation_map __attribute__((unused));
 
-/* User space sets the size. A workload has at most one entry for each API. */
+/* User space sets the size. A workload has at most one entry per API. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -81,7 +77,7 @@ struct {
 	__type(value, struct failures);
 } allocation_failures SEC(".maps");
 
-/* By thread. Threads that stay in a call are dropped first, as an entry that is used becomes the newest. */
+/* By thread. Threads that stay in a call are dropped first, because a used entry becomes the newest. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -89,7 +85,6 @@ struct {
 	__type(value, struct allocation);
 } allocations SEC(".maps");
 
-/* The number of calls, for the budget. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -107,7 +102,7 @@ struct task_struct___thread {
 static const struct allocation no_call;
 static const __u64 no_calls;
 
-/* Reports whether the thread of a call is this one, and all probes were attached since. */
+/* Reports whether a call belongs to this thread, and all probes have been attached since. */
 static __always_inline bool is_current(const struct allocation *a)
 {
 	struct task_struct___thread *task = (void *)bpf_get_current_task();
@@ -129,7 +124,7 @@ static __always_inline void count_call(void)
 		__sync_fetch_and_add(calls, 1);
 }
 
-/* The failures of an owner. They exist from the first call on, so that no failure is distinguished from no observation. */
+/* The failures of an owner. They exist from the first call on, so that 0 failures differ from an unobserved owner. */
 static __always_inline struct failures *failures_of(const struct owner *owner)
 {
 	struct failure_key key = {.cgroup = owner->cgroup, .api = api};
@@ -167,7 +162,7 @@ int allocate(struct pt_regs *ctx)
 
 	count_call();
 	a = bpf_map_lookup_elem(&allocations, &tid);
-	/* A function that ends in a jump to another one has the same stack pointer. */
+	/* A function that ends in a jump to another function has the same stack pointer. */
 	if (a && is_current(a) && (sp < a->sp || (sp == a->sp && a->function != function)))
 		return 0;
 	if (!a) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The kernel types that the programs read, and of them only the members that
- * they read: every access is relocated against the BTF of the running kernel,
- * so neither order nor offsets matter here. Types marked "module" are in the
- * BTF of ib_core or ib_uverbs, not in that of vmlinux.
+ * The kernel types and members that the programs read. Every access is relocated against the BTF of the running
+ * kernel, so order and offsets do not matter. Types marked "module" are in the BTF of ib_core or ib_uverbs, not of
+ * vmlinux.
  */
 #ifndef ACCELSCOPE_KERNEL_H
 #define ACCELSCOPE_KERNEL_H
@@ -27,7 +26,7 @@ struct user_pt_regs {
 };
 #endif
 
-/* bpf_tracing.h: take the kernel's register names, not those of the user space headers. */
+/* bpf_tracing.h: take the kernel's register names, not the user space headers. */
 #define __VMLINUX_H__
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Structures and constants of libibverbs (rdma-core, libibverbs/verbs.h), as a 64-bit process has them in its memory. They
- * are part of libibverbs' ABI: applications inline the calls through them.
+ * Structures and constants of libibverbs (rdma-core, libibverbs/verbs.h) in a 64-bit process. They are part of
+ * libibverbs' ABI: applications inline the calls through them.
  */
 #ifndef ACCELSCOPE_LIBIBVERBS_H
 #define ACCELSCOPE_LIBIBVERBS_H
@@ -67,13 +67,13 @@ struct user_wc {
 #define WC_SIZE 48
 
 /*
- * enum ibv_wr_opcode: what a provider defines, such as memory keys of mlx5. Those work requests, and the ones that the functions
- * mlx5dv_wr_* build, complete as IBV_WC_DRIVER1, 2 or 3.
+ * enum ibv_wr_opcode: opcodes that a provider defines, such as memory keys of mlx5. These work requests, and those
+ * that mlx5dv_wr_* build, complete as IBV_WC_DRIVER1, 2 or 3.
  */
 #define IBV_WR_DRIVER1 11
 
 /*
- * enum ibv_wc_opcode: opcodes with the bit IBV_WC_RECV are of receives, of tag matching and IBV_WC_DRIVER1 to 3, others of
+ * enum ibv_wc_opcode: the bit IBV_WC_RECV marks receives, tag matching and IBV_WC_DRIVER1 to 3. Other opcodes are
  * sends.
  */
 #define IBV_WC_RECV (1 << 7)
@@ -84,16 +84,16 @@ struct user_wc {
 /* enum ibv_qp_type; the kernel's IB_QPT_UD has the same value. */
 #define IBV_QPT_UD 4
 
-/* sizeof(struct ibv_grh), which is in the buffer of a datagram before its data */
+/* sizeof(struct ibv_grh), which precedes the data in the buffer of a datagram */
 #define GRH_BYTES 40
 
-/* struct ibv_qp_ex: offsets of wr_id and of its functions, of wr_atomic_cmp_swp to wr_abort */
+/* struct ibv_qp_ex: offsets of wr_id and of the functions wr_atomic_cmp_swp to wr_abort */
 #define QP_EX_WR_ID 168
 #define QP_EX_FUNCTIONS 184
 #define QP_EX_FUNCTIONS_COUNT 20
 
 /*
- * struct ibv_cq_ex: offsets of comp_mask and of its functions, of start_poll to read_qp_num, and in it of those that
+ * struct ibv_cq_ex: offsets of comp_mask and of the functions start_poll to read_qp_num; below, the functions that
  * return a part of the completion
  */
 #define CQ_EX_COMPLETION 128

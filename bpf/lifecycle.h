@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Follows verbs contexts and queue pairs in the kernel: contexts opened, queue pairs created, modified and destroyed. */
+/*
+ * Follows verbs contexts and queue pairs in the kernel: contexts opened, queue pairs created, modified and
+ * destroyed.
+ */
 #ifndef ACCELSCOPE_LIFECYCLE_H
 #define ACCELSCOPE_LIFECYCLE_H
 
@@ -7,7 +10,6 @@
 #include "context.h"
 #include "uverbs.h"
 
-/* Reports whether user space will get the event. */
 static __always_inline bool send_event(const struct context_key *key, __u32 number, __u64 cgroup, __u32 device,
 				       __u64 qp)
 {
@@ -33,8 +35,8 @@ static __always_inline bool send_event(const struct context_key *key, __u32 numb
 #define MAX_PROVIDER (1ULL << 26)
 
 /*
- * Adds the functions of a completion queue to a hash. One that is not extended has other data there, which differs between
- * completion queues. Unlike that data, the functions are near that of another operation.
+ * Adds the functions of a completion queue to a hash. A completion queue that is not extended has other data there,
+ * which differs between completion queues. Unlike this data, functions are near the provider's other operations.
  */
 static __noinline __u64 add_cq(__u64 set, __u64 cq, __u64 poll_cq)
 {
@@ -68,8 +70,8 @@ static __noinline __u64 set_of(__u64 qp)
 }
 
 /*
- * Sends an event if the functions of a queue pair are not among the last ones announced for its context. After a lost event,
- * or if user space did not find the functions (CONTROL_REPEAT), the next change of a queue pair sends it again.
+ * Sends an event if the functions of a queue pair were not announced lately for its context. After a lost event, or
+ * if user space did not find the functions (CONTROL_REPEAT), the next change of a queue pair sends the event again.
  */
 static __always_inline void announce(struct context_stat *stat, const struct context_key *key, __u64 qp)
 {
@@ -87,8 +89,8 @@ static __always_inline void announce(struct context_stat *stat, const struct con
 }
 
 /*
- * Reports whether the completions of work requests can be polled with poll_cq only. A completion queue that is not extended
- * ends before the functions, or has 0 there, or other data, in which case this returns false.
+ * Reports whether completions of work requests can be polled with poll_cq only. A completion queue that is not
+ * extended ends before the functions, or has 0 there, or other data; for other data this returns false.
  */
 static __noinline bool has_plain_cq(__u64 qp)
 {
@@ -100,7 +102,7 @@ static __noinline bool has_plain_cq(__u64 qp)
 	       !start_poll;
 }
 
-/* A queue pair changes its state: its context becomes known, and its ring starts when it can send. */
+/* A queue pair changes its state: its context becomes known, and its ring starts when the queue pair can send. */
 static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
 {
 	struct ib_uobject *uobject = (struct ib_uobject *)BPF_CORE_READ(handle, uobject);
@@ -156,7 +158,7 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	q->failed = 0;
 	if (state == IB_QPS_RTS && !q->fresh)
 		return 0;
-	/* No work request is outstanding in these states. */
+	/* In these states no work request is outstanding. */
 	out_of_step(q);
 	q->generation = generation_of(stat);
 	q->all = bpf_map_lookup_elem(&signal_all, &address) != 0;
@@ -179,8 +181,8 @@ int BPF_PROG(fentry_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
 }
 
 /*
- * The same again: the kernel skips a program while another thread is preempted in it on this CPU, all the time that the
- * other thread does not run.
+ * fexit in addition to fentry: while a thread is preempted in a program, the kernel skips this program for other
+ * threads on the CPU.
  */
 SEC("fexit/ib_modify_qp_with_udata")
 int BPF_PROG(fexit_modify, struct ib_qp *qp, struct ib_qp_attr *attr, int mask)
@@ -247,7 +249,6 @@ int BPF_PROG(fentry_create, void *device, void *pd, struct ib_qp_init_attr *attr
 
 #define OWNER(res, type) ((struct type *)((void *)(res)-bpf_core_field_offset(struct type, res)))
 
-/* A context was opened or a queue pair created. */
 static __noinline int tracked(struct rdma_restrack_entry *res)
 {
 	__u32 type = BPF_CORE_READ(res, type);
@@ -285,7 +286,7 @@ int BPF_PROG(fentry_track, struct rdma_restrack_entry *res)
 	return tracked(res);
 }
 
-/* A context is closed. Another process may do it, if it inherited the file. */
+/* A context is closed, possibly by another process that inherited the file. */
 static __noinline int untracked(struct rdma_restrack_entry *res)
 {
 	struct context_key *found, key;
@@ -316,11 +317,11 @@ int BPF_PROG(fentry_untrack, struct rdma_restrack_entry *res)
 }
 
 /*
- * Lists the existing queue pairs: a struct path_event for each, without the address of the context, which is in the memory
+ * Lists the existing queue pairs as struct path_event. The address of the context is missing: it is in the memory
  * of a process that is not running.
  */
 
-/* The number of objects of one file that are read, and of queue pairs of it that are listed. */
+/* The number of objects that are read per file, and of queue pairs that are listed per file. */
 #define OBJECTS_OF_FILE 65536
 #define QPS_OF_FILE 256
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Looks at the mappings of a file, before the kernel changes instructions in all of them: how many there are, and which
- * processes hold their mmap_lock. User space runs these programs, one at a time, and reads the variables. They take no lock:
- * the tree of mappings may change meanwhile, and user space looks again. Other programs measure how long forks wait.
+ * Looks at the mappings of a file, before the kernel changes instructions in all of them: their number, and the
+ * processes that hold their mmap_lock. User space runs these programs one at a time, and reads the variables. They
+ * take no lock: if the tree of mappings changes, user space looks again. Other programs measure how long forks
+ * wait.
  */
 #include "kernel.h"
 
@@ -13,12 +14,12 @@ char LICENSE[] SEC("license") = "GPL";
 #define VM_MAYSHARE 0x80UL
 #define VM_HUGETLB 0x400000UL
 
-/* kernel/locking/rwbase_rt.c (PREEMPT_RT): the number of readers of a lock that is free. */
+/* kernel/locking/rwbase_rt.c (PREEMPT_RT): the number of readers of a free lock. */
 #define READER_BIAS (1U << 31)
 
 enum mappings_limit {
 	MAX_HELD = 16,    /* processes that are listed */
-	WALK_MOVES = 512, /* from node to node, in one run */
+	WALK_MOVES = 512, /* steps between nodes per run */
 	MAX_OWN = 4096,   /* mappings of the sensor */
 };
 
@@ -29,22 +30,22 @@ struct held_process {
 };
 
 struct looked_at {
-	__u64 mapping;     /* the address space of the file: struct address_space */
-	__u64 magic;       /* of the file system that has the file */
-	__u32 user_ns;     /* level of the user namespace that mounted it; 0: the first one */
-	__u32 mappings;    /* in which the kernel would change instructions */
-	__u32 held;        /* of these, of processes whose mmap_lock is held */
-	__u32 held_listed; /* in held_by */
+	__u64 mapping;     /* of the file: address of struct address_space */
+	__u64 magic;       /* of the file's file system */
+	__u32 user_ns;     /* level of the user namespace that mounted it; 0: the first user namespace */
+	__u32 mappings;    /* where the kernel would change instructions */
+	__u32 held;        /* mappings of processes whose mmap_lock is held */
+	__u32 held_listed; /* entries of held_by */
 	struct held_process held_by[MAX_HELD];
 };
 
 struct looked_at looked;
 
-/* Where the walk is: a node, and from where it came. */
+/* The position of the walk: a node, and the direction from which the walk came. */
 __u64 walk_node, first_page, last_page;
 __u32 walk_from, page_shift;
 
-/* So that the types reach user space. */
+/* Makes bpf2go generate these types. */
 const enum mappings_limit *unused_mappings_limit __attribute__((unused));
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -165,9 +166,9 @@ static long take_vma(struct task_struct *task, struct vm_area_struct *vma, void 
 }
 
 /*
- * Begins a walk through the mappings of the file that this process has at an address: args are the address, the first and the
- * last page of the file with probes, and PAGE_SHIFT. The kernel compares the file of mappings too: on overlayfs it is the
- * file below. Returns 1 if there are mappings to look at.
+ * Begins a walk through the mappings of the file that this process maps at an address. args: the address, the first
+ * and the last page of the file with probes, and PAGE_SHIFT. The kernel also compares the file of mappings: on
+ * overlayfs the lower file. Returns 1 if there are mappings to look at.
  */
 SEC("raw_tp")
 int begin_by_vma(struct bpf_raw_tracepoint_args *ctx)
@@ -179,7 +180,7 @@ int begin_by_vma(struct bpf_raw_tracepoint_args *ctx)
 	return root();
 }
 
-/* The same before Linux 5.17, by the list of all mappings of this process. */
+/* Like begin_by_vma, before Linux 5.17: searches the list of all mappings of this process. */
 SEC("raw_tp")
 int begin_by_list(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -207,7 +208,7 @@ static __always_inline bool is_held(struct mm_struct___lock *mm)
 
 	if (bpf_core_field_exists(rt->rwbase.readers.counter))
 		return (__u32)BPF_CORE_READ(rt, rwbase.readers.counter) != READER_BIAS;
-	return BPF_CORE_READ(mm, mmap_lock.count.counter) != 0; /* readers, a writer, or tasks that wait */
+	return BPF_CORE_READ(mm, mmap_lock.count.counter) != 0; /* readers, a writer, or waiting tasks */
 }
 
 static __always_inline void count(struct vm_area_struct___tree *vma)
@@ -221,7 +222,7 @@ static __always_inline void count(struct vm_area_struct___tree *vma)
 	    (BPF_CORE_READ(vma, vm_flags) & (VM_MAYEXEC | VM_MAYSHARE | VM_HUGETLB)) != VM_MAYEXEC)
 		return;
 	if (mm == BPF_CORE_READ(self, mm))
-		return; /* the mapping by which the file is found */
+		return;
 	looked.mappings++;
 	if (!is_held(mm))
 		return;
@@ -243,7 +244,7 @@ static __always_inline __u64 rb_offset(void)
 	return bpf_core_field_offset(vma->shared.rb);
 }
 
-/* Whether a node has mappings of the pages, itself or below it. */
+/* Reports whether a node or its children map the pages. */
 static __always_inline bool reaches(struct rb_node___tree *node)
 {
 	struct vm_area_struct___tree *vma = (void *)((__u64)node - rb_offset());
@@ -257,7 +258,10 @@ enum walk_from {
 	FROM_RIGHT,
 };
 
-/* Moves by one node, as vma_interval_tree_foreach does (include/linux/interval_tree_generic.h). Returns false at the end. */
+/*
+ * Moves by one node, as vma_interval_tree_foreach does (include/linux/interval_tree_generic.h). Returns false at
+ * the end.
+ */
 static __always_inline bool move(void)
 {
 	struct rb_node___tree *node = (void *)walk_node, *next;
@@ -273,7 +277,7 @@ static __always_inline bool move(void)
 		walk_from = FROM_LEFT;
 	}
 	if (walk_from == FROM_LEFT) {
-		/* It left the tree, and is in use for anything: the walk ends, and user space looks again. */
+		/* The node left the tree, and its memory may be reused: the walk ends, and user space looks again. */
 		if ((__u64)BPF_CORE_READ(vma, vm_file, f_mapping) != looked.mapping) {
 			looked.mapping = 0;
 			return false;
@@ -299,7 +303,7 @@ static __always_inline bool move(void)
 	return true;
 }
 
-/* Goes on with the walk. Returns 1 if it is not at its end. */
+/* Continues the walk. Returns 1 if the walk has not ended. */
 SEC("raw_tp")
 int walk_mappings(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -309,7 +313,7 @@ int walk_mappings(struct bpf_raw_tracepoint_args *ctx)
 	return 1;
 }
 
-/* Sets what is known of the file system of an open file of this process: args are its descriptor. It may be opened with O_PATH. */
+/* Reads the file system of an open file of this process. args: its descriptor, which may be opened with O_PATH. */
 SEC("raw_tp")
 int check_file(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -331,10 +335,10 @@ int check_file(struct bpf_raw_tracepoint_args *ctx)
 
 /* The thread of the sensor that attaches and detaches: struct task_struct. 0: nothing is measured. */
 __u64 gate_task;
-/* Since when it has dup_mmap_sem for writing, and for how long it had it at most: forks waited. */
+/* The time when it took dup_mmap_sem for writing, and the longest time that it held it, while forks waited. */
 __u64 held_since, longest_hold;
 
-/* Measures this thread from now on, or with the argument 0 none. */
+/* Measures this thread from now on. The argument 0 ends the measurement. */
 SEC("raw_tp")
 int measure(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -388,7 +392,6 @@ int BPF_KPROBE(kprobe_up_write)
 	return releases_lock();
 }
 
-/* The program of the probes of tests. */
 SEC("uprobe")
 int nothing(void *ctx)
 {

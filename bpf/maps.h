@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * Keys, values and limits that the programs share with user space. bpf2go
- * makes the Go types from these: there is no second definition.
- */
+/* Keys, values and limits that the programs share with user space. bpf2go makes the Go types from these. */
 #ifndef ACCELSCOPE_MAPS_H
 #define ACCELSCOPE_MAPS_H
 
@@ -12,9 +9,8 @@
 #define BUCKETS 27
 
 /*
- * The verbs, in the words of the kernel's commands. What a container calls is
- * mapped to this list here and not in user space, so that it cannot make keys
- * at will.
+ * The verbs, in the words of the kernel's commands. The programs map calls of containers to this list, so that a
+ * container cannot make keys at will.
  */
 enum verb {
 	VERB_OTHER,
@@ -59,7 +55,7 @@ enum verb {
 	VERBS,
 };
 
-/* Object types: those of restrack, then uverbs object classes that restrack does not see. */
+/* Object types: the types of restrack, then uverbs object classes that restrack does not see. */
 enum object_type {
 	TYPE_PD,
 	TYPE_CQ,
@@ -91,16 +87,18 @@ enum memory {
 	MEMORIES,
 };
 
-/* What could not be recorded, and why. */
+/*
+ * What could not be recorded, and why. FULL: the map has no room for the entry. SHARE: the owner used up its share
+ * of the map (owner.h).
+ */
 enum loss {
-	LOSS_VERBS_FULL,    /* no room for one more (cgroup, device, verb): counted for cgroup 0 if possible */
-	LOSS_ERRORS_FULL,   /* no room for one more (cgroup, device, verb, errno) */
-	LOSS_CALLS_FULL,    /* no room to remember the start of a call */
+	LOSS_VERBS_FULL,    /* (cgroup, device, verb): counted for cgroup 0 if possible */
+	LOSS_ERRORS_FULL,   /* (cgroup, device, verb, errno) */
+	LOSS_CALLS_FULL,    /* the start of a call */
 	LOSS_RETURN_MISSED, /* the return of a call was not seen */
-	LOSS_OBJECTS_FULL,  /* no room for one more live object */
-	LOSS_HOLDINGS_FULL, /* no room for one more (cgroup, device, type) */
-	LOSS_PEERS_FULL,    /* no room for one more connected queue pair */
-	/* The same of an owner that has its share of the map (owner.h). */
+	LOSS_OBJECTS_FULL,  /* a live object */
+	LOSS_HOLDINGS_FULL, /* (cgroup, device, type) */
+	LOSS_PEERS_FULL,    /* a connected queue pair */
 	LOSS_VERBS_SHARE,
 	LOSS_ERRORS_SHARE,
 	LOSS_OBJECTS_SHARE,
@@ -141,7 +139,7 @@ struct verb_key {
 
 /* The number of calls is the sum of the buckets. */
 struct verb_stat {
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner; /* the cgroup whose share this entry takes (owner.h) */
 	__u64 sum_ns;
 	__u64 buckets[BUCKETS];
 };
@@ -154,11 +152,10 @@ struct error_key {
 };
 
 struct error_stat {
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner;
 	__u64 count;
 };
 
-/* A call that has begun. */
 struct call {
 	__u64 start_ns;
 	__u64 arg; /* user pointer: the ioctl's or the write's buffer */
@@ -166,13 +163,13 @@ struct call {
 	__u32 write; /* 1 write(), 0 ioctl() */
 };
 
-/* One live object. */
+/* A live object. */
 struct object {
 	__u64 cgroup;
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner;
 	__u64 bytes;
 	__u32 device; /* index of the ib_device */
-	__u32 id;     /* restrack id; 0 where there is none */
+	__u32 id;     /* restrack id, or 0 without an id */
 	__u8 type;
 	__u8 memory;
 	__u8 hidden;   /* its destruction has begun */
@@ -180,7 +177,7 @@ struct object {
 	__u8 pad[4];
 };
 
-/* An object that was there before us, known from RDMA netlink. */
+/* An object older than the hooks, known from RDMA netlink. */
 struct adopted_key {
 	__u32 device;
 	__u32 type;
@@ -195,7 +192,7 @@ struct holding_key {
 };
 
 struct holding {
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner;
 	__s64 current;
 	__u64 created;
 	__s64 bytes;
@@ -207,51 +204,48 @@ struct peer_key {
 	__u32 qpn;
 };
 
-/* The other end of it. */
 struct peer {
 	__u64 cgroup; /* of the process that connected it */
-	__u64 owner;  /* the cgroup in whose share it is */
+	__u64 owner;
 	__u8 gid[16];
 	__u32 lid;
 	__u32 qpn;
-	__u32 port;  /* our own */
+	__u32 port;  /* local port */
 	__u32 type;  /* enum ib_qp_type */
-	__u32 state; /* enum ib_qp_state, as it was last set */
+	__u32 state; /* enum ib_qp_state, last set by the process */
 	__u8 routed; /* gid is set */
 	__u8 pad[3];
 };
 
-/* All that a device number has room for; the drivers' are below 512. */
+/* All majors that fit in a device number; the majors of drivers are below 512. */
 #define MAJORS 4096
 
-/* How a major is watched. */
 enum watch {
 	WATCH_NONE,
 	WATCH_ALL,   /* all minors */
 	WATCH_NODES, /* the minors in a map */
 };
 
-/* What could not be recorded of opens, and why. */
 enum access_loss {
-	LOSS_OPENS_FULL,         /* no room for one more (cgroup, device) */
-	LOSS_OPENS_SHARE,        /* the same of an owner that has its share of the map (owner.h) */
+	LOSS_OPENS_FULL,         /* no room for (cgroup, device) */
+	LOSS_OPENS_SHARE,        /* (cgroup, device): the owner used up its share of the map (owner.h) */
 	LOSS_OPEN_RETURN_MISSED, /* the return of an open was not seen */
 	ACCESS_LOSSES,
 };
 
 struct access_key {
 	__u64 cgroup;
-	__u32 rdev; /* the highest minor stands for denied ones that do not exist */
+	__u32 rdev; /* the highest minor stands for denied minors that do not exist */
 	__u32 pad;
 };
 
 struct access_count {
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner;
 	__u64 allowed;
 	__u64 denied;
 };
 
-/* An open file of a watched device, as a process has it. */
+/* An open file of a watched device, in a process. */
 struct open_file {
 	__u64 file; /* identifies the file */
 	__u64 cgroup;
@@ -259,28 +253,27 @@ struct open_file {
 	__u32 tgid;
 };
 
-/* Bytes of the name of a module that are kept, with the end: nvidia_modeset. */
+/* Bytes that are kept of a module's name, including the NUL: nvidia_modeset. */
 #define DRIVER_NAME 16
 
-/* What could not be recorded of the ioctls of GPU drivers, and why. */
 enum driver_loss {
-	LOSS_DRIVER_STATS_FULL,    /* no room for one more (cgroup, driver, kind) */
-	LOSS_DRIVER_STATS_SHARE,   /* the same of an owner that has its share of the map (owner.h) */
-	LOSS_DRIVER_CALLS_FULL,    /* no room for one more call in progress */
-	LOSS_DRIVER_CALLS_SHARE,   /* the same of an owner that has its share of the map */
-	LOSS_DRIVER_RETURN_MISSED, /* the return of a call was not seen */
+	LOSS_DRIVER_STATS_FULL,  /* no room for (cgroup, driver, kind) */
+	LOSS_DRIVER_STATS_SHARE, /* (cgroup, driver, kind): the owner used up its share of the map (owner.h) */
+	LOSS_DRIVER_CALLS_FULL,  /* no room for a call in progress */
+	LOSS_DRIVER_CALLS_SHARE, /* call in progress: the owner used up its share of the map */
+	LOSS_DRIVER_RETURN_MISSED,
 	DRIVER_LOSSES,
 };
 
 struct driver_key {
 	__u64 cgroup;
 	char driver[DRIVER_NAME]; /* the module */
-	__u64 waits;              /* 1: the requests that wait on purpose */
+	__u64 waits;              /* 1: requests that wait on purpose */
 };
 
 /* The number of ended calls is the sum of the buckets. */
 struct driver_stat {
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner;
 	__u64 sum_ns;
 	__u64 buckets[BUCKETS];
 };
@@ -288,17 +281,17 @@ struct driver_stat {
 /* An ioctl in progress. */
 struct driver_call {
 	struct driver_key key;
-	__u64 owner; /* the cgroup in whose share it is */
+	__u64 owner;
 	__u64 start_ns;
 	__u64 file;      /* identifies the open file */
 	__u64 task;      /* struct task_struct of the thread */
-	__u64 registers; /* where its registers are while it is in the kernel */
+	__u64 registers; /* where the kernel keeps its registers */
 	__u32 tgid;
 	__u32 request;
 	__u64 drm; /* seen by drm_ioctl, not by an operation of the driver */
 };
 
-/* A request of a driver; without a name of all DRM drivers. */
+/* A request of a driver, or of all DRM drivers if the name is empty. */
 struct driver_request {
 	char driver[DRIVER_NAME];
 	__u16 request; /* type << 8 | number */

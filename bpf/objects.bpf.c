@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts the live RDMA objects of each cgroup on each HCA, and the bytes that
- * it registered, from the moment that the kernel begins to track an object to
- * the moment that it stops.
+ * Counts the live RDMA objects of each cgroup on each HCA, and their registered bytes, while the kernel tracks
+ * them.
  *
- * rdma_restrack_add() runs in the context of the creator, so its cgroup is
- * known for sure; the exception are ids of the connection manager, which have
- * the task of their creator. Deletes may run anywhere, so each live object
- * stores the cgroup that it was counted for.
+ * rdma_restrack_add() runs in the context of the creator, so its cgroup is certain. Ids of the connection manager
+ * are the exception: they have the task of their creator. Deletes may run anywhere, so each live object stores the
+ * cgroup that it was counted for.
  */
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
@@ -46,7 +44,7 @@ struct {
 	__type(value, struct device_name);
 } devices SEC(".maps");
 
-/* The argument of a call whose return is wanted, by thread and function: kretprobes do not see arguments. */
+/* The argument of a call until its return, by thread and function: kretprobes do not see arguments. */
 enum function {
 	RESTRACK_ADD,
 	DESTROY_UOBJECT,
@@ -59,7 +57,7 @@ struct {
 	__type(value, __u64);
 } arguments SEC(".maps");
 
-/* A dma-buf or peer memory that a thread has mapped and not yet made a memory region of. */
+/* A dma-buf or peer memory that a thread has mapped, before it becomes a memory region. */
 struct mapping {
 	__u64 umem;
 	__u64 bytes;
@@ -75,8 +73,8 @@ struct {
 } mappings SEC(".maps");
 
 /*
- * The kind of a memory region without a mapping. User space sets MEMORY_HOST
- * where the hooks see every function that maps the memory of another device.
+ * The kind of a memory region without a mapping. User space sets MEMORY_HOST if the hooks see every function that
+ * maps the memory of another device.
  */
 __u32 plain_memory = MEMORY_UNKNOWN;
 
@@ -85,12 +83,12 @@ __u64 object_losses[LOSSES];
 /* LOSS_OBJECTS_FULL and LOSS_OBJECTS_SHARE by type: user space lists objects of these types again. */
 __u64 objects_full[TYPES];
 
-/* So that the types reach user space. */
+/* Makes bpf2go generate these types. */
 const enum object_type *unused_object_type __attribute__((unused));
 const enum memory *unused_memory __attribute__((unused));
 const enum object_map *unused_object_map __attribute__((unused));
 
-/* Entries of the objects and adopted maps: counting them from outside would mean walking them. */
+/* Entries of the objects and adopted maps. User space would have to walk the maps. */
 __u64 live_objects;
 __u64 live_adopted;
 
@@ -116,7 +114,7 @@ static __always_inline struct holding *holding_of(const struct object *o)
 	return h;
 }
 
-/* Books an object, unless there is no room: then it is hidden, and is not taken back. */
+/* Counts an object. Without room the object is hidden, and is not subtracted at its end. */
 static __always_inline void give(struct object *o, __u64 created)
 {
 	struct holding *h = holding_of(o);
@@ -155,13 +153,13 @@ static __always_inline int remember(__u64 address, struct object *o, struct ib_d
 	__u64 former = old ? old->owner : 0;
 
 	o->device = BPF_CORE_READ(device, index);
-	/* The memory was used again and the end of what was there before went unseen. */
+	/* The memory was reused, and the end of the former object went unseen. */
 	if (old && !old->hidden)
 		take(old);
 	name_device(device, o->device);
 	give(o, created);
 	if ((!old && has_share(o->owner, OBJECTS_OF_OWNER)) || bpf_map_update_elem(&objects, &address, o, BPF_ANY)) {
-		/* An object that is not remembered would never go. */
+		/* An object that is not remembered would never end. */
 		if (!o->hidden)
 			take(o);
 		lose(lost_by_share(o->owner, OBJECTS_OF_OWNER) ? LOSS_OBJECTS_SHARE : LOSS_OBJECTS_FULL);
@@ -190,7 +188,7 @@ static __always_inline void forget(__u64 address, const struct object *o)
 	count_entries(last.owner, OBJECTS_OF_OWNER, -1);
 }
 
-/* The object that contains a restrack entry, as the type says. */
+/* The object that contains a restrack entry, by its type. */
 #define OWNER(res, type) ((struct type *)((void *)(res)-bpf_core_field_offset(struct type, res)))
 
 static __always_inline struct ib_device *device_of(struct rdma_restrack_entry *res, __u32 type)
@@ -259,8 +257,8 @@ static __always_inline void region(struct object *o, struct ib_mr *mr)
 }
 
 /*
- * A worker of the kernel binds an id of the connection manager to its device when the address is resolved, and creates
- * the id of an incoming connection. The kernel gives this id the task of the id that listens.
+ * A kernel worker binds an id of the connection manager to its device when the address is resolved, and creates the
+ * id of an incoming connection. The kernel gives the new id the task of the listening id.
  */
 static __always_inline void set_creator(struct object *o, struct rdma_restrack_entry *res)
 {
@@ -334,7 +332,7 @@ static __noinline int deleted(struct rdma_restrack_entry *res)
 	return 0;
 }
 
-/* Destruction in two steps: one takes the object away, the next gives it back or ends it. */
+/* Destruction in two steps: the first hides the object, the second restores or ends it. */
 static __always_inline void hide(struct object *o, __u32 hidden)
 {
 	if (!o || o->hidden == hidden)
@@ -430,7 +428,7 @@ static __always_inline __u64 kept_argument(enum function function)
 	return argument;
 }
 
-/* Counted at the entry: a return may be missed, and then only the id is. */
+/* Counted at the entry: if the return is missed, only the id is missing. */
 SEC("kprobe/rdma_restrack_add")
 int BPF_KPROBE(kprobe_restrack_add, struct rdma_restrack_entry *res)
 {
@@ -446,7 +444,10 @@ int BPF_KRETPROBE(kretprobe_restrack_add)
 	return res ? numbered((struct rdma_restrack_entry *)res) : 0;
 }
 
-/* User space runs this program for the address of an object whose return of rdma_restrack_add was missed: it reads the id. */
+/*
+ * User space runs this program with the address of an object whose return of rdma_restrack_add was missed, to read
+ * the id.
+ */
 SEC("raw_tp")
 int number_object(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -458,7 +459,7 @@ int number_object(struct bpf_raw_tracepoint_args *ctx)
 	if (!o || o->numbered)
 		return 0;
 	device = device_of(res, o->type);
-	/* The object may have ended unseen, and another one be in its memory. */
+	/* The object may have ended unseen, and another object may use its memory. */
 	if (device && BPF_CORE_READ(device, index) == o->device && restrack_type(res) == o->type &&
 	    BPF_CORE_READ(res, valid))
 		number(o, res);
@@ -490,14 +491,13 @@ int BPF_KPROBE(kprobe_restrack_commit_del, struct rdma_restrack_entry *res)
 }
 
 /*
- * The generic uobject layer, for what restrack does not track: address handles,
- * memory windows, flows, and the DEVX objects of mlx5, which is how UCX makes
- * its queue pairs.
+ * The generic uobject layer, for objects that restrack does not track: address handles, memory windows, flows, and
+ * the DEVX objects of mlx5, which UCX uses for its queue pairs.
  */
 
 /*
- * The type of an object class: enum uverbs_default_objects and mlx5_ib_objects. -1 is what restrack tracks or what is no
- * object: the device, completion channels and asynchronous event files.
+ * The type of an object class: enum uverbs_default_objects and mlx5_ib_objects. -1: restrack tracks it, or it is
+ * not an object (the device, completion channels and asynchronous event files).
  */
 static __always_inline int uobject_type(__u32 class, __u32 driver)
 {
@@ -539,7 +539,7 @@ static __noinline int committed(struct ib_uobject *uobj)
 	struct owner owner;
 	int type;
 
-	/* A dma-buf that was mapped for this object, such as a DEVX umem, is not that of a later region. */
+	/* A dma-buf that was mapped for this object, such as a DEVX umem, does not belong to a later region. */
 	bpf_map_delete_elem(&mappings, &tid);
 	if (!device)
 		return 0;
@@ -586,7 +586,7 @@ int BPF_KPROBE(kprobe_commit_uobject, struct ib_uobject *uobj)
 	return committed(uobj);
 }
 
-/* Gone at the entry: a return may be missed, and the object would stay for ever. */
+/* Hidden at the entry: the return may be missed, and the object would stay forever. */
 SEC("kprobe/uverbs_destroy_uobject")
 int BPF_KPROBE(kprobe_destroy_uobject, struct ib_uobject *uobj)
 {
@@ -605,11 +605,10 @@ int BPF_KRETPROBE(kretprobe_destroy_uobject, int ret)
 }
 
 /*
- * Records the objects of the uobject layer that are older than the hooks: RDMA netlink does not list them. The owner is that of
- * the first process that has the file open.
+ * Records the objects of the uobject layer that are older than the hooks: RDMA netlink does not list them. The
+ * owner is the owner of the first process that has the file open.
  */
 
-/* The number of objects of one file that are read. */
 #define UOBJECTS_OF_FILE 65536
 
 /* Files whose list of objects changed during the walk. */
@@ -649,7 +648,10 @@ static long adopt_uobject(__u32 i, struct walk *w)
 	o.cgroup = w->owner.cgroup;
 	o.owner = w->owner.share;
 	remember(address, &o, device, 0);
-	/* The kernel takes an object from the list before the hook of its end runs, which may have been before this. */
+	/*
+	 * The kernel takes an object from the list before the hook of its end runs, which may have been before
+	 * this.
+	 */
 	if (BPF_CORE_READ(at, next) == at)
 		destroyed(address);
 	return 0;
@@ -678,8 +680,8 @@ int adopt_uobjects(struct bpf_iter__task_file *ctx)
 }
 
 /*
- * GPUDirect: a dma-buf is mapped in the thread that then makes a memory region
- * of it. The exporter of the buffer shows which device has the memory.
+ * GPUDirect: a thread maps a dma-buf and then makes a memory region of it. The exporter of the buffer shows which
+ * device has the memory.
  */
 
 static __always_inline bool begins(const char *name, const char *with, int n)
@@ -708,7 +710,7 @@ static __always_inline __u32 exporter_memory(struct ib_umem_dmabuf *umem)
 /* include/linux/err.h */
 #define MAX_ERRNO 4095
 
-/* Whether a function that returns a pointer returned an error: IS_ERR */
+/* IS_ERR: whether a function that returns a pointer returned an error */
 static __always_inline bool is_error(const void *pointer)
 {
 	return (__u64)pointer >= (__u64)-MAX_ERRNO;
@@ -740,7 +742,7 @@ static __always_inline int mapped(struct ib_umem_dmabuf *umem, __u64 bytes)
 	return set_mapping(&mapping);
 }
 
-/* Kretprobes do not see arguments, and a return may be missed: until the return, the exporter is unknown. */
+/* Kretprobes do not see arguments, and the return may be missed: until the return, the exporter is unknown. */
 static __always_inline int mapping_begins(__u64 bytes)
 {
 	struct mapping mapping = {.bytes = bytes, .memory = MEMORY_UNKNOWN};
@@ -756,7 +758,7 @@ static __always_inline int mapping_ends(struct ib_umem_dmabuf *umem)
 	return mapped(umem, mapping ? mapping->bytes : 0);
 }
 
-/* The mapping is given up: no region was made of it. */
+/* The mapping ends without a region. */
 static __always_inline int unmapped(__u64 umem)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -768,8 +770,8 @@ static __always_inline int unmapped(__u64 umem)
 }
 
 /*
- * The functions that map a dma-buf for a driver. One may call another, as
- * ib_umem_dmabuf_get_pinned does on 6.1: both return the same umem.
+ * The functions that map a dma-buf for a driver. If they call each other, as ib_umem_dmabuf_get_pinned does on 6.1,
+ * they return the same umem.
  */
 
 SEC("fexit/ib_umem_dmabuf_get")
@@ -862,8 +864,8 @@ int BPF_KPROBE(kprobe_umem_release, void *umem)
 }
 
 /*
- * Memory that the process cannot pin, and a peer memory client, such as nvidia_peermem, maps: a function of MLNX_OFED and
- * DOCA-OFED that ib_umem_get_peer calls after it failed to pin the pages.
+ * Memory that the process cannot pin and that a peer memory client, such as nvidia_peermem, maps. In MLNX_OFED and
+ * DOCA-OFED ib_umem_get_peer calls this function after it failed to pin the pages.
  */
 
 static __always_inline int peer_mapped(void *umem)

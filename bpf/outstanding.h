@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Lists the signaled work requests that were posted and not completed, for the queue pairs that have a ring. */
+/* Lists the signaled work requests that were posted and not completed, for queue pairs with a ring. */
 #ifndef ACCELSCOPE_OUTSTANDING_H
 #define ACCELSCOPE_OUTSTANDING_H
 
 #include "context.h"
 
 /*
- * When the oldest one was posted. If the ring was full then, its time is not known, and that of the last one is returned:
- * the others are older.
+ * When the oldest work request was posted. If the ring was full then, this time is unknown; the result is the post
+ * time of the last work request, and the others are older.
  */
 static __always_inline __u64 oldest(const struct queue *q)
 {
@@ -21,7 +21,6 @@ static __always_inline __u64 oldest(const struct queue *q)
 	return p.ns;
 }
 
-/* Writes a struct outstanding for each queue pair, except for those that have failed. */
 SEC("iter/bpf_map_elem")
 int list_outstanding(struct bpf_iter__bpf_map_elem *ctx)
 {

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Finds the workload that a cgroup belongs to, and limits the entries of each owner in the maps of a program file, so that one
+ * Finds the workload of a cgroup, and limits the entries of each owner in the maps of a program file, so that a
  * workload cannot take the room of the others.
  *
- * The entries that programs and user space made are in two maps, because user space cannot add to a number that programs
- * change. The number of entries of an owner is the sum of both.
+ * Entries made by programs and entries made by user space are counted in two maps, because user space cannot add to
+ * a number that programs change. An owner's number of entries is the sum of both.
  */
 #ifndef ACCELSCOPE_OWNER_H
 #define ACCELSCOPE_OWNER_H
 
 #include "cgroup.h"
 
-/* What user space knows of a cgroup and those below it. */
+/* What user space knows of a cgroup and the cgroups below it. */
 enum marked {
-	MARKED_WORKLOAD = 1, /* they are one workload, and are counted together */
-	MARKED_SHARE,        /* they are counted each, and have one share */
+	MARKED_WORKLOAD = 1, /* they are a workload, and are counted together */
+	MARKED_SHARE,        /* they are counted separately, and share one limit */
 };
 
-/* The cgroups that user space has marked: those of containers and jobs, of units and users. User space makes this map. */
+/* The cgroups that user space marked: containers, jobs, units and users. User space makes this map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -25,7 +25,7 @@ struct {
 	__type(value, __u32);
 } marked_cgroups SEC(".maps");
 
-/* The workloads of cgroups below theirs. A workload stays marked as long as its cgroup exists. */
+/* The workloads of cgroups below a workload's cgroup. A workload stays marked as long as its cgroup exists. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -33,13 +33,13 @@ struct {
 	__type(value, __u64);
 } workload_of SEC(".maps");
 
-/* For whom something is counted: the cgroup of the workload, and the cgroup in whose share the entries are. */
+/* For whom something is counted: the cgroup of the workload, and the cgroup whose share the entries take. */
 struct owner {
 	__u64 cgroup;
 	__u64 share;
 };
 
-/* More levels than the cgroups of containers, jobs, units and users have above them. */
+/* More levels than there are above the cgroups of containers, jobs, units and users. */
 #define MAX_LEVELS 16
 
 static __always_inline __u64 ancestor_id(struct cgroup *cgroup, int level)
@@ -62,12 +62,18 @@ static __always_inline __u64 ancestor_id(struct cgroup *cgroup, int level)
 	return id;
 }
 
-/* A program file with tail calls defines it as inline: with calls of functions in them, Linux 5.10 hangs. */
+/*
+ * Program files with tail calls define it as inline: Linux 5.10 hangs on calls of functions in programs with tail
+ * calls.
+ */
 #ifndef OWNER_FUNCTION
 #define OWNER_FUNCTION static __noinline
 #endif
 
-/* Finds the marked cgroup that is next above one, from the root on: a process can create any number of levels below its own. */
+/*
+ * Finds the nearest marked cgroup above, from the root on: a process can create any number of levels below its own
+ * cgroup.
+ */
 OWNER_FUNCTION int find_owner(struct cgroup *cgroup, struct owner *owner)
 {
 	__u64 leaf = owner->cgroup;
@@ -93,7 +99,7 @@ OWNER_FUNCTION int find_owner(struct cgroup *cgroup, struct owner *owner)
 	return 0;
 }
 
-/* The owner of a cgroup of a task. A cgroup without a mark above it is its own. */
+/* The owner of a task's cgroup. Without a mark above it, a cgroup is its own owner. */
 static __always_inline void owner_of(struct task_struct *task, __u64 cgroup, struct owner *owner)
 {
 	__u64 *workload;
@@ -113,16 +119,14 @@ static __always_inline void current_owner(struct owner *owner)
 	owner_of((struct task_struct *)bpf_get_current_task(), current_cgroup(), owner);
 }
 
-/* The number of maps of a program file whose entries are limited by owner. Each file has an enum of them. */
+/* The number of maps per program file whose entries are limited by owner. Each file has an enum of them. */
 #define SHARED_MAPS 2
 
-/* What the programs did for the cgroup of a share, by map. */
 struct owner_entries {
-	__s64 made[SHARED_MAPS];    /* entries made less entries removed */
-	__u64 refused[SHARED_MAPS]; /* entries that were not made, because the owner has its share */
+	__s64 made[SHARED_MAPS];    /* entries made minus entries removed */
+	__u64 refused[SHARED_MAPS]; /* entries not made, because the owner used up its share */
 };
 
-/* What user space did for the cgroup of a share, by map. */
 struct user_entries {
 	__s64 made[SHARED_MAPS];
 };
@@ -142,7 +146,7 @@ struct {
 	__type(value, struct user_entries);
 } user_entries SEC(".maps");
 
-/* The limits of the number of entries of an owner. User space sets them. */
+/* The maximum number of entries of an owner. User space sets it. */
 const volatile __s64 shares[SHARED_MAPS] = {1024, 1024};
 
 static const struct owner_entries no_entries;
@@ -157,7 +161,7 @@ static __always_inline struct owner_entries *entries_of(__u64 owner)
 	return bpf_map_lookup_elem(&owner_entries, &owner);
 }
 
-/* Reports whether an owner has all the entries of a map that it may have, or there is no room to count them. */
+/* Reports whether an owner used up its share of a map, or there is no room to count its entries. */
 static __always_inline bool has_share(__u64 owner, __u32 map)
 {
 	struct owner_entries *entries = entries_of(owner);
@@ -173,7 +177,7 @@ static __always_inline bool has_share(__u64 owner, __u32 map)
 	return n >= shares[map];
 }
 
-/* Counts entries as made, or (n < 0) as removed. An owner that has ended has no number of entries any more. */
+/* Counts entries as made, or (n < 0) as removed. An ended owner is not counted any more. */
 static __always_inline void count_entries(__u64 owner, __u32 map, __s64 n)
 {
 	struct owner_entries *entries = n > 0 ? entries_of(owner) : bpf_map_lookup_elem(&owner_entries, &owner);
@@ -182,7 +186,7 @@ static __always_inline void count_entries(__u64 owner, __u32 map, __s64 n)
 		__sync_fetch_and_add(&entries->made[map], n);
 }
 
-/* Counts an entry that was not made. Returns whether the reason is the share of the owner; otherwise a map is full. */
+/* Counts an entry that was not made. Returns whether the owner used up its share; otherwise a map is full. */
 static __always_inline bool lost_by_share(__u64 owner, __u32 map)
 {
 	struct owner_entries *entries;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Remembers the other end of each connected queue pair of a process, from the
- * modification that connects it until it is reset or destroyed. Only processes
- * come through ib_modify_qp_with_udata(): the kernel's own queue pairs do not.
+ * Records the remote end of each connected queue pair of a process, from the modification that connects it until it
+ * is reset or destroyed. Only processes call ib_modify_qp_with_udata(): the kernel's own queue pairs do not pass
+ * it.
  */
 #include <linux/errno.h>
 #include "maps.h"
@@ -17,7 +17,7 @@ struct {
 	__type(value, struct peer);
 } peers SEC(".maps");
 
-/* A modification under way, by thread: kretprobes do not see arguments. */
+/* A modification in progress, by thread: kretprobes do not see arguments. */
 struct modification {
 	__u64 qp;
 	__u64 attr;
@@ -34,10 +34,10 @@ struct {
 
 __u64 peer_losses[LOSSES];
 
-/* Entries made here less entries deleted here: user space makes some too. */
+/* Entries that programs made minus entries that programs deleted. User space makes some too. */
 __u64 live_peers;
 
-/* So that the type reaches user space. */
+/* Makes bpf2go generate this type. */
 const enum peer_map *unused_peer_map __attribute__((unused));
 
 static __always_inline void lose(__u32 why)
@@ -84,10 +84,9 @@ static __always_inline void address(struct peer *p, struct rdma_ah_attr *ah)
 	}
 }
 
-/* A queue pair was modified. */
 static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __u32 mask)
 {
-	/* XRC targets are shared: each opener has a handle of its own. */
+	/* XRC targets are shared: each opener has its own handle. */
 	struct ib_qp *qp = BPF_CORE_READ(handle, real_qp);
 	__u32 state = BPF_CORE_READ(attr, qp_state);
 	struct peer_key key = key_of(qp);
@@ -129,8 +128,8 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 }
 
 /*
- * Gone at the entry: the number may be another's before the return. After a
- * failed destruction it is not shown until it is connected again.
+ * Removed at the entry: another queue pair may get the number before the return. After a failed destruction the
+ * queue pair is missing until it is connected again.
  */
 static __noinline int destroyed(struct ib_qp *qp)
 {
@@ -163,7 +162,7 @@ int BPF_KPROBE(kprobe_modify_qp, struct ib_qp *qp, struct ib_qp_attr *attr, int 
 	struct modification m = {.qp = (__u64)qp, .attr = (__u64)attr, .mask = mask};
 	__u32 tid = bpf_get_current_pid_tgid();
 
-	/* The former call of this thread has returned unseen. */
+	/* The return of this thread's former call was missed. */
 	if (bpf_map_lookup_elem(&modifications, &tid))
 		lose(LOSS_RETURN_MISSED);
 	bpf_map_update_elem(&modifications, &tid, &m, BPF_ANY);

@@ -31,8 +31,8 @@ static __always_inline struct thread *polling_thread(struct pt_regs *ctx)
 }
 
 /*
- * Most polls find no completion. For these, the programs read neither the clock nor a hash map, and the cost of a trap
- * includes the cost of both programs.
+ * Most polls find no completion. For these polls the programs read neither the clock nor a hash map; the cost of a
+ * trap includes both programs.
  */
 SEC("uprobe/poll_cq")
 int poll_cq(struct pt_regs *ctx)
@@ -50,14 +50,14 @@ int poll_cq(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Whether a successful completion is of a receive. Of completions with the bit IBV_WC_RECV, not all are. */
+/* Whether a successful completion is a receive. Some completions with the bit IBV_WC_RECV are not receives. */
 static __always_inline bool is_receive(__u32 opcode)
 {
 	return opcode == IBV_WC_RECV || opcode == IBV_WC_RECV_RDMA_WITH_IMM || opcode == IBV_WC_TM_RECV ||
 	       opcode == IBV_WC_TM_NO_TAG;
 }
 
-/* The length of a received datagram includes the space for a GRH, whether there is one or not. */
+/* The length of a received datagram includes the space for a GRH, even if the GRH is missing. */
 static __always_inline __u32 data_bytes(const struct context_key *key, const struct context_stat *stat, __u32 qpn,
 					__u32 byte_len)
 {
@@ -69,7 +69,7 @@ static __always_inline __u32 data_bytes(const struct context_key *key, const str
 	return q && q->ud ? byte_len - GRH_BYTES : byte_len;
 }
 
-/* Measures how long a work request took that a completion is of. */
+/* Measures the duration of the work request of a completion. */
 static __always_inline void measure(const struct context_key *key, struct context_stat *stat, __u32 qpn, __u64 wr_id,
 				    __u64 now)
 {
@@ -88,7 +88,6 @@ static __always_inline void count_error(struct context_stat *stat, __u32 status)
 	__sync_fetch_and_add(&stat->errors[status < STATUSES ? status : STATUSES - 1], 1);
 }
 
-/* A completion was an error. */
 static __always_inline void stop_measuring(const struct context_key *key, __u32 qpn)
 {
 	struct queue *q = queue_of(key, qpn);
@@ -97,7 +96,6 @@ static __always_inline void stop_measuring(const struct context_key *key, __u32 
 		fail(q);
 }
 
-/* A walk along the completions of one poll. */
 struct polled {
 	__u64 list;
 	struct context_stat *stat;
@@ -133,7 +131,6 @@ static long walk_completion(__u32 i, struct polled *p)
 	return 0;
 }
 
-/* Adds polls without completions to the counters of their context. */
 static __always_inline void flush_idle(struct thread *t)
 {
 	struct context_stat *stat;
@@ -149,7 +146,6 @@ static __always_inline void flush_idle(struct thread *t)
 	t->idle_ns = 0;
 }
 
-/* Adds a call and its cost to those of the context that a completion queue belongs to. */
 static __always_inline bool add_call(struct thread *t, __u64 cq, __u64 ns)
 {
 	__u64 context;
@@ -166,7 +162,7 @@ static __always_inline bool add_call(struct thread *t, __u64 cq, __u64 ns)
 	return true;
 }
 
-/* The context of a poll, if it is known and the probed function is its operation: that in a table of the process. */
+/* The context of a poll, if it is known and the probed function is its operation in a table of the process. */
 static __always_inline struct context_stat *polled_context(struct pt_regs *ctx, struct thread *t, __u64 ip, __u64 table)
 {
 	struct context_stat *stat = bpf_map_lookup_elem(&contexts, &t->idle);

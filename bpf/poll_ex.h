@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Counts the completions that processes poll through the extended interface. ibv_start_poll and ibv_next_poll select the
- * next completion and write its status and wr_id into the struct ibv_cq_ex. Everything else of it is known only if the
- * process reads it: ibv_wc_read_* are functions of the provider, and what they return is what is counted.
+ * Counts the completions that processes poll through the extended interface. ibv_start_poll and ibv_next_poll
+ * select the next completion and write its status and wr_id into the struct ibv_cq_ex. The process reads everything
+ * else with ibv_wc_read_*, which are functions of the provider, and their results are counted.
  *
- * ibv_end_poll is not probed: a completion is counted as soon as enough of it was read, and a completion of which too
- * little was read counts as such when the thread polls again.
+ * ibv_end_poll is not probed. A completion is counted as soon as enough of it was read. If too little was read when
+ * the thread polls again, the completion is counted as unread.
  *
- * If another process named one of these functions as another operation, several programs run at its entry and at its
- * return. Only that with the offset of the operation counts; the others add their cost.
+ * If another process uses one of these functions as another operation, several programs run at its entry and
+ * return. Only the program with the offset of the operation counts; the others add their cost.
  */
 #ifndef ACCELSCOPE_POLL_EX_H
 #define ACCELSCOPE_POLL_EX_H
 
 #include "poll.h"
 
-/* A thread polls again: no more is read of the last completion. */
+/* A thread polls again: the last completion is not read any further. */
 static __noinline int finish(struct found *f)
 {
 	struct context_stat *stat;
@@ -24,12 +24,12 @@ static __noinline int finish(struct found *f)
 		return 0;
 	f->cq = 0;
 	stat = bpf_map_lookup_elem(&contexts, &f->key);
-	/* After a gap, it may have been read without being seen. */
+	/* In a gap, the completion may have been read unseen. */
 	if (!stat || f->status || f->generation != stat->generation)
 		return 0;
 	if (!(f->parts & BYTES_COUNTED))
 		__sync_fetch_and_add(&stat->unread, 1);
-	/* It may be of a work request in any ring, which stays there. */
+	/* It may belong to a work request in any ring, which stays there. */
 	if (!(f->parts & READ_OPCODE) || (!(f->opcode & IBV_WC_RECV) && !f->matched))
 		__sync_fetch_and_add(&stat->unmatched, 1);
 	return 0;
@@ -44,7 +44,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct thread *t, struct f
 	return 0;
 }
 
-/* Of start_poll and next_poll. As for poll_cq, most of them find no completion. */
+/* For start_poll and next_poll. As with poll_cq, most calls find no completion. */
 SEC("uprobe/poll_cq_ex")
 int poll_cq_ex(struct pt_regs *ctx)
 {
@@ -104,7 +104,7 @@ spent:
 	return 0;
 }
 
-/* Counts a completion as far as what was read of it allows, each thing once. */
+/* Counts what is known of a completion so far, each thing once. */
 static __noinline int count_found(struct found *f)
 {
 	struct context_stat *stat;
@@ -129,7 +129,7 @@ static __noinline int count_found(struct found *f)
 		}
 		return 0;
 	}
-	/* Whether a receive is of a datagram depends on its queue pair. */
+	/* The type of the queue pair decides whether a receive is a datagram. */
 	if (f->parts & BYTES_COUNTED || !(f->parts & READ_BYTE_LEN) || (stat->ud && !(f->parts & READ_QP_NUM)))
 		return 0;
 	f->parts |= BYTES_COUNTED;
@@ -138,7 +138,6 @@ static __noinline int count_found(struct found *f)
 	return 0;
 }
 
-/* All functions that return a part of a completion. */
 SEC("uprobe/read_completion")
 int read_completion(struct pt_regs *ctx)
 {

@@ -5,7 +5,6 @@
 
 #include "context.h"
 
-/* Adds the work requests of one call to the counters of its context. */
 static __always_inline void commit(struct context_stat *stat, struct tally *t)
 {
 	for (int i = 0; i < OPCODES; i++) {
@@ -17,7 +16,7 @@ static __always_inline void commit(struct context_stat *stat, struct tally *t)
 	}
 }
 
-/* The class of an opcode in the histograms of durations; COMPLETED if it has none. */
+/* The class of an opcode in the histograms of durations, or COMPLETED without a class. */
 static __always_inline __u32 class_of(__u32 opcode)
 {
 	switch (opcode) {
@@ -37,7 +36,6 @@ static __always_inline __u32 class_of(__u32 opcode)
 	return COMPLETED;
 }
 
-/* A walk along a list in the memory of a process. */
 struct walk {
 	__u64 at;   /* address of the next element */
 	__u64 stop; /* address to stop at, or 0 */
@@ -45,10 +43,10 @@ struct walk {
 	struct queue *queue;
 	__u64 now;
 	__u64 bytes;
-	__u32 *left; /* elements that may still be read. A pointer, as the verifier would track a number here. */
+	__u32 *left; /* elements that may still be read; a pointer, because the verifier would track a number */
 	__u32 signaled;
 	__u32 count;
-	__u8 lost; /* 1 + the path_loss for which the walk ended early */
+	__u8 lost; /* 1 + the path_loss that ended the walk early */
 	__u8 all;
 	__u8 wide; /* elements are struct ibv_data_buf */
 	__u8 done;
@@ -67,7 +65,6 @@ static long sum_sge(__u32 i, struct walk *w)
 	return 0;
 }
 
-/* The bytes of a scatter/gather list. */
 static __always_inline __u64 list_bytes(__u64 list, __u32 n, bool wide, __u32 *left, __u8 *lost)
 {
 	struct walk w = {.at = list, .wide = wide};
@@ -108,7 +105,7 @@ static long walk_send(__u32 i, struct walk *w)
 		return 1;
 	}
 	op = wr.opcode < OPCODE_OTHER ? wr.opcode : OPCODE_OTHER;
-	/* Their work requests have no list: other members are at its offsets. */
+	/* Work requests with these opcodes have other members in place of the list. */
 	if (op != OPCODE_LOCAL_INV && op != OPCODE_BIND_MW && wr.num_sge > 0)
 		bytes = list_bytes(wr.sg_list, wr.num_sge, false, w->left, &w->lost);
 	if (op == OPCODE_TSO && !bpf_probe_read_user(&header, sizeof(header), (void *)(w->at + WR_TSO_HDR_SZ)))
@@ -145,8 +142,8 @@ static long walk_receive(__u32 i, struct walk *w)
 }
 
 /*
- * Keeps what the return probe of post_send or post_recv needs. NULL: the call cannot be counted; the time of its probes is
- * still spent.
+ * Keeps what the return probe of post_send or post_recv needs. NULL: the call cannot be counted, but its probes are
+ * paid.
  */
 static __always_inline struct thread *enter_post(struct pt_regs *ctx, int sends, struct user_qp *qp,
 						 struct context_stat **stat)
@@ -157,7 +154,7 @@ static __always_inline struct thread *enter_post(struct pt_regs *ctx, int sends,
 
 	*stat = context_of(PT_REGS_PARM1(ctx), qp, &key);
 	if (!*stat || !is_named(bpf_get_attach_cookie(ctx), PT_REGS_IP(ctx), key.context)) {
-		spend_unknown(current_tgid(), CALLS_POST, 2 * trap_ns(ctx)); /* for the return probe, too */
+		spend_unknown(current_tgid(), CALLS_POST, 2 * trap_ns(ctx)); /* including the return probe */
 		return 0;
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -178,8 +175,8 @@ static __always_inline struct thread *enter_post(struct pt_regs *ctx, int sends,
 }
 
 /*
- * Walks the chain of work requests at the entry: it is complete then, and another thread may poll a completion before the
- * call returns.
+ * Walks the chain of work requests at the entry: it is complete then, and another thread may poll a completion
+ * before the call returns.
  */
 SEC("uprobe/post_send")
 int post_send(struct pt_regs *ctx)
@@ -225,7 +222,7 @@ int post_send(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Walks the chain again at the return, if it could not be read at the entry or the provider refused a work request. */
+/* Walks the chain again at the return, if it was unreadable at the entry or the provider refused a work request. */
 static __noinline int walk_again(struct thread *t, int ret)
 {
 	struct queue *q;
@@ -248,7 +245,7 @@ static __noinline int walk_again(struct thread *t, int ret)
 	if (w.lost)
 		lose(w.lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
 	if (ret && (!w.stop || w.at != w.stop)) {
-		/* bad_wr is not in the chain: which work requests were accepted is unknown. */
+		/* bad_wr is not in the chain: it is unknown which work requests were accepted. */
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
 		if (q)
 			out_of_step(q);
@@ -294,14 +291,14 @@ int post_recv(struct pt_regs *ctx)
 
 	if (!t)
 		return 0;
-	/* poll_cq subtracts the GRH of datagrams. Their completions do not contain the type of the queue pair. */
+	/* poll_cq subtracts the GRH of datagrams. Completions do not contain the type of the queue pair. */
 	if (t->receive.chosen && qp.qp_type == IBV_QPT_UD)
 		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat);
 	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
 
-/* An SRQ begins with the address of its context, as a queue pair does. */
+/* An SRQ begins with the address of its context, like a queue pair. */
 SEC("uprobe/post_srq_recv")
 int post_srq_recv(struct pt_regs *ctx)
 {
@@ -316,7 +313,7 @@ int post_srq_recv(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Of post_srq_recv, too. */
+/* Also the return of post_srq_recv. */
 SEC("uretprobe/post_recv")
 int post_recv_return(struct pt_regs *ctx)
 {
@@ -345,7 +342,7 @@ int post_recv_return(struct pt_regs *ctx)
 			lose(PATH_LOSS_UNREADABLE);
 		else if (!w.done)
 			lose(PATH_LOSS_CHAIN_CUT);
-		/* As for sends: bad_wr must be in the chain. */
+		/* As for sends, bad_wr must be in the chain. */
 		if (w.some && (!ret || w.at == w.stop))
 			__sync_fetch_and_add(&stat->posted[OPCODE_RECV], w.count);
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Measures how long work requests take. Signaled work requests of a queue pair complete in the order in which they were
- * posted, so each queue pair has a ring of them, except for those that complete as IBV_WC_DRIVER1 to 3.
+ * Measures the durations of work requests. Signaled work requests of a queue pair complete in the order of their
+ * posts, so each queue pair has a ring of them. Work requests that complete as IBV_WC_DRIVER1 to 3 are left out.
  *
- * A ring that has seen all posts since before the queue pair could send is in step: a completion belongs to its head,
- * whatever its wr_id, which many programs never change. Otherwise, and after a gap, a completion is looked up by its wr_id
- * if these differ; once one is found, the ring is in step.
+ * A ring is in step if it has seen all posts since before the queue pair could send. A completion then belongs to
+ * the head of the ring, whatever its wr_id, which many programs never change. Otherwise, and after a gap, a
+ * completion is looked up by its wr_id if the wr_ids differ. Once a work request is found, the ring is in step.
  */
 #ifndef ACCELSCOPE_QUEUES_H
 #define ACCELSCOPE_QUEUES_H
@@ -22,26 +22,26 @@
 struct posted {
 	__u64 wr_id;
 	__u64 ns;
-	__u32 seq; /* its number, from 1; the slot is empty if seq does not match */
+	__u32 seq; /* its number, from 1; if seq does not match, the slot is empty */
 	__u32 completed;
 };
 
 struct queue {
-	__u32 head, tail; /* the number of completions, of posts */
+	__u32 head, tail; /* the number of completions, and of posts */
 	__u32 since;      /* the tail at the last gap */
 	__u32 generation;
 	__u8 in_step;
 	__u8 same; /* some work requests have the same wr_id */
-	__u8 odd;  /* the number of completions in a row that were not in the ring */
+	__u8 odd;  /* consecutive completions that were not in the ring */
 	__u8 all;  /* sq_sig_all: all work requests are signaled */
 	__u8 ud;
-	__u8 fresh;  /* it has not been ready to send since it was created or reset */
-	__u8 failed; /* a work request failed, or its process set it to the error state: all completions come at once */
-	__u8 plain;  /* its completion queue has no other functions than poll_cq */
-	__u64 owner; /* the cgroup in whose share it is */
-	__u64 since_ns;     /* when it was out of step */
-	__u64 posted_ns;    /* the last signaled work request, CLOCK_MONOTONIC; 0: none */
-	__u64 completed_ns; /* the last completion of one */
+	__u8 fresh;      /* has not been ready to send since it was created or reset */
+	__u8 failed;     /* a work request failed, or the process set the error state: all completions come at once */
+	__u8 plain;      /* its completion queue has no functions besides poll_cq */
+	__u64 owner;     /* the cgroup whose share this entry takes */
+	__u64 since_ns;  /* when it fell out of step */
+	__u64 posted_ns; /* the last signaled work request, CLOCK_MONOTONIC; 0: none yet */
+	__u64 completed_ns; /* the last completion of a signaled work request */
 	struct posted ring[RING];
 };
 
@@ -62,7 +62,7 @@ struct {
 	__type(value, struct latency);
 } latencies SEC(".maps");
 
-/* Queue pairs of which the loss of their ring was counted. */
+/* Queue pairs whose missing ring was counted as a loss. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -76,7 +76,7 @@ static const struct latency zero_latency;
 
 __u64 path_losses[PATH_LOSSES];
 
-/* The number of entries of queues: user space would have to walk the map. */
+/* The number of entries of queues; otherwise user space would have to walk the map. */
 __u64 live_queues;
 
 static __always_inline void lose(__u32 why)
@@ -91,10 +91,7 @@ static __always_inline struct queue *queue_of(const struct context_key *context,
 	return bpf_map_lookup_elem(&queues, &key);
 }
 
-/*
- * Counts a queue pair without a ring, once: what is counted is remembered. If there are too many, the rest is counted at each
- * attempt.
- */
+/* Counts a queue pair without a ring once, and remembers it. If too many are remembered, each attempt counts. */
 static __always_inline struct queue *no_queue(const struct queue_key *key, struct context_stat *stat)
 {
 	__u8 yes = 1;
@@ -105,7 +102,7 @@ static __always_inline struct queue *no_queue(const struct queue_key *key, struc
 	return 0;
 }
 
-/* A post makes the ring of a queue pair that existed before the hooks. A process can make up any number of queue pairs. */
+/* A post makes the ring of a queue pair older than the hooks. A process can make up any number of queue pairs. */
 static __always_inline struct queue *make_queue(const struct context_key *context, __u32 qpn, __u32 type,
 						struct context_stat *stat)
 {
@@ -153,7 +150,7 @@ static __always_inline void out_of_step(struct queue *q)
 	q->since_ns = bpf_ktime_get_ns();
 }
 
-/* All work requests get completions, also those that are not signaled, and none is outstanding for long. */
+/* All work requests get completions, also unsignaled work requests, and are soon complete. */
 static __always_inline void fail(struct queue *q)
 {
 	out_of_step(q);
@@ -161,7 +158,7 @@ static __always_inline void fail(struct queue *q)
 	q->failed = 1;
 }
 
-/* Completions of some queue pairs of a context were polled and not seen. */
+/* Completions of some queue pairs of a context were polled unseen. */
 static __always_inline void miss_completions(struct context_stat *stat)
 {
 	__sync_fetch_and_add(&stat->generation, 1);
@@ -187,8 +184,8 @@ static __always_inline void check_generation(struct queue *q, const struct conte
 }
 
 /*
- * Adds a work request to the ring. The verifier verifies a function that is not static once, and not at each call: nested
- * loops would exceed its limit otherwise. So these functions check their arguments.
+ * Adds a work request to the ring. The verifier verifies a function that is not static only once, not at each call,
+ * where nested loops would exceed its limit. So these functions check their arguments.
  */
 __noinline int push(struct queue *q, __u64 wr_id, __u32 completed, __u64 now)
 {
@@ -216,12 +213,12 @@ __noinline int push(struct queue *q, __u64 wr_id, __u32 completed, __u64 now)
 	p->wr_id = wr_id;
 	p->ns = now;
 	p->completed = completed;
-	/* With a barrier: a reader that sees the number sees the other members. */
+	/* A barrier: a reader that sees the number also sees the other members. */
 	__sync_lock_test_and_set(&p->seq, at + 1);
 	return 0;
 }
 
-/* Removes the work requests that were not accepted. If another thread posted meanwhile, their order is unknown. */
+/* Removes refused work requests. If another thread posted meanwhile, their order is unknown. */
 static __always_inline void unpush(struct queue *q, __u32 from, __u32 to, __u32 accepted)
 {
 	if (__sync_val_compare_and_swap(&q->tail, to, from + accepted) != to)
@@ -235,7 +232,7 @@ static __always_inline struct posted *at_place(struct queue *q, __u32 at, __u64 
 	return p->seq == at + 1 && p->wr_id == wr_id ? p : 0;
 }
 
-/* Finds the work request of a completion that is polled now. Returns 0 if there is none. */
+/* Finds the work request of a completion that is being polled. Returns 0 without a match. */
 __noinline int match(struct queue *q, __u64 wr_id, __u64 now, struct posted *out)
 {
 	struct posted *p = 0;
@@ -289,7 +286,7 @@ __noinline int match(struct queue *q, __u64 wr_id, __u64 now, struct posted *out
 	return 1;
 }
 
-/* Adds a duration to a histogram of a context with this number. */
+/* Adds a duration to a histogram of the context with this number. */
 __noinline int record_duration(const struct context_key *context, __u32 number, __u32 completed, __u64 ns)
 {
 	struct latency_key key = {.completed = completed};

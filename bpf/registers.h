@@ -4,7 +4,7 @@
 
 #include "kernel.h"
 
-/* Size of a kernel stack, for kernels without bpf_task_pt_regs(). Set by user space. */
+/* Size of a kernel stack, for kernels without bpf_task_pt_regs(). User space sets it. */
 const volatile __u32 stack_size = 16384;
 
 #if defined(__TARGET_ARCH_x86)
@@ -39,16 +39,16 @@ struct pt_regs___entry {
 
 #pragma clang attribute pop
 
-/* Where the registers are that the current thread entered the kernel with. */
+/* The registers with which the current thread entered the kernel. */
 static __always_inline struct pt_regs___entry *entry_registers(struct task_struct___registers *task)
 {
-	/* 5.15 and later. From 6.9 on, x86 has more than the registers there. */
+	/* 5.15 and later. From 6.9 on, x86 stores more than the registers there. */
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
 		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	return BPF_CORE_READ(task, stack) + stack_size - bpf_core_type_size(struct pt_regs___entry);
 }
 
-/* Returns whether a thread entered the kernel by a system call of a 32-bit program, if it entered by a system call. */
+/* Returns whether the thread's system call comes from a 32-bit program, if the thread is in a system call. */
 static __always_inline bool is_compat(struct task_struct___registers *task, struct pt_regs___entry *regs)
 {
 #if defined(__TARGET_ARCH_x86)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Which files are those of uverbs devices. */
+/* Recognizes the files of uverbs devices. */
 #ifndef ACCELSCOPE_UVERBS_H
 #define ACCELSCOPE_UVERBS_H
 
 #include "kernel.h"
 
 /*
- * The device numbers of the uverbs devices: of the minors that are theirs for good, beside those of other devices, and of a major
- * of their own.
+ * The device numbers of the uverbs devices: their permanent minors in a major shared with other devices, and a
+ * major of their own.
  */
 __u32 uverbs_first[2];
 __u32 uverbs_last[2];

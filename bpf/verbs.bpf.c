@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Counts the verbs system calls of each cgroup on each HCA, with a histogram
- * of their durations and the errors by errno.
+ * Counts the verbs system calls of each cgroup on each HCA, with a histogram of their durations and the errors by
+ * errno.
  *
- * The same two functions, begin() and end(), stand behind three tiers: fentry
- * and fexit, kprobe and kretprobe, both at the file operations of the uverbs
- * character device, and the system call tracepoints. User space loads one.
+ * Three tiers share begin() and end(): fentry and fexit, kprobe and kretprobe, both at the file operations of the
+ * uverbs character device, and the system call tracepoints. User space loads one tier.
  */
 #include <linux/ioctl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
@@ -16,7 +15,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The first object id of the drivers, in the namespaces of include/uapi/rdma/ib_user_ioctl_cmds.h */
+/* The first object id of drivers, in the namespaces of include/uapi/rdma/ib_user_ioctl_cmds.h */
 #define UVERBS_ID_DRIVER_NS (1U << UVERBS_ID_NS_SHIFT)
 
 /* include/uapi/rdma/rdma_user_ioctl_cmds.h, with a header that ends before the attributes */
@@ -58,7 +57,7 @@ struct {
 	__type(value, struct error_stat);
 } verb_errors SEC(".maps");
 
-/* The call that a task is in: task storage, or for kprobes, which 5.10 needs, a hash by thread id. */
+/* The current call of a task: task storage, or for kprobes, which 5.10 needs, a hash by thread id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -73,7 +72,7 @@ struct {
 	__type(value, struct call);
 } calls SEC(".maps");
 
-/* The uverbs devices of this node: read by the tracepoint tier, which sees every file of every task. */
+/* The uverbs devices of this node, for the tracepoint tier, which sees every file of every task. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -83,7 +82,7 @@ struct {
 
 __u64 verb_losses[LOSSES];
 
-/* So that the types reach user space. */
+/* Makes bpf2go generate these types. */
 const enum verb *unused_verb __attribute__((unused));
 const enum loss *unused_loss __attribute__((unused));
 const enum verb_map *unused_verb_map __attribute__((unused));
@@ -93,7 +92,7 @@ static __always_inline void lose(__u32 why)
 	__sync_fetch_and_add(&verb_losses[why], 1);
 }
 
-/* The verb of each write command of include/uapi/rdma/ib_user_verbs.h. Any other command is VERB_OTHER. */
+/* The verb of each write command of include/uapi/rdma/ib_user_verbs.h. Other commands are VERB_OTHER. */
 #define COMMANDS 64
 /* clang-format off */
 static const __u8 commands[COMMANDS] = {
@@ -149,7 +148,7 @@ static __always_inline __u32 command_verb(__u64 command)
 	return command < COMMANDS ? commands[command] : VERB_OTHER;
 }
 
-/* Later members of enum uverbs_methods_device and uverbs_methods_mr, which the headers of Debian 12 lack. */
+/* Members of enum uverbs_methods_device and uverbs_methods_mr that the headers of Debian 12 lack. */
 #define UVERBS_METHOD_QUERY_PORT_SPEED 7
 #define UVERBS_METHOD_REG_MR 5
 
@@ -214,8 +213,8 @@ static __always_inline __u32 ioctl_verb(__u64 arg)
 	} in;
 
 	/*
-	 * A read of user memory is the dearest part of all this, and the first
-	 * attribute is the command when libibverbs invokes one: take both at once.
+	 * Reads the header and the first attribute at once, because reads of user memory cost most. libibverbs
+	 * passes the command in the first attribute.
 	 */
 	if (bpf_probe_read_user(&in, sizeof(in), (void *)arg) &&
 	    bpf_probe_read_user(&in.hdr, sizeof(in.hdr), (void *)arg))
@@ -282,7 +281,7 @@ static __always_inline void count_error(struct error_key *key, __u64 owner)
 		lose(lost_by_share(owner, ERRORS_OF_OWNER) ? LOSS_ERRORS_SHARE : LOSS_ERRORS_FULL);
 }
 
-/* noinline: one copy for all the programs, and the verifier walks it once for each. */
+/* noinline: all programs share one copy, and the verifier walks it once per program. */
 static __noinline int end(struct call *call, long ret)
 {
 	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
@@ -302,7 +301,7 @@ static __noinline int end(struct call *call, long ret)
 			return 0;
 	}
 	__sync_fetch_and_add(&stat->sum_ns, ns);
-	/* Last: the verifier walks all that is between this and its use for each bucket, which took it 0.2 s for each program. */
+	/* Last: the verifier walks everything between this and its use for each bucket. */
 	slot = bucket(ns);
 	if (slot < BUCKETS)
 		__sync_fetch_and_add(&stat->buckets[slot], 1);
@@ -337,7 +336,7 @@ static __always_inline int exit_task(long ret)
 {
 	struct call *call = bpf_task_storage_get(&task_calls, bpf_get_current_task_btf(), 0, 0);
 
-	/* No start: the call began before the programs were attached. */
+	/* The call began before the programs were attached. */
 	if (!call || !call->start_ns)
 		return 0;
 	end(call, ret);
@@ -389,7 +388,7 @@ static __always_inline int exit_thread(long ret)
 	struct call *found = bpf_map_lookup_elem(&calls, &tid);
 	struct call call;
 
-	/* The oldest went when there were too many. */
+	/* The oldest entry was dropped because there were too many. */
 	if (!found) {
 		lose(LOSS_RETURN_MISSED);
 		return 0;
@@ -423,7 +422,7 @@ int BPF_KRETPROBE(kretprobe_write, long ret)
 	return exit_thread(ret);
 }
 
-/* System call tracepoints: the context is that of the perf events, not of the raw tracepoint. */
+/* The context is the context of perf events, not of the raw tracepoint. */
 
 struct syscall_enter {
 	__u64 common;
@@ -437,10 +436,10 @@ struct syscall_exit {
 	long ret;
 };
 
-/* The device number of the current task's file descriptor when it is a uverbs device, else 0. */
+/* The device number of the current task's file descriptor if it is a uverbs device, else 0. */
 static __always_inline __u32 uverbs_rdev(__u64 fd)
 {
-	/* Typed pointers are followed without a call; every write of the node comes this way. */
+	/* Typed pointers are followed without a call: every write() of the node passes here. */
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct files_struct *files = task->files;
 	struct fdtable *fdt;

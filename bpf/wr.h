@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Counts the work requests that processes post with ibv_wr_*. One thread builds them for one queue pair between ibv_wr_start
- * and ibv_wr_complete or ibv_wr_abort.
+ * Counts the work requests that processes post with ibv_wr_*. A thread builds them for one queue pair between
+ * ibv_wr_start and ibv_wr_complete or ibv_wr_abort.
  */
 #ifndef ACCELSCOPE_WR_H
 #define ACCELSCOPE_WR_H
 
 #include "post.h"
 
-/* The number of signaled work requests of a batch that get a duration. */
+/* The number of signaled work requests per batch that get a duration. */
 #define SIGNALS 32
 
-/* A signaled work request. */
 struct signal {
 	__u64 wr_id;
 	__u64 completed;
@@ -44,7 +43,7 @@ struct {
 	__type(value, struct batches);
 } posting SEC(".maps");
 
-/* As crowded_threads. */
+/* Like crowded_threads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 64);
@@ -74,7 +73,7 @@ static __always_inline struct batch *batch_of(__u64 qp)
 	return 0;
 }
 
-/* The open batch that a call belongs to, if the probed function is this operation of the queue pair. */
+/* The open batch of a call, if the probed function is this operation of the queue pair. */
 static __always_inline struct batch *called(struct pt_regs *ctx)
 {
 	struct batch *b = batch_of(PT_REGS_PARM1(ctx));
@@ -109,7 +108,7 @@ int wr_start(struct pt_regs *ctx)
 	b = batch_of(address);
 	if (!b) {
 		b = &both->of[both->next++ & 1];
-		/* It was not completed, or its end was not seen, or the thread has three open batches. */
+		/* The batch was not completed, or its end was not seen, or the thread has three open batches. */
 		if (b->call.list)
 			lose(PATH_LOSS_CALLS_FULL);
 	}
@@ -131,7 +130,7 @@ int wr_start(struct pt_regs *ctx)
 	return 0;
 }
 
-/* All functions that begin a work request. The cookie contains its opcode. */
+/* For all functions that begin a work request. The cookie contains its opcode. */
 SEC("uprobe/wr_build")
 int wr_build(struct pt_regs *ctx)
 {
@@ -171,7 +170,6 @@ int wr_build(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Adds bytes to the current work request. */
 static __always_inline int add_bytes(void *ctx, struct batch *b, __u64 bytes)
 {
 	__u32 op = b->opcode;
@@ -200,7 +198,6 @@ int wr_set_inline_data(struct pt_regs *ctx)
 	return b ? add_bytes(ctx, b, (__u32)PT_REGS_PARM3(ctx)) : 0;
 }
 
-/* Adds the bytes of a list to the current work request. */
 static __always_inline int add_list(struct pt_regs *ctx, bool wide)
 {
 	struct batch *b = called(ctx);

@@ -36,7 +36,7 @@ func TestStart(t *testing.T) {
 		t.Error("the second time")
 	}
 
-	// It does not exit: it is killed, with what it started.
+	// It does not exit: it and its children are killed.
 	p = sh("sleep 1000 & sleep 1000")
 	if begin := time.Now(); !p.End(10*time.Millisecond) || time.Since(begin) > time.Minute || p.Err() == nil {
 		t.Errorf("after %v: %v", time.Since(begin), p.Err())

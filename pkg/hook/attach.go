@@ -23,7 +23,7 @@ const (
 	Fentry     = "fentry"
 	Kprobe     = "kprobe"
 	Tracepoint = "tracepoint"
-	// RawTracepoint is not one of the tiers to try in order: a hook with it has no other tier.
+	// RawTracepoint is the only tier of its hooks.
 	RawTracepoint = "raw_tracepoint"
 )
 
@@ -34,23 +34,23 @@ const (
 	Uprobe   = "uprobe"   // the source attaches the programs to functions of processes
 )
 
-// A Hook is the BPF programs that provide one signal: the programs of one kernel function, the programs of several functions that must
-// be hooked together, or programs that user space runs. The kernel may refuse each hook without loss for the others. Programs are attached
-// in this order, ends before beginnings, so that no end of a recorded beginning is missed.
+// A Hook is the BPF programs that provide one signal. The kernel may refuse a hook without loss for the others.
+// Programs are attached in this order, ends before beginnings, so that the end of a recorded beginning is not missed.
 type Hook struct {
 	Name  string
 	Tiers []Tier
-	// Optional: a kernel without the function Name needs no hook, and a kernel that refuses the programs lacks a minor signal.
+	// Optional: a kernel without the function Name needs no hook, and a kernel that refuses the programs lacks a minor
+	// signal.
 	Optional bool
 	// Required: without this hook the source provides nothing.
 	Required bool
 	// Reads are the structures of RDMA modules that the programs read.
 	Reads Structures
-	// Check returns an error if a program that was loaded must not be attached. It may be nil.
+	// Check returns an error if a loaded program must not be attached. It may be nil.
 	Check func(*ebpf.Program) error
 }
 
-// A Tier is one method of attaching a hook, with the names of its programs.
+// A Tier is a method of attaching a hook, with the names of its programs.
 type Tier struct {
 	Name     string
 	Programs []string
@@ -58,35 +58,34 @@ type Tier struct {
 	loads bool
 }
 
-// With returns the tier with a name and programs.
+// With returns a tier whose programs Attach attaches.
 func With(name string, programs ...string) Tier { return Tier{Name: name, Programs: programs} }
 
-// Loading returns a tier whose programs are loaded, and attached or run by the source.
+// Loading returns a tier whose programs Attach loads, and the source attaches or runs.
 func Loading(name string, programs ...string) Tier {
 	return Tier{Name: name, Programs: programs, loads: true}
 }
 
-// An Object is one compiled BPF object: its maps, which all its programs share,
-// and its attached programs.
+// An Object is a compiled BPF object: its maps, which all its programs share, and its attached programs.
 type Object struct {
-	// Coll has the maps and variables, no programs.
+	// Coll has the maps and variables, but no programs.
 	Coll *ebpf.Collection
-	// Owners limits the entries of owners; nil if no map of the object has a share per owner.
+	// Owners limits the entries of owners. It is nil if the maps have no share per owner.
 	Owners *Owners
 
 	spec  *ebpf.CollectionSpec
-	progs []*ebpf.Program // that are attached
-	// loaded are the programs of hooks that are only loaded, by name. They stay until Close: the source may run them while others are
-	// detached.
+	progs []*ebpf.Program // attached programs
+	// loaded are the programs of hooks that are only loaded, by name. They stay until Close: the source may run them
+	// after Detach.
 	loaded map[string]*ebpf.Program
-	// refused are the maps that the kernel did not make. Programs without them work.
+	// refused are the maps that the kernel did not make. Programs that do not use them work.
 	refused map[string]error
 	// skipped counts the missed runs of detached programs.
 	skipped uint64
 	links   []link.Link
 	types   *Types
-	targets *btf.Spec // the types that programs are relocated against
-	differ  error     // why these are ambiguous
+	targets *btf.Spec // programs are relocated against these types
+	differ  error     // why the types are ambiguous
 }
 
 // NewObject creates the maps of a compiled object.
@@ -94,8 +93,8 @@ func NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object, error) {
 	return (*Workloads)(nil).NewObject(spec, types)
 }
 
-// NewObject creates the maps of a compiled object that it does not share with the others. w may be nil. The kernel may refuse a
-// map, as Linux before 5.11 refuses task storage: then the programs that use it are refused.
+// NewObject creates the maps that the compiled object does not share with other objects. w may be nil. The kernel may
+// refuse a map, as Linux before 5.11 refuses task storage, and then it refuses the programs that use it.
 func (w *Workloads) NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object, error) {
 	coll, refused, err := makeMaps(spec, types, w.Replacements(spec))
 	if err != nil {
@@ -121,7 +120,7 @@ func (o *Object) Readable(s Structures) error {
 	return err
 }
 
-// Program returns a program that a hook only loads (Loading), nil if the hook is not attached.
+// Program returns a program that a hook only loads (Loading), or nil if the hook is not attached.
 func (o *Object) Program(name string) *ebpf.Program { return o.loaded[name] }
 
 // Unattached returns the state of a hook that was not tried.
@@ -129,8 +128,8 @@ func (h *Hook) Unattached(reason string) model.Hook {
 	return model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: reason}
 }
 
-// Attach tries the tiers of a hook, or only the given one, and keeps the first one with all
-// programs attached. symbols are the functions of the kernel.
+// Attach tries the tiers of a hook, or only the given tier, and keeps the first tier whose programs all attach. symbols
+// are the functions of the kernel.
 func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook {
 	out := model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: "no tier " + only + " for this hook"}
 	if only == "" {
@@ -174,7 +173,7 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 			out.Err = errors.Join(out.Err, err)
 		}
 	}
-	// It helps to try again if one tier failed for another reason.
+	// A retry helps if one tier failed for another reason.
 	out.Err = cmp.Or(out.Err, refused)
 	return out
 }
@@ -202,7 +201,7 @@ func Failures(hooks []model.Hook) error {
 	return errors.Join(errs...)
 }
 
-// missing returns the first function of a tier that the kernel does not have.
+// missing returns the first function of a tier that the kernel lacks.
 func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	for _, name := range t.Programs {
 		fn := o.spec.Programs[name].AttachTo
@@ -213,8 +212,8 @@ func (o *Object) missing(t Tier, symbols map[string]bool) string {
 	return ""
 }
 
-// symbolsOf returns the symbols of a function: its name, and the names of the copies that the compiler made of a static function
-// (.isra.0, .constprop.0, .llvm.N), any of which may be called. A part of a function (.part.0, .cold) is not the function.
+// symbolsOf returns the symbols of a function: its name, and the compiler's copies of a static function (.isra.0,
+// .constprop.0, .llvm.N), which may be called instead. A part of a function (.part.0, .cold) does not count.
 func symbolsOf(function string, symbols map[string]bool) (found []string) {
 	for s := range symbols {
 		suffix, isCopy := strings.CutPrefix(s, function+".")
@@ -226,7 +225,7 @@ func symbolsOf(function string, symbols map[string]bool) (found []string) {
 	return found
 }
 
-// load loads and attaches the programs of one tier, all or none. check is the field Check of the hook.
+// load loads and attaches all programs of a tier, or fails. check is the field Check of the hook.
 func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[string]bool) error {
 	coll, err := o.Variant(o.spec, check, t.Programs...)
 	if err != nil {
@@ -256,7 +255,7 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[strin
 	return nil
 }
 
-// Variant loads programs with the maps of the object and the constants of spec, which is the object's or a copy of it with other
+// Variant loads programs with the maps of the object and the constants of spec: the object's spec, or a copy with other
 // values. check is the field Check of a hook.
 func (o *Object) Variant(spec *ebpf.CollectionSpec, check func(*ebpf.Program) error, programs ...string) (*ebpf.Collection, error) {
 	coll, err := o.collection(spec, programs...)
@@ -275,7 +274,7 @@ func (o *Object) Variant(spec *ebpf.CollectionSpec, check func(*ebpf.Program) er
 	return coll, nil
 }
 
-// Iterate runs a loaded iterator once and returns what it wrote.
+// Iterate runs a loaded iterator once and returns its output.
 func Iterate(o link.IterOptions) ([]byte, error) {
 	it, err := link.AttachIter(o)
 	if err != nil {
@@ -290,7 +289,7 @@ func Iterate(o link.IterOptions) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// attachProgram attaches a program. What it returns with an error is attached.
+// attachProgram attaches a program. Links that it returns with an error are attached.
 func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec, symbols map[string]bool) ([]link.Link, error) {
 	switch kind, _, _ := strings.Cut(spec.SectionName, "/"); kind {
 	case "fentry", "fexit":
@@ -298,8 +297,8 @@ func attachProgram(p *ebpf.Program, spec *ebpf.ProgramSpec, symbols map[string]b
 	case "kprobe":
 		return toAll(symbolsOf(spec.AttachTo, symbols), p, link.Kprobe)
 	case "kretprobe":
-		// With the kernel's default limit of concurrent calls, twice the CPUs: a larger one
-		// uses tracefs and would remain after a crash of the sensor.
+		// The kernel's default limit of concurrent calls is twice the CPUs. A larger limit uses tracefs and outlives a
+		// crash of the sensor.
 		return toAll(symbolsOf(spec.AttachTo, symbols), p, link.Kretprobe)
 	case "raw_tracepoint":
 		return one(link.AttachRawTracepoint(link.RawTracepointOptions{Name: spec.AttachTo, Program: p}))
@@ -315,7 +314,6 @@ func one(l link.Link, err error) ([]link.Link, error) {
 	return []link.Link{l}, nil
 }
 
-// toAll attaches a program to all symbols of a function.
 func toAll(
 	symbols []string, p *ebpf.Program, attach func(string, *ebpf.Program, *link.KprobeOptions) (link.Link, error),
 ) (links []link.Link, err error) {
@@ -329,13 +327,12 @@ func toAll(
 	return links, nil
 }
 
-// Missed counts the runs of programs that the kernel skipped, also of those that were detached. Missed returns are not among
-// them.
+// Missed counts the runs of programs that the kernel skipped, including detached programs, but not missed returns.
 func (o *Object) Missed() uint64 { return o.skipped + Missed(o.progs, o.links) }
 
-// Missed counts the runs of programs that the kernel skipped because a program or kprobe was
-// running on that CPU. Kernels before 5.12 do not report them, those before 6.7 not for kprobes.
-// Missed returns are not among them.
+// Missed counts the runs of programs that the kernel skipped because a program or kprobe was running on that CPU.
+// Kernels before 5.12 do not report skipped runs, and kernels before 6.7 do not for kprobes. Missed returns are not
+// included.
 func Missed(progs []*ebpf.Program, links []link.Link) (n uint64) {
 	for _, p := range progs {
 		if stats, err := p.Stats(); err == nil {
@@ -352,7 +349,7 @@ func Missed(progs []*ebpf.Program, links []link.Link) (n uint64) {
 	return n
 }
 
-// Detach detaches all programs, those that pin a module first.
+// Detach detaches all programs, first the programs that pin a module.
 func (o *Object) Detach() {
 	before := o.Missed() // a closed link has no information
 	CloseAll(o.links)
@@ -362,7 +359,7 @@ func (o *Object) Detach() {
 	o.links, o.progs = nil, nil
 }
 
-// CloseAll closes concurrently: each close waits for its own grace period.
+// CloseAll closes concurrently, because each close waits for its own grace period.
 func CloseAll[C io.Closer](list []C) {
 	var wg safely.Group
 	for _, c := range list {

@@ -23,7 +23,6 @@ const (
 	anyCall   = "sys_enter" // a raw tracepoint
 )
 
-// root skips the test if it cannot use BPF. For root, BPF must work.
 func root(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -83,7 +82,7 @@ func testObject(t *testing.T) *Object {
 			"refused": {Type: ebpf.Array, KeySize: 3, ValueSize: 8, MaxEntries: 1},
 		},
 		Programs: map[string]*ebpf.ProgramSpec{
-			// Not every machine supports fentry. The guest tests of the sources cover it.
+			// Some machines lack fentry. The guest tests of the sources cover it.
 			"first":      counting(ebpf.RawTracepoint, "raw_tracepoint", anyCall, firstHits),
 			"tracepoint": counting(ebpf.TracePoint, "tracepoint", openEvent, tracepointHits),
 			"second":     counting(ebpf.TracePoint, "tracepoint", openEvent, secondHits),
@@ -128,7 +127,7 @@ func (o *Object) hits(t *testing.T) (increased [elements]bool) {
 // present are the functions of a kernel with the first tier's function.
 var present = map[string]bool{anyCall: true}
 
-// presentProbed are those of a kernel that has kprobes, too.
+// presentProbed are the functions of a kernel that also has kprobes.
 var presentProbed = map[string]bool{anyCall: true, kprobes: true}
 
 func TestAttach(t *testing.T) {
@@ -268,8 +267,7 @@ func TestAttachModuleTypes(t *testing.T) {
 	}
 }
 
-// TestAttachWithoutType: a function is in /proc/kallsyms but not in the kernel's types:
-// ebpf.ErrNotSupported.
+// TestAttachWithoutType: a function is in /proc/kallsyms but not in the kernel's types: ebpf.ErrNotSupported.
 func TestAttachWithoutType(t *testing.T) {
 	o := testObject(t)
 	for optional, want := range map[bool]model.State{false: model.StateFailed, true: model.StateUnsupported} {
@@ -281,7 +279,7 @@ func TestAttachWithoutType(t *testing.T) {
 	}
 }
 
-// TestRefusedMap: the others are made.
+// TestRefusedMap: the other maps are made.
 func TestRefusedMap(t *testing.T) {
 	o := testObject(t)
 	if o.Coll.Maps["refused"] != nil || o.Coll.Maps["hits"] == nil || len(o.Coll.Programs) != 0 || len(o.refused) != 1 {
@@ -289,7 +287,7 @@ func TestRefusedMap(t *testing.T) {
 	}
 }
 
-// TestRefusal: what helps to try again, and what does not.
+// TestRefusal: for which errors a retry helps.
 func TestRefusal(t *testing.T) {
 	root(t)
 	for err, refused := range map[error]bool{
@@ -332,7 +330,6 @@ func TestSymbolsOf(t *testing.T) {
 	}
 }
 
-// TestMissing: the first required hook that is not attached.
 // TestClosed: a hook of a closed object is not attached; the reason of a hook that could not be attached remains.
 func TestClosed(t *testing.T) {
 	why := fmt.Errorf("hook b: why: %w", model.ErrUnsupported)
@@ -350,6 +347,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestMissing: the first required hook that is not attached.
 func TestMissing(t *testing.T) {
 	all := []Hook{{Name: "a"}, {Name: "b", Required: true}}
 	failed := model.Hook{Name: "b", State: model.StateFailed, Reason: "why", Err: ErrRefused}
@@ -361,7 +359,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestClose checks that Close closes all links, programs and maps.
+// TestClose: Close closes all links, programs and maps.
 func TestClose(t *testing.T) {
 	descriptors := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
@@ -391,7 +389,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestMissed checks that the count of detached programs is kept.
+// TestMissed: the count of detached programs is kept.
 func TestMissed(t *testing.T) {
 	o := testObject(t)
 	o.skipped = 7
@@ -420,8 +418,7 @@ func (c slowCloser) Close() error {
 	return errors.New("ignored")
 }
 
-// TestCloseAll checks that closeAll closes concurrently: each close waits until all have
-// begun.
+// TestCloseAll: CloseAll closes concurrently. Each close waits until all have begun.
 func TestCloseAll(t *testing.T) {
 	const n = 3
 	c := slowCloser{t, make(chan struct{}), make(chan struct{})}

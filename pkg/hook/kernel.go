@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook attaches BPF programs to kernel functions: it detects the features of the
-// kernel, relocates programs against its types, and tries the tiers of each hook in order.
-// Only the existing functions and types matter, never a version.
+// Package hook attaches BPF programs to kernel functions. It detects the features of the kernel, relocates programs
+// against its types, and tries the tiers of each hook in order. Existing functions and types decide, never the kernel
+// version.
 package hook
 
 import (
@@ -38,7 +38,7 @@ func Usable() error {
 	return nil
 }
 
-// Types is the BTF for relocating programs: that of the kernel and of the RDMA modules.
+// Types is the BTF of the kernel and the RDMA modules, for relocating programs.
 type Types struct {
 	Cache   *btf.Cache
 	Kernel  *btf.Spec
@@ -48,8 +48,8 @@ type Types struct {
 	refused error // why structures of the RDMA modules must not be read
 }
 
-// LoadTypes reads the types of the running kernel, of ib_core and of ib_uverbs. dir has files with
-// the types of modules that have none in the kernel; it may be empty.
+// LoadTypes reads the types of the running kernel, of ib_core and of ib_uverbs. dir has files with the types of modules
+// that have no BTF in the kernel; it may be empty.
 func LoadTypes(dir string) (*Types, error) {
 	t := &Types{Cache: btf.NewCache()}
 	var err error
@@ -60,7 +60,7 @@ func LoadTypes(dir string) (*Types, error) {
 	return t, nil
 }
 
-// Has reports whether the kernel or one of the modules describes a structure.
+// Has reports whether the kernel or a module describes a structure.
 func (t *Types) Has(name string) bool {
 	return slices.ContainsFunc(append([]*btf.Spec{t.Kernel}, t.Modules...), func(spec *btf.Spec) bool {
 		var found *btf.Struct
@@ -68,9 +68,9 @@ func (t *Types) Has(name string) bool {
 	})
 }
 
-// GrowingMaps reports whether a program at any function of the kernel can add elements to a hash map that was not allocated as
-// a whole: the elements come from lists for each CPU (bpf_htab.ma), which are filled outside of programs (Linux 6.1). Kernels
-// before them would call the allocator of the kernel, which may have called the program.
+// GrowingMaps reports whether a program at any kernel function can add elements to a hash map without preallocation.
+// This needs the lists per CPU (bpf_htab.ma, Linux 6.1), which the kernel fills outside of programs. Older kernels
+// would call the kernel's allocator, which may have called the program.
 func (t *Types) GrowingMaps() bool {
 	var table *btf.Struct
 	return t.Kernel.TypeByName("bpf_htab", &table) == nil &&
@@ -86,8 +86,8 @@ func CPUs() int {
 	return cpus
 }
 
-// Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id,
-// which depends on its configuration; -1 for cgroup v2.
+// Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id, which depends on its
+// configuration, or -1 for cgroup v2.
 func (t *Types) Subsystem(name string) (int32, error) {
 	if name == "" {
 		return -1, nil
@@ -104,8 +104,7 @@ func (t *Types) Subsystem(name string) (int32, error) {
 	return 0, fmt.Errorf("%w: this kernel has no cgroup v1 controller %s", model.ErrUnsupported, name)
 }
 
-// Prefixes of all hooked functions, and of few others; __x64_sys_uretprobe shows how the
-// kernel ends return probes.
+// Prefixes of all hooked functions, and of few others. __x64_sys_uretprobe shows how the kernel ends return probes.
 var symbolPrefixes = [][]byte{
 	[]byte("ib_uverbs_"), []byte("ib_umem_"), []byte("rdma_"), []byte("uverbs_"), []byte("ib_modify_qp"),
 	[]byte("ib_destroy_qp"), []byte("ib_create_qp"), []byte("ib_register_peer_memory_client"), []byte("ib_peer_umem_get"),
@@ -127,8 +126,8 @@ var symbolsBy = func() (by [256][][]byte) {
 // kprobes is a function of all kernels with kprobes.
 const kprobes = "register_kprobe"
 
-// Symbols returns the functions of the hooks that exist, from /proc/kallsyms: names are listed
-// even if addresses are hidden.
+// Symbols returns the existing functions of the hooks, from /proc/kallsyms, which lists names even if addresses are
+// hidden.
 func Symbols() (map[string]bool, error) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {

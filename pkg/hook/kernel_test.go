@@ -191,10 +191,10 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestBatchesGrow: buffers are no larger than a map with few entries needs. One for a single entry is too small for many buckets of a
-// full map.
+// TestBatchesGrow: buffers are no larger than a map with few entries needs. A buffer for one entry is too small for
+// many buckets of a full map.
 func TestBatchesGrow(t *testing.T) {
-	for range 10 { // where the keys are differs from map to map
+	for range 10 { // the positions of the keys differ from map to map
 		for _, c := range []struct{ entries, before, after int }{{firstBatch - 1, 0, firstBatch}, {1024, 1, 1024}} {
 			m := testMap(t, 1024)
 			for k := range uint32(c.entries) {

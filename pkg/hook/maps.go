@@ -9,15 +9,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// New buffers have firstBatch entries. They double with each system call that a map needs, up to batchSize: fetching one by one costs ten
-// times as much.
+// New buffers have firstBatch entries. They double with each system call that a map needs, up to batchSize. Fetching
+// single entries costs ten times as much.
 const (
 	firstBatch = 64
 	batchSize  = 1024
 )
 
-// Batches calls f for every entry of a hash map and returns their number. keys and values are
-// buffers that the next call reuses; they have at most batchSize elements.
+// Batches calls f for every entry of a hash map and returns their number. keys and values are buffers that the next
+// call reuses; they have at most batchSize elements.
 func Batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint64, error) {
 	largest := min(batchSize, int(m.MaxEntries()))
 	if len(*keys) == 0 {
@@ -47,7 +47,7 @@ func Batches[K, V any](m *ebpf.Map, keys *[]K, values *[]V, f func(K, *V)) (uint
 
 func makeBatch[K, V any](n int) ([]K, []V) { return make([]K, n), make([]V, n) }
 
-// Remove deletes keys; missing keys are ignored.
+// Remove deletes keys and ignores missing keys.
 func Remove[K any](m *ebpf.Map, keys []K) error {
 	for _, k := range keys {
 		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -57,8 +57,8 @@ func Remove[K any](m *ebpf.Map, keys []K) error {
 	return nil
 }
 
-// Sweep calls visit for every entry of a hash map, and then deletes those for which it returned true. It returns their keys and the
-// number of the others. keys and values are buffers, see Batches.
+// Sweep calls visit for every entry of a hash map, and deletes the entries for which visit returned true. It returns
+// the deleted keys and the number of remaining entries. keys and values are buffers, see Batches.
 func Sweep[K, V any](m *ebpf.Map, keys *[]K, values *[]V, visit func(*K, *V) (drop bool)) (gone []K, left uint64, err error) {
 	n, err := Batches(m, keys, values, func(k K, v *V) {
 		if visit(&k, v) {

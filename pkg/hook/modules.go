@@ -30,9 +30,9 @@ type Structures int
 // The structures of a hook.
 const (
 	NoStructures Structures = iota
-	// CoreStructures are those of include/rdma, which the kernel image describes, too.
+	// CoreStructures are the structures of include/rdma, which the kernel image also describes.
 	CoreStructures
-	// UverbsStructures are in addition those that only the type information of modules describes.
+	// UverbsStructures adds the structures that only the type information of modules describes.
 	UverbsStructures
 )
 
@@ -47,18 +47,18 @@ func (t *Types) readable(s Structures) error {
 	return nil
 }
 
-// Flags of /sys/module/NAME/taint (Documentation/admin-guide/tainted-kernels.rst): built outside the
-// tree of the kernel, loaded by force, without a signature of the kernel's build.
+// Flags of /sys/module/NAME/taint (Documentation/admin-guide/tainted-kernels.rst): built out of tree, loaded by force,
+// unsigned.
 const (
 	foreignFlags = "OFE"
 	forcedFlag   = "F"
 )
 
-// loadModules reads the types of the RDMA modules: those in the kernel, or, for a module without
-// them, those of a file in dir, which may be empty.
+// loadModules reads the types of the RDMA modules from the kernel. For a module without BTF, it reads a file in dir,
+// which may be empty.
 //
-// Out-of-tree modules, such as those of MLNX_OFED and DOCA-OFED, have structures of their own
-// layout. The types of the kernel image apply only to modules of the kernel's own build.
+// Out-of-tree modules, such as MLNX_OFED and DOCA-OFED, have their own structure layouts. The types of the kernel image
+// apply only to modules of the kernel's own build.
 func (t *Types) loadModules(sysfs, dir string) {
 	var errs []error
 	for _, name := range rdmaModules {
@@ -76,10 +76,10 @@ func (t *Types) loadModules(sysfs, dir string) {
 	}
 }
 
-// loadModule returns the types of one module, nil if only those of the kernel image describe it.
+// loadModule returns the types of a module, or nil if only the kernel image describes it.
 func (t *Types) loadModule(sysfs, dir, name string) (spec *btf.Spec, isFile bool, err error) {
 	state := filepath.Join(sysfs, "module", name)
-	// A module that is not loaded, or is built in, has no such file.
+	// This file is missing if the module is built in or not loaded.
 	taint, err := boundedfile.ReadOnce(filepath.Join(state, "taint"), make([]byte, 64))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, false, err
@@ -87,7 +87,7 @@ func (t *Types) loadModule(sysfs, dir, name string) (spec *btf.Spec, isFile bool
 	flags := string(bytes.TrimSpace(taint))
 	// The BTF of a module that was loaded by force may belong to another kernel.
 	if !strings.Contains(flags, forcedFlag) {
-		// Kernels before 5.11 have none.
+		// Kernels before 5.11 have no BTF of modules.
 		if f, err := os.Open(filepath.Join(sysfs, "kernel/btf", name)); err == nil {
 			defer f.Close() //nolint:errcheck // only read
 			if spec, err := btf.LoadSplitSpecFromReader(f, t.Kernel); err == nil {
@@ -112,11 +112,10 @@ func (t *Types) loadModule(sysfs, dir, name string) (spec *btf.Spec, isFile bool
 	return nil, false, nil
 }
 
-// buildIDNote is the section with the build ID. It has the same content in the file of a module and in sysfs.
+// buildIDNote is the section with the build ID. Its content is the same in the file of a module and in sysfs.
 const buildIDNote = ".note.gnu.build-id"
 
-// readTypes reads the types in the file of a module to which pahole has added them. The build ID must
-// be that of the loaded module.
+// readTypes reads the types that pahole has added to the file of a module. The build ID must match the loaded module.
 func readTypes(path string, note []byte) (*btf.Spec, error) {
 	f, err := os.Open(path)
 	if err != nil {

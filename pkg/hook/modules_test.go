@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Offsets of ib_qp.qp_num: in the kernel image, in out-of-tree modules, and in another build of these.
+// Offsets of ib_qp.qp_num: in the kernel image, in out-of-tree modules, and in another build of these modules.
 const (
 	inbox   = 8
 	padded  = 48
@@ -36,8 +36,8 @@ var structures = map[int]string{
 	another: device + "struct ib_qp { long padding[10]; struct ib_device *device; unsigned qp_num; } qp;",
 }
 
-// moduleFile compiles structures as the build of a module does, and adds the types as the guide of users does. base is the
-// file with the types of the kernel, empty for complete types.
+// moduleFile compiles structures like the build of a module, and adds the types as the user guide says. base is the
+// file with the types of the kernel, or "" for complete types.
 func moduleFile(t *testing.T, qp int, base string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,6 @@ func moduleFile(t *testing.T, qp int, base string) string {
 	return file("m.ko")
 }
 
-// section returns the content of a section of a file.
 func section(t *testing.T, file, name string) []byte {
 	t.Helper()
 	f, err := elf.Open(file)
@@ -91,24 +90,24 @@ func write(t *testing.T, path string, data []byte) {
 	}
 }
 
-// TestModules: which types describe the structures of RDMA modules. The flags are those that sysfs of the guest shows for the
-// kernel's own modules and for modules that were built outside its tree.
+// TestModules: which types describe the structures of RDMA modules. The flags are what sysfs of the guest shows for
+// in-tree and out-of-tree modules.
 func TestModules(t *testing.T) {
 	kernel := moduleFile(t, inbox, "")
 	file := map[int]string{padded: moduleFile(t, padded, ""), another: moduleFile(t, another, "")}
 	split := map[int]string{inbox: moduleFile(t, inbox, kernel), padded: moduleFile(t, padded, kernel), another: moduleFile(t, another, kernel)}
-	type modules [2]int // of ib_core and ib_uverbs: the offset in the types, 0 for none
+	type modules [2]int // offset in the types of ib_core and ib_uverbs; 0: no types
 	const refuse = 0
 	for name, c := range map[string]struct {
 		taint  string
 		btf    modules // in the kernel
-		loaded modules // the builds that are loaded, as they are among the files
+		loaded modules // the loaded builds, as they are among the files
 		files  modules // in the directory
 		want   int     // the offset that is read
-		shared bool    // only structures that the kernel image describes, too
-		// complete: the types are from files, and leave nothing to the kernel image.
+		shared bool    // only structures that the kernel image also describes
+		// complete: the types are from files, and the kernel image is not used.
 		complete bool
-		reason   string // of what is refused
+		reason   string // why types are refused
 	}{
 		"the kernel's own, before 5.11": {taint: "\n", want: inbox, shared: true, reason: "CONFIG_DEBUG_INFO_BTF_MODULES"},
 		"the kernel's own":              {taint: "\n", btf: modules{inbox, inbox}, want: inbox},

@@ -31,7 +31,8 @@ type ownerEntries struct {
 // userEntries is the struct user_entries of bpf/owner.h.
 type userEntries struct{ Made [sharedMaps]int64 }
 
-// SetShares sets the maximum number of entries of an owner in the maps of an object, in the order of the object's enum of maps.
+// SetShares sets the maximum number of entries of an owner in the maps of an object, in the order of the object's enum
+// of maps.
 func SetShares(spec *ebpf.CollectionSpec, shares ...uint32) error {
 	var limits [sharedMaps]int64
 	for i, n := range shares {
@@ -40,9 +41,9 @@ func SetShares(spec *ebpf.CollectionSpec, shares ...uint32) error {
 	return spec.Variables[sharesVariable].Set(limits)
 }
 
-// Owners counts the entries that user space makes and removes in the maps of an object, by owner. The programs limit the entries
-// of an owner: bpf/owner.h. It is not safe for concurrent use. It is nil if no map has shares, or the kernel refused its maps, and
-// with them the programs that use them.
+// Owners counts by owner the entries that user space makes and removes in the maps of an object. The programs limit the
+// entries of an owner (bpf/owner.h). Owners is not safe for concurrent use. It is nil if the maps have no shares, or if
+// the kernel refused its maps.
 type Owners struct {
 	programs, user *ebpf.Map
 	made           map[uint64]userEntries
@@ -62,7 +63,8 @@ func NewOwners(coll *ebpf.Collection) *Owners {
 	}
 }
 
-// Add counts entries of an owner in a map of the object: negative for removed ones. The programs know it after Settle.
+// Add counts n entries of an owner in a map of the object; n is negative for removed entries. Settle passes them to the
+// programs.
 func (o *Owners) Add(owner uint64, of uint32, n int64) {
 	m := o.made[owner]
 	m.Made[of] += n
@@ -87,8 +89,8 @@ func (o *Owners) Settle(ended map[model.CgroupID]bool) error {
 	return errors.Join(errs...)
 }
 
-// Correct sets the number of entries of each owner in a map of the object to the entries that were found. An entry that a program
-// makes meanwhile may be missing until the next call. It drops owners without entries and losses.
+// Correct sets the number of entries of each owner in a map of the object to the entries that were found. An entry that
+// a program makes meanwhile may be missing until the next call. Owners without entries and losses are dropped.
 func (o *Owners) Correct(of uint32, found map[uint64]int64) error {
 	missing, dropped := maps.Clone(found), map[model.CgroupID]bool{}
 	_, _, err := Sweep(o.programs, &o.keys, &o.values, func(owner *uint64, e *ownerEntries) bool {
@@ -112,8 +114,8 @@ func (o *Owners) Correct(of uint32, found map[uint64]int64) error {
 	return errors.Join(err, o.Settle(dropped))
 }
 
-// settle passes the counts of one owner to the programs. An owner that they do not have has no entries, or does not fit into the map:
-// then the next Settle tries again.
+// settle passes the counts of an owner to the programs. If the programs do not know the owner, it has no entries, or
+// the map is full; then the next Settle tries again.
 func (o *Owners) settle(owner uint64) error {
 	made := o.made[owner]
 	if slices.Max(made.Made[:]) <= 0 && o.programs.Lookup(owner, &ownerEntries{}) != nil {
@@ -128,7 +130,8 @@ func (o *Owners) settle(owner uint64) error {
 	return o.user.Put(owner, made)
 }
 
-// known returns what the programs did for an owner. It makes the owner known to them, and reports whether there is room for it.
+// known returns what the programs did for an owner. It adds the owner to their map, and reports whether there is room
+// for it.
 func (o *Owners) known(owner uint64) (e ownerEntries, ok bool) {
 	if o.programs.Lookup(owner, &e) == nil {
 		return e, true
@@ -137,15 +140,15 @@ func (o *Owners) known(owner uint64) (e ownerEntries, ok bool) {
 	return e, err == nil || errors.Is(err, ebpf.ErrKeyExist) // a program was faster
 }
 
-// Has reports whether an owner has its share of a map, or there is no room to count its entries. The programs count what they remove
-// from now on.
+// Has reports whether an owner used up its share of a map, or there is no room to count its entries. From now on, the
+// programs count the entries that they remove.
 func (o *Owners) Has(owner uint64, of uint32, share uint32) bool {
 	e, known := o.known(owner)
 	return !known || e.Made[of]+o.made[owner].Made[of] >= int64(share)
 }
 
-// AddLosses adds what was not recorded because the owners have their shares: the reasons are by map of the object. lost is the number
-// of all of them.
+// AddLosses adds the losses of owners that used up their shares: reasons are by map of the object, and lost is their
+// total.
 func (o *Owners) AddLosses(snap *model.Snapshot, lost uint64, reasons ...string) error {
 	if snap.OwnerLosses == nil {
 		snap.OwnerLosses = []model.Series[model.LossKey, model.Count]{}
@@ -163,7 +166,7 @@ func (o *Owners) AddLosses(snap *model.Snapshot, lost uint64, reasons ...string)
 	return err
 }
 
-// Lost returns what was not recorded of an owner.
+// Lost returns the losses of an owner.
 func Lost(owner uint64, reason string, n uint64) model.Series[model.LossKey, model.Count] {
 	return model.Series[model.LossKey, model.Count]{
 		Cgroup: model.CgroupID(owner), Key: model.LossKey{Reason: reason}, Value: model.Count(n),

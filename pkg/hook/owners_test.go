@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestOwnersWithoutRoom: the entries that user space makes of an owner count for its share while the map has no room for it, and the
-// programs know them when there is.
+// TestOwnersWithoutRoom: user space's entries of an owner count for its share while the map has no room for the owner.
+// When there is room, the programs know them.
 func TestOwnersWithoutRoom(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -38,7 +38,7 @@ func TestOwnersWithoutRoom(t *testing.T) {
 		}
 		return owners
 	}
-	// From the question on, the programs count what they remove.
+	// After Has, the programs count what they remove.
 	if o.Has(0, 1, share) || coll.Maps[ownerEntriesMap].Lookup(uint64(0), &ownerEntries{}) != nil {
 		t.Error("an owner has its share, or no numbers")
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// ErrRefused reports that the kernel does not load a program or make a map: the verifier rejects it, the kernel lacks what it
-// uses, or does not permit it. It does not help to try again.
+// ErrRefused reports that the kernel does not load a program or make a map: the verifier rejects it, or the kernel
+// lacks a feature or denies permission. A retry does not help.
 var ErrRefused = errors.New("refused by the kernel")
 
-// Refused reports whether an error is that the kernel, or this machine, does not run a program.
+// Refused reports whether the kernel, or this machine, does not run a program.
 func Refused(err error) bool {
 	return errors.Is(err, ErrRefused) || errors.Is(err, model.ErrUnsupported)
 }
@@ -38,8 +38,8 @@ func refusal(err error) error {
 	return model.WithReason(err, ErrRefused)
 }
 
-// WithoutGuess returns an error of the BPF library without its guess: for each EPERM it names RLIMIT_MEMLOCK, which Usable has raised
-// and doctor checks where a kernel charges BPF to it.
+// WithoutGuess removes the guess of the BPF library from an error: it names RLIMIT_MEMLOCK for each EPERM, but Usable
+// has raised this limit, and doctor checks it.
 func WithoutGuess(err error) error {
 	if errors.Is(err, syscall.EPERM) {
 		return syscall.EPERM
@@ -47,7 +47,7 @@ func WithoutGuess(err error) error {
 	return err
 }
 
-// capable reports whether this thread has the capabilities that loading and attaching of tracing programs needs.
+// capable reports whether this thread has the capabilities for loading and attaching tracing programs.
 func capable() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -58,7 +58,7 @@ func capable() bool {
 	return has(unix.CAP_SYS_ADMIN) || has(unix.CAP_BPF) && has(unix.CAP_PERFMON)
 }
 
-// Unsupported adds model.ErrUnsupported to the error of a source that cannot work because the kernel refuses its programs.
+// Unsupported adds model.ErrUnsupported to the error of a source whose programs the kernel refuses.
 func Unsupported(err error) error {
 	if errors.Is(err, ErrRefused) {
 		return model.WithReason(err, model.ErrUnsupported)
@@ -66,7 +66,8 @@ func Unsupported(err error) error {
 	return err
 }
 
-// Missing returns the error of the first required hook that is not attached. hooks has their states, in the order of all.
+// Missing returns the error of the first required hook that is not attached. hooks has the states of all, in the same
+// order.
 func Missing(all []Hook, hooks []model.Hook) error {
 	for i := range all {
 		if all[i].Required && hooks[i].State != model.StateOK {
@@ -76,7 +77,7 @@ func Missing(all []Hook, hooks []model.Hook) error {
 	return nil
 }
 
-// Closed returns the states of the hooks of an object that was closed because of err: a hook that was attached is not attached any more.
+// Closed returns the states of the hooks of an object that was closed because of err: attached hooks are detached.
 func Closed(hooks []model.Hook, err error) []model.Hook {
 	closed := slices.Clone(hooks)
 	for i := range closed {
@@ -87,8 +88,8 @@ func Closed(hooks []model.Hook, err error) []model.Hook {
 	return closed
 }
 
-// makeMaps makes the maps of an object, one by one, and returns the errors of those that the kernel refuses. shared are maps of
-// other objects.
+// makeMaps makes the maps of an object one by one, and returns the errors of refused maps. shared are maps of other
+// objects.
 func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.Map) (*ebpf.Collection, map[string]error, error) {
 	base, refused := *spec, map[string]error{}
 	base.Programs, base.Maps, base.Variables = nil, maps.Clone(spec.Maps), maps.Clone(spec.Variables)
@@ -117,7 +118,6 @@ func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.M
 	return coll, refused, err
 }
 
-// makeMap makes one map of an object.
 func makeMap(of *ebpf.CollectionSpec, types *Types, name string) (*ebpf.Map, error) {
 	one := *of
 	one.Maps = map[string]*ebpf.MapSpec{name: of.Maps[name]}
@@ -156,7 +156,7 @@ func (o *Object) collection(of *ebpf.CollectionSpec, programs ...string) (*ebpf.
 	return coll, refusal(err)
 }
 
-// unmade returns the error of a map that a program uses and the kernel refused.
+// unmade returns the error of a refused map that a program uses.
 func (o *Object) unmade(p *ebpf.ProgramSpec) error {
 	for i := range p.Instructions {
 		if err := o.refused[p.Instructions[i].Reference()]; err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// rdmaPrefixes are those of the names of types that RDMA modules define.
+// rdmaPrefixes are prefixes of type names that RDMA modules define.
 var rdmaPrefixes = []string{"ib_", "rdma_", "uverbs_", "opa_"}
 
 func isRDMA(name string) bool {
 	return slices.ContainsFunc(rdmaPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// targets returns the types that the programs of an object are relocated against: the types of the
-// kernel with the names of those in the programs.
+// targets returns the types that the programs of an object are relocated against: the kernel's types with the same
+// names.
 func (t *Types) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
 	if spec.Types == nil {
 		return t.Kernel, nil
@@ -50,9 +50,8 @@ func (t *Types) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
 	return b.Spec()
 }
 
-// find returns the types of the kernel with a name. Types of RDMA modules are those of the modules:
-// the kernel image may describe structures of the same name in another layout, and relocation
-// against both would be ambiguous.
+// find returns the types of the kernel with a name. Types of RDMA modules come from the modules: the kernel image may
+// describe the same structure in another layout, and relocation against both would be ambiguous.
 func (t *Types) find(name string) ([]btf.Type, error) {
 	if !isRDMA(name) {
 		found, err := layoutsOf(name, t.Kernel)
@@ -65,15 +64,15 @@ func (t *Types) find(name string) ([]btf.Type, error) {
 		return nil, nil
 	}
 	found, err := layoutsOf(name, t.Modules...)
-	// The BTF of modules in the kernel leaves out the types that are equal to those of the kernel
-	// image. The BTF in a file is complete.
+	// The BTF of modules in the kernel leaves out types that equal a type of the kernel image. The BTF in a file is
+	// complete.
 	if len(found) > 0 || err != nil || t.files {
 		return found, err
 	}
 	return layoutsOf(name, t.Kernel)
 }
 
-// layoutsOf returns the layouts of the types with a name, each once.
+// layoutsOf returns the distinct layouts of the types with a name.
 func layoutsOf(name string, specs ...*btf.Spec) (found []btf.Type, err error) {
 	for _, spec := range specs {
 		types, err := spec.AnyTypesByName(name)
@@ -103,7 +102,6 @@ func ambiguous(spec *ebpf.CollectionSpec, targets *btf.Spec) error {
 	return nil
 }
 
-// relocations returns the relocations of a program.
 func relocations(p *ebpf.ProgramSpec) (found []*btf.CORERelocation) {
 	for i := range p.Instructions {
 		if r := btf.CORERelocationMetadata(&p.Instructions[i]); r != nil {
@@ -124,8 +122,7 @@ func hasMembers(typ btf.Type) bool {
 	return false
 }
 
-// layout returns a copy of a type in which pointers point to nothing, and without qualifiers and
-// names of types: what relocation needs, without the rest of the kernel's types.
+// layout returns a copy of a type without qualifiers, type names and pointer targets: relocation needs nothing else.
 func layout(typ btf.Type) btf.Type {
 	switch typ := btf.UnderlyingType(typ).(type) {
 	case *btf.Pointer:

@@ -4,9 +4,9 @@ package hook
 
 import "time"
 
-// Retry is when hooks that could not be attached are tried again: after half a minute, and each time after twice as long, up to ten
-// minutes. An attempt parses BTF and /proc/kallsyms, which costs a tenth of a second of CPU time and 20 MB of memory until it ends. The
-// zero Retry has seen no failure; assign it when something has changed, as the devices or the modules.
+// Retry decides when hooks that could not be attached are tried again: after half a minute, then after twice the time,
+// up to ten minutes. An attempt parses BTF and /proc/kallsyms, which takes a tenth of a second of CPU time and 20 MB of
+// memory. Assign the zero Retry when something has changed, such as the devices or the modules.
 type Retry struct {
 	pause time.Duration
 	at    time.Time

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestRetry: a pause is twice as long as the last one, within its bounds, and a change ends it.
+// TestRetry: each pause is twice the last, within bounds, and a change ends it.
 func TestRetry(t *testing.T) {
 	var r Retry
 	now := time.Unix(1000, 0)

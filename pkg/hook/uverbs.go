@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// Uverbs returns the HCAs of the uverbs character devices, by device number in the kernel's
-// format (class/infiniband_verbs/uverbsN/{dev,ibdev}).
+// Uverbs returns the HCAs of the uverbs character devices, by device number in the kernel's format
+// (class/infiniband_verbs/uverbsN/{dev,ibdev}).
 func Uverbs(sysfs string) (map[uint32]string, error) {
 	dir := filepath.Join(sysfs, "class/infiniband_verbs")
 	entries, err := os.ReadDir(dir)
@@ -26,8 +26,7 @@ func Uverbs(sysfs string) (map[uint32]string, error) {
 	}
 	names := map[uint32]string{}
 	for _, e := range entries {
-		// abi_version is a regular file in this directory, and a device may be removed
-		// meanwhile.
+		// abi_version is a regular file in this directory, and a device may be removed meanwhile.
 		dev, err := boundedfile.ReadOnce(filepath.Join(dir, e.Name(), "dev"), make([]byte, 64))
 		if err != nil {
 			continue
@@ -62,8 +61,8 @@ func SetUverbs(coll *ebpf.Collection, sysfs string) error {
 	return nil
 }
 
-// ranges returns the lowest and the highest device number of each major, in the kernel's format (20 bits for the minor). The
-// kernel gives uverbs devices the minors 192 to 223 of one major, and then those of another major of their own.
+// ranges returns the lowest and the highest device number of each major, in the kernel's format (20 bits for the
+// minor). The kernel gives uverbs devices the minors 192 to 223 of a shared major, and then a major of their own.
 func ranges(numbers []uint32) (first, last [2]uint32, err error) {
 	slices.Sort(numbers)
 	n := 0

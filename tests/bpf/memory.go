@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bpf serves tests of BPF programs. It runs programs of tracing hooks without the hooks, on a copy of the kernel's structures
-// in the memory of a map, and makes compiled objects of which the kernel refuses a part.
+// Package bpf serves tests of BPF programs. It runs programs of tracing hooks without the hooks, on a copy of the
+// kernel's structures in the memory of a map, and makes compiled objects that the kernel refuses in part.
 package bpf
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is the map whose value is the memory: an array of one element.
+// Memory is the map whose value is the memory: an array with one element.
 const Memory = "memory"
 
 // AddMemory adds the map.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// accelerator returns "kvm" if a guest boots with it, else "tcg". The existence of /dev/kvm is not enough: nested KVM
-// may be broken, so a guest is booted once. The result is valid until the machine reboots.
+// accelerator returns "kvm" if a guest boots with it, else "tcg". /dev/kvm alone is not enough, because nested KVM may
+// be broken: a guest is booted once. The result is valid until the machine reboots.
 func accelerator(ctx context.Context, kernel Kernel) string {
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
 		return "tcg"

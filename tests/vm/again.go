@@ -10,17 +10,18 @@ import (
 	"sync/atomic"
 )
 
-// Again begins what the summary of a stage says of a guest that ran again; package stages counts these lines.
+// Again begins a line in the summary of a stage about a guest that ran again; package stages counts these lines.
 const Again = "ran again: "
 
-// MostAgain is the number of guests that may run again in a run of tests: one hangs now and then, and two are a result.
+// MostAgain is the number of guests that may run again in a run of tests: one guest hangs now and then, two mean
+// something.
 const MostAgain = 1
 
 // ranAgain is the number of guests of this process that ran again.
 var ranAgain atomic.Int32
 
-// RunsAgain reports whether a guest that ended with an error may run again, on one thread, and says so in the output and in the summary of
-// the stage.
+// RunsAgain reports whether a guest that ended with an error may run again, on one thread. It says so in the output and
+// in the summary.
 func RunsAgain(out io.Writer, kernel string, err error) bool {
 	if out == nil {
 		out = os.Stderr

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Built returns the path in the cache of what build makes from the files in dir, a file or a directory: name, and a checksum of the
-// files. It is built once for each version of them, at another path that is then renamed.
+// Built returns the path in the cache of the result of build for the files in dir, a file or a directory: name, and a
+// checksum of the files. Each version is built once, at another path that is then renamed.
 func Built(name string, dir fs.FS, files []string, build func(path string) error) (string, error) {
 	sum := sha256.New()
 	for _, name := range files {

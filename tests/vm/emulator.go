@@ -13,19 +13,20 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// emulatorSuite is the Debian release whose QEMU runs the guests. Before QEMU 8.1 (its commit deba78709ae8, "accel/tcg: Always lock pages
-// before translation") an emulated CPU translates code of a page without a lock, while another one patches it, and then keeps the
-// translation of the old code: a breakpoint, by which the kernel replaces instructions, for good. The kernel then crashes with "int3"
-// where it attaches an fentry program or a kprobe, or changes a static key, which looks like a fault of a sensor that has code patched.
-// Since then it is rare: only a translation between the invalidation of the old code and the store (notdirty_write in accel/tcg/cputlb.c)
-// is stale. TestStorm counts such crashes, and README.md has its results.
+// emulatorSuite is the Debian release whose QEMU runs the guests. Before QEMU 8.1 (its commit deba78709ae8, "accel/tcg:
+// Always lock pages before translation") an emulated CPU translates code of a page without a lock, while another CPU
+// patches it, and then keeps the translation of the old code, for example of a breakpoint. The kernel then crashes with
+// "int3" where it attaches an fentry program or a kprobe, or changes a static key, which looks like a fault of a sensor
+// that has code patched. Since 8.1 this is rare: only a translation between the invalidation of the old code and the
+// store (notdirty_write in accel/tcg/cputlb.c) is stale. TestStorm counts such crashes, and README.md has its results.
 const emulatorSuite = "trixie"
 
 // emulatorVar is the environment variable that names another QEMU, such as the machine's own.
 const emulatorVar = "ACCELSCOPE_QEMU"
 
-// emulator returns QEMU with arguments. It is downloaded once (38 MB), unpacked with all that it depends on, and not installed. It runs
-// with the C library of its release, and outside of a root of its own, because guests get files of the machine.
+// emulator returns QEMU with arguments. It is downloaded once (38 MB), unpacked with all dependencies, and not
+// installed. It runs with the C library of its release, but not in its own root directory, because guests get files of
+// the machine.
 func emulator(ctx context.Context, args []string) (*exec.Cmd, error) {
 	if own := os.Getenv(emulatorVar); own != "" {
 		return child.Command(ctx, own, args...), nil

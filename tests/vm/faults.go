@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-// faults are the beginnings of messages with which a kernel says that something is wrong in it: lib/bug.c, kernel/panic.c, mm/kasan,
-// kernel/locking/lockdep.c, kernel/hung_task.c, kernel/rcu, kernel/watchdog.c, lib/refcount.c, and die() of arch/x86/kernel/dumpstack.c
-// ("int3: 0000 [#1]").
+// faults are the beginnings of messages with which a kernel reports that something is wrong: lib/bug.c, kernel/panic.c,
+// mm/kasan, kernel/locking/lockdep.c, kernel/hung_task.c, kernel/rcu, kernel/watchdog.c, lib/refcount.c, and die() of
+// arch/x86/kernel/dumpstack.c ("int3: 0000 [#1]").
 var faults = regexp.MustCompile(`^(?:WARNING: |BUG: |kernel BUG at |Kernel panic |refcount_t: |DEBUG_LOCKS_WARN_ON|` +
 	`INFO: (?:task .* blocked |possible |suspicious |inconsistent |trying to register )|` +
 	`(?:rcu: )?INFO: rcu_?\S* .*stall|(?:NMI )?watchdog: .*(?:soft lockup|hard LOCKUP)|` +
 	`.*: [0-9a-f]{4} \[#[0-9]+\])`)
 
-// stalls are those faults that an emulated CPU also causes when the machine lets it wait for half a minute.
+// stalls are the faults that an emulated CPU also causes when the machine lets it wait for half a minute.
 var stalls = regexp.MustCompile(`soft lockup|workqueue lockup|INFO: rcu_(?:sched|preempt) `)
 
-// harmless are faults of a kernel alone, each with the reason and where it was seen without a program of ours.
+// harmless are faults of a kernel alone, each with the reason and where it was seen without one of our programs.
 var harmless = []*regexp.Regexp{
-	// virtio_gpu of Linux 7 does not free all that it has allocated when it is unloaded. In a guest that only loads and unloads it, 2 of
-	// 10 unloads warn under QEMU 10, and 7 of 10 under QEMU 7.2; of 6.12 once, on a busy machine. None on 5.10 and 6.1.
+	// virtio_gpu of Linux 7 does not free all its allocations when it is unloaded: a guest that only loads and unloads
+	// it warns in some of 10 unloads (on 6.12 once; never on 5.10 and 6.1).
 	regexp.MustCompile(`^WARNING: drivers/gpu/drm/drm_mm\.c:[0-9]+ at drm_mm_takedown\+\S+ \[drm\], CPU#[0-9]+: modprobe/`),
 	regexp.MustCompile(`^WARNING: CPU: [0-9]+ PID: [0-9]+ at drivers/gpu/drm/drm_mm\.c:[0-9]+ drm_mm_takedown\+\S+ \[drm\]$`),
 }
 
-// A record is a line of a kernel log, without its time: that is a line of the console, or of `dmesg -x`, which has the facility too.
+// A record is a line of a kernel log without its time: of the console, or of `dmesg -x`, which also has the facility.
 var (
 	consoleRecord  = regexp.MustCompile(`(?m)^\[ *[0-9]+\.[0-9]+\](?:\[ *[TC][0-9]+\])? (.*)$`)
 	facilityRecord = regexp.MustCompile(`(?m)^(\w+) *:\w+ *: \[ *[0-9]+\.[0-9]+\](?:\[ *[TC][0-9]+\])? (.*)$`)
@@ -40,8 +40,9 @@ func isFault(record string) bool {
 	return faults.MatchString(record) && !slices.ContainsFunc(harmless, func(h *regexp.Regexp) bool { return h.MatchString(record) })
 }
 
-// kernelFaults returns the faults that the kernel reports, in order: in the console, which has them all unless too many come at
-// once, and in dmesg, which is of the end. What a program wrote to /dev/kmsg is none: dmesg has its facility.
+// kernelFaults returns the faults that the kernel reports, in order: from the console, which is complete unless too
+// many come at once, and from dmesg, which has the end. Writes of programs to /dev/kmsg are not faults: dmesg has their
+// facility.
 func kernelFaults(console, dmesg string) (found []string) {
 	var records, programs []string
 	for _, m := range consoleRecord.FindAllStringSubmatch(console, -1) {
@@ -79,8 +80,8 @@ func (r *Result) faults() []string {
 	return kernelFaults(string(console), string(dmesg))
 }
 
-// judge returns an error if the kernel reports a fault, whatever the command's status. A guest whose CPU only stood still has hung,
-// unless its command failed, too.
+// judge returns an error if the kernel reports a fault, whatever the command's status. A guest whose CPU only stood
+// still has hung, unless its command failed, too.
 func (r *Result) judge() error {
 	found := r.faults()
 	if len(found) == 0 {
@@ -104,10 +105,12 @@ func (r *Result) hung(how string) error {
 	return fmt.Errorf("%w %s%s\n%s", errHung, how, r.place(), r.keep())
 }
 
-// instruction is the line of an oops, or of a lockup, with the function of the kernel that the CPU was in (0010 is its code segment).
+// instruction is the line of an oops, or of a lockup, with the kernel function that the CPU was in (0010 is the code
+// segment).
 var instruction = regexp.MustCompile(`\] RIP: 0010:(\S+)`)
 
-// place returns where the kernel was when it first reported a fault: ", in ib_uverbs_ioctl+0x5/0x130". It is empty if no report says it.
+// place returns where the kernel was when it first reported a fault, ", in ib_uverbs_ioctl+0x5/0x130", or "" if
+// unknown.
 func (r *Result) place() string {
 	console, _ := os.ReadFile(r.KernelLog)
 	if m := instruction.FindSubmatch(console); m != nil {
@@ -116,8 +119,8 @@ func (r *Result) place() string {
 	return ""
 }
 
-// keep copies the logs of the kernel out of the share, which tests remove, to the directory for temporary files, and returns where they
-// are, with the part that matters most.
+// keep copies the logs of the kernel out of the share, which tests remove, to the directory for temporary files. It
+// returns where they are, with the most important part.
 func (r *Result) keep() string {
 	shown := tail(r.KernelLog)
 	kept, err := os.MkdirTemp("", "kernel-log-")

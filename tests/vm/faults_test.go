@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Lines of consoles, with what they are: a fault, a stall, or nothing. Those of crashes are what Linux 6.12 and 7 printed under QEMU 7.2,
-// the others have the formats of the kernel's source.
+// Lines of consoles, with their meaning: a fault, a stall, or nothing. Crashes are from Linux 6.12 and 7 under QEMU
+// 7.2, other lines have the formats of the kernel's source.
 func TestFaultMessages(t *testing.T) {
 	const nothing, stall, fault = "nothing", "stall", "fault"
 	for _, tt := range []struct{ line, is string }{
@@ -60,7 +60,7 @@ func TestFaultMessages(t *testing.T) {
 	}
 }
 
-// TestFacilities: what programs write to /dev/kmsg is no fault of the kernel. What the console lost is in dmesg, and the other way round.
+// TestFacilities: writes of programs to /dev/kmsg are not faults. dmesg has what the console lost, and vice versa.
 func TestFacilities(t *testing.T) {
 	console := "[    1.000000] WARNING: said by a program\r\n[    2.000000] WARNING: CPU: 0 PID: 1 at a.c:1\r\n"
 	dmesg := "user  :warn  : [    1.000000] WARNING: said by a program\n" +
@@ -73,7 +73,8 @@ func TestFacilities(t *testing.T) {
 	}
 }
 
-// TestJudge: a fault fails a guest whose command succeeded. One that only stood still runs again, unless its command failed.
+// TestJudge: a fault fails a guest whose command succeeded. A guest that only stood still runs again, unless its
+// command failed.
 func TestJudge(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	const rip = "[    9.1] RIP: 0010:ib_uverbs_ioctl+0x5/0x130 [ib_uverbs]\n"
@@ -98,7 +99,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestEnded: a kernel that crashed is a failure with the function, also at a breakpoint that is no longer there.
+// TestEnded: a kernel that crashed is a failure with the function, also at a removed breakpoint.
 func TestEnded(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	r := result(t, "[   19.6] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n[   19.6] RIP: 0010:ib_uverbs_ioctl+0x5/0x130 [ib_uverbs]\n")

@@ -25,10 +25,9 @@ type Kernel struct {
 	Root    string // directory with lib/modules/Release
 }
 
-// FetchKernel returns the pinned Debian kernel of a version ("5.10", "6.1", "6.12" or "7"). If the mirror no longer has it, FetchKernel
-// returns the newest one, and says so on standard error, as a line that the summary of a stage shows: a mirror drops versions when newer
-// ones come, which is no reason to test nothing.
-// It is downloaded once, by apt and from the mirror that this machine is configured for, and kept in the cache (see CacheDir).
+// FetchKernel returns the pinned Debian kernel of a version ("5.10", "6.1", "6.12" or "7"). If the mirror has dropped
+// it, FetchKernel returns the newest kernel, and says so on standard error, in a line that the summary of a stage
+// shows. The kernel is downloaded once, by apt from this machine's mirror, and kept in the cache (see CacheDir).
 // Processes may call FetchKernel at the same time.
 func FetchKernel(ctx context.Context, version string) (Kernel, error) {
 	p, err := findPin(version)
@@ -39,7 +38,7 @@ func FetchKernel(ctx context.Context, version string) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, err
 	}
-	// A directory for each pin: guests of another checkout may run on another one.
+	// A directory per pin: guests of another checkout may run on another kernel.
 	dir := filepath.Join(cache, "kernels", version+"-"+p.version())
 	unlock, err := Lock(dir + ".lock")
 	if err != nil {
@@ -59,12 +58,12 @@ func FetchKernel(ctx context.Context, version string) (Kernel, error) {
 	return k, warn(os.Stderr, dir, p)
 }
 
-// insteadFile contains the version of a kernel that is not the pinned one.
+// insteadFile contains the version of a kernel that is not the pinned kernel.
 const insteadFile = "instead"
 
-var warned sync.Map // kernels of which this process has said that they are not the pinned ones
+var warned sync.Map // kernels that this process has reported as not pinned
 
-// warn says once that the kernel in dir is not the pinned one.
+// warn says once that the kernel in dir is not the pinned kernel.
 func warn(to io.Writer, dir string, p pin) error {
 	version, err := os.ReadFile(filepath.Join(dir, insteadFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -81,8 +80,8 @@ func warn(to io.Writer, dir string, p pin) error {
 	return err
 }
 
-// CacheDir is where kernels and built programs are kept between runs: $ACCELSCOPE_CACHE, or accelscope in the
-// user's cache directory. The guest sees it under the same path.
+// CacheDir is where kernels and built programs are kept between runs: $ACCELSCOPE_CACHE, or accelscope in the user's
+// cache directory. The guest sees it under the same path.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("ACCELSCOPE_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -171,7 +170,7 @@ func (r *repository) install(ctx context.Context, dir string, p pin) error {
 	return os.Rename(root, dir)
 }
 
-// place returns the path of the kernel image below root, boot/vmlinuz-RELEASE. Since forky the package has it next to
+// place returns the path of the kernel image below root, boot/vmlinuz-RELEASE. Since forky the package has it beside
 // its modules.
 func place(root string) (string, error) {
 	images, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
@@ -205,7 +204,7 @@ func checksum(path string) (string, error) {
 }
 
 // Lock takes an exclusive lock on a file, which it creates, and returns a function that releases the lock: tests of two
-// packages that run at the same time must not build the same files.
+// packages must not build the same files at the same time.
 func Lock(path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

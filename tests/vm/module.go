@@ -17,8 +17,9 @@ import (
 //go:embed driver/hca.h
 var hcaHeader []byte
 
-// BuildModule compiles a kernel module from one C file, which may include hca.h, and returns the path of NAME.ko, where NAME.c is the name
-// of the file. The module is kept in the cache, so the guest has it under the same path. Processes may call BuildModule at the same time.
+// BuildModule compiles a kernel module from one C file, which may include hca.h, and returns the path of NAME.ko for
+// NAME.c. The module is kept in the cache, so the guest has it under the same path. Processes may call BuildModule at
+// the same time.
 func BuildModule(ctx context.Context, kernel Kernel, source string) (path string, err error) {
 	text, err := os.ReadFile(source)
 	if err != nil {

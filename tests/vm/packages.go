@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// FetchPackages returns a directory with the files of Debian packages, without those that they depend on, as another release has them.
-// They are downloaded once and kept in the cache (see CacheDir); remove them there to get newer ones. Processes may call it at the
-// same time.
+// FetchPackages returns a directory with the files of Debian packages of another release, without dependencies. They
+// are downloaded once and kept in the cache (see CacheDir); remove them there to get newer packages. Processes may call
+// it at the same time.
 func FetchPackages(ctx context.Context, suite string, names ...string) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {

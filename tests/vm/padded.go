@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// PaddedModules are out-of-tree RDMA modules, such as those of MLNX_OFED: their structures have members
-// that those of the kernel do not have, at the beginning. They are built from Debian's source of the same kernel.
+// PaddedModules are out-of-tree RDMA modules, like those of MLNX_OFED: their structures have additional members at the
+// beginning. They are built from Debian's source of the same kernel.
 type PaddedModules struct {
 	Plain string // a lib/modules directory whose RDMA modules have no type information
 	Typed string // the same with type information
 	Types string // type information of the modules in Plain, one file per module
 }
 
-// padding is the new member of each structure, by the header that defines the structure. The programs of the sensor read
-// other members of all of these.
+// padding is the new member of each structure, by the header that defines the structure. The sensor's programs read
+// other members of all these structures.
 var padding = map[string][]string{
 	"include/rdma/ib_verbs.h": {
 		"ib_device_ops", "ib_device", "ib_qp", "ib_cq", "ib_pd", "ib_mr", "ib_srq", "ib_ucontext", "ib_uobject",

@@ -23,7 +23,7 @@ var pinsText string
 // pins are the pinned kernels.
 var pins = parsePins(pinsText)
 
-// pin is a Debian kernel as the guests have it until the pins are raised.
+// pin is a Debian kernel of the guests until the pins are raised.
 type pin struct {
 	kernel, suite string // "6.1", "bookworm"
 	debs          []deb
@@ -32,7 +32,7 @@ type pin struct {
 // deb is the file of a package.
 type deb struct{ sum, file string }
 
-// spec returns the package as apt names one version of it: linux-image-6.1.0-56-amd64=6.1.192-2.
+// spec returns the package as apt names a version of it: linux-image-6.1.0-56-amd64=6.1.192-2.
 func (d deb) spec() string {
 	fields := append(strings.Split(d.file, "_"), "") // NAME_VERSION_ARCHITECTURE.deb
 	return fields[0] + "=" + fields[1]
@@ -106,7 +106,7 @@ func formatPins(all []pin) string {
 	return out.String()
 }
 
-// Raised returns the text of PinsFile with the kernels that Debian has today, and a line for each that differs.
+// Raised returns the text of PinsFile with the kernels that Debian has today, and a line for each change.
 func Raised(ctx context.Context) (text string, changes []string, err error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -139,8 +139,8 @@ func (r *repository) newest(ctx context.Context) ([]deb, error) {
 	if len(images) != 1 {
 		return nil, fmt.Errorf("linux-image-amd64 depends on %d kernels: %q", len(images), images)
 	}
-	// Since forky the package of the image is empty: it depends on those that have the image, the modules, and the list
-	// of those that are built in.
+	// Since forky the package of the image is empty: it depends on the packages of the image, the modules, and the list
+	// of built-in modules.
 	names, err := r.depends(ctx, images[0], `linux-(binary|modules|base)-[0-9]\S*`)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,8 @@ func (r *repository) newest(ctx context.Context) ([]deb, error) {
 // uri is a line of `apt-get download --print-uris`: 'http://…/linux-source-6.1_6.1.190-1_all.deb' linux-source-6.1_6.1.190-1_all.deb 139374464 SHA256:….
 var uri = regexp.MustCompile(`(?m)^'.*' (\S+\.deb) \d+ SHA256:([0-9a-f]{64})$`)
 
-// files returns the files of packages, of the versions in their names or the newest, from apt's lists. It fails if one is not in the lists.
+// files returns the files of packages, of the versions in their names or the newest, from apt's lists. It fails if a
+// package is missing.
 func (r *repository) files(ctx context.Context, specs ...string) (debs []deb, err error) {
 	out, err := r.apt(ctx, "apt-get", append([]string{"download", "--print-uris"}, specs...)...)
 	if err != nil {
@@ -172,8 +173,8 @@ func (r *repository) files(ctx context.Context, specs ...string) (debs []deb, er
 	return debs, nil
 }
 
-// choose returns the packages of a kernel: the pinned ones, or the newest if the mirror no longer has all pinned ones. Without those for
-// modules, a test could not complete the kernel later.
+// choose returns the packages of a kernel: the pinned packages, or the newest if the mirror no longer has all of them.
+// Without the packages for modules, a test could not complete the kernel later.
 func (r *repository) choose(ctx context.Context, p pin) (pin, error) {
 	var specs []string
 	for _, d := range p.debs {

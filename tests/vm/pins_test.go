@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPins: the committed file is what make raise-kernels writes, and has all that a kernel needs.
+// TestPins: the committed file is the output of make raise-kernels, and has everything that a kernel needs.
 func TestPins(t *testing.T) {
 	if diff := cmp.Diff(pinsText, formatPins(pins)); diff != "" {
 		t.Error(diff)
@@ -119,7 +119,7 @@ func newMirror(t *testing.T) (m *mirror, older, newer pin) {
 	return m, older, newer
 }
 
-// install installs a pinned kernel from a mirror, and returns it and what is said of it.
+// install installs a pinned kernel from a mirror, and returns it and the messages.
 func (m *mirror) install(p pin) (k Kernel, said string, err error) {
 	m.t.Helper()
 	cache := m.t.TempDir()
@@ -142,7 +142,8 @@ func (m *mirror) install(p pin) (k Kernel, said string, err error) {
 	return k, out.String(), err
 }
 
-// TestPinned: the pinned kernel is installed although there is a newer one. Where it is incomplete, the newest is, and this is said once.
+// TestPinned: the pinned kernel is installed although there is a newer kernel. If it is incomplete, the newest is
+// installed, with one message.
 func TestPinned(t *testing.T) {
 	const instead = "stage: kernel 6.1 is 6.1.20-1, not the pinned 6.1.10-1, which the mirror no longer has: make raise-kernels\n"
 	for name, c := range map[string]struct {
@@ -187,7 +188,7 @@ func TestRaised(t *testing.T) {
 	}
 }
 
-// TestChanged: a package that differs from the pinned one of the same version is not unpacked.
+// TestChanged: a package that differs from the pinned package of the same version is not unpacked.
 func TestChanged(t *testing.T) {
 	m, older, _ := newMirror(t)
 	defer func(before []pin) { pins = before }(pins)
@@ -198,7 +199,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestArchive: a suite that the first place does not have comes from the next one that has it.
+// TestArchive: a suite that the first place lacks comes from the next place that has it.
 func TestArchive(t *testing.T) {
 	m, older, _ := newMirror(t)
 	empty := map[string]string{"debian.list": "deb [trusted=yes] file:" + t.TempDir() + " " + mirrorSuite + " main\n"}
@@ -215,7 +216,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestArchivedRelease: of a suite whose security updates are still on the mirror.
+// TestArchivedRelease: a suite whose security updates are still on the mirror.
 func TestArchivedRelease(t *testing.T) {
 	security := "Types: deb\nURIs: http://mirror/security\nSuites: bullseye-security\nComponents: main\n"
 	for file, text := range map[string]string{

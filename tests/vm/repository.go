@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// repository is a view of the packages of one Debian suite, with apt sources, lists and caches of its own, in a
-// temporary directory. The machine's own apt state stays as it is.
+// repository is a view of the packages of a Debian suite, with its own apt sources, lists and caches in a temporary
+// directory. The machine's own apt state stays unchanged.
 type repository struct {
 	dir string
 }
 
-// openRepository creates the repository of a suite in a new directory below parent and downloads its package lists: from the mirror that
-// this machine is configured for or, if it does not have the suite, from Debian's archive. Debian moves security updates there at another
-// time. The caller closes the repository.
+// openRepository creates the repository of a suite in a new directory below parent and downloads its package lists:
+// from this machine's mirror, or from Debian's archive if the mirror lacks the suite. Debian moves security updates
+// there at another time. The caller closes the repository.
 func openRepository(ctx context.Context, parent, suite string) (*repository, error) {
 	sources, err := debianSources(suite)
 	if err != nil {
@@ -54,14 +54,15 @@ func openSources(ctx context.Context, parent string, places ...map[string]string
 	return nil, failed
 }
 
-// archive returns the apt source of a suite that Debian has moved from its mirrors to the archive. What is signed there is not signed
-// again before it expires.
+// archive returns the apt source of a suite that Debian has moved from its mirrors to the archive, where expired
+// signatures are not renewed.
 func archive(path, suite string) string {
 	return "Types: deb\nURIs: http://archive.debian.org/" + path + "\nSuites: " + suite + "\nComponents: main\n" +
 		"Check-Valid-Until: no\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
 }
 
-// archivedRelease returns the sources of a suite of which only the release is in the archive: its security updates are where they were.
+// archivedRelease returns the sources of a suite whose release is in the archive while its security updates are still
+// on the mirror.
 func archivedRelease(sources map[string]string, suite string) map[string]string {
 	all := map[string]string{"archive.sources": archive("debian", suite)}
 	for file, text := range sources {
@@ -99,7 +100,7 @@ func (r *repository) update(ctx context.Context, sources map[string]string) erro
 	if err := os.WriteFile(filepath.Join(r.dir, "status"), nil, 0o644); err != nil {
 		return err
 	}
-	// Without a list that cannot be downloaded now, its packages would seem to be gone from the mirror.
+	// If a list cannot be downloaded now, its packages would seem to be gone from the mirror.
 	_, err := r.apt(ctx, "apt-get", "update", "--error-on=any")
 	return err
 }
@@ -156,8 +157,8 @@ func (r *repository) unpack(ctx context.Context, names []string) (root string, e
 	return root, nil
 }
 
-// debianSources returns the apt sources of this machine's own Debian release, by file name, with its suites
-// replaced by those of another: same mirror, same keys.
+// debianSources returns the apt sources of this machine's own Debian release, by file name, with another release's
+// suites: same mirror, same keys.
 func debianSources(suite string) (map[string]string, error) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -190,8 +191,8 @@ func debianSources(suite string) (map[string]string, error) {
 	return sources, nil
 }
 
-// retarget returns those entries of an apt source file, of either format, that are for Debian's own suites of one
-// release, made to be for those of another: the code name, alone or with -updates or -security.
+// retarget returns the entries of an apt source file, of either format, for Debian's own suites of one release, changed
+// to another release: the code name, alone or with -updates or -security.
 func retarget(file, text, from, to string) string {
 	sep := separator(file)
 	if sep == "" {
@@ -220,7 +221,7 @@ func retarget(file, text, from, to string) string {
 	return strings.Join(kept, "\n")
 }
 
-// separator returns what is between the entries of an apt source file, or nothing for the name of another file.
+// separator returns the separator of the entries of an apt source file, or "" for other files.
 func separator(file string) string {
 	switch filepath.Ext(file) {
 	case ".list":

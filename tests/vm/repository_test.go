@@ -33,7 +33,7 @@ func TestRetarget(t *testing.T) {
 			if diff := cmp.Diff(c.want, retarget(c.file, c.text, "bookworm", "trixie")); diff != "" {
 				t.Error(diff)
 			}
-			// The machine's own release is kept as it is, by the same rule.
+			// The machine's own release is kept, by the same rule.
 			own := strings.ReplaceAll(c.want, "trixie", "bookworm")
 			if diff := cmp.Diff(own, retarget(c.file, c.text, "bookworm", "bookworm")); diff != "" {
 				t.Error(diff)

@@ -15,16 +15,16 @@ import (
 	"strings"
 )
 
-// changedModules are modules of a kernel, built from Debian's source of the same kernel, which is changed before.
+// changedModules are modules of a kernel, built from a changed copy of Debian's source of the same kernel.
 type changedModules struct {
 	name    string   // of the directory in the cache
 	recipe  []byte   // what the modules depend on: part of the name of the directory
 	sources []string // the parts of the source that are unpacked
 	// change changes the source in a directory.
 	change func(dir string) error
-	// directories are those of the source that contain the modules.
+	// directories are the directories of the source that contain the modules.
 	directories []string
-	// include is a directory of headers of the source that come before the kernel's own, or empty.
+	// include is a directory of headers that precede the kernel's own, or "".
 	include string
 	// place puts the modules, which were built in the directory source, into the directory dir.
 	place func(ctx context.Context, kernel Kernel, source, dir string) error
@@ -33,8 +33,8 @@ type changedModules struct {
 //go:embed source.go
 var sourceRecipe []byte
 
-// build returns the directory that place has filled. It is kept in the cache, so the guest has it under the same path. Processes may
-// call build at the same time. A build takes one to four minutes.
+// build returns the directory that place has filled. It is kept in the cache, so the guest has it under the same path.
+// Processes may call build at the same time. A build takes one to four minutes.
 func (c changedModules) build(ctx context.Context, kernel Kernel) (dir string, err error) {
 	hash := sha256.Sum256(append(sourceRecipe, c.recipe...))
 	dir = filepath.Join(kernel.Root, c.name+"-"+hex.EncodeToString(hash[:8]))
@@ -133,7 +133,7 @@ func replaceOnce(file, old, text string) error {
 	return os.WriteFile(file, []byte(strings.Replace(string(content), old, text, 1)), 0o644)
 }
 
-// placeModules makes the directory lib/modules below root, with all modules of a kernel and these in the place of its own.
+// placeModules makes the directory lib/modules below root, with all modules of a kernel, some of them replaced.
 func placeModules(ctx context.Context, kernel Kernel, root string, modules []string) error {
 	// Links, so that the kernel's other modules take no space.
 	release := filepath.Join(root, "lib/modules", kernel.Release)

@@ -31,9 +31,9 @@ const (
 	staticKey = "static key"
 )
 
-// TestStorm lets a kernel patch its text as often as it can on one CPU, without a program of ours, while the other CPU runs that text: by
-// an fentry program that is attached and detached, and by a static key. It prints in how many storms the kernel crashed, and where: how
-// likely the emulator causes a crash in a guest (emulatorSuite). On one thread it never does.
+// TestStorm lets a kernel patch its text as often as it can on one CPU, without our programs, while the other CPU runs
+// this text: by an fentry program that is attached and detached, and by a static key. It prints in how many storms the
+// kernel crashed, and where: how likely the emulator crashes a guest (emulatorSuite). On one thread it never does.
 func TestStorm(t *testing.T) {
 	if kind := os.Getenv(stormVar); kind != "" {
 		storms(t, kind)
@@ -48,10 +48,10 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// survived is what the guest prints after each storm: how often it patched.
+// survived is the guest's line after each storm: how often it patched.
 var survived = regexp.MustCompile(`(?m)^survived (\d+)$`)
 
-// survive boots guests until each storm of a kind was survived or ended in a crash.
+// survive boots guests until each storm of a kind has ended, with or without a crash.
 func survive(t *testing.T, opts Options, kind string) {
 	t.Helper()
 	kernel, err := FetchKernel(t.Context(), opts.Kernel)
@@ -158,8 +158,8 @@ func attach(t *testing.T) func() error {
 	}
 }
 
-// cpuset makes and removes the only cgroup with cpusets, which patches each test of the static key cpusets_enabled: one
-// is in get_page_from_freelist.
+// cpuset makes and removes the only cgroup with cpusets, which patches each test of the static key cpusets_enabled, for
+// example in get_page_from_freelist.
 func cpuset() error {
 	const dir = "/sys/fs/cgroup/storm"
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// debian names the package of each program that not every installation has.
+// debian names the package of each program that some installations lack.
 var debian = map[string]string{
 	"busybox":  "busybox-static",
 	"cpio":     "cpio",

@@ -13,19 +13,19 @@ import (
 	"syscall"
 )
 
-// toolchain is what modules of a kernel are built with: the packages of the kernel's Debian release with its headers, the compiler
-// that they name, and the programs that they run. The packages are unpacked, not installed; programs run by chroot, with the
+// toolchain builds modules of a kernel: the packages of the kernel's Debian release with its headers, the compiler that
+// they name, and the programs that they run. The packages are unpacked, not installed; programs run by chroot, with the
 // release's own libraries, so a kernel may be newer than this machine's Debian.
 type toolchain struct {
 	root    string
 	headers string // below root
 }
 
-// buildTools are the programs that a build of modules runs, except those that the headers depend on.
+// buildTools are the programs of a module build, except those in the dependencies of the headers.
 var buildTools = []string{"base-files", "bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed"}
 
-// fetchToolchain returns the tool chain of a kernel, which is downloaded once (80 MB) and kept next to the kernel. Processes may call
-// fetchToolchain at the same time.
+// fetchToolchain returns the tool chain of a kernel, which is downloaded once (80 MB) and kept beside the kernel.
+// Processes may call it at the same time.
 func fetchToolchain(ctx context.Context, kernel Kernel) (toolchain, error) {
 	dir := filepath.Join(kernel.Root, "toolchain")
 	t := toolchain{dir, "/usr/src/linux-headers-" + kernel.Release}
@@ -93,8 +93,8 @@ func (t toolchain) build(ctx context.Context, dir string, variables ...string) e
 	if t.inside(dir) == dir {
 		return errors.New(dir + " is not in " + t.root)
 	}
-	// Without the environment: if make runs the test, MAKEFLAGS contains make's own variables, such as ARCH.
-	// With procfs, in a mount namespace of its own: objtool of Linux 7 looks for its stack there.
+	// Without the environment: if make runs the test, MAKEFLAGS contains make's own variables, such as ARCH. With
+	// procfs, in its own mount namespace: objtool of Linux 7 looks for its stack there.
 	args := []string{
 		"--mount", "sh", "-c", `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`,
 		t.root, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "nice", "make", "-s", "-j2", "-C", t.headers,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package vm runs a command in a guest that has a live RDMA stack: QEMU boots a stock Debian kernel on the machine's
-// own root file system, read-only and with a tmpfs over it, and Soft-RoCE provides real uverbs devices. The guest has
-// the machine's programs and files under the same paths. It changes nothing on the machine, except in the share.
+// own root file system, read-only under a tmpfs, and Soft-RoCE provides real uverbs devices. The guest has the
+// machine's programs and files under the same paths. It changes only the share on the machine.
 package vm
 
 import (
@@ -56,8 +56,8 @@ type Options struct {
 
 const defaultKernel = "6.1"
 
-// Cable is an Ethernet link between two guests, whose interface is "cable" in both: QEMU sends each frame in a UDP datagram on 127.0.0.1. The
-// ports are swapped in the other guest.
+// Cable is an Ethernet link between two guests, whose interface is "cable" in both: QEMU sends each frame in a UDP
+// datagram on 127.0.0.1. The ports are swapped in the other guest.
 type Cable struct{ Port, Peer int }
 
 // Result is the outcome of the command.
@@ -67,25 +67,26 @@ type Result struct {
 	KernelLog string // file with the kernel's console output: warnings and worse; dmesg next to it has all levels, with facilities
 }
 
-// bootTimeout is long: a boot takes 5 s on an idle machine, and a slow boot must not be mistaken for a hung one,
-// because the second try on one thread would be slower.
+// bootTimeout is long: a boot takes 5 s on an idle machine, and a slow boot must not count as a hung guest, because the
+// second try on one thread would be slower.
 const bootTimeout = 3 * time.Minute
 
-// errHung is returned when an emulated guest hangs, which happens now and then, whatever it runs.
+// errHung is returned when an emulated guest hangs, which happens now and then with any program.
 var errHung = errors.New("guest hung")
 
-// A test in a guest that prints nothing for Silence is asked for its goroutines, and ended after Quit (package guest). Who watches the
-// output of such tests waits longer than both: a guest that hangs is run again.
+// A test in a guest that prints nothing for Silence is asked for its goroutines, and ended after Quit (package guest).
+// Observers of such tests wait longer than both, because a guest that hangs is run again.
 const (
 	Silence = 5 * time.Minute
 	Quit    = time.Minute
 )
 
-// Run boots a guest, runs a command in it and powers it off. An error means that the guest failed, not the command: also
-// that its kernel crashed or reports a fault. Now and then multi-threaded emulation hangs: both CPUs wait for each other
-// forever, or for long. If a boot does not end, or a running kernel keeps reporting soft lockups, or at the end it reports
-// nothing but stalls, Run tries once more on one thread, which is slower and does not hang, unless another guest of this
-// process did so before (RunsAgain).
+// Run boots a guest, runs a command in it and powers it off. An error means that the guest failed, not the command:
+// also that its kernel crashed or reports a fault.
+//
+// Now and then multi-threaded emulation hangs: both CPUs wait for each other forever, or for long. If a boot does not
+// end, or a running kernel keeps reporting soft lockups, or at the end it reports only stalls, Run tries once more on
+// one thread, which is slower and does not hang, unless another guest of this process was run again before (RunsAgain).
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Minute
@@ -141,8 +142,8 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 		return nil, err
 	}
 	defer stdin.Close()
-	// If the test process is killed, so is its guest; the signal is sent when the thread that started QEMU ends. In a
-	// process group of its own QEMU does not get the terminal's Ctrl-C, which the test process handles.
+	// If the test process is killed, its guest is killed too; the signal is sent when the thread that started QEMU
+	// ends. In its own process group QEMU does not get the terminal's Ctrl-C, which the test process handles.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Setpgid = true
@@ -194,8 +195,8 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 	return res, res.judge()
 }
 
-// lockups is the number of soft lockup reports that means a hang. Each CPU reports one every half minute; a machine
-// that is only busy has fewer.
+// lockups is the number of soft lockup reports that means a hang. Each CPU reports one every half minute; a busy
+// machine has fewer.
 const lockups = 4
 
 // locked reports whether the guest hangs.
@@ -253,8 +254,7 @@ const (
 )
 
 // hostTSC returns the kernel options that make a guest trust the emulated TSC, which is the host's. Otherwise the guest
-// would find the TSC unsynchronized and read the HPET instead, which traps each time and is readable only by the
-// kernel.
+// would find the TSC unsynchronized and read the HPET, which traps each time and is readable only by the kernel.
 func hostTSC() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil || !bytes.Contains(text, []byte(" constant_tsc ")) {
@@ -272,7 +272,7 @@ func hostTSC() string {
 }
 
 func qemuArgs(kernel Kernel, initrd, accel string, res *Result, opts Options) []string {
-	// loglevel=5: warnings, too, are on the console, where a crash or a flood of messages does not remove them.
+	// loglevel=5: warnings are also on the console, where a crash or a flood of messages does not remove them.
 	// no_timer_check: the kernel would panic if an emulated timer is delayed for a moment.
 	cpu, options := "host", "console=ttyS0 loglevel=5 panic=-1 no_timer_check"
 	if accel == "tcg" && opts.OneThread {

@@ -80,7 +80,7 @@ func TestHarness(t *testing.T) {
 	}
 }
 
-// TestHung checks that a guest that hangs is tried once more, and named in the summary. The test simulates it with messages.
+// TestHung: a guest that hangs is tried once more, and named in the summary. The test simulates it with messages.
 func TestHung(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir()) // the log is kept there
 	share := t.TempDir()
@@ -93,7 +93,7 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestCrashed checks that a guest whose kernel crashes is a failure, and is not tried again.
+// TestCrashed: a guest whose kernel crashes is a failure, and is not tried again.
 func TestCrashed(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir()) // the log is kept there
 	share := t.TempDir()
@@ -108,7 +108,7 @@ func TestCrashed(t *testing.T) {
 	}
 }
 
-// TestProgramsWarning checks that what a program writes to the kernel log is no fault of the kernel.
+// TestProgramsWarning: a program's write to the kernel log is not a fault of the kernel.
 func TestProgramsWarning(t *testing.T) {
 	out, status := run(t, vm.Options{}, `echo "<4>WARNING: said by a program" >/dev/kmsg; dmesg | grep "WARNING: said"`)
 	if status != 0 {

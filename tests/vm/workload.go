@@ -15,9 +15,9 @@ import (
 //go:embed workload
 var workloads embed.FS
 
-// BuildWorkloads compiles the C programs of workload/ and returns the directory they are in: verbs, threads, churn,
-// failures, loop, posts, dmabuf, devx, ioctls, uverbs-trace, holdmm, manymaps and forklat, and beside them extended.py. It is in the cache,
-// so the guest has it under the same path.
+// BuildWorkloads compiles the C programs of workload/ and returns their directory: verbs, threads, churn, failures,
+// loop, posts, dmabuf, devx, ioctls, uverbs-trace, holdmm, manymaps and forklat, and beside them extended.py. It is in
+// the cache, so the guest has it under the same path.
 func BuildWorkloads(ctx context.Context) (string, error) {
 	sources, err := fs.Sub(workloads, "workload")
 	if err != nil {

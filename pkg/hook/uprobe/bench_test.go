@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// BenchmarkFork attaches and detaches one probe of a file that processes map, again and again, while another process forks. It reports
-// the longest and the mean fork, and what a look and the two calls take. With "none", the process forks without that.
+// BenchmarkFork repeatedly attaches and detaches a probe of a file that processes map, while another process forks. It
+// reports the longest and the mean fork, and the durations of a look and the two calls. With "none", the process forks
+// without probes.
 func BenchmarkFork(b *testing.B) {
 	for _, n := range []struct{ processes, mappings int }{{0, 0}, {1, 1}, {100, 1}, {1000, 1}, {1, 10_000}} {
 		name := "none"

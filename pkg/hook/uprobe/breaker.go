@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// maxSlowOfOwner is how many files of one owner may be slow before no other file that only this owner has is probed.
+	// maxSlowOfOwner is how many slow files of an owner open the breaker for all files that only this owner has.
 	maxSlowOfOwner = 3
-	// maxSlow bounds the files that are remembered. A node with so many is not probed any more.
+	// maxSlow bounds the remembered files. A node with more slow files is not probed any more.
 	maxSlow = 1024
 )
 
-// Errors of an Operation. ErrRefused holds until the sensor ends, or until the file changes. ErrDeferred passes: Turn has the time
-// of the next attempt.
+// Errors of an Operation. ErrRefused holds until the sensor ends or the file changes. ErrDeferred passes: Turn has the
+// time of the next attempt.
 var (
 	ErrRefused  = errors.New("refused")
 	ErrDeferred = errors.New("deferred")
 )
 
-// breaker remembers the files that were slow. It opens for a file with its first slow call, and for an owner with the third slow
-// file that only this owner had. A file that several owners have, as one of an image or of the node, is counted for none of
-// them: its users did not bring it. The file itself is lost for all of them, as a call cannot leave out the process that is slow.
+// breaker remembers slow files. It opens for a file with its first slow call, and for an owner with the third slow file
+// that only this owner had. A file of several owners, such as a file of an image or of the node, does not count against
+// them: they did not bring it. The file is lost for all of them, because a call cannot leave out the slow process.
 type breaker struct {
 	files  map[uint64]error // by address space
 	owners map[uint64]int

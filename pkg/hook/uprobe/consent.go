@@ -4,26 +4,26 @@ package uprobe
 
 import "time"
 
-// Consent is whether the processes of a cgroup may have probes. A probe is hit by all processes that map the file, so a file has none while
-// a process without consent maps it.
+// Consent is whether the processes of a cgroup may have probes. All processes that map a file hit its probe, so a file
+// is not probed while a process without consent maps it.
 type Consent uint8
 
-// What a container or pod may say.
+// The answers of a container or pod.
 const (
 	Given   Consent = iota
-	Awaited         // the labels of the container, which may refuse, are not known yet
+	Awaited         // the container's labels, which may refuse, are not known yet
 	Refused
 )
 
-// longestWait is how long a file waits for consent. A runtime lists a container before its first process runs, and all containers some
-// seconds after the start of the sensor. What is not listed then belongs to no runtime that the sensor knows.
+// longestWait is how long a file waits for consent. A runtime lists a container before its first process runs, and all
+// containers some seconds after the start of the sensor. Other processes belong to no runtime that the sensor knows.
 const longestWait = 10 * time.Second
 
-// Wait is how long a file without probes has waited for the consent of the processes that map it. It has an end also if such processes
-// come all the time. The zero Wait has not begun.
+// Wait is how long an unprobed file has waited for the consent of the processes that map it. The wait ends even if new
+// processes keep coming. The zero Wait has not begun.
 type Wait struct{ since time.Time }
 
-// For reports whether the file must wait: one of the processes that map it has not consented yet.
+// For reports whether the file must wait, because a process that maps it has not consented yet.
 func (w *Wait) For(awaited bool, now time.Time) bool {
 	switch {
 	case !awaited:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWait: a file waits until nobody is awaited any more, or for a limited time, also if each process is awaited for a moment only.
+// TestWait: a file waits until all answers are known, or for a limited time, even if new processes keep coming.
 func TestWait(t *testing.T) {
 	var w Wait
 	now := time.Unix(1e9, 0)

@@ -8,7 +8,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// durationKey is what durations are counted by.
 type durationKey struct{ source, operation string }
 
 // durations are how long calls took, and how long forks may have waited for them.
@@ -27,14 +26,13 @@ func (g *Gate) Durations(source string) []model.ProbeDurations {
 	return out
 }
 
-// observe adds how long a call took.
 func (g *Gate) observe(key durationKey, call time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.durationsOf(key).calls.Observe(call)
 }
 
-// observeForks adds how long forks may have waited for a call, if that is measured.
+// observeForks adds how long forks may have waited for a call, if the programs measure it.
 func (g *Gate) observeForks(key durationKey, forks time.Duration) {
 	if !g.eyes.measures {
 		return

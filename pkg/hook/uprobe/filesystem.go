@@ -13,12 +13,12 @@ import (
 	"github.com/accelscope/accelscope/gen"
 )
 
-// ErrFileSystem is why a file must not be opened, mapped or probed: its user can let that take any time.
+// ErrFileSystem means that a file must not be opened, mapped or probed: its user can delay each of these without limit.
 var ErrFileSystem = errors.New("the file system can delay the kernel")
 
-// allowed returns ErrFileSystem for FUSE, whose server answers when it likes, and for an overlay that a user namespace has mounted,
-// as its lower directories may be on FUSE: statfs(2) reports overlayfs for a file on it. A container's overlay is mounted in the
-// first user namespace, also if the container has another one; those of rootless runtimes are not.
+// allowed returns ErrFileSystem for FUSE, whose server may answer late, and for an overlay that a user namespace has
+// mounted: its lower directories may be on FUSE, and statfs(2) reports overlayfs. A container's overlay is mounted in
+// the first user namespace, also for a container with its own user namespace, but not by rootless runtimes.
 func allowed(magic uint64, userNamespace uint32) error {
 	switch {
 	case magic == unix.FUSE_SUPER_MAGIC:
@@ -29,8 +29,8 @@ func allowed(magic uint64, userNamespace uint32) error {
 	return nil
 }
 
-// CheckFile returns ErrFileSystem unless the file may be opened. fd may be opened with O_PATH. The kernel's structures are read,
-// as a system call would ask the file system.
+// CheckFile returns ErrFileSystem unless the file may be opened. fd may be opened with O_PATH. It reads the kernel's
+// structures, because a system call would ask the file system.
 func (g *Gate) CheckFile(fd int) error {
 	e := g.eyes
 	e.mu.Lock()
@@ -49,7 +49,7 @@ func (g *Gate) CheckFile(fd int) error {
 	return allowed(at.Magic, at.UserNs)
 }
 
-// open opens a file, if that can take no time. A call that hangs all the same keeps one of few threads.
+// open opens a file if the file system cannot delay this. A call that hangs nevertheless keeps one of few threads.
 func (g *Gate) open(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// holds are the programs that measure how long the kernel holds dup_mmap_sem for a call: the time that a fork may have waited. The
-// call itself takes longer. The kernel also waits for RCU grace periods, which forks do not, and which take longer on a machine
-// with much to do.
+// holds are the programs that measure how long the kernel holds dup_mmap_sem for a call: the time that a fork may have
+// waited. The whole call takes longer, because the kernel also waits for RCU grace periods, and forks do not.
 var holds = hook.Hook{
 	Name: "dup_mmap_sem", Required: true,
 	Tiers: []hook.Tier{
@@ -27,12 +26,12 @@ var holds = hook.Hook{
 	},
 }
 
-// graceAllowed is what a call may take longer than the limit where nothing is measured but the call: on a machine with twenty times as much
-// to do as it has CPUs, grace periods took more than a second.
+// graceAllowed is how much longer than the limit a call may take if only the whole call is measured: on an overloaded
+// machine, grace periods take more than a second.
 const graceAllowed = 5 * time.Second
 
-// attachHolds attaches them, and returns why it did not. A kernel without fentry programs and kprobes, as those of some
-// virtual machines, only shows how long the whole call takes.
+// attachHolds attaches the programs. A kernel without fentry programs and kprobes, as in some virtual machines, only
+// shows the duration of the whole call.
 func (e *eyes) attachHolds() error {
 	symbols, err := hook.Symbols()
 	if err != nil {
@@ -45,7 +44,7 @@ func (e *eyes) attachHolds() error {
 	return hook.Failure(state)
 }
 
-// change is a call that attaches or detaches a probe, in a thread of its own.
+// change is a call that attaches or detaches a probe, in its own thread.
 type change struct {
 	ready chan struct{} // closed when the thread measures
 	ended chan struct{} // closed when the call has returned
@@ -62,7 +61,7 @@ func (e *eyes) start(source string, f func()) *change {
 		defer func() { c.took = time.Since(begun) }()
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		// If it is preempted while it has the lock, all forks wait.
+		// If the thread is preempted while it has the lock, all forks wait.
 		if before, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil && unix.Setpriority(unix.PRIO_PROCESS, 0, -20) == nil {
 			defer unix.Setpriority(unix.PRIO_PROCESS, 0, 20-before) //nolint:errcheck // to what it was: getpriority(2) of the kernel
 		}
@@ -76,15 +75,16 @@ func (e *eyes) start(source string, f func()) *change {
 	return c
 }
 
-// lookAgain is the time between looks at whether a call still has the lock. lockOf is what it has the lock for, at most, by
-// mappings, where that is not measured: ten times what was measured elsewhere (docs/internals/performance.md).
+// lookAgain is the time between looks at whether a call still has the lock. lockOf is the assumed time with the lock
+// per mapping, if it is not measured (docs/internals/performance.md).
 const (
 	lookAgain = time.Millisecond
 	lockOf    = 500 * time.Microsecond
 )
 
-// released waits until a call has returned, or, if early, until it has released the lock: the rest are grace periods. It returns how
-// long forks may have waited. If that is not measured, it is the duration of the call without what grace periods may take.
+// released waits until a call has returned, or, if early, until it has released the lock: the rest are grace periods.
+// It returns how long forks may have waited. If this is not measured, it returns the duration of the call minus
+// possible grace periods.
 func (e *eyes) released(c *change, mappings int, early bool) (time.Duration, error) {
 	<-c.ready
 	if !early {
@@ -111,7 +111,7 @@ func (e *eyes) released(c *change, mappings int, early bool) (time.Duration, err
 	}
 }
 
-// holds returns whether the call has the lock, and how long it had it at most.
+// holds returns whether the call has the lock, and the longest time that it had the lock.
 func (e *eyes) holds() (now bool, longest time.Duration, err error) {
 	var since, most uint64
 	vars := e.object.Coll.Variables

@@ -24,12 +24,12 @@ type Options struct {
 	Limit time.Duration
 	// MaxMappings is the number of mappings that the probed pages of a file may have; zero selects the default.
 	MaxMappings int
-	// BPFFS are directories of bpffs in which Shutdown pins what it cannot detach. The first one that exists is used.
+	// BPFFS are directories of bpffs for links that Shutdown cannot detach. The first existing directory is used.
 	BPFFS  []string
 	Logger *zap.Logger
 }
 
-// DefaultLimit is for one probe. Without a process in the way, a call for 1,000 processes takes a fraction of it
+// DefaultLimit applies to one probe. If no process is in the way, a call for 1,000 processes takes a fraction of it
 // (docs/internals/performance.md).
 const (
 	DefaultLimit       = 100 * time.Millisecond
@@ -37,22 +37,23 @@ const (
 )
 
 const (
-	// looks at a file with a process that holds its mmap_lock, and the time between them: short locks are no reason to wait.
+	// looks at a file with a process that holds its mmap_lock, and the time between them: a short lock is no reason to
+	// defer.
 	looksWhileHeld = 10
 	lookPause      = 5 * time.Millisecond
-	// openLimit is how long a file may take to open, and to read a page of. maxOpening bounds the calls that hang.
+	// openLimit is how long opening a file or reading a page may take. maxOpening bounds the calls that hang.
 	openLimit  = 2 * time.Second
 	maxOpening = 4
 	// maxClosing is the number of probes that wait for their grace periods at once.
 	maxClosing = 8
 )
 
-// Gate attaches and detaches uprobes. All sources share one. It is safe for concurrent use.
+// Gate attaches and detaches uprobes. All sources share it. It is safe for concurrent use.
 type Gate struct {
 	opts    Options
 	eyes    *eyes
 	opening hang.Group[string, *os.File]
-	// released waits for a call, and returns how long forks may have waited for it: released of eyes.
+	// released is eyes.released: it waits for a call, and returns how long forks may have waited.
 	released func(c *change, mappings int, early bool) (time.Duration, error)
 	closing  chan struct{} // has a place for each probe that is being closed
 
@@ -61,7 +62,7 @@ type Gate struct {
 	durations map[durationKey]*durations
 	queue     queue
 	running   bool           // a goroutine works on the queue
-	endBy     time.Time      // of Shutdown; zero before
+	endBy     time.Time      // deadline of Shutdown; zero before
 	left      map[uint64]int // links that an earlier sensor pinned, by address space
 	ending    sync.WaitGroup // Shutdown
 	closed    sync.Once
@@ -100,14 +101,13 @@ func New(opts Options) (*Gate, error) {
 	return g, nil
 }
 
-// withdraw takes an operation out of the queue, and reports false if it is not there any more.
+// withdraw takes an operation out of the queue. It reports false if the operation has left the queue.
 func (g *Gate) withdraw(o *Operation) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.queue.remove(o)
 }
 
-// enqueue queues an operation.
 func (g *Gate) enqueue(o *Operation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

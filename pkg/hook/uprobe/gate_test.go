@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLook compares the number of mappings with that of /proc/PID/maps, for pages that all mappings have and for a page that none has.
+// TestLook compares the number of mappings with /proc/PID/maps, for pages that all mappings have and for an unmapped
+// page.
 func TestLook(t *testing.T) {
 	g, path := newGate(t), code(t)
 	for _, n := range []struct{ mappings, processes int }{{0, 1}, {1, 1}, {7, 1}, {3, 20}, {2000, 2}} {
@@ -74,7 +75,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestTooMany: a file with more mappings than the limit is not probed. With as many it is.
+// TestTooMany: a file at the limit of mappings is probed, and a file above it is not.
 func TestTooMany(t *testing.T) {
 	g, path := newGate(t, func(o *Options) { o.MaxMappings = 100 }), code(t)
 	first := start(t, program(t, "manymaps"), path, "50", "2")
@@ -108,7 +109,8 @@ func hold(t testing.TB, path string) *helper {
 	return start(t, binary, path, "10")
 }
 
-// TestHeld: while a process holds its mmap_lock, nothing is attached or detached, and forks of others take no longer. Afterwards it is.
+// TestHeld: while a process holds its mmap_lock, nothing is attached or detached, and forks of others take no longer.
+// After it the operation succeeds.
 func TestHeld(t *testing.T) {
 	g, path := newGate(t), code(t)
 	o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
@@ -139,8 +141,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestForkWait compares what is measured with how long a fork takes, for a call that waits for a process which holds its mmap_lock.
-// All forks of the machine wait with it, so it runs in guests only.
+// TestForkWait compares the measurement with the duration of a fork, for a call that waits for a process which holds
+// its mmap_lock. All forks of the machine wait with it, so it runs in guests only.
 func TestForkWait(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
 		t.Skip("delays all forks: run in a guest")
@@ -176,8 +178,8 @@ func TestForkWait(t *testing.T) {
 	}
 }
 
-// TestBreaker: a file that was slow is not touched again, nor are other files of an owner that brought three of these. A file that
-// several owners have is counted for none.
+// TestBreaker: a slow file is not touched again, nor are other files of an owner that brought three slow files. A file
+// of several owners does not count.
 func TestBreaker(t *testing.T) {
 	g := newGate(t)
 	var slow bool
@@ -215,7 +217,7 @@ func TestBreaker(t *testing.T) {
 		if err := attach(path, g.probes(site), 1); err != nil {
 			t.Fatal(err)
 		}
-		// The slow one is attached, what follows in the same operation is not.
+		// The slow probe is attached; the rest of the operation is not.
 		if err := attach(path, append(slowly(site), g.probes(site+1)...), 1); !errors.Is(err, ErrRefused) {
 			t.Fatal(err)
 		}
@@ -234,7 +236,7 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// TestFileSystem: a file on FUSE is not opened, neither below an overlay, which statfs(2) reports as overlayfs.
+// TestFileSystem: a file on FUSE is not opened, also below an overlay, which statfs(2) reports as overlayfs.
 func TestFileSystem(t *testing.T) {
 	g, dir := newGate(t), t.TempDir()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
@@ -272,8 +274,8 @@ func TestFileSystem(t *testing.T) {
 	}
 }
 
-// TestShutdown: at the end of the sensor a process holds its mmap_lock. Shutdown ends, forks take no longer, and the probe stays
-// attached. The next sensor detaches it when it may.
+// TestShutdown: at the end of the sensor a process holds its mmap_lock. Shutdown ends, forks take no longer, and the
+// probe stays attached. The next sensor detaches it later.
 func TestShutdown(t *testing.T) {
 	path, dir := code(t), t.TempDir()
 	bpffs := func(o *Options) { o.BPFFS = []string{"/nowhere", dir} }

@@ -85,7 +85,7 @@ type helper struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	out   *bufio.Reader
-	pid   int // of the process that is meant
+	pid   int // of the observed process
 }
 
 func start(t testing.TB, argv ...string) *helper {
@@ -121,7 +121,7 @@ func (h *helper) end() {
 	}
 }
 
-// longestFork returns the longest fork until the helper forklat is asked, and the mean.
+// longestFork returns the longest and the mean fork until the helper forklat is asked.
 func (h *helper) longestFork(t testing.TB) (longest, mean time.Duration) {
 	t.Helper()
 	h.stdin.Close()
@@ -134,7 +134,6 @@ func (h *helper) longestFork(t testing.TB) (longest, mean time.Duration) {
 	return time.Duration(most) * time.Microsecond, time.Duration(m) * time.Microsecond
 }
 
-// do does an operation and waits for it.
 func do(t testing.TB, f func(*Operation), o Operation) *Operation {
 	t.Helper()
 	done := make(chan *Operation, 1)
@@ -150,7 +149,7 @@ func do(t testing.TB, f func(*Operation), o Operation) *Operation {
 	}
 }
 
-// probes returns probes that are not attached, at some offsets.
+// probes returns detached probes at some offsets.
 func (g *Gate) probes(offsets ...uint64) (out []Probe) {
 	for _, offset := range offsets {
 		out = append(out, Probe{Offset: offset, Attach: func(path string) (io.Closer, error) {
@@ -178,7 +177,7 @@ var loaded = sync.OnceValues(func() (*ebpf.Program, bool) {
 	return program, multi
 })
 
-// instruction returns a byte of the code as a process has it: in its first mapping of the file.
+// instruction returns a byte of the code in the process's first mapping of the file.
 func instruction(t testing.TB, pid int, path string, offset int64) byte {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))

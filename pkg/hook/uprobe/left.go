@@ -18,18 +18,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leftDir is the directory of the links that a sensor has left, in bpffs. Their names begin with the address space of the file, which
-// exists as long as the probe does.
+// leftDir is the directory in bpffs of the links that a sensor has left. Their names begin with the address space of
+// the file, which exists as long as the probe.
 const leftDir = "accelscope-uprobes"
 
-// EndLimit is how long Shutdown tries to detach: a busy machine takes seconds for all grace periods, and systemd and the kubelet wait
-// for half a minute.
+// EndLimit is how long Shutdown tries to detach: grace periods take seconds on a busy machine, and systemd and the
+// kubelet wait half a minute.
 const EndLimit = 5 * time.Second
 
-// hangLimit is how long a call that began before that may take.
+// hangLimit is how long a call that began within EndLimit may take.
 const hangLimit = time.Second
 
-// End ends attaching: the sensor ends. Shutdown follows.
+// End ends attaching at the end of the sensor. Shutdown follows.
 func (g *Gate) End() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,8 +38,8 @@ func (g *Gate) End() {
 	}
 }
 
-// Shutdown detaches what is left at the end of the sensor, waits for it, and tries again what is deferred. It pins what remains. The
-// links of an open breaker are detached too if nobody holds a lock: the kernel would do the same.
+// Shutdown detaches the remaining probes at the end of the sensor, waits, and retries deferred operations. It pins what
+// remains. Links with an open breaker are detached too if no process holds a lock: the kernel would do the same.
 func (g *Gate) Shutdown(operations []*Operation) {
 	g.End()
 	g.mu.Lock()
@@ -61,7 +61,7 @@ func (g *Gate) Shutdown(operations []*Operation) {
 	}
 }
 
-// detachAll detaches probes, and returns the operations with probes that are still attached.
+// detachAll detaches probes, and returns operations with the probes that are still attached.
 func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operation) {
 	for _, o := range operations {
 		done := make(chan *Operation, 1)
@@ -77,7 +77,7 @@ func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operati
 			o.Probes = attached(o.Probes)
 			rest = append(rest, o)
 		case <-timer.C:
-			if !g.withdraw(o) { // a call of it hangs, the others are not made
+			if !g.withdraw(o) { // one of its calls hangs, the others are not made
 				o = &Operation{Source: o.Source, Paths: o.Paths, Owners: o.Owners, Probes: g.abandon(o)}
 			}
 			rest = append(rest, o)
@@ -139,12 +139,11 @@ func (g *Gate) pin(o *Operation) error {
 	return errors.Join(errs...)
 }
 
-// leftName is the name of a link that is left.
 func leftName(mapping, offset uint64, i int) string {
 	return fmt.Sprintf("%x-%x-%d-%d-%d", mapping, offset, os.Getpid(), time.Now().UnixNano(), i)
 }
 
-// offsetOf returns the offset in the name of a link that was left.
+// offsetOf returns the offset in the name of a left link.
 func offsetOf(name string) (offset uint64, err error) {
 	fields := strings.Split(name, "-")
 	if len(fields) < 2 {
@@ -153,7 +152,6 @@ func offsetOf(name string) (offset uint64, err error) {
 	return strconv.ParseUint(fields[1], 16, 64)
 }
 
-// leftDir returns the directory for links that are left.
 func (g *Gate) leftDir() (string, error) {
 	for _, dir := range g.opts.BPFFS {
 		var fs unix.Statfs_t
@@ -180,8 +178,8 @@ func (g *Gate) findLeft() {
 	}
 }
 
-// removeLeft detaches the links of a file that an earlier sensor has left, before which each has its own look. A link that cannot be
-// removed now stays until the next operation on the file.
+// removeLeft detaches the links of a file that an earlier sensor has left, with a look before each. A link that cannot
+// be removed now stays until the next operation on the file.
 func (g *Gate) removeLeft(source string, v view, f *os.File) {
 	if g.left[v.mapping] == 0 {
 		return
@@ -223,7 +221,6 @@ func (g *Gate) removeLeft(source string, v view, f *os.File) {
 	}
 }
 
-// pinned is a link of an earlier sensor.
 type pinned struct {
 	link.Link
 	path string

@@ -21,11 +21,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-// maxWalks bounds a look: runs of the program that walks through the mappings, each of up to gen.MappingsMappingsLimitWALK_MOVES
-// moves, of which a mapping takes one to three.
+// maxWalks bounds a look in runs of the program that walks through the mappings. A run has up to
+// gen.MappingsMappingsLimitWALK_MOVES moves, and a mapping takes one to three.
 const maxWalks = 1000
 
-// maxLooks bounds the attempts of a look, of which mappings that change, or a lock, can end each.
+// maxLooks bounds the attempts of a look: changing mappings, or a lock, can end an attempt.
 const maxLooks = 5
 
 var (
@@ -34,7 +34,6 @@ var (
 	errAbsent   = errors.New("the code of the file is not in memory")
 )
 
-// view is what a look found.
 type view struct {
 	mapping  uint64 // the address space of the file, which identifies it while it is mapped or probed
 	mappings int
@@ -48,11 +47,11 @@ type holder struct {
 	pid int // 0: unknown
 }
 
-// eyes runs the programs of bpf/mappings.bpf.c. They read the kernel's tree of the mappings of a file, and the mmap_lock of the
-// processes that have them. /proc/PID/maps would not do: it takes the lock for reading, so it hangs where the lock is held for
-// writing, and does not show that it is held for reading.
+// eyes runs the programs of bpf/mappings.bpf.c. They read the kernel's tree of the mappings of a file, and the
+// mmap_lock of each process with a mapping. /proc/PID/maps is unsuitable: it takes the lock for reading, so it hangs if
+// the lock is held for writing, and does not show a lock held for reading.
 type eyes struct {
-	mu     sync.Mutex // the programs have one set of variables
+	mu     sync.Mutex // the programs share one set of variables
 	object *hook.Object
 	begin  *ebpf.Program
 	// measures: the programs of holds are attached.
@@ -61,7 +60,7 @@ type eyes struct {
 	reading hang.Group[string, []byte]
 }
 
-// looks are the programs. The first tier needs Linux 5.17, the other one is for kernels before 6.1.
+// looks are the programs. The first tier needs Linux 5.17, the second is for kernels before 6.1.
 var looks = hook.Hook{
 	Name: "mappings", Required: true,
 	Tiers: []hook.Tier{
@@ -122,8 +121,8 @@ func (e *eyes) look(f *os.File, offsets []uint64, limit int) (view, error) {
 	return v, err
 }
 
-// resident reads the pages of the offsets. It returns an error if they are not in memory then, as the kernel would read them from
-// the file system with all locks held.
+// resident reads the pages of the offsets. It returns an error if they are not in memory afterwards: the kernel would
+// read them from the file system with all locks held.
 func resident(f *os.File, code []byte, offsets []uint64, first uint64) error {
 	size := os.Getpagesize()
 	for _, offset := range offsets {

@@ -21,24 +21,24 @@ const (
 	detachOperation = "detach"
 )
 
-// Operation attaches or detaches probes of one file. Each call is made, and measured, by itself: a fork waits for one call, as others
-// get their turn between two of them.
+// Operation attaches or detaches probes of a file. Each call is made and measured separately: a fork waits for one
+// call, because other threads get their turn between two calls.
 type Operation struct {
-	// Source is the name of the source.
 	Source string
 	// Paths open the file: some of the processes that map it may have ended.
 	Paths []string
-	// Owners are the owners of the processes that map it, 0 for an unknown one.
+	// Owners are the owners of the processes that map it; 0 is an unknown owner.
 	Owners []uint64
 	// Probes are to be attached or detached.
 	Probes []Probe
-	// Done is called when the operation has ended, from the goroutine of the Gate: it must not wait for anything.
+	// Done is called in the goroutine of the Gate when the operation has ended. It must not block.
 	Done func(*Operation)
 
 	detach  bool
 	closing *sync.WaitGroup // probes that are being closed
-	err     error           // the first one
-	// begun is the number of probes the change of which has begun, or failed. abandoned: Shutdown has taken the others. Guarded by Gate.mu.
+	err     error           // the first error
+	// begun is the number of probes whose change has begun or failed. abandoned: Shutdown has taken the others. Guarded
+	// by Gate.mu.
 	begun     int
 	abandoned bool
 }
@@ -46,18 +46,18 @@ type Operation struct {
 // Probe is one probe of an Operation.
 type Probe struct {
 	Offset uint64
-	// Attach attaches it through a path of the file: Attach of this package. Not used to detach.
+	// Attach attaches it through a path of the file, with Attach of this package. Not used to detach.
 	Attach func(path string) (io.Closer, error)
-	// Link is the attached probe, nil if it is not attached.
+	// Link is the attached probe, or nil.
 	Link io.Closer
-	// Err is why the probe is not attached, or still is.
+	// Err is why the probe is not attached, or still attached.
 	Err error
 }
 
 // Attach attaches probes, and returns at once.
 func (g *Gate) Attach(o *Operation) { g.enqueue(o) }
 
-// Detach detaches probes, and returns at once. A probe whose Link is not nil then is still attached.
+// Detach detaches probes, and returns at once. If Link is not nil when it is done, the probe is still attached.
 func (g *Gate) Detach(o *Operation) {
 	o.detach = true
 	g.enqueue(o)
@@ -78,7 +78,7 @@ func (g *Gate) finish(o *Operation) {
 	abandoned := o.abandoned
 	g.mu.Unlock()
 	if abandoned {
-		return // nobody waits for it
+		return // its result is not awaited
 	}
 	for i := range o.Probes {
 		p := &o.Probes[i]
@@ -94,7 +94,7 @@ func (g *Gate) finish(o *Operation) {
 	}
 }
 
-// do makes the calls. The first one that must not be made ends it.
+// do makes the calls, up to the first call that must not be made.
 func (g *Gate) do(o *Operation) {
 	if len(o.Probes) == 0 {
 		return
@@ -107,7 +107,7 @@ func (g *Gate) do(o *Operation) {
 		return
 	}
 	defer f.Close()
-	path := fmt.Sprint("/proc/self/fd/", f.Fd()) // of the file that was looked at, whatever the other path leads to now
+	path := fmt.Sprint("/proc/self/fd/", f.Fd()) // of the file that was looked at, even if the other path changes
 	for i := range o.Probes {
 		v, err := g.look(f, o)
 		if !g.begins(o, i) {
@@ -127,7 +127,7 @@ func (g *Gate) do(o *Operation) {
 	}
 }
 
-// begins notes that the calls before a probe were made, and reports false if Shutdown has taken the others away.
+// begins records that the calls before a probe were made. It reports false if Shutdown has taken the other probes away.
 func (g *Gate) begins(o *Operation, probe int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,7 +137,7 @@ func (g *Gate) begins(o *Operation, probe int) bool {
 	return !o.abandoned
 }
 
-// abandon takes the probes away from an operation that hangs which it has not begun to change.
+// abandon takes from a hanging operation the probes that it has not begun to change.
 func (g *Gate) abandon(o *Operation) []Probe {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,7 +145,7 @@ func (g *Gate) abandon(o *Operation) []Probe {
 	return o.Probes[o.begun:]
 }
 
-// fail sets the error of the probes from one on, except those that failed by themselves.
+// fail sets the error of all probes from a position on that have no error yet.
 func (g *Gate) fail(o *Operation, from int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,7 +159,6 @@ func (g *Gate) fail(o *Operation, from int, err error) {
 	}
 }
 
-// openAny opens the file through one of its paths.
 func (g *Gate) openAny(o *Operation) (*os.File, error) {
 	err := fmt.Errorf("%w: no path of the file", ErrDeferred)
 	for _, path := range o.Paths {
@@ -217,7 +216,7 @@ func (o *Operation) offsets() []uint64 {
 	return offsets
 }
 
-// still returns the processes that hold their lock at this look and at all before.
+// still returns the processes that hold their lock at this look and at all looks before.
 func still(before map[holder]bool, now []holder) map[holder]bool {
 	out := map[holder]bool{}
 	for _, h := range now {
@@ -228,8 +227,8 @@ func still(before map[holder]bool, now []holder) map[holder]bool {
 	return out
 }
 
-// call changes one probe, and opens the breaker if forks may have waited too long for it. It does not wait for the grace periods
-// after a probe was detached, so that they pass together.
+// call changes one probe, and opens the breaker if forks may have waited too long. It does not wait for the grace
+// periods of detached probes, so that they pass together.
 func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
 	key := durationKey{o.Source, o.name()}
 	if !o.detach {
@@ -247,7 +246,7 @@ func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
 		defer func() { <-g.closing }()
 		<-c.ended
 		g.observe(key, c.took)
-		if !g.eyes.measures { // otherwise what forks wait is known earlier
+		if !g.eyes.measures { // otherwise the time that forks wait is known earlier
 			_ = g.judge(o, path, v, max(c.took-graceAllowed, 0), c.err)
 		}
 	})

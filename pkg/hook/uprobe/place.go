@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Place is where a program is attached: at an offset of a file, or where the function returns that begins there.
+// Place is where a program is attached: at an offset of a file, or at the return of the function that begins there.
 type Place struct {
 	Path   string
 	Offset uint64
@@ -18,8 +18,8 @@ type Place struct {
 	PID    int // 0: in all processes that map the file
 }
 
-// Attach attaches a program, by a uprobe_multi link or a perf event. Only the former can be for one process. It is called in the
-// probes of an Operation only.
+// Attach attaches a program by a uprobe_multi link or a perf event. Only a uprobe_multi link can be limited to one
+// process. Call it only in the probes of an Operation.
 func Attach(program *ebpf.Program, at Place, multi bool, cookie uint64) (io.Closer, error) {
 	file, err := link.OpenExecutable(at.Path)
 	if err != nil {

@@ -7,14 +7,15 @@ import (
 	"slices"
 )
 
-// queue has the operations that wait. Owners take turns, so that an owner with many files does not keep the files of others out.
+// queue has the waiting operations. Owners take turns, so that an owner with many files does not block the files of
+// others.
 type queue struct {
 	waiting []*Operation
 	turns   uint64
-	last    map[uint64]uint64 // turn of each owner, since nothing waited
+	last    map[uint64]uint64 // turn of each owner, since the queue was empty
 }
 
-// next takes the operation of which an owner had its turn the longest time ago, nil if nothing waits.
+// next takes the operation with the owner whose turn was longest ago, or nil from an empty queue.
 func (q *queue) next() *Operation {
 	if len(q.waiting) == 0 {
 		q.last = nil
@@ -32,7 +33,7 @@ func (q *queue) next() *Operation {
 	return first
 }
 
-// turn returns the earliest turn of the owners of an operation, 0 for an owner that had no turn.
+// turn returns the earliest turn of the owners of an operation; 0 is an owner without a turn.
 func (q *queue) turn(o *Operation) uint64 {
 	if len(o.Owners) == 0 {
 		return 0
@@ -44,7 +45,7 @@ func (q *queue) turn(o *Operation) uint64 {
 	return earliest
 }
 
-// remove takes an operation out, and reports false if it does not wait any more.
+// remove takes an operation out. It reports false if the operation does not wait any more.
 func (q *queue) remove(o *Operation) bool {
 	i := slices.Index(q.waiting, o)
 	if i >= 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// TestRefusedParts refuses each program, map and helper in turn. Without the looks there is no Gate, with the kernel's reason; without
-// the programs that measure, there is one that does not measure.
+// TestRefusedParts refuses each program, map and helper in turn. Without the looks there is no Gate, with the kernel's
+// reason. Without the measuring programs, the Gate does not measure.
 func TestRefusedParts(t *testing.T) {
 	types, _ := bpf.Kernel(t)
 	spec, err := gen.LoadMappings()
@@ -41,7 +41,7 @@ func TestRefusedParts(t *testing.T) {
 		looked, measured, err := try(changed)
 		t.Logf("%-30s looks %t, measures %t: %v", part, looked, measured, err)
 		needed := slices.ContainsFunc(used, func(name string) bool { return slices.Contains(of, name) })
-		// The kernel removes calls that it never makes before it looks at them.
+		// The kernel removes unreachable calls before it looks at them.
 		if strings.HasPrefix(part.String(), "helper") {
 			continue
 		}

@@ -12,15 +12,15 @@ const (
 	lastWait  = time.Minute
 )
 
-// Turn is when the next Operation on a file is due: one at a time, and later after one that was deferred. There is no last attempt: a
-// look costs little, and a file that was not touched is lost as soon as a user could defer it for good.
+// Turn is when the next Operation on a file is due: one at a time, and later after a deferred operation. Attempts never
+// end: a look costs little, and a user must not be able to defer a file for good.
 type Turn struct {
 	taken    bool
-	deferred int // in a row
+	deferred int // consecutive deferrals
 	at       time.Time
 }
 
-// Take begins an operation, and reports false if it is not due.
+// Take begins an operation. It reports false if the operation is not due.
 func (t *Turn) Take(now time.Time) bool {
 	if t.taken || now.Before(t.at) {
 		return false
@@ -32,7 +32,7 @@ func (t *Turn) Take(now time.Time) bool {
 // Taken reports whether an operation is in progress.
 func (t *Turn) Taken() bool { return t.taken }
 
-// Ended ends an operation with its error. After one that failed, the next is due after retry.
+// Ended ends an operation with its error. After a failed operation, the next is due after retry.
 func (t *Turn) Ended(err error, now time.Time, retry time.Duration) {
 	t.taken = false
 	switch {

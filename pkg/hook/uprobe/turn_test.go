@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestTurn: one operation at a time, and later after one that was deferred: each time twice as long, up to a minute.
+// TestTurn: one operation at a time, and later after a deferred operation: each time twice as long, up to a minute.
 func TestTurn(t *testing.T) {
 	var turn Turn
 	now := time.Unix(1000, 0)

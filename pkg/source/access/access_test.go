@@ -36,15 +36,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// openRow is one row of Snapshot.DeviceOpens.
 type openRow = model.Series[model.OpenKey, model.Opens]
 
-// opened returns the opens of a device by a cgroup.
 func opened(g group, device string, class model.DeviceClass, n model.Opens) openRow {
 	return openRow{Cgroup: model.CgroupID(g.id), Key: model.OpenKey{Device: device, Class: class}, Value: n}
 }
 
-// read returns the opens and handles of one cgroup.
 func read(t *testing.T, s *Source, g group) (opens []openRow, handles []model.DeviceHandles, snap model.Snapshot) {
 	t.Helper()
 	snap, err := s.Read(t.Context())
@@ -129,7 +126,7 @@ func TestOpens(t *testing.T) {
 	}
 }
 
-// TestHandles checks that open files are counted while they are open, each once.
+// TestHandles: open files are counted while they are open, each once.
 func TestHandles(t *testing.T) {
 	for version, g := range groups(t) {
 		t.Run(version, func(t *testing.T) {
@@ -191,7 +188,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestStuck checks that an old listing is not reported while a new one hangs.
+// TestStuck: an old listing is not reported while a new listing hangs.
 func TestStuck(t *testing.T) {
 	s := listing(t, newTree(t, "1 drm").options(""))
 	s.stop()
@@ -206,7 +203,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestBlockDevices checks that block devices with the same numbers are not counted.
+// TestBlockDevices: block devices with the same numbers are not counted.
 func TestBlockDevices(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -237,8 +234,8 @@ func TestBlockDevices(t *testing.T) {
 // nestedVar makes the test binary a sensor in its own process namespace.
 const nestedVar = "ACCELSCOPE_TEST_NESTED"
 
-// TestOwnProcesses: in its own process namespace the iterator lists only the sensor's
-// processes: then handles are unknown, not zero.
+// TestOwnProcesses: in its own process namespace the iterator lists only the sensor's processes, so handles are
+// unknown, not zero.
 func TestOwnProcesses(t *testing.T) {
 	if os.Getenv(nestedVar) != "" {
 		f := newTree(t, "1 kfd")
@@ -322,7 +319,7 @@ func eventually(t *testing.T, f func() error) {
 	}
 }
 
-// TestLaterDriver starts without a driver, and finds one that is loaded later.
+// TestLaterDriver starts without a driver, and finds a driver that is loaded later.
 func TestLaterDriver(t *testing.T) {
 	f := newTree(t)
 	s := counting(t, f.options(""))
@@ -374,7 +371,7 @@ func TestLaterDriver(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", version, got, both)
 		}
 
-		// The driver is unloaded: no open is counted, none is lost.
+		// The driver is unloaded: no open is counted, no open is lost.
 		f.load(t)
 		s.scan()
 		g.do(t, "open 3 /dev/full")
@@ -416,8 +413,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestAskedByDriver checks that permission checks by a driver during an open are not counted
-// as opens. kfd makes them; without kfd the test adds the open to the map.
+// TestAskedByDriver: permission checks by a driver during an open do not count as opens. kfd makes them; without kfd
+// the test adds the open to the map.
 func TestAskedByDriver(t *testing.T) {
 	f := newTree(t, "1 drm")
 	f.name(t, "1:5", "card0")

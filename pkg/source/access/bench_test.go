@@ -13,9 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-// BenchmarkOpen opens and closes /dev/null, which is not watched, and /dev/full, which is
-// watched, without the hooks and with those of each tier that the kernel supports. stat is an
-// unrelated system call.
+// BenchmarkOpen opens and closes /dev/null, which is not watched, and /dev/full, which is watched, without the hooks
+// and with each tier that the kernel supports. stat is an unrelated system call.
 func BenchmarkOpen(b *testing.B) {
 	f := benchTree(b)
 	calls := func(b *testing.B) {
@@ -55,8 +54,8 @@ func BenchmarkOpen(b *testing.B) {
 	b.Run("again_without", calls)
 }
 
-// BenchmarkFiles lists open files: the cost per file if none or all are of a watched device,
-// and the cost of the machine's own files.
+// BenchmarkFiles lists open files: the cost per file if none or all belong to a watched device, and the cost of the
+// machine's own files.
 func BenchmarkFiles(b *testing.B) {
 	s, err := New(benchTree(b).options(""))
 	if err != nil {
@@ -111,7 +110,6 @@ func BenchmarkScan(b *testing.B) {
 	b.ReportMetric(float64(len(n.named)), "devices")
 }
 
-// benchTree watches /dev/full only.
 func benchTree(b *testing.B) tree {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")

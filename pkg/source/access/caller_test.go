@@ -73,8 +73,8 @@ var actions = map[string]func(path string) error{
 	"run":    func(path string) error { return child.Command(context.Background(), path).Run() },
 	"uring":  func(path string) error { return uringOpen(path, false) },
 	"worker": func(path string) error { return uringOpen(path, true) },
-	// hold keeps open files until standard input ends: two, one of them twice and in a child
-	// process, and one with O_PATH.
+	// hold keeps open files until standard input ends: two, one of them also as a duplicate and in a child process, and
+	// a file with O_PATH.
 	"hold": func(path string) error {
 		first, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {

@@ -21,14 +21,14 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// tierVar selects the tier to test; empty is the best one.
+// tierVar selects the tier to test; empty is the best tier.
 const tierVar = "ACCELSCOPE_TEST_TIER"
 
 // null is a device that is not watched.
 const null = "null"
 
-// tree is a procfs and a sysfs in which common devices have the names of watched ones: they
-// stand in for missing drivers.
+// tree is a procfs and a sysfs in which common devices have the names of watched devices: they stand in for missing
+// drivers.
 type tree struct{ dir string }
 
 func newTree(t testing.TB, drivers ...string) tree {
@@ -53,7 +53,6 @@ func (f tree) load(t testing.TB, drivers ...string) {
 	}
 }
 
-// name sets the name of a number.
 func (f tree) name(t testing.TB, number, name string) {
 	t.Helper()
 	link := filepath.Join(f.dir, "sys/dev/char", number)
@@ -78,7 +77,6 @@ func (f tree) options(subsystem string) Options {
 	}
 }
 
-// start returns a source.
 func start(t *testing.T, o Options) *Source {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -92,8 +90,8 @@ func start(t *testing.T, o Options) *Source {
 	return s
 }
 
-// listing returns a source that lists open files. It skips the test in a nested process
-// namespace; the guest runs tests in the initial one.
+// listing returns a source that lists open files. It skips the test in a nested process namespace; the guest runs tests
+// in the initial namespace.
 func listing(t *testing.T, o Options) *Source {
 	t.Helper()
 	if err := nodePIDs(); err != nil && os.Getenv("ACCELSCOPE_GUEST") == "" {
@@ -102,8 +100,8 @@ func listing(t *testing.T, o Options) *Source {
 	return start(t, o)
 }
 
-// counting returns a source with hooks. It skips the test if the kernel supports neither tier,
-// for example without kprobes; the guest kernels support both.
+// counting returns a source with hooks. It skips the test if the kernel supports neither tier, for example without
+// kprobes; the guest kernels support both.
 func counting(t *testing.T, o Options) *Source {
 	t.Helper()
 	if unhooked != nil {
@@ -130,7 +128,7 @@ type group struct {
 	id        uint64
 }
 
-// groups returns a cgroup of v2 and one of v1, if this machine has them.
+// groups returns a cgroup of v2 and a cgroup of v1, if this machine has them.
 func groups(t *testing.T) map[string]group {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -188,7 +186,6 @@ func refuse(t *testing.T, dir string) {
 	t.Cleanup(func() { _ = l.Close(); _ = p.Close() })
 }
 
-// do runs actions in the cgroup.
 func (g group) do(t *testing.T, deeds ...string) {
 	t.Helper()
 	if out, err := g.command(deeds...).CombinedOutput(); err != nil {

@@ -16,34 +16,31 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxHandles bounds the open files that are counted; a node has some thousand.
+// maxHandles bounds the counted open files; a node has some thousand.
 const maxHandles = 65536
 
-// ofCgroup is the part of maxHandles for one cgroup, as a divisor: no cgroup can use up the
-// space of the others.
+// ofCgroup is the part of maxHandles for a cgroup, as a divisor, so that a cgroup cannot use up the space of the
+// others.
 const ofCgroup = 8
 
-// listLimit bounds the duration of a listing.
 const listLimit = 10 * time.Second
 
-// A handle is the key of a count of open files.
 type handle struct {
 	cgroup model.CgroupID
 	rdev   uint32
 }
 
-// handles are the open files of watched devices at one moment.
 type handles struct {
 	counts map[handle]uint64 // distinct open files
-	pids   map[int]bool      // processes with open files; true if one of the files is a GPU's
-	lost   uint64            // number of files that exceeded the limits
+	pids   map[int]bool      // processes with open files; true if a file is a GPU's
+	lost   uint64            // files that exceeded the limits
 }
 
 // initialPIDs is the inode of the node's initial process namespace (PROC_PID_INIT_INO).
 const initialPIDs = 0xEFFFFFFC
 
-// nodePIDs returns an error in any other process namespace: the iterator lists the processes
-// of the reader's namespace only.
+// nodePIDs returns an error in any other process namespace: the iterator lists the processes of the reader's namespace
+// only.
 func nodePIDs() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
@@ -55,8 +52,8 @@ func nodePIDs() error {
 	return nil
 }
 
-// listFiles runs the iterator over all open files of all processes. A file that is open in
-// several processes, or twice in one, is counted once for each of their cgroups.
+// listFiles runs the iterator over all open files of all processes. A file that is open in several processes, or twice
+// in a process, is counted once for each of their cgroups.
 func (s *sensor) listFiles(isGPU func(rdev uint32) bool) (handles, error) {
 	r, err := s.files.Open()
 	if err != nil {
@@ -101,9 +98,8 @@ func readFiles(r io.Reader, isGPU func(rdev uint32) bool, limit int) (handles, e
 	}
 }
 
-// again continues reading where the kernel pauses: after each million files without a result.
-// It gives up at a deadline: processes may share one large descriptor table at no cost, and
-// the kernel walks it for each of them.
+// again continues reading where the kernel pauses: after each million files without a result. It has a deadline:
+// processes may share a large descriptor table at no cost, and the kernel walks it for each of them.
 type again struct {
 	io.Reader
 	until time.Time

@@ -21,11 +21,11 @@ type node struct {
 	class model.DeviceClass
 }
 
-// nodes are the device numbers that are watched: the class of each major, and the nodes of
-// existing numbers, by the kernel's own dev_t (include/linux/kdev_t.h).
+// nodes are the watched device numbers: the class of each major, and the nodes of existing numbers, by the kernel's own
+// dev_t (include/linux/kdev_t.h).
 type nodes struct {
 	majors  [numMajors]uint8
-	classes map[uint32]model.DeviceClass // by major, if all of its minors have one class
+	classes map[uint32]model.DeviceClass // by major, if all of its minors have the same class
 	drivers map[uint32]string            // of these majors
 	named   map[uint32]node
 }
@@ -40,13 +40,12 @@ const (
 	minorBits = 20
 	minorMask = 1<<minorBits - 1
 
-	// others is the name for denied opens of numbers that do not exist, like minorMask in the
-	// programs' counts.
+	// others is the name for denied opens of missing numbers, like minorMask in the programs' counts.
 	others = "other"
 )
 
-// classOf returns the class of a driver in /proc/devices; empty if its devices are not
-// watched. Misc devices have individual classes.
+// classOf returns the class of a driver in /proc/devices, or "" if its devices are not watched. Misc devices have
+// individual classes.
 func classOf(driver string) model.DeviceClass {
 	switch v := vendorOf(driver); {
 	case strings.HasPrefix(driver, "infiniband"): // infiniband_verbs, _mad, _cm
@@ -59,14 +58,14 @@ func classOf(driver string) model.DeviceClass {
 	return ""
 }
 
-// vendorOf returns the GPU vendor with a driver in /proc/devices; nil if there is none.
+// vendorOf returns the GPU vendor of a driver in /proc/devices, or nil.
 func vendorOf(driver string) *model.GPUVendor {
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool {
 		return v.CharDriver != "" && strings.HasPrefix(driver, v.CharDriver)
 	})
 }
 
-// unlisted returns the nodes of a driver that sysfs does not list; nil if it lists all.
+// unlisted returns the nodes of a driver that sysfs does not list, or nil.
 func unlisted(driver string) *model.UnlistedNodes {
 	if v := vendorOf(driver); v != nil {
 		return v.Unlisted
@@ -77,7 +76,6 @@ func unlisted(driver string) *model.UnlistedNodes {
 // miscDevices are the watched devices with the major of misc.
 var miscDevices = map[string]model.DeviceClass{"rdma_cm": model.ClassRDMA}
 
-// majorsOf parses /proc/devices: the drivers of character devices by major.
 func majorsOf(text []byte) map[uint32]string {
 	out := map[uint32]string{}
 	for line := range strings.Lines(string(text)) {
@@ -96,13 +94,13 @@ func majorsOf(text []byte) map[uint32]string {
 	return out
 }
 
-// maxDevicesFile is more than the size of /proc/devices: a line of up to 80 bytes for each of
-// 512 character and 512 block majors.
+// maxDevicesFile is more than the size of /proc/devices: a line of up to 80 bytes for each of 512 character and 512
+// block majors.
 const maxDevicesFile = 128 << 10
 
-// list reads the device numbers to watch: the majors from procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR, the
-// minors of misc devices from sysfs/class/misc/NAME/dev. For nodes that sysfs does not list (NVIDIA's) it counts the
-// GPUs in sysfs/bus/pci/drivers/NAME.
+// list reads the device numbers to watch: the majors from procfs/devices, the names from sysfs/dev/char/MAJOR:MINOR,
+// the minors of misc devices from sysfs/class/misc/NAME/dev. For nodes that sysfs does not list (NVIDIA's) it counts
+// the GPUs in sysfs/bus/pci/drivers/NAME.
 func list(procfs, sysfs string) (nodes, error) {
 	n := newNodes()
 	text, err := boundedfile.ReadFile(filepath.Join(procfs, "devices"), nil, maxDevicesFile)
@@ -146,7 +144,7 @@ func list(procfs, sysfs string) (nodes, error) {
 	return n, nil
 }
 
-// link reads the name of a number from sysfs. A removed device has none.
+// link reads the name of a number from sysfs. A removed device has no name.
 func (n *nodes) link(sysfs string, rdev uint32, class model.DeviceClass) {
 	number := fmt.Sprintf("%d:%d", rdev>>minorBits, rdev&minorMask)
 	if target, err := os.Readlink(filepath.Join(sysfs, "dev/char", number)); err == nil {
@@ -186,13 +184,11 @@ func (n *nodes) of(rdev uint32) node {
 	return node{fmt.Sprintf("%d:%d", major, minor), class}
 }
 
-// clone returns a copy.
 func (n *nodes) clone() nodes {
 	return nodes{n.majors, maps.Clone(n.classes), maps.Clone(n.drivers), maps.Clone(n.named)}
 }
 
-// add adds new nodes and keeps removed ones. It reports whether a number now belongs to
-// another device.
+// add adds new nodes and keeps removed nodes. It reports whether a number now belongs to another device.
 func (n *nodes) add(now nodes) (other bool) {
 	for major, driver := range now.drivers {
 		if old, ok := n.drivers[major]; ok && old != driver {

@@ -20,8 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// drivers is a /proc/devices with all watched drivers: two majors of uverbs, and NVIDIA's
-// three names of one major.
+// drivers is a /proc/devices with all watched drivers: two majors of uverbs, and NVIDIA's three names of one major.
 const drivers = `Character devices:
   1 mem
   4 /dev/vc/0
@@ -103,7 +102,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestNothing checks that no directory is read without a driver.
+// TestNothing: without a driver, no directory is read.
 func TestNothing(t *testing.T) {
 	f := newTree(t, "1 mem")
 	n, err := list(filepath.Join(f.dir, "proc"), filepath.Join(f.dir, "none"))
@@ -177,7 +176,7 @@ func TestReadFiles(t *testing.T) {
 	if want := (map[handle]uint64{{7, 5}: 3, {8, 5}: 1}); err != nil || !maps.Equal(got.counts, want) || got.lost != 97 {
 		t.Errorf("%+v, %v; want %v and 97 lost", got, err, want)
 	}
-	// The kernel pauses for ever.
+	// The kernel pauses forever.
 	endless := again{readerFunc(func([]byte) (int, error) { return 0, unix.EAGAIN }), time.Now().Add(10 * time.Millisecond)}
 	if _, err := readFiles(endless, isGPU, 4); !errors.Is(err, errTooMany) {
 		t.Errorf("endless: %v", err)
@@ -188,8 +187,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestIncompleteListing checks that a process is not reported as having no open device if its
-// files were not counted.
+// TestIncompleteListing: if files of a process were not counted, it is not reported as having no open device.
 func TestIncompleteListing(t *testing.T) {
 	s := &Source{listed: true, nodes: newNodes()}
 	for lost, want := range []int{1, 0} {

@@ -75,8 +75,7 @@ func (s *Source) nodeOf(rdev uint32) node {
 	return s.nodes.of(rdev)
 }
 
-// addHandles adds the open files of the last listing, and zeros for devices that were opened
-// and are not open anymore.
+// addHandles adds the open files of the last listing, and zeros for devices that were opened and are closed again.
 func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
 	if !s.listed || s.stuck() != nil {
 		return
@@ -97,15 +96,15 @@ func (s *Source) addHandles(snap *model.Snapshot, opened map[handle]bool) {
 		add(k, count)
 	}
 	if s.open.lost > 0 {
-		return // some files were not counted: it may have one
+		return // some files were not counted, perhaps a file of this device
 	}
 	for k := range opened {
 		add(k, 0)
 	}
 }
 
-// Holders returns the processes that had a device node of a GPU open at the last listing, and
-// false if they are unknown.
+// Holders returns the processes that had a device node of a GPU open at the last listing, and false if they are
+// unknown.
 func (s *Source) Holders() ([]int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// TestRefusedParts refuses each program, map and helper in turn. A kernel without kprobes and fentry has the iterator only.
+// TestRefusedParts refuses each program, map and helper in turn. A kernel without kprobes and fentry has the iterator
+// only.
 func TestRefusedParts(t *testing.T) {
 	types, symbols := bpf.Kernel(t)
 	o := newTree(t, "1 kfd").options("").sized(1, 64)

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// accessHooks are hooks in the core kernel, so none of them pins a module.
+// accessHooks are hooks in the core kernel, so they do not pin a module.
 var accessHooks = []hook.Hook{
 	{Name: "chrdev_open", Tiers: []hook.Tier{
 		hook.With(hook.Fentry, gen.DevicesProgFexitChrdevOpen, gen.DevicesProgFentryChrdevOpen),
@@ -41,7 +41,6 @@ var filesHook = hook.Hook{Name: "task_file", Optional: true, Tiers: []hook.Tier{
 // opensShare is the part of the map that an owner may have: a quarter.
 const opensShare = 4
 
-// A sensor has the attached hooks and their maps.
 type sensor struct {
 	object *hook.Object
 	counts bool       // opens are counted
@@ -55,7 +54,7 @@ type sensor struct {
 	entries uint64 // at the last read
 }
 
-// unattached returns all hooks in one state.
+// unattached returns all hooks with one state and reason.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
 	for _, h := range accessHooks {
@@ -64,7 +63,7 @@ func unattached(reason string, state model.State) []model.Hook {
 	return append(out, model.Hook{Name: filesHook.Name, State: state, Reason: reason})
 }
 
-// newSensor attaches the available hooks. It fails if there is none.
+// newSensor attaches the available hooks. It fails if all are unavailable.
 func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	// The kernel's type information takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
@@ -91,7 +90,6 @@ func newSensor(opts Options) (*sensor, []model.Hook, error) {
 	return s, hooks, nil
 }
 
-// attach makes the maps and attaches the hooks.
 func attach(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*sensor, []model.Hook, error) {
 	s := &sensor{watched: map[uint32]bool{}}
 	var err error
@@ -163,8 +161,8 @@ func (s *sensor) close() {
 	s.object.Close()
 }
 
-// watch updates the device numbers and majors of the programs. Numbers come first, so that no
-// existing number is counted as a non-existing one.
+// watch updates the device numbers and majors of the programs. Numbers come first, so that an existing number does not
+// count as missing.
 func (s *sensor) watch(n *nodes) error {
 	majors := s.object.Coll.Variables[gen.DevicesVarMajors]
 	m := s.object.Coll.Maps[gen.DevicesMapDeviceNodes]

@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// opener runs the programs of kprobes as syscall programs, which can be called with any registers. The inode is a FAKE in the
-// memory of a map; the cgroups are real.
+// opener runs the programs of kprobes as syscall programs, which can be called with any registers. The inode is a FAKE
+// in the memory of a map; the cgroups are real.
 type opener struct {
 	t       *testing.T
 	coll    *ebpf.Collection
@@ -96,7 +96,6 @@ func (p *opener) run(name string, regs unix.PtraceRegs) {
 	}
 }
 
-// open opens a number of device nodes.
 func (p *opener) open(nodes uint32) {
 	p.t.Helper()
 	for minor := range nodes {
@@ -110,7 +109,6 @@ func (p *opener) open(nodes uint32) {
 	}
 }
 
-// shareGroups returns two cgroups of one hierarchy.
 func shareGroups(t *testing.T) (a, b group) {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
@@ -122,7 +120,6 @@ func shareGroups(t *testing.T) (a, b group) {
 	return newGroup(t, root, subsystem), newGroup(t, root, subsystem)
 }
 
-// in calls f in the cgroup.
 func (g group) in(t *testing.T, f func()) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/cgroup")
@@ -145,7 +142,7 @@ func (g group) in(t *testing.T, f func()) {
 	f()
 }
 
-// TestOpensShare: a cgroup that opens all device nodes takes its share of the map, and no more.
+// TestOpensShare: a cgroup that opens all device nodes takes only its share of the map.
 func TestOpensShare(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

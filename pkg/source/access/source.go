@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access counts opens, denied opens and open files of the device nodes of HCAs and
-// GPUs in the kernel. The programs are in bpf/devices.bpf.c; bpf/README.md describes their
-// hooks, costs and limits.
+// Package access counts opens, denied opens and open files of the device nodes of HCAs and GPUs in the kernel. The
+// programs are in bpf/devices.bpf.c; bpf/README.md describes their hooks, costs and limits.
 //
-// The hooks are attached with the first driver of watched devices, and stay attached: they pin
-// no module. Device numbers and names are read every two seconds; the programs know only
-// numbers. An iterator of the kernel lists all open files in the background.
+// The hooks are attached with the first driver of watched devices, and stay attached, because they do not pin a module.
+// Device numbers and names are read every two seconds; the programs know only numbers. An iterator of the kernel lists
+// all open files in the background.
 package access
 
 import (
@@ -28,13 +27,14 @@ import (
 type Options struct {
 	Sysfs  string // mount point of sysfs: /sys
 	Procfs string // mount point of procfs: /proc
-	// Tier is the only tier to try: fentry or kprobe. Empty tries them in this order.
+	// Tier is the only tier to try: fentry or kprobe. If it is empty, both are tried in this order.
 	Tier string
-	// Subsystem is the cgroup v1 controller that identifies workloads; empty for version 2.
+	// Subsystem is the cgroup v1 controller that identifies workloads, or "" for version 2.
 	Subsystem string
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
 	Workloads *hook.Workloads
-	// MaxEntries bounds the map: one per cgroup and device node. Zero selects 8192 to 32768, by CPUs and device nodes.
+	// MaxEntries bounds the map, which has an entry per cgroup and device node. Zero selects 8192 to 32768, by CPUs and
+	// device nodes.
 	MaxEntries uint32
 	// Interval is how often open files are listed; zero is 5 s.
 	Interval time.Duration
@@ -42,17 +42,16 @@ type Options struct {
 }
 
 const (
-	// Bounds of Options.MaxEntries if it is selected by the node.
+	// Bounds of Options.MaxEntries if the node selects it.
 	minMaxEntries, maxMaxEntries = 8192, 32768
 
 	defaultInterval = 5 * time.Second
 
 	// scanInterval is the interval between scans of the drivers.
 	scanInterval = 2 * time.Second
-	// idleFactor limits listing of open files to 1/idleFactor of one CPU.
+	// idleFactor limits listing of open files to 1/idleFactor of a CPU.
 	idleFactor = 20
-	// stuckAfter is the duration of a listing after which the previous one is no longer
-	// reported.
+	// stuckAfter is the duration of a listing after which the previous listing is no longer reported.
 	stuckAfter = 30 * time.Second
 )
 
@@ -61,13 +60,13 @@ type Source struct {
 	o Options
 
 	mu     sync.Mutex
-	sensor *sensor // nil until there is a device
+	sensor *sensor // nil before the first device
 	nodes  nodes
 	totals model.Totals[model.OpenKey, model.Opens, *model.Opens] // of numbers that belong to another device now
 	forget map[model.CgroupID]bool
 	open   handles
 	listed bool      // open is known
-	began  time.Time // start of the listing in progress; zero if there is none
+	began  time.Time // start of the listing in progress, or zero
 	lost   uint64
 	hooks  []model.Hook
 	failed error // why the sensor is nil although there are devices
@@ -80,12 +79,12 @@ type Source struct {
 	listing  chan struct{} // closed when the listing has ended
 }
 
-// closeLimit is how long Close waits for the listing of open files. The listing may have to
-// release a file that was closed in the meantime, and the file's driver may hang.
+// closeLimit is how long Close waits for the listing of open files. The listing may have to release a file that was
+// closed meanwhile, and the file's driver may hang.
 const closeLimit = time.Second
 
-// New attaches the hooks if there is a driver, and scans for drivers periodically. It fails if
-// the kernel or the permissions do not allow BPF.
+// New attaches the hooks if there is a driver, and scans for drivers periodically. It fails if the kernel or the
+// permissions do not allow BPF.
 func New(o Options) (*Source, error) {
 	if err := hook.Usable(); err != nil {
 		return nil, err
@@ -110,7 +109,7 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// every calls f repeatedly until ctx ends, with pauses that f returns.
+// every calls f until ctx ends, with pauses that f returns.
 func every(ctx context.Context, f func() time.Duration) {
 	for {
 		wait := time.NewTimer(f())
@@ -126,8 +125,7 @@ func every(ctx context.Context, f func() time.Duration) {
 // Name returns "access".
 func (s *Source) Name() string { return "access" }
 
-// scan reads the existing devices and updates the programs, which it attaches when it finds
-// the first device.
+// scan reads the existing devices and updates the programs, which it attaches when it finds the first device.
 func (s *Source) scan() {
 	now, err := list(s.o.Procfs, s.o.Sysfs)
 	if err != nil {
@@ -155,7 +153,8 @@ func (s *Source) scan() {
 	s.full = err != nil
 }
 
-// sized returns the options with the limit for a number of CPUs and device nodes: a workload with a CPU of its own may open all nodes.
+// sized returns the options with the limit for a number of CPUs and device nodes: a workload with its own CPU may open
+// all nodes.
 func (o Options) sized(cpus, nodes int) Options {
 	if o.MaxEntries == 0 {
 		o.MaxEntries = uint32(min(max(cpus*nodes, minMaxEntries), maxMaxEntries))
@@ -185,8 +184,7 @@ func (s *Source) attach(nodes int) bool {
 	return true
 }
 
-// retire keeps the counts of device numbers that belong to another device now, under the
-// previous names.
+// retire keeps the counts of device numbers that now belong to another device, under the previous names.
 func (s *Source) retire(before *nodes) error {
 	return s.sensor.each(func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
 		old := before.of(k.Rdev)

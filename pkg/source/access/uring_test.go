@@ -51,9 +51,9 @@ func hasUring(t *testing.T) bool {
 	return false
 }
 
-// uringOpen opens and closes a path through io_uring: in the submitting system call, or in a
-// worker. The kernel cancels an operation, which has opened nothing then, if signals interrupt
-// each of its few attempts to start the worker; the Go runtime sends signals.
+// uringOpen opens and closes a path through io_uring: in the submitting system call, or in a worker. The kernel cancels
+// an operation before it opens anything if signals interrupt each of its few attempts to start the worker; the Go
+// runtime sends signals.
 func uringOpen(path string, worker bool) error {
 	for {
 		if err := uringTry(path, worker); !errors.Is(err, unix.ECANCELED) {
@@ -62,7 +62,6 @@ func uringOpen(path string, worker bool) error {
 	}
 }
 
-// uringTry is one operation of uringOpen.
 func uringTry(path string, worker bool) error {
 	var p uringParams
 	ring, _, errno := unix.Syscall(sysURingSetup, 1, uintptr(unsafe.Pointer(&p)), 0)
@@ -93,8 +92,7 @@ func uringTry(path string, worker bool) error {
 	order.PutUint32(sqes[28:], unix.O_RDONLY)
 	order.PutUint32(rings[p.sq[6]:], 0) // the first entry
 	order.PutUint32(rings[p.sq[1]:], 1)
-	// A signal of the Go runtime interrupts the wait, but the submission is reported as a
-	// success.
+	// A signal of the Go runtime interrupts the wait, but the submission succeeds.
 	tail := (*uint32)(unsafe.Pointer(&rings[p.cq[1]]))
 	for submit := uintptr(1); atomic.LoadUint32(tail) == 0; submit = 0 {
 		_, _, errno := unix.Syscall6(sysURingEnter, ring, submit, 1, enterGetEvents, 0, 0)
@@ -110,8 +108,8 @@ func uringTry(path string, worker bool) error {
 	return unix.Close(int(res))
 }
 
-// opens32 writes a 32-bit program that opens a path and checks it with access(2), each this
-// many times. It returns "" if 32-bit programs do not run.
+// opens32 writes a 32-bit program that opens a path and checks it with access(2), each this many times. It returns ""
+// if 32-bit programs do not run.
 func opens32(t *testing.T, path string, times byte) string {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {

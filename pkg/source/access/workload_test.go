@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// below creates a cgroup some levels below another one, which is removed with all below it.
+// below creates a cgroup some levels below another, which is removed with everything below.
 func (g group) below(t *testing.T, names ...string) group {
 	t.Helper()
 	for _, name := range names {
@@ -30,7 +30,7 @@ func (g group) below(t *testing.T, names ...string) group {
 	return g
 }
 
-// TestOpensOfWorkload: the opens of the tasks of a job are counted for the job, those below a unit by cgroup.
+// TestOpensOfWorkload: the opens of a job's tasks are counted for the job, opens below a unit by cgroup.
 func TestOpensOfWorkload(t *testing.T) {
 	for version, g := range groups(t) {
 		t.Run(version, func(t *testing.T) {

@@ -11,16 +11,15 @@ import (
 	"unicode/utf8"
 )
 
-// The maximum length of a label and a path in bytes. The creator of a cgroup chooses its name:
-// up to 255 bytes, any byte except '/', NUL and newline.
+// The maximum length of a label and a path in bytes. The creator of a cgroup chooses its name: up to 255 bytes, any
+// byte except '/', NUL and newline.
 const (
 	maxLabel = 253
 	maxPath  = 1024
 )
 
-// clean makes s valid as a label. It writes bytes that are not printable UTF-8 as \xNN, as
-// systemd does. The end of a string that is too long is replaced by a hash of the whole, so
-// that two names stay different. boundedfile.Line drops such bytes.
+// clean makes s valid as a label. Like systemd, it writes bytes that are not printable UTF-8 as \xNN (boundedfile.Line
+// would drop them). The end of a long string becomes a hash of the whole, so that different names stay different.
 func clean(s string, limit int) string {
 	if len(s) <= limit && plain(s) {
 		return s

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// delegated are cgroups below which someone other than the node's root makes what he wants, with their workloads.
+// delegated are cgroups below which another user than the node's root makes cgroups with any name, with their
+// workloads.
 var delegated = []struct{ path, workload string }{
 	{"/lxc/101", "lxc:101"},
 	{"/lxc.payload/web", "lxc:web"},
@@ -41,7 +42,7 @@ var delegated = []struct{ path, workload string }{
 	{"/user.slice/user-1000.slice/user@1000.service/app.slice/a.service", "unit:user@1000.service/a.service"},
 }
 
-// segments are what others may call their cgroups: what the parser knows, with ids of a victim.
+// segments are names that others may give their cgroups: names that the parser knows, with ids of a victim.
 var segments = []string{
 	"docker", other, "docker-" + other + ".scope", "k8s.io", "libpod_parent", "libpod-" + other, "libpod-" + other + ".scope",
 	"libpod-payload-" + other, "nerdctl-" + other + ".scope", "cri-containerd-" + other + ".scope", "crio-" + other + ".scope",
@@ -54,8 +55,8 @@ var segments = []string{
 	"lsf", "cluster", "job.1.2.3", "oar", "victim_1", "oar.slice", "oar-u0.slice", "oar-u0-j1.slice", "imp-shell-0-fVICTIM.service", "x",
 }
 
-// TestDelegated: no path below a delegated cgroup has an owner outside of it. A container of rootless Podman below a unit or a user is
-// only claimed, and its id is not used.
+// TestDelegated: a path below a delegated cgroup has no owner outside of it. A container of rootless Podman below a
+// unit or a user is only claimed, and its id is not used.
 func TestDelegated(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same paths each time
 	for _, d := range delegated {
@@ -90,7 +91,7 @@ func checkDelegated(t *testing.T, outer, workload, path string) {
 	}
 }
 
-// TestGuestsOwnWhatTheyMake has the paths of LXC guests, and of a container with a parent that is not known.
+// TestGuestsOwnWhatTheyMake has the paths of LXC guests, and of a container with an unknown parent.
 func TestGuestsOwnWhatTheyMake(t *testing.T) {
 	for _, tt := range []struct{ path, want string }{
 		{"/lxc/101", "lxc:101"},

@@ -33,27 +33,26 @@ const (
 	Hybrid Mode = "hybrid"
 )
 
-// Hierarchy is the one tree of cgroups that identifies workloads. The kernel
-// programs must take their cgroup ids from the same tree.
+// Hierarchy is the cgroup tree that identifies workloads. The kernel programs must take their cgroup ids from the same
+// tree.
 type Hierarchy struct {
 	Mode  Mode
 	Mount string
-	// Controller is the v1 controller of the tree, empty for cgroup v2.
+	// Controller is the v1 controller of the tree, or "" for cgroup v2.
 	Controller string
 }
 
-// controllers are the v1 controllers whose cgroups can identify a workload, best first.
-// Runtimes always use them, and the kernel's enumeration has the same names (NAME_cgrp_id).
+// controllers are the v1 controllers whose cgroups can identify a workload, best first. Runtimes always use them, and
+// the kernel's enumeration has the same names (NAME_cgrp_id).
 var controllers = []string{"memory", "pids", "devices", "cpu", "cpuacct", "cpuset", "freezer"}
 
-// findHierarchy selects the tree below root, usually /sys/fs/cgroup: root itself
-// when it is cgroup v2; the controller of version 1 that has the jobs of Slurm; the first of
-// controllers that is mounted below root; the v2 tree next to them when no such controller is
-// mounted, or when v2 has the memory controller. It returns ErrAbsent when there is no tree.
+// findHierarchy selects the tree below root, usually /sys/fs/cgroup, in this order: root itself if it is cgroup v2; the
+// version 1 controller with the jobs of Slurm; the v2 tree beside the controllers if it has the memory controller; the
+// first mounted controller; the v2 tree. It returns ErrAbsent if no tree exists.
 //
-// containerd/cgroups.Mode (v3.1.3) is not sufficient: it has no parameter for root (a
-// container may have the host's tree elsewhere), caches its result, selects no tree and
-// reports Legacy if none is mounted. TestLibraryMode compares the modes.
+// containerd/cgroups.Mode (v3.1.3) is not sufficient: it has no parameter for root (a container may have the host's
+// tree elsewhere), caches its result, selects no tree and reports Legacy if nothing is mounted. TestLibraryMode
+// compares the modes.
 func findHierarchy(root string) (Hierarchy, error) {
 	if isV2(root) {
 		return Hierarchy{Mode: V2, Mount: root}, nil
@@ -95,8 +94,7 @@ func findHierarchy(root string) (Hierarchy, error) {
 	return Hierarchy{Mode: V1, Mount: mounts[v1], Controller: v1}, nil
 }
 
-// isV2 and isV1 also accept a directory with the files of a hierarchy, so
-// that a copy of a tree can be read.
+// isV2 and isV1 also accept a directory with the files of a hierarchy, so that a copy of a tree can be read.
 func isV2(dir string) bool {
 	return isFS(dir, unix.CGROUP2_SUPER_MAGIC) || exists(filepath.Join(dir, "cgroup.controllers"))
 }
@@ -118,14 +116,13 @@ func exists(file string) bool {
 // maxControllers is more than the names of all controllers take.
 const maxControllers = 4 << 10
 
-// hasWord reports whether a file that lists controllers lists word.
 func hasWord(file, word string) bool {
 	b, _ := boundedfile.ReadFile(file, nil, maxControllers)
 	return slices.Contains(strings.Fields(string(b)), word)
 }
 
-// cgroupID returns the id that the kernel gives to the cgroup at dir: its
-// inode number, which is what bpf_get_current_cgroup_id returns on v2.
+// cgroupID returns the kernel's id of the cgroup at dir: its inode number, which bpf_get_current_cgroup_id returns on
+// v2.
 func cgroupID(dir string) (model.CgroupID, error) {
 	st, err := boundedfile.Retry(func() (st unix.Stat_t, err error) {
 		err = unix.Lstat(dir, &st)
@@ -140,14 +137,13 @@ func cgroupID(dir string) (model.CgroupID, error) {
 	return model.CgroupID(st.Ino), nil
 }
 
-// A subdir is a directory entry with its inode number.
 type subdir struct {
 	name string
 	id   model.CgroupID
 }
 
-// subdirs lists the directories in dir with getdents64, whose inode numbers
-// are the ids of cgroups: no lookup by name is needed.
+// subdirs lists the directories in dir with getdents64. Their inode numbers are the ids of cgroups, so no lookup by
+// name is needed.
 func subdirs(dir string) ([]subdir, error) {
 	fd, err := boundedfile.Open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -172,21 +168,19 @@ func subdirs(dir string) ([]subdir, error) {
 	}
 }
 
-// maxProcCgroup is more than /proc/PID/cgroup has: a line of up to a page for each of
-// the controllers of version 1. maxMountinfo has room for 4,000 mounts of a page each.
+// maxProcCgroup is more than /proc/PID/cgroup has: a line of up to a page per controller of version 1. maxMountinfo has
+// room for 4,000 mounts of a page each.
 const (
 	maxProcCgroup = 64 << 10
 	maxMountinfo  = 16 << 20
 )
 
-// procCgroup returns the path in the line of /proc/PID/cgroup that belongs to
-// the controller ("" for cgroup v2). Lines are ID:CONTROLLERS:PATH; a path may
-// contain colons, but no newline. The kernel appends " (deleted)" for a process
-// that has outlived its cgroup; a cgroup may also have that name.
+// procCgroup returns the path in the line of /proc/PID/cgroup for the controller ("" for cgroup v2). Lines are
+// ID:CONTROLLERS:PATH. A path may contain colons, but no newline. The kernel appends " (deleted)" if the process has
+// outlived its cgroup; a cgroup may also have this name.
 //
-// It runs for each process of a scrape: ParseCgroupFileUnified of
-// containerd/cgroups (v3.1.3) makes a map of all hierarchies and fails on a line
-// that it does not understand.
+// It runs for each process of a scrape. ParseCgroupFileUnified of containerd/cgroups (v3.1.3) makes a map of all
+// hierarchies and fails on a line that it does not understand.
 func procCgroup(b []byte, controller string) (path string, ok bool) {
 	for line := range bytes.Lines(b) {
 		part := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
@@ -201,22 +195,20 @@ func procCgroup(b []byte, controller string) (path string, ok bool) {
 	return "", false
 }
 
-// A mountView translates the paths of /proc/PID/cgroup, which are relative to
-// our own cgroup namespace, to paths below the mount, and those to paths of
-// the hierarchy as far as we can see it. On most nodes all three are the same.
+// A mountView translates three kinds of paths: in /proc/PID/cgroup, relative to our cgroup namespace; below the mount;
+// and in the hierarchy as far as we see it. On most nodes the three are the same.
 type mountView struct {
-	root string // the directory of the hierarchy that is mounted, from our namespace
-	ours string // our namespace's root below the mount, when the mount is of an outer one
-	// blind is the reason why most of the node's processes are in no cgroup that we see; nil if they are.
+	root string // the mounted directory of the hierarchy, seen from our namespace
+	ours string // our namespace's root below the mount, if the mount belongs to an outer namespace
+	// blind is the reason why most of the node's processes are in cgroups that we do not see, or nil.
 	blind error
 }
 
 var errOwnPart = errors.New("the sensor is in a private cgroup namespace, and /sys/fs/cgroup shows only the cgroups of this namespace: " +
 	"mount the host's /sys, or share its cgroup namespace (privileged)")
 
-// newMountView reads PROC/self/mountinfo. If our namespace's root lies below the mount's,
-// as in a pod that is not privileged on cgroup v2, it searches the tree once for our own
-// process, since no file has that path.
+// newMountView reads PROC/self/mountinfo. If our namespace's root lies below the mount's, as in an unprivileged pod on
+// cgroup v2, it searches the tree once for our own process, because no file has this path.
 func newMountView(procfs string, h Hierarchy) mountView {
 	b, err := boundedfile.ReadFile(filepath.Join(procfs, "self/mountinfo"), nil, maxMountinfo)
 	if err != nil {
@@ -245,7 +237,7 @@ func newMountView(procfs string, h Hierarchy) mountView {
 // isOuter reports whether a path leads out of our cgroup namespace.
 func isOuter(path string) bool { return path == "/.." || strings.HasPrefix(path, "/../") }
 
-// mountRoot returns the root of the last mount at mount, "/" if there is no mount.
+// mountRoot returns the root of the last mount at mount, or "/" without a mount.
 func mountRoot(mounts []byte, mount string) string {
 	root := "/"
 	for line := range strings.Lines(string(mounts)) {
@@ -256,8 +248,7 @@ func mountRoot(mounts []byte, mount string) string {
 	return root
 }
 
-// findSelf returns the cgroup below mount whose cgroup.procs has our process,
-// empty when there is none.
+// findSelf returns the cgroup below mount whose cgroup.procs has our process, or "".
 func findSelf(mount string) string {
 	self, found := strconv.Itoa(os.Getpid()), ""
 	_ = filepath.WalkDir(mount, func(path string, d fs.DirEntry, err error) error {
@@ -270,7 +261,7 @@ func findSelf(mount string) string {
 	return found
 }
 
-// below returns the path below the mount of a path of /proc/PID/cgroup.
+// below returns the path below the mount for a path of /proc/PID/cgroup.
 func (v mountView) below(path string) (string, error) {
 	switch {
 	case v.ours != "":
@@ -285,7 +276,7 @@ func (v mountView) below(path string) (string, error) {
 		path, v.root, fs.ErrNotExist)
 }
 
-// full returns the hierarchy's own path of a path below the mount.
+// full returns the hierarchy's own path for a path below the mount.
 func (v mountView) full(path string) string {
 	if v.ours != "" || v.root == "/" {
 		return path
@@ -293,12 +284,11 @@ func (v mountView) full(path string) string {
 	return strings.TrimSuffix(v.root+path, "/")
 }
 
-// fileidKernfs is FILEID_KERNFS of include/linux/exportfs.h: a file handle that
-// is the 64-bit id of a kernfs node.
+// fileidKernfs is FILEID_KERNFS of include/linux/exportfs.h: a file handle that is the 64-bit id of a kernfs node.
 const fileidKernfs = 0xfe
 
-// pathByID asks the kernel for the path below the mount of the live cgroup id:
-// ESTALE when there is none (any more). It needs CAP_DAC_READ_SEARCH.
+// pathByID asks the kernel for the path below the mount of a live cgroup. It returns ESTALE if the cgroup does not
+// exist. It needs CAP_DAC_READ_SEARCH.
 func pathByID(mount *os.File, procfs string, id model.CgroupID) (string, error) {
 	handle := unix.NewFileHandle(fileidKernfs, binary.NativeEndian.AppendUint64(nil, uint64(id)))
 	fd, err := unix.OpenByHandleAt(int(mount.Fd()), handle, unix.O_PATH|unix.O_CLOEXEC)

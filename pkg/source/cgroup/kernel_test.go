@@ -28,8 +28,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// trees returns the real hierarchies of this machine. Each test of this file runs on all of
-// them and fails if there is none.
+// trees returns the real hierarchies of this machine. Each test of this file runs on all of them and fails without a
+// hierarchy.
 func trees(t *testing.T, test func(t *testing.T, tree tree)) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make cgroups")
@@ -76,8 +76,7 @@ func (tr tree) mkdir(t *testing.T, path string) uint64 {
 	return tr.id(t, path)
 }
 
-// id returns the cgroup id from the file handle, another kernel interface than that of the
-// source.
+// id returns the cgroup id from the file handle, a kernel interface that the source does not use.
 func (tr tree) id(t *testing.T, path string) uint64 {
 	t.Helper()
 	h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, tr.dir(path), 0)
@@ -166,7 +165,7 @@ func resolve(t *testing.T, s *Source, ids []model.CgroupID) model.Snapshot {
 	return out
 }
 
-// byID returns the cgroups of a snapshot and fails if one is listed twice.
+// byID returns the cgroups of a snapshot and fails if an id is listed twice.
 func byID(t testing.TB, snap *model.Snapshot) map[model.CgroupID]model.Cgroup {
 	t.Helper()
 	all := make(map[model.CgroupID]model.Cgroup, len(snap.Cgroups))
@@ -179,14 +178,13 @@ func byID(t testing.TB, snap *model.Snapshot) map[model.CgroupID]model.Cgroup {
 	return all
 }
 
-// clock is a manual clock.
 type clock struct{ ns atomic.Int64 }
 
 func (c *clock) now() time.Time          { return time.Unix(1e9, c.ns.Load()) }
 func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// TestCgroupLifetime: a cgroup is found without a lookup, below the root or below other new
-// directories. After its end its name is still returned, then expires, and then is dropped.
+// TestCgroupLifetime: a cgroup is found without a lookup, below the root or below other new directories. After its end
+// its name is still returned, then expires, and then is dropped.
 func TestCgroupLifetime(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		var c clock
@@ -244,8 +242,8 @@ func TestForgetAlive(t *testing.T) {
 	})
 }
 
-// TestPathReuse: a container created with the path of an ended one has its own id, and Forget
-// of the first keeps the second.
+// TestPathReuse: a container with the path of an ended container has its own id, and Forget of the first keeps the
+// second.
 func TestPathReuse(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		var c clock
@@ -287,9 +285,8 @@ func TestPathReuse(t *testing.T) {
 	})
 }
 
-// TestChurn: each of many short-lived containers, 20 at a time, is found. They are created
-// outside of this process, as containers are, and end when the watch has seen them: on a busy
-// machine any fixed time is too short.
+// TestChurn: each of many short-lived containers, 20 at a time, is found. Another process creates them, and they end
+// when the watch has seen them: on a busy machine any fixed time is too short.
 func TestChurn(t *testing.T) {
 	const total, together = 300, 20
 	const life = `mkdir "$0/$2" && echo $(stat -c %i "$0/$2") "$2"
@@ -438,7 +435,7 @@ func TestQueueOverflow(t *testing.T) {
 	})
 }
 
-// The kernel keeps the watch of a removed cgroup. The source must remove it, or a busy node
+// TestWatchesAreGivenBack: the kernel keeps the watch of a removed cgroup. The source must remove it, or a busy node
 // runs out of watches.
 func TestWatchesAreGivenBack(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
@@ -459,7 +456,7 @@ func TestWatchesAreGivenBack(t *testing.T) {
 		for i := range some {
 			tr.mkdir(t, dir(i))
 		}
-		living := func() (n int) { // without containers of the machine, below which nothing is watched
+		living := func() (n int) { // without the machine's own containers, below which nothing is watched
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for _, g := range s.table.byPath {
@@ -478,8 +475,8 @@ func TestWatchesAreGivenBack(t *testing.T) {
 	})
 }
 
-// A sensor in its own cgroup namespace sees paths relative to it. The test runs itself there;
-// the tree is the same mount.
+// TestCgroupNamespace: a sensor in its own cgroup namespace sees paths relative to it. The test runs itself there; the
+// tree is the same mount.
 func TestCgroupNamespace(t *testing.T) {
 	if target := os.Getenv("ACCELSCOPE_TEST_TARGET"); target != "" {
 		inNamespace(t, target)

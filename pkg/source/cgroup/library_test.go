@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestLibraryMode compares the mode of this machine with that of containerd/cgroups.
+// TestLibraryMode compares the mode of this machine with the mode of containerd/cgroups.
 func TestLibraryMode(t *testing.T) {
 	h, err := findHierarchy("/sys/fs/cgroup")
 	if err != nil {
@@ -29,7 +29,7 @@ func TestLibraryMode(t *testing.T) {
 	}
 }
 
-// TestLibraryProcCgroup compares the cgroups of each process of this machine with those that containerd/cgroups parses.
+// TestLibraryProcCgroup compares the cgroups of each process of this machine with the result of containerd/cgroups.
 func TestLibraryProcCgroup(t *testing.T) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile/linetest"
 )
 
-// FuzzLine inserts a line into each file: what the other lines give does not change.
+// FuzzLine inserts a line into each file: the results of the other lines do not change.
 func FuzzLine(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "passwd")
 	one := func(value string, ok bool) map[string]string {

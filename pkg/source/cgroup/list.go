@@ -4,8 +4,8 @@ package cgroup
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// Workloads returns, by id, the paths below the mount of the cgroups of current containers and
-// jobs. It lists only the own cgroup of each, not those below it.
+// Workloads returns, by id, the paths below the mount of the cgroups of current containers and jobs, without the
+// cgroups below them.
 func (s *Source) Workloads() map[model.CgroupID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestWorkloads: each container and job of a fake tree is listed once, with its own cgroup and
-// inode, and nothing else.
+// TestWorkloads: each container and job of a fake tree is listed once, with its own cgroup and inode, and nothing else.
 func TestWorkloads(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	want := []string{

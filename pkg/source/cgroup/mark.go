@@ -9,7 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A mark is how the programs count the cgroups below one.
+// A mark is how the programs count the cgroups below a cgroup.
 type mark uint8
 
 const (
@@ -18,18 +18,20 @@ const (
 	markShare         // each by itself, with one share of the maps
 )
 
-// Limits of the marks below one directory at the top of the hierarchy, which root may have given to a user. The map has maxMarks in total.
+// Limits of the marks below a directory at the top of the hierarchy, which root may have given to a user. The map has
+// maxMarks in total.
 const (
 	maxMarks        = 8192
 	maxMarksBelow   = maxMarks / 2
-	maxUnnamedBelow = maxMarks / 4 // while it has that many, containers that only their runtimes can name get none
+	maxUnnamedBelow = maxMarks / 4 // at this number, further containers that only their runtimes can name are not marked
 )
 
 // markOf returns how the cgroups below g are counted.
 //
-// A container and a job are one workload whatever is below them. A unit and a user have one share, since they may create
-// cgroups, but below them are workloads with names of their own: units of a user, containers of rootless Podman. These are not
-// marked, or a user could fill the map of marks. So have the cgroups at the top of the hierarchy, which may be delegated.
+// A container and a job are one workload with everything below. A unit, a user and a cgroup at the top of the
+// hierarchy, which may be delegated, have one share, because they may create cgroups. The workloads below them have
+// their own names (units of a user, containers of rootless Podman), but are not marked: a user could fill the map of
+// marks.
 func (g *group) markOf() mark {
 	user := userOf(g.path)
 	switch {
@@ -55,7 +57,7 @@ func (g *group) markOf() mark {
 	return unmarked
 }
 
-// whole reports whether the workload of g has all cgroups below its own.
+// whole reports whether all cgroups below belong to the workload of g.
 func (g *group) whole() bool {
 	return g.fact.ContainerID != "" || isJob(g.fact.Runtime) || g.fact.Runtime == runtimeLXC || g.unnamed()
 }
@@ -90,7 +92,6 @@ func (t *table) unmark(g *group) {
 	}
 }
 
-// atTop returns the first directory of a path.
 func atTop(path string) string {
 	dir, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return dir
@@ -117,8 +118,8 @@ func (s *Source) OwnerOf(id model.CgroupID) (workload, share model.CgroupID) {
 	return id, id
 }
 
-// ContainerOf returns the id of the container in the path of a cgroup, also of a container that only its runtime can name. It is empty if
-// there is none, if a user other than root could have made the path, or if the cgroup is not known.
+// ContainerOf returns the id of the container in the path of a cgroup, also if only its runtime can name it. It returns
+// "" if the path has no container, if a user other than root could have made the path, or if the cgroup is unknown.
 func (s *Source) ContainerOf(id model.CgroupID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -146,8 +146,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestMarksOfDelegatedTree: who may make cgroups at any place below a directory at the top takes at most half of the marks, a quarter with
-// names of containers, and gives them back.
+// TestMarksOfDelegatedTree: a user who may make cgroups anywhere below a top directory takes at most half of the marks,
+// a quarter with names of containers, and gives them back.
 func TestMarksOfDelegatedTree(t *testing.T) {
 	for title, c := range map[string]struct {
 		path func(i int) string

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOwners has a row for each runtime, scheduler and driver: a path, its owner, and where the form of the path comes from. The owner
-// "cgroup:" is the path itself, which only the list of the runtime names (Source.OfContainer).
+// TestOwners has a row for each runtime, scheduler and driver: a path, its owner, and the source of the path's form.
+// The owner "cgroup:" is the path itself, which only the list of the runtime names (Source.OfContainer).
 func TestOwners(t *testing.T) {
 	const (
 		systemdPod = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidSD + ".slice/"
@@ -169,7 +169,8 @@ func TestFlux(t *testing.T) {
 	}
 }
 
-// TestFluxOfDirectoryService: the user of Flux is not in the list of users, but has the cgroup of the broker, which starts after the sensor.
+// TestFluxOfDirectoryService: the user of Flux is missing in passwd, but has the cgroup of the broker, which starts
+// after the sensor.
 func TestFluxOfDirectoryService(t *testing.T) {
 	broker := os.Getuid()
 	s := fakeTree(t, Options{Passwd: t.TempDir() + "/none"}, "a")

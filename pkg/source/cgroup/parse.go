@@ -11,18 +11,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
-// parse returns the workload of the cgroup at path, from the path alone: the pod and container
-// as placed by containerd, CRI-O, Docker and Podman with either cgroup driver, the job of a scheduler
-// and its step, the LXC container, the systemd unit, or else the path itself. A cgroup below the cgroup
-// of a workload belongs to the workload.
+// parse returns the workload of the cgroup at path, from the path alone: the pod and container as placed by containerd,
+// CRI-O, Docker and Podman with either cgroup driver, the job of a scheduler and its step, the LXC container, the
+// systemd unit, or else the path itself. A cgroup below the cgroup of a workload belongs to the workload.
 //
-// A process that may create cgroups below its own (in a container, a guest or a user session) must not
-// take the name of another workload. So the outermost directory of another manager closes everything below
-// it: a pattern is matched only where every directory above is one that systemd, a runtime, the kubelet
-// or a scheduler makes as root. Below a directory with an unknown manager no id is matched, and a cgroup
-// with the name of a container there owns what is below it.
+// A process that may create cgroups below its own (in a container, a guest or a user session) must not take the name of
+// another workload. So the outermost directory of another manager closes everything below it: a pattern is matched only
+// if systemd, a runtime, the kubelet or a scheduler makes every directory above as root. Below a directory with an
+// unknown manager no id is matched, and a cgroup with the name of a container owns what is below it.
 //
-// It also returns the part of path that is the cgroup of the workload, and whether all cgroups below path belong to it or to one user.
+// It also returns the part of path that is the cgroup of the workload, and whether all cgroups below path belong to the
+// workload or to one user.
 func parse(path string) (e model.Cgroup, top string, closed bool) {
 	p := parser{segs: strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), slices: true}
 	e, n := p.run()
@@ -40,10 +39,11 @@ func parse(path string) (e model.Cgroup, top string, closed bool) {
 	return e, top, closed
 }
 
-// closed reports whether all cgroups below the path belong to its workload, whose cgroup is a number of levels above, or to one user.
+// closed reports whether all cgroups below the path belong to its workload, whose cgroup is a number of levels above,
+// or to one user.
 func (p *parser) closed(e *model.Cgroup, levels int) bool {
 	if p.user && p.segs[len(p.segs)-1] != "user.slice" {
-		return true // the slice of a user and what is below it
+		return true // the slice of a user and everything below
 	}
 	switch {
 	case e.Runtime == "systemd":
@@ -56,25 +56,24 @@ func (p *parser) closed(e *model.Cgroup, levels int) bool {
 	return e.ContainerID != "" || p.unnamed
 }
 
-// parser walks a path from the root; its fields hold the state of the segments passed.
+// parser walks a path from the root. Its fields hold the state of the segments passed.
 type parser struct {
 	segs   []string
 	slices bool // only systemd slices passed: the tree of systemd
 	user   bool // inside user.slice
-	// foreign: a directory with an unknown manager was passed, or the unit of a guest.
+	// foreign: a directory with an unknown manager, or the unit of a guest, was passed.
 	foreign bool
-	// unnamed: the cgroup is that of a container that only its runtime can name.
+	// unnamed: the cgroup belongs to a container that only its runtime can name.
 	unnamed bool
 
-	unit    string // the unit; a user unit includes its manager
+	unit    string // a user unit includes its manager
 	unitEnd int
 	manager bool // the unit is a user manager; its units follow
 	runtime bool // the unit is the service of a container runtime or the kubelet
 	jobs    bool // the unit has the cgroups of jobs below it
 }
 
-// run returns the workload and the number of segments of its cgroup. The result has no workload
-// if no pattern matches.
+// run returns the workload and the number of segments of its cgroup. The result has no workload if no pattern matches.
 func (p *parser) run() (model.Cgroup, int) {
 	for i, seg := range p.segs {
 		if e, n := p.container(i, seg); n > 0 {
@@ -92,7 +91,6 @@ func (p *parser) run() (model.Cgroup, int) {
 	return model.Cgroup{}, len(p.segs)
 }
 
-// pass updates the state for the segments below segment i.
 func (p *parser) pass(i int, seg string) {
 	slice := strings.HasSuffix(seg, ".slice")
 	switch {
@@ -135,8 +133,7 @@ func (p *parser) isPodmanPod(i int) bool {
 	return !p.foreign && i > 0 && p.segs[i-1] == podmanParent && isID(p.segs[i])
 }
 
-// container matches segment i and the following ones against the patterns of everything but
-// systemd units.
+// container matches segment i and the following against all patterns except systemd units.
 func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	if p.foreign {
 		return model.Cgroup{}, 0
@@ -180,8 +177,8 @@ func (p *parser) container(i int, seg string) (model.Cgroup, int) {
 	return model.Cgroup{}, 0
 }
 
-// lxc matches lxc/NAME (before LXC 3.1), lxc.payload/NAME (3.1 and 3.2) and lxc.payload.NAME at the start of segs. It returns the name
-// and the number of segments.
+// lxc matches lxc/NAME (before LXC 3.1), lxc.payload/NAME (3.1 and 3.2) and lxc.payload.NAME at the start of segs. It
+// returns the name and the number of segments.
 func lxc(segs []string) (name string, n int) {
 	if name, ok := strings.CutPrefix(segs[0], "lxc.payload."); ok && name != "" {
 		return name, 1
@@ -192,8 +189,7 @@ func lxc(segs []string) (name string, n int) {
 	return "", 0
 }
 
-// pod matches the cgroup of a pod at the start of segs. It returns the UID and the number of
-// segments.
+// pod matches the cgroup of a pod at the start of segs. It returns the UID and the number of segments.
 func pod(segs []string) (uid string, n int) {
 	if uid, ok := podSlice(segs[0]); ok {
 		return uid, 1
@@ -229,8 +225,7 @@ func podSlice(seg string) (uid string, ok bool) {
 	return "", false
 }
 
-// podColon matches SLICE:PREFIX:ID, which runc creates from a systemd path with the cgroupfs
-// driver.
+// podColon matches SLICE:PREFIX:ID, which runc creates from a systemd path with the cgroupfs driver.
 func podColon(seg string) (uid, id, runtime string, ok bool) {
 	part := strings.Split(seg, ":")
 	if len(part) != 3 || part[2] == "" {
@@ -243,9 +238,8 @@ func podColon(seg string) (uid, id, runtime string, ok bool) {
 	return uid, part[2], r.Name, true
 }
 
-// podContainer returns the container of segs[n:], below the cgroup of a pod. Only the runtime
-// creates cgroups there, so any name is a container, except for monitor processes, which belong
-// to the pod.
+// podContainer returns the container of segs[n:], below the cgroup of a pod. Only the runtime creates cgroups there, so
+// any name is a container, except monitor processes, which belong to the pod.
 func podContainer(uid string, segs []string, n int) (model.Cgroup, int) {
 	if n == len(segs) || strings.Contains(segs[n], "-conmon-") {
 		return model.Cgroup{Workload: "pod:" + uid, PodUID: uid}, n
@@ -266,7 +260,7 @@ func podEntity(uid, id, runtime string) model.Cgroup {
 }
 
 // slurmPath matches slurm[_NODE]/uid_N/job_N[/step_S] of cgroup v1 and, in the tree of systemd,
-// [NODE_]slurmstepd.scope/job_N[/step_S] of v2, or SLUID in place of job_N from Slurm 26.05 on (CgroupJobIdPaths).
+// [NODE_]slurmstepd.scope/job_N[/step_S] of v2. From Slurm 26.05 on, a SLUID may replace job_N (CgroupJobIdPaths).
 func slurmPath(segs []string, slices bool) (model.Cgroup, int) {
 	n, user := 0, ""
 	switch {
@@ -326,6 +320,5 @@ func isUnit(seg string) bool {
 	return suffix != seg && slices.Contains([]string{".service", ".scope", ".socket", ".mount", ".swap"}, suffix)
 }
 
-// unescape removes the underscore with which systemd prefixes unit names that look like cgroup
-// files.
+// unescape removes the underscore with which systemd prefixes unit names that look like cgroup files.
 func unescape(unit string) string { return strings.TrimPrefix(unit, "_") }

@@ -194,7 +194,7 @@ func TestParse(t *testing.T) {
 		{"plain", "/lab/rdma/a", "", bare},
 		{"unit's name in a plain tree", "/lab/bob/sshd.service", "", bare},
 
-		// hostile: a name of another workload, below the own cgroup
+		// hostile: the name of another workload, below the own cgroup
 		{
 			"pod in a pod", burst + "/cri-containerd-" + id64 + ".scope", guar + "/crio-" + other + ".scope",
 			pod64("containerd"),
@@ -284,8 +284,6 @@ func claimed(top string) model.Cgroup {
 
 var docker, podman = alone12("docker"), alone12("podman")
 
-// TestParseHostileBytes: names of any bytes become valid and bounded labels that stay
-// different.
 // TestClosed: what is below a closed cgroup is neither watched nor listed.
 func TestClosed(t *testing.T) {
 	for path, want := range map[string]bool{
@@ -314,6 +312,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestParseHostileBytes: names of any bytes become valid and bounded labels that stay
+// different.
 func TestParseHostileBytes(t *testing.T) {
 	long := "/" + strings.Repeat("x", 250) + "/" + strings.Repeat("y", 250)
 	seen := map[string]string{}
@@ -368,7 +368,7 @@ func FuzzParse(f *testing.F) {
 		if p := string(e.Path); !utf8.ValidString(p) || len(p) > maxPath || !strings.HasPrefix(p, "/") {
 			t.Errorf("path %q", p)
 		}
-		// A cgroup below a workload that a pattern matched belongs to that workload.
+		// A cgroup below a matched workload belongs to this workload.
 		if below, _, _ := parse(top + "/x"); !strings.HasPrefix(e.Workload, "cgroup:") && e.PodUID == "" &&
 			e.Runtime != "systemd" && below.Workload != e.Workload {
 			t.Errorf("%q is %q, a child is %q", top, e.Workload, below.Workload)

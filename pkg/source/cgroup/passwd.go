@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// passwd holds the user names of the passwd file. It is read again when the file changes. Users
-// of a directory service are shown by number.
+// passwd holds the user names of the passwd file, which is read again when it changes. Users of a directory service are
+// shown by number.
 type passwd struct {
 	path    string
 	changed time.Time
@@ -26,7 +26,7 @@ func (p *passwd) of(uid string) string {
 	return cmp.Or(p.names[uid], uid)
 }
 
-// uid returns the number of a user, empty if the file does not have the user.
+// uid returns the number of a user, or "" if the file lacks the user.
 func (p *passwd) uid(user string) string {
 	p.refresh()
 	for uid, name := range p.names {

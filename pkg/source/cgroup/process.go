@@ -20,8 +20,8 @@ import (
 // staleSuffix marks the path of a removed cgroup in /proc/PID/cgroup.
 const staleSuffix = " (deleted)"
 
-// CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns
-// fs.ErrNotExist if the process ended or is outside the mounted tree.
+// CgroupOf returns the cgroup id of a process or thread, from /proc/PID/cgroup. It returns fs.ErrNotExist if the
+// process ended or is outside the mounted tree.
 func (s *Source) CgroupOf(pid int) (model.CgroupID, error) {
 	path, err := s.pathOf(pid)
 	if err != nil {
@@ -58,9 +58,10 @@ func (s *Source) pathOf(pid int) (string, error) {
 	return path, nil
 }
 
-// OfContainer returns the path below the root of the hierarchy of the cgroup of a container: that of its first process, or without one (0)
-// the given path. It returns an empty path if the path alone names the container, and if it is not known. It returns false if the container
-// has no cgroup of its own, or if this belongs to a job, unit, guest or container above it.
+// OfContainer returns the path below the root of the hierarchy of a container's cgroup: the cgroup of its first
+// process, or the given path if pid is 0. It returns "" if the path alone names the container, or if the path is
+// unknown. It returns false if the container has no cgroup of its own, or if the cgroup belongs to a job, unit, guest
+// or container above it.
 func (s *Source) OfContainer(pid int, id, path string) (cgroup string, own bool) {
 	if pid > 0 {
 		if at, err := s.pathOf(pid); err == nil {
@@ -81,9 +82,9 @@ func (s *Source) OfContainer(pid int, id, path string) (cgroup string, own bool)
 	return clean(path, maxPath), true
 }
 
-// ownCgroup returns the outermost part of a path that has the name of a container: its first process may have made cgroups in its own,
-// and given them any name. It returns an empty path if there is none: the process is not that of the container, as numbers are used
-// again, or the container has no cgroup of its own.
+// ownCgroup returns the outermost part of a path that has the name of a container: its first process may have made
+// cgroups below with any name. It returns "" if the process belongs to something else, because process ids are reused,
+// or if the container has no cgroup of its own.
 func ownCgroup(path, id string) string {
 	for end := 1; end <= len(path); end++ {
 		if end < len(path) && path[end] != '/' {

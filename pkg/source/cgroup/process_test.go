@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestOfContainer: a container is where its first process is, if that cgroup has the id of the container.
+// TestOfContainer: a container has the cgroup of its first process, if this cgroup has the id of the container.
 func TestOfContainer(t *testing.T) {
 	const pid = 1000
 	for name, c := range map[string]struct{ process, path, want string }{
@@ -54,7 +54,8 @@ func TestOfContainer(t *testing.T) {
 	}
 }
 
-// TestOfNamedContainer: a container with any name has the cgroup at its path, unless another workload has it: the name is no proof.
+// TestOfNamedContainer: a container with any name has the cgroup at its path, unless another workload has it: the name
+// is not a proof.
 func TestOfNamedContainer(t *testing.T) {
 	s := fakeTree(t, Options{}, "a")
 	for path, want := range map[string]bool{

@@ -14,9 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// rdmaMount returns the mount with the files of the rdma controller: the followed
-// tree on v2, when the controller is enabled below its root, or the controller's own
-// v1 hierarchy. It is empty when there is none.
+// rdmaMount returns the mount with the files of the rdma controller: the followed tree on v2 if the controller is
+// enabled below its root, or the controller's own v1 hierarchy, or "".
 func (s *Source) rdmaMount() string {
 	h := s.hierarchy
 	if h.Controller == "" {
@@ -31,10 +30,10 @@ func (s *Source) rdmaMount() string {
 	return ""
 }
 
-// rdmaBuffer is the size of the buffer for rdma.current: a line of up to 100 bytes for each HCA.
+// rdmaBuffer is the size of the buffer for rdma.current: a line of up to 100 bytes per HCA.
 const rdmaBuffer = 64 << 10
 
-// readRDMA adds the facts of readRDMA, with the buffer of the source.
+// readRDMA adds the facts of the function readRDMA, with the buffer of the source.
 func (s *Source) readRDMA(ctx context.Context, out *model.Snapshot, dirs map[model.CgroupID]string) {
 	s.rdmaMu.Lock()
 	defer s.rdmaMu.Unlock()
@@ -49,8 +48,8 @@ func (s *Source) readRDMA(ctx context.Context, out *model.Snapshot, dirs map[mod
 	}
 }
 
-// readRDMA reads rdma.current in directories by cgroup id, with a buffer. The file is missing where
-// the controller is not enabled.
+// readRDMA reads rdma.current in directories by cgroup id, with a buffer. The file is missing if the controller is not
+// enabled.
 func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte, skipped *boundedfile.Skipped) []model.RDMACgroup {
 	out := []model.RDMACgroup{}
 	for _, id := range slices.Sorted(maps.Keys(dirs)) {
@@ -66,14 +65,11 @@ func readRDMA(ctx context.Context, dirs map[model.CgroupID]string, buf []byte, s
 	return out
 }
 
-// parseRDMA parses lines of DEVICE hca_handle=N hca_object=N, to which newer kernels
-// may add fields. The name of a device may have spaces. The kernel lists every device of the node for every cgroup: lines without
-// a charge are left out, as they would be most series of a node with many containers.
-// It appends to out.
+// parseRDMA parses lines of DEVICE hca_handle=N hca_object=N and appends to out. Newer kernels may add fields. The name
+// of a device may have spaces. The kernel lists every device for every cgroup, so lines without a charge are left out.
 //
-// cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another
-// field, reports a value that it cannot parse as 0, and reads rdma.max for each cgroup,
-// too (BenchmarkRDMA).
+// cgroup2.Manager.StatFiltered of containerd/cgroups (v3.1.3) drops a line with another field, reports an unparsable
+// value as 0, and also reads rdma.max for each cgroup (BenchmarkRDMA).
 func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte, skipped *boundedfile.Skipped) []model.RDMACgroup {
 	for line := range bytes.Lines(text) {
 		c, known := model.RDMACgroup{Cgroup: id}, 0
@@ -103,7 +99,7 @@ func parseRDMA(out []model.RDMACgroup, id model.CgroupID, text []byte, skipped *
 	return out
 }
 
-// splitFields splits a line into the name of the device and the fields KEY=NUMBER behind it.
+// splitFields splits a line into the name of the device and the fields KEY=NUMBER.
 func splitFields(line []byte) (device, fields []byte) {
 	end := len(line)
 	for {

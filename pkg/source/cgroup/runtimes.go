@@ -9,14 +9,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The values of the label runtime of workloads that are no containers of a runtime.
+// The values of the label runtime for workloads that are not containers of a runtime.
 const (
 	runtimeSlurm = "slurm"
 	runtimeLXC   = "lxc"
 )
 
-// kubeletUnits lists the services that start the kubelet, a runtime of their own, or both. As
-// below the services of runtimes, only root creates cgroups below them.
+// kubeletUnits lists the services that start the kubelet, their own runtime, or both. Only root creates cgroups below
+// them.
 var kubeletUnits = []string{
 	"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service",
 	"k0scontroller.service", "k0sworker.service", "cri-docker.service",
@@ -26,7 +26,8 @@ var kubeletUnits = []string{
 // podmanParent is the directory in which Podman's cgroupfs driver puts containers and pods.
 const podmanParent = "libpod_parent"
 
-// kubeletParents lists the directories in which the cgroupfs driver puts the tree of the kubelet: the usual values of --cgroup-root.
+// kubeletParents lists the directories in which the cgroupfs driver puts the tree of the kubelet: the usual values of
+// --cgroup-root.
 var kubeletParents = []string{"kubelet", "k3s"}
 
 // isRuntimeUnit reports whether only runtimes of root create cgroups below a service.
@@ -35,16 +36,15 @@ func isRuntimeUnit(unit string) bool {
 		slices.ContainsFunc(model.Runtimes, func(r model.Runtime) bool { return r.Unit == unit })
 }
 
-// isParent reports whether only a runtime or the kubelet of root creates cgroups in a directory. kubepods.slice and the slices in
-// it have this name where the kubelet makes them below a directory.
+// isParent reports whether only root's runtime or kubelet creates cgroups in a directory, including kubepods.slice,
+// which the kubelet may make below another directory, and the slices in it.
 func isParent(dir string) bool {
 	return dir == podmanParent || dir == "kubepods" || runtimeOf(dir) != "" || slices.Contains(kubeletParents, dir) ||
 		strings.HasSuffix(dir, ".slice") && strings.Contains("-"+dir, "-kubepods")
 }
 
-// runtimeOf returns the runtime that places containers without a pod into a directory with the
-// cgroupfs driver: dockerd, and the CRI plugin of containerd. It returns "" for other
-// directories.
+// runtimeOf returns the runtime that places containers without a pod into a directory with the cgroupfs driver:
+// dockerd, or the CRI plugin of containerd. It returns "" for other directories.
 func runtimeOf(dir string) string {
 	for _, r := range model.Runtimes {
 		if r.Parent != "" && r.Parent == dir {
@@ -54,8 +54,8 @@ func runtimeOf(dir string) string {
 	return ""
 }
 
-// scope splits the cgroup name of a container into runtime and id. Both are empty for other
-// names and for the monitor process of a container.
+// scope splits the cgroup name of a container into runtime and id. Both are empty for other names and for the monitor
+// process of a container.
 func scope(seg string) (runtime model.Runtime, id string) {
 	for _, r := range model.Runtimes {
 		for _, prefix := range r.Scopes {

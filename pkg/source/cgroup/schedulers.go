@@ -15,14 +15,15 @@ import (
 
 // A scheduler makes a cgroup for each of its jobs.
 type scheduler struct {
-	name string // of the workloads, and the value of the label runtime
-	// parents are the paths of the directories that contain the cgroups of jobs, at the root or in slices; * is any name.
+	name string // prefix of workloads, and value of the label runtime
+	// parents are the paths of the directories that contain the cgroups of jobs, at the root or in slices; * is any
+	// name.
 	parents []string
-	// job returns the job from the name of its cgroup, empty if it is none.
+	// job returns the job from the name of its cgroup, or "".
 	job func(name string) string
 }
 
-// schedulers lists the schedulers but Slurm, whose jobs have steps. owners_test.go names the sources of the paths.
+// schedulers lists the schedulers except Slurm, whose jobs have steps. owners_test.go names the sources of the paths.
 var schedulers = []scheduler{
 	{"pbs", []string{"pbs_jobs.service/jobid", "pbs_jobs.service/jobs", "pbs.service/jobid"}, func(name string) string { return name }},
 	{"condor", []string{"htcondor", "condor.service"}, condorSlot},
@@ -48,7 +49,7 @@ func jobOf(segs []string) (model.Cgroup, int) {
 	return model.Cgroup{}, 0
 }
 
-// passParent returns the number of segments of a parent at the start of segs, -1 if another directory is there.
+// passParent returns the number of segments of a parent at the start of segs, or -1.
 func passParent(parent string, segs []string) (n int) {
 	for parent != "" {
 		name, rest, _ := strings.Cut(parent, "/")
@@ -65,7 +66,6 @@ func isScheduler(runtime string) bool {
 	return slices.ContainsFunc(schedulers, func(s scheduler) bool { return s.name == runtime })
 }
 
-// isJob reports whether the workloads of a runtime are the jobs of a scheduler.
 func isJob(runtime string) bool { return runtime == runtimeSlurm || isScheduler(runtime) }
 
 // isJobUnit reports whether the cgroups of jobs are below a unit.
@@ -127,8 +127,8 @@ func fluxJob(unit string) string {
 	return job
 }
 
-// isFlux reports whether a user is that of Flux, for which only Flux makes units: the user flux, who may be in a directory service, or the
-// user to whom systemd gave the cgroup of the broker. It needs s.mu.
+// isFlux reports whether a user runs Flux, so that only Flux makes the user's units: the user flux, who may be in a
+// directory service, or the user to whom systemd gave the cgroup of the broker. It needs s.mu.
 func (s *Source) isFlux(uid string) bool {
 	if flux := s.users.uid("flux"); flux != "" && uid == flux {
 		return true

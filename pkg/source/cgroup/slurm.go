@@ -14,7 +14,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
-// jobOptions returns the options for the jobs of Slurm in the followed hierarchy.
 func (s *Source) jobOptions() slurm.Options {
 	h := s.hierarchy
 	o := slurm.Options{
@@ -40,7 +39,6 @@ func (h Hierarchy) others(root string) (all []slurm.Hierarchy) {
 	return all
 }
 
-// jobs returns the existing cgroups of Slurm jobs.
 func (t *table) jobs() iter.Seq[slurm.Cgroup] { return slurmCgroups(maps.Values(t.byPath)) }
 
 func slurmCgroups(groups iter.Seq[*group]) iter.Seq[slurm.Cgroup] {
@@ -53,14 +51,13 @@ func slurmCgroups(groups iter.Seq[*group]) iter.Seq[slurm.Cgroup] {
 	}
 }
 
-// job returns the cgroup of a Slurm job.
 func (g *group) job() slurm.Cgroup {
 	return slurm.Cgroup{
 		ID: g.id, Path: g.path, Top: g.top, Job: strings.TrimPrefix(g.fact.Workload, "slurm:"), Step: g.fact.Step, User: g.fact.User,
 	}
 }
 
-// number names a cgroup after the number of its job, if that is known.
+// number names a cgroup after the number of its job, if the number is known.
 func (t *table) number(g *group) {
 	if g.fact.Runtime != runtimeSlurm {
 		return
@@ -70,7 +67,7 @@ func (t *table) number(g *group) {
 	}
 }
 
-// numberJobs looks up the numbers of Slurm jobs that have none. Until one is known, the job has the name of its SLUID.
+// numberJobs looks up the missing numbers of Slurm jobs. A job without a known number is named after its SLUID.
 func (s *Source) numberJobs(ctx context.Context) {
 	s.mu.Lock()
 	s.watcher.drain()

@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestSlurmJob: the package slurm gets the jobs of a node, and what it finds is in the facts.
+// TestSlurmJob: the package slurm gets the jobs of a node, and its results are in the facts.
 func TestSlurmJob(t *testing.T) {
 	const uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 	root, proc := t.TempDir(), t.TempDir()
@@ -70,7 +70,8 @@ func TestSlurmJob(t *testing.T) {
 	}
 }
 
-// TestUserOfEndedJob: an ended job has the name of its user, which can be added to passwd later, if its path contains the number.
+// TestUserOfEndedJob: if the path of an ended job contains the user's number, the job gets a user name that passwd
+// lists later.
 func TestUserOfEndedJob(t *testing.T) {
 	root, passwd := t.TempDir(), t.TempDir()
 	job := filepath.Join(root, "memory/slurm/uid_999")
@@ -102,8 +103,8 @@ func TestUserOfEndedJob(t *testing.T) {
 	}
 }
 
-// TestSLUID has the jobs of Slurm 26.05 beside one in the form of earlier releases. The number comes from the environment or the title of
-// slurmstepd. A process of the user, or one of root that the user may have started, does not name the job.
+// TestSLUID has jobs of Slurm 26.05 and a job of an earlier release. The number comes from the environment or the title
+// of slurmstepd. A process of the user, or a process of root that the user may have started, does not name the job.
 func TestSLUID(t *testing.T) {
 	const scope = "system.slice/slurmstepd.scope/"
 	root, proc := t.TempDir(), t.TempDir()
@@ -170,7 +171,7 @@ func TestSLUID(t *testing.T) {
 	if found, _ = workloads(); cmp.Diff(want, found) != "" {
 		t.Error(cmp.Diff(want, found))
 	}
-	// A step that begins after the slurmstepd of the others ended has the number of its job.
+	// A step that begins after the slurmstepd of the other steps ended has the number of its job.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if g, _ := s.table.add(nil, "/"+scope+"s5K1KKYAYG5D00/step_1", 1<<50, now); g.fact.Workload != "slurm:4711" {

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup finds the workloads that cgroups belong to.
+// Package cgroup finds the workloads of cgroups.
 //
-// The kernel counts by cgroup id. This source keeps a table of the ids and paths of the cgroup
-// tree, and derives the pod, container, job or unit from the path alone (parse). It watches the
-// tree, because a container may have ended when its counters are read: a watch reports a cgroup
-// when it is created. The names of ended cgroups are kept for a grace period and until no
-// counters of them are left.
+// The kernel counts by cgroup id. This source keeps a table of the ids and paths of the cgroup tree, and derives the
+// pod, container, job or unit from the path alone (parse). It watches the tree, because a container may have ended when
+// its counters are read. Names of ended cgroups are kept for a grace period and while counters of them exist.
 //
-// Between scrapes it reads no file and only follows mkdir and rmdir. On cgroup v1 it follows
-// one hierarchy, see Hierarchy.
+// Between scrapes it reads no file and only follows mkdir and rmdir. On cgroup v1 it follows one hierarchy, see
+// Hierarchy.
 //
-// The watch reports the name of a new cgroup without its id, and ids are listed only between
-// the mkdir and rmdir of siblings: a cgroup that exists for less than some 100 ms on a busy
-// node may have ended by the time of the listing. Options.PathOf then returns its path;
-// otherwise it stays unresolved and is counted.
+// The watch reports the name of a new cgroup without its id, so the directory is listed after the event. On a busy
+// node, a cgroup that exists for less than some 100 ms may have ended by then. Options.PathOf then returns its path;
+// otherwise the id stays unresolved and is counted.
 //
 // The subpackage slurm reads what the paths of jobs do not name, and ranks.
 package cgroup
@@ -47,11 +44,11 @@ type Options struct {
 	Grace  time.Duration // how long the names of ended cgroups are kept; default 5 min
 	// MaxCgroups is the maximum number of cgroups in the table; default 65536.
 	MaxCgroups int
-	// PathOf returns the path below the root of its hierarchy that a cgroup had when it was
-	// created (model.PathLog), for cgroups that end before the watch lists them. It may be nil.
+	// PathOf returns the path below the root of its hierarchy that a cgroup had when it was created (model.PathLog),
+	// for cgroups that end before the watch lists them. It may be nil.
 	PathOf func(id model.CgroupID) (model.CgroupPath, bool)
-	// RankVariables are the variables of processes that have a rank, in the order of precedence. Without one, no environment is
-	// read for ranks.
+	// RankVariables are the variables that hold the rank of a process, in the order of precedence. If it is empty, no
+	// environment is read for ranks.
 	RankVariables []string
 	// Marker receives the cgroups whose descendants belong together. It may be nil.
 	Marker model.WorkloadMarker
@@ -69,9 +66,8 @@ type Source struct {
 	mu      sync.Mutex // protects the fields below
 	table   *table
 	watcher *watcher
-	// unresolved holds the ids without a known path, with the time of the lookup. They stay
-	// unresolved until Forget: counters once unattributed must not move to a workload
-	// later.
+	// unresolved holds the ids without a known path, with the time of the lookup. They stay unresolved until Forget:
+	// unattributed counters must not move to a workload later.
 	unresolved      map[model.CgroupID]time.Time
 	unresolvedCount uint64 // total number of unresolved ids
 	users           passwd
@@ -81,11 +77,10 @@ type Source struct {
 
 	rdmaMu  sync.Mutex // protects the next two fields
 	skipped boundedfile.SkippedCount
-	rdma    []byte // buffer for rdma.current; nil until it is needed
+	rdma    []byte // buffer for rdma.current; nil until needed
 }
 
-// New reads the tree and starts to follow it. It returns ErrAbsent if no cgroup hierarchy is
-// mounted.
+// New reads the tree and starts to follow it. It returns ErrAbsent if no cgroup hierarchy is mounted.
 func New(o Options) (*Source, error) {
 	root, err := filepath.Abs(cmp.Or(o.Root, "/sys/fs/cgroup"))
 	if err != nil {
@@ -139,8 +134,7 @@ func (s *Source) Name() string { return "cgroup" }
 // Hierarchy returns the hierarchy that the source follows.
 func (s *Source) Hierarchy() Hierarchy { return s.hierarchy }
 
-// Namespace returns the root of the own cgroup namespace as a path below the mount, or "" in
-// the namespace of the host.
+// Namespace returns the root of the own cgroup namespace as a path below the mount, or "" in the namespace of the host.
 func (s *Source) Namespace() string { return s.table.view.ours }
 
 // Close ends the watch.
@@ -156,9 +150,9 @@ func (s *Source) stop() error {
 	return err
 }
 
-// Read returns the state of the source: the unreadable cgroups and the number that exceeded the
-// table. It also returns JobGPUs and Ranks, which are read in the background. The error reports that the tree
-// no longer exists, is not that of the node, or can only be walked; names are still resolved then.
+// Read returns the state of the source: unreadable cgroups, and the number of cgroups that exceeded the table. It also
+// returns JobGPUs and Ranks, which are read in the background. The error reports that the tree no longer exists, is not
+// the node's, or can only be walked; names are still resolved then.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if _, err := cgroupID(s.hierarchy.Mount); err != nil {
 		return model.Snapshot{}, fmt.Errorf("cgroup mount: %w", err)
@@ -195,7 +189,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return out, errors.Join(s.table.view.blind, s.watcher.noWatch)
 }
 
-// failed returns the state of what is read in the background. Its reason is the first of the errors.
+// failed returns the state of a background read. Its reason is the first of the errors.
 func (s *Source) failed(what string, err error) model.DeviceState {
 	reason, _, _ := strings.Cut(err.Error(), "\n")
 	state := model.StateFailed
@@ -205,10 +199,9 @@ func (s *Source) failed(what string, err error) model.DeviceState {
 	return model.DeviceState{Source: s.Name(), Device: what, State: state, Reason: reason}
 }
 
-// Resolve returns the given cgroups with a known path, and the previously returned cgroups that
-// ended before the grace period. An unresolved id expires after the same time: usually it has
-// ended, and its counters would otherwise stay. If the rdma controller is enabled, Resolve also
-// reads rdma.current of these workloads.
+// Resolve returns the given cgroups with a known path, and returned cgroups that ended before the grace period. An
+// unresolved id expires after the same time: usually the cgroup has ended, and its counters would stay otherwise. If
+// the rdma controller is enabled, Resolve also reads rdma.current of these workloads.
 func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snapshot, error) {
 	out := model.Snapshot{Cgroups: make([]model.Cgroup, 0, len(ids))}
 	rdma := s.rdmaMount()
@@ -263,8 +256,8 @@ func (s *Source) Resolve(ctx context.Context, ids []model.CgroupID) (model.Snaps
 	return out, ctx.Err()
 }
 
-// find returns a cgroup from the table, or else looks it up. An id missing from the table is
-// new, ended before it was listed, or cannot be watched.
+// find returns a cgroup from the table, or looks it up. An id missing from the table is new, ended before it was
+// listed, or cannot be watched.
 func (s *Source) find(id model.CgroupID) *group {
 	if g := s.table.byID[id]; g != nil {
 		return g
@@ -321,7 +314,7 @@ func (s *Source) findTop(g *group) {
 func (s *Source) request(path string, id model.CgroupID) *group {
 	g, _ := s.table.add(nil, path, id, s.opt.Now())
 	if g != nil {
-		g.found = true // no event reports its end
+		g.found = true // its end causes no event
 	}
 	return g
 }

@@ -38,7 +38,7 @@ func write(t *testing.T, root string, files map[string]string) {
 	}
 }
 
-// TestFindHierarchy uses fake trees, as a machine has only one layout.
+// TestFindHierarchy uses fake trees, because a machine has only one layout.
 func TestFindHierarchy(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -106,8 +106,8 @@ func fakeTree(t *testing.T, o Options, dirs ...string) *Source {
 	return s
 }
 
-// TestUnreadable: an unreadable directory omits only its own subtree. Root may read any
-// directory, so the path is too long: any user who may create cgroups can nest them that deep.
+// TestUnreadable: an unreadable directory omits only its own subtree. Root may read any directory, so the path is too
+// long: any user who may create cgroups can nest them this deep.
 func TestUnreadable(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"cgroup.controllers": ""})
@@ -147,8 +147,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestNoWatches: without watches, walks find unknown ids and ended cgroups, and Read reports
-// the reason.
+// TestNoWatches: without watches, walks find unknown ids and ended cgroups, and Read reports the reason.
 func TestNoWatches(t *testing.T) {
 	var c clock
 	s := fakeTree(t, Options{Now: c.now}, "a")
@@ -177,8 +176,7 @@ func TestNoWatches(t *testing.T) {
 	}
 }
 
-// TestFullTable: a full table counts what does not fit. Ended cgroups that Resolve never
-// returned make room.
+// TestFullTable: a full table counts what does not fit. Ended cgroups that Resolve never returned make room.
 func TestFullTable(t *testing.T) {
 	s := fakeTree(t, Options{MaxCgroups: 3}, "a", "b", "c", "d")
 	out, err := s.Read(context.Background())
@@ -228,8 +226,8 @@ func TestManyOfOneOwner(t *testing.T) {
 	}
 }
 
-// TestReuseBeforeEvents: when a path has a new cgroup before the events of the old one are
-// read, the cgroups below the old one have ended, too.
+// TestReuseBeforeEvents: if a path has a new cgroup before the events of the old cgroup are read, the cgroups below the
+// old cgroup have ended too.
 func TestReuseBeforeEvents(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 100, func(*group) {})
@@ -258,7 +256,7 @@ func TestRDMACurrent(t *testing.T) {
 		"cgroup.controllers":     "memory rdma",
 		"cgroup.subtree_control": "memory rdma",
 		pod + "/rdma.current":    "mlx5_0 hca_handle=2 hca_object=20 \nmlx5_1 hca_handle=0 hca_object=0 \n",
-		// The value of the parent includes that of the child.
+		// The value of the parent includes the child's value.
 		pod + "/child/rdma.current": "mlx5_0 hca_handle=1 hca_object=7 \n",
 		"a/rdma.current":            "garbage\nmlx5_0 hca_handle=x hca_object=1\nmlx5_0 index=1 hca_handle=1 hca_object=3\n",
 		"none/cgroup.procs":         "",
@@ -325,8 +323,8 @@ func TestMountView(t *testing.T) {
 	}
 }
 
-// TestOwnNamespace creates random trees. The path of a cgroup as seen from another namespace
-// (cgroup_path_ns: ".." for each level up, then down) must lead back to it.
+// TestOwnNamespace creates random trees. The path of a cgroup as seen from another namespace (cgroup_path_ns: ".." for
+// each level up, then down) must lead back to it.
 func TestOwnNamespace(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	place := func() string {
@@ -366,7 +364,7 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestBlind: nodes on which a sensor sees only its own part of the tree, or cannot find itself.
+// TestBlind: nodes where a sensor sees only its own part of the tree, or cannot find itself.
 func TestBlind(t *testing.T) {
 	for name, tt := range map[string]struct {
 		root, first string // of the mount, and the cgroup of process 1
@@ -429,7 +427,7 @@ func BenchmarkResolve500(b *testing.B) {
 	}
 }
 
-// Whatever a file has, only charges come out of it, with a device that a label can have.
+// FuzzRDMA: any file yields only charges, with device names that are valid labels.
 func FuzzRDMA(f *testing.F) {
 	f.Add([]byte(rdmaCurrent))
 	f.Add([]byte("mlx5_0 index=1 hca_handle=max hca_object=3 hca_handle=1\n"))

@@ -20,7 +20,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// What is below a container is neither watched nor listed, and has its name when it is asked for.
+// TestBelowContainer: cgroups below a container are neither watched nor listed. They have the container's name when
+// they are looked up.
 func TestBelowContainer(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		for _, dir := range []string{"/docker", "/docker/" + id64} {
@@ -58,7 +59,8 @@ func TestBelowContainer(t *testing.T) {
 	})
 }
 
-// What is below the slice of a user is neither watched nor listed, and has its name when it is asked for.
+// TestBelowUser: cgroups below the slice of a user are neither watched nor listed. They have its name when they are
+// looked up.
 func TestBelowUser(t *testing.T) {
 	const manager = "user.slice/user-1000.slice/user@1000.service"
 	s := fakeTree(t, Options{}, "user.slice/user-1000.slice")
@@ -96,7 +98,8 @@ func TestBelowUser(t *testing.T) {
 	}
 }
 
-// The processes of a rootless container may be below its cgroup. That is found with theirs.
+// TestRootlessContainer: the processes of a rootless container may be below its cgroup. A lookup of their cgroup finds
+// the container's.
 func TestRootlessContainer(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		tr.top = ""
@@ -125,7 +128,8 @@ func TestRootlessContainer(t *testing.T) {
 	})
 }
 
-// A cgroup with too many new children is not watched until the next Read, which lists what is left.
+// TestTooManyNew: a cgroup with too many new children is not watched until the next Read, which lists the remaining
+// children.
 func TestTooManyNew(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		tr.mkdir(t, "/busy")
@@ -163,7 +167,8 @@ func TestTooManyNew(t *testing.T) {
 	})
 }
 
-// A cgroup that comes and goes costs no listing of its siblings. The kernel reports reads of a directory.
+// TestSiblingsAreNotListed: a cgroup that comes and goes does not cause a listing of its siblings. The kernel reports
+// reads of a directory.
 func TestSiblingsAreNotListed(t *testing.T) {
 	trees(t, func(t *testing.T, tr tree) {
 		tr.mkdir(t, "/busy")
@@ -225,7 +230,7 @@ func watchReads(t *testing.T, dir string) func() int {
 	}
 }
 
-// The number of watches is bounded, and leaves three quarters of the user's to others.
+// TestManyWatches: the number of watches is bounded, and leaves three quarters of the user's watches to others.
 func TestManyWatches(t *testing.T) {
 	procfs := t.TempDir()
 	allow := func(watches string) {
@@ -270,8 +275,8 @@ func TestManyWatches(t *testing.T) {
 	}
 }
 
-// BenchmarkStorm reports the CPU time for a cgroup that comes and goes beside 20,000 others, in a container, of a user and elsewhere,
-// 100 times per second, and how long a lookup of names waited at most.
+// BenchmarkStorm reports the CPU time for a cgroup that comes and goes beside 20,000 others, in a container, of a user
+// and elsewhere, 100 times per second, and the longest wait of a lookup.
 func BenchmarkStorm(b *testing.B) {
 	own := fmt.Sprintf("accelscope-%d-%d.slice/", os.Getpid(), nextTop.Add(1))
 	for name, parent := range map[string]string{

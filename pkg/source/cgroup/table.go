@@ -11,18 +11,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
-// group is one cgroup, existing or ended.
+// group is an existing or ended cgroup.
 type group struct {
 	id    model.CgroupID
 	path  string       // below the mount
 	fact  model.Cgroup // without ID
-	top   string       // path below the mount of the cgroup of the workload
+	top   string       // path of the workload's cgroup below the mount
 	died  time.Time    // zero while it exists
 	named bool         // Resolve returned it: kept until Forget
-	// closed: all cgroups below it belong to its workload or its user. They are neither watched nor listed, but looked up.
+	// closed: all cgroups below belong to its workload or its user. They are neither watched nor listed, but looked up.
 	closed bool
 	walk   uint64 // the last walk that found it
-	wd     int32  // its watch; zero if none
+	wd     int32  // its watch, or zero
 	found  bool   // it was looked up
 	marked mark
 	// created is the number of children that were created since countedAt, within a second.
@@ -30,12 +30,11 @@ type group struct {
 	countedAt time.Time
 }
 
-// maxPerOwner limits the existing cgroups of one container, unit or user that are listed before
-// a lookup, so that none can fill the table.
+// maxPerOwner limits the existing cgroups of a container, unit or user that are listed before a lookup, so that no
+// owner can fill the table.
 const maxPerOwner = 4096
 
-// table holds cgroups by id and the existing ones by path. The kernel reuses paths, but never
-// ids.
+// table holds cgroups by id, and existing cgroups also by path. The kernel reuses paths, but never ids.
 type table struct {
 	view    mountView
 	limit   int
@@ -47,7 +46,7 @@ type table struct {
 	onDeath func(*group)
 	marker  model.WorkloadMarker // nil if no programs count
 	marks   map[string]int       // of existing cgroups, by directory at the top
-	// unmarked counts the cgroups for which there was no room.
+	// unmarked counts the cgroups without a mark for lack of room.
 	unmarked uint64
 	// refused counts the cgroups that did not fit.
 	refused uint64
@@ -65,8 +64,8 @@ func newTable(view mountView, limit int, onDeath func(*group)) *table {
 	}
 }
 
-// add records an existing cgroup below a listed one, or one that was requested (above is nil). fresh reports that it is new. It
-// returns nil if the table is full or, unless requested, if its owner has maxPerOwner cgroups.
+// add records an existing cgroup below a listed cgroup, or a requested cgroup (above is nil). fresh reports that it is
+// new. It returns nil if the table is full or, unless requested, if its owner has maxPerOwner cgroups.
 func (t *table) add(above *group, path string, id model.CgroupID, now time.Time) (g *group, fresh bool) {
 	g = t.byID[id]
 	if g != nil && g.path == path && g.died.IsZero() {
@@ -75,7 +74,7 @@ func (t *table) add(above *group, path string, id model.CgroupID, now time.Time)
 	if old := t.byPath[path]; old != nil {
 		t.endTree(old, now)
 	}
-	// The owner of what is below a closed one is known before the path is parsed.
+	// Below a closed cgroup, the owner is known before the path is parsed.
 	if g == nil && above != nil && above.closed && t.owned[above.owner()] >= maxPerOwner {
 		t.refused++
 		return nil, false
@@ -115,8 +114,7 @@ func (t *table) rename(g *group) {
 	}
 }
 
-// learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if
-// the table is full.
+// learn records an ended cgroup by its path below the root of the hierarchy. It returns nil if the table is full.
 func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
 	t.sweep(now)
 	if len(t.byID) >= t.limit {
@@ -133,7 +131,7 @@ func (t *table) learn(path string, id model.CgroupID, now time.Time) *group {
 // owner returns the path of the owner that may create cgroups here: below user.slice the user.
 func (g *group) owner() string { return cmp.Or(userOf(g.path), g.top) }
 
-// userOf returns the slice of the user whose cgroup a path is, empty if it is not below user.slice.
+// userOf returns the slice of the user of a path, or "" outside user.slice.
 func userOf(path string) string {
 	rest, ok := strings.CutPrefix(path, "/user.slice/")
 	if !ok {
@@ -143,7 +141,6 @@ func userOf(path string) string {
 	return "/user.slice/" + user
 }
 
-// end records the end of a cgroup.
 func (t *table) end(g *group, now time.Time) {
 	g.died = now
 	t.dead[g.id] = g
@@ -155,8 +152,8 @@ func (t *table) end(g *group, now time.Time) {
 	}
 }
 
-// endTree records the end of a cgroup and those below it when another cgroup already has its
-// path: the events of their removal may not have been read, and their watches end with them.
+// endTree records the end of a cgroup and the cgroups below, when another cgroup already has its path: their removal
+// events may be unread, and their watches end with them.
 func (t *table) endTree(g *group, now time.Time) {
 	for path, below := range t.byPath {
 		if strings.HasPrefix(path, strings.TrimSuffix(g.path, "/")+"/") && below != g {
@@ -177,8 +174,8 @@ func (t *table) lastAt(path string) (id model.CgroupID, ok bool) {
 	return id, ok
 }
 
-// sweep makes room in a full table: it drops the ended cgroups that expire does not return, at
-// most once a second, as it visits all of them.
+// sweep makes room in a full table: it drops the ended cgroups that expire does not return. It visits all of them, so
+// it runs at most once per second.
 func (t *table) sweep(now time.Time) {
 	if len(t.byID) < t.limit || now.Sub(t.swept) < time.Second {
 		return
@@ -191,11 +188,12 @@ func (t *table) sweep(now time.Time) {
 	}
 }
 
-// isKept reports whether an ended cgroup is kept until Forget: it has figures, or may have entries in the maps of the programs.
+// isKept reports whether an ended cgroup is kept until Forget: it has figures, or may have entries in the maps of the
+// programs.
 func (g *group) isKept() bool { return g.named || g.marked != unmarked }
 
-// expire drops the cgroups that ended before the given time, were never returned by Resolve and have no mark.
-// It returns the ids of the others that ended before: a marked one may have entries in the maps of the programs.
+// expire drops the cgroups that ended before the given time, were never returned by Resolve and have no mark. It
+// returns the ids of the other cgroups that ended before: a marked cgroup may have entries in the maps of the programs.
 func (t *table) expire(before time.Time) []model.CgroupID {
 	ids := []model.CgroupID{}
 	for id, g := range t.dead {
@@ -210,7 +208,7 @@ func (t *table) expire(before time.Time) []model.CgroupID {
 	return ids
 }
 
-// drop removes an ended cgroup. Its path may already belong to a new one.
+// drop removes an ended cgroup. Its path may already belong to a new cgroup.
 func (t *table) drop(id model.CgroupID) {
 	if t.dead[id] != nil {
 		delete(t.dead, id)

@@ -54,8 +54,8 @@ func TestCgroupMissedByWatch(t *testing.T) {
 	}
 }
 
-// TestMarkedExpires: a unit that ended expires although nothing was counted by its cgroup: below it, processes had entries in its share
-// of the maps.
+// TestMarkedExpires: an ended unit expires although nothing was counted by its cgroup: processes below had entries in
+// its share of the maps.
 func TestMarkedExpires(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := fakeTree(t, Options{Grace: time.Minute, Now: func() time.Time { return now }}, "system.slice/a.service/x")
@@ -64,7 +64,7 @@ func TestMarkedExpires(t *testing.T) {
 	for _, g := range []*group{below, unit} {
 		s.table.end(g, now)
 	}
-	s.table.limit = 1 // a full table drops what has neither a name nor a mark
+	s.table.limit = 1 // a full table drops cgroups without a name and a mark
 	s.table.sweep(now)
 	if s.table.byID[below.id] != nil {
 		t.Error("the cgroup below the unit is kept")

@@ -23,28 +23,27 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// watchMask selects the creation and removal of directories. It excludes files, which kubelet
-// and systemd write all the time.
+// watchMask selects the creation and removal of directories. It excludes files, which kubelet and systemd write all the
+// time.
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 
 // maxUnreadable is the maximum number of unreadable cgroups reported by name.
 const maxUnreadable = 16
 
-// Bounds of what users who may create cgroups cost.
+// Bounds of the costs of users who may create cgroups.
 const (
-	// maxWatches is the maximum number of watches, and watchShare their largest part of fs.inotify.max_user_watches: the kubelet runs as
-	// the same user.
+	// maxWatches is the maximum number of watches, and watchShare limits them to a quarter of
+	// fs.inotify.max_user_watches: the kubelet runs as the same user.
 	maxWatches = 8192
 	watchShare = 4
-	// maxCreated is the number of children of one cgroup per second above which it is not watched until the next Read.
+	// maxCreated is the number of new children per second above which a cgroup is not watched until the next Read.
 	maxCreated = 1000
 )
 
-// ErrWatches is reported while not all cgroups can be watched, because there are too many.
+// ErrWatches is reported while there are too many cgroups to watch.
 var ErrWatches = errors.New("too many cgroups to watch")
 
-// Minimum intervals of walks of the tree: for an unknown id, and while some cgroups are not
-// watched.
+// Minimum intervals of walks of the tree: for an unknown id, and while some cgroups are not watched.
 const (
 	walkOnMiss = time.Second
 	walkUnseen = 30 * time.Second
@@ -72,15 +71,14 @@ type watcher struct {
 	unreadable map[string]error // by path
 	walks      uint64
 	walked     time.Time
-	visited    time.Time // the last walk with what is below closed cgroups
-	visiting   bool      // a walk also lists what is below closed cgroups
-	paused     []*group  // not watched, as they have too many new children
+	visited    time.Time // the last walk that also listed below closed cgroups
+	visiting   bool      // a walk also lists below closed cgroups
+	paused     []*group  // not watched because of too many new children
 	pauses     uint64    // total number
 	checked    time.Time
 	buf        [16 << 10]byte // for inotify events
 }
 
-// start reads the tree and starts to follow it.
 func (w *watcher) start() {
 	w.openWatch()
 	w.walk()
@@ -91,7 +89,6 @@ func (w *watcher) start() {
 	}
 }
 
-// stop ends the watch.
 func (w *watcher) stop() error {
 	var err error
 	if w.inotify != nil {
@@ -112,7 +109,7 @@ func (w *watcher) catchUp() {
 	}
 }
 
-// openWatch opens the inotify instance. Without one the tree is walked for unknown ids.
+// openWatch opens the inotify instance. If this fails, the tree is walked for unknown ids.
 func (w *watcher) openWatch() {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -152,8 +149,7 @@ func (w *watcher) step(fd uintptr) bool {
 	return w.readEvents(fd) || w.follow()
 }
 
-// drain handles the pending events, at most those of a full queue
-// (fs.inotify.max_queued_events).
+// drain handles the pending events, at most a full queue (fs.inotify.max_queued_events).
 func (w *watcher) drain() {
 	if w.events == nil {
 		return
@@ -166,7 +162,7 @@ func (w *watcher) drain() {
 	}
 }
 
-// readEvents lists new cgroups at once, as they may end soon, and leaves the rest to follow.
+// readEvents lists new cgroups at once, because they may end soon, and leaves the rest to follow.
 func (w *watcher) readEvents(fd uintptr) bool {
 	n, err := unix.Read(int(fd), w.buf[:])
 	if err != nil || n <= 0 {
@@ -205,7 +201,7 @@ func (w *watcher) readEvents(fd uintptr) bool {
 	return true
 }
 
-// grow adds new children of a cgroup, each by its name: a listing takes long where there are many others.
+// grow adds new children of a cgroup by name: a listing takes long in a large directory.
 func (w *watcher) grow(parent *group, names []string) {
 	now := w.now()
 	if now.Sub(parent.countedAt) >= time.Second {
@@ -228,7 +224,7 @@ func (w *watcher) grow(parent *group, names []string) {
 	}
 }
 
-// resume watches and lists the cgroups again that had too many new children.
+// resume watches and lists paused cgroups again.
 func (w *watcher) resume() {
 	paused := w.paused
 	w.paused = nil
@@ -247,8 +243,7 @@ func (w *watcher) resume() {
 	}
 }
 
-// follow enters one new cgroup, or records the end of a removed one. It returns false if there
-// is none.
+// follow enters a new cgroup, or records the end of a removed cgroup. It returns false if nothing is left.
 func (w *watcher) follow() bool {
 	if n := len(w.entering); n > 0 {
 		g := w.entering[n-1]
@@ -264,7 +259,7 @@ func (w *watcher) follow() bool {
 	w.removed = w.removed[:n-1]
 	if g := w.table.byPath[path]; g != nil && w.isEnded(g) {
 		if g.closed && w.table.owned[g.owner()] > 1 {
-			w.table.endTree(g, w.now()) // there are no events of those below it
+			w.table.endTree(g, w.now()) // there are no events of cgroups below
 		} else {
 			w.table.end(g, w.now())
 		}
@@ -272,7 +267,7 @@ func (w *watcher) follow() bool {
 	return true
 }
 
-// checkFound records the end of cgroups that were looked up, as those below a closed one are not watched.
+// checkFound records the end of cgroups that were looked up: cgroups below a closed cgroup are not watched.
 func (w *watcher) checkFound() {
 	w.checked = w.now()
 	for _, g := range w.table.byPath {
@@ -291,7 +286,7 @@ func (w *watcher) isEnded(g *group) bool {
 // walk visits the tree, to find changes without an event.
 func (w *watcher) walk() { w.visit(false) }
 
-// visit visits the tree, with or without what is below closed cgroups.
+// visit visits the tree, with or without the cgroups below closed cgroups.
 func (w *watcher) visit(closed bool) {
 	w.walked = w.now()
 	if w.visiting = closed; closed {
@@ -335,7 +330,7 @@ func (w *watcher) enter(g *group, all bool) {
 	}
 }
 
-// scan lists the children of a cgroup and queues the new ones, or all, to be entered.
+// scan lists the children of a cgroup and queues the new children, or all of them, to be entered.
 func (w *watcher) scan(g *group, all bool) {
 	dirs, err := subdirs(w.mount + g.path)
 	if err != nil {
@@ -348,11 +343,11 @@ func (w *watcher) scan(g *group, all bool) {
 	}
 }
 
-// admit adds a child of a cgroup, and queues it to be entered if it is new, or in any case.
+// admit adds a child of a cgroup. If the child is new, or always is set, it is queued to be entered.
 func (w *watcher) admit(parent *group, path string, id model.CgroupID, always bool, now time.Time) {
 	child, fresh := w.table.add(parent, path, id, now)
 	if child != nil && (fresh || always) {
-		child.found = child.found || parent.closed // no event reports its end
+		child.found = child.found || parent.closed // its end causes no event
 		w.entering = append(w.entering, child)
 	}
 }
@@ -387,8 +382,8 @@ func (w *watcher) cannotWatch(err error) {
 	}
 }
 
-// unwatch removes the watch of an ended cgroup. The kernel does not remove it: a kernfs
-// directory keeps its link count when it is removed.
+// unwatch removes the watch of an ended cgroup. The kernel does not: a kernfs directory keeps its link count when it is
+// removed.
 func (w *watcher) unwatch(g *group) {
 	if g.wd == 0 || w.watched[g.wd] != g {
 		return

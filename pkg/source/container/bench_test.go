@@ -15,11 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containers is 110 pods of two containers and a sandbox.
 const containers = 330
 
-// BenchmarkRead reads fake trees. Their files cost as much as opening and reading does; the kernel
-// needs more time to sum up its counters.
+// BenchmarkRead reads fake trees, which cost the opens and reads; the kernel needs more time to sum up its counters.
 func BenchmarkRead(b *testing.B) {
 	b.Run("v2", func(b *testing.B) { benchRead(b, true) })
 	b.Run("v1", func(b *testing.B) { benchRead(b, false) })
@@ -115,8 +113,7 @@ func benchTree(b *testing.B, v2 bool) (mount string, paths []string) {
 	return filepath.Join(root, "memory"), paths
 }
 
-// BenchmarkLibrary reads the same trees with containerd/cgroups/v3, which has no limits, processes
-// and networks.
+// BenchmarkLibrary reads the same trees with containerd/cgroups/v3, without limits, processes and networks.
 func BenchmarkLibrary(b *testing.B) {
 	b.Run("v2", func(b *testing.B) {
 		mount, paths := benchTree(b, true)

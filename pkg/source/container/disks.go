@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// reloadDisks is the minimum time between two reads of the list of disks for unknown ones.
+// reloadDisks is the minimum time between two reads of the list of disks to find unknown disks.
 const reloadDisks = 10 * time.Second
 
 type device struct{ major, minor uint32 }

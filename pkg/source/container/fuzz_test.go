@@ -11,8 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// FuzzParse passes the same bytes to all parsers: none panics, and none returns a value for an
-// invalid number.
+// FuzzParse passes the same bytes to all parsers: they do not panic, and return no value for an invalid number.
 func FuzzParse(f *testing.F) {
 	for _, text := range fakeV2() {
 		f.Add([]byte(text))

@@ -40,8 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// helper joins the cgroups, works, reports that it is ready, and waits until its standard input
-// ends.
+// helper joins the cgroups, works, reports that it is ready, and waits until its standard input ends.
 func helper(what string) error {
 	for dir := range strings.SplitSeq(os.Getenv("CONTAINER_TEST_CGROUPS"), ":") {
 		if dir == "" {
@@ -79,7 +78,7 @@ func touch(size int) {
 // work uses some of each resource that is counted.
 func work() error {
 	touch(8 << 20)
-	// On a busy machine it may be long before the quota is used up.
+	// On a busy machine the quota may last long.
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		var used unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
@@ -155,17 +154,15 @@ func mounts(t testing.TB) (v2 string, v1 map[string]string) {
 	return v2, v1
 }
 
-// A kernelValue is a value and the file of the kernel with which it is compared: the number after
-// key, or the only number.
+// A kernelValue is a value and the kernel's file with which it is compared: the number after key, or the only number.
 type kernelValue struct {
 	controller string // of version 1
 	file, key  string
 	unit       float64
 	of         func(*model.Usage) model.Optional
-	less       string // field of memory.stat that is subtracted
+	less       string // subtracted field of memory.stat
 }
 
-// id identifies the value.
 func (f kernelValue) id() string { return f.file + " " + f.key + " " + f.less }
 
 var (
@@ -237,7 +234,7 @@ var (
 
 func workingSetOf(u *model.Usage) model.Optional { return u.Memory.WorkingSet }
 
-// truth reads a value without the package: with the scanner of fmt.
+// truth reads a value without the package, with the scanner of fmt.
 func (f kernelValue) truth(t *testing.T, dir string) (model.Optional, string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, f.file))
@@ -272,7 +269,7 @@ func (f kernelValue) truth(t *testing.T, dir string) (model.Optional, string) {
 	return model.Some(float64(v) * f.unit), string(b)
 }
 
-// zeros returns the values that must not be zero, and are: no zero is compared with a zero.
+// zeros returns the values that are zero but must not be, so that zeros are not compared.
 func zeros(u *model.Usage) map[string]model.Optional {
 	values := map[string]model.Optional{
 		"cpu": u.CPU.Total, "user": u.CPU.User, "periods": u.CPU.Periods, "throttled": u.CPU.Throttled,
@@ -285,9 +282,8 @@ func zeros(u *model.Usage) map[string]model.Optional {
 	return values
 }
 
-// TestKernel makes a cgroup in the hierarchies of this machine, runs a real process in it that uses
-// some of each resource, with a quota, a limit and an OOM kill, and compares each value with the
-// file of the kernel.
+// TestKernel makes a cgroup in the hierarchies of this machine, runs a real process in it that uses each resource, with
+// a quota, a limit and an OOM kill, and compares each value with the file of the kernel.
 func TestKernel(t *testing.T) {
 	v2, v1 := mounts(t)
 	top := fmt.Sprintf("/container-test-%d", os.Getpid())
@@ -445,7 +441,6 @@ func TestKernel(t *testing.T) {
 	checkBelow(t, s, mount, path)
 }
 
-// checkLibrary also compares the values of containerd/cgroups/v3.
 func checkLibrary(t *testing.T, s *Source, v1 map[string]string, v2, path string) {
 	t.Helper()
 	type row struct {
@@ -522,8 +517,7 @@ func checkLibrary(t *testing.T, s *Source, v1 map[string]string, v2, path string
 	t.Error(unequal)
 }
 
-// TestVanishes reads real cgroups that come and go meanwhile: each is read or left out, without an
-// error.
+// TestVanishes reads real cgroups that come and go meanwhile: each is read or left out, without an error.
 func TestVanishes(t *testing.T) {
 	v2, v1 := mounts(t)
 	mount := v2

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// FuzzLine inserts a line into each file: what the other lines give does not change.
+// FuzzLine inserts a line into each file: the results of the other lines do not change.
 func FuzzLine(f *testing.F) {
 	v1, v2 := fakeV1(""), fakeV2()
 	linetest.Fuzz(f, []linetest.Parser{

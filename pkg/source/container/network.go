@@ -17,17 +17,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Namespaces returns the network namespaces of the workloads at the last Read. The caller must not
-// change the contents of the slices in it.
+// Namespaces returns the network namespaces of the workloads at the last Read. The caller must not change the contents
+// of its slices.
 func (s *Source) Namespaces() []model.Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.namespaces)
 }
 
-// readNamespaces reads the namespaces of the processes of groups, each once. tooMany is the number
-// of interfaces beyond the limit. It returns none if the namespace of the node is not known: the
-// node's traffic must not be reported as a pod's.
+// readNamespaces reads the namespaces of the processes of groups, each once. tooMany is the number of interfaces beyond
+// the limit. If the node's namespace is unknown, it returns no namespaces: the node's traffic must not be reported as a
+// pod's.
 func (s *Source) readNamespaces(groups []group, skipped *boundedfile.SkippedFiles) (spaces []model.Namespace, tooMany uint64, err error) {
 	spaces = []model.Namespace{}
 	host, err := s.hostNamespace()
@@ -55,7 +55,7 @@ func (s *Source) readNamespaces(groups []group, skipped *boundedfile.SkippedFile
 		n := model.Namespace{Inode: inode, PID: g.known.pid, Cgroup: g.id, Host: inode == host}
 		if !n.Host && g.wanted {
 			b := r.net(s.opt.Procfs, n.PID)
-			// The process may have ended, and another one may have its pid.
+			// The process may have ended, and another process may have its pid.
 			if now, gone := s.namespaceOf(n.PID); gone != nil || now != inode || b == nil {
 				continue
 			}
@@ -69,8 +69,8 @@ func (s *Source) readNamespaces(groups []group, skipped *boundedfile.SkippedFile
 	return spaces, tooMany, err
 }
 
-// hostNamespace returns the namespace of the node: that of its first process, or of the first
-// kernel thread if the first process may not be inspected because it has more capabilities.
+// hostNamespace returns the namespace of the node's first process, or of the first kernel thread if the first process
+// has more capabilities and may not be inspected.
 func (s *Source) hostNamespace() (uint64, error) {
 	inode, err := s.namespaceOf(1)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -82,7 +82,6 @@ func (s *Source) hostNamespace() (uint64, error) {
 	return s.namespaceOf(2)
 }
 
-// namespaceOf returns the inode of the network namespace of a process.
 func (s *Source) namespaceOf(pid int) (uint64, error) {
 	var st unix.Stat_t
 	file := filepath.Join(s.opt.Procfs, strconv.Itoa(pid), "ns/net")
@@ -92,8 +91,8 @@ func (s *Source) namespaceOf(pid int) (uint64, error) {
 	return st.Ino, nil
 }
 
-// net reads /proc/PID/net/dev, the interfaces of that process's namespace. The file is cut at the
-// size of the buffer, after a whole line.
+// net reads /proc/PID/net/dev, the interfaces of that process's namespace. The file is cut at the size of the buffer,
+// after a whole line.
 func (r *reader) net(procfs string, pid int) []byte {
 	b := r.file(unix.AT_FDCWD, filepath.Join(procfs, strconv.Itoa(pid), "net/dev"))
 	if len(b) == len(r.buf) {

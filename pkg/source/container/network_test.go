@@ -25,8 +25,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// TestNamespaces reads a fake procfs: a sandbox, a container in the same network, one in the
-// network of the node, and one without a process.
+// TestNamespaces reads a fake procfs: a sandbox, a container in the same network, a container in the network of the
+// node, and a container without a process.
 func TestNamespaces(t *testing.T) {
 	root := t.TempDir()
 	var paths []string
@@ -124,8 +124,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestWanted: of cgroups whose usage is not wanted only the namespace is read, and their processes once a minute or when the known one
-// has ended.
+// TestWanted: if the usage of a cgroup is not wanted, only its namespace is read, and its processes are read once a
+// minute or when the known process has ended.
 func TestWanted(t *testing.T) {
 	root := t.TempDir()
 	var paths []string
@@ -229,8 +229,8 @@ func TestParseNetDev(t *testing.T) {
 	}
 }
 
-// TestNetworkOfAProcess compares with ip, for a real process in a real network namespace that has
-// sent and received packets.
+// TestNetworkOfAProcess compares with ip, for a real process in a real network namespace that has sent and received
+// packets.
 func TestNetworkOfAProcess(t *testing.T) {
 	p := startHelper(t, "wait", nil, unix.CLONE_NEWNET)
 	pid := strconv.Itoa(p.Process.Pid)
@@ -305,7 +305,6 @@ func fromIP(t *testing.T, text string) []model.Interface {
 	return list
 }
 
-// TestConcurrent calls Namespaces during a Read.
 func TestConcurrent(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))

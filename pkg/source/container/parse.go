@@ -11,17 +11,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// noLimit is the value from which a limit means none: version 1 reports the highest page as no
-// limit.
+// noLimit is the value from which a limit counts as unlimited: version 1 reports the highest page.
 const noLimit = 1 << 62
 
-// number parses the number in b.
 func number(b []byte) (float64, bool) {
 	v, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
 	return float64(v), err == nil
 }
 
-// limit parses the limit in b: infinite if there is none.
+// limit parses the limit in b: infinite if unlimited.
 func limit(b []byte) (float64, bool) {
 	switch string(bytes.TrimSpace(b)) {
 	case "max", "-1":
@@ -47,8 +45,7 @@ func pairs(b []byte, skipped *boundedfile.Skipped, f func(key []byte, v float64)
 	}
 }
 
-// parsePressure parses the lines "some" and "full" of a pressure file. Their total is in
-// microseconds.
+// parsePressure parses the lines "some" and "full" of a pressure file. Their total is in microseconds.
 func parsePressure(b []byte, skipped *boundedfile.Skipped, some, full *model.Optional) {
 	for line := range bytes.Lines(b) {
 		kind, rest, _ := bytes.Cut(line, []byte{' '})
@@ -76,9 +73,9 @@ func parseDevice(b []byte) (major, minor uint32, ok bool) {
 	return uint32(x), uint32(y), err == nil && err2 == nil
 }
 
-// parseIO parses io.stat: lines of a device and values NAME=NUMBER. Older kernels also list devices
-// without values, before the next one (5.10) or on a line of their own. The kernel writes "(unknown)" for a device that is gone: its
-// values are left out, as the line does not show of which one they are.
+// parseIO parses io.stat: lines of a device and values NAME=NUMBER. Older kernels also list devices without values,
+// before the next device (5.10) or on their own line. The kernel writes "(unknown)" for a removed device; these values
+// are left out, because the line does not show the device.
 func parseIO(b []byte, skipped *boundedfile.Skipped) []model.DeviceIO {
 	devices := []model.DeviceIO{}
 	for line := range bytes.Lines(b) {
@@ -86,7 +83,7 @@ func parseIO(b []byte, skipped *boundedfile.Skipped) []model.DeviceIO {
 		for word := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '}) {
 			name, value, ok := bytes.Cut(word, []byte{'='})
 			if !ok {
-				if len(word) > 0 { // the values belong to the last one
+				if len(word) > 0 { // the values belong to the last device
 					d.Major, d.Minor, named = parseDevice(word)
 					sound = sound && !values
 				}
@@ -130,8 +127,8 @@ func ioValue(d *model.DeviceIO, name string) *model.Optional {
 	return nil
 }
 
-// parseBlkio parses a file of the blkio controller: lines of a device, an operation and a value.
-// Sync, Async and Total are sums and are ignored by the caller.
+// parseBlkio parses a file of the blkio controller: lines of a device, an operation and a value. The caller ignores the
+// sums Sync, Async and Total.
 func parseBlkio(b []byte, skipped *boundedfile.Skipped, f func(major, minor uint32, operation string, v float64)) {
 	for line := range bytes.Lines(b) {
 		device, rest, _ := bytes.Cut(line, []byte{' '})
@@ -149,13 +146,12 @@ func parseBlkio(b []byte, skipped *boundedfile.Skipped, f func(major, minor uint
 	}
 }
 
-// maxInterfaces limits the interfaces of a namespace: a container with the capability can make any
-// number.
+// maxInterfaces limits the interfaces of a namespace: a container with the capability can make any number.
 const maxInterfaces = 32
 
-// parseNetDev parses /proc/PID/net/dev without the interfaces that cAdvisor leaves out: the
-// loopback, and those of nested containers, whose traffic is counted at the outer interface.
-// tooMany is the number of interfaces beyond the limit.
+// parseNetDev parses /proc/PID/net/dev without the interfaces that cAdvisor leaves out: the loopback, and interfaces of
+// nested containers, whose traffic is counted at the outer interface. tooMany is the number of interfaces beyond the
+// limit.
 func parseNetDev(b []byte, skipped *boundedfile.Skipped) (list []model.Interface, tooMany uint64) {
 	list = []model.Interface{}
 	for headings := 2; len(b) > 0; {
@@ -196,7 +192,7 @@ func ignored(name []byte) bool {
 	return string(name) == "lo" || bytes.HasPrefix(name, []byte("veth")) || bytes.HasPrefix(name, []byte("docker"))
 }
 
-// parseFields parses the numbers in b and stores those with a destination.
+// parseFields parses the numbers in b and stores the numbers with a destination.
 func parseFields(b []byte, to []*uint64) bool {
 	for _, p := range to {
 		b = bytes.TrimLeft(b, " ")

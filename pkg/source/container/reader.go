@@ -21,25 +21,23 @@ import (
 const (
 	// maxFile is the size limit of a file. The largest file, memory.stat, has 4 KiB.
 	maxFile = 64 << 10
-	// maxBelow limits the search for processes in the cgroups below the cgroup of a container. A
-	// container may make any number of them.
+	// maxBelow limits the search for processes in the cgroups below the cgroup of a container, which may make any
+	// number of them.
 	maxBelow = 256
 )
 
-// A reader reads files of cgroups, one after the other.
 type reader struct {
 	buf  []byte
 	gone bool  // the cgroup was removed
 	err  error // the first failure
-	// quote is the first line of the cgroup that was left out, skipped are those of all cgroups.
+	// quote is the first skipped line of the cgroup; skipped counts the lines of all cgroups.
 	quote   string
 	skipped boundedfile.SkippedFiles
 }
 
-// readers are the idle readers.
 var readers = sync.Pool{New: func() any { return &reader{buf: make([]byte, maxFile)} }}
 
-// open opens the directory of a cgroup. A missing directory is no error.
+// open opens the directory of a cgroup. A missing directory is not an error.
 func (r *reader) open(dir string) (int, bool) {
 	fd, err := boundedfile.Open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -48,13 +46,11 @@ func (r *reader) open(dir string) (int, bool) {
 	return fd, err == nil
 }
 
-// file returns the content of a file, valid until the next call, or nil if the file is missing. A
-// file of a removed cgroup returns ENODEV, a pressure file of a kernel without accounting
-// EOPNOTSUPP.
+// file returns the content of a file, valid until the next call, or nil if the file is missing. A file of a removed
+// cgroup returns ENODEV, a pressure file of a kernel without accounting EOPNOTSUPP.
 //
-// boundedfile.ReadFile reads until the end of a file. Here a first read of less than 1024 bytes is
-// complete: the kernel returns a short file of a cgroup at once, and the read that finds its end is
-// half of the cost.
+// boundedfile.ReadFile reads until the end of a file. Here a first read of less than 1024 bytes is complete: the kernel
+// returns a short file of a cgroup at once, and the read that finds its end is half of the cost.
 func (r *reader) file(dir int, name string) []byte {
 	fd, err := boundedfile.Open(dir, name, 0)
 	if err != nil {
@@ -86,7 +82,7 @@ func (r *reader) fail(what string, err error) {
 	}
 }
 
-// leaveOut notes the lines that were left out of a file.
+// leaveOut records the skipped lines of a file.
 func (r *reader) leaveOut(name string, s boundedfile.Skipped) {
 	r.skipped.Add(name, s)
 	if s.Lines > 0 && r.quote == "" {
@@ -100,14 +96,12 @@ func (r *reader) bad(name string, b []byte) {
 	}
 }
 
-// value returns the number in a file, divided by by.
 func (r *reader) value(dir int, name string, by float64) model.Optional {
 	v := r.parse(dir, name, number)
 	v.Value /= by
 	return v
 }
 
-// limit returns the limit in a file.
 func (r *reader) limit(dir int, name string) model.Optional { return r.parse(dir, name, limit) }
 
 func (r *reader) parse(dir int, name string, parse func([]byte) (float64, bool)) model.Optional {
@@ -123,14 +117,13 @@ func (r *reader) parse(dir int, name string, parse func([]byte) (float64, bool))
 	return model.Some(v)
 }
 
-// A field is a line NAME NUMBER of a file.
 type field struct {
 	name string
 	to   *model.Optional
-	by   float64 // unit: the number is divided by it
+	by   float64 // the number is divided by this unit
 }
 
-// fields reads a file of names and numbers. Lines of other names are ignored.
+// fields reads a file of names and numbers. Other lines are ignored.
 func (r *reader) fields(dir int, name string, fields ...field) {
 	b := r.file(dir, name)
 	if b == nil {
@@ -147,8 +140,7 @@ func (r *reader) fields(dir int, name string, fields ...field) {
 	r.leaveOut(name, skipped)
 }
 
-// pressure reads a pressure file: the time, in microseconds, that some or all
-// tasks waited.
+// pressure reads a pressure file: the time, in microseconds, that some or all tasks waited.
 func (r *reader) pressure(dir int, name string, some, full *model.Optional) {
 	if b := r.file(dir, name); b != nil {
 		var skipped boundedfile.Skipped
@@ -164,17 +156,16 @@ func (r *reader) populated(dir int) bool {
 	return populated.Value > 0
 }
 
-// processes are the processes of a cgroup.
 type processes struct {
 	before int // pid of the last read
 	first  int
 	stays  bool // before is still in the cgroup
 	count  int
-	more   bool // than count: lines were left out
+	more   bool // than count: lines were skipped
 }
 
-// pid returns the process of the last read if it is still in the cgroup, else the first. The pid of
-// a process outside of the pid namespace is 0.
+// pid returns the process of the last read if it is still in the cgroup, else the first. The pid of a process outside
+// of the pid namespace is 0.
 func (p *processes) pid() int {
 	if p.stays {
 		return p.before
@@ -237,7 +228,6 @@ func (r *reader) processes(dir int, p *processes) bool {
 	}
 }
 
-// processesBelow adds the processes of the cgroups below top.
 func (r *reader) processesBelow(top string, p *processes) {
 	todo, seen := []string{top}, 0
 	for len(todo) > 0 {

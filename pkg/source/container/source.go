@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package container reads the resource usage of containers and jobs: the files of their cgroups,
-// version 1, version 2 or both, and the interfaces of their network namespaces.
+// Package container reads the resource usage of containers and jobs: the files of their cgroups, version 1, version 2
+// or both, and the interfaces of their network namespaces.
 //
-// Read reads the cgroup of each workload and keeps no file open. A missing file leaves its value
-// unknown. An unreadable file drops only its own value and is reported as the state of that cgroup.
-// A cgroup that is removed meanwhile is left out.
+// Read reads the cgroup of each workload and keeps no file open. If a file is missing, its value is unknown. An
+// unreadable file drops only its own value and is reported as the state of the cgroup. A cgroup that is removed
+// meanwhile is left out.
 //
-// The files are read here and not through containerd/cgroups/v3, with which the tests compare. Its
-// statistics report a missing file as zero and do not contain the limits, the swap of version 1 or
-// the kernel memory of version 2. Its reader for version 1 fails for all controllers if one file is
-// missing (no swap accounting, no kmem) and reads /proc/partitions for each cgroup, and both log to
-// a global logger. It returns half of these values, in twice the time and with ten times the memory
-// (BenchmarkLibrary, BenchmarkRead).
+// containerd/cgroups/v3, with which the tests compare, is not used. Its statistics report a missing file as zero and
+// lack the limits, the swap of version 1 and the kernel memory of version 2. Its reader for version 1 fails for all
+// controllers if a file is missing (no swap accounting, no kmem) and reads /proc/partitions for each cgroup. It is
+// slower and needs more memory (BenchmarkLibrary, BenchmarkRead).
 package container
 
 import (
@@ -38,33 +36,31 @@ import (
 // Options of a Source.
 type Options struct {
 	Procfs string // /proc
-	// Mount is the mount point of the tree that contains the paths below, V2 whether that is cgroup
-	// v2. The controllers of version 1, and a version 2 tree, are searched in the directories next
-	// to it.
+	// Mount is the mount point of the tree with the paths below, and V2 whether it is cgroup v2. The controllers of
+	// version 1, and a version 2 tree, are searched in the directories beside it.
 	Mount string
 	V2    bool
-	// Groups returns the workloads to read: the id of each cgroup, which is its inode, and the path
-	// below the mount. More returns the paths of others with unknown ids; nil: there are none.
+	// Groups returns the workloads to read: the id of each cgroup, which is its inode, and the path below the mount.
+	// More returns further paths with unknown ids; it may be nil.
 	Groups func() map[model.CgroupID]string
 	More   func() []string
-	// Wanted reports whether the usage of a cgroup is wanted; nil: that of all. Of others only the namespace is returned, without
-	// the interfaces, at most 10 s old.
+	// Wanted reports whether the usage of a cgroup is wanted; nil: always. Otherwise only the namespace is returned,
+	// without the interfaces, at most 10 s old.
 	Wanted func(model.CgroupID) bool
-	// NamespacesOnly disables the usage: Read returns only the namespaces, without the interfaces,
-	// at most 10 s old.
+	// NamespacesOnly disables the usage: Read returns only the namespaces, without the interfaces, at most 10 s old.
 	NamespacesOnly bool
 	Logger         *zap.Logger
 	Now            func() time.Time // default time.Now
 }
 
 const (
-	// workers is the number of cgroups that are read at a time. On a node with many cores the
-	// kernel needs some time to sum up memory.stat.
+	// workers is the number of cgroups that are read at a time. On a node with many cores the kernel needs some time to
+	// sum up memory.stat.
 	workers = 4
-	// maxFailed limits the states of cgroups that cannot be read.
+	// maxFailed limits the states of unreadable cgroups.
 	maxFailed = 16
-	// maxNamespacesAge is the maximum age of namespaces without usage, maxProcessesAge that of the process in a namespace, as long as
-	// it is there.
+	// maxNamespacesAge is the maximum age of namespaces without usage. maxProcessesAge is the maximum age of the
+	// process in a namespace, while it lives.
 	maxNamespacesAge = 10 * time.Second
 	maxProcessesAge  = time.Minute
 	// maxTick is how much the kernel's times of files may be behind its clock, by the longest tick.
@@ -90,23 +86,22 @@ type Source struct {
 // known is the state of a cgroup that is kept between reads.
 type known struct {
 	pid     int       // a process in it
-	inode   uint64    // of its network namespace; 0 until that is read
+	inode   uint64    // of its network namespace; 0 until it is read
 	read    time.Time // when the process was read
 	created time.Time
-	absent  time.Time // when it was not among the cgroups; zero if that is not known
+	absent  time.Time // when it was missing among the cgroups; zero if unknown
 }
 
-// group is a cgroup to read, with the result.
 type group struct {
 	id     model.CgroupID
 	path   string
 	wanted bool
 	known  known
 	usage  model.Usage
-	there  bool // known.inode was read just now
+	there  bool // known.inode is current
 	gone   bool
 	err    error
-	quote  string // a line of its files that was left out
+	quote  string // a skipped line of its files
 }
 
 // New finds the controllers. It returns ErrAbsent if no cgroup hierarchy is mounted.
@@ -132,8 +127,7 @@ func (s *Source) Name() string { return "container" }
 // Close does nothing.
 func (s *Source) Close() error { return nil }
 
-// Read reads the cgroups of all workloads and the network namespaces of their
-// processes.
+// Read reads the cgroups of all workloads and the network namespaces of their processes.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if spaces, ok, err := s.recent(); ok {
 		return model.Snapshot{Namespaces: spaces, DeviceStates: []model.DeviceState{}}, err
@@ -201,7 +195,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, err
 }
 
-// recent returns the namespaces of the last Read, or why they are unknown, if that is recent enough.
+// recent returns the namespaces of the last Read, or why they are unknown, if this is recent enough.
 func (s *Source) recent() (spaces []model.Namespace, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +205,8 @@ func (s *Source) recent() (spaces []model.Namespace, ok bool, err error) {
 	return slices.Clone(s.namespaces), true, s.namespacesErr
 }
 
-// list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made
-// before the containers that share its network.
+// list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made before the containers
+// that share its network.
 func (s *Source) list() []group {
 	paths, more := map[model.CgroupID]string{}, map[model.CgroupID]bool{}
 	if s.opt.Groups != nil {
@@ -244,7 +238,6 @@ func (s *Source) list() []group {
 	return groups
 }
 
-// read reads one cgroup.
 func (s *Source) read(r *reader, g *group) {
 	now := s.opt.Now()
 	if !g.wanted && s.unchanged(g, now) {
@@ -268,8 +261,8 @@ func (s *Source) read(r *reader, g *group) {
 	g.gone, g.err, g.quote = r.gone, r.err, r.quote
 }
 
-// unchanged reports whether the known process of a cgroup need not be looked for again. With the same namespace it is the same process,
-// or one for which the result is the same.
+// unchanged reports whether the known process of a cgroup need not be searched again. A process in the same namespace
+// gives the same result.
 func (s *Source) unchanged(g *group, now time.Time) bool {
 	age := now.Sub(g.known.read)
 	if g.known.pid == 0 {
@@ -283,7 +276,7 @@ func (s *Source) unchanged(g *group, now time.Time) bool {
 	return g.there
 }
 
-// readProcesses reads the directory of the cgroup, its processes and those of the cgroups below.
+// readProcesses reads the directory of the cgroup, its processes and the processes of the cgroups below.
 func (s *Source) readProcesses(r *reader, g *group) {
 	dir, ok := r.open(s.opt.Mount + g.path)
 	if !ok {
@@ -301,7 +294,7 @@ func (s *Source) readProcesses(r *reader, g *group) {
 		g.known.created = made
 	}
 	g.usage.Created = g.known.created
-	if !g.known.created.Add(maxTick).Before(g.known.absent) { // otherwise it was there, and was missed
+	if !g.known.created.Add(maxTick).Before(g.known.absent) { // otherwise it existed, and was missed
 		g.usage.Since = g.known.absent
 	}
 	p := processes{before: g.known.pid}

@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The trees in this file are fakes: directories with the files of another kernel, or with invalid
-// content. kernel_test.go reads real ones.
+// The trees in this file are fakes: directories with the files of another kernel, or with invalid content.
+// kernel_test.go reads real trees.
 
 func write(t testing.TB, root string, files map[string]string) {
 	t.Helper()
@@ -156,7 +156,6 @@ func usageV1() model.Usage {
 
 const partitions = "major minor  #blocks  name\n\n   8        0  976762584 sda\n   8        1     524288 sda1\n"
 
-// fake makes a source of a tree with workloads at paths below mount.
 func fake(t testing.TB, mount string, v2 bool, paths ...string) *Source {
 	t.Helper()
 	procfs := t.TempDir()
@@ -181,7 +180,6 @@ func read(t testing.TB, s *Source) model.Snapshot {
 	return got
 }
 
-// only reads the only workload.
 func only(t testing.TB, s *Source) (model.Usage, []model.DeviceState) {
 	t.Helper()
 	got := read(t, s)
@@ -238,8 +236,7 @@ func TestV1(t *testing.T) {
 	}
 }
 
-// TestHybrid checks that pressure comes from the secondary tree of version 2, but not from a cgroup
-// without processes there.
+// TestHybrid: pressure comes from the secondary tree of version 2, except from a cgroup without processes there.
 func TestHybrid(t *testing.T) {
 	for populated := range 2 {
 		root := t.TempDir()
@@ -279,8 +276,8 @@ func TestHybridV2(t *testing.T) {
 	}
 }
 
-// TestMissing removes one file after the other: its values are unknown, the others are unchanged,
-// and there is no error.
+// TestMissing removes one file after the other: its values are unknown, the others are unchanged, and there is no
+// error.
 func TestMissing(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -357,8 +354,8 @@ func lacks(u *model.Usage, file string) {
 	}
 }
 
-// TestGarbage writes invalid content to one file after the other: it drops at most the values of
-// that file, and is reported.
+// TestGarbage writes invalid content to one file after the other: it drops at most the values of this file, and is
+// reported.
 func TestGarbage(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -389,8 +386,8 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestBadLine checks that a line that cannot be parsed drops only itself, is counted once and quoted, and that the cgroup has not failed.
-// The kernel writes "(unknown)" for a device that is gone.
+// TestBadLine: an invalid line drops only itself, is counted once and quoted, and the cgroup has not failed. The kernel
+// writes "(unknown)" for a removed device.
 func TestBadLine(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV2()
@@ -400,7 +397,7 @@ func TestBadLine(t *testing.T) {
 	write(t, root, below("/docker/x", files))
 	s := fake(t, root, true, "/docker/x")
 	want := usageV2()
-	want.CPU.User, want.Processes = model.Optional{}, model.Optional{} // a number of which not all is known is not shown
+	want.CPU.User, want.Processes = model.Optional{}, model.Optional{} // a partly known number is not shown
 	for range 2 {
 		got := read(t, s)
 		if d := cmp.Diff([]model.Usage{want}, got.Usages, noID); d != "" {
@@ -422,7 +419,7 @@ func TestBadLine(t *testing.T) {
 	}
 }
 
-// TestUnknownDeviceV1 is the line of a device that is gone in version 1.
+// TestUnknownDeviceV1 has the line of a removed device in version 1.
 func TestUnknownDeviceV1(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV1("/docker/x")
@@ -464,7 +461,7 @@ func TestHugeNumbers(t *testing.T) {
 	}
 }
 
-// TestGone checks that a removed cgroup, or one replaced at the same path, is left out.
+// TestGone: a removed cgroup, or a cgroup replaced at the same path, is left out.
 func TestGone(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -484,7 +481,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestUnreadable checks that the number of reported failures is limited.
+// TestUnreadable: the number of reported failures is limited.
 func TestUnreadable(t *testing.T) {
 	root := t.TempDir()
 	var paths []string
@@ -504,7 +501,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestNested checks that processes below the cgroup belong to the workload.
+// TestNested: processes below the cgroup belong to the workload.
 func TestNested(t *testing.T) {
 	root := t.TempDir()
 	files := fakeV2()
@@ -543,7 +540,7 @@ func TestContainersFoundByPath(t *testing.T) {
 	}
 }
 
-// TestCreated checks that the time stays when the directory changes.
+// TestCreated: the time stays when the directory changes.
 func TestCreated(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))
@@ -558,8 +555,9 @@ func TestCreated(t *testing.T) {
 	}
 }
 
-// TestSince: a cgroup that is new in a list did not exist when the one before was made, whether its usage was wanted then or not. Nothing
-// is known of a cgroup of the first list, of one that a runtime reports, and of one that is older than the list in which it was missing.
+// TestSince: a cgroup that is new in a list did not exist at the list before, also if its usage was not wanted then.
+// This is unknown for a cgroup of the first list, a cgroup that a runtime reports, and a cgroup older than the list in
+// which it was missing.
 func TestSince(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{"/first", "/missed", "/runtime"} {
@@ -604,7 +602,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestDeadline checks that the values read in time are returned.
+// TestDeadline: values read in time are returned.
 func TestDeadline(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, below("/docker/x", fakeV2()))

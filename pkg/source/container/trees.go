@@ -15,12 +15,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// trees holds the mount points of the controllers.
 type trees struct {
-	v2 string            // empty if not mounted
+	v2 string            // "" if not mounted
 	v1 map[string]string // by controller
-	// secondary means that the cgroups of workloads are not identified in v2: a runtime may have
-	// made a cgroup there without processes.
+	// secondary means that the cgroups of workloads are not identified in v2: a runtime may have made a cgroup there
+	// without processes.
 	secondary bool
 }
 
@@ -58,8 +57,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// A controller is a controller with its name in version 1 and the functions that read its files in
-// each version.
+// A controller has its name in version 1 and the functions that read its files in each version.
 type controller struct {
 	v1     string
 	readV1 func(*reader, int, *model.Usage)
@@ -74,7 +72,6 @@ var controllers = []controller{
 	{"pids", (*reader).pids, (*reader).pids},
 }
 
-// read reads the files of all controllers from their mount points.
 func (t *trees) read(r *reader, path string, u *model.Usage) {
 	for _, c := range controllers {
 		if t.v1[c.v1] == "" {

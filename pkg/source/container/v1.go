@@ -9,12 +9,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// ticks is the number of units of cpuacct.stat in a second (USER_HZ), the same on all supported
-// architectures.
+// ticks is USER_HZ, the number of units of cpuacct.stat per second, on all supported architectures.
 const ticks = 100
 
-// cpuV1 reads cpu.shares, cpu.cfs_period_us, cpu.cfs_quota_us and, if there is a quota, cpu.stat,
-// in nanoseconds.
+// cpuV1 reads cpu.shares, cpu.cfs_period_us, cpu.cfs_quota_us and, if there is a quota, cpu.stat, in nanoseconds.
 func (r *reader) cpuV1(dir int, u *model.Usage) {
 	c := &u.CPU
 	c.Shares = r.value(dir, "cpu.shares", 1)
@@ -33,8 +31,8 @@ func (r *reader) cpuacctV1(dir int, u *model.Usage) {
 	r.fields(dir, "cpuacct.stat", field{"user", &u.CPU.User, ticks}, field{"system", &u.CPU.System, ticks})
 }
 
-// memoryV1 reads the files of the memory controller. Those of swap and of kernel memory exist only
-// if the kernel accounts for them.
+// memoryV1 reads the files of the memory controller. The files of swap and kernel memory exist only if the kernel
+// accounts for them.
 func (r *reader) memoryV1(dir int, u *model.Usage) {
 	m := &u.Memory
 	m.Usage = r.value(dir, "memory.usage_in_bytes", 1)
@@ -68,8 +66,8 @@ func workingSet(usage, inactiveFile model.Optional) model.Optional {
 	return model.Some(max(0, usage.Value-inactiveFile.Value))
 }
 
-// blkioV1 reads blkio.throttle.io_service_bytes and io_serviced, which count with every scheduler,
-// including the cgroups below if the kernel supports it (4.17).
+// blkioV1 reads blkio.throttle.io_service_bytes and io_serviced, which count with every scheduler, including the
+// cgroups below from Linux 4.17 on.
 func (r *reader) blkioV1(dir int, u *model.Usage) {
 	bytes := r.blkio(dir, u, "blkio.throttle.io_service_bytes", blkioBytes)
 	operations := r.blkio(dir, u, "blkio.throttle.io_serviced", blkioOperations)
@@ -102,7 +100,6 @@ func (r *reader) blkio(dir int, u *model.Usage, name string, names map[string]st
 	return true
 }
 
-// deviceIn finds a device, or adds it. The list is short.
 func deviceIn(u *model.Usage, major, minor uint32) *model.DeviceIO {
 	for i := range u.IO {
 		if d := &u.IO[i]; d.Major == major && d.Minor == minor {

@@ -9,8 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// cpuV2 reads cpu.stat, in microseconds, cpu.max and cpu.weight. Without the controller a cgroup
-// has only cpu.stat, with the times.
+// cpuV2 reads cpu.stat, in microseconds, cpu.max and cpu.weight. Without the controller a cgroup has only cpu.stat,
+// with the times.
 func (r *reader) cpuV2(dir int, u *model.Usage) {
 	c := &u.CPU
 	r.fields(dir, "cpu.stat",
@@ -41,8 +41,8 @@ func sharesOf(weight float64) float64 {
 	return float64(2 + (uint64(weight)-1)*262142/9999)
 }
 
-// memoryV2 reads the files of the memory controller. Older kernels have no memory.peak (5.19), and
-// no field kernel in memory.stat (5.18).
+// memoryV2 reads the files of the memory controller. Older kernels lack memory.peak (5.19), and the field kernel in
+// memory.stat (5.18).
 func (r *reader) memoryV2(dir int, u *model.Usage) {
 	m := &u.Memory
 	m.Usage = r.value(dir, "memory.current", 1)

@@ -16,16 +16,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// answers holds the counters of a node.
 type answers struct {
 	ports   map[int][]model.Counter // by number
 	at      time.Time
 	problem string // why the counters are old
 	failed  int    // failed rounds since the last answer
 
-	// fewer limits the requests to ports with a link and ports that have answered before: a request
-	// for another port failed. Switches report ports that they do not have, as the halves of split
-	// ports.
+	// fewer limits the requests to ports with a link and ports that have answered before, because a request for another
+	// port failed. Switches report ports that they do not have, such as the halves of split ports.
 	fewer bool
 }
 
@@ -35,8 +33,8 @@ func (a *answers) fail(err error) {
 	a.failed++
 }
 
-// readCounters reads the counters: those of the hosts in one run, those of the switches a few at a
-// time, beginning with the switches that answered last time.
+// readCounters reads the counters: all hosts in one run, the switches a few at a time, beginning with the switches that
+// answered last time.
 func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	var jobs []string
 	for guid, n := range s.found.nodes {
@@ -47,7 +45,7 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	slices.SortFunc(jobs, func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.known[a].failed, s.known[b].failed), cmp.Compare(a, b))
 	})
-	nodes := map[uint32]int{} // by LID: more than one can have it while a subnet manager assigns LIDs
+	nodes := map[uint32]int{} // by LID: several nodes may share a LID while a subnet manager assigns LIDs
 	for _, n := range s.found.nodes {
 		nodes[n.lid]++
 	}
@@ -76,7 +74,7 @@ func (s *Source) readCounters(ctx context.Context, sweep string, swept bool) {
 	s.logState("hosts", hosts)
 }
 
-// readSwitch reads the counters of a switch, all of them or none. nodes is the number of nodes by LID.
+// readSwitch reads all counters of a switch or none. nodes is the number of nodes by LID.
 func (s *Source) readSwitch(ctx context.Context, guid string, nodes map[uint32]int) {
 	n, a := s.found.nodes[guid], s.known[guid]
 	switch {
@@ -98,8 +96,7 @@ func (s *Source) readSwitch(ctx context.Context, guid string, nodes map[uint32]i
 	}
 	ports, err := s.counters(ctx, n.lid, all)
 	if err != nil && len(ports) > 0 && ctx.Err() == nil {
-		// The switch answered, but not for each port. If one of these ports has answered before,
-		// the request was lost.
+		// The switch answered, but not for each port. If such a port has answered before, the request was lost.
 		first := slices.IndexFunc(all, func(p int) bool { return ports[p] == nil })
 		if first >= 0 && !slices.Contains(some, all[first]) {
 			ports, err = s.counters(ctx, n.lid, some)
@@ -117,8 +114,8 @@ func (s *Source) readSwitch(ctx context.Context, guid string, nodes map[uint32]i
 	a.at, a.problem, a.failed = time.Now(), "", 0
 }
 
-// numbers returns the numbers of the node's ports; if fewer is set, only of those with a link and
-// those that have answered before.
+// numbers returns the numbers of the node's ports. If fewer is set, it leaves out ports without a link that have not
+// answered before.
 func (n *node) numbers(fewer bool, answered map[int][]model.Counter) []int {
 	numbers := []int{}
 	for number, p := range n.ports {
@@ -130,12 +127,12 @@ func (n *node) numbers(fewer bool, answered map[int][]model.Counter) []int {
 	return numbers
 }
 
-// noExtended is in the output of perfquery if the request for extended counters fails after the
-// request for the capability mask succeeded.
+// noExtended is in the output of perfquery if the request for extended counters fails after the capability mask was
+// read.
 const noExtended = "perfextquery"
 
-// counters requests the extended counters, and the others if they are not part of these. On an
-// error it returns the ports that answered.
+// counters requests the extended counters, and the others if they are not included. On an error it returns the ports
+// that answered.
 func (s *Source) counters(ctx context.Context, lid uint32, numbers []int) (map[int]counterValues, error) {
 	if len(numbers) == 0 {
 		return nil, nil
@@ -194,8 +191,7 @@ func (s *Source) failHosts(err error) string {
 
 var errSilent = errors.New("ibqueryerrors: no answer")
 
-// readHosts reads the error counters of all nodes except switches, and returns a description of the
-// errors.
+// readHosts reads the error counters of all nodes except switches, and returns a description of the errors.
 func (s *Source) readHosts(ctx context.Context, sweep string) string {
 	out, err := s.run.output(ctx, s.run.errors(sweep))
 	ports, silent, unknown, complete := parseErrors(out)

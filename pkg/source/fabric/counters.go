@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// names lists the counters of PortCounters and PortCountersExtended in the order of the result. If
-// both attributes have a counter, the 64-bit one is used.
+// names lists the counters of PortCounters and PortCountersExtended in the order of the result. If both attributes have
+// a counter, the 64-bit counter is used.
 var names = []string{
 	"PortXmitData", "PortRcvData", "PortXmitPkts", "PortRcvPkts",
 	"PortUnicastXmitPkts", "PortUnicastRcvPkts", "PortMulticastXmitPkts", "PortMulticastRcvPkts",
@@ -22,7 +22,6 @@ var names = []string{
 	"LocalLinkIntegrityErrors", "ExcessiveBufferOverrunErrors", "QP1Dropped", "VL15Dropped",
 }
 
-// counterValues holds counters by name.
 type counterValues map[string]uint64
 
 // list returns the counters in the order of names; never nil.
@@ -46,10 +45,11 @@ const (
 // perfHeader matches the line of perfquery with the port and the capability mask.
 var perfHeader = lazily(`^# Port (?:extended )?counters: Lid [0-9]+ port ([0-9]+) \(CapMask: 0x([0-9A-Fa-f]{1,4})`)
 
-// parsePerfquery parses the counters of each port and the capability mask. perfquery prints
-// counters that the switch does not have as zeros: they are left out.
+// parsePerfquery parses the counters of each port and the capability mask. perfquery prints counters that the switch
+// lacks as zeros: they are left out.
 //
-//	# Port counters: Lid 2 port 1 (CapMask: 0x1300)
+// # Port counters: Lid 2 port 1 (CapMask: 0x1300)
+//
 //	SymbolErrorCounter:..............5
 func parsePerfquery(text []byte) (ports map[int]counterValues, mask uint64) {
 	ports = map[int]counterValues{}
@@ -83,8 +83,8 @@ func parsePerfquery(text []byte) (ports map[int]counterValues, mask uint64) {
 	return ports, mask
 }
 
-// Lines of ibqueryerrors: a port (but not the sum of all ports), a counter with its value, which
-// may be repeated in another unit, the number of failures, and a port that did not answer.
+// Lines of ibqueryerrors: a port (but not the sum of all ports), a counter with its value, which may be repeated in
+// another unit, the number of failures, and a port without an answer.
 var (
 	errorLine  = lazily(`^   GUID 0x([0-9a-f]{1,16}) port ([0-9]+):(.*)$`)
 	errorEntry = lazily(`\[([A-Za-z0-9]+) == ([0-9]+)(?: \([^)]*\))?\]`)
@@ -92,11 +92,10 @@ var (
 	unanswered = lazily(`^ibwarn: .* query failed on .*, Lid ([0-9]+) port [0-9]+$`)
 )
 
-// parseErrors parses the output of ibqueryerrors. It returns the counters that are not zero, of
-// ports with errors, the LIDs that did not answer, and the number of further requests without an
-// answer, which the tool does not list when its warnings are cut off. complete is false without a
-// summary: the tool did not finish, or printed nothing. In a warning the name of a node precedes
-// the LID.
+// parseErrors parses the output of ibqueryerrors. It returns the nonzero counters of ports with errors, the LIDs
+// without an answer, and the number of further unanswered requests, which the tool does not list when its warnings are
+// cut off. complete is false without a summary: the tool did not finish, or printed nothing. In a warning the name of a
+// node precedes the LID.
 //
 //	GUID 0x100002 port 1: [SymbolErrorCounter == 5] [PortXmitData == 80928 (316.125KB)]
 func parseErrors(text []byte) (ports map[end]counterValues, silent map[uint32]bool, unknown int, complete bool) {

@@ -1,40 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fabric reads an InfiniBand subnet with the tools of infiniband-diags, in the background,
-// from one port of the subnet. Each round runs:
+// Package fabric reads an InfiniBand subnet with the tools of infiniband-diags, in the background, from one port of the
+// subnet. Each round runs:
 //
-//   - one sweep, `ibnetdiscover --ports`: every port of every node, its link and the
-//     other end of the link. The sweep is kept in a file, from which the same tool then
-//     prints, without requests, the names (--list) and the node of each port, and
-//     iblinkinfo the capabilities of the links: a link is narrow or slow if iblinkinfo
-//     prints "Could be 12X". Without iblinkinfo that is not known.
-//   - `perfquery --extended --loop_ports LID 1-N` for each switch, a few at a time: the
-//     64-bit counters, and on newer switches the errors. On other switches the errors come
-//     from a second perfquery without --extended, with 32 bits and less; a full counter
-//     keeps its maximum. One process and one deadline per switch keep a switch that hangs
-//     from delaying the others.
-//   - `ibqueryerrors --data --skip-sl --ca --router` once: the errors at the hosts' ends.
-//     It prints only ports with errors; the counters of other ports are an empty list. A
-//     host that hangs delays this run by a second. --details is not used: up to rdma-core
-//     64 it prints the fields of PortXmitDiscardDetails under the names of
-//     PortRcvErrorDetails, and vice versa.
-//   - `sminfo`: the master subnet manager, one request. Its change is that of the GUID.
+//   - one sweep, `ibnetdiscover --ports`: every port of every node, its link and the remote end. The sweep is kept in a file. From
+//     this file, without requests, the same tool prints the names (--list) and the node of each port, and iblinkinfo the
+//     capabilities of the links: a link is narrow or slow if iblinkinfo prints "Could be 12X". Without iblinkinfo this is unknown.
+//   - `perfquery --extended --loop_ports LID 1-N` for each switch, a few at a time: the 64-bit counters, and on newer switches the
+//     errors. On other switches the errors come from a second perfquery without --extended, with 32 bits and less; a full counter
+//     keeps its maximum. Each switch has its own process and deadline, so that a switch that hangs does not delay the others.
+//   - `ibqueryerrors --data --skip-sl --ca --router` once: the errors at the hosts' ends. It prints only ports with errors; the
+//     counters of other ports are an empty list. A host that hangs delays this run by a second. --details is not used: up to
+//     rdma-core 64 it swaps the names of the fields of PortXmitDiscardDetails and PortRcvErrorDetails.
+//   - `sminfo`: the master subnet manager, one request. A new GUID means a new master.
 //
 // Data is in units of 4 bytes, as the switches count it.
 //
-// The tools only read: each tool has a list of allowed options, and none of them resets a counter.
-// Only run.go starts the tools.
+// The tools only read: each tool has a list of allowed options, and none of them resets a counter. Only run.go starts
+// the tools.
 //
-// Requests of a round: the sweep sends about three to each node and one per port of each switch
-// (762 MADs for 12 switches of 40 ports and 64 hosts); perfquery 1 + N for a switch of N ports,
-// twice that if the errors are read separately (984 in that fabric); ibqueryerrors 1 for each host
-// and 2 for each of its ports (192 in that fabric).
+// Requests per round: the sweep sends about three to each node and one per port of each switch; perfquery 1 + N for a
+// switch of N ports, twice as many if the errors are read separately; ibqueryerrors 1 for each host and 2 for each of
+// its ports.
 //
-// A switch that does not answer keeps its last counters and their time, and is read last from then
-// on. A node that the sweep does not find is dropped. LIDs come from the sweep of the same round,
-// or from the last one if that fails: if a subnet manager assigns others after the sweep, the
-// counters of one round may belong to another switch. LIDs from a sweep older than maxRounds are
-// not used.
+// A switch that does not answer keeps its last counters and their time, and is read last from then on. A node missing
+// from the sweep is dropped. LIDs come from the sweep of the same round, or from the last sweep if it fails: if a
+// subnet manager assigns new LIDs after the sweep, the counters of one round may belong to another switch. LIDs from a
+// sweep older than maxRounds are not used.
 package fabric
 
 import (
@@ -65,14 +57,13 @@ type Options struct {
 	Logger      *zap.Logger
 }
 
-// Deadlines, shorter than that of Read.
+// Deadlines, shorter than the deadline of Read.
 const (
 	localDeadline  = 10 * time.Second // of a tool that reads a file
 	switchDeadline = 10 * time.Second // of a switch; perfquery gives up after three attempts without an answer
 	maxRounds      = 5                // maximum age of LIDs in rounds
 )
 
-// Source reads the fabric.
 type Source struct {
 	run      *runner
 	log      *zap.Logger
@@ -90,7 +81,7 @@ type Source struct {
 	known      map[string]*answers // by node GUID
 
 	master        *model.FabricMaster // of this round
-	lastMaster    string              // GUID of the last one
+	lastMaster    string              // GUID of the last master
 	masterChanges uint64
 
 	mu      sync.Mutex
@@ -124,8 +115,8 @@ func (s *Source) Name() string { return "fabric" }
 // Close does nothing: the processes that Read starts end with Read.
 func (s *Source) Close() error { return nil }
 
-// Read returns Fabric. If the sweep fails, it contains the nodes of the last sweep with new
-// counters, and Read returns the error, too. A node's error is in its field Error.
+// Read returns Fabric. If the sweep fails, it contains the nodes of the last sweep with new counters, and Read also
+// returns the error. A node's error is in its field Error.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.budget(ctx))
 	defer cancel()
@@ -148,8 +139,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return model.Snapshot{Fabric: s.fabric()}, err
 }
 
-// budget returns the time limit of a round: shorter than that of Read, because killed processes
-// need time to end.
+// budget returns the time limit of a round: shorter than Read's, because killed processes need time to end.
 func (s *Source) budget(ctx context.Context) time.Duration {
 	left := s.interval
 	if end, ok := ctx.Deadline(); ok {
@@ -175,7 +165,6 @@ func (s *Source) tempDir() (string, error) {
 	return "", fmt.Errorf("the sweep of the fabric needs a directory that can be written to: %w", errors.Join(errs...))
 }
 
-// discover sweeps the fabric.
 func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) {
 	end, _ := ctx.Deadline() // Read sets one
 	half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
@@ -227,7 +216,7 @@ func (s *Source) local(ctx context.Context, c command) ([]byte, error) {
 	return s.run.output(ctx, c)
 }
 
-// forget drops the counters of removed nodes, and creates entries for new ones.
+// forget drops the counters of removed nodes, and creates entries for new nodes.
 func (s *Source) forget() {
 	maps.DeleteFunc(s.known, func(guid string, _ *answers) bool {
 		gone := s.found.nodes[guid] == nil
@@ -271,7 +260,7 @@ func (s *Source) count(tool, result string) {
 	s.mu.Unlock()
 }
 
-// logState logs the problem of a part if it has changed; an empty problem means none.
+// logState logs a changed problem of a part; "" means no problem.
 func (s *Source) logState(about, problem string) {
 	if s.problems[about] == problem {
 		return

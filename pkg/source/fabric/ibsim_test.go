@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// simulate starts a fabric of at least 64 hosts in ibsim, with a real opensm, until the end of the
-// test. The tools run on its host0.
+// simulate starts a fabric of at least 64 hosts in ibsim, with a real opensm, until the end of the test. The tools run
+// on its host0.
 func simulate(t *testing.T, net *ibsim.Net) *ibsim.Fabric {
 	t.Helper()
 	f, err := ibsim.Start(t.Context(), ibsim.Options{Net: net.String(), Host: net.Nodes[net.Find("host0 mlx5_0")].ID()})
@@ -55,9 +55,8 @@ func read(t *testing.T, s *Source) *model.Fabric {
 	return got.Fabric
 }
 
-// readBut reads until each node answers except those that cannot: on a busy machine the tools give
-// up too early, and the next round repeats their requests. It returns the last result and the
-// number of rounds.
+// readBut reads until each node answers except those that cannot: on a busy machine the tools give up too early, and
+// the next round repeats their requests. It returns the last result and the number of rounds.
 func readBut(t *testing.T, s *Source, silent ...ibsim.Node) (got *model.Fabric, rounds uint64) {
 	t.Helper()
 	lost := func(n model.FabricNode) bool {
@@ -80,7 +79,6 @@ func console(t *testing.T, f *ibsim.Fabric, format string, args ...any) {
 
 func guidOf(n ibsim.Node) string { return fmt.Sprintf("0x%016x", n.GUID) }
 
-// find returns a node by its GUID.
 func find(t *testing.T, f *model.Fabric, n ibsim.Node) model.FabricNode {
 	t.Helper()
 	i := slices.IndexFunc(f.Nodes, func(m model.FabricNode) bool { return m.GUID == guidOf(n) })
@@ -99,9 +97,8 @@ func counter(p model.FabricPort, name string) (uint64, bool) {
 	return 0, false
 }
 
-// TestTopology compares the topology with the net file of ibsim, node by node and port by port:
-// with names that resemble the tools' separators, two nodes with one name, a link with fewer lanes
-// and one with less speed.
+// TestTopology compares the topology with the net file of ibsim, node by node and port by port: with names that
+// resemble the tools' separators, two nodes with the same name, a link with fewer lanes and a link with less speed.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -170,7 +167,7 @@ func TestTopology(t *testing.T) {
 			if (p.Peer != nil) != (p.State == "Active") {
 				t.Errorf("%s: port %d is %q", n.Name, p.Number, p.State)
 			}
-			if n.Switch && len(p.Counters) != 21 { // all but QP1Dropped, which ibsim's switches do not have
+			if n.Switch && len(p.Counters) != 21 { // all except QP1Dropped, which ibsim's switches lack
 				t.Errorf("%s: port %d has %d counters", n.Name, p.Number, len(p.Counters))
 			}
 		}
@@ -231,8 +228,8 @@ func perf(t *testing.T, f *ibsim.Fabric, lid uint32, port int) string {
 	return text
 }
 
-// TestCounters compares the counters with those injected, and reads them with the tools before and
-// after to check that reading changes nothing.
+// TestCounters compares the counters with the injected counters, and reads them with the tools before and after to
+// check that reading changes nothing.
 func TestCounters(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -281,8 +278,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestFaults cuts links and injects errors between and within rounds: no counter falls in any of
-// them, and the round after them returns the true state.
+// TestFaults cuts links and injects errors between and within rounds: counters never fall, and the round after them
+// returns the true state.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -341,9 +338,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestSwitchStopsAnswering stops the performance manager of a switch: the switch keeps its counters, the others
-// are read, and it recovers. Then the switch is removed with its hosts, and at last the link of the
-// reading port.
+// TestSwitchStopsAnswering stops the performance manager of a switch: the switch keeps its counters, the others are
+// read, and it recovers. Then the switch is removed with its hosts, and at last the link of the reading port.
 func TestSwitchStopsAnswering(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -401,9 +397,8 @@ func TestSwitchStopsAnswering(t *testing.T) {
 	}
 }
 
-// TestHang has the request to a switch hang, which ibsim cannot do: a script stands for perfquery
-// at that LID, and starts another program. The other switches are complete, Read returns in time,
-// and no process is left.
+// TestHang has the request to a switch hang, which ibsim cannot do: a script stands for perfquery at that LID, and
+// starts another program. The other switches are complete, Read returns in time, and no process is left.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(8, 8, 4)
@@ -424,8 +419,8 @@ func TestHang(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := source(t, Options{Tools: tools, Parallel: 1}) // the hanging one precedes all others
-	got, rounds := readBut(t, s, net.Nodes[0])         // without its deadline, no other would be read
+	s := source(t, Options{Tools: tools, Parallel: 1}) // the hanging switch precedes all others
+	got, rounds := readBut(t, s, net.Nodes[0])         // without its deadline, the others would not be read
 	for _, n := range net.Nodes {
 		g := find(t, got, n)
 		hangs := n.Name == "leaf0"
@@ -460,7 +455,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestNodeNameMap checks that names come from the current content of the file.
+// TestNodeNameMap: names come from the current content of the file.
 func TestNodeNameMap(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(1, 2, 1)

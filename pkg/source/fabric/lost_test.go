@@ -17,9 +17,8 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// TestSilentHost stops the performance manager of a host and of a switch. The other nodes are
-// complete, and the host keeps its counters. The error of the switch contains the last message of
-// the real perfquery.
+// TestSilentHost stops the performance manager of a host and of a switch. The other nodes are complete, and the host
+// keeps its counters. The error of the switch contains the last message of the real perfquery.
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(2, 4, 1)
@@ -44,7 +43,7 @@ func TestSilentHost(t *testing.T) {
 	}
 }
 
-// TestTwoPorts checks that the LID of a host with two ports is that of the first.
+// TestTwoPorts: the LID of a host with two ports is the first port's.
 func TestTwoPorts(t *testing.T) {
 	t.Parallel()
 	net := ibsim.FatTree(1, 2, 1)
@@ -63,8 +62,7 @@ func TestTwoPorts(t *testing.T) {
 	}
 }
 
-// TestLostRequest loses one request for a port, once. The counters of all ports stay, and are read
-// in the next round.
+// TestLostRequest loses one request for a port, once. The counters of all ports stay, and are read in the next round.
 func TestLostRequest(t *testing.T) {
 	s, _, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 case "$*" in
@@ -86,8 +84,8 @@ esac`)
 	}
 }
 
-// TestFewerPortsLink has a switch that does not answer for all of its ports. A port that has
-// answered loses its link: its counters are still read.
+// TestFewerPortsLink has a switch that answers for some of its ports. A port that has answered loses its link: its
+// counters are still read.
 func TestFewerPortsLink(t *testing.T) {
 	s, _, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 port 1 $file
@@ -105,8 +103,7 @@ case "$*" in *1-40) echo "perfquery: iberror: failed: perfextquery"; exit 255;; 
 	}
 }
 
-// TestNoSweep checks the errors of nodes that are not read without a sweep, and that old LIDs are
-// not used.
+// TestNoSweep checks the errors of unread nodes without a sweep, and that old LIDs are not used.
 func TestNoSweep(t *testing.T) {
 	s, asked, dir := fabricOf(t, each+`perfquery-extended.out; echo SymbolErrorCounter:..............1; done`)
 	script := "printf '## Summary: 2 nodes checked\n'"

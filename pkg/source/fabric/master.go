@@ -10,7 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// readMaster reads which subnet manager is the master. A round without an answer has none, and its return is no change.
+// readMaster reads which subnet manager is the master. If no subnet manager answers, the master is unknown; an answer
+// after that is not a change.
 func (s *Source) readMaster(ctx context.Context) {
 	s.master = nil
 	if !s.run.has(sminfo) {
@@ -36,7 +37,7 @@ func (s *Source) readMaster(ctx context.Context) {
 var masterLine = lazily(
 	`(?m)^sminfo: sm lid ([0-9]{1,5}) sm guid 0x([0-9a-f]{1,16}), activity count [0-9]+ priority ([0-9]{1,2}) state 3 `)
 
-// parseMaster parses the output of sminfo, nil if that is not the answer of a master (state 3):
+// parseMaster parses the output of sminfo. It returns nil unless a master answered (state 3):
 //
 //	sminfo: sm lid 1 sm guid 0x100101, activity count 12 priority 15 state 3 SMINFO_MASTER
 func parseMaster(text []byte) *model.FabricMaster {

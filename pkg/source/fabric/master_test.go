@@ -52,7 +52,7 @@ func TestLinkStates(t *testing.T) {
 	}
 }
 
-// TestMasterChanges has one manager, no answer, the same manager again, and another one: one change.
+// TestMasterChanges has a manager, no answer, the same manager again, and another manager: one change.
 func TestMasterChanges(t *testing.T) {
 	const a, b = "0xb8cef60300000101", "0xb8cef60300000202"
 	s, _, dir := fabricOf(t, each+`perfquery-extended.out; done`)

@@ -15,7 +15,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sample returns the output of a tool in ibsim.
 func sample(t testing.TB, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -106,7 +105,7 @@ func TestLines(t *testing.T) {
 	peer := &model.FabricPeer{GUID: "0x0000000000000002", Port: 1}
 	for _, c := range []struct {
 		line string
-		want *portState // nil: cannot be parsed
+		want *portState // nil: unparsable
 	}{
 		{"SW     2  1 0x0000000000000001 ?? ??? - CA     1  1 0x0000000000000002 ( 'a' - 'b' )", &portState{peer: peer}},
 		{"SW     2  1 0x0000000000000001 2x XDR - CA     1  1 0x0000000000000002 ( 'a' - 'b' )", &portState{width: 2, speed: "XDR", peer: peer}},
@@ -135,7 +134,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestCutShort cuts a text at every position: the result is a part of that of the full text.
+// TestCutShort cuts a text at every position: the result is a part of the full text's result.
 func TestCutShort(t *testing.T) {
 	ports, list, owners := sample(t, "ports-hdr.out"), sample(t, "list-hdr.out"), sample(t, "owners-hdr.out")
 	whole := parseTopology(ports, list, owners)
@@ -218,15 +217,14 @@ func TestParseErrors(t *testing.T) {
 		t.Error("no output is taken for no errors")
 	}
 	text := strings.Replace(string(sample(t, "errors.out")), "## Suppressed:", "##          12 PMA query failures\n## Suppressed:", 1)
-	// The name of the host that does not answer imitates another host.
+	// The name of the silent host imitates another host.
 	text += "ibwarn: [7] query_cap_mask: classportinfo query failed on me, Lid 8 port 1, Lid 9 port 1\n"
 	if _, silent, unknown, _ := parseErrors([]byte(text)); unknown != 11 || !reflect.DeepEqual(silent, map[uint32]bool{9: true}) {
 		t.Errorf("%d questions without an answer, want 11; %v", unknown, silent)
 	}
 }
 
-// FuzzTopology uses the four texts as one input, and few lines of them, so that the fuzzer is
-// faster.
+// FuzzTopology uses the four texts as one input, with few lines, so that the fuzzer is faster.
 func FuzzTopology(f *testing.F) {
 	few := func(name string, from int) []byte {
 		return bytes.Join(bytes.SplitAfter(sample(f, name), []byte("\n"))[from:from+3], nil)

@@ -29,9 +29,9 @@ const (
 )
 
 const (
-	maxOutput = 64 << 20 // of a tool: 10 000 nodes are about 10 MiB
-	maxStderr = 1 << 20  // of ibqueryerrors: two lines for each host that does not answer
-	maxStuck  = 8        // killed tools that have not ended, beyond which none is started
+	maxOutput = 64 << 20 // per tool: 10 000 nodes are about 10 MiB
+	maxStderr = 1 << 20  // of ibqueryerrors: two lines for each silent host
+	maxStuck  = 8        // killed tools that have not ended, beyond which no tool is started
 	install   = "install infiniband-diags, or say where it is with --fabric.tools"
 )
 
@@ -41,9 +41,9 @@ var (
 	errTimeout = errors.New("no answer in time")
 )
 
-// options lists the allowed options of each tool. None of them resets a counter: -r and -R of
-// perfquery and -k and -K of ibqueryerrors do. A short option, an option that is not listed, and a
-// third operand of perfquery, its reset mask, are refused.
+// options lists the allowed options of each tool. None of them resets a counter, as -r and -R of perfquery and -k and
+// -K of ibqueryerrors would. Short options, unlisted options, and a third operand of perfquery, its reset mask, are
+// refused.
 var options = map[string][]string{
 	ibnetdiscover: {"--ports", "--list", "--cache", "--load-cache", "--node-name-map", "--Ca", "--Port"},
 	perfquery:     {"--extended", "--loop_ports", "--Ca", "--Port"},
@@ -57,7 +57,6 @@ var (
 	port    = lazily(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})/([1-9][0-9]{0,2})$`)
 )
 
-// command is a tool with its arguments.
 type command struct {
 	tool string
 	args []string
@@ -85,7 +84,6 @@ func (c command) check() error {
 	return nil
 }
 
-// runner starts the tools.
 type runner struct {
 	child.Runner
 
@@ -191,9 +189,9 @@ func ranges(ports []int) string {
 	return strings.Join(list, ",")
 }
 
-// errors reads the errors of all nodes of the sweep except switches, without thresholds. A host
-// that does not answer costs two requests of three attempts each: with the tool's default of a
-// second per attempt, nine such hosts would take the whole round.
+// errors reads the errors of all nodes of the sweep except switches, without thresholds. A silent host costs two
+// requests of three attempts each: with the tool's default of a second per attempt, nine silent hosts would take the
+// whole round.
 func (r *runner) errors(file string) command {
 	return r.command(ibqueryerrors, false,
 		"--data", "--skip-sl", "--ca", "--router", "--timeout=200", "--threshold-file="+os.DevNull, "--load-cache="+file)
@@ -228,8 +226,8 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 	var exit *exec.ExitError
 	found := c.tool == ibqueryerrors && (err == nil || errors.As(err, &exit) && exit.ExitCode() == 1)
 	switch {
-	case found: // found errors in the fabric, not an error of the tool
-		return append(out, complaints...), nil // they contain the LIDs that did not answer
+	case found: // errors found in the fabric, not an error of the tool
+		return append(out, complaints...), nil // they contain the LIDs without an answer
 	case err == nil:
 		return out, nil
 	case errors.Is(err, child.ErrStuck):
@@ -248,7 +246,6 @@ func (r *runner) start(ctx context.Context, c command) ([]byte, error) {
 	return out, &failure{c.tool, clean(lastLines(message)), err}
 }
 
-// failure is the error of a tool.
 type failure struct {
 	tool, message string
 	err           error
@@ -276,7 +273,6 @@ var fatal = lazily(`(?m)^(?:/.*/)?((?:[a-z]+: iberror: |ibpanic: ).*)$`)
 // process matches the beginning of a warning, which contains the process id.
 var process = lazily(`(?m)^ib[a-z]+: \[[0-9]+\] `)
 
-// lastLines returns the last three lines of an error output in one line.
 func lastLines(text string) string {
 	text = process().ReplaceAllString(text, "")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })

@@ -18,8 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// fakes makes a directory of scripts that stand for the tools, for failures that ibsim does not
-// have.
+// fakes makes a directory of scripts that stand for the tools, for failures that ibsim does not have.
 func fakes(t *testing.T, scripts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,8 +53,7 @@ func resetting(t *testing.T, tool string) []string {
 	return found
 }
 
-// TestNeverReset checks that no command line of this package has an option that resets a counter,
-// according to the tools' help.
+// TestNeverReset: the command lines of this package have no option that resets a counter, according to the tools' help.
 func TestNeverReset(t *testing.T) {
 	var dangerous []string
 	for tool := range options {
@@ -147,8 +145,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestOutput runs a tool that prints 10 MiB, one that never stops printing, and one that never
-// stops printing errors.
+// TestOutput runs a tool that prints 10 MiB, a tool that never stops printing, and a tool that never stops printing
+// errors.
 func TestOutput(t *testing.T) {
 	zeros := "tr '\\0' x < /dev/zero"
 	dir := fakes(t, map[string]string{
@@ -180,7 +178,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestEnvironment checks that the tools do not inherit the environment.
+// TestEnvironment: the tools do not inherit the environment.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("LD_PRELOAD_OF_OURS", "x")
 	dir := fakes(t, map[string]string{ibnetdiscover: "env; pwd", perfquery: ""})
@@ -207,8 +205,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestReason checks the remedy if the real ibnetdiscover cannot open a port. This machine has no
-// port; the other cases use made files.
+// TestReason checks the remedy if the real ibnetdiscover cannot open a port. This machine has no port; the other cases
+// use made files.
 func TestReason(t *testing.T) {
 	s := source(t, Options{})
 	put := func(path string) {
@@ -289,7 +287,7 @@ func TestOldSwitch(t *testing.T) {
 	}
 }
 
-// TestNewSwitch reads a switch that has the errors in the extended counters, with one request.
+// TestNewSwitch reads a switch with the errors in the extended counters, with one request.
 func TestNewSwitch(t *testing.T) {
 	s, asked, _ := fabricOf(t, each+`perfquery-extended.out; echo SymbolErrorCounter:..............5000000000; done`)
 	n := leafOf(t, s)
@@ -301,8 +299,7 @@ func TestNewSwitch(t *testing.T) {
 	}
 }
 
-// TestFewerPorts has a switch that does not answer for all of its ports: those with a link are
-// read.
+// TestFewerPorts has a switch that answers for some of its ports: ports with a link are read.
 func TestFewerPorts(t *testing.T) {
 	s, asked, dir := fabricOf(t, `file=perfquery.out; case "$*" in *--extended*) file=perfquery-extended.out;; esac
 case "$*" in
@@ -321,7 +318,7 @@ esac`)
 			t.Errorf("round %d: %v, %v: %s", i, n.Ports[1].Counters, n.Ports[2].Counters, n.Error)
 		}
 	}
-	// The subnet manager assigns another LID, then that of a host, then none.
+	// The subnet manager assigns another LID, then a host's LID, then no LID.
 	ports := string(sample(t, "ports-hdr.out"))
 	for lid, want := range map[string]string{"77": "", " 3": "another node has its LID 3", " 0": "no LID"} {
 		text := regexp.MustCompile(`SW     2`).ReplaceAllString(ports, "SW    "+lid)
@@ -341,7 +338,6 @@ esac`)
 	}
 }
 
-// TestIncompletePerfquery has a perfquery that succeeds without printing all ports.
 func TestIncompletePerfquery(t *testing.T) {
 	s, _, _ := fabricOf(t, "port 1 perfquery-extended.out")
 	n := leafOf(t, s)
@@ -350,8 +346,8 @@ func TestIncompletePerfquery(t *testing.T) {
 	}
 }
 
-// TestHosts checks the counters of the hosts for several outputs of ibqueryerrors. Without a subnet
-// manager it prints nothing and exits with status 0.
+// TestHosts checks the counters of the hosts for several outputs of ibqueryerrors. Without a subnet manager it prints
+// nothing and exits with status 0.
 func TestHosts(t *testing.T) {
 	errs := "printf '   GUID 0xb8cef60300000101 port 1: [SymbolErrorCounter == 5]\n\n## Summary: 2 nodes checked\n"
 	s, _, _ := fabricOf(t, "exit 1")
@@ -387,7 +383,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestSweepHangs checks that Read ends in time and keeps the known nodes.
+// TestSweepHangs: Read ends in time and keeps the known nodes.
 func TestSweepHangs(t *testing.T) {
 	t.Parallel()
 	s, _, dir := fabricOf(t, each+`perfquery-extended.out; echo SymbolErrorCounter:..............1; done`)
@@ -409,7 +405,6 @@ func TestSweepHangs(t *testing.T) {
 	}
 }
 
-// TestSweepFilesRemoved checks that the files of the sweeps are removed.
 func TestSweepFilesRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	s, _, _ := fabricOf(t, "exit 1")
@@ -421,7 +416,7 @@ func TestSweepFilesRemoved(t *testing.T) {
 	read(t, s)
 }
 
-// TestDirectory gives a directory for the files of a round: under systemd no other one can be written to.
+// TestDirectory gives a directory for the files of a round: under systemd other directories are not writable.
 func TestDirectory(t *testing.T) {
 	s, _, _ := fabricOf(t, "exit 1")
 	s.dir = "/proc/nowhere"

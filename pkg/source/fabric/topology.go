@@ -20,12 +20,11 @@ const (
 	maxName = 256
 )
 
-// topology is the result of a sweep.
 type topology struct {
 	nodes  map[string]*node  // by node GUID
 	owner  map[string]string // node GUID by port GUID
 	raw    map[string]string // names by node GUID, as the tools print them
-	unread int               // number of lines that cannot be parsed
+	unread int               // number of unparsable lines
 }
 
 // node is a node with its ports by number.
@@ -41,7 +40,7 @@ type portState struct {
 	speed        string
 	peer         *model.FabricPeer
 	narrow, slow *bool
-	state        string // Active, Initialize, Armed; empty if unknown
+	state        string // Active, Initialize, Armed, or "" if unknown
 }
 
 // end is a port in the output of the tools.
@@ -58,15 +57,14 @@ var (
 	originLine = lazily(`^# Initiated from node ([0-9a-f]{16}) port ([0-9a-f]{16})$`)
 )
 
-// listLine matches a line of ibnetdiscover --list: the kind, the node GUID, and the name up to the
-// last quote.
+// listLine matches a line of ibnetdiscover --list: the kind, the node GUID, and the name up to the last quote.
 var listLine = lazily(`^(Switch|Ca|Router)\t : 0x([0-9a-f]{1,16}) ports [0-9]+ devid 0x[0-9a-f]+ vendid 0x[0-9a-f]+ "(.*)"$`)
 
 var kinds = map[string]string{"Switch": model.FabricSwitch, "Ca": model.FabricCA, "Router": model.FabricRouter}
 
-// parseTopology joins the output of ibnetdiscover with --ports, with --list and without options:
-// the first lists ports by port GUID, the second nodes and their names, the third the node of each
-// port. The names in the first are not parsed: a name may contain its separators.
+// parseTopology joins the output of ibnetdiscover with --ports (ports by port GUID), with --list (nodes and their
+// names) and without options (the node of each port). The names in the first output are not parsed: a name may contain
+// its separators.
 func parseTopology(ports, list, owners []byte) *topology {
 	t := &topology{nodes: map[string]*node{}, owner: map[string]string{}, raw: map[string]string{}}
 	t.parseOwners(owners)
@@ -88,7 +86,6 @@ func parseTopology(ports, list, owners []byte) *topology {
 	return t
 }
 
-// lines returns the lines of a text that are not empty.
 func lines(text []byte) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for line := range bytes.Lines(text) {
@@ -115,11 +112,11 @@ func (t *topology) parseOwners(text []byte) {
 	}
 }
 
-// nodeOf returns the node of a port; if it is not known, the GUID of the port.
+// nodeOf returns the node of a port, or the port's GUID if the node is unknown.
 func (t *topology) nodeOf(guid string) string { return cmp.Or(t.owner[guid], guid) }
 
-// parsePort parses a line of ibnetdiscover --ports: the port's kind, LID, number, GUID, width and
-// speed, and kind, LID, number and GUID of the other end if there is one; then names.
+// parsePort parses a line of ibnetdiscover --ports: the port's kind, LID, number, GUID, width and speed, and kind, LID,
+// number and GUID of the remote end if there is one; then names.
 //
 //	SW     2  1 0xb8cef60300000010 4x HDR - CA     1  1 0xb8cef60300000101 ( 'leaf1' - 'node1' )
 //	SW     2  3 0xb8cef60300000010 4x SDR                                    'leaf1'
@@ -150,10 +147,10 @@ func (t *topology) parsePort(line string) bool {
 		n = &node{kind: f[0], ports: map[int]*portState{}}
 		t.nodes[guid] = n
 	}
-	if lid != 0 { // the last line is that of the first port
+	if lid != 0 { // the last line belongs to the first port
 		n.lid = lid
 	}
-	if n.ports[here.port] == nil { // of duplicates the first counts
+	if n.ports[here.port] == nil { // the first of duplicates counts
 		n.ports[here.port] = p
 	}
 	return true
@@ -209,7 +206,6 @@ func clean(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// linked reports whether any port has a link.
 func (t *topology) linked() bool {
 	for _, n := range t.nodes {
 		for _, p := range n.ports {
@@ -221,7 +217,6 @@ func (t *topology) linked() bool {
 	return false
 }
 
-// fact returns the node with its counters.
 func (n *node) fact(guid string, known *answers) model.FabricNode {
 	f := model.FabricNode{GUID: guid, Kind: n.kind, Name: n.name, LID: n.lid, Ports: make([]model.FabricPort, 0, len(n.ports))}
 	if known != nil {
@@ -240,13 +235,13 @@ func (n *node) fact(guid string, known *answers) model.FabricNode {
 	return f
 }
 
-// linkMiddle matches the part of iblinkinfo --line between the names: LID, number, the chassis's
-// own number, the link, and GUID, LID and number of the other end.
+// linkMiddle matches the part of iblinkinfo --line between the names: LID, number, the chassis's own number, the link,
+// and GUID, LID and number of the remote end.
 var linkMiddle = lazily(
 	`^ +[0-9]+ +([0-9]+)\[ *[0-9]*\] ==\(([^"]*)\)==>  0x([0-9a-f]{16}) +[0-9]+ +[0-9]+\[ *[0-9]*\] "`)
 
-// parseLinks parses iblinkinfo --line, which prints for a link the better capabilities that both
-// ends have. The names on both sides are known, so no name can be mistaken for a link:
+// parseLinks parses iblinkinfo --line, which prints the better capabilities that both ends of a link share. The names
+// on both sides are known, so a name cannot be mistaken for a link:
 //
 //	0x…10 "   leaf1"   2  1[  ] ==( 4X  53.125 Gbps Active/  LinkUp)==>  0x…101   1  1[  ] "node1" (Could be 12X )
 func (t *topology) parseLinks(text []byte) {
@@ -281,8 +276,8 @@ func (t *topology) parseLinks(text []byte) {
 // linkState matches the states of a port with a link: " 4X  53.125 Gbps Active/  LinkUp".
 var linkState = lazily(`(Initialize|Armed|Active)/ *LinkUp$`)
 
-// parseCould parses "Could be 12X Could be 53.125 Gbps)": wider, faster. It returns nil for a
-// capability that the tool prints as "undefined (32)".
+// parseCould parses "Could be 12X Could be 53.125 Gbps)": wider, faster. It returns nil for a capability that the tool
+// prints as "undefined (32)".
 func parseCould(s string) (narrow, slow *bool) {
 	narrow, slow = new(bool), new(bool)
 	for part := range strings.SplitSeq(s, "Could be ") {

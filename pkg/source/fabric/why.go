@@ -16,8 +16,8 @@ import (
 
 var errNoLink = errors.New("the port that the fabric is read from has no link: look at ibstat, or choose another one with --fabric.port")
 
-// reason adds the cause of a failed sweep and a remedy: the tools print the same message for a
-// missing module, a missing device and a device without permission.
+// reason adds the cause of a failed sweep and a remedy: the tools print the same message for a missing module, a
+// missing device and a device without permission.
 func (s *Source) reason(err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !strings.Contains(f.message, "port (") { // can't open UMAD port (mlx5_0:1), or MAD port

@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// loaded returns a number for each of the modules that is loaded or built in. The number of a module changes when it is loaded
-// again: sysfs numbers its directories in the order in which they are made.
+// loaded returns a number for each module that is loaded or built in. Reloading a module changes its number: sysfs
+// numbers its directories in the order in which they are made.
 func loaded(sysfs string) map[string]uint64 {
 	numbers := map[string]uint64{}
 	for _, f := range functions {
@@ -30,8 +30,8 @@ func loaded(sysfs string) map[string]uint64 {
 	return numbers
 }
 
-// follow attaches the hooks of drivers that were loaded since the last call, and releases those of drivers that are gone. It
-// costs one system call for each module while nothing changes.
+// follow attaches the hooks of newly loaded drivers, and releases the hooks of removed drivers. While nothing changes,
+// it costs one system call per module.
 func (s *Source) follow() {
 	now := loaded(s.o.Sysfs)
 	s.mu.Lock()
@@ -74,8 +74,8 @@ func (s *Source) load(now map[string]uint64) bool {
 	return err == nil
 }
 
-// update attaches and releases the hooks of these functions, after a change of their modules. It takes some time, so the lock is
-// not held.
+// update attaches and releases the hooks of these functions, after a change of their modules. It takes some time, so
+// the lock is not held.
 func (s *Source) update(change []int, now map[string]uint64) {
 	symbols, err := hook.Symbols()
 	s.mu.Lock()
@@ -122,7 +122,6 @@ func (s *Source) attach(f function, now map[string]uint64, symbols map[string]bo
 	return f.state(model.StateOK, ""), links
 }
 
-// refused returns the state of a hook that cannot be attached.
 func (f function) refused(err error) model.Hook {
 	state := model.StateFailed
 	if errors.Is(err, model.ErrUnsupported) {

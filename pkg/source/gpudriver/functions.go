@@ -9,17 +9,18 @@ type function struct {
 	drm    bool   // it is drm_ioctl, which other operations call
 }
 
-// functions are static functions of modules, and not a stable interface. So a missing one is not an error.
+// functions are static functions of modules, not a stable interface. So a missing function is not an error.
 var functions = []function{
 	// i915, virtio_gpu, vgem, ast and most drivers of DRM.
 	{name: "drm_ioctl", module: "drm", drm: true},
-	// drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c and drivers/gpu/drm/amd/amdkfd/kfd_chardev.c: /dev/dri and /dev/kfd. The first
-	// resumes the GPU and calls drm_ioctl.
+	// drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c and drivers/gpu/drm/amd/amdkfd/kfd_chardev.c: /dev/dri and /dev/kfd. The
+	// first resumes the GPU and calls drm_ioctl.
 	{name: "amdgpu_drm_ioctl", module: "amdgpu"},
 	{name: "kfd_ioctl", module: "amdgpu"},
 	// drivers/gpu/drm/xe/xe_device.c, from Linux 6.8; resumes the GPU and calls drm_ioctl.
 	{name: "xe_drm_ioctl", module: "xe"},
-	// drivers/gpu/drm/nouveau/nouveau_drm.c; resumes the GPU, and calls drm_ioctl for all requests but DRM_NOUVEAU_NVIF.
+	// drivers/gpu/drm/nouveau/nouveau_drm.c; resumes the GPU, and calls drm_ioctl for all requests except
+	// DRM_NOUVEAU_NVIF.
 	{name: "nouveau_drm_ioctl", module: "nouveau"},
 	// kernel-open/nvidia/nv.c, and nv-frontend.c of older drivers: /dev/nvidia* and /dev/nvidiactl.
 	{name: "nvidia_unlocked_ioctl", module: "nvidia"},
@@ -30,7 +31,7 @@ var functions = []function{
 
 // A request is an ioctl of a driver.
 type request struct {
-	module       string // empty: of all DRM drivers
+	module       string // empty: all DRM drivers
 	kind, number uint8  // _IOC_TYPE and _IOC_NR
 }
 
@@ -41,8 +42,8 @@ const (
 	driverBase = 0x40
 )
 
-// waits are the requests that wait on purpose: for the end of a computation, an event or the display. Their numbers are in
-// include/uapi. The driver of NVIDIA has none: its users wait in poll(2) or in user space.
+// waits are the requests that wait on purpose: for the end of a computation, an event or the display. Their numbers are
+// in include/uapi. NVIDIA's driver has no such request: its users wait in poll(2) or in user space.
 var waits = []request{
 	// drm/drm.h
 	{kind: drmType, number: 0x3A}, // DRM_IOCTL_WAIT_VBLANK

@@ -25,8 +25,8 @@ const (
 	kprobeEvents = "bus/event_source/devices/kprobe"
 )
 
-// The hooks of this source. The programs of drmHook are attached to drm_ioctl, the programs of ioctlHook to each other function of
-// the table functions that exists.
+// The hooks of this source. The programs of drmHook are attached to drm_ioctl, the programs of ioctlHook to each other
+// existing function of the table functions.
 var (
 	drmHook = hook.Hook{Name: "drm_ioctl", Tiers: []hook.Tier{
 		hook.Loading(hook.Kprobe, gen.GPUDriverProgKretprobeDrmIoctl, gen.GPUDriverProgKprobeDrmIoctl),
@@ -34,13 +34,12 @@ var (
 	ioctlHook = hook.Hook{Name: "ioctl", Tiers: []hook.Tier{
 		hook.Loading(hook.Kprobe, gen.GPUDriverProgKretprobeIoctl, gen.GPUDriverProgKprobeIoctl),
 	}}
-	// checkHook distinguishes a call that lasts from a call whose return was missed. Without it, stuck tasks are not known.
+	// checkHook distinguishes a long call from a call whose return was missed. Without it, stuck tasks are unknown.
 	checkHook = hook.Hook{Name: "driver_call_lasts", Optional: true, Tiers: []hook.Tier{
 		hook.Loading(hook.Run, gen.GPUDriverProgCheckCall),
 	}}
 )
 
-// A sensor has the loaded programs, their maps, and the attached functions.
 type sensor struct {
 	object *hook.Object
 	drm    model.Hook // the states of the hooks
@@ -56,12 +55,11 @@ type sensor struct {
 	fill    map[string]uint64 // entries of each map at the last read
 }
 
-// newSensor loads the programs.
 func newSensor(o Options) (*sensor, error) {
 	// The kernel's type information takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
 
-	// Without it, a hook would be an entry of tracefs, which remains when the sensor is killed.
+	// Without it, a hook would be an entry of tracefs, which outlives a killed sensor.
 	if _, err := os.Stat(filepath.Join(o.Sysfs, kprobeEvents)); err != nil {
 		return nil, fmt.Errorf("%w: this kernel has no kprobes (CONFIG_KPROBE_EVENTS): %w", model.ErrUnsupported, err)
 	}
@@ -77,7 +75,6 @@ func newSensor(o Options) (*sensor, error) {
 	return s, err
 }
 
-// load creates the maps and loads the programs.
 func load(spec *ebpf.CollectionSpec, types *hook.Types, workloads *hook.Workloads) (s *sensor, hooks []model.Hook, err error) {
 	s = &sensor{links: map[string][]link.Link{}, fill: map[string]uint64{}}
 	if s.object, err = workloads.NewObject(spec, types); err != nil {
@@ -121,7 +118,6 @@ const share = 4
 
 const statsOfOwner = uint32(gen.GPUDriverDriverMapDRIVER_STATS_OF_OWNER)
 
-// setWaits lists the requests that wait on purpose in the map of the programs.
 func (s *sensor) setWaits() error {
 	for _, w := range waits {
 		key := gen.GPUDriverDriverRequest{Request: w.code()}
@@ -135,7 +131,6 @@ func (s *sensor) setWaits() error {
 	return nil
 }
 
-// attach attaches the programs to a function.
 func (s *sensor) attach(f function) ([]link.Link, error) {
 	loaded, entry, exit := s.ioctl, gen.GPUDriverProgKprobeIoctl, gen.GPUDriverProgKretprobeIoctl
 	if f.drm {
@@ -144,8 +139,8 @@ func (s *sensor) attach(f function) ([]link.Link, error) {
 	if loaded.State != model.StateOK {
 		return nil, hook.Failure(loaded)
 	}
-	// The return first, so that no call seems to last. With the kernel's default limit of concurrent calls: a larger one uses
-	// tracefs and would remain after a crash of the sensor.
+	// The return first, so that no call seems to last. The kernel's default limit of concurrent calls stays: a larger
+	// limit uses tracefs and outlives a crash of the sensor.
 	end, err := link.Kretprobe(f.name, s.object.Program(exit), nil)
 	if err != nil {
 		return nil, err
@@ -165,7 +160,6 @@ func (s *sensor) take(function string) []link.Link {
 	return links
 }
 
-// attached returns the functions with programs.
 func (s *sensor) attached() (names []string) {
 	for name, links := range s.links {
 		if len(links) > 0 {
@@ -229,8 +223,8 @@ func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) e
 	return nil
 }
 
-// lasts reports whether a thread is still in a call, and the thread that has the lock that it waits for, 0 if unknown. The kernel
-// misses returns: such a call is removed.
+// lasts reports whether a thread is still in a call, and the thread with the lock that it waits for, or 0. The kernel
+// misses returns: calls with a missed return are removed.
 func (s *sensor) lasts(tid uint32, call *gen.GPUDriverDriverCall) (lasts bool, holder threadID, err error) {
 	n, err := s.object.Program(gen.GPUDriverProgCheckCall).Run(&ebpf.RunOptions{Context: [2]uint64{uint64(tid), call.StartNs}})
 	if err != nil {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpudriver measures how long tasks of each cgroup are in the ioctls of GPU drivers, and finds the tasks that do not
-// return from one. The programs are in bpf/gpudriver.bpf.c; bpf/README.md describes their hooks, costs and limits.
+// Package gpudriver measures how long tasks of each cgroup are in the ioctls of GPU drivers, and finds the tasks that
+// do not return. The programs are in bpf/gpudriver.bpf.c; bpf/README.md describes their hooks, costs and limits.
 //
-// The hooks are kprobes, which do not pin a module: a driver can be unloaded while they are attached, and they are then gone.
-// So the modules are watched, and the hooks are attached again when a module was loaded again.
+// The hooks are kprobes, which do not pin a module: a driver can be unloaded while they are attached, and they are then
+// gone. So the modules are watched, and a reloaded module gets its hooks again.
 package gpudriver
 
 import (
@@ -28,26 +28,27 @@ import (
 type Options struct {
 	Sysfs  string // mount point of sysfs: /sys
 	Procfs string // mount point of procfs: /proc
-	// Subsystem is the cgroup v1 controller that identifies workloads; empty for version 2.
+	// Subsystem is the cgroup v1 controller that identifies workloads, or "" for version 2.
 	Subsystem string
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
 	Workloads *hook.Workloads
-	// MaxEntries bounds the counted combinations of a workload, a driver and a kind, MaxCalls the calls in progress. Zero
-	// selects the defaults.
+	// MaxEntries bounds the counted combinations of a workload, a driver and a kind; MaxCalls bounds the calls in
+	// progress. Zero selects the defaults.
 	MaxEntries, MaxCalls uint32
-	// StuckAfter is how long a task is in an ioctl until it is stuck. Zero is 30 s.
+	// StuckAfter is the time in an ioctl after which a task is stuck. Zero is 30 s.
 	StuckAfter time.Duration
 	Logger     *zap.Logger
 }
 
 const (
-	// defaultMaxEntries does not depend on the number of GPUs: a workload has two entries for each driver. With four drivers it is
-	// enough for 1,000 workloads.
+	// defaultMaxEntries does not depend on the number of GPUs: a workload has two entries per driver. With four drivers
+	// it is enough for 1,000 workloads.
 	defaultMaxEntries = 8192
 	defaultMaxCalls   = 8192
 	defaultStuckAfter = 30 * time.Second
 
-	// watchInterval is the interval between looks at the modules: calls of a driver are not seen for so long after it was loaded.
+	// watchInterval is the interval between looks at the modules, and the time without counts after a driver was
+	// loaded.
 	watchInterval = 2 * time.Second
 )
 
@@ -56,10 +57,10 @@ type Source struct {
 	o Options
 
 	mu      sync.Mutex
-	sensor  *sensor // nil until there is a driver
+	sensor  *sensor // nil before the first driver
 	modules map[string]uint64
 	hooks   []model.Hook // one for each of functions
-	failed  error        // why the sensor is nil although there are drivers
+	failed  error        // why the sensor is nil despite a driver
 	retry   hook.Retry   // pending unless all hooks are attached
 	forget  map[model.CgroupID]bool
 
@@ -67,7 +68,7 @@ type Source struct {
 	watching sync.WaitGroup
 }
 
-// New attaches the hooks of the drivers that are loaded, and watches the modules. It fails if the kernel or the permissions do
+// New attaches the hooks of the loaded drivers, and watches the modules. It fails if the kernel or the permissions do
 // not allow BPF.
 func New(o Options) (*Source, error) {
 	if err := hook.Usable(); err != nil {

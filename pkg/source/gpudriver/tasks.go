@@ -18,19 +18,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxTasks limits the stuck tasks that are listed. The numbers of stuck tasks have no limit.
+// maxTasks limits the listed stuck tasks. The numbers of stuck tasks have no limit.
 const maxTasks = 256
 
 // builtIn is the name of drivers that are built into the kernel: their files name no module.
 const builtIn = "built-in"
 
-// A use is the key of a model.DriverUse.
 type use struct {
 	cgroup uint64
 	driver string
 }
 
-// at returns the use of a driver by a cgroup.
 func at(uses map[use]*model.DriverUse, k *gen.GPUDriverDriverKey) *model.DriverUse {
 	key := use{k.Cgroup, driverName(k)}
 	u := uses[key]
@@ -70,8 +68,8 @@ func histogram(v *gen.GPUDriverDriverStat) model.Histogram {
 	return h
 }
 
-// stuck adds the calls in progress to the uses of drivers and returns the stuck tasks, the oldest call of each driver first.
-// Requests that wait on purpose are not included.
+// stuck adds the calls in progress to the uses of drivers and returns the stuck tasks, the oldest call of each driver
+// first. It leaves out requests that wait on purpose.
 func (s *Source) stuck(uses map[use]*model.DriverUse) ([]model.DriverTask, error) {
 	now, wall := monotonic(), time.Now()
 	type candidate struct {
@@ -150,7 +148,7 @@ func nodePIDs(procfs string) bool {
 	return unix.Stat(filepath.Join(procfs, "self/ns/pid"), &st) == nil && st.Ino == initialPIDs
 }
 
-// readTask reads a file of a thread in procfs; "" if it has ended or may not be read.
+// readTask reads a file of a thread in procfs. It returns "" if the thread has ended or the file may not be read.
 func readTask(procfs string, tid uint32, name string) string {
 	text, err := boundedfile.ReadOnce(filepath.Join(procfs, strconv.Itoa(int(tid)), name), make([]byte, 256))
 	if err != nil {

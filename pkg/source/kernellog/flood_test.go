@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// packets makes each write a record of its own, which one read returns, as with /dev/kmsg.
+// packets makes each write a record, which one read returns, as with /dev/kmsg.
 func (n *node) packets() {
 	n.t.Helper()
 	if _, err := unix.FcntlInt(n.writer.Fd(), unix.F_SETFL, unix.O_DIRECT); err != nil {
@@ -32,8 +32,8 @@ func losses(s *model.Snapshot) map[string]uint64 {
 	return all
 }
 
-// TestFlood: a driver that floods the log takes no more than the permitted rate of the sensor, and a scrape does not wait
-// for it. All records that the kernel kept are counted.
+// TestFlood: a driver that floods the log takes no more than the permitted rate of the sensor, and a scrape does not
+// wait for it. All records that the kernel kept are counted.
 func TestFlood(t *testing.T) {
 	const rate, flood = 500, 4 * 500
 	n := newNode(t)
@@ -75,8 +75,8 @@ func TestFlood(t *testing.T) {
 	<-written
 }
 
-// TestOverrun: the kernel answers EPIPE when it has overwritten records that were not read, and moves to the oldest one. The
-// records are real, the answer is not: a pipe has none.
+// TestOverrun: the kernel answers EPIPE when it has overwritten unread records, and moves to the oldest. The records
+// are real; the answer is simulated, because a pipe does not give it.
 func TestOverrun(t *testing.T) {
 	var overrun atomic.Int32
 	n := newNode(t, xid+"43, early")
@@ -106,7 +106,7 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
-// TestHostileLog: whatever containers bring into the log, the source reads on, and counts what the kernel itself reports.
+// TestHostileLog: whatever containers bring into the log, the source continues, and counts the kernel's own reports.
 func TestHostileLog(t *testing.T) {
 	n := newNode(t)
 	n.packets()
@@ -114,7 +114,7 @@ func TestHostileLog(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 20 {
 		for _, record := range hostile() {
-			if record != "" { // 0 bytes are no packet
+			if record != "" { // 0 bytes are not a packet
 				n.write(record)
 			}
 		}

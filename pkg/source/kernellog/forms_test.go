@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/faults.md")
 
 const docsPage = "../../../docs/faults.md"
 
-// TestForms: the example of each form is read by its row and by no earlier one, and its process is found.
+// TestForms: its own row is the first that reads the example of a form, and its process is found.
 func TestForms(t *testing.T) {
 	for driver, rows := range messages {
 		for i, m := range rows {
@@ -41,7 +41,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestUnread: what docs/faults.md lists as unread is read by no form, also if the kernel added the device to the record.
+// TestUnread: no form reads the unread texts of docs/faults.md, even if the kernel added the device to the record.
 func TestUnread(t *testing.T) {
 	for _, u := range unreadTexts {
 		for _, b := range []string{"3,100,5000000,-;" + u.text + "\n", deviceRecord(u.text, "0000:03:00.0"), nvidiaRecord(u.text)} {
@@ -52,7 +52,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestFaultsPage: the tables of docs/faults.md are those of the forms.
+// TestFaultsPage: the tables of docs/faults.md match the forms.
 func TestFaultsPage(t *testing.T) {
 	text, err := os.ReadFile(docsPage)
 	if err != nil {
@@ -128,7 +128,7 @@ func unreadTable() string {
 	return b.String()
 }
 
-// TestForgedOwner: a process chooses its name, with up to 15 bytes, and thereby no other owner in any form.
+// TestForgedOwner: a process chooses its name, with up to 15 bytes, but not another owner in any form.
 func TestForgedOwner(t *testing.T) {
 	const victim, culprit = 1, 4711
 	for _, comm := range []string{
@@ -148,7 +148,8 @@ func TestForgedOwner(t *testing.T) {
 	}
 }
 
-// TestOneHealthEvent: Linux 6.1 and later print two texts of the table about a health event of mlx5, earlier kernels one.
+// TestOneHealthEvent: Linux 6.1 and later print two texts of the table about a health event of mlx5, earlier kernels
+// one.
 func TestOneHealthEvent(t *testing.T) {
 	n := newNode(t)
 	n.start()
@@ -177,8 +178,8 @@ func TestOneHealthEvent(t *testing.T) {
 	}
 }
 
-// TestPageFaultOwner: each form of a page fault of amdgpu belongs to the process that the driver names, before, between and after the
-// changes of its text.
+// TestPageFaultOwner: each form of an amdgpu page fault belongs to the process that the driver names, before, between
+// and after the changes of its text.
 func TestPageFaultOwner(t *testing.T) {
 	const device = "amdgpu 0000:03:00.0: amdgpu: "
 	for name, records := range map[string][]string{

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKernelLog reads the log of this machine. What user space writes to /dev/kmsg has another facility than the kernel's
-// own records, whatever it claims to be, and is no fault.
+// TestKernelLog reads the log of this machine. Records of user space in /dev/kmsg have another facility than the
+// kernel's, and are not faults.
 func TestKernelLog(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -27,14 +27,13 @@ const (
 	sameEvent = time.Second
 )
 
-// ledger has the faults of devices and of cgroups.
 type ledger struct {
 	totals  map[model.FaultKey]*model.FaultTotal
 	owned   map[ownedKey]uint64
 	sizes   map[model.CgroupID]int // number of keys of each cgroup in owned
 	devices map[string]*device     // by PCI address
 	id      uint64
-	lost    uint64 // faults that are not counted, or not for their owner, because a table is full
+	lost    uint64 // faults that a full table did not count, or not for their owner
 }
 
 type ownedKey struct {
@@ -42,7 +41,6 @@ type ownedKey struct {
 	key    model.FaultKey
 }
 
-// device is what is kept about a device.
 type device struct {
 	uuid    string
 	history []model.Fault
@@ -56,7 +54,7 @@ func newLedger() ledger {
 	}
 }
 
-// device returns a device, nil if there are too many.
+// device returns a device, or nil if there are too many.
 func (l *ledger) device(address string) *device {
 	d := l.devices[address]
 	if d == nil && len(l.devices) < maxDevices {
@@ -66,7 +64,8 @@ func (l *ledger) device(address string) *device {
 	return d
 }
 
-// add adds a fault, or the end of one. A fault whose process is in a later record waits for it. One that is logged again is not added.
+// add adds a fault, or its end. If the process is in a later record, the fault waits for it. Repeated faults are not
+// added.
 func (l *ledger) add(f model.Fault, found *line) {
 	d := l.device(f.PCIAddress)
 	if d == nil {
@@ -84,14 +83,13 @@ func (l *ledger) add(f model.Fault, found *line) {
 	l.commit(d, f)
 }
 
-// recent reports whether the device had a fault with a code a short time ago.
 func (l *ledger) recent(f model.Fault, code string, within time.Duration) bool {
 	f.Code = code
 	t := l.totals[f.FaultKey]
 	return t != nil && f.Time.Sub(t.Last) < within
 }
 
-// blame adds the process to a fault that waits for it. It returns the fault, nil if none waits.
+// blame adds the process to the waiting fault of a device. It returns the fault, or nil.
 func (l *ledger) blame(address string, at time.Time) (waiting *model.Fault) {
 	d := l.devices[address]
 	if d == nil || d.pending == nil || at.Sub(d.pending.Time) > awaitProcess {
@@ -109,7 +107,7 @@ func (l *ledger) settle(d *device) {
 	}
 }
 
-// settleBefore adds the faults from before a time that still wait.
+// settleBefore adds the waiting faults from before a time.
 func (l *ledger) settleBefore(t time.Time) {
 	for _, d := range l.devices {
 		if d.pending != nil && d.pending.Time.Before(t) {
@@ -135,10 +133,10 @@ func (l *ledger) commit(d *device, f model.Fault) {
 	d.history = append(d.history, f)
 }
 
-// first returns the device with the first fault of a driver with one of the codes since a time, and false if there is none.
+// first returns the device with the first fault of a driver with one of the codes since a time, or false.
 func (l *ledger) first(driver model.FaultDriver, codes []string, since time.Time) (address string, ok bool) {
 	var at time.Time
-	var id uint64 // records that are read together have one time
+	var id uint64 // records that are read together have the same time
 	for _, d := range l.devices {
 		for _, f := range d.history {
 			if f.Driver != driver || f.Recovered || f.Last.Before(since) || !slices.Contains(codes, f.Code) {
@@ -208,7 +206,6 @@ func (l *ledger) count(f *model.Fault) {
 	l.owned[k]++
 }
 
-// forget drops cgroups that ended.
 func (l *ledger) forget(ended map[model.CgroupID]bool) {
 	for k := range l.owned {
 		if ended[k.cgroup] {

@@ -10,15 +10,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// message is one form of the text that drivers log with dev_printk about an event. A driver may word an event in several ways, by the
-// version of the kernel; each form has a row.
+// message is a form of a text that drivers log with dev_printk. The text of an event may vary with the version of the
+// kernel; each form has a row.
 type message struct {
 	driver  model.FaultDriver
 	code    string
-	kernels string // the sources that have the form, of those in sourcesRead: 5.10–6.8
+	kernels string // the sources in sourcesRead that have the form: 5.10–6.8
 	example string // the text after the driver, the address and their prefixes
-	// text matches the text after the prefixes. A group "process" has the name of the process that caused the fault and "pid" its
-	// PID, a group "task" both, as amdgpu writes them.
+	// text matches the text after the prefixes. A group "process" has the name of the process that caused the fault,
+	// "pid" its PID, and "task" both, as amdgpu writes them.
 	text   func() *regexp.Regexp
 	kind   kind
 	awaits bool // the next record of the device has the process
@@ -26,11 +26,12 @@ type message struct {
 	again bool
 }
 
-// sourcesRead are the kernels whose sources the forms are from. Distributions also have forms of later kernels in theirs: 6.1.192 has
-// amdgpu's forms of 6.9.
+// sourcesRead are the kernel sources of the forms. Distributions backport later forms: 6.1.192 has amdgpu's forms of
+// 6.9.
 const sourcesRead = "Linux 5.10.262, 5.15.0, 6.1.192, 6.8.0, 6.12.117 and 7.2.12"
 
-// lazily returns a function that compiles a regular expression at its first call: no node has the hardware of all drivers.
+// lazily returns a function that compiles a regular expression at its first call: no node has the hardware of all
+// drivers.
 func lazily(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
@@ -47,8 +48,8 @@ func again(m message) message { m.again = true; return m }
 
 func names(m message) message { m.kind = culprit; return m }
 
-// messages lists the messages by the name of the driver of the PCI device. Each error has one code, although drivers may print
-// several lines about it.
+// messages lists the messages by the name of the driver of the PCI device. Each error has one code, although drivers
+// may print several lines about it.
 var messages = map[string][]message{
 	"amdgpu":    withPCIe(model.DriverAMDGPU, amdgpuMessages),
 	"i915":      withPCIe(model.DriverI915, i915Messages),
@@ -60,14 +61,14 @@ var messages = map[string][]message{
 	"efa":       withPCIe(model.DriverEFA, efaMessages),
 }
 
-// otherNames are other drivers to which the PCI device of a message may be bound, or may seem to be.
+// otherNames are other drivers to which the PCI device of a message may be bound, or seem bound.
 var otherNames = map[string]string{"i40e": "ice", "idpf": "ice", "irdma": "ice", "bnxt_re": "bnxt_en"}
 
-// ofFunctions are what is read of drivers of ordinary NICs, of which few have RDMA: what irdma logs with their names, and nothing that the
-// PCI core logs about any NIC.
+// ofFunctions has the drivers of ordinary NICs, of which few have RDMA: only irdma's messages with their names are
+// read, not the PCI core's.
 var ofFunctions = map[string][]message{"i40e": irdmaMessages, "idpf": irdmaMessages}
 
-// withPCIe adds what the PCI core of the kernel logs about the device of any driver.
+// withPCIe adds the PCI core's messages about the device of any driver.
 func withPCIe(driver model.FaultDriver, rows []message) []message {
 	rows = slices.Clone(rows)
 	for _, m := range pcieMessages {

@@ -5,9 +5,10 @@ package kernellog
 import "github.com/accelscope/accelscope/pkg/model"
 
 const (
-	// amdgpuFault is what all versions print of a page fault. Only GPUs with gfx9 and gfx12.1 say whether it is retried.
+	// amdgpuFault matches a page fault in all versions. Only GPUs with gfx9 and gfx12.1 say whether it is retried.
 	amdgpuFault = `^\[\w+\] (?:(?:no-)?retry )?page fault \(src_id:\d+ ring:\d+ vmid:\d+ pasid:\d+`
-	// amdgpuRAS is the number of the event and the die that some versions print before an error, amdgpuCount how many are new.
+	// amdgpuRAS is the number of the event and the die that some versions print before an error; amdgpuCount is the
+	// number of new errors.
 	amdgpuRAS   = `^(?:\{\d+\} ?)?`
 	amdgpuCount = amdgpuRAS + `(?:socket: \d+, die: \d+,? )?[1-9]\d* (?:new )?`
 	guc         = `guc_id=\d+`

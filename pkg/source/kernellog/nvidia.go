@@ -15,8 +15,8 @@ var (
 	xidLine = lazily(
 		`^NVRM: Xid \((?:PCI:)?([[:xdigit:]]{4,8}:[[:xdigit:]]{2}:[[:xdigit:]]{2})(?:\.[0-7])?` +
 			`(?: GPU-I:(\d{1,2})(?: GPU-CI:\d{1,2})?)?\): (\d{1,4}), (.*)`)
-	// The severity of an error of an NVLink follows the name of its unit: "RLW_REMAP Nonfatal XC0 i0 Link 03 (0x…". Behind the name of
-	// a process only text counts that is longer than such a name.
+	// The severity of an NVLink error follows the name of its unit: "RLW_REMAP Nonfatal XC0 i0 Link 03 (0x…". After the
+	// name of a process, only text longer than a process name counts.
 	xidSeverity = lazily(
 		`^(?:pid='<unknown>', name=<unknown>, )?[A-Z][A-Z0-9_]*\s+((?i:fatal|non-?fatal))\b` +
 			`|\s((?i:fatal|non-?fatal))\s+XC\d+\s+i\d+\s+Link\s+-?\d+\s+\(0x`)
@@ -38,14 +38,14 @@ const (
 	codeOffBus = "fallen_off_bus"
 	codeInit   = "init_failed"
 	xidOffBus  = "79"
-	// mpsServer is the name of the server of NVIDIA's multi-process service, as the kernel shortens it. Under MPS the driver
-	// reports the server and not the client.
+	// mpsServer is the server of NVIDIA's multi-process service, with the name cut as in the kernel. Under MPS the
+	// driver reports the server and not the client.
 	mpsServer = "nvidia-cuda-mps"
 	nvrm      = "NVRM: "
 )
 
-// parseNVIDIA parses a record of NVIDIA's driver. Its text may be glued to an unfinished line of its own, which has the flag c
-// as well. No other record is searched: its text may contain a name that a program chose.
+// parseNVIDIA parses a record of NVIDIA's driver. Its text may follow an unfinished line of the driver, which also has
+// the flag c. Other records are not searched: their text may contain a name that a program chose.
 func parseNVIDIA(r *record) (line, bool) {
 	if m := xidLine().FindStringSubmatch(r.text); m != nil {
 		return parseXID(m), true
@@ -86,7 +86,7 @@ func parseXID(m []string) line {
 	return l
 }
 
-// parseNVSwitch parses a record of an NVSwitch. The lines that follow the first one of an error have its severity and data.
+// parseNVSwitch parses a record of an NVSwitch. The lines after the first line of an error have its severity and data.
 func parseNVSwitch(r *record) (line, bool) {
 	m := sxidLine().FindStringSubmatch(r.text)
 	if m == nil || strings.HasPrefix(m[3], "Severity ") || strings.HasPrefix(m[3], "Data {") {
@@ -111,7 +111,6 @@ func gpuKey(driver model.FaultDriver, address, code string) model.FaultKey {
 	return model.FaultKey{Driver: driver, PCIAddress: strings.ToLower(address), Code: code}
 }
 
-// number returns digits without leading zeros.
 func number(digits string) string {
 	n, _ := strconv.Atoi(digits) // five digits at most
 	return strconv.Itoa(n)

@@ -17,9 +17,9 @@ type line struct {
 	key     model.FaultKey
 	pid     int
 	process string
-	proxy   bool   // the process acts for others: it has not caused the fault
-	awaits  bool   // one of the next records of the device has the process
-	again   bool   // another record about the same event may have come just before
+	proxy   bool   // the process acts for others: it did not cause the fault
+	awaits  bool   // a following record of the device has the process
+	again   bool   // the record before may report the same event
 	uuid    string // of kind uuid
 }
 
@@ -33,13 +33,13 @@ const (
 )
 
 var (
-	// drmPrefix is what DRM drivers print before their text, and mlx5Prefix what mlx5_core does: function, line and PID of
-	// the task that runs, which is often a worker of the kernel and never a culprit.
+	// drmPrefix is the prefix of DRM drivers, and mlx5Prefix of mlx5_core: function, line and PID of the running task,
+	// which is often a kernel worker and never a culprit.
 	drmPrefix  = lazily(`^(?:\[drm(?::\w+(?: \[\w+\])?)?\] |\*ERROR\* |Tile\d+: |GT\d+: |GUC: )+`)
 	mlx5Prefix = lazily(`^\w+:\d+:\(pid \d+\): `)
 )
 
-// parse returns the meaning of a record, and false if it has none here.
+// parse returns the meaning of a record, or false.
 func parse(r *record) (line, bool) {
 	switch {
 	case strings.HasPrefix(r.text, nvrm):
@@ -52,8 +52,8 @@ func parse(r *record) (line, bool) {
 	return line{}, false
 }
 
-// parseDevice parses a record that a driver printed with dev_printk, netdev_printk or ibdev_printk: "DRIVER ADDRESS: text"
-// or "DRIVER ADDRESS NAME: text".
+// parseDevice parses a record that a driver printed with dev_printk, netdev_printk or ibdev_printk: "DRIVER ADDRESS:
+// text" or "DRIVER ADDRESS NAME: text".
 func parseDevice(r *record) (line, bool) {
 	driver, rest, _ := strings.Cut(r.text, " ")
 	rows := ofFunctions[driver]
@@ -88,7 +88,6 @@ func parseDevice(r *record) (line, bool) {
 	return l, true
 }
 
-// processIn returns the process that a text names.
 func (m *message) processIn(text string) (name string, pid int) {
 	group := m.text().SubexpIndex
 	switch {
@@ -129,7 +128,7 @@ func processOf(text string) (name string, pid int) {
 	}
 }
 
-// parsePID returns 0 for text that is no PID.
+// parsePID returns 0 for text that is not a PID.
 func parsePID(s string) int {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The records are made from the formats in the drivers' sources: open-gpu-kernel-modules 595, and Linux 6.12 for the others.
-// None was recorded on the hardware.
+// The records are made from the formats in the drivers' sources: open-gpu-kernel-modules 595, and Linux 6.12 for the
+// others. They were not recorded on hardware.
 
-// meaning returns the meaning of a record as text, empty for none.
+// meaning returns the meaning of a record as text, or "".
 func meaning(b string) string {
 	r, ok := parseRecord([]byte(b))
 	if !ok {
@@ -73,7 +73,7 @@ func TestNVIDIA(t *testing.T) {
 		"NVRM: Xid (PCI:0000:c1:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0)":          gpu + "code=149 severity=fatal",
 		"NVRM: Xid (PCI:0000:c1:00): 144, pid='<unknown>', name=<unknown>, SAW_MVB Non-fatal, Link 3":                   gpu + "code=144 process=<unknown> severity=nonfatal",
 		"NVRM: Xid (PCI:0000:c1:00): 150, pid=7, name=x, MSE_WATCHDOG Nonfatal XC0 i0 Link -1 (0x00000004 0x0)":         gpu + "code=150 pid=7 process=x severity=nonfatal",
-		// A program chooses its name: it is no severity.
+		// A program chooses its name: it is not a severity.
 		"NVRM: Xid (PCI:0000:c1:00): 62, pid=7, name=A Nonfatal XC0, 0000":                                         gpu + "code=62 pid=7 process=A Nonfatal XC0",
 		"NVRM: Xid (PCI:0000:c1:00): 62, pid=7, name=a, B Nonfatal, 0000":                                          gpu + "code=62 pid=7 process=a",
 		"NVRM: Xid (PCI:0000:c1:00): 64, Row Remapper: nonfatal":                                                   gpu + "code=64",
@@ -176,7 +176,8 @@ func TestDrivers(t *testing.T) {
 		"i40e ADDR irdma0: HMC Error":                                                                                               "fault irdma ADDR code=hmc",
 		"efa ADDR: Wait for completion (polling) timeout":                                                                           "fault efa ADDR code=command_timeout",
 		"efa ADDR efa_0: Reading register timed out. expected: req id[1] offset[2] actual: req id[3] offset[4]":                     "fault efa ADDR code=register_timeout",
-		// Page faults of gfx10 to gfx12, whose driver does not say whether they are retried, and of all before 6.9: the process is in the line.
+		// Page faults of gfx10 to gfx12, whose driver does not say whether they are retried, and of all before 6.9: the
+		// line has the process.
 		"amdgpu ADDR: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:3 pasid:32771)":                                                                   "fault amdgpu ADDR awaits code=page_fault",
 		"amdgpu ADDR: [mmhub] page fault (src_id:0 ring:173 vmid:8 pasid:32791)":                                                                           "fault amdgpu ADDR awaits code=page_fault",
 		"amdgpu ADDR: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32770, for process a b pid 4711 thread c pid 4712)":                       "fault amdgpu ADDR code=page_fault pid=4711 process=a b",
@@ -216,7 +217,7 @@ func TestDrivers(t *testing.T) {
 		"idpf ADDR irdma0: Requesting a reset":                                                                                                             "fault irdma ADDR code=reset_requested",
 		"ice ADDR irdma0: AEQ has overflowed":                                                                                                              "fault irdma ADDR code=event_overflow",
 		"xe ADDR: [drm] Tile0: GT0: Engine memory CAT error [0]: class=ccs, logical_mask: 0x1, guc_id=2":                                                   "fault xe ADDR code=memory_error",
-		// What the PCI core logs, with the name of the driver of the device.
+		// The PCI core's messages, with the name of the device's driver.
 		"nvidia ADDR: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)":            "fault nvidia ADDR code=pcie_fatal",
 		"nvidia ADDR: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible, (Unregistered Agent ID)": "fault nvidia ADDR code=pcie_fatal",
 		"mlx5_core ADDR: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Data Link Layer, (Receiver ID)":      "fault mlx5_core ADDR code=pcie_nonfatal",
@@ -284,7 +285,7 @@ func TestAmbiguousProcess(t *testing.T) {
 	for text, want := range map[string]int{
 		"python pid 4711 thread python pid 4712":       4711,
 		"pid 1 thread x pid 4711 thread y pid 4712)":   4711,
-		"a pid 4711 thread b pid 1 thread c pid 4712)": 4711, // no name has 19 bytes
+		"a pid 4711 thread b pid 1 thread c pid 4712)": 4711, // names have fewer than 19 bytes
 		`\x09 pid 1 thread  pid 4711 thread b pid 2`:   0,    // the name is one byte and " pid 1 thread "
 		"x pid 1 thread  pid 4711 thread b pid 4712":   0,    // the name is "x pid 1 thread "
 		"a pid 4711 thread b pid 4711 thread  pid 1":   4711,
@@ -309,7 +310,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// FuzzRecord: whatever the log contains, codes and addresses are from a bounded set.
+// FuzzRecord: codes and addresses are from a bounded set for any log.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(nvidiaRecord("NVRM: Xid (PCI:0000:c1:00 GPU-I:05): 13, pid=7, name=a b, Graphics Exception")))
 	f.Add([]byte(deviceRecord("amdgpu 0000:c1:00.0: amdgpu:  for process a pid 1 thread b pid 2)", "0000:c1:00.0")))

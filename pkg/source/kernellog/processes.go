@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	reuseLookup = time.Second // how long a lookup is used again
-	keepEnded   = time.Minute // how long the cgroup of a process is remembered after its last fault
+	reuseLookup = time.Second // how long a lookup is reused
+	keepEnded   = time.Minute // how long the cgroup of a process is kept after its last fault
 	maxLookups  = 1024
 	// maxDrift is more than NTP corrects CLOCK_MONOTONIC against the clock of the kernel log.
 	maxDrift     = 0.0005
@@ -24,15 +24,15 @@ const (
 	exiting      = 0x00000004 // PF_EXITING
 )
 
-// ErrForeignPIDs reports that the PIDs in the kernel log are not those of procfs.
+// ErrForeignPIDs reports that the PIDs in the kernel log and in procfs belong to different namespaces.
 var ErrForeignPIDs = fmt.Errorf("the owners of faults are unknown: procfs is not that of the host's PID namespace: %w",
 	model.ErrUnsupported)
 
 // processes finds the cgroups of processes that caused a fault.
 type processes struct {
 	procfs string
-	// cgroupOf returns the cgroup of a process, lastCgroupOf that of a process that a GPU driver listed a short time ago.
-	// Both may be nil.
+	// cgroupOf returns the cgroup of a process, and lastCgroupOf the cgroup of a process that a GPU driver listed
+	// lately. Both may be nil.
 	cgroupOf     func(pid int) (model.CgroupID, error)
 	lastCgroupOf func(pid int) (model.CgroupID, bool)
 	looked       map[int]lookup
@@ -43,8 +43,8 @@ type lookup struct {
 	at     time.Time
 }
 
-// check reports whether procfs has the PIDs of the kernel log. In the initial PID namespace, and in no other one, process 2 is
-// a kernel thread.
+// check reports whether procfs has the PIDs of the kernel log. Only in the initial PID namespace process 2 is a kernel
+// thread.
 func (p *processes) check() error {
 	s, err := p.stat(2)
 	if err != nil || s.Flags&kernelThread == 0 {
@@ -53,8 +53,8 @@ func (p *processes) check() error {
 	return nil
 }
 
-// find returns the cgroup of a process, 0 if unknown. The process may have ended. logged is the time of the fault since
-// boot, see clock. A process that has the PID of an earlier one is not returned.
+// find returns the cgroup of a process, or 0 if unknown. The process may have ended. logged is the time of the fault
+// since boot, see clock. A process with the reused PID of an earlier process is not returned.
 func (p *processes) find(pid int, logged bounds, now time.Time) model.CgroupID {
 	last, known := p.looked[pid]
 	if known && now.Sub(last.at) < reuseLookup {
@@ -104,7 +104,6 @@ func (p *processes) remember(pid int, l lookup) {
 	p.looked[pid] = l
 }
 
-// forget drops cgroups that ended.
 func (p *processes) forget(ended map[model.CgroupID]bool) {
 	for pid, l := range p.looked {
 		if ended[l.cgroup] {
@@ -113,7 +112,6 @@ func (p *processes) forget(ended map[model.CgroupID]bool) {
 	}
 }
 
-// clock compares the times of records, of processes and of the node.
 type clock struct {
 	wall                time.Time
 	monotonic, boottime time.Duration
@@ -130,8 +128,8 @@ func now() clock {
 	return clock{wall: time.Now(), monotonic: get(unix.CLOCK_MONOTONIC), boottime: get(unix.CLOCK_BOOTTIME)}
 }
 
-// bounds are the earliest and the latest time of a record since boot, including the time in suspend. The clock of the
-// kernel log is not corrected by NTP.
+// bounds are the earliest and the latest time of a record since boot, including the time in suspend. NTP does not
+// correct the clock of the kernel log.
 type bounds struct {
 	from, to time.Duration
 	earlier  bool
@@ -145,8 +143,8 @@ func (c clock) bounds(r *record, earlier bool) bounds {
 	return bounds{from: at - margin, to: at + margin, earlier: earlier}
 }
 
-// after reports whether the record is later than a time since boot: certainly for a record from before the sensor started,
-// since a PID may have been reused meanwhile; otherwise possibly.
+// after reports whether the record is later than a time since boot: certainly for a record from before the sensor
+// started, because a PID may have been reused meanwhile; otherwise possibly.
 func (b bounds) after(t time.Duration) bool {
 	if b.earlier {
 		return t < b.from

@@ -14,16 +14,15 @@ import (
 const (
 	// maxRecord is more than a record of /dev/kmsg has: CONSOLE_EXT_LOG_MAX is 8192.
 	maxRecord = 16 << 10
-	// maxRate limits the records that are read per second, so that a driver or program that floods the log costs a few
-	// percent of a CPU at most. The others wait in the kernel; what it overwrites is counted.
+	// maxRate limits the records that are read per second, so that a flood costs a few percent of a CPU at most. Other
+	// records wait in the kernel; overwritten records are counted.
 	maxRate = 20_000
-	// maxCatchUp limits the time in which records count as those from before the start, if the log never ends.
+	// maxCatchUp limits the time in which records count as older than the start, if the log never ends.
 	maxCatchUp = 5 * time.Second
 	// atEnd is the interval at which a file that is not /dev/kmsg is read again.
 	atEnd = 200 * time.Millisecond
 )
 
-// run reads records until the source is closed.
 func (s *Source) run() {
 	defer close(s.done)
 	caught := func() {
@@ -40,7 +39,7 @@ func (s *Source) run() {
 	for {
 		n, err := s.read(buf, caught)
 		switch {
-		case errors.Is(err, unix.EPIPE): // records were overwritten; the next one shows how many
+		case errors.Is(err, unix.EPIPE): // records were overwritten; the next record shows how many
 			continue
 		case err != nil && isClosed(s.closing):
 			return
@@ -73,7 +72,7 @@ func (s *Source) run() {
 	}
 }
 
-// read reads one record. It calls caught when it has to wait for one.
+// read reads a record. It calls caught when it has to wait.
 func (s *Source) read(buf []byte, caught func()) (n int, err error) {
 	waitErr := s.conn.Read(func(fd uintptr) bool {
 		for {
@@ -91,7 +90,7 @@ func (s *Source) read(buf []byte, caught func()) (n int, err error) {
 	return n, errors.Join(waitErr, err)
 }
 
-// take adds the records in b. records that others than the kernel wrote count for the sequence only.
+// take adds the records in b. Records of user space count for the sequence only.
 func (s *Source) take(b []byte, earlier bool) {
 	c := now()
 	s.mu.Lock()
@@ -105,7 +104,7 @@ func (s *Source) take(b []byte, earlier bool) {
 	}
 }
 
-// follow counts the records that are missing before one. Records from before the start are not missed.
+// follow counts the records that are missing before a record. Records from before the start are not counted.
 func (s *Source) follow(sequence uint64, earlier bool) {
 	if sequence == 0 {
 		return
@@ -123,7 +122,7 @@ func (s *Source) fail(err error) {
 	s.o.Logger.Warn("the kernel log is not read any more", zap.Error(err))
 }
 
-// pause waits, and returns false if the source is closed meanwhile.
+// pause waits. It returns false if the source is closed meanwhile.
 func (s *Source) pause(d time.Duration) bool {
 	timer := time.NewTimer(max(d, time.Millisecond))
 	defer timer.Stop()

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// record is one record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
+// record is a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
 type record struct {
 	sequence  uint64
 	sinceBoot time.Duration // without the time in suspend
-	// continued is the flag c: the text was printed with KERN_CONT. NVIDIA's driver prints all of its text with it, also
-	// complete lines, so such a record may stand alone.
+	// continued is the flag c: the text was printed with KERN_CONT. NVIDIA's driver also prints complete lines with it,
+	// so the record may stand alone.
 	continued bool
-	text      string // bytes that are not printable ASCII have the form \xNN
+	text      string // other bytes than printable ASCII have the form \xNN
 	// pciAddress is the PCI device in DEVICE=+pci:…, which the kernel adds for dev_printk. Text cannot contain it.
 	pciAddress string
 }
 
-// records splits what was read into records, with their lines KEY=value. A read of /dev/kmsg returns one record.
+// records splits the result of a read into records, with their lines KEY=value. A read of /dev/kmsg returns one record.
 func records(b []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(b) > 0 {
@@ -45,8 +45,8 @@ func records(b []byte) iter.Seq[[]byte] {
 	}
 }
 
-// parseRecord parses a record that the kernel itself wrote. It returns false for others, with their sequence number: the
-// facility of what user space writes to /dev/kmsg is never 0.
+// parseRecord parses a record that the kernel itself wrote. It returns false for records of user space, with their
+// sequence number: their facility is never 0.
 func parseRecord(b []byte) (r record, ok bool) {
 	header, rest, ok := strings.Cut(string(b), ";")
 	fields := strings.Split(header, ",")

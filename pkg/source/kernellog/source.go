@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernellog reads the errors of GPUs and HCAs that their drivers write to the kernel log, and finds the cgroups of
-// the processes that caused them.
+// Package kernellog reads the errors of GPUs and HCAs that their drivers write to the kernel log, and finds the cgroups
+// of the processes that caused them.
 //
-// It reads /dev/kmsg in the background: first the records from before the start, which fill the history and the times of the
-// last faults but are not counted, then each record when it is logged. It needs no driver and no library: it works while NVML
-// is closed or hangs.
+// It reads /dev/kmsg in the background: first the records from before the start, which fill the history and the times
+// of the last faults but are not counted, then each record when it is logged. It needs no driver and no library: it
+// works while NVML is closed or hangs.
 //
-// Everyone can write to /dev/kmsg who may open it, and a process chooses its name, which drivers log. So only records of the
-// kernel itself are read (facility 0), a text is compared from its beginning, an address is that of dev_printk or comes
-// before any name, and a code is a number or comes from a table. A fault that cannot be attributed with certainty is
+// Everyone who may open /dev/kmsg can write to it, and a process chooses its name, which drivers log. So only records
+// of the kernel itself are read (facility 0), a text is compared from its beginning, an address comes from dev_printk
+// or before any name, and a code is a number or comes from a table. A fault that cannot be attributed with certainty is
 // unattributed.
 package kernellog
 
@@ -35,8 +35,8 @@ import (
 type Options struct {
 	Path   string // default /dev/kmsg
 	Procfs string // of the host's PID namespace; default /proc
-	// CgroupOf returns the cgroup of a process (model.CgroupResolver). LastCgroupOf returns that of a process that has
-	// ended, if it is remembered. Without them the faults of processes are unattributed.
+	// CgroupOf returns the cgroup of a process (model.CgroupResolver), and LastCgroupOf the remembered cgroup of an
+	// ended process. Without them the faults of processes are unattributed.
 	CgroupOf     func(pid int) (model.CgroupID, error)
 	LastCgroupOf func(pid int) (model.CgroupID, bool)
 	Logger       *zap.Logger
@@ -61,11 +61,11 @@ type Source struct {
 	processes   processes
 	next        uint64 // expected sequence number
 	overwritten uint64 // records that were overwritten before they were read
-	err         error  // why nothing is read any more
+	err         error  // why reading has ended
 }
 
-// New opens the kernel log and starts to read it. It returns model.ErrAbsent if there is none, and model.ErrUnsupported if it
-// may not be read.
+// New opens the kernel log and starts to read it. It returns model.ErrAbsent if the log is missing, and
+// model.ErrUnsupported if it may not be read.
 func New(o Options) (*Source, error) {
 	o.Path, o.Procfs = cmp.Or(o.Path, "/dev/kmsg"), cmp.Or(o.Procfs, "/proc")
 	o.Logger, o.rate = cmp.Or(o.Logger, zap.NewNop()), cmp.Or(o.rate, maxRate)
@@ -129,15 +129,15 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, errors.Join(s.err, s.foreign)
 }
 
-// FirstFault returns the device for which a driver has first logged one of the codes since a time: see model.FaultLog.
+// FirstFault returns the device for which a driver first logged one of the codes since a time: see model.FaultLog.
 func (s *Source) FirstFault(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ledger.first(driver, codes, since)
 }
 
-// Nonfatal reports whether a device had a fault with a code since a time, and the driver said each time that it is not fatal: see
-// model.FaultLog.
+// Nonfatal reports whether a device had a fault with a code since a time, and the driver always said that it is not
+// fatal: see model.FaultLog.
 func (s *Source) Nonfatal(driver model.FaultDriver, pciAddress, code string, since time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,6 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 	s.processes.forget(ended)
 }
 
-// handle adds what a record reports.
 func (s *Source) handle(r *record, c clock, earlier bool) {
 	l, ok := parse(r)
 	if !ok {

@@ -26,7 +26,7 @@ type node struct {
 	t        *testing.T
 	procfs   string
 	log      string   // a FIFO
-	writer   *os.File // of it
+	writer   *os.File // of the log
 	sequence int
 	source   *Source
 	ended    map[int]model.CgroupID // processes that a driver listed before they ended
@@ -77,7 +77,7 @@ func (n *node) start() {
 	})
 }
 
-// process makes a process that started a time after boot.
+// process makes a process that started some time after boot.
 func (n *node) process(pid int, name string, flags uint64, started time.Duration) {
 	n.t.Helper()
 	dir := filepath.Join(n.procfs, fmt.Sprint(pid))
@@ -112,7 +112,6 @@ func (n *node) write(b string) {
 	}
 }
 
-// until reads the source until a condition is met.
 func (n *node) until(what string, met func(*model.Snapshot) bool) model.Snapshot {
 	n.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -142,15 +141,14 @@ func (n *node) counted(code string) model.Snapshot {
 const (
 	gpuAddress = "0000:c1:00.0"
 	xid        = "NVRM: Xid (PCI:0000:c1:00): "
-	// last is the last fault of a test.
-	last = xid + "8, last"
+	last       = xid + "8, last"
 )
 
 func key(code string) model.FaultKey {
 	return model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: gpuAddress, Code: code}
 }
 
-// counts returns the counts of devices, and those of cgroups.
+// counts returns the counts of devices and of cgroups.
 func counts(s *model.Snapshot) (totals map[string]uint64, owned map[string]uint64) {
 	totals, owned = map[string]uint64{}, map[string]uint64{}
 	for _, t := range s.FaultTotals {
@@ -163,7 +161,8 @@ func counts(s *model.Snapshot) (totals map[string]uint64, owned map[string]uint6
 	return totals, owned
 }
 
-// TestFaults: faults are counted for devices and for the cgroups of processes, those from before the start only listed.
+// TestFaults: faults are counted for devices and for the cgroups of processes; faults from before the start are only
+// listed.
 func TestFaults(t *testing.T) {
 	n := newNode(t, "NVRM: GPU at PCI:0000:c1:00: GPU-4ac9d3e2-8e3a-11ee-b9d1-0242ac120002", xid+"79, GPU has fallen off the bus.",
 		xid+"31, pid=7, name=early, Ch 1", "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.")
@@ -226,8 +225,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEndingProcess: cgroup v1 moves a process that exits to the root cgroup, which has no workload. What a driver listed before
-// is right, and in cgroup v2 also what procfs says.
+// TestEndingProcess: cgroup v1 moves an exiting process to the root cgroup, which has no workload. The driver's earlier
+// list is right, and in cgroup v2 also procfs.
 func TestEndingProcess(t *testing.T) {
 	n := newNode(t)
 	n.process(75, "listed", exiting, 0)
@@ -243,7 +242,7 @@ func TestEndingProcess(t *testing.T) {
 	}
 }
 
-// TestProcessOfAMDGPU: the process is in a record of its own.
+// TestProcessOfAMDGPU: a separate record has the process.
 func TestProcessOfAMDGPU(t *testing.T) {
 	const amdgpu, process = "amdgpu 0000:03:00.0: amdgpu: ", " for process python pid 71 thread python pid 72)"
 	n := newNode(t)
@@ -256,7 +255,7 @@ func TestProcessOfAMDGPU(t *testing.T) {
 	n.kernel(amdgpu + process) // repeated
 	n.kernel(amdgpu + "[gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:3 pasid:32770)")
 	n.kernel(amdgpu + "ring gfx timeout, signaled seq=1, emitted seq=2")
-	s := n.until("no timeout", func(s *model.Snapshot) bool { // it waits for its process, and then counts without one
+	s := n.until("no timeout", func(s *model.Snapshot) bool { // it waits for its process, and then counts without a process
 		totals, _ := counts(s)
 		return totals["ring_timeout"] == 1
 	})
@@ -273,7 +272,7 @@ func TestProcessOfAMDGPU(t *testing.T) {
 func TestEndedProcess(t *testing.T) {
 	n := newNode(t)
 	n.process(71, "python", 0, 0)
-	n.process(72, "later", 0, now().boottime+time.Hour) // has the PID of a process that ended
+	n.process(72, "later", 0, now().boottime+time.Hour) // has the PID of an ended process
 	n.start()
 	n.kernel(xid + "31, pid=71, name=python, Ch 00000010")
 	n.counted("31")
@@ -319,7 +318,7 @@ func TestForeignPIDs(t *testing.T) {
 	}
 }
 
-// TestOverwritten counts records that are missing in the log. Records of user space are part of it.
+// TestOverwritten counts records that are missing in the log, including records of user space.
 func TestOverwritten(t *testing.T) {
 	n := newNode(t, xid+"43, early")
 	n.sequence += 1000 // before the start
@@ -348,7 +347,7 @@ func TestNoLog(t *testing.T) {
 	}
 }
 
-// TestBounded: tables are full of devices, codes and cgroups, and what does not fit is counted.
+// TestBounded: tables full of devices, codes and cgroups count what does not fit.
 func TestBounded(t *testing.T) {
 	l := newLedger()
 	add := func(device, code, cgroup int) {
@@ -406,7 +405,7 @@ func TestFirstFault(t *testing.T) {
 	}
 }
 
-// TestNonfatal: a code is not fatal if the driver said so each time that the GPU had it.
+// TestNonfatal: a code is not fatal if the driver always said so for this GPU.
 func TestNonfatal(t *testing.T) {
 	l := newLedger()
 	begun := time.Unix(1000, 0)

@@ -9,11 +9,11 @@ const (
 	noDevice = "the text names no device"
 	noBridge = "the device is a bridge: `*_pcie_aer_errors_total` has the errors of the link to the GPU or HCA"
 	another  = "another record about the same error is counted"
-	// byFirmware is of pci_print_aer: APEI reports what the firmware has handled.
+	// byFirmware applies to pci_print_aer: APEI reports what the firmware has handled.
 	byFirmware = "the firmware of the node handles PCIe errors (GHES); the severity is only in the bits of several lines"
 )
 
-// unreadTexts are the texts that are known and are not counted.
+// unreadTexts are known texts that are not counted.
 var unreadTexts = []unread{
 	{
 		"amdgpu", "5.10–6.8",

@@ -19,17 +19,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// CDIDir is a directory with CDI specifications. Symbolic links are resolved below Root: an
-// absolute one is that of the node, and none leads out.
+// CDIDir is a directory with CDI specifications. Symbolic links, absolute links too, are resolved below Root.
 type CDIDir struct {
-	Root string // directory in which the sensor sees the node's file system, or a part of it
+	Root string // where the sensor sees the node's file system, or a part of it
 	Path string // below Root
 }
 
-// Limits of CDI specifications. That of a node with 8 GPUs has some 100 KiB, and a driver writes one
-// for each claim.
+// Limits of CDI specifications. A node with 8 GPUs has some 100 KiB, and a driver writes a file for each claim.
 const (
-	maxSpecs    = 4096 // in a directory
+	maxSpecs    = 4096 // per directory
 	maxSpecSize = 1 << 20
 )
 
@@ -38,14 +36,14 @@ type specifications struct {
 	dirs  []CDIDir
 	files map[string]specFile // by path
 
-	// The following belong to one answer of the kubelet.
+	// The following fields belong to one answer of the kubelet.
 	used    bool                // a claim has a CDI device
 	devices map[string][]string // device nodes by qualified name; nil until the directories are read
 	err     error               // of directories and files
-	missing string              // first device that no specification has
+	missing string              // first device without a specification
 }
 
-// specFile is a file with its devices, or with the reason why it has none.
+// specFile is a file with its devices, or with the reason why it has no devices.
 type specFile struct {
 	version fileVersion
 	devices map[string][]string
@@ -69,9 +67,9 @@ func newSpecifications(dirs []CDIDir) *specifications {
 // begin is called before each answer of the kubelet.
 func (s *specifications) begin() { s.used, s.devices, s.err, s.missing = false, nil, nil, "" }
 
-// nodes returns the device nodes of CDI devices, nil if no specification has one of them.
+// nodes returns the device nodes of CDI devices, or nil if all specifications lack them.
 func (s *specifications) nodes(names []string) (nodes []string) {
-	if len(names) == 0 { // the driver uses no CDI
+	if len(names) == 0 { // the driver does not use CDI
 		return nil
 	}
 	s.used = true
@@ -88,7 +86,7 @@ func (s *specifications) nodes(names []string) (nodes []string) {
 	return nodes
 }
 
-// state returns the state of the specifications, and false if no claim has a CDI device.
+// state returns the state of the specifications, and false if claims have no CDI devices.
 func (s *specifications) state() (model.DeviceState, bool) {
 	state := model.DeviceState{Device: "cdi", State: model.StateOK}
 	err := s.err
@@ -101,8 +99,8 @@ func (s *specifications) state() (model.DeviceState, bool) {
 	return state, s.used
 }
 
-// read reads the changed files of all directories. A device of a later directory replaces one of
-// the same name; in one directory, two devices of the same name are an error, as for runtimes.
+// read reads the changed files of all directories. A device of a later directory replaces a device of the same name.
+// Two devices of the same name in a directory are an error, as for runtimes.
 func (s *specifications) read() {
 	s.devices = map[string][]string{}
 	files := map[string]specFile{}
@@ -115,8 +113,7 @@ func (s *specifications) read() {
 	s.files, s.err = files, errors.Join(errs...)
 }
 
-// readDir adds the files of a directory to files and returns their devices. A directory that does
-// not exist has none.
+// readDir adds the files of a directory to files and returns their devices. A missing directory has no devices.
 func (s *specifications) readDir(dir CDIDir, files map[string]specFile) (map[string][]string, error) {
 	if _, err := os.Stat(dir.Root); err != nil {
 		return nil, fmt.Errorf("CDI: %w", err)
@@ -151,7 +148,6 @@ func (s *specifications) readDir(dir CDIDir, files map[string]specFile) (map[str
 	return devices, errors.Join(errs...)
 }
 
-// specNames lists the files of a directory that are specifications.
 func specNames(dir CDIDir) ([]string, error) {
 	fd, err := boundedfile.OpenBelow(dir.Root, dir.Path, unix.O_DIRECTORY)
 	if err != nil {
@@ -175,8 +171,8 @@ func specNames(dir CDIDir) ([]string, error) {
 	return names, nil
 }
 
-// readSpec returns a file, which is last if it has not changed. It opens regular files only: to open
-// a device node has effects.
+// readSpec returns a file, or last if the file has not changed. It opens regular files only: opening a device node has
+// effects.
 func readSpec(root, path string, last specFile) specFile {
 	fd, err := boundedfile.OpenBelow(root, path, unix.O_PATH)
 	if err != nil {

@@ -17,13 +17,12 @@ import (
 // Limits of one CDI specification.
 const (
 	maxSpecDevices = 4096
-	maxSpecNodes   = 256 // of a device
+	maxSpecNodes   = 256 // per device
 	maxNodePath    = 256
 )
 
-// parseSpec parses a CDI specification, in YAML or JSON, which is a subset of YAML. It returns the
-// device nodes of each device by its qualified name: VENDOR/CLASS=NAME. Nodes that a specification
-// has for all of its devices (nvidiactl) are not among them.
+// parseSpec parses a CDI specification in YAML or JSON, a subset of YAML. It returns the device nodes of each device by
+// its qualified name: VENDOR/CLASS=NAME. Nodes of all devices (nvidiactl) are left out.
 func parseSpec(text []byte) (map[string][]string, error) {
 	var spec specs.Spec
 	if err := yaml.Unmarshal(text, &spec); err != nil {
@@ -51,9 +50,8 @@ func parseSpec(text []byte) (map[string][]string, error) {
 	return devices, nil
 }
 
-// nodesOf returns the names in the host's /dev of the nodes of a device. The host's node may have
-// another name than that in the container, and may be in the root directory of a driver container:
-// /run/nvidia/driver/dev/nvidia0.
+// nodesOf returns the names in the host's /dev of the nodes of a device. They may differ from the names in the
+// container, and may be in the root directory of a driver container: /run/nvidia/driver/dev/nvidia0.
 func nodesOf(d *specs.Device) ([]string, error) {
 	if len(d.ContainerEdits.DeviceNodes) > maxSpecNodes {
 		return nil, fmt.Errorf("more than %d device nodes", maxSpecNodes)

@@ -18,8 +18,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// specification returns a specification as NVIDIA's DRA driver (claim.yaml), NVIDIA's container toolkit (toolkit.yaml) and a device
-// plugin for HCAs (hca.json) write them, or as others have observed it (observed-*.yaml): testdata/cdi/README.md.
+// specification returns a specification as written by NVIDIA's DRA driver (claim.yaml), NVIDIA's container toolkit
+// (toolkit.yaml) or a device plugin for HCAs (hca.json), or as observed elsewhere (observed-*.yaml):
+// testdata/cdi/README.md.
 func specification(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata/cdi", name))
@@ -46,7 +47,7 @@ const (
 	claimedMIG = "k8s.gpu.nvidia.com/claim=6a3f1c8e-2b7d-4f05-9c11-5d2e8f9a0b31-gpu-1-mig-1g10gb-19-0"
 )
 
-// claims returns a kubelet with one pod, whose claim has these resources.
+// claims returns a kubelet with a pod whose claim has these resources.
 func claims(resources ...*podresourcesv1.ClaimResource) *lister {
 	return &lister{
 		list: func(context.Context) (*podresourcesv1.ListPodResourcesResponse, error) {
@@ -66,7 +67,6 @@ func claims(resources ...*podresourcesv1.ClaimResource) *lister {
 	}
 }
 
-// resource returns a claimed device.
 func resource(driver, device string, cdi ...string) *podresourcesv1.ClaimResource {
 	r := &podresourcesv1.ClaimResource{DriverName: driver, PoolName: "node7", DeviceName: device}
 	for _, name := range cdi {
@@ -75,7 +75,6 @@ func resource(driver, device string, cdi ...string) *podresourcesv1.ClaimResourc
 	return r
 }
 
-// cdiSource returns a source for a kubelet and the root directory of its node.
 func cdiSource(t *testing.T, l *lister) (s *Source, root string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
@@ -101,8 +100,8 @@ func nodesOfClaims(t *testing.T, s *Source) (nodes [][]string, reason string) {
 	return nodes, reason
 }
 
-// TestClaimedDevices checks that the devices of claims are resolved to device nodes, with specifications made from the sources
-// of their drivers.
+// TestClaimedDevices resolves the devices of claims to device nodes, with specifications made from the sources of their
+// drivers.
 func TestClaimedDevices(t *testing.T) {
 	share := "5c0e"
 	shared := resource("gpu.nvidia.com", "gpu-0", claimedGPU)
@@ -151,8 +150,8 @@ func TestClaimedDevices(t *testing.T) {
 	}
 }
 
-// TestNodesOfAccumulatedDevices checks that a claimed device has only its own device nodes, although Kubernetes 1.35 lists with it the CDI
-// devices of those before it of the driver.
+// TestNodesOfAccumulatedDevices: a claimed device has only its own device nodes, although Kubernetes 1.35 lists it with
+// the CDI devices of the driver's devices before it.
 func TestNodesOfAccumulatedDevices(t *testing.T) {
 	const first, second, hca = "nvidia.com/gpu=0", "nvidia.com/gpu=1:0", "nvidia.com/net-rdma=0000:3b:00.2"
 	for name, resources := range map[string][]*podresourcesv1.ClaimResource{
@@ -189,7 +188,7 @@ func TestNodesOfAccumulatedDevices(t *testing.T) {
 	})
 }
 
-// TestObservedSpecifications resolves claims with the specifications that others have observed on their nodes.
+// TestObservedSpecifications resolves claims with specifications observed on other nodes.
 func TestObservedSpecifications(t *testing.T) {
 	const (
 		mig = "c8593c85-440d-4156-b199-aea592ff83df"
@@ -212,7 +211,7 @@ func TestObservedSpecifications(t *testing.T) {
 	}
 }
 
-// TestSpecificationsChange checks that changed, new and removed files are noticed, and that others are not read again.
+// TestSpecificationsChange: changed, new and removed files are noticed, and other files are not read again.
 func TestSpecificationsChange(t *testing.T) {
 	spec := func(node string) string {
 		return fmt.Sprintf(`{"kind": "a.com/gpu", "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": %q}]}}]}`, node)
@@ -249,7 +248,7 @@ func TestSpecificationsChange(t *testing.T) {
 	check("removed files", []string{"/dev/nvidia0"}, "")
 }
 
-// TestNoClaims checks that specifications are not read, and have no state, without claims of CDI devices.
+// TestNoClaims: without claims of CDI devices, specifications are not read and have no state.
 func TestNoClaims(t *testing.T) {
 	s, root := cdiSource(t, claims(resource("dra.net", "eth1")))
 	writeTree(t, root, map[string]string{"etc/cdi/a.yaml": "nonsense"})
@@ -259,8 +258,8 @@ func TestNoClaims(t *testing.T) {
 	}
 }
 
-// TestHostileSpecifications checks that an invalid file drops only its own devices, and that nothing outside of the root
-// directory and no device is opened.
+// TestHostileSpecifications: an invalid file drops only its own devices. Files outside of the root directory and
+// devices are not opened.
 func TestHostileSpecifications(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret.yaml")
 	writeFile(t, secret, specification(t, "toolkit.yaml"))

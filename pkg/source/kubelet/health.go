@@ -9,8 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// resourceJSON is a ResourceStatus: the health of the devices of a container, as the device plugin or the driver of the claim reports it
-// (KEP-4680, alpha in Kubernetes 1.35).
+// resourceJSON is a ResourceStatus: the health of a container's devices, as the device plugin or the driver of the
+// claim reports it (KEP-4680, alpha in Kubernetes 1.35).
 type resourceJSON struct {
 	Name    string `json:"name"` // of the resource, or claim:NAME, or claim:NAME/REQUEST
 	Devices []struct {
@@ -19,11 +19,10 @@ type resourceJSON struct {
 	} `json:"resources"`
 }
 
-// containerDevice is a device of a container, by the id that the status of the pod has: that of the plugin, after the resource; of a
-// claimed device the first CDI name, or DRIVER/POOL/DEVICE.
+// containerDevice is a device of a container, by the id in the status of the pod: the plugin's id after the resource;
+// for a claimed device the first CDI name, or DRIVER/POOL/DEVICE.
 type containerDevice struct{ namespace, pod, container, id string }
 
-// addUnhealthy adds the unhealthy devices of the pod to f.
 func (p *podJSON) addUnhealthy(f *facts) {
 	for _, list := range [][]containerJSON{p.Status.Init, p.Status.Containers, p.Status.Ephemeral} {
 		for i := range list {
@@ -45,7 +44,8 @@ func (p *podJSON) addUnhealthy(f *facts) {
 	}
 }
 
-// withHealth returns the allocations, with the unhealthy devices marked. ids are those of the devices in the status of the pod.
+// withHealth returns the allocations, with the unhealthy devices marked. ids are the device ids in the status of the
+// pod.
 func withHealth(all []model.Allocation, ids []string, unhealthy map[containerDevice]struct{}) []model.Allocation {
 	if len(unhealthy) == 0 {
 		return all

@@ -14,8 +14,8 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// TestUnhealthyDevices checks that the health in the status of a pod is that of its allocated devices: of a plugin, of claims with and
-// without CDI devices. tests/kubernetes has a real kubelet.
+// TestUnhealthyDevices: the health in the status of a pod applies to its allocated devices, of a plugin and of claims
+// with and without CDI devices. tests/kubernetes has a real kubelet.
 func TestUnhealthyDevices(t *testing.T) {
 	const claimed, other = "gpu.nvidia.com/claim=a-gpu-3", "gpu.nvidia.com/claim=a-gpu-4"
 	list := claims(
@@ -58,7 +58,7 @@ func TestUnhealthyDevices(t *testing.T) {
 		return strings.Join(unhealthy, " ")
 	}
 	want := "nvidia.com/gpu/GPU-1 gpu.nvidia.com/node7/gpu-3 dra.net/node7/pci-0000-8a-00-0"
-	for range 2 { // the health is no part of the kept answers
+	for range 2 { // kept answers do not contain the health
 		if d := cmp.Diff(want, read()); d != "" {
 			t.Errorf("(-want +got)\n%s", d)
 		}

@@ -30,12 +30,12 @@ var errNoURL = fmt.Errorf(
 // maxFile is the size limit of a token or CA file.
 const maxFile = 1 << 20
 
-// client sends requests to the kubelet over HTTPS. It follows no redirect and uses no proxy, so
-// that only the kubelet receives the token.
+// client sends requests to the kubelet over HTTPS. It follows no redirect and uses no proxy, so that only the kubelet
+// receives the token.
 type client struct {
 	base      *url.URL
 	tokenFile string
-	caFile    string // empty if the certificate is not checked, or pinned
+	caFile    string // "" if the certificate is not checked, or pinned
 	pinFile   string
 	insecure  bool
 	refused   error // why nothing is sent
@@ -54,7 +54,7 @@ func (o Options) Check() error {
 	return c.refused
 }
 
-// newClient returns nil if there is no URL and no default for it.
+// newClient returns nil without a URL or a default for it.
 func newClient(o Options, log *zap.Logger) (*client, error) {
 	text := o.URL
 	if text == "" {
@@ -64,7 +64,7 @@ func newClient(o Options, log *zap.Logger) (*client, error) {
 		text = "https://" + net.JoinHostPort(o.NodeIP, "10250")
 	}
 	base, err := url.Parse(text)
-	// The error does not contain the text, which may contain a password.
+	// The error leaves out the text, which may contain a password.
 	if err != nil || base.Scheme != "https" || base.Hostname() == "" || base.User != nil || base.RawQuery != "" {
 		return nil, errors.New("kubelet: --kubelet.url must be https://HOST:PORT without user and query, " +
 			"--node.ip an address")
@@ -121,8 +121,8 @@ func (c *client) get(
 	return f, err
 }
 
-// trusted returns an HTTP client for the current content of the CA file, or of that of the certificate. It uses HTTP/1.1: a
-// connection with a late answer is never used again.
+// trusted returns an HTTP client for the current content of the CA file or certificate. It uses HTTP/1.1: a connection
+// with a late answer is never used again.
 func (c *client) trusted() (*http.Client, error) {
 	var trust []byte
 	var err error
@@ -173,10 +173,9 @@ func (c *client) trusted() (*http.Client, error) {
 	return c.http, nil
 }
 
-// errOther is the error of a kubelet with another certificate than the pinned one.
+// errOther is the error of a kubelet with another certificate than the pinned certificate.
 var errOther = errors.New("the kubelet has another certificate than --kubelet.certificate-file")
 
-// oneOf compares the certificate of a server with those that are accepted.
 func oneOf(sent []*x509.Certificate, pinned [][]byte) error {
 	for _, one := range pinned {
 		if len(sent) > 0 && bytes.Equal(sent[0].Raw, one) {
@@ -204,8 +203,7 @@ func (c *client) close() {
 	}
 }
 
-// statusError converts a status to an error. The error does not contain the body, because a server
-// may repeat the token there.
+// statusError converts a status to an error. It leaves out the body, because a server may repeat the token there.
 func statusError(code int, path string) error {
 	got := fmt.Sprintf("GET %s: %d %s", path, code, http.StatusText(code))
 	switch {
@@ -217,8 +215,7 @@ func statusError(code int, path string) error {
 	case code == http.StatusForbidden && path == summaryPath:
 		return errors.New(got + ": RBAC must let the service account get nodes/stats")
 	case code == http.StatusForbidden:
-		// Not a failure: before 1.33 it needs the right to run commands in pods, which is too much
-		// for labels.
+		// Not a failure: before 1.33 it needs the right to run commands in pods, which is too much for labels.
 		return fmt.Errorf("%s: RBAC must let the service account get nodes/pods, or where the kubelet is older than Kubernetes 1.33 "+
 			"nodes/proxy, which also permits running commands in every pod of the cluster: %w", got, model.ErrUnsupported)
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented:
@@ -229,7 +226,6 @@ func statusError(code int, path string) error {
 	return errors.New(got)
 }
 
-// withRemedy adds a remedy to an error of the certificate.
 func withRemedy(err error) error {
 	var invalid x509.CertificateInvalidError
 	var wrongHost x509.HostnameError
@@ -248,7 +244,6 @@ func withRemedy(err error) error {
 	return err
 }
 
-// readSmall reads a file of at most maxFile bytes.
 func readSmall(path string) ([]byte, error) {
 	b, err := boundedfile.ReadFile(path, nil, maxFile+1)
 	if len(b) > maxFile {

@@ -26,7 +26,7 @@ func TestNew(t *testing.T) {
 	writeFile(t, token, secret)
 	for name, tt := range map[string]struct {
 		options Options
-		want    string // the URL; empty for none
+		want    string // the URL, or "" for no URL
 		fails   bool
 	}{
 		"a pod":            {Options{NodeIP: "10.0.0.7", TokenFile: token}, "https://10.0.0.7:10250", false},
@@ -59,8 +59,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestToken checks that the error for a wrong token contains a remedy, and that a rotated token is
-// used.
+// TestToken: the error for a wrong token contains a remedy, and a rotated token is used.
 func TestToken(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())
@@ -97,8 +96,8 @@ func TestToken(t *testing.T) {
 	right()
 }
 
-// TestStatus checks the error of each status and its remedy. No error and no log contains the body,
-// which may contain a token.
+// TestStatus checks the error of each status and its remedy. Errors and logs leave out the body, which may contain a
+// token.
 func TestStatus(t *testing.T) {
 	for _, tt := range []struct {
 		code          int
@@ -140,8 +139,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestPodsRefusedBefore133 uses a kubelet before Kubernetes 1.33, which always refuses /pods to the manifests'
-// service account. That is not a failure: it would cause an alert on every node.
+// TestPodsRefusedBefore133: a kubelet before Kubernetes 1.33 always refuses /pods to the manifests' service account.
+// This is not a failure: it would cause an alert on every node.
 func TestPodsRefusedBefore133(t *testing.T) {
 	a := serveAPI(t, "", oneSummary(1))
 	refuse := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
@@ -157,7 +156,7 @@ func TestPodsRefusedBefore133(t *testing.T) {
 	}
 }
 
-// TestRedirect checks that only the kubelet receives the token.
+// TestRedirect: only the kubelet receives the token.
 func TestRedirect(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	var asked atomic.Int32
@@ -221,7 +220,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestPinned: the kubelet's own certificate is accepted whatever its name, and no other. The file may change.
+// TestPinned: only the kubelet's own certificate is accepted, whatever its name. The file may change.
 func TestPinned(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	soon := time.Now().Add(time.Hour)
@@ -247,7 +246,7 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestTokenIsKept: the token is sent over a connection that is not verified only if that is asked for.
+// TestTokenIsKept: the token is sent over an unverified connection only on request.
 func TestTokenIsKept(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	o := a.options()
@@ -278,8 +277,7 @@ func TestNewAuthority(t *testing.T) {
 	}
 }
 
-// TestConnections checks that connections are kept between reads and made again when the kubelet
-// closes them.
+// TestConnections: connections are kept between reads and made again when the kubelet closes them.
 func TestConnections(t *testing.T) {
 	a := serveAPI(t, onePod("train"), oneSummary(1))
 	s := open(t, a.options())

@@ -21,8 +21,8 @@ import (
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// largeNode returns n pods with two containers each, as the three servers encode them. One entry of
-// each list is encoded and repeated under other names.
+// largeNode returns n pods with two containers each, as the three servers encode them. One entry of each list is
+// encoded and repeated under other names.
 func largeNode(t *testing.T, n int) (pods, summary []byte, given *podresourcesv1.ListPodResourcesResponse) {
 	t.Helper()
 	const number = "00000" // placeholder for the number of the pod
@@ -80,8 +80,8 @@ func largeNode(t *testing.T, n int) (pods, summary []byte, given *podresourcesv1
 	return repeated(&corev1.PodList{Items: []corev1.Pod{pod}}, `"items":[`), repeated(stats, `"pods":[`), given
 }
 
-// TestTenThousandPods reads more pods than any node runs, over both protocols. The memory is that
-// of the result, not that of the answers.
+// TestTenThousandPods reads more pods than any node runs, over both protocols. The memory is for the result, not for
+// the answers.
 func TestTenThousandPods(t *testing.T) {
 	const n = 10000
 	pods, summary, resources := largeNode(t, n)
@@ -148,7 +148,7 @@ func watchHeap(stop <-chan struct{}, peak chan<- uint64) {
 	}
 }
 
-// TestTooLarge checks that a message beyond the limit is refused, and that the last answer is kept.
+// TestTooLarge: a message beyond the limit is refused, and the last answer is kept.
 func TestTooLarge(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	l := devices("train", "GPU-0")

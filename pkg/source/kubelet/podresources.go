@@ -23,8 +23,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxMessage is the size limit of an answer. gRPC's default, 4 MiB, is too small for a node with
-// thousands of pods.
+// maxMessage is the size limit of an answer. gRPC's default, 4 MiB, is too small for a node with thousands of pods.
 const maxMessage = 64 << 20
 
 // maxFacts limits the entries of a kind in an answer: more than any node can run.
@@ -35,9 +34,8 @@ var errTooMany = fmt.Errorf("more than %d entries in one answer", maxFacts)
 // podResources is the PodResources socket: its path below a root directory.
 type podResources struct{ root, path string }
 
-// list requests the devices that were allocated to containers, by device plugins and by claims
-// (dynamic resources). nodes returns the device nodes of CDI devices. An answer beyond the limit is
-// refused as a whole.
+// list requests the devices that device plugins and claims (dynamic resources) allocated to containers. nodes returns
+// the device nodes of CDI devices. An answer beyond the limit is refused as a whole.
 func (p podResources) list(ctx context.Context, nodes func(names []string) []string) (*facts, error) {
 	return p.ask("List", func(c podresourcesv1.PodResourcesListerClient) (*facts, error) {
 		f := &facts{Snapshot: model.Snapshot{Allocations: []model.Allocation{}}}
@@ -95,8 +93,8 @@ func (f *facts) appendAllocations(
 	}
 }
 
-// ownNames returns the CDI names of a claimed device without those of the devices before it, which Kubernetes 1.35 lists with it. Two
-// shares of one device have the same names.
+// ownNames returns the CDI names of a claimed device without the names of the devices before it, which Kubernetes 1.35
+// lists with it. Two shares of one device have the same names.
 func ownNames(names, before []string) []string {
 	if n := len(before); len(names) > n && slices.Equal(names[:n], before) {
 		return names[n:]
@@ -104,8 +102,7 @@ func ownNames(names, before []string) []string {
 	return names
 }
 
-// allocatable requests the devices that the plugins of the node can allocate. Devices of dynamic
-// resource allocation are not among them.
+// allocatable requests the devices that the plugins of the node can allocate, without dynamic resource allocation.
 func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 	return p.ask("GetAllocatableResources", func(c podresourcesv1.PodResourcesListerClient) (*facts, error) {
 		f := &facts{Snapshot: model.Snapshot{Allocatable: []model.Allocatable{}}}
@@ -127,8 +124,8 @@ func (p podResources) allocatable(ctx context.Context) (*facts, error) {
 	})
 }
 
-// ask dials the socket and calls a method. The error is ErrAbsent without a socket, ErrUnsupported
-// if the kubelet does not serve the method.
+// ask dials the socket and calls a method. The error is ErrAbsent without a socket, and ErrUnsupported if the kubelet
+// does not serve the method.
 func (p podResources) ask(
 	method string, call func(podresourcesv1.PodResourcesListerClient) (*facts, error),
 ) (*facts, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Annotations of pods that are used. The kubelet overwrites the first two.
+// Used annotations of pods. The kubelet overwrites the first two.
 const (
 	sourceAnnotation      = "kubernetes.io/config.source" // api, file, http
 	hashAnnotation        = "kubernetes.io/config.hash"
@@ -30,7 +30,7 @@ const (
 	maxNetworks = 64
 )
 
-// podJSON holds the fields that are used of a pod (core/v1 Pod).
+// podJSON holds the used fields of a pod (core/v1 Pod).
 type podJSON struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -48,12 +48,12 @@ type podJSON struct {
 	} `json:"status"`
 }
 
-// ownerJSON is an OwnerReference (meta/v1). The author of a pod can write one, too.
+// ownerJSON is an OwnerReference (meta/v1), which the author of a pod can also write.
 type ownerJSON struct {
 	APIVersion string `json:"apiVersion"` // GROUP/VERSION
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
-	Controller bool   `json:"controller"` // at most one has it
+	Controller bool   `json:"controller"` // at most one owner has it
 }
 
 // containerJSON is a ContainerStatus.
@@ -65,11 +65,11 @@ type containerJSON struct {
 	Restarts  int64     `json:"restartCount"`
 	State     stateJSON `json:"state"`
 	LastState stateJSON `json:"lastState"`
-	// Resources are set by kubelets with the feature ResourceHealthStatus.
+	// Kubelets with the feature ResourceHealthStatus set Resources.
 	Resources []resourceJSON `json:"allocatedResourcesStatus"`
 }
 
-// stateJSON is a ContainerState: one field is set, or none while waiting.
+// stateJSON is a ContainerState: one field is set, or no field while waiting.
 type stateJSON struct {
 	Running *struct {
 		Started stamp `json:"startedAt"`
@@ -84,7 +84,7 @@ type terminatedJSON struct {
 	ID       string `json:"containerID"`
 }
 
-// stamp is a time; zero if it is invalid. Runtimes report 1970 for never.
+// stamp is a time, or zero if it is invalid. Runtimes report 1970 for never.
 type stamp struct{ time.Time }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -95,7 +95,6 @@ func (s *stamp) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// pods requests the pods that the kubelet runs, with their containers.
 func (c *client) pods(ctx context.Context, labels []string) (*facts, error) {
 	return c.get(ctx, "/pods", func(body io.Reader) (*facts, error) { return decodePods(body, labels) })
 }
@@ -136,7 +135,7 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 			return nil
 		})
 	})
-	for name := range live { // a new pod may have the name of an ended one
+	for name := range live { // a new pod may have the name of an ended pod
 		delete(ended, name)
 	}
 	f.finished = ended
@@ -146,8 +145,7 @@ func decodePods(body io.Reader, labels []string) (*facts, error) {
 func (p *podJSON) pod(labels []string) model.Pod {
 	m := &p.Metadata
 	pod := model.Pod{UID: m.UID, Namespace: m.Namespace, Name: m.Name}
-	// Ignore the hash of a pod from the API: its author could claim the containers of another pod
-	// with it.
+	// Ignore the hash of a pod from the API: its author could claim the containers of another pod with it.
 	if source := m.Annotations[sourceAnnotation]; source == "file" || source == "http" {
 		pod.StaticUID = m.Annotations[hashAnnotation]
 	}
@@ -162,7 +160,7 @@ func (p *podJSON) pod(labels []string) model.Pod {
 		if pod.Labels == nil {
 			pod.Labels = make(map[string]string, len(labels))
 		}
-		// A copy, so that the beginning does not keep the whole annotation in memory.
+		// A copy, so that the whole annotation is not kept in memory.
 		pod.Labels[l] = strings.Clone(strings.ToValidUTF8(value[:min(len(value), maxLabel)], ""))
 	}
 	pod.Job = model.JobOf(p.controller(), m.Labels, m.Annotations)
@@ -170,7 +168,7 @@ func (p *podJSON) pod(labels []string) model.Pod {
 	return pod
 }
 
-// controller returns the controller of the pod, which is zero without one.
+// controller returns the controller of the pod, or zero.
 func (p *podJSON) controller() (c model.PodController) {
 	for _, o := range p.Metadata.Owners {
 		if group, _, ok := strings.Cut(o.APIVersion, "/"); ok && o.Controller {
@@ -180,8 +178,7 @@ func (p *podJSON) controller() (c model.PodController) {
 	return c
 }
 
-// networkJSON is an entry of the network-status annotation, as specified by the Network Plumbing
-// Working Group.
+// networkJSON is an entry of the network-status annotation, as specified by the Network Plumbing Working Group.
 type networkJSON struct {
 	Name      string `json:"name"`
 	Interface string `json:"interface"`
@@ -194,8 +191,8 @@ type networkJSON struct {
 	} `json:"device-info"`
 }
 
-// parseNetworks returns the networks with a PCI device. The annotation is written by the CNI or by
-// the pod's author: invalid entries are left out.
+// parseNetworks returns the networks with a PCI device. The CNI or the pod's author writes the annotation: invalid
+// entries are left out.
 func parseNetworks(status string) []model.PodNetwork {
 	if status == "" || len(status) > maxValue {
 		return nil
@@ -219,8 +216,7 @@ func parseNetworks(status string) []model.PodNetwork {
 	return out
 }
 
-// appendContainers adds the created containers of the pod. Their PodUID is that in their cgroup
-// paths.
+// appendContainers adds the created containers of the pod. Their PodUID is the UID in their cgroup paths.
 func (p *podJSON) appendContainers(to []model.Container, pod *model.Pod) []model.Container {
 	for _, list := range [][]containerJSON{p.Status.Init, p.Status.Containers, p.Status.Ephemeral} {
 		for i := range list {
@@ -246,7 +242,7 @@ func (j *containerJSON) container() model.Container {
 	}
 	ended := j.State.Terminated
 	if ended == nil && j.State.Running == nil {
-		// The container waits for a restart: the id belongs to the ended one.
+		// The container waits for a restart: the id belongs to the ended container.
 		if last := j.LastState.Terminated; last != nil && (last.ID == "" || last.ID == j.ID) {
 			ended = last
 		}

@@ -113,7 +113,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// TestJob checks that the job of a pod is found by the controller and the labels of core/v1. Another owner is not the controller.
+// TestJob: the controller and the labels of core/v1 give the job of a pod. Another owner is not the controller.
 func TestJob(t *testing.T) {
 	yes := true
 	list := onePod("llm-node-0-1")
@@ -136,8 +136,8 @@ func TestJob(t *testing.T) {
 	}
 }
 
-// TestStatic checks that the hash of a static pod is used if the kubelet reports that the pod comes
-// from a file, and ignored if the author of the pod writes it.
+// TestStatic: the hash of a static pod is used if the kubelet reports that the pod comes from a file, and ignored if
+// the author of the pod writes it.
 func TestStatic(t *testing.T) {
 	for source, want := range map[string]string{"file": "hash", "http": "hash", "api": "", "": ""} {
 		list := onePod("kube-proxy")
@@ -159,8 +159,7 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// TestNetworks parses the annotation of the specification and of its CNIs, and those of a hostile
-// author.
+// TestNetworks parses the annotations of the specification, of its CNIs, and of a hostile author.
 func TestNetworks(t *testing.T) {
 	const vf = `{"name":"ml/ib","interface":"net1","ips":["10.1.1.7"],"mac":"00:00","dns":{},"device-info":` +
 		`{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:18:00.A","rdma-device":"mlx5_2",` +
@@ -203,8 +202,8 @@ func TestNetworks(t *testing.T) {
 
 const goodPod = `{"metadata":{"name":"a","namespace":"b","uid":"c"}}`
 
-// TestGarbage checks that an invalid answer is refused as a whole, that an invalid pod drops only
-// itself, and that unknown fields are skipped.
+// TestGarbage: an invalid answer is refused as a whole, an invalid pod drops only itself, and unknown fields are
+// skipped.
 func TestGarbage(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body  string
@@ -259,7 +258,7 @@ func pods(f *facts) int {
 	return len(f.Pods)
 }
 
-// TestEndless checks that an endless answer is refused by its size.
+// TestEndless: an endless answer is refused by its size.
 func TestEndless(t *testing.T) {
 	s := newStream(forever(" "))
 	s.total = 1 << 16
@@ -278,7 +277,7 @@ func (f forever) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestSummary checks that a value that is not measured yet is not zero.
+// TestSummary: an unmeasured value is not zero.
 func TestSummary(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body  string

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The servers in this file stand for a kubelet, which a unit test cannot run. Their answers use the
-// kubelet's own types.
+// The servers in this file stand for a kubelet, which a unit test cannot run. Their answers use the kubelet's own
+// types.
 
 // lister is a PodResources server.
 type lister struct {
@@ -73,8 +73,8 @@ func devices(pod string, ids ...string) *lister {
 	}
 }
 
-// serveSocket serves at path until stop is called or the test ends. stop removes the socket, as a
-// kubelet does at its end.
+// serveSocket serves at path until stop is called or the test ends. stop removes the socket, as a kubelet does at its
+// end.
 func serveSocket(t *testing.T, path string, l podresourcesv1.PodResourcesListerServer) (stop func()) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
@@ -177,14 +177,12 @@ func serveAPI(t *testing.T, pods, summary any) *api {
 func (a *api) setPods(h http.HandlerFunc)    { a.pods.Store(&h) }
 func (a *api) setSummary(h http.HandlerFunc) { a.summary.Store(&h) }
 
-// setToken changes the accepted token and the file.
 func (a *api) setToken(t *testing.T, token string) {
 	t.Helper()
 	a.token.Store(&token)
 	writeFile(t, a.tokenFile, token+"\n")
 }
 
-// options returns the options of a source for a.
 func (a *api) options() Options {
 	return Options{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, Socket: "/nonexistent/kubelet.sock"}
 }
@@ -196,7 +194,6 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// open makes a source and closes it at the end of the test.
 func open(t *testing.T, o Options) *Source {
 	t.Helper()
 	s, err := New(o)

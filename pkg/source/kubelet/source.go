@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet requests from the node's kubelet the pods that it runs, the devices allocated to
-// them and their use of storage.
+// Package kubelet requests from the node's kubelet the pods that it runs, their allocated devices and their use of
+// storage.
 //
 // Read sends four requests at once, each of which may fail alone:
 //
-//	pod-resources  PodResources v1 List, gRPC over the kubelet's socket
-//	allocatable    PodResources v1 GetAllocatableResources, the same
-//	pods           GET /pods, HTTPS
-//	summary        GET /stats/summary, HTTPS
+//   - pod-resources: PodResources v1 List, gRPC over the kubelet's socket
+//   - allocatable: PodResources v1 GetAllocatableResources, over the same socket
+//   - pods: GET /pods, HTTPS
+//   - summary: GET /stats/summary, HTTPS
 //
-// A read costs a connection and a call for each of the first two, a request on a kept connection
-// and reading the token and CA files for the others. The socket is dialed by its path each time: a
-// restarted kubelet creates another one, and a hanging one may still have the old one open.
-// PodResources v1 has no watch (k8s.io/kubelet v0.37), and its Get returns nothing that List does
-// not, so a new pod is known after the next Read.
+// The first two cost a connection and a call each, the others a request on a kept connection and reading the token and
+// CA files. The socket is dialed by its path each time: a restarted kubelet creates another socket, and a hanging
+// kubelet may still have the old socket open. PodResources v1 has no watch (k8s.io/kubelet v0.37), and its Get returns
+// nothing beyond List, so a new pod is known after the next Read.
 //
-// The answers are decoded one pod at a time, so that memory is needed only for the result and the
-// largest pod.
+// The answers are decoded pod by pod, so that memory is needed only for the result and the largest pod.
 //
-// The devices of resource claims are resolved to device nodes by the specifications of the Container
-// Device Interface (CDI) of the node, which the drivers of claims write. They are read while a claim
-// has CDI devices, and each file again only after a change.
+// The node's specifications of the Container Device Interface (CDI), which the drivers of claims write, resolve devices
+// of resource claims to device nodes. They are read while a claim has CDI devices, and each file again only after a
+// change.
 //
-// Labels and annotations of pods are written by their authors: they are used as names, never as
-// proof. Allocations cannot be forged.
+// Authors of pods write labels and annotations: they are used as names, never as proof. Allocations cannot be forged.
 package kubelet
 
 import (
@@ -44,36 +41,35 @@ import (
 
 // Options of a Source.
 type Options struct {
-	// Socket is the PodResources socket; default /var/lib/kubelet/pod-resources/kubelet.sock. Mount
-	// its directory into a container, not the socket itself. Its path is below Root, where symbolic links are followed; default /.
+	// Socket is the PodResources socket; default /var/lib/kubelet/pod-resources/kubelet.sock. Mount its directory into
+	// a container, not the socket itself. Its path is below Root, where symbolic links are followed; default /.
 	Socket, Root string
-	// URL is the kubelet's HTTPS API; default https://NodeIP:10250 if NodeIP is set and TokenFile
-	// exists, else no request is sent over HTTPS.
+	// URL is the kubelet's HTTPS API; default https://NodeIP:10250 if NodeIP is set and TokenFile exists, else no
+	// request is sent over HTTPS.
 	URL    string
 	NodeIP string
 	// TokenFile holds a bearer token. It is read each time because tokens rotate.
 	TokenFile string
 	// CAFile holds the CA certificates (PEM) for the kubelet's certificate; default the system's.
 	CAFile string
-	// CertificateFile holds the kubelet's own certificate (PEM), such as a self-signed one. It is accepted whatever its name, and no
-	// other. It is read each time.
+	// CertificateFile holds the kubelet's own certificate (PEM), such as a self-signed certificate. Only this
+	// certificate is accepted, whatever its name. The file is read each time.
 	CertificateFile string
 	Insecure        bool // do not check the kubelet's certificate
-	SendToken       bool // send the token even so
+	SendToken       bool // send the token nevertheless
 	// Labels lists the labels and annotations of pods to return.
 	Labels []string
-	// CDI are the directories of CDI specifications, from the lowest priority on; default /etc/cdi
-	// and /var/run/cdi.
+	// CDI are the directories of CDI specifications, from the lowest priority on; default /etc/cdi and /var/run/cdi.
 	CDI    []CDIDir
 	Logger *zap.Logger
 	Now    func() time.Time // default time.Now
 }
 
-// keep is how long the last answer to a failing request is returned: longer than a restart of the
-// kubelet takes, and no longer than the names of removed containers.
+// keep is how long the last answer to a failing request is returned: longer than a restart of the kubelet takes, and no
+// longer than the names of removed containers.
 const keep = 5 * time.Minute
 
-// A Source sends requests to one kubelet. Read must not be called concurrently.
+// A Source sends requests to a kubelet. Read must not be called concurrently.
 type Source struct {
 	parts []*part
 	https *client // nil without a URL
@@ -81,17 +77,15 @@ type Source struct {
 	now   func() time.Time
 }
 
-// part is one request to the kubelet and its last answer.
 type part struct {
 	name string
-	// read returns nil if there is no result. A result with an error is valid but incomplete.
+	// read returns nil without a result. A result with an error is valid but incomplete.
 	read  func(context.Context) (*facts, error)
 	facts *facts
-	at    time.Time // time of facts; zero if there never was an answer
+	at    time.Time // time of facts; zero before the first answer
 	err   error
 }
 
-// facts is the content of an answer.
 type facts struct {
 	model.Snapshot
 	finished  map[podName]struct{} // pods that have ended
@@ -142,15 +136,13 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Read sends the requests and returns Pods, Containers, Allocations, Allocatable, PodStorage,
-// NodeStorage, and a DeviceState for each of the four requests, and for CDI if a claim has CDI
-// devices. It returns before the deadline of ctx.
+// Read sends the requests and returns Pods, Containers, Allocations, Allocatable, PodStorage, NodeStorage, and a
+// DeviceState for each request, and for CDI if a claim has CDI devices. It returns before the deadline of ctx.
 //
-// A request that fails drops only its own result: its last answer is returned for 5 minutes, with
-// its age in the reason of its state, and is dropped after that (nil). The error contains the
-// failures. Without a failure there is an error only if no request was answered: ErrAbsent if there
-// is neither a socket nor a URL, ErrUnsupported if the kubelet does not support the requests. A
-// socket that disappears is a failure.
+// A request that fails drops only its own result: its last answer is returned for 5 minutes, with its age in the reason
+// of its state, and is dropped after that (nil). The error contains the failures. Without a failure there is an error
+// only if no request was answered: ErrAbsent without a socket and a URL, ErrUnsupported if the kubelet does not support
+// the requests. A socket that disappears is a failure.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	answers := make([]*facts, len(s.parts))
 	var wg safely.Group
@@ -188,7 +180,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, err
 }
 
-// update stores the answer, or keeps the last one until it is too old.
+// update stores the answer, or keeps the last answer until it is too old.
 func (p *part) update(answer *facts, now time.Time) {
 	if answer != nil {
 		p.facts, p.at = answer, now
@@ -228,7 +220,7 @@ func (s *Source) verdict() error {
 	return fmt.Errorf("kubelet: %w", errors.Join(failed...))
 }
 
-// absent joins the reasons of all parts, each once: two parts share one.
+// absent joins the distinct reasons of all parts.
 func (s *Source) absent() error {
 	reasons := make([]string, 0, len(s.parts))
 	for _, p := range s.parts {
@@ -265,9 +257,8 @@ func (s *Source) states(now time.Time) []model.DeviceState {
 	return states
 }
 
-// running drops the allocations of pods that have ended: kubelets before 1.34 list them until they
-// are deleted (kubernetes/kubernetes#119423), although their devices may be allocated to another
-// pod.
+// running drops the allocations of ended pods: kubelets before 1.34 list them until the pods are deleted
+// (kubernetes/kubernetes#119423), although their devices may be allocated to another pod.
 func running(all []model.Allocation, finished map[podName]struct{}) []model.Allocation {
 	ended := func(a model.Allocation) bool {
 		_, ok := finished[podName{a.Namespace, a.Pod}]
@@ -279,7 +270,6 @@ func running(all []model.Allocation, finished map[podName]struct{}) []model.Allo
 	return slices.DeleteFunc(slices.Clone(all), ended)
 }
 
-// short limits the length of an error message of a server.
 func short(text string) string {
 	const most = 256
 	if len(text) > most {

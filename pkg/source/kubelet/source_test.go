@@ -26,12 +26,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// clock is a clock that the test sets.
 type clock struct{ now time.Time }
 
 func (c *clock) read() time.Time { return c.now }
 
-// limit limits the time of a call.
 func limit(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -111,7 +109,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestAbsent checks that a node without a kubelet is not a failure.
+// TestAbsent: a node without a kubelet is not a failure.
 func TestAbsent(t *testing.T) {
 	got, err := open(t, Options{Socket: filepath.Join(t.TempDir(), "no.sock")}).Read(t.Context())
 	if !errors.Is(err, model.ErrAbsent) {
@@ -122,8 +120,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestNoURL checks that the socket alone is enough, and that the other parts report the missing
-// URL.
+// TestNoURL: the socket alone is enough, and the other parts report the missing URL.
 func TestNoURL(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveSocket(t, socket, devices("train", "GPU-0"))
@@ -136,8 +133,7 @@ func TestNoURL(t *testing.T) {
 	}
 }
 
-// TestRestart checks that the last answers are kept while the kubelet restarts, and that its new
-// socket is found at once.
+// TestRestart: the last answers are kept while the kubelet restarts, and its new socket is found at once.
 func TestRestart(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	now := &clock{now: time.Unix(1e9, 0)}
@@ -204,8 +200,7 @@ func TestNoListener(t *testing.T) {
 	}
 }
 
-// TestSlow checks that a request without an answer drops only its own result, and takes no longer
-// than the deadline.
+// TestSlow: a request without an answer drops only its own result, and takes no longer than the deadline.
 func TestSlow(t *testing.T) {
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
@@ -252,7 +247,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestSilentSocket uses a socket with a listener that never answers, or does not use gRPC.
+// TestSilentSocket has a listener that never answers, or does not use gRPC.
 func TestSilentSocket(t *testing.T) {
 	for name, say := range map[string]string{"silent": "", "garbage": "HTTP/1.1 400 Bad Request\r\n\r\n\xff\x00garbage"} {
 		t.Run(name, func(t *testing.T) {
@@ -286,8 +281,7 @@ func TestSilentSocket(t *testing.T) {
 	}
 }
 
-// TestUnimplemented checks that a method that the kubelet does not serve is not a failure, and does
-// not affect the others.
+// TestUnimplemented: a method that the kubelet does not serve is not a failure, and does not affect the others.
 func TestUnimplemented(t *testing.T) {
 	disabled := devices("train", "GPU-0")
 	disabled.allocatable = func(context.Context) (*podresourcesv1.AllocatableResourcesResponse, error) {
@@ -318,8 +312,8 @@ func TestUnimplemented(t *testing.T) {
 	})
 }
 
-// TestPartialFailure has each request fail alone, first without and then with an earlier answer. A
-// failure is never hidden by an absent part.
+// TestPartialFailure has each request fail alone, without and with an earlier answer. An absent part never hides a
+// failure.
 func TestPartialFailure(t *testing.T) {
 	broken := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "panic", http.StatusInternalServerError) }
 	has := func(s model.Snapshot) map[string]bool {
@@ -446,8 +440,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestAllocationsOfEndedPod checks that allocations of an ended pod are dropped, unless a new pod has the same
-// name.
+// TestAllocationsOfEndedPod: allocations of an ended pod are dropped, unless a new pod has the same name.
 func TestAllocationsOfEndedPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		phases []corev1.PodPhase // of pods of the same name
@@ -477,8 +470,7 @@ func TestAllocationsOfEndedPod(t *testing.T) {
 	}
 }
 
-// TestFinishedLongAgo checks that an old answer does not end a pod, because another pod may have
-// its name.
+// TestFinishedLongAgo: an old answer does not end a pod, because another pod may have its name.
 func TestFinishedLongAgo(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveSocket(t, socket, devices("train", "GPU-0"))

@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// Size limits of an answer over HTTPS, and of one pod in it. An object in etcd has at most 1.5 MiB,
-// and each byte may become six in JSON (\u003c): one large pod must not drop the others.
+// Size limits of an answer over HTTPS, and of a pod in it. An object in etcd has at most 1.5 MiB, and each byte may
+// become six in JSON (\u003c). A large pod must not drop the others.
 const (
 	maxBody  = 512 << 20
 	maxValue = 16 << 20
@@ -51,8 +51,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// object calls field for each field of the next object; field reads its value from the stream. Null
-// has no fields.
+// object calls field for each field of the next object; field reads its value from the stream. Null has no fields.
 func (s *stream) object(field func(name string) error) error {
 	return s.inside('{', func() error {
 		name, err := s.Token()
@@ -64,7 +63,6 @@ func (s *stream) object(field func(name string) error) error {
 	})
 }
 
-// array calls element for each element of the next array.
 func (s *stream) array(element func() error) error { return s.inside('[', element) }
 
 func (s *stream) inside(open json.Delim, next func() error) error {
@@ -86,8 +84,8 @@ func (s *stream) inside(open json.Delim, next func() error) error {
 	return err
 }
 
-// take decodes the next value into v. It returns false if v is not valid; a wrong type in it is
-// counted and is not an error.
+// take decodes the next value into v. It returns false if v is invalid; a wrong type in it is counted and is not an
+// error.
 func (s *stream) take(v any) (bool, error) {
 	err := s.Decode(v)
 	if _, wrong := errors.AsType[*json.UnmarshalTypeError](err); wrong {
@@ -97,7 +95,6 @@ func (s *stream) take(v any) (bool, error) {
 	return err == nil, err
 }
 
-// invalid counts a value that cannot be used.
 func (s *stream) invalid(err error) {
 	s.bad++
 	if s.first == nil {
@@ -105,10 +102,10 @@ func (s *stream) invalid(err error) {
 	}
 }
 
-// skip skips the next value.
 func (s *stream) skip() error { return s.Decode(new(ignored)) }
 
-// result returns f if the document was decoded without err, ends here, and has a list. Its error is that of invalid values.
+// result returns f if the document was decoded without err, ends here, and has a list. Its error reports invalid
+// values.
 func (s *stream) result(f *facts, listed bool, err error) (*facts, error) {
 	if err != nil {
 		return nil, err
@@ -127,7 +124,6 @@ func (s *stream) result(f *facts, listed bool, err error) (*facts, error) {
 	return f, nil
 }
 
-// ignored is a JSON value that is not used.
 type ignored struct{}
 
 // UnmarshalJSON implements json.Unmarshaler.

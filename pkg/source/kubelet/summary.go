@@ -12,19 +12,19 @@ import (
 // summaryPath is the path of the Summary API.
 const summaryPath = "/stats/summary"
 
-// storageJSON holds the fields that are used of a FsStats, in bytes.
+// storageJSON holds the used fields of a FsStats, in bytes.
 type storageJSON struct {
 	Used      *uint64 `json:"usedBytes"`
 	Available *uint64 `json:"availableBytes"`
 	Capacity  *uint64 `json:"capacityBytes"`
 }
 
-// nodeJSON holds the field that is used of NodeStats: the file system of the kubelet's root.
+// nodeJSON holds the used field of NodeStats: the file system of the kubelet's root.
 type nodeJSON struct {
 	FS *storageJSON `json:"fs"`
 }
 
-// podStatsJSON holds the fields that are used of PodStats.
+// podStatsJSON holds the used fields of PodStats.
 type podStatsJSON struct {
 	Pod struct {
 		Name      string `json:"name"`
@@ -39,8 +39,7 @@ func (c *client) summary(ctx context.Context) (*facts, error) {
 	return c.get(ctx, summaryPath, decodeSummary)
 }
 
-// decodeSummary parses a Summary (stats/v1alpha1). Values that the kubelet has not measured yet are
-// left out.
+// decodeSummary parses a Summary (stats/v1alpha1). Values that the kubelet has not measured yet are left out.
 func decodeSummary(body io.Reader) (*facts, error) {
 	f := &facts{Snapshot: model.Snapshot{PodStorage: []model.PodStorage{}}}
 	s := newStream(body)

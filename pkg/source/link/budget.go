@@ -4,10 +4,10 @@ package link
 
 import "time"
 
-// budget bounds the time that readings take: a tenth of the time, at most 6 s in one piece. A reading that hangs for longer than that costs
-// a pause of a minute, not more.
+// budget bounds the time of readings: a tenth of the time, at most 6 s in one piece. A longer reading costs a pause of
+// a minute, not more.
 type budget struct {
-	left time.Duration // negative after a reading that took longer than there was left
+	left time.Duration // negative after a reading that overran the budget
 	at   time.Time
 }
 
@@ -18,12 +18,10 @@ const (
 
 func newBudget(now time.Time) budget { return budget{budgetMost, now} }
 
-// open reports whether another reading may begin.
 func (b *budget) open(now time.Time) bool {
 	b.left = min(b.left+now.Sub(b.at)/budgetPart, budgetMost)
 	b.at = now
 	return b.left > 0
 }
 
-// spend accounts for a reading.
 func (b *budget) spend(took time.Duration) { b.left = max(b.left-took, -budgetMost) }

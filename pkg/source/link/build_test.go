@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file builds the messages and files that the kernel would return for hardware that is missing here. The layout is that of
+// This file builds the messages and files of a kernel with hardware that is missing here, in the layout of
 // include/uapi/linux: dcbnl.h, ethtool_netlink.h, ethtool.h.
 
 // nlattr is an attribute: length with the header, type, data, padding.
@@ -52,7 +52,8 @@ func generic(cmd byte, parts ...[]byte) []byte {
 	return append([]byte{cmd, 1, 0, 0}, join(parts...)...)
 }
 
-// pauseMessage is ETHTOOL_MSG_PAUSE_GET_REPLY with statistics. 64-bit attributes are aligned by an empty one (type 1).
+// pauseMessage is ETHTOOL_MSG_PAUSE_GET_REPLY with statistics. 64-bit attributes are aligned by an empty attribute
+// (type 1).
 func pauseMessage(rx, tx byte, sent, received uint64, storms ...uint64) []byte {
 	stats := join(nlattr(1), nlattr(2, le64(sent)...), nlattr(1), nlattr(3, le64(received)...))
 	for _, s := range storms {
@@ -105,7 +106,6 @@ func stringSet(names ...string) []byte {
 	return b
 }
 
-// tree is a copy of the parts of sysfs that the source reads.
 type tree struct {
 	t    testing.TB
 	root string
@@ -149,7 +149,6 @@ func (f tree) netdev(name string, index int, driver string) {
 	f.carrier(name, "0x1003", "up", 3, 1)
 }
 
-// carrier writes the state of the carrier of an interface.
 func (f tree) carrier(name, flags, state string, changes, downs int) {
 	f.t.Helper()
 	dir := "class/net/" + name
@@ -159,7 +158,6 @@ func (f tree) carrier(name, flags, state string, changes, downs int) {
 	f.write(dir+"/carrier_down_count", fmt.Sprint(downs))
 }
 
-// hca adds an HCA with one Ethernet port.
 func (f tree) hca(name, netdev string) {
 	f.t.Helper()
 	f.write("class/infiniband/"+name+"/ports/1/link_layer", "Ethernet")

@@ -14,9 +14,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// carrierReading is the carrier of an interface at one moment, from /sys/class/net/NAME. The kernel returns these files without RTNL and
-// without the driver, so they can be read while a driver hangs. rtnetlink has the same counters, but its dump holds RTNL before Linux 6.10
-// or so, and lists all interfaces of the node.
+// carrierReading is the carrier of an interface at one moment, from /sys/class/net/NAME. The kernel returns these files
+// without RTNL and without the driver, so they can be read while a driver hangs. rtnetlink has the same counters, but
+// its dump holds RTNL before about Linux 6.10, and lists all interfaces of the node.
 type carrierReading struct {
 	admin   bool // administratively up: IFF_UP in flags
 	up      bool // operstate
@@ -24,9 +24,9 @@ type carrierReading struct {
 	downs   uint64
 }
 
-// readCarrier reads the carrier of an interface. It returns false if the interface is gone. While the carrier that was up is up and its
-// changes are as many, neither the losses nor IFF_UP can differ, as an interface that is set down has the operstate "down": they are not
-// read.
+// readCarrier reads the carrier of an interface. It returns false if the interface is gone. If the carrier stays up
+// with the same number of changes, losses and IFF_UP are also unchanged and not read: an interface that is set down has
+// the operstate "down".
 func readCarrier(dir string, buf []byte, last carrierReading) (r carrierReading, ok bool) {
 	file := func(name string) string {
 		b, err := boundedfile.ReadOnce(filepath.Join(dir, name), buf)
@@ -46,7 +46,7 @@ func readCarrier(dir string, buf []byte, last carrierReading) (r carrierReading,
 	return r, ok
 }
 
-// readSetDown reports whether an interface was administratively set down; false if that is not known.
+// readSetDown reports whether an interface was administratively set down, or false if unknown.
 func readSetDown(dir string, buf []byte) bool {
 	b, err := boundedfile.ReadOnce(filepath.Join(dir, "flags"), buf)
 	if err != nil {
@@ -56,14 +56,13 @@ func readSetDown(dir string, buf []byte) bool {
 	return err == nil && flags&unix.IFF_UP == 0
 }
 
-// readBackup reports whether a bond does not send on one of its legs, as its file bonding_slave/state says: active or backup. The kernel
-// returns it without RTNL.
+// readBackup reports whether a bond does not send on a leg, from its file bonding_slave/state: active or backup. The
+// kernel returns the file without RTNL.
 func readBackup(dir string, buf []byte) bool {
 	b, err := boundedfile.ReadOnce(filepath.Join(dir, "bonding_slave/state"), buf)
 	return err == nil && boundedfile.Line(b, 32) == "backup"
 }
 
-// parseCarrier parses the files flags, operstate, carrier_changes and carrier_down_count.
 func parseCarrier(flags, state, changes, downs string) (r carrierReading, ok bool) {
 	f, err1 := strconv.ParseUint(strings.TrimPrefix(flags, "0x"), 16, 32)
 	c, err2 := strconv.ParseUint(changes, 10, 32)
@@ -74,7 +73,7 @@ func parseCarrier(flags, state, changes, downs string) (r carrierReading, ok boo
 	return carrierReading{admin: f&unix.IFF_UP != 0, up: isUp(state), changes: c, downs: d}, true
 }
 
-// isUp reports whether an operstate is that of an interface with a carrier: "unknown" if its driver does not report more.
+// isUp reports whether an operstate means a carrier: "unknown" if its driver does not report more.
 func isUp(state string) bool {
 	switch state {
 	case "up", "unknown", "dormant", "testing":
@@ -85,14 +84,14 @@ func isUp(state string) bool {
 
 // carrierWatch compares the readings of an interface and counts flaps.
 //
-// A flap is a loss of the carrier that ended, while the interface was administratively up in all readings. Losses are those that
-// carrier_down_count counts, so a loss that is shorter than the interval of the readings counts too. If the interface is set down and up
-// between two readings, that counts as well: the kernel does not distinguish it.
+// A flap is a loss of the carrier that ended, while the interface was administratively up in all readings.
+// carrier_down_count also counts losses shorter than the interval of the readings. If the interface is set down and up
+// between two readings, this counts too: the kernel does not distinguish it.
 type carrierWatch struct {
 	last    carrierReading
 	flaps   uint64
 	changed time.Time
-	losses  uint64    // that have not ended
+	losses  uint64    // losses that have not ended
 	down    time.Time // when the first of losses was noticed
 	// The reason that the driver has reported since then.
 	reason, detail string

@@ -53,7 +53,7 @@ func TestFlaps(t *testing.T) {
 	}
 }
 
-// TestReason: a flap has the reason that the driver reported while the link was down, and no earlier one.
+// TestReason: a flap has the reason that the driver reported while the link was down, and no earlier reason.
 func TestReason(t *testing.T) {
 	w := &carrierWatch{last: carrierReading{admin: true, up: true}}
 	now := time.Unix(1000, 0)
@@ -73,7 +73,8 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// TestSteadyCarrier: of a carrier that is as it was only the state and the changes are read. A loss is known before the state is.
+// TestSteadyCarrier: if the carrier is unchanged, only the state and the changes are read. A loss is known before the
+// state.
 func TestSteadyCarrier(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, value string) {

@@ -36,13 +36,12 @@ func dcbRequest(name string) []byte {
 	return netlink.Append([]byte{unix.AF_UNSPEC, dcbIEEEGet, 0, 0}, dcbAttrIfname, append([]byte(name), 0)...)
 }
 
-// dcbReply is the reply: the configuration, and the frames that the driver counts there.
+// dcbReply has the configuration, and the frames that the driver counts there.
 type dcbReply struct {
 	model.DCB
 	sent, received [8]uint64 // PFC frames
 }
 
-// parseDCB parses the payload of the reply.
 func parseDCB(b []byte) (dcbReply, error) {
 	var r dcbReply
 	if len(b) < sizeDCBMsg {
@@ -85,8 +84,8 @@ func (r *dcbReply) parseIEEE(b []byte) error {
 	return a.Err
 }
 
-// parseApps derives what the port trusts. No driver reports that directly. mlx5 trusts the DSCP as long as one is mapped to a priority,
-// and otherwise the priority in the VLAN tag (mlx5e_dcbnl_ieee_setapp, mlx5e_dcbnl_ieee_delapp).
+// parseApps derives what the port trusts, which drivers do not report. mlx5 trusts the DSCP as long as a DSCP is mapped
+// to a priority, and otherwise the priority in the VLAN tag (mlx5e_dcbnl_ieee_setapp, mlx5e_dcbnl_ieee_delapp).
 func (r *dcbReply) parseApps(b []byte) error {
 	r.Trust = "pcp"
 	a := netlink.Parse(b)

@@ -17,11 +17,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
-// driverReader asks the driver of one interface. One goroutine at a time uses it.
+// driverReader asks the driver of an interface. One goroutine at a time uses it.
 type driverReader struct {
 	iface
 	next   [stepCount]time.Time // when a step is due
-	absent [stepCount]bool      // the driver has no such thing; it is not asked again
+	absent [stepCount]bool      // the driver lacks it; it is not asked again
 	errs   [stepCount]error     // of the last time
 	first  int                  // the step that comes first
 
@@ -40,7 +40,7 @@ type driverReader struct {
 	moduleFacts  *model.LinkModule
 }
 
-// step is one thing that is read. An IPoIB interface has statistics only (mlx5i_ethtool_ops).
+// step is a thing that is read. An IPoIB interface has statistics only (mlx5i_ethtool_ops).
 type step struct {
 	name  string
 	every time.Duration
@@ -49,9 +49,10 @@ type step struct {
 }
 
 const (
-	// interval is the time between two readings of counters. One of mlx5 takes 20 to 35 commands of the firmware.
+	// interval is the time between two readings of counters. mlx5 needs 20 to 35 commands of the firmware for a
+	// reading.
 	interval = 30 * time.Second
-	// configInterval is the time between two readings of a configuration, which takes mlx5 about as many commands.
+	// configInterval is the time between two readings of a configuration, for which mlx5 needs about as many commands.
 	configInterval = 5 * time.Minute
 )
 
@@ -74,8 +75,8 @@ const (
 // errForeign reports an interface of another network namespace.
 var errForeign = fmt.Errorf("the interface is in another network namespace than the sensor: %w", model.ErrUnsupported)
 
-// read makes the steps that are due, as long as it takes less than limit, and reports whether it made all of them. changed is set
-// if the carrier has changed: then the state of the link is due. What was not reached comes first the next time.
+// read makes the steps that are due, within limit, and reports whether it made all of them. changed is set if the
+// carrier has changed: then the state of the link is due. The next read begins with the steps left out.
 func (r *driverReader) read(k kernel, changed bool, limit time.Duration) (complete bool, err error) {
 	begin := time.Now()
 	if err := r.check(k); err != nil {
@@ -109,11 +110,11 @@ func (r *driverReader) read(k kernel, changed bool, limit time.Duration) (comple
 	return true, errors.Join(r.errs[:]...)
 }
 
-// check compares the interface with the one of the same name in the network namespace of the sensor.
+// check compares the interface with the interface of the same name in the sensor's network namespace.
 func (r *driverReader) check(k kernel) error {
 	index, address, err := k.identify(r.name)
 	if errors.Is(err, unix.ENODEV) {
-		return errForeign // or it was renamed since: then the next search finds the other name
+		return errForeign // or it was renamed: then the next search finds the new name
 	}
 	if err != nil {
 		return err
@@ -198,7 +199,8 @@ func (r *driverReader) readFEC(k kernel, _ time.Time) (err error) {
 	return err
 }
 
-// readLinkState asks for statistics, too. A kernel that has none of the state of links refuses the flag: EINVAL, in Linux 5.10 EOPNOTSUPP.
+// readLinkState also asks for statistics. A kernel without statistics of the link state refuses the flag: EINVAL, in
+// Linux 5.10 EOPNOTSUPP.
 func (r *driverReader) readLinkState(k kernel, _ time.Time) (err error) {
 	r.phy = nil
 	b, err := k.ethtool(cmdLinkState, r.index, !r.plainState)
@@ -213,7 +215,7 @@ func (r *driverReader) readLinkState(k kernel, _ time.Time) (err error) {
 	return err
 }
 
-// facts returns what was read. Slices and pointers do not change later.
+// facts returns the results. Slices and pointers do not change later.
 func (r *driverReader) facts() model.Link {
 	l := model.Link{Netdev: r.name, Driver: r.driver, Pause: r.pauses(), Storms: r.storms(), Module: r.moduleFacts}
 	if r.dcb != nil {
@@ -223,7 +225,7 @@ func (r *driverReader) facts() model.Link {
 	if c == nil {
 		c = &counted{}
 	}
-	// Linux 5.10 has no FEC statistics but those that drivers have among their own, and IPoIB interfaces have no others.
+	// Linux 5.10 has FEC statistics only among the driver's own, and IPoIB interfaces have no others.
 	if l.FEC = r.fec; l.FEC == nil && (c.corrected != nil || c.correctedBits != nil) {
 		l.FEC = &model.FEC{Corrected: c.corrected, Uncorrectable: c.uncorrectable, CorrectedBits: c.correctedBits}
 	}
@@ -241,8 +243,8 @@ func (r *driverReader) facts() model.Link {
 	return l
 }
 
-// pauses returns the pause counts of priorities that are enabled. Where the driver does not report which ones are, a priority is listed
-// from its first pause on.
+// pauses returns the pause counts of enabled priorities. If the driver does not report which are enabled, a priority is
+// listed from its first pause on.
 func (r *driverReader) pauses() []model.PauseCount {
 	counts := map[pauseKey]*model.PauseCount{}
 	if r.counted != nil {
@@ -260,7 +262,7 @@ func (r *driverReader) pauses() []model.PauseCount {
 		}
 		counts[key].Frames = frames
 	}
-	if r.global != nil { // the standard statistics replace those of the driver
+	if r.global != nil { // the standard statistics replace the driver's
 		add(false, model.GlobalPause, r.global.received)
 		add(true, model.GlobalPause, r.global.sent)
 	}
@@ -288,11 +290,11 @@ func (r *driverReader) pauses() []model.PauseCount {
 	return list
 }
 
-// countsInDCB are the drivers whose counters in DCB are used. mlx5 refreshes its own only when somebody reads `ethtool -S`, others have
-// none there, and the rest is in privateNames.
+// countsInDCB are the drivers whose counters in DCB are used. mlx5 refreshes its own only when `ethtool -S` is read,
+// other drivers have no counters there, and privateNames has the rest.
 var countsInDCB = map[string]bool{"i40e": true}
 
-// enabled reports whether the pause is enabled, or has happened where that is not known.
+// enabled reports whether the pause is enabled or, if this is unknown, has happened.
 func (r *driverReader) enabled(key pauseKey, p *model.PauseCount) bool {
 	happened := p.Frames != nil && *p.Frames > 0 || p.Micros != nil && *p.Micros > 0
 	switch {
@@ -304,7 +306,6 @@ func (r *driverReader) enabled(key pauseKey, p *model.PauseCount) bool {
 	return happened
 }
 
-// storms returns the pause storms, by type.
 func (r *driverReader) storms() []model.PauseStorm {
 	counts := map[string]uint64{}
 	if r.counted != nil {

@@ -13,13 +13,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
-// This file reads the EEPROM of modules by ETHTOOL_MSG_MODULE_EEPROM_GET. A new module takes up to 8 requests for 230 bytes in all, a
-// known one up to 5 for 72 bytes. mlx5 makes one to three firmware commands for each request.
+// This file reads the EEPROM of modules by ETHTOOL_MSG_MODULE_EEPROM_GET. A new module takes up to 8 requests for 230
+// bytes in all, a known module up to 5 for 72 bytes. mlx5 makes one to three firmware commands per request.
 
-// moduleInterval is the time between two readings of a module.
 const moduleInterval = 5 * time.Minute
 
-// ModuleDetail is what is read of modules and listed. By default it is all but lanes and thresholds.
+// ModuleDetail selects what is read of modules and listed: by default everything except lanes and thresholds.
 type ModuleDetail struct {
 	Off        bool // modules are not read
 	Lanes      bool // bias and optical power of each lane are listed
@@ -47,7 +46,6 @@ func moduleRequest(index int, r module.Read) []byte {
 	return genericRequest(cmdModule, b)
 }
 
-// parseModule returns the bytes of the reply.
 func parseModule(b []byte) (data []byte, err error) {
 	err = walk(b, func(a *netlink.Attrs) {
 		if a.Type == moduleData {
@@ -63,7 +61,7 @@ func parseModule(b []byte) (data []byte, err error) {
 // errLate ends the reading of a slow module.
 var errLate = errors.New("the module takes too long")
 
-// readModule reads the module. That it cannot be read is no error of the interface: there may be none.
+// readModule reads the module. If this fails, the interface has no error: there may be no module.
 func (r *driverReader) readModule(k kernel, now time.Time) error {
 	begin := time.Now()
 	err := r.moduleMemory.Refresh(func(read module.Read) ([]byte, error) {
@@ -102,7 +100,6 @@ func moduleProblem(err error, known bool) string {
 	return model.ModuleUnreadable
 }
 
-// moduleFacts converts a decoded module.
 func moduleFacts(d module.Module, detail ModuleDetail) *model.LinkModule {
 	m := &model.LinkModule{
 		Type: d.Type, Vendor: d.Vendor, PartNumber: d.PartNumber, Revision: d.Revision, Serial: d.Serial, Technology: d.Technology,
@@ -125,7 +122,6 @@ func moduleFacts(d module.Module, detail ModuleDetail) *model.LinkModule {
 	return m
 }
 
-// moduleThresholds lists the thresholds that the module has.
 func moduleThresholds(thresholds module.Thresholds) (list []model.ModuleThreshold) {
 	add := func(value string, r *module.Range, kind string) {
 		if r != nil {

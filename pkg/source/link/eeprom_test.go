@@ -43,7 +43,6 @@ func (k *moduleKernel) module(index int, r module.Read) ([]byte, error) {
 
 func moduleMessage(data ...byte) []byte { return generic(cmdModule, nlattr(moduleData, data...)) }
 
-// moduleReader returns a reader of one interface with a module.
 func moduleReader(memory eeprom.Memory, detail ModuleDetail) (*driverReader, *moduleKernel) {
 	k := &moduleKernel{fakeKernel: &fakeKernel{}, modules: map[int]eeprom.Memory{1: memory}}
 	return &driverReader{iface: iface{name: "eth1", index: 1}, moduleDetail: detail}, k
@@ -93,7 +92,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestModuleProblems: a module that cannot be read is a problem of its own, and none of the interface.
+// TestModuleProblems: an unreadable module has its own problem, and its interface has none.
 func TestModuleProblems(t *testing.T) {
 	for want, fails := range map[string]error{
 		model.ModuleForbidden: unix.EPERM, model.ModuleUnreadable: unix.EIO,
@@ -111,7 +110,7 @@ func TestModuleProblems(t *testing.T) {
 	}
 }
 
-// TestSlowModule: the reading of a module ends after a second, the next one completes it.
+// TestSlowModule: the reading of a module ends after a second, the next reading completes it.
 func TestSlowModule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, k := moduleReader(eeprom.SR8(), ModuleDetail{})
@@ -130,7 +129,7 @@ func TestSlowModule(t *testing.T) {
 	})
 }
 
-// TestModuleRequests counts the requests in half an hour, and in a source that does not read modules.
+// TestModuleRequests counts the requests in half an hour, also in a source that does not read modules.
 func TestModuleRequests(t *testing.T) {
 	for _, c := range []struct {
 		off  bool
@@ -156,7 +155,7 @@ func TestModuleRequests(t *testing.T) {
 	}
 }
 
-// TestModuleRequest compares with a message made by hand from the kernel's definitions.
+// TestModuleRequest compares with a handmade message, from the kernel's definitions.
 func TestModuleRequest(t *testing.T) {
 	want := generic(31, nlattr(1|1<<15, nlattr(1, le32(7)...)...), nlattr(2, le32(154)...), nlattr(3, le32(48)...), nlattr(4, 0x11), nlattr(6, 0x50))
 	if got := moduleRequest(7, module.Read{Page: 0x11, Offset: 154, Length: 48}); !bytes.Equal(got, want) {

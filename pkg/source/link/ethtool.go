@@ -9,7 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
-// This file has requests of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h), each for one interface.
+// This file has requests of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h), each for one
+// interface.
 
 // Numbers of ethtool_netlink.h and of genetlink.h.
 const (
@@ -20,8 +21,8 @@ const (
 	attrHeader      = 1 // of each message: nested
 	headerIndex     = 1 // ETHTOOL_A_HEADER_DEV_INDEX: u32
 	headerFlags     = 3 // ETHTOOL_A_HEADER_FLAGS: u32
-	flagStatistics  = 4 // ETHTOOL_FLAG_STATS: without it there are no statistics
-	flagCompactBits = 1 // ETHTOOL_FLAG_COMPACT_BITSETS: without it the link modes are listed by name
+	flagStatistics  = 4 // ETHTOOL_FLAG_STATS: adds statistics
+	flagCompactBits = 1 // ETHTOOL_FLAG_COMPACT_BITSETS: otherwise the link modes are listed by name
 
 	pauseRX, pauseTX        = 3, 4 // ETHTOOL_A_PAUSE_RX, _TX: u8
 	pauseStats              = 5    // ETHTOOL_A_PAUSE_STATS: nested
@@ -45,12 +46,10 @@ const (
 // fecModes are the names of FEC by link mode (ETHTOOL_LINK_MODE_FEC_NONE_BIT and so on).
 var fecModes = map[uint32]string{49: "off", 50: "rs", 51: "baser", 74: "llrs"}
 
-// genericRequest is the body of a request to a family of generic netlink.
 func genericRequest(cmd uint8, attributes []byte) []byte {
 	return append([]byte{cmd, 1, 0, 0}, attributes...)
 }
 
-// ethtoolRequest asks about one interface.
 func ethtoolRequest(cmd uint8, index int, statistics bool) []byte {
 	flags := uint32(flagCompactBits)
 	if statistics {
@@ -61,12 +60,10 @@ func ethtoolRequest(cmd uint8, index int, statistics bool) []byte {
 	return genericRequest(cmd, netlink.Append(nil, attrHeader|unix.NLA_F_NESTED, header...))
 }
 
-// familyRequest asks for the number of a family.
 func familyRequest(name string) []byte {
 	return genericRequest(ctrlGetFamily, netlink.Append(nil, ctrlFamilyName, append([]byte(name), 0)...))
 }
 
-// parseFamily returns the number of the family.
 func parseFamily(b []byte) (id uint16, err error) {
 	err = walk(b, func(a *netlink.Attrs) {
 		if a.Type == ctrlFamilyID {
@@ -79,7 +76,6 @@ func parseFamily(b []byte) (id uint16, err error) {
 	return id, err
 }
 
-// walk passes the attributes of a reply of generic netlink to fn.
 func walk(b []byte, fn func(*netlink.Attrs)) error {
 	if len(b) < sizeGenericMsg {
 		return netlink.ErrMalformed
@@ -124,8 +120,8 @@ func parsePause(b []byte) (r pauseReply, err error) {
 	return r, nil
 }
 
-// parseFEC parses the reply to ETHTOOL_MSG_FEC_GET. Each counter is an array: the total, and then the lanes if the driver counts by lane.
-// A counter that the driver lacks is missing or empty.
+// parseFEC parses the reply to ETHTOOL_MSG_FEC_GET. Each counter is an array: the total, and then the lanes if the
+// driver counts by lane. If the driver lacks a counter, it is missing or empty.
 func parseFEC(b []byte) (*model.FEC, error) {
 	f := &model.FEC{}
 	err := walk(b, func(a *netlink.Attrs) {
@@ -151,7 +147,7 @@ func parseFEC(b []byte) (*model.FEC, error) {
 	return f, nil
 }
 
-// total returns the first number of an array, nil if the array is empty.
+// total returns the first number of an array, or nil.
 func total(a *netlink.Attrs) *uint64 {
 	switch {
 	case len(a.Data) == 0:
@@ -163,7 +159,8 @@ func total(a *netlink.Attrs) *uint64 {
 	return new(native.Uint64(a.Data))
 }
 
-// parseLinkState parses the reply to ETHTOOL_MSG_LINKSTATE_GET. 0 is a state too: the attribute is missing if the driver reports none.
+// parseLinkState parses the reply to ETHTOOL_MSG_LINKSTATE_GET. 0 is a state too: without a state, the attribute is
+// missing.
 func parseLinkState(b []byte) (*model.Phy, error) {
 	p := &model.Phy{}
 	reason, cause := -1, -1

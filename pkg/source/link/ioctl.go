@@ -25,12 +25,12 @@ const (
 	valuesAt         = 8    // of the values in the buffer
 )
 
-// maxStatistics is more than any driver has: mlx5 has about 60 for each channel.
+// maxStatistics is more than any driver has: mlx5 has about 60 per channel.
 const maxStatistics = 1 << 16
 
-// ioctlSocket makes ioctls. For a driver that adds statistics between two of them, the kernel writes more than the first one announced.
-// So the buffer is a mapping of its own, much larger than needed, with a page behind it that nothing can write to: the kernel
-// then returns EFAULT, and the memory of the sensor is not overwritten. Pages that are never used take no memory.
+// ioctlSocket makes ioctls. If a driver adds statistics between two ioctls, the kernel writes more than the first
+// announced. So the buffer is a separate mapping, much larger than needed, followed by a read-only page: the kernel
+// then returns EFAULT, and does not overwrite the memory of the sensor. Unused pages take no memory.
 type ioctlSocket struct {
 	fd     int
 	buf    []byte
@@ -70,7 +70,6 @@ type ifreq struct {
 	union [24]byte
 }
 
-// call makes an ioctl for an interface.
 func (s *ioctlSocket) call(request uintptr, r *ifreq) error {
 	for {
 		//nolint:gosec // the kernel reads and writes no more than struct ifreq
@@ -121,7 +120,6 @@ func (s *ioctlSocket) identify(name string) (index int, address []byte, err erro
 	return index, r.union[2:16], nil // struct sockaddr: family, address
 }
 
-// count returns the number of statistics.
 func (s *ioctlSocket) count(name string) (int, error) {
 	clear(s.buf[:24])
 	native.PutUint32(s.buf, ethtoolGSSetInfo)

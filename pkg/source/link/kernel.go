@@ -15,10 +15,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/link/module"
 )
 
-// kernel makes the requests about interfaces. Each may hang in a driver: only one goroutine at a time uses a kernel, and it may be
-// abandoned. A returned slice is valid until the next call. EOPNOTSUPP means that the driver has no such thing.
+// kernel makes the requests about interfaces. Each may hang in a driver: only one goroutine at a time uses a kernel,
+// and it may be abandoned. A returned slice is valid until the next call. EOPNOTSUPP means that the driver lacks the
+// feature.
 type kernel interface {
-	// identify returns index and hardware address of an interface of this network namespace. It needs neither RTNL nor a driver.
+	// identify returns index and hardware address of an interface of this network namespace. It needs neither RTNL nor
+	// a driver.
 	identify(name string) (index int, address []byte, err error)
 	dcb(name string) ([]byte, error)
 	ethtool(cmd uint8, index int, statistics bool) ([]byte, error)
@@ -28,7 +30,7 @@ type kernel interface {
 	close()
 }
 
-// hostKernel is the kernel of the host. It opens what it needs with the first request.
+// hostKernel is the kernel of the host. It opens its sockets with the first request.
 type hostKernel struct {
 	route, generic *netlink.Conn
 	family         uint16 // of generic netlink; 0 while unknown
@@ -50,11 +52,11 @@ func (k *hostKernel) close() {
 
 var native = binary.NativeEndian
 
-// replyTime is how long a reply may take after the kernel has handled the request. It handles a request inside send, so the
-// reply is there at once.
+// replyTime is how long a reply may take after the kernel has handled the request. It handles a request inside send, so
+// the reply is there at once.
 const replyTime = 5 * time.Second
 
-// ask returns the payload of the one reply to a request, which is valid until the next call.
+// ask returns the payload of the only reply to a request, which is valid until the next call.
 func ask(c *netlink.Conn, typ uint16, body []byte) (payload []byte, err error) {
 	err = c.Ask(netlink.Message(typ, 0, body), typ, time.Now().Add(replyTime), func(b []byte) error {
 		payload = b
@@ -120,7 +122,6 @@ func (k *hostKernel) findFamily() (err error) {
 	return err
 }
 
-// sockets returns the socket for ioctls.
 func (k *hostKernel) sockets() (*ioctlSocket, error) {
 	var err error
 	if k.ioctl == nil {

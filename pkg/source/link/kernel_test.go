@@ -21,10 +21,11 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// The tests of this file use the kernel of this machine, with a pair of veth in a network namespace. veth has statistics and a carrier, and
-// neither pause nor FEC nor DCB.
+// The tests of this file use the kernel of this machine, with a pair of veth in a network namespace. veth has
+// statistics and a carrier, but no pause, FEC or DCB.
 
-// inNetwork runs the current test in a network namespace of its own, with the interfaces v0 and v1, and the sysfs of it. It returns true there.
+// inNetwork runs the current test in its own network namespace, with the interfaces v0 and v1 and their sysfs. It
+// returns true there.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	const inside = "ACCELSCOPE_LINK_NETWORK"
@@ -118,7 +119,7 @@ func TestKernelRequests(t *testing.T) {
 		}
 	}
 
-	// A flag that the kernel does not know, as older ones do not know that of statistics here.
+	// A flag that the kernel does not know, like the flag of statistics in older kernels.
 	unknown := netlink.AppendU32(netlink.AppendU32(nil, headerIndex, uint32(index)), headerFlags, 1<<20)
 	_, err = ask(k.generic, k.family, genericRequest(cmdLinkState, netlink.Append(nil, attrHeader|unix.NLA_F_NESTED, unknown...)))
 	if !errors.Is(err, unix.EINVAL) {
@@ -182,7 +183,7 @@ func TestKernelSource(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	// The table has no name of veth. peer_ifindex stands in for a counter.
+	// The table lacks veth. peer_ifindex stands in for a counter.
 	privateNames["veth-test"] = []privateName{{"peer_ifindex", physicalDowns, ""}}
 	f := newTree(t)
 	f.hca("mlx5_0", "v0")
@@ -255,7 +256,7 @@ func TestKernelSource(t *testing.T) {
 	if n := len(s.facts.LinkFlaps); n == 0 || s.facts.LinkFlaps[n-1].Device != "mlx5_0" || s.facts.LinkFlaps[n-1].Losses != 1 {
 		t.Errorf("%+v", s.facts.LinkFlaps)
 	}
-	// Set down and up by an administrator: the kernel counts that, and it is no flap.
+	// Set down and up by an administrator: the kernel counts this, but it is not a flap.
 	sh(t, "ip", "link", "set", "v0", "down")
 	waitFor("set down", func(c model.Carrier) bool { return !c.Up })
 	sh(t, "ip", "link", "set", "v0", "up")
@@ -279,7 +280,7 @@ func TestKernelSource(t *testing.T) {
 	}
 }
 
-// BenchmarkCarrier is the cost of what is read every 5 s of each interface.
+// BenchmarkCarrier is the cost of the reads per interface every 5 s.
 func BenchmarkCarrier(b *testing.B) {
 	buf := make([]byte, 64)
 	var last carrierReading

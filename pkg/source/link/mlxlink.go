@@ -20,9 +20,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// mlxlink reads the bit errors of ports of mlx5 with NVIDIA's tool of this name: the firmware counts them, also for InfiniBand, and no
-// interface of the kernel has them. The tool asks the firmware through the PCI function, without the network stack: it takes no RTNL, and
-// runs while a driver hangs. It has a goroutine and a budget of its own. One function is read after the other.
+// mlxlink reads the bit errors of ports of mlx5 with NVIDIA's tool of this name: the firmware counts them, also for
+// InfiniBand, and the kernel does not report them. The tool asks the firmware through the PCI function, without the
+// network stack: it takes no RTNL, and runs while a driver hangs. It has its own goroutine and budget. One function is
+// read after the other.
 type mlxlink struct {
 	program  func(ctx context.Context, address string) (stdout, stderr []byte, err error) // runs the tool
 	deadline time.Duration
@@ -35,10 +36,9 @@ type mlxlink struct {
 type function struct {
 	address string // 0000:81:00.0
 	port
-	netdev string // empty if it has none
+	netdev string // empty without an interface
 }
 
-// mlxlinkPort is what the tool has reported of a function.
 type mlxlinkPort struct {
 	function
 	due     time.Time
@@ -49,12 +49,11 @@ type mlxlinkPort struct {
 
 const (
 	mlxlinkInterval = time.Minute      // of the runs for a function
-	mlxlinkDeadline = 10 * time.Second // of a run: it takes a second
-	mlxlinkRest     = 19               // a pause follows a run, of so many times its duration: it runs for a twentieth of the time
+	mlxlinkDeadline = 10 * time.Second // of a run, which takes a second
+	mlxlinkRest     = 19               // the pause after a run is this many times its duration
 	mlxlinkOutput   = 1 << 20          // bytes: the largest output known has 10 KiB
 )
 
-// newMlxlink returns a reader that starts the tool at path.
 func newMlxlink(path string) (*mlxlink, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("the path of mlxlink must be absolute, not %q", path)
@@ -74,7 +73,6 @@ func mlxlinkArgs(address string) []string {
 	return []string{"--device", address, "--show_counters", "--json"}
 }
 
-// run reads functions until ctx ends.
 func (m *mlxlink) run(ctx context.Context) {
 	for {
 		pause := time.Second
@@ -104,7 +102,6 @@ func (m *mlxlink) next(now time.Time) (next *mlxlinkPort) {
 	return next
 }
 
-// read runs the tool.
 func (m *mlxlink) read(ctx context.Context, f function) (*model.BitErrors, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.deadline)
 	defer cancel()
@@ -113,7 +110,7 @@ func (m *mlxlink) read(ctx context.Context, f function) (*model.BitErrors, error
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("mlxlink: no answer in %v", m.deadline)
 	}
-	// With a status other than 0 the output can be complete: then another query has failed.
+	// With a nonzero status the output can be complete: then another query has failed.
 	if parsed := parseMlxlink(stdout, facts); parsed == nil || err == nil {
 		return facts, parsed
 	}
@@ -123,13 +120,12 @@ func (m *mlxlink) read(ctx context.Context, f function) (*model.BitErrors, error
 	return nil, fmt.Errorf("mlxlink: %w", err)
 }
 
-// lastLine returns the last line of a text.
 func lastLine(text []byte) string {
 	text = bytes.TrimSpace(text)
 	return boundedfile.Line(text[bytes.LastIndexByte(text, '\n')+1:], 256)
 }
 
-// finish keeps the result of a run. A fact that is not current is dropped: the state has the reason.
+// finish keeps the result of a run. An old fact is dropped: the state has the reason.
 func (m *mlxlink) finish(p *mlxlinkPort, facts *model.BitErrors, err error, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,7 +138,6 @@ func (m *mlxlink) finish(p *mlxlinkPort, facts *model.BitErrors, err error, now 
 	}
 }
 
-// update replaces the functions by those that were found.
 func (m *mlxlink) update(found []function) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +152,6 @@ func (m *mlxlink) update(found []function) {
 	m.ports = ports
 }
 
-// empty reports whether no function was found.
 func (m *mlxlink) empty() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

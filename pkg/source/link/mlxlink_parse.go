@@ -16,7 +16,7 @@ import (
 
 var errMlxlink = errors.New("unexpected output of mlxlink")
 
-// mlxlinkText is the used part of the tool's JSON. The output is a string if there is none.
+// mlxlinkText is the used part of the tool's JSON. Without output, output is a string.
 type mlxlinkText struct {
 	Status struct {
 		Message string `json:"message"`
@@ -37,7 +37,8 @@ type mlxlinkSections struct {
 
 const maxLanes = 16
 
-// parseMlxlink parses the output of `mlxlink --show_counters --json`. Codes for colors come first if the tool has printed an error.
+// parseMlxlink parses the output of `mlxlink --show_counters --json`. If the tool has printed an error, color codes
+// come first.
 func parseMlxlink(text []byte, b *model.BitErrors) error {
 	begin := bytes.IndexByte(text, '{')
 	if begin < 0 {
@@ -62,7 +63,7 @@ func parseMlxlink(text []byte, b *model.BitErrors) error {
 	return nil
 }
 
-// text returns a value, empty if it is missing or no string.
+// text returns a value, or "" if it is missing or not a string.
 func (s mlxlinkSection) text(title string) string {
 	var text string
 	if json.Unmarshal(s[title], &text) != nil {
@@ -71,7 +72,7 @@ func (s mlxlinkSection) text(title string) string {
 	return strings.TrimSpace(text)
 }
 
-// label returns a value as text for a label, empty if the tool has none.
+// label returns a value as text for a label, or "" if the tool lacks it.
 func (s mlxlinkSection) label(title string) string {
 	if text := boundedfile.Line([]byte(s.text(title)), 64); text != "N/A" {
 		return text
@@ -117,7 +118,7 @@ func counts(values []string) []uint64 {
 	return list
 }
 
-// noErrors is the exponent of a ratio of which the firmware has not seen an error: 15E-255.
+// noErrors is the exponent of a ratio without an error seen by the firmware: 15E-255.
 const noErrors = "255"
 
 // ratio returns a ratio, which the tool prints as the coefficient and the exponent of the register: 5E-10.

@@ -68,7 +68,7 @@ func TestParseMlxlink(t *testing.T) {
 	}
 }
 
-// TestMlxlinkRatios: what is no ratio is not known.
+// TestMlxlinkRatios: a value that is not a ratio is unknown.
 func TestMlxlinkRatios(t *testing.T) {
 	for text, want := range map[string]model.Optional{
 		"5E-10": model.Some(5e-10), "15E-255": model.Some(0), "0E-0": model.Some(0), "1E-0": model.Some(1), "12E-254": model.Some(12e-254),
@@ -101,7 +101,6 @@ func FuzzMlxlink(f *testing.F) {
 	})
 }
 
-// script makes a program that stands for mlxlink.
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mlxlink")
@@ -157,8 +156,8 @@ func TestMlxlinkProgram(t *testing.T) {
 	}
 }
 
-// TestMlxlinkBudget: one run at a time, for a twentieth of the time, by turns; a function that fails is read at growing intervals, and has no old
-// values.
+// TestMlxlinkBudget: one run at a time, for a twentieth of the time, in turn. A failing function is read at growing
+// intervals, and has no old values.
 func TestMlxlinkBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs, inside := map[string]int{}, 0

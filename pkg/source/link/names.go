@@ -10,8 +10,8 @@ type meaning int
 const (
 	receivedFrames      meaning = iota // pause frames
 	sentFrames                         // pause frames
-	receivedMicros                     // microseconds in which the port did not send, because of received pause frames
-	sentMicros                         // microseconds in which the other end did not send, because of sent pause frames
+	receivedMicros                     // microseconds without sending, because of received pause frames
+	sentMicros                         // microseconds in which the remote end did not send, because of sent pause frames
 	storms                             // pause storms
 	physicalDowns                      // losses of the physical link
 	correctedBlocks                    // FEC
@@ -22,8 +22,8 @@ const (
 	discards                           // received packets that were dropped for lack of room
 )
 
-// privateName is a name of `ethtool -S`. %d in it is a priority or traffic class from 0 to 7, which is the label, after this prefix.
-// Discards of all priorities are added up.
+// privateName is a name of `ethtool -S`. %d in it is a priority or traffic class from 0 to 7, which is the label, after
+// this prefix. Discards of all priorities are added up.
 type privateName struct {
 	name    string
 	meaning meaning
@@ -42,16 +42,17 @@ const (
 const (
 	discardPort       = "port_buffer"     // of the physical port
 	discardHost       = "host_buffer"     // of the host, by priority
-	discardCongestion = "host_congestion" // of a host that is congested, by priority
+	discardCongestion = "host_congestion" // of a congested host, by priority
 	discardPCIe       = "pcie_buffer"     // to PCIe, which was slower than the port
 )
 
-// privateNames are the statistics of drivers that standard interfaces lack, by the name of the driver. Names differ between
-// kernels: each is used if the driver has it. Absent, because these drivers have no such statistics: irdma and erdma (the network
-// interfaces belong to ice, i40e or idpf, and to the cloud's driver), ena and efa (allowances of the cloud, no pause of the link).
+// privateNames are the statistics of drivers that standard interfaces lack, by the name of the driver. Names differ
+// between kernels: each is used if the driver has it. Drivers without such statistics: irdma and erdma (the network
+// interfaces belong to ice, i40e or idpf, and to the cloud's driver), ena and efa (allowances of the cloud, no pause of
+// the link).
 var privateNames = map[string][]privateName{
-	// drivers/net/ethernet/mellanox/mlx5/core/en_stats.c: pport_per_prio_pfc_stats_desc (names of priorities with PFC only),
-	// pport_pfc_stall_stats_desc, pport_phy_statistical_stats_desc, pport_phy_layer_cntrs; meaning and units:
+	// drivers/net/ethernet/mellanox/mlx5/core/en_stats.c: pport_per_prio_pfc_stats_desc (names of priorities with PFC
+	// only), pport_pfc_stall_stats_desc, pport_phy_statistical_stats_desc, pport_phy_layer_cntrs; meaning and units:
 	// Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst.
 	"mlx5_core": {
 		{"rx_prio%d_pause", receivedFrames, ""},
@@ -90,8 +91,8 @@ var privateNames = map[string][]privateName{
 		{"rx_corrected_bits", correctedBits, ""},
 		{"rx_discard_packets_cos%d", discards, discardPort},
 	},
-	// drivers/net/ethernet/intel/ice/ice_ethtool.c: ice_gstrings_pf_stats, and the names of priorities in __ice_get_strings. A frame that
-	// ends a pause (xon) is not counted.
+	// drivers/net/ethernet/intel/ice/ice_ethtool.c: ice_gstrings_pf_stats, and the names of priorities in
+	// __ice_get_strings. A frame that ends a pause (xon) is not counted.
 	"ice": {
 		{"rx_priority_%d_xoff.nic", receivedFrames, ""},
 		{"tx_priority_%d_xoff.nic", sentFrames, ""},
@@ -116,8 +117,8 @@ var privateNames = map[string][]privateName{
 		{"hc_tc%d_tx_pause_phy", sentFrames, "tc"},
 		{"hc_rx_pkt_drop_phy", discards, discardPort},
 	},
-	// drivers/net/ethernet/hisilicon/hns3/hns3pf/hclge_main.c: g_mac_stats_string. The unit of its xoff_time is not stated, so
-	// they are left out.
+	// drivers/net/ethernet/hisilicon/hns3/hns3pf/hclge_main.c: g_mac_stats_string. Its xoff_time has no stated unit,
+	// and is left out.
 	"hns3": {
 		{"mac_rx_pfc_pri%d_pkt_num", receivedFrames, ""},
 		{"mac_tx_pfc_pri%d_pkt_num", sentFrames, ""},

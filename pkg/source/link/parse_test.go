@@ -190,7 +190,8 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-// TestHostLoss has what each driver counts of stalls of PCIe and of packets without room. Discards of priorities are added up.
+// TestHostLoss has the stalls of PCIe and the packets without room that each driver counts. Discards of priorities are
+// added up.
 func TestHostLoss(t *testing.T) {
 	for name, c := range map[string]struct {
 		driver    string
@@ -246,7 +247,7 @@ func TestHostLoss(t *testing.T) {
 	}
 }
 
-// FuzzMessages parses one payload as each kind of message.
+// FuzzMessages parses a payload as each kind of message.
 func FuzzMessages(f *testing.F) {
 	f.Add(dcbMessage(nlattr(2, pfcStruct(8, [8]uint64{}, [8]uint64{})...), apps([4]byte{5, 3, 26, 0})))
 	f.Add(pauseMessage(1, 1, 2, 3, 4))
@@ -298,7 +299,8 @@ func FuzzCarrier(f *testing.F) {
 	})
 }
 
-// BenchmarkStatistics parses the statistics of an interface of mlx5 with 64 channels: the names every 5 minutes, the values every 30 s.
+// BenchmarkStatistics parses the statistics of an mlx5 interface with 64 channels: the names every 5 minutes, the
+// values every 30 s.
 func BenchmarkStatistics(b *testing.B) {
 	names := mlx5Names
 	for channel := range 64 {

@@ -29,13 +29,14 @@ type iface struct {
 	index   int
 	address string // as in sysfs: 52:54:00:12:34:56
 	driver  string // empty if the interface belongs to no device
-	// ports are the ports with the interface; none for a physical function that has no HCA.
+	// ports are the ports with the interface; a physical function without an HCA has no ports.
 	ports      []port
 	infiniband bool // IPoIB
-	// bond is the bond of which the interface is a leg, empty if it is none; speed is the rate of a leg in bits per second, 0: not known.
+	// bond is the bond of a leg, or ""; speed is the rate of a leg in bits per second, or 0 if unknown.
 	bond  string
 	speed float64
-	// follows is set if the ports have the state of the bond: the HCA has all legs. Of several HCAs each has the state of its leg.
+	// follows is set if the ports have the state of the bond: the HCA has all legs. Several HCAs each have the state of
+	// their leg.
 	follows bool
 }
 
@@ -45,8 +46,8 @@ const (
 	maxLower      = 4  // interfaces on top of each other: a VLAN on a bond
 )
 
-// finder finds interfaces in sysfs. It reads no file that takes RTNL, as carrier, speed and phys_port_name do, but the speed of legs of
-// bonds: no other file has it, and the rate of the port is their sum.
+// finder finds interfaces in sysfs. It reads no file that takes RTNL, such as carrier and phys_port_name, except speed
+// of a bond's legs: no other file has it, and the rate of the port is their sum.
 type finder struct {
 	sysfs  string
 	chosen func(device string) bool
@@ -54,8 +55,8 @@ type finder struct {
 	found  map[string]*iface
 }
 
-// find lists the interfaces behind the ports of the chosen HCAs, sorted by name. The interfaces of a bond or below a VLAN replace it:
-// pause, FEC and links are theirs. The port of a VF is the port of its PF.
+// find lists the interfaces behind the ports of the chosen HCAs, sorted by name. The interfaces of a bond or below a
+// VLAN replace it, because they have the pause, FEC and links. The port of a VF is the port of its PF.
 func find(sysfs string, chosen func(device string) bool) ([]iface, error) {
 	f := &finder{sysfs, chosen, make([]byte, 4<<10), map[string]*iface{}}
 	class := filepath.Join(sysfs, "class/infiniband")
@@ -98,8 +99,9 @@ func (f *finder) device(dir, name string) {
 	}
 }
 
-// netdev returns the interface of a port: of its first GID; of the whole device, if it is Soft-RoCE; or the interface of the PCI
-// function with the number of the port. An IPoIB interface is found in the last way only. Those of further partitions have longer names.
+// netdev returns the interface of a port: of its first GID; of the whole device, for Soft-RoCE; or the interface of the
+// PCI function with the number of the port. Only the last way finds an IPoIB interface. Interfaces of further
+// partitions have longer names.
 func (f *finder) netdev(dir, port string, number int, infiniband bool) string {
 	if !infiniband {
 		if n := cmp.Or(f.line(dir, "ports", port, "gid_attrs/ndevs/0"), f.line(dir, "parent")); n != "" {
@@ -115,7 +117,7 @@ func (f *finder) netdev(dir, port string, number int, infiniband bool) string {
 	return ""
 }
 
-// interfaces lists the interfaces of a PCI function, those with the shortest names first.
+// interfaces lists the interfaces of a PCI function, the shortest names first.
 func (f *finder) interfaces(function string) []string {
 	entries, err := os.ReadDir(filepath.Join(function, "net"))
 	if err != nil {
@@ -129,7 +131,7 @@ func (f *finder) interfaces(function string) []string {
 	return names[:min(len(names), maxPerDevice)]
 }
 
-// lower adds an interface, or those below it if it is a bond or VLAN.
+// lower adds an interface, or the interfaces below a bond or VLAN.
 func (f *finder) lower(name string, p *port, infiniband bool, bond string, depth int) {
 	kind := f.value(f.netdir(name), "uevent", "DEVTYPE")
 	if (kind != "bond" && kind != "vlan") || depth == maxLower {
@@ -150,7 +152,6 @@ func (f *finder) lower(name string, p *port, infiniband bool, bond string, depth
 	}
 }
 
-// legs lists the interfaces below a bond or VLAN.
 func (f *finder) legs(name string) (legs []string) {
 	links, err := filepath.Glob(filepath.Join(f.netdir(name), "lower_*"))
 	if err != nil {
@@ -162,8 +163,8 @@ func (f *finder) legs(name string) (legs []string) {
 	return legs
 }
 
-// bondOf returns the bond of which an interface is a leg, or the interface if it is none: the first GID of a port on a bond may be that
-// of the leg that the bond sends on.
+// bondOf returns the bond of a leg, or the interface itself: the first GID of a port on a bond may belong to the leg on
+// which the bond sends.
 func (f *finder) bondOf(name string) string {
 	master, err := os.Readlink(filepath.Join(f.netdir(name), "master"))
 	if err != nil || f.value(f.netdir(filepath.Base(master)), "uevent", "DEVTYPE") != "bond" {
@@ -172,14 +173,15 @@ func (f *finder) bondOf(name string) string {
 	return filepath.Base(master)
 }
 
-// ofAnother reports whether an interface is that of another HCA. Functions whose HCAs are one in the bond have one HCA together.
+// ofAnother reports whether an interface belongs to another HCA. Functions whose HCAs are merged in the bond share an
+// HCA.
 func (f *finder) ofAnother(name, device string) bool {
 	hcas, err := os.ReadDir(filepath.Join(f.netdir(name), "device/infiniband"))
 	return err == nil && len(hcas) > 0 && !slices.ContainsFunc(hcas, func(e os.DirEntry) bool { return e.Name() == device })
 }
 
-// add adds an interface with one of its ports. The interface of the PF of a VF has none unless the PF has an HCA; only the first
-// interface of the PF is that of its port.
+// add adds an interface with one of its ports. The interface of a VF's PF has no port unless the PF has an HCA; only
+// the first interface of the PF belongs to its port.
 func (f *finder) add(name string, p *port, infiniband bool) {
 	i := f.found[name]
 	if i == nil {
@@ -198,7 +200,7 @@ func (f *finder) add(name string, p *port, infiniband bool) {
 	}
 }
 
-// speed returns the rate of an interface in bits per second, 0 if it is not known, as while it has no carrier. The file has Mb/s.
+// speed returns the rate of an interface in bits per second, or 0 if unknown, as without a carrier. The file has Mb/s.
 func (f *finder) speed(name string) float64 {
 	megabits, err := strconv.ParseInt(f.line(f.netdir(name), "speed"), 10, 32)
 	if err != nil || megabits <= 0 {
@@ -207,12 +209,12 @@ func (f *finder) speed(name string) float64 {
 	return float64(megabits) * 1e6
 }
 
-// netdir returns the directory of an interface. A name with a slash is none.
+// netdir returns the directory of an interface. A name with a slash has no directory.
 func (f *finder) netdir(name string) string {
 	return filepath.Join(f.sysfs, "class/net", filepath.Base(name))
 }
 
-// line returns the first line of a file, empty if it cannot be read.
+// line returns the first line of a file, or "" if it cannot be read.
 func (f *finder) line(path ...string) string {
 	b, err := boundedfile.ReadOnce(filepath.Join(path...), f.buf)
 	if err != nil {
@@ -221,7 +223,6 @@ func (f *finder) line(path ...string) string {
 	return boundedfile.Line(b, 64)
 }
 
-// value returns the value of a key in a file with lines of the form KEY=VALUE.
 func (f *finder) value(dir, file, key string) string {
 	b, err := boundedfile.ReadOnce(filepath.Join(dir, file), f.buf)
 	if err != nil {

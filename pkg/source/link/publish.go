@@ -51,7 +51,6 @@ func (s *Source) publish(now time.Time) {
 	s.facts, s.err = facts, err
 }
 
-// state returns the state of the source.
 func (s *Source) state() error {
 	switch {
 	case s.searchErr != nil:
@@ -66,7 +65,6 @@ func (s *Source) state() error {
 	return nil
 }
 
-// stateOf returns the state of an interface.
 func (s *Source) stateOf(n *netdev, now time.Time) model.DeviceState {
 	d := model.DeviceState{Source: s.Name(), Device: n.name, State: model.StateOK}
 	switch h := s.hanging; {

@@ -36,8 +36,8 @@ var downReasons = []downReason{
 	{"bmc_request_down", nil},
 }
 
-// linkReason returns the names of an extended state and substate. -1 stands for a number that the driver does not report, and has no
-// name. A number of a later kernel is "other".
+// linkReason returns the names of an extended state and substate. -1 stands for an unreported number, and has no name.
+// A number of a later kernel is "other".
 func linkReason(state, substate int) (reason, detail string) {
 	if state < 0 {
 		return "", ""

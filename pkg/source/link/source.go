@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link reads the links of the network interfaces behind the ports of HCAs: pause and priority flow control, forward error
-// correction, the reason why a link is down, and losses of the carrier.
+// Package link reads the links of the network interfaces behind the ports of HCAs: pause and priority flow control,
+// forward error correction, the reason why a link is down, and losses of the carrier.
 //
-// Most of it comes from the drivers: by DCB netlink, generic netlink "ethtool" and the ioctls of `ethtool -S`. Up to Linux 6.12 the
-// kernel holds RTNL during these requests, the one lock of network configuration, and a driver may hang in one: mlx5 for 60 s for
-// each command of its firmware. So there is one reader for all interfaces, in the background, which makes one request at a time:
+// Most facts come from the drivers: by DCB netlink, generic netlink "ethtool" and the ioctls of `ethtool -S`. Up to
+// Linux 6.12 the kernel holds RTNL, the single lock of network configuration, during these requests, and a driver may
+// hang: mlx5 for 60 s per command of its firmware. So there is one reader for all interfaces, in the background, which
+// makes one request at a time:
 //
 //   - An interface is read every 30 s, its configuration and its module every 5 minutes. A reading ends after a second; the rest
 //     follows the next time.
 //   - All readings together take at most a tenth of the time (budget.go). An interface that is repeatedly slow is read at growing
 //     intervals.
-//   - While a request hangs, no other one is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time
-//     when they were read.
+//   - While a request hangs, no other request is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time
+//     of their reading.
 //
-// The counters of the carrier come from files that need neither RTNL nor the driver. They are read every 5 s, also while a request hangs.
+// The counters of the carrier come from files that need neither RTNL nor the driver. They are read every 5 s, also
+// while a request hangs.
 package link
 
 import (
@@ -39,16 +41,16 @@ type Options struct {
 	Sysfs            string         // default /sys
 	Include, Exclude *regexp.Regexp // of names of HCAs; nil includes all and excludes none
 	Module           ModuleDetail   // what is read of modules
-	Mlxlink          string         // path of the tool mlxlink; empty reads no bit errors of firmware
+	Mlxlink          string         // path of the tool mlxlink; empty: bit errors of the firmware are not read
 	Logger           *zap.Logger
 
-	kernel  kernel                 // default that of the host. Only tests set this and isSysfs
+	kernel  kernel                 // default: the host's. Only tests set this and isSysfs
 	isSysfs func(path string) bool // default isSysfs
 }
 
 const (
 	poll     = 5 * time.Second // interval of readings of the carrier
-	limit    = time.Second     // of one reading of an interface
+	limit    = time.Second     // per reading of an interface
 	maxFlaps = 256             // flaps that are kept
 )
 
@@ -78,9 +80,9 @@ type Source struct {
 	err   error
 }
 
-// netdev is an interface and what is known of it.
+// netdev is an interface and its state.
 type netdev struct {
-	driverReader // of the call while one is in progress
+	driverReader // of the call while a call is in progress
 	watch        *carrierWatch
 	link         model.Link
 	changed      bool      // the carrier has changed since the last reading
@@ -141,8 +143,9 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Read returns Links, LinkFlaps and, if enabled, BitErrors, and the states of interfaces that are not ok. The first call waits until
-// each interface was asked once, or until one hangs. Without an interface behind a port it returns model.ErrAbsent.
+// Read returns Links, LinkFlaps and, if enabled, BitErrors, and the states of interfaces that are not ok. The first
+// call waits until each interface was asked once, or until a request hangs. Without an interface behind a port it
+// returns model.ErrAbsent.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	select {
 	case <-s.ready:
@@ -157,7 +160,6 @@ func (s *Source) chosen(device string) bool {
 	return (s.o.Include == nil || s.o.Include.MatchString(device)) && (s.o.Exclude == nil || !s.o.Exclude.MatchString(device))
 }
 
-// run reads until the source is closed.
 func (s *Source) run() {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -176,7 +178,6 @@ func (s *Source) run() {
 	}
 }
 
-// readyNow lets the first Read return.
 func (s *Source) readyNow() {
 	select {
 	case <-s.ready:
@@ -185,7 +186,7 @@ func (s *Source) readyNow() {
 	}
 }
 
-// step makes one call, and reports whether there may be another one.
+// step makes a call, and reports whether there may be another.
 func (s *Source) step() bool {
 	if h := s.hanging; h != nil {
 		if !h.Returned() {
@@ -249,7 +250,6 @@ func (s *Source) launch(n *netdev, fn func() (func(), error)) *job {
 	return &job{s.call.Start(2*limit, fn), n, time.Now()}
 }
 
-// finish accounts for a call that has returned.
 func (s *Source) finish(j *job, inTime bool) {
 	now := time.Now()
 	apply, err := j.Wait(context.Background())
@@ -276,7 +276,6 @@ func (s *Source) finish(j *job, inTime bool) {
 	}
 }
 
-// finish keeps the result of a reading.
 func (n *netdev) finish(facts model.Link, complete bool, err error, begin time.Time) {
 	facts.Read = n.link.Read
 	if complete && err == nil {
@@ -286,7 +285,7 @@ func (n *netdev) finish(facts model.Link, complete bool, err error, begin time.T
 	n.watch.explain(facts.Phy)
 }
 
-// update replaces the interfaces by those that were found. One with another index is another interface.
+// update replaces the interfaces by the found interfaces. A new index means another interface.
 func (s *Source) update(found []iface, err error, now time.Time) {
 	s.searched, s.searchErr = now, err
 	if err != nil {
@@ -309,7 +308,7 @@ func (s *Source) update(found []iface, err error, now time.Time) {
 	s.watchCarriers(now)
 }
 
-// watchCarriers reads the carriers. That of an IPoIB interface is not that of the link: it also needs the subnet manager.
+// watchCarriers reads the carriers. An IPoIB interface's carrier is not the link's: it also needs the subnet manager.
 func (s *Source) watchCarriers(now time.Time) {
 	for _, n := range s.netdevs {
 		if n.infiniband {
@@ -352,7 +351,7 @@ func (s *Source) addFlap(n *netdev, f model.LinkFlap) {
 	s.flaps = s.flaps[max(0, len(s.flaps)-maxFlaps):]
 }
 
-// isSysfs distinguishes the real sysfs from a copy, with which the interfaces of the kernel have nothing to do.
+// isSysfs distinguishes the real sysfs from a copy, which does not describe the kernel's interfaces.
 func isSysfs(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC

@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeKernel answers as the kernel does for mlx5. It stands in for hardware.
+// fakeKernel answers like the kernel for mlx5. It stands in for hardware.
 type fakeKernel struct {
 	t        testing.TB
 	calls    atomic.Int64 // requests, without identify
@@ -47,7 +47,7 @@ func (k *fakeKernel) pfc() int {
 	return k.priority
 }
 
-// enter is the beginning of a request. No two are made at a time.
+// enter begins a request. Only one request is made at a time.
 func (k *fakeKernel) enter(name string) error {
 	k.calls.Add(1)
 	if k.inside.Add(1) > 1 {
@@ -119,7 +119,7 @@ func (k *fakeKernel) statistics(name string) ([]byte, error) {
 
 func (k *fakeKernel) close() { k.closed.Store(true) }
 
-// node makes a source of a node with HCAs mlx5_1 to mlx5_n with interfaces eth1 to ethn.
+// node makes a source of a node with HCAs mlx5_1 to mlx5_n and interfaces eth1 to ethn.
 func node(t *testing.T, n int, k *fakeKernel) (tree, *Source) {
 	t.Helper()
 	f := newTree(t)
@@ -182,8 +182,8 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// TestRequests counts the requests in half an hour: the configuration every 5 minutes, counters every 30 s; names with the configuration.
-// What a driver lacks is asked for once.
+// TestRequests counts the requests in half an hour: the configuration and names every 5 minutes, counters every 30 s.
+// What a driver lacks is requested once.
 func TestRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{priority: 3, missing: map[string]bool{"eth2": true}}
@@ -191,7 +191,7 @@ func TestRequests(t *testing.T) {
 		defer s.Close() //nolint:errcheck // nothing to lose
 		const time30 = 30 * time.Minute
 		time.Sleep(time30 - time.Second)
-		const want = (time30/configInterval)*2 + time30/interval*4 + time.Duration(stepCount+1) // of eth1, and of eth2, whose state is asked for twice
+		const want = (time30/configInterval)*2 + time30/interval*4 + time.Duration(stepCount+1) // of eth1, and of eth2, whose state is requested twice
 		if n := k.calls.Load(); n > int64(want) || n < int64(want)*9/10 {
 			t.Errorf("%d requests, want %d", n, want)
 		}
@@ -201,7 +201,7 @@ func TestRequests(t *testing.T) {
 	})
 }
 
-// TestOldKernel: Linux 5.10 has FEC and the losses of the link in `ethtool -S` only. What it lacks is asked for once.
+// TestOldKernel: Linux 5.10 has FEC and the losses of the link in `ethtool -S` only. What it lacks is requested once.
 func TestOldKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{priority: 3, old: true}
@@ -219,7 +219,7 @@ func TestOldKernel(t *testing.T) {
 	})
 }
 
-// TestInfiniBand: an IPoIB interface has statistics only, and its carrier is not that of the link.
+// TestInfiniBand: an IPoIB interface has statistics only, and its carrier is not the link's.
 func TestInfiniBand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{t: t}
@@ -305,8 +305,8 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// TestHangingDriver: a driver hangs for an hour. Read returns at once all the time, facts stay and their age grows, no further request is made,
-// and the carriers are still read. Afterwards all interfaces are read again.
+// TestHangingDriver: a driver hangs for an hour. Read returns at once, facts stay and their age grows, no further
+// request is made, and the carriers are still read. Afterwards all interfaces are read again.
 func TestHangingDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{priority: 3, hang: map[string]chan struct{}{}}
@@ -382,7 +382,8 @@ func TestCloseWhileHanging(t *testing.T) {
 	})
 }
 
-// TestFirstRead: the first Read returns with its context while the first request hangs, and has what the kernel itself counts.
+// TestFirstRead: the first Read returns with its context while the first request hangs, and has the kernel's own
+// counts.
 func TestFirstRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -404,7 +405,8 @@ func TestFirstRead(t *testing.T) {
 	})
 }
 
-// TestSlowDriver: each request of one interface takes 0.7 s. That one is read at growing intervals, a part at a time, and the others every 30 s.
+// TestSlowDriver: each request of an interface takes 0.7 s. This interface is read at growing intervals, a part at a
+// time, and the others every 30 s.
 func TestSlowDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{priority: 3, slow: map[string]time.Duration{"eth1": 700 * time.Millisecond}}
@@ -430,7 +432,7 @@ func TestSlowDriver(t *testing.T) {
 	})
 }
 
-// TestBudget: many interfaces that are a little slow share a tenth of the time.
+// TestBudget: many slightly slow interfaces share a tenth of the time.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 40
@@ -469,7 +471,7 @@ func TestInterfaces(t *testing.T) {
 	f.write("class/net/bond0/uevent", "DEVTYPE=bond")
 	f.link("class/net/bond0/lower_eth1", "../eth1")
 	f.link("class/net/bond0/lower_eth3", "../eth3")
-	// The same HCA by the GID of a leg; two HCAs that have their own functions in one bond.
+	// The same HCA by the GID of a leg; two HCAs with their own functions in a bond.
 	f.netdev("eth5", 11, "mlx5_core")
 	f.netdev("eth6", 12, "mlx5_core")
 	f.netdev("bond1", 13, "")
@@ -488,7 +490,7 @@ func TestInterfaces(t *testing.T) {
 	// Soft-RoCE on the interface of an HCA, without a GID.
 	f.write("class/infiniband/rxe0/ports/1/link_layer", "Ethernet")
 	f.write("class/infiniband/rxe0/parent", "eth0")
-	// A VF of a PF with an HCA, and one of a PF without. The first port of a PF is its shortest name.
+	// A VF of a PF with an HCA, and a VF of a PF without an HCA. The first port of a PF has the shortest name.
 	for vf, pf := range map[string]string{"mlx5_8": "eth0", "mlx5_9": "eth4"} {
 		f.hca(vf, "eth2")
 		f.write("class/infiniband/"+vf+"/device/physfn/net/"+pf+"/mtu", "1500")
@@ -522,7 +524,7 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// TestBondSetDown: the port of an HCA that has all legs of a bond follows the bond, whose legs stay up when it is set down.
+// TestBondSetDown: the port of an HCA with all legs of a bond follows the bond, whose legs stay up when it is set down.
 func TestBondSetDown(t *testing.T) {
 	f := newTree(t)
 	for i, name := range []string{"eth0", "eth1", "bond0"} {
@@ -598,7 +600,7 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestReplacedInterface: an interface with another index is another one, whose counters begin again.
+// TestReplacedInterface: an interface with another index is another interface, whose counters begin again.
 func TestReplacedInterface(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := node(t, 2, &fakeKernel{})

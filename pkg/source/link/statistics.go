@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
-// table is what the names of `ethtool -S` of one interface mean: the wanted statistics by their number.
+// table has the wanted names of `ethtool -S` of an interface, by their number.
 type table struct {
 	count  int // of all statistics
 	wanted []statistic
@@ -24,7 +24,7 @@ type statistic struct {
 	label   string // priority, type of a storm, or reason of discards
 }
 
-// parseNames finds the names that the table of a driver has. Names are up to 32 bytes long, ended by NUL if shorter.
+// parseNames finds the names in the table of a driver. Names are up to 32 bytes long, ended by NUL if shorter.
 func parseNames(driver string, b []byte) table {
 	t := table{count: len(b) / sizeName}
 	for i := range t.count {
@@ -39,7 +39,7 @@ func parseNames(driver string, b []byte) table {
 	return t
 }
 
-// match returns the priority if a name has one, otherwise the fixed label.
+// match returns the priority in a name, or the fixed label.
 func (p *privateName) match(name string) (label string, ok bool) {
 	before, after, numbered := strings.Cut(p.name, "%d")
 	if !numbered {
@@ -56,7 +56,6 @@ func (p *privateName) match(name string) (label string, ok bool) {
 	return p.label + digit, true
 }
 
-// counted are the statistics of an interface.
 type counted struct {
 	pauses        map[pauseKey]*model.PauseCount
 	storms        map[string]uint64
@@ -73,7 +72,8 @@ type pauseKey struct {
 	priority string
 }
 
-// parseValues returns the wanted statistics. It returns an error if the driver has another number of statistics than names.
+// parseValues returns the wanted statistics. It returns an error if the number of statistics differs from the number of
+// names.
 func (t *table) parseValues(b []byte) (*counted, error) {
 	if len(b) != 8*t.count {
 		return nil, netlink.ErrMalformed
@@ -117,7 +117,6 @@ func (c *counted) pause(transmit bool, priority string) *model.PauseCount {
 	return p
 }
 
-// text returns the string up to its NUL.
 func text(b []byte) []byte {
 	t, _, _ := bytes.Cut(b, []byte{0})
 	return t

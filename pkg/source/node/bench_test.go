@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// BenchmarkRead reads this machine, and files that stand for a large node: 256 CPUs, 126
-// interfaces, 40 disks, 20 chips, 1,000 mount points of which 30 are listed. Files on a disk are
-// faster than those of a driver.
+// BenchmarkRead reads this machine, and files that stand for a large node: 256 CPUs, 126 interfaces, 40 disks, 20
+// chips, 1,000 mount points (30 listed). Files on a disk are faster than a driver's files.
 func BenchmarkRead(b *testing.B) {
 	b.Run("this-machine", func(b *testing.B) {
 		s, err := New(Options{})

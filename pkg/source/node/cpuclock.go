@@ -4,20 +4,21 @@ package node
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// cpuClock makes counters of the times of a CPU. The kernel may decrease idle and iowait times, and the time that a hypervisor steals
-// may wrap; a counter must not fall, and must not stand still from then on.
+// cpuClock makes counters of the times of a CPU. The kernel may decrease idle and iowait times, and stolen time may
+// wrap; a counter must not fall, and must not stand still afterwards.
 type cpuClock struct {
 	raw   [model.CPUModes]float64 // of the last read, in seconds
 	shown [model.CPUModes]float64
-	base  [model.CPUModes]float64 // is added to raw
-	low   [model.CPUModes]int     // reads in a row with a lower value than shown
+	base  [model.CPUModes]float64 // added to raw
+	low   [model.CPUModes]int     // consecutive reads with a lower value than shown
 }
 
 // lowReads is the number of reads after which a counter continues from a lower value.
 const lowReads = 3
 
-// next replaces the times of a read by those of the counters. A counter keeps its value while the kernel reports a lower one. From the
-// third read on it grows as the kernel's does. A value of less than half is that of a counter that wrapped, and begins again.
+// next replaces the times of a read by the counters. A counter keeps its value while the kernel reports a lower value.
+// From the third read on it grows like the kernel's. A value below half means that the counter wrapped, and begins
+// again.
 func (c *cpuClock) next(times *[model.CPUModes]float64) {
 	c.raw = *times
 	for mode, raw := range c.raw {

@@ -18,7 +18,7 @@ import (
 // notDisks matches devices that node_exporter leaves out: partitions, memory, loop devices.
 var notDisks = regexp.MustCompile(`^(z?ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$`)
 
-// Limits of disks, and of columns of each.
+// Limits of disks, and of columns per disk.
 const (
 	maxDisks    = 4096
 	diskColumns = 17
@@ -95,8 +95,7 @@ func parseDisks(b []byte, skipped *boundedfile.Skipped) []model.Disk {
 	return disks
 }
 
-// describe reads block/NAME/queue/rotational and the file of udev's database, which contains lines
-// E:KEY=VALUE.
+// describe reads block/NAME/queue/rotational and the file of udev's database, which contains lines E:KEY=VALUE.
 func (d *diskReader) describe(disk *model.Disk) {
 	*disk = model.Disk{Name: disk.Name, Major: disk.Major, Minor: disk.Minor}
 	// The kernel shows cciss/c0d0 as cciss!c0d0.

@@ -20,7 +20,6 @@ const (
 
 var errMalformed = errors.New("malformed")
 
-// reader reads whole files into a reused buffer.
 type reader struct{ buffer []byte }
 
 // file returns the content of a file of procfs, valid until the next call.
@@ -49,7 +48,6 @@ func attribute(path string, buf *[maxSys]byte) ([]byte, error) {
 	return boundedfile.ReadOnce(path, buf[:])
 }
 
-// number reads an unsigned attribute.
 func number(path string) (uint64, error) {
 	var buf [maxSys]byte
 	b, err := attribute(path, &buf)
@@ -63,7 +61,7 @@ func number(path string) (uint64, error) {
 	return v, nil
 }
 
-// unparsed returns an error if a parser read no line of a file: it left all of them out.
+// unparsed returns an error if a parser skipped all lines of a file.
 func unparsed(file string, read int, skipped *boundedfile.Skipped) error {
 	if read == 0 && skipped.Lines > 0 {
 		return fmt.Errorf("%s: %w: %s", file, errMalformed, skipped)
@@ -71,13 +69,11 @@ func unparsed(file string, read int, skipped *boundedfile.Skipped) error {
 	return nil
 }
 
-// cutLine returns the next line of b and the rest of b.
 func cutLine(b []byte) (line, rest []byte) {
 	line, rest, _ = bytes.Cut(b, []byte("\n"))
 	return line, rest
 }
 
-// cutField returns the next word of b and the rest of b.
 func cutField(b []byte) (field, rest []byte) {
 	start := 0
 	for start < len(b) && (b[start] == ' ' || b[start] == '\t') {
@@ -90,14 +86,12 @@ func cutField(b []byte) (field, rest []byte) {
 	return b[start:end], b[end:]
 }
 
-// parseUint parses a decimal number that fits in 64 bits.
 func parseUint(b []byte) (uint64, bool) {
 	v, err := strconv.ParseUint(string(b), 10, 64)
 	return v, err == nil
 }
 
-// parseUints parses the numbers of a line, at most len(values) of them, and returns
-// how many it found.
+// parseUints parses at most len(values) numbers of a line, and returns how many it found.
 func parseUints(b []byte, values []uint64) (int, bool) {
 	for i := range values {
 		var field []byte
@@ -113,7 +107,6 @@ func parseUints(b []byte, values []uint64) (int, bool) {
 	return len(values), true
 }
 
-// parseFloat parses a number that may have a sign or a fraction.
 func parseFloat(b []byte) (float64, bool) {
 	v, err := strconv.ParseFloat(string(b), 64)
 	return v, err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)

@@ -34,17 +34,16 @@ const maxMounts = 4096
 type mountReader struct {
 	reader
 	procfs, root string
-	statfs       func(path string, st *unix.Statfs_t) error // path is that of the node
+	statfs       func(path string, st *unix.Statfs_t) error // path is the node's path
 
 	raw     []byte // last mountinfo that was parsed
 	mounts  []mount
-	parsed  int                 // lines of it
-	skipped boundedfile.Skipped // other lines of it
-	// Calls for the mount points of one device or server, which is the key: if one of them hangs, no other is called.
+	parsed  int                 // parsed lines of raw
+	skipped boundedfile.Skipped // skipped lines of raw
+	// Calls for the mount points of a device or server, which is the key: if a call hangs, no other call is made.
 	local, remote hang.Group[string, struct{}]
 }
 
-// mount is a mount point.
 type mount struct {
 	model.Filesystem // without values
 	path             string
@@ -65,7 +64,7 @@ func newMountReader(procfs, root string) *mountReader {
 func (m *mountReader) read(_ time.Time, n *reading) error {
 	skipped := n.skipped.In("mountinfo")
 	b, err := m.file(m.procfs + "/1/mountinfo")
-	if err != nil { // that of the first process is not readable
+	if err != nil { // the first process's file is not readable
 		b, err = m.file(m.procfs + "/self/mountinfo")
 	}
 	if err != nil {
@@ -83,7 +82,6 @@ func (m *mountReader) read(_ time.Time, n *reading) error {
 	return nil
 }
 
-// parse replaces the mount points.
 func (m *mountReader) parse(b []byte) {
 	m.mounts, m.parsed, m.skipped = []mount{}, 0, boundedfile.Skipped{}
 	seen := map[[3]string]bool{}
@@ -112,8 +110,7 @@ func (m *mountReader) parse(b []byte) {
 	}
 }
 
-// belowRoot returns the path that a mount point has on the node, if the root of the
-// node is mounted at root.
+// belowRoot returns the path of a mount point on the node, if the root of the node is mounted at root.
 func belowRoot(path, root string) string {
 	rest, ok := strings.CutPrefix(path, root)
 	switch {
@@ -127,7 +124,6 @@ func belowRoot(path, root string) string {
 	return rest
 }
 
-// parseMount parses a line of mountinfo. It returns false if the line is malformed.
 func parseMount(line []byte) (model.Filesystem, bool) {
 	m, ok := mountinfo.Parse(string(line))
 	readOnly := false
@@ -139,7 +135,6 @@ func parseMount(line []byte) (model.Filesystem, bool) {
 	}, ok
 }
 
-// fill adds the result of statfs.
 func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {
 	switch {
 	case errors.Is(err, hang.ErrStuck):
@@ -147,7 +142,7 @@ func fill(f *model.Filesystem, st *unix.Statfs_t, err error) {
 	case err != nil:
 		f.Error = err.Error()
 	default:
-		size := float64(st.Frsize) // the unit of the blocks: Bsize is that of I/O
+		size := float64(st.Frsize) // the unit of the blocks; Bsize is the unit of I/O
 		if st.Frsize <= 0 {        // as in the C library
 			size = float64(st.Bsize)
 		}

@@ -30,7 +30,7 @@ type hwmonReader struct {
 	kept map[string]*chip
 }
 
-// chip is one directory with one inode.
+// chip is a directory with an inode.
 type chip struct {
 	inode      uint64
 	id, driver string // derived from the device and the name as in node_exporter
@@ -85,8 +85,8 @@ func (h *hwmonReader) read(now time.Time, n *reading) error {
 	return nil
 }
 
-// ids returns a distinct id for the chip of each directory. Chips of one device have the driver's name added, as in node_exporter, or the
-// directory's if the names are equal as labels.
+// ids returns a distinct id for the chip of each directory. Chips of a device have the driver's name added, as in
+// node_exporter, or the directory's if the names are equal as labels.
 func (h *hwmonReader) ids(dirs []string) map[string]string {
 	ids := make(map[string]string, len(dirs))
 	for _, dir := range dirs {
@@ -116,7 +116,7 @@ func (h *hwmonReader) ids(dirs []string) map[string]string {
 		}
 		return c.driver
 	})
-	lengthen(labelOf) // an id with a name may be that of another chip
+	lengthen(labelOf) // an id with a name may be the id of another chip
 	return ids
 }
 
@@ -147,7 +147,6 @@ func newChip(dir string) *chip {
 	return c
 }
 
-// scan reads the files of sensors in a directory.
 func (c *chip) scan(dir string, sensors map[string]*sensor) {
 	entries, _ := os.ReadDir(dir) // an unreadable directory has no sensors
 	for _, e := range entries[:min(len(entries), maxSensorFiles)] {
@@ -237,8 +236,8 @@ func (c *chip) figures() []model.Sensor {
 	return sensors
 }
 
-// splitSensor splits the name of a file: temp1_crit is number 1 of type temp,
-// property crit. beep_enable has neither number nor property.
+// splitSensor splits the name of a file: temp1_crit is number 1 of type temp, property crit. beep_enable has neither
+// number nor property.
 func splitSensor(file string) (typ string, number int, property string, ok bool) {
 	first := strings.IndexAny(file, "0123456789")
 	if first < 0 {
@@ -259,8 +258,7 @@ func splitSensor(file string) (typ string, number int, property string, ok bool)
 	return "", 0, "", false
 }
 
-// labelOf returns a name in node_exporter's format of labels: in lower case, with underscores for
-// other characters.
+// labelOf returns a name in node_exporter's format of labels: in lower case, with underscores for other characters.
 func labelOf(name string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

@@ -36,7 +36,6 @@ const (
 		"22 20 0:41 / /a\\012b ro - fuse.x x rw\n"
 )
 
-// lineParsers are all parsers of files with lines of this package.
 var lineParsers = []linetest.Parser{
 	{Name: "stat", Text: statText, Parse: func(b []byte) map[string]string {
 		stat, cpus := parseStat(b, &boundedfile.Skipped{})
@@ -129,10 +128,10 @@ var lineParsers = []linetest.Parser{
 	}},
 }
 
-// FuzzLine inserts a line into each file: what the other lines give does not change.
+// FuzzLine inserts a line into each file: the results of the other lines do not change.
 func FuzzLine(f *testing.F) { linetest.Fuzz(f, lineParsers) }
 
-// TestOddLine checks that one line that cannot be parsed costs that line, is counted once and quoted, and that no part fails.
+// TestOddLine: an invalid line is skipped, counted once and quoted, and no part fails.
 func TestOddLine(t *testing.T) {
 	root := t.TempDir()
 	const odd = "odd 1 -x\n"

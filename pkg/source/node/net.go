@@ -21,8 +21,8 @@ import (
 // maxDevices limits the interfaces, chips and CPUs.
 const maxDevices = 8192
 
-// netDevReader reads /proc/1/net/dev. node_exporter uses netlink, which returns the same counters
-// for the network namespace of the caller. rx_nohandler, which only netlink has, is in sysfs.
+// netDevReader reads /proc/1/net/dev. node_exporter uses netlink, which returns the same counters for the network
+// namespace of the caller. rx_nohandler, which only netlink has, is in sysfs.
 type netDevReader struct {
 	reader
 	procfs, sysfs string
@@ -79,25 +79,24 @@ func parseNetDevs(b []byte, skipped *boundedfile.Skipped) []model.NetDev {
 	return devs
 }
 
-// isInterface reports whether the kernel accepts the name of an interface (dev_valid_name), which is also the name of a directory of
-// sysfs. An alias (eth0:1) has a colon.
+// isInterface reports whether the kernel accepts the name of an interface (dev_valid_name), which is also the name of a
+// directory of sysfs. An alias (eth0:1) has a colon.
 func isInterface(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/ \t\n\v\f\r")
 }
 
-// netClassReader reads class/net. An interface has two dozen attributes. Reading some of them takes
-// the kernel's global networking lock, so on a node with hundreds of pods they would be most of the
-// cost of a scrape. Every read reads three attributes that show a change. All attributes are read
-// only after a change and after coldAge.
+// netClassReader reads class/net. An interface has two dozen attributes, and some reads take the kernel's global
+// networking lock, so with hundreds of pods they would be most of the cost of a scrape. Every read reads three
+// attributes that show a change. All attributes are read only after a change and after coldAge.
 type netClassReader struct {
 	dir  string
 	lib  sysfs.FS
 	kept map[string]*netClass
-	// elsewhere lists the interfaces of the node, nil if this process shares its network namespace.
+	// elsewhere lists the interfaces of the node, or is nil if this process shares its network namespace.
 	elsewhere *netDevReader
 }
 
-// errForeign prevents that the interfaces of a pod are reported as those of the node.
+// errForeign prevents that the interfaces of a pod are reported as the node's.
 var errForeign = errors.New("sysfs shows another network namespace than the node's: mount the node's /sys, or use its network")
 
 type netClass struct {
@@ -159,8 +158,8 @@ func (c *netClassReader) read(now time.Time, n *reading) error {
 	return errors.Join(failed...)
 }
 
-// sharesNetwork reports whether this process is in the network namespace of the first one. It
-// returns true if that is not known.
+// sharesNetwork reports whether this process is in the network namespace of the first process. It returns true if this
+// is unknown.
 func sharesNetwork(procfs string) bool {
 	node, err1 := os.Readlink(procfs + "/1/ns/net")
 	own, err2 := os.Readlink(procfs + "/self/ns/net")
@@ -181,7 +180,7 @@ func (c *netClassReader) hot(name string, k *netClass) (values [3]string, change
 	return values, changed
 }
 
-// inodeOf returns the inode of an entry, 0 if it is not known.
+// inodeOf returns the inode of an entry, or 0 if unknown.
 func inodeOf(e os.DirEntry) uint64 {
 	if info, err := e.Info(); err == nil {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {

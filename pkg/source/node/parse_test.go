@@ -54,7 +54,7 @@ func TestParseUint(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that no content of the files causes a panic or exceeds a limit.
+// FuzzParse: no content of the files causes a panic or exceeds a limit.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"cpu0 1 2 3\nintr 5\n", "MemTotal: 5 kB\nActive(file): 1 kB\n(:\n", "a\nb\n eth0: 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6\n",

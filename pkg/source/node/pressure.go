@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// readPressure reads /proc/pressure, which a kernel may not have or may have disabled.
+// readPressure reads /proc/pressure, which may be missing or disabled.
 func (p *procReader) readPressure(_ time.Time, n *reading) error {
 	var failed []error
 	for _, resource := range []string{"cpu", "io", "memory", "irq"} {
@@ -39,8 +39,8 @@ func (p *procReader) readPressure(_ time.Time, n *reading) error {
 	return errors.Join(failed...)
 }
 
-// parsePressure parses the lines "some" and "full" of a file. Their total, in microseconds, becomes seconds. It returns the number of
-// lines that it parsed. Lines of other names are no error.
+// parsePressure parses the lines "some" and "full" of a file, and converts their total from microseconds to seconds. It
+// returns the number of parsed lines. Lines of other names are not an error.
 func parsePressure(to *model.Pressure, b []byte, skipped *boundedfile.Skipped) (read int) {
 	for len(b) > 0 {
 		var line []byte

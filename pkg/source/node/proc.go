@@ -13,18 +13,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// userHZ is the unit of the times in /proc/stat: hundredths of a second on all architectures of
-// Linux.
+// userHZ is the unit of the times in /proc/stat: hundredths of a second on all architectures of Linux.
 const userHZ = 100
 
 // idleMode is the column of a CPU's idle time.
 const idleMode = 3
 
-// hotplugged is the decrease of the idle time in seconds from which a CPU counts
-// as a new one.
+// hotplugged is the decrease of the idle time in seconds from which a CPU counts as new.
 const hotplugged = 3
 
-// procReader reads the small files of procfs.
 type procReader struct {
 	reader
 	dir    string
@@ -68,7 +65,7 @@ func (p *procReader) readStat(_ time.Time, n *reading) error {
 	return nil
 }
 
-// parseStat parses /proc/stat. Lines with other names are no error.
+// parseStat parses /proc/stat. Lines with other names are not an error.
 func parseStat(b []byte, skipped *boundedfile.Skipped) (model.Stat, []model.CPU) {
 	stat, cpus := model.Stat{}, []model.CPU{}
 	for len(b) > 0 {
@@ -132,8 +129,8 @@ func (p *procReader) readMemory(_ time.Time, n *reading) error {
 	return nil
 }
 
-// parseMemory names the lines as node_exporter does: Active(file) is Active_file, and the name of a
-// value with a unit, which is always kB, ends in _bytes.
+// parseMemory names the lines as node_exporter does: Active(file) is Active_file, and the name of a value with a unit,
+// which is always kB, ends in _bytes.
 func parseMemory(b []byte, skipped *boundedfile.Skipped) []model.Figure {
 	figures := make([]model.Figure, 0, 64)
 	for len(b) > 0 && len(figures) < maxFigures {

@@ -23,10 +23,9 @@ var (
 		`Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))$`)
 )
 
-// names caches for each field whether it is exported: matching the expression takes longer than
-// reading the files.
+// names caches whether each field is exported: matching the expression takes longer than reading the files.
 type names struct {
-	vm, netstat map[string]string // name by field, empty if it is not exported
+	vm, netstat map[string]string // name by field, or "" if it is not exported
 	key         []byte
 }
 
@@ -87,8 +86,7 @@ func (p *procReader) netFile(name string) ([]byte, error) {
 	return b, err
 }
 
-// readNetstat reads netstat, snmp and snmp6 in /proc/1/net. A kernel without
-// IPv6 lacks the last.
+// readNetstat reads netstat, snmp and snmp6 in /proc/1/net. A kernel without IPv6 lacks snmp6.
 func (p *procReader) readNetstat(k *names, n *reading) error {
 	n.Netstat = make([]model.Figure, 0, 64)
 	for _, name := range []string{"netstat", "snmp"} {
@@ -114,7 +112,6 @@ func (p *procReader) readNetstat(k *names, n *reading) error {
 	return nil
 }
 
-// appendList parses lines PROTOCOL6NAME VALUE.
 func (k *names) appendList(figures []model.Figure, b []byte, skipped *boundedfile.Skipped) []model.Figure {
 	for len(b) > 0 && len(figures) < maxFigures {
 		var line []byte
@@ -132,8 +129,7 @@ func (k *names) appendList(figures []model.Figure, b []byte, skipped *boundedfil
 	return figures
 }
 
-// appendTable parses pairs of lines: PROTOCOL: NAMES and PROTOCOL: VALUES. Values of other protocols, or lines that cannot be parsed,
-// may be between the two.
+// appendTable parses pairs of lines: PROTOCOL: NAMES and PROTOCOL: VALUES. Other lines may be between the two.
 func (k *names) appendTable(figures []model.Figure, b []byte, skipped *boundedfile.Skipped) []model.Figure {
 	waiting := map[string][]byte{} // names by protocol
 	for len(b) > 0 {
@@ -161,7 +157,7 @@ func (k *names) appendTable(figures []model.Figure, b []byte, skipped *boundedfi
 	return figures
 }
 
-// appendValues adds the values of a protocol. It reports whether all could be parsed.
+// appendValues adds the values of a protocol. It reports whether all values were valid.
 func (k *names) appendValues(figures []model.Figure, protocol, names, values []byte) ([]model.Figure, bool) {
 	all := true
 	for len(figures) < maxFigures {
@@ -178,7 +174,7 @@ func (k *names) appendValues(figures []model.Figure, protocol, names, values []b
 	return figures, all
 }
 
-// appendField adds a value, if it is exported. It reports whether the value could be parsed.
+// appendField adds a value, if it is exported. It reports whether the value was valid.
 func (k *names) appendField(figures []model.Figure, protocol, name, value []byte) ([]model.Figure, bool) {
 	k.key = append(append(append(k.key[:0], protocol...), '_'), name...)
 	key := exported(k.netstat, netstatFields, k.key)

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 )
 
-// errHangs is the error of a part, or a mount point, that has not answered yet. The text is that of
-// node_exporter's label device_error.
+// errHangs is the error of a part or mount point without an answer. The text is the value of node_exporter's label
+// device_error.
 var errHangs = errors.New("mountpoint timeout")
 
 // slowPart is a part that may hang in a driver. A late result is discarded.
@@ -22,7 +22,7 @@ type slowPart struct {
 }
 
 func (p *slowPart) start(now time.Time) {
-	limit := callTimeout + callTimeout/4 // longer than that of a mount point
+	limit := callTimeout + callTimeout/4 // longer than the limit of a mount point
 	p.pending = p.call.Start(limit, func() (reading, error) {
 		var n reading
 		err := p.read(now, &n)

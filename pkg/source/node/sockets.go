@@ -17,7 +17,7 @@ import (
 // socketStates are the states in sockstat that node_exporter exports.
 var socketStates = map[string]bool{"inuse": true, "orphan": true, "tw": true, "alloc": true, "mem": true, "memory": true}
 
-// readSockets reads sockstat and sockstat6 in /proc/1/net. A kernel without IPv6 lacks the last.
+// readSockets reads sockstat and sockstat6 in /proc/1/net. A kernel without IPv6 lacks sockstat6.
 func (p *procReader) readSockets(_ time.Time, n *reading) error {
 	for _, name := range []string{"sockstat", "sockstat6"} {
 		b, err := p.netFile(name)
@@ -36,7 +36,8 @@ func (p *procReader) readSockets(_ time.Time, n *reading) error {
 	return nil
 }
 
-// appendSockets parses lines PROTOCOL: STATE NUMBER STATE NUMBER…. Memory is in pages and, as in node_exporter, also in bytes.
+// appendSockets parses lines PROTOCOL: STATE NUMBER STATE NUMBER…. Memory is in pages and, as in node_exporter, also in
+// bytes.
 func appendSockets(figures []model.Figure, b []byte, skipped *boundedfile.Skipped) []model.Figure {
 	for len(b) > 0 && len(figures) < maxFigures {
 		var line []byte

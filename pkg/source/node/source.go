@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node reads the state of the node: the values behind the metrics of
-// node_exporter (1.12) for its collectors cpu, diskstats, entropy, filefd,
-// filesystem, hwmon, loadavg, meminfo, netclass, netdev, netstat, os, pressure,
-// sockstat, stat, time, uname and vmstat, with the defaults of its flags. A test of
-// cmd/accelscope compares them series for series with node_exporter.
+// Package node reads the state of the node: the values of node_exporter (1.12) for its collectors cpu, diskstats,
+// entropy, filefd, filesystem, hwmon, loadavg, meminfo, netclass, netdev, netstat, os, pressure, sockstat, stat, time,
+// uname and vmstat, with the defaults of its flags. A test of cmd/accelscope compares them series for series with
+// node_exporter.
 //
-// Missing series of these collectors: node_cpu_online, node_cpu_isolated, and
-// node_filesystem_purgeable_bytes, a value of macOS that is 0 on Linux. Missing
-// default collectors: arp, bcache, bcachefs, bonding, btrfs, conntrack, cpufreq,
-// dmi, dmmultipath, edac, fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme,
-// powersupplyclass, rapl, schedstat, selinux, softnet, tapestats, textfile,
-// thermal_zone, timex, udp_queues, watchdog, xfs and zfs. The package metrics has
-// the collector infiniband as a compatibility set. Every line of /proc/meminfo is
-// read, as in node_exporter before 1.12, which has a list.
+// Missing series of these collectors: node_cpu_online, node_cpu_isolated, and node_filesystem_purgeable_bytes, a value
+// of macOS that is 0 on Linux. Missing default collectors: arp, bcache, bcachefs, bonding, btrfs, conntrack, cpufreq,
+// dmi, dmmultipath, edac, fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme, powersupplyclass, rapl, schedstat,
+// selinux, softnet, tapestats, textfile, thermal_zone, timex, udp_queues, watchdog, xfs and zfs. The package metrics
+// has the collector infiniband as a compatibility set. Every line of /proc/meminfo is read, as in node_exporter before
+// 1.12, which has a list.
 //
-// Namespaces: in a container /proc/net and /proc/self show the container's own
-// namespaces. So mount points, interfaces and protocols are read below /proc/1,
-// which shows the node's namespaces if the container sees the node's processes, and
-// below /proc/self only if /proc/1 cannot be read. sysfs shows the interfaces of
-// the network namespace in which it was mounted: if they differ from those in
-// /proc/1/net/dev, netclass fails with an error. Mount points are accessed below the
+// Namespaces: in a container /proc/net and /proc/self show the container's own namespaces. So mount points, interfaces
+// and protocols are read below /proc/1, which shows the node's namespaces if the container sees the node's processes,
+// and below /proc/self only if /proc/1 cannot be read. sysfs shows the interfaces of the network namespace in which it
+// was mounted: if they differ from /proc/1/net/dev, netclass fails with an error. Mount points are accessed below the
 // node's root.
 //
-// Read is called for each scrape, so it must be cheap: values that change rarely
-// (limits of sensors, addresses of interfaces, properties from udev) are cached for
-// a minute, or until the device is replaced or changes its state.
+// Read runs at each scrape, so values that change rarely (limits of sensors, addresses of interfaces, properties from
+// udev) are cached for a minute, or until the device is replaced or changes its state.
 //
-// A part that fails does not affect the others, and has a state as a device of this
-// source. A part is left out if the kernel does not have its files. Parts that may
-// hang in a driver (network interfaces, sensors, mount points) delay one Read by
+// A failing part does not affect the others, and has a state as a device of this source. A part is left out if the
+// kernel lacks its files. Parts that may hang in a driver (network interfaces, sensors, mount points) delay one Read by
 // about a second, and are left out until they answer.
 package node
 
@@ -54,8 +47,7 @@ import (
 )
 
 const (
-	// callTimeout is the time limit of a call that may hang: of statfs for one mount point, and
-	// with a quarter more of a part.
+	// callTimeout is the time limit of a call that may hang: statfs of a mount point, and with a quarter more a part.
 	callTimeout = time.Second
 	// coldAge is the maximum age of cached values that change rarely.
 	coldAge = time.Minute
@@ -63,8 +55,7 @@ const (
 
 // Options of a Source.
 type Options struct {
-	// Procfs, Sysfs and Root are the paths at which /proc, /sys and / of the node are mounted;
-	// default these.
+	// Procfs, Sysfs and Root are the mount points of the node's /proc, /sys and /; these are the defaults.
 	Procfs, Sysfs, Root string
 	Logger              *zap.Logger
 	// Now is the clock; default time.Now.
@@ -81,19 +72,19 @@ type Source struct {
 	skipped  boundedfile.SkippedCount
 }
 
-// part is the equivalent of one collector of node_exporter.
+// part is the equivalent of a collector of node_exporter.
 type part struct {
 	name string
 	read func(now time.Time, n *reading) error
 }
 
-// reading is what parts have read, and the lines of their files that they left out.
+// reading has the results of parts, and the skipped lines of their files.
 type reading struct {
 	model.Node
 	skipped boundedfile.SkippedFiles
 }
 
-// New returns a Source. It fails if there is no procfs.
+// New returns a Source. It fails without a procfs.
 func New(o Options) (*Source, error) {
 	o.Procfs, o.Sysfs, o.Root = cmp.Or(o.Procfs, "/proc"), cmp.Or(o.Sysfs, "/sys"), cmp.Or(o.Root, "/")
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
@@ -151,8 +142,8 @@ func (s *Source) Name() string { return "node" }
 // Close does nothing. A call that hangs ends when the driver answers.
 func (s *Source) Close() error { return nil }
 
-// Read reads all parts. A part that cannot be read has a DeviceState, and one with lines that were left out has the state ok with
-// a reason that quotes them. Read returns an error if no part of procfs could be read.
+// Read reads all parts. An unreadable part has a DeviceState. A part with skipped lines has the state ok and a reason
+// that quotes them. Read returns an error if all parts of procfs are unreadable.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	now := s.now()
 	n := &reading{}
@@ -187,14 +178,14 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return out, nil
 }
 
-// recordState adds the state of a part that failed or left lines out, and logs a failure if the last read did not
-// have it. Missing files are not a failure: the kernel does not have the part.
+// recordState adds the state of a part that failed or skipped lines, and logs a new failure. Missing files are not a
+// failure: the kernel lacks the part.
 func (s *Source) recordState(out *model.Snapshot, before map[string]string, name string, skipped boundedfile.SkippedFiles, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		err = nil
 	}
 	if err == nil {
-		if quote := skipped.String(); quote != "" { // which the engine logs
+		if quote := skipped.String(); quote != "" { // the engine logs the quote
 			out.DeviceStates = append(out.DeviceStates,
 				model.DeviceState{Source: "node", Device: name, State: model.StateOK, Reason: quote})
 		}
@@ -229,8 +220,7 @@ func readUname(_ time.Time, n *reading) error {
 	return nil
 }
 
-// readClocksources reads devices/system/clocksource. The label is the index of the
-// device, as in node_exporter.
+// readClocksources reads devices/system/clocksource. The label is the index of the device, as in node_exporter.
 func readClocksources(sys sysfs.FS, n *reading) error {
 	sources, err := sys.ClockSources()
 	if err != nil {
@@ -244,6 +234,5 @@ func readClocksources(sys sysfs.FS, n *reading) error {
 	return nil
 }
 
-// clean returns s as valid UTF-8, as node_exporter does. boundedfile.Line would drop
-// bytes.
+// clean returns s as valid UTF-8, as node_exporter does. boundedfile.Line would drop bytes.
 func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -59,8 +59,7 @@ func mustRead(t testing.TB, s *Source) model.Snapshot {
 	return got
 }
 
-// TestThisMachine reads this machine: the kernel has all parts that do not need hardware, and
-// nothing fails.
+// TestThisMachine reads this machine: the kernel has all parts that need no hardware, and nothing fails.
 func TestThisMachine(t *testing.T) {
 	s, err := New(Options{})
 	if err != nil {
@@ -85,8 +84,7 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestMissingPart checks that a missing part is left out, and that a malformed file drops only its own
-// part and is logged once.
+// TestMissingPart: a missing part is left out, and a malformed file drops only its own part and is logged once.
 func TestMissingPart(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
@@ -132,15 +130,13 @@ func TestMissingPart(t *testing.T) {
 	}
 }
 
-// TestNoProcfs checks that there is no source without procfs.
 func TestNoProcfs(t *testing.T) {
 	if _, err := New(Options{Procfs: t.TempDir() + "/none"}); err == nil {
 		t.Error("no error")
 	}
 }
 
-// TestCounterNeverFalls lets the idle time of a CPU fall: only a CPU that was plugged in again
-// starts from a lower value.
+// TestCounterNeverFalls lets the idle time of a CPU fall: only a replugged CPU starts from a lower value.
 func TestCounterNeverFalls(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"sys/x": "", "proc/stat": "cpu0 100 0 0 5000 700\ncpu1 1 1 1 1 1\n"})
@@ -166,8 +162,8 @@ func TestCounterNeverFalls(t *testing.T) {
 	}
 }
 
-// TestInterfaces checks that attributes are read again after a link change, after a replacement of
-// the interface, and after a minute.
+// TestInterfaces: attributes are read again after a link change, after a replacement of the interface, and after a
+// minute.
 func TestInterfaces(t *testing.T) {
 	root := t.TempDir()
 	now := time.Unix(1e9, 0)
@@ -211,7 +207,7 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// TestForeignInterfaces checks that the sysfs of a pod is not taken for that of the node.
+// TestForeignInterfaces: the sysfs of a pod is not mistaken for the node's.
 func TestForeignInterfaces(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{
@@ -237,7 +233,7 @@ func TestForeignInterfaces(t *testing.T) {
 	}
 }
 
-// TestSensors checks that values are read each time, limits once a minute.
+// TestSensors: values are read each time, limits once a minute.
 func TestSensors(t *testing.T) {
 	root := t.TempDir()
 	now := time.Unix(1e9, 0)
@@ -266,7 +262,7 @@ func TestSensors(t *testing.T) {
 	}
 }
 
-// TestSameChips checks that chips of one device have distinct ids, also if their names are equal as labels.
+// TestSameChips: chips of a device have distinct ids, even if their names are equal as labels.
 func TestSameChips(t *testing.T) {
 	for _, c := range []struct{ names, want []string }{
 		{[]string{"nvme", "temp"}, []string{"platform_dev_0_nvme", "platform_dev_0_temp"}},
@@ -313,8 +309,8 @@ func TestSerial(t *testing.T) {
 
 const twoMounts = "20 1 259:2 / / rw shared:1 - ext4 /dev/nvme0n1p2 rw\n21 1 0:63 / /mnt/nfs rw - nfs4 10.0.0.1:/export rw\n"
 
-// TestHungMount checks that a mount point that hangs delays only one read by a second, lacks only
-// its own values, and is read again when it answers.
+// TestHungMount: a mount point that hangs delays only one read by a second, lacks only its own values, and is read
+// again when it answers.
 func TestHungMount(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"proc/1/mountinfo": twoMounts, "proc/loadavg": "1 2 3\n"})
@@ -362,7 +358,7 @@ func TestHungMount(t *testing.T) {
 	})
 }
 
-// Hundreds of servers that never answer occupy few threads, and local file systems are read all the same.
+// Hundreds of servers that never answer occupy few threads, and local file systems are read nevertheless.
 func TestManyHungMounts(t *testing.T) {
 	var table strings.Builder
 	for i := range 40 {
@@ -414,7 +410,7 @@ func TestManyHungMounts(t *testing.T) {
 	})
 }
 
-// The mount points of a device or of a server are asked one after the other.
+// The mount points of a device or server are called one after the other.
 func TestAnsweringOf(t *testing.T) {
 	for want, f := range map[string]model.Filesystem{
 		"8:1":              {Device: "/dev/sda1", Type: "ext4", Major: "8", Minor: "1"},
@@ -435,7 +431,7 @@ func TestAnsweringOf(t *testing.T) {
 	}
 }
 
-// TestHungDriver checks that a part that hangs or panics drops only itself.
+// TestHungDriver: a part that hangs or panics drops only itself.
 func TestHungDriver(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"proc/loadavg": "1 2 3\n"})
@@ -475,7 +471,7 @@ func TestHungDriver(t *testing.T) {
 	})
 }
 
-// TestStatfs checks that blocks are counted in fragments, as df does, and that statfs gets the name that a mount point has.
+// TestStatfs: blocks are counted in fragments, as df does, and statfs gets the node's name of the mount point.
 func TestStatfs(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"proc/1/mountinfo": mountText})
@@ -507,7 +503,7 @@ func TestStatfs(t *testing.T) {
 	}
 }
 
-// TestCounterWraps checks that the stolen time does not stand still after it fell, whether it wrapped or was corrected.
+// TestCounterWraps: the stolen time does not stand still after a fall, whether it wrapped or was corrected.
 func TestCounterWraps(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -535,7 +531,7 @@ func TestCounterWraps(t *testing.T) {
 	}
 }
 
-// TestLinksOfTheNode reads os-release and the file system of a mount point through absolute links: they are those of the node.
+// TestLinksOfTheNode reads os-release and the file system of a mount point through absolute links of the node.
 func TestLinksOfTheNode(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{

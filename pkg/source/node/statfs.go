@@ -17,11 +17,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// inKernel are file systems without a block device that neither a server nor a process answers.
+// inKernel are file systems without a block device, a server or a process: the kernel itself answers.
 var inKernel = strings.Fields("tmpfs ramfs btrfs bcachefs zfs")
 
-// answeringOf returns the device or the server that answers statfs for a file system: the host in HOST:/PATH or //HOST/PATH, or
-// else the device number. isRemote: it is not the kernel itself.
+// answeringOf returns the device or server that answers statfs for a file system: the host in HOST:/PATH or
+// //HOST/PATH, or else the device number. isRemote: the kernel itself does not answer.
 func answeringOf(f *model.Filesystem) (answering string, isRemote bool) {
 	number := f.Major + ":" + f.Minor
 	if f.Major != "0" || slices.Contains(inKernel, f.Type) {
@@ -37,8 +37,8 @@ func answeringOf(f *model.Filesystem) (answering string, isRemote bool) {
 	return number, true
 }
 
-// statfsBelow returns statfs(2) of paths of a root directory. A directory of a mount point may have become a link, when something else
-// was mounted above it.
+// statfsBelow returns statfs(2) of paths of a root directory. A directory of a mount point may have become a link,
+// because something else was mounted above it.
 func statfsBelow(root string) func(path string, st *unix.Statfs_t) error {
 	if root == "/" {
 		return unix.Statfs
@@ -53,7 +53,6 @@ func statfsBelow(root string) func(path string, st *unix.Statfs_t) error {
 	}
 }
 
-// answers are what statfs returned for mount points.
 type answers struct {
 	mu   sync.Mutex
 	list []answer
@@ -70,9 +69,9 @@ func (a *answers) set(i int, got answer) {
 	a.list[i] = got
 }
 
-// statfsAll calls statfs for all mount points, as the server of a network file system or a disk may never answer: at once for
-// different devices and servers, one after the other for those of the same one. While a call hangs, no other is made for that
-// device or server, nor for any other if too many hang.
+// statfsAll calls statfs for all mount points, because a server of a network file system or a disk may never answer:
+// different devices and servers at once, mount points of the same device or server one after the other. While a call
+// hangs, its device or server gets no further call, and if too many hang, others get no call either.
 func (m *mountReader) statfsAll() []model.Filesystem {
 	ctx := context.Background()
 	deadline := time.Now().Add(callTimeout)
@@ -100,7 +99,7 @@ func (m *mountReader) statfsAll() []model.Filesystem {
 		}
 	}
 	for _, p := range pending {
-		_, _ = p.Wait(ctx) // what is not answered is an ErrStuck
+		_, _ = p.Wait(ctx) // a missing answer is an ErrStuck
 	}
 	got.mu.Lock()
 	defer got.mu.Unlock()
@@ -112,7 +111,7 @@ func (m *mountReader) statfsAll() []model.Filesystem {
 	return out
 }
 
-// byAnswering returns the indexes of mount points by the device or server that answers for them, and these in order.
+// byAnswering returns the indexes of mount points by the device or server that answers for them, and the keys in order.
 func (m *mountReader) byAnswering(isRemote bool) (keys []string, byKey map[string][]int) {
 	byKey = map[string][]int{}
 	for i, k := range m.mounts {

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// throttleReader reads thermal_throttle of the CPUs: all CPUs of a core have the core's counter,
-// all cores of a package the package's.
+// throttleReader reads thermal_throttle of the CPUs: all CPUs of a core have the core's counter, all cores of a package
+// the package's.
 type throttleReader struct {
 	dir     string
 	counted []throttleFile
@@ -40,7 +40,7 @@ func (t *throttleReader) read(now time.Time, n *reading) error {
 	return nil
 }
 
-// scan finds one CPU with a counter for each core and each package.
+// scan finds a CPU with a counter for each core and each package.
 func (t *throttleReader) scan() error {
 	cpus, err := filepath.Glob(t.dir + "/cpu[0-9]*")
 	if err != nil {

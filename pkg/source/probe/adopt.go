@@ -19,11 +19,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// adopt records the objects of some types, or of all, that the programs have not seen, such as
-// those that existed before the hooks were attached. It records them once each: objects
-// that a program has seen are recognized by their restrack id. The listing does not report the
-// kind of memory of a region. A device that cannot be listed omits its own objects and is tried
-// again later.
+// adopt records the objects of some types, or of all types, that the programs have not seen, such as objects older than
+// the hooks. A restrack id identifies an object, so each object is recorded once. The listing does not report the kind
+// of memory of a region. If a device cannot be listed, its objects are missing until a later try.
 func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectType) error {
 	if opts.Objects == nil {
 		return nil
@@ -31,14 +29,14 @@ func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectT
 	if len(types) == 0 {
 		types = adoptedTypes
 	}
-	// Lists of objects take some hundred bytes for each, and are needed only here.
+	// The lists take some hundred bytes per object and are needed only here.
 	defer debug.FreeOSMemory()
 	first := len(s.adoptions) == 0
 	lost, now := s.lost(), time.Now()
 	s.changes = repairs{}
 	failed, err := s.adoptListed(ctx, opts, types)
 	s.compared.forget(types)
-	if !first { // what existed before the hooks is no repair
+	if !first { // The objects older than the hooks are not a repair.
 		s.mu.Lock()
 		s.repaired = s.repaired.plus(s.changes)
 		s.mu.Unlock()
@@ -52,12 +50,11 @@ func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectT
 	return err
 }
 
-// adoptListed records the objects that RDMA netlink lists, and returns the types of those that it
-// could not list or record.
+// adoptListed records the objects that RDMA netlink lists. It returns the types that it could not list or record.
 //
-// An object may be destroyed between the dump and its record, when no program has seen it.
-// Objects missing from a second dump are removed again. So are counted objects that both dumps
-// lack: a program was skipped when they ended.
+// An object that no program has seen may be destroyed between the dump and its record. So a second dump follows:
+// objects missing from it are removed again. A counted object missing from both dumps ended while a program was
+// skipped, and is removed too.
 func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.ObjectType) (failed map[model.ObjectType]bool, err error) {
 	failed = map[model.ObjectType]bool{}
 	failAll := func() {
@@ -95,11 +92,11 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
-		// If the programs do not see the end of CM ids, these stay unattributed.
+		// If the programs do not see the end of CM ids, CM ids stay unattributed.
 		if !ok || seen[key] || o.Type == model.CMID && !s.cmIDs {
 			continue
 		}
-		// May be the object counted without its id: better missing than counted twice.
+		// This may be the object that is counted without its id. A missing object is better than one counted twice.
 		if unnumbered[gen.ObjectsAdoptedKey{Device: key.Device, Type: key.Type}] {
 			doubtful++
 			failed[o.Type] = true
@@ -107,7 +104,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		}
 		value := gen.ObjectsObject{Device: o.Index, Id: o.ID, Type: code, Memory: memoryCode(o), Bytes: o.Bytes}
 		if o.PID != 0 && opts.CgroupOf != nil {
-			// Without the process the object stays unattributed.
+			// If the process is unknown, the object stays unattributed.
 			if id, err := opts.CgroupOf(o.PID); err == nil {
 				value.Cgroup, value.Owner = opts.ownerOf(id)
 			}
@@ -118,7 +115,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 			continue
 		}
 		added, recordErr := s.record(key, value, o.Device)
-		if recordErr != nil { // usually the map is full
+		if recordErr != nil { // usually because the map is full
 			if unrecorded++; unrecorded == 1 {
 				err = errors.Join(err, recordErr)
 			}
@@ -154,7 +151,7 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		code, _ := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
 		delete(missing, key)
-		// An object dumped during its creation is counted by a program, too.
+		// A program also counts an object that was dumped during its creation.
 		if !seen[key] {
 			delete(destroyed, key)
 		}
@@ -171,17 +168,17 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 	return failed, errors.Join(err, againErr)
 }
 
-// number gives the counted objects their ids where the return of rdma_restrack_add was missed: struct rdma_restrack_entry has
-// them.
+// number gives the counted objects their ids if the return of rdma_restrack_add was missed. The program reads struct
+// rdma_restrack_entry.
 func (s *sensor) number(program *ebpf.Program) error {
-	if program == nil { // the kernel refuses it
+	if program == nil { // the kernel refused it
 		return nil
 	}
 	var errs []error
 	var keys []uint64
 	var values []gen.ObjectsObject
 	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values, func(address uint64, o *gen.ObjectsObject) {
-		if o.Numbered == 0 && len(errs) == 0 && slices.Contains(adoptedTypes, objectType(uint16(o.Type))) { // others have no id
+		if o.Numbered == 0 && len(errs) == 0 && slices.Contains(adoptedTypes, objectType(uint16(o.Type))) { // other types have no id
 			if _, err := program.Run(&ebpf.RunOptions{Context: [1]uint64{address}}); err != nil {
 				errs = append(errs, err)
 			}
@@ -190,7 +187,6 @@ func (s *sensor) number(program *ebpf.Program) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// changedTypes returns the types of objects that were adopted or have ended.
 func changedTypes(adopted map[gen.ObjectsAdoptedKey]gen.ObjectsObject, ended []entry) []model.ObjectType {
 	changed := map[model.ObjectType]bool{}
 	for key := range adopted {
@@ -202,7 +198,7 @@ func changedTypes(adopted map[gen.ObjectsAdoptedKey]gen.ObjectsObject, ended []e
 	return slices.Collect(maps.Keys(changed))
 }
 
-// list returns the existing objects of some types that can be listed.
+// list returns the existing objects of some types.
 func list(ctx context.Context, opts Options, types []model.ObjectType) ([]model.Object, error) {
 	objects, err := opts.Objects(ctx, types...)
 	if err != nil {
@@ -211,7 +207,7 @@ func list(ctx context.Context, opts Options, types []model.ObjectType) ([]model.
 	return objects, err
 }
 
-// record passes one object to the programs and adds it to the base counts, if it is new.
+// record passes an object to the programs. If the object is new, record adds it to the base counts.
 func (s *sensor) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) (added bool, err error) {
 	err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
 	switch {
@@ -233,8 +229,7 @@ func (s *sensor) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device s
 	return true, nil
 }
 
-// unrecord removes an object that ended unseen. It keeps an object that a program has taken or
-// is about to take.
+// unrecord removes an object that ended unseen. It keeps an object that a program has taken or is about to take.
 func (s *sensor) unrecord(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
 	m := s.objects.Coll.Maps[gen.ObjectsMapAdopted]
 	var now gen.ObjectsObject
@@ -254,8 +249,9 @@ func holdingKeyOf(o gen.ObjectsObject) gen.ObjectsHoldingKey {
 	return gen.ObjectsHoldingKey{Cgroup: o.Cgroup, Device: o.Device, Type: uint16(o.Type), Memory: uint16(o.Memory)}
 }
 
-// seen returns the objects that the programs count, and the devices and types of those counted
-// without an id: the return of rdma_restrack_add, which has the id, is pending, or was missed and number could not help.
+// seen returns the objects that the programs count with their ids, and the devices and types of objects counted without
+// an id. An id is missing while the return of rdma_restrack_add is pending, or if it was missed and number could not
+// read the id.
 func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err error) {
 	known, unnumbered = map[gen.ObjectsAdoptedKey]bool{}, map[gen.ObjectsAdoptedKey]bool{}
 	var keys []uint64

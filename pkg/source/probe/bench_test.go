@@ -19,11 +19,10 @@ import (
 	"github.com/accelscope/accelscope/tests/bench/ringbuffer"
 )
 
-// BenchmarkCall measures a verbs call that takes no time: the write() of a REG_MR command to
-// /dev/null in place of a uverbs device. It runs without programs, with those of the tracepoint
-// tier, which is the most expensive one and the only one without InfiniBand, and with an event
-// per call in a ring buffer, as in sensors that do not aggregate in the kernel. getpid is an
-// unrelated system call.
+// BenchmarkCall measures a verbs call that takes no time: the write() of a REG_MR command to /dev/null in place of a
+// uverbs device. It runs without programs, with the tracepoint programs (the most expensive tier, and the only tier
+// without InfiniBand), and with a ring buffer event per call, as in sensors that do not aggregate in the kernel. getpid
+// is an unrelated system call.
 func BenchmarkCall(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")
@@ -66,7 +65,7 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("again_without", calls)
 }
 
-// onWrites attaches the programs of a ring buffer to the system call.
+// onWrites attaches the ring buffer programs to write().
 func onWrites(enter, exit asm.Instructions) (out []io.Closer, err error) {
 	for name, insns := range map[string]asm.Instructions{"sys_enter_write": enter, "sys_exit_write": exit} {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL", Instructions: insns})
@@ -83,7 +82,7 @@ func onWrites(enter, exit asm.Instructions) (out []io.Closer, err error) {
 	return out, nil
 }
 
-// BenchmarkDrain reads 1,024 histograms in batches, as Read does, and one by one.
+// BenchmarkDrain reads 1,024 histograms in batches, as Read does, and one at a time.
 func BenchmarkDrain(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-// Offsets of a fake CM id, and of the task that created it, in the memory.
+// Offsets in the memory of a fake CM id and of the task that created it.
 const (
 	fakeID     = 2048
 	fakeTask   = 2304
@@ -20,7 +20,7 @@ const (
 	fakeNode   = 3072
 )
 
-// cgroupOfTask is the cgroup of the task. That of this test, which plays a worker of the kernel, is another one.
+// cgroupOfTask is the cgroup of the task. This test plays a kernel worker, and its own cgroup is a different one.
 const cgroupOfTask = 4711
 
 // id returns the address of the restrack entry of the CM id.
@@ -48,8 +48,8 @@ func (p *objectPrograms) newID() {
 	p.put(fakeNode, "kernfs_node.id", cgroupOfTask)
 }
 
-// TestCMIDs: a CM id belongs to the cgroup of its creator from the moment that it is bound to a device. An id that is
-// destroyed before that is not taken for an adopted one.
+// TestCMIDs: a CM id belongs to the cgroup of its creator as soon as it is bound to a device. An id that is destroyed
+// before this is not mistaken for an adopted id.
 func TestCMIDs(t *testing.T) {
 	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
 		t.Run(tier, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestCMIDs(t *testing.T) {
 			p.put(fakeID, "rdma_id_private.res.valid", 1)
 			p.call("restrack_del", 0, p.id())
 			expect("destroyed", gen.ObjectsHolding{Created: 1})
-			// That of an adopted one.
+			// The end of an adopted id.
 			p.put(fakeID, "rdma_id_private.res.id", 0)
 			p.call("restrack_del", 0, p.id())
 			expect("an adopted one is destroyed", gen.ObjectsHolding{Current: -1, Created: 1})

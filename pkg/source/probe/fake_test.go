@@ -11,8 +11,7 @@ import (
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
-// fakeSysfs returns a sysfs with one HCA and its uverbs device, with the number of another
-// character device.
+// fakeSysfs returns a sysfs with one HCA and its uverbs device, which has the number of another character device.
 func fakeSysfs(t testing.TB, dev, name string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -33,8 +32,7 @@ func fakeSysfs(t testing.TB, dev, name string) string {
 	return root
 }
 
-// testCgroup creates a cgroup in the hierarchy that this machine uses for containers, and
-// returns its controller.
+// testCgroup creates a cgroup in the hierarchy that this machine uses for containers, and returns its controller.
 func testCgroup(t *testing.T) (subsystem, dir string) {
 	t.Helper()
 	root := "/sys/fs/cgroup"

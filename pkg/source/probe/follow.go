@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// watchInterval is the interval at which the devices are listed. The kernel announces changes, but not everywhere: a container
-	// without the network of the host hears of uverbs devices only. A driver reload waits at most this long.
+	// watchInterval is the interval at which the devices are listed, and the longest delay of a driver reload.
+	// Announcements of the kernel are not enough: a container without the network of the host receives them for uverbs
+	// devices only.
 	watchInterval = 2 * time.Second
-	// shortInterval is the interval while something is unfinished, and without announcements.
+	// shortInterval applies while something is unfinished, and without announcements.
 	shortInterval = 500 * time.Millisecond
-	// After an announcement the hooks are released soon, as a driver reload waits. They are attached when nothing was announced for a
-	// while: their maps are sized for the devices that are there.
+	// A driver reload waits for the release of the hooks, so the release follows an announcement soon. Hooks are
+	// attached when the announcements pause: the maps are sized for the devices that exist then.
 	releasePause = 50 * time.Millisecond
 	attachPause  = 500 * time.Millisecond
 	attachLimit  = 2 * time.Second
 )
 
-// run follows the devices until ctx ends.
 func (s *Source) run(ctx context.Context) {
 	defer close(s.done)
 	events, err := openUevents()
@@ -70,7 +70,7 @@ func (s *Source) watch(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// awaitMore waits for the announcements that follow one.
+// awaitMore waits for further announcements after the first.
 func (s *Source) awaitMore(ctx context.Context, changed <-chan struct{}) {
 	pause := attachPause
 	if s.sensor != nil {
@@ -93,12 +93,11 @@ func (s *Source) awaitMore(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// follow lists the devices and attaches or releases the hooks. The probe does nothing else
-// between scrapes, at the cost of a few system calls.
+// follow lists the devices and attaches or releases the hooks. Between scrapes the probe does only this: a few system
+// calls.
 //
-// A device in another network namespace (exclusive mode of the RDMA subsystem), as those of
-// pods, is not in class/infiniband. Its uverbs device has no namespace, and its calls are
-// counted.
+// A device in another network namespace (exclusive mode of the RDMA subsystem), such as a pod's device, is not in
+// class/infiniband. Its uverbs device has no namespace, and its calls are counted.
 func (s *Source) follow(ctx context.Context) {
 	changed, err := s.devices.poll()
 	moved, uverbsErr := s.uverbs.poll()
@@ -109,7 +108,7 @@ func (s *Source) follow(ctx context.Context) {
 	present := s.devices.entries > 0 || s.uverbs.entries > 0
 	s.mu.Lock()
 	if changed || moved {
-		s.retry = hook.Retry{} // modules that have the functions may be loaded now
+		s.retry = hook.Retry{} // modules with the functions may be loaded now
 	}
 	attached, waiting := s.sensor != nil, s.retry.Waiting(time.Now())
 	s.mu.Unlock()
@@ -125,7 +124,7 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// queryNetlink queries RDMA netlink, if needed, for data that the programs do not see.
+// queryNetlink asks RDMA netlink for data that the programs do not see, if something changed.
 func (s *Source) queryNetlink(ctx context.Context) {
 	if !s.queryDone(ctx) {
 		return
@@ -153,11 +152,11 @@ func (s *Source) queryNetlink(ctx context.Context) {
 	})
 }
 
-// queryLimit is how long callers wait for RDMA netlink: for the first dump of the objects, so
-// that the first scrape has them, and before the sensor is closed.
+// queryLimit is how long callers wait for RDMA netlink: at the first dump, so that the first scrape has the objects,
+// and before the sensor is closed.
 const queryLimit = time.Second
 
-// start calls f, which queries drivers and may hang. Closing the sensor ends ctx.
+// start calls f, which queries drivers and may hang. When the sensor is closed, ctx ends.
 func (s *Source) start(ctx context.Context, f func(context.Context)) {
 	ctx, s.cancelQuery = context.WithCancel(ctx)
 	s.query = s.sensor.call.Start(queryLimit, func() (struct{}, error) {
@@ -166,7 +165,6 @@ func (s *Source) start(ctx context.Context, f func(context.Context)) {
 	})
 }
 
-// queryDone reports whether no query is in progress.
 func (s *Source) queryDone(ctx context.Context) bool {
 	if s.query == nil {
 		return true
@@ -182,8 +180,7 @@ func (s *Source) queryDone(ctx context.Context) bool {
 	return true
 }
 
-// closeSensor detaches the hooks and closes the sensor, at once or when the query in progress
-// returns.
+// closeSensor detaches the hooks. It closes the sensor at once, or when the query in progress returns.
 func (s *Source) closeSensor() {
 	sensor := s.sensor
 	s.sensor = nil
@@ -230,8 +227,7 @@ func (s *Source) attach(ctx context.Context) {
 	s.opts.Logger.Info("hooks attached", zap.String("tiers", tiersOf(hooks)))
 }
 
-// release detaches all hooks and keeps the totals, so that the driver can be unloaded and no
-// counter falls.
+// release detaches all hooks and keeps the totals: the driver can be unloaded, and counters do not fall.
 func (s *Source) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,9 +245,8 @@ func (s *Source) release() {
 	s.opts.Logger.Info("last RDMA device removed, hooks released")
 }
 
-// rename reads the uverbs devices of the HCAs after a change, and once more at the next poll: a
-// device is listed before it has its number. If another device has taken over a number, the
-// counters under that number stay with the former name.
+// rename reads the names of the uverbs devices after a change, and again at the next poll: a device is listed before it
+// has its number. If another device takes over a number, the counters under that number keep the former name.
 func (s *Source) rename(changed bool) {
 	if changed {
 		s.unnamed = 2
@@ -291,9 +286,8 @@ func (s *Source) rename(changed bool) {
 	s.unnamed--
 }
 
-// reindex updates the device names of objects: the index of a renamed device stays. Counts of
-// created objects stay under the former name, as verbs do, because another device may get that
-// name.
+// reindex updates the device names of objects: a renamed device keeps its index. Counts of created objects keep the
+// former name, as counts of verbs do, because another device may get that name.
 func (s *sensor) reindex(ctx context.Context, opts Options) {
 	if opts.DeviceNames == nil {
 		return

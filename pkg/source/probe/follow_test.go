@@ -15,7 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-// TestRetry: hooks that could not be attached are tried again after a pause that grows, and at once when there is another device.
+// TestRetry: hooks that could not be attached are tried again after a growing pause, and at once when a device is
+// added.
 func TestRetry(t *testing.T) {
 	sysfs := t.TempDir()
 	device := func(name string) {
@@ -54,8 +55,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestCloseSensor: closing a sensor cancels its RDMA netlink query and closes it when the query
-// returned. A hanging driver delays this by queryLimit, and only once.
+// TestCloseSensor: closing a sensor cancels its RDMA netlink query, and the sensor is closed when the query has
+// returned. A hanging driver delays this once, by queryLimit.
 func TestCloseSensor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

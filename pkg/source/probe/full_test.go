@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// loseObject counts an object that did not fit into the map, as remember() in bpf/objects.bpf.c.
+// loseObject counts an object that did not fit into the map, as remember() in bpf/objects.bpf.c does.
 func (s *sensor) loseObject(t testing.TB, code uint8) {
 	t.Helper()
 	var full [gen.ObjectsObjectTypeTYPES]uint64
@@ -67,7 +67,7 @@ func TestFullMap(t *testing.T) {
 				}
 			}
 		}
-		// After 1, 2, 4, 8, 16, 32, 60, 60 minutes, each time a second dump of what has changed.
+		// Dumps after 1, 2, 4, 8, 16, 32, 60 and 60 minutes, each followed by a second dump of the changed types.
 		if n := len(dumps[model.MR]); n != 16 || len(dumps) != 1 {
 			t.Errorf("%d dumps in four hours: %v", n, dumps)
 		}
@@ -91,8 +91,8 @@ func TestFullMap(t *testing.T) {
 	})
 }
 
-// TestAdoptionInterval: the interval between adoptions doubles after those that failed or changed nothing, and while they
-// follow one another.
+// TestAdoptionInterval: the interval between adoptions doubles after adoptions that fail, change nothing, or follow as
+// early as allowed.
 func TestAdoptionInterval(t *testing.T) {
 	const minute = time.Minute
 	at := time.Unix(1000, 0)
@@ -102,11 +102,11 @@ func TestAdoptionInterval(t *testing.T) {
 		changed, failed bool
 		want            time.Duration
 	}{
-		{minute, true, false, 2 * minute}, // as soon as it may
+		{minute, true, false, 2 * minute}, // as early as allowed
 		{3 * minute, true, false, 4 * minute},
 		{8 * minute, true, false, minute}, // after a rest
 		{24 * time.Hour, true, false, minute},
-		{24 * time.Hour, false, false, 2 * minute}, // for nothing
+		{24 * time.Hour, false, false, 2 * minute}, // without a change
 		{24 * time.Hour, false, false, 4 * minute},
 		{24 * time.Hour, true, true, 8 * minute},
 		{24 * time.Hour, true, false, minute},

@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Objects that a large job holds on ten HCAs, in a few cgroups.
+// Objects of a large job on ten HCAs, in a few cgroups.
 const (
 	heldQPs     = 10_000
 	heldMRs     = 200_000
@@ -33,9 +33,9 @@ func heldObject(i int, code uint8) gen.ObjectsObject {
 	}
 }
 
-// BenchmarkHeld measures what a large job costs that holds more objects than fit into the map, and replaces memory regions all
-// the time: the memory of the process, a refresh, a dump, and the dumps in an hour. RDMA netlink is a FAKE. The test puts the
-// objects into the maps as the programs do.
+// BenchmarkHeld measures the cost of a large job that holds more objects than fit into the map and replaces memory
+// regions all the time: the memory of the process, a refresh, a dump, and the dumps per hour. RDMA netlink is a FAKE.
+// The test puts the objects into the maps as the programs do.
 func BenchmarkHeld(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root")
@@ -112,7 +112,7 @@ func fillHeld(b *testing.B, s *sensor) {
 	}
 }
 
-// heldNetlink lists the objects, and counts dumps and the queries of queue pairs that drivers would make.
+// heldNetlink lists the objects. It counts dumps and the queue pair queries that drivers would make.
 type heldNetlink struct {
 	dumps, queries int
 	listed         func() // called after each dump

@@ -24,11 +24,10 @@ var verbHooks = []hook.Hook{
 	}},
 }
 
-// Objects are created and deleted at most some thousand times a second, so a hook must not
-// block anything, and its cost matters less: kprobes do not pin their module, and fentry
-// programs of one function are skipped when one preempts another. Each function that loses its
-// last fentry program costs a grace period of 0.1 s or more, one after the other, and a driver
-// reload would wait for all of them.
+// Objects are created and deleted at most some thousand times per second, so the cost of a hook matters less than what
+// it blocks. Kprobes come first for two reasons: they do not pin their module, and the kernel skips a fentry program
+// that preempts another fentry program of the same function. Each function that loses its last fentry program also
+// costs a grace period of 0.1 s or more, and a driver reload would wait for all of these periods in turn.
 var objectHooks = []hook.Hook{
 	// Destruction in steps: since 2026, and in stable kernels with the backport.
 	{Name: stepsHook, Optional: true, Reads: hook.CoreStructures, Tiers: []hook.Tier{
@@ -78,17 +77,16 @@ var objectHooks = []hook.Hook{
 const (
 	// dmabufFunctions is the prefix of the functions that map a dma-buf.
 	dmabufFunctions = "ib_umem_dmabuf_get"
-	// peerMemoryFunction registers peer memory clients, such as nvidia_peermem. Out-of-tree
-	// RDMA modules and kernels of some distributions have it.
+	// peerMemoryFunction registers peer memory clients, such as nvidia_peermem. Out-of-tree RDMA modules and the
+	// kernels of some distributions have it.
 	peerMemoryFunction = "ib_register_peer_memory_client"
 	// peerMemoryHook maps the memory of a client.
 	peerMemoryHook = "ib_peer_umem_get"
 )
 
-// plainMemory returns the kind of a memory region without a dma-buf or a peer memory client. It
-// is host memory, unless the memory of another device can be registered without a hook that sees
-// it: by a function of the kernel that is not hooked. A client's memory is seen with the release
-// of what it maps, which is one of the hooks of dma-bufs.
+// plainMemory returns the kind of a memory region without a dma-buf or a peer memory client. This is host memory if a
+// hook sees every function of the kernel that registers the memory of another device. A client's memory is recognized
+// by the release of its mapping, and this release is one of the dma-buf hooks.
 func plainMemory(hooks []model.Hook, symbols map[string]bool) gen.ObjectsMemory {
 	var unseen, peer, release bool
 	for _, h := range hooks {
@@ -103,14 +101,15 @@ func plainMemory(hooks []model.Hook, symbols map[string]bool) gen.ObjectsMemory 
 	return gen.ObjectsMemoryMEMORY_HOST
 }
 
-// peersHook records the connections of queue pairs. A queue pair is modified three times: the
-// tiers are in the order of the object hooks.
+// peersHook records the connections of queue pairs. A connection modifies a queue pair three times, so its tiers are in
+// the order of the object hooks.
 var peersHook = hook.Hook{Name: "ib_modify_qp_with_udata", Optional: true, Reads: hook.CoreStructures, Tiers: []hook.Tier{
 	hook.With(hook.Kprobe, gen.PeersProgKprobeDestroyQp, gen.PeersProgKretprobeModifyQp, gen.PeersProgKprobeModifyQp),
 	hook.With(hook.Fentry, gen.PeersProgFentryDestroyQp, gen.PeersProgFexitModifyQp),
 }}
 
-// numberHook gives objects the ids that the programs missed. Without it, such an object keeps others from being adopted.
+// numberHook gives objects the ids that the programs missed. An object without its id keeps other objects from being
+// adopted.
 var numberHook = hook.Hook{Name: "restrack_ids", Optional: true, Reads: hook.CoreStructures, Tiers: []hook.Tier{
 	hook.Loading(hook.Run, gen.ObjectsProgNumberObject),
 }}
@@ -125,15 +124,14 @@ var cgroupHook = hook.Hook{Name: "cgroup_mkdir", Optional: true, Tiers: []hook.T
 	hook.With(hook.RawTracepoint, gen.CgroupsProgCgroupMade),
 }}
 
-// restrackHook is needed to count any object. stepsHook is needed in addition on kernels with
-// its functions.
+// restrackHook is needed to count objects. Kernels that have the functions of stepsHook also need stepsHook.
 const (
 	restrackHook = "rdma_restrack_add"
 	stepsHook    = "rdma_restrack_begin_del"
 	uobjectHook  = "rdma_alloc_commit_uobject"
 )
 
-// unattached returns all hooks in one state.
+// unattached returns all hooks with one state and reason.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
 	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{numberHook, existingHook, peersHook, cgroupHook}) {
@@ -142,7 +140,6 @@ func unattached(reason string, state model.State) []model.Hook {
 	return out
 }
 
-// tiersOf returns the tier of each attached hook.
 func tiersOf(hooks []model.Hook) string {
 	var out []string
 	for _, h := range hooks {

@@ -13,22 +13,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// listing is a directory of sysfs that is read several times a second and seldom changes. It
-// stays open, as opening costs more than reading. A change shows in the result of getdents64:
-// inode numbers and names.
+// listing is a directory of sysfs that is read several times per second and seldom changes. It stays open, because
+// opening costs more than reading. A change shows in the inode numbers and names that getdents64 returns.
 type listing struct {
 	path    string
-	fd      int // -1 if there is no directory
-	entries int // devices
+	fd      int // -1 without a directory
+	entries int // number of devices
 	seen    []byte
 	buffer  []byte
 }
 
 func newListing(path string) *listing { return &listing{path: path, fd: -1} }
 
-// poll reports whether the entries changed since the last poll. A missing directory is empty. A
-// directory that was removed and created again, as by the modules of a driver, is another
-// directory: the old one has no entries.
+// poll reports whether the entries changed since the last poll. A missing directory is empty. The modules of a driver
+// may remove and create the directory: an open directory that was removed lists no entries.
 func (l *listing) poll() (changed bool, err error) {
 	n, err := l.read()
 	if err != nil || n == 0 {
@@ -52,7 +50,6 @@ func (l *listing) close() {
 	}
 }
 
-// read fills the buffer and returns the number of entries.
 func (l *listing) read() (int, error) {
 	l.buffer = l.buffer[:0]
 	if l.fd < 0 {
@@ -78,8 +75,7 @@ func (l *listing) read() (int, error) {
 	}
 }
 
-// countEntries counts the getdents64 records, except ., .. and abi_version, a file of
-// class/infiniband_verbs.
+// countEntries counts the getdents64 records. It leaves out ., .. and abi_version, a file of class/infiniband_verbs.
 func countEntries(b []byte) int {
 	count := 0
 	for e := range boundedfile.Entries(b) {

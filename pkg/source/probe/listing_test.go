@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestListing: a poll reports added, removed and replaced entries, also of the directory
-// itself.
+// TestListing: a poll reports added, removed and replaced entries, also if the directory itself is replaced.
 func TestListing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "class")
 	l := newListing(dir)

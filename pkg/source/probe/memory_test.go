@@ -16,8 +16,8 @@ import (
 
 var defaults = Options{MaxEntries: minMaxEntries, MaxObjects: minMaxObjects}
 
-// TestMapMemory limits the memory of the maps on a large node, as bpf/README.md states, and more where pages are larger
-// than 4 KiB. Maps that grow take the more only when they are full.
+// TestMapMemory limits the memory of the maps on a large node, as bpf/README.md states, and more with pages larger than
+// 4 KiB. Maps that grow need the additional memory only when they are full.
 func TestMapMemory(t *testing.T) {
 	for _, c := range []struct {
 		devices, limit int
@@ -82,8 +82,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// kernelLayout holds the sizes of the structures of a kernel, from its BTF, and the function
-// that computes the memory of a map as reported in fdinfo.
+// kernelLayout holds the sizes of a kernel's structures, from its BTF, and the function that computes the memory of a
+// map as fdinfo reports it.
 type kernelLayout struct {
 	name                 string
 	array, hash, storage uint64
@@ -93,7 +93,7 @@ type kernelLayout struct {
 var kernelLayouts = []kernelLayout{
 	{name: "5.10", array: 320, usage: charged},
 	{name: "6.1", usage: footprint},
-	// The formula of 6.4 with the structures of 6.1 is what 6.1 allocates.
+	// 6.1 allocates what the formula of 6.4 gives for the structures of 6.1.
 	{name: "6.1 allocated", array: 320, hash: 832, storage: 320, usage: memUsage},
 	{name: "6.13", array: 296, hash: 896, storage: 296, usage: memUsage},
 	{name: "6.18", array: 312, hash: 832, storage: 448, usage: memUsage},
@@ -115,8 +115,8 @@ func align(n, to uint64) uint64 {
 	return n
 }
 
-// memUsage is the kernel's bpf_map_ops.map_mem_usage, since 6.4:
-// array_map_mem_usage, htab_map_mem_usage and bpf_local_storage_map_mem_usage.
+// memUsage is the kernel's bpf_map_ops.map_mem_usage, since 6.4: array_map_mem_usage, htab_map_mem_usage and
+// bpf_local_storage_map_mem_usage.
 func memUsage(l kernelLayout, m *ebpf.MapSpec, cpus, page uint64) uint64 {
 	entries, value := uint64(m.MaxEntries), align(uint64(m.ValueSize), 8)
 	element := 48 + align(uint64(m.KeySize), 8) + value
@@ -170,10 +170,9 @@ func charged(l kernelLayout, m *ebpf.MapSpec, cpus, page uint64) uint64 {
 	return align(cost, page)
 }
 
-// TestMapMemoryOfKernels compares the bound of each map with the formulas of
-// several kernels, written down here independently of memory.go, for any number
-// of CPUs. With pages of 4 KiB and up to 256 CPUs, the sum of the bounds is at
-// most 2 % above what the kernel allocates.
+// TestMapMemoryOfKernels compares the bound of each map with the formulas of several kernels, written independently of
+// mapmemory_test.go, for any number of CPUs. With pages of 4 KiB and up to 256 CPUs, the sum of the bounds is at most 2
+// % above what the kernel allocates.
 func TestMapMemoryOfKernels(t *testing.T) {
 	compiled, err := sizedSpecs(defaults)
 	if err != nil {
@@ -195,8 +194,8 @@ func TestMapMemoryOfKernels(t *testing.T) {
 			for _, l := range kernelLayouts {
 				t.Run(fmt.Sprintf("%s/%d CPUs/pages of %d", l.name, cpus, page), func(t *testing.T) {
 					var bounds, sum uint64
-					// Elements and buckets of this map fill whole pages, so that
-					// rounding up cannot hide a part that the bound lacks.
+					// The elements and buckets of this map fill whole pages, so that rounding up cannot hide a part
+					// that the bound lacks.
 					full := &ebpf.MapSpec{Name: "full", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 32768 - uint32(cpus)}
 					for _, m := range append(maps, full) {
 						bound, err := mapMemory(m, cpus, page)
@@ -218,7 +217,7 @@ func TestMapMemoryOfKernels(t *testing.T) {
 	}
 }
 
-// TestMapMemoryWithoutBound: a map of a type that mapMemory does not compute is an error.
+// TestMapMemoryWithoutBound: mapMemory returns an error for a map type that it does not know.
 func TestMapMemoryWithoutBound(t *testing.T) {
 	for _, m := range []ebpf.MapSpec{
 		{Type: ebpf.RingBuf, MaxEntries: 4096},
@@ -230,7 +229,7 @@ func TestMapMemoryWithoutBound(t *testing.T) {
 	}
 }
 
-// TestKernelStructures compares the sizes in memory.go with the running kernel's BTF.
+// TestKernelStructures compares the sizes in mapmemory_test.go with the running kernel's BTF.
 func TestKernelStructures(t *testing.T) {
 	root(t)
 	types, err := hook.LoadTypes("")
@@ -253,8 +252,8 @@ func TestKernelStructures(t *testing.T) {
 	}
 }
 
-// TestMapMemoryOfKernel compares the bound with the size that the running kernel
-// reports for each map, all of which are empty.
+// TestMapMemoryOfKernel compares the bound with the size that the running kernel reports for each map. All maps are
+// empty.
 func TestMapMemoryOfKernel(t *testing.T) {
 	root(t)
 	types, err := hook.LoadTypes("")

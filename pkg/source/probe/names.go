@@ -90,7 +90,6 @@ func objectType(t uint16) model.ObjectType {
 	return model.OtherType
 }
 
-// typeCode returns the number that the programs use for an object type.
 func typeCode(t model.ObjectType) (uint8, bool) {
 	i := slices.Index(objectTypes[:], t)
 	return uint8(max(i, 0)), i >= 0
@@ -112,8 +111,8 @@ func memoryName(m uint16) model.Memory {
 	return model.UnknownMemory
 }
 
-// memoryCode returns the number that the programs use for a kind of memory. Objects other than
-// memory regions have the kind 0.
+// memoryCode returns the number that the programs use for a kind of memory. Objects that are not memory regions have
+// the kind 0.
 func memoryCode(o model.Object) uint8 {
 	if o.Type != model.MR {
 		return 0
@@ -140,7 +139,7 @@ var lossNames = [gen.VerbsLossLOSSES + 1]string{
 	gen.VerbsLossLOSSES:              "program_skipped",
 }
 
-// The losses of owners that have their share, by map of each object.
+// The losses of owners that used up their share, by map of each object.
 var (
 	verbShares = [...]gen.VerbsLoss{
 		gen.VerbsVerbMapVERBS_OF_OWNER: gen.VerbsLossLOSS_VERBS_SHARE, gen.VerbsVerbMapERRORS_OF_OWNER: gen.VerbsLossLOSS_ERRORS_SHARE,
@@ -152,8 +151,7 @@ var (
 	peerShares = [...]gen.VerbsLoss{gen.PeersPeerMapPEERS_OF_OWNER: gen.VerbsLossLOSS_PEERS_SHARE}
 )
 
-// errnoName returns the symbol of an errno, or its number if it has none: the kernel uses some
-// that user space does not define (512 and above).
+// errnoName returns the symbol of an errno, or the number if user space defines no symbol (512 and above).
 func errnoName(n uint16) string {
 	if name := unix.ErrnoName(unix.Errno(n)); name != "" {
 		return name
@@ -175,7 +173,7 @@ func cString(b []int8) string {
 // deviceNames maps the device number of a uverbs character device to its HCA.
 type deviceNames map[uint32]string
 
-// of returns the name of a device number, or the number itself while sysfs lists no name.
+// of returns the name of a device number, or MAJOR:MINOR while sysfs lists no name.
 func (n deviceNames) of(rdev uint32) string {
 	if name, ok := n[rdev]; ok {
 		return name

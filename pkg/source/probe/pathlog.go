@@ -11,11 +11,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// PathLog holds the paths of cgroups created while hooks are attached (bpf/cgroups.bpf.c). A
-// Source writes it. It may be read before the Source exists. The zero PathLog is empty.
+// PathLog holds the paths of cgroups created while hooks are attached (bpf/cgroups.bpf.c). A Source writes it. It may
+// be read before the Source exists. The zero PathLog is empty.
 type PathLog struct {
 	mu    sync.Mutex
-	paths *ebpf.Map // nil while nothing is attached
+	paths *ebpf.Map // nil while the hooks are detached
 }
 
 // PathOf returns the path of a cgroup below the root of its hierarchy.
@@ -32,7 +32,7 @@ func (l *PathLog) PathOf(id model.CgroupID) (model.CgroupPath, bool) {
 	return model.CgroupPath(cString(path.Path[:])), true
 }
 
-// set sets the map of attached hooks, nil when they are detached.
+// set sets the map of attached hooks, or nil when they are detached.
 func (l *PathLog) set(paths *ebpf.Map) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,13 +16,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Peers lists the connected queue pairs of processes with their remote ends, as seen by the
-// programs. For a queue pair connected before the hooks were attached, RDMA netlink provides
-// everything but the remote GID and LID. The state is the last one set by the process: errors
-// met by the HCA are not visible.
+// Peers lists the connected queue pairs of processes with their remote ends, as the programs see them. If a queue pair
+// was connected before the hooks were attached, RDMA netlink reports its remote end without GID and LID. The state is
+// the last state that the process set: errors met by the HCA are not visible.
 //
-// Without a device the list is empty. The error is ErrUnsupported, or the reason why the hooks
-// failed.
+// Without a device the list is empty. The error is ErrUnsupported, or the reason why the hooks failed.
 func (s *Source) Peers() ([]model.Peer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +36,7 @@ func (s *Source) Peers() ([]model.Peer, error) {
 	return s.sensor.readPeers()
 }
 
-// attachPeers attaches the hooks of connections. The names of devices come from
-// the hooks of objects.
+// attachPeers attaches the hooks of connections. The hooks of objects provide the names of devices.
 func (s *sensor) attachPeers(symbols map[string]bool) model.Hook {
 	out := peersHook.Unattached("needs the hooks of objects")
 	if s.objects != nil {
@@ -52,7 +49,6 @@ func (s *sensor) attachPeers(symbols map[string]bool) model.Hook {
 	return out
 }
 
-// attachCgroups attaches the hook that records the paths of cgroups.
 func (s *sensor) attachCgroups(symbols map[string]bool) model.Hook {
 	out := s.cgroups.Attach(cgroupHook, "", symbols)
 	if !attached(out) {
@@ -86,7 +82,7 @@ func (s *sensor) readPeers() ([]model.Peer, error) {
 	return found, nil
 }
 
-// Names from include/rdma/ib_verbs.h: enum ib_qp_state and the types of connected queue pairs.
+// Names from include/rdma/ib_verbs.h: enum ib_qp_state, and the queue pair types that connect.
 var (
 	queueStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 	queueTypes  = []string{2: "RC", 3: "UC", 9: "XRC_INI", 10: "XRC_TGT"}
@@ -95,7 +91,6 @@ var (
 // readyToReceive is the first state in which a queue pair has a remote end.
 const readyToReceive = 2
 
-// nameOf returns the name of a number, or the number if it has no name.
 func nameOf(names []string, n uint32) string {
 	if n < uint32(len(names)) && names[n] != "" {
 		return names[n]

@@ -28,7 +28,7 @@ func peersOf(t *testing.T, s *sensor) []model.Peer {
 	return found
 }
 
-// TestPeers reads the maps of this kernel with entries as written by the programs.
+// TestPeers reads the maps of this kernel with entries as the programs write them.
 func TestPeers(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -67,9 +67,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPeersBefore: queue pairs connected before the hooks were attached, from a fake netlink.
-// One ends between the two dumps, one is seen by a program meanwhile, and some are not
-// connected.
+// TestPeersBefore: a fake netlink lists queue pairs connected before the hooks were attached. One ends between the two
+// dumps, a program sees another meanwhile, and some are not connected.
 func TestPeersBefore(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -107,7 +106,7 @@ func TestPeersBefore(t *testing.T) {
 	var snap model.Snapshot
 	s.self(&snap, &losses{})
 	i := slices.IndexFunc(snap.Maps, func(m model.Map) bool { return m.Name == gen.PeersMapPeers })
-	if i < 0 || snap.Maps[i].Entries != 1 { // the other entry was not written by a program
+	if i < 0 || snap.Maps[i].Entries != 1 { // a program did not write the other entry
 		t.Errorf("maps: %+v", snap.Maps)
 	}
 }
@@ -145,8 +144,7 @@ func TestPeersSized(t *testing.T) {
 	}
 }
 
-// TestPeersUnavailable: without a device the list is empty, and a tier without connections returns
-// the reason.
+// TestPeersUnavailable: without a device the list is empty. A tier without connections returns the reason.
 func TestPeersUnavailable(t *testing.T) {
 	root(t)
 	for _, x := range []struct {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe counts in the kernel the activity of each cgroup on each HCA: verbs system
-// calls with their durations and errors, and live RDMA objects with the registered bytes. The
-// programs are in bpf/; bpf/README.md lists the hooks of each, their cost and what they miss.
+// Package probe counts in the kernel what each cgroup does on each HCA: verbs system calls with their durations and
+// errors, and live RDMA objects with their registered bytes. The programs are in bpf/. bpf/README.md lists their hooks,
+// costs and limits.
 //
-// The hooks follow the devices. A hook on a function of a module pins the module, so hooks are
-// attached only while an RDMA device exists: they are released with the last one, so that the
-// driver can be reloaded, and attached again with the next.
+// The hooks follow the devices. A hook on a function of a module pins the module. So hooks are attached only while an
+// RDMA device exists, and the driver can be reloaded after the last device is removed.
 package probe
 
 import (
@@ -26,43 +25,40 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	// Sysfs is the mount point of sysfs. The programs always see the running kernel: with
-	// another tree the source finds no name for a device.
+	// Sysfs is the mount point of sysfs. The programs always see the running kernel, so devices have no names in
+	// another tree.
 	Sysfs string
-	// Tier is the only tier to try: fentry, kprobe or tracepoint. Empty tries
-	// the tiers of each hook in the order of that hook.
+	// Tier is the only tier to try: fentry, kprobe or tracepoint. If it is empty, each hook tries its tiers in its own
+	// order.
 	Tier string
-	// BTFDir has the type information of RDMA modules that have none in the kernel, in a file per
-	// module. It may be empty.
+	// BTFDir has a file of type information for each RDMA module that has none in the kernel. It may be empty.
 	BTFDir string
-	// MaxEntries limits the (workload, device, verb) and (workload, device, type) combinations.
-	// MaxObjects limits the live objects, half of which may be connected queue pairs. Zero
-	// selects limits by the CPUs and devices of the node.
+	// MaxEntries limits the (workload, device, verb) and (workload, device, type) combinations. MaxObjects limits the
+	// live objects, and half of it limits the connected queue pairs. Zero selects limits by the CPUs and devices of the
+	// node.
 	MaxEntries, MaxObjects uint32
-	// Subsystem is the cgroup v1 controller with the cgroups of workloads, empty for cgroup
-	// v2.
+	// Subsystem is the cgroup v1 controller with the cgroups of workloads, or "" for cgroup v2.
 	Subsystem string
-	// Objects lists the objects of some types, or of all, that existed before the hooks, and
-	// CgroupOf returns the cgroup of a process (model.ObjectLister, model.CgroupResolver).
-	// Either may be nil.
+	// Objects lists the objects of some types, or of all types, that are older than the hooks. CgroupOf returns the
+	// cgroup of a process (model.ObjectLister, model.CgroupResolver). Both may be nil.
 	Objects  func(context.Context, ...model.ObjectType) ([]model.Object, error)
 	CgroupOf func(pid int) (model.CgroupID, error)
-	// OwnerOf returns for whom the programs count what a cgroup does (model.OwnerResolver). If it is nil, they count by cgroup.
+	// OwnerOf returns the owner for which the programs count a cgroup (model.OwnerResolver). If it is nil, they count
+	// by cgroup.
 	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
 	Workloads *hook.Workloads
-	// ObjectCounts returns the number of objects that the kernel tracks, with its own
-	// (model.ObjectLister). If it is nil, objects are not compared.
+	// ObjectCounts returns the number of objects that the kernel tracks, including its own (model.ObjectLister). If it
+	// is nil, the numbers are not compared.
 	ObjectCounts func(context.Context) (map[model.ObjectTable]uint64, error)
-	// DeviceNames returns the names of the devices by index, for those that are renamed
-	// (model.DeviceNamer). It may be nil.
+	// DeviceNames returns the current names of the devices by index (model.DeviceNamer). It may be nil.
 	DeviceNames func(context.Context) (map[uint32]string, error)
 	// Paths receives the paths of created cgroups. It may be nil.
 	Paths  *PathLog
 	Logger *zap.Logger
 
-	devices int  // number, when the hooks are attached
-	growing bool // the kernel allocates elements of maps when they are added
+	devices int  // number of devices when the hooks are attached
+	growing bool // the kernel allocates map elements when they are added
 }
 
 // Source attaches the hooks and reads the maps.
@@ -72,24 +68,23 @@ type Source struct {
 	mu       sync.Mutex
 	sensor   *sensor // nil without a device
 	names    deviceNames
-	former   totals  // of removed devices and former device names
-	lost     losses  // of closed sensors
-	repaired repairs // by closed sensors
+	former   totals  // counters of removed devices and former device names
+	lost     losses  // losses of closed sensors
+	repaired repairs // repairs by closed sensors
 	forget   map[model.CgroupID]bool
 	hooks    []model.Hook
 	failed   error // why there is no sensor despite a device
 	retry    hook.Retry
-	last     lengths // lengths of the last snapshot
+	last     lengths // of the last snapshot
 
-	// Used only by follow: class/infiniband, class/infiniband_verbs, and how often their
-	// names must still be read.
+	// Only follow uses these: class/infiniband, class/infiniband_verbs, and how often their names must still be read.
 	devices, uverbs *listing
 	unnamed         int
 	renamed         bool                    // a device was added, removed or renamed: query netlink
-	query           *hang.Pending[struct{}] // RDMA netlink query in progress; nil if none
-	cancelQuery     context.CancelFunc      // cancels query
+	query           *hang.Pending[struct{}] // RDMA netlink query in progress, or nil
+	cancelQuery     context.CancelFunc
 
-	read atomic.Bool // since the last comparison with RDMA netlink
+	read atomic.Bool // there was a Read since the last comparison with RDMA netlink
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -97,8 +92,8 @@ type Source struct {
 
 type lengths struct{ verbs, errors, objects, registered int }
 
-// New attaches the hooks if there is a device and starts to follow the devices. It fails if the
-// kernel or the permissions do not allow BPF.
+// New attaches the hooks if there is a device, and starts to follow the devices. It fails if the kernel or the
+// permissions do not allow BPF.
 func New(opts Options) (*Source, error) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()

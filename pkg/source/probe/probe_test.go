@@ -73,8 +73,8 @@ func root(t *testing.T) {
 	}
 }
 
-// TestLoad loads every program that this kernel can have, with the tier selected explicitly,
-// and logs the others. Programs on functions of ib_core and ib_uverbs load in the guest.
+// TestLoad loads every program that this kernel can have, with the tier selected explicitly, and logs the others.
+// Programs on functions of ib_core and ib_uverbs load in the guest.
 func TestLoad(t *testing.T) {
 	root(t)
 	types, err := hook.LoadTypes("")
@@ -94,7 +94,7 @@ func TestLoad(t *testing.T) {
 		defer o.Close()
 		for _, p := range spec.Programs {
 			if p.Type == ebpf.Tracing {
-				continue // no such function without InfiniBand
+				continue // without InfiniBand the function does not exist
 			}
 			coll, err := o.Variant(spec, nil, p.Name)
 			switch {
@@ -104,7 +104,7 @@ func TestLoad(t *testing.T) {
 			case p.Type != ebpf.Kprobe && p.Name != gen.ObjectsProgNumberObject:
 				t.Errorf("%s: %+v", p.Name, err)
 			default:
-				// No such types without InfiniBand.
+				// Without InfiniBand the types do not exist.
 				t.Logf("%s: %v", p.Name, err)
 			}
 		}
@@ -115,8 +115,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestTracepoints attaches the last tier and counts the calls of /dev/null in place of a uverbs
-// device, with its device number passed to the programs. The ioctl must fail with ENOTTY.
+// TestTracepoints attaches the last tier and counts the calls of /dev/null in place of a uverbs device, whose device
+// number the programs get. The ioctl must fail with ENOTTY.
 func TestTracepoints(t *testing.T) {
 	root(t)
 	subsystem, cgroup := testCgroup(t)
@@ -196,8 +196,8 @@ func TestTracepoints(t *testing.T) {
 			t.Errorf("%+v is still in the map", v)
 		}
 	}
-	// The device moves to another network namespace: the hooks stay, as its uverbs device
-	// still exists and is used.
+	// The device moves to another network namespace. The hooks stay, because its uverbs device still exists and is
+	// used.
 	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband/null0")); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestTracepoints(t *testing.T) {
 	if !isAttached(s) {
 		t.Error("the hooks were released despite a uverbs device")
 	}
-	// The device is removed: the hooks are released, the totals of other cgroups stay.
+	// The device is removed. The hooks are released, and the totals of other cgroups stay.
 	if err := os.RemoveAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0")); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func isAttached(s *Source) bool {
 	return s.sensor != nil
 }
 
-// TestNoDevice: without a device nothing is loaded and Read returns no error.
+// TestNoDevice: without a device nothing is loaded, and Read returns no error.
 func TestNoDevice(t *testing.T) {
 	root(t)
 	s, err := New(Options{Sysfs: t.TempDir()})
@@ -326,15 +326,13 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// createdRow is one row of Snapshot.Created.
 type createdRow = model.Series[model.ObjectKey, model.Count]
 
-// TestAdopt adopts objects that existed before, with the maps of this kernel and a fake
-// netlink.
+// TestAdopt adopts objects that existed before, with the maps of this kernel and a fake netlink.
 func TestAdopt(t *testing.T) {
 	root(t)
 	s := unhooked(t)
-	// A program has already seen QP 11; MR 5 ends between the two dumps.
+	// A program has already seen QP 11. MR 5 ends between the two dumps.
 	seen := gen.ObjectsObject{Cgroup: 1, Device: 3, Type: uint8(gen.ObjectsObjectTypeTYPE_QP), Id: 11, Numbered: 1}
 	if err := s.objects.Coll.Maps[gen.ObjectsMapObjects].Put(uint64(0xffff), seen); err != nil {
 		t.Fatal(err)
@@ -405,8 +403,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestPlainMemory: a region without a dma-buf is host memory if each function that maps a
-// dma-buf is hooked, and if there is no peer memory.
+// TestPlainMemory: a region without a dma-buf is host memory if every function that maps a dma-buf is hooked, and if
+// the kernel has no peer memory.
 func TestPlainMemory(t *testing.T) {
 	const get, pinned = "ib_umem_dmabuf_get", "ib_umem_dmabuf_get_pinned"
 	for name, c := range map[string]struct {
@@ -449,8 +447,8 @@ func TestPlainMemory(t *testing.T) {
 	}
 }
 
-// TestAdoptUnlistableDevice: a device that cannot be listed omits its own objects. CM ids stay
-// unattributed where no program sees their end.
+// TestAdoptUnlistableDevice: if a device cannot be listed, only its own objects are missing. CM ids stay unattributed
+// if no program sees their end.
 func TestAdoptUnlistableDevice(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -496,9 +494,8 @@ func TestAdoptUnlistableDevice(t *testing.T) {
 	}
 }
 
-// TestAdoptUnnumbered: an object that a program counts without its id is not adopted again.
-// Listed objects that may be this object are adopted when it has ended. The first object of a
-// device has the id 0.
+// TestAdoptUnnumbered: an object that a program counts without its id is not adopted again. Listed objects that may be
+// this object are adopted after it has ended. The first object of a device has the id 0.
 func TestAdoptUnnumbered(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -554,8 +551,7 @@ func TestAdoptUnnumbered(t *testing.T) {
 	}
 }
 
-// TestRename: live objects have the current name of their device. Counts of created objects
-// stay under the former name.
+// TestRename: live objects get the new name of their device. Counts of created objects keep the former name.
 func TestRename(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -606,7 +602,7 @@ func TestRename(t *testing.T) {
 	count(5, 6)
 	read("renamed back", "rxe0", 5, map[string]model.Count{"rxe0": 3, "ibp24s0": 3, "mlx5_0": 0})
 
-	// Forget drops all counters of a cgroup; it starts at zero again.
+	// Forget drops all counters of a cgroup. They start at zero again.
 	var snap model.Snapshot
 	if err := s.readHoldings(&snap, map[model.CgroupID]bool{42: true}); err != nil || len(snap.Created)+len(snap.Objects) != 0 {
 		t.Errorf("forgotten: %+v %+v, %v", snap.Created, snap.Objects, err)
@@ -630,8 +626,8 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// createdBy returns the number of queue pairs created by cgroup 42, by device. It adds rows of
-// one key and fails on rows of others.
+// createdBy returns the number of queue pairs created by cgroup 42, by device. It adds up rows with the same key and
+// fails on other rows.
 func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
 	t.Helper()
 	created := map[string]model.Count{}
@@ -644,7 +640,7 @@ func createdBy(t *testing.T, snap *model.Snapshot) map[string]model.Count {
 	return created
 }
 
-// unhooked returns a sensor with the maps of this kernel and no hook.
+// unhooked returns a sensor with the maps of this kernel and without hooks.
 func unhooked(t *testing.T) *sensor {
 	t.Helper()
 	return newUnhooked(t, Options{MaxEntries: 64, MaxObjects: 64})

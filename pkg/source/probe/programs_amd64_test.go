@@ -21,9 +21,9 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// objectPrograms runs the compiled programs of objects, or of peers, without RDMA hardware: each is loaded as a
-// syscall program, which can be called with any context. The kernel objects are fakes in the
-// memory of a map, in the layout of bpf/kernel.h.
+// objectPrograms runs the compiled programs of objects or peers without RDMA hardware. Each is loaded as a syscall
+// program, which can be called with any context. The kernel objects are fakes in the memory of a map, in the layout of
+// bpf/kernel.h.
 type objectPrograms struct {
 	t       *testing.T
 	coll    *ebpf.Collection
@@ -33,13 +33,14 @@ type objectPrograms struct {
 	memory  []byte // its content
 }
 
-// newObjectPrograms has room for 64 objects and 64 holdings, half and a quarter of them of an owner.
+// newObjectPrograms has room for 64 objects and 64 holdings. An owner may have half of the objects and a quarter of the
+// holdings.
 func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 	t.Helper()
 	return newPrograms(t, tier, smallSpecs(t).objects)
 }
 
-// newPeerPrograms has room for 32 peers, half of them of an owner.
+// newPeerPrograms has room for 32 peers. An owner may have half of them.
 func newPeerPrograms(t *testing.T, tier string) *objectPrograms {
 	t.Helper()
 	return newPrograms(t, tier, smallSpecs(t).peers)
@@ -83,7 +84,6 @@ func newPrograms(t *testing.T, tier string, spec *ebpf.CollectionSpec) *objectPr
 	return p
 }
 
-// run calls a program with a context.
 func (p *objectPrograms) run(name string, context ...uint64) {
 	p.t.Helper()
 	var b []byte
@@ -116,7 +116,6 @@ func (p *objectPrograms) call(function string, result uint64, arguments ...uint6
 	}
 }
 
-// enter runs the kprobe program of a kernel function.
 func (p *objectPrograms) enter(function string, arguments ...uint64) {
 	p.t.Helper()
 	var regs unix.PtraceRegs
@@ -186,7 +185,7 @@ const (
 	userRegion   = 3
 )
 
-// exportedBy makes the dma-buf of the umem one of a module, or of the kernel image.
+// exportedBy sets the exporter of the umem's dma-buf: a module, or the kernel image.
 func (p *objectPrograms) exportedBy(module string) {
 	p.t.Helper()
 	p.put(fakeUmem, "ib_umem_dmabuf.attach", p.address+fakeAttachment)
@@ -237,7 +236,7 @@ func (p *objectPrograms) entry() uint64 {
 	return p.address + uint64(at)
 }
 
-// regions returns the number of regions and of bytes by kind of memory.
+// regions returns the number of regions and bytes by kind of memory.
 func (p *objectPrograms) regions() kinds {
 	p.t.Helper()
 	got := kinds{}
@@ -249,7 +248,6 @@ func (p *objectPrograms) regions() kinds {
 	return got
 }
 
-// holdings returns what the programs counted.
 func (p *objectPrograms) holdings() map[gen.ObjectsHoldingKey]gen.ObjectsHolding {
 	p.t.Helper()
 	got := map[gen.ObjectsHoldingKey]gen.ObjectsHolding{}
@@ -265,7 +263,6 @@ func (p *objectPrograms) holdings() map[gen.ObjectsHoldingKey]gen.ObjectsHolding
 	return got
 }
 
-// kinds are the regions that a test expects.
 type kinds = map[gen.ObjectsMemory]held
 
 // TestRegionMemory registers memory regions of each kind and destroys them.
@@ -299,7 +296,7 @@ func TestRegionMemory(t *testing.T) {
 			p.call("umem_release", 0, umem)
 			p.register(4096, userRegion)
 		}, kinds{host: {1, 4096}}},
-		// As mlx5's DEVX umem, or the buffer of a CQ.
+		// Like mlx5's DEVX umem, or the buffer of a CQ.
 		{"mapping of another object", func(p *objectPrograms, umem uint64) {
 			p.mapDMABuf("dmabuf_get_pinned", umem, 8192)
 			p.call("commit_uobject", 0, 0)
@@ -377,7 +374,8 @@ func TestMissedMapping(t *testing.T) {
 	}
 }
 
-// TestNumberObjects: the return of rdma_restrack_add was missed, so the object has no id. A program reads it, if it is still the object.
+// TestNumberObjects: the return of rdma_restrack_add was missed, so the object has no id. A program reads the id if the
+// address still has the same object.
 func TestNumberObjects(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -427,8 +425,8 @@ func dmabufHooks() (out []hook.Hook) {
 	return out
 }
 
-// TestDEVX: DEVX objects of mlx5, and objects of other drivers with the same class, as the kernel describes them to all hooks:
-// struct ib_uobject. The device is a FAKE.
+// TestDEVX: DEVX objects of mlx5, and objects of other drivers with the same class. struct ib_uobject describes them to
+// all hooks. The device is a FAKE.
 func TestDEVX(t *testing.T) {
 	const (
 		object, umem, later = 0x1001, 0x1002, 0x1fff // enum mlx5_ib_objects

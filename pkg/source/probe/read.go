@@ -33,7 +33,7 @@ func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[model.
 	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget), s.settleOwners(forget))
 }
 
-// settleOwners passes the numbers of entries that this process made and removed to the programs, and drops the owners that ended.
+// settleOwners tells the programs how many entries this process made and removed, and drops the owners that ended.
 func (s *sensor) settleOwners(forget map[model.CgroupID]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +47,8 @@ func (s *sensor) settleOwners(forget map[model.CgroupID]bool) error {
 	return errors.Join(errs...)
 }
 
-// readVerbs adds the verbs of the (cgroup, device number) pairs that add selects, and deletes
-// the entries that drop selects.
+// readVerbs adds the verbs of the (cgroup, device number) pairs that add selects, and deletes the entries that drop
+// selects.
 func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop func(uint64, uint32) bool) error {
 	if s.verbs == nil {
 		return nil
@@ -79,14 +79,14 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 	return nil
 }
 
-// dropped counts an entry that is removed as one less of its owner. It returns true.
+// dropped subtracts a removed entry from the entries of its owner. It returns true.
 func (s *sensor) dropped(from *hook.Object, owner uint64, of uint32) bool {
 	from.Owners.Add(owner, of, -1)
 	return true
 }
 
-// readMap calls visit for each entry of a map, then deletes the entries for which it returned
-// true and returns their keys.
+// readMap calls visit for each entry of a map. It deletes the entries for which visit returned true and returns their
+// keys.
 func readMap[K, V any](s *sensor, o *hook.Object, name string, keys *[]K, values *[]V, visit func(K, *V) bool) ([]K, error) {
 	gone, left, err := hook.Sweep(o.Coll.Maps[name], keys, values, func(k *K, v *V) bool { return visit(*k, v) })
 	if err != nil {
@@ -104,7 +104,7 @@ func histogram(v *gen.VerbsVerbStat) model.Histogram {
 	return h
 }
 
-// readHoldings adds the objects: those counted by the programs, and those that existed before.
+// readHoldings adds the objects: those counted by the programs, and those older than the hooks.
 func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bool) error {
 	if s.objects == nil {
 		return nil
@@ -163,13 +163,13 @@ func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, creat
 	})
 }
 
-// positive returns n, or zero between two increments for one object.
+// positive returns n, or zero: a count is negative between two increments for one object.
 func positive(n int64) uint64 {
 	return uint64(max(n, 0))
 }
 
-// deviceName returns the name that a program recorded for the device, or the one of the last
-// reindex. A removed device keeps its last name.
+// deviceName returns the name from the last reindex, or the name that a program recorded. A removed device keeps its
+// last name.
 func (s *sensor) deviceName(index uint32) string {
 	if name, ok := s.indexes[index]; ok {
 		return name
@@ -182,7 +182,6 @@ func (s *sensor) deviceName(index uint32) string {
 	return s.indexes[index]
 }
 
-// self adds the fill of the maps to snap, and the losses of the programs to losses.
 func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	if s.verbs != nil {
 		s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
@@ -215,8 +214,8 @@ func (s *sensor) self(snap *model.Snapshot, losses *losses) {
 	s.addMaps(snap, s.peers, gen.PeersMapPeers)
 }
 
-// addOwnerLosses adds what was not recorded of owners because they have their share of the maps of an object, in the order of
-// the maps.
+// addOwnerLosses adds the losses of owners that used up their share of a map. The reasons are in the order of the maps
+// of the object.
 func (s *sensor) addOwnerLosses(snap *model.Snapshot, losses *losses, o *hook.Object, reasons []gen.VerbsLoss) {
 	var lost uint64
 	names := make([]string, len(reasons))
@@ -244,8 +243,7 @@ func variable(v *ebpf.Variable) uint64 {
 	return n
 }
 
-// losses counts data that could not be recorded, by reason; the last entry counts programs that
-// the kernel skipped.
+// losses counts data that could not be recorded, by reason. The last entry counts programs that the kernel skipped.
 type losses [gen.VerbsLossLOSSES + 1]uint64
 
 // add adds the losses of an object and returns the number of skipped programs.

@@ -15,20 +15,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The kernel may skip programs, and before 6.7 it does not count skipped kprobes. compare
-// detects that, and adopt repairs it: it adds the objects whose beginning was skipped, and
-// removes those whose end was skipped.
+// The kernel may skip programs, and before 6.7 it does not count skipped kprobes. compare detects this, and adopt
+// repairs it: it adds the objects whose beginning was skipped and removes the objects whose end was skipped.
 
-// comparison is the difference between the numbers of objects that the kernel tracks and that
-// the programs count, by table.
+// comparison is the difference between the numbers of objects that the kernel tracks and that the programs count, by
+// table.
 type comparison struct {
-	// expected is the difference after the last adoption: objects of the kernel, and those
-	// that could not be adopted. last is the difference at the last comparison.
+	// expected is the difference after the last adoption: objects of the kernel, and objects that could not be adopted.
+	// last is the difference at the last comparison.
 	expected, last map[model.ObjectTable]int64
 }
 
-// update records the current differences and returns the types with one that has changed and
-// lasts.
+// update records the current differences. It returns the types with a changed difference that lasts.
 func (c *comparison) update(now map[model.ObjectTable]int64) (lasting []model.ObjectType) {
 	expected := map[model.ObjectTable]int64{}
 	for table, difference := range now {
@@ -47,15 +45,14 @@ func (c *comparison) update(now map[model.ObjectTable]int64) (lasting []model.Ob
 	return lasting
 }
 
-// forget forgets the differences of some types, which were adopted.
 func (c *comparison) forget(types []model.ObjectType) {
 	of := func(table model.ObjectTable, _ int64) bool { return slices.Contains(types, table.Type) }
 	maps.DeleteFunc(c.expected, of)
 	maps.DeleteFunc(c.last, of)
 }
 
-// compare compares the numbers of objects with those of RDMA netlink. Objects that are created
-// or destroyed meanwhile make a difference that does not last.
+// compare compares the numbers of objects with RDMA netlink. Objects that are created or destroyed meanwhile make a
+// difference that does not last.
 func (s *sensor) compare(ctx context.Context, opts Options) {
 	if s.objects == nil || opts.ObjectCounts == nil {
 		return
@@ -91,8 +88,8 @@ func (s *sensor) compare(ctx context.Context, opts Options) {
 	s.mu.Unlock()
 	lost := s.lost()
 	for _, t := range s.compared.update(differences) {
-		// Skipped programs concern objects of any type: as many may have begun as have
-		// ended. A type with objects that are known to be missing explains its difference.
+		// Skipped programs may concern objects of any type: equally many may have begun and ended unseen. If objects of
+		// the type are known to be missing, they explain the difference.
 		a, differ := s.adoptions[t], adoptedTypes
 		if a.failed || a.lost != lost[t] {
 			differ = []model.ObjectType{t}
@@ -116,8 +113,7 @@ type entry struct {
 	value   gen.ObjectsObject
 }
 
-// entries returns the counted objects that RDMA netlink can list: those with an id in a table
-// that it counts.
+// entries returns the counted objects that RDMA netlink can list: they have an id, and netlink counts their table.
 func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
 	var found []entry
 	add := func(address uint64, o *gen.ObjectsObject) {
@@ -141,8 +137,7 @@ func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
 	return found, nil
 }
 
-// counted returns the entries of some types before a dump, and none if it is not known which devices the dump
-// lists.
+// counted returns the entries of some types before a dump. It returns nil if the devices of the dump are unknown.
 func (s *sensor) counted(ctx context.Context, opts Options, types []model.ObjectType) []entry {
 	if opts.ObjectCounts == nil {
 		return nil
@@ -159,8 +154,7 @@ func (s *sensor) counted(ctx context.Context, opts Options, types []model.Object
 	return nil
 }
 
-// unlisted returns the entries that a complete dump does not have and that are still in the
-// maps.
+// unlisted returns the entries that are missing from a complete dump and still in the maps.
 func (s *sensor) unlisted(of []entry, dump []model.Object) []entry {
 	listed := map[gen.ObjectsAdoptedKey]bool{}
 	types := map[uint32]bool{
@@ -229,7 +223,6 @@ func (s *sensor) repairs() repairs {
 	return s.repaired
 }
 
-// repairs counts the objects that a reconciliation added and removed.
 type repairs struct{ added, removed uint64 }
 
 func (r repairs) plus(o repairs) repairs { return repairs{r.added + o.added, r.removed + o.removed} }

@@ -44,8 +44,8 @@ func (s *sensor) count(t *testing.T, address uint64, o gen.ObjectsObject) {
 	}
 }
 
-// held returns the number of objects of each type and device index, the registered bytes of device 3, and the entries of
-// the map objects.
+// held returns the number of objects of each type and device index, the registered bytes of device 3, and the entries
+// of the map objects.
 func (s *sensor) held(t *testing.T) (objects map[model.ObjectTable]uint64, bytes, entries uint64) {
 	t.Helper()
 	var snap model.Snapshot
@@ -73,8 +73,8 @@ func (s *sensor) held(t *testing.T) (objects map[model.ObjectTable]uint64, bytes
 	return objects, bytes, entries
 }
 
-// TestReconcile: objects that two dumps do not list ended while a program was skipped. Objects that a dump cannot list
-// stay. The netlink is a FAKE; the maps are those of this kernel.
+// TestReconcile: objects missing from two dumps ended while a program was skipped. Objects that a dump cannot list
+// stay. The netlink is a FAKE; the maps are real.
 func TestReconcile(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -197,12 +197,12 @@ func TestCompare(t *testing.T) {
 	next("an object was missed")
 	kernel++
 	next("another difference")
-	// Of other types, as many may have begun unseen as have ended.
+	// Of other types, equally many may have begun and ended unseen.
 	next("it lasts", adoptedTypes...)
 	if due := s.dueTypes(time.Now()); !slices.Equal(due, adoptedTypes) {
 		t.Errorf("%v are reconciled", due)
 	}
-	// What the reconciliation does not explain is the kernel's own.
+	// A difference that the reconciliation does not explain consists of the kernel's own objects.
 	opts.Objects = func(context.Context, ...model.ObjectType) ([]model.Object, error) { return nil, nil }
 	_ = s.adopt(t.Context(), opts)
 	for range 3 {
@@ -223,7 +223,6 @@ func TestCompare(t *testing.T) {
 	next("it lasts", model.MR)
 }
 
-// TestSkippedPrograms: skipped programs cause a reconciliation.
 func TestSkippedPrograms(t *testing.T) {
 	root(t)
 	s := unhooked(t)

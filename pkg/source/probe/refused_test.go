@@ -14,7 +14,8 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, only tracepoints and cgroups are seen.
+// TestRefusedParts refuses each program, map and helper in turn. Without InfiniBand the machine has tracepoints and
+// cgroups only.
 func TestRefusedParts(t *testing.T) {
 	types, symbols := bpf.Kernel(t)
 	opts := Options{Sysfs: "/sys", MaxEntries: 64, MaxObjects: 64, Logger: zap.NewNop()}

@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestReplugged: an HCA that was removed and added again has another index, another uverbs device, and the same name. What was
-// counted before is added to what is counted then, and other HCAs keep their names. The devices are FAKES.
+// TestReplugged: an HCA that was removed and added again has a new index, a new uverbs device, and the same name. New
+// counts are added to the counts before, and other HCAs keep their names. The devices are FAKES.
 func TestReplugged(t *testing.T) {
 	root(t)
 	const cgroup, before, after = 42, 4, 5 // the indexes of rxe1

@@ -12,9 +12,8 @@ import (
 // adoptedTypes are the types of objects that RDMA netlink lists and that are adopted.
 var adoptedTypes = []model.ObjectType{model.PD, model.CQ, model.QP, model.MR, model.Context, model.SRQ, model.CMID}
 
-// The interval between adoptions of one type. It doubles while they follow one another as soon
-// as they may, as with a full map, and after those that failed or changed nothing: a dump of
-// queue pairs is a firmware command for each of them.
+// The interval between adoptions of one type. It doubles if an adoption follows the previous as early as allowed (for
+// example with a full map), fails, or changes nothing: a dump of queue pairs costs a firmware command per queue pair.
 const (
 	reconcileInterval    = time.Minute
 	maxReconcileInterval = time.Hour
@@ -24,7 +23,7 @@ const (
 type adoption struct {
 	lost     uint64 // objects of the type, at the last adoption
 	at       time.Time
-	interval time.Duration // until the next one at the earliest
+	interval time.Duration // the shortest time until the next adoption
 	failed   bool
 	differs  bool // a comparison found a difference
 }
@@ -44,7 +43,6 @@ func (a adoption) next(now time.Time, lost uint64, changed, failed bool) adoptio
 	return n
 }
 
-// dueTypes returns the types of objects to list again.
 func (s *sensor) dueTypes(now time.Time) []model.ObjectType {
 	if s.objects == nil {
 		return nil
@@ -59,9 +57,8 @@ func (s *sensor) dueTypes(now time.Time) []model.ObjectType {
 	return due
 }
 
-// lost returns the number of objects of each type that did not fit into the map, and of skipped
-// programs at the last read, which may have been of any type. An object with a missed return is
-// counted: the programs count at the entry.
+// lost returns the number of objects of each type that did not fit into the map, plus the programs skipped at the last
+// read, which may have been of any type. An object with a missed return is not lost: the programs count at the entry.
 func (s *sensor) lost() map[model.ObjectType]uint64 {
 	s.mu.Lock()
 	skipped := s.skipped

@@ -20,40 +20,37 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// sensor is one set of attached hooks and their maps, from the first device to the removal of
-// the last.
+// sensor is a set of attached hooks and their maps. It lives from the first device to the removal of the last device.
 type sensor struct {
 	opts    Options
-	verbs   *hook.Object        // nil if no hook counts verbs
-	objects *hook.Object        // nil if no hook counts objects
-	peers   *hook.Object        // nil if no hook counts connections
-	cgroups *hook.Object        // nil if no hook records paths
+	verbs   *hook.Object        // nil if verbs are not counted
+	objects *hook.Object        // nil if objects are not counted
+	peers   *hook.Object        // nil if connections are not counted
+	cgroups *hook.Object        // nil if paths are not recorded
 	cmIDs   bool                // the programs count CM ids
 	call    hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
 
 	mu      sync.Mutex // protects the fields below, which adopt changes during a Read
 	indexes map[uint32]string
-	// base counts the objects found when the hooks were attached. The programs subtract
-	// from their own counts when one of them ends, which may make those negative; the sums
-	// are correct.
+	// base counts the objects found when the hooks were attached. When such an object ends, the programs subtract it
+	// from their own counts, which may become negative. The sums are correct.
 	base map[gen.ObjectsHoldingKey]held
-	// former counts the objects created under former device names; renamed is their number
-	// in each counter of the kernel.
+	// former counts the objects created under former device names. renamed is their number in each counter of the
+	// kernel.
 	former   model.Totals[model.ObjectKey, model.Count, *model.Count]
 	renamed  map[gen.ObjectsHoldingKey]uint64
-	recorded uint64 // objects adopted, including ended ones
-	// joined counts the adopted peers, including ended ones; unjoined counts those that
-	// exceeded the map.
+	recorded uint64 // objects adopted, including ended objects
+	// joined counts the adopted peers, including ended peers. unjoined counts peers that did not fit into the map.
 	joined, unjoined uint64
 
-	// repaired counts what reconciliations changed; endedUnseen counts the entries of objects
-	// that they removed; skipped counts skipped programs of objects, at the last read.
+	// repaired counts the changes by reconciliations. endedUnseen counts the entries that reconciliations removed.
+	// skipped counts the skipped programs of objects at the last read.
 	repaired             repairs
 	endedUnseen, skipped uint64
 
 	unadopted unadopted
 	adoptions map[model.ObjectType]adoption
-	changes   repairs // of the last adoption
+	changes   repairs // by the last adoption
 	compared  comparison
 	buffers
 }
@@ -61,11 +58,10 @@ type sensor struct {
 // held is a number of objects and their bytes.
 type held struct{ count, bytes int64 }
 
-// cmIDType is the structure of a CM id, which only the type information of modules describes.
+// cmIDType is the structure of a CM id. Only the type information of modules describes it.
 const cmIDType = "rdma_id_private"
 
-// newSensor attaches the hooks that the kernel supports. It fails if neither verbs nor objects
-// can be counted.
+// newSensor attaches the hooks that the kernel supports. It fails if neither verbs nor objects can be counted.
 func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	// The BTF of the kernel takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
@@ -91,7 +87,6 @@ func newSensor(opts Options) (_ *sensor, hooks []model.Hook, err error) {
 	return attach(opts, compiled, types, found)
 }
 
-// attach makes the maps and attaches the hooks.
 func attach(opts Options, compiled specs, types *hook.Types, symbols map[string]bool) (*sensor, []model.Hook, error) {
 	s := &sensor{
 		opts: opts, cmIDs: types.Has(cmIDType),
@@ -137,8 +132,7 @@ func (s *sensor) all() []*hook.Object {
 	return slices.DeleteFunc(objects, func(o *hook.Object) bool { return o == nil })
 }
 
-// attachObjects attaches the hooks of objects. Without the hook of creation and deletion the
-// others are useless.
+// attachObjects attaches the hooks of objects. The others are useless if creation or deletion is not hooked.
 func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	var out []model.Hook
 	usable := true
@@ -151,8 +145,7 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		out = append(out, got)
 		switch h.Name {
 		case stepsHook:
-			// If the kernel deletes in steps and the hook is not attached, objects would
-			// never end.
+			// If the kernel deletes in steps and this hook is not attached, objects would never end.
 			usable = attached(got) || !symbols[stepsHook]
 		case restrackHook:
 			usable = got.State == model.StateOK
@@ -164,7 +157,7 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 		return append(hook.Closed(out, errNoObjects), numberHook.Unattached(needed), existingHook.Unattached(needed))
 	}
 	out = append(out, s.objects.Attach(numberHook, "", symbols), s.attachExisting(out, symbols))
-	// Without this, the kind stays unknown.
+	// If this fails, the kind stays unknown.
 	if err := s.objects.Coll.Variables[gen.ObjectsVarPlainMemory].Set(uint32(plainMemory(out, symbols))); err != nil {
 		s.opts.Logger.Warn("setting the kind of memory of memory regions failed", zap.Error(err))
 	}
@@ -228,7 +221,7 @@ func sizedSpecs(opts Options) (c specs, err error) {
 	return c, nil
 }
 
-// maxPeers returns the maximum number of connected queue pairs: a process with connections has other objects, too.
+// maxPeers returns the maximum number of connected queue pairs: a process with connections also has other objects.
 func maxPeers(opts Options) uint32 { return max(opts.MaxObjects/2, 1) }
 
 func (s *sensor) detach() {
@@ -248,7 +241,7 @@ func (s *sensor) close() {
 
 // showDevices passes the device numbers of uverbs devices to the tracepoint programs.
 func (s *sensor) showDevices(names deviceNames) {
-	if s.verbs == nil || s.verbs.Coll.Maps[gen.VerbsMapRdevs] == nil { // the kernel refuses the map, or what uses it
+	if s.verbs == nil || s.verbs.Coll.Maps[gen.VerbsMapRdevs] == nil { // the kernel refused the map, or its programs
 		return
 	}
 	for rdev := range names {

@@ -13,7 +13,7 @@ import (
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
-// bind creates an id of the connection manager in a cgroup, and returns the address of its restrack entry. There are four.
+// bind creates one of four ids of the connection manager in a cgroup, and returns the address of its restrack entry.
 func (p *objectPrograms) bind(i uint32, cgroup uint64) uint64 {
 	p.t.Helper()
 	p.newID()
@@ -27,8 +27,8 @@ func (p *objectPrograms) bind(i uint32, cgroup uint64) uint64 {
 	return p.id() + uint64(i*size)
 }
 
-// TestObjectsShare: a cgroup that has almost its share creates two objects, and another cgroup one. The ids of the connection
-// manager and their task are FAKES.
+// TestObjectsShare: a cgroup that has almost its share creates two objects, and another cgroup creates one. The ids of
+// the connection manager and their task are FAKES.
 func TestObjectsShare(t *testing.T) {
 	const hostile, other = 42, 43
 	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
@@ -57,7 +57,7 @@ func TestObjectsShare(t *testing.T) {
 					}
 				}
 			}
-			// Of 32 and 16 that it may have, the hostile one has 31 and 5.
+			// The hostile owner may have 32 objects and 16 holdings; it has 31 and 5.
 			if err := owners.Put(uint64(hostile), gen.ObjectsOwnerEntries{Made: [2]int64{31, 5}}); err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestObjectsShare(t *testing.T) {
 			p.call("restrack_del", 0, third)
 			expect("destroyed", map[uint64]int64{hostile: 0, other: 0},
 				gen.ObjectsOwnerEntries{Made: [2]int64{31, 6}, Refused: [2]uint64{1, 0}}, gen.ObjectsOwnerEntries{Made: [2]int64{0, 1}})
-			// The end of the former object at the address was missed; it is of another owner now.
+			// The end of the former object at the address was missed. The address now has an object of another owner.
 			p.bind(3, hostile)
 			p.bind(3, other)
 			expect("used again", map[uint64]int64{hostile: 0, other: 1},
@@ -86,7 +86,8 @@ func TestObjectsShare(t *testing.T) {
 	}
 }
 
-// TestHoldingsShare: a cgroup that has its share of the holdings creates an object, which is not counted, and destroys it.
+// TestHoldingsShare: a cgroup that used up its share of the holdings creates an object, which is not counted, and
+// destroys it.
 func TestHoldingsShare(t *testing.T) {
 	const hostile = 42
 	p := newObjectPrograms(t, hook.Fentry)
@@ -103,7 +104,6 @@ func TestHoldingsShare(t *testing.T) {
 	}
 }
 
-// losses returns what the programs lost.
 func (p *objectPrograms) losses(variable string) (lost [gen.VerbsLossLOSSES]uint64) {
 	p.t.Helper()
 	if err := p.coll.Variables[variable].Get(&lost); err != nil {
@@ -112,7 +112,8 @@ func (p *objectPrograms) losses(variable string) (lost [gen.VerbsLossLOSSES]uint
 	return lost
 }
 
-// TestObjectsFull: other owners have filled the map. An object is lost as one that does not fit, and its holding is taken back.
+// TestObjectsFull: other owners have filled the map. The next object is lost because it does not fit, and its holding
+// is taken back.
 func TestObjectsFull(t *testing.T) {
 	for _, tier := range []string{hook.Fentry, hook.Kprobe} {
 		t.Run(tier, func(t *testing.T) {
@@ -144,8 +145,8 @@ func TestObjectsFull(t *testing.T) {
 	}
 }
 
-// TestOwnersFull: there are as many owners as can be counted. One more gets no entry, which is lost as one that does not fit. After an
-// owner has ended, there is room, and the end of an object that it had does not bring it back.
+// TestOwnersFull: the map of owners is full. The next owner gets no entry, and the loss counts as a full map. After an
+// owner has ended there is room. The end of an object of the ended owner does not bring this owner back.
 func TestOwnersFull(t *testing.T) {
 	const first, second, third = 41, 42, 43
 	spec := smallSpecs(t).objects
@@ -183,8 +184,8 @@ func TestOwnersFull(t *testing.T) {
 	expect("there is room", map[uint64]gen.ObjectsOwnerEntries{second: one, third: one}, 1, 1)
 }
 
-// TestPeersShareOfPrograms: a cgroup connects more queue pairs than its share of the map. Those of another cgroup have room, and there
-// is room again for those of the first one after some have ended. The queue pairs are FAKES.
+// TestPeersShareOfPrograms: a cgroup connects more queue pairs than its share of the map. Another cgroup still has
+// room, and the first cgroup has room again after some of its queue pairs have ended. The queue pairs are FAKES.
 func TestPeersShareOfPrograms(t *testing.T) {
 	const (
 		fakeQP, fakeAttr = 512, 1024
@@ -242,7 +243,7 @@ func TestPeersShareOfPrograms(t *testing.T) {
 			connect(hostile, 0, share+3)
 			connect(other, 100, 102)
 			expect("connected", entries{hostileID: of(share, 3), otherID: of(2, 0)}, 0)
-			// What exists stays: it is connected to another end, or its state changes.
+			// Existing queue pairs stay when they are connected to another end or change their state.
 			connect(hostile, 0, 1)
 			modify(hostile, 1, ready, state)
 			expect("modified", entries{hostileID: of(share, 3), otherID: of(2, 0)}, 0)
@@ -252,7 +253,7 @@ func TestPeersShareOfPrograms(t *testing.T) {
 			expect("ended", entries{hostileID: of(share-2, 3), otherID: of(2, 0)}, 0)
 			connect(hostile, 50, 53)
 			expect("connected again", entries{hostileID: of(share, 4), otherID: of(2, 0)}, 0)
-			// Two more owners take the rest.
+			// Two more owners fill the rest.
 			for i := range uint32(room - share - 2) {
 				if err := peers.Update(gen.PeersPeerKey{Device: 4, Qpn: i}, gen.PeersPeer{Owner: uint64(1 + i%2)}, ebpf.UpdateNoExist); err != nil {
 					t.Fatal(err)

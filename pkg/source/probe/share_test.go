@@ -47,7 +47,6 @@ func enterFrom(t *testing.T, subsystem, hierarchy, cgroup string, f func()) {
 	f()
 }
 
-// idOf returns the id of a cgroup.
 func idOf(t *testing.T, cgroup string) model.CgroupID {
 	t.Helper()
 	info, err := os.Stat(cgroup)
@@ -57,7 +56,8 @@ func idOf(t *testing.T, cgroup string) model.CgroupID {
 	return model.CgroupID(inode(info))
 }
 
-// callAll calls all write commands with /dev/null, ioctls that fail with as many verbs, and writes that fail with another error.
+// callAll calls all write commands on /dev/null, ioctls with the same verbs that fail, and writes that fail with
+// another error.
 func callAll(t *testing.T) {
 	t.Helper()
 	null, err := unix.Open("/dev/null", unix.O_RDWR, 0)
@@ -86,7 +86,7 @@ func callAll(t *testing.T) {
 	}
 }
 
-// lossesOf returns what was lost, in all and of an owner.
+// lossesOf returns the losses in total, and the losses of an owner.
 func lossesOf(snap *model.Snapshot, owner model.CgroupID) (all, of map[string]uint64) {
 	all, of = map[string]uint64{}, map[string]uint64{}
 	for _, l := range snap.Losses {
@@ -102,8 +102,8 @@ func lossesOf(snap *model.Snapshot, owner model.CgroupID) (all, of map[string]ui
 	return all, of
 }
 
-// TestVerbsShare: a cgroup that calls all verbs takes its share of the maps of verbs and errors, and no more. What it lost is
-// counted by its name, and the room is free after it has ended.
+// TestVerbsShare: a cgroup that calls all verbs gets only its share of the maps of verbs and errors. Its losses are
+// counted under its name, and the room is free after it has ended.
 func TestVerbsShare(t *testing.T) {
 	root(t)
 	subsystem, hostile := testCgroup(t)
@@ -165,7 +165,7 @@ func TestVerbsShare(t *testing.T) {
 	}
 }
 
-// TestErrorsShare: an owner has its share of the errors and not of the verbs.
+// TestErrorsShare: an owner has used up its share of the errors, but not of the verbs.
 func TestErrorsShare(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -204,7 +204,7 @@ func TestErrorsShare(t *testing.T) {
 	if _, of := lossesOf(&snap, 43); len(of) != 0 {
 		t.Errorf("lost of an ended owner: %v", of)
 	}
-	// The driver of the device has another number: the entries are moved away, and the owner is there.
+	// The driver of the device has another number: the entries are moved away, and the owner stays.
 	gone := func(uint64, uint32) bool { return true }
 	if err := s.readVerbs(&snap, nil, gone, gone); err != nil {
 		t.Fatal(err)
@@ -217,8 +217,8 @@ func TestErrorsShare(t *testing.T) {
 	}
 }
 
-// TestAdoptedShare: one owner has more objects and peers than fit. Those of others are adopted, whatever the order of the
-// listing. The netlink is a FAKE.
+// TestAdoptedShare: one owner has more objects and peers than fit. Objects of other owners are adopted in any order of
+// the listing. The netlink is a FAKE.
 func TestAdoptedShare(t *testing.T) {
 	root(t)
 	s := unhooked(t)
@@ -275,7 +275,7 @@ func TestAdoptedShare(t *testing.T) {
 			t.Errorf("lost %v", lost)
 		}
 	}
-	// The sum of a counter does not fall when the owner has ended.
+	// The sum of a counter does not fall after the owner has ended.
 	ended := map[model.CgroupID]bool{42: true}
 	var snap model.Snapshot
 	var lost losses
@@ -314,7 +314,7 @@ func TestAdoptedFull(t *testing.T) {
 	}
 }
 
-// TestPeersShare: what the programs refuse is counted by owner.
+// TestPeersShare: refused queue pairs are counted by owner.
 func TestPeersShare(t *testing.T) {
 	root(t)
 	s := unhooked(t)

@@ -9,20 +9,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 )
 
-// Bounds of Options.MaxEntries and Options.MaxObjects if they are selected by the node.
+// Bounds of Options.MaxEntries and Options.MaxObjects if the node selects them.
 const (
 	minMaxEntries, maxMaxEntries = 8192, 32768
 	minMaxObjects, maxMaxObjects = 65536, 131072
 )
 
-// The numbers for each CPU and device: a workload that has a CPU of its own calls about as many verbs, and has as many types of
-// objects; each rank of a job has queue pairs to all other ranks.
+// Numbers per CPU and device. A workload with one CPU calls about 16 verbs, or has 16 types of objects. Each rank of a
+// job has queue pairs to all other ranks.
 const (
 	entriesPerDevice = 16
 	objectsPerDevice = 256
 )
 
-// sized returns the options with the limits for a number of CPUs and devices.
 func (o Options) sized(cpus, devices int) Options {
 	o.devices = devices
 	if o.MaxEntries == 0 {
@@ -34,20 +33,20 @@ func (o Options) sized(cpus, devices int) Options {
 	return o
 }
 
-// sizedForNode returns the options with the limits for this node.
 func (o Options) sizedForNode(devices int) Options { return o.sized(hook.CPUs(), devices) }
 
-// objectsShare is the part of the objects and peers that an owner may have: half, as a single job may have most objects of a node.
+// objectsShare is the divisor for the objects and peers of an owner: half of the maximum, because one job may have most
+// objects of a node.
 const objectsShare = 2
 
-// entriesShare returns the number of entries that an owner may have: a quarter, or up to a third for all verbs of all devices. What
-// was lost of an owner is counted as unattributed, which also has a share: both leave room for others.
+// entriesShare returns the number of entries that an owner may have: a quarter, or up to a third if all verbs of all
+// devices need it. The lost entries of an owner are counted as unattributed, which also has a share: both shares leave
+// room for other owners.
 func (o Options) entriesShare() uint32 {
 	all := uint32(o.devices) * uint32(gen.VerbsVerbVERBS)
 	return max(o.MaxEntries/4, min(o.MaxEntries/3, all))
 }
 
-// setShares sets the shares of owners.
 func setShares(c specs, opts Options) error {
 	entries := opts.entriesShare()
 	return errors.Join(

@@ -12,7 +12,7 @@ type totals struct {
 	lost    model.Totals[model.LossKey, model.Count, *model.Count]
 }
 
-// add keeps the counters of a snapshot; live objects and bytes are not kept.
+// add keeps the counters of a snapshot, without live objects and bytes.
 func (t *totals) add(s *model.Snapshot) {
 	for i := range s.Verbs {
 		t.verbs.Add(s.Verbs[i].Cgroup, s.Verbs[i].Key, s.Verbs[i].Value)
@@ -35,8 +35,7 @@ func (t *totals) forget(ids map[model.CgroupID]bool) {
 	t.lost.Forget(ids)
 }
 
-// fill adds the counters to a snapshot, in which a key may then be listed twice. Created is
-// omitted unless objects are counted.
+// fill adds the counters to a snapshot, which may then list a key twice. If objects are not counted, Created stays nil.
 func (t *totals) fill(s *model.Snapshot) {
 	s.Verbs = t.verbs.AppendTo(s.Verbs)
 	s.VerbErrors = t.errors.AppendTo(s.VerbErrors)

@@ -13,21 +13,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// ueventGroup is the multicast group of what the kernel announces; the other one is that of udev.
+// ueventGroup is the multicast group of the kernel's messages. Group 2 has udev's messages.
 const ueventGroup = 1
 
-// maxUevent is more than the kernel's UEVENT_BUFFER_SIZE and the path before it.
+// maxUevent is more than the kernel's UEVENT_BUFFER_SIZE plus the path before it.
 const maxUevent = 8 << 10
 
-// uevents is a socket with what the kernel announces of devices (NETLINK_KOBJECT_UEVENT): added, removed, renamed. It needs no
-// privilege. A message is a line, ACTION@PATH, and then NAME=VALUE, with a NUL after each.
+// uevents is a socket with the kernel's messages about devices (NETLINK_KOBJECT_UEVENT): added, removed, renamed. It
+// needs no privilege. A message is ACTION@PATH and then NAME=VALUE pairs, each followed by a NUL.
 type uevents struct {
 	socket *os.File
 	// changed has a value after devices of the RDMA classes changed. It is closed when the socket is no longer read.
 	changed chan struct{}
 }
 
-// openUevents opens the socket and starts to read it.
 func openUevents() (*uevents, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -55,13 +54,14 @@ func (u *uevents) run() {
 		if lost || isRDMA(buf[:n]) {
 			select {
 			case u.changed <- struct{}{}:
-			default: // one is there already
+			default: // a value is waiting already
 			}
 		}
 	}
 }
 
-// isRDMA reports whether a message is about a device of class infiniband or of one whose name begins so, as infiniband_verbs.
+// isRDMA reports whether a message is about a device of class infiniband, or of a class with that prefix, such as
+// infiniband_verbs.
 func isRDMA(message []byte) bool { return bytes.Contains(message, []byte("\x00SUBSYSTEM=infiniband")) }
 
 func (u *uevents) close() { _ = u.socket.Close() }

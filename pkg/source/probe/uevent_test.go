@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatch: devices are listed soon after the last of several announcements, otherwise every 2 s, and more often when nobody announces
-// them. Each attempt to list them is in the log, as there is a file in place of the directory.
+// TestWatch: devices are listed soon after the last of several announcements, otherwise every 2 s, and more often if
+// announcements are unavailable. The class directory is a file, so each attempt to list devices fails and is logged.
 func TestWatch(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "infiniband")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -51,7 +51,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestUevents sends messages as the kernel does, to the group that it sends to.
+// TestUevents sends messages as the kernel does, to the kernel's group.
 func TestUevents(t *testing.T) {
 	u, err := openUevents()
 	if err != nil {

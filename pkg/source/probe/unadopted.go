@@ -12,11 +12,10 @@ import (
 
 const peersOfOwner = uint32(gen.PeersPeerMapPEERS_OF_OWNER)
 
-// unadopted counts the objects that a listing has and that were not adopted. A listing lists them again each time: the largest
-// number counts.
+// unadopted counts the listed objects that were not adopted. Each listing has them again, so the largest number counts.
 type unadopted struct {
 	counts map[unadoptedKey]*unadoptedCount
-	ended  losses // of owners that have ended
+	ended  losses // losses of owners that have ended
 }
 
 type unadoptedKey struct {
@@ -36,7 +35,7 @@ func (u *unadopted) begin(types []model.ObjectType) {
 	}
 }
 
-// add counts an object that was not adopted, for the owner if it has its share of the map.
+// add counts an object that was not adopted. owner is the owner that used up its share, or 0 if the map is full.
 func (u *unadopted) add(owner uint64, reason gen.VerbsLoss, kind model.ObjectType) {
 	key := unadoptedKey{owner, reason, kind}
 	n := u.counts[key]
@@ -51,7 +50,6 @@ func (u *unadopted) add(owner uint64, reason gen.VerbsLoss, kind model.ObjectTyp
 	n.most = max(n.most, n.now)
 }
 
-// forget drops an owner that has ended.
 func (u *unadopted) forget(ids map[model.CgroupID]bool) {
 	for key, n := range u.counts {
 		if ids[model.CgroupID(key.owner)] {
@@ -61,7 +59,6 @@ func (u *unadopted) forget(ids map[model.CgroupID]bool) {
 	}
 }
 
-// fill adds the losses to snap and to the sums of losses.
 func (u *unadopted) fill(snap *model.Snapshot, losses *losses) {
 	for i, n := range u.ended {
 		losses[i] += n
@@ -74,7 +71,6 @@ func (u *unadopted) fill(snap *model.Snapshot, losses *losses) {
 	}
 }
 
-// adoptedOf returns the number of adopted objects of each owner.
 func (s *sensor) adoptedOf() (map[uint64]uint32, error) {
 	counts := map[uint64]uint32{}
 	var keys []gen.ObjectsAdoptedKey

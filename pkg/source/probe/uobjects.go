@@ -17,8 +17,8 @@ import (
 // maxWalks limits the repetitions of a walk through objects that come and go.
 const maxWalks = 3
 
-// attachExisting records the objects of the uobject layer that are older than the hooks, such as address handles, flows and
-// DEVX objects, if a hook counts such objects.
+// attachExisting records the objects of the uobject layer that are older than the hooks, such as address handles, flows
+// and DEVX objects. It needs the hook that counts these objects.
 func (s *sensor) attachExisting(hooks []model.Hook, symbols map[string]bool) model.Hook {
 	if !slices.ContainsFunc(hooks, func(h model.Hook) bool { return h.Name == uobjectHook && attached(h) }) {
 		return existingHook.Unattached("needs the hook " + uobjectHook)
@@ -34,7 +34,7 @@ func (s *sensor) attachExisting(hooks []model.Hook, symbols map[string]bool) mod
 }
 
 // adoptUobjects runs the iterator, which finds the objects in the open files of uverbs devices
-// (class/infiniband_verbs/uverbsN/dev). They are live, and do not count as created.
+// (class/infiniband_verbs/uverbsN/dev). They count as live, not as created.
 func (s *sensor) adoptUobjects() error {
 	if err := hook.SetUverbs(s.objects.Coll, s.opts.Sysfs); err != nil {
 		return err

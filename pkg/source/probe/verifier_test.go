@@ -12,8 +12,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 )
 
-// The verifier walks each path through a program, which is most of the time in which the sensor starts: it took 0.2 s for 84,000
-// instructions.
+// The verifier walks each path through a program. This takes most of the sensor's start: 0.2 s for 84,000 instructions.
 func TestVerifiedInstructions(t *testing.T) {
 	root(t)
 	const limit = 10_000
@@ -21,7 +20,7 @@ func TestVerifiedInstructions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Programs that kernels without ib_uverbs can load, too.
+	// Programs that also load on kernels without ib_uverbs.
 	names := []string{
 		gen.VerbsProgKprobeIoctl, gen.VerbsProgKretprobeIoctl, gen.VerbsProgKprobeWrite, gen.VerbsProgKretprobeWrite,
 		gen.VerbsProgEnterIoctl, gen.VerbsProgExitIoctl, gen.VerbsProgEnterWrite, gen.VerbsProgExitWrite,

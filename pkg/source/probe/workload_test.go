@@ -16,7 +16,7 @@ import (
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
-// eachHierarchy runs a test with a cgroup of v2 and one of v1, if this machine has them.
+// eachHierarchy runs a test with a cgroup of v2 and a cgroup of v1, if this machine has them.
 func eachHierarchy(t *testing.T, f func(t *testing.T, subsystem, dir string)) {
 	t.Helper()
 	root(t)
@@ -35,7 +35,7 @@ func eachHierarchy(t *testing.T, f func(t *testing.T, subsystem, dir string)) {
 	}
 }
 
-// newChild creates cgroups, each below the one before.
+// newChild creates nested cgroups.
 func newChild(t *testing.T, dir string, name ...string) string {
 	t.Helper()
 	for _, n := range name {
@@ -66,7 +66,7 @@ func callIn(t *testing.T, subsystem, dir string) {
 	})
 }
 
-// TestWorkloads: what the cgroups below a marked one do is counted for it, or in its share.
+// TestWorkloads: calls in cgroups below a marked cgroup are counted for the marked cgroup, or in its share.
 func TestWorkloads(t *testing.T) {
 	eachHierarchy(t, func(t *testing.T, subsystem, dir string) {
 		workloads, err := NewWorkloads()
@@ -103,7 +103,7 @@ func TestWorkloads(t *testing.T) {
 			}
 		}
 
-		// A job, before and after it is marked; one rank far below.
+		// A job, before and after it is marked, with a rank far below.
 		job := newChild(t, dir, "job")
 		rank := newChild(t, job, "rank")
 		callIn(t, subsystem, rank)
@@ -143,7 +143,7 @@ func TestWorkloads(t *testing.T) {
 		if counted != share || lost["verbs_map_share"] != 30-share {
 			t.Errorf("%d cgroups of the user counted, want %d; lost %v", counted, share, lost)
 		}
-		// One ends: there is room for another one.
+		// One cgroup ends, so another has room.
 		s.Forget([]model.CgroupID{idOf(t, own[0])})
 		_, _ = read()
 		callIn(t, subsystem, own[29])

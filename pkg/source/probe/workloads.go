@@ -20,7 +20,7 @@ func NewWorkloads() (*hook.Workloads, error) {
 	return hook.NewWorkloads(spec)
 }
 
-// ownerOf returns for whom the programs count what a cgroup does.
+// ownerOf returns the owner for which the programs count a cgroup, and the owner of the share.
 func (o *Options) ownerOf(id model.CgroupID) (workload, share uint64) {
 	if o.OwnerOf == nil {
 		return uint64(id), uint64(id)

@@ -10,8 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Limits for one container. The author of a container chooses its labels and annotations, and most
-// of these strings become labels of metrics.
+// Limits per container. The author of a container chooses its labels and annotations, which become labels of metrics.
 const (
 	maxString  = 256
 	maxImage   = 512
@@ -20,7 +19,7 @@ const (
 	maxDevices = 1024
 )
 
-// bound replaces invalid strings in c, cuts what exceeds the limits, and returns c.
+// bound replaces invalid strings in c, cuts long strings, and returns c.
 func bound(c *model.Container) *model.Container {
 	for _, s := range []*string{
 		&c.ID, &c.Runtime, &c.Name, &c.Namespace, &c.Pod, &c.PodUID, (*string)(&c.Status), &c.Health,
@@ -65,7 +64,7 @@ func clean(s string, n int) string {
 func valid(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
-		for i := 1; i < 4 && i <= len(s); i++ { // a rune that was cut
+		for i := 1; i < 4 && i <= len(s); i++ { // a cut rune
 			if c := s[len(s)-i]; c >= 0xc0 {
 				s = s[:len(s)-i]
 				break
@@ -77,8 +76,7 @@ func valid(s string, n int) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// pick returns the entries of the maps that names lists. If several maps have a name, the last one
-// is used. It returns nil if there are no entries.
+// pick returns the named entries of the maps, or nil without entries. A later map overrides an earlier map.
 func pick(names []string, from ...map[string]string) map[string]string {
 	var out map[string]string
 	for _, name := range names {
@@ -94,8 +92,7 @@ func pick(names []string, from ...map[string]string) map[string]string {
 	return out
 }
 
-// isID reports whether s is 64 hexadecimal digits. All runtimes except containerd's own clients
-// name containers like this.
+// isID reports whether s is 64 hexadecimal digits: the form of all runtimes except containerd's own clients.
 func isID(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }

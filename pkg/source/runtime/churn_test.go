@@ -24,8 +24,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestContainerdChurn creates and removes containers of a real containerd, four at a time. Each is
-// reported once and in order from create to delete, with its exit code.
+// TestContainerdChurn creates and removes containers of a real containerd, four at a time. Each is reported once, in
+// order from create to delete, with its exit code.
 func TestContainerdChurn(t *testing.T) {
 	t.Parallel()
 	const workers, each = 4, 8
@@ -86,8 +86,8 @@ func (gone) Get(context.Context, *containers.GetContainerRequest, ...grpc.CallOp
 	return nil, status.Error(codes.NotFound, "gone")
 }
 
-// TestContainerdLate handles the events of a container that was removed before its first event is
-// handled, as on a busy node: it is reported nevertheless.
+// TestContainerdLate removes a container before its first event is handled, as on a busy node: it is reported
+// nevertheless.
 func TestContainerdLate(t *testing.T) {
 	f := newTestFeed()
 	d := &containerdDriver{feed: f, containers: gone{}, known: map[string]bool{}, pods: map[string]podLabels{}}
@@ -117,7 +117,6 @@ func TestContainerdLate(t *testing.T) {
 	}
 }
 
-// TestReconnectLeaksNothing runs a driver many times for a runtime that fails at once.
 func TestReconnectLeaksNothing(t *testing.T) {
 	f := &fakeCRI{name: "cri-o"}
 	path := startCRI(t, f)

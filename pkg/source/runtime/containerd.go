@@ -31,7 +31,8 @@ const mobyNamespace = "moby"
 // maxNamespaces bounds the lists of one socket.
 const maxNamespaces = 1024
 
-// containerdOrCRI follows the containerd at path through its own API, or through the CRI if the socket serves only that.
+// containerdOrCRI follows the containerd at path through its own API, or through the CRI if the socket serves only the
+// CRI.
 func containerdOrCRI(ctx context.Context, o Options, path string, f feed) error {
 	err := containerd(ctx, o, path, f)
 	if status.Code(err) != codes.Unimplemented {
@@ -40,8 +41,8 @@ func containerdOrCRI(ctx context.Context, o Options, path string, f feed) error 
 	return cri(ctx, o, path, f)
 }
 
-// containerd follows the containerd at path through its own API: version 1 of the services for
-// namespaces, containers, tasks and events. All releases from 1.6 on serve them.
+// containerd follows the containerd at path through its own API: version 1 of the services for namespaces, containers,
+// tasks and events, which all releases from 1.6 on serve.
 func containerd(ctx context.Context, o Options, path string, f feed) error {
 	c, err := dial(path)
 	if err != nil {
@@ -57,7 +58,6 @@ func containerd(ctx context.Context, o Options, path string, f feed) error {
 	return c.why(d.run(ctx, events.NewEventsClient(c)))
 }
 
-// containerdDriver is the state of one connection to containerd.
 type containerdDriver struct {
 	feed
 	procfs     string
@@ -71,7 +71,7 @@ type containerdDriver struct {
 	pods  map[string]podLabels // by the id of the sandbox
 }
 
-// podLabels are the labels of a pod. The containers of the pod do not carry them.
+// podLabels are the labels of a pod, which its containers lack.
 type podLabels map[string]string
 
 func (d *containerdDriver) run(ctx context.Context, api events.EventsClient) error {
@@ -147,7 +147,7 @@ func (d *containerdDriver) check(ctx context.Context) error {
 	return nil
 }
 
-// fetch requests one container. It returns false and only the id if the container is gone.
+// fetch requests a container. It returns false and only the id if the container is gone.
 func (d *containerdDriver) fetch(ctx context.Context, ns, id string) (model.Container, bool, error) {
 	ctx, cancel := context.WithTimeout(inNamespace(ctx, ns), callTimeout)
 	defer cancel()
@@ -168,7 +168,7 @@ func inNamespace(ctx context.Context, ns string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", ns)
 }
 
-// moment converts a time that may not be set.
+// moment converts a time that may be unset.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil || !t.IsValid() || t.AsTime().Unix() <= 0 {
 		return time.Time{}
@@ -176,8 +176,7 @@ func moment(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// taskStatus maps the states of a task to those of the model. A state that containerd did not get
-// from the shim is missing.
+// taskStatus maps the states of a task. A state that containerd did not get from the shim is missing.
 var taskStatus = map[task.Status]model.ContainerStatus{
 	task.Status_CREATED: model.ContainerCreated,
 	task.Status_RUNNING: model.ContainerRunning,
@@ -186,8 +185,7 @@ var taskStatus = map[task.Status]model.ContainerStatus{
 	task.Status_PAUSING: model.ContainerPaused,
 }
 
-// happened reports one event. It returns the id of the container and whether the container exists
-// after the event.
+// happened reports an event. It returns the id of the container and whether the container exists after the event.
 func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (id string, exists bool, err error) {
 	e, ok := parseEvent(env)
 	if !ok || env.GetNamespace() == mobyNamespace {
@@ -220,7 +218,7 @@ func (d *containerdDriver) happened(ctx context.Context, env *types.Envelope) (i
 	c.PID, c.Started, c.Finished = event.PID, event.Started, event.Finished
 	e.Container = c
 	d.event(e)
-	if e.Type == model.EventOOM { // which does not contain the state
+	if e.Type == model.EventOOM { // whose event lacks the state
 		return "", false, nil
 	}
 	return id, exists, nil

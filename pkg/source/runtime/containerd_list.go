@@ -18,9 +18,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// relist reports all containers. An event may arrive after a list that already shows its effect,
-// and events continue while the list is made. If there were events for a container meanwhile, they
-// determine its state and the list adds only its names.
+// relist reports all containers. Events continue while the list is made, and an event may arrive after a list that
+// shows its effect. If a container had events meanwhile, they determine its state, and the list adds only its names.
 func (d *containerdDriver) relist(ctx context.Context, received <-chan *types.Envelope) error {
 	listed, err := d.list(ctx)
 	if err != nil {
@@ -49,7 +48,6 @@ func (d *containerdDriver) relist(ctx context.Context, received <-chan *types.En
 	return nil
 }
 
-// list requests all containers of all namespaces and the states of their tasks.
 func (d *containerdDriver) list(ctx context.Context) ([]model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -113,15 +111,13 @@ func (d *containerdDriver) listNamespace(ctx context.Context, ns string, records
 	return records, nil
 }
 
-// notePod keeps the labels of a pod.
 func (d *containerdDriver) notePod(r *record) {
 	if r.Sandbox && r.Labels != nil {
 		d.pods[r.ID] = r.Labels
 	}
 }
 
-// describe returns the container of r with the labels of its pod, which override the labels of the
-// container.
+// describe returns the container of r with the labels of its pod, which override its own labels.
 func (d *containerdDriver) describe(r *record) model.Container {
 	if pod := d.pods[r.sandbox]; pod != nil && !r.Sandbox {
 		r.Labels = pick(d.labels, r.Labels, pod)

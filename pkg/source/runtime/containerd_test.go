@@ -43,8 +43,7 @@ type daemon struct {
 	rootfs string
 }
 
-// withoutCRI is for containers that imitate those of the CRI plugin, which would not start if it
-// saw them.
+// withoutCRI allows containers that imitate the CRI plugin's containers, which would prevent the plugin's start.
 const withoutCRI = `disabled_plugins = ["io.containerd.grpc.v1.cri"]
 `
 
@@ -163,7 +162,6 @@ func (d *daemon) endTask(ctx context.Context, id string) {
 
 func (d *daemon) ctx(ns string) context.Context { return inNamespace(d.Context(), ns) }
 
-// memory limits the memory of the containers with these ids.
 var memory = map[string]*specs.LinuxResources{"oom": {Memory: &specs.LinuxMemory{Limit: new(int64(16 << 20))}}}
 
 func (d *daemon) spec(id string, annotations map[string]string, args ...string) *anypb.Any {
@@ -249,7 +247,6 @@ func (d *daemon) delete(ns, id string) {
 	d.must(err)
 }
 
-// recorder records the events of a source.
 type recorder struct {
 	mu     sync.Mutex
 	known  map[string]model.Container // at the snapshot
@@ -271,7 +268,6 @@ func record1(s *Source) *recorder {
 	return r
 }
 
-// of returns the events of a container in short form.
 func (r *recorder) of(id string) (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,10 +280,8 @@ func (r *recorder) of(id string) (out []string) {
 	return out
 }
 
-// soon is the time limit of a condition on a busy machine.
 const soon = 30 * time.Second
 
-// eventually waits for a condition.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -300,8 +294,7 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 	return time.Since(began)
 }
 
-// listed reads until each socket was listed, which on a busy machine takes longer than the first
-// Read waits.
+// listed reads until each socket was listed: on a busy machine this takes longer than the first Read waits.
 func listed(t *testing.T, s *Source) model.Snapshot {
 	t.Helper()
 	began := time.Now()
@@ -450,8 +443,7 @@ func TestContainerd(t *testing.T) {
 	}
 	d.run("default", "oom", "tail /dev/zero; exit 9")
 	eventually(t, soon, "the end by OOM", func() bool { return resolved(s)["oom"].Status == "exited" })
-	// The kernel's notice and the exit arrive on different paths: the runtime reports them in
-	// either order.
+	// The kernel's notice and the exit arrive on different paths: the runtime reports them in either order.
 	eventually(t, soon, "what the runtime says of it", func() bool {
 		events := strings.Join(r.of("oom"), "\n")
 		return strings.Contains(events, "oom oom ") && strings.Contains(events, "exit oom exited code=")
@@ -469,8 +461,7 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
-// TestContainerdKilled kills containerd while one container ends and another one runs, and reads
-// names all the time.
+// TestContainerdKilled kills containerd while a container ends and another runs, and reads names all the time.
 func TestContainerdKilled(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, withoutCRI)

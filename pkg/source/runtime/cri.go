@@ -21,10 +21,9 @@ const (
 	relistWithEvents    = time.Minute
 )
 
-// cri follows the runtime at path through the Container Runtime Interface. It subscribes to events
-// unless the runtime is containerd before 2.0: that has one queue for all subscribers, so a second
-// subscriber would take the events of the kubelet. Without events, cri lists the containers every 5
-// seconds.
+// cri follows the runtime at path through the Container Runtime Interface. It subscribes to events, except from
+// containerd before 2.0, whose single queue would lose the kubelet's events to a second subscriber. Without events, cri
+// lists the containers every 5 seconds.
 func cri(ctx context.Context, o Options, path string, f feed) error {
 	c, err := dial(path)
 	if err != nil {
@@ -35,13 +34,12 @@ func cri(ctx context.Context, o Options, path string, f feed) error {
 	return c.why(d.run(ctx))
 }
 
-// criDriver is the state of one connection to a CRI runtime.
 type criDriver struct {
 	feed
 	labels  []string
 	api     api.RuntimeServiceClient
 	runtime string
-	// statuses holds the latest answer of status for each container.
+	// statuses holds the latest answer of status per container.
 	statuses map[string]criContainer
 }
 
@@ -156,8 +154,8 @@ func (d *criDriver) list(ctx context.Context) error {
 	return nil
 }
 
-// status requests what lists do not contain: times, the exit code, and, if the verbose answer of
-// the runtime has them, process and devices.
+// status requests what lists lack: times, the exit code, and, if the verbose answer of the runtime has them, process
+// and devices.
 func (d *criDriver) status(ctx context.Context, id string) (model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -170,7 +168,6 @@ func (d *criDriver) status(ctx context.Context, id string) (model.Container, err
 	return c, nil
 }
 
-// criEvents maps the events of the interface to those of the model.
 var criEvents = map[api.ContainerEventType]model.EventType{
 	api.ContainerEventType_CONTAINER_CREATED_EVENT: model.EventCreate,
 	api.ContainerEventType_CONTAINER_STARTED_EVENT: model.EventStart,
@@ -178,7 +175,7 @@ var criEvents = map[api.ContainerEventType]model.EventType{
 	api.ContainerEventType_CONTAINER_DELETED_EVENT: model.EventDelete,
 }
 
-// happened reports one event, which contains the state of the whole pod.
+// happened reports an event, which contains the state of the whole pod.
 func (d *criDriver) happened(ctx context.Context, e *api.ContainerEventResponse) error {
 	id, pod := e.GetContainerId(), e.GetPodSandboxStatus()
 	out := model.Event{Type: criEvents[e.GetContainerEventType()], Time: nanos(e.GetCreatedAt())}
@@ -206,7 +203,7 @@ func (d *criDriver) happened(ctx context.Context, e *api.ContainerEventResponse)
 		d.name(&c, s, pod)
 		out.Container, known = c, true
 	}
-	if !known { // it was removed meanwhile, or the runtime does not know its state
+	if !known { // removed meanwhile, or in a state that the runtime does not know
 		return d.list(ctx)
 	}
 	if out.Type == model.EventExit {

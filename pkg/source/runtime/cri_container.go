@@ -49,8 +49,8 @@ type criNamed interface {
 	GetCreatedAt() int64
 }
 
-// name adds the fields to c that lists and statuses have in common. pod is without metadata if it is not known. Its labels
-// override the labels of the container.
+// name adds the common fields of lists and statuses to c. An unknown pod has no metadata. The pod's labels override the
+// container's.
 func (d *criDriver) name(c *model.Container, m criNamed, pod podOf) {
 	restarts := uint64(m.GetMetadata().GetAttempt())
 	c.ID, c.Runtime, c.Restarts = m.GetId(), d.runtime, &restarts
@@ -102,7 +102,7 @@ func parseInfo(c *model.Container, b []byte) {
 	c.GPURequests = info.Config.gpuRequests(cdiAnnotated(c.GPURequests, info.Config.Annotations))
 }
 
-// nanos converts a time in nanoseconds since 1970 that may not be set.
+// nanos converts a time in nanoseconds since 1970 that may be unset.
 func nanos(n int64) time.Time {
 	if n <= 0 {
 		return time.Time{}

@@ -22,12 +22,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeCRI is a fake CRI runtime, made of the types of the interface, because CRI-O is not available
-// in a unit test. Containerd's real CRI plugin is tested in the guest.
+// fakeCRI is a fake CRI runtime with the types of the interface, because CRI-O is not available in a unit test. The
+// guest tests containerd's real CRI plugin.
 type fakeCRI struct {
 	api.UnimplementedRuntimeServiceServer
 	name, version string
-	events        chan *api.ContainerEventResponse // nil: none are served
+	events        chan *api.ContainerEventResponse // nil: events are not served
 
 	mu         sync.Mutex
 	pods       []*api.PodSandbox
@@ -108,7 +108,6 @@ func (f *fakeCRI) send(t api.ContainerEventType, id string) {
 	f.events <- e
 }
 
-// serve starts a gRPC server at a new socket below /tmp.
 func serve(t *testing.T, register func(*grpc.Server)) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "as-cri-")
@@ -252,7 +251,7 @@ func TestCRIWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestCRIOfContainerdAPI follows a socket that is named as containerd's and serves only the CRI.
+// TestCRIOfContainerdAPI follows a socket with the name of containerd's that serves only the CRI.
 func TestCRIOfContainerdAPI(t *testing.T) {
 	t.Parallel()
 	f := &fakeCRI{name: "odd", containers: map[string]*api.ContainerStatus{"c1": criStatus("c1", api.ContainerState_CONTAINER_RUNNING, 0)}}

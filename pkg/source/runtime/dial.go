@@ -16,17 +16,16 @@ import (
 )
 
 const (
-	// callTimeout is the deadline of one call. A list requests the state of each container from its
-	// shim, so listTimeout is longer.
+	// callTimeout is the deadline of a call. A list requests the state of each container from its shim, so listTimeout
+	// is longer.
 	callTimeout = 3 * time.Second
 	listTimeout = 30 * time.Second
-	// maxMessage is the size limit of a message, the same as containerd's.
+	// maxMessage is the size limit of a message, as in containerd.
 	maxMessage = 16 << 20
 )
 
-// Intervals of liveness checks and of lists. A runtime does not confirm a subscription, so the
-// first list may miss what happened before the subscription took effect: a second list follows
-// soon.
+// Intervals of liveness checks and of lists. A runtime does not confirm a subscription, so the first list may miss
+// changes before the subscription took effect: a second list follows soon.
 const (
 	checkEvery  = 5 * time.Second
 	recheck     = time.Second
@@ -36,14 +35,12 @@ const (
 	relistLongest = time.Second
 )
 
-// conn is a connection to a runtime's gRPC server.
 type conn struct {
 	*grpc.ClientConn
 	dialed atomic.Pointer[error] // error of dialing the socket
 }
 
-// dial connects to the gRPC server at path. The first call dials. When the connection breaks, the
-// driver ends.
+// dial connects to the gRPC server at path. The first call dials. When the connection breaks, the driver ends.
 func dial(path string) (*conn, error) {
 	c := &conn{}
 	var err error
@@ -67,7 +64,7 @@ func dial(path string) (*conn, error) {
 	return c, nil
 }
 
-// why returns the error of dialing the socket if that caused err, else err.
+// why returns the error of dialing the socket if it caused err, else err.
 func (c *conn) why(err error) error {
 	if dialed := c.dialed.Load(); dialed != nil && status.Code(err) == codes.Unavailable {
 		return *dialed
@@ -75,5 +72,4 @@ func (c *conn) why(err error) error {
 	return err
 }
 
-// close closes the connection. It may be broken already.
 func (c *conn) close() { _ = c.Close() }

@@ -16,21 +16,18 @@ import (
 const (
 	dockerDeadline = 10 * time.Second // per call
 	dockerPing     = 30 * time.Second
-	dockerAgain    = 5 * time.Minute // list, because an event may have been lost
+	dockerAgain    = 5 * time.Minute // until the next list, because an event may be lost
 	dockerWorkers  = 4
-	// The engine silently drops events that are not received within 100 ms, so they are received at
-	// once and queued.
+	// The engine silently drops events that are not received within 100 ms, so they are received at once and queued.
 	dockerQueue = 4096
 )
 
 var errDockerEvents = errors.New("events came faster than they could be handled")
 
-// docker follows an engine that serves the Docker Engine API on the Unix socket path: Docker itself
-// (API 1.40 and later) or podman. It subscribes to /events, then requests /containers/json, and
-// /containers/ID/json of each container. Later it inspects a container when it is created or
-// started. A /_ping every 30 s detects an engine that hangs. It keeps those labels of the
-// containers that o.Labels lists. Devices of a device request (--gpus) have no path and are not
-// reported.
+// docker follows an engine that serves the Docker Engine API on the Unix socket path: Docker itself (API 1.40 and
+// later) or podman. It subscribes to /events, requests /containers/json, and inspects each container
+// (/containers/ID/json), later also when a container is created or started. A /_ping every 30 s detects an engine that
+// hangs. It keeps the labels in o.Labels. Devices of a device request (--gpus) have no path and are not reported.
 func docker(ctx context.Context, o Options, path string, f feed) error {
 	d := &dockerEngine{
 		feed: f, labels: o.Labels, runtime: model.RuntimeDocker,
@@ -39,7 +36,6 @@ func docker(ctx context.Context, o Options, path string, f feed) error {
 	return d.follow(ctx, path)
 }
 
-// dockerEngine is one connection to an engine.
 type dockerEngine struct {
 	feed     feed
 	labels   []string
@@ -48,7 +44,7 @@ type dockerEngine struct {
 	ping     time.Duration
 	again    time.Duration
 	api      *dockerAPI
-	// queue holds the events that were received and not handled yet.
+	// queue holds the received events that are not handled yet.
 	queue <-chan dockerEvent
 	// forged lists the containers with a label that may replace the exit code in their events.
 	forged map[string]bool
@@ -105,13 +101,12 @@ func (d *dockerEngine) pings(ctx context.Context) error {
 	return nil
 }
 
-// dockerFilter selects events of containers. podman names the events died and remove. Without this filter, each health
+// dockerFilter selects events of containers. podman names the events died and remove. Without the filter, each health
 // check would cause three events.
 const dockerFilter = `{"type":{"container":true},"event":{"create":true,"start":true,"die":true,"died":true,"oom":true,` +
 	`"pause":true,"unpause":true,"rename":true,"destroy":true,"remove":true,"health_status":true}}`
 
-// subscribe requests the events from now on, into the queue. The error that closed the queue is
-// sent to why.
+// subscribe requests the events from now on, into the queue. The error that closed the queue is sent to why.
 func (d *dockerEngine) subscribe(ctx context.Context) (why <-chan error, err error) {
 	// The answer begins before the subscription takes effect: since closes the gap.
 	now := time.Now()

@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// dockerMaxBody is the size limit of an answer, and of /events between two events. The list of
-	// 5,000 containers is about 10 MB.
+	// dockerMaxBody is the size limit of an answer, and of /events between two events. 5,000 containers are about 10
+	// MB.
 	dockerMaxBody = 64 << 20
-	// The versions 1.x of the API in which the fields of dockerInspection, dockerSummary and dockerEvent have these names.
+	// The versions 1.x of the API in which the fields of dockerInspection, dockerSummary and dockerEvent have these
+	// names.
 	dockerMinVersion, dockerMaxVersion = 40, 56
 )
 
@@ -30,12 +31,12 @@ var (
 	errDockerGone = errors.New("no such container")
 )
 
-// dockerAPI sends requests of the Docker Engine API, all of which are GET, to a Unix socket.
+// dockerAPI sends GET requests of the Docker Engine API to a Unix socket.
 type dockerAPI struct {
 	http    http.Client
 	version string // "/v1.41" after a ping
-	// podman is true if Podman answers: its /_ping has a header for that. A request for the version
-	// would make Podman query the package manager.
+	// podman is true if Podman answers: its /_ping has a header for this. A version request would make Podman query the
+	// package manager.
 	podman bool
 }
 
@@ -82,7 +83,6 @@ func dockerMessage(body io.Reader) string {
 	return strconv.QuoteToGraphic(refusal.Message)
 }
 
-// get requests a value.
 func (a *dockerAPI) get(ctx context.Context, path string, query url.Values, value any) error {
 	_, body, err := a.request(ctx, a.version+path, query)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *dockerAPI) get(ctx context.Context, path string, query url.Values, valu
 	return err
 }
 
-// ping detects an engine that hangs. The first one selects the latest version that both sides support.
+// ping detects an engine that hangs. The first ping selects the latest version that both sides support.
 func (a *dockerAPI) ping(ctx context.Context) error {
 	header, body, err := a.request(ctx, "/_ping", nil)
 	if err != nil {
@@ -128,8 +128,8 @@ func (a *dockerAPI) events(ctx context.Context, query url.Values) (*dockerBody, 
 	return body, err
 }
 
-// each calls f for each event, until it returns false or the engine ends the answer, and closes the body. The limit of the
-// body holds for each.
+// each calls f for each event, until it returns false or the engine ends the answer, and closes the body. The limit of
+// the body applies to each event.
 func (b *dockerBody) each(f func(dockerEvent) bool) error {
 	defer b.Close() //nolint:errcheck // only read
 	for messages := json.NewDecoder(b); ; {
@@ -144,7 +144,6 @@ func (b *dockerBody) each(f func(dockerEvent) bool) error {
 	}
 }
 
-// dockerBody limits the size of an answer.
 type dockerBody struct {
 	io.ReadCloser
 	read atomic.Int64

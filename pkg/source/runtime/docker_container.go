@@ -10,7 +10,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// dockerInspected converts the answer of /containers/ID/json.
 func dockerInspected(i *dockerInspection, runtime string, labels []string) model.Container {
 	restarts := uint64(max(i.RestartCount, 0))
 	c := model.Container{
@@ -50,8 +49,8 @@ func dockerInspected(i *dockerInspection, runtime string, labels []string) model
 	return c
 }
 
-// dockerCgroup returns the cgroup of a container with a parent, which Docker's cgroupfs driver names after the id. The systemd driver
-// has slices as parents, and needs no path; neither does podman, which has a prefix for the id.
+// dockerCgroup returns the cgroup of a container with a parent, which Docker's cgroupfs driver names after the id. The
+// systemd driver (with slices as parents) and podman (with a prefix for the id) need no path.
 func dockerCgroup(parent, id, runtime string) string {
 	if runtime != model.RuntimeDocker || !path.IsAbs(parent) || strings.HasSuffix(parent, ".slice") {
 		return ""
@@ -59,7 +58,6 @@ func dockerCgroup(parent, id, runtime string) string {
 	return path.Join(parent, id)
 }
 
-// dockerListed converts an entry of /containers/json.
 func dockerListed(s *dockerSummary, runtime string, labels []string) model.Container {
 	c := model.Container{
 		ID: s.ID, Runtime: runtime, Image: s.Image, ImageID: s.ImageID,
@@ -78,9 +76,8 @@ func dockerListed(s *dockerSummary, runtime string, labels []string) model.Conta
 	return c
 }
 
-// dockerIdentity sets the name of c. It uses the pod labels of dockershim and cri-dockerd only if
-// the name of the container has their format, k8s_CONTAINER_POD…: an image can bring labels but
-// cannot choose the name of a container.
+// dockerIdentity sets the name of c. It uses the pod labels of dockershim and cri-dockerd only if the name of the
+// container has their format, k8s_CONTAINER_POD…: an image can bring labels, but cannot choose the name of a container.
 func dockerIdentity(c *model.Container, name string, labels map[string]string) {
 	c.Name = strings.TrimPrefix(name, "/")
 	pod, namespace := labels["io.kubernetes.pod.name"], labels["io.kubernetes.pod.namespace"]
@@ -92,7 +89,6 @@ func dockerIdentity(c *model.Container, name string, labels map[string]string) {
 	c.Name = labels["io.kubernetes.container.name"]
 }
 
-// dockerStatus maps the states of Docker and podman to those of the model.
 func dockerStatus(s string) model.ContainerStatus {
 	switch s {
 	case "created", "configured", "initialized":
@@ -107,7 +103,6 @@ func dockerStatus(s string) model.ContainerStatus {
 	return ""
 }
 
-// dockerHealth returns a state of health, empty for any other value.
 func dockerHealth(s string) string {
 	switch s {
 	case "healthy", "unhealthy", "starting":

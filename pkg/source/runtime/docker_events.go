@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// handle reports one event of /events. The answer to an inspection may be newer than the events
-// received: for the field that an event is about, the event is used.
+// handle reports an event of /events. The answer to an inspection may be newer than the received events: the field of
+// the event comes from the event.
 func (d *dockerEngine) handle(ctx context.Context, m dockerEvent) {
 	if m.Type != "container" || !isID(m.Actor.ID) {
 		return
@@ -41,7 +41,7 @@ func (d *dockerEngine) handle(ctx context.Context, m dockerEvent) {
 	case "health_status":
 		e.Type, e.Container = model.EventHealth, d.named(m)
 		e.Container.Health = dockerHealth(detail)
-		if e.Container.Health == "" { // the event of podman does not contain it
+		if e.Container.Health == "" { // podman's event lacks it
 			e.Container.Health = d.learn(ctx, m).Health
 		}
 	case "rename": // a second create event changes only the name
@@ -55,8 +55,8 @@ func (d *dockerEngine) handle(ctx context.Context, m dockerEvent) {
 	d.feed.event(e)
 }
 
-// started returns the container of a start event. The engine may already report a later run of the
-// container, or the end of this run.
+// started returns the container of a start event. The engine may already report a later run of the container, or the
+// end of this run.
 func (d *dockerEngine) started(ctx context.Context, m dockerEvent, at time.Time) model.Container {
 	c := d.learn(ctx, m)
 	if c.Started.IsZero() || c.Started.After(at) {
@@ -66,8 +66,8 @@ func (d *dockerEngine) started(ctx context.Context, m dockerEvent, at time.Time)
 	return c
 }
 
-// learn inspects the container of an event. If that fails, for instance because the container is
-// gone, it returns the fields of the event.
+// learn inspects the container of an event. If the inspection fails, for instance because the container is gone, it
+// returns the fields of the event.
 func (d *dockerEngine) learn(ctx context.Context, m dockerEvent) model.Container {
 	c, err := d.inspect(ctx, m.Actor.ID)
 	if err != nil {
@@ -79,8 +79,7 @@ func (d *dockerEngine) learn(ctx context.Context, m dockerEvent) model.Container
 	return c
 }
 
-// named returns the container with the fields of the event. The engine copies the labels into the
-// attributes.
+// named returns the container with the fields of the event. The engine copies the labels into the attributes.
 func (d *dockerEngine) named(m dockerEvent) model.Container {
 	a := m.Actor.Attributes
 	c := model.Container{ID: m.Actor.ID, Runtime: d.runtime, Image: a["image"]}
@@ -88,15 +87,14 @@ func (d *dockerEngine) named(m dockerEvent) model.Container {
 	return c
 }
 
-// suspect notes a container that has a label exitCode: Docker overwrites the attribute exitCode
-// with it.
+// suspect records a container with a label exitCode: Docker overwrites the attribute exitCode with it.
 func (d *dockerEngine) suspect(id string, labels map[string]string) {
 	if _, ok := labels["exitCode"]; ok && d.runtime == model.RuntimeDocker && len(d.forged) < maxContainers {
 		d.forged[id] = true
 	}
 }
 
-// exitCode returns the exit code of an exit event, nil if it is not certain.
+// exitCode returns the exit code of an exit event, or nil if it is uncertain.
 func (d *dockerEngine) exitCode(ctx context.Context, m dockerEvent, at time.Time) *uint32 {
 	if d.forged[m.Actor.ID] {
 		c, err := d.inspect(ctx, m.Actor.ID)

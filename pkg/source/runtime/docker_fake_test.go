@@ -32,8 +32,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fakeEngine answers with the types of the Docker Engine API, for tests that a real engine cannot
-// be made to fail.
+// fakeEngine answers with the types of the Docker Engine API, for failures that a real engine cannot be made to have.
 type fakeEngine struct {
 	socket string
 	api    string // the highest supported version
@@ -218,7 +217,6 @@ func (e *fakeEngine) drop(id string) {
 	delete(e.containers, id)
 }
 
-// driver follows one runtime until it fails or ctx ends.
 type driver func(ctx context.Context, f feed) error
 
 // driver is docker with shorter time limits.
@@ -233,7 +231,6 @@ func withDeadline(f feed, deadline time.Duration) *dockerEngine {
 	}
 }
 
-// try runs the driver until it fails.
 func (e *fakeEngine) try(t *testing.T, f feed, deadline time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -251,7 +248,7 @@ func (nothing) sync([]model.Container) {}
 func (nothing) event(model.Event)      {}
 func (nothing) knows(string) bool      { return false }
 
-// TestDockerOrder inspects containers in a newer state than the events received.
+// TestDockerOrder inspects containers in a newer state than the received events.
 func TestDockerOrder(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)
@@ -357,8 +354,7 @@ func TestDockerGap(t *testing.T) {
 	f.lived(stays, "create reconciled", "start reconciled")
 }
 
-// TestDockerCodes checks that exits during a list keep their codes, in a repeated list and in that
-// of the next connection.
+// TestDockerCodes: exits during a list keep their codes, in a repeated list and in the next connection's list.
 func TestDockerCodes(t *testing.T) {
 	t.Parallel()
 	for name, reconnect := range map[string]bool{"again": false, "reconnect": true} {
@@ -396,7 +392,7 @@ func TestDockerCodes(t *testing.T) {
 				e.drop(gone)
 				if !reconnect {
 					e.drop(forger)
-					e.send("die", forger, now, "exitCode", "99") // that of its label
+					e.send("die", forger, now, "exitCode", "99") // the exit code in its label
 					e.send("destroy", forger, now)
 				}
 				e.put(2, "running", ms(2), ms(1), func(c *container.InspectResponse) { c.State.Pid = 2002 })
@@ -442,8 +438,7 @@ func TestDockerCodes(t *testing.T) {
 	}
 }
 
-// TestDockerBad checks that the driver ends if an engine hangs or sends invalid answers, and leaks
-// nothing.
+// TestDockerBad: the driver ends if an engine hangs or sends invalid answers, and leaks nothing.
 func TestDockerBad(t *testing.T) {
 	t.Parallel()
 	at := time.Now().Add(-time.Minute)
@@ -553,7 +548,7 @@ func (b *blocked) event(e model.Event) {
 	b.feed.event(e)
 }
 
-// TestDockerInspectFails checks that a container without inspection lacks only its details.
+// TestDockerInspectFails: a container without inspection lacks only its details.
 func TestDockerInspectFails(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)
@@ -591,8 +586,7 @@ func TestDockerInspectFails(t *testing.T) {
 	}
 }
 
-// TestDockerMany checks that 5,000 containers are listed with one call each, and that no call
-// follows.
+// TestDockerMany: 5,000 containers are listed with one call each, and no call follows.
 func TestDockerMany(t *testing.T) {
 	e := newFakeEngine(t)
 	at := time.Now().Add(-time.Minute)
@@ -619,7 +613,7 @@ func TestDockerMany(t *testing.T) {
 	}
 }
 
-// TestDockerVersions checks that the version is negotiated. Docker 29 supports 1.44 and later.
+// TestDockerVersions: the version is negotiated. Docker 29 supports 1.44 and later.
 func TestDockerVersions(t *testing.T) {
 	t.Parallel()
 	for api, want := range map[string]string{"1.41": "1.41", "1.52": "1.52", "1.99": "1.56"} {
@@ -647,7 +641,6 @@ func TestDockerVersions(t *testing.T) {
 	}
 }
 
-// TestDockerPods checks the labels of dockershim and cri-dockerd.
 func TestDockerPods(t *testing.T) {
 	labels := map[string]string{
 		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "ns", "io.kubernetes.pod.uid": "u",
@@ -673,7 +666,6 @@ func TestDockerPods(t *testing.T) {
 	}
 }
 
-// inspected converts the answer that an engine gives for i.
 func inspected(t *testing.T, i *container.InspectResponse) model.Container {
 	t.Helper()
 	b, err := json.Marshal(i)
@@ -687,7 +679,7 @@ func inspected(t *testing.T, i *container.InspectResponse) model.Container {
 	return dockerInspected(&ours, "docker", nil)
 }
 
-// TestDockerBody checks that an endless answer is cut.
+// TestDockerBody: an endless answer is cut.
 func TestDockerBody(t *testing.T) {
 	b := &dockerBody{ReadCloser: io.NopCloser(forever{})}
 	if n, err := io.Copy(io.Discard, b); !errors.Is(err, errDockerBody) || n < dockerMaxBody {

@@ -14,16 +14,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// sync reports the list and the events queued meanwhile. For containers that are known, the events
-// determine the state and the exit code, and the list adds names. For other containers the list
-// determines the state, which may be newer than their events.
+// sync reports the list and the events queued meanwhile. For known containers, the events determine the state and the
+// exit code, and the list adds names. For other containers the list determines the state, which may be newer than their
+// events.
 func (d *dockerEngine) sync(ctx context.Context) error {
 	all, err := d.list(ctx)
 	if err != nil {
 		return err
 	}
 	var later []dockerEvent
-	touched := map[string]bool{} // whether it exists after the last event that creates, starts, ends or removes it
+	touched := map[string]bool{} // whether it exists after the last create, start, end or remove event
 	outdated := map[string]int{} // number of entries of later that belong to an earlier run
 	for range len(d.queue) {
 		m := <-d.queue
@@ -37,7 +37,7 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 				outdated[id] = len(later)
 				continue
 			}
-		case "oom": // which precedes the exit that it causes
+		case "oom": // precedes the exit that it causes
 			if known {
 				d.handle(ctx, m)
 				continue
@@ -56,8 +56,8 @@ func (d *dockerEngine) sync(ctx context.Context) error {
 	return nil
 }
 
-// list requests all containers and inspects each, a few at a time. If an inspection fails, it uses
-// the entry of the list.
+// list requests all containers and inspects each, a few at a time. If an inspection fails, it uses the entry of the
+// list.
 func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*d.deadline)
 	defer cancel()
@@ -74,7 +74,7 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 			continue
 		}
 		d.suspect(c.ID, c.Labels)
-		if i >= maxContainers { // exceeds the limit: it is only counted
+		if i >= maxContainers { // beyond the limit: only counted
 			all[i] = dockerListed(c, d.runtime, d.labels)
 			continue
 		}
@@ -91,7 +91,6 @@ func (d *dockerEngine) list(ctx context.Context) ([]model.Container, error) {
 	return slices.DeleteFunc(all, func(c model.Container) bool { return c.ID == "" }), nil
 }
 
-// inspect returns the current state of a container.
 func (d *dockerEngine) inspect(ctx context.Context, id string) (model.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.deadline)
 	defer cancel()

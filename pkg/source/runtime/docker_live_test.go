@@ -30,8 +30,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// liveEngine is a real engine of the test: with its own directories, socket and mount namespace,
-// without network.
+// liveEngine is a real engine of the test, with its own directories, socket and mount namespace, and without network.
 type liveEngine struct {
 	t      *testing.T
 	dir    string
@@ -85,7 +84,6 @@ func (e *liveEngine) start() {
 	}
 }
 
-// kill kills the engine.
 func (e *liveEngine) kill() {
 	e.cmd.Process.Kill()
 	e.cmd.Wait()
@@ -110,7 +108,6 @@ func (e *liveEngine) end() {
 	kill.Stop()
 }
 
-// importImage creates the image "box" with busybox alone and a label.
 func (e *liveEngine) importImage() {
 	e.t.Helper()
 	path, err := exec.LookPath("busybox")
@@ -132,7 +129,7 @@ func (e *liveEngine) importImage() {
 		w.WriteHeader(&tar.Header{Name: "bin/" + n, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 	}
 	w.Close()
-	// The labels of the image imitate those of a pod.
+	// The labels of the image imitate a pod.
 	answer, err := e.api.ImageImport(e.t.Context(), client.ImageImportSource{Source: &b, SourceName: "-"}, "box",
 		client.ImageImportOptions{Changes: []string{
 			"LABEL io.kubernetes.pod.name=victim io.kubernetes.pod.namespace=prod io.kubernetes.container.name=main",
@@ -285,7 +282,6 @@ func brief(e model.Event) string {
 	return s
 }
 
-// wait waits for a condition.
 func (f *follower) wait(what string, ok func() bool) {
 	f.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -295,8 +291,7 @@ func (f *follower) wait(what string, ok func() bool) {
 	}
 }
 
-// pauses pauses a container. runc gives up freezing after a short time, which a busy machine may
-// exceed.
+// pauses pauses a container. runc gives up freezing after a short time, which a busy machine may exceed.
 func (f *follower) pauses(e *liveEngine, id string) {
 	f.t.Helper()
 	f.wait("the pause", func() bool {
@@ -316,7 +311,6 @@ func (f *follower) container(id string) (c model.Container) {
 	return c
 }
 
-// catches reports whether a process has a handler for a signal.
 func catches(pid int, s unix.Signal) bool {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, mask, _ := strings.Cut(string(status), "SigCgt:")
@@ -325,7 +319,6 @@ func catches(pid int, s unix.Signal) bool {
 	return n&(1<<(s-1)) != 0
 }
 
-// life returns the events of a container in short form.
 func (f *follower) life(id string) (events []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -409,8 +402,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 	return e
 }
 
-// sweep ends the processes that have the engine's directory in their arguments, and their children:
-// the shims and containers of a killed engine.
+// sweep ends the processes with the engine's directory in their arguments, and their children: the shims and containers
+// of a killed engine.
 func (e *liveEngine) sweep() {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, l := range lines {
@@ -426,8 +419,7 @@ func (e *liveEngine) sweep() {
 	}
 }
 
-// TestDockerEngine follows a real Docker Engine through the lives of real containers, a crash and a
-// hang of the engine.
+// TestDockerEngine follows a real Docker Engine through the lives of real containers, a crash and a hang of the engine.
 func TestDockerEngine(t *testing.T) {
 	t.Parallel()
 	e := dockerd(t)
@@ -493,8 +485,7 @@ func TestDockerEngine(t *testing.T) {
 	if want := []string{"create", "start", "pause", "resume", "exit 137 signal 9"}; !slices.Equal(paused, want) {
 		t.Errorf("killed lived %q, not %q", paused, want)
 	}
-	// The OOM killer ends a child: if the container ends with it, the engine may report only the
-	// end of the container.
+	// The OOM killer ends a child. If the container ends with it, the engine may report only the container's end.
 	oom := e.run("oom", "(a=aaaaaaaaaaaaaaaa; while :; do a=$a$a; done); sleep 1000", func(_ *container.Config, h *container.HostConfig) {
 		h.Memory = 20 << 20
 		h.MemorySwap = h.Memory

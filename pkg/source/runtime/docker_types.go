@@ -2,7 +2,7 @@
 
 package runtime
 
-// dockerInspection is what is used of the answer to /containers/ID/json.
+// dockerInspection has the used fields of the answer to /containers/ID/json.
 type dockerInspection struct {
 	ID           string `json:"Id"`
 	Created      string // RFC 3339, as all times
@@ -14,7 +14,7 @@ type dockerInspection struct {
 		Pid       int
 		ExitCode  int
 		StartedAt string
-		// FinishedAt is that of the last run.
+		// FinishedAt belongs to the last run.
 		FinishedAt string
 		Health     *struct{ Status string }
 	}
@@ -35,10 +35,10 @@ type dockerRequest struct {
 	Driver       string
 	Count        int // -1 for all
 	DeviceIDs    []string
-	Capabilities [][]string // alternatives, each of which is a set
+	Capabilities [][]string // alternatives, each of them a set
 }
 
-// dockerSummary is what is used of an entry of /containers/json.
+// dockerSummary has the used fields of an entry of /containers/json.
 type dockerSummary struct {
 	ID      string `json:"Id"`
 	Names   []string
@@ -49,7 +49,7 @@ type dockerSummary struct {
 	Labels  map[string]string
 }
 
-// dockerEvent is what is used of an event of /events.
+// dockerEvent has the used fields of an event of /events.
 type dockerEvent struct {
 	Type   string
 	Action string

@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// drivers has the driver of each API. It follows the runtime at a socket until it fails or ctx ends. Its error is nil only
-// if ctx is done.
+// drivers has the driver of each API. It follows the runtime at a socket until it fails or ctx ends. Its error is nil
+// only if ctx is done.
 var drivers = map[model.RuntimeAPI]func(ctx context.Context, o Options, path string, f feed) error{
 	model.APIContainerd: containerdOrCRI,
 	model.APIDocker:     docker,
@@ -30,7 +30,6 @@ func apis() []model.RuntimeAPI {
 	return list
 }
 
-// kinds lists the APIs for messages.
 func kinds() string {
 	var names []string
 	for _, api := range slices.Sorted(maps.Keys(drivers)) {

@@ -21,7 +21,7 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// TestRowsAreFound checks that each default socket leads back to its row, by its path alone and in DeviceStates.
+// TestRowsAreFound: each default socket leads back to its row, by its path alone and in DeviceStates.
 func TestRowsAreFound(t *testing.T) {
 	for _, r := range model.Runtimes {
 		for _, path := range r.Sockets {

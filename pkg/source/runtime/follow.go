@@ -22,39 +22,36 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// A place is a path at which a socket may be. The mutex of the Source guards the fields that
-// change.
+// A place is a path at which a socket may be. The mutex of the Source guards the changing fields.
 type place struct {
 	Socket
 	index int
-	// at is the path of the socket with links resolved; empty until it is found.
+	// at is the path of the socket with links resolved, or "" until it is found.
 	at     string
 	alias  bool // an earlier place is the same socket
 	device string
 	state  model.State
 	reason string
-	err    error // error that reason describes; nil if there is none
+	err    error // the error that reason describes, or nil
 	logged model.State
 }
 
-// Intervals between searches for missing sockets, and between attempts to follow a socket that
-// fails. They double up to the maximum.
+// Intervals between searches for missing sockets, and between attempts to follow a failing socket. They double up to
+// the maximum.
 const (
 	minSearch, maxSearch = time.Second, 10 * time.Second
 	minPause, maxPause   = 100 * time.Millisecond, 2 * time.Second
-	// longLife is the minimum lifetime of a connection after its list for the next attempt to
-	// follow without a longer pause: a list costs the runtime a call per container.
+	// longLife is the lifetime of a connection after its list from which the next attempt has no longer pause: a list
+	// costs the runtime a call per container.
 	longLife = 10 * time.Second
 )
 
-// search finds sockets that appear.
 func (s *Source) search(ctx context.Context) {
 	for pause := minSearch; sleep(ctx, pause); pause = min(2*pause, maxSearch) {
 		s.discover(ctx, false)
 	}
 }
 
-// discover starts to follow the sockets that were missing before.
 func (s *Source) discover(ctx context.Context, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +79,8 @@ func (s *Source) discover(ctx context.Context, first bool) {
 	}
 }
 
-// device returns the name of a place in DeviceStates: the runtime or API, and the path if other places have that name.
+// device returns the name of a place in DeviceStates: the runtime or API, and the path if other places have the same
+// name.
 func (s *Source) device(p *place) string {
 	name := nameOfSocket(p.Socket)
 	if slices.ContainsFunc(s.places, func(q *place) bool { return q.device == name }) {
@@ -91,7 +89,6 @@ func (s *Source) device(p *place) string {
 	return name
 }
 
-// follow runs the driver of a place again and again until ctx ends.
 func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 	defer settle()
 	pause := minPause
@@ -131,8 +128,7 @@ func (s *Source) follow(ctx context.Context, p *place, settle func()) {
 	}
 }
 
-// isAlias updates whether the place is the same socket as an earlier one. The earlier place reports
-// the containers then.
+// isAlias updates whether the place is the same socket as an earlier place, which then reports the containers.
 func (s *Source) isAlias(p *place, at string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,14 +137,13 @@ func (s *Source) isAlias(p *place, at string) bool {
 	if !p.alias && p.device == "" {
 		p.device = s.device(p)
 	}
-	if p.alias && q.state == model.StateOK { // it reports all containers that this place reported
+	if p.alias && q.state == model.StateOK { // the earlier place reports all its containers
 		s.registry.sync(p.index, nil)
 	}
 	return p.alias
 }
 
-// sameAs returns the first earlier place with the same socket under another path or mount, nil if
-// there is none.
+// sameAs returns the first earlier place with the same socket under another path or mount, or nil.
 func (s *Source) sameAs(p *place, at string) *place {
 	own, err := os.Stat(at)
 	if err != nil {

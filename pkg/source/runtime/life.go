@@ -9,8 +9,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// compare emits events for the differences between the known state of a container and its entry in
-// a list.
+// compare emits events for the differences between the known state of a container and its entry in a list.
 func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 	e := model.Event{Type: model.EventCreate, Time: now, Container: *c, Reconciled: true}
 	known := r.admit(socket, c, e)
@@ -24,7 +23,7 @@ func (r *registry) compare(socket int, c *model.Container, now time.Time) {
 	switch c.Status {
 	case model.ContainerRunning, model.ContainerPaused:
 		if !runs(known) || anotherRun(known, c) {
-			// A list shows this run, so none of its events is late.
+			// A list shows this run, so its events are not late.
 			known.ran, known.Finished = 0, time.Time{}
 			happen(model.EventStart)
 		}
@@ -100,7 +99,7 @@ func (r *registry) happen(known *entry, e model.Event) {
 	switch {
 	case e.Reconciled:
 		known.listed = r.now()
-	case e.Type != model.EventOOM && e.Type != model.EventHealth: // which may belong to any run
+	case e.Type != model.EventOOM && e.Type != model.EventHealth: // these may belong to any run
 		known.listed = time.Time{}
 	}
 	r.emit(known, e)
@@ -109,19 +108,17 @@ func (r *registry) happen(known *entry, e model.Event) {
 // lateEvents is the assumed maximum delay of an event behind a list that shows its effect.
 const lateEvents = 10 * time.Second
 
-// fresh reports whether the known state is from a recent list.
 func (r *registry) fresh(known *entry) bool {
 	return r.now().Sub(known.listed) < lateEvents
 }
 
-// late reports whether an event is older than the list that set the known state. Nothing else
-// compares times, because clocks may be set back.
+// late reports whether an event is older than the list that set the known state. Times are compared only here, because
+// clocks may be set back.
 func (r *registry) late(known *entry, at time.Time, e model.Event) bool {
 	return !e.Reconciled && r.fresh(known) && (at.Before(known.Started) || at.Before(known.Finished))
 }
 
-// exit applies the end of a run. It reports whether the event is the first one for the end of the
-// known run.
+// exit applies the end of a run. It reports whether the event is the first for the end of the known run.
 func (r *registry) exit(known *entry, e *model.Event) bool {
 	c := &e.Container
 	e.ExitCode = cmp.Or(e.ExitCode, c.ExitCode)
@@ -161,7 +158,6 @@ func signalOf(code uint32) int {
 	return 0
 }
 
-// runs reports whether a container has a process.
 func runs(known *entry) bool {
 	return known.Status == model.ContainerRunning || known.Status == model.ContainerPaused
 }
@@ -174,13 +170,12 @@ func anotherRun(known *entry, c *model.Container) bool {
 	return !known.Started.IsZero() && c.Started.Sub(known.Started) > time.Second
 }
 
-// replaced reports whether c is a new container with the name of a removed one. Docker lists the
-// time of creation in seconds.
+// replaced reports whether c is a new container with the name of a removed container. Docker lists the time of creation
+// in seconds.
 func replaced(known, c *model.Container) bool {
 	return !known.Created.IsZero() && c.Created.Sub(known.Created) > time.Second && !isID(c.ID)
 }
 
-// describe updates the known fields of a container except its state.
 func describe(known, c *model.Container) {
 	known.Runtime = cmp.Or(c.Runtime, known.Runtime)
 	known.Name = cmp.Or(c.Name, known.Name)

@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// writeImage writes an image of one layer with a shell, as "docker save" does. Its labels imitate
-// those of another pod and of nerdctl.
+// writeImage writes an image of one layer with a shell, as "docker save" does. Its labels imitate another pod's labels
+// and nerdctl's.
 func writeImage(t *testing.T, name, file string) {
 	t.Helper()
 	archive := func(files map[string][]byte, order ...string) []byte {
@@ -55,8 +55,8 @@ func writeImage(t *testing.T, name, file string) {
 	}
 }
 
-// TestPods creates pods through the CRI of a real containerd, and follows it by its own API and by
-// the CRI at the same time: both report the same.
+// TestPods creates pods through the CRI of a real containerd, and follows it by its own API and by the CRI at the same
+// time: the reports are equal.
 func TestPods(t *testing.T) {
 	t.Parallel()
 	const image = "example.test/train:1"
@@ -123,8 +123,8 @@ func TestPods(t *testing.T) {
 	}
 	eventually(t, soon, "both know all", same)
 	ignore := cmp.Options{
-		// The CRI does not report the process and the image of a sandbox. containerd does not
-		// report a start before the subscription.
+		// The CRI does not report the process and the image of a sandbox. containerd does not report a start before the
+		// subscription.
 		cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Started" || p.Last().String() == ".Finished" }, cmp.Ignore()),
 		cmp.FilterValues(func(a, b model.Container) bool { return a.Sandbox && b.Sandbox },
 			cmp.Transformer("sandbox", func(c model.Container) model.Container {

@@ -47,8 +47,8 @@ type record struct {
 	sandbox string
 }
 
-// qualifiedID returns the id of a container in the model. It adds the namespace to ids that clients
-// choose, because they are unique only within it.
+// qualifiedID returns the id of a container in the model. Ids that clients choose are unique only within their
+// namespace, which is added.
 func qualifiedID(ns, id string) string {
 	if isID(id) || ns == "default" {
 		return id
@@ -56,7 +56,7 @@ func qualifiedID(ns, id string) string {
 	return ns + "/" + id
 }
 
-// qualifiedName adds the namespace to a name, unless it is one of the usual namespaces.
+// qualifiedName adds the namespace to a name, except the usual namespaces.
 func qualifiedName(ns, name string) string {
 	if ns == "default" || ns == "k8s.io" {
 		return name
@@ -64,8 +64,7 @@ func qualifiedName(ns, name string) string {
 	return ns + "/" + name
 }
 
-// nameOf returns the name of a container without a pod: the given name, else its id. A generated id
-// is no name.
+// nameOf returns the name of a container without a pod: the given name, or the id unless it is generated.
 func nameOf(ns, given, id string) string {
 	switch {
 	case given != "":
@@ -76,10 +75,9 @@ func nameOf(ns, given, id string) string {
 	return qualifiedName(ns, id)
 }
 
-// newRecord converts a container of containerd. Its clients copy the labels of the image to the
-// container, so labels do not prove which pod it belongs to. The record of the CRI plugin, an
-// extension, does: an image cannot contain it. Without that record, a container of the namespace
-// k8s.io belongs to the pod that its labels name if its cgroup is in that pod's cgroup, which only
+// newRecord converts a container of containerd. Clients copy the labels of the image to the container, so labels do not
+// prove its pod. The record of the CRI plugin, an extension, does: an image cannot contain it. Without this record, a
+// container of the namespace k8s.io belongs to the pod in its labels if its cgroup is in this pod's cgroup, which only
 // root can choose.
 func newRecord(ns string, m *containers.Container, labels []string) *record {
 	s := parseSpec(m.GetSpec().GetValue())
@@ -137,9 +135,8 @@ func (r *record) setPod(l, a map[string]string) {
 	}
 }
 
-// nerdctlName returns the name that nerdctl gave a container, empty if nerdctl did not create it.
-// nerdctl's labels contain the id of the container. An image cannot contain it, unless the user
-// chose the id beforehand.
+// nerdctlName returns the name that nerdctl gave a container, or "". nerdctl's labels contain the id of the container.
+// An image cannot contain the id, unless the user chose it beforehand.
 func nerdctlName(ns string, m *containers.Container) string {
 	l := m.GetLabels()
 	if !isID(m.GetID()) || l[labelNerdctlNamespace] != ns || path.Base(l[labelNerdctlState]) != m.GetID() {
@@ -148,7 +145,6 @@ func nerdctlName(ns string, m *containers.Container) string {
 	return l[labelNerdctlName]
 }
 
-// setTask sets the state of the container from its task.
 func (r *record) setTask(t *task.Process, procfs string) {
 	r.Status, r.PID = taskStatus[t.GetStatus()], int(t.GetPid())
 	switch r.Status {
@@ -160,8 +156,8 @@ func (r *record) setTask(t *task.Process, procfs string) {
 	}
 }
 
-// parseEvent parses an event of containerd. The id of the container is that within the namespace. It returns false for
-// events that are not used.
+// parseEvent parses an event of containerd. The id of the container is the id within the namespace. It returns false
+// for unused events.
 func parseEvent(env *types.Envelope) (model.Event, bool) {
 	e := model.Event{Time: moment(env.GetTimestamp())}
 	body, err := env.GetEvent().UnmarshalNew()
@@ -172,7 +168,7 @@ func parseEvent(env *types.Envelope) (model.Event, bool) {
 	switch b := body.(type) {
 	case *events.ContainerCreate:
 		c.ID, c.Image, e.Type = b.GetID(), b.GetImage(), model.EventCreate
-	case *events.ContainerUpdate: // reported as a second create event, which updates the fields that changed
+	case *events.ContainerUpdate: // reported as a second create event, which updates the changed fields
 		c.ID, c.Image, e.Type = b.GetID(), b.GetImage(), model.EventCreate
 	case *events.ContainerDelete:
 		c.ID, e.Type = b.GetID(), model.EventDelete
@@ -180,7 +176,7 @@ func parseEvent(env *types.Envelope) (model.Event, bool) {
 		c.ID, c.PID, c.Started, e.Type = b.GetContainerID(), int(b.GetPid()), e.Time, model.EventStart
 	case *events.TaskExit:
 		parseExit(&e, b)
-	case *events.TaskDelete: // contains the same fields, in case the exit was missed
+	case *events.TaskDelete: // has the same fields, in case the exit was missed
 		parseExit(&e, b)
 	case *events.TaskOOM:
 		c.ID, e.Type = b.GetContainerID(), model.EventOOM
@@ -201,8 +197,7 @@ type exited interface {
 	GetExitedAt() *timestamppb.Timestamp
 }
 
-// parseExit parses the end of the first process of a container. It ignores other processes, which have
-// ids of their own.
+// parseExit parses the end of the first process of a container. It ignores other processes, which have their own ids.
 func parseExit(e *model.Event, x exited) {
 	if x.GetID() != "" && x.GetID() != x.GetContainerID() {
 		return

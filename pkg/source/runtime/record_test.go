@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// TestRecordOfImage checks images with labels that imitate those of a pod and of nerdctl.
+// TestRecordOfImage checks images with labels that imitate a pod and nerdctl.
 func TestRecordOfImage(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	pod := map[string]string{
@@ -66,8 +66,8 @@ func TestRecordOfImage(t *testing.T) {
 	}
 }
 
-// TestRecordLabels checks an image with a label that the pod has, too: the label of the pod counts,
-// and in a container of the CRI no label of an image does.
+// TestRecordLabels checks an image with a label that the pod also has: the pod's label counts, and in a CRI container
+// the labels of an image do not count.
 func TestRecordLabels(t *testing.T) {
 	d := &containerdDriver{labels: []string{"team", "role"}, pods: map[string]podLabels{"sb": {"team": "vision"}}}
 	image := map[string]string{"team": "an image's", "role": "an image's"}

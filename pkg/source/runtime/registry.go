@@ -14,18 +14,16 @@ import (
 )
 
 const (
-	maxContainers = 16384 // that exist, of all runtimes
-	maxRemoved    = 4096  // removed containers that are still returned by containers
+	maxContainers = 16384 // existing containers of all runtimes
+	maxRemoved    = 4096  // removed containers that containers() still returns
 )
 
-// registry holds the known containers and turns what runtimes report into events. Existence and
-// state change only by an event, so a consumer that replays all events has the same state. Names,
-// labels and an exit code that arrives late are updated without an event. While a runtime cannot be
-// reached nothing changes.
+// registry holds the known containers and turns the reports of runtimes into events. Existence and state change only by
+// an event, so a consumer that replays all events has the same state. Names, labels and a late exit code are updated
+// without an event. While a runtime cannot be reached nothing changes.
 //
-// Several sockets may report the same container. The first of them in the order of sockets
-// determines its state, the others only that it exists. When the first no longer has the container,
-// the next one continues from the known state.
+// Several sockets may report the same container. The first in the order of sockets determines its state, the others
+// only that it exists. When the first no longer has the container, the next continues from the known state.
 type registry struct {
 	grace time.Duration
 	now   func() time.Time
@@ -45,8 +43,8 @@ type entry struct {
 	sockets []int
 	// ran is the first process of the last run, which has ended.
 	ran int
-	// listed is the time when a list last changed the state, zero once an event did: an event that
-	// arrives right after a list may be older than the list.
+	// listed is when a list last changed the state, or zero after an event: an event that arrives right after a list
+	// may be older.
 	listed time.Time
 }
 
@@ -59,11 +57,10 @@ func newRegistry(grace time.Duration, now func() time.Time) *registry {
 	return &registry{grace: grace, now: now, live: map[string]*entry{}}
 }
 
-// A socketFeed is the feed of one socket.
 type socketFeed struct {
 	*registry
 	socket int
-	// cgroupOf is that of the options.
+	// cgroupOf is Options.CgroupOf.
 	cgroupOf func(pid int, id, path string) (cgroup string, own bool)
 	// onSync is called after each list.
 	onSync func()
@@ -82,8 +79,8 @@ func (f *socketFeed) event(e model.Event) {
 	f.registry.event(f.socket, e)
 }
 
-// place sets the cgroup of a container with a generated id: it is empty if the id is enough to find the container. One with another name
-// is only known by the path that the runtime returns.
+// place sets the cgroup of a container with a generated id: "" if the id is enough to find the container. A container
+// with another name is known only by the path that the runtime returns.
 func (f *socketFeed) place(c *model.Container) {
 	switch {
 	case !isID(c.ID):
@@ -107,7 +104,6 @@ func (f *socketFeed) knows(id string) bool {
 	return known != nil && known.sockets[0] == f.socket
 }
 
-// watch subscribes f to all events from now on.
 func (r *registry) watch(f func(model.Event)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +117,7 @@ func (r *registry) snapshot(f func([]model.Container)) {
 	f(r.list())
 }
 
-// cgroups returns the cgroups of those existing containers that their paths alone do not name.
+// cgroups returns the cgroups of existing containers that their paths alone do not name.
 func (r *registry) cgroups() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,8 +141,8 @@ func (r *registry) list() []model.Container {
 	return out
 }
 
-// containers returns the existing and the recently removed containers, nil before any runtime was
-// listed. The slice must not be changed.
+// containers returns the existing and the recently removed containers, or nil before a runtime was listed. The slice
+// must not be changed.
 func (r *registry) containers() []model.Container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +166,6 @@ func (r *registry) label(id, name string) (value string, known bool) {
 	return "", false
 }
 
-// losses returns the number of reported containers that exceeded the limit.
 func (r *registry) losses() []model.Loss {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,12 +197,11 @@ func (r *registry) sync(socket int, all []model.Container) {
 		if c.ID == "" || !seen[c.ID] {
 			continue
 		}
-		seen[c.ID] = false // of duplicate entries the first counts
+		seen[c.ID] = false // the first of duplicate entries counts
 		r.compare(socket, c, now)
 	}
 }
 
-// event applies one event of a runtime.
 func (r *registry) event(socket int, e model.Event) {
 	c := bound(&e.Container)
 	if c.ID == "" {
@@ -234,8 +228,8 @@ func (r *registry) event(socket int, e model.Event) {
 	r.happen(known, e)
 }
 
-// admit returns the known container and creates it if it is new. It returns nil if there is no
-// room, or if another socket determines its state.
+// admit returns the known container, or creates a new container. It returns nil without room, or if another socket
+// determines its state.
 func (r *registry) admit(socket int, c *model.Container, e model.Event) *entry {
 	known, sockets := r.live[c.ID], []int{socket}
 	if known != nil {
@@ -290,8 +284,7 @@ func (r *registry) remove(socket int, id string, e model.Event) {
 	r.expire()
 }
 
-// expire drops containers that were removed before the grace time, and the oldest if there are too
-// many.
+// expire drops containers that were removed before the grace time, and the oldest if there are too many.
 func (r *registry) expire() {
 	n := max(0, len(r.removed)-maxRemoved)
 	for oldest := r.now().Add(-r.grace); n < len(r.removed) && r.removed[n].at.Before(oldest); {
@@ -303,7 +296,6 @@ func (r *registry) expire() {
 	}
 }
 
-// emit sends an event with the state after it to the watchers.
 func (r *registry) emit(known *entry, e model.Event) {
 	e.Container = known.Container
 	for _, f := range r.watchers {

@@ -21,7 +21,6 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
 
-// testFeed is a registry with the feed of one socket. It records the events.
 type testFeed struct {
 	*socketFeed
 	clock  time.Time
@@ -256,8 +255,7 @@ func TestRegistryEmits(t *testing.T) {
 	}
 }
 
-// TestRegistryLearnsCodes reports an exit without its code. A list or an event of the same run adds
-// the code later.
+// TestRegistryLearnsCodes reports an exit without its code. A list or an event of the same run adds the code later.
 func TestRegistryLearnsCodes(t *testing.T) {
 	for name, learn := range map[string]func(*testFeed){
 		"a list":             func(f *testFeed) { f.sync([]model.Container{hasExited("a", 0, 5, 42)}) },
@@ -278,8 +276,8 @@ func TestRegistryLearnsCodes(t *testing.T) {
 	}
 }
 
-// TestRegistryOneOfTwo has two sockets report the same containers: each event is emitted once, as
-// the first socket reports it, until that socket no longer has the container.
+// TestRegistryOneOfTwo has two sockets report the same containers. Each event is emitted once, as the first socket
+// reports it, until this socket no longer has the container.
 func TestRegistryOneOfTwo(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(first, second *socketFeed)
@@ -378,13 +376,12 @@ type world struct {
 	*rand.Rand
 	clock      int
 	containers map[string]*model.Container
-	// pids means that lists and events contain processes, as containerd's; else they contain times,
-	// as Docker's.
+	// pids means that lists and events contain processes, as containerd's do; otherwise they contain times, as Docker's
+	// do.
 	pids bool
 	pid  int
 }
 
-// step changes one container and returns the event.
 func (w *world) step() model.Event {
 	w.clock += 2
 	id := string(rune('a' + w.IntN(6)))
@@ -432,8 +429,8 @@ func (w *world) exit(c *model.Container) {
 	c.Status, c.Finished, c.ExitCode = model.ContainerExited, at(w.clock), new(uint32(w.clock))
 }
 
-// list returns a list that is made while the world changes: each container is read at another time.
-// It also returns the events of that time.
+// list returns a list that is made while the world changes: each container is read at another time. It also returns the
+// events meanwhile.
 func (w *world) list() (all []model.Container, meanwhile []model.Event) {
 	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
 		for w.IntN(3) == 0 {
@@ -452,9 +449,9 @@ func (w *world) list() (all []model.Container, meanwhile []model.Event) {
 	return all, meanwhile
 }
 
-// TestRegistryIsTrue drives a runtime at random, with broken connections, slow lists and events
-// that arrive after newer lists. The known state always equals the state by the events. After each
-// list and the events queued behind it, it also equals the true state.
+// TestRegistryIsTrue drives a runtime at random, with broken connections, slow lists and events that arrive after newer
+// lists. The known state always equals the state by the events. After each list and the events queued behind it, it
+// also equals the true state.
 func TestRegistryIsTrue(t *testing.T) {
 	for seed := range uint64(150) {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), containers: map[string]*model.Container{}, pids: seed%2 == 0}
@@ -505,8 +502,7 @@ func pointers(m map[string]model.Container) map[string]*model.Container {
 	return out
 }
 
-// states returns the part of the state that must be right: an exit code is unknown if its event was
-// lost.
+// states returns the part of the state that must be right: if the event of an exit is lost, the code is unknown.
 func states(m map[string]*model.Container) map[string]string {
 	out := map[string]string{}
 	for id, c := range m {
@@ -515,8 +511,7 @@ func states(m map[string]*model.Container) map[string]string {
 	return out
 }
 
-// grammar checks a stream of events: everything begins with a create, and a run has one start and
-// one exit.
+// grammar checks a stream of events: everything begins with a create, and a run has one start and one exit.
 func grammar(events []model.Event) error {
 	status := map[string]model.EventType{}
 	for i, e := range events {
@@ -573,7 +568,7 @@ func TestRegistryKeepsNamesOfRemoved(t *testing.T) {
 	}
 }
 
-// TestLabel: the labels of a container are known from its creation on. Docker does not have those of a pod.
+// TestLabel: the labels of a container are known from its creation on. Docker lacks the pod's labels.
 func TestLabel(t *testing.T) {
 	f := newTestFeed()
 	want := func(when, container, value string, known bool) {
@@ -628,8 +623,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestNamedContainerBelowAnother: containerd's own clients give containers any names. Whether the cgroup of one is its own is known from the
-// path, which events do not have.
+// TestNamedContainerBelowAnother: containerd's own clients give containers any names. The path, which events lack,
+// shows whether a container has its own cgroup.
 func TestNamedContainerBelowAnother(t *testing.T) {
 	f := newTestFeed()
 	f.cgroupOf = func(pid int, _, path string) (string, bool) {

@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// requested adds the GPUs that a vendor's tools call names to out. It drops numbers of tools that count the GPUs in an
-// order of their own, as AMD's do.
+// requested adds the GPUs that a vendor's tools call names to out. It drops numbers of tools that count the GPUs in
+// their own order, as AMD's tools do.
 func requested(out []string, vendor *model.GPUVendor, names ...string) []string {
 	for _, name := range names {
 		number := strings.Trim(name, "0123456789:") == "" // 0, or 0:1 of a MIG instance
@@ -29,8 +29,7 @@ func requested(out []string, vendor *model.GPUVendor, names ...string) []string 
 	return out
 }
 
-// cdiRequested adds the GPUs among names of the Container Device Interface,
-// VENDOR/CLASS=NAME: nvidia.com/gpu=0.
+// cdiRequested adds the GPUs among names of the Container Device Interface, VENDOR/CLASS=NAME: nvidia.com/gpu=0.
 func cdiRequested(out []string, names ...string) []string {
 	for _, name := range names {
 		kind, device, _ := strings.Cut(strings.TrimSpace(name), "=")
@@ -41,8 +40,8 @@ func cdiRequested(out []string, names ...string) []string {
 	return out
 }
 
-// annotationCDI is the prefix of the annotations with which device plugins request devices of the Container Device
-// Interface. Their values are lists of names.
+// annotationCDI is the prefix of the annotations with which device plugins request CDI devices. Their values are lists
+// of names.
 const annotationCDI = "cdi.k8s.io/"
 
 func cdiAnnotated(out []string, annotations map[string]string) []string {
@@ -55,8 +54,9 @@ func cdiAnnotated(out []string, annotations map[string]string) []string {
 	return out
 }
 
-// gpuRequests returns the GPUs that the specification names: in annotations, and in a hook that runs nvidia-container-cli,
-// as ctr and nerdctl write it. A hook that reads the environment names none: the image sets the environment.
+// gpuRequests returns the GPUs that the specification names: in annotations, and in a hook that runs
+// nvidia-container-cli, as ctr and nerdctl write it. A hook that reads the environment names no GPU: the image sets the
+// environment.
 func (s *spec) gpuRequests() []string {
 	out := cdiAnnotated(nil, s.Annotations)
 	for _, h := range slices.Concat(s.Hooks.Prestart, s.Hooks.CreateRuntime, s.Hooks.CreateContainer) {
@@ -71,8 +71,8 @@ func (s *spec) gpuRequests() []string {
 	return out
 }
 
-// allDevices reports whether the rules of the device cgroup let the container open any device, as those of a privileged
-// container do. A later rule overrides an earlier one.
+// allDevices reports whether the rules of the device cgroup let the container open any device, as in a privileged
+// container. A later rule overrides an earlier rule.
 func (s *spec) allDevices() bool {
 	all := false
 	for _, r := range s.Linux.Resources.Devices {
@@ -89,7 +89,7 @@ func (s *spec) allDevices() bool {
 	return all
 }
 
-// dockerVendor returns the vendor of the GPUs that a device request asks Docker for; nil if it asks for none.
+// dockerVendor returns the vendor of the GPUs that a device request asks Docker for, or nil.
 func dockerVendor(r dockerRequest) *model.GPUVendor {
 	gpu := slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
 	return model.FindGPUVendor(func(v *model.GPUVendor) bool {
@@ -100,8 +100,8 @@ func dockerVendor(r dockerRequest) *model.GPUVendor {
 	})
 }
 
-// monitors reports whether a device request is for the library that monitors GPUs only, as NVIDIA's container toolkit names it. Whoever
-// monitors GPUs does not occupy them.
+// monitors reports whether a device request is only for the library that monitors GPUs, as NVIDIA's container toolkit
+// names it. Monitoring does not occupy GPUs.
 func monitors(r dockerRequest) bool {
 	for _, all := range r.Capabilities {
 		if len(all) != 1 || all[0] != "utility" {
@@ -111,8 +111,8 @@ func monitors(r dockerRequest) bool {
 	return len(r.Capabilities) > 0
 }
 
-// dockerGPUs returns the GPUs that were requested from Docker (--gpus, --device nvidia.com/gpu=0). Of a number of GPUs
-// these are the first.
+// dockerGPUs returns the GPUs that were requested from Docker (--gpus, --device nvidia.com/gpu=0). A number of GPUs
+// means the first GPUs.
 func dockerGPUs(requests []dockerRequest) []string {
 	var out []string
 	for _, r := range requests {

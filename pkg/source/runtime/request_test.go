@@ -75,7 +75,6 @@ func ctrHook(args ...string) specs.Hook {
 	)}
 }
 
-// prestart returns the hooks at the place where ctr writes its hook.
 func prestart(hooks ...specs.Hook) *specs.Hooks {
 	return &specs.Hooks{Prestart: hooks} //nolint:staticcheck // deprecated, as above
 }

@@ -16,11 +16,11 @@ import (
 
 // A Socket is the socket of a container runtime.
 type Socket struct {
-	Kind model.RuntimeAPI // API that is spoken on it
+	Kind model.RuntimeAPI // API that the runtime serves on it
 	Path string           // on the node, below Options.Root and Options.Run
 }
 
-// defaultSockets lists the sockets at which the runtimes listen unless they are configured otherwise.
+// defaultSockets lists the default sockets of the runtimes.
 func defaultSockets() []Socket {
 	var sockets []Socket
 	for _, r := range model.Runtimes {
@@ -32,7 +32,7 @@ func defaultSockets() []Socket {
 }
 
 // ParseSocket reads KIND:PATH, where PATH may be a URL: KIND:///PATH or KIND:unix:///PATH. A bare path or unix:///PATH
-// has the API of the runtime that its file name contains, else it is a CRI socket.
+// has the API of the runtime in its file name, or else the CRI.
 func ParseSocket(s string) (Socket, error) {
 	prefix, path, ok := strings.Cut(s, ":")
 	kind := model.RuntimeAPI(prefix)
@@ -79,13 +79,12 @@ func nameOfSocket(s Socket) string {
 	return name
 }
 
-// A node is the place at which this process sees the files of the node.
+// A node is where this process sees the files of the node.
 type node struct {
 	root string
-	run  string // its /run; empty when that is below root as well
+	run  string // its /run, or "" if it is below root too
 }
 
-// at returns the path at which this process sees a path of the node.
 func (n node) at(path string) string {
 	rest, ok := strings.CutPrefix(path, "/run")
 	if ok && n.run != "" && (rest == "" || rest[0] == '/') {

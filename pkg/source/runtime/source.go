@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtime follows the container runtimes of a node: containerd by its own API, CRI-O and
-// others by the CRI, Docker and Podman by Docker's API.
+// Package runtime follows the container runtimes of a node: containerd by its own API, CRI-O and others by the CRI,
+// Docker and Podman by Docker's API.
 //
-// A scrape sends no request to a runtime. A goroutine per socket subscribes to events, then lists
-// the containers, and from then on applies the events. It lists again a second later, because a
-// subscription is not confirmed, and every few minutes, because an event may be lost. When the
-// connection breaks, the known containers stay, so that no name is lost while a runtime restarts.
-// The next list is compared with them, and each difference becomes an event marked Reconciled.
+// A scrape sends no request to a runtime. A goroutine per socket subscribes to events, lists the containers, and then
+// applies the events. It lists again a second later, because a subscription is not confirmed, and every few minutes,
+// because an event may be lost. When the connection breaks, the known containers stay, so that names survive the
+// restart of a runtime. The next list is compared with them, and each difference becomes an event marked Reconciled.
 //
-// The registry is the only source of both names and events. Sockets that appear later are found.
-// Each socket is dialed by its path each time, because a runtime that restarts creates a new one.
+// The registry is the only source of names and events. Sockets that appear later are found. Each socket is dialed by
+// its path each time, because a restarted runtime creates a new socket.
 //
-// Docker reports its own containers: its namespace in containerd, moby, is left out, because
-// containerd does not have their names.
+// Docker reports its own containers: its namespace in containerd, moby, is left out, because containerd does not have
+// their names.
 package runtime
 
 import (
@@ -34,7 +33,7 @@ import (
 
 // Options configure a Source. The zero value follows the sockets at the default paths.
 type Options struct {
-	// Sockets lists the sockets to follow; default those at the default paths.
+	// Sockets lists the sockets to follow; default: the default paths.
 	Sockets []Socket
 	// Root is where the node's root is mounted; default /.
 	Root string
@@ -42,16 +41,16 @@ type Options struct {
 	Run string
 	// Procfs is where procfs is mounted, for the start of processes; default /proc.
 	Procfs string
-	// CgroupOf returns the cgroup of a container, as a path below the root of the hierarchy, from its first process (0: none runs) and
-	// the path that the runtime returns; empty if the id is enough to find it. It returns false for a container without one of its own.
-	// It may be nil.
+	// CgroupOf returns the cgroup of a container, as a path below the root of the hierarchy, or "" if the id is enough
+	// to find it. pid is its first process, or 0, and path is the path that the runtime returns. It returns false for a
+	// container without its own cgroup. It may be nil.
 	CgroupOf func(pid int, id, path string) (cgroup string, own bool)
 	// Labels names the labels and annotations that are kept.
 	Labels []string
-	// Grace is how long Resolve returns containers after their removal, so that late values have
-	// names; default 5 minutes.
+	// Grace is how long Resolve returns containers after their removal, so that late values have names; default 5
+	// minutes.
 	Grace time.Duration
-	// Logger receives one line for each change of a socket's state; default none.
+	// Logger receives a line for each change of a socket's state; default none.
 	Logger *zap.Logger
 	// Now is the clock of the grace time; default time.Now.
 	Now func() time.Time
@@ -75,7 +74,7 @@ type Source struct {
 	places []*place
 }
 
-// New returns a Source that follows the existing sockets. If there is none, Read returns an error.
+// New returns a Source that follows the existing sockets. Without a socket, Read returns an error.
 func New(o Options) (*Source, error) {
 	o.Root, o.Procfs = cmp.Or(o.Root, "/"), cmp.Or(o.Procfs, "/proc")
 	if o.Grace <= 0 {
@@ -132,17 +131,15 @@ func (s *Source) Close() error {
 // readyWithin is the time limit of Ready.
 const readyWithin = 5 * time.Second
 
-// Ready is closed when each socket that existed when the Source was made has been listed once or
-// has failed, at the latest 5 s after New. A snapshot after that does not report existing
-// containers as new.
+// Ready is closed when each socket that existed at New has been listed or has failed, at the latest after 5 s. A later
+// snapshot does not report existing containers as new.
 func (s *Source) Ready() <-chan struct{} { return s.settled }
 
-// firstRead is how long the first Read waits for the lists of the runtimes, so that the first
-// scrape has names.
+// firstRead is how long the first Read waits for the lists of the runtimes, so that the first scrape has names.
 const firstRead = time.Second
 
-// Read fills DeviceStates, one for each socket, and Losses. It sends no request to a runtime. It
-// returns ErrAbsent if there is no socket, and another error if none of them can be followed.
+// Read fills DeviceStates with a state per socket, and Losses. It sends no request to a runtime. It returns ErrAbsent
+// without a socket, and another error if all sockets fail.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	select {
 	case <-s.settled:
@@ -191,9 +188,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return snap, nil
 }
 
-// Resolve fills Containers from memory: all that exist and those removed within the grace time.
-// They are nil until a runtime was listed. The slice is shared with other callers and must not be
-// changed.
+// Resolve fills Containers from memory: existing containers, and containers removed within the grace time. They are nil
+// until a runtime was listed. The slice is shared with other callers and must not be changed.
 func (s *Source) Resolve(context.Context, []model.CgroupID) (model.Snapshot, error) {
 	return model.Snapshot{Containers: s.registry.containers()}, nil
 }
@@ -203,7 +199,8 @@ func (s *Source) Label(container, name string) (value string, known bool) {
 	return s.registry.label(container, name)
 }
 
-// Serves reports whether the node has a socket of a runtime, also of one that does not answer. It looks at the file system.
+// Serves reports whether the node has a socket of a runtime, even if the runtime does not answer. It looks at the file
+// system.
 func (s *Source) Serves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,16 +213,15 @@ func (s *Source) Serves() bool {
 	})
 }
 
-// Watch subscribes f to every event from now on, in order, one at a time. f must not block, and not
-// call the Source.
+// Watch subscribes f to every event from now on, in order, one at a time. f must not block or call the Source.
 func (s *Source) Watch(f func(model.Event)) { s.registry.watch(f) }
 
-// Snapshot calls f with the existing containers, at one moment between two events: the list
-// contains the effect of all earlier events that Watch delivers, and of no later one. f must not
-// block, and not call the Source. The list belongs to f.
+// Snapshot calls f with the existing containers, at one moment between two events: the list contains the effect of the
+// earlier events that Watch delivers, and of no later event. f must not block or call the Source. The list belongs to
+// f.
 func (s *Source) Snapshot(f func([]model.Container)) { s.registry.snapshot(f) }
 
-// Cgroups returns the cgroups of those existing containers that their paths alone do not name.
+// Cgroups returns the cgroups of existing containers that their paths alone do not name.
 func (s *Source) Cgroups() []string { return s.registry.cgroups() }
 
 func absent(root string, explicit bool) error {

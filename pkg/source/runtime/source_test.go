@@ -137,8 +137,8 @@ func TestNoSocket(t *testing.T) {
 	}
 }
 
-// TestSocketAppears creates the socket of CRI-O later, at a place with two paths, one of them
-// configured as containerd's.
+// TestSocketAppears creates the socket of CRI-O later, at a place with two paths. One path is configured as
+// containerd's.
 func TestSocketAppears(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -176,7 +176,7 @@ func TestSocketAppears(t *testing.T) {
 	}
 }
 
-// TestRuntimeNeverAnswers follows a runtime that accepts connections and never answers, and a second one that
+// TestRuntimeNeverAnswers follows a runtime that accepts connections and never answers, and a second runtime that
 // answers.
 func TestRuntimeNeverAnswers(t *testing.T) {
 	t.Parallel()
@@ -249,7 +249,7 @@ func TestSameSocket(t *testing.T) {
 		t.Error("the socket is followed twice")
 	}
 	s.mu.Unlock()
-	// The first path is gone: the second is a socket of its own.
+	// The first path is gone: the second is an independent socket.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestSameSocket(t *testing.T) {
 	}
 }
 
-// TestReady follows a runtime that answers late, and one that never answers.
+// TestReady follows a runtime that answers late, and a runtime that never answers.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	f := &fakeCRI{name: "cri-o"}
@@ -291,8 +291,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestReconnectStorm has connections that break right after the list: the pauses, half of them
-// random, start at 0.1 s and double up to 2 s.
+// TestReconnectStorm has connections that break right after the list. The pauses, half of them random, start at 0.1 s
+// and double up to 2 s.
 func TestReconnectStorm(t *testing.T) {
 	t.Parallel()
 	e := newFakeEngine(t)
@@ -311,7 +311,7 @@ func TestReconnectStorm(t *testing.T) {
 	}
 }
 
-// TestFailedSockets checks that the error of a Read matches the errors of the sockets.
+// TestFailedSockets: the error of a Read matches the errors of the sockets.
 func TestFailedSockets(t *testing.T) {
 	p := &place{Socket: Socket{model.APICRI, "/run/x.sock"}, at: "/run/x.sock"}
 	s := &Source{registry: newRegistry(time.Minute, time.Now), settled: make(chan struct{}), places: []*place{p}}

@@ -12,7 +12,7 @@ import (
 // maxSpec is the longest specification that is read, in bytes.
 const maxSpec = 4 << 20
 
-// spec holds the fields that are used of a container's OCI runtime specification.
+// spec holds the used fields of a container's OCI runtime specification.
 type spec struct {
 	Annotations map[string]string `json:"annotations"`
 	Hooks       struct {
@@ -37,7 +37,7 @@ type hook struct {
 	Args []string `json:"args"`
 }
 
-// deviceRule is one rule of the device cgroup; a missing field matches any value.
+// deviceRule is a rule of the device cgroup; a missing field matches any value.
 type deviceRule struct {
 	Allow  bool   `json:"allow"`
 	Type   string `json:"type"`
@@ -55,7 +55,7 @@ func parseSpec(b []byte) spec {
 	return s
 }
 
-// devices returns the device nodes; empty, not nil, if there is none.
+// devices returns the device nodes; without devices an empty list, not nil.
 func (s *spec) devices() []string {
 	out := make([]string, 0, min(len(s.Linux.Devices), maxDevices))
 	for _, d := range s.Linux.Devices {
@@ -66,8 +66,7 @@ func (s *spec) devices() []string {
 	return out
 }
 
-// cgroup returns the cgroup in which the specification puts the container, as a path below the root
-// of the hierarchy.
+// cgroup returns the cgroup in which the specification puts the container, as a path below the root of the hierarchy.
 func (s *spec) cgroup() string {
 	p := s.Linux.CgroupsPath
 	if p == "" {
@@ -82,9 +81,8 @@ func (s *spec) cgroup() string {
 	return p
 }
 
-// inPod reports whether the specification puts the container into the cgroup of the pod with this
-// UID, in the format of the kubelet: /kubepods/burstable/podUID/ID or
-// kubepods-burstable-podUID.slice:PREFIX:ID.
+// inPod reports whether the specification puts the container into the cgroup of the pod with this UID, in the format of
+// the kubelet: /kubepods/burstable/podUID/ID or kubepods-burstable-podUID.slice:PREFIX:ID.
 func (s *spec) inPod(uid string) bool {
 	p := s.Linux.CgroupsPath
 	if uid == "" || !strings.Contains(p, "kubepods") {
@@ -95,8 +93,7 @@ func (s *spec) inPod(uid string) bool {
 		func(part string) bool { return part == "pod"+uid || strings.HasSuffix(part, slice) })
 }
 
-// unitPath returns the cgroup of the unit that runc creates for SLICE:PREFIX:NAME: a-b.slice is
-// within a.slice.
+// unitPath returns the cgroup of the unit that runc creates for SLICE:PREFIX:NAME: a-b.slice is within a.slice.
 func unitPath(slice, prefix, name string) string {
 	if slice == "" {
 		slice = "system.slice"
@@ -126,8 +123,8 @@ func unitPath(slice, prefix, name string) string {
 	return p.String() + "/" + name + ".scope"
 }
 
-// criRecord holds the fields that are used of the JSON record that containerd's CRI plugin stores
-// with each container and sandbox.
+// criRecord holds the used fields of the JSON record that containerd's CRI plugin stores with each container and
+// sandbox.
 type criRecord struct {
 	Metadata struct {
 		ImageRef string
@@ -152,7 +149,6 @@ type criDevices struct {
 	} `json:"CDI_devices"`
 }
 
-// gpuRequests adds the GPUs that the configuration names to out.
 func (d *criDevices) gpuRequests(out []string) []string {
 	for i := range d.CDI {
 		out = cdiRequested(out, d.CDI[i].Name)
@@ -160,7 +156,6 @@ func (d *criDevices) gpuRequests(out []string) []string {
 	return out
 }
 
-// parseCRIRecord parses the record and reports whether it succeeded.
 func parseCRIRecord(b []byte) (criRecord, bool) {
 	var m criRecord
 	if len(b) == 0 || len(b) > maxSpec || json.Unmarshal(b, &m) != nil {

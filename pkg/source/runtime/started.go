@@ -12,7 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
-// processStart returns the start time of a process, or zero if it is not known. The lists of containerd do not contain the start of a task.
+// processStart returns the start time of a process, or zero if unknown. The lists of containerd do not contain the
+// start of a task.
 func processStart(proc string, pid int) time.Time {
 	stat, err := procfile.ReadStat(filepath.Join(proc, strconv.Itoa(pid)))
 	var up unix.Timespec

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
-// An RDMA device, devx0, that says that its driver is mlx5 and has nothing but DEVX objects, which are as empty as the device: Soft-RoCE
-// has none. Their life is the kernel's own: the uobject layer makes and removes them by the ids of mlx5's interface. BuildModule of
-// package tests/vm builds it.
+// An RDMA device, devx0, that claims mlx5 as its driver and has only DEVX objects, which are as empty as the device:
+// Soft-RoCE lacks them. Their life is real: the uobject layer makes and removes them by the ids of mlx5's interface.
+// BuildModule of package tests/vm builds it.
 
 #define HCA_DRIVER RDMA_DRIVER_MLX5
 #include "hca.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
-// Makes the kernel skip kprobes of rdma_restrack_del, and count that: it calls the function in the handler of another kprobe, with an
-// entry that was never added, for which the function does nothing. BuildModule of package tests/vm builds it.
+// Makes the kernel skip kprobes of rdma_restrack_del, and count this: it calls the function in the handler of another
+// kprobe, with an entry that was never added, for which the function does nothing. BuildModule of package tests/vm
+// builds it.
 
 #include <linux/kprobes.h>
 #include <linux/module.h>
@@ -10,7 +11,7 @@
 static unsigned long restrack_del; // the address of rdma_restrack_del, which is not exported
 module_param(restrack_del, ulong, 0444);
 
-// A kprobe at the entry of a function is one of ftrace, which does not call handlers in handlers.
+// A kprobe at the entry of a function uses ftrace, which does not call handlers in handlers.
 void missed_place(void);
 
 static noinline void pass(void)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
-// Memory regions of dma-bufs and of peer memory for rxe, which has none: a part of the module that BuildDMABuf builds for the guest. The region of a
-// dma-buf is made like one of a process's memory, by reg_user_mr, which gets its pages from rxe_umem_get.
+// Memory regions of dma-bufs and of peer memory for rxe, which lacks them: a part of the module that BuildDMABuf builds
+// for the guest. The region of a dma-buf is made like a region of a process's memory, by reg_user_mr, which gets its
+// pages from rxe_umem_get.
 
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
@@ -19,16 +20,17 @@
 static char dmabuf_function[64] = "ib_umem_dmabuf_get";
 module_param_string(dmabuf_function, dmabuf_function, sizeof(dmabuf_function), 0644);
 
-// Whether the driver sets ib_mr.length, as mlx5 does and irdma, bnxt_re and mana do not. A region without length refuses all access.
+// Whether the driver sets ib_mr.length, as mlx5 does, unlike irdma, bnxt_re and mana. A region without length refuses
+// all access.
 static bool dmabuf_length = true;
 module_param(dmabuf_length, bool, 0644);
 
-// The registration that goes on, by one thread at a time.
+// The registration in progress, by one thread at a time.
 static DEFINE_MUTEX(registration);
 static struct task_struct *registering;
 static int dmabuf_fd;
 
-// A device as drivers of hardware have it: rxe's own has no dma_device, as it reaches memory by the CPU.
+// A device like in drivers of hardware: rxe's own lacks dma_device, because it reaches memory by the CPU.
 static struct ib_device mapper;
 
 static void move_notify(struct dma_buf_attachment *attachment)
@@ -73,9 +75,9 @@ static struct ib_umem_dmabuf *map_dmabuf(u64 offset, u64 length, int access)
 	return ERR_PTR(err);
 }
 
-// Peer memory: in MLNX_OFED and DOCA-OFED, ib_umem_get_peer asks the clients that have registered, such as nvidia_peermem, for memory that
-// it cannot pin. The functions have the names, arguments and results of those. The only client here has what a DRM driver maps into
-// the process.
+// Peer memory: in MLNX_OFED and DOCA-OFED, ib_umem_get_peer asks the registered clients, such as nvidia_peermem, for
+// memory that it cannot pin. These functions have the same names, arguments and results. The only client here has the
+// memory that a DRM driver maps into the process.
 noinline void *ib_register_peer_memory_client(const void *client, void *invalidate)
 {
 	return ERR_PTR(-EBUSY);

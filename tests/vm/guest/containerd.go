@@ -21,7 +21,7 @@ import (
 const (
 	// Socket is where containerd listens.
 	Socket = "/run/containerd/containerd.sock"
-	// Namespace is the containerd namespace of all containers, the one that Kubernetes uses.
+	// Namespace is the containerd namespace of all containers, as in Kubernetes.
 	Namespace = "k8s.io"
 
 	rootfs   = "/run/guest/rootfs"
@@ -41,7 +41,7 @@ type Container struct {
 }
 
 // PodContainer returns a container with the names and cgroup that the kubelet would set: a pod UID and a container id
-// (derived from the names, so they are the same in each run), the cgroup of a burstable pod, the labels of the CRI.
+// (derived from the names, so each run has the same), the cgroup of a burstable pod, the labels of the CRI.
 func PodContainer(namespace, pod, name string, command ...string) Container {
 	uid := uid(namespace, pod)
 	id := digest(namespace + "/" + pod + "/" + name)
@@ -163,7 +163,7 @@ func (c *Containerd) Log(id string) (string, error) {
 	return string(text), err
 }
 
-// RemoveLog removes what a container that was deleted has left in the guest's memory: its output and the file of its PID.
+// RemoveLog removes the output and PID file of a deleted container from the guest's memory.
 func (c *Containerd) RemoveLog(id string) {
 	for _, name := range []string{id, id + ".pid"} {
 		_ = os.Remove(filepath.Join(logs, name)) // a container that did not start has none

@@ -201,7 +201,7 @@ func (c *CRI) Stop(ctx context.Context, id string, grace int64) error {
 	return err
 }
 
-// Remove removes a container, which is killed if it still runs.
+// Remove removes a container. A running container is killed.
 func (c *CRI) Remove(ctx context.Context, id string) error {
 	_, err := c.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
 	return err

@@ -29,8 +29,8 @@ const DockerSocket = "/run/docker.sock"
 // The client's path: a machine may have another client before Debian's in PATH.
 const docker = "/usr/bin/docker"
 
-// StartDocker starts the engine on a running containerd, with a driver of cgroups (cgroupfs, systemd), waits until it answers
-// and loads Image. Its containers survive a crash of the engine, which finds them again.
+// StartDocker starts the engine on a running containerd, with a driver of cgroups (cgroupfs, systemd), waits until it
+// answers and loads Image. Its containers survive a crash of the engine, which finds them again.
 func StartDocker(ctx context.Context, driver string) (*Docker, error) {
 	if err := mountState("/var/lib/docker"); err != nil {
 		return nil, err

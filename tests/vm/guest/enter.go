@@ -52,7 +52,7 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	return false
 }
 
-// limits holds the time for which a test in a guest may print nothing, and the time that it then has to print its report.
+// limits holds the time for which a test in a guest may print nothing, and the time for its report after this.
 type limits struct{ silence, quit time.Duration }
 
 var (
@@ -60,7 +60,8 @@ var (
 	errUnanswered = errors.New("the guest does not answer")
 )
 
-// run runs a test of this binary in a guest. If the guest itself hangs, it is run once more on one thread, as by vm.Run.
+// run runs a test of this binary in a guest. If the guest itself hangs, it is run once more on one thread, as by
+// vm.Run.
 func run(ctx context.Context, test string, opts vm.Options, l limits) error {
 	err := try(ctx, test, opts, l)
 	if errors.Is(err, errUnanswered) && !opts.OneThread && vm.RunsAgain(os.Stdout, opts.Kernel, fmt.Errorf("%s: %w", test, err)) {
@@ -70,9 +71,9 @@ func run(ctx context.Context, test string, opts vm.Options, l limits) error {
 	return err
 }
 
-// try is one try of run. If a test prints nothing for the duration of silence, try requests its goroutines and the processes of the
-// guest, and then ends the guest: with errUnanswered if the guest printed nothing after the request. Before the first output the guest
-// boots, which has a limit of its own.
+// try is one try of run. If a test prints nothing for the duration of silence, try requests its goroutines and the
+// processes of the guest, and then ends the guest: with errUnanswered if the guest printed nothing after the request.
+// Before the first output the guest boots, which has its own limit.
 func try(ctx context.Context, test string, opts vm.Options, l limits) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -119,7 +120,7 @@ func try(ctx context.Context, test string, opts vm.Options, l limits) error {
 	return nil
 }
 
-// ask is the request for a report that is written to the test's standard input.
+// ask is the request for a report, written to the test's standard input.
 const ask = "report\n"
 
 // report prints all goroutines and the processes of the guest when it is asked.
@@ -173,8 +174,8 @@ func (l *lines) flush() {
 	}
 }
 
-// below returns the patterns of -test.run for the levels of sub-tests after the first n. It returns none where the
-// pattern has alternatives or brackets, in which a slash may not separate levels.
+// below returns the patterns of -test.run for the levels of sub-tests after the first n. It returns no patterns if
+// there are alternatives or brackets, in which a slash may not separate levels.
 func below(n int) []string {
 	pattern := flag.Lookup("test.run").Value.String()
 	if levels := strings.Split(pattern, "/"); len(levels) > n && !strings.ContainsAny(pattern, "|[") {

@@ -38,7 +38,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// containers is TestContainers in the guest. root is where the cgroup file system with the rdma controller is.
+// containers is TestContainers in the guest. root is the cgroup file system with the rdma controller.
 func containers(t *testing.T, root, programs string) {
 	ctx := t.Context()
 	c, err := guest.StartContainerd(ctx)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Image is the image of all containers that need one, the pause container of a pod included. It has a static busybox
-// and no library: programs of the guest run in it once its /usr is mounted.
+// Image is the image of all containers that need one, and of a pod's pause container. It has a static busybox and no
+// library: programs of the guest run in it once its /usr is mounted.
 const Image = "localhost/guest:1"
 
 // layer returns the root file system of Image as a tar archive.

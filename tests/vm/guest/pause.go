@@ -4,7 +4,7 @@ package guest
 
 import "syscall"
 
-// Pause stops containerd with SIGSTOP: its socket accepts connections, and nothing answers.
+// Pause stops containerd with SIGSTOP: its socket accepts connections, but does not answer.
 func (c *Containerd) Pause() error { return c.server.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Resume continues a paused containerd.

@@ -47,7 +47,7 @@ func podmanFlags() []string {
 	return []string{"--storage-driver=vfs", "--runtime=runc", "--cgroup-manager=cgroupfs", "--events-backend=file"}
 }
 
-// Stop ends the API service. Containers go on without it.
+// Stop ends the API service. Containers continue without it.
 func (p *Podman) Stop() error {
 	return errors.Join(p.server.end(syscall.SIGTERM), syscall.Unmount("/var/lib/containers", syscall.MNT_DETACH))
 }

@@ -14,7 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Kubelet has the information that a kubelet has in addition to a pod.
+// Kubelet has what a kubelet knows in addition to a pod.
 type Kubelet struct {
 	NodeName, NodeIP string
 	// ConfigMaps are directories with the content of a ConfigMap, by its name.
@@ -29,7 +29,7 @@ type Kubelet struct {
 type Translation struct {
 	Sandbox   *cri.PodSandboxConfig
 	Container *cri.ContainerConfig
-	// Probes are those of the container: startup, liveness, readiness. Their ports are numbers.
+	// Probes are the container's: startup, liveness, readiness. Their ports are numbers.
 	Probes map[string]*corev1.Probe
 	Grace  int64 // seconds
 }
@@ -53,8 +53,8 @@ func left(value any) error {
 	return fmt.Errorf("%T: these fields are not translated: %s", value, text)
 }
 
-// Translate converts a pod to requests of the CRI as the kubelet does. It supports the fields that the manifests of
-// deploy/kubernetes use; any other field is an error.
+// Translate converts a pod to requests of the CRI as the kubelet does. It supports the fields in the manifests of
+// deploy/kubernetes; any other field is an error.
 func (k Kubelet) Translate(namespace, name string, template corev1.PodTemplateSpec) (*Translation, error) {
 	t := template.DeepCopy()
 	p := &Pod{Namespace: namespace, Name: name, UID: uid(namespace, name)}

@@ -56,7 +56,7 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-// TestTranslateUnknown checks that a field that is not translated is an error, wherever it is.
+// TestTranslateUnknown: a field that is not translated is an error, wherever it is.
 func TestTranslateUnknown(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PodSpec){
 		"hostIPC":    func(p *corev1.PodSpec) { p.HostIPC = true },

@@ -56,7 +56,7 @@ func captured(t *testing.T, f func() error) (text string, err error) {
 	return <-all, err
 }
 
-// TestUnanswered runs a test in a guest that hangs as if its kernel did: it answers no request. The guest is run once more.
+// TestUnanswered runs a test in a guest that answers no request, as if its kernel hung. The guest is run once more.
 func TestUnanswered(t *testing.T) {
 	dir := os.Getenv("UNANSWERED")
 	if os.Getenv(inside) == t.Name() {

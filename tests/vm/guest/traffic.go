@@ -8,7 +8,7 @@ import (
 )
 
 // Traffic returns two pods, default/train-0 and default/train-1, that exchange RDMA writes over rxe0 until they are
-// deleted: train-1 writes to train-0, in rounds of 5 seconds, each with new connections.
+// deleted: train-1 writes to train-0, in rounds of 5 seconds with new connections.
 func Traffic() (server, client Container) {
 	// -F: perftest does not trust the clock of an emulated CPU.
 	const write = "ib_write_bw -F -d rxe0 -x 1 -D 5 -s 65536"

@@ -11,7 +11,7 @@
 
 enum { MOST = 64 };
 
-// What drm/drm.h has, which is in another package than the other headers of the kernel.
+// Definitions of drm/drm.h, which is in another package than the other headers of the kernel.
 struct create_dumb {
 	uint32_t height, width, bits_per_pixel, flags, handle, pitch;
 	uint64_t size;
@@ -100,7 +100,7 @@ static int buffer(const char *exporter, size_t size)
 	errx(2, "%s: want udmabuf, heap or /dev/dri/FILE", exporter);
 }
 
-// ibv_reg_dmabuf_mr calls the provider, and rxe's lacks it. This is the function of libibverbs that providers call for it.
+// ibv_reg_dmabuf_mr calls the provider, and rxe's lacks it. Providers call this function of libibverbs for it.
 struct verbs_mr {
 	struct ibv_mr mr;
 	int type, access;
@@ -125,7 +125,7 @@ static struct ibv_mr *register_buffer(struct ibv_pd *pd, int fd, size_t bytes)
 	return &region->mr; // ibv_dereg_mr frees it
 }
 
-// refused tries registrations that fail: before the dma-buf is mapped, while it is, and after that.
+// refused tries registrations that fail: before, during and after the mapping of the dma-buf.
 static void refused(struct ibv_pd *pd)
 {
 	int page = getpagesize(), fd = buffer("udmabuf", 2 * page);

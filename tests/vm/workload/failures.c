@@ -18,7 +18,7 @@ static void report(const char *verb, int want, int got[static 256])
 	}
 }
 
-// FAIL calls a verb so many times. failed is an expression for its errno, 0 for success.
+// FAIL calls a verb a number of times. failed is an expression for its errno, 0 for success.
 #define FAIL(verb, want, failed)                          \
 	do {                                              \
 		int got[256] = {};                        \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// posts moves data between queue pairs of its own and prints what it posted and polled, to the byte: the ground truth for
-// probes on the data path. What the provider refuses (-r) and what is aborted (always one, with -x) is not counted.
+// posts moves data between its own queue pairs and prints what it posted and polled, to the byte: the ground truth for
+// probes on the data path. Requests that the provider refuses (-r) or that are aborted (always one, with -x) are not
+// counted.
 
 #include "workload.h"
 
@@ -143,7 +144,7 @@ static int split(struct ibv_sge *list)
 
 static uint64_t there(void) { return (uintptr_t)mr->addr + mr->length / 2; }
 
-// post_chain posts n requests, of which the last one is signaled, and returns how many were taken.
+// post_chain posts n requests, of which only the last is signaled, and returns how many were taken.
 static int post_chain(struct end *e, struct end *peer, int n, uint64_t id)
 {
 	struct ibv_sge list[most];
@@ -245,12 +246,12 @@ static void drain(int n)
 	}
 }
 
-// Before rdma-core 55, next_poll of Soft-RoCE ends the poll itself if there is no further completion, and end_poll would
-// remove one more. Debian 12 has version 44, whose struct ibv_qp_ex lacks wr_flush; Debian 13 has 56.
+// Before rdma-core 55, next_poll of Soft-RoCE ends the poll itself if there is no further completion, and end_poll
+// would remove another. Debian 12 has version 44, whose struct ibv_qp_ex lacks wr_flush; Debian 13 has 56.
 static const int next_poll_ends = sizeof(struct ibv_qp_ex) <= 352;
 
-// drain_extended is drain with ibv_start_poll. It reads only the parts that it was asked to read: the wr_id distinguishes
-// sends from receives, and the size of messages is known.
+// drain_extended is drain with ibv_start_poll. It reads only the requested parts: the wr_id distinguishes sends from
+// receives, and the size of messages is known.
 static void drain_extended(int n)
 {
 	struct ibv_poll_cq_attr attr = {};
@@ -358,7 +359,7 @@ static void connect_ordinary(void)
 	cq = extended;
 }
 
-// abort_connection destroys a queue pair before it is connected, as a program does whose connection is refused.
+// abort_connection destroys a queue pair before it is connected, like a program whose connection is refused.
 static void abort_connection(void)
 {
 	struct end e = new_end();
@@ -451,7 +452,7 @@ static void die_alone(int peer, pid_t child)
 	to_rts(e.qp, other);
 	if (write(peer, "", 1) != 1 || read(peer, &number, 1) != 1)
 		err(1, "peer");
-	if (!child) { // the end of a process alone may come before that of its queue pair: a reader of /proc/PID/maps delays that
+	if (!child) { // the process may end before its queue pair: a reader of /proc/PID/maps delays this
 		if (ibv_destroy_qp(e.qp) || write(peer, "", 1) != 1)
 			err(1, "ibv_destroy_qp");
 		_exit(0);
@@ -575,7 +576,7 @@ int main(int argc, char **argv)
 	ud = !strcmp(op->name, "ud");
 	struct end a[most], b[most];
 	char *device = devices ? strtok(devices, ",") : NULL, *next;
-	if (held) { // what set_up and connect_pairs make stays until the process ends
+	if (held) { // the objects of set_up and connect_pairs stay until the process ends
 		set_up(held, 1);
 		connect_pairs(a, b, 1);
 	}

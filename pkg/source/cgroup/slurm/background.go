@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// background reads something of all workloads in rounds, one at a time, in a goroutine: the kernel may block while it is read.
+// background reads all workloads in rounds, one at a time, in a goroutine, because the kernel may block.
 type background[T any] struct {
 	ctx    context.Context //nolint:containedctx // ends at stop
 	cancel context.CancelFunc
@@ -20,7 +20,7 @@ type background[T any] struct {
 	running bool
 	began   time.Time
 	found   T
-	err     error // why something may be missing
+	err     error // why results may be missing
 }
 
 func (b *background[T]) start() {
@@ -32,8 +32,8 @@ func (b *background[T]) stop() {
 	b.round.Wait()
 }
 
-// next returns what the last round has found, and starts a round if the last one is older than the interval. prepare returns the function
-// that reads; it is called at once, with the lock.
+// next returns the results of the last round, and starts a round if the interval has passed. prepare is called at once,
+// with the lock, and returns the function that reads.
 func (b *background[T]) next(interval time.Duration, now time.Time, prepare func() func() (T, error)) (T, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

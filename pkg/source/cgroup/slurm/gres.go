@@ -26,21 +26,21 @@ import (
 // Limits of the search for the GPUs of Slurm steps.
 const (
 	gresInterval  = 30 * time.Second
-	gresDeadline  = time.Second // of one job
+	gresDeadline  = time.Second // per job
 	maxSteps      = 1024
-	maxTasks      = 256     // of a step
-	maxProcesses  = 8       // of a task
+	maxTasks      = 256     // per step
+	maxProcesses  = 8       // per task
 	maxEnviron    = 1 << 20 // bytes of an environment
 	maxDeviceList = 256 << 10
 	maxJobGPUs    = 64
 )
 
-// gres finds the GPUs of Slurm steps, in the background: the kernel reads the environment of a process under the lock of
-// its memory map (mmap_lock), which a process that hangs in a driver's mmap or munmap holds.
+// gres finds the GPUs of Slurm steps in the background: the kernel reads the environment of a process under its
+// mmap_lock, which a process that hangs in a driver's mmap or munmap holds.
 type gres struct {
 	background[[]model.JobGPUs]
 
-	devices string // devices hierarchy of cgroup v1; empty without one
+	devices string // devices hierarchy of cgroup v1, or ""
 	v2      bool   // device programs in place of device lists
 	mount   string // of the followed hierarchy
 	procfs  string
@@ -54,7 +54,7 @@ func newGres(o Options) *gres {
 	return g
 }
 
-// read returns what the last round has found, and starts a round if that is old.
+// read returns the results of the last round, and starts a round if they are old.
 func (g *gres) read(cgroups iter.Seq[Cgroup], now time.Time) ([]model.JobGPUs, error) {
 	return g.next(gresInterval, now, func() func() ([]model.JobGPUs, error) {
 		list := stepsOf(cgroups)
@@ -72,7 +72,7 @@ func (g *gres) read(cgroups iter.Seq[Cgroup], now time.Time) ([]model.JobGPUs, e
 	})
 }
 
-// find returns the GPUs of the steps, nil if the node has no steps or no driver of GPUs.
+// find returns the GPUs of the steps, or nil if the node has no steps or no GPU driver.
 func (g *gres) find(steps []Cgroup) ([]model.JobGPUs, error) {
 	if len(steps) == 0 {
 		return nil, nil
@@ -101,7 +101,6 @@ func (g *gres) find(steps []Cgroup) ([]model.JobGPUs, error) {
 	return out, errors.Join(errs...)
 }
 
-// ofSteps returns the GPUs of the steps of one job.
 func (g *gres) ofSteps(steps []Cgroup, majors map[uint64]string) ([]model.JobGPUs, error) {
 	var out []model.JobGPUs
 	var first error
@@ -118,8 +117,8 @@ func (g *gres) ofSteps(steps []Cgroup, majors map[uint64]string) ([]model.JobGPU
 	return out, first
 }
 
-// ofStep returns the GPUs of a step: the device nodes that its device cgroup or device program allows, if that restricts
-// them, or else those in the environments of its processes. It returns nil if neither names a GPU.
+// ofStep returns the GPUs of a step: the device nodes that its device cgroup or device program allows, if it restricts
+// them, or else the GPUs in the environments of its processes. It returns nil if neither names a GPU.
 func (g *gres) ofStep(s Cgroup, majors map[uint64]string) (*model.JobGPUs, error) {
 	if g.devices != "" {
 		text, err := boundedfile.ReadFile(filepath.Join(g.devices, s.Path, "devices.list"), nil, maxDeviceList)
@@ -156,8 +155,8 @@ func (g *gres) ofStep(s Cgroup, majors map[uint64]string) (*model.JobGPUs, error
 	return &out, first
 }
 
-// environ returns the environment of a process of a user, nil if the process has ended. slurmstepd runs as root, with an environment of
-// its own.
+// environ returns the environment of a user's process, or nil if the process has ended. slurmstepd runs as root with
+// another environment.
 func (g *gres) environ(pid string) ([]byte, error) {
 	dir := filepath.Join(g.procfs, pid)
 	if uid := procfile.RealUser(dir); uid == "" || uid == "0" {
@@ -197,14 +196,14 @@ func (g *gres) processes(path string) (pids []string, err error) {
 	return pids, err
 }
 
-// firstProcesses returns up to n processes in a cgroup, without those below it.
+// firstProcesses returns up to n processes in a cgroup, without the cgroups below.
 func firstProcesses(dir string, n int) (pids []string) {
 	text, err := boundedfile.ReadOnce(filepath.Join(dir, "cgroup.procs"), make([]byte, 32*n))
 	if err != nil {
 		return nil
 	}
 	for line := range strings.SplitAfterSeq(string(text), "\n") {
-		pid, whole := strings.CutSuffix(line, "\n") // the last one may be cut
+		pid, whole := strings.CutSuffix(line, "\n") // the last line may be cut
 		if number, err := strconv.Atoi(pid); whole && err == nil && number > 0 && len(pids) < n {
 			pids = append(pids, pid)
 		}
@@ -212,7 +211,7 @@ func firstProcesses(dir string, n int) (pids []string) {
 	return pids
 }
 
-// stepsOf returns the cgroups of steps among those of jobs, in the order of their paths.
+// stepsOf returns the cgroups of steps, in the order of their paths.
 func stepsOf(cgroups iter.Seq[Cgroup]) (steps []Cgroup) {
 	for c := range cgroups {
 		if c.isStep() {

@@ -51,9 +51,9 @@ func gpuNode(driver string, minor uint64) (string, bool) {
 	return "/dev/dri/renderD" + number, minor >= 128 && minor < 192
 }
 
-// allowedNodes parses devices.list of a device cgroup of version 1 and returns the device nodes of GPUs that may be
-// opened. It returns false if the list does not show which: the kernel shows "a *:* rwm" for a cgroup that allows all
-// devices but some. A line that cannot be parsed is left out; without any other line of a GPU it is not known which may be opened.
+// allowedNodes parses devices.list of a device cgroup of version 1 and returns the GPU device nodes that may be opened.
+// It returns false if the list does not show them: the kernel shows "a *:* rwm" for a cgroup that allows all devices
+// except some. Unparsable lines are skipped; if no other line names a GPU, the result is unknown.
 func allowedNodes(text []byte, majors map[uint64]string) (nodes []string, ok bool) {
 	nodes, all := []string{}, true
 	for line := range bytes.Lines(text) {
@@ -96,10 +96,10 @@ func allowedNodes(text []byte, majors map[uint64]string) (nodes []string, ok boo
 	return nodes, true
 }
 
-// addEnvironment adds the GPUs in the environment of a process of a step, as slurmstepd sets it. A UUID in
-// CUDA_VISIBLE_DEVICES is better than a number, and is the only name of a MIG instance; numbers there may be those of the
-// job. SLURM_STEP_GPUS and SLURM_JOB_GPUS have the numbers of the node. Without one of them Slurm gave the process no
-// GPU. The process can change all of them.
+// addEnvironment adds the GPUs in the environment of a step's process, as slurmstepd sets it. A UUID in
+// CUDA_VISIBLE_DEVICES is better than a number, and the only name of a MIG instance; its numbers may be the job's.
+// SLURM_STEP_GPUS and SLURM_JOB_GPUS have the node's numbers. If both are missing, Slurm gave the process no GPU. The
+// process can change all of these variables.
 func addEnvironment(to *model.JobGPUs, environ []byte) {
 	var step, job, visible string
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
@@ -127,7 +127,7 @@ func addEnvironment(to *model.JobGPUs, environ []byte) {
 	to.Numbers = union(to.Numbers, numbers)
 }
 
-// numbersOf parses a list like 0,2. It returns nil if one of its entries is not a number.
+// numbersOf parses a list like 0,2. It returns nil if an entry is not a number.
 func numbersOf(list string) []int {
 	var out []int
 	for entry := range strings.SplitSeq(list, ",") {
@@ -140,8 +140,7 @@ func numbersOf(list string) []int {
 	return out
 }
 
-// uuidsOf parses a list of UUIDs of NVIDIA's GPUs and MIG instances. It returns nil if one of its entries is something
-// else.
+// uuidsOf parses a list of UUIDs of NVIDIA's GPUs and MIG instances. It returns nil if an entry is something else.
 func uuidsOf(list string) []string {
 	var out []string
 	for entry := range strings.SplitSeq(list, ",") {
@@ -154,7 +153,7 @@ func uuidsOf(list string) []string {
 	return out
 }
 
-// union adds the elements that a list lacks, up to maxJobGPUs.
+// union adds the missing elements of a list, up to maxJobGPUs.
 func union[T comparable](to, more []T) []T {
 	for _, v := range more {
 		if len(to) < maxJobGPUs && !slices.Contains(to, v) {

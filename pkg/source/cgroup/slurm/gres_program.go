@@ -15,11 +15,12 @@ import (
 // maxProgram is the maximum size of a device program in bytes, enough for 1600 devices.
 const maxProgram = 64 << 10
 
-// programNodes returns the device nodes of GPUs that the device program of a cgroup of version 2 allows by name. It
-// returns false if that is not known: there is no program, several apply, it is not one of Slurm's, or, with an error,
-// its instructions cannot be read. They are listed for CAP_SYS_ADMIN, before Linux 6.9 with CAP_NET_ADMIN only
-// (bpf_prog_query, bpf_prog_get_fd_by_id). With net.core.bpf_jit_harden=2 they are not listed, or others are. The kernel
-// cannot run such a program for a test (cg_dev_prog_ops has no test_run), so they are parsed.
+// programNodes returns the GPU device nodes that the device program of a cgroup of version 2 allows by name. It returns
+// false if they are unknown: the cgroup has no program or several, the program is not Slurm's, or, with an error, its
+// instructions cannot be read. The kernel lists instructions with CAP_SYS_ADMIN, before Linux 6.9 only with
+// CAP_NET_ADMIN (bpf_prog_query, bpf_prog_get_fd_by_id). With net.core.bpf_jit_harden=2 it lists none, or different
+// instructions. The kernel cannot test-run a device program (cg_dev_prog_ops has no test_run), so the instructions are
+// parsed.
 func programNodes(dir string, majors map[uint64]string) (nodes []string, ok bool, err error) {
 	instructions, err := deviceProgram(dir)
 	if err != nil {
@@ -32,7 +33,8 @@ func programNodes(dir string, majors map[uint64]string) (nodes []string, ok bool
 	return nil, false, nil
 }
 
-// deviceProgram returns the instructions of the device program that applies to a cgroup, nil if not exactly one does.
+// deviceProgram returns the instructions of the device program that applies to a cgroup, or nil unless exactly one
+// applies.
 func deviceProgram(dir string) (asm.Instructions, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -40,7 +42,7 @@ func deviceProgram(dir string) (asm.Instructions, error) {
 	}
 	defer f.Close()
 	found, err := link.QueryPrograms(link.QueryOptions{
-		Target: int(f.Fd()), Attach: ebpf.AttachCGroupDevice, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE, // also those of its ancestors
+		Target: int(f.Fd()), Attach: ebpf.AttachCGroupDevice, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE, // also programs of its ancestors
 	})
 	if err != nil || len(found.Programs) != 1 {
 		return nil, err
@@ -60,10 +62,10 @@ func deviceProgram(dir string) (asm.Instructions, error) {
 	return info.Instructions()
 }
 
-// The values of access_type in struct bpf_cgroup_dev_ctx are the type of the device, and the access from bit 16 on.
+// access_type in struct bpf_cgroup_dev_ctx: the type of the device, and from bit 16 on the access.
 const characterDevice = 2 // BPF_DEVCG_DEV_CHAR
 
-// A deviceRule allows or denies the devices that match. A field that is nil matches any value.
+// A deviceRule allows or denies the devices that match. A nil field matches any value.
 type deviceRule struct {
 	kind, major, minor *int64
 	allow              bool
@@ -76,10 +78,10 @@ var slurmStart = asm.Instructions{
 	asm.LoadMem(asm.R4, asm.R1, 4, asm.Word), asm.LoadMem(asm.R5, asm.R1, 8, asm.Word),
 }
 
-// slurmRules parses the instructions of a device program as Slurm's cgroup/v2 plugin writes it (ebpf.c): after the start,
-// for each device up to three comparisons, which jump to the next device, and a return. What no rule names is allowed. It
-// returns false for any other program. The verifier leaves these instructions as they are: they use no helper and no map,
-// and the context of the program is not rewritten.
+// slurmRules parses the instructions of a device program as Slurm's cgroup/v2 plugin writes it (ebpf.c): the start,
+// then for each device up to three comparisons, which jump to the next device, and a return. Devices without a rule are
+// allowed. It returns false for any other program. The verifier does not change these instructions: they use no helper
+// and no map, and the context is not rewritten.
 func slurmRules(in asm.Instructions) (rules []deviceRule, ok bool) {
 	if len(in) < len(slurmStart) || !slices.EqualFunc(in[:len(slurmStart)], slurmStart, sameInstruction) {
 		return nil, false
@@ -98,7 +100,7 @@ func slurmRules(in asm.Instructions) (rules []deviceRule, ok bool) {
 			return nil, false
 		}
 		for i := range count {
-			if int(in[i].Offset) != count-i+1 { // over the comparisons that follow, and the return
+			if int(in[i].Offset) != count-i+1 { // over the following comparisons and the return
 				return nil, false
 			}
 		}
@@ -119,8 +121,8 @@ func sameInstruction(a, b asm.Instruction) bool {
 	return a.OpCode == b.OpCode && a.Dst == b.Dst && a.Src == b.Src && a.Offset == b.Offset && a.Constant == b.Constant
 }
 
-// namedNodes returns the device nodes of GPUs that rules allow; the first rule that matches a device decides. It returns
-// false if the rules do not name GPUs one by one.
+// namedNodes returns the GPU device nodes that rules allow. The first rule that matches a device decides. It returns
+// false if the rules do not name single GPUs.
 func namedNodes(rules []deviceRule, majors map[uint64]string) (nodes []string, ok bool) {
 	nodes = []string{}
 	decided := map[string]bool{}

@@ -25,7 +25,7 @@ func device(kind, major, minor int64, allow bool) slurmjob.Device {
 	return slurmjob.Device{Kind: kind, Major: major, Minor: minor, Allow: allow}
 }
 
-// makeStep makes the cgroups of a step of a job in the tree of version 2 and returns the paths of the mount and the step.
+// makeStep makes the cgroups of a job's step in the tree of version 2. It returns the paths of the mount and the step.
 func makeStep(t *testing.T) (mount, step string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -52,8 +52,8 @@ func makeStep(t *testing.T) (mount, step string) {
 	return mount, step
 }
 
-// opened returns the device nodes that a process in the cgroup may open: the kernel answers EPERM before it looks for the
-// driver (ENXIO), which this machine lacks.
+// opened returns the device nodes that a process in the cgroup may open: the kernel answers EPERM before it looks for
+// the driver (ENXIO), which this machine lacks.
 func opened(t *testing.T, cgroup string, majors map[uint64]string, devices []slurmjob.Device) []string {
 	t.Helper()
 	dir, script, names := t.TempDir(), "echo $$ >"+cgroup+"/cgroup.procs || exit\n", map[string]string{}
@@ -87,8 +87,8 @@ func opened(t *testing.T, cgroup string, majors map[uint64]string, devices []slu
 	return allowed
 }
 
-// TestDeviceProgram attaches device programs like Slurm's to cgroups and compares the result with what the kernel lets a
-// process in them open.
+// TestDeviceProgram attaches device programs like Slurm's to cgroups and compares the result with the opens that the
+// kernel allows.
 func TestDeviceProgram(t *testing.T) {
 	mount, step := makeStep(t)
 	job, user, task := mount+filepath.Dir(step), mount+step+"/user", mount+step+"/user/task_0"
@@ -129,7 +129,7 @@ func TestDeviceProgram(t *testing.T) {
 		})
 	}
 
-	// The program of the job applies to a step that has none, such as batch, and that of the step replaces it.
+	// The job's program applies to a step without a program, such as batch. A program of the step replaces it.
 	endJob := slurmjob.Attach(t, job, slurmjob.Program(gpu(0, true), gpu(1, true), gpu(2, false)), slurmjob.AllowOverride)
 	if d := cmp.Diff(&model.JobGPUs{Nodes: []string{"/dev/nvidia0", "/dev/nvidia1"}}, found()); d != "" {
 		t.Errorf("the program of the job (-want +got)\n%s", d)
@@ -141,7 +141,7 @@ func TestDeviceProgram(t *testing.T) {
 	endStep()
 	endJob()
 
-	// Without a capability the program is not readable, and the environment is left.
+	// Without a capability the program is not readable, and the environment decides.
 	endStep = slurmjob.Attach(t, user, slurmjob.Program(gpu(1, true)), slurmjob.AllowOverride)
 	without(t, unix.CAP_SYS_ADMIN, func() {
 		if got := found(); got != nil || !errors.Is(g.unread, unix.EPERM) {
@@ -154,7 +154,7 @@ func TestDeviceProgram(t *testing.T) {
 	}
 	endStep()
 
-	// What does not show which GPUs a step has leaves it to the environments, of which there are none here.
+	// If a program does not show the GPUs of a step, the environments decide, which are missing here.
 	unknown := func(what string) {
 		t.Helper()
 		if got := found(); got != nil {
@@ -185,7 +185,7 @@ func TestDeviceProgram(t *testing.T) {
 // without calls a function without a capability.
 func without(t *testing.T, capability int, call func()) {
 	t.Helper()
-	runtime.LockOSThread() // the capabilities are those of the thread
+	runtime.LockOSThread() // capabilities belong to the thread
 	defer runtime.UnlockOSThread()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var had [2]unix.CapUserData
@@ -205,8 +205,8 @@ func without(t *testing.T, capability int, call func()) {
 	call()
 }
 
-// TestSlurmRules changes one field of one instruction at a time. The kernel refuses many of these programs; none of the
-// others may be read as if it were Slurm's.
+// TestSlurmRules changes one field of one instruction at a time. The kernel refuses many of these programs; the others
+// must not be read like Slurm's.
 func TestSlurmRules(t *testing.T) {
 	whole := slurmjob.Program(device(2, 195, 0, true), device(-1, 195, 1, false), device(2, 195, -1, true))
 	rules, ok := slurmRules(whole)

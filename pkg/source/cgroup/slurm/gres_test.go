@@ -30,8 +30,8 @@ const (
 	drivers = "Character devices:\n  1 mem\n195 nvidia\n226 drm\n235 nvidia-caps\n 10 misc\n\nBlock devices:\n195 nvidia\n"
 )
 
-// A slurmNode has the trees of jobs and a /proc with a process of each task. The environments are those that slurmstepd
-// sets, with the numbers of VISIBLE lists renumbered (ConstrainDevices).
+// A slurmNode has the trees of jobs and a /proc with a process of each task. The environments are as slurmstepd sets
+// them, with renumbered VISIBLE lists (ConstrainDevices).
 type slurmNode struct {
 	*Jobs
 	mount, proc string
@@ -58,7 +58,7 @@ func newNode(t *testing.T, files map[string]string) slurmNode {
 	return slurmNode{newJobs(t, o), o.Mount, proc}
 }
 
-// rounds waits until the GPUs of the steps were read, and returns them by path, and the reason of a failure.
+// rounds waits until the GPUs of the steps were read. It returns them by path, and the reason of a failure.
 func rounds(t *testing.T, n slurmNode) (found map[string]model.JobGPUs, why string) {
 	t.Helper()
 	cgroups := cgroupsIn(t, n.mount)
@@ -107,7 +107,7 @@ func TestJobGPUs(t *testing.T) {
 				"devices/slurm/uid_1234/job_7/step_0/devices.list": "b *:* m\nc *:* m\nc 1:3 rwm\nc 195:2 rwm\nc 195:255 rwm\nc 235:30 r\n" +
 					"c 226:130 rwm\nc 226:1 rwm\nc 136:* rwm\n",
 				"memory/slurm/uid_1234/job_7/step_1/task_0/cgroup.procs": "77\n",
-				"devices/slurm/uid_1234/job_7/step_1/devices.list":       "a *:* rwm\n", // the environment is left
+				"devices/slurm/uid_1234/job_7/step_1/devices.list":       "a *:* rwm\n", // the environment decides
 				"memory/slurm/uid_1234/job_7/step_2/task_0/cgroup.procs": "77\n",
 				"devices/slurm/uid_1234/job_7/step_2/devices.list":       "c 1:3 rwm\n", // no GPU, whatever the environment says
 				"memory/slurm/uid_1234/job_7/step_3/task_0/cgroup.procs": "81\n",        // no list
@@ -137,8 +137,8 @@ func TestJobGPUs(t *testing.T) {
 	}
 }
 
-// TestBlockedEnvironment checks that a process whose environment cannot be read in time costs the GPUs of its own job
-// only. The FIFO stands for a process that hangs in a driver while it holds the lock of its memory map.
+// TestBlockedEnvironment: if the environment of a process cannot be read in time, only the GPUs of its own job are
+// missing. The FIFO stands for a process that hangs in a driver while it holds its mmap_lock.
 func TestBlockedEnvironment(t *testing.T) {
 	const scope = "/system.slice/slurmstepd.scope"
 	s := newNode(t, map[string]string{
@@ -182,7 +182,7 @@ func TestBlockedEnvironment(t *testing.T) {
 	}
 }
 
-// TestManyTasks checks that the tasks of a step beyond the limit are reported.
+// TestManyTasks: tasks of a step beyond the limit are reported.
 func TestManyTasks(t *testing.T) {
 	files := map[string]string{"cgroup.controllers": "memory"}
 	for i := range maxTasks + 1 {
@@ -203,7 +203,7 @@ func TestDeviceCgroup(t *testing.T) {
 	}
 	root := "/sys/fs/cgroup/devices"
 	if !isFS(root, unix.CGROUP_SUPER_MAGIC) {
-		t.Skip("no device cgroups of version 1 are mounted") // a machine has only those of version 2
+		t.Skip("no device cgroups of version 1 are mounted") // most machines have only version 2
 	}
 	path := fmt.Sprintf("/accelscope_%d", os.Getpid())
 	dir := filepath.Join(root, path)
@@ -282,7 +282,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// observed returns an environment that others have observed on their nodes: testdata/README.md.
+// observed returns an environment from another site: testdata/README.md.
 func observed(t testing.TB, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name+".environ"))
@@ -292,8 +292,8 @@ func observed(t testing.TB, name string) []byte {
 	return bytes.ReplaceAll(text, []byte("\n"), []byte{0})
 }
 
-// TestObservedEnvironments checks the GPUs of processes with the environments that others have observed. Each of these is the
-// number of the node, also where CUDA_VISIBLE_DEVICES is renumbered.
+// TestObservedEnvironments checks the GPUs in environments of other sites. Each number is the node's, even if
+// CUDA_VISIBLE_DEVICES is renumbered.
 func TestObservedEnvironments(t *testing.T) {
 	for name, want := range map[string][]int{
 		"prolog": {1}, "batch": {3}, "interactive": {3}, "step": {7}, "srun": {2, 3},

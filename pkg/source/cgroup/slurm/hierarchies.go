@@ -14,12 +14,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Hierarchy is a hierarchy of cgroup v1. Slurm makes the cgroups of jobs only in the hierarchies of what it constrains and accounts.
-// Memory need not be among them.
+// A Hierarchy is a hierarchy of cgroup v1. Slurm makes the cgroups of jobs only in the hierarchies of what it
+// constrains and accounts, which may leave out memory.
 type Hierarchy struct{ Controller, Mount string }
 
-// Followed returns the hierarchy in which Slurm has most jobs, or while it has no job the first one with its directory. It returns the zero
-// value if Slurm has no cgroups of version 1.
+// Followed returns the hierarchy in which Slurm has most jobs, or without jobs the first with Slurm's directory. It
+// returns the zero value if Slurm has no cgroups of version 1.
 func Followed(hierarchies []Hierarchy) (best Hierarchy) {
 	most := 0
 	for _, h := range hierarchies {
@@ -52,22 +52,22 @@ func exists(file string) bool {
 
 const (
 	checkInterval = 30 * time.Second
-	recheckJobs   = 2 * time.Second // the time after which jobs that the followed hierarchy does not have are looked for again
+	recheckJobs   = 2 * time.Second // when jobs missing in the followed hierarchy are looked for again
 )
 
-// Elsewhere finds the jobs that the followed hierarchy does not have.
+// Elsewhere finds the jobs that the followed hierarchy lacks.
 type Elsewhere struct {
 	Followed Hierarchy
-	Others   func() []Hierarchy // the other hierarchies in which jobs can be
+	Others   func() []Hierarchy // the other hierarchies that can have jobs
 
 	states  []model.DeviceState
 	looked  time.Time
-	missing map[string]string // paths of jobs then in another hierarchy only, with its controller
+	missing map[string]string // paths of jobs found in another hierarchy only, with its controller
 	recheck bool              // jobs are missing for the first time
 }
 
-// States reports that a hierarchy is followed because of Slurm, and jobs that the followed hierarchy does not have. It renews the states
-// every checkInterval, and soon after jobs were missing for the first time.
+// States reports that a hierarchy is followed because of Slurm, and jobs that the followed hierarchy lacks. It renews
+// the states every checkInterval, and soon after jobs were missing for the first time.
 func (e *Elsewhere) States(source string, now time.Time) []model.DeviceState {
 	wait := checkInterval
 	if e.recheck {
@@ -112,8 +112,8 @@ func (e *Elsewhere) find(source string) (states []model.DeviceState) {
 	return states
 }
 
-// jobs returns the paths of jobs that the followed hierarchy does not have, with the first controller that has them. Slurm makes
-// and removes the cgroups of a job in one hierarchy after the other: only a job that is found twice is not followed.
+// jobs returns the paths of jobs that the followed hierarchy lacks, with the first controller that has them. Slurm
+// makes and removes the cgroups of a job in one hierarchy after the other, so a job must be found twice.
 func (e *Elsewhere) jobs(others []Hierarchy) map[string]string {
 	found := map[string]string{}
 	for _, h := range others {
@@ -127,7 +127,6 @@ func (e *Elsewhere) jobs(others []Hierarchy) map[string]string {
 	return found
 }
 
-// some returns the first names of a list.
 func some(names []string) string {
 	const most = 3
 	if len(names) > most {

@@ -45,7 +45,8 @@ func TestFollowed(t *testing.T) {
 	}
 }
 
-// TestJobsElsewhere: a state names the jobs that start in a hierarchy that is not followed, and that another than memory is followed.
+// TestJobsElsewhere: a state names the jobs in a hierarchy that is not followed, and says that a hierarchy other than
+// memory is followed.
 func TestJobsElsewhere(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"memory/x": "", "devices/slurm/x": ""})

@@ -17,12 +17,12 @@ import (
 // Limits of the search for the names of Slurm jobs.
 const (
 	jobNamesInterval = 15 * time.Second
-	jobNamesDeadline = time.Second // of one job
+	jobNamesDeadline = time.Second // per job
 	maxNamedJobs     = 1024
 )
 
-// jobNames finds the names of Slurm jobs in the environments of their processes, in the background, as gres does: no file of the
-// node has them. The environment of a job is read until one has names, and then no more.
+// jobNames finds the names of Slurm jobs in the environments of their processes, in the background like gres: no file
+// of the node has the names. Once an environment has given names, the job is not read again.
 type jobNames struct {
 	background[map[string]names] // by the path of the job
 
@@ -40,7 +40,7 @@ func newJobNames(g *gres, label func(value string) string) *jobNames {
 	return j
 }
 
-// read starts a round if the last one is old. It returns why names may be missing.
+// read starts a round if the last round is old. It returns why names may be missing.
 func (j *jobNames) read(cgroups iter.Seq[Cgroup], now time.Time) error {
 	_, err := j.next(jobNamesInterval, now, func() func() (map[string]names, error) {
 		list, known := stepsOf(cgroups), j.found
@@ -49,14 +49,12 @@ func (j *jobNames) read(cgroups iter.Seq[Cgroup], now time.Time) error {
 	return err
 }
 
-// of returns the names of the job at a path.
 func (j *jobNames) of(job string) names {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.found[job]
 }
 
-// find returns the names of the jobs that have steps.
 func (j *jobNames) find(steps []Cgroup, known map[string]names) (map[string]names, error) {
 	jobs := byJob(steps)
 	found, errs := map[string]names{}, []error{}
@@ -81,7 +79,7 @@ func (j *jobNames) find(steps []Cgroup, known map[string]names) (map[string]name
 	return found, errors.Join(errs...)
 }
 
-// ofJob returns the names in the first environment of the steps of a job that has some.
+// ofJob returns the names from the first environment of a job's steps that has names.
 func (j *jobNames) ofJob(steps []Cgroup) (names, error) {
 	var first error
 	for _, s := range steps {
@@ -99,12 +97,13 @@ func (j *jobNames) ofJob(steps []Cgroup) (names, error) {
 	return names{}, first
 }
 
-// parseNames returns the names in an environment as slurmstepd sets it. As getenv does, it takes the first entry of a name.
+// parseNames returns the names in an environment as slurmstepd sets it. Like getenv, it takes the first entry of a
+// name.
 func parseNames(environ []byte, label func(value string) string) (n names) {
 	fields := map[string]*string{"SLURM_JOB_ACCOUNT": &n.account, "SLURM_JOB_PARTITION": &n.partition, "SLURM_JOB_NAME": &n.name}
 	for {
 		entry, rest, whole := bytes.Cut(environ, []byte{0})
-		if !whole { // the limit has cut it
+		if !whole { // cut at the limit
 			return n
 		}
 		environ = rest

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// namedJobs waits for a round, and returns the names of the jobs by step, and the reason of a failure.
+// namedJobs waits for a round. It returns the names of the jobs by step, and the reason of a failure.
 func namedJobs(t *testing.T, n slurmNode) (found map[string]string, why string) {
 	t.Helper()
 	cgroups := cgroupsIn(t, n.mount)
@@ -26,7 +26,7 @@ func namedJobs(t *testing.T, n slurmNode) (found map[string]string, why string) 
 	return found, why
 }
 
-// TestJobNames: the names are those in the environment of the first process of the user, for all steps of the job. They are read once.
+// TestJobNames: all steps of a job have the names in the environment of the user's first process, which is read once.
 func TestJobNames(t *testing.T) {
 	const job = "memory/slurm/uid_1234/job_7/"
 	s := newNode(t, map[string]string{
@@ -73,7 +73,7 @@ func TestJobNamesUnreadable(t *testing.T) {
 	if err := os.Remove(environ); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(environ, 0o644); err != nil { // it hangs as long as no process writes to it
+	if err := syscall.Mkfifo(environ, 0o644); err != nil { // it hangs until a process writes to it
 		t.Fatal(err)
 	}
 	if _, reason := namedJobs(t, s); !strings.Contains(reason, "in time") {

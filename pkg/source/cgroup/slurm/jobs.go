@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package slurm reads what the paths of cgroups do not name: the users, names, numbers and GPUs of Slurm jobs, and the ranks of the
-// processes of any workload.
+// Package slurm reads what the paths of cgroups do not name: the users, names, numbers and GPUs of Slurm jobs, and the
+// ranks of the processes of any workload.
 //
-// The package cgroup parses the paths, and passes the cgroups of jobs (Cgroup). No file of a node has the rest: it is in the processes of
-// the jobs, mostly in their environments, which are read in the background. On cgroup v1 this package also finds the hierarchy that has the
-// jobs.
+// The package cgroup parses the paths, and passes the cgroups of jobs (Cgroup). No file of a node has the other facts:
+// they are in the processes of the jobs, mostly in their environments, which are read in the background. On cgroup v1
+// this package also finds the hierarchy with the jobs.
 package slurm
 
 import (
@@ -26,27 +26,27 @@ import (
 type Options struct {
 	Mount    string                    // of the followed hierarchy
 	Procfs   string                    // usually /proc
-	Devices  string                    // mount of the devices controller of cgroup v1; empty without one
+	Devices  string                    // mount of the devices controller of cgroup v1, or ""
 	Programs bool                      // device programs of cgroup v2 restrict the steps
 	UserName func(uid string) string   // the name of a user, or the number
 	Label    func(value string) string // makes a value valid as a label
 }
 
-// A Cgroup is the cgroup of a job, or one below it.
+// A Cgroup is the cgroup of a job, or a cgroup below it.
 type Cgroup struct {
 	ID   model.CgroupID
 	Path string // below the mount
 	Top  string // path of the cgroup of the job
 	Job  string // number of the job, or its SLUID
-	Step string // empty if the path has no step
-	User string // number of the user; empty if the path does not have it
+	Step string // "" if the path has no step
+	User string // number of the user, or "" if the path lacks it
 }
 
 func (c Cgroup) isStep() bool { return c.Step != "" && strings.HasSuffix(c.Path, "/step_"+c.Step) }
 
 // Jobs finds the users, names and GPUs of jobs without a prolog script. The caller serializes the calls.
 //
-// On cgroup v1 the path contains the user (uid_N). On v2 it is the user of the processes below step_S/user.
+// On cgroup v1 the path contains the user (uid_N). On v2 the processes below step_S/user have the user.
 type Jobs struct {
 	opt   Options
 	users map[string]string // by the path of the job's cgroup; "" while unknown
@@ -61,18 +61,18 @@ func New(o Options) *Jobs {
 	return j
 }
 
-// Stop waits for what is read in the background.
+// Stop waits for the reads in the background.
 func (j *Jobs) Stop() {
 	j.gres.stop()
 	j.names.stop()
 }
 
-// GPUs returns the GPUs of the steps that the last round has found, and starts a round if that is old.
+// GPUs returns the GPUs of the steps from the last round, and starts a round if they are old.
 func (j *Jobs) GPUs(cgroups iter.Seq[Cgroup], now time.Time) ([]model.JobGPUs, error) {
 	return j.gres.read(cgroups, now)
 }
 
-// ReadNames starts a round that reads the names of jobs, if the last one is old. It returns why names may be missing.
+// ReadNames starts a round that reads the names of jobs, if the last round is old. It returns why names may be missing.
 func (j *Jobs) ReadNames(cgroups iter.Seq[Cgroup], now time.Time) error {
 	return j.names.read(cgroups, now)
 }
@@ -107,7 +107,7 @@ func (j *Jobs) Steps(cgroups iter.Seq[Cgroup]) []model.JobStep {
 	return steps
 }
 
-// userOfProcess returns the user of the first process of a task, or "" if the cgroup is not that of a task.
+// userOfProcess returns the user of the first process of a task, or "" for other cgroups.
 func (j *Jobs) userOfProcess(c Cgroup) string {
 	if !strings.Contains(strings.TrimPrefix(c.Path, c.Top), "/user/") {
 		return ""
@@ -128,7 +128,7 @@ func (j *Jobs) userOfProcess(c Cgroup) string {
 	return j.opt.UserName(uid)
 }
 
-// User returns the user of the cgroup of a job, including an ended one.
+// User returns the user of the cgroup of a job, including an ended job.
 func (j *Jobs) User(c Cgroup) string {
 	if c.User != "" {
 		return j.opt.UserName(c.User)

@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestJobSteps uses trees as created by slurmstepd, in real directories, and a /proc with one
-// process of a user and one of root.
+// TestJobSteps uses trees as slurmstepd creates them, in real directories, and a /proc with a user's process and a
+// process of root.
 func TestJobSteps(t *testing.T) {
 	const me, stepd = "77\n", "78\n"
 	v2 := "system.slice/slurmstepd.scope/"
@@ -67,7 +67,7 @@ func TestJobSteps(t *testing.T) {
 			if d := cmp.Diff(c.want, j.Steps(cgroupsIn(t, mount))); d != "" {
 				t.Error(d)
 			}
-			// An ended job has the same user, and one whose path has the number of the user has the user's new name.
+			// An ended job keeps its user. A job whose path has the number of the user gets the user's new name.
 			users["999"] = "new"
 			for name, want := range map[string]string{"7": "ada", "8": "new"} {
 				for g := range cgroupsIn(t, mount) {

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile/linetest"
 )
 
-// FuzzLine inserts a line into each file: what the other lines give does not change.
+// FuzzLine inserts a line into each file: the results of the other lines do not change.
 func FuzzLine(f *testing.F) {
 	majors := map[uint64]string{195: driverNVIDIA, 226: driverDRM}
 	linetest.Fuzz(f, []linetest.Parser{
@@ -24,7 +24,7 @@ func FuzzLine(f *testing.F) {
 				}
 				return out
 			},
-			Replaces: func(line, _ string) bool { // a rule for all devices of a kind names none
+			Replaces: func(line, _ string) bool { // a rule for all devices of a kind names no device
 				f := strings.Fields(line)
 				return len(f) == 3 && (f[0] == "a" || strings.Contains(f[1], "*"))
 			},

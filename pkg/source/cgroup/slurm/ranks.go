@@ -21,19 +21,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
-// Limits of the search for ranks. A container can have any number of processes and of cgroups below its own.
+// Limits of the search for ranks. A container can have any number of processes and cgroups.
 const (
 	ranksInterval    = 15 * time.Second
-	ranksDeadline    = time.Second // of one workload
+	ranksDeadline    = time.Second // per workload
 	maxRankWorkloads = 1024
-	maxRankProcesses = 256 // of a workload
-	maxRankCgroups   = 64  // of a workload
-	maxRankEntries   = 512 // of a cgroup's directory
+	maxRankProcesses = 256 // per workload
+	maxRankCgroups   = 64  // per workload
+	maxRankEntries   = 512 // per directory
 )
 
-// Ranks finds the ranks of the processes of workloads in their environments, in the background, as gres does.
+// Ranks finds the ranks of the processes of workloads in their environments, in the background like gres.
 //
-// The environment of a process is read once, when two rounds have seen the process: a process that was just forked still has the
+// The environment of a process is read once, when two rounds have seen the process: a newly forked process has the
 // environment of its parent, until it executes its own program.
 type Ranks struct {
 	background[[]model.Ranks]
@@ -45,13 +45,14 @@ type Ranks struct {
 	known     map[string]map[process]reading // by the path of the workload; only the round uses it
 }
 
-// process identifies a process by its number and its start since boot: numbers are used again.
+// process identifies a process by its number and its start since boot, because numbers are reused.
 type process struct {
 	pid     string
 	started time.Duration
 }
 
-// reading has the values of the variables of a process, noRank for those that it lacks. It is nil before the environment was read.
+// reading has the values of the variables of a process, or noRank for missing variables. It is nil before the
+// environment was read.
 type reading []int64
 
 // NewRanks makes Ranks. Without variables it reads no environment.
@@ -61,7 +62,7 @@ func NewRanks(variables []string, mount, procfs string) *Ranks {
 	return r
 }
 
-// Read returns what the last round has found, and starts a round if that is old.
+// Read returns the results of the last round, and starts a round if they are old.
 func (r *Ranks) Read(workloads func() map[model.CgroupID]string, now time.Time) ([]model.Ranks, error) {
 	if len(r.variables) == 0 {
 		return nil, nil
@@ -72,10 +73,10 @@ func (r *Ranks) Read(workloads func() map[model.CgroupID]string, now time.Time) 
 	})
 }
 
-// Stop waits for what is read in the background.
+// Stop waits for the reads in the background.
 func (r *Ranks) Stop() { r.stop() }
 
-// find reads the workloads, which are the paths of their cgroups by id.
+// find reads the workloads: paths of their cgroups by id.
 func (r *Ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error) {
 	var errs []error
 	out, known := []model.Ranks{}, make(map[string]map[process]reading, len(workloads))
@@ -106,7 +107,7 @@ func (r *Ranks) find(workloads map[model.CgroupID]string) ([]model.Ranks, error)
 	return out, errors.Join(errs...)
 }
 
-// ofWorkload reads the processes of a workload, of which those in known were there before. With an error, processes are missing.
+// ofWorkload reads the processes of a workload. known has the earlier processes. With an error, processes are missing.
 func (r *Ranks) ofWorkload(dir string, known map[process]reading) (map[process]reading, error) {
 	var first error
 	found := map[process]reading{}
@@ -133,7 +134,7 @@ func (r *Ranks) ofWorkload(dir string, known map[process]reading) (map[process]r
 	return found, first
 }
 
-// processesBelow returns the processes in a cgroup and in those below it.
+// processesBelow returns the processes in a cgroup and below.
 func processesBelow(dir string) (pids []string) {
 	dirs := []string{dir}
 	for i := 0; i < len(dirs) && len(pids) < maxRankProcesses; i++ {

@@ -16,8 +16,8 @@ const (
 	maxRanks  = 64 // length of the ranks of a workload as text
 )
 
-// parseRanks returns the values of variables in an environment, noRank for those that it lacks or that are not numbers. The process
-// can change its environment. As getenv does, it takes the first entry of a name.
+// parseRanks returns the values of variables in an environment, or noRank for missing variables and other texts. The
+// process can change its environment. Like getenv, it takes the first entry of a name.
 func parseRanks(environ []byte, variables []string) []int64 {
 	values := make([]int64, len(variables))
 	seen := make([]bool, len(variables))
@@ -26,7 +26,7 @@ func parseRanks(environ []byte, variables []string) []int64 {
 	}
 	for {
 		entry, rest, whole := bytes.Cut(environ, []byte{0})
-		if !whole { // the limit has cut it
+		if !whole { // cut at the limit
 			return values
 		}
 		environ = rest
@@ -45,8 +45,8 @@ func parseRanks(environ []byte, variables []string) []int64 {
 	}
 }
 
-// ranksOf returns the ranks of the processes of a workload as text: 3, or 0..7, or 0,2. It uses the first variable that one of them
-// has. It returns "" if there is no rank, and if the text would be too long.
+// ranksOf returns the ranks of the processes of a workload as text: 3, or 0..7, or 0,2. It uses the first variable that
+// a process has. It returns "" without a rank, or if the text would be too long.
 func ranksOf(processes map[process]reading, variables int) string {
 	for i := range variables {
 		numbers := map[int64]bool{}

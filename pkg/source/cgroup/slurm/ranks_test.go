@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// A ranksNode has trees of cgroups and of /proc, which the test writes. Each process has its number as time of start.
+// A ranksNode has trees of cgroups and of /proc, which the test writes. The start time of a process is its number.
 type ranksNode struct {
 	*Ranks
 	workloads map[model.CgroupID]string
@@ -40,7 +40,7 @@ func newRanksNode(t *testing.T, workloads []string, cgroups, environs map[string
 	return n
 }
 
-// ranksRound waits until the ranks were read once more, and returns them by path, and the reason of a failure.
+// ranksRound waits until the ranks were read again. It returns them by path, and the reason of a failure.
 func ranksRound(n ranksNode) (found map[string]string, why string) {
 	again(&n.background, func() {
 		ranks, err := n.Read(func() map[model.CgroupID]string { return n.workloads }, time.Now())
@@ -65,8 +65,8 @@ const (
 	job7 = "/system.slice/slurmstepd.scope/job_7"
 )
 
-// TestRanks reads the ranks of containers and of a Slurm job: the first variable that one of their processes has, of processes in
-// all cgroups below.
+// TestRanks reads the ranks of containers and of a Slurm job: the first variable that a process has, with all cgroups
+// below.
 func TestRanks(t *testing.T) {
 	s := newRanksNode(t, []string{podContainer1, podContainer2, job7}, map[string]string{
 		podContainer1 + "/cgroup.procs":           "10\n11\n12\n13\n",
@@ -88,7 +88,8 @@ func TestRanks(t *testing.T) {
 		t.Errorf("%q (-want +got)\n%s", reason, d)
 	}
 
-	// An environment is not read again. A process that ended is left out, and one with its number is a new one.
+	// An environment is not read again. An ended process is left out, and another process with its number counts as
+	// new.
 	write(t, s.procfs, map[string]string{
 		"11/environ": "RANK=77\x00", "12/stat": statOf("12", "99"), "12/environ": "RANK=12\x00",
 	})
@@ -99,7 +100,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestNoRanks checks that no environment is read unless the user lists variables.
+// TestNoRanks: without variables no environment is read.
 func TestNoRanks(t *testing.T) {
 	s := newRanksNode(t, []string{podContainer1}, map[string]string{podContainer1 + "/cgroup.procs": "10\n"}, map[string]string{"10": "RANK=1\x00"})
 	for range 2 {
@@ -109,8 +110,8 @@ func TestNoRanks(t *testing.T) {
 	}
 }
 
-// TestBlockedRanks checks that a process whose environment cannot be read in time costs the rank of its own workload only. The FIFO
-// stands for a process that hangs in a driver while it holds the lock of its memory map.
+// TestBlockedRanks: if the environment of a process cannot be read in time, only the rank of its own workload is
+// missing. The FIFO stands for a process that hangs in a driver while it holds its mmap_lock.
 func TestBlockedRanks(t *testing.T) {
 	s := newRanksNode(t, []string{podContainer1, podContainer2}, map[string]string{
 		podContainer1 + "/cgroup.procs": "10\n", podContainer2 + "/cgroup.procs": "20\n",
@@ -138,7 +139,7 @@ func TestBlockedRanks(t *testing.T) {
 	}
 }
 
-// TestHostileWorkload checks the bounds of what is read of a container with many processes and cgroups.
+// TestHostileWorkload checks the bounds for a container with many processes and cgroups.
 func TestHostileWorkload(t *testing.T) {
 	dir := t.TempDir()
 	var many strings.Builder
@@ -206,7 +207,7 @@ func TestParseRanks(t *testing.T) {
 	}
 }
 
-// FuzzRanks checks that an environment yields only numbers of bounded length.
+// FuzzRanks: an environment yields only numbers of bounded length.
 func FuzzRanks(f *testing.F) {
 	f.Add([]byte("RANK=1\x00A=2\x00"))
 	f.Add([]byte(statOf("1", "7")))

@@ -19,15 +19,15 @@ import (
 
 // Limits of the search for the numbers of Slurm jobs.
 const (
-	jobNumberInterval = 5 * time.Second        // of one job, as its cgroup is made before its first process
-	jobNumberDeadline = 50 * time.Millisecond  // of one job
-	jobNumbersWithin  = 200 * time.Millisecond // of all jobs in one call of Find
+	jobNumberInterval = 5 * time.Second        // per job, as its cgroup is made before its first process
+	jobNumberDeadline = 50 * time.Millisecond  // per job
+	jobNumbersWithin  = 200 * time.Millisecond // all jobs in a call of Find
 	maxNumberedJobs   = 4096                   // then the numbers of ended jobs are dropped
 	maxTitle          = 256                    // bytes of a command line
 )
 
-// Numbers finds the numbers of Slurm jobs whose cgroups have the name of their SLUID, in their slurmstepd processes: no file of the
-// node has them. The zero value knows no number. The caller serializes the calls, but those of Find.
+// Numbers finds the numbers of Slurm jobs whose cgroups are named by SLUID, in their slurmstepd processes: no file of
+// the node has them. The zero value knows no number. The caller serializes all calls except Find.
 type Numbers struct {
 	mount, procfs string
 	calls         hang.Group[string, string]
@@ -40,17 +40,17 @@ func NewNumbers(mount, procfs string) *Numbers {
 	return &Numbers{mount: mount, procfs: procfs, numbers: map[string]string{}, tried: map[string]time.Time{}}
 }
 
-// IsSLUID reports whether a name is that of a job from Slurm 26.05 on: s5K1KKYAYG5D00.
+// IsSLUID reports whether a name is a job's name from Slurm 26.05 on: s5K1KKYAYG5D00.
 func IsSLUID(name string) bool {
 	rest, ok := strings.CutPrefix(name, "s")
 	return ok && len(rest) >= 10 && strings.Trim(rest, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// Of returns the number of a job, empty if it is not known.
+// Of returns the number of a job, or "" if it is unknown.
 func (n *Numbers) Of(sluid string) string { return n.numbers[sluid] }
 
-// Due returns the paths of running jobs without a number that were not looked up lately, by SLUID. If there are many, it drops the numbers
-// of jobs that have no cgroup, running or ended: the next step of a job must have the name of the others.
+// Due returns the paths of running jobs without a number that were not looked up lately, by SLUID. If there are many
+// numbers, it drops the numbers of jobs without a running or ended cgroup: the next step of a job must have the job's name.
 func (n *Numbers) Due(running, all iter.Seq[Cgroup], now time.Time) map[string]string {
 	if len(n.numbers) > maxNumberedJobs || len(n.tried) > maxNumberedJobs {
 		jobs := map[string]bool{}
@@ -103,8 +103,8 @@ func (n *Numbers) Add(found map[string]string, now time.Time) {
 	}
 }
 
-// ofJob returns the number of the job at a path, from the slurmstepd of one of its steps: step_S/slurm has only that, while a user may give
-// any environment to the processes in step_S/user.
+// ofJob returns the number of the job at a path, from the slurmstepd of a step. step_S/slurm has only slurmstepd, while
+// a user may give any environment to the processes in step_S/user.
 func (n *Numbers) ofJob(path string) string {
 	f, err := os.Open(filepath.Join(n.mount, path))
 	if err != nil {
@@ -125,8 +125,8 @@ func (n *Numbers) ofJob(path string) string {
 	return ""
 }
 
-// ofProcess returns the number of the job of a slurmstepd, from its environment or its title, slurmstepd: [JOB.STEP]. It returns "" for
-// a process of another user than root.
+// ofProcess returns the number of the job of a slurmstepd, from its environment or its title, slurmstepd: [JOB.STEP].
+// It returns "" if the process does not belong to root.
 func (n *Numbers) ofProcess(dir string) string {
 	if procfile.RealUser(dir) != "0" {
 		return ""

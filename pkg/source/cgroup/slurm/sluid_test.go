@@ -23,7 +23,7 @@ func numbersNode(t *testing.T, jobs int) (n *Numbers, cgroups iter.Seq[Cgroup]) 
 	return NewNumbers(root, proc), cgroupsIn(t, root)
 }
 
-// TestKeptNumber: after the numbers of too many jobs, a job that has a cgroup keeps its number.
+// TestKeptNumber: when there are too many numbers, a job that has a cgroup keeps its number.
 func TestKeptNumber(t *testing.T) {
 	n, cgroups := numbersNode(t, 1)
 	job, now := "s0000000000000", time.Unix(1000, 0)
@@ -37,7 +37,8 @@ func TestKeptNumber(t *testing.T) {
 	}
 }
 
-// TestNumberAfterDeadline: a job whose turn did not come is looked up in the next refresh, another one after an interval.
+// TestNumberAfterDeadline: a job whose turn did not come is looked up at the next refresh, other jobs after an
+// interval.
 func TestNumberAfterDeadline(t *testing.T) {
 	const jobs = 8
 	n, cgroups := numbersNode(t, jobs)

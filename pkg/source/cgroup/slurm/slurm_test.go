@@ -52,7 +52,7 @@ func isFS(dir string, magic int64) bool {
 
 var jobPath = regexp.MustCompile(`^(/(?:slurm(?:_[^/]+)?/uid_(\d+)|system\.slice/slurmstepd\.scope)/(?:job_)?([^/]+))(?:/step_([^/]+))?`)
 
-// cgroupsIn returns the cgroups of the jobs that are below a mount now. It stands in for the parser of the package cgroup.
+// cgroupsIn returns the current cgroups of jobs below a mount. It stands in for the parser of the package cgroup.
 func cgroupsIn(t *testing.T, mount string) iter.Seq[Cgroup] {
 	t.Helper()
 	var all []Cgroup
@@ -75,7 +75,7 @@ func cgroupsIn(t *testing.T, mount string) iter.Seq[Cgroup] {
 	return slices.Values(all)
 }
 
-// newJobs makes Jobs, which are stopped after the test. Without names of users, users have their numbers.
+// newJobs makes Jobs, which are stopped after the test. Users without a name have their numbers.
 func newJobs(t *testing.T, o Options) *Jobs {
 	t.Helper()
 	if o.UserName == nil {
@@ -87,7 +87,7 @@ func newJobs(t *testing.T, o Options) *Jobs {
 	return j
 }
 
-// again lets the next read start a round, waits for it, and reads what it found.
+// again lets the next read start a round, waits for it, and reads the result.
 func again[T any](b *background[T], read func()) {
 	b.mu.Lock()
 	b.began = time.Time{}

@@ -50,7 +50,8 @@ func (m *Memory) describe(d *Module) {
 	}
 }
 
-// lengthSFF8636 returns the length of a cable. A transceiver with a connector has a length, too: that of the fiber it can drive.
+// lengthSFF8636 returns the length of a cable. A transceiver with a connector has a length, too: of the fiber it can
+// drive.
 func (m *Memory) lengthSFF8636() *float64 {
 	const opticalPigtail, copperPigtail, noConnector = 0x0b, 0x21, 0x23
 	switch m.octet(0, 130) {
@@ -86,7 +87,7 @@ func (m *Memory) decodeSFF8636(d *Module) {
 	}
 	d.Lanes = make([]Lane, 4)
 	for i := range d.Lanes {
-		if m.octet(0, 113)&(1<<i) != 0 { // the module does not have this lane
+		if m.octet(0, 113)&(1<<i) != 0 { // the module lacks this lane
 			continue
 		}
 		at := uint8(2 * i)
@@ -129,7 +130,7 @@ func (m *Memory) decodeCMIS(d *Module) {
 	}
 	d.Lanes = make([]Lane, MaxLanes)
 	for i := range d.Lanes {
-		if m.octet(0, 210)&(1<<i) != 0 { // the module does not have this lane
+		if m.octet(0, 210)&(1<<i) != 0 { // the module lacks this lane
 			continue
 		}
 		at := uint8(2 * i)
@@ -145,7 +146,8 @@ func (m *Memory) decodeCMIS(d *Module) {
 	}
 }
 
-// environment sets temperature and supply voltage, by their page and offsets. No module runs at 0 V: one that reports it measures neither.
+// environment sets temperature and supply voltage, by their page and offsets. Modules do not run at 0 V: a module that
+// reports 0 V measures neither value.
 func (m *Memory) environment(d *Module, page, temperatureAt, voltageAt uint8) {
 	if v := m.value(page, voltageAt, voltage); v != nil && *v != 0 {
 		d.Voltage = v
@@ -155,7 +157,7 @@ func (m *Memory) environment(d *Module, page, temperatureAt, voltageAt uint8) {
 
 // scale is how a 16-bit value is stored.
 type scale struct {
-	perUnit float64 // as a divisor, the result is the float that is nearest to the decimal value
+	perUnit float64 // as a divisor, the result is the float nearest to the decimal value
 	signed  bool
 }
 
@@ -166,7 +168,7 @@ var (
 	bias        = scale{5e5, false} // 2 µA
 )
 
-// value returns a value, nil if it was not read.
+// value returns a value, or nil if it was not read.
 func (m *Memory) value(page, offset uint8, s scale) *float64 {
 	raw, ok := m.word(page, offset)
 	if !ok {

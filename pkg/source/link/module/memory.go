@@ -10,15 +10,14 @@ import (
 	"slices"
 )
 
-// Read is a range of the module's memory. Bank is always 0. Offset is that of the specification: below 128 in the lower memory,
-// which is in page 0, and from 128 on in the upper half of a page.
+// Read is a range of the module's memory. Bank is always 0. Offset is as in the specification: below 128 in the lower
+// memory, which is in page 0, and from 128 on in the upper half of a page.
 type Read struct {
 	Page, Offset, Length uint8
 }
 
-// diagnostics is the Page of reads from the second memory of an SFP module, at address A2h, lower half. No other map has a page of this
-// number
-// that is read.
+// diagnostics is the Page of reads from the second memory of an SFP module, at address A2h, lower half. Other maps do
+// not read a page with this number.
 const diagnostics = 0xa2
 
 // Address returns the I2C address and the page of a read, as ETHTOOL_MSG_MODULE_EEPROM_GET takes them.
@@ -29,7 +28,8 @@ func (r Read) Address() (i2c, page uint8) {
 	return 0x50, r.Page
 }
 
-// identification is the first read: the type of the module, which decides where flags are, its revision, and a byte with status bits.
+// identification is the first read: the type of the module, which decides where flags are, its revision, and a byte
+// with status bits.
 var identification = Read{0, 0, 3}
 
 // layout is a memory map.
@@ -42,11 +42,11 @@ const (
 	cmis
 )
 
-// plan lists the reads of a layout. None covers a latched flag.
+// plan lists the reads of a layout. They cover no latched flag.
 type plan struct {
 	serial   Read // identifies the module
 	describe []Read
-	// paged is what only a module with pages beyond page 0 has: thresholds, and what the module supports.
+	// paged applies only to modules with pages beyond page 0: thresholds, and what the module supports.
 	paged  []Read
 	values []Read // of what changes
 }
@@ -73,21 +73,20 @@ var plans = map[layout]plan{
 	},
 }
 
-// halves are the halves of pages that the plans read.
 var halves = map[[2]uint8]int{{0, 0}: 0, {0, 128}: 1, {1, 128}: 2, {2, 128}: 3, {3, 128}: 4, {0x11, 128}: 5, {diagnostics, 0}: 6}
 
-// Memory is what has been read of a module's memory. It belongs to one port.
+// Memory is the read part of a module's memory. It belongs to one port.
 type Memory struct {
 	bytes [7][128]byte
 	known [7][128]bool
 }
 
-// Refresh reads the values, and once per module the description and the thresholds. get performs one read. Without the type and the
-// serial number of the module, Refresh ends with the error of get. Of other reads it returns the errors after the last: what get
-// cannot read is missing in the result of Decode, and is read again by the next Refresh.
+// Refresh reads the values, and once per module the description and the thresholds. get performs one read. Without the
+// type and the serial number of the module, Refresh ends with the error of get. Other errors are returned after the
+// last read: Decode lacks the unread ranges, and the next Refresh reads them again.
 func (m *Memory) Refresh(get func(Read) ([]byte, error)) error {
-	// The type comes first: the offsets of flags depend on it. The serial number comes next: it shows whether the description is that
-	// of another module.
+	// The type comes first, because the offsets of flags depend on it. The serial number comes next: it shows whether
+	// the description belongs to another module.
 	var now Memory
 	err := now.read(get, identification)
 	p := plans[now.layout()]
@@ -101,7 +100,7 @@ func (m *Memory) Refresh(get func(Read) ([]byte, error)) error {
 	if p.serial.Length == 0 || !bytes.Equal(now.identity(), m.identity()) {
 		*m = now
 	} else {
-		copy(m.bytes[0][:identification.Length], now.bytes[0][:]) // the status bits may be others
+		copy(m.bytes[0][:identification.Length], now.bytes[0][:]) // the status bits may have changed
 	}
 	if p.serial.Length == 0 {
 		return nil
@@ -144,7 +143,7 @@ func (m *Memory) read(get func(Read) ([]byte, error), r Read) error {
 	return nil
 }
 
-// place returns the half page in which a read is, and the offset in it.
+// place returns the half page of a read, and the offset in it.
 func place(r Read) (half, at int) {
 	return halves[[2]uint8{r.Page, r.Offset & 128}], int(r.Offset & 127)
 }
@@ -154,7 +153,6 @@ func (m *Memory) forget(r Read) {
 	clear(m.known[half][at : at+int(r.Length)])
 }
 
-// has reports whether a range was read.
 func (m *Memory) has(r Read) bool {
 	half, at := place(r)
 	for _, known := range m.known[half][at : at+int(r.Length)] {
@@ -165,7 +163,7 @@ func (m *Memory) has(r Read) bool {
 	return true
 }
 
-// field returns a range, nil if it was not read.
+// field returns a range, or nil if it was not read.
 func (m *Memory) field(page, offset, length uint8) []byte {
 	r := Read{page, offset, length}
 	if !m.has(r) {
@@ -175,7 +173,7 @@ func (m *Memory) field(page, offset, length uint8) []byte {
 	return m.bytes[half][at : at+int(length)]
 }
 
-// octet returns a byte, 0 if it was not read.
+// octet returns a byte, or 0 if it was not read.
 func (m *Memory) octet(page, offset uint8) byte {
 	if b := m.field(page, offset, 1); b != nil {
 		return b[0]
@@ -197,7 +195,7 @@ func (m *Memory) Known() bool { return m.has(identification) }
 
 func (m *Memory) layout() layout { return identifiers[m.octet(0, 0)].layout }
 
-// identity returns what differs between two modules: the type and the serial number. It is nil before they were read.
+// identity returns what differs between two modules: the type and the serial number, or nil before they were read.
 func (m *Memory) identity() []byte {
 	r := plans[m.layout()].serial
 	serial := m.field(r.Page, r.Offset, r.Length)
@@ -207,7 +205,7 @@ func (m *Memory) identity() []byte {
 	return append([]byte{m.octet(0, 0)}, serial...)
 }
 
-// flat reports whether the module has page 0 only, and so no thresholds, or is an SFP module without values that can be read.
+// flat reports whether the module has page 0 only, and so no thresholds, or is an SFP module without readable values.
 func (m *Memory) flat() bool {
 	switch m.layout() {
 	case sff8472:
@@ -218,7 +216,7 @@ func (m *Memory) flat() bool {
 	return m.octet(0, 2)&(1<<2) != 0
 }
 
-// measures reports whether the module reports values: it has pages and is no copper cable.
+// measures reports whether the module reports values: it has pages and is not a copper cable.
 func (m *Memory) measures() bool {
 	var d Module
 	m.describe(&d)

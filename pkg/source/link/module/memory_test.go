@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/tests/eeprom"
 )
 
-// TestPlans: no planned read covers a latched flag, crosses a half of a page, or is longer than 128 bytes.
+// TestPlans: planned reads cover no latched flag, do not cross a half of a page, and have at most 128 bytes.
 func TestPlans(t *testing.T) {
 	names := map[layout]string{sff8472: "SFF-8472", sff8636: "SFF-8636", cmis: "CMIS"}
 	for layout, name := range names {
@@ -49,7 +49,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestRefresh counts requests and bytes: of a new module, and of a known one.
+// TestRefresh counts requests and bytes of a new module and of a known module.
 func TestRefresh(t *testing.T) {
 	for _, c := range []struct {
 		name, layout       string
@@ -85,7 +85,7 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// TestReplaced: another module has another description, which is read at once, and nothing of the former.
+// TestReplaced: another module has another description, which is read at once, and keeps nothing of the former.
 func TestReplaced(t *testing.T) {
 	s := &slot{Memory: eeprom.LR4()}
 	var m Memory
@@ -100,7 +100,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestErrors: what cannot be read is missing, also if it was read before, and is read later.
+// TestErrors: unreadable values are missing, even if they were read before, and are read later.
 func TestErrors(t *testing.T) {
 	failed := errors.New("input/output error")
 	s := &slot{Memory: eeprom.SR8(), fails: map[uint8]error{2: failed}}

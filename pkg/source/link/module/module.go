@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package module decodes the EEPROM of the transceiver or cable in a port: what it is, its temperature, supply voltage and
-// optical power, and the thresholds that its manufacturer set for them. It knows three memory maps: SFF-8472
-// (SFP, SFP+, SFP28), SFF-8636 (QSFP+, QSFP28, QSFP56) and CMIS (QSFP-DD, OSFP and others). All offsets are those of these specifications,
-// in decimal.
+// Package module decodes the EEPROM of the transceiver or cable in a port: what it is, its temperature, supply voltage
+// and optical power, and the thresholds of its manufacturer. It knows three memory maps: SFF-8472 (SFP, SFP+, SFP28),
+// SFF-8636 (QSFP+, QSFP28, QSFP56) and CMIS (QSFP-DD, OSFP and others). All offsets are decimal, as in these
+// specifications.
 //
-// The package reads nothing itself. Memory.Refresh lists the reads and the caller performs them, each with one
-// ETHTOOL_MSG_MODULE_EEPROM_GET. A read is at most 128 bytes long and lies in one half of a page, as the kernel requires.
+// The package itself does not read. Memory.Refresh lists the reads and the caller performs them, each with one
+// ETHTOOL_MSG_MODULE_EEPROM_GET. A read is at most 128 bytes long and lies in one half of a page, as the kernel
+// requires.
 //
-// A module latches its own alarms and warnings in flags, and a read of a flag clears it, also for other programs. So no read
-// covers a flag: alarms and warnings are computed here from the values and the thresholds. A short excursion between two reads is not
-// seen.
+// A module latches its own alarms and warnings in flags, and a read of a flag clears it, also for other programs. So no
+// read covers a flag: alarms and warnings are computed from the values and the thresholds. A short excursion between
+// two reads is not seen.
 //
-// The bytes come from the module's manufacturer and may be wrong. A value that the module does not report is nil, not zero.
+// The bytes come from the module's manufacturer and may be wrong. A value that the module does not report is nil, not
+// zero.
 package module
 
-// MaxLanes is the maximum number of lanes: those of bank 0 of CMIS.
+// MaxLanes is the maximum number of lanes: bank 0 of CMIS.
 const MaxLanes = 8
 
 // Module is a decoded EEPROM.
@@ -37,7 +39,7 @@ type Module struct {
 	Thresholds  Thresholds
 }
 
-// Lane is an optical lane. A lane that the module does not have has no values.
+// Lane is an optical lane. A lane that the module lacks has no values.
 type Lane struct {
 	Bias          *float64 // laser bias current, A
 	ReceivePower  *float64 // W
@@ -47,7 +49,7 @@ type Lane struct {
 // State is the state of a CMIS module.
 type State uint8
 
-// Only a module that is ready reports values of lanes.
+// Only a ready module reports values of lanes.
 const (
 	StateUnknown   State = 0 // SFF-8636, which has no states, and reserved values
 	StateLowPower  State = 1
@@ -91,8 +93,8 @@ var identifiers = map[byte]struct {
 	0x20: {"SFP+ (CMIS)", cmis},
 }
 
-// technologies are the names of transmitter technologies: byte 147 of SFF-8636, upper four bits; byte 212 of CMIS, which has the
-// same first 16 values.
+// technologies are the names of transmitter technologies: byte 147 of SFF-8636, upper four bits; byte 212 of CMIS, with
+// the same first 16 values.
 var technologies = []string{
 	"850 nm VCSEL", "1310 nm VCSEL", "1550 nm VCSEL", "1310 nm FP", "1310 nm DFB", "1550 nm DFB", "1310 nm EML", "1550 nm EML",
 	"", "1490 nm DFB",
@@ -101,7 +103,6 @@ var technologies = []string{
 	"C-band tunable laser", "L-band tunable laser",
 }
 
-// setTechnology sets the technology, by its number.
 func (m *Module) setTechnology(number byte) {
 	if int(number) < len(technologies) {
 		m.Technology = technologies[number]
@@ -109,7 +110,8 @@ func (m *Module) setTechnology(number byte) {
 	m.Copper = number >= 10 && number < 16
 }
 
-// text returns the ASCII text of a field, without the spaces and zero bytes at its ends. Other bytes become question marks.
+// text returns the ASCII text of a field, without the spaces and zero bytes at its ends. Other bytes become question
+// marks.
 func text(field []byte) string {
 	for len(field) > 0 && blank(field[0]) {
 		field = field[1:]
@@ -127,5 +129,6 @@ func text(field []byte) string {
 	return string(out)
 }
 
-// blank reports whether a byte at the end of a field is no text: spaces, zero bytes, and bytes that were never written.
+// blank reports whether a byte at the end of a field is padding: a space, a zero byte, or a byte that was never
+// written.
 func blank(b byte) bool { return b == ' ' || b == 0 || b == 0xff }

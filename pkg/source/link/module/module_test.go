@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/tests/eeprom"
 )
 
-// slot is a port with a module. As a kernel and a module do, it refuses reads across halves of pages, and clears the flags that are
-// read.
+// slot is a port with a module. Like a kernel and a module, it refuses reads across halves of pages, and clears the
+// flags that are read.
 type slot struct {
 	eeprom.Memory
 	reads []Read
@@ -77,7 +77,7 @@ func threshold(highAlarm, lowAlarm, highWarning, lowWarning float64) Threshold {
 	return Threshold{&Range{lowAlarm, highAlarm}, &Range{lowWarning, highWarning}}
 }
 
-// TestRecorded compares with what ethtool printed for this module.
+// TestRecorded compares with ethtool's output for this module.
 func TestRecorded(t *testing.T) {
 	want := Module{
 		Type: "QSFP28", Decoded: true, Vendor: "Mellanox", PartNumber: "MMA1B00-SS1", Revision: "A2", Serial: "MT1834FT03846",
@@ -164,7 +164,7 @@ func TestCMIS(t *testing.T) {
 	})
 }
 
-// TestSFF8636 decodes four different lanes, one of which is below the alarm threshold.
+// TestSFF8636 decodes four different lanes. One lane is below the alarm threshold.
 func TestSFF8636(t *testing.T) {
 	m := decode(t, eeprom.LR4())
 	want := []Lane{
@@ -195,7 +195,7 @@ func TestSFF8636(t *testing.T) {
 	}
 }
 
-// TestCopper: a passive cable has no values, which are not zeros, and costs no reads for them.
+// TestCopper: a passive cable has no values (not zeros), and costs no reads for them.
 func TestCopper(t *testing.T) {
 	s := &slot{Memory: eeprom.DAC()}
 	var m Memory

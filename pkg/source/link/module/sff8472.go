@@ -17,8 +17,9 @@ func (m *Memory) describeSFF8472(d *Module) {
 	}
 }
 
-// diagnoses reports whether an SFP module has values at address A2h that need no calibration by the reader. Modules with external
-// calibration are of the first years of SFP; those with a change of the address have to be switched by a write.
+// diagnoses reports whether an SFP module has values at address A2h that need no calibration by the reader. Modules
+// with external calibration are from the first years of SFP; modules with a change of the address have to be switched
+// by a write.
 func (m *Memory) diagnoses() bool {
 	const (
 		implemented   = 1 << 6

@@ -4,12 +4,12 @@ package module
 
 import "math"
 
-// Thresholds are the thresholds of a module's values, as its manufacturer set them.
+// Thresholds are the manufacturer's thresholds of a module's values.
 type Thresholds struct {
 	Temperature, Voltage, Bias, ReceivePower, TransmitPower Threshold
 }
 
-// Threshold is the thresholds of one value. A range that the module does not have is nil.
+// Threshold is the thresholds of a value. A range that the module lacks is nil.
 type Threshold struct {
 	Alarm, Warning *Range
 }
@@ -61,8 +61,9 @@ func (l Threshold) Severity(v float64) (Severity, bool) {
 	return Normal, l.Alarm != nil || l.Warning != nil
 }
 
-// Margin returns the distance of a value to the nearer of its alarm thresholds, as a ratio of the distance between them: 0.5 in the
-// middle, 0 at a threshold, negative beyond it, but not below -1. It returns false if the module has no alarm thresholds for the value.
+// Margin returns the distance of a value to the nearer alarm threshold, as a ratio of the distance between both: 0.5 in
+// the middle, 0 at a threshold, negative beyond it, but not below -1. It returns false if the module has no alarm
+// thresholds for the value.
 func (l Threshold) Margin(v float64) (float64, bool) {
 	if l.Alarm == nil {
 		return 0, false
@@ -83,11 +84,11 @@ func (l Threshold) PowerMargin(v float64) (float64, bool) {
 // Assessment compares all values of a kind with their thresholds.
 type Assessment struct {
 	Value    string   // "temperature", "voltage", "bias", "receive_power", "transmit_power"
-	Severity Severity // the worst of the lanes; of equal ones that of the first lane
-	Margin   *float64 // the smallest of the lanes; of optical power, in decibels
+	Severity Severity // the worst of the lanes; among equal lanes the first
+	Margin   *float64 // the smallest of the lanes; for optical power, in decibels
 }
 
-// Assess compares the values with their thresholds. A value that the module does not report, or has no thresholds for, is left out.
+// Assess compares the values with their thresholds. It leaves out values without a report or without thresholds.
 func (m Module) Assess() (all []Assessment) {
 	add := func(value string, l Threshold, margin func(float64) (float64, bool), values ...*float64) {
 		a, limited := Assessment{Value: value}, false

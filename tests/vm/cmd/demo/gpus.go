@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// The guest has no GPU. The demo's are those of the FAKE of NVIDIA's library that the tests use: the library answers from a file, which
-// the demo writes. Their names and UUIDs say so.
+// The guest has no GPU. The demo uses the tests' FAKE of NVIDIA's library, which answers from a file that the demo
+// writes. The names and UUIDs of the GPUs say so.
 const (
 	simulatedGPUs = 2
 	simulatedName = "SIMULATED GPU"
@@ -60,7 +60,7 @@ func newGPUs(dir string) (gpus, error) {
 // gpuNode is the device node of a GPU.
 func gpuNode(n int) string { return fmt.Sprint("/dev/nvidia", n) }
 
-// use has the first processes of containers use a GPU each, more or less busy, until ctx ends.
+// use has the first process of each container use a GPU, more or less busy, until ctx ends.
 func (g gpus) use(ctx context.Context, pids []int) error {
 	const gib = 1 << 30
 	for n, pid := range pids {

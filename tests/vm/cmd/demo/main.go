@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command demo shows accelscope without hardware. In a guest with Soft-RoCE, two containers of two pods exchange RDMA
-// traffic, and each uses a GPU that the fake of NVIDIA's library simulates. accelscope runs in the same guest, with its port
-// forwarded to this machine, where its page is and `accelscope top` shows the use by each container. The demo ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table. Arguments after the
-// flags are passed to accelscope.
+// traffic, and each uses a GPU that the fake of NVIDIA's library simulates. accelscope runs in the same guest, with its
+// port forwarded to this machine: its page is there, and `accelscope top` shows the use by each container. The demo
+// ends at SIGINT, SIGTERM, or DEMO_SECONDS after the first table. Arguments after the flags are passed to accelscope.
 package main
 
 import (

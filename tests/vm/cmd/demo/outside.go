@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// outside boots the guest with this same program in it, and shows tables of its sensor.
+// outside boots the guest with this program in it, and shows tables of its sensor.
 func outside(ctx context.Context, o options) error {
 	self, err := os.Executable()
 	if err != nil {
