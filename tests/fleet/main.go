@@ -35,13 +35,13 @@ const interval = 30 * time.Second
 
 type options struct {
 	nodes, minutes int
-	all            bool   // all series of a node, and those of the larger node
+	all            bool   // all series of the larger node
 	scrape         string // file; empty: record it
 	listen, data   string // of Prometheus
 	quiet          bool
-	// every is the time between two evaluations of the rules; a minute for which an alert has to hold is a second then. 0: as the rules say.
+	// every is the evaluation interval of the rules; an alert's minutes then become seconds. 0: as the rules say.
 	every    time.Duration
-	minutely bool // also then the rules of jobs are evaluated each minute: hours without use are a count of minutes
+	minutely bool // the job rules are still evaluated each minute: unused hours are a count of minutes
 }
 
 func main() {
