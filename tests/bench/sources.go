@@ -182,7 +182,7 @@ func roundOfSources(
 	return rows, countSources(ctx, procs, p, *figs)
 }
 
-// countSources counts the system calls of scrapes, and of rows without scrapes, except those of Go's scheduler.
+// countSources counts the system calls of scrapes, and of rows without scrapes, without Go's scheduler.
 func countSources(ctx context.Context, procs []*process, p plan, figs []sourceCosts) error {
 	meters := make([]*syscallMeter, len(procs))
 	for i, proc := range procs {

@@ -119,13 +119,13 @@ type Refusal struct {
 	Hooks []hook.Hook
 	// Needs are the hooks without which a hook is useless.
 	Needs map[string][]string
-	// Basis are hooks of which the source needs one.
+	// Basis are hooks: the source needs at least one of them.
 	Basis []string
 	// Provides are the lists of a model.Snapshot that are nil without a hook. Lists of several hooks are nil without all of them.
 	Provides map[string][]string
 	// Loads returns the compiled objects.
 	Loads func() []*ebpf.CollectionSpec
-	// Attach attaches the hooks of compiled objects and reads a snapshot. The error is that of the source.
+	// Attach attaches the hooks of compiled objects and reads a snapshot. The error is the source's.
 	Attach func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error)
 }
 

@@ -48,7 +48,7 @@ func run(args []string, out io.Writer) error {
 	return nil
 }
 
-// statements are those of a package.
+// statements counts the statements of a package.
 type statements struct{ all, covered int }
 
 func (s statements) percent() float64 {

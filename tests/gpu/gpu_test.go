@@ -37,7 +37,7 @@ func TestGPU(t *testing.T) {
 	t.Run("release", s.release)
 }
 
-// device: the figures of the GPU are those of nvidia-smi.
+// device: the figures of the GPU equal nvidia-smi's.
 func (s *sensor) device(t *testing.T) {
 	want := query(t, "uuid", "name", "vbios_version", "driver_version", "memory.total", "memory.reserved", "power.limit",
 		"clocks.max.sm", "clocks.max.memory", "pcie.link.gen.max", "pcie.link.width.max", "pcie.link.width.current",

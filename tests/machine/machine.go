@@ -99,7 +99,7 @@ func (m *Machine) state(ctx context.Context) string {
 			return ""
 		}
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if err != nil || string(comm) != "systemd\n" { // before systemd runs, its root is still that of the real machine
+		if err != nil || string(comm) != "systemd\n" { // before systemd runs, its root is still the real machine's
 			return ""
 		}
 		m.pid = pid

@@ -120,7 +120,7 @@ func appendTo(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
 
-// Records returns all received records in order, including those of earlier starts.
+// Records returns all received records in order, including earlier starts.
 func (c *Collector) Records() ([]Record, error) {
 	f, err := os.Open(c.config.Output())
 	if err != nil {

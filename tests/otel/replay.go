@@ -78,7 +78,7 @@ func (v *View) apply(r Record) {
 			v.staged[id] = r
 		}
 		var opened []string
-		_ = json.Unmarshal([]byte(r.Attributes["accelscope.container.opened_devices"]), &opened) // or there is none
+		_ = json.Unmarshal([]byte(r.Attributes["accelscope.container.opened_devices"]), &opened) // or the attribute is missing
 		v.open(id, opened...)
 	case "container.snapshot.end":
 		if v.staged == nil || int64(len(v.staged)) != v.count {

@@ -140,7 +140,7 @@ func series(text, family string) map[string]float64 {
 	return out
 }
 
-// TestSensor compares the real program's table with its metrics: how much memory of which GPU each workload has.
+// TestSensor compares the real program's table with its metrics: each workload's memory on each GPU.
 func TestSensor(t *testing.T) {
 	t.Parallel()
 	url := sensor(t)

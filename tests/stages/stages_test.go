@@ -119,7 +119,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestLanes: all stages run, those of a lane with its priority.
+// TestLanes: all stages run, with the priority of their lane.
 func TestLanes(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("Makefile", []byte("%:\n\t@ps -o ni= -p $$$$\n"), 0o644); err != nil {

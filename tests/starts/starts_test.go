@@ -36,7 +36,7 @@ import (
 const (
 	workloads = 1000
 	life      = 5 * time.Second
-	apart     = 40 * time.Millisecond // from the begin of a workload to that of the next one
+	apart     = 40 * time.Millisecond // between the begins of two workloads
 	scrapes   = 2 * time.Second
 )
 

@@ -62,7 +62,7 @@ func FetchKernel(ctx context.Context, version string) (Kernel, error) {
 // insteadFile contains the version of a kernel that is not the pinned one.
 const insteadFile = "instead"
 
-var warned sync.Map // kernels of which this process has said that they are not the pinned ones
+var warned sync.Map // kernels that this process has reported as not pinned
 
 // warn says once that the kernel in dir is not the pinned one.
 func warn(to io.Writer, dir string, p pin) error {

@@ -95,7 +95,7 @@ func OneGPU(t testing.TB) *fake.Scenario {
 }
 
 // Missing sets the functions of a mock that a test did not set up. They return the error of
-// functions that a library lacks, as those of bind.c do.
+// functions that a library lacks, like bind.c's functions.
 func Missing[T any](m *T) *T {
 	for _, f := range reflect.ValueOf(m).Elem().Fields() {
 		if f.Kind() != reflect.Func || !f.IsNil() {

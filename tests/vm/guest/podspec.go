@@ -29,7 +29,7 @@ type Kubelet struct {
 type Translation struct {
 	Sandbox   *cri.PodSandboxConfig
 	Container *cri.ContainerConfig
-	// Probes are those of the container: startup, liveness, readiness. Their ports are numbers.
+	// Probes are the container's: startup, liveness, readiness. Their ports are numbers.
 	Probes map[string]*corev1.Probe
 	Grace  int64 // seconds
 }
