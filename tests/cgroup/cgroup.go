@@ -44,8 +44,8 @@ func New(t testing.TB, parent string) (dir string, id uint64) {
 	return dir, info.Sys().(*syscall.Stat_t).Ino
 }
 
-// Remove removes a cgroup, if there is one, and all below it. While their last processes end, and may still make cgroups,
-// it tries again, for up to 30 seconds.
+// Remove removes a cgroup and all below it. It retries for up to 30 seconds while the last processes end, and may still
+// make cgroups.
 func Remove(dir string) error {
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		err := removeOnce(dir)
