@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bpf serves tests of BPF programs. It runs programs of tracing hooks without the hooks, on a copy of the
-// kernel's structures in a map's memory, and makes compiled objects that the kernel refuses in part.
+// Package bpf serves tests of BPF programs. It runs programs of tracing hooks without the hooks, on a copy of the kernel's structures
+// in the memory of a map, and makes compiled objects of which the kernel refuses a part.
 package bpf
 
 import (

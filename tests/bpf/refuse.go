@@ -55,7 +55,7 @@ func Parts(spec *ebpf.CollectionSpec) []Part {
 
 func nameOf(call *asm.Instruction) string { return fmt.Sprint(asm.BuiltinFunc(call.Constant)) }
 
-// noHelper is a helper number that no kernel has.
+// noHelper is the number of a helper that no kernel has.
 const noHelper = 1 << 20
 
 // Refuse changes a compiled object so that the kernel refuses a part of it, and returns the programs that use the part.
@@ -84,8 +84,7 @@ func Refuse(spec *ebpf.CollectionSpec, part Part) (programs []string) {
 	return programs
 }
 
-// Skip skips the test of a program that this kernel refuses. In a guest it fails the test: guests' kernels refuse no
-// program.
+// Skip skips the test of a program that this kernel refuses. In a guest it fails the test: the kernels of the guests refuse no program.
 func Skip(t testing.TB, refused error) {
 	t.Helper()
 	if InGuest() {
@@ -100,7 +99,7 @@ func Kernel(t testing.TB) (*hook.Types, map[string]bool) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 charge maps and programs, as in hook.Usable
+	if err := rlimit.RemoveMemlock(); err != nil { // to which kernels before 5.11 charge maps and programs, as hook.Usable does
 		t.Fatal(err)
 	}
 	types, err := hook.LoadTypes("")
@@ -120,19 +119,18 @@ type Refusal struct {
 	Hooks []hook.Hook
 	// Needs are the hooks without which a hook is useless.
 	Needs map[string][]string
-	// Basis are hooks: the source needs at least one of them.
+	// Basis are hooks of which the source needs one.
 	Basis []string
-	// Provides are the lists of a model.Snapshot that are nil without a hook. Lists of several hooks are nil only if
-	// all hooks are lost.
+	// Provides are the lists of a model.Snapshot that are nil without a hook. Lists of several hooks are nil without all of them.
 	Provides map[string][]string
 	// Loads returns the compiled objects.
 	Loads func() []*ebpf.CollectionSpec
-	// Attach attaches the hooks of compiled objects and reads a snapshot. The error is the source's.
+	// Attach attaches the hooks of compiled objects and reads a snapshot. The error is that of the source.
 	Attach func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error)
 }
 
-// Run refuses each part that a hook uses on this kernel. It checks that exactly the hooks that need the part are lost,
-// with the reason and what they provide, or have another tier.
+// Run refuses each part that a hook uses on this kernel, and checks that exactly the hooks that need it are lost, or have another
+// tier, with the reason, and with each lost hook what it provides.
 func (r *Refusal) Run(t *testing.T) {
 	tiers := r.tiers(t)
 	all := r.want(tiers, nil)
@@ -154,8 +152,8 @@ func (r *Refusal) Run(t *testing.T) {
 	}
 }
 
-// tiers returns the supported tiers of each hook, best first: without the programs of a tier, the next tier is
-// attached.
+// tiers returns the names of the tiers of each hook that this kernel supports, best first: without the programs of one, the next
+// one is attached.
 func (r *Refusal) tiers(t *testing.T) map[string][]string {
 	t.Helper()
 	supported := map[string][]string{}
@@ -201,7 +199,7 @@ func (r *Refusal) want(tiers map[string][]string, without []string) map[string]s
 			}
 		}
 	}
-	for range r.Hooks { // a hook may need a hook that needs another
+	for range r.Hooks { // a hook may need one that needs another
 		for name, needed := range r.Needs {
 			if slices.ContainsFunc(needed, func(n string) bool { return len(tiers[n]) > 0 && want[n] == "" }) {
 				delete(want, name)
@@ -211,7 +209,7 @@ func (r *Refusal) want(tiers map[string][]string, without []string) map[string]s
 	return want
 }
 
-// keep adds the hooks that work although a helper is refused: the kernel first removes calls that are never made.
+// keep adds the hooks that work although a helper is refused: the kernel removes calls that it never makes before it looks at them.
 func keep(want map[string]string, tiers map[string][]string, hooks []model.Hook) {
 	for _, h := range hooks {
 		if h.State == model.StateOK && slices.Contains(tiers[h.Name], h.Tier) {
@@ -228,7 +226,7 @@ func (r *Refusal) check(
 	var lost []string
 	for i, h := range r.Hooks {
 		got := hooks[i]
-		// Without the source, hooks that could be attached are released.
+		// Without the source, hooks are released that could be attached.
 		if snap != nil && (got.Name != h.Name || got.Tier != want[h.Name] || (got.Reason == "") != (want[h.Name] != "")) {
 			t.Errorf("hook %d is %+v, want %s with tier %q", i, got, h.Name, want[h.Name])
 		}
@@ -261,7 +259,7 @@ func (r *Refusal) useless(tiers map[string][]string, lost []string) bool {
 	return len(supported) > 0 && len(left) == 0
 }
 
-// gone returns the lists that no hook provides any more, and checks that exactly these lists are nil.
+// gone returns the lists that no hook provides any more, and checks that these lists are nil, and no others.
 func (r *Refusal) gone(t *testing.T, tiers map[string][]string, lost []string, snap *model.Snapshot) (gone []string) {
 	t.Helper()
 	provided := map[string]bool{}

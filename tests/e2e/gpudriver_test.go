@@ -193,8 +193,8 @@ func (n node) driverIoctls(t *testing.T) {
 // recordsHolders reports whether the kernel records which task has the lock that a task waits for: from 6.16 on.
 func (n node) recordsHolders() bool { return n.kernel == "7" }
 
-// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver, one of which has a lock that the other one waits for: the
-// sensor names it where the kernel does. Then the driver is unloaded and reloaded under the sensor.
+// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver: one has a lock that the other waits for. The
+// sensor names the holder where the kernel does. Then the driver is unloaded and reloaded under the sensor.
 func (n node) driverStuck(t *testing.T) {
 	module := os.Getenv(stubVar)
 	node := filepath.Join(t.TempDir(), "nvidiactl")

@@ -21,7 +21,7 @@ var (
 
 // BuildDMABuf builds two modules for 6.12 and returns a lib/modules directory that has them: an rdma_rxe that registers dma-bufs,
 // by the function of ib_uverbs that its parameter dmabuf_function names, and peer memory, by functions of MLNX_OFED, and an i915 that is the kernel's vgem under the name of a GPU
-// driver, so that the dma-bufs of its device belong to a GPU driver.
+// driver, so that the dma-bufs of its device are those of a GPU driver.
 func BuildDMABuf(ctx context.Context, kernel Kernel) (string, error) {
 	const rxe, vgem = "drivers/infiniband/sw/rxe", "drivers/gpu/drm/vgem"
 	dir, err := changedModules{

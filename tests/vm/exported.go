@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Exported returns the global functions of a kernel's modules, sorted. Modules have the names of their files, without
+// Exported returns the global functions of a kernel's modules, sorted. The names of modules are those of their files, without
 // suffix.
 func (k Kernel) Exported(ctx context.Context, modules ...string) ([]string, error) {
 	var functions []string

@@ -41,7 +41,7 @@ func isFault(record string) bool {
 }
 
 // kernelFaults returns the faults that the kernel reports, in order: in the console, which has them all unless too many come at
-// once, and in dmesg, which is of the end. What a program wrote to /dev/kmsg does not count: dmesg has its facility.
+// once, and in dmesg, which is of the end. What a program wrote to /dev/kmsg is none: dmesg has its facility.
 func kernelFaults(console, dmesg string) (found []string) {
 	var records, programs []string
 	for _, m := range consoleRecord.FindAllStringSubmatch(console, -1) {

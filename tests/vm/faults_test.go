@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Lines of consoles, with what they are: a fault, a stall, or nothing. The lines of crashes were printed by Linux 6.12 and 7 under QEMU 7.2,
+// Lines of consoles, with what they are: a fault, a stall, or nothing. Those of crashes are what Linux 6.12 and 7 printed under QEMU 7.2,
 // the others have the formats of the kernel's source.
 func TestFaultMessages(t *testing.T) {
 	const nothing, stall, fault = "nothing", "stall", "fault"

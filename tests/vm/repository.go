@@ -61,7 +61,7 @@ func archive(path, suite string) string {
 		"Check-Valid-Until: no\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
 }
 
-// archivedRelease returns the sources of a suite with only the release in the archive: its security updates are where they were.
+// archivedRelease returns the sources of a suite of which only the release is in the archive: its security updates are where they were.
 func archivedRelease(sources map[string]string, suite string) map[string]string {
 	all := map[string]string{"archive.sources": archive("debian", suite)}
 	for file, text := range sources {

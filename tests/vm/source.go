@@ -22,7 +22,7 @@ type changedModules struct {
 	sources []string // the parts of the source that are unpacked
 	// change changes the source in a directory.
 	change func(dir string) error
-	// directories are the source's directories with the modules.
+	// directories are those of the source that contain the modules.
 	directories []string
 	// include is a directory of headers of the source that come before the kernel's own, or empty.
 	include string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 
-// RDMA devices that belong to PCI functions: pcihca0 to the function of the first address in the parameter functions, and so on. They have a port that
+// RDMA devices that belong to PCI functions: pcihca0 to that of the first address in the parameter functions, and so on. They have a port that
 // is up and nothing else. The functions may be of any kind, so that those that QEMU emulates stand for HCAs: their links, their places and
 // their errors are the kernel's own. BuildModule of package tests/vm builds it.
 

@@ -143,7 +143,7 @@ static int split(struct ibv_sge *list)
 
 static uint64_t there(void) { return (uintptr_t)mr->addr + mr->length / 2; }
 
-// post_chain posts n requests. The last is signaled. It returns how many were taken.
+// post_chain posts n requests, of which the last one is signaled, and returns how many were taken.
 static int post_chain(struct end *e, struct end *peer, int n, uint64_t id)
 {
 	struct ibv_sge list[most];
@@ -451,7 +451,7 @@ static void die_alone(int peer, pid_t child)
 	to_rts(e.qp, other);
 	if (write(peer, "", 1) != 1 || read(peer, &number, 1) != 1)
 		err(1, "peer");
-	if (!child) { // a process alone may end before its queue pair: a reader of /proc/PID/maps delays that
+	if (!child) { // the end of a process alone may come before that of its queue pair: a reader of /proc/PID/maps delays that
 		if (ibv_destroy_qp(e.qp) || write(peer, "", 1) != 1)
 			err(1, "ibv_destroy_qp");
 		_exit(0);

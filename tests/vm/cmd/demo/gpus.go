@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// The guest has no GPU. The demo uses the tests' FAKE of NVIDIA's library: the library answers from a file, which
+// The guest has no GPU. The demo's are those of the FAKE of NVIDIA's library that the tests use: the library answers from a file, which
 // the demo writes. Their names and UUIDs say so.
 const (
 	simulatedGPUs = 2
