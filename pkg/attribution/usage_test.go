@@ -104,7 +104,7 @@ func TestNetworkShares(t *testing.T) {
 	e[5] = identitytest.Entity{Workload: "ml/host/main", Namespace: "ml", Pod: "host", Container: "main", ContainerID: "h1"}
 	eth := func(bytes uint64) []model.Interface { return []model.Interface{{Name: "eth0", ReceiveBytes: bytes}} }
 	a := attribute(facts{Entities: e, Snapshot: model.Snapshot{Namespaces: []model.Namespace{
-		{Inode: 1, Cgroup: 5, Host: true, Interfaces: eth(1000)}, // those of the node
+		{Inode: 1, Cgroup: 5, Host: true, Interfaces: eth(1000)}, // the node's
 		{Inode: 2, Cgroup: 2, Interfaces: eth(1)},
 		{Inode: 3, Cgroup: 1, Interfaces: eth(100)}, // a container outside its pod's namespace
 		{Inode: 4, Cgroup: 3, Interfaces: eth(2)},

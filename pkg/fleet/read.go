@@ -293,7 +293,7 @@ func (t *Totals) add(n *Node) {
 	t.Bytes.Attributed = sum(t.Bytes.Attributed, n.Bytes.Attributed)
 }
 
-// sum adds two figures, of which either may be unknown.
+// sum adds two figures. Either may be unknown.
 func sum[T int | float64](a, b *T) *T {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)

@@ -113,7 +113,7 @@ func (v *view) givenTo() map[*model.GPU][]dcgmWorkload {
 	return given
 }
 
-// sumOf adds two values, of which either may be unknown.
+// sumOf adds two values. Either may be unknown.
 func sumOf(a, b model.Optional) model.Optional {
 	return model.Optional{Value: a.Value + b.Value, Known: a.Known || b.Known}
 }

@@ -277,7 +277,7 @@ type GPUProcess struct {
 type DRIDevice struct {
 	Card       string // /dev/dri/card0
 	CardID     int
-	Render     string // /dev/dri/renderD128; empty without one
+	Render     string // /dev/dri/renderD128; may be empty
 	PCIAddress string // of its PCI function; empty if it has none
 	Driver     string // amdgpu, nvidia, virtio-pci
 }

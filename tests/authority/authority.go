@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority makes certificates for tests, each with a certificate authority of its own.
+// Package authority makes certificates for tests, each with its own certificate authority.
 package authority
 
 import (
@@ -107,7 +107,7 @@ func (a *Authority) Sign(name string, template *x509.Certificate) (Certificate, 
 	return a.sign(name, template)
 }
 
-// sign is Sign for any use. The first certificate signs itself. Some are valid for the past only.
+// sign is Sign for any use. The first certificate signs itself. Some are valid only in the past.
 func (a *Authority) sign(name string, template *x509.Certificate) (c Certificate, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -88,7 +88,7 @@ func TestSyscallMeter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const calls = 200_000 // so many that the calls of the Go runtime hardly matter, even on a busy machine
+	const calls = 200_000 // so many that the Go runtime's calls hardly matter, even on a busy machine
 	for range calls {
 		syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0)
 	}
@@ -96,7 +96,7 @@ func TestSyscallMeter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Some calls are those of the Go runtime and of reading the meter.
+	// Some calls come from the Go runtime and from reading the meter.
 	if n := after - before; n < calls || n > calls+calls/10 {
 		t.Errorf("%d system calls counted, want %d", n, calls)
 	}
@@ -105,7 +105,7 @@ func TestSyscallMeter(t *testing.T) {
 	}
 }
 
-// TestTotalTime: the time of a child counts while it runs, and after its end.
+// TestTotalTime: a child's time counts while it runs, and after its end.
 func TestTotalTime(t *testing.T) {
 	before, err := totalTime(os.Getpid())
 	if err != nil {
@@ -145,7 +145,7 @@ func TestTotalTime(t *testing.T) {
 	}
 }
 
-// TestPlot: a drawing has all loads, and a load in proportion is on a straight line from the origin.
+// TestPlot: a drawing has all loads, and a proportional load is a straight line from the origin.
 func TestPlot(t *testing.T) {
 	points := []int{1, 10, 100}
 	curves := []curve{{"one", points, []load{{1, 2, 2}, {10, 20, 20}, {100, 200, 200}}}, {"two", points, []load{{}, {}, {1, 1, 1}}}}

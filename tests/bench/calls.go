@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A callCounter forwards the connections between a gRPC client and its server, and counts the calls: each begins with a
-// HEADERS frame. Pings are not counted.
+// A callCounter forwards connections between a gRPC client and its server, and counts the calls: each begins with a
+// HEADERS frame. Pings do not count.
 type callCounter struct {
 	path     string
 	listener net.Listener

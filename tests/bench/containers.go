@@ -19,8 +19,8 @@ import (
 
 const cgroups = "/sys/fs/cgroup"
 
-// containerSite makes n containers as a kubelet without a container runtime: cgroups of this machine, each with a process
-// that sleeps. Fake cgroups would do for the sensor, but not for cAdvisor.
+// containerSite makes n containers like a kubelet without a container runtime: cgroups of this machine with a sleeping
+// process each. Fake cgroups would do for the sensor, but not for cAdvisor.
 func containerSite(ctx context.Context, dir string, n int, use []exporter) (s site, err error) {
 	hierarchies, err := hierarchies()
 	if err != nil {
@@ -76,8 +76,8 @@ func containerSite(ctx context.Context, dir string, n int, use []exporter) (s si
 	return s, nil
 }
 
-// hierarchies are the cgroup hierarchies that count: the one of version 2, or those of version 1. Those of CPUs and
-// memory nodes do not count, and a process cannot enter a new group of theirs without more settings.
+// hierarchies are the cgroup hierarchies that count: version 2's, or all of version 1 except cpuset, whose new groups a
+// process cannot enter without more settings.
 func hierarchies() ([]string, error) {
 	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
 		return []string{cgroups}, nil
@@ -88,14 +88,14 @@ func hierarchies() ([]string, error) {
 	}
 	var all []string
 	for _, e := range entries {
-		if e.IsDir() && !strings.Contains(e.Name(), "cpuset") { // links have another name of the same hierarchy
+		if e.IsDir() && !strings.Contains(e.Name(), "cpuset") { // links are other names of a hierarchy
 			all = append(all, filepath.Join(cgroups, e.Name()))
 		}
 	}
 	return all, nil
 }
 
-// enterCgroup moves a process into a new cgroup of a hierarchy. In version 2 all above it share their controllers.
+// enterCgroup moves a process into a new cgroup of a hierarchy. In version 2 all cgroups above share their controllers.
 func enterCgroup(hierarchy, name string, pid int) error {
 	dir := filepath.Join(hierarchy, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

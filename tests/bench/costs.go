@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// costs are the costs of a sensor over the rounds: per paced scrape, including its work between scrapes, and while it
-// is not scraped.
+// costs are a sensor's costs over the rounds: per paced scrape, including the work between scrapes, and without
+// scrapes.
 type costs struct {
 	cpu      []float64 // ms per scrape
 	p50, p99 []float64 // ms
@@ -18,7 +18,6 @@ type costs struct {
 	memory   memory
 }
 
-// scrape scrapes p and returns the cost.
 func (c *costs) scrape(ctx context.Context, p *process, scrapes int) error {
 	begin, err := totalTime(p.pid())
 	if err != nil {

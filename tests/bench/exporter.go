@@ -26,10 +26,9 @@ type exporter struct {
 	name string
 	path string
 	args func(m fixtures.Manifest, addr string) []string
-	// environment is added to the environment of the benchmark.
+	// environment is added to the benchmark's environment.
 	environment []string
-	// identity disables requests for gzip.
-	identity bool
+	identity    bool
 }
 
 // A process is a running exporter.
@@ -39,7 +38,8 @@ type process struct {
 	url    string
 	client *http.Client
 	output bytes.Buffer
-	// started is the time from its start to its first answered scrape, in which the sensor parses BTF; startPeak is its HWM then, in MB.
+	// started is the time from the start to the first answered scrape, which includes parsing BTF; startPeak is the HWM
+	// then, in MB.
 	started   time.Duration
 	startPeak float64
 }
@@ -111,12 +111,12 @@ type answer struct {
 	gzipped bool
 }
 
-// The Accept header of Prometheus 3 without native histograms.
+// Prometheus 3's Accept header without native histograms.
 const accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5," +
 	"application/openmetrics-text;version=0.0.1;q=0.4," +
 	"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 
-// scrape sends a request as Prometheus does: on one kept connection, accepting gzip.
+// scrape sends a request like Prometheus: on one kept connection, accepting gzip.
 func (p *process) scrape() (answer, error) {
 	req, err := http.NewRequest(http.MethodGet, p.url, nil)
 	if err != nil {
@@ -180,7 +180,7 @@ func samples(text []byte, f func(series string, value float64)) {
 	}
 }
 
-// shows reports whether an answer has this value of a counter of device.
+// shows reports whether an answer has the value of a counter of device.
 func (p *process) shows(device string, value uint64) (bool, error) {
 	a, err := p.scrape()
 	if err != nil {

@@ -15,22 +15,20 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// The node of GPUs, and the time without scrapes: long enough that work of every five seconds runs twice.
+// The GPU node, and the time without scrapes: long enough that 5-second work runs twice.
 const (
 	gpuContainers        = 50
 	gpuProcsPerContainer = 4
 	quietGPUs            = 10 * time.Second
 )
 
-// gpuFigures are the costs of the sensor on a node of GPUs.
 type gpuFigures struct {
 	name string
 	costs
 }
 
-// measureGPUs runs the sensor with and without GPUs: eight of a fake NVML, four of them time-sliced, one with MPS, two
-// with MIG, and 200 processes in 50 containers. The fake answers at once, so the values do not include the time of the
-// driver.
+// measureGPUs runs the sensor with and without GPUs: eight of a fake NVML (four time-sliced, one with MPS, two with
+// MIG), and 200 processes in 50 containers. The fake answers at once: the driver's time is not included.
 func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "gpus-")
 	if err != nil {
@@ -57,7 +55,7 @@ func measureGPUs(ctx context.Context, sensor exporter, rounds, scrapes int, out 
 	return nil
 }
 
-// gpuNode writes a node with GPUs and containers below dir. It returns the fake of NVIDIA's library and the number of processes, too.
+// gpuNode writes a node with GPUs and containers below dir. It also returns the fake NVML and the number of processes.
 func gpuNode(ctx context.Context, dir string) (m fixtures.Manifest, fake nvml.Sensor, processes int, err error) {
 	o := fixtures.Node()
 	o.Containers, o.ProcsPerContainer = gpuContainers, gpuProcsPerContainer

@@ -18,31 +18,31 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// A growth is a row of nodes with more and more of one thing.
+// A growth is a series of nodes with more and more of one thing.
 type growth struct {
-	name   string // of the thing, in the plural
+	name   string // of the thing, plural
 	points []int
-	// setup makes a node with n of them, and names the exporters that read it.
+	// setup makes a node with n things, and names the exporters that read it.
 	setup func(ctx context.Context, dir string, n int) (site, error)
 }
 
-// A site is a node to measure exporters on.
+// A site is a node to measure.
 type site struct {
 	fixtures.Manifest
 	use    []exporter
-	shown  []string   // what the text of each exporter has to contain: none is fast because it does nothing
-	blind  []exporter // measured as well: they do not read these things, so their curve is flat
-	remove func()     // nil if nothing is left
+	shown  []string   // what each exporter's text must contain: no exporter is fast because it does nothing
+	blind  []exporter // exporters that do not read these things: their curve is flat
+	remove func()     // may be nil
 }
 
-// growthPlan says how long each node of a growth is measured.
+// growthPlan is how long each node of a growth is measured.
 type growthPlan struct {
-	short   bool          // only show that the bench works: two nodes
-	every   time.Duration // between two scrapes: what runs in between counts as well
+	short   bool          // only two nodes, to show that the bench works
+	every   time.Duration // between two scrapes, with the work in between
 	scrapes int
 }
 
-// growthPlanOf returns the plan of a minute with scrapes some time apart; or one for a short bench.
+// growthPlanOf returns the plan of a minute with a scrape interval, or a plan for a short bench.
 func growthPlanOf(every time.Duration, short bool) growthPlan {
 	if short {
 		return growthPlan{true, pause, 1}
@@ -50,25 +50,26 @@ func growthPlanOf(every time.Duration, short bool) growthPlan {
 	return growthPlan{false, every, int(time.Minute / every)}
 }
 
-// A load is what an exporter costs on a node: CPU time per scrape with what it does between two of them, memory with its children.
+// A load is an exporter's cost on a node: CPU time per scrape, with the work between scrapes, and memory with its
+// children.
 type load struct{ CPU, Resident, Private float64 } // ms, MB, MB
 
-// A curve has the loads of an exporter by the number of things.
+// A curve has an exporter's loads by the number of things.
 type curve struct {
 	Name   string
 	Points []int
 	Loads  []load
 }
 
-// slope returns what one more thing costs, over the whole curve: µs per scrape and kB of private memory.
+// slope returns the cost of one more thing over the whole curve: µs per scrape and kB of private memory.
 func (c curve) slope() (cpu, private float64) {
 	last := len(c.Points) - 1
 	more := float64(c.Points[last] - c.Points[0])
 	return 1e3 * (c.Loads[last].CPU - c.Loads[0].CPU) / more, 1e3 * (c.Loads[last].Private - c.Loads[0].Private) / more
 }
 
-// bend returns the slope between the last two points, divided by that from the first point to the last but one: 1 on a straight line.
-// NaN with two points, or if the value does not grow by a tenth in all, and up to the last point but one.
+// bend returns the slope between the last two points, divided by the slope of the points before: 1 on a straight line.
+// NaN with two points, or if the value grows by less than a tenth in all, or not at all up to the last point but one.
 func (c curve) bend(value func(load) float64) float64 {
 	last := len(c.Points) - 1
 	growth := func(from, to int) float64 { return value(c.Loads[to]) - value(c.Loads[from]) }
@@ -79,7 +80,7 @@ func (c curve) bend(value func(load) float64) float64 {
 	return slope(last-1, last) / slope(0, last-1)
 }
 
-// measureGrowth measures all curves, prints them, and draws them into plots, if that is named.
+// measureGrowth measures and prints all curves, and draws them into plots, if not empty.
 func measureGrowth(ctx context.Context, use []exporter, p growthPlan, plots string, out io.Writer) error {
 	use, err := growthExporters(ctx, use)
 	if err != nil {
@@ -103,7 +104,7 @@ func measureGrowth(ctx context.Context, use []exporter, p growthPlan, plots stri
 	return show(queuePairs, curves, plots, out)
 }
 
-// show prints the curves of a growth, and draws them.
+// show prints and draws the curves of a growth.
 func show(name string, curves []curve, plots string, out io.Writer) error {
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -176,7 +177,7 @@ func (g growth) point(ctx context.Context, n int, p growthPlan, add func(i int, 
 			return err
 		}
 	}
-	sleep(ctx, p.every) // what a start costs is over
+	sleep(ctx, p.every) // the cost of the start is over
 	before := make([]time.Duration, len(procs))
 	for i, proc := range procs {
 		if before[i], err = totalTime(proc.pid()); err != nil {
@@ -205,7 +206,7 @@ func (g growth) point(ctx context.Context, n int, p growthPlan, add func(i int, 
 	return ctx.Err()
 }
 
-// showsAll waits until an answer of p contains all of these texts.
+// showsAll waits until an answer of p contains all texts.
 func (p *process) showsAll(ctx context.Context, wanted []string) error {
 	for begin := time.Now(); ; sleep(ctx, pause) {
 		a, err := p.scrape()

@@ -12,10 +12,11 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// compared is the number of containers for which the sensor has goals beside cAdvisor; processesPerGPU that of the fake NVML.
+// compared is the number of containers for which the sensor has goals relative to cAdvisor; processesPerGPU belongs to
+// the fake NVML.
 const compared, processesPerGPU = pods * containersPerPod, 4
 
-// growthExporters returns the exporters of the curves, cAdvisor among them.
+// growthExporters returns the exporters of the curves, with cAdvisor.
 func growthExporters(ctx context.Context, use []exporter) ([]exporter, error) {
 	if !slices.ContainsFunc(use, func(e exporter) bool { return e.name == accelscope }) {
 		return nil, errors.New("the curves are those of accelscope")
@@ -49,7 +50,7 @@ func growths(use []exporter) []growth {
 	}
 }
 
-// portSite is a fake node with n HCAs of one port: up to ten, then virtual functions of eight of these.
+// portSite is a fake node with n one-port HCAs: up to ten, then virtual functions of eight of these.
 func portSite(dir string, n int, use []exporter) (site, error) {
 	o := fixtures.Options{ComputeHCAs: min(n, 8), Seed: 1}
 	o.StorageHCAs = min(n-o.ComputeHCAs, 2)
@@ -62,7 +63,7 @@ func portSite(dir string, n int, use []exporter) (site, error) {
 	return s, err
 }
 
-// gpuSite is a fake node with n GPUs of a fake NVML, which answers at once. The others read no GPUs, and there is no HCA.
+// gpuSite is a fake node with n GPUs of a fake NVML, which answers at once, and no HCA. The others read no GPUs.
 func gpuSite(ctx context.Context, dir string, n int, use, others []exporter) (site, error) {
 	o := fixtures.Options{Containers: n, ProcsPerContainer: processesPerGPU, Seed: 1}
 	m, err := fixtures.Write(filepath.Join(dir, "node"), o)

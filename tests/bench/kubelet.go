@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// A kubelet serves the PodResources API of a kubelet, with the types of Kubernetes: each container has one HCA.
+// A kubelet serves the PodResources API with Kubernetes' types: each container has one HCA.
 type kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	list *podresources.ListPodResourcesResponse
@@ -23,8 +23,7 @@ func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return k.list, nil
 }
 
-// startKubelet serves the pods of m on a socket until the returned function is
-// called.
+// startKubelet serves the pods of m on a socket until stop is called.
 func startKubelet(path string, m fixtures.Manifest) (stop func(), err error) {
 	list := &podresources.ListPodResourcesResponse{}
 	for i, c := range m.Containers {

@@ -29,8 +29,8 @@ const (
 	tracing        = "/sys/kernel/tracing"
 )
 
-// measureLinks measures, in a guest, what the source link costs for each port. The ports are those of the kernel module linktest, whose
-// driver counts its calls and answers at once: the time that a real driver takes comes in addition.
+// measureLinks measures, in a guest, the cost of the source link per port. The ports belong to the kernel module
+// linktest, whose driver counts its calls and answers at once: a real driver's time is not included.
 func measureLinks(ctx context.Context, sensor string, short bool, out io.Writer) error {
 	kernel, err := vm.FetchKernel(ctx, "6.12")
 	if err != nil {
@@ -57,7 +57,6 @@ func measureLinks(ctx context.Context, sensor string, short bool, out io.Writer)
 	return err
 }
 
-// linksInside runs in the guest.
 func linksInside(ctx context.Context, module, sensor string, short bool, out io.Writer) error {
 	minutes := linkMinutes
 	if short {
@@ -111,7 +110,7 @@ func linksInside(ctx context.Context, module, sensor string, short bool, out io.
 	return w.Flush()
 }
 
-// makePorts loads the module and gives each port what a port of mlx5 has.
+// makePorts loads the module and gives each port what an mlx5 port has.
 func makePorts(ctx context.Context, module string) error {
 	statistics := []byte("rx_prio3_pause 1\nrx_prio3_pause_duration 2\ntx_pause_storm_error_events 3\n")
 	for i := range linkStatistics - 3 {
@@ -144,7 +143,7 @@ func makePorts(ctx context.Context, module string) error {
 	return nil
 }
 
-// startQuiet starts a sensor that reads HCAs and links only, and is not scraped. It returns its process ID.
+// startQuiet starts a sensor that reads only HCAs and links and is not scraped. It returns the process ID.
 func startQuiet(ctx context.Context, sensor, address string, more ...string) (pid int, err error) {
 	cmd := child.Command(ctx, sensor, append([]string{
 		"--web.listen-address=" + address, "--log.level=error", "--no-collector.probe", "--no-collector.node", "--no-collector.container",
@@ -158,7 +157,7 @@ func startQuiet(ctx context.Context, sensor, address string, more ...string) (pi
 	return cmd.Process.Pid, nil
 }
 
-// linkCost is what the source has cost since the start.
+// linkCost is the cost of the source since the start.
 type linkCost struct {
 	calls  map[string]uint64 // of the driver, by operation
 	eeprom uint64            // bytes
@@ -203,7 +202,7 @@ type rtnlTime struct {
 	sum, longest time.Duration
 }
 
-// traceRTNL traces who gets and releases RTNL, and returns a function that ends it and sums up the times of a process.
+// traceRTNL traces who gets and releases RTNL. The returned function ends the trace and adds up a process's times.
 func traceRTNL() (func(pid int) (rtnlTime, error), error) {
 	write := func(file, text string) error {
 		return os.WriteFile(filepath.Join(tracing, file), []byte(text), 0o600)
@@ -221,10 +220,9 @@ func traceRTNL() (func(pid int) (rtnlTime, error), error) {
 	}, err
 }
 
-// rtnlEvent matches a line of the trace: thread, seconds, event.
 var rtnlEvent = regexp.MustCompile(`^ *\S.*-(\d+) +(?:\(.*\) +)?\[\d+\] .* (\d+\.\d+): (got|release): `)
 
-// sumRTNL sums up the times between the events of each of these threads.
+// sumRTNL adds up the times between the events of the threads.
 func sumRTNL(trace string, threads map[string]bool) (sum rtnlTime) {
 	since := map[string]float64{}
 	for line := range strings.Lines(trace) {

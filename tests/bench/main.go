@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bench measures the cost of a scrape of the sensor, of other exporters and of the floor program, on fake
-// nodes. Values of different machines or runs cannot be compared; the ratios within one run can. It asserts nothing.
+// nodes. Only ratios within a run are comparable, not values of different machines or runs. It asserts nothing.
 //
-// All exporters of a round run at the same time and are scraped in turn, so that disturbances affect all of them. A
-// paced scrape follows the previous one after more than a second, because the sensor reuses a read for one second.
+// All exporters of a round run at the same time and are scraped in turn, so that disturbances affect all. Paced scrapes
+// are more than a second apart, because the sensor reuses a read for one second.
 package main
 
 import (
@@ -37,7 +37,7 @@ type plan struct {
 	background time.Duration // the same, for sources that work between scrapes
 }
 
-// A node is a fake node to measure on.
+// A node is a fake node to measure.
 type node struct {
 	name    string
 	options fixtures.Options
@@ -150,7 +150,7 @@ func run(ctx context.Context) error {
 	})
 }
 
-// ofSensor measures the sensor alone, if it is among the exporters.
+// ofSensor measures only the sensor, if it is among the exporters.
 func ofSensor(use []exporter, measure func(exporter) error) error {
 	if i := slices.IndexFunc(use, func(e exporter) bool { return e.name == accelscope }); i >= 0 {
 		return measure(use[i])
@@ -162,8 +162,8 @@ func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// prepare builds our own programs, installs all in dir and returns the exporters to measure. It reports and skips programs that
-// this machine lacks.
+// prepare builds our programs, installs all in dir and returns the exporters to measure. It reports and skips programs
+// that this machine lacks.
 func prepare(ctx context.Context, dir string, all []exporter, only string) ([]exporter, error) {
 	names := strings.Split(only, ",")
 	var use []exporter
@@ -196,8 +196,8 @@ func prepare(ctx context.Context, dir string, all []exporter, only string) ([]ex
 	return use, nil
 }
 
-// install copies a program in small pieces, as packages and images are unpacked. The page cache has a file that was just linked in larger
-// pieces, and what a process touches makes all of a piece resident: 7 MB more of the sensor.
+// install copies a program in small pieces, as packages and images are unpacked. The page cache keeps a just linked
+// file in larger pieces, and a touch makes a whole piece resident: 7 MB more for the sensor.
 func install(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -212,7 +212,7 @@ func install(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// build builds a package of the module in dir, by default of that of this package.
+// build builds a package of the module in dir, by default of this module.
 func build(ctx context.Context, dir, pkg, out string) error {
 	progress("building " + filepath.Base(out))
 	cmd := child.Command(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime reads the CPU clock of all threads of a process, including ended ones. It is exact to the nanosecond, while
+// cpuTime reads the CPU clock of all threads of a process, including ended threads, exact to the nanosecond:
 // /proc/PID/stat counts ticks of 10 ms.
 func cpuTime(pid int) (time.Duration, error) {
 	const processClock = 2 // CPUCLOCK_SCHED of a process, encoded as in clock_getcpuclockid(3)
@@ -28,7 +28,8 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// children returns the child processes of a process: those of the sensor have NVIDIA's library open. They may end at any time.
+// children returns a process's child processes: the sensor's children have NVIDIA's library open. They may end at any
+// time.
 func children(pid int) ([]int, error) {
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
@@ -51,7 +52,7 @@ func children(pid int) ([]int, error) {
 	return pids, nil
 }
 
-// totalTime is cpuTime of a process and its children. The times of children that have ended are in ticks of 10 ms.
+// totalTime is cpuTime of a process and its children. Ended children's times are in ticks of 10 ms.
 func totalTime(pid int) (time.Duration, error) {
 	pids, err := children(pid)
 	if err != nil {
@@ -82,7 +83,7 @@ func totalTime(pid int) (time.Duration, error) {
 	return total, nil
 }
 
-// memory are values of /proc/PID/status in MB. Those of the children are sums.
+// memory are values of /proc/PID/status in MB. The children's values are sums.
 type memory struct{ rss, peak, anon, childRSS, childAnon float64 }
 
 // readMemory reads the memory of a process and of its children.
@@ -122,14 +123,15 @@ func readStatus(pid int) (memory, error) {
 // perf stat -e raw_syscalls:sys_enter -p PID.
 type syscallMeter struct{ events []int }
 
-// schedulerCalls are the system calls of Go's scheduler and memory management. Their number depends on other work of the machine.
+// schedulerCalls are the system calls of Go's scheduler and memory management, whose number depends on other work of
+// the machine.
 var schedulerCalls = []int{
 	unix.SYS_NANOSLEEP, unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT, unix.SYS_SCHED_YIELD, unix.SYS_MADVISE, unix.SYS_TGKILL, unix.SYS_GETPID,
 	unix.SYS_RT_SIGRETURN,
 }
 
-// newSyscallMeter opens one event for every thread; the events include the threads and processes that these start. System calls with
-// one of the excluded numbers do not count.
+// newSyscallMeter opens an event for every thread, which includes the threads and processes that it starts. Excluded
+// system calls do not count.
 func newSyscallMeter(pid int, excluded ...int) (*syscallMeter, error) {
 	id, err := tracepointID("raw_syscalls/sys_enter")
 	if err != nil {
@@ -175,7 +177,7 @@ func newSyscallMeter(pid int, excluded ...int) (*syscallMeter, error) {
 	return m, nil
 }
 
-// setFilter sets the filter of a tracepoint for the events of a descriptor.
+// setFilter sets a tracepoint filter for a descriptor's events.
 func setFilter(fd int, filter string) error {
 	text, err := unix.BytePtrFromString(filter)
 	if err != nil {

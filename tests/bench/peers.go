@@ -26,10 +26,10 @@ const (
 	cadvisor         = "cAdvisor" // only for the growth of containers
 )
 
-// A current node_exporter: the versions of distributions do not read hw_counters, and so do half of the work.
+// A current node_exporter: distributions' versions do not read hw_counters, and do half of the work.
 const nodeExporterModule = "github.com/prometheus/node_exporter@v1.12.1"
 
-// paths are the programs to measure; empty for a program that this machine lacks, and for one of ours that is built first.
+// paths are the programs to measure; empty for a program that this machine lacks, or of ours that is built first.
 type paths struct{ accelscope, before, nodeExporter, rdmaExporter, floor string }
 
 // missing describes how to install them.
@@ -39,8 +39,7 @@ var missing = map[string]string{
 	rdmaExporter:     "name a binary of github.com/yuuki/rdma_exporter by -rdma-exporter",
 }
 
-// findNodeExporter builds node_exporter in the user's cache if that is permitted, and otherwise uses that of the
-// distribution.
+// findNodeExporter builds node_exporter in the user's cache if permitted, otherwise it uses the distribution's.
 func findNodeExporter(ctx context.Context, mayBuild bool) string {
 	if cache, err := os.UserCacheDir(); err == nil && mayBuild {
 		dir := filepath.Join(cache, "accelscope-bench", filepath.Base(nodeExporterModule))
@@ -66,7 +65,7 @@ func findNodeExporter(ctx context.Context, mayBuild bool) string {
 	return ""
 }
 
-// buildCadvisor builds cAdvisor from the module beside this package in the user's cache.
+// buildCadvisor builds cAdvisor from the neighboring module in the user's cache.
 func buildCadvisor(ctx context.Context) (string, error) {
 	const module = "github.com/accelscope/accelscope/tests/bench"
 	cache, err := os.UserCacheDir()
@@ -84,7 +83,7 @@ func buildCadvisor(ctx context.Context) (string, error) {
 	return path, install(path+".linked", path)
 }
 
-// exporters are all exporters that can be measured. For our own programs the path is "build:" and a package.
+// exporters are all exporters that can be measured. Our programs have the path "build:" and a package.
 func exporters(use paths) []exporter {
 	const module = "build:github.com/accelscope/accelscope"
 	if use.accelscope == "" {

@@ -10,17 +10,17 @@ import (
 
 // Sizes of a plot in pixels.
 const (
-	plotWidth, plotHeight = 360.0, 220.0 // of one of two beside each other
+	plotWidth, plotHeight = 360.0, 220.0 // of one of two plots in a row
 	plotLeft, plotRight   = 52.0, 24.0
 	plotTop, plotBottom   = 34.0, 36.0
 	legendHeight          = 24.0
 )
 
-// plotColors are those of the curves of exporters, the same in all plots.
+// plotColors are the colors of exporters in all plots.
 var plotColors = map[string]string{accelscope: "#3b78c3", floor: "#4c9a52", nodeExporter: "#e0892f", cadvisor: "#8a63b8"}
 
-// plot draws CPU time and memory over the number of things, as SVG. All axes begin at zero, so that a load that grows in
-// proportion is a straight line.
+// plot draws CPU time and memory over the number of things, as SVG. All axes begin at 0: a proportional load is a
+// straight line.
 func plot(things string, curves []curve) string {
 	b := &strings.Builder{}
 	width, height := 2*plotWidth, plotHeight+legendHeight

@@ -30,7 +30,7 @@ func podNode() fixtures.Options {
 	return o
 }
 
-// podFigures are the costs of the sensor on a node full of pods.
+// podFigures are the sensor's costs on a node full of pods.
 type podFigures struct {
 	name string
 	costs
@@ -38,9 +38,8 @@ type podFigures struct {
 	settling float64 // RPCs before the first scrape
 }
 
-// measurePods runs the sensor with a real containerd that has 330 containers and a fake kubelet, on fake cgroups: no
-// processes run in them. The rows enable one source after the other, so the cost of a source is the difference between
-// rows.
+// measurePods runs the sensor with a real containerd with 330 containers and a fake kubelet, on fake cgroups without
+// processes. Each row enables one more source: the source's cost is the difference between rows.
 func measurePods(ctx context.Context, sensor exporter, p plan, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "pods-") // a short path, because sockets are in it
 	if err != nil {

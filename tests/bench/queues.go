@@ -22,8 +22,8 @@ import (
 
 const queuePairs = "queue pairs"
 
-// measureQueues measures exporters in a guest with a process that holds queue pairs of Soft-RoCE. Emulation makes it slower. Only the sensor
-// counts queue pairs; the others read the counters of the HCA.
+// measureQueues measures exporters in a guest with a process that holds Soft-RoCE queue pairs. Emulation makes it
+// slower. Only the sensor counts queue pairs; the others read the HCA's counters.
 func measureQueues(ctx context.Context, use []exporter, short bool) ([]curve, error) {
 	workloads, err := vm.BuildWorkloads(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func queuesInside(ctx context.Context, workloads string, programs paths, p growt
 func queueSite(ctx context.Context, workloads string, programs paths, n int) (s site, err error) {
 	cmd := child.Command(ctx, filepath.Join(workloads, "verbs"), "-d", "rxe0", "-q", strconv.Itoa(n))
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe() // its end ends the process
+	in, err := cmd.StdinPipe() // closing it ends the process
 	if err != nil {
 		return s, err
 	}

@@ -40,7 +40,7 @@ func startReceiver() (*receiver, error) {
 	return r, nil
 }
 
-// arguments are those with which the sensor sends events to the receiver.
+// arguments returns the arguments with which the sensor sends events to the receiver.
 func (r *receiver) arguments() []string {
 	return []string{"--events.otlp-endpoint=" + r.address, "--events.otlp-insecure"}
 }

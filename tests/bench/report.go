@@ -29,7 +29,7 @@ func newResult(n node, m fixtures.Manifest) *result {
 	return r
 }
 
-// each returns the value of every round; none for an exporter that did not run.
+// each returns the value of every round, nil for an exporter that did not run.
 func (r *result) each(exporter string, get func(*figures) float64) []float64 {
 	var values []float64
 	for _, f := range r.figures[exporter] {
@@ -42,7 +42,7 @@ func (r *result) median(exporter string, get func(*figures) float64) float64 {
 	return quantile(r.each(exporter, get), 0.5)
 }
 
-// ratio is the median of a's value divided by b's value of the same round.
+// ratio is the median over the rounds of a's value divided by b's value.
 func (r *result) ratio(a, b string, get func(*figures) float64) float64 {
 	as, bs := r.each(a, get), r.each(b, get)
 	n := min(len(as), len(bs))
@@ -52,7 +52,7 @@ func (r *result) ratio(a, b string, get func(*figures) float64) float64 {
 	return quantile(as[:n], 0.5)
 }
 
-// latency is a quantile over the paced scrapes of all rounds, in milliseconds.
+// latency is a quantile of the paced scrapes of all rounds, in milliseconds.
 func (r *result) latency(exporter string, q float64) float64 {
 	var all []float64
 	for _, f := range r.figures[exporter] {
@@ -61,7 +61,7 @@ func (r *result) latency(exporter string, q float64) float64 {
 	return quantile(all, q)
 }
 
-// quantile returns the nearest-rank quantile; the mean of two values for an even median; NaN without values.
+// quantile returns the nearest-rank quantile; for an even median the mean of two values; NaN without values.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -170,7 +170,7 @@ type gate struct {
 
 func gates(plain, crowded *result) []gate {
 	a := accelscope
-	// toBest returns the ratio to the best of the other exporters, which is the larger ratio.
+	// toBest returns the ratio to the best other exporter: the larger ratio.
 	toBest := func(quotient func(peer string) float64) float64 {
 		return quantile(slices.DeleteFunc(
 			[]float64{quotient(nodeExporter), quotient(rdmaExporter)}, math.IsNaN), 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
-// Figures are the measurements of one exporter in one round. Times are in milliseconds, memory is in MB, text in kB;
-// NaN means not measured.
+// Figures are an exporter's measurements in a round. Times are in milliseconds, memory in MB, text in kB; NaN: not
+// measured.
 type figures struct {
 	started   float64   // process start to first answered scrape
 	startPeak float64   // HWM at the first answered scrape
@@ -35,7 +35,7 @@ type figures struct {
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// startAll starts exporters. stop stops those that run; it is to be called after an error as well.
+// startAll starts exporters. stop stops the running exporters, and must be called after an error, too.
 func startAll(ctx context.Context, use []exporter, m fixtures.Manifest) (procs []*process, stop func(), err error) {
 	stop = func() {
 		for _, p := range procs {
@@ -87,12 +87,12 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 	return nil
 }
 
-// truth checks that all exporters show the value of a counter file, so that none is fast because it does nothing, and
-// determines which exporters return cached values.
+// truth checks that all exporters show a counter file's value, so that no exporter is fast because it does nothing, and
+// finds the exporters that return cached values.
 func truth(ctx context.Context, procs []*process, figs []*figures, m fixtures.Manifest) error {
 	h := m.HCAs[0]
 	path := filepath.Join(m.Dir, h.PortDir, "counters/port_rcv_packets")
-	sleep(ctx, pause) // the values read at the start are out of date now
+	sleep(ctx, pause) // the values read at the start are outdated now
 	for n, value := range []uint64{1234567, 7654321} {
 		if err := os.WriteFile(path, fmt.Appendln(nil, value), 0o644); err != nil {
 			return err
@@ -111,8 +111,7 @@ func truth(ctx context.Context, procs []*process, figs []*figures, m fixtures.Ma
 	return nil
 }
 
-// inTurn calls f n times for every process, with a pause between the calls for one process, evenly distributed over the
-// pause.
+// inTurn calls f n times for every process, with a pause between a process's calls, evenly distributed over the pause.
 func inTurn(ctx context.Context, procs []*process, n int, f func(i int, p *process) error) error {
 	tick := time.NewTicker(pause / time.Duration(len(procs)))
 	defer tick.Stop()
@@ -132,7 +131,7 @@ func inTurn(ctx context.Context, procs []*process, n int, f func(i int, p *proce
 }
 
 func paced(ctx context.Context, procs []*process, figs []*figures, p plan) error {
-	first := make([]answer, len(procs)) // warms up, and is not measured
+	first := make([]answer, len(procs)) // a warm-up, not measured
 	last := make([]answer, len(procs))
 	before := make([]time.Duration, len(procs))
 	err := inTurn(ctx, procs, 1, func(i int, p *process) (err error) {
@@ -170,7 +169,7 @@ func paced(ctx context.Context, procs []*process, figs []*figures, p plan) error
 	return nil
 }
 
-// mallocs returns the number of heap objects that a Go program reports as allocated.
+// mallocs returns a Go program's number of allocated heap objects.
 func mallocs(a answer) float64 {
 	n := math.NaN()
 	if text, err := a.text(); err == nil {
@@ -183,7 +182,7 @@ func mallocs(a answer) float64 {
 	return n
 }
 
-// counted counts system calls, separately from the timing because counting takes time.
+// counted counts system calls, apart from the timing because counting takes time.
 func counted(ctx context.Context, procs []*process, figs []*figures, p plan) error {
 	meters := make([]*syscallMeter, len(procs))
 	for i, proc := range procs {

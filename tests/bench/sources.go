@@ -17,16 +17,17 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// A source is switched on by a row: off is the argument of the rows before it, on are those of the others.
+// A source is enabled by a row: off is the argument of earlier rows, on are the arguments of this and later rows.
 type source struct {
 	name  string
 	off   string
 	on    []string
-	shown string // what the text has to contain then: a source that reads something is not fast because it does nothing
+	shown string // what the text must then contain: a source that reads something is not fast because it does nothing
 }
 
-// steps are in an order in which those before are needed by those after. The first row has the HCAs only. Sources that find nothing on the
-// node, such as a GPU, are measured as well: they should cost nothing. r receives events. tools read a fabric; the row is left out if empty.
+// steps are ordered by dependency. The first row has only the HCAs. Sources that find nothing on the node, such as a
+// GPU, are measured, too: they should cost nothing. r receives events. tools read a fabric; if empty, the row is left
+// out.
 func steps(r *receiver, tools string) []source {
 	all := []source{
 		{name: "cgroup", off: "--no-collector.cgroup"},
@@ -55,16 +56,15 @@ func steps(r *receiver, tools string) []source {
 	return all
 }
 
-// sourceCosts are the costs of a row over the rounds.
 type sourceCosts struct {
 	costs
-	calls     []float64 // system calls from a request to its answer
+	calls     []float64 // system calls from request to answer
 	restCalls []float64 // in a minute without a scrape
-	restCPU   []float64 // ms in that minute, with that of children
+	restCPU   []float64 // ms in that minute, with the children's
 }
 
-// measureSources prints what each source adds to the cost of a scrape, to the work between two of them and to memory on a node of HCAs: the
-// sensor runs with one source more in each row. All run at the same time and are scraped in turn.
+// measureSources prints what each source adds to the cost of a scrape, to the work between scrapes and to memory on a
+// node with HCAs: each row has one more source. All rows run at the same time and are scraped in turn.
 func measureSources(ctx context.Context, use []exporter, n node, out io.Writer) error {
 	return ofSensor(use, func(sensor exporter) error {
 		dir, err := os.MkdirTemp("", "sources-")
@@ -117,8 +117,8 @@ func withSteps(sensor exporter, all []source, n int) exporter {
 	return sensor
 }
 
-// startFabric starts a fabric of 12 switches and 64 hosts, and returns the directory of the tools that read it, or nothing if this machine
-// lacks the programs.
+// startFabric starts a fabric of 12 switches and 64 hosts, and returns the directory of its tools, or "" if this
+// machine lacks the programs.
 func startFabric(ctx context.Context) (tools string, stop func()) {
 	net := ibsim.FatTree(8, 8, 4)
 	f, err := ibsim.Start(ctx, ibsim.Options{Net: net.String(), Host: net.Nodes[net.Find("host0 mlx5_0")].ID()})
@@ -133,8 +133,8 @@ func startFabric(ctx context.Context) (tools string, stop func()) {
 	}
 }
 
-// roundOfSources starts all rows, and adds the costs of each to its figures. It returns the names of the rows, of which the last ones are
-// other programs. A fabric serves one round: a tool that is killed at the end may end ibsim.
+// roundOfSources starts all rows, and adds their costs to figs. It returns the names of the rows; the last are other
+// programs. A fabric serves one round: a tool that is killed at the end may end ibsim.
 func roundOfSources(
 	ctx context.Context, sensor exporter, last []exporter, r *receiver, m fixtures.Manifest, p plan, figs *[]sourceCosts,
 ) (rows []string, err error) {
@@ -164,7 +164,7 @@ func roundOfSources(
 			return nil, err
 		}
 	}
-	sleep(ctx, 3*pause) // until what runs at the start has ended
+	sleep(ctx, 3*pause) // the work of the start has ended
 	scraped := make([]*figures, len(all))
 	for i := range scraped {
 		scraped[i] = &figures{}
@@ -182,7 +182,7 @@ func roundOfSources(
 	return rows, countSources(ctx, procs, p, *figs)
 }
 
-// countSources counts the system calls of scrapes, and what the rows do without one. The system calls of Go's scheduler do not count.
+// countSources counts the system calls of scrapes, and of rows without scrapes, without Go's scheduler.
 func countSources(ctx context.Context, procs []*process, p plan, figs []sourceCosts) error {
 	meters := make([]*syscallMeter, len(procs))
 	for i, proc := range procs {

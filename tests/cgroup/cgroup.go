@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// V2 returns the mount point of version 2, which may be beside those of version 1.
+// V2 returns the mount point of version 2, which may be beside the mount points of version 1.
 func V2() string {
 	const root, hybrid = "/sys/fs/cgroup", "/sys/fs/cgroup/unified"
 	if _, err := os.Stat(hybrid + "/cgroup.procs"); err == nil {
@@ -25,7 +25,7 @@ func V2() string {
 	return root
 }
 
-// New makes a cgroup below another one, and removes it at the end of the test. The id is that of its directory.
+// New makes a cgroup below parent, and removes it at the end of the test. The id is the directory's inode.
 func New(t testing.TB, parent string) (dir string, id uint64) {
 	t.Helper()
 	dir, err := os.MkdirTemp(parent, "accelscope-test-")
@@ -44,8 +44,8 @@ func New(t testing.TB, parent string) (dir string, id uint64) {
 	return dir, info.Sys().(*syscall.Stat_t).Ino
 }
 
-// Remove removes a cgroup, if there is one, and all below it. While their last processes end, and may still make cgroups,
-// it tries again, for up to 30 seconds.
+// Remove removes a cgroup and all below it. It retries for up to 30 seconds while the last processes end, and may still
+// make cgroups.
 func Remove(dir string) error {
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		err := removeOnce(dir)

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// Address returns the address that a line of accelscope's log names when it begins to listen, with --log.format=json.
+// Address returns the address in the line of accelscope's log that reports listening, with --log.format=json.
 func Address(line []byte) (address string, ok bool) {
 	var l struct{ Msg, Address string }
 	err := json.Unmarshal(line, &l)

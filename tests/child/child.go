@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child makes the commands of tests and their helpers. A child process ends with
-// its parent, in a test it has a deadline, and nothing waits for a pipe that outlives it.
+// Package child makes the commands of tests and their helpers. A child process ends with its parent and, in a test, at
+// a deadline. A pipe that outlives it delays nothing.
 package child
 
 import (
@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Longest is the time limit of a child of a test whose context has no deadline. A test that takes longer sets it.
+// Longest is the time limit of a test's child without a deadline in its context. Slower tests set it.
 var Longest = time.Hour
 
 const waitDelay = 5 * time.Second // for a pipe that a grandchild holds
 
-// Command returns a command that is killed when ctx ends and when its parent ends: more
-// exactly, when the thread ends that started the child. In a test, where ctx has no
-// deadline, the child has the time Longest; the demo runs as long as its user wants. A test whose threads end (runtime.LockOSThread without its opposite) has to
-// clear SysProcAttr. A caller that needs other attributes sets them in SysProcAttr.
+// Command returns a command that is killed when ctx ends, and when the thread that started the child ends. In a test
+// without a deadline in ctx, the child has the time Longest; the demo runs as long as its user wants. A test whose
+// threads end (runtime.LockOSThread without its opposite) has to clear SysProcAttr. Callers set other attributes in
+// SysProcAttr.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	if _, ok := ctx.Deadline(); !ok && testing.Testing() {
 		bounded, cancel := context.WithTimeout(ctx, Longest)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package compose loads deploy/docker/compose.yaml with the library of `docker compose`. It is a separate module
-// because of that library.
+// Package compose loads deploy/docker/compose.yaml with the library of `docker compose`, which needs a separate module.
 package compose
 
 import (
@@ -111,7 +110,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestNVIDIA: the sensor requests no GPU, only the library that monitors all of them, and is not privileged.
+// TestNVIDIA: the sensor requests no GPU, only the library that monitors all GPUs, and is not privileged.
 func TestNVIDIA(t *testing.T) {
 	s := load(t, "compose.yaml", "compose.capabilities.yaml", "compose.nvidia.yaml").Services["accelscope"]
 	if s.Privileged || s.Deploy == nil || s.Deploy.Resources.Reservations == nil || len(s.Deploy.Resources.Reservations.Devices) != 1 {
@@ -122,8 +121,7 @@ func TestNVIDIA(t *testing.T) {
 	}
 }
 
-// TestPrometheus: promtool of Debian accepts the configuration, with the rules in the directory where compose.yaml
-// mounts them.
+// TestPrometheus: Debian's promtool accepts the configuration, with the rules where compose.yaml mounts them.
 func TestPrometheus(t *testing.T) {
 	root := t.TempDir()
 	for _, v := range load(t, "compose.yaml").Services["prometheus"].Volumes {
@@ -147,7 +145,7 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// TestStrict: a key that is not in the specification is an error; the test above relies on that.
+// TestStrict: an unspecified key is an error, on which the test above relies.
 func TestStrict(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compose.yaml")
 	if err := os.WriteFile(path, []byte("services:\n  a:\n    image: a\n    priviledged: true\n"), 0o600); err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerd runs a separate real containerd on this machine, for tests that need one with containers. No
-// processes run in the containers: that needs a guest.
+// Package containerd runs a separate real containerd on this machine, for tests that need containers without processes.
+// (Processes need a guest.)
 package containerd
 
 import (
@@ -36,8 +36,8 @@ type Daemon struct {
 	conn   *grpc.ClientConn
 }
 
-// Start starts a containerd that keeps its files in dir. The path must be short, as dir contains a socket. Started
-// again with the same dir, it has its previous containers.
+// Start starts a containerd with its files in dir. The path must be short: it contains a socket. Started again with the
+// same dir, it has its previous containers.
 func Start(ctx context.Context, dir string) (*Daemon, error) {
 	d := &Daemon{Socket: filepath.Join(dir, "containerd.sock"), dir: dir}
 	config := fmt.Sprintf(`version = 2

@@ -48,7 +48,7 @@ func run(args []string, out io.Writer) error {
 	return nil
 }
 
-// statements are those of a package.
+// statements counts the statements of a package.
 type statements struct{ all, covered int }
 
 func (s statements) percent() float64 {
@@ -58,7 +58,8 @@ func (s statements) percent() float64 {
 	return 100 * float64(s.covered) / float64(s.all)
 }
 
-// read sums up a profile by package. A line is FILE:FROM,TO STATEMENTS COUNT; a block that several test programs list counts once.
+// read adds up a profile by package. A line is FILE:FROM,TO STATEMENTS COUNT; a block of several test programs counts
+// once.
 func read(profile io.Reader) (map[string]statements, error) {
 	type block struct {
 		statements int

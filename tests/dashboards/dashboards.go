@@ -155,7 +155,7 @@ func Load(dir string) ([]Dashboard, error) {
 	return all, nil
 }
 
-// Values are the values of variables, in addition to those of the dashboard with all values selected.
+// Values are the values of variables, in addition to the dashboard's with all values selected.
 type Values map[string]string
 
 // reference is a use of a variable: $name, ${name} or ${name:format}. $1 is a group of a regular expression.

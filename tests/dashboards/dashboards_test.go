@@ -184,7 +184,7 @@ func panel(t *testing.T, d Dashboard, p Panel) {
 		if !strings.Contains(q.Expr, `instance=~"$node"`) {
 			t.Errorf("all nodes, whatever was chosen: %s", q.Expr)
 		}
-		// A graph needs a legend to distinguish its series: without one, Grafana shows all labels.
+		// A graph needs a legend to distinguish its series. Otherwise Grafana shows all labels.
 		if q.Legend == "" && p.Type != "stat" {
 			t.Errorf("no legend: %s", q.Expr)
 		}

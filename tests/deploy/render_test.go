@@ -454,7 +454,7 @@ func (s set) Has(label string) bool              { _, ok := s[label]; return ok 
 func (s set) Get(label string) string            { return s[label] }
 func (s set) Lookup(label string) (string, bool) { v, ok := s[label]; return v, ok }
 
-// TestRules: the rules for the operator, in the component and in the chart, equal those of deploy/prometheus/rules.
+// TestRules: the rules for the operator, in the component and in the chart, equal deploy/prometheus/rules.
 func TestRules(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root(t), "deploy/prometheus/rules/*.yaml"))
 	if err != nil || len(files) == 0 {

@@ -164,7 +164,7 @@ func up(t *testing.T, files []string) {
 	}
 }
 
-// sum returns the sum of the series of an instant query, 0 without one.
+// sum returns the sum of an instant query's series, 0 without series.
 func sum(expression string) (sum float64, err error) {
 	now := time.Now()
 	answer, err := (&prometheus{url: "http://127.0.0.1:9090"}).ask(expression, true, now, now)

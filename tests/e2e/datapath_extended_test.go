@@ -33,7 +33,7 @@ func (s *sensor) extended(t *testing.T) *container {
 	return first
 }
 
-// extended: completions that a program polls with ibv_start_poll and ibv_next_poll are counted like those of ibv_poll_cq, as
+// extended: completions that a program polls with ibv_start_poll and ibv_next_poll are counted like completions of ibv_poll_cq, as
 // far as the program reads them. The others are counted as unread.
 func (n node) extended(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")

@@ -103,7 +103,7 @@ func (n node) latency(t *testing.T) {
 		})
 	}
 	// The read latency that the tools print is the full duration. The write latency is half of the time between two
-	// writes, each of which waits for a write of the remote end: the acknowledgment arrives not before that write, but
+	// writes. Each waits for a write of the remote end: the acknowledgment arrives not before that write, but
 	// before the next one.
 	figures := func(x trial) (client *container, table []float64) {
 		server, client := x.ends(t)

@@ -37,7 +37,7 @@ func (n node) reset(t *testing.T) {
 		}
 	})
 	// Before a process opens the device: ib_uverbs_open takes a reference to the module of a driver that has no
-	// disassociate_ucontext, and ib_uverbs_release_file drops it only if there is none at that time.
+	// disassociate_ucontext, and ib_uverbs_release_file drops it only if disassociate_ucontext is then missing.
 	sh(t, "insmod", n.module(t, movableVar), "dev=rxe1")
 	faults := func() int { return strings.Count(sh(t, "dmesg"), "Call Trace:") }
 	none := faults()

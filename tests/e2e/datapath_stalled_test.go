@@ -190,7 +190,7 @@ func (n node) stalled(t *testing.T) {
 	s.stop()
 }
 
-// sentAgain: after packets were lost, the counter of retransmissions of rxe0 is that of the driver, and not 0.
+// sentAgain: after packets were lost, the retransmissions of rxe0 equal the driver's counter, and are not 0.
 func (s *sensor) sentAgain(t *testing.T) {
 	t.Helper()
 	const file = "/sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err"

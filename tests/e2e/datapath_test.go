@@ -339,7 +339,7 @@ func (n node) exact(t *testing.T) {
 
 	m := s.fresh()
 	for _, direction := range []string{"transmit", "receive"} {
-		for c := range want { // the keeper uses the device, too: also where the port counts bytes, these are not those of the containers
+		for c := range want { // the keeper uses the device, too: even if the port counts bytes, they are not the containers'
 			methods := m.by("container_rdma_"+direction+"_bytes_total", "method", "container_id", c.id)
 			if delete(methods, "uprobe"); len(methods) > 0 {
 				t.Errorf("%v: %s bytes by another method: %v", c.cmd.Args[4:], direction, methods)

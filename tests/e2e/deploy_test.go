@@ -72,7 +72,7 @@ func renderDeploy(t *testing.T, dir string) {
 	}
 }
 
-// deploy is a guest with containerd, the image, and two pods, one of which started before every sensor.
+// deploy is a guest with containerd, the image, and two pods. One started before every sensor.
 type deploy struct {
 	node
 	*world

@@ -63,7 +63,7 @@ type lack struct {
 	later    bool     // source datapath may be lost, too: it fails at the first process, which may be after doctor ran
 }
 
-// Hooks of RDMA and those of device nodes are lost together. tiers are the tiers that could be attached.
+// Hooks of RDMA and of device nodes are lost together. tiers are the tiers that could be attached.
 var (
 	noHooks = []string{"hook cgroup_mkdir", "hooks of RDMA", "source probe", "tier fentry", "tier kprobe", "tier tracepoint", "permission CAP_SYS_ADMIN"}
 	noPath  = []string{"hooks of the data path", "source datapath"}

@@ -153,7 +153,7 @@ func (n node) devices(t *testing.T) {
 		}
 	}
 
-	// A container that ended keeps its totals, separate from those of other containers.
+	// A container that ended keeps its totals, separate from other containers.
 	if err := d.Delete(t.Context(), refused.ID); err != nil {
 		t.Error(err)
 	}

@@ -63,7 +63,7 @@ func (d *stubDriver) xid(text string) string {
 }
 
 // faults compares faults that the kernel logs, during a release too, with the metrics of the device and of the container with the
-// process that they name. A fault that a program writes to the kernel log is none.
+// process that they name. A fault that a program writes to the kernel log does not count.
 func (d *stubDriver) faults(s *sensor) {
 	t := d.t
 	c := enter(t, "faults", "sh", "-c", "echo ready; exec sleep 300")

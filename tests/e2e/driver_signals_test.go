@@ -44,7 +44,7 @@ func (n node) nvidiaSignals(t *testing.T) {
 		name   string
 		before func(*testing.T) // what must exist before the signal
 		signal func(*testing.T) // the signal
-		reason string           // of the release; empty if it is none
+		reason string           // of the release; empty without a release
 		after  func(*testing.T) // ends the signal, after the driver was loaded again
 	}{
 		{

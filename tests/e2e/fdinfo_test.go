@@ -13,7 +13,7 @@ import (
 )
 
 // withoutFdinfo checks that a driver of DRM reports nothing about its clients in the fdinfo of a process that has its device
-// node open. The drivers that do (drm_show_fdinfo) are those of GPUs, which no guest has.
+// node open. Drivers of GPUs do (drm_show_fdinfo); no guest has a GPU.
 func withoutFdinfo(t *testing.T, pid int, node string) {
 	t.Helper()
 	descriptors, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

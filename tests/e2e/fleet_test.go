@@ -31,8 +31,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// fleetScript runs in each guest: Soft-RoCE on the cable, the sensor, and programs of a Slurm job, each of which a line of standard input
-// names: NAME ARGUMENTS. What they print begins with the name.
+// fleetScript runs in each guest: Soft-RoCE on the cable, the sensor, and programs of a Slurm job. A line of standard input
+// starts a program: NAME ARGUMENTS. What programs print begins with their name.
 const fleetScript = `
 address=$1 job=/sys/fs/cgroup/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0
 echo 0 >/proc/sys/net/ipv6/conf/cable/accept_dad

@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Requests of DRM, and those of tests/vm/driver/nvidia.c.
+// Requests of DRM, and of tests/vm/driver/nvidia.c.
 const (
 	drmVersion   = "0xc0406400" // DRM_IOCTL_VERSION
 	virtioWait   = "0xc0086448" // DRM_IOCTL_VIRTGPU_WAIT
@@ -193,8 +193,8 @@ func (n node) driverIoctls(t *testing.T) {
 // recordsHolders reports whether the kernel records which task has the lock that a task waits for: from 6.16 on.
 func (n node) recordsHolders() bool { return n.kernel == "7" }
 
-// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver, one of which has a lock that the other one waits for: the
-// sensor names it where the kernel does. Then the driver is unloaded and reloaded under the sensor.
+// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver: one has a lock that the other waits for. The
+// sensor names the holder where the kernel does. Then the driver is unloaded and reloaded under the sensor.
 func (n node) driverStuck(t *testing.T) {
 	module := os.Getenv(stubVar)
 	node := filepath.Join(t.TempDir(), "nvidiactl")

@@ -18,7 +18,7 @@ import (
 
 // linkStory is what an operator sees when a link fails under a workload: pause storms and blocks that error correction cannot correct are
 // injected into the port of a container; the sensor exports them; a real Prometheus with the shipped rules raises the alerts; and
-// the runbooks that they name, followed as they are printed, name the container. The port is that of the test's driver.
+// the runbooks that they name, followed as they are printed, name the container. The port belongs to the test's driver.
 func (n node) linkStory(t *testing.T) {
 	l := loadLinktest(t, "driver=mlx5_core")
 	sh(t, "ip", "address", "add", "10.72.0.1/24", "dev", l.name)

@@ -104,7 +104,7 @@ func runParallel(t *testing.T) {
 	}
 }
 
-// nodeScenarios are the parts of TestNode. Those of the data path come before the driver is reloaded, which leaves no device.
+// nodeScenarios are the parts of TestNode. The data path's scenarios come before the driver is reloaded, which leaves no device.
 var nodeScenarios = []scenario[node]{
 	{"doctor", node.doctor, "6.1 6.1/tracepoint", nil},
 	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt", nil},
@@ -175,7 +175,7 @@ func (n node) plain() bool { return n.tier == "" && n.cgroup == "" }
 // uprobes reports whether the data path can be traced, for which 5.10 is too old.
 func (n node) uprobes() bool { return n.plain() && n.kernel != "5.10" }
 
-// traces reports whether all scenarios of the data path run. On 7 run only the exact one, those of uprobes, and those that older kernels lack.
+// traces reports whether all scenarios of the data path run. On 7 only the exact scenario, scenarios of uprobes, and scenarios that older kernels lack run.
 func (n node) traces() bool { return n.uprobes() && n.kernel != "7" }
 
 func TestNode(t *testing.T) {
@@ -215,7 +215,7 @@ func (n node) options(t *testing.T) vm.Options {
 	}
 	options := vm.Options{
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Env: append(env, n.buildModules(t)...),
-		Timeout: time.Duration(size(60, 20)) * time.Minute, // all scenarios take half an hour, those of make test 2 to 12 minutes
+		Timeout: time.Duration(size(60, 20)) * time.Minute, // all scenarios take half an hour, make test's 2 to 12 minutes
 	}
 	if n.preempt {
 		options.Preempt = "full"

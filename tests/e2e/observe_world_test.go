@@ -145,7 +145,7 @@ func (w *watched) startContainers(t *testing.T) {
 	})
 }
 
-// startGPUs starts four fake GPUs, the last of which is split into two MIG instances.
+// startGPUs starts four fake GPUs. The last is split into two MIG instances.
 func (w *watched) startGPUs(t *testing.T) {
 	t.Helper()
 	var err error

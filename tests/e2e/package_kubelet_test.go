@@ -25,7 +25,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// The files of a node without a service account, as in the examples of accelscope.yaml. Those of a kubelet belong to root only.
+// The files of a node without a service account, as in the examples of accelscope.yaml. A kubelet's files belong to root only.
 const (
 	tokenFile  = "/etc/accelscope/kubelet.token"
 	caFile     = "/etc/kubernetes/pki/ca.crt"
@@ -47,7 +47,7 @@ func (d *deployment) kubelet(t *testing.T) {
 	api.accept(t, "second") // tokens rotate
 	listed(t, s, "second")
 
-	// Another certificate, for another address than that of the URL.
+	// A certificate for another address than the URL's.
 	other := a.Issue(t, "other", "192.0.2.1", time.Now().Add(time.Hour))
 	api, url = serveKubelet(t, other)
 	private(t, pinnedFile, string(other.PEM))

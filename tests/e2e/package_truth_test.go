@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// exact: objects and registered bytes of the containers equal those of netlink and /proc, each counted once. The containers
+// exact: objects and registered bytes of the containers equal netlink's and /proc's, each counted once. The containers
 // are older than the sensor, so the kind of their memory is unknown.
 func (d *deployment) exact(t *testing.T, s *sensor) {
 	t.Helper()

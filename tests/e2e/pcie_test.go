@@ -116,7 +116,7 @@ func (tree pciTree) hcas() (addresses []string) {
 	return addresses
 }
 
-// relation is that of two functions by their bridges.
+// relation is the relation of two functions by their bridges.
 func relation(a, b *pciFunction) string {
 	switch {
 	case a == b:

@@ -23,7 +23,7 @@ import (
 
 // preempted: the kernel preempts threads in system calls on BPF maps, and skips kprobe programs on that CPU meanwhile.
 // During many such calls, objects are created and destroyed, in containers that stay and in containers that end. Then the
-// sensor's numbers of objects must be those of netlink.
+// sensor's numbers of objects must equal netlink's.
 func (n node) preempted(t *testing.T) {
 	if mode, err := os.ReadFile("/sys/kernel/debug/sched/preempt"); err != nil || !strings.Contains(string(mode), "(full)") {
 		t.Fatalf("the kernel does not preempt itself: %q %v", mode, err)

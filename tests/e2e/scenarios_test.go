@@ -76,7 +76,7 @@ func parse(names []string) (nodes []node) {
 	return nodes
 }
 
-// nodes returns the nodes that were set, or those of the scenarios, those with most scenarios first.
+// nodes returns the nodes that were set, or the scenarios' nodes, nodes with most scenarios first.
 func nodes[T any](scenarios []scenario[T]) []node {
 	if whole() {
 		return parse(strings.Split(os.Getenv(nodesVar), ","))

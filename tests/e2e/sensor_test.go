@@ -37,8 +37,8 @@ type sensor struct {
 	last map[string]float64 // last value of every counter series, by its text
 	// reborn is the id of a container that its runtime restarts in a new cgroup, whose counters start at zero.
 	reborn string
-	// ports has the last counters of the ports, and before those of ports before a driver reload; by device and
-	// direction.
+	// ports has the last counters of the ports, before has the counters of ports before a driver reload; by device
+	// and direction.
 	ports, before map[[2]string]float64
 
 	largest int // largest number of bytes of text in a scrape

@@ -151,7 +151,7 @@ func (n node) startSlurm(t *testing.T) *slurm {
 		write(t, "/etc/slurm/"+name+".conf", text)
 	}
 	d := newStubDriver(t)
-	// The second GPU is an unused PCI function, too: that of the SATA controller.
+	// The second GPU is an unused PCI function, too: the SATA controller.
 	second := *d
 	second.address = "0000:00:1f.2"
 	d.gpus.AddH100(1)

@@ -53,7 +53,7 @@ func (k *soak) tenantFaults() []fault {
 	}
 }
 
-// hostileNames are names of cgroups that a format could misread, or that imitate those of runtimes. The kernel refuses
+// hostileNames are names of cgroups that a format could misread, or that imitate runtimes' names. The kernel refuses
 // line breaks.
 var hostileNames = []string{
 	`evil"} 1`, `back\slash`, "\xff\xfe\xfd", strings.Repeat("a", 255), "tab\tand\x01", "..data", "${HOME}", "%s%n",

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitFaults are those of the node's resources, its clock and the sensor's clients.
+// limitFaults are the faults of the node's resources, its clock and the sensor's clients.
 func (k *soak) limitFaults() []fault {
 	var before unix.Rlimit
 	return []fault{

@@ -51,7 +51,7 @@ type soakLoad struct {
 	mu    sync.Mutex
 	truth map[string]owner
 
-	made, pods atomic.Int64 // containers that came and went; those of containerd
+	made, pods atomic.Int64 // containers that came and went; containerd's
 	full       atomic.Bool  // soakContainers exist: from now on they are replaced
 }
 

@@ -41,7 +41,7 @@ func (n node) doctor(t *testing.T) {
 		objects = "kprobe" // which does not pin the module
 	}
 	if n.counts() && n.kernel != "5.10" {
-		// This kernel supports all hooks, except those of functions that it does not have: a missing one is a failure.
+		// This kernel supports all hooks, except hooks of functions that it lacks: a missing hook is a failure.
 		without := []string{"ib_peer_umem_get"} // of MLNX_OFED
 		for _, f := range dmabufFunctions(t) {
 			if f.in[n.kernel] {

@@ -211,7 +211,7 @@ func interfaces(pid int) (kernelValues, error) {
 	return nil, errors.New("no eth0")
 }
 
-// between returns an error for each series whose value is not between those of the files before and after the scrape.
+// between returns an error for each series whose value is not between the files' values before and after the scrape.
 func between(m metrics, before, after kernelValues, labels ...string) error {
 	var wrong error
 	for name, low := range before {

@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// container is a cgroup like those of a runtime, and the process in it. It is for tests that need many, or that control
+// container is a cgroup like a runtime's, and the process in it. It is for tests that need many, or that control
 // the process by its standard input. TestNode/truth uses real containers of containerd.
 type container struct {
 	id    string
@@ -38,7 +38,7 @@ func digest(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cgroupRoot is the hierarchy that identifies containers: that of the memory controller on cgroup v1.
+// cgroupRoot is the hierarchy that identifies containers: the memory controller's on cgroup v1.
 func cgroupRoot() string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return "/sys/fs/cgroup"

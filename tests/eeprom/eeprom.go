@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eeprom has memories of transceivers and cables for tests: recorded ones, and ones that are constructed from the offsets of
+// Package eeprom has memories of transceivers and cables for tests: recorded, or constructed from the offsets of
 // SFF-8472, SFF-8636 and CMIS. A memory is linear: lower memory, then the upper half of page P at 128 + P x 128.
 package eeprom
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakenode is a FAKE node for tests and pictures of the pages: facts as sources report them, of eight HCAs, eight GPUs and
-// workloads with traffic that grows with time. Its refreshes are joined, attributed and judged by the packages of the sensor.
+// Package fakenode is a FAKE node for tests and pictures of the pages: facts, as sources report them, of eight HCAs,
+// eight GPUs and workloads with growing traffic. The sensor's packages join, attribute and judge its refreshes.
 package fakenode
 
 import (
@@ -34,7 +34,7 @@ type Workload struct {
 	HostMemory                bool    // registers no memory of its GPUs
 }
 
-// Workloads are the workloads of a node on which two jobs run.
+// Workloads are the workloads of a node with two jobs.
 func Workloads() []Workload {
 	llama := model.Job{Kind: "JobSet", Name: "llama-70b", Queue: "research"}
 	return []Workload{
@@ -47,7 +47,7 @@ func Workloads() []Workload {
 	}
 }
 
-// Hostile are workloads whose names and jobs try to break out of where they are shown.
+// Hostile are workloads whose names and jobs try to break out of their place on a page.
 func Hostile() []Workload {
 	names := []string{
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, "{{.}}`${alert(1)}`", "a\u202eb\x00\n</title></svg>",
@@ -94,7 +94,7 @@ func New(workloads []Workload) *Node {
 	return &Node{Workloads: workloads, Down: map[int]bool{}, Recorder: overview.NewRecorder(true)}
 }
 
-// Refresh makes a refresh at a time, as the engine does.
+// Refresh makes a refresh at a time, like the engine.
 func (n *Node) Refresh(at time.Time) api.Known {
 	if n.began.IsZero() {
 		n.began = at
@@ -187,7 +187,7 @@ func (n *Node) facts(seconds float64, now time.Time) model.Snapshot {
 	return s
 }
 
-// events are those that the node has sent: the first workload started, and a link was lost for a moment.
+// events are the node's sent events: the first workload started, and a link was lost for a moment.
 func (n *Node) events() *model.EventStats {
 	e := &model.EventStats{Connected: true, Capacity: 8192, Recent: []model.RecentEvent{}}
 	if len(n.Workloads) > 0 && n.Workloads[0].Pod != "" {
@@ -203,7 +203,7 @@ func (n *Node) events() *model.EventStats {
 	return e
 }
 
-// moved returns the bytes that a workload has moved at a rate that goes up and down.
+// moved returns the bytes that a workload has moved at a varying rate.
 func moved(rate, seconds float64, i int) float64 {
 	const period = 400
 	return rate * (seconds + 0.35*period/(2*math.Pi)*math.Sin(2*math.Pi*seconds/period+float64(i)))

@@ -26,8 +26,8 @@ const (
 	waitLimit = 5 * time.Minute
 )
 
-// TestAgents: four Prometheus agents with the shipped configuration share eight sensors, and send the series that the rules read
-// to a Prometheus, which evaluates the rules.
+// TestAgents: four Prometheus agents with the shipped configuration share eight sensors, and send the series that the
+// rules read to a Prometheus, which evaluates the rules.
 func TestAgents(t *testing.T) {
 	scrape, err := os.ReadFile("../../pkg/metrics/testdata/node.prom")
 	if err != nil {
@@ -77,7 +77,7 @@ func TestAgents(t *testing.T) {
 	}
 }
 
-// wantNames are those of a scrape that the filter keeps, and those that Prometheus adds itself.
+// wantNames are the names that the filter keeps from a scrape, and Prometheus's own.
 func wantNames(config, scrape string) []string {
 	_, list, _ := strings.Cut(config, `[__name__]`)
 	list, _, _ = strings.Cut(list, "action: keep")
@@ -87,7 +87,7 @@ func wantNames(config, scrape string) []string {
 	}
 	want := map[string]bool{"up": true, "scrape_duration_seconds": true, "scrape_samples_scraped": true}
 	for line := range strings.Lines(scrape) {
-		// The filter also drops the states of devices that are ok, the only ones of a healthy node.
+		// The filter also drops the state ok of devices, the only state of a healthy node.
 		name := regexp.MustCompile(`^\w+`).FindString(line)
 		dropped := name == "accelscope_device_state" && strings.Contains(line, `state="ok"`)
 		if kept[name] && !dropped {
@@ -97,7 +97,7 @@ func wantNames(config, scrape string) []string {
 	return slices.Sorted(maps.Keys(want))
 }
 
-// names of the series that agents have sent.
+// names returns the names of the series that agents have sent.
 func names(t *testing.T, receiver prometheus) []string {
 	t.Helper()
 	answer, err := receiver.query(t.Context(), `count by (__name__) ({job="accelscope",__name__!~".*:.*|ALERTS.*"})`, time.Now())
@@ -111,7 +111,7 @@ func names(t *testing.T, receiver prometheus) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// startReceiver starts the Prometheus that evaluates the rules, every second.
+// startReceiver starts a Prometheus that evaluates the rules every second.
 func startReceiver(t *testing.T) prometheus {
 	t.Helper()
 	dir := t.TempDir()
@@ -130,7 +130,7 @@ func startReceiver(t *testing.T) prometheus {
 	return p
 }
 
-// startAgent starts an agent with the changes that the configuration asks for, and returns its targets.
+// startAgent starts an agent with the configuration's placeholders replaced, and returns its targets.
 func startAgent(t *testing.T, config string, shard int, receiver string, targets []string) (active []struct{}) {
 	t.Helper()
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// step is the time of which a request has the samples of a node. Pods begin and end between steps.
+// step is the time span of a node's samples in a request. Pods begin and end between steps.
 const step = 5 * time.Minute
 
 // fleet is a Prometheus with the series of nodes.
@@ -25,12 +25,12 @@ type fleet struct {
 	root  string // of the repository
 	nodes []*node
 	begin time.Time // of the past
-	next  time.Time // first sample that is not written
+	next  time.Time // first sample that is not yet written
 	live  chan error
-	end   context.CancelFunc // of the writer
+	end   context.CancelFunc // ends the writer
 
 	samples int
-	filled  time.Duration // time that the past took
+	filled  time.Duration // time to write the past
 	wg      sync.WaitGroup
 }
 
@@ -92,7 +92,8 @@ func (f *fleet) stop() {
 
 func (f *fleet) config() string { return filepath.Join(f.dir, "prometheus.yml") }
 
-// configure writes the configuration of Prometheus, with the files of rules that match the pattern, if any. Nothing is scraped.
+// configure writes Prometheus's configuration, with the rule files that match the pattern, if not empty. Nothing is
+// scraped.
 func (f *fleet) configure(rules string) error {
 	config := "global: {evaluation_interval: 1m}\n"
 	if rules != "" {
@@ -163,7 +164,7 @@ func (f *fleet) present(ctx context.Context) error {
 	}
 }
 
-// write writes the samples of all nodes of the next time.
+// write writes the next samples of all nodes.
 func (f *fleet) write(ctx context.Context, length time.Duration) error {
 	if rest := step - f.next.Sub(f.begin)%step; length > rest {
 		length = rest
@@ -183,7 +184,7 @@ func (f *fleet) write(ctx context.Context, length time.Duration) error {
 	return nil
 }
 
-// load loads the rules, from here on evaluated by Prometheus.
+// load loads the rules, which Prometheus evaluates from then on.
 func (f *fleet) load(ctx context.Context) error {
 	pattern := filepath.Join(f.root, "deploy/prometheus/rules/*.yaml")
 	if f.every > 0 {
@@ -208,12 +209,12 @@ func (f *fleet) load(ctx context.Context) error {
 	return f.reload(ctx)
 }
 
-// jobsGroup is the group of rules that counts hours of GPUs without use.
+// jobsGroup is the rule group that counts hours of unused GPUs.
 const jobsGroup = "accelscope-jobs"
 
 var holds = regexp.MustCompile(`(?m)^( +for: \d+)m\b`)
 
-// faster returns a file of rules with another time between two evaluations, and for which an alert has to hold.
+// faster returns a rule file with another evaluation interval and other durations of alerts.
 func (f *fleet) faster(text []byte) []byte {
 	groups := strings.Split(holds.ReplaceAllString(string(text), "${1}s"), "  - name: ")
 	for i, g := range groups {

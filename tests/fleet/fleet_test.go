@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// ask returns the value of an expression that has one series.
+// ask returns the value of an expression with one series.
 func (f *fleet) ask(t *testing.T, expr string) float64 {
 	t.Helper()
 	n, err := f.count(t.Context(), expr)
@@ -22,8 +22,8 @@ func (f *fleet) ask(t *testing.T, expr string) float64 {
 	return n
 }
 
-// TestFleet fills a Prometheus with 30 nodes of which nine are sick, has it evaluate the rules, and compares what accelscope fleet and
-// accelscope top show with what the generator wrote.
+// TestFleet fills a Prometheus with 30 nodes, nine of them sick, evaluates the rules, and compares accelscope fleet and
+// accelscope top with what the generator wrote.
 func TestFleet(t *testing.T) {
 	const nodes, minutes = 30, 20
 	binary := buildProgram(t)
@@ -55,7 +55,7 @@ func TestFleet(t *testing.T) {
 		// A range includes both ends, and queries are at whole seconds.
 		{"scrapes in ten minutes", `max(count_over_time(up[599s]))`, 20, 20},
 		{"samples of a node in ten minutes", `min(count_over_time(up{instance="gpu0000"}[599s]))`, 20, 20},
-		// In each of four groups of nodes, two jobs, of up to eight members.
+		// Each of four groups of nodes has two jobs of up to eight members.
 		{"jobs", `count(count by (job_name) (accelscope_workload_info{job_name!=""}))`, 8, 8},
 		{"members of the largest job", `max(count by (job_name) (accelscope_workload_info{job_name!="",container!=""}))`, 8, 8},
 		{"GPUs of jobs", `sum(container_gpu_allocated)`, 2 * (nodes - 1), 2 * (nodes - 1)},
@@ -89,7 +89,7 @@ func TestFleet(t *testing.T) {
 	t.Run("program", func(t *testing.T) { f.program(t, binary) })
 }
 
-// awaitAlerts waits for the alerts of the sick nodes. No others may fire.
+// awaitAlerts waits for the alerts of the sick nodes. Other alerts must not fire.
 func (f *fleet) awaitAlerts(t *testing.T) {
 	t.Helper()
 	want := f.symptoms()
@@ -115,7 +115,7 @@ func (f *fleet) awaitAlerts(t *testing.T) {
 	}
 }
 
-// TestFull: of the larger node all series are kept.
+// TestFull: all series of the larger node are kept.
 func TestFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := recordScrapes(t.Context(), dir); err != nil {

@@ -3,7 +3,7 @@
 // Fleet fills a Prometheus with the series of many nodes, and measures what it costs to evaluate the rules, to draw the dashboards and to
 // show the page of all nodes.
 //
-// The series are those of one recorded scrape (a test of pkg/metrics records it), with names and values varied: each node has
+// The series come from one recorded scrape (a test of pkg/metrics records it), with names and values varied: each node has
 // its own instance, UUIDs and pods, counters grow, workloads come and go, and nine of a hundred nodes are sick. They arrive by remote
 // write, five minutes of a node in each request, so the memory of the generator does not grow with time. Then come the
 // recording rules of that past, evaluated by the same Prometheus, and from then on each interval as it passes, with the rules
@@ -12,7 +12,7 @@
 //	go run ./tests/fleet -nodes 1000 -minutes 60           # fills a Prometheus and leaves it running
 //	go run ./tests/fleet -nodes 1000 -minutes 60 -measure  # measures and ends
 //
-// By default the nodes have the series that the rules and dashboards read: those of the filter in deploy/prometheus/scale.
+// By default the nodes have the series that the rules and dashboards read: the filter in deploy/prometheus/scale.
 package main
 
 import (
@@ -35,13 +35,13 @@ const interval = 30 * time.Second
 
 type options struct {
 	nodes, minutes int
-	all            bool   // all series of a node, and those of the larger node
+	all            bool   // all series of the larger node
 	scrape         string // file; empty: record it
 	listen, data   string // of Prometheus
 	quiet          bool
-	// every is the time between two evaluations of the rules; a minute for which an alert has to hold is a second then. 0: as the rules say.
+	// every is the evaluation interval of the rules; an alert's minutes then become seconds. 0: as the rules say.
 	every    time.Duration
-	minutely bool // also then the rules of jobs are evaluated each minute: hours without use are a count of minutes
+	minutely bool // the job rules are still evaluated each minute: unused hours are a count of minutes
 }
 
 func main() {

@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
-// rounds is the number of evaluations of each group of rules that are measured.
+// rounds is the number of measured evaluations of each rule group.
 const rounds = 3
 
 // measure prints what the nodes cost Prometheus.
@@ -92,7 +92,7 @@ func (f *fleet) measure(ctx context.Context) error {
 	return f.draw(ctx)
 }
 
-// evaluations waits until each group was evaluated some times, and returns them with their longest times.
+// evaluations waits until each group was evaluated rounds times, and returns the groups with their longest times.
 func (f *fleet) evaluations(ctx context.Context) ([]group, error) {
 	longest, count := map[string]group{}, map[string]int{}
 	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
@@ -109,7 +109,7 @@ func (f *fleet) evaluations(ctx context.Context) ([]group, error) {
 				longest[g.Name] = g
 			}
 			if f.minutely && g.Name == jobsGroup && count[g.Name] > 0 && time.Since(g.LastEvaluation) > 2*time.Second {
-				continue // the others are evaluated more often. Queries are for whole seconds, so the result is visible after one
+				continue // other groups are evaluated more often. Queries are for whole seconds, so the result is visible after one
 			}
 			least = min(least, count[g.Name])
 		}
@@ -127,7 +127,7 @@ func (f *fleet) evaluations(ctx context.Context) ([]group, error) {
 	return nil, fmt.Errorf("groups of rules were not evaluated %d times in ten minutes: %v", rounds, count)
 }
 
-// own returns metrics of Prometheus itself, and when they were read.
+// own returns Prometheus's own metrics, and the time of reading.
 func (f *fleet) own(ctx context.Context) (map[string]float64, time.Time, error) {
 	var text []byte
 	if err := f.call(ctx, http.MethodGet, "/metrics", nil, nil, &text); err != nil {
@@ -150,14 +150,14 @@ func (f *fleet) count(ctx context.Context, expr string) (float64, error) {
 	return a.Series[0].Value.Value, nil
 }
 
-// drawing is what a query of a dashboard takes.
+// drawing is the cost of a dashboard query.
 type drawing struct {
 	dashboard, panel, ref string
-	all, one              string // with all nodes and with one selected
+	all, one              string // with all nodes, and with one selected
 	seconds               float64
 }
 
-// draw prints the time of each query of the dashboards for an hour, or the past if that is shorter, slowest first.
+// draw prints the time of each dashboard query for an hour, or for the past if shorter, slowest first.
 func (f *fleet) draw(ctx context.Context) error {
 	boards, err := dashboards.Load(filepath.Join(f.root, "deploy/grafana"))
 	if err != nil {

@@ -16,11 +16,10 @@ import (
 
 const (
 	jobNodes  = 8   // nodes of a job
-	sickEach  = 100 // of so many nodes, one has each sickness
+	sickEach  = 100 // of this number of nodes, one has each sickness
 	firstSick = 21
 )
 
-// sickness is what is wrong with a node.
 type sickness int
 
 const (
@@ -29,7 +28,7 @@ const (
 	uncorrected           // a GPU has uncorrected ECC errors
 	lossy                 // packets are lost and sent again
 	unresponsive          // the node does not answer from the middle of the past on
-	degraded              // a port has half the rate of the other one
+	degraded              // a port has half the rate of the other port
 	flapping              // a link goes down and up
 	storming              // a port pauses its switch, up to pause storms
 	fallen                // a GPU reported XID 79 in the middle of the past
@@ -37,7 +36,6 @@ const (
 	sicknesses
 )
 
-// node makes the series of one node.
 type node struct {
 	number int
 	sick   sickness
@@ -46,12 +44,12 @@ type node struct {
 	rows   []row
 }
 
-// row is a series of a node, or of its workloads one after the other.
+// row is a series of a node, or of its consecutive workloads.
 type row struct {
 	*template
 	shape
 	labels     []byte // encoded for remote write
-	state      bool   // its value is the condition of the node
+	state      bool   // its value is a condition of the node
 	seed       uint64
 	pod        string
 	generation int
@@ -66,7 +64,7 @@ func newNode(number int, begin, end time.Time, templates []template) *node {
 	all := slices.Concat(templates, n.extra(templates))
 	for i := range all {
 		t := &all[i]
-		if n.sick == fallen && t.name() == "gpu_recovery_action" { // with it, no XID is a problem: the driver is one before 570
+		if n.sick == fallen && t.name() == "gpu_recovery_action" { // it would suppress the XID problem: the driver is older than 570
 			continue
 		}
 		r := row{
@@ -82,7 +80,7 @@ func newNode(number int, begin, end time.Time, templates []template) *node {
 	return n
 }
 
-// extra returns the series that only a sick node has.
+// extra returns the series of sick nodes only.
 func (n *node) extra(templates []template) (out []template) {
 	for i := range templates {
 		if t := templates[i]; n.sick == fallen && t.name() == "gpu_health" && t.labels["gpu_id"] == "1" {
@@ -96,8 +94,8 @@ func (n *node) extra(templates []template) (out []template) {
 
 func (n *node) name() string { return fmt.Sprintf("gpu%04d", n.number) }
 
-// life returns which life of a pod it is, and since when. The pods of a job, which has one on each of eight nodes, live and end
-// together. A life takes 20 to 60 minutes and begins at a multiple of five.
+// life returns the number and the start of a pod's current life. The pods of a job, one on each of eight nodes, live
+// and end together. A life takes 20 to 60 minutes and begins at a multiple of five.
 func (n *node) life(pod string, at time.Time) (int, time.Time) {
 	h := hash(n.number/jobNodes, pod)
 	length := 20 + 5*int(h%9)
@@ -107,7 +105,7 @@ func (n *node) life(pod string, at time.Time) (int, time.Time) {
 	return generation, n.begin.Add(time.Duration(generation*length-offset) * time.Minute)
 }
 
-// labels returns the labels of a series on this node, with the names of its pod in that life.
+// labels returns the labels of a series on this node, with the pod's names in that life.
 func (n *node) labels(t *template, generation int) map[string]string {
 	out := map[string]string{"job": "accelscope", "instance": n.name()}
 	pod := t.labels["pod"]
@@ -150,7 +148,7 @@ func suffix(pod string, parts ...int) (s string) {
 	return s
 }
 
-// encode returns labels as the field of a series in a remote-write request; they must be sorted there.
+// encode returns labels, which must be sorted, as the field of a series in a remote-write request.
 func encode(labels map[string]string) (b []byte) {
 	names := make([]string, 0, len(labels))
 	for name, v := range labels {
@@ -171,10 +169,10 @@ func encode(labels map[string]string) (b []byte) {
 	return b
 }
 
-// staleNaN is the value by which Prometheus ends a series.
+// staleNaN is the value with which Prometheus ends a series.
 var staleNaN = math.Float64frombits(0x7ff0000000000002)
 
-// request returns the samples of a node at times between which no pod ends.
+// request returns a node's samples at times between which no pod ends.
 func (n *node) request(times []time.Time) (body []byte, samples int) {
 	var one []byte
 	add := func(labels []byte, value func(time.Time) float64, at []time.Time) {
@@ -193,7 +191,7 @@ func (n *node) request(times []time.Time) (body []byte, samples int) {
 		present = times[:i]
 	}
 	first := times[0]
-	lost := len(present) == 0 && first.Sub(n.middle) < interval // the first scrape that fails
+	lost := len(present) == 0 && first.Sub(n.middle) < interval // the first failed scrape
 	for i := range n.rows {
 		r := &n.rows[i]
 		if r.pod != "" {

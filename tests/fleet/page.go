@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/pages"
 )
 
-// site serves the pages of all nodes as accelscope fleet does. Nothing is known before its first view.
+// site serves the pages of all nodes like accelscope fleet. Before its first view nothing is known.
 func (f *fleet) site() (http.Handler, error) {
 	api, err := nodes.Connect(f.url, "")
 	if err != nil {
@@ -26,7 +26,7 @@ func (f *fleet) site() (http.Handler, error) {
 	return mux, nil
 }
 
-// view prints what the first view of the page costs, and the next one, which the answers to the first are kept for.
+// view prints the cost of the page's first view, and of the next view, which uses the kept answers.
 func (f *fleet) view(ctx context.Context) error {
 	site, err := f.site()
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	nodes "github.com/accelscope/accelscope/pkg/fleet"
 )
 
-// figures are what the generator writes for a node: computed from its input, without Prometheus.
+// figures are what the generator writes for a node, computed from its input without Prometheus.
 type figures struct {
 	gpus, given, used, ports  map[string]bool // by UUID, or device and port
 	sick, up                  int
 	transmit, receive         float64            // bytes per second of all ports
-	use, errors, lost, paused map[string]float64 // by HCA: use of the busier direction, errors with lost packets, lost packets, part of the time
+	use, errors, lost, paused map[string]float64 // by HCA: use of the busier direction, errors with lost packets, lost packets, fraction of the time
 	active                    map[string]bool    // by HCA
 	jobs, workloads           map[nodes.JobName]map[string]bool
-	jobGPUs, idle             map[nodes.JobName]int // given; not used for five minutes
+	jobGPUs, idle             map[nodes.JobName]int // given; unused for five minutes
 }
 
 func (n *node) figures(at time.Time) figures {
@@ -111,13 +111,12 @@ func (n *node) figures(at time.Time) figures {
 type truth struct {
 	of                map[string]figures // the nodes that answer
 	down              int
-	gpus, ports       string // given, used and so on, as Totals have them
+	gpus, ports       string // given, used and so on, as in Totals
 	transmit, receive float64
 	jobs, workloads   map[nodes.JobName]map[string]bool
 	jobGPUs, idle     map[nodes.JobName]int
 }
 
-// truth returns what the generator writes for a time.
 func (f *fleet) truth(at time.Time) *truth {
 	t := &truth{
 		of: map[string]figures{}, jobs: map[nodes.JobName]map[string]bool{}, workloads: map[nodes.JobName]map[string]bool{},
@@ -160,7 +159,7 @@ func (f *fleet) truth(at time.Time) *truth {
 	return t
 }
 
-// wasted returns the GPU hours without use of a job that the rules recorded of the past, which began in its middle.
+// wasted returns a job's unused GPU hours in the recorded past, which began in its middle.
 func (f *fleet) wasted(j nodes.JobName) (hours float64) {
 	for at := f.begin.Add(time.Duration(f.minutes/2) * time.Minute); at.Before(f.begin.Add(time.Duration(f.minutes) * time.Minute)); at = at.Add(time.Minute) {
 		hours += float64(f.truth(at).idle[j]) / 60
@@ -168,10 +167,9 @@ func (f *fleet) wasted(j nodes.JobName) (hours float64) {
 	return hours
 }
 
-// symptom is an alert that a sickness causes.
 type symptom struct{ node, alert, subject string }
 
-// symptoms lists the alerts that have to fire, by what the generator writes.
+// symptoms lists the alerts that must fire, according to the generator.
 func (f *fleet) symptoms() map[symptom]bool {
 	out := map[symptom]bool{}
 	for _, n := range f.nodes {
@@ -197,7 +195,7 @@ func (f *fleet) symptoms() map[symptom]bool {
 			add("RDMAPauseStorm", "mlx5_0")
 		case fallen:
 			add("GPUXidCritical", "1")
-		case healthy, idling, sicknesses: // that a GPU is idle is an alert after 90 minutes
+		case healthy, idling, sicknesses: // an idle GPU is an alert after 90 minutes
 		}
 	}
 	return out

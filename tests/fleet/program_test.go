@@ -24,7 +24,6 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// buildProgram builds the program.
 func buildProgram(t *testing.T) string {
 	t.Helper()
 	root, err := root(t.Context())
@@ -40,7 +39,7 @@ func buildProgram(t *testing.T) string {
 	return binary
 }
 
-// program compares what the program shows of all nodes, as page and in a terminal, with what the generator writes.
+// program compares the program's page and terminal output of all nodes with what the generator writes.
 func (f *fleet) program(t *testing.T, binary string) {
 	site := f.serve(t, binary)
 	t.Run("totals", func(t *testing.T) { f.totals(t, site) })
@@ -105,7 +104,6 @@ func view(t *testing.T, address string) string {
 
 var total = regexp.MustCompile(`<dt>([^<]*)</dt><dd>([^<]*)<small>([^<]*)</small>`)
 
-// totals compares the strip of totals.
 func (f *fleet) totals(t *testing.T, site string) {
 	strip := map[string]string{}
 	for _, m := range total.FindAllStringSubmatch(view(t, site+"/"), -1) {
@@ -134,7 +132,7 @@ var (
 	line  = regexp.MustCompile(`M(\d+) (\d+)h(\d+)`)
 )
 
-// heat compares the picture of all HCAs: a row for each name of an HCA, a column for each node by name, and the level of each cell.
+// heat compares the heat map: a row for each HCA name, a column for each node, and the level of each cell.
 func (f *fleet) heat(t *testing.T, site, key, class string, limits []float64, of func(figures, string) float64) {
 	picture := band.FindString(view(t, site+"/?heat="+key))
 	type cell struct{ x, y int }
@@ -160,7 +158,7 @@ func (f *fleet) heat(t *testing.T, site, key, class string, limits []float64, of
 		t.Errorf("the rows are %v, want %v", rails, want)
 	}
 	want, levels := f.truth(time.Now()), map[string]int{}
-	for x, n := range f.nodes { // which are sorted by name
+	for x, n := range f.nodes { // sorted by name
 		for y, hca := range rails {
 			one, answers := want.of[n.name()]
 			is := got[cell{x, y}]
@@ -171,7 +169,7 @@ func (f *fleet) heat(t *testing.T, site, key, class string, limits []float64, of
 				}
 				continue
 			}
-			// Near a limit it is one or the other: the rules were evaluated some seconds ago.
+			// Near a limit either level is right: the rules were evaluated some seconds ago.
 			v := of(one, hca)
 			least, most := class+strconv.Itoa(above(limits, 0.9*v)), class+strconv.Itoa(above(limits, 1.1*v))
 			if is < least || is > most {
@@ -184,7 +182,7 @@ func (f *fleet) heat(t *testing.T, site, key, class string, limits []float64, of
 	}
 }
 
-// above returns the number of limits that a value is above.
+// above returns the number of limits below a value.
 func above(limits []float64, v float64) (n int) {
 	for n < len(limits) && v > limits[n] {
 		n++
@@ -203,7 +201,6 @@ func (f *fleet) once(t *testing.T, binary string, args ...string) string {
 	return string(out)
 }
 
-// state returns what accelscope top prints as JSON.
 func (f *fleet) state(t *testing.T, binary string) *nodes.State {
 	t.Helper()
 	s := &nodes.State{}
@@ -216,8 +213,8 @@ func (f *fleet) state(t *testing.T, binary string) *nodes.State {
 	return s
 }
 
-// idleJob compares the job with an idle GPU. Its hours without use are those of the past that the rules recorded, and a minute for each
-// evaluation since.
+// idleJob compares the job with an idle GPU. Its unused hours are the recorded past, and a minute for each evaluation
+// since.
 func (f *fleet) idleJob(t *testing.T, site, binary string) {
 	s := f.state(t, binary)
 	want, wasting := f.truth(s.At), 0
@@ -236,7 +233,7 @@ func (f *fleet) idleJob(t *testing.T, site, binary string) {
 			continue
 		}
 		wasting++
-		// The page has the same, and its evaluation of the rules may be the next one.
+		// The page has the same, perhaps after the next evaluation of the rules.
 		text := view(t, site+"/job?"+url.Values{"namespace": {j.Namespace}, "kind": {j.Kind}, "name": {j.Name}}.Encode())
 		m := regexp.MustCompile(`data-label="GPUs">(\d+)</td><td role="cell" data-label="Idle" class="warn">(\d+)</td><td role="cell" data-label="Wasted">([0-9.]+) h<`).FindStringSubmatch(text)
 		if m == nil || m[1] != fmt.Sprint(gpus) || m[2] != fmt.Sprint(idle) {

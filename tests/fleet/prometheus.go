@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
-// prometheus is a running Prometheus of Debian.
+// prometheus is a running Debian Prometheus.
 type prometheus struct {
 	cmd *exec.Cmd
 	url string
@@ -64,7 +64,6 @@ func (p prometheus) stop() {
 	_ = p.log.Close()
 }
 
-// call makes a request and returns the body of the response.
 func (p prometheus) call(ctx context.Context, method, path string, header http.Header, body []byte, into ...*[]byte) error {
 	req, err := http.NewRequestWithContext(ctx, method, p.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -86,14 +85,13 @@ func (p prometheus) call(ctx context.Context, method, path string, header http.H
 	return err
 }
 
-// send sends a request of remote write.
 func (p prometheus) send(ctx context.Context, body []byte) error {
 	return p.call(ctx, http.MethodPost, "/api/v1/write", http.Header{
 		"Content-Encoding": {"snappy"}, "Content-Type": {"application/x-protobuf"}, "X-Prometheus-Remote-Write-Version": {"0.1.0"},
 	}, s2.EncodeSnappy(nil, body))
 }
 
-// reload has Prometheus read its configuration again, and waits until it has.
+// reload reloads Prometheus's configuration, and waits until it is loaded.
 func (p prometheus) reload(ctx context.Context) error {
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		return err
@@ -106,7 +104,6 @@ func (p prometheus) reload(ctx context.Context) error {
 	return errors.New("prometheus has no rules after a reload")
 }
 
-// get returns the data of a response of the API.
 func (p prometheus) get(ctx context.Context, path string, values url.Values, data any) error {
 	envelope := struct {
 		Status, Error string
@@ -129,7 +126,6 @@ func (p prometheus) query(ctx context.Context, expr string, at time.Time) (a das
 	return a, p.get(ctx, "query", url.Values{"query": {expr}, "time": {epoch(at)}}, &a)
 }
 
-// queryRange evaluates an expression from begin to end.
 func (p prometheus) queryRange(ctx context.Context, expr string, begin, end time.Time, every time.Duration) (a dashboards.Answer, err error) {
 	return a, p.get(ctx, "query_range", url.Values{
 		"query": {expr}, "start": {epoch(begin)}, "end": {epoch(end)}, "step": {strconv.Itoa(int(every.Seconds()))},

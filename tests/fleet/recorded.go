@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/dashboards"
 )
 
-// record writes the series of the recording rules for the second half of the past, as Prometheus computes them, so that dashboards
-// find them there.
+// record writes the recording rules' series for the second half of the past, as Prometheus computes them, for the
+// dashboards.
 func (f *fleet) record(ctx context.Context) error {
 	text, err := os.ReadFile(filepath.Join(f.root, "deploy/prometheus/rules/recording.yaml"))
 	if err != nil {
@@ -31,7 +31,7 @@ func (f *fleet) record(ctx context.Context) error {
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		return err
 	}
-	// Prometheus accepts samples that are an hour older than the newest one, and computing them takes a part of that hour.
+	// Prometheus accepts samples up to an hour older than the newest, and computing them takes a part of that hour.
 	begin := f.begin.Add(time.Duration(f.minutes/2) * time.Minute)
 	for at := begin; time.Since(at) > time.Minute; at = at.Add(recordStep) {
 		end := at.Add(recordStep - time.Minute)
@@ -54,11 +54,11 @@ func (f *fleet) record(ctx context.Context) error {
 	return nil
 }
 
-// recordStep is the time that a query of the past of a rule covers.
+// recordStep is the time that a query for a rule's past covers.
 const recordStep = 10 * time.Minute
 
-// store writes the series of an answer under the name of a rule, some thousand in each request. A series that ends before the answer
-// does ends in Prometheus, too, and after the last answer all end: those that live on continue with the rules that are loaded then.
+// store writes an answer's series under the rule's name, some thousand in each request. A series that ends before the
+// answer ends in Prometheus, too. After the last answer all series end: the loaded rules continue them.
 func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer, end time.Time, last bool) error {
 	const most = 2000
 	var body, one []byte
@@ -85,7 +85,7 @@ func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer
 	return nil
 }
 
-// appendSample appends a sample as the field of a series; the time is in milliseconds.
+// appendSample appends a sample as the field of a series; at is in milliseconds.
 func appendSample(b []byte, value float64, at int64) []byte {
 	b = protowire.AppendTag(b, 2, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(1+8+1+protowire.SizeVarint(uint64(at))))

@@ -24,13 +24,13 @@ type template struct {
 	labels  map[string]string // with __name__
 	counter bool
 	value   float64
-	share   float64 // of the observations of its histogram, for buckets; otherwise 1
-	seed    uint64  // of what it counts: the same for all series of a histogram
+	share   float64 // for buckets: fraction of the histogram's observations; otherwise 1
+	seed    uint64  // of what it counts: equal for all series of a histogram
 }
 
 func (t *template) name() string { return t.labels[model.MetricNameLabel] }
 
-// parse returns the series of a scrape that are kept.
+// parse returns the kept series of a scrape.
 func parse(text []byte, keep keeper) ([]template, error) {
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(bytes.NewReader(text))
@@ -53,7 +53,7 @@ func parse(text []byte, keep keeper) ([]template, error) {
 	return all, nil
 }
 
-// expand returns the series of a metric, which is one unless it is a histogram.
+// expand returns the series of a metric, several for a histogram.
 func expand(family *dto.MetricFamily, m *dto.Metric) []template {
 	labels := map[string]string{model.MetricNameLabel: family.GetName()}
 	for _, l := range m.GetLabel() {
@@ -74,10 +74,9 @@ func expand(family *dto.MetricFamily, m *dto.Metric) []template {
 	return []template{t}
 }
 
-// shares are the fractions of the observations in the first buckets of a histogram; the next ones have all of them.
+// shares are the fractions of the observations in a histogram's first buckets; later buckets have all.
 var shares = []float64{0.9, 0.97}
 
-// histogram returns the buckets, the sum and the number of observations of a histogram.
 func histogram(t template, h *dto.Histogram) []template {
 	t.counter = true
 	with := func(suffix, le string, share float64) template {
@@ -101,14 +100,13 @@ func histogram(t template, h *dto.Histogram) []template {
 	return all
 }
 
-// keeper reports whether series with these labels are kept.
+// keeper reports whether series with the labels are kept.
 type keeper func(labels map[string]string) bool
 
-// everything keeps all series.
 func everything(map[string]string) bool { return true }
 
-// filter returns the filter of the series that rules and dashboards read, from the configuration for users: the rules "keep" and "drop"
-// of Prometheus' relabeling, with its usual separator.
+// filter returns the filter for series that rules and dashboards read, from the users' configuration: the actions
+// "keep" and "drop" of Prometheus's relabeling, with the default separator.
 func filter(file string) (keeper, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -152,8 +150,8 @@ func filter(file string) (keeper, error) {
 func hash(parts ...any) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
-		fmt.Fprint(h, p, "/") //nolint:errcheck // it returns none
+		fmt.Fprint(h, p, "/") //nolint:errcheck // always nil
 	}
-	// FNV differs little in the upper bits for texts that differ at their end.
+	// FNV's upper bits differ little for texts that differ at the end.
 	return h.Sum64() * 0x9e3779b97f4a7c15
 }

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// table is a table of accelscope top: the cells of a row by its first cell and by the heading of the column.
+// table is a table of accelscope top: cells by the row's first cell and the column's heading.
 type table map[string]map[string]string
 
 var gap = regexp.MustCompile(` {2,}`)
 
-// tables returns the totals and the tables that accelscope top prints, by the heading of their first column. The order of nodes is
-// returned, too.
+// tables returns the totals and tables that accelscope top prints, by the heading of their first column, and the order
+// of nodes.
 func tables(text string) (totals string, all map[string]table, order []string) {
 	all = map[string]table{}
 	var heads []string
@@ -123,7 +123,8 @@ func (f *fleet) top(t *testing.T, binary string) {
 	}
 }
 
-// number parses a cell of accelscope top: a size, a percentage, hours or a plain number, and returns what its last digit stands for.
+// number parses a cell of accelscope top (a size, a percentage, hours or a plain number), and returns the value of its
+// last digit, too.
 func number(text string) (v, unit float64, ok bool) {
 	digits, suffix, _ := strings.Cut(text, " ")
 	digits, percent := strings.CutSuffix(digits, "%")

@@ -14,7 +14,7 @@ import (
 var troubles = regexp.MustCompile(`error|fault|lost|dropp|discard|fail|oom|retrans|rnr|out_of|violation|slow_restart|restarts|downed|flap|missed|` +
 	`ignored|seq_err|timeout|throttled|killed|storm|pcie_stalled|retry|unresolved|unattributed_reset`)
 
-// value returns the value of a series at a time. It depends on nothing else, so a counter has no state that had to be kept.
+// value returns the value of a series at a time. It depends on nothing else: counters have no state.
 func (n *node) value(r *row, at time.Time) float64 {
 	if r.state {
 		return n.condition(r, at)
@@ -37,7 +37,7 @@ func (n *node) value(r *row, at time.Time) float64 {
 		}
 		return max(0, v)
 	}
-	// The integral of a rate that varies, so that it never falls.
+	// The integral of a varying rate: it never falls.
 	passed := seconds + 0.5*(math.Sin(wave*seconds+phase)-math.Sin(phase))/wave
 	v := (r.least + (r.most-r.least)*size) * passed * r.share
 	if r.whole {
@@ -48,12 +48,11 @@ func (n *node) value(r *row, at time.Time) float64 {
 
 // shape is how the values of a series change.
 type shape struct {
-	least, most float64 // of the growth of a counter in a second; most is the highest value of a gauge
+	least, most float64 // of a counter's growth in a second; most is the highest value of a gauge
 	whole       bool    // values are whole numbers
-	varies      bool    // a gauge; states and limits do not vary
+	varies      bool    // a varying gauge, unlike states and limits
 }
 
-// shapeOf returns the shape of a series of this node.
 func (n *node) shapeOf(t *template) shape {
 	name := t.name()
 	has := func(parts ...string) bool {
@@ -97,7 +96,7 @@ func (n *node) shapeOf(t *template) shape {
 	return s
 }
 
-// states are the series whose value is given by the condition of the node: the recorded node has all problems that there are.
+// states are the series with the node's condition as value: the recorded node has all problems.
 var states = []string{
 	"gpu_problem", "gpu_health", "gpu_recovery_action", "infiniband_port_state", "infiniband_port_rate_bytes_per_second", "container_gpu_memory_used_bytes",
 	"rdma_port_roce_v2_gid_missing", "rdma_port_module_alarm", "rdma_port_module_fault",
@@ -105,13 +104,12 @@ var states = []string{
 	"rdma_device_pcie_link_transfers_per_second", "rdma_device_pcie_link_max_transfers_per_second",
 }
 
-// unused reports whether a series is the use of a GPU by a workload that does not use it at that time.
+// unused reports whether a series is the use of a GPU by a workload that does not use it at the time.
 func (n *node) unused(r *row, at time.Time) bool {
 	return n.sick == idling && r.template.labels["gpu_id"] == "1" && !at.Before(n.middle) &&
 		(r.name() == "container_gpu_processes" || r.name() == "container_gpu_utilization_ratio")
 }
 
-// condition returns the value of a series of states.
 func (n *node) condition(r *row, at time.Time) float64 {
 	l, is := r.template.labels, false
 	switch r.name() {

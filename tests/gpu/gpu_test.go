@@ -37,7 +37,7 @@ func TestGPU(t *testing.T) {
 	t.Run("release", s.release)
 }
 
-// device: the figures of the GPU are those of nvidia-smi.
+// device: the figures of the GPU equal nvidia-smi's.
 func (s *sensor) device(t *testing.T) {
 	want := query(t, "uuid", "name", "vbios_version", "driver_version", "memory.total", "memory.reserved", "power.limit",
 		"clocks.max.sm", "clocks.max.memory", "pcie.link.gen.max", "pcie.link.width.max", "pcie.link.width.current",
@@ -58,7 +58,7 @@ func (s *sensor) device(t *testing.T) {
 	for _, x := range []struct {
 		field     string
 		unit      float64
-		tolerance float64 // of nvidia-smi's numbers, which it rounds, and of values that change
+		tolerance float64 // of nvidia-smi's rounded numbers, and of values that change
 		metric    string
 		labels    []string
 	}{
@@ -86,7 +86,7 @@ func (s *sensor) device(t *testing.T) {
 	}
 }
 
-// memory: by process it is what nvidia-smi has, and the shares add up to the GPU.
+// memory: memory by process equals nvidia-smi's, and the shares add up to the GPU.
 func (s *sensor) memory(t *testing.T, program string) {
 	loads := []*load{enter(t, "large", program), enter(t, "small", program), outside(t, program)}
 	for i, l := range loads {
@@ -104,7 +104,7 @@ func (s *sensor) memory(t *testing.T, program string) {
 			t.Errorf("%v processes in %s", n, l.container)
 		}
 	}
-	// The program outside is the system's, with an identity if its cgroup has one.
+	// The program outside belongs to the system, or to a workload if its cgroup has one.
 	shares := total(m.all("container_gpu_memory_used_bytes"))
 	if used := m.sum(t, "gpu_memory_used_bytes"); shares != used {
 		t.Errorf("the shares of memory add up to %v, the GPU has %v", shares, used)
@@ -115,7 +115,7 @@ func (s *sensor) memory(t *testing.T, program string) {
 	t.Logf("%v", m.all("container_gpu_memory_used_bytes"))
 }
 
-// utilization: who is busy, by the sensor and by nvidia-smi, in ten seconds.
+// utilization: the busy processes of ten seconds, by the sensor and by nvidia-smi.
 func (s *sensor) utilization(t *testing.T, program string) {
 	busy, pausing, idle := enter(t, "busy", program), enter(t, "pausing", program), enter(t, "idle", program)
 	for _, l := range []*load{busy, pausing, idle} {
@@ -155,7 +155,7 @@ func (s *sensor) utilization(t *testing.T, program string) {
 	}
 }
 
-// driver: ioctls, opens and open files of the device nodes are those that the program counts.
+// driver: ioctls, opens and open files of the device nodes equal the program's counts.
 func (s *sensor) driver(t *testing.T, program string) {
 	l := enter(t, "driver", program)
 	l.OK("start")
@@ -172,7 +172,7 @@ func (s *sensor) driver(t *testing.T, program string) {
 	t.Run("probes", func(t *testing.T) { s.counted(t, l, want) })
 }
 
-// counted: ioctls and opens, for which the kernel needs kprobes.
+// counted: ioctls and opens, which need kprobes.
 func (s *sensor) counted(t *testing.T, l *load, want counts) {
 	const kprobes = "/sys/bus/event_source/devices/kprobe"
 	if _, err := os.Stat(kprobes); err != nil {
@@ -190,8 +190,8 @@ func (s *sensor) counted(t *testing.T, l *load, want counts) {
 	}
 }
 
-// allocations: each call that fails for lack of memory is counted, whether the program has the function from the library or from
-// cuGetProcAddress, and no other.
+// allocations: exactly the calls that fail for lack of memory are counted, with functions from the library and from
+// cuGetProcAddress.
 func (s *sensor) allocations(t *testing.T, program string) {
 	const failures, bytes, tib = "container_gpu_allocation_failures_total", "container_gpu_allocation_failed_bytes_total", 1 << 40
 	first := enter(t, "first", program) // the library is probed once a process has it
@@ -222,7 +222,7 @@ func (s *sensor) allocations(t *testing.T, program string) {
 	}
 }
 
-// With memory in its cache, PyTorch tries a second time after it has freed that.
+// With memory in its cache, PyTorch frees the cache and retries.
 const pytorch = `import sys, torch
 for line in sys.stdin:
     try:
@@ -231,7 +231,7 @@ for line in sys.stdin:
     except torch.OutOfMemoryError:
         print("out of memory", flush=True)`
 
-// pytorch: an allocation that fails is counted as often as PyTorch asks CUDA's runtime for it.
+// pytorch: a failed allocation counts as often as PyTorch asks CUDA's runtime.
 func (s *sensor) pytorch(t *testing.T) {
 	if err := child.Command(t.Context(), "python3", "-c", "import torch").Run(); err != nil {
 		t.Skip("without PyTorch: ", err)
@@ -251,7 +251,7 @@ func (s *sensor) pytorch(t *testing.T) {
 
 var xidLine = regexp.MustCompile(`NVRM: Xid \(.*\): (\d+), (?:pid=(\d+))?`)
 
-// faults: kernels that fail appear by XID, from NVML and from the kernel log, where they count for the container.
+// faults: failing kernels appear by XID, from NVML and from the kernel log, where they count for the container.
 func (s *sensor) faults(t *testing.T, program string) {
 	for _, kind := range []string{"write", "misaligned", "trap"} {
 		l := enter(t, "fault "+kind, program)
@@ -261,7 +261,7 @@ func (s *sensor) faults(t *testing.T, program string) {
 		t.Logf("%s: %s", kind, l.Do("fault %s", kind))
 		after := s.scrape()
 		var logged []string
-		xids, named := map[string]int{}, map[string]int{} // records, and those with the process
+		xids, named := map[string]int{}, map[string]int{} // records, and records with the process
 		for {
 			record := make([]byte, 8192)
 			n, err := unix.Read(log, record)
@@ -349,7 +349,7 @@ func (s *sensor) childKilled(t *testing.T) {
 	}
 }
 
-// release: no process of the sensor has a device node open, and figures come back after it.
+// release: no process of the sensor has a device node open, and figures return afterwards.
 func (s *sensor) release(t *testing.T) {
 	binary, socket := os.Getenv("ACCELSCOPE_BINARY"), "--gpu.control-socket="+s.socket
 	if pids := children(t); len(pids) != 1 || len(nodes(t, pids[0])) == 0 {

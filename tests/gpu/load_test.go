@@ -42,7 +42,7 @@ type load struct {
 	container string
 }
 
-// enter starts a program as the only process of a container. What it uses of the GPU begins with the order "start".
+// enter starts a program as the only process of a container. Its use of the GPU begins with the order "start".
 func enter(t *testing.T, name string, program ...string) *load {
 	t.Helper()
 	id := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))

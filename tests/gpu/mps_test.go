@@ -18,8 +18,8 @@ import (
 
 const mpsControl = "nvidia-cuda-mps-control"
 
-// mps: the memory of clients of the multi-process service is theirs. What they run on the multiprocessors is the server's in the
-// samples of the driver, so that the clients have no series of it.
+// mps: clients of the multi-process service own their memory. The driver's samples attribute their multiprocessors to
+// the server, so clients have no such series.
 func (s *sensor) mps(t *testing.T, program string) {
 	environment := startMPS(t)
 	loads := map[string]*load{}

@@ -102,7 +102,7 @@ func (s *sensor) scrape() metrics {
 	return metrics(text)
 }
 
-// all returns the series of a family with these labels, as name="value", by their labels.
+// all returns the series of a family with labels name="value", by their labels.
 func (m metrics) all(name string, labels ...string) map[string]float64 {
 	found := map[string]float64{}
 next:
@@ -123,7 +123,7 @@ next:
 	return found
 }
 
-// sum adds the series up. A family without such series is an error.
+// sum adds up the series. A family without such series is an error.
 func (m metrics) sum(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
 	found := m.all(name, labels...)

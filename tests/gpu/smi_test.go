@@ -28,7 +28,7 @@ func query(t *testing.T, names ...string) map[string]string {
 	return values
 }
 
-// memoryByPID returns bytes, of which nvidia-smi prints MiB.
+// memoryByPID returns bytes; nvidia-smi prints MiB.
 func memoryByPID(t *testing.T) map[int]float64 {
 	t.Helper()
 	found := map[int]float64{}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpumemory builds FAKES of the libraries with which programs allocate memory of GPUs, and a program that does.
+// Package gpumemory builds FAKES of the libraries that allocate GPU memory, and a program that uses them.
 package gpumemory
 
 import (
@@ -31,7 +31,7 @@ const (
 // Built are the paths of the libraries and of the program.
 type Built struct{ CUDA, HIP, Program string }
 
-// BuiltVar names a directory in which Build was called before, for a guest without a compiler.
+// BuiltVar names a directory with an earlier Build, for a guest without a compiler.
 const BuiltVar = "ACCELSCOPE_GPUMEMORY"
 
 // Build compiles the libraries and the program into a directory.
@@ -66,7 +66,7 @@ func in(dir string) Built {
 	return Built{filepath.Join(dir, CUDA), filepath.Join(dir, HIP), filepath.Join(dir, "allocator")}
 }
 
-// copyTo copies what was built before: tests need files of their own.
+// copyTo copies an earlier build: tests need files of their own.
 func copyTo(t testing.TB, dir, before string) Built {
 	t.Helper()
 	from, to := in(before), in(dir)
@@ -131,7 +131,7 @@ func (a *Allocator) OK(format string, args ...any) {
 	}
 }
 
-// Failures calls a function (see allocator.c) and returns how often there was not enough memory, as the program saw it.
+// Failures calls a function (see allocator.c) and returns how often memory was lacking, as the program saw it.
 func (a *Allocator) Failures(order string, args ...any) (failed uint64) {
 	a.t.Helper()
 	answer := a.Do(order, args...)

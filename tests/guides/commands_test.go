@@ -8,18 +8,18 @@ package guides
 type place int
 
 const (
-	here  place = iota + 1 // on this machine, before everything else: commands that build, which need the network
+	here  place = iota + 1 // on this machine, before all others: commands that build, which need the network
 	node                   // in a copy of this machine, as on a node
-	serve                  // the same, in the background: it ends with the copy
-	watch                  // the same, for some seconds, because it does not end by itself
+	serve                  // on the node, in the background: it ends with the copy
+	watch                  // on the node, for some seconds, because it does not end by itself
 	none                   // not run: why has the reason, and the test that checks it instead
 )
 
-// A command is a command of a document, exactly as printed (without its comment).
+// A command is a command of a document as printed, without its comment.
 type command struct {
 	text  string
 	place place
-	env   string                            // for here: variables that end the command, or make it short
+	env   string                            // for here: variables that end or shorten the command
 	why   string                            // for none
 	check func(s *stage, text string) error // checks that are possible without running the command
 }
@@ -76,7 +76,7 @@ var documents = map[string][]command{
 	},
 	"docs/troubleshooting.md": {{text: "bin/accelscope doctor", place: node}},
 	runbooks: {
-		{text: `export PATH="$PWD/bin:$PATH"`, place: node}, // an installed sensor has them in the PATH
+		{text: `export PATH="$PWD/bin:$PATH"`, place: node}, // an installed sensor's commands are in the PATH
 		{text: "accelscope doctor", place: node},
 		{text: "accelscope top", place: watch},
 		{text: "accelscope top --once", place: node},

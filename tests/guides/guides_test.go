@@ -25,18 +25,19 @@ import (
 // blockTimeout is the maximum duration of a block, on a slow machine.
 const blockTimeout = 5 * time.Minute
 
-// A stage runs the commands of one document, or of several.
+// A stage runs the commands of documents.
 type stage struct {
 	*machine.Machine
-	checkout, dir string // the repository; a directory that is shared with the machine
+	checkout, dir string // the repository; a directory shared with the machine
 }
 
-// One document after the other, as all build bin/accelscope.
+// One document after the other, because all build bin/accelscope.
 func TestReadme(t *testing.T) { follow(t, "README.md") }
 
 func TestDeploy(t *testing.T) { follow(t, "deploy/README.md") }
 
-// TestDocs runs the commands of all pages of docs, and those of the runbooks, on one machine. The page that starts a sensor is the first.
+// TestDocs runs the commands of all pages of docs and of the runbooks on one machine. The page that starts a sensor is
+// first.
 func TestDocs(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {
@@ -51,10 +52,10 @@ func TestDocs(t *testing.T) {
 	follow(t, append(order, runbooks)...)
 }
 
-// runbooks is the directory of the runbooks. They share most commands, so each command is run once, in one block.
+// runbooks is the directory of the runbooks. They share most commands: each command is run once, in one block.
 const runbooks = "deploy/prometheus/runbooks"
 
-// own matches the commands of this project in runbooks. Commands of vendors and of the system, such as ibstat, need hardware.
+// own matches this project's commands in runbooks. Other commands, such as ibstat, need hardware.
 var own = regexp.MustCompile(`^(accelscope|curl) `)
 
 // read returns the blocks of a document, or of all runbooks.
@@ -130,13 +131,12 @@ func follow(t *testing.T, documents ...string) {
 	}
 }
 
-// first returns the key of a command: its first line.
 func first(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
 }
 
-// known checks the list of a document's commands: each printed command is listed, and each listed command is printed.
+// known checks that exactly the printed commands of a document are listed.
 func known(t *testing.T, document string, found []block) map[string]command {
 	t.Helper()
 	commands, printed := map[string]command{}, map[string]bool{}
@@ -164,7 +164,7 @@ func known(t *testing.T, document string, found []block) map[string]command {
 	return commands
 }
 
-// here runs a command that builds, and compares its output with that of its block, if it is the only command of it.
+// here runs a command that builds, and compares its output if it is the only command of its block.
 func (s *stage) here(t *testing.T, document string, b block, c command) {
 	t.Helper()
 	begin := time.Now()
@@ -184,7 +184,7 @@ func (s *stage) here(t *testing.T, document string, b block, c command) {
 func (s *stage) start(t *testing.T) {
 	t.Helper()
 	for name, pkg := range map[string]string{"render": "./render", "helm": "helm.sh/helm/v3/cmd/helm"} {
-		// Releases of Helm set this variable when they are built: the Kubernetes version that they render for.
+		// Helm's releases set this variable at build time: the Kubernetes version for rendering.
 		const flags = "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37"
 		build := child.Command(t.Context(), "go", "build", "-ldflags", flags, "-o", filepath.Join(s.dir, name), pkg)
 		build.Dir = filepath.Join(s.checkout, "tests/deploy")
@@ -192,7 +192,7 @@ func (s *stage) start(t *testing.T) {
 			t.Fatalf("%s: %v: %s", pkg, err, out)
 		}
 	}
-	// kubectl of Debian 12 does not support components. This program renders with the library of kustomize, and decodes
+	// Debian 12's kubectl does not support components. This program renders with kustomize's library, and decodes
 	// strictly.
 	kubectl := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = kustomize ] && exec %s/render %s ../../$2\n", s.dir, s.checkout)
 	inventory := "[accelscope]\nnode001 ansible_connection=local ansible_become=false\n"
@@ -219,7 +219,7 @@ func (s *stage) variables() string {
 		" ANSIBLE_INVENTORY=" + s.dir + "/inventory PATH=" + s.dir + ":" + os.Getenv("PATH") + "\n"
 }
 
-// play runs the commands of a block that are for a node, in one shell, and compares their output.
+// play runs a block's commands for a node in one shell, and compares their output.
 func (s *stage) play(t *testing.T, document string, b block, commands map[string]command) {
 	t.Helper()
 	var script []string
@@ -255,7 +255,6 @@ func (s *stage) play(t *testing.T, document string, b block, commands map[string
 	t.Logf("%s:%d: %v", document, b.line, time.Since(begin).Round(100*time.Millisecond))
 }
 
-// serve starts a sensor that runs until the machine ends.
 func (s *stage) serve(t *testing.T, text string) {
 	t.Helper()
 	cmd := s.Command(t.Context(), "bash", "-c", s.variables()+"cd "+s.checkout+"; "+text+" >"+s.dir+"/log 2>&1")
@@ -269,7 +268,7 @@ func (s *stage) serve(t *testing.T, text string) {
 	}
 }
 
-// files checks that the files that a command names by -f or -k exist.
+// files checks that the files after -f or -k exist.
 func files(s *stage, text string) error {
 	var errs []error
 	words := strings.Fields(text)
@@ -282,7 +281,7 @@ func files(s *stage, text string) error {
 	return errors.Join(errs...)
 }
 
-// inManifests checks that the objects that a command names are in the overlay that was applied.
+// inManifests checks that the applied overlay has the objects that a command names.
 func inManifests(s *stage, text string) error {
 	out, err := child.Command(context.Background(), filepath.Join(s.dir, "render"), s.checkout, "overlays/privileged").Output()
 	if err != nil {

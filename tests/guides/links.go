@@ -20,11 +20,11 @@ var (
 	codeSpan = regexp.MustCompile("`[^`]*`")
 	// heading matches a line that begins a section.
 	heading = regexp.MustCompile(`^#{1,6} +(.*?) *#*$`)
-	// linked matches a link in a heading, of which only the text is part of the anchor.
+	// linked matches a link in a heading. Only its text is part of the anchor.
 	linked = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// prose returns the lines of a document, with the lines of code blocks empty.
+// prose returns the lines of a document, with empty lines for code blocks.
 func prose(text string) []string {
 	lines := strings.Split(text, "\n")
 	fenced := false
@@ -39,7 +39,7 @@ func prose(text string) []string {
 	return lines
 }
 
-// anchors returns the anchors of the sections of a document, in GitHub's format.
+// anchors returns the anchors of a document's sections in GitHub's format.
 func anchors(text string) map[string]bool {
 	found, count := map[string]bool{}, map[string]int{}
 	for _, line := range prose(text) {
@@ -67,8 +67,8 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// brokenLinks returns an error for each relative link of the document at path whose target does not exist, is outside
-// of the tree at root, or is a section that the linked document does not have.
+// brokenLinks returns an error for each relative link of the document whose target does not exist, is outside of root,
+// or is a section that the linked document lacks.
 func brokenLinks(root, path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +88,6 @@ func brokenLinks(root, path string) error {
 	return errors.Join(errs...)
 }
 
-// follows checks one link of the document at path.
 func follows(root, path, target string) error {
 	file, anchor, _ := strings.Cut(target, "#")
 	to := path
@@ -115,7 +114,7 @@ func follows(root, path, target string) error {
 	return nil
 }
 
-// allDocuments returns the Markdown files of the repository at root, without generated ones.
+// allDocuments returns the Markdown files of the repository, without generated files.
 func allDocuments(root string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -29,7 +29,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBrokenLinks shows which links are accepted and which are errors.
+// TestBrokenLinks shows which links are valid.
 func TestBrokenLinks(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guides runs the commands of README.md, of the pages in docs and of deploy/README.md as they are printed, like
-// a new user. A command that is not in the test's list is a failure, and so is output that differs from the printed
-// output. It also checks the links of all documents.
+// Package guides runs the commands of README.md, docs and deploy/README.md as they are printed, like a new user. An
+// unlisted command, or output that differs from the printed output, is a failure. It also checks the links of all
+// documents.
 package guides
 
 import (
@@ -11,21 +11,20 @@ import (
 	"strings"
 )
 
-// A block is a fenced block of commands (```sh), and the block of their output that may follow directly.
+// A block is a fenced block of commands (```sh), with the block of their output that may follow directly.
 type block struct {
-	line     int // line of its first command
+	line     int // line of the first command
 	commands []string
 	output   []string
 }
 
-// comment matches the comment after a command: in these documents it follows two spaces.
+// comment matches the comment after a command, which follows two spaces.
 var comment = regexp.MustCompile(`\s{2,}#.*$`)
 
-// blocks returns the blocks of a document. A here-document belongs to its command. Blocks may be indented, as in a
-// list.
+// blocks returns the blocks of a document, which may be indented, as in a list. A here-document belongs to its command.
 func blocks(text string) ([]block, error) {
 	var found []block
-	fence, indent, here := "", "", "" // the open elements: the language of a block, its indentation, a here-document
+	fence, indent, here := "", "", "" // open elements: the language of a block, its indentation, a here-document
 	open, after := false, false       // whether a block is open; whether only blank lines followed a block of commands
 	for i, line := range strings.Split(text, "\n") {
 		trimmed := strings.TrimLeft(line, " ")
@@ -72,8 +71,8 @@ func blocks(text string) ([]block, error) {
 	return found, nil
 }
 
-// prints reports whether got contains the lines of want, in this order, possibly with others between them; … in a line
-// matches anything.
+// prints reports whether got contains the lines of want in order, perhaps with others between them; … in a line matches
+// anything.
 func prints(got string, want []string) error {
 	lines := strings.Split(got, "\n")
 	for _, w := range want {

@@ -39,13 +39,13 @@ import (
 type Options struct {
 	Net  string // a net file in the format of ibsim
 	Host string // node id of the host that the tools run on; empty: the first node
-	NoSM bool   // no subnet manager: no node has a LID that the net file does not give it
+	NoSM bool   // no subnet manager: nodes have only the LIDs of the net file
 }
 
 // Fabric is a simulated fabric.
 type Fabric struct {
-	// Tools is a directory with ibnetdiscover, perfquery, …: scripts that start the real ones on a host of this fabric.
-	// ibsim serves at most ten processes at once, including opensm. A killed process occupies its slot until Reap. A
+	// Tools is a directory with ibnetdiscover, perfquery, …: scripts that start the real tools on a host of this
+	// fabric. ibsim serves at most ten processes, including opensm. A killed process occupies its slot until Reap. A
 	// process that is killed while it connects ends ibsim.
 	Tools string
 
@@ -117,7 +117,7 @@ func (f *Fabric) start(ctx context.Context, o Options) error {
 	return f.startManager(ctx, work)
 }
 
-// script writes the script of a tool. The script sets the environment that the tool needs.
+// script writes the script of a tool, with the environment that the tool needs.
 func (f *Fabric) script(tool, work string) error {
 	path, err := exec.LookPath(filepath.Join("/usr/sbin", tool))
 	if err != nil {
@@ -210,7 +210,7 @@ func (f *Fabric) process(dir string, in, out *os.File, name string, args ...stri
 	return nil
 }
 
-// Console sends a command to ibsim and returns its reply, after the command took effect. An error message of ibsim is
+// Console sends a command to ibsim and returns its reply after the command took effect. An error message of ibsim is
 // returned as an error.
 func (f *Fabric) Console(command string) (string, error) {
 	f.mu.Lock()
@@ -253,7 +253,7 @@ func (f *Fabric) until(ctx context.Context, text string) (string, error) {
 	}
 }
 
-// Close ends all started programs, the last one first, and removes its files.
+// Close ends all started programs, the last first, and removes its files.
 func (f *Fabric) Close() error {
 	for _, p := range slices.Backward(f.started) {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -267,7 +267,7 @@ func (f *Fabric) Close() error {
 	return os.RemoveAll(f.dir)
 }
 
-// Reap makes ibsim free the slots of killed processes: it serves ten, and killed ones still count.
+// Reap makes ibsim free the slots of killed processes.
 func (f *Fabric) Reap() error {
 	attached, err := f.Console("Attached")
 	if err != nil {

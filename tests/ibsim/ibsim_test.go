@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
 
-// TestFabric: the tools report the configured fabric, to whose nodes a subnet manager gave LIDs, and the effects of
-// console commands; Close leaves nothing behind.
+// TestFabric: the tools report the configured fabric with the subnet manager's LIDs, and the effects of console
+// commands; Close leaves nothing behind.
 func TestFabric(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // without ibsim, a tool tries to connect for ever
 	defer cancel()
@@ -55,8 +55,8 @@ func TestFabric(t *testing.T) {
 	if _, err := f.Console("Nonsense"); err == nil {
 		t.Error("no complaint of nonsense")
 	}
-	// A killed tool occupies a slot until Reap. It is killed once it is attached: ibsim ends when it gets a connection
-	// from a process that no longer exists.
+	// A killed tool occupies a slot until Reap. It is killed after it is attached: a connection from an ended process
+	// ends ibsim.
 	for range 12 {
 		cmd := child.Command(ctx, filepath.Join(f.Tools, "ibping"), "-S")
 		if err := cmd.Start(); err != nil {

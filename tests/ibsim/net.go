@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Net is the configured fabric, with which a test compares.
+// Net is the configured fabric.
 type Net struct {
 	Nodes []Node
 	Links []Link
@@ -21,7 +21,7 @@ type Node struct {
 	Ports  int
 }
 
-// Link joins ports of two nodes, which are given by their index in Nodes.
+// Link joins ports of two nodes, by index in Nodes.
 type Link struct {
 	A, B  End
 	Width int    // lanes
@@ -31,16 +31,15 @@ type Link struct {
 // End is one end of a link.
 type End struct{ Node, Port int }
 
-// Links have 12 lanes and HDR. The ports of ibsim report that as their capability, so a link of 4 lanes is one that
-// lost lanes.
+// Links have 12 lanes and HDR, the capability of ibsim's ports: a link of 4 lanes has lost lanes.
 const (
 	Width = 12
 	Speed = "HDR"
 )
 
 // FatTree returns a fabric of two levels: each leaf has hosts with one port, and a link to each spine. Leaf L is
-// Nodes[L] and has the name leafL, host H has the name hostH. The hosts use the leaf's ports from 1 on, the spines
-// those after them; switches have 40 ports.
+// Nodes[L], named leafL; host H is named hostH. Hosts use the leaf's ports from 1 on, then spines; switches have 40
+// ports.
 func FatTree(leaves, hostsPerLeaf, spines int) *Net {
 	const radix = 40
 	n := &Net{}

@@ -97,8 +97,7 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// checkPrograms checks that all programs and libraries are for one architecture, and that the libraries they need
-// exist.
+// checkPrograms checks that all programs and libraries are for one architecture, and that needed libraries exist.
 func checkPrograms(t *testing.T, m *image, triplet string, machine elf.Machine) {
 	t.Helper()
 	programs := 0
@@ -204,8 +203,8 @@ func manifestVersion(t *testing.T) string {
 	return chart.Version
 }
 
-// Two builds of the same sources, in separate containers, have the same first layer: the binary, the C library, the
-// licenses. Differences between builds would be in this layer.
+// Two builds of the same sources, in separate containers, have the same first layer, where differences would be: the
+// binary, the C library, the licenses.
 func TestReproducible(t *testing.T) {
 	one, two := unpack(t, native), unpack(t, fabric)
 	if one.layers[0] != two.layers[0] {

@@ -102,11 +102,11 @@ func (r report) find(area, name string) (state, reason string) {
 	return "", ""
 }
 
-// The C library of the image searches NVIDIA's library: it reports that the library is missing, or opens it below the
-// root of the node, where the test puts the fake of tests/nvml.
+// The image's C library searches NVIDIA's library: it reports that the library is missing, or opens it below the node's
+// root, where the test puts the fake of tests/nvml.
 func TestNVML(t *testing.T) {
 	m := unpack(t, native)
-	// Every container runtime makes /dev/null, which the program that the sensor starts has as its input.
+	// Every container runtime makes /dev/null, the input of the program that the sensor starts.
 	null := filepath.Join(m.root, "dev/null")
 	if err := os.MkdirAll(filepath.Dir(null), 0o755); err != nil {
 		t.Fatal(err)
@@ -181,8 +181,8 @@ func TestHealthcheck(t *testing.T) {
 	}
 }
 
-// As another user the sensor serves what this user can read, and doctor lists what is missing. With ambient capabilities nothing of
-// the kernel's is missing.
+// As another user the sensor serves what this user can read, and doctor lists what is missing. With ambient
+// capabilities nothing of the kernel is missing.
 func TestUser(t *testing.T) {
 	m := unpack(t, native)
 	least := []string{"CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}
@@ -253,7 +253,7 @@ func get(url string) (string, error) {
 	return string(text), err
 }
 
-// freeAddress returns an address on which nobody listens.
+// freeAddress returns a free address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

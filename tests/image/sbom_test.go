@@ -45,7 +45,7 @@ func readSBOM(t *testing.T, path string) map[string]component {
 	return components
 }
 
-// The SBOM lists the Go modules of `go version -m`, with versions and hashes, and no others.
+// The SBOM lists exactly the Go modules of `go version -m`, with versions and hashes.
 func TestSBOM(t *testing.T) {
 	for _, tt := range images {
 		t.Run(tt.name, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
-// checkPackages compares the Debian packages of the SBOM with those whose copyright file is in the image, and the
-// version of glibc with the one that glibc reports.
+// checkPackages compares the SBOM's Debian packages with the copyright files in the image, and its glibc version with
+// glibc's own.
 func checkPackages(t *testing.T, m *image, triplet string, packages []string, components map[string]component) {
 	t.Helper()
 	var want []string

@@ -70,7 +70,7 @@ func (d *daemon) until(ctx context.Context, ready func(context.Context) error) e
 // tail returns the end of the output.
 func (d *daemon) tail() string {
 	const most = 6000
-	text, _ := os.ReadFile(d.log) // without one there is nothing to show
+	text, _ := os.ReadFile(d.log) // without a log there is nothing to show
 	if len(text) > most {
 		text = text[len(text)-most:]
 	}

@@ -40,7 +40,7 @@ func enter(ctx context.Context, dir string, env ...string) (err error) {
 	return cmd.Run()
 }
 
-// makeCgroups makes a cgroup below that of this process in each hierarchy.
+// makeCgroups makes a cgroup below this process's cgroup in each hierarchy.
 func makeCgroups(name string) (dirs []string, err error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

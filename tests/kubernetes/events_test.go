@@ -161,7 +161,7 @@ func (w *eventsWatch) once(t *testing.T, least map[string]int) {
 		for key, n := range events {
 			f := strings.Fields(key)
 			counts[f[0]+" "+strings.Join(f[3:], " ")]++
-			if n != 1 && f[3] != "oom" { // of which the kernel may report several
+			if n != 1 && f[3] != "oom" { // the kernel may report several
 				err = errors.Join(err, fmt.Errorf("%s: %v times", key, n))
 			}
 		}

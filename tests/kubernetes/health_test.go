@@ -100,7 +100,7 @@ func healthOfClaims(t *testing.T, namespace string, setSick func(names ...string
 				for _, c := range pods[i].Status.ContainerStatuses {
 					for _, r := range c.AllocatedResourcesStatus {
 						for _, d := range r.Resources {
-							// The ID is the CDI name, which ends with that of the device.
+							// The ID is the CDI name, which ends with the device's name.
 							var n int
 							_, name, _ := strings.Cut(string(d.ResourceID), "-gpu-")
 							if _, err := fmt.Sscan(name, &n); err != nil {

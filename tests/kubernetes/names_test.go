@@ -80,7 +80,7 @@ func applyOverlay(t *testing.T, overlay string) {
 // removePods removes the pods of a namespace, with the objects that make them.
 func removePods(t *testing.T, namespace string) {
 	t.Helper()
-	ctx := context.Background() // that of the test has ended
+	ctx := context.Background() // the test's context has ended
 	if _, err := running.kubectl(ctx, "--namespace="+namespace, "delete", "deployments,jobs,pods", "--all", "--timeout=2m"); err != nil {
 		t.Error(err)
 	}

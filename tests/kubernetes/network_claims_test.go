@@ -118,7 +118,7 @@ func restHCAs(ctx context.Context, namespace string) (map[string]float64, error)
 	})
 }
 
-// listedDevices are those of a container in /pods.
+// listedDevices are a container's devices in /pods.
 type listedDevices struct {
 	HCAs []struct {
 		Name string `json:"name"`

@@ -114,7 +114,7 @@ func (c *cluster) startKubelet(ctx context.Context, lines ...string) error {
 	config := filepath.Join(c.dir, "kubelet.yaml")
 	if err := errors.Join(
 		write(config, expand(configured(lines), "PKI", filepath.Join(c.dir, "pki"))), os.MkdirAll(manifestDir, 0o755),
-		os.RemoveAll(v1beta1.KubeletSocket), // that of a kubelet that was killed
+		os.RemoveAll(v1beta1.KubeletSocket), // left by a killed kubelet
 	); err != nil {
 		return err
 	}

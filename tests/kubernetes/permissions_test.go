@@ -37,7 +37,7 @@ func testPermissions(t *testing.T) {
 	}{
 		{"none", []string{"nodes/pods [get]", "nodes/stats [get]"}, least},
 		{
-			// It also permits what is done in containers: there is none with this name.
+			// It also permits what is done in containers: no container has this name.
 			"kubelet-before-1.33",
 			[]string{"nodes/pods [get]", "nodes/stats [get]", "nodes/proxy [get]"},
 			map[string]int{"/pods": ok, "/runningpods/": ok, "/stats/summary": ok, "/configz": ok, "/healthz": ok, inContainer: http.StatusNotFound},

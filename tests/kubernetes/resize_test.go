@@ -108,7 +108,7 @@ func shownLimits(namespace string) func(context.Context) (map[string]float64, er
 	}
 }
 
-// shownLimits returns the same of the running containers that the sensor shows.
+// shownLimits returns the limits of running containers that the sensor shows.
 func (f families) shownLimits(namespace string) map[string]float64 {
 	out := map[string]float64{}
 	of := func(metric string) map[string]float64 {

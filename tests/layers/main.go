@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command layers checks that every depguard rule of .golangci.yml rejects an import. It writes
-// a module with the paths of this project, in which a file breaks each rule, and runs
-// golangci-lint with the project's configuration on it. It also checks that the packages of
-// this project that the rules name exist.
+// Command layers checks that every depguard rule of .golangci.yml rejects an import: it runs golangci-lint on a module
+// with this project's paths, in which a file breaks each rule. It also checks that the packages in the rules exist.
 package main
 
 import (
@@ -28,8 +26,7 @@ const module = "github.com/accelscope/accelscope/"
 // A plant is a file that breaks a rule.
 type plant struct{ file, imports string }
 
-// plants has the import that each rule rejects: of a higher layer, so that the module has no
-// import cycle.
+// plants has the rejected import of each rule: of a higher layer, so that the module has no import cycle.
 var plants = map[string]plant{
 	"hang":                    {"pkg/hang/planted.go", module + "pkg/model"},
 	"child":                   {"pkg/child/planted.go", module + "pkg/hang"},
@@ -88,7 +85,7 @@ var plants = map[string]plant{
 	"everywhere":              {"pkg/later/planted.go", module + "cmd/accelscope"},
 }
 
-// rules is the part of .golangci.yml that is checked.
+// rules is the checked part of .golangci.yml.
 type rules struct {
 	Linters struct {
 		Settings struct {
@@ -183,7 +180,7 @@ func write(dir, name, text string) error {
 	return os.WriteFile(name, []byte(text), 0o644)
 }
 
-// goFile is a file of a package that imports one package or none.
+// goFile is a file of a package with at most one import.
 func goFile(name, imports string) string {
 	text := "package " + name + "\n"
 	if imports != "" {

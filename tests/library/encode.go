@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Encode returns families in a format. The options are those of OpenMetrics.
+// Encode returns families in a format. The options are OpenMetrics'.
 func Encode(t testing.TB, families []*dto.MetricFamily, format expfmt.FormatType, options ...expfmt.EncoderOption) string {
 	t.Helper()
 	var out bytes.Buffer

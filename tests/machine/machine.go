@@ -2,11 +2,10 @@
 
 // Package machine boots a copy of this machine without emulation, in a second: the same kernel, the same root file
 // system below a temporary overlay, and systemd as the first process, in new namespaces (mount, pid, cgroup, net, ipc,
-// uts). Packages can be installed and services started in it as on any Debian machine, without changing the machine
-// itself. It needs root and a kernel with cgroup v2.
+// uts). Packages and services can be installed as on any Debian machine, without a change of this machine. It needs
+// root and a kernel with cgroup v2.
 //
-// It is no guest: kernel and hardware are those of this machine, so it has HCAs only if this machine has. Tests that
-// need HCAs use the guest (tests/vm).
+// It is not a guest: it has this machine's kernel and hardware. Tests that need HCAs use the guest (tests/vm).
 package machine
 
 import (
@@ -43,8 +42,8 @@ type Machine struct {
 	pid int // of systemd
 }
 
-// Start boots a machine. The directory shared is the machine's own, under its own path. Everything else is a copy,
-// including the directory copied (empty for none), which may be on another file system than the root.
+// Start boots a machine. The directory shared is this machine's own, under its own path. Everything else is a copy,
+// including the directory copied (or ""), which may be on another file system than the root.
 func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	dir, err := os.MkdirTemp("", "accelscope-machine-")
 	if err != nil {
@@ -86,7 +85,7 @@ func Start(ctx context.Context, shared, copied string) (_ *Machine, err error) {
 	}
 }
 
-// state returns the state that systemd reports; empty if it reports none.
+// state returns the state that systemd reports, or "".
 func (m *Machine) state(ctx context.Context) string {
 	if m.pid == 0 {
 		unshare := m.cmd.Process.Pid
@@ -99,7 +98,7 @@ func (m *Machine) state(ctx context.Context) string {
 			return ""
 		}
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if err != nil || string(comm) != "systemd\n" { // before systemd runs, its root is still that of the real machine
+		if err != nil || string(comm) != "systemd\n" { // before systemd runs, its root is still the real machine's
 			return ""
 		}
 		m.pid = pid
@@ -138,7 +137,7 @@ func (m *Machine) Close() error {
 	return errors.Join(m.removeCgroup(), os.RemoveAll(m.dir))
 }
 
-// removeCgroup removes the cgroup that init.sh made, from wherever cgroup v2 is mounted here.
+// removeCgroup removes the cgroup that init.sh made, wherever cgroup v2 is mounted.
 func (m *Machine) removeCgroup() error {
 	var err error
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml builds a fake of NVIDIA's management library, libnvidia-ml.so.1, for tests on
-// machines without a GPU. Programs open it like the real one. A [Scenario] defines its
-// answers; a test may change it while the program runs. The library counts the calls.
-// fake/nvml.c names the sources of its behavior.
+// Package nvml builds a fake of NVIDIA's management library, libnvidia-ml.so.1, for tests without a GPU. A [Scenario]
+// defines its answers; a test may change it while the program runs. The library counts the calls. fake/nvml.c names the
+// sources of its behavior.
 package nvml
 
 import (
@@ -20,9 +19,8 @@ import (
 // Library is the name of the file that Build creates.
 const Library = "libnvidia-ml.so.1"
 
-// Build compiles the library into dir, which it creates, and returns its path. An old library
-// lacks the functions that were added after R450. Build needs gcc, and go to find the vendor's
-// header in go-nvml.
+// Build compiles the library into dir, which it creates, and returns its path. An old library lacks the functions added
+// after R450. Build needs gcc, and go to find the vendor's header in go-nvml.
 func Build(ctx context.Context, dir string, old bool) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

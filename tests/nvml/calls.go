@@ -17,10 +17,9 @@ const (
 	callRoom = 4096
 )
 
-// Calls counts the calls of each function for each device: "0:1 nvmlDeviceGetName", and "-
-// nvmlDeviceGetCount_v2" without a device. Loading and unloading the library are "- dlopen"
-// and "- dlclose". A call for a GPU with a blocked call is also counted as "0 while another
-// call was blocked".
+// Calls counts the calls of each function for each device: "0:1 nvmlDeviceGetName", or "- nvmlDeviceGetCount_v2"
+// without a device. "- dlopen" and "- dlclose" load and unload the library. A call for a GPU with a blocked call also
+// counts as "0 while another call was blocked".
 type Calls map[string]uint64
 
 // Calls returns the calls of all processes that use s.

@@ -114,8 +114,7 @@ func (s *Scenario) addGPM(d string) {
 	s.Set(d, "gpm.50", 5)
 }
 
-// addErrors adds errors: a corrected one in DRAM, an old uncorrected one, a remapped row for
-// each.
+// addErrors adds errors: a corrected error in DRAM, an old uncorrected error, a remapped row for each.
 func (s *Scenario) addErrors(d string) {
 	for kind := range 2 { // corrected, uncorrected
 		for scope := range 2 { // volatile, aggregate
@@ -185,8 +184,7 @@ var (
 	Profile3g = Profile{"3g.40gb", 3, 60, 40320, 1}
 )
 
-// SplitGPU enables MIG for GPU n and replaces its MIG devices. As on a real GPU, no
-// utilization is reported any more.
+// SplitGPU enables MIG for GPU n and replaces its MIG devices. As on a real GPU, utilization is no longer reported.
 func (s *Scenario) SplitGPU(n int, profiles ...Profile) {
 	d := fmt.Sprint(n)
 	for m := range 7 {

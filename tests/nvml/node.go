@@ -14,9 +14,8 @@ import (
 // GPUs is the number of GPUs of a node.
 const GPUs = 8
 
-// Node adds eight GPUs with these processes: GPUs 0 to 4 are time-sliced, GPU 5 is shared
-// through MPS, GPUs 6 and 7 are split into MIG devices. The processes are distributed over the
-// twelve devices in turn; each uses one device.
+// Node adds eight GPUs with these processes: GPUs 0 to 4 are time-sliced, GPU 5 is shared through MPS, GPUs 6 and 7 are
+// split into MIG devices. The processes use the twelve devices in turn.
 func (s *Scenario) Node(pids ...int) {
 	for n := range GPUs {
 		s.AddH100(n)
@@ -55,8 +54,8 @@ func (s *Scenario) Own(lists [][]int) {
 	s.Balance()
 }
 
-// Bench creates a number of GPUs, which add puts into the scenario, in the fake sysfs and procfs of a node, and
-// the library with its scenario in dir: for benchmarks.
+// Bench creates GPUs, which add puts into the scenario, in a node's fake sysfs and procfs, and the library with its
+// scenario in dir.
 func Bench(ctx context.Context, dir, sysfs, procfs string, gpus int, add func(*Scenario)) (Sensor, error) {
 	library, err := Build(ctx, dir, false)
 	if err != nil {
@@ -78,8 +77,7 @@ func Bench(ctx context.Context, dir, sysfs, procfs string, gpus int, add func(*S
 	return Sensor{[]string{"--gpu.nvml-library=" + library}, s.Environment()}, s.Write()
 }
 
-// Bind writes the files of sysfs and procfs for GPU n with a bound driver. The answers of the
-// library do not change.
+// Bind writes the files of sysfs and procfs for GPU n with a bound driver. The library's answers do not change.
 func Bind(sysfs, procfs string, n int) error {
 	device := filepath.Join(sysfs, "bus/pci/devices", Address(n))
 	driver := filepath.Join(sysfs, "bus/pci/drivers/nvidia", Address(n))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestObservedMinors compares the minor numbers of the fake with those that others have observed in mig-minors of an H200
-// (DataDog/datadog-agent#55271): 102 for GPU instance 11, and 103 for its compute instance 0.
+// TestObservedMinors compares the fake's minor numbers with an H200's mig-minors (DataDog/datadog-agent#55271): 102 for
+// GPU instance 11, and 103 for its compute instance 0.
 func TestObservedMinors(t *testing.T) {
 	s, err := New(t.TempDir())
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFake calls the fake through go-nvml, like the sensor: it must return the values and the
-// failures of the scenario.
+// TestFake calls the fake through go-nvml, like the sensor: it must return the scenario's values and failures.
 func TestFake(t *testing.T) {
 	library, err := Build(t.Context(), t.TempDir(), false)
 	if err != nil {
@@ -176,8 +175,7 @@ func TestFake(t *testing.T) {
 	is("shutdown", lib.Shutdown(), nv.SUCCESS)
 }
 
-// TestOldLibrary checks which functions the old library lacks, and that it has the ones that
-// NVML always had.
+// TestOldLibrary checks which functions the old library lacks, and that it has all original functions of NVML.
 func TestOldLibrary(t *testing.T) {
 	functions := func(old bool) []string {
 		library, err := Build(t.Context(), t.TempDir(), old)

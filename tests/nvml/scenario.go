@@ -116,13 +116,13 @@ func (s *Scenario) Held() (map[int][]string, error) {
 	}
 	for pid, names := range held {
 		slices.Sort(names)
-		held[pid] = slices.Compact(names) // an event set has nvidiactl open once more
+		held[pid] = slices.Compact(names) // an event set opens nvidiactl again
 	}
 	return held, nil
 }
 
-// Holding returns the environment variables of a process that uses s, and whose library opens the device nodes in a
-// directory as the real one does: see fake/nodes.c.
+// Holding returns the environment variables of a process that uses s, with a library that opens the device nodes in a
+// directory like the real library (fake/nodes.c).
 func (s *Scenario) Holding(dev string) []string {
 	return append(s.Environment(), "NVML_FAKE_DEVICES="+dev)
 }

@@ -47,8 +47,7 @@ func (d Description) Paths() []string {
 	return paths
 }
 
-// Check returns how a response to a GET of path differs from its description. The method of the request does not
-// matter: the description also covers rejected methods.
+// Check returns how a response to a GET of path differs from its description, which also covers rejected methods.
 func (d Description) Check(t testing.TB, path string, status int, header http.Header, body []byte) error {
 	t.Helper()
 	item := d.doc.Paths.Value(path)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package otel runs a real OpenTelemetry Collector for tests and parses the data that it received. The Collector is the
-// module in tests/otelcol: an OTLP receiver and the debug exporter, whose detailed output records the received data.
+// Package otel runs a real OpenTelemetry Collector for tests and parses its received data. The Collector is the module
+// tests/otelcol: an OTLP receiver and the debug exporter with detailed output.
 package otel
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// Build returns the path of the Collector. It is built once for each version of its source, which takes half a minute
-// if its modules are downloaded, and minutes if not.
+// Build returns the path of the Collector, built once for each version of its source. The build takes half a minute, or
+// minutes with downloads.
 func Build(ctx context.Context) (string, error) {
 	dir, err := moduleDir(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ type Config struct {
 	CertFile, KeyFile, ClientCAFile string
 }
 
-// Write writes the configuration file and returns its path. The Collector prints the received data to standard output:
+// Write writes the configuration file and returns its path. The Collector prints received data to standard output:
 // otelcol --config file:PATH.
 func (c Config) Write() (string, error) {
 	type object = map[string]any
@@ -64,12 +64,12 @@ type Collector struct {
 	ended  chan struct{}
 }
 
-// serves is the log line of a Collector whose receivers listen. A successful connection is not enough, because another
-// process may have the port.
+// serves is the log line of a Collector whose receivers listen. A connection is not enough: another process may have
+// the port.
 const serves = "Everything is ready."
 
-// Start starts the Collector at path and returns when it listens. If started again in the same directory, it appends to
-// the earlier records.
+// Start starts the Collector at path and returns when it listens. In a used directory it appends to the earlier
+// records.
 func Start(ctx context.Context, path string, config Config) (*Collector, error) {
 	file, err := config.Write()
 	if err != nil {
@@ -120,7 +120,7 @@ func appendTo(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
 
-// Records returns all received records in order, including those of earlier starts.
+// Records returns all received records in order, including earlier starts.
 func (c *Collector) Records() ([]Record, error) {
 	f, err := os.Open(c.config.Output())
 	if err != nil {

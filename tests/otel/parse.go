@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Record is one log record, parsed from the output of the debug exporter. Values have no type: Str(a) is a, Int(1) is
-// 1, Slice(["a"]) is ["a"].
+// Record is a log record, parsed from the output of the debug exporter. Values have no type: Str(a) is a, Int(1) is 1,
+// Slice(["a"]) is ["a"].
 type Record struct {
 	Resource   map[string]string
 	Scope      string // name and version
@@ -30,7 +30,7 @@ func (r Record) Int(name string) int64 {
 	return n
 }
 
-// Parse parses the detailed output of the debug exporter. It omits a record that is cut off because the Collector was
+// Parse parses the detailed output of the debug exporter, without a record that is cut off because the Collector was
 // killed.
 func Parse(in io.Reader) ([]Record, error) {
 	var all []Record

@@ -8,7 +8,7 @@ import (
 )
 
 // View is the state of a receiver that follows docs/rest.md: it drops duplicate records, replaces its state by each
-// complete snapshot, and applies the other records.
+// complete snapshot, and applies other records.
 type View struct {
 	Session    string
 	Containers map[string]Record // by id; the last record of each
@@ -16,8 +16,7 @@ type View struct {
 	Exits map[string][]Record
 	// Opened are the devices that each container opened, from events and snapshots.
 	Opened map[string]map[string]bool
-	// Missing is the number of missing sequence numbers, over all sessions; Lost is the number of lost events that the
-	// snapshots report.
+	// Missing is the number of missing sequence numbers over all sessions, Lost the lost events in the snapshots.
 	Missing, Lost int64
 	Duplicates    int
 	Snapshots     int // complete ones
@@ -56,7 +55,7 @@ func (v *View) apply(r Record) {
 		v.resent[seq] = true
 	}
 	if seq <= v.last {
-		// The first copy may arrive later, from a connection that was given up.
+		// The first copy may arrive later, from an abandoned connection.
 		if !v.resent[seq] {
 			v.wrong("record %d after %d, and no copy of it is marked as sent again", seq, v.last)
 		}
@@ -78,7 +77,7 @@ func (v *View) apply(r Record) {
 			v.staged[id] = r
 		}
 		var opened []string
-		_ = json.Unmarshal([]byte(r.Attributes["accelscope.container.opened_devices"]), &opened) // or there is none
+		_ = json.Unmarshal([]byte(r.Attributes["accelscope.container.opened_devices"]), &opened) // or the attribute is missing
 		v.open(id, opened...)
 	case "container.snapshot.end":
 		if v.staged == nil || int64(len(v.staged)) != v.count {

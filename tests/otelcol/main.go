@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Otelcol is a real OpenTelemetry Collector with only the components that the tests of events need: it receives OTLP
-// and prints it. It is a separate module, so that the Collector's dependencies are not those of accelscope.
+// and prints it. It is a separate module, so that the Collector's dependencies are not accelscope's.
 package main
 
 import (

@@ -59,7 +59,7 @@ func open(t testing.TB, site string, width, height int64) *tab {
 	}
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
-	if err := chromedp.Do(ctx); err != nil { // without a limit, which would be that of the tab
+	if err := chromedp.Do(ctx); err != nil { // without a limit: it would limit the tab, too
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithTimeout(ctx, 3*time.Minute)

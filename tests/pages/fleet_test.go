@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// ready waits for the alert of the sick GPU and for jobs, with which the rules have been evaluated.
+// ready waits for the sick GPU's alert and for jobs: the rules have then been evaluated.
 func (b *tab) ready(site string) {
 	b.Helper()
 	b.visit(site + "/")
@@ -26,7 +26,7 @@ func TestFleetPage(t *testing.T) {
 	b := open(t, site, 1280, 900)
 	b.ready(site)
 	totals := strings.Join(strings.Fields(eval[string](b, `document.querySelector("#totals").innerText`)), " ")
-	// The generator has one node that does not answer, and one GPU of each other node is idle.
+	// In the generator one node does not answer, and each other node has an idle GPU.
 	for _, want := range []string{"Nodes 26 1 without an answer", "GPUs 50 50 given, 25 in use, 25 idle, 1 sick", "RDMA ports 50 49 up"} {
 		if !strings.Contains(totals, want) {
 			t.Errorf("the totals lack %q: %s", want, totals)
@@ -61,7 +61,7 @@ func TestFleetPage(t *testing.T) {
 	b.until("the alert of the node", `document.querySelector(".verdicts").textContent.includes("GPUUncorrectedECC")`)
 }
 
-// TestFleetWithoutScript searches and shows all tables in a browser that runs no script.
+// TestFleetWithoutScript searches and shows all tables in a browser without scripts.
 func TestFleetWithoutScript(t *testing.T) {
 	site := fleetSite(t)
 	ready := open(t, site, 1280, 900)
@@ -80,7 +80,8 @@ func TestFleetWithoutScript(t *testing.T) {
 	}
 }
 
-// TestFleetHostile looks for a workload and a job whose names try to load a picture. The tab fails at a dialog or a request.
+// TestFleetHostile looks for a workload and a job whose names try to load a picture. The tab fails at a dialog or a
+// request.
 func TestFleetHostile(t *testing.T) {
 	site := fleetSite(t)
 	b := open(t, site, 1280, 900)
@@ -99,7 +100,6 @@ func TestFleetHostile(t *testing.T) {
 	}
 }
 
-// fleetViews are the pages that tests of the look visit.
 func fleetViews(b *tab, site string) []string {
 	b.Helper()
 	b.ready(site)
@@ -118,7 +118,7 @@ func TestFleetAccessible(t *testing.T) {
 	accessible(t, site, fleetViews(open(t, site, 1280, 900), site))
 }
 
-// TestFleetKeyboard walks through the page with the tab key, to a node, and back.
+// TestFleetKeyboard walks through the page with the tab key, to a node and back.
 func TestFleetKeyboard(t *testing.T) {
 	site := fleetSite(t)
 	b := open(t, site, 1280, 900)
@@ -136,7 +136,8 @@ func TestFleetKeyboard(t *testing.T) {
 	}
 }
 
-// TestJobKeyboard goes to a job, through its members, to the node of one, and back to all nodes, with the keyboard alone.
+// TestJobKeyboard goes to a job, through its members, to a member's node, and back to all nodes, with the keyboard
+// alone.
 func TestJobKeyboard(t *testing.T) {
 	site := fleetSite(t)
 	b := open(t, site, 1280, 900)
@@ -152,12 +153,12 @@ func TestJobKeyboard(t *testing.T) {
 	b.tabTo(".skip")
 	enter()
 	b.until("the main part", `location.hash === "#main"`)
-	// The tables scroll by the arrow keys.
+	// The arrow keys scroll the tables.
 	for _, table := range []string{"h-job", "h-members"} {
 		b.tabTo(`.scroll[aria-labelledby=` + table + `]`)
 	}
 	member := `section:last-of-type tbody`
-	b.tabTo(member + ` th a`) // to the page of the node itself, which is another host
+	b.tabTo(member + ` th a`) // to the node's page, which is on another host
 	if got := eval[string](b, `document.activeElement.href`); !strings.HasPrefix(got, "http://gpu") {
 		t.Errorf("the link of the member is %q", got)
 	}

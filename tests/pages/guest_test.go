@@ -21,8 +21,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// liveNode is the guest of the demo: the real program, a live RDMA stack (Soft-RoCE), two pods in containerd with traffic, and FAKE GPUs,
-// which a fake of NVIDIA's library simulates. The browser is on this machine: emulated CPUs are too slow for it.
+// liveNode is the demo's guest: the real program, a live RDMA stack (Soft-RoCE), two pods in containerd with traffic,
+// and FAKE GPUs of a fake NVIDIA library. The browser is on this machine: emulated CPUs are too slow for it.
 type liveNode struct {
 	url   string
 	stdin *io.PipeWriter
@@ -31,7 +31,6 @@ type liveNode struct {
 	out bytes.Buffer
 }
 
-// Write keeps what the guest prints.
 func (n *liveNode) Write(text []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,7 +43,7 @@ func (n *liveNode) printed(text string) bool {
 	return strings.Contains(n.out.String(), text)
 }
 
-// bootLimit is how long the guest may take until its sensor has the traffic and the GPUs of both pods, on a busy machine.
+// bootLimit is how long the guest may take, on a busy machine, until its sensor has the traffic and GPUs of both pods.
 const bootLimit = 6 * time.Minute
 
 // live boots the guest and waits for the figures of its pods.
@@ -96,7 +95,7 @@ func live(t *testing.T) *liveNode {
 	}
 }
 
-// link takes the link of rxe0 down or up.
+// link sets the link of rxe0 down or up.
 func (n *liveNode) link(t *testing.T, state string) {
 	t.Helper()
 	if _, err := fmt.Fprintln(n.stdin, state); err != nil {
@@ -109,7 +108,7 @@ func (n *liveNode) link(t *testing.T, state string) {
 	}
 }
 
-// sent returns the bytes that the second pod, which writes, has sent.
+// sent returns the bytes that the second pod, the writer, has sent.
 func sent(metrics string) (bytes float64) {
 	for labels, v := range series(metrics, "container_rdma_transmit_bytes_total") {
 		if label(labels, "workload") == "default/train-1/worker" {
@@ -119,7 +118,7 @@ func sent(metrics string) (bytes float64) {
 	return bytes
 }
 
-// size returns the number that format.Size has printed, in bytes.
+// size returns the bytes in a text of format.Size.
 func size(t *testing.T, text string) float64 {
 	t.Helper()
 	var n float64
@@ -136,8 +135,8 @@ func size(t *testing.T, text string) float64 {
 	return 0
 }
 
-// TestGuest compares the page of a live node with its metrics, and takes a link down and up while the page is open: the verdict is there
-// by the second refresh, and gone when the link is back.
+// TestGuest compares a live node's page with its metrics, and sets a link down and up while the page is open: the
+// verdict appears by the second refresh, and goes when the link is back.
 func TestGuest(t *testing.T) {
 	n := live(t)
 	b := open(t, n.url, 1280, 900)
@@ -157,7 +156,7 @@ func TestGuest(t *testing.T) {
 	if len(want) != 2 {
 		t.Errorf("the metrics have %q", want)
 	}
-	// On a busy machine, a refresh may be without the GPUs: the library has not answered in time.
+	// On a busy machine a refresh may lack the GPUs: the library has not answered in time.
 	b.until("the same memory of GPUs as in the metrics: "+strings.Join(want, ", "), fmt.Sprintf(`[...document.querySelectorAll(
 		"table.usage tbody:not(.unattributed) tr")].filter((r) => r.cells[1].textContent.startsWith("nvidia")).map((r) => [r.cells[0].querySelector("a").textContent,
 		r.cells[1].querySelector("a").textContent, r.cells[1].querySelector("small").textContent, r.cells[2].firstChild.textContent.trim()].join(" ")).sort().join() === %q`,
@@ -182,7 +181,7 @@ func TestGuest(t *testing.T) {
 
 	verdict(t, n, b)
 
-	// The bytes that the pod has sent grow: the view has a value between those before and after.
+	// The pod's sent bytes grow: the view's value is between the values before and after.
 	before := sent(text)
 	b.visit(n.url + "/workload?name=default%2Ftrain-1%2Fworker")
 	shown := eval[string](b, `[...document.querySelectorAll(".figures tbody tr")].find((r) => r.cells[0].textContent === "container_rdma_transmit_bytes_total")?.cells[1].textContent ?? "none"`)
@@ -194,7 +193,6 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// verdict takes the link of rxe0 down and up.
 func verdict(t *testing.T, n *liveNode, b *tab) {
 	t.Helper()
 	const down = `document.querySelector("#verdicts").innerText.includes("RDMAPortDown")`

@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/pages"
 )
 
-// fakeJob is a FAKE of Prometheus and of the sensors of a job's nodes.
+// fakeJob is a FAKE Prometheus with the sensors of a job's nodes.
 type fakeJob struct{ nodes int }
 
 func (f fakeJob) Read() *fleet.State {
@@ -54,7 +54,8 @@ func (f fakeJob) Job(fleet.JobName, []fleet.Member) *matrix.Matrix {
 	return m
 }
 
-// TestConnectedNodes shows how the nodes of a job are connected, as a table and as a list, without a script, and measures how it looks.
+// TestConnectedNodes shows how a job's nodes are connected, as a table and as a list, without a script, and measures
+// the look.
 func TestConnectedNodes(t *testing.T) {
 	for nodes, cell := range map[int]string{3: "#matrix tbody tr:nth-child(2) td:nth-child(2)", 17: "#matrix tbody tr:first-child td:last-child"} {
 		f := fakeJob{nodes}

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	endFleet()
 	if browser, err := chromium(); err == nil {
-		_ = chromedp.Cancel(browser) // ends the process of the browser
+		_ = chromedp.Cancel(browser) // ends the browser's process
 	}
 	os.Exit(code)
 }
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // first returns the name of the first row of the table.
 const first = `document.querySelector("table.usage tbody th a").textContent`
 
-// TestSearch types into the search field, chooses a namespace and sorts by the headings, without a reload.
+// TestSearch types into the search field, chooses a namespace and sorts by headings, without a reload.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	s := serve(t, fakenode.Workloads())
@@ -57,7 +57,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestVerdict takes a port down and up again while the page is open.
+// TestVerdict sets a port down and up while the page is open.
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 	s := serve(t, fakenode.Workloads())
@@ -74,7 +74,7 @@ func TestVerdict(t *testing.T) {
 	b.until("no verdict", `!`+down)
 }
 
-// TestLive checks that rates change and that the focus stays where it was.
+// TestLive checks that rates change and that the focus stays.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := serve(t, fakenode.Workloads())
@@ -108,7 +108,7 @@ func TestDetails(t *testing.T) {
 	}
 }
 
-// TestWithoutScript shows tables and verdicts, sorts and searches in a browser that runs no script.
+// TestWithoutScript shows tables and verdicts, sorts and searches in a browser without scripts.
 func TestWithoutScript(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)
@@ -119,7 +119,7 @@ func TestWithoutScript(t *testing.T) {
 		t.Errorf("verdicts: %s", text)
 	}
 	b.do(chromedp.SendKeys(`input[name=q]`, "4711"), chromedp.Click(`form button`))
-	b.do(chromedp.WaitReady(`input[name=q][value="4711"]`), chromedp.WaitVisible(`table.usage`)) // of the page that follows
+	b.do(chromedp.WaitReady(`input[name=q][value="4711"]`), chromedp.WaitVisible(`table.usage`)) // the next page
 	text = run(b, chromedp.Text(`table.usage tbody th`))
 	if text != "slurm:4711" {
 		t.Errorf("the first row is %q", text)
@@ -127,7 +127,8 @@ func TestWithoutScript(t *testing.T) {
 	b.do(chromedp.Click(`thead th:nth-child(2) a`), chromedp.WaitVisible(`th[aria-sort=ascending]`))
 }
 
-// TestHostile visits the pages of workloads whose names try to run code or to load a picture. The tab fails at a dialog or a request.
+// TestHostile visits the pages of workloads whose names try to run code or to load a picture. The tab fails at a dialog
+// or a request.
 func TestHostile(t *testing.T) {
 	hostile := fakenode.Hostile()
 	s := serve(t, hostile)
@@ -151,7 +152,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// contrasts returns texts whose contrast with their background is below that of WCAG AA: 4.5, or 3 for large text.
+// contrasts returns texts whose contrast is below WCAG AA: 4.5, or 3 for large text.
 const contrasts = `(() => {
 	const parse = (c) => { const n = c.match(/[\d.]+/g).map(Number); return {rgb: n.slice(0, 3).map((v) => c.startsWith("color(") ? 255 * v : v), a: n[3] ?? 1}; };
 	const light = ({rgb}) => { const [r, g, b] = rgb.map((v) => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
@@ -180,7 +181,6 @@ const contrasts = `(() => {
 	return bad;
 })()`
 
-// views are the pages that tests of the look visit.
 func views(s *site) []string {
 	return []string{s.URL + "/", s.URL + "/workload?" + url.Values{"name": {trainer}}.Encode(), s.URL + "/device?name=mlx5_3"}
 }
@@ -220,7 +220,7 @@ func look(t *testing.T, site string, views []string) {
 	}
 }
 
-// TestAccessible looks in the tree that assistive programs get for controls and pictures without a name.
+// TestAccessible looks in the accessibility tree for controls and pictures without a name.
 func TestAccessible(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
 	accessible(t, s.URL, views(s))
@@ -274,7 +274,7 @@ func (b *tab) tabTo(selector string) {
 	b.Fatalf("the tab key does not get to %s", selector)
 }
 
-// TestKeyboard walks through the node page with the tab key, to the view of a workload and of a device, and back.
+// TestKeyboard walks through the node page with the tab key, to the views of a workload and a device, and back.
 func TestKeyboard(t *testing.T) {
 	s := serve(t, fakenode.Workloads())
 	b := open(t, s.URL, 1280, 900)

@@ -11,7 +11,7 @@ import (
 
 func init() { foreign = "eval" } // the pictures are for the documentation
 
-// TestScreensFleet takes the pictures of the page of all nodes, of a job and of a node.
+// TestScreensFleet takes the pictures of the pages of all nodes, a job and a node.
 func TestScreensFleet(t *testing.T) {
 	site := fleetSite(t)
 	views := fleetViews(open(t, site, 1280, 900), site)

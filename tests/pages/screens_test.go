@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
-// TestScreens takes the pictures of the documentation, into the directory of the environment variable.
+// TestScreens takes the documentation's pictures into the directory of the environment variable.
 func TestScreens(t *testing.T) {
 	dir := os.Getenv("ACCELSCOPE_SCREENS")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -40,7 +40,6 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// shoot takes a picture of the page up to a height.
 func (b *tab) shoot(dir, name string, width int64, height float64) {
 	b.Helper()
 	quality, all := int64(80), true

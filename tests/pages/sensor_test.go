@@ -25,8 +25,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml"
 )
 
-// sensor starts the program on a FAKE node: a tree of files with three HCAs, and NVIDIA's library with eight GPUs whose processes are in
-// ten containers.
+// sensor starts the program on a FAKE node: a tree of files with three HCAs, and NVIDIA's library with eight GPUs with
+// processes in ten containers.
 func sensor(t *testing.T) (url string) {
 	t.Helper()
 	binary := program(t)
@@ -127,7 +127,7 @@ func scrape(url string) (string, error) {
 	return string(body), err
 }
 
-// series returns the series of a family in the text format, by their labels. A value that is no number is NaN.
+// series returns the series of a family in the text format, by labels. A value that is not a number is NaN.
 func series(text, family string) map[string]float64 {
 	out := map[string]float64{}
 	for _, m := range regexp.MustCompile(`(?m)^`+family+`\{(.*)\} (\S+)$`).FindAllStringSubmatch(text, -1) {
@@ -140,7 +140,7 @@ func series(text, family string) map[string]float64 {
 	return out
 }
 
-// TestSensor compares the table that the real program shows with its metrics: which workload has how much memory of which GPU.
+// TestSensor compares the real program's table with its metrics: each workload's memory on each GPU.
 func TestSensor(t *testing.T) {
 	t.Parallel()
 	url := sensor(t)
@@ -172,7 +172,7 @@ func TestSensor(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the page shows\n%s\nand the metrics have\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// The bytes of a port, in the view of the HCA.
+	// The bytes of a port, in the HCA's view.
 	b.visit(url + "/device?name=mlx5_0")
 	for labels, v := range metrics(t, url, "infiniband_port_receive_data_bytes_total") {
 		shown := eval[string](b, `[...document.querySelectorAll(".figures tbody tr")].find((r) => r.cells[0].textContent === "infiniband_port_receive_data_bytes_total")?.cells[1].textContent ?? "none"`)

@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
-// site serves the pages of a FAKE node with a history of 15 minutes, and refreshes it as the engine does.
+// site serves the pages of a FAKE node with a history of 15 minutes, and refreshes it like the engine.
 type site struct {
 	*httptest.Server
 	mu   sync.Mutex // guards node
@@ -47,7 +47,7 @@ func serve(t testing.TB, workloads []fakenode.Workload) *site {
 	return s
 }
 
-// facts returns the last refresh if it is at most a second old.
+// facts returns the last refresh if it is at most a second old, else a new refresh.
 func (s *site) facts() api.Known {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +57,13 @@ func (s *site) facts() api.Known {
 	return s.now
 }
 
-// change changes the node.
 func (s *site) change(change func(*fakenode.Node)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(s.node)
 }
 
-// series has one metric of each row, as /metrics formats it.
+// series has one metric of each row, in the format of /metrics.
 func (s *site) series() ([]byte, error) {
 	k := s.facts()
 	var text strings.Builder

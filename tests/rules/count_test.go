@@ -18,11 +18,12 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// mostRead limits the series that rules and dashboards read of a node with two GPUs and two HCAs, without the three of Prometheus itself.
+// mostRead limits the series that rules and dashboards read of a node with two GPUs and two HCAs, without Prometheus's
+// own three.
 const mostRead = 630
 
-// TestReadSeries: the filters of the configurations for many nodes keep the series of a node that a rule or a dashboard selects, by
-// name and by labels, and no others. The nodes are those of tests/fleet.
+// TestReadSeries: the filters for many nodes keep exactly the series of a node of tests/fleet that a rule or a
+// dashboard selects, by name and labels.
 func TestReadSeries(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run", "^TestFleetNodes$", "./pkg/metrics") //nolint:forbidigo // tests/child is in another module
@@ -59,7 +60,7 @@ func TestReadSeries(t *testing.T) {
 	}
 }
 
-// scraped returns the series of a scrape, with the labels of its target.
+// scraped returns the series of a scrape, with the target's labels.
 func scraped(t *testing.T, file string) (all []labels.Labels) {
 	t.Helper()
 	text, err := os.ReadFile(file)

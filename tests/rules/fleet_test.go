@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// fleetQueries returns what the page of all nodes asks for, by name. Its placeholders are replaced by strings.
+// fleetQueries returns the queries of the page of all nodes by name. Strings replace their placeholders.
 func fleetQueries(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../pkg/fleet/queries.promql")
@@ -29,7 +29,7 @@ func fleetQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// TestFleetQueries: the page of all nodes reads only metrics, labels and recording rules that exist.
+// TestFleetQueries: the page of all nodes reads only existing metrics, labels and recording rules.
 func TestFleetQueries(t *testing.T) {
 	ref := known(t)
 	for name, query := range fleetQueries(t) {

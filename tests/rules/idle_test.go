@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestIdleGPUs: documents and dashboards report an allocated GPU as idle only where its processes are counted. Without this
-// guard, all GPUs are idle while processes are not collected: in a foreign PID namespace, during a release, on a stuck GPU.
+// TestIdleGPUs: documents and dashboards report an allocated GPU as idle only if its processes are counted. Otherwise
+// all GPUs would look idle in a foreign PID namespace, during a release, or on a stuck GPU.
 func TestIdleGPUs(t *testing.T) {
 	query := regexp.MustCompile("container_gpu_allocated[^`\n]*container_gpu_processes")
 	guarded := regexp.MustCompile(`container_gpu_allocated(\{[^}]*\})? and on \([a-z_, ]+\) container_gpu_processes`)

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 )
 
-// TestJobsDashboard: every query of the dashboard on jobs has data on the series of the tests of the rules, which have latencies and
-// errors; those of TestJobOverNodes (cmd/accelscope) come from sensors and have none. The member with the slowest completions is the
-// outlier.
+// TestJobsDashboard: every query of the jobs dashboard has data on the series of the rules' tests, which have latencies
+// and errors; the sensors' series in TestJobOverNodes (cmd/accelscope) lack them. The member with the slowest
+// completions is the outlier.
 func TestJobsDashboard(t *testing.T) {
 	load := "load 1m\n"
 	var f testFile
@@ -68,7 +68,7 @@ func TestJobsDashboard(t *testing.T) {
 	}
 }
 
-// record stores the values that the recording rules whose names begin with a prefix have at a time.
+// record stores the values at a time of the recording rules whose names begin with a prefix.
 func record(t *testing.T, engine *promql.Engine, storage *teststorage.TestStorage, prefix string, at time.Time) {
 	t.Helper()
 	for _, r := range rules(t) {

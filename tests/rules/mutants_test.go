@@ -15,11 +15,11 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// same changes nothing: it shows that writing the rules back does not itself make a test fail.
+// same changes nothing: it shows that writing the rules back does not make a test fail.
 const same = "nothing is changed"
 
-// mutants are changes to an alert that one of its tests must detect. They are made to all alerts at once, because no
-// alert depends on another: promtool reports which tests fail.
+// mutants are changes to an alert that one of its tests must detect. All alerts are changed together, because no alert
+// depends on another: promtool reports which tests fail.
 var mutants = map[string]func(*rule) bool{
 	same: func(r *rule) bool {
 		comparisons(r, func(*parser.BinaryExpr) {})
@@ -74,7 +74,7 @@ func comparisons(r *rule, change func(*parser.BinaryExpr)) bool {
 	return n > 0
 }
 
-// limits multiplies the limits in comparisons, except 0 and 1, which are states.
+// limits multiplies the limits in comparisons, except the states 0 and 1.
 func limits(r *rule, factor float64) bool {
 	n := 0
 	comparisons(r, func(b *parser.BinaryExpr) {
@@ -86,7 +86,7 @@ func limits(r *rule, factor float64) bool {
 	return n > 0
 }
 
-// unconditional removes one right side of "and" and "unless", counted from the end, and keeps the left side.
+// unconditional replaces an "and" or "unless", counted from the end, by its left side.
 func unconditional(r *rule, which int) bool {
 	tree, err := parser.NewParser(parser.Options{}).ParseExpr(r.Expr)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// small writes the tests of a file that cover one of the alerts, and the rules that those tests need.
+// small writes the tests of a file that cover one of the alerts, and the rules that they need.
 func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts []string) string {
 	t.Helper()
 	var used []string
@@ -164,7 +164,7 @@ func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts
 			tested.Tests = append(tested.Tests, g)
 		}
 	}
-	// Alerts use recording rules, which use recording rules above them.
+	// Alerts use recording rules, which use earlier recording rules.
 	var few ruleFile
 	for _, g := range slices.Backward(rules.Groups) {
 		all := g.Rules

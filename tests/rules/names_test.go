@@ -26,7 +26,7 @@ func known(t *testing.T) reference.Reference {
 	return ref
 }
 
-// TestNames: rules, tests and documents mention only metrics and labels that exist.
+// TestNames: rules, tests and documents mention only existing metrics and labels.
 func TestNames(t *testing.T) {
 	ref := known(t)
 	check := func(where, expr string) []string {
@@ -50,7 +50,7 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	// A scraped pod adds these labels also to series that do not belong to a container.
+	// A scraped pod adds these labels to all series, even if they do not belong to a container.
 	ofTarget := regexp.MustCompile(`,namespace="accelscope",pod="[^"]*",container="accelscope"`)
 	for name, f := range tests(t) {
 		for _, g := range f.Tests {

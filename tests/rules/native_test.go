@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 )
 
-// TestNative: the rules of latencies have the same values for classic histograms, for native ones, and for both.
-// Debian's promtool cannot parse native histograms in a test, so this test uses Prometheus' engine.
+// TestNative: the rules of latencies have the same values for classic histograms, native histograms, and both. Debian's
+// promtool cannot parse native histograms in a test, so this test uses Prometheus's engine.
 func TestNative(t *testing.T) {
 	const labels = `{job="a",instance="n1",workload="w",device="mlx5_0"%s}`
 	all := rules(t)
@@ -31,7 +31,7 @@ func TestNative(t *testing.T) {
 			continue
 		}
 		switch {
-		case !strings.Contains(r.Expr, "_bucket"): // made of the rules of latencies
+		case !strings.Contains(r.Expr, "_bucket"): // made from the rules of latencies
 			continue
 		case strings.HasSuffix(r.Record, ratesOf): // the rules of its quantiles show it
 			continue
@@ -43,7 +43,7 @@ func TestNative(t *testing.T) {
 			t.Errorf("%s: which quantile?", r.Record)
 		}
 		// All observations are between 1 and 2 s. The quantile is interpolated linearly in a classic histogram, but not
-		// in a native one of schema 0.
+		// in a native histogram of schema 0.
 		classic, native := 1+quantile, math.Exp2(quantile)
 		load := "load 1m\n" + `  instance_workload:accelscope_workload_info:job{job="a",instance="n1",workload="w",` +
 			`job_kind="Job",job_name="j"} 1x30` + "\n"
@@ -74,7 +74,7 @@ func TestNative(t *testing.T) {
 // ratesOf ends the name of a recorded rate of a histogram.
 const ratesOf = "_seconds:rate5m"
 
-// withRates replaces recorded rates of histograms in an expression by the expressions of their rules.
+// withRates replaces recorded rates of histograms by the expressions of their rules.
 func withRates(all []rule, expr string) string {
 	for _, r := range all {
 		if strings.HasSuffix(r.Record, ratesOf) {

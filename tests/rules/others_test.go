@@ -17,7 +17,7 @@ const (
 	ratioOther = "instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_others"
 )
 
-// inlined returns the expression of a recording rule, in which the expressions of others replace their names.
+// inlined returns the expression of a recording rule with the expressions of others in place of their names.
 func inlined(t *testing.T, name string, others ...string) string {
 	t.Helper()
 	expr := ""
@@ -35,8 +35,8 @@ func inlined(t *testing.T, name string, others ...string) string {
 	return expr
 }
 
-// TestSlowerThanOthers: the comparison with the other workloads has the same result for classic histograms, for native ones,
-// and for both.
+// TestSlowerThanOthers: the comparison with other workloads has the same result for classic histograms, native
+// histograms, and both.
 func TestSlowerThanOthers(t *testing.T) {
 	expr := inlined(t, ratioOther, p99Others, p99Of)
 	const family = "container_rdma_completion_duration_seconds"
@@ -65,8 +65,8 @@ func TestSlowerThanOthers(t *testing.T) {
 	}
 }
 
-// TestMedianOfOthers: from a ratio of 2 on, leaving out the slowest workload is the same as leaving out the workload that is
-// compared. The truth is the median of the others of each workload, for random durations, many of which are equal.
+// TestMedianOfOthers: from a ratio of 2 on, the median without the slowest workload equals the median without the
+// compared workload. The test compares with the true median, for random durations, many of them equal.
 func TestMedianOfOthers(t *testing.T) {
 	expr := inlined(t, ratioOther, p99Others)
 	random := rand.New(rand.NewPCG(1, 2))

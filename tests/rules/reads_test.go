@@ -19,11 +19,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the series filters of deploy/prometheus/scale")
 
-// filter is the expression of a series filter, one name a line.
+// filter is the expression of a series filter, one name per line.
 var filter = regexp.MustCompile(`(?s)(- source_labels: \[__name__\]\n\s+regex: ")(.*?)(")`)
 
-// TestReads: the series filters of the configurations for many nodes have the names that rules and dashboards read, and no
-// others. The benchmark of many nodes (tests/fleet) reads its names from the same file.
+// TestReads: the series filters for many nodes have exactly the names that rules and dashboards read. The benchmark of
+// many nodes (tests/fleet) reads the same file.
 func TestReads(t *testing.T) {
 	var want strings.Builder
 	for i, name := range readNames(t) {
@@ -56,13 +56,14 @@ func TestReads(t *testing.T) {
 // inAnnotation matches the names of series that an annotation queries.
 var inAnnotation = regexp.MustCompile(`printf "(\w+)\{`)
 
-// readNames returns the names of all series that rules, dashboards and the page of all nodes read and no rule makes, sorted.
+// readNames returns the names of all series that rules, dashboards and the page of all nodes read, except recorded
+// series, sorted.
 func readNames(t *testing.T) []string {
 	t.Helper()
 	return slices.Sorted(maps.Keys(selectors(t)))
 }
 
-// selectors returns the matchers of labels with which rules and dashboards read series that no rule makes, by name.
+// selectors returns the label matchers with which rules and dashboards read series, except recorded series, by name.
 func selectors(t *testing.T) map[string][][]*labels.Matcher {
 	t.Helper()
 	all := map[string][][]*labels.Matcher{}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rules tests deploy/prometheus: the rules with promtool, that every rule has a test which can fail, and that
-// the files mention no metric or label that accelscope does not export. It is a separate module, because it needs
-// Prometheus' parser and engine, which the sensor does not need.
+// Package rules tests deploy/prometheus: the rules with promtool, that every rule has a test that can fail, and that
+// the files mention only exported metrics and labels. It is a separate module, because it needs Prometheus's parser and
+// engine.
 package rules
 
 import (
@@ -44,7 +44,6 @@ type ruleFile struct {
 	Groups []group `yaml:"groups"`
 }
 
-// testFile is a test file of promtool.
 type testFile struct {
 	RuleFiles  []string    `yaml:"rule_files"`
 	Evaluation string      `yaml:"evaluation_interval"`
@@ -93,7 +92,7 @@ func load(t *testing.T, file string, into any) {
 	}
 }
 
-// groups returns the groups of the recording rules, on which others depend, and then those of the alerts.
+// groups returns the groups of recording rules, on which others depend, and then the groups of alerts.
 func groups(t *testing.T) []group {
 	t.Helper()
 	var all []group
@@ -150,8 +149,8 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestOrder: every test file evaluates the groups in the order of the rule files. Without group_eval_order promtool takes a
-// random order, and a rule may see the recording rules of another group one evaluation late.
+// TestOrder: every test file evaluates the groups in the order of the rule files. Without group_eval_order, promtool's
+// order is random, and a rule may see another group's recording rules one evaluation late.
 func TestOrder(t *testing.T) {
 	var order []string
 	for _, g := range groups(t) {
@@ -164,7 +163,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestRulesHaveTests: every alert fires in one test and does not fire in another; every recording rule has a value in a test.
+// TestRulesHaveTests: every alert fires in a test and does not fire in another; every recording rule has a value in a
+// test.
 func TestRulesHaveTests(t *testing.T) {
 	fires, silent, value := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range tests(t) {
@@ -247,7 +247,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestXIDs: the XIDs that are critical for the alerts are the same as for gpu_problem.
+// TestXIDs: the critical XIDs of the alerts and of gpu_problem are equal.
 func TestXIDs(t *testing.T) {
 	source, err := os.ReadFile("../../pkg/source/nvidia/wire/xids.go")
 	if err != nil {

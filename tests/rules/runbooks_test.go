@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestGPUResets: the driver refuses to reset a GPU that the sensor has open. A runbook that prescribes a reset prescribes
-// the release before it.
+// TestGPUResets: the driver refuses to reset a GPU that the sensor has open, so a runbook must prescribe the release
+// before the reset.
 func TestGPUResets(t *testing.T) {
 	resets := 0
 	for _, file := range files(t, "runbooks/GPU*.md") {
@@ -36,7 +36,8 @@ func TestGPUResets(t *testing.T) {
 	}
 }
 
-// TestLinkCommands: the runbook of each alert of links has a command of this project for the node. TestDocs of tests/guides runs it.
+// TestLinkCommands: the runbook of each link alert has a command of this project for the node. TestDocs of tests/guides
+// runs it.
 func TestLinkCommands(t *testing.T) {
 	alerts := 0
 	for _, g := range groups(t) {
@@ -61,5 +62,5 @@ func TestLinkCommands(t *testing.T) {
 	}
 }
 
-// command matches a block of commands, one of which is of this project.
+// command matches a block of commands with a command of this project.
 var command = regexp.MustCompile("(?m)^```sh\n(?:[^`\n]*\n)*accelscope [^`\n]+\n")

@@ -16,7 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// scaled is what the tests read of a configuration for many nodes.
+// scaled is the part of a configuration for many nodes that the tests read.
 type scaled struct {
 	Global struct {
 		External map[string]string `yaml:"external_labels"`
@@ -30,8 +30,8 @@ type scaled struct {
 	} `yaml:"remote_write"`
 }
 
-// TestScale: the configurations for many nodes are valid; with the numbers of the shards in place of 0, each target belongs to one
-// shard, and no shard has all of them; and the filter keeps what rules read and drops what they do not.
+// TestScale: the configurations for many nodes are valid. With the shard numbers in place of 0, each target belongs to
+// one shard, and no shard has all targets. The filter keeps exactly what rules read.
 func TestScale(t *testing.T) {
 	for file, shards := range map[string]int{"agent.yml": 4, "shard.yml": 2} {
 		path := filepath.Join(root, "scale", file)
@@ -84,7 +84,7 @@ func (c scaled) filter() []*relabel.Config {
 	return c.Scrape[0].Metrics
 }
 
-// kept reports whether Prometheus' relabeling keeps something with the labels.
+// kept reports whether Prometheus's relabeling keeps the labels.
 func kept(t *testing.T, configs []*relabel.Config, l labels.Labels) bool {
 	t.Helper()
 	for _, c := range configs {
@@ -95,7 +95,7 @@ func kept(t *testing.T, configs []*relabel.Config, l labels.Labels) bool {
 	return relabel.ProcessBuilder(labels.NewBuilder(l), configs...)
 }
 
-// checked has promtool check a configuration, and returns it.
+// checked checks a configuration with promtool, and returns it.
 func checked(t *testing.T, file, text string) scaled {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), file)

@@ -20,10 +20,10 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// found is the exit status of govulncheck if the code calls something vulnerable.
+// found is govulncheck's exit status if the code calls vulnerable code.
 const found = 3
 
-// madeUp is a database of one vulnerability, in a function that pkg/source/node calls.
+// madeUp is a database with one vulnerability, in a function that pkg/source/node calls.
 var madeUp = map[string]string{
 	"index/db.json": `{"modified": "2000-01-01T00:00:00Z"}`,
 	"index/modules.json": `[{"path": "github.com/prometheus/procfs",

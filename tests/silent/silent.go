@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package silent has a file system that does not answer, for tests of what hangs in the kernel.
+// Package silent has a file system that does not answer, for tests of hangs in the kernel.
 package silent
 
 import (
@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount mounts a FUSE file system with a source, as mountinfo shows it. It reads each request and answers none but the first,
-// FUSE_INIT. A process that looks up a file in it is in uninterruptible sleep, also when it is killed (request_wait_answer in
-// fs/fuse/dev.c), until answer is called: that closes the connection.
+// Mount mounts a FUSE file system with a source, as mountinfo shows it. It answers only the first request, FUSE_INIT. A
+// process that looks up a file in it sleeps uninterruptibly, even when killed (request_wait_answer in fs/fuse/dev.c),
+// until answer closes the connection.
 func Mount(t *testing.T, source string) (dir string, answer func()) {
 	t.Helper()
 	dir = t.TempDir()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package slurmjob makes device programs with the instructions of those that Slurm attaches to the cgroups of jobs, for tests.
+// Package slurmjob makes device programs like Slurm's for the cgroups of jobs, for tests.
 package slurmjob
 
 import (
@@ -29,13 +29,14 @@ const (
 	Character = 2
 )
 
-// Device is a device of gres.conf, which a job may use or not.
+// Device is a device of gres.conf, with a job's permission.
 type Device struct {
 	Kind, Major, Minor int64
 	Allow              bool
 }
 
-// Program returns the instructions for the devices (SchedMD/slurm, src/plugins/cgroup/v2/ebpf.c). Others are allowed.
+// Program returns the instructions for the devices (SchedMD/slurm, src/plugins/cgroup/v2/ebpf.c). Other devices are
+// allowed.
 func Program(devices ...Device) asm.Instructions {
 	verdict := func(allow bool) asm.Instructions {
 		value := int32(0)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command stages runs the stages of `make test`, each a make target, and prints how long each took and how much CPU
-// time. Stages of one lane run one after the other; lanes run in parallel, because guests spend much of their time
-// waiting and builds do not. The first lane has the highest priority: an emulated guest that gets no CPU cannot be
-// distinguished from one that hangs. The stages of -idle have the lowest: they take the CPU time that all others leave.
+// Command stages runs the stages of `make test`, each a make target, and prints their time and CPU time. Stages of a
+// lane run one after the other; lanes run in parallel, because guests often wait and builds do not. The first lane has
+// the highest priority: an emulated guest without CPU looks like a guest that hangs. The stages of -idle have the
+// lowest priority.
 //
-// The output of a stage goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for
-// eight minutes while nothing is compiled: its process tree and the goroutines of its tests are printed, its processes
-// are killed, and it fails.
+// A stage's output goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for eight
+// minutes while nothing is compiled: its process tree and its tests' goroutines are printed, its processes are killed,
+// and it fails.
 package main
 
 import (
@@ -86,7 +86,7 @@ type result struct {
 	err       error
 }
 
-// run runs all stages, prints a table of them, and returns whether all passed.
+// run runs all stages, prints their table, and reports whether all passed.
 func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 	began := time.Now()
 	if err := os.MkdirAll(logs, 0o755); err != nil {
@@ -134,8 +134,8 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 	return failed == 0 && ctx.Err() == nil
 }
 
-// stage runs the command of one stage, with the name of the stage as its last argument, and prints the result: the
-// lines for the summary, and the end of its log if it failed.
+// stage runs a stage's command, with the stage's name as the last argument, and prints the result: the lines of the
+// summary, and the end of the log if it failed.
 func (r *runner) stage(ctx context.Context, command ...string) bool {
 	name := command[len(command)-1]
 	path := filepath.Join(logs, name+".log")
@@ -162,7 +162,7 @@ func (r *runner) print(text string) {
 	fmt.Print(text)
 }
 
-// shown marks the lines of a log that are printed when the stage has ended.
+// shown marks the log lines that are printed when the stage has ended.
 const shown = "stage: "
 
 // summary returns the lines of a stage's log that are printed when it has ended.

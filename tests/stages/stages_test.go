@@ -18,7 +18,7 @@ import (
 )
 
 // TestSilence runs stages that hang: a grandchild that holds the output and sleeps, and a Go test that waits forever.
-// Both must be killed, with a report of the processes and of the goroutines.
+// Both must be killed, with a report of processes and goroutines.
 func TestSilence(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_HANG") != "" {
 		time.Sleep(time.Hour)
@@ -52,7 +52,7 @@ func TestSilence(t *testing.T) {
 	gone(t, n)
 }
 
-// TestReport: a stage has hung, even if it ends by itself when its tests are asked for their goroutines.
+// TestReport: a stage has hung even if it ends by itself when its tests are asked for their goroutines.
 func TestReport(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -119,7 +119,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestLanes: all stages run, those of a lane with its priority.
+// TestLanes: all stages run, with the priority of their lane.
 func TestLanes(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("Makefile", []byte("%:\n\t@ps -o ni= -p $$$$\n"), 0o644); err != nil {
@@ -161,7 +161,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestAgain: one guest that ran again is named in the summary, two fail the run.
+// TestAgain: the summary names one repeated guest; two fail the run.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

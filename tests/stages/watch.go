@@ -22,9 +22,8 @@ const (
 	quitTime = 10 * time.Second // time for tests to print their goroutines
 )
 
-// watch runs a program until it ends, until ctx ends, or until its log has not grown for this time. In the last two
-// cases it kills the program and all processes that it started. It returns the CPU time of the program and of the
-// descendants that were waited for.
+// watch runs a program until it ends, ctx ends, or its log has not grown for the time silence. In the last two cases it
+// kills the program and all its descendants. It returns the CPU time of the program and of its reaped descendants.
 func watch(ctx context.Context, log string, silence time.Duration, name string, args ...string) (time.Duration, error) {
 	file, err := os.Create(log)
 	if err != nil {
@@ -48,7 +47,7 @@ func watch(ctx context.Context, log string, silence time.Duration, name string, 
 		close(ended)
 	}()
 
-	// end kills the processes that the program started, and those seen before that still exist.
+	// end kills the program's processes, and earlier seen processes that still exist.
 	end := func(seen ...process) {
 		kill(append(seen, tree(cmd.Process.Pid)...))
 		<-ended

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package starts shows with a real Prometheus that no increment of a workload is lost: increase() of many short workloads adds up to what
-// they did, where Prometheus reads start timestamps, and to less where it does not.
+// Package starts shows with a real Prometheus that no increment of a workload is lost: increase() of many short
+// workloads adds up to their work if Prometheus reads start timestamps, and to less otherwise.
 package starts
 
 import (
@@ -36,12 +36,12 @@ import (
 const (
 	workloads = 1000
 	life      = 5 * time.Second
-	apart     = 40 * time.Millisecond // from the begin of a workload to that of the next one
+	apart     = 40 * time.Millisecond // between the begins of two workloads
 	scrapes   = 2 * time.Second
 )
 
-// node is a fake node, whose workloads begin one after the other. A workload calls its verbs and uses its CPU time in its first half
-// second. The probe keeps its counters when it has ended, as it does in the grace period; its cgroup is gone.
+// node is a fake node whose workloads begin one after the other. A workload calls its verbs and uses its CPU time in
+// its first half second. After its end the probe keeps its counters, as in the grace period; its cgroup is gone.
 type node struct {
 	begin  time.Time
 	mu     sync.Mutex
@@ -55,7 +55,7 @@ func did(i int) uint64 { return uint64(1 + i%7) }
 func (*node) Name() string { return "probe" }
 func (*node) Close() error { return nil }
 
-// Read returns the counters of all workloads that have begun, and the usage of those that have not ended.
+// Read returns the counters of all started workloads, and the usage of running workloads.
 func (n *node) Read(context.Context) (model.Snapshot, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,7 +100,7 @@ func (*node) Resolve(_ context.Context, ids []model.CgroupID) (model.Snapshot, e
 	return *identitytest.Facts(known), nil
 }
 
-// serve exports the metrics of the node over HTTP; below /created, OpenMetrics has start times, too.
+// serve exports the node's metrics over HTTP; below /created, OpenMetrics has start times, too.
 func (n *node) serve(t *testing.T) string {
 	e := engine.New(engine.Options{})
 	e.Add(engine.Registration{Source: n})
@@ -173,7 +173,7 @@ func start(t *testing.T, binary, target, scrape string, features ...string) prom
 	return prometheus{"http://" + address}
 }
 
-// query returns the single value of an expression, 0 if it has none.
+// query returns the single value of an expression, or 0.
 func (p prometheus) query(t *testing.T, expr string, at float64) float64 {
 	t.Helper()
 	values := url.Values{"query": {expr}}
@@ -232,7 +232,7 @@ func TestIncrease(t *testing.T) {
 
 	for _, features := range slices.Sorted(maps.Keys(servers)) {
 		p := servers[features]
-		// At the last scrape there is nothing to extrapolate to.
+		// At the last scrape, extrapolation adds nothing.
 		at := p.query(t, `max(timestamp(container_rdma_verbs_total))`, 0)
 		for _, c := range []struct {
 			expr  string

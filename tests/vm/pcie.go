@@ -4,7 +4,7 @@ package vm
 
 import "strings"
 
-// pcieArgs returns QEMU's options for PCI functions in a tree of bridges with two NUMA nodes, all of which report errors (AER). Network
+// pcieArgs returns QEMU's options for PCI functions in a tree of bridges with two NUMA nodes. All functions report errors (AER). Network
 // adapters (8086:10d3) stand for HCAs, display controllers of ATI (1002:5046) for GPUs:
 //
 //	host bridge of NUMA node 0, bus 0x40: root port - switch - adapter, display controller; root port - adapter

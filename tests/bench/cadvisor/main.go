@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cadvisor serves cAdvisor's metrics of containers, with the settings and groups of metrics that the kubelet uses
-// (pkg/kubelet/cadvisor of Kubernetes 1.34). It knows cgroups and no container runtime, which saves it work.
+// Command cadvisor serves cAdvisor's container metrics with the kubelet's settings and groups of metrics
+// (pkg/kubelet/cadvisor of Kubernetes 1.34). It knows cgroups but no container runtime, which saves work.
 package main
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command floor is the minimal exporter of RDMA counters: it opens every counter file once, reads each by one system
-// call per scrape and appends text. It has no discovery, no attribution and no error handling. The benchmark runs it
-// next to the sensor to show the lower bound of the cost on the machine.
+// Command floor is the minimal exporter of RDMA counters: it opens every counter file once, reads each with one system
+// call per scrape and appends text, without discovery, attribution or error handling. It shows the lower bound of the
+// cost on the machine.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 
 // A counter is an open file and the text that precedes its value.
 type counter struct {
-	file   *os.File // kept because its finalizer would close fd
+	file   *os.File // its finalizer would close fd
 	fd     uintptr
 	name   string
 	prefix string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ringbuffer is the alternative method to trace calls, for comparison: the start of each call is stored in a
-// hash by thread, and its end sends an event of 64 bytes that wakes a reader.
+// Package ringbuffer is the alternative method to trace calls, for comparison: a hash by thread has the start of each
+// call, and its end sends an event of 64 bytes that wakes a reader.
 package ringbuffer
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// Start creates the maps, lets the caller attach the two programs, and reads the events until stop.
+// Start creates the maps, lets the caller attach the two programs, and reads events until stop.
 func Start(attach func(enter, exit asm.Instructions) ([]io.Closer, error)) (stop func() error, err error) {
 	var closers []io.Closer
 	stop = func() error {

@@ -24,7 +24,7 @@ type variable struct {
 	name, label, query, all string
 }
 
-// The variables. Every dashboard has that of the data source. A series without a workload is unattributed; all values
+// The variables. Every dashboard has the data source's variable. A series without a workload is unattributed; all values
 // include it, so that the unattributed share is shown.
 var (
 	node      = variable{"node", "Node", `label_values(accelscope_build_info, instance)`, ".+"}
@@ -115,7 +115,7 @@ func (d dashboard) place() []any {
 	return out
 }
 
-// sel returns label matchers: those of the node, and further ones.
+// sel returns label matchers: the node's, and labels.
 func sel(labels ...string) string {
 	return "{" + strings.Join(append([]string{`instance=~"$node"`}, labels...), ",") + "}"
 }

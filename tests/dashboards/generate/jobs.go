@@ -50,7 +50,7 @@ func total(expr string) string {
 // selected has the rate of a counter of workloads.
 func selected(counter string) string { return rate(counter, sel(inNamespace, `workload!=""`)) }
 
-// given are the GPUs of workloads, each once, and idle ones those of them without a process.
+// given are the GPUs of workloads, each once. Idle GPUs have no process.
 func given() string {
 	return "max by (" + memberOf + ", uuid) (container_gpu_allocated" + sel(inNamespace, `workload!=""`) + ")"
 }

@@ -174,7 +174,7 @@ func (f frame) color(v float64) string {
 	return color
 }
 
-// property returns the value that an override sets for a query or a column; nil if there is none.
+// property returns the value that an override sets for a query or a column, or nil.
 func (f frame) property(matcher, of, id string) json.RawMessage {
 	for _, o := range f.panel.FieldConfig.Overrides {
 		for _, p := range o.Properties {

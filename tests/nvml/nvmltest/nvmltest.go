@@ -94,8 +94,8 @@ func OneGPU(t testing.TB) *fake.Scenario {
 	return s
 }
 
-// Missing sets the functions of a mock that a test did not set up. They return the error of
-// functions that a library lacks, as those of bind.c do.
+// Missing sets the functions of a mock that a test did not set. They return the error of missing functions, like
+// bind.c.
 func Missing[T any](m *T) *T {
 	for _, f := range reflect.ValueOf(m).Elem().Fields() {
 		if f.Kind() != reflect.Func || !f.IsNil() {
@@ -114,7 +114,7 @@ func Missing[T any](m *T) *T {
 	return m
 }
 
-// Unshared runs the current test in other namespaces, with the options of unshare. It returns true there.
+// Unshared runs the current test in other namespaces, with unshare's options. It returns true there.
 func Unshared(t *testing.T, options ...string) bool {
 	t.Helper()
 	const inside = "ACCELSCOPE_UNSHARED"

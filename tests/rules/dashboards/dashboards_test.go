@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboards checks the queries of the dashboards of deploy/grafana. tests/dashboards checks their layout, and
-// tests/e2e checks their results.
+// Package dashboards checks the queries of deploy/grafana. tests/dashboards checks the layout, tests/e2e the results.
 package dashboards
 
 import (
@@ -36,8 +35,8 @@ var (
 	choice      = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 )
 
-// TestExpressions: the queried metrics and labels are in the reference of metrics or those of a recording rule, and the results have the labels that
-// legends and tables show.
+// TestExpressions: queried metrics and labels are in the metric reference or belong to a recording rule, and results
+// have the labels in legends and tables.
 func TestExpressions(t *testing.T) {
 	r, err := reference.Read("../../../gen/metrics.md")
 	if err != nil {

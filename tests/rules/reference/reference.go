@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reference checks PromQL expressions against the reference of metrics, gen/metrics.md, and the recording rules: that the
-// metrics exist, and that they have the labels in matchers, aggregations, vector matching and group modifiers.
+// Package reference checks PromQL expressions against gen/metrics.md and the recording rules: that metrics exist, and
+// have the labels in matchers, aggregations, vector matching and group modifiers.
 package reference
 
 import (
@@ -16,10 +16,10 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Reference has the labels of metrics, by name. A name that ends with * stands for all names with this prefix.
+// Reference has the labels of metrics, by name. A name that ends in * stands for all names with this prefix.
 type Reference map[string][]string
 
-// target are the labels that Prometheus adds; own are the series that it creates for each scrape.
+// target are the labels that Prometheus adds; own are the series that Prometheus creates for each scrape.
 var (
 	target = []string{"instance", "job"}
 	own    = []string{"up", "scrape_duration_seconds", "scrape_samples_scraped"}
@@ -34,7 +34,7 @@ var (
 // identity are the labels that *identity* stands for.
 var identity = []string{"workload", "namespace", "pod", "container", "container_id"}
 
-// Read parses gen/metrics.md: the metrics that a sensor exports by default.
+// Read parses gen/metrics.md for the metrics that a sensor exports by default.
 func Read(file string) (Reference, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -72,7 +72,7 @@ func Read(file string) (Reference, error) {
 	return r, nil
 }
 
-// Record adds the series of a file of recording rules, and those that Prometheus makes of alerts.
+// Record adds the series of a file of recording rules, and Prometheus's series of alerts.
 func (r Reference) Record(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r Reference) Record(file string) error {
 	var wrong []error
 	for _, g := range f.Groups {
 		for _, rule := range g.Rules {
-			// A rule that keeps its value reads its own series. The first part of its name lists their labels.
+			// A rule that keeps its value reads its own series. The first part of its name lists the labels.
 			level, _, _ := strings.Cut(rule.Record, ":")
 			r[rule.Record] = []string{"job"}
 			for label := range strings.SplitSeq(level, "_") {
@@ -108,13 +108,13 @@ func (r Reference) Record(file string) error {
 	return errors.Join(wrong...)
 }
 
-// ofAlerts are the labels of the series of alerts: those of the alerts.
+// ofAlerts are the labels of the series of alerts.
 var ofAlerts = []string{
 	"alertname", "alertstate", "job", "instance", "device", "port", "netdev", "workload", "container_id", "source", "state",
 	"guid", "switch", "uplink", "uplink_guid", "uplink_port",
 }
 
-// ofPod leaves out the labels that a scraped pod may add, where a rule aggregates over them.
+// ofPod removes the labels that a scraped pod may add, where a rule aggregates over them.
 var ofPod = strings.NewReplacer("(port, namespace, pod, container)", "(port)", "(namespace, pod, container)", "()")
 
 // Check parses an expression and returns the labels of its result, or an error.
