@@ -29,8 +29,8 @@ var composeScenarios = []scenario[*composed]{
 	{"nvidia", (*composed).nvidia, "", nil},
 }
 
-// TestCompose starts the files of deploy/docker with Debian's docker-compose on Debian's Docker Engine: the image of `make image`, and
-// an image that the test makes of Debian's Prometheus. `make test-compose` runs it.
+// TestCompose starts the files of deploy/docker with Debian's docker-compose on Debian's Docker Engine: the image of
+// `make image`, and an image with Debian's Prometheus that the test makes. `make test-compose` runs it.
 func TestCompose(t *testing.T) {
 	if !whole() {
 		t.Skip("runs in make test-compose")
@@ -56,7 +56,7 @@ func (n node) composeOptions() vm.Options {
 // composed is a Docker Engine with the images.
 type composed struct {
 	docker *guest.Docker
-	hook   string // where the FAKE hook of NVIDIA's container toolkit writes the state that it gets
+	hook   string // where the FAKE hook of NVIDIA's container toolkit writes its input state
 }
 
 func startComposed(t *testing.T) *composed {
@@ -129,8 +129,8 @@ func healthy(t *testing.T) {
 	t.Logf("healthy after %v", took.Round(time.Second))
 }
 
-// up starts the services and waits until Prometheus has scraped the sensor and evaluated the rules, and the sensor names the
-// containers as Docker does.
+// up starts the services. It waits until Prometheus has scraped the sensor and evaluated the rules, and the sensor
+// names the containers as Docker does.
 func up(t *testing.T, files []string) {
 	t.Helper()
 	begin := time.Now()
@@ -164,7 +164,7 @@ func up(t *testing.T, files []string) {
 	}
 }
 
-// sum returns the sum of the series of an instant query, 0 without one.
+// sum returns the sum of the series of an instant query, 0 without series.
 func sum(expression string) (sum float64, err error) {
 	now := time.Now()
 	answer, err := (&prometheus{url: "http://127.0.0.1:9090"}).ask(expression, true, now, now)
@@ -174,7 +174,7 @@ func sum(expression string) (sum float64, err error) {
 	return sum, err
 }
 
-// scraped waits until Prometheus has scraped a process that started after the previous one. It returns the start.
+// scraped waits until Prometheus has scraped a process that started after the previous process. It returns the start.
 func scraped(t *testing.T, previous float64) (started float64) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() error {
@@ -203,7 +203,7 @@ func down(t *testing.T, files []string) {
 	}
 }
 
-// standard: compose.yaml as it is. A sensor that is restarted, and one that is killed, are scraped again.
+// standard: compose.yaml as it is. A restarted and a killed sensor are scraped again.
 func (c *composed) standard(t *testing.T) {
 	files := []string{composeDir + "/compose.yaml"}
 	up(t, files)
@@ -236,7 +236,7 @@ func (c *composed) standard(t *testing.T) {
 	down(t, files)
 }
 
-// old returns a file without the capabilities that Docker before 23 does not have, as its comment says.
+// old returns a file without the capabilities that Docker before 23 lacks, as its comment says.
 func old(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(composeDir, name))
@@ -258,7 +258,7 @@ func (c *composed) capabilities(t *testing.T) {
 	down(t, files)
 }
 
-// nvidia: the engine asks NVIDIA's container toolkit, a FAKE hook here, for all GPUs of the node.
+// nvidia: the engine asks NVIDIA's container toolkit, here a FAKE hook, for all GPUs of the node.
 func (c *composed) nvidia(t *testing.T) {
 	files := []string{composeDir + "/compose.yaml", old(t, "compose.capabilities.yaml"), composeDir + "/compose.nvidia.yaml"}
 	up(t, files)

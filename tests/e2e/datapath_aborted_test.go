@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// next has a program that waits for a line go on.
+// next lets a program that waits for a line continue.
 func (c *container) next(t *testing.T) {
 	t.Helper()
 	if _, err := fmt.Fprintln(c.stdin); err != nil {
@@ -27,8 +27,8 @@ func (s *sensor) signal(sig syscall.Signal) {
 	}
 }
 
-// abortedConnection: the first queue pair of a verbs context is destroyed before it is connected, as with a connection that
-// is refused. The writes of the next ones are counted, whether the provider is probed already or not.
+// abortedConnection: the first queue pair of a verbs context is destroyed before it is connected, as with a refused
+// connection. The writes of the next queue pairs are counted, whether the provider is probed already or not.
 func (n node) abortedConnection(t *testing.T) {
 	const writes, bytes = 100, 64
 	s := start(t, n.args("--rdma.datapath=always")...)

@@ -17,7 +17,8 @@ func python(t *testing.T, name, mode string) *container {
 	return enter(t, name, "sh", "-c", `exec /usr/bin/python3 "$(dirname "$(command -v posts)")/extended.py" rxe0 50 1000 `+mode)
 }
 
-// extended starts the first process that polls an extended completion queue, which may be late, and waits until its functions are probed.
+// extended starts the first process that polls an extended completion queue, which may be late, and waits until its
+// functions are probed.
 func (s *sensor) extended(t *testing.T) *container {
 	t.Helper()
 	before := s.fresh().sum("accelscope_datapath_probes")
@@ -33,7 +34,7 @@ func (s *sensor) extended(t *testing.T) *container {
 	return first
 }
 
-// extended: completions that a program polls with ibv_start_poll and ibv_next_poll are counted like those of ibv_poll_cq, as
+// extended: completions polled with ibv_start_poll and ibv_next_poll are counted like completions of ibv_poll_cq, as
 // far as the program reads them. The others are counted as unread.
 func (n node) extended(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")

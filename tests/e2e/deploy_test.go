@@ -72,7 +72,7 @@ func renderDeploy(t *testing.T, dir string) {
 	}
 }
 
-// deploy is a guest with containerd, the image, and two pods, one of which started before every sensor.
+// deploy is a guest with containerd, the image, and two pods. One pod started before every sensor.
 type deploy struct {
 	node
 	*world
@@ -238,7 +238,7 @@ func (d *deploy) doctor(t *testing.T, r *guest.Running, more ...string) diagnosi
 	return report
 }
 
-// mainJob: the sensor in its pod has all functions that it has outside of a pod, and leaves nothing behind.
+// mainJob: the sensor in its pod has all functions that it has outside, and leaves nothing behind.
 func (d *deploy) mainJob(t *testing.T, overlay string) {
 	before := programs(t)
 	s := d.begin(t, overlay, nil)

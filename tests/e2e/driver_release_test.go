@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// nvidiaRelease runs accelscope gpu release under a sensor that reads the GPU, and that has hooks in the driver and in the kernel. The
-// driver is unloaded and loaded again. During another release, the kernel log has the faults.
+// nvidiaRelease runs accelscope gpu release under a sensor that reads the GPU and has hooks in the driver and in the
+// kernel. The driver is unloaded and loaded again. During another release, the kernel log has the faults.
 func (n node) nvidiaRelease(t *testing.T) {
 	d := newStubDriver(t)
 	d.makeNodes()
@@ -62,8 +62,8 @@ func (d *stubDriver) xid(text string) string {
 	return "NVRM: Xid (PCI:" + strings.TrimSuffix(d.address, ".0") + "): " + text
 }
 
-// faults compares faults that the kernel logs, during a release too, with the metrics of the device and of the container with the
-// process that they name. A fault that a program writes to the kernel log is none.
+// faults compares faults that the kernel logs, also during a release, with the metrics of the device and of the
+// container with the named process. A program's fault in the kernel log does not count.
 func (d *stubDriver) faults(s *sensor) {
 	t := d.t
 	c := enter(t, "faults", "sh", "-c", "echo ready; exec sleep 300")
@@ -119,7 +119,7 @@ func (d *stubDriver) faults(s *sensor) {
 		fmt.Sprintf("i915 %s: [drm] GPU HANG: ecode 12:1:84dffffb, in sleep [%d]", d.address, c.cmd.Process.Pid),
 		fmt.Sprintf("xe %s: [drm] GT0: Timedout job: seqno=4294967169, lrc_seqno=4294967169, guc_id=2, flags=0x0 in sleep [%d]",
 			d.address, c.cmd.Process.Pid),
-		// mlx5 logs the process that runs, which is no culprit.
+		// mlx5 logs the running process, which is not a culprit.
 		fmt.Sprintf("mlx5_core %s: print_health_info:430:(pid %d): Health issue observed, firmware internal error, severity(3) ERROR:",
 			d.address, c.cmd.Process.Pid),
 	)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// withoutFdinfo checks that a driver of DRM reports nothing about its clients in the fdinfo of a process that has its device
-// node open. The drivers that do (drm_show_fdinfo) are those of GPUs, which no guest has.
+// withoutFdinfo checks that a driver of DRM reports nothing about its clients in the fdinfo of a process with its
+// device node open. Only GPU drivers do (drm_show_fdinfo), and a guest has no GPU.
 func withoutFdinfo(t *testing.T, pid int, node string) {
 	t.Helper()
 	descriptors, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -31,8 +31,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm"
 )
 
-// fleetScript runs in each guest: Soft-RoCE on the cable, the sensor, and programs of a Slurm job, each of which a line of standard input
-// names: NAME ARGUMENTS. What they print begins with the name.
+// fleetScript runs in each guest: Soft-RoCE on the cable, the sensor, and programs of a Slurm job, each named by a line
+// of standard input: NAME ARGUMENTS. Their output lines begin with the name.
 const fleetScript = `
 address=$1 job=/sys/fs/cgroup/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0
 echo 0 >/proc/sys/net/ipv6/conf/cable/accept_dad
@@ -61,8 +61,9 @@ type fleetGuest struct {
 	printed           lockedBuffer
 }
 
-// TestFleet compares the page of all nodes with two guests whose kernels are connected by Soft-RoCE: a real Prometheus scrapes their sensors,
-// and a job has queue pairs from one to the other, and within one. How many there are is what the programs print which made them.
+// TestFleet compares the page of all nodes with two guests whose kernels are connected by Soft-RoCE: a real Prometheus
+// scrapes their sensors, and a job has queue pairs between the guests and within one. The programs print how many they
+// made.
 func TestFleet(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "accelscope")
 	if out, err := child.Command(t.Context(), "go", "build", "-o", binary, "github.com/accelscope/accelscope/cmd/accelscope").CombinedOutput(); err != nil {
@@ -145,7 +146,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// compare compares what the page has of the nodes, in the form in which top prints it, with the REST answers of their sensors.
+// compare compares the page's data of the nodes, in the form in which top prints it, with the REST answers of their
+// sensors.
 func (g *fleetGuest) compare(t *testing.T, binary string, p *prometheus, other *fleetGuest) {
 	t.Helper()
 	var state fleet.State
@@ -259,7 +261,7 @@ func getJSON(address string, value any) error {
 	return json.Unmarshal(text, value)
 }
 
-// freePort returns a port of 127.0.0.1 that nothing has.
+// freePort returns an unused port of 127.0.0.1.
 func freePort(t *testing.T, network string) int {
 	t.Helper()
 	if network == "udp" {

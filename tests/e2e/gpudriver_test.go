@@ -65,7 +65,7 @@ func (s *sensor) driverTasks() ([]driverTask, error) {
 	return envelope.Data, nil
 }
 
-// driverCalls compares the ended ioctls of each container with those that its program made: by id, driver and kind.
+// driverCalls compares the ended ioctls of each container with its program's count: by id, driver and kind.
 func (s *sensor) driverCalls(want map[string]float64) {
 	s.t.Helper()
 	eventually(s.t, 30*time.Second, func() error {
@@ -128,8 +128,8 @@ func loadDRM(t *testing.T, module, pattern string) string {
 	return ""
 }
 
-// driverIoctls loads two drivers of DRM under the sensor, counts the ioctls of two containers on them, finds one that is stuck, and
-// unloads the drivers.
+// driverIoctls loads two drivers of DRM under the sensor, counts the ioctls of two containers on them, finds a stuck
+// ioctl, and unloads the drivers.
 func (n node) driverIoctls(t *testing.T) {
 	s := start(t, onlyGPUDriver("--gpu.stuck-after=1s")...)
 	vgem, virtio := loadDRM(t, "vgem", "card*"), loadDRM(t, "virtio_gpu", "renderD*")
@@ -193,8 +193,8 @@ func (n node) driverIoctls(t *testing.T) {
 // recordsHolders reports whether the kernel records which task has the lock that a task waits for: from 6.16 on.
 func (n node) recordsHolders() bool { return n.kernel == "7" }
 
-// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver, one of which has a lock that the other one waits for: the
-// sensor names it where the kernel does. Then the driver is unloaded and reloaded under the sensor.
+// driverStuck has two containers in an ioctl of a stub of NVIDIA's driver. One has a lock that the other waits for: the
+// sensor names it if the kernel does. Then the driver is unloaded and reloaded under the sensor.
 func (n node) driverStuck(t *testing.T) {
 	module := os.Getenv(stubVar)
 	node := filepath.Join(t.TempDir(), "nvidiactl")

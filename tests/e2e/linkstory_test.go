@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// linkStory is what an operator sees when a link fails under a workload: pause storms and blocks that error correction cannot correct are
-// injected into the port of a container; the sensor exports them; a real Prometheus with the shipped rules raises the alerts; and
-// the runbooks that they name, followed as they are printed, name the container. The port is that of the test's driver.
+// linkStory is what an operator sees when a link fails under a workload: pause storms and uncorrectable blocks are
+// injected into the port of a container; the sensor exports them; a real Prometheus with the shipped rules raises the
+// alerts; and their runbooks, followed as printed, name the container. The port belongs to the test's driver.
 func (n node) linkStory(t *testing.T) {
 	l := loadLinktest(t, "driver=mlx5_core")
 	sh(t, "ip", "address", "add", "10.72.0.1/24", "dev", l.name)
@@ -92,7 +92,7 @@ func (n node) follow(t *testing.T, p *prometheus, runbook, instance string, suff
 		}
 		return string(m[1])
 	}
-	// The query for the workloads names the one on the port, with the port.
+	// The query for the workloads names the workload on the port, with the port.
 	devices := map[string]string{} // by container
 	for query := range strings.SplitSeq(strings.ReplaceAll(printed(queries), "NODE", instance), "\n\n") {
 		now := time.Now()
@@ -128,8 +128,8 @@ func (n node) follow(t *testing.T, p *prometheus, runbook, instance string, suff
 	}
 }
 
-// shortened returns a directory with the shipped rules, evaluated at the scrape interval of the tests. The only rule that is changed is this
-// alert: it need not hold for longer than two intervals before it fires.
+// shortened returns a directory with the shipped rules, evaluated at the scrape interval of the tests. Only this alert
+// is changed: it fires after at most two intervals.
 func shortened(t *testing.T, alert string) string {
 	t.Helper()
 	dir := hasten(t, "../../deploy/prometheus/rules")

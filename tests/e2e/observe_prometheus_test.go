@@ -113,10 +113,10 @@ func (p *prometheus) ask(expr string, instant bool, begin, end time.Time) (dashb
 	}, &a)
 }
 
-// complete waits until all targets were scraped and traffic was observed, and returns a time at which both hold. A
-// scrape in an emulator may time out, which makes its target's series stale from its beginning on, and Prometheus may
-// record that late, so only samples much older than the longest scrape are certain. A single scrape shows no traffic,
-// and between two rounds of traffic there is none.
+// complete waits until all targets were scraped and traffic was observed, and returns a time at which both hold. In an
+// emulator a scrape may time out, which makes its target's series stale, and Prometheus may record this late, so only
+// samples much older than the longest scrape are certain. A single scrape shows no traffic, and between two rounds
+// there is no traffic.
 func (p *prometheus) complete(targets int) time.Time {
 	p.t.Helper()
 	var at time.Time

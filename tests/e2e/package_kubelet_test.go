@@ -25,15 +25,16 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// The files of a node without a service account, as in the examples of accelscope.yaml. Those of a kubelet belong to root only.
+// The files of a node without a service account, as in the examples of accelscope.yaml. The kubelet's files belong to
+// root only.
 const (
 	tokenFile  = "/etc/accelscope/kubelet.token"
 	caFile     = "/etc/kubernetes/pki/ca.crt"
 	pinnedFile = "/var/lib/kubelet/pki/kubelet.crt"
 )
 
-// kubelet: the unit sends a token to the kubelet's HTTPS API, a FAKE, and verifies its certificate by a CA, or by a copy. No runtime
-// is read, so the names come from the kubelet.
+// kubelet: the unit sends a token to the kubelet's HTTPS API, a FAKE, and verifies its certificate by a CA, or by a
+// copy. No runtime is read, so the names come from the kubelet.
 func (d *deployment) kubelet(t *testing.T) {
 	defer d.restore(t)()
 	a := authority.New(t)
@@ -47,7 +48,7 @@ func (d *deployment) kubelet(t *testing.T) {
 	api.accept(t, "second") // tokens rotate
 	listed(t, s, "second")
 
-	// Another certificate, for another address than that of the URL.
+	// Another certificate, for another address than the URL's.
 	other := a.Issue(t, "other", "192.0.2.1", time.Now().Add(time.Hour))
 	api, url = serveKubelet(t, other)
 	private(t, pinnedFile, string(other.PEM))
@@ -80,8 +81,8 @@ func listed(t *testing.T, s *sensor, token string) {
 // ephemeralBytes is the ephemeral storage that each pod of the fake kubelet uses.
 const ephemeralBytes = 4711
 
-// kubeletAPI is a FAKE of the kubelet's HTTPS API, with the types of Kubernetes: it lists the pods of the traffic, with the accepted
-// token as a label.
+// kubeletAPI is a FAKE of the kubelet's HTTPS API, with the types of Kubernetes: it lists the pods of the traffic, with
+// the accepted token as a label.
 type kubeletAPI struct{ token atomic.Value }
 
 func serveKubelet(t *testing.T, certificate authority.Certificate) (api *kubeletAPI, url string) {
@@ -97,7 +98,7 @@ func serveKubelet(t *testing.T, certificate authority.Certificate) (api *kubelet
 	return api, server.URL
 }
 
-// accept makes the kubelet accept no other token, and replaces the file.
+// accept makes the kubelet accept only this token, and replaces the file.
 func (k *kubeletAPI) accept(t *testing.T, token string) {
 	t.Helper()
 	k.token.Store(token)
@@ -135,7 +136,6 @@ func (k *kubeletAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// trafficPods returns the pods of the traffic as the kubelet has them.
 func trafficPods() []corev1.Pod {
 	server, client := guest.Traffic()
 	var pods []corev1.Pod

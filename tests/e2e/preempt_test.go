@@ -22,8 +22,8 @@ import (
 )
 
 // preempted: the kernel preempts threads in system calls on BPF maps, and skips kprobe programs on that CPU meanwhile.
-// During many such calls, objects are created and destroyed, in containers that stay and in containers that end. Then the
-// sensor's numbers of objects must be those of netlink.
+// During many such calls, objects are created and destroyed, in containers that stay and in containers that end. Then
+// the sensor's numbers of objects must equal netlink's.
 func (n node) preempted(t *testing.T) {
 	if mode, err := os.ReadFile("/sys/kernel/debug/sched/preempt"); err != nil || !strings.Contains(string(mode), "(full)") {
 		t.Fatalf("the kernel does not preempt itself: %q %v", mode, err)
@@ -114,9 +114,9 @@ func (n node) preempted(t *testing.T) {
 	s.stop()
 }
 
-// avoidable returns the losses without those that a kernel that preempts itself causes, and that are counted: it skips a
-// program while another thread is preempted in it on the same CPU, and creates no task storage while another thread is
-// preempted in an operation on one.
+// avoidable returns the losses without the counted losses that a kernel that preempts itself causes: it skips a program
+// while another thread is preempted in it on the same CPU, and creates no task storage while another thread is
+// preempted in an operation on task storage.
 func (n node) avoidable(t *testing.T, lost map[string]float64) map[string]float64 {
 	t.Helper()
 	if n.preempts() {

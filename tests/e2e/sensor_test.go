@@ -37,7 +37,7 @@ type sensor struct {
 	last map[string]float64 // last value of every counter series, by its text
 	// reborn is the id of a container that its runtime restarts in a new cgroup, whose counters start at zero.
 	reborn string
-	// ports has the last counters of the ports, and before those of ports before a driver reload; by device and
+	// ports has the last counters of the ports, and before the counters from before a driver reload; by device and
 	// direction.
 	ports, before map[[2]string]float64
 
@@ -103,7 +103,7 @@ func start(t *testing.T, args ...string) *sensor {
 	return s
 }
 
-// stop ends the sensor with SIGTERM, as systemd does, and expects exit status 0.
+// stop ends the sensor with SIGTERM, like systemd, and expects exit status 0.
 func (s *sensor) stop() {
 	s.t.Helper()
 	begin := time.Now()
@@ -226,7 +226,7 @@ func (s *sensor) monotonic(m metrics) {
 	s.last = now
 }
 
-// series is a name with its labels. Printing them as text, for each series of each scrape, is slow on an emulated CPU.
+// series is a name with its labels. Printing each series of each scrape as text is slow on an emulated CPU.
 func series(name string, m *dto.Metric) string {
 	text := []byte(name)
 	for _, l := range m.GetLabel() {
@@ -273,7 +273,7 @@ func (m metrics) sum(name string, labels ...string) float64 {
 	return sum
 }
 
-// by sums the series of a family with these labels by one more label.
+// by sums the series of a family with these labels by another label.
 func (m metrics) by(name, by string, labels ...string) map[string]float64 {
 	out := map[string]float64{}
 	for _, x := range m.all(name, labels...) {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kprobes enables or disables all kprobes of the kernel, whose programs are skipped then.
+// kprobes enables or disables all kprobes of the kernel. The programs of disabled kprobes are skipped.
 func kprobes(t *testing.T, on string) {
 	t.Helper()
 	sh(t, "sh", "-c", "mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
@@ -37,7 +37,7 @@ func (s *sensor) showsQPs(c *container, want float64) {
 	})
 }
 
-// skipped: the kernel skips the programs that count objects, while a container ends and another one begins. The sensor
+// skipped: the kernel skips the programs that count objects, while a container ends and another begins. The sensor
 // detects that its numbers differ from the kernel's, and corrects them.
 func (n node) skipped(t *testing.T) {
 	s := start(t, n.args()...)
@@ -101,8 +101,8 @@ func addressOf(t *testing.T, function string) string {
 	return ""
 }
 
-// missed: the kernel counts programs that it skipped, and the sensor lists all objects then. The numbers of objects show nothing: while
-// no program ran, one container ended and another one began to hold as much.
+// missed: the kernel counts skipped programs, and then the sensor lists all objects. The numbers of objects show
+// nothing: while no program ran, one container ended and another began to hold equally many.
 func (n node) missed(t *testing.T) {
 	s := start(t, n.args()...)
 	hold := []string{"verbs", "-d", "rxe0", "-q", "4", "-m", "2097152"}

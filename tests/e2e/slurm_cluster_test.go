@@ -24,9 +24,9 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// The configuration of a node as Slurm's guides recommend it, with Slurm's cgroups for all that it can constrain. There is no
-// prolog. Two device nodes of a FAKE driver stand in for GPUs. The second slurmd is for heterogeneous jobs, whose components Slurm places on
-// different nodes.
+// The configuration of a node as Slurm's guides recommend it, with Slurm's cgroups for all that it can constrain. There
+// is no prolog. Two device nodes of a FAKE driver stand in for GPUs. The second slurmd is for heterogeneous jobs, whose
+// components Slurm places on different nodes.
 const (
 	slurmConf = `ClusterName=accelscope
 SlurmctldHost=guest(127.0.0.1)
@@ -151,7 +151,7 @@ func (n node) startSlurm(t *testing.T) *slurm {
 		write(t, "/etc/slurm/"+name+".conf", text)
 	}
 	d := newStubDriver(t)
-	// The second GPU is an unused PCI function, too: that of the SATA controller.
+	// The second GPU is an unused PCI function, too: the SATA controller's.
 	second := *d
 	second.address = "0000:00:1f.2"
 	d.gpus.AddH100(1)
@@ -186,14 +186,14 @@ func (n node) startSlurm(t *testing.T) *slurm {
 	return l
 }
 
-// begin starts the sensor. Its probes are ready for the jobs from their first call on.
+// begin starts the sensor. Its probes are ready before the first calls of the jobs.
 func (l *slurm) begin(t *testing.T) {
 	t.Helper()
 	l.s, _ = l.n.watched(t, "--rdma.datapath=always", "--gpu.nvml-library="+os.Getenv(nvmlVar), "--gpu.process-interval=5s",
 		"--workload.env=SLURM_PROCID")
 }
 
-// slurmSays returns what a command of Slurm prints, without spaces around it. It may fail while Slurm is starting.
+// slurmSays returns the output of a command of Slurm, without spaces around it. It may fail while Slurm is starting.
 func slurmSays(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, _ := child.Command(t.Context(), name, args...).CombinedOutput()
@@ -277,7 +277,8 @@ func (l *slurm) printed(t *testing.T, id, line string, n int) {
 	})
 }
 
-// listed returns the steps of a job and their user, as squeue lists them. squeue shows the job in the form of users: 4711_3, 4711+1.
+// listed returns the steps of a job and their user, as squeue lists them. squeue shows the job in the form of users:
+// 4711_3, 4711+1.
 func (l *slurm) listed(t *testing.T, id string) (steps []string) {
 	t.Helper()
 	shown := id

@@ -53,15 +53,15 @@ func (k *soak) tenantFaults() []fault {
 	}
 }
 
-// hostileNames are names of cgroups that a format could misread, or that imitate those of runtimes. The kernel refuses
-// line breaks.
+// hostileNames are names of cgroups that a format could misread, or that imitate runtimes. The kernel refuses line
+// breaks.
 var hostileNames = []string{
 	`evil"} 1`, `back\slash`, "\xff\xfe\xfd", strings.Repeat("a", 255), "tab\tand\x01", "..data", "${HOME}", "%s%n",
 	"docker-" + digest("hostile") + ".scope", digest("hostile too"), digest("hostile three")[:63], "# HELP x",
 }
 
-// hungMounts returns a fault that mounts file systems from one source that do not answer. A statfs of NFS with a dead server is in
-// uninterruptible sleep, too.
+// hungMounts returns a fault that mounts file systems without an answer from one source. A statfs of NFS with a dead
+// server is in uninterruptible sleep, too.
 func (k *soak) hungMounts(name string, n int, source string) fault {
 	var answers []func()
 	return fault{

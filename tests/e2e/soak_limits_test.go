@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitFaults are those of the node's resources, its clock and the sensor's clients.
+// limitFaults concern the node's resources, its clock and the sensor's clients.
 func (k *soak) limitFaults() []fault {
 	var before unix.Rlimit
 	return []fault{
@@ -110,7 +110,7 @@ func (k *soak) clockStep(name string, by time.Duration) fault {
 	return fault{name, []string{"clock"}, func() error { return step(by) }, func() error { return step(-by) }}
 }
 
-// scrapeInParallel scrapes 16 times at once. Each client has an address of its own, as the servers of Prometheus have.
+// scrapeInParallel scrapes 16 times at once. Each client has its own address, like the servers of Prometheus.
 func (k *soak) scrapeInParallel(ctx context.Context) error {
 	url := k.s.url + "/metrics"
 	var all sync.WaitGroup
@@ -120,7 +120,7 @@ func (k *soak) scrapeInParallel(ctx context.Context) error {
 		all.Go(func() {
 			defer client.CloseIdleConnections()
 			for ctx.Err() == nil {
-				// What these get does not matter: the sensor may refuse them.
+				// The responses do not matter: the sensor may refuse them.
 				if _, _, err := get(ctx, client, url, scrapeLimit); err != nil {
 					time.Sleep(100 * time.Millisecond)
 				}

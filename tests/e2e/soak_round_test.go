@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// scrapeLimit is scrape_timeout of Prometheus. The sensor itself waits 2 s for a source; the emulated CPUs need the rest.
+	// scrapeLimit is scrape_timeout of Prometheus. The sensor itself waits 2 s for a source; the emulated CPUs need the
+	// rest.
 	scrapeLimit = 10 * time.Second
 	healthLimit = time.Second
 	// recoveryLimit is how long after the last fault of a round everything must be as before.
@@ -89,7 +90,8 @@ func (k *soak) nextScrape() {
 	}
 }
 
-// recovers scrapes until all is as after the warm-up and the pods with traffic send, and reports whether that was within the limit.
+// recovers scrapes until the state after the warm-up is reached and the pods with traffic send, and reports whether
+// this was within the limit.
 func (k *soak) recovers() bool {
 	sent := k.load.sent()
 	for end := time.Now().Add(recoveryLimit); ; k.pause(time.Second) {
@@ -121,7 +123,8 @@ func (k *soak) scrapesUntil(end time.Time) {
 	}
 }
 
-// checkAlive ends the test if the sensor has ended, or has not answered three times. SIGQUIT makes it log its goroutines.
+// checkAlive ends the test if the sensor has ended, or has not answered three times. SIGQUIT makes it log its
+// goroutines.
 func (k *soak) checkAlive() {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", k.s.cmd.Process.Pid))
 	if len(stat) == 0 || bytes.Contains(stat, []byte(") Z ")) {

@@ -211,7 +211,8 @@ func interfaces(pid int) (kernelValues, error) {
 	return nil, errors.New("no eth0")
 }
 
-// between returns an error for each series whose value is not between those of the files before and after the scrape.
+// between returns an error for each series whose value is not between the values of the files before and after the
+// scrape.
 func between(m metrics, before, after kernelValues, labels ...string) error {
 	var wrong error
 	for name, low := range before {
@@ -233,7 +234,7 @@ func between(m metrics, before, after kernelValues, labels ...string) error {
 	return wrong
 }
 
-// usage: the usage of containers equals the values in the files of their cgroups and in the interfaces of their pods.
+// usage: the usage of containers equals the files of their cgroups and the interfaces of their pods.
 func (w *world) usage(t *testing.T) {
 	ctx := t.Context()
 	sh(t, "modprobe", "null_blk")

@@ -22,8 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// container is a cgroup like those of a runtime, and the process in it. It is for tests that need many, or that control
-// the process by its standard input. TestNode/truth uses real containers of containerd.
+// container is a cgroup like a runtime's, and the process in it. It is for tests that need many containers, or that
+// control the process by its standard input. TestNode/truth uses real containers of containerd.
 type container struct {
 	id    string
 	dir   string
@@ -38,7 +38,7 @@ func digest(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cgroupRoot is the hierarchy that identifies containers: that of the memory controller on cgroup v1.
+// cgroupRoot is the hierarchy that identifies containers: the memory controller's on cgroup v1.
 func cgroupRoot() string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return "/sys/fs/cgroup"
@@ -103,7 +103,7 @@ func (c *container) line(t *testing.T, begin string) string {
 	}
 }
 
-// rest waits for the end of the program and returns the lines that were not read yet.
+// rest waits for the end of the program and returns the unread lines.
 func (c *container) rest(t *testing.T) []string {
 	t.Helper()
 	c.stdin.Close()
@@ -126,7 +126,7 @@ func (c *container) signal(t *testing.T) {
 	c.rest(t)
 }
 
-// remove removes the cgroup, as the runtime does when a container is deleted.
+// remove removes the cgroup, like the runtime when a container is deleted.
 func (c *container) remove() {
 	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {
 		for range 50 {
