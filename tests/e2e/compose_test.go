@@ -22,7 +22,6 @@ import (
 // composeDir has the files for Docker Compose.
 const composeDir = "../../deploy/docker"
 
-// composeScenarios are the parts of TestCompose.
 var composeScenarios = []scenario[*composed]{
 	{"default", (*composed).standard, "", nil},
 	{"capabilities", (*composed).capabilities, "", nil},
@@ -96,7 +95,6 @@ func startComposed(t *testing.T) *composed {
 	return c
 }
 
-// compose runs docker-compose with these files.
 func compose(t *testing.T, files []string, args ...string) string {
 	t.Helper()
 	var all []string
@@ -106,7 +104,6 @@ func compose(t *testing.T, files []string, args ...string) string {
 	return sh(t, "docker-compose", append(all, args...)...)
 }
 
-// inspect returns a property of the container of a service.
 func inspect(t *testing.T, service, format string) string {
 	t.Helper()
 	id := strings.TrimSpace(sh(t, "docker", "ps", "--quiet", "--no-trunc", "--filter=label=com.docker.compose.project=accelscope",

@@ -19,7 +19,6 @@ func (c *container) next(t *testing.T) {
 	}
 }
 
-// signal sends a signal to the sensor.
 func (s *sensor) signal(sig syscall.Signal) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {

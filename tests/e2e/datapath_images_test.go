@@ -28,7 +28,6 @@ func image(t *testing.T, name string) string {
 	return dir
 }
 
-// providers returns the directory of the verbs providers.
 func providers(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/*/libibverbs")

@@ -102,9 +102,8 @@ func (n node) latency(t *testing.T) {
 			return c, want
 		})
 	}
-	// The tools print the full duration of reads. For writes they print half of the time between two writes, each of
-	// which waits for a write of the remote end: the acknowledgment arrives before the next write, not before this
-	// write.
+	// The tools print the full duration of reads. For writes they print half of the time between two writes. Each write
+	// waits for a write of the remote end: the acknowledgment arrives before the next write, not before this write.
 	figures := func(x trial) (client *container, table []float64) {
 		server, client := x.ends(t)
 		lines := client.rest(t)

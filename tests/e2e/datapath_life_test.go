@@ -92,7 +92,6 @@ func (n node) seccomp(t *testing.T) {
 // entries returns the number of entries of each BPF map of the data path.
 func (m metrics) entries() map[string]float64 { return m.by("accelscope_probe_map_entries", "map") }
 
-// descriptors counts the open descriptors of the sensor by kind.
 func (s *sensor) descriptors() map[string]int {
 	s.t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)

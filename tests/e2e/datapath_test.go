@@ -248,7 +248,6 @@ func (s *sensor) equal(want map[*container]moved) {
 	})
 }
 
-// losses returns what was lost, by reason.
 func (m metrics) losses() map[string]float64 {
 	lost := m.by("accelscope_probe_lost_total", "reason")
 	maps.DeleteFunc(lost, func(_ string, n float64) bool { return n == 0 })

@@ -216,7 +216,6 @@ func (d *deploy) begin(t *testing.T, overlay string, edit func(*corev1.PodSpec))
 	}, r}
 }
 
-// diagnosis is the report of doctor.
 type diagnosis struct {
 	Verdict string
 	Reasons []string
@@ -318,7 +317,6 @@ func releasedByNode(t *testing.T) {
 	}
 }
 
-// programs returns the loaded BPF programs.
 func programs(t *testing.T) (names []string) {
 	t.Helper()
 	var list []struct{ Type, Name string }

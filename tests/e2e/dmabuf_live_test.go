@@ -55,7 +55,6 @@ func TestDMABuf(t *testing.T) {
 	play(t, n.node, dmabufScenarios, n)
 }
 
-// gpu returns the device file of the GPU driver.
 func gpu(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("/dev/dri/card*")
@@ -114,7 +113,6 @@ func held(m metrics, id string, want map[string]float64) error {
 	return nil
 }
 
-// released returns an error if a container still holds regions.
 func released(s *sensor, sharers []sharer) error {
 	m := s.scrape()
 	for _, c := range sharers {

@@ -121,7 +121,6 @@ func TestDMABufFunctions(t *testing.T) {
 	}
 }
 
-// inKernel reports whether the running kernel has a function.
 func inKernel(t *testing.T, function string) bool {
 	t.Helper()
 	symbols, err := os.ReadFile("/proc/kallsyms")

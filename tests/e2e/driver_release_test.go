@@ -49,7 +49,6 @@ func (d *stubDriver) release() {
 	}
 }
 
-// kernelLogs makes the kernel log texts of drivers.
 func (d *stubDriver) kernelLogs(texts ...string) {
 	d.t.Helper()
 	for _, text := range texts {

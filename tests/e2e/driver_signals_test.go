@@ -45,7 +45,7 @@ func (n node) nvidiaSignals(t *testing.T) {
 		name   string
 		before func(*testing.T) // what must exist before the signal
 		signal func(*testing.T) // the signal
-		reason string           // of the release; empty if it is none
+		reason string           // of the release; "" without a release
 		after  func(*testing.T) // ends the signal, after the driver was loaded again
 	}{
 		{
@@ -164,7 +164,6 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// logged waits until the sensor has logged a text.
 func (s *sensor) logged(t *testing.T, text string) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {

@@ -77,7 +77,6 @@ func (d *stubDriver) write(path, text string) {
 	}
 }
 
-// bindTo binds the PCI function to a driver, or unbinds it.
 func (d *stubDriver) bindTo(driver string) {
 	d.t.Helper()
 	device := "/sys/bus/pci/devices/" + d.address
@@ -101,7 +100,6 @@ func (d *stubDriver) load(version string) {
 	d.bindTo("nvidia")
 }
 
-// makeNodes makes the device nodes of the node, as nvidia-modprobe does.
 func (d *stubDriver) makeNodes() {
 	d.t.Helper()
 	for name, minor := range map[string]uint32{"nvidiactl": 255, "nvidia0": 0} {
@@ -153,7 +151,6 @@ func (d *stubDriver) read(s *sensor, version string) {
 	d.t.Logf("the GPU is read with driver %s after %v; reference count %s", version, took.Round(time.Millisecond), d.users())
 }
 
-// onlyGPUs are arguments of a sensor that reads NVIDIA's GPUs.
 func onlyGPUs(more ...string) []string {
 	return append([]string{
 		"--gpu.nvml-library=" + os.Getenv(nvmlVar), "--gpu.process-interval=1s", "--no-collector.probe", "--no-collector.rdma",

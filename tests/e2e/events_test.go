@@ -121,7 +121,6 @@ func (c *churn) runContainer(ctx context.Context, p *guest.Pod, i, try int) erro
 	return err
 }
 
-// waitEnded waits until this many containers have ended.
 func (c *churn) waitEnded(t *testing.T, count int) {
 	t.Helper()
 	for c.done.Load() < int64(count) {

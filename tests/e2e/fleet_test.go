@@ -51,7 +51,6 @@ while read -r name arguments; do
 done
 `
 
-// slurmJob is the job of these programs.
 var slurmJob = fleet.JobName{Kind: "Slurm", Name: "4711"}
 
 // fleetGuest is a guest with a sensor, which the host reaches at instance.
@@ -179,7 +178,6 @@ func (g *fleetGuest) compare(t *testing.T, binary string, p *prometheus, other *
 	}
 }
 
-// startFleetGuest boots a guest with a sensor.
 func startFleetGuest(t *testing.T, binary, address string, cable vm.Cable) *fleetGuest {
 	t.Helper()
 	port := freePort(t, "tcp")
@@ -222,7 +220,6 @@ func (g *fleetGuest) remote(t *testing.T, name string) (gid string) {
 	return gid
 }
 
-// startFleetPage starts the page of all nodes and returns its URL.
 func startFleetPage(t *testing.T, binary, prometheus string) string {
 	t.Helper()
 	address := fmt.Sprint("127.0.0.1:", freePort(t, "tcp"))
@@ -261,7 +258,6 @@ func getJSON(address string, value any) error {
 	return json.Unmarshal(text, value)
 }
 
-// freePort returns an unused port of 127.0.0.1.
 func freePort(t *testing.T, network string) int {
 	t.Helper()
 	if network == "udp" {

@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// Requests of DRM, and those of tests/vm/driver/nvidia.c.
+// Requests of DRM and of tests/vm/driver/nvidia.c.
 const (
 	drmVersion   = "0xc0406400" // DRM_IOCTL_VERSION
 	virtioWait   = "0xc0086448" // DRM_IOCTL_VIRTGPU_WAIT

@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/eeprom"
 )
 
-// linkModule reads modules through the kernel, and compares the decoded values with those of ethtool -m.
+// linkModule reads modules through the kernel, and compares the decoded values with the output of ethtool -m.
 func (n node) linkModule(t *testing.T) {
 	l := loadLinktest(t)
 	recorded, err := eeprom.Read("../../pkg/source/link/module/testdata/sr4.hex")

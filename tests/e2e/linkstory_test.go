@@ -149,7 +149,6 @@ func shortened(t *testing.T, alert string) string {
 	return dir
 }
 
-// has waits until the queries return something.
 func (p *prometheus) has(t *testing.T, queries ...string) {
 	t.Helper()
 	eventually(t, 3*time.Minute, func() error {
@@ -173,7 +172,6 @@ type firedAlert struct {
 	State               string
 }
 
-// firing returns the alerts that fire.
 func (p *prometheus) firing(t *testing.T) []firedAlert {
 	t.Helper()
 	var data struct{ Alerts []firedAlert }

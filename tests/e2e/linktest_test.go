@@ -55,7 +55,6 @@ func (l linktest) path(file string) string {
 	return filepath.Join("/sys/kernel/debug/linktest", l.name, file)
 }
 
-// set writes a value to a file of the port.
 func (l linktest) set(file string, value any) {
 	l.t.Helper()
 	if err := os.WriteFile(l.path(file), fmt.Append(nil, value), 0o600); err != nil {
@@ -63,7 +62,6 @@ func (l linktest) set(file string, value any) {
 	}
 }
 
-// get reads a number from a file of the port.
 func (l linktest) get(file string) uint64 {
 	l.t.Helper()
 	return number(l.t, l.path(file))

@@ -57,7 +57,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// namesScenarios are the parts of TestNames.
 var namesScenarios = []scenario[*world]{
 	{"names", (*world).names, "6.1//v1", notMany},
 	{"lives", (*world).lives, "6.12", notMany},
@@ -152,7 +151,6 @@ func (w *world) runPod(t *testing.T, p *guest.Pod) *guest.Pod {
 	return p
 }
 
-// run runs a container in a pod.
 func (w *world) run(t *testing.T, p *guest.Pod, m guest.PodMember) string {
 	t.Helper()
 	id, err := w.cri.Run(t.Context(), p, m)

@@ -23,7 +23,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// Environment variables that the host sets in the guest, in addition to those of other tests.
+// Further environment variables that the host sets in the guest.
 const (
 	nvmlVar    = "ACCELSCOPE_NVML"    // path of the fake of NVIDIA's library
 	deployVar  = "ACCELSCOPE_DEPLOY"  // the directory deploy of the repository

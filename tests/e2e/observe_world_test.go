@@ -36,7 +36,6 @@ type watched struct {
 	counted           map[string]uint64 // counters of the switches, by port and counter
 }
 
-// startWatched starts all parts.
 func startWatched(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{name: "node-0", fixtureName: "node-1", counted: map[string]uint64{}}
@@ -162,7 +161,6 @@ func (w *watched) startGPUs(t *testing.T) {
 	}
 }
 
-// useGPUs assigns processes of the containers to the GPUs.
 func (w *watched) useGPUs() {
 	const gib = 1 << 30
 	w.gpus.Processes = []nvml.Process{

@@ -154,7 +154,6 @@ func trafficPods() []corev1.Pod {
 	return pods
 }
 
-// private replaces a file of root until the test ends.
 func private(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

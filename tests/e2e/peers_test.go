@@ -34,7 +34,6 @@ type peer struct {
 	StalledSeconds float64 `json:"stalled_seconds"`
 }
 
-// listPeers requests the connected queue pairs.
 func (s *sensor) listPeers(t *testing.T, query string) ([]peer, error) {
 	t.Helper()
 	res, err := http.Get(s.url + "/api/v1/peers" + query)
@@ -168,7 +167,6 @@ func (n node) peers(t *testing.T) {
 	s.stop()
 }
 
-// pingAddress parses the line of ibv_rc_pingpong for one end.
 func pingAddress(t *testing.T, line string) (qpn uint32, gid string) {
 	t.Helper()
 	found := regexp.MustCompile(`QPN (0x[0-9a-f]+),.* GID (\S+)`).FindStringSubmatch(line)

@@ -41,7 +41,6 @@ func (d *nameLog) expect(o owner) {
 	d.truth[o.id] = o
 }
 
-// record records the identity of every series.
 func (d *nameLog) record(m metrics) {
 	at := time.Now()
 	d.mu.Lock()
@@ -276,7 +275,6 @@ func (w *world) restarts(t *testing.T) {
 	s.stop()
 }
 
-// transient runs a short-lived pod.
 func (w *world) transient(ctx context.Context, d *nameLog, i int) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -298,7 +296,6 @@ func (w *world) transient(ctx context.Context, d *nameLog, i int) (err error) {
 	return nil
 }
 
-// sweep removes all pods of a namespace.
 func (w *world) sweep(ctx context.Context, namespace string) error {
 	pods, err := w.cri.Pods(ctx, namespace)
 	if err != nil {

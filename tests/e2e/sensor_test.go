@@ -61,7 +61,6 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// start runs accelscope and waits until it is ready.
 func start(t *testing.T, args ...string) *sensor {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -116,7 +115,6 @@ func (s *sensor) stop() {
 	s.t.Logf("SIGTERM: gone after %v", time.Since(begin).Round(time.Millisecond))
 }
 
-// kill ends the sensor with SIGKILL.
 func (s *sensor) kill() {
 	s.t.Helper()
 	if err := s.cmd.Process.Kill(); err != nil {
@@ -125,7 +123,6 @@ func (s *sensor) kill() {
 	_ = s.cmd.Wait()
 }
 
-// metrics is the result of one scrape.
 type metrics map[string]*dto.MetricFamily
 
 // scrape reads /metrics and checks the invariants of every scrape.
@@ -254,7 +251,6 @@ func match(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// all returns the series of a family with these labels.
 func (m metrics) all(name string, labels ...string) []*dto.Metric {
 	var out []*dto.Metric
 	for _, x := range m[name].GetMetric() {
@@ -282,7 +278,6 @@ func (m metrics) by(name, by string, labels ...string) map[string]float64 {
 	return out
 }
 
-// eventually calls f until it returns nil.
 func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -298,7 +293,6 @@ func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration
 	}
 }
 
-// sh runs a command and returns what it printed.
 func sh(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := child.Command(t.Context(), name, args...).Output()

@@ -21,7 +21,6 @@ func kprobes(t *testing.T, on string) {
 	}
 }
 
-// qps returns the number of queue pairs of a container.
 func qps(m metrics, c *container) float64 {
 	return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
 }
@@ -85,7 +84,6 @@ func (n node) skipped(t *testing.T) {
 	s.stop()
 }
 
-// addressOf returns the address of a function of the kernel.
 func addressOf(t *testing.T, function string) string {
 	t.Helper()
 	symbols, err := os.ReadFile("/proc/kallsyms")

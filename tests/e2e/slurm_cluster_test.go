@@ -68,7 +68,6 @@ ConstrainRAMSpace=yes
 	slurmLimit = 3 * time.Minute  // until Slurm has done something in an emulated guest
 )
 
-// slurmScenarios are the parts of TestSlurm.
 var slurmScenarios = []scenario[*slurm]{
 	{"steps", (*slurm).steps, "", nil},
 	{"totals", (*slurm).totals, "", nil},
@@ -230,7 +229,6 @@ func (l *slurm) end(t *testing.T, id string) {
 	})
 }
 
-// ended waits until a job has completed by itself.
 func (l *slurm) ended(t *testing.T, id string) {
 	t.Helper()
 	eventually(t, slurmLimit, func() error {
@@ -256,7 +254,6 @@ func (l *slurm) field(t *testing.T, id, name string) string {
 	return ""
 }
 
-// output returns what the batch script of a job has printed.
 func (l *slurm) output(t *testing.T, id string) string {
 	t.Helper()
 	text, _ := os.ReadFile(filepath.Join(slurmJobs, "slurm-"+id+".out"))

@@ -368,7 +368,6 @@ func (l *slurm) restart(t *testing.T) {
 	l.s.stop()
 }
 
-// cpu returns the CPU time of a process in seconds.
 func cpu(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

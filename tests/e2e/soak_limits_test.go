@@ -87,7 +87,6 @@ func resize(size func(dir string) (string, error)) (all error) {
 	return all
 }
 
-// fill returns the size with which a tmpfs is full.
 func fill(dir string) (string, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -97,7 +96,6 @@ func fill(dir string) (string, error) {
 	return strconv.FormatUint((s.Blocks-s.Bfree)*uint64(s.Bsize)+rest, 10), nil
 }
 
-// clockStep sets the clock of the node, and back.
 func (k *soak) clockStep(name string, by time.Duration) fault {
 	step := func(by time.Duration) error {
 		var now unix.Timespec

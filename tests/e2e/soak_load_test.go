@@ -51,7 +51,7 @@ type soakLoad struct {
 	mu    sync.Mutex
 	truth map[string]owner
 
-	made, pods atomic.Int64 // containers that came and went; those of containerd
+	made, pods atomic.Int64 // containers that came and went; containerd's pods
 	full       atomic.Bool  // soakContainers exist: from now on they are replaced
 }
 
@@ -212,7 +212,6 @@ func (l *soakLoad) truths() map[string]owner {
 	return maps.Clone(l.truth)
 }
 
-// cell is a container that is a cgroup with processes.
 type cell struct {
 	dir string
 	cmd *exec.Cmd
@@ -246,7 +245,6 @@ func (l *soakLoad) churn() {
 	}
 }
 
-// newCell starts a program in a new cgroup of a pod.
 func (l *soakLoad) newCell(name string, program ...string) (*cell, error) {
 	return l.newCellAt(filepath.Join(cgroupRoot(), "kubepods", "pod"+digest("pod of " + name)[:32], digest(name)), program...)
 }

@@ -29,7 +29,6 @@ type faultResult struct {
 	failures int
 }
 
-// soakResult collects what the table shows.
 type soakResult struct {
 	faults          map[string]*faultResult
 	scrapes, health span

@@ -80,7 +80,6 @@ func (k *soak) play(e event) {
 	k.logf("healed %s", e.name)
 }
 
-// nextScrape waits for the end of a scrape.
 func (k *soak) nextScrape() {
 	var next chan struct{}
 	k.onMain(func() { next = k.scraped })
@@ -144,7 +143,6 @@ func (k *soak) step() {
 	k.pause(max(time.Until(next), 100*time.Millisecond))
 }
 
-// look scrapes the sensor, if it runs.
 func (k *soak) look() {
 	k.result.last = nil
 	if k.s != nil {
@@ -205,7 +203,6 @@ func (k *soak) scrape() (metrics, error) {
 	return m, nil
 }
 
-// get reads a page and returns how long that took.
 func get(ctx context.Context, client *http.Client, url string, limit time.Duration) ([]byte, time.Duration, error) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit)

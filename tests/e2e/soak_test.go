@@ -143,7 +143,6 @@ func soakTimes(length time.Duration) (warm, settle time.Duration) {
 	return max(60*time.Second, min(length/10, 5*time.Minute)), max(70*time.Second, min(length/10, 5*time.Minute))
 }
 
-// logf logs with the time since the start.
 func (k *soak) logf(format string, args ...any) {
 	k.t.Logf("%8.1f s  "+format, append([]any{time.Since(k.begin).Seconds()}, args...)...)
 }

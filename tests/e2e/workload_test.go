@@ -84,7 +84,6 @@ func enter(t *testing.T, name string, argv ...string) *container {
 	return c
 }
 
-// line waits for a line with this prefix.
 func (c *container) line(t *testing.T, begin string) string {
 	t.Helper()
 	timeout := time.After(60 * time.Second)
