@@ -84,7 +84,6 @@ func (g *Group[K, T]) done(key K) {
 	}
 }
 
-// hangs reports whether all calls in progress are past their deadlines.
 func (g *Group[K, T]) hangs() bool {
 	for _, p := range g.calls {
 		if !p.overdue() {

@@ -18,7 +18,6 @@ type Pending[T any] struct {
 	err      error
 }
 
-// start calls fn in its own goroutine, and then done.
 func start[T any](method string, deadline time.Time, fn func() (T, error), done func()) *Pending[T] {
 	p := &Pending[T]{method: method, deadline: deadline, returned: make(chan struct{})}
 	go func() {

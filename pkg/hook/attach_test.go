@@ -64,7 +64,6 @@ const (
 	elements
 )
 
-// testObject has programs that work and programs that fail.
 func testObject(t *testing.T) *Object {
 	t.Helper()
 	root(t)

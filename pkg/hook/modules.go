@@ -18,7 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// rdmaModules are the modules with the structures that programs read.
 var rdmaModules = []string{"ib_core", "ib_uverbs"}
 
 // ErrTypes is the error of hooks that need type information of RDMA modules.
@@ -36,7 +35,6 @@ const (
 	UverbsStructures
 )
 
-// readable returns an error if these structures must not be read.
 func (t *Types) readable(s Structures) error {
 	switch {
 	case s != NoStructures && t.refused != nil:

@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// rdmaPrefixes are prefixes of type names that RDMA modules define.
 var rdmaPrefixes = []string{"ib_", "rdma_", "uverbs_", "opa_"}
 
 func isRDMA(name string) bool {

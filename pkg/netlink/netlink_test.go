@@ -96,7 +96,6 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// reply is a message of the kernel.
 func reply(typ, flags uint16, seq uint32, payload ...byte) []byte {
 	b := Message(typ, flags, payload)
 	native.PutUint16(b[6:], flags)

@@ -181,7 +181,6 @@ func (r *Refusal) tiers(t *testing.T) map[string][]string {
 	return supported
 }
 
-// maxTiers is the largest number of tiers of a hook.
 const maxTiers = 3
 
 func programsOf(h *hook.Hook, tier string) []string {

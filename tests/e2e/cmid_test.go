@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// cmIDs: ids of the RDMA connection manager belong to the container that created them, as `rdma resource` shows: one that
-// listens on all devices, one that is bound to an address, one whose address a thread of the kernel resolves, and one that
-// a thread of the kernel creates for an incoming connection.
+// cmIDs: ids of the RDMA connection manager belong to the container that created them, as `rdma resource` shows: a
+// listener on all devices, an id bound to an address, an id whose address a kernel thread resolves, and an id that a
+// kernel thread creates for an incoming connection.
 func (n node) cmIDs(t *testing.T) {
 	s := start(t, n.args()...)
 	all := enter(t, "listens on all", "rping", "-s", "-p", "7174")

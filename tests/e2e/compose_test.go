@@ -22,15 +22,14 @@ import (
 // composeDir has the files for Docker Compose.
 const composeDir = "../../deploy/docker"
 
-// composeScenarios are the parts of TestCompose.
 var composeScenarios = []scenario[*composed]{
 	{"default", (*composed).standard, "", nil},
 	{"capabilities", (*composed).capabilities, "", nil},
 	{"nvidia", (*composed).nvidia, "", nil},
 }
 
-// TestCompose starts the files of deploy/docker with Debian's docker-compose on Debian's Docker Engine: the image of `make image`, and
-// an image that the test makes of Debian's Prometheus. `make test-compose` runs it.
+// TestCompose starts the files of deploy/docker with Debian's docker-compose on Debian's Docker Engine: the image of
+// `make image`, and an image with Debian's Prometheus that the test makes. `make test-compose` runs it.
 func TestCompose(t *testing.T) {
 	if !whole() {
 		t.Skip("runs in make test-compose")
@@ -56,7 +55,7 @@ func (n node) composeOptions() vm.Options {
 // composed is a Docker Engine with the images.
 type composed struct {
 	docker *guest.Docker
-	hook   string // where the FAKE hook of NVIDIA's container toolkit writes the state that it gets
+	hook   string // where the FAKE hook of NVIDIA's container toolkit writes its input state
 }
 
 func startComposed(t *testing.T) *composed {
@@ -96,7 +95,6 @@ func startComposed(t *testing.T) *composed {
 	return c
 }
 
-// compose runs docker-compose with these files.
 func compose(t *testing.T, files []string, args ...string) string {
 	t.Helper()
 	var all []string
@@ -106,7 +104,6 @@ func compose(t *testing.T, files []string, args ...string) string {
 	return sh(t, "docker-compose", append(all, args...)...)
 }
 
-// inspect returns a property of the container of a service.
 func inspect(t *testing.T, service, format string) string {
 	t.Helper()
 	id := strings.TrimSpace(sh(t, "docker", "ps", "--quiet", "--no-trunc", "--filter=label=com.docker.compose.project=accelscope",
@@ -129,8 +126,8 @@ func healthy(t *testing.T) {
 	t.Logf("healthy after %v", took.Round(time.Second))
 }
 
-// up starts the services and waits until Prometheus has scraped the sensor and evaluated the rules, and the sensor names the
-// containers as Docker does.
+// up starts the services. It waits until Prometheus has scraped the sensor and evaluated the rules, and the sensor
+// names the containers as Docker does.
 func up(t *testing.T, files []string) {
 	t.Helper()
 	begin := time.Now()
@@ -174,7 +171,7 @@ func sum(expression string) (sum float64, err error) {
 	return sum, err
 }
 
-// scraped waits until Prometheus has scraped a process that started after the previous one. It returns the start.
+// scraped waits until Prometheus has scraped a process that started after the previous process. It returns the start.
 func scraped(t *testing.T, previous float64) (started float64) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() error {
@@ -203,7 +200,7 @@ func down(t *testing.T, files []string) {
 	}
 }
 
-// standard: compose.yaml as it is. A sensor that is restarted, and one that is killed, are scraped again.
+// standard: compose.yaml as it is. A restarted and a killed sensor are scraped again.
 func (c *composed) standard(t *testing.T) {
 	files := []string{composeDir + "/compose.yaml"}
 	up(t, files)
@@ -236,7 +233,7 @@ func (c *composed) standard(t *testing.T) {
 	down(t, files)
 }
 
-// old returns a file without the capabilities that Docker before 23 does not have, as its comment says.
+// old returns a file without the capabilities that Docker before 23 lacks, as its comment says.
 func old(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(composeDir, name))
@@ -258,7 +255,7 @@ func (c *composed) capabilities(t *testing.T) {
 	down(t, files)
 }
 
-// nvidia: the engine asks NVIDIA's container toolkit, a FAKE hook here, for all GPUs of the node.
+// nvidia: the engine asks NVIDIA's container toolkit, here a FAKE hook, for all GPUs of the node.
 func (c *composed) nvidia(t *testing.T) {
 	files := []string{composeDir + "/compose.yaml", old(t, "compose.capabilities.yaml"), composeDir + "/compose.nvidia.yaml"}
 	up(t, files)

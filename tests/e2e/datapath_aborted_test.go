@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// next has a program that waits for a line go on.
+// next lets a program that waits for a line continue.
 func (c *container) next(t *testing.T) {
 	t.Helper()
 	if _, err := fmt.Fprintln(c.stdin); err != nil {
@@ -19,7 +19,6 @@ func (c *container) next(t *testing.T) {
 	}
 }
 
-// signal sends a signal to the sensor.
 func (s *sensor) signal(sig syscall.Signal) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {
@@ -27,8 +26,8 @@ func (s *sensor) signal(sig syscall.Signal) {
 	}
 }
 
-// abortedConnection: the first queue pair of a verbs context is destroyed before it is connected, as with a connection that
-// is refused. The writes of the next ones are counted, whether the provider is probed already or not.
+// abortedConnection: the first queue pair of a verbs context is destroyed before it is connected, as with a refused
+// connection. The writes of the next queue pairs are counted, whether the provider is probed already or not.
 func (n node) abortedConnection(t *testing.T) {
 	const writes, bytes = 100, 64
 	s := start(t, n.args("--rdma.datapath=always")...)

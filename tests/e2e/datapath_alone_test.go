@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// alone: one workload moves bytes over an HCA, and others open it without anything that could move some, as health checks, librdmacm and
-// NCCL do. All bytes of the port are the workload's, in each interval between two scrapes. Then another one makes a queue pair: the bytes of
-// these intervals have no owner, and the coverage of the workload keeps that.
+// alone: one workload moves bytes over an HCA, and others only open it, as health checks, librdmacm and NCCL do. All
+// bytes of the port are the workload's, in each interval between two scrapes. Then another workload makes a queue pair:
+// the bytes of these intervals have no owner, and the coverage of the workload keeps showing this.
 func (n node) alone(t *testing.T) {
 	const device, write = "rxe1", "posts -d rxe1 -o write -s 16384 -n 50"
 	s := start(t, n.args()...)
@@ -21,7 +21,8 @@ func (n node) alone(t *testing.T) {
 	holder := enter(t, "alone on rxe1", "posts", "-d", device, "-n", "1", "-k") // holds a queue pair, so that the workload has a coverage
 	holder.line(t, "done")
 	s.fresh()
-	// interval moves bytes while another workload does something, and returns what the port counted in both directions, and the workload has.
+	// interval moves bytes while another workload does something. It returns the bytes of the port in both directions,
+	// and of the workload.
 	var last metrics
 	moved := func(m metrics) float64 {
 		return m.sum("container_rdma_transmit_bytes_total", "container_id", c.id, "device", device, "method", "port") +
@@ -83,7 +84,8 @@ func (n node) alone(t *testing.T) {
 		}
 	}
 
-	// Another workload with a queue pair: in the interval in which it makes it, and in the one after its end.
+	// Another workload with a queue pair: in the interval in which it makes the queue pair, and in the interval after
+	// its end.
 	other := enter(t, "other on rxe1", "posts", "-d", device, "-n", "1", "-k")
 	other.line(t, "done")
 	port, own := interval(nothing)
@@ -92,7 +94,7 @@ func (n node) alone(t *testing.T) {
 		t.Errorf("shared: %v of %v bytes", own, port)
 	}
 	var missed float64
-	for range 2 { // the other one held its queue pair when the first of these began
+	for range 2 { // the other workload held its queue pair when the first of these began
 		p, o := interval(nothing)
 		missed += p - o
 	}
@@ -102,7 +104,7 @@ func (n node) alone(t *testing.T) {
 		t.Errorf("alone after all: %v bytes, coverage (-want +got)\n%s", o, diff)
 	}
 	limit := last.sum("container_rdma_unattributed_bytes_limit_total", "container_id", c.id, "device", device)
-	if limit < port+missed || limit > port+missed+1e6 { // the other one sent some before the interval was measured
+	if limit < port+missed || limit > port+missed+1e6 { // the other workload sent some before the interval was measured
 		t.Errorf("%v bytes may be missing at most, and %v were not attributed", limit, port+missed)
 	}
 	t.Logf("shared: at most %v bytes are missing, of %v; %v before", limit, port+missed, all)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// covered waits until the containers have the coverage that is wanted: values by reason, on all devices.
+// covered waits until the containers have the wanted coverage: values by reason, on all devices.
 func (s *sensor) covered(want map[*container]map[string]float64) {
 	s.t.Helper()
 	eventually(s.t, 30*time.Second, func() error {
@@ -38,7 +38,7 @@ func (n node) coverage(t *testing.T) {
 		return map[*container]map[string]float64{c: w}
 	}
 
-	// The first user of the provider, whose probes come late, a later one, and queue pairs that are not connected.
+	// The first user of the provider, whose probes come late, a later user, and unconnected queue pairs.
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	second := enter(t, "second", "posts", "-d", "rxe0", "-o", "send", "-n", "1", "-k")
 	second.line(t, "done")
@@ -80,7 +80,8 @@ func (n node) coverage(t *testing.T) {
 	s.stop()
 }
 
-// toolCoverage: the coverage of programs of others while they run: perftest, and pyverbs with its extended completion queue.
+// toolCoverage: the coverage of foreign programs while they run: perftest, and pyverbs with its extended completion
+// queue.
 func (n node) toolCoverage(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	first := s.extended(t)
@@ -107,8 +108,8 @@ func (n node) toolCoverage(t *testing.T) {
 	s.stop()
 }
 
-// portCoverage: where the counters of the port carry the bytes of a workload, they are complete without the data path. After another workload
-// had a queue pair, they never are again.
+// portCoverage: if the counters of the port carry the bytes of a workload, they are complete without the data path.
+// After another workload had a queue pair, they are never complete again.
 func (n node) portCoverage(t *testing.T) {
 	s := start(t, n.args()...)
 	one := enter(t, "alone on rxe0", "posts", "-d", "rxe0", "-n", "1", "-k")
@@ -123,8 +124,8 @@ func (n node) portCoverage(t *testing.T) {
 	s.stop()
 }
 
-// devx: a workload with DEVX objects may have queue pairs among them, which nothing counts. The device is a FAKE, a module that has
-// only such objects; the uobject layer that makes them is the kernel's.
+// devx: a workload with DEVX objects may have queue pairs among them, which are not counted. The device is a FAKE, a
+// module that has only such objects; the uobject layer that makes them is the kernel's.
 func (n node) devx(t *testing.T) {
 	sh(t, "insmod", n.module(t, devxVar))
 	defer sh(t, "rmmod", "devx") // not a cleanup: the context of a test is canceled before cleanups run
@@ -145,7 +146,7 @@ func (n node) devx(t *testing.T) {
 	}
 	s.stop()
 
-	// They are seen after a restart of the sensor, too, also without the data path, and are gone with the process.
+	// A restarted sensor sees them too, also without the data path. They are gone with the process.
 	for _, args := range [][]string{{"--rdma.datapath=always"}, nil} {
 		s = start(t, n.args(args...)...)
 		want := "devx"

@@ -17,7 +17,8 @@ func python(t *testing.T, name, mode string) *container {
 	return enter(t, name, "sh", "-c", `exec /usr/bin/python3 "$(dirname "$(command -v posts)")/extended.py" rxe0 50 1000 `+mode)
 }
 
-// extended starts the first process that polls an extended completion queue, which may be late, and waits until its functions are probed.
+// extended starts the first process that polls an extended completion queue, which may be late, and waits until its
+// functions are probed.
 func (s *sensor) extended(t *testing.T) *container {
 	t.Helper()
 	before := s.fresh().sum("accelscope_datapath_probes")

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// layers is where the images are: a tmpfs, as the root of the guest is on 9p, which gives no file handles and looks each name up
-// again.
+// layers has the images: a tmpfs, because the root of the guest is on 9p, which gives no file handles and looks each
+// name up again.
 const layers = "/layers"
 
 // image makes an image with copies of the verbs providers, and returns its directory.
@@ -28,7 +28,6 @@ func image(t *testing.T, name string) string {
 	return dir
 }
 
-// providers returns the directory of the verbs providers.
 func providers(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/*/libibverbs")
@@ -38,8 +37,8 @@ func providers(t *testing.T) string {
 	return found[0]
 }
 
-// enterImage starts posts as the first process of a container: in a mount namespace of its own, with the providers of an image
-// through an overlay of its own.
+// enterImage starts posts as the first process of a container: in its own mount namespace, with the providers of an
+// image through its own overlay.
 func enterImage(t *testing.T, image, name string, argv ...string) *container {
 	t.Helper()
 	own := filepath.Join(layers, digest(name))
@@ -52,8 +51,8 @@ func enterImage(t *testing.T, image, name string, argv ...string) *container {
 	return enter(t, name, append([]string{"unshare", "-m", "sh", "-c", program, image, own, providers(t)}, argv...)...)
 }
 
-// images: containers run one after the other, each with one process, which posts at once and ends. The provider is a file of their
-// image. Only the first container of an image can be late, which lives until its functions are probed.
+// images: containers run one after the other, each with one process, which posts at once and ends. The provider is a
+// file of their image. Only the first container of an image, which lives until its functions are probed, can be late.
 func (n node) images(t *testing.T) {
 	const writes, containers = 100, 4
 	sh(t, "mkdir", "-p", layers)

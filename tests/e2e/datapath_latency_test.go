@@ -66,11 +66,11 @@ func median(h *dto.Histogram) float64 {
 	return math.NaN()
 }
 
-// latency: the median from post to completion equals the one that the programs measure around both, within 20 %. Other
-// work on the machine delays both. An emulator that waits for its CPUs may miss the limit once, but not three times.
+// latency: the median from post to completion equals the programs' own measurement within 20 %. Other work on the
+// machine delays both. An emulator that waits for its CPUs may miss the limit once, but not three times.
 func (n node) latency(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
-	// check compares the medians with those that run returns: the container and the median that its program measured.
+	// check compares the medians with the results of run: the container and the median that its program measured.
 	check := func(what, opcode string, run func(try int) (c *container, want float64)) {
 		t.Helper()
 		for try := 1; ; try++ {
@@ -89,7 +89,7 @@ func (n node) latency(t *testing.T) {
 		}
 	}
 	// The messages are large enough to take a while: the tools' clocks also measure the probes, which are ten times as
-	// slow on an emulated CPU as on a real one.
+	// slow on an emulated CPU as on a real CPU.
 	const size = "65536"
 	// A program that reads the clock before each post and after it polled the completion.
 	for _, operation := range []string{"write", "read", "send"} {
@@ -134,7 +134,7 @@ func (n node) latency(t *testing.T) {
 		})
 	}
 	// Each end writes after the remote end's write has arrived, so the acknowledgment arrives before the next answer,
-	// however late that is.
+	// however late it is.
 	argv := []string{"ib_write_lat", "-F", "-d", "rxe0", "-x", "1", "-n", "200", "-s", size}
 	client, table := figures(trial{name: fmt.Sprint(argv), argv: argv})
 	got := median(s.native("container_rdma_completion_duration_seconds", "container_id", client.id, "opcode", "write")) * 1e6
@@ -142,8 +142,8 @@ func (n node) latency(t *testing.T) {
 	if got <= 0 || got > 1.2*2*table[4] {
 		t.Errorf("ib_write_lat: median %.2f µs, want at most twice %.2f", got, table[4])
 	}
-	// One write at a time and nothing else: the sum of all durations is most of the time that the tool takes, and not
-	// more. The tool prints bytes and MiB per second.
+	// One write at a time and nothing else: the sum of all durations is most of the tool's time, and not more. The tool
+	// prints bytes and MiB per second.
 	argv = []string{"ib_write_bw", "-F", "-d", "rxe0", "-x", "1", "-n", "200", "-s", size, "-t", "1"}
 	client, table = figures(trial{name: fmt.Sprint(argv), argv: argv})
 	total := 200 * table[0] / (table[3] * (1 << 20))
@@ -156,7 +156,7 @@ func (n node) latency(t *testing.T) {
 	s.stop()
 }
 
-// completionErrors: work requests that get no answer fail with the expected status, and count for their container.
+// completionErrors: unanswered work requests fail with the expected status, and count for their container.
 func (n node) completionErrors(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	c := enter(t, "alone", "posts", "-d", "rxe0", "-e", "-l", "4", "-s", "100")

@@ -92,7 +92,6 @@ func (n node) seccomp(t *testing.T) {
 // entries returns the number of entries of each BPF map of the data path.
 func (m metrics) entries() map[string]float64 { return m.by("accelscope_probe_map_entries", "map") }
 
-// descriptors counts the open descriptors of the sensor by kind.
 func (s *sensor) descriptors() map[string]int {
 	s.t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
@@ -110,7 +109,7 @@ func (s *sensor) descriptors() map[string]int {
 	return out
 }
 
-// short: processes that live for a moment are counted exactly once, and leave no map entries or descriptors.
+// short: short-lived processes are counted exactly once, and leave no map entries or descriptors.
 func (n node) short(t *testing.T) {
 	const together = 4
 	total := size(1000, 120)
@@ -153,7 +152,7 @@ func (n node) short(t *testing.T) {
 			return fmt.Errorf("%v processes are still watched", got)
 		}
 		for name, entries := range m.entries() {
-			// One entry for a cgroup is no leak: it is retained for the grace period.
+			// One entry for a cgroup is not a leak: it is retained for the grace period.
 			if was := before.entries()[name]; entries > was+2*together*8 {
 				return fmt.Errorf("map %s has %v entries, before %v", name, entries, was)
 			}
@@ -171,8 +170,8 @@ func (n node) short(t *testing.T) {
 	s.stop()
 }
 
-// first: only the first use of a provider can be late. Processes that follow post at once, one after the other, and so does
-// one that opens and closes the devices in turn, where a context gets the address of an earlier one.
+// first: only the first use of a provider can be late. Later processes post at once, one after the other, and a process
+// opens and closes the devices in turn, so that a context gets the address of an earlier context.
 func (n node) first(t *testing.T) {
 	s := start(t, n.args("--rdma.datapath=always")...)
 	use := func(name string, argv ...string) *container {
@@ -184,7 +183,7 @@ func (n node) first(t *testing.T) {
 	}
 	c := enter(t, "first use", "posts", "-s", "64", "-d", "rxe0", "-n", "100")
 	c.line(t, "done")
-	eventually(t, time.Minute, func() error { // the file of one that ends earlier is not probed
+	eventually(t, time.Minute, func() error { // if it ends earlier, its file is not probed
 		if probes := s.fresh().sum("accelscope_datapath_probes"); probes < 3 {
 			return fmt.Errorf("%v probes", probes)
 		}
@@ -242,7 +241,7 @@ func bpfState(t *testing.T) (programs []string, links int) {
 	return programs, strings.Count(sh(t, "bpftool", "-j", "link", "show"), `"prog_id"`)
 }
 
-// unpin removes the probes that the sensor has left: on a machine with much to do it had no time to detach them.
+// unpin removes the probes that the sensor has left: on a busy machine it had no time to detach them.
 func unpin(t *testing.T) {
 	t.Helper()
 	left, err := filepath.Glob("/sys/fs/bpf/accelscope-uprobes/*")
@@ -257,8 +256,8 @@ func unpin(t *testing.T) {
 	}
 }
 
-// harmless: without a process the probes stay, and the kernel removes them when the sensor stops and when it is killed; the
-// traced processes continue.
+// harmless: without a process the probes stay. The kernel removes them when the sensor stops or is killed; the traced
+// processes continue.
 func (n node) harmless(t *testing.T) {
 	none, no := bpfState(t)
 	gone := func(what string) {

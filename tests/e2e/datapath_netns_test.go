@@ -13,7 +13,7 @@ import (
 )
 
 // exclusive runs the sensor while each RDMA device belongs to one network namespace. If the kernel module that lets
-// rxe0 be moved is available, rxe0 is in another namespace than the sensor.
+// rxe0 move is available, rxe0 is in another namespace than the sensor.
 func (n node) exclusive(t *testing.T) {
 	sh(t, "rdma", "system", "set", "netns", "exclusive")
 	// Not a cleanup: the context of a test, which ends the programs that sh starts, is canceled before cleanups run.

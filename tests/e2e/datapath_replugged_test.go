@@ -39,7 +39,7 @@ func (m metrics) held(id, device string) map[string]float64 {
 	return out
 }
 
-// unplug and plug remove rxe1 and add it again, as the reset of an HCA does.
+// unplug and plug remove rxe1 and add it again, like the reset of an HCA.
 func unplug(t *testing.T) { t.Helper(); sh(t, "rdma", "link", "delete", "rxe1") }
 
 func (s *sensor) plug(t *testing.T) {
@@ -51,12 +51,12 @@ func (s *sensor) plug(t *testing.T) {
 	})
 }
 
-// replugged: rxe1 is removed and added again, under the same name, while two containers have objects on rxe0. What they count on
-// rxe1 continues exactly, and every scrape in between shows what was counted before.
+// replugged: rxe1 is removed and added again, under the same name, while two containers have objects on rxe0. Their
+// counts on rxe1 continue exactly, and every scrape in between shows the counts from before.
 func (n node) replugged(t *testing.T) {
 	const chains, size, rounds = 100, 1000, 4
 	s, keeper := n.watched(t, "--rdma.datapath=always")
-	// One is a process that holds a queue pair on rxe0 and opens rxe1 again and again, the other one runs processes.
+	// One container is a process that holds a queue pair on rxe0 and opens rxe1 repeatedly, the other runs processes.
 	traffic := []string{"-o", "send", "-n", fmt.Sprint(chains), "-s", fmt.Sprint(size)}
 	turns := strings.Join(slices.Repeat([]string{"rxe1"}, rounds+1), ",") // it closes all but the last one
 	one := enter(t, "one process", append([]string{"posts", "-H", "rxe0", "-t", "-d", turns}, traffic...)...)
@@ -75,7 +75,7 @@ func (n node) replugged(t *testing.T) {
 		}
 		return nil
 	})
-	// What each round adds: known from the program, and all that the first round shows.
+	// What each round adds: known from the program, and everything that the first round shows.
 	known := map[string]float64{
 		"container_rdma_transmit_bytes_total uprobe": chains * size, "container_rdma_receive_bytes_total uprobe": chains * size,
 		"container_rdma_work_requests_total send": chains, "container_rdma_work_requests_total recv": chains,

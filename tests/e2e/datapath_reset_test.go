@@ -17,9 +17,9 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// reset: rxe1 is removed and added again while two processes have queue pairs on it, as the reset of an HCA does. One closes its
-// context after that and opens the new device, as a program that recovers. The other one keeps it until it ends. A kernel module
-// gives Soft-RoCE what a driver needs for that (pkg/source/rdma/testdata/movable.c).
+// reset: rxe1 is removed and added again while two processes have queue pairs on it, like the reset of an HCA. One
+// process then closes its context and opens the new device, like a program that recovers. The other keeps it until it
+// ends. A kernel module gives Soft-RoCE what a driver needs for this (pkg/source/rdma/testdata/movable.c).
 func (n node) reset(t *testing.T) {
 	const chains, size = 100, 1000
 	references := func() string {
@@ -75,7 +75,7 @@ func (n node) reset(t *testing.T) {
 		}
 		return nil
 	}
-	// held compares the objects on both devices with those that RDMA netlink lists.
+	// held compares the objects on both devices with the list of RDMA netlink.
 	held := func(m metrics) error {
 		for _, kind := range []string{"qp", "cq", "mr", "pd", "ctx"} {
 			all := dumped(t, kind)

@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
-// stallAfter is the time after which queue pairs are stalled in the test. An emulated CPU may not complete anything for a second.
+// stallAfter is the time after which queue pairs are stalled in the test. An emulated CPU may not complete anything for
+// a second.
 const stallAfter = 5 * time.Second
 
-// waiting returns the number of stalled queue pairs of a container and the age of its oldest work request, -1 if they are absent.
+// waiting returns the number of stalled queue pairs of a container and the age of its oldest work request, or -1 if
+// they are absent.
 func (m metrics) waiting(c *container) (stalled, oldest float64) {
 	stalled, oldest = -1, -1
 	for _, x := range m.all("container_rdma_stalled_queue_pairs", "container_id", c.id) {
@@ -28,7 +30,7 @@ func (m metrics) waiting(c *container) (stalled, oldest float64) {
 	return stalled, oldest
 }
 
-// silent waits until a container has a stalled queue pair, and checks that the remote end of it is named.
+// silent waits until a container has a stalled queue pair, and checks that its remote end is named.
 func (s *sensor) silent(t *testing.T, what string, c *container, remoteGID string, remoteQPN uint32) {
 	t.Helper()
 	eventually(t, 60*time.Second, func() error {
@@ -49,7 +51,7 @@ func (s *sensor) silent(t *testing.T, what string, c *container, remoteGID strin
 	t.Logf("%s: %+v\n%s", what, p, table)
 }
 
-// moves checks for a while that no queue pair of a container is stalled. It returns the highest age that it saw.
+// moves checks for a while that a container has no stalled queue pair. It returns the highest age that it saw.
 func (s *sensor) moves(t *testing.T, what string, c *container) (oldest float64) {
 	t.Helper()
 	for end := time.Now().Add(stallAfter + 3*time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
@@ -81,8 +83,8 @@ func (s *sensor) remote(t *testing.T, c *container) (gid string, qpn uint32) {
 	return gid, qpn
 }
 
-// overLink makes rxe0 and rxe1 exchange their packets over the pair of interfaces that they are on: by default the kernel delivers
-// what is sent to an address of its own. It returns how to undo that.
+// overLink makes rxe0 and rxe1 exchange their packets over their pair of interfaces: by default the kernel delivers
+// packets to its own addresses itself. It returns how to undo this.
 func overLink(t *testing.T) (undo func()) {
 	t.Helper()
 	for i := range 2 {
@@ -114,8 +116,8 @@ func lose(t *testing.T, percent int) {
 	sh(t, "tc", "qdisc", "change", "dev", "v0", "root", "netem", "limit", "100000", "loss", fmt.Sprintf("%d%%", percent))
 }
 
-// stalled: a queue pair is stalled while its peer is stopped, while the link is cut, and while the receiver posts no buffers. It is
-// not while a long transfer moves, and an idle one with posted receives is not.
+// stalled: a queue pair is stalled while its peer is stopped, while the link is cut, and while the receiver posts no
+// buffers. It is not stalled during a long transfer, or if it is idle with posted receives.
 func (n node) stalled(t *testing.T) {
 	defer overLink(t)() // not a cleanup: the context of a test is canceled before cleanups run
 	s, keeper := n.watched(t, "--rdma.datapath=always", "--rdma.stall-after="+stallAfter.String())
@@ -144,14 +146,14 @@ func (n node) stalled(t *testing.T) {
 	})
 	kill(sender, receiver)
 
-	// Nobody receives: not even the first work request completes.
+	// No process receives: not even the first work request completes.
 	alone := enter(t, "no buffers", "posts", "-d", "rxe0", "-o", "send", "-b")
 	var local, remote uint32
 	if _, err := fmt.Sscanf(alone.line(t, "queue pairs "), "queue pairs %d %d", &local, &remote); err != nil {
 		t.Fatal(err)
 	}
 	s.silent(t, "a receiver without buffers", alone, "::ffff:10.70.0.1", remote)
-	// In the error state all completions come at once, but this process polls no more.
+	// In the error state all completions come at once, but this process does not poll any more.
 	if err := alone.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

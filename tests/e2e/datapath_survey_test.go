@@ -29,9 +29,9 @@ func (c *container) polls(t *testing.T, d time.Duration) (mean float64, samples 
 	return sum / float64(samples), samples
 }
 
-// surveyCost: a process that only polls an empty CQ has its throughput back after its first survey, which "always" takes. The speed of an
-// emulator depends on the load of the machine: two equal runs differ by a tenth. So the limits are far from the measured values. make bench
-// measures a real machine.
+// surveyCost: a process that only polls an empty CQ has its throughput back after its first survey, which "always"
+// takes. The speed of an emulator depends on the load of the machine: two equal runs differ by a tenth. So the limits
+// are far from the measured values. make bench measures a real machine.
 func (n node) surveyCost(t *testing.T) {
 	const (
 		round = 8 * time.Second
@@ -79,8 +79,8 @@ func (n node) surveyCost(t *testing.T) {
 	c.signal(t)
 }
 
-// survey: between surveys, the bytes of a port that two containers share are split by what the last survey counted. One writes nine times as
-// many bytes as the other. Every scrape checks that the shares add up to the counters.
+// survey: between surveys, the bytes of a port that two containers share are split as in the last survey. One writes
+// nine times as many bytes as the other. Every scrape checks that the shares add up to the counters.
 func (n node) survey(t *testing.T) {
 	const length = 30 * time.Second
 	// The budget is so small that both exceed it at once.

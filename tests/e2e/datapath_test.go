@@ -20,7 +20,7 @@ func (n node) datapathHooks(t *testing.T) {
 		"TestLoad", "TestTiers", "TestQuotaOfHooks", "TestExperiments", "TestChildren")
 }
 
-// unsupported: a kernel that is too old is reported as unsupported, and nothing else fails.
+// unsupported: an old kernel is reported as unsupported, and nothing else fails.
 func (n node) unsupported(t *testing.T) {
 	s := start(t, n.args("--rdma.datapath=always")...)
 	m := s.fresh()
@@ -55,7 +55,7 @@ func (n node) watched(t *testing.T, args ...string) (*sensor, *container) {
 	return s, keeper
 }
 
-// moved is the traffic of a container on the data path, by opcode where there is one.
+// moved is the traffic of a container on the data path, by opcode if it has one.
 type moved map[string]float64
 
 func (m metrics) moved(id string) moved { return m.movedOf("container_id", id) }
@@ -103,7 +103,7 @@ func (m moved) add(opcode string, count, bytes float64) {
 	m[opcode+" bytes"] += count * bytes
 }
 
-// opcodes are the operations of posts, and the histogram that has their durations.
+// opcodes are the operations of posts, and the histogram with their durations.
 var opcodes = map[string][2]string{
 	"write": {"rdma_write", "write"}, "write_imm": {"rdma_write_with_imm", "write"}, "read": {"rdma_read", "read"},
 	"send": {"send", "send"}, "send_imm": {"send_with_imm", "send"}, "ud": {"send", "send"},
@@ -131,7 +131,7 @@ func posted(t *testing.T, operation string, chains float64, lines []string) move
 	return want
 }
 
-// trial is a program in one or two containers, and the traffic that its two ends make.
+// trial is a program in one or two containers, and the traffic of its two ends.
 type trial struct {
 	name           string
 	argv           []string
@@ -214,7 +214,6 @@ func (x trial) ends(t *testing.T) (server, client *container) {
 	return server, enter(t, x.name+" client", append(argv, "10.70.0.1")...)
 }
 
-// listening waits until a process listens on a TCP port.
 func listening(t *testing.T, port int) {
 	t.Helper()
 	suffix := fmt.Sprintf(":%04X", port)
@@ -249,14 +248,13 @@ func (s *sensor) equal(want map[*container]moved) {
 	})
 }
 
-// losses returns what was lost, by reason.
 func (m metrics) losses() map[string]float64 {
 	lost := m.by("accelscope_probe_lost_total", "reason")
 	maps.DeleteFunc(lost, func(_ string, n float64) bool { return n == 0 })
 	return lost
 }
 
-// exact: bytes and requests equal those that the programs print, to the byte.
+// exact: bytes and requests equal the programs' output, to the byte.
 func (n node) exact(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	want := map[*container]moved{}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// twoSensors: during a rolling update two sensors run side by side. Both count exactly, and the younger one goes on when the
-// older one ends, in order or killed, while a process posts.
+// twoSensors: during a rolling update two sensors run side by side. Both count exactly, and the younger continues when
+// the older ends, in order or killed, while a process posts.
 func (n node) twoSensors(t *testing.T) {
 	const chains, bytes = 100, 64
 	argv := []string{"posts", "-d", "rxe0,rxe1,rxe0,rxe1,rxe0,rxe1,rxe0", "-s", fmt.Sprint(bytes), "-n", fmt.Sprint(chains), "-t", "-T", "-w"}

@@ -216,7 +216,6 @@ func (d *deploy) begin(t *testing.T, overlay string, edit func(*corev1.PodSpec))
 	}, r}
 }
 
-// diagnosis is the report of doctor.
 type diagnosis struct {
 	Verdict string
 	Reasons []string
@@ -238,7 +237,7 @@ func (d *deploy) doctor(t *testing.T, r *guest.Running, more ...string) diagnosi
 	return report
 }
 
-// mainJob: the sensor in its pod has all functions that it has outside of a pod, and leaves nothing behind.
+// mainJob: the sensor in its pod has all functions that it has outside, and leaves nothing behind.
 func (d *deploy) mainJob(t *testing.T, overlay string) {
 	before := programs(t)
 	s := d.begin(t, overlay, nil)
@@ -318,7 +317,6 @@ func releasedByNode(t *testing.T) {
 	}
 }
 
-// programs returns the loaded BPF programs.
 func programs(t *testing.T) (names []string) {
 	t.Helper()
 	var list []struct{ Type, Name string }

@@ -52,7 +52,7 @@ var rows = map[string]string{
 		" that were up before",
 }
 
-// A lack is a permission or mount that the pod of the overlay capabilities has and this variant lacks.
+// A lack is a permission or mount of the overlay capabilities that this variant lacks.
 type lack struct {
 	caps     []string
 	mounts   []string
@@ -94,13 +94,13 @@ var (
 		},
 		{mounts: []string{"/sys"}, verdict: "no", lost: []string{"kernel tracefs", "source cgroup"}},
 		{mounts: []string{"/hostrun", "/hostrun/containerd"}, verdict: "yes", lost: []string{"source runtime"}},
-		// doctor cannot report the effect of these in this guest: /hostrun contains containerd's socket, too, and there
+		// doctor cannot report the effect of these in this guest: /hostrun also contains containerd's socket, and there
 		// is no kubelet and no GPU.
 		{mounts: []string{"/hostrun/containerd", "/var/lib/kubelet/pod-resources", "/host", "/run/accelscope", "/var/lib/accelscope"}, verdict: "yes"},
 	}
 )
 
-// without removes one permission at a time, and checks that doctor in the pod reports the losses that the guide lists.
+// without removes one permission at a time, and checks that doctor in the pod reports the losses in the guide.
 func (d *deploy) without(t *testing.T) {
 	if n := d.node; n.kernel == "5.10" || n.cgroup != "" {
 		t.Skip("measured on cgroup v2, with the hooks that kernels from 5.11 on have")

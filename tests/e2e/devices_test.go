@@ -92,14 +92,14 @@ func (n node) devices(t *testing.T) {
 		})
 	}
 
-	// access(2) and a path that is not opened are no opens.
+	// access(2) and an unopened path do not count as opens.
 	given := run("given", `
 		opens 17 `+render+`; opens 5 `+card+`; opens 9 `+uverbs+`
 		for i in 1 2 3; do [ -r `+render+` ]; done
 		exec 3<>`+render+` 4<>`+render+` 5<>`+uverbs+`; echo held
 		wait_for close-devices; exec 3>&- 4>&- 5>&-; echo closed; exec sleep 600`, render, card, uverbs)
 	said(given, "held")
-	// Nodes that the container creates itself; for the last one there is no device.
+	// Nodes that the container creates itself. The last node has no device.
 	refused := run("refused", `
 		exec 2>&1 # the log has two streams in any order
 		mknod /dev/r c `+numbers(t, render)+`; mknod /dev/u c `+numbers(t, uverbs)+`; mknod /dev/x c 226 4000

@@ -22,7 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// dmabufNode has a Soft-RoCE that registers dma-bufs and peer memory, and a GPU driver that exports them (vm.BuildDMABuf).
+// dmabufNode has a Soft-RoCE that registers dma-bufs and peer memory, and a GPU driver that exports them
+// (vm.BuildDMABuf).
 type dmabufNode struct{ node }
 
 var dmabufScenarios = []scenario[dmabufNode]{
@@ -31,7 +32,7 @@ var dmabufScenarios = []scenario[dmabufNode]{
 	{"fallback", dmabufNode.fallback, "", nil},
 }
 
-// TestDMABuf registers dma-bufs by each function of ib_uverbs that maps one. `make test-kernels` runs it.
+// TestDMABuf registers dma-bufs by each function of ib_uverbs that maps a dma-buf. `make test-kernels` runs it.
 func TestDMABuf(t *testing.T) {
 	if !whole() {
 		t.Skip("runs in make test-kernels")
@@ -54,7 +55,6 @@ func TestDMABuf(t *testing.T) {
 	play(t, n.node, dmabufScenarios, n)
 }
 
-// gpu returns the device file of the GPU driver.
 func gpu(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("/dev/dri/card*")
@@ -64,16 +64,16 @@ func gpu(t *testing.T) string {
 	return files[0]
 }
 
-// sharer is a container that holds regions, the bytes of each kind of memory, and those that have an address in the process:
-// memory of its own, and of a GPU.
+// sharer is a container that holds regions, the bytes of each kind of memory, and the bytes with an address in the
+// process: its own memory, and a GPU's.
 type sharer struct {
 	*container
 	want      map[string]float64
 	addressed float64
 }
 
-// share starts a container that registers memory of its own, peer memory, and a dma-buf of each exporter. The driver maps the
-// dma-bufs by a function, and sets the lengths of their regions or leaves them unset. The sizes depend on i.
+// share starts a container that registers its own memory, peer memory, and a dma-buf of each exporter. The driver maps
+// the dma-bufs by a function, and sets the lengths of their regions or leaves them unset. The sizes depend on i.
 func share(t *testing.T, function string, length bool, i int) sharer {
 	t.Helper()
 	for parameter, value := range map[string]string{"function": function, "length": map[bool]string{true: "Y", false: "N"}[length]} {
@@ -100,7 +100,7 @@ func share(t *testing.T, function string, length bool, i int) sharer {
 	}, float64(sizes["host"] + sizes[peer])}
 }
 
-// held compares what the sensor shows of a container with the bytes of each kind of memory.
+// held compares the sensor's values of a container with the bytes of each kind of memory.
 func held(m metrics, id string, want map[string]float64) error {
 	got := m.by("container_rdma_registered_bytes", "memory", "container_id", id)
 	maps.DeleteFunc(got, func(_ string, bytes float64) bool { return bytes == 0 })
@@ -113,7 +113,6 @@ func held(m metrics, id string, want map[string]float64) error {
 	return nil
 }
 
-// released returns an error if one of the containers still holds regions.
 func released(s *sensor, sharers []sharer) error {
 	m := s.scrape()
 	for _, c := range sharers {
@@ -171,7 +170,8 @@ func total(bytes map[string]float64) (sum float64) {
 	return sum
 }
 
-// functions: each function that maps a dma-buf is hooked, by each tier, also where the driver leaves the length of the region unset.
+// functions: each function that maps a dma-buf is hooked, by each tier, also if the driver leaves the length of the
+// region unset.
 func (n dmabufNode) functions(t *testing.T) {
 	for _, tier := range []string{"kprobe", "fentry"} {
 		s := start(t, "--probe.tier="+tier)
@@ -231,7 +231,7 @@ func (n dmabufNode) functions(t *testing.T) {
 	}
 }
 
-// restart: of regions that a new sensor adopts, netlink does not report the kind.
+// restart: netlink does not report the kind of regions that a new sensor adopts.
 func (n dmabufNode) restart(t *testing.T) {
 	functions := dmabufFunctions(t)
 	s := start(t)

@@ -79,8 +79,8 @@ func (f dmabufFunction) verifyArguments(t *testing.T) {
 	t.Errorf("no module has a function %s", f.name)
 }
 
-// TestDMABufFunctions compares the functions of bpf/README.md that map a dma-buf with the modules of each kernel, and with the
-// programs.
+// TestDMABufFunctions compares the functions of bpf/README.md that map a dma-buf with the modules of each kernel, and
+// with the programs.
 func TestDMABufFunctions(t *testing.T) {
 	functions := dmabufFunctions(t)
 	for kernel := range functions[0].in {
@@ -121,7 +121,6 @@ func TestDMABufFunctions(t *testing.T) {
 	}
 }
 
-// inKernel reports whether the running kernel has a function.
 func inKernel(t *testing.T, function string) bool {
 	t.Helper()
 	symbols, err := os.ReadFile("/proc/kallsyms")

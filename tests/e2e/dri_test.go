@@ -30,7 +30,7 @@ type driDevice struct {
 	CardID     int    `json:"card_id"`
 }
 
-// driMapping requests /driMapping of the sensor. A response without cards is no error.
+// driMapping requests /driMapping of the sensor. A response without cards is not an error.
 func (s *sensor) driMapping() (map[string]driDevice, error) {
 	res, err := http.Get(s.url + "/driMapping")
 	if err != nil {
@@ -90,8 +90,8 @@ func (n node) dri(t *testing.T) {
 	s.stop()
 }
 
-// byPath is the ground truth: the links that udev makes in /dev/dri/by-path, whose targets are the character devices
-// that the kernel made. Before this scenario the guest has no udev.
+// byPath is the ground truth: the links that udev makes in /dev/dri/by-path, whose targets are the kernel's character
+// devices. Before this scenario the guest has no udev.
 func byPath(t *testing.T) map[string]driDevice {
 	t.Helper()
 	udev := child.Command(context.Background(), "/lib/systemd/systemd-udevd")

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// nvidiaRelease runs accelscope gpu release under a sensor that reads the GPU, and that has hooks in the driver and in the kernel. The
-// driver is unloaded and loaded again. During another release, the kernel log has the faults.
+// nvidiaRelease runs accelscope gpu release under a sensor that reads the GPU and has hooks in the driver and in the
+// kernel. The driver is unloaded and loaded again. During another release, the kernel log has the faults.
 func (n node) nvidiaRelease(t *testing.T) {
 	d := newStubDriver(t)
 	d.makeNodes()
@@ -49,7 +49,6 @@ func (d *stubDriver) release() {
 	}
 }
 
-// kernelLogs makes the kernel log texts of drivers.
 func (d *stubDriver) kernelLogs(texts ...string) {
 	d.t.Helper()
 	for _, text := range texts {
@@ -119,7 +118,7 @@ func (d *stubDriver) faults(s *sensor) {
 		fmt.Sprintf("i915 %s: [drm] GPU HANG: ecode 12:1:84dffffb, in sleep [%d]", d.address, c.cmd.Process.Pid),
 		fmt.Sprintf("xe %s: [drm] GT0: Timedout job: seqno=4294967169, lrc_seqno=4294967169, guc_id=2, flags=0x0 in sleep [%d]",
 			d.address, c.cmd.Process.Pid),
-		// mlx5 logs the process that runs, which is no culprit.
+		// mlx5 logs the running process, which is not a culprit.
 		fmt.Sprintf("mlx5_core %s: print_health_info:430:(pid %d): Health issue observed, firmware internal error, severity(3) ERROR:",
 			d.address, c.cmd.Process.Pid),
 	)

@@ -25,12 +25,13 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// signalLimit is how long a sensor may use the driver after a signal. The driver container stops the daemons after it has removed the
-// ready file, and waits up to 5 s for each; the managers wait for pods after they have set labels. A guest on a busy machine is slow.
+// signalLimit is how long a sensor may use the driver after a signal. The driver container stops the daemons after it
+// has removed the ready file, and waits up to 5 s for each; the managers wait for pods after they have set labels. A
+// guest on a busy machine is slow.
 const signalLimit = 5 * time.Second
 
-// nvidiaSignals unloads NVIDIA's driver under a running sensor after each of the signals that the sensor follows. Each time another
-// version is loaded, which the sensor then reads.
+// nvidiaSignals unloads NVIDIA's driver under a running sensor after each signal that the sensor follows. Each time
+// another version is loaded, which the sensor then reads.
 func (n node) nvidiaSignals(t *testing.T) {
 	d := newStubDriver(t)
 	d.makeNodes()
@@ -92,7 +93,7 @@ func (n node) nvidiaSignals(t *testing.T) {
 			if took >= signalLimit {
 				t.Errorf("the driver is in use %v after the signal", took.Round(time.Millisecond))
 			}
-			if tt.reason == "" { // there is no GPU: the sensor looks for one each second
+			if tt.reason == "" { // there is no GPU: the sensor looks for a GPU each second
 				time.Sleep(2500 * time.Millisecond)
 				if users := d.users(); users != "0" {
 					t.Errorf("reference count %s although no GPU is bound", users)
@@ -131,7 +132,7 @@ func (n node) nvidiaSignals(t *testing.T) {
 		labels(map[string]string{"nvidia.com/mig.config.state": "success"})
 		state("ok")
 
-		// An operator may end the release although the signal goes on.
+		// An operator may end the release while the signal lasts.
 		labels(map[string]string{"nvidia.com/mig.config.state": "pending"})
 		state("released")
 		sh(t, os.Getenv(binaryVar), "gpu", "resume")
@@ -144,7 +145,7 @@ func (n node) nvidiaSignals(t *testing.T) {
 	d.unload()
 }
 
-// releases returns the lines of the log of the sensor with its releases.
+// releases returns the lines about releases in the log of the sensor.
 func (s *sensor) releases() (lines []string) {
 	for line := range strings.Lines(s.log.String()) {
 		if strings.Contains(line, "NVML is released") {
@@ -163,7 +164,6 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// logged waits until the sensor has logged a text.
 func (s *sensor) logged(t *testing.T, text string) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {
@@ -174,8 +174,8 @@ func (s *sensor) logged(t *testing.T, text string) {
 	})
 }
 
-// daemon starts a process with the name and the PID file of a daemon of the driver, which has the GPU open as the real one, and waits
-// until the sensor watches it.
+// daemon starts a process with the name and the PID file of a daemon of the driver, which has the GPU open like the
+// real daemon, and waits until the sensor watches it.
 func (s *sensor) daemon(t *testing.T, d *stubDriver, name, pidFile string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
@@ -204,8 +204,8 @@ func (s *sensor) daemon(t *testing.T, d *stubDriver, name, pidFile string) {
 	s.logged(t, fmt.Sprintf(`watching a daemon of the driver	{"name": %q`, name))
 }
 
-// serveNode serves the node gpu01 as the API server of Kubernetes does, for a sensor that is started later. The returned function
-// replaces the labels and waits until a watch has received them.
+// serveNode serves the node gpu01 like the API server of Kubernetes, for a sensor that is started later. The returned
+// function replaces the labels and waits until a watch has received them.
 func serveNode(t *testing.T) func(labels map[string]string) {
 	t.Helper()
 	events := make(chan []byte)

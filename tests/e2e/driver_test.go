@@ -23,8 +23,8 @@ import (
 // stubVar names the kernel module of tests/vm/driver/nvidia.c.
 const stubVar = "ACCELSCOPE_NVIDIA"
 
-// stubDriver is a stub of NVIDIA's kernel module, which is bound to the guest's unused GPU, with a fake of NVIDIA's library that
-// holds the device nodes as the real one does.
+// stubDriver is a stub of NVIDIA's kernel module, bound to the guest's unused GPU, with a fake of NVIDIA's library that
+// holds the device nodes like the real library.
 type stubDriver struct {
 	t       *testing.T
 	module  string
@@ -77,7 +77,6 @@ func (d *stubDriver) write(path, text string) {
 	}
 }
 
-// bindTo binds the PCI function to a driver, or to none.
 func (d *stubDriver) bindTo(driver string) {
 	d.t.Helper()
 	device := "/sys/bus/pci/devices/" + d.address
@@ -101,7 +100,6 @@ func (d *stubDriver) load(version string) {
 	d.bindTo("nvidia")
 }
 
-// makeNodes makes the device nodes of the node, as nvidia-modprobe does.
 func (d *stubDriver) makeNodes() {
 	d.t.Helper()
 	for name, minor := range map[string]uint32{"nvidiactl": 255, "nvidia0": 0} {
@@ -111,7 +109,7 @@ func (d *stubDriver) makeNodes() {
 	}
 }
 
-// unload runs rmmod once, as tools do, which look at the users once.
+// unload runs rmmod once, like tools, which look at the users once.
 func (d *stubDriver) unload() {
 	d.t.Helper()
 	if out, err := child.Command(d.t.Context(), "rmmod", "nvidia").CombinedOutput(); err != nil {
@@ -153,7 +151,6 @@ func (d *stubDriver) read(s *sensor, version string) {
 	d.t.Logf("the GPU is read with driver %s after %v; reference count %s", version, took.Round(time.Millisecond), d.users())
 }
 
-// onlyGPUs are arguments of a sensor that reads NVIDIA's GPUs.
 func onlyGPUs(more ...string) []string {
 	return append([]string{
 		"--gpu.nvml-library=" + os.Getenv(nvmlVar), "--gpu.process-interval=1s", "--no-collector.probe", "--no-collector.rdma",
@@ -161,7 +158,8 @@ func onlyGPUs(more ...string) []string {
 	}, more...)
 }
 
-// nvidiaDriver starts the sensor with a /dev of its own, as in a container, and then loads the driver. Nobody makes device nodes.
+// nvidiaDriver starts the sensor with its own /dev, as in a container, and then loads the driver. No program makes
+// device nodes.
 func (n node) nvidiaDriver(t *testing.T) {
 	d := newStubDriver(t)
 	script := filepath.Join(t.TempDir(), "container")

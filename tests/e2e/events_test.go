@@ -24,7 +24,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// churnVar is the number of containers that live and die during the test of events; 40 if it is not set.
+// churnVar is the number of containers that live and die during the test of events; 40 if unset.
 const churnVar = "ACCELSCOPE_CHURN"
 
 // reconciled is how long a receiver's state may be wrong after a gap. An emulator may take a multiple of it.
@@ -47,7 +47,7 @@ type churn struct {
 	mu    sync.Mutex
 	codes map[string]uint32       // exit codes that the CRI reported, by container id
 	lives map[string][2]time.Time // from before creation until after removal
-	lost  []error                 // of requests that were made again, such as those that the runtime was killed at
+	lost  []error                 // of repeated requests, such as requests at which the runtime was killed
 }
 
 func (c *churn) run(ctx context.Context) {
@@ -82,7 +82,8 @@ func (c *churn) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// runContainer runs a container and removes it, except every third. Some live long enough to outlive a kill of their runtime.
+// runContainer runs a container and removes it, except every third. Some live long enough to outlive a kill of their
+// runtime.
 func (c *churn) runContainer(ctx context.Context, p *guest.Pod, i, try int) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -120,7 +121,6 @@ func (c *churn) runContainer(ctx context.Context, p *guest.Pod, i, try int) erro
 	return err
 }
 
-// waitEnded waits until this many containers have ended.
 func (c *churn) waitEnded(t *testing.T, count int) {
 	t.Helper()
 	for c.done.Load() < int64(count) {
@@ -153,7 +153,7 @@ func (w *world) truth(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// events: the records that a real OpenTelemetry Collector receives match what happened, also across the gaps when the
+// events: the records that a real OpenTelemetry Collector receives match the facts, also across the gaps when the
 // collector or the runtime is killed.
 func (w *world) events(t *testing.T) {
 	ctx := t.Context()

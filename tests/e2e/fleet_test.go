@@ -51,7 +51,6 @@ while read -r name arguments; do
 done
 `
 
-// slurmJob is the job of these programs.
 var slurmJob = fleet.JobName{Kind: "Slurm", Name: "4711"}
 
 // fleetGuest is a guest with a sensor, which the host reaches at instance.
@@ -61,8 +60,9 @@ type fleetGuest struct {
 	printed           lockedBuffer
 }
 
-// TestFleet compares the page of all nodes with two guests whose kernels are connected by Soft-RoCE: a real Prometheus scrapes their sensors,
-// and a job has queue pairs from one to the other, and within one. How many there are is what the programs print which made them.
+// TestFleet compares the page of all nodes with two guests whose kernels are connected by Soft-RoCE: a real Prometheus
+// scrapes their sensors, and a job has queue pairs between the guests and within one. The programs print how many they
+// made.
 func TestFleet(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "accelscope")
 	if out, err := child.Command(t.Context(), "go", "build", "-o", binary, "github.com/accelscope/accelscope/cmd/accelscope").CombinedOutput(); err != nil {
@@ -145,7 +145,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// compare compares what the page has of the nodes, in the form in which top prints it, with the REST answers of their sensors.
+// compare compares the page's data of the nodes, in the form in which top prints it, with the REST answers of their
+// sensors.
 func (g *fleetGuest) compare(t *testing.T, binary string, p *prometheus, other *fleetGuest) {
 	t.Helper()
 	var state fleet.State
@@ -177,7 +178,6 @@ func (g *fleetGuest) compare(t *testing.T, binary string, p *prometheus, other *
 	}
 }
 
-// startFleetGuest boots a guest with a sensor.
 func startFleetGuest(t *testing.T, binary, address string, cable vm.Cable) *fleetGuest {
 	t.Helper()
 	port := freePort(t, "tcp")
@@ -220,7 +220,6 @@ func (g *fleetGuest) remote(t *testing.T, name string) (gid string) {
 	return gid
 }
 
-// startFleetPage starts the page of all nodes and returns its URL.
 func startFleetPage(t *testing.T, binary, prometheus string) string {
 	t.Helper()
 	address := fmt.Sprint("127.0.0.1:", freePort(t, "tcp"))
@@ -259,7 +258,6 @@ func getJSON(address string, value any) error {
 	return json.Unmarshal(text, value)
 }
 
-// freePort returns a port of 127.0.0.1 that nothing has.
 func freePort(t *testing.T, network string) int {
 	t.Helper()
 	if network == "udp" {

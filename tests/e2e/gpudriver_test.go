@@ -65,7 +65,7 @@ func (s *sensor) driverTasks() ([]driverTask, error) {
 	return envelope.Data, nil
 }
 
-// driverCalls compares the ended ioctls of each container with those that its program made: by id, driver and kind.
+// driverCalls compares the ended ioctls of each container with its program's count: by id, driver and kind.
 func (s *sensor) driverCalls(want map[string]float64) {
 	s.t.Helper()
 	eventually(s.t, 30*time.Second, func() error {
@@ -128,8 +128,8 @@ func loadDRM(t *testing.T, module, pattern string) string {
 	return ""
 }
 
-// driverIoctls loads two drivers of DRM under the sensor, counts the ioctls of two containers on them, finds one that is stuck, and
-// unloads the drivers.
+// driverIoctls loads two drivers of DRM under the sensor, counts the ioctls of two containers on them, finds a stuck
+// ioctl, and unloads the drivers.
 func (n node) driverIoctls(t *testing.T) {
 	s := start(t, onlyGPUDriver("--gpu.stuck-after=1s")...)
 	vgem, virtio := loadDRM(t, "vgem", "card*"), loadDRM(t, "virtio_gpu", "renderD*")

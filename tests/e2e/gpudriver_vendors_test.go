@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// vendorDrivers loads the drivers of GPUs that the guest does not have under a sensor. The sensor hooks the function of each, and the
-// drivers can be unloaded: nothing of the sensor is in their way.
+// vendorDrivers loads drivers of missing GPUs under a sensor. The sensor hooks the function of each, and the drivers
+// can be unloaded: the sensor is not in their way.
 func (n node) vendorDrivers(t *testing.T) {
 	s := start(t, n.args("--collector.gpudriver", "--gpu.allocation-failures", "--gpu.stuck-after=1s")...)
 	for _, driver := range []struct {
@@ -67,7 +67,7 @@ func (n node) vendorDrivers(t *testing.T) {
 	s.stop()
 }
 
-// kfd counts the ioctls of a container on /dev/kfd, which amdgpu makes even without a GPU, and finds one that is stuck.
+// kfd counts the ioctls of a container on /dev/kfd, which amdgpu makes even without a GPU, and finds a stuck ioctl.
 func (s *sensor) kfd(t *testing.T, n node) {
 	const (
 		node       = "/dev/kfd"

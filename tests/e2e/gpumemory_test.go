@@ -9,8 +9,8 @@ import "testing"
 // gpuMemoryTestVar names the compiled tests of source/gpumemory.
 const gpuMemoryTestVar = "ACCELSCOPE_GPUMEMORYTEST"
 
-// gpuMemory runs tests of the source with FAKE libraries on this kernel: those that show that the kernel accepts the programs,
-// and that return probes can be tried on it.
+// gpuMemory runs tests of the source with FAKE libraries on this kernel, which show that the kernel accepts the
+// programs, and that return probes can be tried on it.
 func (n node) gpuMemory(t *testing.T) {
 	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^TestExperiments$", "TestExperiments")
 	tests, names := "^(TestFailedAllocations|TestLargeRequests)$", []string{"TestFailedAllocations", "TestLargeRequests"}

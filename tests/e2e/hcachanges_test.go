@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// hcaChanges: an HCA vanishes under traffic and comes back, has a name of all characters that the kernel takes, and its interface is set
-// down and up.
+// hcaChanges: an HCA vanishes under traffic and comes back, has a name with all characters that the kernel accepts, and
+// its interface is set down and up.
 func (n node) hcaChanges(t *testing.T) {
 	sh(t, "ip", "link", "add", "v8", "type", "veth", "peer", "name", "v9")
 	defer sh(t, "ip", "link", "delete", "v8")
@@ -66,7 +66,7 @@ func (n node) hcaChanges(t *testing.T) {
 		})
 	}
 
-	// Somebody sets the interface down: the port is down, and that is no fault.
+	// An administrator sets the interface down: the port is down, and this is not a fault.
 	down := func(want float64) {
 		t.Helper()
 		eventually(t, time.Minute, func() error {

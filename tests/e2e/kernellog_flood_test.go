@@ -21,19 +21,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Records of the flood. The kernel keeps at most one for each 32 bytes of its log (PRB_AVGBITS), whose size is CONFIG_LOG_BUF_SHIFT:
-// 17 in Debian's kernels, and at most 18.
+// Records of the flood. The kernel keeps at most one per 32 bytes of its log (PRB_AVGBITS), whose size is
+// CONFIG_LOG_BUF_SHIFT: 17 in Debian's kernels, and at most 18.
 const (
 	floodRecords   = 45_000
 	stoppedRecords = 20_000
 	mostKept       = 1 << 18 / 32
-	// floodRate is the number of records per second that the sensor reads at most: maxRate of package kernellog. An emulated CPU
-	// does not reach it.
+	// floodRate is the number of records per second that the sensor reads at most: maxRate of package kernellog. An
+	// emulated CPU does not reach it.
 	floodRate = 20_000
 )
 
-// flood lets the driver flood the kernel log while the sensor reads it, and while the sensor is stopped, so that the kernel overwrites
-// records. Each record is a fault or lost, and none is both. The sensor answers meanwhile.
+// flood lets the driver flood the kernel log while the sensor reads it, and while the sensor is stopped, so that the
+// kernel overwrites records. Each record is either a fault or lost. The sensor answers meanwhile.
 func (d *stubDriver) flood(s *sensor) {
 	t := d.t
 	first, lost := d.sequence(), s.scrape().overwritten()
@@ -86,7 +86,7 @@ func (d *stubDriver) logTimes(n int, text string) {
 	d.write(times, "1")
 }
 
-// sequence returns the sequence number of the next record of the kernel log, which it writes itself if no other comes before.
+// sequence returns the sequence number of the next record of the kernel log. If no record follows, it writes one.
 func (d *stubDriver) sequence() uint64 {
 	d.t.Helper()
 	f, err := os.OpenFile("/dev/kmsg", os.O_RDWR, 0)
@@ -113,7 +113,7 @@ func (d *stubDriver) sequence() uint64 {
 	return sequence
 }
 
-// after scrapes until a fault with a code is counted, and with it all records before, and calls check after each scrape.
+// after scrapes until a fault with a code is counted, and all records before it, and calls check after each scrape.
 func (s *sensor) after(t *testing.T, code string, check func(metrics)) (m metrics) {
 	t.Helper()
 	eventually(t, time.Minute, func() error {
@@ -155,7 +155,7 @@ func (s *sensor) healthy() {
 	}
 }
 
-// printable checks that nothing that the sensor shows of faults, or logs, has control characters, and that the fault with this code
+// printable checks that the sensor shows and logs faults without control characters, and that the fault with this code
 // is shown.
 func (s *sensor) printable(t *testing.T, code string) {
 	t.Helper()
@@ -182,7 +182,7 @@ func (s *sensor) printable(t *testing.T, code string) {
 	}
 }
 
-// overwritten returns the records that the kernel has overwritten before the sensor has read them.
+// overwritten returns the number of records that the kernel has overwritten before the sensor has read them.
 func (m metrics) overwritten() float64 {
 	return m.sum("accelscope_probe_lost_total", "reason", "kernel_log_overwritten")
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// restart: after a crash of the sensor, objects that existed before are attributed again, exactly once.
+// restart: after a crash of the sensor, objects from before are attributed again, exactly once.
 func (n node) restart(t *testing.T) {
 	s := start(t, n.args()...)
 	c := enter(t, "survivor", "verbs", "-d", "rxe0", "-q", "4", "-m", "2097152", "-C")
@@ -69,7 +69,7 @@ func (n node) restart(t *testing.T) {
 		}
 		return nil
 	})
-	// The context is destroyed and counted once: not below zero, which would be visible in the next objects.
+	// The context is destroyed and counted once: not below zero, which would show in the next objects.
 	c.rest(t)
 	again := enter(t, "survivor", "verbs", "-d", "rxe0", "-q", "1")
 	again.line(t, "device")
@@ -157,7 +157,7 @@ func (n node) churn(t *testing.T) {
 		}
 	}
 	skipped, repair := 0, time.Duration(0)
-	if n.preempts() { // programs that preempt one another are skipped, and counted as such
+	if n.preempts() { // the kernel skips programs that preempt one another, and counts them as skipped
 		skipped, repair = int(s.scrape().sum("accelscope_probe_lost_total", "reason", "program_skipped")), 4*time.Minute
 	}
 	if wrong > skipped {
@@ -198,8 +198,8 @@ func (n node) churn(t *testing.T) {
 	s.stop()
 }
 
-// modules are the modules of the RDMA stack, in the order in which they can be unloaded. Other scenarios may have loaded
-// movable, a module of the tests, which can only be unloaded when the devices are gone.
+// modules are the modules of the RDMA stack, in the order of unloading. Other scenarios may have loaded movable, a
+// module of the tests, which can only be unloaded when the devices are gone.
 var modules = []string{"movable", "rdma_ucm", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "rdma_rxe", "ib_uverbs", "ib_uverbs_support", "ib_core"}
 
 // reload: the sensor never blocks a driver reload, and works afterwards.

@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/eeprom"
 )
 
-// linkModule reads modules through the kernel, and compares the decoded values with those that ethtool -m decodes by itself.
+// linkModule reads modules through the kernel, and compares the decoded values with the output of ethtool -m.
 func (n node) linkModule(t *testing.T) {
 	l := loadLinktest(t)
 	recorded, err := eeprom.Read("../../pkg/source/link/module/testdata/sr4.hex")
@@ -92,7 +92,8 @@ const (
 	attrData       = 7
 )
 
-// askEthtool sends a request about a network interface, with vishvananda/netlink, and returns the attributes of the answer by type.
+// askEthtool sends a request about a network interface, with vishvananda/netlink, and returns the attributes of the
+// answer by type.
 func askEthtool(t *testing.T, name string, command uint8, flags uint32, attrs ...*nl.RtAttr) (map[uint16][]byte, error) {
 	t.Helper()
 	family, err := netlink.GenlFamilyGet("ethtool")
@@ -150,7 +151,7 @@ func printedModule(out string) map[string]string {
 	return values
 }
 
-// ethtoolValues returns what ethtool prints for a module, up to units that are left out here.
+// ethtoolValues returns ethtool's output for a module, up to units that are left out here.
 func ethtoolValues(m module.Module) map[string]string {
 	values := map[string]string{
 		"Vendorname": m.Vendor, "VendorPN": m.PartNumber, "Vendorrev": m.Revision, "VendorSN": m.Serial,

@@ -15,7 +15,8 @@ import (
 	"github.com/accelscope/accelscope/tests/eeprom"
 )
 
-// linkSource starts the sensor on a Soft-RoCE device whose port the test controls, with the names of mlx5, and then freezes the driver.
+// linkSource starts the sensor on a Soft-RoCE device whose port the test controls, with the names of mlx5, and then
+// freezes the driver.
 func (n node) linkSource(t *testing.T) {
 	l := loadLinktest(t, "driver=mlx5_core")
 	sh(t, "ip", "address", "add", "10.72.0.1/24", "dev", l.name)
@@ -75,8 +76,9 @@ func (n node) linkSource(t *testing.T) {
 	l.set("carrier", 1)
 	l.exports(s, map[string]float64{"rdma_port_link_flaps_total": 1})
 
-	// The driver hangs: the sensor answers, and shows which interface is stuck. The request holds RTNL, which Soft-RoCE needs for the
-	// state of each port: the ports have no state, whoever reads it. The traffic of the port goes on, and is counted.
+	// The driver hangs: the sensor answers, and shows which interface is stuck. The request holds RTNL, which Soft-RoCE
+	// needs for the state of each port: the ports have no state for any reader. The traffic of the port continues, and
+	// is counted.
 	enter(t, "link serves", "rping", "-s", "-a", "10.72.0.1", "-p", "7176")
 	enter(t, "link connects", "sh", "-c", "sleep 2; exec rping -c -a 10.72.0.1 -p 7176 -C 100000000")
 	sent := func() float64 { return s.fresh().sum("rdma_stat_sent_pkts", "device", "rxe8", "port", "1") }
@@ -142,7 +144,8 @@ func (n node) linkSource(t *testing.T) {
 	grows()
 }
 
-// configure sets pause of the whole link, the mode of FEC, and traffic classes. The sensor reads the classes every five minutes.
+// configure sets pause of the whole link, the mode of FEC, and traffic classes. The sensor reads the classes every five
+// minutes.
 func (l linktest) configure() {
 	l.t.Helper()
 	for file, value := range map[string]int{

@@ -92,7 +92,7 @@ func (n node) follow(t *testing.T, p *prometheus, runbook, instance string, suff
 		}
 		return string(m[1])
 	}
-	// The query for the workloads names the one on the port, with the port.
+	// The query for the workloads names the workload on the port, with the port.
 	devices := map[string]string{} // by container
 	for query := range strings.SplitSeq(strings.ReplaceAll(printed(queries), "NODE", instance), "\n\n") {
 		now := time.Now()
@@ -128,8 +128,8 @@ func (n node) follow(t *testing.T, p *prometheus, runbook, instance string, suff
 	}
 }
 
-// shortened returns a directory with the shipped rules, evaluated at the scrape interval of the tests. The only rule that is changed is this
-// alert: it need not hold for longer than two intervals before it fires.
+// shortened returns a directory with the shipped rules, evaluated at the scrape interval of the tests. Only this alert
+// is changed: it fires after at most two intervals.
 func shortened(t *testing.T, alert string) string {
 	t.Helper()
 	dir := hasten(t, "../../deploy/prometheus/rules")
@@ -149,7 +149,6 @@ func shortened(t *testing.T, alert string) string {
 	return dir
 }
 
-// has waits until the queries return something.
 func (p *prometheus) has(t *testing.T, queries ...string) {
 	t.Helper()
 	eventually(t, 3*time.Minute, func() error {
@@ -173,7 +172,6 @@ type firedAlert struct {
 	State               string
 }
 
-// firing returns the alerts that fire.
 func (p *prometheus) firing(t *testing.T) []firedAlert {
 	t.Helper()
 	var data struct{ Alerts []firedAlert }

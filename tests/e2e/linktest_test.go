@@ -22,7 +22,8 @@ import (
 // linktestVar names the kernel module of tests/vm/driver/linktest.c.
 const linktestVar = "ACCELSCOPE_LINKTEST"
 
-// links reports whether the harness builds the kernel module linktest: in make test for 6.1, which it builds modules for anyway.
+// links reports whether the harness builds the kernel module linktest: in make test for 6.1, which builds modules
+// anyway.
 func (n node) links() bool { return n.stub() }
 
 // linktest is a port of the kernel module linktest, whose values a test sets.
@@ -54,7 +55,6 @@ func (l linktest) path(file string) string {
 	return filepath.Join("/sys/kernel/debug/linktest", l.name, file)
 }
 
-// set writes a value to a file of the port.
 func (l linktest) set(file string, value any) {
 	l.t.Helper()
 	if err := os.WriteFile(l.path(file), fmt.Append(nil, value), 0o600); err != nil {
@@ -62,7 +62,6 @@ func (l linktest) set(file string, value any) {
 	}
 }
 
-// get reads a number from a file of the port.
 func (l linktest) get(file string) uint64 {
 	l.t.Helper()
 	return number(l.t, l.path(file))
@@ -90,7 +89,8 @@ func (l linktest) shows(command []string, patterns ...string) {
 	}
 }
 
-// linkValues sets values of the port and compares them with what ethtool and dcb print: the module is a ground truth for the sensor.
+// linkValues sets values of the port and compares them with the output of ethtool and dcb: the module is a ground truth
+// for the sensor.
 func (n node) linkValues(t *testing.T) {
 	l := loadLinktest(t)
 	l.set("pause/rx_frames", 1001)
@@ -144,7 +144,7 @@ func (n node) linkValues(t *testing.T) {
 	n.laterLinkValues(l)
 }
 
-// laterLinkValues reads values that kernels after 6.1 have, and that Debian 12's ethtool does not print.
+// laterLinkValues reads values of kernels after 6.1 that Debian 12's ethtool does not print.
 func (n node) laterLinkValues(l linktest) {
 	l.t.Helper()
 	if n.kernel == "6.1" {

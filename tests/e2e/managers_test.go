@@ -28,8 +28,8 @@ const (
 	lxcConfig   = "/run/lxc/web.conf"
 )
 
-// TestManagers: the container of each manager that Debian has, and that no API names, belongs to the workload that its cgroup names.
-// The managers run as their guides say, under systemd.
+// TestManagers: if no API names the container of a manager in Debian, it belongs to the workload in its cgroup. The
+// managers run as their guides say, under systemd.
 func TestManagers(t *testing.T) {
 	if guest.Enter(t, managersOptions(t)) {
 		managed(t)
@@ -66,7 +66,7 @@ type manager struct {
 	workload func(cgroup string) string
 }
 
-// libpod returns the workload of a container of podman: its socket, which would name it, is not there.
+// libpod returns the workload of a container of podman. The socket, which would name it, is missing.
 func libpod(cgroup string) string {
 	_, id, _ := strings.Cut(cgroup, "libpod-")
 	return "podman:" + id[:12]

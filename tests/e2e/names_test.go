@@ -57,7 +57,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// namesScenarios are the parts of TestNames.
 var namesScenarios = []scenario[*world]{
 	{"names", (*world).names, "6.1//v1", notMany},
 	{"lives", (*world).lives, "6.12", notMany},
@@ -115,7 +114,7 @@ type owner struct {
 	early               bool // it started before the sensor, which may have missed its calls
 }
 
-// verbs returns the command of a workload that holds this many QPs, and registers one page for each.
+// verbs returns the command of a workload that holds this many QPs, and registers a page for each.
 func (w *world) verbs(qps int) []string {
 	return []string{filepath.Join(w.programs, "verbs"), "-d", "rxe0", "-q", strconv.Itoa(qps), "-m", strconv.Itoa(qps * 4096)}
 }
@@ -152,7 +151,6 @@ func (w *world) runPod(t *testing.T, p *guest.Pod) *guest.Pod {
 	return p
 }
 
-// run runs a container in a pod.
 func (w *world) run(t *testing.T, p *guest.Pod, m guest.PodMember) string {
 	t.Helper()
 	id, err := w.cri.Run(t.Context(), p, m)
@@ -191,7 +189,7 @@ func (w *world) slurm(t *testing.T, job string, command ...string) *exec.Cmd {
 	return cmd
 }
 
-// names: each workload is shown under the name that was given to it, by every runtime.
+// names: each workload is shown under its given name, by every runtime.
 func (w *world) names(t *testing.T) {
 	ctx := t.Context()
 	var owners []owner
@@ -280,7 +278,7 @@ func (w *world) names(t *testing.T) {
 		}
 	}
 
-	// A name belongs to one container: its successor has a name of its own.
+	// A name belongs to one container: its successor has its own name.
 	if err := w.cri.RemovePod(ctx, pods[1]); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +308,7 @@ func (w *world) names(t *testing.T) {
 	s.stop()
 }
 
-// named returns an error if an owner's objects, or anything else that the sensor reports about it, have a wrong name.
+// named returns an error if an owner's objects, or any other value of the owner, have a wrong name.
 func named(m metrics, owners []owner) error {
 	byID := map[string]owner{}
 	for _, o := range owners {
@@ -348,7 +346,7 @@ func named(m metrics, owners []owner) error {
 	return nil
 }
 
-// lives: start, state, health and restarts equal what the runtimes report.
+// lives: start, state, health and restarts equal the runtimes' reports.
 func (w *world) lives(t *testing.T) {
 	ctx := t.Context()
 	s := start(t)
@@ -453,7 +451,7 @@ func (w *world) lives(t *testing.T) {
 	if err := w.cri.Stop(ctx, first, 0); err != nil {
 		t.Fatal(err)
 	}
-	// As the kubelet does: a new container with the next attempt number.
+	// Like the kubelet: a new container with the next attempt number.
 	sleeper.Restarts = 1
 	second := w.run(t, p, sleeper)
 	eventually(t, 60*time.Second, func() error {

@@ -3,7 +3,7 @@
 //go:build vm
 
 // Package e2e tests the main job on a live RDMA stack: a guest with Soft-RoCE, real containers and real traffic. It
-// compares the sensor's values with a ground truth that is obtained independently.
+// compares the sensor's values with an independent ground truth.
 package e2e
 
 import (
@@ -36,7 +36,7 @@ const (
 	missedVar       = "ACCELSCOPE_MISSED"       // the kernel module of tests/vm/driver/missed.c
 )
 
-// wantTier is the best tier that the kernel supports: a lower one is a failure.
+// wantTier is the best tier that the kernel supports: a lower tier is a failure.
 func (n node) wantTier() string {
 	switch {
 	case n.tier != "":
@@ -70,7 +70,7 @@ func (n node) args(more ...string) []string {
 	return more
 }
 
-// countsMissed reports whether the kernel counts the kprobes that it skips (Linux 6.7), in make test-kernels.
+// countsMissed reports whether the kernel counts skipped kprobes (Linux 6.7), in make test-kernels.
 func (n node) countsMissed() bool {
 	return whole() && n.plain() && n.padded == "" && (n.kernel == "6.12" || n.kernel == "7")
 }
@@ -78,7 +78,8 @@ func (n node) countsMissed() bool {
 // modules reports whether the harness builds the test's kernel modules for this kernel.
 func (n node) modules() bool { return n.kernel == "6.1" && n.padded == "" }
 
-// stub reports whether the harness builds the stub of NVIDIA's module: in make test for 6.1, which it builds modules for anyway.
+// stub reports whether the harness builds the stub of NVIDIA's module: in make test for 6.1, which builds modules
+// anyway.
 func (n node) stub() bool {
 	return n.plain() && n.padded == "" && (n.kernel == "6.1" || whole() && (n.kernel == "6.12" || n.kernel == "7"))
 }
@@ -86,7 +87,7 @@ func (n node) stub() bool {
 // unloads reports whether NVIDIA's driver is unloaded under a sensor. 7 runs only what older kernels lack.
 func (n node) unloads() bool { return n.stub() && n.kernel != "7" }
 
-// module returns the path of the kernel module that an environment variable names, in the guest. It is empty for kernels
+// module returns the path of the kernel module that an environment variable names, in the guest, or "" for kernels
 // without modules.
 func (n node) module(t *testing.T, variable string) string {
 	t.Helper()
@@ -119,7 +120,7 @@ var nodeScenarios = []scenario[node]{
 	{"refusals", node.refusals, "", node.plain},
 	{"restart", node.restart, "6.1//v1 6.12/preempt", nil},
 	{"churn", node.churn, "6.12 6.12/preempt", nil},
-	// rxe of 5.10 gives the numbers of queue pairs to new ones at once.
+	// rxe of 5.10 reuses the numbers of queue pairs at once.
 	{"skipped", node.skipped, "6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
 	{"missed", node.missed, "", node.countsMissed},
 	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
@@ -253,8 +254,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// buildModules builds, outside the guest, the kernel modules of the tests, and the fake library for the stub of NVIDIA's driver. It
-// returns the variables that name them.
+// buildModules builds, outside the guest, the kernel modules of the tests, and the fake library for the stub of
+// NVIDIA's driver. It returns the variables that name them.
 func (n node) buildModules(t *testing.T) (env []string) {
 	t.Helper()
 	sources := map[string]string{}

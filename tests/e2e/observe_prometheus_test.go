@@ -29,7 +29,6 @@ const (
 	rateInterval = "25s"
 )
 
-// prometheus is a running Prometheus of Debian.
 type prometheus struct {
 	t   *testing.T
 	url string
@@ -80,7 +79,6 @@ func startPrometheus(t *testing.T, port int, rules string, targets map[string]st
 	return p
 }
 
-// get returns the data of a response of the API.
 func (p *prometheus) get(path string, values url.Values, data any) error {
 	res, err := http.Get(p.url + "/api/v1/" + path + "?" + values.Encode())
 	if err != nil {
@@ -143,12 +141,10 @@ func (p *prometheus) complete(targets int) time.Time {
 	return at
 }
 
-// rule is a rule that Prometheus evaluates.
 type rule struct {
 	Name, Type, Health, LastError string
 }
 
-// rules returns all rules and their state.
 func (p *prometheus) rules() []rule {
 	p.t.Helper()
 	var data struct{ Groups []struct{ Rules []rule } }

@@ -27,14 +27,14 @@ import (
 const (
 	nvmlVar    = "ACCELSCOPE_NVML"    // path of the fake of NVIDIA's library
 	deployVar  = "ACCELSCOPE_DEPLOY"  // the directory deploy of the repository
-	screensVar = "ACCELSCOPE_SCREENS" // directory for pictures of the dashboards; empty: none are drawn
+	screensVar = "ACCELSCOPE_SCREENS" // directory for pictures of the dashboards; empty: no pictures
 	answersVar = "ACCELSCOPE_ANSWERS" // directory in which the guest leaves the responses of Prometheus
 )
 
-// TestObserve evaluates dashboards, recording rules and alerts with Debian's Prometheus, on the sensor's metrics. Real
-// are: the sensor, the containers, their RDMA traffic and its failures, the subnet manager and the tools of the fabric.
-// Not real, for lack of hardware: the GPUs (a fake of NVIDIA's library), the switches of the fabric (ibsim), and the
-// second node (files like those of mlx5, for the counters that Soft-RoCE lacks).
+// TestObserve evaluates dashboards, recording rules and alerts with Debian's Prometheus, on the sensor's metrics. The
+// sensor, the containers, their RDMA traffic and its failures, the subnet manager and the tools of the fabric are real.
+// For lack of hardware, the GPUs (a fake of NVIDIA's library), the switches of the fabric (ibsim), and the second node
+// (files like mlx5's, for counters that Soft-RoCE lacks) are not.
 func TestObserve(t *testing.T) {
 	n := node{kernel: "6.1"}
 	if os.Getenv(screensVar) != "" {
@@ -129,7 +129,7 @@ func observe(t *testing.T) {
 // longest is the length of the time range that panels show.
 const longest = 3 * time.Minute
 
-// everyMinute is the evaluation interval of groups of rules that set one themselves.
+// everyMinute is the evaluation interval of groups of rules that set their own.
 var everyMinute = regexp.MustCompile(`(?m)^( *interval:).*$`)
 
 // hasten copies the rules and changes their evaluation interval to the scrape interval.
@@ -156,11 +156,11 @@ func hasten(t *testing.T, dir string) string {
 // most is the maximum number of series that a panel may show.
 const most = 50
 
-// elsewhere are the dashboards whose queries other tests run, because the guest has no jobs, links or pods: TestJobOverNodes and
-// TestLinkAndNodeDashboards in cmd/accelscope.
+// elsewhere are the dashboards whose queries other tests run, because the guest has no jobs, links or pods:
+// TestJobOverNodes and TestLinkAndNodeDashboards in cmd/accelscope.
 var elsewhere = []string{"jobs.json", "links.json", "node.json"}
 
-// panels: every query of every panel returns data, or is listed as one that has none in the guest.
+// panels: every query of every panel returns data, or is listed as a query without data in the guest.
 func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end time.Time, keep *dashboards.Answers) {
 	shown := int(end.Sub(begin).Seconds())
 	values := dashboards.Values{
@@ -223,12 +223,12 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 	t.Logf("%d queries, %d of which have no data here, with a reason", queries, len(unanswered))
 }
 
-// rounded is the error of a recording rule whose native histogram has buckets that add up to a little more than its count, by rounding.
-// Prometheus drops such a result (its issue 12713, open in 2.42): the series has the other ones.
+// rounded is the error of a recording rule whose native histogram has buckets that add up to slightly more than its
+// count, by rounding. Prometheus drops this result (its issue 12713, open in 2.42) and keeps the others of the series.
 const rounded = "histogram's observation count should be at least the number of observations found in the buckets"
 
-// evaluated: Prometheus evaluates all rules. Recording rules have series, or a listed reason to have none. The alerts
-// that were active in the last minute, including pending ones, are those that the events in the guest must raise.
+// evaluated: Prometheus evaluates all rules. Recording rules have series, or a listed reason for their absence. The
+// alerts active in the last minute, including pending alerts, are the alerts that the events in the guest must raise.
 func evaluated(t *testing.T, p *prometheus, end time.Time) {
 	records := 0
 	for _, r := range p.rules() {

@@ -24,7 +24,7 @@ import (
 )
 
 // watched is the system that the dashboards show: the guest, with containers, fake GPUs and a simulated fabric, and a
-// file tree of a node with HCAs that have more counters than Soft-RoCE.
+// file tree of a node whose HCAs have more counters than Soft-RoCE.
 type watched struct {
 	name, fixtureName string
 	sensor, fixture   *sensor
@@ -36,7 +36,6 @@ type watched struct {
 	counted           map[string]uint64 // counters of the switches, by port and counter
 }
 
-// startWatched starts all parts.
 func startWatched(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{name: "node-0", fixtureName: "node-1", counted: map[string]uint64{}}
@@ -72,8 +71,8 @@ func startWatched(t *testing.T) *watched {
 	return w
 }
 
-// startFabric starts five switches and six hosts; the link of one host lost lanes. Another host has the GUID of rxe0, so
-// that the device and its workloads have a switch port.
+// startFabric starts five switches and six hosts; the link of one host lost lanes. Another host has the GUID of rxe0,
+// so that the device and its workloads have a switch port.
 func (w *watched) startFabric(t *testing.T) {
 	t.Helper()
 	w.net = ibsim.FatTree(3, 2, 2)
@@ -94,8 +93,8 @@ func (w *watched) startFabric(t *testing.T) {
 	t.Cleanup(func() { _ = w.fabric.Close() })
 }
 
-// startContainers starts two pods that exchange RDMA traffic, one whose verbs and work requests fail, one that holds
-// memory, and one that has an idle GPU and an idle HCA.
+// startContainers starts two pods that exchange RDMA traffic, a pod whose verbs and work requests fail, a pod that
+// holds memory, and a pod with an idle GPU and an idle HCA.
 func (w *watched) startContainers(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -135,7 +134,7 @@ func (w *watched) startContainers(t *testing.T) {
 		"while :; do (sleep 2; echo) | posts -w -d rxe1 -o read -n 50 -s 65536; done"), some, 128<<20, rxe1)
 	run(guest.PodContainer("ml", "idle-0", "notebook", "sleep", "10000"), free, 64<<20, "/dev/nvidia2", rxe1)
 
-	// A pod with its own network namespace, set up here as a runtime would do it.
+	// A pod with its own network namespace, set up here like a runtime would.
 	net := enter(t, "net", "unshare", "--net", "sh", "-c", "ip link add eth0 type veth peer name eth1 && ip link "+
 		"set eth0 up && "+
 		"ip link set eth1 up && exec sleep 10000")
@@ -162,7 +161,6 @@ func (w *watched) startGPUs(t *testing.T) {
 	}
 }
 
-// useGPUs assigns processes of the containers to the GPUs.
 func (w *watched) useGPUs() {
 	const gib = 1 << 30
 	w.gpus.Processes = []nvml.Process{
@@ -289,8 +287,7 @@ func (w *watched) count(t *testing.T, i int) {
 	}
 }
 
-// set increases a counter of a port of the fabric. ibsim also counts some by itself; the value that is set here is
-// higher.
+// set increases a counter of a port of the fabric. ibsim also counts some by itself; the value set here is higher.
 func (w *watched) set(t *testing.T, end ibsim.End, counter string, by uint64) {
 	t.Helper()
 	port := w.net.Port(end)

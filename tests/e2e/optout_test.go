@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// optOut: a process of a container with the label accelscope.io/probe=off gets no probe, and no mapping [uprobes], at which debuggers lose
-// its stack and checkpoints fail. A process of a container without the label is counted.
+// optOut: a process of a container with the label accelscope.io/probe=off gets no probe, and no mapping [uprobes], at
+// which debuggers lose its stack and checkpoints fail. A process of a container without the label is counted.
 func (w *world) optOut(t *testing.T) {
 	s := start(t, "--rdma.datapath=always")
 	poll := func(name string, flags ...string) (id, pid string) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// fleet starts the page of all nodes by its unit, with all restrictions. Its Prometheus is one that is overloaded.
+// fleet starts the page of all nodes by its unit, with all restrictions. Its Prometheus is overloaded.
 func (d *deployment) fleet(t *testing.T) {
 	const service, defaults, page = "accelscope-fleet.service", "/etc/default/accelscope-fleet", "http://127.0.0.1:9877/"
 	show := func(name string) string {

@@ -32,8 +32,8 @@ const (
 	pinnedFile = "/var/lib/kubelet/pki/kubelet.crt"
 )
 
-// kubelet: the unit sends a token to the kubelet's HTTPS API, a FAKE, and verifies its certificate by a CA, or by a copy. No runtime
-// is read, so the names come from the kubelet.
+// kubelet: the unit sends a token to the kubelet's HTTPS API, a FAKE, and verifies its certificate by a CA, or by a
+// copy. No runtime is read, so the names come from the kubelet.
 func (d *deployment) kubelet(t *testing.T) {
 	defer d.restore(t)()
 	a := authority.New(t)
@@ -80,8 +80,8 @@ func listed(t *testing.T, s *sensor, token string) {
 // ephemeralBytes is the ephemeral storage that each pod of the fake kubelet uses.
 const ephemeralBytes = 4711
 
-// kubeletAPI is a FAKE of the kubelet's HTTPS API, with the types of Kubernetes: it lists the pods of the traffic, with the accepted
-// token as a label.
+// kubeletAPI is a FAKE of the kubelet's HTTPS API, with the types of Kubernetes: it lists the pods of the traffic, with
+// the accepted token as a label.
 type kubeletAPI struct{ token atomic.Value }
 
 func serveKubelet(t *testing.T, certificate authority.Certificate) (api *kubeletAPI, url string) {
@@ -97,7 +97,7 @@ func serveKubelet(t *testing.T, certificate authority.Certificate) (api *kubelet
 	return api, server.URL
 }
 
-// accept makes the kubelet accept no other token, and replaces the file.
+// accept makes the kubelet accept only this token, and replaces the file.
 func (k *kubeletAPI) accept(t *testing.T, token string) {
 	t.Helper()
 	k.token.Store(token)
@@ -135,7 +135,6 @@ func (k *kubeletAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// trafficPods returns the pods of the traffic as the kubelet has them.
 func trafficPods() []corev1.Pod {
 	server, client := guest.Traffic()
 	var pods []corev1.Pod
@@ -154,7 +153,6 @@ func trafficPods() []corev1.Pod {
 	return pods
 }
 
-// private replaces a file of root until the test ends.
 func private(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -173,7 +173,6 @@ func mainPID(t *testing.T) int {
 	return pid
 }
 
-// edit replaces a line of a file. The line must exist.
 func edit(t *testing.T, file, line, by string) {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -27,8 +27,8 @@ import (
 
 const dropIns = "/etc/systemd/system/accelscope.service.d"
 
-// options: each source that is off by default works under the unit, with the drop-in that its option needs. The fabric is
-// simulated; the receiver of events, the kubelet, amd-smi and NVIDIA's library are fakes.
+// options: each source that is off by default works under the unit, with the drop-in that its option needs. The fabric
+// is simulated; the receiver of events, the kubelet, amd-smi and NVIDIA's library are fakes.
 func (d *deployment) options(t *testing.T) {
 	defer d.restore(t)()
 	for _, name := range []string{"fabric.conf", "amd-smi.conf"} {
@@ -124,7 +124,7 @@ func (d *deployment) child(t *testing.T) {
 	open(true)
 }
 
-// restore returns a function that restarts the service without drop-ins, and with the arguments that it has now.
+// restore returns a function that restarts the service without drop-ins, with its current arguments.
 func (d *deployment) restore(t *testing.T) func() {
 	t.Helper()
 	before, err := os.ReadFile(defaults)

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// packagesVar names the directory of the packages: the same tree with two versions. The older one has a different
+// packagesVar names the directory of the packages: the same tree with two versions. The older version has a different
 // comment in its configuration, so that the upgrade has a conflict to resolve.
 const packagesVar = "ACCELSCOPE_PACKAGES"
 
@@ -189,7 +189,7 @@ func (d *deployment) upgrade(t *testing.T) {
 
 func (d *deployment) rollback(t *testing.T) { d.to(t, older) }
 
-// to installs a version over another one, while traffic and scrapes continue.
+// to installs a version over another version, while traffic and scrapes continue.
 func (d *deployment) to(t *testing.T, version string) {
 	t.Helper()
 	changed, err := os.ReadFile(config)

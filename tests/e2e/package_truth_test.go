@@ -64,7 +64,7 @@ func (d *deployment) probing(t *testing.T, s *sensor) {
 }
 
 // scrapeOn scrapes until stop is called, which returns how many processes answered. The checks of every scrape apply to
-// each process separately: no counter falls.
+// each process separately: counters do not fall.
 func scrapeOn(t *testing.T) (stop func() (lives int)) {
 	t.Helper()
 	ended, done := make(chan struct{}), make(chan struct{})
@@ -82,7 +82,7 @@ func scrapeOn(t *testing.T) (stop func() (lives int)) {
 			}
 			res, err := client.Get("http://127.0.0.1:9847/metrics")
 			if err != nil {
-				continue // the old process has ended and the new one does not answer yet
+				continue // the old process has ended and the new process does not answer yet
 			}
 			text, err := io.ReadAll(res.Body)
 			res.Body.Close()
@@ -142,7 +142,7 @@ func bpfNow(t *testing.T) bpfObjects {
 	return all
 }
 
-// without returns the objects that are not in others.
+// without returns the objects missing in others.
 func (b bpfObjects) without(others bpfObjects) bpfObjects {
 	more := bpfObjects{}
 	for name, o := range b {
@@ -153,8 +153,8 @@ func (b bpfObjects) without(others bpfObjects) bpfObjects {
 	return more
 }
 
-// alone: the kernel has only those objects of the sensor that the running process holds. Objects of the ended process
-// are freed a moment later, and probes may go with the traffic between two reads.
+// alone: the kernel has only the objects of the sensor that the running process holds. Objects of the ended process are
+// freed a moment later, and probes may end with the traffic between two reads.
 func (d *deployment) alone(t *testing.T) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() error {
@@ -211,7 +211,7 @@ func holds(t *testing.T, pid int) map[string]bool {
 	return held
 }
 
-// noEvents: nothing is pinned, and no event of tracefs outlives the process that made it.
+// noEvents: nothing is pinned, and no event of tracefs outlives its process.
 func noEvents(t *testing.T) {
 	t.Helper()
 	if pinned, err := os.ReadDir("/sys/fs/bpf"); err != nil || len(pinned) > 0 {

@@ -17,7 +17,8 @@ import (
 // typesVar is the environment variable with the directory of vm.PaddedModules.Types, in the guest.
 const typesVar = "ACCELSCOPE_BTF_DIR"
 
-// paddedScenarios run with RDMA modules whose structures have another layout than the kernel describes. They need no VFs.
+// paddedScenarios run with RDMA modules whose structures differ from the layout that the kernel describes. They need no
+// VFs.
 var paddedScenarios = []scenario[node]{
 	{"refused", node.refused, "", node.withoutTypes},
 	{"attached", node.attached, "", node.counts},
@@ -87,7 +88,7 @@ func (n node) outOfTree(t *testing.T) {
 	}
 }
 
-// structureHooks are the hooks whose programs read structures of RDMA modules, as this kernel has them.
+// structureHooks are the hooks on this kernel whose programs read structures of RDMA modules.
 func structureHooks(m metrics, t *testing.T) (hooks []string) {
 	t.Helper()
 	var without []string
@@ -113,7 +114,8 @@ func structureHooks(m metrics, t *testing.T) (hooks []string) {
 	return hooks
 }
 
-// refused: no hook reads structures of an unknown layout. doctor names the reason and the cure, and the main job runs.
+// refused: hooks do not read structures of an unknown layout. doctor names the reason and the cure, and the main job
+// runs.
 func (n node) refused(t *testing.T) {
 	s := start(t, n.args("--rdma.datapath=always")...)
 	m := s.fresh()

@@ -21,9 +21,9 @@ import (
 // pciHCAVar names the kernel module of tests/vm/driver/pcihca.c.
 const pciHCAVar = "ACCELSCOPE_PCIHCA"
 
-// TestPCIe tests what depends on the tree of PCIe bridges, in a guest that has one: errors and places. The bridges and functions are those
-// that QEMU emulates, and the kernel's own code drives them. Adapters stand for HCAs, display controllers for GPUs.
-// `make test-kernels` runs it.
+// TestPCIe tests errors and places, which depend on the tree of PCIe bridges, in a guest with bridges and functions
+// emulated by QEMU. The kernel's own code drives them. Adapters stand for HCAs, display controllers for GPUs. `make
+// test-kernels` runs it.
 func TestPCIe(t *testing.T) {
 	if !whole() {
 		t.Skip("runs in make test-kernels")
@@ -55,7 +55,8 @@ type pciFunction struct {
 	switchUpstream string // the upstream port of the switch above it
 }
 
-// pciTree is the tree of functions by address. It comes from the registers of the bridges, not from sysfs, which the sensor reads.
+// pciTree is the tree of functions by address. It comes from the registers of the bridges, not from sysfs, which the
+// sensor reads.
 type pciTree map[string]*pciFunction
 
 const (
@@ -129,7 +130,7 @@ func relation(a, b *pciFunction) string {
 	return "PHB"
 }
 
-// topology compares `accelscope topo` with the registers of the bridges, and those with what QEMU was asked for.
+// topology compares `accelscope topo` with the registers of the bridges, and the registers with QEMU's options.
 func (tree pciTree) topology(t *testing.T) {
 	devices, names := tree.with(displayID), []string{}
 	for i := range devices {
@@ -172,7 +173,8 @@ func (tree pciTree) topology(t *testing.T) {
 	t.Logf("\n%s", out)
 }
 
-// errors injects PCIe errors into a function and the root port above it, and expects that the sensor counts exactly these.
+// errors injects PCIe errors into a function and the root port above it, and expects that the sensor counts exactly
+// these.
 func (tree pciTree) errors(t *testing.T) {
 	sh(t, "modprobe", "aer_inject", "aer_mask_override=1")
 	s := start(t, "--no-collector.probe", "--no-collector.node", "--no-collector.container", "--no-collector.runtime", "--no-collector.kubelet",
@@ -212,7 +214,8 @@ func (tree pciTree) errors(t *testing.T) {
 	})
 }
 
-// inject injects correctable errors with the kernel's module aer_inject, and waits until the kernel has handled the interrupt.
+// inject injects correctable errors with the kernel's module aer_inject, and waits until the kernel has handled the
+// interrupt.
 func (tree pciTree) inject(t *testing.T, f *pciFunction, status uint32) {
 	t.Helper()
 	handled := func() string {

@@ -34,7 +34,6 @@ type peer struct {
 	StalledSeconds float64 `json:"stalled_seconds"`
 }
 
-// listPeers requests the connected queue pairs.
 func (s *sensor) listPeers(t *testing.T, query string) ([]peer, error) {
 	t.Helper()
 	res, err := http.Get(s.url + "/api/v1/peers" + query)
@@ -56,7 +55,7 @@ func (s *sensor) listPeers(t *testing.T, query string) ([]peer, error) {
 	return list, nil
 }
 
-// peers requests the connected queue pairs by container. Each of these containers has one.
+// peers requests the connected queue pairs by container. Each of these containers has one queue pair.
 func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
 	t.Helper()
 	list, err := s.listPeers(t, query)
@@ -73,8 +72,8 @@ func (s *sensor) peers(t *testing.T, query string) (map[string]peer, error) {
 	return byContainer, nil
 }
 
-// peers compares the two ends of a connection with those that the tool prints: while it exists, after a restart of the
-// sensor, and after its processes were killed.
+// peers compares the two ends of a connection with the tool's output: while it exists, after a restart of the sensor,
+// and after its processes were killed.
 func (n node) peers(t *testing.T) {
 	s := start(t, n.args()...)
 	if !n.counts() {
@@ -168,7 +167,6 @@ func (n node) peers(t *testing.T) {
 	s.stop()
 }
 
-// pingAddress parses the line that ibv_rc_pingpong prints for one end.
 func pingAddress(t *testing.T, line string) (qpn uint32, gid string) {
 	t.Helper()
 	found := regexp.MustCompile(`QPN (0x[0-9a-f]+),.* GID (\S+)`).FindStringSubmatch(line)

@@ -20,8 +20,8 @@ import (
 
 const nobody = 65534
 
-// permissions: with the minimal capabilities the main job works completely. With one less, doctor reports which one is
-// missing, and everything else works.
+// permissions: with the minimal capabilities the main job works completely. Without one of them, doctor reports the
+// missing capability, and everything else works.
 func (n node) permissions(t *testing.T) {
 	least, admin := []string{"bpf", "perfmon"}, []string{"sys_admin"}
 	if n.kernel == "5.10" {
@@ -138,9 +138,8 @@ func (n node) missing(t *testing.T) (names string, err error) {
 	return names, err
 }
 
-// sees runs the sensor and one more container, and checks the number of create_qp calls of that container, and the
-// registered bytes that the sensor reports for the earlier container. The sensor may be ready before it has listed
-// existing objects.
+// sees runs the sensor and another container. It checks the number of create_qp calls of this container, and the
+// sensor's registered bytes of the earlier container. The sensor may be ready before it has listed existing objects.
 func (n node) sees(t *testing.T, before *container, name string, calls, bytes float64) {
 	t.Helper()
 	s := start(t, n.args()...)

@@ -114,9 +114,9 @@ func (n node) preempted(t *testing.T) {
 	s.stop()
 }
 
-// avoidable returns the losses without those that a kernel that preempts itself causes, and that are counted: it skips a
-// program while another thread is preempted in it on the same CPU, and creates no task storage while another thread is
-// preempted in an operation on one.
+// avoidable returns the losses without the counted losses that a kernel that preempts itself causes: it skips a program
+// while another thread is preempted in it on the same CPU, and creates no task storage while another thread is
+// preempted in an operation on task storage.
 func (n node) avoidable(t *testing.T, lost map[string]float64) map[string]float64 {
 	t.Helper()
 	if n.preempts() {

@@ -19,14 +19,14 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// nameDelay is how long names may take after a runtime answers again, or after a container starts: far longer than they
-// take even on an emulator, and far shorter than the interval at which the sensor lists all containers of a runtime.
+// nameDelay is how long names may take after a runtime answers again, or after a container starts: far longer than
+// needed even on an emulator, and far shorter than the interval at which the sensor lists all containers of a runtime.
 const nameDelay = 20 * time.Second
 
 // period is a time range: in which a container was shown under a name, or in which a runtime did not answer.
 type period struct{ first, last time.Time }
 
-// nameLog records the names that the sensor showed, and the true ones.
+// nameLog records the names that the sensor showed, and the true names.
 type nameLog struct {
 	mu      sync.Mutex
 	seen    map[string]map[identity]period // by container id
@@ -41,7 +41,6 @@ func (d *nameLog) expect(o owner) {
 	d.truth[o.id] = o
 }
 
-// record records the identity of every series.
 func (d *nameLog) record(m metrics) {
 	at := time.Now()
 	d.mu.Lock()
@@ -116,7 +115,7 @@ func (d *nameLog) expectedFrom(at time.Time) time.Time {
 	return at
 }
 
-// restarts: runtimes are killed and started again while pods are created and removed; no scrape has a wrong name.
+// restarts: runtimes are killed and started again while pods are created and removed; scrapes have no wrong name.
 func (w *world) restarts(t *testing.T) {
 	ctx := t.Context()
 	d := &nameLog{
@@ -181,7 +180,7 @@ func (w *world) restarts(t *testing.T) {
 		}
 	}
 	pause := func(d time.Duration) func() error { return func() error { time.Sleep(d); return nil } }
-	// onePod waits until one more pod was created and removed.
+	// onePod waits until another pod was created and removed.
 	onePod := func() error {
 		limit := time.Now().Add(2 * time.Minute)
 		for before := made.Load(); made.Load() == before; time.Sleep(50 * time.Millisecond) {
@@ -222,7 +221,7 @@ func (w *world) restarts(t *testing.T) {
 		d.mu.Lock()
 		d.down = append(d.down, period{began, answers})
 		d.mu.Unlock()
-		// One more container of each runtime, whose name the sensor does not have.
+		// Another container of each runtime, whose name the sensor lacks.
 		var more []owner
 		during(func() error {
 			name := fmt.Sprint("after-", len(d.down))
@@ -276,7 +275,6 @@ func (w *world) restarts(t *testing.T) {
 	s.stop()
 }
 
-// transient runs a short-lived pod.
 func (w *world) transient(ctx context.Context, d *nameLog, i int) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -298,7 +296,6 @@ func (w *world) transient(ctx context.Context, d *nameLog, i int) (err error) {
 	return nil
 }
 
-// sweep removes all pods of a namespace.
 func (w *world) sweep(ctx context.Context, namespace string) error {
 	pods, err := w.cri.Pods(ctx, namespace)
 	if err != nil {

@@ -33,11 +33,11 @@ func (n node) String() string {
 // preempts reports whether the kernel may preempt itself in system calls: Debian's 7 does, lazily.
 func (n node) preempts() bool { return n.preempt || n.kernel == "7" }
 
-// preempt stands for a node's preempt in nodesVar, in the place of the tier.
+// preempt replaces the tier in nodesVar and stands for a node's preempt.
 const preempt = "preempt"
 
-// A scenario is a part of a test in a guest. `make test` spreads them over the kernels, so that each runs once or twice;
-// `make test-kernels` runs all of them, at full length, on each node. Only it has a node with preempt=full.
+// A scenario is a part of a test in a guest. `make test` spreads them over the kernels, so that each runs once or
+// twice; `make test-kernels` runs all of them, at full length, on each node. Only it has a node with preempt=full.
 type scenario[T any] struct {
 	name  string
 	run   func(T, *testing.T)
@@ -49,7 +49,7 @@ func (s scenario[T]) on(n node) bool {
 	if s.can != nil && !s.can(n) {
 		return false
 	}
-	// With preempt=full only those that it can make differ.
+	// With preempt=full only scenarios that it can affect.
 	return whole() && !n.preempt || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
@@ -97,7 +97,7 @@ func nodes[T any](scenarios []scenario[T]) []node {
 	return all
 }
 
-// play runs the scenarios of a node in the guest, and prints the names of those that ran for the summary of the stage.
+// play runs the scenarios of a node in the guest, and prints their names for the summary of the stage.
 func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
 	var ran []string
 	if !slices.ContainsFunc(scenarios, func(s scenario[T]) bool { return s.on(n) }) {

@@ -61,7 +61,6 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// start runs accelscope and waits until it is ready.
 func start(t *testing.T, args ...string) *sensor {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,7 +102,7 @@ func start(t *testing.T, args ...string) *sensor {
 	return s
 }
 
-// stop ends the sensor with SIGTERM, as systemd does, and expects exit status 0.
+// stop ends the sensor with SIGTERM, like systemd, and expects exit status 0.
 func (s *sensor) stop() {
 	s.t.Helper()
 	begin := time.Now()
@@ -116,7 +115,6 @@ func (s *sensor) stop() {
 	s.t.Logf("SIGTERM: gone after %v", time.Since(begin).Round(time.Millisecond))
 }
 
-// kill ends the sensor with SIGKILL.
 func (s *sensor) kill() {
 	s.t.Helper()
 	if err := s.cmd.Process.Kill(); err != nil {
@@ -125,7 +123,6 @@ func (s *sensor) kill() {
 	_ = s.cmd.Wait()
 }
 
-// metrics is the result of one scrape.
 type metrics map[string]*dto.MetricFamily
 
 // scrape reads /metrics and checks the invariants of every scrape.
@@ -226,7 +223,7 @@ func (s *sensor) monotonic(m metrics) {
 	s.last = now
 }
 
-// series is a name with its labels. Printing them as text, for each series of each scrape, is slow on an emulated CPU.
+// series is a name with its labels. Printing each series of each scrape as text is slow on an emulated CPU.
 func series(name string, m *dto.Metric) string {
 	text := []byte(name)
 	for _, l := range m.GetLabel() {
@@ -254,7 +251,6 @@ func match(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// all returns the series of a family with these labels.
 func (m metrics) all(name string, labels ...string) []*dto.Metric {
 	var out []*dto.Metric
 	for _, x := range m[name].GetMetric() {
@@ -273,7 +269,7 @@ func (m metrics) sum(name string, labels ...string) float64 {
 	return sum
 }
 
-// by sums the series of a family with these labels by one more label.
+// by sums the series of a family with these labels by another label.
 func (m metrics) by(name, by string, labels ...string) map[string]float64 {
 	out := map[string]float64{}
 	for _, x := range m.all(name, labels...) {
@@ -282,7 +278,6 @@ func (m metrics) by(name, by string, labels ...string) map[string]float64 {
 	return out
 }
 
-// eventually calls f until it returns nil.
 func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -298,7 +293,6 @@ func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration
 	}
 }
 
-// sh runs a command and returns what it printed.
 func sh(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := child.Command(t.Context(), name, args...).Output()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kprobes enables or disables all kprobes of the kernel, whose programs are skipped then.
+// kprobes enables or disables all kprobes of the kernel. The programs of disabled kprobes are skipped.
 func kprobes(t *testing.T, on string) {
 	t.Helper()
 	sh(t, "sh", "-c", "mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
@@ -21,7 +21,6 @@ func kprobes(t *testing.T, on string) {
 	}
 }
 
-// qps returns the number of queue pairs of a container.
 func qps(m metrics, c *container) float64 {
 	return m.sum("container_rdma_resources", "container_id", c.id, "type", "qp")
 }
@@ -37,7 +36,7 @@ func (s *sensor) showsQPs(c *container, want float64) {
 	})
 }
 
-// skipped: the kernel skips the programs that count objects, while a container ends and another one begins. The sensor
+// skipped: the kernel skips the programs that count objects, while a container ends and another begins. The sensor
 // detects that its numbers differ from the kernel's, and corrects them.
 func (n node) skipped(t *testing.T) {
 	s := start(t, n.args()...)
@@ -85,7 +84,6 @@ func (n node) skipped(t *testing.T) {
 	s.stop()
 }
 
-// addressOf returns the address of a function of the kernel.
 func addressOf(t *testing.T, function string) string {
 	t.Helper()
 	symbols, err := os.ReadFile("/proc/kallsyms")
@@ -101,8 +99,8 @@ func addressOf(t *testing.T, function string) string {
 	return ""
 }
 
-// missed: the kernel counts programs that it skipped, and the sensor lists all objects then. The numbers of objects show nothing: while
-// no program ran, one container ended and another one began to hold as much.
+// missed: the kernel counts skipped programs, and then the sensor lists all objects. The numbers of objects show
+// nothing: while no program ran, one container ended and another began to hold equally many.
 func (n node) missed(t *testing.T) {
 	s := start(t, n.args()...)
 	hold := []string{"verbs", "-d", "rxe0", "-q", "4", "-m", "2097152"}

@@ -24,9 +24,9 @@ import (
 	"github.com/accelscope/accelscope/tests/vm/guest"
 )
 
-// The configuration of a node as Slurm's guides recommend it, with Slurm's cgroups for all that it can constrain. There is no
-// prolog. Two device nodes of a FAKE driver stand in for GPUs. The second slurmd is for heterogeneous jobs, whose components Slurm places on
-// different nodes.
+// The configuration of a node as Slurm's guides recommend it, with Slurm's cgroups for all that it can constrain. There
+// is no prolog. Two device nodes of a FAKE driver stand in for GPUs. The second slurmd is for heterogeneous jobs, whose
+// components Slurm places on different nodes.
 const (
 	slurmConf = `ClusterName=accelscope
 SlurmctldHost=guest(127.0.0.1)
@@ -68,7 +68,6 @@ ConstrainRAMSpace=yes
 	slurmLimit = 3 * time.Minute  // until Slurm has done something in an emulated guest
 )
 
-// slurmScenarios are the parts of TestSlurm.
 var slurmScenarios = []scenario[*slurm]{
 	{"steps", (*slurm).steps, "", nil},
 	{"totals", (*slurm).totals, "", nil},
@@ -186,14 +185,14 @@ func (n node) startSlurm(t *testing.T) *slurm {
 	return l
 }
 
-// begin starts the sensor. Its probes are ready for the jobs from their first call on.
+// begin starts the sensor. Its probes are ready before the first calls of the jobs.
 func (l *slurm) begin(t *testing.T) {
 	t.Helper()
 	l.s, _ = l.n.watched(t, "--rdma.datapath=always", "--gpu.nvml-library="+os.Getenv(nvmlVar), "--gpu.process-interval=5s",
 		"--workload.env=SLURM_PROCID")
 }
 
-// slurmSays returns what a command of Slurm prints, without spaces around it. It may fail while Slurm is starting.
+// slurmSays returns the output of a command of Slurm, without spaces around it. It may fail while Slurm is starting.
 func slurmSays(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, _ := child.Command(t.Context(), name, args...).CombinedOutput()
@@ -230,7 +229,6 @@ func (l *slurm) end(t *testing.T, id string) {
 	})
 }
 
-// ended waits until a job has completed by itself.
 func (l *slurm) ended(t *testing.T, id string) {
 	t.Helper()
 	eventually(t, slurmLimit, func() error {
@@ -256,7 +254,6 @@ func (l *slurm) field(t *testing.T, id, name string) string {
 	return ""
 }
 
-// output returns what the batch script of a job has printed.
 func (l *slurm) output(t *testing.T, id string) string {
 	t.Helper()
 	text, _ := os.ReadFile(filepath.Join(slurmJobs, "slurm-"+id+".out"))
@@ -277,7 +274,8 @@ func (l *slurm) printed(t *testing.T, id, line string, n int) {
 	})
 }
 
-// listed returns the steps of a job and their user, as squeue lists them. squeue shows the job in the form of users: 4711_3, 4711+1.
+// listed returns the steps of a job and their user, as squeue lists them. squeue shows the job in the form of users:
+// 4711_3, 4711+1.
 func (l *slurm) listed(t *testing.T, id string) (steps []string) {
 	t.Helper()
 	shown := id

@@ -24,7 +24,7 @@ import (
 // hold is a step with one task. Its standard input is /dev/null: srun's own ends at once.
 const hold = "srun --exact --ntasks=1 --mem=150M holding "
 
-// held returns the objects that netlink lists of the processes of a job, by device.
+// held returns the objects of a job's processes that netlink lists, by device.
 func (l *slurm) held(t *testing.T, id, kind string) map[string]float64 {
 	t.Helper()
 	var entries []resource
@@ -161,7 +161,8 @@ func (l *slurm) steps(t *testing.T) {
 	l.holds(t, id, map[string]float64{"rxe1": 2})
 }
 
-// totals: what steps counted stays with the job when they end, and when the job ends. A file in slurmJobs lets the script go on.
+// totals: the counts of steps stay with the job when they end, and when the job ends. A file in slurmJobs lets the
+// script continue.
 func (l *slurm) totals(t *testing.T) {
 	first, second := filepath.Join(slurmJobs, "trace0"), filepath.Join(slurmJobs, "trace1")
 	id := l.submit(t, `
@@ -211,7 +212,7 @@ func (l *slurm) totals(t *testing.T) {
 	}
 }
 
-// gpus: each of two jobs has a GPU, and a third one has none. The kernel refuses the other GPU.
+// gpus: two jobs have a GPU each, and a third job has no GPU. The kernel refuses the other GPU.
 func (l *slurm) gpus(t *testing.T) {
 	script := `: <>/dev/infiniband/uverbs0 && echo uverbs0
 		for n in 0 1; do
@@ -256,7 +257,7 @@ func (l *slurm) gpus(t *testing.T) {
 	}
 }
 
-// array: each task of an array is a job with a number of its own.
+// array: each task of an array is a job with its own number.
 func (l *slurm) array(t *testing.T) {
 	id := l.submit(t, hold+"verbs -d rxe0 -q $SLURM_ARRAY_TASK_ID", "--ntasks=1", "--mem=200M", "--array=1-2")
 	eventually(t, slurmLimit, func() error {
@@ -276,7 +277,7 @@ func (l *slurm) array(t *testing.T) {
 	}
 }
 
-// heterogeneous: each component is a job with a number of its own, with one step over both.
+// heterogeneous: each component is a job with its own number, with one step over both.
 func (l *slurm) heterogeneous(t *testing.T) {
 	id := l.submit(t, "srun --het-group=0,1 holding verbs -d rxe0 -q 2",
 		"--partition=pair", "--nodelist=guest", "--ntasks=1", "--mem=200M",
@@ -331,7 +332,7 @@ func (l *slurm) suspend(t *testing.T) {
 	l.holds(t, id, qps)
 }
 
-// requeue: the job runs again with its number. Each scrape checks that no counter falls.
+// requeue: the job runs again with its number. Each scrape checks that counters do not fall.
 func (l *slurm) requeue(t *testing.T) {
 	id := l.submit(t, hold+"verbs -d rxe0 -q 2", "--ntasks=1", "--mem=200M", "--requeue", "--open-mode=append")
 	l.printed(t, id, "ready", 1)
@@ -353,7 +354,7 @@ func (l *slurm) requeue(t *testing.T) {
 	}
 }
 
-// restart: jobs that run while the sensor or slurmd is restarted are found again.
+// restart: after a restart of the sensor or slurmd, running jobs are found again.
 func (l *slurm) restart(t *testing.T) {
 	id := l.submit(t, hold+"verbs -d rxe1 -q 3", "--ntasks=1", "--mem=200M")
 	l.printed(t, id, "ready", 1)
@@ -367,7 +368,6 @@ func (l *slurm) restart(t *testing.T) {
 	l.s.stop()
 }
 
-// cpu returns the CPU time of a process in seconds.
 func cpu(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

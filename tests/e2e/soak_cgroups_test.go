@@ -60,8 +60,8 @@ var hostileNames = []string{
 	"docker-" + digest("hostile") + ".scope", digest("hostile too"), digest("hostile three")[:63], "# HELP x",
 }
 
-// hungMounts returns a fault that mounts file systems from one source that do not answer. A statfs of NFS with a dead server is in
-// uninterruptible sleep, too.
+// hungMounts returns a fault that mounts file systems without an answer from one source. A statfs of NFS with a dead
+// server is in uninterruptible sleep, too.
 func (k *soak) hungMounts(name string, n int, source string) fault {
 	var answers []func()
 	return fault{

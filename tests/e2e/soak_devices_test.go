@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// deviceFaults are the faults of HCAs and their driver. rxe cannot take a device from the processes that use it: without
-// their end, its deletion would not return.
+// deviceFaults are the faults of HCAs and their driver. rxe cannot take a device from its users: before they end, its
+// deletion would not return.
 func (k *soak) deviceFaults() []fault {
 	return []fault{
 		{

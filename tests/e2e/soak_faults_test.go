@@ -70,7 +70,7 @@ func (k *soak) killSensor() *exec.Cmd {
 	return cmd
 }
 
-// awaitEnd waits for the end of a killed sensor: calls of mounts that hang must return before.
+// awaitEnd waits for the end of a killed sensor: hanging calls of mounts must return before.
 func (k *soak) awaitEnd(killed *exec.Cmd) error {
 	if killed == nil { // the soak has ended before
 		return k.ctx.Err()

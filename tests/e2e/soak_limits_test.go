@@ -87,7 +87,6 @@ func resize(size func(dir string) (string, error)) (all error) {
 	return all
 }
 
-// fill returns the size with which a tmpfs is full.
 func fill(dir string) (string, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -97,7 +96,6 @@ func fill(dir string) (string, error) {
 	return strconv.FormatUint((s.Blocks-s.Bfree)*uint64(s.Bsize)+rest, 10), nil
 }
 
-// clockStep sets the clock of the node, and back.
 func (k *soak) clockStep(name string, by time.Duration) fault {
 	step := func(by time.Duration) error {
 		var now unix.Timespec
@@ -110,7 +108,7 @@ func (k *soak) clockStep(name string, by time.Duration) fault {
 	return fault{name, []string{"clock"}, func() error { return step(by) }, func() error { return step(-by) }}
 }
 
-// scrapeInParallel scrapes 16 times at once. Each client has an address of its own, as the servers of Prometheus have.
+// scrapeInParallel scrapes 16 times at once. Each client has its own address, like the servers of Prometheus.
 func (k *soak) scrapeInParallel(ctx context.Context) error {
 	url := k.s.url + "/metrics"
 	var all sync.WaitGroup
@@ -120,7 +118,7 @@ func (k *soak) scrapeInParallel(ctx context.Context) error {
 		all.Go(func() {
 			defer client.CloseIdleConnections()
 			for ctx.Err() == nil {
-				// What these get does not matter: the sensor may refuse them.
+				// The responses do not matter: the sensor may refuse them.
 				if _, _, err := get(ctx, client, url, scrapeLimit); err != nil {
 					time.Sleep(100 * time.Millisecond)
 				}

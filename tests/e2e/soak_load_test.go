@@ -27,8 +27,8 @@ import (
 const (
 	collectorAddress = "127.0.0.1:43170"
 	sensorCgroup     = "/sys/fs/cgroup/accelscope"
-	// soakContainers is the number of containers that are only cgroups. Every tenth holds two QPs of churnDevice. At any time some of
-	// them have just been replaced, so usually three quarters of these QPs or more exist.
+	// soakContainers is the number of containers that are only cgroups. Every tenth holds two QPs of churnDevice. At
+	// any time some have just been replaced, so usually three quarters of these QPs or more exist.
 	soakContainers = 200
 	churnDevice    = "rxe1"
 	usualQPs       = soakContainers / 10 * 2 * 3 / 4
@@ -74,8 +74,8 @@ func startSoakLoad(ctx context.Context, t *testing.T) *soakLoad {
 	return l
 }
 
-// startChurn starts the containers that come and go. The sensor runs: what they do from their start on is in its maps, as what those
-// do that replace them.
+// startChurn starts the containers that come and go. The sensor runs: its maps have their actions from the start on,
+// like the actions of the containers that replace them.
 func (l *soakLoad) startChurn() {
 	var running sync.WaitGroup
 	stop, cancel := context.WithCancel(l.ctx)
@@ -85,7 +85,7 @@ func (l *soakLoad) startChurn() {
 	l.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// startCollector starts the collector. Its output is in the memory of the guest, and nothing reads it.
+// startCollector starts the collector. Its output is in the memory of the guest, and is not read.
 func (l *soakLoad) startCollector() (err error) {
 	if err := os.Truncate(l.otel.Output(), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -140,10 +140,11 @@ func (l *soakLoad) whilePermitted(command string) []string {
 	return []string{"sh", "-c", "while :; do [ ! -e " + l.dir + "/rdma ] || " + command + "; sleep 0.5; done"}
 }
 
-// startSteady starts two pods with traffic between them, and one of containerd and one of Docker that hold QPs.
+// startSteady starts two pods with traffic between them, and a containerd and a Docker container that hold QPs.
 func (l *soakLoad) startSteady() error {
 	programs := os.Getenv(workloadsVar)
-	// At its end perftest measures the clock of the CPU by the time of day, and spins for an hour if that is set back an hour meanwhile.
+	// At its end perftest measures the clock of the CPU by the time of day, and spins for an hour if the time was set
+	// back an hour meanwhile.
 	const write = "timeout -s KILL 30 ib_write_bw -F -d " + trafficDevice + " -x 1 -D 5 -s 65536"
 	for i, command := range []string{write, write + " 10.70.0.1", programs + "/verbs -d rxe0 -q 3 -m 8192"} {
 		name := fmt.Sprint("stays-", i)
@@ -181,7 +182,7 @@ func (l *soakLoad) sent() string {
 	return strings.TrimSpace(string(text))
 }
 
-// staying returns what the processes of the containers that stay wait for, and the queue pairs that the kernel has.
+// staying returns what the processes of the containers that stay wait for, and the kernel's queue pairs.
 func (l *soakLoad) staying() string {
 	b := &strings.Builder{}
 	for _, dir := range l.stay {
@@ -211,7 +212,6 @@ func (l *soakLoad) truths() map[string]owner {
 	return maps.Clone(l.truth)
 }
 
-// cell is a container that is a cgroup with processes.
 type cell struct {
 	dir string
 	cmd *exec.Cmd
@@ -245,7 +245,6 @@ func (l *soakLoad) churn() {
 	}
 }
 
-// newCell starts a program in a new cgroup of a pod.
 func (l *soakLoad) newCell(name string, program ...string) (*cell, error) {
 	return l.newCellAt(filepath.Join(cgroupRoot(), "kubepods", "pod"+digest("pod of " + name)[:32], digest(name)), program...)
 }
@@ -268,7 +267,7 @@ func (l *soakLoad) newCellAt(dir string, program ...string) (*cell, error) {
 	return c, nil
 }
 
-// end kills the processes and removes the cgroup, and the one of its pod.
+// end kills the processes and removes the cgroup, and its pod's cgroup.
 func (c *cell) end() {
 	if c == nil {
 		return

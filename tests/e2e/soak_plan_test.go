@@ -16,22 +16,22 @@ import (
 // fault is something that happens to the sensor or around it.
 type fault struct {
 	name string
-	uses []string     // what it takes exclusively: faults with a common word do not overlap
+	uses []string     // its exclusive resources: faults with a common word do not overlap
 	do   func() error // begins it
 	heal func() error
 }
 
-// event is a fault of a round: it begins after a time from the start of the round, and is healed after it has lasted.
+// event is a fault of a round: it begins some time after the start of the round, and is healed after it has lasted.
 type event struct {
 	fault
 	after, lasts time.Duration
 }
 
-// plan chooses faults. The sequence depends on the seed only, not on how long anything takes.
+// plan chooses faults. The sequence depends on the seed only, not on durations.
 type plan struct {
 	random *rand.Rand
 	faults []fault
-	deck   []fault // those that are chosen before any other is chosen once more
+	deck   []fault // those chosen before all others are chosen again
 }
 
 func newPlan(seed uint64, faults []fault) *plan {
@@ -64,7 +64,8 @@ func (p *plan) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(p.random.Int64N(int64(high-low)))
 }
 
-// TestSoakPlan: a seed gives the same rounds again, each fault comes, and faults that exclude each other do not overlap.
+// TestSoakPlan: a seed gives the same rounds again, each fault comes, and faults that exclude each other do not
+// overlap.
 func TestSoakPlan(t *testing.T) {
 	faults := []fault{{name: "a", uses: []string{"x"}}, {name: "b", uses: []string{"x", "y"}}, {name: "c", uses: []string{"y"}}, {name: "d"}}
 	type line struct {
@@ -99,7 +100,7 @@ func TestSoakPlan(t *testing.T) {
 	}
 }
 
-// TestSoakGrown: what varies is no growth, and each resource that grows is reported.
+// TestSoakGrown: variation is not growth, and each resource that grows is reported.
 func TestSoakGrown(t *testing.T) {
 	before := map[string]float64{"resident MB": 40, "descriptors": 50, "map verbs": 1000}
 	if err := grown(before, map[string]float64{"resident MB": 55, "descriptors": 70, "map verbs": 1200}); err != nil {

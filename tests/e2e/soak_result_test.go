@@ -29,7 +29,6 @@ type faultResult struct {
 	failures int
 }
 
-// soakResult collects what the table shows.
 type soakResult struct {
 	faults          map[string]*faultResult
 	scrapes, health span
@@ -48,7 +47,7 @@ func (r *soakResult) fault(name string) *faultResult {
 	return r.faults[name]
 }
 
-// soakState is what must be as after the warm-up when no fault lasts.
+// soakState is what must equal the state after the warm-up when no fault lasts.
 type soakState struct {
 	ok    []string           // sources, hooks and devices in state ok
 	usage map[string]float64 // of resources by the sensor
@@ -82,8 +81,9 @@ func stateOf(m metrics) soakState {
 	return s
 }
 
-// complete returns an error if something is missing that was there after the warm-up, a container has no name or no QPs, or too few
-// of the containers that come and go have QPs: the entries of maps are compared with those after the warm-up, under the same load.
+// complete returns an error if something from after the warm-up is missing, a container has no name or no QPs, or too
+// few of the containers that come and go have QPs: the entries of maps are compared with the state after the warm-up,
+// under the same load.
 func (k *soak) complete(m metrics) error {
 	if k.s == nil || m == nil {
 		return errors.New("no scrape")
@@ -121,10 +121,10 @@ func (k *soak) usage() map[string]float64 {
 	return usage
 }
 
-// checkFlat compares the resources of the sensor with those after the warm-up. The load is the same.
+// checkFlat compares the resources of the sensor with the state after the warm-up. The load is the same.
 func (k *soak) checkFlat() {
 	err := errors.New("no scrape at the end")
-	for range 20 { // what is left of containers that ended may take some refreshes
+	for range 20 { // remains of ended containers may take some refreshes
 		if k.step(); k.result.last == nil {
 			continue
 		}
@@ -136,7 +136,7 @@ func (k *soak) checkFlat() {
 	k.t.Error(err)
 }
 
-// grown returns an error if a resource is above its bound: a fifth more than before, plus what varies anyway.
+// grown returns an error if a resource is above its bound: a fifth more than before, plus the usual variation.
 func grown(before, after map[string]float64) (err error) {
 	for name, is := range after {
 		varies := map[string]float64{"resident MB": 12, "descriptors": 16, "goroutines": 16, "threads": 16}[name]

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// scrapeLimit is scrape_timeout of Prometheus. The sensor itself waits 2 s for a source; the emulated CPUs need the rest.
+	// scrapeLimit is scrape_timeout of Prometheus. The sensor itself waits 2 s for a source; the emulated CPUs need the
+	// rest.
 	scrapeLimit = 10 * time.Second
 	healthLimit = time.Second
 	// recoveryLimit is how long after the last fault of a round everything must be as before.
@@ -79,7 +80,6 @@ func (k *soak) play(e event) {
 	k.logf("healed %s", e.name)
 }
 
-// nextScrape waits for the end of a scrape.
 func (k *soak) nextScrape() {
 	var next chan struct{}
 	k.onMain(func() { next = k.scraped })
@@ -89,7 +89,8 @@ func (k *soak) nextScrape() {
 	}
 }
 
-// recovers scrapes until all is as after the warm-up and the pods with traffic send, and reports whether that was within the limit.
+// recovers scrapes until the state after the warm-up is reached and the pods with traffic send, and reports whether
+// this was within the limit.
 func (k *soak) recovers() bool {
 	sent := k.load.sent()
 	for end := time.Now().Add(recoveryLimit); ; k.pause(time.Second) {
@@ -121,7 +122,8 @@ func (k *soak) scrapesUntil(end time.Time) {
 	}
 }
 
-// checkAlive ends the test if the sensor has ended, or has not answered three times. SIGQUIT makes it log its goroutines.
+// checkAlive ends the test if the sensor has ended, or has not answered three times. SIGQUIT makes it log its
+// goroutines.
 func (k *soak) checkAlive() {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", k.s.cmd.Process.Pid))
 	if len(stat) == 0 || bytes.Contains(stat, []byte(") Z ")) {
@@ -141,7 +143,6 @@ func (k *soak) step() {
 	k.pause(max(time.Until(next), 100*time.Millisecond))
 }
 
-// look scrapes the sensor, if it runs.
 func (k *soak) look() {
 	k.result.last = nil
 	if k.s != nil {
@@ -202,7 +203,6 @@ func (k *soak) scrape() (metrics, error) {
 	return m, nil
 }
 
-// get reads a page and returns how long that took.
 func get(ctx context.Context, client *http.Client, url string, limit time.Duration) ([]byte, time.Duration, error) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit)

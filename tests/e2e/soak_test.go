@@ -24,8 +24,9 @@ const (
 	seedVar = "ACCELSCOPE_SEED" // seed of the faults; empty: a random one
 )
 
-// TestSoak runs the sensor with traffic and 200 containers that come and go, while a random sequence of faults happens. It
-// checks each scrape, the recovery after each fault, and at the end that the sensor uses no more resources than at the start.
+// TestSoak runs the sensor with traffic and 200 containers that come and go, while a random sequence of faults happens.
+// It checks each scrape, the recovery after each fault, and at the end that the sensor uses no more resources than at
+// the start.
 func TestSoak(t *testing.T) {
 	if os.Getenv(soakVar) == "" {
 		t.Skip("only in make soak")
@@ -136,13 +137,12 @@ func (k *soak) packets() float64 {
 	return k.result.last.sum("rdma_stat_sent_pkts", "device", trafficDevice)
 }
 
-// soakTimes returns the duration of the warm-up and of the time without faults at the end. Both are at least twice the grace time: the maps
-// have the entries of containers that ended meanwhile.
+// soakTimes returns the duration of the warm-up and of the time without faults at the end. Both are at least twice the
+// grace time, because the maps have the entries of ended containers.
 func soakTimes(length time.Duration) (warm, settle time.Duration) {
 	return max(60*time.Second, min(length/10, 5*time.Minute)), max(70*time.Second, min(length/10, 5*time.Minute))
 }
 
-// logf logs with the time since the start.
 func (k *soak) logf(format string, args ...any) {
 	k.t.Logf("%8.1f s  "+format, append([]any{time.Since(k.begin).Seconds()}, args...)...)
 }

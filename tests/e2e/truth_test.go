@@ -58,7 +58,7 @@ func (n node) doctor(t *testing.T) {
 		}
 	}
 	if n.tier != "tracepoint" {
-		// No hook is attached to system calls: calls that have nothing to do with RDMA get no slower.
+		// No hook is attached to system calls, so calls without RDMA do not get slower.
 		var programs []struct{ Type, Name string }
 		if err := json.Unmarshal([]byte(sh(t, "bpftool", "-j", "prog", "show")), &programs); err != nil {
 			t.Fatal(err)
@@ -97,8 +97,8 @@ func (n node) netlink(t *testing.T) {
 	n.packageTests(t, rdmaTestVar, "../../pkg/source/rdma", "^(TestGuest|TestGuestCounters|TestGuestPorts)$", tests...)
 }
 
-// packageTests runs tests of a package, compiled outside the guest, in the directory of the package. Each of the named
-// tests must pass: one that is skipped or does not run is a failure.
+// packageTests runs tests of a package, compiled outside the guest, in the directory of the package. Each named test
+// must pass: a skipped or missing test is a failure.
 func (n node) packageTests(t *testing.T, variable, dir, run string, names ...string) {
 	t.Helper()
 	cmd := child.Command(t.Context(), os.Getenv(variable), "-test.run="+run, "-test.v")
@@ -354,7 +354,7 @@ func (m metrics) errors(t *testing.T, id string) map[string]float64 {
 	return out
 }
 
-// verbs compares the calls of one program with those that ptrace and strace count.
+// verbs compares the calls of a program with the counts of ptrace and strace.
 func (n node) verbs(t *testing.T) {
 	s := start(t, n.args()...)
 	trace := filepath.Join(t.TempDir(), "trace")

@@ -46,7 +46,7 @@ func asNobody(argv ...string) []string {
 	return append([]string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}, argv...)
 }
 
-// longestFork returns how long forks of another process take at most while f runs.
+// longestFork returns the longest fork of another process while f runs.
 func longestFork(t *testing.T, name string, f func()) time.Duration {
 	t.Helper()
 	forks := enter(t, "forks "+name, "forklat", "60")
@@ -83,8 +83,9 @@ func forksIn(t *testing.T, what string, took, without time.Duration) {
 	}
 }
 
-// held: a process of an ordinary user maps the provider and holds its own mmap_lock while the sensor would attach its probes, and
-// while it ends. Forks of other processes take what they take without the sensor. When the lock is free, the provider is probed.
+// held: a process of an ordinary user maps the provider and holds its own mmap_lock while the sensor would attach its
+// probes, and while the sensor ends. Forks of other processes take no longer than without the sensor. When the lock is
+// free, the provider is probed.
 func (n node) held(t *testing.T) {
 	prepareHolders(t)
 	hold := func(name string) *container {
@@ -116,8 +117,8 @@ func (n node) held(t *testing.T) {
 	release(h)
 }
 
-// manyMappings: two processes of an ordinary user map the provider 50,000 times each. The provider is not probed, and forks take what
-// they take without the sensor. 200 processes that map it once are no reason.
+// manyMappings: two processes of an ordinary user map the provider 50,000 times each. The provider is not probed, and
+// forks take no longer than without the sensor. 200 processes that map it once do not prevent a probe.
 func (n node) manyMappings(t *testing.T) {
 	prepareHolders(t)
 	var many []*container

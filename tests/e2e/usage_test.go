@@ -22,7 +22,6 @@ import (
 // kernelValues are the values in the kernel's files, by the text of the series that must have the same value.
 type kernelValues map[string]float64
 
-// kernel reads the files of one cgroup.
 type kernel struct {
 	kernelValues
 	dir func(controller string) string
@@ -53,7 +52,6 @@ func (k *kernel) parse(text string) float64 {
 	return v
 }
 
-// pairs reads a file of names and numbers.
 func (k *kernel) pairs(controller, file string) map[string]float64 {
 	out := map[string]float64{}
 	for line := range strings.Lines(k.text(controller, file)) {
@@ -76,7 +74,6 @@ func (k *kernel) total(file, kind string) float64 {
 	return 0
 }
 
-// readV2 reads a cgroup of version 2.
 func readV2(cgroup string) (kernelValues, error) {
 	k := &kernel{kernelValues: kernelValues{}, dir: func(string) string { return filepath.Join("/sys/fs/cgroup", cgroup) }}
 	f := k.kernelValues
@@ -129,7 +126,6 @@ func readV2(cgroup string) (kernelValues, error) {
 	return f, k.err
 }
 
-// readV1 reads a cgroup of version 1.
 func readV1(cgroup string) (kernelValues, error) {
 	k := &kernel{kernelValues: kernelValues{}, dir: func(controller string) string {
 		return filepath.Join("/sys/fs/cgroup", controller, cgroup)
@@ -184,7 +180,6 @@ func nullDevice() string {
 	return strings.TrimSpace(string(text))
 }
 
-// interfaces reads the counters of the interface of a pod.
 func interfaces(pid int) (kernelValues, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/net/dev", pid))
 	if err != nil {
@@ -233,7 +228,7 @@ func between(m metrics, before, after kernelValues, labels ...string) error {
 	return wrong
 }
 
-// usage: the usage of containers equals the values in the files of their cgroups and in the interfaces of their pods.
+// usage: the usage of containers equals the files of their cgroups and the interfaces of their pods.
 func (w *world) usage(t *testing.T) {
 	ctx := t.Context()
 	sh(t, "modprobe", "null_blk")

@@ -32,7 +32,7 @@ func (s *sensor) verdicts(device string) (all []found, err error) {
 	return all, nil
 }
 
-// judged returns an error unless a device has a verdict, or for want = false has not.
+// judged returns an error unless a device has a verdict, or for want = false has no verdict.
 func (s *sensor) judged(device, name string, want bool) error {
 	all, err := s.verdicts(device)
 	if err != nil {

@@ -84,7 +84,6 @@ func enter(t *testing.T, name string, argv ...string) *container {
 	return c
 }
 
-// line waits for a line with this prefix.
 func (c *container) line(t *testing.T, begin string) string {
 	t.Helper()
 	timeout := time.After(60 * time.Second)
@@ -103,7 +102,7 @@ func (c *container) line(t *testing.T, begin string) string {
 	}
 }
 
-// rest waits for the end of the program and returns the lines that were not read yet.
+// rest waits for the end of the program and returns the unread lines.
 func (c *container) rest(t *testing.T) []string {
 	t.Helper()
 	c.stdin.Close()
@@ -126,7 +125,7 @@ func (c *container) signal(t *testing.T) {
 	c.rest(t)
 }
 
-// remove removes the cgroup, as the runtime does when a container is deleted.
+// remove removes the cgroup, like the runtime when a container is deleted.
 func (c *container) remove() {
 	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {
 		for range 50 {

@@ -22,7 +22,7 @@ var faults = regexp.MustCompile(`^(?:WARNING: |BUG: |kernel BUG at |Kernel panic
 // stalls are the faults that an emulated CPU also causes when the machine lets it wait for half a minute.
 var stalls = regexp.MustCompile(`soft lockup|workqueue lockup|INFO: rcu_(?:sched|preempt) `)
 
-// harmless are faults of a kernel alone, each with the reason and where it was seen without one of our programs.
+// harmless are faults of a kernel alone, each with the reason and where it was seen without our programs.
 var harmless = []*regexp.Regexp{
 	// virtio_gpu of Linux 7 does not free all its allocations when it is unloaded: a guest that only loads and unloads
 	// it warns in some of 10 unloads (on 6.12 once; never on 5.10 and 6.1).
@@ -73,7 +73,6 @@ func firstFault(console string) int {
 	return -1
 }
 
-// faults returns the faults in the kernel log of the guest.
 func (r *Result) faults() []string {
 	console, _ := os.ReadFile(r.KernelLog)
 	dmesg, _ := os.ReadFile(filepath.Join(filepath.Dir(r.KernelLog), "dmesg"))

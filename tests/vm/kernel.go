@@ -117,7 +117,6 @@ func unpacked(dir string, p pin) (Kernel, error) {
 	return Kernel{Version: p.kernel, Suite: p.suite, Release: release, Image: images[0], Root: dir}, nil
 }
 
-// download replaces dir by the unpacked kernel.
 func download(ctx context.Context, dir string, p pin) error {
 	r, err := openRepository(ctx, filepath.Dir(dir), p.suite)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// PaddedModules are out-of-tree RDMA modules, like those of MLNX_OFED: their structures have additional members at the
+// PaddedModules are out-of-tree RDMA modules: like MLNX_OFED's, their structures have additional members at the
 // beginning. They are built from Debian's source of the same kernel.
 type PaddedModules struct {
 	Plain string // a lib/modules directory whose RDMA modules have no type information
@@ -66,7 +66,6 @@ func padAll(dir string) error {
 	return nil
 }
 
-// pad adds the padding to structures in a header.
 func pad(header string, structs []string) error {
 	for _, name := range structs {
 		begin := "\nstruct " + name + " {"

@@ -20,7 +20,6 @@ const PinsFile = "tests/vm/kernels.txt"
 //go:embed kernels.txt
 var pinsText string
 
-// pins are the pinned kernels.
 var pins = parsePins(pinsText)
 
 // pin is a Debian kernel of the guests until the pins are raised.
@@ -51,7 +50,6 @@ func (p pin) version() string {
 // extra matches the packages that only builds of modules need. They are downloaded for these.
 var extra = regexp.MustCompile(`^linux-(headers|source)-`)
 
-// installed returns the packages of the kernel itself.
 func (p pin) installed() (specs []string) {
 	for _, d := range p.debs {
 		if !extra.MatchString(d.file) {
@@ -61,7 +59,6 @@ func (p pin) installed() (specs []string) {
 	return specs
 }
 
-// findPin returns the pin of a kernel.
 func findPin(kernel string) (pin, error) {
 	var known []string
 	for _, p := range pins {

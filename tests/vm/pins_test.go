@@ -73,7 +73,6 @@ func (m *mirror) add(name, version, depends, file string) deb {
 	return d
 }
 
-// kernel adds a kernel, and returns its pin.
 func (m *mirror) kernel(release, version string) pin {
 	modules := "usr/lib/modules/" + release
 	return pin{kernel: "6.1", suite: mirrorSuite, debs: []deb{
@@ -99,7 +98,6 @@ func (m *mirror) without(d deb) {
 	m.index.WriteString(strings.Join(entries, ""))
 }
 
-// sources publishes the packages and returns the apt sources.
 func (m *mirror) sources() map[string]string {
 	m.t.Helper()
 	dist := filepath.Join(m.dir, "dists", mirrorSuite)

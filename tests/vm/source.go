@@ -70,7 +70,6 @@ func (c changedModules) make(ctx context.Context, kernel Kernel, dir string) err
 	return os.Rename(done, dir)
 }
 
-// compile builds the modules in a directory.
 func (c changedModules) compile(ctx context.Context, kernel Kernel, tools toolchain, dir string) error {
 	if err := unpackSource(ctx, kernel, c.sources, dir); err != nil {
 		return err
@@ -157,7 +156,6 @@ func placeModules(ctx context.Context, kernel Kernel, root string, modules []str
 	return run(ctx, root, []string{"depmod", "-b", root, kernel.Release})
 }
 
-// run runs programs, one after the other, in a directory.
 func run(ctx context.Context, dir string, commands ...[]string) error {
 	for _, c := range commands {
 		if _, err := output(ctx, dir, c[0], c[1:]...); err != nil {

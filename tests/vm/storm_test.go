@@ -121,7 +121,6 @@ func storms(t *testing.T, kind string) {
 	}
 }
 
-// onCPU binds the calling goroutine to a CPU.
 func onCPU(cpu int) {
 	runtime.LockOSThread()
 	var set unix.CPUSet

@@ -199,7 +199,6 @@ func boot(ctx context.Context, kernel Kernel, accel string, opts Options) (*Resu
 // machine has fewer.
 const lockups = 4
 
-// locked reports whether the guest hangs.
 func (r *Result) locked() bool {
 	log, _ := os.ReadFile(r.KernelLog)
 	return bytes.Count(log, []byte("soft lockup")) >= lockups

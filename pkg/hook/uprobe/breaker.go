@@ -31,7 +31,6 @@ type breaker struct {
 
 func newBreaker() breaker { return breaker{files: map[uint64]error{}, owners: map[uint64]int{}} }
 
-// open opens the breaker for a file.
 func (b *breaker) open(mapping uint64, owners []uint64, err error) {
 	if b.files[mapping] != nil {
 		return
@@ -42,7 +41,6 @@ func (b *breaker) open(mapping uint64, owners []uint64, err error) {
 	}
 }
 
-// check returns why a file must not be touched.
 func (b *breaker) check(mapping uint64, owners []uint64) error {
 	if err := b.files[mapping]; err != nil {
 		return err

@@ -35,7 +35,6 @@ const (
 	trap = 0xcc
 )
 
-// newGate returns a Gate, as root.
 func newGate(t testing.TB, change ...func(*Options)) *Gate {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -53,7 +52,6 @@ func newGate(t testing.TB, change ...func(*Options)) *Gate {
 	return g
 }
 
-// code returns a file full of nop.
 func code(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "code")
@@ -66,7 +64,6 @@ func code(t testing.TB) string {
 	return path
 }
 
-// program returns a program of tests/vm/workload.
 func program(t testing.TB, name string) string {
 	t.Helper()
 	if dir := os.Getenv("ACCELSCOPE_WORKLOADS"); dir != "" { // in a guest
@@ -113,7 +110,6 @@ func start(t testing.TB, argv ...string) *helper {
 	return h
 }
 
-// end ends the program and waits for it.
 func (h *helper) end() {
 	if h.cmd.ProcessState == nil {
 		h.stdin.Close()
@@ -149,7 +145,6 @@ func do(t testing.TB, f func(*Operation), o Operation) *Operation {
 	}
 }
 
-// probes returns detached probes at some offsets.
 func (g *Gate) probes(offsets ...uint64) (out []Probe) {
 	for _, offset := range offsets {
 		out = append(out, Probe{Offset: offset, Attach: func(path string) (io.Closer, error) {

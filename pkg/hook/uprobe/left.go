@@ -97,7 +97,6 @@ func attached(probes []Probe) (out []Probe) {
 	return out
 }
 
-// pinner is a link that can be pinned.
 type pinner interface{ Pin(path string) error }
 
 // leave pins links, so that the kernel does not detach them at the end of the process.
@@ -143,7 +142,6 @@ func leftName(mapping, offset uint64, i int) string {
 	return fmt.Sprintf("%x-%x-%d-%d-%d", mapping, offset, os.Getpid(), time.Now().UnixNano(), i)
 }
 
-// offsetOf returns the offset in the name of a left link.
 func offsetOf(name string) (offset uint64, err error) {
 	fields := strings.Split(name, "-")
 	if len(fields) < 2 {

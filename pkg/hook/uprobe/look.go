@@ -41,7 +41,6 @@ type view struct {
 	more     bool     // there are others
 }
 
-// holder is a process whose mmap_lock is held.
 type holder struct {
 	mm  uint64
 	pid int // 0: unknown

@@ -21,7 +21,6 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// tierVar selects the tier to test; empty is the best tier.
 const tierVar = "ACCELSCOPE_TEST_TIER"
 
 // null is a device that is not watched.
@@ -62,7 +61,6 @@ func (f tree) name(t testing.TB, number, name string) {
 	}
 }
 
-// misc sets the number of the watched misc device.
 func (f tree) misc(t testing.TB, number string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(f.dir, "sys/class/misc/rdma_cm/dev"), []byte(number+"\n"), 0o644); err != nil {
@@ -118,7 +116,6 @@ func counting(t *testing.T, o Options) *Source {
 	return s
 }
 
-// unhooked is the error of attaching on this kernel.
 var unhooked error
 
 // A group is a test cgroup that may not open /dev/zero or 1:4000, which does not exist.

@@ -73,7 +73,6 @@ func unlisted(driver string) *model.UnlistedNodes {
 	return nil
 }
 
-// miscDevices are the watched devices with the major of misc.
 var miscDevices = map[string]model.DeviceClass{"rdma_cm": model.ClassRDMA}
 
 func majorsOf(text []byte) map[uint32]string {
@@ -165,7 +164,6 @@ func (n *nodes) addMisc(sysfs string, major uint32) {
 	}
 }
 
-// any reports whether there is anything to watch.
 func (n *nodes) any() bool { return len(n.named) > 0 || len(n.classes) > 0 }
 
 // of returns the node of a number. Without a known name, the number is its name.

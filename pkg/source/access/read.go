@@ -55,7 +55,6 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return snap, errors.Join(err, s.files, s.stuck(), hook.Failures(s.hooks))
 }
 
-// stuck returns the error of a listing that does not end.
 func (s *Source) stuck() error {
 	if s.began.IsZero() || time.Since(s.began) < stuckAfter {
 		return nil

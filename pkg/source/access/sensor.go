@@ -35,7 +35,6 @@ const (
 	stackSize = 16384
 )
 
-// filesHook is the iterator over open files.
 var filesHook = hook.Hook{Name: "task_file", Optional: true, Tiers: []hook.Tier{hook.Loading(hook.Iterator, gen.DevicesProgOpenFiles)}}
 
 // opensShare is the part of the map that an owner may have: a quarter.
@@ -54,7 +53,6 @@ type sensor struct {
 	entries uint64 // at the last read
 }
 
-// unattached returns all hooks with one state and reason.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
 	for _, h := range accessHooks {
@@ -218,7 +216,6 @@ var lossNames = [gen.DevicesAccessLossACCESS_LOSSES]string{
 
 const opensOfOwner = uint32(gen.DevicesAccessMapOPENS_OF_OWNER)
 
-// self adds the state of the map, and the losses.
 func (s *sensor) self(snap *model.Snapshot) error {
 	if !s.counts {
 		return nil

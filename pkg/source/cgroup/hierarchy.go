@@ -234,7 +234,6 @@ func newMountView(procfs string, h Hierarchy) mountView {
 	return v
 }
 
-// isOuter reports whether a path leads out of our cgroup namespace.
 func isOuter(path string) bool { return path == "/.." || strings.HasPrefix(path, "/../") }
 
 // mountRoot returns the root of the last mount at mount, or "/" without a mount.

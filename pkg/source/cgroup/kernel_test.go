@@ -63,7 +63,6 @@ func trees(t *testing.T, test func(t *testing.T, tree tree)) {
 
 var nextTop atomic.Int64
 
-// tree is a hierarchy with a cgroup of the test.
 type tree struct{ root, mount, top string }
 
 func (tr tree) dir(path string) string { return tr.mount + tr.top + path }
@@ -117,7 +116,6 @@ func (tr tree) open(t *testing.T, o Options) *Source {
 	return s
 }
 
-// process starts a program that sleeps in the cgroup at path.
 func (tr tree) process(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	cmd := child.Command(context.Background(), "sleep", "60")

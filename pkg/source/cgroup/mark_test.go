@@ -18,7 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// marks records the marked cgroups.
 type marks struct {
 	mu   sync.Mutex
 	of   map[model.CgroupID]mark

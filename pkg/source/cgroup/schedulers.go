@@ -13,7 +13,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A scheduler makes a cgroup for each of its jobs.
 type scheduler struct {
 	name string // prefix of workloads, and value of the label runtime
 	// parents are the paths of the directories that contain the cgroups of jobs, at the root or in slices; * is any
@@ -68,7 +67,6 @@ func isScheduler(runtime string) bool {
 
 func isJob(runtime string) bool { return runtime == runtimeSlurm || isScheduler(runtime) }
 
-// isJobUnit reports whether the cgroups of jobs are below a unit.
 func isJobUnit(unit string) bool {
 	return isSlurmScope(unit) || slices.ContainsFunc(schedulers, func(s scheduler) bool {
 		return slices.ContainsFunc(s.parents, func(parent string) bool {

@@ -11,7 +11,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/cgroup/slurm"
 )
 
-// group is an existing or ended cgroup.
 type group struct {
 	id    model.CgroupID
 	path  string       // below the mount
@@ -163,7 +162,6 @@ func (t *table) endTree(g *group, now time.Time) {
 	t.end(g, now)
 }
 
-// lastAt returns the id of the last ended cgroup at path.
 func (t *table) lastAt(path string) (id model.CgroupID, ok bool) {
 	var died time.Time
 	for _, g := range t.dead {

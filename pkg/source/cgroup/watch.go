@@ -132,7 +132,6 @@ func watchLimit(procfs string) int {
 	return min(maxWatches, n/watchShare)
 }
 
-// run reads events until Close.
 func (w *watcher) run() {
 	defer close(w.done)
 	_ = w.events.Read(func(fd uintptr) bool {
@@ -224,7 +223,6 @@ func (w *watcher) grow(parent *group, names []string) {
 	}
 }
 
-// resume watches and lists paused cgroups again.
 func (w *watcher) resume() {
 	paused := w.paused
 	w.paused = nil
@@ -283,7 +281,6 @@ func (w *watcher) isEnded(g *group) bool {
 	return err == nil && id != g.id || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// walk visits the tree, to find changes without an event.
 func (w *watcher) walk() { w.visit(false) }
 
 // visit visits the tree, with or without the cgroups below closed cgroups.
@@ -393,7 +390,6 @@ func (w *watcher) unwatch(g *group) {
 	g.wd = 0
 }
 
-// cannotRead records an existing cgroup that cannot be read.
 func (w *watcher) cannotRead(path string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || len(w.unreadable) >= maxUnreadable {
 		return

@@ -22,7 +22,6 @@ type disks struct {
 	loaded time.Time
 }
 
-// name sets the names of the devices in the usages.
 func (d *disks) name(procfs string, usages []model.Usage, now time.Time, skipped *boundedfile.SkippedFiles) error {
 	var err error
 	for i := range usages {

@@ -280,7 +280,6 @@ func TestNetworkOfAProcess(t *testing.T) {
 	t.Error("the counters keep changing")
 }
 
-// fromIP parses the output of ip.
 func fromIP(t *testing.T, text string) []model.Interface {
 	t.Helper()
 	type side struct{ Bytes, Packets, Errors, Dropped uint64 }

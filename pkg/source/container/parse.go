@@ -62,7 +62,6 @@ func parsePressure(b []byte, skipped *boundedfile.Skipped, some, full *model.Opt
 	}
 }
 
-// parseDevice parses MAJOR:MINOR.
 func parseDevice(b []byte) (major, minor uint32, ok bool) {
 	left, right, ok := bytes.Cut(b, []byte{':'})
 	if !ok {

@@ -82,7 +82,6 @@ func (r *reader) fail(what string, err error) {
 	}
 }
 
-// leaveOut records the skipped lines of a file.
 func (r *reader) leaveOut(name string, s boundedfile.Skipped) {
 	r.skipped.Add(name, s)
 	if s.Lines > 0 && r.quote == "" {

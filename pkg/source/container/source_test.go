@@ -47,13 +47,11 @@ func inode(t testing.TB, path string) uint64 {
 	return st.Ino
 }
 
-// cgroupID is the number of a directory.
 func cgroupID(t testing.TB, path string) model.CgroupID {
 	t.Helper()
 	return model.CgroupID(inode(t, path))
 }
 
-// below adds a directory to the names of files.
 func below(dir string, files map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, text := range files {

@@ -27,7 +27,6 @@ type answers struct {
 	fewer bool
 }
 
-// fail stores an error and keeps the counters.
 func (a *answers) fail(err error) {
 	a.problem = err.Error()
 	a.failed++
@@ -169,7 +168,6 @@ func (s *Source) counters(ctx context.Context, lid uint32, numbers []int) (map[i
 	return ports, nil
 }
 
-// whole reports whether each port has the counter.
 func whole(ports map[int]counterValues, numbers []int, counter string) bool {
 	for _, number := range numbers {
 		if _, ok := ports[number][counter]; !ok {

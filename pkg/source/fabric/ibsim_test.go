@@ -214,7 +214,6 @@ var injected = []struct {
 	// ibsim's answer ends before PortMulticastRcvPkts.
 }
 
-// perf returns the output of perfquery for a port.
 func perf(t *testing.T, f *ibsim.Fabric, lid uint32, port int) string {
 	t.Helper()
 	var text string

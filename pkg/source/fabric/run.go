@@ -62,7 +62,6 @@ type command struct {
 	args []string
 }
 
-// check refuses arguments that are not listed.
 func (c command) check() error {
 	operands := 0
 	for _, a := range c.args {
@@ -149,7 +148,6 @@ func (r *runner) command(tool string, names bool, args ...string) command {
 	return command{tool, args}
 }
 
-// sweep reads the fabric and stores the result in a file.
 func (r *runner) sweep(file string) command {
 	return r.command(ibnetdiscover, true, "--ports", "--cache="+file)
 }
@@ -163,12 +161,10 @@ func (r *runner) owners(file string) command {
 	return r.command(ibnetdiscover, true, "--load-cache="+file)
 }
 
-// links prints the capabilities of the links from that file.
 func (r *runner) links(file string) command {
 	return r.command(iblinkinfo, true, "--line", "--load-cache="+file)
 }
 
-// counters reads the counters of a switch's ports.
 func (r *runner) counters(extended bool, lid uint32, ports []int) command {
 	args := []string{"--loop_ports"}
 	if extended {

@@ -27,7 +27,6 @@ type topology struct {
 	unread int               // number of unparsable lines
 }
 
-// node is a node with its ports by number.
 type node struct {
 	kind, name string
 	lid        uint32

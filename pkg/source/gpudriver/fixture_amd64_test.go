@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/tests/bpf"
 )
 
-// programs runs the compiled programs without kprobes: those of kprobes are loaded as syscall programs, which can be called with
-// any registers. The open files are fakes in the memory of a map, in the layout of this kernel; tasks and cgroups are real.
+// programs runs the compiled kprobe programs without kprobes: loaded as syscall programs, they can be called with any
+// registers. The open files are fakes in the memory of a map, in the layout of this kernel; tasks and cgroups are real.
 type programs struct {
 	*Source
 	t       testing.TB
@@ -140,7 +140,7 @@ func (p *programs) file(driver string) uint64 {
 	return p.address + uint64(file)
 }
 
-// The programs of an operation of a driver, and those of drm_ioctl.
+// The programs of an operation of a driver, and of drm_ioctl.
 func (p *programs) enter(file uint64, request uint32) {
 	p.t.Helper()
 	p.run(gen.GPUDriverProgKprobeIoctl, unix.PtraceRegs{Rdi: file, Rsi: uint64(request)})
@@ -181,7 +181,6 @@ func newThread(t *testing.T) thread {
 	return c
 }
 
-// do runs a function and waits for it.
 func (c thread) do(f func()) {
 	done := make(chan bool)
 	c <- func() { defer close(done); f() }

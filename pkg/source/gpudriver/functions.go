@@ -29,7 +29,6 @@ var functions = []function{
 	{name: "uvm_unlocked_ioctl_entry", module: "nvidia_uvm"},
 }
 
-// A request is an ioctl of a driver.
 type request struct {
 	module       string // empty: all DRM drivers
 	kind, number uint8  // _IOC_TYPE and _IOC_NR

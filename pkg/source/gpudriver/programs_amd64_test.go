@@ -19,7 +19,7 @@ import (
 	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
 )
 
-// Requests: those of DRM_IOWR('d', …) and the like, with any size of the argument.
+// Requests: DRM_IOWR('d', …) and the like, with any size of the argument.
 const (
 	drmWork     = 0xc0406442 // DRM_COMMAND_BASE + 2
 	syncobjWait = 0xc02864c3

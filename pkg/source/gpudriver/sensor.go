@@ -152,7 +152,6 @@ func (s *sensor) attach(f function) ([]link.Link, error) {
 	return []link.Link{begin, end}, nil
 }
 
-// take removes the links of a function and returns them.
 func (s *sensor) take(function string) []link.Link {
 	links := s.links[function]
 	delete(s.links, function)
@@ -170,7 +169,6 @@ func (s *sensor) attached() (names []string) {
 	return names
 }
 
-// missed counts the runs of programs that the kernel skipped.
 func (s *sensor) missed() uint64 {
 	var programs []*ebpf.Program
 	for _, h := range []*hook.Hook{&drmHook, &ioctlHook} {
@@ -213,7 +211,6 @@ func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) 
 	return nil
 }
 
-// inProgress calls f for each call in progress, with the thread.
 func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) error {
 	n, err := hook.Batches(s.object.Coll.Maps[gen.GPUDriverMapDriverCalls], &s.threads, &s.calls, f)
 	if err != nil {
@@ -248,7 +245,6 @@ var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
 	gen.GPUDriverDriverLossLOSS_DRIVER_RETURN_MISSED: "driver_return_missed",
 }
 
-// self adds the state of the maps, and the losses.
 func (s *sensor) self(snap *model.Snapshot) error {
 	for _, name := range []string{gen.GPUDriverMapDriverStats, gen.GPUDriverMapDriverCalls} {
 		snap.Maps = append(snap.Maps, model.Map{

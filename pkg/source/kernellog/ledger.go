@@ -54,7 +54,6 @@ func newLedger() ledger {
 	}
 }
 
-// device returns a device, or nil if there are too many.
 func (l *ledger) device(address string) *device {
 	d := l.devices[address]
 	if d == nil && len(l.devices) < maxDevices {
@@ -98,7 +97,6 @@ func (l *ledger) blame(address string, at time.Time) (waiting *model.Fault) {
 	return d.pending
 }
 
-// settle adds the fault that waits for its process.
 func (l *ledger) settle(d *device) {
 	if d.pending != nil {
 		f := *d.pending
@@ -107,7 +105,6 @@ func (l *ledger) settle(d *device) {
 	}
 }
 
-// settleBefore adds the waiting faults from before a time.
 func (l *ledger) settleBefore(t time.Time) {
 	for _, d := range l.devices {
 		if d.pending != nil && d.pending.Time.Before(t) {

@@ -64,8 +64,8 @@ var messages = map[string][]message{
 // otherNames are other drivers to which the PCI device of a message may be bound, or seem bound.
 var otherNames = map[string]string{"i40e": "ice", "idpf": "ice", "irdma": "ice", "bnxt_re": "bnxt_en"}
 
-// ofFunctions has the drivers of ordinary NICs, of which few have RDMA: only irdma's messages with their names are
-// read, not the PCI core's.
+// ofFunctions has the drivers of ordinary NICs, few of them with RDMA: only irdma's messages with their names are read,
+// not the PCI core's.
 var ofFunctions = map[string][]message{"i40e": irdmaMessages, "idpf": irdmaMessages}
 
 // withPCIe adds the PCI core's messages about the device of any driver.

@@ -99,7 +99,6 @@ func parseNVSwitch(r *record) (line, bool) {
 	return l, true
 }
 
-// severity returns the severity of a word: Fatal, Nonfatal, Non-fatal.
 func severity(word string) model.FaultSeverity {
 	if strings.EqualFold(word, string(model.FaultFatal)) {
 		return model.FaultFatal

@@ -128,7 +128,6 @@ func processOf(text string) (name string, pid int) {
 	}
 }
 
-// parsePID returns 0 for text that is not a PID.
 func parsePID(s string) int {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil {

@@ -130,7 +130,6 @@ func (n *node) until(what string, met func(*model.Snapshot) bool) model.Snapshot
 	}
 }
 
-// counted waits until the last fault of a code has arrived.
 func (n *node) counted(code string) model.Snapshot {
 	n.t.Helper()
 	return n.until(code+" is missing", func(s *model.Snapshot) bool {
@@ -148,7 +147,6 @@ func key(code string) model.FaultKey {
 	return model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: gpuAddress, Code: code}
 }
 
-// counts returns the counts of devices and of cgroups.
 func counts(s *model.Snapshot) (totals map[string]uint64, owned map[string]uint64) {
 	totals, owned = map[string]uint64{}, map[string]uint64{}
 	for _, t := range s.FaultTotals {

@@ -13,7 +13,6 @@ const (
 	byFirmware = "the firmware of the node handles PCIe errors (GHES); the severity is only in the bits of several lines"
 )
 
-// unreadTexts are known texts that are not counted.
 var unreadTexts = []unread{
 	{
 		"amdgpu", "5.10–6.8",

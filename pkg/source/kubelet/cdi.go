@@ -64,7 +64,6 @@ func newSpecifications(dirs []CDIDir) *specifications {
 	return &specifications{dirs: dirs}
 }
 
-// begin is called before each answer of the kubelet.
 func (s *specifications) begin() { s.used, s.devices, s.err, s.missing = false, nil, nil, "" }
 
 // nodes returns the device nodes of CDI devices, or nil if all specifications lack them.

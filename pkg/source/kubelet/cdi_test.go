@@ -30,7 +30,6 @@ func specification(t testing.TB, name string) string {
 	return string(text)
 }
 
-// writeTree writes files below root.
 func writeTree(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {

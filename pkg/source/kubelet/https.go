@@ -27,7 +27,6 @@ import (
 var errNoURL = fmt.Errorf(
 	"no URL of the kubelet: set --kubelet.url, or NODE_IP in a pod with a service account: %w", model.ErrAbsent)
 
-// maxFile is the size limit of a token or CA file.
 const maxFile = 1 << 20
 
 // client sends requests to the kubelet over HTTPS. It follows no redirect and uses no proxy, so that only the kubelet

@@ -168,7 +168,6 @@ func (p *podJSON) pod(labels []string) model.Pod {
 	return pod
 }
 
-// controller returns the controller of the pod, or zero.
 func (p *podJSON) controller() (c model.PodController) {
 	for _, o := range p.Metadata.Owners {
 		if group, _, ok := strings.Cut(o.APIVersion, "/"); ok && o.Controller {

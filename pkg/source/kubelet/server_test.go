@@ -28,7 +28,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // The servers in this file stand for a kubelet, which a unit test cannot run. Their answers use the kubelet's own
 // types.
 
-// lister is a PodResources server.
 type lister struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 	list        func(context.Context) (*podresourcesv1.ListPodResourcesResponse, error)

@@ -195,7 +195,6 @@ func (p *part) update(answer *facts, now time.Time) {
 	}
 }
 
-// verdict returns the error of a Read.
 func (s *Source) verdict() error {
 	var failed, missing []error
 	for _, p := range s.parts {

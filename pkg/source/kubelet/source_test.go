@@ -37,7 +37,6 @@ func limit(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// state returns the state and the reason of a part.
 func state(t *testing.T, s model.Snapshot, part string) (model.State, string) {
 	t.Helper()
 	for _, d := range s.DeviceStates {

@@ -9,7 +9,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// summaryPath is the path of the Summary API.
 const summaryPath = "/stats/summary"
 
 // storageJSON holds the used fields of a FsStats, in bytes.

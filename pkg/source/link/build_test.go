@@ -135,7 +135,6 @@ func (f tree) link(path, target string) {
 	}
 }
 
-// netdev adds an interface.
 func (f tree) netdev(name string, index int, driver string) {
 	f.t.Helper()
 	dir := "class/net/" + name

@@ -72,7 +72,6 @@ const (
 	stepCount     = 6
 )
 
-// errForeign reports an interface of another network namespace.
 var errForeign = fmt.Errorf("the interface is in another network namespace than the sensor: %w", model.ErrUnsupported)
 
 // read makes the steps that are due, within limit, and reports whether it made all of them. changed is set if the

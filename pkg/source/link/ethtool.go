@@ -147,7 +147,6 @@ func parseFEC(b []byte) (*model.FEC, error) {
 	return f, nil
 }
 
-// total returns the first number of an array, or nil.
 func total(a *netlink.Attrs) *uint64 {
 	switch {
 	case len(a.Data) == 0:

@@ -92,7 +92,6 @@ func request(name string) (r ifreq, err error) {
 	return r, nil
 }
 
-// ethtool makes an ioctl with the buffer as its data.
 func (s *ioctlSocket) ethtool(name string) error {
 	r, err := request(name)
 	if err != nil {
@@ -103,7 +102,7 @@ func (s *ioctlSocket) ethtool(name string) error {
 	return s.call(unix.SIOCETHTOOL, &r)
 }
 
-// identify returns the index and the hardware address, of which the kernel returns 14 bytes at most.
+// identify returns the index and the hardware address. The kernel returns at most 14 bytes of the address.
 func (s *ioctlSocket) identify(name string) (index int, address []byte, err error) {
 	r, err := request(name)
 	if err == nil {

@@ -54,7 +54,6 @@ func sh(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// statisticsOf returns what `ethtool -S` prints.
 func statisticsOf(t *testing.T, name string) map[string]uint64 {
 	t.Helper()
 	values := map[string]uint64{}

@@ -29,7 +29,6 @@ type mlxlinkText struct {
 // mlxlinkSection has the values of a section, by title. A value is a string, or an object with a list of strings.
 type mlxlinkSection map[string]json.RawMessage
 
-// mlxlinkSections are the used sections of the output.
 type mlxlinkSections struct {
 	Operation mlxlinkSection `json:"Operational Info"`
 	Counters  mlxlinkSection `json:"Physical Counters and BER Info"`

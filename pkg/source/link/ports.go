@@ -17,7 +17,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// port is a port of an HCA.
 type port struct {
 	device string
 	number int

@@ -14,7 +14,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// publish replaces the facts that Read returns.
 func (s *Source) publish(now time.Time) {
 	facts := model.Snapshot{LinkFlaps: slices.Clone(s.flaps)}
 	if facts.LinkFlaps == nil {

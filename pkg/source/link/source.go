@@ -80,7 +80,6 @@ type Source struct {
 	err   error
 }
 
-// netdev is an interface and its state.
 type netdev struct {
 	driverReader // of the call while a call is in progress
 	watch        *carrierWatch
@@ -186,7 +185,6 @@ func (s *Source) readyNow() {
 	}
 }
 
-// step makes a call, and reports whether there may be another.
 func (s *Source) step() bool {
 	if h := s.hanging; h != nil {
 		if !h.Returned() {

@@ -27,7 +27,6 @@ var (
 		"hugetlbfs iso9660 mqueue nsfs overlay proc procfs pstore rpc_pipefs securityfs selinuxfs squashfs erofs sysfs tracefs")
 )
 
-// maxMounts limits the mount points in the result.
 const maxMounts = 4096
 
 // mountReader calls statfs for each mount point of the node.

@@ -21,7 +21,6 @@ var sensorTypes = []string{
 	"intrusion", "freq",
 }
 
-// maxSensorFiles limits the files of one chip.
 const maxSensorFiles = 4096
 
 // hwmonReader reads class/hwmon. Names and limits are cached: they are four of five files.
@@ -30,7 +29,6 @@ type hwmonReader struct {
 	kept map[string]*chip
 }
 
-// chip is a directory with an inode.
 type chip struct {
 	inode      uint64
 	id, driver string // derived from the device and the name as in node_exporter

@@ -18,7 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxDevices limits the interfaces, chips and CPUs.
 const maxDevices = 8192
 
 // netDevReader reads /proc/1/net/dev. node_exporter uses netlink, which returns the same counters for the network
@@ -180,7 +179,6 @@ func (c *netClassReader) hot(name string, k *netClass) (values [3]string, change
 	return values, changed
 }
 
-// inodeOf returns the inode of an entry, or 0 if unknown.
 func inodeOf(e os.DirEntry) uint64 {
 	if info, err := e.Info(); err == nil {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {

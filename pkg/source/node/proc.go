@@ -158,7 +158,6 @@ func parseMemory(b []byte, skipped *boundedfile.Skipped) []model.Figure {
 	return figures
 }
 
-// maxFigures limits the values of a file with names and values.
 const maxFigures = 1024
 
 // readFiles reads /proc/sys/fs/file-nr.

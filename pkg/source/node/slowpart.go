@@ -30,7 +30,6 @@ func (p *slowPart) start(now time.Time) {
 	})
 }
 
-// wait adds the result to n.
 func (p *slowPart) wait(ctx context.Context, n *reading) error {
 	got, err := p.pending.Wait(ctx)
 	if errors.Is(err, hang.ErrStuck) {

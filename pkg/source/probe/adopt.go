@@ -198,7 +198,6 @@ func changedTypes(adopted map[gen.ObjectsAdoptedKey]gen.ObjectsObject, ended []e
 	return slices.Collect(maps.Keys(changed))
 }
 
-// list returns the existing objects of some types.
 func list(ctx context.Context, opts Options, types []model.ObjectType) ([]model.Object, error) {
 	objects, err := opts.Objects(ctx, types...)
 	if err != nil {

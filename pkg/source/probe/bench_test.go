@@ -65,7 +65,6 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("again_without", calls)
 }
 
-// onWrites attaches the ring buffer programs to write().
 func onWrites(enter, exit asm.Instructions) (out []io.Closer, err error) {
 	for name, insns := range map[string]asm.Instructions{"sys_enter_write": enter, "sys_exit_write": exit} {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL", Instructions: insns})

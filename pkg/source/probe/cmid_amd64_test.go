@@ -34,7 +34,6 @@ func (p *objectPrograms) id() uint64 {
 	return p.address + uint64(at)
 }
 
-// newID creates an id that is not bound to a device.
 func (p *objectPrograms) newID() {
 	p.t.Helper()
 	p.put(fakeDevice, "ib_device.index", 3)

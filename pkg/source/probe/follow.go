@@ -41,7 +41,6 @@ func (s *Source) run(ctx context.Context) {
 	s.watch(ctx, events.changed)
 }
 
-// watch calls follow when a change is announced, and at intervals.
 func (s *Source) watch(ctx context.Context, changed <-chan struct{}) {
 	timer := time.NewTimer(shortInterval)
 	defer timer.Stop()

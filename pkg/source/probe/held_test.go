@@ -152,7 +152,6 @@ func (h *heldNetlink) counts(context.Context) (map[model.ObjectTable]uint64, err
 	return counts, nil
 }
 
-// newUnhooked returns a sensor without hooks.
 func newUnhooked(t testing.TB, opts Options) *sensor {
 	t.Helper()
 	types, err := hook.LoadTypes("")
@@ -181,7 +180,6 @@ func newUnhooked(t testing.TB, opts Options) *sensor {
 	return s
 }
 
-// processCPU returns the CPU time of this process in a call.
 func processCPU(t testing.TB, f func()) time.Duration {
 	t.Helper()
 	var before, after unix.Timespec
@@ -193,7 +191,6 @@ func processCPU(t testing.TB, f func()) time.Duration {
 	return time.Duration(after.Nano() - before.Nano())
 }
 
-// residentMB returns the memory that the Go runtime holds.
 func residentMB() float64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -131,7 +131,6 @@ const (
 	uobjectHook  = "rdma_alloc_commit_uobject"
 )
 
-// unattached returns all hooks with one state and reason.
 func unattached(reason string, state model.State) []model.Hook {
 	var out []model.Hook
 	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{numberHook, existingHook, peersHook, cgroupHook}) {

@@ -17,7 +17,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// peersOf reads the peers, sorted by number.
 func peersOf(t *testing.T, s *sensor) []model.Peer {
 	t.Helper()
 	found, err := s.readPeers()

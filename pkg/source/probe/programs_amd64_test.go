@@ -153,7 +153,6 @@ func (p *objectPrograms) put(at uint32, path string, value uint64) {
 	}
 }
 
-// member returns the type of a member and adds its offset.
 func (p *objectPrograms) member(at *uint32, of btf.Type, name string) btf.Type {
 	p.t.Helper()
 	s, ok := btf.UnderlyingType(of).(*btf.Struct)
@@ -200,7 +199,6 @@ func (p *objectPrograms) exportedBy(module string) {
 	p.put(fakeModule, "module.name", name)
 }
 
-// mapDMABuf calls a function that maps the dma-buf with a size.
 func (p *objectPrograms) mapDMABuf(function string, result, size uint64) {
 	p.t.Helper()
 	arguments := []uint64{p.address + fakeDevice, 11, size, 12, 13}
@@ -225,7 +223,6 @@ func (p *objectPrograms) register(length, typ uint64) {
 	p.call("restrack_add", 0, p.entry())
 }
 
-// entry returns the address of the restrack entry of the region.
 func (p *objectPrograms) entry() uint64 {
 	at := uint32(fakeRegion)
 	found, err := p.types.AnyTypeByName("ib_mr")
@@ -408,7 +405,6 @@ func TestNumberObjects(t *testing.T) {
 	}
 }
 
-// plain sets the kind of regions without a dma-buf.
 func (p *objectPrograms) plain(m gen.ObjectsMemory) {
 	p.t.Helper()
 	if err := p.coll.Variables[gen.ObjectsVarPlainMemory].Set(uint32(m)); err != nil {

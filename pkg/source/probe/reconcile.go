@@ -188,7 +188,6 @@ func (s *sensor) exists(e entry) bool {
 	return err == nil && now == e.value
 }
 
-// remove removes the entry of an object that ended unseen.
 func (s *sensor) remove(e entry) {
 	if !s.exists(e) {
 		return

@@ -23,7 +23,6 @@ const (
 	ctxCode = uint8(gen.ObjectsObjectTypeTYPE_CTX)
 )
 
-// count adds an object as a program does.
 func (s *sensor) count(t *testing.T, address uint64, o gen.ObjectsObject) {
 	t.Helper()
 	if err := s.objects.Coll.Maps[gen.ObjectsMapObjects].Put(address, o); err != nil {

@@ -28,12 +28,10 @@ type adoption struct {
 	differs  bool // a comparison found a difference
 }
 
-// due reports whether to list the objects of the type again.
 func (a adoption) due(now time.Time, lost uint64) bool {
 	return (a.failed || a.differs || a.lost != lost) && now.Sub(a.at) >= a.interval
 }
 
-// next returns the state after another adoption.
 func (a adoption) next(now time.Time, lost uint64, changed, failed bool) adoption {
 	n := adoption{lost: lost, at: now, interval: reconcileInterval, failed: failed}
 	first := a.at.IsZero()

@@ -55,7 +55,6 @@ type sensor struct {
 	buffers
 }
 
-// held is a number of objects and their bytes.
 type held struct{ count, bytes int64 }
 
 // cmIDType is the structure of a CM id. Only the type information of modules describes it.
@@ -164,7 +163,6 @@ func (s *sensor) attachObjects(symbols map[string]bool) []model.Hook {
 	return out
 }
 
-// needed is why a hook was not tried.
 const needed = "needs the hooks listed before it"
 
 // errNoObjects is why an attached hook was detached.

@@ -18,13 +18,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// inCgroup calls f in a cgroup of testCgroup.
 func inCgroup(t *testing.T, subsystem, cgroup string, f func()) {
 	t.Helper()
 	enterFrom(t, subsystem, filepath.Dir(cgroup), cgroup, f)
 }
 
-// enterFrom calls f in a cgroup of a hierarchy.
 func enterFrom(t *testing.T, subsystem, hierarchy, cgroup string, f func()) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/cgroup")

@@ -41,7 +41,6 @@ func openUevents() (*uevents, error) {
 	return u, nil
 }
 
-// run reads until the socket is closed.
 func (u *uevents) run() {
 	defer close(u.changed)
 	buf := make([]byte, maxUevent)

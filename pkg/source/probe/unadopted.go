@@ -26,7 +26,6 @@ type unadoptedKey struct {
 
 type unadoptedCount struct{ now, most uint64 }
 
-// begin starts to count the objects of some types.
 func (u *unadopted) begin(types []model.ObjectType) {
 	for key, n := range u.counts {
 		if slices.Contains(types, key.kind) {

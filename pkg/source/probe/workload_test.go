@@ -35,7 +35,6 @@ func eachHierarchy(t *testing.T, f func(t *testing.T, subsystem, dir string)) {
 	}
 }
 
-// newChild creates nested cgroups.
 func newChild(t *testing.T, dir string, name ...string) string {
 	t.Helper()
 	for _, n := range name {
@@ -47,7 +46,6 @@ func newChild(t *testing.T, dir string, name ...string) string {
 	return dir
 }
 
-// callIn makes one call with a verb in a cgroup.
 func callIn(t *testing.T, subsystem, dir string) {
 	t.Helper()
 	null, err := unix.Open("/dev/null", unix.O_RDWR, 0)

@@ -79,7 +79,6 @@ func TestContainerdChurn(t *testing.T) {
 	}
 }
 
-// gone is a containerd without containers.
 type gone struct{ containers.ContainersClient }
 
 func (gone) Get(context.Context, *containers.GetContainerRequest, ...grpc.CallOption) (*containers.GetContainerResponse, error) {

@@ -95,7 +95,6 @@ func (d *daemon) must(err error) {
 	}
 }
 
-// start starts containerd and waits until it answers.
 func (d *daemon) start() {
 	d.Helper()
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -235,7 +234,6 @@ func (d *daemon) exec(ns, id, script string) {
 	}
 }
 
-// end deletes a running container.
 func (d *daemon) end(ns, id string) {
 	d.endTask(d.ctx(ns), id)
 	d.delete(ns, id)

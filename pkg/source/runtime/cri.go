@@ -110,7 +110,6 @@ func (d *criDriver) version(ctx context.Context) (*api.VersionResponse, error) {
 	return v, nil
 }
 
-// list reports all sandboxes and containers.
 func (d *criDriver) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

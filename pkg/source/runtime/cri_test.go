@@ -94,7 +94,6 @@ func (f *fakeCRI) GetContainerEvents(_ *api.GetEventsRequest, s api.RuntimeServi
 	}
 }
 
-// send sends an event with the state of the container.
 func (f *fakeCRI) send(t api.ContainerEventType, id string) {
 	f.mu.Lock()
 	e := &api.ContainerEventResponse{

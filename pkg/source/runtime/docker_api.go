@@ -76,7 +76,6 @@ func (a *dockerAPI) request(ctx context.Context, path string, query url.Values) 
 	return nil, nil, err
 }
 
-// dockerMessage returns why the engine refuses a request.
 func dockerMessage(body io.Reader) string {
 	var refusal struct{ Message string }
 	_ = json.NewDecoder(io.LimitReader(body, 4<<10)).Decode(&refusal) // the status says enough

@@ -146,7 +146,6 @@ func (e *fakeEngine) intercept(f func(w http.ResponseWriter, r *http.Request) bo
 	e.handle = f
 }
 
-// hang does not answer until the client gives up.
 func hang(_ http.ResponseWriter, r *http.Request) bool {
 	<-r.Context().Done()
 	return true
@@ -172,7 +171,6 @@ func (e *fakeEngine) stream() chan string {
 	return e.streams[len(e.streams)-1]
 }
 
-// send sends an event to the latest subscriber.
 func (e *fakeEngine) send(action, id string, at time.Time, attributes ...string) {
 	m := events.Message{
 		Type: "container", Action: events.Action(action), Time: at.Unix(), TimeNano: at.UnixNano(),
@@ -219,7 +217,6 @@ func (e *fakeEngine) drop(id string) {
 
 type driver func(ctx context.Context, f feed) error
 
-// driver is docker with shorter time limits.
 func (e *fakeEngine) driver(deadline time.Duration) driver {
 	return func(ctx context.Context, f feed) error { return withDeadline(f, deadline).follow(ctx, e.socket) }
 }

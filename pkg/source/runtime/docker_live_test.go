@@ -89,7 +89,6 @@ func (e *liveEngine) kill() {
 	e.cmd.Wait()
 }
 
-// end removes all containers and ends the engine.
 func (e *liveEngine) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -215,7 +214,6 @@ func (e *liveEngine) truth() map[string]string {
 	return out
 }
 
-// follower connects the driver to a registry, as the Source does.
 type follower struct {
 	t     *testing.T
 	r     *registry

@@ -159,7 +159,6 @@ func (s *Source) sameAs(p *place, at string) *place {
 	return nil
 }
 
-// note stores the state of a place and logs a change.
 func (s *Source) note(p *place, state model.State, reason string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +190,6 @@ func judge(p *place, err error) (model.State, string) {
 	return model.StateFailed, reason
 }
 
-// sleep waits for d and reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

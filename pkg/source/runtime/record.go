@@ -41,7 +41,6 @@ const (
 	extensionSandbox   = "io.cri-containerd.sandbox.metadata"
 )
 
-// record is a container of containerd, and its sandbox.
 type record struct {
 	model.Container
 	sandbox string

@@ -20,7 +20,6 @@ type Socket struct {
 	Path string           // on the node, below Options.Root and Options.Run
 }
 
-// defaultSockets lists the default sockets of the runtimes.
 func defaultSockets() []Socket {
 	var sockets []Socket
 	for _, r := range model.Runtimes {

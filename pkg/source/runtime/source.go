@@ -128,7 +128,6 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// readyWithin is the time limit of Ready.
 const readyWithin = 5 * time.Second
 
 // Ready is closed when each socket that existed at New has been listed or has failed, at the latest after 5 s. A later

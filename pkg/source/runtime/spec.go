@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// maxSpec is the longest specification that is read, in bytes.
 const maxSpec = 4 << 20
 
 // spec holds the used fields of a container's OCI runtime specification.

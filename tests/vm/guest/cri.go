@@ -100,7 +100,6 @@ func (c *CRI) RunPod(ctx context.Context, p *Pod) error {
 	return nil
 }
 
-// config returns the sandbox configuration that the kubelet would request.
 func (p *Pod) config() *cri.PodSandboxConfig {
 	network := cri.NamespaceMode_POD
 	if p.HostNetwork {

@@ -23,7 +23,6 @@ type daemon struct {
 	cmd    *exec.Cmd
 }
 
-// start runs the server and waits until it answers.
 func (d *daemon) start(ctx context.Context) error {
 	log, err := os.OpenFile(d.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -92,7 +92,6 @@ func (d *Docker) Do(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, docker, args...)
 }
 
-// ping checks whether a server of Docker's API answers.
 func ping(ctx context.Context, socket string) error {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -144,7 +144,7 @@ static int split(struct ibv_sge *list)
 
 static uint64_t there(void) { return (uintptr_t)mr->addr + mr->length / 2; }
 
-// post_chain posts n requests, of which only the last is signaled, and returns how many were taken.
+// post_chain posts n requests and returns how many were taken. Only the last request is signaled.
 static int post_chain(struct end *e, struct end *peer, int n, uint64_t id)
 {
 	struct ibv_sge list[most];

@@ -182,7 +182,6 @@ func TestDeviceProgram(t *testing.T) {
 	endJob()
 }
 
-// without calls a function without a capability.
 func without(t *testing.T, capability int, call func()) {
 	t.Helper()
 	runtime.LockOSThread() // capabilities belong to the thread

@@ -134,7 +134,6 @@ func (r *Ranks) ofWorkload(dir string, known map[process]reading) (map[process]r
 	return found, first
 }
 
-// processesBelow returns the processes in a cgroup and below.
 func processesBelow(dir string) (pids []string) {
 	dirs := []string{dir}
 	for i := 0; i < len(dirs) && len(pids) < maxRankProcesses; i++ {

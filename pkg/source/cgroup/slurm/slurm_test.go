@@ -22,7 +22,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// write creates the files of a fake tree.
 func write(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {

@@ -21,7 +21,6 @@ func (m *Memory) Decode() Module {
 	return d
 }
 
-// describe sets what does not change.
 func (m *Memory) describe(d *Module) {
 	id := m.octet(0, 0)
 	d.Type = identifiers[id].name
@@ -168,7 +167,6 @@ var (
 	bias        = scale{5e5, false} // 2 µA
 )
 
-// value returns a value, or nil if it was not read.
 func (m *Memory) value(page, offset uint8, s scale) *float64 {
 	raw, ok := m.word(page, offset)
 	if !ok {

@@ -32,7 +32,6 @@ func (r Read) Address() (i2c, page uint8) {
 // with status bits.
 var identification = Read{0, 0, 3}
 
-// layout is a memory map.
 type layout int
 
 const (

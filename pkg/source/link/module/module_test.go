@@ -47,7 +47,6 @@ func (s *slot) get(r Read) ([]byte, error) {
 	return data, nil
 }
 
-// decode reads and decodes a module.
 func decode(t *testing.T, memory eeprom.Memory) Module {
 	t.Helper()
 	var m Memory

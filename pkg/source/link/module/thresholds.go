@@ -14,7 +14,7 @@ type Threshold struct {
 	Alarm, Warning *Range
 }
 
-// Range is the range outside of which there is an alarm or a warning.
+// Range is a range of values. A value outside of it is an alarm or a warning.
 type Range struct {
 	Low, High float64
 }

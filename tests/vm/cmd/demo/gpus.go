@@ -25,7 +25,6 @@ const (
 
 func simulatedUUID(n int) string { return fmt.Sprintf("GPU-SIMULATED-0000-0000-%012d", n) }
 
-// gpus are the simulated GPUs.
 type gpus struct{ *nvml.Scenario }
 
 // newGPUs makes the GPUs and their device nodes, and sets the environment variables of the library.
@@ -57,7 +56,6 @@ func newGPUs(dir string) (gpus, error) {
 	return gpus{s}, s.Write()
 }
 
-// gpuNode is the device node of a GPU.
 func gpuNode(n int) string { return fmt.Sprint("/dev/nvidia", n) }
 
 // use has the first process of each container use a GPU, more or less busy, until ctx ends.

@@ -24,7 +24,6 @@ func inside(ctx context.Context, o options) error {
 	return errors.Join(pods(ctx, o, c), c.Stop())
 }
 
-// pods starts the pods and the sensor.
 func pods(ctx context.Context, o options, c *guest.Containerd) error {
 	dir, err := os.MkdirTemp("", "gpus-")
 	if err != nil {

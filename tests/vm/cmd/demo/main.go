@@ -18,7 +18,6 @@ import (
 	"time"
 )
 
-// options are the flags and the remaining arguments.
 type options struct {
 	kernel string
 	binary string
