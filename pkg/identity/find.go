@@ -64,17 +64,6 @@ func (t *Table) find(n *name) OwnerID {
 	return id
 }
 
-// noOwner is the owner of an unknown number. Nothing changes it.
-var noOwner owner
-
-// owner returns an owner, or noOwner for an unknown number.
-func (t *Table) owner(id OwnerID) *owner {
-	if int(id) < len(t.owners) && t.owners[id] != nil {
-		return t.owners[id]
-	}
-	return &noOwner
-}
-
 // Owner returns the labels of an owner.
 func (t *Table) Owner(id OwnerID) *Owner { return &t.owner(id).labels }
 

@@ -9,7 +9,6 @@ package identity
 
 import (
 	"cmp"
-	"strings"
 	"sync"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -24,16 +23,11 @@ import (
 // anchor, and an owner that ever had a claimed cgroup has none: a claimed cgroup never follows
 // the name of another one.
 type Table struct {
-	mu       sync.RWMutex // against Workload and OwnerOf
-	cgroups  map[model.CgroupID]*cgroup
-	owners   []*owner // by number; nil where the number is free
-	free     []OwnerID
-	freed    []OwnerID // in this round; free from the next one on
-	byLabels map[Owner]OwnerID
-	byAnchor map[anchor]OwnerID
-	round    uint64 // counts calls of Resolve
-	merges   []Merge
-	left     []Merge // owners that cgroups left in this round; To is Unattributed if for several
+	mu sync.RWMutex // against Workload and OwnerOf
+	ownerSet
+	cgroups map[model.CgroupID]*cgroup
+	merges  []Merge
+	left    []Merge // owners that cgroups left in this round; To is Unattributed if for several
 }
 
 // Merge states that everything of the owner From belongs to the owner To from now on.
@@ -45,41 +39,6 @@ type cgroup struct {
 	seen  uint64 // the last round with its name
 }
 
-type owner struct {
-	labels Owner
-	info   Info
-	// reported are the labels that runtimes and the kubelet gave last, if they did: a round has none in info.Labels until Label adds them.
-	reported   map[string]string
-	isReported bool
-	anchors    []anchor
-	claimed    bool // it has or had a claimed cgroup
-	cgroups    int  // number of its cgroups
-	seen       uint64
-	missed     int // consecutive calls of Expire while absent
-	expired    bool
-	// added is the round since which it exists, inherited the last one in which it took over what an earlier round had under other
-	// labels; 0 if it never did.
-	added, inherited uint64
-}
-
-// anchor is the id of a container, the UID of a pod, or the path of a job, whose number may be found later than its cgroups.
-type anchor struct {
-	container, pod string
-	job            model.CgroupPath
-}
-
-func (n *name) anchor() anchor {
-	switch {
-	case n.Claimed:
-		return anchor{}
-	case n.ContainerID != "":
-		return anchor{container: n.ContainerID}
-	case n.isJob():
-		return anchor{job: n.Path}
-	}
-	return anchor{pod: n.PodUID}
-}
-
 // Resolve assigns the cgroups of s to owners (Cgroups, Containers, Pods). ids are the cgroups
 // that occur in s: those without a name keep the last one. Resolve returns the owners that
 // became part of others: two with equal labels, and an owner without an anchor if all its
@@ -88,9 +47,8 @@ func (t *Table) Resolve(s *model.Snapshot, ids []model.CgroupID) []Merge {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.init()
-	t.round++
-	t.free = append(t.free, t.freed...)
-	t.freed, t.merges, t.left = t.freed[:0], nil, t.left[:0]
+	t.begin()
+	t.merges, t.left = nil, t.left[:0]
 	if len(s.Cgroups) > 0 {
 		names := newNames(s)
 		for i := range s.Cgroups {
@@ -125,9 +83,7 @@ func (t *Table) Resolve(s *model.Snapshot, ids []model.CgroupID) []Merge {
 func (t *Table) init() {
 	if t.cgroups == nil {
 		t.cgroups = map[model.CgroupID]*cgroup{}
-		t.owners = []*owner{{}}
-		t.byLabels = map[Owner]OwnerID{}
-		t.byAnchor = map[anchor]OwnerID{}
+		t.ownerSet = ownerSet{owners: []*owner{{}}, byLabels: map[Owner]OwnerID{}, byAnchor: map[anchor]OwnerID{}}
 	}
 }
 
@@ -161,9 +117,8 @@ func (t *Table) resolve(names *names, fact *model.Cgroup) {
 		c.owner = owner
 		t.owners[owner].cgroups++
 	}
-	if now.Claimed && !t.owners[owner].claimed {
-		t.owners[owner].claimed = true
-		t.dropAnchors(owner)
+	if now.Claimed {
+		t.claim(owner)
 	}
 	t.see(owner, &now)
 }
@@ -187,43 +142,13 @@ func (t *Table) place(n *name, listed bool) OwnerID {
 		t.merge(anchored, labeled)
 		return labeled
 	case ok:
-		delete(t.byLabels, t.owners[anchored].labels)
-		t.inherit(anchored, anchored)
-		t.owners[anchored].labels = n.Owner
-		t.byLabels[n.Owner] = anchored
+		t.rename(anchored, n.Owner)
 		return anchored
 	case !known:
 		labeled = t.add(n.Owner)
 	}
 	t.addAnchor(labeled, a)
 	return labeled
-}
-
-func (t *Table) add(labels Owner) OwnerID {
-	id := OwnerID(len(t.owners))
-	if n := len(t.free); n > 0 {
-		id, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		t.owners = append(t.owners, nil)
-	}
-	t.owners[id] = &owner{labels: labels, added: t.round}
-	t.byLabels[labels] = id
-	return id
-}
-
-func (t *Table) addAnchor(id OwnerID, a anchor) {
-	if o := t.owners[id]; a != (anchor{}) && !o.claimed {
-		o.anchors = append(o.anchors, a)
-		t.byAnchor[a] = id
-	}
-}
-
-func (t *Table) dropAnchors(id OwnerID) {
-	o := t.owners[id]
-	for _, a := range o.anchors {
-		delete(t.byAnchor, a)
-	}
-	o.anchors = nil
 }
 
 // leave records that a cgroup now belongs to another owner.
@@ -243,14 +168,6 @@ func (t *Table) leave(from, to OwnerID) {
 	t.left = append(t.left, Merge{from, to})
 }
 
-// inherit records that an owner takes over what was shown under the labels of another one, or its own ones before. What is of this
-// round was not shown.
-func (t *Table) inherit(from, to OwnerID) {
-	if from != Unattributed && t.owners[from].added < t.round {
-		t.owners[to].inherited = t.round
-	}
-}
-
 // merge makes one owner part of another one.
 func (t *Table) merge(from, to OwnerID) {
 	for _, c := range t.cgroups {
@@ -268,35 +185,11 @@ func (t *Table) merge(from, to OwnerID) {
 	o := t.owners[from]
 	anchors := o.anchors
 	t.remove(from)
-	if o.claimed && !t.owners[to].claimed {
-		t.owners[to].claimed = true
-		t.dropAnchors(to)
+	if o.claimed {
+		t.claim(to)
 	}
 	for _, a := range anchors {
 		t.addAnchor(to, a)
 	}
 	t.merges = append(t.merges, Merge{from, to})
-}
-
-func (t *Table) remove(id OwnerID) {
-	t.dropAnchors(id)
-	delete(t.byLabels, t.owners[id].labels)
-	t.owners[id] = nil
-	t.freed = append(t.freed, id)
-}
-
-// see adds the data of a cgroup or container of this round to the info of its owner.
-func (t *Table) see(id OwnerID, n *name) {
-	if id == Unattributed {
-		return
-	}
-	o := t.owners[id]
-	if o.seen != t.round {
-		o.seen = t.round
-		o.info = Info{Job: o.info.Job}
-	}
-	o.info.add(n)
-	if job, ok := strings.CutPrefix(o.labels.Workload, n.Runtime+":"); ok && jobKinds[n.Runtime] != "" {
-		o.info.Job.Kind, o.info.Job.Name = jobKinds[n.Runtime], job
-	}
 }

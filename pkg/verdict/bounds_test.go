@@ -49,8 +49,8 @@ func TestHostileTenant(t *testing.T) {
 		for i := range n.shares.VerbErrors {
 			n.shares.VerbErrors[i].Value += 10
 		}
-		if n.judge(j, at); len(j.histories) > 600 || len(j.since) > 200 || len(j.uses) > 600 {
-			t.Fatalf("%d counters, %d conditions, %d uses", len(j.histories), len(j.since), len(j.uses))
+		if n.judge(j, at); len(j.growth.histories) > 600 || len(j.since) > 200 || len(j.uses) > 600 {
+			t.Fatalf("%d counters, %d conditions, %d uses", len(j.growth.histories), len(j.since), len(j.uses))
 		}
 	}
 	n.port().State = "DOWN"
@@ -119,8 +119,8 @@ func TestCounters(t *testing.T) {
 	hcas := n.facts.HCAs
 	n.facts.HCAs = nil
 	expect("without HCAs", 2*time.Hour, "NothingWrong")
-	if len(j.histories) > 20 {
-		t.Errorf("%d counters of no HCA", len(j.histories))
+	if len(j.growth.histories) > 20 {
+		t.Errorf("%d counters of no HCA", len(j.growth.histories))
 	}
 	n.facts.HCAs = hcas
 	expect("HCAs are back", time.Minute, "NothingWrong")

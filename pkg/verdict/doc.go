@@ -8,5 +8,6 @@
 // GPU was used, and since when each condition holds. What it keeps is bounded: by devices, and for workloads by owner, by namespace and
 // in all (room.go), so that no tenant takes the place of others. What had no room is counted.
 //
-// The rules are by subject: missing.go, ports.go, gpus.go, workloads.go, idle.go, sensor.go.
+// Each subject has a type for its rules, in the file of its name: missing.go, ports.go, pcie.go, linerate.go, gpus.go, linger.go,
+// workloads.go, idle.go, sensor.go. A round is what these types share. roles.go finds what the HCAs of the node are used for.
 package verdict

@@ -5,6 +5,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -44,12 +45,12 @@ func OfFault(f *model.Fault) string {
 }
 
 // faultEvidence describes the faults of a device.
-func (r *round) faultEvidence(t *model.FaultTotal) []string {
+func faultEvidence(now time.Time, t *model.FaultTotal, history []model.Fault) []string {
 	evidence := []string{
-		fmt.Sprintf("%s logged %s, %d times since the start, last %s ago", t.Driver, t.Code, t.Count, format.Span(r.At.Sub(t.Last))),
+		fmt.Sprintf("%s logged %s, %d times since the start, last %s ago", t.Driver, t.Code, t.Count, format.Span(now.Sub(t.Last))),
 	}
-	for i := len(r.Facts.FaultHistory) - 1; i >= 0; i-- {
-		if f := &r.Facts.FaultHistory[i]; f.FaultKey == t.FaultKey && !f.Recovered {
+	for i := len(history) - 1; i >= 0; i-- {
+		if f := &history[i]; f.FaultKey == t.FaultKey && !f.Recovered {
 			return append(evidence, f.Text)
 		}
 	}

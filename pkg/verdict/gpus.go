@@ -14,7 +14,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-func (r *round) judgeGPUs() {
+// gpuRules judge what drivers and the kernel log report of GPUs, and their memory.
+type gpuRules struct{ *round }
+
+func (r gpuRules) judge() {
 	for i := range r.Facts.GPUs {
 		g := &r.Facts.GPUs[i]
 		s := subjectOf(g)
@@ -53,7 +56,7 @@ func has(g *model.GPU, names []string) (found []string) {
 }
 
 // judgeProblems judges the problems of a GPU. What needs a reset anyway is not named again by what the reset repairs.
-func (r *round) judgeProblems(g *model.GPU, s Subject) {
+func (r gpuRules) judgeProblems(g *model.GPU, s Subject) {
 	asking, failing, pending := has(g, askingProblems), has(g, failingProblems), has(g, pendingProblems)
 	find := func(c *Condition, problems []string, unless ...[]string) {
 		if len(problems) > 0 && len(slices.Concat(unless...)) == 0 {
@@ -98,8 +101,18 @@ func (r *round) judgeProblems(g *model.GPU, s Subject) {
 	}
 }
 
+// fabricEvidence says how long a GPU has not been registered.
+func (r gpuRules) fabricEvidence(g *model.GPU) string {
+	for i := range r.Facts.Lingering {
+		if l := &r.Facts.Lingering[i]; l.State == stateFabric && l.UUID == g.UUID {
+			return lingerEvidence(r.At, l)
+		}
+	}
+	return g.Fabric
+}
+
 // judgeXIDs judges the XIDs of a GPU. If the driver itself reports what is to be done, that counts instead of a critical XID.
-func (r *round) judgeXIDs(g *model.GPU, s Subject) {
+func (r gpuRules) judgeXIDs(g *model.GPU, s Subject) {
 	var critical, others []string
 	var lastCritical, lastOther time.Time
 	for _, x := range g.XIDs {
@@ -125,7 +138,7 @@ func (r *round) judgeXIDs(g *model.GPU, s Subject) {
 }
 
 // judgeGPUFaults judges the faults of GPUs in the kernel log, for what NVML does not report.
-func (r *round) judgeGPUFaults() {
+func (r gpuRules) judgeGPUFaults() {
 	if len(r.Shares.FaultTotals) == 0 {
 		return
 	}
@@ -158,14 +171,14 @@ func (r *round) judgeGPUFaults() {
 			if t.GPU == "" {
 				s.Device = t.PCIAddress
 			}
-			r.find(gpuFault, s, t.Last, r.faultEvidence(t.FaultTotal)...)
+			r.find(gpuFault, s, t.Last, faultEvidence(r.At, t.FaultTotal, r.Facts.FaultHistory)...)
 		}
 	}
 }
 
 // judgeUnowned judges the memory of a GPU that has no owner, unless a single workload uses it: the driver lists managed memory for no
 // process. Where the memory of a GPU is memory of the node, that is normal.
-func (r *round) judgeUnowned(s *attribution.GPUShare) {
+func (r gpuRules) judgeUnowned(s *attribution.GPUShare) {
 	total := s.GPU.Memory.Total
 	if !s.Memory.Known || !total.Known || total.Value <= 0 || s.GPU.Modes["numa"] == "enabled" {
 		return

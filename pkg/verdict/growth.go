@@ -58,34 +58,52 @@ type counterKey struct {
 	owner     ownerKey
 }
 
-// histories keeps the growth of counters.
-type histories map[counterKey]*history
+// growth keeps the growth of counters over the refreshes.
+type growth struct {
+	histories          map[counterKey]*history
+	number             uint64    // of the refresh
+	at, before         time.Time // of the refresh, and of the one before it
+	devices, workloads room      // in the refresh
+	omitted            int       // counters for which there was no room in the refresh
+}
+
+// begin begins a refresh.
+func (g *growth) begin(at time.Time) {
+	if g.histories == nil {
+		g.histories = map[counterKey]*history{}
+	}
+	g.number++
+	g.before, g.at = g.at, at
+	g.devices = room{all: maxCounters}
+	g.workloads = room{perOwner: 2 * maxPerOwner, perNamespace: 4 * maxPerNamespace, all: maxCounters / 4}
+	g.omitted = 0
+}
 
 // history returns the history of a counter, nil if there is no room for it.
-func (r *round) history(key counterKey, o *identity.Owner) (h *history, known bool) {
-	room := &r.deviceCounters
+func (g *growth) history(key counterKey, o *identity.Owner) (h *history, known bool) {
+	room := &g.devices
 	if o != nil {
-		key.owner, room = ownerKey{o.Workload, o.ContainerID}, &r.workloadCounters
+		key.owner, room = ownerKey{o.Workload, o.ContainerID}, &g.workloads
 	}
-	h = r.j.histories[key]
-	if (h == nil || h.round != r.j.round) && !room.take(o) {
-		delete(r.j.histories, key)
-		r.omitted++
+	h = g.histories[key]
+	if (h == nil || h.round != g.number) && !room.take(o) {
+		delete(g.histories, key)
+		g.omitted++
 		return nil, false
 	}
 	known = h != nil
 	if !known {
 		h = &history{}
-		r.j.histories[key] = h
+		g.histories[key] = h
 	}
-	h.advance(r.At, key.condition.Window)
-	h.round = r.j.round
+	h.advance(g.at, key.condition.Window)
+	h.round = g.number
 	return h, known
 }
 
 // grown returns how much a counter of a device has grown in the window of its condition. The first value of it is no growth.
-func (r *round) grown(key counterKey, value uint64) uint64 {
-	h, known := r.history(key, nil)
+func (g *growth) grown(key counterKey, value uint64) uint64 {
+	h, known := g.history(key, nil)
 	if h == nil {
 		return 0
 	}
@@ -97,8 +115,8 @@ func (r *round) grown(key counterKey, value uint64) uint64 {
 }
 
 // counted returns the same of a counter that the sensor itself counts, since its start: the first value is growth.
-func (r *round) counted(key counterKey, value uint64, o *identity.Owner) uint64 {
-	h, _ := r.history(key, o)
+func (g *growth) counted(key counterKey, value uint64, o *identity.Owner) uint64 {
+	h, _ := g.history(key, o)
 	if h == nil {
 		return 0
 	}
@@ -108,12 +126,12 @@ func (r *round) counted(key counterKey, value uint64, o *identity.Owner) uint64 
 
 // held returns how long a state of a device was held in the window of its condition, by the refreshes that found it so. Between two
 // refreshes that are far apart nothing is known.
-func (r *round) held(key counterKey, holds bool) time.Duration {
-	h, _ := r.history(key, nil)
+func (g *growth) held(key counterKey, holds bool) time.Duration {
+	h, _ := g.history(key, nil)
 	if h == nil {
 		return 0
 	}
-	if between := r.At.Sub(r.j.last); holds && !r.j.last.IsZero() && between > 0 {
+	if between := g.at.Sub(g.before); holds && !g.before.IsZero() && between > 0 {
 		h.add(h.last + uint64(min(between, key.condition.Window/slots)))
 	}
 	return time.Duration(h.sum())
@@ -125,11 +143,11 @@ func perSecond(growth uint64, window time.Duration) float64 {
 	return float64(growth) / window.Seconds()
 }
 
-// sweep drops the counters that the refresh did not have.
-func (h histories) sweep(round uint64) {
-	for key, one := range h {
-		if one.round != round {
-			delete(h, key)
+// end drops the counters that the refresh did not have.
+func (g *growth) end() {
+	for key, one := range g.histories {
+		if one.round != g.number {
+			delete(g.histories, key)
 		}
 	}
 }

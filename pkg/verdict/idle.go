@@ -25,8 +25,18 @@ type use struct {
 	round   uint64
 }
 
-// judgeIdle judges which devices are allocated to workloads that do not use them.
-func (r *round) judgeIdle() {
+// idleRules judge which devices are allocated to workloads that do not use them.
+type idleRules struct {
+	*round
+	uses map[useKey]*use
+	room room
+}
+
+func newIdleRules(r *round, uses map[useKey]*use) *idleRules {
+	return &idleRules{r, uses, room{perOwner: 8 * maxPerOwner, perNamespace: 8 * maxPerNamespace, all: maxCounters / 4}}
+}
+
+func (r *idleRules) judge() {
 	r.judgeIdleHCAs()
 	for i := range r.Shares.GPUs {
 		g := &r.Shares.GPUs[i]
@@ -41,32 +51,32 @@ func (r *round) judgeIdle() {
 		}
 		r.judgeUse(gpuIdle, s, o, gpuUsed(g.Engines, g.Processes), 0, evidence, method(g.Assigned))
 	}
-	for k, u := range r.j.uses {
-		if u.round != r.j.round {
-			delete(r.j.uses, k)
+	for k, u := range r.uses {
+		if u.round != r.number {
+			delete(r.uses, k)
 		}
 	}
 }
 
 // judgeUse notes whether a device is in use, and judges since when it is not.
-func (r *round) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, created uint64, evidence ...string) {
+func (r *idleRules) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, created uint64, evidence ...string) {
 	key := useKey{ownerKey{o.Workload, o.ContainerID}, s.Device + s.UUID}
-	u := r.j.uses[key]
-	if u == nil || u.round != r.j.round { // once for each refresh, though several sources may allocate it
-		if !r.usesRoom.take(o) {
-			delete(r.j.uses, key)
+	u := r.uses[key]
+	if u == nil || u.round != r.number { // once for each refresh, though several sources may allocate it
+		if !r.room.take(o) {
+			delete(r.uses, key)
 			r.omitted++
 			return
 		}
 	}
 	if u == nil {
 		u = &use{last: r.At, created: created}
-		r.j.uses[key] = u
+		r.uses[key] = u
 	}
 	if used || u.created != created {
 		u.last, u.created = r.At, created
 	}
-	u.round = r.j.round
+	u.round = r.number
 	if idle := r.At.Sub(u.last); idle >= c.Window {
 		r.find(c, s, u.last, append([]string{"not used for " + format.Span(idle)}, evidence...)...)
 	}
@@ -79,7 +89,7 @@ type podDevice struct{ namespace, pod, device string }
 
 // judgeIdleHCAs judges HCAs, where objects are counted. Who has only a device node of an HCA, as from a plugin that shares HCAs, may use
 // any of those that it has.
-func (r *round) judgeIdleHCAs() {
+func (r *idleRules) judgeIdleHCAs() {
 	counted := map[string]bool{}
 	for i := range r.Shares.Registered {
 		if s := &r.Shares.Registered[i]; s.Owner == 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/placement"
 )
@@ -33,11 +34,9 @@ type Result struct {
 
 // Judge judges refreshes, one after the other. The zero Judge is ready to use. It is not safe for concurrent use.
 type Judge struct {
-	round     uint64
-	last      time.Time // of the refresh before
-	histories histories
-	ports     map[portKey]*portState
-	legs      map[legKey]*legState
+	growth growth
+	ports  map[portKey]*portState
+	legs   map[legKey]*legState
 	// management are the HCAs that are found to be for management.
 	management map[string]bool
 	uses       map[useKey]*use
@@ -59,50 +58,39 @@ type finding struct {
 	since    time.Time // zero: since the first refresh that found it
 }
 
-// round is the judgement of one refresh.
+// round is what the rules of all subjects share in the judgement of one refresh. Each subject has a type for its rules.
 type round struct {
-	j *Judge
 	Input
-	found                            []finding
-	deviceCounters, workloadCounters room
-	usesRoom                         room
-	used                             map[string]bool // HCAs on which workloads have queue pairs
-	heldHCAs                         map[string]bool // HCAs that workloads have, used or not
-	read                             map[string]bool // HCAs that are read
-	downPorts                        map[portKey]bool
-	links                            map[portKey][]*model.Link
-	bonds                            map[model.PortID]float64      // rates in bits per second
-	functions                        map[string]*model.PCIFunction // by address in lower case; set by judgePCI
-	omitted                          int
-	shared                           []model.SharedCounter // buffer of judgePorts
+	*growth
+	found   []finding
+	omitted int // verdicts and devices for which there was no room
 }
 
 // Update judges a refresh. Its time is not before that of the one before.
 func (j *Judge) Update(in Input) Result {
-	if j.round++; j.round == 1 {
-		j.histories, j.ports, j.uses = histories{}, map[portKey]*portState{}, map[useKey]*use{}
-		j.legs = map[legKey]*legState{}
+	if j.since == nil {
+		j.ports, j.legs, j.uses = map[portKey]*portState{}, map[legKey]*legState{}, map[useKey]*use{}
 		j.worked, j.since = map[string]time.Time{}, map[foundKey]time.Time{}
 	}
-	r := &round{
-		j: j, Input: in,
-		deviceCounters:   room{all: maxCounters},
-		workloadCounters: room{perOwner: 2 * maxPerOwner, perNamespace: 4 * maxPerNamespace, all: maxCounters / 4},
-		bonds:            model.BondRates(in.Facts.Links),
-		usesRoom:         room{perOwner: 8 * maxPerOwner, perNamespace: 8 * maxPerNamespace, all: maxCounters / 4},
+	j.growth.begin(in.At)
+	r := &round{Input: in, growth: &j.growth}
+	roles, functions := newRoles(&in, j.management), functionsOf(in.Facts.PCI)
+	j.management = roles.management
+	for _, rules := range []interface{ judge() }{
+		missingRules{r},
+		&portRules{round: r, hcaRoles: roles, ports: j.ports, legs: j.legs},
+		gpuRules{r},
+		lingerRules{r, roles},
+		pcieRules{r, roles, functions},
+		lineRateRules{r, roles, functions, model.BondRates(in.Facts.Links)}, // after the rules that find causes
+		workloadRules{r},
+		newIdleRules(r, j.uses),
+		sensorRules{r, j.worked},
+	} {
+		rules.judge()
 	}
-	r.judgeMissing()
-	r.judgePorts()
-	r.judgeGPUs()
-	r.judgeLingering()
-	r.judgePCI()
-	r.judgeLineRate()
-	r.judgeWorkloads()
-	r.judgeIdle()
-	r.judgeSensor()
-	j.histories.sweep(j.round)
-	j.last = in.At
-	return r.result()
+	j.growth.end()
+	return j.result(r)
 }
 
 // find adds a condition of a subject.
@@ -110,11 +98,27 @@ func (r *round) find(c *Condition, s Subject, since time.Time, evidence ...strin
 	r.found = append(r.found, finding{foundKey{c, s}, evidence, since})
 }
 
+// has reports whether a condition of a subject was found.
+func (r *round) has(c *Condition, s Subject) bool {
+	return slices.ContainsFunc(r.found, func(f finding) bool { return f.foundKey == foundKey{c, s} })
+}
+
+// within reports whether a moment is not longer ago than the limit of a condition; false for the zero time.
+func (r *round) within(t time.Time, c *Condition) bool {
+	return !t.IsZero() && r.At.Sub(t).Seconds() < c.limit(0)
+}
+
+// owned is a subject of a workload.
+func (r *round) owned(owner int) (Subject, *identity.Owner) {
+	o := &r.Shares.Owners[owner]
+	return Subject{Kind: OfWorkload, Owner: *o}, o
+}
+
 // result makes verdicts of the findings.
-func (r *round) result() Result {
+func (j *Judge) result(r *round) Result {
 	for i := range r.found {
 		f := &r.found[i]
-		if first, known := r.j.since[f.foundKey]; f.since.IsZero() && known {
+		if first, known := j.since[f.foundKey]; f.since.IsZero() && known {
 			f.since = first
 		} else if f.since.IsZero() {
 			f.since = r.At
@@ -131,7 +135,7 @@ func (r *round) result() Result {
 			r.omitted++
 			continue
 		}
-		first, known := r.j.since[f.foundKey]
+		first, known := j.since[f.foundKey]
 		if !known {
 			first = r.At
 		}
@@ -140,49 +144,49 @@ func (r *round) result() Result {
 			out.Verdicts = append(out.Verdicts, f.verdict())
 		}
 	}
-	r.j.since = since
-	out.Omitted = r.omitted
-	r.addQuiet(&out)
+	j.since = since
+	out.Omitted = r.omitted + r.growth.omitted
+	j.addQuiet(r, &out)
 	return out
 }
 
 // addQuiet adds the verdict that nothing is wrong.
-func (r *round) addQuiet(out *Result) {
+func (j *Judge) addQuiet(r *round, out *Result) {
 	switch {
 	case len(out.Verdicts) > 0 || out.Omitted > 0 || len(r.States) == 0:
-		r.j.quiet = time.Time{}
+		j.quiet = time.Time{}
 		return
-	case r.j.quiet.IsZero():
-		r.j.quiet = r.At
+	case j.quiet.IsZero():
+		j.quiet = r.At
 	}
-	f := finding{foundKey{nothingWrong, Subject{Kind: OfNode}}, r.judged(), r.j.quiet}
+	f := finding{foundKey{nothingWrong, Subject{Kind: OfNode}}, r.judged(), j.quiet}
 	out.Verdicts = append(out.Verdicts, f.verdict())
 }
 
 // judged lists what was judged.
-func (r *round) judged() []string {
+func (in *Input) judged() []string {
 	active, ports := 0, 0
-	for i := range r.Facts.HCAs {
-		if r.Facts.HCAs[i].Parent != "" {
+	for i := range in.Facts.HCAs {
+		if in.Facts.HCAs[i].Parent != "" {
 			continue
 		}
-		for j := range r.Facts.HCAs[i].Ports {
-			if ports++; r.Facts.HCAs[i].Ports[j].State == stateActive {
+		for j := range in.Facts.HCAs[i].Ports {
+			if ports++; in.Facts.HCAs[i].Ports[j].State == stateActive {
 				active++
 			}
 		}
 	}
 	working := 0
-	for _, s := range r.States {
+	for _, s := range in.States {
 		if s.State == model.StateOK {
 			working++
 		}
 	}
 	return []string{
 		fmt.Sprintf("%d of %d ports are active", active, ports),
-		fmt.Sprintf("%d GPUs", len(r.Facts.GPUs)),
-		fmt.Sprintf("%d workloads", max(0, len(r.Shares.Owners)-1)),
-		fmt.Sprintf("%d of %d sources work", working, len(r.States)),
+		fmt.Sprintf("%d GPUs", len(in.Facts.GPUs)),
+		fmt.Sprintf("%d workloads", max(0, len(in.Shares.Owners)-1)),
+		fmt.Sprintf("%d of %d sources work", working, len(in.States)),
 	}
 }
 

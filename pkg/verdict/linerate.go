@@ -37,12 +37,19 @@ var lineRateOrder = []string{
 	causePausedByPeer, retransmissions.Name, congestion.Name,
 }
 
-// judgeLineRate judges why ports are slow. It comes after what finds the conditions that are causes.
-func (r *round) judgeLineRate() {
+// lineRateRules judge why ports are slow. They come after what finds the conditions that are causes.
+type lineRateRules struct {
+	*round
+	*hcaRoles
+	functions pciFunctions
+	bonds     map[model.PortID]float64 // rates in bits per second
+}
+
+func (r lineRateRules) judge() {
 	far := r.farHCAs()
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
-		if h.Parent != "" || r.j.management[h.Name] || r.sharesLink(h) {
+		if h.Parent != "" || r.management[h.Name] || r.sharesLink(h) {
 			continue
 		}
 		for k := range h.Ports {
@@ -80,7 +87,7 @@ func distinct(causes []lineRateCause) int {
 
 // findLineRate adds the verdict of a port with its causes, the most likely first. Conditions that look back for longer than what is
 // measured, and did not grow since then, come last.
-func (r *round) findLineRate(s Subject, causes []lineRateCause, recent map[string]bool) {
+func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent map[string]bool) {
 	place := func(c lineRateCause) int {
 		at := slices.Index(lineRateOrder, c.name)
 		if grew, looksBack := recent[c.name]; looksBack && !grew {
@@ -98,7 +105,7 @@ func (r *round) findLineRate(s Subject, causes []lineRateCause, recent map[strin
 }
 
 // recent reports of the conditions that look back for longer whether their counters grew in the window of belowLineRate.
-func (r *round) recent(s Subject, p *model.Port, links []*model.Link) map[string]bool {
+func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) map[string]bool {
 	downs, symbols, blocks := uint64(0), uint64(0), uint64(0)
 	for name, of := range map[string]*uint64{"link_downed": &downs, "link_error_recovery": &downs, "symbol_error": &symbols} {
 		value, _ := valueOf(p.Counters, name)
@@ -124,7 +131,7 @@ func (r *round) recent(s Subject, p *model.Port, links []*model.Link) map[string
 }
 
 // measuredCauses returns the causes that the interfaces of a port measure: time that is lost, and packets.
-func (r *round) measuredCauses(s Subject, links []*model.Link) (causes []lineRateCause) {
+func (r lineRateRules) measuredCauses(s Subject, links []*model.Link) (causes []lineRateCause) {
 	add := func(l *model.Link, name, evidence string) {
 		causes = append(causes, lineRateCause{name, strings.Join(legEvidence(l, links, evidence), ", ")})
 	}
@@ -152,7 +159,7 @@ func (r *round) measuredCauses(s Subject, links []*model.Link) (causes []lineRat
 }
 
 // stalled returns the larger part of the window in which reads or writes over PCIe stalled, and which of both it is.
-func (r *round) stalled(key counterKey, s *model.PCIeStalls) (part float64, direction string) {
+func (r lineRateRules) stalled(key counterKey, s *model.PCIeStalls) (part float64, direction string) {
 	for number, one := range []struct {
 		seconds   *uint64
 		direction string
@@ -169,7 +176,7 @@ func (r *round) stalled(key counterKey, s *model.PCIeStalls) (part float64, dire
 }
 
 // paused returns the largest part of the window during which a direction was paused, of all priorities.
-func (r *round) paused(key counterKey, pause []model.PauseCount, transmit bool) (part float64, priority string) {
+func (r lineRateRules) paused(key counterKey, pause []model.PauseCount, transmit bool) (part float64, priority string) {
 	key.number = 2
 	if transmit {
 		key.number = 3
@@ -192,7 +199,7 @@ func (r *round) paused(key counterKey, pause []model.PauseCount, transmit bool) 
 }
 
 // discarded returns how many received packets a second found no room, and where.
-func (r *round) discarded(key counterKey, discards []model.LinkDiscards) (perSecondOfAll float64, reasons string) {
+func (r lineRateRules) discarded(key counterKey, discards []model.LinkDiscards) (perSecondOfAll float64, reasons string) {
 	key.number = 4
 	netdev := key.detail
 	var where []string
@@ -207,7 +214,7 @@ func (r *round) discarded(key counterKey, discards []model.LinkDiscards) (perSec
 }
 
 // foundCauses returns the conditions of a port that keep it from its line rate.
-func (r *round) foundCauses(s Subject) (causes []lineRateCause) {
+func (r lineRateRules) foundCauses(s Subject) (causes []lineRateCause) {
 	for i := range r.found {
 		f := &r.found[i]
 		ofPort := f.subject.Kind == OfPort && f.subject.Port == s.Port || f.subject.Kind == OfHCA
@@ -220,7 +227,7 @@ func (r *round) foundCauses(s Subject) (causes []lineRateCause) {
 
 // pcieLink returns the PCIe link of an HCA as a cause if it carries less than the ports of all functions of the card, and either has fewer
 // lanes or a lower speed than possible, or something else was measured: many cards have slots below the rate of their ports.
-func (r *round) pcieLink(h *model.HCA, measured bool) []lineRateCause {
+func (r lineRateRules) pcieLink(h *model.HCA, measured bool) []lineRateCause {
 	f := r.functions[strings.ToLower(h.PCIAddress)]
 	if f == nil {
 		return nil
@@ -238,19 +245,9 @@ func (r *round) pcieLink(h *model.HCA, measured bool) []lineRateCause {
 	return []lineRateCause{{causePCIeLink, evidence}}
 }
 
-// carriedBits returns the bits per second that a PCIe link carries in one direction, with the headers of its packets; 0 if it is not
-// known. Links up to 5 GT/s encode 8 bits as 10, faster ones 128 as 130, and those from 64 GT/s on nearly all.
-func carriedBits(l model.PCILink) float64 {
-	bits := l.Speed * float64(l.Width)
-	if l.Speed <= 5e9 {
-		return bits * 8 / 10
-	}
-	return bits * 128 / 130
-}
-
 // cardRate returns the rate of the active ports of all functions of the card of an HCA, in bits per second. Of several ports of one HCA
 // it takes the fastest: mlx5 lists a port for each representor, with the rate of the physical port.
-func (r *round) cardRate(h *model.HCA) (bits float64) {
+func (r lineRateRules) cardRate(h *model.HCA) (bits float64) {
 	card, _, _ := strings.Cut(h.PCIAddress, ".")
 	for i := range r.Facts.HCAs {
 		other := &r.Facts.HCAs[i]
@@ -277,7 +274,7 @@ var perhapsNear = []placement.Relation{placement.PIX, placement.PXB, placement.U
 
 // farHCAs returns the HCAs that are known to share a switch with no GPU of a workload that uses them and is placed badly, with its
 // problem.
-func (r *round) farHCAs() map[string]string {
+func (r lineRateRules) farHCAs() map[string]string {
 	far := map[string]string{}
 	if r.Placement == nil {
 		return far

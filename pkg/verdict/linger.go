@@ -144,15 +144,20 @@ func addProblems(facts *model.Snapshot) {
 	}
 }
 
-// judgeLingering judges the devices that stay in an intermediate state. GPUs have problems of them, which judgeProblems finds.
-func (r *round) judgeLingering() {
+// lingerRules judge devices that stay in an intermediate state. GPUs have problems of them, which gpuRules find.
+type lingerRules struct {
+	*round
+	*hcaRoles
+}
+
+func (r lingerRules) judge() {
 	for i := range r.Facts.Lingering {
 		l := &r.Facts.Lingering[i]
 		row := rowOf(l.State)
 		switch {
 		case row == nil || l.UUID != "":
 		case l.Device == "" && l.Netdev == "":
-			r.find(row.Found, Subject{Kind: OfNode}, l.Since, r.lingerEvidence(l))
+			r.find(row.Found, Subject{Kind: OfNode}, l.Since, lingerEvidence(r.At, l))
 		default:
 			r.judgeTraining(row.Found, l)
 		}
@@ -167,7 +172,7 @@ func (r *round) judgeLingering() {
 
 // judgeTraining judges a port, a leg of it, or a physical function without an HCA, whose link does not come up. A port has each condition
 // once, and not besides what follows from it.
-func (r *round) judgeTraining(c *Condition, l *model.Lingering) {
+func (r lingerRules) judgeTraining(c *Condition, l *model.Lingering) {
 	port := Subject{Kind: OfPort, Device: l.Device, Port: l.Port}
 	s := port
 	if all := r.links[portKey{l.Device, l.Port}]; l.Device == "" {
@@ -175,26 +180,14 @@ func (r *round) judgeTraining(c *Condition, l *model.Lingering) {
 	} else if len(all) > 1 {
 		s.Detail = l.Netdev
 	}
-	if r.j.management[l.Device] || r.linkOfAnother(l) || r.has(portDown, port) || r.has(bondDegraded, s) || r.has(c, port) || r.has(c, s) {
+	if r.management[l.Device] || r.linkOfAnother(l) || r.has(portDown, port) || r.has(bondDegraded, s) || r.has(c, port) || r.has(c, s) {
 		return
 	}
-	evidence := []string{r.lingerEvidence(l)}
+	evidence := []string{lingerEvidence(r.At, l)}
 	if s.Detail != "" {
 		evidence = append(evidence, "interface "+s.Detail)
 	}
 	r.find(c, s, l.Since, evidence...)
-}
-
-// linkOfAnother reports whether a port has the link of a port that is judged, or no fault of its own.
-func (r *round) linkOfAnother(l *model.Lingering) bool {
-	for i := range r.Facts.HCAs {
-		h := &r.Facts.HCAs[i]
-		if h.Name != l.Device {
-			continue
-		}
-		return h.Parent != "" || r.sharesLink(h) || r.follows(h, &model.Port{Number: l.Port})
-	}
-	return false
 }
 
 // rowOf returns the row of a state, nil if there is none.
@@ -207,28 +200,13 @@ func rowOf(state string) *IntermediateState {
 	return nil
 }
 
-// has reports whether a condition of a subject was found.
-func (r *round) has(c *Condition, s Subject) bool {
-	return slices.ContainsFunc(r.found, func(f finding) bool { return f.foundKey == foundKey{c, s} })
-}
-
 // lingerEvidence says how long a device is in a state.
-func (r *round) lingerEvidence(l *model.Lingering) string {
+func lingerEvidence(now time.Time, l *model.Lingering) string {
 	switch {
 	case l.Value == "":
-		return fmt.Sprintf("%d times for %s since %s ago", l.Times, format.Span(l.Held), format.Span(r.At.Sub(l.Since)))
+		return fmt.Sprintf("%d times for %s since %s ago", l.Times, format.Span(l.Held), format.Span(now.Sub(l.Since)))
 	case l.Times > 1:
-		return fmt.Sprintf("%s, %d times for %s since %s ago", l.Value, l.Times, format.Span(l.Held), format.Span(r.At.Sub(l.Since)))
+		return fmt.Sprintf("%s, %d times for %s since %s ago", l.Value, l.Times, format.Span(l.Held), format.Span(now.Sub(l.Since)))
 	}
 	return l.Value + " for " + format.Span(l.Held)
-}
-
-// fabricEvidence says how long a GPU has not been registered.
-func (r *round) fabricEvidence(g *model.GPU) string {
-	for i := range r.Facts.Lingering {
-		if l := &r.Facts.Lingering[i]; l.State == stateFabric && l.UUID == g.UUID {
-			return r.lingerEvidence(l)
-		}
-	}
-	return g.Fabric
 }

@@ -14,8 +14,10 @@ import (
 // pciAge is how old what is known of PCI functions may be.
 const pciAge = 2 * time.Minute
 
-// judgeMissing judges the devices that the inventory misses.
-func (r *round) judgeMissing() {
+// missingRules judge the devices that the inventory misses.
+type missingRules struct{ *round }
+
+func (r missingRules) judge() {
 	for i := range r.Facts.Missing {
 		m := &r.Facts.Missing[i]
 		switch {
@@ -31,7 +33,7 @@ func (r *round) judgeMissing() {
 }
 
 // missingEvidence returns what is known of a device that is missing.
-func (r *round) missingEvidence(m *model.MissingDevice) []string {
+func (r missingRules) missingEvidence(m *model.MissingDevice) []string {
 	what := m.Name
 	if m.Serial != "" {
 		what += ", serial number " + m.Serial

@@ -32,23 +32,16 @@ type portState struct {
 	bestAt   time.Time
 }
 
-// board is what equal ports have in common.
-type board struct{ hcaType, id, linkLayer string }
+// portRules judge ports, the interfaces behind them and the counters of HCAs.
+type portRules struct {
+	*round
+	*hcaRoles
+	ports  map[portKey]*portState
+	legs   map[legKey]*legState
+	shared []model.SharedCounter // buffer
+}
 
-func (r *round) judgePorts() {
-	boards := map[board]float64{}
-	for i := range r.Facts.HCAs {
-		h := &r.Facts.HCAs[i]
-		for k := range h.Ports {
-			if b, ok := boardOf(h, &h.Ports[k]); ok {
-				boards[b] = max(boards[b], h.Ports[k].RateBits)
-			}
-		}
-	}
-	r.findManagement(boards)
-	r.findHeld()
-	r.links = r.linksByPort()
-	links := r.links
+func (r *portRules) judge() {
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
 		if h.Parent != "" {
@@ -58,9 +51,9 @@ func (r *round) judgePorts() {
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
-			own := links[portKey{h.Name, p.Number}]
-			r.judgeLink(h, p, s, boards, own)
-			if r.j.management[h.Name] {
+			own := r.links[portKey{h.Name, p.Number}]
+			r.judgeLink(h, p, s, own)
+			if r.management[h.Name] {
 				continue
 			}
 			r.judgeLegs(s, p.State == stateActive, own)
@@ -75,35 +68,30 @@ func (r *round) judgePorts() {
 				r.judgeInterface(p, legSubject(s, l, own), l, own)
 			}
 		}
-		if !r.j.management[h.Name] {
+		if !r.management[h.Name] {
 			if len(h.Ports) != 1 {
 				received = counter{}
 			}
 			r.judgeCongestion(congestionOf(h.DeviceCounters(), h.HWCounters), received, Subject{Kind: OfHCA, Device: h.Name})
 		}
 	}
-	r.judgeBare(links[portKey{}])
-	maps.DeleteFunc(r.j.ports, func(_ portKey, s *portState) bool { return r.At.Sub(s.seen) > day })
-	maps.DeleteFunc(r.j.legs, func(_ legKey, s *legState) bool { return r.At.Sub(s.seen) > day })
+	r.judgeBare(r.links[portKey{}])
+	maps.DeleteFunc(r.ports, func(_ portKey, s *portState) bool { return r.At.Sub(s.seen) > day })
+	maps.DeleteFunc(r.legs, func(_ legKey, s *legState) bool { return r.At.Sub(s.seen) > day })
 	r.judgeHCAFaults()
 }
 
-// boardOf returns what a port has in common with others whose rate it should have. VFs have the rate of a policy.
-func boardOf(h *model.HCA, p *model.Port) (board, bool) {
-	return board{h.Type, h.Board, p.LinkLayer}, !h.VF && h.Parent == "" && h.Board != "" && p.State == stateActive && p.RateBits > 0
-}
-
 // judgeLink judges whether a port is active, and its rate.
-func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[board]float64, links []*model.Link) {
+func (r *portRules) judgeLink(h *model.HCA, p *model.Port, s Subject, links []*model.Link) {
 	key := portKey{h.Name, p.Number}
-	state := r.j.ports[key]
+	state := r.ports[key]
 	if state == nil {
-		if len(r.j.ports) >= maxPorts {
+		if len(r.ports) >= maxPorts {
 			r.omitted++
 			return
 		}
 		state = &portState{}
-		r.j.ports[key] = state
+		r.ports[key] = state
 	}
 	state.seen = r.At
 	if p.State == "" {
@@ -117,21 +105,21 @@ func (r *round) judgeLink(h *model.HCA, p *model.Port, s Subject, boards map[boa
 		if state.down.IsZero() {
 			state.down = r.At
 		}
-		if !unconfigured && !r.j.management[h.Name] && r.within(state.active, portDown) && !r.follows(h, p) && !setDown(links) {
+		if !unconfigured && !r.management[h.Name] && r.within(state.active, portDown) && !r.follows(h, p) && !setDown(links) {
 			r.find(portDown, s, state.down, downEvidence(p, links)...)
 		}
 		return
 	}
 	state.active, state.down = r.At, time.Time{}
-	if p.RateBits <= 0 || r.j.management[h.Name] || r.sharesLink(h) {
+	if p.RateBits <= 0 || r.management[h.Name] || r.sharesLink(h) {
 		return
 	}
 	if p.RateBits >= state.best || r.At.Sub(state.bestAt) > linkDegraded.Window {
 		state.best, state.bestAt = p.RateBits, r.At
 	}
 	expected := ""
-	if b, ok := boardOf(h, p); ok && p.RateBits/boards[b] < linkDegraded.limit(0) {
-		expected = "equal ports have " + gigabits(boards[b])
+	if b, ok := boardOf(h, p); ok && p.RateBits/r.boards[b] < linkDegraded.limit(0) {
+		expected = "equal ports have " + gigabits(r.boards[b])
 	} else if p.RateBits/state.best < linkDegraded.limit(0) {
 		expected = fmt.Sprintf("it had %s within %s", gigabits(state.best), format.Span(linkDegraded.Window))
 	}
@@ -165,7 +153,7 @@ func gigabits(bits float64) string { return fmt.Sprintf("%g Gbit/s", bits/1e9) }
 
 // judgeErrors judges the error counters of a port. A link that goes down causes errors of symbols, and these those of packets: only the
 // cause is a verdict.
-func (r *round) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
+func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	grown := func(c *Condition, number int, name string) (uint64, bool) {
 		value, ok := valueOf(p.Counters, name)
 		if !ok {
@@ -275,7 +263,7 @@ func congestionOf(shared []model.SharedCounter, own []model.Counter) congestionC
 }
 
 // judgeCongestion judges the counters of congestion and retransmission.
-func (r *round) judgeCongestion(counters congestionCounters, received counter, s Subject) {
+func (r *portRules) judgeCongestion(counters congestionCounters, received counter, s Subject) {
 	perSecondOf := func(c *Condition, n counter) float64 {
 		if !n.known {
 			return 0
@@ -307,10 +295,10 @@ func (r *round) judgeCongestion(counters congestionCounters, received counter, s
 }
 
 // judgeHCAFaults judges the faults of HCAs in the kernel log.
-func (r *round) judgeHCAFaults() {
+func (r *portRules) judgeHCAFaults() {
 	for i := range r.Shares.FaultTotals {
 		t := &r.Shares.FaultTotals[i]
-		hca := t.HCA != "" && !r.j.management[t.HCA]
+		hca := t.HCA != "" && !r.management[t.HCA]
 		if !rdmaFaults(t.Driver, t.Code, hca) || t.Last.IsZero() || r.At.Sub(t.Last).Seconds() >= rdmaFault.limit(0) {
 			continue
 		}
@@ -318,6 +306,7 @@ func (r *round) judgeHCAFaults() {
 		if device == "" {
 			device = t.PCIAddress
 		}
-		r.find(rdmaFault, Subject{Kind: OfHCA, Device: device, Detail: t.Code}, t.Last, r.faultEvidence(t.FaultTotal)...)
+		s := Subject{Kind: OfHCA, Device: device, Detail: t.Code}
+		r.find(rdmaFault, s, t.Last, faultEvidence(r.At, t.FaultTotal, r.Facts.FaultHistory)...)
 	}
 }

@@ -14,7 +14,13 @@ import (
 // maxWorked is the number of sources and hooks that are remembered.
 const maxWorked = 4096
 
-func (r *round) judgeSensor() {
+// sensorRules judge the sources, hooks and maps of the sensor.
+type sensorRules struct {
+	*round
+	worked map[string]time.Time // when a source or hook last worked
+}
+
+func (r sensorRules) judge() {
 	for i := range r.States {
 		r.judgeSource(&r.States[i])
 	}
@@ -41,24 +47,24 @@ func (r *round) judgeSensor() {
 			r.find(eventsLost, Subject{Kind: OfSource, Source: "events"}, time.Time{}, grewIn("events", n, eventsLost.Window))
 		}
 	}
-	for name, at := range r.j.worked {
+	for name, at := range r.worked {
 		if r.At.Sub(at) > day {
-			delete(r.j.worked, name)
+			delete(r.worked, name)
 		}
 	}
 }
 
 // lastWorked notes whether a source or a hook works, and returns when it last did.
-func (r *round) lastWorked(name string, works bool) (time.Time, bool) {
-	last, known := r.j.worked[name]
-	if works && (known || len(r.j.worked) < maxWorked) {
+func (r sensorRules) lastWorked(name string, works bool) (time.Time, bool) {
+	last, known := r.worked[name]
+	if works && (known || len(r.worked) < maxWorked) {
 		last, known = r.At, true
-		r.j.worked[name] = last
+		r.worked[name] = last
 	}
 	return last, known
 }
 
-func (r *round) judgeSource(s *model.SourceState) {
+func (r sensorRules) judgeSource(s *model.SourceState) {
 	worked, known := r.lastWorked("source "+s.Source, s.State == model.StateOK)
 	subject := Subject{Kind: OfSource, Source: s.Source}
 	evidence := []string{string(s.State), s.Reason}
@@ -76,7 +82,7 @@ func (r *round) judgeSource(s *model.SourceState) {
 
 // unreadable reports whether a device of a source cannot be read, and no other verdict says so: that its GPU is lost, or that the device
 // for which it waits is stuck.
-func (r *round) unreadable(d *model.DeviceState) bool {
+func (r sensorRules) unreadable(d *model.DeviceState) bool {
 	switch d.State {
 	case model.StateFailed, model.StateStuck, model.StateQuarantined:
 		return !slices.ContainsFunc(r.Facts.GPUs, func(g model.GPU) bool {
@@ -91,7 +97,7 @@ func (r *round) unreadable(d *model.DeviceState) bool {
 }
 
 // judgeHooks makes one verdict of all hooks that the kernel rejects.
-func (r *round) judgeHooks() {
+func (r sensorRules) judgeHooks() {
 	var lost []string
 	for i := range r.Facts.Hooks {
 		h := &r.Facts.Hooks[i]
@@ -107,7 +113,7 @@ func (r *round) judgeHooks() {
 }
 
 // judgeLosses judges what the probes could not record: of the node, and of workloads that have their share of a map.
-func (r *round) judgeLosses() {
+func (r sensorRules) judgeLosses() {
 	for _, l := range r.Facts.Losses {
 		if strings.HasSuffix(l.Reason, "_share") {
 			continue

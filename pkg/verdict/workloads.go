@@ -9,17 +9,13 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/format"
-	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// owned is a subject of a workload.
-func (r *round) owned(owner int) (Subject, *identity.Owner) {
-	o := &r.Shares.Owners[owner]
-	return Subject{Kind: OfWorkload, Owner: *o}, o
-}
+// workloadRules judge the work of workloads.
+type workloadRules struct{ *round }
 
-func (r *round) judgeWorkloads() {
+func (r workloadRules) judge() {
 	r.judgeStalls()
 	r.judgeCompletions()
 	r.judgeVerbs()
@@ -30,7 +26,7 @@ func (r *round) judgeWorkloads() {
 	r.judgeCoverage()
 }
 
-func (r *round) judgeStalls() {
+func (r workloadRules) judgeStalls() {
 	for i := range r.Shares.Outstanding {
 		o := &r.Shares.Outstanding[i]
 		if float64(o.Stalled) <= queuePairsStalled.limit(0) {
@@ -43,42 +39,7 @@ func (r *round) judgeStalls() {
 	}
 }
 
-// sumKey is a sum of counters of an owner.
-type sumKey struct {
-	owner  int
-	detail string
-}
-
-// judgeSums judges the sums of counters of owners, in the order of their first counter.
-func (r *round) judgeSums(c *Condition, all sums, what string) {
-	for _, k := range all.order {
-		s, o := r.owned(k.owner)
-		n := r.counted(counterKey{condition: c, number: 1, detail: k.detail}, all.values[k], o)
-		if float64(n) > c.limit(0) {
-			s.Detail = k.detail
-			r.find(c, s, time.Time{}, grewIn(what, n, c.Window))
-		}
-	}
-}
-
-// sums adds up counters by owner.
-type sums struct {
-	values map[sumKey]uint64
-	order  []sumKey
-}
-
-func (s *sums) add(owner int, detail string, n uint64) {
-	k := sumKey{owner, detail}
-	if s.values == nil {
-		s.values = map[sumKey]uint64{}
-	}
-	if _, known := s.values[k]; !known {
-		s.order = append(s.order, k)
-	}
-	s.values[k] += n
-}
-
-func (r *round) judgeCompletions() {
+func (r workloadRules) judgeCompletions() {
 	var all sums
 	for i := range r.Shares.CompletionErrors {
 		if s := &r.Shares.CompletionErrors[i]; !slices.Contains(harmlessStatus, s.Key.Status) {
@@ -88,7 +49,7 @@ func (r *round) judgeCompletions() {
 	r.judgeSums(completionErrors, all, "completions with an error")
 }
 
-func (r *round) judgeVerbs() {
+func (r workloadRules) judgeVerbs() {
 	var all sums
 	for i := range r.Shares.VerbErrors {
 		s := &r.Shares.VerbErrors[i]
@@ -101,7 +62,7 @@ func (r *round) judgeVerbs() {
 	r.judgeSums(verbsErrors, all, "failed verbs")
 }
 
-func (r *round) judgeAllocations() {
+func (r workloadRules) judgeAllocations() {
 	var all sums
 	for i := range r.Shares.FailedAllocations {
 		if s := &r.Shares.FailedAllocations[i]; s.Owner != 0 {
@@ -111,7 +72,7 @@ func (r *round) judgeAllocations() {
 	r.judgeSums(allocationFailures, all, "failed allocations")
 }
 
-func (r *round) judgeDriverCalls() {
+func (r workloadRules) judgeDriverCalls() {
 	for i := range r.Shares.DriverShares {
 		d := &r.Shares.DriverShares[i]
 		if d.Oldest.Seconds() <= driverStuck.limit(0) {
@@ -123,7 +84,7 @@ func (r *round) judgeDriverCalls() {
 	}
 }
 
-func (r *round) judgeBudgets() {
+func (r workloadRules) judgeBudgets() {
 	if r.Facts.DataPath == nil {
 		return
 	}
@@ -139,7 +100,7 @@ func (r *round) judgeBudgets() {
 }
 
 // judgePlacement judges where the GPUs and HCAs of workloads are.
-func (r *round) judgePlacement() {
+func (r workloadRules) judgePlacement() {
 	workloads := r.Placement.Workloads()
 	for _, c := range []*Condition{placedBadly, withoutGPUDirect, dataDirectPath} {
 		for i := range workloads {
@@ -158,7 +119,7 @@ func (r *round) judgePlacement() {
 }
 
 // judgeCoverage judges which bytes of workloads are not counted: one verdict for all gaps of a workload on an HCA.
-func (r *round) judgeCoverage() {
+func (r workloadRules) judgeCoverage() {
 	type place struct {
 		owner  int
 		device string

@@ -6,14 +6,37 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
+
+// deviceList is all devices, with what is known of them from earlier refreshes.
+type deviceList struct {
+	devices           map[string]*device
+	order             []*device         // sorted by name between refreshes
+	names             map[string]string // HCA names of virtual functions, by PCI address
+	listed, listedVFs bool              // HCAs and virtual functions were listed
+}
+
+// device returns the device with a name and adds it if necessary.
+func (l *deviceList) device(name string) *device {
+	d := l.devices[name]
+	if d == nil {
+		d = &device{name: name, users: map[identity.OwnerID]*use{}}
+		for i := range d.directions {
+			d.directions[i].device, d.directions[i].index = d, i
+		}
+		l.devices[name] = d
+		l.order = append(l.order, d)
+	}
+	return d
+}
 
 // readCounters reads the counters of all devices. A virtual function in a virtual machine or
 // in another network namespace shows no counters of its own; its physical function's
 // statistics are used instead, never both. On Ethernet those statistics include traffic other
 // than RDMA and are not used.
-func (l *Ledger) readCounters(s *model.Snapshot) {
+func (l *deviceList) readCounters(s *model.Snapshot) {
 	vfs := countedVFs(s)
 	for _, d := range l.order {
 		d.listed, d.hca, d.pci, d.isVF, d.read = false, nil, "", false, d.read[:0]
@@ -98,7 +121,7 @@ func (d *device) readVF(v *model.VF, pci string) (stale bool) {
 
 // rename records the HCA name of a virtual function, which it keeps when the HCA is no longer
 // visible. The device that was stored under the address continues under the name.
-func (l *Ledger) rename(pci, name string) {
+func (l *deviceList) rename(pci, name string) {
 	if l.names[pci] == name {
 		return
 	}
@@ -111,7 +134,7 @@ func (l *Ledger) rename(pci, name string) {
 }
 
 // keepNames drops the names of functions that no longer exist.
-func (l *Ledger) keepNames(vfs []model.VF) {
+func (l *deviceList) keepNames(vfs []model.VF) {
 	if len(l.names) == 0 {
 		return
 	}

@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -23,20 +24,33 @@ func (l *Ledger) Exclusive(owner identity.OwnerID, device string) bool {
 	return true
 }
 
+// assignments are the devices that a refresh assigns to owners.
+type assignments struct {
+	owners   *identity.Table
+	shares   *attribution.Attribution
+	byDevice map[string][]assigned // nil until it is needed
+}
+
+// assigned is the owner that a device is assigned to.
+type assigned struct {
+	owner identity.OwnerID
+	given bool // see attribution.DeviceShare
+}
+
 // exclusiveOwner returns the only owner that used the device in the interval that ends now, or
 // Unattributed if there were several owners or an unknown user. An invisible device, and a
 // virtual function while no objects are counted, belong to their assigned owner, if the
 // assignment is older than the previous interval: their counters may be one reading old.
-func (l *Ledger) exclusiveOwner(d *device) identity.OwnerID {
+func (a *assignments) exclusiveOwner(d *device, seesObjects bool) identity.OwnerID {
 	if d.interval.mixed {
 		return identity.Unattributed
 	}
-	if d.isVF || l.facts.Objects == nil {
+	if d.isVF || !seesObjects {
 		if d.given == identity.Unattributed || d.since > d.endedBefore {
 			return identity.Unattributed
 		}
 		for id, u := range d.users {
-			if (u.active || u.wasActive || u.held) && id != d.given && !l.owners.SamePod(id, d.given) {
+			if (u.active || u.wasActive || u.held) && id != d.given && !a.owners.SamePod(id, d.given) {
 				return identity.Unattributed
 			}
 		}
@@ -51,7 +65,7 @@ func (l *Ledger) exclusiveOwner(d *device) identity.OwnerID {
 		case !u.active && !u.wasActive:
 		case one == identity.Unattributed:
 			one = id
-		case !l.owners.SamePod(one, id):
+		case !a.owners.SamePod(one, id):
 			return identity.Unattributed
 		default:
 			several = true
@@ -60,16 +74,16 @@ func (l *Ledger) exclusiveOwner(d *device) identity.OwnerID {
 	if !several {
 		return one
 	}
-	if !l.owners.SamePod(l.assignedTo(d), one) {
+	if !a.owners.SamePod(a.of(d), one) {
 		return identity.Unattributed
 	}
-	return l.podOf(one)
+	return a.podOf(one)
 }
 
 // podOf returns the owner of the pod that an owner belongs to.
-func (l *Ledger) podOf(id identity.OwnerID) identity.OwnerID {
-	o := *l.owners.Owner(id)
-	return l.owners.OfPod(o.Namespace, o.Pod, l.owners.Info(id).PodUID)
+func (a *assignments) podOf(id identity.OwnerID) identity.OwnerID {
+	o := *a.owners.Owner(id)
+	return a.owners.OfPod(o.Namespace, o.Pod, a.owners.Info(id).PodUID)
 }
 
 // noteAssigned records since when a device is assigned to an owner, for devices that may be
@@ -78,7 +92,7 @@ func (l *Ledger) noteAssigned() {
 	for _, d := range l.order {
 		given := identity.Unattributed
 		if d.isVF || d.hca != nil && d.hca.VF {
-			given = l.assignedTo(d)
+			given = l.assigned.of(d)
 		}
 		if given != d.given {
 			d.given, d.since = given, l.refresh
@@ -86,35 +100,35 @@ func (l *Ledger) noteAssigned() {
 	}
 }
 
-// assignedTo returns the exclusive owner by assignment: the kubelet allocated the PCI
+// of returns the exclusive owner by assignment: the kubelet allocated the PCI
 // function, or the device is in the owner's network namespace. A device node alone is no
 // proof, but it selects the container within a pod; with several containers the pod is the
 // owner.
-func (l *Ledger) assignedTo(d *device) identity.OwnerID {
-	if l.assigned == nil {
-		l.assigned = make(map[string][]assigned, len(l.shares.Assigned))
-		for i := range l.shares.Assigned {
-			s := &l.shares.Assigned[i]
+func (a *assignments) of(d *device) identity.OwnerID {
+	if a.byDevice == nil {
+		a.byDevice = make(map[string][]assigned, len(a.shares.Assigned))
+		for i := range a.shares.Assigned {
+			s := &a.shares.Assigned[i]
 			label := labelOf(s.HCA, s.PCIAddress)
-			l.assigned[label] = append(l.assigned[label], assigned{l.shares.ID(s.Owner), s.Given})
+			a.byDevice[label] = append(a.byDevice[label], assigned{a.shares.ID(s.Owner), s.Given})
 		}
 	}
 	one := identity.Unattributed
-	rows := l.assigned[labelOf(d.hca, d.pci)]
+	rows := a.byDevice[labelOf(d.hca, d.pci)]
 	for _, r := range rows {
 		switch {
 		case !r.given:
 		case one == identity.Unattributed:
 			one = r.owner
-		case r.owner != one && !l.owners.SamePod(r.owner, one):
+		case r.owner != one && !a.owners.SamePod(r.owner, one):
 			return identity.Unattributed
 		}
 	}
 	for _, r := range rows {
 		switch {
-		case l.owners.Owner(r.owner).Container == "" || r.owner == one || !l.owners.SamePod(r.owner, one):
-		case l.owners.Owner(one).Container != "":
-			return l.podOf(one)
+		case a.owners.Owner(r.owner).Container == "" || r.owner == one || !a.owners.SamePod(r.owner, one):
+		case a.owners.Owner(one).Container != "":
+			return a.podOf(one)
 		default:
 			one = r.owner
 		}

@@ -41,33 +41,21 @@ import (
 // use. It is not safe for concurrent use.
 type Ledger struct {
 	refresh uint64
-	devices map[string]*device
-	order   []*device         // sorted by name between refreshes
-	names   map[string]string // HCA names of virtual functions, by PCI address
-
-	accounts map[accountKey]*account
+	deviceList
+	accounts accounts
 	rows     map[rowKey]*row
 	// answered is the last refresh in which a method reported anything, or in which its source
 	// had nothing to report; before is the preceding one.
-	answered, before  [methods]uint64
-	paused            map[calls]bool // those that are counted in surveys only; nil if that is not known
-	listed, listedVFs bool           // HCAs and virtual functions were listed
-	unknownHCAs       uint64         // objects that can move bytes, created on HCAs without a known name
+	answered, before [methods]uint64
+	paused           pausedCalls
+	objects          objectUses
 
 	// The following fields are valid during one refresh.
 	now      time.Time
 	facts    *model.Snapshot
-	shares   *attribution.Attribution
 	owners   *identity.Table
-	assigned map[string][]assigned // by device; nil until it is needed
-	devxSeen bool                  // all DEVX objects are counted
+	assigned assignments
 	reported []*row
-}
-
-// assigned is the owner that a device is assigned to.
-type assigned struct {
-	owner identity.OwnerID
-	given bool // see attribution.DeviceShare
 }
 
 // A device is one HCA, or one virtual function without a visible HCA, under the name that its
@@ -135,10 +123,10 @@ type direction struct {
 func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table, now time.Time) {
 	if l.devices == nil {
 		l.devices, l.names = map[string]*device{}, map[string]string{}
-		l.accounts, l.rows = map[accountKey]*account{}, map[rowKey]*row{}
+		l.accounts, l.rows = accounts{}, map[rowKey]*row{}
 	}
 	l.refresh++
-	l.now, l.facts, l.shares, l.owners = now, s, a, owners
+	l.now, l.facts, l.owners, l.assigned = now, s, owners, assignments{owners: owners, shares: a}
 	last := ""
 	for i := range s.Traffic {
 		if id := s.Traffic[i].Cgroup; i == 0 || id != s.Traffic[i-1].Cgroup {
@@ -151,9 +139,9 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 	}
 	l.readCounters(s)
 	slices.SortFunc(l.order, func(a, b *device) int { return strings.Compare(a.name, b.name) })
-	l.noteUse(s, a)
+	l.objects.note(s, a, owners, &l.deviceList)
 	l.noteAssigned()
-	l.noteSurveys(s)
+	l.paused = l.noteSurveys(s, owners, l.paused)
 	l.report(s.Traffic)
 	for _, d := range l.order {
 		if d.interval.ends {
@@ -169,24 +157,10 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 			a.since = time.Time{}
 		}
 	}
-	l.facts, l.shares, l.owners, l.assigned = nil, nil, nil, nil
+	l.facts, l.owners, l.assigned = nil, nil, assignments{}
 	for _, d := range l.order {
 		d.hca = nil
 	}
-}
-
-// device returns the device with a name and adds it if necessary.
-func (l *Ledger) device(name string) *device {
-	d := l.devices[name]
-	if d == nil {
-		d = &device{name: name, users: map[identity.OwnerID]*use{}}
-		for i := range d.directions {
-			d.directions[i].device, d.directions[i].index = d, i
-		}
-		l.devices[name] = d
-		l.order = append(l.order, d)
-	}
-	return d
 }
 
 // Shares returns all credited bytes, device by device; nil if there are no devices. use

@@ -20,28 +20,9 @@ func (l *Ledger) Merge(m identity.Merge) {
 		}
 		d.mergeMissed(m)
 		for i := range d.directions {
-			l.mergeAccounts(&d.directions[i], m)
+			l.accounts.merge(&d.directions[i], m)
 		}
 	}
-}
-
-func (l *Ledger) mergeAccounts(w *direction, m identity.Merge) {
-	w.accounts = slices.DeleteFunc(w.accounts, func(a *account) bool {
-		if a.owner != m.From {
-			return false
-		}
-		delete(l.accounts, a.accountKey)
-		if b := l.accounts[accountKey{m.To, w, a.method}]; b != nil {
-			b.credited, b.free = b.credited+a.credited, plus(b.free, a.free)
-			b.waits, b.ahead, b.won = plus(b.waits, a.waits), plus(b.ahead, a.ahead), max(b.won, a.won)
-			a.closed = true
-			return true
-		}
-		a.owner = m.To
-		l.accounts[a.accountKey] = a
-		return false
-	})
-	l.rank(m.To, w)
 }
 
 // Expire makes the bytes of expired owners unattributed.

@@ -40,6 +40,45 @@ type accountKey struct {
 	method    int
 }
 
+// accounts are the accounts of all owners on all devices.
+type accounts map[accountKey]*account
+
+func (all accounts) rank(owner identity.OwnerID, w *direction) {
+	if worse := all[accountKey{owner, w, byUprobe}]; worse != nil {
+		worse.better = all[accountKey{owner, w, byQPCounter}]
+	}
+}
+
+// live reports whether a method counts the bytes of an owner in this interval.
+func (all accounts) live(d *device, owner identity.OwnerID, method int) bool {
+	for i := range d.directions {
+		if a := all[accountKey{owner, &d.directions[i], method}]; a != nil && a.live {
+			return true
+		}
+	}
+	return false
+}
+
+// merge moves the accounts of one owner in a direction to another owner.
+func (all accounts) merge(w *direction, m identity.Merge) {
+	w.accounts = slices.DeleteFunc(w.accounts, func(a *account) bool {
+		if a.owner != m.From {
+			return false
+		}
+		delete(all, a.accountKey)
+		if b := all[accountKey{m.To, w, a.method}]; b != nil {
+			b.credited, b.free = b.credited+a.credited, plus(b.free, a.free)
+			b.waits, b.ahead, b.won = plus(b.waits, a.waits), plus(b.ahead, a.ahead), max(b.won, a.won)
+			a.closed = true
+			return true
+		}
+		a.owner = m.To
+		all[a.accountKey] = a
+		return false
+	})
+	all.rank(m.To, w)
+}
+
 func (l *Ledger) account(owner identity.OwnerID, w *direction, method int) *account {
 	key := accountKey{owner, w, method}
 	a := l.accounts[key]
@@ -50,15 +89,9 @@ func (l *Ledger) account(owner identity.OwnerID, w *direction, method int) *acco
 		}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
-		l.rank(owner, w)
+		l.accounts.rank(owner, w)
 	}
 	return a
-}
-
-func (l *Ledger) rank(owner identity.OwnerID, w *direction) {
-	if worse := l.accounts[accountKey{owner, w, byUprobe}]; worse != nil {
-		worse.better = l.accounts[accountKey{owner, w, byQPCounter}]
-	}
 }
 
 // settle credits the bytes of an interval.
@@ -75,7 +108,7 @@ func (l *Ledger) settle(d *device) {
 	}
 	exclusive := identity.Unattributed
 	if d.state.counted {
-		exclusive = l.exclusiveOwner(d)
+		exclusive = l.assigned.exclusiveOwner(d, l.facts.Objects != nil)
 	}
 	var unattributed uint64
 	for i := range d.directions {
@@ -103,7 +136,7 @@ func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uin
 	for _, a := range w.accounts {
 		a.report, a.waits, a.ahead = 0, 0, 0
 	}
-	l.remember(w, moved) // its owner may be counted in surveys only
+	w.remember(l.accounts, l.now, moved) // its owner may be counted in surveys only
 	a := l.account(owner, w, byPort)
 	a.credited += moved
 	a.won, w.exclusive = l.refresh, l.refresh
@@ -124,7 +157,7 @@ func (l *Ledger) settleShared(w *direction, moved uint64) {
 	for _, a := range w.accounts {
 		a.waits, a.report = plus(a.waits, a.report), 0
 	}
-	l.remember(w, left)
+	w.remember(l.accounts, l.now, left)
 	w.unattributed += l.split(w, left)
 }
 

@@ -26,7 +26,7 @@ func (l *Ledger) split(w *direction, left uint64) uint64 {
 	var owners []identity.OwnerID
 	for j := range d.surveys {
 		s := &d.surveys[j]
-		if !d.used(s.owner) || l.live(d, s.owner, byQPCounter) {
+		if !d.used(s.owner) || l.accounts.live(d, s.owner, byQPCounter) {
 			continue
 		}
 		if _, ok := rates[s.owner]; !ok {
@@ -66,19 +66,9 @@ func (l *Ledger) accounted(d *device) bool {
 		case !d.used(id):
 		case d.covers[id] == unsurveyed:
 			return false
-		case d.covers[id] != allCounted && !d.surveyed(id) && !l.live(d, id, byUprobe) && !l.live(d, id, byQPCounter):
+		case d.covers[id] != allCounted && !d.surveyed(id) && !l.accounts.live(d, id, byUprobe) && !l.accounts.live(d, id, byQPCounter):
 			return false
 		}
 	}
 	return true
-}
-
-// live reports whether a method counts the bytes of an owner in this interval.
-func (l *Ledger) live(d *device, owner identity.OwnerID, method int) bool {
-	for i := range d.directions {
-		if a := l.accounts[accountKey{owner, &d.directions[i], method}]; a != nil && a.live {
-			return true
-		}
-	}
-	return false
 }

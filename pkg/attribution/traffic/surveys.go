@@ -32,15 +32,17 @@ type calls struct {
 	device *device
 }
 
-// noteSurveys records the surveys of this refresh, and which calls are counted in surveys only.
-func (l *Ledger) noteSurveys(s *model.Snapshot) {
+// pausedCalls are the calls that are counted in surveys only; nil if they are not known.
+type pausedCalls map[calls]bool
+
+// noteSurveys records the surveys of this refresh, and returns the calls that are counted in surveys only.
+func (l *deviceList) noteSurveys(s *model.Snapshot, owners *identity.Table, before pausedCalls) pausedCalls {
 	for _, d := range l.order {
 		d.surveys = d.surveys[:0]
 		clear(d.covers)
 	}
 	if s.Surveys == nil {
-		l.paused = nil
-		return
+		return nil
 	}
 	surveyed := make(map[calls]bool, len(s.Surveys))
 	for i := range s.Surveys {
@@ -51,11 +53,11 @@ func (l *Ledger) noteSurveys(s *model.Snapshot) {
 		}
 		surveyed[calls{f.Cgroup, d}] = true
 		d.surveys = append(d.surveys, survey{
-			l.owners.Of(f.Cgroup), f.Begun, f.Ended,
+			owners.Of(f.Cgroup), f.Begun, f.Ended,
 			[directions]float64{float64(f.TransmitBytes) / seconds, float64(f.ReceiveBytes) / seconds},
 		})
 	}
-	paused := make(map[calls]bool, len(s.Surveys))
+	paused := make(pausedCalls, len(s.Surveys))
 	for i := range s.Coverage {
 		f := &s.Coverage[i]
 		d := l.devices[f.Device]
@@ -74,16 +76,16 @@ func (l *Ledger) noteSurveys(s *model.Snapshot) {
 		if d.covers == nil {
 			d.covers = map[identity.OwnerID]cover{}
 		}
-		owner := l.owners.Of(f.Cgroup)
+		owner := owners.Of(f.Cgroup)
 		d.covers[owner] = max(d.covers[owner], c)
 	}
 	for _, d := range l.order {
-		d.lapsed = d.lapsed || l.paused == nil
+		d.lapsed = d.lapsed || before == nil
 	}
-	for of := range l.paused {
+	for of := range before {
 		of.device.lapsed = of.device.lapsed || !paused[of]
 	}
-	l.paused = paused
+	return paused
 }
 
 // surveyed reports whether an owner has a survey.
@@ -104,29 +106,29 @@ const (
 )
 
 // remember adds the bytes that exact methods left of an interval to the past, and compares the newest survey with it.
-func (l *Ledger) remember(w *direction, left uint64) {
+func (w *direction) remember(all accounts, now time.Time, left uint64) {
 	d := w.device
 	switch n := len(w.past); {
 	case d.interval.mixed || len(d.covers) == 0: // of no use: it includes earlier bytes, or there are no surveys
 		w.past = nil
 	case n > 0 && w.past[n-1].to.Sub(w.past[n-1].from) < minPeriod:
-		w.past[n-1].to, w.past[n-1].bytes = l.now, plus(w.past[n-1].bytes, left)
+		w.past[n-1].to, w.past[n-1].bytes = now, plus(w.past[n-1].bytes, left)
 	default:
 		if n == maxPeriods {
 			w.past = slices.Delete(w.past, 0, 1)
 		}
-		w.past = append(w.past, period{d.endedAt, l.now, left})
+		w.past = append(w.past, period{d.endedAt, now, left})
 	}
-	l.compare(w)
+	w.compare(all)
 }
 
 // compare compares what owners moved in the newest survey with what the device moved in it.
-func (l *Ledger) compare(w *direction) {
+func (w *direction) compare(all accounts) {
 	var begun, ended time.Time
 	surveyed := 0.0
 	for i := range w.device.surveys {
 		s := &w.device.surveys[i]
-		if !l.live(w.device, s.owner, byQPCounter) {
+		if !all.live(w.device, s.owner, byQPCounter) {
 			surveyed += s.rates[w.index]
 		}
 		if !s.ended.After(w.surveyed) {

@@ -300,21 +300,19 @@ func TestSurveysReceived(t *testing.T) {
 
 // TestPast: the past is bounded, and says what the device moved per second, or that this is not known.
 func TestPast(t *testing.T) {
-	var l Ledger
 	d := &device{covers: map[identity.OwnerID]cover{1: allCounted}}
 	w := &d.directions[transmit]
 	w.device = d
 	for i := range 1000 {
-		l.now = second(float64(i + 1))
 		d.endedAt = second(float64(i))
-		l.remember(w, uint64(i))
+		w.remember(nil, second(float64(i+1)), uint64(i))
 	}
 	if len(w.past) > maxPeriods {
 		t.Errorf("%d periods", len(w.past))
 	}
 	other := &device{}
 	other.directions[transmit].device = other
-	if l.remember(&other.directions[transmit], 1); other.directions[transmit].past != nil {
+	if other.directions[transmit].remember(nil, second(1), 1); other.directions[transmit].past != nil {
 		t.Error("the past of a device without probes is kept")
 	}
 	for _, tt := range []struct {

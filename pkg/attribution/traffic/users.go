@@ -102,17 +102,23 @@ func seesDEVX(hooks []model.Hook) bool {
 	})
 }
 
-// noteUse records the owners that may have moved bytes of a device since the last refresh: they held objects that can (moves)
+// objectUses finds the owners that may move bytes by the objects that they have.
+type objectUses struct {
+	unknownHCAs uint64 // objects that can move bytes, created on HCAs without a known name
+	devxSeen    bool   // all DEVX objects are counted in this refresh
+}
+
+// note records the owners that may have moved bytes of a device since the last refresh: they held objects that can (moves)
 // then, created some since, or hold some now. Such an object is made before the first byte is sent.
-func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
+func (o *objectUses) note(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table, l *deviceList) {
 	if s.Objects == nil {
 		for _, d := range l.order {
 			d.unknownUse = true
 		}
 		return
 	}
-	l.devxSeen = seesDEVX(s.Hooks)
-	l.noteUnknown(s)
+	o.devxSeen = seesDEVX(s.Hooks)
+	o.noteUnknown(s, owners, l)
 	var d *device
 	var unknownHCAs uint64
 	for i := range a.Objects {
@@ -134,13 +140,13 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 		}
 		owner := a.ID(r.Owner)
 		if owner == identity.Unattributed {
-			if !context || !l.devxSeen {
+			if !context || !o.devxSeen {
 				d.unknown.nowMade += r.Created
 			}
 			continue
 		}
 		u := d.use(owner)
-		u.holds = u.holds || r.Current > 0 && (!context || !l.devxSeen)
+		u.holds = u.holds || r.Current > 0 && (!context || !o.devxSeen)
 		if context {
 			u.openedBy += r.Created
 		} else {
@@ -149,13 +155,13 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 	}
 	// New objects on an HCA without a known name may be on any device. Earlier ones are on no
 	// device that has users here.
-	anywhere := unknownHCAs > l.unknownHCAs
-	l.unknownHCAs = unknownHCAs
+	anywhere := unknownHCAs > o.unknownHCAs
+	o.unknownHCAs = unknownHCAs
 	for _, d := range l.order {
 		unknown, ipoib := d.unknown.exist(), d.moveIPoIB()
 		d.unknownUse = d.unknownUse || unknown || ipoib || anywhere
 		for id, u := range d.users {
-			u.active = u.active || u.held || u.holds || u.createdBy > u.created || !l.devxSeen && u.openedBy > u.opened
+			u.active = u.active || u.held || u.holds || u.createdBy > u.created || !o.devxSeen && u.openedBy > u.opened
 			u.held, u.created, u.holds, u.createdBy = u.holds, max(u.created, u.createdBy), false, 0
 			u.opened, u.openedBy = max(u.opened, u.openedBy), 0
 			if !u.held && !u.active && !u.wasActive && u.created == 0 && u.opened == 0 {
@@ -166,7 +172,7 @@ func (l *Ledger) noteUse(s *model.Snapshot, a *attribution.Attribution) {
 }
 
 // noteUnknown records the users of each device without a known owner.
-func (l *Ledger) noteUnknown(s *model.Snapshot) {
+func (o *objectUses) noteUnknown(s *model.Snapshot, owners *identity.Table, l *deviceList) {
 	for _, d := range l.order {
 		d.unknown = unknownUsers{created: d.unknown.created}
 	}
@@ -182,8 +188,8 @@ func (l *Ledger) noteUnknown(s *model.Snapshot) {
 		case d == nil:
 		case f.Type == model.PD:
 			d.unknown.counted += f.Current
-		case !moves(f.Type) && (f.Type != model.Context || l.devxSeen || !d.isMLX5()):
-		case l.owners.Of(f.Cgroup) == identity.Unattributed:
+		case !moves(f.Type) && (f.Type != model.Context || o.devxSeen || !d.isMLX5()):
+		case owners.Of(f.Cgroup) == identity.Unattributed:
 			d.unknown.objects += f.Current
 		}
 	}

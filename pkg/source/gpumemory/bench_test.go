@@ -39,9 +39,9 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.start() // without the loop, which would pause a function that is called so often
+	s.loop.start() // without the loop, which would pause a function that is called so often
 	defer s.kernel.close()
-	defer s.release()
+	defer s.loop.release()
 	probed(b, s, model.StateOK, namesOf(libcuda)...)
 	b.Run("probed", calls)
 }

@@ -48,26 +48,26 @@ type pause struct {
 }
 
 // spend charges processes for their calls, pauses functions of those without credit, and ends pauses.
-func (s *Source) spend(now time.Time) {
-	for _, f := range s.files {
+func (l *loop) spend(now time.Time) {
+	for _, f := range l.files {
 		for i := range f.places {
 			if p := &f.places[i].pause; p.reason != nil && !now.Before(p.until) {
 				p.reason = nil
 			}
 		}
 	}
-	costs := s.costs()
+	costs := l.files.costs()
 	spent := map[int]time.Duration{}
 	most := map[int]gen.GPUMemoryCallKey{} // the function that cost most in this step
 	highest := map[int]time.Duration{}
 	var ended []int
-	err := s.kernel.eachCalls(func(key gen.GPUMemoryCallKey, n uint64) {
+	err := l.kernel.eachCalls(func(key gen.GPUMemoryCallKey, n uint64) {
 		pid := int(key.Tgid)
-		if !s.observe(pid) {
+		if !l.observe(pid) {
 			ended = append(ended, pid)
 			return
 		}
-		p := s.processes[pid]
+		p := l.processes[pid]
 		if p == nil || int(key.Function) >= len(functions) {
 			return
 		}
@@ -86,12 +86,12 @@ func (s *Source) spend(now time.Time) {
 		}
 	})
 	for _, pid := range ended {
-		err = errors.Join(err, s.kernel.removeCalls(pid))
+		err = errors.Join(err, l.kernel.removeCalls(pid))
 	}
 	if err != nil {
-		s.opts.Logger.Debug("reading the calls of processes", zap.Error(err))
+		l.opts.Logger.Debug("reading the calls of processes", zap.Error(err))
 	}
-	for pid, p := range s.processes {
+	for pid, p := range l.processes {
 		cpu, err := p.CPU()
 		if err != nil {
 			continue
@@ -100,19 +100,19 @@ func (s *Source) spend(now time.Time) {
 		p.cpu = cpu
 		p.credit = min(p.credit+earned, startCredit) - spent[pid]
 		if key, called := most[pid]; called && p.credit < 0 {
-			s.pause(pid, int(key.Function), now)
+			l.pause(pid, int(key.Function), now)
 			p.credit = startCredit
 		}
 	}
 }
 
 // costs returns the cost of a call of each function, in the file in which it is highest.
-func (s *Source) costs() []time.Duration {
+func (all fileSet) costs() []time.Duration {
 	costs := make([]time.Duration, len(functions))
 	for i := range costs {
 		costs[i] = callCost
 	}
-	for _, f := range s.files {
+	for _, f := range all {
 		for i := range f.places {
 			if p := &f.places[i]; p.Stepped {
 				costs[p.function] = callCostStepped
@@ -123,12 +123,12 @@ func (s *Source) costs() []time.Duration {
 }
 
 // pause detaches a function for a while from the files that a process maps, or from all if these are not known.
-func (s *Source) pause(pid, function int, now time.Time) {
+func (l *loop) pause(pid, function int, now time.Time) {
 	known := false
-	for _, f := range s.files {
+	for _, f := range l.files {
 		known = known || f.paths[pid] != ""
 	}
-	for _, f := range s.files {
+	for _, f := range l.files {
 		if known && f.paths[pid] == "" {
 			continue
 		}
@@ -144,8 +144,8 @@ func (s *Source) pause(pid, function int, now time.Time) {
 					pid, budgetRatio, now.Add(last).UTC().Format(time.RFC3339)),
 			}
 		}
-		s.change(f, now)
+		l.change(f, now)
 	}
-	s.opts.Logger.Warn("a function that allocates GPU memory is not counted for a while: its probes cost too much",
+	l.opts.Logger.Warn("a function that allocates GPU memory is not counted for a while: its probes cost too much",
 		zap.String("function", functions[function].name), zap.Int("pid", pid))
 }

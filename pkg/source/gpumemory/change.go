@@ -33,27 +33,27 @@ type half struct {
 
 // change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress. The loop
 // does not wait for it: handleChange takes the result.
-func (s *Source) change(f *file, now time.Time) {
+func (l *loop) change(f *file, now time.Time) {
 	if f.turn.Taken() {
 		return
 	}
 	c := changed{of: f, detach: true}
-	o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: f.allOwners()}
+	o := &uprobe.Operation{Source: sourceName, Paths: f.openPaths(), Owners: f.allOwners()}
 	if c.halves, o.Probes = f.unwanted(); len(o.Probes) == 0 {
 		c.detach = false
-		if c.halves, o.Probes = s.missing(f, now); len(o.Probes) == 0 {
+		if c.halves, o.Probes = l.missing(f, now); len(o.Probes) == 0 {
 			return
 		}
 	}
 	if !f.turn.Take(now) {
 		return
 	}
-	s.changing++
-	o.Done = func(o *uprobe.Operation) { c.Operation = o; s.changes <- c } // it has room for one of each file
+	l.changing++
+	o.Done = func(o *uprobe.Operation) { c.Operation = o; l.changes <- c } // it has room for one of each file
 	if c.detach {
-		s.opts.Gate.Detach(o)
+		l.opts.Gate.Detach(o)
 	} else {
-		s.opts.Gate.Attach(o)
+		l.opts.Gate.Attach(o)
 	}
 }
 
@@ -66,24 +66,24 @@ type changed struct {
 }
 
 // handleChange takes the probes that an operation has attached or detached.
-func (s *Source) handleChange(c *changed) {
+func (l *loop) handleChange(c *changed) {
 	f, now := c.of, time.Now()
-	s.changing--
+	l.changing--
 	f.turn.Ended(c.Err(), now, retryInterval)
 	for i := range c.halves {
 		f.set(c.halves[i], c.Probes[i].Link)
 	}
 	if c.detach {
-		if err := s.kernel.detached(); err != nil {
-			s.opts.Logger.Debug("the programs may take calls for nested ones", zap.Error(err))
+		if err := l.kernel.detached(); err != nil {
+			l.opts.Logger.Debug("the programs may take calls for nested ones", zap.Error(err))
 		}
 	} else {
 		f.setFailures(c.Operation, c.halves)
 	}
 	if err := c.Err(); err != nil {
-		s.opts.Logger.Warn("probes of a library that allocates GPU memory are not changed", zap.Bool("detach", c.detach), zap.Error(err))
+		l.opts.Logger.Warn("probes of a library that allocates GPU memory are not changed", zap.Bool("detach", c.detach), zap.Error(err))
 	}
-	s.change(f, now)
+	l.change(f, now)
 }
 
 // setFailures sets why places are not probed.
@@ -135,22 +135,22 @@ func (f *file) append(halves []half, probes []uprobe.Probe, t target, l *link) (
 
 // missing returns the probes that a file lacks. The end comes first: a call whose beginning alone is seen would make later calls of
 // its thread look nested.
-func (s *Source) missing(f *file, now time.Time) (halves []half, probes []uprobe.Probe) {
+func (l *loop) missing(f *file, now time.Time) (halves []half, probes []uprobe.Probe) {
 	if !f.wanted() {
 		return nil, nil
 	}
 	for i := range f.places {
 		p := &f.places[i]
-		if hook.Refused(s.kernel.refused[p.function]) || p.Err != nil || now.Before(p.pause.until) {
+		if hook.Refused(l.kernel.refused[p.function]) || p.Err != nil || now.Before(p.pause.until) {
 			continue
 		}
-		for _, pid := range s.pidsOf(f) {
+		for _, pid := range l.pidsOf(f) {
 			t := target{i, pid}
-			l := f.links[t]
+			attached := f.links[t]
 			for _, at := range []int{atEnd, atBegin} {
-				if l == nil || l[at] == nil {
+				if attached == nil || attached[at] == nil {
 					halves = append(halves, half{t, at})
-					probes = append(probes, s.kernel.probe(p.Offset, p.function, pid, at))
+					probes = append(probes, l.kernel.probe(p.Offset, p.function, pid, at))
 				}
 			}
 		}
@@ -159,8 +159,8 @@ func (s *Source) missing(f *file, now time.Time) (halves []half, probes []uprobe
 }
 
 // pidsOf returns the pids of targets.
-func (s *Source) pidsOf(f *file) []int {
-	if s.perProcess {
+func (l *loop) pidsOf(f *file) []int {
+	if l.searches.perProcess {
 		return slices.Collect(maps.Keys(f.paths))
 	}
 	return []int{0}
@@ -180,27 +180,27 @@ func (f *file) allOwners() []uint64 {
 }
 
 // shutdown detaches all probes at the end of the sensor.
-func (s *Source) shutdown() {
-	s.opts.Gate.End()
+func (l *loop) shutdown() {
+	l.opts.Gate.End()
 	deadline := time.After(uprobe.EndLimit / 3)
-	for s.changing > 0 { // no other operation begins
+	for l.changing > 0 { // no other operation begins
 		select {
-		case c := <-s.changes:
+		case c := <-l.changes:
 			for i := range c.halves {
 				c.of.set(c.halves[i], c.Probes[i].Link)
 			}
-			s.changing--
+			l.changing--
 		case <-deadline:
-			s.changing = 0
+			l.changing = 0
 		}
 	}
 	var operations []*uprobe.Operation
-	for _, f := range s.files {
-		o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: f.allOwners()}
-		for t, l := range f.links {
-			_, o.Probes = f.append(nil, o.Probes, t, l)
+	for _, f := range l.files {
+		o := &uprobe.Operation{Source: sourceName, Paths: f.openPaths(), Owners: f.allOwners()}
+		for t, attached := range f.links {
+			_, o.Probes = f.append(nil, o.Probes, t, attached)
 		}
 		operations = append(operations, o)
 	}
-	s.opts.Gate.Shutdown(operations)
+	l.opts.Gate.Shutdown(operations)
 }

@@ -154,16 +154,16 @@ func TestExcluded(t *testing.T) {
 
 // TestSearchShare: the searches of one owner, more than may be made at once, all hang. The one of another owner is made.
 func TestSearchShare(t *testing.T) {
-	s := &Source{loop: newLoop(true), opts: Options{
+	l := newLoop(Options{
 		Procfs: "/proc", Interval: time.Hour, Holders: func() ([]int, bool) { return nil, true },
-	}, done: make(chan struct{})}
+	}, nil, true, nil)
 	hang, begun := make(chan struct{}), make(chan int, 10*maxSearching)
 	other, err := locate.OpenProcess("/proc", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	s.checkShadowStack = func(p *locate.Process) error {
+	l.searches.checkShadowStack = func(p *locate.Process) error {
 		if begun <- p.PID(); p.PID() != 1 {
 			<-hang
 		}
@@ -175,10 +175,10 @@ func TestSearchShare(t *testing.T) {
 	}
 	defer self.Close()
 	for i := range 3 * maxSearching {
-		s.processes[-i-2] = &process{Process: self, owner: 1}
+		l.processes[-i-2] = &process{Process: self, owner: 1}
 	}
-	s.processes[1] = &process{Process: other, owner: 2}
-	s.startSearches(time.Now())
+	l.processes[1] = &process{Process: other, owner: 2}
+	l.startSearches(time.Now())
 	found := false
 	for range maxSearchingOfOwner + 1 {
 		select {
@@ -188,15 +188,15 @@ func TestSearchShare(t *testing.T) {
 			t.Fatal("fewer searches than there is room for")
 		}
 	}
-	if !found || s.searching != maxSearchingOfOwner+1 {
-		t.Errorf("%d searches; of the other owner: %v", s.searching, found)
+	if !found || l.searches.running != maxSearchingOfOwner+1 {
+		t.Errorf("%d searches; of the other owner: %v", l.searches.running, found)
 	}
 	close(hang)
-	for s.searching > 0 {
-		r := <-s.results
-		s.handle(&r)
+	for l.searches.running > 0 {
+		r := <-l.searches.results
+		l.handle(&r)
 	}
-	if len(s.ofOwner) > 0 {
-		t.Errorf("%v", s.ofOwner)
+	if len(l.searches.ofOwner) > 0 {
+		t.Errorf("%v", l.searches.ofOwner)
 	}
 }

@@ -53,6 +53,9 @@ type file struct {
 	turn  uprobe.Turn // when they may be changed
 }
 
+// fileSet is all files that have, or may get, probes.
+type fileSet map[locate.FileID]*file
+
 // place is where a function of a file is probed.
 type place struct {
 	locate.LibraryFunction
@@ -65,11 +68,11 @@ type place struct {
 type target struct{ place, pid int }
 
 // add adds a library of a process. The first process that brings a file has it kept.
-func (s *Source) add(p *process, lib *locate.Library, r *result) {
-	f := s.files[lib.File]
+func (l *loop) add(p *process, lib *locate.Library, r *result) {
+	f := l.files[lib.File]
 	if f == nil {
-		if !s.hasRoom(p.owner) {
-			s.opts.Logger.Warn("a library is not probed: there are too many files with its name", zap.Int("pid", p.PID()),
+		if !l.files.hasRoom(p.owner) {
+			l.opts.Logger.Warn("a library is not probed: there are too many files with its name", zap.Int("pid", p.PID()),
 				zap.String("library", lib.Name))
 			return
 		}
@@ -77,36 +80,36 @@ func (s *Source) add(p *process, lib *locate.Library, r *result) {
 		for _, fn := range lib.Functions {
 			f.places = append(f.places, place{LibraryFunction: fn, function: indexOf(lib.Name, fn.Name)})
 		}
-		s.files[lib.File] = f
+		l.files[lib.File] = f
 	}
-	if s.perProcess && f.paths[p.PID()] == "" && s.probedAlone() >= maxProbedAlone {
+	if l.searches.perProcess && f.paths[p.PID()] == "" && l.files.probedAlone() >= maxProbedAlone {
 		p.refused = errTooMany
 		return
 	}
 	if f.paths[p.PID()] == "" {
-		p.wait = s.opts.Interval // it is starting, and may map another library
+		p.wait = l.opts.Interval // it is starting, and may map another library
 	}
 	f.paths[p.PID()], f.owners[p.PID()] = lib.Path, p.owner
-	s.keep(f, lib.Path, r)
-	s.exclude(f, time.Now())
-	s.change(f, time.Now())
+	l.keep(f, lib.Path, r)
+	l.exclude(f, time.Now())
+	l.change(f, time.Now())
 }
 
 // hasRoom reports whether processes of an owner may bring another file.
-func (s *Source) hasRoom(owner model.CgroupID) bool {
+func (all fileSet) hasRoom(owner model.CgroupID) bool {
 	same := 0
-	for _, f := range s.files {
+	for _, f := range all {
 		if f.owner == owner {
 			same++
 		}
 	}
-	return len(s.files) < maxFiles && same < maxFilesOfOwner
+	return len(all) < maxFiles && same < maxFilesOfOwner
 }
 
 // probedAlone returns the number of processes that have probes of their own.
-func (s *Source) probedAlone() int {
+func (all fileSet) probedAlone() int {
 	alone := map[int]bool{}
-	for _, f := range s.files {
+	for _, f := range all {
 		for pid := range f.paths {
 			alone[pid] = true
 		}
@@ -114,12 +117,19 @@ func (s *Source) probedAlone() int {
 	return len(alone)
 }
 
+// leave removes a process from its files.
+func (all fileSet) leave(pid int) {
+	for _, f := range all {
+		f.leave(pid)
+	}
+}
+
 // keep opens a file, and keeps it probed while the home of a process exists, which it takes over.
-func (s *Source) keep(f *file, path string, r *result) {
+func (l *loop) keep(f *file, path string, r *result) {
 	if f.kept == nil {
 		var err error
-		if f.kept, err = locate.Keep(s.opts.Procfs, path); err != nil {
-			s.opts.Logger.Debug("a library is not kept", zap.Error(err))
+		if f.kept, err = locate.Keep(l.opts.Procfs, path); err != nil {
+			l.opts.Logger.Debug("a library is not kept", zap.Error(err))
 			return
 		}
 	}
@@ -146,17 +156,17 @@ func (f *file) close() {
 }
 
 // exclude sets whether a process maps a file that must not have probes.
-func (s *Source) exclude(f *file, now time.Time) {
-	if s.opts.Consent == nil {
+func (l *loop) exclude(f *file, now time.Time) {
+	if l.opts.Consent == nil {
 		return
 	}
 	awaited := false
 	for pid := range f.paths {
-		p := s.processes[pid]
+		p := l.processes[pid]
 		if p == nil {
 			continue
 		}
-		consent := s.opts.Consent(p.cgroup)
+		consent := l.opts.Consent(p.cgroup)
 		awaited = awaited || consent == uprobe.Awaited && len(f.links) == 0
 		if consent == uprobe.Refused {
 			f.barred = now.Add(barInterval)

@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -61,11 +60,13 @@ const (
 	defaultInterval   = 5 * time.Second
 )
 
+const sourceName = "gpumemory"
+
 // Source counts failed allocations by workload and API.
 type Source struct {
-	opts   Options
 	kernel *kernel
-	loop
+	gate   *uprobe.Gate
+	loop   *loop
 
 	// mu guards the fields that both the loop and Read use, and the entries of the kernel's map.
 	mu     sync.Mutex
@@ -74,7 +75,6 @@ type Source struct {
 	forget map[model.CgroupID]bool
 
 	stop context.CancelFunc
-	done chan struct{}
 }
 
 // New loads the programs and starts the search for libraries. It returns an error if return probes are not safe, or the
@@ -86,8 +86,8 @@ func New(opts Options) (*Source, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
-	s.start()
-	go safely.Do("gpumemory", func() { s.run(ctx) })
+	s.loop.start()
+	go safely.Do(sourceName, func() { s.loop.run(ctx) })
 	return s, nil
 }
 
@@ -106,13 +106,13 @@ func newSource(opts Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{
-		opts: opts, kernel: k, loop: newLoop(perProcess), forget: map[model.CgroupID]bool{}, done: make(chan struct{}),
-	}, nil
+	s := &Source{kernel: k, gate: opts.Gate, forget: map[model.CgroupID]bool{}}
+	s.loop = newLoop(opts, k, perProcess, s.publish)
+	return s, nil
 }
 
 // Name returns "gpumemory".
-func (s *Source) Name() string { return "gpumemory" }
+func (s *Source) Name() string { return sourceName }
 
 // Forget drops the counts of removed cgroups at the next Read.
 func (s *Source) Forget(cgroups []model.CgroupID) {
@@ -127,7 +127,7 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap := model.Snapshot{Hooks: s.hooks, ProbeDurations: s.opts.Gate.Durations(s.Name())}
+	snap := model.Snapshot{Hooks: s.hooks, ProbeDurations: s.gate.Durations(sourceName)}
 	snap.FailedAllocations = make([]model.Series[model.AllocationKey, model.Allocations], 0, s.kernel.entries)
 	err := s.kernel.each(func(key gen.GPUMemoryFailureKey, f *gen.GPUMemoryFailures) bool {
 		if s.forget[model.CgroupID(key.Cgroup)] {
@@ -149,54 +149,16 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 }
 
 // publish sets what Read returns of the state of the loop.
-func (s *Source) publish() {
-	hooks := make([]model.Hook, len(functions))
-	for i := range functions {
-		hooks[i] = s.hookOf(i)
-	}
-	var refused error
-	for _, p := range s.processes {
-		refused = cmp.Or(refused, p.refused)
-	}
+func (s *Source) publish(hooks []model.Hook, failed error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hooks, s.failed = hooks, cmp.Or(s.unknown, refused)
-}
-
-// hookOf returns the state of the probes of a function in all files.
-func (s *Source) hookOf(i int) model.Hook {
-	if err := s.kernel.refused[i]; err != nil {
-		state := model.StateFailed
-		if hook.Refused(err) {
-			state = model.StateUnsupported
-		}
-		return model.Hook{Name: functions[i].name, State: state, Reason: err.Error(), Err: err}
-	}
-	h := model.Hook{
-		Name: functions[i].name, State: model.StateAbsent,
-		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
-	}
-	for _, f := range s.files {
-		if f.needed() && f.excluded {
-			h.Reason = "a process that maps the library must not have probes"
-		}
-		if !f.wanted() {
-			continue
-		}
-		switch attached, err := f.stateOf(i); {
-		case err != nil:
-			return model.Hook{Name: functions[i].name, State: model.StateFailed, Reason: err.Error(), Err: err}
-		case attached:
-			h = model.Hook{Name: functions[i].name, Tier: "uprobe", State: model.StateOK}
-		}
-	}
-	return h
+	s.hooks, s.failed = hooks, failed
 }
 
 // Close detaches all probes.
 func (s *Source) Close() error {
 	s.stop()
-	<-s.done
+	<-s.loop.searches.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kernel.close()

@@ -84,8 +84,8 @@ func (s *Source) begin(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
-	s.start()
-	go s.run(ctx)
+	s.loop.start()
+	go s.loop.run(ctx)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -253,7 +253,7 @@ func TestFailedAllocations(t *testing.T) {
 
 	after := second.start(t, program(b))
 	h.add(after)
-	time.Sleep(5 * s.opts.Interval) // it was searched before it loads the library
+	time.Sleep(5 * s.loop.opts.Interval) // it was searched before it loads the library
 	after.OK("load %s", b.HIP)
 	probed(t, s, model.StateOK, namesOf(libhip)...)
 	others := expect{}
@@ -385,7 +385,7 @@ func TestPerProcess(t *testing.T) {
 	}
 	a, unprobed, shadowed := c.start(t, program(b)), c.start(t, program(b)), c.start(t, program(b))
 	// Few kernels report shadow stacks.
-	s.checkShadowStack = func(p *locate.Process) error {
+	s.loop.searches.checkShadowStack = func(p *locate.Process) error {
 		if p.PID() == shadowed.Process.Pid {
 			return locate.ErrShadowStack
 		}

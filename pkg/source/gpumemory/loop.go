@@ -3,6 +3,7 @@
 package gpumemory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -35,19 +37,30 @@ var errHoldersUnknown = fmt.Errorf("no process is known that has a GPU open, see
 
 // loop is the state that only the loop uses.
 type loop struct {
-	libraries  *locate.Libraries
-	perProcess bool
-	processes  map[int]*process
-	files      map[locate.FileID]*file
-	results    chan result
-	searching  int
-	ofOwner    map[model.CgroupID]int // searches, by owner
-	changes    chan changed           // operations of the Gate that have ended
-	changing   int                    // that are in progress
-	listedAt   time.Time
-	unknown    error // errHoldersUnknown, or nil
+	opts      Options
+	kernel    *kernel
+	publish   func(hooks []model.Hook, failed error)
+	searches  searches
+	processes map[int]*process
+	files     fileSet
+	changes   chan changed // operations of the Gate that have ended
+	changing  int          // that are in progress
+	listedAt  time.Time
+	unknown   error // errHoldersUnknown, or nil
+}
+
+// searches are the searches for libraries in processes.
+type searches struct {
+	libraries *locate.Libraries
+	// perProcess: each process has probes of its own, except processes with a shadow stack: see Options.ReturnProbes.
 	// checkShadowStack returns an error if a process has a shadow stack: locate.Process.CheckShadowStack.
+	perProcess       bool
 	checkShadowStack func(*locate.Process) error
+
+	results chan result
+	running int
+	ofOwner map[model.CgroupID]int // running ones, by owner
+	done    chan struct{}          // closed when nothing takes results any more
 }
 
 // process is a process that has, or had, a GPU open, or calls a probed function.
@@ -72,136 +85,138 @@ type result struct {
 	err       error
 }
 
-func newLoop(perProcess bool) loop {
-	return loop{
-		libraries: locate.NewLibraries(libraryNames()), perProcess: perProcess,
-		processes: map[int]*process{}, files: map[locate.FileID]*file{}, results: make(chan result),
-		ofOwner: map[model.CgroupID]int{}, changes: make(chan changed, maxFiles),
-		checkShadowStack: (*locate.Process).CheckShadowStack,
+func newLoop(opts Options, k *kernel, perProcess bool, publish func([]model.Hook, error)) *loop {
+	return &loop{
+		opts: opts, kernel: k, publish: publish,
+		searches: searches{
+			libraries: locate.NewLibraries(libraryNames()), perProcess: perProcess, checkShadowStack: (*locate.Process).CheckShadowStack,
+			results: make(chan result), ofOwner: map[model.CgroupID]int{}, done: make(chan struct{}),
+		},
+		processes: map[int]*process{}, files: fileSet{}, changes: make(chan changed, maxFiles),
 	}
 }
 
 // start searches the processes that exist, so that the first Read reports what could be attached.
-func (s *Source) start() {
-	s.step()
+func (l *loop) start() {
+	l.step()
 	deadline := time.NewTimer(firstSearches)
 	defer deadline.Stop()
-	for s.searching > 0 || s.changing > 0 {
+	for l.searches.running > 0 || l.changing > 0 {
 		select {
-		case r := <-s.results:
-			s.handle(&r)
-		case c := <-s.changes:
-			s.handleChange(&c)
+		case r := <-l.searches.results:
+			l.handle(&r)
+		case c := <-l.changes:
+			l.handleChange(&c)
 		case <-deadline.C:
-			s.publish()
+			l.report()
 			return
 		}
 	}
-	s.publish()
+	l.report()
 }
 
 // run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
-func (s *Source) run(ctx context.Context) {
-	defer close(s.done)
-	defer s.release() // also after a panic: nothing else limits what probes cost
-	tick := time.NewTicker(min(stepInterval, s.opts.Interval))
+func (l *loop) run(ctx context.Context) {
+	defer close(l.searches.done)
+	defer l.release() // also after a panic: nothing else limits what probes cost
+	tick := time.NewTicker(min(stepInterval, l.opts.Interval))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case r := <-s.results:
-			s.handle(&r)
-		case c := <-s.changes:
-			s.handleChange(&c)
+		case r := <-l.searches.results:
+			l.handle(&r)
+		case c := <-l.changes:
+			l.handleChange(&c)
 		case <-tick.C:
-			s.step()
+			l.step()
 		}
-		s.publish()
+		l.report()
 	}
 }
 
 // step looks for processes that began or ended, searches those that are due, and keeps the budget.
-func (s *Source) step() {
+func (l *loop) step() {
 	now := time.Now()
-	s.removeEnded()
-	if now.Sub(s.listedAt) >= s.opts.Interval {
-		s.listedAt = now
-		pids, known := s.opts.Holders()
-		if s.unknown = nil; !known {
-			s.unknown = errHoldersUnknown
+	l.removeEnded()
+	if now.Sub(l.listedAt) >= l.opts.Interval {
+		l.listedAt = now
+		pids, known := l.opts.Holders()
+		if l.unknown = nil; !known {
+			l.unknown = errHoldersUnknown
 		}
 		for _, pid := range pids {
-			s.observe(pid)
+			l.observe(pid)
 		}
 	}
-	s.spend(now)
-	for _, f := range s.files {
-		s.exclude(f, now)
-		s.change(f, now)
+	l.spend(now)
+	for _, f := range l.files {
+		l.exclude(f, now)
+		l.change(f, now)
 	}
-	s.startSearches(now)
+	l.startSearches(now)
 }
 
 // startSearches searches the processes that are due.
-func (s *Source) startSearches(now time.Time) {
-	for _, p := range s.processes {
-		if s.searching < maxSearching && !s.hasShare(p.owner) && !p.searching && !now.Before(p.next) {
-			s.search(p)
+func (l *loop) startSearches(now time.Time) {
+	for _, p := range l.processes {
+		if l.searches.running < maxSearching && !l.searches.hasShare(p.owner) && !p.searching && !now.Before(p.next) {
+			l.searches.begin(p)
 		}
 	}
 }
 
 // observe adds a process, and reports whether it exists.
-func (s *Source) observe(pid int) bool {
-	if s.processes[pid] != nil {
+func (l *loop) observe(pid int) bool {
+	if l.processes[pid] != nil {
 		return true
 	}
-	p, err := locate.OpenProcess(s.opts.Procfs, pid)
+	p, err := locate.OpenProcess(l.opts.Procfs, pid)
 	switch {
 	case errors.Is(err, model.ErrAbsent):
 		return false
-	case err == nil && len(s.processes) >= maxProcesses:
+	case err == nil && len(l.processes) >= maxProcesses:
 		err = fmt.Errorf("more than %d processes", maxProcesses)
 		p.Close()
 	}
 	if err != nil {
-		s.opts.Logger.Debug("process is not searched for libraries of GPUs", zap.Int("pid", pid), zap.Error(err))
+		l.opts.Logger.Debug("process is not searched for libraries of GPUs", zap.Int("pid", pid), zap.Error(err))
 		return true
 	}
-	p.CheckFile = s.opts.Gate.CheckFile
-	cgroup, owner := s.ownerOf(pid)
-	s.processes[pid] = &process{
-		Process: p, cgroup: cgroup, owner: owner, wait: s.opts.Interval, account: account{credit: startCredit},
+	p.CheckFile = l.opts.Gate.CheckFile
+	cgroup, owner := l.ownerOf(pid)
+	l.processes[pid] = &process{
+		Process: p, cgroup: cgroup, owner: owner, wait: l.opts.Interval, account: account{credit: startCredit},
 	}
 	return true
 }
 
 // ownerOf returns the cgroup of a process and its owner, 0 if they are unknown.
-func (s *Source) ownerOf(pid int) (cgroup, owner model.CgroupID) {
-	if s.opts.CgroupOf == nil {
+func (l *loop) ownerOf(pid int) (cgroup, owner model.CgroupID) {
+	if l.opts.CgroupOf == nil {
 		return 0, 0
 	}
-	id, err := s.opts.CgroupOf(pid)
-	if err != nil || s.opts.OwnerOf == nil {
+	id, err := l.opts.CgroupOf(pid)
+	if err != nil || l.opts.OwnerOf == nil {
 		return id, id
 	}
-	_, share := s.opts.OwnerOf(id)
+	_, share := l.opts.OwnerOf(id)
 	return id, share
 }
 
 // hasShare reports whether an owner has as many searches as it may have. All processes without a known one are different owners.
-func (s *Source) hasShare(owner model.CgroupID) bool {
+func (s *searches) hasShare(owner model.CgroupID) bool {
 	return owner != 0 && s.ofOwner[owner] >= maxSearchingOfOwner
 }
 
-// search searches a process in a goroutine of its own.
-func (s *Source) search(p *process) {
+// begin searches a process in a goroutine of its own.
+func (s *searches) begin(p *process) {
 	p.searching = true
-	s.searching++
+	s.running++
 	s.ofOwner[p.owner]++
 	perProcess := s.perProcess
-	go safely.Do("gpumemory", func() {
+	go safely.Do(sourceName, func() {
 		r := result{of: p, err: safely.ErrPanicked}
 		defer func() {
 			select {
@@ -223,6 +238,15 @@ func (s *Source) search(p *process) {
 	})
 }
 
+// ended records that the search of a process has ended.
+func (s *searches) ended(p *process) {
+	p.searching = false
+	s.running--
+	if s.ofOwner[p.owner]--; s.ofOwner[p.owner] == 0 {
+		delete(s.ofOwner, p.owner)
+	}
+}
+
 func (r *result) close() {
 	if r.home != nil {
 		r.home.Close()
@@ -230,78 +254,110 @@ func (r *result) close() {
 }
 
 // handle handles the result of a search.
-func (s *Source) handle(r *result) {
+func (l *loop) handle(r *result) {
 	p := r.of
-	p.searching = false
-	s.searching--
-	if s.ofOwner[p.owner]--; s.ofOwner[p.owner] == 0 {
-		delete(s.ofOwner, p.owner)
-	}
+	l.searches.ended(p)
 	defer r.close()
 	if p.ended {
 		p.Close()
 		return
 	}
 	p.next = time.Now().Add(p.wait)
-	p.wait = min(2*p.wait, max(lastWait, s.opts.Interval))
+	p.wait = min(2*p.wait, max(lastWait, l.opts.Interval))
 	if errors.Is(r.refused, model.ErrAbsent) || errors.Is(r.err, model.ErrAbsent) {
 		return // removeEnded removes it
 	}
 	if p.refused = r.refused; p.refused != nil {
-		s.leave(p)
+		l.files.leave(p.PID())
 		return
 	}
 	if r.err != nil {
-		s.opts.Logger.Info("a library is not probed", zap.Int("pid", p.PID()), zap.Error(r.err))
+		l.opts.Logger.Info("a library is not probed", zap.Int("pid", p.PID()), zap.Error(r.err))
 	}
 	for i := range r.libraries {
-		s.add(p, &r.libraries[i], r)
+		l.add(p, &r.libraries[i], r)
 	}
 }
 
 // removeEnded removes processes that have ended, and the probes that no process needs.
-func (s *Source) removeEnded() {
-	all := make([]*process, 0, len(s.processes))
-	opened := make([]*locate.Process, 0, len(s.processes))
-	for _, p := range s.processes {
+func (l *loop) removeEnded() {
+	all := make([]*process, 0, len(l.processes))
+	opened := make([]*locate.Process, 0, len(l.processes))
+	for _, p := range l.processes {
 		all, opened = append(all, p), append(opened, p.Process)
 	}
 	locate.EachExited(opened, func(i int) {
 		p := all[i]
-		delete(s.processes, p.PID())
-		s.leave(p)
-		_ = s.kernel.removeCalls(p.PID())
+		delete(l.processes, p.PID())
+		l.files.leave(p.PID())
+		_ = l.kernel.removeCalls(p.PID())
 		if p.ended = true; !p.searching {
 			p.Close()
 		}
 	})
-	for id, f := range s.files {
+	for id, f := range l.files {
 		if f.home != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
 			f.leaveHome()
 		}
 		if !f.needed() && !f.turn.Taken() && len(f.links) == 0 {
 			f.close()
-			delete(s.files, id)
+			delete(l.files, id)
 		}
-	}
-}
-
-// leave removes a process from its files.
-func (s *Source) leave(p *process) {
-	for _, f := range s.files {
-		f.leave(p.PID())
 	}
 }
 
 // release detaches all probes and closes all processes.
-func (s *Source) release() {
-	s.shutdown()
-	for _, f := range s.files {
+func (l *loop) release() {
+	l.shutdown()
+	for _, f := range l.files {
 		f.close()
 	}
-	for _, p := range s.processes {
+	for _, p := range l.processes {
 		if !p.searching { // otherwise the search closes it
 			p.Close()
 		}
 	}
+}
+
+// report publishes the state of the loop.
+func (l *loop) report() {
+	hooks := make([]model.Hook, len(functions))
+	for i := range functions {
+		hooks[i] = l.hookOf(i)
+	}
+	var refused error
+	for _, p := range l.processes {
+		refused = cmp.Or(refused, p.refused)
+	}
+	l.publish(hooks, cmp.Or(l.unknown, refused))
+}
+
+// hookOf returns the state of the probes of a function in all files.
+func (l *loop) hookOf(i int) model.Hook {
+	if err := l.kernel.refused[i]; err != nil {
+		state := model.StateFailed
+		if hook.Refused(err) {
+			state = model.StateUnsupported
+		}
+		return model.Hook{Name: functions[i].name, State: state, Reason: err.Error(), Err: err}
+	}
+	h := model.Hook{
+		Name: functions[i].name, State: model.StateAbsent,
+		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
+	}
+	for _, f := range l.files {
+		if f.needed() && f.excluded {
+			h.Reason = "a process that maps the library must not have probes"
+		}
+		if !f.wanted() {
+			continue
+		}
+		switch attached, err := f.stateOf(i); {
+		case err != nil:
+			return model.Hook{Name: functions[i].name, State: model.StateFailed, Reason: err.Error(), Err: err}
+		case attached:
+			h = model.Hook{Name: functions[i].name, Tier: "uprobe", State: model.StateOK}
+		}
+	}
+	return h
 }

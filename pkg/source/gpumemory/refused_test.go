@@ -51,10 +51,10 @@ func TestRefusedFunction(t *testing.T) {
 	}
 	defer s.kernel.close()
 	s.kernel.refused[1] = hook.ErrRefused
-	if h := s.hookOf(1); h.State != model.StateUnsupported || h.Reason != hook.ErrRefused.Error() {
+	if h := s.loop.hookOf(1); h.State != model.StateUnsupported || h.Reason != hook.ErrRefused.Error() {
 		t.Errorf("%+v", h)
 	}
-	if h := s.hookOf(0); h.State != model.StateAbsent {
+	if h := s.loop.hookOf(0); h.State != model.StateAbsent {
 		t.Errorf("%+v", h)
 	}
 	if _, err := s.kernel.probe(0, 1, 0, atEnd).Attach("/proc/self/exe"); !errors.Is(err, hook.ErrRefused) {

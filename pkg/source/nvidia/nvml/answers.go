@@ -61,28 +61,36 @@ func (a *answers) refused() error {
 	return err
 }
 
-// noted reports whether a call for a value succeeded, and records it.
-func (d *device) noted(call string, ret nvml.Return) bool {
-	d.answers.add(call, ret)
-	return d.means(call, ret) == nil
+// caller makes the calls for a device, and records what their results mean for the device and for the library.
+type caller struct {
+	*worker
+	notify  func(why error) // wakes the keeper; a non-nil why makes it reopen the library
+	health  health
+	answers answers
 }
 
-// means records what the result of a call means for the device or for the library, and returns the failure.
-func (d *device) means(call string, ret nvml.Return) error {
-	d.returned()
+// noted reports whether a call for a value succeeded, and records it.
+func (c *caller) noted(call string, ret nvml.Return) bool {
+	c.answers.add(call, ret)
+	return c.means(call, ret) == nil
+}
+
+// means records what the result of a call means, and returns the failure.
+func (c *caller) means(call string, ret nvml.Return) error {
+	c.returned()
 	if ret == nvml.SUCCESS {
 		return nil
 	}
 	err := fmt.Errorf("%s: %w", call, ret)
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST:
-		d.health.lost = true
+		c.health.lost = true
 	case nvml.ERROR_RESET_REQUIRED:
-		d.health.reset = true
+		c.health.reset = true
 	case nvml.ERROR_CORRUPTED_INFOROM:
-		d.health.inforom = true
+		c.health.inforom = true
 	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		d.notify(err)
+		c.notify(err)
 	}
 	return err
 }

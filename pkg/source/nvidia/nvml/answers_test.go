@@ -39,7 +39,7 @@ func TestNothingSupported(t *testing.T) {
 
 // TestTimeOfTheCall: of a step with several calls, the time of the one in progress counts.
 func TestTimeOfTheCall(t *testing.T) {
-	d := &device{worker: newWorker(0, 0)}
+	d := &caller{worker: newWorker(0, 0)}
 	if d.returned(); !d.began.IsZero() {
 		t.Error("a call outside of a step is in progress")
 	}

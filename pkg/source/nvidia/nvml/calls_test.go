@@ -190,14 +190,13 @@ func TestSlowRounds(t *testing.T) {
 		asked++
 		return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS
 	}
-	dev := &device{
-		worker: newWorker(time.Hour, 0), o: o, lib: l, sampler: newSampler(l, ""),
-		xids: newXIDWatch(wire.NewXIDs()), notify: func(error) {}, address: address,
-	}
+	c := &caller{worker: newWorker(time.Hour, 0), notify: func(error) {}}
+	dev := newDevice(o, l, c, newXIDWatch(wire.NewXIDs()))
+	dev.address = address
 	dev.shown.facts = recall(o, address, 0)
 	dev.identify()
 	round := func(between func()) {
-		for i, step := range dev.round() {
+		for i, step := range dev.steps() {
 			if step(); i == 0 {
 				between()
 			}

@@ -23,13 +23,12 @@ import (
 
 // device is one GPU. Only its worker may access fields that are not atomic.
 type device struct {
-	*worker
-	o       wire.Options
-	lib     *Library
-	sampler *sampler
-	xids    *xidWatch
-	notify  func(why error)  // wakes the keeper; a non-nil why makes it reopen the library
-	listed  func(pids []int) // called with new processes before they are published; may be nil
+	*caller
+	o      wire.Options
+	lib    *Library
+	xids   *xidWatch
+	quick  quickReader
+	rounds roundReader
 	// address is the PCI address, index the position among the devices. A device that the
 	// kernel does not list is found by its index.
 	address  string
@@ -38,41 +37,13 @@ type device struct {
 	operator bool                     // an operator says that the GPU was reset before this session
 	begun    time.Time                // deadline of the driver's initialization
 	skip     time.Time                // the device is not called until then
-	// instances is what is read of MIG instances, mig whether MIG is enabled, complete whether
-	// the first round has ended.
-	instances wire.Instances
-	mig       atomic.Bool
-	complete  atomic.Bool
+	complete atomic.Bool              // the first round has ended
 
-	attached  atomic.Pointer[attachment]
-	last      atomic.Pointer[reading]     // last reading
-	identity  atomic.Pointer[[]model.GPU] // of the device and its parts, for when it does not answer
-	shown     roundResult                 // of the last complete round
-	draft     roundResult                 // of the round in progress
-	parts     []part
-	health    health
-	reasons   uint64 // supported throttle reasons
-	answers   answers
-	err, slow error // why there is no handle, or the processes could not be listed last
-
-	rarely       rarely
-	settings     map[string]string // as of the last slow round
-	fields       fieldReader       // of rounds
-	values       fieldValues       // of the round in progress, read at the time valuesAt
-	valuesAt     time.Time
-	scrapeFields fieldReader
-	links        linkReader
-	temperatureV bool // nvmlDeviceGetTemperatureV is called
-	margin       bool // nvmlDeviceGetMarginTemperature is called
-}
-
-// roundResult is the result of a round. It is published as a whole, so that the memory of a
-// device and of its processes belong to the same moment.
-type roundResult struct {
-	facts     model.GPU
-	parts     []model.GPU
-	bare      []model.GPU        // instances with GPM counters alone, see wire.GPMOnly
-	processes []model.GPUProcess // nil when not listed
+	attached atomic.Pointer[attachment]
+	last     atomic.Pointer[reading]     // last reading
+	identity atomic.Pointer[[]model.GPU] // of the device and its parts, for when it does not answer
+	shown    roundResult                 // of the last complete round
+	err      error                       // why there is no handle
 }
 
 // attachment is the NVML handle of a device that answered.
@@ -101,6 +72,13 @@ var errClosing = fmt.Errorf("the library is being closed: %w", model.ErrReleased
 // errHidden reports a GPU that the kernel lists and this container may not open.
 var errHidden = errors.New("not visible: its device node cannot be opened")
 
+func newDevice(o wire.Options, l *Library, c *caller, xids *xidWatch) *device {
+	return &device{
+		caller: c, o: o, lib: l, xids: xids, quick: quickReader{caller: c, has: l.Has},
+		rounds: roundReader{o: o, health: &c.health, sampler: newSampler(l, o.Root), xids: xids},
+	}
+}
+
 // key identifies a device while its UUID is unknown.
 func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
 
@@ -110,7 +88,7 @@ func (d *device) serve() {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		d.run(d.o.Interval, d.round())
+		d.run(d.o.Interval, d.steps())
 	case <-d.stop:
 		close(d.done)
 	}
@@ -119,16 +97,23 @@ func (d *device) serve() {
 // skipped reports whether the device is not called yet.
 func (d *device) skipped() bool { return time.Now().Before(d.skip) }
 
-// round returns the steps that the worker runs every interval.
-func (d *device) round() []func() {
-	steps := []func(){
-		d.attach, d.readModes, d.readFields, d.readSlowly, d.noticeReset, d.readParts, d.readProcesses, d.readLinks,
-		d.receives, d.transmits, d.readHealth, d.publish,
-		func() { d.answer() },
-		d.rarely.end,
+// steps returns the steps that the worker runs every interval.
+func (d *device) steps() []func() {
+	r := &d.rounds
+	readFields := func() {
+		if r.rarely.due {
+			d.quick.retry()
+		}
+		r.readFields()
 	}
-	if d.instances == wire.OneRound {
-		steps = []func(){d.attach, d.readModes, d.readParts, d.readProcesses, d.publish}
+	steps := []func(){
+		d.attach, r.readModes, readFields, r.readSlowly, d.noticeReset, r.readParts, r.readProcesses, r.readLinks,
+		r.receives, r.transmits, r.readHealth, d.publish,
+		func() { d.answer() },
+		r.rarely.end,
+	}
+	if r.instances == wire.OneRound {
+		steps = []func(){d.attach, r.readModes, r.readParts, r.readProcesses, d.publish}
 	}
 	for i, step := range steps {
 		steps[i] = func() {
@@ -137,7 +122,7 @@ func (d *device) round() []func() {
 				d.forget()
 			case i == 0:
 				step()
-				d.rarely.begin(d.attached.Load() != nil)
+				r.rarely.begin(d.attached.Load() != nil)
 			case d.attached.Load() != nil:
 				step()
 			}
@@ -174,12 +159,12 @@ func (d *device) attach() {
 	if d.health.unreadable = d.err != nil && !d.health.lost; d.err != nil {
 		return
 	}
-	d.draft.facts = describe(d.o, handle, d.address, d.index)
-	d.draft.facts.OffPCIe = d.offPCIe(handle, d.draft.facts.Name, d.draft.facts.PCIAddress)
-	d.draft.facts.UUID, d.draft.facts.Unlisted = uuid, true // until the first round
-	d.reasons = supportedReasons(handle)
-	d.temperatureV = d.lib.Has("nvmlDeviceGetTemperatureV")
-	d.attached.Store(&attachment{handle, uuid})
+	d.rounds.draft.facts = describe(d.o, handle, d.address, d.index)
+	d.rounds.draft.facts.OffPCIe = offPCIe(d.o.Procfs, handle, d.rounds.draft.facts.Name, d.rounds.draft.facts.PCIAddress)
+	d.rounds.draft.facts.UUID, d.rounds.draft.facts.Unlisted = uuid, true // until the first round
+	d.quick.attach(handle)
+	d.rounds.attachment = &attachment{handle, uuid}
+	d.attached.Store(d.rounds.attachment)
 	d.publish()
 	d.notify(nil)
 }
@@ -192,8 +177,8 @@ func (d *device) forget() {
 	}
 	d.shown = roundResult{facts: gpus[0], parts: gpus[1:]}
 	d.last.Store(nil)
-	d.rarely.again()
-	d.links.at = time.Time{}
+	d.rounds.rarely.again()
+	d.rounds.links.at = time.Time{}
 }
 
 // hasNode reports whether the device node exists. A device with a node that the driver does
@@ -205,114 +190,9 @@ func (d *device) hasNode() bool {
 	})
 }
 
-// readFields reads the fields of the round.
-func (d *device) readFields() {
-	handle, wanted := d.attached.Load().handle, roundFields
-	if d.rarely.due {
-		d.fields.retry()
-		d.scrapeFields.retry()
-		d.margin = d.lib.Has("nvmlDeviceGetMarginTemperature")
-		wanted = slices.Concat(wanted, slowFields)
-	}
-	d.values = d.fields.read(handle, slices.Concat(wanted, d.links.fields(handle, d.rarely.due)))
-	d.valuesAt = time.Now()
-}
-
-func (d *device) readSlowly() {
-	handle, g := d.attached.Load().handle, &d.draft.facts
-	readCounters(handle, d.values, g, d.rarely.due)
-	if d.rarely.due {
-		slowly(handle, d.values, g)
-	}
-}
-
-// receives and transmits block for 20 ms each while the driver measures, on chips without GPM.
-func (d *device) receives() {
-	d.draft.facts.PCIe.Receive = d.pcieRate(ratePCIeReceive, nvml.PCIE_UTIL_RX_BYTES)
-}
-
-func (d *device) transmits() {
-	d.draft.facts.PCIe.Transmit = d.pcieRate(ratePCIeTransmit, nvml.PCIE_UTIL_TX_BYTES)
-}
-
-// pcieRate returns the rate since the previous round, which GPM reports, or on other chips that of the driver's sample.
-func (d *device) pcieRate(name string, counter nvml.PcieUtilCounter) model.Optional {
-	for _, r := range d.sampler.rates {
-		if r.Name == name {
-			return model.Some(r.Value)
-		}
-	}
-	if d.sampler.gpm.first {
-		return model.Optional{}
-	}
-	return throughput(d.attached.Load().handle, counter)
-}
-
-func (d *device) readLinks() {
-	g := &d.draft.facts
-	g.Links = d.links.read(d.attached.Load().handle, d.values, d.rarely.due)
-	g.LinkErrors, g.LinkPayload = d.links.totals, d.links.rate(d.values, d.valuesAt)
-	g.Rates = slices.DeleteFunc(slices.Clone(d.sampler.rates), func(f model.Figure) bool {
-		return f.Name == ratePCIeReceive || f.Name == ratePCIeTransmit
-	})
-}
-
-func (d *device) readParts() {
-	d.mig.Store(d.draft.facts.Modes["mig"] == "enabled")
-	if d.instances == wire.GPMOnly && d.mig.Load() {
-		d.parts, d.draft.parts = instancesOf(d.o, d.draft.facts), nil
-		d.xids.split(d.attached.Load().uuid, d.parts)
-		return
-	}
-	d.draft.bare = nil
-	if parts, facts, ok := partsOf(d.o, d.attached.Load().handle, d.draft.facts); ok {
-		d.parts, d.draft.parts = parts, facts
-		d.xids.split(d.attached.Load().uuid, parts)
-	}
-	for i, p := range d.parts {
-		if firstOfInstance(p, d.parts) {
-			d.draft.parts[i].Errors = eccErrors(p.handle) // other values belong to the whole GPU
-		}
-	}
-}
-
-// readProcesses also reads the memory and engines that processes share, so that all belong to
-// the same moment.
-func (d *device) readProcesses() {
-	a, g, now := d.attached.Load(), &d.draft.facts, time.Now()
-	engines := d.sampler.engines(a.handle, d.parts)
-	if d.instances == wire.GPMOnly && d.mig.Load() {
-		d.draft.bare, d.draft.processes = nil, nil
-		for _, p := range d.parts {
-			d.draft.bare = append(d.draft.bare, model.GPU{Parent: a.uuid, Instance: strconv.Itoa(p.gpuInstance), Engines: engines[p.uuid]})
-		}
-		g.Engines, g.Memory, g.Unlisted, d.slow = d.sampler.whole(a.handle), model.VideoMemory{}, true, nil
-		return
-	}
-	g.Memory = memory(a.handle)
-	for i, p := range d.parts {
-		if firstOfInstance(p, d.parts) {
-			d.draft.parts[i].Memory = memory(p.handle)
-		}
-		d.draft.parts[i].Engines = engines[p.uuid]
-	}
-	d.draft.processes, g.Engines, d.slow = d.sampler.list(a.handle, a.uuid, d.parts, now)
-	if d.listed != nil {
-		pids := make([]int, len(d.draft.processes))
-		for i, p := range d.draft.processes {
-			pids[i] = p.PID
-		}
-		d.listed(pids)
-	}
-	g.Unlisted, g.Listed = d.draft.processes == nil, now
-	for i := range d.parts {
-		d.draft.parts[i].Unlisted, d.draft.parts[i].Listed = g.Unlisted, now
-	}
-}
-
 // publish publishes the results of the round.
 func (d *device) publish() {
-	d.shown = d.draft
+	d.shown = d.rounds.draft
 	d.identify()
 }
 
@@ -422,12 +302,12 @@ func (d *device) collect() reading {
 	g := d.shown.facts
 	d.health.lost, d.health.reset = false, false
 	d.answers.begin()
-	d.quick(a.handle, &g)
+	d.quick.read(a.handle, &g)
 	refused := d.answers.refused()
 	if d.health.unreadable = d.answers.few() && !d.health.lost; d.health.lost || d.health.unreadable {
 		r.err = refused
 	} else {
-		r.err, r.note = d.slow, refused
+		r.err, r.note = d.rounds.slow, refused
 	}
 	if d.health.lost || d.answers.none() {
 		r.gpus = d.unread(d.health)

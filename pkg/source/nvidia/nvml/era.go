@@ -33,9 +33,9 @@ func (d *device) current() wire.Era {
 // noticeReset begins another era if the GPU was reset. It runs in rounds, after the counters were read: errors are read in slow rounds.
 func (d *device) noticeReset() {
 	before := d.current()
-	read := model.GPU{Energy: d.draft.facts.Energy}
-	if d.rarely.due {
-		read.Errors = d.draft.facts.Errors
+	read := model.GPU{Energy: d.rounds.draft.facts.Energy}
+	if d.rounds.rarely.due {
+		read.Errors = d.rounds.draft.facts.Errors
 	}
 	count := len(read.Errors)
 	if read.Bound(); read.Energy.Value == 0 {

@@ -142,13 +142,13 @@ func TestProblems(t *testing.T) {
 		},
 	} {
 		for active, set := range map[bool]func(*device, *model.GPU){false: c.good, true: c.bad} {
-			d, g := &device{worker: newWorker(0, 0), xids: newXIDWatch(wire.NewXIDs())}, model.GPU{}
+			d, g := &device{caller: &caller{worker: newWorker(0, 0)}, xids: newXIDWatch(wire.NewXIDs())}, model.GPU{}
 			set(d, &g)
 			if !slices.Contains(d.problems(&g), model.GPUCondition{Name: c.problem, Active: active}) {
 				t.Errorf("%s: not reported as %t: %+v", name, active, d.problems(&g))
 			}
 		}
-		if p := (&device{worker: newWorker(0, 0)}).problems(&model.GPU{}); len(p) != 4 {
+		if p := (&device{caller: &caller{}}).problems(&model.GPU{}); len(p) != 4 {
 			t.Errorf("unknown conditions are reported: %+v", p)
 		}
 	}
@@ -162,8 +162,8 @@ func TestThrottles(t *testing.T) {
 		GetCurrentClocksThrottleReasonsFunc:   bits(nvml.ClocksThrottleReasonHwThermalSlowdown),
 		GetSupportedClocksThrottleReasonsFunc: bits(nvml.ClocksThrottleReasonHwThermalSlowdown | nvml.ClocksThrottleReasonGpuIdle),
 	})
-	d := &device{worker: newWorker(0, 0), reasons: supportedReasons(g)}
-	got, want := d.throttles(g), []model.GPUCondition{{Name: "gpu_idle"}, {Name: reasonThermal, Active: true}}
+	q := &quickReader{caller: &caller{worker: newWorker(0, 0)}, reasons: supportedReasons(g)}
+	got, want := q.throttles(g), []model.GPUCondition{{Name: "gpu_idle"}, {Name: reasonThermal, Active: true}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -190,16 +190,15 @@ func TestPendingModes(t *testing.T) {
 		{nvml.FEATURE_ENABLED, nvml.DEVICE_MIG_DISABLE, "map[ecc:enabled mig:disabled]"},
 		{nvml.FEATURE_DISABLED, nvml.DEVICE_MIG_ENABLE, "map[ecc:enabled ecc_pending:disabled mig:disabled mig_pending:enabled]"},
 	} {
-		d := &device{}
-		d.attached.Store(&attachment{handle: nvmltest.Missing(&mock.Device{
+		r := &roundReader{attachment: &attachment{handle: nvmltest.Missing(&mock.Device{
 			GetEccModeFunc: func() (nvml.EnableState, nvml.EnableState, nvml.Return) {
 				return nvml.FEATURE_ENABLED, c.ecc, nvml.SUCCESS
 			},
 			GetMigModeFunc: func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_DISABLE, c.mig, nvml.SUCCESS },
-		})})
-		d.rarely.due = true
-		if d.readModes(); fmt.Sprint(d.draft.facts.Modes) != c.want {
-			t.Errorf("modes %v, want %s", d.draft.facts.Modes, c.want)
+		})}}
+		r.rarely.due = true
+		if r.readModes(); fmt.Sprint(r.draft.facts.Modes) != c.want {
+			t.Errorf("modes %v, want %s", r.draft.facts.Modes, c.want)
 		}
 	}
 }
@@ -209,11 +208,10 @@ func TestMemoryOfTheKernel(t *testing.T) {
 	const address = "0009:01:00.0"
 	procfs := t.TempDir()
 	mode := func() string {
-		d := &device{o: wire.Options{Procfs: procfs}}
-		d.attached.Store(&attachment{handle: nvmltest.Missing(&mock.Device{})})
-		d.draft.facts.PCIAddress = address
-		d.readModes()
-		return d.draft.facts.Modes["numa"]
+		r := &roundReader{o: wire.Options{Procfs: procfs}, attachment: &attachment{handle: nvmltest.Missing(&mock.Device{})}}
+		r.draft.facts.PCIAddress = address
+		r.readModes()
+		return r.draft.facts.Modes["numa"]
 	}
 	dir := filepath.Join(procfs, "driver/nvidia/gpus", address)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -52,52 +52,73 @@ const (
 // quickFields are the fields of a scrape.
 var quickFields = []field{{id: nvml.FI_DEV_MEMORY_TEMP}, {id: nvml.FI_DEV_POWER_INSTANT}}
 
-// quick reads the values that are cheap: twelve calls, none of which waits for a measurement.
+// quickReader reads the quick values of a device for scrapes.
+type quickReader struct {
+	*caller
+	has          func(symbol string) bool // of the library
+	fields       fieldReader
+	reasons      uint64 // supported throttle reasons
+	temperatureV bool   // nvmlDeviceGetTemperatureV is called
+	margin       bool   // nvmlDeviceGetMarginTemperature is called
+}
+
+// attach begins with a device that has answered.
+func (q *quickReader) attach(handle nvml.Device) {
+	q.reasons, q.temperatureV = supportedReasons(handle), q.has("nvmlDeviceGetTemperatureV")
+}
+
+// retry makes the next scrape call again what has failed.
+func (q *quickReader) retry() {
+	q.fields.retry()
+	q.margin = q.has("nvmlDeviceGetMarginTemperature")
+}
+
+// read reads the values that are cheap: twelve calls, none of which waits for a measurement.
 // It stops at the first call that reports a lost device.
-func (d *device) quick(handle nvml.Device, g *model.GPU) {
+func (q *quickReader) read(handle nvml.Device, g *model.GPU) {
 	use, ret := handle.GetUtilizationRates()
-	if d.noted("nvmlDeviceGetUtilizationRates", ret) {
+	if q.noted("nvmlDeviceGetUtilizationRates", ret) {
 		g.Utilization = model.Some(float64(use.Gpu) / percent)
 	}
-	if d.health.lost {
+	if q.health.lost {
 		return
 	}
-	if v, ret := d.temperature(handle); d.noted("nvmlDeviceGetTemperature", ret) {
+	if v, ret := q.temperature(handle); q.noted("nvmlDeviceGetTemperature", ret) {
 		g.Temperatures = append(g.Temperatures, model.Figure{Name: "gpu", Value: v})
 	}
-	g.TemperatureMargin = d.temperatureMargin(handle)
-	fields := d.scrapeFields.read(handle, quickFields)
+	g.TemperatureMargin = q.temperatureMargin(handle)
+	fields := q.fields.read(handle, quickFields)
 	// HBM has a sensor; GDDR and old chips have none, for which old drivers return 0.
 	if v, ok := fields.count(nvml.FI_DEV_MEMORY_TEMP, 0); ok && v != 0 {
 		g.Temperatures = append(g.Temperatures, model.Figure{Name: "memory", Value: float64(v)})
 	}
-	if v, ret := handle.GetPowerUsage(); d.noted("nvmlDeviceGetPowerUsage", ret) {
+	if v, ret := handle.GetPowerUsage(); q.noted("nvmlDeviceGetPowerUsage", ret) {
 		g.Power = model.Some(float64(v) / milli)
 	}
 	g.PowerInstant = fields.scaled(nvml.FI_DEV_POWER_INSTANT, 0, milli)
 	for _, c := range clocks {
-		if v, ret := handle.GetClockInfo(c.domain); d.noted("nvmlDeviceGetClockInfo", ret) {
+		if v, ret := handle.GetClockInfo(c.domain); q.noted("nvmlDeviceGetClockInfo", ret) {
 			g.Clocks = append(g.Clocks, model.Figure{Name: c.name, Value: float64(v) * mega})
 		}
 	}
-	if v, ret := handle.GetPerformanceState(); d.noted("nvmlDeviceGetPerformanceState", ret) && v <= nvml.PSTATE_15 {
+	if v, ret := handle.GetPerformanceState(); q.noted("nvmlDeviceGetPerformanceState", ret) && v <= nvml.PSTATE_15 {
 		g.PerformanceState = model.Some(float64(v))
 	}
-	if v, ret := handle.GetFanSpeed(); d.noted("nvmlDeviceGetFanSpeed", ret) {
+	if v, ret := handle.GetFanSpeed(); q.noted("nvmlDeviceGetFanSpeed", ret) {
 		g.FanSpeed = model.Some(float64(v) / percent)
 	}
-	g.Throttles = d.throttles(handle)
+	g.Throttles = q.throttles(handle)
 }
 
 // temperature returns the temperature of the GPU, in degrees Celsius: with nvmlDeviceGetTemperatureV, or where the library or
 // the driver lacks it with nvmlDeviceGetTemperature, which is deprecated.
-func (d *device) temperature(handle nvml.Device) (float64, nvml.Return) {
-	if d.temperatureV {
+func (q *quickReader) temperature(handle nvml.Device) (float64, nvml.Return) {
+	if q.temperatureV {
 		v, ret := handle.GetTemperatureV().V1()
 		if ret == nvml.SUCCESS || ret == nvml.ERROR_GPU_IS_LOST {
 			return float64(v.Temperature), ret
 		}
-		d.temperatureV = false
+		q.temperatureV = false
 	}
 	v, ret := handle.GetTemperature(nvml.TEMPERATURE_GPU)
 	return float64(v), ret
@@ -105,12 +126,12 @@ func (d *device) temperature(handle nvml.Device) (float64, nvml.Return) {
 
 // temperatureMargin reads nvmlDeviceGetMarginTemperature, in degrees Celsius. After a failure it is called again in the next slow
 // round: old chips do not support it.
-func (d *device) temperatureMargin(handle nvml.Device) model.Optional {
-	if !d.margin {
+func (q *quickReader) temperatureMargin(handle nvml.Device) model.Optional {
+	if !q.margin {
 		return model.Optional{}
 	}
 	v, ret := handle.GetMarginTemperature()
-	if d.margin = ret == nvml.SUCCESS; !d.margin {
+	if q.margin = ret == nvml.SUCCESS; !q.margin {
 		return model.Optional{}
 	}
 	return model.Some(float64(v.MarginTemperature))
@@ -130,17 +151,17 @@ func supportedReasons(handle nvml.Device) uint64 {
 }
 
 // throttles returns each supported throttle reason and whether it is active.
-func (d *device) throttles(handle nvml.Device) []model.GPUCondition {
+func (q *quickReader) throttles(handle nvml.Device) []model.GPUCondition {
 	now, ret := handle.GetCurrentClocksEventReasons()
 	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
 		now, ret = handle.GetCurrentClocksThrottleReasons()
 	}
-	if !d.noted("nvmlDeviceGetCurrentClocksEventReasons", ret) {
+	if !q.noted("nvmlDeviceGetCurrentClocksEventReasons", ret) {
 		return nil
 	}
 	conditions := make([]model.GPUCondition, 0, len(reasons))
 	for _, r := range reasons {
-		if (d.reasons|now)&r.bit != 0 {
+		if (q.reasons|now)&r.bit != 0 {
 			conditions = append(conditions, model.GPUCondition{Name: r.name, Active: now&r.bit != 0})
 		}
 	}

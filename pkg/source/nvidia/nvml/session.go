@@ -71,13 +71,10 @@ func newSession(st Start, l *Library) (*Session, error) {
 		addresses = make([]string, min(count, devicesMax))
 	}
 	for i, address := range addresses {
-		d := &device{
-			worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), o: o,
-			lib: l, sampler: newSampler(l, o.Root), xids: xids,
-			notify: st.Notify, listed: st.Listed, instances: st.Instances,
-			address: address, index: i, operator: st.Operator,
-			begun: time.Now().Add(time.Duration(len(addresses)) * longestStart),
-		}
+		c := &caller{worker: newWorker(o.Interval, o.Interval*time.Duration(i)/time.Duration(len(addresses))), notify: st.Notify}
+		d := newDevice(o, l, c, xids)
+		d.rounds.listed, d.rounds.instances, d.address, d.index, d.operator = st.Listed, st.Instances, address, i, st.Operator
+		d.begun = time.Now().Add(time.Duration(len(addresses)) * longestStart)
 		d.skip = st.Skip[d.key()]
 		d.shown.facts = recall(o, address, i)
 		d.era.Store(&wire.Era{Since: time.Now(), Reset: st.Loaded})
@@ -204,7 +201,7 @@ func (s *Session) End() bool {
 		return false
 	}
 	for _, d := range s.devices {
-		d.sampler.close()
+		d.rounds.sampler.close()
 	}
 	if err := s.lib.Close(); err != nil {
 		s.Logger.Debug("closing NVML", zap.Error(err))
@@ -256,7 +253,7 @@ func (s *Session) silent() bool {
 func (s *Session) Split() []string {
 	var addresses []string
 	for _, d := range s.devices {
-		if d.instances == wire.GPMOnly && d.mig.Load() && d.late() == nil { // it would hang in another session, too
+		if d.rounds.instances == wire.GPMOnly && d.rounds.mig.Load() && d.late() == nil { // it would hang in another session, too
 			addresses = append(addresses, d.address)
 		}
 	}
