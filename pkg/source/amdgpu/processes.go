@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -148,7 +148,7 @@ func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
 // candidates returns the processes to read, those of KFD first, then by PID.
 func (l *lister) candidates(computing []int) ([]int, error) {
 	slices.Sort(computing)
-	others, err := drmfdinfo.Processes(l.o.Procfs, l.o.Holders)
+	others, err := drm.Processes(l.o.Procfs, l.o.Holders)
 	others = slices.DeleteFunc(others, func(pid int) bool {
 		_, found := slices.BinarySearch(computing, pid)
 		return found

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -345,7 +345,7 @@ func TestRates(t *testing.T) {
 				start = busy
 			}
 			k := usageScan{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
-			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drmfdinfo.Engine{"gfx": {Busy: busy}}})
+			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drm.Engine{"gfx": {Busy: busy}}})
 			ratio := k.usages[use{"whole", 1}].engines["gfx"]
 			if ratio < 0 || ratio > 1 || i == 0 && k.usages[use{"whole", 1}].known {
 				t.Fatalf("scan %d: %v", i, ratio)

@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 )
 
 // use identifies one process on one GPU.
@@ -106,7 +106,7 @@ type counterKey struct {
 }
 
 type counter struct {
-	drmfdinfo.Counter
+	drm.Counter
 	at time.Time
 }
 
@@ -125,7 +125,7 @@ func (l *usageScan) rate(k counterKey, value uint64) (float64, bool) {
 		old, known = l.before[first]
 	}
 	if !known {
-		l.after[k] = counter{drmfdinfo.Counter{Value: value}, l.now}
+		l.after[k] = counter{drm.Counter{Value: value}, l.now}
 		return 0, false
 	}
 	next, grown := old.Next(value)

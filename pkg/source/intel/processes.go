@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -23,7 +23,7 @@ type lister struct {
 	o        Options
 	timeout  time.Duration // for all processes together
 	limit    time.Duration // for one process
-	calls    hang.Group[int, map[uint32][]drmfdinfo.Client]
+	calls    hang.Group[int, map[uint32][]drm.Client]
 	counters map[counterKey]counter
 	started  time.Time // of the first listing
 }
@@ -50,7 +50,7 @@ type use struct {
 // numbers of their nodes. A client that several processes have is credited to the lowest PID, which is usually the one
 // that opened it. An error comes with the readable part.
 func (l *lister) list(uuids map[uint32]string, now time.Time) ([]model.GPUProcess, error) {
-	pids, err := drmfdinfo.Processes(l.o.Procfs, l.o.Holders)
+	pids, err := drm.Processes(l.o.Procfs, l.o.Holders)
 	problems := []error{err}
 	if l.started.IsZero() {
 		l.started = now
@@ -64,7 +64,7 @@ func (l *lister) list(uuids map[uint32]string, now time.Time) ([]model.GPUProces
 			problems = append(problems, fmt.Errorf("%d of %d processes in %v: the rest is %w", i, len(pids), l.timeout, errBounded))
 			break
 		}
-		nodes, err := l.calls.Do(context.Background(), pid, l.limit, func() (map[uint32][]drmfdinfo.Client, error) {
+		nodes, err := l.calls.Do(context.Background(), pid, l.limit, func() (map[uint32][]drm.Client, error) {
 			return clientsOf(l.o.Procfs, pid, wanted), nil
 		})
 		if err != nil {
@@ -89,15 +89,15 @@ func (l *lister) list(uuids map[uint32]string, now time.Time) ([]model.GPUProces
 }
 
 // clientsOf returns the clients that a process has open, by the minor number of the node, of the wanted nodes.
-func clientsOf(procfs string, pid int, wanted func(minor uint32) bool) map[uint32][]drmfdinfo.Client {
-	var clients map[uint32][]drmfdinfo.Client
-	drmfdinfo.Files(procfs, pid, wanted, func(minor uint32, fdinfo []byte) {
-		c, ok := drmfdinfo.Parse(fdinfo)
+func clientsOf(procfs string, pid int, wanted func(minor uint32) bool) map[uint32][]drm.Client {
+	var clients map[uint32][]drm.Client
+	drm.Files(procfs, pid, wanted, func(minor uint32, fdinfo []byte) {
+		c, ok := drm.ParseFdinfo(fdinfo)
 		if !ok || c.Driver != "i915" && c.Driver != "xe" {
 			return
 		}
 		if clients == nil {
-			clients = map[uint32][]drmfdinfo.Client{}
+			clients = map[uint32][]drm.Client{}
 		}
 		clients[minor] = append(clients[minor], c)
 	})

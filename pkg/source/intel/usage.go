@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -34,7 +34,7 @@ type counterKey struct {
 
 // counter is the use of an engine, and the clock that its rate refers to: of the GPU in cycles, else in nanoseconds.
 type counter struct {
-	drmfdinfo.Counter
+	drm.Counter
 	clock uint64
 }
 
@@ -42,7 +42,7 @@ type counter struct {
 var engineNames = map[string]string{"rcs": "render", "bcs": "copy", "vcs": "video", "vecs": "video-enhance", "ccs": "compute"}
 
 // client adds a client to the usage of a process, unless it was added for another process, or was never used.
-func (s *scan) client(by use, c drmfdinfo.Client) {
+func (s *scan) client(by use, c drm.Client) {
 	self := counterKey{gpu: by.gpu, id: c.ID}
 	if _, again := s.after[self]; again {
 		return
@@ -76,14 +76,14 @@ func (s *scan) client(by use, c drmfdinfo.Client) {
 }
 
 // count records the reading of an engine.
-func (s *scan) count(k counterKey, e drmfdinfo.Engine) {
+func (s *scan) count(k counterKey, e drm.Engine) {
 	value, clock := e.Busy, uint64(s.now)
 	if e.Clock > 0 {
 		value, clock = e.Cycles, e.Clock
 	}
 	old, known := s.before[k]
 	if !known || clock < old.clock { // the clock of a GPU that was suspended may start again
-		s.after[k] = counter{drmfdinfo.Counter{Value: value}, clock}
+		s.after[k] = counter{drm.Counter{Value: value}, clock}
 		return
 	}
 	next, _ := old.Next(value)

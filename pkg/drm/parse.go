@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drmfdinfo reads what the kernel's Direct Rendering Manager reports of each open of a GPU's device node in
+// Package drm reads what the kernel's Direct Rendering Manager reports of each open of a GPU's device node in
 // /proc/PID/fdinfo/FD. The keys are those of Documentation/gpu/drm-usage-stats.rst, which drivers of all vendors use.
-package drmfdinfo
+package drm
 
 import (
 	"bytes"
@@ -41,8 +41,8 @@ const (
 	maxMemory   = 1 << 48       // more than any GPU has, and so little that no sum overflows
 )
 
-// Parse parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
-func Parse(text []byte) (Client, bool) {
+// ParseFdinfo parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
+func ParseFdinfo(text []byte) (Client, bool) {
 	c := Client{Engines: map[string]Engine{}}
 	var older map[string]uint64 // drm-memory-REGION
 	identified := false
