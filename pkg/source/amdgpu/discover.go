@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/drm"
 )
 
 // place is the location of a card. It is found without calling the driver.
@@ -27,7 +29,7 @@ const maxCards = 64
 // amdgpu_xcp.N; parents maps the minor numbers of their render nodes to their cards.
 func discover(sysfs string, parents map[int]string) []place {
 	dir := filepath.Join(sysfs, "class/drm")
-	names, err := readNames(dir, maxNames)
+	names, err := drm.ReadNames(dir, 4096)
 	if err != nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -21,15 +22,15 @@ import (
 func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 	g = model.GPU{
 		Vendor: model.AMD, PCIAddress: address,
-		PCIDevice: d.line("device"), VBIOS: d.line("vbios_version"),
-		Serial: clean(d.line("serial_number")), Name: clean(d.line("product_name")),
+		PCIDevice: d.Line("device"), VBIOS: d.Line("vbios_version"),
+		Serial: clean(d.Line("serial_number")), Name: clean(d.Line("product_name")),
 	}
-	if node := d.line("numa_node"); node != "-1" {
+	if node := d.Line("numa_node"); node != "-1" {
 		g.NUMANode = node
 	}
 	b, err := d.read("unique_id")
 	settled = err == nil || errors.Is(err, os.ErrNotExist)
-	if id := parseLine(b); len(id) <= 16 && strings.Trim(id, "0") != "" {
+	if id := drm.Text(b); len(id) <= 16 && strings.Trim(id, "0") != "" {
 		if v, err := strconv.ParseUint(id, 16, 64); err == nil {
 			g.UUID = fmt.Sprintf("%016x", v)
 		}
@@ -38,7 +39,7 @@ func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 		g.UUID = address
 	}
 	if g.Name == "" {
-		g.Name = marketName(root, "usr/share/libdrm/amdgpu.ids", g.PCIDevice, d.line("revision"))
+		g.Name = marketName(root, "usr/share/libdrm/amdgpu.ids", g.PCIDevice, d.Line("revision"))
 	}
 	return g, settled
 }
@@ -66,7 +67,7 @@ func marketName(root, file, device, revision string) string {
 		fields := strings.SplitN(lines.Text(), ",", 3)
 		if len(fields) == 3 && strings.EqualFold(strings.TrimSpace(fields[0]), device) &&
 			strings.EqualFold(strings.TrimSpace(fields[1]), revision) {
-			return parseLine([]byte(fields[2]))
+			return drm.Text([]byte(fields[2]))
 		}
 	}
 	return ""
@@ -78,11 +79,11 @@ const maxIDs = 1 << 14
 // driver returns the version of amdgpu: its own if AMD's package is installed, else the
 // kernel's.
 func driver(sysfs, procfs string) []model.GPUDriver {
-	d := &directory{path: sysfs, buffer: make([]byte, 256)}
-	version := d.line("module/amdgpu/version")
+	d := &drm.Directory{Path: sysfs}
+	version := d.Line("module/amdgpu/version")
 	if version == "" {
-		d.path = procfs
-		version = d.line("sys/kernel/osrelease")
+		d.Path = procfs
+		version = d.Line("sys/kernel/osrelease")
 	}
 	return []model.GPUDriver{{Vendor: model.AMD, Version: version}}
 }

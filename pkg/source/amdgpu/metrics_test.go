@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -285,7 +286,7 @@ func FuzzText(f *testing.F) {
 		if v := parseLevels(b); v.Known && v.Value <= 0 {
 			t.Errorf("%v", v)
 		}
-		if line := parseLine(b); len(line) > maxLine || strings.ContainsAny(line, "\n\x00") {
+		if line := drm.Text(b); len(line) > 256 || strings.ContainsAny(line, "\n\x00") {
 			t.Errorf("%q", line)
 		}
 		_, _ = parseSMI(b, b)

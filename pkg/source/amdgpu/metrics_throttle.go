@@ -5,6 +5,7 @@ package amdgpu
 import (
 	"slices"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -65,7 +66,7 @@ func (t *table) takeThrottles(v *values) {
 	}
 	if t.cycles = v.of.first(cycles); t.cycles.Known {
 		for _, r := range residencies {
-			t.throttled = put(t.throttled, r.name, v.of.average(r.id))
+			t.throttled = drm.Put(t.throttled, r.name, v.of.average(r.id))
 		}
 	}
 }

@@ -46,20 +46,20 @@ func (r *reader) identify(address string) {
 	r.identity, r.settled = identify(r.dir, address, r.o.Root)
 	r.hwmon = findHwmon(r.dir)
 	r.blocks = rasBlocks(r.dir)
-	r.outer, r.port = slot(r.dir.path)
+	r.outer, r.port = slot(r.dir.Path)
 }
 
 // sleeps reports whether the device is suspended, suspending or resuming, and notes the latter two. runtime_status and
 // autosuspend_delay_ms belong to the power management core: reading them does not wake the
 // device.
 func (r *reader) sleeps() bool {
-	status := r.dir.line("power/runtime_status")
+	status := r.dir.Line("power/runtime_status")
 	if r.changing = ""; status == "suspending" || status == "resuming" {
 		r.changing = status
 	}
 	r.autosuspend = 0
-	if r.dir.line("power/control") == "auto" {
-		if ms := r.dir.number("power/autosuspend_delay_ms", 1); ms.Known && ms.Value > 0 {
+	if r.dir.Line("power/control") == "auto" {
+		if ms := r.dir.Number("power/autosuspend_delay_ms", 1); ms.Known && ms.Value > 0 {
 			r.autosuspend = time.Duration(ms.Value) * time.Millisecond
 		}
 	}
@@ -81,7 +81,7 @@ func (r *reader) readQuick(now time.Time) {
 		return
 	}
 	r.touched = now
-	r.dir.answers.Begin()
+	r.dir.Answers.Begin()
 	var g model.GPU
 	r.table, r.err = table{}, nil
 	if b, err := r.dir.read("gpu_metrics"); err == nil {
@@ -94,9 +94,9 @@ func (r *reader) readQuick(now time.Time) {
 		g.Clocks = nil
 		g.Dropped = []model.DroppedValue{{Value: "gpu_metrics", Text: "a table of zeros"}}
 	} else if g.Utilization = r.table.gfx; !g.Utilization.Known {
-		g.Utilization = percent(r.dir.number("gpu_busy_percent", 1))
+		g.Utilization = percent(r.dir.Number("gpu_busy_percent", 1))
 	}
-	r.lost, r.silent = r.dir.answers.End()
+	r.lost, r.silent = r.dir.Answers.End()
 	if r.silent != nil && r.sleeps() { // it was suspended between
 		r.asleep, r.silent = true, nil
 		return

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -37,7 +38,7 @@ func (r *reader) steps() []func() {
 		func() {
 			g.PCIe = readPCIe(r.outer, r.port)
 			if !r.table.pcie.Replays.Known {
-				g.PCIe.Replays = r.dir.number("pcie_replay_count", 1)
+				g.PCIe.Replays = r.dir.Number("pcie_replay_count", 1)
 			}
 		},
 	}
@@ -63,7 +64,7 @@ func (r *reader) readMemory(g *model.GPU) {
 }
 
 func videoMemory(d *directory, name string) model.VideoMemory {
-	m := model.VideoMemory{Total: d.number(name+"_total", 1), Used: d.number(name+"_used", 1)}
+	m := model.VideoMemory{Total: d.Number(name+"_total", 1), Used: d.Number(name+"_used", 1)}
 	if m.Total.Known && m.Used.Known && m.Used.Value <= m.Total.Value {
 		m.Free = model.Some(m.Total.Value - m.Used.Value)
 	}
@@ -77,15 +78,15 @@ func (r *reader) readEngines(g *model.GPU) {
 	}
 	memory, video := r.table.memory, r.table.video
 	if !memory.Known {
-		memory = percent(r.dir.number("mem_busy_percent", 1))
+		memory = percent(r.dir.Number("mem_busy_percent", 1))
 	}
 	if !video.Known {
-		video = percent(r.dir.number("vcn_busy_percent", 1))
+		video = percent(r.dir.Number("vcn_busy_percent", 1))
 	}
-	g.Engines = put(g.Engines, "gfx", r.quick.Utilization)
-	g.Engines = put(g.Engines, "memory", memory)
-	g.Engines = put(g.Engines, "video", video)
-	g.Engines = put(g.Engines, engineJPEG, r.table.jpeg)
+	g.Engines = drm.Put(g.Engines, "gfx", r.quick.Utilization)
+	g.Engines = drm.Put(g.Engines, "memory", memory)
+	g.Engines = drm.Put(g.Engines, "video", video)
+	g.Engines = drm.Put(g.Engines, engineJPEG, r.table.jpeg)
 }
 
 // engineJPEG is the mean over the JPEG engines. fdinfo has the sum over them, as jpeg.
@@ -101,7 +102,7 @@ func (r *reader) readMaxClocks(g *model.GPU) {
 		{"pp_dpm_vclk", "video"},
 	} {
 		if b, err := r.dir.read(c.file); err == nil {
-			g.MaxClocks = put(g.MaxClocks, c.name, parseLevels(b))
+			g.MaxClocks = drm.Put(g.MaxClocks, c.name, parseLevels(b))
 		}
 	}
 }
@@ -127,7 +128,7 @@ func (r *reader) readModes(g *model.GPU) {
 		{"current_memory_partition", "memory_partition"},
 		{"power_dpm_force_performance_level", "performance_level"},
 	} {
-		if v := r.dir.line(m.file); v != "" && v != "UNKNOWN" && len(v) <= 32 {
+		if v := r.dir.Line(m.file); v != "" && v != "UNKNOWN" && len(v) <= 32 {
 			if g.Modes == nil {
 				g.Modes = map[string]string{}
 			}

@@ -25,6 +25,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -234,7 +235,7 @@ func divide(g model.GPU, activity []partitionActivity, p place, id string) []mod
 		}
 		if i < len(activity) && !g.Suspended {
 			part.Utilization = activity[i].gfx
-			part.Engines = put(put(put(nil, "gfx", activity[i].gfx), "video", activity[i].video), engineJPEG, activity[i].jpeg)
+			part.Engines = drm.Put(drm.Put(drm.Put(nil, "gfx", activity[i].gfx), "video", activity[i].video), engineJPEG, activity[i].jpeg)
 		}
 		gpus = append(gpus, part)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -33,7 +34,7 @@ const (
 
 func newCard(p place, root string) *card {
 	return &card{
-		place: p, reader: reader{place: p, root: root, dir: &directory{path: p.path}},
+		place: p, reader: reader{place: p, root: root, dir: &drm.Directory{Path: p.path}},
 		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.address, UUID: p.address},
 	}
 }
@@ -66,7 +67,7 @@ func (c *card) last(now time.Time) (g model.GPU, silent error, stuck bool) {
 type reader struct {
 	place
 	root     string
-	dir      *directory
+	dir      *drm.Directory
 	identity model.GPU
 	hwmon    hwmon
 	gts      []gt
@@ -96,9 +97,9 @@ func (r *reader) read(now time.Time) model.GPU {
 	if !r.found {
 		r.gts, r.found = findGTs(r.place), true
 	}
-	r.dir.answers.Begin()
+	r.dir.Answers.Begin()
 	for i := range r.gts {
-		r.gts[i].answers.Begin()
+		r.gts[i].Answers.Begin()
 	}
 	r.hwmon.find(r.dir, r.driver)
 	r.hwmon.read(r.dir, &g)
@@ -125,9 +126,9 @@ func (r *reader) read(now time.Time) model.GPU {
 // answered ends a round of reads of the hardware: see boundedfile.Answers.
 func (r *reader) answered() (lost bool, silent error) {
 	r.answers.Begin()
-	r.answers.Move(&r.dir.answers)
+	r.answers.Move(&r.dir.Answers)
 	for i := range r.gts {
-		r.answers.Move(&r.gts[i].answers)
+		r.answers.Move(&r.gts[i].Answers)
 	}
 	return r.answers.End()
 }
@@ -135,10 +136,10 @@ func (r *reader) answered() (lost bool, silent error) {
 // sleeps reports whether a device is suspended, suspending or resuming, and the idle time after which it suspends
 // itself, 0 if it does not. runtime_status and autosuspend_delay_ms belong to the power management core: reading them
 // does not wake the device.
-func sleeps(d *directory) (asleep bool, autosuspend time.Duration) {
-	status := d.line("power/runtime_status")
-	if d.line("power/control") == "auto" {
-		if ms := d.number("power/autosuspend_delay_ms", 1); ms.Value > 0 {
+func sleeps(d *drm.Directory) (asleep bool, autosuspend time.Duration) {
+	status := d.Line("power/runtime_status")
+	if d.Line("power/control") == "auto" {
+		if ms := d.Number("power/autosuspend_delay_ms", 1); ms.Value > 0 {
 			autosuspend = time.Duration(ms.Value) * time.Millisecond
 		}
 	}
@@ -146,8 +147,8 @@ func sleeps(d *directory) (asleep bool, autosuspend time.Duration) {
 }
 
 // powerChange returns suspending or resuming; empty in any other state.
-func powerChange(d *directory) string {
-	if status := d.line("power/runtime_status"); status == "suspending" || status == "resuming" {
+func powerChange(d *drm.Directory) string {
+	if status := d.Line("power/runtime_status"); status == "suspending" || status == "resuming" {
 		return status
 	}
 	return ""

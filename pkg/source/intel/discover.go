@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -28,19 +29,19 @@ const maxCards = 64
 
 // discover lists the GPUs with an Intel driver by PCI address, from the links of class/drm.
 func discover(sysfs string) []place {
-	class := &directory{path: filepath.Join(sysfs, "class/drm")}
+	class := &drm.Directory{Path: filepath.Join(sysfs, "class/drm")}
 	places := map[string]*place{}
-	for _, name := range class.names("") {
+	for _, name := range class.Names("") {
 		number := strings.TrimPrefix(strings.TrimPrefix(name, "card"), "renderD")
 		minor, err := strconv.ParseUint(number, 10, 20)
 		if err != nil || number == name {
 			continue // a connector, or the version
 		}
-		link, err := os.Readlink(filepath.Join(class.path, name))
+		link, err := os.Readlink(filepath.Join(class.Path, name))
 		if err != nil {
 			continue
 		}
-		node := filepath.Join(class.path, link)
+		node := filepath.Join(class.Path, link)
 		device := filepath.Dir(filepath.Dir(node)) // DEVICE/drm/NAME
 		p := places[device]
 		if p == nil {

@@ -9,15 +9,16 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // identify reads constant properties from the PCI core, which does not wake the GPU. The drivers report no serial number
 // and no unique ID. root is the root of the node, for the names of devices.
 func identify(p place, root string) model.GPU {
-	d := &directory{path: p.path}
-	g := model.GPU{Vendor: model.Intel, UUID: p.address, PCIAddress: p.address, PCIDevice: d.line("device")}
-	if node := d.line("numa_node"); node != "-1" {
+	d := &drm.Directory{Path: p.path}
+	g := model.GPU{Vendor: model.Intel, UUID: p.address, PCIAddress: p.address, PCIDevice: d.Line("device")}
+	if node := d.Line("numa_node"); node != "-1" {
 		g.NUMANode = node
 	}
 	for _, file := range []string{"usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"} {
@@ -56,7 +57,7 @@ func marketName(root, file, device string) string {
 			if _, market, ok := strings.Cut(name, "["); ok {
 				name = strings.TrimSuffix(market, "]")
 			}
-			return boundedfile.Line([]byte(name), maxAttribute)
+			return drm.Text([]byte(name))
 		}
 	}
 	return ""
@@ -67,9 +68,9 @@ func marketName(root, file, device string) string {
 func drivers(places []place, sysfs, procfs string) []model.GPUDriver {
 	var list []model.GPUDriver
 	for _, p := range places {
-		version := (&directory{path: sysfs}).line("module/" + p.driver + "/version")
+		version := (&drm.Directory{Path: sysfs}).Line("module/" + p.driver + "/version")
 		if version == "" {
-			version = (&directory{path: procfs}).line("sys/kernel/osrelease")
+			version = (&drm.Directory{Path: procfs}).Line("sys/kernel/osrelease")
 		}
 		d := model.GPUDriver{Vendor: model.Intel, Version: version}
 		if !slices.Contains(list, d) {
@@ -83,11 +84,11 @@ func drivers(places []place, sysfs, procfs string) []model.GPUDriver {
 // for the card.
 func totalMemory(p place) (total model.Optional) {
 	if p.driver == "i915" {
-		return (&directory{path: p.cardPath}).number("lmem_total_bytes", 1)
+		return (&drm.Directory{Path: p.cardPath}).Number("lmem_total_bytes", 1)
 	}
-	d := &directory{path: p.path}
-	for _, tile := range d.numbered("", "tile") {
-		if v := d.number(tile+"/physical_vram_size_bytes", 1); v.Known {
+	d := &drm.Directory{Path: p.path}
+	for _, tile := range numbered(d, "", "tile") {
+		if v := d.Number(tile+"/physical_vram_size_bytes", 1); v.Known {
 			total = model.Some(total.Value + v.Value)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -201,7 +202,7 @@ func (s *Source) list(places []place) *listing {
 	l := &listing{at: time.Now(), gpus: map[string]bool{}}
 	uuids := map[uint32]string{}
 	for _, p := range places {
-		if asleep, _ := sleeps(&directory{path: p.path}); asleep {
+		if asleep, _ := sleeps(&drm.Directory{Path: p.path}); asleep {
 			continue
 		}
 		l.gpus[p.address] = true
