@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestParse has the formats of several drivers, written from their source: amdgpu_fdinfo.c, i915_drm_client.c, xe_drm_client.c.
@@ -77,7 +79,7 @@ func FuzzParseFdinfo(f *testing.F) {
 		if !ok {
 			return
 		}
-		if c.Driver == "" || c.PCIAddress != "" && !pciAddress.MatchString(c.PCIAddress) || len(c.Memory) > maxKeys || len(c.Engines) > maxKeys {
+		if c.Driver == "" || c.PCIAddress != "" && !model.IsPCIAddress(c.PCIAddress) || len(c.Memory) > maxKeys || len(c.Engines) > maxKeys {
 			t.Errorf("%+v", c)
 		}
 		for name, size := range c.Memory {

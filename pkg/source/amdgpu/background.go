@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -45,21 +46,21 @@ func (l *listing) misses(uuid string) bool {
 
 // discover updates the list of cards: it starts a goroutine for a new card and stops that of a
 // removed one.
-func (s *Source) discover() []found {
+func (s *Source) discover(all []drm.Card) []found {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil
 	}
-	places := discover(s.o.Sysfs, s.parents)
+	places := discover(all, s.parents)
 	cards := make([]found, 0, len(places))
 	for _, p := range places {
-		i := slices.IndexFunc(s.cards, func(f found) bool { return f.path == p.path })
+		i := slices.IndexFunc(s.cards, func(f found) bool { return f.Path == p.Path })
 		if i >= 0 {
 			cards = append(cards, found{s.cards[i].card, p})
 			continue
 		}
-		cards = append(cards, found{newCard(&s.o, p.path, p.address), p})
+		cards = append(cards, found{newCard(&s.o, p.Path, p.PCIAddress), p})
 	}
 	for _, f := range s.cards {
 		if !slices.ContainsFunc(cards, func(c found) bool { return c.card == f.card }) {
@@ -117,7 +118,8 @@ func (s *Source) readSlow(ctx context.Context) {
 	timer := time.NewTimer(2 * scrapeTimeout)
 	defer timer.Stop()
 	var asked []<-chan struct{}
-	for _, c := range s.discover() {
+	all, _ := s.all.List()
+	for _, c := range s.discover(all) {
 		if !c.overdue(time.Now()) {
 			asked = append(asked, c.ask(full))
 		}

@@ -119,7 +119,7 @@ func TestStuck(t *testing.T) {
 	eventually(t, s, func(snap model.Snapshot) bool {
 		return snap.DeviceStates[1].State == model.StateStuck && snap.GPUs[0].Utilization.Known && snap.GPUs[0].Memory.Used.Known
 	})
-	hangs := s.discover()[1]
+	hangs := s.found()[1]
 	asked := hangs.asked()
 	for range 3 {
 		snap := promptly(t, s)
@@ -316,7 +316,9 @@ func TestHotPlug(t *testing.T) {
 		return len(snap.GPUs) == 2 && snap.GPUs[0].UUID == "a32343daf897162a" && snap.GPUs[0].Utilization.Known &&
 			slices.Equal(snap.GPUs[0].Nodes, []string{"/dev/dri/card7"})
 	})
-	n.check(os.Remove(n.path("driver"))) // unbound
+	for _, name := range []string{"driver", "/class/drm/card1", "/class/drm/renderD129"} { // unbound
+		n.check(os.Remove(n.path(name)))
+	}
 	if snap := read(t, s); len(snap.GPUs) != 1 {
 		t.Fatalf("%+v", snap.GPUs)
 	}

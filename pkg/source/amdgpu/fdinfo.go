@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/drm"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // A client is one open of a GPU's node. Linux 5.19 and later report it with the keys of package drm, Linux 5.14
@@ -52,7 +53,7 @@ func parseOldFdinfo(text []byte) (c client, ok bool) {
 			c.gtt = parseOldSize(value)
 		}
 	}
-	return c, c.id != 0 && isPCI(c.address)
+	return c, c.id != 0 && model.IsPCIAddress(c.address)
 }
 
 func parseOldSize(value string) uint64 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/drm"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestFdinfo uses the formats of several kernels, written from their amdgpu_fdinfo.c.
@@ -72,7 +73,7 @@ func FuzzFdinfo(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !isPCI(c.address) || c.memory > maxMemory {
+		if !model.IsPCIAddress(c.address) || c.memory > maxMemory {
 			t.Errorf("%+v", c)
 		}
 		if !c.counts && (c.id == 0 || c.engines != nil) {

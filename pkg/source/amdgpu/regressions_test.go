@@ -139,7 +139,7 @@ func TestOldListing(t *testing.T) {
 	o.Interval = 20 * time.Millisecond
 	s := ready(t, start(t, o))
 	g := read(t, s).GPUs[0]
-	c := s.discover()
+	c := s.found()
 	old := &listing{at: time.Now().Add(-time.Minute), gpus: map[string]model.GPU{g.UUID: {Memory: model.VideoMemory{Used: model.Some(1)}}}}
 	snap := s.snapshot(c, make([]bool, len(c)), old)
 	if snap.GPUs[0].Memory.Used == model.Some(1) {
@@ -170,7 +170,7 @@ func TestPartitionEnginesSameTime(t *testing.T) {
 			continue
 		}
 		parts++
-		c := s.discover()
+		c := s.found()
 		then := []model.Figure{{Name: "gfx", Value: 0.111}}
 		snap := s.snapshot(c, make([]bool, len(c)), &listing{at: time.Now(), gpus: map[string]model.GPU{g.UUID: {Engines: then}}})
 		for _, now := range snap.GPUs {

@@ -186,7 +186,7 @@ func parseSMI(static, metric []byte) (map[string]model.GPU, error) {
 			}
 		}
 		address := strings.ToLower(st.Bus.BDF)
-		if !isPCI(address) {
+		if !model.IsPCIAddress(address) {
 			continue
 		}
 		if _, partition := gpus[address]; !partition { // the first one stands for the card

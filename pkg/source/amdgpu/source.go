@@ -44,12 +44,15 @@ type Options struct {
 	// Holders returns the processes that have a device node of a GPU open. It returns false if
 	// they are unknown: then all processes are read.
 	Holders func() ([]int, bool)
-	Logger  *zap.Logger
+	// Cards are the cards of the node, which sources share. Default: the source lists them itself.
+	Cards  *drm.Cards
+	Logger *zap.Logger
 }
 
 // Source reads the AMD GPUs of the node.
 type Source struct {
 	o      Options
+	all    *drm.Reader
 	lister *lister
 	kfd    *kfd
 	smi    *smi
@@ -79,8 +82,11 @@ func New(o Options) (*Source, error) {
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
+	if o.Cards == nil {
+		o.Cards = drm.NewCards(o.Sysfs)
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Source{o: o, lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}
+	s := &Source{o: o, all: o.Cards.Reader(), lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}
 	if o.SMI != "" {
 		s.smi = newSMI(o.SMI, o.Logger)
 		go safely.Do("amdgpu", func() { s.smi.run(ctx, s.awake) }) // not waited for: amd-smi may be unkillable
@@ -97,7 +103,8 @@ func (s *Source) Name() string { return "amdgpu" }
 // Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
 // model.ErrAbsent if there is no AMD GPU. It waits for the drivers for at most scrapeTimeout.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	if len(s.discover()) == 0 {
+	all, _ := s.all.List() // without an error from source/drm
+	if len(s.discover(all)) == 0 {
 		return model.Snapshot{}, fmt.Errorf("no GPU with the amdgpu driver: %w", model.ErrAbsent)
 	}
 	timer := time.NewTimer(scrapeTimeout)
@@ -106,7 +113,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if !out { // do not wait again
 		s.begun.Do(func() { close(s.first) })
 	}
-	cards := s.discover() // partitions are known now
+	cards := s.discover(all) // partitions are known now
 	late := make([]bool, len(cards))
 	asked := make([]<-chan struct{}, len(cards))
 	for i, c := range cards {
@@ -162,7 +169,7 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		if stuck {
 			st = state{gpu: stuckGPU(st.gpu)}
 		}
-		state := model.DeviceState{Source: s.Name(), Device: c.address, State: model.StateOK}
+		state := model.DeviceState{Source: s.Name(), Device: c.PCIAddress, State: model.StateOK}
 		switch {
 		case stuck:
 			state.State, state.Reason = model.StateStuck, "the driver does not answer"
@@ -222,15 +229,15 @@ func stuckGPU(g model.GPU) model.GPU {
 func divide(g model.GPU, activity []partitionActivity, p place, id string) []model.GPU {
 	g.ID = id
 	if len(p.partitions) == 0 {
-		g.Nodes = p.nodes
+		g.Nodes = slices.Clone(p.Nodes)
 		return []model.GPU{g}
 	}
 	gpus := []model.GPU{g}
-	for i, nodes := range slices.Concat([][]string{p.nodes}, p.partitions) {
+	for i, nodes := range slices.Concat([][]string{p.Nodes}, p.partitions) {
 		n := strconv.Itoa(i)
 		part := model.GPU{
 			Vendor: g.Vendor, ID: id + ":" + n, UUID: g.UUID + ":" + n, Parent: g.UUID, Name: g.Name, Serial: g.Serial,
-			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: nodes,
+			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: slices.Clone(nodes),
 			Profile: g.Profile, Suspended: g.Suspended, UsesGTT: g.UsesGTT,
 		}
 		if i < len(activity) && !g.Suspended {

@@ -15,7 +15,7 @@ import (
 
 // A card is one GPU. A call into its driver that hangs keeps the card from further calls, and blocks no other card.
 type card struct {
-	place
+	drm.Card
 	call   hang.Call[model.GPU]
 	reader reader // used by the call only
 
@@ -32,10 +32,10 @@ const (
 	hungAfter     = 2 * time.Second
 )
 
-func newCard(p place, root string) *card {
+func newCard(p drm.Card, root string) *card {
 	return &card{
-		place: p, reader: reader{place: p, root: root, dir: &drm.Directory{Path: p.path}},
-		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.address, UUID: p.address},
+		Card: p, reader: reader{Card: p, root: root, dir: &drm.Directory{Path: p.Path}},
+		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.PCIAddress, UUID: p.PCIAddress},
 	}
 }
 
@@ -65,7 +65,7 @@ func (c *card) last(now time.Time) (g model.GPU, silent error, stuck bool) {
 
 // reader has the data of a card's calls.
 type reader struct {
-	place
+	drm.Card
 	root     string
 	dir      *drm.Directory
 	identity model.GPU
@@ -82,7 +82,7 @@ type reader struct {
 // read reads all values, unless the GPU is suspended or about to suspend itself.
 func (r *reader) read(now time.Time) model.GPU {
 	if r.identity.UUID == "" {
-		r.identity = identify(r.place, r.root)
+		r.identity = identify(r.Card, r.root)
 	}
 	g := r.identity
 	asleep, autosuspend := sleeps(r.dir)
@@ -95,20 +95,20 @@ func (r *reader) read(now time.Time) model.GPU {
 		return r.latest
 	}
 	if !r.found {
-		r.gts, r.found = findGTs(r.place), true
+		r.gts, r.found = findGTs(r.Card), true
 	}
 	r.dir.Answers.Begin()
 	for i := range r.gts {
 		r.gts[i].Answers.Begin()
 	}
-	r.hwmon.find(r.dir, r.driver)
+	r.hwmon.find(r.dir, r.Driver)
 	r.hwmon.read(r.dir, &g)
 	if elapsed := now.Sub(r.touched).Seconds(); r.energy.Known && g.Energy.Value >= r.energy.Value && elapsed > 0 {
 		g.Power = model.Some((g.Energy.Value - r.energy.Value) / elapsed)
 	}
 	r.energy, r.touched = g.Energy, now
 	readGTs(r.gts, &g)
-	g.Memory.Total = totalMemory(r.place)
+	g.Memory.Total = totalMemory(r.Card)
 	g.Bound()
 	lost, silent := r.answered()
 	if asleep, _ := sleeps(r.dir); silent != nil && asleep { // it was suspended between

@@ -23,10 +23,10 @@ type reasonFile struct{ file, reason string }
 
 // findGTs lists the units. xe has tileT/gtG/freq0 below the device; i915 has gt/gtG below the card and, before Linux
 // 5.18, files of the card for all units together. Reading the kind of unit wakes the GPU.
-func findGTs(p place) []gt {
+func findGTs(p drm.Card) []gt {
 	var list []gt
-	if p.driver == "xe" {
-		device := &drm.Directory{Path: p.path}
+	if p.Driver == "xe" {
+		device := &drm.Directory{Path: p.Path}
 		for _, tile := range numbered(device, "", "tile") {
 			for _, name := range numbered(device, tile, "gt") {
 				d := &drm.Directory{Path: device.Path + "/" + tile + "/" + name}
@@ -41,14 +41,15 @@ func findGTs(p place) []gt {
 		}
 		return list
 	}
-	card := &drm.Directory{Path: p.cardPath}
+	card := &drm.Directory{Path: p.CardPath}
 	for _, name := range numbered(card, "gt", "gt") {
 		clock := clockGraphics
 		if name != "gt0" {
 			clock = name // another tile, or media: the driver does not report which
 		}
 		g := gt{
-			Directory: &drm.Directory{Path: card.Path + "/gt/" + name}, clock: clock, actual: "rps_act_freq_mhz", highest: "rps_RP0_freq_mhz",
+			Directory: &drm.Directory{Path: card.Path + "/gt/" + name}, clock: clock,
+			actual: "rps_act_freq_mhz", highest: "rps_RP0_freq_mhz",
 		}
 		g.findReasons(".", "throttle_reason_", "throttle_reason_status")
 		list = append(list, g)

@@ -15,9 +15,9 @@ import (
 
 // identify reads constant properties from the PCI core, which does not wake the GPU. The drivers report no serial number
 // and no unique ID. root is the root of the node, for the names of devices.
-func identify(p place, root string) model.GPU {
-	d := &drm.Directory{Path: p.path}
-	g := model.GPU{Vendor: model.Intel, UUID: p.address, PCIAddress: p.address, PCIDevice: d.Line("device")}
+func identify(p drm.Card, root string) model.GPU {
+	d := &drm.Directory{Path: p.Path}
+	g := model.GPU{Vendor: model.Intel, UUID: p.PCIAddress, PCIAddress: p.PCIAddress, PCIDevice: d.Line("device")}
 	if node := d.Line("numa_node"); node != "-1" {
 		g.NUMANode = node
 	}
@@ -65,10 +65,10 @@ func marketName(root, file, device string) string {
 
 // drivers returns the versions of the drivers that GPUs have: their own if Intel's package is installed, else the
 // kernel's.
-func drivers(places []place, sysfs, procfs string) []model.GPUDriver {
+func drivers(cards []*card, sysfs, procfs string) []model.GPUDriver {
 	var list []model.GPUDriver
-	for _, p := range places {
-		version := (&drm.Directory{Path: sysfs}).Line("module/" + p.driver + "/version")
+	for _, p := range cards {
+		version := (&drm.Directory{Path: sysfs}).Line("module/" + p.Driver + "/version")
 		if version == "" {
 			version = (&drm.Directory{Path: procfs}).Line("sys/kernel/osrelease")
 		}
@@ -82,11 +82,11 @@ func drivers(places []place, sysfs, procfs string) []model.GPUDriver {
 
 // totalMemory reads the size of the GPU's own memory, which only Intel's packages of the drivers report: xe by tile, i915
 // for the card.
-func totalMemory(p place) (total model.Optional) {
-	if p.driver == "i915" {
-		return (&drm.Directory{Path: p.cardPath}).Number("lmem_total_bytes", 1)
+func totalMemory(p drm.Card) (total model.Optional) {
+	if p.Driver == "i915" {
+		return (&drm.Directory{Path: p.CardPath}).Number("lmem_total_bytes", 1)
 	}
-	d := &drm.Directory{Path: p.path}
+	d := &drm.Directory{Path: p.Path}
 	for _, tile := range numbered(d, "", "tile") {
 		if v := d.Number(tile+"/physical_vram_size_bytes", 1); v.Known {
 			total = model.Some(total.Value + v.Value)

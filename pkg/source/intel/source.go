@@ -40,12 +40,15 @@ type Options struct {
 	// Holders returns the processes that have a device node of a GPU open. It returns false if
 	// they are unknown: then all processes are read.
 	Holders func() ([]int, bool)
-	Logger  *zap.Logger
+	// Cards are the cards of the node, which sources share. Default: the source lists them itself.
+	Cards  *drm.Cards
+	Logger *zap.Logger
 }
 
 // Source reads the Intel GPUs of the node.
 type Source struct {
 	o      Options
+	all    *drm.Reader
 	lister *lister
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
@@ -73,8 +76,11 @@ func New(o Options) (*Source, error) {
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
+	if o.Cards == nil {
+		o.Cards = drm.NewCards(o.Sysfs)
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Source{o: o, lister: newLister(o), stop: stop}
+	s := &Source{o: o, all: o.Cards.Reader(), lister: newLister(o), stop: stop}
 	safely.Go(&s.ended, "intel", func() { s.run(ctx) })
 	return s, nil
 }
@@ -93,16 +99,14 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	for i, c := range cards {
 		asked[i] = c.start()
 	}
-	places := make([]place, len(cards))
-	for i, c := range cards {
+	for i := range cards {
 		_, _ = asked[i].Wait(ctx)
-		places[i] = c.place
 	}
-	snap := model.Snapshot{GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: drivers(places, s.o.Sysfs, s.o.Procfs)}
+	snap := model.Snapshot{GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: drivers(cards, s.o.Sysfs, s.o.Procfs)}
 	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+scrapeTimeout
 	for i, c := range cards {
 		g, state := c.report(s.Name())
-		g.ID, g.Nodes = strconv.Itoa(i), slices.Clone(c.nodes)
+		g.ID, g.Nodes = strconv.Itoa(i), slices.Clone(c.Nodes)
 		if g.Unlisted = listed == nil || old || !listed.gpus[g.UUID]; !g.Unlisted {
 			g.Listed = listed.at
 		}
@@ -132,7 +136,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 // report returns the last values and the state of a GPU.
 func (c *card) report(source string) (model.GPU, model.DeviceState) {
 	g, silent, stuck := c.last(time.Now())
-	state := model.DeviceState{Source: source, Device: c.address, State: model.StateOK}
+	state := model.DeviceState{Source: source, Device: c.PCIAddress, State: model.StateOK}
 	switch {
 	case stuck:
 		g = stuckGPU(g)
@@ -149,11 +153,10 @@ func (c *card) report(source string) (model.GPU, model.DeviceState) {
 func (s *Source) discover() ([]*card, *listing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	places := discover(s.o.Sysfs)
-	cards := make([]*card, 0, len(places))
-	for _, p := range places {
-		i := slices.IndexFunc(s.cards, func(c *card) bool { return c.path == p.path && c.cardPath == p.cardPath && c.driver == p.driver })
-		if i >= 0 && slices.Equal(s.cards[i].nodes, p.nodes) {
+	devices := s.devices()
+	cards := make([]*card, 0, len(devices))
+	for _, p := range devices {
+		if i := slices.IndexFunc(s.cards, func(c *card) bool { return c.Equal(p) }); i >= 0 {
 			cards = append(cards, s.cards[i])
 		} else {
 			cards = append(cards, newCard(p, s.o.Root))
@@ -166,6 +169,15 @@ func (s *Source) discover() ([]*card, *listing) {
 	return slices.Clone(cards), s.listed
 }
 
+// maxCards is the maximum number of GPUs that are read.
+const maxCards = 64
+
+// devices returns the GPUs with an Intel driver by PCI address.
+func (s *Source) devices() []drm.Card {
+	all, _ := s.all.List() // without an error from source/drm
+	return drm.Driven(all, maxCards, "i915", "xe")
+}
+
 // run lists processes in the background, every Interval.
 func (s *Source) run(ctx context.Context) {
 	ticker := time.NewTicker(s.o.Interval)
@@ -174,8 +186,8 @@ func (s *Source) run(ctx context.Context) {
 	var pending *hang.Pending[*listing] // the listing in progress
 	var logged string
 	for {
-		if places := discover(s.o.Sysfs); pending == nil && len(places) > 0 {
-			pending = calls.Start(scrapeTimeout, func() (*listing, error) { return s.list(places), nil })
+		if cards := s.devices(); pending == nil && len(cards) > 0 {
+			pending = calls.Start(scrapeTimeout, func() (*listing, error) { return s.list(cards), nil })
 		}
 		_, _ = pending.Wait(ctx)
 		if ctx.Err() != nil {
@@ -198,16 +210,16 @@ func (s *Source) run(ctx context.Context) {
 }
 
 // list lists the processes of the GPUs that are awake: reading fdinfo wakes a GPU of xe.
-func (s *Source) list(places []place) *listing {
+func (s *Source) list(cards []drm.Card) *listing {
 	l := &listing{at: time.Now(), gpus: map[string]bool{}}
 	uuids := map[uint32]string{}
-	for _, p := range places {
-		if asleep, _ := sleeps(&drm.Directory{Path: p.path}); asleep {
+	for _, p := range cards {
+		if asleep, _ := sleeps(&drm.Directory{Path: p.Path}); asleep {
 			continue
 		}
-		l.gpus[p.address] = true
-		for _, minor := range p.minors {
-			uuids[minor] = p.address
+		l.gpus[p.PCIAddress] = true
+		for _, minor := range p.Minors {
+			uuids[minor] = p.PCIAddress
 		}
 	}
 	l.processes, l.err = s.lister.list(uuids, l.at)

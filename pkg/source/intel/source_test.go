@@ -79,7 +79,7 @@ func TestGPUs(t *testing.T) {
 func TestPower(t *testing.T) {
 	n := newNode(t)
 	n.battlemage()
-	r := newCard(discover(n.sysfs)[0], n.root).reader
+	r := n.card().reader
 	energy, status := n.path(xePath+"hwmon/hwmon4/energy1_input"), n.path(xePath+"power/runtime_status")
 	for i, c := range []struct {
 		energy, status string
@@ -146,7 +146,7 @@ func TestNotReadBeforeSuspend(t *testing.T) {
 	n := newNode(t)
 	n.battlemage()
 	n.write(n.path(xePath+"power/control"), "auto")
-	r := newCard(discover(n.sysfs)[0], n.root).reader
+	r := n.card().reader
 	temperature := n.path(xePath + "hwmon/hwmon4/temp2_input")
 	for _, c := range []struct {
 		after time.Duration
@@ -255,11 +255,11 @@ func TestLimitWithoutMax(t *testing.T) {
 	n.check(errors.Join(os.Remove(n.path(hwmon+"power1_max")), os.Remove(n.path(hwmon+"power2_max"))))
 	n.write(n.path(hwmon+"power1_cap"), "200000000")
 	n.write(n.path(hwmon+"power1_crit"), "400000000")
-	if g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(200) {
+	if g := n.card().reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(200) {
 		t.Errorf("limit %v", g.PowerLimit)
 	}
 	n.write(n.path(hwmon+"power2_max"), "190000000") // of sustained power
-	if g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(190) {
+	if g := n.card().reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(190) {
 		t.Errorf("limit of sustained power: %v", g.PowerLimit)
 	}
 }
@@ -275,7 +275,7 @@ func TestSensorsWithoutValue(t *testing.T) {
 	} {
 		n.write(n.path(file), text)
 	}
-	g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0))
+	g := n.card().reader.read(time.Unix(1, 0))
 	if g.Temperatures != nil || g.Energy.Known || g.PowerLimit.Known || len(g.Clocks) != 1 || len(g.Dropped) != 5 {
 		t.Errorf("temperatures %v, energy %v, limit %v, clocks %v; left out: %v", g.Temperatures, g.Energy, g.PowerLimit, g.Clocks, g.Dropped)
 	}
