@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -113,7 +114,7 @@ func TestStuck(t *testing.T) {
 	s := start(t, o)
 	snap := promptly(t, s)
 	if stuck := snap.GPUs[1].Problems != nil || snap.DeviceStates[1].State != model.StateOK; len(snap.GPUs) != 2 ||
-		stuck && time.Since(began) < hungAfter {
+		stuck && time.Since(began) < drm.HungAfter {
 		t.Errorf("it is only late, but reported as stuck: %+v", snap)
 	}
 	eventually(t, s, func(snap model.Snapshot) bool {
@@ -129,7 +130,7 @@ func TestStuck(t *testing.T) {
 		if len(snap.GPUs) != 2 {
 			t.Fatalf("%d GPUs", len(snap.GPUs))
 		}
-		if g := snap.GPUs[0]; !g.Utilization.Known || g.Memory.Used.Value != 11608064 || active(g.Problems, model.ProblemStuck) {
+		if g := snap.GPUs[0]; !g.Utilization.Known || g.Memory.Used.Value != 11608064 || drm.Active(g.Problems, model.ProblemStuck) {
 			t.Errorf("the other one: %+v", g)
 		}
 		want := model.GPU{
@@ -214,8 +215,8 @@ func TestNotReadBeforeSuspend(t *testing.T) {
 	if !reflect.DeepEqual(g, first) {
 		t.Errorf("got  %+v\nwant %+v", g, first)
 	}
-	r := reader{autosuspend: 5 * time.Second, touched: time.Unix(100, 0)}
-	if !r.rest(time.Unix(106, 0)) || r.rest(time.Unix(108, 0)) {
+	p, touched := drm.Power{Autosuspend: 5 * time.Second}, time.Unix(100, 0)
+	if !p.Rests(time.Unix(106, 0), touched) || p.Rests(time.Unix(108, 0), touched) {
 		t.Error("it is not read for too short or too long a time")
 	}
 }
@@ -229,7 +230,7 @@ func TestLost(t *testing.T) {
 	for _, name := range n.waking() {
 		n.fail(name)
 	}
-	snap := eventually(t, s, func(snap model.Snapshot) bool { return active(snap.GPUs[1].Problems, model.ProblemLost) })
+	snap := eventually(t, s, func(snap model.Snapshot) bool { return drm.Active(snap.GPUs[1].Problems, model.ProblemLost) })
 	if g := snap.GPUs[1]; g.Power.Known || g.Errors != nil || g.Memory.Total.Known || len(g.Problems) != 1 || g.Serial == "" {
 		t.Errorf("%+v", g)
 	}
@@ -248,7 +249,7 @@ func TestSilent(t *testing.T) {
 	for _, name := range n.waking() {
 		n.check(errors.Join(os.Remove(n.path(name)), os.Symlink("/proc/self/mem", n.path(name)))) // nothing is mapped at its start: EIO
 	}
-	snap := eventually(t, s, func(snap model.Snapshot) bool { return active(snap.GPUs[1].Problems, model.ProblemUnreadable) })
+	snap := eventually(t, s, func(snap model.Snapshot) bool { return drm.Active(snap.GPUs[1].Problems, model.ProblemUnreadable) })
 	if g, d := snap.GPUs[1], snap.DeviceStates[1]; g.Power.Known || g.Memory.Total.Known || len(g.Problems) != 1 || g.Serial == "" ||
 		d.State != model.StateFailed || !strings.Contains(d.Reason, "input/output error") {
 		t.Errorf("%+v, %+v", g, d)
@@ -256,7 +257,7 @@ func TestSilent(t *testing.T) {
 	n.check(os.Remove(n.path("gpu_busy_percent")))
 	n.write("gpu_busy_percent", "7\n")
 	eventually(t, s, func(snap model.Snapshot) bool {
-		return snap.DeviceStates[1].State == model.StateOK && !active(snap.GPUs[1].Problems, model.ProblemUnreadable)
+		return snap.DeviceStates[1].State == model.StateOK && !drm.Active(snap.GPUs[1].Problems, model.ProblemUnreadable)
 	})
 }
 

@@ -66,19 +66,3 @@ func parseOldSize(value string) uint64 {
 
 // maxMemory is more than any GPU has, and so little that no sum overflows.
 const maxMemory = 1 << 48
-
-// clientsOf returns the clients that a process has open, by the minor number of the node, of the wanted nodes.
-func clientsOf(procfs string, pid int, wanted func(minor uint32) bool) map[uint32][]client {
-	var clients map[uint32][]client
-	drm.Files(procfs, pid, wanted, func(minor uint32, fdinfo []byte) {
-		c, ok := parseFdinfo(fdinfo)
-		if !ok {
-			return
-		}
-		if clients == nil {
-			clients = map[uint32][]client{}
-		}
-		clients[minor] = append(clients[minor], c)
-	})
-	return clients
-}

@@ -242,7 +242,7 @@ func TestThrottlingOfDies(t *testing.T) {
 	var s throttling
 	s.add(at(10, 1<<40, 1<<41))
 	seconds, now := s.add(at(20, 1<<40+1000, 1<<41+4000)) // a tenth and four tenths of 10 s
-	if want := []model.Figure{{Name: throttleBelowLimit, Value: 2.5}}; !reflect.DeepEqual(seconds, want) || !active(now, throttleBelowLimit) {
+	if want := []model.Figure{{Name: throttleBelowLimit, Value: 2.5}}; !reflect.DeepEqual(seconds, want) || !drm.Active(now, throttleBelowLimit) {
 		t.Errorf("%v, %v; want %v", seconds, now, want)
 	}
 }

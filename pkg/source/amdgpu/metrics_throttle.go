@@ -3,8 +3,6 @@
 package amdgpu
 
 import (
-	"slices"
-
 	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -115,8 +113,4 @@ func find(values []model.Figure, name string) (float64, bool) {
 		}
 	}
 	return 0, false
-}
-
-func active(conditions []model.GPUCondition, names ...string) bool {
-	return slices.ContainsFunc(conditions, func(c model.GPUCondition) bool { return c.Active && slices.Contains(names, c.Name) })
 }

@@ -18,7 +18,7 @@ import (
 // results are used once all of them are done. pcie_bw is not read: it blocks for a second.
 func (r *reader) steps() []func() {
 	switch {
-	case r.asleep || r.lost || r.silent != nil:
+	case r.power.Asleep || r.lost || r.silent != nil:
 		r.slow, r.health = model.GPU{}, health{}
 		return nil
 	case r.resting:
@@ -140,16 +140,11 @@ func (r *reader) readModes(g *model.GPU) {
 // state combines the values of the last reads.
 func (r *reader) state() state {
 	g := r.identity
-	if r.asleep {
-		g.Suspended, g.PowerChange = true, r.changing
+	if r.power.Asleep {
+		g.Suspended, g.PowerChange = true, r.power.Changing
 		return state{read: true, gpu: g, sleeper: true}
 	}
-	if r.lost {
-		g.Problems = []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
-		return state{read: true, gpu: g}
-	}
-	if r.silent != nil {
-		g.Problems = []model.GPUCondition{{Name: model.ProblemUnreadable, Active: true}}
+	if g.Problems = drm.Unanswered(r.lost, r.silent != nil); g.Problems != nil {
 		return state{read: true, gpu: g, silent: r.silent}
 	}
 	q, s := r.quick, r.slow
@@ -177,7 +172,7 @@ func (r *reader) state() state {
 	g.Links = slices.Clone(q.Links)
 	g.Bound()
 	r.problems(&g)
-	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
+	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.power.Autosuspend > 0, err: r.err}
 }
 
 // problems sets the problems that this device can have.
@@ -185,13 +180,11 @@ func (r *reader) problems(g *model.GPU) {
 	add := func(name string, active bool) {
 		g.Problems = append(g.Problems, model.GPUCondition{Name: name, Active: active})
 	}
-	add(model.ProblemLost, false)
-	add(model.ProblemStuck, false)
-	add(model.ProblemUnreadable, false)
+	g.Problems = drm.Answered()
 	r.health.describe(g)
 	if g.Throttles != nil && g.Throttled == nil { // with cycle counters an active reason is not a problem
-		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
-		add(model.ProblemPowerBrake, active(g.Throttles, throttleProchot))
+		add(model.ProblemThermal, drm.Active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
+		add(model.ProblemPowerBrake, drm.Active(g.Throttles, throttleProchot))
 	}
 	if p := g.PCIe; p.Width.Known && p.MaxWidth.Known {
 		// An idle Radeon also reduces its lanes (pp_dpm_pcie: 2.5GT/s, x1): the width is

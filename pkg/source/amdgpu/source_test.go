@@ -47,9 +47,8 @@ func ready(t *testing.T, s *Source) *Source {
 	whole(t, s)
 	now := time.Now()
 	await(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.listed != nil && s.listed.at.After(now)
+		l := s.listings.Last()
+		return l != nil && l.At.After(now)
 	})
 	return s
 }
@@ -185,7 +184,7 @@ func TestListing(t *testing.T) {
 		}
 		time.Sleep(30 * time.Millisecond)
 	}
-	l := &listing{at: time.Now(), gpus: map[string]model.GPU{"b7c2a1d04e5f6a72": {Memory: model.VideoMemory{Used: model.Some(5)}}}}
+	l := &listing{At: time.Now(), GPUs: measured{gpus: map[string]model.GPU{"b7c2a1d04e5f6a72": {Memory: model.VideoMemory{Used: model.Some(5)}}}}}
 	for _, g := range s.snapshot(s.found(), make([]bool, 2), l).GPUs {
 		if known := g.UUID == "b7c2a1d04e5f6a72"; known == g.Unlisted || known != (g.Memory.Used.Value == 5) {
 			t.Errorf("a GPU that came after the listing has no processes that are known: %+v", g)

@@ -3,12 +3,9 @@
 package intel
 
 import (
-	"bufio"
-	"os"
 	"slices"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -17,10 +14,7 @@ import (
 // and no unique ID. root is the root of the node, for the names of devices.
 func identify(p drm.Card, root string) model.GPU {
 	d := &drm.Directory{Path: p.Path}
-	g := model.GPU{Vendor: model.Intel, UUID: p.PCIAddress, PCIAddress: p.PCIAddress, PCIDevice: d.Line("device")}
-	if node := d.Line("numa_node"); node != "-1" {
-		g.NUMANode = node
-	}
+	g := model.GPU{Vendor: model.Intel, UUID: p.PCIAddress, PCIAddress: p.PCIAddress, PCIDevice: d.Line("device"), NUMANode: drm.NUMANode(d)}
 	for _, file := range []string{"usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"} {
 		if g.Name == "" {
 			g.Name = marketName(root, file, g.PCIDevice)
@@ -34,45 +28,34 @@ const maxIDs = 1 << 17
 
 // marketName searches the list of PCI IDs below the root of the node: vendors at the start of a line, their devices after a tab, such
 // as "0bd5  Ponte Vecchio XT (2 Tile) [Data Center GPU Max 1550]". The market name is in brackets.
-func marketName(root, file, device string) string {
-	fd, err := boundedfile.OpenBelow(root, file, 0)
-	if err != nil {
-		return ""
-	}
-	f := os.NewFile(uintptr(fd), file)
-	defer f.Close() //nolint:errcheck // only read
+func marketName(root, file, device string) (market string) {
 	id, ours := strings.TrimPrefix(device, "0x"), false
-	lines := bufio.NewScanner(f)
-	for n := 0; n < maxIDs && lines.Scan(); n++ {
-		line := lines.Text()
+	drm.EachLine(root, file, maxIDs, func(line string) bool {
 		switch {
 		case strings.HasPrefix(line, "#"), line == "":
 		case !strings.HasPrefix(line, "\t"):
 			if ours {
-				return ""
+				return false
 			}
 			ours = strings.HasPrefix(line, "8086 ")
 		case ours && id != "" && strings.HasPrefix(line, "\t"+id+" "):
 			name := line[1+len(id):]
-			if _, market, ok := strings.Cut(name, "["); ok {
-				name = strings.TrimSuffix(market, "]")
+			if _, bracketed, ok := strings.Cut(name, "["); ok {
+				name = strings.TrimSuffix(bracketed, "]")
 			}
-			return drm.Text([]byte(name))
+			market = drm.Text([]byte(name))
+			return false
 		}
-	}
-	return ""
+		return true
+	})
+	return market
 }
 
-// drivers returns the versions of the drivers that GPUs have: their own if Intel's package is installed, else the
-// kernel's.
+// drivers returns the versions of the drivers that GPUs have.
 func drivers(cards []*card, sysfs, procfs string) []model.GPUDriver {
 	var list []model.GPUDriver
 	for _, p := range cards {
-		version := (&drm.Directory{Path: sysfs}).Line("module/" + p.Driver + "/version")
-		if version == "" {
-			version = (&drm.Directory{Path: procfs}).Line("sys/kernel/osrelease")
-		}
-		d := model.GPUDriver{Vendor: model.Intel, Version: version}
+		d := model.GPUDriver{Vendor: model.Intel, Version: drm.DriverVersion(sysfs, procfs, p.Driver)}
 		if !slices.Contains(list, d) {
 			list = append(list, d)
 		}

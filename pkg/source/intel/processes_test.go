@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -145,8 +146,8 @@ func TestHolders(t *testing.T) {
 		known = false
 	}
 	l.timeout = 0
-	if _, err := l.list(uuids, time.Unix(2, 0)); !errors.Is(err, errBounded) {
-		t.Errorf("without time: %v, want errBounded", err)
+	if _, err := l.list(uuids, time.Unix(2, 0)); !errors.Is(err, drm.ErrBounded) {
+		t.Errorf("without time: %v, want drm.ErrBounded", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -172,7 +173,7 @@ func TestStuck(t *testing.T) {
 	s := start(t, n.options())
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateStuck })
 	g := snap.GPUs[0]
-	if !active(g.Problems, model.ProblemStuck) || g.Clocks != nil || g.UUID != "0000:03:00.0" || snap.GPUs[1].Clocks == nil {
+	if !drm.Active(g.Problems, model.ProblemStuck) || g.Clocks != nil || g.UUID != "0000:03:00.0" || snap.GPUs[1].Clocks == nil {
 		t.Errorf("%+v", snap.GPUs)
 	}
 	began := time.Now()
@@ -211,7 +212,7 @@ func TestLost(t *testing.T) {
 	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
 	n.replaceAttributes(func(file string) error { return unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000))) })
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
-	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemLost) || g.Clocks != nil || g.Name == "" {
+	if g := snap.GPUs[0]; !drm.Active(g.Problems, model.ProblemLost) || g.Clocks != nil || g.Name == "" {
 		t.Errorf("%+v", g)
 	}
 	n.check(os.RemoveAll(n.path("class/drm")))
@@ -228,7 +229,7 @@ func TestSilent(t *testing.T) {
 	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
 	n.replaceAttributes(func(file string) error { return os.Symlink("/proc/self/mem", file) }) // nothing is mapped at its start
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
-	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemUnreadable) || g.Clocks != nil || g.Name == "" ||
+	if g := snap.GPUs[0]; !drm.Active(g.Problems, model.ProblemUnreadable) || g.Clocks != nil || g.Name == "" ||
 		!strings.Contains(snap.DeviceStates[0].Reason, "input/output error") {
 		t.Errorf("%+v, %+v", g, snap.DeviceStates[0])
 	}
@@ -242,7 +243,7 @@ func TestSilent(t *testing.T) {
 	n.check(os.Remove(n.path(flexPath + "hwmon/hwmon2/temp1_input")))
 	n.write(n.path(flexPath+"hwmon/hwmon2/temp1_input"), "55000")
 	snap = eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateOK })
-	if g := snap.GPUs[0]; active(g.Problems, model.ProblemUnreadable) || g.Temperatures == nil {
+	if g := snap.GPUs[0]; drm.Active(g.Problems, model.ProblemUnreadable) || g.Temperatures == nil {
 		t.Errorf("one value can be read again: %+v", g)
 	}
 }
