@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
+	"github.com/accelscope/accelscope/pkg/source/drm"
 	"github.com/accelscope/accelscope/pkg/source/probe"
 	"github.com/accelscope/accelscope/pkg/source/rdma"
 	"github.com/accelscope/accelscope/pkg/source/runtime"
@@ -50,6 +51,7 @@ type services struct {
 	namespaces model.NamespaceLister
 	objects    model.ObjectCounter
 	holders    model.DeviceHolders
+	dri        *drm.Source // has the cards of the GPUs of all vendors
 	faults     model.FaultLog
 	peers      func() ([]model.Peer, error)
 	gpus       releaser // nil if NVIDIA's GPUs are not read

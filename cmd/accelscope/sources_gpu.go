@@ -70,6 +70,7 @@ func (s *services) newGPUDriver() engine.Registration {
 func (s *services) newGPUs() []engine.Registration {
 	list := []engine.Registration{made("drm", func() engine.Registration {
 		source, err := drm.New(drm.Options{Sysfs: s.Sysfs})
+		s.dri = source
 		return register("drm", source, err)
 	})}
 	for _, c := range gpuConstructors {
@@ -111,13 +112,13 @@ func newNVIDIA(s *services, log *zap.Logger) (engine.Source, error) {
 func newAMD(s *services, log *zap.Logger) (engine.Source, error) {
 	return amdgpu.New(amdgpu.Options{
 		Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval, SMI: s.AMDSMI,
-		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Logger: log,
+		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Cards: s.dri.Cards(), Logger: log,
 	})
 }
 
 func newIntel(s *services, log *zap.Logger) (engine.Source, error) {
 	return intel.New(intel.Options{
 		Root: s.Host, Sysfs: s.Sysfs, Procfs: s.Procfs, Interval: s.GPUInterval,
-		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Logger: log,
+		CgroupOf: s.cgroupOf(), Holders: s.holders.Holders, Cards: s.dri.Cards(), Logger: log,
 	})
 }

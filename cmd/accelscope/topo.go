@@ -217,7 +217,7 @@ func linkSpeed(l api.TopologyLink) string {
 	return text
 }
 
-func workloads(owners []api.TopologyOwner) string {
+func workloads(owners []identity.Owner) string {
 	names := make([]string, len(owners))
 	for i, o := range owners {
 		names[i] = owner(o.Workload)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 )
 
 // driverTask is a task that does not return from an ioctl of a GPU driver. Unknown values are empty or 0.
@@ -26,11 +27,7 @@ type driverTask struct {
 	HolderTID     int    `json:"holder_tid"`
 	HolderProcess string `json:"holder_process"`
 
-	Workload    string `json:"workload"`
-	Namespace   string `json:"namespace"`
-	Pod         string `json:"pod"`
-	Container   string `json:"container"`
-	ContainerID string `json:"container_id"`
+	identity.Owner
 }
 
 // driverTasks answers /api/v1/gpu-driver-tasks: the stuck tasks of the node by driver, the oldest ioctl first.
@@ -43,12 +40,11 @@ func driverTasks(k *Known, _ *http.Request) (any, error) {
 }
 
 func driverTaskOf(t *attribution.DriverTask, k *Known) driverTask {
-	o := &k.Shares.Owners[t.Owner]
 	hex := func(format string, n uint32) string { return fmt.Sprintf(format, n) }
 	return driverTask{
 		Driver: t.Driver, PID: t.PID, TID: t.TID, Process: t.Process, Since: t.Since.UTC(), Function: t.Function,
 		Request: hex("0x%08x", t.Request), Type: hex("0x%02x", t.Request>>8&0xff), Number: hex("0x%02x", t.Request&0xff),
 		HolderPID: t.HolderPID, HolderTID: t.HolderTID, HolderProcess: t.HolderProcess,
-		Workload: o.Workload, Namespace: o.Namespace, Pod: o.Pod, Container: o.Container, ContainerID: o.ContainerID,
+		Owner: k.Shares.Owners[t.Owner],
 	}
 }

@@ -42,7 +42,8 @@ func TestDriverTasks(t *testing.T) {
 		{
 			Driver: "nvidia", Request: "0xc020462a", Type: "0x46", Number: "0x2a", PID: 7, TID: 8, Process: `a"b`, Function: "nvidia_ioctl",
 			HolderPID: 70, HolderTID: 71, HolderProcess: "kworker/1:2",
-			Since: time.Unix(1700000000, 0).UTC(), Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1",
+			Since: time.Unix(1700000000, 0).UTC(),
+			Owner: identity.Owner{Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
 		},
 		{Driver: "nvidia_uvm", Request: "0x0000001b", Type: "0x00", Number: "0x1b"},
 	}

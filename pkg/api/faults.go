@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -24,16 +25,12 @@ type faultEntry struct {
 	GPUInstance string            `json:"gpu_instance"`
 	Severity    string            `json:"severity"`
 	Device      string            `json:"device"` // of an HCA
-	Workload    string            `json:"workload"`
-	Namespace   string            `json:"namespace"`
-	Pod         string            `json:"pod"`
-	Container   string            `json:"container"`
-	ContainerID string            `json:"container_id"`
-	PID         int               `json:"pid"`
-	Process     string            `json:"process"`
-	Earlier     bool              `json:"before_start"`
-	Recovered   bool              `json:"recovered"`
-	Text        string            `json:"text"`
+	identity.Owner
+	PID       int    `json:"pid"`
+	Process   string `json:"process"`
+	Earlier   bool   `json:"before_start"`
+	Recovered bool   `json:"recovered"`
+	Text      string `json:"text"`
 }
 
 // faultHistory answers /api/v1/faults: the last faults of the node, of one workload (?workload=), on one device (?device=, a
@@ -60,8 +57,6 @@ func faultOf(f *attribution.FaultRecord) faultEntry {
 		ID: f.ID, Time: f.Time.UTC(), Last: f.Last.UTC(), Repeated: f.Repeated,
 		Driver: f.Driver, Code: f.Code, PCIAddress: f.PCIAddress,
 		GPU: f.GPU, UUID: f.FaultDevice.UUID, GPUInstance: f.GPUInstance, Severity: string(f.Severity), Device: f.HCA,
-		Workload: f.Owner.Workload, Namespace: f.Owner.Namespace, Pod: f.Owner.Pod, Container: f.Owner.Container,
-		ContainerID: f.Owner.ContainerID,
-		PID:         f.PID, Process: f.Process, Earlier: f.Earlier, Recovered: f.Recovered, Text: f.Text,
+		Owner: f.Owner, PID: f.PID, Process: f.Process, Earlier: f.Earlier, Recovered: f.Recovered, Text: f.Text,
 	}
 }

@@ -62,8 +62,8 @@ func TestFaults(t *testing.T) {
 		if query == "?device=GPU-0" {
 			if d := cmp.Diff(faultEntry{
 				ID: 1, Time: time.Unix(1700000000, 0).UTC(), Last: time.Unix(1700000060, 0).UTC(), Repeated: 2, Driver: "nvidia", Code: "31",
-				PCIAddress: "0000:c1:00.0", GPU: "0", UUID: "GPU-0", GPUInstance: "5", Workload: "ml/train-0/worker", Namespace: "ml",
-				Pod: "train-0", Container: "worker", ContainerID: "c1", PID: 4711, Process: `a"b`, Text: "<script>",
+				PCIAddress: "0000:c1:00.0", GPU: "0", UUID: "GPU-0", GPUInstance: "5", PID: 4711, Process: `a"b`, Text: "<script>",
+				Owner: identity.Owner{Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
 			}, answer.Data[0]); d != "" {
 				t.Error(d)
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/identity"
 )
 
 // ListPeers lists the connected queue pairs that exist now, with their owners.
@@ -16,19 +17,15 @@ type ListPeers func() ([]attribution.PeerShare, error)
 
 // Peer is a connected queue pair and its remote end. An unknown owner has empty fields.
 type Peer struct {
-	Workload    string `json:"workload"`
-	Namespace   string `json:"namespace"`
-	Pod         string `json:"pod"`
-	Container   string `json:"container"`
-	ContainerID string `json:"container_id"`
-	Device      string `json:"device"`
-	Port        uint32 `json:"port"`
-	QPN         uint32 `json:"qpn"`
-	Type        string `json:"type"`
-	State       string `json:"state"`
-	RemoteGID   string `json:"remote_gid"` // as an IP address, which it is for RoCE version 2
-	RemoteQPN   uint32 `json:"remote_qpn"`
-	RemoteLID   uint32 `json:"remote_lid"` // 0 on RoCE
+	identity.Owner
+	Device    string `json:"device"`
+	Port      uint32 `json:"port"`
+	QPN       uint32 `json:"qpn"`
+	Type      string `json:"type"`
+	State     string `json:"state"`
+	RemoteGID string `json:"remote_gid"` // as an IP address, which it is for RoCE version 2
+	RemoteQPN uint32 `json:"remote_qpn"`
+	RemoteLID uint32 `json:"remote_lid"` // 0 on RoCE
 	// StalledSeconds is how long the queue pair had outstanding work requests and no completion. It is absent if the queue
 	// pair is not stalled or that is not known.
 	StalledSeconds float64 `json:"stalled_seconds,omitempty"`
@@ -56,8 +53,7 @@ func peers(shares []attribution.PeerShare, workload, device string, stalled bool
 			continue
 		}
 		out = append(out, Peer{
-			Workload: s.Workload, Namespace: s.Namespace, Pod: s.Pod, Container: s.Container, ContainerID: s.ContainerID,
-			Device: s.Device, Port: s.Port, QPN: s.QPN, Type: s.Type, State: s.State,
+			Owner: s.Owner, Device: s.Device, Port: s.Port, QPN: s.QPN, Type: s.Type, State: s.State,
 			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID, StalledSeconds: s.StalledFor.Seconds(),
 		})
 	}

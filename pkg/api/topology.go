@@ -25,15 +25,15 @@ type Topology struct {
 
 // TopologyDevice is a GPU or an HCA. What is unknown is empty or 0.
 type TopologyDevice struct {
-	Kind       placement.Kind  `json:"kind"`
-	Name       string          `json:"name"` // mlx5_0; of a GPU its number in the vendor's tools
-	UUID       string          `json:"uuid"`
-	Vendor     model.Vendor    `json:"vendor"`
-	PCIAddress string          `json:"pci_address"`
-	NUMANode   string          `json:"numa_node"`
-	Path       []string        `json:"path"` // host bridge, bridges, and the PCI function
-	Link       TopologyLink    `json:"link"`
-	Owners     []TopologyOwner `json:"owners"` // who uses it
+	Kind       placement.Kind   `json:"kind"`
+	Name       string           `json:"name"` // mlx5_0; of a GPU its number in the vendor's tools
+	UUID       string           `json:"uuid"`
+	Vendor     model.Vendor     `json:"vendor"`
+	PCIAddress string           `json:"pci_address"`
+	NUMANode   string           `json:"numa_node"`
+	Path       []string         `json:"path"` // host bridge, bridges, and the PCI function
+	Link       TopologyLink     `json:"link"`
+	Owners     []identity.Owner `json:"owners"` // who uses it
 }
 
 // TopologyLink is the PCIe link of a device.
@@ -46,18 +46,9 @@ type TopologyLink struct {
 	Degraded bool `json:"degraded"`
 }
 
-// TopologyOwner is the identity of a workload.
-type TopologyOwner struct {
-	Workload    string `json:"workload"`
-	Namespace   string `json:"namespace"`
-	Pod         string `json:"pod"`
-	Container   string `json:"container"`
-	ContainerID string `json:"container_id"`
-}
-
 // TopologyWorkload is a workload that holds GPUs and uses HCAs.
 type TopologyWorkload struct {
-	TopologyOwner
+	identity.Owner
 	GPUDirect placement.GPUDirect `json:"gpudirect"`
 	Pairs     []TopologyPair      `json:"pairs"`
 	Problems  []TopologyProblem   `json:"problems"`
@@ -100,11 +91,11 @@ func TopologyOf(p *placement.Placement, owners []identity.Owner, workload string
 			Link: TopologyLink{
 				Speed: d.Link.Speed, Width: d.Link.Width, MaxSpeed: d.Link.MaxSpeed, MaxWidth: d.Link.MaxWidth, Degraded: d.Degraded(),
 			},
-			Owners: []TopologyOwner{},
+			Owners: []identity.Owner{},
 		}
 		for _, owner := range p.Owners[i] {
 			if workload == "" || workload == owners[owner].Workload {
-				device.Owners = append(device.Owners, TopologyOwner(owners[owner]))
+				device.Owners = append(device.Owners, owners[owner])
 			}
 		}
 		row := make([]placement.Relation, len(p.Devices))
@@ -123,7 +114,7 @@ func TopologyOf(p *placement.Placement, owners []identity.Owner, workload string
 
 func topologyWorkload(w *placement.Workload, owner *identity.Owner) TopologyWorkload {
 	out := TopologyWorkload{
-		TopologyOwner: TopologyOwner(*owner), GPUDirect: w.GPUDirect,
+		Owner: *owner, GPUDirect: w.GPUDirect,
 		Pairs: make([]TopologyPair, 0, len(w.Pairs)), Problems: make([]TopologyProblem, 0, len(w.Problems)),
 	}
 	for _, pair := range w.Pairs {

@@ -69,25 +69,25 @@ func TestTopology(t *testing.T) {
 		return answer.Data
 	}
 	got := get("")
-	owner := TopologyOwner{Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1"}
+	owner := identity.Owner{Workload: "ml/train-0/main", Namespace: "ml", Pod: "train-0", Container: "main", ContainerID: "c1"}
 	want := Topology{
 		Devices: []TopologyDevice{
 			{
-				Kind: "gpu", Name: "0", UUID: "GPU-0", Vendor: "nvidia", PCIAddress: "0000:14:00.0", NUMANode: "0", Owners: []TopologyOwner{owner},
+				Kind: "gpu", Name: "0", UUID: "GPU-0", Vendor: "nvidia", PCIAddress: "0000:14:00.0", NUMANode: "0", Owners: []identity.Owner{owner},
 				Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:01.0", "0000:14:00.0"},
 			},
 			{
-				Kind: "hca", Name: "mlx5_0", PCIAddress: "0000:13:00.0", NUMANode: "0", Owners: []TopologyOwner{},
+				Kind: "hca", Name: "mlx5_0", PCIAddress: "0000:13:00.0", NUMANode: "0", Owners: []identity.Owner{},
 				Path: []string{"pci0000:10", "0000:10:01.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"},
 				Link: TopologyLink{Speed: 16e9, Width: 16, MaxSpeed: 32e9, MaxWidth: 16, Degraded: true},
 			},
 			{
-				Kind: "hca", Name: "mlx5_1", PCIAddress: "0000:93:00.0", NUMANode: "1", Owners: []TopologyOwner{owner},
+				Kind: "hca", Name: "mlx5_1", PCIAddress: "0000:93:00.0", NUMANode: "1", Owners: []identity.Owner{owner},
 				Path: []string{"pci0000:90", "0000:90:01.0", "0000:93:00.0"},
 			},
 		},
 		Workloads: []TopologyWorkload{{
-			TopologyOwner: owner, GPUDirect: "unknown", Pairs: []TopologyPair{{GPU: 0, HCA: 2, Relation: "SYS"}},
+			Owner: owner, GPUDirect: "unknown", Pairs: []TopologyPair{{GPU: 0, HCA: 2, Relation: "SYS"}},
 			Problems: []TopologyProblem{{
 				Problem: "other_numa_node", GPUs: []int{0}, HCAs: []int{1},
 				Text: "GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_0",

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
@@ -33,19 +34,15 @@ type Verdict struct {
 
 // VerdictSubject is what has the condition. What does not apply is empty or 0.
 type VerdictSubject struct {
-	Kind        verdict.Kind `json:"kind"`
-	Name        string       `json:"name"` // of all of it: mlx5_0/1, ns/pod/container on mlx5_0
-	Workload    string       `json:"workload"`
-	Namespace   string       `json:"namespace"`
-	Pod         string       `json:"pod"`
-	Container   string       `json:"container"`
-	ContainerID string       `json:"container_id"`
-	Device      string       `json:"device"`
-	Port        int          `json:"port"`
-	GPU         string       `json:"gpu_id"`
-	UUID        string       `json:"uuid"`
-	Source      string       `json:"source"`
-	Detail      string       `json:"detail"`
+	Kind verdict.Kind `json:"kind"`
+	Name string       `json:"name"` // of all of it: mlx5_0/1, ns/pod/container on mlx5_0
+	identity.Owner
+	Device string `json:"device"`
+	Port   int    `json:"port"`
+	GPU    string `json:"gpu_id"`
+	UUID   string `json:"uuid"`
+	Source string `json:"source"`
+	Detail string `json:"detail"`
 }
 
 // verdicts answers /api/v1/verdicts.
@@ -61,13 +58,13 @@ func Verdicts(found []verdict.Verdict) []Verdict {
 	out := make([]Verdict, 0, len(found))
 	for i := range found {
 		v := &found[i]
-		s, o := &v.Subject, &v.Subject.Owner
+		s := &v.Subject
 		out = append(out, Verdict{
 			Name: v.Name, Severity: v.Severity, Summary: v.Summary, Evidence: append([]string{}, v.Evidence...), Since: v.Since.UTC(),
 			Runbook: v.Runbook,
 			Subject: VerdictSubject{
-				Kind: s.Kind, Name: s.String(), Workload: o.Workload, Namespace: o.Namespace, Pod: o.Pod, Container: o.Container,
-				ContainerID: o.ContainerID, Device: s.Device, Port: s.Port, GPU: s.GPU, UUID: s.UUID, Source: s.Source, Detail: s.Detail,
+				Kind: s.Kind, Name: s.String(), Owner: s.Owner,
+				Device: s.Device, Port: s.Port, GPU: s.GPU, UUID: s.UUID, Source: s.Source, Detail: s.Detail,
 			},
 		})
 	}

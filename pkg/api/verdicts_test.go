@@ -44,8 +44,8 @@ func TestVerdicts(t *testing.T) {
 		{
 			Name: "GPUAllocatedIdle", Severity: "info", Evidence: []string{}, Runbook: "https://example.com/GPUAllocatedIdle.md",
 			Subject: VerdictSubject{
-				Kind: "workload", Name: "ns/<b>\"/c on GPU 3", Workload: "ns/<b>\"/c", Namespace: "ns", Pod: "<b>\"", Container: "c",
-				ContainerID: "c1", GPU: "3", UUID: "GPU-3",
+				Kind: "workload", Name: "ns/<b>\"/c on GPU 3", GPU: "3", UUID: "GPU-3",
+				Owner: identity.Owner{Workload: "ns/<b>\"/c", Namespace: "ns", Pod: "<b>\"", Container: "c", ContainerID: "c1"},
 			},
 		},
 	}}

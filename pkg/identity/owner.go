@@ -12,11 +12,11 @@ import (
 // job, child cgroups) have the same Owner. The zero Owner is that of everything unattributed.
 // All strings are valid UTF-8.
 type Owner struct {
-	Workload    string // the readable key, never empty for an owner
-	Namespace   string
-	Pod         string
-	Container   string
-	ContainerID string
+	Workload    string `json:"workload"` // the readable key, never empty for an owner
+	Namespace   string `json:"namespace"`
+	Pod         string `json:"pod"`
+	Container   string `json:"container"`
+	ContainerID string `json:"container_id"`
 }
 
 // OwnerID is the number of an owner in a Table as long as the owner exists. A new name of the

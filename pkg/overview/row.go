@@ -23,13 +23,9 @@ const (
 
 // Row is what a workload uses of a device. An empty workload is the unattributed share. Null is unknown.
 type Row struct {
-	Workload    string `json:"workload"`
-	Namespace   string `json:"namespace"`
-	Pod         string `json:"pod"`
-	Container   string `json:"container"`
-	ContainerID string `json:"container_id"`
-	JobKind     string `json:"job_kind"`
-	Job         string `json:"job"`
+	identity.Owner
+	JobKind string `json:"job_kind"`
+	Job     string `json:"job"`
 
 	Kind   Kind   `json:"kind"`
 	Device string `json:"device"` // name of the HCA, UUID of the GPU
@@ -171,8 +167,7 @@ func (t *table) row(owner int, kind Kind, device string) *Row {
 			o = t.shares.Owners[owner]
 		}
 		t.rows = append(t.rows, Row{
-			Workload: o.Workload, Namespace: o.Namespace, Pod: o.Pod, Container: o.Container, ContainerID: o.ContainerID,
-			JobKind: t.jobs[owner].Kind, Job: t.jobs[owner].Name, Kind: kind, Device: device,
+			Owner: o, JobKind: t.jobs[owner].Kind, Job: t.jobs[owner].Name, Kind: kind, Device: device,
 		})
 	}
 	return &t.rows[i]

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 )
@@ -19,7 +20,7 @@ func TestGapTexts(t *testing.T) {
 		}
 	}
 	d := doctorOf(&api.Known{}, []overview.Row{{
-		Kind: overview.HCA, Workload: "w", Gaps: []model.Gap{model.GapSurvey}, Errors: new(uint64),
+		Kind: overview.HCA, Owner: identity.Owner{Workload: "w"}, Gaps: []model.Gap{model.GapSurvey}, Errors: new(uint64),
 		Transmit: &overview.Rate{PerSecond: 1, Estimate: true},
 	}})
 	if len(d.Absent) != 2 || d.Absent[0].Figure != "bytes: survey" || !strings.Contains(d.Absent[0].Cure, "--rdma.datapath-budget") ||

@@ -35,7 +35,7 @@ var plants = map[string]plant{
 	"procfile":                {"pkg/procfile/planted.go", module + "pkg/model"},
 	"mountinfo":               {"pkg/mountinfo/planted.go", module + "pkg/model"},
 	"boundedfile":             {"pkg/boundedfile/planted.go", module + "pkg/model"},
-	"drmfdinfo":               {"pkg/drmfdinfo/planted.go", module + "pkg/boundedfile"},
+	"drm":                     {"pkg/drm/planted.go", module + "pkg/engine"},
 	"netlink":                 {"pkg/netlink/planted.go", module + "pkg/model"},
 	"model":                   {"pkg/model/planted.go", module + "pkg/identity"},
 	"identity":                {"pkg/identity/planted.go", module + "pkg/attribution"},

@@ -7,59 +7,47 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// listing is the list of GPU processes, with the memory and engines of the GPUs at the same
-// moment.
-type listing struct {
-	at        time.Time
-	processes []model.GPUProcess
-	err       error
-	gpus      map[string]model.GPU // by UUID; memory and engines only
-	pools     pools
+// listing is the list of GPU processes.
+type listing = drm.Listing[measured]
+
+// measured has the memory and engines of the GPUs at the moment of a listing.
+type measured struct {
+	gpus  map[string]model.GPU // by UUID; memory and engines only
+	pools pools
 }
 
-// measured sets the memory and engines of a GPU to the values of the listing, so that the
+// measure sets the memory and engines of a GPU to the values of a listing, so that the
 // shares of its processes add up to them.
-func (l *listing) measured(g *model.GPU) {
+func measure(g *model.GPU, l *listing) {
 	if l == nil || g.Suspended || !g.Memory.Used.Known && g.Engines == nil {
 		return
 	}
-	if then, ok := l.gpus[g.UUID]; ok {
-		g.Memory, g.GTT, g.UsesGTT, g.Engines, g.Listed = then.Memory, then.GTT, then.UsesGTT, then.Engines, l.at
+	if then, ok := l.GPUs.gpus[g.UUID]; ok {
+		g.Memory, g.GTT, g.UsesGTT, g.Engines, g.Listed = then.Memory, then.GTT, then.UsesGTT, then.Engines, l.At
 	}
-}
-
-// misses reports whether a GPU did not exist when the processes were listed.
-func (l *listing) misses(uuid string) bool {
-	if l == nil {
-		return false
-	}
-	_, ok := l.gpus[uuid]
-	return !ok
 }
 
 // discover updates the list of cards: it starts a goroutine for a new card and stops that of a
 // removed one.
-func (s *Source) discover() []found {
+func (s *Source) discover(all []drm.Card) []found {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil
 	}
-	places := discover(s.o.Sysfs, s.parents)
+	places := discover(all, s.parents)
 	cards := make([]found, 0, len(places))
 	for _, p := range places {
-		i := slices.IndexFunc(s.cards, func(f found) bool { return f.path == p.path })
+		i := slices.IndexFunc(s.cards, func(f found) bool { return f.Path == p.Path })
 		if i >= 0 {
 			cards = append(cards, found{s.cards[i].card, p})
 			continue
 		}
-		cards = append(cards, found{newCard(&s.o, p.path, p.address), p})
+		cards = append(cards, found{newCard(&s.o, p.Path, p.PCIAddress), p})
 	}
 	for _, f := range s.cards {
 		if !slices.ContainsFunc(cards, func(c found) bool { return c.card == f.card }) {
@@ -68,42 +56,19 @@ func (s *Source) discover() []found {
 	}
 	s.cards = cards
 	if len(cards) == 0 {
-		s.listed = nil // nothing is listed, and the listing is not stuck
+		s.listings.Forget()
 	}
 	return cards
 }
 
-// run reads slow values in the background, every Interval.
-func (s *Source) run(ctx context.Context) {
-	ticker := time.NewTicker(s.o.Interval)
-	defer ticker.Stop()
-	var calls hang.Call[*listing]
-	var pending *hang.Pending[*listing] // the listing in progress
-	var logged string
-	for {
-		s.readSlow(ctx)
-		if gpus := s.known(); pending == nil && len(gpus) > 0 {
-			pending = calls.Start(scrapeTimeout, func() (*listing, error) { return s.list(gpus), nil })
-		}
-		_, _ = pending.Wait(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if pending.Returned() { // a late listing is used, too
-			l, err := pending.Wait(ctx)
-			if err != nil {
-				l = &listing{at: time.Now(), err: err}
-			}
-			s.publish(l, &logged)
-			pending = nil
-		}
-		s.begun.Do(func() { close(s.first) })
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+// prepare reads slow values, and returns what lists the processes of the GPUs.
+func (s *Source) prepare(ctx context.Context) func() *listing {
+	s.readSlow(ctx)
+	gpus := s.known()
+	if len(gpus) == 0 {
+		return nil
 	}
+	return func() *listing { return s.list(gpus) }
 }
 
 // readSlow forces a full read of every card and waits for the cards that answer.
@@ -114,10 +79,11 @@ func (s *Source) readSlow(ctx context.Context) {
 		s.parents = renderParents(nodes)
 		s.mu.Unlock()
 	}
-	timer := time.NewTimer(2 * scrapeTimeout)
+	timer := time.NewTimer(2 * drm.ScrapeTimeout)
 	defer timer.Stop()
 	var asked []<-chan struct{}
-	for _, c := range s.discover() {
+	all, _ := s.all.List()
+	for _, c := range s.discover(all) {
 		if !c.overdue(time.Now()) {
 			asked = append(asked, c.ask(full))
 		}
@@ -152,24 +118,11 @@ func (s *Source) awake() bool {
 }
 
 func (s *Source) list(gpus []model.GPU) *listing {
-	l := &listing{at: time.Now(), gpus: map[string]model.GPU{}}
+	l := &listing{At: time.Now(), GPUs: measured{gpus: map[string]model.GPU{}}}
 	for _, g := range gpus {
-		l.gpus[g.UUID] = model.GPU{Memory: g.Memory, GTT: g.GTT, UsesGTT: g.UsesGTT, Engines: g.Engines}
+		l.GPUs.gpus[g.UUID] = model.GPU{Memory: g.Memory, GTT: g.GTT, UsesGTT: g.UsesGTT, Engines: g.Engines}
 	}
-	l.processes, l.err = s.lister.list(gpus, l.at)
-	l.pools = s.lister.pools
+	l.Processes, l.Err = s.lister.list(gpus, l.At)
+	l.GPUs.pools = s.lister.pools
 	return l
-}
-
-// publish publishes a listing and logs a new error once.
-func (s *Source) publish(l *listing, logged *string) {
-	s.mu.Lock()
-	s.listed = l
-	s.mu.Unlock()
-	if l.err == nil {
-		*logged = ""
-	} else if l.err.Error() != *logged {
-		*logged = l.err.Error()
-		s.o.Logger.Warn("listing the users of GPUs", zap.Error(l.err))
-	}
 }

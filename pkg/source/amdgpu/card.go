@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -41,13 +42,6 @@ type state struct {
 	err        error // error of its gpu_metrics
 	silent     error // why none of its attributes can be read
 }
-
-// scrapeTimeout is how long a scrape waits for a driver; after that it uses the last values. A
-// card is stuck if one attribute takes longer than hungAfter.
-const (
-	scrapeTimeout = 800 * time.Millisecond
-	hungAfter     = 2 * time.Second
-)
 
 // newCard starts the goroutine of a card; path is its device directory.
 func newCard(o *Options, path, address string) *card {
@@ -82,18 +76,18 @@ func (c *card) ask(kind int) <-chan struct{} {
 // maxWaiting is more than the number of callers: a scrape and the background.
 const maxWaiting = 16
 
-// overdue reports whether the driver has not answered within scrapeTimeout.
+// overdue reports whether the driver has not answered within drm.ScrapeTimeout.
 func (c *card) overdue(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.late || !c.since.IsZero() && now.Sub(c.since) >= scrapeTimeout
+	return c.late || !c.since.IsZero() && now.Sub(c.since) >= drm.ScrapeTimeout
 }
 
-// stuck reports whether the driver has not answered within hungAfter.
+// stuck reports whether the driver has not answered within drm.HungAfter.
 func (c *card) stuck(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.since.IsZero() && now.Sub(c.since) >= hungAfter
+	return !c.since.IsZero() && now.Sub(c.since) >= drm.HungAfter
 }
 
 // giveUp makes callers skip the card until it has answered.

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -113,13 +114,13 @@ func TestStuck(t *testing.T) {
 	s := start(t, o)
 	snap := promptly(t, s)
 	if stuck := snap.GPUs[1].Problems != nil || snap.DeviceStates[1].State != model.StateOK; len(snap.GPUs) != 2 ||
-		stuck && time.Since(began) < hungAfter {
+		stuck && time.Since(began) < drm.HungAfter {
 		t.Errorf("it is only late, but reported as stuck: %+v", snap)
 	}
 	eventually(t, s, func(snap model.Snapshot) bool {
 		return snap.DeviceStates[1].State == model.StateStuck && snap.GPUs[0].Utilization.Known && snap.GPUs[0].Memory.Used.Known
 	})
-	hangs := s.discover()[1]
+	hangs := s.found()[1]
 	asked := hangs.asked()
 	for range 3 {
 		snap := promptly(t, s)
@@ -129,7 +130,7 @@ func TestStuck(t *testing.T) {
 		if len(snap.GPUs) != 2 {
 			t.Fatalf("%d GPUs", len(snap.GPUs))
 		}
-		if g := snap.GPUs[0]; !g.Utilization.Known || g.Memory.Used.Value != 11608064 || active(g.Problems, model.ProblemStuck) {
+		if g := snap.GPUs[0]; !g.Utilization.Known || g.Memory.Used.Value != 11608064 || drm.Active(g.Problems, model.ProblemStuck) {
 			t.Errorf("the other one: %+v", g)
 		}
 		want := model.GPU{
@@ -214,8 +215,8 @@ func TestNotReadBeforeSuspend(t *testing.T) {
 	if !reflect.DeepEqual(g, first) {
 		t.Errorf("got  %+v\nwant %+v", g, first)
 	}
-	r := reader{autosuspend: 5 * time.Second, touched: time.Unix(100, 0)}
-	if !r.rest(time.Unix(106, 0)) || r.rest(time.Unix(108, 0)) {
+	p, touched := drm.Power{Autosuspend: 5 * time.Second}, time.Unix(100, 0)
+	if !p.Rests(time.Unix(106, 0), touched) || p.Rests(time.Unix(108, 0), touched) {
 		t.Error("it is not read for too short or too long a time")
 	}
 }
@@ -229,7 +230,7 @@ func TestLost(t *testing.T) {
 	for _, name := range n.waking() {
 		n.fail(name)
 	}
-	snap := eventually(t, s, func(snap model.Snapshot) bool { return active(snap.GPUs[1].Problems, model.ProblemLost) })
+	snap := eventually(t, s, func(snap model.Snapshot) bool { return drm.Active(snap.GPUs[1].Problems, model.ProblemLost) })
 	if g := snap.GPUs[1]; g.Power.Known || g.Errors != nil || g.Memory.Total.Known || len(g.Problems) != 1 || g.Serial == "" {
 		t.Errorf("%+v", g)
 	}
@@ -248,7 +249,7 @@ func TestSilent(t *testing.T) {
 	for _, name := range n.waking() {
 		n.check(errors.Join(os.Remove(n.path(name)), os.Symlink("/proc/self/mem", n.path(name)))) // nothing is mapped at its start: EIO
 	}
-	snap := eventually(t, s, func(snap model.Snapshot) bool { return active(snap.GPUs[1].Problems, model.ProblemUnreadable) })
+	snap := eventually(t, s, func(snap model.Snapshot) bool { return drm.Active(snap.GPUs[1].Problems, model.ProblemUnreadable) })
 	if g, d := snap.GPUs[1], snap.DeviceStates[1]; g.Power.Known || g.Memory.Total.Known || len(g.Problems) != 1 || g.Serial == "" ||
 		d.State != model.StateFailed || !strings.Contains(d.Reason, "input/output error") {
 		t.Errorf("%+v, %+v", g, d)
@@ -256,7 +257,7 @@ func TestSilent(t *testing.T) {
 	n.check(os.Remove(n.path("gpu_busy_percent")))
 	n.write("gpu_busy_percent", "7\n")
 	eventually(t, s, func(snap model.Snapshot) bool {
-		return snap.DeviceStates[1].State == model.StateOK && !active(snap.GPUs[1].Problems, model.ProblemUnreadable)
+		return snap.DeviceStates[1].State == model.StateOK && !drm.Active(snap.GPUs[1].Problems, model.ProblemUnreadable)
 	})
 }
 
@@ -316,7 +317,9 @@ func TestHotPlug(t *testing.T) {
 		return len(snap.GPUs) == 2 && snap.GPUs[0].UUID == "a32343daf897162a" && snap.GPUs[0].Utilization.Known &&
 			slices.Equal(snap.GPUs[0].Nodes, []string{"/dev/dri/card7"})
 	})
-	n.check(os.Remove(n.path("driver"))) // unbound
+	for _, name := range []string{"driver", "/class/drm/card1", "/class/drm/renderD129"} { // unbound
+		n.check(os.Remove(n.path(name)))
+	}
 	if snap := read(t, s); len(snap.GPUs) != 1 {
 		t.Fatalf("%+v", snap.GPUs)
 	}

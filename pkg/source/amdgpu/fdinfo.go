@@ -7,10 +7,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A client is one open of a GPU's node. Linux 5.19 and later report it with the keys of package drmfdinfo, Linux 5.14
+// A client is one open of a GPU's node. Linux 5.19 and later report it with the keys of package drm, Linux 5.14
 // to 5.18 with keys of amdgpu's own.
 type client struct {
 	address string // PCI
@@ -22,13 +23,13 @@ type client struct {
 	// format has percentages since the client was opened, from which recent use cannot be
 	// computed.
 	counts  bool
-	engines map[string]drmfdinfo.Engine // gfx, compute, dma, dec, enc, jpeg, vpe
+	engines map[string]drm.Engine // gfx, compute, dma, dec, enc, jpeg, vpe
 }
 
 // parseFdinfo parses a file of fdinfo in either format. It returns false if the file is not that of a client of amdgpu,
 // or if the client cannot be identified.
 func parseFdinfo(text []byte) (client, bool) {
-	if c, ok := drmfdinfo.Parse(text); ok {
+	if c, ok := drm.ParseFdinfo(text); ok {
 		return client{address: c.PCIAddress, id: c.ID, memory: c.Memory["vram"], gtt: c.Memory["gtt"], counts: true, engines: c.Engines},
 			c.Driver == "amdgpu" && c.PCIAddress != ""
 	}
@@ -52,7 +53,7 @@ func parseOldFdinfo(text []byte) (c client, ok bool) {
 			c.gtt = parseOldSize(value)
 		}
 	}
-	return c, c.id != 0 && isPCI(c.address)
+	return c, c.id != 0 && model.IsPCIAddress(c.address)
 }
 
 func parseOldSize(value string) uint64 {
@@ -65,19 +66,3 @@ func parseOldSize(value string) uint64 {
 
 // maxMemory is more than any GPU has, and so little that no sum overflows.
 const maxMemory = 1 << 48
-
-// clientsOf returns the clients that a process has open, by the minor number of the node, of the wanted nodes.
-func clientsOf(procfs string, pid int, wanted func(minor uint32) bool) map[uint32][]client {
-	var clients map[uint32][]client
-	drmfdinfo.Files(procfs, pid, wanted, func(minor uint32, fdinfo []byte) {
-		c, ok := parseFdinfo(fdinfo)
-		if !ok {
-			return
-		}
-		if clients == nil {
-			clients = map[uint32][]client{}
-		}
-		clients[minor] = append(clients[minor], c)
-	})
-	return clients
-}

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestFdinfo uses the formats of several kernels, written from their amdgpu_fdinfo.c.
@@ -23,7 +24,7 @@ func TestFdinfo(t *testing.T) {
 				"drm-memory-gtt: \t16 KiB\ndrm-memory-cpu: \t0 KiB\ndrm-engine-gfx:\t1500 ns\ndrm-engine-enc_1:\t7 ns\n",
 			want: client{
 				address: "0000:03:00.0", id: 57, memory: 1 << 20, gtt: 16 << 10, counts: true,
-				engines: map[string]drmfdinfo.Engine{"gfx": {Busy: 1500}, "enc_1": {Busy: 7}},
+				engines: map[string]drm.Engine{"gfx": {Busy: 1500}, "enc_1": {Busy: 7}},
 			},
 			ok: true,
 		},
@@ -31,13 +32,13 @@ func TestFdinfo(t *testing.T) {
 			text: fdinfo("0001:C1:00.0", 9, 3<<30, engineTime("compute", time.Second), "drm-engine-capacity-compute:\t8\n"),
 			want: client{
 				address: "0001:c1:00.0", id: 9, memory: 3 << 30, gtt: 2 << 20, counts: true,
-				engines: map[string]drmfdinfo.Engine{"compute": {Busy: 1e9, Capacity: 8}},
+				engines: map[string]drm.Engine{"compute": {Busy: 1e9, Capacity: 8}},
 			},
 			ok: true,
 		},
 		"evicted from VRAM": { // resident is less than the memory of older kernels
 			text: "drm-driver:\tamdgpu\ndrm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t8 MiB\ndrm-resident-vram:\t0\n",
-			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drmfdinfo.Engine{}}, ok: true,
+			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drm.Engine{}}, ok: true,
 		},
 		"5.15": {
 			text: "pos:\t0\npdev:\t0000:03:00.0\npasid:\t32769\nvram mem:\t2048 kB\ngtt mem:\t8 kB\ncpu mem:\t0 kB\ngfx0:\t12.34%\n",
@@ -53,7 +54,7 @@ func TestFdinfo(t *testing.T) {
 			text: "drm-driver:\tamdgpu\ndrm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t99999999999999999 MiB\n" +
 				"drm-engine-gfx:\t18446744073709551615 ns\ndrm-engine-dec:\t-5 ns\ndrm-engine-enc:\t1.5 %\ndrm-engine-\x1b[2J:\t5 ns\n" +
 				"drm-engine-capacity-jpeg:\t0\ndrm-engine-" + strings.Repeat("x", 33) + ":\t5 ns\n",
-			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drmfdinfo.Engine{"jpeg": {}}}, ok: true,
+			want: client{address: "0000:03:00.0", id: 1, counts: true, engines: map[string]drm.Engine{"jpeg": {}}}, ok: true,
 		},
 	} {
 		got, ok := parseFdinfo([]byte(c.text))
@@ -72,7 +73,7 @@ func FuzzFdinfo(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !isPCI(c.address) || c.memory > maxMemory {
+		if !model.IsPCIAddress(c.address) || c.memory > maxMemory {
 			t.Errorf("%+v", c)
 		}
 		if !c.counts && (c.id == 0 || c.engines != nil) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -27,13 +28,13 @@ var labels = map[string]string{"mem": "memory", "sclk": "graphics", "mclk": "mem
 
 // findHwmon lists the sensors. Reading their labels does not wake the device.
 func findHwmon(d *directory) hwmon {
-	names := d.names("hwmon")
+	names := d.Names("hwmon")
 	i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, "hwmon") })
 	if i < 0 {
 		return hwmon{}
 	}
 	h := hwmon{dir: "hwmon/" + names[i] + "/"}
-	for _, file := range d.names(strings.TrimSuffix(h.dir, "/")) {
+	for _, file := range d.Names(strings.TrimSuffix(h.dir, "/")) {
 		prefix, kind, _ := strings.Cut(file, "_")
 		switch {
 		case kind == "input" && strings.HasPrefix(prefix, "temp"):
@@ -50,7 +51,7 @@ func findHwmon(d *directory) hwmon {
 }
 
 func label(d *directory, dir, prefix, otherwise string) string {
-	name := d.line(dir + prefix + "_label")
+	name := d.Line(dir + prefix + "_label")
 	return cmp.Or(labels[name], name, otherwise)
 }
 
@@ -58,16 +59,16 @@ func label(d *directory, dir, prefix, otherwise string) string {
 // pwm1 from 0 to 255.
 func (h *hwmon) read(d *directory, g *model.GPU) {
 	for _, t := range h.temps {
-		g.Temperatures = put(g.Temperatures, t.name, d.number(h.dir+t.prefix+"_input", 1e3))
+		g.Temperatures = drm.Put(g.Temperatures, t.name, d.Number(h.dir+t.prefix+"_input", 1e3))
 	}
 	for _, c := range h.clocks {
-		g.Clocks = put(g.Clocks, c.name, d.number(h.dir+c.prefix+"_input", 1))
+		g.Clocks = drm.Put(g.Clocks, c.name, d.Number(h.dir+c.prefix+"_input", 1))
 	}
 	if h.power != "" {
-		g.Power = d.number(h.dir+h.power, 1e6)
+		g.Power = d.Number(h.dir+h.power, 1e6)
 	}
 	if h.pwm {
-		g.FanSpeed = d.number(h.dir+"pwm1", 255)
+		g.FanSpeed = d.Number(h.dir+"pwm1", 255)
 	}
 }
 
@@ -83,11 +84,11 @@ func (h *hwmon) limits(d *directory, g *model.GPU) {
 			if t.name != "junction" && len(h.temps) > 1 { // the limits of junction have no suffix
 				name += "_" + t.name
 			}
-			v := d.number(h.dir+t.prefix+limit.file, 1e3)
+			v := d.Number(h.dir+t.prefix+limit.file, 1e3)
 			if v.Value != 0 { // 0 is no limit
-				g.TemperatureLimits = put(g.TemperatureLimits, name, v)
+				g.TemperatureLimits = drm.Put(g.TemperatureLimits, name, v)
 			}
 		}
 	}
-	g.PowerLimit = d.number(h.dir+"power1_cap", 1e6)
+	g.PowerLimit = d.Number(h.dir+"power1_cap", 1e6)
 }

@@ -3,14 +3,13 @@
 package amdgpu
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -21,15 +20,12 @@ import (
 func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 	g = model.GPU{
 		Vendor: model.AMD, PCIAddress: address,
-		PCIDevice: d.line("device"), VBIOS: d.line("vbios_version"),
-		Serial: clean(d.line("serial_number")), Name: clean(d.line("product_name")),
-	}
-	if node := d.line("numa_node"); node != "-1" {
-		g.NUMANode = node
+		PCIDevice: d.Line("device"), VBIOS: d.Line("vbios_version"),
+		Serial: clean(d.Line("serial_number")), Name: clean(d.Line("product_name")), NUMANode: drm.NUMANode(&d.Directory),
 	}
 	b, err := d.read("unique_id")
 	settled = err == nil || errors.Is(err, os.ErrNotExist)
-	if id := parseLine(b); len(id) <= 16 && strings.Trim(id, "0") != "" {
+	if id := drm.Text(b); len(id) <= 16 && strings.Trim(id, "0") != "" {
 		if v, err := strconv.ParseUint(id, 16, 64); err == nil {
 			g.UUID = fmt.Sprintf("%016x", v)
 		}
@@ -38,7 +34,7 @@ func identify(d *directory, address, root string) (g model.GPU, settled bool) {
 		g.UUID = address
 	}
 	if g.Name == "" {
-		g.Name = marketName(root, "usr/share/libdrm/amdgpu.ids", g.PCIDevice, d.line("revision"))
+		g.Name = marketName(root, "usr/share/libdrm/amdgpu.ids", g.PCIDevice, d.Line("revision"))
 	}
 	return g, settled
 }
@@ -53,36 +49,19 @@ func clean(s string) string {
 
 // marketName searches libdrm's list, below the root of the node: lines of device, revision and name, 744C, C8, AMD Radeon
 // RX 7900 XTX.
-func marketName(root, file, device, revision string) string {
-	fd, err := boundedfile.OpenBelow(root, file, 0)
-	if err != nil {
-		return ""
-	}
-	f := os.NewFile(uintptr(fd), file)
-	defer f.Close() //nolint:errcheck // only read
+func marketName(root, file, device, revision string) (name string) {
 	device, revision = strings.TrimPrefix(device, "0x"), strings.TrimPrefix(revision, "0x")
-	lines := bufio.NewScanner(f)
-	for n := 0; n < maxIDs && lines.Scan(); n++ {
-		fields := strings.SplitN(lines.Text(), ",", 3)
-		if len(fields) == 3 && strings.EqualFold(strings.TrimSpace(fields[0]), device) &&
-			strings.EqualFold(strings.TrimSpace(fields[1]), revision) {
-			return parseLine([]byte(fields[2]))
+	drm.EachLine(root, file, maxIDs, func(line string) bool {
+		fields := strings.SplitN(line, ",", 3)
+		found := len(fields) == 3 && strings.EqualFold(strings.TrimSpace(fields[0]), device) &&
+			strings.EqualFold(strings.TrimSpace(fields[1]), revision)
+		if found {
+			name = drm.Text([]byte(fields[2]))
 		}
-	}
-	return ""
+		return !found
+	})
+	return name
 }
 
 // maxIDs is more than the number of lines of libdrm's list.
 const maxIDs = 1 << 14
-
-// driver returns the version of amdgpu: its own if AMD's package is installed, else the
-// kernel's.
-func driver(sysfs, procfs string) []model.GPUDriver {
-	d := &directory{path: sysfs, buffer: make([]byte, 256)}
-	version := d.line("module/amdgpu/version")
-	if version == "" {
-		d.path = procfs
-		version = d.line("sys/kernel/osrelease")
-	}
-	return []model.GPUDriver{{Vendor: model.AMD, Version: version}}
-}

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 )
 
 // kfdNode is one GPU, or one partition of a GPU, in the topology of KFD (the part of amdgpu
@@ -63,7 +66,7 @@ func (k *kfd) topology() ([]kfdNode, error) {
 		return k.nodes, nil
 	}
 	dir := filepath.Join(k.root, "topology/nodes")
-	names, err := readNames(dir, maxNodes)
+	names, err := drm.ReadNames(dir, maxNodes)
 	if err != nil {
 		return nil, fmt.Errorf("reading the topology of KFD: %w", err)
 	}
@@ -97,7 +100,7 @@ func readNode(dir string) (kfdNode, error) {
 	node := parseProperties(text)
 	node.gpuID = uint32(id)
 	banks := filepath.Join(dir, "mem_banks")
-	names, _ := readNames(banks, maxBanks) // their sum is unknown without them
+	names, _ := drm.ReadNames(banks, maxBanks) // their sum is unknown without them
 	for _, name := range names {
 		if text, err := readSome(filepath.Join(banks, name, "properties")); err == nil {
 			node.memory = min(node.memory+parseBank(text), maxMemory)
@@ -179,14 +182,14 @@ func parseProperties(text []byte) kfdNode {
 // processes returns the PIDs, in the initial PID namespace, of the processes that have KFD
 // open: the directories of /sys/class/kfd/kfd/proc.
 func (k *kfd) processes() ([]int, error) {
-	names, err := readNames(filepath.Join(k.root, "proc"), maxProcesses)
+	names, err := drm.ReadNames(filepath.Join(k.root, "proc"), maxProcesses)
 	if errors.Is(err, os.ErrNotExist) { // before 5.8, or no KFD
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the processes of KFD: %w", err)
 	}
-	return numbers(names), nil
+	return drm.Numbers(names), nil
 }
 
 // contexts returns the directories of a process: one for its first context, and since 6.19 one
@@ -194,7 +197,7 @@ func (k *kfd) processes() ([]int, error) {
 func (k *kfd) contexts(pid int) []string {
 	dir := filepath.Join(k.root, "proc", strconv.Itoa(pid))
 	dirs := []string{dir}
-	names, err := readNames(dir, maxNodes*4) // four files for each GPU
+	names, err := drm.ReadNames(dir, maxNodes*4) // four files for each GPU
 	if err != nil {
 		return nil
 	}
@@ -262,4 +265,11 @@ func (c *computeUse) sum(format string) (total uint64, known bool) {
 		}
 	}
 	return total, known
+}
+
+// readSome returns the start of a kernel file.
+func readSome(name string) ([]byte, error) {
+	var buffer [maxAttribute]byte // on the stack: most files are a number
+	b, err := boundedfile.ReadFile(name, buffer[:], len(buffer))
+	return bytes.Clone(b), err
 }

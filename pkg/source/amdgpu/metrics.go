@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -221,7 +222,7 @@ func (t *table) take(v *values) {
 	t.gfx, t.memory, t.video = v.of.mean(activityGFX), v.of.mean(activityMemory), v.of.mean(activityVideo)
 	for _, s := range sensors {
 		if c := v.of.first(s.id); c.Value != 0 { // 0 is no sensor
-			t.temperatures = put(t.temperatures, s.name, c)
+			t.temperatures = drm.Put(t.temperatures, s.name, c)
 		}
 	}
 	for _, r := range v.of[temperatureHBM] {

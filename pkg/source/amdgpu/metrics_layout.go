@@ -2,7 +2,9 @@
 
 package amdgpu
 
-import "slices"
+import (
+	"slices"
+)
 
 // id is one field of a gpu_metrics table, independent of the revision.
 type id uint8

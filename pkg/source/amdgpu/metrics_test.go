@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -241,7 +242,7 @@ func TestThrottlingOfDies(t *testing.T) {
 	var s throttling
 	s.add(at(10, 1<<40, 1<<41))
 	seconds, now := s.add(at(20, 1<<40+1000, 1<<41+4000)) // a tenth and four tenths of 10 s
-	if want := []model.Figure{{Name: throttleBelowLimit, Value: 2.5}}; !reflect.DeepEqual(seconds, want) || !active(now, throttleBelowLimit) {
+	if want := []model.Figure{{Name: throttleBelowLimit, Value: 2.5}}; !reflect.DeepEqual(seconds, want) || !drm.Active(now, throttleBelowLimit) {
 		t.Errorf("%v, %v; want %v", seconds, now, want)
 	}
 }
@@ -285,7 +286,7 @@ func FuzzText(f *testing.F) {
 		if v := parseLevels(b); v.Known && v.Value <= 0 {
 			t.Errorf("%v", v)
 		}
-		if line := parseLine(b); len(line) > maxLine || strings.ContainsAny(line, "\n\x00") {
+		if line := drm.Text(b); len(line) > 256 || strings.ContainsAny(line, "\n\x00") {
 			t.Errorf("%q", line)
 		}
 		_, _ = parseSMI(b, b)

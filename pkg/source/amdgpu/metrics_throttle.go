@@ -3,8 +3,7 @@
 package amdgpu
 
 import (
-	"slices"
-
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -65,7 +64,7 @@ func (t *table) takeThrottles(v *values) {
 	}
 	if t.cycles = v.of.first(cycles); t.cycles.Known {
 		for _, r := range residencies {
-			t.throttled = put(t.throttled, r.name, v.of.average(r.id))
+			t.throttled = drm.Put(t.throttled, r.name, v.of.average(r.id))
 		}
 	}
 }
@@ -114,8 +113,4 @@ func find(values []model.Figure, name string) (float64, bool) {
 		}
 	}
 	return 0, false
-}
-
-func active(conditions []model.GPUCondition, names ...string) bool {
-	return slices.ContainsFunc(conditions, func(c model.GPUCondition) bool { return c.Active && slices.Contains(names, c.Name) })
 }

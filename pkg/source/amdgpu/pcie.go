@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -17,12 +18,12 @@ import (
 func slot(device string) (outer, port string) {
 	for outer = device; ; outer = filepath.Dir(outer) {
 		parent := filepath.Dir(outer)
-		d := &directory{path: parent, buffer: make([]byte, 64)}
-		class := d.line("class")
+		d := &drm.Directory{Path: parent}
+		class := d.Line("class")
 		if !strings.HasPrefix(class, "0x0604") { // not a bridge: the end of the bus
 			return outer, ""
 		}
-		if d.line("vendor") != "0x1002" {
+		if d.Line("vendor") != "0x1002" {
 			return outer, parent
 		}
 	}
@@ -31,15 +32,15 @@ func slot(device string) (outer, port string) {
 // readPCIe reads current_link_speed and _width of the link to the slot, and the maximum that
 // both ends support. It wakes a suspended device.
 func readPCIe(outer, port string) model.GPUPCIe {
-	d := &directory{path: outer, buffer: make([]byte, 64)}
+	d := &drm.Directory{Path: outer}
 	p := model.GPUPCIe{
-		Generation: speed(d.line("current_link_speed")), MaxGeneration: speed(d.line("max_link_speed")),
-		Width: width(d.line("current_link_width")), MaxWidth: width(d.line("max_link_width")),
+		Generation: speed(d.Line("current_link_speed")), MaxGeneration: speed(d.Line("max_link_speed")),
+		Width: width(d.Line("current_link_width")), MaxWidth: width(d.Line("max_link_width")),
 	}
 	if port != "" {
-		d.path = port
-		p.MaxGeneration = lesser(p.MaxGeneration, speed(d.line("max_link_speed")))
-		p.MaxWidth = lesser(p.MaxWidth, width(d.line("max_link_width")))
+		d.Path = port
+		p.MaxGeneration = lesser(p.MaxGeneration, speed(d.Line("max_link_speed")))
+		p.MaxWidth = lesser(p.MaxWidth, width(d.Line("max_link_width")))
 	}
 	return p
 }

@@ -3,6 +3,7 @@
 package amdgpu
 
 import (
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -39,16 +40,16 @@ func findPools(cards []model.GPU, nodes []kfdNode, at places, before pools) pool
 
 // observe finds the GPUs with memory in GTT from the memory of their processes, where KFD reports no bank: KFD counts more than there is
 // VRAM, or a process has more by KFD than fdinfo finds in its VRAM, and fdinfo finds it in GTT.
-func (p pools) observe(usages map[use]*usage, totals map[string]float64) {
+func (p pools) observe(usages map[drm.Use]*usage, totals map[string]float64) {
 	sums := map[string]float64{}
 	for k, u := range usages {
-		total, known := totals[k.gpu]
-		if _, bank := p.size[k.gpu]; bank || !known || u.compute == 0 {
+		total, known := totals[k.GPU]
+		if _, bank := p.size[k.GPU]; bank || !known || u.compute == 0 {
 			continue
 		}
-		sums[k.gpu] += float64(u.compute)
-		if sums[k.gpu] > total || u.compute > u.client && u.gtt >= u.compute {
-			p.gtt[k.gpu] = true
+		sums[k.GPU] += float64(u.compute)
+		if sums[k.GPU] > total || u.compute > u.client && u.gtt >= u.compute {
+			p.gtt[k.GPU] = true
 		}
 	}
 }

@@ -3,16 +3,13 @@
 package amdgpu
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -44,25 +41,18 @@ type lister struct {
 	compute                    hang.Group[int, []computeUse]
 	clients                    hang.Group[int, map[uint32][]client]
 	computeLimit, clientsLimit time.Duration
-	counters                   map[counterKey]counter
+	counters                   drm.Counters
+	started                    time.Time // of the first listing
 
 	pools pools // of the last listing
 }
 
 func newLister(o Options) *lister {
 	return &lister{
-		o: o, kfd: newKFD(o.Sysfs), timeout: 2 * time.Second,
-		computeLimit: processLimit, clientsLimit: processLimit,
+		o: o, kfd: newKFD(o.Sysfs), timeout: drm.ListTimeout,
+		computeLimit: drm.ProcessLimit, clientsLimit: drm.ProcessLimit,
 	}
 }
-
-const processLimit = 250 * time.Millisecond
-
-// maxClients bounds the memory that containers can make the lister use.
-const maxClients = 1 << 14
-
-// errBounded reports that a limit was exceeded and some results are missing.
-var errBounded = errors.New("left out")
 
 // list returns the processes that have memory of a GPU of cards or have used its engines,
 // sorted. A client that several processes have is credited to the one that computes, else to
@@ -75,16 +65,20 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 	pids, err3 := l.candidates(computing)
 	problems := []error{err, err2, err3}
 
+	if l.started.IsZero() {
+		l.started = now
+	}
+	l.counters.Begin()
 	scan := usageScan{
-		before: l.counters, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{},
+		counters: &l.counters, now: now.Sub(l.started), usages: map[drm.Use]*usage{},
 		pools: findPools(cards, nodes, at, l.pools),
 	}
-	owned := map[counterKey]bool{}
+	owned := map[drm.Key]bool{}
 	deadline := time.Now().Add(l.timeout)
 	hanging, full := 0, false
 	for i, pid := range pids {
 		if time.Now().After(deadline) {
-			problems = append(problems, fmt.Errorf("%d of %d processes in %v: the rest is %w", i, len(pids), l.timeout, errBounded))
+			problems = append(problems, drm.Timeout(i, len(pids), l.timeout))
 			break
 		}
 		var compute []computeUse
@@ -101,18 +95,18 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 			}
 		}
 		clients, clientsErr := l.clients.Do(context.Background(), pid, l.clientsLimit, func() (map[uint32][]client, error) {
-			return clientsOf(l.o.Procfs, pid, at.hasNode), nil
+			return drm.Clients(l.o.Procfs, pid, at.hasNode, parseFdinfo), nil
 		})
 		if computeErr != nil || clientsErr != nil {
 			hanging++
 		}
 		for minor, list := range clients {
 			for _, c := range list {
-				k := counterKey{gpu: at.minors[int(minor)], id: c.id}
+				k := drm.Key{GPU: at.minors[int(minor)], ID: c.id}
 				if owned[k] {
 					continue
 				}
-				if full = len(owned) >= maxClients; full {
+				if full = len(owned) >= drm.MaxClients; full {
 					continue
 				}
 				owned[k] = true
@@ -121,12 +115,12 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 		}
 	}
 	if full {
-		problems = append(problems, fmt.Errorf("more than %d opens of GPUs: some are %w", maxClients, errBounded))
+		problems = append(problems, drm.TooMany())
 	}
 	if hanging > 0 {
-		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, errBounded))
+		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, drm.ErrBounded))
 	}
-	l.counters, l.pools = scan.after, scan.pools
+	l.pools = scan.pools
 	l.pools.observe(scan.usages, at.totals)
 	return l.processes(scan.usages), errors.Join(problems...)
 }
@@ -148,7 +142,7 @@ func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
 // candidates returns the processes to read, those of KFD first, then by PID.
 func (l *lister) candidates(computing []int) ([]int, error) {
 	slices.Sort(computing)
-	others, err := drmfdinfo.Processes(l.o.Procfs, l.o.Holders)
+	others, err := drm.Processes(l.o.Procfs, l.o.Holders)
 	others = slices.DeleteFunc(others, func(pid int) bool {
 		_, found := slices.BinarySearch(computing, pid)
 		return found
@@ -156,37 +150,14 @@ func (l *lister) candidates(computing []int) ([]int, error) {
 	return slices.Concat(computing, others), err
 }
 
-// processes converts usages to the model. The cgroup is resolved now: a process that ends
-// later keeps it.
-func (l *lister) processes(usages map[use]*usage) []model.GPUProcess {
-	list := make([]model.GPUProcess, 0, len(usages))
-	cgroups := map[int]model.CgroupID{}
+// processes converts usages to the model.
+func (l *lister) processes(usages map[drm.Use]*usage) []model.GPUProcess {
 	computes := map[int]bool{}
 	for k, u := range usages {
-		computes[k.pid] = computes[k.pid] || u.compute > 0
+		computes[k.PID] = computes[k.PID] || u.compute > 0
 	}
-	for k, u := range usages {
-		memory, gtt := u.memory(computes[k.pid], l.pools.gtt[k.gpu])
-		cgroup, known := cgroups[k.pid]
-		if !known && l.o.CgroupOf != nil {
-			if id, err := l.o.CgroupOf(k.pid); err == nil {
-				cgroup = id
-			}
-			cgroups[k.pid] = cgroup
-		}
-		p := model.GPUProcess{
-			GPU: k.gpu, PID: k.pid, Cgroup: cgroup, Memory: memory, GTT: gtt,
-		}
-		if u.known {
-			p.Engines = make([]model.Figure, 0, len(u.engines))
-			for _, name := range slices.Sorted(maps.Keys(u.engines)) {
-				p.Engines = append(p.Engines, model.Figure{Name: name, Value: u.engines[name]})
-			}
-		}
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b model.GPUProcess) int {
-		return cmp.Or(strings.Compare(a.GPU, b.GPU), a.PID-b.PID)
+	return drm.GPUProcesses(usages, l.o.CgroupOf, func(p *model.GPUProcess, u *usage) {
+		p.Memory, p.GTT = u.memory(computes[p.PID], l.pools.gtt[p.GPU])
+		p.Engines = u.engines.Figures()
 	})
-	return list
 }

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/drmfdinfo"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -262,8 +262,8 @@ func TestHolders(t *testing.T) {
 		t.Errorf("without: %v, want %v", got, want)
 	}
 	l.timeout = 0
-	if _, err := l.list(threeGPUs(), time.Unix(2, 0)); !errors.Is(err, errBounded) {
-		t.Errorf("without time: %v, want errBounded", err)
+	if _, err := l.list(threeGPUs(), time.Unix(2, 0)); !errors.Is(err, drm.ErrBounded) {
+		t.Errorf("without time: %v, want drm.ErrBounded", err)
 	}
 }
 
@@ -291,8 +291,8 @@ func TestHang(t *testing.T) {
 		if i > 0 && (len(got[1].Engines) != 2 || took >= l.computeLimit/2) {
 			t.Errorf("the other one, after %v: %+v", took, got[1])
 		}
-		if !errors.Is(err, errBounded) {
-			t.Errorf("%v, want errBounded", err)
+		if !errors.Is(err, drm.ErrBounded) {
+			t.Errorf("%v, want drm.ErrBounded", err)
 		}
 	}
 	w, err := os.OpenFile(fifo, os.O_WRONLY, 0)
@@ -332,26 +332,27 @@ func TestRealProc(t *testing.T) {
 func TestRates(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		key := counterKey{gpu: "whole", id: 1}
-		before := map[counterKey]counter{}
-		now, busy, used, start := time.Unix(0, 0), uint64(0), 0.0, uint64(0)
+		key := drm.Key{GPU: "whole", ID: 1}
+		var counters drm.Counters
+		now, busy, used, start := time.Duration(0), uint64(0), 0.0, uint64(0)
 		for i := range 20 {
 			step := time.Duration(1 + r.IntN(1e10))
 			if i > 0 {
-				now = now.Add(step)
+				now += step
 				busy += uint64(r.Float64() * float64(step))
 			} else {
 				busy = r.Uint64N(1e12)
 				start = busy
 			}
-			k := usageScan{before: before, after: map[counterKey]counter{}, now: now, usages: map[use]*usage{}}
-			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drmfdinfo.Engine{"gfx": {Busy: busy}}})
-			ratio := k.usages[use{"whole", 1}].engines["gfx"]
-			if ratio < 0 || ratio > 1 || i == 0 && k.usages[use{"whole", 1}].known {
+			counters.Begin()
+			k := usageScan{counters: &counters, now: now, usages: map[drm.Use]*usage{}}
+			k.client(1, key, client{counts: true, memory: 1, engines: map[string]drm.Engine{"gfx": {Busy: busy}}})
+			got := k.usages[drm.Use{GPU: "whole", PID: 1}].engines
+			ratio := got.Ratios["gfx"]
+			if ratio < 0 || ratio > 1 || i == 0 && got.Known {
 				t.Fatalf("scan %d: %v", i, ratio)
 			}
 			used += ratio * step.Seconds()
-			before = k.after
 		}
 		if want := float64(busy-start) / 1e9; math.Abs(used-want) > 1e-6 {
 			t.Fatalf("%v s by ratios, %v s by the counter", used, want)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -17,15 +18,12 @@ type reader struct {
 	identity model.GPU
 	settled  bool // the identity is complete
 	hwmon    hwmon
-	blocks   []string // RAS blocks
-	outer    string   // PCIe function at the slot
-	port     string   // port of the slot
-	// autosuspend is the idle time after which the device suspends itself; 0 if it does not.
-	autosuspend time.Duration
-	touched     time.Time // last read, which delays the suspension
+	blocks   []string  // RAS blocks
+	outer    string    // PCIe function at the slot
+	port     string    // port of the slot
+	touched  time.Time // last read, which delays the suspension
 
-	asleep     bool
-	changing   string // suspending or resuming
+	power      drm.Power
 	resting    bool
 	lost       bool
 	silent     error     // why no attribute could be read
@@ -46,42 +44,19 @@ func (r *reader) identify(address string) {
 	r.identity, r.settled = identify(r.dir, address, r.o.Root)
 	r.hwmon = findHwmon(r.dir)
 	r.blocks = rasBlocks(r.dir)
-	r.outer, r.port = slot(r.dir.path)
-}
-
-// sleeps reports whether the device is suspended, suspending or resuming, and notes the latter two. runtime_status and
-// autosuspend_delay_ms belong to the power management core: reading them does not wake the
-// device.
-func (r *reader) sleeps() bool {
-	status := r.dir.line("power/runtime_status")
-	if r.changing = ""; status == "suspending" || status == "resuming" {
-		r.changing = status
-	}
-	r.autosuspend = 0
-	if r.dir.line("power/control") == "auto" {
-		if ms := r.dir.number("power/autosuspend_delay_ms", 1); ms.Known && ms.Value > 0 {
-			r.autosuspend = time.Duration(ms.Value) * time.Millisecond
-		}
-	}
-	return status == "suspended" || r.changing != ""
-}
-
-// rest reports whether the device must not be read, so that it can suspend itself: every read
-// delays that.
-func (r *reader) rest(now time.Time) bool {
-	return r.autosuspend > 0 && !r.touched.IsZero() && now.Sub(r.touched) < r.autosuspend+r.autosuspend/4+time.Second
+	r.outer, r.port = slot(r.dir.Path)
 }
 
 // readQuick reads the values for a scrape: runtime_status, gpu_metrics, the hwmon sensors, and
 // percentages that the table lacks. Reading any of them makes amdgpu resume the device (before
 // Linux 6.15, and later again for gpu_metrics), so they are only read if it is awake.
 func (r *reader) readQuick(now time.Time) {
-	r.asleep = r.sleeps()
-	if r.resting = r.rest(now); r.asleep || r.resting {
+	r.power = drm.ReadPower(&r.dir.Directory)
+	if r.resting = r.power.Rests(now, r.touched); r.power.Asleep || r.resting {
 		return
 	}
 	r.touched = now
-	r.dir.answers.Begin()
+	r.dir.Answers.Begin()
 	var g model.GPU
 	r.table, r.err = table{}, nil
 	if b, err := r.dir.read("gpu_metrics"); err == nil {
@@ -94,12 +69,14 @@ func (r *reader) readQuick(now time.Time) {
 		g.Clocks = nil
 		g.Dropped = []model.DroppedValue{{Value: "gpu_metrics", Text: "a table of zeros"}}
 	} else if g.Utilization = r.table.gfx; !g.Utilization.Known {
-		g.Utilization = percent(r.dir.number("gpu_busy_percent", 1))
+		g.Utilization = percent(r.dir.Number("gpu_busy_percent", 1))
 	}
-	r.lost, r.silent = r.dir.answers.End()
-	if r.silent != nil && r.sleeps() { // it was suspended between
-		r.asleep, r.silent = true, nil
-		return
+	r.lost, r.silent = r.dir.Answers.End()
+	if r.silent != nil {
+		if r.power = drm.ReadPower(&r.dir.Directory); r.power.Asleep { // it was suspended between
+			r.silent = nil
+			return
+		}
 	}
 	if g.Power.Value == 0 { // also the second die of an MI250
 		g.Power = r.table.power

@@ -73,7 +73,7 @@ type health struct {
 // rasBlocks returns the blocks with error counters.
 func rasBlocks(d *directory) []string {
 	var blocks []string
-	for _, file := range d.names("ras") {
+	for _, file := range d.Names("ras") {
 		if block, ok := strings.CutSuffix(file, errorSuffix); ok && block != "" && len(blocks) < maxBlocks {
 			blocks = append(blocks, block)
 		}
@@ -98,7 +98,7 @@ func (h *health) badPages(d *directory, sysfs *directory) {
 		return
 	}
 	h.pages, h.counted = parsePages(b), true
-	limit := sysfs.number(threshold, 1)
+	limit := sysfs.Number(threshold, 1)
 	h.tooMany = h.pages.failed > 0 || limit.Value > 0 && float64(h.pages.reserved+h.pages.pending) >= limit.Value
 }
 

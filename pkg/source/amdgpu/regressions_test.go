@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -99,8 +100,8 @@ func TestHungKFDKeepsGraphicsProcesses(t *testing.T) {
 		}
 	}()
 	got, err := l.list(threeGPUs(), time.Unix(1, 0))
-	if len(got) != 21 || !errors.Is(err, errBounded) {
-		t.Errorf("%d processes, %v; want 21, errBounded", len(got), err)
+	if len(got) != 21 || !errors.Is(err, drm.ErrBounded) {
+		t.Errorf("%d processes, %v; want 21, drm.ErrBounded", len(got), err)
 	}
 }
 
@@ -115,7 +116,7 @@ func TestFewerLanes(t *testing.T) {
 			Generation: model.Some(c.generation), MaxGeneration: model.Some(4), Width: model.Some(c.width), MaxWidth: model.Some(16),
 		}
 		g := r.state().gpu
-		if got := active(g.Problems, model.ProblemPCIeDegraded); got != c.degraded {
+		if got := drm.Active(g.Problems, model.ProblemPCIeDegraded); got != c.degraded {
 			t.Errorf("generation %v, %v lanes: degraded %v", c.generation, c.width, got)
 		}
 	}
@@ -139,8 +140,8 @@ func TestOldListing(t *testing.T) {
 	o.Interval = 20 * time.Millisecond
 	s := ready(t, start(t, o))
 	g := read(t, s).GPUs[0]
-	c := s.discover()
-	old := &listing{at: time.Now().Add(-time.Minute), gpus: map[string]model.GPU{g.UUID: {Memory: model.VideoMemory{Used: model.Some(1)}}}}
+	c := s.found()
+	old := &listing{At: time.Now().Add(-time.Minute), GPUs: measured{gpus: map[string]model.GPU{g.UUID: {Memory: model.VideoMemory{Used: model.Some(1)}}}}}
 	snap := s.snapshot(c, make([]bool, len(c)), old)
 	if snap.GPUs[0].Memory.Used == model.Some(1) {
 		t.Error("it is that of a minute ago")
@@ -170,9 +171,9 @@ func TestPartitionEnginesSameTime(t *testing.T) {
 			continue
 		}
 		parts++
-		c := s.discover()
+		c := s.found()
 		then := []model.Figure{{Name: "gfx", Value: 0.111}}
-		snap := s.snapshot(c, make([]bool, len(c)), &listing{at: time.Now(), gpus: map[string]model.GPU{g.UUID: {Engines: then}}})
+		snap := s.snapshot(c, make([]bool, len(c)), &listing{At: time.Now(), GPUs: measured{gpus: map[string]model.GPU{g.UUID: {Engines: then}}}})
 		for _, now := range snap.GPUs {
 			if v, _ := find(now.Engines, "gfx"); now.UUID == g.UUID && v != 0.111 {
 				t.Errorf("%s: %v", g.ID, v)
@@ -194,9 +195,5 @@ func TestAllCardsReturn(t *testing.T) {
 	if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
 		t.Fatal(err)
 	}
-	eventually(t, s, func(model.Snapshot) bool { // a listing in progress may still arrive
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.listed == nil
-	})
+	eventually(t, s, func(model.Snapshot) bool { return s.listings.Last() == nil }) // a listing in progress may still arrive
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -17,7 +18,7 @@ import (
 // results are used once all of them are done. pcie_bw is not read: it blocks for a second.
 func (r *reader) steps() []func() {
 	switch {
-	case r.asleep || r.lost || r.silent != nil:
+	case r.power.Asleep || r.lost || r.silent != nil:
 		r.slow, r.health = model.GPU{}, health{}
 		return nil
 	case r.resting:
@@ -37,7 +38,7 @@ func (r *reader) steps() []func() {
 		func() {
 			g.PCIe = readPCIe(r.outer, r.port)
 			if !r.table.pcie.Replays.Known {
-				g.PCIe.Replays = r.dir.number("pcie_replay_count", 1)
+				g.PCIe.Replays = r.dir.Number("pcie_replay_count", 1)
 			}
 		},
 	}
@@ -63,7 +64,7 @@ func (r *reader) readMemory(g *model.GPU) {
 }
 
 func videoMemory(d *directory, name string) model.VideoMemory {
-	m := model.VideoMemory{Total: d.number(name+"_total", 1), Used: d.number(name+"_used", 1)}
+	m := model.VideoMemory{Total: d.Number(name+"_total", 1), Used: d.Number(name+"_used", 1)}
 	if m.Total.Known && m.Used.Known && m.Used.Value <= m.Total.Value {
 		m.Free = model.Some(m.Total.Value - m.Used.Value)
 	}
@@ -77,15 +78,15 @@ func (r *reader) readEngines(g *model.GPU) {
 	}
 	memory, video := r.table.memory, r.table.video
 	if !memory.Known {
-		memory = percent(r.dir.number("mem_busy_percent", 1))
+		memory = percent(r.dir.Number("mem_busy_percent", 1))
 	}
 	if !video.Known {
-		video = percent(r.dir.number("vcn_busy_percent", 1))
+		video = percent(r.dir.Number("vcn_busy_percent", 1))
 	}
-	g.Engines = put(g.Engines, "gfx", r.quick.Utilization)
-	g.Engines = put(g.Engines, "memory", memory)
-	g.Engines = put(g.Engines, "video", video)
-	g.Engines = put(g.Engines, engineJPEG, r.table.jpeg)
+	g.Engines = drm.Put(g.Engines, "gfx", r.quick.Utilization)
+	g.Engines = drm.Put(g.Engines, "memory", memory)
+	g.Engines = drm.Put(g.Engines, "video", video)
+	g.Engines = drm.Put(g.Engines, engineJPEG, r.table.jpeg)
 }
 
 // engineJPEG is the mean over the JPEG engines. fdinfo has the sum over them, as jpeg.
@@ -101,7 +102,7 @@ func (r *reader) readMaxClocks(g *model.GPU) {
 		{"pp_dpm_vclk", "video"},
 	} {
 		if b, err := r.dir.read(c.file); err == nil {
-			g.MaxClocks = put(g.MaxClocks, c.name, parseLevels(b))
+			g.MaxClocks = drm.Put(g.MaxClocks, c.name, parseLevels(b))
 		}
 	}
 }
@@ -127,7 +128,7 @@ func (r *reader) readModes(g *model.GPU) {
 		{"current_memory_partition", "memory_partition"},
 		{"power_dpm_force_performance_level", "performance_level"},
 	} {
-		if v := r.dir.line(m.file); v != "" && v != "UNKNOWN" && len(v) <= 32 {
+		if v := r.dir.Line(m.file); v != "" && v != "UNKNOWN" && len(v) <= 32 {
 			if g.Modes == nil {
 				g.Modes = map[string]string{}
 			}
@@ -139,16 +140,11 @@ func (r *reader) readModes(g *model.GPU) {
 // state combines the values of the last reads.
 func (r *reader) state() state {
 	g := r.identity
-	if r.asleep {
-		g.Suspended, g.PowerChange = true, r.changing
+	if r.power.Asleep {
+		g.Suspended, g.PowerChange = true, r.power.Changing
 		return state{read: true, gpu: g, sleeper: true}
 	}
-	if r.lost {
-		g.Problems = []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
-		return state{read: true, gpu: g}
-	}
-	if r.silent != nil {
-		g.Problems = []model.GPUCondition{{Name: model.ProblemUnreadable, Active: true}}
+	if g.Problems = drm.Unanswered(r.lost, r.silent != nil); g.Problems != nil {
 		return state{read: true, gpu: g, silent: r.silent}
 	}
 	q, s := r.quick, r.slow
@@ -176,7 +172,7 @@ func (r *reader) state() state {
 	g.Links = slices.Clone(q.Links)
 	g.Bound()
 	r.problems(&g)
-	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.autosuspend > 0, err: r.err}
+	return state{read: true, gpu: g, partitions: r.table.partitions, sleeper: r.power.Autosuspend > 0, err: r.err}
 }
 
 // problems sets the problems that this device can have.
@@ -184,13 +180,11 @@ func (r *reader) problems(g *model.GPU) {
 	add := func(name string, active bool) {
 		g.Problems = append(g.Problems, model.GPUCondition{Name: name, Active: active})
 	}
-	add(model.ProblemLost, false)
-	add(model.ProblemStuck, false)
-	add(model.ProblemUnreadable, false)
+	g.Problems = drm.Answered()
 	r.health.describe(g)
 	if g.Throttles != nil && g.Throttled == nil { // with cycle counters an active reason is not a problem
-		add(model.ProblemThermal, active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
-		add(model.ProblemPowerBrake, active(g.Throttles, throttleProchot))
+		add(model.ProblemThermal, drm.Active(g.Throttles, throttleThermal, throttleMemory, throttleVR))
+		add(model.ProblemPowerBrake, drm.Active(g.Throttles, throttleProchot))
 	}
 	if p := g.PCIe; p.Width.Known && p.MaxWidth.Known {
 		// An idle Radeon also reduces its lanes (pp_dpm_pcie: 2.5GT/s, x1): the width is

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -169,7 +170,7 @@ func parseSMI(static, metric []byte) (map[string]model.GPU, error) {
 	gpus := map[string]model.GPU{}
 	for _, st := range statics[:min(len(statics), maxSMI)] {
 		g := model.GPU{
-			Name: clean(parseLine([]byte(st.ASIC.Name))), Serial: clean(parseLine([]byte(st.Board.Serial))),
+			Name: clean(drm.Text([]byte(st.ASIC.Name))), Serial: clean(drm.Text([]byte(st.Board.Serial))),
 			PowerLimit: st.Limit.Power.Optional,
 		}
 		for _, m := range metrics[:min(len(metrics), maxSMI)] {
@@ -181,11 +182,11 @@ func parseSMI(static, metric []byte) (map[string]model.GPU, error) {
 				name string
 				quantity
 			}{{"edge", m.Temperature.Edge}, {"junction", m.Temperature.Hotspot}, {"memory", m.Temperature.Memory}} {
-				g.Temperatures = put(g.Temperatures, t.name, t.Optional)
+				g.Temperatures = drm.Put(g.Temperatures, t.name, t.Optional)
 			}
 		}
 		address := strings.ToLower(st.Bus.BDF)
-		if !isPCI(address) {
+		if !model.IsPCIAddress(address) {
 			continue
 		}
 		if _, partition := gpus[address]; !partition { // the first one stands for the card

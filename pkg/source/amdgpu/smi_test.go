@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -119,7 +120,7 @@ func TestSMIErrors(t *testing.T) {
 					return
 				}
 				b, _ := os.ReadFile(pid)
-				if child, _ = strconv.Atoi(parseLine(b)); child > 0 {
+				if child, _ = strconv.Atoi(drm.Text(b)); child > 0 {
 					break
 				}
 				if s.deadline *= 2; s.deadline > time.Minute { // it had not started to hang

@@ -25,6 +25,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -43,12 +44,15 @@ type Options struct {
 	// Holders returns the processes that have a device node of a GPU open. It returns false if
 	// they are unknown: then all processes are read.
 	Holders func() ([]int, bool)
-	Logger  *zap.Logger
+	// Cards are the cards of the node, which sources share. Default: the source lists them itself.
+	Cards  *drm.Cards
+	Logger *zap.Logger
 }
 
 // Source reads the AMD GPUs of the node.
 type Source struct {
 	o      Options
+	all    *drm.Reader
 	lister *lister
 	kfd    *kfd
 	smi    *smi
@@ -57,10 +61,11 @@ type Source struct {
 	first  chan struct{} // closed after the first full read, or when a Read stopped waiting for it
 	begun  sync.Once     // closes first
 
+	listings drm.Lister[measured]
+
 	mu      sync.Mutex
 	cards   []found
 	parents map[int]string
-	listed  *listing
 	closed  bool
 }
 
@@ -76,36 +81,39 @@ func New(o Options) (*Source, error) {
 		o.Logger = zap.NewNop()
 	}
 	if o.Interval <= 0 {
-		o.Interval = defaultInterval
+		o.Interval = drm.DefaultInterval
+	}
+	if o.Cards == nil {
+		o.Cards = drm.NewCards(o.Sysfs)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Source{o: o, lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}
+	s := &Source{o: o, all: o.Cards.Reader(), lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}
+	s.listings.Interval, s.listings.Logger = o.Interval, o.Logger
 	if o.SMI != "" {
 		s.smi = newSMI(o.SMI, o.Logger)
 		go safely.Do("amdgpu", func() { s.smi.run(ctx, s.awake) }) // not waited for: amd-smi may be unkillable
 	}
-	safely.Go(&s.ended, "amdgpu", func() { s.run(ctx) })
+	safely.Go(&s.ended, "amdgpu", func() { s.listings.Run(ctx, s.prepare, s.begin) })
 	return s, nil
 }
-
-const defaultInterval = 5 * time.Second
 
 // Name returns "amdgpu".
 func (s *Source) Name() string { return "amdgpu" }
 
 // Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
-// model.ErrAbsent if there is no AMD GPU. It waits for the drivers for at most scrapeTimeout.
+// model.ErrAbsent if there is no AMD GPU. It waits for the drivers for at most drm.ScrapeTimeout.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	if len(s.discover()) == 0 {
+	all, _ := s.all.List() // without an error from source/drm
+	if len(s.discover(all)) == 0 {
 		return model.Snapshot{}, fmt.Errorf("no GPU with the amdgpu driver: %w", model.ErrAbsent)
 	}
-	timer := time.NewTimer(scrapeTimeout)
+	timer := time.NewTimer(drm.ScrapeTimeout)
 	defer timer.Stop()
 	out := wait(ctx, timer, s.first)
 	if !out { // do not wait again
-		s.begun.Do(func() { close(s.first) })
+		s.begin()
 	}
-	cards := s.discover() // partitions are known now
+	cards := s.discover(all) // partitions are known now
 	late := make([]bool, len(cards))
 	asked := make([]<-chan struct{}, len(cards))
 	for i, c := range cards {
@@ -126,11 +134,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			c.giveUp()
 		}
 	}
-	s.mu.Lock()
-	listed := s.listed
-	s.mu.Unlock()
-	return s.snapshot(cards, late, listed), nil
+	return s.snapshot(cards, late, s.listings.Last()), nil
 }
+
+func (s *Source) begin() { s.begun.Do(func() { close(s.first) }) }
 
 // wait waits until done is closed or the time is up.
 func wait(ctx context.Context, timer *time.Timer, done <-chan struct{}) bool {
@@ -151,69 +158,43 @@ func wait(ctx context.Context, timer *time.Timer, done <-chan struct{}) bool {
 
 func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Snapshot {
 	snap := model.Snapshot{
-		GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: driver(s.o.Sysfs, s.o.Procfs),
+		GPUs:         make([]model.GPU, 0, len(cards)),
+		GPUDrivers:   []model.GPUDriver{{Vendor: model.AMD, Version: drm.DriverVersion(s.o.Sysfs, s.o.Procfs, "amdgpu")}},
 		DeviceStates: make([]model.DeviceState, 0, len(cards)),
 	}
-	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+scrapeTimeout
+	old := listed.Old(s.o.Interval)
 	for i, c := range cards {
 		st := c.last()
 		stuck := late[i] && c.stuck(time.Now())
 		if stuck {
-			st = state{gpu: stuckGPU(st.gpu)}
+			st = state{gpu: drm.StuckGPU(st.gpu)}
 		}
-		state := model.DeviceState{Source: s.Name(), Device: c.address, State: model.StateOK}
-		switch {
-		case stuck:
-			state.State, state.Reason = model.StateStuck, "the driver does not answer"
-		case active(st.gpu.Problems, model.ProblemLost):
-			state.State, state.Reason = model.StateFailed, "the device is gone"
-		case st.silent != nil:
-			state.State, state.Reason = model.StateFailed, "the driver answers no read: "+st.silent.Error()
-		case st.err != nil:
-			state.State, state.Reason = model.StateUnsupported, st.err.Error()
+		ds := drm.State(s.Name(), c.PCIAddress, st.gpu, stuck, st.silent)
+		if ds.State == model.StateOK && st.err != nil {
+			ds.State, ds.Reason = model.StateUnsupported, st.err.Error()
 		}
-		snap.DeviceStates = append(snap.DeviceStates, state)
+		snap.DeviceStates = append(snap.DeviceStates, ds)
 		g := st.gpu
 		if s.smi != nil && !stuck && !g.Suspended {
 			s.smi.merge(&g)
 		}
 		for _, g := range divide(g, st.partitions, c.place, strconv.Itoa(i)) {
+			g.Unlisted = listed == nil || old
 			if !old {
-				listed.measured(&g)
+				measure(&g, listed)
 			}
-			if listed != nil && !stuck && !g.Suspended {
-				listed.pools.apply(&g)
+			if listed != nil {
+				if !stuck && !g.Suspended {
+					listed.GPUs.pools.apply(&g)
+				}
+				_, known := listed.GPUs.gpus[g.UUID]
+				g.Unlisted = g.Unlisted || !known // it did not exist then
 			}
-			g.Unlisted = listed == nil || old || listed.misses(g.UUID)
 			snap.GPUs = append(snap.GPUs, g)
 		}
 	}
-	if !old && listed != nil {
-		snap.GPUProcesses = listed.processes
-	}
-	snap.BoundGPUs()
-	processes := model.DeviceState{Source: s.Name(), Device: "processes"}
-	switch {
-	case listed == nil:
-		return snap
-	case old:
-		processes.State, processes.Reason = model.StateStuck, "listing processes has not returned"
-	default:
-		if listed.err == nil {
-			return snap
-		}
-		processes.State, processes.Reason = model.StateFailed, listed.err.Error()
-	}
-	snap.DeviceStates = append(snap.DeviceStates, processes)
+	listed.Add(&snap, s.Name(), old)
 	return snap
-}
-
-// stuckGPU returns the constant properties of a GPU with a hung driver.
-func stuckGPU(g model.GPU) model.GPU {
-	return model.GPU{
-		Vendor: g.Vendor, UUID: g.UUID, Name: g.Name, Serial: g.Serial, PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice,
-		NUMANode: g.NUMANode, VBIOS: g.VBIOS, Problems: []model.GPUCondition{{Name: model.ProblemStuck, Active: true}},
-	}
 }
 
 // divide sets the number and nodes of the GPU, or appends its partitions: then these have the
@@ -221,20 +202,20 @@ func stuckGPU(g model.GPU) model.GPU {
 func divide(g model.GPU, activity []partitionActivity, p place, id string) []model.GPU {
 	g.ID = id
 	if len(p.partitions) == 0 {
-		g.Nodes = p.nodes
+		g.Nodes = slices.Clone(p.Nodes)
 		return []model.GPU{g}
 	}
 	gpus := []model.GPU{g}
-	for i, nodes := range slices.Concat([][]string{p.nodes}, p.partitions) {
+	for i, nodes := range slices.Concat([][]string{p.Nodes}, p.partitions) {
 		n := strconv.Itoa(i)
 		part := model.GPU{
 			Vendor: g.Vendor, ID: id + ":" + n, UUID: g.UUID + ":" + n, Parent: g.UUID, Name: g.Name, Serial: g.Serial,
-			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: nodes,
+			PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode, VBIOS: g.VBIOS, Nodes: slices.Clone(nodes),
 			Profile: g.Profile, Suspended: g.Suspended, UsesGTT: g.UsesGTT,
 		}
 		if i < len(activity) && !g.Suspended {
 			part.Utilization = activity[i].gfx
-			part.Engines = put(put(put(nil, "gfx", activity[i].gfx), "video", activity[i].video), engineJPEG, activity[i].jpeg)
+			part.Engines = drm.Put(drm.Put(drm.Put(nil, "gfx", activity[i].gfx), "video", activity[i].video), engineJPEG, activity[i].jpeg)
 		}
 		gpus = append(gpus, part)
 	}

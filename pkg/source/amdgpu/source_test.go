@@ -31,7 +31,7 @@ func start(t *testing.T, o Options) *Source {
 // machine.
 func whole(t *testing.T, s *Source) *Source {
 	t.Helper()
-	for _, c := range s.discover() {
+	for _, c := range s.found() {
 		select {
 		case <-c.ask(full):
 		case <-time.After(time.Minute):
@@ -47,9 +47,8 @@ func ready(t *testing.T, s *Source) *Source {
 	whole(t, s)
 	now := time.Now()
 	await(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.listed != nil && s.listed.at.After(now)
+		l := s.listings.Last()
+		return l != nil && l.At.After(now)
 	})
 	return s
 }
@@ -185,8 +184,8 @@ func TestListing(t *testing.T) {
 		}
 		time.Sleep(30 * time.Millisecond)
 	}
-	l := &listing{at: time.Now(), gpus: map[string]model.GPU{"b7c2a1d04e5f6a72": {Memory: model.VideoMemory{Used: model.Some(5)}}}}
-	for _, g := range s.snapshot(s.discover(), make([]bool, 2), l).GPUs {
+	l := &listing{At: time.Now(), GPUs: measured{gpus: map[string]model.GPU{"b7c2a1d04e5f6a72": {Memory: model.VideoMemory{Used: model.Some(5)}}}}}
+	for _, g := range s.snapshot(s.found(), make([]bool, 2), l).GPUs {
 		if known := g.UUID == "b7c2a1d04e5f6a72"; known == g.Unlisted || known != (g.Memory.Used.Value == 5) {
 			t.Errorf("a GPU that came after the listing has no processes that are known: %+v", g)
 		}
@@ -218,4 +217,10 @@ func TestConcurrentReads(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	wg.Wait()
+}
+
+// found returns the cards as a scrape finds them.
+func (s *Source) found() []found {
+	all, _ := s.all.List()
+	return s.discover(all)
 }

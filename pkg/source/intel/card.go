@@ -3,18 +3,18 @@
 package intel
 
 import (
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // A card is one GPU. A call into its driver that hangs keeps the card from further calls, and blocks no other card.
 type card struct {
-	place
+	drm.Card
 	call   hang.Call[model.GPU]
 	reader reader // used by the call only
 
@@ -24,23 +24,16 @@ type card struct {
 	silent error     // why it could read no attribute
 }
 
-// scrapeTimeout is how long a scrape waits for a driver; after that it uses the last values. A card is stuck if its
-// driver has not answered within hungAfter.
-const (
-	scrapeTimeout = 800 * time.Millisecond
-	hungAfter     = 2 * time.Second
-)
-
-func newCard(p place, root string) *card {
+func newCard(p drm.Card, root string) *card {
 	return &card{
-		place: p, reader: reader{place: p, root: root, dir: &directory{path: p.path}},
-		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.address, UUID: p.address},
+		Card: p, reader: reader{Card: p, root: root, dir: &drm.Directory{Path: p.Path}},
+		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.PCIAddress, UUID: p.PCIAddress},
 	}
 }
 
 // start starts a read. It returns nil if the last one has not returned.
 func (c *card) start() *hang.Pending[model.GPU] {
-	return c.call.Start(scrapeTimeout, func() (model.GPU, error) {
+	return c.call.Start(drm.ScrapeTimeout, func() (model.GPU, error) {
 		c.set(func() { c.since = time.Now() })
 		defer c.set(func() { c.since = time.Time{} })
 		g := c.reader.read(time.Now())
@@ -59,14 +52,14 @@ func (c *card) set(f func()) {
 func (c *card) last(now time.Time) (g model.GPU, silent error, stuck bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.latest, c.silent, !c.since.IsZero() && now.Sub(c.since) >= hungAfter
+	return c.latest, c.silent, !c.since.IsZero() && now.Sub(c.since) >= drm.HungAfter
 }
 
 // reader has the data of a card's calls.
 type reader struct {
-	place
+	drm.Card
 	root     string
-	dir      *directory
+	dir      *drm.Directory
 	identity model.GPU
 	hwmon    hwmon
 	gts      []gt
@@ -81,36 +74,36 @@ type reader struct {
 // read reads all values, unless the GPU is suspended or about to suspend itself.
 func (r *reader) read(now time.Time) model.GPU {
 	if r.identity.UUID == "" {
-		r.identity = identify(r.place, r.root)
+		r.identity = identify(r.Card, r.root)
 	}
 	g := r.identity
-	asleep, autosuspend := sleeps(r.dir)
-	if asleep {
-		g.Suspended, g.PowerChange = true, powerChange(r.dir)
+	power := drm.ReadPower(r.dir)
+	if power.Asleep {
+		g.Suspended, g.PowerChange = true, power.Changing
 		r.latest, r.energy, r.silent = g, model.Optional{}, nil
 		return g
 	}
-	if r.rest(now, autosuspend) {
+	if power.Rests(now, r.touched) {
 		return r.latest
 	}
 	if !r.found {
-		r.gts, r.found = findGTs(r.place), true
+		r.gts, r.found = findGTs(r.Card), true
 	}
-	r.dir.answers.Begin()
+	r.dir.Answers.Begin()
 	for i := range r.gts {
-		r.gts[i].answers.Begin()
+		r.gts[i].Answers.Begin()
 	}
-	r.hwmon.find(r.dir, r.driver)
+	r.hwmon.find(r.dir, r.Driver)
 	r.hwmon.read(r.dir, &g)
 	if elapsed := now.Sub(r.touched).Seconds(); r.energy.Known && g.Energy.Value >= r.energy.Value && elapsed > 0 {
 		g.Power = model.Some((g.Energy.Value - r.energy.Value) / elapsed)
 	}
 	r.energy, r.touched = g.Energy, now
 	readGTs(r.gts, &g)
-	g.Memory.Total = totalMemory(r.place)
+	g.Memory.Total = totalMemory(r.Card)
 	g.Bound()
 	lost, silent := r.answered()
-	if asleep, _ := sleeps(r.dir); silent != nil && asleep { // it was suspended between
+	if silent != nil && drm.ReadPower(r.dir).Asleep { // it was suspended between
 		return r.read(now)
 	}
 	if r.silent = silent; lost || silent != nil {
@@ -125,64 +118,23 @@ func (r *reader) read(now time.Time) model.GPU {
 // answered ends a round of reads of the hardware: see boundedfile.Answers.
 func (r *reader) answered() (lost bool, silent error) {
 	r.answers.Begin()
-	r.answers.Move(&r.dir.answers)
+	r.answers.Move(&r.dir.Answers)
 	for i := range r.gts {
-		r.answers.Move(&r.gts[i].answers)
+		r.answers.Move(&r.gts[i].Answers)
 	}
 	return r.answers.End()
 }
 
-// sleeps reports whether a device is suspended, suspending or resuming, and the idle time after which it suspends
-// itself, 0 if it does not. runtime_status and autosuspend_delay_ms belong to the power management core: reading them
-// does not wake the device.
-func sleeps(d *directory) (asleep bool, autosuspend time.Duration) {
-	status := d.line("power/runtime_status")
-	if d.line("power/control") == "auto" {
-		if ms := d.number("power/autosuspend_delay_ms", 1); ms.Value > 0 {
-			autosuspend = time.Duration(ms.Value) * time.Millisecond
-		}
-	}
-	return status == "suspended" || status == "suspending" || status == "resuming", autosuspend
-}
-
-// powerChange returns suspending or resuming; empty in any other state.
-func powerChange(d *directory) string {
-	if status := d.line("power/runtime_status"); status == "suspending" || status == "resuming" {
-		return status
-	}
-	return ""
-}
-
-// rest reports whether the GPU must not be read, so that it can suspend itself: every read delays that.
-func (r *reader) rest(now time.Time, autosuspend time.Duration) bool {
-	return autosuspend > 0 && !r.touched.IsZero() && now.Sub(r.touched) < autosuspend+autosuspend/4+time.Second
-}
-
 // problems returns the conditions that the drivers report.
 func problems(throttles []model.GPUCondition, lost, silent bool) []model.GPUCondition {
-	switch {
-	case lost:
-		return []model.GPUCondition{{Name: model.ProblemLost, Active: true}}
-	case silent:
-		return []model.GPUCondition{{Name: model.ProblemUnreadable, Active: true}}
+	if lost || silent {
+		return drm.Unanswered(lost, silent)
 	}
-	list := []model.GPUCondition{{Name: model.ProblemLost}, {Name: model.ProblemStuck}, {Name: model.ProblemUnreadable}}
+	list := drm.Answered()
 	if throttles != nil {
 		list = append(list,
-			model.GPUCondition{Name: model.ProblemThermal, Active: active(throttles, throttleThermal, throttleMemory, throttleVR)},
-			model.GPUCondition{Name: model.ProblemPowerBrake, Active: active(throttles, throttleProchot)})
+			model.GPUCondition{Name: model.ProblemThermal, Active: drm.Active(throttles, throttleThermal, throttleMemory, throttleVR)},
+			model.GPUCondition{Name: model.ProblemPowerBrake, Active: drm.Active(throttles, throttleProchot)})
 	}
 	return list
-}
-
-func active(conditions []model.GPUCondition, names ...string) bool {
-	return slices.ContainsFunc(conditions, func(c model.GPUCondition) bool { return c.Active && slices.Contains(names, c.Name) })
-}
-
-// stuckGPU returns the constant properties of a GPU with a hung driver.
-func stuckGPU(g model.GPU) model.GPU {
-	return model.GPU{
-		Vendor: g.Vendor, UUID: g.UUID, Name: g.Name, PCIAddress: g.PCIAddress, PCIDevice: g.PCIDevice, NUMANode: g.NUMANode,
-		Problems: []model.GPUCondition{{Name: model.ProblemStuck, Active: true}},
-	}
 }

@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // gt is a graphics or media unit of a GPU ("GT" in the drivers): its clock, and why the clock is reduced.
 type gt struct {
-	*directory
+	*drm.Directory
 	clock           string // exported name
 	actual, highest string // files with frequencies in MHz
 	throttled       string // file that is 1 while any reason is active; empty if there is none
@@ -22,38 +23,39 @@ type reasonFile struct{ file, reason string }
 
 // findGTs lists the units. xe has tileT/gtG/freq0 below the device; i915 has gt/gtG below the card and, before Linux
 // 5.18, files of the card for all units together. Reading the kind of unit wakes the GPU.
-func findGTs(p place) []gt {
+func findGTs(p drm.Card) []gt {
 	var list []gt
-	if p.driver == "xe" {
-		device := &directory{path: p.path}
-		for _, tile := range device.numbered("", "tile") {
-			for _, name := range device.numbered(tile, "gt") {
-				d := &directory{path: device.path + "/" + tile + "/" + name}
+	if p.Driver == "xe" {
+		device := &drm.Directory{Path: p.Path}
+		for _, tile := range numbered(device, "", "tile") {
+			for _, name := range numbered(device, tile, "gt") {
+				d := &drm.Directory{Path: device.Path + "/" + tile + "/" + name}
 				clock := clockGraphics
-				if strings.HasSuffix(d.line("gtidle/name"), "-mc") {
+				if strings.HasSuffix(d.Line("gtidle/name"), "-mc") {
 					clock = clockMedia
 				}
-				g := gt{directory: d, clock: clock, actual: "freq0/act_freq", highest: "freq0/rp0_freq"}
+				g := gt{Directory: d, clock: clock, actual: "freq0/act_freq", highest: "freq0/rp0_freq"}
 				g.findReasons("freq0/throttle", "reason_", "status")
 				list = append(list, g)
 			}
 		}
 		return list
 	}
-	card := &directory{path: p.cardPath}
-	for _, name := range card.numbered("gt", "gt") {
+	card := &drm.Directory{Path: p.CardPath}
+	for _, name := range numbered(card, "gt", "gt") {
 		clock := clockGraphics
 		if name != "gt0" {
 			clock = name // another tile, or media: the driver does not report which
 		}
 		g := gt{
-			directory: &directory{path: card.path + "/gt/" + name}, clock: clock, actual: "rps_act_freq_mhz", highest: "rps_RP0_freq_mhz",
+			Directory: &drm.Directory{Path: card.Path + "/gt/" + name}, clock: clock,
+			actual: "rps_act_freq_mhz", highest: "rps_RP0_freq_mhz",
 		}
 		g.findReasons(".", "throttle_reason_", "throttle_reason_status")
 		list = append(list, g)
 	}
 	if list == nil {
-		list = []gt{{directory: card, clock: clockGraphics, actual: "gt_act_freq_mhz", highest: "gt_RP0_freq_mhz"}}
+		list = []gt{{Directory: card, clock: clockGraphics, actual: "gt_act_freq_mhz", highest: "gt_RP0_freq_mhz"}}
 	}
 	return list
 }
@@ -68,8 +70,8 @@ const (
 const maxGTs = 8
 
 // numbered returns the first names in a directory below that are a prefix and a number.
-func (d *directory) numbered(below, prefix string) (names []string) {
-	for _, name := range d.names(below) {
+func numbered(d *drm.Directory, below, prefix string) (names []string) {
+	for _, name := range d.Names(below) {
 		number, ok := strings.CutPrefix(name, prefix)
 		if ok && number != "" && strings.Trim(number, "0123456789") == "" && len(names) < maxGTs {
 			names = append(names, name)
@@ -80,7 +82,7 @@ func (d *directory) numbered(below, prefix string) (names []string) {
 
 // findReasons lists the files of throttle reasons, which have a common prefix.
 func (g *gt) findReasons(dir, prefix, status string) {
-	for _, file := range g.names(dir) {
+	for _, file := range g.Names(dir) {
 		name, _ := strings.CutPrefix(file, prefix)
 		if file == status {
 			g.throttled = dir + "/" + file
@@ -117,9 +119,9 @@ func readGTs(list []gt, g *model.GPU) {
 		unit := &list[i]
 		g.Clocks = putHighest(g.Clocks, unit.clock, unit.megahertz(unit.actual))
 		g.MaxClocks = putHighest(g.MaxClocks, unit.clock, unit.megahertz(unit.highest))
-		throttled := unit.throttled == "" || unit.line(unit.throttled) != "0"
+		throttled := unit.throttled == "" || unit.Line(unit.throttled) != "0"
 		for _, r := range unit.reasons {
-			active := throttled && unit.line(r.file) == "1"
+			active := throttled && unit.Line(r.file) == "1"
 			j := slices.IndexFunc(g.Throttles, func(c model.GPUCondition) bool { return c.Name == r.reason })
 			if j < 0 {
 				j = len(g.Throttles)
@@ -132,7 +134,7 @@ func readGTs(list []gt, g *model.GPU) {
 
 // megahertz returns a frequency in MHz as hertz.
 func (g *gt) megahertz(file string) model.Optional {
-	v := g.number(file, 1)
+	v := g.Number(file, 1)
 	v.Value *= 1e6
 	return v
 }
@@ -140,7 +142,7 @@ func (g *gt) megahertz(file string) model.Optional {
 func putHighest(values []model.Figure, name string, v model.Optional) []model.Figure {
 	i := slices.IndexFunc(values, func(f model.Figure) bool { return f.Name == name })
 	if i < 0 {
-		return put(values, name, v)
+		return drm.Put(values, name, v)
 	}
 	if v.Known {
 		values[i].Value = max(values[i].Value, v.Value)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -32,14 +33,14 @@ const maxTemperatures = 32
 
 // find lists the sensors of the device, unless they are known. i915 has further devices for its tiles, with other
 // names. It does not wake the GPU.
-func (h *hwmon) find(d *directory, driver string) {
-	names := d.names("hwmon")
+func (h *hwmon) find(d *drm.Directory, driver string) {
+	names := d.Names("hwmon")
 	if slices.Equal(names, h.names) {
 		return
 	}
 	*h = hwmon{names: names}
 	for _, name := range names {
-		if dir := "hwmon/" + name + "/"; d.line(dir+"name") == driver {
+		if dir := "hwmon/" + name + "/"; d.Line(dir+"name") == driver {
 			h.dir = dir
 		}
 	}
@@ -47,11 +48,11 @@ func (h *hwmon) find(d *directory, driver string) {
 		return
 	}
 	var caps []string // limits of power for short times, of GPUs without one of sustained power: Arc Pro B60
-	for _, file := range d.names(h.dir) {
+	for _, file := range d.Names(h.dir) {
 		channel, kind, _ := strings.Cut(file, "_")
 		switch {
 		case kind == "input" && strings.HasPrefix(channel, "temp") && len(h.temps) < maxTemperatures:
-			name := d.line(h.dir + channel + "_label")
+			name := d.Line(h.dir + channel + "_label")
 			if known := labels[name]; known != "" {
 				name = known
 			}
@@ -74,15 +75,15 @@ func (h *hwmon) find(d *directory, driver string) {
 
 // read reads temperatures in millidegrees, energy in microjoules, and the first limit of power in microwatts that is
 // not disabled, which is 0.
-func (h *hwmon) read(d *directory, g *model.GPU) {
+func (h *hwmon) read(d *drm.Directory, g *model.GPU) {
 	for _, t := range h.temps {
-		g.Temperatures = put(g.Temperatures, t.name, d.number(t.file, 1e3))
+		g.Temperatures = drm.Put(g.Temperatures, t.name, d.Number(t.file, 1e3))
 	}
 	if h.energy != "" {
-		g.Energy = d.number(h.energy, 1e6)
+		g.Energy = d.Number(h.energy, 1e6)
 	}
 	for _, file := range h.limits {
-		if v := d.number(file, 1e6); v.Known && v.Value != 0 {
+		if v := d.Number(file, 1e6); v.Known && v.Value != 0 {
 			g.PowerLimit = v
 			break
 		}

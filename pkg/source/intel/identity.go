@@ -3,23 +3,18 @@
 package intel
 
 import (
-	"bufio"
-	"os"
 	"slices"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // identify reads constant properties from the PCI core, which does not wake the GPU. The drivers report no serial number
 // and no unique ID. root is the root of the node, for the names of devices.
-func identify(p place, root string) model.GPU {
-	d := &directory{path: p.path}
-	g := model.GPU{Vendor: model.Intel, UUID: p.address, PCIAddress: p.address, PCIDevice: d.line("device")}
-	if node := d.line("numa_node"); node != "-1" {
-		g.NUMANode = node
-	}
+func identify(p drm.Card, root string) model.GPU {
+	d := &drm.Directory{Path: p.Path}
+	g := model.GPU{Vendor: model.Intel, UUID: p.PCIAddress, PCIAddress: p.PCIAddress, PCIDevice: d.Line("device"), NUMANode: drm.NUMANode(d)}
 	for _, file := range []string{"usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"} {
 		if g.Name == "" {
 			g.Name = marketName(root, file, g.PCIDevice)
@@ -33,45 +28,34 @@ const maxIDs = 1 << 17
 
 // marketName searches the list of PCI IDs below the root of the node: vendors at the start of a line, their devices after a tab, such
 // as "0bd5  Ponte Vecchio XT (2 Tile) [Data Center GPU Max 1550]". The market name is in brackets.
-func marketName(root, file, device string) string {
-	fd, err := boundedfile.OpenBelow(root, file, 0)
-	if err != nil {
-		return ""
-	}
-	f := os.NewFile(uintptr(fd), file)
-	defer f.Close() //nolint:errcheck // only read
+func marketName(root, file, device string) (market string) {
 	id, ours := strings.TrimPrefix(device, "0x"), false
-	lines := bufio.NewScanner(f)
-	for n := 0; n < maxIDs && lines.Scan(); n++ {
-		line := lines.Text()
+	drm.EachLine(root, file, maxIDs, func(line string) bool {
 		switch {
 		case strings.HasPrefix(line, "#"), line == "":
 		case !strings.HasPrefix(line, "\t"):
 			if ours {
-				return ""
+				return false
 			}
 			ours = strings.HasPrefix(line, "8086 ")
 		case ours && id != "" && strings.HasPrefix(line, "\t"+id+" "):
 			name := line[1+len(id):]
-			if _, market, ok := strings.Cut(name, "["); ok {
-				name = strings.TrimSuffix(market, "]")
+			if _, bracketed, ok := strings.Cut(name, "["); ok {
+				name = strings.TrimSuffix(bracketed, "]")
 			}
-			return boundedfile.Line([]byte(name), maxAttribute)
+			market = drm.Text([]byte(name))
+			return false
 		}
-	}
-	return ""
+		return true
+	})
+	return market
 }
 
-// drivers returns the versions of the drivers that GPUs have: their own if Intel's package is installed, else the
-// kernel's.
-func drivers(places []place, sysfs, procfs string) []model.GPUDriver {
+// drivers returns the versions of the drivers that GPUs have.
+func drivers(cards []*card, sysfs, procfs string) []model.GPUDriver {
 	var list []model.GPUDriver
-	for _, p := range places {
-		version := (&directory{path: sysfs}).line("module/" + p.driver + "/version")
-		if version == "" {
-			version = (&directory{path: procfs}).line("sys/kernel/osrelease")
-		}
-		d := model.GPUDriver{Vendor: model.Intel, Version: version}
+	for _, p := range cards {
+		d := model.GPUDriver{Vendor: model.Intel, Version: drm.DriverVersion(sysfs, procfs, p.Driver)}
 		if !slices.Contains(list, d) {
 			list = append(list, d)
 		}
@@ -81,13 +65,13 @@ func drivers(places []place, sysfs, procfs string) []model.GPUDriver {
 
 // totalMemory reads the size of the GPU's own memory, which only Intel's packages of the drivers report: xe by tile, i915
 // for the card.
-func totalMemory(p place) (total model.Optional) {
-	if p.driver == "i915" {
-		return (&directory{path: p.cardPath}).number("lmem_total_bytes", 1)
+func totalMemory(p drm.Card) (total model.Optional) {
+	if p.Driver == "i915" {
+		return (&drm.Directory{Path: p.CardPath}).Number("lmem_total_bytes", 1)
 	}
-	d := &directory{path: p.path}
-	for _, tile := range d.numbered("", "tile") {
-		if v := d.number(tile+"/physical_vram_size_bytes", 1); v.Known {
+	d := &drm.Directory{Path: p.Path}
+	for _, tile := range numbered(d, "", "tile") {
+		if v := d.Number(tile+"/physical_vram_size_bytes", 1); v.Known {
 			total = model.Some(total.Value + v.Value)
 		}
 	}

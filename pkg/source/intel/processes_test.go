@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -34,14 +35,14 @@ func process(gpu string, pid int, memory model.Optional, engines []model.Figure)
 	return model.GPUProcess{GPU: gpu, PID: pid, Cgroup: model.CgroupID(7000 + pid), Memory: memory, Engines: engines}
 }
 
-// TestRecordedProcesses lists clients whose fdinfo was recorded on real machines: pkg/drmfdinfo/testdata/README.md.
+// TestRecordedProcesses lists clients whose fdinfo was recorded on real machines: pkg/drm/testdata/README.md.
 func TestRecordedProcesses(t *testing.T) {
 	n := newNode(t)
 	for pid, c := range map[int]struct {
 		file  string
 		minor int
 	}{100: {"xe", 129}, 101: {"i915", 128}, 102: {"xe-lunar-lake", 129}} {
-		text, err := os.ReadFile(filepath.Join("../../drmfdinfo/testdata", c.file+".fdinfo"))
+		text, err := os.ReadFile(filepath.Join("../../drm/testdata", c.file+".fdinfo"))
 		n.check(err)
 		n.open(pid, 5, c.minor, "renderD", string(text))
 	}
@@ -145,8 +146,8 @@ func TestHolders(t *testing.T) {
 		known = false
 	}
 	l.timeout = 0
-	if _, err := l.list(uuids, time.Unix(2, 0)); !errors.Is(err, errBounded) {
-		t.Errorf("without time: %v, want errBounded", err)
+	if _, err := l.list(uuids, time.Unix(2, 0)); !errors.Is(err, drm.ErrBounded) {
+		t.Errorf("without time: %v, want drm.ErrBounded", err)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -39,30 +40,27 @@ type Options struct {
 	// Holders returns the processes that have a device node of a GPU open. It returns false if
 	// they are unknown: then all processes are read.
 	Holders func() ([]int, bool)
-	Logger  *zap.Logger
+	// Cards are the cards of the node, which sources share. Default: the source lists them itself.
+	Cards  *drm.Cards
+	Logger *zap.Logger
 }
 
 // Source reads the Intel GPUs of the node.
 type Source struct {
 	o      Options
+	all    *drm.Reader
 	lister *lister
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
 
-	mu     sync.Mutex
-	cards  []*card
-	listed *listing
+	listings drm.Lister[map[string]bool]
+
+	mu    sync.Mutex
+	cards []*card
 }
 
-// listing is the list of GPU processes, of the GPUs that were awake.
-type listing struct {
-	at        time.Time
-	processes []model.GPUProcess
-	gpus      map[string]bool // by UUID
-	err       error
-}
-
-const defaultInterval = 5 * time.Second
+// listing is the list of GPU processes, with the UUIDs of the GPUs that were awake.
+type listing = drm.Listing[map[string]bool]
 
 // New returns a Source. It calls no driver yet.
 func New(o Options) (*Source, error) {
@@ -70,11 +68,17 @@ func New(o Options) (*Source, error) {
 		o.Logger = zap.NewNop()
 	}
 	if o.Interval <= 0 {
-		o.Interval = defaultInterval
+		o.Interval = drm.DefaultInterval
+	}
+	if o.Cards == nil {
+		o.Cards = drm.NewCards(o.Sysfs)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Source{o: o, lister: newLister(o), stop: stop}
-	safely.Go(&s.ended, "intel", func() { s.run(ctx) })
+	s := &Source{o: o, all: o.Cards.Reader(), lister: newLister(o), stop: stop}
+	s.listings.Interval, s.listings.Logger = o.Interval, o.Logger
+	safely.Go(&s.ended, "intel", func() {
+		s.listings.Run(ctx, func(context.Context) func() *listing { return s.prepare() }, func() {})
+	})
 	return s, nil
 }
 
@@ -82,9 +86,9 @@ func New(o Options) (*Source, error) {
 func (s *Source) Name() string { return "intel" }
 
 // Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps model.ErrAbsent if there is no Intel
-// GPU. It waits for the drivers for at most scrapeTimeout.
+// GPU. It waits for the drivers for at most drm.ScrapeTimeout.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	cards, listed := s.discover()
+	cards := s.discover()
 	if len(cards) == 0 {
 		return model.Snapshot{}, fmt.Errorf("no GPU with the i915 or xe driver: %w", model.ErrAbsent)
 	}
@@ -92,67 +96,36 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	for i, c := range cards {
 		asked[i] = c.start()
 	}
-	places := make([]place, len(cards))
-	for i, c := range cards {
+	for i := range cards {
 		_, _ = asked[i].Wait(ctx)
-		places[i] = c.place
 	}
-	snap := model.Snapshot{GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: drivers(places, s.o.Sysfs, s.o.Procfs)}
-	old := listed != nil && time.Since(listed.at) > 3*s.o.Interval+scrapeTimeout
+	snap := model.Snapshot{GPUs: make([]model.GPU, 0, len(cards)), GPUDrivers: drivers(cards, s.o.Sysfs, s.o.Procfs)}
+	listed := s.listings.Last()
+	old := listed.Old(s.o.Interval)
 	for i, c := range cards {
-		g, state := c.report(s.Name())
-		g.ID, g.Nodes = strconv.Itoa(i), slices.Clone(c.nodes)
-		if g.Unlisted = listed == nil || old || !listed.gpus[g.UUID]; !g.Unlisted {
-			g.Listed = listed.at
+		g, silent, stuck := c.last(time.Now())
+		if stuck {
+			g = drm.StuckGPU(g)
+		}
+		g.ID, g.Nodes = strconv.Itoa(i), slices.Clone(c.Nodes)
+		if g.Unlisted = listed == nil || old || !listed.GPUs[g.UUID]; !g.Unlisted {
+			g.Listed = listed.At
 		}
 		snap.GPUs = append(snap.GPUs, g)
-		snap.DeviceStates = append(snap.DeviceStates, state)
+		snap.DeviceStates = append(snap.DeviceStates, drm.State(s.Name(), c.PCIAddress, g, stuck, silent))
 	}
-	if listed == nil {
-		return snap, nil
-	}
-	if !old {
-		snap.GPUProcesses = listed.processes
-	}
-	snap.BoundGPUs()
-	processes := model.DeviceState{Source: s.Name(), Device: "processes", State: model.StateFailed}
-	switch {
-	case old:
-		processes.State, processes.Reason = model.StateStuck, "listing processes has not returned"
-	case listed.err != nil:
-		processes.Reason = listed.err.Error()
-	}
-	if processes.Reason != "" {
-		snap.DeviceStates = append(snap.DeviceStates, processes)
-	}
+	listed.Add(&snap, s.Name(), old)
 	return snap, nil
 }
 
-// report returns the last values and the state of a GPU.
-func (c *card) report(source string) (model.GPU, model.DeviceState) {
-	g, silent, stuck := c.last(time.Now())
-	state := model.DeviceState{Source: source, Device: c.address, State: model.StateOK}
-	switch {
-	case stuck:
-		g = stuckGPU(g)
-		state.State, state.Reason = model.StateStuck, "the driver does not answer"
-	case active(g.Problems, model.ProblemLost):
-		state.State, state.Reason = model.StateFailed, "the device is gone"
-	case silent != nil:
-		state.State, state.Reason = model.StateFailed, "the driver answers no read: "+silent.Error()
-	}
-	return g, state
-}
-
 // discover updates the list of GPUs.
-func (s *Source) discover() ([]*card, *listing) {
+func (s *Source) discover() []*card {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	places := discover(s.o.Sysfs)
-	cards := make([]*card, 0, len(places))
-	for _, p := range places {
-		i := slices.IndexFunc(s.cards, func(c *card) bool { return c.path == p.path && c.cardPath == p.cardPath && c.driver == p.driver })
-		if i >= 0 && slices.Equal(s.cards[i].nodes, p.nodes) {
+	devices := s.devices()
+	cards := make([]*card, 0, len(devices))
+	for _, p := range devices {
+		if i := slices.IndexFunc(s.cards, func(c *card) bool { return c.Equal(p) }); i >= 0 {
 			cards = append(cards, s.cards[i])
 		} else {
 			cards = append(cards, newCard(p, s.o.Root))
@@ -160,69 +133,40 @@ func (s *Source) discover() ([]*card, *listing) {
 	}
 	s.cards = cards
 	if len(cards) == 0 {
-		s.listed = nil // nothing is listed, and the listing is not stuck
+		s.listings.Forget()
 	}
-	return slices.Clone(cards), s.listed
+	return slices.Clone(cards)
 }
 
-// run lists processes in the background, every Interval.
-func (s *Source) run(ctx context.Context) {
-	ticker := time.NewTicker(s.o.Interval)
-	defer ticker.Stop()
-	var calls hang.Call[*listing]
-	var pending *hang.Pending[*listing] // the listing in progress
-	var logged string
-	for {
-		if places := discover(s.o.Sysfs); pending == nil && len(places) > 0 {
-			pending = calls.Start(scrapeTimeout, func() (*listing, error) { return s.list(places), nil })
-		}
-		_, _ = pending.Wait(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if pending.Returned() { // a late listing is used, too
-			l, err := pending.Wait(ctx)
-			if err != nil {
-				l = &listing{at: time.Now(), err: err}
+// maxCards is the maximum number of GPUs that are read.
+const maxCards = 64
+
+// devices returns the GPUs with an Intel driver by PCI address.
+func (s *Source) devices() []drm.Card {
+	all, _ := s.all.List() // without an error from source/drm
+	return drm.Driven(all, maxCards, "i915", "xe")
+}
+
+// prepare returns what lists the processes of the GPUs that are awake: reading fdinfo wakes a GPU of xe.
+func (s *Source) prepare() func() *listing {
+	cards := s.devices()
+	if len(cards) == 0 {
+		return nil
+	}
+	return func() *listing {
+		l := &listing{At: time.Now(), GPUs: map[string]bool{}}
+		uuids := map[uint32]string{}
+		for _, c := range cards {
+			if drm.ReadPower(&drm.Directory{Path: c.Path}).Asleep {
+				continue
 			}
-			s.publish(l, &logged)
-			pending = nil
+			l.GPUs[c.PCIAddress] = true
+			for _, minor := range c.Minors {
+				uuids[minor] = c.PCIAddress
+			}
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// list lists the processes of the GPUs that are awake: reading fdinfo wakes a GPU of xe.
-func (s *Source) list(places []place) *listing {
-	l := &listing{at: time.Now(), gpus: map[string]bool{}}
-	uuids := map[uint32]string{}
-	for _, p := range places {
-		if asleep, _ := sleeps(&directory{path: p.path}); asleep {
-			continue
-		}
-		l.gpus[p.address] = true
-		for _, minor := range p.minors {
-			uuids[minor] = p.address
-		}
-	}
-	l.processes, l.err = s.lister.list(uuids, l.at)
-	return l
-}
-
-// publish publishes a listing and logs a new error once.
-func (s *Source) publish(l *listing, logged *string) {
-	s.mu.Lock()
-	s.listed = l
-	s.mu.Unlock()
-	if l.err == nil {
-		*logged = ""
-	} else if l.err.Error() != *logged {
-		*logged = l.err.Error()
-		s.o.Logger.Warn("listing the users of GPUs", zap.Error(l.err))
+		l.Processes, l.Err = s.lister.list(uuids, l.At)
+		return l
 	}
 }
 

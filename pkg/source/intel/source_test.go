@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -79,7 +80,7 @@ func TestGPUs(t *testing.T) {
 func TestPower(t *testing.T) {
 	n := newNode(t)
 	n.battlemage()
-	r := newCard(discover(n.sysfs)[0], n.root).reader
+	r := n.card().reader
 	energy, status := n.path(xePath+"hwmon/hwmon4/energy1_input"), n.path(xePath+"power/runtime_status")
 	for i, c := range []struct {
 		energy, status string
@@ -146,7 +147,7 @@ func TestNotReadBeforeSuspend(t *testing.T) {
 	n := newNode(t)
 	n.battlemage()
 	n.write(n.path(xePath+"power/control"), "auto")
-	r := newCard(discover(n.sysfs)[0], n.root).reader
+	r := n.card().reader
 	temperature := n.path(xePath + "hwmon/hwmon4/temp2_input")
 	for _, c := range []struct {
 		after time.Duration
@@ -172,7 +173,7 @@ func TestStuck(t *testing.T) {
 	s := start(t, n.options())
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateStuck })
 	g := snap.GPUs[0]
-	if !active(g.Problems, model.ProblemStuck) || g.Clocks != nil || g.UUID != "0000:03:00.0" || snap.GPUs[1].Clocks == nil {
+	if !drm.Active(g.Problems, model.ProblemStuck) || g.Clocks != nil || g.UUID != "0000:03:00.0" || snap.GPUs[1].Clocks == nil {
 		t.Errorf("%+v", snap.GPUs)
 	}
 	began := time.Now()
@@ -211,7 +212,7 @@ func TestLost(t *testing.T) {
 	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
 	n.replaceAttributes(func(file string) error { return unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(250, 4000))) })
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
-	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemLost) || g.Clocks != nil || g.Name == "" {
+	if g := snap.GPUs[0]; !drm.Active(g.Problems, model.ProblemLost) || g.Clocks != nil || g.Name == "" {
 		t.Errorf("%+v", g)
 	}
 	n.check(os.RemoveAll(n.path("class/drm")))
@@ -228,7 +229,7 @@ func TestSilent(t *testing.T) {
 	eventually(t, s, func(s model.Snapshot) bool { return s.GPUs[0].Clocks != nil })
 	n.replaceAttributes(func(file string) error { return os.Symlink("/proc/self/mem", file) }) // nothing is mapped at its start
 	snap := eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateFailed })
-	if g := snap.GPUs[0]; !active(g.Problems, model.ProblemUnreadable) || g.Clocks != nil || g.Name == "" ||
+	if g := snap.GPUs[0]; !drm.Active(g.Problems, model.ProblemUnreadable) || g.Clocks != nil || g.Name == "" ||
 		!strings.Contains(snap.DeviceStates[0].Reason, "input/output error") {
 		t.Errorf("%+v, %+v", g, snap.DeviceStates[0])
 	}
@@ -242,7 +243,7 @@ func TestSilent(t *testing.T) {
 	n.check(os.Remove(n.path(flexPath + "hwmon/hwmon2/temp1_input")))
 	n.write(n.path(flexPath+"hwmon/hwmon2/temp1_input"), "55000")
 	snap = eventually(t, s, func(s model.Snapshot) bool { return s.DeviceStates[0].State == model.StateOK })
-	if g := snap.GPUs[0]; active(g.Problems, model.ProblemUnreadable) || g.Temperatures == nil {
+	if g := snap.GPUs[0]; drm.Active(g.Problems, model.ProblemUnreadable) || g.Temperatures == nil {
 		t.Errorf("one value can be read again: %+v", g)
 	}
 }
@@ -255,11 +256,11 @@ func TestLimitWithoutMax(t *testing.T) {
 	n.check(errors.Join(os.Remove(n.path(hwmon+"power1_max")), os.Remove(n.path(hwmon+"power2_max"))))
 	n.write(n.path(hwmon+"power1_cap"), "200000000")
 	n.write(n.path(hwmon+"power1_crit"), "400000000")
-	if g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(200) {
+	if g := n.card().reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(200) {
 		t.Errorf("limit %v", g.PowerLimit)
 	}
 	n.write(n.path(hwmon+"power2_max"), "190000000") // of sustained power
-	if g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(190) {
+	if g := n.card().reader.read(time.Unix(1, 0)); g.PowerLimit != model.Some(190) {
 		t.Errorf("limit of sustained power: %v", g.PowerLimit)
 	}
 }
@@ -275,7 +276,7 @@ func TestSensorsWithoutValue(t *testing.T) {
 	} {
 		n.write(n.path(file), text)
 	}
-	g := newCard(discover(n.sysfs)[0], n.root).reader.read(time.Unix(1, 0))
+	g := n.card().reader.read(time.Unix(1, 0))
 	if g.Temperatures != nil || g.Energy.Known || g.PowerLimit.Known || len(g.Clocks) != 1 || len(g.Dropped) != 5 {
 		t.Errorf("temperatures %v, energy %v, limit %v, clocks %v; left out: %v", g.Temperatures, g.Energy, g.PowerLimit, g.Clocks, g.Dropped)
 	}

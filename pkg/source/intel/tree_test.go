@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/drm"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -162,6 +163,13 @@ func fdinfoI915(client int, local string, video time.Duration) string {
 	return fmt.Sprintf("drm-driver:\ti915\ndrm-client-id:\t%d\ndrm-pdev:\t0000:9a:00.0\ndrm-total-system0:\t1 MiB\ndrm-resident-system0:\t1 MiB\n"+
 		"%sdrm-resident-stolen-system0:\t0\ndrm-engine-render:\t0 ns\ndrm-engine-copy:\t0 ns\ndrm-engine-video:\t%d ns\n"+
 		"drm-engine-capacity-video:\t2\ndrm-engine-video-enhance:\t0 ns\n", client, local, video.Nanoseconds())
+}
+
+// card returns the first GPU.
+func (n *node) card() *card {
+	all, err := drm.NewCards(n.sysfs).Reader().List()
+	n.check(err)
+	return newCard(drm.Driven(all, 1, "i915", "xe")[0], n.root)
 }
 
 func (n *node) options() Options {

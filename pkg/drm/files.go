@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drmfdinfo
+package drm
 
 import (
 	"bufio"
@@ -28,7 +28,11 @@ const (
 // /dev/dri/renderD129:/dev/dri/renderD128.
 func Files(procfs string, pid int, wanted func(minor uint32) bool, f func(minor uint32, fdinfo []byte)) {
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
-	for _, name := range descriptors(filepath.Join(dir, "fd")) {
+	names, err := ReadNames(filepath.Join(dir, "fd"), maxFiles)
+	if err != nil {
+		return
+	}
+	for _, name := range names {
 		// AT_STATX_DONT_SYNC does not ask the server of a network or FUSE file system, which may never answer.
 		var st unix.Statx_t
 		err := unix.Statx(unix.AT_FDCWD, dir+"/fd/"+name, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -39,19 +43,6 @@ func Files(procfs string, pid int, wanted func(minor uint32) bool, f func(minor 
 			f(st.Rdev_minor, text)
 		}
 	}
-}
-
-func descriptors(dir string) []string {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(maxFiles)
-	if err != nil {
-		return nil
-	}
-	return names
 }
 
 // read reads a file of fdinfo without locks on the file, which the kernel lists before the driver's lines; a process

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drmfdinfo
+package drm
 
 import (
 	"os"
@@ -35,7 +35,7 @@ func TestRecorded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, ok := Parse(text)
+		got, ok := ParseFdinfo(text)
 		if d := cmp.Diff(want, got); d != "" || !ok {
 			t.Errorf("%s: %v (-want +got)\n%s", name, ok, d)
 		}

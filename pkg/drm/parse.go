@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drmfdinfo reads what the kernel's Direct Rendering Manager reports in /proc/PID/fdinfo/FD about each open of
-// a GPU's device node. The keys are in Documentation/gpu/drm-usage-stats.rst; drivers of all vendors use them.
-package drmfdinfo
+package drm
 
 import (
 	"bytes"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A Client is an open of a device node. Duplicated, passed or inherited descriptors are the same client.
+// A Client is one open of a device node, as the kernel reports it in /proc/PID/fdinfo/FD with the keys of
+// Documentation/gpu/drm-usage-stats.rst, which drivers of all vendors use. Descriptors that were duplicated, passed on or
+// inherited are the same client.
 type Client struct {
 	Driver     string // drm-driver: amdgpu, i915, xe
 	PCIAddress string // drm-pdev in lower case; may be empty
@@ -41,8 +42,8 @@ const (
 	maxMemory   = 1 << 48       // more than any GPU has, and no sum overflows
 )
 
-// Parse parses a file of fdinfo. It returns false if the file does not describe a client, or if the client has no id.
-func Parse(text []byte) (Client, bool) {
+// ParseFdinfo parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
+func ParseFdinfo(text []byte) (Client, bool) {
 	c := Client{Engines: map[string]Engine{}}
 	var older map[string]uint64 // drm-memory-REGION
 	identified := false
@@ -80,7 +81,7 @@ func Parse(text []byte) (Client, bool) {
 			c.Memory = add(c.Memory, name, size)
 		}
 	}
-	if !pciAddress.MatchString(c.PCIAddress) {
+	if !model.IsPCIAddress(c.PCIAddress) {
 		c.PCIAddress = ""
 	}
 	return c, c.Driver != "" && identified
@@ -118,9 +119,6 @@ func (c *Client) addEngine(name, value string, limit uint64, field func(*Engine)
 func isName(s string) bool {
 	return s != "" && len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
-
-// pciAddress matches addresses such as 0000:c1:00.0. The domain may have up to eight digits.
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$`)
 
 func parseUint(s string) (uint64, bool) {
 	n, err := strconv.ParseUint(s, 10, 64)

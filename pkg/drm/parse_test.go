@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drmfdinfo
+package drm
 
 import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestParse has formats of several drivers, written from their source: amdgpu_fdinfo.c, i915_drm_client.c,
@@ -62,23 +64,23 @@ func TestParse(t *testing.T) {
 		"no driver":  {text: "drm-client-id:\t1\ndrm-pdev:\t0000:03:00.0\n"},
 		"an eventfd": {text: "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1057\neventfd-count:                0\neventfd-id: 2\n"},
 	} {
-		got, ok := Parse([]byte(c.text))
+		got, ok := ParseFdinfo([]byte(c.text))
 		if ok != c.ok || !reflect.DeepEqual(got, c.want) && c.ok {
 			t.Errorf("%s: %+v, %v; want %+v, %v", name, got, ok, c.want, c.ok)
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseFdinfo(f *testing.F) {
 	f.Add([]byte("drm-driver:\tamdgpu\ndrm-client-id:\t9\ndrm-pdev:\t0000:c1:00.0\ndrm-resident-vram:\t3145728 KiB\n" +
 		"drm-memory-gtt:\t1 MiB\ndrm-engine-compute:\t1000000000 ns\ndrm-engine-capacity-compute:\t8\n"))
 	f.Add([]byte("drm-driver:x\ndrm-client-id:1\n" + strings.Repeat("drm-engine-a:1 ns\ndrm-memory-b:1\n", 100)))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, ok := Parse(text)
+		c, ok := ParseFdinfo(text)
 		if !ok {
 			return
 		}
-		if c.Driver == "" || c.PCIAddress != "" && !pciAddress.MatchString(c.PCIAddress) || len(c.Memory) > maxKeys || len(c.Engines) > maxKeys {
+		if c.Driver == "" || c.PCIAddress != "" && !model.IsPCIAddress(c.PCIAddress) || len(c.Memory) > maxKeys || len(c.Engines) > maxKeys {
 			t.Errorf("%+v", c)
 		}
 		for name, size := range c.Memory {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drmfdinfo
+package drm
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ func FuzzLine(f *testing.F) {
 		Text: "pos:\t0\nflags:\t02100002\ndrm-driver:\tamdgpu\ndrm-pdev:\t0000:c1:00.0\ndrm-client-id:\t7\n" +
 			"drm-resident-vram:\t100 KiB\ndrm-engine-gfx:\t5 ns\ndrm-cycles-rcs:\t6\ndrm-total-cycles-rcs:\t60\n",
 		Parse: func(b []byte) map[string]string {
-			c, ok := Parse(b)
+			c, ok := ParseFdinfo(b)
 			out := map[string]string{}
 			if c.Driver != "" {
 				out["drm-driver"] = c.Driver

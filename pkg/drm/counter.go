@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drmfdinfo
+package drm
 
 // Counter is a cumulative value that the kernel may briefly report lower.
 type Counter struct {

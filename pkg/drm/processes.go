@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drmfdinfo
+package drm
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
-	"strconv"
 )
 
 const maxProcesses = 1 << 16
@@ -23,21 +19,11 @@ func Processes(procfs string, holders func() (pids []int, known bool)) ([]int, e
 			return slices.Compact(pids), nil
 		}
 	}
-	f, err := os.Open(procfs)
+	names, err := ReadNames(procfs, maxProcesses)
 	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
+		err = fmt.Errorf("listing processes: %w", err)
 	}
-	defer f.Close()
-	names, err := f.Readdirnames(maxProcesses)
-	var pids []int
-	for _, name := range names {
-		if n, err := strconv.ParseUint(name, 10, 31); err == nil {
-			pids = append(pids, int(n))
-		}
-	}
+	pids := Numbers(names)
 	slices.Sort(pids)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return pids, fmt.Errorf("listing processes: %w", err)
-	}
-	return pids, nil
+	return pids, err
 }
