@@ -55,7 +55,7 @@ func (s *Source) announceAgain(e *event) (last uint64, ok bool) {
 		return last, true
 	}
 	if !errors.Is(err, model.ErrAbsent) {
-		s.setUnlocated(e, err)
+		s.meter.setUnlocated(e, err)
 		s.opts.Logger.Info("context is not counted on the data path", zap.Uint32("pid", e.key.Tgid), zap.Error(err))
 	}
 	return 0, false
@@ -65,7 +65,7 @@ func (s *Source) announceAgain(e *event) (last uint64, ok bool) {
 func (s *Source) giveUp(a *attempt) {
 	switch {
 	case a.existed:
-		s.setUnlocated(&a.event, locate.ErrAgain)
+		s.meter.setUnlocated(&a.event, locate.ErrAgain)
 	case a.qp != 0:
 		s.announceAgain(&a.event)
 	}

@@ -207,8 +207,8 @@ func TestTriesBounded(t *testing.T) {
 			break
 		}
 		w := s.processes[int(e.key.Tgid)]
-		if w == nil || len(w.queue) != 1 || w.queue[0].qp != f.qp || len(s.unlocated) != 0 {
-			t.Fatalf("attempt %d: %+v, %v", n, w, s.unlocated)
+		if w == nil || len(w.queue) != 1 || w.queue[0].qp != f.qp || len(s.meter.unlocated) != 0 {
+			t.Fatalf("attempt %d: %+v, %v", n, w, s.meter.unlocated)
 		}
 		w.queue = nil
 	}
@@ -255,8 +255,8 @@ func TestRetriesShare(t *testing.T) {
 	}
 	wait(1, maxWaiting)
 	wait(2, 3)
-	if len(s.retries) != maxWaitingOfOwner+3 || len(s.unlocated) != maxWaiting-maxWaitingOfOwner {
-		t.Errorf("%d attempts wait, %d are given up", len(s.retries), len(s.unlocated))
+	if len(s.retries) != maxWaitingOfOwner+3 || len(s.meter.unlocated) != maxWaiting-maxWaitingOfOwner {
+		t.Errorf("%d attempts wait, %d are given up", len(s.retries), len(s.meter.unlocated))
 	}
 }
 

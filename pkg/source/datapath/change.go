@@ -42,7 +42,7 @@ func (s *Source) switchOn(f *file, group int) {
 
 // gap has the programs forget what they know of calls in progress: calls of the contexts of a file were not seen.
 func (s *Source) gap(f *file) {
-	for _, key := range s.contextsOf(f.id) {
+	for _, key := range s.meter.contextsOf(f.id) {
 		s.kernel.gap(key)
 	}
 }

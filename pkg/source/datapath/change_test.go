@@ -98,13 +98,13 @@ func TestSurveyCounts(t *testing.T) {
 	s.schedule.limitGroup(&f.survey, polls, now)
 	f.on[polls] = false // they cannot be attached
 	s.beginCounting(f, now)
-	if f.survey.counting || s.places[f.id].surveyed {
+	if f.survey.counting || s.meter.places[f.id].surveyed {
 		t.Error("counts without probes")
 	}
 	later := now.Add(9 * time.Second)
 	f.on[polls] = true
 	s.beginCounting(f, later)
-	if !f.survey.counting || !s.places[f.id].surveyed || f.survey.begun != later || f.survey.broken {
+	if !f.survey.counting || !s.meter.places[f.id].surveyed || f.survey.begun != later || f.survey.broken {
 		t.Errorf("does not count: %+v", f.survey)
 	}
 	if s.schedule.advance(&f.survey, true, now.Add(10*time.Second)) {
@@ -143,7 +143,7 @@ func TestChosenStays(t *testing.T) {
 	if !s.isWanted(f) {
 		t.Error("detached with the chosen process")
 	}
-	s.excluded = map[locate.FileID]bool{f.id: true}
+	f.excluded = true
 	if s.isWanted(f) {
 		t.Error("probed although a process must not be")
 	}

@@ -3,10 +3,8 @@
 package datapath
 
 import (
-	"maps"
 	"time"
 
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -48,24 +46,19 @@ func (s *Source) updateExcluded() {
 		of[pid] = s.isExcluded(w.cgroup)
 	}
 	for id, f := range s.files {
+		barred := false
 		for pid := range f.paths {
-			excluded[id] = excluded[id] || of[pid]
+			barred = barred || of[pid]
 		}
 		switch {
-		case excluded[id] && !s.excluded[id]:
+		case barred && !f.excluded:
 			f.barred = now.Add(s.schedule.interval)
 		case now.Before(f.barred):
-			excluded[id] = true
+			barred = true
 		}
+		f.excluded, excluded[id] = barred, barred
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.excluded = excluded
-	for key, c := range s.contexts {
-		if excluded[c.file] {
-			s.fold.markLate(key)
-		}
-	}
+	s.meter.setExcluded(excluded)
 }
 
 // updateChosen checks again which cgroups are chosen.
@@ -73,11 +66,8 @@ func (s *Source) updateChosen() {
 	if s.opts.Chosen == nil {
 		return
 	}
-	s.mu.Lock()
-	places := maps.Clone(s.contexts)
-	s.mu.Unlock()
 	asked := map[model.CgroupID]bool{}
-	for key, p := range places {
+	for key, p := range s.meter.allContexts() {
 		chosen, ok := asked[p.cgroup]
 		if !ok {
 			chosen = s.isChosen(p.cgroup)
@@ -89,15 +79,9 @@ func (s *Source) updateChosen() {
 		}
 		p.chosen = chosen
 		w.chosen = w.chosen || chosen
-		s.setContext(key, p)
+		s.meter.setContext(key, p)
 		s.newContexts = append(s.newContexts, newContext{key: key})
 		s.pace.changed = true
 		s.kernel.gap(key)
 	}
-}
-
-func (s *Source) setContext(key gen.DatapathContextKey, p contextState) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.contexts[key] = p
 }

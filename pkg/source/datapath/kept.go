@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +18,35 @@ const (
 	maxKeptOfHome = 8
 )
 
+// keptFiles are the files that stay probed without a process. The loop sets them, and searches, in goroutines of their own, ask for them.
+type keptFiles struct {
+	mu  sync.Mutex
+	ids map[locate.FileID]bool
+}
+
+// set sets whether a file is kept.
+func (k *keptFiles) set(id locate.FileID, kept bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if kept {
+		k.ids[id] = true
+	} else {
+		delete(k.ids, id)
+	}
+}
+
+// haveAll reports whether all of these files are kept.
+func (k *keptFiles) haveAll(files map[locate.FileID]string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range files {
+		if !k.ids[id] {
+			return false
+		}
+	}
+	return true
+}
+
 // keep keeps the files of a process that was searched: those of an image while the sensor runs, as any container of the image
 // uses them, others while the home of the process exists. It takes over what it keeps.
 func (s *Source) keep(found *searchResult) {
@@ -25,7 +55,7 @@ func (s *Source) keep(found *searchResult) {
 			f.close()
 			f.kept = found.lower[id]
 			delete(found.lower, id)
-			s.setKept(id, true)
+			s.kept.set(id, true)
 		}
 	}
 	if found.home == nil {
@@ -53,7 +83,7 @@ func (s *Source) keep(found *searchResult) {
 			continue
 		}
 		f.kept, f.opened, f.home = f.opened, nil, home
-		s.setKept(id, true)
+		s.kept.set(id, true)
 		same++
 		if home == found.home {
 			found.home = nil
@@ -91,29 +121,6 @@ func (s *Source) lowerFiles(w *watched, files map[locate.FileID]string) map[loca
 		}
 	}
 	return lower
-}
-
-// setKept sets whether a file is kept.
-func (s *Source) setKept(id locate.FileID, kept bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if kept {
-		s.kept[id] = true
-	} else {
-		delete(s.kept, id)
-	}
-}
-
-// hasUnkept reports whether one of the files is not kept. Searches call it.
-func (s *Source) hasUnkept(files map[locate.FileID]string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id := range files {
-		if !s.kept[id] {
-			return true
-		}
-	}
-	return false
 }
 
 // checkKept ends what is kept for homes that have ended, and files that no process maps
@@ -156,7 +163,7 @@ func (s *Source) unkeep(f *file) {
 	}
 	home := f.home
 	f.kept, f.opened, f.home = nil, f.kept, nil
-	s.setKept(f.id, false)
+	s.kept.set(f.id, false)
 	if home == nil {
 		return
 	}

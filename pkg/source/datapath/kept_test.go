@@ -37,8 +37,8 @@ func TestKeepImages(t *testing.T) {
 	}
 	kept := func() (n int) {
 		for _, f := range s.files {
-			if (f.kept != nil) != s.kept[f.id] {
-				t.Errorf("%v: kept %v, for searches %v", f.id, f.kept != nil, s.kept[f.id])
+			if (f.kept != nil) != s.kept.ids[f.id] {
+				t.Errorf("%v: kept %v, for searches %v", f.id, f.kept != nil, s.kept.ids[f.id])
 			}
 			if f.kept != nil {
 				n++

@@ -136,9 +136,9 @@ func startJobSource(t testing.TB, limit float64) *Source {
 	k := startKernelWith(t, opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSource(opts, cancel)
-	s.kernel = k
+	s.kernel, s.meter.kernel = k, k
 	for i := range 10 {
-		s.names[uint32(3+i)] = fmt.Sprintf("fake%d", i)
+		s.meter.names.byIndex[uint32(3+i)] = fmt.Sprintf("fake%d", i)
 	}
 	go s.receive(ctx, k)
 	go s.run(ctx)
@@ -152,9 +152,9 @@ func startJobSource(t testing.TB, limit float64) *Source {
 
 // located returns the number of contexts with functions that were found and are probed.
 func (s *Source) located() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.contexts {
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	for _, c := range s.meter.contexts {
 		if c.final && c.probed != 0 {
 			n++
 		}
@@ -210,10 +210,10 @@ func TestLaunch(t *testing.T) {
 			t.Errorf("%s: %d bytes, want %d", device, got[device], 3*processes*chain)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.contexts)+len(s.fold.contexts)+len(s.fold.processes) != 0 {
-		t.Errorf("%d states, %d counts and %d processes stay", len(s.contexts), len(s.fold.contexts), len(s.fold.processes))
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	if len(s.meter.contexts)+len(s.meter.fold.contexts)+len(s.meter.fold.processes) != 0 {
+		t.Errorf("%d states, %d counts and %d processes stay", len(s.meter.contexts), len(s.meter.fold.contexts), len(s.meter.fold.processes))
 	}
 }
 
@@ -312,9 +312,9 @@ func measureLaunch(b *testing.B, path string, processes, contexts int, limit flo
 	end := cpu(func() {
 		j.do("job-ends", 0)
 		until(func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.stats.Processes == 0 && len(s.fold.contexts) == 0
+			s.meter.mu.Lock()
+			defer s.meter.mu.Unlock()
+			return s.meter.stats.Processes == 0 && len(s.meter.fold.contexts) == 0
 		})
 	})
 	b.ReportMetric(end.Seconds(), "end-CPU-s")
@@ -324,9 +324,9 @@ func measureLaunch(b *testing.B, path string, processes, contexts int, limit flo
 // addDurations adds durations of one class to each context, as its polls would.
 func (s *Source) addDurations(b *testing.B) {
 	b.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key := range s.contexts {
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	for key := range s.meter.contexts {
 		latency := gen.DatapathLatencyKey{Context: key}
 		if err := s.kernel.object.Coll.Maps[gen.DatapathMapLatencies].Put(latency, gen.DatapathLatency{SumNs: 1}); err != nil {
 			b.Fatal(err)

@@ -271,7 +271,7 @@ func TestExec(t *testing.T) {
 		t.Run(fmt.Sprintf("seen=%v", seen), func(t *testing.T) {
 			path, sites := buildFake(t)
 			s := startSource(t, 0, path, sites, func(s *Source) {
-				s.names[4] = "fake1"
+				s.meter.names.byIndex[4] = "fake1"
 				go s.receive(context.Background(), s.kernel)
 			})
 			f := startFake(t, path)

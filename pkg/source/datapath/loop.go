@@ -5,7 +5,6 @@ package datapath
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +40,8 @@ const (
 
 // loop is the state that only the loop uses.
 type loop struct {
+	kernel    *kernel // nil while there is no device
+	kept      keptFiles
 	processes map[int]*watched
 	files     map[locate.FileID]*file
 	schedule  schedule
@@ -51,12 +52,10 @@ type loop struct {
 	changes  chan changed // operations of the Gate that have ended
 	changing int          // that are in progress
 	closing  []*kernel    // from before the last release, the programs of which an operation may still attach
-	// readings and spent are those of the last step: the counters of all contexts, and the
-	// cost of probes by process. The others are buffers.
-	readings []reading
-	spent    map[int][groups]time.Duration
-	loads    []processLoad
-	loaded   []*locate.Process // of loads
+	// last are the readings of the last step. The others are buffers.
+	last   readings
+	loads  []processLoad
+	loaded []*locate.Process // of loads
 
 	events      chan event
 	results     chan searchResult
@@ -82,12 +81,13 @@ type newContext struct {
 
 func newLoop(opts Options) loop {
 	return loop{
+		kept:       keptFiles{ids: map[locate.FileID]bool{}},
 		processes:  map[int]*watched{},
 		files:      map[locate.FileID]*file{},
 		schedule:   schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
 		find:       locate.New(opts.Procfs).Find,
 		absent:     map[uint32]bool{},
-		spent:      map[int][groups]time.Duration{},
+		last:       readings{spent: map[int][groups]time.Duration{}},
 		searchesOf: map[model.CgroupID]int{},
 		retriesOf:  map[model.CgroupID]int{},
 		events:     make(chan event, maxEvents),
@@ -121,7 +121,7 @@ func (s *Source) run(ctx context.Context) {
 		case <-wake.C:
 		}
 		s.handleQueued()
-		if s.kernel == nil { // only this goroutine sets it
+		if s.kernel == nil {
 			continue
 		}
 		now := time.Now()
@@ -191,22 +191,18 @@ func (s *Source) newKernel(ctx context.Context) (*kernel, []model.Hook, error) {
 	if err := s.safety.refused; err != nil {
 		return nil, unattached(err.Error(), model.StateUnsupported), err
 	}
-	return newKernel(s.opts)
+	return newKernel(*s.opts)
 }
 
 func (s *Source) attach(ctx context.Context) {
 	k, hooks, err := s.newKernel(ctx)
-	s.mu.Lock()
-	s.hooks, s.failed = hooks, err
-	s.mu.Unlock()
+	s.meter.setKernel(k, hooks, err)
 	if err != nil {
 		s.retry.Failed(time.Now())
 		return
 	}
 	s.retry = hook.Retry{}
-	s.mu.Lock()
 	s.kernel = k
-	s.mu.Unlock()
 	s.nameDevices(ctx)
 	go safely.Do(s.Name(), func() { s.receive(ctx, k) })
 	existing, err := k.existing()
@@ -241,8 +237,7 @@ func (s *Source) receive(ctx context.Context, k *kernel) {
 	}
 }
 
-// nameDevices reads the names of the HCAs. The counts of a removed HCA stay under its name, and
-// those of a renamed one under the former name: an HCA that is added again may get that name.
+// nameDevices reads the names of the HCAs.
 func (s *Source) nameDevices(ctx context.Context) {
 	if s.opts.DeviceNames == nil {
 		return
@@ -255,19 +250,7 @@ func (s *Source) nameDevices(ctx context.Context) {
 		s.opts.Logger.Debug("cannot read the names of the devices", zap.Error(err))
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for index, former := range s.names {
-		if name := names[index]; name != "" && name != former {
-			s.formerDevices++
-			s.fold.split(index, s.formerDevices)
-			s.names[s.formerDevices] = former
-		}
-	}
-	maps.DeleteFunc(s.names, func(index uint32, _ string) bool {
-		return !s.fold.hasDevice(func(i uint32) bool { return i == index })
-	})
-	maps.Copy(s.names, names)
+	s.meter.setNames(names)
 }
 
 // nameMissing reads the names again while a series has an HCA without a name.
@@ -275,10 +258,7 @@ func (s *Source) nameMissing(ctx context.Context, now time.Time) {
 	if now.Sub(s.namedAt) < nameInterval {
 		return
 	}
-	s.mu.Lock()
-	missing := s.fold.hasDevice(func(i uint32) bool { return s.deviceName(i) == "" })
-	s.mu.Unlock()
-	if missing {
+	if s.meter.lacksName() {
 		s.nameDevices(ctx)
 	}
 }
@@ -288,21 +268,9 @@ func (s *Source) release(reason string) {
 	if s.kernel == nil {
 		return
 	}
-	s.mu.Lock()
-	s.limited = false // no context is located any more
-	err := s.drain()
-	s.fold.endAll()
+	err := s.meter.release(unattached(reason, model.StateAbsent))
 	k := s.kernel
 	s.kernel = nil
-	s.hooks = unattached(reason, model.StateAbsent)
-	clear(s.contexts)
-	clear(s.places)
-	clear(s.kept)
-	clear(s.tracedSince)
-	clear(s.unlocated)
-	s.unprobed, s.unprobeable, s.excluded, s.off = nil, nil, nil, nil
-	s.stats.Probes, s.stats.Processes = 0, 0
-	s.mu.Unlock()
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		s.opts.Logger.Warn("the last counts are lost", zap.Error(err))
 	}
@@ -324,7 +292,7 @@ func (s *Source) release(reason string) {
 	clear(s.processes)
 	clear(s.files)
 	clear(s.absent)
-	s.waiting, s.retries, s.newContexts, s.readings = nil, nil, nil, nil
+	s.waiting, s.retries, s.newContexts, s.last.contexts = nil, nil, nil, nil
 	clear(s.retriesOf)
 	s.pace = pace{}
 }

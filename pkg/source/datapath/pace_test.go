@@ -76,7 +76,7 @@ func TestProbedFile(t *testing.T) {
 		s.startSearches()
 		s.handleFound(<-s.results)
 		s.markFound(false)
-		for key := range s.contexts {
+		for key := range s.meter.contexts {
 			if key.Tgid == f.key.Tgid {
 				return key
 			}
@@ -99,11 +99,11 @@ func TestProbedFile(t *testing.T) {
 		s.handleChange(&c)
 	}
 	s.markFound(false)
-	if !isReady(first) || s.contexts[first].probed == 0 {
-		t.Errorf("not probed: %+v", s.contexts[first])
+	if !isReady(first) || s.meter.contexts[first].probed == 0 {
+		t.Errorf("not probed: %+v", s.meter.contexts[first])
 	}
 	s.pace.due, s.pace.rested = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
-	if second := find(); !isReady(second) || s.contexts[second].probed == 0 || s.pace.attach {
-		t.Errorf("waits for a step: %+v", s.contexts[second])
+	if second := find(); !isReady(second) || s.meter.contexts[second].probed == 0 || s.pace.attach {
+		t.Errorf("waits for a step: %+v", s.meter.contexts[second])
 	}
 }

@@ -4,8 +4,6 @@ package datapath
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,7 +39,9 @@ func (s *Source) removeEnded(now time.Time) {
 	if len(over) > 0 {
 		s.removeContexts(over...)
 	}
-	s.removeClosed()
+	if err := s.meter.removeClosed(s.last.contexts, s.probedBefore); err != nil {
+		s.opts.Logger.Debug("reading the last counts of closed contexts", zap.Error(err))
+	}
 	s.checkKept()
 	for id, f := range s.files {
 		if len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
@@ -57,7 +57,7 @@ func (s *Source) removeEnded(now time.Time) {
 // were observed. Those that exist, and pay for probes, are observed now.
 func (s *Source) checkUnobserved() (over []uint32) {
 	found := map[uint32]model.CgroupID{}
-	for tgid := range s.spent {
+	for tgid := range s.last.spent {
 		if s.processes[tgid] == nil {
 			found[uint32(tgid)] = 0
 		}
@@ -73,8 +73,8 @@ func (s *Source) checkUnobserved() (over []uint32) {
 	if err != nil {
 		s.opts.Logger.Debug("reading the cgroups of processes without a context", zap.Error(err))
 	}
-	for i := range s.readings {
-		r := &s.readings[i]
+	for i := range s.last.contexts {
+		r := &s.last.contexts[i]
 		if _, ok := found[r.key.Tgid]; ok {
 			found[r.key.Tgid] = model.CgroupID(r.stat.Cgroup)
 		}
@@ -116,99 +116,19 @@ func (w *watched) release() {
 	}
 }
 
-// removeContexts adds the last counts of processes that have ended to the series and
-// removes their entries from the kernel's maps.
+// removeContexts removes the contexts of processes that have ended.
 func (s *Source) removeContexts(tgids ...uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	over := map[uint32]*endedProcess{}
-	s.ending = make(map[uint32]bool, len(tgids))
-	for _, tgid := range tgids {
-		over[tgid], s.ending[tgid] = &endedProcess{}, true
-	}
-	err := s.drain()
-	s.ending = nil
-	err = errors.Join(err, s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
-		if b := over[tgid]; b != nil {
-			b.cgroup = model.CgroupID(cost.Cgroup)
-			b.spent += time.Duration(cost.SpentNs[posts] + cost.SpentNs[polls])
-		}
-	}))
-	err = errors.Join(err, s.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
-		b := over[key.Tgid]
-		if b == nil {
-			return
-		}
-		b.cgroup = model.CgroupID(stat.Cgroup)
-		b.contexts = append(b.contexts, key)
-		b.spent += time.Duration(stat.SpentNs[posts] + stat.SpentNs[polls])
-		if s.wasLate(key, stat) {
-			s.fold.markLate(key)
-		}
-	}))
-	maps.DeleteFunc(s.contexts, func(key gen.DatapathContextKey, _ contextState) bool { return over[key.Tgid] != nil })
-	var contexts []gen.DatapathContextKey
-	maps.DeleteFunc(s.unlocated, func(key processDevice, _ unlocated) bool { return over[key.tgid] != nil })
-	for tgid, b := range over {
-		contexts = append(contexts, b.contexts...)
-		if len(b.contexts) > 0 || b.cgroup != 0 {
-			s.fold.finish(int(tgid), b.cgroup, b.spent)
-		}
-	}
-	err = errors.Join(err, s.kernel.removeProcesses(slices.Collect(maps.Keys(over)), contexts...))
-	s.fold.endProcesses(func(tgid uint32) bool { return over[tgid] != nil })
-	if err != nil {
+	if err := s.meter.removeProcesses(tgids, s.probedBefore); err != nil {
 		s.opts.Logger.Debug("reading the last counts of processes", zap.Error(err))
 	}
 }
 
-// removeClosed adds the last counts of closed contexts to the series and removes their
-// entries from the kernel's maps. The counters of a closed context do not change, but it
-// may have durations that were not read.
-func (s *Source) removeClosed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var closed []*reading
-	for i := range s.readings {
-		if s.readings[i].closed {
-			closed = append(closed, &s.readings[i])
-		}
-	}
-	var err error
-	if len(closed) > 0 {
-		err = s.drain()
-	}
-	for _, c := range closed {
-		if s.wasLate(c.key, &c.stat) {
-			s.fold.markLate(c.key)
-		}
-		s.fold.endContext(c.key)
-		delete(s.contexts, c.key)
-		err = errors.Join(err, s.kernel.removeContext(c.key))
-	}
-	if err != nil {
-		s.opts.Logger.Debug("reading the last counts of closed contexts", zap.Error(err))
-	}
-}
-
-// endedProcess is what a process had when it ended.
-type endedProcess struct {
-	contexts []gen.DatapathContextKey
-	cgroup   model.CgroupID
-	spent    time.Duration
-}
-
-// wasLate is isLate for a context that has ended. If its functions were not found in
-// time, it was late unless all files were probed before it was ready to send and its
-// posts were seen.
-func (s *Source) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
-	if stat.Late == 0 || s.contexts[key].final {
-		return s.isLate(key, stat)
-	}
+// probedBefore reports whether all files were probed, for a process, before a time (CLOCK_MONOTONIC, ns).
+func (s *Source) probedBefore(pid int, ns uint64) bool {
 	for _, f := range s.files {
-		if since := f.probedSince(int(key.Tgid), nil); since == 0 || stat.LateNs < since {
-			return true
+		if since := f.probedSince(pid, nil); since == 0 || ns < since {
+			return false
 		}
 	}
-	return stat.Hits[posts] == 0
+	return true
 }

@@ -241,8 +241,8 @@ func TestRecount(t *testing.T) {
 	f := startFake(t, path)
 	s.observeFake(f)
 	right := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.meter.mu.Lock()
+		defer s.meter.mu.Unlock()
 		return maps.Equal(s.kernel.entryCountsOf(contextsOfOwner), map[uint64]int{5: 1})
 	}
 	eventually(t, "no context", right)

@@ -184,7 +184,7 @@ func (s *Source) search(w *watched, a attempt) {
 			r.refused = w.CheckShadowStack()
 		}
 		r.Found, r.err = s.find(w.Process, a.qp, a.key.Context)
-		if r.err == nil && s.hasUnkept(r.Paths) {
+		if r.err == nil && !s.kept.haveAll(r.Paths) {
 			r.home, _ = w.Home() // without one, only files of images are kept
 			r.lower = s.lowerFiles(w, r.Paths)
 		}
@@ -214,17 +214,17 @@ func (s *Source) handleFound(a searchResult) {
 	case a.err != nil:
 		s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(a.err))
 		if errors.Is(a.err, fs.ErrPermission) {
-			s.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
+			s.meter.setFailed(fmt.Errorf("%w: add CAP_SYS_PTRACE", a.err))
 		}
-		s.setUnlocated(&a.event, a.err)
+		s.meter.setUnlocated(&a.event, a.err)
 		return
 	}
-	s.setFailed(nil)
+	s.meter.setFailed(nil)
 	if s.refuse(pid, w, a.Sites, a.refused) {
 		if isPassing(w.refused) { // of another queue pair, it may not be refused
 			s.giveUp(&a.attempt)
 		}
-		s.setUnlocated(&a.event, w.refused)
+		s.meter.setUnlocated(&a.event, w.refused)
 		return
 	}
 	chosen := s.isChosen(a.cgroup)
@@ -240,7 +240,7 @@ func (s *Source) handleFound(a searchResult) {
 	if a.qp == 0 {
 		return
 	}
-	s.setUnlocated(&a.event, nil)
+	s.meter.setUnlocated(&a.event, nil)
 	a.key.Context = a.Context
 	if a.existed {
 		var err error
@@ -250,7 +250,7 @@ func (s *Source) handleFound(a searchResult) {
 			return
 		}
 	}
-	s.setContext(a.key, contextState{
+	s.meter.setContext(a.key, contextState{
 		file: a.File(locate.PostSend), direct: a.Direct, found: monotonic(), cgroup: a.cgroup, chosen: chosen, existed: a.existed,
 	})
 	s.newContexts = append(s.newContexts, newContext{a.key, a.Sites})
@@ -264,9 +264,7 @@ func (s *Source) markFound(all bool) {
 	left := s.newContexts[:0]
 	for _, c := range s.newContexts {
 		key := c.key
-		s.mu.Lock()
-		p, ok := s.contexts[key]
-		s.mu.Unlock()
+		p, ok := s.meter.context(key)
 		if !ok {
 			continue
 		}
@@ -280,9 +278,7 @@ func (s *Source) markFound(all bool) {
 		}
 		// What is not probed is late as soon as it is ready to send.
 		if err := s.kernel.mark(key, p.chosen, p.probed != 0); errors.Is(err, model.ErrAbsent) { // closed meanwhile
-			s.mu.Lock()
-			delete(s.contexts, key)
-			s.mu.Unlock()
+			s.meter.removeContext(key)
 			continue
 		} else if err != nil {
 			s.opts.Logger.Debug("context is not counted", zap.Error(err))
@@ -291,16 +287,9 @@ func (s *Source) markFound(all bool) {
 			p.probed = monotonic() // it was not counted before
 		}
 		p.final = true
-		s.setContext(key, p)
+		s.meter.setContext(key, p)
 	}
 	s.newContexts = left
-}
-
-// setFailed sets the error that Read returns.
-func (s *Source) setFailed(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = err
 }
 
 // addSites adds the sites of a process to their files, and reports whether one of these

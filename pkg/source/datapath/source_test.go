@@ -64,7 +64,7 @@ func newFakeSource(t testing.TB, limit float64, path string, sites []locate.Site
 		t.Fatal(err)
 	}
 	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit, Gate: newGate(t)}, stop)
-	s.kernel, s.names = k, map[uint32]string{3: "fake0"}
+	s.kernel, s.meter.kernel, s.meter.names.byIndex = k, k, map[uint32]string{3: "fake0"}
 	s.find = func(p *locate.Process, qp, _ uint64) (locate.Found, error) {
 		var pointer [8]byte
 		if err := p.Read(qp, pointer[:]); err != nil {
@@ -218,9 +218,9 @@ func TestKept(t *testing.T) {
 func TestReused(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0, path, sites)
-	s.mu.Lock()
-	s.names[4] = "fake1"
-	s.mu.Unlock()
+	s.meter.mu.Lock()
+	s.meter.names.byIndex[4] = "fake1"
+	s.meter.mu.Unlock()
 	f := startFake(t, path)
 	s.observeFake(f)
 	eventually(t, "never probed", func() bool { return s.snapshot(t).DataPath.Probes == uint64(len(sites)) })
@@ -253,10 +253,10 @@ func TestReused(t *testing.T) {
 		return maps.Equal(got, want) && snap.Maps[0].Entries == 1 && snap.DataPath.Processes == 1
 	})
 	time.Sleep(2 * removeInterval)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.contexts) != 1 || len(s.fold.contexts) != 1 {
-		t.Errorf("%d states and %d counts of one context", len(s.contexts), len(s.fold.contexts))
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	if len(s.meter.contexts) != 1 || len(s.meter.fold.contexts) != 1 {
+		t.Errorf("%d states and %d counts of one context", len(s.meter.contexts), len(s.meter.fold.contexts))
 	}
 }
 
@@ -344,7 +344,7 @@ func TestReplugged(t *testing.T) {
 	post := func(context uint64, device uint32) {
 		stat := gen.DatapathContextStat{Cgroup: 5, Device: device}
 		stat.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 1000
-		s.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, full)
+		s.meter.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, full)
 	}
 	s.nameDevices(t.Context())
 	post(1, 4)
@@ -364,11 +364,11 @@ func TestReplugged(t *testing.T) {
 	}
 	s.Forget([]model.CgroupID{5})
 	s.snapshot(t)
-	s.fold.endAll()
+	s.meter.fold.endAll()
 	s.Forget([]model.CgroupID{5})
 	s.snapshot(t)
 	s.nameDevices(t.Context())
-	if len(s.names) != 2 {
-		t.Errorf("names %v", s.names)
+	if len(s.meter.names.byIndex) != 2 {
+		t.Errorf("names %v", s.meter.names.byIndex)
 	}
 }

@@ -92,9 +92,9 @@ func TestOutstandingRefused(t *testing.T) {
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
 	e.key = s.kernel.add(t, e, true)
 	s.events <- e
-	s.mu.Lock()
+	s.meter.mu.Lock()
 	s.kernel.refused[gen.DatapathProgListOutstanding] = hook.ErrRefused
-	s.mu.Unlock()
+	s.meter.mu.Unlock()
 	eventually(t, "never traced", func() bool {
 		row, stalled := s.row(t)
 		return slices.Equal(row.Gaps, []model.Gap{model.GapRefused}) && row.Oldest == 0 && stalled == nil
@@ -132,10 +132,10 @@ func TestGaps(t *testing.T) {
 		"extended CQ":           {located, 100, full, gen.DatapathContextStat{Hits: polled}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200}, "", model.GapUnpolled},
 	} {
 		s := newSource(Options{}, func() {})
-		s.contexts[key] = c.state
-		s.places = map[locate.FileID]place{c.state.file: c.how}
-		s.tracedSince = map[locate.FileID]uint64{c.state.file: c.traced}
-		context := s.traceOf(key, &c.stat)
+		s.meter.contexts[key] = c.state
+		s.meter.places = map[locate.FileID]place{c.state.file: c.how}
+		s.meter.tracedSince = map[locate.FileID]uint64{c.state.file: c.traced}
+		context := s.meter.traceOf(key, &c.stat)
 		if got := context.gapOf(&c.queue); context.gap != c.ofAll || got != c.want {
 			t.Errorf("%s: context %q, queue pair %q, want %q, %q", name, context.gap, got, c.ofAll, c.want)
 		}
