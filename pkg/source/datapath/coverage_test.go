@@ -32,43 +32,43 @@ func TestCoverage(t *testing.T) {
 		calls  uint64
 		unread uint64
 		at     place
-		do     func(*Source)
+		do     func(*testSource)
 		want   []model.Gap
 	}{
 		"all calls are probed":    {state: &found, at: full, want: []model.Gap{""}},
 		"a search is in progress": {at: full, want: []model.Gap{model.GapLate}},
-		"no provider": {at: full, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *Source) {
+		"no provider": {at: full, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *testSource) {
 			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, errors.New("no provider"))
 		}},
-		"no permission": {at: full, want: []model.Gap{model.GapRefused}, do: func(s *Source) {
+		"no permission": {at: full, want: []model.Gap{model.GapRefused}, do: func(s *testSource) {
 			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, fs.ErrPermission)
 		}},
-		"found at the second attempt": {state: &found, at: full, want: []model.Gap{""}, do: func(s *Source) {
+		"found at the second attempt": {state: &found, at: full, want: []model.Gap{""}, do: func(s *testSource) {
 			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, locate.ErrNotReady)
 			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, nil)
 		}},
 		"not selected": {state: &ignored, at: full, want: []model.Gap{model.GapNotSelected}},
-		"late":         {state: &found, at: full, want: []model.Gap{model.GapLate}, do: func(s *Source) { s.meter.fold.markLate(key) }},
+		"late":         {state: &found, at: full, want: []model.Gap{model.GapLate}, do: func(s *testSource) { s.meter.fold.markLate(key) }},
 		"surveyed":     {state: &found, at: limited, want: []model.Gap{model.GapSurvey}},
 		"late and surveyed": {
 			state: &found, at: limited, want: []model.Gap{model.GapLate, model.GapSurvey},
-			do: func(s *Source) { s.meter.fold.markLate(key) },
+			do: func(s *testSource) { s.meter.fold.markLate(key) },
 		},
 		"lengths that were not read": {state: &found, unread: 1, at: full, want: []model.Gap{model.GapExtendedPoll}},
 		"a function could not be probed": {
 			state: &found, at: full, want: []model.Gap{model.GapRefused},
-			do: func(s *Source) { s.meter.unprobeable = map[locate.FileID]bool{file: true} },
+			do: func(s *testSource) { s.meter.unprobeable = map[locate.FileID]bool{file: true} },
 		},
 		"no call for long":                        {state: &old, at: full, want: []model.Gap{""}},
 		"no call for long, queues can be written": {state: &direct, at: full, want: []model.Gap{model.GapDirectWQE}},
 		"calls, and queues can be written":        {state: &direct, calls: 1, at: full, want: []model.Gap{""}},
 		"calls long ago, queues can be written": {
 			state: &direct, calls: 1, at: full, want: []model.Gap{model.GapDirectWQE},
-			do: func(s *Source) { s.meter.fold.contexts[key].called -= 2 * uint64(idleAfter) },
+			do: func(s *testSource) { s.meter.fold.contexts[key].called -= 2 * uint64(idleAfter) },
 		},
 		"calls again, queues can be written": {
 			state: &direct, calls: 1, at: full, want: []model.Gap{""},
-			do: func(s *Source) {
+			do: func(s *testSource) {
 				c := s.meter.fold.contexts[key]
 				c.called -= 2 * uint64(idleAfter)
 				stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
@@ -79,13 +79,13 @@ func TestCoverage(t *testing.T) {
 		"no call in a survey, queues can be written": {state: &direct, at: limited, want: []model.Gap{model.GapSurvey}},
 		"as many contexts as the cgroup may have": {
 			state: &found, at: full, want: []model.Gap{model.GapFull},
-			do: func(s *Source) { s.opts.MaxContexts = 2 },
+			do: func(s *testSource) { s.opts.MaxContexts = 2 },
 		},
-		"HCA without a name": {state: &found, at: full, do: func(s *Source) { clear(s.meter.names.byIndex) }},
+		"HCA without a name": {state: &found, at: full, do: func(s *testSource) { clear(s.meter.names.byIndex) }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSource(Options{}, func() {})
+			s := newTestSource(Options{}, func() {})
 			s.meter.names.byIndex[3] = "mlx5_0"
 			if tt.state != nil {
 				s.meter.contexts[key] = *tt.state
@@ -109,7 +109,7 @@ func TestCoverage(t *testing.T) {
 
 // BenchmarkCoverage is a job of 192 processes on 10 HCAs.
 func BenchmarkCoverage(b *testing.B) {
-	s := newSource(Options{}, func() {})
+	s := newTestSource(Options{}, func() {})
 	for i := range uint32(1920) {
 		key := gen.DatapathContextKey{Tgid: i / 10, Number: i}
 		s.meter.names.byIndex[i%10] = fmt.Sprint("mlx5_", i%10)

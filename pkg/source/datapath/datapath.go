@@ -70,11 +70,8 @@ const DefaultMaxContexts = 4096
 type Source struct {
 	opts  *Options
 	meter *meter
-
-	loop
-
-	stop context.CancelFunc
-	done chan struct{}
+	stop  context.CancelFunc
+	done  <-chan struct{} // closed when the loop has ended
 }
 
 // New attaches the hooks if there is a device, and starts the loop. It returns an
@@ -84,20 +81,23 @@ func New(opts Options) (*Source, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newSource(opts, cancel)
-	s.follow(ctx) // so that the first Read reports what could be attached
-	go safely.Do(s.Name(), func() { s.run(ctx) })
+	s, l := newSource(opts, cancel)
+	l.follow(ctx) // so that the first Read reports what could be attached
+	go safely.Do(s.Name(), func() { l.run(ctx) })
 	return s, nil
 }
 
-func newSource(opts Options, stop context.CancelFunc) *Source {
+// newSource returns a source, and its loop, which does not run yet.
+func newSource(opts Options, stop context.CancelFunc) (*Source, *loop) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
 	opts.StallAfter = cmp.Or(opts.StallAfter, DefaultStallAfter)
 	opts.SurveyLength = cmp.Or(opts.SurveyLength, DefaultSurveyLength)
 	opts.SurveyInterval = cmp.Or(opts.SurveyInterval, DefaultSurveyInterval)
-	return &Source{opts: &opts, meter: newMeter(&opts), loop: newLoop(opts), stop: stop, done: make(chan struct{})}
+	m := newMeter(&opts)
+	l := newLoop(&opts, m)
+	return &Source{opts: &opts, meter: m, stop: stop, done: l.done}, l
 }
 
 // Name returns "datapath".

@@ -3,110 +3,28 @@
 package datapath
 
 import (
-	"errors"
+	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// removeEnded removes processes that have ended, once per removeInterval, after a step.
-func (s *Source) removeEnded(now time.Time) {
-	if now.Sub(s.removedAt) < removeInterval {
-		return
-	}
-	s.removedAt = now
-	var over []uint32
-	s.loaded = s.loaded[:0]
-	for _, w := range s.processes {
-		s.loaded = append(s.loaded, w.Process)
-	}
-	locate.EachExited(s.loaded, func(i int) {
-		pid := s.loaded[i].PID()
-		s.removeProcess(pid, s.processes[pid])
-		over = append(over, uint32(pid))
-	})
-	over = append(over, s.checkUnobserved()...)
-	for pid := range s.absent {
-		if s.processes[int(pid)] == nil { // otherwise another process has its number
-			over = append(over, pid)
-		}
-	}
-	clear(s.absent)
-	if len(over) > 0 {
-		s.removeContexts(over...)
-	}
-	if err := s.meter.removeClosed(s.last.contexts, s.probedBefore); err != nil {
-		s.opts.Logger.Debug("reading the last counts of closed contexts", zap.Error(err))
-	}
-	s.checkKept()
-	for id, f := range s.files {
-		if len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
-			f.close()
-			delete(s.files, id)
-		}
-	}
-	s.updateChosen()
-	s.updateExcluded()
-}
-
-// checkUnobserved returns processes in the kernel's maps that have ended before they
-// were observed. Those that exist, and pay for probes, are observed now.
-func (s *Source) checkUnobserved() (over []uint32) {
-	found := map[uint32]model.CgroupID{}
-	for tgid := range s.last.spent {
-		if s.processes[tgid] == nil {
-			found[uint32(tgid)] = 0
-		}
-	}
-	if len(found) == 0 {
-		return nil
-	}
-	err := s.kernel.unknownCosts(func(tgid uint32, cost *gen.DatapathUnknownCost) {
-		if _, ok := found[tgid]; ok {
-			found[tgid] = model.CgroupID(cost.Cgroup)
-		}
-	})
-	if err != nil {
-		s.opts.Logger.Debug("reading the cgroups of processes without a context", zap.Error(err))
-	}
-	for i := range s.last.contexts {
-		r := &s.last.contexts[i]
-		if _, ok := found[r.key.Tgid]; ok {
-			found[r.key.Tgid] = model.CgroupID(r.stat.Cgroup)
-		}
-	}
-	for tgid, cgroup := range found {
-		p, err := locate.OpenProcess(s.opts.Procfs, int(tgid))
-		switch {
-		case err == nil:
-			p.Close()
-			s.observe(event{key: gen.DatapathContextKey{Tgid: tgid}, cgroup: cgroup})
-		case errors.Is(err, model.ErrAbsent):
-			over = append(over, tgid)
-		}
-	}
-	return over
-}
-
-// removeProcess removes a process. The probes of a file that is not kept are detached
-// with the last process that maps it.
-func (s *Source) removeProcess(pid int, w *watched) {
-	s.leaveFiles(pid)
-	delete(s.processes, pid)
-	w.release()
-}
-
-// leaveFiles has the probes detached that only a process needs.
-func (s *Source) leaveFiles(pid int) {
-	for _, f := range s.files {
-		f.leave(pid)
-		s.change(f, time.Now())
-		s.detachUnused(f)
-	}
+// watched is a process that uses verbs.
+type watched struct {
+	*locate.Process
+	cgroup model.CgroupID
+	owner  model.CgroupID // of the last search
+	// searching: a search is running, which may take as long as the process lives.
+	// Other events wait in queue. waiting: the process is listed for a search. ended:
+	// the search closes the process.
+	searching, waiting, ended bool
+	queue                     []attempt
+	openedAt                  time.Time
+	chosen                    bool  // to be counted
+	refused                   error // why it must not be probed
+	cost, inSurvey            cost  // of its probes, without and with what is counted in surveys only
+	surveyed                  bool  // there is a survey of one of its files
 }
 
 // release closes the process, or has the running search close it.
@@ -116,19 +34,68 @@ func (w *watched) release() {
 	}
 }
 
-// removeContexts removes the contexts of processes that have ended.
-func (s *Source) removeContexts(tgids ...uint32) {
-	if err := s.meter.removeProcesses(tgids, s.probedBefore); err != nil {
-		s.opts.Logger.Debug("reading the last counts of processes", zap.Error(err))
-	}
+// processes are those that use verbs. The loop uses them.
+type processes struct {
+	opts  *Options
+	byPID map[int]*watched
+	// buffers of readLoads, loaded also of removeEnded
+	loads  []processLoad
+	loaded []*locate.Process
 }
 
-// probedBefore reports whether all files were probed, for a process, before a time (CLOCK_MONOTONIC, ns).
-func (s *Source) probedBefore(pid int, ns uint64) bool {
-	for _, f := range s.files {
-		if since := f.probedSince(pid, nil); since == 0 || ns < since {
-			return false
+// ownerOf returns the owner of a process, as the shares of maps have it.
+func (p *processes) ownerOf(w *watched) model.CgroupID {
+	if p.opts.OwnerOf == nil {
+		return w.cgroup
+	}
+	_, share := p.opts.OwnerOf(w.cgroup)
+	return share
+}
+
+func (p *processes) ownerOfAttempt(a *attempt) model.CgroupID {
+	if w := p.byPID[int(a.key.Tgid)]; w != nil {
+		return p.ownerOf(w)
+	}
+	return p.ownerOf(&watched{cgroup: a.cgroup})
+}
+
+// ownersOf returns the owners of the processes that map a file, and 0 for others that may: those of the node, and those with the same
+// image.
+func (p *processes) ownersOf(f *file) (owners []uint64) {
+	if f.kept != nil && (f.home == nil || f.home.PID() == 1) {
+		owners = append(owners, 0)
+	}
+	of := map[model.CgroupID]bool{}
+	for pid := range f.paths {
+		if w := p.byPID[pid]; w != nil {
+			of[p.ownerOf(w)] = true
 		}
 	}
-	return true
+	for id := range of {
+		owners = append(owners, uint64(id))
+	}
+	return owners
+}
+
+// processLoad is the CPU time that a process used, and what probes took of it.
+type processLoad struct {
+	pid      int
+	cgroup   model.CgroupID
+	cpu      time.Duration
+	spent    [groups]time.Duration
+	surveyed bool // one of its files was, since the last step
+}
+
+// readLoads reads the CPU time of all processes that have not exited.
+func (p *processes) readLoads(spent map[int][groups]time.Duration) []processLoad {
+	p.loads, p.loaded = p.loads[:0], p.loaded[:0]
+	for pid, w := range p.byPID {
+		if cpu, err := w.CPU(); err == nil {
+			p.loads = append(p.loads, processLoad{pid, w.cgroup, cpu, spent[pid], w.surveyed})
+			p.loaded = append(p.loaded, w.Process)
+		}
+	}
+	locate.EachExited(p.loaded, func(i int) { p.loads[i].pid = 0 })
+	p.loads = slices.DeleteFunc(p.loads, func(l processLoad) bool { return l.pid == 0 })
+	return p.loads
 }

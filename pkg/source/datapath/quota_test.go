@@ -243,10 +243,10 @@ func TestRecount(t *testing.T) {
 	right := func() bool {
 		s.meter.mu.Lock()
 		defer s.meter.mu.Unlock()
-		return maps.Equal(s.kernel.entryCountsOf(contextsOfOwner), map[uint64]int{5: 1})
+		return maps.Equal(s.prober.kernel.entryCountsOf(contextsOfOwner), map[uint64]int{5: 1})
 	}
 	eventually(t, "no context", right)
-	counts := s.kernel.object.Coll.Maps[gen.DatapathMapOwnerEntries]
+	counts := s.prober.kernel.object.Coll.Maps[gen.DatapathMapOwnerEntries]
 	for owner, wrong := range map[uint64]int64{5: 1 << 30, 6: 100, 7: -3, 8: 0} {
 		if err := counts.Put(owner, gen.DatapathOwnerEntries{Made: [2]int64{contextsOfOwner: wrong}}); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/cilium/ebpf/features"
@@ -111,51 +110,4 @@ func kills(log *zap.Logger, s situation, try, rule func(situation) error) error 
 	log.Warn("return probes could not be tried, the version of the kernel decides", zap.String("situation", string(s)),
 		zap.NamedError("verdict", verdict), zap.NamedError("reason", err))
 	return verdict
-}
-
-// perProcess reports whether each process has probes of its own.
-func (s *Source) perProcess() bool { return s.safety != nil && s.safety.perProcess }
-
-// refuse reports whether a process must not be probed at sites: err says so, too many are probed
-// one by one, or its owner has too many files. It removes the probes that the process has.
-func (s *Source) refuse(pid int, w *watched, sites []locate.Site, err error) bool {
-	if err == nil && s.perProcess() {
-		if alone := s.probedAlone(); !alone[pid] && len(alone) >= maxProbedAlone {
-			err = errProbedAlone
-		}
-	}
-	if err == nil && !s.hasRoomFor(w, sites) {
-		err = errFilesOfOwner
-	}
-	if w.refused = err; err == nil {
-		return false
-	}
-	s.opts.Logger.Info("process is not counted on the data path", zap.Int("pid", pid), zap.Error(err))
-	s.leaveFiles(pid)
-	return true
-}
-
-// hasRoomFor reports whether the owner of a process may have the files of sites probed.
-func (s *Source) hasRoomFor(w *watched, sites []locate.Site) bool {
-	if !slices.ContainsFunc(sites, func(at locate.Site) bool { return s.files[at.File] == nil }) {
-		return true
-	}
-	owner, n := s.ownerOf(w), 0
-	for _, f := range s.files {
-		n += toInt[int](f.owner == owner)
-	}
-	return n < maxFilesOfOwner
-}
-
-// probedAlone returns the processes that have probes of their own.
-func (s *Source) probedAlone() map[int]bool {
-	alone := map[int]bool{}
-	for _, f := range s.files {
-		if f.perProcess {
-			for pid := range f.paths {
-				alone[pid] = true
-			}
-		}
-	}
-	return alone
 }
