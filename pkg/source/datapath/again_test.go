@@ -183,7 +183,7 @@ func TestTriesBounded(t *testing.T) {
 	o := traceLifecycle(t, s.prober.kernel, path)
 	o.use(f, 0, 3)
 	o.modify(f, 0, qpInit)
-	e, err := s.prober.kernel.next()
+	e, err := s.prober.kernel.events.next()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -237,7 +237,7 @@ func TestAnnouncedAgain(t *testing.T) {
 	}
 	announced := func() (n int) {
 		for k.events.AvailableBytes() > 0 {
-			e, err := k.next()
+			e, err := k.events.next()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -220,7 +220,7 @@ func (l *loop) attach(ctx context.Context) {
 // receive passes events to the loop until the kernel's maps are closed.
 func (l *loop) receive(ctx context.Context, k *kernel) {
 	for {
-		e, err := k.next()
+		e, err := k.events.next()
 		if err != nil {
 			return // closed
 		}

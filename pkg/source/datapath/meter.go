@@ -63,7 +63,7 @@ func (m *meter) fill(snap *model.Snapshot) error {
 	snap.Hooks, snap.Outstanding, snap.Stalled = m.hooks, []model.Outstanding{}, []model.StalledQueuePair{}
 	err := errors.Join(m.failed, m.unprobed)
 	if m.kernel != nil {
-		err = errors.Join(err, m.drain(nil), m.fillOutstanding(snap), m.kernel.object.Owners.Settle(m.forgotten), m.kernel.fill(snap))
+		err = errors.Join(err, m.drain(nil), m.fillOutstanding(snap), m.kernel.object.Owners.Settle(m.forgotten), m.kernel.maps.fill(snap))
 	}
 	m.fold.forget(m.forgotten)
 	clear(m.forgotten)
@@ -85,13 +85,13 @@ func (m *meter) fill(snap *model.Snapshot) error {
 // drain adds the counts since the last step. The caller holds mu. ended has the processes that have ended.
 func (m *meter) drain(ended map[uint32]*endedProcess) error {
 	clear(m.open)
-	err := m.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
+	err := m.kernel.maps.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
 		m.add(key, stat, closed || ended[key.Tgid] != nil)
 		if !closed && stat.Chosen != 0 {
 			m.open[gen.DatapathContextKey{Context: key.Context, Tgid: key.Tgid}] = m.traceOf(key, stat)
 		}
 	})
-	return errors.Join(err, m.kernel.latencies(m.fold.addLatency))
+	return errors.Join(err, m.kernel.maps.latencies(m.fold.addLatency))
 }
 
 // add adds what a context counted. While calls of some file are counted in surveys only, the counts of a context wait until it is known
@@ -266,7 +266,7 @@ func (m *meter) read(r *readings, correct bool) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	err := m.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
+	err := m.kernel.maps.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
 		r.contexts = append(r.contexts, reading{key, *stat, closed})
 		pay(key.Tgid, stat.SpentNs)
 	})
@@ -333,7 +333,7 @@ func (m *meter) removeProcesses(tgids []uint32, probed probedBefore) error {
 			b.spent += time.Duration(cost.SpentNs[posts] + cost.SpentNs[polls])
 		}
 	}))
-	err = errors.Join(err, m.kernel.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
+	err = errors.Join(err, m.kernel.maps.contexts(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		b := over[key.Tgid]
 		if b == nil {
 			return
