@@ -17,6 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/datapath/returnprobe"
 )
 
 const (
@@ -51,8 +52,8 @@ type loop struct {
 	pace      *pace
 
 	events  chan event
-	done    chan struct{} // closed when the goroutine ends
-	safety  *safety       // nil until determined
+	done    chan struct{}       // closed when the goroutine ends
+	safety  *returnprobe.Safety // nil until determined
 	namedAt time.Time
 	retry   hook.Retry
 }
@@ -180,10 +181,10 @@ func hasEntries(path string) bool {
 // newKernel is newKernel where return probes are safe.
 func (l *loop) newKernel(ctx context.Context) (*kernel, []model.Hook, error) {
 	if l.safety == nil {
-		result := determineSafety(ctx, l.opts.Logger)
-		l.safety, l.prober.perProcess = &result, result.perProcess
+		result := returnprobe.Try(ctx, l.opts.Logger)
+		l.safety, l.prober.perProcess = &result, result.PerProcess
 	}
-	if err := l.safety.refused; err != nil {
+	if err := l.safety.Refused; err != nil {
 		return nil, unattached(err.Error(), model.StateUnsupported), err
 	}
 	return newKernel(*l.opts)

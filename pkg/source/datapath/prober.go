@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -30,6 +31,21 @@ type prober struct {
 	changing   int          // that are in progress
 	closing    []*kernel    // from before the last release, the programs of which an operation may still attach
 }
+
+// maxProbedAlone is the number of processes that are probed one by one. Each has some
+// thirty links, and each probe asks all links of its place whether they are for the process.
+const maxProbedAlone = 256
+
+// errProbedAlone is why further processes are not probed.
+var errProbedAlone = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel",
+	model.ErrUnsupported, maxProbedAlone)
+
+// maxFilesOfOwner bounds the files that an owner alone has probed: a process may map any number of copies of a provider. All pods of a node
+// may be one owner.
+const maxFilesOfOwner = 256
+
+// errFilesOfOwner is why a process of an owner is not probed.
+var errFilesOfOwner = fmt.Errorf("%w: the processes of its owner map %d provider files", model.ErrUnsupported, maxFilesOfOwner)
 
 // addSites adds the sites of a process to their files, and reports whether one of these
 // is not probed.
