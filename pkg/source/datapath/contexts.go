@@ -77,9 +77,9 @@ func (t *contextTable) isLate(key gen.DatapathContextKey, stat *gen.DatapathCont
 }
 
 // wasLate is isLate for a context that has ended. If its functions were not found in
-// time, it was late unless all files were probed before it was ready to send and its
-// posts were seen.
-func (t *contextTable) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat, probed probedBefore) bool {
+// time, it was late unless all files were probed before it was ready to send, as probed
+// reports, and its posts were seen.
+func (t *contextTable) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat, probed func(pid int, ns uint64) bool) bool {
 	if stat.Late == 0 || t.contexts[key].final {
 		return t.isLate(key, stat)
 	}

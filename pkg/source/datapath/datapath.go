@@ -7,8 +7,11 @@
 // A hook in the kernel reports queue pairs that change their state, and the address
 // of their user space half. Package locate finds the provider's functions from
 // there. A probe is on a file, once for all processes that map it. The programs
-// (bpf/datapath.bpf.c) count by verbs context, and fold.go adds that to series of
+// (bpf/datapath.bpf.c) count by verbs context, and the meter adds that to series of
 // cgroups. The programs also measure what probes cost each process.
+//
+// One goroutine, the loop, decides what is attached. Its tracker follows processes and contexts, its searches find functions, its
+// prober has the files and their probes, and its switcher decides which calls are counted. The loop and Read share the meter only.
 package datapath
 
 import (

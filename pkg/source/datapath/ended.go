@@ -20,15 +20,10 @@ func (t *tracker) removeEnded(now time.Time) {
 	}
 	t.removedAt = now
 	var over []uint32
-	t.processes.loaded = t.processes.loaded[:0]
-	for _, w := range t.processes.byPID {
-		t.processes.loaded = append(t.processes.loaded, w.Process)
-	}
-	locate.EachExited(t.processes.loaded, func(i int) {
-		pid := t.processes.loaded[i].PID()
+	for _, pid := range t.processes.exited() {
 		t.removeProcess(pid, t.processes.byPID[pid])
 		over = append(over, uint32(pid))
-	})
+	}
 	over = append(over, t.checkUnobserved()...)
 	for pid := range t.absent {
 		if t.processes.byPID[int(pid)] == nil { // otherwise another process has its number

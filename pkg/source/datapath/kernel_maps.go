@@ -58,6 +58,18 @@ func iterate[T any](o link.IterOptions, f func(*T)) error {
 	return nil
 }
 
+// outstanding calls f with the state of each queue pair that has a ring and did not fail. One that is created or destroyed
+// meanwhile may be missing.
+func (k *kernel) outstanding(f func(*gen.DatapathOutstanding)) error {
+	err := iterate(link.IterOptions{
+		Program: k.object.Program(gen.DatapathProgListOutstanding), Map: k.object.Coll.Maps[gen.DatapathMapQueues],
+	}, f)
+	if err != nil {
+		return fmt.Errorf("iterator over queue pairs: %w", err)
+	}
+	return nil
+}
+
 // insert adds a context that is older than the hooks, and returns its number. If a hook
 // has added it meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {

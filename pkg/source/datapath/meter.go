@@ -314,12 +314,9 @@ type endedProcess struct {
 	spent    time.Duration
 }
 
-// probedBefore reports whether all files were probed, for a process, before a time (CLOCK_MONOTONIC, ns).
-type probedBefore func(pid int, ns uint64) bool
-
 // removeProcesses adds the last counts of processes that have ended to the series and
-// removes their entries from the kernel's maps.
-func (m *meter) removeProcesses(tgids []uint32, probed probedBefore) error {
+// removes their entries from the kernel's maps. probed: see wasLate.
+func (m *meter) removeProcesses(tgids []uint32, probed func(pid int, ns uint64) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	over := map[uint32]*endedProcess{}
@@ -362,7 +359,7 @@ func (m *meter) removeProcesses(tgids []uint32, probed probedBefore) error {
 // removeClosed adds the last counts of closed contexts to the series and removes their
 // entries from the kernel's maps. The counters of a closed context do not change, but it
 // may have durations that were not read.
-func (m *meter) removeClosed(read []reading, probed probedBefore) error {
+func (m *meter) removeClosed(read []reading, probed func(pid int, ns uint64) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var closed []*reading

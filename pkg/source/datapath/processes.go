@@ -38,9 +38,8 @@ func (w *watched) release() {
 type processes struct {
 	opts  *Options
 	byPID map[int]*watched
-	// buffers of readLoads, loaded also of removeEnded
-	loads  []processLoad
-	loaded []*locate.Process
+	loads []processLoad     // buffer of readLoads
+	some  []*locate.Process // buffer of readLoads and exited
 }
 
 // ownerOf returns the owner of a process, as the shares of maps have it.
@@ -77,6 +76,16 @@ func (p *processes) ownersOf(f *file) (owners []uint64) {
 	return owners
 }
 
+// exited returns the PIDs of those that have ended.
+func (p *processes) exited() (pids []int) {
+	p.some = p.some[:0]
+	for _, w := range p.byPID {
+		p.some = append(p.some, w.Process)
+	}
+	locate.EachExited(p.some, func(i int) { pids = append(pids, p.some[i].PID()) })
+	return pids
+}
+
 // processLoad is the CPU time that a process used, and what probes took of it.
 type processLoad struct {
 	pid      int
@@ -88,14 +97,14 @@ type processLoad struct {
 
 // readLoads reads the CPU time of all processes that have not exited.
 func (p *processes) readLoads(spent map[int][groups]time.Duration) []processLoad {
-	p.loads, p.loaded = p.loads[:0], p.loaded[:0]
+	p.loads, p.some = p.loads[:0], p.some[:0]
 	for pid, w := range p.byPID {
 		if cpu, err := w.CPU(); err == nil {
 			p.loads = append(p.loads, processLoad{pid, w.cgroup, cpu, spent[pid], w.surveyed})
-			p.loaded = append(p.loaded, w.Process)
+			p.some = append(p.some, w.Process)
 		}
 	}
-	locate.EachExited(p.loaded, func(i int) { p.loads[i].pid = 0 })
+	locate.EachExited(p.some, func(i int) { p.loads[i].pid = 0 })
 	p.loads = slices.DeleteFunc(p.loads, func(l processLoad) bool { return l.pid == 0 })
 	return p.loads
 }
