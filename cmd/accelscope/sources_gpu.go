@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
-	"github.com/accelscope/accelscope/pkg/source/datapath"
+	"github.com/accelscope/accelscope/pkg/source/datapath/returnprobe"
 	"github.com/accelscope/accelscope/pkg/source/drm"
 	"github.com/accelscope/accelscope/pkg/source/gpudriver"
 	"github.com/accelscope/accelscope/pkg/source/gpumemory"
@@ -50,9 +50,12 @@ func (s *services) newGPUMemory() engine.Registration {
 	source, err := gpumemory.New(gpumemory.Options{
 		Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
 		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Gate: gate, Workloads: s.workloads,
-		Logger:       log,
-		Consent:      s.consent,
-		ReturnProbes: func(ctx context.Context) (bool, error) { return datapath.ReturnProbes(ctx, log) },
+		Logger:  log,
+		Consent: s.consent,
+		ReturnProbes: func(ctx context.Context) (bool, error) {
+			safe := returnprobe.Try(ctx, log)
+			return safe.PerProcess, safe.Refused
+		},
 	})
 	return register("gpumemory", source, err)
 }

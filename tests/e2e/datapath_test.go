@@ -16,8 +16,10 @@ import (
 
 // datapathHooks runs the tests of the data path source that need an RDMA device.
 func (n node) datapathHooks(t *testing.T) {
-	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers|TestQuotaOfHooks|TestExperiments|TestChildren)$",
-		"TestLoad", "TestTiers", "TestQuotaOfHooks", "TestExperiments", "TestChildren")
+	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^(TestLoad|TestTiers|TestQuotaOfHooks)$",
+		"TestLoad", "TestTiers", "TestQuotaOfHooks")
+	n.packageTests(t, returnTestVar, "../../pkg/source/datapath/returnprobe", "^(TestExperiments|TestChildren)$",
+		"TestExperiments", "TestChildren")
 }
 
 // unsupported: an old kernel is reported as unsupported, and nothing else fails.

@@ -12,7 +12,7 @@ const gpuMemoryTestVar = "ACCELSCOPE_GPUMEMORYTEST"
 // gpuMemory runs tests of the source with FAKE libraries on this kernel, which show that the kernel accepts the
 // programs, and that return probes can be tried on it.
 func (n node) gpuMemory(t *testing.T) {
-	n.packageTests(t, datapathTestVar, "../../pkg/source/datapath", "^TestExperiments$", "TestExperiments")
+	n.packageTests(t, returnTestVar, "../../pkg/source/datapath/returnprobe", "^TestExperiments$", "TestExperiments")
 	tests, names := "^(TestFailedAllocations|TestLargeRequests)$", []string{"TestFailedAllocations", "TestLargeRequests"}
 	if whole() {
 		tests, names = ".", append(names, "TestExec", "TestOwnMounts", "TestFull", "TestBudget", "TestFirstRead")

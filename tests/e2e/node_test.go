@@ -28,6 +28,7 @@ const (
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
 	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the compiled tests of source/datapath
+	returnTestVar   = "ACCELSCOPE_RETURNTEST"   // the compiled tests of source/datapath/returnprobe
 	probeTestVar    = "ACCELSCOPE_PROBETEST"    // the compiled tests of source/probe
 	workloadsVar    = "ACCELSCOPE_WORKLOAD"     // directory of the C programs
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
@@ -209,7 +210,7 @@ func (n node) options(t *testing.T) vm.Options {
 	env := []string{
 		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
-		probeTestVar + "=" + dir + "/probe.test",
+		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test",
 		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", slurmTestVar + "=" + dir + "/slurm.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -236,6 +237,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/rdma.test", module + "pkg/source/rdma"},
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
+		{"test", "-c", "-o", dir + "/returnprobe.test", module + "pkg/source/datapath/returnprobe"},
 		{"test", "-c", "-o", dir + "/probe.test", module + "pkg/source/probe"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
 		{"test", "-c", "-o", dir + "/uprobe.test", module + "pkg/hook/uprobe"},

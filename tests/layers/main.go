@@ -54,6 +54,7 @@ var plants = map[string]plant{
 	"source-container":        {"pkg/source/container/planted.go", module + "pkg/engine"},
 	"source-datapath":         {"pkg/source/datapath/planted.go", module + "pkg/engine"},
 	"source-datapath-locate":  {"pkg/source/datapath/locate/planted.go", module + "pkg/engine"},
+	"source-datapath-returns": {"pkg/source/datapath/returnprobe/planted.go", module + "pkg/engine"},
 	"source-datapath-test":    {"pkg/source/datapath/planted_test.go", module + "pkg/source/rdma"},
 	"source-drm":              {"pkg/source/drm/planted.go", module + "pkg/engine"},
 	"source-fabric":           {"pkg/source/fabric/planted.go", module + "pkg/engine"},

@@ -23,50 +23,50 @@ func isFull(err error) bool { return errors.Is(err, errProbedAlone) || errors.Is
 // that changed its state last, and with the next one that does. Until then the context is late. It waits each time for twice
 // as long, and the kernel's programs bound how often a context is announced again (MAX_REPEATED): a program that destroys
 // queue pairs all the time is not searched for ever.
-func (s *Source) searchAgain(a attempt) {
+func (t *tracker) searchAgain(a attempt) {
 	switch {
 	case a.qp == 0: // each queue pair of the process is searched
 	case a.existed: // it has no entry in the kernel's map yet
-		s.retryLater(a)
-	case s.noRoom(&a):
-		s.giveUp(&a)
+		t.retryLater(a)
+	case t.searches.noRoom(&a):
+		t.giveUp(&a)
 	default:
-		stat, err := s.kernel.context(a.key)
+		stat, err := t.prober.kernel.context(a.key)
 		if err == nil {
 			a.again = true
-			s.retryAfter(a, int(stat.Repeated))
+			t.searches.retryAfter(a, int(stat.Repeated))
 		}
 	}
 }
 
 // searchLast has the next queue pair of a context announced, and searches the one that changed its state last.
-func (s *Source) searchLast(a attempt) {
-	last, ok := s.announceAgain(&a.event)
+func (t *tracker) searchLast(a attempt) {
+	last, ok := t.announceAgain(&a.event)
 	if ok && last != 0 {
 		a.qp, a.tries, a.again = last, 0, false
-		s.enqueue(a)
+		t.enqueue(a)
 	}
 }
 
 // announceAgain has the kernel announce the next queue pair of a context, and returns the one that changed its state last.
-func (s *Source) announceAgain(e *event) (last uint64, ok bool) {
-	last, err := s.kernel.announceAgain(e.key)
+func (t *tracker) announceAgain(e *event) (last uint64, ok bool) {
+	last, err := t.prober.kernel.announceAgain(e.key)
 	if err == nil {
 		return last, true
 	}
 	if !errors.Is(err, model.ErrAbsent) {
-		s.setUnlocated(e, err)
-		s.opts.Logger.Info("context is not counted on the data path", zap.Uint32("pid", e.key.Tgid), zap.Error(err))
+		t.meter.setUnlocated(e, err)
+		t.opts.Logger.Info("context is not counted on the data path", zap.Uint32("pid", e.key.Tgid), zap.Error(err))
 	}
 	return 0, false
 }
 
 // giveUp ends the attempts at one queue pair. The next one of its context is announced.
-func (s *Source) giveUp(a *attempt) {
+func (t *tracker) giveUp(a *attempt) {
 	switch {
 	case a.existed:
-		s.setUnlocated(&a.event, locate.ErrAgain)
+		t.meter.setUnlocated(&a.event, locate.ErrAgain)
 	case a.qp != 0:
-		s.announceAgain(&a.event)
+		t.announceAgain(&a.event)
 	}
 }

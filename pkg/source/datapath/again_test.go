@@ -20,7 +20,7 @@ import (
 // aborted is a source with the real locator, and a fake with a verbs context whose first queue pair is destroyed, and its
 // memory freed, before the first search reads it.
 type aborted struct {
-	*Source
+	*testSource
 	*fake
 	o        *kernelObjects
 	first    uint64        // the address of the first queue pair
@@ -32,17 +32,17 @@ func startAborted(t *testing.T) *aborted {
 	t.Helper()
 	path, _ := buildFake(t, asProvider...)
 	a := &aborted{search: make(chan struct{})}
-	a.Source = startSource(t, 0, path, nil, func(s *Source) {
+	a.testSource = startSource(t, 0, path, nil, func(s *testSource) {
 		find := locate.New("/proc").Find
-		s.find = func(p *locate.Process, qp, context uint64) (locate.Found, error) {
+		s.searches.find = func(p *locate.Process, qp, context uint64) (locate.Found, error) {
 			a.searches.Add(1)
 			<-a.search
 			return find(p, qp, context)
 		}
-		go s.receive(context.Background(), s.kernel)
+		go s.loop.receive(context.Background(), s.prober.kernel)
 	})
 	a.fake = startFake(t, path)
-	a.o = traceLifecycle(t, a.kernel, path)
+	a.o = traceLifecycle(t, a.prober.kernel, path)
 	a.o.use(a.fake, 0, 3)
 	a.first = a.make(99)
 	a.handle(a.first, 99)
@@ -101,7 +101,7 @@ func (a *aborted) waitLate(searches int32) {
 	a.t.Helper()
 	eventually(a.t, "the search does not end", func() bool {
 		var stat gen.DatapathContextStat
-		err := a.kernel.object.Coll.Maps[gen.DatapathMapContexts].Lookup(a.key, &stat)
+		err := a.prober.kernel.object.Coll.Maps[gen.DatapathMapContexts].Lookup(a.key, &stat)
 		return err == nil && a.searches.Load() >= searches && stat.Repeated >= uint32(searches)
 	})
 	if gaps := a.gaps(); gaps != string(model.GapLate) {
@@ -180,10 +180,10 @@ func TestTriesBounded(t *testing.T) {
 	_, cancel := context.WithCancel(t.Context())
 	s := newFakeSource(t, 0, path, nil, cancel)
 	f := startFake(t, path)
-	o := traceLifecycle(t, s.kernel, path)
+	o := traceLifecycle(t, s.prober.kernel, path)
 	o.use(f, 0, 3)
 	o.modify(f, 0, qpInit)
-	e, err := s.kernel.next()
+	e, err := s.prober.kernel.events.next()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,35 +191,35 @@ func TestTriesBounded(t *testing.T) {
 	var last time.Duration
 	const most = 32
 	for n := range most + 1 {
-		s.searchAgain(attempt{event: e})
-		if len(s.retries) != 1 {
-			t.Fatalf("%d attempts are scheduled", len(s.retries))
+		s.tracker.searchAgain(attempt{event: e})
+		if len(s.searches.retries) != 1 {
+			t.Fatalf("%d attempts are scheduled", len(s.searches.retries))
 		}
-		wait := time.Until(s.retries[0].at)
+		wait := time.Until(s.searches.retries[0].at)
 		if wait < last/2 || wait > lastRetry {
 			t.Errorf("attempt %d in %v, the one before in %v", n, wait, last)
 		}
 		last = wait
-		a := s.retries[0]
-		s.retries, s.retriesOf = nil, map[model.CgroupID]int{}
-		s.searchLast(a)
+		a := s.searches.retries[0]
+		s.searches.retries, s.searches.retriesOf = nil, map[model.CgroupID]int{}
+		s.tracker.searchLast(a)
 		if n == most {
 			break
 		}
-		w := s.processes[int(e.key.Tgid)]
-		if w == nil || len(w.queue) != 1 || w.queue[0].qp != f.qp || len(s.unlocated) != 0 {
-			t.Fatalf("attempt %d: %+v, %v", n, w, s.unlocated)
+		w := s.processes.byPID[int(e.key.Tgid)]
+		if w == nil || len(w.queue) != 1 || w.queue[0].qp != f.qp || len(s.meter.unlocated) != 0 {
+			t.Fatalf("attempt %d: %+v, %v", n, w, s.meter.unlocated)
 		}
 		w.queue = nil
 	}
-	if len(s.processes[int(e.key.Tgid)].queue) != 0 {
+	if len(s.processes.byPID[int(e.key.Tgid)].queue) != 0 {
 		t.Error("one more search")
 	}
 	snap := s.snapshot(t)
 	if !slices.ContainsFunc(snap.Coverage, func(c model.Coverage) bool { return c.Gap == model.GapProviderUnsupported }) {
 		t.Errorf("coverage %+v", snap.Coverage)
 	}
-	s.processes[int(e.key.Tgid)].Close()
+	s.processes.byPID[int(e.key.Tgid)].Close()
 }
 
 // TestRetries: an event that cannot be handled now is handled later, also while others are.
@@ -231,32 +231,32 @@ func TestRetries(t *testing.T) {
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
 	const more = 3
 	for range maxQueue + more {
-		s.observe(e)
+		s.tracker.observe(e)
 	}
-	w := s.processes[f.Process.Pid]
+	w := s.processes.byPID[f.Process.Pid]
 	defer w.Close()
-	if len(w.queue) != maxQueue || len(s.retries) != more {
-		t.Fatalf("%d in the queue, %d later", len(w.queue), len(s.retries))
+	if len(w.queue) != maxQueue || len(s.searches.retries) != more {
+		t.Fatalf("%d in the queue, %d later", len(w.queue), len(s.searches.retries))
 	}
 	w.queue = w.queue[:maxQueue-1]
-	s.retryDue(time.Now().Add(lastRetry))
-	if len(w.queue) != maxQueue || len(s.retries) != more-1 || s.retries[0].tries != 2 {
-		t.Errorf("%d in the queue, later %+v", len(w.queue), s.retries)
+	s.tracker.retryDue(time.Now().Add(lastRetry))
+	if len(w.queue) != maxQueue || len(s.searches.retries) != more-1 || s.searches.retries[0].tries != 2 {
+		t.Errorf("%d in the queue, later %+v", len(w.queue), s.searches.retries)
 	}
 }
 
 // TestRetriesShare: the attempts of one owner do not keep out those of others.
 func TestRetriesShare(t *testing.T) {
-	s := newSource(Options{}, func() {})
+	s := newTestSource(Options{}, func() {})
 	wait := func(owner model.CgroupID, n int) {
 		for i := range n {
-			s.retryLater(attempt{event: event{key: gen.DatapathContextKey{Tgid: uint32(i + 1)}, cgroup: owner, qp: 1, device: uint32(owner), existed: true}})
+			s.tracker.retryLater(attempt{event: event{key: gen.DatapathContextKey{Tgid: uint32(i + 1)}, cgroup: owner, qp: 1, device: uint32(owner), existed: true}})
 		}
 	}
 	wait(1, maxWaiting)
 	wait(2, 3)
-	if len(s.retries) != maxWaitingOfOwner+3 || len(s.unlocated) != maxWaiting-maxWaitingOfOwner {
-		t.Errorf("%d attempts wait, %d are given up", len(s.retries), len(s.unlocated))
+	if len(s.searches.retries) != maxWaitingOfOwner+3 || len(s.meter.unlocated) != maxWaiting-maxWaitingOfOwner {
+		t.Errorf("%d attempts wait, %d are given up", len(s.searches.retries), len(s.meter.unlocated))
 	}
 }
 

@@ -17,11 +17,11 @@ import (
 )
 
 // want sets whether a group of a file is to be probed. What it counts is incomplete from the moment on at which it is not.
-func (s *Source) want(f *file, group int, wanted bool) {
+func (p *prober) want(f *file, group int, wanted bool) {
 	f.wanted[group] = wanted
 	if !wanted && f.on[group] {
 		f.on[group] = false
-		s.gap(f)
+		p.gap(f)
 	}
 	if !f.on[group] && !f.survey.limited[group] { // what is limited is not late between surveys
 		f.probed[group] = nil
@@ -29,7 +29,7 @@ func (s *Source) want(f *file, group int, wanted bool) {
 }
 
 // switchOn sets that a group is probed, as far as it can be.
-func (s *Source) switchOn(f *file, group int) {
+func (p *prober) switchOn(f *file, group int) {
 	if f.failure(group) == nil {
 		f.setProbed(group, monotonic())
 	}
@@ -37,24 +37,24 @@ func (s *Source) switchOn(f *file, group int) {
 		return
 	}
 	f.on[group], f.switchedOn[group] = true, monotonic()
-	s.gap(f)
+	p.gap(f)
 }
 
 // gap has the programs forget what they know of calls in progress: calls of the contexts of a file were not seen.
-func (s *Source) gap(f *file) {
-	for _, key := range s.contextsOf(f.id) {
-		s.kernel.gap(key)
+func (p *prober) gap(f *file) {
+	for _, key := range p.meter.contextsOf(f.id) {
+		p.kernel.gap(key)
 	}
 }
 
 // change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress or put
-// off. The loop does not wait for it: handleChange takes the result. Posts come before polls, as a process may be about to post.
-func (s *Source) change(f *file, now time.Time) {
+// off. The loop does not wait for it: finish takes the result. Posts come before polls, as a process may be about to post.
+func (p *prober) change(f *file, now time.Time) {
 	if f.turn.Taken() {
 		return
 	}
 	if halves := f.unwanted(); len(halves) > 0 {
-		s.begin(f, changed{of: f, halves: halves, detach: true}, now)
+		p.begin(f, changed{of: f, halves: halves, detach: true}, now)
 		return
 	}
 	for group := range groups {
@@ -62,10 +62,10 @@ func (s *Source) change(f *file, now time.Time) {
 			continue
 		}
 		if halves := f.missing(group); len(halves) > 0 {
-			s.begin(f, changed{of: f, halves: halves}, now)
+			p.begin(f, changed{of: f, halves: halves}, now)
 			return
 		}
-		s.switchOn(f, group)
+		p.switchOn(f, group)
 	}
 	f.added = false
 }
@@ -79,35 +79,35 @@ type changed struct {
 }
 
 // begin begins an operation, if it is due.
-func (s *Source) begin(f *file, c changed, now time.Time) {
+func (p *prober) begin(f *file, c changed, now time.Time) {
 	if !f.turn.Take(now) {
 		return
 	}
-	s.changing++
-	o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: s.ownersOf(f)}
+	p.changing++
+	o := &uprobe.Operation{Source: model.DataPathSource, Paths: f.openPaths(), Owners: p.processes.ownersOf(f)}
 	c.Operation = o
 	for i, h := range c.halves {
-		p := uprobe.Probe{Offset: h.Offset, Link: f.links[h]}
+		one := uprobe.Probe{Offset: h.Offset, Link: f.links[h]}
 		if !c.detach {
-			p.Attach = s.kernel.probe(h)
+			one.Attach = p.kernel.probe(h)
 			if i > 0 && c.halves[i-1] == (half{h.target, true}) {
-				p.Attach = afterReturn(&o.Probes, i-1, p.Attach)
+				one.Attach = afterReturn(&o.Probes, i-1, one.Attach)
 			}
 		}
-		o.Probes = append(o.Probes, p)
+		o.Probes = append(o.Probes, one)
 	}
 	o.Done = func(*uprobe.Operation) {
-		go safely.Do(s.Name(), func() {
+		go safely.Do(model.DataPathSource, func() {
 			select {
-			case s.changes <- c:
-			case <-s.done:
+			case p.changes <- c:
+			case <-p.done:
 			}
 		})
 	}
 	if c.detach {
-		s.opts.Gate.Detach(o)
+		p.opts.Gate.Detach(o)
 	} else {
-		s.opts.Gate.Attach(o)
+		p.opts.Gate.Attach(o)
 	}
 }
 
@@ -123,11 +123,11 @@ func afterReturn(probes *[]uprobe.Probe, ret int, attach func(string) (io.Closer
 	}
 }
 
-// handleChange takes the probes that an operation has attached or detached.
-func (s *Source) handleChange(c *changed) {
-	f, now := c.of, time.Now()
-	s.changing--
-	s.closeFormer()
+// finish takes the probes that an operation has attached or detached.
+func (p *prober) finish(c *changed, now time.Time) {
+	f := c.of
+	p.changing--
+	p.closeFormer()
 	retry := time.Duration(0) // of what failed to attach, each target has a time
 	if c.detach {
 		retry = retryInterval
@@ -135,11 +135,9 @@ func (s *Source) handleChange(c *changed) {
 	f.turn.Ended(c.Err(), now, retry)
 	f.take(c, now)
 	if err := c.Err(); err != nil {
-		s.opts.Logger.Warn("probes of a provider are not changed", zap.Bool("detach", c.detach), zap.Error(err))
+		p.opts.Logger.Warn("probes of a provider are not changed", zap.Bool("detach", c.detach), zap.Error(err))
 	}
-	s.change(f, now)
-	s.beginCounting(f, now)
-	s.pace.changed = true
+	p.change(f, now)
 }
 
 // take takes the result of an operation.
@@ -200,82 +198,64 @@ func (f *file) missing(group int) (halves []half) {
 	return halves
 }
 
-// ownersOf returns the owners of the processes that map a file, and 0 for others that may: those of the node, and those with the same
-// image.
-func (s *Source) ownersOf(f *file) (owners []uint64) {
-	if f.kept != nil && (f.home == nil || f.home.PID() == 1) {
-		owners = append(owners, 0)
-	}
-	of := map[model.CgroupID]bool{}
-	for pid := range f.paths {
-		if w := s.processes[pid]; w != nil {
-			of[s.ownerOf(w)] = true
-		}
-	}
-	for id := range of {
-		owners = append(owners, uint64(id))
-	}
-	return owners
-}
-
 // closeFormer closes the programs of kernels from before the last release, which operations in progress may use.
-func (s *Source) closeFormer() {
-	if s.changing > 0 {
+func (p *prober) closeFormer() {
+	if p.changing > 0 {
 		return
 	}
-	for _, k := range s.closing {
+	for _, k := range p.closing {
 		k.close()
 	}
-	s.closing = nil
+	p.closing = nil
 }
 
 // changeFormer detaches the probes of files from before the last release.
-func (s *Source) changeFormer(now time.Time) {
-	left := s.former[:0]
-	for _, f := range s.former {
-		if s.change(f, now); f.hasProbes() {
+func (p *prober) changeFormer(now time.Time) {
+	left := p.former[:0]
+	for _, f := range p.former {
+		if p.change(f, now); f.hasProbes() {
 			left = append(left, f)
 		} else {
 			f.close()
 		}
 	}
-	clear(s.former[len(left):])
-	s.former = left
+	clear(p.former[len(left):])
+	p.former = left
 }
 
 // shutdown detaches all probes at the end of the sensor, before the hooks, as that may take longer than the sensor waits.
-func (s *Source) shutdown() {
-	if len(s.files)+len(s.former)+s.changing == 0 {
+func (p *prober) shutdown() {
+	if len(p.files)+len(p.former)+p.changing == 0 {
 		return
 	}
-	s.opts.Gate.End()
+	p.opts.Gate.End()
 	deadline := time.After(uprobe.EndLimit / 3)
-	for hangs := false; s.changing > 0 && !hangs; { // no other operation begins
+	for hangs := false; p.changing > 0 && !hangs; { // no other operation begins
 		select {
-		case c := <-s.changes:
+		case c := <-p.changes:
 			c.of.take(&c, time.Now())
 			c.of.turn.Ended(nil, time.Now(), 0)
-			s.changing--
+			p.changing--
 		case <-deadline:
 			hangs = true
 		}
 	}
-	s.closeFormer()
+	p.closeFormer()
 	var operations []*uprobe.Operation
-	for _, f := range slices.AppendSeq(s.former, maps.Values(s.files)) {
+	for _, f := range slices.AppendSeq(p.former, maps.Values(p.files)) {
 		f.wanted = [groups]bool{}
-		o := &uprobe.Operation{Source: s.Name(), Paths: f.openPaths(), Owners: s.ownersOf(f)}
+		o := &uprobe.Operation{Source: model.DataPathSource, Paths: f.openPaths(), Owners: p.processes.ownersOf(f)}
 		for _, h := range f.unwanted() {
 			o.Probes = append(o.Probes, uprobe.Probe{Offset: h.Offset, Link: f.links[h]})
 		}
 		operations = append(operations, o)
 	}
 	if len(operations) > 0 {
-		s.opts.Gate.Shutdown(operations)
+		p.opts.Gate.Shutdown(operations)
 	}
-	for _, f := range slices.AppendSeq(s.former, maps.Values(s.files)) {
+	for _, f := range slices.AppendSeq(p.former, maps.Values(p.files)) {
 		clear(f.links) // closed, or left
 		f.close()
 	}
-	s.former = nil
+	p.former = nil
 }

@@ -90,61 +90,61 @@ func TestTake(t *testing.T) {
 // result, and the file stays limited.
 func TestSurveyCounts(t *testing.T) {
 	now := time.Now()
-	s := newSource(Options{}, func() {})
-	s.schedule = schedule{limit: 0.01, length: 10 * time.Second, interval: time.Minute}
+	s := newTestSource(Options{}, func() {})
+	s.switcher.schedule = schedule{limit: 0.01, length: 10 * time.Second, interval: time.Minute}
 	f := newFile(locate.FileID{Inode: 1}, false)
-	s.files[f.id] = f
+	s.prober.files[f.id] = f
 	f.on = [groups]bool{true, true}
-	s.schedule.limitGroup(&f.survey, polls, now)
+	s.switcher.schedule.limitGroup(&f.survey, polls, now)
 	f.on[polls] = false // they cannot be attached
-	s.beginCounting(f, now)
-	if f.survey.counting || s.places[f.id].surveyed {
+	s.switcher.beginCounting(f, now)
+	if f.survey.counting || s.meter.places[f.id].surveyed {
 		t.Error("counts without probes")
 	}
 	later := now.Add(9 * time.Second)
 	f.on[polls] = true
-	s.beginCounting(f, later)
-	if !f.survey.counting || !s.places[f.id].surveyed || f.survey.begun != later || f.survey.broken {
+	s.switcher.beginCounting(f, later)
+	if !f.survey.counting || !s.meter.places[f.id].surveyed || f.survey.begun != later || f.survey.broken {
 		t.Errorf("does not count: %+v", f.survey)
 	}
-	if s.schedule.advance(&f.survey, true, now.Add(10*time.Second)) {
+	if s.switcher.schedule.advance(&f.survey, true, now.Add(10*time.Second)) {
 		t.Error("ends early")
 	}
 	f.on[polls] = false
-	if s.beginCounting(f, later); !f.survey.broken {
+	if s.switcher.beginCounting(f, later); !f.survey.broken {
 		t.Error("incomplete, and has a result")
 	}
-	s.schedule.advance(&f.survey, true, later.Add(10*time.Second))
+	s.switcher.schedule.advance(&f.survey, true, later.Add(10*time.Second))
 	if f.survey.running || f.survey.counting || !f.survey.isLimited() {
 		t.Errorf("after it: %+v", f.survey)
 	}
-	s.schedule.begin(&f.survey, now)
-	if s.schedule.advance(&f.survey, true, now.Add(10*time.Second)); !f.survey.broken || !f.survey.isLimited() {
+	s.switcher.schedule.begin(&f.survey, now)
+	if s.switcher.schedule.advance(&f.survey, true, now.Add(10*time.Second)); !f.survey.broken || !f.survey.isLimited() {
 		t.Errorf("never counted: %+v", f.survey)
 	}
 }
 
 // TestChosenStays: a file that a chosen process has mapped stays probed while another process maps it.
 func TestChosenStays(t *testing.T) {
-	s := newSource(Options{}, func() {})
+	s := newTestSource(Options{}, func() {})
 	f := newFile(locate.FileID{Inode: 1}, false)
 	f.paths[1], f.paths[2] = "provider", "provider"
-	s.processes[1] = &watched{}
-	s.processes[2] = &watched{}
-	if s.isWanted(f) {
+	s.processes.byPID[1] = &watched{}
+	s.processes.byPID[2] = &watched{}
+	if s.switcher.isWanted(f) {
 		t.Error("probed without a chosen process")
 	}
-	s.processes[2].chosen = true
-	if !s.isWanted(f) {
+	s.processes.byPID[2].chosen = true
+	if !s.switcher.isWanted(f) {
 		t.Error("not probed")
 	}
-	delete(s.processes, 2)
+	delete(s.processes.byPID, 2)
 	delete(f.paths, 2)
-	if !s.isWanted(f) {
+	if !s.switcher.isWanted(f) {
 		t.Error("detached with the chosen process")
 	}
-	s.excluded = map[locate.FileID]bool{f.id: true}
-	if s.isWanted(f) {
+	f.excluded = true
+	if s.switcher.isWanted(f) {
 		t.Error("probed although a process must not be")
 	}
 }

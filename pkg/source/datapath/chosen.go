@@ -3,34 +3,34 @@
 package datapath
 
 import (
-	"maps"
 	"time"
 
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-func (s *Source) isChosen(cgroup model.CgroupID) bool {
-	return s.opts.Chosen == nil || s.opts.Chosen(cgroup)
+func (p *processes) isChosen(cgroup model.CgroupID) bool {
+	return p.opts.Chosen == nil || p.opts.Chosen(cgroup)
 }
 
-func (s *Source) isExcluded(cgroup model.CgroupID) bool { return s.consent(cgroup) == uprobe.Refused }
+func (p *processes) isExcluded(cgroup model.CgroupID) bool {
+	return p.consent(cgroup) == uprobe.Refused
+}
 
-func (s *Source) consent(cgroup model.CgroupID) uprobe.Consent {
-	if s.opts.Consent == nil {
+func (p *processes) consent(cgroup model.CgroupID) uprobe.Consent {
+	if p.opts.Consent == nil {
 		return uprobe.Given
 	}
-	return s.opts.Consent(cgroup)
+	return p.opts.Consent(cgroup)
 }
 
 // awaitsConsent reports whether a file without probes must wait for the consent of a process that maps it.
-func (s *Source) awaitsConsent(f *file) bool {
+func (p *processes) awaitsConsent(f *file) bool {
 	awaited := false
 	for pid := range f.paths {
-		w := s.processes[pid]
-		awaited = awaited || !f.hasProbes() && w != nil && s.consent(w.cgroup) == uprobe.Awaited
+		w := p.byPID[pid]
+		awaited = awaited || !f.hasProbes() && w != nil && p.consent(w.cgroup) == uprobe.Awaited
 	}
 	return f.wait.For(awaited, time.Now())
 }
@@ -38,66 +38,52 @@ func (s *Source) awaitsConsent(f *file) bool {
 // updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from
 // then on. The file gets probes again after an interval between surveys: processes that come and go must not cause more changes
 // than surveys do.
-func (s *Source) updateExcluded() {
-	if s.opts.Consent == nil {
+func (t *tracker) updateExcluded() {
+	if t.opts.Consent == nil {
 		return
 	}
 	excluded, now := map[locate.FileID]bool{}, time.Now()
 	of := map[int]bool{}
-	for pid, w := range s.processes {
-		of[pid] = s.isExcluded(w.cgroup)
+	for pid, w := range t.processes.byPID {
+		of[pid] = t.processes.isExcluded(w.cgroup)
 	}
-	for id, f := range s.files {
+	for id, f := range t.prober.files {
+		barred := false
 		for pid := range f.paths {
-			excluded[id] = excluded[id] || of[pid]
+			barred = barred || of[pid]
 		}
 		switch {
-		case excluded[id] && !s.excluded[id]:
-			f.barred = now.Add(s.schedule.interval)
+		case barred && !f.excluded:
+			f.barred = now.Add(t.opts.SurveyInterval)
 		case now.Before(f.barred):
-			excluded[id] = true
+			barred = true
 		}
+		f.excluded, excluded[id] = barred, barred
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.excluded = excluded
-	for key, c := range s.contexts {
-		if excluded[c.file] {
-			s.fold.markLate(key)
-		}
-	}
+	t.meter.setExcluded(excluded)
 }
 
 // updateChosen checks again which cgroups are chosen.
-func (s *Source) updateChosen() {
-	if s.opts.Chosen == nil {
+func (t *tracker) updateChosen() {
+	if t.opts.Chosen == nil {
 		return
 	}
-	s.mu.Lock()
-	places := maps.Clone(s.contexts)
-	s.mu.Unlock()
 	asked := map[model.CgroupID]bool{}
-	for key, p := range places {
+	for key, p := range t.meter.allContexts() {
 		chosen, ok := asked[p.cgroup]
 		if !ok {
-			chosen = s.isChosen(p.cgroup)
+			chosen = t.processes.isChosen(p.cgroup)
 			asked[p.cgroup] = chosen
 		}
-		w := s.processes[int(key.Tgid)]
+		w := t.processes.byPID[int(key.Tgid)]
 		if w == nil || chosen == p.chosen {
 			continue
 		}
 		p.chosen = chosen
 		w.chosen = w.chosen || chosen
-		s.setContext(key, p)
-		s.newContexts = append(s.newContexts, newContext{key: key})
-		s.pace.changed = true
-		s.kernel.gap(key)
+		t.meter.setContext(key, p)
+		t.newContexts = append(t.newContexts, newContext{key: key})
+		t.pace.changed = true
+		t.prober.kernel.gap(key)
 	}
-}
-
-func (s *Source) setContext(key gen.DatapathContextKey, p contextState) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.contexts[key] = p
 }

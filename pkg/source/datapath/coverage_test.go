@@ -32,67 +32,67 @@ func TestCoverage(t *testing.T) {
 		calls  uint64
 		unread uint64
 		at     place
-		do     func(*Source)
+		do     func(*testSource)
 		want   []model.Gap
 	}{
 		"all calls are probed":    {state: &found, at: full, want: []model.Gap{""}},
 		"a search is in progress": {at: full, want: []model.Gap{model.GapLate}},
-		"no provider": {at: full, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *Source) {
-			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, errors.New("no provider"))
+		"no provider": {at: full, want: []model.Gap{model.GapProviderUnsupported}, do: func(s *testSource) {
+			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, errors.New("no provider"))
 		}},
-		"no permission": {at: full, want: []model.Gap{model.GapRefused}, do: func(s *Source) {
-			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, fs.ErrPermission)
+		"no permission": {at: full, want: []model.Gap{model.GapRefused}, do: func(s *testSource) {
+			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, fs.ErrPermission)
 		}},
-		"found at the second attempt": {state: &found, at: full, want: []model.Gap{""}, do: func(s *Source) {
-			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, locate.ErrNotReady)
-			s.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, nil)
+		"found at the second attempt": {state: &found, at: full, want: []model.Gap{""}, do: func(s *testSource) {
+			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, locate.ErrNotReady)
+			s.meter.setUnlocated(&event{key: key, cgroup: 5, device: 3, qp: 8}, nil)
 		}},
 		"not selected": {state: &ignored, at: full, want: []model.Gap{model.GapNotSelected}},
-		"late":         {state: &found, at: full, want: []model.Gap{model.GapLate}, do: func(s *Source) { s.fold.markLate(key) }},
+		"late":         {state: &found, at: full, want: []model.Gap{model.GapLate}, do: func(s *testSource) { s.meter.fold.markLate(key) }},
 		"surveyed":     {state: &found, at: limited, want: []model.Gap{model.GapSurvey}},
 		"late and surveyed": {
 			state: &found, at: limited, want: []model.Gap{model.GapLate, model.GapSurvey},
-			do: func(s *Source) { s.fold.markLate(key) },
+			do: func(s *testSource) { s.meter.fold.markLate(key) },
 		},
 		"lengths that were not read": {state: &found, unread: 1, at: full, want: []model.Gap{model.GapExtendedPoll}},
 		"a function could not be probed": {
 			state: &found, at: full, want: []model.Gap{model.GapRefused},
-			do: func(s *Source) { s.unprobeable = map[locate.FileID]bool{file: true} },
+			do: func(s *testSource) { s.meter.unprobeable = map[locate.FileID]bool{file: true} },
 		},
 		"no call for long":                        {state: &old, at: full, want: []model.Gap{""}},
 		"no call for long, queues can be written": {state: &direct, at: full, want: []model.Gap{model.GapDirectWQE}},
 		"calls, and queues can be written":        {state: &direct, calls: 1, at: full, want: []model.Gap{""}},
 		"calls long ago, queues can be written": {
 			state: &direct, calls: 1, at: full, want: []model.Gap{model.GapDirectWQE},
-			do: func(s *Source) { s.fold.contexts[key].called -= 2 * uint64(idleAfter) },
+			do: func(s *testSource) { s.meter.fold.contexts[key].called -= 2 * uint64(idleAfter) },
 		},
 		"calls again, queues can be written": {
 			state: &direct, calls: 1, at: full, want: []model.Gap{""},
-			do: func(s *Source) {
-				c := s.fold.contexts[key]
+			do: func(s *testSource) {
+				c := s.meter.fold.contexts[key]
 				c.called -= 2 * uint64(idleAfter)
 				stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
 				stat.Hits[posts], stat.Hits[polls] = 1, 1
-				s.fold.add(key, stat, full)
+				s.meter.fold.add(key, stat, full)
 			},
 		},
 		"no call in a survey, queues can be written": {state: &direct, at: limited, want: []model.Gap{model.GapSurvey}},
 		"as many contexts as the cgroup may have": {
 			state: &found, at: full, want: []model.Gap{model.GapFull},
-			do: func(s *Source) { s.opts.MaxContexts = 2 },
+			do: func(s *testSource) { s.opts.MaxContexts = 2 },
 		},
-		"HCA without a name": {state: &found, at: full, do: func(s *Source) { clear(s.names) }},
+		"HCA without a name": {state: &found, at: full, do: func(s *testSource) { clear(s.meter.names.byIndex) }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSource(Options{}, func() {})
-			s.names[3] = "mlx5_0"
+			s := newTestSource(Options{}, func() {})
+			s.meter.names.byIndex[3] = "mlx5_0"
 			if tt.state != nil {
-				s.contexts[key] = *tt.state
+				s.meter.contexts[key] = *tt.state
 			}
 			stat := &gen.DatapathContextStat{Cgroup: 5, Device: 3}
 			stat.Hits[polls], stat.Unread = tt.calls, tt.unread
-			s.fold.add(key, stat, tt.at)
+			s.meter.fold.add(key, stat, tt.at)
 			if tt.do != nil {
 				tt.do(s)
 			}
@@ -100,7 +100,7 @@ func TestCoverage(t *testing.T) {
 			for _, gap := range tt.want {
 				want = append(want, model.Coverage{Cgroup: 5, Device: "mlx5_0", Gap: gap})
 			}
-			if diff := cmp.Diff(want, s.coverage()); diff != "" {
+			if diff := cmp.Diff(want, s.meter.coverage()); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -109,14 +109,14 @@ func TestCoverage(t *testing.T) {
 
 // BenchmarkCoverage is a job of 192 processes on 10 HCAs.
 func BenchmarkCoverage(b *testing.B) {
-	s := newSource(Options{}, func() {})
+	s := newTestSource(Options{}, func() {})
 	for i := range uint32(1920) {
 		key := gen.DatapathContextKey{Tgid: i / 10, Number: i}
-		s.names[i%10] = fmt.Sprint("mlx5_", i%10)
-		s.contexts[key] = contextState{chosen: true, final: true, probed: 1}
-		s.fold.add(key, &gen.DatapathContextStat{Cgroup: 5, Device: i % 10}, full)
+		s.meter.names.byIndex[i%10] = fmt.Sprint("mlx5_", i%10)
+		s.meter.contexts[key] = contextState{chosen: true, final: true, probed: 1}
+		s.meter.fold.add(key, &gen.DatapathContextStat{Cgroup: 5, Device: i % 10}, full)
 	}
 	for b.Loop() {
-		s.coverage()
+		s.meter.coverage()
 	}
 }

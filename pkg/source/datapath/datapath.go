@@ -7,20 +7,21 @@
 // A hook in the kernel reports queue pairs that change their state, and the address
 // of their user space half. Package locate finds the provider's functions from
 // there. A probe is on a file, once for all processes that map it. The programs
-// (bpf/datapath.bpf.c) count by verbs context, and fold.go adds that to series of
+// (bpf/datapath.bpf.c) count by verbs context, and the meter adds that to series of
 // cgroups. The programs also measure what probes cost each process.
+//
+// One goroutine, the loop, decides what is attached. Its tracker follows processes and contexts, its searches find functions, its
+// prober has the files and their probes, and its switcher decides which calls are counted. The loop and Read share the meter only.
 package datapath
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -70,61 +71,10 @@ const DefaultMaxContexts = 4096
 
 // Source counts data path operations by cgroup and HCA.
 type Source struct {
-	opts Options
-
-	// mu guards the fields that both the loop and Read use. It is never held while
-	// waiting.
-	mu     sync.Mutex
-	kernel *kernel // nil while there is no device
-	hooks  []model.Hook
-	failed error
-	// unprobed is why some functions could not be probed.
-	unprobed error
-	names    map[uint32]string // of the HCAs, by index
-	// formerDevices is the last number that stands for a renamed HCA. The kernel's indexes are
-	// below 2^31.
-	formerDevices uint32
-	fold          *fold
-	forgotten     map[model.CgroupID]bool
-	// contexts are those with located functions, places those of their files.
-	contexts map[gen.DatapathContextKey]contextState
-	places   map[locate.FileID]place
-	limited  bool                   // calls of some file are counted in surveys only
-	excluded map[locate.FileID]bool // files that a process maps which must not have probes
-	off      map[locate.FileID]bool // files that lack probes which they should have
-	ending   map[uint32]bool        // processes that have ended, while their last counts are read
-	kept     map[locate.FileID]bool // files that stay probed without a process
-	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
-	tracedSince map[locate.FileID]uint64
-	// open are the open contexts that are counted, as of the last drain. Their keys have no
-	// number, as in the kernel.
-	open map[gen.DatapathContextKey]openContext
-	// unprobeable are files with functions that could not be probed, unlocated the processes
-	// and devices with queue pairs whose functions were not found.
-	unprobeable map[locate.FileID]bool
-	unlocated   map[processDevice]unlocated
-	stats       model.DataPathStats
-
-	loop
-
-	stop context.CancelFunc
-	done chan struct{}
-}
-
-// contextState is the state of a context with located functions: the file, the time
-// since which it is probed (CLOCK_MONOTONIC, ns; 0: not yet), and whether its calls
-// are counted.
-type contextState struct {
-	file   locate.FileID
-	direct bool   // see locate.Found
-	found  uint64 // when the functions were located (CLOCK_MONOTONIC, ns)
-	probed uint64
-	cgroup model.CgroupID
-	chosen bool
-	// existed: it is older than the hooks.
-	existed bool
-	// final: probed does not change any more.
-	final bool
+	opts  *Options
+	meter *meter
+	stop  context.CancelFunc
+	done  <-chan struct{} // closed when the loop has ended
 }
 
 // New attaches the hooks if there is a device, and starts the loop. It returns an
@@ -134,33 +84,23 @@ func New(opts Options) (*Source, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newSource(opts, cancel)
-	s.follow(ctx) // so that the first Read reports what could be attached
-	go safely.Do(s.Name(), func() { s.run(ctx) })
+	s, l := newSource(opts, cancel)
+	l.follow(ctx) // so that the first Read reports what could be attached
+	go safely.Do(s.Name(), func() { l.run(ctx) })
 	return s, nil
 }
 
-func newSource(opts Options, stop context.CancelFunc) *Source {
+// newSource returns a source, and its loop, which does not run yet.
+func newSource(opts Options, stop context.CancelFunc) (*Source, *loop) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
 	opts.StallAfter = cmp.Or(opts.StallAfter, DefaultStallAfter)
 	opts.SurveyLength = cmp.Or(opts.SurveyLength, DefaultSurveyLength)
 	opts.SurveyInterval = cmp.Or(opts.SurveyInterval, DefaultSurveyInterval)
-	return &Source{
-		opts:      opts,
-		hooks:     unattached("no RDMA device: the hooks come with the first one", model.StateAbsent),
-		fold:      newFold(opts.Budget, opts.SurveyInterval),
-		forgotten: map[model.CgroupID]bool{}, names: map[uint32]string{}, formerDevices: 1 << 31,
-		contexts:  map[gen.DatapathContextKey]contextState{},
-		places:    map[locate.FileID]place{},
-		kept:      map[locate.FileID]bool{},
-		open:      map[gen.DatapathContextKey]openContext{},
-		unlocated: map[processDevice]unlocated{},
-		loop:      newLoop(opts),
-		stop:      stop,
-		done:      make(chan struct{}),
-	}
+	m := newMeter(&opts)
+	l := newLoop(&opts, m)
+	return &Source{opts: &opts, meter: m, stop: stop, done: l.done}, l
 }
 
 // Name returns "datapath".
@@ -174,79 +114,14 @@ func (s *Source) Close() error {
 }
 
 // Forget removes the series of cgroups at the next Read.
-func (s *Source) Forget(cgroups []model.CgroupID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, id := range cgroups {
-		s.forgotten[id] = true
-	}
-}
+func (s *Source) Forget(cgroups []model.CgroupID) { s.meter.forget(cgroups) }
 
 // Read reads the kernel's maps and returns all series.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	snap := model.Snapshot{Hooks: s.hooks, Outstanding: []model.Outstanding{}, Stalled: []model.StalledQueuePair{}}
+	var snap model.Snapshot
 	if s.opts.Gate != nil {
 		snap.ProbeDurations = s.opts.Gate.Durations(s.Name())
 	}
-	err := errors.Join(s.failed, s.unprobed)
-	if s.kernel != nil {
-		err = errors.Join(err, s.drain(), s.fillOutstanding(&snap), s.kernel.object.Owners.Settle(s.forgotten), s.kernel.fill(&snap))
-	}
-	s.fold.forget(s.forgotten)
-	clear(s.forgotten)
-	now := time.Now()
-	s.fold.fill(&snap, s.deviceName, func(file locate.FileID, ended time.Time) (none [groups]bool) {
-		if s.schedule.isOutdated(ended, now) {
-			return none
-		}
-		return s.places[file].limited
-	})
-	snap.Coverage = s.coverage()
-	stats := s.stats
-	stats.Attached = s.kernel != nil
-	stats.LimitRatio, stats.Late = s.fold.limitRatio(), s.fold.late
-	snap.DataPath = &stats
+	err := s.meter.fill(&snap)
 	return snap, err
 }
-
-// deviceName returns the name of an HCA, empty while it is not known.
-func (s *Source) deviceName(index uint32) string { return s.names[index] }
-
-// drain adds the counts since the last step. The caller holds mu.
-func (s *Source) drain() error {
-	clear(s.open)
-	err := s.kernel.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
-		s.add(key, stat, closed)
-		if !closed && stat.Chosen != 0 {
-			s.open[gen.DatapathContextKey{Context: key.Context, Tgid: key.Tgid}] = s.traceOf(key, stat)
-		}
-	})
-	return errors.Join(err, s.kernel.latencies(s.fold.addLatency))
-}
-
-// lockAndDrain is drain for callers that do not hold mu.
-func (s *Source) lockAndDrain() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.drain()
-}
-
-// isLate reports whether a context was ready to send before its functions were
-// probed.
-func (s *Source) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
-	p := s.contexts[key]
-	return p.final && stat.Late != 0 && (p.probed == 0 || stat.LateNs < p.probed)
-}
-
-// add adds what a context counted. While calls of some file are counted in surveys only, the counts of a context wait until it is known
-// which file its functions are in, or until it or its process has ended.
-func (s *Source) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool) {
-	if _, located := s.contexts[key]; located || closed || !s.limited || s.ending[key.Tgid] {
-		s.fold.add(key, stat, s.placeOf(key))
-	}
-}
-
-// placeOf returns where a context is counted, and how.
-func (s *Source) placeOf(key gen.DatapathContextKey) place { return s.places[s.contexts[key].file] }

@@ -200,10 +200,10 @@ func TestLateFunctions(t *testing.T) {
 	s := startSource(t, 0, path, nil)
 	var found []locate.Site
 	id := locate.FileID{Device: 1, Inode: 1}
-	s.find = func(_ *locate.Process, _, _ uint64) (locate.Found, error) {
+	s.searches.find = func(_ *locate.Process, _, _ uint64) (locate.Found, error) {
 		return locate.Found{Sites: found, Paths: map[locate.FileID]string{id: path}}, nil
 	}
-	contexts := s.kernel.object.Coll.Maps[gen.DatapathMapContexts]
+	contexts := s.prober.kernel.object.Coll.Maps[gen.DatapathMapContexts]
 	for i, c := range []struct {
 		polls bool
 		late  uint64
@@ -215,7 +215,7 @@ func TestLateFunctions(t *testing.T) {
 			}
 		}
 		f := startFake(t, path)
-		s.kernel.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
+		s.prober.kernel.add(t, event{key: f.key, cgroup: 5, device: 3}, true)
 		var stat gen.DatapathContextStat
 		if err := contexts.Lookup(f.key, &stat); err != nil {
 			t.Fatal(err)
@@ -224,8 +224,8 @@ func TestLateFunctions(t *testing.T) {
 		if err := contexts.Put(f.key, stat); err != nil {
 			t.Fatal(err)
 		}
-		find := s.find
-		s.find = func(p *locate.Process, qp, context uint64) (locate.Found, error) {
+		find := s.searches.find
+		s.searches.find = func(p *locate.Process, qp, context uint64) (locate.Found, error) {
 			r, err := find(p, qp, context)
 			r.Context = f.key.Context
 			return r, err

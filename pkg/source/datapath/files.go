@@ -34,8 +34,9 @@ type file struct {
 	chosen bool
 	survey survey
 	wait   uprobe.Wait
-	// barred is until when the file has no probes, as a process that maps it must not have any.
-	barred time.Time
+	// excluded: a process that maps it must not have probes. barred is until when the file has none for this reason.
+	excluded bool
+	barred   time.Time
 	// links are the attached probes. turn is when they may be changed.
 	links map[half]io.Closer
 	turn  uprobe.Turn

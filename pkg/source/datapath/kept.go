@@ -3,7 +3,7 @@
 package datapath
 
 import (
-	"path/filepath"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,43 +17,72 @@ const (
 	maxKeptOfHome = 8
 )
 
+// keptFiles are the files that stay probed without a process. The loop sets them, and searches, in goroutines of their own, ask for them.
+type keptFiles struct {
+	mu  sync.Mutex
+	ids map[locate.FileID]bool
+}
+
+// set sets whether a file is kept.
+func (k *keptFiles) set(id locate.FileID, kept bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if kept {
+		k.ids[id] = true
+	} else {
+		delete(k.ids, id)
+	}
+}
+
+// haveAll reports whether all of these files are kept.
+func (k *keptFiles) haveAll(files map[locate.FileID]string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range files {
+		if !k.ids[id] {
+			return false
+		}
+	}
+	return true
+}
+
 // keep keeps the files of a process that was searched: those of an image while the sensor runs, as any container of the image
 // uses them, others while the home of the process exists. It takes over what it keeps.
-func (s *Source) keep(found *searchResult) {
+func (p *prober) keep(found *searchResult) {
 	for id := range found.Paths {
-		if f := s.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.hasProbes() && s.hasRoom() {
+		if f := p.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.hasProbes() && p.hasRoom() {
 			f.close()
 			f.kept = found.lower[id]
 			delete(found.lower, id)
-			s.setKept(id, true)
+			p.kept.set(id, true)
 		}
 	}
 	if found.home == nil {
 		return
 	}
 	home := found.home
-	if known := s.home(found.home.PID()); known != nil && known.Exited() { // another process has its number
-		s.checkKept()
+	if known := p.home(found.home.PID()); known != nil && known.Exited() { // another process has its number
+		p.checkKept()
 	} else if known != nil {
 		home = known
 	}
 	same := 0
-	for _, f := range s.files {
+	for _, f := range p.files {
 		if f.home == home {
 			same++
 		}
 	}
 	for id, path := range found.Paths {
-		f := s.files[id]
-		if f == nil || f.kept != nil || same >= maxKeptOfHome || !s.hasRoom() {
+		f := p.files[id]
+		if f == nil || f.kept != nil || same >= maxKeptOfHome || !p.hasRoom() {
 			continue
 		}
-		if err := f.open(s.opts.Procfs, path); err != nil {
-			s.opts.Logger.Debug("a provider is not kept", zap.Error(err))
+		if err := f.open(p.opts.Procfs, path); err != nil {
+			p.opts.Logger.Debug("a provider is not kept", zap.Error(err))
 			continue
 		}
 		f.kept, f.opened, f.home = f.opened, nil, home
-		s.setKept(id, true)
+		p.kept.set(id, true)
 		same++
 		if home == found.home {
 			found.home = nil
@@ -62,10 +91,10 @@ func (s *Source) keep(found *searchResult) {
 }
 
 // hasRoom reports whether another file can be kept. If not, it ends what is kept of a file of an image that no process maps.
-func (s *Source) hasRoom() bool {
+func (p *prober) hasRoom() bool {
 	kept := 0
 	var unused *file
-	for _, f := range s.files {
+	for _, f := range p.files {
 		if f.kept != nil {
 			kept++
 			if f.home == nil && len(f.paths) == 0 {
@@ -74,74 +103,39 @@ func (s *Source) hasRoom() bool {
 		}
 	}
 	if kept >= maxKept && unused != nil {
-		s.unkeep(unused)
-		s.detachUnused(unused)
+		p.unkeep(unused)
+		p.detachUnused(unused)
 		kept--
 	}
 	return kept < maxKept
 }
 
-// lowerFiles opens the files of an image behind files of a process. Runtimes mount the overlays of containers in the mount
-// namespace of the machine's first process.
-func (s *Source) lowerFiles(w *watched, files map[locate.FileID]string) map[locate.FileID]*locate.Kept {
-	lower := map[locate.FileID]*locate.Kept{}
-	for id, path := range files {
-		if k, err := w.KeepLower(filepath.Join(s.opts.Procfs, "1/root"), path); err == nil {
-			lower[id] = k
-		}
-	}
-	return lower
-}
-
-// setKept sets whether a file is kept.
-func (s *Source) setKept(id locate.FileID, kept bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if kept {
-		s.kept[id] = true
-	} else {
-		delete(s.kept, id)
-	}
-}
-
-// hasUnkept reports whether one of the files is not kept. Searches call it.
-func (s *Source) hasUnkept(files map[locate.FileID]string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id := range files {
-		if !s.kept[id] {
-			return true
-		}
-	}
-	return false
-}
-
 // checkKept ends what is kept for homes that have ended, and files that no process maps
 // and that changed.
-func (s *Source) checkKept() {
-	for _, f := range s.files {
+func (p *prober) checkKept() {
+	for _, f := range p.files {
 		if f.kept != nil && (f.home != nil && f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
-			s.unkeep(f)
-			s.detachUnused(f)
+			p.unkeep(f)
+			p.detachUnused(f)
 		}
 	}
 }
 
 // detachUnused detaches the probes of a file that no process maps and that is not kept.
-func (s *Source) detachUnused(f *file) {
+func (p *prober) detachUnused(f *file) {
 	if len(f.paths) > 0 || f.kept != nil {
 		return
 	}
 	for group := range groups {
-		s.want(f, group, false)
+		p.want(f, group, false)
 	}
 	f.probed, f.chosen = [groups]map[int]uint64{}, false
-	s.change(f, time.Now())
+	p.change(f, time.Now())
 }
 
 // home returns the home with a PID that keeps files, or nil.
-func (s *Source) home(pid int) *locate.Process {
-	for _, f := range s.files {
+func (p *prober) home(pid int) *locate.Process {
+	for _, f := range p.files {
 		if f.home != nil && f.home.PID() == pid {
 			return f.home
 		}
@@ -150,30 +144,20 @@ func (s *Source) home(pid int) *locate.Process {
 }
 
 // unkeep ends what is kept of a file, and closes its home if it was the last file of it.
-func (s *Source) unkeep(f *file) {
+func (p *prober) unkeep(f *file) {
 	if f.kept == nil {
 		return
 	}
 	home := f.home
 	f.kept, f.opened, f.home = nil, f.kept, nil
-	s.setKept(f.id, false)
+	p.kept.set(f.id, false)
 	if home == nil {
 		return
 	}
-	for _, other := range s.files {
+	for _, other := range p.files {
 		if other.home == home {
 			return
 		}
 	}
 	home.Close()
-}
-
-// closeKept closes what is not kept.
-func (r *searchResult) closeKept() {
-	if r.home != nil {
-		r.home.Close()
-	}
-	for _, k := range r.lower {
-		k.Close()
-	}
 }

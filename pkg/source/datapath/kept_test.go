@@ -14,7 +14,7 @@ import (
 // TestKeepImages: files of images are kept without a home until they change. When the limit is reached, one that no process maps
 // makes room. A file that is probed through a container is kept with the container only.
 func TestKeepImages(t *testing.T) {
-	s := newSource(Options{Procfs: "/proc"}, func() {})
+	s := newTestSource(Options{Procfs: "/proc"}, func() {})
 	dir := t.TempDir()
 	keep := func(i int) *file {
 		t.Helper()
@@ -27,18 +27,18 @@ func TestKeepImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := locate.FileID{Inode: uint64(i)}
-		if s.files[id] == nil {
-			s.files[id] = newFile(id, false)
+		if s.prober.files[id] == nil {
+			s.prober.files[id] = newFile(id, false)
 		}
 		found := &searchResult{Found: locate.Found{Paths: map[locate.FileID]string{id: path}}, lower: map[locate.FileID]*locate.Kept{id: k}}
-		s.keep(found)
+		s.prober.keep(found)
 		found.closeKept()
-		return s.files[id]
+		return s.prober.files[id]
 	}
 	kept := func() (n int) {
-		for _, f := range s.files {
-			if (f.kept != nil) != s.kept[f.id] {
-				t.Errorf("%v: kept %v, for searches %v", f.id, f.kept != nil, s.kept[f.id])
+		for _, f := range s.prober.files {
+			if (f.kept != nil) != s.prober.kept.ids[f.id] {
+				t.Errorf("%v: kept %v, for searches %v", f.id, f.kept != nil, s.prober.kept.ids[f.id])
 			}
 			if f.kept != nil {
 				n++
@@ -48,7 +48,7 @@ func TestKeepImages(t *testing.T) {
 	}
 
 	probed := newFile(locate.FileID{Inode: maxKept + 10}, false)
-	s.files[probed.id] = probed
+	s.prober.files[probed.id] = probed
 	probed.links[half{}] = nil
 	if keep(maxKept + 10); probed.kept != nil {
 		t.Error("a file that is probed through a container is kept")
@@ -59,26 +59,26 @@ func TestKeepImages(t *testing.T) {
 	for i := 1; i < maxKept; i++ {
 		keep(i)
 	}
-	s.checkKept()
+	s.prober.checkKept()
 	if n := kept(); n != maxKept {
 		t.Fatalf("%d files are kept", n)
 	}
 	if f := keep(maxKept); f.kept == nil || used.kept == nil || kept() != maxKept {
 		t.Errorf("%d files are kept, the last one %v, one that is used %v", kept(), f.kept != nil, used.kept != nil)
 	}
-	for _, f := range s.files {
+	for _, f := range s.prober.files {
 		f.paths[1] = "mapped"
 	}
 	if f := keep(maxKept + 1); f.kept != nil || kept() != maxKept {
 		t.Errorf("%d files are kept, all of which processes map", kept())
 	}
-	for _, f := range s.files {
+	for _, f := range s.prober.files {
 		delete(f.paths, 1)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if s.checkKept(); kept() != 0 {
+	if s.prober.checkKept(); kept() != 0 {
 		t.Errorf("%d files are kept that were removed with their image", kept())
 	}
 }

@@ -22,22 +22,22 @@ import (
 )
 
 // kernel is the BPF side: the maps, the hooks in the kernel and the programs that
-// are attached to processes.
+// are attached to processes. It does not change.
 type kernel struct {
 	object  *hook.Object
 	refused map[string]error // why programs were not loaded, by name
-	events  *ringbuf.Reader
-	record  ringbuf.Record // buffer of next
+	events  *eventReader
+	maps    *mapReader
 	sysfs   string
 	// multi: probes are uprobe_multi links (Linux 6.6), which are detached at once.
 	// Perf events take a tenth of a second each, as each waits for grace periods.
 	multi bool
+}
 
-	contextKeys  []gen.DatapathContextKey
-	contextStats []gen.DatapathContextStat
-	latencyKeys  []gen.DatapathLatencyKey
-	latencyStats []gen.DatapathLatency
-	entries      map[string]uint64 // by map, at its last read
+// eventReader reads the events of the hooks. A goroutine for each kernel uses it.
+type eventReader struct {
+	*ringbuf.Reader
+	record ringbuf.Record // buffer of next
 }
 
 // supported returns an error if the kernel lacks what the programs need.
@@ -129,9 +129,7 @@ func ofOwner(entries uint32) uint32 { return max(entries/2, 1) }
 
 // load makes the maps and loads the programs of programHooks.
 func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*kernel, []model.Hook, error) {
-	k := &kernel{
-		refused: map[string]error{}, sysfs: opts.Sysfs, entries: map[string]uint64{}, multi: features.HaveBPFLinkUprobeMulti() == nil,
-	}
+	k := &kernel{refused: map[string]error{}, sysfs: opts.Sysfs, multi: features.HaveBPFLinkUprobeMulti() == nil}
 	err := size(opts, spec, types, symbols)
 	if err != nil {
 		return nil, nil, err
@@ -144,6 +142,7 @@ func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols ma
 	if k.object, err = opts.Workloads.NewObject(spec, types); err != nil {
 		return nil, nil, err
 	}
+	k.maps = &mapReader{object: k.object, entries: map[string]uint64{}}
 	var hooks []model.Hook
 	useless := false
 	for _, h := range programHooks {
@@ -163,10 +162,12 @@ func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols ma
 	if events == nil { // nor are there programs that use it
 		return k, hooks, nil
 	}
-	if k.events, err = ringbuf.NewReader(events); err != nil {
+	ring, err := ringbuf.NewReader(events)
+	if err != nil {
 		k.close()
 		return nil, nil, fmt.Errorf("events of the data path: %w", err)
 	}
+	k.events = &eventReader{Reader: ring}
 	return k, hooks, nil
 }
 
@@ -222,13 +223,13 @@ func eventOf(e *gen.DatapathPathEvent) event {
 }
 
 // next waits for an event. It returns os.ErrClosed after close.
-func (k *kernel) next() (event, error) {
+func (r *eventReader) next() (event, error) {
 	for {
-		if err := k.events.ReadInto(&k.record); err != nil {
+		if err := r.ReadInto(&r.record); err != nil {
 			return event{}, err
 		}
 		var e gen.DatapathPathEvent
-		if parseEvent(k.record.RawSample, &e) == nil {
+		if parseEvent(r.record.RawSample, &e) == nil {
 			return eventOf(&e), nil
 		}
 	}

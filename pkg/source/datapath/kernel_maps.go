@@ -58,6 +58,18 @@ func iterate[T any](o link.IterOptions, f func(*T)) error {
 	return nil
 }
 
+// outstanding calls f with the state of each queue pair that has a ring and did not fail. One that is created or destroyed
+// meanwhile may be missing.
+func (k *kernel) outstanding(f func(*gen.DatapathOutstanding)) error {
+	err := iterate(link.IterOptions{
+		Program: k.object.Program(gen.DatapathProgListOutstanding), Map: k.object.Coll.Maps[gen.DatapathMapQueues],
+	}, f)
+	if err != nil {
+		return fmt.Errorf("iterator over queue pairs: %w", err)
+	}
+	return nil
+}
+
 // insert adds a context that is older than the hooks, and returns its number. If a hook
 // has added it meanwhile, insert only marks it.
 func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
@@ -185,33 +197,43 @@ func (k *kernel) run(args *gen.DatapathControlArgs) (uint32, error) {
 	return ret, nil
 }
 
-// contexts calls f with the numbered key and the counters of each context, open or
-// closed. They are overwritten after it returns.
-func (k *kernel) contexts(f func(gen.DatapathContextKey, *gen.DatapathContextStat)) error {
-	return k.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, _ bool) { f(key, stat) })
+// mapReader reads the maps. It is not safe for concurrent use: the meter uses it.
+type mapReader struct {
+	object       *hook.Object
+	contextKeys  []gen.DatapathContextKey
+	contextStats []gen.DatapathContextStat
+	latencyKeys  []gen.DatapathLatencyKey
+	latencyStats []gen.DatapathLatency
+	entries      map[string]uint64 // by map, at its last read
 }
 
-func (k *kernel) eachContext(f func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool)) error {
+// contexts calls f with the numbered key and the counters of each context, open or
+// closed. They are overwritten after it returns.
+func (r *mapReader) contexts(f func(gen.DatapathContextKey, *gen.DatapathContextStat)) error {
+	return r.eachContext(func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, _ bool) { f(key, stat) })
+}
+
+func (r *mapReader) eachContext(f func(key gen.DatapathContextKey, stat *gen.DatapathContextStat, closed bool)) error {
 	each := func(key gen.DatapathContextKey, stat *gen.DatapathContextStat) {
 		closed := key.Number != 0
 		key.Number = stat.Number
 		f(key, stat, closed)
 	}
-	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapContexts], &k.contextKeys, &k.contextStats, each)
+	n, err := hook.Batches(r.object.Coll.Maps[gen.DatapathMapContexts], &r.contextKeys, &r.contextStats, each)
 	if err != nil {
 		return fmt.Errorf("verbs contexts: %w", err)
 	}
-	k.entries[gen.DatapathMapContexts] = n
+	r.entries[gen.DatapathMapContexts] = n
 	return nil
 }
 
 // latencies calls f with the durations of each context.
-func (k *kernel) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatency)) error {
-	n, err := hook.Batches(k.object.Coll.Maps[gen.DatapathMapLatencies], &k.latencyKeys, &k.latencyStats, f)
+func (r *mapReader) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatency)) error {
+	n, err := hook.Batches(r.object.Coll.Maps[gen.DatapathMapLatencies], &r.latencyKeys, &r.latencyStats, f)
 	if err != nil {
 		return fmt.Errorf("durations of work requests: %w", err)
 	}
-	k.entries[gen.DatapathMapLatencies] = n
+	r.entries[gen.DatapathMapLatencies] = n
 	return nil
 }
 
@@ -235,15 +257,15 @@ const (
 )
 
 // fill adds the size of the maps and the losses to a snapshot.
-func (k *kernel) fill(snap *model.Snapshot) error {
-	vars := k.object.Coll.Variables
+func (r *mapReader) fill(snap *model.Snapshot) error {
+	vars := r.object.Coll.Variables
 	var queues uint64
 	if vars[gen.DatapathVarLiveQueues].Get(&queues) == nil {
-		k.entries[gen.DatapathMapQueues] = queues
+		r.entries[gen.DatapathMapQueues] = queues
 	}
 	for _, name := range []string{gen.DatapathMapContexts, gen.DatapathMapLatencies, gen.DatapathMapQueues} {
 		snap.Maps = append(snap.Maps, model.Map{
-			Name: "datapath_" + name, Entries: k.entries[name], Capacity: uint64(k.object.Coll.Maps[name].MaxEntries()),
+			Name: "datapath_" + name, Entries: r.entries[name], Capacity: uint64(r.object.Coll.Maps[name].MaxEntries()),
 		})
 	}
 	var lost [gen.DatapathPathLossPATH_LOSSES]uint64
@@ -253,9 +275,9 @@ func (k *kernel) fill(snap *model.Snapshot) error {
 	for i, n := range lost {
 		snap.Losses = append(snap.Losses, model.Loss{Reason: lossReasons[i], Count: n})
 	}
-	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: k.object.Missed()})
+	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: r.object.Missed()})
 	const contexts, rings = gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE, gen.DatapathPathLossPATH_LOSS_QUEUES_SHARE
-	return k.object.Owners.AddLosses(snap, lost[contexts]+lost[rings], lossReasons[contexts], lossReasons[rings])
+	return r.object.Owners.AddLosses(snap, lost[contexts]+lost[rings], lossReasons[contexts], lossReasons[rings])
 }
 
 // unknownCosts calls f with what calls with unknown contexts cost each process.

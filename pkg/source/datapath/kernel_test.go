@@ -261,7 +261,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.DatapathContextStat) (d gen.DatapathContextStat) {
 	t.Helper()
 	found := false
-	if err := k.contexts(func(at gen.DatapathContextKey, s *gen.DatapathContextStat) {
+	if err := k.maps.contexts(func(at gen.DatapathContextKey, s *gen.DatapathContextStat) {
 		if at != key {
 			return
 		}
@@ -296,7 +296,7 @@ func (k *kernel) counted(t testing.TB, key gen.DatapathContextKey, last *gen.Dat
 func (k *kernel) took(t testing.TB, f *fake, class gen.DatapathCompleted) (all, right uint64) {
 	t.Helper()
 	bounds, most := fineBounds(), max(uint64(f.longest), 40e6)
-	if err := k.latencies(func(at gen.DatapathLatencyKey, l *gen.DatapathLatency) {
+	if err := k.maps.latencies(func(at gen.DatapathLatencyKey, l *gen.DatapathLatency) {
 		if at.Context != f.key || at.Completed != uint32(class) {
 			return
 		}
@@ -314,7 +314,7 @@ func (k *kernel) took(t testing.TB, f *fake, class gen.DatapathCompleted) (all, 
 
 func (k *kernel) losses() map[string]uint64 {
 	var snap model.Snapshot
-	k.fill(&snap)
+	k.maps.fill(&snap)
 	out := map[string]uint64{}
 	for _, l := range snap.Losses {
 		if l.Count > 0 {
@@ -401,7 +401,7 @@ func testCounts(t *testing.T, k *kernel) {
 		t.Error("lost:", lost)
 	}
 	n := 0
-	if err := k.contexts(func(gen.DatapathContextKey, *gen.DatapathContextStat) { n++ }); err != nil || n != 1 {
+	if err := k.maps.contexts(func(gen.DatapathContextKey, *gen.DatapathContextStat) { n++ }); err != nil || n != 1 {
 		t.Errorf("%d contexts, %v", n, err)
 	}
 }
@@ -544,14 +544,14 @@ func TestUnselectedContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left []gen.DatapathContextKey
-	if err := k.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { left = append(left, key) }); err != nil {
+	if err := k.maps.contexts(func(key gen.DatapathContextKey, _ *gen.DatapathContextStat) { left = append(left, key) }); err != nil {
 		t.Fatal(err)
 	}
 	var snap model.Snapshot
-	if err := k.latencies(func(gen.DatapathLatencyKey, *gen.DatapathLatency) { t.Error("durations are left") }); err != nil {
+	if err := k.maps.latencies(func(gen.DatapathLatencyKey, *gen.DatapathLatency) { t.Error("durations are left") }); err != nil {
 		t.Fatal(err)
 	}
-	k.fill(&snap)
+	k.maps.fill(&snap)
 	if len(left) != 1 || left[0] != other || snap.Maps[0].Entries != 1 || snap.Maps[2].Entries != 0 {
 		t.Errorf("left: %+v, %+v", left, snap.Maps)
 	}
@@ -732,11 +732,11 @@ func TestLoad(t *testing.T) {
 	}
 	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
 	pid := uint32(server.Process.Pid)
-	opened, err := k.next()
+	opened, err := k.events.next()
 	if err != nil || opened.key.Tgid != pid || opened.qp != 0 || opened.cgroup == 0 {
 		t.Errorf("%+v, %v: want that %d opened a context", opened, err, pid)
 	}
-	connected, err := k.next()
+	connected, err := k.events.next()
 	if err != nil || connected.key.Tgid != pid || connected.qp == 0 || connected.key.Context == 0 {
 		t.Errorf("%+v, %v: want a queue pair of %d", connected, err, pid)
 	}
@@ -746,7 +746,7 @@ func TestLoad(t *testing.T) {
 	}
 	eventually(t, "the ring of the queue pair, which the program makes after the event", func() bool {
 		var snap model.Snapshot
-		return k.fill(&snap) == nil && snap.Maps[2].Entries == 1
+		return k.maps.fill(&snap) == nil && snap.Maps[2].Entries == 1
 	})
 	after, err := k.existing()
 	if err != nil || len(after) != len(before)+1 {

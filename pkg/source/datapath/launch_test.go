@@ -127,7 +127,7 @@ func (j *job) launch(within time.Duration) {
 }
 
 // startJobSource returns a source that reads the events of the ring buffer and has the real locator.
-func startJobSource(t testing.TB, limit float64) *Source {
+func startJobSource(t testing.TB, limit float64) *testSource {
 	t.Helper()
 	opts := Options{Sysfs: t.TempDir(), Procfs: "/proc", Budget: limit, MaxContexts: 16384, Logger: zaptest.NewLogger(t), Gate: newGate(t)}
 	if err := os.MkdirAll(filepath.Join(opts.Sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
@@ -135,13 +135,13 @@ func startJobSource(t testing.TB, limit float64) *Source {
 	}
 	k := startKernelWith(t, opts)
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newSource(opts, cancel)
-	s.kernel = k
+	s := newTestSource(opts, cancel)
+	s.prober.kernel, s.meter.kernel = k, k
 	for i := range 10 {
-		s.names[uint32(3+i)] = fmt.Sprintf("fake%d", i)
+		s.meter.names.byIndex[uint32(3+i)] = fmt.Sprintf("fake%d", i)
 	}
-	go s.receive(ctx, k)
-	go s.run(ctx)
+	go s.loop.receive(ctx, k)
+	go s.loop.run(ctx)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -151,10 +151,10 @@ func startJobSource(t testing.TB, limit float64) *Source {
 }
 
 // located returns the number of contexts with functions that were found and are probed.
-func (s *Source) located() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.contexts {
+func (s *testSource) located() (n int) {
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	for _, c := range s.meter.contexts {
 		if c.final && c.probed != 0 {
 			n++
 		}
@@ -180,7 +180,7 @@ func TestLaunch(t *testing.T) {
 	s := startJobSource(t, 0)
 	const processes, contexts = 100, 10
 	for turn := range 2 {
-		j := startJob(t, s.kernel, path, processes, contexts)
+		j := startJob(t, s.prober.kernel, path, processes, contexts)
 		j.launch(time.Second)
 		eventually(t, "not all contexts are located", func() bool { return s.located() == processes*contexts })
 		if j.lost > 0 {
@@ -210,10 +210,10 @@ func TestLaunch(t *testing.T) {
 			t.Errorf("%s: %d bytes, want %d", device, got[device], 3*processes*chain)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.contexts)+len(s.fold.contexts)+len(s.fold.processes) != 0 {
-		t.Errorf("%d states, %d counts and %d processes stay", len(s.contexts), len(s.fold.contexts), len(s.fold.processes))
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	if len(s.meter.contexts)+len(s.meter.fold.contexts)+len(s.meter.fold.processes) != 0 {
+		t.Errorf("%d states, %d counts and %d processes stay", len(s.meter.contexts), len(s.meter.fold.contexts), len(s.meter.fold.processes))
 	}
 }
 
@@ -276,7 +276,7 @@ func measureLaunch(b *testing.B, path string, processes, contexts int, limit flo
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	s := startJobSource(b, limit)
-	j := startJob(b, s.kernel, path, processes, contexts)
+	j := startJob(b, s.prober.kernel, path, processes, contexts)
 	cpu := func(f func()) time.Duration {
 		before := sensorCPU(b)
 		f()
@@ -312,9 +312,9 @@ func measureLaunch(b *testing.B, path string, processes, contexts int, limit flo
 	end := cpu(func() {
 		j.do("job-ends", 0)
 		until(func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.stats.Processes == 0 && len(s.fold.contexts) == 0
+			s.meter.mu.Lock()
+			defer s.meter.mu.Unlock()
+			return s.meter.stats.Processes == 0 && len(s.meter.fold.contexts) == 0
 		})
 	})
 	b.ReportMetric(end.Seconds(), "end-CPU-s")
@@ -322,13 +322,13 @@ func measureLaunch(b *testing.B, path string, processes, contexts int, limit flo
 }
 
 // addDurations adds durations of one class to each context, as its polls would.
-func (s *Source) addDurations(b *testing.B) {
+func (s *testSource) addDurations(b *testing.B) {
 	b.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key := range s.contexts {
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	for key := range s.meter.contexts {
 		latency := gen.DatapathLatencyKey{Context: key}
-		if err := s.kernel.object.Coll.Maps[gen.DatapathMapLatencies].Put(latency, gen.DatapathLatency{SumNs: 1}); err != nil {
+		if err := s.prober.kernel.object.Coll.Maps[gen.DatapathMapLatencies].Put(latency, gen.DatapathLatency{SumNs: 1}); err != nil {
 			b.Fatal(err)
 		}
 	}

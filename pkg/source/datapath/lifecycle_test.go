@@ -237,7 +237,7 @@ func TestAnnouncedAgain(t *testing.T) {
 	}
 	announced := func() (n int) {
 		for k.events.AvailableBytes() > 0 {
-			e, err := k.next()
+			e, err := k.events.next()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -270,13 +270,13 @@ func TestExec(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		t.Run(fmt.Sprintf("seen=%v", seen), func(t *testing.T) {
 			path, sites := buildFake(t)
-			s := startSource(t, 0, path, sites, func(s *Source) {
-				s.names[4] = "fake1"
-				go s.receive(context.Background(), s.kernel)
+			s := startSource(t, 0, path, sites, func(s *testSource) {
+				s.meter.names.byIndex[4] = "fake1"
+				go s.loop.receive(context.Background(), s.prober.kernel)
 			})
 			f := startFake(t, path)
 			f.exec() // from here on addresses do not change
-			o := traceLifecycle(t, s.kernel, path)
+			o := traceLifecycle(t, s.prober.kernel, path)
 			const programs = 4
 			key := f.key
 			for i := range programs {
@@ -292,7 +292,7 @@ func TestExec(t *testing.T) {
 				}
 				if seen {
 					o.close(f, i)
-					o.checkClosed(s.kernel, key, i)
+					o.checkClosed(s.prober.kernel, key, i)
 				}
 				f.exec()
 				if f.key != key {
@@ -326,9 +326,9 @@ func TestExec(t *testing.T) {
 }
 
 // counts reports whether the open context at an address has all its functions probed.
-func (s *Source) counts(key gen.DatapathContextKey) bool {
+func (s *testSource) counts(key gen.DatapathContextKey) bool {
 	var stat gen.DatapathContextStat
-	return s.kernel.object.Coll.Maps[gen.DatapathMapContexts].Lookup(key, &stat) == nil && stat.Ready != 0
+	return s.prober.kernel.object.Coll.Maps[gen.DatapathMapContexts].Lookup(key, &stat) == nil && stat.Ready != 0
 }
 
 // exec makes the fake execute its program again, without randomized addresses.

@@ -5,7 +5,6 @@ package datapath
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/datapath/returnprobe"
 )
 
 const (
@@ -39,68 +39,56 @@ const (
 	maxExisting = 16
 )
 
-// loop is the state that only the loop uses.
+// loop follows the devices, and runs everything else in one goroutine. All that its fields refer to belongs to this goroutine, except the
+// meter, which is shared.
 type loop struct {
-	processes map[int]*watched
-	files     map[locate.FileID]*file
-	schedule  schedule
-	// find finds the functions of a process: locate.Locator.Find.
-	find     func(p *locate.Process, qp, context uint64) (locate.Found, error)
-	safety   *safety      // nil until determined
-	former   []*file      // with probes from before the last release
-	changes  chan changed // operations of the Gate that have ended
-	changing int          // that are in progress
-	closing  []*kernel    // from before the last release, the programs of which an operation may still attach
-	// readings and spent are those of the last step: the counters of all contexts, and the
-	// cost of probes by process. The others are buffers.
-	readings []reading
-	spent    map[int][groups]time.Duration
-	loads    []processLoad
-	loaded   []*locate.Process // of loads
+	opts      *Options
+	meter     *meter
+	processes *processes
+	searches  *searches
+	tracker   *tracker
+	prober    *prober
+	switcher  *switcher
+	pace      *pace
 
-	events      chan event
-	results     chan searchResult
-	waiting     []*watched             // processes with events in their queue and no search
-	searching   int                    // searches that run
-	searchesOf  map[model.CgroupID]int // of these, by owner
-	retries     []attempt              // wait for another attempt
-	retriesOf   map[model.CgroupID]int // of these, by owner
-	retryAt     time.Time              // of the first of them
-	newContexts []newContext           // not marked yet
-	absent      map[uint32]bool        // processes that had ended before their event was handled
-	pace        pace
-	removedAt   time.Time
-	namedAt     time.Time
-	retry       hook.Retry
+	events  chan event
+	done    chan struct{}       // closed when the goroutine ends
+	safety  *returnprobe.Safety // nil until determined
+	namedAt time.Time
+	retry   hook.Retry
 }
 
-// newContext is a context whose functions were found, and where these are probed.
-type newContext struct {
-	key   gen.DatapathContextKey
-	sites []locate.Site
-}
-
-func newLoop(opts Options) loop {
-	return loop{
-		processes:  map[int]*watched{},
-		files:      map[locate.FileID]*file{},
-		schedule:   schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
-		find:       locate.New(opts.Procfs).Find,
-		absent:     map[uint32]bool{},
-		spent:      map[int][groups]time.Duration{},
-		searchesOf: map[model.CgroupID]int{},
-		retriesOf:  map[model.CgroupID]int{},
-		events:     make(chan event, maxEvents),
-		results:    make(chan searchResult, maxLocating),
-		changes:    make(chan changed),
+func newLoop(opts *Options, m *meter) *loop {
+	done, kept := make(chan struct{}), &keptFiles{ids: map[locate.FileID]bool{}}
+	l := &loop{
+		opts: opts, meter: m, pace: &pace{}, events: make(chan event, maxEvents), done: done,
+		processes: &processes{opts: opts, byPID: map[int]*watched{}},
 	}
+	l.searches = &searches{
+		opts: opts, processes: l.processes, kept: kept, done: done,
+		find: locate.New(opts.Procfs).Find, results: make(chan searchResult, maxLocating),
+		searchesOf: map[model.CgroupID]int{}, retriesOf: map[model.CgroupID]int{},
+	}
+	l.prober = &prober{
+		opts: opts, meter: m, processes: l.processes, kept: kept, done: done,
+		files: map[locate.FileID]*file{}, changes: make(chan changed),
+	}
+	l.tracker = &tracker{
+		opts: opts, meter: m, processes: l.processes, searches: l.searches, prober: l.prober, pace: l.pace,
+		absent: map[uint32]bool{}, last: readings{spent: map[int][groups]time.Duration{}},
+	}
+	l.switcher = &switcher{
+		opts: opts, meter: m, processes: l.processes, prober: l.prober, pace: l.pace,
+		schedule: schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
+	}
+	return l
 }
 
 // run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
-func (s *Source) run(ctx context.Context) {
-	defer close(s.done)
-	defer s.release("")
-	defer s.shutdown() // also after a panic: nothing else limits what probes cost
+func (l *loop) run(ctx context.Context) {
+	defer close(l.done)
+	defer l.release("")
+	defer l.prober.shutdown() // also after a panic: nothing else limits what probes cost
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
 	wake := time.NewTimer(0)
@@ -110,64 +98,72 @@ func (s *Source) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			s.follow(ctx)
-			s.changeFormer(time.Now())
-		case e := <-s.events:
-			s.handleEvent(e)
-		case a := <-s.results:
-			s.handleFound(a)
-		case c := <-s.changes:
-			s.handleChange(&c)
+			l.follow(ctx)
+			l.prober.changeFormer(time.Now())
+		case e := <-l.events:
+			l.handleEvent(e)
+		case a := <-l.searches.results:
+			l.tracker.handleFound(a)
+		case c := <-l.prober.changes:
+			l.handleChange(&c)
 		case <-wake.C:
 		}
-		s.handleQueued()
-		if s.kernel == nil { // only this goroutine sets it
+		l.handleQueued()
+		if l.prober.kernel == nil {
 			continue
 		}
 		now := time.Now()
-		s.nameMissing(ctx, now)
-		next := s.retryDue(now)
-		s.startSearches()
-		s.markFound(false)
-		if !now.Before(s.pace.next()) {
-			s.pace.due = s.step()
-			s.markFound(true)
-			s.removeEnded(now)
+		l.nameMissing(ctx, now)
+		next := l.tracker.retryDue(now)
+		l.searches.start(l.prober.perProcess)
+		l.tracker.markFound(false)
+		if !now.Before(l.pace.next()) {
+			l.pace.due = l.step()
+			l.tracker.markFound(true)
+			l.tracker.removeEnded(now)
 		}
-		if at := s.pace.next(); at.Before(next) {
+		if at := l.pace.next(); at.Before(next) {
 			next = at
 		}
 		wake.Reset(time.Until(next))
 	}
 }
 
-func (s *Source) handleEvent(e event) {
-	if s.kernel != nil { // otherwise it is older than the last release
-		s.observe(e)
+func (l *loop) handleEvent(e event) {
+	if l.prober.kernel != nil { // otherwise it is older than the last release
+		l.tracker.observe(e)
 	}
 }
 
 // handleQueued handles the events and results that wait.
-func (s *Source) handleQueued() {
-	for range len(s.events) {
-		s.handleEvent(<-s.events)
+func (l *loop) handleQueued() {
+	for range len(l.events) {
+		l.handleEvent(<-l.events)
 	}
-	for range len(s.results) {
-		s.handleFound(<-s.results)
+	for range len(l.searches.results) {
+		l.tracker.handleFound(<-l.searches.results)
 	}
+}
+
+// handleChange handles an operation of the Gate that has ended.
+func (l *loop) handleChange(c *changed) {
+	now := time.Now()
+	l.prober.finish(c, now)
+	l.switcher.beginCounting(c.of, now)
+	l.pace.changed = true
 }
 
 // follow attaches the hooks while there is a device and releases them with the
 // last one: they would keep a driver from being reloaded.
-func (s *Source) follow(ctx context.Context) {
-	present := hasEntries(filepath.Join(s.opts.Sysfs, "class/infiniband_verbs"))
+func (l *loop) follow(ctx context.Context) {
+	present := hasEntries(filepath.Join(l.opts.Sysfs, "class/infiniband_verbs"))
 	switch {
-	case !present && s.kernel != nil:
-		s.release("no RDMA device: the hooks come with the next one")
+	case !present && l.prober.kernel != nil:
+		l.release("no RDMA device: the hooks come with the next one")
 	case !present:
-		s.retry = hook.Retry{} // the modules of the next device may be others
-	case present && s.kernel == nil && !s.retry.Waiting(time.Now()):
-		s.attach(ctx)
+		l.retry = hook.Retry{} // the modules of the next device may be others
+	case present && l.prober.kernel == nil && !l.retry.Waiting(time.Now()):
+		l.attach(ctx)
 	}
 }
 
@@ -183,35 +179,31 @@ func hasEntries(path string) bool {
 }
 
 // newKernel is newKernel where return probes are safe.
-func (s *Source) newKernel(ctx context.Context) (*kernel, []model.Hook, error) {
-	if s.safety == nil {
-		result := determineSafety(ctx, s.opts.Logger)
-		s.safety = &result
+func (l *loop) newKernel(ctx context.Context) (*kernel, []model.Hook, error) {
+	if l.safety == nil {
+		result := returnprobe.Try(ctx, l.opts.Logger)
+		l.safety, l.prober.perProcess = &result, result.PerProcess
 	}
-	if err := s.safety.refused; err != nil {
+	if err := l.safety.Refused; err != nil {
 		return nil, unattached(err.Error(), model.StateUnsupported), err
 	}
-	return newKernel(s.opts)
+	return newKernel(*l.opts)
 }
 
-func (s *Source) attach(ctx context.Context) {
-	k, hooks, err := s.newKernel(ctx)
-	s.mu.Lock()
-	s.hooks, s.failed = hooks, err
-	s.mu.Unlock()
+func (l *loop) attach(ctx context.Context) {
+	k, hooks, err := l.newKernel(ctx)
+	l.meter.setKernel(k, hooks, err)
 	if err != nil {
-		s.retry.Failed(time.Now())
+		l.retry.Failed(time.Now())
 		return
 	}
-	s.retry = hook.Retry{}
-	s.mu.Lock()
-	s.kernel = k
-	s.mu.Unlock()
-	s.nameDevices(ctx)
-	go safely.Do(s.Name(), func() { s.receive(ctx, k) })
+	l.retry = hook.Retry{}
+	l.prober.kernel = k
+	l.nameDevices(ctx)
+	go safely.Do(model.DataPathSource, func() { l.receive(ctx, k) })
 	existing, err := k.existing()
 	if err != nil {
-		s.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))
+		l.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))
 	}
 	// The queue pairs of a process on a device have the same functions, or one of a
 	// few sets.
@@ -220,111 +212,75 @@ func (s *Source) attach(ctx context.Context) {
 		key := gen.DatapathContextKey{Context: uint64(e.device), Tgid: e.key.Tgid}
 		if of[key]++; of[key] <= maxExisting {
 			e.existed = true
-			s.observe(e)
+			l.tracker.observe(e)
 		}
 	}
-	s.opts.Logger.Info("data path hooks attached")
+	l.opts.Logger.Info("data path hooks attached")
 }
 
 // receive passes events to the loop until the kernel's maps are closed.
-func (s *Source) receive(ctx context.Context, k *kernel) {
+func (l *loop) receive(ctx context.Context, k *kernel) {
 	for {
-		e, err := k.next()
+		e, err := k.events.next()
 		if err != nil {
 			return // closed
 		}
 		select {
-		case s.events <- e:
+		case l.events <- e:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// nameDevices reads the names of the HCAs. The counts of a removed HCA stay under its name, and
-// those of a renamed one under the former name: an HCA that is added again may get that name.
-func (s *Source) nameDevices(ctx context.Context) {
-	if s.opts.DeviceNames == nil {
+// nameDevices reads the names of the HCAs.
+func (l *loop) nameDevices(ctx context.Context) {
+	if l.opts.DeviceNames == nil {
 		return
 	}
-	s.namedAt = time.Now()
+	l.namedAt = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
-	names, err := s.opts.DeviceNames(ctx)
+	names, err := l.opts.DeviceNames(ctx)
 	if err != nil {
-		s.opts.Logger.Debug("cannot read the names of the devices", zap.Error(err))
+		l.opts.Logger.Debug("cannot read the names of the devices", zap.Error(err))
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for index, former := range s.names {
-		if name := names[index]; name != "" && name != former {
-			s.formerDevices++
-			s.fold.split(index, s.formerDevices)
-			s.names[s.formerDevices] = former
-		}
-	}
-	maps.DeleteFunc(s.names, func(index uint32, _ string) bool {
-		return !s.fold.hasDevice(func(i uint32) bool { return i == index })
-	})
-	maps.Copy(s.names, names)
+	l.meter.setNames(names)
 }
 
 // nameMissing reads the names again while a series has an HCA without a name.
-func (s *Source) nameMissing(ctx context.Context, now time.Time) {
-	if now.Sub(s.namedAt) < nameInterval {
+func (l *loop) nameMissing(ctx context.Context, now time.Time) {
+	if now.Sub(l.namedAt) < nameInterval {
 		return
 	}
-	s.mu.Lock()
-	missing := s.fold.hasDevice(func(i uint32) bool { return s.deviceName(i) == "" })
-	s.mu.Unlock()
-	if missing {
-		s.nameDevices(ctx)
+	if l.meter.lacksName() {
+		l.nameDevices(ctx)
 	}
 }
 
+// step counts, begins and ends surveys, attaches and detaches probes, and returns the time of the next step.
+func (l *loop) step() time.Time {
+	now := time.Now()
+	l.pace.begin(now)
+	loads, err := l.tracker.count(now)
+	if err == nil {
+		l.switcher.limit(now, loads)
+	}
+	l.pace.read(time.Now())
+	return l.switcher.advance(now, err != nil)
+}
+
 // release detaches the hooks and keeps the series. Probes are detached when the Gate does it, at the end of the sensor by shutdown.
-func (s *Source) release(reason string) {
-	if s.kernel == nil {
+func (l *loop) release(reason string) {
+	if l.prober.kernel == nil {
 		return
 	}
-	s.mu.Lock()
-	s.limited = false // no context is located any more
-	err := s.drain()
-	s.fold.endAll()
-	k := s.kernel
-	s.kernel = nil
-	s.hooks = unattached(reason, model.StateAbsent)
-	clear(s.contexts)
-	clear(s.places)
-	clear(s.kept)
-	clear(s.tracedSince)
-	clear(s.unlocated)
-	s.unprobed, s.unprobeable, s.excluded, s.off = nil, nil, nil, nil
-	s.stats.Probes, s.stats.Processes = 0, 0
-	s.mu.Unlock()
+	err := l.meter.release(unattached(reason, model.StateAbsent))
 	if err != nil && !errors.Is(err, os.ErrClosed) {
-		s.opts.Logger.Warn("the last counts are lost", zap.Error(err))
+		l.opts.Logger.Warn("the last counts are lost", zap.Error(err))
 	}
-	k.detach()
-	s.closing = append(s.closing, k)
-	s.closeFormer()
-	for _, w := range s.processes {
-		w.release()
-	}
-	for _, f := range s.files {
-		s.unkeep(f)
-		f.wanted, f.on, f.survey = [groups]bool{}, [groups]bool{}, survey{}
-		if f.hasProbes() {
-			s.former = append(s.former, f)
-		} else {
-			f.close()
-		}
-	}
-	clear(s.processes)
-	clear(s.files)
-	clear(s.absent)
-	s.waiting, s.retries, s.newContexts, s.readings = nil, nil, nil, nil
-	clear(s.retriesOf)
-	s.pace = pace{}
+	l.prober.release()
+	l.tracker.release()
+	*l.pace = pace{}
 }

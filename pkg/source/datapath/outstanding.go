@@ -25,29 +25,6 @@ type openContext struct {
 	gap model.Gap
 }
 
-// traceOf returns how completely the queue pairs of a context are traced. The caller holds mu.
-func (s *Source) traceOf(key gen.DatapathContextKey, stat *gen.DatapathContextStat) openContext {
-	p, located := s.contexts[key]
-	at := s.placeOf(key)
-	c := openContext{
-		series: seriesKey{model.CgroupID(stat.Cgroup), stat.Device}, polled: stat.Hits[polls] > 0,
-	}
-	if since := s.tracedSince[p.file]; located && p.final && p.probed != 0 && since != 0 {
-		c.since = max(since, p.probed)
-	}
-	switch {
-	case at.isLimited():
-		c.gap = model.GapSurvey
-	case s.unprobeable[p.file]:
-		c.gap = model.GapRefused
-	case c.since == 0 || p.existed: // queue pairs that existed have a ring only once they post
-		c.gap = model.GapLate
-	case stat.Ringless != 0:
-		c.gap = model.GapQueuesFull
-	}
-	return c
-}
-
 // gapOf returns why the outstanding work requests of a queue pair are not known, empty if they are.
 //
 // If no completion of the queue pair was seen, its process may poll by means that are not probed. So there must be a poll of the
@@ -65,17 +42,17 @@ func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.Gap {
 }
 
 // fillOutstanding adds the outstanding work requests of the contexts that drain found. The caller holds mu.
-func (s *Source) fillOutstanding(snap *model.Snapshot) error {
+func (m *meter) fillOutstanding(snap *model.Snapshot) error {
 	rows := map[seriesKey]*model.Outstanding{}
-	for _, c := range s.open {
+	for _, c := range m.open {
 		row := rows[c.series]
 		if row == nil {
-			row = &model.Outstanding{Cgroup: c.series.cgroup, Device: s.deviceName(c.series.device)}
+			row = &model.Outstanding{Cgroup: c.series.cgroup, Device: m.names.of(c.series.device)}
 			rows[c.series] = row
 		}
 		row.Gaps = addGap(row.Gaps, c.gap)
 	}
-	if s.kernel.refused[gen.DatapathProgListOutstanding] != nil {
+	if m.kernel.refused[gen.DatapathProgListOutstanding] != nil {
 		for _, row := range rows {
 			row.Gaps = addGap(row.Gaps, model.GapRefused)
 		}
@@ -84,8 +61,8 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 		return nil
 	}
 	now := monotonic()
-	err := s.kernel.outstanding(func(o *gen.DatapathOutstanding) {
-		c, ok := s.open[gen.DatapathContextKey{Context: o.Key.Context, Tgid: o.Key.Tgid}]
+	err := m.kernel.outstanding(func(o *gen.DatapathOutstanding) {
+		c, ok := m.open[gen.DatapathContextKey{Context: o.Key.Context, Tgid: o.Key.Tgid}]
 		if !ok {
 			return
 		}
@@ -96,7 +73,7 @@ func (s *Source) fillOutstanding(snap *model.Snapshot) error {
 			return
 		}
 		row.Oldest = max(row.Oldest, age(now, o.OldestNs))
-		if silent := age(now, max(o.OldestNs, o.CompletedNs)); silent >= s.opts.StallAfter {
+		if silent := age(now, max(o.OldestNs, o.CompletedNs)); silent >= m.opts.StallAfter {
 			row.Stalled++
 			snap.Stalled = append(snap.Stalled,
 				model.StalledQueuePair{Cgroup: row.Cgroup, Device: row.Device, QPN: o.Key.Qpn, For: silent})

@@ -2,7 +2,11 @@
 
 package datapath
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 const (
 	// stepInterval is the minimum time between steps that new processes and contexts
@@ -46,4 +50,13 @@ func (p *pace) begin(now time.Time) {
 // read records that the step has read the counters.
 func (p *pace) read(now time.Time) {
 	p.rested = now.Add(stepRest * now.Sub(p.begun))
+}
+
+// monotonic returns CLOCK_MONOTONIC in ns, which the programs use.
+func monotonic() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0
+	}
+	return uint64(now.Nano())
 }

@@ -68,15 +68,15 @@ func TestPace(t *testing.T) {
 func TestProbedFile(t *testing.T) {
 	path, sites := buildFake(t)
 	s := newFakeSource(t, 0.01, path, sites, func() {})
-	defer s.release("the test ends")
+	defer s.loop.release("the test ends")
 	find := func() gen.DatapathContextKey {
 		t.Helper()
 		f := startFake(t, path)
-		s.observe(event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true})
-		s.startSearches()
-		s.handleFound(<-s.results)
-		s.markFound(false)
-		for key := range s.contexts {
+		s.tracker.observe(event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true})
+		s.searches.start(s.prober.perProcess)
+		s.tracker.handleFound(<-s.searches.results)
+		s.tracker.markFound(false)
+		for key := range s.meter.contexts {
 			if key.Tgid == f.key.Tgid {
 				return key
 			}
@@ -86,24 +86,24 @@ func TestProbedFile(t *testing.T) {
 	}
 	isReady := func(key gen.DatapathContextKey) bool {
 		t.Helper()
-		return s.kernel.counted(t, key, &gen.DatapathContextStat{}).Ready == 1
+		return s.prober.kernel.counted(t, key, &gen.DatapathContextStat{}).Ready == 1
 	}
-	s.pace.due = time.Now().Add(time.Hour)
+	s.loop.pace.due = time.Now().Add(time.Hour)
 	first := find()
-	if isReady(first) || time.Now().Before(s.pace.next()) {
-		t.Errorf("ready before the probes: %t; they come at %v", isReady(first), s.pace.next())
+	if isReady(first) || time.Now().Before(s.loop.pace.next()) {
+		t.Errorf("ready before the probes: %t; they come at %v", isReady(first), s.loop.pace.next())
 	}
-	s.pace.due = s.step()
-	for s.changing > 0 {
-		c := <-s.changes
-		s.handleChange(&c)
+	s.loop.pace.due = s.loop.step()
+	for s.prober.changing > 0 {
+		c := <-s.prober.changes
+		s.loop.handleChange(&c)
 	}
-	s.markFound(false)
-	if !isReady(first) || s.contexts[first].probed == 0 {
-		t.Errorf("not probed: %+v", s.contexts[first])
+	s.tracker.markFound(false)
+	if !isReady(first) || s.meter.contexts[first].probed == 0 {
+		t.Errorf("not probed: %+v", s.meter.contexts[first])
 	}
-	s.pace.due, s.pace.rested = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
-	if second := find(); !isReady(second) || s.contexts[second].probed == 0 || s.pace.attach {
-		t.Errorf("waits for a step: %+v", s.contexts[second])
+	s.loop.pace.due, s.loop.pace.rested = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+	if second := find(); !isReady(second) || s.meter.contexts[second].probed == 0 || s.loop.pace.attach {
+		t.Errorf("waits for a step: %+v", s.meter.contexts[second])
 	}
 }

@@ -36,7 +36,7 @@ func (k *kernel) checkContextCounts(t testing.TB, what string, want map[uint64]i
 	t.Helper()
 	counted, entries := k.entryCountsOf(contextsOfOwner), map[uint64]int{}
 	maps.DeleteFunc(counted, func(_ uint64, n int) bool { return n == 0 })
-	if err := k.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { entries[s.Owner]++ }); err != nil {
+	if err := k.maps.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { entries[s.Owner]++ }); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.Equal(counted, entries) || !maps.Equal(entries, want) {
@@ -137,14 +137,14 @@ func TestShareOfWorkload(t *testing.T) {
 	want[other] = 1
 	k.checkContextCounts(t, "a job and another cgroup", map[uint64]int{job: contexts / 2, other: 1})
 	found := map[uint64]int{}
-	if err := k.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { found[s.Cgroup]++ }); err != nil {
+	if err := k.maps.contexts(func(_ gen.DatapathContextKey, s *gen.DatapathContextStat) { found[s.Cgroup]++ }); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.Equal(found, want) {
 		t.Errorf("contexts by cgroup: %v, want %v", found, want)
 	}
 	var snap model.Snapshot
-	if err := k.fill(&snap); err != nil {
+	if err := k.maps.fill(&snap); err != nil {
 		t.Fatal(err)
 	}
 	owners := []model.Series[model.LossKey, model.Count]{
@@ -202,7 +202,7 @@ func TestQuotaOfHooks(t *testing.T) {
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
-		opened, err := k.next()
+		opened, err := k.events.next()
 		if pid := uint32(server.Process.Pid); err != nil || opened.key.Tgid != pid || opened.qp != 0 {
 			t.Fatalf("%+v, %v: want that %d opened a context", opened, err, pid)
 		}
@@ -211,7 +211,7 @@ func TestQuotaOfHooks(t *testing.T) {
 	const full = "datapath_contexts_full"
 	for range 5 {
 		_, end := open()
-		fits, err := k.next()
+		fits, err := k.events.next()
 		if err != nil || fits.qp == 0 {
 			t.Fatalf("%+v, %v: want a queue pair", fits, err)
 		}
@@ -241,12 +241,12 @@ func TestRecount(t *testing.T) {
 	f := startFake(t, path)
 	s.observeFake(f)
 	right := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return maps.Equal(s.kernel.entryCountsOf(contextsOfOwner), map[uint64]int{5: 1})
+		s.meter.mu.Lock()
+		defer s.meter.mu.Unlock()
+		return maps.Equal(s.prober.kernel.entryCountsOf(contextsOfOwner), map[uint64]int{5: 1})
 	}
 	eventually(t, "no context", right)
-	counts := s.kernel.object.Coll.Maps[gen.DatapathMapOwnerEntries]
+	counts := s.prober.kernel.object.Coll.Maps[gen.DatapathMapOwnerEntries]
 	for owner, wrong := range map[uint64]int64{5: 1 << 30, 6: 100, 7: -3, 8: 0} {
 		if err := counts.Put(owner, gen.DatapathOwnerEntries{Made: [2]int64{contextsOfOwner: wrong}}); err != nil {
 			t.Fatal(err)
@@ -352,7 +352,7 @@ func TestQueuesShare(t *testing.T) {
 			t.Errorf("%s: lost %v, want %v", what, got, lost)
 		}
 		var snap model.Snapshot
-		if err := k.fill(&snap); err != nil {
+		if err := k.maps.fill(&snap); err != nil {
 			t.Fatal(err)
 		}
 		of := map[uint64]uint64{}

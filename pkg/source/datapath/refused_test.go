@@ -48,8 +48,8 @@ func TestRefusedParts(t *testing.T) {
 		}
 		defer k.close()
 		k.checkProbes(t, path, sites)
-		s := newSource(Options{}, func() {})
-		s.kernel, s.hooks = k, hooks
+		s := newTestSource(Options{}, func() {})
+		s.meter.setKernel(k, hooks, nil)
 		snap, err := s.Read(t.Context())
 		return hooks, &snap, err
 	}

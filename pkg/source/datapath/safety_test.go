@@ -19,7 +19,7 @@ import (
 
 // startPerProcess returns a Source that probes processes one by one, and a function that writes the status of a process:
 // procfs is a FAKE directory with these files only, as no CPU of ours has shadow stacks. The probes are real.
-func startPerProcess(t *testing.T, path string, sites []locate.Site) (*Source, func(f *fake, features string)) {
+func startPerProcess(t *testing.T, path string, sites []locate.Site) (*testSource, func(f *fake, features string)) {
 	t.Helper()
 	if features.HaveBPFLinkUprobeMulti() != nil {
 		t.Skip("no uprobe_multi")
@@ -28,8 +28,8 @@ func startPerProcess(t *testing.T, path string, sites []locate.Site) (*Source, f
 	if err := os.Symlink("/proc/self", filepath.Join(procfs, "self")); err != nil {
 		t.Fatal(err)
 	}
-	s := startSource(t, 0, path, sites, func(s *Source) {
-		s.opts.Procfs, s.safety = procfs, &safety{perProcess: true}
+	s := startSource(t, 0, path, sites, func(s *testSource) {
+		s.opts.Procfs, s.prober.perProcess = procfs, true
 	})
 	return s, func(f *fake, features string) {
 		t.Helper()
@@ -120,44 +120,44 @@ func TestPerProcess(t *testing.T) {
 
 // TestTooManyAlone: the number of processes that are probed one by one is bounded.
 func TestTooManyAlone(t *testing.T) {
-	s := newSource(Options{}, func() {})
-	s.opts.Logger, s.safety = zap.NewNop(), &safety{perProcess: true}
+	s := newTestSource(Options{}, func() {})
+	s.opts.Logger, s.prober.perProcess = zap.NewNop(), true
 	f := newFile(locate.FileID{Inode: 1}, true)
 	for pid := range maxProbedAlone {
 		f.paths[pid+1] = "provider"
 	}
-	s.files[f.id] = f
+	s.prober.files[f.id] = f
 	w := &watched{}
-	if s.refuse(1, w, nil, nil) || w.refused != nil {
+	if s.tracker.refuse(1, w, nil, nil) || w.refused != nil {
 		t.Error("a process that is probed is refused")
 	}
-	if !s.refuse(maxProbedAlone+1, w, nil, nil) || !errors.Is(w.refused, errProbedAlone) || !errors.Is(w.refused, model.ErrUnsupported) {
+	if !s.tracker.refuse(maxProbedAlone+1, w, nil, nil) || !errors.Is(w.refused, errProbedAlone) || !errors.Is(w.refused, model.ErrUnsupported) {
 		t.Errorf("one too many: %v", w.refused)
 	}
 	f.perProcess = false
-	if s.safety = nil; s.refuse(maxProbedAlone+1, w, nil, nil) || w.refused != nil {
+	if s.prober.perProcess = false; s.tracker.refuse(maxProbedAlone+1, w, nil, nil) || w.refused != nil {
 		t.Error("refused where all processes share the probes")
 	}
 }
 
 // TestTooManyFiles: an owner may have a number of files probed. Its processes may use files that are probed, and others may bring more.
 func TestTooManyFiles(t *testing.T) {
-	s := newSource(Options{}, func() {})
-	s.opts.Logger, s.safety = zap.NewNop(), &safety{}
+	s := newTestSource(Options{}, func() {})
+	s.opts.Logger = zap.NewNop()
 	s.opts.OwnerOf = func(id model.CgroupID) (workload, share model.CgroupID) { return id, id / 10 }
 	at := func(inode int) []locate.Site { return []locate.Site{{File: locate.FileID{Inode: uint64(inode)}}} }
 	one, same, other := &watched{cgroup: 10}, &watched{cgroup: 11}, &watched{cgroup: 20}
-	s.processes[1] = one
+	s.processes.byPID[1] = one
 	for i := range maxFilesOfOwner {
-		if s.refuse(1, one, at(i), nil) {
+		if s.tracker.refuse(1, one, at(i), nil) {
 			t.Fatalf("file %d is refused: %v", i, one.refused)
 		}
-		s.addSites(1, locate.Found{Sites: at(i)})
+		s.prober.addSites(1, locate.Found{Sites: at(i)})
 	}
-	if !s.refuse(2, same, at(maxFilesOfOwner), nil) || !errors.Is(same.refused, errFilesOfOwner) || !isPassing(same.refused) {
+	if !s.tracker.refuse(2, same, at(maxFilesOfOwner), nil) || !errors.Is(same.refused, errFilesOfOwner) || !isPassing(same.refused) {
 		t.Errorf("one too many: %v", same.refused)
 	}
-	if s.refuse(2, same, at(0), nil) || s.refuse(3, other, at(maxFilesOfOwner), nil) {
+	if s.tracker.refuse(2, same, at(0), nil) || s.tracker.refuse(3, other, at(maxFilesOfOwner), nil) {
 		t.Errorf("a known file: %v; another owner: %v", same.refused, other.refused)
 	}
 }

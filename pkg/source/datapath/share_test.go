@@ -16,18 +16,17 @@ import (
 // TestSearchShare: the searches of more processes of one owner than may be searched at once all hang. Those of another owner are
 // made, and of the first one again when some end. Owners are those of the shares of maps: here cgroups 1 to 9 have one.
 func TestSearchShare(t *testing.T) {
-	s := newSource(Options{Procfs: "/proc", OwnerOf: func(id model.CgroupID) (workload, share model.CgroupID) {
+	s := newTestSource(Options{Procfs: "/proc", OwnerOf: func(id model.CgroupID) (workload, share model.CgroupID) {
 		if id < 10 {
 			return id, 1
 		}
 		return id, id
 	}}, func() {})
-	s.safety = &safety{}
 	hang := make(chan struct{})
 	release := sync.OnceFunc(func() { close(hang) })
 	defer release()
 	begun := make(chan uint64, 10*maxLocating)
-	s.find = func(_ *locate.Process, qp, _ uint64) (locate.Found, error) {
+	s.searches.find = func(_ *locate.Process, qp, _ uint64) (locate.Found, error) {
 		begun <- qp
 		if qp < 10 {
 			<-hang
@@ -41,14 +40,14 @@ func TestSearchShare(t *testing.T) {
 	await := func(cgroup model.CgroupID) *watched {
 		w := &watched{Process: self, cgroup: cgroup}
 		w.queue = []attempt{{event: event{qp: uint64(cgroup)}}}
-		s.awaitSearch(w)
+		s.searches.await(w)
 		return w
 	}
 	for i := range 2 * maxLocating {
 		await(model.CgroupID(i%9 + 1))
 	}
 	other := await(10)
-	s.startSearches()
+	s.searches.start(s.prober.perProcess)
 	count := map[uint64]int{}
 	for range maxLocatingOfOwner + 1 {
 		select {
@@ -58,17 +57,17 @@ func TestSearchShare(t *testing.T) {
 			t.Fatalf("begun: %v of the first owner, %v of the other", count[0], count[1])
 		}
 	}
-	if count[1] != 1 || s.searching != maxLocatingOfOwner+1 || other.waiting {
+	if count[1] != 1 || s.searches.searching != maxLocatingOfOwner+1 || other.waiting {
 		t.Errorf("begun: %v of the first owner, %v of the other", count[0], count[1])
 	}
 	release()
-	for s.searching > 0 {
-		r := <-s.results
-		s.searched(r.of)
-		s.startSearches()
+	for s.searches.searching > 0 {
+		r := <-s.searches.results
+		s.searches.ended(r.of)
+		s.searches.start(s.prober.perProcess)
 	}
-	if len(begun) != 2*maxLocating-maxLocatingOfOwner || len(s.waiting) > 0 || len(s.searchesOf) > 0 {
-		t.Errorf("%d begun later, %d wait, %v run", len(begun), len(s.waiting), s.searchesOf)
+	if len(begun) != 2*maxLocating-maxLocatingOfOwner || len(s.searches.waiting) > 0 || len(s.searches.searchesOf) > 0 {
+		t.Errorf("%d begun later, %d wait, %v run", len(begun), len(s.searches.waiting), s.searches.searchesOf)
 	}
 	self.Close()
 }

@@ -24,18 +24,34 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// startSource returns a Source whose kernel has no InfiniBand: only observeFake reports processes. It uses the
+// testSource is a source with what its loop has.
+type testSource struct {
+	*Source
+	loop      *loop
+	processes *processes
+	searches  *searches
+	tracker   *tracker
+	prober    *prober
+	switcher  *switcher
+}
+
+func newTestSource(opts Options, stop context.CancelFunc) *testSource {
+	s, l := newSource(opts, stop)
+	return &testSource{s, l, l.processes, l.searches, l.tracker, l.prober, l.switcher}
+}
+
+// startSource returns a source whose kernel has no InfiniBand: only observeFake reports processes. It uses the
 // functions of the FAKE provider, which the locator would not recognize as a provider.
 func startSource(
-	t testing.TB, limit float64, path string, sites []locate.Site, change ...func(*Source),
-) *Source {
+	t testing.TB, limit float64, path string, sites []locate.Site, change ...func(*testSource),
+) *testSource {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newFakeSource(t, limit, path, sites, cancel)
 	for _, f := range change {
 		f(s)
 	}
-	go s.run(ctx)
+	go s.loop.run(ctx)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -56,16 +72,16 @@ func newGate(t testing.TB) *uprobe.Gate {
 }
 
 // newFakeSource returns a source whose loop does not run.
-func newFakeSource(t testing.TB, limit float64, path string, sites []locate.Site, stop context.CancelFunc) *Source {
+func newFakeSource(t testing.TB, limit float64, path string, sites []locate.Site, stop context.CancelFunc) *testSource {
 	t.Helper()
 	k := startKernel(t)
 	sysfs := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(sysfs, "class/infiniband_verbs/uverbs0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := newSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit, Gate: newGate(t)}, stop)
-	s.kernel, s.names = k, map[uint32]string{3: "fake0"}
-	s.find = func(p *locate.Process, qp, _ uint64) (locate.Found, error) {
+	s := newTestSource(Options{Sysfs: sysfs, Procfs: "/proc", Budget: limit, Gate: newGate(t)}, stop)
+	s.prober.kernel, s.meter.kernel, s.meter.names.byIndex = k, k, map[uint32]string{3: "fake0"}
+	s.searches.find = func(p *locate.Process, qp, _ uint64) (locate.Found, error) {
 		var pointer [8]byte
 		if err := p.Read(qp, pointer[:]); err != nil {
 			return locate.Found{}, err
@@ -107,11 +123,11 @@ func TestFirstRead(t *testing.T) {
 }
 
 // observeFake reports a fake to the source.
-func (s *Source) observeFake(f *fake) {
-	s.events <- event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
+func (s *testSource) observeFake(f *fake) {
+	s.loop.events <- event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true}
 }
 
-func (s *Source) snapshot(t testing.TB) model.Snapshot {
+func (s *testSource) snapshot(t testing.TB) model.Snapshot {
 	t.Helper()
 	snap, err := s.Read(t.Context())
 	if err != nil {
@@ -218,13 +234,13 @@ func TestKept(t *testing.T) {
 func TestReused(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0, path, sites)
-	s.mu.Lock()
-	s.names[4] = "fake1"
-	s.mu.Unlock()
+	s.meter.mu.Lock()
+	s.meter.names.byIndex[4] = "fake1"
+	s.meter.mu.Unlock()
 	f := startFake(t, path)
 	s.observeFake(f)
 	eventually(t, "never probed", func() bool { return s.snapshot(t).DataPath.Probes == uint64(len(sites)) })
-	contexts := s.kernel.object.Coll.Maps[gen.DatapathMapContexts]
+	contexts := s.prober.kernel.object.Coll.Maps[gen.DatapathMapContexts]
 	for turn := range 4 {
 		f.do("chain", 10)
 		var stat gen.DatapathContextStat
@@ -236,7 +252,7 @@ func TestReused(t *testing.T) {
 		if err := errors.Join(contexts.Put(closed, stat), contexts.Delete(f.key)); err != nil {
 			t.Fatal(err)
 		}
-		s.events <- event{key: f.key, cgroup: 5, device: uint32(3 + (turn+1)%2), qp: f.qp, existed: true}
+		s.loop.events <- event{key: f.key, cgroup: 5, device: uint32(3 + (turn+1)%2), qp: f.qp, existed: true}
 		eventually(t, "the next context is not known", func() bool { return contexts.Lookup(f.key, &stat) == nil })
 	}
 	f.do("chain", 10)
@@ -253,10 +269,10 @@ func TestReused(t *testing.T) {
 		return maps.Equal(got, want) && snap.Maps[0].Entries == 1 && snap.DataPath.Processes == 1
 	})
 	time.Sleep(2 * removeInterval)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.contexts) != 1 || len(s.fold.contexts) != 1 {
-		t.Errorf("%d states and %d counts of one context", len(s.contexts), len(s.fold.contexts))
+	s.meter.mu.Lock()
+	defer s.meter.mu.Unlock()
+	if len(s.meter.contexts) != 1 || len(s.meter.fold.contexts) != 1 {
+		t.Errorf("%d states and %d counts of one context", len(s.meter.contexts), len(s.meter.fold.contexts))
 	}
 }
 
@@ -303,7 +319,7 @@ func BenchmarkSurvey(b *testing.B) {
 		return float64(n) / total.Seconds()
 	}
 	with := func(calls int, survey time.Duration, ready func(model.Snapshot) bool) float64 {
-		s := startSource(b, 0.01, path, sites, func(s *Source) { s.schedule.length = survey })
+		s := startSource(b, 0.01, path, sites, func(s *testSource) { s.switcher.schedule.length = survey })
 		defer s.Close() //nolint:errcheck // closed again by the test
 		s.observeFake(f)
 		eventually(b, "never surveyed", func() bool {
@@ -332,7 +348,7 @@ func BenchmarkSurvey(b *testing.B) {
 func TestReplugged(t *testing.T) {
 	names := map[uint32]string{3: "rxe0", 4: "rxe1"}
 	_, cancel := context.WithCancel(t.Context())
-	s := newSource(Options{DeviceNames: func(context.Context) (map[uint32]string, error) { return names, nil }}, cancel)
+	s := newTestSource(Options{DeviceNames: func(context.Context) (map[uint32]string, error) { return names, nil }}, cancel)
 	sent := func() (bytes uint64) {
 		for _, r := range s.snapshot(t).Traffic {
 			if r.Device == "rxe1" {
@@ -344,31 +360,31 @@ func TestReplugged(t *testing.T) {
 	post := func(context uint64, device uint32) {
 		stat := gen.DatapathContextStat{Cgroup: 5, Device: device}
 		stat.Bytes[gen.DatapathOpcodeOPCODE_RDMA_WRITE] = 1000
-		s.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, full)
+		s.meter.fold.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &stat, full)
 	}
-	s.nameDevices(t.Context())
+	s.loop.nameDevices(t.Context())
 	post(1, 4)
 	if n := sent(); n != 1000 {
 		t.Fatalf("%d bytes before", n)
 	}
 	names = map[uint32]string{3: "rxe0", 5: "rxe1"}
-	s.nameDevices(t.Context())
+	s.loop.nameDevices(t.Context())
 	post(2, 5)
 	if n := sent(); n != 2000 {
 		t.Errorf("%d bytes after, want 2000", n)
 	}
 	names = map[uint32]string{3: "rxe0", 5: "mlx5_0"} // renamed
-	s.nameDevices(t.Context())
+	s.loop.nameDevices(t.Context())
 	if n := sent(); n != 2000 {
 		t.Errorf("%d bytes under the former name, want 2000", n)
 	}
 	s.Forget([]model.CgroupID{5})
 	s.snapshot(t)
-	s.fold.endAll()
+	s.meter.fold.endAll()
 	s.Forget([]model.CgroupID{5})
 	s.snapshot(t)
-	s.nameDevices(t.Context())
-	if len(s.names) != 2 {
-		t.Errorf("names %v", s.names)
+	s.loop.nameDevices(t.Context())
+	if len(s.meter.names.byIndex) != 2 {
+		t.Errorf("names %v", s.meter.names.byIndex)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // row returns the only row of outstanding work requests.
-func (s *Source) row(t testing.TB) (row model.Outstanding, stalled []model.StalledQueuePair) {
+func (s *testSource) row(t testing.TB) (row model.Outstanding, stalled []model.StalledQueuePair) {
 	t.Helper()
 	snap := s.snapshot(t)
 	if len(snap.Outstanding) != 1 || snap.Outstanding[0].Cgroup != 5 || snap.Outstanding[0].Device != "fake0" {
@@ -29,18 +29,18 @@ func TestStalled(t *testing.T) {
 	const stallAfter = 500 * time.Millisecond
 	path, sites := buildFake(t)
 	s := startSource(t, 0, path, sites)
-	s.kernel.needs(t, gen.DatapathProgListOutstanding)
+	s.prober.kernel.needs(t, gen.DatapathProgListOutstanding)
 	s.opts.StallAfter = stallAfter
 	if snap := s.snapshot(t); snap.Outstanding == nil || len(snap.Outstanding) != 0 {
 		t.Errorf("without a context: %+v", snap.Outstanding)
 	}
 	f := startFake(t, path)
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
-	e.key = s.kernel.add(t, e, true)
+	e.key = s.prober.kernel.add(t, e, true)
 	if row, _ := s.row(t); !slices.Equal(row.Gaps, []model.Gap{model.GapLate}) {
 		t.Errorf("before it is probed: %+v", row)
 	}
-	s.events <- e
+	s.loop.events <- e
 	eventually(t, "never traced", func() bool { row, _ := s.row(t); return len(row.Gaps) == 0 })
 	f.do("same", 1)
 	if row, _ := s.row(t); !slices.Equal(row.Gaps, []model.Gap{model.GapUnmatched}) {
@@ -90,11 +90,11 @@ func TestOutstandingRefused(t *testing.T) {
 	s := startSource(t, 0, path, sites)
 	f := startFake(t, path)
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
-	e.key = s.kernel.add(t, e, true)
-	s.events <- e
-	s.mu.Lock()
-	s.kernel.refused[gen.DatapathProgListOutstanding] = hook.ErrRefused
-	s.mu.Unlock()
+	e.key = s.prober.kernel.add(t, e, true)
+	s.loop.events <- e
+	s.meter.mu.Lock()
+	s.prober.kernel.refused[gen.DatapathProgListOutstanding] = hook.ErrRefused
+	s.meter.mu.Unlock()
 	eventually(t, "never traced", func() bool {
 		row, stalled := s.row(t)
 		return slices.Equal(row.Gaps, []model.Gap{model.GapRefused}) && row.Oldest == 0 && stalled == nil
@@ -131,11 +131,11 @@ func TestGaps(t *testing.T) {
 		"never polled":          {located, 100, full, gen.DatapathContextStat{}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200, Plain: 1}, "", model.GapUnpolled},
 		"extended CQ":           {located, 100, full, gen.DatapathContextStat{Hits: polled}, gen.DatapathOutstanding{SinceNs: 100, InStep: 1, OldestNs: 200}, "", model.GapUnpolled},
 	} {
-		s := newSource(Options{}, func() {})
-		s.contexts[key] = c.state
-		s.places = map[locate.FileID]place{c.state.file: c.how}
-		s.tracedSince = map[locate.FileID]uint64{c.state.file: c.traced}
-		context := s.traceOf(key, &c.stat)
+		s := newTestSource(Options{}, func() {})
+		s.meter.contexts[key] = c.state
+		s.meter.places = map[locate.FileID]place{c.state.file: c.how}
+		s.meter.tracedSince = map[locate.FileID]uint64{c.state.file: c.traced}
+		context := s.meter.traceOf(key, &c.stat)
 		if got := context.gapOf(&c.queue); context.gap != c.ofAll || got != c.want {
 			t.Errorf("%s: context %q, queue pair %q, want %q, %q", name, context.gap, got, c.ofAll, c.want)
 		}

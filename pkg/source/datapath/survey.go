@@ -110,8 +110,8 @@ func (s *schedule) due(v *survey) time.Time {
 }
 
 // isOutdated reports whether the result of a survey is no longer used.
-func (s *schedule) isOutdated(ended, now time.Time) bool {
-	return now.Sub(ended) > maxIntervals*s.interval
+func isOutdated(ended, now time.Time, interval time.Duration) bool {
+	return now.Sub(ended) > maxIntervals*interval
 }
 
 // cost is what probes took of a process in the current period.

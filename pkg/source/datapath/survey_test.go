@@ -194,7 +194,9 @@ func TestExceeded(t *testing.T) {
 // TestSurveyed: a process that polls at full speed is counted in surveys only; its posts in the survey are its share. FAKE provider.
 func TestSurveyed(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0.01, path, sites, func(s *Source) { s.schedule.length, s.schedule.interval = 2*time.Second, 6*time.Second })
+	s := startSource(t, 0.01, path, sites, func(s *testSource) {
+		s.switcher.schedule.length, s.switcher.schedule.interval = 2*time.Second, 6*time.Second
+	})
 	f := startFake(t, path)
 	s.observeFake(f)
 	eventually(t, "never probed", func() bool { return s.snapshot(t).DataPath.Probes == uint64(len(sites)) })
@@ -247,7 +249,7 @@ func TestSurveyed(t *testing.T) {
 func TestExcluded(t *testing.T) {
 	path, sites := buildFake(t)
 	var excluded, known atomic.Bool
-	s := startSource(t, 0, path, sites, func(s *Source) {
+	s := startSource(t, 0, path, sites, func(s *testSource) {
 		s.opts.Consent = func(cgroup model.CgroupID) uprobe.Consent {
 			switch {
 			case cgroup == 5 && excluded.Load():
@@ -257,7 +259,7 @@ func TestExcluded(t *testing.T) {
 			}
 			return uprobe.Given
 		}
-		s.schedule.interval = 5 * time.Second
+		s.opts.SurveyInterval = 5 * time.Second
 	})
 	f := startFake(t, path)
 	s.observeFake(f)

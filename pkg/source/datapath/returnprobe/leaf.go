@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package returnprobe
 
 // emulatedLeaf is the function that experiments probe. It begins with an instruction that the kernel emulates.
 //
-// A probe of it, also of its return in a process that may have one at all (safety.go), is safe for the Go runtime:
+// A probe of it, also of its return in a process that may have one at all (returnprobe.go), is safe for the Go runtime:
 //
 //   - It is a leaf in assembly: NOSPLIT, calling nothing, so its stack is never grown. An emulated push and the kernel's
 //     return trampoline (three registers) write below the stack pointer, within what NOSPLIT functions may use. Go keeps

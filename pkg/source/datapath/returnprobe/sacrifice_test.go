@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package datapath
+package returnprobe
 
 import (
 	"errors"

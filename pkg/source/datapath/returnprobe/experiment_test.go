@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package returnprobe
 
 import (
 	"context"
@@ -55,8 +55,8 @@ func TestExperiments(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	result := determineSafety(t.Context(), zap.NewNop())
-	if result.refused != nil || result.perProcess {
+	result := Try(t.Context(), zap.NewNop())
+	if result.Refused != nil || result.PerProcess {
 		t.Errorf("%+v", result)
 	}
 }
@@ -102,11 +102,11 @@ func TestDecide(t *testing.T) {
 		}
 		rule := func(situation) error { return c.rule }
 		got := decide(zap.NewNop(), rule, !c.single, try, func() error { return c.filters })
-		if !errors.Is(got.refused, c.refused) || (got.refused != nil) != (c.refused != nil) || got.perProcess != c.perProcess {
+		if !errors.Is(got.Refused, c.refused) || (got.Refused != nil) != (c.refused != nil) || got.PerProcess != c.perProcess {
 			t.Errorf("%s: %+v, want %v %v", name, got, c.refused, c.perProcess)
 		}
-		if got.refused != nil && !errors.Is(got.refused, model.ErrUnsupported) {
-			t.Errorf("%s: %v is not unsupported", name, got.refused)
+		if got.Refused != nil && !errors.Is(got.Refused, model.ErrUnsupported) {
+			t.Errorf("%s: %v is not unsupported", name, got.Refused)
 		}
 	}
 }

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// prober has the files of the processes, and has probes attached to them and detached. The loop uses it; the Gate does it, in goroutines
+// of its own.
+type prober struct {
+	opts      *Options
+	meter     *meter
+	processes *processes
+	kept      *keptFiles
+	done      <-chan struct{}
+
+	kernel     *kernel // nil while there is no device
+	perProcess bool    // each process has probes of its own
+	files      map[locate.FileID]*file
+	former     []*file      // with probes from before the last release
+	changes    chan changed // operations of the Gate that have ended
+	changing   int          // that are in progress
+	closing    []*kernel    // from before the last release, the programs of which an operation may still attach
+}
+
+// maxProbedAlone is the number of processes that are probed one by one. Each has some
+// thirty links, and each probe asks all links of its place whether they are for the process.
+const maxProbedAlone = 256
+
+// errProbedAlone is why further processes are not probed.
+var errProbedAlone = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel",
+	model.ErrUnsupported, maxProbedAlone)
+
+// maxFilesOfOwner bounds the files that an owner alone has probed: a process may map any number of copies of a provider. All pods of a node
+// may be one owner.
+const maxFilesOfOwner = 256
+
+// errFilesOfOwner is why a process of an owner is not probed.
+var errFilesOfOwner = fmt.Errorf("%w: the processes of its owner map %d provider files", model.ErrUnsupported, maxFilesOfOwner)
+
+// addSites adds the sites of a process to their files, and reports whether one of these
+// is not probed.
+func (p *prober) addSites(pid int, l locate.Found) (unprobed bool) {
+	for _, site := range l.Sites {
+		f := p.files[site.File]
+		if f == nil {
+			f = newFile(site.File, p.perProcess)
+			if w := p.processes.byPID[pid]; w != nil {
+				f.owner = p.processes.ownerOf(w)
+			}
+			p.files[site.File] = f
+		}
+		if err := f.open(p.opts.Procfs, l.Paths[site.File]); err != nil {
+			p.opts.Logger.Debug("a provider cannot be opened", zap.Error(err))
+		}
+		f.paths[pid] = l.Paths[site.File]
+		f.added = f.added || !f.sites[site]
+		f.sites[site] = true
+		unprobed = unprobed || !f.isProbed(pid)
+	}
+	return unprobed
+}
+
+// hasRoomFor reports whether an owner may have the files of sites probed.
+func (p *prober) hasRoomFor(owner model.CgroupID, sites []locate.Site) bool {
+	if !slices.ContainsFunc(sites, func(at locate.Site) bool { return p.files[at.File] == nil }) {
+		return true
+	}
+	n := 0
+	for _, f := range p.files {
+		n += toInt[int](f.owner == owner)
+	}
+	return n < maxFilesOfOwner
+}
+
+// probedAlone returns the processes that have probes of their own.
+func (p *prober) probedAlone() map[int]bool {
+	alone := map[int]bool{}
+	for _, f := range p.files {
+		if f.perProcess {
+			for pid := range f.paths {
+				alone[pid] = true
+			}
+		}
+	}
+	return alone
+}
+
+// leave has the probes detached that only a process needs.
+func (p *prober) leave(pid int) {
+	for _, f := range p.files {
+		f.leave(pid)
+		p.change(f, time.Now())
+		p.detachUnused(f)
+	}
+}
+
+// closeUnused closes the files that have no process and no probes, and are not kept.
+func (p *prober) closeUnused() {
+	for id, f := range p.files {
+		if len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
+			f.close()
+			delete(p.files, id)
+		}
+	}
+}
+
+// probedBefore reports whether all files were probed, for a process, before a time (CLOCK_MONOTONIC, ns).
+func (p *prober) probedBefore(pid int, ns uint64) bool {
+	for _, f := range p.files {
+		if since := f.probedSince(pid, nil); since == 0 || ns < since {
+			return false
+		}
+	}
+	return true
+}
+
+// probeState returns how far the files are probed.
+func (p *prober) probeState() probeState {
+	s := probeState{tracedSince: make(map[locate.FileID]uint64, len(p.files)), unprobeable: map[locate.FileID]bool{}}
+	for _, w := range p.processes.byPID {
+		s.unprobed = cmp.Or(s.unprobed, w.refused)
+	}
+	for id, f := range p.files {
+		s.probes += f.probes()
+		s.tracedSince[id] = f.tracedSince()
+		s.unprobed = cmp.Or(f.delayed, s.unprobed)
+		if len(f.failed) > 0 {
+			s.unprobeable[id] = true
+			s.unprobed = cmp.Or(f.failure(posts), f.failure(polls), s.unprobed)
+		}
+	}
+	return s
+}
+
+// release detaches the hooks. Probes are detached when the Gate does it.
+func (p *prober) release() {
+	k := p.kernel
+	p.kernel = nil
+	k.detach()
+	p.closing = append(p.closing, k)
+	p.closeFormer()
+	for _, f := range p.files {
+		p.unkeep(f)
+		f.wanted, f.on, f.survey = [groups]bool{}, [groups]bool{}, survey{}
+		if f.hasProbes() {
+			p.former = append(p.former, f)
+		} else {
+			f.close()
+		}
+	}
+	clear(p.files)
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+)
+
+// switcher decides which calls are counted all the time, in surveys only, or not at all, and has probes attached and detached for that.
+// The loop uses it.
+type switcher struct {
+	opts      *Options
+	meter     *meter
+	processes *processes
+	prober    *prober
+	pace      *pace
+	schedule  schedule
+}
+
+// limit limits the probes of processes that they cost more than they may.
+func (s *switcher) limit(now time.Time, loads []processLoad) {
+	if s.schedule.limit == 0 {
+		return
+	}
+	of := map[int][]*file{}
+	for _, f := range s.prober.files {
+		for pid := range f.paths {
+			of[pid] = append(of[pid], f)
+		}
+	}
+	for _, l := range loads {
+		counts := [groups]bool{}
+		surveyed := false
+		for g := range groups {
+			counts[g] = !slices.ContainsFunc(of[l.pid], func(f *file) bool { return f.survey.limited[g] })
+		}
+		for _, f := range of[l.pid] {
+			surveyed = surveyed || f.survey.running
+		}
+		w := s.processes.byPID[l.pid]
+		if w.surveyed = surveyed; surveyed { // the other groups have their turn after it
+			if _, over := s.schedule.exceeded(&w.inSurvey, now, l.cpu, l.spent, [groups]bool{true, true}); over {
+				for _, f := range of[l.pid] {
+					f.survey.over = true
+				}
+			}
+			w.cost = cost{}
+			continue
+		}
+		w.inSurvey = costSince(now, l.cpu, l.spent)
+		group, over := s.schedule.exceeded(&w.cost, now, l.cpu, l.spent, counts)
+		if !over {
+			continue
+		}
+		s.opts.Logger.Info("probes take more of a process than they may: its provider is surveyed", zap.Int("pid", l.pid),
+			zap.Bool("polling", group == polls), zap.Float64("limit", s.schedule.limit))
+		for _, f := range of[l.pid] {
+			s.schedule.limitGroup(&f.survey, group, now)
+		}
+	}
+}
+
+// advance begins and ends surveys, has probes attached and detached, and returns when it has something to do. broken: calls were not
+// counted since the last step.
+func (s *switcher) advance(now time.Time, broken bool) (next time.Time) {
+	next = now.Add(removeInterval)
+	for _, f := range s.prober.files {
+		f.survey.broken = f.survey.broken || broken
+		wanted := s.isWanted(f)
+		s.meter.setPlace(f.id, &f.survey, s.schedule.advance(&f.survey, len(f.paths) > 0 && wanted, now))
+		for g := range groups {
+			s.prober.want(f, g, wanted && f.survey.on(g))
+		}
+		s.prober.change(f, now)
+		s.beginCounting(f, now)
+		if at := s.schedule.due(&f.survey); !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	s.setPlaces()
+	return next
+}
+
+// isWanted reports whether a process that maps the file is to be counted, or was, or the file
+// is kept for the next one. Other processes that map it pay for its probes, too.
+func (s *switcher) isWanted(f *file) bool {
+	if f.excluded {
+		return false
+	}
+	if len(f.paths) == 0 {
+		return f.kept != nil
+	}
+	for pid := range f.paths {
+		if w := s.processes.byPID[pid]; w != nil && w.chosen {
+			f.chosen = true
+		}
+	}
+	if f.chosen && s.processes.awaitsConsent(f) {
+		s.pace.changed = true // look again soon
+		return false
+	}
+	return f.chosen
+}
+
+// beginCounting begins to count what a survey does as soon as all groups are probed, and notes if that ends before the survey.
+func (s *switcher) beginCounting(f *file, now time.Time) {
+	v := &f.survey
+	if !v.running {
+		return
+	}
+	complete := true
+	for g, limited := range v.limited {
+		complete = complete && (!limited || f.on[g] && f.failure(g) == nil && !f.lacks(g))
+	}
+	switch {
+	case v.counting && !complete:
+		v.broken = true // what it counts is less than what was moved
+	case !v.counting && complete:
+		if s.meter.catchUp() != nil {
+			return // what was counted before is not part of it
+		}
+		v.counting, v.begun = true, now // attaching takes a moment
+		s.meter.setPlace(f.id, v, false)
+	}
+}
+
+// setPlaces has the meter know which files are gone, and which lack probes that they should have.
+func (s *switcher) setPlaces() {
+	limited, off := false, map[locate.FileID]bool{}
+	for id, f := range s.prober.files {
+		limited = limited || f.survey.isLimited()
+		for g := range groups {
+			off[id] = off[id] || !f.survey.limited[g] && !f.on[g]
+		}
+	}
+	s.meter.setFiles(off, limited)
+}
