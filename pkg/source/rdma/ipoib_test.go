@@ -3,37 +3,27 @@
 package rdma
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
-
-// netdev writes an interface as sysfs shows it below class/net or the function of a device.
-func (tr tree) netdev(path, typ string, index, link, packets int) {
-	tr.t.Helper()
-	for file, content := range map[string]any{
-		"type": typ, "ifindex": index, "iflink": link, "statistics/rx_packets": packets, "statistics/tx_packets": 2 * packets,
-	} {
-		tr.put(path+"/"+file, fmt.Sprintln(content))
-	}
-}
 
 // TestIPoIB: the interfaces of the function are those of the device, and their children, as many as the kernel has protection domains of
 // IPoIB. The files are a FAKE in the form of a real sysfs.
 func TestIPoIB(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
 	function := "class/infiniband/mlx5_0/device/net/"
-	tr.netdev(function+"ib0", "32", 5, 5, 100)
-	tr.netdev(function+"eth3", "1", 6, 6, 7) // a representor
-	tr.netdev("class/net/ib0", "32", 5, 5, 100)
-	tr.netdev("class/net/ib0.8001", "32", 9, 5, 3)
-	tr.netdev("class/net/ib7.8001", "32", 12, 11, 4) // of another device
-	tr.netdev("class/net/veth5", "1", 13, 5, 4)
-	tr.netdev("class/net/ib9", "32", 5000, 5000, 4)
+	tr.Interface(function+"ib0", "32", 5, 5, 100)
+	tr.Interface(function+"eth3", "1", 6, 6, 7) // a representor
+	tr.Interface("class/net/ib0", "32", 5, 5, 100)
+	tr.Interface("class/net/ib0.8001", "32", 9, 5, 3)
+	tr.Interface("class/net/ib7.8001", "32", 12, 11, 4) // of another device
+	tr.Interface("class/net/veth5", "1", 13, 5, 4)
+	tr.Interface("class/net/ib9", "32", 5000, 5000, 4)
 	s := newSource(t, tr, func(*Options) {})
 	d := newDevice("mlx5_0", s.root+"/mlx5_0", &s.kept)
 	read := func(domains uint64) []model.IPoIB {
@@ -56,9 +46,9 @@ func TestIPoIB(t *testing.T) {
 	}
 
 	// Later readings look at new interfaces only.
-	tr.remove("class/net/ib9/type")
-	tr.netdev("class/net/ib0.8002", "32", 10, 5, 1)
-	tr.netdev("class/net/ib0.8001", "32", 9, 5, 30)
+	tr.Remove("class/net/ib9/type")
+	tr.Interface("class/net/ib0.8002", "32", 10, 5, 1)
+	tr.Interface("class/net/ib0.8001", "32", 9, 5, 30)
 	child.Packets = 90
 	want := []model.IPoIB{parent, child, {Name: "ib0.8002", Packets: 3}}
 	calls := d.reader.calls

@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -11,15 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
-
-// pkeys writes a P_Key table of size entries for a port.
-func (tr tree) pkeys(port string, size int, keys map[int]uint16) {
-	tr.t.Helper()
-	for i := range size {
-		tr.put(fmt.Sprintf("%s/pkeys/%d", port, i), fmt.Sprintf("0x%04x\n", keys[i]))
-	}
-}
 
 // readUntil reads until the port is as wanted: the table is read in the background.
 func (s *Source) readUntil(t *testing.T, ok func(*model.Port) bool) *model.Port {
@@ -39,12 +31,12 @@ func (s *Source) readUntil(t *testing.T, ok func(*model.Port) bool) *model.Port 
 
 // TestPKeys: the table is read again when the port changes and after an hour. An entry behind 32 empty ones is not read.
 func TestPKeys(t *testing.T) {
-	tr := newTree(t)
-	port := tr.hca(0, 1) + "/ports/1"
-	tr.put(port+"/link_layer", "InfiniBand\n")
-	tr.pkeys(port, 128, map[int]uint16{0: 0xffff, 2: 0x8012, 34: 0x0013, 67: 0xffff})
+	tr := hca.NewTree(t)
+	port := tr.HCA(0, 1) + "/ports/1"
+	tr.Put(port+"/link_layer", "InfiniBand\n")
+	tr.PKeys(port, 128, map[int]uint16{0: 0xffff, 2: 0x8012, 34: 0x0013, 67: 0xffff})
 	now := time.Now()
-	s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute, Now: func() time.Time { return now }})
+	s, err := New(Options{Sysfs: tr.Root, Deadline: time.Minute, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +50,7 @@ func TestPKeys(t *testing.T) {
 		t.Error(d)
 	}
 	fewer := func(n int) func(*model.Port) bool { return func(p *model.Port) bool { return len(p.PKeys) == n } }
-	tr.pkeys(port, 1, nil)
+	tr.PKeys(port, 1, nil)
 	for range 20 {
 		s.readUntil(t, fewer(3)) // nothing has changed that the kernel reports
 	}
@@ -66,25 +58,25 @@ func TestPKeys(t *testing.T) {
 	if p = s.readUntil(t, fewer(2)); !p.LacksDefaultPartition() {
 		t.Error("the default partition is not missing")
 	}
-	tr.pkeys(port, 1, map[int]uint16{0: 0x7fff})
-	tr.put(port+"/state", "1: DOWN\n")
+	tr.PKeys(port, 1, map[int]uint16{0: 0x7fff})
+	tr.Put(port+"/state", "1: DOWN\n")
 	if p = s.readUntil(t, fewer(3)); p.LacksDefaultPartition() || p.PKeys[0].Full {
 		t.Errorf("%+v", p.PKeys)
 	}
-	tr.put(port+"/pkeys/1", "odd\n")
-	tr.put(port+"/sm_lid", "0x9\n")
+	tr.Put(port+"/pkeys/1", "odd\n")
+	tr.Put(port+"/sm_lid", "0x9\n")
 	now = now.Add(smAge)
 	s.readUntil(t, func(p *model.Port) bool { return p.PKeys == nil && p.SMLID == "0x9" })
 }
 
 // TestPKeysHang: an entry that hangs delays no counter of its device.
 func TestPKeysHang(t *testing.T) {
-	tr := newTree(t)
-	port := tr.hca(0, 1) + "/ports/1"
-	tr.put(port+"/link_layer", "InfiniBand\n")
-	tr.pkeys(port, 2, map[int]uint16{0: 0xffff})
-	unblock := tr.fifo(port + "/pkeys/1")
-	s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute})
+	tr := hca.NewTree(t)
+	port := tr.HCA(0, 1) + "/ports/1"
+	tr.Put(port+"/link_layer", "InfiniBand\n")
+	tr.PKeys(port, 2, map[int]uint16{0: 0xffff})
+	unblock := tr.Fifo(port + "/pkeys/1")
+	s, err := New(Options{Sysfs: tr.Root, Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,11 +98,11 @@ func TestPKeysHang(t *testing.T) {
 
 // TestSMChanges: changes from one subnet manager to another count, its loss and return do not.
 func TestSMChanges(t *testing.T) {
-	tr := newTree(t)
-	port := tr.hca(0, 1) + "/ports/1"
-	tr.put(port+"/link_layer", "InfiniBand\n")
+	tr := hca.NewTree(t)
+	port := tr.HCA(0, 1) + "/ports/1"
+	tr.Put(port+"/link_layer", "InfiniBand\n")
 	now := time.Now()
-	s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute, Now: func() time.Time { return now }})
+	s, err := New(Options{Sysfs: tr.Root, Deadline: time.Minute, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +111,7 @@ func TestSMChanges(t *testing.T) {
 		lid  string
 		want uint64
 	}{{"0x0", 0}, {"0x1", 0}, {"0x1", 0}, {"0x0", 0}, {"0x1", 0}, {"0x5", 1}, {"0x0", 1}, {"0x1", 2}, {"", 2}, {"0x1", 2}} {
-		tr.put(port+"/sm_lid", c.lid+"\n")
+		tr.Put(port+"/sm_lid", c.lid+"\n")
 		snap, err := s.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
