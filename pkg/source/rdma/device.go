@@ -26,17 +26,15 @@ const attrsAge = 5 * time.Minute
 // errGone is the error of a device that was removed during a read.
 var errGone = errors.New("device was removed during the read")
 
-// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, those between the lines to the goroutine
-// that reads the device, and those below the second line to that of call, also while it only queries the ports. Fields whose goroutine has
-// returned belong to Read.
+// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, the fields between the lines to call, and
+// the field below the second line to query. While call or query is not running, its fields belong to Read.
 type device struct {
 	name string
 	// path is the directory in class/infiniband, empty for a device in another network
 	// namespace; function is the directory of its PCI function.
 	path, function string
-	call           hang.Call[reading] // reads the device and then queries its ports
-	rest           hang.Call[reading] // reads the device without its ports, while a query hangs
-	querying       atomic.Bool        // call only queries the ports, and has set unqueried
+	call           hang.Call[reading] // reads the device
+	query          hang.Call[tally]   // then queries its ports
 	pause          hang.Backoff
 	state          model.DeviceState
 
@@ -57,8 +55,7 @@ type device struct {
 	children children          // of IPoIB interfaces
 
 	// ---
-	queries   portQueries
-	unqueried reading // result of call without the ports
+	queries portQueries
 }
 
 // port is one directory of ports/.
@@ -147,12 +144,10 @@ func newDevice(name, path string, kept *atomic.Int64) *device {
 	return d
 }
 
-// release closes all descriptors, or lets a hanging call close them when it returns.
+// release closes all descriptors, or lets hanging calls close them when they return.
 func (d *device) release() {
-	d.call.Close(func() {
-		d.queries.close()
-		d.rest.Close(d.close)
-	})
+	d.call.Close(d.close)
+	d.query.Close(d.queries.close)
 }
 
 // read reads all counters of the device, and the attributes that need no query of a port. deadline limits netlink requests.
@@ -234,7 +229,7 @@ func (d *device) unreadable(r *reading) error {
 	case !r.none() || err == nil:
 		return nil
 	case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT):
-		if !d.rest.Running() { // otherwise the next read finds the same
+		if !d.call.Running() { // otherwise the next read finds the same
 			d.close()
 		}
 		return errGone

@@ -22,8 +22,8 @@ const smAge = 30 * time.Second
 // link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query.
 //
 // A query can hang although the HCA works: for Soft-RoCE, siw, usnic and hns it takes RTNL, the lock of network configuration
-// (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries come last in the call for a device, with
-// descriptors of their own. While one hangs, another call reads everything else, and the ports have no state.
+// (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a call of their own, after the call that
+// reads the device, with descriptors of their own. While a query hangs, everything else is read, and the ports have no state.
 type portQueries struct {
 	reader reader
 	dir    int // the device's directory, -1 while not open
@@ -48,46 +48,37 @@ type text struct {
 	raw string
 }
 
-// readAndQuery reads a device with its ports, and without a query of the ports while one hangs. reading.query is ErrStuck then.
+// readAndQuery reads a device and then queries its ports. While a query hangs, reading.query is ErrStuck.
 func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time.Time, n *node) (reading, error) {
 	deadline := time.Now().Add(limit)
-	if d.rest.Running() || d.call.Running() && !d.querying.Load() {
-		return reading{}, hang.ErrStuck
-	}
-	if d.call.Running() {
-		r, err := d.rest.Do(ctx, limit, func() (reading, error) { return d.read(now, deadline, n) })
-		r.query = hang.ErrStuck
+	r, err := d.call.Do(ctx, limit, func() (reading, error) { return d.read(now, deadline, n) })
+	if err != nil {
 		return r, err
 	}
-	d.querying.Store(false)
-	r, err := d.call.Do(ctx, limit, func() (reading, error) {
-		r, err := d.read(now, deadline, n)
-		if err != nil {
-			return r, err
-		}
-		if r.query = d.queries.prepare(d); r.query != nil {
-			return r, nil
-		}
-		d.unqueried = r
-		d.querying.Store(true)
-		r.links = d.queries.read(now)
-		return r, nil
-	})
-	if errors.Is(err, hang.ErrStuck) && d.querying.Load() {
-		r, err = d.unqueried, nil
+	if d.query.Running() {
 		r.query = hang.ErrStuck
+		return r, nil
 	}
-	if err == nil && r.query == nil {
+	if r.query = d.queries.prepare(d); r.query != nil {
+		return r, nil
+	}
+	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (tally, error) { return d.queries.read(now), nil })
+	switch {
+	case errors.Is(err, hang.ErrStuck):
+		r.query = hang.ErrStuck
+	case err != nil:
+		return r, err
+	default:
 		d.takeQueries(ctx, now, deadline, r.hca.Ports)
 	}
-	return r, err
+	return r, nil
 }
 
 // takeQueries sets the results of queries in ports. It first reads the attributes of ports that changed again.
 func (d *device) takeQueries(ctx context.Context, now, deadline time.Time, ports []model.Port) {
 	if d.takeChanges() {
 		// If this hangs, the next read of the device reports it.
-		_, err := d.rest.Do(ctx, time.Until(deadline), func() (reading, error) { d.readChanged(now); return reading{}, nil })
+		_, err := d.call.Do(ctx, time.Until(deadline), func() (reading, error) { d.readChanged(now); return reading{}, nil })
 		if err == nil {
 			for i, p := range d.ports {
 				to := &ports[i]

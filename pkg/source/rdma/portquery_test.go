@@ -87,7 +87,7 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 	s := newSource(t, tr, func(o *Options) { o.Deadline = 100 * time.Millisecond })
 	kept := s.kept.Load()
 	eventually(t, func() bool {
-		return names(mustRead(t, s)) == "mlx5_0" && s.devices[0].querying.Load() && s.devices[0].call.Running()
+		return names(mustRead(t, s)) == "mlx5_0" && s.devices[0].query.Running()
 	})
 	hung := s.devices[0]
 	tr.Remove(dev)
@@ -97,7 +97,7 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 		t.Errorf("states %q", got)
 	}
 	unblock()
-	eventually(t, func() bool { return !hung.call.Running() && !hung.rest.Running() })
+	eventually(t, func() bool { return !hung.call.Running() && !hung.query.Running() })
 	if hung.dir != -1 || hung.queries.dir != -1 || len(hung.ports)+len(hung.queries.ports) != 0 {
 		t.Errorf("open directories %d, %d; %d and %d ports", hung.dir, hung.queries.dir, len(hung.ports), len(hung.queries.ports))
 	}
@@ -110,7 +110,7 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 }
 
 // TestManyQueriesHang: only the first Read waits for queries that hang, and all counters are read, of more devices than are read at the
-// same time. A device whose counters hang, too, has no values until both calls return.
+// same time. A device whose counters hang, too, has no values until the call for the counters returns.
 func TestManyQueriesHang(t *testing.T) {
 	t.Parallel()
 	const many = 2 * inFlight
@@ -145,12 +145,12 @@ func TestManyQueriesHang(t *testing.T) {
 	const both = "class/infiniband/mlx5_0/ports/1/"
 	counts := tr.Fifo(both + "counters/link_downed")
 	s.opt.Deadline = time.Second
-	eventually(t, func() bool { return len(mustRead(t, s).HCAs) == many && s.devices[0].rest.Running() })
+	eventually(t, func() bool { return len(mustRead(t, s).HCAs) == many && s.devices[0].call.Running() })
 	s.opt.Deadline = time.Hour
 	tr.Remove(both + "state")
 	tr.Put(both+"state", "1: DOWN\n")
 	unblock[0]()
-	eventually(t, func() bool { return !s.devices[0].call.Running() })
+	eventually(t, func() bool { return !s.devices[0].query.Running() })
 	if snap := mustRead(t, s); len(snap.HCAs) != many || snap.DeviceStates[0].State != model.StateStuck {
 		t.Errorf("%d HCAs, %+v", len(snap.HCAs), snap.DeviceStates[0])
 	}
