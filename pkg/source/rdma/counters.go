@@ -65,9 +65,9 @@ type boundCounters struct {
 	totals   *qpTotals
 	cgroupOf func(pid int) (model.CgroupID, error)
 
-	stat    file // backoff state of the dump
-	never   bool // the kernel does not support them
-	primed  bool // the first read ended: bytes counted before it are not credited
+	stat    attempt // backoff state of the dump
+	never   bool    // the kernel does not support them
+	primed  bool    // the first read ended: bytes counted before it are not credited
 	known   map[counterKey]*boundCounter
 	round   uint64
 	lookups int
@@ -92,7 +92,7 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 	}
 	return &boundCounters{
 		device: device, totals: &s.qpTotals, cgroupOf: s.opt.CgroupOf,
-		stat: file{name: "STAT_GET of queue pairs", fd: -1}, known: map[counterKey]*boundCounter{},
+		stat: attempt{name: "STAT_GET of queue pairs"}, known: map[counterKey]*boundCounter{},
 	}
 }
 
@@ -101,7 +101,7 @@ func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, 
 	if b.never {
 		return
 	}
-	if b.stat.pause.Waiting(now) {
+	if b.stat.waiting(now) {
 		t.count("", &b.stat, now)
 		return
 	}

@@ -21,12 +21,12 @@ const maxModules = 64
 // DCT of mlx5 never, DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS. And it asks the firmware about each one that it lists. It lists each
 // protection domain.
 func (d *device) readDomains(c *conn, now, deadline time.Time, t *tally) []model.Domains {
-	if d.domains.pause.Waiting(now) {
+	if d.domains.waiting(now) {
 		t.count("", &d.domains, now)
 		return nil
 	}
 	all := []model.Domains{{}}
-	err := c.request(request{cmd: cmdPDGet, dump: true, index: &d.hca.Index}, deadline, func(payload []byte) (err error) {
+	err := c.request(request{cmd: cmdPDGet, dump: true, index: &d.files.hca.Index}, deadline, func(payload []byte) (err error) {
 		all, err = parseDomains(all, payload)
 		return err
 	})

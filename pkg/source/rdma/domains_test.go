@@ -53,7 +53,7 @@ func TestDomains(t *testing.T) {
 		replies[kernel] = c
 	}
 	for name, c := range replies {
-		d := newDevice("mlx5_bond_0", "", nil)
+		d := newDevice("mlx5_bond_0", "", "", nil)
 		conn, err := fakeKernel(t, func([]byte) [][]byte { return [][]byte{c.b} })()
 		if err != nil {
 			t.Fatal(err)

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
-	"github.com/accelscope/accelscope/pkg/hang"
 )
 
 // reader makes the system calls on the files of one device and counts them. It keeps
@@ -24,26 +23,22 @@ type reader struct {
 	buffer []byte
 }
 
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
 // bufferSize exceeds any attribute (a page) and any single netlink reply (NLMSG_GOODSIZE), and
 // holds a directory of a hundred devices.
 const bufferSize = 8 << 10
 
+// maxDevices limits the entries of a directory that are kept, and the devices of a node.
+const maxDevices = 4096
+
 // file is one attribute below an open directory.
 type file struct {
-	name  string
-	fd    int // -1 while not kept open
-	pause hang.Backoff
-	err   error // of the last read
+	attempt
+	fd int // -1 while not kept open
 }
 
-// done keeps the result of a read.
-func (f *file) done(now time.Time, err error) {
-	if f.err = err; err == nil {
-		f.pause = hang.Backoff{}
-	} else {
-		f.pause.Failed(now)
-	}
-}
+func newFile(name string) file { return file{attempt: attempt{name: name}, fd: -1} }
 
 // read returns the start of the file, at most size bytes, valid until the next call. A
 // kept descriptor returns fresh values. After the device was removed it returns ENODEV,
@@ -175,4 +170,10 @@ func (r *reader) entries(dir int, fn func(boundedfile.Entry)) error {
 			fn(e)
 		}
 	}
+}
+
+// isSysfs distinguishes the real sysfs from a copy, for which netlink does not apply.
+func isSysfs(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
 }

@@ -14,9 +14,9 @@ import (
 // bits, and no HCA has that many.
 const maxFunctions = 4096
 
-// pciFunction returns the path of a PCI function.
-func (s *Source) pciFunction(address string) string {
-	return filepath.Join(s.opt.Sysfs, "bus/pci/devices", address)
+// functionPath returns the path of a PCI function in a sysfs.
+func functionPath(root, address string) string {
+	return filepath.Join(root, "bus/pci/devices", address)
 }
 
 // physicalFunction reports whether the PCI function at a path is virtual, and returns the
@@ -55,13 +55,13 @@ func isNumber(s string) bool {
 	return len(s) > 0 && len(s) <= 5 && strings.Trim(s, "0123456789") == ""
 }
 
-// functionOf finds the PCI function of a device that this namespace does not show by its
+// functionByGUID finds the PCI function of a device that class/infiniband does not show by its
 // node GUID, among the virtual functions of the devices that it shows. It returns "" if
 // two of them have that GUID.
-func (s *Source) functionOf(r *reader, guid string) string {
+func functionByGUID(r *reader, class, guid string) string {
 	found := ""
-	for _, name := range r.directory(unix.AT_FDCWD, s.root, validDevice) {
-		for address, g := range virtualGUIDs(r, s.root+"/"+name+"/device", "node") {
+	for _, name := range r.directory(unix.AT_FDCWD, class, validDevice) {
+		for address, g := range virtualGUIDs(r, class+"/"+name+"/device", "node") {
 			switch {
 			case g != guid || address == found:
 			case found != "":

@@ -24,7 +24,7 @@ const (
 // firmware command. The kernel has these files for each entry of the table, and reading the type of an empty entry fails with EINVAL,
 // or with the error of the cache of GIDs, ENODATA. It reads emptyGIDs entries after the last one that was ever found. It returns nil if
 // the table cannot be read.
-func (d *device) readGIDs(p *port) []model.GID {
+func (d *sysDevice) readGIDs(p *port) []model.GID {
 	r := &d.reader
 	dir := "ports/" + strconv.Itoa(p.base.Number) + "/"
 	types, err := r.openat(d.dir, dir+"gid_attrs/types", unix.O_DIRECTORY)

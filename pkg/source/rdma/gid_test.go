@@ -160,19 +160,3 @@ func TestGIDsEnd(t *testing.T) {
 		}
 	}
 }
-
-func FuzzGID(f *testing.F) {
-	f.Add("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "Ethernet", "CA")
-	f.Add("fe80:0000:0000:0000:a088:c203:0000:0000", "IB/RoCE v1", "InfiniBand", "CA")
-	f.Add(hca.EmptyGID, "", "", "")
-	f.Fuzz(func(t *testing.T, gid, text, linkLayer, nodeType string) {
-		if a := parseGID(gid); a.IsValid() && (!a.Is6() || a.Zone() != "" || a.IsUnspecified()) {
-			t.Errorf("%q: %v", gid, a)
-		}
-		switch kind := gidType(text, linkLayer, nodeType); kind {
-		case "", model.GIDInfiniBand, model.GIDRoCEv1, model.GIDRoCEv2, model.GIDOther:
-		default:
-			t.Errorf("%q, %q, %q: %q", text, linkLayer, nodeType, kind)
-		}
-	})
-}

@@ -197,7 +197,7 @@ func TestGuest(t *testing.T) {
 		for len(sockets) > 0 {
 			<-sockets
 		}
-		calls := func() int { return s.devices[0].reader.calls + s.devices[0].queries.reader.calls }
+		calls := func() int { return s.devices[0].files.reader.calls + s.devices[0].queries.reader.calls }
 		before := calls()
 		mustRead(t, s)
 		for len(sockets) > 0 {

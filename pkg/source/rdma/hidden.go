@@ -48,6 +48,6 @@ func (s *Source) isVirtual(address string) bool {
 	if address == "" {
 		return false
 	}
-	_, err := os.Lstat(filepath.Join(s.pciFunction(address), "physfn"))
+	_, err := os.Lstat(filepath.Join(functionPath(s.opt.Sysfs, address), "physfn"))
 	return err == nil
 }

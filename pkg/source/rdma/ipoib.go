@@ -25,7 +25,7 @@ type children map[uint64]int
 // readIPoIB reads the packets of the IPoIB interfaces of the device: those of its function and, if the kernel has more protection domains
 // of IPoIB than these interfaces, their children for further partitions, which have no link to the function. It must be called after the
 // counters of ports were read: then each packet that was sent and that these contain is in the result.
-func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
+func (d *sysDevice) readIPoIB(domains []model.Domains) []model.IPoIB {
 	var want uint64
 	for i := range domains {
 		if domains[i].Module == model.IPoIBModule {
@@ -54,7 +54,7 @@ func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
 }
 
 // addChildren adds the children of interfaces.
-func (d *device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IPoIB {
+func (d *sysDevice) addChildren(all []model.IPoIB, parents map[int]bool) []model.IPoIB {
 	class := filepath.Join(d.path, "../../net")
 	fd, err := d.reader.openat(unix.AT_FDCWD, class, unix.O_DIRECTORY)
 	if err != nil {
@@ -95,7 +95,7 @@ func (d *device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IP
 }
 
 // parent returns the index of the IPoIB interface that an interface is a child of (iflink), 0 if it is not one.
-func (d *device) parent(path string) int {
+func (d *sysDevice) parent(path string) int {
 	if d.reader.line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
 		return 0
 	}
@@ -106,7 +106,7 @@ func (d *device) parent(path string) int {
 	return link
 }
 
-func (d *device) number(path string) int {
+func (d *sysDevice) number(path string) int {
 	n, err := strconv.Atoi(d.reader.line(unix.AT_FDCWD, path))
 	if err != nil {
 		return 0
@@ -114,7 +114,7 @@ func (d *device) number(path string) int {
 	return n
 }
 
-func (d *device) packets(name, path string) model.IPoIB {
+func (d *sysDevice) packets(name, path string) model.IPoIB {
 	i := model.IPoIB{Name: name}
 	for _, file := range []string{"rx_packets", "tx_packets"} {
 		n, err := strconv.ParseUint(d.reader.line(unix.AT_FDCWD, path+"/statistics/"+file), 10, 64)

@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,8 +25,8 @@ func TestIPoIB(t *testing.T) {
 	tr.Interface("class/net/ib7.8001", "32", 12, 11, 4) // of another device
 	tr.Interface("class/net/veth5", "1", 13, 5, 4)
 	tr.Interface("class/net/ib9", "32", 5000, 5000, 4)
-	s := newSource(t, tr, func(*Options) {})
-	d := newDevice("mlx5_0", s.root+"/mlx5_0", &s.kept)
+	path := tr.Path("class/infiniband/mlx5_0")
+	d := newSysDevice("mlx5_0", path, path+"/device", new(atomic.Int64))
 	read := func(domains uint64) []model.IPoIB {
 		d.reader.buffer = make([]byte, bufferSize)
 		return d.readIPoIB([]model.Domains{{Count: 3}, {Module: model.IPoIBModule, Count: domains}})

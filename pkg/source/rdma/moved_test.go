@@ -299,8 +299,8 @@ func TestMoved(t *testing.T) {
 	now = now.Add(movedEvery)
 	mustRead(t, s)
 	settle(t, s)
-	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.dir >= 0 {
-		t.Errorf("after another move: %+v, directory %d", snap.HCAs[2], old.dir)
+	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.files.isOpen() {
+		t.Errorf("after another move: %+v, open %v", snap.HCAs[2], old.files.isOpen())
 	}
 	x.shows[11], x.shows[12] = shows, x.shows[12][:1]
 	now = now.Add(movedEvery)
@@ -555,7 +555,7 @@ func TestStuckSearch(t *testing.T) {
 		}
 		return x.dial()
 	}
-	s.node = &node{complete: true} // readNode sends no request
+	s.node = &node{complete: true, open: s.openDevice} // readNode sends no request
 	s.opt.Deadline = 10 * time.Millisecond
 	_, _ = s.Read(t.Context())
 	now = now.Add(movedStuck + time.Second)

@@ -57,8 +57,7 @@ func (s *Source) readableMoved(inodes []uint64) []*movedDevice {
 // newMoved creates the device for a search result. Its PCI function does not move: sysfs shows
 // PCI functions in every namespace.
 func (s *Source) newMoved(f found) *device {
-	d := newDevice(f.hca.Name, "", &s.kept)
-	d.function = s.pciFunction(f.hca.PCIAddress)
+	d := newDevice(f.hca.Name, "", functionPath(s.opt.Sysfs, f.hca.PCIAddress), &s.kept)
 	d.bound = s.newBoundCounters(f.hca.Name)
 	return d
 }
@@ -94,12 +93,12 @@ func (s *Source) movedHCA(r *reader, d nlDevice, verbs charDevice, netns uint64)
 		CharDevice: verbs.name, PCIAddress: verbs.pci, Netns: netns,
 	}
 	if h.PCIAddress == "" {
-		h.PCIAddress = s.functionOf(r, d.guid)
+		h.PCIAddress = functionByGUID(r, s.root, d.guid)
 	}
 	if h.PCIAddress == "" {
 		return h
 	}
-	function := s.pciFunction(h.PCIAddress)
+	function := functionPath(s.opt.Sysfs, h.PCIAddress)
 	h.VF, h.PF = physicalFunction(r, function)
 	if node := r.line(unix.AT_FDCWD, function+"/numa_node"); node != "-1" {
 		h.NUMANode = node

@@ -77,7 +77,6 @@ var errTooMany = errors.New("more entries than the limit")
 
 // Limits on the entries kept of one reply.
 const (
-	maxDevices  = 4096
 	maxCounters = 1024
 	maxObjects  = 1 << 18
 )

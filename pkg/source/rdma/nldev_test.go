@@ -133,7 +133,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 			return netlink.Messages(b, nldev(cmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
 		},
 		func(b []byte) (bool, error) {
-			d := &device{}
+			d := newDevice("", "", "", nil)
 			return decode(b, cmdStatGet, func(c []model.Counter, p []byte) ([]model.Counter, error) {
 				return parseStats(c, p, d.intern)
 			})
@@ -196,7 +196,7 @@ func mlx5Stats() []byte {
 }
 
 func TestConstructedReplies(t *testing.T) {
-	d := &device{}
+	d := newDevice("", "", "", nil)
 	got, err := parseAll(t, hca.Reply(cmdStatGet, 0, mlx5Stats()), cmdStatGet,
 		func(c []model.Counter, p []byte) ([]model.Counter, error) { return parseStats(c, p, d.intern) })
 	want := []model.Counter{

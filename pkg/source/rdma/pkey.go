@@ -108,7 +108,7 @@ func parsePKey(text string) (model.PKey, bool) {
 }
 
 // refreshPKeys starts a reading of the P_Keys of an InfiniBand port if one is due.
-func (d *device) refreshPKeys(p *port, changed bool, now time.Time) {
+func (d *sysDevice) refreshPKeys(p *port, changed bool, now time.Time) {
 	if p.base.LinkLayer != "InfiniBand" {
 		return
 	}

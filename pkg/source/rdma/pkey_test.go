@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -90,7 +89,7 @@ func TestPKeysHang(t *testing.T) {
 			t.Errorf("%v", keys)
 		}
 	}
-	for table := &s.devices[0].ports[0].pkeys; !table.pending.Returned(); {
+	for table := &s.devices[0].files.ports[0].pkeys; !table.pending.Returned(); {
 		unblock() // the reading may reach the entry only now
 		time.Sleep(time.Millisecond)
 	}
@@ -122,20 +121,4 @@ func TestSMChanges(t *testing.T) {
 		}
 		now = now.Add(smAge)
 	}
-}
-
-func FuzzPKey(f *testing.F) {
-	for _, s := range []string{"0xffff", "0x0000", "0x8001", "ffff", "0x10000", "0x+fff", ""} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		k, ok := parsePKey(s)
-		if !ok {
-			return
-		}
-		v, err := strconv.ParseUint(s, 0, 16)
-		if err != nil || uint16(v)&0x7fff != k.Partition || v>>15 != map[bool]uint64{true: 1}[k.Full] {
-			t.Errorf("%q: %+v", s, k)
-		}
-	})
 }

@@ -4,14 +4,12 @@ package rdma
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -38,8 +36,8 @@ type portQuery struct {
 	infiniband        bool
 	lidRead, smRead   time.Time
 	lastSM            string // LID of the last subnet manager
-	changed           bool   // State or SMLID changed since Source.Read took the results
-	taken             bool   // Source.Read has taken results
+	changed           bool   // State or SMLID changed since the results were taken
+	taken             bool   // the results were taken once
 }
 
 // text is an attribute that is parsed again only when it changes.
@@ -48,55 +46,12 @@ type text struct {
 	raw string
 }
 
-// readAndQuery reads a device and then queries its ports. While a query hangs, reading.query is ErrStuck.
-func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time.Time, n *node) (reading, error) {
-	deadline := time.Now().Add(limit)
-	r, err := d.call.Do(ctx, limit, func() (reading, error) { return d.read(now, deadline, n) })
-	if err != nil {
-		return r, err
-	}
-	if d.query.Running() {
-		r.query = hang.ErrStuck
-		return r, nil
-	}
-	if r.query = d.queries.prepare(d); r.query != nil {
-		return r, nil
-	}
-	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (tally, error) { return d.queries.read(now), nil })
-	switch {
-	case errors.Is(err, hang.ErrStuck):
-		r.query = hang.ErrStuck
-	case err != nil:
-		return r, err
-	default:
-		d.takeQueries(ctx, now, deadline, r.hca.Ports)
-	}
-	return r, nil
-}
-
-// takeQueries sets the results of queries in ports. It first reads the attributes of ports that changed again.
-func (d *device) takeQueries(ctx context.Context, now, deadline time.Time, ports []model.Port) {
-	if d.takeChanges() {
-		// If this hangs, the next read of the device reports it.
-		_, err := d.call.Do(ctx, time.Until(deadline), func() (reading, error) { d.readChanged(now); return reading{}, nil })
-		if err == nil {
-			for i, p := range d.ports {
-				to := &ports[i]
-				to.LinkLayer, to.Netdev, to.PortGUID = p.base.LinkLayer, p.base.Netdev, p.base.PortGUID
-				to.GIDs, to.PKeys = p.base.GIDs, p.base.PKeys
-			}
-		}
-	}
-	for i := range d.queries.ports {
-		d.queries.ports[i].fill(&ports[i])
-	}
-}
-
-// takeChanges reports whether a port changed. Attributes that were read after the first change are not read again.
-func (d *device) takeChanges() bool {
+// changed marks the ports that changed since the last call, and reports whether there is one. Attributes that were read after the first
+// change are not read again.
+func (q *portQueries) changed(ports []*port) bool {
 	found := false
-	for i := range d.queries.ports {
-		q, p := &d.queries.ports[i], d.ports[i]
+	for i := range q.ports {
+		q, p := &q.ports[i], ports[i]
 		p.base.SMChanges = q.found.SMChanges
 		p.changed = q.changed && (q.taken || !p.attrsFresh)
 		q.changed, q.taken = false, true
@@ -105,21 +60,15 @@ func (d *device) takeChanges() bool {
 	return found
 }
 
-// readChanged reads the attributes of the ports that changed.
-func (d *device) readChanged(now time.Time) {
-	b := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(b)
-	d.reader.buffer = b[:]
-	for _, p := range d.ports {
-		if p.changed {
-			d.readAttributes(p, now)
-			d.refreshPKeys(p, true, now)
-		}
-	}
+func newQueries(kept *atomic.Int64) portQueries {
+	return portQueries{dir: -1, reader: reader{kept: kept}}
 }
 
+// isOpen reports whether the directory is open.
+func (q *portQueries) isOpen() bool { return q.dir >= 0 }
+
 // prepare opens the directory of the device and matches the ports.
-func (q *portQueries) prepare(d *device) error {
+func (q *portQueries) prepare(d *sysDevice) error {
 	if q.opened != d.opened {
 		q.close()
 		fd, err := q.reader.dup(d.dir)
@@ -142,7 +91,7 @@ func (q *portQueries) prepare(d *device) error {
 
 func newPortQuery(number int) portQuery {
 	file := func(name string) text {
-		return text{file: file{name: fmt.Sprintf("ports/%d/%s", number, name), fd: -1}}
+		return text{file: newFile(fmt.Sprintf("ports/%d/%s", number, name))}
 	}
 	return portQuery{
 		found: model.Port{Number: number}, state: file("state"), phys: file("phys_state"), rate: file("rate"),
@@ -205,7 +154,13 @@ func (p *portQuery) setSM(lid string) {
 	p.lastSM = lid
 }
 
-// fill sets the results in a port.
+// fill sets the results in the ports.
+func (q *portQueries) fill(ports []model.Port) {
+	for i := range q.ports {
+		q.ports[i].fill(&ports[i])
+	}
+}
+
 func (p *portQuery) fill(to *model.Port) {
 	to.State, to.PhysState = p.found.State, p.found.PhysState
 	to.RateBits, to.Width, to.Speed = p.found.RateBits, p.found.Width, p.found.Speed
@@ -214,8 +169,8 @@ func (p *portQuery) fill(to *model.Port) {
 
 // readText reads an attribute and reports whether it changed.
 func (q *portQueries) readText(f *text, now time.Time, t *tally) bool {
-	if f.pause.Waiting(now) {
-		t.count("", &f.file, now)
+	if f.waiting(now) {
+		t.count("", &f.attempt, now)
 		return false
 	}
 	b, err := q.reader.read(q.dir, &f.file, maxValue+1)
@@ -226,7 +181,7 @@ func (q *portQueries) readText(f *text, now time.Time, t *tally) bool {
 		b = nil
 	}
 	f.done(now, err)
-	t.count("", &f.file, now)
+	t.count("", &f.attempt, now)
 	b = bytes.TrimSpace(b)
 	if string(b) == f.raw {
 		return false

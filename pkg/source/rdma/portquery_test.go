@@ -98,8 +98,8 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 	}
 	unblock()
 	eventually(t, func() bool { return !hung.call.Running() && !hung.query.Running() })
-	if hung.dir != -1 || hung.queries.dir != -1 || len(hung.ports)+len(hung.queries.ports) != 0 {
-		t.Errorf("open directories %d, %d; %d and %d ports", hung.dir, hung.queries.dir, len(hung.ports), len(hung.queries.ports))
+	if hung.files.isOpen() || hung.queries.isOpen() || len(hung.files.ports)+len(hung.queries.ports) != 0 {
+		t.Errorf("open: %v, %v; %d and %d ports", hung.files.isOpen(), hung.queries.isOpen(), len(hung.files.ports), len(hung.queries.ports))
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -384,7 +384,8 @@ func (s *Source) list() (seen int, err error) {
 		s.node = nil
 		k = &known{inode: e.Inode, round: s.round}
 		if s.chosen(name) {
-			k.device = newDevice(name, filepath.Join(s.root, name), &s.kept)
+			path := filepath.Join(s.root, name)
+			k.device = newDevice(name, path, path+"/device", &s.kept)
 			k.device.bound = s.newBoundCounters(name)
 		}
 		s.known[name] = k
@@ -409,10 +410,4 @@ func (s *Source) closeClass() {
 		s.reader.close(s.class)
 		s.class = -1
 	}
-}
-
-// isSysfs distinguishes the real sysfs from a copy, for which netlink does not apply.
-func isSysfs(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 func TestParseCounter(t *testing.T) {
@@ -144,6 +146,38 @@ func FuzzSysfs(f *testing.F) {
 			if len(e.Name) > len(b) {
 				t.Error("a name is longer than its directory")
 			}
+		}
+	})
+}
+
+func FuzzGID(f *testing.F) {
+	f.Add("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "Ethernet", "CA")
+	f.Add("fe80:0000:0000:0000:a088:c203:0000:0000", "IB/RoCE v1", "InfiniBand", "CA")
+	f.Add(hca.EmptyGID, "", "", "")
+	f.Fuzz(func(t *testing.T, gid, text, linkLayer, nodeType string) {
+		if a := parseGID(gid); a.IsValid() && (!a.Is6() || a.Zone() != "" || a.IsUnspecified()) {
+			t.Errorf("%q: %v", gid, a)
+		}
+		switch kind := gidType(text, linkLayer, nodeType); kind {
+		case "", model.GIDInfiniBand, model.GIDRoCEv1, model.GIDRoCEv2, model.GIDOther:
+		default:
+			t.Errorf("%q, %q, %q: %q", text, linkLayer, nodeType, kind)
+		}
+	})
+}
+
+func FuzzPKey(f *testing.F) {
+	for _, s := range []string{"0xffff", "0x0000", "0x8001", "ffff", "0x10000", "0x+fff", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		k, ok := parsePKey(s)
+		if !ok {
+			return
+		}
+		v, err := strconv.ParseUint(s, 0, 16)
+		if err != nil || uint16(v)&0x7fff != k.Partition || v>>15 != map[bool]uint64{true: 1}[k.Full] {
+			t.Errorf("%q: %+v", s, k)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,9 +82,4 @@ func dialLink() (*conn, error) {
 		return nil, fmt.Errorf("rtnetlink: %w", err)
 	}
 	return &conn{c}, nil
-}
-
-// validInterface accepts what the kernel does (dev_valid_name).
-func validInterface(name string) bool {
-	return len(name) > 0 && len(name) < unix.IFNAMSIZ && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n")
 }
