@@ -167,7 +167,7 @@ func TestResting(t *testing.T) {
 	k.refuses[cmdStatGet] = unix.EOPNOTSUPP
 	k.mu.Unlock()
 	for _, d := range s.devices {
-		d.bound.stat.done(time.Now(), nil)
+		d.bound.stat.Done(time.Now(), nil)
 	}
 	want("kernel without support", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // errGone is the error of a device that was removed during a read.
@@ -23,28 +24,28 @@ var errGone = errors.New("device was removed during the read")
 // the field below the second line to query. While call or query is not running, its fields belong to Read.
 type device struct {
 	name  string
-	call  hang.Call[reading] // reads the device
-	query hang.Call[tally]   // then queries its ports
+	call  hang.Call[reading]     // reads the device
+	query hang.Call[sysfs.Tally] // then queries its ports
 	pause hang.Backoff
 	state model.DeviceState
 
 	// ---
-	files   *sysDevice
+	files   *sysfs.Device
 	ports   []*devicePort
 	node    *node
 	names   map[string]string // interned names of netlink counters
 	bound   *boundCounters    // nil if they are not read
-	tables  attempt           // of RES_GET
-	domains attempt           // of RES_PD_GET
+	tables  sysfs.Attempt     // of RES_GET
+	domains sysfs.Attempt     // of RES_PD_GET
 
 	// ---
-	queries portQueries
+	queries sysfs.Queries
 }
 
 // devicePort is a port with the state of its STAT_GET.
 type devicePort struct {
-	*port
-	stat     attempt
+	*sysfs.Port
+	stat     sysfs.Attempt
 	statless bool         // STAT_GET reports no counters: read the files
 	slow     slowCounters // last result of a slow STAT_GET
 }
@@ -54,36 +55,36 @@ type reading struct {
 	hca             model.HCA
 	resources       []model.Resource // if readResources of the Source does not cover the device
 	domains         []model.Domains  // nil if they could not be listed
-	links, counters tally
-	refused         refused
+	links, counters sysfs.Tally
+	refused         sysfs.Refused
 	query           error // why the ports have no state; nil if they were queried
 }
 
 // none reports whether the read returned no value at all.
-func (r *reading) none() bool { return r.links.good+r.counters.good == 0 }
+func (r *reading) none() bool { return r.links.Good+r.counters.Good == 0 }
 
 // err describes the states or counters that could not be read. It is nil if all were read.
 func (r *reading) err() error {
 	switch {
-	case r.counters.bad > 0:
-		return r.counters.err("counters")
-	case r.links.bad > 0:
-		return r.links.err("port attributes")
+	case r.counters.Bad > 0:
+		return r.counters.Err("counters")
+	case r.links.Bad > 0:
+		return r.links.Err("port attributes")
 	}
 	return nil
 }
 
 func newDevice(name, path, function string, kept *atomic.Int64) *device {
 	return &device{
-		name: name, files: newSysDevice(name, path, function, kept), queries: newQueries(kept),
-		tables: attempt{name: "RES_GET"}, domains: attempt{name: "RES_PD_GET"},
+		name: name, files: sysfs.NewDevice(name, path, function, kept), queries: sysfs.NewQueries(kept),
+		tables: sysfs.Attempt{Name: "RES_GET"}, domains: sysfs.Attempt{Name: "RES_PD_GET"},
 	}
 }
 
 // release closes all descriptors, or lets hanging calls close them when they return.
 func (d *device) release() {
-	d.call.Close(d.files.close)
-	d.query.Close(d.queries.close)
+	d.call.Close(d.files.Close)
+	d.query.Close(d.queries.Close)
 }
 
 // readAndQuery reads a device and then queries its ports. While a query hangs, reading.query is ErrStuck.
@@ -97,10 +98,10 @@ func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time
 		r.query = hang.ErrStuck
 		return r, nil
 	}
-	if r.query = d.queries.prepare(d.files); r.query != nil {
+	if r.query = d.queries.Prepare(d.files); r.query != nil {
 		return r, nil
 	}
-	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (tally, error) { return d.queries.read(now), nil })
+	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (sysfs.Tally, error) { return d.queries.Read(now), nil })
 	switch {
 	case errors.Is(err, hang.ErrStuck):
 		r.query = hang.ErrStuck
@@ -114,28 +115,28 @@ func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time
 
 // takeQueries sets the results of queries in ports. It first reads the attributes of ports that changed again.
 func (d *device) takeQueries(ctx context.Context, now, deadline time.Time, ports []model.Port) {
-	if d.queries.changed(d.files.ports) {
+	if d.queries.Changed(d.files.Ports) {
 		// If this hangs, the next read of the device reports it.
-		_, err := d.call.Do(ctx, time.Until(deadline), func() (reading, error) { d.files.readChanged(now); return reading{}, nil })
+		_, err := d.call.Do(ctx, time.Until(deadline), func() (reading, error) { d.files.ReadChanged(now); return reading{}, nil })
 		if err == nil {
-			for i, p := range d.files.ports {
+			for i, p := range d.files.Ports {
 				to := &ports[i]
-				to.LinkLayer, to.Netdev, to.PortGUID = p.base.LinkLayer, p.base.Netdev, p.base.PortGUID
-				to.GIDs, to.PKeys = p.base.GIDs, p.base.PKeys
+				to.LinkLayer, to.Netdev, to.PortGUID = p.Base.LinkLayer, p.Base.Netdev, p.Base.PortGUID
+				to.GIDs, to.PKeys = p.Base.GIDs, p.Base.PKeys
 			}
 		}
 	}
-	d.queries.fill(ports)
+	d.queries.Fill(ports)
 }
 
 // read reads all counters of the device, and the attributes that need no query of a port. deadline limits netlink requests.
 func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
-	b := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(b)
+	b := sysfs.Buffers.Get().(*[sysfs.BufferSize]byte)
+	defer sysfs.Buffers.Put(b)
 	f := d.files
-	f.reader.buffer = b[:]
+	f.Reader.Buffer = b[:]
 
-	scanned, err := f.open(n.open)
+	scanned, err := f.Open(n.open)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, errOther) {
 		return reading{}, errGone
 	}
@@ -147,36 +148,35 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	if d.node != n || scanned {
 		d.node = n
-		f.hca.CharDevice = n.uverbs[d.name].name
-		f.hca.Index = n.index(d.name, f.hca.NodeGUID)
-		if f.hca.Parent = ""; n.devices[d.name].smi {
-			f.hca.Parent = n.devices[d.name].parent
+		f.HCA.CharDevice = n.uverbs[d.name].Name
+		f.HCA.Index = n.index(d.name, f.HCA.NodeGUID)
+		if f.HCA.Parent = ""; n.devices[d.name].smi {
+			f.HCA.Parent = n.devices[d.name].parent
 		}
 	}
 	var c *conn
-	if f.hca.Index != noIndex {
-		var err error
+	if f.HCA.Index != noIndex {
 		if c, err = n.dial(); err == nil {
 			c.Buffer = b[:]
 			defer c.Close()
 		}
 	}
 
-	r := reading{hca: f.hca}
-	if f.hca.Index == noIndex {
+	r := reading{hca: f.HCA}
+	if f.HCA.Index == noIndex {
 		r.hca.Index = 0
 	}
 	r.hca.Ports = make([]model.Port, len(d.ports))
 	for i, p := range d.ports {
-		f.readPort(p.port, now)
-		r.hca.Ports[i] = p.base
-		r.hca.Ports[i].Counters = f.readGroup(&p.counters, now, &r.counters)
+		f.ReadPort(p.Port, now)
+		r.hca.Ports[i] = p.Base
+		r.hca.Ports[i].Counters = f.ReadGroup(&p.Counters, now, &r.counters)
 		r.hca.Ports[i].HWCounters = d.readHW(c, p, now, deadline, &r.counters)
-		r.hca.Ports[i].ExtCounters = f.readGroup(&p.ext, now, &r.counters)
+		r.hca.Ports[i].ExtCounters = f.ReadGroup(&p.Ext, now, &r.counters)
 	}
-	r.hca.HWCounters = f.readGroup(&f.hw, now, &r.counters)
+	r.hca.HWCounters = f.ReadGroup(&f.HW, now, &r.counters)
 	if c != nil && d.bound != nil {
-		d.bound.read(c, n.dial, f.hca.Index, now, deadline, &r.counters)
+		d.bound.read(c, n.dial, f.HCA.Index, now, deadline, &r.counters)
 	}
 	if c != nil && n.away {
 		r.resources = d.readResources(c, now, deadline, &r.counters)
@@ -184,19 +184,19 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	if c != nil {
 		r.domains = d.readDomains(c, now, deadline, &r.counters)
 		if !n.away {
-			r.hca.IPoIB = f.readIPoIB(r.domains)
+			r.hca.IPoIB = f.ReadIPoIB(r.domains)
 		}
 	}
-	r.refused = slices.Clone(f.refused)
+	r.refused = slices.Clone(f.Refused)
 	return r, nil
 }
 
 // matchPorts keeps the state of the ports that the directory still has.
 func (d *device) matchPorts() {
-	if !slices.EqualFunc(d.ports, d.files.ports, func(a *devicePort, b *port) bool { return a.port == b }) {
+	if !slices.EqualFunc(d.ports, d.files.Ports, func(a *devicePort, b *sysfs.Port) bool { return a.Port == b }) {
 		d.ports = nil
-		for _, p := range d.files.ports {
-			d.ports = append(d.ports, &devicePort{port: p, stat: attempt{name: fmt.Sprintf("ports/%d/STAT_GET", p.base.Number)}})
+		for _, p := range d.files.Ports {
+			d.ports = append(d.ports, &devicePort{Port: p, stat: sysfs.Attempt{Name: fmt.Sprintf("ports/%d/STAT_GET", p.Base.Number)}})
 		}
 	}
 	for _, p := range d.ports {
@@ -213,7 +213,7 @@ func (d *device) unreadable(r *reading) error {
 		return nil
 	case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT):
 		if !d.call.Running() { // otherwise the next read finds the same
-			d.files.close()
+			d.files.Close()
 		}
 		return errGone
 	}
@@ -222,55 +222,55 @@ func (d *device) unreadable(r *reading) error {
 
 // readHW reads the hardware counters of a port by RDMA netlink, one firmware query for all of
 // them, and from the files if netlink has no counters.
-func (d *device) readHW(c *conn, p *devicePort, now, deadline time.Time, t *tally) []model.Counter {
+func (d *device) readHW(c *conn, p *devicePort, now, deadline time.Time, t *sysfs.Tally) []model.Counter {
 	if c == nil || p.statless {
-		return d.files.readGroup(&p.hw, now, t)
+		return d.files.ReadGroup(&p.HW, now, t)
 	}
-	if p.stat.waiting(now) {
-		t.count("", &p.stat, now)
+	if p.stat.Waiting(now) {
+		t.Count("", &p.stat, now)
 		return nil
 	}
 	if now.Before(p.slow.until) {
-		t.good++
+		t.Good++
 		return p.slow.counters
 	}
 	began := time.Now()
-	counters := make([]model.Counter, 0, max(p.hw.size(), len(d.names)))
-	r := request{cmd: cmdStatGet, index: &d.files.hca.Index, port: uint32(p.base.Number)}
+	counters := make([]model.Counter, 0, max(p.HW.Size(), len(d.names)))
+	r := request{cmd: cmdStatGet, index: &d.files.HCA.Index, port: uint32(p.Base.Number)}
 	err := c.request(r, deadline, func(payload []byte) (err error) {
 		counters, err = parseStats(counters, payload, d.intern)
 		return err
 	})
 	switch {
 	case err == nil:
-		p.hw.answered = p.hw.answered || len(counters) > 0
-		p.stat.done(now, nil)
-		t.count("", &p.stat, now)
+		p.HW.Answered = p.HW.Answered || len(counters) > 0
+		p.stat.Done(now, nil)
+		t.Count("", &p.stat, now)
 		p.slow.took(time.Since(began), now, counters)
 		return counters
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EMSGSIZE):
 		// The driver has no counters, or more than fit in a message.
 		p.statless = true
-		return d.files.readGroup(&p.hw, now, t)
+		return d.files.ReadGroup(&p.HW, now, t)
 	}
-	p.stat.done(now, err)
-	t.count("", &p.stat, now)
+	p.stat.Done(now, err)
+	t.Count("", &p.stat, now)
 	return nil
 }
 
 // readResources reads the number of objects of this device (RES_GET). It records failures in t.
-func (d *device) readResources(c *conn, now, deadline time.Time, t *tally) []model.Resource {
-	if d.tables.waiting(now) {
-		t.count("", &d.tables, now)
+func (d *device) readResources(c *conn, now, deadline time.Time, t *sysfs.Tally) []model.Resource {
+	if d.tables.Waiting(now) {
+		t.Count("", &d.tables, now)
 		return nil
 	}
 	var all []model.Resource
-	err := c.request(request{cmd: cmdResGet, index: &d.files.hca.Index}, deadline, func(payload []byte) (err error) {
+	err := c.request(request{cmd: cmdResGet, index: &d.files.HCA.Index}, deadline, func(payload []byte) (err error) {
 		all, err = parseSummary(all, payload)
 		return err
 	})
-	if d.tables.done(now, err); err != nil {
-		t.count("", &d.tables, now)
+	if d.tables.Done(now, err); err != nil {
+		t.Count("", &d.tables, now)
 		return nil
 	}
 	for i := range all {
@@ -285,11 +285,11 @@ func (d *device) intern(b []byte) (string, bool) {
 		return s, true
 	}
 	s := string(b)
-	if !d.files.refused.counter(s) {
+	if !d.files.Refused.Counter(s) {
 		return "", false
 	}
 	if len(d.names) >= maxCounters {
-		d.files.refused.add("counter", s, "the device has too many")
+		d.files.Refused.Add("counter", s, "the device has too many")
 		return "", false
 	}
 	if d.names == nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -58,13 +59,13 @@ func TestDomains(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var failed tally
+		var failed sysfs.Tally
 		got := d.readDomains(conn, time.Now(), time.Now().Add(time.Minute), &failed)
 		for i := range c.want {
 			c.want[i].Device = "mlx5_bond_0"
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" || failed.bad != 0 {
-			t.Errorf("%s: %v (-want +got)\n%s", name, failed.first, diff)
+		if diff := cmp.Diff(c.want, got); diff != "" || failed.Bad != 0 {
+			t.Errorf("%s: %v (-want +got)\n%s", name, failed.First, diff)
 		}
 		conn.Close()
 	}

@@ -299,8 +299,8 @@ func TestMoved(t *testing.T) {
 	now = now.Add(movedEvery)
 	mustRead(t, s)
 	settle(t, s)
-	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.files.isOpen() {
-		t.Errorf("after another move: %+v, open %v", snap.HCAs[2], old.files.isOpen())
+	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.files.IsOpen() {
+		t.Errorf("after another move: %+v, open %v", snap.HCAs[2], old.files.IsOpen())
 	}
 	x.shows[11], x.shows[12] = shows, x.shows[12][:1]
 	now = now.Add(movedEvery)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/hca"
 )
@@ -165,8 +166,8 @@ func TestOpenSysfs(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Out of the namespace again, on any thread.
-			r := reader{buffer: make([]byte, bufferSize)}
-			names, err = r.list(dir, func(name string) bool { return r.line(dir, name+"/ifindex") != "" })
+			r := sysfs.NewReader()
+			names, err = r.List(dir, func(name string) bool { return r.Line(dir, name+"/ifindex") != "" })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -57,7 +58,7 @@ func TestRecordedReplies(t *testing.T) {
 	if err != nil || len(resources) != 14 {
 		t.Errorf("resources %v, %v: want 7 types of 2 devices", resources, err)
 	}
-	intern := func(b []byte) (string, bool) { return string(b), validCounter(string(b)) }
+	intern := func(b []byte) (string, bool) { return string(b), sysfs.ValidCounter(string(b)) }
 	stats, err := parseAll(t, recorded(t, "stat"), cmdStatGet,
 		func(c []model.Counter, p []byte) ([]model.Counter, error) { return parseStats(c, p, intern) })
 	if err != nil || len(stats) != 15 || stats[0].Name != "sent_pkts" || stats[14].Name != "rdma_recvs" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // noIndex is the index of a device that netlink does not list: 0 is a valid index.
@@ -35,7 +36,7 @@ type node struct {
 	read     time.Time
 	tries    int  // how often it was read for this set of devices
 	complete bool // nothing is missing
-	uverbs   map[string]charDevice
+	uverbs   map[string]sysfs.CharDevice
 	devices  map[string]nlDevice // as listed by netlink, by name
 	dial     func() (*conn, error)
 	open     func(device string) (int, error) // opens its directory
@@ -63,7 +64,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 	deadline := time.Now().Add(limit)
 	netlink := s.enabled && s.genuine
 	n, err := s.nodeCall.Do(ctx, limit, func() (*node, error) {
-		n := &node{uverbs: charDevices(verbs), dial: s.dial, open: s.openDevice}
+		n := &node{uverbs: sysfs.CharDevices(verbs), dial: s.dial, open: s.openDevice}
 		if !netlink {
 			return n, nil
 		}
@@ -110,7 +111,7 @@ func (n *node) wait() time.Duration {
 func (s *Source) complete(n *node, netlink bool) bool {
 	for _, d := range s.devices {
 		listed, ok := n.devices[d.name]
-		if netlink && !ok || n.uverbs[d.name].name == "" && !listed.smi {
+		if netlink && !ok || n.uverbs[d.name].Name == "" && !listed.smi {
 			return false
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -32,14 +33,14 @@ func TestQueryHangs(t *testing.T) {
 					}
 				}
 				unblock := tr.Fifo(dev + "/ports/1/" + file)
-				now = now.Add(attrsAge) // all attributes are read again
+				now = now.Add(sysfs.AttrsAge) // all attributes are read again
 				s.opt.Deadline = time.Second
 				eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=stuck" }) // mlx5_0 may time out once
 				s.opt.Deadline = time.Hour                                                               // a Read that waits for the query blocks
 				for value := uint64(100); value < 103; value++ {
 					tr.Counters(dev, value)
 					tr.Put(dev+"/ports/1/gid_attrs/ndevs/0", "eth7\n")
-					now = now.Add(attrsAge)
+					now = now.Add(sysfs.AttrsAge)
 					snap := mustRead(t, s)
 					if got := states(snap); got != "mlx5_0=ok mlx5_1=stuck" {
 						t.Fatalf("states %q", got)
@@ -67,7 +68,7 @@ func TestQueryHangs(t *testing.T) {
 				tr.Put(dev+"/ports/1/gid_attrs/ndevs/0", "eth8\n")
 				unblock()
 				eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=ok" })
-				now = now.Add(smAge)
+				now = now.Add(sysfs.SMAge)
 				p := mustRead(t, s).HCAs[1].Ports[0]
 				got := []any{p.State, p.PhysState, p.RateBits, p.Width, p.Speed, p.LID, p.SMLID, p.Netdev}
 				if d := cmp.Diff([]any{"DOWN", "Disabled", 10e9, 4, "SDR", "0x7", "0x8", "eth8"}, got); d != "" {
@@ -98,8 +99,8 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 	}
 	unblock()
 	eventually(t, func() bool { return !hung.call.Running() && !hung.query.Running() })
-	if hung.files.isOpen() || hung.queries.isOpen() || len(hung.files.ports)+len(hung.queries.ports) != 0 {
-		t.Errorf("open: %v, %v; %d and %d ports", hung.files.isOpen(), hung.queries.isOpen(), len(hung.files.ports), len(hung.queries.ports))
+	if hung.files.IsOpen() || hung.queries.IsOpen() || len(hung.files.Ports)+len(hung.queries.Ports) != 0 {
+		t.Errorf("open: %v, %v; %d and %d ports", hung.files.IsOpen(), hung.queries.IsOpen(), len(hung.files.Ports), len(hung.queries.Ports))
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // maxLogged limits the refused names that are logged.
@@ -39,8 +40,8 @@ func (s *Source) refusedState(readings []*reading) []model.DeviceState {
 	if len(s.refused) > 0 {
 		state = model.StateFailed
 	}
-	reason := strings.Join(all[:min(len(all), maxRefused)], "; ")
-	if n := len(all) - maxRefused; n > 0 {
+	reason := strings.Join(all[:min(len(all), sysfs.MaxRefused)], "; ")
+	if n := len(all) - sysfs.MaxRefused; n > 0 {
 		reason += fmt.Sprintf("; and %d more", n)
 	}
 	return []model.DeviceState{{Source: s.Name(), Device: "names", State: state, Reason: "refused: " + reason}}

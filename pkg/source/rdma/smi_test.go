@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -30,7 +31,7 @@ func TestManagementDevice(t *testing.T) {
 	if diff := cmp.Diff(want, devices, cmp.AllowUnexported(nlDevice{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	n := &node{uverbs: map[string]charDevice{"mlx5_0": {name: "uverbs0"}}, devices: map[string]nlDevice{}}
+	n := &node{uverbs: map[string]sysfs.CharDevice{"mlx5_0": {Name: "uverbs0"}}, devices: map[string]nlDevice{}}
 	for _, d := range devices {
 		n.devices[d.name] = d
 	}

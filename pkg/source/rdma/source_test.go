@@ -161,9 +161,9 @@ func TestSystemCalls(t *testing.T) {
 	}
 	s := newSource(t, tr)
 	calls := func() int {
-		n := s.reader.calls
+		n := s.reader.Calls
 		for _, d := range s.devices {
-			n += d.files.reader.calls + d.queries.reader.calls
+			n += d.files.Reader.Calls + d.queries.Reader.Calls
 		}
 		return n
 	}
@@ -515,7 +515,7 @@ func TestStuckAndRemoved(t *testing.T) {
 	}
 	unblock()
 	eventually(t, func() bool {
-		return !stuck.call.Running() && !stuck.files.isOpen()
+		return !stuck.call.Running() && !stuck.files.IsOpen()
 	})
 }
 
@@ -547,13 +547,13 @@ func TestQuarantine(t *testing.T) {
 	// The pauses double. The device is not read during a pause.
 	for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		pause := minutes * time.Minute
-		calls := s.devices[1].files.reader.calls
+		calls := s.devices[1].files.Reader.Calls
 		now = now.Add(pause - time.Second)
-		if read(); s.devices[1].files.reader.calls != calls {
+		if read(); s.devices[1].files.Reader.Calls != calls {
 			t.Fatalf("read before the pause of %v ended", pause)
 		}
 		now = now.Add(time.Second)
-		if got := read(); got != "quarantined" || s.devices[1].files.reader.calls == calls {
+		if got := read(); got != "quarantined" || s.devices[1].files.Reader.Calls == calls {
 			t.Fatalf("%s and not read after the pause of %v", got, pause)
 		}
 	}
@@ -588,9 +588,9 @@ func TestQuarantineOfCounters(t *testing.T) {
 		}
 	}
 	d := s.devices[0]
-	calls := d.files.reader.calls + d.queries.reader.calls
+	calls := d.files.Reader.Calls + d.queries.Reader.Calls
 	mustRead(t, s)
-	if n := d.files.reader.calls + d.queries.reader.calls - calls; n != 3 {
+	if n := d.files.Reader.Calls + d.queries.Reader.Calls - calls; n != 3 {
 		t.Errorf("%d system calls, want 3: state, phys_state, rate", n)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -305,7 +306,7 @@ func checkRecorded(t *testing.T, l link) {
 	want := link{parent: "vfs", count: 3, listed: true}
 	for i := range uint64(3) {
 		want.vfs = append(want.vfs, functionOf{
-			listed: true, nodeGUID: guidText(0xa088c20300000100 + i), portGUID: guidText(0xa088c20300000200 + i),
+			listed: true, nodeGUID: sysfs.GUIDText(0xa088c20300000100 + i), portGUID: sysfs.GUIDText(0xa088c20300000200 + i),
 			rxPackets: 10 + i, txPackets: 20 + i, rxBytes: 1<<40 + i, txBytes: 1<<41 + i,
 		})
 	}
@@ -323,7 +324,7 @@ func FuzzLink(f *testing.F) {
 	f.Add(newLink("0000:18:00.0", 2, vfInfo(0, [4]uint64{1, 2, 3, 4}, 5, 6), vfInfo(1, [4]uint64{}))[unix.SizeofNlMsghdr:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := parseLink(b)
-		if l.count > maxFunctions || len(l.vfs) > l.count && l.count > 0 && err == nil || cap(l.vfs) > maxFunctions {
+		if l.count > sysfs.MaxFunctions || len(l.vfs) > l.count && l.count > 0 && err == nil || cap(l.vfs) > sysfs.MaxFunctions {
 			t.Errorf("%d functions of %d", len(l.vfs), l.count)
 		}
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"fmt"
@@ -82,7 +82,7 @@ func TestParseSmall(t *testing.T) {
 		"../../devices/pci0000:15/0000:18:00.0/mlx5_core.sf.4/infiniband/mlx5_sf4": "0000:18:00.0",
 		"../../devices/virtual/infiniband/rxe0":                                    "",
 	} {
-		if got := pciAddress(in); got != want {
+		if got := PCIAddress(in); got != want {
 			t.Errorf("pciAddress(%q) = %q, want %q", in, got, want)
 		}
 		if got := isSubfunction(in); got != strings.Contains(in, "mlx5_sf4") {
@@ -126,7 +126,7 @@ func FuzzSysfs(f *testing.F) {
 				t.Errorf("%q is %d, not %d (%v, %v)", b, want, v, e, err)
 			}
 		}
-		line := parseLine(b)
+		line := ParseLine(b)
 		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) || len(line) > 256 {
 			t.Errorf("%q is not a line", line)
 		}
@@ -141,7 +141,7 @@ func FuzzSysfs(f *testing.F) {
 		if g := parseGUID(line); g != "" && len(g) != 18 {
 			t.Errorf("%q gives the GUID %q", line, g)
 		}
-		_ = pciAddress(string(b))
+		_ = PCIAddress(string(b))
 		for e := range boundedfile.Entries(b) {
 			if len(e.Name) > len(b) {
 				t.Error("a name is longer than its directory")

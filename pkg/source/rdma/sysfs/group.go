@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"cmp"
@@ -18,25 +18,25 @@ type group struct {
 	path  string // below the device's directory
 	dir   int    // -1 if it does not exist
 	files []file
-	// answered reports that a counter had a value once, from a file or by netlink.
-	answered bool
+	// Answered reports that a counter had a value once, from a file or by netlink.
+	Answered bool
 }
 
 // scan lists the counters. It keeps the open files if the list did not change.
-func (g *group) scan(r *reader, device int, valid func(string) bool) {
+func (g *group) scan(r *Reader, device int, valid func(string) bool) {
 	if g.dir < 0 {
-		fd, err := r.openat(device, g.path, unix.O_DIRECTORY)
+		fd, err := r.Openat(device, g.path, unix.O_DIRECTORY)
 		if err != nil {
 			return
 		}
 		g.dir = fd
 	}
-	names, err := r.list(g.dir, valid)
+	names, err := r.List(g.dir, valid)
 	if err != nil {
 		g.close(r)
 		return
 	}
-	if slices.EqualFunc(names, g.files, func(n string, f file) bool { return n == f.name }) {
+	if slices.EqualFunc(names, g.files, func(n string, f file) bool { return n == f.Name }) {
 		return
 	}
 	for i := range g.files {
@@ -48,16 +48,16 @@ func (g *group) scan(r *reader, device int, valid func(string) bool) {
 	}
 }
 
-// size returns the number of files.
-func (g *group) size() int { return len(g.files) }
+// Size returns the number of files.
+func (g *group) Size() int { return len(g.files) }
 
-func (g *group) close(r *reader) {
+func (g *group) close(r *Reader) {
 	for i := range g.files {
 		r.forget(&g.files[i])
 	}
 	g.files = nil
 	if g.dir >= 0 {
-		r.close(g.dir)
+		r.Close(g.dir)
 		g.dir = -1
 	}
 }
@@ -66,44 +66,44 @@ func (g *group) close(r *reader) {
 // function.
 func (g *group) refused() bool {
 	for i := range g.files {
-		if err := g.files[i].err; !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+		if err := g.files[i].Err; !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return false
 		}
 	}
 	return len(g.files) > 0
 }
 
-// readGroup reads the counters of a directory one by one: each read may be a firmware command.
+// ReadGroup reads the counters of a directory one by one: each read may be a firmware command.
 // It returns nil if the directory does not exist. Counters that are all refused, and never had a value, are not there: no failure.
-func (d *sysDevice) readGroup(g *group, now time.Time, t *tally) []model.Counter {
+func (d *Device) ReadGroup(g *group, now time.Time, t *Tally) []model.Counter {
 	if g.dir < 0 {
 		return nil
 	}
 	counters := make([]model.Counter, 0, len(g.files))
 	before := *t
 	defer func() {
-		if g.answered = g.answered || t.good > before.good; !g.answered && g.refused() {
+		if g.Answered = g.Answered || t.Good > before.Good; !g.Answered && g.refused() {
 			*t = before
-			t.silent += len(g.files)
-			t.silentIn = cmp.Or(t.silentIn, g.path)
+			t.Silent += len(g.files)
+			t.SilentIn = cmp.Or(t.SilentIn, g.path)
 		}
 	}()
 	for i := range g.files {
 		f := &g.files[i]
-		if f.waiting(now) {
-			t.count(g.path, &f.attempt, now)
+		if f.Waiting(now) {
+			t.Count(g.path, &f.Attempt, now)
 			continue
 		}
-		b, err := d.reader.read(g.dir, f, maxValue+1)
+		b, err := d.Reader.read(g.dir, f, maxValue+1)
 		var v uint64
 		var ok bool
 		if err == nil {
 			v, ok, err = parseCounter(b)
 		}
-		f.done(now, err)
-		t.count(g.path, &f.attempt, now)
+		f.Done(now, err)
+		t.Count(g.path, &f.Attempt, now)
 		if ok && err == nil {
-			counters = append(counters, model.Counter{Name: f.name, Value: v})
+			counters = append(counters, model.Counter{Name: f.Name, Value: v})
 		}
 	}
 	return counters

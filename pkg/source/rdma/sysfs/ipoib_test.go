@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"sync/atomic"
@@ -26,10 +26,10 @@ func TestIPoIB(t *testing.T) {
 	tr.Interface("class/net/veth5", "1", 13, 5, 4)
 	tr.Interface("class/net/ib9", "32", 5000, 5000, 4)
 	path := tr.Path("class/infiniband/mlx5_0")
-	d := newSysDevice("mlx5_0", path, path+"/device", new(atomic.Int64))
+	d := NewDevice("mlx5_0", path, path+"/device", new(atomic.Int64))
 	read := func(domains uint64) []model.IPoIB {
-		d.reader.buffer = make([]byte, bufferSize)
-		return d.readIPoIB([]model.Domains{{Count: 3}, {Module: model.IPoIBModule, Count: domains}})
+		d.Reader.Buffer = make([]byte, BufferSize)
+		return d.ReadIPoIB([]model.Domains{{Count: 3}, {Module: model.IPoIBModule, Count: domains}})
 	}
 	parent, child := model.IPoIB{Name: "ib0", Packets: 300}, model.IPoIB{Name: "ib0.8001", Packets: 9}
 	for i, step := range []struct {
@@ -52,13 +52,13 @@ func TestIPoIB(t *testing.T) {
 	tr.Interface("class/net/ib0.8001", "32", 9, 5, 30)
 	child.Packets = 90
 	want := []model.IPoIB{parent, child, {Name: "ib0.8002", Packets: 3}}
-	calls := d.reader.calls
+	calls := d.Reader.Calls
 	if diff := cmp.Diff(want, read(3)); diff != "" {
 		t.Errorf("a new child (-want +got)\n%s", diff)
 	}
-	first := d.reader.calls - calls
-	calls = d.reader.calls
-	if diff := cmp.Diff(want, read(3)); diff != "" || d.reader.calls-calls >= first {
-		t.Errorf("again: %d system calls, before %d (-want +got)\n%s", d.reader.calls-calls, first, diff)
+	first := d.Reader.Calls - calls
+	calls = d.Reader.Calls
+	if diff := cmp.Diff(want, read(3)); diff != "" || d.Reader.Calls-calls >= first {
+		t.Errorf("again: %d system calls, before %d (-want +got)\n%s", d.Reader.Calls-calls, first, diff)
 	}
 }

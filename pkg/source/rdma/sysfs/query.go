@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"bytes"
@@ -13,20 +13,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// smAge is the interval at which the LID of the subnet manager of an InfiniBand port is read: a command of the firmware.
-const smAge = 30 * time.Second
+// SMAge is the interval at which the LID of the subnet manager of an InfiniBand port is read: a command of the firmware.
+const SMAge = 30 * time.Second
 
-// portQueries reads the files for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid. Counters,
+// Queries reads the files for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid. Counters,
 // link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query.
 //
 // A query can hang although the HCA works: for Soft-RoCE, siw, usnic and hns it takes RTNL, the lock of network configuration
-// (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a call of their own, after the call that
-// reads the device, with descriptors of their own. While a query hangs, everything else is read, and the ports have no state.
-type portQueries struct {
-	reader reader
+// (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a call of their own, after the call
+// that reads the device, with descriptors of their own. While a query hangs, everything else is read, and the ports have no state.
+type Queries struct {
+	Reader Reader
 	dir    int // the device's directory, -1 while not open
 	opened int // value of device.opened for dir
-	ports  []portQuery
+	Ports  []portQuery
 }
 
 // portQuery holds the results of queries of a port.
@@ -46,13 +46,13 @@ type text struct {
 	raw string
 }
 
-// changed marks the ports that changed since the last call, and reports whether there is one. Attributes that were read after the first
+// Changed marks the ports that changed since the last call, and reports whether there is one. Attributes that were read after the first
 // change are not read again.
-func (q *portQueries) changed(ports []*port) bool {
+func (q *Queries) Changed(ports []*Port) bool {
 	found := false
-	for i := range q.ports {
-		q, p := &q.ports[i], ports[i]
-		p.base.SMChanges = q.found.SMChanges
+	for i := range q.Ports {
+		q, p := &q.Ports[i], ports[i]
+		p.Base.SMChanges = q.found.SMChanges
 		p.changed = q.changed && (q.taken || !p.attrsFresh)
 		q.changed, q.taken = false, true
 		found = found || p.changed
@@ -60,31 +60,32 @@ func (q *portQueries) changed(ports []*port) bool {
 	return found
 }
 
-func newQueries(kept *atomic.Int64) portQueries {
-	return portQueries{dir: -1, reader: reader{kept: kept}}
+// NewQueries returns queries that are not prepared. kept is as in NewDevice.
+func NewQueries(kept *atomic.Int64) Queries {
+	return Queries{dir: -1, Reader: Reader{kept: kept}}
 }
 
-// isOpen reports whether the directory is open.
-func (q *portQueries) isOpen() bool { return q.dir >= 0 }
+// IsOpen reports whether the directory is open.
+func (q *Queries) IsOpen() bool { return q.dir >= 0 }
 
-// prepare opens the directory of the device and matches the ports.
-func (q *portQueries) prepare(d *sysDevice) error {
+// Prepare opens the directory of the device and matches the ports.
+func (q *Queries) Prepare(d *Device) error {
 	if q.opened != d.opened {
-		q.close()
-		fd, err := q.reader.dup(d.dir)
+		q.Close()
+		fd, err := q.Reader.dup(d.dir)
 		if err != nil {
 			return fmt.Errorf("duplicating the descriptor of its directory: %w", err)
 		}
 		q.dir, q.opened = fd, d.opened
 	}
-	if !slices.EqualFunc(q.ports, d.ports, func(q portQuery, p *port) bool { return q.found.Number == p.base.Number }) {
+	if !slices.EqualFunc(q.Ports, d.Ports, func(q portQuery, p *Port) bool { return q.found.Number == p.Base.Number }) {
 		q.closePorts()
-		for _, p := range d.ports {
-			q.ports = append(q.ports, newPortQuery(p.base.Number))
+		for _, p := range d.Ports {
+			q.Ports = append(q.Ports, newPortQuery(p.Base.Number))
 		}
 	}
-	for i, p := range d.ports {
-		q.ports[i].infiniband = p.base.LinkLayer == "InfiniBand"
+	for i, p := range d.Ports {
+		q.Ports[i].infiniband = p.Base.LinkLayer == "InfiniBand"
 	}
 	return nil
 }
@@ -98,19 +99,19 @@ func newPortQuery(number int) portQuery {
 	}
 }
 
-// read queries all ports.
-func (q *portQueries) read(now time.Time) (links tally) {
-	b := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(b)
-	q.reader.buffer = b[:]
-	for i := range q.ports {
-		q.readPort(&q.ports[i], now, &links)
+// Read queries all ports.
+func (q *Queries) Read(now time.Time) (links Tally) {
+	b := Buffers.Get().(*[BufferSize]byte)
+	defer Buffers.Put(b)
+	q.Reader.Buffer = b[:]
+	for i := range q.Ports {
+		q.readPort(&q.Ports[i], now, &links)
 	}
 	return links
 }
 
 // readPort reads the state of a port. It reads the LIDs when the state changed or they are old.
-func (q *portQueries) readPort(p *portQuery, now time.Time, t *tally) {
+func (q *Queries) readPort(p *portQuery, now time.Time, t *Tally) {
 	changed := q.readText(&p.state, now, t)
 	if changed {
 		p.found.State = parseNumbered(p.state.raw)
@@ -122,15 +123,15 @@ func (q *portQueries) readPort(p *portQuery, now time.Time, t *tally) {
 		p.found.RateBits, p.found.Width, p.found.Speed, _ = parseRate(p.rate.raw)
 	}
 	line := func(name string) string {
-		return q.reader.line(q.dir, "ports/"+strconv.Itoa(p.found.Number)+"/"+name)
+		return q.Reader.Line(q.dir, "ports/"+strconv.Itoa(p.found.Number)+"/"+name)
 	}
-	if changed || now.Sub(p.lidRead) >= attrsAge {
+	if changed || now.Sub(p.lidRead) >= AttrsAge {
 		p.lidRead = now
 		p.found.LID = line("lid")
 	}
-	age := attrsAge // 0x0 on Ethernet
+	age := AttrsAge // 0x0 on Ethernet
 	if p.infiniband {
-		age = smAge
+		age = SMAge
 	}
 	if changed || now.Sub(p.smRead) >= age {
 		p.smRead = now
@@ -154,10 +155,10 @@ func (p *portQuery) setSM(lid string) {
 	p.lastSM = lid
 }
 
-// fill sets the results in the ports.
-func (q *portQueries) fill(ports []model.Port) {
-	for i := range q.ports {
-		q.ports[i].fill(&ports[i])
+// Fill sets the results in the ports.
+func (q *Queries) Fill(ports []model.Port) {
+	for i := range q.Ports {
+		q.Ports[i].fill(&ports[i])
 	}
 }
 
@@ -168,43 +169,43 @@ func (p *portQuery) fill(to *model.Port) {
 }
 
 // readText reads an attribute and reports whether it changed.
-func (q *portQueries) readText(f *text, now time.Time, t *tally) bool {
-	if f.waiting(now) {
-		t.count("", &f.attempt, now)
+func (q *Queries) readText(f *text, now time.Time, t *Tally) bool {
+	if f.Waiting(now) {
+		t.Count("", &f.Attempt, now)
 		return false
 	}
-	b, err := q.reader.read(q.dir, &f.file, maxValue+1)
+	b, err := q.Reader.read(q.dir, &f.file, maxValue+1)
 	if err == nil && len(b) > maxValue {
 		err = errGarbage
 	}
 	if err != nil {
 		b = nil
 	}
-	f.done(now, err)
-	t.count("", &f.attempt, now)
+	f.Done(now, err)
+	t.Count("", &f.Attempt, now)
 	b = bytes.TrimSpace(b)
 	if string(b) == f.raw {
 		return false
 	}
-	f.raw = parseLine(b)
+	f.raw = ParseLine(b)
 	return true
 }
 
-// close closes all descriptors. A later query opens them again.
-func (q *portQueries) close() {
+// Close closes all descriptors. A later query opens them again.
+func (q *Queries) Close() {
 	q.closePorts()
 	if q.dir >= 0 {
-		q.reader.close(q.dir)
+		q.Reader.Close(q.dir)
 		q.dir = -1
 	}
 }
 
-func (q *portQueries) closePorts() {
-	for i := range q.ports {
-		p := &q.ports[i]
-		q.reader.forget(&p.state.file)
-		q.reader.forget(&p.phys.file)
-		q.reader.forget(&p.rate.file)
+func (q *Queries) closePorts() {
+	for i := range q.Ports {
+		p := &q.Ports[i]
+		q.Reader.forget(&p.state.file)
+		q.Reader.forget(&p.phys.file)
+		q.Reader.forget(&p.rate.file)
 	}
-	q.ports = nil
+	q.Ports = nil
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -78,16 +77,7 @@ func TestGIDs(t *testing.T) {
 			tr.Put(port+"/link_layer", c.linkLayer+"\n")
 			tr.Put(dev+"/node_type", c.nodeType+"\n")
 			tr.GIDs(port, 8, c.entries)
-			s, err := New(Options{Sysfs: tr.Root, Deadline: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			snap, err := s.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := &snap.HCAs[0]
+			h := newTreeDevice(t, tr).read()
 			if diff := cmp.Diff(c.want, h.Ports[0].GIDs, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Error(diff)
 			}
@@ -111,16 +101,7 @@ func TestGIDsUnreadable(t *testing.T) {
 		dev := tr.HCA(0, 1)
 		tr.Put(dev+"/ports/1/link_layer", "Ethernet\n")
 		spoil(tr, dev+"/ports/1")
-		s, err := New(Options{Sysfs: tr.Root, Deadline: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		snap, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := &snap.HCAs[0]
+		h := newTreeDevice(t, tr).read()
 		if _, known := h.LacksRoCEv2(&h.Ports[0]); known || h.Ports[0].GIDs != nil {
 			t.Errorf("%s: %v", name, h.Ports[0].GIDs)
 		}
@@ -136,12 +117,7 @@ func TestGIDsEnd(t *testing.T) {
 	for i := range 100 {
 		full[i] = entry
 	}
-	now := time.Now()
-	s, err := New(Options{Sysfs: tr.Root, Deadline: time.Minute, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	d := newTreeDevice(t, tr)
 	for _, step := range []struct {
 		entries map[int]string
 		want    int
@@ -150,12 +126,8 @@ func TestGIDsEnd(t *testing.T) {
 			tr.Remove(port + "/" + dir)
 		}
 		tr.GIDs(port, size, step.entries)
-		now = now.Add(attrsAge)
-		snap, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(snap.HCAs[0].Ports[0].GIDs); n != step.want {
+		d.now = d.now.Add(AttrsAge)
+		if n := len(d.read().Ports[0].GIDs); n != step.want {
 			t.Errorf("%d GIDs, want %d", n, step.want)
 		}
 	}
