@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // Netlink reads RDMA netlink. Other sources use it to list objects and device names.
@@ -44,7 +45,7 @@ func newNetlink(o Options) *Netlink {
 	n := &Netlink{
 		root:    filepath.Join(o.Sysfs, "class/infiniband"),
 		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
-		dial: dialNetlink, isSysfs: isSysfs,
+		dial: dialNetlink, isSysfs: sysfs.Genuine,
 	}
 	n.objectCalls.Limit = maxHungDevices
 	return n

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // The values of Options.QPCounters.
@@ -65,9 +66,9 @@ type boundCounters struct {
 	totals   *qpTotals
 	cgroupOf func(pid int) (model.CgroupID, error)
 
-	stat    file // backoff state of the dump
-	never   bool // the kernel does not support them
-	primed  bool // the first read ended: bytes counted before it are not credited
+	stat    sysfs.Attempt // backoff state of the dump
+	never   bool          // the kernel does not support them
+	primed  bool          // the first read ended: bytes counted before it are not credited
 	known   map[counterKey]*boundCounter
 	round   uint64
 	lookups int
@@ -92,17 +93,17 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 	}
 	return &boundCounters{
 		device: device, totals: &s.qpTotals, cgroupOf: s.opt.CgroupOf,
-		stat: file{name: "STAT_GET of queue pairs", fd: -1}, known: map[counterKey]*boundCounter{},
+		stat: sysfs.Attempt{Name: "STAT_GET of queue pairs"}, known: map[counterKey]*boundCounter{},
 	}
 }
 
 // read credits the bytes counted since the last read. It looks up creators on c and records failures in t.
-func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, now, deadline time.Time, t *tally) {
+func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, now, deadline time.Time, t *sysfs.Tally) {
 	if b.never {
 		return
 	}
-	if b.stat.pause.Waiting(now) {
-		t.count("", &b.stat, now)
+	if b.stat.Waiting(now) {
+		t.Count("", &b.stat, now)
 		return
 	}
 	all, err := qpCounters(dial, index, deadline)
@@ -129,8 +130,8 @@ func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, 
 			}
 		}
 	}
-	if b.stat.done(now, err); err != nil {
-		t.count("", &b.stat, now)
+	if b.stat.Done(now, err); err != nil {
+		t.Count("", &b.stat, now)
 	}
 }
 

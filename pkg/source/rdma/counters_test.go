@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // traffic returns the Traffic of a Read as "device cgroup direction bytes".
@@ -70,7 +71,7 @@ func resting(t *testing.T, s *Source) string {
 
 // newUse creates a device in auto mode by PID with byte counters, as set by an administrator.
 func newUse(t *testing.T) (*statKernel, *statDevice, *Source) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
@@ -116,7 +117,7 @@ func TestUseCounters(t *testing.T) {
 
 // TestResting: a row without a live counter is resting.
 func TestResting(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 2)
 	d := k.devices[0]
 	for _, d := range k.devices {
@@ -166,7 +167,7 @@ func TestResting(t *testing.T) {
 	k.refuses[cmdStatGet] = unix.EOPNOTSUPP
 	k.mu.Unlock()
 	for _, d := range s.devices {
-		d.bound.stat.done(time.Now(), nil)
+		d.bound.stat.Done(time.Now(), nil)
 	}
 	want("kernel without support", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
 }
@@ -193,7 +194,7 @@ func TestCountedQPs(t *testing.T) {
 
 // TestRestingWithoutDevice: the counters ended with the device.
 func TestRestingWithoutDevice(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	*k.devices[0].ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
 	s := counterSource(t, tr, k, useCounters)
@@ -201,7 +202,7 @@ func TestRestingWithoutDevice(t *testing.T) {
 	if got := resting(t, s); got != "" {
 		t.Errorf("%q", got)
 	}
-	tr.remove("class/infiniband/mlx5_0")
+	tr.Remove("class/infiniband/mlx5_0")
 	if got := resting(t, s); got != "mlx5_0 1 receive, mlx5_0 1 transmit" {
 		t.Errorf("%q", got)
 	}
@@ -419,8 +420,8 @@ func TestCountersFail(t *testing.T) {
 func TestCountersOff(t *testing.T) {
 	for _, mode := range []string{"", "off"} {
 		k, d, _ := newUse(t)
-		tr := newTree(t)
-		tr.hca(0, 1)
+		tr := hca.NewTree(t)
+		tr.HCA(0, 1)
 		k.create(d, 10, 101)
 		s := counterSource(t, tr, k, mode)
 		if got := traffic(t, s); got != "not collected" || k.queried() != 0 {
@@ -436,7 +437,7 @@ func TestEndlessDump(t *testing.T) {
 		var all [][]byte
 		for range 10 {
 			n++
-			all = append(all, message(nldev(cmdStatGet), unix.NLM_F_MULTI, native.Uint32(r[8:]), attrU32(attrDevIndex, 3), nest(attrStatCounter)))
+			all = append(all, hca.Message(nldev(cmdStatGet), unix.NLM_F_MULTI, native.Uint32(r[8:]), hca.U32(attrDevIndex, 3), hca.Nest(attrStatCounter)))
 		}
 		return all
 	}), 3, time.Now().Add(time.Minute))
@@ -448,7 +449,7 @@ func TestEndlessDump(t *testing.T) {
 // TestSlowStatistics: counters of a port that are slow to read, because many are bound, are not
 // read each time.
 func TestSlowStatistics(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	var delay atomic.Int64
 	var asked atomic.Int32
@@ -457,7 +458,7 @@ func TestSlowStatistics(t *testing.T) {
 		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == cmdStatGet && !a.has[attrStatRes] {
 			time.Sleep(time.Duration(delay.Load()))
 			n := asked.Add(1)
-			b := reply(cmdStatGet, 0, nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, "n"), attrU64(attrHWValue, uint64(n)))))
+			b := hca.Reply(cmdStatGet, 0, hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, "n"), hca.U64(attrHWValue, uint64(n)))))
 			copy(b[8:12], r[8:12])
 			return [][]byte{b}
 		}
@@ -489,13 +490,13 @@ func TestSlowStatistics(t *testing.T) {
 }
 
 func TestParseStatistics(t *testing.T) {
-	counter := func(of ...[]byte) []byte { return nest(attrStatCounter, nest(attrStatCounter+1, of...)) }
+	counter := func(of ...[]byte) []byte { return hca.Nest(attrStatCounter, hca.Nest(attrStatCounter+1, of...)) }
 	value := func(name string, v uint64) []byte {
-		return nest(attrHWCounter, attrStr(attrHWName, name), attrU64(attrHWValue, v))
+		return hca.Nest(attrHWCounter, hca.Text(attrHWName, name), hca.U64(attrHWValue, v))
 	}
-	whole := counter(attrU32(attrPortIndex, 2), attrU32(attrCounterID, 7), attrU32(attrStatMode, modeAuto), attr(attrQPType, 2),
-		attrU32(attrPID, 41), nest(attrQP, nest(attrQPEntry, attrU32(attrLQPN, 5)), nest(attrQPEntry, attrU32(attrLQPN, 6))),
-		nest(attrHWCounters, value("out_of_buffer", 1), value(txBytes, 1<<63), value(rxBytes, 2), nest(attrHWCounter, attrStr(attrHWName, txBytes))))
+	whole := counter(hca.U32(attrPortIndex, 2), hca.U32(attrCounterID, 7), hca.U32(attrStatMode, modeAuto), hca.Attr(attrQPType, 2),
+		hca.U32(attrPID, 41), hca.Nest(attrQP, hca.Nest(attrQPEntry, hca.U32(attrLQPN, 5)), hca.Nest(attrQPEntry, hca.U32(attrLQPN, 6))),
+		hca.Nest(attrHWCounters, value("out_of_buffer", 1), value(txBytes, 1<<63), value(rxBytes, 2), hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes))))
 	all, err := parseQPCounters(nil, whole)
 	want := qpCounter{
 		port: 2, id: 7, mode: modeAuto, pid: 41, byType: true, qpns: []uint32{5, 6}, tx: 1 << 63, rx: 2, hasTx: true, hasRx: true,
@@ -509,9 +510,9 @@ func TestParseStatistics(t *testing.T) {
 		}
 	}
 	for name, b := range map[string][]byte{
-		"pid of 2 bytes":   counter(attr(attrPID, 1, 2)),
-		"qpn of 8 bytes":   counter(nest(attrQP, nest(attrQPEntry, attrU64(attrLQPN, 1)))),
-		"value of 4 bytes": counter(nest(attrHWCounters, nest(attrHWCounter, attrU32(attrHWValue, 1)))),
+		"pid of 2 bytes":   counter(hca.Attr(attrPID, 1, 2)),
+		"qpn of 8 bytes":   counter(hca.Nest(attrQP, hca.Nest(attrQPEntry, hca.U64(attrLQPN, 1)))),
+		"value of 4 bytes": counter(hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.U32(attrHWValue, 1)))),
 	} {
 		if _, err := parseQPCounters(nil, b); !errors.Is(err, netlink.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)
@@ -526,20 +527,20 @@ func TestParseStatistics(t *testing.T) {
 		want qpMode
 		ok   bool
 	}{
-		"off":          {attrU32(attrStatMode, 0), qpMode{}, true},
-		"auto, 6.12":   {slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 3)), qpMode{mode: 1, mask: 3}, true},
-		"auto, 6.15":   {slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 2), attr(attrOptionals, 1)), qpMode{1, 2, true}, true},
-		"missing":      {attrU32(attrStatMask, 2), qpMode{mask: 2}, false},
-		"of two bytes": {attr(attrStatMode, 1, 0), qpMode{}, false},
+		"off":          {hca.U32(attrStatMode, 0), qpMode{}, true},
+		"auto, 6.12":   {slices.Concat(hca.U32(attrStatMode, 1), hca.U32(attrStatMask, 3)), qpMode{mode: 1, mask: 3}, true},
+		"auto, 6.15":   {slices.Concat(hca.U32(attrStatMode, 1), hca.U32(attrStatMask, 2), hca.Attr(attrOptionals, 1)), qpMode{1, 2, true}, true},
+		"missing":      {hca.U32(attrStatMask, 2), qpMode{mask: 2}, false},
+		"of two bytes": {hca.Attr(attrStatMode, 1, 0), qpMode{}, false},
 	} {
 		if m, err := parseMode(c.b); (err == nil) != c.ok || c.ok && m != c.want {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
 
-	status := nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, "fixed"), attrU32(attrHWIndex, 0)),
-		nest(attrHWCounter, attrStr(attrHWName, txBytes), attrU32(attrHWIndex, 32), attr(attrHWDynamic, 1)),
-		nest(attrHWCounter, attrStr(attrHWName, "../x"), attrU32(attrHWIndex, 33), attr(attrHWDynamic, 1)))
+	status := hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, "fixed"), hca.U32(attrHWIndex, 0)),
+		hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes), hca.U32(attrHWIndex, 32), hca.Attr(attrHWDynamic, 1)),
+		hca.Nest(attrHWCounter, hca.Text(attrHWName, "../x"), hca.U32(attrHWIndex, 33), hca.Attr(attrHWDynamic, 1)))
 	if o, err := parseOptionals(nil, status); err != nil || len(o) != 1 || o[0] != (optional{txBytes, 32, true}) {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -547,11 +548,11 @@ func TestParseStatistics(t *testing.T) {
 
 // FuzzStatistics decodes or rejects any bytes.
 func FuzzStatistics(f *testing.F) {
-	f.Add(nest(attrStatCounter, nest(attrStatCounter+1, attrU32(attrPortIndex, 1), attrU32(attrCounterID, 7), attrU32(attrStatMode, 1),
-		attrU32(attrPID, 41), nest(attrQP, nest(attrQPEntry, attrU32(attrLQPN, 5))),
-		nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, txBytes), attrU64(attrHWValue, 9))))))
-	f.Add(slices.Concat(attrU32(attrStatMode, 1), attrU32(attrStatMask, 2), attr(attrOptionals, 1)))
-	f.Add(nest(attrHWCounters, nest(attrHWCounter, attrStr(attrHWName, rxBytes), attrU32(attrHWIndex, 32), attr(attrHWDynamic, 1))))
+	f.Add(hca.Nest(attrStatCounter, hca.Nest(attrStatCounter+1, hca.U32(attrPortIndex, 1), hca.U32(attrCounterID, 7), hca.U32(attrStatMode, 1),
+		hca.U32(attrPID, 41), hca.Nest(attrQP, hca.Nest(attrQPEntry, hca.U32(attrLQPN, 5))),
+		hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes), hca.U64(attrHWValue, 9))))))
+	f.Add(slices.Concat(hca.U32(attrStatMode, 1), hca.U32(attrStatMask, 2), hca.Attr(attrOptionals, 1)))
+	f.Add(hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, rxBytes), hca.U32(attrHWIndex, 32), hca.Attr(attrHWDynamic, 1))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := slices.Clone(b)
 		if all, err := parseQPCounters(nil, b); err == nil {

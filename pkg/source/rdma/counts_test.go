@@ -15,14 +15,15 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // TestObjectCounts: each chosen device is asked for all of its objects, and one that fails is missing. The kernel is a
 // FAKE.
 func TestObjectCounts(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
-	n := newNetlink(Options{Sysfs: tr.path("")})
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	n := newNetlink(Options{Sysfs: tr.Path("")})
 	n.enabled, n.deadline = true, 10*time.Second
 	n.isSysfs = func(string) bool { return true }
 	var mu sync.Mutex
@@ -33,7 +34,7 @@ func TestObjectCounts(t *testing.T) {
 		var answer [][]byte
 		switch native.Uint16(r[4:]) {
 		case nldev(cmdGet):
-			answer = [][]byte{getReply(2, "mlx5_2", 1), getReply(3, "mlx5_3", 2), done()}
+			answer = [][]byte{getReply(2, "mlx5_2", 1), getReply(3, "mlx5_3", 2), hca.Done()}
 		case nldev(cmdResGet):
 			a := netlink.Parse(r[unix.SizeofNlMsghdr:])
 			details := false
@@ -52,7 +53,7 @@ func TestObjectCounts(t *testing.T) {
 			asked = append(asked, index)
 			answer = [][]byte{counted(index, "mlx5", uint64(index))}
 			if index == 3 {
-				answer = [][]byte{failure(unix.EINVAL)}
+				answer = [][]byte{hca.Failure(unix.EINVAL)}
 			}
 		}
 		for i := range answer {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // maxModules limits the modules of the kernel with protection domains on one device.
@@ -20,18 +21,18 @@ const maxModules = 64
 // management datagrams and memory registrations (mlx5: one for each P_Key or port of a bond). It does not list all of those of processes:
 // DCT of mlx5 never, DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS. And it asks the firmware about each one that it lists. It lists each
 // protection domain.
-func (d *device) readDomains(c *conn, now, deadline time.Time, t *tally) []model.Domains {
-	if d.domains.pause.Waiting(now) {
-		t.count("", &d.domains, now)
+func (d *device) readDomains(c *conn, now, deadline time.Time, t *sysfs.Tally) []model.Domains {
+	if d.domains.Waiting(now) {
+		t.Count("", &d.domains, now)
 		return nil
 	}
 	all := []model.Domains{{}}
-	err := c.request(request{cmd: cmdPDGet, dump: true, index: &d.hca.Index}, deadline, func(payload []byte) (err error) {
+	err := c.request(request{cmd: cmdPDGet, dump: true, index: &d.files.HCA.Index}, deadline, func(payload []byte) (err error) {
 		all, err = parseDomains(all, payload)
 		return err
 	})
-	if d.domains.done(now, err); err != nil {
-		t.count("", &d.domains, now)
+	if d.domains.Done(now, err); err != nil {
+		t.Count("", &d.domains, now)
 		return nil
 	}
 	for i := range all {

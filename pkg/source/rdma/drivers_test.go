@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // drivers have the files of a port as each driver makes them, as far as they have to do with traffic and errors, and what they are under
@@ -19,20 +21,20 @@ var drivers = map[string]struct {
 	without             string            // reason for missing bytes
 }{
 	"mlx5": {
-		counters: strings.Join(pmaCounters, "|"), hw: "rx_write_requests|out_of_buffer|rdma_tx_bytes",
+		counters: strings.Join(hca.PMACounters, "|"), hw: "rx_write_requests|out_of_buffer|rdma_tx_bytes",
 		want: with(pma(4), map[string]string{"out_of_buffer": "out_of_buffer"}),
 	},
 	"mlx4": {
-		counters: strings.Join(pmaCounters, "|"), hw: "rq_num_oos",
+		counters: strings.Join(hca.PMACounters, "|"), hw: "rq_num_oos",
 		want: with(pma(4), map[string]string{"out_of_sequence": "rq_num_oos"}),
 	},
-	"qib":   {counters: strings.Join(pmaCounters, "|"), want: pma(4)},
+	"qib":   {counters: strings.Join(hca.PMACounters, "|"), want: pma(4)},
 	"mthca": {counters: "port_xmit_data|port_rcv_data|port_xmit_packets|port_rcv_packets|symbol_error", want: pma(4)},
 	"ocrdma": {
 		counters: "port_xmit_data|port_rcv_data|port_xmit_packets|port_rcv_packets|symbol_error", want: pma(4),
 	},
 	"hfi1": {
-		board: "Intel Omni-Path Host Fabric Interface Adapter 100 Series", counters: strings.Join(pmaCounters, "|"), hw: "RcResend|RnrNak",
+		board: "Intel Omni-Path Host Fabric Interface Adapter 100 Series", counters: strings.Join(hca.PMACounters, "|"), hw: "RcResend|RnrNak",
 		want: with(pma(8), map[string]string{"retransmitted": "RcResend", "rnr": "RnrNak"}),
 	},
 	"efa": {
@@ -56,7 +58,7 @@ var drivers = map[string]struct {
 		}),
 	},
 	"bnxt_re 7.2": {
-		counters: strings.Join(pmaCounters, "|"), hw: "rx_pkts|rx_bytes|tx_pkts|tx_bytes|np_ecn_marked_roce_packets",
+		counters: strings.Join(hca.PMACounters, "|"), hw: "rx_pkts|rx_bytes|tx_pkts|tx_bytes|np_ecn_marked_roce_packets",
 		want: with(pma(4), map[string]string{"ecn_marked": "np_ecn_marked_roce_packets"}),
 	},
 	"irdma": {
@@ -139,11 +141,11 @@ func with(all, more map[string]string) map[string]string {
 func TestDrivers(t *testing.T) {
 	for name, d := range drivers {
 		t.Run(name, func(t *testing.T) {
-			tr := newTree(t)
-			dev := tr.hca(0, 1)
-			tr.remove(dev + "/ports/1/counters")
-			tr.remove(dev + "/ports/1/hw_counters")
-			tr.put(dev+"/board_id", d.board+"\n")
+			tr := hca.NewTree(t)
+			dev := tr.HCA(0, 1)
+			tr.Remove(dev + "/ports/1/counters")
+			tr.Remove(dev + "/ports/1/hw_counters")
+			tr.Put(dev+"/board_id", d.board+"\n")
 			values, next := map[string]uint64{}, uint64(1)
 			put := func(dir, names string) {
 				for file := range strings.SplitSeq(names, "|") {
@@ -152,7 +154,7 @@ func TestDrivers(t *testing.T) {
 						file, content = absent, "N/A (no PMA)\n"
 					}
 					if file != "" {
-						tr.put(dev+"/ports/1/"+dir+"/"+file, content)
+						tr.Put(dev+"/ports/1/"+dir+"/"+file, content)
 						values[file], next = next, next*3
 					}
 				}

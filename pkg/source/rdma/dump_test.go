@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // BenchmarkDump dumps 200,000 memory regions of one HCA, which a FAKE kernel lists 150 at a time.
@@ -19,16 +20,16 @@ func BenchmarkDump(b *testing.B) {
 	for i := 0; i < regions; i += perMessage {
 		var entries []byte
 		for id := uint32(i); id < min(uint32(i+perMessage), regions); id++ {
-			entries = append(entries, nest(attrMR+1, attrU32(attrMRN, id), attrU64(attrMRLen, 4096), attrU32(attrPID, 41), attrU32(attrPDN, 5))...)
+			entries = append(entries, hca.Nest(attrMR+1, hca.U32(attrMRN, id), hca.U64(attrMRLen, 4096), hca.U32(attrPID, 41), hca.U32(attrPDN, 5))...)
 		}
-		messages = append(messages, reply(cmdMRGet, unix.NLM_F_MULTI, attrStr(attrDevName, "mlx5_0"), nest(attrMR, entries)))
+		messages = append(messages, hca.Reply(cmdMRGet, unix.NLM_F_MULTI, hca.Text(attrDevName, "mlx5_0"), hca.Nest(attrMR, entries)))
 	}
-	messages = append(messages, done())
+	messages = append(messages, hca.Done())
 	dial := fakeKernel(b, func(r []byte) [][]byte {
 		if native.Uint16(r[4:])&0x3ff == cmdMRGet {
 			return messages
 		}
-		return [][]byte{done()}
+		return [][]byte{hca.Done()}
 	})
 	for b.Loop() {
 		runtime.GC()

@@ -197,7 +197,7 @@ func TestGuest(t *testing.T) {
 		for len(sockets) > 0 {
 			<-sockets
 		}
-		calls := func() int { return s.devices[0].reader.calls + s.devices[0].queries.reader.calls }
+		calls := func() int { return s.devices[0].files.Reader.Calls + s.devices[0].queries.Reader.Calls }
 		before := calls()
 		mustRead(t, s)
 		for len(sockets) > 0 {
@@ -417,7 +417,7 @@ func testNamespaces(t *testing.T) {
 	}
 	testMovedResources(t, s, space)
 	d := s.moved.devices["rxe0"]
-	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.err != nil {
+	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.Err != nil {
 		t.Errorf("the counters did not come through netlink: %+v", d)
 	}
 	start := time.Now()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // searches reports whether HCAs may be in network namespaces that are searched. Without class/infiniband a netlink request would load
@@ -28,12 +29,12 @@ func (s *Source) hidden(n *node, moved []*movedDevice, now time.Time) []model.De
 	var states []model.DeviceState
 	for name, u := range n.uverbs {
 		found := slices.ContainsFunc(moved, func(d *movedDevice) bool { return d.name == name })
-		if found || u.name == "" || s.known[name] != nil || !s.chosen(name) || s.isVirtual(u.pci) {
+		if found || u.Name == "" || s.known[name] != nil || !s.chosen(name) || s.isVirtual(u.PCI) {
 			continue
 		}
 		states = append(states, model.DeviceState{
 			Source: s.Name(), Device: name, State: model.StateUnsupported,
-			Reason: fmt.Sprintf("%s is in a network namespace where it was not found: %v", u.name, model.ErrUnsupported),
+			Reason: fmt.Sprintf("%s is in a network namespace where it was not found: %v", u.Name, model.ErrUnsupported),
 		})
 	}
 	if len(states) > 0 && now.Sub(n.read) >= nodeRetry {
@@ -48,6 +49,6 @@ func (s *Source) isVirtual(address string) bool {
 	if address == "" {
 		return false
 	}
-	_, err := os.Lstat(filepath.Join(s.pciFunction(address), "physfn"))
+	_, err := os.Lstat(filepath.Join(sysfs.FunctionPath(s.opt.Sysfs, address), "physfn"))
 	return err == nil
 }

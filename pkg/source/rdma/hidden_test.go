@@ -8,16 +8,17 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // TestHidden: an HCA that was moved to a network namespace has a state until a search finds it there, and where none does; it has none
 // when it is gone. A VF has none.
 func TestHidden(t *testing.T) {
-	tr := newTree(t)
-	tr.sriov("", "")
-	tr.uverbs(41, "mlx5_5", "0000:18:00.1") // a VF
-	tr.uverbs(42, "mlx5_7", "0000:19:00.0")
-	tr.uverbs(43, "mlx5_8", "0000:1a:00.0")
+	tr := hca.NewTree(t)
+	tr.SRIOV("", "")
+	tr.Uverbs(41, "mlx5_5", "0000:18:00.1") // a VF
+	tr.Uverbs(42, "mlx5_7", "0000:19:00.0")
+	tr.Uverbs(43, "mlx5_8", "0000:1a:00.0")
 	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(2, "mlx5_7", 0xa088c20300000102)}}}
 	spaces := []model.Namespace{{Inode: 1, PID: 1, Host: true}, {Inode: 11, PID: 110}}
 	now := time.Unix(1000, 0)
@@ -29,13 +30,13 @@ func TestHidden(t *testing.T) {
 	if got := states(mustRead(t, s)); got != "mlx5_0=ok mlx5_7=ok mlx5_8=unsupported" {
 		t.Errorf("after it: %s", got)
 	}
-	tr.remove("class/infiniband_verbs/uverbs43")
+	tr.Remove("class/infiniband_verbs/uverbs43")
 	now = now.Add(nodeRetry)
 	mustRead(t, s)
 	if got := states(mustRead(t, s)); got != "mlx5_0=ok mlx5_7=ok" {
 		t.Errorf("without it: %s", got)
 	}
-	tr.remove("class/infiniband/mlx5_0")
+	tr.Remove("class/infiniband/mlx5_0")
 	spaces = spaces[:1]
 	snap, err := s.Read(t.Context())
 	if got := states(snap); got != "mlx5_0=unsupported mlx5_7=unsupported" || !errors.Is(err, model.ErrAbsent) {

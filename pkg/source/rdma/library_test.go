@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // TestLibraryVFs compares the figures of virtual functions with those that vishvananda/netlink parses from the same
@@ -51,7 +53,7 @@ func TestLibraryVFs(t *testing.T) {
 
 // TestLibraryLinks requests each network interface of this machine from its kernel, as vishvananda/netlink does.
 func TestLibraryLinks(t *testing.T) {
-	s := newSource(t, newTree(t))
+	s := newSource(t, hca.NewTree(t))
 	links, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // other tests add interfaces meanwhile
 		t.Fatal(err)
@@ -79,7 +81,7 @@ func TestLibraryLinks(t *testing.T) {
 // TestLibraryNamespace compares the namespace of the thread that enterNamespace uses with that of the process, as
 // vishvananda/netns identifies both.
 func TestLibraryNamespace(t *testing.T) {
-	s, there := newSource(t, newTree(t)), otherNamespace(t)
+	s, there := newSource(t, hca.NewTree(t)), otherNamespace(t)
 	want, err := vnetns.GetFromPid(there.PID)
 	if err != nil {
 		t.Fatal(err)

@@ -11,15 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // manageEvery is the interval at which the manager lists the devices and checks the
@@ -186,7 +185,7 @@ func (m *manager) list() ([]*managed, error) {
 			devices = append(devices, d)
 			continue
 		}
-		if !d.call.Running() || len(m.devices) > maxDevices {
+		if !d.call.Running() || len(m.devices) > sysfs.MaxDevices {
 			delete(m.devices, index)
 		}
 	}
@@ -213,12 +212,10 @@ func (m *manager) binds(name string) bool {
 }
 
 func (m *manager) ports(name string) []*managedPort {
-	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
 	var all []*managedPort
-	for _, n := range r.directory(unix.AT_FDCWD, filepath.Join(m.root, name, "ports"), func(s string) bool { return portNumber(s) > 0 }) {
-		all = append(all, &managedPort{number: uint32(portNumber(n))})
+	for _, n := range sysfs.PortNumbers(filepath.Join(m.root, name)) {
+		all = append(all, &managedPort{number: uint32(n)})
 	}
-	slices.SortFunc(all, func(a, b *managedPort) int { return int(a.number) - int(b.number) })
 	return all
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 )
 
 // newManage reads once and waits until the manager has visited all devices.
-func newManage(t *testing.T, tr tree, k *statKernel, change ...func(*Options)) *Source {
+func newManage(t *testing.T, tr hca.Tree, k *statKernel, change ...func(*Options)) *Source {
 	t.Helper()
 	s := counterSource(t, tr, k, manageCounters, change...)
 	mustRead(t, s)
@@ -67,7 +68,7 @@ func refusal(t *testing.T, s *Source) model.DeviceState {
 }
 
 func TestManage(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 2)
 	d := k.devices[0]
 	k.create(d, 5, 101) // created before auto mode: not bound
@@ -108,7 +109,7 @@ func TestManageRefuses(t *testing.T) {
 		"without optional counters": func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, maskPID },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := newTree(t)
+			tr := hca.NewTree(t)
 			k := newStatKernel(t, tr, 1)
 			d := k.devices[0]
 			set(k, d)
@@ -135,7 +136,7 @@ func TestManageRefuses(t *testing.T) {
 
 // TestManagePortFreedLater: a port that becomes free later is set then.
 func TestManagePortFreedLater(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	d.ports[1].mode, d.ports[1].mask = modeAuto, 1
@@ -154,7 +155,7 @@ func TestManagePortFreedLater(t *testing.T) {
 
 // TestManageLoses: a mode that another tool sets afterwards stays, also when the sensor ends.
 func TestManageLoses(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	s := newManage(t, tr, k)
@@ -202,7 +203,7 @@ func TestManageDeviceReturns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTree(t)
+			tr := hca.NewTree(t)
 			k := newStatKernel(t, tr, 2)
 			s := newManage(t, tr, k)
 			d := k.devices[0]
@@ -221,7 +222,7 @@ func TestManageDeviceReturns(t *testing.T) {
 
 // TestManageDeviceMissing: a missing device has no state and is not changed.
 func TestManageDeviceMissing(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
 	d := k.devices[0]
@@ -246,7 +247,7 @@ func TestManageDeviceMissing(t *testing.T) {
 
 // TestManageReloadedDriver: a driver that is loaded again makes another device of the same name, with mode off.
 func TestManageReloadedDriver(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
 	d := k.devices[0]
@@ -268,7 +269,7 @@ func TestManageReloadedDriver(t *testing.T) {
 // TestNoCgroups: bound counters are useless without the cgroups of processes.
 func TestNoCgroups(t *testing.T) {
 	for _, mode := range []string{useCounters, manageCounters} {
-		tr := newTree(t)
+		tr := hca.NewTree(t)
 		k := newStatKernel(t, tr, 1)
 		s := counterSource(t, tr, k, mode, func(o *Options) { o.CgroupOf = nil })
 		for range 2 {
@@ -286,7 +287,7 @@ func TestNoCgroups(t *testing.T) {
 
 // TestCloseWhileRead: Close waits for a Read, and a later Read does not start the manager again.
 func TestCloseWhileRead(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
 	m := s.manager
@@ -328,7 +329,7 @@ func TestManageCannot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTree(t)
+			tr := hca.NewTree(t)
 			k := newStatKernel(t, tr, 1)
 			c.set(k)
 			before := k.port(k.devices[0])
@@ -349,12 +350,12 @@ func TestManageCannot(t *testing.T) {
 
 // TestManageHalfWay: if the mode cannot be set the optional counters are restored at once.
 func TestManageHalfWay(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	c, err := fakeKernel(t, func(r []byte) [][]byte {
 		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == cmdStatSet && a.has[attrStatMode] {
-			b := failure(unix.EBUSY)
+			b := hca.Failure(unix.EBUSY)
 			copy(b[8:12], r[8:12])
 			return [][]byte{b}
 		}
@@ -376,11 +377,11 @@ func TestManageHalfWay(t *testing.T) {
 // TestNotManaged: excluded devices and drivers that cannot bind are not changed, though the
 // kernel would accept the mode.
 func TestNotManaged(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 4)
-	tr.link("class/infiniband/mlx5_0/device/driver", "../../../bus/pci/drivers/irdma")
-	tr.remove("class/infiniband/mlx5_1/device/driver") // as Soft-RoCE
-	tr.link("class/infiniband/mlx5_2/device/driver", "../../../bus/auxiliary/drivers/mlx5_core.sf")
+	tr.Link("class/infiniband/mlx5_0/device/driver", "../../../bus/pci/drivers/irdma")
+	tr.Remove("class/infiniband/mlx5_1/device/driver") // as Soft-RoCE
+	tr.Link("class/infiniband/mlx5_2/device/driver", "../../../bus/auxiliary/drivers/mlx5_core.sf")
 	newManage(t, tr, k, func(o *Options) { o.Exclude = regexp.MustCompile("^mlx5_3$") })
 	if got := k.asked(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "mlx5_2 ") }) ||
 		slices.ContainsFunc(got, func(s string) bool { return !strings.HasPrefix(s, "mlx5_2 ") }) {
@@ -390,7 +391,7 @@ func TestNotManaged(t *testing.T) {
 
 // TestManageHangs: a hanging device does not affect others, and does not delay Close for longer than the deadline.
 func TestManageHangs(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := counterSource(t, tr, k, manageCounters, func(o *Options) { o.Deadline = 2 * time.Second })
 	hang := make(chan struct{})

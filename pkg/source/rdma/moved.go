@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive) sysfs and
@@ -150,12 +150,12 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 		})
 	})
 	var all []found
-	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
-	verbs := charDevices(filepath.Join(s.opt.Sysfs, "class/infiniband_verbs"))
+	r := sysfs.NewReader()
+	verbs := sysfs.CharDevices(filepath.Join(s.opt.Sysfs, "class/infiniband_verbs"))
 	for i, devices := range shown {
 		for _, d := range devices {
 			if s.chosen(d.name) {
-				all = append(all, found{s.movedHCA(&r, d, verbs[d.name], spaces[i].Inode), spaces[i]})
+				all = append(all, found{s.movedHCA(r, d, verbs[d.name], spaces[i].Inode), spaces[i]})
 			}
 		}
 	}

@@ -20,48 +20,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// sriov writes a PF, mlx5_0, with virtual functions, with an HCA where a name is given. The
-// tree is constructed: the links are those of the PCI core (drivers/pci/iov.c), the files of
-// sriov/ those of the vendor driver.
-func (tr tree) sriov(names ...string) {
-	tr.hca(0, 1)
-	const bus = "devices/pci0000:15/"
-	pf := bus + "0000:18:00.0"
-	tr.link("bus/pci/devices/0000:18:00.0", "../../../"+pf)
-	for i, name := range names {
-		address := fmt.Sprintf("0000:18:00.%d", i+1)
-		vf := bus + address
-		tr.put(vf+"/numa_node", "1\n")
-		tr.link(vf+"/physfn", "../0000:18:00.0")
-		tr.link(fmt.Sprintf("%s/virtfn%d", pf, i), "../"+address)
-		tr.link("bus/pci/devices/"+address, "../../../"+vf)
-		tr.put(fmt.Sprintf("%s/sriov/%d/node", pf, i), fmt.Sprintf("a0:88:c2:03:00:00:01:%02x\n", i+1))
-		tr.put(fmt.Sprintf("%s/sriov/%d/port", pf, i), fmt.Sprintf("a0:88:c2:03:00:00:02:%02x\n", i+1))
-		if name == "" {
-			continue
-		}
-		dev := vf + "/infiniband/" + name
-		tr.put(dev+"/node_guid", fmt.Sprintf("a088:c203:0000:010%d\n", i+1))
-		tr.put(dev+"/ports/1/state", "1: DOWN\n")
-		tr.put(dev+"/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000\n")
-		tr.link(dev+"/device", "../..")
-		tr.link("class/infiniband/"+name, "../../"+dev)
-	}
-}
-
-// uverbs writes the uverbs device of an HCA that is not in class/infiniband.
-func (tr tree) uverbs(n int, name, address string) {
-	dir := fmt.Sprintf("devices/pci0000:15/%s/infiniband_verbs/uverbs%d", address, n)
-	tr.put(dir+"/ibdev", name+"\n")
-	tr.link(fmt.Sprintf("class/infiniband_verbs/uverbs%d", n), "../../"+dir)
-}
-
 func TestVirtualFunctions(t *testing.T) {
-	tr := newTree(t)
-	tr.sriov("mlx5_1", "mlx5_2")
-	tr.put("class/infiniband/mlx5_2/ports/1/gids/0", "fe80:0000:0000:0000:a088:c203:0000:0abc\n")
+	tr := hca.NewTree(t)
+	tr.SRIOV("mlx5_1", "mlx5_2")
+	tr.Put("class/infiniband/mlx5_2/ports/1/gids/0", "fe80:0000:0000:0000:a088:c203:0000:0abc\n")
 	s := newSource(t, tr)
 	type function struct {
 		vf                       bool
@@ -80,9 +45,9 @@ func TestVirtualFunctions(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	// The PF is in another namespace, or belongs to a virtual machine.
-	tr.remove("devices/pci0000:15/0000:18:00.0/infiniband")
-	tr.remove("class/infiniband/mlx5_0")
-	tr.remove("devices/pci0000:15/0000:18:00.0/sriov")
+	tr.Remove("devices/pci0000:15/0000:18:00.0/infiniband")
+	tr.Remove("class/infiniband/mlx5_0")
+	tr.Remove("devices/pci0000:15/0000:18:00.0/sriov")
 	h := mustRead(t, newSource(t, tr)).HCAs[0]
 	if h.Name != "mlx5_1" || !h.VF || h.PF != "" || h.Ports[0].PortGUID != "" {
 		t.Errorf("without the PF: %+v", h)
@@ -97,7 +62,7 @@ func TestCrowdedNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, h := range mustRead(t, newSource(t, tree{t, filepath.Join(dir, "sys")})).HCAs {
+	for _, h := range mustRead(t, newSource(t, hca.Tree{T: t, Root: filepath.Join(dir, "sys")})).HCAs {
 		got[h.Name] = fmt.Sprint(h.VF, " ", h.PF, " ", h.PCIAddress, " ", h.NodeGUID, " ", h.CharDevice)
 	}
 	want := map[string]string{}
@@ -119,10 +84,10 @@ type exclusive struct {
 	refuse map[uint64]error    // entering it
 	shut   map[uint64]error    // opening a device in its sysfs
 	hang   map[uint64]chan struct{}
-	sysfs  map[uint64]tree // sysfs by namespace; a device without files has one active port
-	stats  []byte          // the reply to STAT_GET, nil for none
-	counts []byte          // the reply to RES_GET, nil for none
-	dials  atomic.Int64    // into namespaces
+	sysfs  map[uint64]hca.Tree // sysfs by namespace; a device without files has one active port
+	stats  []byte              // the reply to STAT_GET, nil for none
+	counts []byte              // the reply to RES_GET, nil for none
+	dials  atomic.Int64        // into namespaces
 
 	mu      sync.Mutex // protects the fields below and those that a test changes
 	entered []uint64
@@ -142,7 +107,7 @@ func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
 	if err := x.refuse[n.Inode]; err != nil {
 		return nil, err
 	}
-	dial := fakeKernel(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), done()) })
+	dial := fakeKernel(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), hca.Done()) })
 	return dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
 }
 
@@ -155,14 +120,14 @@ func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
 	}
 	tr, ok := x.sysfs[n.Inode]
 	if !ok {
-		tr = newTree(x.t)
+		tr = hca.NewTree(x.t)
 		for file, content := range map[string]string{
 			"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
 		} {
-			tr.put("class/infiniband/"+device+"/ports/1/"+file, content+"\n")
+			tr.Put("class/infiniband/"+device+"/ports/1/"+file, content+"\n")
 		}
 	}
-	return unix.Open(tr.path("class/infiniband/"+device), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return unix.Open(tr.Path("class/infiniband/"+device), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
 // dialIn opens a socket in a namespace, for the counters of a device.
@@ -170,10 +135,10 @@ func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 	x.dials.Add(1)
 	return fakeKernel(x.t, func(r []byte) [][]byte {
 		x.mu.Lock()
-		b := map[uint16][]byte{nldev(cmdStatGet): x.stats, nldev(cmdResGet): x.counts, nldev(cmdPDGet): done()}[native.Uint16(r[4:])]
+		b := map[uint16][]byte{nldev(cmdStatGet): x.stats, nldev(cmdResGet): x.counts, nldev(cmdPDGet): hca.Done()}[native.Uint16(r[4:])]
 		x.mu.Unlock()
 		if b == nil {
-			b = failure(unix.EINVAL)
+			b = hca.Failure(unix.EINVAL)
 		}
 		b = slices.Clone(b)
 		copy(b[8:12], r[8:12])
@@ -184,33 +149,35 @@ func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 // counted returns the RES_GET reply of one device.
 func counted(index uint32, name string, pds uint64) []byte {
 	entry := func(name string, n uint64) []byte {
-		return nest(attrSummaryEntry, attrStr(attrSummaryName, name), attrU64(attrSummaryCurr, n))
+		return hca.Nest(attrSummaryEntry, hca.Text(attrSummaryName, name), hca.U64(attrSummaryCurr, n))
 	}
-	return reply(cmdResGet, 0, attrU32(attrDevIndex, index), attrStr(attrDevName, name),
-		nest(attrSummary, entry("pd", pds), entry("qp", pds+1)))
+	return hca.Reply(cmdResGet, 0, hca.U32(attrDevIndex, index), hca.Text(attrDevName, name),
+		hca.Nest(attrSummary, entry("pd", pds), entry("qp", pds+1)))
 }
 
 // dial opens a socket in the namespace of the node, which shows no devices.
 func (x *exclusive) dial() (*conn, error) {
 	return fakeKernel(x.t, func(r []byte) [][]byte {
 		if native.Uint16(r[4:]) != nldev(cmdSysGet) {
-			return [][]byte{done()}
+			return [][]byte{hca.Done()}
 		}
 		x.asked.Add(1)
 		return x.mode
 	})()
 }
 
-func mode(shared byte) [][]byte { return [][]byte{reply(cmdSysGet, 0, attr(attrSharedNetns, shared))} }
+func mode(shared byte) [][]byte {
+	return [][]byte{hca.Reply(cmdSysGet, 0, hca.Attr(attrSharedNetns, shared))}
+}
 
 func getReply(index uint32, name string, guid uint64) []byte {
-	return reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, index), attrStr(attrDevName, name), attrU32(attrPortIndex, 1),
-		attrStr(attrFirmware, "28.39.3004"), attrU64(attrNodeGUID, guid), attrU64(attrSysImageGUID, 0xa088c20300000000),
-		attr(attrNodeType, 1))
+	return hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, index), hca.Text(attrDevName, name), hca.U32(attrPortIndex, 1),
+		hca.Text(attrFirmware, "28.39.3004"), hca.U64(attrNodeGUID, guid), hca.U64(attrSysImageGUID, 0xa088c20300000000),
+		hca.Attr(attrNodeType, 1))
 }
 
 // movedSource returns a source for tr, which lacks the devices of x.
-func movedSource(t *testing.T, tr tree, x *exclusive, spaces *[]model.Namespace, change ...func(*Options)) *Source {
+func movedSource(t *testing.T, tr hca.Tree, x *exclusive, spaces *[]model.Namespace, change ...func(*Options)) *Source {
 	t.Helper()
 	x.t = t
 	s := newSource(t, tr, append(change, func(o *Options) {
@@ -238,22 +205,22 @@ func settle(t *testing.T, s *Source) {
 }
 
 func TestMoved(t *testing.T) {
-	tr := newTree(t)
-	tr.sriov("mlx5_1", "", "")
-	tr.uverbs(42, "mlx5_2", "0000:18:00.2") // mlx5_3 has none
-	pod := newTree(t)
-	pod.hca(2, 1000)
-	pod.put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
-	pod.put("class/infiniband/mlx5_2/device/numa_node", "1\n")
+	tr := hca.NewTree(t)
+	tr.SRIOV("mlx5_1", "", "")
+	tr.Uverbs(42, "mlx5_2", "0000:18:00.2") // mlx5_3 has none
+	pod := hca.NewTree(t)
+	pod.HCA(2, 1000)
+	pod.Put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
+	pod.Put("class/infiniband/mlx5_2/device/numa_node", "1\n")
 	x := &exclusive{
 		mode: mode(0),
 		shows: map[uint64][][]byte{
 			11: {getReply(2, "mlx5_2", 0xa088c20300000102), getReply(9, "mlx5_9", 0xdead)},
 			12: {getReply(3, "mlx5_3", 0xa088c20300000103)},
 		},
-		sysfs:  map[uint64]tree{11: pod},
+		sysfs:  map[uint64]hca.Tree{11: pod},
 		shut:   map[uint64]error{12: unix.EPERM},
-		stats:  reply(cmdStatGet, 0, mlx5Stats()),
+		stats:  hca.Reply(cmdStatGet, 0, mlx5Stats()),
 		counts: counted(2, "renamed", 5),
 	}
 	spaces := []model.Namespace{
@@ -286,7 +253,7 @@ func TestMoved(t *testing.T) {
 			SysImageGUID: "0xa088c20300000000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
 		},
 	}
-	for i, c := range pmaCounters {
+	for i, c := range hca.PMACounters {
 		want[0].Ports[0].Counters = append(want[0].Ports[0].Counters, model.Counter{Name: c, Value: 1000 + uint64(i)})
 	}
 	if got := names(snap); got != "mlx5_0 mlx5_1 mlx5_2 mlx5_3" {
@@ -304,7 +271,7 @@ func TestMoved(t *testing.T) {
 		t.Errorf("resources (-want +got):\n%s", d)
 	}
 	// Counters are those of the Read.
-	pod.put("class/infiniband/mlx5_2/ports/1/counters/port_xmit_data", "77\n")
+	pod.Put("class/infiniband/mlx5_2/ports/1/counters/port_xmit_data", "77\n")
 	x.mu.Lock()
 	delete(x.shut, 12)
 	x.mu.Unlock()
@@ -328,12 +295,12 @@ func TestMoved(t *testing.T) {
 	shows := x.shows[11]
 	x.shows[11], x.shows[12] = nil, append(x.shows[12], shows...)
 	x.sysfs[12] = pod
-	pod.hca(3, 5)
+	pod.HCA(3, 5)
 	now = now.Add(movedEvery)
 	mustRead(t, s)
 	settle(t, s)
-	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.dir >= 0 {
-		t.Errorf("after another move: %+v, directory %d", snap.HCAs[2], old.dir)
+	if snap = mustRead(t, s); snap.HCAs[2].Name != "mlx5_2" || snap.HCAs[2].Netns != 12 || old.files.IsOpen() {
+		t.Errorf("after another move: %+v, open %v", snap.HCAs[2], old.files.IsOpen())
 	}
 	x.shows[11], x.shows[12] = shows, x.shows[12][:1]
 	now = now.Add(movedEvery)
@@ -374,13 +341,13 @@ func TestMoved(t *testing.T) {
 
 // TestMovedResources: a failing RES_GET omits the resources of this device and backs off.
 func TestMovedResources(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
-	pod := newTree(t)
-	pod.hca(2, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	pod := hca.NewTree(t)
+	pod.HCA(2, 1)
 	x := &exclusive{
-		mode: mode(0), shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 0xa088c20300000002)}}, sysfs: map[uint64]tree{11: pod},
-		stats: reply(cmdStatGet, 0, mlx5Stats()),
+		mode: mode(0), shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 0xa088c20300000002)}}, sysfs: map[uint64]hca.Tree{11: pod},
+		stats: hca.Reply(cmdStatGet, 0, mlx5Stats()),
 	}
 	now := time.Unix(1000, 0)
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
@@ -413,13 +380,13 @@ func TestMovedResources(t *testing.T) {
 
 // TestMovedCounters: the bytes of bound queue pairs of a moved device are credited.
 func TestMovedCounters(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
-	pod := newTree(t)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	pod := hca.NewTree(t)
 	k := newStatKernel(t, pod, 0)
 	d := k.plug(pod, 2)
 	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
-	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]tree{11: pod}}
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]hca.Tree{11: pod}}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
 		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (model.CgroupID, error) { return model.CgroupID(pid), nil }
 	})
@@ -438,12 +405,12 @@ func TestMovedCounters(t *testing.T) {
 func TestNoMovedDevices(t *testing.T) {
 	for name, reply := range map[string][][]byte{
 		"shared":           mode(1),
-		"before Linux 5.2": {failure(unix.EOPNOTSUPP)},
-		"no attribute":     {reply(cmdSysGet, 0)},
+		"before Linux 5.2": {hca.Failure(unix.EOPNOTSUPP)},
+		"no attribute":     {hca.Reply(cmdSysGet, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := newTree(t)
-			tr.hca(0, 1)
+			tr := hca.NewTree(t)
+			tr.HCA(0, 1)
 			x := &exclusive{mode: reply, shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 1)}}}
 			s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
 			mustRead(t, s)
@@ -461,13 +428,13 @@ func TestNoMovedDevices(t *testing.T) {
 // TestAllMoved: a node with all HCAs in pods has HCAs. A node without drivers gets no netlink
 // request.
 func TestAllMoved(t *testing.T) {
-	tr := newTree(t)
-	pod := newTree(t)
-	pod.put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
+	tr := hca.NewTree(t)
+	pod := hca.NewTree(t)
+	pod.Put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
 	x := &exclusive{
 		mode:  mode(0),
 		shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 0xa088c20300000102)}},
-		sysfs: map[uint64]tree{11: pod},
+		sysfs: map[uint64]hca.Tree{11: pod},
 	}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}})
 	if _, err := s.Read(t.Context()); err != nil && !errors.Is(err, model.ErrAbsent) {
@@ -478,7 +445,7 @@ func TestAllMoved(t *testing.T) {
 	if h := snap.HCAs; len(h) != 1 || h[0].NodeGUID != "0xa088c20300000102" || h[0].PCIAddress != "" || h[0].VF {
 		t.Errorf("HCAs %+v", h)
 	}
-	tr.remove("class/infiniband")
+	tr.Remove("class/infiniband")
 	s.moved.began = time.Time{}
 	before := x.asked.Load()
 	for range 2 {
@@ -495,8 +462,8 @@ func TestAllMoved(t *testing.T) {
 // TestBadNamespaces: an unreadable namespace does not affect others, and the reason names the
 // missing capability.
 func TestBadNamespaces(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
 	hang := make(chan struct{})
 	x := &exclusive{
 		mode:  mode(0),
@@ -548,8 +515,8 @@ func TestBadNamespaces(t *testing.T) {
 
 // TestManyHang: a search ends before hanging calls use up the threads.
 func TestManyHang(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
 	never := make(chan struct{})
 	x := &exclusive{mode: mode(0), hang: map[uint64]chan struct{}{}}
 	var spaces []model.Namespace
@@ -573,8 +540,8 @@ func TestManyHang(t *testing.T) {
 
 // TestStuckSearch: SYS_GET hangs.
 func TestStuckSearch(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
 	now := time.Unix(1000, 0)
 	hang := make(chan struct{})
 	x := &exclusive{mode: mode(0)}
@@ -588,7 +555,7 @@ func TestStuckSearch(t *testing.T) {
 		}
 		return x.dial()
 	}
-	s.node = &node{complete: true} // readNode sends no request
+	s.node = &node{complete: true, open: s.openDevice} // readNode sends no request
 	s.opt.Deadline = 10 * time.Millisecond
 	_, _ = s.Read(t.Context())
 	now = now.Add(movedStuck + time.Second)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // movedDevice is a device in another network namespace.
@@ -57,8 +58,7 @@ func (s *Source) readableMoved(inodes []uint64) []*movedDevice {
 // newMoved creates the device for a search result. Its PCI function does not move: sysfs shows
 // PCI functions in every namespace.
 func (s *Source) newMoved(f found) *device {
-	d := newDevice(f.hca.Name, "", &s.kept)
-	d.function = s.pciFunction(f.hca.PCIAddress)
+	d := newDevice(f.hca.Name, "", sysfs.FunctionPath(s.opt.Sysfs, f.hca.PCIAddress), &s.kept)
 	d.bound = s.newBoundCounters(f.hca.Name)
 	return d
 }
@@ -67,7 +67,7 @@ func (s *Source) newMoved(f found) *device {
 func (s *Source) nodeOf(f found) *node {
 	name := f.hca.Name
 	return &node{
-		uverbs:  map[string]charDevice{name: {name: f.hca.CharDevice}},
+		uverbs:  map[string]sysfs.CharDevice{name: {Name: f.hca.CharDevice}},
 		devices: map[string]nlDevice{name: {index: f.hca.Index, guid: f.hca.NodeGUID}},
 		open:    func(name string) (int, error) { return s.openIn(f.space, name) },
 		dial:    func() (*conn, error) { return s.dialIn(f.space) },
@@ -88,20 +88,20 @@ func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *
 
 // movedHCA returns a device as netlink lists it in its namespace. The PCI function and
 // the uverbs device have no namespace.
-func (s *Source) movedHCA(r *reader, d nlDevice, verbs charDevice, netns uint64) model.HCA {
+func (s *Source) movedHCA(r *sysfs.Reader, d nlDevice, verbs sysfs.CharDevice, netns uint64) model.HCA {
 	h := model.HCA{
 		Name: d.name, Index: d.index, Firmware: d.firmware, NodeType: d.nodeType, NodeGUID: d.guid, SysImageGUID: d.sysGUID,
-		CharDevice: verbs.name, PCIAddress: verbs.pci, Netns: netns,
+		CharDevice: verbs.Name, PCIAddress: verbs.PCI, Netns: netns,
 	}
 	if h.PCIAddress == "" {
-		h.PCIAddress = s.functionOf(r, d.guid)
+		h.PCIAddress = sysfs.FunctionByGUID(r, s.root, d.guid)
 	}
 	if h.PCIAddress == "" {
 		return h
 	}
-	function := s.pciFunction(h.PCIAddress)
-	h.VF, h.PF = physicalFunction(r, function)
-	if node := r.line(unix.AT_FDCWD, function+"/numa_node"); node != "-1" {
+	function := sysfs.FunctionPath(s.opt.Sysfs, h.PCIAddress)
+	h.VF, h.PF = sysfs.PhysicalFunction(r, function)
+	if node := r.Line(unix.AT_FDCWD, function+"/numa_node"); node != "-1" {
 		h.NUMANode = node
 	}
 	return h

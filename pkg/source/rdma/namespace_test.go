@@ -18,7 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // otherNamespace starts a process in a network namespace of its own.
@@ -60,7 +62,7 @@ func netns(t *testing.T, of string) uint64 {
 // TestEnterNamespace enters a real namespace many times: each time in it, and
 // never does a thread of ours stay there.
 func TestEnterNamespace(t *testing.T) {
-	s := newSource(t, newTree(t))
+	s := newSource(t, hca.NewTree(t))
 	there, here := otherNamespace(t), netns(t, "self")
 	if there.Inode == here {
 		t.Fatal("the process is in our namespace")
@@ -144,7 +146,7 @@ func TestOpenSysfs(t *testing.T) {
 		return own.String()
 	}
 	before := mounts()
-	s := newSource(t, newTree(t))
+	s := newSource(t, hca.NewTree(t))
 	there := otherNamespace(t)
 	shown := map[string]string{}
 	for where, n := range map[string]model.Namespace{"there": there, "here": {PID: os.Getpid(), Inode: netns(t, "self")}} {
@@ -164,8 +166,8 @@ func TestOpenSysfs(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Out of the namespace again, on any thread.
-			r := reader{buffer: make([]byte, bufferSize)}
-			names, err = r.list(dir, func(name string) bool { return r.line(dir, name+"/ifindex") != "" })
+			r := sysfs.NewReader()
+			names, err = r.List(dir, func(name string) bool { return r.Line(dir, name+"/ifindex") != "" })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +198,7 @@ func TestOpenSysfs(t *testing.T) {
 }
 
 func BenchmarkDialNamespace(b *testing.B) {
-	s := newSource(b, newTree(b))
+	s := newSource(b, hca.NewTree(b))
 	s.dial = dialLink // RDMA netlink may not be there
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
@@ -212,7 +214,7 @@ func BenchmarkDialNamespace(b *testing.B) {
 }
 
 func TestGoneNamespaces(t *testing.T) {
-	s := newSource(t, newTree(t))
+	s := newSource(t, hca.NewTree(t))
 	there := otherNamespace(t)
 	for name, n := range map[string]model.Namespace{
 		"the number of another process": {PID: there.PID, Inode: there.Inode + 1},
@@ -227,7 +229,7 @@ func TestGoneNamespaces(t *testing.T) {
 
 // TestDenied runs itself without the capabilities: the error names the missing one.
 func TestDenied(t *testing.T) {
-	s := newSource(t, newTree(t))
+	s := newSource(t, hca.NewTree(t))
 	if pid := os.Getenv("ACCELSCOPE_DENIED"); pid != "" {
 		n, err := strconv.Atoi(pid)
 		if err != nil {
@@ -267,7 +269,7 @@ func TestDenied(t *testing.T) {
 // TestOtherNamespaces: neither the node's, nor ours, nor one twice.
 func TestOtherNamespaces(t *testing.T) {
 	own := netns(t, "self")
-	s := newSource(t, newTree(t), func(o *Options) {
+	s := newSource(t, hca.NewTree(t), func(o *Options) {
 		o.Namespaces = func() []model.Namespace {
 			return []model.Namespace{
 				{Inode: 9, PID: 4},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // This file decodes RDMA netlink (include/uapi/rdma/rdma_netlink.h). The functions do not trust
@@ -77,7 +78,6 @@ var errTooMany = errors.New("more entries than the limit")
 
 // Limits on the entries kept of one reply.
 const (
-	maxDevices  = 4096
 	maxCounters = 1024
 	maxObjects  = 1 << 18
 )
@@ -135,11 +135,11 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 		case attrDevName:
 			d.name = string(a.Text())
 		case attrNodeGUID:
-			d.guid = guidText(a.U64())
+			d.guid = sysfs.GUIDText(a.U64())
 		case attrSysImageGUID:
-			d.sysGUID = guidText(a.U64())
+			d.sysGUID = sysfs.GUIDText(a.U64())
 		case attrFirmware:
-			d.firmware = parseLine(a.Text())
+			d.firmware = sysfs.ParseLine(a.Text())
 		case attrNodeType:
 			d.nodeType = nodeType(a.U8())
 		case attrDevType:
@@ -148,10 +148,10 @@ func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
 			d.parent = string(a.Text())
 		}
 	}
-	if a.Err != nil || !validDevice(d.name) {
+	if a.Err != nil || !sysfs.ValidDevice(d.name) {
 		return devices, a.Err
 	}
-	return appendMax(devices, d, maxDevices)
+	return appendMax(devices, d, sysfs.MaxDevices)
 }
 
 // nodeType returns the sysfs name of an enum rdma_node_type.
@@ -189,7 +189,7 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 			table = a.Data
 		}
 	}
-	if a.Err != nil || !validDevice(device) {
+	if a.Err != nil || !sysfs.ValidDevice(device) {
 		return resources, a.Err
 	}
 	err := walk(table, attrSummaryEntry, func(b []byte) (err error) {
@@ -206,7 +206,7 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 		if e.Err != nil || r.Type == "" {
 			return e.Err
 		}
-		resources, err = appendMax(resources, r, 16*maxDevices)
+		resources, err = appendMax(resources, r, 16*sysfs.MaxDevices)
 		return err
 	})
 	return resources, err

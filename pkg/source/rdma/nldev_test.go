@@ -19,6 +19,8 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // recorded returns a reply of a live 6.1 kernel with two Soft-RoCE devices, as written by
@@ -56,7 +58,7 @@ func TestRecordedReplies(t *testing.T) {
 	if err != nil || len(resources) != 14 {
 		t.Errorf("resources %v, %v: want 7 types of 2 devices", resources, err)
 	}
-	intern := func(b []byte) (string, bool) { return string(b), validCounter(string(b)) }
+	intern := func(b []byte) (string, bool) { return string(b), sysfs.ValidCounter(string(b)) }
 	stats, err := parseAll(t, recorded(t, "stat"), cmdStatGet,
 		func(c []model.Counter, p []byte) ([]model.Counter, error) { return parseStats(c, p, intern) })
 	if err != nil || len(stats) != 15 || stats[0].Name != "sent_pkts" || stats[14].Name != "rdma_recvs" {
@@ -132,7 +134,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 			return netlink.Messages(b, nldev(cmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
 		},
 		func(b []byte) (bool, error) {
-			d := &device{}
+			d := newDevice("", "", "", nil)
 			return decode(b, cmdStatGet, func(c []model.Counter, p []byte) ([]model.Counter, error) {
 				return parseStats(c, p, d.intern)
 			})
@@ -165,7 +167,7 @@ func FuzzNldev(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	f.Add(reply(cmdStatGet, 0, mlx5Stats()))
+	f.Add(hca.Reply(cmdStatGet, 0, mlx5Stats()))
 	f.Add(mode(0)[0])
 	f.Add(getReply(3, "mlx5_0", 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -179,55 +181,24 @@ func FuzzNldev(f *testing.F) {
 	})
 }
 
-// The builders below make replies that were not recorded: those of vendor drivers, and
-// malformed ones. They are constructed from the kernel headers.
-
-func attr(typ uint16, data ...byte) []byte {
-	b := native.AppendUint16(nil, uint16(4+len(data)))
-	b = native.AppendUint16(b, typ)
-	b = append(b, data...)
-	return append(b, make([]byte, -len(b)&3)...)
-}
-
-func attrU32(typ uint16, v uint32) []byte { return attr(typ, native.AppendUint32(nil, v)...) }
-func attrU64(typ uint16, v uint64) []byte { return attr(typ, native.AppendUint64(nil, v)...) }
-func attrStr(typ uint16, s string) []byte { return attr(typ, append([]byte(s), 0)...) }
-func nest(typ uint16, of ...[]byte) []byte {
-	return attr(typ|unix.NLA_F_NESTED, slices.Concat(of...)...)
-}
-
-func message(typ, flags uint16, seq uint32, payload ...[]byte) []byte {
-	p := slices.Concat(payload...)
-	b := native.AppendUint32(nil, uint32(16+len(p)))
-	b = native.AppendUint16(b, typ)
-	b = native.AppendUint16(b, flags)
-	b = native.AppendUint32(b, seq)
-	b = native.AppendUint32(b, 0)
-	return append(b, p...)
-}
-
-func reply(cmd, flags uint16, payload ...[]byte) []byte {
-	return message(nldev(cmd), flags, 1, payload...)
-}
-
 func mlx5Stats() []byte {
 	counter := func(name string, v uint64, more ...[]byte) []byte {
-		return nest(attrHWCounter, attrStr(attrHWName, name), attrU64(attrHWValue, v), slices.Concat(more...))
+		return hca.Nest(attrHWCounter, hca.Text(attrHWName, name), hca.U64(attrHWValue, v), slices.Concat(more...))
 	}
-	return slices.Concat(attrU32(attrDevIndex, 3), attrStr(attrDevName, "mlx5_0"), attrU32(attrPortIndex, 1),
-		nest(attrHWCounters,
+	return slices.Concat(hca.U32(attrDevIndex, 3), hca.Text(attrDevName, "mlx5_0"), hca.U32(attrPortIndex, 1),
+		hca.Nest(attrHWCounters,
 			counter("out_of_buffer", 7),
 			counter("np_cnp_sent", 1<<63),
-			counter("rdma_tx_bytes", 5, attrU32(94, 31), attr(95, 1)), // optional: index, dynamic
+			counter("rdma_tx_bytes", 5, hca.U32(94, 31), hca.Attr(95, 1)), // optional: index, dynamic
 			counter("bad/name", 9),
-			nest(attrHWCounter, attrStr(attrHWName, "no_value")),
-			nest(999, attrU32(1, 1)),
+			hca.Nest(attrHWCounter, hca.Text(attrHWName, "no_value")),
+			hca.Nest(999, hca.U32(1, 1)),
 		))
 }
 
 func TestConstructedReplies(t *testing.T) {
-	d := &device{}
-	got, err := parseAll(t, reply(cmdStatGet, 0, mlx5Stats()), cmdStatGet,
+	d := newDevice("", "", "", nil)
+	got, err := parseAll(t, hca.Reply(cmdStatGet, 0, mlx5Stats()), cmdStatGet,
 		func(c []model.Counter, p []byte) ([]model.Counter, error) { return parseStats(c, p, d.intern) })
 	want := []model.Counter{
 		{Name: "out_of_buffer", Value: 7}, {Name: "np_cnp_sent", Value: 1 << 63}, {Name: "rdma_tx_bytes", Value: 5},
@@ -238,7 +209,7 @@ func TestConstructedReplies(t *testing.T) {
 }
 
 func TestMessages(t *testing.T) {
-	ok := reply(cmdGet, 0, attrU32(attrDevIndex, 1), attrStr(attrDevName, "mlx5_0"))
+	ok := hca.Reply(cmdGet, 0, hca.U32(attrDevIndex, 1), hca.Text(attrDevName, "mlx5_0"))
 	for name, c := range map[string]struct {
 		b    []byte
 		done bool
@@ -246,24 +217,24 @@ func TestMessages(t *testing.T) {
 		n    int // devices
 	}{
 		"one":              {ok, true, nil, 1},
-		"other request":    {message(nldev(cmdGet), 0, 2, attrStr(attrDevName, "x")), false, nil, 0},
-		"other command":    {reply(cmdResGet, 0), false, nil, 0},
-		"noop first":       {slices.Concat(message(unix.NLMSG_NOOP, 0, 1), ok), true, nil, 1},
-		"multi, no end":    {reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "x")), false, nil, 1},
-		"ack":              {message(unix.NLMSG_ERROR, 0, 1, make([]byte, 20)), true, nil, 0},
-		"EPERM":            {message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, 0xffffffff)), true, unix.EPERM, 0},
-		"done with ENODEV": {message(unix.NLMSG_DONE, 0, 1, native.AppendUint32(nil, 0xffffffff-18)), true, unix.ENODEV, 0},
-		"short error":      {message(unix.NLMSG_ERROR, 0, 1, []byte{1}), false, netlink.ErrMalformed, 0},
-		"overrun":          {message(unix.NLMSG_OVERRUN, 0, 1), false, unix.ENOBUFS, 0},
-		"interrupted":      {message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, 1), false, netlink.ErrInterrupted, 0},
+		"other request":    {hca.Message(nldev(cmdGet), 0, 2, hca.Text(attrDevName, "x")), false, nil, 0},
+		"other command":    {hca.Reply(cmdResGet, 0), false, nil, 0},
+		"noop first":       {slices.Concat(hca.Message(unix.NLMSG_NOOP, 0, 1), ok), true, nil, 1},
+		"multi, no end":    {hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.Text(attrDevName, "x")), false, nil, 1},
+		"ack":              {hca.Message(unix.NLMSG_ERROR, 0, 1, make([]byte, 20)), true, nil, 0},
+		"EPERM":            {hca.Message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, 0xffffffff)), true, unix.EPERM, 0},
+		"done with ENODEV": {hca.Message(unix.NLMSG_DONE, 0, 1, native.AppendUint32(nil, 0xffffffff-18)), true, unix.ENODEV, 0},
+		"short error":      {hca.Message(unix.NLMSG_ERROR, 0, 1, []byte{1}), false, netlink.ErrMalformed, 0},
+		"overrun":          {hca.Message(unix.NLMSG_OVERRUN, 0, 1), false, unix.ENOBUFS, 0},
+		"interrupted":      {hca.Message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, 1), false, netlink.ErrInterrupted, 0},
 		"short header":     {ok[:15], false, netlink.ErrMalformed, 0},
 		"length too small": {append([]byte{15, 0, 0, 0}, ok[4:]...), false, netlink.ErrMalformed, 0},
 		"length too big":   {append([]byte{255, 255, 255, 255}, ok[4:]...), false, netlink.ErrMalformed, 0},
-		"short attribute":  {reply(cmdGet, 0, []byte{3, 0, 1, 0}), false, netlink.ErrMalformed, 0},
-		"long attribute":   {reply(cmdGet, 0, []byte{9, 0, 1, 0, 0, 0, 0, 0}), false, netlink.ErrMalformed, 0},
-		"trailing bytes":   {reply(cmdGet, 0, attrStr(attrDevName, "x"), []byte{1, 2}), false, netlink.ErrMalformed, 0},
-		"u32 of 2 bytes":   {reply(cmdGet, 0, attr(attrDevIndex, 1, 2)), false, netlink.ErrMalformed, 0},
-		"hostile name":     {reply(cmdGet, 0, attrStr(attrDevName, "../../etc")), true, nil, 0},
+		"short attribute":  {hca.Reply(cmdGet, 0, []byte{3, 0, 1, 0}), false, netlink.ErrMalformed, 0},
+		"long attribute":   {hca.Reply(cmdGet, 0, []byte{9, 0, 1, 0, 0, 0, 0, 0}), false, netlink.ErrMalformed, 0},
+		"trailing bytes":   {hca.Reply(cmdGet, 0, hca.Text(attrDevName, "x"), []byte{1, 2}), false, netlink.ErrMalformed, 0},
+		"u32 of 2 bytes":   {hca.Reply(cmdGet, 0, hca.Attr(attrDevIndex, 1, 2)), false, netlink.ErrMalformed, 0},
+		"hostile name":     {hca.Reply(cmdGet, 0, hca.Text(attrDevName, "../../etc")), true, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var devices []nlDevice
@@ -284,10 +255,10 @@ func TestParseShared(t *testing.T) {
 		shared  bool
 		err     error
 	}{
-		"shared":       {attr(attrSharedNetns, 1), true, nil},
-		"exclusive":    {slices.Concat(attr(99, 7), attr(attrSharedNetns, 0)), false, nil},
-		"missing":      {attr(99, 0), true, nil},
-		"of two bytes": {attr(attrSharedNetns, 0, 0), true, netlink.ErrMalformed},
+		"shared":       {hca.Attr(attrSharedNetns, 1), true, nil},
+		"exclusive":    {slices.Concat(hca.Attr(99, 7), hca.Attr(attrSharedNetns, 0)), false, nil},
+		"missing":      {hca.Attr(99, 0), true, nil},
+		"of two bytes": {hca.Attr(attrSharedNetns, 0, 0), true, netlink.ErrMalformed},
 		"truncated":    {[]byte{9, 0}, true, netlink.ErrMalformed},
 	} {
 		if shared, err := parseShared(c.payload); !errors.Is(err, c.err) || c.err == nil && (err != nil || shared != c.shared) {
@@ -296,46 +267,13 @@ func TestParseShared(t *testing.T) {
 	}
 }
 
-// fakeKernel answers requests on one end of a socket pair, in place of RDMA netlink. answer
-// returns the datagrams for one request. Messages with the sequence number 1 get that of the request.
+// fakeKernel answers requests in place of RDMA netlink.
 func fakeKernel(t testing.TB, answer func(r []byte) [][]byte) func() (*conn, error) {
+	dial := hca.Kernel(t, answer)
 	return func() (*conn, error) {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			defer unix.Close(fds[1])
-			b := make([]byte, 4096)
-			for {
-				n, err := unix.Read(fds[1], b)
-				if n <= 0 || err != nil {
-					return
-				}
-				for _, d := range answer(b[:n]) {
-					d = slices.Clone(d)
-					for m := d; len(m) >= unix.SizeofNlMsghdr && int(native.Uint32(m)) <= len(m) && native.Uint32(m) >= unix.SizeofNlMsghdr; {
-						if native.Uint32(m[8:]) == 1 {
-							copy(m[8:12], b[8:12])
-						}
-						m = m[min(len(m), int(native.Uint32(m)+3)&^3):]
-					}
-					if _, err := unix.Write(fds[1], d); err != nil {
-						return
-					}
-				}
-			}
-		}()
-		return &conn{&netlink.Conn{FD: fds[0]}}, nil
+		c, err := dial()
+		return &conn{c}, err
 	}
-}
-
-func done() []byte {
-	return message(unix.NLMSG_DONE, unix.NLM_F_MULTI, 1, make([]byte, 4))
-}
-
-func failure(e unix.Errno) []byte {
-	return message(unix.NLMSG_ERROR, 0, 1, native.AppendUint32(nil, uint32(-int32(e))))
 }
 
 // recordedKernel answers with the recorded replies.
@@ -351,17 +289,17 @@ func recordedKernel(t *testing.T) func() (*conn, error) {
 
 func TestDumpTriesAgain(t *testing.T) {
 	for name, trouble := range map[string][]byte{
-		"interrupted": reply(cmdGet, unix.NLM_F_MULTI|unix.NLM_F_DUMP_INTR, attrStr(attrDevName, "old")),
-		"ENOBUFS":     message(unix.NLMSG_OVERRUN, 0, 1),
+		"interrupted": hca.Reply(cmdGet, unix.NLM_F_MULTI|unix.NLM_F_DUMP_INTR, hca.Text(attrDevName, "old")),
+		"ENOBUFS":     hca.Message(unix.NLMSG_OVERRUN, 0, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for failures, ok := range map[int]bool{1: true, 2: true, 3: false} {
 				asked := make(chan bool, 10)
 				dial := fakeKernel(t, func([]byte) [][]byte {
 					if asked <- true; len(asked) <= failures {
-						return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "gone")), trouble}
+						return [][]byte{hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.Text(attrDevName, "gone")), trouble}
 					}
-					return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrStr(attrDevName, "new")), done()}
+					return [][]byte{hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.Text(attrDevName, "new")), hca.Done()}
 				})
 				got, err := dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
 				if ok && (err != nil || len(got) != 1 || got[0].name != "new") || !ok && err == nil {
@@ -382,7 +320,7 @@ func TestNetlinkDoesNotWaitForEver(t *testing.T) {
 }
 
 // netlinkSource returns a source for a fake tree with the devices that answer lists.
-func netlinkSource(t *testing.T, tr tree, dial func() (*conn, error)) *Source {
+func netlinkSource(t *testing.T, tr hca.Tree, dial func() (*conn, error)) *Source {
 	t.Helper()
 	s := newSource(t, tr, func(o *Options) { o.Netlink = NewNetlink(*o) })
 	s.isSysfs = func(string) bool { return true }
@@ -395,14 +333,14 @@ func TestReadThroughNetlink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	for _, d := range devices {
 		dev := "class/infiniband/" + d.name
-		tr.put(dev+"/ports/1/state", "4: ACTIVE\n")
-		tr.put(dev+"/ports/1/hw_counters/sent_pkts", "0\n")
-		tr.put(dev+"/node_guid", d.guid[2:6]+":"+d.guid[6:10]+":"+d.guid[10:14]+":"+d.guid[14:]+"\n")
+		tr.Put(dev+"/ports/1/state", "4: ACTIVE\n")
+		tr.Put(dev+"/ports/1/hw_counters/sent_pkts", "0\n")
+		tr.Put(dev+"/node_guid", d.guid[2:6]+":"+d.guid[6:10]+":"+d.guid[10:14]+":"+d.guid[14:]+"\n")
 	}
-	tr.put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device of that name
+	tr.Put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device of that name
 	s := netlinkSource(t, tr, recordedKernel(t))
 	s.opt.Holdings = func() bool { return true }
 	s.opt.CgroupOf = func(pid int) (model.CgroupID, error) { return model.CgroupID(pid) + 1, nil }
@@ -435,22 +373,22 @@ func TestReadThroughNetlink(t *testing.T) {
 func TestStatFallsBackToFiles(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.EMSGSIZE} {
 		asked := make(chan bool, 10)
-		tr := newTree(t)
-		tr.hca(0, 1)
+		tr := hca.NewTree(t)
+		tr.HCA(0, 1)
 		s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
 			switch native.Uint16(r[4:]) {
 			case nldev(cmdGet):
-				return [][]byte{slices.Concat(reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, 4),
-					attrStr(attrDevName, "mlx5_0"), attrU64(attrNodeGUID, 0xa088c20300000000)), done())}
+				return [][]byte{slices.Concat(hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, 4),
+					hca.Text(attrDevName, "mlx5_0"), hca.U64(attrNodeGUID, 0xa088c20300000000)), hca.Done())}
 			case nldev(cmdStatGet):
 				asked <- true
-				return [][]byte{failure(e)}
+				return [][]byte{hca.Failure(e)}
 			}
-			return [][]byte{done()}
+			return [][]byte{hca.Done()}
 		}))
 		for range 5 {
 			h := mustRead(t, s).HCAs[0]
-			if d := cmp.Diff(counters(hwCounters, 101), h.Ports[0].HWCounters); d != "" || h.Index != 4 {
+			if d := cmp.Diff(counters(hca.HWCounters, 101), h.Ports[0].HWCounters); d != "" || h.Index != 4 {
 				t.Errorf("%v: index %d (-want +got):\n%s", e, h.Index, d)
 			}
 		}
@@ -486,46 +424,46 @@ func TestOwner(t *testing.T) {
 
 // TestObjects: all objects, or those of one type without a dump of the queue pairs.
 func TestObjects(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
 	var dumpsOfQPs atomic.Int32
 	s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
 		entry := func(tb table, of ...[]byte) []byte {
-			return reply(tb.cmd, unix.NLM_F_MULTI, attrStr(attrDevName, "mlx5_0"), nest(tb.attr, nest(tb.attr+1, of...)))
+			return hca.Reply(tb.cmd, unix.NLM_F_MULTI, hca.Text(attrDevName, "mlx5_0"), hca.Nest(tb.attr, hca.Nest(tb.attr+1, of...)))
 		}
 		cmd := native.Uint16(r[4:]) & 0x3ff
 		for _, tb := range tables {
 			switch {
 			case tb.cmd != cmd:
 			case tb.typ == model.Context, tb.typ == model.SRQ: // as 5.10 does
-				return [][]byte{failure(unix.EINVAL)}
+				return [][]byte{hca.Failure(unix.EINVAL)}
 			case tb.typ == model.PD:
 				return [][]byte{
-					entry(tb, attrU32(attrPDN, 5), attrU32(attrPID, 41), attrU32(attrCtxN, 2)),
-					entry(tb, attrU32(attrPDN, 9), attrU32(attrCtxN, 3)), done(),
+					entry(tb, hca.U32(attrPDN, 5), hca.U32(attrPID, 41), hca.U32(attrCtxN, 2)),
+					entry(tb, hca.U32(attrPDN, 9), hca.U32(attrCtxN, 3)), hca.Done(),
 				}
 			case tb.typ == model.CQ:
-				return [][]byte{entry(tb, attrU32(attrCQN, 1), attrU32(attrPID, 42), attrU32(attrCtxN, 3)), done()}
+				return [][]byte{entry(tb, hca.U32(attrCQN, 1), hca.U32(attrPID, 42), hca.U32(attrCtxN, 3)), hca.Done()}
 			case tb.typ == model.MR:
 				return [][]byte{
-					entry(tb, attrU32(attrMRN, 6), attrU64(attrMRLen, 1<<40), attrU32(attrPDN, 5)),
-					entry(tb, attrU32(attrMRN, 7), attrU64(attrMRLen, 1), attrU32(attrPDN, 9)),
-					entry(tb, attrU32(attrMRN, 8), attrU64(attrMRLen, math.MaxUint64), attrU32(attrPDN, 5)), // implicit ODP
-					entry(tb, attrU32(attrMRN, 9), attrU32(attrPDN, 5)), done(),
+					entry(tb, hca.U32(attrMRN, 6), hca.U64(attrMRLen, 1<<40), hca.U32(attrPDN, 5)),
+					entry(tb, hca.U32(attrMRN, 7), hca.U64(attrMRLen, 1), hca.U32(attrPDN, 9)),
+					entry(tb, hca.U32(attrMRN, 8), hca.U64(attrMRLen, math.MaxUint64), hca.U32(attrPDN, 5)), // implicit ODP
+					entry(tb, hca.U32(attrMRN, 9), hca.U32(attrPDN, 5)), hca.Done(),
 				}
 			case tb.typ == model.QP:
 				dumpsOfQPs.Add(1)
 				return [][]byte{
-					entry(tb, attrU32(attrLQPN, 1), attrStr(attrKernName, "ib_core")),
-					entry(tb, attrU32(attrPortIndex, 2), attrU32(attrLQPN, 17), attrU32(attrRQPN, 1<<24-1),
-						attr(attrQPType, 2), attr(attrQPState, 3), attrU32(attrPDN, 5)), done(),
+					entry(tb, hca.U32(attrLQPN, 1), hca.Text(attrKernName, "ib_core")),
+					entry(tb, hca.U32(attrPortIndex, 2), hca.U32(attrLQPN, 17), hca.U32(attrRQPN, 1<<24-1),
+						hca.Attr(attrQPType, 2), hca.Attr(attrQPState, 3), hca.U32(attrPDN, 5)), hca.Done(),
 				}
 			}
 		}
 		if cmd == cmdGet {
-			return [][]byte{reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, 4), attrStr(attrDevName, "mlx5_0")), done()}
+			return [][]byte{hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, 4), hca.Text(attrDevName, "mlx5_0")), hca.Done()}
 		}
-		return [][]byte{done()}
+		return [][]byte{hca.Done()}
 	}))
 	got, err := s.Objects(t.Context())
 	want := []model.Object{
@@ -562,8 +500,8 @@ func TestNoNetlink(t *testing.T) {
 	if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "ib_core") {
 		t.Errorf("%v: want ErrUnsupported and the module to load", err)
 	}
-	tr := newTree(t)
-	tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
 	s := netlinkSource(t, tr, dialNetlink)
 	if snap := mustRead(t, s); snap.Resources != nil || len(snap.HCAs) != 1 {
 		t.Errorf("resources %v of %d HCAs, want nil of 1", snap.Resources, len(snap.HCAs))

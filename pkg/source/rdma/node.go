@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // noIndex is the index of a device that netlink does not list: 0 is a valid index.
@@ -35,10 +36,10 @@ type node struct {
 	read     time.Time
 	tries    int  // how often it was read for this set of devices
 	complete bool // nothing is missing
-	uverbs   map[string]charDevice
+	uverbs   map[string]sysfs.CharDevice
 	devices  map[string]nlDevice // as listed by netlink, by name
 	dial     func() (*conn, error)
-	open     func(device string) (int, error) // opens its directory; nil for a directory in class/infiniband
+	open     func(device string) (int, error) // opens its directory
 	away     bool                             // in another namespace: readResources of the Source does not cover it
 }
 
@@ -63,7 +64,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 	deadline := time.Now().Add(limit)
 	netlink := s.enabled && s.genuine
 	n, err := s.nodeCall.Do(ctx, limit, func() (*node, error) {
-		n := &node{uverbs: charDevices(verbs), dial: s.dial}
+		n := &node{uverbs: sysfs.CharDevices(verbs), dial: s.dial, open: s.openDevice}
 		if !netlink {
 			return n, nil
 		}
@@ -88,9 +89,14 @@ func (s *Source) readNode(ctx context.Context) *node {
 		}
 		s.node = n
 	case s.node == nil:
-		return &node{}
+		return &node{open: s.openDevice}
 	}
 	return s.node
+}
+
+// openDevice opens the directory of a device in class/infiniband.
+func (s *Source) openDevice(name string) (int, error) {
+	return boundedfile.Open(unix.AT_FDCWD, s.root+"/"+name, unix.O_DIRECTORY)
 }
 
 // wait returns the time until an incomplete node is read again.
@@ -105,39 +111,11 @@ func (n *node) wait() time.Duration {
 func (s *Source) complete(n *node, netlink bool) bool {
 	for _, d := range s.devices {
 		listed, ok := n.devices[d.name]
-		if netlink && !ok || n.uverbs[d.name].name == "" && !listed.smi {
+		if netlink && !ok || n.uverbs[d.name].Name == "" && !listed.smi {
 			return false
 		}
 	}
 	return true
-}
-
-// charDevice is the uverbs device of an HCA.
-type charDevice struct {
-	name string // uverbsN
-	pci  string // address of the PCI function
-}
-
-// charDevices returns the uverbs devices by the name of their HCA
-// (/sys/class/infiniband_verbs/uverbsN/ibdev). This class has no namespaces: it also lists
-// devices that were moved to another one. If two devices in different namespaces have the same
-// name, the result for that name is empty.
-func charDevices(dir string) map[string]charDevice {
-	r := reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
-	of := map[string]charDevice{}
-	for _, name := range r.directory(unix.AT_FDCWD, dir, validDevice) {
-		path := dir + "/" + name
-		device := r.name(unix.AT_FDCWD, path+"/ibdev") // none of abi_version, which is a file
-		if device == "" {
-			continue
-		}
-		if _, twice := of[device]; twice {
-			of[device] = charDevice{}
-			continue
-		}
-		of[device] = charDevice{name: name, pci: pciAddress(r.link(path) + "/" + r.link(path+"/device"))}
-	}
-	return of
 }
 
 // readResources reads the number of objects of each device in the own network namespace

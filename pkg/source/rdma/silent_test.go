@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // TestWithoutCounters: a function all of whose counters are refused with EINVAL, and never had a value, has none. One that had values and
@@ -23,22 +25,22 @@ func TestWithoutCounters(t *testing.T) {
 		"never":                {false, both, einval, "unsupported", "without counters: ", 0},
 		"not any more":         {true, both, einval, "failed", "counters unreadable", 0},
 		"another error":        {false, both, eio, "failed", "counters unreadable", 0},
-		"one directory":        {false, both[:1], einval, "ok", "are in ports/1/counters", len(hwCounters)},
-		"the other one":        {false, both[1:], einval, "ok", "are in ports/1/hw_counters", len(pmaCounters)},
-		"one directory, after": {true, both[:1], einval, "ok", "counters unreadable", len(hwCounters)},
+		"one directory":        {false, both[:1], einval, "ok", "are in ports/1/counters", len(hca.HWCounters)},
+		"the other one":        {false, both[1:], einval, "ok", "are in ports/1/hw_counters", len(hca.PMACounters)},
+		"one directory, after": {true, both[:1], einval, "ok", "counters unreadable", len(hca.HWCounters)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr, now := newTree(t), time.Unix(1000, 0)
-			dev := tr.hca(0, 1)
+			tr, now := hca.NewTree(t), time.Unix(1000, 0)
+			dev := tr.HCA(0, 1)
 			s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
 			s.kept.Store(0) // files are opened for each read
 			if c.before {
 				mustRead(t, s)
 			}
 			for _, dir := range c.dirs {
-				names := map[string][]string{"counters": pmaCounters, "hw_counters": hwCounters}[dir]
+				names := map[string][]string{"counters": hca.PMACounters, "hw_counters": hca.HWCounters}[dir]
 				for _, file := range names {
-					tr.link(dev+"/ports/1/"+dir+"/"+file, c.as)
+					tr.Link(dev+"/ports/1/"+dir+"/"+file, c.as)
 				}
 			}
 			for range 2 {

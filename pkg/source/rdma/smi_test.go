@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // TestManagementDevice: netlink names the type of a device and its parent since Linux 6.11. No such device has a uverbs device, and nothing
@@ -16,9 +18,9 @@ import (
 func TestManagementDevice(t *testing.T) {
 	var devices []nlDevice
 	for _, payload := range [][]byte{
-		attrStr(attrDevName, "mlx5_0"),
-		append(append(attrStr(attrDevName, "smi1"), attr(99, 1)...), attrStr(100, "mlx5_0")...),
-		append(attrStr(attrDevName, "later"), attr(99, 7)...),
+		hca.Text(attrDevName, "mlx5_0"),
+		append(append(hca.Text(attrDevName, "smi1"), hca.Attr(99, 1)...), hca.Text(100, "mlx5_0")...),
+		append(hca.Text(attrDevName, "later"), hca.Attr(99, 7)...),
 	} {
 		var err error
 		if devices, err = parseDevice(devices, payload); err != nil {
@@ -29,7 +31,7 @@ func TestManagementDevice(t *testing.T) {
 	if diff := cmp.Diff(want, devices, cmp.AllowUnexported(nlDevice{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	n := &node{uverbs: map[string]charDevice{"mlx5_0": {name: "uverbs0"}}, devices: map[string]nlDevice{}}
+	n := &node{uverbs: map[string]sysfs.CharDevice{"mlx5_0": {Name: "uverbs0"}}, devices: map[string]nlDevice{}}
 	for _, d := range devices {
 		n.devices[d.name] = d
 	}
@@ -72,9 +74,9 @@ func TestFindManagement(t *testing.T) {
 
 // TestIncompleteNode: a device whose uverbs device does not come is not looked for every 15 s for ever.
 func TestIncompleteNode(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1000)
-	tr.remove("class/infiniband_verbs")
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1000)
+	tr.Remove("class/infiniband_verbs")
 	now := time.Unix(1000, 0)
 	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
 	reads := map[*node]bool{}

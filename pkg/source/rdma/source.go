@@ -38,6 +38,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // Options configure a Source. The zero value reads all devices of /sys, without netlink.
@@ -92,14 +93,14 @@ type Source struct {
 	dialLink  func() (*conn, error)
 	kept      atomic.Int64
 
-	mu      sync.Mutex // held by Read and Close
-	reader  reader     // for the listing
-	class   int        // class/infiniband, -1 while not open
-	genuine bool       // class is on a real sysfs
+	mu      sync.Mutex    // held by Read and Close
+	reader  *sysfs.Reader // for the listing
+	class   int           // class/infiniband, -1 while not open
+	genuine bool          // class is on a real sysfs
 	round   uint64
 	known   map[string]*known
-	devices []*device // sorted by name
-	refused refused   // names of devices in class/infiniband
+	devices []*device     // sorted by name
+	refused sysfs.Refused // names of devices in class/infiniband
 	logged  map[string]bool
 	node    *node // nil after the set of devices changed
 
@@ -151,7 +152,7 @@ func New(o Options) (*Source, error) {
 	s := &Source{
 		opt:     o,
 		Netlink: o.Netlink,
-		reader:  reader{buffer: make([]byte, bufferSize)},
+		reader:  sysfs.NewReader(),
 		class:   -1,
 		known:   map[string]*known{},
 		logged:  map[string]bool{},
@@ -290,8 +291,8 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 		d.pause = hang.Backoff{}
 		if err := r.err(); err != nil {
 			reason = err.Error()
-		} else if n := r.counters.silent; n > 0 {
-			reason = fmt.Sprintf("without counters: %d files never had a value, the first ones are in %s", n, r.counters.silentIn)
+		} else if n := r.counters.Silent; n > 0 {
+			reason = fmt.Sprintf("without counters: %d files never had a value, the first ones are in %s", n, r.counters.SilentIn)
 		}
 		switch c := r.counters; {
 		case errors.Is(r.query, hang.ErrStuck):
@@ -299,10 +300,10 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 			reason = fmt.Sprintf("state, rate and LIDs of its ports: %v: its driver, or that of a network interface, may hang", r.query)
 		case r.query != nil:
 			state, reason = model.StateFailed, fmt.Sprintf("state, rate and LIDs of its ports: %v", r.query)
-		case c.good+c.bad == 0 && c.silent > 0:
+		case c.Good+c.Bad == 0 && c.Silent > 0:
 			state = model.StateUnsupported
-		case c.good > 0 || c.bad == 0:
-		case c.paused == c.bad:
+		case c.Good > 0 || c.Bad == 0:
+		case c.Paused == c.Bad:
 			state = model.StateQuarantined // the ports are still reported
 		default:
 			state = model.StateFailed
@@ -351,7 +352,7 @@ func (s *Source) discover() error {
 func (s *Source) list() (seen int, err error) {
 	s.refused = nil
 	if s.class < 0 {
-		fd, err := s.reader.openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
+		fd, err := s.reader.Openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
 		if errors.Is(err, unix.ENOENT) {
 			return 0, nil
 		}
@@ -360,7 +361,7 @@ func (s *Source) list() (seen int, err error) {
 		}
 		s.class, s.genuine = fd, s.isSysfs(s.root)
 	}
-	err = s.reader.entries(s.class, func(e boundedfile.Entry) {
+	err = s.reader.Entries(s.class, func(e boundedfile.Entry) {
 		k, ok := s.known[string(e.Name)]
 		if ok && k.inode == e.Inode {
 			k.round = s.round
@@ -368,14 +369,14 @@ func (s *Source) list() (seen int, err error) {
 			return
 		}
 		name := string(e.Name)
-		switch why := whyRefused(name, maxDeviceName); {
+		switch why := sysfs.WhyRefused(name, sysfs.MaxDeviceName); {
 		case name == "." || name == "..":
 			return
 		case why != "":
-			s.refused.add("device", name, why)
+			s.refused.Add("device", name, why)
 			return
-		case seen >= maxDevices:
-			s.refused.add("device", name, fmt.Sprintf("there are more than %d", maxDevices))
+		case seen >= sysfs.MaxDevices:
+			s.refused.Add("device", name, fmt.Sprintf("there are more than %d", sysfs.MaxDevices))
 			return
 		}
 		if ok {
@@ -384,7 +385,8 @@ func (s *Source) list() (seen int, err error) {
 		s.node = nil
 		k = &known{inode: e.Inode, round: s.round}
 		if s.chosen(name) {
-			k.device = newDevice(name, filepath.Join(s.root, name), &s.kept)
+			path := filepath.Join(s.root, name)
+			k.device = newDevice(name, path, path+"/device", &s.kept)
 			k.device.bound = s.newBoundCounters(name)
 		}
 		s.known[name] = k
@@ -406,13 +408,7 @@ func (s *Source) drop(name string, k *known) {
 
 func (s *Source) closeClass() {
 	if s.class >= 0 {
-		s.reader.close(s.class)
+		s.reader.Close(s.class)
 		s.class = -1
 	}
-}
-
-// isSysfs distinguishes the real sysfs from a copy, for which netlink does not apply.
-func isSysfs(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
 }

@@ -20,13 +20,20 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func newSource(t testing.TB, tr tree, change ...func(*Options)) *Source {
+// The backoff of hang.Backoff: failures before the first pause, and its length.
+const (
+	failsBeforePause = 3
+	shortestPause    = time.Minute
+)
+
+func newSource(t testing.TB, tr hca.Tree, change ...func(*Options)) *Source {
 	t.Helper()
-	o := Options{Sysfs: tr.root, Deadline: time.Minute} // long enough for a busy machine
+	o := Options{Sysfs: tr.Root, Deadline: time.Minute} // long enough for a busy machine
 	for _, c := range change {
 		c(&o)
 	}
@@ -89,8 +96,8 @@ func without(counters []model.Counter, names ...string) []model.Counter {
 }
 
 func TestRead(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1000)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1000)
 	got := mustRead(t, newSource(t, tr))
 	want := model.Snapshot{
 		HCAs: []model.HCA{{
@@ -100,7 +107,7 @@ func TestRead(t *testing.T) {
 			Ports: []model.Port{{
 				Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "InfiniBand", Netdev: "ib0",
 				LID: "0x1", SMLID: "0x2", PortGUID: "0xa088c20300000000", RateBits: 400e9, Width: 4, Speed: "NDR",
-				Counters: counters(pmaCounters, 1000), HWCounters: counters(hwCounters, 1100),
+				Counters: counters(hca.PMACounters, 1000), HWCounters: counters(hca.HWCounters, 1100),
 			}},
 		}},
 		DeviceStates: []model.DeviceState{{Source: "rdma", Device: "mlx5_0", State: model.StateOK}},
@@ -112,30 +119,30 @@ func TestRead(t *testing.T) {
 
 // TestExtCounters reads counters_ext/, which drivers for kernels before 4.5 have beside counters/.
 func TestExtCounters(t *testing.T) {
-	tr := newTree(t)
-	dev := tr.hca(0, 1000)
-	tr.put(dev+"/ports/1/counters_ext/port_rcv_data_64", "4631917\n")
-	tr.put(dev+"/ports/1/counters_ext/port_xmit_data_64", "N/A (no PMA)\n")
-	tr.put(dev+"/ports/1/counters_ext/port_xmit_packets_64", "0\n")
+	tr := hca.NewTree(t)
+	dev := tr.HCA(0, 1000)
+	tr.Put(dev+"/ports/1/counters_ext/port_rcv_data_64", "4631917\n")
+	tr.Put(dev+"/ports/1/counters_ext/port_xmit_data_64", "N/A (no PMA)\n")
+	tr.Put(dev+"/ports/1/counters_ext/port_xmit_packets_64", "0\n")
 	s := newSource(t, tr)
 	want := []model.Counter{{Name: "port_rcv_data_64", Value: 4631917}, {Name: "port_xmit_packets_64", Value: 0}}
 	port := mustRead(t, s).HCAs[0].Ports[0]
 	if d := cmp.Diff(want, port.ExtCounters); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if d := cmp.Diff(counters(pmaCounters, 1000), port.Counters); d != "" {
+	if d := cmp.Diff(counters(hca.PMACounters, 1000), port.Counters); d != "" {
 		t.Errorf("counters/ (-want +got):\n%s", d)
 	}
 }
 
 // TestSnapshotIsImmutable: a later Read does not change an earlier snapshot.
 func TestSnapshotIsImmutable(t *testing.T) {
-	tr := newTree(t)
-	dev := tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	dev := tr.HCA(0, 1)
 	s := newSource(t, tr)
 	first := mustRead(t, s)
-	tr.put(dev+"/ports/1/counters/port_rcv_data", "99999\n")
-	tr.put(dev+"/ports/1/state", "1: DOWN\n")
+	tr.Put(dev+"/ports/1/counters/port_rcv_data", "99999\n")
+	tr.Put(dev+"/ports/1/state", "1: DOWN\n")
 	second := mustRead(t, s)
 	if p := first.HCAs[0].Ports[0]; p.State != "ACTIVE" || p.Counters[8].Value != 9 {
 		t.Errorf("the first snapshot changed: %v %v", p.State, p.Counters[8])
@@ -148,15 +155,15 @@ func TestSnapshotIsImmutable(t *testing.T) {
 // TestSystemCalls counts the system calls of a scrape with all files kept open.
 func TestSystemCalls(t *testing.T) {
 	const hcas = 10
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	for n := range hcas {
-		tr.hca(n, 1)
+		tr.HCA(n, 1)
 	}
 	s := newSource(t, tr)
 	calls := func() int {
-		n := s.reader.calls
+		n := s.reader.Calls
 		for _, d := range s.devices {
-			n += d.reader.calls + d.queries.reader.calls
+			n += d.files.Reader.Calls + d.queries.Reader.Calls
 		}
 		return n
 	}
@@ -164,16 +171,16 @@ func TestSystemCalls(t *testing.T) {
 	mustRead(t, s)
 	before := calls()
 	mustRead(t, s)
-	values := len(pmaCounters) + len(hwCounters) + 3 // state, phys_state, rate
-	listing := 3                                     // lseek, getdents64 twice
+	values := len(hca.PMACounters) + len(hca.HWCounters) + 3 // state, phys_state, rate
+	listing := 3                                             // lseek, getdents64 twice
 	if got, want := calls()-before, hcas*values+listing; got != want {
 		t.Errorf("%d system calls, want %d", got, want)
 	}
 }
 
 func TestKeptFiles(t *testing.T) {
-	tr := newTree(t)
-	tr.put(tr.hca(0, 1)+"/ports/1/counters_ext/port_rcv_data_64", "1\n")
+	tr := hca.NewTree(t)
+	tr.Put(tr.HCA(0, 1)+"/ports/1/counters_ext/port_rcv_data_64", "1\n")
 	open := func() int {
 		fds, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -204,13 +211,13 @@ func TestKeptFiles(t *testing.T) {
 }
 
 func TestAbsent(t *testing.T) {
-	for name, setup := range map[string]func(tree){
-		"no class":     func(tr tree) { tr.remove("class") },
-		"empty class":  func(tree) {},
-		"all excluded": func(tr tree) { tr.hca(0, 1) },
+	for name, setup := range map[string]func(hca.Tree){
+		"no class":     func(tr hca.Tree) { tr.Remove("class") },
+		"empty class":  func(hca.Tree) {},
+		"all excluded": func(tr hca.Tree) { tr.HCA(0, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := newTree(t)
+			tr := hca.NewTree(t)
 			setup(tr)
 			s := newSource(t, tr, func(o *Options) { o.Exclude = regexp.MustCompile("mlx5") })
 			snap, err := s.Read(t.Context())
@@ -228,19 +235,19 @@ func TestAbsent(t *testing.T) {
 }
 
 func TestDevicesComeAndGo(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	s := newSource(t, tr)
 	steps := []struct {
 		do   func()
 		want string
 	}{
-		{func() { tr.hca(1, 1) }, "mlx5_1"},
-		{func() { tr.hca(0, 1) }, "mlx5_0 mlx5_1"},
-		{func() { tr.remove("class/infiniband/mlx5_1") }, "mlx5_0"},
-		{func() { tr.hca(1, 500) }, "mlx5_0 mlx5_1"},
+		{func() { tr.HCA(1, 1) }, "mlx5_1"},
+		{func() { tr.HCA(0, 1) }, "mlx5_0 mlx5_1"},
+		{func() { tr.Remove("class/infiniband/mlx5_1") }, "mlx5_0"},
+		{func() { tr.HCA(1, 500) }, "mlx5_0 mlx5_1"},
 		// Modules unloaded and loaded again: another directory.
-		{func() { tr.remove("class/infiniband") }, ""},
-		{func() { tr.hca(2, 1) }, "mlx5_2"},
+		{func() { tr.Remove("class/infiniband") }, ""},
+		{func() { tr.HCA(2, 1) }, "mlx5_2"},
 	}
 	for i, step := range steps {
 		step.do()
@@ -260,9 +267,9 @@ func TestDevicesComeAndGo(t *testing.T) {
 // TestLateUverbs: a device appears in class/infiniband before its uverbs device. The missing
 // data is read again, but not at each read.
 func TestLateUverbs(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
-	tr.remove("class/infiniband_verbs")
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	tr.Remove("class/infiniband_verbs")
 	now := time.Unix(1000, 0)
 	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
 	for _, step := range []struct {
@@ -273,30 +280,30 @@ func TestLateUverbs(t *testing.T) {
 		if got := mustRead(t, s).HCAs[0].CharDevice; got != step.want {
 			t.Errorf("%v later: %q, want %q", step.later, got, step.want)
 		}
-		tr.put("class/infiniband_verbs/uverbs40/ibdev", "mlx5_0\n")
+		tr.Put("class/infiniband_verbs/uverbs40/ibdev", "mlx5_0\n")
 	}
 }
 
 // TestOddNames: devices, counters and ports have any name that the kernel accepts. What is no label or no path is refused, in a state, and
 // logged once.
 func TestOddNames(t *testing.T) {
-	tr := newTree(t)
-	dev := tr.hca(0, 1)
+	tr := hca.NewTree(t)
+	dev := tr.HCA(0, 1)
 	odd := []string{
 		"rail+0", "rail@0", "rail#0", "rail~0", "(rail0)", "roce,1", "mlx5 data", " x ", "réseau0", ".h", "!x", `"q"`, "a=b", "new\nline",
 	}
 	for i, name := range odd {
-		tr.put("class/infiniband/"+name+"/fw_ver", "1\n")
-		tr.put("class/infiniband/"+name+"/ports/1/counters/port_rcv_data", "1\n")
-		tr.put(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", 50+i), name+"\n")
+		tr.Put("class/infiniband/"+name+"/fw_ver", "1\n")
+		tr.Put("class/infiniband/"+name+"/ports/1/counters/port_rcv_data", "1\n")
+		tr.Put(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", 50+i), name+"\n")
 	}
-	tr.put("class/infiniband/bad\xff/fw_ver", "1\n")
-	tr.put("class/infiniband/"+strings.Repeat("x", 64)+"/fw_ver", "1\n")
+	tr.Put("class/infiniband/bad\xff/fw_ver", "1\n")
+	tr.Put("class/infiniband/"+strings.Repeat("x", 64)+"/fw_ver", "1\n")
 	for _, name := range []string{"SwLinkDown,32", "{x}", strings.Repeat("x", 100), "bad\xfe"} {
-		tr.put(dev+"/ports/1/hw_counters/"+name, "1\n")
+		tr.Put(dev+"/ports/1/hw_counters/"+name, "1\n")
 	}
 	for _, name := range []string{"01", "x", "300", "4294967295", "4294967296"} {
-		tr.dir(dev + "/ports/" + name)
+		tr.Dir(dev + "/ports/" + name)
 	}
 	core, logged := observer.New(zap.WarnLevel)
 	s := newSource(t, tr, func(o *Options) { o.Logger = zap.New(core) })
@@ -345,26 +352,26 @@ func TestOddNames(t *testing.T) {
 func TestBadFiles(t *testing.T) {
 	const rcv = "/ports/1/counters/port_rcv_data"
 	for name, c := range map[string]struct {
-		spoil  func(tr tree, dev string)
+		spoil  func(tr hca.Tree, dev string)
 		reason string // in the device's state
 	}{
-		"directory": {func(tr tree, dev string) { tr.remove(dev + rcv); tr.dir(dev + rcv) }, "is a directory"},
-		"EINVAL":    {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/attr/current") }, "invalid argument"},
-		"EIO":       {func(tr tree, dev string) { tr.link(dev+rcv, "/proc/self/mem") }, "input/output error"},
-		"dangling":  {func(tr tree, dev string) { tr.link(dev+rcv, "nothing") }, "no such file"},
-		"no PMA":    {func(tr tree, dev string) { tr.put(dev+rcv, "N/A (no PMA)\n") }, ""},
-		"empty":     {func(tr tree, dev string) { tr.put(dev+rcv, "") }, "malformed content"},
-		"garbage":   {func(tr tree, dev string) { tr.put(dev+rcv, "12 monkeys\n") }, "malformed content"},
-		"negative":  {func(tr tree, dev string) { tr.put(dev+rcv, "-1\n") }, "malformed content"},
-		"too big":   {func(tr tree, dev string) { tr.put(dev+rcv, "18446744073709551616\n") }, "malformed content"},
-		"10 MiB":    {func(tr tree, dev string) { tr.put(dev+rcv, strings.Repeat("1", 10<<20)) }, "malformed content"},
-		"removed":   {func(tr tree, dev string) { tr.remove(dev + rcv) }, ""},
+		"directory": {func(tr hca.Tree, dev string) { tr.Remove(dev + rcv); tr.Dir(dev + rcv) }, "is a directory"},
+		"EINVAL":    {func(tr hca.Tree, dev string) { tr.Link(dev+rcv, "/proc/self/attr/current") }, "invalid argument"},
+		"EIO":       {func(tr hca.Tree, dev string) { tr.Link(dev+rcv, "/proc/self/mem") }, "input/output error"},
+		"dangling":  {func(tr hca.Tree, dev string) { tr.Link(dev+rcv, "nothing") }, "no such file"},
+		"no PMA":    {func(tr hca.Tree, dev string) { tr.Put(dev+rcv, "N/A (no PMA)\n") }, ""},
+		"empty":     {func(tr hca.Tree, dev string) { tr.Put(dev+rcv, "") }, "malformed content"},
+		"garbage":   {func(tr hca.Tree, dev string) { tr.Put(dev+rcv, "12 monkeys\n") }, "malformed content"},
+		"negative":  {func(tr hca.Tree, dev string) { tr.Put(dev+rcv, "-1\n") }, "malformed content"},
+		"too big":   {func(tr hca.Tree, dev string) { tr.Put(dev+rcv, "18446744073709551616\n") }, "malformed content"},
+		"10 MiB":    {func(tr hca.Tree, dev string) { tr.Put(dev+rcv, strings.Repeat("1", 10<<20)) }, "malformed content"},
+		"removed":   {func(tr hca.Tree, dev string) { tr.Remove(dev + rcv) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr := newTree(t)
-			tr.hca(0, 1)
-			c.spoil(tr, tr.hca(1, 1))
+			tr := hca.NewTree(t)
+			tr.HCA(0, 1)
+			c.spoil(tr, tr.HCA(1, 1))
 			s := newSource(t, tr)
 			for range 5 {
 				snap := mustRead(t, s)
@@ -374,11 +381,11 @@ func TestBadFiles(t *testing.T) {
 				if got := snap.DeviceStates[1].Reason; !strings.Contains(got, c.reason) || (c.reason == "") != (got == "") {
 					t.Errorf("reason %q, want %q", got, c.reason)
 				}
-				want := without(counters(pmaCounters, 1), "port_rcv_data")
+				want := without(counters(hca.PMACounters, 1), "port_rcv_data")
 				if d := cmp.Diff(want, snap.HCAs[1].Ports[0].Counters); d != "" {
 					t.Errorf("the other counters (-want +got):\n%s", d)
 				}
-				if d := cmp.Diff(counters(pmaCounters, 1), snap.HCAs[0].Ports[0].Counters); d != "" {
+				if d := cmp.Diff(counters(hca.PMACounters, 1), snap.HCAs[0].Ports[0].Counters); d != "" {
 					t.Errorf("the other device (-want +got):\n%s", d)
 				}
 			}
@@ -388,15 +395,15 @@ func TestBadFiles(t *testing.T) {
 
 // TestFailingFileBacksOff: a file that keeps failing is not read for a minute.
 func TestFailingFileBacksOff(t *testing.T) {
-	tr := newTree(t)
-	dev := tr.hca(0, 1)
-	tr.put(dev+"/ports/1/counters/link_downed", "garbage\n")
+	tr := hca.NewTree(t)
+	dev := tr.HCA(0, 1)
+	tr.Put(dev+"/ports/1/counters/link_downed", "garbage\n")
 	now := time.Unix(1e9, 0)
 	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
 	for range failsBeforePause {
 		mustRead(t, s)
 	}
-	tr.put(dev+"/ports/1/counters/link_downed", "7\n")
+	tr.Put(dev+"/ports/1/counters/link_downed", "7\n")
 	value := func() string {
 		for _, c := range mustRead(t, s).HCAs[0].Ports[0].Counters {
 			if c.Name == "link_downed" {
@@ -415,11 +422,11 @@ func TestFailingFileBacksOff(t *testing.T) {
 }
 
 func TestMissingDirectories(t *testing.T) {
-	tr := newTree(t)
-	tr.remove(tr.hca(0, 1) + "/ports/1/counters")
-	tr.remove(tr.hca(1, 1) + "/ports/1/hw_counters")
-	tr.remove(tr.hca(2, 1) + "/ports")
-	tr.put(tr.hca(3, 1)+"/hw_counters/keep_alive_rcvd", "77\n")
+	tr := hca.NewTree(t)
+	tr.Remove(tr.HCA(0, 1) + "/ports/1/counters")
+	tr.Remove(tr.HCA(1, 1) + "/ports/1/hw_counters")
+	tr.Remove(tr.HCA(2, 1) + "/ports")
+	tr.Put(tr.HCA(3, 1)+"/hw_counters/keep_alive_rcvd", "77\n")
 	snap := mustRead(t, newSource(t, tr))
 	h := snap.HCAs
 	if names(snap) != "mlx5_0 mlx5_1 mlx5_2 mlx5_3" {
@@ -444,10 +451,10 @@ func TestStuck(t *testing.T) {
 	for _, file := range []string{"fw_ver", "ports/1/counters/link_downed", "ports/1/hw_counters/out_of_buffer"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			tr := newTree(t)
-			tr.hca(0, 1)
-			unblock := tr.fifo(tr.hca(1, 1) + "/" + file)
-			tr.hca(2, 1)
+			tr := hca.NewTree(t)
+			tr.HCA(0, 1)
+			unblock := tr.Fifo(tr.HCA(1, 1) + "/" + file)
+			tr.HCA(2, 1)
 			s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
 			// The other devices may time out once.
 			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" })
@@ -461,8 +468,8 @@ func TestStuck(t *testing.T) {
 					t.Errorf("HCAs %q: values of a stuck device must not be repeated", got)
 				}
 			}
-			tr.remove("class/infiniband/mlx5_1/" + file)
-			tr.put("class/infiniband/mlx5_1/"+file, "4\n")
+			tr.Remove("class/infiniband/mlx5_1/" + file)
+			tr.Put("class/infiniband/mlx5_1/"+file, "4\n")
 			unblock()
 			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=ok mlx5_2=ok" })
 		})
@@ -473,13 +480,13 @@ func TestStuck(t *testing.T) {
 // read, and only the first Read waits for hanging devices.
 func TestManyStuck(t *testing.T) {
 	t.Parallel()
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	for n := range 2 * inFlight {
 		port := fmt.Sprintf("class/infiniband/mlx5_%d/ports/1", n)
-		tr.dir(port + "/counters")
-		tr.fifo(port + "/counters/link_downed")
+		tr.Dir(port + "/counters")
+		tr.Fifo(port + "/counters/link_downed")
 	}
-	tr.hca(90, 1)
+	tr.HCA(90, 1)
 	s := newSource(t, tr, func(o *Options) { o.Deadline = 500 * time.Millisecond })
 	eventually(t, func() bool { return names(mustRead(t, s)) == "mlx5_90" }) // it may time out once
 	s.opt.Deadline = time.Hour                                               // a read that waits for a stuck device blocks
@@ -493,14 +500,14 @@ func TestManyStuck(t *testing.T) {
 // TestStuckAndRemoved: a device is removed during a hanging read and leaves nothing behind.
 func TestStuckAndRemoved(t *testing.T) {
 	t.Parallel()
-	tr := newTree(t)
-	tr.hca(0, 1)
-	dev := tr.hca(1, 1)
-	unblock := tr.fifo(dev + "/ports/1/counters/link_downed")
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	dev := tr.HCA(1, 1)
+	unblock := tr.Fifo(dev + "/ports/1/counters/link_downed")
 	s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
 	mustRead(t, s)
 	stuck := s.devices[1]
-	tr.remove(dev)
+	tr.Remove(dev)
 	s.opt.Deadline = time.Minute
 	eventually(t, func() bool { return states(mustRead(t, s)) != "mlx5_0=stuck" }) // it may time out once
 	if got := states(mustRead(t, s)); got != "mlx5_0=ok" {
@@ -508,21 +515,21 @@ func TestStuckAndRemoved(t *testing.T) {
 	}
 	unblock()
 	eventually(t, func() bool {
-		return !stuck.call.Running() && stuck.dir == -1
+		return !stuck.call.Running() && !stuck.files.IsOpen()
 	})
 }
 
 func TestQuarantine(t *testing.T) {
-	tr := newTree(t)
-	tr.hca(0, 1)
-	dev := tr.hca(1, 1)
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	dev := tr.HCA(1, 1)
 	for _, f := range []string{"state", "phys_state", "rate"} {
-		tr.link(dev+"/ports/1/"+f, "/proc/self/mem")
+		tr.Link(dev+"/ports/1/"+f, "/proc/self/mem")
 	}
-	for _, c := range pmaCounters {
-		tr.link(dev+"/ports/1/counters/"+c, "/proc/self/mem")
+	for _, c := range hca.PMACounters {
+		tr.Link(dev+"/ports/1/counters/"+c, "/proc/self/mem")
 	}
-	tr.remove(dev + "/ports/1/hw_counters")
+	tr.Remove(dev + "/ports/1/hw_counters")
 	now := time.Unix(1e9, 0)
 	s := newSource(t, tr, func(o *Options) { o.Now = func() time.Time { return now } })
 	read := func() string {
@@ -540,18 +547,18 @@ func TestQuarantine(t *testing.T) {
 	// The pauses double. The device is not read during a pause.
 	for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		pause := minutes * time.Minute
-		calls := s.devices[1].reader.calls
+		calls := s.devices[1].files.Reader.Calls
 		now = now.Add(pause - time.Second)
-		if read(); s.devices[1].reader.calls != calls {
+		if read(); s.devices[1].files.Reader.Calls != calls {
 			t.Fatalf("read before the pause of %v ended", pause)
 		}
 		now = now.Add(time.Second)
-		if got := read(); got != "quarantined" || s.devices[1].reader.calls == calls {
+		if got := read(); got != "quarantined" || s.devices[1].files.Reader.Calls == calls {
 			t.Fatalf("%s and not read after the pause of %v", got, pause)
 		}
 	}
-	tr.remove(dev + "/ports/1/counters/link_downed")
-	tr.put(dev+"/ports/1/counters/link_downed", "3\n")
+	tr.Remove(dev + "/ports/1/counters/link_downed")
+	tr.Put(dev+"/ports/1/counters/link_downed", "3\n")
 	now = now.Add(time.Hour)
 	got := mustRead(t, s).DeviceStates[1]
 	if got.State != model.StateOK || !strings.Contains(got.Reason, "20 of 21 counters") {
@@ -562,13 +569,13 @@ func TestQuarantine(t *testing.T) {
 // TestQuarantineOfCounters: counters of a device that reports its port state but no counter are
 // not read; the port is still reported.
 func TestQuarantineOfCounters(t *testing.T) {
-	tr := newTree(t)
-	dev := tr.hca(0, 1)
-	for _, c := range pmaCounters {
-		tr.link(dev+"/ports/1/counters/"+c, "/proc/self/mem") // EIO
+	tr := hca.NewTree(t)
+	dev := tr.HCA(0, 1)
+	for _, c := range hca.PMACounters {
+		tr.Link(dev+"/ports/1/counters/"+c, "/proc/self/mem") // EIO
 	}
-	for _, c := range hwCounters {
-		tr.link(dev+"/ports/1/hw_counters/"+c, "/proc/self/mem")
+	for _, c := range hca.HWCounters {
+		tr.Link(dev+"/ports/1/hw_counters/"+c, "/proc/self/mem")
 	}
 	s := newSource(t, tr)
 	for i, want := range []string{"failed", "failed", "quarantined", "quarantined"} {
@@ -581,20 +588,20 @@ func TestQuarantineOfCounters(t *testing.T) {
 		}
 	}
 	d := s.devices[0]
-	calls := d.reader.calls + d.queries.reader.calls
+	calls := d.files.Reader.Calls + d.queries.Reader.Calls
 	mustRead(t, s)
-	if n := d.reader.calls + d.queries.reader.calls - calls; n != 3 {
+	if n := d.files.Reader.Calls + d.queries.Reader.Calls - calls; n != 3 {
 		t.Errorf("%d system calls, want 3: state, phys_state, rate", n)
 	}
 }
 
 // TestFilters: no file of an excluded device is opened.
 func TestFilters(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	for n := range 4 {
-		dev := tr.hca(n, 1)
+		dev := tr.HCA(n, 1)
 		if n != 2 {
-			tr.fifo(dev + "/fw_ver") // would make the device stuck
+			tr.Fifo(dev + "/fw_ver") // would make the device stuck
 		}
 	}
 	s := newSource(t, tr, func(o *Options) {
@@ -619,9 +626,9 @@ func eventually(t *testing.T, ok func() bool) {
 func BenchmarkRead(b *testing.B) {
 	for _, hcas := range []int{10, 138} {
 		b.Run(fmt.Sprintf("hcas=%d", hcas), func(b *testing.B) {
-			tr := newTree(b)
+			tr := hca.NewTree(b)
 			for n := range hcas {
-				tr.hca(n, 1)
+				tr.HCA(n, 1)
 			}
 			s := newSource(b, tr)
 			mustRead(b, s)

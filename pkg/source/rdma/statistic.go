@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // This file implements the STAT commands of nldev.c for counters bound to queue pairs.
@@ -138,7 +139,7 @@ func parseOptionals(all []optional, payload []byte) ([]optional, error) {
 	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
 		c, err := parseHWCounter(b)
 		o := optional{string(c.name), c.index, c.on}
-		if err == nil && c.dynamic && validCounter(o.name) {
+		if err == nil && c.dynamic && sysfs.ValidCounter(o.name) {
 			all, err = appendMax(all, o, maxOptional)
 		}
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 const cmdStatDel = 18 // of rdma-tool only
@@ -63,7 +64,7 @@ type statCounter struct {
 	errors                    uint32 // a counter of 32 bits
 }
 
-func newStatKernel(t *testing.T, tr tree, devices int) *statKernel {
+func newStatKernel(t *testing.T, tr hca.Tree, devices int) *statKernel {
 	k := &statKernel{t: t, refuses: map[uint16]unix.Errno{}}
 	for i := range devices {
 		k.plug(tr, i)
@@ -71,11 +72,11 @@ func newStatKernel(t *testing.T, tr tree, devices int) *statKernel {
 	return k
 }
 
-func (k *statKernel) plug(tr tree, i int) *statDevice {
+func (k *statKernel) plug(tr hca.Tree, i int) *statDevice {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	path := tr.hca(i, 1)
-	tr.link(path+"/device/driver", "../../../bus/pci/drivers/mlx5_core")
+	path := tr.HCA(i, 1)
+	tr.Link(path+"/device/driver", "../../../bus/pci/drivers/mlx5_core")
 	d := &statDevice{
 		index: uint32(i + 3), name: fmt.Sprintf("mlx5_%d", i), guid: 0xa088c20300000000 + uint64(i),
 		ports: map[uint32]*statPort{1: {optional: []optional{
@@ -233,11 +234,11 @@ func (k *statKernel) answer(r []byte) [][]byte {
 	replies, err := k.do(cmd, flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP, r[16:])
 	switch {
 	case err != 0:
-		replies = [][]byte{failure(err)}
+		replies = [][]byte{hca.Failure(err)}
 	case flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP:
-		replies = append(replies, done())
+		replies = append(replies, hca.Done())
 	case flags&unix.NLM_F_ACK != 0:
-		replies = append(replies, failure(0))
+		replies = append(replies, hca.Failure(0))
 	}
 	for _, b := range replies {
 		binary.NativeEndian.PutUint32(b[8:], seq)
@@ -294,8 +295,8 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 	if cmd == cmdGet && dump {
 		var all [][]byte
 		for _, d := range k.devices {
-			all = append(all, reply(cmdGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, d.index), attrStr(attrDevName, d.name),
-				attrU64(attrNodeGUID, d.guid)))
+			all = append(all, hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, d.index), hca.Text(attrDevName, d.name),
+				hca.U64(attrNodeGUID, d.guid)))
 		}
 		return all, 0
 	}
@@ -303,7 +304,7 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 		return nil, 0
 	}
 	if cmd == cmdResGet {
-		return [][]byte{reply(cmd, 0, attrU32(attrDevIndex, a.index))}, 0
+		return [][]byte{hca.Reply(cmd, 0, hca.U32(attrDevIndex, a.index))}, 0
 	}
 	i := slices.IndexFunc(k.devices, func(d *statDevice) bool { return d.index == a.index })
 	if i < 0 {
@@ -311,30 +312,30 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 	}
 	d := k.devices[i]
 	p := d.ports[a.port]
-	handle := slices.Concat(attrU32(attrDevIndex, d.index), attrStr(attrDevName, d.name), attrU32(attrPortIndex, a.port))
+	handle := slices.Concat(hca.U32(attrDevIndex, d.index), hca.Text(attrDevName, d.name), hca.U32(attrPortIndex, a.port))
 	switch {
 	case cmd == cmdStatGet && dump && a.res == attrQP:
 		return k.dump(d), 0
 	case cmd == cmdStatGet && a.res == attrQP && a.has[attrStatMode] && p != nil:
-		of := []([]byte){handle, attrU32(attrStatMode, p.mode)}
+		of := []([]byte){handle, hca.U32(attrStatMode, p.mode)}
 		if p.mode == modeAuto {
-			of = append(of, attrU32(attrStatMask, p.mask))
+			of = append(of, hca.U32(attrStatMask, p.mask))
 			if !k.old {
-				of = append(of, attr(attrOptionals, boolean(p.opcnt)))
+				of = append(of, hca.Attr(attrOptionals, boolean(p.opcnt)))
 			}
 		}
-		return [][]byte{reply(cmd, 0, of...)}, 0
+		return [][]byte{hca.Reply(cmd, 0, of...)}, 0
 	case cmd == cmdStatGet && !a.has[attrStatRes]:
-		return [][]byte{reply(cmd, 0, handle, nest(attrHWCounters))}, 0
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.Nest(attrHWCounters))}, 0
 	case cmd == cmdStatStatus && p != nil:
-		of := [][]byte{nest(attrHWCounter, attrStr(attrHWName, "out_of_buffer"), attrU32(attrHWIndex, 0))}
+		of := [][]byte{hca.Nest(attrHWCounter, hca.Text(attrHWName, "out_of_buffer"), hca.U32(attrHWIndex, 0))}
 		for _, o := range p.optional {
 			if !k.old || o.index < 31 {
-				of = append(of, nest(attrHWCounter, attrStr(attrHWName, o.name), attrU32(attrHWIndex, o.index),
-					attr(attrHWDynamic, boolean(o.on))))
+				of = append(of, hca.Nest(attrHWCounter, hca.Text(attrHWName, o.name), hca.U32(attrHWIndex, o.index),
+					hca.Attr(attrHWDynamic, boolean(o.on))))
 			}
 		}
-		return [][]byte{reply(cmd, 0, handle, nest(attrHWCounters, of...))}, 0
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.Nest(attrHWCounters, of...))}, 0
 	case cmd == cmdStatSet && p != nil:
 		return k.set(d, p, a, handle)
 	case cmd == cmdStatDel && p != nil:
@@ -345,12 +346,12 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 			return nil, unix.ENOENT
 		}
 		k.queries++
-		of := []([]byte){handle, attrU32(attrLQPN, q.qpn), attrU32(attrPDN, q.pd)}
-		return [][]byte{reply(cmd, 0, append(of, pid(q.pid))...)}, 0
+		of := []([]byte){handle, hca.U32(attrLQPN, q.qpn), hca.U32(attrPDN, q.pd)}
+		return [][]byte{hca.Reply(cmd, 0, append(of, pid(q.pid))...)}, 0
 	case cmd == cmdPDGet && !dump:
-		return [][]byte{reply(cmd, 0, handle, attrU32(attrPDN, a.id), attrU32(attrCtxN, d.pds[a.id]))}, 0
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.U32(attrPDN, a.id), hca.U32(attrCtxN, d.pds[a.id]))}, 0
 	case cmd == cmdCtxGet && !dump:
-		return [][]byte{reply(cmd, 0, handle, attrU32(attrCtxN, a.id), pid(d.contexts[a.id]))}, 0
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.U32(attrCtxN, a.id), pid(d.contexts[a.id]))}, 0
 	}
 	return nil, unix.EINVAL
 }
@@ -359,7 +360,7 @@ func pid(n uint32) []byte {
 	if n == 0 {
 		return nil // the kernel reports no PID of an ended thread
 	}
-	return attrU32(attrPID, n)
+	return hca.U32(attrPID, n)
 }
 
 func boolean(b bool) byte {
@@ -373,9 +374,9 @@ func (k *statKernel) dump(d *statDevice) [][]byte {
 	var all [][]byte
 	for _, c := range d.counters {
 		k.queries++
-		of := [][]byte{attrU32(attrPortIndex, c.port), attrU32(attrCounterID, c.id), attrU32(attrStatMode, c.mode)}
+		of := [][]byte{hca.U32(attrPortIndex, c.port), hca.U32(attrCounterID, c.id), hca.U32(attrStatMode, c.mode)}
 		if c.mode == modeAuto && c.mask&1 != 0 {
-			of = append(of, attr(attrQPType, 2))
+			of = append(of, hca.Attr(attrQPType, 2))
 		}
 		if c.mode == modeAuto && c.mask&maskPID != 0 {
 			of = append(of, pid(c.pid))
@@ -383,17 +384,17 @@ func (k *statKernel) dump(d *statDevice) [][]byte {
 		var qps [][]byte
 		for _, q := range d.qps {
 			if q.counter == c {
-				qps = append(qps, nest(attrQPEntry, attrU32(attrLQPN, q.qpn)))
+				qps = append(qps, hca.Nest(attrQPEntry, hca.U32(attrLQPN, q.qpn)))
 			}
 		}
-		values := [][]byte{nest(attrHWCounter, attrStr(attrHWName, "rx_write_requests"), attrU64(attrHWValue, uint64(c.errors)))}
+		values := [][]byte{hca.Nest(attrHWCounter, hca.Text(attrHWName, "rx_write_requests"), hca.U64(attrHWValue, uint64(c.errors)))}
 		if c.opcnt {
-			values = append(values, nest(attrHWCounter, attrStr(attrHWName, txBytes), attrU64(attrHWValue, c.tx)),
-				nest(attrHWCounter, attrStr(attrHWName, rxBytes), attrU64(attrHWValue, c.rx)))
+			values = append(values, hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes), hca.U64(attrHWValue, c.tx)),
+				hca.Nest(attrHWCounter, hca.Text(attrHWName, rxBytes), hca.U64(attrHWValue, c.rx)))
 		}
-		of = append(of, nest(attrQP, qps...), nest(attrHWCounters, values...))
-		all = append(all, reply(cmdStatGet, unix.NLM_F_MULTI, attrU32(attrDevIndex, d.index), attrStr(attrDevName, d.name),
-			nest(attrStatCounter, nest(attrStatCounter+1, of...))))
+		of = append(of, hca.Nest(attrQP, qps...), hca.Nest(attrHWCounters, values...))
+		all = append(all, hca.Reply(cmdStatGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, d.index), hca.Text(attrDevName, d.name),
+			hca.Nest(attrStatCounter, hca.Nest(attrStatCounter+1, of...))))
 	}
 	return all
 }
@@ -434,7 +435,7 @@ func (k *statKernel) set(d *statDevice, p *statPort, a asks, handle []byte) ([][
 			p.optional[i].on = slices.Contains(a.indexes, p.optional[i].index)
 		}
 	}
-	return [][]byte{reply(cmdStatSet, 0, handle)}, 0
+	return [][]byte{hca.Reply(cmdStatSet, 0, handle)}, 0
 }
 
 func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][]byte, unix.Errno) {
@@ -451,12 +452,12 @@ func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][
 	k.queries++
 	d.release(q)
 	// The kernel replies with the type of the other command.
-	return [][]byte{reply(cmdStatSet, 0, handle)}, 0
+	return [][]byte{hca.Reply(cmdStatSet, 0, handle)}, 0
 }
 
 // counterSource returns a source for the devices of k in mode use or manage. Threads below 1000
 // are in the cgroup of their hundreds digit; other threads have ended.
-func counterSource(t *testing.T, tr tree, k *statKernel, mode string, change ...func(*Options)) *Source {
+func counterSource(t *testing.T, tr hca.Tree, k *statKernel, mode string, change ...func(*Options)) *Source {
 	t.Helper()
 	s := newSource(t, tr, append([]func(*Options){func(o *Options) {
 		o.QPCounters, o.Deadline = mode, time.Minute

@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // ends are how a sensor ends before the next one starts. A sensor that is killed does nothing: it is closed after the test.
@@ -25,9 +26,9 @@ var ends = map[string]func(t *testing.T, s *Source){
 
 // upgrade starts a sensor that manages, and jobs 1 and 2 with queue pairs 10 and 20. It ends the sensor, and while none runs,
 // job 3 creates queue pair 30, and all send.
-func upgrade(t *testing.T, end func(*testing.T, *Source)) (tree, *statKernel, *statDevice) {
+func upgrade(t *testing.T, end func(*testing.T, *Source)) (hca.Tree, *statKernel, *statDevice) {
 	t.Helper()
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	older := newManage(t, tr, k)
@@ -124,7 +125,7 @@ func TestUpgradeOtherMode(t *testing.T) {
 func TestSideBySide(t *testing.T) {
 	for end, f := range ends {
 		t.Run(end, func(t *testing.T) {
-			tr := newTree(t)
+			tr := hca.NewTree(t)
 			k := newStatKernel(t, tr, 1)
 			d := k.devices[0]
 			older := newManage(t, tr, k)
@@ -152,7 +153,7 @@ func TestSideBySide(t *testing.T) {
 
 // TestAdoptCompletes: byte counters that are off in the mode of the manager are switched on. Those that are bound later count.
 func TestAdoptCompletes(t *testing.T) {
-	tr := newTree(t)
+	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeAuto, maskPID, true

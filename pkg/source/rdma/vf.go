@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // The network interface of a physical function reports the traffic of its virtual
@@ -160,10 +160,10 @@ func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Du
 // (device/sriov_numvfs and device/virtfnN) with their GUIDs and counters.
 func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string]*model.HCA, now, deadline time.Time,
 ) functionsOf {
-	r := &reader{buffer: make([]byte, bufferSize), kept: new(atomic.Int64)}
+	r := sysfs.NewReader()
 	function := filepath.Join(s.root, h.Name, "device")
-	n, err := strconv.ParseUint(r.line(unix.AT_FDCWD, function+"/sriov_numvfs"), 10, 16)
-	if n = min(n, maxFunctions); err != nil || n == 0 {
+	n, err := strconv.ParseUint(r.Line(unix.AT_FDCWD, function+"/sriov_numvfs"), 10, 16)
+	if n = min(n, sysfs.MaxFunctions); err != nil || n == 0 {
 		return functionsOf{}
 	}
 	vfs := make([]model.VF, n)
@@ -172,7 +172,7 @@ func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string
 	for i := range vfs {
 		v := &vfs[i]
 		v.PF, v.Number = h.Name, i
-		v.PCIAddress = pciAddress(r.link(function + "/virtfn" + strconv.Itoa(i)))
+		v.PCIAddress = sysfs.PCIAddress(r.Link(function + "/virtfn" + strconv.Itoa(i)))
 		if own := virtual[v.PCIAddress]; own != nil {
 			v.NodeGUID, shown[i] = own.NodeGUID, hasCounters(own)
 			for _, p := range own.Ports {
@@ -207,12 +207,12 @@ func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string
 }
 
 // joinGUIDs adds missing GUIDs from the files of the vendor's driver.
-func joinGUIDs(r *reader, function string, vfs []model.VF) {
+func joinGUIDs(r *sysfs.Reader, function string, vfs []model.VF) {
 	known := func(v model.VF) bool { return v.NodeGUID != "" && v.PortGUID != "" }
 	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return !known(v) }) {
 		return
 	}
-	nodes, ports := virtualGUIDs(r, function, "node"), virtualGUIDs(r, function, "port")
+	nodes, ports := sysfs.VirtualGUIDs(r, function, "node"), sysfs.VirtualGUIDs(r, function, "port")
 	for i := range vfs {
 		v := &vfs[i]
 		v.NodeGUID, v.PortGUID = cmp.Or(v.NodeGUID, nodes[v.PCIAddress]), cmp.Or(v.PortGUID, ports[v.PCIAddress])

@@ -18,34 +18,36 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // vfInfo is an IFLA_VF_INFO as the kernel writes it (net/core/rtnetlink.c), with
 // statistics and, for InfiniBand, GUIDs.
 func vfInfo(number uint32, stats [4]uint64, guids ...uint64) []byte {
 	num := native.AppendUint32(nil, number)
-	parts := [][]byte{attr(unix.IFLA_VF_MAC, append(slices.Clone(num), make([]byte, 32)...)...)}
-	parts = append(parts, attr(unix.IFLA_VF_VLAN, append(slices.Clone(num), make([]byte, 8)...)...))
+	parts := [][]byte{hca.Attr(unix.IFLA_VF_MAC, append(slices.Clone(num), make([]byte, 32)...)...)}
+	parts = append(parts, hca.Attr(unix.IFLA_VF_VLAN, append(slices.Clone(num), make([]byte, 8)...)...))
 	for i, g := range guids {
-		parts = append(parts, attr(uint16(unix.IFLA_VF_IB_NODE_GUID+i),
+		parts = append(parts, hca.Attr(uint16(unix.IFLA_VF_IB_NODE_GUID+i),
 			native.AppendUint64(append(slices.Clone(num), 0, 0, 0, 0), g)...))
 	}
-	parts = append(parts, attr(unix.IFLA_VF_STATS, slices.Concat(
-		attrU64(unix.IFLA_VF_STATS_RX_PACKETS, stats[0]), attrU64(unix.IFLA_VF_STATS_TX_PACKETS, stats[1]),
-		attrU64(unix.IFLA_VF_STATS_RX_BYTES, stats[2]), attrU64(unix.IFLA_VF_STATS_TX_BYTES, stats[3]),
-		attr(unix.IFLA_VF_STATS_PAD), attrU64(unix.IFLA_VF_STATS_RX_DROPPED, 9))...))
-	return attr(unix.IFLA_VF_INFO, slices.Concat(parts...)...)
+	parts = append(parts, hca.Attr(unix.IFLA_VF_STATS, slices.Concat(
+		hca.U64(unix.IFLA_VF_STATS_RX_PACKETS, stats[0]), hca.U64(unix.IFLA_VF_STATS_TX_PACKETS, stats[1]),
+		hca.U64(unix.IFLA_VF_STATS_RX_BYTES, stats[2]), hca.U64(unix.IFLA_VF_STATS_TX_BYTES, stats[3]),
+		hca.Attr(unix.IFLA_VF_STATS_PAD), hca.U64(unix.IFLA_VF_STATS_RX_DROPPED, 9))...))
+	return hca.Attr(unix.IFLA_VF_INFO, slices.Concat(parts...)...)
 }
 
 func newLink(parent string, count uint32, vfs ...[]byte) []byte {
-	return message(unix.RTM_NEWLINK, 0, 1, make([]byte, unix.SizeofIfInfomsg), attrStr(unix.IFLA_IFNAME, "ib0"),
-		attrU32(unix.IFLA_NUM_VF, count), attr(unix.IFLA_VFINFO_LIST, slices.Concat(vfs...)...),
-		attrStr(unix.IFLA_PARENT_DEV_NAME, parent))
+	return hca.Message(unix.RTM_NEWLINK, 0, 1, make([]byte, unix.SizeofIfInfomsg), hca.Text(unix.IFLA_IFNAME, "ib0"),
+		hca.U32(unix.IFLA_NUM_VF, count), hca.Attr(unix.IFLA_VFINFO_LIST, slices.Concat(vfs...)...),
+		hca.Text(unix.IFLA_PARENT_DEV_NAME, parent))
 }
 
 // pf is a node with a PF, whose interfaces answer RTM_GETLINK from answers.
 type pf struct {
-	tree
+	hca.Tree
 	*Source
 	now     time.Time
 	asked   atomic.Int64
@@ -53,19 +55,19 @@ type pf struct {
 }
 
 func newPF(t *testing.T, interfaces []string, names ...string) *pf {
-	p := &pf{tree: newTree(t), now: time.Unix(1000, 0), answers: map[string][]byte{}}
-	p.sriov(names...)
+	p := &pf{Tree: hca.NewTree(t), now: time.Unix(1000, 0), answers: map[string][]byte{}}
+	p.SRIOV(names...)
 	const function = "devices/pci0000:15/0000:18:00.0"
-	p.put(function+"/sriov_numvfs", fmt.Sprintf("%d\n", len(names)))
+	p.Put(function+"/sriov_numvfs", fmt.Sprintf("%d\n", len(names)))
 	for _, n := range interfaces {
-		p.dir(function + "/net/" + n)
+		p.Dir(function + "/net/" + n)
 	}
-	p.Source = newSource(t, p.tree, func(o *Options) {
+	p.Source = newSource(t, p.Tree, func(o *Options) {
 		o.Netlink = NewNetlink(*o)
 		o.Now = func() time.Time { return p.now }
 	})
 	p.isSysfs = func(string) bool { return true }
-	p.dial = fakeKernel(t, func([]byte) [][]byte { return [][]byte{done()} })
+	p.dial = fakeKernel(t, func([]byte) [][]byte { return [][]byte{hca.Done()} })
 	p.dialLink = fakeKernel(t, func(r []byte) [][]byte {
 		p.asked.Add(1)
 		a := netlink.Parse(r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:])
@@ -74,7 +76,7 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 				return [][]byte{p.answers[string(a.Text())]}
 			}
 		}
-		return [][]byte{failure(unix.ENODEV)}
+		return [][]byte{hca.Failure(unix.ENODEV)}
 	})
 	return p
 }
@@ -104,7 +106,7 @@ func settleFunctions(t *testing.T, s *Source) {
 // and one has a GUID only in the files of the vendor's driver.
 func TestVFs(t *testing.T) {
 	p := newPF(t, []string{"ib7", "ib0.8001", "ib0"}, "mlx5_1", "", "")
-	p.put("class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "5\n")
+	p.Put("class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "5\n")
 	p.answers["ib0"] = newLink("0000:18:00.0", 3,
 		vfInfo(0, [4]uint64{1, 2, 3, 4}, 0xaa01, 0xaa02),
 		vfInfo(1, [4]uint64{10, 20, 3000, 4000}, 0xa088c20300001101, 0xa088c20300001201),
@@ -151,7 +153,7 @@ func TestVFs(t *testing.T) {
 		t.Errorf("zeroes after other values: %+v", v[1])
 	}
 	// Without VFs nothing is asked, and there are none.
-	p.put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "0\n")
+	p.Put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "0\n")
 	asked = p.asked.Load()
 	if v := p.look(t).VFs; v == nil || len(v) > 0 || p.asked.Load() != asked {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load()-asked)
@@ -162,24 +164,24 @@ func TestVFs(t *testing.T) {
 func TestShownVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "mlx5_1", "mlx5_2")
 	for _, n := range []string{"mlx5_1", "mlx5_2"} {
-		p.put("class/infiniband/"+n+"/ports/1/counters/port_xmit_data", "5\n")
+		p.Put("class/infiniband/"+n+"/ports/1/counters/port_xmit_data", "5\n")
 	}
 	p.answers["ib0"] = newLink("", 2, vfInfo(0, [4]uint64{1, 1, 1, 1}), vfInfo(1, [4]uint64{1, 1, 1, 1}))
 	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || p.asked.Load() != 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
 	// One of them goes to a virtual machine.
-	link, err := os.Readlink(p.path("class/infiniband/mlx5_2"))
+	link, err := os.Readlink(p.Path("class/infiniband/mlx5_2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.remove("class/infiniband/mlx5_2")
+	p.Remove("class/infiniband/mlx5_2")
 	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || !v[1].Counted || p.asked.Load() == 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
 	// It comes back: the traffic that its port counts is not reported twice, not even before the next read.
 	settleFunctions(t, p.Source)
-	p.link("class/infiniband/mlx5_2", link)
+	p.Link("class/infiniband/mlx5_2", link)
 	snap := mustRead(t, p.Source)
 	if v := snap.VFs; names(snap) != "mlx5_0 mlx5_1 mlx5_2" || v[1].Counted || v[1].ReceiveBytes != 0 {
 		t.Errorf("%s: %+v", names(snap), v)
@@ -202,7 +204,7 @@ func TestWrongInterfaces(t *testing.T) {
 	for name, answer := range map[string][]byte{
 		"of another function": newLink("0000:99:00.0", 1, figures),
 		"of another number":   newLink("", 2, figures, figures),
-		"representor":         message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), attrU32(unix.IFLA_NUM_VF, 1)),
+		"representor":         hca.Message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), hca.U32(unix.IFLA_NUM_VF, 1)),
 		"not there":           nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +224,7 @@ func TestWrongInterfaces(t *testing.T) {
 // TestBadVFs: a failure is reported, affects no other fact, and pauses the requests.
 func TestBadVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "")
-	p.answers["ib0"] = failure(unix.EPERM)
+	p.answers["ib0"] = hca.Failure(unix.EPERM)
 	for range failsBeforePause {
 		snap := p.look(t)
 		if len(snap.VFs) != 1 || snap.VFs[0].Counted || states(snap) != "mlx5_0=ok sriov=failed" ||
@@ -260,10 +262,10 @@ func TestManyVFs(t *testing.T) {
 		t.Fatal("too short")
 	}
 	p := newPF(t, []string{"ib0"}, "")
-	p.put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", fmt.Sprintf("%d\n", n))
+	p.Put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", fmt.Sprintf("%d\n", n))
 	list := native.AppendUint16(nil, uint16(len(vfs)+4)) // wraps
 	list = append(native.AppendUint16(list, unix.IFLA_VFINFO_LIST), vfs...)
-	p.answers["ib0"] = message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), attrU32(unix.IFLA_NUM_VF, n), list)
+	p.answers["ib0"] = hca.Message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), hca.U32(unix.IFLA_NUM_VF, n), list)
 	snap := p.look(t)
 	counted := 0
 	for i, v := range snap.VFs {
@@ -304,7 +306,7 @@ func checkRecorded(t *testing.T, l link) {
 	want := link{parent: "vfs", count: 3, listed: true}
 	for i := range uint64(3) {
 		want.vfs = append(want.vfs, functionOf{
-			listed: true, nodeGUID: guidText(0xa088c20300000100 + i), portGUID: guidText(0xa088c20300000200 + i),
+			listed: true, nodeGUID: sysfs.GUIDText(0xa088c20300000100 + i), portGUID: sysfs.GUIDText(0xa088c20300000200 + i),
 			rxPackets: 10 + i, txPackets: 20 + i, rxBytes: 1<<40 + i, txBytes: 1<<41 + i,
 		})
 	}
@@ -322,7 +324,7 @@ func FuzzLink(f *testing.F) {
 	f.Add(newLink("0000:18:00.0", 2, vfInfo(0, [4]uint64{1, 2, 3, 4}, 5, 6), vfInfo(1, [4]uint64{}))[unix.SizeofNlMsghdr:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := parseLink(b)
-		if l.count > maxFunctions || len(l.vfs) > l.count && l.count > 0 && err == nil || cap(l.vfs) > maxFunctions {
+		if l.count > sysfs.MaxFunctions || len(l.vfs) > l.count && l.count > 0 && err == nil || cap(l.vfs) > sysfs.MaxFunctions {
 			t.Errorf("%d functions of %d", len(l.vfs), l.count)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // link is the part of an RTM_GETLINK reply that describes virtual functions
@@ -55,7 +56,7 @@ func parseLink(payload []byte) (link, error) {
 	for a.Next() {
 		switch {
 		case a.Type == unix.IFLA_NUM_VF && !l.listed:
-			l.count = int(min(a.U32(), maxFunctions))
+			l.count = int(min(a.U32(), sysfs.MaxFunctions))
 		case a.Type == unix.IFLA_VFINFO_LIST && !l.listed: // comes after IFLA_NUM_VF
 			l.listed, l.vfs = true, make([]functionOf, l.count)
 			if err := walk(a.Data, unix.IFLA_VF_INFO, l.function); err != nil {
@@ -114,7 +115,7 @@ func (l *link) function(b []byte) error {
 // guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in
 // native byte order. Zero means that there is none.
 func guid(a *netlink.Attrs) string {
-	return guidText(native.Uint64(a.Sized(16)[8:]))
+	return sysfs.GUIDText(native.Uint64(a.Sized(16)[8:]))
 }
 
 func (f *functionOf) statistics(b []byte) error {

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // maxInterfaces limits the network interfaces tried per physical function: in switchdev
@@ -26,9 +26,9 @@ const maxInterfaces = 16
 // the interface that reported them last time, then tries the one of the HCA's port, then
 // shorter names before longer ones: representors and the IPoIB interfaces of other
 // partitions have longer names.
-func (s *Source) askInterfaces(r *reader, h *model.HCA, n int, before string, deadline time.Time,
+func (s *Source) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before string, deadline time.Time,
 ) (link, string, error) {
-	names := r.directory(unix.AT_FDCWD, filepath.Join(s.root, h.Name, "device/net"), validInterface)
+	names := r.Directory(unix.AT_FDCWD, filepath.Join(s.root, h.Name, "device/net"), sysfs.ValidInterface)
 	rank := func(name string) int {
 		switch {
 		case name == before:
@@ -83,9 +83,4 @@ func dialLink() (*conn, error) {
 		return nil, fmt.Errorf("rtnetlink: %w", err)
 	}
 	return &conn{c}, nil
-}
-
-// validInterface accepts what the kernel does (dev_valid_name).
-func validInterface(name string) bool {
-	return len(name) > 0 && len(name) < unix.IFNAMSIZ && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
 
 func TestParseCounter(t *testing.T) {
@@ -80,7 +82,7 @@ func TestParseSmall(t *testing.T) {
 		"../../devices/pci0000:15/0000:18:00.0/mlx5_core.sf.4/infiniband/mlx5_sf4": "0000:18:00.0",
 		"../../devices/virtual/infiniband/rxe0":                                    "",
 	} {
-		if got := pciAddress(in); got != want {
+		if got := PCIAddress(in); got != want {
 			t.Errorf("pciAddress(%q) = %q, want %q", in, got, want)
 		}
 		if got := isSubfunction(in); got != strings.Contains(in, "mlx5_sf4") {
@@ -124,7 +126,7 @@ func FuzzSysfs(f *testing.F) {
 				t.Errorf("%q is %d, not %d (%v, %v)", b, want, v, e, err)
 			}
 		}
-		line := parseLine(b)
+		line := ParseLine(b)
 		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) || len(line) > 256 {
 			t.Errorf("%q is not a line", line)
 		}
@@ -139,11 +141,43 @@ func FuzzSysfs(f *testing.F) {
 		if g := parseGUID(line); g != "" && len(g) != 18 {
 			t.Errorf("%q gives the GUID %q", line, g)
 		}
-		_ = pciAddress(string(b))
+		_ = PCIAddress(string(b))
 		for e := range boundedfile.Entries(b) {
 			if len(e.Name) > len(b) {
 				t.Error("a name is longer than its directory")
 			}
+		}
+	})
+}
+
+func FuzzGID(f *testing.F) {
+	f.Add("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "Ethernet", "CA")
+	f.Add("fe80:0000:0000:0000:a088:c203:0000:0000", "IB/RoCE v1", "InfiniBand", "CA")
+	f.Add(hca.EmptyGID, "", "", "")
+	f.Fuzz(func(t *testing.T, gid, text, linkLayer, nodeType string) {
+		if a := parseGID(gid); a.IsValid() && (!a.Is6() || a.Zone() != "" || a.IsUnspecified()) {
+			t.Errorf("%q: %v", gid, a)
+		}
+		switch kind := gidType(text, linkLayer, nodeType); kind {
+		case "", model.GIDInfiniBand, model.GIDRoCEv1, model.GIDRoCEv2, model.GIDOther:
+		default:
+			t.Errorf("%q, %q, %q: %q", text, linkLayer, nodeType, kind)
+		}
+	})
+}
+
+func FuzzPKey(f *testing.F) {
+	for _, s := range []string{"0xffff", "0x0000", "0x8001", "ffff", "0x10000", "0x+fff", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		k, ok := parsePKey(s)
+		if !ok {
+			return
+		}
+		v, err := strconv.ParseUint(s, 0, 16)
+		if err != nil || uint16(v)&0x7fff != k.Partition || v>>15 != map[bool]uint64{true: 1}[k.Full] {
+			t.Errorf("%q: %+v", s, k)
 		}
 	})
 }

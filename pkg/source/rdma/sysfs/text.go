@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"bytes"
@@ -33,10 +33,10 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	return v, true, nil
 }
 
-// parseLine parses an attribute of one line, in any language, as the name of a device and the description of a node may be. It returns ""
+// ParseLine parses an attribute of one line, in any language, as the name of a device and the description of a node may be. It returns ""
 // for what is not text, and never a part of it as boundedfile.Line does: a part of an identity (GUID, board, LID) is another
 // identity.
-func parseLine(b []byte) string {
+func ParseLine(b []byte) string {
 	b = bytes.TrimSpace(b)
 	if len(b) > 256 || bytes.ContainsFunc(b, unicode.IsControl) {
 		return ""
@@ -107,19 +107,19 @@ func parseGUID(s string) string {
 		}
 		guid = guid<<(64/len(groups)) | v
 	}
-	return guidText(guid)
+	return GUIDText(guid)
 }
 
-// guidText formats a GUID. It returns "" for 0, which means that no GUID is set.
-func guidText(guid uint64) string {
+// GUIDText formats a GUID. It returns "" for 0, which means that no GUID is set.
+func GUIDText(guid uint64) string {
 	if guid == 0 {
 		return ""
 	}
 	return model.FormatGUID(guid)
 }
 
-// pciAddress returns the last element of a path that is a PCI address: "0000:18:00.0".
-func pciAddress(path string) string {
+// PCIAddress returns the last element of a path that is a PCI address: "0000:18:00.0".
+func PCIAddress(path string) string {
 	address := ""
 	for e := range strings.SplitSeq(path, "/") {
 		domain, rest, _ := strings.Cut(e, ":")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"context"
@@ -86,7 +86,7 @@ func readPKeys(dir int) ([]model.PKey, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pkeys/%d: %w", i, err)
 		}
-		key, ok := parsePKey(parseLine(buf[:n]))
+		key, ok := parsePKey(ParseLine(buf[:n]))
 		if !ok {
 			return nil, fmt.Errorf("pkeys/%d: %w", i, errGarbage)
 		}
@@ -108,11 +108,11 @@ func parsePKey(text string) (model.PKey, bool) {
 }
 
 // refreshPKeys starts a reading of the P_Keys of an InfiniBand port if one is due.
-func (d *device) refreshPKeys(p *port, changed bool, now time.Time) {
-	if p.base.LinkLayer != "InfiniBand" {
+func (d *Device) refreshPKeys(p *Port, changed bool, now time.Time) {
+	if p.Base.LinkLayer != "InfiniBand" {
 		return
 	}
-	p.base.PKeys = p.pkeys.refresh(changed, now, func() (int, error) {
-		return d.reader.openat(d.dir, "ports/"+strconv.Itoa(p.base.Number)+"/pkeys", unix.O_DIRECTORY)
+	p.Base.PKeys = p.pkeys.refresh(changed, now, func() (int, error) {
+		return d.Reader.Openat(d.dir, "ports/"+strconv.Itoa(p.Base.Number)+"/pkeys", unix.O_DIRECTORY)
 	})
 }

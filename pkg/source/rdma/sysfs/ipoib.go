@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"path/filepath"
@@ -22,10 +22,10 @@ const maxIPoIB = 128
 // any other interface. So each is looked at once.
 type children map[uint64]int
 
-// readIPoIB reads the packets of the IPoIB interfaces of the device: those of its function and, if the kernel has more protection domains
+// ReadIPoIB reads the packets of the IPoIB interfaces of the device: those of its function and, if the kernel has more protection domains
 // of IPoIB than these interfaces, their children for further partitions, which have no link to the function. It must be called after the
 // counters of ports were read: then each packet that was sent and that these contain is in the result.
-func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
+func (d *Device) ReadIPoIB(domains []model.Domains) []model.IPoIB {
 	var want uint64
 	for i := range domains {
 		if domains[i].Module == model.IPoIBModule {
@@ -39,9 +39,9 @@ func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
 	var all []model.IPoIB
 	parents := map[int]bool{}
 	functions := d.path + "/device/net"
-	for _, name := range d.reader.directory(unix.AT_FDCWD, functions, validInterface) {
+	for _, name := range d.Reader.Directory(unix.AT_FDCWD, functions, ValidInterface) {
 		path := functions + "/" + name
-		if len(all) >= maxIPoIB || d.reader.line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
+		if len(all) >= maxIPoIB || d.Reader.Line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
 			continue
 		}
 		parents[d.number(path+"/ifindex")] = true
@@ -54,25 +54,25 @@ func (d *device) readIPoIB(domains []model.Domains) []model.IPoIB {
 }
 
 // addChildren adds the children of interfaces.
-func (d *device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IPoIB {
+func (d *Device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IPoIB {
 	class := filepath.Join(d.path, "../../net")
-	fd, err := d.reader.openat(unix.AT_FDCWD, class, unix.O_DIRECTORY)
+	fd, err := d.Reader.Openat(unix.AT_FDCWD, class, unix.O_DIRECTORY)
 	if err != nil {
 		return all
 	}
-	defer d.reader.close(fd)
+	defer d.Reader.Close(fd)
 	type entry struct {
 		name  string
 		inode uint64
 	}
 	var entries []entry
 	known := children{}
-	err = d.reader.entries(fd, func(e boundedfile.Entry) {
+	err = d.Reader.Entries(fd, func(e boundedfile.Entry) {
 		parent, ok := d.children[e.Inode]
 		if ok {
 			known[e.Inode] = parent
 		}
-		if name := string(e.Name); (!ok || parents[parent]) && validInterface(name) {
+		if name := string(e.Name); (!ok || parents[parent]) && ValidInterface(name) {
 			entries = append(entries, entry{name, e.Inode})
 		}
 	})
@@ -95,8 +95,8 @@ func (d *device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IP
 }
 
 // parent returns the index of the IPoIB interface that an interface is a child of (iflink), 0 if it is not one.
-func (d *device) parent(path string) int {
-	if d.reader.line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
+func (d *Device) parent(path string) int {
+	if d.Reader.Line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
 		return 0
 	}
 	link := d.number(path + "/iflink")
@@ -106,18 +106,18 @@ func (d *device) parent(path string) int {
 	return link
 }
 
-func (d *device) number(path string) int {
-	n, err := strconv.Atoi(d.reader.line(unix.AT_FDCWD, path))
+func (d *Device) number(path string) int {
+	n, err := strconv.Atoi(d.Reader.Line(unix.AT_FDCWD, path))
 	if err != nil {
 		return 0
 	}
 	return n
 }
 
-func (d *device) packets(name, path string) model.IPoIB {
+func (d *Device) packets(name, path string) model.IPoIB {
 	i := model.IPoIB{Name: name}
 	for _, file := range []string{"rx_packets", "tx_packets"} {
-		n, err := strconv.ParseUint(d.reader.line(unix.AT_FDCWD, path+"/statistics/"+file), 10, 64)
+		n, err := strconv.ParseUint(d.Reader.Line(unix.AT_FDCWD, path+"/statistics/"+file), 10, 64)
 		if err == nil {
 			i.Packets += n
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
 	"errors"
@@ -24,14 +24,14 @@ const (
 // firmware command. The kernel has these files for each entry of the table, and reading the type of an empty entry fails with EINVAL,
 // or with the error of the cache of GIDs, ENODATA. It reads emptyGIDs entries after the last one that was ever found. It returns nil if
 // the table cannot be read.
-func (d *device) readGIDs(p *port) []model.GID {
-	r := &d.reader
-	dir := "ports/" + strconv.Itoa(p.base.Number) + "/"
-	types, err := r.openat(d.dir, dir+"gid_attrs/types", unix.O_DIRECTORY)
+func (d *Device) readGIDs(p *Port) []model.GID {
+	r := &d.Reader
+	dir := "ports/" + strconv.Itoa(p.Base.Number) + "/"
+	types, err := r.Openat(d.dir, dir+"gid_attrs/types", unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
-	defer r.close(types)
+	defer r.Close(types)
 	gids := []model.GID{}
 	for i := 0; i < min(p.gidsEnd+emptyGIDs, maxGIDs); i++ {
 		index := strconv.Itoa(i)
@@ -44,11 +44,11 @@ func (d *device) readGIDs(p *port) []model.GID {
 		case err != nil:
 			return nil
 		}
-		address := parseGID(r.line(d.dir, dir+"gids/"+index))
-		if kind := gidType(text, p.base.LinkLayer, d.hca.NodeType); kind != "" && address.IsValid() {
+		address := parseGID(r.Line(d.dir, dir+"gids/"+index))
+		if kind := gidType(text, p.Base.LinkLayer, d.HCA.NodeType); kind != "" && address.IsValid() {
 			p.gidsEnd = max(p.gidsEnd, i+1)
 			gids = append(gids, model.GID{
-				Index: i, Type: kind, Address: address, Netdev: r.line(d.dir, dir+"gid_attrs/ndevs/"+index),
+				Index: i, Type: kind, Address: address, Netdev: r.Line(d.dir, dir+"gid_attrs/ndevs/"+index),
 			})
 		}
 	}
@@ -82,15 +82,15 @@ func parseGID(text string) netip.Addr {
 }
 
 // attribute returns an attribute of one line and the error of reading it.
-func (r *reader) attribute(dir int, name string) (string, error) {
-	fd, err := r.openat(dir, name, 0)
+func (r *Reader) attribute(dir int, name string) (string, error) {
+	fd, err := r.Openat(dir, name, 0)
 	if err != nil {
 		return "", err
 	}
-	defer r.close(fd)
-	n, err := r.pread(fd, r.buffer[:maxValue+1])
+	defer r.Close(fd)
+	n, err := r.pread(fd, r.Buffer[:maxValue+1])
 	if err != nil {
 		return "", err
 	}
-	return parseLine(r.buffer[:n]), nil
+	return ParseLine(r.Buffer[:n]), nil
 }

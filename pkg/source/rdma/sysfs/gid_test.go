@@ -1,45 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package sysfs
 
 import (
-	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/hca"
 )
-
-const emptyGID = "0000:0000:0000:0000:0000:0000:0000:0000"
-
-// gids writes a GID table of size entries for a port. An entry "TYPE ADDRESS [NETDEV]" is at its index; the others are empty, and
-// their attributes fail with EINVAL as in the kernel: only a real attribute does, such as the speed of the loopback interface.
-func (tr tree) gids(port string, size int, entries map[int]string) {
-	tr.t.Helper()
-	for i := range size {
-		f := strings.Split(entries[i], "|")
-		gid, types, ndevs := fmt.Sprintf("%s/gids/%d", port, i), fmt.Sprintf("%s/gid_attrs/types/%d", port, i), fmt.Sprintf("%s/gid_attrs/ndevs/%d", port, i)
-		const invalid = "/sys/class/net/lo/speed"
-		if entries[i] == "" {
-			tr.put(gid, emptyGID+"\n")
-			tr.link(types, invalid)
-			tr.link(ndevs, invalid)
-			continue
-		}
-		tr.put(types, f[0]+"\n")
-		tr.put(gid, f[1]+"\n")
-		if f[2] == "" {
-			tr.link(ndevs, invalid)
-		} else {
-			tr.put(ndevs, f[2]+"\n")
-		}
-	}
-}
 
 func TestGIDs(t *testing.T) {
 	const (
@@ -97,24 +69,15 @@ func TestGIDs(t *testing.T) {
 		"a type that no kernel has": {"Ethernet", "1: CA", map[int]string{0: "RoCE v3|" + v4 + "|eth0"}, []model.GID{}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := newTree(t)
-			dev := tr.hca(0, 1)
+			tr := hca.NewTree(t)
+			dev := tr.HCA(0, 1)
 			port := dev + "/ports/1"
-			tr.remove(port + "/gids")
-			tr.remove(port + "/gid_attrs")
-			tr.put(port+"/link_layer", c.linkLayer+"\n")
-			tr.put(dev+"/node_type", c.nodeType+"\n")
-			tr.gids(port, 8, c.entries)
-			s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			snap, err := s.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := &snap.HCAs[0]
+			tr.Remove(port + "/gids")
+			tr.Remove(port + "/gid_attrs")
+			tr.Put(port+"/link_layer", c.linkLayer+"\n")
+			tr.Put(dev+"/node_type", c.nodeType+"\n")
+			tr.GIDs(port, 8, c.entries)
+			h := newTreeDevice(t, tr).read()
 			if diff := cmp.Diff(c.want, h.Ports[0].GIDs, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Error(diff)
 			}
@@ -127,27 +90,18 @@ func TestGIDs(t *testing.T) {
 
 // TestGIDsUnreadable: a kernel without the attributes, and a table that cannot be read: its GIDs are unknown, not missing.
 func TestGIDsUnreadable(t *testing.T) {
-	for name, spoil := range map[string]func(tree, string){
-		"no attributes": func(tree, string) {},
-		"an entry that fails": func(tr tree, port string) {
-			tr.gids(port, 4, nil)
-			tr.link(port+"/gid_attrs/types/2", "2") // ELOOP
+	for name, spoil := range map[string]func(hca.Tree, string){
+		"no attributes": func(hca.Tree, string) {},
+		"an entry that fails": func(tr hca.Tree, port string) {
+			tr.GIDs(port, 4, nil)
+			tr.Link(port+"/gid_attrs/types/2", "2") // ELOOP
 		},
 	} {
-		tr := newTree(t)
-		dev := tr.hca(0, 1)
-		tr.put(dev+"/ports/1/link_layer", "Ethernet\n")
+		tr := hca.NewTree(t)
+		dev := tr.HCA(0, 1)
+		tr.Put(dev+"/ports/1/link_layer", "Ethernet\n")
 		spoil(tr, dev+"/ports/1")
-		s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		snap, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := &snap.HCAs[0]
+		h := newTreeDevice(t, tr).read()
 		if _, known := h.LacksRoCEv2(&h.Ports[0]); known || h.Ports[0].GIDs != nil {
 			t.Errorf("%s: %v", name, h.Ports[0].GIDs)
 		}
@@ -157,49 +111,24 @@ func TestGIDsUnreadable(t *testing.T) {
 // TestGIDsEnd: an entry is found behind as many empty ones as were entries before, if the source has seen these.
 func TestGIDsEnd(t *testing.T) {
 	const size, entry = 256, "RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth0"
-	tr := newTree(t)
-	port := tr.hca(0, 1) + "/ports/1"
+	tr := hca.NewTree(t)
+	port := tr.HCA(0, 1) + "/ports/1"
 	full := map[int]string{}
 	for i := range 100 {
 		full[i] = entry
 	}
-	now := time.Now()
-	s, err := New(Options{Sysfs: tr.root, Deadline: time.Minute, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	d := newTreeDevice(t, tr)
 	for _, step := range []struct {
 		entries map[int]string
 		want    int
 	}{{map[int]string{0: entry, 90: entry}, 1}, {full, 100}, {map[int]string{0: entry, 90: entry}, 2}, {nil, 0}} {
 		for _, dir := range []string{"gids", "gid_attrs"} {
-			tr.remove(port + "/" + dir)
+			tr.Remove(port + "/" + dir)
 		}
-		tr.gids(port, size, step.entries)
-		now = now.Add(attrsAge)
-		snap, err := s.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(snap.HCAs[0].Ports[0].GIDs); n != step.want {
+		tr.GIDs(port, size, step.entries)
+		d.now = d.now.Add(AttrsAge)
+		if n := len(d.read().Ports[0].GIDs); n != step.want {
 			t.Errorf("%d GIDs, want %d", n, step.want)
 		}
 	}
-}
-
-func FuzzGID(f *testing.F) {
-	f.Add("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "Ethernet", "CA")
-	f.Add("fe80:0000:0000:0000:a088:c203:0000:0000", "IB/RoCE v1", "InfiniBand", "CA")
-	f.Add(emptyGID, "", "", "")
-	f.Fuzz(func(t *testing.T, gid, text, linkLayer, nodeType string) {
-		if a := parseGID(gid); a.IsValid() && (!a.Is6() || a.Zone() != "" || a.IsUnspecified()) {
-			t.Errorf("%q: %v", gid, a)
-		}
-		switch kind := gidType(text, linkLayer, nodeType); kind {
-		case "", model.GIDInfiniBand, model.GIDRoCEv1, model.GIDRoCEv2, model.GIDOther:
-		default:
-			t.Errorf("%q, %q, %q: %q", text, linkLayer, nodeType, kind)
-		}
-	})
 }

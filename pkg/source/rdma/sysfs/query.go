@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// SMAge is the interval at which the LID of the subnet manager of an InfiniBand port is read: a command of the firmware.
+const SMAge = 30 * time.Second
+
+// Queries reads the files for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid. Counters,
+// link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query.
+//
+// A query can hang although the HCA works: for Soft-RoCE, siw, usnic and hns it takes RTNL, the lock of network configuration
+// (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a call of their own, after the call
+// that reads the device, with descriptors of their own. While a query hangs, everything else is read, and the ports have no state.
+type Queries struct {
+	Reader Reader
+	dir    int // the device's directory, -1 while not open
+	opened int // value of device.opened for dir
+	Ports  []portQuery
+}
+
+// portQuery holds the results of queries of a port.
+type portQuery struct {
+	state, phys, rate text
+	found             model.Port // Number, State, PhysState, RateBits, Width, Speed, LID, SMLID, SMChanges
+	infiniband        bool
+	lidRead, smRead   time.Time
+	lastSM            string // LID of the last subnet manager
+	changed           bool   // State or SMLID changed since the results were taken
+	taken             bool   // the results were taken once
+}
+
+// text is an attribute that is parsed again only when it changes.
+type text struct {
+	file
+	raw string
+}
+
+// Changed marks the ports that changed since the last call, and reports whether there is one. Attributes that were read after the first
+// change are not read again.
+func (q *Queries) Changed(ports []*Port) bool {
+	found := false
+	for i := range q.Ports {
+		q, p := &q.Ports[i], ports[i]
+		p.Base.SMChanges = q.found.SMChanges
+		p.changed = q.changed && (q.taken || !p.attrsFresh)
+		q.changed, q.taken = false, true
+		found = found || p.changed
+	}
+	return found
+}
+
+// NewQueries returns queries that are not prepared. kept is as in NewDevice.
+func NewQueries(kept *atomic.Int64) Queries {
+	return Queries{dir: -1, Reader: Reader{kept: kept}}
+}
+
+// IsOpen reports whether the directory is open.
+func (q *Queries) IsOpen() bool { return q.dir >= 0 }
+
+// Prepare opens the directory of the device and matches the ports.
+func (q *Queries) Prepare(d *Device) error {
+	if q.opened != d.opened {
+		q.Close()
+		fd, err := q.Reader.dup(d.dir)
+		if err != nil {
+			return fmt.Errorf("duplicating the descriptor of its directory: %w", err)
+		}
+		q.dir, q.opened = fd, d.opened
+	}
+	if !slices.EqualFunc(q.Ports, d.Ports, func(q portQuery, p *Port) bool { return q.found.Number == p.Base.Number }) {
+		q.closePorts()
+		for _, p := range d.Ports {
+			q.Ports = append(q.Ports, newPortQuery(p.Base.Number))
+		}
+	}
+	for i, p := range d.Ports {
+		q.Ports[i].infiniband = p.Base.LinkLayer == "InfiniBand"
+	}
+	return nil
+}
+
+func newPortQuery(number int) portQuery {
+	file := func(name string) text {
+		return text{file: newFile(fmt.Sprintf("ports/%d/%s", number, name))}
+	}
+	return portQuery{
+		found: model.Port{Number: number}, state: file("state"), phys: file("phys_state"), rate: file("rate"),
+	}
+}
+
+// Read queries all ports.
+func (q *Queries) Read(now time.Time) (links Tally) {
+	b := Buffers.Get().(*[BufferSize]byte)
+	defer Buffers.Put(b)
+	q.Reader.Buffer = b[:]
+	for i := range q.Ports {
+		q.readPort(&q.Ports[i], now, &links)
+	}
+	return links
+}
+
+// readPort reads the state of a port. It reads the LIDs when the state changed or they are old.
+func (q *Queries) readPort(p *portQuery, now time.Time, t *Tally) {
+	changed := q.readText(&p.state, now, t)
+	if changed {
+		p.found.State = parseNumbered(p.state.raw)
+	}
+	if q.readText(&p.phys, now, t) {
+		p.found.PhysState = parseNumbered(p.phys.raw)
+	}
+	if q.readText(&p.rate, now, t) {
+		p.found.RateBits, p.found.Width, p.found.Speed, _ = parseRate(p.rate.raw)
+	}
+	line := func(name string) string {
+		return q.Reader.Line(q.dir, "ports/"+strconv.Itoa(p.found.Number)+"/"+name)
+	}
+	if changed || now.Sub(p.lidRead) >= AttrsAge {
+		p.lidRead = now
+		p.found.LID = line("lid")
+	}
+	age := AttrsAge // 0x0 on Ethernet
+	if p.infiniband {
+		age = SMAge
+	}
+	if changed || now.Sub(p.smRead) >= age {
+		p.smRead = now
+		before := p.found.SMLID
+		p.setSM(line("sm_lid"))
+		changed = changed || p.found.SMLID != before
+	}
+	p.changed = p.changed || changed
+}
+
+// setSM sets the LID of the subnet manager, and counts the change from one to another. A port without a link has none: LID 0, or that of
+// the last one.
+func (p *portQuery) setSM(lid string) {
+	p.found.SMLID = lid
+	if v, err := strconv.ParseUint(lid, 0, 16); err != nil || v == 0 {
+		return
+	}
+	if p.lastSM != "" && p.lastSM != lid {
+		p.found.SMChanges++
+	}
+	p.lastSM = lid
+}
+
+// Fill sets the results in the ports.
+func (q *Queries) Fill(ports []model.Port) {
+	for i := range q.Ports {
+		q.Ports[i].fill(&ports[i])
+	}
+}
+
+func (p *portQuery) fill(to *model.Port) {
+	to.State, to.PhysState = p.found.State, p.found.PhysState
+	to.RateBits, to.Width, to.Speed = p.found.RateBits, p.found.Width, p.found.Speed
+	to.LID, to.SMLID, to.SMChanges = p.found.LID, p.found.SMLID, p.found.SMChanges
+}
+
+// readText reads an attribute and reports whether it changed.
+func (q *Queries) readText(f *text, now time.Time, t *Tally) bool {
+	if f.Waiting(now) {
+		t.Count("", &f.Attempt, now)
+		return false
+	}
+	b, err := q.Reader.read(q.dir, &f.file, maxValue+1)
+	if err == nil && len(b) > maxValue {
+		err = errGarbage
+	}
+	if err != nil {
+		b = nil
+	}
+	f.Done(now, err)
+	t.Count("", &f.Attempt, now)
+	b = bytes.TrimSpace(b)
+	if string(b) == f.raw {
+		return false
+	}
+	f.raw = ParseLine(b)
+	return true
+}
+
+// Close closes all descriptors. A later query opens them again.
+func (q *Queries) Close() {
+	q.closePorts()
+	if q.dir >= 0 {
+		q.Reader.Close(q.dir)
+		q.dir = -1
+	}
+}
+
+func (q *Queries) closePorts() {
+	for i := range q.Ports {
+		p := &q.Ports[i]
+		q.Reader.forget(&p.state.file)
+		q.Reader.forget(&p.phys.file)
+		q.Reader.forget(&p.rate.file)
+	}
+	q.Ports = nil
+}
