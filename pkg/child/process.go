@@ -23,7 +23,7 @@ type Process struct {
 	once   sync.Once
 }
 
-// socketFD is the file descriptor of the socket in the program: the first one after stderr.
+// socketFD is the file descriptor of the socket in the program, after stderr.
 const socketFD = 3
 
 // Main is for a program that starts itself. An init function calls it. If argument is the only argument of this
