@@ -58,7 +58,7 @@ func (n node) replugged(t *testing.T) {
 	s, keeper := n.watched(t, "--rdma.datapath=always")
 	// One container is a process that holds a queue pair on rxe0 and opens rxe1 repeatedly, the other runs processes.
 	traffic := []string{"-o", "send", "-n", fmt.Sprint(chains), "-s", fmt.Sprint(size)}
-	turns := strings.Join(slices.Repeat([]string{"rxe1"}, rounds+1), ",") // it closes all but the last one
+	turns := strings.Join(slices.Repeat([]string{"rxe1"}, rounds+1), ",") // it closes all devices except the last
 	one := enter(t, "one process", append([]string{"posts", "-H", "rxe0", "-t", "-d", turns}, traffic...)...)
 	one.line(t, "open")
 	many := enter(t, "many processes", "sh")

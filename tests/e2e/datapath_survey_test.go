@@ -79,8 +79,8 @@ func (n node) surveyCost(t *testing.T) {
 	c.signal(t)
 }
 
-// survey: between surveys, the bytes of a port that two containers share are split as in the last survey. One writes
-// nine times as many bytes as the other. Every scrape checks that the shares add up to the counters.
+// survey: between surveys, the bytes of a port that two containers share are split as in the last survey. One container
+// writes nine times as many bytes as the other. Every scrape checks that the shares add up to the counters.
 func (n node) survey(t *testing.T) {
 	const length = 30 * time.Second
 	// The budget is so small that both exceed it at once.

@@ -70,7 +70,7 @@ func (c *churn) run(ctx context.Context) {
 						c.lost = append(c.lost, err)
 						c.mu.Unlock()
 						if time.Now().After(end) {
-							stop() // those that are missing fail the test
+							stop() // missing containers fail the test
 						}
 						time.Sleep(300 * time.Millisecond)
 					}

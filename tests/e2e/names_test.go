@@ -418,7 +418,7 @@ func (w *world) lives(t *testing.T) {
 		)
 	})
 
-	// The process is killed; its runtime starts another one.
+	// The process is killed; its runtime starts another process.
 	s.reborn = phoenix
 	pid, err := w.docker.Do(ctx, "inspect", "-f", "{{.State.Pid}}", phoenix)
 	if err != nil {

@@ -122,7 +122,7 @@ type bpfObject struct {
 	Maps       []int `json:"map_ids"`
 }
 
-// bpfNow returns the current objects, without those that systemd attaches to cgroups.
+// bpfNow returns the current objects, except systemd's objects on cgroups.
 func bpfNow(t *testing.T) bpfObjects {
 	t.Helper()
 	all := bpfObjects{}

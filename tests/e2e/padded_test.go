@@ -49,7 +49,7 @@ func TestPadded(t *testing.T) {
 				n.types = os.Getenv(typesVar)
 				t.Run("files", func(t *testing.T) { play(t, n, paddedScenarios, n) })
 			}
-			t.Run("netlink", n.netlink) // the last one, as it changes the devices
+			t.Run("netlink", n.netlink) // last, because it changes the devices
 		})
 	}
 }

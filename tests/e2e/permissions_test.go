@@ -20,8 +20,8 @@ import (
 
 const nobody = 65534
 
-// permissions: with the minimal capabilities the main job works completely. Without one of them, doctor reports the
-// missing capability, and everything else works.
+// permissions: with the minimal capabilities the main job works completely. If a capability is missing, doctor names
+// it, and everything else works.
 func (n node) permissions(t *testing.T) {
 	least, admin := []string{"bpf", "perfmon"}, []string{"sys_admin"}
 	if n.kernel == "5.10" {

@@ -21,7 +21,7 @@ import (
 // Environment variables of TestSoak. `make soak` sets them from SOAK and SEED.
 const (
 	soakVar = "ACCELSCOPE_SOAK" // duration of the soak
-	seedVar = "ACCELSCOPE_SEED" // seed of the faults; empty: a random one
+	seedVar = "ACCELSCOPE_SEED" // seed of the faults; empty: random
 )
 
 // TestSoak runs the sensor with traffic and 200 containers that come and go, while a random sequence of faults happens.

@@ -212,7 +212,7 @@ func retarget(file, text, from, to string) string {
 			}
 			return w
 		})
-		// The component identifies Debian: other distributors often use another one.
+		// The component identifies Debian: other distributors often use another component.
 		main := slices.Contains(strings.Fields(entry), "main")
 		if debian && main && !strings.HasPrefix(entry, "deb-src") {
 			kept = append(kept, moved)

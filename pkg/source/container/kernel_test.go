@@ -538,7 +538,7 @@ func TestVanishes(t *testing.T) {
 			var st unix.Stat_t
 			if os.Mkdir(mount+path, 0o755) == nil && unix.Stat(mount+path, &st) == nil {
 				mu.Lock()
-				groups[model.CgroupID(st.Ino)] = path // earlier ones stay in the list
+				groups[model.CgroupID(st.Ino)] = path // earlier cgroups stay in the list
 				mu.Unlock()
 			}
 			_ = os.Remove(mount + fmt.Sprintf("%s/%d", top, (i+10)%20))

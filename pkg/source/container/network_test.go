@@ -91,7 +91,7 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("listed %d times in 10 s; %+v", listed, got)
 	}
 	want[0].Interfaces = s.Namespaces()[0].Interfaces
-	// The process reported before stays, even if another one precedes it.
+	// The process reported before stays, even if another process precedes it.
 	write(t, root, map[string]string{groups[0].path + "/cgroup.procs": "9\n" + pid(0) + "\n"})
 	write(t, s.opt.Procfs, map[string]string{"9/ns/net": "", "9/net/dev": netDev})
 	if d := cmp.Diff(want, read(t, s).Namespaces); d != "" {

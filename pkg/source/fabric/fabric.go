@@ -64,6 +64,7 @@ const (
 	maxRounds      = 5                // maximum age of LIDs in rounds
 )
 
+// Source reads the fabric.
 type Source struct {
 	run      *runner
 	log      *zap.Logger

@@ -90,7 +90,7 @@ func TestNVIDIA(t *testing.T) {
 		"NVRM: GPU 0000:c1:00.0: GPU serial number is 1650521000000.":    "",
 		"NVRM: GPU Board Serial Number: 1650521000000":                   "",
 		"NVRM: loading NVIDIA UNIX x86_64 Kernel Module":                 "",
-		// A line of the driver without its end, and the next one: one record.
+		// An unfinished line of the driver and the next line are one record.
 		"NVRM: nvCheckOkFailedNoLog: NVRM: Xid (PCI:0000:c1:00): 62, pid=9, name=x, 0000": gpu + "code=62 pid=9 process=x",
 		// The name of the process is a line of the driver.
 		"NVRM: Xid (PCI:0000:c1:00): 31, pid=9, name=NVRM: Xid (PCI:, Ch 00000010":                               gpu + "code=31 pid=9 process=NVRM: Xid (PCI:",

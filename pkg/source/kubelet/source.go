@@ -3,7 +3,7 @@
 // Package kubelet requests from the node's kubelet the pods that it runs, their allocated devices and their use of
 // storage.
 //
-// Read sends four requests at once, each of which may fail alone:
+// Read sends four requests at once. Each may fail alone:
 //
 //   - pod-resources: PodResources v1 List, gRPC over the kubelet's socket
 //   - allocatable: PodResources v1 GetAllocatableResources, over the same socket
@@ -12,8 +12,8 @@
 //
 // The first two cost a connection and a call each, the others a request on a kept connection and reading the token and
 // CA files. The socket is dialed by its path each time: a restarted kubelet creates another socket, and a hanging
-// kubelet may still have the old socket open. PodResources v1 has no watch (k8s.io/kubelet v0.37), and its Get returns
-// nothing beyond List, so a new pod is known after the next Read.
+// kubelet may still have the old socket open. PodResources v1 has no watch (k8s.io/kubelet v0.37), so a new pod is
+// known after the next Read.
 //
 // The answers are decoded pod by pod, so that memory is needed only for the result and the largest pod.
 //

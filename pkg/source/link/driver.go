@@ -52,7 +52,7 @@ const (
 	// interval is the time between two readings of counters. mlx5 needs 20 to 35 commands of the firmware for a
 	// reading.
 	interval = 30 * time.Second
-	// configInterval is the time between two readings of a configuration, for which mlx5 needs about as many commands.
+	// configInterval is the time between two readings of a configuration. mlx5 needs 20 to 35 commands for it too.
 	configInterval = 5 * time.Minute
 )
 

@@ -92,7 +92,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestModuleProblems: an unreadable module has its own problem, and its interface has none.
+// TestModuleProblems: an unreadable module is a problem of the module, not of the interface.
 func TestModuleProblems(t *testing.T) {
 	for want, fails := range map[string]error{
 		model.ModuleForbidden: unix.EPERM, model.ModuleUnreadable: unix.EIO,

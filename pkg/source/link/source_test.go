@@ -191,7 +191,7 @@ func TestRequests(t *testing.T) {
 		defer s.Close() //nolint:errcheck // nothing to lose
 		const time30 = 30 * time.Minute
 		time.Sleep(time30 - time.Second)
-		const want = (time30/configInterval)*2 + time30/interval*4 + time.Duration(stepCount+1) // of eth1, and of eth2, whose state is requested twice
+		const want = (time30/configInterval)*2 + time30/interval*4 + time.Duration(stepCount+1) // of eth1 and eth2; eth2: the state twice
 		if n := k.calls.Load(); n > int64(want) || n < int64(want)*9/10 {
 			t.Errorf("%d requests, want %d", n, want)
 		}

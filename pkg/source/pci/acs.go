@@ -22,8 +22,8 @@ const (
 	acsRegisters = 0x04   // below the capability: ACS Capability, and ACS Control in the upper half
 )
 
-// findACS looks for the ACS capability. It is absent if the list of extended capabilities was read, or if the bridge has
-// no PCI Express capability and so no such list.
+// findACS looks for the ACS capability. It is absent if the list of extended capabilities was read, or if the bridge
+// has no PCI Express capability and so no list.
 func findACS(dword dwords) model.ACS {
 	if _, ok := dword(headerSize); !ok {
 		return model.ACS{}
@@ -32,9 +32,9 @@ func findACS(dword dwords) model.ACS {
 	for range (extendedSize - configSize) / 8 { // a list that loops ends here
 		header, ok := dword(at)
 		switch {
-		case ok && header == 0: // there is no capability in the list
+		case ok && header == 0: // the list has no capability
 			return model.ACS{State: model.ACSAbsent}
-		case !ok && at == configSize: // of a PCIe port the kernel or a hypervisor may not reach the list
+		case !ok && at == configSize: // the kernel or a hypervisor may not reach the list of a PCIe port
 			if express, known := findExpress(dword); known && express == 0 {
 				return model.ACS{State: model.ACSAbsent}
 			}
@@ -55,9 +55,10 @@ func findACS(dword dwords) model.ACS {
 	return model.ACS{}
 }
 
-// readBridges sets the bridges of functions, and the power limits of the slots above them. The file config of each bridge is read once in a
-// round. That waits while the kernel resets the bus (pci_user_read_config_dword of drivers/pci/access.c), and delays the round no longer
-// than a VPD does. What was not read in time is unknown.
+// readBridges sets the bridges of functions, and the power limits of the slots above them. The file config of each
+// bridge is read once per round. The read waits while the kernel resets the bus (pci_user_read_config_dword of
+// drivers/pci/access.c), and delays the round no longer than a VPD does. Registers that were not read in time are
+// unknown.
 func (s *Source) readBridges(ctx context.Context, found []model.PCIFunction) {
 	reads := map[string]*hang.Pending[result]{}
 	for i := range found {
@@ -69,7 +70,7 @@ func (s *Source) readBridges(ctx context.Context, found []model.PCIFunction) {
 	}
 	known := make(map[string]result, len(reads))
 	for address, read := range reads {
-		known[address], _ = read.Wait(ctx) // of what fails nothing is known
+		known[address], _ = read.Wait(ctx) // after a failure nothing is known
 	}
 	for i := range found {
 		f := &found[i]
@@ -80,7 +81,7 @@ func (s *Source) readBridges(ctx context.Context, found []model.PCIFunction) {
 	}
 }
 
-// startBridge begins to read the registers of a bridge, but not while it is suspended.
+// startBridge begins to read the registers of a bridge, unless the bridge is suspended.
 func (s *Source) startBridge(ctx context.Context, address string) *hang.Pending[result] {
 	if s.suspended(address) {
 		return nil

@@ -26,11 +26,11 @@ func parseSpeed(b []byte) float64 {
 	return g * 1e9
 }
 
-// widths are the widths that a link can have. A function that does not answer has 63: all bits of the register are set.
+// widths are the possible widths of a link. A function that does not answer has 63: all bits of the register are set.
 var widths = []int{1, 2, 4, 8, 12, 16, 32}
 
-// parseWidth parses current_link_width and max_link_width, a number of lanes, or 255 for unknown in some kernels. It returns 0 for
-// what is no width.
+// parseWidth parses current_link_width and max_link_width, a number of lanes, or 255 for unknown in some kernels. It
+// returns 0 for other values.
 func parseWidth(b []byte) int {
 	n, err := strconv.Atoi(string(bytes.TrimSpace(b)))
 	if err != nil || !slices.Contains(widths, n) {
@@ -44,8 +44,9 @@ const maxDepth = 32
 
 var hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
 
-// parsePlace returns the host bridge in a path of sysfs and what is below it. On some platforms the host bridge is below other
-// devices: devices/platform/NAME/pci0000:00/0000:00:00.0. It returns nil if there is none, and for a path that is too deep.
+// parsePlace returns the host bridge in a path of sysfs and everything below. On some platforms the host bridge is
+// below other devices: devices/platform/NAME/pci0000:00/0000:00:00.0. It returns nil without a host bridge, and for a
+// path that is too deep.
 func parsePlace(path string) []string {
 	parts := strings.Split(path, "/")
 	first := slices.IndexFunc(parts, hostBridge.MatchString)
@@ -61,9 +62,9 @@ const (
 	maxTypeName = 32
 )
 
-// parseAER parses aer_dev_correctable, aer_dev_nonfatal or aer_dev_fatal (drivers/pci/pcie/aer.c): a line "NAME VALUE" for each type
-// of error, and "TOTAL_ERR_COR VALUE" or the like at the end. Types that did not occur are left out. A bit that the kernel has no
-// name for is "dev_cor_errs_bit[3]". It returns false without a total.
+// parseAER parses aer_dev_correctable, aer_dev_nonfatal or aer_dev_fatal (drivers/pci/pcie/aer.c): a line "NAME VALUE"
+// for each type of error, and at the end a total such as "TOTAL_ERR_COR VALUE". Types that did not occur are left out.
+// A bit without a name in the kernel is "dev_cor_errs_bit[3]". It returns false without a total.
 func parseAER(b []byte, severity string) (model.AERErrors, bool) {
 	errs := model.AERErrors{Severity: severity}
 	found := false
@@ -101,15 +102,15 @@ const (
 // dwords returns four bytes at an offset of a configuration space, false if they cannot be read.
 type dwords func(offset int) (uint32, bool)
 
-// findExpress returns the offset of the PCI Express capability, 0 if there is none. It returns false if the list of capabilities cannot be
-// read to its end.
+// findExpress returns the offset of the PCI Express capability, or 0. It returns false if the list of capabilities
+// cannot be read to its end.
 func findExpress(dword dwords) (at int, known bool) {
 	status, ok := dword(statusRegister)
 	if !ok || status&hasList == 0 {
 		return 0, ok
 	}
 	next, ok := dword(listRegister)
-	for range configSize / 4 { // a list that loops ends here, and the one of a function that does not answer
+	for range configSize / 4 { // a list that loops ends here, and the list of a function that does not answer
 		if at = int(next & 0xfc); !ok || at < headerSize {
 			return 0, ok && at == 0
 		}
@@ -121,9 +122,9 @@ func findExpress(dword dwords) (at int, known bool) {
 	return 0, false
 }
 
-// parseSlotPower returns the power limit of the slot of a port, in watts: Slot Power Limit Value (bits 14 to 7 of Slot Capabilities)
-// and Scale (bits 16 and 15). It is unknown if the registers cannot be read, as without CAP_SYS_ADMIN, if the port has no slot, or if the
-// platform did not set it.
+// parseSlotPower returns the power limit of the slot of a port, in watts: Slot Power Limit Value (bits 14 to 7 of Slot
+// Capabilities) and Scale (bits 16 and 15). It is unknown if the registers cannot be read, as without CAP_SYS_ADMIN, if
+// the port has no slot, or if the platform did not set it.
 func parseSlotPower(dword dwords) model.Optional {
 	at, _ := findExpress(dword)
 	flags, ok := dword(at)
@@ -138,7 +139,7 @@ func parseSlotPower(dword dwords) model.Optional {
 	switch {
 	case value == 0:
 		return model.Optional{}
-	case scale == 0 && value >= 0xf0: // above 239 W the value is a code, of which those up to 300 W are the same in all releases
+	case scale == 0 && value >= 0xf0: // above 239 W the value is a code; codes up to 300 W are the same in all releases
 		watts, ok := map[uint32]float64{0xf0: 250, 0xf1: 275, 0xf2: 300}[value]
 		return model.Optional{Value: watts, Known: ok}
 	}

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pci reads the PCIe links of HCAs and GPUs from /sys/bus/pci/devices: speed and width, the errors that both ends detected
-// (AER), the power limit of the slot, where each function is in the tree of bridges, their ACS, and which HCA a Data Direct function
-// belongs to, by its Vital Product Data (VPD).
+// Package pci reads the PCIe links of HCAs and GPUs from /sys/bus/pci/devices: speed and width, the errors that both
+// ends detected (AER), the power limit of the slot, the place of each function in the tree of bridges, their ACS, and
+// the HCA of each Data Direct function, by its Vital Product Data (VPD).
 //
-// Speed, width and slot are registers of the function, which the kernel reads at each read of a file. A register of a function that
-// is suspended would wake it, so these files are left out while it is. So the source is for the background, at an interval of a
+// Speed, width and slot are registers of the function, which the kernel reads at each read of a file. Such a read would
+// wake a suspended function, so its files are left out. So the source is for the background, at an interval of a
 // minute. Error counters are in the kernel's memory.
 //
-// The link of a function is read at both ends: max_link_speed is what the function itself can do, and the port above it may be able
-// to do less. An error is counted by the end that detects it. VFs have no link of their own and are left out.
+// The link of a function is read at both ends: max_link_speed applies to the function itself, and the port above may be
+// slower. The end that detects an error counts it. VFs have no link of their own and are left out.
 package pci
 
 import (
@@ -32,8 +32,8 @@ import (
 // Options configure a Source.
 type Options struct {
 	Sysfs string // mount point of sysfs: /sys
-	// Wait is how long Read waits for VPDs and registers of bridges that it began to read, half a second if 0. A later Read has a VPD that
-	// came after that, and reads the registers again.
+	// Wait is how long Read waits for VPDs and registers of bridges that it began to read; 0 is half a second. A later
+	// Read takes a late VPD, and reads the registers again.
 	Wait time.Duration
 }
 
@@ -46,13 +46,13 @@ type Source struct {
 	vpds    map[device]*vpdRead
 }
 
-// device is a function while it is there: what replaces it has another directory in sysfs.
+// device is a function while it exists: its replacement has another directory in sysfs.
 type device struct {
 	address string
 	inode   uint64
 }
 
-// result is what one read of a device returns: of a VPD the UUID, of a bridge the others.
+// result is the result of a read: the UUID of a VPD, or the other fields of a bridge.
 type result struct {
 	uuid      string
 	acs       model.ACS
@@ -76,8 +76,8 @@ func (s *Source) Name() string { return "pci" }
 // Close returns nil.
 func (s *Source) Close() error { return nil }
 
-// Read returns PCI, sorted by address. The error wraps model.ErrAbsent if no function is of a network controller or GPU. An unreadable
-// file drops only its own value.
+// Read returns PCI, sorted by address. The error wraps model.ErrAbsent without a network controller or GPU. An
+// unreadable file drops only its own value.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	entries, err := os.ReadDir(s.devices)
 	switch {
@@ -113,7 +113,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 // (include/linux/pci_ids.h).
 var classes = []string{"0x02", "0x03", "0x12"}
 
-// wanted reports whether a function is of a wanted class, or Data Direct, and no VF.
+// wanted reports whether a function is of a wanted class, or Data Direct, and not a VF.
 func (s *Source) wanted(address string) bool {
 	class, id := s.text(address, "class"), s.id(address)
 	direct := (&model.PCIFunction{ID: id}).IsDataDirect()
@@ -138,7 +138,7 @@ func (s *Source) function(address string) model.PCIFunction {
 	return f
 }
 
-// linked returns the name of what a symbolic link leads to, empty if there is no link: driver leads to the bound driver.
+// linked returns the name of the target of a symbolic link, or "": driver leads to the bound driver.
 func linked(link string) string {
 	target, err := os.Readlink(link)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Source) iommuGroup(address string) string {
 	}
 }
 
-// id returns vendor and device: 15b3:101b. It is empty if they cannot be read.
+// id returns vendor and device, 15b3:101b, or "" if they cannot be read.
 func (s *Source) id(address string) string {
 	vendor, ok := strings.CutPrefix(s.text(address, "vendor"), "0x")
 	device, found := strings.CutPrefix(s.text(address, "device"), "0x")
@@ -179,7 +179,7 @@ func (s *Source) place(address string) []string {
 	return parsePlace(target)
 }
 
-// upstream returns the address of the port above a function, empty if there is none.
+// upstream returns the address of the port above a function, or "".
 func upstream(place []string) string {
 	if len(place) < 2 || !isAddress(place[len(place)-2]) {
 		return ""
@@ -204,7 +204,7 @@ func (s *Source) end(address string) model.PCIEnd {
 	return end
 }
 
-// suspended reports whether runtime power management has suspended a function. It has no such file without CONFIG_PM.
+// suspended reports whether runtime power management has suspended a function. Without CONFIG_PM the file is missing.
 func (s *Source) suspended(address string) bool {
 	return s.text(address, "power/runtime_status") == "suspended"
 }

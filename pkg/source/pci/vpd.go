@@ -33,9 +33,9 @@ const (
 	maxUUID = 64
 )
 
-// parseUUID returns the UUID of the card in a VPD: the keyword V3 in the read-only part, of several the last, as rdma_topo of rdma-core
-// does. Without a UUID the error is errNoUUID or errBadUUID if the VPD was read to its end tag, else errNoEnd. What has a length beyond the
-// end ends the VPD.
+// parseUUID returns the UUID of the card in a VPD: the last keyword V3 in the read-only part, as in rdma_topo of
+// rdma-core. Without a UUID the error is errNoUUID or errBadUUID if the VPD was read to its end tag, else errNoEnd. A
+// length beyond the end ends the VPD.
 func parseUUID(b []byte) (string, error) {
 	var uuid string
 	missing := errNoUUID
@@ -66,8 +66,8 @@ func parseUUID(b []byte) (string, error) {
 	return "", missing
 }
 
-// lastV3 returns the last value of V3 in a read-only part, without its padding: entries of two letters, a byte of length and a value. An
-// empty value is none.
+// lastV3 returns the last value of V3 in a read-only part, without its padding: entries of two letters, a byte of
+// length and a value. An empty value does not count.
 func lastV3(b []byte) (last []byte, found bool) {
 	const header = 3
 	for len(b) >= header && int(b[2]) <= len(b)-header {
@@ -81,7 +81,7 @@ func lastV3(b []byte) (last []byte, found bool) {
 	return last, found
 }
 
-// printable returns what consists of printable ASCII characters and is not too long for a UUID, else nothing.
+// printable returns b as text if it is printable ASCII and not too long for a UUID, else "".
 func printable(b []byte) string {
 	for _, c := range b {
 		if c <= ' ' || c > '~' {
@@ -94,19 +94,20 @@ func printable(b []byte) string {
 	return string(b)
 }
 
-// readVPDFor is how long a VPD is read, before that is a failure: the kernel gives the firmware 125 ms for each four bytes.
+// readVPDFor is how long a VPD is read before this counts as a failure: the kernel gives the firmware 125 ms per four
+// bytes.
 const readVPDFor = time.Minute
 
-// vpdRead is the VPD of a function. It is read once, and again, after a pause, if that failed. A read that hangs delays one round. What it
-// returns later is taken in a later round.
+// vpdRead is the VPD of a function. It is read once, and again after a pause if the read failed. A read that hangs
+// delays one round; a later round takes its result.
 type vpdRead struct {
 	pending *hang.Pending[result]
 	vpd     model.VPD
-	done    bool // the VPD was read, or there is none
+	done    bool // the VPD was read, or the function has no VPD
 	pause   hang.Backoff
 }
 
-// The reasons why there is no UUID. Errors of the kernel are reasons as well.
+// The reasons for a missing UUID. Errors of the kernel are reasons as well.
 var (
 	errNoUUID    = errors.New("its VPD has no UUID (keyword V3)")
 	errBadUUID   = errors.New("the UUID in its VPD (keyword V3) cannot be printed, or is too long")
@@ -152,7 +153,6 @@ func (s *Source) startVPD(ctx context.Context, key device, r *vpdRead) {
 	r.pending = s.calls.Start(ctx, key, s.wait, func() (result, error) { return readVPD(file, until) })
 }
 
-// end takes the result of a read, if it has returned.
 func (r *vpdRead) end(ctx context.Context) {
 	if r.pending == nil {
 		return
@@ -172,8 +172,8 @@ func (r *vpdRead) end(ctx context.Context) {
 	r.vpd, r.done = model.VPD{UUID: read.uuid}, true
 }
 
-// readVPD reads the file vpd of a function. It makes the kernel ask the firmware for four bytes after four, so a read is of a few, and
-// none begins after the time is up.
+// readVPD reads the file vpd of a function. The kernel asks the firmware for four bytes at a time, so each read is
+// short, and no read begins after the time is up.
 func readVPD(file string, until time.Time) (result, error) {
 	fd, err := boundedfile.Open(unix.AT_FDCWD, file, 0)
 	switch {
@@ -203,7 +203,7 @@ func readVPD(file string, until time.Time) (result, error) {
 	return result{uuid: uuid}, err
 }
 
-// inode returns the inode of a directory, 0 if it is gone.
+// inode returns the inode of a directory, or 0 if it is gone.
 func inode(dir string) uint64 {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {

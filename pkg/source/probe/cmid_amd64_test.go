@@ -20,7 +20,7 @@ const (
 	fakeNode   = 3072
 )
 
-// cgroupOfTask is the cgroup of the task. This test plays a kernel worker, and its own cgroup is a different one.
+// cgroupOfTask is the cgroup of the task. This test plays a kernel worker, and runs in another cgroup.
 const cgroupOfTask = 4711
 
 // id returns the address of the restrack entry of the CM id.

@@ -31,7 +31,7 @@ type Options struct {
 	// Tier is the only tier to try: fentry, kprobe or tracepoint. If it is empty, each hook tries its tiers in its own
 	// order.
 	Tier string
-	// BTFDir has a file of type information for each RDMA module that has none in the kernel. It may be empty.
+	// BTFDir has a file of type information for each RDMA module without BTF in the kernel. It may be empty.
 	BTFDir string
 	// MaxEntries limits the (workload, device, verb) and (workload, device, type) combinations. MaxObjects limits the
 	// live objects, and half of it limits the connected queue pairs. Zero selects limits by the CPUs and devices of the

@@ -166,7 +166,7 @@ func (c *Containerd) Log(id string) (string, error) {
 // RemoveLog removes the output and PID file of a deleted container from the guest's memory.
 func (c *Containerd) RemoveLog(id string) {
 	for _, name := range []string{id, id + ".pid"} {
-		_ = os.Remove(filepath.Join(logs, name)) // a container that did not start has none
+		_ = os.Remove(filepath.Join(logs, name)) // missing if the container did not start
 	}
 }
 

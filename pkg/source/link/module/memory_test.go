@@ -85,7 +85,7 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// TestReplaced: another module has another description, which is read at once, and keeps nothing of the former.
+// TestReplaced: another module has another description, which is read at once and has nothing of the former module.
 func TestReplaced(t *testing.T) {
 	s := &slot{Memory: eeprom.LR4()}
 	var m Memory
