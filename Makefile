@@ -187,7 +187,8 @@ test-gpu: build ## A real NVIDIA GPU (as root, with nvidia-smi and gcc): figures
 	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -tags gpu -count=1 -timeout 10m -v ./tests/gpu
 
 .PHONY: generate-deploy
-generate-deploy: ## Copy the rules of Prometheus into the manifests for its operator, and the version of the chart into all others
+generate-deploy: ## Write conditions into the rules of Prometheus, the rules into the manifests, and the version of the chart into all
+	@go test -count=1 -run TestRules ./pkg/verdict -update >/dev/null
 	@go test -C tests/deploy -count=1 -run 'TestRules|TestVersion' -update . >/dev/null
 
 # deploy/ansible: what it is, and what it does to a copy of this machine. ROLE: the tests to run.

@@ -10,8 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// Condition is the definition of one condition. Where an alert of deploy/prometheus/rules/alerts.yaml has the same name, it has the
-// same severity and the same numbers, which a test compares.
+// Condition is the definition of one condition. The alert of the same name in deploy/prometheus/rules/alerts.yaml has its severity, time,
+// limits and words from here: make generate-deploy writes them.
 type Condition struct {
 	Name     string
 	Severity Severity

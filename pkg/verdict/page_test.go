@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/format"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables of docs/verdicts.md")
+var update = flag.Bool("update", false, "rewrite the tables of docs/verdicts.md, and what alerts.yaml has from the conditions")
 
 const docsPage = "../../docs/verdicts.md"
 
