@@ -33,7 +33,9 @@ func Timeout(read, of int, limit time.Duration) error {
 }
 
 // TooMany is the error of a listing with more than MaxClients clients.
-func TooMany() error { return fmt.Errorf("more than %d opens of GPUs: some are %w", MaxClients, ErrBounded) }
+func TooMany() error {
+	return fmt.Errorf("more than %d opens of GPUs: some are %w", MaxClients, ErrBounded)
+}
 
 // A Listing is the list of GPU processes, with what T has of the GPUs at the same moment.
 type Listing[T any] struct {
