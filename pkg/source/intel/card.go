@@ -3,7 +3,6 @@
 package intel
 
 import (
-	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
@@ -12,47 +11,26 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A card is one GPU. A call into its driver that hangs keeps the card from further calls, and blocks no other card.
+// A card is one GPU.
 type card struct {
 	drm.Card
-	call   hang.Call[model.GPU]
-	reader reader // used by the call only
-
-	mu     sync.Mutex
-	since  time.Time // start of the call in progress; zero if there is none
-	latest model.GPU // result of the last call that returned
-	silent error     // why it could read no attribute
+	calls  *drm.Calls
+	reader reader // used by the calls only
 }
 
 func newCard(p drm.Card, root string) *card {
 	return &card{
 		Card: p, reader: reader{Card: p, root: root, dir: &drm.Directory{Path: p.Path}},
-		latest: model.GPU{Vendor: model.Intel, PCIAddress: p.PCIAddress, UUID: p.PCIAddress},
+		calls: drm.NewCalls(model.GPU{Vendor: model.Intel, PCIAddress: p.PCIAddress, UUID: p.PCIAddress}),
 	}
 }
 
 // start starts a read. It returns nil if the last one has not returned.
 func (c *card) start() *hang.Pending[model.GPU] {
-	return c.call.Start(drm.ScrapeTimeout, func() (model.GPU, error) {
-		c.set(func() { c.since = time.Now() })
-		defer c.set(func() { c.since = time.Time{} })
-		g := c.reader.read(time.Now())
-		c.set(func() { c.latest, c.silent = g, c.reader.silent })
-		return g, nil
+	return c.calls.Start(func(now time.Time) (model.GPU, error) {
+		g := c.reader.read(now)
+		return g, c.reader.silent
 	})
-}
-
-func (c *card) set(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f()
-}
-
-// last returns the result of the last call that returned, why it could read nothing, and whether the call in progress hangs.
-func (c *card) last(now time.Time) (g model.GPU, silent error, stuck bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.latest, c.silent, !c.since.IsZero() && now.Sub(c.since) >= drm.HungAfter
 }
 
 // reader has the data of a card's calls.

@@ -103,16 +103,13 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	listed := s.listings.Last()
 	old := listed.Old(s.o.Interval)
 	for i, c := range cards {
-		g, silent, stuck := c.last(time.Now())
-		if stuck {
-			g = drm.StuckGPU(g)
-		}
+		g, state := c.calls.Last(s.Name(), c.PCIAddress, time.Now())
 		g.ID, g.Nodes = strconv.Itoa(i), slices.Clone(c.Nodes)
 		if g.Unlisted = listed == nil || old || !listed.GPUs[g.UUID]; !g.Unlisted {
 			g.Listed = listed.At
 		}
 		snap.GPUs = append(snap.GPUs, g)
-		snap.DeviceStates = append(snap.DeviceStates, drm.State(s.Name(), c.PCIAddress, g, stuck, silent))
+		snap.DeviceStates = append(snap.DeviceStates, state)
 	}
 	listed.Add(&snap, s.Name(), old)
 	return snap, nil
