@@ -317,7 +317,7 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@echo; echo "10,000 queue pairs and 200,000 memory regions held, more than fit, on 10 HCAs (FAKE netlink; the test fills the maps)"
 	@go test -run '^$$' -bench Held -benchtime 1x ./pkg/source/probe | grep held
 	@echo; echo "One dump of 200,000 memory regions, parsed (FAKE kernel)"
-	@go test -run '^$$' -bench Dump -benchtime 5x ./pkg/source/rdma | grep ns/op
+	@go test -run '^$$' -bench Dump -benchtime 5x ./pkg/source/rdma/nldev | grep ns/op
 	@echo; echo "What it costs to list the open files of a node, and to look for drivers"
 	@go test -run '^$$' -bench 'Files|Look' -benchtime 200x ./pkg/source/access | grep ns/op
 	@echo; echo "What a cgroup costs that comes and goes beside 20,000 others, with the bench's own mkdir and rmdir"

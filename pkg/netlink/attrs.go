@@ -93,3 +93,17 @@ func Append(b []byte, typ uint16, data ...byte) []byte {
 func AppendU32(b []byte, typ uint16, v uint32) []byte {
 	return Append(b, typ, native.AppendUint32(nil, v)...)
 }
+
+// Walk passes the content of each attribute of one type to fn.
+func Walk(b []byte, typ uint16, fn func([]byte) error) error {
+	a := Parse(b)
+	for a.Next() {
+		if a.Type != typ {
+			continue
+		}
+		if err := fn(a.Data); err != nil {
+			return err
+		}
+	}
+	return a.Err
+}

@@ -175,3 +175,21 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
+
+func TestWalk(t *testing.T) {
+	b := slices.Concat(AppendU32(nil, 1, 5), Append(nil, 2, 'x'), AppendU32(nil, 1, 6))
+	var got []uint32
+	read := func(b []byte) error {
+		got = append(got, native.Uint32(b))
+		return nil
+	}
+	if err := Walk(b, 1, read); err != nil || !slices.Equal(got, []uint32{5, 6}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := Walk(b[:len(b)-1], 1, read); !errors.Is(err, ErrMalformed) {
+		t.Errorf("truncated: %v", err)
+	}
+	if err := Walk(b, 2, func([]byte) error { return unix.EINVAL }); !errors.Is(err, unix.EINVAL) {
+		t.Error(err)
+	}
+}

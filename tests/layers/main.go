@@ -73,6 +73,8 @@ var plants = map[string]plant{
 	"source-probe":            {"pkg/source/probe/planted.go", module + "pkg/engine"},
 	"source-rdma":             {"pkg/source/rdma/planted.go", module + "pkg/engine"},
 	"source-rdma-test":        {"pkg/source/rdma/planted_test.go", module + "pkg/source/pci"},
+	"source-rdma-nldev":       {"pkg/source/rdma/nldev/planted.go", module + "pkg/engine"},
+	"source-rdma-nldev-test":  {"pkg/source/rdma/nldev/planted_test.go", module + "pkg/source/pci"},
 	"source-rdma-sysfs":       {"pkg/source/rdma/sysfs/planted.go", module + "pkg/engine"},
 	"source-runtime":          {"pkg/source/runtime/planted.go", module + "pkg/engine"},
 	"engine":                  {"pkg/engine/planted.go", module + "pkg/metrics"},

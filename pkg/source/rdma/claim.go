@@ -12,35 +12,36 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
 // take sets the mode of a port that is off, or adopts the mode that an earlier sensor set.
-func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
-	mode, err := c.mode(index, p.number, deadline)
+func (m *manager) take(c *nldev.Conn, name string, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
+	mode, err := c.Mode(index, p.number, deadline)
 	if err != nil {
 		return m.failed(p, err)
 	}
-	if mode.mode != modeNone && !mode.ours() {
+	if mode.Mode != nldev.ModeNone && !ours(mode) {
 		return model.StateUnsupported, fmt.Sprintf("the mode is %v already, by another tool: "+
 			"counters that are bound are read, nothing is changed; `rdma statistic qp set link %s/%d auto off` gives the port free",
 			mode, name, p.number)
 	}
-	all, err := c.optionals(index, p.number, deadline)
+	all, err := c.Optionals(index, p.number, deadline)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return m.failed(p, err)
 	}
 	var on, added []uint32
 	has := 0
 	for _, o := range all {
-		bytes := o.name == txBytes || o.name == rxBytes
+		bytes := o.Name == nldev.TxBytes || o.Name == nldev.RxBytes
 		if bytes {
 			has++
 		}
-		if bytes && !o.on {
-			added = append(added, o.index)
+		if bytes && !o.On {
+			added = append(added, o.Index)
 		}
-		if bytes || o.on {
-			on = append(on, o.index)
+		if bytes || o.On {
+			on = append(on, o.Index)
 		}
 	}
 	if has != 2 {
@@ -49,12 +50,12 @@ func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadl
 			"and an HCA and a mode of it that count flows"
 	}
 	if len(added) > 0 {
-		if err := c.setOptionals(index, p.number, on, deadline); err != nil {
+		if err := c.SetOptionals(index, p.number, on, deadline); err != nil {
 			return m.undo(c, index, p, added, deadline, err)
 		}
 	}
-	if !mode.ours() {
-		if err := c.setAuto(index, p.number, deadline); err != nil {
+	if !ours(mode) {
+		if err := c.SetAuto(index, p.number, deadline); err != nil {
 			return m.undo(c, index, p, added, deadline, err)
 		}
 	}
@@ -63,7 +64,7 @@ func (m *manager) take(c *conn, name string, index uint32, p *managedPort, deadl
 }
 
 // undo switches off the optional counters that take switched on before err.
-func (m *manager) undo(c *conn, index uint32, p *managedPort, added []uint32, deadline time.Time, err error) (model.State, string) {
+func (m *manager) undo(c *nldev.Conn, index uint32, p *managedPort, added []uint32, deadline time.Time, err error) (model.State, string) {
 	if e := dropOptionals(c, index, p.number, added, deadline); e != nil {
 		err = fmt.Errorf("%w; and %w", err, e)
 	}
@@ -74,11 +75,11 @@ func (m *manager) undo(c *conn, index uint32, p *managedPort, added []uint32, de
 }
 
 // dropOptionals switches off some optional counters of a port, if one of them is on.
-func dropOptionals(c *conn, index, port uint32, drop []uint32, deadline time.Time) error {
+func dropOptionals(c *nldev.Conn, index, port uint32, drop []uint32, deadline time.Time) error {
 	if len(drop) == 0 {
 		return nil
 	}
-	all, err := c.optionals(index, port, deadline)
+	all, err := c.Optionals(index, port, deadline)
 	if err != nil {
 		return err
 	}
@@ -86,34 +87,37 @@ func dropOptionals(c *conn, index, port uint32, drop []uint32, deadline time.Tim
 	dropped := false
 	for _, o := range all {
 		switch {
-		case !o.on:
-		case slices.Contains(drop, o.index):
+		case !o.On:
+		case slices.Contains(drop, o.Index):
 			dropped = true
 		default:
-			on = append(on, o.index)
+			on = append(on, o.Index)
 		}
 	}
 	if !dropped {
 		return nil
 	}
-	return c.setOptionals(index, port, on, deadline)
+	return c.SetOptionals(index, port, on, deadline)
 }
 
 // check reads whether the mode is still as it was set. If another tool changed it, the
 // port is no longer managed.
-func (m *manager) check(c *conn, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
-	mode, err := c.mode(index, p.number, deadline)
+func (m *manager) check(c *nldev.Conn, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
+	mode, err := c.Mode(index, p.number, deadline)
 	if err != nil {
 		return model.StateFailed, err.Error()
 	}
-	if mode.ours() {
+	if ours(mode) {
 		return model.StateOK, ""
 	}
 	p.auto, p.final = false, true
 	return model.StateUnsupported, fmt.Sprintf("another tool changed the mode to %v: it is left so until the sensor is started again", mode)
 }
 
-func (m qpMode) ours() bool { return m.mode == modeAuto && m.mask == maskPID && m.optionals }
+// ours reports whether a mode is the mode that the manager sets.
+func ours(m nldev.QPMode) bool {
+	return m.Mode == nldev.ModeAuto && m.Mask == nldev.MaskPID && m.Optionals
+}
 
 func (m *manager) failed(p *managedPort, err error) (model.State, string) {
 	p.pause.Failed(m.now())

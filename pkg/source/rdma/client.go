@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -23,11 +24,11 @@ type Netlink struct {
 	root             string // of class/infiniband
 	include, exclude *regexp.Regexp
 	deadline         time.Duration
-	dial             func() (*conn, error)
+	dial             func() (*nldev.Conn, error)
 	// isSysfs reports whether a path is on a real sysfs.
 	isSysfs func(path string) bool
 
-	listCall    hang.Call[[]nlDevice]
+	listCall    hang.Call[[]nldev.Device]
 	objectCalls hang.Group[string, []model.Object] // by device; limited by maxHungDevices
 	countCall   hang.Call[map[model.ObjectTable]uint64]
 	moved       movedDevices // in other network namespaces, found by a Source
@@ -45,7 +46,7 @@ func newNetlink(o Options) *Netlink {
 	n := &Netlink{
 		root:    filepath.Join(o.Sysfs, "class/infiniband"),
 		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
-		dial: dialNetlink, isSysfs: sysfs.Genuine,
+		dial: nldev.Dial, isSysfs: sysfs.Genuine,
 	}
 	n.objectCalls.Limit = maxHungDevices
 	return n
@@ -72,16 +73,16 @@ func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]mod
 	if err != nil {
 		return nil, fmt.Errorf("rdma: objects: %w", err)
 	}
-	devices := slices.DeleteFunc(all, func(d nlDevice) bool { return !n.chosen(d.name) })
+	devices := slices.DeleteFunc(all, func(d nldev.Device) bool { return !n.chosen(d.Name) })
 	found := make([][]model.Object, len(devices))
 	errs := make([]error, len(devices))
 	each(len(devices), func(i int) {
 		d := devices[i]
-		found[i], errs[i] = n.objectCalls.Do(ctx, d.name, limit, func() ([]model.Object, error) {
-			return dumpObjects(n.dial, d, types, deadline)
+		found[i], errs[i] = n.objectCalls.Do(ctx, d.Name, limit, func() ([]model.Object, error) {
+			return nldev.Objects(n.dial, d, types, deadline)
 		})
 		if errs[i] != nil {
-			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.name, errs[i])
+			errs[i] = fmt.Errorf("rdma: objects of %s: %w", d.Name, errs[i])
 		}
 	})
 	objects := slices.Concat(found...)
@@ -108,7 +109,7 @@ func (n *Netlink) ObjectCounts(ctx context.Context) (map[model.ObjectTable]uint6
 	return counts, nil
 }
 
-func (n *Netlink) countObjects(devices []nlDevice, deadline time.Time) (map[model.ObjectTable]uint64, error) {
+func (n *Netlink) countObjects(devices []nldev.Device, deadline time.Time) (map[model.ObjectTable]uint64, error) {
 	counts := map[model.ObjectTable]uint64{}
 	c, err := n.dial()
 	if err != nil {
@@ -117,18 +118,15 @@ func (n *Netlink) countObjects(devices []nlDevice, deadline time.Time) (map[mode
 	defer c.Close()
 	var errs []error
 	for _, d := range devices {
-		if !n.chosen(d.name) {
+		if !n.chosen(d.Name) {
 			continue
 		}
-		err := c.request(request{cmd: cmdResGet, index: &d.index, attrs: allQueuePairs}, deadline, func(payload []byte) error {
-			all, err := parseSummary(nil, payload)
-			for _, r := range all {
-				counts[model.ObjectTable{Index: d.index, Type: r.Type}] = r.Count
-			}
-			return err
-		})
+		all, err := c.Resources(d.Index, true, deadline)
+		for _, r := range all {
+			counts[model.ObjectTable{Index: d.Index, Type: r.Type}] = r.Count
+		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", d.Name, err))
 		}
 	}
 	return counts, errors.Join(errs...)
@@ -146,13 +144,13 @@ func (n *Netlink) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 		names[f.hca.Index] = f.hca.Name
 	}
 	for _, d := range all {
-		names[d.index] = d.name
+		names[d.Index] = d.Name
 	}
 	return names, nil
 }
 
 // listDevices lists all devices by netlink.
-func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nlDevice, error) {
+func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nldev.Device, error) {
 	if !n.enabled {
 		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)
 	}
@@ -163,7 +161,7 @@ func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nlDevi
 	if !n.isSysfs(n.root) {
 		return nil, fmt.Errorf("%w: %s is not in a sysfs", model.ErrUnsupported, n.root)
 	}
-	return n.listCall.Do(ctx, time.Until(deadline), func() ([]nlDevice, error) {
-		return dump(n.dial, request{cmd: cmdGet}, deadline, parseDevice)
+	return n.listCall.Do(ctx, time.Until(deadline), func() ([]nldev.Device, error) {
+		return nldev.Devices(n.dial, deadline)
 	})
 }

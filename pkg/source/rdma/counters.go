@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -79,7 +80,7 @@ type counterKey struct{ port, id uint32 }
 
 // boundCounter is the state of one counter.
 type boundCounter struct {
-	last   qpCounter
+	last   nldev.QPCounter
 	tx, rx uint64                    // bytes already credited, or never to be credited
 	owner  model.CgroupID            // cgroup, 0 while unknown
 	single bool                      // one thread created all of its queue pairs
@@ -98,7 +99,7 @@ func (s *Source) newBoundCounters(device string) *boundCounters {
 }
 
 // read credits the bytes counted since the last read. It looks up creators on c and records failures in t.
-func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, now, deadline time.Time, t *sysfs.Tally) {
+func (b *boundCounters) read(c *nldev.Conn, dial func() (*nldev.Conn, error), index uint32, now, deadline time.Time, t *sysfs.Tally) {
 	if b.never {
 		return
 	}
@@ -106,7 +107,7 @@ func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, 
 		t.Count("", &b.stat, now)
 		return
 	}
-	all, err := qpCounters(dial, index, deadline)
+	all, err := nldev.QPCounters(dial, index, deadline)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		b.never = true // kernels before 5.3
 		b.totals.setLive(b.device, nil, true)
@@ -136,32 +137,32 @@ func (b *boundCounters) read(c *conn, dial func() (*conn, error), index uint32, 
 }
 
 // counter credits the bytes that one counter counted since the last read.
-func (b *boundCounters) counter(q creatorLookup, e *qpCounter) error {
-	k := counterKey{e.port, e.id}
+func (b *boundCounters) counter(q creatorLookup, e *nldev.QPCounter) error {
+	k := counterKey{e.Port, e.ID}
 	c := b.known[k]
 	if c == nil || !c.continues(e) {
 		c = &boundCounter{}
 		if !b.primed {
-			c.tx, c.rx = e.tx, e.rx
+			c.tx, c.rx = e.Tx, e.Rx
 		}
 		b.known[k] = c
 	}
 	c.round, c.last = b.round, *e
 	// A counter bound by PID only has no queue pair type.
-	c.single = e.mode == modeAuto && (c.single || e.pid != 0 || !e.byType)
+	c.single = e.Mode == nldev.ModeAuto && (c.single || e.PID != 0 || !e.ByType)
 	owner := b.owner(q, c)
 	first := owner != c.owner
 	c.owner = owner
 	if owner == 0 {
 		// The bytes of one thread are credited when its cgroup becomes known.
 		if !c.single {
-			c.tx, c.rx = e.tx, e.rx
+			c.tx, c.rx = e.Tx, e.Rx
 		}
 		return nil
 	}
 	return errors.Join(
-		b.add(owner, model.Transmit, e.hasTx, &c.tx, e.tx, e.qpns, first),
-		b.add(owner, model.Receive, e.hasRx, &c.rx, e.rx, e.qpns, first))
+		b.add(owner, model.Transmit, e.HasTx, &c.tx, e.Tx, e.QPNs, first),
+		b.add(owner, model.Receive, e.HasRx, &c.rx, e.Rx, e.QPNs, first))
 }
 
 // add credits newly counted bytes. The first call for an owner creates a row even for 0 bytes.
@@ -184,15 +185,15 @@ func (b *boundCounters) add(
 // continues reports whether e is the same counter, as the kernel reuses counter numbers. In
 // doubt it returns true, so that no byte is credited twice. Only byte counters are compared:
 // other counters have 32 bits in hardware and wrap.
-func (c *boundCounter) continues(e *qpCounter) bool {
+func (c *boundCounter) continues(e *nldev.QPCounter) bool {
 	l := &c.last
-	if l.hasTx && e.hasTx && e.tx < l.tx || l.hasRx && e.hasRx && e.rx < l.rx || l.mode != e.mode || l.kernel != e.kernel {
+	if l.HasTx && e.HasTx && e.Tx < l.Tx || l.HasRx && e.HasRx && e.Rx < l.Rx || l.Mode != e.Mode || l.Kernel != e.Kernel {
 		return false
 	}
-	if l.pid != 0 && e.pid != 0 {
-		return l.pid == e.pid
+	if l.PID != 0 && e.PID != 0 {
+		return l.PID == e.PID
 	}
-	return slices.ContainsFunc(e.qpns, func(n uint32) bool { return slices.Contains(l.qpns, n) })
+	return slices.ContainsFunc(e.QPNs, func(n uint32) bool { return slices.Contains(l.QPNs, n) })
 }
 
 // owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of
@@ -201,15 +202,15 @@ func (c *boundCounter) continues(e *qpCounter) bool {
 func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 	e := &c.last
 	switch {
-	case e.kernel:
+	case e.Kernel:
 		return 0
 	case c.single && c.owner != 0:
 		return c.owner
-	case e.pid != 0:
-		id, _ := b.cgroup(e.pid)
+	case e.PID != 0:
+		id, _ := b.cgroup(e.PID)
 		return id
 	}
-	qpns := e.qpns
+	qpns := e.QPNs
 	if c.single {
 		qpns = qpns[:min(1, len(qpns))]
 	}
@@ -218,7 +219,7 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 		id, ok := c.qps[n]
 		if !ok && b.lookups < maxLookups {
 			b.lookups++
-			id, ok = b.creator(q, e.port, n)
+			id, ok = b.creator(q, e.Port, n)
 		}
 		if ok {
 			asked[n] = id
@@ -239,7 +240,7 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 // creator returns the cgroup of the process that created a queue pair. known reports that the
 // result is final.
 func (b *boundCounters) creator(q creatorLookup, port, qpn uint32) (id model.CgroupID, known bool) {
-	pid, err := q.c.creator(q.index, port, qpn, q.deadline)
+	pid, err := q.c.Creator(q.index, port, qpn, q.deadline)
 	if err != nil {
 		return 0, slices.ContainsFunc(finalErrors, func(e error) bool { return errors.Is(err, e) })
 	}
@@ -265,7 +266,7 @@ func (b *boundCounters) cgroup(pid uint32) (id model.CgroupID, known bool) {
 
 // creatorLookup looks up creators of the queue pairs of a device.
 type creatorLookup struct {
-	c        *conn
+	c        *nldev.Conn
 	index    uint32
 	deadline time.Time
 }

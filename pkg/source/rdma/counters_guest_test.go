@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
 // TestGuestCounters runs in the guest of tests/vm, as TestGuest. Soft-RoCE does not bind queue
@@ -60,7 +61,7 @@ func TestGuestCounters(t *testing.T) {
 		t.Errorf("the mode was %s and is %s", before, now)
 	}
 
-	c, err := dialNetlink()
+	c, err := nldev.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,31 +69,31 @@ func TestGuestCounters(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	var index uint32
 	for _, d := range mustDump(t) {
-		if d.name == "rxe0" {
-			index = d.index
+		if d.Name == "rxe0" {
+			index = d.Index
 		}
 	}
-	want := func(what string, m qpMode) {
+	want := func(what string, m nldev.QPMode) {
 		t.Helper()
-		if got, err := c.mode(index, 1, deadline); err != nil || got != m {
+		if got, err := c.Mode(index, 1, deadline); err != nil || got != m {
 			t.Errorf("%s: mode %+v, %v; want %+v", what, got, err, m)
 		}
 	}
-	want("before", qpMode{})
+	want("before", nldev.QPMode{})
 	var release unix.Utsname
 	_ = unix.Uname(&release)
 	old := release.Release[0] < '7' // 5.10, 6.1 and 6.12; optional counters are bound since 6.15
-	err = c.setAuto(index, 1, deadline)
+	err = c.SetAuto(index, 1, deadline)
 	if old {
 		if !errors.Is(err, unix.EINVAL) {
 			t.Errorf("optional counters before 6.15: %v", err)
 		}
-		want("refused", qpMode{})
+		want("refused", nldev.QPMode{})
 	} else {
 		if err != nil {
 			t.Error(err)
 		}
-		want("auto with optional counters", qpMode{mode: modeAuto, mask: maskPID, optionals: true})
+		want("auto with optional counters", nldev.QPMode{Mode: nldev.ModeAuto, Mask: nldev.MaskPID, Optionals: true})
 	}
 	tool := func(args ...string) {
 		t.Helper()
@@ -105,31 +106,31 @@ func TestGuestCounters(t *testing.T) {
 		tool("off")
 	}
 	tool("pid", "on")
-	want("auto", qpMode{mode: modeAuto, mask: maskPID})
+	want("auto", nldev.QPMode{Mode: nldev.ModeAuto, Mask: nldev.MaskPID})
 	t.Log(mode())
 	if mode() == before {
 		t.Error("iproute2 sees no change")
 	}
 	tool("off")
-	want("off again", qpMode{})
+	want("off again", nldev.QPMode{})
 	if now := mode(); now != before {
 		t.Errorf("iproute2: the mode was %s and is %s", before, now)
 	}
-	o, err := c.optionals(index, 1, deadline)
+	o, err := c.Optionals(index, 1, deadline)
 	t.Logf("optional counters %v, %v", o, err)
 	if len(o) != 0 {
 		t.Error("Soft-RoCE has no optional counters")
 	}
 	// An empty list switches all optional counters off.
-	t.Logf("setting none: %v", c.setOptionals(index, 1, nil, deadline))
-	if err := c.setOptionals(index, 1, []uint32{0}, deadline); !errors.Is(err, unix.EINVAL) {
+	t.Logf("setting none: %v", c.SetOptionals(index, 1, nil, deadline))
+	if err := c.SetOptionals(index, 1, []uint32{0}, deadline); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("to set a counter that is not optional: %v", err)
 	}
-	if all, err := qpCounters(dialNetlink, index, deadline); err != nil || len(all) != 0 {
+	if all, err := nldev.QPCounters(nldev.Dial, index, deadline); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
 	// This process has no queue pair, so look up one that does not exist.
-	if _, err := c.creator(index, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
+	if _, err := c.Creator(index, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
 	// A server waiting for its client has its queue pair in INIT, and so on a port, as
@@ -147,7 +148,7 @@ func TestGuestCounters(t *testing.T) {
 			var qpn uint32
 			_, _ = fmt.Sscan(fmt.Sprint(e["lqpn"]), &qpn)
 			if fmt.Sprint(e["pid"]) == fmt.Sprint(pingpong.Process.Pid) {
-				pid, err := c.creator(index, 1, qpn, deadline)
+				pid, err := c.Creator(index, 1, qpn, deadline)
 				return err == nil && int(pid) == pingpong.Process.Pid
 			}
 		}

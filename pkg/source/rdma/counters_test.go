@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -74,7 +73,7 @@ func newUse(t *testing.T) (*statKernel, *statDevice, *Source) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
-	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
 	return k, d, counterSource(t, tr, k, useCounters)
 }
 
@@ -121,7 +120,7 @@ func TestResting(t *testing.T) {
 	k := newStatKernel(t, tr, 2)
 	d := k.devices[0]
 	for _, d := range k.devices {
-		*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+		*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
 	}
 	s := counterSource(t, tr, k, useCounters)
 	want := func(what string, of ...string) {
@@ -140,31 +139,31 @@ func TestResting(t *testing.T) {
 	want("ended", two)
 	want("again", two)
 	k.mu.Lock()
-	d.ports[1].mode = modeManual // auto mode was switched off
+	d.ports[1].mode = nldev.ModeManual // auto mode was switched off
 	k.mu.Unlock()
 	k.create(d, 21, 201)
 	want("not bound", two)
 	k.mu.Lock()
 	d.qp(21).counter = d.counters[0]
-	d.counters[0].mode = modeManual
+	d.counters[0].mode = nldev.ModeManual
 	k.mu.Unlock()
 	want("shared", one, two)
 	k.destroy(d, 10)
 	want("queue pair without counter", one)
 	k.destroy(d, 21)
 	k.mu.Lock()
-	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
 	k.mu.Unlock()
 	k.create(d, 22, 101)
 	want("counter of the first cgroup again", two)
 
 	// Bytes of a failed read are credited later.
-	k.refuse(cmdStatGet, unix.EIO)
+	k.refuse(nldev.CmdStatGet, unix.EIO)
 	for range failsBeforePause + 1 {
 		want("during failures", two)
 	}
 	k.mu.Lock()
-	k.refuses[cmdStatGet] = unix.EOPNOTSUPP
+	k.refuses[nldev.CmdStatGet] = unix.EOPNOTSUPP
 	k.mu.Unlock()
 	for _, d := range s.devices {
 		d.bound.stat.Done(time.Now(), nil)
@@ -196,7 +195,7 @@ func TestCountedQPs(t *testing.T) {
 func TestRestingWithoutDevice(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
-	*k.devices[0].ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	*k.devices[0].ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
 	s := counterSource(t, tr, k, useCounters)
 	k.create(k.devices[0], 10, 101)
 	if got := resting(t, s); got != "" {
@@ -322,10 +321,10 @@ func TestLookupFails(t *testing.T) {
 		set   func(k *statKernel, s *Source)
 		again bool
 	}{
-		"busy":          {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EBUSY) }, true},
-		"firmware":      {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EIO) }, true},
-		"no object":     {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.ENOENT) }, false},
-		"before 5.3":    {func(k *statKernel, _ *Source) { k.refuse(cmdQPGet, unix.EOPNOTSUPP) }, false},
+		"busy":          {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.EBUSY) }, true},
+		"firmware":      {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.EIO) }, true},
+		"no object":     {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.ENOENT) }, false},
+		"before 5.3":    {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.EOPNOTSUPP) }, false},
 		"no file":       {func(_ *statKernel, s *Source) { s.cgroupFails(unix.EMFILE) }, true},
 		"process ended": {func(_ *statKernel, s *Source) { s.cgroupFails(unix.ESRCH) }, false},
 		"no cgroup":     {func(_ *statKernel, s *Source) { s.cgroupFails(os.ErrNotExist) }, false},
@@ -348,7 +347,7 @@ func TestLookupFails(t *testing.T) {
 			}
 			b.cgroupOf = cgroupOf
 			k.mu.Lock()
-			delete(k.refuses, cmdQPGet)
+			delete(k.refuses, nldev.CmdQPGet)
 			k.mu.Unlock()
 			if !c.again {
 				wantTraffic(t, s, "never known")
@@ -395,7 +394,7 @@ func TestLookupsAreBounded(t *testing.T) {
 func TestCountersFail(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP} {
 		k, _, s := newUse(t)
-		k.refuse(cmdStatGet, e)
+		k.refuse(nldev.CmdStatGet, e)
 		if got := traffic(t, s); got != "" {
 			t.Errorf("%v: %s", e, got)
 		}
@@ -408,7 +407,7 @@ func TestCountersFail(t *testing.T) {
 	k.create(d, 10, 101)
 	k.move(d, 10, 5, 5)
 	mustRead(t, s)
-	k.refuse(cmdStatGet, unix.EIO)
+	k.refuse(nldev.CmdStatGet, unix.EIO)
 	for range 2 {
 		wantTraffic(t, s, "during failures", [3]uint64{1, 5, 5})
 	}
@@ -430,22 +429,6 @@ func TestCountersOff(t *testing.T) {
 	}
 }
 
-// TestEndlessDump: the kernel sends empty messages without end if an entry exceeds a message.
-func TestEndlessDump(t *testing.T) {
-	n := 0
-	_, err := qpCounters(fakeKernel(t, func(r []byte) [][]byte {
-		var all [][]byte
-		for range 10 {
-			n++
-			all = append(all, hca.Message(nldev(cmdStatGet), unix.NLM_F_MULTI, native.Uint32(r[8:]), hca.U32(attrDevIndex, 3), hca.Nest(attrStatCounter)))
-		}
-		return all
-	}), 3, time.Now().Add(time.Minute))
-	if !errors.Is(err, errTooBig) {
-		t.Errorf("%v after %d messages", err, n)
-	}
-}
-
 // TestSlowStatistics: counters of a port that are slow to read, because many are bound, are not
 // read each time.
 func TestSlowStatistics(t *testing.T) {
@@ -454,11 +437,11 @@ func TestSlowStatistics(t *testing.T) {
 	var delay atomic.Int64
 	var asked atomic.Int32
 	now := time.Unix(1e9, 0)
-	s := netlinkSource(t, tr, fakeKernel(t, func(r []byte) [][]byte {
-		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == cmdStatGet && !a.has[attrStatRes] {
+	s := netlinkSource(t, tr, fake(t, func(r []byte) [][]byte {
+		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == nldev.CmdStatGet && !a.has[nldev.AttrStatRes] {
 			time.Sleep(time.Duration(delay.Load()))
 			n := asked.Add(1)
-			b := hca.Reply(cmdStatGet, 0, hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, "n"), hca.U64(attrHWValue, uint64(n)))))
+			b := hca.Reply(nldev.CmdStatGet, 0, hca.Nest(nldev.AttrHWCounters, hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, "n"), hca.U64(nldev.AttrHWValue, uint64(n)))))
 			copy(b[8:12], r[8:12])
 			return [][]byte{b}
 		}
@@ -487,87 +470,4 @@ func TestSlowStatistics(t *testing.T) {
 	now = slow.until
 	read(0, 4)
 	read(time.Millisecond, 5)
-}
-
-func TestParseStatistics(t *testing.T) {
-	counter := func(of ...[]byte) []byte { return hca.Nest(attrStatCounter, hca.Nest(attrStatCounter+1, of...)) }
-	value := func(name string, v uint64) []byte {
-		return hca.Nest(attrHWCounter, hca.Text(attrHWName, name), hca.U64(attrHWValue, v))
-	}
-	whole := counter(hca.U32(attrPortIndex, 2), hca.U32(attrCounterID, 7), hca.U32(attrStatMode, modeAuto), hca.Attr(attrQPType, 2),
-		hca.U32(attrPID, 41), hca.Nest(attrQP, hca.Nest(attrQPEntry, hca.U32(attrLQPN, 5)), hca.Nest(attrQPEntry, hca.U32(attrLQPN, 6))),
-		hca.Nest(attrHWCounters, value("out_of_buffer", 1), value(txBytes, 1<<63), value(rxBytes, 2), hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes))))
-	all, err := parseQPCounters(nil, whole)
-	want := qpCounter{
-		port: 2, id: 7, mode: modeAuto, pid: 41, byType: true, qpns: []uint32{5, 6}, tx: 1 << 63, rx: 2, hasTx: true, hasRx: true,
-	}
-	if err != nil || len(all) != 1 || fmt.Sprint(all[0]) != fmt.Sprint(want) {
-		t.Errorf("%+v, %v", all, err)
-	}
-	for n := range len(whole) {
-		if all, err := parseQPCounters(nil, whole[:n]); n > 0 && err == nil && len(all) > 0 {
-			t.Errorf("%d of %d bytes pass for complete", n, len(whole))
-		}
-	}
-	for name, b := range map[string][]byte{
-		"pid of 2 bytes":   counter(hca.Attr(attrPID, 1, 2)),
-		"qpn of 8 bytes":   counter(hca.Nest(attrQP, hca.Nest(attrQPEntry, hca.U64(attrLQPN, 1)))),
-		"value of 4 bytes": counter(hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.U32(attrHWValue, 1)))),
-	} {
-		if _, err := parseQPCounters(nil, b); !errors.Is(err, netlink.ErrMalformed) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, err := parseQPCounters(make([]qpCounter, maxBound), whole); !errors.Is(err, errTooMany) {
-		t.Errorf("more than the limit: %v", err)
-	}
-
-	for name, c := range map[string]struct {
-		b    []byte
-		want qpMode
-		ok   bool
-	}{
-		"off":          {hca.U32(attrStatMode, 0), qpMode{}, true},
-		"auto, 6.12":   {slices.Concat(hca.U32(attrStatMode, 1), hca.U32(attrStatMask, 3)), qpMode{mode: 1, mask: 3}, true},
-		"auto, 6.15":   {slices.Concat(hca.U32(attrStatMode, 1), hca.U32(attrStatMask, 2), hca.Attr(attrOptionals, 1)), qpMode{1, 2, true}, true},
-		"missing":      {hca.U32(attrStatMask, 2), qpMode{mask: 2}, false},
-		"of two bytes": {hca.Attr(attrStatMode, 1, 0), qpMode{}, false},
-	} {
-		if m, err := parseMode(c.b); (err == nil) != c.ok || c.ok && m != c.want {
-			t.Errorf("%s: %+v, %v", name, m, err)
-		}
-	}
-
-	status := hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, "fixed"), hca.U32(attrHWIndex, 0)),
-		hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes), hca.U32(attrHWIndex, 32), hca.Attr(attrHWDynamic, 1)),
-		hca.Nest(attrHWCounter, hca.Text(attrHWName, "../x"), hca.U32(attrHWIndex, 33), hca.Attr(attrHWDynamic, 1)))
-	if o, err := parseOptionals(nil, status); err != nil || len(o) != 1 || o[0] != (optional{txBytes, 32, true}) {
-		t.Errorf("%+v, %v", o, err)
-	}
-}
-
-// FuzzStatistics decodes or rejects any bytes.
-func FuzzStatistics(f *testing.F) {
-	f.Add(hca.Nest(attrStatCounter, hca.Nest(attrStatCounter+1, hca.U32(attrPortIndex, 1), hca.U32(attrCounterID, 7), hca.U32(attrStatMode, 1),
-		hca.U32(attrPID, 41), hca.Nest(attrQP, hca.Nest(attrQPEntry, hca.U32(attrLQPN, 5))),
-		hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes), hca.U64(attrHWValue, 9))))))
-	f.Add(slices.Concat(hca.U32(attrStatMode, 1), hca.U32(attrStatMask, 2), hca.Attr(attrOptionals, 1)))
-	f.Add(hca.Nest(attrHWCounters, hca.Nest(attrHWCounter, hca.Text(attrHWName, rxBytes), hca.U32(attrHWIndex, 32), hca.Attr(attrHWDynamic, 1))))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		before := slices.Clone(b)
-		if all, err := parseQPCounters(nil, b); err == nil {
-			for _, c := range all {
-				if !c.hasTx && c.tx != 0 || !c.hasRx && c.rx != 0 || len(c.qpns) > len(b)/8 {
-					t.Errorf("%+v", c)
-				}
-			}
-		}
-		if o, err := parseOptionals(nil, b); err == nil && len(o) > maxOptional {
-			t.Error(len(o))
-		}
-		_, _ = parseMode(b)
-		if !slices.Equal(before, b) {
-			t.Error("the parser changed its input")
-		}
-	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -28,22 +29,22 @@ func TestObjectCounts(t *testing.T) {
 	n.isSysfs = func(string) bool { return true }
 	var mu sync.Mutex
 	var asked []uint32
-	n.dial = fakeKernel(t, func(r []byte) [][]byte {
+	n.dial = fake(t, func(r []byte) [][]byte {
 		mu.Lock()
 		defer mu.Unlock()
 		var answer [][]byte
 		switch native.Uint16(r[4:]) {
-		case nldev(cmdGet):
+		case nldev.MessageType(nldev.CmdGet):
 			answer = [][]byte{getReply(2, "mlx5_2", 1), getReply(3, "mlx5_3", 2), hca.Done()}
-		case nldev(cmdResGet):
+		case nldev.MessageType(nldev.CmdResGet):
 			a := netlink.Parse(r[unix.SizeofNlMsghdr:])
 			details := false
 			var index uint32
 			for a.Next() {
 				switch a.Type {
-				case attrDevIndex:
+				case nldev.AttrDevIndex:
 					index = a.U32()
-				case attrDetails:
+				case nldev.AttrDetails:
 					details = a.U8() == 1
 				}
 			}

@@ -14,11 +14,9 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
-
-// errGone is the error of a device that was removed during a read.
-var errGone = errors.New("device was removed during the read")
 
 // device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, the fields between the lines to call, and
 // the field below the second line to query. While call or query is not running, its fields belong to Read.
@@ -138,7 +136,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 
 	scanned, err := f.Open(n.open)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, errOther) {
-		return reading{}, errGone
+		return reading{}, sysfs.ErrGone
 	}
 	if err != nil {
 		return reading{}, err
@@ -150,11 +148,11 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 		d.node = n
 		f.HCA.CharDevice = n.uverbs[d.name].Name
 		f.HCA.Index = n.index(d.name, f.HCA.NodeGUID)
-		if f.HCA.Parent = ""; n.devices[d.name].smi {
-			f.HCA.Parent = n.devices[d.name].parent
+		if f.HCA.Parent = ""; n.devices[d.name].SMI {
+			f.HCA.Parent = n.devices[d.name].Parent
 		}
 	}
-	var c *conn
+	var c *nldev.Conn
 	if f.HCA.Index != noIndex {
 		if c, err = n.dial(); err == nil {
 			c.Buffer = b[:]
@@ -215,14 +213,14 @@ func (d *device) unreadable(r *reading) error {
 		if !d.call.Running() { // otherwise the next read finds the same
 			d.files.Close()
 		}
-		return errGone
+		return sysfs.ErrGone
 	}
 	return err
 }
 
 // readHW reads the hardware counters of a port by RDMA netlink, one firmware query for all of
 // them, and from the files if netlink has no counters.
-func (d *device) readHW(c *conn, p *devicePort, now, deadline time.Time, t *sysfs.Tally) []model.Counter {
+func (d *device) readHW(c *nldev.Conn, p *devicePort, now, deadline time.Time, t *sysfs.Tally) []model.Counter {
 	if c == nil || p.statless {
 		return d.files.ReadGroup(&p.HW, now, t)
 	}
@@ -236,11 +234,7 @@ func (d *device) readHW(c *conn, p *devicePort, now, deadline time.Time, t *sysf
 	}
 	began := time.Now()
 	counters := make([]model.Counter, 0, max(p.HW.Size(), len(d.names)))
-	r := request{cmd: cmdStatGet, index: &d.files.HCA.Index, port: uint32(p.Base.Number)}
-	err := c.request(r, deadline, func(payload []byte) (err error) {
-		counters, err = parseStats(counters, payload, d.intern)
-		return err
-	})
+	counters, err := c.Counters(d.files.HCA.Index, uint32(p.Base.Number), counters, d.intern, deadline)
 	switch {
 	case err == nil:
 		p.HW.Answered = p.HW.Answered || len(counters) > 0
@@ -259,18 +253,32 @@ func (d *device) readHW(c *conn, p *devicePort, now, deadline time.Time, t *sysf
 }
 
 // readResources reads the number of objects of this device (RES_GET). It records failures in t.
-func (d *device) readResources(c *conn, now, deadline time.Time, t *sysfs.Tally) []model.Resource {
+func (d *device) readResources(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.Resource {
 	if d.tables.Waiting(now) {
 		t.Count("", &d.tables, now)
 		return nil
 	}
-	var all []model.Resource
-	err := c.request(request{cmd: cmdResGet, index: &d.files.HCA.Index}, deadline, func(payload []byte) (err error) {
-		all, err = parseSummary(all, payload)
-		return err
-	})
+	all, err := c.Resources(d.files.HCA.Index, false, deadline)
 	if d.tables.Done(now, err); err != nil {
 		t.Count("", &d.tables, now)
+		return nil
+	}
+	for i := range all {
+		all[i].Device = d.name
+	}
+	return all
+}
+
+// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no
+// further use: the rest of the list may follow.
+func (d *device) readDomains(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.Domains {
+	if d.domains.Waiting(now) {
+		t.Count("", &d.domains, now)
+		return nil
+	}
+	all, err := c.Domains(d.files.HCA.Index, deadline)
+	if d.domains.Done(now, err); err != nil {
+		t.Count("", &d.domains, now)
 		return nil
 	}
 	for i := range all {
@@ -288,7 +296,7 @@ func (d *device) intern(b []byte) (string, bool) {
 	if !d.files.Refused.Counter(s) {
 		return "", false
 	}
-	if len(d.names) >= maxCounters {
+	if len(d.names) >= nldev.MaxCounters {
 		d.files.Refused.Add("counter", s, "the device has too many")
 		return "", false
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
 // TestGuest compares the source with iproute2 on live Soft-RoCE devices. It runs in the guest
@@ -126,7 +127,7 @@ func TestGuest(t *testing.T) {
 		want := map[string]string{}
 		for _, e := range iproute(t, "resource", "show") {
 			for typ, n := range e {
-				if typ != "ifindex" && typ != "ifname" && summaryType([]byte(typ)) != "" {
+				if typ != "ifindex" && typ != "ifname" && objectType(typ) {
 					want[fmt.Sprintf("%v %s", e["ifname"], typ)] = fmt.Sprint(n)
 				}
 			}
@@ -184,11 +185,11 @@ func TestGuest(t *testing.T) {
 
 	// Gate C2: one request per port, and no file of hw_counters.
 	t.Run("Requests", func(t *testing.T) {
-		var conns []*conn
+		var conns []*nldev.Conn
 		s := newGuestSource(t)
-		sockets := make(chan *conn, 100)
-		s.dial = func() (*conn, error) {
-			c, err := dialNetlink()
+		sockets := make(chan *nldev.Conn, 100)
+		s.dial = func() (*nldev.Conn, error) {
+			c, err := nldev.Dial()
 			sockets <- c
 			return c, err
 		}
@@ -353,7 +354,7 @@ func testNamespaces(t *testing.T) {
 		}
 		return snap.HCAs
 	}
-	if shared, err := sharedMode(dialNetlink, time.Now().Add(time.Minute)); shared || err != nil {
+	if shared, err := nldev.Shared(nldev.Dial, time.Now().Add(time.Minute)); shared || err != nil {
 		t.Errorf("shared %v, %v in the exclusive mode", shared, err)
 	}
 	if d, err := s.devicesIn(space); len(d) != 0 || err != nil {
@@ -463,7 +464,7 @@ func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
 		all = map[string]string{}
 		for _, e := range iprouteIn(t, in[:4], "resource", "show") {
 			for typ, n := range e {
-				if summaryType([]byte(typ)) != "" {
+				if objectType(typ) {
 					all[typ] = fmt.Sprint(n)
 				}
 			}
@@ -632,27 +633,36 @@ func sh(t *testing.T, script string) {
 func recordReplies(t *testing.T, dir string) {
 	index := uint32(0)
 	for _, d := range mustDump(t) {
-		if d.name == "rxe0" {
-			index = d.index
+		if d.Name == "rxe0" {
+			index = d.Index
 		}
 	}
-	requests := map[string]request{
-		"get":      {cmd: cmdGet, dump: true},
-		"res":      {cmd: cmdResGet, dump: true},
-		"stat":     {cmd: cmdStatGet, index: &index, port: 1},
-		"stat_bad": {cmd: cmdStatGet, index: &index, port: 9},
+	on, port := netlink.AppendU32(nil, nldev.AttrDevIndex, index), func(n uint32) []byte { return netlink.AppendU32(nil, nldev.AttrPortIndex, n) }
+	type request struct {
+		name  string
+		cmd   uint16
+		flags uint16
+		attrs []byte
 	}
-	for _, tb := range tables {
-		requests["res_"+string(tb.typ)] = request{cmd: tb.cmd, dump: true, index: &index}
+	requests := []request{{"stat_bad", nldev.CmdStatGet, 0, slices.Concat(on, port(9))}}
+	for cmd, name := range recordings {
+		r := request{name, cmd, unix.NLM_F_DUMP, on}
+		switch name {
+		case "get", "res":
+			r.attrs = nil
+		case "stat":
+			r.flags, r.attrs = 0, slices.Concat(on, port(1))
+		}
+		requests = append(requests, r)
 	}
-	for name, r := range requests {
-		c, err := dialNetlink()
+	for _, r := range requests {
+		c, err := nldev.Dial()
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Buffer = make([]byte, netlink.BufferSize)
 		var raw []byte
-		b := r.encode()
+		b := netlink.Message(nldev.MessageType(r.cmd), r.flags, slices.Clone(r.attrs))
 		netlink.SetSequence(b, 1)
 		if _, err := unix.Write(c.FD, b); err != nil {
 			t.Fatal(err)
@@ -663,21 +673,30 @@ func recordReplies(t *testing.T, dir string) {
 				t.Fatal(err)
 			}
 			raw = append(raw, c.Buffer[:n]...)
-			done, err = netlink.Messages(c.Buffer[:n], nldev(r.cmd), 1, func([]byte) error { return nil })
+			done, err = netlink.Messages(c.Buffer[:n], nldev.MessageType(r.cmd), 1, func([]byte) error { return nil })
 			done = done || err != nil
 		}
 		c.Close()
-		if err := os.WriteFile(filepath.Join(dir, name+".bin"), raw, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, r.name+".bin"), raw, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func mustDump(t *testing.T) []nlDevice {
+func mustDump(t *testing.T) []nldev.Device {
 	t.Helper()
-	all, err := dump(dialNetlink, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
+	all, err := nldev.Devices(nldev.Dial, time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// objectType reports whether the model has a type of iproute2.
+func objectType(name string) bool {
+	switch model.ObjectType(name) {
+	case model.PD, model.CQ, model.QP, model.CMID, model.MR, model.Context, model.SRQ:
+		return true
+	}
+	return false
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -39,11 +40,11 @@ const manageEvery = 10 * time.Second
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
 	*Netlink
-	dial func() (*conn, error) // of the Netlink when the manager started
+	dial func() (*nldev.Conn, error) // of the Netlink when the manager started
 	now  func() time.Time
 	log  *zap.Logger
 
-	listing hang.Call[[]nlDevice]
+	listing hang.Call[[]nldev.Device]
 	stop    chan struct{}
 	done    chan struct{}
 
@@ -152,13 +153,13 @@ func (m *manager) tick() {
 // list updates the set of devices. A device that moves to another network namespace keeps its mode
 // and counters, and is adopted when it comes back.
 func (m *manager) list() ([]*managed, error) {
-	var all []nlDevice
+	var all []nldev.Device
 	// A netlink request would load ib_core.
 	if names, _ := os.ReadDir(m.root); len(names) > 0 && m.isSysfs(m.root) {
 		deadline := time.Now().Add(m.deadline)
 		var err error
-		all, err = m.listing.Do(context.Background(), m.deadline, func() ([]nlDevice, error) {
-			return dump(m.dial, request{cmd: cmdGet}, deadline, parseDevice)
+		all, err = m.listing.Do(context.Background(), m.deadline, func() ([]nldev.Device, error) {
+			return nldev.Devices(m.dial, deadline)
 		})
 		if err != nil {
 			return nil, err
@@ -168,16 +169,16 @@ func (m *manager) list() ([]*managed, error) {
 	defer m.mu.Unlock()
 	there := map[uint32]bool{}
 	for _, n := range all {
-		if !m.chosen(n.name) || !m.binds(n.name) {
+		if !m.chosen(n.Name) || !m.binds(n.Name) {
 			continue
 		}
-		there[n.index] = true
-		d := m.devices[n.index]
+		there[n.Index] = true
+		d := m.devices[n.Index]
 		if d == nil {
-			d = &managed{index: n.index, ports: m.ports(n.name)}
-			m.devices[n.index] = d
+			d = &managed{index: n.Index, ports: m.ports(n.Name)}
+			m.devices[n.Index] = d
 		}
-		d.name = n.name
+		d.name = n.Name
 	}
 	var devices []*managed
 	for index, d := range m.devices {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -104,9 +105,9 @@ func TestManage(t *testing.T) {
 // TestManageRefuses: ports set by others are not changed, and bound counters are read.
 func TestManageRefuses(t *testing.T) {
 	for name, set := range map[string]func(k *statKernel, d *statDevice){
-		"by type":                   func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, 1 },
+		"by type":                   func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = nldev.ModeAuto, 1 },
 		"manually":                  func(k *statKernel, d *statDevice) { k.create(d, 9, 101); k.bind(d, 9) },
-		"without optional counters": func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = modeAuto, maskPID },
+		"without optional counters": func(_ *statKernel, d *statDevice) { d.ports[1].mode, d.ports[1].mask = nldev.ModeAuto, nldev.MaskPID },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := hca.NewTree(t)
@@ -139,10 +140,10 @@ func TestManagePortFreedLater(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
-	d.ports[1].mode, d.ports[1].mask = modeAuto, 1
+	d.ports[1].mode, d.ports[1].mask = nldev.ModeAuto, 1
 	s := newManage(t, tr, k)
 	k.mu.Lock()
-	d.ports[1].mode, d.ports[1].mask = modeNone, 0
+	d.ports[1].mode, d.ports[1].mask = nldev.ModeNone, 0
 	k.mu.Unlock()
 	late := k.plug(tr, 1)
 	s.manager.tick()
@@ -161,7 +162,7 @@ func TestManageLoses(t *testing.T) {
 	s := newManage(t, tr, k)
 	k.mu.Lock()
 	d.ports[1].mask = 3
-	d.ports[1].optional[1].on = true
+	d.ports[1].optional[1].On = true
 	k.mu.Unlock()
 	s.manager.tick()
 	if r := refusal(t, s); r.State != model.StateUnsupported || !strings.Contains(r.Reason, "another tool changed the mode to auto, mask 3") {
@@ -253,7 +254,7 @@ func TestManageReloadedDriver(t *testing.T) {
 	d := k.devices[0]
 	k.mu.Lock()
 	d.index = 99
-	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeNone, 0, false
+	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = nldev.ModeNone, 0, false
 	k.mu.Unlock()
 	eventually(t, func() bool { // a tick does nothing while the manager visits the device
 		s.manager.tick()
@@ -320,11 +321,11 @@ func TestManageCannot(t *testing.T) {
 	}{
 		"no capability":     {func(k *statKernel) { k.denied = true }, model.StateFailed, "add CAP_NET_ADMIN"},
 		"6.12":              {func(k *statKernel) { k.old = true }, model.StateUnsupported, "6.15"},
-		"5.10":              {func(k *statKernel) { k.old = true; k.refuses[cmdStatStatus] = unix.EINVAL }, model.StateUnsupported, "6.15"},
-		"not of this mode":  {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EOPNOTSUPP }, model.StateUnsupported, "not supported"},
-		"tool in between":   {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EBUSY }, model.StateUnsupported, "another tool"},
-		"firmware error":    {func(k *statKernel) { k.refuses[cmdStatSet] = unix.EIO }, model.StateFailed, "input/output"},
-		"status fails":      {func(k *statKernel) { k.refuses[cmdStatStatus] = unix.EIO }, model.StateFailed, "input/output"},
+		"5.10":              {func(k *statKernel) { k.old = true; k.refuses[nldev.CmdStatStatus] = unix.EINVAL }, model.StateUnsupported, "6.15"},
+		"not of this mode":  {func(k *statKernel) { k.refuses[nldev.CmdStatSet] = unix.EOPNOTSUPP }, model.StateUnsupported, "not supported"},
+		"tool in between":   {func(k *statKernel) { k.refuses[nldev.CmdStatSet] = unix.EBUSY }, model.StateUnsupported, "another tool"},
+		"firmware error":    {func(k *statKernel) { k.refuses[nldev.CmdStatSet] = unix.EIO }, model.StateFailed, "input/output"},
+		"status fails":      {func(k *statKernel) { k.refuses[nldev.CmdStatStatus] = unix.EIO }, model.StateFailed, "input/output"},
 		"byte counters off": {func(k *statKernel) { k.devices[0].ports[1].optional = nil }, model.StateUnsupported, "6.15"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -353,8 +354,8 @@ func TestManageHalfWay(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
-	c, err := fakeKernel(t, func(r []byte) [][]byte {
-		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == cmdStatSet && a.has[attrStatMode] {
+	c, err := fake(t, func(r []byte) [][]byte {
+		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == nldev.CmdStatSet && a.has[nldev.AttrStatMode] {
 			b := hca.Failure(unix.EBUSY)
 			copy(b[8:12], r[8:12])
 			return [][]byte{b}
@@ -397,7 +398,7 @@ func TestManageHangs(t *testing.T) {
 	hang := make(chan struct{})
 	var dials atomic.Int32
 	s.mu.Lock()
-	s.dial = func() (*conn, error) {
+	s.dial = func() (*nldev.Conn, error) {
 		if dials.Add(1) == 2 { // after the one for the list
 			<-hang
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -43,8 +44,8 @@ var errOther = errors.New("the process ended or is in another network namespace"
 
 // movedDevices is the result of the last search. No Read waits for a search.
 type movedDevices struct {
-	listCalls hang.Group[uint64, []nlDevice] // by the inode of the namespace
-	devices   map[string]*movedDevice        // by name; under Source.mu
+	listCalls hang.Group[uint64, []nldev.Device] // by the inode of the namespace
+	devices   map[string]*movedDevice            // by name; under Source.mu
 
 	mu      sync.Mutex
 	search  hang.Call[[]found]
@@ -133,8 +134,8 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 // shows all devices, and no search is needed.
 func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
-	shared, err := sharedMode(s.dial, deadline)
-	if err != nil || shared {
+	yes, err := nldev.Shared(s.dial, deadline)
+	if err != nil || yes {
 		return nil, err
 	}
 	var tooMany error
@@ -142,10 +143,10 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 		tooMany = fmt.Errorf("%d of %d network namespaces were not searched", len(spaces)-maxNamespaces, len(spaces))
 		spaces = spaces[:maxNamespaces]
 	}
-	shown, errs := make([][]nlDevice, len(spaces)), make([]error, len(spaces))
+	shown, errs := make([][]nldev.Device, len(spaces)), make([]error, len(spaces))
 	each(len(spaces), func(i int) {
 		n := spaces[i]
-		shown[i], errs[i] = s.moved.listCalls.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nlDevice, error) {
+		shown[i], errs[i] = s.moved.listCalls.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nldev.Device, error) {
 			return s.devicesIn(n)
 		})
 	})
@@ -154,8 +155,8 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 	verbs := sysfs.CharDevices(filepath.Join(s.opt.Sysfs, "class/infiniband_verbs"))
 	for i, devices := range shown {
 		for _, d := range devices {
-			if s.chosen(d.name) {
-				all = append(all, found{s.movedHCA(r, d, verbs[d.name], spaces[i].Inode), spaces[i]})
+			if s.chosen(d.Name) {
+				all = append(all, found{s.movedHCA(r, d, verbs[d.Name], spaces[i].Inode), spaces[i]})
 			}
 		}
 	}
@@ -178,23 +179,4 @@ func unsearched(errs []error) error {
 		return nil
 	}
 	return fmt.Errorf("%d of %d network namespaces could not be searched: %w", n, len(errs), first)
-}
-
-// sharedMode reports whether all namespaces show all devices (SYS_GET). Kernels before
-// 5.2 have no other mode.
-func sharedMode(dial func() (*conn, error), deadline time.Time) (shared bool, err error) {
-	c, err := dial()
-	if err != nil {
-		return false, err
-	}
-	defer c.Close()
-	shared = true
-	err = c.request(request{cmd: cmdSysGet}, deadline, func(payload []byte) (err error) {
-		shared, err = parseShared(payload)
-		return err
-	})
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		return true, nil
-	}
-	return shared, err
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/hca"
 )
@@ -95,7 +96,7 @@ type exclusive struct {
 	hanging atomic.Int64 // calls that hang or hung
 }
 
-func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
+func (x *exclusive) devicesIn(n model.Namespace) ([]nldev.Device, error) {
 	if c := x.hang[n.Inode]; c != nil {
 		x.hanging.Add(1)
 		<-c
@@ -107,8 +108,8 @@ func (x *exclusive) devicesIn(n model.Namespace) ([]nlDevice, error) {
 	if err := x.refuse[n.Inode]; err != nil {
 		return nil, err
 	}
-	dial := fakeKernel(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), hca.Done()) })
-	return dump(dial, request{cmd: cmdGet}, time.Now().Add(time.Minute), parseDevice)
+	dial := fake(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), hca.Done()) })
+	return nldev.Devices(dial, time.Now().Add(time.Minute))
 }
 
 // openIn opens a device in a fake sysfs of the namespace.
@@ -131,11 +132,11 @@ func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
 }
 
 // dialIn opens a socket in a namespace, for the counters of a device.
-func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
+func (x *exclusive) dialIn(model.Namespace) (*nldev.Conn, error) {
 	x.dials.Add(1)
-	return fakeKernel(x.t, func(r []byte) [][]byte {
+	return fake(x.t, func(r []byte) [][]byte {
 		x.mu.Lock()
-		b := map[uint16][]byte{nldev(cmdStatGet): x.stats, nldev(cmdResGet): x.counts, nldev(cmdPDGet): hca.Done()}[native.Uint16(r[4:])]
+		b := map[uint16][]byte{nldev.MessageType(nldev.CmdStatGet): x.stats, nldev.MessageType(nldev.CmdResGet): x.counts, nldev.MessageType(nldev.CmdPDGet): hca.Done()}[native.Uint16(r[4:])]
 		x.mu.Unlock()
 		if b == nil {
 			b = hca.Failure(unix.EINVAL)
@@ -149,16 +150,16 @@ func (x *exclusive) dialIn(model.Namespace) (*conn, error) {
 // counted returns the RES_GET reply of one device.
 func counted(index uint32, name string, pds uint64) []byte {
 	entry := func(name string, n uint64) []byte {
-		return hca.Nest(attrSummaryEntry, hca.Text(attrSummaryName, name), hca.U64(attrSummaryCurr, n))
+		return hca.Nest(nldev.AttrSummaryEntry, hca.Text(nldev.AttrSummaryName, name), hca.U64(nldev.AttrSummaryCurr, n))
 	}
-	return hca.Reply(cmdResGet, 0, hca.U32(attrDevIndex, index), hca.Text(attrDevName, name),
-		hca.Nest(attrSummary, entry("pd", pds), entry("qp", pds+1)))
+	return hca.Reply(nldev.CmdResGet, 0, hca.U32(nldev.AttrDevIndex, index), hca.Text(nldev.AttrDevName, name),
+		hca.Nest(nldev.AttrSummary, entry("pd", pds), entry("qp", pds+1)))
 }
 
 // dial opens a socket in the namespace of the node, which shows no devices.
-func (x *exclusive) dial() (*conn, error) {
-	return fakeKernel(x.t, func(r []byte) [][]byte {
-		if native.Uint16(r[4:]) != nldev(cmdSysGet) {
+func (x *exclusive) dial() (*nldev.Conn, error) {
+	return fake(x.t, func(r []byte) [][]byte {
+		if native.Uint16(r[4:]) != nldev.MessageType(nldev.CmdSysGet) {
 			return [][]byte{hca.Done()}
 		}
 		x.asked.Add(1)
@@ -167,13 +168,13 @@ func (x *exclusive) dial() (*conn, error) {
 }
 
 func mode(shared byte) [][]byte {
-	return [][]byte{hca.Reply(cmdSysGet, 0, hca.Attr(attrSharedNetns, shared))}
+	return [][]byte{hca.Reply(nldev.CmdSysGet, 0, hca.Attr(nldev.AttrSharedNetns, shared))}
 }
 
 func getReply(index uint32, name string, guid uint64) []byte {
-	return hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, index), hca.Text(attrDevName, name), hca.U32(attrPortIndex, 1),
-		hca.Text(attrFirmware, "28.39.3004"), hca.U64(attrNodeGUID, guid), hca.U64(attrSysImageGUID, 0xa088c20300000000),
-		hca.Attr(attrNodeType, 1))
+	return hca.Reply(nldev.CmdGet, unix.NLM_F_MULTI, hca.U32(nldev.AttrDevIndex, index), hca.Text(nldev.AttrDevName, name), hca.U32(nldev.AttrPortIndex, 1),
+		hca.Text(nldev.AttrFirmware, "28.39.3004"), hca.U64(nldev.AttrNodeGUID, guid), hca.U64(nldev.AttrSysImageGUID, 0xa088c20300000000),
+		hca.Attr(nldev.AttrNodeType, 1))
 }
 
 // movedSource returns a source for tr, which lacks the devices of x.
@@ -220,7 +221,7 @@ func TestMoved(t *testing.T) {
 		},
 		sysfs:  map[uint64]hca.Tree{11: pod},
 		shut:   map[uint64]error{12: unix.EPERM},
-		stats:  hca.Reply(cmdStatGet, 0, mlx5Stats()),
+		stats:  hca.Reply(nldev.CmdStatGet, 0, statsReply()),
 		counts: counted(2, "renamed", 5),
 	}
 	spaces := []model.Namespace{
@@ -347,7 +348,7 @@ func TestMovedResources(t *testing.T) {
 	pod.HCA(2, 1)
 	x := &exclusive{
 		mode: mode(0), shows: map[uint64][][]byte{11: {getReply(2, "mlx5_2", 0xa088c20300000002)}}, sysfs: map[uint64]hca.Tree{11: pod},
-		stats: hca.Reply(cmdStatGet, 0, mlx5Stats()),
+		stats: hca.Reply(nldev.CmdStatGet, 0, statsReply()),
 	}
 	now := time.Unix(1000, 0)
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
@@ -385,12 +386,12 @@ func TestMovedCounters(t *testing.T) {
 	pod := hca.NewTree(t)
 	k := newStatKernel(t, pod, 0)
 	d := k.plug(pod, 2)
-	*d.ports[1] = statPort{mode: modeAuto, mask: maskPID, opcnt: true}
+	*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
 	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]hca.Tree{11: pod}}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
 		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (model.CgroupID, error) { return model.CgroupID(pid), nil }
 	})
-	s.dialIn = func(model.Namespace) (*conn, error) { return k.dial() }
+	s.dialIn = func(model.Namespace) (*nldev.Conn, error) { return k.dial() }
 	k.create(d, 10, 101)
 	k.move(d, 10, 1000, 1000)
 	mustRead(t, s)
@@ -406,7 +407,7 @@ func TestNoMovedDevices(t *testing.T) {
 	for name, reply := range map[string][][]byte{
 		"shared":           mode(1),
 		"before Linux 5.2": {hca.Failure(unix.EOPNOTSUPP)},
-		"no attribute":     {hca.Reply(cmdSysGet, 0)},
+		"no attribute":     {hca.Reply(nldev.CmdSysGet, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := hca.NewTree(t)
@@ -549,7 +550,7 @@ func TestStuckSearch(t *testing.T) {
 		o.Now = func() time.Time { return now }
 	})
 	var dials atomic.Int64
-	s.dial = func() (*conn, error) {
+	s.dial = func() (*nldev.Conn, error) {
 		if dials.Add(1) > 0 {
 			<-hang
 		}
@@ -565,4 +566,14 @@ func TestStuckSearch(t *testing.T) {
 	}
 	close(hang)
 	settle(t, s)
+}
+
+// statsReply is the payload of a reply to STAT_GET, with a counter that is refused and one that is optional.
+func statsReply() []byte {
+	counter := func(name string, v uint64, more ...[]byte) []byte {
+		return hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, name), hca.U64(nldev.AttrHWValue, v), slices.Concat(more...))
+	}
+	return slices.Concat(hca.U32(nldev.AttrDevIndex, 3), hca.Text(nldev.AttrDevName, "mlx5_0"), hca.U32(nldev.AttrPortIndex, 1), hca.Nest(nldev.AttrHWCounters,
+		counter("out_of_buffer", 7), counter("np_cnp_sent", 1<<63), counter("rdma_tx_bytes", 5, hca.U32(94, 31), hca.Attr(95, 1)),
+		counter("bad/name", 9)))
 }

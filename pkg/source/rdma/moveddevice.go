@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -68,9 +69,9 @@ func (s *Source) nodeOf(f found) *node {
 	name := f.hca.Name
 	return &node{
 		uverbs:  map[string]sysfs.CharDevice{name: {Name: f.hca.CharDevice}},
-		devices: map[string]nlDevice{name: {index: f.hca.Index, guid: f.hca.NodeGUID}},
+		devices: map[string]nldev.Device{name: {Index: f.hca.Index, GUID: f.hca.NodeGUID}},
 		open:    func(name string) (int, error) { return s.openIn(f.space, name) },
-		dial:    func() (*conn, error) { return s.dialIn(f.space) },
+		dial:    func() (*nldev.Conn, error) { return s.dialIn(f.space) },
 		away:    true,
 	}
 }
@@ -88,13 +89,13 @@ func (s *Source) readMoved(ctx context.Context, d *movedDevice, now time.Time) *
 
 // movedHCA returns a device as netlink lists it in its namespace. The PCI function and
 // the uverbs device have no namespace.
-func (s *Source) movedHCA(r *sysfs.Reader, d nlDevice, verbs sysfs.CharDevice, netns uint64) model.HCA {
+func (s *Source) movedHCA(r *sysfs.Reader, d nldev.Device, verbs sysfs.CharDevice, netns uint64) model.HCA {
 	h := model.HCA{
-		Name: d.name, Index: d.index, Firmware: d.firmware, NodeType: d.nodeType, NodeGUID: d.guid, SysImageGUID: d.sysGUID,
+		Name: d.Name, Index: d.Index, Firmware: d.Firmware, NodeType: d.NodeType, NodeGUID: d.GUID, SysImageGUID: d.SysGUID,
 		CharDevice: verbs.Name, PCIAddress: verbs.PCI, Netns: netns,
 	}
 	if h.PCIAddress == "" {
-		h.PCIAddress = sysfs.FunctionByGUID(r, s.root, d.guid)
+		h.PCIAddress = sysfs.FunctionByGUID(r, s.root, d.GUID)
 	}
 	if h.PCIAddress == "" {
 		return h

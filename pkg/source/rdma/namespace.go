@@ -15,21 +15,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
 // namespaceDevices dumps the devices of a namespace. The reply depends on the namespace
 // in which the socket is opened.
-func (s *Source) namespaceDevices(n model.Namespace) (devices []nlDevice, err error) {
+func (s *Source) namespaceDevices(n model.Namespace) (all []nldev.Device, err error) {
 	err = s.enterNamespace(n, func() error {
-		devices, err = dump(s.dial, request{cmd: cmdGet}, time.Now().Add(s.opt.Deadline), parseDevice)
+		all, err = nldev.Devices(s.dial, time.Now().Add(s.opt.Deadline))
 		return err
 	})
-	return devices, err
+	return all, err
 }
 
 // dialNamespace opens an RDMA netlink socket in a namespace. Any thread may use it. The
 // namespace exists at least as long as the socket.
-func (s *Source) dialNamespace(n model.Namespace) (c *conn, err error) {
+func (s *Source) dialNamespace(n model.Namespace) (c *nldev.Conn, err error) {
 	err = s.enterNamespace(n, func() error {
 		c, err = s.dial()
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -37,16 +38,16 @@ type node struct {
 	tries    int  // how often it was read for this set of devices
 	complete bool // nothing is missing
 	uverbs   map[string]sysfs.CharDevice
-	devices  map[string]nlDevice // as listed by netlink, by name
-	dial     func() (*conn, error)
+	devices  map[string]nldev.Device // as listed by netlink, by name
+	dial     func() (*nldev.Conn, error)
 	open     func(device string) (int, error) // opens its directory
 	away     bool                             // in another namespace: readResources of the Source does not cover it
 }
 
 // index returns the netlink index of the device with this name and GUID.
 func (n *node) index(name, guid string) uint32 {
-	if d, ok := n.devices[name]; ok && d.guid == guid {
-		return d.index
+	if d, ok := n.devices[name]; ok && d.GUID == guid {
+		return d.Index
 	}
 	return noIndex
 }
@@ -68,13 +69,13 @@ func (s *Source) readNode(ctx context.Context) *node {
 		if !netlink {
 			return n, nil
 		}
-		devices, err := dump(s.dial, request{cmd: cmdGet}, deadline, parseDevice)
+		all, err := nldev.Devices(s.dial, deadline)
 		if err != nil {
 			return n, err
 		}
-		n.devices = map[string]nlDevice{}
-		for _, d := range devices {
-			n.devices[d.name] = d
+		n.devices = map[string]nldev.Device{}
+		for _, d := range all {
+			n.devices[d.Name] = d
 		}
 		return n, nil
 	})
@@ -111,7 +112,7 @@ func (n *node) wait() time.Duration {
 func (s *Source) complete(n *node, netlink bool) bool {
 	for _, d := range s.devices {
 		listed, ok := n.devices[d.name]
-		if netlink && !ok || n.uverbs[d.name].Name == "" && !listed.smi {
+		if netlink && !ok || n.uverbs[d.name].Name == "" && !listed.SMI {
 			return false
 		}
 	}
@@ -123,7 +124,7 @@ func (s *Source) complete(n *node, netlink bool) bool {
 func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	all, err := s.resourceCall.Do(ctx, s.opt.Deadline, func() ([]model.Resource, error) {
-		return dump(s.dial, request{cmd: cmdResGet}, deadline, parseSummary)
+		return nldev.Resources(s.dial, deadline)
 	})
 	if errors.Is(err, model.ErrUnsupported) {
 		return nil, nil

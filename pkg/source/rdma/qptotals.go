@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
 // maxQPTotals is the maximum number of rows.
@@ -37,7 +38,7 @@ func (t *qpTotals) add(k liveKey, bytes uint64) error {
 	defer t.mu.Unlock()
 	t.totals.Limit = maxQPTotals
 	if !t.totals.Add(k.cgroup, k.qpKey, model.Count(bytes)) {
-		return errTooMany
+		return nldev.ErrTooMany
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
 // TestFullQPTotals: existing rows grow when the limit is reached. A new row is an error until
@@ -19,7 +20,7 @@ func TestFullQPTotals(t *testing.T) {
 			t.Fatalf("row %d: %v", i+1, err)
 		}
 	}
-	if err := all.add(key(maxQPTotals+1), 1); !errors.Is(err, errTooMany) {
+	if err := all.add(key(maxQPTotals+1), 1); !errors.Is(err, nldev.ErrTooMany) {
 		t.Errorf("one too many: %v", err)
 	}
 	if err := all.add(key(7), 4); err != nil {

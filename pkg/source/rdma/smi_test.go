@@ -9,31 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestManagementDevice: netlink names the type of a device and its parent since Linux 6.11. No such device has a uverbs device, and nothing
-// is missing.
+// TestManagementDevice: a management device has no uverbs device, and nothing is missing.
 func TestManagementDevice(t *testing.T) {
-	var devices []nlDevice
-	for _, payload := range [][]byte{
-		hca.Text(attrDevName, "mlx5_0"),
-		append(append(hca.Text(attrDevName, "smi1"), hca.Attr(99, 1)...), hca.Text(100, "mlx5_0")...),
-		append(hca.Text(attrDevName, "later"), hca.Attr(99, 7)...),
-	} {
-		var err error
-		if devices, err = parseDevice(devices, payload); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := []nlDevice{{name: "mlx5_0"}, {name: "smi1", smi: true, parent: "mlx5_0"}, {name: "later"}}
-	if diff := cmp.Diff(want, devices, cmp.AllowUnexported(nlDevice{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	n := &node{uverbs: map[string]sysfs.CharDevice{"mlx5_0": {Name: "uverbs0"}}, devices: map[string]nlDevice{}}
-	for _, d := range devices {
-		n.devices[d.name] = d
+	n := &node{uverbs: map[string]sysfs.CharDevice{"mlx5_0": {Name: "uverbs0"}}, devices: map[string]nldev.Device{}}
+	for _, d := range []nldev.Device{{Name: "mlx5_0"}, {Name: "smi1", SMI: true, Parent: "mlx5_0"}, {Name: "later"}} {
+		n.devices[d.Name] = d
 	}
 	s := &Source{devices: []*device{{name: "mlx5_0"}, {name: "smi1"}}}
 	if !s.complete(n, true) {

@@ -38,6 +38,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -87,10 +88,10 @@ type Source struct {
 	*Netlink
 	// devicesIn lists the devices of a network namespace; dialIn opens RDMA netlink there
 	// and openIn the directory of a device. dialLink opens rtnetlink.
-	devicesIn func(n model.Namespace) ([]nlDevice, error)
-	dialIn    func(n model.Namespace) (*conn, error)
+	devicesIn func(n model.Namespace) ([]nldev.Device, error)
+	dialIn    func(n model.Namespace) (*nldev.Conn, error)
 	openIn    func(n model.Namespace, device string) (int, error)
-	dialLink  func() (*conn, error)
+	dialLink  func() (*nldev.Conn, error)
 	kept      atomic.Int64
 
 	mu      sync.Mutex    // held by Read and Close
@@ -279,7 +280,7 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 	switch {
 	case errors.Is(err, hang.ErrStuck):
 		state, reason = model.StateStuck, fmt.Sprintf("%v: its driver may hang", err)
-	case errors.Is(err, errGone):
+	case errors.Is(err, sysfs.ErrGone):
 		state, reason = model.StateAbsent, err.Error()
 	case err != nil:
 		state, reason = model.StateFailed, err.Error()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -49,7 +50,7 @@ type statDevice struct {
 type statPort struct {
 	mode, mask uint32
 	opcnt      bool
-	optional   []optional // by index - 30
+	optional   []nldev.Optional // by index - 30
 }
 
 type statQP struct {
@@ -79,8 +80,11 @@ func (k *statKernel) plug(tr hca.Tree, i int) *statDevice {
 	tr.Link(path+"/device/driver", "../../../bus/pci/drivers/mlx5_core")
 	d := &statDevice{
 		index: uint32(i + 3), name: fmt.Sprintf("mlx5_%d", i), guid: 0xa088c20300000000 + uint64(i),
-		ports: map[uint32]*statPort{1: {optional: []optional{
-			{"cc_rx_ce_pkts", 30, true}, {"rdma_tx_packets", 31, false}, {txBytes, 32, false}, {rxBytes, 33, false},
+		ports: map[uint32]*statPort{1: {optional: []nldev.Optional{
+			{Name: "cc_rx_ce_pkts", Index: 30, On: true},
+			{Name: "rdma_tx_packets", Index: 31},
+			{Name: nldev.TxBytes, Index: 32},
+			{Name: nldev.RxBytes, Index: 33},
 		}}},
 		pds: map[uint32]uint32{}, contexts: map[uint32]uint32{},
 	}
@@ -94,14 +98,14 @@ func (k *statKernel) create(d *statDevice, qpn, pid uint32) {
 	defer k.mu.Unlock()
 	q := &statQP{qpn: qpn, port: 1, pid: pid}
 	d.qps = append(d.qps, q)
-	if p := d.ports[1]; p.mode == modeAuto {
+	if p := d.ports[1]; p.mode == nldev.ModeAuto {
 		for _, c := range d.counters {
-			if c.port == 1 && c.mode == modeAuto && (p.mask&maskPID == 0 || c.pid == pid) {
+			if c.port == 1 && c.mode == nldev.ModeAuto && (p.mask&nldev.MaskPID == 0 || c.pid == pid) {
 				q.counter = c
 				return
 			}
 		}
-		q.counter = d.counter(modeAuto, p.mask, pid, p.opcnt)
+		q.counter = d.counter(nldev.ModeAuto, p.mask, pid, p.opcnt)
 	}
 }
 
@@ -120,8 +124,8 @@ func (d *statDevice) counter(mode, mask, pid uint32, opcnt bool) *statCounter {
 func (k *statKernel) bind(d *statDevice, qpns ...uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c := d.counter(modeManual, 0, 0, true)
-	d.ports[1].mode = modeManual
+	c := d.counter(nldev.ModeManual, 0, 0, true)
+	d.ports[1].mode = nldev.ModeManual
 	for _, n := range qpns {
 		d.qp(n).counter = c
 	}
@@ -152,8 +156,8 @@ func (d *statDevice) release(q *statQP) {
 		return
 	}
 	d.counters = slices.DeleteFunc(d.counters, func(o *statCounter) bool { return o == c })
-	if p := d.ports[c.port]; p.mode == modeManual && len(d.counters) == 0 {
-		p.mode, p.mask, p.opcnt = modeNone, 0, false
+	if p := d.ports[c.port]; p.mode == nldev.ModeManual && len(d.counters) == 0 {
+		p.mode, p.mask, p.opcnt = nldev.ModeNone, 0, false
 	}
 }
 
@@ -198,8 +202,8 @@ func (k *statKernel) port(d *statDevice) string {
 	}
 	s += ", on"
 	for _, o := range p.optional {
-		if o.on {
-			s += " " + o.name
+		if o.On {
+			s += " " + o.Name
 		}
 	}
 	return s
@@ -225,7 +229,7 @@ func (k *statKernel) refuse(cmd uint16, e unix.Errno) {
 	k.refuses[cmd] = e
 }
 
-func (k *statKernel) dial() (*conn, error) { return fakeKernel(k.t, k.answer)() }
+func (k *statKernel) dial() (*nldev.Conn, error) { return fake(k.t, k.answer)() }
 
 func (k *statKernel) answer(r []byte) [][]byte {
 	cmd, flags, seq := native.Uint16(r[4:])&0x3ff, native.Uint16(r[6:]), native.Uint32(r[8:])
@@ -259,26 +263,26 @@ func readAsks(b []byte) (a asks) {
 	for w := netlink.Parse(b); w.Next(); {
 		a.has[w.Type] = true
 		switch w.Type {
-		case attrDevIndex:
+		case nldev.AttrDevIndex:
 			a.index = w.U32()
-		case attrPortIndex:
+		case nldev.AttrPortIndex:
 			a.port = w.U32()
-		case attrStatRes:
+		case nldev.AttrStatRes:
 			a.res = w.U32()
-		case attrStatMode:
+		case nldev.AttrStatMode:
 			a.mode = w.U32()
-		case attrStatMask:
+		case nldev.AttrStatMask:
 			a.mask = w.U32()
-		case attrCounterID:
+		case nldev.AttrCounterID:
 			a.counter = w.U32()
-		case attrLQPN:
+		case nldev.AttrLQPN:
 			a.qpn = w.U32()
-		case attrPDN, attrCtxN:
+		case nldev.AttrPDN, nldev.AttrCtxN:
 			a.id = w.U32()
-		case attrOptionals:
+		case nldev.AttrOptionals:
 			a.opcnt = w.U8() != 0
-		case attrHWCounters:
-			_ = walk(w.Data, attrHWIndex, func(b []byte) error {
+		case nldev.AttrHWCounters:
+			_ = netlink.Walk(w.Data, nldev.AttrHWIndex, func(b []byte) error {
 				a.indexes = append(a.indexes, native.Uint32(b))
 				return nil
 			})
@@ -292,19 +296,19 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 	if e, ok := k.refuses[cmd]; ok {
 		return nil, e
 	}
-	if cmd == cmdGet && dump {
+	if cmd == nldev.CmdGet && dump {
 		var all [][]byte
 		for _, d := range k.devices {
-			all = append(all, hca.Reply(cmdGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, d.index), hca.Text(attrDevName, d.name),
-				hca.U64(attrNodeGUID, d.guid)))
+			all = append(all, hca.Reply(nldev.CmdGet, unix.NLM_F_MULTI, hca.U32(nldev.AttrDevIndex, d.index), hca.Text(nldev.AttrDevName, d.name),
+				hca.U64(nldev.AttrNodeGUID, d.guid)))
 		}
 		return all, 0
 	}
-	if (cmd == cmdResGet || cmd == cmdPDGet) && dump {
+	if (cmd == nldev.CmdResGet || cmd == nldev.CmdPDGet) && dump {
 		return nil, 0
 	}
-	if cmd == cmdResGet {
-		return [][]byte{hca.Reply(cmd, 0, hca.U32(attrDevIndex, a.index))}, 0
+	if cmd == nldev.CmdResGet {
+		return [][]byte{hca.Reply(cmd, 0, hca.U32(nldev.AttrDevIndex, a.index))}, 0
 	}
 	i := slices.IndexFunc(k.devices, func(d *statDevice) bool { return d.index == a.index })
 	if i < 0 {
@@ -312,46 +316,46 @@ func (k *statKernel) do(cmd uint16, dump bool, b []byte) ([][]byte, unix.Errno) 
 	}
 	d := k.devices[i]
 	p := d.ports[a.port]
-	handle := slices.Concat(hca.U32(attrDevIndex, d.index), hca.Text(attrDevName, d.name), hca.U32(attrPortIndex, a.port))
+	handle := slices.Concat(hca.U32(nldev.AttrDevIndex, d.index), hca.Text(nldev.AttrDevName, d.name), hca.U32(nldev.AttrPortIndex, a.port))
 	switch {
-	case cmd == cmdStatGet && dump && a.res == attrQP:
+	case cmd == nldev.CmdStatGet && dump && a.res == nldev.AttrQP:
 		return k.dump(d), 0
-	case cmd == cmdStatGet && a.res == attrQP && a.has[attrStatMode] && p != nil:
-		of := []([]byte){handle, hca.U32(attrStatMode, p.mode)}
-		if p.mode == modeAuto {
-			of = append(of, hca.U32(attrStatMask, p.mask))
+	case cmd == nldev.CmdStatGet && a.res == nldev.AttrQP && a.has[nldev.AttrStatMode] && p != nil:
+		of := []([]byte){handle, hca.U32(nldev.AttrStatMode, p.mode)}
+		if p.mode == nldev.ModeAuto {
+			of = append(of, hca.U32(nldev.AttrStatMask, p.mask))
 			if !k.old {
-				of = append(of, hca.Attr(attrOptionals, boolean(p.opcnt)))
+				of = append(of, hca.Attr(nldev.AttrOptionals, boolean(p.opcnt)))
 			}
 		}
 		return [][]byte{hca.Reply(cmd, 0, of...)}, 0
-	case cmd == cmdStatGet && !a.has[attrStatRes]:
-		return [][]byte{hca.Reply(cmd, 0, handle, hca.Nest(attrHWCounters))}, 0
-	case cmd == cmdStatStatus && p != nil:
-		of := [][]byte{hca.Nest(attrHWCounter, hca.Text(attrHWName, "out_of_buffer"), hca.U32(attrHWIndex, 0))}
+	case cmd == nldev.CmdStatGet && !a.has[nldev.AttrStatRes]:
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.Nest(nldev.AttrHWCounters))}, 0
+	case cmd == nldev.CmdStatStatus && p != nil:
+		of := [][]byte{hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, "out_of_buffer"), hca.U32(nldev.AttrHWIndex, 0))}
 		for _, o := range p.optional {
-			if !k.old || o.index < 31 {
-				of = append(of, hca.Nest(attrHWCounter, hca.Text(attrHWName, o.name), hca.U32(attrHWIndex, o.index),
-					hca.Attr(attrHWDynamic, boolean(o.on))))
+			if !k.old || o.Index < 31 {
+				of = append(of, hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, o.Name), hca.U32(nldev.AttrHWIndex, o.Index),
+					hca.Attr(nldev.AttrHWDynamic, boolean(o.On))))
 			}
 		}
-		return [][]byte{hca.Reply(cmd, 0, handle, hca.Nest(attrHWCounters, of...))}, 0
-	case cmd == cmdStatSet && p != nil:
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.Nest(nldev.AttrHWCounters, of...))}, 0
+	case cmd == nldev.CmdStatSet && p != nil:
 		return k.set(d, p, a, handle)
 	case cmd == cmdStatDel && p != nil:
 		return k.del(d, p, a, handle)
-	case cmd == cmdQPGet && p != nil && !dump:
+	case cmd == nldev.CmdQPGet && p != nil && !dump:
 		q := d.qp(a.qpn)
 		if q == nil {
 			return nil, unix.ENOENT
 		}
 		k.queries++
-		of := []([]byte){handle, hca.U32(attrLQPN, q.qpn), hca.U32(attrPDN, q.pd)}
+		of := []([]byte){handle, hca.U32(nldev.AttrLQPN, q.qpn), hca.U32(nldev.AttrPDN, q.pd)}
 		return [][]byte{hca.Reply(cmd, 0, append(of, pid(q.pid))...)}, 0
-	case cmd == cmdPDGet && !dump:
-		return [][]byte{hca.Reply(cmd, 0, handle, hca.U32(attrPDN, a.id), hca.U32(attrCtxN, d.pds[a.id]))}, 0
-	case cmd == cmdCtxGet && !dump:
-		return [][]byte{hca.Reply(cmd, 0, handle, hca.U32(attrCtxN, a.id), pid(d.contexts[a.id]))}, 0
+	case cmd == nldev.CmdPDGet && !dump:
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.U32(nldev.AttrPDN, a.id), hca.U32(nldev.AttrCtxN, d.pds[a.id]))}, 0
+	case cmd == nldev.CmdCtxGet && !dump:
+		return [][]byte{hca.Reply(cmd, 0, handle, hca.U32(nldev.AttrCtxN, a.id), pid(d.contexts[a.id]))}, 0
 	}
 	return nil, unix.EINVAL
 }
@@ -360,7 +364,7 @@ func pid(n uint32) []byte {
 	if n == 0 {
 		return nil // the kernel reports no PID of an ended thread
 	}
-	return hca.U32(attrPID, n)
+	return hca.U32(nldev.AttrPID, n)
 }
 
 func boolean(b bool) byte {
@@ -374,27 +378,27 @@ func (k *statKernel) dump(d *statDevice) [][]byte {
 	var all [][]byte
 	for _, c := range d.counters {
 		k.queries++
-		of := [][]byte{hca.U32(attrPortIndex, c.port), hca.U32(attrCounterID, c.id), hca.U32(attrStatMode, c.mode)}
-		if c.mode == modeAuto && c.mask&1 != 0 {
-			of = append(of, hca.Attr(attrQPType, 2))
+		of := [][]byte{hca.U32(nldev.AttrPortIndex, c.port), hca.U32(nldev.AttrCounterID, c.id), hca.U32(nldev.AttrStatMode, c.mode)}
+		if c.mode == nldev.ModeAuto && c.mask&1 != 0 {
+			of = append(of, hca.Attr(nldev.AttrQPType, 2))
 		}
-		if c.mode == modeAuto && c.mask&maskPID != 0 {
+		if c.mode == nldev.ModeAuto && c.mask&nldev.MaskPID != 0 {
 			of = append(of, pid(c.pid))
 		}
 		var qps [][]byte
 		for _, q := range d.qps {
 			if q.counter == c {
-				qps = append(qps, hca.Nest(attrQPEntry, hca.U32(attrLQPN, q.qpn)))
+				qps = append(qps, hca.Nest(nldev.AttrQPEntry, hca.U32(nldev.AttrLQPN, q.qpn)))
 			}
 		}
-		values := [][]byte{hca.Nest(attrHWCounter, hca.Text(attrHWName, "rx_write_requests"), hca.U64(attrHWValue, uint64(c.errors)))}
+		values := [][]byte{hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, "rx_write_requests"), hca.U64(nldev.AttrHWValue, uint64(c.errors)))}
 		if c.opcnt {
-			values = append(values, hca.Nest(attrHWCounter, hca.Text(attrHWName, txBytes), hca.U64(attrHWValue, c.tx)),
-				hca.Nest(attrHWCounter, hca.Text(attrHWName, rxBytes), hca.U64(attrHWValue, c.rx)))
+			values = append(values, hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, nldev.TxBytes), hca.U64(nldev.AttrHWValue, c.tx)),
+				hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, nldev.RxBytes), hca.U64(nldev.AttrHWValue, c.rx)))
 		}
-		of = append(of, hca.Nest(attrQP, qps...), hca.Nest(attrHWCounters, values...))
-		all = append(all, hca.Reply(cmdStatGet, unix.NLM_F_MULTI, hca.U32(attrDevIndex, d.index), hca.Text(attrDevName, d.name),
-			hca.Nest(attrStatCounter, hca.Nest(attrStatCounter+1, of...))))
+		of = append(of, hca.Nest(nldev.AttrQP, qps...), hca.Nest(nldev.AttrHWCounters, values...))
+		all = append(all, hca.Reply(nldev.CmdStatGet, unix.NLM_F_MULTI, hca.U32(nldev.AttrDevIndex, d.index), hca.Text(nldev.AttrDevName, d.name),
+			hca.Nest(nldev.AttrStatCounter, hca.Nest(nldev.AttrStatCounter+1, of...))))
 	}
 	return all
 }
@@ -403,39 +407,39 @@ func (k *statKernel) set(d *statDevice, p *statPort, a asks, handle []byte) ([][
 	if k.denied {
 		return nil, unix.EPERM
 	}
-	if a.has[attrOptionals] && k.old {
+	if a.has[nldev.AttrOptionals] && k.old {
 		return nil, unix.EINVAL // a strict parser rejects it
 	}
 	k.changes = append(k.changes, fmt.Sprintf("%s set mode %v mask %d opcnt %v counters %v",
-		d.name, a.has[attrStatMode], a.mask, a.opcnt, a.indexes))
-	if a.has[attrStatMode] {
-		if a.res != attrQP || a.mode != modeAuto {
+		d.name, a.has[nldev.AttrStatMode], a.mask, a.opcnt, a.indexes))
+	if a.has[nldev.AttrStatMode] {
+		if a.res != nldev.AttrQP || a.mode != nldev.ModeAuto {
 			return nil, unix.EINVAL
 		}
-		mode := uint32(modeAuto)
+		mode := uint32(nldev.ModeAuto)
 		if a.mask == 0 {
-			if mode = modeNone; len(d.counters) > 0 {
-				mode = modeManual
+			if mode = nldev.ModeNone; len(d.counters) > 0 {
+				mode = nldev.ModeManual
 			}
 		}
 		if p.mode != mode || p.mask != a.mask || p.opcnt != a.opcnt {
-			if mode == modeAuto && len(d.counters) > 0 {
+			if mode == nldev.ModeAuto && len(d.counters) > 0 {
 				return nil, unix.EBUSY
 			}
 			p.mode, p.mask, p.opcnt = mode, a.mask, a.opcnt
 		}
 	}
-	if a.has[attrHWCounters] {
+	if a.has[nldev.AttrHWCounters] {
 		for _, i := range a.indexes {
 			if i < 30 || i >= 30+uint32(len(p.optional)) {
 				return nil, unix.EINVAL
 			}
 		}
 		for i := range p.optional {
-			p.optional[i].on = slices.Contains(a.indexes, p.optional[i].index)
+			p.optional[i].On = slices.Contains(a.indexes, p.optional[i].Index)
 		}
 	}
-	return [][]byte{hca.Reply(cmdStatSet, 0, handle)}, 0
+	return [][]byte{hca.Reply(nldev.CmdStatSet, 0, handle)}, 0
 }
 
 func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][]byte, unix.Errno) {
@@ -445,14 +449,14 @@ func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][
 		return nil, unix.EPERM
 	case q == nil:
 		return nil, unix.ENOENT
-	case q.counter == nil || q.counter.id != a.counter || p.mode != modeManual:
+	case q.counter == nil || q.counter.id != a.counter || p.mode != nldev.ModeManual:
 		return nil, unix.EINVAL
 	}
 	k.changes = append(k.changes, fmt.Sprintf("%s unbind %d", d.name, q.qpn))
 	k.queries++
 	d.release(q)
 	// The kernel replies with the type of the other command.
-	return [][]byte{hca.Reply(cmdStatSet, 0, handle)}, 0
+	return [][]byte{hca.Reply(nldev.CmdStatSet, 0, handle)}, 0
 }
 
 // counterSource returns a source for the devices of k in mode use or manage. Threads below 1000

@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
@@ -104,7 +105,7 @@ func TestUpgradeOff(t *testing.T) {
 // TestUpgradeOtherMode: a mode that another tool set between two sensors is not changed. Queue pairs that are still bound are read.
 func TestUpgradeOtherMode(t *testing.T) {
 	tr, k, d := upgrade(t, ends["in order"])
-	k.setStat(t, d, attrStatMode, netlink.AppendU32(netlink.AppendU32(nil, attrStatMode, modeAuto), attrStatMask, 0)) // auto off
+	k.setStat(t, d, nldev.AttrStatMode, netlink.AppendU32(netlink.AppendU32(nil, nldev.AttrStatMode, nldev.ModeAuto), nldev.AttrStatMask, 0)) // auto off
 	k.create(d, 40, 401)
 	s := newManage(t, tr, k)
 	if r := refusal(t, s); r.State != model.StateUnsupported || !strings.Contains(r.Reason, "the mode is manual already") {
@@ -156,7 +157,7 @@ func TestAdoptCompletes(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
-	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = modeAuto, maskPID, true
+	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = nldev.ModeAuto, nldev.MaskPID, true
 	s := newManage(t, tr, k)
 	wantPort(t, k, d, "adopted", taken)
 	if r := refusal(t, s); r.State != "" || len(k.asked()) != 1 {
@@ -170,10 +171,10 @@ func TestRemoveBindings(t *testing.T) {
 	_, k, d := upgrade(t, ends["in order"])
 	unbind := func(counter, qpn uint32) {
 		t.Helper()
-		k.setStat(t, d, cmdStatDel, netlink.AppendU32(netlink.AppendU32(nil, attrCounterID, counter), attrLQPN, qpn))
+		k.setStat(t, d, cmdStatDel, netlink.AppendU32(netlink.AppendU32(nil, nldev.AttrCounterID, counter), nldev.AttrLQPN, qpn))
 	}
 	// rdma statistic qp set link mlx5_0/1 auto off
-	k.setStat(t, d, attrStatMode, netlink.AppendU32(netlink.AppendU32(nil, attrStatMode, modeAuto), attrStatMask, 0))
+	k.setStat(t, d, nldev.AttrStatMode, netlink.AppendU32(netlink.AppendU32(nil, nldev.AttrStatMode, nldev.ModeAuto), nldev.AttrStatMask, 0))
 	k.create(d, 40, 401) // is not bound
 	wantPort(t, k, d, "auto off", strings.Replace(strings.Replace(taken, "mode 1 mask 2 true", "mode 2 mask 0 false", 1), ",,", ", 10:1 20:2 30:3,", 1))
 	// rdma statistic qp unbind link mlx5_0/1 cntn N
@@ -181,7 +182,7 @@ func TestRemoveBindings(t *testing.T) {
 	unbind(2, 20)
 	unbind(3, 30)
 	// rdma statistic set link mlx5_0/1 optional-counters cc_rx_ce_pkts
-	k.setStat(t, d, attrHWCounters, netlink.Append(nil, attrHWCounters|1<<15, netlink.AppendU32(nil, attrHWIndex, 30)...))
+	k.setStat(t, d, nldev.AttrHWCounters, netlink.Append(nil, nldev.AttrHWCounters|1<<15, netlink.AppendU32(nil, nldev.AttrHWIndex, 30)...))
 	wantPort(t, k, d, "removed", free)
 }
 
@@ -193,12 +194,12 @@ func (k *statKernel) setStat(t *testing.T, d *statDevice, what uint16, attrs []b
 		t.Fatal(err)
 	}
 	defer c.Close()
-	r := request{cmd: cmdStatSet, index: &d.index, port: 1, acknowledge: true}
+	r := nldev.Request{Cmd: nldev.CmdStatSet, Index: &d.index, Port: 1, Acknowledge: true}
 	if what == cmdStatDel {
-		r.cmd = cmdStatDel
+		r.Cmd = cmdStatDel
 	}
-	r.attrs = slices.Concat(netlink.AppendU32(nil, attrStatRes, attrQP), attrs)
-	if err := c.request(r, time.Now().Add(time.Minute), ignore); err != nil {
+	r.Attrs = slices.Concat(netlink.AppendU32(nil, nldev.AttrStatRes, nldev.AttrQP), attrs)
+	if err := c.Request(r, time.Now().Add(time.Minute), func([]byte) error { return nil }); err != nil {
 		t.Errorf("%v: %v", what, err)
 	}
 }

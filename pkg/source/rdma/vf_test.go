@@ -18,6 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
@@ -67,8 +68,8 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 		o.Now = func() time.Time { return p.now }
 	})
 	p.isSysfs = func(string) bool { return true }
-	p.dial = fakeKernel(t, func([]byte) [][]byte { return [][]byte{hca.Done()} })
-	p.dialLink = fakeKernel(t, func(r []byte) [][]byte {
+	p.dial = fake(t, func([]byte) [][]byte { return [][]byte{hca.Done()} })
+	p.dialLink = fake(t, func(r []byte) [][]byte {
 		p.asked.Add(1)
 		a := netlink.Parse(r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:])
 		for a.Next() {
@@ -242,7 +243,7 @@ func TestBadVFs(t *testing.T) {
 	}
 	// A driver that hangs: no Read waits.
 	block := make(chan struct{})
-	p.dialLink = func() (*conn, error) { <-block; return nil, errors.New("gone") }
+	p.dialLink = func() (*nldev.Conn, error) { <-block; return nil, errors.New("gone") }
 	p.opt.Deadline = time.Second
 	if snap := p.look(t); !strings.Contains(snap.DeviceStates[1].Reason, "no answer in time") {
 		t.Errorf("%+v", snap.DeviceStates)

@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"encoding/binary"
 	"math"
 
 	"github.com/vishvananda/netlink/nl"
@@ -11,6 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
+
+var native = binary.NativeEndian
 
 // link is the part of an RTM_GETLINK reply that describes virtual functions
 // (include/uapi/linux/if_link.h).
@@ -59,7 +62,7 @@ func parseLink(payload []byte) (link, error) {
 			l.count = int(min(a.U32(), sysfs.MaxFunctions))
 		case a.Type == unix.IFLA_VFINFO_LIST && !l.listed: // comes after IFLA_NUM_VF
 			l.listed, l.vfs = true, make([]functionOf, l.count)
-			if err := walk(a.Data, unix.IFLA_VF_INFO, l.function); err != nil {
+			if err := netlink.Walk(a.Data, unix.IFLA_VF_INFO, l.function); err != nil {
 				return l, err
 			}
 		case a.Type == unix.IFLA_PARENT_DEV_NAME:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -77,10 +78,10 @@ func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, e
 }
 
 // dialLink opens an rtnetlink socket.
-func dialLink() (*conn, error) {
+func dialLink() (*nldev.Conn, error) {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("rtnetlink: %w", err)
 	}
-	return &conn{c}, nil
+	return &nldev.Conn{Conn: c}, nil
 }

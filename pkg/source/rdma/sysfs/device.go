@@ -3,6 +3,7 @@
 package sysfs
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -123,6 +124,9 @@ func newPort(name string) *Port {
 		Ext:      group{path: dir + "counters_ext", dir: -1},
 	}
 }
+
+// ErrGone is the error of a device that was removed during a read.
+var ErrGone = errors.New("device was removed during the read")
 
 // PortNumbers returns the sorted numbers of the ports of a device.
 func PortNumbers(device string) []int {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package nldev
 
 import (
 	"runtime"
@@ -20,13 +20,13 @@ func BenchmarkDump(b *testing.B) {
 	for i := 0; i < regions; i += perMessage {
 		var entries []byte
 		for id := uint32(i); id < min(uint32(i+perMessage), regions); id++ {
-			entries = append(entries, hca.Nest(attrMR+1, hca.U32(attrMRN, id), hca.U64(attrMRLen, 4096), hca.U32(attrPID, 41), hca.U32(attrPDN, 5))...)
+			entries = append(entries, hca.Nest(AttrMR+1, hca.U32(AttrMRN, id), hca.U64(AttrMRLen, 4096), hca.U32(AttrPID, 41), hca.U32(AttrPDN, 5))...)
 		}
-		messages = append(messages, hca.Reply(cmdMRGet, unix.NLM_F_MULTI, hca.Text(attrDevName, "mlx5_0"), hca.Nest(attrMR, entries)))
+		messages = append(messages, hca.Reply(CmdMRGet, unix.NLM_F_MULTI, hca.Text(AttrDevName, "mlx5_0"), hca.Nest(AttrMR, entries)))
 	}
 	messages = append(messages, hca.Done())
 	dial := fakeKernel(b, func(r []byte) [][]byte {
-		if native.Uint16(r[4:])&0x3ff == cmdMRGet {
+		if native.Uint16(r[4:])&0x3ff == CmdMRGet {
 			return messages
 		}
 		return [][]byte{hca.Done()}
@@ -35,7 +35,7 @@ func BenchmarkDump(b *testing.B) {
 		runtime.GC()
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		objects, err := dumpObjects(dial, nlDevice{index: 4, name: "mlx5_0"}, []model.ObjectType{model.MR}, time.Now().Add(time.Minute))
+		objects, err := Objects(dial, Device{Index: 4, Name: "mlx5_0"}, []model.ObjectType{model.MR}, time.Now().Add(time.Minute))
 		if err != nil || len(objects) != regions {
 			b.Fatal(len(objects), err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package nldev
 
 import (
 	"slices"
@@ -8,50 +8,38 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
-	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
 // maxModules limits the modules of the kernel with protection domains on one device.
 const maxModules = 64
 
-// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no
-// further use: the rest of the list may follow.
+// Domains counts the protection domains of a device by their users (RES_PD_GET). After an error, c has no further use: the rest of the list
+// may follow.
 //
 // They show the users of the device in the kernel better than its queue pairs do. The kernel makes a varying number of queue pairs for
 // management datagrams and memory registrations (mlx5: one for each P_Key or port of a bond). It does not list all of those of processes:
 // DCT of mlx5 never, DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS. And it asks the firmware about each one that it lists. It lists each
 // protection domain.
-func (d *device) readDomains(c *conn, now, deadline time.Time, t *sysfs.Tally) []model.Domains {
-	if d.domains.Waiting(now) {
-		t.Count("", &d.domains, now)
-		return nil
-	}
+func (c *Conn) Domains(index uint32, deadline time.Time) ([]model.Domains, error) {
 	all := []model.Domains{{}}
-	err := c.request(request{cmd: cmdPDGet, dump: true, index: &d.files.HCA.Index}, deadline, func(payload []byte) (err error) {
+	err := c.Request(Request{Cmd: CmdPDGet, dump: true, Index: &index}, deadline, func(payload []byte) (err error) {
 		all, err = parseDomains(all, payload)
 		return err
 	})
-	if d.domains.Done(now, err); err != nil {
-		t.Count("", &d.domains, now)
-		return nil
-	}
-	for i := range all {
-		all[i].Device = d.name
-	}
-	return all
+	return all, err
 }
 
 // parseDomains adds the protection domains of one message to the counts.
 func parseDomains(counts []model.Domains, payload []byte) ([]model.Domains, error) {
-	err := walkTable(payload, attrPD, attrPD+1, func(b []byte) error {
+	err := walkTable(payload, AttrPD, AttrPD+1, func(b []byte) error {
 		var module []byte
 		var used uint64
 		a := netlink.Parse(b)
 		for a.Next() {
 			switch a.Type {
-			case attrKernName:
+			case AttrKernName:
 				module = a.Text()
-			case attrUseCount:
+			case AttrUseCount:
 				used = a.U64()
 			}
 		}

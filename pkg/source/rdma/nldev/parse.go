@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package nldev
 
 import (
 	"encoding/binary"
@@ -12,73 +12,71 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// This file decodes RDMA netlink (include/uapi/rdma/rdma_netlink.h). The functions do not trust
-// their input: they skip unknown attributes and return an error for malformed ones.
-
 // Commands of the nldev client (enum rdma_nldev_command).
 const (
-	cmdGet     = 1
-	cmdSysGet  = 6 // since 5.2
-	cmdResGet  = 9
-	cmdQPGet   = 10
-	cmdCMIDGet = 11
-	cmdCQGet   = 12
-	cmdMRGet   = 13
-	cmdPDGet   = 14
-	cmdStatGet = 17
-	cmdCtxGet  = 22 // since 5.15
-	cmdSRQGet  = 23 // since 5.15
+	CmdGet     = 1
+	CmdSysGet  = 6 // since 5.2
+	CmdResGet  = 9
+	CmdQPGet   = 10
+	CmdCMIDGet = 11
+	CmdCQGet   = 12
+	CmdMRGet   = 13
+	CmdPDGet   = 14
+	CmdStatGet = 17
+	CmdCtxGet  = 22 // since 5.15
+	CmdSRQGet  = 23 // since 5.15
 )
 
 // Attributes (enum rdma_nldev_attr).
 const (
-	attrDevIndex     = 1  // u32
-	attrDevName      = 2  // string
-	attrPortIndex    = 3  // u32
-	attrFirmware     = 5  // string
-	attrNodeGUID     = 6  // u64
-	attrSysImageGUID = 7  // u64
-	attrNodeType     = 14 // u8
-	attrSummary      = 15 // nested
-	attrSummaryEntry = 16 // nested
-	attrSummaryName  = 17 // string
-	attrSummaryCurr  = 18 // u64
-	attrQP           = 19 // nested, as are the other tables
-	attrLQPN         = 21 // u32
-	attrRQPN         = 22 // u32, of RC and UC
-	attrQPType       = 26 // u8
-	attrQPState      = 27 // u8
-	attrPID          = 28 // u32
-	attrKernName     = 29 // string
-	attrCMID         = 30
-	attrCQ           = 35
-	attrUseCount     = 38 // u64
-	attrMR           = 40
-	attrMRLen        = 45 // u64
-	attrPD           = 46
-	attrPDN          = 60 // u32
-	attrCQN          = 61 // u32
-	attrMRN          = 62 // u32
-	attrCMIDN        = 63 // u32
-	attrCtxN         = 64 // u32
-	attrSharedNetns  = 66 // u8, of SYS_GET
-	attrHWCounters   = 80
-	attrHWCounter    = 81
-	attrHWName       = 82 // string
-	attrHWValue      = 83 // u64
-	attrCtx          = 86
-	attrSRQ          = 88
-	attrSRQN         = 90 // u32
-	attrDetails      = 97 // u8, RDMA_NLDEV_ATTR_DRIVER_DETAILS
-	attrDevType      = 99 // u8, enum rdma_nl_dev_type; since 6.11
-	attrParentName   = 100
+	AttrDevIndex     = 1  // u32
+	AttrDevName      = 2  // string
+	AttrPortIndex    = 3  // u32
+	AttrFirmware     = 5  // string
+	AttrNodeGUID     = 6  // u64
+	AttrSysImageGUID = 7  // u64
+	AttrNodeType     = 14 // u8
+	AttrSummary      = 15 // nested
+	AttrSummaryEntry = 16 // nested
+	AttrSummaryName  = 17 // string
+	AttrSummaryCurr  = 18 // u64
+	AttrQP           = 19 // nested, as are the other tables
+	AttrLQPN         = 21 // u32
+	AttrRQPN         = 22 // u32, of RC and UC
+	AttrQPType       = 26 // u8
+	AttrQPState      = 27 // u8
+	AttrPID          = 28 // u32
+	AttrKernName     = 29 // string
+	AttrCMID         = 30
+	AttrCQ           = 35
+	AttrUseCount     = 38 // u64
+	AttrMR           = 40
+	AttrMRLen        = 45 // u64
+	AttrPD           = 46
+	AttrPDN          = 60 // u32
+	AttrCQN          = 61 // u32
+	AttrMRN          = 62 // u32
+	AttrCMIDN        = 63 // u32
+	AttrCtxN         = 64 // u32
+	AttrSharedNetns  = 66 // u8, of SYS_GET
+	AttrHWCounters   = 80
+	AttrHWCounter    = 81
+	AttrHWName       = 82 // string
+	AttrHWValue      = 83 // u64
+	AttrCtx          = 86
+	AttrSRQ          = 88
+	AttrSRQN         = 90 // u32
+	AttrDetails      = 97 // u8, RDMA_NLDEV_ATTR_DRIVER_DETAILS
+	AttrDevType      = 99 // u8, enum rdma_nl_dev_type; since 6.11
+	AttrParentName   = 100
 )
 
-var errTooMany = errors.New("more entries than the limit")
+// ErrTooMany is the error of a list that is cut.
+var ErrTooMany = errors.New("more entries than the limit")
 
 // Limits on the entries kept of one reply.
 const (
-	maxCounters = 1024
+	MaxCounters = 1024
 	maxObjects  = 1 << 18
 )
 
@@ -86,69 +84,55 @@ var native = binary.NativeEndian
 
 // allQueuePairs is the attribute of a request that includes queue pairs with the type
 // IB_QPT_DRIVER, as EFA's. Kernels with the attribute omit them without it; others ignore it.
-var allQueuePairs = netlink.Append(nil, attrDetails, 1)
+var allQueuePairs = netlink.Append(nil, AttrDetails, 1)
 
-// nldev returns the message type of a command: the client number above the command.
-func nldev(cmd uint16) uint16 { return 5<<10 | cmd }
-
-// walk passes the content of each attribute of one type to fn.
-func walk(b []byte, typ uint16, fn func([]byte) error) error {
-	a := netlink.Parse(b)
-	for a.Next() {
-		if a.Type != typ {
-			continue
-		}
-		if err := fn(a.Data); err != nil {
-			return err
-		}
-	}
-	return a.Err
-}
+// MessageType returns the message type of a command: the client number above the command.
+func MessageType(cmd uint16) uint16 { return 5<<10 | cmd }
 
 // walkTable passes each entry of each table to fn.
 func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
-	return walk(b, table, func(b []byte) error { return walk(b, entry, fn) })
+	return netlink.Walk(b, table, func(b []byte) error { return netlink.Walk(b, entry, fn) })
 }
 
-// nlDevice is an RDMA device as listed by a GET dump.
-type nlDevice struct {
-	index    uint32
-	name     string
-	guid     string // of the node
-	sysGUID  string
-	firmware string
-	nodeType string
-	smi      bool   // RDMA_DEVICE_TYPE_SMI
-	parent   string // of such a device
+// Device is an RDMA device as listed by a GET dump.
+type Device struct {
+	Index    uint32
+	Name     string
+	GUID     string // of the node
+	SysGUID  string
+	Firmware string
+	NodeType string
+	SMI      bool   // RDMA_DEVICE_TYPE_SMI
+	Parent   string // of such a device
 }
 
 // typeSMI is RDMA_DEVICE_TYPE_SMI.
 const typeSMI = 1
 
-func parseDevice(devices []nlDevice, payload []byte) ([]nlDevice, error) {
-	var d nlDevice
+func parseDevice(devices []Device, payload []byte) ([]Device, error) {
+	var d Device
 	a := netlink.Parse(payload)
 	for a.Next() {
 		switch a.Type {
-		case attrDevIndex:
-			d.index = a.U32()
-		case attrDevName:
-			d.name = string(a.Text())
-		case attrNodeGUID:
-			d.guid = sysfs.GUIDText(a.U64())
-		case attrSysImageGUID:
-			d.sysGUID = sysfs.GUIDText(a.U64())
-		case attrFirmware:
-			d.firmware = sysfs.ParseLine(a.Text())
-		case attrNodeType:
-			d.nodeType = nodeType(a.U8())
-		case attrDevType:
-			d.smi = a.U8() == typeSMI
-		case attrParentName:
-			d.parent = string(a.Text())
+		case AttrDevIndex:
+			d.Index = a.U32()
+		case AttrDevName:
+			d.Name = string(a.Text())
+		case AttrNodeGUID:
+			d.GUID = sysfs.GUIDText(a.U64())
+		case AttrSysImageGUID:
+			d.SysGUID = sysfs.GUIDText(a.U64())
+		case AttrFirmware:
+			d.Firmware = sysfs.ParseLine(a.Text())
+		case AttrNodeType:
+			d.NodeType = nodeType(a.U8())
+		case AttrDevType:
+			d.SMI = a.U8() == typeSMI
+		case AttrParentName:
+			d.Parent = string(a.Text())
 		}
 	}
-	if a.Err != nil || !sysfs.ValidDevice(d.name) {
+	if a.Err != nil || !sysfs.ValidDevice(d.Name) {
 		return devices, a.Err
 	}
 	return appendMax(devices, d, sysfs.MaxDevices)
@@ -169,7 +153,7 @@ func parseShared(payload []byte) (shared bool, err error) {
 	shared = true
 	a := netlink.Parse(payload)
 	for a.Next() {
-		if a.Type == attrSharedNetns {
+		if a.Type == AttrSharedNetns {
 			shared = a.U8() != 0
 		}
 	}
@@ -183,23 +167,23 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 	a := netlink.Parse(payload)
 	for a.Next() {
 		switch a.Type {
-		case attrDevName:
+		case AttrDevName:
 			device = string(a.Text())
-		case attrSummary:
+		case AttrSummary:
 			table = a.Data
 		}
 	}
 	if a.Err != nil || !sysfs.ValidDevice(device) {
 		return resources, a.Err
 	}
-	err := walk(table, attrSummaryEntry, func(b []byte) (err error) {
+	err := netlink.Walk(table, AttrSummaryEntry, func(b []byte) (err error) {
 		r := model.Resource{Device: device}
 		e := netlink.Parse(b)
 		for e.Next() {
 			switch e.Type {
-			case attrSummaryName:
+			case AttrSummaryName:
 				r.Type = summaryType(e.Text())
-			case attrSummaryCurr:
+			case AttrSummaryCurr:
 				r.Count = e.U64()
 			}
 		}
@@ -225,13 +209,13 @@ func summaryType(name []byte) model.ObjectType {
 // parseStats parses the reply to STAT_GET for one port. intern returns the string of a counter
 // name, or false for a counter to omit.
 func parseStats(counters []model.Counter, payload []byte, intern func([]byte) (string, bool)) ([]model.Counter, error) {
-	err := walkTable(payload, attrHWCounters, attrHWCounter, func(b []byte) error {
+	err := walkTable(payload, AttrHWCounters, AttrHWCounter, func(b []byte) error {
 		c, err := parseHWCounter(b)
 		if err != nil || !c.valued {
 			return err
 		}
 		if name, ok := intern(c.name); ok {
-			counters, err = appendMax(counters, model.Counter{Name: name, Value: c.value}, maxCounters)
+			counters, err = appendMax(counters, model.Counter{Name: name, Value: c.value}, MaxCounters)
 		}
 		return err
 	})
@@ -253,13 +237,13 @@ func parseHWCounter(b []byte) (c hwCounter, err error) {
 	a := netlink.Parse(b)
 	for a.Next() {
 		switch a.Type {
-		case attrHWName:
+		case AttrHWName:
 			c.name = a.Text()
-		case attrHWValue:
+		case AttrHWValue:
 			c.value, c.valued = a.U64(), true
-		case attrHWIndex:
+		case AttrHWIndex:
 			c.index, indexed = a.U32(), true
-		case attrHWDynamic:
+		case AttrHWDynamic:
 			c.on, c.dynamic = a.U8() != 0, true
 		}
 	}
@@ -270,7 +254,7 @@ func parseHWCounter(b []byte) (c hwCounter, err error) {
 // appendMax appends an entry to a list of at most limit entries.
 func appendMax[T any](list []T, entry T, limit int) ([]T, error) {
 	if len(list) >= limit {
-		return list, errTooMany
+		return list, ErrTooMany
 	}
 	return append(list, entry), nil
 }
@@ -299,20 +283,20 @@ type table struct {
 }
 
 var (
-	contextTable = table{model.Context, cmdCtxGet, attrCtx, attrCtxN}
-	pdTable      = table{model.PD, cmdPDGet, attrPD, attrPDN}
-	qpTable      = table{model.QP, cmdQPGet, attrQP, attrLQPN}
+	contextTable = table{model.Context, CmdCtxGet, AttrCtx, AttrCtxN}
+	pdTable      = table{model.PD, CmdPDGet, AttrPD, AttrPDN}
+	qpTable      = table{model.QP, CmdQPGet, AttrQP, AttrLQPN}
 )
 
 // tables lists contexts and protection domains first, because other objects refer to them.
 var tables = []table{
 	contextTable,
 	pdTable,
-	{model.CQ, cmdCQGet, attrCQ, attrCQN},
+	{model.CQ, CmdCQGet, AttrCQ, AttrCQN},
 	qpTable,
-	{model.MR, cmdMRGet, attrMR, attrMRN},
-	{model.SRQ, cmdSRQGet, attrSRQ, attrSRQN},
-	{model.CMID, cmdCMIDGet, attrCMID, attrCMIDN},
+	{model.MR, CmdMRGet, AttrMR, AttrMRN},
+	{model.SRQ, CmdSRQGet, AttrSRQ, AttrSRQN},
+	{model.CMID, CmdCMIDGet, AttrCMID, AttrCMIDN},
 }
 
 // parse parses one message of a restrack dump.
@@ -338,15 +322,15 @@ func (t table) entry(b []byte) (record, error) {
 			r.id = a.U32()
 		}
 		switch a.Type {
-		case attrPDN:
+		case AttrPDN:
 			r.pd, r.hasPD = a.U32(), true
-		case attrCtxN:
+		case AttrCtxN:
 			r.ctx, r.hasCtx = a.U32(), true
-		case attrPID:
+		case AttrPID:
 			r.pid = a.U32()
-		case attrMRLen:
+		case AttrMRLen:
 			r.bytes, r.memory = region(a.U64())
-		case attrKernName:
+		case AttrKernName:
 			r.inKernel = true
 		}
 		if t.typ == model.QP {
@@ -368,13 +352,13 @@ func region(length uint64) (uint64, model.Memory) {
 // connection parses an attribute of the connection of a queue pair.
 func (r *record) connection(a *netlink.Attrs) {
 	switch a.Type {
-	case attrPortIndex:
+	case AttrPortIndex:
 		r.port = a.U32()
-	case attrRQPN:
+	case AttrRQPN:
 		r.remote = a.U32()
-	case attrQPType:
+	case AttrQPType:
 		r.qpType = a.U8()
-	case attrQPState:
+	case AttrQPState:
 		r.state = a.U8()
 	}
 }
