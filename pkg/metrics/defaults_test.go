@@ -18,11 +18,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 )
 
-// flagDefaults returns the default of each flag by its name. It reads the tags of cmd/accelscope, which nothing imports; the default of
+// flagDefaults returns the default of each flag by its name. It reads the tags of pkg/config; the default of
 // a flag without one is empty.
 func flagDefaults(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../../cmd/accelscope/*.go")
+	files, err := filepath.Glob("../../pkg/config/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
