@@ -9,13 +9,14 @@ import (
 	"maps"
 	"net/http"
 
+	"github.com/accelscope/accelscope/pkg/fleet/page"
+
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/httpserver"
-	"github.com/accelscope/accelscope/pkg/pages"
 	"github.com/accelscope/accelscope/pkg/program"
 )
 
@@ -57,21 +58,21 @@ func fleetRoutes(c *config.FleetCommand) (map[string]http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	links := pages.Links{Node: c.NodeURL, Grafana: c.GrafanaURL}
+	links := page.Links{Node: c.NodeURL, Grafana: c.GrafanaURL}
 	if err := links.Check(); err != nil {
 		return nil, err
 	}
-	o := pages.FleetOptions{Reader: fleet.NewReader(api), Version: program.VersionOf(version).Number, Links: links}
+	o := page.Options{Reader: fleet.NewReader(api), Version: program.VersionOf(version).Number, Links: links}
 	if o.Matrix, err = matrixOf(c); err != nil {
 		return nil, err
 	}
-	routes := pages.FleetHandlers(o)
+	routes := page.Handlers(o)
 	maps.Copy(routes, httpserver.ProbeRoutes(answers))
 	return routes, nil
 }
 
 // matrixOf returns what asks the sensors of jobs for their peers, nil if none is to be asked.
-func matrixOf(c *config.FleetCommand) (pages.MatrixReader, error) {
+func matrixOf(c *config.FleetCommand) (page.MatrixReader, error) {
 	switch {
 	case c.SensorURL == "" && c.SensorFile != "":
 		return nil, errors.New("--fleet.sensor.config.file: needs --fleet.sensor-url")

@@ -83,6 +83,8 @@ var plants = map[string]plant{
 	"overview":                {"pkg/overview/planted.go", module + "pkg/engine"},
 	"fleet":                   {"pkg/fleet/planted.go", module + "pkg/model"},
 	"matrix":                  {"pkg/fleet/matrix/planted.go", module + "pkg/engine"},
+	"web":                     {"pkg/web/planted.go", module + "pkg/engine"},
+	"fleet-page":              {"pkg/fleet/page/planted.go", module + "pkg/engine"},
 	"pages":                   {"pkg/pages/planted.go", module + "pkg/engine"},
 	"top":                     {"pkg/top/planted.go", module + "gen"},
 	"config":                  {"pkg/config/planted.go", module + "pkg/engine"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // Links lead from the page of all nodes to others.
@@ -42,11 +43,11 @@ func (l Links) foundLink(f fleet.Found) string {
 	}
 	switch f.Kind {
 	case "workload":
-		return link + strings.TrimPrefix(workloadLink(f.Name, ""), "/")
+		return link + strings.TrimPrefix(web.WorkloadLink(f.Name, ""), "/")
 	case "GPU":
-		return link + strings.TrimPrefix(deviceLink(f.ID), "/")
+		return link + strings.TrimPrefix(web.DeviceLink(f.ID), "/")
 	case "HCA":
-		return link + strings.TrimPrefix(deviceLink(f.Name), "/")
+		return link + strings.TrimPrefix(web.DeviceLink(f.Name), "/")
 	}
 	return link
 }

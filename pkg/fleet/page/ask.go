@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
-// fleetPages answers requests in two steps: it asks Prometheus and sensors, which may take long, and then makes the answer, with the limits
+// pages answers requests in two steps: it asks Prometheus and sensors, which may take long, and then makes the answer, with the limits
 // of package api. So what is not answered yet delays no other request.
-type fleetPages struct {
-	FleetOptions
+type pages struct {
+	Options
 	state atomic.Pointer[fleet.State] // the last one
 }
 
@@ -49,7 +50,7 @@ type visit struct {
 type visitKey struct{}
 
 // handler returns a handler of one path.
-func (f *fleetPages) handler(kept func(func(http.ResponseWriter, *http.Request, *api.Known)) http.Handler,
+func (f *pages) handler(kept func(func(http.ResponseWriter, *http.Request, *api.Known)) http.Handler,
 	ask func(*http.Request, *fleet.State) question, answer answerFunc,
 ) http.Handler {
 	made := kept(func(w http.ResponseWriter, r *http.Request, _ *api.Known) {
@@ -66,7 +67,7 @@ func (f *fleetPages) handler(kept func(func(http.ResponseWriter, *http.Request, 
 			leave, err := f.Reader.Enter(r.Context(), client.Addr().Unmap())
 			if err != nil {
 				w.Header().Set("Retry-After", "1")
-				refuse(w, err)
+				web.Refuse(w, err)
 				return
 			}
 			v.leave = sync.OnceFunc(leave)
@@ -81,7 +82,7 @@ func (f *fleetPages) handler(kept func(func(http.ResponseWriter, *http.Request, 
 func nothing(*http.Request, *fleet.State) question { return nil }
 
 // askSearch asks for the text of a request.
-func (f *fleetPages) askSearch(r *http.Request, _ *fleet.State) question {
+func (f *pages) askSearch(r *http.Request, _ *fleet.State) question {
 	text := searched(r)
 	if len(text) < fleet.MinText {
 		return nil
@@ -90,7 +91,7 @@ func (f *fleetPages) askSearch(r *http.Request, _ *fleet.State) question {
 }
 
 // askJob asks for the members of the job of a request, and their sensors for their peers. Nothing is asked for a name that no job has.
-func (f *fleetPages) askJob(r *http.Request, s *fleet.State) question {
+func (f *pages) askJob(r *http.Request, s *fleet.State) question {
 	name := jobOf(r)
 	if !slices.ContainsFunc(s.Jobs, func(j fleet.Job) bool { return j.JobName == name }) {
 		return nil

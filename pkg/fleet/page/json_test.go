@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"encoding/json"
@@ -14,14 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/web/webtest"
 	"github.com/accelscope/accelscope/tests/openapi"
 )
 
 // TestFleetJSON: the answers are those of the description, which has all requests for data, and the state is that of the page.
 func TestFleetJSON(t *testing.T) {
-	described := openapi.Load(t, fleetDescription)
+	described := openapi.Load(t, descriptionText)
 	h, _, link := jobSite(connected(2))
-	unanswered := fleetSite(FleetOptions{Reader: &fakeFleet{state: &fleet.State{Problems: []string{"all queries: refused"}}}})
+	unanswered := site(Options{Reader: &fakeFleet{state: &fleet.State{Problems: []string{"all queries: refused"}}}})
 	job := matrixPath + strings.TrimPrefix(link, "/job")
 	for _, c := range []struct {
 		h              http.Handler
@@ -46,7 +47,7 @@ func TestFleetJSON(t *testing.T) {
 		}
 	}
 	var data []string
-	for pattern := range FleetHandlers(FleetOptions{Reader: &fakeFleet{state: crowd(1)}, Matrix: &fakeMatrix{}}) {
+	for pattern := range Handlers(Options{Reader: &fakeFleet{state: crowd(1)}, Matrix: &fakeMatrix{}}) {
 		if path := strings.TrimPrefix(pattern, "GET "); strings.HasPrefix(path, "/api/") || path == descriptionPath {
 			data = append(data, path)
 		}
@@ -58,7 +59,7 @@ func TestFleetJSON(t *testing.T) {
 
 	state := crowd(3)
 	var got fleet.State
-	_, body := get(t, fleetSite(FleetOptions{Reader: &fakeFleet{state: state}}), statePath)
+	_, body := webtest.Get(t, site(Options{Reader: &fakeFleet{state: state}}), statePath)
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +73,9 @@ func TestFleetAttempts(t *testing.T) {
 	state := crowd(1)
 	state.Tried = state.At
 	f := &fakeFleet{state: state}
-	h := fleetSite(FleetOptions{Reader: f})
+	h := site(Options{Reader: f})
 	for _, target := range []string{"/", statePath} {
-		if _, body := get(t, h, target); strings.Contains(body, "no answers since") {
+		if _, body := webtest.Get(t, h, target); strings.Contains(body, "no answers since") {
 			t.Fatalf("%s: %s", target, body)
 		}
 	}
@@ -82,7 +83,7 @@ func TestFleetAttempts(t *testing.T) {
 	later.Tried, later.Problems = state.At.Add(time.Minute), []string{"no answers since 08:00:00 UTC"}
 	f.state = &later
 	for _, target := range []string{"/", statePath} {
-		if _, body := get(t, h, target); !strings.Contains(body, "no answers since 08:00:00 UTC") {
+		if _, body := webtest.Get(t, h, target); !strings.Contains(body, "no answers since 08:00:00 UTC") {
 			t.Errorf("%s does not show the problem", target)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
+	"github.com/accelscope/accelscope/pkg/web/webtest"
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
@@ -43,7 +44,7 @@ func connected(nodes int) matrix.Matrix {
 func jobSite(m matrix.Matrix) (http.Handler, *fakeMatrix, string) {
 	f := &fakeMatrix{matrix: m}
 	s := crowd(2)
-	h := fleetSite(FleetOptions{Reader: &fakeFleet{state: s, members: []fleet.Member{{Workload: "w", Node: "gpu0000:9847"}}}, Matrix: f})
+	h := site(Options{Reader: &fakeFleet{state: s, members: []fleet.Member{{Workload: "w", Node: "gpu0000:9847"}}}, Matrix: f})
 	return h, f, jobLink(s.Jobs[0].JobName)
 }
 
@@ -70,7 +71,7 @@ func TestMatrix(t *testing.T) {
 	m.Elsewhere = []matrix.Address{{From: "gpu0000:9847", Address: "10.0.0.9", QueuePairs: 7}, {From: "gpu0000:9847", Address: "LID 4", QueuePairs: 8, Ambiguous: true}}
 	m.NotAsked = []string{"left-out"}
 	h, _, link := jobSite(m)
-	_, body := get(t, h, link)
+	_, body := webtest.Get(t, h, link)
 	got := texts(body)
 	for _, want := range []string{
 		"|From|gpu0000:9847|gpu0001:9847|gpu0002:9847|elsewhere|more than one node|not known|",
@@ -89,17 +90,17 @@ func TestMatrix(t *testing.T) {
 	m = connected(widest + 1)
 	m.Nodes[3].Unknown = 1 << 20
 	h, _, link = jobSite(m)
-	_, body = get(t, h, link)
+	_, body = webtest.Get(t, h, link)
 	if got := texts(body); !strings.Contains(got, "|From|To|Queue pairs|gpu0003:9847|not known|1048576|gpu0016:9847|gpu0016:9847|17016|gpu0016:9847|gpu0015:9847|17015|") {
 		t.Error(got)
 	}
 	h, _, link = jobSite(connected(matrix.MaxNodes))
-	_, body = get(t, h, link)
-	if got := texts(body); !strings.Contains(got, "|3596 more pairs are in the JSON.|") || len(body) > maxBytes {
+	_, body = webtest.Get(t, h, link)
+	if got := texts(body); !strings.Contains(got, "|3596 more pairs are in the JSON.|") || len(body) > webtest.MaxBytes {
 		t.Errorf("%d bytes:\n%s", len(body), got)
 	}
 	h, _, link = jobSite(matrix.Matrix{})
-	_, body = get(t, h, link)
+	_, body = webtest.Get(t, h, link)
 	if got := texts(body); strings.Contains(got, "|0|") {
 		t.Error(got)
 	}
@@ -109,7 +110,7 @@ func TestMatrix(t *testing.T) {
 func TestMatrixJSON(t *testing.T) {
 	h, f, link := jobSite(connected(2))
 	target := matrixPath + strings.TrimPrefix(link, "/job")
-	header, body := get(t, h, target)
+	header, body := webtest.Get(t, h, target)
 	var got matrix.Matrix
 	if err := json.Unmarshal([]byte(body), &got); err != nil || len(got.Pairs) != 4 || got.Pairs[3].QueuePairs != 2001 {
 		t.Errorf("%v: %s", err, body)
@@ -131,8 +132,8 @@ func TestMatrixJSON(t *testing.T) {
 	if len(f.asked) != asked {
 		t.Errorf("asked for %v", f.asked[asked:])
 	}
-	off := fleetSite(FleetOptions{Reader: &fakeFleet{state: crowd(2), members: []fleet.Member{{Workload: "w", Node: "n"}}}})
-	if _, body := get(t, off, link); strings.Contains(body, "matrix") {
+	off := site(Options{Reader: &fakeFleet{state: crowd(2), members: []fleet.Member{{Workload: "w", Node: "n"}}}})
+	if _, body := webtest.Get(t, off, link); strings.Contains(body, "matrix") {
 		t.Error("the page shows a matrix without the option")
 	}
 	if got := status(off, target); got != http.StatusNotFound {
@@ -150,8 +151,8 @@ func TestMatrixInert(t *testing.T) {
 			m.Pairs[0].From, m.Pairs[0].To = name, name
 			m.Elsewhere = []matrix.Address{{From: name, Address: name, QueuePairs: 1}}
 			h, _, link := jobSite(m)
-			_, body := get(t, h, link)
-			inert(t, link, body)
+			_, body := webtest.Get(t, h, link)
+			webtest.Inert(t, link, body)
 		}
 	}
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+// Package page shows all nodes in a browser, as package fleet reads them from a Prometheus. It shares its frame with the pages of a node.
+package page
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
@@ -17,7 +20,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/verdict"
+	"github.com/accelscope/accelscope/pkg/web"
 )
+
+//go:embed templates
+var files embed.FS
+
+var templates = web.Templates(files, template.FuncMap{"counts": counts})
 
 // Limits of the first view; a link shows all, which are bounded, too.
 const (
@@ -26,8 +35,8 @@ const (
 	maxText   = 128 // bytes of a text to search for
 )
 
-// FleetReader reads all nodes from a Prometheus.
-type FleetReader interface {
+// Reader reads all nodes from a Prometheus.
+type Reader interface {
 	Read() *fleet.State
 	// Enter takes a place for a client that asks for members or searches.
 	Enter(ctx context.Context, client netip.Addr) (leave func(), err error)
@@ -40,19 +49,19 @@ type MatrixReader interface {
 	Job(fleet.JobName, []fleet.Member) *matrix.Matrix
 }
 
-// FleetOptions configure the pages of all nodes.
-type FleetOptions struct {
-	Reader  FleetReader
+// Options configure the pages of all nodes.
+type Options struct {
+	Reader  Reader
 	Matrix  MatrixReader // nil: no sensor is asked
 	Version string
 	Links
 }
 
-// FleetHandlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
-func FleetHandlers(o FleetOptions) map[string]http.Handler {
-	f := &fleetPages{FleetOptions: o}
+// Handlers returns the handlers of the pages of all nodes, by the patterns of http.ServeMux.
+func Handlers(o Options) map[string]http.Handler {
+	f := &pages{Options: o}
 	facts := func() api.Known { return api.Known{At: f.state.Load().Tried} } // an attempt that fails makes other answers
-	kept := api.Kept(facts, api.NewSlots(), refuse)
+	kept := api.Kept(facts, api.NewSlots(), web.Refuse)
 	handlers := map[string]http.Handler{
 		"GET /{$}":  f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet)),
 		"GET /job":  f.handler(kept, f.askJob, o.page("job.html", o.job)),
@@ -64,19 +73,19 @@ func FleetHandlers(o FleetOptions) map[string]http.Handler {
 	if o.Matrix != nil {
 		handlers["GET "+matrixPath] = f.handler(kept, f.askJob, matrixJSON)
 	}
-	addAssets(handlers)
+	web.AddAssets(handlers)
 	return handlers
 }
 
 // page returns a function that makes a page. Its status is 503 if nothing that was asked for is known.
-func (o FleetOptions) page(name string, view func(*http.Request, *fleet.State, *asked) (title string, shown any)) answerFunc {
+func (o Options) page(name string, view func(*http.Request, *fleet.State, *asked) (title string, shown any)) answerFunc {
 	return func(w http.ResponseWriter, r *http.Request, s *fleet.State, a *asked) {
-		f := frame{Fleet: true, Version: o.Version, At: s.At.UTC()}
+		f := web.Frame{Fleet: true, Version: o.Version, At: s.At.UTC()}
 		f.Title, f.View = view(r, s, a)
 		if a.unanswered() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		f.write(w, name)
+		f.Write(w, templates, name)
 	}
 }
 
@@ -86,14 +95,14 @@ func searched(r *http.Request) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
-// fleetView is the page of all nodes.
-type fleetView struct {
+// nodesView is the page of all nodes.
+type nodesView struct {
 	Text     string
 	Found    []found
 	Searched bool
 	Totals   []total
 	Problems []string
-	Alerts   []verdictView
+	Alerts   []web.Verdict
 	Heat     heat
 	NoHCAs   string // in place of the heat map
 	Jobs     []jobRow
@@ -104,6 +113,9 @@ type fleetView struct {
 	Answered                     bool // the alerts
 }
 
+// total is a figure of all that the page shows.
+type total struct{ Name, Value, About string }
+
 // found is something that was searched for.
 type found struct {
 	fleet.Found
@@ -111,10 +123,10 @@ type found struct {
 	Outside                            string // link to the page of the node
 }
 
-func (o FleetOptions) fleet(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
+func (o Options) fleet(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
 	q, text := r.URL.Query(), searched(r)
-	v := fleetView{
-		Text: text, Totals: fleetTotals(s), Heat: heatOf(s, q.Get("heat")),
+	v := nodesView{
+		Text: text, Totals: totals(s), Heat: heatOf(s, q.Get("heat")),
 		NoHCAs: lacking(s.Rails != nil, "port of an HCA"), Answered: s.Alerts != nil,
 	}
 	if len(text) >= fleet.MinText {
@@ -160,7 +172,7 @@ func (o FleetOptions) fleet(r *http.Request, s *fleet.State, a *asked) (title st
 	return "Fleet", v
 }
 
-func (o FleetOptions) foundRows(all []fleet.Found) []found {
+func (o Options) foundRows(all []fleet.Found) []found {
 	out := make([]found, 0, len(all))
 	for _, f := range all {
 		out = append(out, found{
@@ -173,8 +185,8 @@ func (o FleetOptions) foundRows(all []fleet.Found) []found {
 	return out
 }
 
-// fleetTotals returns the figures of all nodes.
-func fleetTotals(s *fleet.State) []total {
+// totals returns the figures of all nodes.
+func totals(s *fleet.State) []total {
 	t := &s.Totals
 	count := func(n *int) string {
 		if n == nil {
@@ -200,9 +212,9 @@ func fleetTotals(s *fleet.State) []total {
 		{"Nodes", nodes, down},
 		{"GPUs", count(t.GPUs.All), about(t.GPUs.Given, "given", t.GPUs.Used, "in use", t.GPUs.Idle, "idle", t.GPUs.Sick, "sick")},
 		{"RDMA ports", count(t.Ports.All), about(t.Ports.Up, "up", t.Ports.Degraded, "degraded", t.Ports.Flapping, "flapping")},
-		{"All ports out", optional(t.Bytes.Transmit, perSecondSize), "counters of the ports"},
-		{"All ports in", optional(t.Bytes.Receive, perSecondSize), "counters of the ports"},
-		{"Bytes attributed", optional(t.Bytes.Share(), format.Percent), "out and in, to known workloads"},
+		{"All ports out", web.Optional(t.Bytes.Transmit, perSecondSize), "counters of the ports"},
+		{"All ports in", web.Optional(t.Bytes.Receive, perSecondSize), "counters of the ports"},
+		{"Bytes attributed", web.Optional(t.Bytes.Share(), format.Percent), "out and in, to known workloads"},
 	}
 }
 
@@ -217,10 +229,10 @@ func lacking(known bool, what string) string {
 func perSecondSize(v float64) string { return format.Size(v) + "/s" }
 
 // alertView formats an alert as a verdict, whose condition has the same name.
-func alertView(a *fleet.Alert, now time.Time) verdictView {
-	v := verdictView{
+func alertView(a *fleet.Alert, now time.Time) web.Verdict {
+	v := web.Verdict{
 		Severity: severity(a.Severity), Name: format.Escape(a.Name), Subject: format.Escape(a.Subject()), Since: a.Since,
-		For:     age(now.Sub(a.Since)),
+		For:     web.Age(now.Sub(a.Since)),
 		Runbook: verdict.Runbook(a.Name),
 	}
 	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == a.Name }); i >= 0 {

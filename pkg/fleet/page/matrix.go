@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 const (
@@ -54,7 +55,7 @@ type pairView struct {
 type addressView struct{ From, Address, Value, About string }
 
 func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
-	v := &matrixView{At: utc(m.At), JSON: matrixPath + "?" + jobQuery(job)}
+	v := &matrixView{At: web.UTC(m.At), JSON: matrixPath + "?" + jobQuery(job)}
 	for i := range m.Nodes {
 		if n := &m.Nodes[i]; n.Problem != "" {
 			v.Problems = append(v.Problems, format.Escape(n.Name+": "+n.Problem))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // jobRow is a row of the table of jobs.
@@ -33,13 +34,13 @@ func plural(n int, name string) string {
 // slow is the ratio to the median of the members from which a member is marked.
 const slow = 2
 
-func (o FleetOptions) jobRow(j *fleet.Job) jobRow {
+func (o Options) jobRow(j *fleet.Job) jobRow {
 	r := jobRow{
 		Name: format.Escape(j.String()), Link: jobLink(j.JobName),
 		Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
-		GPUs:    optional(j.GPUs, format.Count), Idle: optional(j.Idle, format.Count), Wasted: optional(j.IdleHours, hours),
-		Out: fleetRate(j.Transmit), In: fleetRate(j.Receive), Errors: optional(j.Errors, format.PerSecond),
-		Verbs: optional(j.VerbsP99, format.Duration), Completion: optional(j.CompletionP99, format.Duration),
+		GPUs:    web.Optional(j.GPUs, format.Count), Idle: web.Optional(j.Idle, format.Count), Wasted: web.Optional(j.IdleHours, hours),
+		Out: rate(j.Transmit), In: rate(j.Receive), Errors: web.Optional(j.Errors, format.PerSecond),
+		Verbs: web.Optional(j.VerbsP99, format.Duration), Completion: web.Optional(j.CompletionP99, format.Duration),
 		Grafana: o.dashboard("accelscope-jobs", "namespace", j.Namespace, "job_name", j.Name), Outlier: format.None,
 	}
 	if j.Slower != nil {
@@ -54,7 +55,7 @@ func slower(ratio float64) string { return fmt.Sprintf("%.1f× median", ratio) }
 
 func hours(h float64) string { return format.PerSecond(h) + " h" }
 
-func fleetRate(r *fleet.Rate) string {
+func rate(r *fleet.Rate) string {
 	switch {
 	case r == nil:
 		return format.None
@@ -77,13 +78,13 @@ type nodeRow struct {
 	HasErrors                    bool
 }
 
-func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
+func (o Options) nodeRow(n *fleet.Node) nodeRow {
 	r := nodeRow{
 		Name: format.Escape(n.Name), Link: nodeLink(n.Name), Outside: o.Links.node(n.Name),
 		Grafana: o.dashboard("accelscope-node", "node", n.Name),
 		State:   "nothing fires", Severity: "ok", GPUs: format.None, Ports: format.None, Busiest: format.None,
-		Attributed: optional(n.Bytes.Share(), format.Percent),
-		Out:        optional(n.Bytes.Transmit, perSecondSize), In: optional(n.Bytes.Receive, perSecondSize),
+		Attributed: web.Optional(n.Bytes.Share(), format.Percent),
+		Out:        web.Optional(n.Bytes.Transmit, perSecondSize), In: web.Optional(n.Bytes.Receive, perSecondSize),
 	}
 	if n.Alerts > 0 {
 		r.Severity, r.State = severity(n.Worst), fmt.Sprintf("%d firing", n.Alerts)
@@ -109,9 +110,9 @@ func (o FleetOptions) nodeRow(n *fleet.Node) nodeRow {
 	}
 	name, busiest, errors, pause := n.Summary()
 	if busiest != nil {
-		r.Busiest, r.BusiestAbout, r.BusiestBar = format.Percent(*busiest), format.Escape(name), width(*busiest, 1)
+		r.Busiest, r.BusiestAbout, r.BusiestBar = format.Percent(*busiest), format.Escape(name), web.Width(*busiest, 1)
 	}
-	r.Errors, r.Pause = optional(errors, format.PerSecond), optional(pause, format.Percent)
+	r.Errors, r.Pause = web.Optional(errors, format.PerSecond), web.Optional(pause, format.Percent)
 	r.HasErrors = errors != nil && *errors > 0
 	return r
 }
@@ -136,7 +137,7 @@ type memberRow struct {
 }
 
 // job shows a job, ?namespace=, ?kind= and ?name=.
-func (o FleetOptions) job(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
+func (o Options) job(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
 	name := jobOf(r)
 	v := jobView{Name: format.Escape(name.String()), About: "job"}
 	for i := range s.Jobs {
@@ -170,11 +171,11 @@ func jobOf(r *http.Request) fleet.JobName {
 	return fleet.JobName{Namespace: q.Get("namespace"), Kind: q.Get("kind"), Name: q.Get("name")}
 }
 
-func (o FleetOptions) memberRow(m *fleet.Member) memberRow {
+func (o Options) memberRow(m *fleet.Member) memberRow {
 	r := memberRow{
 		Name: format.Owner(m.Workload), Node: format.Escape(m.Node), NodeLink: nodeLink(m.Node),
-		GPUs: optional(m.GPUs, format.Count), Used: optional(m.Used, format.Count),
-		Out: fleetRate(m.Transmit), In: fleetRate(m.Receive), P99: optional(m.P99, format.Duration), Slower: optional(m.Slower, slower),
+		GPUs: web.Optional(m.GPUs, format.Count), Used: web.Optional(m.Used, format.Count),
+		Out: rate(m.Transmit), In: rate(m.Receive), P99: web.Optional(m.P99, format.Duration), Slower: web.Optional(m.Slower, slower),
 		Outside: o.foundLink(fleet.Found{Kind: "workload", Name: m.Workload, Node: m.Node}),
 	}
 	r.Slow = m.Slower != nil && *m.Slower >= slow
@@ -187,7 +188,7 @@ type railsView struct {
 	Name, About string
 	Node        []nodeRow
 	Rails       []railRow
-	Alerts      []verdictView
+	Alerts      []web.Verdict
 	Answered    bool
 }
 
@@ -198,7 +199,7 @@ type railRow struct {
 }
 
 // node shows a node, ?name=.
-func (o FleetOptions) node(r *http.Request, s *fleet.State, _ *asked) (title string, view any) {
+func (o Options) node(r *http.Request, s *fleet.State, _ *asked) (title string, view any) {
 	name := r.URL.Query().Get("name")
 	v := railsView{Name: format.Escape(name), About: lacking(s.Nodes != nil, "such node"), Answered: s.Alerts != nil}
 	for i := range s.Nodes {
@@ -215,15 +216,15 @@ func (o FleetOptions) node(r *http.Request, s *fleet.State, _ *asked) (title str
 			}
 			row := railRow{
 				Name: format.Escape(rail), State: "up",
-				Use: optional(h.Use, format.Percent), Errors: optional(h.Errors, format.PerSecond),
-				Pause:     optional(h.Pause, format.Percent),
+				Use: web.Optional(h.Use, format.Percent), Errors: web.Optional(h.Errors, format.PerSecond),
+				Pause:     web.Optional(h.Pause, format.Percent),
 				HasErrors: h.Errors != nil && *h.Errors > 0 || !h.Up,
 			}
 			if !h.Up {
 				row.State = "not up"
 			}
 			if h.Use != nil {
-				row.UseBar = width(*h.Use, 1)
+				row.UseBar = web.Width(*h.Use, 1)
 			}
 			v.Rails = append(v.Rails, row)
 		}

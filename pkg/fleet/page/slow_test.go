@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func slowSite(t *testing.T) (p *slowPrometheus, get func(ctx context.Context, cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := fleetSite(FleetOptions{Reader: fleet.NewReader(connection), Matrix: &fakeMatrix{}})
+	h := site(Options{Reader: fleet.NewReader(connection), Matrix: &fakeMatrix{}})
 	var all sync.WaitGroup
 	t.Cleanup(func() {
 		close(p.open)
@@ -137,7 +137,7 @@ func TestBusyClient(t *testing.T) {
 
 // TestUnansweredSearch: a search and a job of which nothing is known have status 503, and the page names the problem.
 func TestUnansweredSearch(t *testing.T) {
-	h := fleetSite(FleetOptions{Reader: &refusing{fakeFleet{state: crowd(1)}}, Matrix: &fakeMatrix{}})
+	h := site(Options{Reader: &refusing{fakeFleet{state: crowd(1)}}, Matrix: &fakeMatrix{}})
 	job := jobLink(crowd(1).Jobs[0].JobName)
 	for _, target := range []string{"/?q=train", job, matrixPath + strings.TrimPrefix(job, "/job")} {
 		w := httptest.NewRecorder()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"fmt"
@@ -20,6 +20,12 @@ const (
 	maxCells   = 12000 // more are shown as one cell for each node, which has the highest value
 	maxHot     = 60    // cells that are links
 )
+
+// choice is an option of a list.
+type choice struct {
+	Value, Text string
+	Chosen      bool
+}
 
 // heat is a picture of all HCAs by node.
 type heat struct {

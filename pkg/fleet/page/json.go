@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	_ "embed"
@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 const (
@@ -21,8 +22,8 @@ const (
 	descriptionPath = "/openapi.yaml"
 )
 
-//go:embed fleet_openapi.yaml
-var fleetDescription []byte
+//go:embed openapi.yaml
+var descriptionText []byte
 
 // failure is the answer of a request that has no other.
 type failure struct {
@@ -57,10 +58,10 @@ func matrixJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, a *asked
 
 func writeJSON(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
-	secure(w.Header())
+	web.Secure(w.Header())
 	body, err := json.Marshal(answer)
 	if err != nil {
-		refuse(w, fmt.Errorf("encoding an answer: %w", err))
+		web.Refuse(w, fmt.Errorf("encoding an answer: %w", err))
 		return
 	}
 	w.WriteHeader(status)
@@ -68,8 +69,8 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 }
 
 // description answers with the OpenAPI description.
-func (o FleetOptions) description(w http.ResponseWriter, _ *http.Request) {
+func (o Options) description(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/yaml")
-	secure(w.Header())
-	_, _ = w.Write(fleetDescription) // the client may have gone
+	web.Secure(w.Header())
+	_, _ = w.Write(descriptionText) // the client may have gone
 }

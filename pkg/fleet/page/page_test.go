@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pages
+package page
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/web"
+	"github.com/accelscope/accelscope/pkg/web/webtest"
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
@@ -37,9 +39,9 @@ func (f *fakeFleet) Search(_ context.Context, text string) ([]fleet.Found, []str
 	return append([]fleet.Found{}, f.found...), []string{"found_gpus: a problem"}
 }
 
-func fleetSite(o FleetOptions) http.Handler {
+func site(o Options) http.Handler {
 	mux := http.NewServeMux()
-	for pattern, h := range FleetHandlers(o) {
+	for pattern, h := range Handlers(o) {
 		mux.Handle(pattern, h)
 	}
 	return mux
@@ -80,27 +82,27 @@ func crowd(nodes int) *fleet.State {
 
 // TestFleetBytes measures the first view of 1,000 nodes with ten HCAs each: the page and all that it loads.
 func TestFleetBytes(t *testing.T) {
-	h := fleetSite(FleetOptions{
+	h := site(Options{
 		Reader: &fakeFleet{state: crowd(1000)}, Version: "v1", Links: Links{Node: "http://{instance}/", Grafana: "https://grafana.example"},
 	})
 	for _, view := range []string{"/", "/?heat=errors", "/?heat=pause"} {
 		sum := 0
 		for _, target := range []string{view, "/assets/page.css", "/assets/page.js", "/assets/icon.svg"} {
-			_, body := get(t, h, target)
+			_, body := webtest.Get(t, h, target)
 			t.Logf("%s: %d bytes", target, len(body))
 			sum += len(body)
 		}
-		if sum > maxBytes {
-			t.Errorf("the first view has %d bytes, more than %d", sum, maxBytes)
+		if sum > webtest.MaxBytes {
+			t.Errorf("the first view has %d bytes, more than %d", sum, webtest.MaxBytes)
 		}
 	}
-	_, all := get(t, h, "/?all=1")
+	_, all := webtest.Get(t, h, "/?all=1")
 	for _, want := range []string{"gpu0999", "llama-999", "1000 of 1000", "10 of 10"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("?all=1 does not show %s", want)
 		}
 	}
-	if _, one := get(t, h, "/?q=gpu0777"); !strings.Contains(one, "1 of 1, the worst first") || strings.Contains(one, ">gpu0778.") {
+	if _, one := webtest.Get(t, h, "/?q=gpu0777"); !strings.Contains(one, "1 of 1, the worst first") || strings.Contains(one, ">gpu0778.") {
 		t.Error("a search for a node does not show it alone")
 	}
 }
@@ -122,9 +124,9 @@ func TestFleetUnanswered(t *testing.T) {
 			[]string{"<small>not known", "does not answer"},
 		},
 	} {
-		h := fleetSite(FleetOptions{Reader: &fakeFleet{state: &c.state}})
-		_, body := get(t, h, "/")
-		_, node := get(t, h, "/node?name=gpu0001")
+		h := site(Options{Reader: &fakeFleet{state: &c.state}})
+		_, body := webtest.Get(t, h, "/")
+		_, node := webtest.Get(t, h, "/node?name=gpu0001")
 		text := body + node
 		for _, want := range c.shown {
 			if !strings.Contains(text, want) {
@@ -141,10 +143,10 @@ func TestFleetUnanswered(t *testing.T) {
 
 // TestFleetHeaders: the pages of all nodes have the policy of the others.
 func TestFleetHeaders(t *testing.T) {
-	h := fleetSite(FleetOptions{Reader: &fakeFleet{state: crowd(2)}})
+	h := site(Options{Reader: &fakeFleet{state: crowd(2)}})
 	for _, target := range []string{"/", "/job", "/node", "/job?name=llama-1", "/node?name=x", "/assets/page.css", "/assets/page.js"} {
-		header, _ := get(t, h, target)
-		if header.Get("Content-Security-Policy") != policy || header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Set-Cookie") != "" {
+		header, _ := webtest.Get(t, h, target)
+		if header.Get("Content-Security-Policy") != web.Policy || header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %v", target, header)
 		}
 	}
@@ -172,28 +174,28 @@ func TestFleetInert(t *testing.T) {
 		f.found = append(f.found, fleet.Found{Kind: "workload", Name: name, Node: name, ID: name, Job: j})
 		targets = append(targets, jobLink(j), nodeLink(name), "/?"+url.Values{"q": {name}, "heat": {name}}.Encode())
 	}
-	h := fleetSite(FleetOptions{Reader: f, Links: Links{Node: "http://{instance}/", Grafana: "https://grafana.example"}})
+	h := site(Options{Reader: f, Links: Links{Node: "http://{instance}/", Grafana: "https://grafana.example"}})
 	for _, target := range targets {
-		_, body := get(t, h, target)
-		inert(t, target, body, "https://grafana.example/d/accelscope-")
+		_, body := webtest.Get(t, h, target)
+		webtest.Inert(t, target, body, "https://grafana.example/d/accelscope-")
 	}
 }
 
 // TestFleetSearch: short texts are not searched for in Prometheus, and long ones are cut.
 func TestFleetSearch(t *testing.T) {
 	f := &fakeFleet{state: crowd(3), found: []fleet.Found{{Kind: "GPU", Name: "nvidia 3", Node: "gpu0001:9847", ID: "GPU-7"}}}
-	h := fleetSite(FleetOptions{Reader: f, Links: Links{Node: "http://{host}:9847/"}})
-	get(t, h, "/?q=gp")
+	h := site(Options{Reader: f, Links: Links{Node: "http://{host}:9847/"}})
+	webtest.Get(t, h, "/?q=gp")
 	if len(f.asked) > 0 {
 		t.Errorf("searched for %q", f.asked)
 	}
-	_, body := get(t, h, "/?q=GPU-7")
+	_, body := webtest.Get(t, h, "/?q=GPU-7")
 	for _, want := range []string{"nvidia 3", `href="http://gpu0001:9847/device?name=GPU-7"`, "found_gpus: a problem"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
-	get(t, h, "/?q="+strings.Repeat("ä", 1000))
+	webtest.Get(t, h, "/?q="+strings.Repeat("ä", 1000))
 	if got := f.asked[1]; len(got) > maxText {
 		t.Errorf("searched for %d bytes", len(got))
 	}
