@@ -18,6 +18,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/httpserver"
+	"github.com/accelscope/accelscope/pkg/sensor"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/ibsim"
 )
@@ -56,10 +59,10 @@ func TestBinaryOnFabric(t *testing.T) {
 		if _, ok := s.value("accelscope_source_state", "source=fabric"); ok {
 			t.Error("there is a source of it")
 		}
-		if code, _, body := get(t, s.url+fabricPath, ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "switched off") {
+		if code, _, body := get(t, s.url+api.FabricPath, ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "switched off") {
 			t.Errorf("%d %s", code, body)
 		}
-		if took, err := s.stop(); err != nil || took > drainTimeout+closeTimeout+slack {
+		if took, err := s.stop(); err != nil || took > httpserver.DrainTimeout+sensor.CloseTimeout+slack {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
 		if calls := tools.calls(); len(calls) > 0 {
@@ -99,7 +102,7 @@ func TestBinaryOnFabric(t *testing.T) {
 		}
 		s.awaitSum("infiniband_switch_port_degraded", 2)
 		s.until(func() string {
-			_, _, body := get(t, s.url+fabricPath+".dot", "")
+			_, _, body := get(t, s.url+api.FabricPath+".dot", "")
 			if strings.Count(body, " -- ") != len(want.Links) || strings.Count(body, "shape=box") != 12 {
 				return "not the graph of the fabric:\n" + body
 			}
@@ -278,7 +281,7 @@ func TestBinaryOnFabric(t *testing.T) {
 				t.Fatal("no perfquery is started")
 			}
 		}
-		if took, err := s.stop(); err != nil || took > drainTimeout+closeTimeout+slack {
+		if took, err := s.stop(); err != nil || took > httpserver.DrainTimeout+sensor.CloseTimeout+slack {
 			t.Errorf("SIGTERM: %v after %v", err, took)
 		}
 		await(t, tools.ended)
@@ -470,7 +473,7 @@ func (s *fabricSensor) awaitSum(name string, want float64) {
 func (s *fabricSensor) await(complaint string, right func(*fabricAnswer) bool) *fabricAnswer {
 	s.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
-		_, _, body := get(s.t, s.url+fabricPath, "")
+		_, _, body := get(s.t, s.url+api.FabricPath, "")
 		var got struct{ Data *fabricAnswer }
 		if err := json.Unmarshal([]byte(body), &got); err != nil {
 			s.t.Fatal(err, body)

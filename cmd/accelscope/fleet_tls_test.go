@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/child"
 )
@@ -157,7 +158,7 @@ func TestFleetOverTLS(t *testing.T) {
 		plain, stop := start(t, binary, "fleet", "--prometheus="+s.URL, "--prometheus.config.file="+file, "--web.config.file="+web,
 			"--fleet.sensor-url=http://{instance}/")
 		page := "https" + strings.TrimPrefix(plain, "http")
-		routes, err := (&fleetCmd{Prometheus: s.URL, prometheusFlags: prometheusFlags{file}, SensorURL: "http://{instance}/"}).routes()
+		routes, err := fleetRoutes(&config.FleetCommand{Prometheus: s.URL, PrometheusFlags: config.PrometheusFlags{PrometheusFile: file}, SensorURL: "http://{instance}/"})
 		if err != nil || len(routes) < 7 {
 			t.Fatal(len(routes), err)
 		}

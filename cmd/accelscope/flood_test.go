@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -16,11 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"go.uber.org/zap"
-
-	"github.com/accelscope/accelscope/pkg/api"
-	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -29,6 +23,8 @@ import (
 func TestFlood(t *testing.T) {
 	const (
 		requests, addresses = 4500, 90
+		// what pkg/httpserver admits, and from when it knows a scraper
+		maxConnections, regularScrapes = 256, 4
 		// memory is what the flood may add: buffers and stacks of 256 connections, four answers of some MB in the making, and as
 		// much again for the garbage collector. Without limits it added 105 MB.
 		memory = 48 << 20
@@ -127,100 +123,6 @@ func TestFlood(t *testing.T) {
 	}
 	if _, err := stop(); err != nil {
 		t.Error(err)
-	}
-}
-
-// While clients hold all connections of the port, all slots of answers and all places of scrapes, the probe address answers everybody, and
-// the port answers the client that scrapes regularly. Another client gets the connection of one that is idle, but no place.
-func TestHeldPlaces(t *testing.T) {
-	entered, open := make(chan struct{}), make(chan struct{})
-	defer close(open)
-	hold := func() {
-		entered <- struct{}{}
-		<-open
-	}
-	list := func() ([]attribution.PeerShare, error) {
-		hold()
-		return nil, nil
-	}
-	metrics := encodeVerbs(t)
-	encode := func(format expfmt.Format, compress bool, collectors ...string) ([]byte, error) {
-		if len(collectors) > 0 {
-			hold()
-		}
-		return metrics(format, compress)
-	}
-	facts := func() api.Known { return api.Known{At: time.Unix(1, 0)} }
-	isReady := func() (bool, []string) { return true, nil }
-	c := newClients(zap.NewNop())
-	for i := range regularScrapes {
-		c.scrapers.seen("127.0.0.1", time.Now().Add(time.Duration(i-regularScrapes)*15*time.Second))
-	}
-	handler, err := newHandler(webFlags{TelemetryPath: "/metrics", Pages: true}, encode, facts, list, isReady, c, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := newServer(handler, zap.NewNop())
-	server.ConnState = c.connState
-	go func() { _ = server.Serve(l) }()
-	defer server.Close()
-	probes := listenFlags{ProbeAddress: freeAddress(t)}
-	stop, err := probes.serveProbes(isReady, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-
-	for i := range maxConnections {
-		path, held := "/healthz", true
-		switch {
-		case i < cap(api.NewSlots()):
-			path = "/api/v1/peers?each"
-		case i < cap(api.NewSlots())+maxScrapes:
-			path = "/metrics?collect[]=held"
-		default:
-			held = false // answered, and kept
-		}
-		conn, err := dialerAt(fmt.Sprintf("127.0.1.%d", 1+i/maxOfClient)).Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: sensor\r\n\r\n", path)
-		if held {
-			select {
-			case <-entered:
-			case <-time.After(time.Minute):
-				t.Fatalf("%s is not being answered", path)
-			}
-		} else if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != http.StatusOK {
-			t.Fatalf("connection %d: %v", i, err)
-		}
-	}
-
-	regular, other, url := clientAt("127.0.0.1"), clientAt("127.0.2.1"), "http://"+l.Addr().String()
-	for _, target := range []string{url + "/healthz", url + "/readyz", url + "/metrics"} {
-		if err := ask(regular, target); err != nil {
-			t.Errorf("the regular scraper: %v", err)
-		}
-		if err := ask(other, target); (err == nil) != (target != url+"/metrics") {
-			t.Errorf("another client: %s: %v", target, err)
-		}
-	}
-	for _, path := range []string{"/healthz", "/readyz"} {
-		if err := ask(other, "http://"+probes.ProbeAddress+path); err != nil {
-			t.Errorf("a probe: %v", err)
-		}
-	}
-	for _, path := range []string{"/pods", "/?q=x"} { // neither JSON nor a page has a slot of its own
-		if err := ask(regular, url+path); err == nil || !strings.Contains(err.Error(), "503") {
-			t.Errorf("%s: %v, want status 503", path, err)
-		}
 	}
 }
 

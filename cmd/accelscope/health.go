@@ -17,23 +17,19 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/accelscope/accelscope/pkg/config"
 )
 
 // healthTimeout limits the whole check. It is less than what Docker and Kubernetes allow.
 const healthTimeout = 2500 * time.Millisecond
 
-// healthFlags are the flags that doctor needs to reach a running sensor.
-type healthFlags struct {
-	listenFlags
-	Health bool `name:"health" xor:"answer" help:"Only check that the local sensor answers (exit status 0 or 1)."`
-}
-
-// check requests /healthz of the sensor. It serves as the health check of a container that has no shell and no HTTP
+// checkHealth requests /healthz of the sensor. It serves as the health check of a container that has no shell and no HTTP
 // client, and prints nothing if the sensor is healthy.
-func (f *healthFlags) check(ctx context.Context) error {
+func checkHealth(ctx context.Context, f *config.ListenFlags) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	address, err := f.ownAddress()
+	address, err := ownAddress(f.ListenAddress)
 	if err != nil {
 		return err
 	}
@@ -98,13 +94,13 @@ func isAlert(err error) bool {
 
 // ownAddress returns the first listen address that can be dialed. The dialer takes an address without a host, or of all
 // interfaces, as this machine.
-func (f *healthFlags) ownAddress() (string, error) {
-	for _, address := range f.ListenAddress {
+func ownAddress(addresses []string) (string, error) {
+	for _, address := range addresses {
 		if !strings.Contains(address, "://") {
 			return address, nil
 		}
 	}
-	return "", fmt.Errorf("--health: none of --web.listen-address=%s is HOST:PORT", strings.Join(f.ListenAddress, ","))
+	return "", fmt.Errorf("--health: none of --web.listen-address=%s is HOST:PORT", strings.Join(addresses, ","))
 }
 
 // usesTLS reports whether a configuration file of exporter-toolkit enables TLS.

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/accelscope/accelscope/pkg/httpserver"
+	"github.com/accelscope/accelscope/pkg/sensor"
 	"github.com/accelscope/accelscope/tests/fixtures"
 )
 
@@ -202,8 +204,8 @@ func bounded(t *testing.T, url string) {
 
 func ends(t *testing.T, stop func() (time.Duration, error)) {
 	t.Helper()
-	if took, err := stop(); err != nil || took > drainTimeout+closeTimeout+slack {
-		t.Errorf("SIGTERM: %v after %v, want exit status 0 within %v", err, took, drainTimeout+closeTimeout)
+	if took, err := stop(); err != nil || took > httpserver.DrainTimeout+sensor.CloseTimeout+slack {
+		t.Errorf("SIGTERM: %v after %v, want exit status 0 within %v", err, took, httpserver.DrainTimeout+sensor.CloseTimeout)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/overview"
@@ -40,8 +41,8 @@ func (p *prometheus) fleet(t *testing.T, nodes []*jobNode) {
 	if err := os.WriteFile(client, []byte("proxy_url: "+proxy.URL+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := fleetCmd{Prometheus: p.url, SensorURL: "http://{host}:9847/", SensorFile: client}
-	routes, err := c.routes()
+	c := config.FleetCommand{Prometheus: p.url, SensorURL: "http://{host}:9847/", SensorFile: client}
+	routes, err := fleetRoutes(&c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -20,8 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/kernellog"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/nvml"
@@ -221,16 +218,5 @@ func TestFaultsByContainer(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"31 " + one + " 2", "43 " + other + " 0"}, history); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
-	}
-}
-
-// TestKernelLogCure: doctor explains what reading the kernel log, and finding the owners of faults, needs.
-func TestKernelLogCure(t *testing.T) {
-	for want, err := range map[string]error{
-		"CAP_SYSLOG": errors.Join(os.ErrPermission, model.ErrUnsupported), "hostPID": errors.Join(nil, kernellog.ErrForeignPIDs),
-	} {
-		if got := sourceCure(model.SourceState{Source: "kernellog", State: model.StateUnsupported, Err: err}); !strings.Contains(got, want) {
-			t.Errorf("%v: %q, want %s", err, got, want)
-		}
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // TestLinks runs the program on a fake node. Its sysfs is a copy, so drivers are not asked: they would be those of this machine. Carriers
@@ -69,15 +67,4 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	ends(t, stop)
-}
-
-func TestLinkCure(t *testing.T) {
-	for state, want := range map[model.State]string{
-		model.StateUnsupported: "hostNetwork", model.StateStuck: "dmesg", model.StateQuarantined: "dmesg", model.StateBlocked: "", model.StateFailed: "",
-	} {
-		got := deviceCure(model.DeviceState{Source: "link", Device: "eth0", State: state})
-		if (got == "") != (want == "") || !strings.Contains(got, want) {
-			t.Errorf("%s: %q", state, got)
-		}
-	}
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/program"
 )
 
 // The sensor takes the limit of its heap from its cgroup.
@@ -53,7 +55,7 @@ func TestMemoryLimit(t *testing.T) {
 	_, args := fakeNode(t)
 	url, stop := start(t, script, args...)
 	e := scrape(t, url)
-	if got, want := e.gauge("go_gc_gomemlimit_bytes"), float64(limit)*memoryShare; got != want {
+	if got, want := e.gauge("go_gc_gomemlimit_bytes"), float64(limit)*program.MemoryShare; got != want {
 		t.Errorf("the limit is %v, want %v", got, want)
 	}
 	if _, err := stop(); err != nil {

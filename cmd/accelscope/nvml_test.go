@@ -3,6 +3,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -235,6 +236,8 @@ func normalised(e exposition) string {
 	})
 	return strings.Join(lines, "\n") + "\n"
 }
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares with testdata.
 func golden(t *testing.T, name, got string) {

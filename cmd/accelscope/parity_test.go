@@ -178,7 +178,10 @@ func ourNode(t *testing.T, o node.Options) func() string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := startEngine(t, engine.Options{Reuse: time.Nanosecond}, engine.Registration{Source: source, Deadline: time.Minute})
+	e := engine.New(engine.Options{Reuse: time.Nanosecond})
+	e.Add(engine.Registration{Source: source, Deadline: time.Minute})
+	e.Start()
+	t.Cleanup(func() { _ = e.Close() })
 	exporter := metrics.New(e, metrics.Options{})
 	return func() string {
 		text, err := exporter.Encode(expfmt.NewFormat(expfmt.TypeTextPlain), false)

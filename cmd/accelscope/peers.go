@@ -16,40 +16,14 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
-	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/client"
+	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/format"
-	"github.com/accelscope/accelscope/pkg/model"
 )
 
-const peersPath = "/api/v1/peers"
-
-// noPeers returns a function that fails with why, for a sensor that does not list peers.
-func noPeers(why error) func() ([]model.Peer, error) {
-	return func() ([]model.Peer, error) { return nil, why }
-}
-
-// peerShares returns the connected queue pairs with their owners. A queue pair of a cgroup
-// without a name is unattributed.
-func (s *sensor) peerShares() ([]attribution.PeerShare, error) {
-	found, err := s.peers()
-	if err != nil {
-		return nil, err
-	}
-	refresh := s.engine.Refresh() // updates the owners of cgroups
-	return attribution.Peers(found, refresh.Facts.Stalled, s.engine.Owners()), nil
-}
-
-type peersCmd struct {
-	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
-	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload."`
-	Device   string `name:"device" placeholder:"NAME" help:"Show only this HCA."`
-	Stalled  bool   `name:"stalled" help:"Show only stalled queue pairs."`
-	QPs      bool   `name:"qps" help:"Print one line per queue pair, with the local and the remote number."`
-	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
-}
-
-func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
-	body, err := c.ask(ctx)
+// peersRun prints the connected queue pairs that the sensor lists.
+func peersRun(ctx context.Context, c *config.PeersCommand, stdout io.Writer) error {
+	body, err := askPeers(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -59,7 +33,7 @@ func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
 	}
 	var peers []api.Peer
 	if err := json.Unmarshal(body, &peers); err != nil {
-		return fmt.Errorf("this is not the answer of a sensor: %w", err)
+		return fmt.Errorf("%w: %w", client.ErrNoSensor, err)
 	}
 	if len(peers) == 0 {
 		text := "no queue pair is connected"
@@ -80,8 +54,8 @@ func (c *peersCmd) run(ctx context.Context, stdout io.Writer) error {
 	return table.Flush()
 }
 
-// ask requests the peers from the sensor and returns the body of the answer.
-func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
+// askPeers requests the peers from the sensor and returns the body of the answer.
+func askPeers(ctx context.Context, c *config.PeersCommand) ([]byte, error) {
 	filter := url.Values{}
 	if c.Workload != "" {
 		filter.Set("workload", c.Workload)
@@ -92,7 +66,12 @@ func (c *peersCmd) ask(ctx context.Context) ([]byte, error) {
 	if c.Stalled {
 		filter.Set("stalled", "true")
 	}
-	return askSensor(ctx, c.URL, peersPath, filter)
+	sensor, err := client.New(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer sensor.Close()
+	return sensor.Get(ctx, api.PeersPath, filter)
 }
 
 // groupRows returns one row for all queue pairs of a workload that are connected
@@ -116,7 +95,7 @@ func groupRows(peers []api.Peer) [][]string {
 	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "CONNECTED TO", "QPS", "STATE"}}
 	for _, g := range order {
 		rows = append(rows, []string{
-			owner(g.workload), printable(g.device), fmt.Sprint(g.port), g.remote, fmt.Sprint(total[g]), summary(states[g]),
+			owner(g.workload), format.Line(g.device), fmt.Sprint(g.port), g.remote, fmt.Sprint(total[g]), summary(states[g]),
 		})
 	}
 	return rows
@@ -127,8 +106,8 @@ func queueRows(peers []api.Peer) [][]string {
 	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "QPN", "TYPE", "STATE", "CONNECTED TO", "REMOTE QPN", "STALLED"}}
 	for _, p := range peers {
 		rows = append(rows, []string{
-			owner(p.Workload), printable(p.Device), fmt.Sprint(p.Port), fmt.Sprint(p.QPN),
-			printable(p.Type), printable(p.State), remote(p), fmt.Sprint(p.RemoteQPN), stalled(p),
+			owner(p.Workload), format.Line(p.Device), fmt.Sprint(p.Port), fmt.Sprint(p.QPN),
+			format.Line(p.Type), format.Line(p.State), remote(p), fmt.Sprint(p.RemoteQPN), stalled(p),
 		})
 	}
 	return rows
@@ -138,7 +117,7 @@ func queueRows(peers []api.Peer) [][]string {
 func remote(p api.Peer) string {
 	switch {
 	case p.RemoteGID != "":
-		return printable(p.RemoteGID)
+		return format.Line(p.RemoteGID)
 	case p.RemoteLID != 0:
 		return fmt.Sprint("LID ", p.RemoteLID)
 	}
@@ -159,10 +138,10 @@ func summary(states map[string]int) string {
 		return cmp.Or(cmp.Compare(states[b], states[a]), cmp.Compare(a, b))
 	})
 	if len(names) == 1 {
-		return printable(names[0])
+		return format.Line(names[0])
 	}
 	for i, name := range names {
-		names[i] = fmt.Sprint(states[name], " ", printable(name))
+		names[i] = fmt.Sprint(states[name], " ", format.Line(name))
 	}
 	return strings.Join(names, ", ")
 }
@@ -171,5 +150,5 @@ func owner(workload string) string {
 	if workload == "" {
 		return format.NoOwner
 	}
-	return printable(workload)
+	return format.Line(workload)
 }

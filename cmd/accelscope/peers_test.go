@@ -13,11 +13,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/attribution"
-	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -27,11 +25,17 @@ func peersServer(t *testing.T, peers []attribution.PeerShare, err error) string 
 	t.Helper()
 	list := func() ([]attribution.PeerShare, error) { return peers, err }
 	facts := func() api.Known { return api.Known{} }
-	handler, made := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), facts, list, nil, newClients(zap.NewNop()), zap.NewNop())
-	if made != nil {
-		t.Fatal(made)
+	return serveAPI(t, facts, list)
+}
+
+// serveAPI serves the REST API of a sensor, and returns its URL.
+func serveAPI(t *testing.T, facts api.Facts, list api.ListPeers) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	for pattern, handler := range api.Handlers(facts, list, api.NewSlots()) {
+		mux.Handle(pattern, handler)
 	}
-	s := httptest.NewServer(handler)
+	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	return s.URL
 }
@@ -123,18 +127,5 @@ func TestPeersErrors(t *testing.T) {
 		case err == nil || !strings.Contains(err.Error(), want) || out != "":
 			t.Errorf("%s: %q, %v, want %q", url, out, err, want)
 		}
-	}
-}
-
-// A sensor without the probe returns an error with the reason, one without a device returns an empty list.
-func TestPeerShares(t *testing.T) {
-	s := &sensor{engine: startEngine(t, engine.Options{}), peers: noPeers(model.ErrUnsupported)}
-	if got, err := s.peerShares(); got != nil || !errors.Is(err, model.ErrUnsupported) {
-		t.Errorf("%v, %v", got, err)
-	}
-	s.peers = func() ([]model.Peer, error) { return []model.Peer{{Cgroup: 7, QPN: 1}}, nil }
-	got, err := s.peerShares()
-	if len(got) != 1 || got[0].Owner != (identity.Owner{}) || got[0].QPN != 1 || err != nil {
-		t.Errorf("%+v, %v: want one that is unattributed", got, err)
 	}
 }

@@ -6,27 +6,14 @@ import (
 	"context"
 	"io"
 	"os"
-	"time"
 
+	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/top"
 )
 
-type topCmd struct {
-	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Sensor metrics, optionally http://USER:PASSWORD@HOST."`
-	Interval time.Duration `name:"interval" default:"2s" help:"Time between scrapes, over which rates are computed."`
-	Once     bool          `name:"once" help:"Print one table after two scrapes and exit."`
-	Plain    bool          `name:"plain" help:"Print tables in sequence, as without a terminal."`
-	Devices  bool          `name:"devices" help:"Show HCA ports and GPUs instead of workloads."`
-	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Sort by column, the largest number first."`
-	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows whose workload or device name contains this."`
-	JSON     bool          `name:"json" help:"Print verdicts, workloads and devices as one JSON line per interval."`
-
-	Prometheus string `name:"prometheus" placeholder:"URL" help:"Show all nodes from this Prometheus."`
-	prometheusFlags
-}
-
-func (c *topCmd) run(ctx context.Context, stdout io.Writer) error {
+// topRun shows the users of devices, or all nodes.
+func topRun(ctx context.Context, c *config.TopCommand, stdout io.Writer) error {
 	var nodes top.FleetReader
 	if c.Prometheus != "" {
 		api, err := fleet.Connect(c.Prometheus, c.PrometheusFile)

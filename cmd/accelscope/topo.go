@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,6 +16,9 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/client"
+	"github.com/accelscope/accelscope/pkg/config"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/placement"
@@ -24,15 +26,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma"
 )
 
-type topoCmd struct {
-	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
-	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload's devices and problems as owned."`
-	Sysfs    string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Sysfs mount point, used without a local sensor."`
-	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
-}
-
-// run prints the topology that the sensor reports or, if none runs on this node, that of sysfs, without owners.
-func (c *topoCmd) run(ctx context.Context, stdout io.Writer) error {
+// topoRun prints the topology that the sensor reports or, if none runs on this node, that of sysfs, without owners.
+func topoRun(ctx context.Context, c *config.TopoCommand, stdout io.Writer) error {
 	query := url.Values{}
 	if c.Workload != "" {
 		query.Set("workload", c.Workload)
@@ -41,8 +36,13 @@ func (c *topoCmd) run(ctx context.Context, stdout io.Writer) error {
 		Data    api.Topology `json:"data"`
 		Message string       `json:"message"`
 	}
-	body, err := askSensor(ctx, c.URL, topoPath, query)
-	noSensor := errors.Is(err, syscall.ECONNREFUSED) && isHere(c.URL)
+	sensor, err := client.New(c.URL)
+	if err != nil {
+		return err
+	}
+	defer sensor.Close()
+	body, err := sensor.Get(ctx, api.TopologyPath, query)
+	noSensor := errors.Is(err, syscall.ECONNREFUSED) && sensor.OnNode() // the sysfs of this node is of no use for another one
 	switch {
 	case noSensor:
 		if answer.Data, err = topologyOf(ctx, c.Sysfs); err != nil {
@@ -55,10 +55,10 @@ func (c *topoCmd) run(ctx context.Context, stdout io.Writer) error {
 		return err
 	default:
 		if err := json.Unmarshal(body, &answer); err != nil {
-			return fmt.Errorf("this is not the answer of a sensor: %w", err)
+			return fmt.Errorf("%w: %w", client.ErrNoSensor, err)
 		}
 		if answer.Data.Devices == nil || len(answer.Data.Relations) != len(answer.Data.Devices) {
-			return errors.New("this is not the answer of a sensor")
+			return client.ErrNoSensor
 		}
 	}
 	if c.JSON {
@@ -73,19 +73,9 @@ func (c *topoCmd) run(ctx context.Context, stdout io.Writer) error {
 		_, err = fmt.Fprintln(stdout, "\nNo sensor runs here: the devices are those of sysfs, GPUs are numbered by PCI address, "+
 			"and owners are not known.")
 	case strings.HasPrefix(answer.Message, "partial: "):
-		_, err = fmt.Fprintln(stdout, "\nIncomplete: "+printable(strings.TrimPrefix(answer.Message, "partial: ")))
+		_, err = fmt.Fprintln(stdout, "\nIncomplete: "+format.Line(strings.TrimPrefix(answer.Message, "partial: ")))
 	}
 	return err
-}
-
-// isHere reports whether a URL is one of this node: its sysfs is of no use for another one.
-func isHere(text string) bool {
-	u, err := sensorURL(text)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // vpdWait is how long the command waits for the VPDs of HCAs: it reads them only once.
@@ -153,9 +143,9 @@ func printTopology(out io.Writer, t *api.Topology, owners bool) error {
 		d := &t.Devices[i]
 		row := []string{names[i]}
 		for _, r := range t.Relations[i] {
-			row = append(row, orNone(printable(string(r))))
+			row = append(row, orNone(format.Line(string(r))))
 		}
-		row = append(row, orNone(printable(d.NUMANode)), linkSpeed(d.Link))
+		row = append(row, orNone(format.Line(d.NUMANode)), linkSpeed(d.Link))
 		if owners {
 			row = append(row, orNone(workloads(d.Owners)))
 		}
@@ -182,7 +172,7 @@ func printProblems(out io.Writer, list []api.TopologyWorkload) error {
 				fmt.Fprintln(table, "\nPROBLEM\tWORKLOAD\tDETAIL")
 				first = false
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\n", printable(p.Problem), owner(w.Workload), printable(p.Text))
+			fmt.Fprintf(table, "%s\t%s\t%s\n", format.Line(p.Problem), owner(w.Workload), format.Line(p.Text))
 		}
 	}
 	return table.Flush()
@@ -194,12 +184,12 @@ func deviceNames(devices []api.TopologyDevice) []string {
 	several := slices.ContainsFunc(gpus, func(d api.TopologyDevice) bool { return d.Vendor != gpus[0].Vendor })
 	names := make([]string, len(devices))
 	for i, d := range devices {
-		names[i] = printable(d.Name)
+		names[i] = format.Line(d.Name)
 		if d.Kind == placement.GPU {
 			names[i] = "GPU" + names[i]
 		}
 		if d.Kind == placement.GPU && several {
-			names[i] = printable(string(d.Vendor)) + ":" + names[i]
+			names[i] = format.Line(string(d.Vendor)) + ":" + names[i]
 		}
 	}
 	return names

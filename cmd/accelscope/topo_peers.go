@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/format"
 )
 
 // printDataDirect prints the Data Direct functions with their HCAs, or why they are not known.
@@ -26,7 +27,7 @@ func printDataDirect(out io.Writer, t *api.Topology) error {
 		if d.Unknown == "" {
 			hca = strings.Join(hcaNames(t.Devices, d.HCAs), ", ")
 		}
-		fmt.Fprintf(table, "%s\t%s\n", printable(d.PCIAddress), printable(hca))
+		fmt.Fprintf(table, "%s\t%s\n", format.Line(d.PCIAddress), format.Line(hca))
 	}
 	return table.Flush()
 }
@@ -58,7 +59,7 @@ func printPeerPaths(out io.Writer, t *api.Topology, names []string) error {
 		p := &paths[i]
 		groups := orUnknown(p.IOMMUGroups.HCA) + ", " + orUnknown(p.IOMMUGroups.GPU)
 		fmt.Fprintln(table, strings.Join([]string{
-			names[p.GPU], names[p.HCA], orNone(printable(p.DataDirect)), orUnknown(string(p.Requests)), orUnknown(string(p.Completions)),
+			names[p.GPU], names[p.HCA], orNone(format.Line(p.DataDirect)), orUnknown(string(p.Requests)), orUnknown(string(p.Completions)),
 			groups, port(&p.HCAPort), port(&p.GPUPort),
 		}, "\t"))
 	}
@@ -73,7 +74,7 @@ func printPeerPaths(out io.Writer, t *api.Topology, names []string) error {
 			first = false
 		}
 		for _, text := range compared(p) {
-			fmt.Fprintf(table, "%s\t%s\t%s\n", names[p.GPU], names[p.HCA], printable(text))
+			fmt.Fprintf(table, "%s\t%s\t%s\n", names[p.GPU], names[p.HCA], format.Line(text))
 		}
 	}
 	return table.Flush()
@@ -98,7 +99,7 @@ func port(p *api.TopologyPort) string {
 	if p.PCIAddress == "" {
 		return "-"
 	}
-	return printable(p.PCIAddress) + " " + orUnknown(p.ACS)
+	return format.Line(p.PCIAddress) + " " + orUnknown(p.ACS)
 }
 
-func orUnknown(text string) string { return cmp.Or(printable(text), "unknown") }
+func orUnknown(text string) string { return cmp.Or(format.Line(text), "unknown") }

@@ -47,7 +47,7 @@ func (p pciTree) add(path, id, class string, files map[string]string) {
 	p.t.Helper()
 	vendor, device, _ := strings.Cut(id, ":")
 	all := map[string]string{
-		"vendor": "0x" + vendor + "\n", "device": "0x" + device + "\n", "class": "0x" + class + "\n", "numa_node": "0\n", "config": config(-1),
+		"vendor": "0x" + vendor + "\n", "device": "0x" + device + "\n", "class": "0x" + class + "\n", "numa_node": "0\n", "config": configSpace(-1),
 		"modalias": "pci:v0000" + strings.ToUpper(vendor) + "d0000" + strings.ToUpper(device) + "sv00000000sd00000000bc" + class[:2] + "sc" + class[2:4] +
 			"i" + class[4:] + "\n",
 	}
@@ -62,8 +62,8 @@ func (p pciTree) add(path, id, class string, files map[string]string) {
 	p.link(filepath.Join("../../../devices", path), "bus/pci/devices/"+filepath.Base(path))
 }
 
-// config returns a configuration space with ACS Control, without the ACS capability if it is negative.
-func config(control int) string {
+// configSpace returns a configuration space with ACS Control, without the ACS capability if it is negative.
+func configSpace(control int) string {
 	b := make([]byte, 4096)
 	if control >= 0 {
 		binary.LittleEndian.PutUint32(b[0x100:], 0x0d|1<<16)
@@ -83,7 +83,7 @@ func graceTree(t *testing.T, vpd string, rootPort, hcaPort, gpuPort int, group s
 	t.Helper()
 	p := pciTree{t, t.TempDir()}
 	bridge := func(path, id string, control int) {
-		p.add(path, id, "060400", map[string]string{"config": config(control)})
+		p.add(path, id, "060400", map[string]string{"config": configSpace(control)})
 	}
 	const isolated = 0x1d
 	bridge("pci0000:00/0000:00:00.0", "10de:22b1", isolated)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/openapi"
@@ -23,12 +24,12 @@ import (
 // and the time of their refresh.
 func judged(t *testing.T, url string) (found []string, at time.Time) {
 	t.Helper()
-	code, header, body := get(t, url+verdictsPath, "application/json")
+	code, header, body := get(t, url+api.VerdictsPath, "application/json")
 	text, err := os.ReadFile("../../pkg/api/openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := openapi.Load(t, text).Check(t, verdictsPath, code, header, []byte(body)); err != nil {
+	if err := openapi.Load(t, text).Check(t, api.VerdictsPath, code, header, []byte(body)); err != nil {
 		t.Error(err)
 	}
 	var answer struct {

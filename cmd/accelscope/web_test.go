@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,9 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/exporter-toolkit/web"
-	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/openapi"
@@ -168,7 +166,7 @@ func TestWebConfig(t *testing.T) {
 			switch path {
 			case "/gpuDriverVersion":
 				want = http.StatusNotFound
-			case peersPath, faultsPath, eventsPath, tasksPath, fabricPath, fabricPath + ".dot":
+			case api.PeersPath, api.FaultsPath, api.EventsPath, api.TasksPath, api.FabricPath, api.FabricPath + ".dot":
 				want = http.StatusServiceUnavailable
 			}
 			code, header, body := fetch(t, client, url+path, "right")
@@ -248,32 +246,4 @@ func TestWebConfig(t *testing.T) {
 		served("/environment", args...)
 		served("/flag", append(args, "--web.telemetry-path=/flag")...)
 	})
-}
-
-// TestNativeHistogramOverTLS serves a fake source with a verb as the program serves the real ones: the fake node has no
-// histogram.
-func TestNativeHistogramOverTLS(t *testing.T) {
-	config, client := secure(t)
-	handler, err := newHandler(webFlags{TelemetryPath: "/metrics"}, encodeVerbs(t), nil, nil, nil, newClients(zap.NewNop()), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := newServer(handler, zap.NewNop())
-	served := make(chan error, 1)
-	go func() { served <- web.Serve(l, server, &web.FlagConfig{WebConfigFile: &config}, bridge(zap.NewNop())) }()
-	families := negotiate(t, client, "https://"+l.Addr().String()+"/metrics")
-	const name = "container_rdma_verbs_duration_seconds"
-	if m := families[name].GetMetric(); len(m) == 0 || len(m[0].GetHistogram().GetPositiveSpan()) == 0 {
-		t.Errorf("%s is no native histogram: %v", name, m)
-	}
-	if err := server.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
-	}
 }

@@ -225,7 +225,7 @@ func TestFailedSourceDropsItsVendor(t *testing.T) {
 	}
 }
 
-// Every request is described (cmd/accelscope checks the opposite), and the description is
+// Every request is described (pkg/sensor checks the opposite), and the description is
 // served unchanged.
 func TestDescribed(t *testing.T) {
 	paths := described(t).Paths()

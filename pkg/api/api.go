@@ -44,6 +44,21 @@ type Known struct {
 	Recorder *overview.Recorder
 }
 
+// Paths of requests.
+const (
+	PeersPath     = "/api/v1/peers"
+	FaultsPath    = "/api/v1/faults"
+	EventsPath    = "/api/v1/events"
+	VerdictsPath  = "/api/v1/verdicts"
+	TasksPath     = "/api/v1/gpu-driver-tasks"
+	TopologyPath  = "/api/v1/topology"
+	FabricPath    = "/api/v1/fabric" // with the suffix .dot for Graphviz
+	WorkloadsPath = "/api/v1/workloads"
+	DevicesPath   = "/api/v1/devices"
+	HistoryPath   = "/api/v1/history"
+	DoctorPath    = "/api/v1/doctor"
+)
+
 //go:embed openapi.yaml
 var description []byte
 
@@ -54,24 +69,24 @@ func Handlers(facts Facts, list ListPeers, slots Slots) map[string]http.Handler 
 		return p.handler(refuse, enveloped(ask))
 	}
 	return map[string]http.Handler{
-		"/gpus":                    lens(gpuList),
-		"/gpuDriverVersion":        lens(driverVersion),
-		"/cardMetrics":             lens(loads),
-		"/driMapping":              lens(driMapping),
-		"/rdma":                    lens(rdmaList),
-		"/pods":                    p.handler(fail, podsAnswer),
-		"/api/v1/peers":            p.handler(fail, peersAnswer(list)),
-		"/api/v1/faults":           lens(faultHistory),
-		"/api/v1/events":           lens(recentEvents),
-		"/api/v1/verdicts":         lens(verdicts),
-		"/api/v1/gpu-driver-tasks": lens(driverTasks),
-		"/api/v1/topology":         lens(topology),
-		"/api/v1/fabric":           lens(fabricTopology),
-		"/api/v1/workloads":        lens(workloadTable),
-		"/api/v1/devices":          lens(deviceList),
-		"/api/v1/history":          lens(history),
-		"/api/v1/doctor":           lens(doctor),
-		"/api/v1/fabric.dot":       p.handler(refuse, fabricDOT),
+		"/gpus":             lens(gpuList),
+		"/gpuDriverVersion": lens(driverVersion),
+		"/cardMetrics":      lens(loads),
+		"/driMapping":       lens(driMapping),
+		"/rdma":             lens(rdmaList),
+		"/pods":             p.handler(fail, podsAnswer),
+		PeersPath:           p.handler(fail, peersAnswer(list)),
+		FaultsPath:          lens(faultHistory),
+		EventsPath:          lens(recentEvents),
+		VerdictsPath:        lens(verdicts),
+		TasksPath:           lens(driverTasks),
+		TopologyPath:        lens(topology),
+		FabricPath:          lens(fabricTopology),
+		WorkloadsPath:       lens(workloadTable),
+		DevicesPath:         lens(deviceList),
+		HistoryPath:         lens(history),
+		DoctorPath:          lens(doctor),
+		FabricPath + ".dot": p.handler(refuse, fabricDOT),
 		"/openapi.yaml": plain(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
 			_, _ = w.Write(description) // the client may have gone

@@ -100,3 +100,15 @@ func Owner(workload string) string {
 	}
 	return Escape(workload)
 }
+
+// Line renders a text of several lines in one, as of joined errors, with ? in place of unprintable characters: a container can choose the
+// characters of a path.
+func Line(s string) string {
+	s = strings.ReplaceAll(s, "\n", "; ")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}

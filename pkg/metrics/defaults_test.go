@@ -18,11 +18,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 )
 
-// flagDefaults returns the default of each flag, or "", from the struct tags of cmd/accelscope, which no package can
-// import.
+// flagDefaults returns the default of each flag, or "", from the struct tags of pkg/config.
 func flagDefaults(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../../cmd/accelscope/*.go")
+	files, err := filepath.Glob("../../pkg/config/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

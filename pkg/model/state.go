@@ -4,6 +4,7 @@ package model
 
 import (
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -102,4 +103,14 @@ type DeviceState struct {
 	Reason string // why the state is not ok, or what was left out although it is ok
 	// Waiting is the start of a call for the device that has not returned; zero without such a call, or if unknown.
 	Waiting time.Time
+}
+
+// WithoutState removes the state from the ends of each line of a reason that is shown next to the state: errors that wrap
+// ErrAbsent or ErrUnsupported have the text of that error there.
+func WithoutState(reason string, state State) string {
+	lines := strings.Split(reason, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(strings.TrimSuffix(line, ": "+string(state)), string(state)+": ")
+	}
+	return strings.Join(lines, "\n")
 }

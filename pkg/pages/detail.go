@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/verdict"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // Limits of detail views.
@@ -31,7 +32,7 @@ const (
 type detail struct {
 	Name, About string
 	Facts       []fact
-	Verdicts    []verdictView
+	Verdicts    []web.Verdict
 	Rows        []row
 	History     historyView
 	Histograms  []histogram
@@ -253,13 +254,13 @@ func (o Options) peersOf(v *detail, selected func(*attribution.PeerShare) bool) 
 			n = len(v.Peers)
 			at[g] = n
 			v.Peers = append(v.Peers, peer{
-				Workload: format.Owner(p.Workload), Link: workloadLink(p.Workload, p.ContainerID), Device: format.Escape(p.Device),
+				Workload: format.Owner(p.Workload), Link: web.WorkloadLink(p.Workload, p.ContainerID), Device: format.Escape(p.Device),
 				Remote: format.Escape(g.remote), State: format.Escape(p.State),
 			})
 		}
 		v.Peers[n].Queues++
 		if p.StalledFor > 0 {
-			v.Peers[n].Stalled = age(p.StalledFor)
+			v.Peers[n].Stalled = web.Age(p.StalledFor)
 		}
 	}
 }
@@ -279,7 +280,7 @@ func (v *detail) faults(k *api.Known, selected func(*attribution.FaultRecord) bo
 			Time: f.Last.UTC(), Device: format.Escape(cmp.Or(f.HCA, f.GPU, f.PCIAddress)),
 			Code:     string(f.Driver) + " " + format.Escape(f.Code),
 			Text:     format.Escape(f.Text),
-			Workload: format.Owner(f.Owner.Workload), Link: workloadLink(f.Owner.Workload, f.Owner.ContainerID),
+			Workload: format.Owner(f.Owner.Workload), Link: web.WorkloadLink(f.Owner.Workload, f.Owner.ContainerID),
 			Repeated: f.Repeated, Recovered: f.Recovered, Beginning: f.Earlier,
 		})
 	}
@@ -300,7 +301,7 @@ func (v *detail) events(k *api.Known, selected func(*model.RecentEvent) bool) {
 			one.Text += " (found later)"
 		}
 		if e.Workload != "" {
-			one.Workload, one.Link = format.Owner(e.Workload), workloadLink(e.Workload, e.ContainerID)
+			one.Workload, one.Link = format.Owner(e.Workload), web.WorkloadLink(e.Workload, e.ContainerID)
 		}
 		v.Events = append(v.Events, one)
 	}
@@ -396,18 +397,18 @@ func draw(name string, buckets []uint64, exponent int, p99 string) histogram {
 			last = i
 		}
 	}
-	h.Count = number(total)
+	h.Count = web.Number(total)
 	for i := max(first, 0); i <= last; i++ {
 		up := format.Duration(math.Exp2(float64(i + exponent)))
 		text := "up to " + up
 		if i == len(buckets)-1 {
 			text = "more than " + format.Duration(math.Exp2(float64(i-1+exponent)))
 		}
-		height := width(float64(buckets[i]), float64(most)) * (histogramHeight - 4) / 100
+		height := web.Width(float64(buckets[i]), float64(most)) * (histogramHeight - 4) / 100
 		if buckets[i] > 0 {
 			height = max(height, 1)
 		}
-		b := bar{X: (i - first) * barWidth, Y: histogramHeight - height, H: height, Title: text + ": " + number(buckets[i])}
+		b := bar{X: (i - first) * barWidth, Y: histogramHeight - height, H: height, Title: text + ": " + web.Number(buckets[i])}
 		if (i-first)%4 == 0 {
 			b.Label = up
 		}

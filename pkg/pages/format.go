@@ -4,51 +4,13 @@ package pages
 
 import (
 	"cmp"
-	"fmt"
-	"math"
-	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 )
-
-// utc and clock format a time with its zone.
-func utc(t time.Time) string {
-	if t.IsZero() {
-		return format.None
-	}
-	return t.UTC().Format("2006-01-02 15:04:05 UTC")
-}
-
-func clock(t time.Time) string { return t.UTC().Format("15:04 UTC") }
-
-// age formats the time since an event in its two largest units.
-func age(d time.Duration) string {
-	switch {
-	case d < 0:
-		return ""
-	case d < time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
-}
-
-func optional[T any](v *T, render func(T) string) string {
-	if v == nil {
-		return format.None
-	}
-	return render(*v)
-}
-
-func number(n uint64) string { return format.Count(float64(n)) }
 
 func quantile(q *overview.Quantile) string {
 	switch {
@@ -71,14 +33,6 @@ func rate(r *overview.Rate, gaps []model.Gap) string {
 		return format.Estimate + format.Size(r.PerSecond) + "/s"
 	}
 	return format.Size(r.PerSecond) + "/s"
-}
-
-// width returns the width of a bar, 0 to 100; a part that is not 0 is visible.
-func width(part, whole float64) int {
-	if !(part > 0) || !(whole > 0) {
-		return 0
-	}
-	return int(math.Min(100, math.Max(1, math.Round(100*part/whole))))
 }
 
 // methods returns how the bytes of a row were counted.
@@ -132,16 +86,6 @@ func registered(r *overview.Row) string {
 	}
 	return strings.Join(parts, ", ")
 }
-
-func workloadLink(workload, id string) string {
-	q := url.Values{"name": {workload}}
-	if id != "" {
-		q.Set("id", id)
-	}
-	return "/workload?" + q.Encode()
-}
-
-func deviceLink(device string) string { return "/device?" + url.Values{"name": {device}}.Encode() }
 
 // deviceName returns the name of a device: mlx5_0, nvidia0.
 func deviceName(kind overview.Kind, device, vendor, gpu string) string {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // The size of a sparkline, in the units of its picture.
@@ -60,7 +61,7 @@ func historyOf(r *overview.Recorder, selected func(*overview.Series) bool) histo
 
 func sparkOf(s *overview.Series) spark {
 	out := spark{
-		Name: deviceName(s.Kind, s.Device, s.Vendor, s.GPU), Link: deviceLink(s.Device), Figure: figureNames[s.Figure], Kind: s.Kind,
+		Name: deviceName(s.Kind, s.Device, s.Vendor, s.GPU), Link: web.DeviceLink(s.Device), Figure: figureNames[s.Figure], Kind: s.Kind,
 	}
 	most, last := 0.0, 0.0
 	for _, v := range s.Values {

@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/verdict"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // nodeView is the page of the node: the table, and what is above and below it.
@@ -26,7 +27,7 @@ type nodeView struct {
 // nodeRest is what of the page does not depend on the query.
 type nodeRest struct {
 	Totals   []total
-	Verdicts []verdictView
+	Verdicts []web.Verdict
 	Omitted  int
 	Map      topology
 	History  historyView
@@ -42,7 +43,7 @@ type nodePage struct {
 	above, below template.HTML
 }
 
-// total is a figure of the whole node.
+// total is a figure of all that the page shows.
 type total struct{ Name, Value, About string }
 
 // node shows the node.
@@ -146,23 +147,15 @@ func totals(t *overview.Table, devices []overview.Device) []total {
 	return out
 }
 
-// verdictView is one line of the verdicts.
-type verdictView struct {
-	Severity, Name, Subject, Link, Summary string
-	Evidence                               []string
-	Since                                  time.Time
-	For, Runbook                           string
-}
-
 // verdictViews formats the verdicts that are selected, worst first; nil selects all.
-func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.Subject) bool) []verdictView {
-	var out []verdictView
+func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.Subject) bool) []web.Verdict {
+	var out []web.Verdict
 	for i := range all {
 		v := &all[i]
 		if selected != nil && !selected(&v.Subject) {
 			continue
 		}
-		line := verdictView{
+		line := web.Verdict{
 			Severity: string(v.Severity), Name: v.Name, Subject: format.Escape(v.Subject.String()), Summary: v.Summary,
 			Since: v.Since, Runbook: v.Runbook,
 		}
@@ -170,15 +163,15 @@ func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.S
 			line.Evidence = append(line.Evidence, format.Escape(e))
 		}
 		if !v.Since.IsZero() {
-			line.For = age(now.Sub(v.Since))
+			line.For = web.Age(now.Sub(v.Since))
 		}
 		switch s := &v.Subject; {
 		case s.Kind == verdict.OfWorkload:
-			line.Link = workloadLink(s.Owner.Workload, s.Owner.ContainerID)
+			line.Link = web.WorkloadLink(s.Owner.Workload, s.Owner.ContainerID)
 		case s.Kind == verdict.OfGPU && s.UUID != "":
-			line.Link = deviceLink(s.UUID)
+			line.Link = web.DeviceLink(s.UUID)
 		case s.Kind == verdict.OfHCA || s.Kind == verdict.OfPort:
-			line.Link = deviceLink(s.Device)
+			line.Link = web.DeviceLink(s.Device)
 		}
 		out = append(out, line)
 	}

@@ -18,11 +18,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/web"
+	"github.com/accelscope/accelscope/pkg/web/webtest"
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
-
-// maxBytes is what the first view may have, without compression.
-const maxBytes = 150_000
 
 // site serves the pages of a fake node that has a history of 15 minutes.
 func site(t testing.TB, n *fakenode.Node, series string) http.Handler {
@@ -48,29 +47,19 @@ func site(t testing.TB, n *fakenode.Node, series string) http.Handler {
 	return mux
 }
 
-func get(t testing.TB, h http.Handler, target string) (header http.Header, body string) {
-	t.Helper()
-	answer := httptest.NewRecorder()
-	h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
-	if answer.Code != http.StatusOK {
-		t.Fatalf("GET %s: %d %s", target, answer.Code, answer.Body)
-	}
-	return answer.Header(), answer.Body.String()
-}
-
 // TestBytes measures the first view of a node with 1,000 workloads: the page and all that it loads.
 func TestBytes(t *testing.T) {
 	h := site(t, fakenode.New(append(fakenode.Workloads(), fakenode.Crowd(1000)...)), "")
 	sum := 0
 	for _, target := range []string{"/", "/assets/page.css", "/assets/page.js", "/assets/icon.svg"} {
-		_, body := get(t, h, target)
+		_, body := webtest.Get(t, h, target)
 		t.Logf("%s: %d bytes", target, len(body))
 		sum += len(body)
 	}
-	if sum > maxBytes {
-		t.Errorf("the first view has %d bytes, more than %d", sum, maxBytes)
+	if sum > webtest.MaxBytes {
+		t.Errorf("the first view has %d bytes, more than %d", sum, webtest.MaxBytes)
 	}
-	if _, all := get(t, h, "/?all=1"); strings.Count(all, "inference-0999") == 0 {
+	if _, all := webtest.Get(t, h, "/?all=1"); strings.Count(all, "inference-0999") == 0 {
 		t.Error("?all=1 does not show all rows")
 	}
 }
@@ -78,7 +67,7 @@ func TestBytes(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	h := site(t, fakenode.New(fakenode.Workloads()), "")
 	for _, target := range []string{"/", "/workload", "/device", "/assets/page.css", "/assets/page.js", "/assets/icon.svg"} {
-		header, _ := get(t, h, target)
+		header, _ := webtest.Get(t, h, target)
 		policy := header.Get("Content-Security-Policy")
 		if !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") {
 			t.Errorf("%s: the policy is %q", target, policy)
@@ -108,48 +97,11 @@ func TestInert(t *testing.T) {
 	h := site(t, fakenode.New(hostile), series)
 	targets := []string{"/", "/device?name=mlx5_0", "/?" + url.Values{"q": {hostile[1].Pod}, "namespace": {hostile[0].Pod}}.Encode()}
 	for _, w := range hostile {
-		targets = append(targets, workloadLink(w.Namespace+"/"+w.Pod+"/"+w.Container, ""))
+		targets = append(targets, web.WorkloadLink(w.Namespace+"/"+w.Pod+"/"+w.Container, ""))
 	}
 	for _, target := range targets {
-		_, body := get(t, h, target)
-		inert(t, target, body)
-	}
-}
-
-// inert checks that a page has no code, no style and no address of another host, but those that begin with a prefix.
-func inert(t *testing.T, target, body string, prefixes ...string) {
-	t.Helper()
-	root, err := html.Parse(strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	scripts := 0
-	for e := range root.Descendants() {
-		if e.Type == html.TextNode && strings.ContainsAny(e.Data, "\u202e\x00") {
-			t.Errorf("%s shows characters that change how others are shown: %q", target, e.Data)
-		}
-		if e.Type != html.ElementNode {
-			continue
-		}
-		switch e.Data {
-		case "script":
-			scripts++
-		case "style", "img", "iframe", "object", "embed", "base":
-			t.Errorf("%s has <%s>", target, e.Data)
-		}
-		for _, a := range e.Attr {
-			runbook := strings.HasPrefix(a.Val, "https://github.com/accelscope/accelscope/")
-			switch {
-			case strings.HasPrefix(a.Key, "on") || a.Key == "style":
-				t.Errorf("%s has %s=%q", target, a.Key, a.Val)
-			case (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") && !runbook &&
-				!slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(a.Val, p) }):
-				t.Errorf("%s links to %q", target, a.Val)
-			}
-		}
-	}
-	if scripts != 1 {
-		t.Errorf("%s has %d scripts", target, scripts)
+		_, body := webtest.Get(t, h, target)
+		webtest.Inert(t, target, body)
 	}
 }
 
@@ -197,7 +149,7 @@ func text(n *html.Node) string {
 func TestTable(t *testing.T) {
 	n := fakenode.New(fakenode.Workloads())
 	h := site(t, n, "")
-	_, body := get(t, h, "/?sort=out&namespace=vision")
+	_, body := webtest.Get(t, h, "/?sort=out&namespace=vision")
 	rows := cells(t, body)
 	if want := []string{"Workload", "Device", "Memory", "Utilization", "Out", "In", "QPs", "Verbs p99", "Completion p99", "Errors"}; !slices.Equal(rows[0], want) {
 		t.Errorf("the columns are %v", rows[0])
@@ -228,7 +180,7 @@ func TestTable(t *testing.T) {
 		"sort=workload": "ml/llama-70b-workers-0/trainer", "sort=errors": "ml/llama-70b-workers-1/trainer", "q=nvidia+6": "vision/resnet-sweep-x7f2p/train",
 		"": "ml/llama-70b-workers-0/trainer", "q=no+such+thing": "No workload matches.", "sort=nonsense&order=nonsense": "ml/llama-70b-workers-0/trainer",
 	} {
-		_, body := get(t, h, "/?"+query)
+		_, body := webtest.Get(t, h, "/?"+query)
 		if got := cells(t, body)[1][0]; !strings.HasPrefix(got, want) {
 			t.Errorf("?%s begins with %q, want %q", query, got, want)
 		}
@@ -238,7 +190,7 @@ func TestTable(t *testing.T) {
 // TestNode looks for one text of each section.
 func TestNode(t *testing.T) {
 	n := fakenode.New(fakenode.Workloads())
-	_, body := get(t, site(t, n, ""), "/")
+	_, body := webtest.Get(t, site(t, n, ""), "/")
 	for section, want := range map[string]string{
 		"node": "simulated-node", "totals": ">RDMA ports<", "verdicts": "GPUThermalSlowdown", "topology": "PCIe x8 of x16, 32 GT/s",
 		"history": "<path class=\"hca\" d=\"M", "doctor": "give the service account", "absent": "bytes: late", "time": "2026-11-25 10:15:00 UTC",
@@ -249,7 +201,7 @@ func TestNode(t *testing.T) {
 	}
 	n = fakenode.New(nil)
 	n.Recorder = overview.NewRecorder(false)
-	_, body = get(t, site(t, n, ""), "/")
+	_, body = webtest.Get(t, site(t, n, ""), "/")
 	if !strings.Contains(body, "The history is switched off") || !strings.Contains(body, "uses an HCA or a GPU.") {
 		t.Error(body)
 	}
@@ -261,14 +213,14 @@ func TestDetail(t *testing.T) {
 		"other{workload=\"x\",label=\"workload=\\\"%s\\\"\"} 1\nno_labels 3\nbroken{\ngpu_power_watts{uuid=\"GPU-1\"} 12.5\n"+
 		"container_rdma_verbs_total{workload=%q,device=\"mlx5_0\"} 7\n", name, name, name)
 	h := site(t, fakenode.New(fakenode.Workloads()), series)
-	_, body := get(t, h, workloadLink(name, ""))
+	_, body := webtest.Get(t, h, web.WorkloadLink(name, ""))
 	for what, want := range map[string]string{
 		"job": "JobSet/llama-70b", "image": "registry.internal/train:24.10", "peers": "::ffff:10.70.0.1", "histogram": "Completions of write",
 		"fault": "MMU fault", "value": ">24<", "query": "<code data-copy>container_rdma_resources{workload=&#34;" + name,
 		"rate": "rate(container_rdma_verbs_total{workload=&#34;" + name + "&#34;,device=&#34;mlx5_0&#34;}[5m])",
 	} {
 		if what == "fault" { // the process of the fault is in the second workload
-			_, other := get(t, h, workloadLink("ml/llama-70b-workers-1/trainer", ""))
+			_, other := webtest.Get(t, h, web.WorkloadLink("ml/llama-70b-workers-1/trainer", ""))
 			if !strings.Contains(other, want) {
 				t.Errorf("%s: no %q", what, want)
 			}
@@ -283,7 +235,7 @@ func TestDetail(t *testing.T) {
 		"/device?name=mlx5_3": "both ends support x16", "/device": "all devices", "/device?name=none": "no such device",
 		"/workload?name=none": "no such workload", "/workload": "unattributed", "/device?name=GPU-00ac0005-0000-4000-8000-000000000005": "thermal_slowdown",
 	} {
-		if _, body := get(t, h, target); !strings.Contains(body, want) {
+		if _, body := webtest.Get(t, h, target); !strings.Contains(body, want) {
 			t.Errorf("%s: no %q", target, want)
 		}
 	}
@@ -294,10 +246,10 @@ func TestEvents(t *testing.T) {
 	const started, lost = "container ml/llama-70b-workers-0/trainer started", "lost its carrier once"
 	h := site(t, fakenode.New(fakenode.Workloads()), "")
 	for target, want := range map[string]string{
-		workloadLink("ml/llama-70b-workers-0/trainer", ""): started, workloadLink("ml/llama-70b-workers-1/trainer", ""): "",
+		web.WorkloadLink("ml/llama-70b-workers-0/trainer", ""): started, web.WorkloadLink("ml/llama-70b-workers-1/trainer", ""): "",
 		"/device?name=mlx5_3": lost, "/device?name=mlx5_2": "", "/workload": "",
 	} {
-		_, body := get(t, h, target)
+		_, body := webtest.Get(t, h, target)
 		_, section, _ := strings.Cut(body, "Recent events</h2>")
 		section, _, _ = strings.Cut(section, "</section>")
 		if want != "" && !strings.Contains(section, want) || want == "" && !strings.Contains(section, ">None.<") {
@@ -331,7 +283,7 @@ func BenchmarkNode(b *testing.B) {
 	for name, target := range map[string]string{"kept": "/", "made": "/?sort=in"} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				get(b, h, target)
+				webtest.Get(b, h, target)
 			}
 		})
 	}

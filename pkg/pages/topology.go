@@ -12,6 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/placement"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // Positions in the picture: of the NUMA nodes, the host bridges, the ports below them, the devices and the workloads, and the height of
@@ -166,7 +167,7 @@ func deviceBoxOf(d *placement.Device, figures *overview.Device, users []user, y 
 			deviceX, y, deviceW, 2*lineHeight + 6, deviceName(overview.Kind(d.Kind), d.Name, string(d.Vendor), d.Name),
 			modelOf(figures),
 		},
-		Link: deviceLink(keyOf(d)), Kind: d.Kind, PCIe: linkText(d),
+		Link: web.DeviceLink(keyOf(d)), Kind: d.Kind, PCIe: linkText(d),
 	}
 	bad := []string{}
 	if d.Degraded() {
@@ -258,7 +259,7 @@ func usersOf(k *api.Known, p *placement.Placement, devices []overview.Device, ro
 				break
 			}
 			o := &k.Shares.Owners[owner]
-			u := user{Text: userText(o.Workload, row(owner)), Link: workloadLink(o.Workload, o.ContainerID)}
+			u := user{Text: userText(o.Workload, row(owner)), Link: web.WorkloadLink(o.Workload, o.ContainerID)}
 			if d.Kind == placement.HCA {
 				u.direct(direct[owner])
 			}
@@ -273,7 +274,7 @@ func userText(workload string, r *overview.Row) string {
 	text := format.Owner(workload)
 	switch {
 	case r.Kind == overview.GPU:
-		text += "  " + optional(r.Memory, format.Size)
+		text += "  " + web.Optional(r.Memory, format.Size)
 	case r.QueuePairs != nil:
 		text += fmt.Sprintf("  %d QPs", *r.QueuePairs)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/placement"
+	"github.com/accelscope/accelscope/pkg/web"
+	"github.com/accelscope/accelscope/pkg/web/webtest"
 	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
@@ -33,7 +35,7 @@ func TestPicture(t *testing.T) {
 	users := 0
 	for i := range placed.Devices {
 		d := &placed.Devices[i]
-		at := slices.IndexFunc(p.Devices, func(b deviceBox) bool { return b.Link == deviceLink(keyOf(d)) })
+		at := slices.IndexFunc(p.Devices, func(b deviceBox) bool { return b.Link == web.DeviceLink(keyOf(d)) })
 		if at < 0 {
 			t.Errorf("%s %s is not in the picture", d.Kind, d.Name)
 			continue
@@ -136,7 +138,7 @@ func TestFresh(t *testing.T) {
 		n.Down[2] = want
 		k = n.Refresh(at.Add(time.Duration(i) * time.Minute))
 		for _, target := range []string{"/?q=4711", "/?q=resnet", "/"} {
-			if _, body := get(t, h, target); strings.Contains(body, down) != want || strings.Contains(body, "RDMAPortDown") != want {
+			if _, body := webtest.Get(t, h, target); strings.Contains(body, down) != want || strings.Contains(body, "RDMAPortDown") != want {
 				t.Errorf("refresh %d, %s: the port is down: %v, want %v", i, target, !want, want)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/web"
 )
 
 // maxRows is the number of rows of the first view; a link shows all.
@@ -85,6 +86,7 @@ type head struct {
 	Sort string // ascending, descending or none, as in aria-sort
 }
 
+// choice is an option of a list.
 type choice struct {
 	Value, Text string
 	Chosen      bool
@@ -297,8 +299,9 @@ func modelOf(d *overview.Device) string { return format.Escape(strings.TrimPrefi
 // rowOf formats a row. portRate is that of the ports of its HCA, gpuModel the model of its GPU.
 func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	out := row{
-		Name: format.Owner(r.Workload), Link: workloadLink(r.Workload, r.ContainerID), About: format.Escape(jobName(r)),
-		Device: deviceName(r.Kind, r.Device, r.Vendor, r.GPU), DeviceLink: deviceLink(r.Device), Kind: r.Kind, GPU: r.Kind == overview.GPU,
+		Name: format.Owner(r.Workload), Link: web.WorkloadLink(r.Workload, r.ContainerID), About: format.Escape(jobName(r)),
+		Device: deviceName(r.Kind, r.Device, r.Vendor, r.GPU), DeviceLink: web.DeviceLink(r.Device),
+		Kind: r.Kind, GPU: r.Kind == overview.GPU,
 		Model: gpuModel,
 	}
 	if out.GPU {
@@ -311,14 +314,14 @@ func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	}
 	out.Direct = r.Registered[model.GPUMemory] > 0
 	out.Out, out.In = rate(r.Transmit, r.Gaps), rate(r.Receive, r.Gaps)
-	out.OutBar, out.InBar = width(perSecond(r.Transmit), portRate), width(perSecond(r.Receive), portRate)
+	out.OutBar, out.InBar = web.Width(perSecond(r.Transmit), portRate), web.Width(perSecond(r.Receive), portRate)
 	out.Method, out.Coverage, out.Partial = methods(r), coverage(r), model.Uncounted(r.Gaps)
-	out.QPs = optional(r.QueuePairs, number)
+	out.QPs = web.Optional(r.QueuePairs, web.Number)
 	if r.Verbs != nil && *r.Verbs > 0 {
 		out.Verbs = format.PerSecond(*r.Verbs) + "/s"
 	}
 	out.VerbsP99, out.Completion = quantile(r.VerbsP99), quantile(r.CompletionP99)
-	out.Errors = optional(r.Errors, number)
+	out.Errors = web.Optional(r.Errors, web.Number)
 	if r.CompletionErrors != nil {
 		out.ErrorsAbout = fmt.Sprintf("%d completions", *r.CompletionErrors)
 	}
@@ -327,14 +330,14 @@ func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 }
 
 func (out *row) gpu(r *overview.Row) {
-	out.Memory = optional(r.Memory, format.Size)
+	out.Memory = web.Optional(r.Memory, format.Size)
 	if r.Memory != nil && r.MemoryTotal != nil {
 		out.MemoryAbout = "of " + format.Size(*r.MemoryTotal)
-		out.MemoryBar = width(*r.Memory, *r.MemoryTotal)
+		out.MemoryBar = web.Width(*r.Memory, *r.MemoryTotal)
 	}
 	out.Utilization = format.None
 	if r.Utilization != nil {
-		out.Utilization, out.UtilizationBar = format.Escape(r.Engine)+" "+format.Percent(*r.Utilization), width(*r.Utilization, 1)
+		out.Utilization, out.UtilizationBar = format.Escape(r.Engine)+" "+format.Percent(*r.Utilization), web.Width(*r.Utilization, 1)
 	}
 	if r.Allocated {
 		out.About = strings.TrimPrefix(out.About+" · allocated", " · ")

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sourcesOfNodes are the sources of cmd/accelscope, and one that does not exist yet: only those of GPUs are judged by their names.
+// sourcesOfNodes are the sources of pkg/sensor, and one that does not exist yet: only those of GPUs are judged by their names.
 var sourcesOfNodes = []string{
 	"cgroup", "runtime", "container", "rdma", "pci", "link", "probe", "datapath", "access", "gpumemory", "amdgpu", "nvidia", "intel", "drm",
 	"gpudriver", "kernellog", "kubelet", "fabric", "node", "events", "another",

@@ -9,8 +9,9 @@ import (
 	"net/http/httptest"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/fleet/page"
+
 	nodes "github.com/accelscope/accelscope/pkg/fleet"
-	"github.com/accelscope/accelscope/pkg/pages"
 )
 
 // site serves the pages of all nodes like accelscope fleet. Before its first view nothing is known.
@@ -20,7 +21,7 @@ func (f *fleet) site() (http.Handler, error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	for pattern, h := range pages.FleetHandlers(pages.FleetOptions{Reader: nodes.NewReader(api), Version: "bench"}) {
+	for pattern, h := range page.Handlers(page.Options{Reader: nodes.NewReader(api), Version: "bench"}) {
 		mux.Handle(pattern, h)
 	}
 	return mux, nil

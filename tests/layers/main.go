@@ -85,8 +85,17 @@ var plants = map[string]plant{
 	"overview":                {"pkg/overview/planted.go", module + "pkg/engine"},
 	"fleet":                   {"pkg/fleet/planted.go", module + "pkg/model"},
 	"matrix":                  {"pkg/fleet/matrix/planted.go", module + "pkg/engine"},
+	"web":                     {"pkg/web/planted.go", module + "pkg/engine"},
+	"fleet-page":              {"pkg/fleet/page/planted.go", module + "pkg/engine"},
 	"pages":                   {"pkg/pages/planted.go", module + "pkg/engine"},
 	"top":                     {"pkg/top/planted.go", module + "gen"},
+	"config":                  {"pkg/config/planted.go", module + "pkg/engine"},
+	"program":                 {"pkg/program/planted.go", module + "pkg/model"},
+	"httpserver":              {"pkg/httpserver/planted.go", module + "pkg/engine"},
+	"client":                  {"pkg/client/planted.go", module + "pkg/engine"},
+	"control":                 {"pkg/control/planted.go", module + "pkg/engine"},
+	"doctor":                  {"pkg/doctor/planted.go", module + "pkg/metrics"},
+	"sensor":                  {"pkg/sensor/planted.go", module + "pkg/top"},
 	"everywhere":              {"pkg/later/planted.go", module + "cmd/accelscope"},
 }
 

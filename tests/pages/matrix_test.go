@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/fleet/page"
+
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
-	"github.com/accelscope/accelscope/pkg/pages"
 )
 
 // fakeJob is a FAKE Prometheus with the sensors of a job's nodes.
@@ -60,7 +61,7 @@ func TestConnectedNodes(t *testing.T) {
 	for nodes, cell := range map[int]string{3: "#matrix tbody tr:nth-child(2) td:nth-child(2)", 17: "#matrix tbody tr:first-child td:last-child"} {
 		f := fakeJob{nodes}
 		mux := http.NewServeMux()
-		for pattern, h := range pages.FleetHandlers(pages.FleetOptions{Reader: f, Matrix: f, Version: "test"}) {
+		for pattern, h := range page.Handlers(page.Options{Reader: f, Matrix: f, Version: "test"}) {
 			mux.Handle(pattern, h)
 		}
 		s := httptest.NewServer(mux)

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "time"
+
+// RunCommand has the flags of the sensor.
+type RunCommand struct {
+	SensorFlags
+	WebFlags
+	EventFlags
+	ControlFlags
+}
+
+// CheckCommand has the flags that check checks.
+type CheckCommand struct{ RunCommand }
+
+// DoctorCommand has the flags of doctor.
+type DoctorCommand struct {
+	SensorFlags
+	ControlFlags
+	HealthFlags
+	JSON bool `name:"json" xor:"answer" help:"Print one JSON object instead of a table."`
+}
+
+// TopCommand has the flags of top.
+type TopCommand struct {
+	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Sensor metrics, optionally http://USER:PASSWORD@HOST."`
+	Interval time.Duration `name:"interval" default:"2s" help:"Time between scrapes, over which rates are computed."`
+	Once     bool          `name:"once" help:"Print one table after two scrapes and exit."`
+	Plain    bool          `name:"plain" help:"Print tables in sequence, as without a terminal."`
+	Devices  bool          `name:"devices" help:"Show HCA ports and GPUs instead of workloads."`
+	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Sort by column, the largest number first."`
+	Filter   string        `name:"filter" placeholder:"TEXT" help:"Show only rows whose workload or device name contains this."`
+	JSON     bool          `name:"json" help:"Print verdicts, workloads and devices as one JSON line per interval."`
+
+	Prometheus string `name:"prometheus" placeholder:"URL" help:"Show all nodes from this Prometheus."`
+	PrometheusFlags
+}
+
+// FleetCommand has the flags of the page of all nodes.
+type FleetCommand struct {
+	Prometheus string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with accelscope's series and rules."`
+	PrometheusFlags
+	NodeURL    string `name:"fleet.node-url" placeholder:"URL" help:"Node page, such as http://{instance}/. Default: no links."`
+	GrafanaURL string `name:"fleet.grafana-url" placeholder:"URL" help:"Grafana with accelscope's dashboards. Default: no links."`
+	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Node sensor to ask for peers, such as http://{instance}/."`
+	SensorFile string `name:"fleet.sensor.config.file" placeholder:"FILE" help:"HTTP client for sensors (credentials, TLS, headers)."`
+	ListenFlags
+}
+
+// PeersCommand has the flags of peers.
+type PeersCommand struct {
+	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
+	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload."`
+	Device   string `name:"device" placeholder:"NAME" help:"Show only this HCA."`
+	Stalled  bool   `name:"stalled" help:"Show only stalled queue pairs."`
+	QPs      bool   `name:"qps" help:"Print one line per queue pair, with the local and the remote number."`
+	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
+}
+
+// TopoCommand has the flags of topo.
+type TopoCommand struct {
+	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
+	Workload string `name:"workload" placeholder:"NAME" help:"Show only this workload's devices and problems as owned."`
+	Sysfs    string `name:"path.sysfs" default:"/sys" placeholder:"DIR" help:"Sysfs mount point, used without a local sensor."`
+	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
+}
+
+// GPUCommand has the commands for the GPUs of a running sensor.
+type GPUCommand struct {
+	Release ReleaseCommand `cmd:"" help:"Close NVIDIA's library to unload the driver, reset a GPU or change MIG."`
+	Resume  ResumeCommand  `cmd:"" help:"Open NVIDIA's library again."`
+}
+
+// ReleaseCommand has the flags of gpu release.
+type ReleaseCommand struct {
+	ControlFlags
+	For    time.Duration `name:"for" default:"10m" help:"Maximum time; reloading the driver ends the release earlier."`
+	Reason string        `name:"reason" placeholder:"TEXT" help:"Reason shown in the source's state."`
+}
+
+// ResumeCommand has the flags of gpu resume.
+type ResumeCommand struct{ ControlFlags }
+
+// InventoryCommand has the commands for the inventory of a running sensor.
+type InventoryCommand struct {
+	Accept AcceptCommand `cmd:"" help:"Accept missing devices, and GPU links that are down."`
+}
+
+// AcceptCommand has the flags of inventory accept.
+type AcceptCommand struct {
+	ControlFlags
+	Devices []string `arg:"" optional:"" name:"device" help:"ID, name, PCI address or serial number. Default: all."`
+}
+
+// VersionCommand has no flags.
+type VersionCommand struct{}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+const configurationPage = "../../docs/configuration.md"
+
+const configurationIntro = `<!-- Generated from the flags of pkg/config by go test ./pkg/config -run TestConfigurationPage -update; do not edit. -->
+
+# Configuration
+
+Every option is a command-line flag, an environment variable and a key of a YAML file. The command line overrides the
+environment, the environment overrides the file, and the file overrides the default.
+
+` + "`--config.file`" + ` names the file. Its keys are the flag names, without nesting:
+
+` + "```yaml" + `
+collector.node: false
+rdma.datapath: "survey"          # quote on, off, yes and no: YAML reads them as booleans
+workload.labels: [team, app.kubernetes.io/name]
+` + "```" + `
+
+- An unknown key is an error. ` + "`accelscope check --config.file=FILE`" + ` checks a file and starts nothing.
+- Lists are separated by commas, repeated on the command line, or YAML lists in the file.
+- A switch that is on by default has a negative flag: ` + "`--no-collector.node`" + `.
+- Changes take effect at the next start. ` + "`--web.config.file`" + ` configures TLS and basic authentication, as for every
+  Prometheus exporter.
+`
+
+// configurationSections are the tables of the page. A flag belongs to the first section that lists its name or its prefix.
+var configurationSections = []struct {
+	title string
+	names []string
+}{
+	{"General", []string{"config.", "log.", "grace", "state.", "strict"}},
+	{"HTTP and metrics", []string{"web.", "metrics."}},
+	{"The node", []string{"path.", "node."}},
+	{"Collectors", []string{"collector."}},
+	{"RDMA", []string{"probe.", "rdma.", "link."}},
+	{"Names of workloads", []string{"runtime.", "workload.", "container.", "kubelet."}},
+	{"GPUs", []string{"gpu."}},
+	{"InfiniBand fabric", []string{"fabric."}},
+	{"Events", []string{"events."}},
+}
+
+// TestConfigurationPage keeps docs/configuration.md equal to the flags.
+func TestConfigurationPage(t *testing.T) {
+	var c CLI
+	ctx, err := parse(&c, nil, "", io.Discard, io.Discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := configuration(t, ctx.Model.Node)
+	if *update {
+		if err := os.WriteFile(configurationPage, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(configurationPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s differs from the flags (go test -update writes it):\n%s", configurationPage, diff)
+	}
+}
+
+// configuration returns the page: the flags of the sensor by section, then those that only another command has.
+func configuration(t *testing.T, app *kong.Node) string {
+	t.Helper()
+	var page strings.Builder
+	page.WriteString(configurationIntro)
+	sensor := map[string]bool{"help": true, "version": true}
+	var flags []*kong.Flag
+	for _, command := range app.Children {
+		if command.Name == "run" {
+			flags = slices.Concat(app.Flags, command.Flags)
+		}
+	}
+	written := 0
+	for _, section := range configurationSections {
+		fmt.Fprintf(&page, "\n## %s\n\n%s", section.title, configurationHead)
+		for _, flag := range flags {
+			of := func(name string) bool {
+				return flag.Name == name || strings.HasSuffix(name, ".") && strings.HasPrefix(flag.Name, name)
+			}
+			if !sensor[flag.Name] && slices.ContainsFunc(section.names, of) {
+				page.WriteString(configurationRow(flag))
+				sensor[flag.Name] = true
+				written++
+			}
+		}
+	}
+	for _, flag := range flags {
+		if !sensor[flag.Name] {
+			t.Errorf("--%s belongs to no section of %s", flag.Name, configurationPage)
+		}
+	}
+	if written < 50 {
+		t.Errorf("the sensor has %d flags, want 50 or more", written)
+	}
+	for _, command := range app.Leaves(true) {
+		own := slices.DeleteFunc(slices.Clone(command.Flags), func(f *kong.Flag) bool { return sensor[f.Name] })
+		if len(own) == 0 {
+			continue
+		}
+		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n%s", command.FullPath(), command.Help, configurationHead)
+		for _, flag := range own {
+			page.WriteString(configurationRow(flag))
+		}
+	}
+	return page.String()
+}
+
+const configurationHead = "| flag | environment | YAML key | default | |\n|---|---|---|---|---|\n"
+
+// configurationRow returns the row of a flag.
+func configurationRow(flag *kong.Flag) string {
+	name, value, key := flag.Name, "", "`"+flag.Name+"`"
+	switch {
+	case flag.Tag.Negatable != "":
+		name = "[no-]" + name
+	case !flag.IsBool():
+		name += "=" + placeholder(flag)
+	}
+	if flag.Name == "config.file" {
+		key = ""
+	}
+	switch {
+	case flag.HasDefault:
+		value = "`" + flag.Default + "`"
+	case flag.IsBool():
+		value = "`false`"
+	}
+	envs := make([]string, len(flag.Envs))
+	for i, env := range flag.Envs {
+		envs[i] = "`" + env + "`"
+	}
+	help := strings.ReplaceAll(flag.Help, "|", `\|`)
+	return fmt.Sprintf("| `--%s` | %s | %s | %s | %s |\n", name, strings.Join(envs, ", "), key, value, help)
+}
+
+// placeholder returns the placeholder for the value of a flag.
+func placeholder(flag *kong.Flag) string {
+	name := flag.PlaceHolder
+	switch flag.Target.Interface().(type) {
+	case time.Duration:
+		name = cmp.Or(name, "DURATION")
+	case int, uint32, float64:
+		name = cmp.Or(name, "NUMBER")
+	}
+	name = cmp.Or(name, "VALUE")
+	if flag.IsSlice() {
+		name += ",…"
+	}
+	return name
+}

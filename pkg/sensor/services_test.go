@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sensor
+
+import (
+	"errors"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
+)
+
+// TestPanickingConstructors: the constructors of sources panic, as there is no logger to pass on, which stands in for a defect. Each
+// source has failed, with the panic as the reason, and what sources use of each other answers that nothing is known.
+func TestPanickingConstructors(t *testing.T) {
+	f := Options{Logger: zap.NewNop()}
+	f.Runtime, f.Probe, f.PCI, f.RDMA, f.Link, f.DataPath, f.Access, f.Allocations = true, true, true, true, true, "survey", true, true
+	f.KernelLog, f.GPU, f.GPUDriver, f.Kubelet, f.Fabric, f.Node = true, true, true, true, true, true
+	f.Endpoint = "127.0.0.1:1"
+	s := newServices(f, parsedFlags{})
+	s.log = nil
+	panics := map[string]bool{"events": false, "drm": false, "pci": false} // events need the runtimes, and drm and pci log nothing
+	for _, name := range []string{
+		"runtime", "probe", "rdma", "link", "datapath", "access", "gpumemory", "kernellog", "gpudriver", "kubelet", "fabric", "node",
+		model.NVIDIA.Row().Source, model.AMD.Row().Source, model.Intel.Row().Source,
+	} {
+		panics[name] = true
+	}
+	for _, r := range s.sources() {
+		name := r.Source.Name()
+		want, known := panics[name]
+		var panicked *safely.PanicError
+		if got := errors.As(r.Err, &panicked); !known || got != want {
+			t.Errorf("%s: %v", name, r.Err)
+		}
+		delete(panics, name)
+		if r.Err == nil {
+			if err := r.Source.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if len(panics) > 0 {
+		t.Errorf("no source for %v", panics)
+	}
+	var panicked *safely.PanicError
+	if _, err := s.peers(); !errors.As(err, &panicked) {
+		t.Errorf("peers: %v", err)
+	}
+	if _, known := s.holders.Holders(); known || s.gpus != nil || s.cgroups != nil || s.objects.Counting() {
+		t.Error("services of sources that were not made")
+	}
+
+	cgroup := made("cgroup", func() engine.Registration { panic("boom") })
+	if cgroup.Source.Name() != "cgroup" || cgroup.Err.Error() != "making the source: panic: boom" {
+		t.Errorf("%s: %v", cgroup.Source.Name(), cgroup.Err)
+	}
+}
