@@ -17,7 +17,8 @@ func TestCoverage(t *testing.T) {
 		want, rate string
 	}{
 		{overview.Row{}, "", "-"},
-		{overview.Row{Gaps: []model.Gap{}}, "complete", "-"},
+		{overview.Row{Gaps: []model.Gap{}}, "", "-"}, // there is no rate yet
+		{overview.Row{Gaps: []model.Gap{}, Receive: &overview.Rate{}}, "all bytes counted", "-"},
 		{overview.Row{Gaps: []model.Gap{model.GapLate, model.GapSurvey}}, "missing: late, survey", "?"},
 		{overview.Row{Gaps: []model.Gap{model.GapUnattributed}, Unattributed: &limit}, "missing: unattributed (at most 3.0 MiB)", "-"},
 		{overview.Row{Gaps: []model.Gap{model.GapUnattributed}}, "missing: unattributed", "-"},

@@ -33,7 +33,7 @@ type detail struct {
 	Name, About string
 	Facts       []fact
 	Verdicts    []web.Verdict
-	Rows        []row
+	Tables      []deviceTable
 	History     historyView
 	Histograms  []histogram
 	Peers       []peer
@@ -216,11 +216,13 @@ func (v *detail) place(k *api.Known, device string) {
 func (v *detail) rows(k *api.Known, selected func(*overview.Row) bool) {
 	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
 	rates, models := ofDevices(overview.Devices(&k.Facts))
+	var rows []row
 	for i := range table.Rows {
 		if r := &table.Rows[i]; selected(r) {
-			v.Rows = append(v.Rows, rowOf(r, rates[r.Device], models[r.Device]))
+			rows = append(rows, rowOf(r, rates[r.Device], models[r.Device]))
 		}
 	}
+	v.Tables = tablesOf(rows, nil, plainHeads)
 }
 
 // peersOf lists the connected queue pairs, those to one remote port in one row.

@@ -47,13 +47,13 @@ func methods(r *overview.Row) string {
 	return cmp.Or(strings.Join(names, ", "), format.None)
 }
 
-// coverage returns why bytes are not counted.
+// coverage returns whether all bytes are counted, or why they are not.
 func coverage(r *overview.Row) string {
 	switch {
-	case r.Gaps == nil:
+	case r.Gaps == nil, len(r.Gaps) == 0 && r.Transmit == nil && r.Receive == nil:
 		return ""
 	case len(r.Gaps) == 0:
-		return "complete"
+		return "all bytes counted"
 	}
 	names := make([]string, len(r.Gaps))
 	for i, g := range r.Gaps {

@@ -105,18 +105,18 @@ func TestInert(t *testing.T) {
 	}
 }
 
-// cells returns the rows of the table of a page, each with the text of its cells.
-func cells(t *testing.T, body string) [][]string {
+// cells returns the rows of the tables of GPUs and HCAs, headings first, each with the text of its cells.
+func cells(t *testing.T, body string) (tables [][][]string) {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows [][]string
 	for e := range root.Descendants() {
 		if e.Data != "table" || !slices.Contains(e.Attr, html.Attribute{Key: "class", Val: "usage"}) {
 			continue
 		}
+		var rows [][]string
 		for row := range e.Descendants() {
 			if row.Data != "tr" {
 				continue
@@ -129,10 +129,9 @@ func cells(t *testing.T, body string) [][]string {
 			}
 			rows = append(rows, texts)
 		}
-		return rows
+		tables = append(tables, rows)
 	}
-	t.Fatal("no table")
-	return nil
+	return tables
 }
 
 func text(n *html.Node) string {
@@ -150,18 +149,22 @@ func TestTable(t *testing.T) {
 	n := fakenode.New(fakenode.Workloads())
 	h := site(t, n, "")
 	_, body := webtest.Get(t, h, "/?sort=out&namespace=vision")
-	rows := cells(t, body)
-	if want := []string{"Workload", "Device", "Memory", "Utilization", "Out", "In", "QPs", "Verbs p99", "Completion p99", "Errors"}; !slices.Equal(rows[0], want) {
-		t.Errorf("the columns are %v", rows[0])
+	tables := cells(t, body)
+	if want := []string{"Workload", "GPU", "Memory", "Utilization"}; !slices.Equal(tables[0][0], want) {
+		t.Errorf("the columns of GPUs are %v", tables[0][0])
+	}
+	want := []string{"Workload", "HCA", "Registered memory", "Out", "In", "QPs", "Verbs p99", "Completion p99", "Errors"}
+	if !slices.Equal(tables[1][0], want) {
+		t.Errorf("the columns of HCAs are %v", tables[1][0])
 	}
 	// 2.1 GB/s, which go up and down by 35 %, in KiB.
-	first := rows[1]
+	first := tables[1][1]
 	if first[0] != "vision/resnet-sweep-x7f2p/train" || first[1] != "mlx5_6" || !strings.HasPrefix(first[2], "14.0 GiB host 2.0 GiB, GPU 12.0 GiB") ||
-		!strings.Contains(first[4], "GiB/s") || first[6] != "12 GPUDirect" {
+		!strings.Contains(first[3], "GiB/s") || first[5] != "12 GPUDirect" {
 		t.Errorf("%q", first)
 	}
 	unattributed := 0
-	for _, r := range rows[1:] {
+	for _, r := range slices.Concat(tables[0][1:], tables[1][1:]) {
 		switch r[0] {
 		case format.NoOwner:
 			unattributed++
@@ -176,13 +179,22 @@ func TestTable(t *testing.T) {
 		t.Errorf("%d unattributed shares, want one for each of the %d devices", unattributed, 2*fakenode.Devices)
 	}
 	for query, want := range map[string]string{
-		"q=RESNET": "vision/resnet-sweep-x7f2p/train", "q=4711": "slurm:4711", "job=JobSet%2Fllama-70b&sort=workload&order=desc": "ml/llama-70b-workers-1/trainer",
-		"sort=workload": "ml/llama-70b-workers-0/trainer", "sort=errors": "ml/llama-70b-workers-1/trainer", "q=nvidia+6": "vision/resnet-sweep-x7f2p/train",
-		"": "ml/llama-70b-workers-0/trainer", "q=no+such+thing": "No workload matches.", "sort=nonsense&order=nonsense": "ml/llama-70b-workers-0/trainer",
+		"q=RESNET": "vision/resnet-sweep-x7f2p/train", "job=JobSet%2Fllama-70b&sort=workload&order=desc": "ml/llama-70b-workers-1/trainer",
+		"sort=workload": "ml/llama-70b-workers-0/trainer", "q=nvidia+6": "vision/resnet-sweep-x7f2p/train",
+		"": "ml/llama-70b-workers-0/trainer", "q=no+such+thing": format.NoOwner, "sort=nonsense&order=nonsense": "ml/llama-70b-workers-0/trainer",
 	} {
 		_, body := webtest.Get(t, h, "/?"+query)
-		if got := cells(t, body)[1][0]; !strings.HasPrefix(got, want) {
+		if got := cells(t, body)[0][1][0]; !strings.HasPrefix(got, want) {
 			t.Errorf("?%s begins with %q, want %q", query, got, want)
+		}
+		if none := strings.Contains(body, "No workload matches."); none != (want == format.NoOwner) {
+			t.Errorf("?%s: no workload matches: %v", query, none)
+		}
+	}
+	for query, want := range map[string]string{"sort=errors": "ml/llama-70b-workers-1/trainer", "q=4711": "slurm:4711"} {
+		_, body := webtest.Get(t, h, "/?"+query)
+		if got := cells(t, body)[1][1][0]; !strings.HasPrefix(got, want) {
+			t.Errorf("?%s: the HCAs begin with %q, want %q", query, got, want)
 		}
 	}
 }

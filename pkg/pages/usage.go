@@ -19,19 +19,31 @@ import (
 // maxRows is the number of rows of the first view; a link shows all.
 const maxRows = 60
 
-// columns are those of the table. A column without an order cannot be sorted.
-var columns = []column{
-	{"workload", "Workload", false, nil},
-	{"device", "Device", false, nil},
-	{"memory", "Memory", true, func(r *overview.Row) float64 { v, _ := r.Used(); return v }},
-	{"utilization", "Utilization", true, func(r *overview.Row) float64 { return value(r.Utilization) }},
-	{"out", "Out", true, func(r *overview.Row) float64 { return perSecond(r.Transmit) }},
-	{"in", "In", true, func(r *overview.Row) float64 { return perSecond(r.Receive) }},
-	{"qps", "QPs", true, func(r *overview.Row) float64 { return count(r.QueuePairs) }},
-	{"verbs", "Verbs p99", true, func(r *overview.Row) float64 { return seconds(r.VerbsP99) }},
-	{"completions", "Completion p99", true, func(r *overview.Row) float64 { return seconds(r.CompletionP99) }},
-	{"errors", "Errors", true, func(r *overview.Row) float64 { return count(r.Errors) + count(r.CompletionErrors) }},
-}
+// gpuColumns and hcaColumns are the columns of the two tables. A column without an order cannot be sorted.
+var (
+	gpuColumns = []column{
+		{"workload", "Workload", false, nil},
+		{"device", "GPU", false, nil},
+		{"memory", "Memory", true, func(r *overview.Row) float64 { v, _ := r.Used(); return v }},
+		{"utilization", "Utilization", true, func(r *overview.Row) float64 { return value(r.Utilization) }},
+	}
+	hcaColumns = []column{
+		{"workload", "Workload", false, nil},
+		{"device", "HCA", false, nil},
+		{"memory", "Registered memory", true, func(r *overview.Row) float64 { v, _ := r.Used(); return v }},
+		{"out", "Out", true, func(r *overview.Row) float64 { return perSecond(r.Transmit) }},
+		{"in", "In", true, func(r *overview.Row) float64 { return perSecond(r.Receive) }},
+		{"qps", "QPs", true, func(r *overview.Row) float64 { return count(r.QueuePairs) }},
+		{"verbs", "Verbs p99", true, func(r *overview.Row) float64 { return seconds(r.VerbsP99) }},
+		{"completions", "Completion p99", true, func(r *overview.Row) float64 { return seconds(r.CompletionP99) }},
+		{"errors", "Errors", true, func(r *overview.Row) float64 { return count(r.Errors) + count(r.CompletionErrors) }},
+	}
+	// orders are what the form can sort by.
+	orders = []column{
+		{"workload", "workload", false, nil}, {"device", "device", false, nil}, gpuColumns[2], gpuColumns[3],
+		hcaColumns[3], hcaColumns[4], hcaColumns[5], hcaColumns[6], hcaColumns[7], hcaColumns[8],
+	}
+)
 
 type column struct {
 	key, Name string
@@ -67,23 +79,58 @@ func seconds(q *overview.Quantile) float64 {
 	return q.Seconds
 }
 
-// usage is the table of who uses what.
+// usage is who uses what.
 type usage struct {
+	Tables            []deviceTable
+	Query             query
+	Namespaces        []choice
+	Jobs              []choice
+	Sorts             []choice
+	Found, All, Shown int
+	ShowAll           string // link to all rows, empty if they are shown
+}
+
+// deviceTable has the rows of GPUs or of HCAs.
+type deviceTable struct {
+	Title, ID    string
 	Heads        []head
 	Rows         []row
 	Unattributed []row
-	Query        query
-	Namespaces   []choice
-	Jobs         []choice
-	Sorts        []choice
-	Found, All   int
-	ShowAll      string // link to all rows, empty if they are shown
+}
+
+// tablesOf divides rows into the tables of GPUs and of HCAs. A table without a row is left out.
+func tablesOf(rows, unattributed []row, headsOf func([]column) []head) []deviceTable {
+	tables := []deviceTable{{Title: "GPUs", ID: "h-gpus", Heads: headsOf(gpuColumns)}, {Title: "HCAs", ID: "h-hcas", Heads: headsOf(hcaColumns)}}
+	at := func(r *row) *deviceTable {
+		if r.GPU {
+			return &tables[0]
+		}
+		return &tables[1]
+	}
+	for i := range rows {
+		t := at(&rows[i])
+		t.Rows = append(t.Rows, rows[i])
+	}
+	for i := range unattributed {
+		t := at(&unattributed[i])
+		t.Unattributed = append(t.Unattributed, unattributed[i])
+	}
+	return slices.DeleteFunc(tables, func(t deviceTable) bool { return len(t.Rows)+len(t.Unattributed) == 0 })
+}
+
+// plainHeads returns the headings of columns that cannot be sorted.
+func plainHeads(columns []column) []head {
+	heads := make([]head, len(columns))
+	for i, c := range columns {
+		heads[i] = head{column: column{Name: c.Name}}
+	}
+	return heads
 }
 
 type head struct {
 	column
 	Link string
-	Sort string // ascending, descending or none, as in aria-sort
+	Sort string // ascending, descending or none, as in aria-sort; empty: the column cannot be sorted
 }
 
 // choice is an option of a list.
@@ -92,7 +139,7 @@ type choice struct {
 	Chosen      bool
 }
 
-// row is a row of the table.
+// row is a row of a table.
 type row struct {
 	Name, Link, About      string
 	Device, DeviceLink     string
@@ -119,7 +166,7 @@ type query struct {
 
 func queryOf(v url.Values) query {
 	q := query{v.Get("q"), v.Get("namespace"), v.Get("job"), v.Get("sort"), v.Get("order"), v.Get("all")}
-	if !slices.ContainsFunc(columns, func(c column) bool { return c.key == q.Sort }) {
+	if !slices.ContainsFunc(orders, func(c column) bool { return c.key == q.Sort }) {
 		q.Sort = ""
 	}
 	if q.Order != "asc" && q.Order != "desc" {
@@ -166,16 +213,17 @@ func jobName(r *overview.Row) string {
 	return r.JobKind + "/" + r.Job
 }
 
-// usageOf selects and sorts the rows of a table. Unattributed shares are always shown.
+// usageOf selects and sorts the rows of the tables. Unattributed shares are always shown.
 func usageOf(q query, t *overview.Table, devices []overview.Device) usage {
 	u := usage{Query: q}
 	rates, models := ofDevices(devices)
 	namespaces, jobs := map[string]bool{}, map[string]bool{}
 	var found []*overview.Row
+	var unattributed []row
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		if r.Workload == "" {
-			u.Unattributed = append(u.Unattributed, rowOf(r, rates[r.Device], models[r.Device]))
+			unattributed = append(unattributed, rowOf(r, rates[r.Device], models[r.Device]))
 			continue
 		}
 		u.All++
@@ -191,16 +239,25 @@ func usageOf(q query, t *overview.Table, devices []overview.Device) usage {
 		all.All = "1"
 		found, u.ShowAll = found[:maxRows], all.link()
 	}
-	for _, r := range found {
-		u.Rows = append(u.Rows, rowOf(r, rates[r.Device], models[r.Device]))
+	rows := make([]row, len(found))
+	for i, r := range found {
+		rows[i] = rowOf(r, rates[r.Device], models[r.Device])
 	}
+	u.Shown, u.Tables = len(rows), tablesOf(rows, unattributed, q.heads)
 	u.Namespaces, u.Jobs = choices(namespaces, q.Namespace), choices(jobs, q.Job)
 	u.Sorts = []choice{{"", "busiest first", q.Sort == ""}}
-	for _, c := range columns {
+	for _, c := range orders {
 		u.Sorts = append(u.Sorts, choice{c.key, c.Name, q.Sort == c.key})
-		u.Heads = append(u.Heads, q.head(c))
 	}
 	return u
+}
+
+func (q query) heads(columns []column) []head {
+	heads := make([]head, len(columns))
+	for i, c := range columns {
+		heads[i] = q.head(c)
+	}
+	return heads
 }
 
 // head returns the heading of a column with the link that sorts by it, or reverses the order.
@@ -228,7 +285,7 @@ func (q query) sort(rows []*overview.Row, rates map[string]float64) {
 	byName := func(a, b *overview.Row) int {
 		return cmp.Or(cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.ContainerID, b.ContainerID))
 	}
-	i := slices.IndexFunc(columns, func(c column) bool { return c.key == q.Sort })
+	i := slices.IndexFunc(orders, func(c column) bool { return c.key == q.Sort })
 	if i < 0 {
 		load := map[*overview.Row]float64{}
 		for _, r := range rows {
@@ -237,7 +294,7 @@ func (q query) sort(rows []*overview.Row, rates map[string]float64) {
 		slices.SortStableFunc(rows, func(a, b *overview.Row) int { return cmp.Or(-cmp.Compare(load[a], load[b]), byName(a, b)) })
 		return
 	}
-	c := columns[i]
+	c := orders[i]
 	slices.SortStableFunc(rows, func(a, b *overview.Row) int {
 		order := 0
 		switch {

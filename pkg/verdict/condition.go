@@ -384,7 +384,7 @@ var (
 	}
 	nothingWrong = &Condition{
 		Name: "NothingWrong", Severity: OK,
-		Summary: "No other condition holds.",
+		Summary: "The sensor found no problem in what it watches.",
 		Source:  "the conditions above",
 		NoAlert: "it is the absence of alerts",
 	}

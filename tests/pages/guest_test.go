@@ -163,7 +163,7 @@ func TestGuest(t *testing.T) {
 		strings.Join(want, ",")))
 	b.until("both pods on rxe0, one of which sends", `["default/train-0/worker rxe0", "default/train-1/worker rxe0"].every((want) => [...document.querySelectorAll(
 		"table.usage tbody tr")].some((r) => r.cells[0].querySelector("a").textContent + " " + r.cells[1].textContent === want)) &&
-		/B\/s.*uprobe/.test([...document.querySelectorAll("table.usage tbody tr")].find((r) => r.textContent.includes("train-1") && r.textContent.includes("rxe0")).cells[4].textContent)`)
+		/B\/s.*uprobe/.test([...document.querySelectorAll("table.usage tbody tr")].find((r) => r.textContent.includes("train-1") && r.textContent.includes("rxe0")).cells[3].textContent)`)
 
 	pairs := 0
 	for labels, v := range series(text, "container_rdma_resources") {
@@ -172,7 +172,7 @@ func TestGuest(t *testing.T) {
 			continue
 		}
 		b.until(fmt.Sprintf("%v queue pairs of %s on %s", v, w, device), fmt.Sprintf(`[...document.querySelectorAll("table.usage tbody tr")].some((r) =>
-			r.cells[0].querySelector("a")?.textContent === %q && r.cells[1].textContent === %q && r.cells[6].textContent.trim() === "%v")`, w, device, v))
+			r.cells[0].querySelector("a")?.textContent === %q && r.cells[1].textContent === %q && r.cells[5].textContent.trim() === "%v")`, w, device, v))
 		pairs++
 	}
 	if pairs < 2 {

@@ -120,7 +120,7 @@ func TestWithoutScript(t *testing.T) {
 	}
 	b.do(chromedp.SendKeys(`input[name=q]`, "4711"), chromedp.Click(`form button`))
 	b.do(chromedp.WaitReady(`input[name=q][value="4711"]`), chromedp.WaitVisible(`table.usage`)) // the next page
-	text = run(b, chromedp.Text(`table.usage tbody th`))
+	text = run(b, chromedp.Text(`#h-hcas + div tbody th`))
 	if text != "slurm:4711" {
 		t.Errorf("the first row is %q", text)
 	}
