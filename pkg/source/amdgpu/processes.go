@@ -118,7 +118,8 @@ func (l *lister) list(cards []model.GPU, now time.Time) ([]model.GPUProcess, err
 		problems = append(problems, drm.TooMany())
 	}
 	if hanging > 0 {
-		problems = append(problems, fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, drm.ErrBounded))
+		problems = append(problems,
+			fmt.Errorf("reading of %d processes hangs in the driver: their engines are %w", hanging, drm.ErrBounded))
 	}
 	l.pools = scan.pools
 	l.pools.observe(scan.usages, at.totals)

@@ -14,7 +14,9 @@ import (
 // and no unique ID. root is the root of the node, for the names of devices.
 func identify(p drm.Card, root string) model.GPU {
 	d := &drm.Directory{Path: p.Path}
-	g := model.GPU{Vendor: model.Intel, UUID: p.PCIAddress, PCIAddress: p.PCIAddress, PCIDevice: d.Line("device"), NUMANode: drm.NUMANode(d)}
+	g := model.GPU{
+		Vendor: model.Intel, UUID: p.PCIAddress, PCIAddress: p.PCIAddress, PCIDevice: d.Line("device"), NUMANode: drm.NUMANode(d),
+	}
 	for _, file := range []string{"usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"} {
 		if g.Name == "" {
 			g.Name = marketName(root, file, g.PCIDevice)
