@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrPanicked is the result of a goroutine that panicked.
@@ -121,4 +122,18 @@ func (g *Group) Wait() {
 	if g.first != nil {
 		panic(g.first)
 	}
+}
+
+// Each calls f for 0 to n-1 in goroutines, at most limit at a time, and waits for all of them. It panics as Group.Wait does.
+func Each(n, limit int, f func(i int)) {
+	var g Group
+	var next atomic.Int64
+	for range min(n, limit) {
+		g.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	g.Wait()
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -135,4 +136,32 @@ func selector(e ast.Expr) (x, name string) {
 		x = id.Name
 	}
 	return x, s.Sel.Name
+}
+
+// TestEach: each index is passed once, by no more goroutines than the limit, and a panic reaches the caller.
+func TestEach(t *testing.T) {
+	var running, most atomic.Int64
+	done := make([]atomic.Int64, 100)
+	safely.Each(len(done), 7, func(i int) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		done[i].Add(1)
+	})
+	for i := range done {
+		if n := done[i].Load(); n != 1 {
+			t.Errorf("%d: %d times", i, n)
+		}
+	}
+	if n := most.Load(); n > 7 {
+		t.Errorf("%d at a time", n)
+	}
+	safely.Each(0, 7, func(int) { t.Error("called") })
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	safely.Each(3, 2, func(int) { panic("driver") })
 }

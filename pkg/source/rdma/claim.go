@@ -120,7 +120,7 @@ func ours(m nldev.QPMode) bool {
 }
 
 func (m *manager) failed(p *managedPort, err error) (model.State, string) {
-	p.pause.Failed(m.now())
+	p.pause.Failed(m.opt.Now())
 	switch {
 	case errors.Is(err, unix.EPERM):
 		p.final = true

@@ -16,49 +16,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// The values of Options.QPCounters.
-const (
-	useCounters    = "use"
-	manageCounters = "manage"
-)
-
 // maxLookups is the maximum number of creator lookups in one read. Each lookup queries the
 // firmware.
 const maxLookups = 64
-
-// Forget drops the totals of these cgroups.
-func (s *Source) Forget(cgroups []model.CgroupID) { s.qpTotals.forget(cgroups) }
-
-// countsQPs reports whether the counters of queue pairs are read.
-func (s *Source) countsQPs() bool {
-	return (s.opt.QPCounters == useCounters || s.opt.QPCounters == manageCounters) && s.enabled && s.opt.CgroupOf != nil
-}
-
-// qpTraffic returns the bytes that queue pair counters counted on these devices.
-func (s *Source) qpTraffic(devices []model.DeviceState) []model.Traffic {
-	if !s.countsQPs() {
-		return nil
-	}
-	there := make(map[string]bool, len(devices))
-	for _, d := range devices {
-		there[d.Device] = true
-	}
-	return s.qpTotals.traffic(there)
-}
-
-// counterStates returns the states of queue pair counters that do not work as configured.
-func (s *Source) counterStates() []model.DeviceState {
-	if mode := s.opt.QPCounters; (mode == useCounters || mode == manageCounters) && s.opt.CgroupOf == nil {
-		return []model.DeviceState{{
-			Source: s.Name(), Device: "qp-counters", State: model.StateUnsupported,
-			Reason: "the cgroups of processes are unknown: no queue pairs are bound to counters and no counters are read",
-		}}
-	}
-	s.managerMu.Lock()
-	m := s.manager
-	s.managerMu.Unlock()
-	return m.states()
-}
 
 // boundCounters holds the queue pair counters of one device. It belongs to the goroutine that
 // reads the device.
@@ -86,16 +46,6 @@ type boundCounter struct {
 	single bool                      // one thread created all of its queue pairs
 	qps    map[uint32]model.CgroupID // cgroups of queue pairs, as looked up
 	round  uint64
-}
-
-func (s *Source) newBoundCounters(device string) *boundCounters {
-	if !s.countsQPs() {
-		return nil
-	}
-	return &boundCounters{
-		device: device, totals: &s.qpTotals, cgroupOf: s.opt.CgroupOf,
-		stat: sysfs.Attempt{Name: "STAT_GET of queue pairs"}, known: map[counterKey]*boundCounter{},
-	}
 }
 
 // read credits the bytes counted since the last read. It looks up creators on c and records failures in t.

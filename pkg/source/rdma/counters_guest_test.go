@@ -38,8 +38,8 @@ func TestGuestCounters(t *testing.T) {
 		})
 		snap := mustRead(t, s)
 		if how == manageCounters {
-			eventually(t, func() bool { return s.manager != nil && !s.manager.listing.Running() })
-			s.manager.tick()
+			eventually(t, func() bool { return s.qps.manager != nil && !s.qps.manager.listing.Running() })
+			s.qps.manager.tick()
 			snap = mustRead(t, s)
 		}
 		if snap.Traffic == nil || len(snap.Traffic) != 0 {

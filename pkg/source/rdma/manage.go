@@ -39,10 +39,8 @@ const manageEvery = 10 * time.Second
 //
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
-	*Netlink
-	dial func() (*nldev.Conn, error) // of the Netlink when the manager started
-	now  func() time.Time
-	log  *zap.Logger
+	opt  *counterOptions
+	dial nldev.Dialer
 
 	listing hang.Call[[]nldev.Device]
 	stop    chan struct{}
@@ -76,34 +74,10 @@ type managedPort struct {
 	reason string
 }
 
-// manage starts the manager, once.
-func (s *Source) manage() {
-	s.managerMu.Lock()
-	defer s.managerMu.Unlock()
-	if s.manager != nil || s.unmanaged || s.opt.QPCounters != manageCounters || !s.countsQPs() {
-		return
-	}
-	s.manager = &manager{
-		Netlink: s.Netlink, dial: s.dial, now: s.opt.Now, log: s.opt.Logger,
-		stop: make(chan struct{}), done: make(chan struct{}), devices: map[uint32]*managed{},
-	}
-	go safely.Do("rdma", s.manager.run)
-}
-
-func (s *Source) stopManaging() {
-	s.managerMu.Lock()
-	m := s.manager
-	s.manager, s.unmanaged = nil, true
-	s.managerMu.Unlock()
-	if m != nil {
-		m.close()
-	}
-}
-
 // close ends the manager, without a device that hangs.
 func (m *manager) close() {
 	close(m.stop)
-	timer := time.NewTimer(m.deadline)
+	timer := time.NewTimer(m.opt.Deadline)
 	defer timer.Stop()
 	select {
 	case <-m.done:
@@ -141,9 +115,9 @@ func (m *manager) tick() {
 	if err != nil {
 		return // Read reports it
 	}
-	each(len(devices), func(i int) {
+	safely.Each(len(devices), inFlight, func(i int) {
 		d := devices[i]
-		_, err := d.call.Do(context.Background(), m.deadline, func() (struct{}, error) { return struct{}{}, m.visit(d) })
+		_, err := d.call.Do(context.Background(), m.opt.Deadline, func() (struct{}, error) { return struct{}{}, m.visit(d) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		d.stuck = errors.Is(err, hang.ErrStuck)
@@ -155,10 +129,10 @@ func (m *manager) tick() {
 func (m *manager) list() ([]*managed, error) {
 	var all []nldev.Device
 	// A netlink request would load ib_core.
-	if names, _ := os.ReadDir(m.root); len(names) > 0 && m.isSysfs(m.root) {
-		deadline := time.Now().Add(m.deadline)
+	if names, _ := os.ReadDir(m.opt.Class); len(names) > 0 && m.opt.Genuine(m.opt.Class) {
+		deadline := time.Now().Add(m.opt.Deadline)
 		var err error
-		all, err = m.listing.Do(context.Background(), m.deadline, func() ([]nldev.Device, error) {
+		all, err = m.listing.Do(context.Background(), m.opt.Deadline, func() ([]nldev.Device, error) {
 			return nldev.Devices(m.dial, deadline)
 		})
 		if err != nil {
@@ -169,7 +143,7 @@ func (m *manager) list() ([]*managed, error) {
 	defer m.mu.Unlock()
 	there := map[uint32]bool{}
 	for _, n := range all {
-		if !m.chosen(n.Name) || !m.binds(n.Name) {
+		if !m.opt.Chosen(n.Name) || !m.binds(n.Name) {
 			continue
 		}
 		there[n.Index] = true
@@ -204,7 +178,7 @@ func (m *manager) nameOf(d *managed) string {
 // The kernel accepts auto mode for other drivers, too, so the name of the driver
 // decides (device/driver, of a function or of a subfunction).
 func (m *manager) binds(name string) bool {
-	driver, err := os.Readlink(filepath.Join(m.root, name, "device/driver"))
+	driver, err := os.Readlink(filepath.Join(m.opt.Class, name, "device/driver"))
 	if err != nil {
 		return false
 	}
@@ -214,7 +188,7 @@ func (m *manager) binds(name string) bool {
 
 func (m *manager) ports(name string) []*managedPort {
 	var all []*managedPort
-	for _, n := range sysfs.PortNumbers(filepath.Join(m.root, name)) {
+	for _, n := range sysfs.PortNumbers(filepath.Join(m.opt.Class, name)) {
 		all = append(all, &managedPort{number: uint32(n)})
 	}
 	return all
@@ -227,10 +201,10 @@ func (m *manager) visit(d *managed) error {
 		return err
 	}
 	defer c.Close()
-	deadline := time.Now().Add(m.deadline)
+	deadline := time.Now().Add(m.opt.Deadline)
 	name := m.nameOf(d)
 	for _, p := range d.ports {
-		if p.final || p.pause.Waiting(m.now()) || m.stopped() {
+		if p.final || p.pause.Waiting(m.opt.Now()) || m.stopped() {
 			continue
 		}
 		if p.auto {
@@ -248,7 +222,7 @@ func (m *manager) setState(d *managed, p *managedPort, state model.State, reason
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state == model.StateOK && p.state != state {
-		m.log.Info("new queue pairs are bound to counters, also when the sensor ends",
+		m.opt.Logger.Info("new queue pairs are bound to counters, also when the sensor ends",
 			zap.String("device", d.name), zap.Uint32("port", p.number))
 	}
 	p.state, p.reason = state, reason

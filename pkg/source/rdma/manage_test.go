@@ -28,7 +28,7 @@ func newManage(t *testing.T, tr hca.Tree, k *statKernel, change ...func(*Options
 	t.Helper()
 	s := counterSource(t, tr, k, manageCounters, change...)
 	mustRead(t, s)
-	m := s.manager
+	m := s.qps.manager
 	eventually(t, func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -85,9 +85,9 @@ func TestManage(t *testing.T) {
 	k.move(d, 10, 4, 5)
 	k.move(d, 20, 6, 7)
 	wantTraffic(t, s, "managed", [3]uint64{1, 4, 5}, [3]uint64{2, 6, 7})
-	s.manager.tick()
+	s.qps.manager.tick()
 	before := len(k.asked())
-	s.manager.tick()
+	s.qps.manager.tick()
 	if n := len(k.asked()); n != before || n != 4 {
 		t.Errorf("%d changes, then %d: want two for each device, once", before, n)
 	}
@@ -146,7 +146,7 @@ func TestManagePortFreedLater(t *testing.T) {
 	d.ports[1].mode, d.ports[1].mask = nldev.ModeNone, 0
 	k.mu.Unlock()
 	late := k.plug(tr, 1)
-	s.manager.tick()
+	s.qps.manager.tick()
 	wantPort(t, k, d, "given free", taken)
 	wantPort(t, k, late, "added later", taken)
 	if r := refusal(t, s); r.State != "" {
@@ -164,11 +164,11 @@ func TestManageLoses(t *testing.T) {
 	d.ports[1].mask = 3
 	d.ports[1].optional[1].On = true
 	k.mu.Unlock()
-	s.manager.tick()
+	s.qps.manager.tick()
 	if r := refusal(t, s); r.State != model.StateUnsupported || !strings.Contains(r.Reason, "another tool changed the mode to auto, mask 3") {
 		t.Errorf("%+v", r)
 	}
-	s.manager.tick()
+	s.qps.manager.tick()
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -209,7 +209,7 @@ func TestManageDeviceReturns(t *testing.T) {
 			s := newManage(t, tr, k)
 			d := k.devices[0]
 			wantPort(t, k, d, "managed", taken)
-			meanwhile(s.manager, k.pull())
+			meanwhile(s.qps.manager, k.pull())
 			if r := refusal(t, s); r.State != "" {
 				t.Errorf("%+v", r)
 			}
@@ -230,12 +230,12 @@ func TestManageDeviceMissing(t *testing.T) {
 	k.mu.Lock()
 	d.ports[1].mask = 3 // set by another tool
 	k.mu.Unlock()
-	s.manager.tick()
+	s.qps.manager.tick()
 	if r := refusal(t, s); r.State != model.StateUnsupported {
 		t.Errorf("%+v", r)
 	}
 	putBack := k.pull()
-	s.manager.tick()
+	s.qps.manager.tick()
 	if r := refusal(t, s); r.State != "" {
 		t.Errorf("away: %+v", r)
 	}
@@ -257,13 +257,13 @@ func TestManageReloadedDriver(t *testing.T) {
 	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = nldev.ModeNone, 0, false
 	k.mu.Unlock()
 	eventually(t, func() bool { // a tick does nothing while the manager visits the device
-		s.manager.tick()
+		s.qps.manager.tick()
 		return k.port(d) == taken
 	})
-	s.manager.mu.Lock()
-	defer s.manager.mu.Unlock()
-	if len(s.manager.devices) != 1 || s.manager.devices[99] == nil {
-		t.Errorf("devices %v", s.manager.devices)
+	s.qps.manager.mu.Lock()
+	defer s.qps.manager.mu.Unlock()
+	if len(s.qps.manager.devices) != 1 || s.qps.manager.devices[99] == nil {
+		t.Errorf("devices %v", s.qps.manager.devices)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestNoCgroups(t *testing.T) {
 				t.Errorf("%s: %+v, traffic %v", mode, st, snap.Traffic)
 			}
 		}
-		if err := s.Close(); err != nil || s.manager != nil || k.asked() != nil {
+		if err := s.Close(); err != nil || s.qps.manager != nil || k.asked() != nil {
 			t.Errorf("%s: %v, changes %v", mode, err, k.asked())
 		}
 	}
@@ -291,7 +291,7 @@ func TestCloseWhileRead(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	s := newManage(t, tr, k)
-	m := s.manager
+	m := s.qps.manager
 	s.mu.Lock()
 	unlock := sync.OnceFunc(s.mu.Unlock)
 	t.Cleanup(unlock)
@@ -308,7 +308,7 @@ func TestCloseWhileRead(t *testing.T) {
 		t.Error(err)
 	}
 	mustRead(t, s)
-	if s.manager != nil {
+	if s.qps.manager != nil {
 		t.Error("the manager runs after Close")
 	}
 }
@@ -366,7 +366,7 @@ func TestManageHalfWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	m := &manager{now: time.Now}
+	m := &manager{opt: &counterOptions{Now: time.Now}}
 	p := &managedPort{number: 1}
 	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Minute))
 	if state != model.StateUnsupported || p.auto || len(k.asked()) != 2 {
@@ -404,9 +404,9 @@ func TestManageHangs(t *testing.T) {
 		}
 		return k.dial()
 	}
-	s.manage()
+	s.qps.manage(s.dial)
 	s.dial = k.dial
-	m := s.manager
+	m := s.qps.manager
 	s.mu.Unlock()
 	eventually(t, func() bool { return refusal(t, s).State == model.StateStuck })
 	other := k.plug(tr, 1)

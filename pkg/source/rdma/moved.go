@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
@@ -144,7 +145,7 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 		spaces = spaces[:maxNamespaces]
 	}
 	shown, errs := make([][]nldev.Device, len(spaces)), make([]error, len(spaces))
-	each(len(spaces), func(i int) {
+	safely.Each(len(spaces), inFlight, func(i int) {
 		n := spaces[i]
 		shown[i], errs[i] = s.moved.listCalls.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nldev.Device, error) {
 			return s.devicesIn(n)

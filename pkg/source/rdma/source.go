@@ -82,6 +82,9 @@ type Options struct {
 // Further files are opened for each read.
 const keptFiles = 8192
 
+// inFlight is the number of devices that are read at the same time.
+const inFlight = 16
+
 // Source reads the RDMA devices of a node.
 type Source struct {
 	opt Options
@@ -110,12 +113,7 @@ type Source struct {
 
 	functions functions
 
-	qpTotals qpTotals
-
-	// Close ends the manager without waiting for a Read.
-	managerMu sync.Mutex
-	manager   *manager // nil until Read starts it, and after Close
-	unmanaged bool     // Close was called
+	qps *qpCounters
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -158,6 +156,10 @@ func New(o Options) (*Source, error) {
 		known:   map[string]*known{},
 		logged:  map[string]bool{},
 	}
+	s.qps = newQPCounters(counterOptions{
+		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
+		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
+	})
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	s.dialLink = dialLink
 	kept := uint64(keptFiles)
@@ -172,10 +174,13 @@ func New(o Options) (*Source, error) {
 // Name returns "rdma".
 func (s *Source) Name() string { return "rdma" }
 
+// Forget drops the totals of these cgroups.
+func (s *Source) Forget(cgroups []model.CgroupID) { s.qps.forget(cgroups) }
+
 // Close ends the manager of queue pair counters, which leaves queue pairs bound. Then it waits for
 // a Read in progress and closes all descriptors. A hanging device closes its own when it returns.
 func (s *Source) Close() error {
-	s.stopManaging()
+	s.qps.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, k := range s.known {
@@ -196,7 +201,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err := s.discover(); err != nil {
 		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
 	}
-	s.manage()
+	s.qps.manage(s.dial)
 	now := s.opt.Now()
 	spaces := s.startSearch(now)
 	moved := s.readableMoved(spaces)
@@ -217,7 +222,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 	}
 	readings := make([]*reading, seen+len(moved))
-	each(len(readings), func(i int) {
+	safely.Each(len(readings), inFlight, func(i int) {
 		if i < seen {
 			readings[i] = s.readDevice(ctx, s.devices[i], now, n)
 		} else {
@@ -243,8 +248,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
 	snap.DeviceStates = append(snap.DeviceStates, s.hidden(n, moved, now)...)
-	snap.Traffic = s.qpTraffic(snap.DeviceStates)
-	snap.DeviceStates = append(snap.DeviceStates, s.counterStates()...)
+	snap.Traffic = s.qps.traffic(snap.DeviceStates)
+	snap.DeviceStates = append(snap.DeviceStates, s.qps.states()...)
 	snap.DeviceStates = append(snap.DeviceStates, s.refusedState(readings)...)
 	if len(readings) == 0 {
 		return snap, s.absent()
@@ -388,7 +393,7 @@ func (s *Source) list() (seen int, err error) {
 		if s.chosen(name) {
 			path := filepath.Join(s.root, name)
 			k.device = newDevice(name, path, path+"/device", &s.kept)
-			k.device.bound = s.newBoundCounters(name)
+			k.device.bound = s.qps.device(name)
 		}
 		s.known[name] = k
 		seen++

@@ -118,7 +118,7 @@ func TestUpgradeOtherMode(t *testing.T) {
 	for _, n := range []uint32{10, 20, 30} {
 		k.destroy(d, n)
 	}
-	s.manager.tick()
+	s.qps.manager.tick()
 	wantPort(t, k, d, "no queue pair is bound", taken)
 }
 
@@ -143,7 +143,7 @@ func TestSideBySide(t *testing.T) {
 			k.move(d, 10, 3, 3)
 			k.create(d, 30, 301)
 			k.move(d, 30, 4, 4)
-			younger.manager.tick()
+			younger.qps.manager.tick()
 			wantTraffic(t, younger, "alone", [3]uint64{1, 4, 4}, [3]uint64{2, 2, 2}, [3]uint64{3, 4, 4})
 			if n := len(k.asked()); n != 2 {
 				t.Errorf("changes %v, want two of the older sensor", k.asked())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -136,7 +137,7 @@ func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Du
 		}
 	}
 	found, errs := make([][]model.VF, len(pfs)), make([]error, len(pfs))
-	each(len(pfs), func(i int) {
+	safely.Each(len(pfs), inFlight, func(i int) {
 		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
 		before := p.state
 		r, err := p.call.Do(context.Background(), limit, func() (functionsOf, error) {

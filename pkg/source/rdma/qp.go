@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdma
+
+import (
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+)
+
+// The values of Options.Mode.
+const (
+	useCounters    = "use"
+	manageCounters = "manage"
+)
+
+// counterOptions configure qpCounters.
+type counterOptions struct {
+	// Mode is "use" to read the counters that queue pairs are bound to, "manage" to bind new queue pairs, too, or anything else for neither.
+	Mode string
+	// CgroupOf returns the cgroup of a process; nil if cgroups are not read: then no counter is read, and no queue pair is bound.
+	CgroupOf func(pid int) (model.CgroupID, error)
+	// Netlink reports whether RDMA netlink is read.
+	Netlink bool
+	// Class is the directory class/infiniband, and Genuine reports whether it is on a real sysfs.
+	Class   string
+	Genuine func(path string) bool
+	// Chosen selects devices by name.
+	Chosen func(name string) bool
+	// Deadline is the time limit of the manager for one device.
+	Deadline time.Duration
+	Now      func() time.Time
+	Logger   *zap.Logger
+}
+
+// qpCounters are the counters of queue pairs of all devices.
+type qpCounters struct {
+	opt    counterOptions
+	totals qpTotals
+
+	mu      sync.Mutex
+	manager *manager // nil until Manage starts it, and after Close
+	closed  bool
+}
+
+func newQPCounters(o counterOptions) *qpCounters { return &qpCounters{opt: o} }
+
+// enabled reports whether the counters of queue pairs are read.
+func (c *qpCounters) enabled() bool {
+	return (c.opt.Mode == useCounters || c.opt.Mode == manageCounters) && c.opt.Netlink && c.opt.CgroupOf != nil
+}
+
+// forget drops the totals of these cgroups.
+func (c *qpCounters) forget(cgroups []model.CgroupID) { c.totals.forget(cgroups) }
+
+// traffic returns the bytes that queue pair counters counted on these devices, nil if they are not read.
+func (c *qpCounters) traffic(devices []model.DeviceState) []model.Traffic {
+	if !c.enabled() {
+		return nil
+	}
+	there := make(map[string]bool, len(devices))
+	for _, d := range devices {
+		there[d.Device] = true
+	}
+	return c.totals.traffic(there)
+}
+
+// states returns the states of queue pair counters that do not work as configured.
+func (c *qpCounters) states() []model.DeviceState {
+	if mode := c.opt.Mode; (mode == useCounters || mode == manageCounters) && c.opt.CgroupOf == nil {
+		return []model.DeviceState{{
+			Source: "rdma", Device: "qp-counters", State: model.StateUnsupported,
+			Reason: "the cgroups of processes are unknown: no queue pairs are bound to counters and no counters are read",
+		}}
+	}
+	c.mu.Lock()
+	m := c.manager
+	c.mu.Unlock()
+	return m.states()
+}
+
+// device returns the counters of a device, nil if they are not read.
+func (c *qpCounters) device(name string) *boundCounters {
+	if !c.enabled() {
+		return nil
+	}
+	return &boundCounters{
+		device: name, totals: &c.totals, cgroupOf: c.opt.CgroupOf,
+		stat: sysfs.Attempt{Name: "STAT_GET of queue pairs"}, known: map[counterKey]*boundCounter{},
+	}
+}
+
+// manage starts the manager, once. Its sockets are those of dial.
+func (c *qpCounters) manage(dial nldev.Dialer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.manager != nil || c.closed || c.opt.Mode != manageCounters || !c.enabled() {
+		return
+	}
+	c.manager = &manager{
+		opt: &c.opt, dial: dial, stop: make(chan struct{}), done: make(chan struct{}), devices: map[uint32]*managed{},
+	}
+	go safely.Do("rdma", c.manager.run)
+}
+
+// close ends the manager. The kernel goes on binding queue pairs.
+func (c *qpCounters) close() {
+	c.mu.Lock()
+	m := c.manager
+	c.manager, c.closed = nil, true
+	c.mu.Unlock()
+	if m != nil {
+		m.close()
+	}
+}
