@@ -20,8 +20,7 @@ func (t *Table) Path(id model.CgroupID) model.CgroupPath {
 	return ""
 }
 
-// PodOf returns the owner of the pod of a cgroup, or the owner of the cgroup if it is in no
-// pod.
+// PodOf returns the owner of the pod of a cgroup. For a cgroup outside of pods it returns the cgroup's owner.
 func (t *Table) PodOf(id model.CgroupID) OwnerID {
 	c := t.cgroups[id]
 	if c == nil || c.Pod == "" && c.PodUID == "" {
@@ -73,8 +72,8 @@ func (t *Table) Info(id OwnerID) *Info { return &t.owner(id).info }
 // Round returns the number of calls of Resolve.
 func (t *Table) Round() uint64 { return t.round }
 
-// Inherited returns the last round in which an owner took over what an earlier round had under other labels: its own before it was
-// renamed, or those of another owner. It is 0 if it never did.
+// Inherited returns the last round in which an owner took over figures that an earlier round showed under other labels:
+// its own former labels, or another owner's. It returns 0 if this never happened.
 func (t *Table) Inherited(id OwnerID) uint64 { return t.owner(id).inherited }
 
 // HasCgroup reports whether the owner has a known cgroup.
