@@ -58,7 +58,7 @@ type fileSet map[locate.FileID]*file
 // place is where a function of a file is probed.
 type place struct {
 	locate.LibraryFunction
-	function int // index in functions
+	function int   // index in functions
 	failed   error // why the function is not probed
 	pause    pause
 }
