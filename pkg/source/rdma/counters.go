@@ -22,19 +22,17 @@ const (
 	manageCounters = "manage"
 )
 
-// maxLookups is the maximum number of creator lookups in one read. Each lookup queries the
-// firmware.
+// maxLookups bounds the creator lookups in one read. Each lookup queries the firmware.
 const maxLookups = 64
 
 // Forget drops the totals of these cgroups.
 func (s *Source) Forget(cgroups []model.CgroupID) { s.qpTotals.forget(cgroups) }
 
-// countsQPs reports whether the counters of queue pairs are read.
 func (s *Source) countsQPs() bool {
 	return (s.opt.QPCounters == useCounters || s.opt.QPCounters == manageCounters) && s.enabled && s.opt.CgroupOf != nil
 }
 
-// qpTraffic returns the bytes that queue pair counters counted on these devices.
+// qpTraffic returns the bytes that queue pair counters of these devices counted.
 func (s *Source) qpTraffic(devices []model.DeviceState) []model.Traffic {
 	if !s.countsQPs() {
 		return nil
@@ -68,7 +66,7 @@ type boundCounters struct {
 	cgroupOf func(pid int) (model.CgroupID, error)
 
 	stat    sysfs.Attempt // backoff state of the dump
-	never   bool          // the kernel does not support them
+	never   bool          // the kernel has no queue pair counters
 	primed  bool          // the first read ended: bytes counted before it are not credited
 	known   map[counterKey]*boundCounter
 	round   uint64
@@ -78,13 +76,12 @@ type boundCounters struct {
 
 type counterKey struct{ port, id uint32 }
 
-// boundCounter is the state of one counter.
 type boundCounter struct {
 	last   nldev.QPCounter
 	tx, rx uint64                    // bytes already credited, or never to be credited
-	owner  model.CgroupID            // cgroup, 0 while unknown
-	single bool                      // one thread created all of its queue pairs
-	qps    map[uint32]model.CgroupID // cgroups of queue pairs, as looked up
+	owner  model.CgroupID            // 0 while unknown
+	single bool                      // one thread created all queue pairs of the counter
+	qps    map[uint32]model.CgroupID // known cgroups of queue pairs
 	round  uint64
 }
 
@@ -148,7 +145,7 @@ func (b *boundCounters) counter(q creatorLookup, e *nldev.QPCounter) error {
 		b.known[k] = c
 	}
 	c.round, c.last = b.round, *e
-	// A counter bound by PID only has no queue pair type.
+	// Only a counter bound by PID has no queue pair type.
 	c.single = e.Mode == nldev.ModeAuto && (c.single || e.PID != 0 || !e.ByType)
 	owner := b.owner(q, c)
 	first := owner != c.owner
@@ -182,9 +179,8 @@ func (b *boundCounters) add(
 	return b.totals.add(k, n)
 }
 
-// continues reports whether e is the same counter, as the kernel reuses counter numbers. In
-// doubt it returns true, so that no byte is credited twice. Only byte counters are compared:
-// other counters have 32 bits in hardware and wrap.
+// continues reports whether e is the same counter: the kernel reuses counter numbers. In doubt it returns true, so that
+// no byte is credited twice. It compares only byte counters: other counters have 32 bits in hardware and wrap.
 func (c *boundCounter) continues(e *nldev.QPCounter) bool {
 	l := &c.last
 	if l.HasTx && e.HasTx && e.Tx < l.Tx || l.HasRx && e.HasRx && e.Rx < l.Rx || l.Mode != e.Mode || l.Kernel != e.Kernel {
@@ -196,9 +192,8 @@ func (c *boundCounter) continues(e *nldev.QPCounter) bool {
 	return slices.ContainsFunc(e.QPNs, func(n uint32) bool { return slices.Contains(l.QPNs, n) })
 }
 
-// owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of
-// all its queue pairs. It returns 0 if the cgroup is unknown or the queue pairs belong to
-// several cgroups.
+// owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of all its queue pairs. It
+// returns 0 if the cgroup is unknown or the queue pairs belong to several cgroups.
 func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 	e := &c.last
 	switch {
@@ -247,8 +242,8 @@ func (b *boundCounters) creator(q creatorLookup, port, qpn uint32) (id model.Cgr
 	return b.cgroup(pid)
 }
 
-// finalErrors lists errors after which a retry is useless: the object no longer exists, or the
-// kernel does not support the command.
+// finalErrors are errors after which a retry is useless: the object no longer exists, or the kernel does not support
+// the command.
 var finalErrors = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP}
 
 // cgroup returns the cgroup of a process. It returns 0 if the process ended, has no cgroup, or
@@ -264,7 +259,6 @@ func (b *boundCounters) cgroup(pid uint32) (id model.CgroupID, known bool) {
 	return id, true
 }
 
-// creatorLookup looks up creators of the queue pairs of a device.
 type creatorLookup struct {
 	c        *nldev.Conn
 	index    uint32

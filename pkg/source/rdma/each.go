@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// each calls fn for 0 to n-1, at most inFlight at a time, and waits for all of them.
+// each calls fn for 0 to n-1, at most inFlight at a time, and waits for all calls.
 func each(n int, fn func(i int)) {
 	var wg safely.Group
 	var next atomic.Int64

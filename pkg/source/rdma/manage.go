@@ -26,21 +26,19 @@ import (
 // modes that it set.
 const manageEvery = 10 * time.Second
 
-// manager makes the kernel bind new queue pairs of mlx5 devices to one counter per thread that
-// creates them, with the byte counters of the port. It changes only ports with mode off, and
-// adopts those that are in this mode already, as an earlier sensor left them. It does not change
-// another mode, which another tool set.
+// manager makes the kernel bind new queue pairs of mlx5 devices to one counter per creating thread, with the byte
+// counters of the port. It changes only ports with mode off, and adopts ports that are in this mode already, as an
+// earlier sensor left them. It does not change another mode, which another tool set.
 //
-// When it ends it leaves mode, optional counters and queue pairs as they are, as a sensor that is
-// killed does. If it unbound the queue pairs, those of running jobs would stay unbound for the
-// next sensor: auto mode binds only new ones. To bind them by number instead excludes auto mode:
-// the kernel rejects auto mode while a queue pair is bound (EBUSY), and in auto mode it rejects a
-// binding by number (EINVAL).
+// When it ends it leaves mode, optional counters and queue pairs as they are, like a killed sensor. If it unbound the
+// queue pairs, the queue pairs of running jobs would stay unbound for the next sensor: auto mode binds only new queue
+// pairs. Binding by number excludes auto mode: the kernel rejects auto mode while a queue pair is bound (EBUSY), and in
+// auto mode it rejects a binding by number (EINVAL).
 //
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
 	*Netlink
-	dial func() (*nldev.Conn, error) // of the Netlink when the manager started
+	dial func() (*nldev.Conn, error) // dial of the Netlink when the manager started
 	now  func() time.Time
 	log  *zap.Logger
 
@@ -58,10 +56,10 @@ type managed struct {
 	call  hang.Call[struct{}]
 	ports []*managedPort
 
-	// Under the lock of the manager.
+	// The manager's lock protects the following fields.
 	name  string
 	stuck bool
-	away  bool // not listed by netlink, while a call for it has not returned
+	away  bool // netlink does not list the device, while a call for it has not returned
 }
 
 // managedPort belongs to the call for its device. state and reason are also read elsewhere and
@@ -100,7 +98,7 @@ func (s *Source) stopManaging() {
 	}
 }
 
-// close ends the manager, without a device that hangs.
+// close ends the manager. It does not wait for a device that hangs.
 func (m *manager) close() {
 	close(m.stop)
 	timer := time.NewTimer(m.deadline)
@@ -111,7 +109,6 @@ func (m *manager) close() {
 	}
 }
 
-// run manages until close.
 func (m *manager) run() {
 	defer close(m.done)
 	ticker := time.NewTicker(manageEvery)
@@ -150,8 +147,8 @@ func (m *manager) tick() {
 	})
 }
 
-// list updates the set of devices. A device that moves to another network namespace keeps its mode
-// and counters, and is adopted when it comes back.
+// list updates the set of devices. A device that moves to another network namespace keeps its mode and counters. The
+// manager adopts it when it comes back.
 func (m *manager) list() ([]*managed, error) {
 	var all []nldev.Device
 	// A netlink request would load ib_core.
@@ -193,16 +190,14 @@ func (m *manager) list() ([]*managed, error) {
 	return devices, nil
 }
 
-// nameOf returns the name of a device, which list may change.
 func (m *manager) nameOf(d *managed) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return d.name
 }
 
-// binds reports whether the device driver binds queue pairs to byte counters.
-// The kernel accepts auto mode for other drivers, too, so the name of the driver
-// decides (device/driver, of a function or of a subfunction).
+// binds reports whether the device driver binds queue pairs to byte counters. The kernel accepts auto mode for other
+// drivers, too, so the name of the driver decides (device/driver, of a function or of a subfunction).
 func (m *manager) binds(name string) bool {
 	driver, err := os.Readlink(filepath.Join(m.root, name, "device/driver"))
 	if err != nil {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rdma reads RDMA devices: attributes and counters from /sys/class/infiniband, hardware
-// counters and objects from RDMA netlink.
+// Package rdma reads RDMA devices: attributes and counters from /sys/class/infiniband, hardware counters and objects
+// from RDMA netlink.
 //
-// A scrape consists of system calls, and on hardware each file of counters/ is a firmware
-// command. So discovery is one directory listing, files are read by pread on descriptors that
-// stay open, one netlink request per port reads the hardware counters, and constant attributes
-// are read once.
+// A scrape consists of system calls, and on hardware each file of counters/ is a firmware command. So discovery is one
+// directory listing, files are read by pread on descriptors that stay open, one netlink request per port reads the
+// hardware counters, and constant attributes are read once.
 //
-// A device in another network namespace (exclusive mode of the RDMA subsystem) is found there
-// by a search in the background, and then read like a local device. Physical functions report
-// the traffic of virtual functions that have no local HCA, such as those of virtual machines.
+// A background search finds devices in other network namespaces (exclusive mode of the RDMA subsystem), which are then
+// read like local devices. Physical functions report the traffic of virtual functions that have no local HCA, such as
+// the functions of virtual machines.
 //
-// Devices fail independently. Each is read in its own goroutine, which may be abandoned. A
-// device that hangs loses only its own values until it returns. A device that fails is read at
-// growing intervals. An unreadable file drops only its own counter.
+// Devices fail independently. Each device is read in its own goroutine, which may be abandoned. A device that hangs
+// loses only its own values until it returns. A device that fails is read at growing intervals. An unreadable file
+// drops only its own counter.
 package rdma
 
 import (
@@ -46,31 +45,28 @@ import (
 type Options struct {
 	// Sysfs is the mount point of sysfs; default /sys.
 	Sysfs string
-	// Include and Exclude select devices by name; nil includes all and excludes none. Files
-	// of an excluded device are never opened: drivers of restricted functions log an error
-	// at every read.
+	// Include and Exclude select devices by name; nil includes all and excludes none. Files of an excluded device are
+	// never opened: drivers of restricted functions log an error at every read.
 	Include, Exclude *regexp.Regexp
 	// Deadline is the time limit for one device; default 2 s.
 	Deadline time.Duration
-	// Netlink reads RDMA netlink, only for devices of a real sysfs, never for a copy; nil
-	// disables it. It must be created with the same options.
+	// Netlink reads RDMA netlink, only for devices of a real sysfs; nil disables it. It must be created with the same
+	// options.
 	Netlink *Netlink
-	// Holdings reports, at each Read, whether to count objects by process: yes while no
-	// probe counts them in the kernel. nil means no.
+	// Holdings reports, at each Read, whether to count objects by process: yes while no probe counts them in the
+	// kernel. nil means no.
 	Holdings func() bool
-	// QPCounters selects the use of counters that mlx5 binds queue pairs to: none ("off" or
-	// ""), read the bound ones ("use"), or also bind new queue pairs ("manage"), from the
-	// first Read on; the kernel goes on with it after Close. "manage" needs CAP_NET_ADMIN and kernel 6.15. Both need
-	// Netlink and CgroupOf.
+	// QPCounters selects the use of counters that mlx5 binds queue pairs to. "off" or "" does not use them, "use" reads
+	// bound counters. "manage" also binds new queue pairs, from the first Read on; the kernel continues this after
+	// Close. "manage" needs CAP_NET_ADMIN and kernel 6.15. "use" and "manage" need Netlink and CgroupOf.
 	QPCounters string
 	// CgroupOf returns the cgroup of a process, for these counters and for Holdings; nil if
 	// cgroups are not read.
 	CgroupOf func(pid int) (model.CgroupID, error)
 	// Procfs is the mount point of procfs; default /proc.
 	Procfs string
-	// Namespaces returns, without delay, the network namespaces of containers. Each Read
-	// calls it. Devices moved to one of them are searched there, which needs CAP_SYS_ADMIN.
-	// nil means none.
+	// Namespaces returns, without delay, the network namespaces of containers. Each Read calls it. Devices in these
+	// namespaces are searched, which needs CAP_SYS_ADMIN. nil: no namespaces.
 	Namespaces func() []model.Namespace
 	// Logger receives one line for each state change of a device; default none.
 	Logger *zap.Logger
@@ -78,7 +74,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// keptFiles is the maximum number of files kept open, at most half of RLIMIT_NOFILE. Each costs 4 KiB of kernel memory.
+// keptFiles bounds the files that stay open; half of RLIMIT_NOFILE does, too. Each costs 4 KiB of kernel memory.
 // Further files are opened for each read.
 const keptFiles = 8192
 
@@ -101,7 +97,7 @@ type Source struct {
 	round   uint64
 	known   map[string]*known
 	devices []*device     // sorted by name
-	refused sysfs.Refused // names of devices in class/infiniband
+	refused sysfs.Refused // refused names of devices in class/infiniband
 	logged  map[string]bool
 	node    *node // nil after the set of devices changed
 
@@ -114,8 +110,8 @@ type Source struct {
 
 	// Close ends the manager without waiting for a Read.
 	managerMu sync.Mutex
-	manager   *manager // nil until Read starts it, and after Close
-	unmanaged bool     // Close was called
+	manager   *manager // nil until Read starts the manager, and after Close
+	unmanaged bool
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -172,8 +168,8 @@ func New(o Options) (*Source, error) {
 // Name returns "rdma".
 func (s *Source) Name() string { return "rdma" }
 
-// Close ends the manager of queue pair counters, which leaves queue pairs bound. Then it waits for
-// a Read in progress and closes all descriptors. A hanging device closes its own when it returns.
+// Close ends the manager of queue pair counters, which leaves queue pairs bound. Then it waits for a Read in progress
+// and closes all descriptors. A hanging device closes its own descriptors when it returns.
 func (s *Source) Close() error {
 	s.stopManaging()
 	s.mu.Lock()
@@ -187,9 +183,9 @@ func (s *Source) Close() error {
 	return nil
 }
 
-// Read fills HCAs, including those in other network namespaces, DeviceStates, recent VFs and,
-// through netlink, Resources, Domains, Holdings and Traffic. Without an HCA it returns ErrAbsent.
-// DeviceStates report the failures of single devices; the error covers all devices.
+// Read fills HCAs, including HCAs in other network namespaces, DeviceStates, recent VFs and, through netlink,
+// Resources, Domains, Holdings and Traffic. Without an HCA it returns ErrAbsent. DeviceStates report the failures of
+// single devices; the error covers all devices.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
