@@ -113,9 +113,9 @@ func (t *Table) OwnerOf(id model.CgroupID) Owner {
 	return Owner{}
 }
 
-// Label adds the labels of the containers and pods of s to the infos of their owners, and the jobs of
-// pods. A container also gets the labels of its pod, and a pod those of its sandbox. Label is called
-// when the owners of the refresh are known.
+// Label adds the labels of the containers and pods of s to the infos of their owners, and the jobs of pods. A container
+// also gets the labels of its pod, and a pod the labels of its sandbox. It is called when the owners of the refresh are
+// known.
 func (t *Table) Label(s *model.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,9 +144,9 @@ func (t *Table) Label(s *model.Snapshot) {
 	t.addJobs(pods, s.Ranks)
 }
 
-// addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup is in no job:
-// its user could add to the figures of another user's job. Ranks from environments replace those of controllers, as they
-// number processes.
+// addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup has no
+// job: its user could add to the figures of another user's job. Ranks from environments replace ranks from controllers,
+// because they number processes.
 func (t *Table) addJobs(pods map[string]*model.Pod, ranks []model.Ranks) {
 	for _, o := range t.owners {
 		if o == nil || o.claimed || o.info.PodUID == "" {

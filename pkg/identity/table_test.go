@@ -198,9 +198,9 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// TestTableProperties: for any lists of the runtimes, no two owners have equal labels, an
-// anchor belongs to one owner, a claimed cgroup never follows a name, an owner with a cgroup is
-// present, and the info equals that of a new table with the same facts.
+// TestTableProperties: for any lists of the runtimes, no two owners have equal labels, an anchor belongs to one owner,
+// a claimed cgroup never follows a name, an owner with a cgroup is present, and the info is as in a new table with the
+// same facts.
 func TestTableProperties(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 11))
