@@ -23,9 +23,8 @@ type testLedger struct {
 	owners   identity.Table
 	counters attribution.Counters
 	known    map[model.CgroupID]bool
-	// asRecorded selects the behavior for which the histories were recorded: missed refreshes
-	// of owners count only while the probe answers, and created objects are those of the
-	// facts.
+	// asRecorded selects the behavior for which the histories were recorded: missed refreshes of owners count only
+	// while the probe answers, and only the listed facts' objects count as created.
 	asRecorded bool
 	clock      time.Time
 	states     []model.SourceState

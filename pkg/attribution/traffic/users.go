@@ -47,7 +47,7 @@ func (d *device) used(id identity.OwnerID) bool {
 type unknownUsers struct {
 	listed  bool   // the kernel listed the protection domains of the device
 	objects uint64 // objects that can move bytes, of processes without an owner
-	// domains are the protection domains of processes, counted those of known cgroups among them, ipoib the protection
+	// domains are the protection domains of processes. counted are the domains of known cgroups among them, ipoib the
 	// domains of IPoIB interfaces.
 	domains, counted, ipoib uint64
 	kernel                  bool   // another consumer in the kernel may have queue pairs: NVMe-oF, NFS, …
