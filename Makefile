@@ -13,7 +13,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # Pinned: the committed objects are the output of this compiler, byte for byte.
 CLANG    := clang-14
 LINT     := $(CACHE)/golangci-lint-v2.15.0
-# What the linter found in packages that have not changed. Where the cache is kept, only others are looked at.
+# Results of the linter for unchanged packages. If the cache is kept, it checks only other packages.
 export GOLANGCI_LINT_CACHE ?= $(CACHE)/golangci-lint
 VULNCHECK := $(CACHE)/govulncheck-v1.9.0
 # The newest version with all modules on the module proxy.
@@ -40,7 +40,7 @@ run: build ## Build the sensor and run it on this machine
 build: ## Build bin/accelscope
 	@CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
 
-# Of the other architecture, or for the node that reads the fabric: make image ARCH=arm64, make image TARGET=fabric.
+# For the other architecture: make image ARCH=arm64. For the node that reads the fabric: make image TARGET=fabric.
 ARCH   ?= $(shell dpkg --print-architecture)
 TARGET ?= accelscope
 IMAGE  ?= bin/accelscope-$(if $(filter fabric,$(TARGET)),fabric-)image$(if $(filter $(shell dpkg --print-architecture),$(ARCH)),,-$(ARCH)).tar
@@ -83,10 +83,10 @@ lint: $(LINT) need-clang-format need-git
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
 		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }
 
-# The modules beside the main one. The others are one file each, which links a program of others; to lint it would compile that first.
+# The modules beside the main module. Further modules have one file that links a third-party program, which the linter would compile.
 MODULES := deploy/docker/sbom tests/compose tests/deploy tests/pages tests/rules
 
-# What people wrote, also before it is committed. xargs gets no name that is deleted.
+# Files that people wrote, also before they are committed, without deleted files.
 SOURCES = git ls-files -co --exclude-standard '*.go' '*.[ch]' '*.sh' Makefile .ci/run ':!gen/*_bpfel.go' | \
 	while read -r f; do [ ! -f "$$f" ] || echo "$$f"; done
 
@@ -110,7 +110,7 @@ $(VULNCHECK):
 	@GOBIN=$(CACHE)/bin go install golang.org/x/vuln/cmd/govulncheck@v1.9.0
 	@mv $(CACHE)/bin/govulncheck $@
 
-# Generated again, the files must be the ones that are committed.
+# Generating the files again must not change the committed files.
 .PHONY: generated
 generated: need-git generate
 	@changed=$$(git status --porcelain -- gen) && [ -z "$$changed" ] || \
@@ -121,10 +121,10 @@ FUZZTIME ?= 30s
 fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
 
-# What must hold, in stages with a time each (tests/stages). Stages of a lane, as "a,b,c", run one after the other, lanes side
-# by side: guests and unit tests wait much of their time. Two CPUs are busy with two lanes; with three, what happens in guests
-# at its own pace takes longer, and with it more CPU time. What several stages need is built before them, once.
-# CI adds stages: FIRST, what no other may run beside, and IDLE, what takes the CPU time that guests leave while they wait.
+# All required tests, in stages that are timed (tests/stages). The stages of a lane, such as "a,b,c", run one after the other,
+# lanes side by side, because guests and unit tests wait much of their time. Two lanes keep two CPUs busy; with three lanes,
+# guests run longer and take more CPU time. Shared prerequisites are built once, before the stages.
+# CI adds stages: FIRST runs alone, and IDLE takes the CPU time that waiting guests leave.
 FEW   := $(filter 1 2 3,$(shell nproc))
 COMMA := ,
 FIRST :=
@@ -137,7 +137,7 @@ test: ## Everything that must hold: units, rules, manifests, dashboards, the ima
 .PHONY: artifacts
 artifacts: build image packages
 
-# With the race detector where goroutines are: it takes tests several times as long. make lint has vet look at everything.
+# Only packages with goroutines run with the race detector, which makes tests several times slower. make lint runs vet.
 BINARY  = ./cmd/accelscope
 UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/drm ./pkg/top
 RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
@@ -146,7 +146,7 @@ RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 test-unit: deps tracefs ## Units: the tests of all packages but the program's
 	@go test -vet=off -race -timeout 15m -p 3 $(RACED) # several packages wait for minutes
 	@go test -vet=off -timeout 15m $(UNRACED)
-	@CGO_ENABLED=0 go test -vet=off -timeout 15m ./pkg/source/nvidia # the program that is built without a C compiler
+	@CGO_ENABLED=0 go test -vet=off -timeout 15m ./pkg/source/nvidia # as built without a C compiler
 
 .PHONY: test-binary
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
@@ -165,7 +165,7 @@ stress: deps tracefs ## Units and program during two busy loops per CPU
 		trap 'kill $$(jobs -p)' EXIT; \
 		go test -vet=off -count=1 -race -timeout 30m $(BINARY) $(RACED); go test -vet=off -count=1 -timeout 30m $(UNRACED)
 
-# The first two archives are the same but for the tools: they also show that a build can be repeated.
+# The first two archives differ only by the tools: they also show that a build can be repeated.
 .PHONY: test-image
 test-image: deps image ## The image: contents, start, bill of materials; compose
 	@$(MAKE) image TARGET=fabric
@@ -224,7 +224,7 @@ test-guest: deps build image ## Guests: each scenario on one of four kernels, on
 test-observe: deps build ## Rules, alerts and dashboards by Prometheus on the sensor's metrics in a guest, the fleet page on two, alone (6 minutes)
 	@go test -tags vm -count=1 -timeout 30m -v -run 'TestObserve|TestFleet' ./tests/e2e
 
-# What the dashboards look like is among the unit tests. What they ask is checked with the parser of Prometheus, in a module of its own.
+# Unit tests check the form of the dashboards. A separate module checks their queries with Prometheus's parser.
 .PHONY: test-dashboards
 test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and label in the reference
 	@go test -count=1 ./tests/dashboards/...
@@ -280,7 +280,7 @@ test-storm: ## Kernel text is patched as often as it can be while the other CPU 
 	@ACCELSCOPE_STORMS=$(STORMS) go test -tags vm -count=1 -timeout 90m -v -run TestStorm ./tests/vm
 
 .PHONY: test-churn
-test-churn: build ## The lives of 500 containers, all of which must arrive as events (a quarter of an hour)
+test-churn: build ## The lives of 500 containers must all arrive as events (a quarter of an hour)
 	@ACCELSCOPE_CHURN=500 go test -tags vm -count=1 -timeout 60m -v -run 'TestNames' ./tests/e2e
 
 # Debian's Prometheus is older than start timestamps. Without the service discovery of clouds it takes some six minutes to build.

@@ -3,8 +3,8 @@
 # image.sh ARCHIVE: builds the Dockerfile of the top directory without a registry and without Docker, as root on Debian.
 #
 # debootstrap makes the builder, a replacement for golang:VERSION-bookworm, from this machine's apt mirror; it is kept
-# in $CACHE/image. Go, modules and compiled packages are those of this machine. `make image` sets the environment:
-#	VERSION  of accelscope, and a tag of the image; the other is the one that the manifests name
+# in $CACHE/image. The build uses this machine's Go, modules and compiled packages. `make image` sets the environment:
+#	VERSION  of accelscope, and a tag of the image; the manifests name the other tag
 #	CACHE    directory of the files that are kept between builds
 #	ARCH     amd64 or arm64
 #	TARGET   accelscope, or fabric: the image with infiniband-diags, whose tag is VERSION-fabric

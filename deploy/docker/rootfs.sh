@@ -3,7 +3,7 @@
 # rootfs.sh ARCH OUT, run in a Debian builder: writes all files of the image except the binary.
 #	OUT/base             glibc, certificates, and the few files of /etc that the C library reads
 #	OUT/fabric           programs and libraries of infiniband-diags that --collector.fabric runs
-#	OUT/packages         the Debian packages that OUT/base is from, OUT/packages-fabric those of OUT/fabric:
+#	OUT/packages         the Debian packages of OUT/base, OUT/packages-fabric the packages of OUT/fabric:
 #	                     name, version, architecture, SHA-256 and license, by tabs
 #	OUT/cc               the compiler for ARCH
 # Files come from the packages of ARCH, not from the builder, so native and cross builds are equal.

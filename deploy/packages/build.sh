@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # usage: build.sh VERSION [DIRECTORY]
-# Builds the deb and the rpm into DIRECTORY (default: bin). VERSION is that of git describe. GOARCH=arm64 is built
-# by a cross compiler. Needs nfpm in $NFPM.
+# Builds the deb and the rpm into DIRECTORY (default: bin). VERSION is the output of git describe. GOARCH=arm64
+# uses a cross compiler. Needs nfpm in $NFPM.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 out=$(realpath -m "${2:-bin}")

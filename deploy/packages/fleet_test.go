@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/tests/child"
 )
 
-// TestFleetUnit: systemd understands every line of the unit of the page of all nodes, and rates what it may do.
+// TestFleetUnit: systemd understands every line of the unit of the page of all nodes, and its exposure level stays low.
 func TestFleetUnit(t *testing.T) {
 	text, err := os.ReadFile("../systemd/accelscope-fleet.service")
 	if err != nil {

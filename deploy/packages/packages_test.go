@@ -32,7 +32,7 @@ func output(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestVersions: what git describe says becomes a version that dpkg and rpm order as it was meant.
+// TestVersions: dpkg and rpm order the versions made from git describe correctly.
 func TestVersions(t *testing.T) {
 	ordered := []string{}
 	for _, tt := range [][2]string{
@@ -73,8 +73,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestUnit: systemd understands every line of the unit, and rates what it may do. Whether the sensor works like that is
-// shown in the guest.
+// TestUnit: systemd understands every line of the unit, and its exposure level stays low. A test in the guest shows that
+// the sensor works with it.
 func TestUnit(t *testing.T) {
 	text, err := os.ReadFile("../systemd/accelscope.service")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestTasks: the unit permits as many threads as calls may hang, and does not end when one more cannot be created.
+// TestTasks: the unit permits as many threads as calls may hang, and survives if another thread cannot be created.
 func TestTasks(t *testing.T) {
 	text, err := os.ReadFile("../systemd/accelscope.service")
 	if err != nil {
@@ -171,14 +171,14 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// files are those of a package, with what must be there for sure.
+// files are required in a package.
 var files = []string{
 	"/etc/accelscope/accelscope.yaml", "/etc/accelscope/web.yaml", "/etc/default/accelscope", "/usr/bin/accelscope",
 	"/usr/lib/systemd/system/accelscope.service", "/usr/lib/systemd/system/accelscope-fleet.service", "/usr/share/accelscope/systemd/fabric.conf",
 	"/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/docs/limits.md", "/usr/share/doc/accelscope/metrics.md",
 }
 
-// TestPackages builds both and looks inside.
+// TestPackages builds the deb and the rpm and checks their contents.
 func TestPackages(t *testing.T) {
 	dir := t.TempDir()
 	for _, version := range []string{"v1.2.3", "v1.2.4"} {
@@ -247,7 +247,7 @@ func TestPackages(t *testing.T) {
 	})
 }
 
-// newRoot is a root for scripts of rpms: a shell, and a fake systemctl, which writes down how it is called.
+// newRoot is a root directory for scripts of rpms: a shell, and a fake systemctl that records its calls.
 func newRoot(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -291,7 +291,7 @@ func wanted(t *testing.T, got []string) {
 			t.Errorf("it lacks %s: %v", file, got)
 		}
 	}
-	// What the tree has for Prometheus and Grafana is in it.
+	// The package has the files of the tree for Prometheus and Grafana.
 	for pattern, dir := range map[string]string{
 		"../prometheus/rules/*.yaml": "rules", "../grafana/*.json": "dashboards", "../prometheus/runbooks/*.md": "runbooks",
 	} {
@@ -307,7 +307,7 @@ func wanted(t *testing.T, got []string) {
 	}
 }
 
-// libc: the dependency is the newest version of a symbol that the program wants from libc, as objdump has it.
+// libc checks that the dependency is the newest version of a libc symbol that the program needs, as objdump lists them.
 func libc(t *testing.T, program, depends, pattern string) {
 	t.Helper()
 	newest := ""

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Converts a version of git describe to that of a package, such that dpkg and rpm order it: ~ sorts before the end, + after it.
+# Converts a version of git describe to a package version that dpkg and rpm order correctly: ~ sorts before the end, + after it.
 #   v0.1.0-rc1 → 0.1.0~rc1   v0.1.0 → 0.1.0   v0.1.0-5-gabc1234 → 0.1.0+5.gabc1234   …-dirty → ….dirty
-#   without a tag: abc1234 → 0.0.0+SECONDS.gabc1234, the time of the commit, which also a shallow clone has
+#   without a tag: abc1234 → 0.0.0+SECONDS.gabc1234, the commit time, which a shallow clone has, too
 set -eu
 describe=$1
 version=${describe%-dirty}

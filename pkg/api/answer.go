@@ -19,7 +19,7 @@ type answer struct {
 	Message string `json:"message"` // success, the error, or the missing part of the data
 }
 
-// statusError is an error with another HTTP status than 503.
+// statusError is an error with an HTTP status other than 503.
 type statusError struct {
 	error
 	status int
@@ -27,8 +27,8 @@ type statusError struct {
 
 var errMethod = statusError{errors.New("only GET and HEAD are answered"), http.StatusMethodNotAllowed}
 
-// enveloped answers with the result of ask in the envelope. Data together with an error is
-// a partial answer: the message contains the error.
+// enveloped answers with the result of ask in the envelope. Data with an error is a partial answer: the message
+// contains the error.
 func enveloped(ask func(*Known, *http.Request) (data any, err error)) answerFunc {
 	return func(w http.ResponseWriter, r *http.Request, known *Known) {
 		data, err := ask(known, r)
@@ -54,8 +54,8 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// inPart returns n facts and the error of the sources that report them. No facts and an error
-// are an error only: it is then unknown whether there are any.
+// inPart returns n facts and the error of the sources that report them. With an error and no facts it returns only the
+// error, because the number of facts is unknown.
 func (k *Known) inPart(facts any, n int, missing error) (any, error) {
 	if n == 0 && missing != nil {
 		return nil, missing
@@ -63,8 +63,7 @@ func (k *Known) inPart(facts any, n int, missing error) (any, error) {
 	return facts, missing
 }
 
-// missing returns why sources do not report all facts. An absent source is no reason: it has
-// nothing to report.
+// missing returns why sources do not report all facts. An absent source is not a reason: it has nothing to report.
 func (k *Known) missing(collected bool, sources ...string) error {
 	var why []string
 	registered, ok := false, false

@@ -108,8 +108,7 @@ var seedNode = model.Snapshot{
 	}},
 }
 
-// Every answer has the fields of the seed with the same types and values, and may have
-// more fields.
+// TestSeed: every answer has the fields of the seed with the same types and values, and may have more fields.
 func TestSeed(t *testing.T) {
 	for path, seed := range seeds {
 		status, body := request(t, knows(seedNode, model.StateOK), nil, http.MethodGet, path)
@@ -150,7 +149,7 @@ func reduce(got, want any) any {
 	return got
 }
 
-// A node without devices gets an empty answer; an unknown number of devices is an error.
+// TestStates: a node without devices gets an empty answer; an unknown number of devices is an error.
 func TestStates(t *testing.T) {
 	lists := map[string]string{"/gpus": "[]", "/cardMetrics": "[]", "/driMapping": "{}", "/rdma": "[]"}
 	source := map[string]string{"/gpus": "amdgpu", "/cardMetrics": "amdgpu", "/driMapping": "drm", "/rdma": "rdma", "/gpuDriverVersion": "amdgpu"}
@@ -198,7 +197,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A failed source drops the GPUs of its vendor only, and the message of the answer says so.
+// TestFailedSourceDropsItsVendor: a failed source drops only the GPUs of its vendor, and the message reports this.
 func TestFailedSourceDropsItsVendor(t *testing.T) {
 	k := Known{Facts: seedNode, States: []model.SourceState{
 		{Source: "nvidia", State: model.StateFailed, Reason: "no\nlibrary"}, {Source: "amdgpu", State: model.StateOK},
@@ -211,7 +210,7 @@ func TestFailedSourceDropsItsVendor(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	// The version of AMD's driver answers the request completely.
+	// The version of AMD's driver is a complete answer.
 	for query, want := range map[string]string{
 		"":               `200 {"code":0,"data":"6.2.4","message":"success"}`,
 		"?vendor=amd":    `200 {"code":0,"data":"6.2.4","message":"success"}`,
@@ -225,8 +224,7 @@ func TestFailedSourceDropsItsVendor(t *testing.T) {
 	}
 }
 
-// Every request is described (pkg/sensor checks the opposite), and the description is
-// served unchanged.
+// TestDescribed: openapi.yaml describes every request (pkg/sensor checks the opposite), and is served unchanged.
 func TestDescribed(t *testing.T) {
 	paths := described(t).Paths()
 	for path := range Handlers(nil, nil, nil) {
@@ -239,8 +237,8 @@ func TestDescribed(t *testing.T) {
 	}
 }
 
-// An answer with an additional field, a missing field or a field of another type does not
-// match the description. Otherwise the tests above would prove nothing.
+// TestMutants: an answer with an additional field, a missing field or a field of another type does not match
+// openapi.yaml. Otherwise the tests above would prove nothing.
 func TestMutants(t *testing.T) {
 	d := described(t)
 	json200 := http.Header{"Content-Type": {"application/json"}}
@@ -310,7 +308,7 @@ func mutants(t *testing.T, body string) map[string][]byte {
 				delete(v, "mutant")
 			}
 			for _, k := range slices.Sorted(maps.Keys(v)) {
-				if old := v[k]; named && !strings.HasPrefix(k, "/") { // a key of /driMapping is no field either
+				if old := v[k]; named && !strings.HasPrefix(k, "/") { // a key of /driMapping is not a field
 					delete(v, k)
 					keep(at + "." + k + " left out")
 					v[k] = old

@@ -2,9 +2,8 @@
 
 // Package api answers the REST requests from the refreshes of the engine.
 //
-// Requests of the Primus Lens node exporter get the same answers in the same envelope (see
-// answer), with additional fields after the original ones. openapi.yaml describes all
-// requests and is served, too.
+// Requests of the Primus Lens node exporter get the same answers in the same envelope (see answer), with additional
+// fields after the original fields. openapi.yaml describes all requests and is served, too.
 package api
 
 import (
@@ -29,18 +28,18 @@ type Known struct {
 	Facts  model.Snapshot
 	Shares attribution.Attribution
 	States []model.SourceState
-	// Placement is where the GPUs and HCAs are, and who uses them; nil if there are none.
+	// Placement is where the GPUs and HCAs are, and who uses them; nil without devices.
 	Placement *placement.Refresh
 	// Verdicts are the conditions that hold.
 	Verdicts verdict.Result
-	// Err is why there is nothing else.
+	// Err is why the other fields are empty.
 	Err error
 
 	// Node is the name of the node.
 	Node string
-	// Checks returns the state of each thing that the sensor uses; nil if nobody checks.
+	// Checks returns the state of each thing that the sensor uses; nil without checks.
 	Checks func() []Check
-	// Recorder has the rates and the history; nil without one.
+	// Recorder has the rates and the history, or is nil.
 	Recorder *overview.Recorder
 }
 

@@ -13,10 +13,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// driDevice is a device of the Direct Rendering Manager.
 type driDevice struct {
 	Card       string `json:"card"`
-	Render     string `json:"render"` // empty without one
+	Render     string `json:"render"` // empty if the device has no render node
 	PCIAddress string `json:"pci_addr"`
 }
 
@@ -27,8 +26,8 @@ type driEntry struct {
 	Driver string `json:"driver"`
 }
 
-// driMapping answers /driMapping: the devices of the Direct Rendering Manager of all
-// vendors, by the paths of their cards.
+// driMapping answers /driMapping: the devices of the Direct Rendering Manager of all vendors, by the paths of their
+// cards.
 func driMapping(k *Known, _ *http.Request) (any, error) {
 	out := map[string]driEntry{}
 	for _, d := range k.Facts.DRI {
@@ -47,11 +46,11 @@ type HCA struct {
 	SysImageGUID string `json:"sys_image_guid"`
 	PortGUID     string `json:"port_guid"`
 	LinkLayer    string `json:"link_layer"`
-	// GIDs are those of all ports. The other fields are those of the Primus Lens node exporter.
+	// GIDs are the GIDs of all ports. The Primus Lens node exporter has the fields above.
 	GIDs []GID `json:"gids,omitempty"`
-	// PKeys are those of all InfiniBand ports.
+	// PKeys has all InfiniBand ports.
 	PKeys []PKey `json:"pkeys,omitempty"`
-	// LIDs are those of the InfiniBand ports that have one.
+	// LIDs has the InfiniBand ports with a LID.
 	LIDs []LID `json:"lids,omitempty"`
 }
 

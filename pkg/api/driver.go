@@ -21,8 +21,8 @@ type driverTask struct {
 	Request  string    `json:"request"`  // the second argument of ioctl(2): 0xc020642a
 	Type     string    `json:"type"`     // _IOC_TYPE: 0x64
 	Number   string    `json:"number"`   // _IOC_NR: 0x2a
-	Function string    `json:"function"` // of the kernel, in which the thread sleeps
-	// The thread that has the lock that the task waits for.
+	Function string    `json:"function"` // kernel function in which the thread sleeps
+	// The thread that holds the lock for which the task waits.
 	HolderPID     int    `json:"holder_pid"`
 	HolderTID     int    `json:"holder_tid"`
 	HolderProcess string `json:"holder_process"`

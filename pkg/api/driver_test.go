@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestDriverTasks asks for the stuck tasks of the node, and for those of a source that cannot find them.
+// TestDriverTasks asks for the stuck tasks of the node, and of a source that cannot find them.
 func TestDriverTasks(t *testing.T) {
 	known := func(tasks []attribution.DriverTask, state model.State) Facts {
 		owner := identity.Owner{Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"}

@@ -26,7 +26,7 @@ func recentEvents(k *Known, r *http.Request) (any, error) {
 	if k.Facts.Events == nil {
 		return nil, k.missing(false, "events")
 	}
-	out := []eventEntry{} // also while the collector takes none
+	out := []eventEntry{} // an empty list also while the collector takes no events
 	for i := range k.Facts.Events.Recent {
 		e := &k.Facts.Events.Recent[i]
 		if workload != "" && workload != e.Workload || device != "" && device != e.Device {

@@ -14,7 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestEvents asks for all events, for those of a workload and of a device, while the collector takes none, and without events.
+// TestEvents asks for all events, for the events of a workload and of a device, while the collector takes no events,
+// and without events.
 func TestEvents(t *testing.T) {
 	stats := &model.EventStats{Recent: []model.RecentEvent{
 		{Time: time.Unix(1700000000, 0), Name: "container.exit", Text: `a"b<script>`, Workload: "ml/train-0/worker", ContainerID: "c1"},

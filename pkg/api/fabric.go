@@ -24,7 +24,7 @@ type fabricNode struct {
 	GUID    string       `json:"guid"`
 	Kind    string       `json:"kind"` // switch, ca, router
 	Name    string       `json:"name"`
-	LID     uint32       `json:"lid"`     // 0 without one
+	LID     uint32       `json:"lid"`     // 0 without a LID
 	Queried *time.Time   `json:"queried"` // time of the last counters; null: never
 	Error   string       `json:"error"`   // why the counters are not newer
 	Ports   []fabricPort `json:"ports"`

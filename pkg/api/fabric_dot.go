@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. Errors are those of
-// /api/v1/fabric; the error of a partial answer is in a comment of the graph.
+// fabricDOT answers /api/v1/fabric.dot: the fabric for Graphviz. It answers with the same errors as /api/v1/fabric; the
+// error of a partial answer is in a comment of the graph.
 func fabricDOT(w http.ResponseWriter, _ *http.Request, known *Known) {
 	f, missing := known.Facts.Fabric, known.missing(known.Facts.Fabric != nil, "fabric")
 	if f == nil {

@@ -41,7 +41,7 @@ func aFabric() *model.Fabric {
 	}}
 }
 
-// fabricState returns the facts of a sensor with a fabric or none, and a source state.
+// fabricState returns the facts of a sensor with f, which may be nil, and a source state.
 func fabricState(f *model.Fabric, state model.State, reason string) Facts {
 	return func() Known {
 		return Known{Facts: model.Snapshot{Fabric: f}, States: []model.SourceState{{Source: "fabric", State: state, Reason: reason}}}
@@ -103,7 +103,7 @@ func TestFabric(t *testing.T) {
 	}
 }
 
-// The graph has every node and every link of the fabric, and no more.
+// TestFabricGraph: the graph has exactly the nodes and links of the fabric.
 func TestFabricGraph(t *testing.T) {
 	_, body := request(t, fabricState(aFabric(), model.StateOK, ""), nil, http.MethodGet, "/api/v1/fabric.dot")
 	got := readDOT(t, body)
@@ -150,8 +150,7 @@ func FuzzQuoted(f *testing.F) {
 	})
 }
 
-// Names of nodes change neither the structure of the graph nor the structure of the JSON
-// answer.
+// TestFabricHostile: node names change neither the structure of the graph nor the structure of the JSON answer.
 func TestFabricHostile(t *testing.T) {
 	f := aFabric()
 	for i, name := range hostile {

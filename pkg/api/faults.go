@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// faultEntry is an error of a GPU or an HCA in the kernel log, or the end of one. Unknown values are empty or 0.
+// faultEntry is an error of a GPU or an HCA in the kernel log, or the end of an error. Unknown values are empty or 0.
 type faultEntry struct {
 	ID          uint64            `json:"id"`
 	Time        time.Time         `json:"time"`

@@ -16,7 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestFaults asks for all faults, for those of a workload and of a device, and for those of a source that cannot read them.
+// TestFaults asks for all faults, for the faults of a workload and of a device, and for the faults of a source that
+// cannot read them.
 func TestFaults(t *testing.T) {
 	history := []attribution.FaultRecord{
 		{

@@ -29,7 +29,7 @@ func (k *Known) missingGPUs() error {
 // gpuIdentity identifies a GPU. Its fields follow the fields of the Primus Lens node exporter,
 // where each vendor numbers its own GPUs.
 type gpuIdentity struct {
-	ID     string       `json:"id"` // as in gpu_id of the metrics: 0; of a part 0:1
+	ID     string       `json:"id"` // as gpu_id in the metrics: 0; of a part 0:1
 	UUID   string       `json:"uuid"`
 	Vendor model.Vendor `json:"vendor"`
 	Parent string       `json:"parent_uuid"` // of a part: a MIG instance, a partition
@@ -39,13 +39,13 @@ func identify(g *model.GPU) gpuIdentity {
 	return gpuIdentity{ID: g.ID, UUID: g.UUID, Vendor: g.Vendor, Parent: g.Parent}
 }
 
-// number returns the number of a GPU; the number of a part is that of its GPU.
+// number returns the number of a GPU. A part has the number of its GPU.
 func number(g *model.GPU) *int {
 	first, _, _ := strings.Cut(g.ID, ":")
 	return parseNumber(first)
 }
 
-// parseNumber returns nil for text that is no number.
+// parseNumber returns nil if the text is not a number.
 func parseNumber(s string) *int {
 	if n, err := strconv.Atoi(s); err == nil {
 		return &n
@@ -91,7 +91,7 @@ func gpuList(k *Known, _ *http.Request) (any, error) {
 }
 
 // asicSerial returns the serial number that the vendor's tools show. amd-smi shows the unique id of the ASIC (0x and 16
-// digits) and not the number of the board. The number of a part is that of its GPU.
+// digits) and not the number of the board. A part has the number of its GPU.
 func asicSerial(g *model.GPU) string {
 	id := cmp.Or(g.Parent, g.UUID)
 	if n, err := strconv.ParseUint(id, 16, 64); g.Vendor.Row().HexSerial && len(id) == 16 && err == nil {
@@ -157,7 +157,7 @@ func percent(part float64) *float64 {
 	return &p
 }
 
-// driverVersion answers /gpuDriverVersion: the version of the requested vendor (?vendor=), or else of the first vendor with
+// driverVersion answers /gpuDriverVersion: the version of the requested vendor (?vendor=), or of the first vendor with
 // a driver. The answer has one version only.
 func driverVersion(k *Known, r *http.Request) (any, error) {
 	vendor := model.Vendor(r.URL.Query().Get("vendor"))

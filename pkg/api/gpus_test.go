@@ -112,7 +112,7 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// On a node with NVIDIA GPUs only, the version is that of NVIDIA's driver.
+// TestNVIDIADriver: on a node with NVIDIA GPUs only, the answer is the version of NVIDIA's driver.
 func TestNVIDIADriver(t *testing.T) {
 	k := Known{Facts: twoVendors, States: []model.SourceState{
 		{Source: "nvidia", State: model.StateOK}, {Source: "amdgpu", State: model.StateAbsent},

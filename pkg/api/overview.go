@@ -50,7 +50,7 @@ type Check struct {
 	Cure   string      `json:"cure,omitempty"`
 }
 
-// doctor answers /api/v1/doctor: what accelscope doctor prints of the sensor, without the permissions of the host.
+// doctor answers /api/v1/doctor: what accelscope doctor prints about the sensor, without the permissions of the host.
 func doctor(k *Known, _ *http.Request) (any, error) {
 	checks := []Check{}
 	if k.Checks != nil {
@@ -59,8 +59,8 @@ func doctor(k *Known, _ *http.Request) (any, error) {
 	return checks, nil
 }
 
-// Kept returns a function that makes handlers of answers of another package, with the limits of the requests here: few at once, and
-// those without a query kept until the next refresh.
+// Kept returns a function that makes handlers of answers of another package, with the limits of the requests here: few
+// answers at once, and answers to requests without a query are kept until the next refresh.
 func Kept(
 	facts Facts, slots Slots, refuse func(http.ResponseWriter, error),
 ) func(func(http.ResponseWriter, *http.Request, *Known)) http.Handler {

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// maxAnswers limits the answers that are made at once: those of a large node have several megabytes.
+// maxAnswers limits the answers that are made at once: an answer of a large node has several megabytes.
 const maxAnswers = 4
 
-// maxWait is the time that a request waits for others.
+// maxWait is how long a request waits for others.
 const maxWait = 2 * time.Second
 
-// bodyTimeout is the time that a client has to read an answer.
+// bodyTimeout is how long a client may take to read an answer.
 const bodyTimeout = 10 * time.Second
 
 var errBusy = errors.New("too many answers are being made, or this one takes long: try again")
@@ -47,8 +47,8 @@ func newPages(facts Facts, slots Slots) *pages {
 	return &pages{facts: facts, slots: slots, maxWait: maxWait}
 }
 
-// handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if the answer is not made in time, and
-// 304 if the client has it. It keeps the answer to requests without a query until the next refresh.
+// handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if the answer is not made
+// in time, and 304 if the client has it. It keeps the answer to requests without a query until the next refresh.
 func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFunc) http.Handler {
 	last := keptPage{making: make(chan struct{}, 1)}
 	return reads(refuse, func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 	})
 }
 
-// get returns the kept page, or makes one in a slot. It returns nil if that was not possible in time.
+// get returns the kept page, or makes a page in a slot. It returns nil if that was not possible in time.
 func (p *pages) get(r *http.Request, known *Known, answer answerFunc, last *keptPage) *page {
 	keeps := r.URL.RawQuery == "" && !known.At.IsZero()
 	if made := last.since(known.At); keeps && made != nil {
@@ -95,7 +95,7 @@ func (p *pages) get(r *http.Request, known *Known, answer answerFunc, last *kept
 	return made
 }
 
-// enter takes a place, and reports whether there was one in time.
+// enter takes a place, and reports whether a place became free in time.
 func enter(ctx context.Context, places chan struct{}) bool {
 	select {
 	case places <- struct{}{}:
@@ -107,11 +107,11 @@ func enter(ctx context.Context, places chan struct{}) bool {
 
 // keptPage keeps the answer of one path until the next refresh.
 type keptPage struct {
-	making chan struct{} // taken by the request that makes it: the others wait here, without a slot
+	making chan struct{} // taken by the request that makes the page: the others wait here, without a slot
 	page   atomic.Pointer[page]
 }
 
-// since returns the page of a refresh or of a later one, or nil.
+// since returns the page of this or a later refresh, or nil.
 func (k *keptPage) since(at time.Time) *page {
 	if made := k.page.Load(); made != nil && !made.at.Before(at) {
 		return made
@@ -119,7 +119,7 @@ func (k *keptPage) since(at time.Time) *page {
 	return nil
 }
 
-// page is a complete answer. It is the http.ResponseWriter that records it, too.
+// page is a complete answer. It is also the http.ResponseWriter that records the answer.
 type page struct {
 	at     time.Time
 	status int

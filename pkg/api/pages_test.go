@@ -26,7 +26,7 @@ func ask(h http.Handler, target, tag string) *httptest.ResponseRecorder {
 	return answer
 }
 
-// An answer is made once per refresh, whoever asks; with a query, each time.
+// TestPagesAreKept: an answer is made once per refresh for all clients; with a query, each time.
 func TestPagesAreKept(t *testing.T) {
 	var made atomic.Int64
 	k := Known{At: time.Unix(1, 0)}
@@ -61,7 +61,8 @@ func TestPagesAreKept(t *testing.T) {
 	}
 }
 
-// Answers beyond the limit are refused, and given afterwards. What is kept is not limited. Handlers that share slots share the limit.
+// TestAnswersAreLimited: answers beyond the limit are refused, and made afterwards. Kept answers are not limited.
+// Handlers that share slots share the limit.
 func TestAnswersAreLimited(t *testing.T) {
 	entered, open := make(chan struct{}), make(chan struct{})
 	facts := func() Known { return Known{At: time.Unix(1, 0)} }
@@ -102,7 +103,7 @@ func TestAnswersAreLimited(t *testing.T) {
 	}
 }
 
-// Requests that wait for an answer which another one makes have no slot.
+// TestWaitingTakesNoSlot: requests that wait for an answer that another request makes take no slot.
 func TestWaitingTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPages(func() Known { return Known{At: time.Unix(1, 0)} }, NewSlots())

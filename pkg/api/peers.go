@@ -15,7 +15,7 @@ import (
 // ListPeers lists the connected queue pairs that exist now, with their owners.
 type ListPeers func() ([]attribution.PeerShare, error)
 
-// Peer is a connected queue pair and its remote end. An unknown owner has empty fields.
+// Peer is a connected queue pair and its remote end. If the owner is unknown, its fields are empty.
 type Peer struct {
 	identity.Owner
 	Device    string `json:"device"`
@@ -23,17 +23,17 @@ type Peer struct {
 	QPN       uint32 `json:"qpn"`
 	Type      string `json:"type"`
 	State     string `json:"state"`
-	RemoteGID string `json:"remote_gid"` // as an IP address, which it is for RoCE version 2
+	RemoteGID string `json:"remote_gid"` // as an IP address, which a RoCE v2 GID is
 	RemoteQPN uint32 `json:"remote_qpn"`
 	RemoteLID uint32 `json:"remote_lid"` // 0 on RoCE
-	// StalledSeconds is how long the queue pair had outstanding work requests and no completion. It is absent if the queue
-	// pair is not stalled or that is not known.
+	// StalledSeconds is how long the queue pair had outstanding work requests and no completion. It is absent if the
+	// queue pair is not stalled or its state is unknown.
 	StalledSeconds float64 `json:"stalled_seconds,omitempty"`
 }
 
-// peersAnswer answers with the connected queue pairs of the node, of one workload
-// (?workload=), on one HCA (?device=), the stalled ones (?stalled=true) or all: a JSON array. Where queue pairs cannot be
-// listed the status is 503 with the reason in {"error": …}.
+// peersAnswer answers with the connected queue pairs of the node, of one workload (?workload=), on one HCA (?device=),
+// the stalled ones (?stalled=true) or all: a JSON array. If queue pairs cannot be listed, the status is 503 with the
+// reason in {"error": …}.
 func peersAnswer(list ListPeers) answerFunc {
 	return func(w http.ResponseWriter, r *http.Request, _ *Known) {
 		shares, err := list()

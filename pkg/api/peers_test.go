@@ -73,7 +73,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Without a source of queue pairs the answer is an error and not an empty list.
+// TestPeersUnknown: without a source of queue pairs the answer is an error and not an empty list.
 func TestPeersUnknown(t *testing.T) {
 	failing := func() ([]attribution.PeerShare, error) { return nil, errors.New(`no "probe"`) }
 	code, body := request(t, knows(model.Snapshot{}, model.StateOK), failing, http.MethodGet, "/api/v1/peers")
@@ -82,7 +82,8 @@ func TestPeersUnknown(t *testing.T) {
 	}
 }
 
-// The list is made once per refresh for requests without a query, and each time for those with one.
+// TestPeersAreKept: the list is made once per refresh for requests without a query, and each time for requests with a
+// query.
 func TestPeersAreKept(t *testing.T) {
 	k := Known{At: time.Unix(1, 0)}
 	lists := 0

@@ -12,8 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// container is one container and its devices. The names of the fields are those
-// of the Primus Lens node exporter; container_name and workload are added.
+// container is one container and its devices. The fields are named as in the Primus Lens node exporter; container_name
+// and workload are added.
 type container struct {
 	ID           string  `json:"id"`
 	Name         string  `json:"container_name"`
@@ -32,7 +32,7 @@ type devices struct {
 // gpu is a GPU that is assigned to a container or used by it. Unknown values are empty.
 type gpu struct {
 	Name   string `json:"name"`
-	ID     *int   `json:"id"` // the number in its path, or its own; null without one
+	ID     *int   `json:"id"` // the number in its path, or its own; null without a number
 	Path   string `json:"path"`
 	Kind   string `json:"kind"`
 	UUID   string `json:"uuid"`
@@ -93,8 +93,8 @@ func pods(s *model.Snapshot, a *attribution.Attribution) []container {
 	return out
 }
 
-// gpus returns the GPUs that are assigned to a container (by the kubelet, its device nodes, or
-// its runtime), and then the other GPUs that its processes use.
+// gpus returns the GPUs that are assigned to a container (by the kubelet, its device nodes, or its runtime), and then
+// the other GPUs that its processes use.
 func gpus(assigned []attribution.DeviceShare, used []*model.GPU) []gpu {
 	out, given := []gpu{}, map[string]bool{}
 	for _, d := range assigned {

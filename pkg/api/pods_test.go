@@ -104,8 +104,8 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// GPUs that a source reports have names: the GPUs that are assigned to a container in any
-// way, and the other GPUs that it uses.
+// TestPodsGPUs: GPUs that a source reports have names: the GPUs that are assigned to a container in any way, and the
+// other GPUs that it uses.
 func TestPodsGPUs(t *testing.T) {
 	s := twoVendors
 	s.Containers = []model.Container{
@@ -150,7 +150,7 @@ func TestPodsGPUs(t *testing.T) {
 	}
 }
 
-// A node without containers has an empty list.
+// TestNoPods: a node without containers has an empty list.
 func TestNoPods(t *testing.T) {
 	none := Known{Shares: attributed(model.Snapshot{})}
 	broken := func() Known { return Known{Err: errors.New("panic")} }

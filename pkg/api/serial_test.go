@@ -8,8 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestASICSerial checks that the serial number of an AMD GPU is the unique id, as in amd-smi,
-// and not the number of the board.
+// TestASICSerial: the serial number of an AMD GPU is the unique id, as in amd-smi, and not the number of the board.
 func TestASICSerial(t *testing.T) {
 	for want, g := range map[string]model.GPU{
 		"165":                {Vendor: model.NVIDIA, UUID: "GPU-0", Serial: "165"},

@@ -11,14 +11,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// Topology is where the GPUs and HCAs of the node are, and what workloads use of them. Devices are referred to by their numbers in
+// Topology is where the GPUs and HCAs of the node are, and what workloads use. It refers to devices by their numbers in
 // Devices.
 type Topology struct {
 	Devices []TopologyDevice `json:"devices"`
 	// Relations has a row for each device, with its relation to each device.
 	Relations [][]placement.Relation `json:"relations"`
 	Workloads []TopologyWorkload     `json:"workloads"`
-	// DataDirect are the functions of HCAs for the memory of GPUs, PeerPaths the pairs of a GPU and an HCA that share a PCIe switch.
+	// DataDirect are the functions of HCAs for GPU memory, PeerPaths the pairs of a GPU and an HCA that share a PCIe
+	// switch.
 	DataDirect []TopologyDataDirect `json:"data_direct"`
 	PeerPaths  []TopologyPeerPath   `json:"peer_paths"`
 }
@@ -26,7 +27,7 @@ type Topology struct {
 // TopologyDevice is a GPU or an HCA. What is unknown is empty or 0.
 type TopologyDevice struct {
 	Kind       placement.Kind   `json:"kind"`
-	Name       string           `json:"name"` // mlx5_0; of a GPU its number in the vendor's tools
+	Name       string           `json:"name"` // mlx5_0; for a GPU its number in the vendor's tools
 	UUID       string           `json:"uuid"`
 	Vendor     model.Vendor     `json:"vendor"`
 	PCIAddress string           `json:"pci_address"`
@@ -42,7 +43,7 @@ type TopologyLink struct {
 	Width    int     `json:"width_lanes"`
 	MaxSpeed float64 `json:"max_transfers_per_second"`
 	MaxWidth int     `json:"max_width_lanes"`
-	// Degraded reports fewer lanes than the maximum, or a lower speed of an HCA. GPUs lower their speed to save power.
+	// Degraded: fewer lanes than the maximum, or for an HCA also a lower speed. GPUs lower their speed to save power.
 	Degraded bool `json:"degraded"`
 }
 
@@ -69,15 +70,15 @@ type TopologyProblem struct {
 	Text    string `json:"text"`
 }
 
-// topology answers /api/v1/topology: all workloads, or one (?workload=). Of several reasons why devices or places are
-// missing it has the first.
+// topology answers /api/v1/topology: all workloads, or one (?workload=). If devices or places are missing for several
+// reasons, the answer has the first reason.
 func topology(k *Known, r *http.Request) (any, error) {
 	p := k.Placement.Placement()
 	missing := cmp.Or(k.missing(k.Facts.PCI != nil, "pci"), k.missing(k.Facts.HCAs != nil, "rdma"), k.missingGPUs())
 	return k.inPart(TopologyOf(p, k.Shares.Owners, r.URL.Query().Get("workload")), len(p.Devices), missing)
 }
 
-// TopologyOf returns the answer for a placement, with all workloads, or only the one that is named.
+// TopologyOf returns the answer for a placement, with all workloads or only the named workload.
 func TopologyOf(p *placement.Placement, owners []identity.Owner, workload string) Topology {
 	out := Topology{
 		Devices: make([]TopologyDevice, 0, len(p.Devices)), Relations: make([][]placement.Relation, 0, len(p.Devices)),

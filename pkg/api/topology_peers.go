@@ -7,8 +7,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// TopologyDataDirect is a Data Direct function. HCAs are the PCI addresses of the functions of its HCA; if they are not known, Unknown is
-// why.
+// TopologyDataDirect is a Data Direct function. HCAs are the PCI addresses of the functions of its HCA. If they are
+// unknown, Unknown is the reason.
 type TopologyDataDirect struct {
 	PCIAddress string   `json:"pci_address"`
 	Path       []string `json:"path"`
@@ -16,32 +16,35 @@ type TopologyDataDirect struct {
 	Unknown    string   `json:"unknown"`
 }
 
-// TopologyPeerPath is what the registers of a PCIe switch say about the transfers between a GPU and an HCA.
+// TopologyPeerPath is what the registers of a PCIe switch show about transfers between a GPU and an HCA.
 type TopologyPeerPath struct {
 	GPU int `json:"gpu"`
 	HCA int `json:"hca"`
-	// DataDirect is the PCI address of the Data Direct function through which the HCA is nearer; empty if it is the HCA's own function.
+	// DataDirect is the PCI address of the Data Direct function through which the HCA is nearer. It is empty if the
+	// HCA's own function is nearer.
 	DataDirect  string             `json:"data_direct"`
 	HCAPort     TopologyPort       `json:"hca_port"`
 	GPUPort     TopologyPort       `json:"gpu_port"`
 	Requests    placement.Route    `json:"requests"`
 	Completions placement.Route    `json:"completions"`
 	IOMMUGroups TopologyIOMMUGroup `json:"iommu_groups"`
-	// Differs is what differs from the values that rdma_topo of rdma-core requires, NotCompared what was not compared with them, and why.
+	// Differs is what differs from the values that rdma_topo of rdma-core requires, NotCompared what was not compared
+	// with them, and why.
 	Differs     []string `json:"differs"`
 	NotCompared []string `json:"not_compared"`
 }
 
-// TopologyPort is the port of a switch at which the paths of two devices part. Control is the ACS Control Register, 0 if the port has no
-// ACS capability or it is not known.
+// TopologyPort is the port of a switch at which the paths of two devices part. Control is the ACS Control Register; it
+// is 0 if the port has no ACS capability, or if it is unknown.
 type TopologyPort struct {
 	PCIAddress string `json:"pci_address"`
-	// ACS are the bits that are set, as lspci prints them, none, absent for a port without the capability, or empty if it is not known.
+	// ACS are the set bits, as lspci prints them: "none", "absent" for a port without the capability, or empty if
+	// unknown.
 	ACS     string           `json:"acs"`
 	Control model.ACSControl `json:"acs_control"`
 }
 
-// TopologyIOMMUGroup are the IOMMU groups of both ends: a number, none, or empty if it is not known.
+// TopologyIOMMUGroup are the IOMMU groups of both ends: a number, "none", or empty if unknown.
 type TopologyIOMMUGroup struct {
 	HCA string `json:"hca"`
 	GPU string `json:"gpu"`

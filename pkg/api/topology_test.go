@@ -15,7 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// topologyNode returns a node with a GPU and an HCA on one switch, and another HCA on another NUMA node, which a workload uses with the GPU.
+// topologyNode returns a node with a GPU and an HCA on one switch, and an HCA on another NUMA node. A workload uses the
+// GPU with that second HCA.
 func topologyNode(state model.State) Facts {
 	port := []model.Port{{Number: 1, State: "ACTIVE", LinkLayer: "InfiniBand", RateBits: 400e9}}
 	facts := model.Snapshot{
@@ -57,7 +58,7 @@ func topologySources(pci model.State) []model.SourceState {
 	}
 }
 
-// TestTopology compares an answer with what the facts are, and with what another workload sees.
+// TestTopology compares an answer with the facts, and with the answer for another workload.
 func TestTopology(t *testing.T) {
 	get := func(query string) Topology {
 		t.Helper()

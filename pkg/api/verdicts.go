@@ -11,14 +11,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
-// errUnjudged is the error of a refresh without verdicts: before the first one, and after a defect of a rule.
+// errUnjudged is the error of a refresh without verdicts: before the first judged refresh, or after a defect of a rule.
 var errUnjudged = errors.New("nothing was judged")
 
 // verdictList is the verdicts of a refresh, the worst first.
 type verdictList struct {
 	At       time.Time `json:"at"`
 	Verdicts []Verdict `json:"verdicts"`
-	Omitted  int       `json:"omitted"` // verdicts and counters for which there was no room
+	Omitted  int       `json:"omitted"` // verdicts and counters without room
 }
 
 // Verdict is a condition that holds.
@@ -32,10 +32,10 @@ type Verdict struct {
 	Runbook  string           `json:"runbook"`
 }
 
-// VerdictSubject is what has the condition. What does not apply is empty or 0.
+// VerdictSubject is what has the condition. Fields that do not apply are empty or 0.
 type VerdictSubject struct {
 	Kind verdict.Kind `json:"kind"`
-	Name string       `json:"name"` // of all of it: mlx5_0/1, ns/pod/container on mlx5_0
+	Name string       `json:"name"` // the whole subject: mlx5_0/1, ns/pod/container on mlx5_0
 	identity.Owner
 	Device string `json:"device"`
 	Port   int    `json:"port"`
@@ -53,7 +53,6 @@ func verdicts(k *Known, _ *http.Request) (any, error) {
 	return verdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
 }
 
-// Verdicts returns verdicts as JSON has them.
 func Verdicts(found []verdict.Verdict) []Verdict {
 	out := make([]Verdict, 0, len(found))
 	for i := range found {

@@ -15,7 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
-// TestVerdicts asks for the verdicts of a refresh, and of one that was not judged. Names of containers are hostile.
+// TestVerdicts asks for the verdicts of a refresh, and of a refresh that was not judged. Names of containers are
+// hostile.
 func TestVerdicts(t *testing.T) {
 	at := time.Unix(1700000000, 0)
 	found := verdict.Result{Omitted: 3, Verdicts: []verdict.Verdict{

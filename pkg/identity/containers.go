@@ -9,8 +9,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Containers merges the containers that several sources list under the same id. Of two values
-// for one field it keeps the first. The order is that of the first occurrence.
+// Containers merges the containers that several sources list under the same id, in the order in which the ids first
+// occur. If sources differ in a field, the first value wins.
 func Containers(facts []model.Container) []model.Container {
 	if facts == nil {
 		return nil
@@ -31,8 +31,7 @@ func Containers(facts []model.Container) []model.Container {
 }
 
 func joinContainers(a model.Container, b *model.Container) model.Container {
-	// The pod name and the container name come from one source, as a runtime without pods
-	// would name the container after its id.
+	// Pod and container name come from one source: a runtime that knows no pods names a container after its id.
 	if a.Pod == "" && b.Pod != "" {
 		a.Namespace, a.Pod, a.Name, a.Sandbox = b.Namespace, b.Pod, b.Name, b.Sandbox
 	}
@@ -62,7 +61,7 @@ func joinContainers(a model.Container, b *model.Container) model.Container {
 	return a
 }
 
-// union returns both sets of labels. The second set wins for a label in both.
+// union returns both sets of labels. If both have a label, the second set wins.
 func union(a, b map[string]string) map[string]string {
 	if len(a) == 0 {
 		return b

@@ -8,7 +8,6 @@ import "github.com/accelscope/accelscope/pkg/model"
 // kept.
 const maxMissedRefreshes = 10
 
-// Forget drops cgroups.
 func (t *Table) Forget(ids []model.CgroupID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -20,9 +19,9 @@ func (t *Table) Forget(ids []model.CgroupID) {
 	}
 }
 
-// Expire returns the owners that were absent for more than maxMissedRefreshes refreshes: they
-// have no known cgroup, no assigned device, and are not the pod of a present owner. Their
-// labels stay while a refresh lists them. Expire is called once at the end of each refresh.
+// Expire returns the owners that were absent for more than maxMissedRefreshes refreshes: they have no known cgroup, no
+// assigned device, and are not the pod of a present owner. Their labels stay as long as a refresh lists them. Expire is
+// called once at the end of each refresh.
 func (t *Table) Expire(assigned []OwnerID) []OwnerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()

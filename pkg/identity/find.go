@@ -20,8 +20,7 @@ func (t *Table) Path(id model.CgroupID) model.CgroupPath {
 	return ""
 }
 
-// PodOf returns the owner of the pod of a cgroup, or the owner of the cgroup if it is in no
-// pod.
+// PodOf returns the owner of the pod of a cgroup. For a cgroup outside of pods it returns the cgroup's owner.
 func (t *Table) PodOf(id model.CgroupID) OwnerID {
 	c := t.cgroups[id]
 	if c == nil || c.Pod == "" && c.PodUID == "" {
@@ -73,8 +72,8 @@ func (t *Table) Info(id OwnerID) *Info { return &t.owner(id).info }
 // Round returns the number of calls of Resolve.
 func (t *Table) Round() uint64 { return t.round }
 
-// Inherited returns the last round in which an owner took over what an earlier round had under other labels: its own before it was
-// renamed, or those of another owner. It is 0 if it never did.
+// Inherited returns the last round in which an owner took over figures that an earlier round showed under other labels:
+// its own former labels, or another owner's. It returns 0 if this never happened.
 func (t *Table) Inherited(id OwnerID) uint64 { return t.owner(id).inherited }
 
 // HasCgroup reports whether the owner has a known cgroup.
@@ -114,9 +113,9 @@ func (t *Table) OwnerOf(id model.CgroupID) Owner {
 	return Owner{}
 }
 
-// Label adds the labels of the containers and pods of s to the infos of their owners, and the jobs of
-// pods. A container also gets the labels of its pod, and a pod those of its sandbox. Label is called
-// when the owners of the refresh are known.
+// Label adds the labels of the containers and pods of s to the infos of their owners, and the jobs of pods. A container
+// also gets the labels of its pod, and a pod the labels of its sandbox. It is called when the owners of the refresh are
+// known.
 func (t *Table) Label(s *model.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,9 +144,9 @@ func (t *Table) Label(s *model.Snapshot) {
 	t.addJobs(pods, s.Ranks)
 }
 
-// addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup is in no job:
-// its user could add to the figures of another user's job. Ranks from environments replace those of controllers, as they
-// number processes.
+// addJobs adds the jobs of pods. An owner keeps its job when the kubelet no longer lists the pod. A claimed cgroup has no
+// job: its user could add to the figures of another user's job. Ranks from environments replace ranks from controllers,
+// because they number processes.
 func (t *Table) addJobs(pods map[string]*model.Pod, ranks []model.Ranks) {
 	for _, o := range t.owners {
 		if o == nil || o.claimed || o.info.PodUID == "" {

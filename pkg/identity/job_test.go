@@ -8,8 +8,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestJob follows the job of a pod: its containers and the pod itself are members, also a container that only its cgroup shows. They
-// stay members when the kubelet no longer lists the pod. A claimed cgroup with the UID of the pod is no member.
+// TestJob: the pod of a job and all its containers belong to the job, also a container that only a cgroup shows. They
+// stay in the job when the kubelet no longer lists the pod. A claimed cgroup with the pod's UID does not belong to the
+// job.
 func TestJob(t *testing.T) {
 	pods := []model.Pod{{UID: "u1", Namespace: "ml", Name: "llm-0", Job: model.Job{Kind: "JobSet", Name: "llm", Queue: "q", Rank: "0"}}}
 	facts := model.Snapshot{
@@ -44,7 +45,7 @@ func TestJob(t *testing.T) {
 	}
 }
 
-// TestRanksOfProcesses checks that a rank from an environment replaces that of the controller, and needs no job.
+// TestRanksOfProcesses: a rank from an environment replaces the rank from the controller, and needs no job.
 func TestRanksOfProcesses(t *testing.T) {
 	facts := model.Snapshot{
 		Cgroups: []model.Cgroup{

@@ -47,7 +47,6 @@ func podsByUID(list []model.Pod) map[string]*model.Pod {
 	return pods
 }
 
-// refine returns the name of a cgroup, and whether a runtime or the kubelet lists it.
 func (n *names) refine(cgroup *model.Cgroup) (refined name, listed bool) {
 	e := ofCgroup(cgroup)
 	if c := n.container(cgroup); c != nil {
@@ -69,9 +68,9 @@ func (n *names) refine(cgroup *model.Cgroup) (refined name, listed bool) {
 	return e, false
 }
 
-// container finds the container of a cgroup by its id, or by the path of the cgroup or of a
-// parent. A path is used only if it contains no other identity, or if the runtime lists it with the id
-// that is in it: then it does not matter who may make such cgroups.
+// container finds the container of a cgroup by its id, or by the path of the cgroup or of a parent. A path counts only
+// if it contains no other identity, or if the runtime lists the path with the container id that it contains: a user
+// cannot forge the runtime's list.
 func (n *names) container(c *model.Cgroup) *model.Container {
 	if at := n.byCgroup[string(c.Path)]; at != nil && len(at.ID) == fullID && strings.Contains(string(c.Path), at.ID) {
 		return at
@@ -93,8 +92,8 @@ func (n *names) container(c *model.Cgroup) *model.Container {
 	return nil
 }
 
-// holds reports whether the last name of a cgroup still applies although no runtime lists it
-// any more: the path is the same, and the new name does not add the pod.
+// holds reports whether the last name of a cgroup still applies although no runtime lists it anymore: the path is the
+// same, and the new name does not add the pod.
 func (last *name) holds(c *model.Cgroup, now *name) bool {
 	samePath := c.Path == last.Path && (valid(c.ContainerID) == last.ContainerID || c.ContainerID == "")
 	return samePath && (last.Pod != "" || now.Pod == "")

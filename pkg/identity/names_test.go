@@ -149,7 +149,7 @@ func TestName(t *testing.T) {
 				Workload: "containerd:web", ContainerID: "web", Runtime: "containerd", Cgroup: "/default/web/child",
 			},
 		},
-		// A user who may make cgroups below its own must not take the name of another one.
+		// A user who may make cgroups below its own cgroup must not take another workload's name.
 		"a unit is not a container": {
 			entity:     entity{Workload: "unit:evil.service", Runtime: "systemd", Cgroup: "/default/web"},
 			containers: []model.Container{{ID: "web", Runtime: "containerd", Name: "web", Cgroup: "/default/web"}},
@@ -171,7 +171,7 @@ func TestName(t *testing.T) {
 			if _, got := resolve(c.before); got != c.want.name() {
 				t.Errorf("%+v, want %+v", got, c.want.name())
 			}
-			// The owner of the container is that of its cgroup.
+			// A container has the same owner as its cgroup.
 			for i := range c.containers {
 				table, now := resolve(nil)
 				if now != c.want.name() || c.want.ContainerID != c.containers[i].ID || c.want.Claimed || c.containers[i].ID == "old" {

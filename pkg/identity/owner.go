@@ -8,9 +8,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Owner holds the identity labels of a workload. The cgroups of one workload (the steps of a
-// job, child cgroups) have the same Owner. The zero Owner is that of everything unattributed.
-// All strings are valid UTF-8.
+// Owner holds the identity labels of a workload. The cgroups of one workload (the steps of a job, child cgroups) have
+// the same Owner. Everything unattributed has the zero Owner. All strings are valid UTF-8.
 type Owner struct {
 	Workload    string `json:"workload"` // the readable key, never empty for an owner
 	Namespace   string `json:"namespace"`
@@ -19,14 +18,15 @@ type Owner struct {
 	ContainerID string `json:"container_id"`
 }
 
-// OwnerID is the number of an owner in a Table as long as the owner exists. A new name of the
-// same container, pod or unit does not change it.
+// OwnerID is the number of an owner in a Table. It stays the same as long as the owner exists, also when the container,
+// pod or unit gets a new name.
 type OwnerID int32
 
 // Unattributed is the number of the zero Owner.
 const Unattributed OwnerID = 0
 
-// jobKinds are the kinds of jobs by runtime. The workload of HTCondor is a slot, which has one job after another.
+// jobKinds are the kinds of jobs by runtime. HTCondor is not here: its workload is a slot, which runs one job after
+// another.
 var jobKinds = map[string]string{"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "flux": "Flux", "oar": "OAR"}
 
 // Info holds the data that accelscope_workload_info shows in addition to the labels of an
@@ -36,7 +36,7 @@ type Info struct {
 	Runtime string
 	Image   string
 	User    string
-	Labels  map[string]string // of its containers and its pod
+	Labels  map[string]string // labels of the owner's containers and pod
 	Job     model.Job
 	// Cgroup is the deepest path that contains all cgroups of the owner.
 	Cgroup model.CgroupPath
@@ -53,7 +53,6 @@ type name struct {
 	Claimed                      bool // see model.Cgroup
 }
 
-// ofCgroup returns the name derived from the path of a cgroup.
 func ofCgroup(c *model.Cgroup) name {
 	return name{
 		Owner:  Owner{Workload: valid(c.Workload), ContainerID: valid(c.ContainerID)},
@@ -61,8 +60,8 @@ func ofCgroup(c *model.Cgroup) name {
 	}
 }
 
-// ofContainer returns the name of a container. Its labels come only from the container, so that
-// they are the same for each of its cgroups; n provides the other fields.
+// ofContainer returns the name of a container. The labels come only from the container, so that all its cgroups have
+// the same labels; n provides the other fields.
 func ofContainer(c *model.Container, n name) name {
 	id := valid(c.ID)
 	n.Owner = Owner{ContainerID: id}
@@ -91,11 +90,9 @@ func ofContainer(c *model.Container, n name) name {
 	return n
 }
 
-// shortID is the length of the container id in the label workload of a container without a
-// name.
+// shortID is how much of the container id the label workload shows if the container has no name.
 const shortID = 12
 
-// fullID is the length of a generated container id.
 const fullID = 64
 
 // podOwner returns the labels of a pod.
@@ -118,27 +115,25 @@ func (n *name) pod() name {
 	return p
 }
 
-// isJob reports whether the cgroup is that of a job, which only its scheduler names.
+// isJob reports whether only a scheduler names the cgroup.
 func (n *name) isJob() bool {
 	return jobKinds[n.Runtime] != "" && n.ContainerID == "" && n.PodUID == "" && !n.Claimed
 }
 
-// add merges the data of another cgroup or container of the same owner. The result does not
-// depend on the order.
+// add merges the data of another cgroup or container of the owner. The result does not depend on the order.
 func (i *Info) add(n *name) {
 	i.PodUID = max(i.PodUID, n.PodUID)
 	i.Runtime = max(i.Runtime, n.Runtime)
 	i.Image = max(i.Image, n.Image)
 	i.User = max(i.User, n.User)
-	if i.Cgroup == "" || n.Path == "" { // a container may be known without its cgroup
+	if i.Cgroup == "" || n.Path == "" { // some containers are known without a cgroup
 		i.Cgroup = max(i.Cgroup, n.Path)
 	} else {
 		i.Cgroup = CommonPath(i.Cgroup, n.Path)
 	}
 }
 
-// valid makes a name valid UTF-8. Names come from containers: two that become equal are one
-// owner.
+// valid makes a name valid UTF-8. Names come from containers. Two names that become equal belong to one owner.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // CommonPath returns the deepest directory that contains both paths.

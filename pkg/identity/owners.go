@@ -8,11 +8,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// ownerSet is the owners of a Table: by number, by labels and by anchor.
+// ownerSet finds the owners of a Table by number, labels and anchor.
 type ownerSet struct {
 	owners   []*owner // by number; nil where the number is free
 	free     []OwnerID
-	freed    []OwnerID // in this round; free from the next one on
+	freed    []OwnerID // in this round; free from the next round on
 	byLabels map[Owner]OwnerID
 	byAnchor map[anchor]OwnerID
 	round    uint64 // counts calls of Resolve
@@ -21,21 +21,23 @@ type ownerSet struct {
 type owner struct {
 	labels Owner
 	info   Info
-	// reported are the labels that runtimes and the kubelet gave last, if they did: a round has none in info.Labels until Label adds them.
+	// reported are the labels that runtimes and the kubelet reported last. They bridge the time in a round before Label
+	// fills info.Labels.
 	reported   map[string]string
 	isReported bool
 	anchors    []anchor
-	claimed    bool // it has or had a claimed cgroup
-	cgroups    int  // number of its cgroups
+	claimed    bool // has or had a claimed cgroup
+	cgroups    int
 	seen       uint64
 	missed     int // consecutive calls of Expire while absent
 	expired    bool
-	// added is the round since which it exists, inherited the last one in which it took over what an earlier round had under other
-	// labels; 0 if it never did.
+	// added is the round that added the owner. inherited is the last round in which it took over figures that an
+	// earlier round showed under other labels, or 0.
 	added, inherited uint64
 }
 
-// anchor is the id of a container, the UID of a pod, or the path of a job, whose number may be found later than its cgroups.
+// anchor is the id of a container, the UID of a pod, or the path of a job. A job's number may be found later than its
+// cgroups.
 type anchor struct {
 	container, pod string
 	job            model.CgroupPath
@@ -53,17 +55,15 @@ func (n *name) anchor() anchor {
 	return anchor{pod: n.PodUID}
 }
 
-// begin begins a round.
 func (s *ownerSet) begin() {
 	s.round++
 	s.free = append(s.free, s.freed...)
 	s.freed = s.freed[:0]
 }
 
-// noOwner is the owner of an unknown number. Nothing changes it.
+// noOwner stands for unknown numbers. It never changes.
 var noOwner owner
 
-// owner returns an owner, or noOwner for an unknown number.
 func (s *ownerSet) owner(id OwnerID) *owner {
 	if int(id) < len(s.owners) && s.owners[id] != nil {
 		return s.owners[id]
@@ -98,7 +98,6 @@ func (s *ownerSet) dropAnchors(id OwnerID) {
 	o.anchors = nil
 }
 
-// rename gives an owner other labels.
 func (s *ownerSet) rename(id OwnerID, labels Owner) {
 	delete(s.byLabels, s.owners[id].labels)
 	s.inherit(id, id)
@@ -106,7 +105,7 @@ func (s *ownerSet) rename(id OwnerID, labels Owner) {
 	s.byLabels[labels] = id
 }
 
-// claim records that an owner has a claimed cgroup.
+// claim records that an owner has a claimed cgroup, which ends its anchors.
 func (s *ownerSet) claim(id OwnerID) {
 	if o := s.owners[id]; !o.claimed {
 		o.claimed = true
@@ -114,8 +113,8 @@ func (s *ownerSet) claim(id OwnerID) {
 	}
 }
 
-// inherit records that an owner takes over what was shown under the labels of another one, or its own ones before. What is of this
-// round was not shown.
+// inherit records that an owner takes over figures that were shown under its former labels or under another owner's
+// labels. An owner that was added in this round was not shown yet.
 func (s *ownerSet) inherit(from, to OwnerID) {
 	if from != Unattributed && s.owners[from].added < s.round {
 		s.owners[to].inherited = s.round
@@ -129,7 +128,7 @@ func (s *ownerSet) remove(id OwnerID) {
 	s.freed = append(s.freed, id)
 }
 
-// see adds the data of a cgroup or container of this round to the info of its owner.
+// see adds the data of a cgroup or container to the info of its owner, which each round collects anew.
 func (s *ownerSet) see(id OwnerID, n *name) {
 	if id == Unattributed {
 		return

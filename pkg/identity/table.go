@@ -14,35 +14,33 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Table holds the owners of all known cgroups. Its methods are called by one goroutine; only
-// Workload and OwnerOf may be called concurrently. The zero Table is ready.
+// Table holds the owners of all known cgroups. One goroutine calls its methods; only Workload, OwnerOf and LabelOf may
+// be called concurrently. The zero Table is ready.
 //
-// An owner is recognized by its anchors: the id of its container, the UID of its pod, or the path of
-// its job. A new name with the same anchor changes the labels and not the number. Owners with equal labels
-// are one owner. A container id that a user could have claimed (model.Cgroup.Claimed) is not an
-// anchor, and an owner that ever had a claimed cgroup has none: a claimed cgroup never follows
-// the name of another one.
+// An owner is recognized by its anchors: the id of its container, the UID of its pod, or the path of its job. A new
+// name with the same anchor changes the labels and not the number. Owners with equal labels are one owner. A container
+// id that a user could have claimed (model.Cgroup.Claimed) is not an anchor, and an owner that ever had a claimed
+// cgroup has no anchors: a claimed cgroup never follows another cgroup's name.
 type Table struct {
-	mu sync.RWMutex // against Workload and OwnerOf
+	mu sync.RWMutex // against Workload, OwnerOf and LabelOf
 	ownerSet
 	cgroups map[model.CgroupID]*cgroup
 	merges  []Merge
-	left    []Merge // owners that cgroups left in this round; To is Unattributed if for several
+	left    []Merge // owners that cgroups left in this round; To is Unattributed if the cgroups went to several owners
 }
 
-// Merge states that everything of the owner From belongs to the owner To from now on.
+// Merge states that everything of the owner From now belongs to the owner To.
 type Merge struct{ From, To OwnerID }
 
 type cgroup struct {
 	name
 	owner OwnerID
-	seen  uint64 // the last round with its name
+	seen  uint64 // the last round that listed the cgroup
 }
 
-// Resolve assigns the cgroups of s to owners (Cgroups, Containers, Pods). ids are the cgroups
-// that occur in s: those without a name keep the last one. Resolve returns the owners that
-// became part of others: two with equal labels, and an owner without an anchor if all its
-// cgroups now belong to another owner.
+// Resolve assigns the cgroups of s to owners (Cgroups, Containers, Pods). ids are the cgroups that occur in s: if s
+// does not name a cgroup, it keeps its last name. Resolve returns the owners that became part of others: an owner whose
+// labels equal another owner's, and an owner without an anchor whose cgroups now all belong to another owner.
 func (t *Table) Resolve(s *model.Snapshot, ids []model.CgroupID) []Merge {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,8 +85,8 @@ func (t *Table) init() {
 	}
 }
 
-// resolve assigns one cgroup to an owner. Its last name applies until a runtime lists it under
-// another one, or its pod becomes known.
+// resolve assigns one cgroup to an owner. The last name applies until a runtime lists another name, or the pod becomes
+// known.
 func (t *Table) resolve(names *names, fact *model.Cgroup) {
 	now, listed := names.refine(fact)
 	if now.Workload == "" {
@@ -100,7 +98,7 @@ func (t *Table) resolve(names *names, fact *model.Cgroup) {
 		t.cgroups[fact.ID] = c
 	}
 	switch {
-	case now.isJob(): // no runtime names it
+	case now.isJob(): // runtimes do not list jobs
 		listed = true
 		now.User = cmp.Or(now.User, c.User)
 	case !known:
@@ -123,8 +121,7 @@ func (t *Table) resolve(names *names, fact *model.Cgroup) {
 	t.see(owner, &now)
 }
 
-// place returns the owner of a name and adds one if there is none. A listed name sets the
-// labels of the owner.
+// place returns the owner of a name, and adds the owner if it is new. A listed name sets the labels of the owner.
 func (t *Table) place(n *name, listed bool) OwnerID {
 	if n.Workload == "" {
 		return Unattributed
@@ -151,7 +148,6 @@ func (t *Table) place(n *name, listed bool) OwnerID {
 	return labeled
 }
 
-// leave records that a cgroup now belongs to another owner.
 func (t *Table) leave(from, to OwnerID) {
 	if from == Unattributed {
 		return
@@ -168,7 +164,7 @@ func (t *Table) leave(from, to OwnerID) {
 	t.left = append(t.left, Merge{from, to})
 }
 
-// merge makes one owner part of another one.
+// merge makes the owner from a part of the owner to.
 func (t *Table) merge(from, to OwnerID) {
 	for _, c := range t.cgroups {
 		if c.owner == from {

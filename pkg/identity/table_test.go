@@ -21,8 +21,8 @@ func pathOf(id model.CgroupID, workload, container string) model.Cgroup {
 	return model.Cgroup{ID: id, Path: model.CgroupPath("/" + workload), Workload: workload, ContainerID: container}
 }
 
-// TestRenames: an owner keeps its number under a new name if its anchor is the same, or if all
-// its cgroups belong to the new name.
+// TestRenames: an owner keeps its number under a new name if its anchor is the same, or if all its cgroups belong to
+// the new name.
 func TestRenames(t *testing.T) {
 	t.Run("container named later", func(t *testing.T) {
 		var table Table
@@ -94,7 +94,7 @@ func TestRenames(t *testing.T) {
 		if merges != nil || table.Of(1) == table.Of(2) || table.OwnerOf(2).Workload != "podman:c1" || table.OwnerOf(1).Workload != "docker:web" {
 			t.Errorf("%v, %+v and %+v", merges, table.OwnerOf(1), table.OwnerOf(2))
 		}
-		// Nor when it is the last one with the former name.
+		// The same holds for the last cgroup with the former name.
 		table.Forget([]model.CgroupID{1})
 		if m := table.Resolve(&model.Snapshot{Cgroups: facts[1:], Containers: []model.Container{named("c1", "web")}}, nil); m != nil {
 			t.Errorf("%v", m)
@@ -109,7 +109,8 @@ func TestRenames(t *testing.T) {
 	})
 }
 
-// TestJobNumberedLater: a job whose number is found after its first cgroups stays one owner, whichever of its cgroups occur then.
+// TestJobNumberedLater: a job whose number is found after its first cgroups stays one owner, whichever of its cgroups
+// occur then.
 func TestJobNumberedLater(t *testing.T) {
 	job := func(id model.CgroupID, name, scope string) model.Cgroup {
 		return model.Cgroup{
@@ -154,8 +155,8 @@ func TestJobNumberedLater(t *testing.T) {
 	}
 }
 
-// TestExpire: an owner is present while a cgroup of it is known, a device is assigned to it,
-// or an owner of its pod is present; then it expires once.
+// TestExpire: an owner is present while one of its cgroups is known, a device is assigned to it, or an owner of its pod
+// is present. Then it expires once.
 func TestExpire(t *testing.T) {
 	var table Table
 	table.Resolve(&model.Snapshot{
@@ -197,9 +198,9 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// TestTableProperties: for any lists of the runtimes, no two owners have equal labels, an
-// anchor belongs to one owner, a claimed cgroup never follows a name, an owner with a cgroup is
-// present, and the info equals that of a new table with the same facts.
+// TestTableProperties: for any lists of the runtimes, no two owners have equal labels, an anchor belongs to one owner,
+// a claimed cgroup never follows a name, an owner with a cgroup is present, and the info is as in a new table with the
+// same facts.
 func TestTableProperties(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -275,7 +276,7 @@ func checkTable(t *testing.T, table, fresh *Table, known map[model.CgroupID]mode
 	}
 	for id := range known {
 		cgroups[table.Of(id)]++
-		// If a new table returns the same name, it returns the same info.
+		// A new table that returns the same name returns the same info.
 		if got, want := table.OwnerOf(id), fresh.OwnerOf(id); got == want {
 			a, b := table.Info(table.Of(id)), fresh.Info(fresh.Of(id))
 			a.Labels, b.Labels = nil, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestWorkloadOf: WorkloadOf returns the label of the metrics.
+// TestWorkloadOf: WorkloadOf returns the label that the metrics have.
 func TestWorkloadOf(t *testing.T) {
 	for _, test := range []struct {
 		c    model.Container
@@ -34,7 +34,7 @@ func TestWorkloadOf(t *testing.T) {
 	}
 }
 
-// TestLabelOf: a container has the labels of its pod, an unknown cgroup has none.
+// TestLabelOf: a container has the labels of its pod; the labels of an unknown cgroup are unknown.
 func TestLabelOf(t *testing.T) {
 	s := &model.Snapshot{
 		Cgroups:    []model.Cgroup{{ID: 1, Workload: "cgroup:/x", ContainerID: "0123"}},
@@ -53,7 +53,7 @@ func TestLabelOf(t *testing.T) {
 		}
 	}
 
-	// The labels are there while the next round has none yet.
+	// The labels stay until the next round reports labels.
 	table.Resolve(s, nil)
 	if got, known := table.LabelOf(1, "probe"); got != "off" || !known {
 		t.Errorf("between two rounds: %q, %v", got, known)

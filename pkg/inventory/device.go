@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// device is what is remembered of a device, in the form of the file.
+// device is what the inventory remembers about a device, as in the file.
 type device struct {
 	Kind   model.DeviceKind `json:"kind"`
 	ID     string           `json:"id"`
@@ -24,33 +24,33 @@ type device struct {
 	Name   string           `json:"name"`           // for a module, its HCA's name
 	Port   int              `json:"port,omitempty"` // of a module
 	Serial string           `json:"serial,omitempty"`
-	// First and Seen are when it was first and last listed, Boot is the node's boot id when last listed. Zero: never.
+	// First and Seen are when the device was first and last listed, Boot is the node's boot id when last listed. Zero:
+	// never.
 	First time.Time `json:"first,omitzero"`
 	Seen  time.Time `json:"seen,omitzero"`
 	Boot  string    `json:"boot,omitempty"`
-	// Gone is when it was first found missing, Accepted when an operator accepted that, Excused since when it has a
-	// known reason; zero: not.
+	// Gone is when the device was first found missing, Accepted when an operator accepted this, Excused since when
+	// there is a known reason. Zero: not.
 	Gone     time.Time `json:"gone,omitzero"`
 	Accepted time.Time `json:"accepted,omitzero"`
 	Excused  time.Time `json:"excused,omitzero"`
 	// Links are the numbers of the links to other GPUs that were up.
 	Links []int `json:"links,omitempty"`
-	// Enough is one more than the number of links with which an operator accepted the GPU, though others have more; 0:
-	// not accepted.
+	// Enough is one more than the number of links with which an operator accepted the GPU although other GPUs have
+	// more; 0: not accepted.
 	Enough int `json:"enough,omitempty"`
 
 	up    []int // links that are up in the last refresh; nil: unknown
-	fewer bool  // it has fewer links up than other GPUs of its model
+	fewer bool  // fewer links up than other GPUs of its model
 	// unknown is set while the presence of a module is unknown.
 	unknown bool
 }
 
 func (d *device) key() key { return key{d.Kind, d.ID} }
 
-// anonymous reports whether the device has no identity, only a place.
 func (d *device) anonymous() bool { return d.ID == d.Slot }
 
-// unwatched reports whether nothing is known of the device because its name is left out.
+// unwatched reports whether the name of the device is left out, so that its state is unknown.
 func (d *device) unwatched(out func(hca string) bool) bool {
 	return d.Kind == model.KindHCA && out != nil && out(d.Name)
 }
@@ -58,8 +58,7 @@ func (d *device) unwatched(out func(hca string) bool) bool {
 // unmissed reports whether the device is missing for an accepted or known reason.
 func (d *device) unmissed() bool { return !d.Accepted.IsZero() || !d.Excused.IsZero() }
 
-// lost returns since when the device is missing or, if its presence is unknown, when it was last seen; zero if it is
-// present.
+// lost returns since when the device is missing or, if its presence is unknown, when it was last seen; zero if present.
 func (d *device) lost() time.Time {
 	if d.unknown && d.Gone.IsZero() {
 		return d.Seen
@@ -93,12 +92,11 @@ func numbers(links []int) string {
 	return strings.Join(texts, ", ")
 }
 
-// listed is what sources list.
 type listed struct {
 	devices []device
-	// complete are the sources that list all of their devices: sources that work, and sources that find no device.
+	// complete are the sources that list all their devices: sources that work, and sources that find no device.
 	complete map[string]bool
-	// absent are the sources without a device: there is no driver, or no device for it.
+	// absent are the sources without a device: no driver is loaded, or it has no device.
 	absent map[string]bool
 	// unread are devices that a source knows but cannot read, by source and name.
 	unread map[[2]string]bool
@@ -159,8 +157,8 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 
 func countsHCA(h *model.HCA) bool { return !h.VF && !h.Subfunction }
 
-// findNameless finds sources with a GPU that has not yet answered and whose address the kernel does not list (WSL,
-// Tegra, gVisor): it may be any remembered GPU.
+// findNameless finds sources with a GPU that has not answered and whose address the kernel does not list (WSL, Tegra,
+// gVisor): it may be any remembered GPU.
 func (l *listed) findNameless() {
 	for _, d := range l.facts.DeviceStates {
 		if _, err := strconv.Atoi(d.Device); err != nil || d.State == model.StateAbsent {

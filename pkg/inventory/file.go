@@ -21,9 +21,8 @@ import (
 const (
 	fileName = "inventory.json"
 	tempName = ".inventory.json.new"
-	// version is the version of the file's format.
-	version = 1
-	// maxFile is more than the size of a file with maxDevices devices and maxModules modules.
+	version  = 1
+	// maxFile exceeds the size of a file with maxDevices devices and maxModules modules.
 	maxFile = 1 << 20
 	maxText = 256
 )
@@ -94,7 +93,7 @@ func decode(text []byte, of owner) ([]*device, error) {
 	return devices, nil
 }
 
-// check refuses what this program does not write.
+// check rejects values that this program does not write.
 func (d *device) check() error {
 	kinds := []model.DeviceKind{model.KindGPU, model.KindHCA, model.KindModule}
 	if d == nil || !slices.Contains(kinds, d.Kind) || d.ID == "" || d.Slot == "" || d.Source == "" {
@@ -132,7 +131,6 @@ func load(dir string, of owner, log *zap.Logger) (devices []*device, replaceable
 	return devices, replaceable
 }
 
-// read reads a regular file.
 func read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not delay the start
 	if err != nil {
@@ -149,7 +147,7 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// replace writes a new file, which replaces the old file after it is completely on the disk: at any moment there is one
+// replace writes a new file, which replaces the old file once it is completely on the disk: at any moment there is one
 // whole file. The lock of the directory keeps other sensors and commands from the new file.
 func replace(dir string, text []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -280,8 +280,8 @@ func TestLocked(t *testing.T) {
 // killed is set in the process that TestKilled kills, which writes to its working directory.
 const killed = "ACCELSCOPE_TEST_INVENTORY"
 
-// TestKilled kills a process that writes all the time, at random moments: the file is always a written file, and no
-// files pile up.
+// TestKilled kills a process that writes all the time, at random moments: the file is always complete, and no files
+// pile up.
 func TestKilled(t *testing.T) {
 	if os.Getenv(killed) != "" { //nolint:forbidigo // of the test itself
 		writeForever(t)

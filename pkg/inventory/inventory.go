@@ -3,7 +3,7 @@
 // Package inventory remembers which GPUs, HCAs and modules the node has had, and which of their links were up, and
 // compares each refresh with them.
 //
-// Sources only list present devices. They do not know an earlier state: not across a restart, and not when nothing is
+// Sources only list present devices. They do not know an earlier state, neither across a restart nor when nothing is
 // left to read. All conditions about an earlier state are here: a missing device (missing.go, modules.go), and a link
 // between GPUs that is down (links.go). The memory is a small file (file.go), which survives restarts of the sensor and
 // the node. A refresh does not wait for the file.
@@ -32,7 +32,7 @@ type Options struct {
 	// not used.
 	Host, Procfs, Sysfs string
 	ReadOnly            bool
-	// Unwatched reports whether an HCA's name is left out, so that nothing is known of it; nil: every HCA is watched.
+	// Unwatched reports whether an HCA's name is left out, so that its state is unknown; nil: every HCA is watched.
 	Unwatched func(hca string) bool
 	// Logger receives a line for each missing, returned, replaced or accepted device.
 	Logger *zap.Logger
@@ -57,7 +57,6 @@ type key struct {
 	id   string
 }
 
-// Inventory is what is remembered of the devices of a node.
 type Inventory struct {
 	o     Options
 	owner owner
@@ -67,8 +66,8 @@ type Inventory struct {
 	devices map[key]*device
 	started time.Time // the first comparison
 	saved   time.Time // when the file was last handed to the writer
-	changed bool      // since saved
-	renamed bool      // since saved a device has another name or place, which may alternate
+	changed bool      // changed since saved
+	renamed bool      // a device has another name or place since saved; these may alternate
 }
 
 // New reads the file of an earlier sensor, if usable, and starts the writer. Close ends the writer.
@@ -93,7 +92,7 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// line returns the first line of a small file, empty if it cannot be read.
+// line returns the first line of a small file, or "" if it cannot be read.
 func line(path string) string {
 	const limit = 64
 	b, err := boundedfile.ReadOnce(path, make([]byte, limit))
@@ -124,9 +123,9 @@ func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model
 	}
 }
 
-// remember adds a listed device, or updates it.
+// remember adds or updates a listed device.
 func (i *Inventory) remember(d device, now time.Time) {
-	if d.Seen.IsZero() { // a module was read earlier
+	if d.Seen.IsZero() { // a module that was read before this refresh
 		d.Seen = now
 	}
 	d.First, d.Boot = d.Seen, i.owner.boot
@@ -151,7 +150,6 @@ func (i *Inventory) remember(d device, now time.Time) {
 	*old = d
 }
 
-// at returns a known device at a place, or nil.
 func (i *Inventory) at(kind model.DeviceKind, slot string) *device {
 	for _, d := range i.devices {
 		if d.Kind == kind && d.Slot == slot {
@@ -222,7 +220,8 @@ func (i *Inventory) sorted() []*device {
 }
 
 // Accept accepts the present state of devices with these IDs, names, slots or serial numbers, or of all devices:
-// missing devices are no longer missed, and links that are down are not expected up. It returns a line for each change.
+// missing devices are no longer missed, and links that are down are not expected to be up. It returns a line for each
+// change.
 func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -250,7 +249,7 @@ func (i *Inventory) Accept(now time.Time, names []string) (accepted []string) {
 	return accepted
 }
 
-// due reports whether the file is to be written.
+// due reports whether to write the file now.
 func (i *Inventory) due(now time.Time) bool {
 	age := now.Sub(i.saved)
 	again := i.renamed || i.file != nil && i.file.failed.Load()

@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
-// closeTimeout is how long the sensor's end waits for the disk.
+// closeTimeout bounds how long the end of the sensor waits for the disk.
 const closeTimeout = time.Second
 
 const inMemory = "the inventory is kept in memory only: a device that vanishes while the sensor or the node is restarted is not missed"
@@ -25,7 +25,7 @@ var errSlow = errors.New("the inventory is not written within the limit")
 type keeper struct {
 	dir    string
 	log    *zap.Logger
-	failed atomic.Bool // of the last write
+	failed atomic.Bool // the last write failed
 
 	mu     sync.Mutex
 	latest chan []byte // at most one element, the last
@@ -46,7 +46,7 @@ func newKeeper(dir string, log *zap.Logger) *keeper {
 	return k
 }
 
-// write hands over a text, in place of a text that still waits.
+// write hands over a text. It replaces a text that still waits.
 func (k *keeper) write(text []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxLinks is the number of remembered links of a GPU. The largest GPU has 18.
+// maxLinks bounds the remembered links of a GPU. The largest GPU has 18.
 const maxLinks = 64
 
 // gpuLinks are the known links of a GPU: the numbers of the links that are up.
@@ -17,7 +17,7 @@ type gpuLinks struct {
 	up  []int
 }
 
-// modelKey is what GPUs with equal links have in common.
+// modelKey identifies GPUs that should have equal links.
 type modelKey struct {
 	vendor model.Vendor
 	name   string
@@ -58,8 +58,8 @@ func (i *Inventory) judgeLinks(facts *model.Snapshot) {
 	}
 }
 
-// linksOf returns the links of a GPU; false if no state is known. A GPU in MIG mode is left out: MIG cannot use links,
-// and the driver may disable them.
+// linksOf returns the links of a GPU; known is false without a known state. A GPU in MIG mode is left out: MIG cannot
+// use links, and the driver may disable them.
 func linksOf(g *model.GPU) (l gpuLinks, known bool) {
 	if g.Parent != "" || g.Modes["mig"] == "enabled" {
 		return l, false
@@ -91,7 +91,7 @@ func (i *Inventory) rememberLinks(l gpuLinks) {
 	}
 }
 
-// down returns the links that were up and are not up; nil if the present links are unknown.
+// down returns the links that were up and are not up, or nil if the present links are unknown.
 func (d *device) down() (links []int) {
 	for _, n := range d.Links {
 		if d.up != nil && !slices.Contains(d.up, n) {

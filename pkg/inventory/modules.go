@@ -15,7 +15,8 @@ import (
 const maxModules = 256
 
 // findModules finds the ports of HCAs for modules, by slot, and lists the modules with a serial number. An interface is
-// one port, whatever its HCAs: Soft-RoCE adds an HCA to an interface with an HCA, and VFs have their PF's interface.
+// one port, whatever its HCAs: Soft-RoCE adds an HCA to an interface that has an HCA, and VFs share their PF's
+// interface.
 func (l *listed) findModules() {
 	hcas := map[string]string{} // IDs by name
 	for n := range l.devices {
@@ -50,9 +51,8 @@ func (l *listed) findModules() {
 	}
 }
 
-// judgeModule judges a module that is not read in its port. It is missing if the driver was asked while the interface
-// had no carrier, and could not read a module. Its presence is unknown if the driver was not asked, or the interface
-// was set down.
+// judgeModule judges a module that is not read in its port. It is missing if the driver could not read a module while
+// the interface had no carrier. Its presence is unknown if the driver was not asked, or the interface was set down.
 func (i *Inventory) judgeModule(d *device, l listed, now time.Time) {
 	if by := i.instead(d, l); by != nil {
 		i.drop(d)
@@ -79,8 +79,8 @@ func (i *Inventory) judgeModule(d *device, l listed, now time.Time) {
 	}
 }
 
-// instead returns a module in the port of another module, or the same module in a port that was empty while it was read
-// in the first port; or nil. Both ends of a cable have the same serial number.
+// instead returns another module in the port of d, or the module d in a port that was empty while d was in its first
+// port, or nil. Both ends of a cable have the same serial number.
 func (i *Inventory) instead(d *device, l listed) *device {
 	for n := range l.devices {
 		other := &l.devices[n]

@@ -50,7 +50,6 @@ func Unescape(s string) string {
 	return string(out)
 }
 
-// octal returns the byte of an escape at the start of s.
 func octal(s string) (byte, bool) {
 	if len(s) < 4 || s[0] != '\\' || s[1] > '3' {
 		return 0, false

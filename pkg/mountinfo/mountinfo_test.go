@@ -38,8 +38,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The kernel mounts file systems at names with each escaped character, in a mount namespace of this test: each line
-// parses, and its mount point exists.
+// TestKernel: in a mount namespace of this test, the kernel mounts file systems at names with each escaped character.
+// Each line parses, and its mount point exists.
 func TestKernel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount; make test runs as root")

@@ -67,7 +67,8 @@ func alerts(t *testing.T) map[string]alert {
 	return all
 }
 
-// TestAlerts: what is an alert and a verdict has one name and one window, and each alert is one of both. TestRules compares the rest.
+// TestAlerts: each condition and alert with the same name has one window, and each alert has a condition or a reason
+// why not. TestRules compares the rest.
 func TestAlerts(t *testing.T) {
 	all := alerts(t)
 	named := map[string]bool{}
@@ -114,7 +115,7 @@ func compare(t *testing.T, c *Condition, a alert) {
 	}
 }
 
-// limited returns the thresholds of a condition and of what causes it, which its alert leaves out.
+// limited returns the thresholds of a condition and of the conditions that cause it, which its alert leaves out.
 func limited(c *Condition) []Threshold {
 	all := slices.Clone(c.Thresholds)
 	for _, cause := range c.Unless {

@@ -12,7 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// BenchmarkUpdate judges a node with 10 HCAs, 128 VFs, 8 GPUs and 1000 containers, of which each has an HCA, a GPU and some failed verbs.
+// BenchmarkUpdate judges a node with 10 HCAs, 128 VFs, 8 GPUs and 1000 containers. Each container has an HCA, a GPU and
+// some failed verbs.
 func BenchmarkUpdate(b *testing.B) {
 	n, j := newNode(), &Judge{}
 	hca, gpu := n.facts.HCAs[0], n.facts.GPUs[0]

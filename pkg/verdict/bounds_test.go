@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestHostileTenant: a tenant with hundreds of containers, each with all conditions that a workload can have, has the room of its
-// namespace, and another tenant and the devices keep theirs. What had no room is counted.
+// TestHostileTenant: a tenant with hundreds of containers, each with all conditions that a workload can have, fills
+// only the room of its namespace. Another tenant and the devices keep their room. What had no room is counted.
 func TestHostileTenant(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.shares.Owners = []identity.Owner{{}}
@@ -82,7 +82,7 @@ func TestHostileTenant(t *testing.T) {
 	}
 }
 
-// TestSorted: the worst severity is first, and of one severity the condition that began first.
+// TestSorted: the worst severity comes first. Of one severity, the condition that began first comes first.
 func TestSorted(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.judge(j, start)
@@ -98,7 +98,7 @@ func TestSorted(t *testing.T) {
 	}
 }
 
-// TestCounters: counters that are reset, that go away with their device, and a clock that stands still or goes back.
+// TestCounters: counters that are reset or go away with their device, and a clock that stands still or goes back.
 func TestCounters(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	at := start
@@ -110,7 +110,7 @@ func TestCounters(t *testing.T) {
 		}
 	}
 	expect("at first", 0, "NothingWrong")
-	n.port().Counters[2].Value = 1 // of 7
+	n.port().Counters[2].Value = 1 // of 7 before
 	expect("reset", time.Minute, "NothingWrong")
 	n.grow("link_downed", 1)
 	expect("and one more", time.Minute, "RDMALinkUnstable")
@@ -135,7 +135,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestUnusedPort: a port that was never active is not down, and ports of other boards and VFs do not have the rate of another one.
+// TestUnusedPort: a port that was never active is not down, and ports of other boards and VFs are not expected to have
+// the same rate.
 func TestUnusedPort(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.port().State = "DOWN"
@@ -154,7 +155,8 @@ func TestUnusedPort(t *testing.T) {
 	}
 }
 
-// TestUnknownState: a port whose state is not known is not down, and a port that was down before is so since then.
+// TestUnknownState: a port whose state is unknown is not down, and a port that was down before is still down since
+// then.
 func TestUnknownState(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	at := start
@@ -177,7 +179,7 @@ func TestUnknownState(t *testing.T) {
 	expect("DOWN", "RDMAPortDown", start.Add(4*time.Minute))
 }
 
-// TestManagement: a slow NIC that no workload uses may be down, also after all of its ports went down. One that is used may not.
+// TestManagement: a slow NIC that no workload uses may be down, also after all its ports went down. A used NIC may not.
 func TestManagement(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	slow := &n.facts.HCAs[1]
@@ -202,11 +204,11 @@ func TestManagement(t *testing.T) {
 	expect("RDMAPortDown")
 	slow.Ports[0].State, slow.Ports[0].GIDs = stateActive, routable[:1]
 	slow.NodeType = "CA"
-	expect("RDMAGIDMissing") // it never had one, and a workload has a queue pair on it
+	expect("RDMAGIDMissing") // the port never had a GID, and a workload has a queue pair on it
 }
 
-// TestKernelStorage: a slow NIC that NVMe-oF, NFS or another consumer in the kernel uses is no management NIC. What each port has, such as
-// queue pairs for management datagrams and IPoIB, is no use.
+// TestKernelStorage: a slow NIC that NVMe-oF, NFS or another consumer in the kernel uses is not a management NIC. Queue
+// pairs for management datagrams and IPoIB, which each port has, do not count as use.
 func TestKernelStorage(t *testing.T) {
 	for module, want := range map[string]string{
 		"nvme_rdma": "RDMAPortDown", "ko2iblnd": "RDMAPortDown", "rpcrdma": "RDMAPortDown",
@@ -224,7 +226,8 @@ func TestKernelStorage(t *testing.T) {
 	}
 }
 
-// TestManagementErrors: errors and losses of a slow NIC are none of a link that workloads need. Those of a NIC that one uses are.
+// TestManagementErrors: errors and losses of a slow NIC that no workload uses are not judged. They are judged if a
+// workload uses the NIC.
 func TestManagementErrors(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	slow := &n.facts.HCAs[1]
@@ -269,7 +272,8 @@ func TestFlaps(t *testing.T) {
 	expect(time.Minute, 2, "RDMALinkUnstable")
 }
 
-// TestRecoveredGPU: faults and XIDs are no verdicts once the driver reports what is to be done, or that the GPU has recovered.
+// TestRecoveredGPU: once the driver reports a recovery action, or that the GPU has recovered, faults and XIDs are not
+// verdicts.
 func TestRecoveredGPU(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.fault(model.DriverNVIDIA, "79", start)
@@ -297,7 +301,8 @@ func TestRecoveredGPU(t *testing.T) {
 	}
 }
 
-// TestFunctionFaults: what the PCI core logs is a fault of an HCA only if the function has one, or had one, that is not for management.
+// TestFunctionFaults: faults in the log of the PCI core are faults of an HCA only if the function has or had an HCA
+// that is not for management.
 func TestFunctionFaults(t *testing.T) {
 	for code, want := range map[string][]string{
 		"pcie_fatal": {"RDMAFault"}, "inaccessible": {"RDMAFault"}, "pcie_nonfatal": {"NothingWrong"}, "command_timeout": {"RDMAFault"},
@@ -329,12 +334,12 @@ func TestFunctionFaults(t *testing.T) {
 	}
 }
 
-// TestOfFault names the condition of a fault.
+// TestOfFault: OfFault returns the condition that a fault raises.
 func TestOfFault(t *testing.T) {
 	for key, want := range map[model.FaultKey]string{
 		{Driver: model.DriverMLX5, Code: "health_compromised"}:                       "RDMAFault",
 		{Driver: model.DriverMLX5, Code: "pcie_nonfatal"}:                            "",
-		{Driver: model.DriverMLX5, Code: "pcie_fatal"}:                               "", // perhaps of an ordinary NIC
+		{Driver: model.DriverMLX5, Code: "pcie_fatal"}:                               "", // the device may be an ordinary NIC
 		{Driver: model.DriverNVIDIA, Code: "pcie_fatal"}:                             "GPUFault",
 		{Driver: model.DriverNVIDIA, Code: "79"}:                                     "GPUFault",
 		{Driver: model.DriverNVIDIA, Code: "31"}:                                     "",
@@ -345,7 +350,7 @@ func TestOfFault(t *testing.T) {
 		{Driver: model.DriverNVSwitch, Code: "20034", Severity: model.FaultFatal}:    "GPUFault",
 		{Driver: model.DriverNVSwitch, Code: "20034", Severity: model.FaultNonfatal}: "",
 		{Driver: model.DriverNVSwitch, Code: "20034"}:                                "",
-		{Driver: model.DriverNVSwitch, Code: "79"}:                                   "", // no XID
+		{Driver: model.DriverNVSwitch, Code: "79"}:                                   "", // the code is not an XID
 	} {
 		f := model.Fault{FaultKey: key}
 		if got := OfFault(&f); got != want {
@@ -357,7 +362,7 @@ func TestOfFault(t *testing.T) {
 	}
 }
 
-// TestSubject: a subject is named by what it has.
+// TestSubject: the name of a subject comes from its fields.
 func TestSubject(t *testing.T) {
 	for want, s := range map[string]Subject{
 		"node": {Kind: OfNode}, "NVSwitch 0000:85:00.0 (20034)": {Kind: OfSwitch, Device: "0000:85:00.0", Detail: "20034"},
@@ -371,7 +376,8 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// TestFaultOfSwitch: a fatal fault of an NVSwitch is one of the switch, and a nonfatal fault of a GPU with the code of a critical XID is none.
+// TestFaultOfSwitch: a fatal fault of an NVSwitch has the switch as its subject. A nonfatal fault of a GPU with the
+// code of a critical XID raises no condition.
 func TestFaultOfSwitch(t *testing.T) {
 	n := newNode()
 	total := func(driver model.FaultDriver, code string, severity model.FaultSeverity, gpu string) attribution.FaultTotal {
@@ -393,7 +399,7 @@ func TestFaultOfSwitch(t *testing.T) {
 	}
 }
 
-// TestFaultBeforeReset: a fault in the kernel log is over when the GPU was reset after it.
+// TestFaultBeforeReset: a fault in the kernel log is over if the GPU was reset after it.
 func TestFaultBeforeReset(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.fault(model.DriverNVIDIA, "95", start)

@@ -10,26 +10,26 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// Condition is the definition of one condition. The alert of the same name in deploy/prometheus/rules/alerts.yaml has its severity, time,
-// limits and words from here: make generate-deploy writes them.
+// Condition is the definition of one condition. Its alert in deploy/prometheus/rules/alerts.yaml has the same name, and
+// gets severity, time, limits and words from here: make generate-deploy writes them.
 type Condition struct {
 	Name     string
 	Severity Severity
 	Summary  string // what it means, in one sentence
-	// Thresholds are the limits that a value has to exceed, or for Below to fall below. Empty for a state.
+	// Thresholds are limits: a value has to exceed them, or for Below to fall below them. A state has no thresholds.
 	Thresholds []Threshold
 	// Window is how far back values count; 0 for a state.
 	Window time.Duration
-	// For is how long the condition has to hold until the alert fires. A verdict is shown at once, but for those with the severity Info,
-	// which are shown after this time.
+	// For is how long the condition has to hold until the alert fires. A verdict is shown at once, except with severity
+	// Info, which waits for this time, too.
 	For time.Duration
 	// Source is where the numbers come from.
 	Source string
-	// Words are labels of the alert with the words of closed lists that decide, in any order.
+	// Words are label values that the alert selects, by label, in any order. They come from closed lists.
 	Words map[string][]string
-	// Unless are conditions that cause this one: while the subject has one of them, this one is no verdict.
+	// Unless are conditions that cause this one: while the subject has one of them, this condition is not shown.
 	Unless []*Condition
-	// NoAlert is why there is no alert of this name; empty if there is one.
+	// NoAlert is why this condition has no alert; empty if it has an alert.
 	NoAlert string
 }
 
@@ -42,7 +42,7 @@ type Threshold struct {
 	Equal bool // the limit itself is too much
 }
 
-// limit returns the value of the threshold with a number.
+// limit returns the value of the nth threshold.
 func (c *Condition) limit(n int) float64 { return c.Thresholds[n].Value }
 
 const runbooks = "https://github.com/accelscope/accelscope/blob/main/deploy/prometheus/runbooks/"
@@ -52,7 +52,7 @@ const page = "https://github.com/accelscope/accelscope/blob/main/docs/verdicts.m
 // Runbook returns the address of the runbook of an alert.
 func Runbook(alert string) string { return runbooks + alert + ".md" }
 
-// Runbook returns the address of the runbook of the alert, or of the page of verdicts for a condition without an alert.
+// Runbook returns the address of the alert's runbook. For a condition without an alert it returns the page of verdicts.
 func (c *Condition) Runbook() string {
 	if c.NoAlert != "" {
 		return page

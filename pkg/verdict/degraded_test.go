@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// TestDegradedLinks: an HCA whose link the topology marks as degraded has the verdict, and no other.
+// TestDegradedLinks: an HCA with a link that the topology marks as degraded has this verdict only.
 func TestDegradedLinks(t *testing.T) {
 	for _, link := range []model.PCILink{
 		{Speed: 32e9, MaxSpeed: 32e9, Width: 16, MaxWidth: 16},

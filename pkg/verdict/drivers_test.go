@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestDrivers: packets of drivers without counters/ are judged like those of the others.
+// TestDrivers: packets of drivers without counters/ are judged like packets of other drivers.
 func TestDrivers(t *testing.T) {
 	counters := func(names ...string) (list []model.Counter) {
 		for _, n := range names {
@@ -22,7 +22,7 @@ func TestDrivers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		port, device []model.Counter
 		grow         map[string]uint64
-		want         string // of the verdict, its subject and its evidence; empty for none
+		want         string // verdict, subject and evidence, or empty
 	}{
 		"marked packets of bnxt_re": {
 			port: counters("rx_pkts", "rx_ecn_marked_pkts"), grow: map[string]uint64{"rx_pkts": 500000, "rx_ecn_marked_pkts": 31000},

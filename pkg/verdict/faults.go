@@ -11,7 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// rdmaFaults reports whether a fault with a code is one of RDMAFault. Faults of PCI functions are only if a function has, or had, an HCA.
+// rdmaFaults reports whether a fault with a code raises RDMAFault. Faults of PCI functions do so only if the function
+// has or had an HCA.
 func rdmaFaults(driver model.FaultDriver, code string, hca bool) bool {
 	if !driver.OfHCA() || slices.Contains(harmlessFaults, code) || slices.Contains(otherAlertFaults, code) {
 		return false
@@ -19,8 +20,8 @@ func rdmaFaults(driver model.FaultDriver, code string, hca bool) bool {
 	return hca || !slices.Contains(functionFaults, code)
 }
 
-// GPUFaults reports whether a fault is one of GPUFault. If the driver says how bad a fault is, that counts instead of the code. The
-// codes of NVSwitches are numbers of their own.
+// GPUFaults reports whether a fault raises GPUFault. If the driver reports a severity, it counts instead of the code.
+// NVSwitches have other codes than GPUs.
 func GPUFaults(key model.FaultKey) bool {
 	switch {
 	case key.Driver.OfHCA():
@@ -31,7 +32,8 @@ func GPUFaults(key model.FaultKey) bool {
 	return key.Driver != model.DriverNVSwitch && slices.Contains(gpuFaults, key.Code)
 }
 
-// OfFault returns the name of the condition that a fault is, empty if it is none, or if that depends on what the device is used for.
+// OfFault returns the name of the condition that a fault raises. It returns "" if the fault raises no condition, or if
+// this depends on the use of the device.
 func OfFault(f *model.Fault) string {
 	switch {
 	case f.Recovered:
@@ -44,7 +46,6 @@ func OfFault(f *model.Fault) string {
 	return ""
 }
 
-// faultEvidence describes the faults of a device.
 func faultEvidence(now time.Time, t *model.FaultTotal, history []model.Fault) []string {
 	evidence := []string{
 		fmt.Sprintf("%s logged %s, %d times since the start, last %s ago", t.Driver, t.Code, t.Count, format.Span(now.Sub(t.Last))),

@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// gpuRules judge what drivers and the kernel log report of GPUs, and their memory.
+// gpuRules judge GPUs and their memory, by what drivers and the kernel log report.
 type gpuRules struct{ *round }
 
 func (r gpuRules) judge() {
@@ -25,7 +25,7 @@ func (r gpuRules) judge() {
 		r.judgeXIDs(g, s)
 	}
 	r.judgeGPUFaults()
-	users := map[*model.GPU]int{} // workloads that have processes on a GPU
+	users := map[*model.GPU]int{} // number of workloads with processes on a GPU
 	for i := range r.Shares.GPUs {
 		if s := &r.Shares.GPUs[i]; s.Owner != 0 && s.Processes > 0 {
 			users[s.GPU]++
@@ -40,12 +40,12 @@ func (r gpuRules) judge() {
 
 func subjectOf(g *model.GPU) Subject { return Subject{Kind: OfGPU, GPU: g.ID, UUID: g.UUID} }
 
-// isOf reports whether a device of a source is a GPU.
+// isOf reports whether a source's device is this GPU.
 func isOf(d *model.DeviceState, g *model.GPU) bool {
 	return g.Vendor.Row().Source == d.Source && (g.ID == d.Device || g.PCIAddress == d.Device)
 }
 
-// has returns which of some problems a GPU has.
+// has returns the problems of a GPU that are in names.
 func has(g *model.GPU, names []string) (found []string) {
 	for _, p := range g.Problems {
 		if p.Active && slices.Contains(names, p.Name) {
@@ -55,7 +55,7 @@ func has(g *model.GPU, names []string) (found []string) {
 	return found
 }
 
-// judgeProblems judges the problems of a GPU. What needs a reset anyway is not named again by what the reset repairs.
+// judgeProblems judges the problems of a GPU. If the GPU needs a reset, problems that the reset repairs are not shown.
 func (r gpuRules) judgeProblems(g *model.GPU, s Subject) {
 	asking, failing, pending := has(g, askingProblems), has(g, failingProblems), has(g, pendingProblems)
 	find := func(c *Condition, problems []string, unless ...[]string) {
@@ -101,7 +101,7 @@ func (r gpuRules) judgeProblems(g *model.GPU, s Subject) {
 	}
 }
 
-// fabricEvidence says how long a GPU has not been registered.
+// fabricEvidence describes for how long a GPU has not been registered.
 func (r gpuRules) fabricEvidence(g *model.GPU) string {
 	for i := range r.Facts.Lingering {
 		if l := &r.Facts.Lingering[i]; l.State == stateFabric && l.UUID == g.UUID {
@@ -111,7 +111,7 @@ func (r gpuRules) fabricEvidence(g *model.GPU) string {
 	return g.Fabric
 }
 
-// judgeXIDs judges the XIDs of a GPU. If the driver itself reports what is to be done, that counts instead of a critical XID.
+// judgeXIDs judges the XIDs of a GPU. If the driver reports a recovery action, it counts instead of a critical XID.
 func (r gpuRules) judgeXIDs(g *model.GPU, s Subject) {
 	var critical, others []string
 	var lastCritical, lastOther time.Time
@@ -137,12 +137,12 @@ func (r gpuRules) judgeXIDs(g *model.GPU, s Subject) {
 	}
 }
 
-// judgeGPUFaults judges the faults of GPUs in the kernel log, for what NVML does not report.
+// judgeGPUFaults judges the faults of GPUs in the kernel log that NVML does not report.
 func (r gpuRules) judgeGPUFaults() {
 	if len(r.Shares.FaultTotals) == 0 {
 		return
 	}
-	reported := map[string]bool{}   // UUIDs of GPUs whose source reports a problem itself
+	reported := map[string]bool{}   // UUIDs of GPUs with a problem that a source reports
 	reset := map[string]time.Time{} // by UUID
 	for i := range r.Facts.GPUs {
 		g := &r.Facts.GPUs[i]
@@ -176,8 +176,8 @@ func (r gpuRules) judgeGPUFaults() {
 	}
 }
 
-// judgeUnowned judges the memory of a GPU that has no owner, unless a single workload uses it: the driver lists managed memory for no
-// process. Where the memory of a GPU is memory of the node, that is normal.
+// judgeUnowned judges the memory of a GPU that has no owner. It skips a GPU with a single workload, because the driver
+// lists managed memory for no process, and a GPU whose memory is memory of the node.
 func (r gpuRules) judgeUnowned(s *attribution.GPUShare) {
 	total := s.GPU.Memory.Total
 	if !s.Memory.Known || !total.Known || total.Value <= 0 || s.GPU.Modes["numa"] == "enabled" {

@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// slots is the number of parts in which a window is counted: a sum is that of 7 to 8 eighths of the window.
+// slots is the number of parts in which a window is counted: a sum covers 7 to 8 eighths of the window.
 const slots = 8
 
 // history is the growth of a counter within the last window.
@@ -16,10 +16,10 @@ type history struct {
 	last  uint64
 	slot  int64 // number of the current part, since 1970
 	grown [slots]uint64
-	round uint64 // the last one that had the counter
+	round uint64 // the last round with this counter
 }
 
-// advance begins the part of a moment. A clock that went back changes nothing.
+// advance moves to the part of a moment. A clock that went back changes nothing.
 func (h *history) advance(at time.Time, window time.Duration) {
 	now := at.UnixNano() / int64(window/slots)
 	if now-h.slot >= slots {
@@ -32,7 +32,7 @@ func (h *history) advance(at time.Time, window time.Duration) {
 	}
 }
 
-// add adds the growth to a value. A counter that fell was reset.
+// add adds the growth since the last value. A counter that fell was reset.
 func (h *history) add(value uint64) {
 	if value < h.last {
 		h.last = 0
@@ -48,10 +48,9 @@ func (h *history) sum() (n uint64) {
 	return n
 }
 
-// counterKey is one counter of a condition.
 type counterKey struct {
 	condition *Condition
-	number    int // of several counters of the condition
+	number    int // number among the counters of the condition
 	device    string
 	port      int
 	detail    string
@@ -61,13 +60,12 @@ type counterKey struct {
 // growth keeps the growth of counters over the refreshes.
 type growth struct {
 	histories          map[counterKey]*history
-	number             uint64    // of the refresh
-	at, before         time.Time // of the refresh, and of the one before it
-	devices, workloads room      // in the refresh
-	omitted            int       // counters for which there was no room in the refresh
+	number             uint64    // number of the refresh
+	at, before         time.Time // time of the refresh, and of the previous refresh
+	devices, workloads room      // of the refresh
+	omitted            int       // counters without room in the refresh
 }
 
-// begin begins a refresh.
 func (g *growth) begin(at time.Time) {
 	if g.histories == nil {
 		g.histories = map[counterKey]*history{}
@@ -79,7 +77,7 @@ func (g *growth) begin(at time.Time) {
 	g.omitted = 0
 }
 
-// history returns the history of a counter, nil if there is no room for it.
+// history returns the history of a counter, or nil if there is no room for it.
 func (g *growth) history(key counterKey, o *identity.Owner) (h *history, known bool) {
 	room := &g.devices
 	if o != nil {
@@ -101,7 +99,8 @@ func (g *growth) history(key counterKey, o *identity.Owner) (h *history, known b
 	return h, known
 }
 
-// grown returns how much a counter of a device has grown in the window of its condition. The first value of it is no growth.
+// grown returns how much a counter of a device has grown in the window of its condition. Its first value does not count
+// as growth.
 func (g *growth) grown(key counterKey, value uint64) uint64 {
 	h, known := g.history(key, nil)
 	if h == nil {
@@ -114,7 +113,8 @@ func (g *growth) grown(key counterKey, value uint64) uint64 {
 	return h.sum()
 }
 
-// counted returns the same of a counter that the sensor itself counts, since its start: the first value is growth.
+// counted returns the growth of a counter that the sensor itself counts, since its start: the first value counts as
+// growth.
 func (g *growth) counted(key counterKey, value uint64, o *identity.Owner) uint64 {
 	h, _ := g.history(key, o)
 	if h == nil {
@@ -124,8 +124,8 @@ func (g *growth) counted(key counterKey, value uint64, o *identity.Owner) uint64
 	return h.sum()
 }
 
-// held returns how long a state of a device was held in the window of its condition, by the refreshes that found it so. Between two
-// refreshes that are far apart nothing is known.
+// held returns how long a state of a device lasted in the window of its condition, counted by the refreshes that found
+// it. Of the time between two refreshes, at most one slot counts.
 func (g *growth) held(key counterKey, holds bool) time.Duration {
 	h, _ := g.history(key, nil)
 	if h == nil {
@@ -137,8 +137,8 @@ func (g *growth) held(key counterKey, holds bool) time.Duration {
 	return time.Duration(h.sum())
 }
 
-// perSecond returns the mean rate of a growth in a window. The time before the sensor started counts, so that the rate of a short time
-// is not taken for that of the window.
+// perSecond returns the mean rate of a growth in a window. It divides by the whole window, also if the sensor started
+// later, so that the rate of a short time does not pass for the rate of the window.
 func perSecond(growth uint64, window time.Duration) float64 {
 	return float64(growth) / window.Seconds()
 }

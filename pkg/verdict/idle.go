@@ -21,7 +21,7 @@ type useKey struct {
 // use is when a workload last used a device that is allocated to it.
 type use struct {
 	last    time.Time
-	created uint64 // objects that it had created; a change is a use, also if the objects are gone
+	created uint64 // number of created objects; a change is a use, also if the objects are gone
 	round   uint64
 }
 
@@ -58,11 +58,11 @@ func (r *idleRules) judge() {
 	}
 }
 
-// judgeUse notes whether a device is in use, and judges since when it is not.
+// judgeUse notes whether a device is in use, and judges how long it is not.
 func (r *idleRules) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, created uint64, evidence ...string) {
 	key := useKey{ownerKey{o.Workload, o.ContainerID}, s.Device + s.UUID}
 	u := r.uses[key]
-	if u == nil || u.round != r.number { // once for each refresh, though several sources may allocate it
+	if u == nil || u.round != r.number { // once per refresh: several sources may allocate the device
 		if !r.room.take(o) {
 			delete(r.uses, key)
 			r.omitted++
@@ -84,11 +84,11 @@ func (r *idleRules) judgeUse(c *Condition, s Subject, o *identity.Owner, used bo
 
 func method(a *attribution.DeviceShare) string { return "allocated by " + string(a.Allocated) }
 
-// podDevice is an HCA of a pod, whose containers may use it for each other.
+// podDevice is an HCA of a pod, whose containers may use the HCA for each other.
 type podDevice struct{ namespace, pod, device string }
 
-// judgeIdleHCAs judges HCAs, where objects are counted. Who has only a device node of an HCA, as from a plugin that shares HCAs, may use
-// any of those that it has.
+// judgeIdleHCAs judges HCAs if objects are counted. A workload that has only device nodes of HCAs, as from a plugin
+// that shares HCAs, may use any of them.
 func (r *idleRules) judgeIdleHCAs() {
 	counted := map[string]bool{}
 	for i := range r.Shares.Registered {

@@ -9,19 +9,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// IntermediateState is a state that a driver, the kernel or the sensor reports until something is finished, and how long that may take.
+// IntermediateState is a state that a driver, the kernel or the sensor reports until something is finished, and how
+// long this may take.
 type IntermediateState struct {
-	Name   string // fabric
+	Name   string // such as fabric
 	Values string // in the words of the driver
-	From   string // where they are read
-	// Normal is how long the state may last; 0 if it may last for ever, for the reason in Means.
+	From   string // what reports the values
+	// Normal is how long the state may last; 0 if it may last forever, for the reason in Means.
 	Normal time.Duration
-	Means  string     // what it means if it lasts for longer
-	Found  *Condition // the condition that is found then; nil if there is none
+	Means  string     // what it means if the state lasts longer
+	Found  *Condition // the condition if the state lasts longer, or nil
 
-	// present calls add for each device that may be in the state, with the value, which is empty if the device is not in the state, and
-	// works if something shows that the state did no harm.
-	// Nil where the condition has the time itself (Condition.For).
+	// present calls add for each device that may be in the state, with the value. The value is empty outside of the
+	// state, and works if the state proved harmless. present is nil if the condition measures the time (Condition.For).
 	present func(s *model.Snapshot, add func(lingerKey, string))
 }
 
@@ -35,10 +35,10 @@ const (
 	stateLink     = "link"
 )
 
-// works is in place of the value of a device that does what it does not do in the state: what was before does not count.
+// works is the value of a device that works although it is in the state. It ends the time before.
 const works = "works"
 
-// IntermediateStates are all states of this kind that the sensor reads.
+// IntermediateStates are all such states that the sensor reads.
 var IntermediateStates = []IntermediateState{
 	{
 		Name: stateFabric, Values: "not_started, in_progress",
@@ -116,7 +116,7 @@ var IntermediateStates = []IntermediateState{
 	},
 }
 
-// withoutProcess reports whether no process uses a GPU or a part of it, as far as is known.
+// withoutProcess reports whether no known process uses a GPU or a part of it.
 func withoutProcess(s *model.Snapshot, g *model.GPU) bool {
 	return !slices.ContainsFunc(s.GPUs, func(part model.GPU) bool {
 		return (part.UUID == g.UUID || part.Parent == g.UUID) &&
@@ -124,7 +124,7 @@ func withoutProcess(s *model.Snapshot, g *model.GPU) bool {
 	})
 }
 
-// fabricsOf finds GPUs that are not registered. A process that uses one shows that CUDA works on it.
+// fabricsOf finds GPUs that are not registered. A process on a GPU shows that CUDA works on it.
 func fabricsOf(s *model.Snapshot, add func(lingerKey, string)) {
 	for i := range s.GPUs {
 		g, value := &s.GPUs[i], ""
@@ -180,7 +180,7 @@ var (
 	trainingOf = portsIn(func(p *model.Port) string { return p.PhysState }, "PortConfigurationTraining", "LinkErrorRecovery", "Phy Test")
 )
 
-// linkStatesOf finds ports whose driver says why their link is down. A driver that says nothing has not failed.
+// linkStatesOf finds ports whose driver reports why their link is down. A driver that reports nothing has not failed.
 func linkStatesOf(s *model.Snapshot, add func(lingerKey, string)) {
 	for i := range s.Links {
 		l, value := &s.Links[i], ""

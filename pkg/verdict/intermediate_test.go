@@ -28,7 +28,7 @@ func newHeld() *held {
 	return h
 }
 
-// pass judges the node each 15 s for a time, and returns the verdicts of the last refresh.
+// pass judges the node every 15 s for a time, and returns the verdicts of the last refresh.
 func (h *held) pass(d time.Duration) Result {
 	var last Result
 	for end := h.at.Add(d); !h.at.After(end); h.at = h.at.Add(15 * time.Second) {
@@ -43,7 +43,8 @@ func (h *held) once() Result {
 	return h.judged.Update(Input{At: h.at, Facts: &facts, Shares: &h.shares, States: h.states})
 }
 
-// states sets each value of the rows: one function for each value. Rows without a time of their own are judged by what they name.
+// states has a function for each value of each row, which sets the value. Rows without a Normal time are judged by
+// their condition.
 var states = map[string]map[string]func(*held){
 	stateFabric: {
 		"not_started": func(h *held) { h.gpu().Fabric = "not_started" },
@@ -104,7 +105,7 @@ var states = map[string]map[string]func(*held){
 	"release": {"released": func(h *held) { h.states[0].State = model.StateReleased }},
 }
 
-// notInFacts are the rows whose values no fact has.
+// notInFacts are rows whose values are not in the facts.
 var notInFacts = []string{"carrier", "queue pair"}
 
 func (h *held) device(s model.State) {
@@ -118,8 +119,8 @@ func never(set func(*held)) *held {
 	return h
 }
 
-// TestIntermediateStates: each value of each row has the condition of the row after the time of the row, and, where the row has a time of its
-// own, not before; it has none where the state may last for ever.
+// TestIntermediateStates: each value of each row raises the condition of the row after the row's time. If the row has
+// its own time, the condition does not hold earlier. If the state may last forever, it raises no condition.
 func TestIntermediateStates(t *testing.T) {
 	for i := range IntermediateStates {
 		row := &IntermediateStates[i]
@@ -144,7 +145,7 @@ func TestIntermediateStates(t *testing.T) {
 				}
 				got := h.pass(time.Minute + 30*time.Second)
 				want := row.Found
-				if value == "in_progress" { // the fabric manager runs
+				if value == "in_progress" { // while the fabric manager runs
 					want = fabricInProgress
 				}
 				if !slices.Equal(names(got), []string{want.Name}) {
@@ -161,7 +162,8 @@ func TestIntermediateStates(t *testing.T) {
 	}
 }
 
-// TestFabricInTime: a registration that ends in time is no problem, however often; one that does not end is over when it ends.
+// TestFabricInTime: a registration that ends in time is not a problem, however often it happens. If it does not end in
+// time, the problem ends with it.
 func TestFabricInTime(t *testing.T) {
 	h := newHeld()
 	quiet := func(what string, d time.Duration) {
@@ -186,7 +188,8 @@ func TestFabricInTime(t *testing.T) {
 	quiet("at last", 15*time.Second)
 }
 
-// TestFabricFlaps: a GPU that never keeps its registration is found, also at a moment at which it has one, until it keeps it.
+// TestFabricFlaps: a GPU that never keeps its registration has the verdict, also while it is registered, until it keeps
+// the registration.
 func TestFabricFlaps(t *testing.T) {
 	h := newHeld()
 	for range 8 {
@@ -204,7 +207,8 @@ func TestFabricFlaps(t *testing.T) {
 	}
 }
 
-// TestOneFabricOfMany: one GPU of eight is not registered; those that are unknown, lost, or of no fabric are not judged.
+// TestOneFabricOfMany: one GPU of eight is not registered. GPUs that are unknown, lost, or without a fabric are not
+// judged.
 func TestOneFabricOfMany(t *testing.T) {
 	h := newHeld()
 	for n := range 7 {
@@ -233,7 +237,7 @@ func TestOneFabricOfMany(t *testing.T) {
 	}
 }
 
-// TestFabricInUse: CUDA works on a GPU that a process uses, or a part of it.
+// TestFabricInUse: CUDA works on a GPU if a process uses the GPU or a part of it.
 func TestFabricInUse(t *testing.T) {
 	for _, used := range []string{"GPU-0", "MIG-0"} {
 		h := newHeld()
@@ -246,7 +250,8 @@ func TestFabricInUse(t *testing.T) {
 	}
 }
 
-// TestFabricAfterGaps: what the sensor does not see counts as little as what it sees before a reset, and a short gap ends nothing.
+// TestFabricAfterGaps: the time counts only while the sensor sees the GPU, and only since the last reset. A short gap
+// does not end it.
 func TestFabricAfterGaps(t *testing.T) {
 	h := newHeld()
 	h.gpu().Fabric = "in_progress"
@@ -273,7 +278,7 @@ func TestFabricAfterGaps(t *testing.T) {
 	}
 }
 
-// TestFabricManagerFlaps: a fabric manager that is started again and again is found while it runs.
+// TestFabricManagerFlaps: a fabric manager that restarts again and again is found while it runs.
 func TestFabricManagerFlaps(t *testing.T) {
 	h := newHeld()
 	h.pass(time.Minute)
@@ -293,7 +298,7 @@ func TestFabricManagerFlaps(t *testing.T) {
 	}
 }
 
-// TestTrainingOfOthers: a port that was active within a day is down, and a NIC for management is not judged.
+// TestTrainingOfOthers: a port that was active within a day is down, and a management NIC is not judged.
 func TestTrainingOfOthers(t *testing.T) {
 	h := newHeld()
 	h.pass(time.Minute)
@@ -309,7 +314,7 @@ func TestTrainingOfOthers(t *testing.T) {
 	}
 }
 
-// TestFabricProved: a process shows that CUDA works. What was before it does not count, nor do the times before.
+// TestFabricProved: a process shows that CUDA works. The time before does not count, nor do earlier flaps.
 func TestFabricProved(t *testing.T) {
 	h := newHeld()
 	h.gpu().Fabric = "in_progress"
@@ -353,7 +358,7 @@ func TestFabricWaits(t *testing.T) {
 	}
 }
 
-// TestTrainingUnseen: nobody knows what was between two looks that are far apart.
+// TestTrainingUnseen: if two refreshes are far apart, the state between them is unknown.
 func TestTrainingUnseen(t *testing.T) {
 	h := newHeld()
 	h.port().State, h.port().PhysState = "DOWN", "LinkErrorRecovery"
@@ -368,7 +373,7 @@ func TestTrainingUnseen(t *testing.T) {
 	}
 }
 
-// TestTrainingOfLegs: each leg of a bond, and each physical function without an HCA, has a time of its own.
+// TestTrainingOfLegs: each leg of a bond, and each physical function without an HCA, has its own time.
 func TestTrainingOfLegs(t *testing.T) {
 	failed := &model.Phy{Reason: "link_training_failure"}
 	for name, c := range map[string]struct {
@@ -408,10 +413,10 @@ func TestTrainingOfLegs(t *testing.T) {
 	}
 }
 
-// TestTrainingOfFunctions: virtual functions have the link of their physical function, whose fault is one fault.
+// TestTrainingOfFunctions: virtual functions share the link of their physical function, and its fault is one fault.
 func TestTrainingOfFunctions(t *testing.T) {
 	for name, c := range map[string]struct {
-		pf      bool // it is read
+		pf      bool // the PF is read
 		held    bool // a workload has the virtual function
 		devices []string
 	}{

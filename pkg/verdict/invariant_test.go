@@ -11,7 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// sourcesOfNodes are the sources of pkg/sensor, and one that does not exist yet: only those of GPUs are judged by their names.
+// sourcesOfNodes are the sources of pkg/sensor, and a source that does not exist yet. Only GPU sources are judged by
+// name.
 var sourcesOfNodes = []string{
 	"cgroup", "runtime", "container", "rdma", "pci", "link", "probe", "datapath", "access", "gpumemory", "amdgpu", "nvidia", "intel", "drm",
 	"gpudriver", "kernellog", "kubelet", "fabric", "node", "events", "another",
@@ -32,15 +33,15 @@ var (
 	}
 )
 
-// TestNothingWrongIsTrue: a node of random sources, devices and GPUs has NothingWrong exactly if no source, device, hook or GPU has failed,
-// is stuck, waits for one that is stuck, is left alone because of its failures, or is missing without a reason.
+// TestNothingWrongIsTrue: a node of random sources, devices and GPUs has NothingWrong exactly if no source, device,
+// hook or GPU has failed, is stuck, waits for a stuck device, is paused after failures, or is missing without a reason.
 func TestNothingWrongIsTrue(t *testing.T) {
 	quiet := 0
 	for seed := range uint64(20000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		one := func(states []model.State) model.State { return states[rnd.IntN(len(states))] }
 		facts, bad := model.Snapshot{}, false
-		state := func(states []model.State) model.State { // seldom another one than the first
+		state := func(states []model.State) model.State { // the first state most of the time
 			if rnd.IntN(6) > 0 {
 				return states[0]
 			}

@@ -21,14 +21,14 @@ type Input struct {
 	Facts  *model.Snapshot
 	Shares *attribution.Attribution
 	States []model.SourceState
-	// Placement is that of Facts and Shares; nil: not known.
+	// Placement belongs to Facts and Shares; nil: unknown.
 	Placement *placement.Refresh
 }
 
 // Result is the verdicts of one refresh, the worst first. It does not change.
 type Result struct {
 	Verdicts []Verdict // at least one, NothingWrong, if anything was judged
-	// Omitted is the number of verdicts, and of counters to judge, for which there was no room.
+	// Omitted is the number of verdicts, and of counters to judge, without room.
 	Omitted int
 }
 
@@ -37,12 +37,12 @@ type Judge struct {
 	growth growth
 	ports  map[portKey]*portState
 	legs   map[legKey]*legState
-	// management are the HCAs that are found to be for management.
+	// management are HCAs that are for management.
 	management map[string]bool
 	uses       map[useKey]*use
 	worked     map[string]time.Time // when a source or hook last worked
 	since      map[foundKey]time.Time
-	quiet      time.Time // since when nothing is wrong; zero: something is
+	quiet      time.Time // since when nothing is wrong; zero: something is wrong
 }
 
 // foundKey is a condition of a subject.
@@ -58,15 +58,15 @@ type finding struct {
 	since    time.Time // zero: since the first refresh that found it
 }
 
-// round is what the rules of all subjects share in the judgement of one refresh. Each subject has a type for its rules.
+// round is what the rules of all subjects share while they judge one refresh.
 type round struct {
 	Input
 	*growth
 	found   []finding
-	omitted int // verdicts and devices for which there was no room
+	omitted int // number of verdicts and devices without room
 }
 
-// Update judges a refresh. Its time is not before that of the one before.
+// Update judges a refresh. Its time must not be before the time of the previous refresh.
 func (j *Judge) Update(in Input) Result {
 	if j.since == nil {
 		j.ports, j.legs, j.uses = map[portKey]*portState{}, map[legKey]*legState{}, map[useKey]*use{}
@@ -82,7 +82,7 @@ func (j *Judge) Update(in Input) Result {
 		gpuRules{r},
 		lingerRules{r, roles},
 		pcieRules{r, roles, functions},
-		lineRateRules{r, roles, functions, model.BondRates(in.Facts.Links)}, // after the rules that find causes
+		lineRateRules{r, roles, functions, model.BondRates(in.Facts.Links)}, // after the rules that find the causes
 		workloadRules{r},
 		newIdleRules(r, j.uses),
 		sensorRules{r, j.worked},
@@ -103,12 +103,12 @@ func (r *round) has(c *Condition, s Subject) bool {
 	return slices.ContainsFunc(r.found, func(f finding) bool { return f.foundKey == foundKey{c, s} })
 }
 
-// within reports whether a moment is not longer ago than the limit of a condition; false for the zero time.
+// within reports whether a moment is at most as long ago as the limit of a condition; false for the zero time.
 func (r *round) within(t time.Time, c *Condition) bool {
 	return !t.IsZero() && r.At.Sub(t).Seconds() < c.limit(0)
 }
 
-// owned is a subject of a workload.
+// owned returns a workload as a subject.
 func (r *round) owned(owner int) (Subject, *identity.Owner) {
 	o := &r.Shares.Owners[owner]
 	return Subject{Kind: OfWorkload, Owner: *o}, o
@@ -150,7 +150,6 @@ func (j *Judge) result(r *round) Result {
 	return out
 }
 
-// addQuiet adds the verdict that nothing is wrong.
 func (j *Judge) addQuiet(r *round, out *Result) {
 	switch {
 	case len(out.Verdicts) > 0 || out.Omitted > 0 || len(r.States) == 0:
@@ -201,7 +200,7 @@ func (f *finding) verdict() Verdict {
 	}
 }
 
-// worstFirst compares findings: by severity, then the older one first, then by condition and subject.
+// worstFirst compares findings: by severity, age (older first), condition and subject.
 func worstFirst(a, b finding) int {
 	return cmp.Or(
 		cmp.Compare(slices.Index(Severities, a.condition.Severity), slices.Index(Severities, b.condition.Severity)),

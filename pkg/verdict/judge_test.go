@@ -88,7 +88,7 @@ func newNode() *node {
 	return n
 }
 
-// routable are GIDs of a RoCE port, the second one with a routable address.
+// routable are GIDs of a RoCE port; the second GID has a routable address.
 var routable = []model.GID{
 	{Index: 0, Type: model.GIDRoCEv1, Address: netip.MustParseAddr("fe80::1")},
 	{Index: 3, Type: model.GIDRoCEv2, Address: netip.MustParseAddr("::ffff:10.0.0.1")},
@@ -98,7 +98,7 @@ func aer(correctable, fatal uint64) []model.AERErrors {
 	return []model.AERErrors{{Severity: "correctable", Total: correctable}, {Severity: "fatal", Total: fatal}}
 }
 
-// place puts two HCAs and the GPU, which the owner uses with the first HCA, behind switches of host bridges.
+// place puts two HCAs and the GPU behind switches of host bridges. The owner uses the GPU with the first HCA.
 func (n *node) place(hcas0, hcas1, gpu string) {
 	n.facts.HCAs[1].PCIAddress = "0000:19:00.0"
 	n.facts.PCI = n.facts.PCI[:2]
@@ -111,7 +111,8 @@ func (n *node) place(hcas0, hcas1, gpu string) {
 	n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Type: model.QP, Current: 1}}
 }
 
-// placeGrace puts the GPU on a switch of Grace with the Data Direct function of the first HCA, which has this ACS Control at its port.
+// placeGrace puts the GPU on a switch of Grace with the Data Direct function of the first HCA. control is the ACS
+// Control at the function's port.
 func (n *node) placeGrace(control model.ACSControl) {
 	n.place("pci0000:00", "pci0000:00", "pci0009:00")
 	bridge := func(address, id string) model.PCIBridge { return model.PCIBridge{Address: address, ID: id} }
@@ -175,12 +176,12 @@ func (n *node) judge(j *Judge, at time.Time) Result {
 // A judgment is a condition that a node gets and loses.
 type judgment struct {
 	bad     func(*node)
-	after   time.Duration // of the first refresh, until the one that finds it
+	after   time.Duration // after the first refresh, until the refresh that finds it
 	good    func(*node)
-	lasts   time.Duration // that the verdict stays, in a window
+	lasts   time.Duration // how long the verdict stays, in a window
 	subject string
 	says    string        // part of the evidence
-	held    time.Duration // since when it holds, at the refresh that finds it
+	held    time.Duration // for how long it holds at the refresh that finds it
 }
 
 var judgments = map[string]judgment{
@@ -291,7 +292,7 @@ var judgments = map[string]judgment{
 		subject: "mlx5_0/1", says: "0.3% of the packets; port_rcv_errors +3 in 5m",
 	},
 	"RDMAErrorCounterSaturated": {
-		bad: func(n *node) { // an HCA that was plugged in
+		bad: func(n *node) { // a newly plugged HCA
 			n.facts.HCAs = append(n.facts.HCAs, model.HCA{Name: "mlx5_2", Ports: []model.Port{{
 				Number: 1, State: "DOWN", Counters: []model.Counter{{Name: "link_downed", Value: 255}, {Name: "symbol_error", Value: 65534}},
 			}}})
@@ -436,7 +437,7 @@ var judgments = map[string]judgment{
 		bad: func(n *node) {
 			n.shares.GPUs = []attribution.GPUShare{{GPU: n.gpu(), Listed: true, Memory: model.Some(16 << 30)}}
 		},
-		good: func(n *node) { // perhaps it is managed memory of the only workload
+		good: func(n *node) { // it may be managed memory of the only workload
 			n.shares.GPUs = append(n.shares.GPUs, attribution.GPUShare{Owner: 1, GPU: n.gpu(), Listed: true, Processes: 2})
 		},
 		subject: "GPU 0", says: "20% of 80.0 GiB", held: 30 * time.Minute,
@@ -602,14 +603,14 @@ func names(r Result) (all []string) {
 	return all
 }
 
-// TestJudgments: each verdict is there by the second refresh (those with the severity info when they have held for their time), is the only
-// one, and is gone by the refresh after its end, or after its window.
+// TestJudgments: the second refresh shows the verdict (with severity info after its time). It is the only verdict, and
+// is gone by the refresh after its end, or after its window.
 func TestJudgments(t *testing.T) {
 	nothing := []string{"NothingWrong"}
 	for _, c := range Conditions {
 		tt, ok := judgments[c.Name]
 		if c == nothingWrong || c == rdmaIdle || c == gpuIdle {
-			continue // see the other tests
+			continue // other tests cover it
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			if !ok {
@@ -656,7 +657,7 @@ func TestJudgments(t *testing.T) {
 	}
 }
 
-// TestOwnerLosses: a loss because of a share names the workload that has it, and is no loss of the node.
+// TestOwnerLosses: a loss because of a share names the workload with the share, and is not a loss of the node.
 func TestOwnerLosses(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.facts.Losses = []model.Loss{{Reason: "verbs_map_share", Count: 1}}
@@ -673,7 +674,7 @@ func TestOwnerLosses(t *testing.T) {
 	}
 }
 
-// TestIdle: what is allocated and not used for two hours is a verdict, until it is used.
+// TestIdle: a device that is allocated and unused for two hours has a verdict, until it is used.
 func TestIdle(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.shares.Registered = []attribution.RegisteredShare{{Device: "mlx5_0"}}
@@ -714,7 +715,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestSharedHCAs: who has only device nodes of HCAs uses all of them, and the containers of a pod use an HCA for each other.
+// TestSharedHCAs: a workload with only device nodes of HCAs uses all of them, and the containers of a pod use an HCA
+// for each other.
 func TestSharedHCAs(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	other := worker
@@ -736,7 +738,8 @@ func TestSharedHCAs(t *testing.T) {
 	}
 }
 
-// TestNothingWrong: the verdict has what was judged, and since when. A refresh without sources was not judged.
+// TestNothingWrong: the verdict shows what was judged, and since when nothing is wrong. A refresh without sources was
+// not judged.
 func TestNothingWrong(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	n.judge(j, start)

@@ -17,11 +17,11 @@ type legKey struct {
 	netdev string
 }
 
-// legState is what is remembered of an interface.
+// legState is what the judge remembers about an interface.
 type legState struct {
 	seen            time.Time
 	enabled, active time.Time // when it was last administratively up, and when it last had a carrier; zero: never
-	disabled, down  time.Time // since when it is not
+	disabled, down  time.Time // since when it is not; zero: it is
 }
 
 // legSubject returns the subject of an interface: its port, and for a leg of a bond its name.
@@ -32,8 +32,8 @@ func legSubject(s Subject, l *model.Link, all []*model.Link) Subject {
 	return s
 }
 
-// judgeLegs judges whether the interfaces of a port are administratively up, and whether each leg of a bond has a carrier while the port
-// is active: the bond then has a part of its rate, or no redundancy.
+// judgeLegs judges whether the interfaces of a port are administratively up, and whether each leg of a bond has a
+// carrier while the port is active: without it the bond has a part of its rate, or no redundancy.
 func (r *portRules) judgeLegs(s Subject, active bool, links []*model.Link) {
 	for _, l := range links {
 		if l.Carrier == nil {
@@ -80,7 +80,7 @@ func legEvidence(l *model.Link, all []*model.Link, evidence ...string) []string 
 	return evidence
 }
 
-// leg returns what is remembered of an interface, with its present carrier. It returns nil if there is no room.
+// leg returns the state of an interface, updated with its current carrier, or nil without room.
 func (r *portRules) leg(key legKey, c *model.Carrier) *legState {
 	state := r.legs[key]
 	if state == nil {
@@ -109,12 +109,11 @@ func setDown(links []*model.Link) bool {
 	return len(links) > 0 && !slices.ContainsFunc(links, func(l *model.Link) bool { return l.Carrier == nil || l.Carrier.Admin })
 }
 
-// legCounter is the key of counters of an interface.
 func legCounter(s Subject, l *model.Link) counterKey {
 	return counterKey{device: s.Device, port: s.Port, detail: l.Netdev}
 }
 
-// flaps returns the losses of the carrier of an interface within an hour and within 12 hours.
+// flaps returns how often an interface lost its carrier within an hour and within 12 hours.
 func (r *portRules) flaps(s Subject, l *model.Link) (inHour, halfDay uint64) {
 	if l.Carrier == nil {
 		return 0, 0
@@ -134,7 +133,7 @@ func flapEvidence(inHour, halfDay uint64) []string {
 	return []string{grewIn("losses of the carrier", inHour, hour), grewIn("losses of the carrier", halfDay, flapping.Window)}
 }
 
-// judgeBare judges the interfaces of physical functions that have no HCA, but virtual functions that have one.
+// judgeBare judges the interfaces of physical functions that have no HCA while their virtual functions have HCAs.
 func (r *portRules) judgeBare(links []*model.Link) {
 	for _, l := range links {
 		s, alone := Subject{Kind: OfPort, Device: l.Netdev}, []*model.Link{l}

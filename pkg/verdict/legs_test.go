@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// withVFs adds two virtual functions of the first HCA, the first one with an owner.
+// withVFs adds two virtual functions of the first HCA; the first one has an owner.
 func (n *node) withVFs() *node {
 	for _, name := range []string{"mlx5_2", "mlx5_3"} {
 		vf := n.facts.HCAs[0]
@@ -31,7 +31,7 @@ func (n *node) set(state string, hcas ...int) {
 	}
 }
 
-// TestPortsWithoutFault: ports that are not active, and of which RDMAPortDown says nothing.
+// TestPortsWithoutFault: ports that are not active, and do not raise RDMAPortDown.
 func TestPortsWithoutFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		bad  func(*node)
@@ -118,7 +118,7 @@ func (n *node) lose(hcas ...int) {
 	}
 }
 
-// found lists the verdicts but NothingWrong, with their subjects.
+// found lists the verdicts except NothingWrong, with their subjects.
 func found(r Result) (all []string) {
 	for i := range r.Verdicts {
 		if v := &r.Verdicts[i]; v.Name != nothingWrong.Name {
@@ -142,7 +142,7 @@ func (n *node) withBond() *node {
 	return n
 }
 
-// TestBondDisabled: a bond that is set down is one verdict about the port, not one for each leg.
+// TestBondDisabled: a bond that is set down has one verdict about the port, not one for each leg.
 func TestBondDisabled(t *testing.T) {
 	n, j := newNode().withBond(), &Judge{}
 	n.judge(j, start)
@@ -164,7 +164,7 @@ func TestBondDisabled(t *testing.T) {
 	}
 }
 
-// TestLegs: each leg of a bond is judged, whichever it is, and so is the interface of a physical function without an HCA.
+// TestLegs: each leg of a bond is judged, and so is the interface of a physical function without an HCA.
 func TestLegs(t *testing.T) {
 	for name, c := range map[string]struct {
 		bad           func(*model.Link)
@@ -186,7 +186,7 @@ func TestLegs(t *testing.T) {
 			t.Run(name+" "+leg, func(t *testing.T) {
 				n, j := newNode().withBond(), &Judge{}
 				l, subject := &n.facts.Links[1+min(i, 1)], "mlx5_bond_0/1 ("+leg+")"
-				if leg == "" { // the other one has gone
+				if leg == "" { // the other leg has gone
 					l.Device, l.Port, l.Netdev, subject = "", 0, "eth9", "eth9"
 				}
 				n.judge(j, start)
@@ -210,7 +210,7 @@ func TestLegs(t *testing.T) {
 	}
 }
 
-// TestLegNeverUp: a leg that never had a carrier is not missed, nor is one of a bond that has none left: then the port is down.
+// TestLegNeverUp: a leg that never had a carrier is not missed. If no leg has a carrier, only the port is down.
 func TestLegNeverUp(t *testing.T) {
 	n, j := newNode().withBond(), &Judge{}
 	n.facts.Links[1].Carrier = &model.Carrier{Admin: true}

@@ -14,12 +14,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 )
 
-// lineRateCause is what keeps a port from its line rate, found in one refresh.
 type lineRateCause struct {
 	name, evidence string
 }
 
-// The causes that are no conditions. The alert has the first two, in its label cause.
+// The causes that are not conditions. The alert has the first two, in its label cause.
 const (
 	causePCIeStalled  = "pcie_stalled"
 	causeDiscards     = "discards"
@@ -29,15 +28,16 @@ const (
 	causePlacement    = "placement"
 )
 
-// lineRateOrder are the causes, the most likely first: each may cause those that follow it. A narrow PCIe link stalls, what is not written
-// to memory is discarded or stops the peer, lost packets are sent again. Names with capitals are conditions of the port or of its HCA.
+// lineRateOrder are the causes, the most likely first: each cause may lead to the causes after it. A narrow PCIe link
+// stalls, data that is not written to memory is discarded or stops the peer, lost packets are sent again. Names with
+// capitals are conditions of the port or of its HCA.
 var lineRateOrder = []string{
 	causePCIeLink, linkDegraded.Name, bondDegraded.Name, linkUnstable.Name, bitErrors.Name, uncorrectableBlocks.Name, symbolErrors.Name,
 	packetErrors.Name, causePlacement, causePCIeStalled, outOfBuffer.Name, pauseStorm.Name, causeDiscards, causePausesPeer,
 	causePausedByPeer, retransmissions.Name, congestion.Name,
 }
 
-// lineRateRules judge why ports are slow. They come after what finds the conditions that are causes.
+// lineRateRules judge why ports are slow. They run after the rules that find conditions that are causes.
 type lineRateRules struct {
 	*round
 	*hcaRoles
@@ -64,7 +64,7 @@ func (r lineRateRules) judge() {
 			if text := far[h.Name]; text != "" {
 				causes = append(causes, lineRateCause{causePlacement, text})
 			}
-			if measured || distinct(causes) > 1 { // a single other cause is a verdict of its own
+			if measured || distinct(causes) > 1 { // a single other cause has its own verdict
 				r.findLineRate(s, causes, recent)
 			}
 		}
@@ -85,8 +85,8 @@ func distinct(causes []lineRateCause) int {
 	return len(names)
 }
 
-// findLineRate adds the verdict of a port with its causes, the most likely first. Conditions that look back for longer than what is
-// measured, and did not grow since then, come last.
+// findLineRate adds the verdict of a port with its causes, the most likely first. Conditions with a longer window that
+// did not grow in the window of belowLineRate come last.
 func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent map[string]bool) {
 	place := func(c lineRateCause) int {
 		at := slices.Index(lineRateOrder, c.name)
@@ -104,7 +104,7 @@ func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent ma
 	r.find(belowLineRate, s, time.Time{}, evidence...)
 }
 
-// recent reports of the conditions that look back for longer whether their counters grew in the window of belowLineRate.
+// recent reports which conditions with a longer window have counters that grew in the window of belowLineRate.
 func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) map[string]bool {
 	downs, symbols, blocks := uint64(0), uint64(0), uint64(0)
 	for name, of := range map[string]*uint64{"link_downed": &downs, "link_error_recovery": &downs, "symbol_error": &symbols} {
@@ -130,7 +130,7 @@ func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) map
 	return grew
 }
 
-// measuredCauses returns the causes that the interfaces of a port measure: time that is lost, and packets.
+// measuredCauses returns the causes that the interfaces of a port measure: lost time, and packets.
 func (r lineRateRules) measuredCauses(s Subject, links []*model.Link) (causes []lineRateCause) {
 	add := func(l *model.Link, name, evidence string) {
 		causes = append(causes, lineRateCause{name, strings.Join(legEvidence(l, links, evidence), ", ")})
@@ -158,7 +158,8 @@ func (r lineRateRules) measuredCauses(s Subject, links []*model.Link) (causes []
 	return causes
 }
 
-// stalled returns the larger part of the window in which reads or writes over PCIe stalled, and which of both it is.
+// stalled returns the part of the window in which reads or writes over PCIe stalled: the larger of both, and its
+// direction.
 func (r lineRateRules) stalled(key counterKey, s *model.PCIeStalls) (part float64, direction string) {
 	for number, one := range []struct {
 		seconds   *uint64
@@ -175,7 +176,7 @@ func (r lineRateRules) stalled(key counterKey, s *model.PCIeStalls) (part float6
 	return part, direction
 }
 
-// paused returns the largest part of the window during which a direction was paused, of all priorities.
+// paused returns the largest part of the window in which a direction was paused, of all priorities.
 func (r lineRateRules) paused(key counterKey, pause []model.PauseCount, transmit bool) (part float64, priority string) {
 	key.number = 2
 	if transmit {
@@ -198,7 +199,7 @@ func (r lineRateRules) paused(key counterKey, pause []model.PauseCount, transmit
 	return part, priority
 }
 
-// discarded returns how many received packets a second found no room, and where.
+// discarded returns how many received packets per second found no room, and where.
 func (r lineRateRules) discarded(key counterKey, discards []model.LinkDiscards) (perSecondOfAll float64, reasons string) {
 	key.number = 4
 	netdev := key.detail
@@ -225,8 +226,9 @@ func (r lineRateRules) foundCauses(s Subject) (causes []lineRateCause) {
 	return causes
 }
 
-// pcieLink returns the PCIe link of an HCA as a cause if it carries less than the ports of all functions of the card, and either has fewer
-// lanes or a lower speed than possible, or something else was measured: many cards have slots below the rate of their ports.
+// pcieLink returns the PCIe link of an HCA as a cause if it carries less than the ports of all functions of the card.
+// In addition the link must have fewer lanes or a lower speed than possible, or something else must have been measured:
+// many cards are in slots below the rate of their ports.
 func (r lineRateRules) pcieLink(h *model.HCA, measured bool) []lineRateCause {
 	f := r.functions[strings.ToLower(h.PCIAddress)]
 	if f == nil {
@@ -245,8 +247,9 @@ func (r lineRateRules) pcieLink(h *model.HCA, measured bool) []lineRateCause {
 	return []lineRateCause{{causePCIeLink, evidence}}
 }
 
-// cardRate returns the rate of the active ports of all functions of the card of an HCA, in bits per second. Of several ports of one HCA
-// it takes the fastest: mlx5 lists a port for each representor, with the rate of the physical port.
+// cardRate returns the rate of the active ports of all functions of the card of an HCA, in bits per second. For an HCA
+// with several ports it takes the fastest port: mlx5 lists a port for each representor, with the rate of the physical
+// port.
 func (r lineRateRules) cardRate(h *model.HCA) (bits float64) {
 	card, _, _ := strings.Cut(h.PCIAddress, ".")
 	for i := range r.Facts.HCAs {
@@ -272,8 +275,8 @@ func (r lineRateRules) cardRate(h *model.HCA) (bits float64) {
 
 var perhapsNear = []placement.Relation{placement.PIX, placement.PXB, placement.Unknown}
 
-// farHCAs returns the HCAs that are known to share a switch with no GPU of a workload that uses them and is placed badly, with its
-// problem.
+// farHCAs returns the HCAs of workloads that are placed badly, with the problem, if the HCA is known to share no switch
+// with a GPU of the workload.
 func (r lineRateRules) farHCAs() map[string]string {
 	far := map[string]string{}
 	if r.Placement == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// measuring gives the first port counters of what keeps it from its line rate, all 0.
+// measuring gives the first port all counters of causes, with the value 0.
 func (n *node) measuring() *node {
 	l := n.link()
 	l.Stalls = model.PCIeStalls{ReadSeconds: new(uint64), WriteSeconds: new(uint64)}
@@ -53,13 +53,13 @@ func TestLineRate(t *testing.T) {
 		placed  = "placement: GPU 0: all HCAs that the workload uses are on another NUMA node; nearer are mlx5_1"
 	)
 	paused := func(n *node) { n.pause(false, "3", 31*time.Second); n.pause(false, "4", 29*time.Second) }
-	elsewhere := func(n *node) { // the workload has another GPU, of which it is not known where it is
+	elsewhere := func(n *node) { // the workload has another GPU, whose place is unknown
 		n.facts.GPUs = append(n.facts.GPUs, model.GPU{Vendor: model.NVIDIA, ID: "1", UUID: "GPU-elsewhere"})
 		n.shares.GPUs = append(n.shares.GPUs, attribution.GPUShare{Owner: 1, GPU: &n.facts.GPUs[len(n.facts.GPUs)-1], Processes: 1})
 	}
 	for name, c := range map[string]struct {
 		bad  []func(*node)
-		want []string // evidence, nil: no such verdict
+		want []string // evidence; nil: no such verdict
 	}{
 		"PCIe stalls on writes":         {[]func(*node){stall}, []string{stalled}},
 		"PCIe stalls on reads":          {[]func(*node){func(n *node) { *n.link().Stalls.ReadSeconds = 150 }}, []string{"pcie_stalled: in 50% of the seconds the HCA waited to read memory over PCIe"}},
@@ -139,7 +139,7 @@ func TestLineRate(t *testing.T) {
 	}
 }
 
-// TestLineRateOfLegs: each leg of a bond is measured by itself, and named.
+// TestLineRateOfLegs: each leg of a bond is measured and named.
 func TestLineRateOfLegs(t *testing.T) {
 	n, j := newNode().withBond(), &Judge{}
 	for i := range n.facts.Links {
@@ -154,7 +154,7 @@ func TestLineRateOfLegs(t *testing.T) {
 	}
 }
 
-// TestLineRateLater: a cause that looks back for longer, and did not grow lately, is not the most likely.
+// TestLineRateLater: a cause with a longer window that did not grow lately is not the most likely.
 func TestLineRateLater(t *testing.T) {
 	n, j := newNode().measuring(), &Judge{}
 	n.judge(j, start)
@@ -184,7 +184,8 @@ func TestLineRateLater(t *testing.T) {
 	}
 }
 
-// TestLineRateOfBoth: the same cause on both legs of a bond is one cause, and a physical function without an HCA has its own verdict.
+// TestLineRateOfBoth: the same cause on both legs of a bond is one cause, and a physical function without an HCA has
+// its own verdict.
 func TestLineRateOfBoth(t *testing.T) {
 	n, j := newNode().withBond(), &Judge{}
 	bare := n.facts.Links[0]
@@ -206,7 +207,7 @@ func TestLineRateOfBoth(t *testing.T) {
 	}
 }
 
-// TestLineRateOrder: a name that is a cause has one place, and is a condition or a cause that is measured.
+// TestLineRateOrder: a cause has one place in the order, and is a condition or a measured cause.
 func TestLineRateOrder(t *testing.T) {
 	known := map[string]bool{
 		causePCIeStalled: true, causeDiscards: true, causePausesPeer: true, causePausedByPeer: true, causePCIeLink: true, causePlacement: true,

@@ -13,12 +13,11 @@ import (
 )
 
 const (
-	// unseen is how long a device may be missing in refreshes, such as while a call for it is late, without being taken for another one.
-	// It is also the longest time between two refreshes for which the device counts as in the state.
+	// unseen is how long a device may be missing in refreshes, for example while a call for it is late, and still be
+	// the same device. Of the time between two refreshes, no more than this counts.
 	unseen = time.Minute
-	// flaps is the number of times that a device comes into an intermediate state from which on leaving the state does not count.
-	flaps = 3
-	// maxLingering is the number of devices that are remembered.
+	// A device that has entered an intermediate state this often does not end it by leaving it.
+	flaps        = 3
 	maxLingering = 4096
 )
 
@@ -31,21 +30,22 @@ type lingerKey struct {
 // stay is the time of a device in a state.
 type stay struct {
 	began, seen time.Time
-	held        time.Duration // in the state since began
+	held        time.Duration // time in the state since began
 	times       int
-	value       string    // the last one; empty outside the state
+	value       string    // the last value; empty outside the state
 	left        time.Time // when it left the state
 	reset       time.Time // model.GPU.Reset
 }
 
-// Linger measures how long devices are in the states of IntermediateStates, over the refreshes of a sensor. The zero Linger is ready to
-// use. It is not safe for concurrent use.
+// Linger measures how long devices are in the states of IntermediateStates, over the refreshes of a sensor. The zero
+// Linger is ready to use. It is not safe for concurrent use.
 type Linger struct {
 	stays map[lingerKey]*stay
 }
 
-// Update sets Lingering in the facts of a refresh, and adds the problems of GPUs that follow from it. A device that comes into a state
-// again and again before it was outside for as long as the state may last is as bad as one that stays there.
+// Update sets Lingering in the facts of a refresh, and adds the resulting problems of GPUs. A device that enters a
+// state again and again, without being outside for as long as the state may last, counts like a device that stays in
+// it.
 func (l *Linger) Update(now time.Time, facts *model.Snapshot) {
 	if l.stays == nil {
 		l.stays = map[lingerKey]*stay{}
@@ -78,10 +78,10 @@ func (l *Linger) Update(now time.Time, facts *model.Snapshot) {
 	addProblems(facts)
 }
 
-// next returns the time of a device after another look; nil if the device is in no intermediate state, and was in none.
+// next returns the stay of a device after another refresh, or nil if the device is and was in no intermediate state.
 func (l *Linger) next(k lingerKey, value string, reset, now time.Time) *stay {
 	s := l.stays[k]
-	if s != nil && !s.reset.Equal(reset) || value == works { // a GPU that was reset begins anew
+	if s != nil && !s.reset.Equal(reset) || value == works { // after a reset the time begins anew
 		delete(l.stays, k)
 		s = nil
 	}
@@ -108,7 +108,7 @@ func (l *Linger) next(k lingerKey, value string, reset, now time.Time) *stay {
 	return s
 }
 
-// judge notes a device that is in a state for too long, and forgets one that has left it for as long.
+// judge adds a device that is in a state for too long, and forgets a device that has left the state for as long.
 func (l *Linger) judge(row *IntermediateState, k lingerKey, s *stay, now time.Time, facts *model.Snapshot) {
 	switch {
 	case s.value == "" && now.Sub(s.left) >= row.Normal:
@@ -129,7 +129,7 @@ func addProblems(facts *model.Snapshot) {
 	if len(facts.Lingering) == 0 && !slices.ContainsFunc(facts.GPUs, func(g model.GPU) bool { return g.Fabric != "" }) {
 		return
 	}
-	facts.GPUs = slices.Clone(facts.GPUs) // sources keep theirs
+	facts.GPUs = slices.Clone(facts.GPUs) // the source keeps its list unchanged
 	for i := range facts.GPUs {
 		g := &facts.GPUs[i]
 		add := func(name string, active bool) {
@@ -138,13 +138,13 @@ func addProblems(facts *model.Snapshot) {
 		if g.Fabric != "" && g.Problems != nil {
 			add(model.ProblemFabricNotReady, late(stateFabric, g.UUID))
 		}
-		if late(statePower, g.UUID) { // while it lasts, nothing else is known of the GPU
+		if late(statePower, g.UUID) { // meanwhile nothing else is known about the GPU
 			add(model.ProblemPowerChange, true)
 		}
 	}
 }
 
-// lingerRules judge devices that stay in an intermediate state. GPUs have problems of them, which gpuRules find.
+// lingerRules judge devices that stay in an intermediate state. For GPUs this gives problems, which gpuRules find.
 type lingerRules struct {
 	*round
 	*hcaRoles
@@ -170,8 +170,8 @@ func (r lingerRules) judge() {
 	}
 }
 
-// judgeTraining judges a port, a leg of it, or a physical function without an HCA, whose link does not come up. A port has each condition
-// once, and not besides what follows from it.
+// judgeTraining judges a port, a leg, or a physical function without an HCA, if its link does not come up. A port has
+// each condition once, and not together with conditions that follow from it.
 func (r lingerRules) judgeTraining(c *Condition, l *model.Lingering) {
 	port := Subject{Kind: OfPort, Device: l.Device, Port: l.Port}
 	s := port
@@ -190,7 +190,7 @@ func (r lingerRules) judgeTraining(c *Condition, l *model.Lingering) {
 	r.find(c, s, l.Since, evidence...)
 }
 
-// rowOf returns the row of a state, nil if there is none.
+// rowOf returns the row of a state, or nil.
 func rowOf(state string) *IntermediateState {
 	for i := range IntermediateStates {
 		if IntermediateStates[i].Name == state {
@@ -200,7 +200,7 @@ func rowOf(state string) *IntermediateState {
 	return nil
 }
 
-// lingerEvidence says how long a device is in a state.
+// lingerEvidence describes how long a device is in a state.
 func lingerEvidence(now time.Time, l *model.Lingering) string {
 	switch {
 	case l.Value == "":

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// judgeInterface judges what the driver of one of the network interfaces behind a port reports.
+// judgeInterface judges what the driver of a network interface behind a port reports.
 func (r *portRules) judgeInterface(p *model.Port, s Subject, l *model.Link, all []*model.Link) {
 	key := legCounter(s, l)
 	find := func(c *Condition, evidence ...string) { r.find(c, s, time.Time{}, legEvidence(l, all, evidence...)...) }
@@ -49,7 +49,7 @@ func (r *portRules) judgeInterface(p *model.Port, s Subject, l *model.Link, all 
 	}
 }
 
-// judgeGID judges whether a RoCE port lacks the GID that it had, or that its users need.
+// judgeGID judges whether a RoCE port lacks a GID that it had, or that its users need.
 func (r *portRules) judgeGID(h *model.HCA, p *model.Port, s Subject) {
 	lacks, known := h.LacksRoCEv2(p)
 	state := r.ports[portKey{s.Device, s.Port}]
@@ -74,7 +74,7 @@ func bitErrorLimit(p *model.Port) float64 {
 	return bitErrors.limit(0)
 }
 
-// moduleEvidence lists the alarms of a module. The light of a port that is not active is not judged.
+// moduleEvidence lists the alarms of a module. The light of an inactive port is not judged.
 func moduleEvidence(m *model.LinkModule, active bool) (evidence []string) {
 	if m.Fault != nil && *m.Fault {
 		evidence = append(evidence, "the module reports that it has failed")

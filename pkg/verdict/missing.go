@@ -11,10 +11,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// pciAge is how old what is known of PCI functions may be.
+// pciAge is how old the data about PCI functions may be.
 const pciAge = 2 * time.Minute
 
-// missingRules judge the devices that the inventory misses.
+// missingRules judge the devices that are missing in the inventory.
 type missingRules struct{ *round }
 
 func (r missingRules) judge() {
@@ -32,7 +32,7 @@ func (r missingRules) judge() {
 	}
 }
 
-// missingEvidence returns what is known of a device that is missing.
+// missingEvidence describes a missing device.
 func (r missingRules) missingEvidence(m *model.MissingDevice) []string {
 	what := m.Name
 	if m.Serial != "" {

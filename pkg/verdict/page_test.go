@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/verdicts.md,
 
 const docsPage = "../../docs/verdicts.md"
 
-// TestPage: the tables of docs/verdicts.md are those of the conditions and of the intermediate states.
+// TestPage: the tables of docs/verdicts.md match the conditions and the intermediate states.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile(docsPage)
 	if err != nil {

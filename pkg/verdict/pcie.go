@@ -94,8 +94,8 @@ func (r pcieRules) judgeAER(c *Condition, s Subject, device string, f *model.PCI
 	}
 }
 
-// carriedBits returns the bits per second that a PCIe link carries in one direction, with the headers of its packets; 0 if it is not
-// known. Links up to 5 GT/s encode 8 bits as 10, faster ones 128 as 130, and those from 64 GT/s on nearly all.
+// carriedBits returns the bits per second that a PCIe link carries in one direction, including packet headers; 0 if
+// unknown. Links up to 5 GT/s encode 8 bits as 10, faster links 128 as 130. From 64 GT/s on nearly all bits are data.
 func carriedBits(l model.PCILink) float64 {
 	bits := l.Speed * float64(l.Width)
 	if l.Speed <= 5e9 {

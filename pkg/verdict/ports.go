@@ -11,10 +11,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// stateActive is the state of a port that carries data, as sysfs has it.
 const stateActive = "ACTIVE"
 
-// maxPorts is the number of ports that are remembered. A node with VFs has hundreds.
+// maxPorts bounds the remembered ports. A node with VFs has hundreds.
 const maxPorts = 4096
 
 type portKey struct {
@@ -22,11 +21,10 @@ type portKey struct {
 	port   int
 }
 
-// portState is what is remembered of a port.
 type portState struct {
 	seen     time.Time
 	active   time.Time // when it was last active; zero: never
-	down     time.Time // since when it is not
+	down     time.Time // since when it is not active; zero: it is
 	routable time.Time // when it last had a routable RoCE v2 GID
 	best     float64   // its highest rate while it was active, in bits per second
 	bestAt   time.Time
@@ -38,16 +36,16 @@ type portRules struct {
 	*hcaRoles
 	ports  map[portKey]*portState
 	legs   map[legKey]*legState
-	shared []model.SharedCounter // buffer
+	shared []model.SharedCounter // reused buffer
 }
 
 func (r *portRules) judge() {
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
 		if h.Parent != "" {
-			continue // its ports are the planes of a port of another HCA
+			continue // the ports are the planes of another HCA's port
 		}
-		var received counter // of the last port
+		var received counter // counter of the last port
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
@@ -95,7 +93,7 @@ func (r *portRules) judgeLink(h *model.HCA, p *model.Port, s Subject, links []*m
 	}
 	state.seen = r.At
 	if p.State == "" {
-		return // not known
+		return // state unknown
 	}
 	unconfigured := p.LinkLayer == "InfiniBand" && (p.State == "INIT" || p.State == "ARMED")
 	if unconfigured && !r.follows(h, p) {
@@ -138,7 +136,7 @@ func downEvidence(p *model.Port, links []*model.Link) []string {
 	return evidence
 }
 
-// downReason is the reason that the driver reports for a link that is down; empty if it reports none.
+// downReason returns the reason that the driver reports for a link that is down, or "".
 func downReason(l *model.Link) string {
 	switch {
 	case l.Phy == nil || l.Phy.Reason == "":
@@ -151,8 +149,8 @@ func downReason(l *model.Link) string {
 
 func gigabits(bits float64) string { return fmt.Sprintf("%g Gbit/s", bits/1e9) }
 
-// judgeErrors judges the error counters of a port. A link that goes down causes errors of symbols, and these those of packets: only the
-// cause is a verdict.
+// judgeErrors judges the error counters of a port. A link that goes down causes symbol errors, and these cause packet
+// errors: only the cause has a verdict.
 func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	grown := func(c *Condition, number int, name string) (uint64, bool) {
 		value, ok := valueOf(p.Counters, name)
@@ -190,7 +188,7 @@ func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	case float64(downed) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) || unstable(flaps, halfDay):
 		evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
 		r.find(linkUnstable, s, time.Time{}, append(evidence, flapEvidence(flaps, halfDay)...)...)
-	case legs: // the cause
+	case legs: // it is the cause
 	case float64(symbols) > symbolErrors.limit(0):
 		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
@@ -210,7 +208,7 @@ func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	}
 }
 
-// judgedBy are the conditions that a counter at its highest value hides.
+// judgedBy are the conditions that a saturated counter hides.
 var judgedBy = map[string]*Condition{
 	"symbol_error": symbolErrors, "link_error_recovery": linkUnstable, "link_downed": linkUnstable,
 	"port_rcv_errors": packetErrors, "port_rcv_packets": packetErrors,
@@ -225,7 +223,6 @@ func valueOf(counters []model.Counter, name string) (uint64, bool) {
 	return 0, false
 }
 
-// congestionCounters are the counters of congestion that are judged.
 type congestionCounters struct {
 	marked, outOfBuffer, lost, ignored counter
 }
@@ -246,7 +243,7 @@ func sharedOf(counters []model.SharedCounter, name string) counter {
 	return counter{value, known}
 }
 
-// congestionOf returns what is judged of the counters that all drivers share, and of those of a driver.
+// congestionOf returns the counters to judge: counters that all drivers share, and the driver's own counters.
 func congestionOf(shared []model.SharedCounter, own []model.Counter) congestionCounters {
 	c := congestionCounters{
 		marked: sharedOf(shared, model.ECNMarked), outOfBuffer: sharedOf(shared, model.OutOfBuffer),

@@ -12,19 +12,20 @@ import (
 // board is what equal ports have in common.
 type board struct{ hcaType, id, linkLayer string }
 
-// hcaRoles are what the HCAs of a refresh are for the node, and for each other.
+// hcaRoles are the roles of the HCAs of a refresh.
 type hcaRoles struct {
 	hcas       []model.HCA
 	links      map[portKey][]*model.Link
-	boards     map[board]float64 // the highest rate of equal ports
-	management map[string]bool   // HCAs that are found to be for management
+	boards     map[board]float64 // highest rate of equal ports
+	management map[string]bool   // HCAs that are for management
 	used       map[string]bool   // HCAs on which workloads have queue pairs
-	heldHCAs   map[string]bool   // HCAs that workloads have, used or not
+	heldHCAs   map[string]bool   // HCAs of workloads, used or not
 	read       map[string]bool   // HCAs that are read
 	downPorts  map[portKey]bool
 }
 
-// newRoles finds the roles of HCAs in a refresh. Those for management in the refresh before are needed for ports that are down.
+// newRoles finds the roles of HCAs in a refresh. management are the management HCAs of the previous refresh, for ports
+// that are down.
 func newRoles(in *Input, management map[string]bool) *hcaRoles {
 	r := &hcaRoles{
 		hcas: in.Facts.HCAs, links: linksByPort(in.Facts.Links), boards: map[board]float64{}, management: map[string]bool{},
@@ -63,7 +64,8 @@ func newRoles(in *Input, management map[string]bool) *hcaRoles {
 	return r
 }
 
-// linksByPort returns the interfaces of each port. Those of physical functions without an HCA are below the zero key.
+// linksByPort returns the interfaces of each port. The zero key has the interfaces of physical functions without an
+// HCA.
 func linksByPort(all []model.Link) map[portKey][]*model.Link {
 	links := make(map[portKey][]*model.Link, len(all))
 	for i := range all {
@@ -74,17 +76,17 @@ func linksByPort(all []model.Link) map[portKey][]*model.Link {
 	return links
 }
 
-// boardOf returns what a port has in common with others whose rate it should have. VFs have the rate of a policy.
+// boardOf returns the group of ports that should have the same rate as p. VFs have the rate of a policy.
 func boardOf(h *model.HCA, p *model.Port) (board, bool) {
 	return board{h.Type, h.Board, p.LinkLayer}, !h.VF && h.Parent == "" && h.Board != "" && p.State == stateActive && p.RateBits > 0
 }
 
-// managementPart is the part of the rate of the node's fastest port below which a NIC is for management, as in the recording rule
+// A NIC is for management below this part (1/n) of the rate of the node's fastest port, as in the recording rule
 // instance_device:infiniband_port_management:info.
 const managementPart = 4
 
-// findManagement finds the NICs for management: their ports are slow, and neither a workload has a queue pair on them, nor storage in the
-// kernel. One whose ports are all down stays what it was.
+// findManagement finds the management NICs: their ports are slow, no workload has a queue pair on them, and storage in
+// the kernel does not use them. If all ports of a NIC are down, its role stays the same.
 func (r *hcaRoles) findManagement(before map[string]bool) {
 	fastest := 0.0
 	for _, rate := range r.boards {
@@ -102,24 +104,25 @@ func (r *hcaRoles) findManagement(before map[string]bool) {
 			r.management[h.Name] = true
 		}
 	}
-	for name := range before { // an HCA that is gone stays what it was
+	for name := range before { // the role of a missing HCA stays the same
 		if !slices.ContainsFunc(r.hcas, func(h model.HCA) bool { return h.Name == name }) && len(r.management) < maxPorts {
 			r.management[name] = true
 		}
 	}
 }
 
-// sharesLink reports whether the link of an HCA is that of another one, which is judged: a virtual function has the state, the rate and the
-// errors of the link of its physical function.
+// sharesLink reports whether an HCA shares the link of another HCA that is judged: a virtual function has the state,
+// the rate and the errors of the link of its physical function.
 func (r *hcaRoles) sharesLink(h *model.HCA) bool { return h.VF && r.read[h.PF] }
 
-// follows reports whether a port that is not active has no fault of its own. A virtual function that nobody has was returned by a
-// container: CNI plugins set its interface down. That of a physical function without a link has none either.
+// follows reports whether an inactive port has no fault of its own. A container has returned a virtual function that no
+// workload holds: CNI plugins set its interface down. A virtual function also follows a physical function without a
+// link.
 func (r *hcaRoles) follows(h *model.HCA, p *model.Port) bool {
 	return h.VF && (!r.heldHCAs[h.Name] || r.downPorts[portKey{h.PF, p.Number}])
 }
 
-// linkOfAnother reports whether a port has the link of a port that is judged, or no fault of its own.
+// linkOfAnother reports whether a port shares the link of a judged port, or has no fault of its own.
 func (r *hcaRoles) linkOfAnother(l *model.Lingering) bool {
 	for i := range r.hcas {
 		h := &r.hcas[i]

@@ -6,7 +6,7 @@ import "github.com/accelscope/accelscope/pkg/identity"
 
 // Limits of what is kept.
 const (
-	maxPerOwner     = 8 // verdicts; counters and idle devices twice and eight times as many
+	maxPerOwner     = 8 // verdicts; twice as many counters, eight times as many idle devices
 	maxPerNamespace = 64
 	maxWorkloads    = 512 // verdicts of workloads
 	maxDevices      = 512 // verdicts of devices and of the sensor
@@ -15,7 +15,7 @@ const (
 
 type ownerKey struct{ workload, containerID string }
 
-// room limits how many entries owners have. Owners without a namespace are limited by themselves.
+// room limits how many entries owners have. An owner without a namespace has only its own limit.
 type room struct {
 	perOwner, perNamespace, all int
 
@@ -24,7 +24,7 @@ type room struct {
 	namespaces map[string]int
 }
 
-// take takes the place of one entry, and reports whether there was one. A nil owner is that of a device.
+// take takes the place of one entry, and reports whether there was room. Entries of devices have no owner.
 func (r *room) take(o *identity.Owner) bool {
 	if r.taken >= r.all {
 		return false

@@ -14,8 +14,8 @@ import (
 	promodel "github.com/prometheus/common/model"
 )
 
-// TestRules: an alert has the severity, the time, the runbook, the limits and the words of its condition. -update writes them into the
-// rules; an expression that needs more or fewer numbers than before is written by hand.
+// TestRules: an alert has the severity, the time, the runbook, the limits and the words of its condition. -update
+// writes them into the rules. If an expression needs more or fewer numbers than before, edit it by hand.
 func TestRules(t *testing.T) {
 	text, err := os.ReadFile(rulesDir + "alerts.yaml")
 	if err != nil {
@@ -45,7 +45,7 @@ var (
 	ruleRunbook  = regexp.MustCompile(`(?m)^          runbook_url: .*$`)
 )
 
-// writeRule writes what an alert has from its condition into the text of the rules.
+// writeRule writes the fields of a condition into its alert in the text of the rules.
 func writeRule(t *testing.T, rules string, c *Condition) string {
 	t.Helper()
 	name := "      - alert: " + c.Name + "\n"
@@ -79,7 +79,8 @@ func writeRule(t *testing.T, rules string, c *Condition) string {
 	return before + name + head + "        expr: " + expr + "        labels:\n" + labels + after
 }
 
-// writeLimits replaces the numbers of an expression that are no limits of the condition by the limits that it lacks, in their order.
+// writeLimits replaces numbers of an expression that are not limits of the condition by the missing limits, in their
+// order.
 func writeLimits(t *testing.T, expr string, c *Condition) string {
 	t.Helper()
 	var want, lacks []float64
@@ -101,7 +102,7 @@ func writeLimits(t *testing.T, expr string, c *Condition) string {
 	}
 	found := compared.FindAllStringSubmatchIndex(expr, -1)
 	for _, at := range slices.Backward(found) {
-		n, _ := strconv.ParseFloat(expr[at[2]:at[3]], 64) // limits has parsed it
+		n, _ := strconv.ParseFloat(expr[at[2]:at[3]], 64) // limits has parsed the number
 		if i := slices.Index(stale, n); i >= 0 {
 			expr = expr[:at[2]] + strconv.FormatFloat(lacks[i], 'g', -1, 64) + expr[at[3]:]
 		}
@@ -109,7 +110,7 @@ func writeLimits(t *testing.T, expr string, c *Condition) string {
 	return expr
 }
 
-// writeWords writes the words of a condition into the matchers of their labels. Words that an expression lacks are added to the longest
+// writeWords writes the words of a condition into the matchers of their labels. It adds missing words to the longest
 // list of their label.
 func writeWords(t *testing.T, expr string, c *Condition) string {
 	t.Helper()
@@ -133,7 +134,7 @@ func writeWords(t *testing.T, expr string, c *Condition) string {
 				continue
 			}
 			kept := slices.DeleteFunc(strings.Split(list, "|"), func(word string) bool {
-				return word != "other" && !slices.Contains(want, word) // no verdict reads series that were added up
+				return word != "other" && !slices.Contains(want, word) // verdicts do not read summed series
 			})
 			if list == longest {
 				kept = append(kept, lacks...)

@@ -11,7 +11,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxWorked is the number of sources and hooks that are remembered.
 const maxWorked = 4096
 
 // sensorRules judge the sources, hooks and maps of the sensor.
@@ -54,7 +53,7 @@ func (r sensorRules) judge() {
 	}
 }
 
-// lastWorked notes whether a source or a hook works, and returns when it last did.
+// lastWorked notes whether a source or hook works, and returns when it last worked.
 func (r sensorRules) lastWorked(name string, works bool) (time.Time, bool) {
 	last, known := r.worked[name]
 	if works && (known || len(r.worked) < maxWorked) {
@@ -80,8 +79,8 @@ func (r sensorRules) judgeSource(s *model.SourceState) {
 	}
 }
 
-// unreadable reports whether a device of a source cannot be read, and no other verdict says so: that its GPU is lost, or that the device
-// for which it waits is stuck.
+// unreadable reports whether a device of a source cannot be read, and no other verdict reports this: its GPU is lost,
+// or the device for which it waits is stuck.
 func (r sensorRules) unreadable(d *model.DeviceState) bool {
 	switch d.State {
 	case model.StateFailed, model.StateStuck, model.StateQuarantined:
@@ -96,7 +95,7 @@ func (r sensorRules) unreadable(d *model.DeviceState) bool {
 	return false
 }
 
-// judgeHooks makes one verdict of all hooks that the kernel rejects.
+// judgeHooks makes one verdict for all hooks that the kernel rejects.
 func (r sensorRules) judgeHooks() {
 	var lost []string
 	for i := range r.Facts.Hooks {
@@ -112,7 +111,8 @@ func (r sensorRules) judgeHooks() {
 	}
 }
 
-// judgeLosses judges what the probes could not record: of the node, and of workloads that have their share of a map.
+// judgeLosses judges what the probes could not record: losses of the node, and losses of workloads with their own share
+// of a map.
 func (r sensorRules) judgeLosses() {
 	for _, l := range r.Facts.Losses {
 		if strings.HasSuffix(l.Reason, "_share") {

@@ -4,7 +4,6 @@ package verdict
 
 import "time"
 
-// sumKey is a sum of counters of an owner.
 type sumKey struct {
 	owner  int
 	detail string

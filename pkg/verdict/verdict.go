@@ -19,8 +19,8 @@ type Verdict struct {
 	Subject  Subject
 	Summary  string   // what the condition means, in one sentence
 	Evidence []string // figures with their units, the most important one first
-	// Since is when the condition began, as far as the sensor knows: it has no time before its own start but those that a
-	// driver or the kernel log reports.
+	// Since is when the condition began. A time before the sensor's start is known only if a driver or the kernel log
+	// reports it.
 	Since   time.Time
 	Runbook string // URL
 }
@@ -28,7 +28,7 @@ type Verdict struct {
 // Severity is how bad a condition is.
 type Severity string
 
-// The severities, worst first. Those of alerts have the same names. OK is that of NothingWrong only.
+// The severities, worst first. Alerts have the same severities. Only NothingWrong is OK.
 const (
 	Critical Severity = "critical"
 	Warning  Severity = "warning"
@@ -42,7 +42,6 @@ var Severities = []Severity{Critical, Warning, Info, OK}
 // Kind is the kind of a subject.
 type Kind string
 
-// The kinds.
 const (
 	OfNode     Kind = "node"
 	OfPort     Kind = "port"     // of an HCA: Device and Port
@@ -53,8 +52,8 @@ const (
 	OfSource   Kind = "source"   // Source, and its Device
 )
 
-// Subject is what has a condition. Fields that do not apply are empty. Names of workloads, devices and sources may have any
-// characters.
+// Subject is what has a condition. Fields that do not apply are empty. Names of workloads, devices and sources may have
+// any characters.
 type Subject struct {
 	Kind      Kind
 	Owner     identity.Owner
@@ -62,7 +61,7 @@ type Subject struct {
 	Port      int
 	GPU, UUID string // ID and UUID of a GPU
 	Source    string
-	// Detail distinguishes subjects that are equal otherwise: an errno, the code of a fault, the name of a map.
+	// Detail distinguishes otherwise equal subjects: an errno, the code of a fault, the name of a map.
 	Detail string
 }
 

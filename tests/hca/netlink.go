@@ -14,8 +14,8 @@ import (
 
 var native = binary.NativeEndian
 
-// The builders below make replies that were not recorded: those of vendor drivers, and malformed ones. They are constructed from the kernel
-// headers.
+// The builders below make replies that were not recorded: replies of vendor drivers, and malformed replies. They are
+// constructed from the kernel headers.
 
 // Attr is an attribute.
 func Attr(typ uint16, data ...byte) []byte {
@@ -55,8 +55,8 @@ func Reply(cmd, flags uint16, payload ...[]byte) []byte {
 	return Message(5<<10|cmd, flags, 1, payload...)
 }
 
-// Kernel answers requests on one end of a socket pair, in place of netlink. answer
-// returns the datagrams for one request. Messages with the sequence number 1 get that of the request.
+// Kernel answers requests on one end of a socket pair, in place of netlink. answer returns the datagrams for one
+// request. Messages with the sequence number 1 get the sequence number of the request.
 func Kernel(t testing.TB, answer func(r []byte) [][]byte) func() (*netlink.Conn, error) {
 	return func() (*netlink.Conn, error) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

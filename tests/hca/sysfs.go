@@ -94,8 +94,7 @@ func (tr Tree) Remove(p string) {
 	}
 }
 
-// HCA writes a one-port device like mlx5 with the counters of both sets. The value of a counter
-// is its index plus base.
+// HCA writes a one-port device like mlx5 with the counters of both sets. The value of a counter is its index plus base.
 func (tr Tree) HCA(n int, base uint64) string {
 	name := fmt.Sprintf("mlx5_%d", n)
 	pci := fmt.Sprintf("devices/pci0000:15/0000:%02x:00.0", 0x18+n)
@@ -148,8 +147,9 @@ var (
 // EmptyGID is the content of gids/I for an empty entry.
 const EmptyGID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
-// GIDs writes a GID table of size entries for a port. An entry "TYPE ADDRESS [NETDEV]" is at its index; the others are empty, and
-// their attributes fail with EINVAL as in the kernel: only a real attribute does, such as the speed of the loopback interface.
+// GIDs writes a GID table of size entries for a port. An entry "TYPE ADDRESS [NETDEV]" is at its index. The attributes
+// of the other entries fail with EINVAL as in the kernel. No fake file can do this, so they link to a real attribute,
+// such as the speed of the loopback interface.
 func (tr Tree) GIDs(port string, size int, entries map[int]string) {
 	tr.T.Helper()
 	for i := range size {
@@ -182,9 +182,8 @@ func (tr Tree) Interface(path, typ string, index, link, packets int) {
 	}
 }
 
-// SRIOV writes a PF, mlx5_0, with virtual functions, with an HCA where a name is given. The
-// tree is constructed: the links are those of the PCI core (drivers/pci/iov.c), the files of
-// sriov/ those of the vendor driver.
+// SRIOV writes a PF, mlx5_0, with virtual functions; each name gives a function an HCA. The tree is constructed: the
+// links follow the PCI core (drivers/pci/iov.c), the files of sriov/ the vendor driver.
 func (tr Tree) SRIOV(names ...string) {
 	tr.HCA(0, 1)
 	const bus = "devices/pci0000:15/"

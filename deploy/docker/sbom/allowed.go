@@ -12,7 +12,7 @@ import (
 // documentation of a module.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC-BY-SA-4.0", "ISC", "MIT", "MPL-2.0"}
 
-// checkLicense returns an error unless a module has a known license and all that it has are allowed.
+// checkLicense returns an error unless a module has a known license and all its licenses are allowed.
 func checkLicense(m module, texts []license) error {
 	expression := expressionOf(texts)
 	if expression == "" {

@@ -16,7 +16,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// A bill is what is in the image, as CycloneDX has it. It has neither a time nor a serial number: the same input
+// A bill lists the contents of the image in CycloneDX. It has neither a time nor a serial number: the same input
 // gives the same file.
 type bill struct {
 	*cdx.BOM
@@ -78,7 +78,7 @@ func golangPURL(path, version string) string {
 	return "pkg:golang/" + path + "@" + url.PathEscape(version)
 }
 
-// A debianPackage is one that files of the image are from.
+// A debianPackage has files in the image.
 type debianPackage struct{ name, version, arch, sha256, license string }
 
 func readPackages(path string) ([]debianPackage, error) {

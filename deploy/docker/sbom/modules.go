@@ -17,7 +17,7 @@ import (
 	mod "golang.org/x/mod/module"
 )
 
-// A module is one that is linked into the binary. Go's own library is the module std.
+// A module is linked into the binary. Go's standard library is the module std.
 type module struct{ Path, Version, Sum string }
 
 const std = "stdlib"
@@ -36,10 +36,10 @@ func modules(info *debug.BuildInfo) []module {
 // A license is a text that a module brings.
 type license struct {
 	file, text string
-	ids        []string // SPDX's; none for a notice, and where it is not recognized
+	ids        []string // SPDX identifiers; empty for a notice, and for an unknown text
 }
 
-// A cache is where modules are, and Go itself.
+// A cache has the directories of modules and of Go.
 type cache struct{ modules, goroot string }
 
 func moduleCache() (cache, error) {
@@ -56,7 +56,7 @@ func moduleCache() (cache, error) {
 
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 
-// licenses reads the texts at the root of a module. It returns nil for a module without one.
+// licenses reads the license texts at the root of a module. It returns nil if there are no texts.
 func (c cache) licenses(m module) ([]license, error) {
 	dir := c.goroot
 	if m.Path != std {
@@ -88,7 +88,7 @@ func (c cache) licenses(m module) ([]license, error) {
 	return list, nil
 }
 
-// identify returns the SPDX identifiers of a text, none where less than three quarters of it are known.
+// identify returns the SPDX identifiers of a text, or nil if less than three quarters of it are known.
 func identify(text []byte) []string {
 	cover := licensecheck.Scan(text)
 	if cover.Percent < 75 {
@@ -103,7 +103,7 @@ func identify(text []byte) []string {
 	return ids
 }
 
-// expressionOf says that all of the licenses hold: which files each is for is not known.
+// expressionOf combines all licenses with AND: which files each license covers is unknown.
 func expressionOf(texts []license) string {
 	var ids []string
 	for _, t := range texts {

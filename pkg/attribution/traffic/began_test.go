@@ -11,8 +11,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestBegan: the bytes of an owner began when the device was read before. That is not known if its source did not answer then, at the
-// first reading of the device, nor once the owner has other labels; the unattributed share has no begin.
+// TestBegan: the bytes of an owner began at the previous reading of the device. Their begin is unknown if the source
+// did not answer then, at the first reading of the device, and after the owner's labels changed. The unattributed share
+// has no begin.
 func TestBegan(t *testing.T) {
 	renamed := func(n *node) *node {
 		e := n.Entities[1]

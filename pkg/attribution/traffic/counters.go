@@ -17,10 +17,9 @@ const (
 
 var directionNames = [directions]model.Direction{model.Transmit, model.Receive}
 
-// vfStats is the source of the PF's statistics of a VF.
+// vfStats marks a counter that the PF reports about a VF.
 const vfStats = "vf"
 
-// A byteCounter is one byte counter of a device.
 type byteCounter struct {
 	port      int
 	from      string // names of the driver's counters, or vfStats
@@ -28,7 +27,6 @@ type byteCounter struct {
 	value     uint64 // in bytes
 }
 
-// portCounters adds the byte counters of the ports of an HCA.
 func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 	var buffer [model.SharedCounters]model.SharedCounter
 	for i := range h.Ports {
@@ -45,8 +43,8 @@ func portCounters(counters []byteCounter, h *model.HCA) []byteCounter {
 	return counters
 }
 
-// advance takes a reading of a device's counters and computes the bytes moved since the last
-// interval ended. A counter that fell was reset: its value is the growth, as in Prometheus. first reports that no devices were read before.
+// advance takes a reading of a device's counters and computes the bytes moved since the last interval ended. A counter
+// that fell was reset: its value is the growth, as in Prometheus. first reports that no devices were read before.
 func (d *device) advance(stale, collected, first bool) {
 	d.moved = [directions]uint64{}
 	r := d.classify(stale)
@@ -56,7 +54,7 @@ func (d *device) advance(stale, collected, first bool) {
 	switch {
 	case !d.interval.ends:
 	case !d.state.counted:
-		d.interval.untallied = len(d.last) > 0 // it had counters
+		d.interval.untallied = len(d.last) > 0 // the device had counters
 	case complete(d.read, d.last) && (!wasCounted || r == readAll):
 		d.add(d.read)
 	default:
@@ -68,7 +66,6 @@ func (d *device) advance(stale, collected, first bool) {
 	}
 }
 
-// classify returns the kind of reading.
 func (d *device) classify(stale bool) reading {
 	switch {
 	case stale:
@@ -103,7 +100,7 @@ func (d *device) add(read []byteCounter) {
 	d.last = append(d.last[:0], read...)
 }
 
-// find finds the same counter in another reading.
+// find finds the counter c in another reading.
 func find(counters []byteCounter, c byteCounter) *byteCounter {
 	for i := range counters {
 		if o := &counters[i]; o.port == c.port && o.from == c.from && o.direction == c.direction {

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// deviceList is all devices, with what is known of them from earlier refreshes.
+// deviceList is all devices, with what earlier refreshes reported about them.
 type deviceList struct {
 	devices           map[string]*device
 	order             []*device         // sorted by name between refreshes
@@ -18,7 +18,7 @@ type deviceList struct {
 	listed, listedVFs bool              // HCAs and virtual functions were listed
 }
 
-// device returns the device with a name and adds it if necessary.
+// device returns the device with a name, and adds it if it is new.
 func (l *deviceList) device(name string) *device {
 	d := l.devices[name]
 	if d == nil {
@@ -32,10 +32,9 @@ func (l *deviceList) device(name string) *device {
 	return d
 }
 
-// readCounters reads the counters of all devices. A virtual function in a virtual machine or
-// in another network namespace shows no counters of its own; its physical function's
-// statistics are used instead, never both. On Ethernet those statistics include traffic other
-// than RDMA and are not used.
+// readCounters reads the counters of all devices. A virtual function in a virtual machine or in another network
+// namespace shows no counters; the statistics of its physical function take their place, never both. On Ethernet these
+// statistics include traffic other than RDMA and are not used.
 func (l *deviceList) readCounters(s *model.Snapshot) {
 	vfs := countedVFs(s)
 	for _, d := range l.order {
@@ -106,8 +105,8 @@ func countedVFs(s *model.Snapshot) map[string]*model.VF {
 	return vfs
 }
 
-// readVF reads the counters of a virtual function. They are stale if the physical function was
-// not read since the last call.
+// readVF reads the counters of a virtual function. They are stale if the physical function was not read since the last
+// call.
 func (d *device) readVF(v *model.VF, pci string) (stale bool) {
 	d.pci, d.isVF = pci, true
 	if d.state.counted && d.last[0].from == vfStats && d.reading == v.Look {
@@ -119,8 +118,8 @@ func (d *device) readVF(v *model.VF, pci string) (stale bool) {
 	return false
 }
 
-// rename records the HCA name of a virtual function, which it keeps when the HCA is no longer
-// visible. The device that was stored under the address continues under the name.
+// rename records the HCA name of a virtual function, which stays when the HCA is no longer visible. The device that was
+// stored under the PCI address continues under the name.
 func (l *deviceList) rename(pci, name string) {
 	if l.names[pci] == name {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Exclusive reports whether the counters of a device's ports, which have both directions, were
-// credited to this owner alone when its last interval ended.
+// Exclusive reports whether the last interval of a device with port counters in both directions was credited to this
+// owner alone.
 func (l *Ledger) Exclusive(owner identity.OwnerID, device string) bool {
 	d := l.devices[device]
 	if d == nil {
@@ -28,19 +28,18 @@ func (l *Ledger) Exclusive(owner identity.OwnerID, device string) bool {
 type assignments struct {
 	owners   *identity.Table
 	shares   *attribution.Attribution
-	byDevice map[string][]assigned // nil until it is needed
+	byDevice map[string][]assigned // filled at first use
 }
 
-// assigned is the owner that a device is assigned to.
 type assigned struct {
 	owner identity.OwnerID
 	given bool // see attribution.DeviceShare
 }
 
-// exclusiveOwner returns the only owner that used the device in the interval that ends now, or
-// Unattributed if there were several owners or an unknown user. An invisible device, and a
-// virtual function while no objects are counted, belong to their assigned owner, if the
-// assignment is older than the previous interval: their counters may be one reading old.
+// exclusiveOwner returns the only owner that used the device in the interval that ends now, or Unattributed if several
+// owners or an unknown user did. An invisible device belongs to its assigned owner, and so does a virtual function
+// while no objects are counted. The assignment must be older than the previous interval: the counters may be one
+// reading old.
 func (a *assignments) exclusiveOwner(d *device, seesObjects bool) identity.OwnerID {
 	if d.interval.mixed {
 		return identity.Unattributed
@@ -86,8 +85,7 @@ func (a *assignments) podOf(id identity.OwnerID) identity.OwnerID {
 	return a.owners.OfPod(o.Namespace, o.Pod, a.owners.Info(id).PodUID)
 }
 
-// noteAssigned records since when a device is assigned to an owner, for devices that may be
-// attributed without objects.
+// noteAssigned records since when a device is assigned to an owner, for exclusiveOwner.
 func (l *Ledger) noteAssigned() {
 	for _, d := range l.order {
 		given := identity.Unattributed
@@ -100,10 +98,9 @@ func (l *Ledger) noteAssigned() {
 	}
 }
 
-// of returns the exclusive owner by assignment: the kubelet allocated the PCI
-// function, or the device is in the owner's network namespace. A device node alone is no
-// proof, but it selects the container within a pod; with several containers the pod is the
-// owner.
+// of returns the exclusive owner by assignment: the kubelet allocated the PCI function, or the device is in the owner's
+// network namespace. A device node alone is no proof, but it selects the container within a pod. If it selects several
+// containers, the pod is the owner.
 func (a *assignments) of(d *device) identity.OwnerID {
 	if a.byDevice == nil {
 		a.byDevice = make(map[string][]assigned, len(a.shares.Assigned))
@@ -136,7 +133,6 @@ func (a *assignments) of(d *device) identity.OwnerID {
 	return one
 }
 
-// labelOf returns the key of a device among assigned devices.
 func labelOf(hca *model.HCA, pci string) string {
 	if hca != nil {
 		return hca.Name

@@ -2,29 +2,26 @@
 
 // Package traffic credits the bytes of devices to owners.
 //
-// Several methods may count the same byte, and a device may have another owner at the next
-// refresh. So the bytes that a device moved since its last reading are credited once, separately
-// for each direction:
+// Several methods may count the same byte, and the owner of a device may change between refreshes. So the bytes that a
+// device moved since its last reading are credited once, separately for each direction:
 //
-//   - to the device's exclusive owner, by the counters of its port (see exclusiveOwner),
-//     whatever other methods counted;
-//   - else to each owner the bytes that the hardware counters of its queue pairs report, and
-//     those that uprobes report beyond that (see choose);
-//   - else to the owners whose calls are counted in surveys only, in proportion to their last survey (see split.go);
-//   - the rest stays unattributed.
+//   - If the device has an exclusive owner (see exclusiveOwner), it gets all bytes of the port
+//     counters, whatever other methods counted.
+//   - Else each owner gets the bytes that the hardware counters of its queue pairs report, and
+//     the bytes that uprobes report beyond them (see choose).
+//   - The owners whose calls are counted in surveys only get a part of the rest, in proportion
+//     to their last survey (see split.go).
+//   - The remainder stays unattributed.
 //
-// So the shares of a device add up to its own counters, to the byte, from the first reading
-// on: bytes from before are unattributed. More than the device moved is never credited.
-// Where the methods report more (posted and not yet sent) the smallest reports are credited
-// first, and the excess waits until the device has moved more. The excess is dropped when
-// its owner stops using the device and sends nothing anymore.
+// So the shares of a device add up to its own counters, to the byte, from the first reading on; earlier bytes are
+// unattributed. The credits never exceed what the device moved. If the methods report more (posted and not yet sent),
+// the smallest reports are credited first, and the excess waits until the device has moved more. The excess is dropped
+// when its owner stops using the device and sends nothing anymore.
 //
-// A device without counters has no unattributed share: reports are credited as they are.
-// The same holds for a device with counters that is unlisted for long; when it comes
-// back, these reports are part of the bytes it moved.
+// A device without counters has no unattributed share: reports are credited as they are. The same holds for a device
+// with counters that is unlisted for long. When it comes back, these reports are part of the bytes it moved.
 //
-// A credit is final, except when an owner expires: its bytes become
-// unattributed, and the sum stays the same.
+// A credit is final, except when an owner expires: its bytes become unattributed, and the sum stays the same.
 package traffic
 
 import (
@@ -44,8 +41,8 @@ type Ledger struct {
 	deviceList
 	accounts accounts
 	rows     map[rowKey]*row
-	// answered is the last refresh in which a method reported anything, or in which its source
-	// had nothing to report; before is the preceding one.
+	// answered is the last refresh in which a method reported anything, or its source had nothing to report; before is
+	// the answer before that.
 	answered, before [methods]uint64
 	paused           pausedCalls
 	objects          objectUses
@@ -58,8 +55,7 @@ type Ledger struct {
 	reported []*row
 }
 
-// A device is one HCA, or one virtual function without a visible HCA, under the name that its
-// shares have.
+// A device is one HCA, or one virtual function without a visible HCA. name is the name in its shares.
 type device struct {
 	name   string
 	listed bool // in this refresh
@@ -72,7 +68,8 @@ type device struct {
 	reading    uint64 // sequence number of the VF statistics
 	interval   interval
 	moved      [directions]uint64
-	// ended is the last refresh in which an interval ended, endedBefore is the preceding one.
+	// ended is the last refresh in which an interval ended, endedBefore the refresh in which the previous interval
+	// ended.
 	ended, endedBefore uint64
 
 	users   map[identity.OwnerID]*use
@@ -90,11 +87,11 @@ type device struct {
 	// wasUnknown in the previous one.
 	unknownUse, wasUnknown bool
 	given                  identity.OwnerID // the owner that the device is assigned to
-	since                  uint64           // the refresh of the assignment
+	since                  uint64           // the refresh that assigned it
 
 	endedAt time.Time // end of the last interval
-	counted time.Time // before its bytes were read
-	surveys []survey  // the last of each cgroup and provider file
+	counted time.Time // before the bytes of this interval's end were read
+	surveys []survey  // the last survey of each cgroup and provider file
 	covers  map[identity.OwnerID]cover
 	// lapsed: some calls may have been uncounted in a part of this interval, and have no survey now.
 	lapsed bool
@@ -112,14 +109,14 @@ type direction struct {
 	accounts     []*account
 
 	past []period // the last intervals, the newest one last
-	// surveyed is the end of the newest survey. The following fields compare it with what the device moved in it.
+	// surveyed is the end of the newest survey. The following fields compare the survey with what the device moved
+	// during it.
 	surveyed   time.Time
 	comparable bool
-	other      float64 // bytes per second that are not of the surveyed owners
+	other      float64 // bytes per second that the surveyed owners did not move
 }
 
-// Settle credits the bytes that devices moved up to now. a has the objects and assigned devices
-// of s.
+// Settle credits the bytes that devices moved up to now. a has the objects and assigned devices of s.
 func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table, now time.Time) {
 	if l.devices == nil {
 		l.devices, l.names = map[string]*device{}, map[string]string{}
@@ -153,7 +150,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 	}
 	l.forgetDevices()
 	for _, a := range l.accounts {
-		if a.round < owners.Inherited(a.owner) { // it had other labels
+		if a.round < owners.Inherited(a.owner) { // the owner had other labels
 			a.since = time.Time{}
 		}
 	}
@@ -163,8 +160,7 @@ func (l *Ledger) Settle(s *model.Snapshot, a *attribution.Attribution, owners *i
 	}
 }
 
-// Shares returns all credited bytes, device by device; nil if there are no devices. use
-// returns the index of an owner.
+// Shares returns all credited bytes, device by device, or nil without devices. use returns the index of an owner.
 func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficShare {
 	if len(l.order) == 0 {
 		return nil
@@ -189,8 +185,7 @@ func (l *Ledger) Shares(use func(identity.OwnerID) int) []attribution.TrafficSha
 	return out
 }
 
-// forgetRows drops the rows of cgroups that a source has forgotten. The rows of a method that
-// does not answer at all are kept.
+// forgetRows drops the rows of cgroups that a source has forgotten. If a method does not answer at all, its rows stay.
 func (l *Ledger) forgetRows() {
 	for key, r := range l.rows {
 		if r.reported == l.refresh || l.answered[key.method] != l.refresh {
@@ -202,8 +197,8 @@ func (l *Ledger) forgetRows() {
 	}
 }
 
-// maxAbsent is the maximum number of unlisted devices without shares that are remembered. A
-// remembered device continues its totals when it returns.
+// maxAbsent is how many unlisted devices without shares are remembered. A remembered device continues its totals when
+// it returns.
 const maxAbsent = 256
 
 func (l *Ledger) forgetDevices() {

@@ -42,7 +42,7 @@ type simDevice struct {
 	counter [2][directions]uint64 // by port
 	kernel  uint64                // queue pairs of consumers in the kernel
 	hidden  bool
-	away    int // remaining refreshes in which it is not visible
+	away    int // refreshes for which it stays invisible
 	wasAway bool
 }
 
@@ -59,8 +59,8 @@ type simUse struct {
 	bytes      [directions]uint64 // payload, as the methods report it
 	counted    [directions]uint64 // the part that hardware counters count
 	bound      bool               // bound to hardware counters
-	exact      bool               // otherwise it is counted in surveys only
-	could      bool               // move bytes in this interval
+	exact      bool               // otherwise surveys count it
+	could      bool               // may move bytes in this interval
 	uncounted  [directions]uint64 // payload of this interval, if it is not exact
 	survey     *model.Survey
 }
@@ -133,7 +133,7 @@ func (w *world) live(c *simCgroup) {
 			for direction := range directions {
 				payload := uint64(w.r.IntN(1000)) * 4
 				headers := uint64(w.r.IntN(50)) * 4
-				remote := uint64(w.r.IntN(2)*w.r.IntN(300)) * 4 // started by the peer: no method counts it
+				remote := uint64(w.r.IntN(2)*w.r.IntN(300)) * 4 // started by the peer, so that no method counts it
 				w.wire(d, c.owner, direction, payload+headers+remote)
 				if u.bound { // counted for some of the queue pairs
 					u.counted[direction] += payload / uint64(1+w.r.IntN(3))
@@ -163,7 +163,8 @@ func (w *world) live(c *simCgroup) {
 	}
 }
 
-// survey ends the surveys of uses that are exact now, and surveys the others in every third interval. One in twenty is missed.
+// survey ends the surveys of exact uses, and surveys the others in every third interval. One survey in twenty is
+// missed.
 func (w *world) survey(d *simDevice) {
 	all := w.surveys.IntN(3) == 0
 	for _, c := range w.cgroups {
@@ -181,7 +182,7 @@ func (w *world) survey(d *simDevice) {
 	}
 }
 
-// mayBeSplit reports whether all bytes of this interval that are not counted belong to known owners with a survey.
+// mayBeSplit reports whether all uncounted bytes of this interval belong to known owners with a survey.
 func (w *world) mayBeSplit(d *simDevice) bool {
 	for _, c := range w.cgroups {
 		u := c.devices[d]
@@ -278,9 +279,9 @@ type deviceTotal struct {
 	sum  [directions]uint64
 }
 
-// TestLedgerProperties checks random histories, to the byte: the shares of a device add up to
-// its total, no share falls, no owner has more than it moved, and the memory of the ledger is
-// bounded. With surveys, bytes are split, but only of intervals in which nobody else could have moved them.
+// TestLedgerProperties checks random histories, to the byte: the shares of a device add up to its total, no share
+// falls, no owner gets more than it moved, and the memory of the ledger is bounded. With surveys, the ledger splits
+// bytes, but only of intervals in which nobody else could have moved them.
 func TestLedgerProperties(t *testing.T) {
 	for _, surveys := range []bool{false, true} {
 		t.Run(fmt.Sprintf("surveys=%v", surveys), func(t *testing.T) { ledgerProperties(t, surveys) })
@@ -348,8 +349,8 @@ func ledgerProperties(t *testing.T, surveys bool) {
 			}
 			for _, d := range w.devices {
 				for direction := range directions {
-					// Some of the bytes that were reported while the device was not visible
-					// had been moved before and were unattributed.
+					// Some bytes that were reported while the device was invisible had been moved earlier and were
+					// unattributed.
 					if m := l.devices[d.name]; m != nil && d.wasAway {
 						for _, a := range m.directions[direction].accounts {
 							sums[truthKey{"", d.name, direction}] -= a.free
@@ -398,8 +399,7 @@ func ledgerProperties(t *testing.T, surveys bool) {
 	}
 }
 
-// ledgerHistories are checksums of all shares of a history, by seed. They detect any change of
-// the ledger's arithmetic.
+// ledgerHistories are checksums of all shares of a history, by seed. They detect any change of the ledger's arithmetic.
 var ledgerHistories = [15]uint64{
 	0x65afa96dd54074d7, 0xae9ef082c5f2f21b, 0xf17d3550ed49bc39, 0x15765d10be64db19, 0xbdb0e990811f00f9,
 	0x10fd34978c726c7f, 0x4b0ed056709fbc2a, 0x5c214f4475c507b8, 0x795c889f0262415c, 0xe69285a7d23ab08d,

@@ -23,9 +23,8 @@ type testLedger struct {
 	owners   identity.Table
 	counters attribution.Counters
 	known    map[model.CgroupID]bool
-	// asRecorded selects the behavior for which the histories were recorded: missed refreshes
-	// of owners count only while the probe answers, and created objects are those of the
-	// facts.
+	// asRecorded selects the behavior for which the histories were recorded: missed refreshes of owners count only
+	// while the probe answers, and only the listed facts' objects count as created.
 	asRecorded bool
 	clock      time.Time
 	states     []model.SourceState
@@ -75,8 +74,7 @@ func (l *testLedger) attribute(n *node) attribution.Attribution {
 	return a
 }
 
-// createdOfFacts counts the objects created by the cgroups that are listed now: the number
-// falls when a cgroup is forgotten.
+// createdOfFacts counts the objects that the listed cgroups created: the number falls when a cgroup is forgotten.
 func (l *testLedger) createdOfFacts(s *model.Snapshot, a *attribution.Attribution) {
 	made := map[string]map[identity.OwnerID]uint64{}
 	for i := range a.Objects {
@@ -111,7 +109,6 @@ func (l *testLedger) forget(ids []model.CgroupID) {
 
 type entity = identitytest.Entity
 
-// names returns the facts that name the cgroups that are used.
 func (n *node) names(used map[model.CgroupID]bool) *model.Snapshot {
 	entities := maps.Clone(n.Entities)
 	maps.DeleteFunc(entities, func(id model.CgroupID, _ entity) bool { return !used[id] })
@@ -120,12 +117,11 @@ func (n *node) names(used map[model.CgroupID]bool) *model.Snapshot {
 	return s
 }
 
-// node is the facts of a node. Cgroup n is container cn in its own pod; cgroups from 90 on are
-// unattributed.
+// node is the facts of a node. Cgroup n is container cn in its own pod; cgroups from 90 on are unattributed.
 type node struct {
 	model.Snapshot
 	Entities map[model.CgroupID]entity
-	listed   []model.Container // by a runtime, in addition
+	listed   []model.Container // additional containers that a runtime lists
 }
 
 func newNode() *node {
@@ -162,7 +158,7 @@ func (n *node) kernel(name string, qps uint64) *node {
 	return n.sum(name, qps)
 }
 
-// domains adds protection domains of a module of the kernel, of which some have objects.
+// domains adds protection domains of a kernel module; used of them have objects.
 func (n *node) domains(module string, count, used uint64) *node {
 	n.Domains = append(n.Domains, model.Domains{Device: "d", Module: module, Count: count, Used: used})
 	return n
@@ -187,7 +183,7 @@ func (n *node) sum(name string, qps uint64) *node {
 	return n
 }
 
-// holds adds n contexts and queue pairs of a cgroup and the number that it created.
+// holds adds contexts and queue pairs of a cgroup: how many it has now and how many it created.
 func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 	for _, typ := range []model.ObjectType{model.Context, model.QP} {
 		n.Objects = append(n.Objects, model.Objects{Cgroup: model.CgroupID(cgroup), Device: device, Type: typ, Current: now})
@@ -203,7 +199,6 @@ func (n *node) holds(cgroup uint64, device string, now, made uint64) *node {
 	return n
 }
 
-// traced marks that the data path answers.
 func (n *node) traced() *node {
 	n.DataPath = &model.DataPathStats{}
 	return n
@@ -222,7 +217,6 @@ func sent(t *testing.T, l *testLedger, n *node) map[string]uint64 {
 	return credited(t, l.attribute(n))
 }
 
-// credited returns the transmitted bytes of shares, by "container method".
 func credited(t *testing.T, a attribution.Attribution) map[string]uint64 {
 	t.Helper()
 	got := map[string]uint64{}
@@ -245,19 +239,16 @@ func credited(t *testing.T, a attribution.Attribution) map[string]uint64 {
 	return got
 }
 
-// moved puts the device d in the network namespace of a container.
 func (n *node) moved() *node {
 	n.HCAs[0].Netns, n.Namespaces = 7, []model.Namespace{{Inode: 7, Cgroup: 1}}
 	return n
 }
 
-// twin makes cgroup 11 a second cgroup of container c1.
 func (n *node) twin() *node {
 	n.Entities[11] = n.Entities[1]
 	return n
 }
 
-// two adds two users of the device d.
 func (n *node) two() *node { return n.holds(1, "d", 1, 1).holds(2, "d", 1, 1) }
 
 func (n *node) without(change func(*node)) *node {
@@ -274,7 +265,7 @@ const rests = true
 
 type want = map[string]uint64
 
-// TestLedger has a row for each rule. The unattributed bytes of a port are " port".
+// TestLedger has a row for each rule. " port" is the unattributed bytes of a port.
 func TestLedger(t *testing.T) {
 	d := func(sent uint64) *node { return newNode().device("d", sent, 0) }
 	type step struct {
@@ -515,7 +506,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestExclusive: the counters of a port are those of its only user, until there is another one.
+// TestExclusive: the port counters belong to the only user, until a second user comes.
 func TestExclusive(t *testing.T) {
 	var l testLedger
 	exclusive := func(n *node) (owners []int) {
@@ -533,10 +524,10 @@ func TestExclusive(t *testing.T) {
 	}{
 		{newNode().device("d", 0, 0).holds(1, "d", 1, 1), nil}, // bytes from before
 		{newNode().device("d", 10, 0).holds(1, "d", 1, 1), []int{1}},
-		{newNode().device("d", 10, 0).holds(1, "d", 1, 1), []int{1}}, // no traffic
+		{newNode().device("d", 10, 0).holds(1, "d", 1, 1), []int{1}},
 		{newNode().device("d", 20, 0).two(), nil},
 		{newNode().device("d", 30, 0).holds(2, "d", 1, 1), nil},
-		{newNode().device("d", 30, 0).holds(2, "d", 1, 1), nil}, // the first one may have used it before
+		{newNode().device("d", 30, 0).holds(2, "d", 1, 1), nil}, // container 1 may have used it before
 		{newNode().device("d", 40, 0).holds(2, "d", 1, 1), []int{2}},
 	} {
 		if got := exclusive(step.node); fmt.Sprint(got) != fmt.Sprint(step.want) {
@@ -548,7 +539,7 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// TestLedgerWithoutCounters checks that reports are credited as they are.
+// TestLedgerWithoutCounters: reports are credited as they are.
 func TestLedgerWithoutCounters(t *testing.T) {
 	rxe := func() *node {
 		n := newNode()
@@ -570,7 +561,7 @@ func TestLedgerWithoutCounters(t *testing.T) {
 			t.Errorf("refresh %d:\n%s", i+1, diff)
 		}
 	}
-	// For a device without an HCA reports are credited after a while: it may have counters.
+	// A device without an HCA may have counters: its reports are credited only after a while.
 	l = testLedger{}
 	for i := range maxMissedRefreshes + 2 {
 		got := sent(t, &l, newNode().reports(1, "x", up, 9))
@@ -580,7 +571,7 @@ func TestLedgerWithoutCounters(t *testing.T) {
 	}
 }
 
-// TestLedgerOneDirection checks that a direction without a counter has no unattributed share.
+// TestLedgerOneDirection: a direction without a counter has no unattributed share.
 func TestLedgerOneDirection(t *testing.T) {
 	n := newNode().device("d", 100, 0).two()
 	p := &n.HCAs[0].Ports[0]
@@ -596,8 +587,7 @@ func TestLedgerOneDirection(t *testing.T) {
 	}
 }
 
-// TestLedgerSaturated checks that a saturated 32-bit counter is ignored and reports are
-// credited without it.
+// TestLedgerSaturated: a saturated 32-bit counter is ignored, and reports are credited without it.
 func TestLedgerSaturated(t *testing.T) {
 	narrow := func(words, bytes uint64) *node {
 		n := newNode().device("d", words*4, 0)
@@ -632,8 +622,7 @@ func TestLedgerSaturated(t *testing.T) {
 	}
 }
 
-// TestLedgerExpire checks that the bytes of an owner are unattributed once it expires, and not
-// before.
+// TestLedgerExpire: the bytes of an owner become unattributed when it expires, and not before.
 func TestLedgerExpire(t *testing.T) {
 	var l testLedger
 	at := func(bytes uint64) *node { return newNode().device("d", bytes, 0) }
@@ -667,9 +656,8 @@ func TestLedgerExpire(t *testing.T) {
 	}
 }
 
-// TestLedgerWithoutProbe checks that an owner keeps its bytes while one of its cgroups is
-// known, even if no source lists the cgroup, and expires once it is forgotten, with a probe or
-// without.
+// TestLedgerWithoutProbe: an owner keeps its bytes while one of its cgroups is known, even if no source lists the
+// cgroup, and expires once the cgroup is forgotten, with a probe or without.
 func TestLedgerWithoutProbe(t *testing.T) {
 	at := func(bytes uint64, probe bool) *node {
 		n := newNode().device("d", bytes, 0)
@@ -700,8 +688,8 @@ func TestLedgerWithoutProbe(t *testing.T) {
 	}
 }
 
-// TestLedgerGivenVF checks that a virtual function that is allocated to one container belongs
-// to it also without a probe; a physical function requires one.
+// TestLedgerGivenVF: a virtual function that is allocated to one container belongs to it also without a probe; a
+// physical function requires a probe.
 func TestLedgerGivenVF(t *testing.T) {
 	at := func(bytes uint64, vf, allocated bool) *node {
 		n := vfNode(0, 0, true)
@@ -731,7 +719,7 @@ func TestLedgerGivenVF(t *testing.T) {
 			t.Errorf("VF %v, allocated %v:\n%s", tt.vf, tt.allocated, d)
 		}
 	}
-	// The probe stops answering: another owner had objects there.
+	// The probe stops answering after another owner had objects on the device.
 	var l testLedger
 	with := func(bytes uint64) *node {
 		n := at(bytes, true, true)
@@ -747,8 +735,7 @@ func TestLedgerGivenVF(t *testing.T) {
 	}
 }
 
-// TestLedgerLateName checks that a container keeps the bytes that it moved before its runtime
-// named it.
+// TestLedgerLateName: a container keeps the bytes that it moved before its runtime named it.
 func TestLedgerLateName(t *testing.T) {
 	early := entity{Workload: "pod:u1/c1", ContainerID: "c1", PodUID: "u1", Cgroup: "/1"}
 	at := func(bytes uint64, names ...entity) *node {
@@ -818,8 +805,8 @@ func TestLedgerLateName(t *testing.T) {
 	})
 }
 
-// TestLedgerRenames: bytes follow each new name that identity proves, also that of a pod that
-// was known by its UID, and of a container that is found by its cgroup path.
+// TestLedgerRenames: bytes follow each new name that identity proves, also the name of a pod that was known by its UID,
+// and of a container that is found by its cgroup path.
 func TestLedgerRenames(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before, after entity
@@ -863,8 +850,8 @@ func TestLedgerRenames(t *testing.T) {
 	}
 }
 
-// TestLedgerVanished checks that reports on an unlisted device are credited after a while, and
-// are part of its total when it comes back.
+// TestLedgerVanished: reports on an unlisted device are credited after a while, and are part of its total when it comes
+// back.
 func TestLedgerVanished(t *testing.T) {
 	at := func(bytes uint64, seen bool) *node {
 		n := newNode().device("d", bytes, 0).two().reports(1, "d", up, bytes)
@@ -899,8 +886,7 @@ func TestLedgerVanished(t *testing.T) {
 	}
 }
 
-// TestLedgerRemembersAbsentOwner checks that an owner that is not listed for a moment is shown
-// as before.
+// TestLedgerRemembersAbsentOwner: an owner that is unlisted for a moment is shown as before.
 func TestLedgerRemembersAbsentOwner(t *testing.T) {
 	var l testLedger
 	at := func() *node { return newNode().device("d", 100, 0) }
@@ -946,7 +932,7 @@ func (n *node) given(to uint64) *node {
 	return n
 }
 
-// other adds another container of pod p1 that has the node of the function's HCA.
+// other adds another container of pod p1 that has the device node of the function's HCA.
 func (n *node) other() *node {
 	n.Containers = append(n.Containers, model.Container{
 		ID: "c3", Name: "other", Namespace: "ns", Pod: "p1", PodUID: "u1", Status: model.ContainerRunning,
@@ -1051,7 +1037,7 @@ func TestLedgerVFs(t *testing.T) {
 		"visible with its own counters, then moved": {
 			{own(1000, 80).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80}},
 			{own(2000, 100).holds(1, "d", 1, 1), want{"pf  port": 0, " port": 80, "c1 port": 20}},
-			{moved(vfNode(0, 3000, true)), want{"pf  port": 0, " port": 80, "c1 port": 20}}, // another set of counters
+			{moved(vfNode(0, 3000, true)), want{"pf  port": 0, " port": 80, "c1 port": 20}}, // other counters
 			{moved(vfNode(0, 3500, true)), want{"pf  port": 0, " port": 80, "c1 port": 520}},
 		},
 	} {
@@ -1066,8 +1052,7 @@ func TestLedgerVFs(t *testing.T) {
 	}
 }
 
-// TestLedgerPod checks that a device that is assigned to one pod and used by several of its
-// containers belongs to the pod.
+// TestLedgerPod: a device that is assigned to one pod and used by several of its containers belongs to the pod.
 func TestLedgerPod(t *testing.T) {
 	at := func(bytes uint64, given bool) *node {
 		n := newNode().device("d", bytes, 0)
@@ -1097,8 +1082,8 @@ func TestLedgerPod(t *testing.T) {
 	}
 }
 
-// TestLedgerPodThenMethod checks that bytes that the port credited to a pod are not credited
-// to its container by uprobes that did not answer in between.
+// TestLedgerPodThenMethod: if uprobes miss a while in which the port credited bytes to a pod, they do not credit these
+// bytes again to its container.
 func TestLedgerPodThenMethod(t *testing.T) {
 	at := func(bytes uint64, users ...uint64) *node {
 		n := newNode().device("d", bytes, 0)

@@ -20,15 +20,14 @@ const (
 
 var methodNames = [methods]model.Method{model.MethodPort, model.MethodQPCounter, model.MethodUprobe, model.MethodSurvey}
 
-// A row is the bytes that a method reports for one cgroup.
 type row struct {
 	rowKey
 	now, last uint64
-	reported  uint64 // the refresh of now
-	credited  uint64 // the refresh of last; 0 for never
-	began     uint64 // the first refresh of the row, if the method had answered without it before
+	reported  uint64 // the refresh that set now
+	credited  uint64 // the refresh that set last; 0 for never
+	began     uint64 // the first refresh of the row, if the method answered in the refresh before
 	missed    int
-	resting   bool     // all of its facts rest
+	resting   bool     // all facts of the row rest
 	account   *account // the account of the last credit
 }
 
@@ -38,11 +37,10 @@ type rowKey struct {
 	method    int
 }
 
-// report records the bytes that methods report for cgroups since the last interval of their
-// device.
+// report records the bytes that methods report for cgroups since the last interval of their device.
 func (l *Ledger) report(facts []model.Traffic) {
 	l.before = l.answered
-	if l.facts.DataPath != nil { // it has no rows before it has counted bytes
+	if l.facts.DataPath != nil { // before it has counted bytes, it has no rows
 		l.answered[byUprobe] = l.refresh
 	}
 	l.reported = l.reported[:0]
@@ -109,9 +107,8 @@ func (l *Ledger) reportRow(r *row) {
 	a.report = plus(a.report, moved)
 }
 
-// current reports whether the growth of a row belongs to this interval, or was at least not
-// credited by another method in the meantime. A row may be new, or may have been missing while
-// its source did not answer; then another method was used.
+// current reports whether the growth of a row belongs to this interval, or at least was not credited through another
+// method. A row may be new, or its source may not have answered for a while, in which another method was used.
 func (l *Ledger) current(r *row, owner identity.OwnerID) bool {
 	if r.credited != 0 && r.credited >= r.direction.device.ended {
 		return true

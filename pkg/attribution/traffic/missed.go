@@ -10,19 +10,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// missed is what may be missing in the bytes of one owner on a device: bytes that the device moved in intervals in which the owner used it
-// and nothing shows whose they are. It never falls, and ends with the owner.
+// missed is what may be missing in the bytes of one owner on a device: unattributed bytes of intervals in which the
+// owner used the device. It never falls, and ends with the owner.
 type missed struct {
 	owner     identity.OwnerID
 	bytes     uint64 // at most
 	any       bool
 	unlimited bool // more may be missing: the device did not count all bytes
 
-	// The interval that has ended in this refresh. They are missing unless other methods count all bytes of the owner: Coverage has these.
+	// The interval that ended in this refresh. Its bytes are missing unless other methods count all bytes of the owner;
+	// Coverage decides this later.
 	pending          uint64
 	waits, untallied bool
-	// gap reports that other methods did not count all bytes at some refresh since the begin of this interval, judged is the last refresh
-	// in which that was known.
+	// gap reports that other methods did not count all bytes at some refresh since this interval began. judged is the
+	// last refresh in which this was known.
 	gap    bool
 	judged uint64
 }
@@ -31,7 +32,7 @@ func (m *missed) add(bytes uint64, unlimited bool) {
 	m.bytes, m.any, m.unlimited = plus(m.bytes, bytes), true, m.unlimited || unlimited
 }
 
-// end ends the interval that waits.
+// end ends the interval that waits for Coverage.
 func (m *missed) end(gap bool) {
 	if m.waits && gap {
 		m.add(m.pending, m.untallied)
@@ -48,8 +49,9 @@ func (d *device) missedOf(owner identity.OwnerID) *missed {
 	return d.missed[i]
 }
 
-// miss records the unattributed bytes of an interval for all owners that may have moved them. If there is an exclusive owner, these are
-// none, but the device may not have counted all. While no source counts objects, the owners are those of the first interval after that.
+// miss records the unattributed bytes of an interval for all owners that may have moved them. With an exclusive owner
+// no bytes are unattributed, but the device may not have counted all. While no source counts objects, the bytes wait
+// for the owners of the first interval with objects.
 func (d *device) miss(bytes uint64, exclusive, seesObjects bool) {
 	if d.interval.before {
 		bytes = 0
@@ -66,7 +68,7 @@ func (d *device) miss(bytes uint64, exclusive, seesObjects bool) {
 	note := func(owner identity.OwnerID) {
 		m := d.missedOf(owner)
 		if exclusive {
-			m.add(bytes, untallied) // of an earlier interval, or not counted at all: what other methods report is dropped
+			m.add(bytes, untallied) // the ledger drops what other methods report of such an interval
 			return
 		}
 		m.pending, m.waits, m.untallied = plus(m.pending, bytes), true, m.untallied || untallied
@@ -96,7 +98,8 @@ func (l *Ledger) Missed(owner identity.OwnerID, device string, gaps []model.Gap)
 	m.gap = m.gap || len(gaps) > 0
 	if d.ended == l.refresh {
 		m.end(m.gap)
-		// Queue pairs that are not connected yet move nothing. Those that were connected since are counted from their first call on.
+		// Queue pairs that are not connected yet move nothing. The calls of queue pairs that were connected since are
+		// counted from the first call on.
 		m.gap = slices.ContainsFunc(gaps, func(g model.Gap) bool { return g != model.GapNotSeen })
 	}
 	return m.any
@@ -108,7 +111,8 @@ func (l *Ledger) MissedShares(use func(identity.OwnerID) int) []attribution.Miss
 	for _, d := range l.order {
 		for _, m := range d.missed {
 			if d.ended == l.refresh && m.judged != l.refresh {
-				// The owner does not use the device anymore. Its bytes are counted if they were at its last refresh, the preceding one.
+				// The owner no longer uses the device. Its bytes are complete if they were complete at the preceding
+				// refresh, its last one.
 				m.end(m.gap || m.judged == 0 || m.judged+1 != l.refresh)
 			}
 			if m.any {
@@ -119,7 +123,7 @@ func (l *Ledger) MissedShares(use func(identity.OwnerID) int) []attribution.Miss
 	return out
 }
 
-// mergeMissed moves what is missing of one owner to another one.
+// mergeMissed moves the missing bytes of one owner to another.
 func (d *device) mergeMissed(m identity.Merge) {
 	i := slices.IndexFunc(d.missed, func(of *missed) bool { return of.owner == m.From })
 	if i < 0 {

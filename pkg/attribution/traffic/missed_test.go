@@ -25,8 +25,8 @@ func (n *node) bound(cgroup, qps uint64) *node {
 	return n
 }
 
-// TestMissed has a row for each way in which bytes of container c1 are missing or are not. Each step is a refresh, and the device moves 1000
-// bytes in each, of which no method reports any.
+// TestMissed has a row for each way in which bytes of container c1 are missing, or are not. Each step is a refresh, and
+// the device moves 1000 bytes in each, which no method reports.
 func TestMissed(t *testing.T) {
 	d := func() *node { return newNode() }
 	one := func() *node { return d().holds(1, "d", 1, 1) }
@@ -36,7 +36,7 @@ func TestMissed(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		steps []*node
-		want  []string // coverage of c1 and what it misses, after each step
+		want  []string // coverage and missing bytes of c1, after each step
 	}{
 		"bytes from before the first refresh": {
 			steps: []*node{one(), one()},
@@ -131,7 +131,7 @@ func missedOfC1(l *testLedger, n *node) string {
 	return text
 }
 
-// TestMissedUncounted: nothing shows what moved before a counter was reset, and while it was not read for long.
+// TestMissedUncounted: bytes that moved before a counter was reset, or while it was unread for long, are missing.
 func TestMissedUncounted(t *testing.T) {
 	var l testLedger
 	one := func(sent uint64) *node { return newNode().device("d", sent, 0).holds(1, "d", 1, 1) }
@@ -153,7 +153,8 @@ func TestMissedUncounted(t *testing.T) {
 	}
 }
 
-// TestMissedOwners: what an owner misses goes with its bytes to the owner that it turns out to be, and ends with it.
+// TestMissedOwners: when another owner takes over an owner's bytes, it takes over the missing bytes. They end with the
+// owner.
 func TestMissedOwners(t *testing.T) {
 	var l testLedger
 	shared := func(sent uint64) *node { return newNode().device("d", sent, 0).two() }

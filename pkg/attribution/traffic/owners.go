@@ -8,7 +8,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 )
 
-// Merge moves the accounts of one owner to another one.
+// Merge moves the accounts of the owner m.From to m.To.
 func (l *Ledger) Merge(m identity.Merge) {
 	for _, d := range l.order {
 		if d.given == m.From {

@@ -17,18 +17,18 @@ type account struct {
 	accountKey
 	closed bool // its owner expired, or was merged into another one
 
-	// It had no bytes at since, and was added in round of the owners.
+	// The account had no bytes at since, and the owners' table was in this round when it was added.
 	since time.Time
 	round uint64
 
 	credited uint64 // part of the device's own counter
-	free     uint64 // credited while the device had no counters
-	waits    uint64 // reported, not yet counted by the device
-	ahead    uint64 // reported, not yet counted by the better method
+	free     uint64 // credited while the device has no counters
+	waits    uint64 // reported, but the device has not counted it yet
+	ahead    uint64 // reported, but the better method has not counted it yet
 	won      uint64 // the last refresh in which this method was used
 
-	report   uint64 // of this interval
-	reported uint64 // the refresh of report
+	report   uint64 // in this interval
+	reported uint64 // the refresh that set report
 	valid    bool   // report belongs to this interval
 	live     bool   // not all rows of the report are resting
 	better   *account
@@ -40,7 +40,6 @@ type accountKey struct {
 	method    int
 }
 
-// accounts are the accounts of all owners on all devices.
 type accounts map[accountKey]*account
 
 func (all accounts) rank(owner identity.OwnerID, w *direction) {
@@ -59,7 +58,6 @@ func (all accounts) live(d *device, owner identity.OwnerID, method int) bool {
 	return false
 }
 
-// merge moves the accounts of one owner in a direction to another owner.
 func (all accounts) merge(w *direction, m identity.Merge) {
 	w.accounts = slices.DeleteFunc(w.accounts, func(a *account) bool {
 		if a.owner != m.From {
@@ -85,7 +83,7 @@ func (l *Ledger) account(owner identity.OwnerID, w *direction, method int) *acco
 	if a == nil {
 		a = &account{accountKey: key, since: w.device.counted, round: l.owners.Round()}
 		if reports := method == byQPCounter || method == byUprobe; reports && l.before[method]+1 != l.refresh {
-			a.since = time.Time{} // it may get bytes from before
+			a.since = time.Time{} // its first report may include earlier bytes
 		}
 		l.accounts[key] = a
 		w.accounts = append(w.accounts, a)
@@ -94,7 +92,6 @@ func (l *Ledger) account(owner identity.OwnerID, w *direction, method int) *acco
 	return a
 }
 
-// settle credits the bytes of an interval.
 func (l *Ledger) settle(d *device) {
 	for i := range d.directions {
 		for _, a := range d.directions[i].accounts {
@@ -136,14 +133,14 @@ func (l *Ledger) settleExclusive(w *direction, owner identity.OwnerID, moved uin
 	for _, a := range w.accounts {
 		a.report, a.waits, a.ahead = 0, 0, 0
 	}
-	w.remember(l.accounts, l.now, moved) // its owner may be counted in surveys only
+	w.remember(l.accounts, l.now, moved) // surveys may be all that counts for this owner next
 	a := l.account(owner, w, byPort)
 	a.credited += moved
 	a.won, w.exclusive = l.refresh, l.refresh
 }
 
 func (l *Ledger) settleShared(w *direction, moved uint64) {
-	if w.device.interval.begins { // bytes credited without counters are part of them now
+	if w.device.interval.begins { // they include the bytes that were credited without counters
 		moved = fill(moved, w.accounts, func(a *account) *uint64 { return &a.free })
 	}
 	l.choose(w)
@@ -169,11 +166,11 @@ func (l *Ledger) settleUncounted(w *direction) {
 	}
 }
 
-// choose reduces the report of the worse method to the bytes that the better one does not
-// count: only some of the owner's queue pairs may have a hardware counter. The worse method
-// reports bytes when they are posted, the better one when they are sent. The better one does
-// not report them again, so both together never exceed one method before some moment plus the
-// other one after it. A method that rests or does not answer is ignored.
+// choose reduces the report of the worse method to the bytes that the better method does not count: only some of the
+// owner's queue pairs may have a hardware counter. The worse method reports bytes when they are posted, the better
+// method when they are sent. Bytes that the worse method reported are not credited again when the better method reports
+// them. So both together never exceed the worse method before some moment plus the better method after it, or the
+// reverse. A method that rests or does not answer is ignored.
 func (l *Ledger) choose(w *direction) {
 	for _, a := range w.accounts {
 		b := a.better
@@ -197,8 +194,8 @@ func (l *Ledger) choose(w *direction) {
 	}
 }
 
-// fill credits n bytes to the accounts that want some, the smallest wants first: an owner that
-// reports too much must not take bytes from the others. It returns the remainder.
+// fill credits n bytes to the accounts that want bytes, the smallest wants first: an owner that reports too much must
+// not take bytes from the others. It returns the remainder.
 func fill(n uint64, accounts []*account, want func(*account) *uint64) uint64 {
 	var sum uint64
 	wanting := 0
@@ -234,7 +231,7 @@ func fill(n uint64, accounts []*account, want func(*account) *uint64) uint64 {
 	return n
 }
 
-// plus returns a+b, or the maximum on overflow: the values come from containers.
+// plus returns a+b, or the maximum on overflow: containers control the values.
 func plus(a, b uint64) uint64 {
 	sum, carry := bits.Add64(a, b, 0)
 	if carry != 0 {

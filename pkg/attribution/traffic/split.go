@@ -4,19 +4,19 @@ package traffic
 
 import "github.com/accelscope/accelscope/pkg/identity"
 
-// The bytes that no method counts exactly are split among the owners whose calls are counted in surveys only, in proportion to the bytes
-// per second of their last survey. Nothing is split of an interval in which an unknown user, or an owner with neither a survey nor an exact
-// count, could have moved bytes.
+// The bytes that no method counts exactly are split among the owners whose calls are counted in surveys only, in
+// proportion to the bytes per second of their last survey. An interval is not split if an unknown user, or an owner
+// with neither a survey nor an exact count, could have moved bytes.
 //
-// A survey lacks the bytes that remote sides read or write, those of the kernel, and headers. So it is compared with what the device
-// moved in it. If that was a quarter more, only the part of the surveyed owners is split. If it was less than a third, the counters of the
-// device lack the traffic, such as loopback: nothing is split.
+// A survey lacks the bytes that remote sides read or write, the kernel's bytes, and headers. So it is compared with
+// what the device moved meanwhile. If the device moved a quarter more, only the part of the surveyed owners is split.
+// If it moved less than a third, its counters lack the traffic, such as loopback, and nothing is split.
 const (
 	maxOther   = 0.25
 	maxSurplus = 3
 )
 
-// split credits the bytes that other methods left of an interval and returns the remainder.
+// split credits the bytes that exact methods left and returns the remainder.
 func (l *Ledger) split(w *direction, left uint64) uint64 {
 	d := w.device
 	if d.interval.mixed || !w.comparable || !l.accounted(d) {
@@ -56,7 +56,7 @@ func (l *Ledger) split(w *direction, left uint64) uint64 {
 	return rest
 }
 
-// accounted reports whether all that could have moved bytes in the interval have a survey or an exact count.
+// accounted reports whether every user that could have moved bytes in the interval has a survey or an exact count.
 func (l *Ledger) accounted(d *device) bool {
 	if d.unknownUse || d.wasUnknown || d.lapsed {
 		return false

@@ -11,12 +11,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A simOwner sends at a rate that is known, and is surveyed.
+// A simOwner sends at a known rate, and is surveyed.
 type simOwner struct {
 	rate       func(at float64) float64 // bytes per second
-	begin, end float64                  // end 0: never
+	begin, end float64                  // end 0: it does not end
 	counted    bool                     // by hardware counters of its queue pairs
-	exact      bool                     // its calls are counted all the time
+	exact      bool                     // its calls are always counted
 	sent       float64
 	survey     *model.Survey
 }
@@ -35,17 +35,17 @@ func steps(when, n float64) func(float64) float64 {
 	}
 }
 
-// TestSplit compares the bytes that are credited to owners with what they sent, on a clock that is simulated, in an hour of scrapes that
-// are 15 s apart, with a survey of 10 s in each 10 minutes.
+// TestSplit compares the bytes that are credited to owners with what they sent, on a simulated clock: an hour of
+// scrapes every 15 s, with a survey of 10 s every 10 minutes.
 func TestSplit(t *testing.T) {
 	const megabyte = 1e6
 	for name, test := range map[string]struct {
 		owners  []*simOwner
-		noise   float64                  // of the bytes of a survey, a part of them
+		noise   float64                  // relative error of the bytes of a survey
 		other   func(at float64) float64 // what else the device sends
 		counter func(sent uint64) uint64
-		// worst is the largest difference of what an owner is credited and what it sent in the intervals that are split, as a part of
-		// what all sent in them. unattributed is the largest part of all bytes that has no owner.
+		// worst is the largest difference between an owner's credit and what it sent, in the intervals that are split,
+		// relative to what all owners sent in them. unattributed is the largest unattributed part of all bytes.
 		worst, unattributed float64
 	}{
 		"1 to 9":                     {owners: []*simOwner{{rate: constant(megabyte)}, {rate: constant(9 * megabyte)}}, worst: 0.001, unattributed: 0.17},
@@ -74,7 +74,7 @@ func TestSplit(t *testing.T) {
 			},
 			noise: 0.1, worst: 0.05, unattributed: 0.05,
 		},
-		// Nothing is split between the begin of the fourth one and its first survey.
+		// Nothing is split between the begin of the fourth owner and its first survey.
 		"one ends, one begins": {
 			owners: []*simOwner{
 				{rate: constant(megabyte)},
@@ -112,14 +112,14 @@ type splitSim struct {
 	other   func(at float64) float64
 	counter func(sent uint64) uint64
 
-	at, sent float64 // the sum of the device
+	at, sent float64 // bytes of the device
 }
 
 const (
 	splitStep      = 0.5
 	surveyInterval = 600
 	surveyLength   = 10
-	surveyOffset   = 503 // of the first one
+	surveyOffset   = 503 // of the first survey
 )
 
 // advance lets the time of a scrape interval pass.
@@ -180,7 +180,7 @@ func toInt(b bool) int {
 	return 0
 }
 
-// run returns the largest error of what was credited to an owner by a survey, and the part of all bytes that is unattributed.
+// run returns the largest error of an owner's credit by surveys, and the unattributed part of all bytes.
 func (s *splitSim) run(t *testing.T, until float64) (worst, unattributed float64) {
 	t.Helper()
 	var l testLedger
@@ -194,7 +194,7 @@ func (s *splitSim) run(t *testing.T, until float64) (worst, unattributed float64
 		s.advance()
 		n, read := s.facts()
 		if read < counter {
-			counter = 0 // Prometheus loses what a counter that wraps counted before, and so does the ledger
+			counter = 0 // when a counter wraps, Prometheus loses what it counted since the last scrape, and so does the ledger
 		}
 		total, counter = total+read-counter, read
 		l.clock = second(s.at)

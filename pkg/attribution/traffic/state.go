@@ -6,13 +6,11 @@ package traffic
 // or the missing rows of a method, count as gone.
 const maxMissedRefreshes = 10
 
-// state is the state of a device's counters.
 type state struct {
-	counted bool // it has counters
-	missed  int  // consecutive refreshes without all of them: the device is waiting
+	counted bool // the device has counters
+	missed  int  // consecutive refreshes in which some counters are missing: the device is waiting
 }
 
-// reading is the kind of a reading of a device's counters.
 type reading int
 
 const (
@@ -20,19 +18,19 @@ const (
 	readAll                    // all previous counters
 	readPart                   // some previous counters are missing
 	readOther                  // switch between VF statistics and port counters
-	readStale                  // VF statistics that did not change since
+	readStale                  // VF statistics that did not change
 )
 
 // interval describes the time since the last interval ended.
 type interval struct {
 	ends bool // the bytes moved in it are credited
-	// mixed: it includes bytes of earlier intervals, so it has no exclusive owner.
+	// mixed: the interval includes bytes of earlier intervals, so it has no exclusive owner.
 	mixed bool
 	// begins: the device had no counters before.
 	begins bool
-	// before: its bytes were moved before the first reading of all devices.
+	// before: the bytes were moved before the first reading of all devices.
 	before bool
-	// untallied: the device moved further bytes, which no counter has: one was reset, or could not be read at the end.
+	// untallied: the device moved more bytes than its counters show: a counter was reset, or unreadable at the end.
 	untallied bool
 }
 

@@ -4,7 +4,7 @@ package traffic
 
 import "testing"
 
-// TestNext checks the table of next row by row.
+// TestNext has a case for each row of the table of next.
 func TestNext(t *testing.T) {
 	uncounted, counted := state{}, state{counted: true}
 	waiting := func(missed int) state { return state{counted: true, missed: missed} }

@@ -10,29 +10,29 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// A survey is what an owner moved over a device in one survey, in bytes per second.
+// A survey is what an owner moved over a device during one survey, in bytes per second.
 type survey struct {
 	owner        identity.OwnerID
 	begun, ended time.Time
 	rates        [directions]float64
 }
 
-// A cover is how the calls of an owner on a device are counted. The largest of its cgroups counts.
+// A cover is how the calls of an owner on a device are counted. The owner has the largest cover of its cgroups.
 type cover uint8
 
 const (
 	allCounted  cover = iota + 1
-	someMissing       // or they are in a survey
-	unsurveyed        // they are counted in surveys only, and there was none yet
+	someMissing       // calls are missing, or are in a survey
+	unsurveyed        // calls are counted in surveys only, and no survey has ended yet
 )
 
-// calls are those of a cgroup on a device.
+// calls identifies the calls of a cgroup on a device.
 type calls struct {
 	cgroup model.CgroupID
 	device *device
 }
 
-// pausedCalls are the calls that are counted in surveys only; nil if they are not known.
+// pausedCalls are the calls that are counted in surveys only, or nil if unknown.
 type pausedCalls map[calls]bool
 
 // noteSurveys records the surveys of this refresh, and returns the calls that are counted in surveys only.
@@ -88,28 +88,27 @@ func (l *deviceList) noteSurveys(s *model.Snapshot, owners *identity.Table, befo
 	return paused
 }
 
-// surveyed reports whether an owner has a survey.
 func (d *device) surveyed(owner identity.OwnerID) bool {
 	return slices.ContainsFunc(d.surveys, func(s survey) bool { return s.owner == owner })
 }
 
-// A period is one interval, or several short ones, with the bytes that exact methods left of it.
+// A period is one interval, or several short ones, with the bytes that exact methods left.
 type period struct {
 	from, to time.Time
 	bytes    uint64
 }
 
-// The periods reach back for the survey that ended last: 32 of 5 s or more.
+// The periods reach back for the survey that ended last: 32 periods of at least 5 s.
 const (
 	maxPeriods = 32
 	minPeriod  = 5 * time.Second
 )
 
-// remember adds the bytes that exact methods left of an interval to the past, and compares the newest survey with it.
+// remember adds the bytes that exact methods left of an interval to the past, and compares the newest survey with them.
 func (w *direction) remember(all accounts, now time.Time, left uint64) {
 	d := w.device
 	switch n := len(w.past); {
-	case d.interval.mixed || len(d.covers) == 0: // of no use: it includes earlier bytes, or there are no surveys
+	case d.interval.mixed || len(d.covers) == 0: // the interval includes earlier bytes, or there are no surveys
 		w.past = nil
 	case n > 0 && w.past[n-1].to.Sub(w.past[n-1].from) < minPeriod:
 		w.past[n-1].to, w.past[n-1].bytes = now, plus(w.past[n-1].bytes, left)
@@ -148,7 +147,8 @@ func (w *direction) compare(all accounts) {
 	w.surveyed, w.comparable, w.other = ended, known && surveyed <= maxSurplus*moved, max(moved-surveyed, 0)
 }
 
-// during returns the bytes per second that exact methods left in the periods that cover a time, and false if there are none.
+// during returns the bytes per second that exact methods left in the periods that cover a time. known is false if the
+// periods do not cover it.
 func (w *direction) during(begun, ended time.Time) (perSecond float64, known bool) {
 	first := slices.IndexFunc(w.past, func(p period) bool { return p.to.After(begun) })
 	if first < 0 || w.past[first].from.After(begun) {

@@ -15,7 +15,8 @@ import (
 
 func second(n float64) time.Time { return time.Unix(0, int64(n*1e9)) }
 
-// covered adds what the data path reports about the calls of a cgroup on the device d; without gaps they are all counted.
+// covered adds what the data path reports about the calls of a cgroup on the device d. Without gaps all calls are
+// counted.
 func (n *node) covered(cgroup uint64, gaps ...model.Gap) *node {
 	if n.Surveys == nil {
 		n.Surveys = []model.Survey{}
@@ -29,7 +30,6 @@ func (n *node) covered(cgroup uint64, gaps ...model.Gap) *node {
 	return n
 }
 
-// surveyed adds what a cgroup moved in a survey.
 func (n *node) surveyed(cgroup uint64, begun, ended float64, sent uint64) *node {
 	n.covered(cgroup, model.GapSurvey)
 	n.Surveys = append(n.Surveys, model.Survey{
@@ -38,8 +38,9 @@ func (n *node) surveyed(cgroup uint64, begun, ended float64, sent uint64) *node 
 	return n
 }
 
-// TestSurveys: containers c1 and c2 send 100 and 900 bytes per second, which the device counts, and are surveyed from 10 s to 20 s. An
-// interval takes 10 s. The first one, up to 10 s, has no survey. Each case changes what is reported.
+// TestSurveys: containers c1 and c2 send 100 and 900 bytes per second, which the device counts, and are surveyed from
+// 10 s to 20 s. An interval takes 10 s. The first interval, up to 10 s, has no survey. Each case changes what is
+// reported.
 func TestSurveys(t *testing.T) {
 	const end = 60
 	// owners are c1 and c2 with their queue pairs and, once it has ended, the survey.
@@ -55,14 +56,14 @@ func TestSurveys(t *testing.T) {
 	}
 	none := want{" port": 60_000}
 	for name, tt := range map[string]struct {
-		perSecond uint64 // of the device, 1000 if it is 0
+		perSecond uint64 // what the device moves; 0 stands for 1000
 		interval  float64
 		report    func(n *node, at float64) *node
 		want      want
 	}{
 		"all of it": {report: owners, want: split(5)},
 		"intervals of a second": {interval: 1, report: owners, want: want{
-			" port": 19_000, "c1 survey": 4100, "c2 survey": 36_900, // from the interval on that ends at 20 s
+			" port": 19_000, "c1 survey": 4100, "c2 survey": 36_900, // from the interval that ends at 20 s on
 		}},
 		"the mode without surveys": {report: func(n *node, at float64) *node {
 			owners(n, at).Surveys = nil
@@ -268,7 +269,7 @@ func TestSurveys(t *testing.T) {
 	}
 }
 
-// TestSurveysReceived: the two directions are split by what each of them moved.
+// TestSurveysReceived: each direction is split in proportion to its own survey.
 func TestSurveysReceived(t *testing.T) {
 	var l testLedger
 	for at := 0.0; at <= 60; at += 10 {
@@ -298,7 +299,7 @@ func TestSurveysReceived(t *testing.T) {
 	}
 }
 
-// TestPast: the past is bounded, and says what the device moved per second, or that this is not known.
+// TestPast: the past is bounded, and returns what the device moved per second, or that this is unknown.
 func TestPast(t *testing.T) {
 	d := &device{covers: map[identity.OwnerID]cover{1: allCounted}}
 	w := &d.directions[transmit]
@@ -317,7 +318,7 @@ func TestPast(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		begun, ended float64
-		want         float64 // negative if it is not known
+		want         float64 // negative if unknown
 	}{
 		{960, 970, 964.5}, {963, 967, 964.5}, {995, 1000, 997}, {900.5, 999.5, 949.5}, {990, 1001, -1}, {700, 710, -1}, {1000, 1001, -1},
 	} {

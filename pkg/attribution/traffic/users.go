@@ -12,11 +12,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// use describes how one owner uses a device, by the objects that can move bytes.
+// use describes how one owner uses a device, by the objects that can move bytes (moves).
 type use struct {
 	held, holds        bool   // has such objects at the last refresh, and now
-	created, createdBy uint64 // created such objects until the last refresh, and until now: never decrease
-	opened, openedBy   uint64 // opened verbs contexts of mlx5 until the last refresh, and until now: never decrease
+	created, createdBy uint64 // number created until the last refresh, and until now: never decrease
+	opened, openedBy   uint64 // number of verbs contexts of mlx5 opened until the last refresh, and until now: never decrease
 	active, wasActive  bool   // in this interval, and in the previous one
 }
 
@@ -36,8 +36,8 @@ func (d *device) use(id identity.OwnerID) *use {
 	return u
 }
 
-// used reports whether an owner uses the device in this interval or did in the previous one:
-// port counters are read slightly before or after the objects.
+// used reports whether an owner uses the device in this interval or used it in the previous one: port counters are read
+// slightly before or after the objects.
 func (d *device) used(id identity.OwnerID) bool {
 	u := d.users[id]
 	return u != nil && (u.active || u.wasActive)
@@ -46,15 +46,16 @@ func (d *device) used(id identity.OwnerID) bool {
 // unknownUsers are the users of a device without a known owner.
 type unknownUsers struct {
 	listed  bool   // the kernel listed the protection domains of the device
-	objects uint64 // objects of processes without an owner that can move bytes
-	// domains are the protection domains of processes, of which counted are those of known cgroups. ipoib are those of IPoIB interfaces.
+	objects uint64 // objects that can move bytes, of processes without an owner
+	// domains are the protection domains of processes. counted are the domains of known cgroups among them, ipoib the
+	// domains of IPoIB interfaces.
 	domains, counted, ipoib uint64
 	kernel                  bool   // another consumer in the kernel may have queue pairs: NVMe-oF, NFS, …
-	created, nowMade        uint64 // objects until the last refresh, and until now
+	created, nowMade        uint64 // number of objects created until the last refresh, and until now
 }
 
-// list adds a line of the kernel's list of protection domains. Each queue pair of the kernel has one, also those that the kernel does not
-// count.
+// list adds a line of the kernel's list of protection domains. Each queue pair of the kernel has a protection domain,
+// even if the kernel does not count the queue pair.
 func (u *unknownUsers) list(f *model.Domains) {
 	switch {
 	case f.Module == "":
@@ -66,18 +67,19 @@ func (u *unknownUsers) list(f *model.Domains) {
 	}
 }
 
-// exist reports whether an unknown user may move bytes: a process without an owner, a process that nothing but the kernel's list shows, or
-// a consumer in the kernel.
+// exist reports whether an unknown user may move bytes: a process without an owner, a process that only the kernel's
+// list shows, or a consumer in the kernel.
 func (u *unknownUsers) exist() bool {
 	made := u.nowMade > u.created
 	u.created = u.nowMade
 	return made || !u.listed || u.objects > 0 || u.domains > u.counted || u.kernel
 }
 
-// moveIPoIB reports whether IPoIB may have moved bytes of the device since the last refresh: the packets of its interfaces changed, or the
-// kernel has more interfaces than the sensor sees, such as those in other network namespaces. mlx5 makes the queue pairs of IPoIB where the
-// kernel lists none. The bytes are not subtracted: what the headers of a packet add to them is not known. A device in another network
-// namespace has its IPoIB interfaces there, too: they belong to the owner of the namespace.
+// moveIPoIB reports whether IPoIB may have moved bytes of the device since the last refresh: the packets of its
+// interfaces changed, or the kernel has more interfaces than the sensor sees, such as interfaces in other network
+// namespaces. The kernel does not list the IPoIB queue pairs of mlx5. The bytes are not subtracted, because the size of
+// their headers is unknown. A device in another network namespace has its IPoIB interfaces there, too: they belong to
+// the owner of the namespace.
 func (d *device) moveIPoIB() bool {
 	if d.hca == nil {
 		return false
@@ -87,12 +89,13 @@ func (d *device) moveIPoIB() bool {
 	return moved || d.hca.Netns == 0 && d.unknown.ipoib > uint64(len(d.hca.IPoIB))
 }
 
-// moves reports whether objects of a type can move bytes: queue pairs, and DEVX objects of mlx5, which may be queue pairs. A
-// process that only opens an HCA, as health checks and librdmacm do on each HCA, moves none.
+// moves reports whether objects of a type can move bytes: queue pairs, and DEVX objects of mlx5, which may be queue
+// pairs. A process that only opens an HCA moves no bytes: health checks and librdmacm open each HCA.
 func moves(kind model.ObjectType) bool { return kind == model.QP || kind == model.DEVXObj }
 
-// devxHooks are the hooks of pkg/source/probe that see DEVX objects: the hook of the uobject layer counts them, and an iterator lists
-// the DEVX objects from before that hook. Without both, a verbs context of mlx5 may have DEVX objects that nothing shows.
+// devxHooks are the hooks of pkg/source/probe that see DEVX objects: the hook of the uobject layer counts new objects,
+// and an iterator lists older ones. If either is missing, a verbs context of mlx5 may have DEVX objects that nothing
+// shows.
 var devxHooks = []string{"rdma_alloc_commit_uobject", "uobjects_existing"}
 
 // seesDEVX reports whether all DEVX objects are counted.
@@ -102,14 +105,14 @@ func seesDEVX(hooks []model.Hook) bool {
 	})
 }
 
-// objectUses finds the owners that may move bytes by the objects that they have.
+// objectUses finds the owners that may move bytes, by their objects.
 type objectUses struct {
-	unknownHCAs uint64 // objects that can move bytes, created on HCAs without a known name
+	unknownHCAs uint64 // number created on HCAs without a known name
 	devxSeen    bool   // all DEVX objects are counted in this refresh
 }
 
-// note records the owners that may have moved bytes of a device since the last refresh: they held objects that can (moves)
-// then, created some since, or hold some now. Such an object is made before the first byte is sent.
+// note records the owners that may have moved bytes of a device since the last refresh: they held objects that can
+// (moves) then, created some since, or hold some now. The object exists before the first byte is sent.
 func (o *objectUses) note(s *model.Snapshot, a *attribution.Attribution, owners *identity.Table, l *deviceList) {
 	if s.Objects == nil {
 		for _, d := range l.order {
@@ -153,8 +156,8 @@ func (o *objectUses) note(s *model.Snapshot, a *attribution.Attribution, owners 
 			u.createdBy += r.Created
 		}
 	}
-	// New objects on an HCA without a known name may be on any device. Earlier ones are on no
-	// device that has users here.
+	// New objects on an HCA without a known name may be on any device. Earlier objects are not on a device that has
+	// users here.
 	anywhere := unknownHCAs > o.unknownHCAs
 	o.unknownHCAs = unknownHCAs
 	for _, d := range l.order {
@@ -195,8 +198,8 @@ func (o *objectUses) noteUnknown(s *model.Snapshot, owners *identity.Table, l *d
 	}
 }
 
-// isMLX5 recognizes the driver by the PCI device id in hca_type, MT4123: ids below that of
-// Connect-IB, 4113, belong to mlx4.
+// isMLX5 recognizes the driver by the PCI device id in hca_type, such as MT4123: ids below Connect-IB's, 4113, belong
+// to mlx4.
 func (d *device) isMLX5() bool {
 	h := d.hca
 	if h == nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// object adds objects of one type that a cgroup has now, and the number that it created.
 func (n *node) object(cgroup uint64, typ model.ObjectType, now, made uint64) *node {
 	n.Objects = append(n.Objects, model.Objects{Cgroup: model.CgroupID(cgroup), Device: "d", Type: typ, Current: now})
 	n.Created = append(n.Created, model.Series[model.ObjectKey, model.Count]{
@@ -20,7 +19,7 @@ func (n *node) object(cgroup uint64, typ model.ObjectType, now, made uint64) *no
 	return n
 }
 
-// mlx5 makes the device an HCA of mlx5. devxSeen is whether the hooks that see DEVX objects are attached.
+// mlx5 makes the device an mlx5 HCA. devxSeen is whether the hooks that see DEVX objects are attached.
 func (n *node) mlx5(devxSeen bool) *node {
 	n.HCAs[0].Type = "MT4123"
 	for _, name := range devxHooks {
@@ -33,13 +32,14 @@ func (n *node) mlx5(devxSeen bool) *node {
 	return n
 }
 
-// TestOtherUsers: a job moves bytes, and another workload does something on the same HCA. Who cannot move bytes takes none from the job.
+// TestOtherUsers: a job moves bytes, and another workload uses the same HCA. If that workload cannot move bytes, the
+// job loses none.
 func TestOtherUsers(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		// other adds what the other workload does in interval i.
 		other func(n *node, i uint64) *node
-		job   uint64 // what it is credited of 1000 bytes in each of four intervals
+		job   uint64 // what the job is credited of 1000 bytes in each of four intervals
 	}{
 		{"nothing", func(n *node, _ uint64) *node { return n }, 4000},
 		{"holds an open context", func(n *node, _ uint64) *node { return n.object(2, model.Context, 1, 1) }, 4000},
@@ -74,8 +74,9 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestOtherUsersInKernel: a job moves bytes, and the kernel has queue pairs for itself or for another consumer. The rows of mlx5 are
-// constructed: queue pairs as gsi.c and umr.c of Linux 6.12 make them, protection domains as RES_PD_GET lists them.
+// TestOtherUsersInKernel: a job moves bytes, and the kernel has queue pairs for itself or for another consumer. The
+// rows of mlx5 are constructed: queue pairs as gsi.c and umr.c of Linux 6.12 make them, protection domains as
+// RES_PD_GET lists them.
 func TestOtherUsersInKernel(t *testing.T) {
 	// mlx5 has two protection domains of its own, one with the queue pair that registers memory.
 	mlx5 := func(n *node) *node { return n.mlx5(true).domains("mlx5_ib", 2, 1) }
@@ -136,10 +137,11 @@ func TestOtherUsersInKernel(t *testing.T) {
 
 func b2u(b bool) uint64 { return uint64(toInt(b)) }
 
-// TestExclusiveProperty: three workloads open and close contexts and queue pairs at random, and those with a queue pair may send. So may
-// consumers in the kernel, IPoIB and processes that only the kernel lists; the counter may be reset. The bytes of an interval are credited if
-// and only if exactly one workload could have moved them in it, or in the one before: counters are read a little earlier or later than
-// objects. A workload that could have moved bytes which were not credited is never complete again.
+// TestExclusiveProperty: three workloads open and close contexts and queue pairs at random, and workloads with a queue
+// pair may send. So may consumers in the kernel, IPoIB and processes that only the kernel lists; the counter may be
+// reset. The bytes of an interval are credited if and only if exactly one workload could have moved them in this
+// interval or the previous one: counters are read a little earlier or later than objects. A workload that could have
+// moved uncredited bytes is never complete again.
 func TestExclusiveProperty(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(150) {
@@ -157,7 +159,7 @@ func TestExclusiveProperty(t *testing.T) {
 
 type propertyWorkload struct {
 	contexts, opened, qps, made uint64
-	could, before               bool // have moved bytes, in this interval and the one before
+	could, before               bool // could have moved bytes, in this interval and in the previous one
 	credit                      uint64
 	missed                      uint64 // at most
 	any, unlimited              bool

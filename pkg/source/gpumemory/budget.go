@@ -12,28 +12,28 @@ import (
 	"github.com/accelscope/accelscope/gen"
 )
 
-// A process pays for probes with a part of its CPU time. Most allocate seldom: what a cache of the program cannot serve. One
-// that allocates from a pool of the driver for each kernel may call a probed function a hundred thousand times per second.
-// When its credit is used up, the function that it calls most is no longer probed for a while, in the file that it maps:
-// failures cannot be sampled, as each may be the only one. Meanwhile the hook of the function is failed.
+// A process pays for probes with a part of its CPU time. Most processes allocate seldom, because the program keeps a
+// cache. A process that allocates from a pool of the driver for each kernel may call a probed function a hundred
+// thousand times per second. When its credit is used up, the function that it calls most loses its probes for a while,
+// in the file that the process maps. Failures cannot be sampled: each may be the only one. Meanwhile the hook of the
+// function is failed.
 const (
 	// budgetRatio is the part of a process's CPU time that probes may take.
 	budgetRatio = 0.01
-	// startCredit is the credit at the start and the maximum: 25,000 calls, as in the load of a large model.
+	// startCredit is the credit at the start, and the maximum: 25,000 calls, as in the load of a large model.
 	startCredit = 100 * time.Millisecond
-	// Bounds of a pause; each one of a function in a file is twice as long as the one before.
+	// Bounds of a pause. Each pause of a function in a file is twice as long as its previous pause.
 	firstPause = time.Minute
 	lastPause  = time.Hour
 )
 
-// The cost of a call: upper bounds of what was measured (docs/internals/performance.md). stepped: if the kernel single-steps the
-// instruction, as it must if a function begins with one that it does not emulate.
+// Upper bounds of the cost of a call, measured in docs/internals/performance.md. stepped: the kernel single-steps the
+// first instruction of the function, because it cannot emulate it.
 const (
 	callCost        = 4 * time.Microsecond
 	callCostStepped = 14 * time.Microsecond
 )
 
-// account is what probes cost a process.
 type account struct {
 	credit time.Duration
 	cpu    time.Duration // of the process, at the last step
@@ -44,10 +44,10 @@ type account struct {
 type pause struct {
 	until  time.Time
 	last   time.Duration
-	reason error // nil if there is none
+	reason error // nil without a pause
 }
 
-// spend charges processes for their calls, pauses functions of those without credit, and ends pauses.
+// spend charges processes for their calls, pauses functions of processes without credit, and ends pauses.
 func (l *loop) spend(now time.Time) {
 	for _, f := range l.files {
 		for i := range f.places {
@@ -122,7 +122,8 @@ func (all fileSet) costs() []time.Duration {
 	return costs
 }
 
-// pause detaches a function for a while from the files that a process maps, or from all if these are not known.
+// pause detaches a function for a while from the files that a process maps, or from all files if the process is
+// unknown.
 func (l *loop) pause(pid, function int, now time.Time) {
 	known := false
 	for _, f := range l.files {

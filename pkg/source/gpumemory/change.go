@@ -25,14 +25,13 @@ const (
 
 func (l *link) complete() bool { return l[atEnd] != nil && l[atBegin] != nil }
 
-// half is one probe of a target.
 type half struct {
 	target
 	at int
 }
 
-// change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress. The loop
-// does not wait for it: handleChange takes the result.
+// change attaches the probes that a file lacks, or detaches unwanted probes, unless an operation is in progress. The
+// loop does not wait for the operation: handleChange takes the result.
 func (l *loop) change(f *file, now time.Time) {
 	if f.turn.Taken() {
 		return
@@ -49,7 +48,7 @@ func (l *loop) change(f *file, now time.Time) {
 		return
 	}
 	l.changing++
-	o.Done = func(o *uprobe.Operation) { c.Operation = o; l.changes <- c } // it has room for one of each file
+	o.Done = func(o *uprobe.Operation) { c.Operation = o; l.changes <- c } // the channel has room for one operation of each file
 	if c.detach {
 		l.opts.Gate.Detach(o)
 	} else {
@@ -57,11 +56,10 @@ func (l *loop) change(f *file, now time.Time) {
 	}
 }
 
-// changed is an operation that has ended.
 type changed struct {
 	*uprobe.Operation
 	of     *file
-	halves []half // of each probe
+	halves []half // for each probe
 	detach bool
 }
 
@@ -98,7 +96,7 @@ func (f *file) setFailures(o *uprobe.Operation, halves []half) {
 	}
 }
 
-// set sets a probe of a target, nil if it is not attached.
+// set sets a probe of a target, nil if the probe is not attached.
 func (f *file) set(h half, probe io.Closer) {
 	l := f.links[h.target]
 	if l == nil {
@@ -110,8 +108,8 @@ func (f *file) set(h half, probe io.Closer) {
 	}
 }
 
-// unwanted returns the probes that a file has and must not have: of ended processes, of paused functions, or of a file that nothing
-// needs. The beginning comes first.
+// unwanted returns the probes that a file has and must not have: of ended processes, of paused functions, or of a file
+// that nothing needs. The beginning of a function comes first.
 func (f *file) unwanted() (halves []half, probes []uprobe.Probe) {
 	for t, l := range f.links {
 		_, exists := f.paths[t.pid]
@@ -133,8 +131,8 @@ func (f *file) append(halves []half, probes []uprobe.Probe, t target, l *link) (
 	return halves, probes
 }
 
-// missing returns the probes that a file lacks. The end comes first: a call whose beginning alone is seen would make later calls of
-// its thread look nested.
+// missing returns the probes that a file lacks. The end of a function comes first: if only the beginning of a call were
+// seen, later calls of its thread would look nested.
 func (l *loop) missing(f *file, now time.Time) (halves []half, probes []uprobe.Probe) {
 	if !f.wanted() {
 		return nil, nil
@@ -158,7 +156,6 @@ func (l *loop) missing(f *file, now time.Time) (halves []half, probes []uprobe.P
 	return halves, probes
 }
 
-// pidsOf returns the pids of targets.
 func (l *loop) pidsOf(f *file) []int {
 	if l.searches.perProcess {
 		return slices.Collect(maps.Keys(f.paths))
@@ -179,11 +176,10 @@ func (f *file) allOwners() []uint64 {
 	return all
 }
 
-// shutdown detaches all probes at the end of the sensor.
 func (l *loop) shutdown() {
 	l.opts.Gate.End()
 	deadline := time.After(uprobe.EndLimit / 3)
-	for l.changing > 0 { // no other operation begins
+	for l.changing > 0 { // so no other operation begins
 		select {
 		case c := <-l.changes:
 			for i := range c.halves {

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// maxFiles bounds the files with probes, maxFilesOfOwner those that processes of one owner brought: a process may map any
-	// number of files with the name of a library.
+	// maxFiles bounds the files with probes, maxFilesOfOwner the files that processes of one owner brought: a process
+	// may map any number of files with the name of a library.
 	maxFiles        = 64
 	maxFilesOfOwner = 8
-	// maxProbedAlone is the number of processes that have probes of their own, as on the data path.
+	// maxProbedAlone is the number of processes that have their own probes, as on the data path.
 	maxProbedAlone = 256
-	// barInterval is the time in which a file gets no probes after a process has mapped it that must not have any: such processes, which
-	// come and go, must not make probes do so.
+	// barInterval is how long a file stays without probes after a process has mapped it that must not be probed: if
+	// such processes come and go, probes must not come and go with them.
 	barInterval = 10 * time.Minute
-	// retryInterval is the time until the next attempt after a file could not be probed.
+	// retryInterval is the time until the next attempt to probe a file.
 	retryInterval = 30 * time.Second
 )
 
@@ -32,42 +32,41 @@ const (
 var errTooMany = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel",
 	model.ErrUnsupported, maxProbedAlone)
 
-// file is a library that processes map. Its probes hit all of them, and stay attached while the file is kept, so that the
-// next process is counted from its first call.
+// file is a library that processes map. Its probes hit all processes that map it, and stay attached while the file is
+// kept, so that the next process is counted from its first call.
 type file struct {
-	owner  model.CgroupID         // of the first process that mapped it: the one that has a share of the BPF maps
+	owner  model.CgroupID         // of the first process that mapped it; this owner has a share of the BPF maps
 	paths  map[int]string         // path to open it, by process that maps it
-	owners map[int]model.CgroupID // likewise
-	// places are the exported functions, and at the same index the function and why it is not probed.
+	owners map[int]model.CgroupID // by process that maps it
+	// places are the exported functions.
 	places []place
-	// excluded: a process maps it that must not have probes, or has until barred.
+	// excluded: a process maps the file that must not be probed, or did so until barred.
 	excluded bool
-	// waits: it has no probes, and a process that maps it may refuse them.
+	// waits: the file has no probes, and a process that maps it may refuse them.
 	waits  bool
 	wait   uprobe.Wait
 	barred time.Time
-	// kept opens the file when no process maps it any more; nil if that failed.
+	// kept opens the file when no process maps it anymore; nil if that failed.
 	kept  *locate.Kept
-	home  *locate.Process // the file is probed while this process exists; nil: while a process maps it
+	home  *locate.Process // the file is probed while this process exists; nil: while any process maps it
 	links map[target]*link
-	turn  uprobe.Turn // when they may be changed
+	turn  uprobe.Turn // when the probes may be changed
 }
 
-// fileSet is all files that have, or may get, probes.
 type fileSet map[locate.FileID]*file
 
 // place is where a function of a file is probed.
 type place struct {
 	locate.LibraryFunction
-	function int // index in functions
-	failed   error
+	function int   // index in functions
+	failed   error // why the function is not probed
 	pause    pause
 }
 
-// target is a place in one process, or (pid 0) in all that map the file.
+// target is a place in one process, or (pid 0) in all processes that map the file.
 type target struct{ place, pid int }
 
-// add adds a library of a process. The first process that brings a file has it kept.
+// add adds a library of a process. The first process that brings a file opens it.
 func (l *loop) add(p *process, lib *locate.Library, r *result) {
 	f := l.files[lib.File]
 	if f == nil {
@@ -87,7 +86,7 @@ func (l *loop) add(p *process, lib *locate.Library, r *result) {
 		return
 	}
 	if f.paths[p.PID()] == "" {
-		p.wait = l.opts.Interval // it is starting, and may map another library
+		p.wait = l.opts.Interval // the process is starting, and may map another library
 	}
 	f.paths[p.PID()], f.owners[p.PID()] = lib.Path, p.owner
 	l.keep(f, lib.Path, r)
@@ -106,7 +105,7 @@ func (all fileSet) hasRoom(owner model.CgroupID) bool {
 	return len(all) < maxFiles && same < maxFilesOfOwner
 }
 
-// probedAlone returns the number of processes that have probes of their own.
+// probedAlone returns the number of processes that have their own probes.
 func (all fileSet) probedAlone() int {
 	alone := map[int]bool{}
 	for _, f := range all {
@@ -117,14 +116,13 @@ func (all fileSet) probedAlone() int {
 	return len(alone)
 }
 
-// leave removes a process from its files.
 func (all fileSet) leave(pid int) {
 	for _, f := range all {
 		f.leave(pid)
 	}
 }
 
-// keep opens a file, and keeps it probed while the home of a process exists, which it takes over.
+// keep opens a file. It takes over the home of the process: the file stays probed while the home exists.
 func (l *loop) keep(f *file, path string, r *result) {
 	if f.kept == nil {
 		var err error
@@ -138,7 +136,7 @@ func (l *loop) keep(f *file, path string, r *result) {
 	}
 }
 
-// leaveHome ends that a file is probed for the sake of processes that may come.
+// leaveHome closes the home: the file is no longer probed for processes that may come.
 func (f *file) leaveHome() {
 	if f.home != nil {
 		f.home.Close()
@@ -146,7 +144,7 @@ func (f *file) leaveHome() {
 	}
 }
 
-// close closes a file whose probes are detached, or left to the end of the sensor.
+// close closes a file whose probes are detached, or are left to the end of the sensor.
 func (f *file) close() {
 	f.leaveHome()
 	if f.kept != nil {
@@ -155,7 +153,7 @@ func (f *file) close() {
 	}
 }
 
-// exclude sets whether a process maps a file that must not have probes.
+// exclude sets whether a process maps the file that must not be probed.
 func (l *loop) exclude(f *file, now time.Time) {
 	if l.opts.Consent == nil {
 		return
@@ -176,14 +174,13 @@ func (l *loop) exclude(f *file, now time.Time) {
 	f.excluded = now.Before(f.barred)
 }
 
-// needed reports whether a process uses the file, or may.
+// needed reports whether a process uses the file, or may use it.
 func (f *file) needed() bool { return len(f.paths) > 0 || f.home != nil }
 
-// wanted reports whether the file is to be probed.
 func (f *file) wanted() bool { return f.needed() && !f.excluded && !f.waits }
 
-// openPaths returns the path through which the file is probed, if it could be opened. Paths of processes are valid only while these are
-// open.
+// openPaths returns the path through which the file is probed, if it could be opened. Paths of processes are valid only
+// while kept and home are open.
 func (f *file) openPaths() []string {
 	if f.kept == nil {
 		return nil
@@ -191,7 +188,7 @@ func (f *file) openPaths() []string {
 	return []string{f.kept.Path()}
 }
 
-// stateOf reports whether a function is probed, and why it is not if the file exports it.
+// stateOf reports whether a function is probed, and if the file exports it and it is not probed, why.
 func (f *file) stateOf(function int) (attached bool, err error) {
 	for i := range f.places {
 		p := &f.places[i]
@@ -206,7 +203,7 @@ func (f *file) stateOf(function int) (attached bool, err error) {
 	return attached, err
 }
 
-// leave removes a process. The probes that it has alone are detached by change.
+// leave removes a process. change detaches the probes that only this process has.
 func (f *file) leave(pid int) {
 	delete(f.paths, pid)
 	delete(f.owners, pid)

@@ -9,23 +9,23 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// The libraries that all programs with CUDA or HIP load: the driver's, and the runtime of ROCm.
+// The libraries that all CUDA and HIP programs load: libcuda of the driver, and the ROCm runtime.
 const (
 	libcuda = "libcuda.so"
 	libhip  = "libamdhip64.so"
 )
 
-// function is an exported function that allocates memory of a GPU. It returns 2 if there is not enough.
+// function is an exported function that allocates GPU memory. It returns 2 if there is not enough.
 type function struct {
 	library string
 	name    string
 	api     model.AllocationKey
-	// pitched: the size is the product of the third and the fourth argument. Otherwise it is the second argument.
+	// pitched: the size is the product of the third and the fourth argument, otherwise the second argument.
 	pitched bool
 }
 
-// functions are those of cuda.h and hip_runtime_api.h. One API has several functions: cuda.h replaces names by those with a
-// version, and by those with _ptsz in programs with a default stream per thread.
+// functions are from cuda.h and hip_runtime_api.h. One API has several functions: cuda.h replaces names by names with a
+// version, and in programs with a default stream per thread by names with _ptsz.
 var functions = []function{
 	cuda("cuMemAlloc_v2", "cuMemAlloc"),
 	cudaPitched("cuMemAllocPitch_v2", "cuMemAllocPitch"),
@@ -59,7 +59,7 @@ func hip(name string, pitched bool) function {
 	return function{library: libhip, name: name, api: model.AllocationKey{Vendor: model.AMD, API: name}, pitched: pitched}
 }
 
-// apis are the APIs of functions, each once. The programs count by their index.
+// apis are the APIs of functions, each once. The programs count by index in this list.
 var apis = func() (list []model.AllocationKey) {
 	for _, f := range functions {
 		if !slices.Contains(list, f.api) {
@@ -69,7 +69,6 @@ var apis = func() (list []model.AllocationKey) {
 	return list
 }()
 
-// libraryNames are the libraries with their functions.
 func libraryNames() []locate.LibraryName {
 	names := []locate.LibraryName{{Name: libcuda}, {Name: libhip}}
 	for i := range names {
@@ -82,7 +81,6 @@ func libraryNames() []locate.LibraryName {
 	return names
 }
 
-// indexOf returns the index in functions of a function of a library.
 func indexOf(library, name string) int {
 	return slices.IndexFunc(functions, func(f function) bool { return f.library == library && f.name == name })
 }

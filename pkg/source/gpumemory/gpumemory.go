@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpumemory counts the allocations of GPU memory that fail because there is not enough, by workload. It attaches
-// uprobes to the allocating functions of the libraries that processes with an open GPU have mapped. It is disabled by default.
+// Package gpumemory counts, by workload, the allocations of GPU memory that fail because there is not enough. It
+// attaches uprobes to the allocating functions of the libraries that processes with an open GPU have mapped. It is
+// disabled by default.
 //
-// The programs (bpf/gpumemory.bpf.c) count by workload. Package locate of the data path finds the libraries and where they can
-// be probed; a probe is on a file, once for all processes that map it. A function that costs a process more than a hundredth
-// of its CPU time is not probed for a while (budget.go).
+// The programs (bpf/gpumemory.bpf.c) count by workload. Package datapath/locate finds the libraries and the places to
+// probe. A probe is on a file, once for all processes that map it. If a function costs a process more than a hundredth
+// of its CPU time, it loses its probes for a while (budget.go).
 package gpumemory
 
 import (
@@ -30,23 +31,25 @@ type Options struct {
 	Procfs string
 	// Holders returns the processes that have a GPU open, and false if they are unknown.
 	Holders func() ([]int, bool)
-	// ReturnProbes returns an error if return probes can kill processes on this machine. perProcess: only those with a
-	// shadow stack, so each of the others needs probes of its own.
+	// ReturnProbes returns an error if return probes can kill processes on this machine. perProcess: they kill only
+	// processes with a shadow stack, so each other process needs its own probes.
 	ReturnProbes func(context.Context) (perProcess bool, err error)
 	// CgroupOf returns the cgroup of a process; nil if cgroups are not read.
 	CgroupOf func(pid int) (model.CgroupID, error)
-	// OwnerOf returns for whom programs count what a cgroup does, as its shares of maps have it; nil if cgroups are not read.
+	// OwnerOf returns the workload under which programs count a cgroup, and the cgroup that has its share of the maps;
+	// nil if cgroups are not read.
 	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
-	// Consent returns whether processes of a cgroup may have probes. It must not block, and is called repeatedly. A file that a process
-	// without consent maps has no probes for barInterval afterwards, too. nil: all may.
+	// Consent returns whether processes of a cgroup may be probed. It must not block, and is called repeatedly. After a
+	// process without consent has mapped a file, the file stays without probes for barInterval. nil: all processes may
+	// be probed.
 	Consent func(model.CgroupID) uprobe.Consent
-	// Gate attaches and detaches the probes.
-	Gate *uprobe.Gate
+	Gate    *uprobe.Gate
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
 	Subsystem string
 	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
 	Workloads *hook.Workloads
-	// MaxEntries bounds the map: one per workload and API, a quarter of them of an owner. Zero selects the default.
+	// MaxEntries bounds the map, which has an entry per workload and API. An owner may have a quarter of the entries.
+	// Zero selects the default.
 	MaxEntries uint32
 	// Interval is how often processes are searched for libraries; zero is 5 s.
 	Interval time.Duration
@@ -54,8 +57,8 @@ type Options struct {
 }
 
 const (
-	// defaultMaxEntries does not depend on the number of GPUs: a workload has an entry for each function of a library. It is enough for
-	// 1,000 workloads.
+	// defaultMaxEntries is enough for 1,000 workloads. A workload has an entry for each API of a library, for any
+	// number of GPUs.
 	defaultMaxEntries = 8192
 	defaultInterval   = 5 * time.Second
 )
@@ -68,7 +71,7 @@ type Source struct {
 	gate   *uprobe.Gate
 	loop   *loop
 
-	// mu guards the fields that both the loop and Read use, and the entries of the kernel's map.
+	// mu guards the entries of the kernel's map, and the fields that both the loop and Read use.
 	mu     sync.Mutex
 	hooks  []model.Hook
 	failed error
@@ -77,8 +80,8 @@ type Source struct {
 	stop context.CancelFunc
 }
 
-// New loads the programs and starts the search for libraries. It returns an error if return probes are not safe, or the
-// kernel lacks what they need.
+// New loads the programs and starts the search for libraries. It returns an error if return probes are not safe, or if
+// the kernel lacks what they need.
 func New(opts Options) (*Source, error) {
 	s, err := newSource(opts)
 	if err != nil {
@@ -98,7 +101,7 @@ func newSource(opts Options) (*Source, error) {
 	}
 	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
 	opts.Logger = cmp.Or(opts.Logger, zap.NewNop())
-	perProcess, err := opts.ReturnProbes(context.Background()) // it has a deadline
+	perProcess, err := opts.ReturnProbes(context.Background()) // has a deadline
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +151,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	return snap, errors.Join(err, s.failed)
 }
 
-// publish sets what Read returns of the state of the loop.
+// publish sets what Read returns about the loop.
 func (s *Source) publish(hooks []model.Hook, failed error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

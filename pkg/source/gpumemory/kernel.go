@@ -20,10 +20,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// kernel has the maps and the programs.
 type kernel struct {
 	object *hook.Object
-	// programs are the programs of each function, at its entry and at its return. refused is why a function has no programs.
+	// programs are two for each function, at its entry and at its return. refused is why a function has no programs.
 	programs [][2]*ebpf.Program
 	refused  []error
 	// multi: probes are uprobe_multi links (Linux 6.6), otherwise perf events.
@@ -37,8 +36,8 @@ type kernel struct {
 	calls    []uint64
 }
 
-// newKernel creates the maps and loads the programs once for each function: before Linux 5.15 a probe cannot pass a value to
-// its program.
+// newKernel creates the maps and loads the programs once for each function: before Linux 5.15 a probe cannot pass a
+// value to its program.
 func newKernel(opts Options) (*kernel, error) {
 	// The kernel's type information takes some megabytes and is needed only here.
 	defer debug.FreeOSMemory()
@@ -67,7 +66,7 @@ func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
 	return spec, errors.Join(spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem), hook.SetShares(spec, entries/share))
 }
 
-// load makes the maps and loads the programs of all functions. It fails if no function has programs.
+// load makes the maps and loads the programs of all functions. It fails only if no function has programs.
 func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types) (k *kernel, err error) {
 	k = &kernel{multi: features.HaveBPFLinkUprobeMulti() == nil}
 	for _, p := range spec.Programs {
@@ -93,12 +92,11 @@ func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types) (k *kernel
 	return nil, hook.Unsupported(k.refused[0])
 }
 
-// share is the part of the map that an owner may have: a quarter.
+// An owner may have a quarter of the map.
 const share = 4
 
 const failuresOfOwner = uint32(gen.GPUMemoryAllocationMapFAILURES_OF_OWNER)
 
-// load loads the programs of a function.
 func (k *kernel) load(spec *ebpf.CollectionSpec, i int) (programs [2]*ebpf.Program, err error) {
 	spec = spec.Copy()
 	f := &functions[i]
@@ -117,8 +115,8 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, i int) (programs [2]*ebpf.Progr
 	return [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}, nil
 }
 
-// probe returns the probe of a function at an offset of a file, at its end or at its beginning, in one process, or (pid 0) in all that
-// map the file.
+// probe returns the probe of a function at an offset of a file, at the function's end or beginning, in one process, or
+// (pid 0) in all processes that map the file.
 func (k *kernel) probe(offset uint64, function, pid, at int) uprobe.Probe {
 	return uprobe.Probe{Offset: offset, Attach: func(path string) (io.Closer, error) {
 		if err := k.refused[function]; err != nil {
@@ -136,13 +134,13 @@ func (k *kernel) probe(offset uint64, function, pid, at int) uprobe.Probe {
 	}}
 }
 
-// detached lets the programs forget the calls in progress: their returns may be unseen.
+// detached makes the programs forget the calls in progress, because no probe may see their returns.
 func (k *kernel) detached() error {
 	k.generation++
 	return k.object.Coll.Variables[gen.GPUMemoryVarGeneration].Set(k.generation)
 }
 
-// each calls f for the failures of each cgroup and API, and deletes the entries for which it returns true.
+// each calls f for the failures of each cgroup and API, and deletes the entry if f returns true.
 func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (drop bool)) error {
 	_, left, err := hook.Sweep(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures], &k.keys, &k.values,
 		func(key *gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) bool {
@@ -159,7 +157,6 @@ func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (d
 	return nil
 }
 
-// eachCalls calls f with the number of calls of each process and function.
 func (k *kernel) eachCalls(f func(gen.GPUMemoryCallKey, uint64)) error {
 	_, err := hook.Batches(k.object.Coll.Maps[gen.GPUMemoryMapAllocationCalls], &k.callKeys, &k.calls,
 		func(key gen.GPUMemoryCallKey, n *uint64) { f(key, *n) })
@@ -169,7 +166,7 @@ func (k *kernel) eachCalls(f func(gen.GPUMemoryCallKey, uint64)) error {
 	return nil
 }
 
-// removeCalls removes the numbers of calls of a process.
+// removeCalls removes the call counts of a process.
 func (k *kernel) removeCalls(pid int) error {
 	keys := make([]gen.GPUMemoryCallKey, len(functions))
 	for i := range keys {
@@ -200,7 +197,7 @@ func (k *kernel) fill(snap *model.Snapshot) error {
 	return k.object.Owners.AddLosses(snap, lost[reason], lossNames[reason])
 }
 
-// close closes the maps and the programs. The caller has closed what attach returned.
+// close closes the maps and the programs. The caller has closed the probes.
 func (k *kernel) close() {
 	for _, of := range k.programs {
 		for _, p := range of {

@@ -18,24 +18,23 @@ import (
 )
 
 const (
-	// stepInterval is the time between checks of the budget and of processes that ended.
+	// stepInterval is the time between checks of the budget and for ended processes.
 	stepInterval = time.Second
 	// lastWait is the longest time between searches of one process, which may load a library at any time.
 	lastWait = time.Minute
-	// maxSearching is the number of processes that are searched at once, those that hang included.
+	// maxSearching bounds the processes that are searched at once, including searches that hang.
 	maxSearching = 64
-	// maxSearchingOfOwner is the number of processes of one owner among these: a process can make its search hang.
+	// maxSearchingOfOwner bounds the searches in processes of one owner: a process can make its search hang.
 	maxSearchingOfOwner = maxSearching / 4
-	// maxProcesses bounds the processes that are watched.
-	maxProcesses = 4096
-	// firstSearches is how long the start waits for the searches of the processes that exist.
+	maxProcesses        = 4096
+	// firstSearches is how long the start waits for the searches of existing processes.
 	firstSearches = 2 * time.Second
 )
 
-// errHoldersUnknown is why no process is searched: there is no driver of a GPU, or the source access could not list them.
+// errHoldersUnknown is why no process is searched: no GPU driver is loaded, or the source access could not list the
+// processes.
 var errHoldersUnknown = fmt.Errorf("no process is known that has a GPU open, see the source access: %w", model.ErrAbsent)
 
-// loop is the state that only the loop uses.
 type loop struct {
 	opts      Options
 	kernel    *kernel
@@ -44,43 +43,42 @@ type loop struct {
 	processes map[int]*process
 	files     fileSet
 	changes   chan changed // operations of the Gate that have ended
-	changing  int          // that are in progress
+	changing  int          // operations in progress
 	listedAt  time.Time
 	unknown   error // errHoldersUnknown, or nil
 }
 
-// searches are the searches for libraries in processes.
 type searches struct {
 	libraries *locate.Libraries
-	// perProcess: each process has probes of its own, except processes with a shadow stack: see Options.ReturnProbes.
-	// checkShadowStack returns an error if a process has a shadow stack: locate.Process.CheckShadowStack.
+	// perProcess: each process has its own probes, except processes with a shadow stack (see Options.ReturnProbes).
+	// checkShadowStack returns an error if a process has a shadow stack (locate.Process.CheckShadowStack).
 	perProcess       bool
 	checkShadowStack func(*locate.Process) error
 
 	results chan result
 	running int
-	ofOwner map[model.CgroupID]int // running ones, by owner
-	done    chan struct{}          // closed when nothing takes results any more
+	ofOwner map[model.CgroupID]int // running searches, by owner
+	done    chan struct{}          // closed when nothing takes results anymore
 }
 
-// process is a process that has, or had, a GPU open, or calls a probed function.
+// process is a process that has or had a GPU open, or that calls a probed function.
 type process struct {
 	*locate.Process
 	cgroup model.CgroupID // 0: unknown
-	owner  model.CgroupID // that has a share of the BPF maps; 0: unknown
-	// searching: a search is running, which may take as long as the process lives. ended: the search closes the process.
+	owner  model.CgroupID // has a share of the BPF maps; 0: unknown
+	// searching: a search is running, which may take as long as the process lives. ended: the search closes the
+	// process.
 	searching, ended bool
-	next             time.Time     // of the next search
-	wait             time.Duration // after it
-	refused          error         // why it must not be probed
+	next             time.Time     // time of the next search
+	wait             time.Duration // after the next search
+	refused          error         // why the process must not be probed
 	account
 }
 
-// result is the result of a search in a process.
 type result struct {
 	of        *process
 	libraries []locate.Library
-	home      *locate.Process // keeps the files of the process; nil if it is unknown
+	home      *locate.Process // keeps the files of the process; nil if unknown
 	refused   error           // why the process must not be probed
 	err       error
 }
@@ -96,7 +94,7 @@ func newLoop(opts Options, k *kernel, perProcess bool, publish func([]model.Hook
 	}
 }
 
-// start searches the processes that exist, so that the first Read reports what could be attached.
+// start searches the existing processes, so that the first Read reports what could be attached.
 func (l *loop) start() {
 	l.step()
 	deadline := time.NewTimer(firstSearches)
@@ -118,7 +116,7 @@ func (l *loop) start() {
 // run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
 func (l *loop) run(ctx context.Context) {
 	defer close(l.searches.done)
-	defer l.release() // also after a panic: nothing else limits what probes cost
+	defer l.release() // also after a panic: only the loop limits what probes cost
 	tick := time.NewTicker(min(stepInterval, l.opts.Interval))
 	defer tick.Stop()
 	for {
@@ -136,7 +134,7 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// step looks for processes that began or ended, searches those that are due, and keeps the budget.
+// step looks for new and ended processes, searches processes that are due, and keeps the budget.
 func (l *loop) step() {
 	now := time.Now()
 	l.removeEnded()
@@ -158,7 +156,6 @@ func (l *loop) step() {
 	l.startSearches(now)
 }
 
-// startSearches searches the processes that are due.
 func (l *loop) startSearches(now time.Time) {
 	for _, p := range l.processes {
 		if l.searches.running < maxSearching && !l.searches.hasShare(p.owner) && !p.searching && !now.Before(p.next) {
@@ -192,7 +189,6 @@ func (l *loop) observe(pid int) bool {
 	return true
 }
 
-// ownerOf returns the cgroup of a process and its owner, 0 if they are unknown.
 func (l *loop) ownerOf(pid int) (cgroup, owner model.CgroupID) {
 	if l.opts.CgroupOf == nil {
 		return 0, 0
@@ -205,12 +201,12 @@ func (l *loop) ownerOf(pid int) (cgroup, owner model.CgroupID) {
 	return id, share
 }
 
-// hasShare reports whether an owner has as many searches as it may have. All processes without a known one are different owners.
+// hasShare reports whether an owner has as many searches as it may have. Each process with an unknown owner counts as
+// another owner.
 func (s *searches) hasShare(owner model.CgroupID) bool {
 	return owner != 0 && s.ofOwner[owner] >= maxSearchingOfOwner
 }
 
-// begin searches a process in a goroutine of its own.
 func (s *searches) begin(p *process) {
 	p.searching = true
 	s.running++
@@ -226,7 +222,7 @@ func (s *searches) begin(p *process) {
 				p.Close()
 			}
 		}()
-		if perProcess { // again each time, as the process may have executed another program
+		if perProcess { // each time, because the process may have executed another program
 			r.refused = s.checkShadowStack(p.Process)
 		}
 		if r.refused == nil {
@@ -238,7 +234,6 @@ func (s *searches) begin(p *process) {
 	})
 }
 
-// ended records that the search of a process has ended.
 func (s *searches) ended(p *process) {
 	p.searching = false
 	s.running--
@@ -253,7 +248,6 @@ func (r *result) close() {
 	}
 }
 
-// handle handles the result of a search.
 func (l *loop) handle(r *result) {
 	p := r.of
 	l.searches.ended(p)
@@ -279,7 +273,7 @@ func (l *loop) handle(r *result) {
 	}
 }
 
-// removeEnded removes processes that have ended, and the probes that no process needs.
+// removeEnded removes ended processes, and probes that no process needs.
 func (l *loop) removeEnded() {
 	all := make([]*process, 0, len(l.processes))
 	opened := make([]*locate.Process, 0, len(l.processes))
@@ -306,7 +300,6 @@ func (l *loop) removeEnded() {
 	}
 }
 
-// release detaches all probes and closes all processes.
 func (l *loop) release() {
 	l.shutdown()
 	for _, f := range l.files {
@@ -319,7 +312,6 @@ func (l *loop) release() {
 	}
 }
 
-// report publishes the state of the loop.
 func (l *loop) report() {
 	hooks := make([]model.Hook, len(functions))
 	for i := range functions {

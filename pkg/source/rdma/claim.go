@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
-// take sets the mode of a port that is off, or adopts the mode that an earlier sensor set.
+// take sets the mode of a port whose mode is off, or adopts the mode that an earlier sensor set.
 func (m *manager) take(c *nldev.Conn, name string, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
 	mode, err := c.Mode(index, p.number, deadline)
 	if err != nil {
@@ -100,8 +100,7 @@ func dropOptionals(c *nldev.Conn, index, port uint32, drop []uint32, deadline ti
 	return c.SetOptionals(index, port, on, deadline)
 }
 
-// check reads whether the mode is still as it was set. If another tool changed it, the
-// port is no longer managed.
+// check reads whether the mode is still as it was set. If another tool changed the mode, the port is no longer managed.
 func (m *manager) check(c *nldev.Conn, index uint32, p *managedPort, deadline time.Time) (model.State, string) {
 	mode, err := c.Mode(index, p.number, deadline)
 	if err != nil {
@@ -114,7 +113,6 @@ func (m *manager) check(c *nldev.Conn, index uint32, p *managedPort, deadline ti
 	return model.StateUnsupported, fmt.Sprintf("another tool changed the mode to %v: it is left so until the sensor is started again", mode)
 }
 
-// ours reports whether a mode is the mode that the manager sets.
 func ours(m nldev.QPMode) bool {
 	return m.Mode == nldev.ModeAuto && m.Mask == nldev.MaskPID && m.Optionals
 }

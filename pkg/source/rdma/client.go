@@ -19,20 +19,19 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// Netlink reads RDMA netlink. Other sources use it to list objects and device names.
+// Netlink reads RDMA netlink. Other sources list objects and device names with it.
 type Netlink struct {
 	enabled          bool
-	root             string // of class/infiniband
+	root             string // path of class/infiniband
 	include, exclude *regexp.Regexp
 	deadline         time.Duration
 	dial             func() (*nldev.Conn, error)
-	// isSysfs reports whether a path is on a real sysfs.
-	isSysfs func(path string) bool
+	isSysfs          func(path string) bool
 
 	listCall    hang.Call[[]nldev.Device]
 	objectCalls hang.Group[string, []model.Object] // by device; limited by maxHungDevices
 	countCall   hang.Call[map[model.ObjectTable]uint64]
-	moved       movedDevices // in other network namespaces, found by a Source
+	moved       movedDevices // devices in other network namespaces, which a Source finds
 }
 
 // NewNetlink returns a client for the devices that o chooses. It opens nothing yet.
@@ -53,17 +52,17 @@ func newNetlink(o Options) *Netlink {
 	return n
 }
 
-// maxHungDevices is more than the virtual functions that hang with their physical one, so that other HCAs are listed.
+// maxHungDevices is more than the virtual functions that hang with their physical function, so that other HCAs are
+// still listed.
 const maxHungDevices = 128
 
 func (n *Netlink) chosen(name string) bool {
 	return (n.include == nil || n.include.MatchString(name)) && (n.exclude == nil || !n.exclude.MatchString(name))
 }
 
-// Objects dumps the RDMA objects of processes on all devices, from the resource tracking of the
-// kernel: those of some types, or of all. The driver queries the firmware for each QP, so QPs are
-// listed at the start and to reconcile, never in a scrape. With an error it returns the objects
-// of the dumps that succeeded.
+// Objects dumps the RDMA objects of processes on all devices, of the given types or of all types, from the resource
+// tracking of the kernel. The driver queries the firmware for each QP, so QPs are listed at the start and to reconcile,
+// never in a scrape. With an error it returns the objects of the dumps that succeeded.
 func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]model.Object, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -88,13 +87,13 @@ func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]mod
 	})
 	objects := slices.Concat(found...)
 	if objects == nil {
-		objects = []model.Object{} // listed, and there is none
+		objects = []model.Object{} // listed, and empty
 	}
 	return objects, errors.Join(errs...)
 }
 
-// ObjectCounts returns the number of objects in each table of the kernel's resource tracking,
-// kernel objects included (RES_GET). It needs no driver. With an error, devices are missing.
+// ObjectCounts returns the number of objects in each table of the kernel's resource tracking, kernel objects included
+// (RES_GET). It needs no driver. With an error, devices are missing.
 func (n *Netlink) ObjectCounts(ctx context.Context) (map[model.ObjectTable]uint64, error) {
 	deadline := time.Now().Add(n.deadline)
 	devices, err := n.listDevices(ctx, deadline)
@@ -133,8 +132,8 @@ func (n *Netlink) countObjects(devices []nldev.Device, deadline time.Time) (map[
 	return counts, errors.Join(errs...)
 }
 
-// DeviceNames returns the current device names by RDMA netlink index, which a rename does not
-// change. Devices in other network namespaces have the names that the last search found.
+// DeviceNames returns the current device names by RDMA netlink index, which a rename does not change. Devices in other
+// network namespaces have the names that the last search found.
 func (n *Netlink) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 	all, err := n.listDevices(ctx, time.Now().Add(n.deadline))
 	if err != nil {
@@ -150,7 +149,6 @@ func (n *Netlink) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 	return names, nil
 }
 
-// listDevices lists all devices by netlink.
 func (n *Netlink) listDevices(ctx context.Context, deadline time.Time) ([]nldev.Device, error) {
 	if !n.enabled {
 		return nil, fmt.Errorf("%w: RDMA netlink is switched off", model.ErrUnsupported)

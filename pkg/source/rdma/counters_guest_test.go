@@ -15,9 +15,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
-// TestGuestCounters runs in the guest of tests/vm, as TestGuest. Soft-RoCE does not bind queue
-// pairs, though its kernel accepts auto mode: the manager must leave the mode unchanged. The
-// test also sends the commands of the manager itself and compares the result with iproute2.
+// TestGuestCounters runs in the guest of tests/vm, as TestGuest. Soft-RoCE does not bind queue pairs, though its kernel
+// accepts auto mode: the manager must leave the mode unchanged. The test also sends the manager's commands and compares
+// the result with iproute2.
 func TestGuestCounters(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
 		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
@@ -129,12 +129,12 @@ func TestGuestCounters(t *testing.T) {
 	if all, err := nldev.QPCounters(nldev.Dial, index, deadline); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
-	// This process has no queue pair, so look up one that does not exist.
+	// This process has no queue pair, so look up a queue pair that does not exist.
 	if _, err := c.Creator(index, 1, 0xffffff, deadline); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
-	// A server waiting for its client has its queue pair in INIT, and so on a port, as
-	// bound queue pairs do.
+	// A server that waits for its client has its queue pair in INIT: the queue pair is on a port, like a bound queue
+	// pair.
 	pingpong := command(t.Context(), "ibv_rc_pingpong", "-d", "rxe0", "-g", "0")
 	if err := pingpong.Start(); err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ func TestUseCounters(t *testing.T) {
 	k.move(d, 10, 5, 7)
 	wantTraffic(t, s, "after it", [3]uint64{1, 5, 7})
 
-	// Another thread, a second queue pair of the first, another container.
+	// Another thread, a second queue pair of the first thread, another container.
 	k.create(d, 11, 102)
 	k.create(d, 12, 101)
 	k.create(d, 20, 201)
@@ -94,7 +94,7 @@ func TestUseCounters(t *testing.T) {
 	k.move(d, 20, 3, 4)
 	wantTraffic(t, s, "threads and containers", [3]uint64{1, 1105, 7}, [3]uint64{2, 3, 4})
 
-	// A thread ends, its queue pairs do not.
+	// A thread ends, but its queue pairs stay.
 	k.exit(102)
 	k.move(d, 11, 10, 0)
 	wantTraffic(t, s, "thread ended", [3]uint64{1, 1115, 7}, [3]uint64{2, 3, 4})
@@ -171,7 +171,7 @@ func TestResting(t *testing.T) {
 	want("kernel without support", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
 }
 
-// TestCountedQPs: a row has the number of queue pairs that are counted.
+// TestCountedQPs: a row has the number of counted queue pairs.
 func TestCountedQPs(t *testing.T) {
 	k, d, s := newUse(t)
 	want := func(what string, n uint64) {
@@ -389,8 +389,8 @@ func TestLookupsAreBounded(t *testing.T) {
 	wantTraffic(t, s, "after it", [3]uint64{1, 6, 0})
 }
 
-// TestCountersFail: a driver or kernel without the command gets one request and the device
-// stays ok. Any other error omits the counters of this read, and sums do not fall.
+// TestCountersFail: a driver or kernel without the command gets one request, and the device stays ok. Any other error
+// omits the counters of this read, and sums do not fall.
 func TestCountersFail(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP} {
 		k, _, s := newUse(t)
@@ -429,8 +429,7 @@ func TestCountersOff(t *testing.T) {
 	}
 }
 
-// TestSlowStatistics: counters of a port that are slow to read, because many are bound, are not
-// read each time.
+// TestSlowStatistics: if many counters are bound to a port, its counters are slow to read, and are not read each time.
 func TestSlowStatistics(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)

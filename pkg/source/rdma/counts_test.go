@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestObjectCounts: each chosen device is asked for all of its objects, and one that fails is missing. The kernel is a
+// TestObjectCounts: each chosen device is asked for all its objects, and a failing device is missing. The kernel is a
 // FAKE.
 func TestObjectCounts(t *testing.T) {
 	tr := hca.NewTree(t)

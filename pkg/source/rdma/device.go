@@ -18,8 +18,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, the fields between the lines to call, and
-// the field below the second line to query. While call or query is not running, its fields belong to Read.
+// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, the fields between the
+// lines to call, and the field below the second line to query. While call or query is not running, its fields belong to
+// Read.
 type device struct {
 	name  string
 	call  hang.Call[reading]     // reads the device
@@ -31,10 +32,10 @@ type device struct {
 	files   *sysfs.Device
 	ports   []*devicePort
 	node    *node
-	names   map[string]string // interned names of netlink counters
-	bound   *boundCounters    // nil if they are not read
-	tables  sysfs.Attempt     // of RES_GET
-	domains sysfs.Attempt     // of RES_PD_GET
+	names   map[string]string // shared strings for names of netlink counters
+	bound   *boundCounters    // nil if not read
+	tables  sysfs.Attempt     // state of RES_GET
+	domains sysfs.Attempt     // state of RES_PD_GET
 
 	// ---
 	queries sysfs.Queries
@@ -48,11 +49,10 @@ type devicePort struct {
 	slow     slowCounters // last result of a slow STAT_GET
 }
 
-// reading is the result of one read of a device.
 type reading struct {
 	hca             model.HCA
-	resources       []model.Resource // if readResources of the Source does not cover the device
-	domains         []model.Domains  // nil if they could not be listed
+	resources       []model.Resource // only if readResources of the Source does not cover the device
+	domains         []model.Domains  // nil if the list failed
 	links, counters sysfs.Tally
 	refused         sysfs.Refused
 	query           error // why the ports have no state; nil if they were queried
@@ -111,7 +111,7 @@ func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time
 	return r, nil
 }
 
-// takeQueries sets the results of queries in ports. It first reads the attributes of ports that changed again.
+// takeQueries sets the results of queries in ports. It first reads the attributes of changed ports again.
 func (d *device) takeQueries(ctx context.Context, now, deadline time.Time, ports []model.Port) {
 	if d.queries.Changed(d.files.Ports) {
 		// If this hangs, the next read of the device reports it.
@@ -202,15 +202,14 @@ func (d *device) matchPorts() {
 	}
 }
 
-// unreadable returns the error of a reading without any value. A device that was removed is closed, which needs that no read is in
-// progress.
+// unreadable returns the error of a reading without values. It closes a removed device, unless a read is in progress.
 func (d *device) unreadable(r *reading) error {
 	err := r.err()
 	switch {
 	case !r.none() || err == nil:
 		return nil
 	case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT):
-		if !d.call.Running() { // otherwise the next read finds the same
+		if !d.call.Running() { // otherwise the next read finds the device removed again
 			d.files.Close()
 		}
 		return sysfs.ErrGone
@@ -218,8 +217,8 @@ func (d *device) unreadable(r *reading) error {
 	return err
 }
 
-// readHW reads the hardware counters of a port by RDMA netlink, one firmware query for all of
-// them, and from the files if netlink has no counters.
+// readHW reads the hardware counters of a port by RDMA netlink, with one firmware query. If netlink has no counters, it
+// reads the files.
 func (d *device) readHW(c *nldev.Conn, p *devicePort, now, deadline time.Time, t *sysfs.Tally) []model.Counter {
 	if c == nil || p.statless {
 		return d.files.ReadGroup(&p.HW, now, t)
@@ -243,7 +242,7 @@ func (d *device) readHW(c *nldev.Conn, p *devicePort, now, deadline time.Time, t
 		p.slow.took(time.Since(began), now, counters)
 		return counters
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EMSGSIZE):
-		// The driver has no counters, or more than fit in a message.
+		// The driver has no counters in netlink, or more than fit in a message.
 		p.statless = true
 		return d.files.ReadGroup(&p.HW, now, t)
 	}
@@ -269,8 +268,8 @@ func (d *device) readResources(c *nldev.Conn, now, deadline time.Time, t *sysfs.
 	return all
 }
 
-// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After one, c has no
-// further use: the rest of the list may follow.
+// readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After
+// a failure c cannot be used: the rest of the list may follow.
 func (d *device) readDomains(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.Domains {
 	if d.domains.Waiting(now) {
 		t.Count("", &d.domains, now)

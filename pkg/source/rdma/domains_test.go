@@ -15,7 +15,8 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestReadDomains: a source lists them with the rest of a reading, and reports a failure for the device. Then the device has no line.
+// TestReadDomains: a source lists the protection domains with the rest of a reading. If the list fails, the device has
+// a failure and no lines.
 func TestReadDomains(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.HCA(0, 1)

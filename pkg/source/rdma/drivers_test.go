@@ -13,11 +13,11 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// drivers have the files of a port as each driver makes them, as far as they have to do with traffic and errors, and what they are under
-// the names that all drivers share. The kernel's files are named in the table driverCounters of pkg/model.
+// drivers have the files about traffic and errors that each driver makes for a port, and their values under the names
+// that all drivers share. The table driverCounters of pkg/model names the kernel's files.
 var drivers = map[string]struct {
 	board, counters, hw string
-	want                map[string]string // names of files, with the unit if it is not 1
+	want                map[string]string // names of files, with the unit if the unit is not 1
 	without             string            // reason for missing bytes
 }{
 	"mlx5": {

@@ -19,15 +19,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestGuestPorts compares the GIDs of live Soft-RoCE devices with those that ibv_devinfo queries through libibverbs, while addresses
-// come and go, and the counters of congestion with sysfs. It runs in the guest of tests/vm, like TestGuest.
+// TestGuestPorts compares the GIDs of live Soft-RoCE devices with the GIDs that ibv_devinfo queries through libibverbs,
+// while addresses come and go, and the counters of congestion with sysfs. It runs in the guest of tests/vm, like
+// TestGuest.
 func TestGuestPorts(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
 		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
 	}
 	read := func() *model.HCA {
 		t.Helper()
-		s, err := New(Options{}) // the table of a source is minutes old
+		s, err := New(Options{}) // the source's table would be minutes old
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +141,7 @@ func devinfo(t *testing.T) []string {
 	return gids
 }
 
-// awaitGIDs waits until the kernel, which follows addresses in the background, has this number of GIDs.
+// awaitGIDs waits until the kernel has this number of GIDs. The kernel follows addresses in the background.
 func awaitGIDs(t *testing.T, n int) {
 	t.Helper()
 	for range 100 {

@@ -168,7 +168,7 @@ func TestGuest(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" || len(got) < 20 {
 			t.Errorf("%d counters (-iproute2 +got):\n%s", len(got), d)
 		}
-		// Compare with the files, as read on a kernel without netlink.
+		// Compare with the files, which are read on a kernel without netlink.
 		files, err := New(Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -183,7 +183,7 @@ func TestGuest(t *testing.T) {
 		}
 	})
 
-	// Gate C2: one request per port, and no file of hw_counters.
+	// One request per port, and no file of hw_counters.
 	t.Run("Requests", func(t *testing.T) {
 		var conns []*nldev.Conn
 		s := newGuestSource(t)
@@ -211,7 +211,7 @@ func TestGuest(t *testing.T) {
 		if want := 2*len(s.devices) + 1; requests != want || len(s.devices) != 2 {
 			t.Errorf("%d requests, want %d: two per device, for its port and its domains, and one for the resources", requests, want)
 		}
-		counters, err := filepath.Glob("/sys/class/infiniband/" + s.devices[0].name + "/ports/1/counters/*") // Soft-RoCE has them from 7 on
+		counters, err := filepath.Glob("/sys/class/infiniband/" + s.devices[0].name + "/ports/1/counters/*") // since Linux 7
 		if n := calls() - before; n != 3+len(counters) || err != nil {
 			t.Errorf("%d system calls on files, want 3 (state, phys_state, rate) and %d counters: %v", n, len(counters), err)
 		}
@@ -256,7 +256,7 @@ func TestGuest(t *testing.T) {
 		pid := workload(t, "threads", "-d", "rxe0", "-n", "3")
 		want := map[int]int{pid: 9}
 		if old {
-			want = map[int]int{0: 9} // contexts are not dumped: no process is known
+			want = map[int]int{0: 9} // contexts are not dumped, so no process is known
 		}
 		eventually(t, func() bool { // a joined thread ends in the kernel a moment later
 			objects, err := s.Objects(t.Context())
@@ -331,12 +331,12 @@ func testVFs(t *testing.T, module string) {
 	}
 }
 
-// testNamespaces moves a device to the namespace of a process, as a CNI plugin does for a pod,
-// and finds it there. Soft-RoCE does not support the move without the module built from
-// testdata/movable.c (ACCELSCOPE_MOVABLE). Without it, the test covers the rest.
+// testNamespaces moves a device to the namespace of a process, as a CNI plugin does for a pod, and finds it there.
+// Soft-RoCE supports the move only with the module built from testdata/movable.c (ACCELSCOPE_MOVABLE). Without the
+// module, the test covers the rest.
 func testNamespaces(t *testing.T) {
 	before := mustRead(t, newGuestSource(t)).HCAs
-	sh(t, "rdma system set netns exclusive") // only while there is no other namespace
+	sh(t, "rdma system set netns exclusive") // only allowed while no other namespace exists
 	t.Cleanup(func() {
 		sh(t, "for i in 1 2 3 4 5 6 7 8 9 10; do rdma system set netns shared && exit 0; sleep 0.5; done; exit 1")
 	})
@@ -363,7 +363,7 @@ func testNamespaces(t *testing.T) {
 	if module := os.Getenv("ACCELSCOPE_MOVABLE"); module != "" {
 		sh(t, "insmod "+module)
 	}
-	sh(t, fmt.Sprintf("ip netns attach moved %d", space.PID)) // iproute2 wants a name
+	sh(t, fmt.Sprintf("ip netns attach moved %d", space.PID)) // iproute2 needs a name
 	out, err := command(context.Background(), "rdma", "dev", "set", "rxe0", "netns", "moved").CombinedOutput()
 	sh(t, "ip netns del moved")
 	if err != nil {
@@ -500,8 +500,7 @@ func testMovedResources(t *testing.T, s *Source, space model.Namespace) {
 	t.Logf("the moved device has %v, and with another queue pair %v", before, read())
 }
 
-// testReload: an open source does not block a driver reload, and reading does not load the
-// modules again.
+// testReload: an open source does not block a driver reload, and reading does not load the modules again.
 func testReload(t *testing.T) {
 	space := otherNamespace(t)
 	s := newGuestSource(t, func(o *Options) {

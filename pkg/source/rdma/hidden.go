@@ -14,14 +14,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// searches reports whether HCAs may be in network namespaces that are searched. Without class/infiniband a netlink request would load
-// ib_core.
+// searches reports whether HCAs may be in network namespaces that are searched. Without class/infiniband a netlink
+// request would load ib_core.
 func (s *Source) searches() bool {
 	return s.opt.Namespaces != nil && s.enabled && s.genuine && s.class >= 0
 }
 
-// hidden returns the states of HCAs that were moved to a network namespace where no search has found them yet, if ever: only
-// class/infiniband_verbs lists them, which has no namespaces. They are not gone. VFs are moved all the time, and left out.
+// hidden returns states for HCAs that were moved to a network namespace where no search has found them yet. Only
+// class/infiniband_verbs, which has no namespaces, lists them. They are not gone. VFs are moved all the time, so they
+// are left out.
 func (s *Source) hidden(n *node, moved []*movedDevice, now time.Time) []model.DeviceState {
 	if n == nil || !s.searches() {
 		return nil
@@ -38,13 +39,12 @@ func (s *Source) hidden(n *node, moved []*movedDevice, now time.Time) []model.De
 		})
 	}
 	if len(states) > 0 && now.Sub(n.read) >= nodeRetry {
-		s.node = nil // one that is gone is not listed any more
+		s.node = nil // a removed HCA is no longer listed
 	}
 	slices.SortFunc(states, func(a, b model.DeviceState) int { return strings.Compare(a.Device, b.Device) })
 	return states
 }
 
-// isVirtual reports whether a PCI function is a virtual one.
 func (s *Source) isVirtual(address string) bool {
 	if address == "" {
 		return false

@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestHidden: an HCA that was moved to a network namespace has a state until a search finds it there, and where none does; it has none
-// when it is gone. A VF has none.
+// TestHidden: an HCA that was moved to a network namespace has a state until a search finds it there, also if no search
+// does. A removed HCA and a VF have no state.
 func TestHidden(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.SRIOV("", "")

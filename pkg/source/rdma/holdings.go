@@ -37,8 +37,8 @@ func (s *Source) readHoldings(ctx context.Context, now time.Time) []model.Holdin
 	return s.holdings
 }
 
-// holdings counts the objects of each process, with the current cgroup of the process: at the
-// next refresh it may have ended. An object with an unknown process remains with the device.
+// holdings counts the objects of each process, with the current cgroup of the process: at the next refresh it may have
+// ended. Objects of unknown processes count for the device only.
 func holdings(objects []model.Object, cgroupOf func(int) (model.CgroupID, error)) []model.Holding {
 	type key struct {
 		device string

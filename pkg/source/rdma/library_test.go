@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestLibraryVFs compares the figures of virtual functions with those that vishvananda/netlink parses from the same
-// reply. It has no GUIDs.
+// TestLibraryVFs compares the figures of virtual functions with the figures that vishvananda/netlink parses from the
+// same reply. That library skips the GUIDs.
 func TestLibraryVFs(t *testing.T) {
 	recorded, err := os.ReadFile("testdata/6.1/getlink_vf.bin")
 	if err != nil {
@@ -78,8 +78,8 @@ func TestLibraryLinks(t *testing.T) {
 	}
 }
 
-// TestLibraryNamespace compares the namespace of the thread that enterNamespace uses with that of the process, as
-// vishvananda/netns identifies both.
+// TestLibraryNamespace compares the namespace of the thread that enterNamespace uses with the namespace of the process,
+// as vishvananda/netns identifies both.
 func TestLibraryNamespace(t *testing.T) {
 	s, there := newSource(t, hca.NewTree(t)), otherNamespace(t)
 	want, err := vnetns.GetFromPid(there.PID)

@@ -246,7 +246,7 @@ func TestManageDeviceMissing(t *testing.T) {
 	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_bytes rdma_rx_bytes")
 }
 
-// TestManageReloadedDriver: a driver that is loaded again makes another device of the same name, with mode off.
+// TestManageReloadedDriver: a reloaded driver makes another device of the same name, with mode off.
 func TestManageReloadedDriver(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -375,13 +375,13 @@ func TestManageHalfWay(t *testing.T) {
 	wantPort(t, k, d, "mode not set", free)
 }
 
-// TestNotManaged: excluded devices and drivers that cannot bind are not changed, though the
-// kernel would accept the mode.
+// TestNotManaged: excluded devices and drivers that cannot bind are not changed, though the kernel would accept the
+// mode.
 func TestNotManaged(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 4)
 	tr.Link("class/infiniband/mlx5_0/device/driver", "../../../bus/pci/drivers/irdma")
-	tr.Remove("class/infiniband/mlx5_1/device/driver") // as Soft-RoCE
+	tr.Remove("class/infiniband/mlx5_1/device/driver") // like Soft-RoCE
 	tr.Link("class/infiniband/mlx5_2/device/driver", "../../../bus/auxiliary/drivers/mlx5_core.sf")
 	newManage(t, tr, k, func(o *Options) { o.Exclude = regexp.MustCompile("^mlx5_3$") })
 	if got := k.asked(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "mlx5_2 ") }) ||
@@ -399,7 +399,7 @@ func TestManageHangs(t *testing.T) {
 	var dials atomic.Int32
 	s.mu.Lock()
 	s.dial = func() (*nldev.Conn, error) {
-		if dials.Add(1) == 2 { // after the one for the list
+		if dials.Add(1) == 2 { // the first dial is for the list
 			<-hang
 		}
 		return k.dial()

@@ -21,22 +21,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive) sysfs and
-// netlink show a device only in its own network namespace. A device that was moved into a pod
-// is found by a search in the network namespaces of containers. The search runs in the
-// background, as there may be a thousand namespaces.
+// In the exclusive mode of the RDMA subsystem (rdma system set netns exclusive) sysfs and netlink show a device only in
+// its own network namespace. A search in the network namespaces of containers finds devices that were moved into pods.
+// The search runs in the background, because there may be a thousand namespaces.
 //
-// Each Read reads the found devices with the same code as the devices of its own namespace.
-// This needs the directory of the device, opened once in a sysfs of its namespace, a socket
-// created in that namespace for the objects of the device, and another socket for queue pair
-// counters if they are read. Entering the namespace for a socket takes a thread and four system
+// Each Read reads the found devices with the same code as the devices of its own namespace. This needs the directory of
+// the device, opened once in a sysfs of its namespace, and a socket created in that namespace for the objects of the
+// device. Queue pair counters need another socket. Entering the namespace for a socket takes a thread and four system
 // calls, about 100 us.
 const (
 	// movedEvery is the interval of searches while the namespaces do not change.
 	movedEvery = 10 * time.Second
-	// movedStuck is the time after which a search that has not ended is reported.
+	// movedStuck is the time after which an unfinished search is reported.
 	movedStuck = time.Minute
-	// maxNamespaces is the maximum number of namespaces searched.
+	// maxNamespaces bounds the namespaces that are searched.
 	maxNamespaces = 1024
 )
 
@@ -50,14 +48,14 @@ type movedDevices struct {
 
 	mu      sync.Mutex
 	search  hang.Call[[]found]
-	pending *hang.Pending[[]found] // the search in progress; nil if there is none
+	pending *hang.Pending[[]found] // the search in progress, or nil
 	began   time.Time
-	inodes  []uint64 // of the namespaces of the last search
+	inodes  []uint64 // namespaces of the last search
 	found   []found
 	err     error
 }
 
-// latest returns the devices of the last search that has ended.
+// latest returns the devices of the last completed search.
 func (m *movedDevices) latest() []found {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +63,7 @@ func (m *movedDevices) latest() []found {
 	return m.found
 }
 
-// collect takes the result of a search that has ended. It needs mu.
+// collect takes the result of a completed search. It needs mu.
 func (m *movedDevices) collect() {
 	if m.pending.Returned() {
 		m.found, m.err = m.pending.Wait(context.Background())
@@ -102,7 +100,7 @@ func (s *Source) startSearch(now time.Time) []uint64 {
 	return inodes
 }
 
-// otherNamespaces returns the network namespaces other than its own, sorted by inode.
+// otherNamespaces returns the network namespaces other than the sensor's, sorted by inode.
 func (s *Source) otherNamespaces() []model.Namespace {
 	var own unix.Stat_t
 	if err := unix.Stat(filepath.Join(s.opt.Procfs, "self/ns/net"), &own); err != nil {
@@ -164,7 +162,7 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 	return all, errors.Join(unsearched(errs), tooMany)
 }
 
-// unsearched joins the errors of namespaces, except of those that no longer exist.
+// unsearched joins the errors of namespaces. It omits namespaces that no longer exist.
 func unsearched(errs []error) error {
 	var first error
 	n := 0

@@ -40,7 +40,7 @@ func TestVirtualFunctions(t *testing.T) {
 	want := map[string]function{
 		"mlx5_0": {false, "", "0000:18:00.0", "0xa088c20300000000", "0xa088c20300000000"},
 		"mlx5_1": {true, "mlx5_0", "0000:18:00.1", "0xa088c20300000101", "0xa088c20300000201"}, // from the PF
-		"mlx5_2": {true, "mlx5_0", "0000:18:00.2", "0xa088c20300000102", "0xa088c20300000abc"}, // the port's own
+		"mlx5_2": {true, "mlx5_0", "0000:18:00.2", "0xa088c20300000102", "0xa088c20300000abc"}, // of the port
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(function{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -75,25 +75,24 @@ func TestCrowdedNode(t *testing.T) {
 	}
 }
 
-// exclusive is a node in the exclusive mode: netlink replies depend on the network namespace of
-// the socket. The replies are constructed from the kernel headers
-// (include/uapi/rdma/rdma_netlink.h).
+// exclusive is a node in the exclusive mode: netlink replies depend on the network namespace of the socket. The replies
+// are constructed from the kernel headers (include/uapi/rdma/rdma_netlink.h).
 type exclusive struct {
 	t      *testing.T
 	mode   [][]byte            // the reply to SYS_GET
 	shows  map[uint64][][]byte // devices, by namespace
-	refuse map[uint64]error    // entering it
-	shut   map[uint64]error    // opening a device in its sysfs
+	refuse map[uint64]error    // error of entering the namespace
+	shut   map[uint64]error    // error of opening a device in its sysfs
 	hang   map[uint64]chan struct{}
 	sysfs  map[uint64]hca.Tree // sysfs by namespace; a device without files has one active port
-	stats  []byte              // the reply to STAT_GET, nil for none
-	counts []byte              // the reply to RES_GET, nil for none
-	dials  atomic.Int64        // into namespaces
+	stats  []byte              // the reply to STAT_GET, or nil
+	counts []byte              // the reply to RES_GET, or nil
+	dials  atomic.Int64        // number of dials into namespaces
 
-	mu      sync.Mutex // protects the fields below and those that a test changes
+	mu      sync.Mutex // protects the fields below and the fields that a test changes
 	entered []uint64
 	asked   atomic.Int64 // SYS_GET requests
-	hanging atomic.Int64 // calls that hang or hung
+	hanging atomic.Int64 // number of calls that hang or hung
 }
 
 func (x *exclusive) devicesIn(n model.Namespace) ([]nldev.Device, error) {
@@ -208,7 +207,7 @@ func settle(t *testing.T, s *Source) {
 func TestMoved(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.SRIOV("mlx5_1", "", "")
-	tr.Uverbs(42, "mlx5_2", "0000:18:00.2") // mlx5_3 has none
+	tr.Uverbs(42, "mlx5_2", "0000:18:00.2") // mlx5_3 has no uverbs device
 	pod := hca.NewTree(t)
 	pod.HCA(2, 1000)
 	pod.Put("class/infiniband/mlx5_2/node_guid", "a088:c203:0000:0102\n")
@@ -248,7 +247,7 @@ func TestMoved(t *testing.T) {
 				},
 			}},
 		},
-		// This one cannot be read but is reported.
+		// This device cannot be read but is reported.
 		{
 			Name: "mlx5_3", Index: 3, Firmware: "28.39.3004", NodeType: "CA", NodeGUID: "0xa088c20300000103",
 			SysImageGUID: "0xa088c20300000000", PCIAddress: "0000:18:00.3", NUMANode: "1", VF: true, PF: "mlx5_0", Netns: 12,
@@ -271,7 +270,7 @@ func TestMoved(t *testing.T) {
 	if d := cmp.Diff(resources, snap.Resources); d != "" {
 		t.Errorf("resources (-want +got):\n%s", d)
 	}
-	// Counters are those of the Read.
+	// The counters are from the time of the Read.
 	pod.Put("class/infiniband/mlx5_2/ports/1/counters/port_xmit_data", "77\n")
 	x.mu.Lock()
 	delete(x.shut, 12)
@@ -426,8 +425,7 @@ func TestNoMovedDevices(t *testing.T) {
 	}
 }
 
-// TestAllMoved: a node with all HCAs in pods has HCAs. A node without drivers gets no netlink
-// request.
+// TestAllMoved: a node with all HCAs in pods has HCAs. A node without drivers gets no netlink request.
 func TestAllMoved(t *testing.T) {
 	tr := hca.NewTree(t)
 	pod := hca.NewTree(t)
@@ -494,7 +492,7 @@ func TestBadNamespaces(t *testing.T) {
 	if reason := snap.DeviceStates[3].Reason; !strings.HasPrefix(reason, "3 of 5 network namespaces could not be searched") {
 		t.Errorf("reason %q", reason)
 	}
-	// While the call hangs no other call is started for it. Then it returns.
+	// While the call hangs, no other call is started for the namespace. Then the call returns.
 	now = now.Add(movedEvery)
 	mustRead(t, s)
 	settle(t, s)
@@ -568,7 +566,7 @@ func TestStuckSearch(t *testing.T) {
 	settle(t, s)
 }
 
-// statsReply is the payload of a reply to STAT_GET, with a counter that is refused and one that is optional.
+// statsReply is the payload of a reply to STAT_GET, with a refused and an optional counter.
 func statsReply() []byte {
 	counter := func(name string, v uint64, more ...[]byte) []byte {
 		return hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, name), hca.U64(nldev.AttrHWValue, v), slices.Concat(more...))

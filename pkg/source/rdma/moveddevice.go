@@ -23,9 +23,8 @@ type movedDevice struct {
 	node  *node
 }
 
-// readableMoved returns the devices that the last search found, sorted by name. It omits a
-// device if its namespace no longer exists, and a device that came back to the namespace of the
-// sensor.
+// readableMoved returns the devices that the last search found, sorted by name. It omits a device whose namespace no
+// longer exists, and a device that came back to the namespace of the sensor.
 func (s *Source) readableMoved(inodes []uint64) []*movedDevice {
 	m := &s.moved
 	all := m.latest()
@@ -56,8 +55,8 @@ func (s *Source) readableMoved(inodes []uint64) []*movedDevice {
 	return slices.SortedFunc(maps.Values(devices), func(a, b *movedDevice) int { return strings.Compare(a.name, b.name) })
 }
 
-// newMoved creates the device for a search result. Its PCI function does not move: sysfs shows
-// PCI functions in every namespace.
+// newMoved creates the device for a search result. Its PCI function does not move: sysfs shows PCI functions in every
+// namespace.
 func (s *Source) newMoved(f found) *device {
 	d := newDevice(f.hca.Name, "", sysfs.FunctionPath(s.opt.Sysfs, f.hca.PCIAddress), &s.kept)
 	d.bound = s.qps.device(f.hca.Name)

@@ -38,8 +38,8 @@ func (s *Source) dialNamespace(n model.Namespace) (c *nldev.Conn, err error) {
 	return c, err
 }
 
-// openNamespace opens the directory of a device (class/infiniband/NAME) in the sysfs
-// of a namespace, which shows devices that the node's sysfs does not.
+// openNamespace opens the directory of a device (class/infiniband/NAME) in the sysfs of a namespace. The node's sysfs
+// does not show these devices.
 func (s *Source) openNamespace(n model.Namespace, name string) (dir int, err error) {
 	err = s.enterNamespace(n, func() error {
 		dir, err = openSysfs("class/infiniband/" + name)
@@ -48,9 +48,9 @@ func (s *Source) openNamespace(n model.Namespace, name string) (dir int, err err
 	return dir, err
 }
 
-// openSysfs opens a directory of the sysfs of the thread's own network namespace,
-// whatever is mounted: the mount is detached (fsmount), and the kernel removes it with the
-// last file that is open in it. It does not hold the namespace. Linux 5.2.
+// openSysfs opens a directory of the sysfs of the thread's network namespace, whatever is mounted: the mount is
+// detached (fsmount), and the kernel removes it when the last file in it is closed. The mount does not hold the
+// namespace. Needs Linux 5.2.
 func openSysfs(path string) (int, error) {
 	wrap := func(err error) error {
 		if errors.Is(err, unix.EPERM) {
@@ -75,13 +75,12 @@ func openSysfs(path string) (int, error) {
 	return boundedfile.Open(mount, path, unix.O_DIRECTORY)
 }
 
-// enterNamespace runs fn on a thread of its own in a network namespace, which it
-// opens through a process in it. It returns errOther when that process has ended or its
-// PID belongs to another process now.
+// enterNamespace runs fn on its own thread in a network namespace, which it opens through a process in it. It returns
+// errOther if the process has ended or another process has its PID.
 //
-// vishvananda/netns (v0.0.5) wraps open and setns and leaves the thread to its caller.
-// nl.GetNetlinkSocketAt (netlink v1.3.1) ignores an error of the setns back and gives the
-// thread to other goroutines, which would then run in the namespace of a pod.
+// vishvananda/netns (v0.0.5) wraps open and setns and leaves the thread to its caller. nl.GetNetlinkSocketAt (netlink
+// v1.3.1) ignores an error of the setns back and gives the thread to other goroutines, which would then run in the
+// namespace of a pod.
 func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 	path := filepath.Join(s.opt.Procfs, strconv.Itoa(n.PID), "ns/net")
 	fd, err := boundedfile.Open(unix.AT_FDCWD, path, 0)
@@ -116,8 +115,8 @@ func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
 	return <-done
 }
 
-// onOwnThread runs fn on a thread that ends with fn: a goroutine that ends while it is
-// locked to its thread ends that thread, which is in another namespace.
+// onOwnThread runs fn on a thread that ends with fn, because the thread stays in another namespace: when a goroutine
+// ends while it is locked to its thread, the thread ends.
 func onOwnThread(fn func()) {
 	go safely.Do("rdma", func() {
 		runtime.LockOSThread()
@@ -125,8 +124,8 @@ func onOwnThread(fn func()) {
 			fn()
 			return
 		}
-		// The main thread does not end, and /proc/self shows its namespaces. While this
-		// goroutine holds it, fn runs on another.
+		// The main thread does not end, and /proc/self shows its namespaces. While this goroutine holds the main
+		// thread, fn runs on another thread.
 		started := make(chan struct{})
 		onOwnThread(func() {
 			close(started)

@@ -23,12 +23,12 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// otherNamespace starts a process in a network namespace of its own.
+// otherNamespace starts a process in its own network namespace.
 func otherNamespace(t *testing.T) model.Namespace {
 	t.Helper()
 	cmd := child.Command(context.Background(), "sleep", "600")
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
-	// The signal comes when the thread ends that started the process.
+	// The child gets its death signal when the thread that started it ends.
 	runtime.LockOSThread()
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("no network namespace (tests need root): %v", err)
@@ -41,8 +41,8 @@ func otherNamespace(t *testing.T) model.Namespace {
 	return model.Namespace{PID: cmd.Process.Pid, Inode: netns(t, strconv.Itoa(cmd.Process.Pid))}
 }
 
-// command makes a command that does not end with the thread that starts it: the package ends threads that entered a
-// network namespace, and any of them may have started a command before.
+// command makes a command that outlives the thread that starts it: the package ends threads that entered a network
+// namespace, and any of these threads may have started a command before.
 func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := child.Command(ctx, name, args...)
 	cmd.SysProcAttr = nil
@@ -59,8 +59,7 @@ func netns(t *testing.T, of string) uint64 {
 	return st.Ino
 }
 
-// TestEnterNamespace enters a real namespace many times: each time in it, and
-// never does a thread of ours stay there.
+// TestEnterNamespace enters a real namespace many times. fn always runs in it, and no other goroutine ever runs there.
 func TestEnterNamespace(t *testing.T) {
 	s := newSource(t, hca.NewTree(t))
 	there, here := otherNamespace(t), netns(t, "self")
@@ -129,15 +128,14 @@ func TestOwnThread(t *testing.T) {
 	}
 }
 
-// TestOpenSysfs opens the sysfs of a real namespace, whose network interfaces are
-// others than ours, and leaves no mount behind.
+// TestOpenSysfs opens the sysfs of a real namespace, which has other network interfaces, and leaves no mount behind.
 func TestOpenSysfs(t *testing.T) {
 	mounts := func() string {
 		b, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
 			t.Fatal(err)
 		}
-		var own strings.Builder // others may mount what else there is
+		var own strings.Builder // other mounts may change meanwhile
 		for line := range strings.Lines(string(b)) {
 			if strings.Contains(line, " - sysfs ") {
 				own.WriteString(line)
@@ -165,7 +163,7 @@ func TestOpenSysfs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Out of the namespace again, on any thread.
+			// The reader works outside of the namespace, on any thread.
 			r := sysfs.NewReader()
 			names, err = r.List(dir, func(name string) bool { return r.Line(dir, name+"/ifindex") != "" })
 			if err != nil {
@@ -199,7 +197,7 @@ func TestOpenSysfs(t *testing.T) {
 
 func BenchmarkDialNamespace(b *testing.B) {
 	s := newSource(b, hca.NewTree(b))
-	s.dial = dialLink // RDMA netlink may not be there
+	s.dial = dialLink // RDMA netlink may be missing
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
 		b.Fatal(err)
@@ -227,7 +225,7 @@ func TestGoneNamespaces(t *testing.T) {
 	}
 }
 
-// TestDenied runs itself without the capabilities: the error names the missing one.
+// TestDenied runs itself without the capabilities: the error names the missing capability.
 func TestDenied(t *testing.T) {
 	s := newSource(t, hca.NewTree(t))
 	if pid := os.Getenv("ACCELSCOPE_DENIED"); pid != "" {
@@ -266,7 +264,7 @@ func TestDenied(t *testing.T) {
 	<-done
 }
 
-// TestOtherNamespaces: neither the node's, nor ours, nor one twice.
+// TestOtherNamespaces: the result omits the node's namespace, the sensor's and duplicates.
 func TestOtherNamespaces(t *testing.T) {
 	own := netns(t, "self")
 	s := newSource(t, hca.NewTree(t), func(o *Options) {

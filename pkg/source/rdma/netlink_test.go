@@ -75,7 +75,7 @@ func TestReadThroughNetlink(t *testing.T) {
 		tr.Put(dev+"/ports/1/hw_counters/sent_pkts", "0\n")
 		tr.Put(dev+"/node_guid", d.GUID[2:6]+":"+d.GUID[6:10]+":"+d.GUID[10:14]+":"+d.GUID[14:]+"\n")
 	}
-	tr.Put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device of that name
+	tr.Put("class/infiniband/rxe1/node_guid", "0000:0000:0000:0bad\n") // another device with this name
 	s := netlinkSource(t, tr, recordedKernel(t))
 	s.opt.Holdings = func() bool { return true }
 	s.opt.CgroupOf = func(pid int) (model.CgroupID, error) { return model.CgroupID(pid) + 1, nil }
@@ -103,8 +103,8 @@ func TestReadThroughNetlink(t *testing.T) {
 	}
 }
 
-// TestStatFallsBackToFiles: a driver without counters in netlink, or with more than fit in a
-// message, gets one request; then the files are read.
+// TestStatFallsBackToFiles: a driver without counters in netlink, or with more than fit in a message, gets one request;
+// then the files are read.
 func TestStatFallsBackToFiles(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.EMSGSIZE} {
 		asked := make(chan bool, 10)
@@ -134,7 +134,7 @@ func TestStatFallsBackToFiles(t *testing.T) {
 	}
 }
 
-// TestObjects: all objects, or those of one type without a dump of the queue pairs.
+// TestObjects: objects of all types, or of one type without a dump of the queue pairs.
 func TestObjects(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.HCA(0, 1)
@@ -147,7 +147,7 @@ func TestObjects(t *testing.T) {
 		switch cmd {
 		case nldev.CmdGet:
 			return [][]byte{hca.Reply(nldev.CmdGet, unix.NLM_F_MULTI, hca.U32(nldev.AttrDevIndex, 4), hca.Text(nldev.AttrDevName, "mlx5_0")), hca.Done()}
-		case nldev.CmdCtxGet, nldev.CmdSRQGet: // as 5.10 does
+		case nldev.CmdCtxGet, nldev.CmdSRQGet: // like 5.10
 			return [][]byte{hca.Failure(unix.EINVAL)}
 		case nldev.CmdPDGet:
 			return [][]byte{

@@ -22,9 +22,9 @@ import (
 // noIndex is the index of a device that netlink does not list: 0 is a valid index.
 const noIndex = math.MaxUint32
 
-// nodeRetry is the interval at which an incomplete node is read again: a device appears in
-// sysfs before netlink and uverbs list it. After nodeTries readings what is missing is missing for long, such as
-// a uverbs device whose module is not loaded: the interval is then nodeLater.
+// nodeRetry is the interval at which an incomplete node is read again: a device appears in sysfs before netlink and
+// uverbs list it. What is missing after nodeTries readings stays missing for long, such as a uverbs device whose module
+// is not loaded: then the interval is nodeLater.
 const (
 	nodeRetry = 15 * time.Second
 	nodeTries = 4
@@ -35,13 +35,13 @@ const (
 // devices.
 type node struct {
 	read     time.Time
-	tries    int  // how often it was read for this set of devices
+	tries    int  // number of reads for this set of devices
 	complete bool // nothing is missing
 	uverbs   map[string]sysfs.CharDevice
-	devices  map[string]nldev.Device // as listed by netlink, by name
+	devices  map[string]nldev.Device // devices that netlink lists, by name
 	dial     func() (*nldev.Conn, error)
-	open     func(device string) (int, error) // opens its directory
-	away     bool                             // in another namespace: readResources of the Source does not cover it
+	open     func(device string) (int, error) // opens the directory of a device
+	away     bool                             // in another namespace, so readResources of the Source does not cover it
 }
 
 // index returns the netlink index of the device with this name and GUID.
@@ -52,9 +52,8 @@ func (n *node) index(name, guid string) uint32 {
 	return noIndex
 }
 
-// readNode returns the data of all devices. If the call takes too long it returns the previous
-// data and calls again at the next read. It uses at most a quarter of the deadline, as the
-// device reads wait for it.
+// readNode returns the data of all devices. If the call takes too long it returns the previous data and calls again at
+// the next read. It uses at most a quarter of the deadline, because the device reads wait for it.
 func (s *Source) readNode(ctx context.Context) *node {
 	now := s.opt.Now()
 	if s.node != nil && (s.node.complete || now.Sub(s.node.read) < s.node.wait()) {
@@ -119,8 +118,8 @@ func (s *Source) complete(n *node, netlink bool) bool {
 	return true
 }
 
-// readResources reads the number of objects of each device in the own network namespace
-// (RES_GET). It returns nil without an error if the kernel does not support it.
+// readResources reads the number of objects of each device in the own network namespace (RES_GET). It returns nil
+// without an error if the kernel does not support this.
 func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
 	deadline := time.Now().Add(s.opt.Deadline)
 	all, err := s.resourceCall.Do(ctx, s.opt.Deadline, func() ([]model.Resource, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestObjectsOfProcesses: objects get the current cgroup of their process. Each process is looked up
-// once, also with objects on several devices. Without a cgroup it is 0.
+// TestObjectsOfProcesses: objects get the current cgroup of their process, or 0 without a cgroup. Each process is
+// looked up once, also with objects on several devices.
 func TestObjectsOfProcesses(t *testing.T) {
 	objects := []model.Object{
 		{Device: "mlx5_1", Type: model.MR, ID: 3, PID: 100, Memory: model.UnknownMemory, Bytes: 10},

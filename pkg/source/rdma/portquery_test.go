@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestQueryHangs: while a query of a port hangs, the device is stuck and its ports have no state, not even an earlier one. Everything else
-// is read at each Read. When the query returns, the state is that of then.
+// TestQueryHangs: while a query of a port hangs, the device is stuck and its ports have no state, not even an earlier
+// state. Everything else is read at each Read. When the query returns, the ports have the state that it found.
 func TestQueryHangs(t *testing.T) {
 	for _, file := range []string{"state", "phys_state", "rate", "lid", "sm_lid"} {
 		for _, when := range []string{"from the start", "later"} {
@@ -110,8 +110,9 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 	}
 }
 
-// TestManyQueriesHang: only the first Read waits for queries that hang, and all counters are read, of more devices than are read at the
-// same time. A device whose counters hang, too, has no values until the call for the counters returns.
+// TestManyQueriesHang: more devices hang in queries than are read at the same time. Only the first Read waits for these
+// queries, and all counters are read. If the counters of a device hang, too, it has no values until the call for the
+// counters returns.
 func TestManyQueriesHang(t *testing.T) {
 	t.Parallel()
 	const many = 2 * inFlight

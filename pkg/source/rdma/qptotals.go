@@ -12,7 +12,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
-// maxQPTotals is the maximum number of rows.
 const maxQPTotals = 1 << 16
 
 // qpTotals holds the bytes that queue pair counters counted for each cgroup. A counter ends
@@ -43,8 +42,7 @@ func (t *qpTotals) add(k liveKey, bytes uint64) error {
 	return nil
 }
 
-// setLive sets the rows with a live counter of a device. After an incomplete read the previous
-// rows stay live.
+// setLive sets the rows of a device that have a live counter. After an incomplete read the previous rows stay live.
 func (t *qpTotals) setLive(device string, live map[liveKey]uint64, complete bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,8 +55,8 @@ func (t *qpTotals) setLive(device string, live map[liveKey]uint64, complete bool
 	t.live[device] = live
 }
 
-// traffic returns the rows. A row without a live counter is resting: auto mode was switched off,
-// its queue pairs ended, or they share a counter with queue pairs of other cgroups.
+// traffic returns the rows. A row without a live counter is resting: auto mode was switched off, its queue pairs ended,
+// or they share a counter with queue pairs of other cgroups.
 func (t *qpTotals) traffic(there map[string]bool) []model.Traffic {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,10 +13,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// maxLogged limits the refused names that are logged.
+// maxLogged bounds the refused names that are logged.
 const maxLogged = 256
 
-// refusedState returns the state of the names that are refused, if any. Each is logged once. A device that is refused is not read at all.
+// refusedState returns the state of the refused names, if any. Each name is logged once. A device with a refused name
+// is not read.
 func (s *Source) refusedState(readings []*reading) []model.DeviceState {
 	all := slices.Clone(s.refused)
 	for _, r := range readings {

@@ -10,17 +10,18 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestWithoutCounters: a function all of whose counters are refused with EINVAL, and never had a value, has none. One that had values and
-// loses them is unreadable, and so is one with another error. Each directory counts for itself.
+// TestWithoutCounters: if all counters of a function fail with EINVAL and never had a value, the function has no
+// counters. If they had values, or fail with another error, the function is unreadable. Each directory counts for
+// itself.
 func TestWithoutCounters(t *testing.T) {
 	const einval, eio = "/proc/self/attr/current", "/proc/self/mem"
 	both := []string{"counters", "hw_counters"}
 	for name, c := range map[string]struct {
-		before        bool // they had values
+		before        bool // the counters had values
 		dirs          []string
 		as            string
 		state, reason string
-		counters      int // that are left
+		counters      int // number of counters that are left
 	}{
 		"never":                {false, both, einval, "unsupported", "without counters: ", 0},
 		"not any more":         {true, both, einval, "failed", "counters unreadable", 0},

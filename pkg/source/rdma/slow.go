@@ -8,9 +8,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slowCounters caches the counters of a port after a slow read. The kernel adds to each the
-// value of every counter bound to queue pairs, with one firmware query per addition: 40
-// counters of a port and 64 threads with queue pairs make thousands of queries.
+// slowCounters caches the counters of a port after a slow read. The kernel adds the value of every counter bound to
+// queue pairs, with one firmware query per addition: 40 counters of a port and 64 threads with queue pairs cause
+// thousands of queries.
 type slowCounters struct {
 	counters []model.Counter
 	until    time.Time

@@ -4,8 +4,9 @@ package rdma
 
 import "github.com/accelscope/accelscope/pkg/model"
 
-// findManagement finds management devices (smi1) that RDMA netlink does not name as such, because it is not read: InfiniBand devices
-// without a uverbs device at the PCI function of an HCA that has one. Subfunctions are at the function of another HCA, too.
+// findManagement finds management devices (smi1) if RDMA netlink, which marks them, is not read: InfiniBand devices
+// without a uverbs device, at the PCI function of an HCA that has a uverbs device. Subfunctions are at the function of
+// another HCA, too.
 func findManagement(hcas []model.HCA) {
 	own := map[string]string{}
 	for i := range hcas {
@@ -20,7 +21,7 @@ func findManagement(hcas []model.HCA) {
 	}
 }
 
-// infiniband reports whether all ports of a device are of InfiniBand, and there is one.
+// infiniband reports whether a device has ports, and all are InfiniBand.
 func infiniband(h *model.HCA) bool {
 	for i := range h.Ports {
 		if h.Ports[i].LinkLayer != "InfiniBand" {

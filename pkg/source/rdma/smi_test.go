@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestManagementDevice: a management device has no uverbs device, and nothing is missing.
+// TestManagementDevice: a management device has no uverbs device, and still the node is complete.
 func TestManagementDevice(t *testing.T) {
 	n := &node{uverbs: map[string]sysfs.CharDevice{"mlx5_0": {Name: "uverbs0"}}, devices: map[string]nldev.Device{}}
 	for _, d := range []nldev.Device{{Name: "mlx5_0"}, {Name: "smi1", SMI: true, Parent: "mlx5_0"}, {Name: "later"}} {
@@ -57,7 +57,7 @@ func TestFindManagement(t *testing.T) {
 	}
 }
 
-// TestIncompleteNode: a device whose uverbs device does not come is not looked for every 15 s for ever.
+// TestIncompleteNode: if a uverbs device does not come, the search does not stay at every 15 s.
 func TestIncompleteNode(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.HCA(0, 1000)

@@ -245,7 +245,7 @@ func TestDevicesComeAndGo(t *testing.T) {
 		{func() { tr.HCA(0, 1) }, "mlx5_0 mlx5_1"},
 		{func() { tr.Remove("class/infiniband/mlx5_1") }, "mlx5_0"},
 		{func() { tr.HCA(1, 500) }, "mlx5_0 mlx5_1"},
-		// Modules unloaded and loaded again: another directory.
+		// The modules are unloaded and loaded again, which makes another directory.
 		{func() { tr.Remove("class/infiniband") }, ""},
 		{func() { tr.HCA(2, 1) }, "mlx5_2"},
 	}
@@ -284,8 +284,8 @@ func TestLateUverbs(t *testing.T) {
 	}
 }
 
-// TestOddNames: devices, counters and ports have any name that the kernel accepts. What is no label or no path is refused, in a state, and
-// logged once.
+// TestOddNames: devices, counters and ports may have any name that the kernel accepts. A name that cannot be a label or
+// a path is refused, with a state, and logged once.
 func TestOddNames(t *testing.T) {
 	tr := hca.NewTree(t)
 	dev := tr.HCA(0, 1)
@@ -458,7 +458,7 @@ func TestStuck(t *testing.T) {
 			s := newSource(t, tr, func(o *Options) { o.Deadline = time.Second })
 			// The other devices may time out once.
 			eventually(t, func() bool { return states(mustRead(t, s)) == "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" })
-			s.opt.Deadline = time.Hour // a read that waits for a stuck device blocks
+			s.opt.Deadline = time.Hour // a Read that waits for a stuck device would block
 			for range 3 {
 				snap := mustRead(t, s)
 				if got := states(snap); got != "mlx5_0=ok mlx5_1=stuck mlx5_2=ok" {
@@ -489,7 +489,7 @@ func TestManyStuck(t *testing.T) {
 	tr.HCA(90, 1)
 	s := newSource(t, tr, func(o *Options) { o.Deadline = 500 * time.Millisecond })
 	eventually(t, func() bool { return names(mustRead(t, s)) == "mlx5_90" }) // it may time out once
-	s.opt.Deadline = time.Hour                                               // a read that waits for a stuck device blocks
+	s.opt.Deadline = time.Hour                                               // a Read that waits for a stuck device would block
 	for range 2 {
 		if got := names(mustRead(t, s)); got != "mlx5_90" {
 			t.Errorf("HCAs %q", got)
@@ -566,8 +566,8 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// TestQuarantineOfCounters: counters of a device that reports its port state but no counter are
-// not read; the port is still reported.
+// TestQuarantineOfCounters: if a device reports its port state but no counter, its counters are not read; the port is
+// still reported.
 func TestQuarantineOfCounters(t *testing.T) {
 	tr := hca.NewTree(t)
 	dev := tr.HCA(0, 1)

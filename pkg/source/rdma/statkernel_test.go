@@ -18,12 +18,11 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-const cmdStatDel = 18 // of rdma-tool only
+const cmdStatDel = 18 // only rdma-tool uses it
 
-// statKernel simulates a kernel with mlx5 devices: no other driver binds queue pairs to byte
-// counters. It follows drivers/infiniband/core/{nldev,counters}.c and hw/mlx5/counters.c, of
-// 6.15 and before: which modes can be set when, which queue pairs are bound, and which errors
-// are returned.
+// statKernel simulates a kernel with mlx5 devices: no other driver binds queue pairs to byte counters. It follows
+// drivers/infiniband/core/{nldev,counters}.c and hw/mlx5/counters.c, of 6.15 and before: which modes can be set when,
+// which queue pairs are bound, and which errors are returned.
 type statKernel struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -33,7 +32,7 @@ type statKernel struct {
 	denied  bool // no CAP_NET_ADMIN
 	refuses map[uint16]unix.Errno
 	changes []string // settings that were requested
-	queries int      // firmware queries
+	queries int      // number of firmware queries
 }
 
 type statDevice struct {
@@ -43,8 +42,8 @@ type statDevice struct {
 	ports    map[uint32]*statPort
 	qps      []*statQP
 	counters []*statCounter
-	pds      map[uint32]uint32 // context of each
-	contexts map[uint32]uint32 // PID of each
+	pds      map[uint32]uint32 // context of each PD
+	contexts map[uint32]uint32 // PID of each context
 }
 
 type statPort struct {
@@ -459,8 +458,8 @@ func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][
 	return [][]byte{hca.Reply(nldev.CmdStatSet, 0, handle)}, 0
 }
 
-// counterSource returns a source for the devices of k in mode use or manage. Threads below 1000
-// are in the cgroup of their hundreds digit; other threads have ended.
+// counterSource returns a source for the devices of k in mode use or manage. Threads below 1000 are in the cgroup of
+// their hundreds digit; other threads have ended.
 func counterSource(t *testing.T, tr hca.Tree, k *statKernel, mode string, change ...func(*Options)) *Source {
 	t.Helper()
 	s := newSource(t, tr, append([]func(*Options){func(o *Options) {

@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// ends are how a sensor ends before the next one starts. A sensor that is killed does nothing: it is closed after the test.
+// ends are how a sensor ends before the next sensor starts. A killed sensor does nothing: it is closed after the test.
 var ends = map[string]func(t *testing.T, s *Source){
 	"in order": func(t *testing.T, s *Source) {
 		t.Helper()
@@ -25,8 +25,8 @@ var ends = map[string]func(t *testing.T, s *Source){
 	"killed": func(t *testing.T, s *Source) { t.Helper(); t.Cleanup(func() { _ = s.Close() }) },
 }
 
-// upgrade starts a sensor that manages, and jobs 1 and 2 with queue pairs 10 and 20. It ends the sensor, and while none runs,
-// job 3 creates queue pair 30, and all send.
+// upgrade starts a sensor that manages, and jobs 1 and 2 with queue pairs 10 and 20. It ends the sensor. While no
+// sensor runs, job 3 creates queue pair 30, and all jobs send.
 func upgrade(t *testing.T, end func(*testing.T, *Source)) (hca.Tree, *statKernel, *statDevice) {
 	t.Helper()
 	tr := hca.NewTree(t)
@@ -48,8 +48,8 @@ func upgrade(t *testing.T, end func(*testing.T, *Source)) (hca.Tree, *statKernel
 	return tr, k, d
 }
 
-// TestUpgrade: the bytes of running queue pairs continue in the next sensor, those of queue pairs that were created between
-// the two begin there, and nothing is counted twice. The next sensor changes nothing.
+// TestUpgrade: the bytes of running queue pairs continue in the next sensor. The bytes of queue pairs that were created
+// meanwhile begin there. Nothing is counted twice, and the next sensor changes nothing.
 func TestUpgrade(t *testing.T) {
 	for end, f := range ends {
 		for _, mode := range []string{manageCounters, useCounters} {
@@ -81,8 +81,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestUpgradeOff: a sensor with the mode off reads no counter, and the kernel goes on binding queue pairs. One that manages
-// afterwards goes on with all of them.
+// TestUpgradeOff: a sensor with the mode off reads no counter, and the kernel continues to bind queue pairs. A sensor
+// that manages afterwards continues with all of them.
 func TestUpgradeOff(t *testing.T) {
 	tr, k, d := upgrade(t, ends["in order"])
 	off := counterSource(t, tr, k, "off")
@@ -122,7 +122,7 @@ func TestUpgradeOtherMode(t *testing.T) {
 	wantPort(t, k, d, "no queue pair is bound", taken)
 }
 
-// TestSideBySide: two sensors manage during a rolling update. The older one ends, and the younger one goes on.
+// TestSideBySide: two sensors manage during a rolling update. The older sensor ends, and the younger one continues.
 func TestSideBySide(t *testing.T) {
 	for end, f := range ends {
 		t.Run(end, func(t *testing.T) {
@@ -152,7 +152,8 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// TestAdoptCompletes: byte counters that are off in the mode of the manager are switched on. Those that are bound later count.
+// TestAdoptCompletes: byte counters that are off in the mode of the manager are switched on. Queue pairs that are bound
+// later are counted.
 func TestAdoptCompletes(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -165,8 +166,8 @@ func TestAdoptCompletes(t *testing.T) {
 	}
 }
 
-// TestRemoveBindings: the commands of docs/rdma-bytes.md leave the port as it was before the first sensor. The requests are
-// those of rdma-tool.
+// TestRemoveBindings: the commands of docs/rdma-bytes.md leave the port as it was before the first sensor. The requests
+// are rdma-tool's.
 func TestRemoveBindings(t *testing.T) {
 	_, k, d := upgrade(t, ends["in order"])
 	unbind := func(counter, qpn uint32) {

@@ -20,28 +20,26 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// The network interface of a physical function reports the traffic of its virtual
-// functions (IFLA_VF_STATS), wherever they are. The kernel queries the firmware for
-// each virtual function while it holds the lock of all network configuration (rtnl), and
-// has no request for a single one. So the request is sent in the background, every 10 s,
-// and only if a virtual function is not an HCA in our own namespace: the port counters of
-// such an HCA are read instead.
+// The network interface of a physical function reports the traffic of its virtual functions (IFLA_VF_STATS), wherever
+// they are. The kernel queries the firmware for each virtual function while it holds the lock of all network
+// configuration (rtnl), and has no request for a single function. So the request is sent in the background, every 10 s,
+// and only if a virtual function is not an HCA in the sensor's namespace: the port counters of such an HCA are read
+// instead.
 const functionsEvery = 10 * time.Second
 
-// functions is the result of the last read of the physical functions. Reads run in the
-// background; Source.Read does not wait for them.
+// functions is the result of the last read of the physical functions. Reads run in the background; Source.Read does not
+// wait for them.
 type functions struct {
 	pfs map[string]*physical // by HCA; belongs to the read in progress
 
 	call    hang.Call[[]model.VF]
-	pending *hang.Pending[[]model.VF] // the read in progress; nil if there is none
+	pending *hang.Pending[[]model.VF] // the read in progress, or nil
 	began   time.Time
-	reads   uint64     // number of reads that have begun
+	reads   uint64     // number of reads begun
 	vfs     []model.VF // nil before the first read
 	err     error
 }
 
-// physical is a physical function.
 type physical struct {
 	call  hang.Call[functionsOf]
 	state interfaceState
@@ -57,15 +55,15 @@ type functionsOf struct {
 // of a physical function.
 type interfaceState struct {
 	name string
-	// counts is true once a counter was not zero. Before that a driver that does not count
-	// looks like a driver with idle functions.
+	// counts is true once a counter was not zero. Before that, a driver that does not count looks like a driver with
+	// idle functions.
 	counts bool
 	pause  hang.Backoff
-	err    error // of the last request
+	err    error // error of the last request
 }
 
-// readFunctions returns the virtual functions of hcas from the last read that ended, and
-// starts another read when one is due.
+// readFunctions returns the virtual functions of hcas from the last completed read, and starts another read when it is
+// due.
 func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []model.DeviceState) {
 	f := &s.functions
 	if f.pending.Returned() {
@@ -93,8 +91,8 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	return onlyAway(f.vfs, hcas), states
 }
 
-// onlyAway removes the counters of functions that are HCAs of this namespace since the
-// last read: the traffic that their own ports count must not be reported twice.
+// onlyAway removes the counters of functions that became HCAs of this namespace since the last read: the traffic that
+// their own ports count must not be reported twice.
 func onlyAway(vfs []model.VF, hcas []model.HCA) []model.VF {
 	if !slices.ContainsFunc(vfs, func(v model.VF) bool { return v.Counted }) {
 		return vfs
@@ -118,8 +116,7 @@ func hasCounters(h *model.HCA) bool {
 	return slices.ContainsFunc(h.Ports, func(p model.Port) bool { return len(p.Counters)+len(p.HWCounters) > 0 })
 }
 
-// readAllFunctions reads all physical functions. One that hangs or fails does not affect
-// the others.
+// readAllFunctions reads all physical functions. A function that hangs or fails does not affect the others.
 func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Duration) ([]model.VF, error) {
 	virtual := map[string]*model.HCA{}
 	pfs := make([]*model.HCA, 0, len(hcas))

@@ -103,8 +103,8 @@ func settleFunctions(t *testing.T, s *Source) {
 	t.Fatal("the read does not end")
 }
 
-// TestVFs: one VF is an HCA of the namespace, one is in a container or virtual machine,
-// and one has a GUID only in the files of the vendor's driver.
+// TestVFs: one VF is an HCA of the namespace, one is in a container or virtual machine, and one has a GUID only in the
+// files of the vendor's driver.
 func TestVFs(t *testing.T) {
 	p := newPF(t, []string{"ib7", "ib0.8001", "ib0"}, "mlx5_1", "", "")
 	p.Put("class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "5\n")
@@ -153,7 +153,7 @@ func TestVFs(t *testing.T) {
 	if v := p.look(t).VFs; !v[1].Counted || v[1].ReceiveBytes != 0 || v[1].Look != 4 || v[0].Look != 0 {
 		t.Errorf("zeroes after other values: %+v", v[1])
 	}
-	// Without VFs nothing is asked, and there are none.
+	// Without VFs, no request is sent, and the result is empty.
 	p.Put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "0\n")
 	asked = p.asked.Load()
 	if v := p.look(t).VFs; v == nil || len(v) > 0 || p.asked.Load() != asked {
@@ -161,7 +161,7 @@ func TestVFs(t *testing.T) {
 	}
 }
 
-// TestShownVFs: VFs that the namespace shows are not requested, as they have port counters.
+// TestShownVFs: VFs that the namespace shows are not requested, because they have port counters.
 func TestShownVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "mlx5_1", "mlx5_2")
 	for _, n := range []string{"mlx5_1", "mlx5_2"} {
@@ -171,7 +171,7 @@ func TestShownVFs(t *testing.T) {
 	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || p.asked.Load() != 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
-	// One of them goes to a virtual machine.
+	// One VF goes to a virtual machine.
 	link, err := os.Readlink(p.Path("class/infiniband/mlx5_2"))
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestShownVFs(t *testing.T) {
 	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || !v[1].Counted || p.asked.Load() == 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
-	// It comes back: the traffic that its port counts is not reported twice, not even before the next read.
+	// The VF comes back: the traffic that its port counts is not reported twice, not even before the next read.
 	settleFunctions(t, p.Source)
 	p.Link("class/infiniband/mlx5_2", link)
 	snap := mustRead(t, p.Source)
@@ -198,8 +198,8 @@ func TestUncountedVFs(t *testing.T) {
 	}
 }
 
-// TestWrongInterfaces: an interface of another function, a representor, and one that is
-// not in this network namespace (sysfs is of another) are not used.
+// TestWrongInterfaces: three interfaces are not used: an interface of another function, a representor, and an interface
+// that is not in this network namespace (sysfs shows another namespace).
 func TestWrongInterfaces(t *testing.T) {
 	figures := vfInfo(0, [4]uint64{1, 1, 1, 1})
 	for name, answer := range map[string][]byte{
@@ -241,7 +241,7 @@ func TestBadVFs(t *testing.T) {
 	if snap := p.look(t); !snap.VFs[0].Counted || states(snap) != "mlx5_0=ok" {
 		t.Errorf("later: %+v", snap.DeviceStates)
 	}
-	// A driver that hangs: no Read waits.
+	// A Read does not wait for a driver that hangs.
 	block := make(chan struct{})
 	p.dialLink = func() (*nldev.Conn, error) { <-block; return nil, errors.New("gone") }
 	p.opt.Deadline = time.Second
@@ -251,8 +251,8 @@ func TestBadVFs(t *testing.T) {
 	close(block)
 }
 
-// TestManyVFs: their list is longer than the 16 bits of an attribute's length. The kernel
-// writes all of them, and the lower 16 bits of the length.
+// TestManyVFs: the list is longer than the 16 bits of an attribute's length. The kernel writes all functions, and the
+// lower 16 bits of the length.
 func TestManyVFs(t *testing.T) {
 	const n = 520
 	var vfs []byte

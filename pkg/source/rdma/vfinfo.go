@@ -19,17 +19,16 @@ var native = binary.NativeEndian
 // (include/uapi/linux/if_link.h).
 type link struct {
 	parent string       // IFLA_PARENT_DEV_NAME, the PCI function; empty before 5.14
-	count  int          // IFLA_NUM_VF, 0 without
+	count  int          // IFLA_NUM_VF, or 0
 	listed bool         // the reply has an IFLA_VFINFO_LIST
-	vfs    []functionOf // by number; the kernel omits those that the driver cannot report
+	vfs    []functionOf // by number; the kernel omits functions that the driver cannot report
 }
 
 // functionOf is one IFLA_VF_INFO.
 type functionOf struct {
 	listed             bool   // the list has this function
-	nodeGUID, portGUID string // empty if missing, and before an administrator sets one
-	// In bytes and packets, as the function sees it. The kernel reports zeroes where the
-	// driver does not count.
+	nodeGUID, portGUID string // empty if missing, and until an administrator sets it
+	// In bytes and packets, from the function's point of view. If the driver does not count, the kernel reports zeroes.
 	rxBytes, txBytes, rxPackets, txPackets uint64
 }
 
@@ -43,13 +42,13 @@ func linkRequest(name string) []byte {
 	return r.Serialize()
 }
 
-// parseLink parses the reply. Functions returned with an error are correct: the length of
-// an attribute has 16 bits, which the list of some 200 functions exceeds. Then the kernel
-// writes all functions, and the start of the next attribute is unknown.
+// parseLink parses the reply. Functions returned with an error are correct: the length of an attribute has 16 bits,
+// which the list of some 200 functions exceeds. Then the kernel writes all functions, and the start of the next
+// attribute is unknown.
 //
-// netlink.LinkDeserialize (v1.3.1) cannot replace it: parseVfInfo skips both GUIDs and
-// numbers functions by position, which is wrong after a function that the kernel omits.
-// A list that exceeds 16 bits is EINVAL, without any function.
+// netlink.LinkDeserialize (v1.3.1) cannot replace it: parseVfInfo skips both GUIDs and numbers functions by position,
+// which is wrong after a function that the kernel omits. For a list that exceeds 16 bits it returns EINVAL and no
+// functions.
 func parseLink(payload []byte) (link, error) {
 	var l link
 	if len(payload) < unix.SizeofIfInfomsg {
@@ -70,7 +69,7 @@ func parseLink(payload []byte) (link, error) {
 		}
 	}
 	if a.Err == nil && l.listed && len(payload) > math.MaxUint16 && l.known() < l.count {
-		return l, netlink.ErrMalformed // and the cut was between two of them
+		return l, netlink.ErrMalformed // the cut was between two functions
 	}
 	return l, a.Err
 }
@@ -115,8 +114,8 @@ func (l *link) function(b []byte) error {
 	return a.Err
 }
 
-// guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in
-// native byte order. Zero means that there is none.
+// guid parses a struct ifla_vf_guid: the number, four bytes of padding, and the GUID in native byte order. Zero means
+// that the GUID is not set.
 func guid(a *netlink.Attrs) string {
 	return sysfs.GUIDText(native.Uint64(a.Sized(16)[8:]))
 }
@@ -138,5 +137,4 @@ func (f *functionOf) statistics(b []byte) error {
 	return a.Err
 }
 
-// moved reports whether any counter is not zero.
 func (f functionOf) moved() bool { return f.rxBytes|f.txBytes|f.rxPackets|f.txPackets != 0 }

@@ -18,14 +18,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// maxInterfaces limits the network interfaces tried per physical function: in switchdev
-// mode each virtual function has a representor there.
+// maxInterfaces bounds the network interfaces tried per physical function: in switchdev mode each virtual function has
+// a representor there.
 const maxInterfaces = 16
 
-// askInterfaces asks the network interfaces of a function (device/net/*) until one
-// reports its n virtual functions, and returns the name of that interface. It starts with
-// the interface that reported them last time, then tries the one of the HCA's port, then
-// shorter names before longer ones: representors and the IPoIB interfaces of other
+// askInterfaces asks the network interfaces of a function (device/net/*) until one reports its n virtual functions, and
+// returns the name of that interface. It starts with the interface that reported them last time, then tries the
+// interface of the HCA's port, then shorter names before longer ones: representors and the IPoIB interfaces of other
 // partitions have longer names.
 func (s *Source) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before string, deadline time.Time,
 ) (link, string, error) {
@@ -57,9 +56,9 @@ func (s *Source) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before stri
 	return link{}, "", nil
 }
 
-// askInterface requests the virtual functions of one network interface, of which n are
-// expected. The buffer grows with n: nl.NetlinkSocket.Receive (netlink v1.3.1) has 64 KiB
-// and fails with EINVAL on a longer reply, which some 200 functions make.
+// askInterface requests the virtual functions of one network interface; it expects n. The buffer grows with n:
+// nl.NetlinkSocket.Receive (netlink v1.3.1) has 64 KiB and fails with EINVAL on a longer reply, which some 200
+// functions need.
 func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, err error) {
 	c, err := s.dialLink()
 	if err != nil {

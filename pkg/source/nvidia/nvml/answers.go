@@ -12,14 +12,15 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// answers distinguishes a device that does not answer from one that lacks a value: a broken fan, a clock that the driver cannot read.
+// answers distinguishes a device that does not answer from a device that lacks a value: a broken fan, a clock that the
+// driver cannot read.
 type answers struct {
-	before bool // it has reported a value in this session
-	given  int  // values that it reported in this scrape
+	before bool // the device has reported a value in this session
+	given  int  // values reported in this scrape
 	failed []failure
 }
 
-// failure is a value that the driver could not read, other than for lack of support.
+// failure is a value that the driver supports and could not read.
 type failure struct {
 	call string
 	ret  nvml.Return
@@ -27,7 +28,6 @@ type failure struct {
 
 var errNoAnswer = errors.New("the driver reports no value for it any more")
 
-// begin begins a scrape.
 func (a *answers) begin() { *a = answers{before: a.before || a.given > 0, failed: a.failed[:0]} }
 
 func (a *answers) add(call string, ret nvml.Return) {
@@ -39,13 +39,14 @@ func (a *answers) add(call string, ret nvml.Return) {
 	}
 }
 
-// none reports whether a device answered no call, although a call failed or it has answered before. Some devices support no value.
+// none reports whether no call of this scrape returned a value, although a call failed or the device reported values
+// before. Some devices support no value.
 func (a *answers) none() bool { return a.given == 0 && (a.before || len(a.failed) > 0) }
 
-// few reports whether more values failed than were reported, or none was.
+// few reports whether the scrape has no values, or more failures than values.
 func (a *answers) few() bool { return a.none() || len(a.failed) > a.given }
 
-// refused returns the failures, nil if there was none.
+// refused returns the failures, or nil.
 func (a *answers) refused() error {
 	if len(a.failed) == 0 && a.none() {
 		return errNoAnswer
@@ -69,7 +70,7 @@ type caller struct {
 	answers answers
 }
 
-// noted reports whether a call for a value succeeded, and records it.
+// noted records the result of a call for a value, and reports whether it succeeded.
 func (c *caller) noted(call string, ret nvml.Return) bool {
 	c.answers.add(call, ret)
 	return c.means(call, ret) == nil

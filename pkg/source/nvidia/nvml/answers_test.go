@@ -11,7 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestNothingSupported: a GPU whose driver supports no value is no failure.
+// TestNothingSupported: a GPU whose driver supports no value has not failed.
 func TestNothingSupported(t *testing.T) {
 	a := answers{}
 	for range 2 {
@@ -37,7 +37,7 @@ func TestNothingSupported(t *testing.T) {
 	}
 }
 
-// TestTimeOfTheCall: of a step with several calls, the time of the one in progress counts.
+// TestTimeOfTheCall: in a step with several calls, the time of the call in progress counts.
 func TestTimeOfTheCall(t *testing.T) {
 	d := &caller{worker: newWorker(0, 0)}
 	if d.returned(); !d.began.IsZero() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// nvml_bind opens the library at path and binds all functions of NVML to it; functions that it
-// lacks return NVML_ERROR_FUNCTION_NOT_FOUND. It returns NULL on failure and sets *error to
-// the message of the dynamic linker, which the caller frees.
+// nvml_bind opens the library at path and binds all functions of NVML to it. Functions that the library lacks return
+// NVML_ERROR_FUNCTION_NOT_FOUND. On failure nvml_bind returns NULL and sets *error to the message of the dynamic
+// linker, which the caller frees.
 void *nvml_bind(const char *path, char **error);
 
 // nvml_has reports whether the library has a function.

@@ -22,7 +22,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
-// maxCallsPerRound is how many calls a round of eight GPUs may make, slow rounds spread over the others.
+// maxCallsPerRound is how many calls a round of eight GPUs may make. The calls of slow rounds are spread over the
+// others.
 const maxCallsPerRound = 400
 
 // TestCalls checks the number of calls, which does not depend on the machine.
@@ -37,8 +38,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// older makes GPU n one of 12 links with an older driver, which has no fields by scope for the states and errors of links, but fields
-// for the errors of each link, by its number.
+// older makes GPU n a GPU with 12 links and an older driver. This driver has no fields by scope for the states and
+// errors of links, but one field per link and error.
 func older(s *fake.Scenario, n int) {
 	d := fmt.Sprint(n)
 	s.Set(d, fmt.Sprint("field.", nvml.FI_DEV_NVLINK_LINK_COUNT), "u", 12)
@@ -66,7 +67,7 @@ func BenchmarkCalls(b *testing.B) {
 	}
 }
 
-// eightGPUs starts a session of eight H100 of the fake library, with 18 links and 25 processes each. change may
+// eightGPUs starts a session with eight H100 of the fake library, with 18 links and 25 processes each. change may
 // change each GPU.
 func eightGPUs(t testing.TB, interval time.Duration, change func(*fake.Scenario, int)) (*Session, func() fake.Calls) {
 	t.Helper()
@@ -104,7 +105,7 @@ func eightGPUs(t testing.TB, interval time.Duration, change func(*fake.Scenario,
 	}
 }
 
-// callsOfRound returns the mean number of calls of a round of all GPUs, and how many of them are for fields and NVLinks.
+// callsOfRound returns the mean number of calls of a round of all GPUs, and how many of them read fields and NVLinks.
 func callsOfRound(t testing.TB, change func(*fake.Scenario, int)) (round, links float64) {
 	t.Helper()
 	session, calls := eightGPUs(t, 200*time.Millisecond, change) // more than a sampling period of the driver
@@ -120,7 +121,7 @@ func callsOfRound(t testing.TB, change func(*fake.Scenario, int)) (round, links 
 			}
 		}
 	}
-	wait(calls(), 2) // what is read once has been read
+	wait(calls(), 2) // values that are read only once have been read
 	counted := wait(calls(), slowRounds)
 	for function, n := range counted.Functions() {
 		calls := float64(n) / float64(roundsOf(counted))
@@ -137,7 +138,6 @@ func callsOfRound(t testing.TB, change func(*fake.Scenario, int)) (round, links 
 // roundsOf returns the number of rounds of all GPUs. Each round reads the MIG mode.
 func roundsOf(c fake.Calls) uint64 { return c.Functions()["nvmlDeviceGetMigMode"] / fake.GPUs }
 
-// callsOfScrape returns the number of calls of a scrape of all GPUs.
 func callsOfScrape(t testing.TB) float64 {
 	t.Helper()
 	session, calls := eightGPUs(t, time.Hour, nil)
@@ -166,8 +166,8 @@ func callsOfScrape(t testing.TB) float64 {
 	return sum
 }
 
-// TestSlowRounds checks that the first complete round reads what changes rarely, also if the driver gave no handle when a round
-// began, or the GPU was suspended meanwhile, and which rounds follow.
+// TestSlowRounds checks that the first complete round reads what changes rarely, also if the driver returned no handle
+// when a round began, or the GPU was suspended meanwhile, and which rounds follow.
 func TestSlowRounds(t *testing.T) {
 	handle := nvmltest.Missing(&mock.Device{GetUUIDFunc: func() (string, nvml.Return) { return "GPU-1", nvml.SUCCESS }})
 	ret := nvml.ERROR_TIMEOUT

@@ -29,19 +29,19 @@ type device struct {
 	xids   *xidWatch
 	quick  quickReader
 	rounds roundReader
-	// address is the PCI address, index the position among the devices. A device that the
-	// kernel does not list is found by its index.
+	// address is the PCI address, index the position among the devices. If the kernel does not list a device, it is
+	// found by its index.
 	address  string
 	index    int
 	era      atomic.Pointer[wire.Era] // changed by the worker
-	operator bool                     // an operator says that the GPU was reset before this session
+	operator bool                     // the operator reset the GPU before this session
 	begun    time.Time                // deadline of the driver's initialization
 	skip     time.Time                // the device is not called until then
 	complete atomic.Bool              // the first round has ended
 
 	attached atomic.Pointer[attachment]
-	last     atomic.Pointer[reading]     // last reading
-	identity atomic.Pointer[[]model.GPU] // of the device and its parts, for when it does not answer
+	last     atomic.Pointer[reading]
+	identity atomic.Pointer[[]model.GPU] // of the device and its parts, for when the device does not answer
 	shown    roundResult                 // of the last complete round
 	err      error                       // why there is no handle
 }
@@ -52,21 +52,20 @@ type attachment struct {
 	uuid   string
 }
 
-// reading is the result of reading a device.
 type reading struct {
 	id        string
 	gpus      []model.GPU
 	processes []model.GPUProcess
 	err       error
-	note      error     // why some of its values are absent, although it answers
-	waiting   time.Time // start of a call that is late or hangs
+	note      error     // why some values are absent, although the device answers
+	waiting   time.Time // start of a late or hung call
 }
 
-// longestStart is the time that the driver needs to initialize a GPU at its first use without
-// persistence mode. It initializes one GPU after the other.
+// longestStart is the time that the driver needs to initialize a GPU at its first use without persistence mode. The
+// driver initializes the GPUs one after the other.
 const longestStart = 3 * time.Second
 
-// errClosing reports that the library is being closed, and opened again if nobody asked to release it.
+// errClosing reports that the library is being closed. The library opens again unless an operator asked to release it.
 var errClosing = fmt.Errorf("the library is being closed: %w", model.ErrReleased)
 
 // errHidden reports a GPU that the kernel lists and this container may not open.
@@ -82,7 +81,7 @@ func newDevice(o wire.Options, l *Library, c *caller, xids *xidWatch) *device {
 // key identifies a device while its UUID is unknown.
 func (d *device) key() string { return d.address + "#" + strconv.Itoa(d.index) }
 
-// serve runs rounds until the session ends, from the end of skip on.
+// serve runs rounds from the end of skip until the session ends.
 func (d *device) serve() {
 	timer := time.NewTimer(time.Until(d.skip))
 	defer timer.Stop()
@@ -94,7 +93,6 @@ func (d *device) serve() {
 	}
 }
 
-// skipped reports whether the device is not called yet.
 func (d *device) skipped() bool { return time.Now().Before(d.skip) }
 
 // steps returns the steps that the worker runs every interval.
@@ -181,8 +179,8 @@ func (d *device) forget() {
 	d.rounds.links.at = time.Time{}
 }
 
-// hasNode reports whether the device node exists. A device with a node that the driver does
-// not find could not be initialized. Opening the node would initialize it.
+// hasNode reports whether the device node exists. If it exists and the driver does not find the device, the device
+// could not be initialized. Opening the node would initialize it.
 func (d *device) hasNode() bool {
 	return slices.ContainsFunc((*d.identity.Load())[0].Nodes, func(node string) bool {
 		_, err := os.Lstat(node)
@@ -190,7 +188,6 @@ func (d *device) hasNode() bool {
 	})
 }
 
-// publish publishes the results of the round.
 func (d *device) publish() {
 	d.shown = d.rounds.draft
 	d.identify()
@@ -210,8 +207,8 @@ func (d *device) asleep() bool {
 	return suspended(d.o.Sysfs, (*d.identity.Load())[0].PCIAddress)
 }
 
-// read returns the quick values of the device. If it cannot be read, it returns the identity
-// with the known problems or the suspended state.
+// read returns the quick values of the device. If the device cannot be read, read returns its identity with the known
+// problems, or as suspended.
 func (d *device) read(ctx context.Context) reading {
 	r := reading{id: d.name()}
 	if d.asleep() {
@@ -269,8 +266,8 @@ func (d *device) named(fill func(*model.GPU)) []model.GPU {
 	return gpus
 }
 
-// unread returns what is known of an unreadable device: its identity, its problems and its
-// XIDs, which may be the cause.
+// unread returns what is known about an unreadable device: its identity, its problems and its XIDs, which may be the
+// cause.
 func (d *device) unread(h health) []model.GPU {
 	problems := h.fatal()
 	if !slices.ContainsFunc(problems, active) {
@@ -279,7 +276,6 @@ func (d *device) unread(h health) []model.GPU {
 	return d.named(func(g *model.GPU) { g.Problems, g.XIDs = problems, d.xids.OfGPU(g) })
 }
 
-// answer reads the device for a scrape, in the worker.
 func (d *device) answer() reading {
 	r := d.collect()
 	d.last.Store(&r)
@@ -318,7 +314,7 @@ func (d *device) collect() reading {
 	r.gpus, r.processes = append([]model.GPU{g}, d.shown.parts...), d.shown.processes
 	for i := range r.gpus[1:] {
 		part := &r.gpus[1+i]
-		part.Problems, part.XIDs = g.Problems, d.xids.OfGPU(part) // it is the same chip
+		part.Problems, part.XIDs = g.Problems, d.xids.OfGPU(part) // the part is on the same chip
 	}
 	r.gpus = append(r.gpus, d.shown.bare...)
 	return r

@@ -27,7 +27,7 @@ var (
 		{"volatile", nvml.VOLATILE_ECC},
 		{"aggregate", nvml.AGGREGATE_ECC},
 	}
-	// The memories on the chip. Chips since Turing report their sum as sram.
+	// The memories on the chip. Chips since Turing report the sum of all as sram.
 	eccCaches = []eccBlock{
 		{"l1_cache", nvml.MEMORY_LOCATION_L1_CACHE},
 		{"l2_cache", nvml.MEMORY_LOCATION_L2_CACHE},
@@ -43,17 +43,15 @@ type eccBlock struct {
 	kind nvml.MemoryLocation
 }
 
-// hasECC reports whether ECC is enabled (nvmlDeviceGetEccMode). It saves 36 calls on devices
-// without ECC.
+// hasECC reports whether ECC is enabled (nvmlDeviceGetEccMode). Without ECC this saves 36 calls.
 func hasECC(d nvml.Device) bool {
 	mode, _, ret := d.GetEccMode()
 	return ret == nvml.ERROR_FUNCTION_NOT_FOUND || ret == nvml.SUCCESS && mode == nvml.FEATURE_ENABLED
 }
 
-// eccErrors reads nvmlDeviceGetMemoryErrorCounter for each location of errors of a type. No
-// error is in two locations: if sram is reported, its caches are not read. If no location is
-// reported, it reads the total of nvmlDeviceGetTotalEccErrors. For a part of a GPU the driver
-// reports only uncorrected volatile errors on the chip.
+// eccErrors reads nvmlDeviceGetMemoryErrorCounter for each location of errors of a type. No error is in two locations:
+// if the driver reports sram, the caches are not read. If no location is reported, eccErrors reads the total
+// (nvmlDeviceGetTotalEccErrors). For a part of a GPU the driver reports only uncorrected volatile errors on the chip.
 func eccErrors(d nvml.Device) []model.GPUErrors {
 	var errors []model.GPUErrors
 	for _, t := range eccTypes {

@@ -10,7 +10,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// deviceEngines are the engines that the driver samples per device, those of processes first.
+// deviceEngines are the engines that the driver samples per device. The engines that it also samples per process come
+// first.
 var deviceEngines = [...]struct {
 	name    string
 	samples nvml.SamplingType
@@ -41,14 +42,13 @@ func rate(get func(nvml.Device) (uint32, uint32, nvml.Return)) func(nvml.Device)
 	}
 }
 
-// engineUsage reads the usage of the engines of one device since the previous read.
 type engineUsage struct {
 	cursors [len(deviceEngines)]uint64 // newest sample of each engine, in microseconds
 }
 
-// read returns the usage of the engines that the driver reports: the mean of the driver's own
-// samples since the previous read (nvmlDeviceGetSamples), as for processes. At the first read,
-// and if the driver keeps no samples, it is the newest value.
+// read returns the usage of the engines that the driver reports: the mean of the driver's own samples since the
+// previous read (nvmlDeviceGetSamples), as for processes. At the first read, or if the driver keeps no samples, the
+// usage is the newest value.
 func (m *engineUsage) read(d nvml.Device) []model.Figure {
 	var engines []model.Figure
 	for i, e := range deviceEngines {

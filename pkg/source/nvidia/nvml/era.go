@@ -12,7 +12,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// volatileErrors returns the number of ECC errors that a reset sets to 0, unknown if the driver reports none.
+// volatileErrors returns the number of ECC errors that a reset sets to 0. It is unknown if the driver reports no such
+// errors.
 func volatileErrors(errors []model.GPUErrors) (sum model.Optional) {
 	for _, e := range errors {
 		if e.Scope == "volatile" {
@@ -22,7 +23,6 @@ func volatileErrors(errors []model.GPUErrors) (sum model.Optional) {
 	return sum
 }
 
-// current returns the era of the device.
 func (d *device) current() wire.Era {
 	if e := d.era.Load(); e != nil {
 		return *e
@@ -30,7 +30,8 @@ func (d *device) current() wire.Era {
 	return wire.Era{}
 }
 
-// noticeReset begins another era if the GPU was reset. It runs in rounds, after the counters were read: errors are read in slow rounds.
+// noticeReset begins another era if the GPU was reset. It runs in rounds, after the counters were read. Slow rounds
+// read the errors.
 func (d *device) noticeReset() {
 	before := d.current()
 	read := model.GPU{Energy: d.rounds.draft.facts.Energy}
@@ -39,10 +40,10 @@ func (d *device) noticeReset() {
 	}
 	count := len(read.Errors)
 	if read.Bound(); read.Energy.Value == 0 {
-		read.Energy = model.Optional{} // a GPU that was reset has used some: this is the answer of a driver that cannot measure
+		read.Energy = model.Optional{} // this driver cannot measure: after a reset a GPU has used some energy
 	}
 	var errors model.Optional
-	if len(read.Errors) == count { // else the sum lacks some
+	if len(read.Errors) == count { // otherwise the sum is incomplete
 		errors = volatileErrors(read.Errors)
 	}
 	after := before.Next(read.Energy, errors, d.operator, time.Now())
@@ -52,7 +53,8 @@ func (d *device) noticeReset() {
 	}
 }
 
-// earlier returns what is known of a device from the session before. A GPU keeps its address when another one vanishes, and not its index.
+// earlier returns what the previous session knew about a device. When another GPU vanishes, the address of a GPU stays
+// and its index changes.
 func (st *Start) earlier(d *device) (wire.KnownDevice, bool) {
 	if known, ok := st.Before[d.key()]; ok || d.address == "" {
 		return known, ok

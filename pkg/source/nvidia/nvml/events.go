@@ -18,7 +18,6 @@ import (
 // eventWait is the maximum duration of one wait for an event, and of stopping.
 const eventWait = 500 * time.Millisecond
 
-// xidWatch counts the XIDs of a session.
 type xidWatch struct {
 	*wire.XIDs
 	mu    sync.Mutex
@@ -34,8 +33,8 @@ func (x *xidWatch) split(uuid string, parts []part) {
 	x.parts[uuid] = parts
 }
 
-// culprit returns the place of the MIG instance that an event belongs to, and the UUID of the device if it belongs to none, or
-// to a GPU instance with several compute instances.
+// culprit returns the place of the MIG instance that an event belongs to. It returns the device's UUID if the event
+// belongs to no instance, or to a GPU instance with several compute instances.
 func (x *xidWatch) culprit(uuid string, e nvml.EventData) string {
 	if e.GpuInstanceId == noInstance {
 		return uuid
@@ -55,14 +54,13 @@ func (x *xidWatch) culprit(uuid string, e nvml.EventData) string {
 	return found
 }
 
-// watch counts the critical XIDs of one device (nvmlEventSetWait with
-// nvmlEventTypeXidCriticalError) until stop is closed, or the device or the library is gone. It calls changed when the driver
-// reports that the recovery action has changed.
-// Each device has its own event set: a hung device affects only its own XIDs. The driver does
-// not queue events: XIDs without a watcher are not counted.
+// watch counts the critical XIDs of one device (nvmlEventSetWait with nvmlEventTypeXidCriticalError) until stop is
+// closed, or the device or the library is gone. It calls changed when the driver reports another recovery action. Each
+// device has its own event set: a hung device affects only its own XIDs. The driver does not queue events: XIDs without
+// a watcher are not counted.
 func (x *xidWatch) watch(l *Library, d nvml.Device, uuid string, changed func(), stop <-chan struct{}) {
 	for x.listenTo(l, d, uuid, changed, stop) {
-		select { // avoid a busy loop if the error persists
+		select { // avoids a busy loop if the error persists
 		case <-stop:
 			return
 		case <-time.After(eventWait):
@@ -76,7 +74,7 @@ func (x *xidWatch) listenTo(l *Library, d nvml.Device, uuid string, changed func
 	if ret != nvml.SUCCESS {
 		return transient(ret)
 	}
-	defer func() { _ = l.EventSetFree(set) }() // closing the library frees it in any case
+	defer func() { _ = l.EventSetFree(set) }() // closing the library frees the set in any case
 	types := uint64(nvml.EventTypeXidCriticalError)
 	if can, ret := d.GetSupportedEventTypes(); ret == nvml.SUCCESS { // drivers before 570 have no recovery action
 		types |= can & nvml.EventTypeGpuRecoveryAction
@@ -106,8 +104,8 @@ func (x *xidWatch) listenTo(l *Library, d nvml.Device, uuid string, changed func
 	}
 }
 
-// transient reports whether a failure may disappear by itself, like a lost device that comes
-// back. Other failures end when the library is reopened.
+// transient reports whether a failure may disappear by itself, like a lost device that comes back. Other failures end
+// when the library is reopened.
 func transient(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_UNKNOWN, nvml.ERROR_GPU_IS_LOST, nvml.ERROR_OPERATING_SYSTEM, nvml.ERROR_INSUFFICIENT_RESOURCES:

@@ -18,14 +18,12 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
-// waitResult is the result of a wait for events.
 type waitResult struct {
 	event nvml.EventData
 	ret   nvml.Return
 }
 
-// events is a fake library: its waits return the results that are sent to it, and time out
-// otherwise. It has one device.
+// events is a fake library with one device. Its waits return the results that are sent to it, and time out otherwise.
 type events struct {
 	*Library
 	mu      sync.Mutex
@@ -73,13 +71,12 @@ func (e *events) xid(code uint64) {
 	e.results <- waitResult{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: code}, nvml.SUCCESS}
 }
 
-// watching starts a watch; end stops it, and fails if the watch does not end or does not free
-// a set.
+// watching starts a watch. end stops it, and fails if the watch does not end or does not free a set.
 func (e *events) watching(t *testing.T, x *xidWatch, d nvml.Device) (end func(), done chan struct{}) {
 	return e.watchingFor(t, x, d, func() {})
 }
 
-// watchingFor is watching with a function that is called when the recovery action has changed.
+// watchingFor is watching with a function for changes of the recovery action.
 func (e *events) watchingFor(t *testing.T, x *xidWatch, d nvml.Device, changed func()) (end func(), done chan struct{}) {
 	stop := make(chan struct{})
 	done = make(chan struct{})
@@ -97,7 +94,7 @@ func (e *events) watchingFor(t *testing.T, x *xidWatch, d nvml.Device, changed f
 	}, done
 }
 
-// listener returns a fake device of a driver without recovery actions, with these results of registering.
+// listener returns a fake device of a driver without recovery actions. Registering returns rets.
 func listener(rets ...nvml.Return) *mock.Device {
 	return nvmltest.Missing(&mock.Device{RegisterEventsFunc: func(types uint64, _ nvml.EventSet) nvml.Return {
 		if types != nvml.EventTypeXidCriticalError {
@@ -130,7 +127,7 @@ func TestXIDs(t *testing.T) {
 	e.xid(79)
 	e.xid(13)
 	time.Sleep(20 * time.Millisecond) // some waits time out
-	// It is received when the others are counted.
+	// When the session receives this event, it has counted the events before.
 	e.results <- waitResult{nvml.EventData{EventType: nvml.EventTypeDoubleBitEccError, EventData: 5}, nvml.SUCCESS}
 	between := time.Now()
 	e.xid(79)
@@ -154,12 +151,12 @@ func TestXIDs(t *testing.T) {
 	}
 }
 
-// TestXIDsAgain checks that the set is created again after an unknown error, which leaves it
-// in an undefined state according to NVML, and after a lost device, which may be reset.
+// TestXIDsAgain: the set is created again after an unknown error, which leaves the set in an undefined state according
+// to NVML, and after a lost device, which may be reset.
 func TestXIDsAgain(t *testing.T) {
 	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
 	end, done := e.watching(t, x, listener(nvml.ERROR_UNKNOWN, nvml.SUCCESS))
-	e.xid(31) // not received before there is a set
+	e.xid(31) // not received before the set exists
 	e.results <- waitResult{ret: nvml.ERROR_UNKNOWN}
 	e.xid(31)
 	if got := counts(x.Of("GPU-a")); e.made != 3 || got[31] < 1 {
@@ -174,7 +171,7 @@ func TestXIDsAgain(t *testing.T) {
 	}
 }
 
-// TestXIDsUnsupported checks that watching ends by itself if the device has no events.
+// TestXIDsUnsupported: watching ends by itself if the device has no events.
 func TestXIDsUnsupported(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_UNINITIALIZED} {
 		e, x := newEvents(), newXIDWatch(wire.NewXIDs())
@@ -187,7 +184,7 @@ func TestXIDsUnsupported(t *testing.T) {
 	newXIDWatch(wire.NewXIDs()).watch(mocked(nvmltest.Missing(&mock.Interface{})), listener(), "GPU-a", nil, nil)
 }
 
-// TestXIDsOfParts: an event belongs to the MIG instance with its GPU and compute instance, and to no other one.
+// TestXIDsOfParts: an event belongs only to the MIG instance with its GPU and compute instance.
 func TestXIDsOfParts(t *testing.T) {
 	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
 	x.split("GPU-a", []part{
@@ -203,7 +200,7 @@ func TestXIDsOfParts(t *testing.T) {
 	of(31, 2, 1)
 	of(94, 1, noInstance)
 	of(94, 2, noInstance) // of one of two compute instances
-	of(13, 7, 0)          // an instance that was destroyed
+	of(13, 7, 0)          // of a destroyed instance
 	of(79, noInstance, noInstance)
 	x.split("GPU-a", nil)
 	of(43, 1, 0)

@@ -14,17 +14,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// field is a value of nvmlDeviceGetFieldValues. Its scope is the number of a link for most fields of NVLinks.
+// field is a value of nvmlDeviceGetFieldValues. For most fields of NVLinks, the scope is the number of a link.
 type field struct{ id, scope uint32 }
 
 const (
 	// allLinks is the scope of the sum over all NVLinks.
 	allLinks = math.MaxUint32
-	// fieldsMax bounds the fields of one call. DCGM asks for up to NVML_FI_MAX (about 300) of them.
+	// fieldsMax bounds the fields of one call. DCGM asks for up to NVML_FI_MAX (about 300) fields.
 	fieldsMax = 256
 )
 
-// roundFields are read in every round, apart from those of links.
+// roundFields are read in every round, apart from the fields of links.
 var roundFields = func() []field {
 	fields := []field{
 		{id: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION}, {id: nvml.FI_DEV_PCIE_REPLAY_COUNTER}, {id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
@@ -45,10 +45,9 @@ var slowFields = func() (fields []field) {
 	return fields
 }()
 
-// fieldValues are the fields that the driver reported.
 type fieldValues map[field]nvml.FieldValue
 
-// fieldReader reads the fields of a device in few calls. It does not ask again for fields that are not supported.
+// fieldReader reads the fields of a device in few calls. It does not ask again for unsupported fields.
 type fieldReader struct{ unsupported map[field]bool }
 
 // retry makes the next read ask for all fields.
@@ -82,7 +81,7 @@ func (r *fieldReader) read(d nvml.Device, wanted []field) fieldValues {
 	return values
 }
 
-// count returns a counter, if it was reported.
+// count returns a counter, if the driver reported it.
 func (v fieldValues) count(id, scope uint32) (uint64, bool) {
 	value, reported := v[field{id, scope}]
 	if !reported {
@@ -91,7 +90,6 @@ func (v fieldValues) count(id, scope uint32) (uint64, bool) {
 	return integer(nvml.ValueType(value.ValueType), value.Value)
 }
 
-// scaled returns a counter divided by per, if it was reported.
 func (v fieldValues) scaled(id, scope uint32, per float64) model.Optional {
 	n, ok := v.count(id, scope)
 	if !ok {
@@ -100,7 +98,7 @@ func (v fieldValues) scaled(id, scope uint32, per float64) model.Optional {
 	return model.Some(float64(n) / per)
 }
 
-// signed returns a value that may be negative, if it was reported.
+// signed returns a value that may be negative, if the driver reported it.
 func (v fieldValues) signed(id, scope uint32) (float64, bool) {
 	value, reported := v[field{id, scope}]
 	if !reported {
@@ -116,8 +114,7 @@ func (v fieldValues) signed(id, scope uint32) (float64, bool) {
 	return float64(n), ok && n <= math.MaxInt32
 }
 
-// integer returns a number from the union nvmlValue_t. It rejects unavailable (all ones) and
-// negative values.
+// integer returns a number from the union nvmlValue_t. It rejects unavailable (all ones) and negative values.
 func integer(kind nvml.ValueType, v [8]byte) (uint64, bool) {
 	n := binary.NativeEndian.Uint64(v[:])
 	switch kind {

@@ -39,7 +39,6 @@ func read(t *testing.T, s *fake.Scenario, old bool, good func(*model.GPU) bool) 
 	return g
 }
 
-// started starts a session of a library.
 func started(t testing.TB, library string, interval time.Duration) *Session {
 	t.Helper()
 	s, err := Open(Start{
@@ -83,7 +82,7 @@ func TestMargins(t *testing.T) {
 	}
 }
 
-// TestTemperatureOfTheDriver: the library has the newer function, the driver does not support it.
+// TestTemperatureOfTheDriver: the library has the newer function, but the driver does not support it.
 func TestTemperatureOfTheDriver(t *testing.T) {
 	for _, code := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_UNKNOWN} {
 		s := nvmltest.OneGPU(t)
@@ -96,7 +95,7 @@ func TestTemperatureOfTheDriver(t *testing.T) {
 	}
 }
 
-// TestRates checks rates over a round of GPM, in MiB/s, and of the driver's samples on chips without GPM.
+// TestRates checks the rates of GPM over a round, in MiB/s, and on chips without GPM the rates of the driver's samples.
 func TestRates(t *testing.T) {
 	const mib = 1 << 20
 	s := nvmltest.OneGPU(t)
@@ -130,7 +129,8 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestEarlyGPM: a driver that refuses a request for metrics that it does not know is asked for fewer.
+// TestEarlyGPM: if a driver rejects a request because it does not know some metrics, the next request has fewer
+// metrics.
 func TestEarlyGPM(t *testing.T) {
 	s := nvmltest.OneGPU(t)
 	s.Fail(fake.System, "nvmlGpmMetricsGet", int(nvml.ERROR_INVALID_ARGUMENT))
@@ -148,13 +148,13 @@ func TestEarlyGPM(t *testing.T) {
 	nvmltest.Eventually(t, "metrics are reported", func() bool { return figure(g.read(d, d.GpmSampleGet).engines, "sm_active") == 0.5525 })
 }
 
-// TestSumOfLinks: a chip with NVLink 5 reports bytes and errors of all links together.
+// TestSumOfLinks: a chip with NVLink 5 reports the sum of the bytes and errors of all links.
 func TestSumOfLinks(t *testing.T) {
 	d := slowDevice()
 	have := map[field]uint64{
 		{nvml.FI_DEV_NVLINK_LINK_COUNT, 0}:                         2,
 		{nvml.FI_DEV_NVLINK_GET_STATE, 0}:                          1,
-		{nvml.FI_DEV_NVLINK_GET_STATE, 1}:                          2, // sleeps
+		{nvml.FI_DEV_NVLINK_GET_STATE, 1}:                          2, // the link sleeps
 		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, allLinks}:            5000,
 		{nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, allLinks}:             6000,
 		{nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, allLinks}:            7,
@@ -191,7 +191,7 @@ func TestSumOfLinks(t *testing.T) {
 	}
 }
 
-// TestPayload checks the rate of all links: the difference of two rounds by the time between them.
+// TestPayload checks the rate of all links: the difference of two rounds divided by the time between them.
 func TestPayload(t *testing.T) {
 	var l linkReader
 	start := time.Unix(1000, 0)
@@ -210,7 +210,7 @@ func TestPayload(t *testing.T) {
 		sent, received uint64
 		want           model.Optional
 	}{
-		{0, 100, 50, model.Optional{}}, // the first
+		{0, 100, 50, model.Optional{}}, // the first round
 		{5, 100, 60, model.Some(10 * 1024 / 5)},
 		{10, 100, 60, model.Some(0)},
 		{15, 1, 1, model.Optional{}}, // the driver was reset
@@ -228,7 +228,7 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// TestUnsupportedFields checks that a field that is not supported is not asked for until the next slow round.
+// TestUnsupportedFields: the next slow round is the first to ask again for an unsupported field.
 func TestUnsupportedFields(t *testing.T) {
 	d, asked := slowDevice(), 0
 	d.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {

@@ -41,5 +41,5 @@ func (f *forwarder) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return f.send(wire.Message{Log: &wire.LogEntry{Level: e.Level, Text: e.Message, Fields: values.Fields}})
 }
 
-// Sync does nothing.
+// Sync implements zapcore.Core.
 func (f *forwarder) Sync() error { return nil }

@@ -45,7 +45,7 @@ var gpmMetrics = slices.Concat(
 		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, ratePCIeReceive, true},
 		{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, model.RateNVLinkTransmit, true},
 		{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, model.RateNVLinkReceive, true},
-		// From here on of later drivers than GPM itself.
+		// From here on: metrics that came later than GPM itself.
 		{nvml.GPM_METRIC_C2C_TOTAL_TX_PER_SEC, model.RateC2CTransmit, true},
 		{nvml.GPM_METRIC_C2C_TOTAL_RX_PER_SEC, model.RateC2CReceive, true},
 		{nvml.GPM_METRIC_C2C_DATA_TX_PER_SEC, model.RateC2CTransmitData, true},
@@ -58,7 +58,6 @@ const bytesPerMiB = 1 << 20
 // laterGPMMetrics is the number of metrics that the first drivers with GPM do not know.
 const laterGPMMetrics = 4
 
-// The rates of the PCIe link, which are published as such.
 const (
 	ratePCIeTransmit = "pcie_transmit"
 	ratePCIeReceive  = "pcie_receive"
@@ -72,14 +71,14 @@ func gpmEngines(first nvml.GpmMetricId, n int, name string) (metrics []gpmMetric
 	return metrics
 }
 
-// gpmResult is what GPM reports of the time between two reads.
+// gpmResult is what GPM reports about the time between two reads.
 type gpmResult struct {
 	engines []model.Figure // 0 to 1
 	rates   []model.Figure // in bytes per second
 }
 
-// gpm reads the GPM counters of one device, or of one of its GPU instances. GPM compares two
-// samples of the counters; the previous one is kept.
+// gpm reads the GPM counters of one device, or of one of its GPU instances. GPM compares two samples of the counters,
+// so the previous sample is kept.
 type gpm struct {
 	l                *Library
 	asked, supported bool
@@ -89,8 +88,8 @@ type gpm struct {
 	metrics          []gpmMetric
 }
 
-// read returns the counters of chips with GPM (Hopper and later) since the previous read, and
-// none at the first. take fills a sample with the current state.
+// read returns the counters of chips with GPM (Hopper and later) since the previous read. The first read returns no
+// counters. take fills a sample with the current state.
 func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) (result gpmResult) {
 	if !g.prepare(d) {
 		return result
@@ -111,7 +110,7 @@ func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) (result
 	}
 	switch g.l.GpmMetricsGet(&request) {
 	case nvml.SUCCESS:
-	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED: // for the whole request
+	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED: // applies to the whole request
 		g.metrics = gpmMetrics[:len(gpmMetrics)-laterGPMMetrics]
 		return result
 	default:
@@ -130,8 +129,9 @@ func (g *gpm) read(d nvml.Device, take func(nvml.GpmSample) nvml.Return) (result
 	return result
 }
 
-// share returns a percentage as a ratio. The counters of a sample are not taken at one instant, so that one percent more or less than
-// can be is what it is next to; anything else is no percentage, and stays for model.GPU.Bound.
+// share returns a percentage as a ratio. GPM does not take the counters of a sample at one instant. So share accepts
+// one percent below 0 and above 100, and clamps it. Any other value is not a percentage, and model.GPU.Bound handles
+// it.
 func share(v float64) float64 {
 	if v >= -1 && v <= percent+1 {
 		v = max(0, min(v, percent))
@@ -139,7 +139,6 @@ func share(v float64) float64 {
 	return v / percent
 }
 
-// prepare checks once whether the chip has GPM, and allocates two samples.
 func (g *gpm) prepare(d nvml.Device) bool {
 	if g.asked {
 		return g.supported
@@ -172,7 +171,7 @@ func (g *gpm) prepare(d nvml.Device) bool {
 func (g *gpm) close() {
 	for _, sample := range []*nvml.GpmSample{&g.before, &g.after} {
 		if *sample != nil {
-			_ = g.l.GpmSampleFree(*sample) // on failure the library keeps it
+			_ = g.l.GpmSampleFree(*sample) // on failure the library keeps the sample
 			*sample = nil
 		}
 	}

@@ -23,7 +23,7 @@ type health struct {
 // fatal returns the problems that are known even if the device cannot be read.
 func (h health) fatal() []model.GPUCondition {
 	conditions := wire.Fatal{Lost: h.lost, Stuck: h.stuck, Unreadable: h.unreadable, Reset: h.reset}.Conditions()
-	if h.inforom { // only reported as an error of other calls
+	if h.inforom { // the driver reports it only as an error of other calls
 		conditions = append(conditions, model.GPUCondition{Name: model.ProblemInfoROM, Active: true})
 	}
 	return conditions
@@ -42,7 +42,7 @@ func (d *device) problems(g *model.GPU) []model.GPUCondition {
 		add(model.ProblemRecovery, g.RecoveryAction != model.RecoveryNone)
 	}
 	if g.XIDs != nil {
-		// A critical one of an instance affects the whole chip.
+		// A critical XID of an instance affects the whole chip.
 		xids := append(d.xids.OfInstances(g.UUID), g.XIDs...)
 		add(model.ProblemXID, g.RecoveryAction != model.RecoveryNone && slices.ContainsFunc(xids, func(x model.XID) bool {
 			return x.Last.After(d.current().Since) && slices.Contains(wire.CriticalXIDs, x.Code)

@@ -20,8 +20,7 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
-// TestProblems checks that each condition is reported if its input is known, and active only
-// if it applies.
+// TestProblems: each condition is reported if its input is known, and active only if it applies.
 func TestProblems(t *testing.T) {
 	yes, no, now := true, false, time.Now()
 	for name, c := range map[string]struct {
@@ -30,7 +29,7 @@ func TestProblems(t *testing.T) {
 	}{
 		"xid": {
 			model.ProblemXID,
-			func(d *device, g *model.GPU) { // one caused by the application, one reported by an earlier driver
+			func(d *device, g *model.GPU) { // an XID that the application caused, and an XID from an earlier load of the driver
 				d.era.Store(&wire.Era{Since: now})
 				g.XIDs = []model.XID{{Code: 13, Count: 9, Last: now.Add(1)}, {Code: 79, Count: 1, Last: now.Add(-1)}}
 			},
@@ -180,7 +179,7 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// TestPendingModes: a mode that an administrator has changed, and that the next reset of the GPU applies, is named.
+// TestPendingModes: a mode that an administrator has changed and that the next reset of the GPU applies is shown.
 func TestPendingModes(t *testing.T) {
 	for _, c := range []struct {
 		ecc  nvml.EnableState
@@ -203,7 +202,7 @@ func TestPendingModes(t *testing.T) {
 	}
 }
 
-// TestMemoryOfTheKernel: a GPU whose memory is a NUMA node has a mode that others lack.
+// TestMemoryOfTheKernel: only a GPU whose memory is a NUMA node has this mode.
 func TestMemoryOfTheKernel(t *testing.T) {
 	const address = "0009:01:00.0"
 	procfs := t.TempDir()

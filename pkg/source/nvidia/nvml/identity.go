@@ -45,7 +45,6 @@ func describe(o wire.Options, handle nvml.Device, address string, index int) mod
 	return g
 }
 
-// known returns a text from NVML, or "" if the call failed.
 func known(v string, ret nvml.Return) string {
 	if ret != nvml.SUCCESS {
 		return ""
@@ -92,8 +91,7 @@ func suspended(sysfs, address string) bool {
 		wire.Attribute(filepath.Join(sysfs, "bus/pci/devices", address, "power/runtime_status")) == "suspended"
 }
 
-// recall returns the identity at an address without calling NVML, from the driver's
-// /proc/driver/nvidia/gpus/ADDRESS/information.
+// recall returns the identity at an address without a call of NVML, from /proc/driver/nvidia/gpus/ADDRESS/information.
 func recall(o wire.Options, address string, index int) model.GPU {
 	g := model.GPU{Vendor: model.NVIDIA, ID: strconv.Itoa(index), UUID: address, PCIAddress: address}
 	text := wire.Attribute(filepath.Join(o.Procfs, "driver/nvidia/gpus", address, "information"))

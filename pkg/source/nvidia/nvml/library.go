@@ -21,11 +21,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// libraryName is the name of NVML for the dynamic linker.
 const libraryName = "libnvidia-ml.so.1"
 
-// libraryDirs are the directories of NVML below the root of the node: those of distributions,
-// of NVIDIA's driver container and of Google's nodes.
+// libraryDirs are the directories of NVML below the root of the node: of distributions, of NVIDIA's driver container
+// and of Google's nodes.
 var libraryDirs = []string{
 	"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib",
 	"run/nvidia/driver/usr/lib/x86_64-linux-gnu", "run/nvidia/driver/usr/lib/aarch64-linux-gnu",
@@ -60,7 +59,6 @@ func OpenLibrary(o wire.Options) (*Library, error) {
 	return nil, fmt.Errorf("%s (--gpu.nvml-library says where it is)", strings.Join(reasons, "; "))
 }
 
-// errNotLoaded reports that a path has no usable library.
 var errNotLoaded = errors.New("not loaded")
 
 func openPath(path string) (*Library, error) {
@@ -73,7 +71,7 @@ func openPath(path string) (*Library, error) {
 		return nil, fmt.Errorf("%w: %s", errNotLoaded, C.GoString(reason))
 	}
 	l := &Library{
-		Interface: nvml.New(nvml.WithLibraryPath(path)), // opens the library once more
+		Interface: nvml.New(nvml.WithLibraryPath(path)), // opens the library a second time
 		Has: func(symbol string) bool {
 			name := C.CString(symbol)
 			defer C.free(unsafe.Pointer(name))
@@ -97,7 +95,7 @@ func openPath(path string) (*Library, error) {
 	return l, nil
 }
 
-// initialize initializes NVML without touching GPUs; there may be none yet.
+// initialize initializes NVML without touching GPUs. The node may have no GPU yet.
 func (l *Library) initialize() nvml.Return {
 	if l.Has("nvmlInitWithFlags") {
 		return l.InitWithFlags(nvml.INIT_FLAG_NO_GPUS)

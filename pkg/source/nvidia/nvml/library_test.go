@@ -21,8 +21,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
-// TestEveryFunctionIsBound compares bind.c with the source of go-nvml: a function of NVML that
-// is missing in bind.c would be resolved by the dynamic linker.
+// TestEveryFunctionIsBound compares bind.c with the source of go-nvml: the dynamic linker would resolve a function of
+// NVML that is missing in bind.c.
 func TestEveryFunctionIsBound(t *testing.T) {
 	module, err := child.Command(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
 	if err != nil {
@@ -75,8 +75,8 @@ func difference(a, b []string) []string {
 	return only
 }
 
-// TestOldLibraryLacksFunctions uses a fake library. A missing function would end this process
-// if the dynamic linker resolved it.
+// TestOldLibraryLacksFunctions uses a fake library. If the dynamic linker resolved a missing function, this process
+// would end.
 func TestOldLibraryLacksFunctions(t *testing.T) {
 	nvmltest.OneGPU(t)
 	l, err := OpenLibrary(wire.Options{Library: nvmltest.Library(t, true)})
@@ -103,8 +103,8 @@ func TestOldLibraryLacksFunctions(t *testing.T) {
 	}
 }
 
-// TestAnotherLibraryIsOpened checks that the library of an upgraded driver, at another path or
-// at the same one, is called, and that the first library is unloaded.
+// TestAnotherLibraryIsOpened: the library of an upgraded driver, at another path or at the same path, is called, and
+// the first library is unloaded.
 func TestAnotherLibraryIsOpened(t *testing.T) {
 	nvmltest.OneGPU(t)
 	before, after := nvmltest.Library(t, true), nvmltest.Library(t, false)

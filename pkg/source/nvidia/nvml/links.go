@@ -19,7 +19,7 @@ const maxLinks = 64
 
 const bytesPerKiB = 1 << 10
 
-// linkErrors are the error fields of a link, and on chips with NVLink 5 of the sum over all links.
+// linkErrors are the error fields of a link. On chips with NVLink 5 they are also fields of the sum over all links.
 var linkErrors = []struct {
 	field uint32
 	name  string
@@ -40,7 +40,7 @@ var linkErrors = []struct {
 	{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"},
 }
 
-// linkTotals are the sums over all links that the driver reports itself, without a scope.
+// linkTotals are fields without a scope: sums over all links that the driver reports.
 var linkTotals = []struct {
 	field uint32
 	name  string
@@ -51,8 +51,8 @@ var linkTotals = []struct {
 	{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"},
 }
 
-// A linkCounter is an error counter of drivers without the fields above. They have fields for the links 0 to 11, which follow each
-// other up to link 5 and from link 6 on.
+// A linkCounter is an error counter of drivers without the fields above. These drivers have fields for the links 0 to
+// 11. The numbers are consecutive for the links 0 to 5, and for the links 6 to 11.
 type linkCounter struct {
 	name         string
 	first, sixth uint32 // fields of links 0 and 6
@@ -67,7 +67,7 @@ var linkCounters = []linkCounter{
 	{"ecc_data", nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L6, nvml.NVLINK_ERROR_DL_ECC_DATA},
 }
 
-// field returns the field of a link. The last links of chips with more than 12 have none.
+// field returns the field of a link. Chips with more than 12 links have no fields for the last links.
 func (c linkCounter) field(link uint32) (f field, ok bool) {
 	if link < 6 {
 		return field{id: c.first + link}, true
@@ -75,20 +75,20 @@ func (c linkCounter) field(link uint32) (f field, ok bool) {
 	return field{id: c.sixth + link - 6}, link < 12
 }
 
-// linkReader reads the NVLinks of a device from the fields of a round: state and bytes in every round, errors in slow ones. It
-// calls functions for each link only for the other ends, once, and in slow rounds where the driver lacks fields of states or errors.
+// linkReader reads the NVLinks of a device from the fields of a round: state and bytes in every round, errors in slow
+// rounds. It calls functions for each link only to find the other ends, once. If the driver lacks the fields of states
+// or errors, slow rounds call functions for them too.
 type linkReader struct {
-	count   int // of links that may exist
+	count   int // links that may exist
 	remotes map[int]string
 	states  map[int]uint64
-	errors  map[uint32][]model.Counter // by the number of the link, and of allLinks
+	errors  map[uint32][]model.Counter // by number of the link, or allLinks
 	totals  []model.Counter
 
 	payload uint64 // sum of the previous round over all links and both directions, in KiB
 	at      time.Time
 }
 
-// fields returns the fields of a round.
 func (l *linkReader) fields(d nvml.Device, slow bool) (fields []field) {
 	if slow {
 		l.count = nvml.NVLINK_MAX_LINKS
@@ -120,8 +120,8 @@ func (l *linkReader) fields(d nvml.Device, slow bool) (fields []field) {
 	return fields
 }
 
-// read returns the links. A link without a state does not exist. What the driver reports only as a sum over the links is in
-// one more link, model.AllLinks.
+// read returns the links. A link without a state does not exist. An additional link, model.AllLinks, has the values
+// that the driver reports only as a sum over the links.
 func (l *linkReader) read(d nvml.Device, values fieldValues, slow bool) []model.GPULink {
 	if slow {
 		l.states, l.totals = make(map[int]uint64), nil
@@ -177,11 +177,11 @@ func (l *linkReader) up(d nvml.Device, link int, values fieldValues, slow bool) 
 			return 0, false
 		}
 	}
-	return float64(min(state, 1)), true // 2 is a link that sleeps
+	return float64(min(state, 1)), true // 2 means that the link sleeps
 }
 
-// readErrors keeps the errors of all links: from the fields of the round, or else from the older fields, which it reads in one call
-// for all links, or else from a function.
+// readErrors keeps the errors of all links: from the fields of the round, else from the older fields (one call for all
+// links), else from a function.
 func (l *linkReader) readErrors(d nvml.Device, links []model.GPULink, values fieldValues) {
 	sum := linkErrorsOf(values, allLinks)
 	l.errors = map[uint32][]model.Counter{allLinks: sum}
@@ -225,8 +225,8 @@ func olderErrors(d nvml.Device, link uint32, values fieldValues) (errors []model
 	return errors
 }
 
-// rate returns the payload of all links in both directions since the previous call, in bytes per second. It is unknown at the
-// first call, and after a counter has fallen.
+// rate returns the payload of all links in both directions since the previous call, in bytes per second. It is unknown
+// at the first call, and after a counter has fallen.
 func (l *linkReader) rate(values fieldValues, now time.Time) model.Optional {
 	sent, ok := values.count(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks)
 	received, both := values.count(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, allLinks)
@@ -261,7 +261,7 @@ func (l *linkReader) remote(d nvml.Device, link int, slow bool) string {
 		address = append(address, byte(c))
 	}
 	name := strings.ToLower(string(address))
-	if len(name) == len("00000000:c1:00.0") { // a domain of eight digits
+	if len(name) == len("00000000:c1:00.0") { // NVML uses a domain of eight digits
 		name = name[4:]
 	}
 	if l.remotes == nil {
@@ -280,8 +280,8 @@ func linkErrorsOf(values fieldValues, scope uint32) (errors []model.Counter) {
 	return errors
 }
 
-// linkBytes returns the bytes of a link, or of all. They are payload (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB); on chips
-// that count only all bytes they include the protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
+// linkBytes returns the bytes of a link, or of all links. They are payload (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in
+// KiB). Chips without these fields report bytes with protocol overhead (NVML_FI_DEV_NVLINK_COUNT_*_BYTES).
 func linkBytes(values fieldValues, scope uint32) (transmit, receive model.Optional) {
 	of := func(payload, all uint32) model.Optional {
 		if kib := values.scaled(payload, scope, 1.0/bytesPerKiB); kib.Known {

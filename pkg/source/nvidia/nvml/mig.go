@@ -18,7 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// part is a MIG instance of a device.
 type part struct {
 	handle                       nvml.Device
 	uuid                         string
@@ -45,11 +44,11 @@ func partsOf(o wire.Options, handle nvml.Device, whole model.GPU) (parts []part,
 	for i := range min(count, partsMax) {
 		h, ret := handle.GetMigDeviceHandleByIndex(i)
 		if ret != nvml.SUCCESS {
-			continue // instances are numbered with gaps
+			continue // the numbers of instances have gaps
 		}
 		uuid, ret := h.GetUUID()
 		if ret != nvml.SUCCESS || uuid == "" {
-			continue // destroyed between the two calls
+			continue // the instance was destroyed between the two calls
 		}
 		p := part{handle: h, uuid: uuid, gpuInstance: -1, computeInstance: -1}
 		if v, ret := h.GetGpuInstanceId(); ret == nvml.SUCCESS {
@@ -65,8 +64,9 @@ func partsOf(o wire.Options, handle nvml.Device, whole model.GPU) (parts []part,
 	return parts, facts, true
 }
 
-// firstOfInstance reports whether a part is the first compute instance of its GPU instance. The driver reports memory and errors of the
-// GPU instance for each of them: the first one has them, so that sums over the parts count them once.
+// firstOfInstance reports whether a part is the first compute instance of its GPU instance. The driver reports memory
+// and errors of the GPU instance for each compute instance. Only the first one shows them, so that sums over the parts
+// count them once.
 func firstOfInstance(p part, parts []part) bool {
 	i := slices.IndexFunc(parts, func(o part) bool { return p.gpuInstance >= 0 && o.gpuInstance == p.gpuInstance })
 	return i < 0 || parts[i].uuid == p.uuid
@@ -94,8 +94,8 @@ func describePart(o wire.Options, p part, whole model.GPU) model.GPU {
 	return g
 }
 
-// profileOf returns the profile as nvidia-smi writes it: 1g.10gb, or 1c.3g.40gb if the compute
-// instance is a part of the GPU instance.
+// profileOf returns the profile as nvidia-smi writes it: 1g.10gb, or 1c.3g.40gb if the compute instance is a part of
+// the GPU instance.
 func profileOf(a nvml.DeviceAttributes) string {
 	gigabytes := (a.MemorySizeMB + 1023) / 1024
 	s := fmt.Sprintf("%dg.%dgb", a.GpuInstanceSliceCount, gigabytes)
@@ -106,8 +106,8 @@ func profileOf(a nvml.DeviceAttributes) string {
 }
 
 // capabilities returns the device nodes that give access to an instance, from
-// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC/access. The node of giG is also required,
-// but it is shared by all compute instances of the GPU instance.
+// /proc/driver/nvidia/capabilities/gpuN/mig/giG/ciC/access. The node of giG is also required, but all compute instances
+// of the GPU instance share it.
 func capabilities(procfs, minor string, p part) []string {
 	file := filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+minor, "mig", "gi"+strconv.Itoa(p.gpuInstance),
 		"ci"+strconv.Itoa(p.computeInstance), "access")
@@ -140,7 +140,7 @@ func instancesOf(o wire.Options, g model.GPU) []part {
 	return parts[:min(len(parts), partsMax)]
 }
 
-// numbered lists the entries of a directory with a name of a prefix and a number, by number.
+// numbered lists the entries of a directory whose name is a prefix and a number, by number.
 func numbered(dir, prefix string) map[int]string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

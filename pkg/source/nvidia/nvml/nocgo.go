@@ -4,5 +4,5 @@
 
 package nvml
 
-// Available reports whether this program can be the child: without cgo NVML, a C library, cannot be used.
+// Available reports whether this program can be the child. NVML is a C library, so the child needs cgo.
 const Available = false

@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
-// TestOtherProcessNamespace lists the processes of a GPU in a process namespace of its own. The fake library lists all, the
-// real one only those of the namespace: an empty list would mean that the GPU is idle.
+// TestOtherProcessNamespace lists the processes of a GPU in another PID namespace. The fake library lists all
+// processes, the real library only the processes of the namespace: an empty list would mean that the GPU is idle.
 func TestOtherProcessNamespace(t *testing.T) {
 	list := func() ([]model.GPUProcess, []model.Figure, error) {
 		d := lists([]nvml.ProcessInfo{whole(30, 1000)}, nil, nil, nil)

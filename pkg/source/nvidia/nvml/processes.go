@@ -19,26 +19,24 @@ import (
 )
 
 const (
-	// maxProcesses bounds the processes of one device or part. Further ones are ignored.
+	// maxProcesses bounds the processes of one device or part. Further processes are ignored.
 	maxProcesses = 4096
-	// noInstance is the instance of a process outside any instance, or with an unknown
-	// instance.
+	// noInstance stands for no instance, and for an unknown instance.
 	noInstance = math.MaxUint32
 )
 
-// A sampler lists the processes of one device and the usage of its engines since the last
-// listing. It is not safe for concurrent use.
+// A sampler lists the processes of one device and the usage of its engines since the last listing. It is not safe for
+// concurrent use.
 type sampler struct {
 	l      *Library
-	root   string // of the node
+	root   string // root of the node
 	cursor cursor
 	usage  engineUsage
 	gpm    gpm
-	rates  []model.Figure  // of GPM, at the last listing
+	rates  []model.Figure  // rates of GPM at the last listing
 	parts  map[string]*gpm // by UUID of the part
 }
 
-// newSampler returns the sampler of one device.
 func newSampler(l *Library, root string) *sampler {
 	return &sampler{l: l, root: root, gpm: gpm{l: l}, parts: make(map[string]*gpm)}
 }
@@ -56,11 +54,10 @@ func (s *sampler) forget(uuid string) {
 	delete(s.parts, uuid)
 }
 
-// list returns the processes of the device, or of its parts if it has any, sorted by GPU and
-// PID, and the usage of the device's engines. Processes are nil if no list is supported, or if it
-// would lack processes (ProcessesListed). They have engines from the second listing on, clients of MPS
-// never: the driver samples their server. On parts
-// and on virtual GPUs the driver does not sample processes. The error wraps a nvml.Return.
+// list returns the processes of the device, or of its parts, sorted by GPU and PID, and the usage of the device's
+// engines. Processes are nil if no list is supported, or if the list would lack processes (ProcessesListed). They have
+// engines from the second listing on. Clients of MPS never have engines: the driver samples their server. On parts and
+// on virtual GPUs the driver does not sample processes. The error wraps a nvml.Return.
 func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
@@ -80,7 +77,7 @@ func (s *sampler) list(
 	for _, p := range found {
 		if u, ran := uses[p.PID]; ran {
 			p.Engines = u.figures()
-		} else if uses != nil && !p.MPS { // what clients of MPS run is the server's in the samples
+		} else if uses != nil && !p.MPS { // the samples count the work of MPS clients for the server
 			p.Engines = []model.Figure{}
 		}
 		processes = append(processes, *p)
@@ -91,15 +88,14 @@ func (s *sampler) list(
 	return processes, engines, nil
 }
 
-// whole returns the usage of the device's engines and its GPM counters.
 func (s *sampler) whole(d nvml.Device) []model.Figure {
 	counters := s.gpm.read(d, d.GpmSampleGet)
 	s.rates = counters.rates
 	return append(s.usage.read(d), counters.engines...)
 }
 
-// engines returns the GPM counters of each part, by UUID. The driver has no other engine usage
-// of parts, and GPM has none of parts that share a GPU instance.
+// engines returns the GPM counters of each part, by UUID. The driver has no other engine usage of parts. GPM has no
+// counters of parts that share a GPU instance.
 func (s *sampler) engines(d nvml.Device, parts []part) map[string][]model.Figure {
 	all := make(map[string][]model.Figure)
 	for _, p := range parts {
@@ -120,15 +116,14 @@ func (s *sampler) engines(d nvml.Device, parts []part) map[string][]model.Figure
 	return all
 }
 
-// user is one process on one GPU or part.
 type user struct {
 	gpu string
 	pid int
 }
 
-// running merges the lists of the device. The list of a device with parts has all processes
-// with their instances, if the caller has permission. If some instances are unknown, it reads
-// the lists of the parts. It returns nil if no list is supported.
+// running merges the lists of the device. The list of a device with parts has all processes with their instances, if
+// the caller has permission. If some instances are unknown, running reads the lists of the parts. It returns nil if no
+// list is supported.
 func (s *sampler) running(d nvml.Device, uuid string, parts []part) (map[user]*model.GPUProcess, error) {
 	if len(parts) == 0 {
 		return s.merge(d, func(nvml.ProcessInfo) (string, bool) { return uuid, true })
@@ -161,15 +156,15 @@ func (s *sampler) running(d nvml.Device, uuid string, parts []part) (map[user]*m
 	return found, nil
 }
 
-// sole reports whether a part is the only one of its GPU instance.
+// sole reports whether no other part shares the GPU instance of p.
 func sole(p part, parts []part) bool {
 	return !slices.ContainsFunc(parts, func(o part) bool {
 		return o.gpuInstance == p.gpuInstance && o.computeInstance != p.computeInstance
 	})
 }
 
-// merge reads the compute, graphics and MPS lists of a device. A process can be in several
-// lists, with the same memory in each.
+// merge reads the compute, graphics and MPS lists of a device. A process can be in several lists, with the same memory
+// in each.
 func (s *sampler) merge(
 	d nvml.Device, gpuOf func(nvml.ProcessInfo) (string, bool),
 ) (map[user]*model.GPUProcess, error) {
@@ -227,8 +222,8 @@ func (s *sampler) uses(d nvml.Device, now time.Time) map[int]use {
 	return nil
 }
 
-// processUtilization calls nvmlDeviceGetProcessUtilization. If samples are added between its
-// two calls, go-nvml slices its buffer beyond its end.
+// processUtilization calls nvmlDeviceGetProcessUtilization. It recovers from a panic in go-nvml: if the driver adds
+// samples between go-nvml's two calls, go-nvml slices its buffer beyond its end.
 func processUtilization(d nvml.Device, after uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	defer func() {
 		if recover() != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
 )
 
-// mocked returns a library with mocks of go-nvml's Go interface. Tests with it do not show the
-// results of a real libnvidia-ml.so.1.
+// mocked returns a library with mocks of go-nvml's Go interface. Tests with it do not show the results of a real
+// libnvidia-ml.so.1.
 func mocked(i nvml.Interface) *Library {
 	return &Library{Interface: i, Has: func(string) bool { return true }}
 }
@@ -69,7 +69,8 @@ func TestListsAreMerged(t *testing.T) {
 	}
 }
 
-// TestMPS: a client of MPS has no engines, and is not idle: the driver samples the server, as it did on an H200 (docs/support-matrix.md).
+// TestMPS: a client of MPS has no engines, and is not idle: the driver samples the server, as on an H200
+// (docs/support-matrix.md).
 func TestMPS(t *testing.T) {
 	const server, client, other = 10, 20, 30
 	samples := func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
@@ -139,7 +140,7 @@ func TestParts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		compute []nvml.ProcessInfo
-		handles bool // handles of the parts are used
+		handles bool // the part handles are used
 		want    []user
 	}{
 		{
@@ -197,8 +198,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestEnginesOfProcesses checks that usage is known from the second listing on, and that a
-// process without samples was idle. The cursor comes from the driver.
+// TestEnginesOfProcesses: usage is known from the second listing on, and a process without samples was idle. The driver
+// sets the cursor.
 func TestEnginesOfProcesses(t *testing.T) {
 	now := time.Now()
 	var asked []uint64
@@ -234,7 +235,7 @@ func TestEnginesOfProcesses(t *testing.T) {
 	if ret = nvml.ERROR_NOT_SUPPORTED; list()[0].Engines != nil {
 		t.Error("engines that are not supported")
 	}
-	// go-nvml slices its buffer beyond its end if samples are added between its calls.
+	// go-nvml slices its buffer beyond its end if the driver adds samples between its calls.
 	d.GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		n := 2
 		return make([]nvml.ProcessUtilizationSample, 1)[:n], nvml.ERROR_INSUFFICIENT_SIZE
@@ -244,8 +245,8 @@ func TestEnginesOfProcesses(t *testing.T) {
 	}
 }
 
-// TestEnginesOfDevices checks the mean of the samples since the previous read, else the newest
-// value; GPM from the second read on.
+// TestEnginesOfDevices checks the mean of the samples since the previous read, else the newest value, and GPM from the
+// second read on.
 func TestEnginesOfDevices(t *testing.T) {
 	value := func(n uint32) (v [8]byte) {
 		binary.NativeEndian.PutUint32(v[:], n)
@@ -281,7 +282,7 @@ func TestEnginesOfDevices(t *testing.T) {
 	d := &mock.Device{
 		GetSamplesFunc: func(kind nvml.SamplingType, after uint64) (nvml.ValueType, []nvml.Sample, nvml.Return) {
 			switch kind {
-			case nvml.GPU_UTILIZATION_SAMPLES: // one before the cursor, and an unwritten element
+			case nvml.GPU_UTILIZATION_SAMPLES: // a sample before the cursor, and an unwritten element
 				return nvml.VALUE_TYPE_UNSIGNED_INT, []nvml.Sample{
 					{TimeStamp: after, SampleValue: value(100)},
 					{TimeStamp: at + 1, SampleValue: value(20)},
@@ -340,8 +341,8 @@ func TestEnginesOfDevices(t *testing.T) {
 	}
 }
 
-// TestEnginesOfParts checks GPM of parts that do not share their GPU instance. The samples of
-// a part are freed when it ends.
+// TestEnginesOfParts checks GPM of parts that do not share their GPU instance. The samples of a part are freed when the
+// part ends.
 func TestEnginesOfParts(t *testing.T) {
 	made, freed := 0, 0
 	instance := map[nvml.GpmSample]int{}

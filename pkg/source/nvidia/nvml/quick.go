@@ -10,7 +10,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// clocks are the clock domains of NVML.
 var clocks = []struct {
 	name   string
 	domain nvml.ClockType
@@ -21,7 +20,6 @@ var clocks = []struct {
 	{"video", nvml.CLOCK_VIDEO},
 }
 
-// Reasons why clocks are lower than they could be.
 const (
 	reasonThermal    = "hw_thermal_slowdown"
 	reasonPowerBrake = "hw_power_brake_slowdown"
@@ -49,32 +47,30 @@ const (
 	mega    = 1e6
 )
 
-// quickFields are the fields of a scrape.
 var quickFields = []field{{id: nvml.FI_DEV_MEMORY_TEMP}, {id: nvml.FI_DEV_POWER_INSTANT}}
 
 // quickReader reads the quick values of a device for scrapes.
 type quickReader struct {
 	*caller
-	has          func(symbol string) bool // of the library
+	has          func(symbol string) bool // whether the library has a function
 	fields       fieldReader
 	reasons      uint64 // supported throttle reasons
 	temperatureV bool   // nvmlDeviceGetTemperatureV is called
 	margin       bool   // nvmlDeviceGetMarginTemperature is called
 }
 
-// attach begins with a device that has answered.
 func (q *quickReader) attach(handle nvml.Device) {
 	q.reasons, q.temperatureV = supportedReasons(handle), q.has("nvmlDeviceGetTemperatureV")
 }
 
-// retry makes the next scrape call again what has failed.
+// retry makes the next scrape repeat failed calls.
 func (q *quickReader) retry() {
 	q.fields.retry()
 	q.margin = q.has("nvmlDeviceGetMarginTemperature")
 }
 
-// read reads the values that are cheap: twelve calls, none of which waits for a measurement.
-// It stops at the first call that reports a lost device.
+// read reads the cheap values: twelve calls that do not wait for a measurement. It stops at the first call that reports
+// a lost device.
 func (q *quickReader) read(handle nvml.Device, g *model.GPU) {
 	use, ret := handle.GetUtilizationRates()
 	if q.noted("nvmlDeviceGetUtilizationRates", ret) {
@@ -88,7 +84,7 @@ func (q *quickReader) read(handle nvml.Device, g *model.GPU) {
 	}
 	g.TemperatureMargin = q.temperatureMargin(handle)
 	fields := q.fields.read(handle, quickFields)
-	// HBM has a sensor; GDDR and old chips have none, for which old drivers return 0.
+	// HBM has a temperature sensor. For GDDR and old chips, which have no sensor, old drivers return 0.
 	if v, ok := fields.count(nvml.FI_DEV_MEMORY_TEMP, 0); ok && v != 0 {
 		g.Temperatures = append(g.Temperatures, model.Figure{Name: "memory", Value: float64(v)})
 	}
@@ -110,8 +106,8 @@ func (q *quickReader) read(handle nvml.Device, g *model.GPU) {
 	g.Throttles = q.throttles(handle)
 }
 
-// temperature returns the temperature of the GPU, in degrees Celsius: with nvmlDeviceGetTemperatureV, or where the library or
-// the driver lacks it with nvmlDeviceGetTemperature, which is deprecated.
+// temperature returns the temperature of the GPU, in degrees Celsius, from nvmlDeviceGetTemperatureV. If the library or
+// the driver lacks it, temperature calls nvmlDeviceGetTemperature, which is deprecated.
 func (q *quickReader) temperature(handle nvml.Device) (float64, nvml.Return) {
 	if q.temperatureV {
 		v, ret := handle.GetTemperatureV().V1()
@@ -124,8 +120,8 @@ func (q *quickReader) temperature(handle nvml.Device) (float64, nvml.Return) {
 	return float64(v), ret
 }
 
-// temperatureMargin reads nvmlDeviceGetMarginTemperature, in degrees Celsius. After a failure it is called again in the next slow
-// round: old chips do not support it.
+// temperatureMargin reads nvmlDeviceGetMarginTemperature, in degrees Celsius. Old chips do not support it: after a
+// failure the next slow round tries again.
 func (q *quickReader) temperatureMargin(handle nvml.Device) model.Optional {
 	if !q.margin {
 		return model.Optional{}
@@ -137,8 +133,8 @@ func (q *quickReader) temperatureMargin(handle nvml.Device) model.Optional {
 	return model.Some(float64(v.MarginTemperature))
 }
 
-// supportedReasons returns the throttle reasons that a device supports: all, if it does not
-// report them.
+// supportedReasons returns the throttle reasons that a device supports. If the device does not report them, it returns
+// all.
 func supportedReasons(handle nvml.Device) uint64 {
 	known, ret := handle.GetSupportedClocksEventReasons()
 	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {
@@ -150,7 +146,6 @@ func supportedReasons(handle nvml.Device) uint64 {
 	return known
 }
 
-// throttles returns each supported throttle reason and whether it is active.
 func (q *quickReader) throttles(handle nvml.Device) []model.GPUCondition {
 	now, ret := handle.GetCurrentClocksEventReasons()
 	if ret == nvml.ERROR_FUNCTION_NOT_FOUND {

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// roundReader reads what the rounds of a device read. Its steps need an attachment.
+// roundReader reads the values of a round. Its steps need an attachment.
 type roundReader struct {
 	*attachment
 	o       wire.Options
@@ -25,31 +25,30 @@ type roundReader struct {
 	sampler *sampler
 	xids    *xidWatch
 	listed  func(pids []int) // called with new processes before they are published; may be nil
-	// instances is what is read of MIG instances, mig whether MIG is enabled.
+	// instances is what is read from MIG instances, mig whether MIG is enabled.
 	instances wire.Instances
 	mig       atomic.Bool
 
 	draft    roundResult // of the round in progress
 	parts    []part
-	slow     error // why the processes could not be listed last
+	slow     error // why the last listing of processes failed
 	rarely   rarely
 	settings map[string]string // as of the last slow round
-	fields   fieldReader       // of rounds
-	values   fieldValues       // of the round in progress, read at the time valuesAt
+	fields   fieldReader
+	values   fieldValues // of the round in progress, read at valuesAt
 	valuesAt time.Time
 	links    linkReader
 }
 
-// roundResult is the result of a round. It is published as a whole, so that the memory of a
-// device and of its processes belong to the same moment.
+// roundResult is the result of a round. It is published as a whole, so that the memory of a device and of its processes
+// belong to the same moment.
 type roundResult struct {
 	facts     model.GPU
 	parts     []model.GPU
-	bare      []model.GPU        // instances with GPM counters alone, see wire.GPMOnly
-	processes []model.GPUProcess // nil when not listed
+	bare      []model.GPU        // instances that have only GPM counters, see wire.GPMOnly
+	processes []model.GPUProcess // nil if not listed
 }
 
-// readFields reads the fields of the round.
 func (r *roundReader) readFields() {
 	wanted := roundFields
 	if r.rarely.due {
@@ -77,7 +76,8 @@ func (r *roundReader) transmits() {
 	r.draft.facts.PCIe.Transmit = r.pcieRate(ratePCIeTransmit, nvml.PCIE_UTIL_TX_BYTES)
 }
 
-// pcieRate returns the rate since the previous round, which GPM reports, or on other chips that of the driver's sample.
+// pcieRate returns the rate of GPM since the previous round. On chips without GPM it returns the rate of the driver's
+// sample.
 func (r *roundReader) pcieRate(name string, counter nvml.PcieUtilCounter) model.Optional {
 	for _, f := range r.sampler.rates {
 		if f.Name == name {
@@ -118,8 +118,7 @@ func (r *roundReader) readParts() {
 	}
 }
 
-// readProcesses also reads the memory and engines that processes share, so that all belong to
-// the same moment.
+// readProcesses also reads the memory and engines that processes share, so that all belong to the same moment.
 func (r *roundReader) readProcesses() {
 	a, g, now := r.attachment, &r.draft.facts, time.Now()
 	engines := r.sampler.engines(a.handle, r.parts)
@@ -171,8 +170,8 @@ func (r *roundReader) readHealth() {
 	r.readPCIe(handle)
 }
 
-// readPCIe reads the PCIe generation and width: the current values, and the maximum that GPU
-// and slot support together. What the driver reports of a link that does not exist is neither shown nor judged.
+// readPCIe reads the PCIe generation and width: the current values, and the maximum that GPU and slot support together.
+// If the GPU is not behind PCIe, it ignores the driver's placeholders.
 func (r *roundReader) readPCIe(handle nvml.Device) {
 	if r.draft.facts.OffPCIe {
 		return
@@ -207,7 +206,7 @@ func (r *roundReader) readPCIe(handle nvml.Device) {
 	if narrow {
 		if use, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS && use.Gpu == 0 {
 			if r.health.narrow != nil {
-				return // unused lanes may be switched off while the GPU is idle
+				return // an idle GPU may switch off unused lanes
 			}
 			narrow = false
 		}
@@ -215,8 +214,8 @@ func (r *roundReader) readPCIe(handle nvml.Device) {
 	r.health.narrow = &narrow
 }
 
-// readModes reads settings that an administrator can change at any time: the MIG mode in every round, as the instances depend
-// on it, and the others in slow rounds.
+// readModes reads settings that an administrator can change at any time: the MIG mode in every round, as the instances
+// depend on it, other modes in slow rounds.
 func (r *roundReader) readModes() {
 	handle := r.handle
 	if r.rarely.due {
@@ -228,7 +227,7 @@ func (r *roundReader) readModes() {
 		setMode(modes, "mig", v == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE)
 	}
 	if slices.ContainsFunc(r.draft.processes, func(p model.GPUProcess) bool { return p.MPS }) {
-		modes["mps"] = enabled(true) // not detectable without a client
+		modes["mps"] = enabled(true) // shown only while it has a client
 	}
 	if hasNUMA(r.o.Procfs, r.draft.facts.PCIAddress) {
 		modes["numa"] = enabled(true)
@@ -236,7 +235,6 @@ func (r *roundReader) readModes() {
 	r.draft.facts.Modes = modes
 }
 
-// readSettings reads the other settings.
 func (r *roundReader) readSettings(handle nvml.Device) {
 	r.settings = make(map[string]string)
 	if v, ret := handle.GetComputeMode(); ret == nvml.SUCCESS && int(v) < len(computeModes) {
@@ -261,7 +259,7 @@ var computeModes = [nvml.COMPUTEMODE_COUNT]string{
 	nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
 }
 
-// setMode sets a mode, and the mode that the next reset of the GPU applies, if it is another one.
+// setMode sets a mode. If the next reset of the GPU applies another mode, it adds that mode.
 func setMode(modes map[string]string, name string, current, next bool) {
 	modes[name] = enabled(current)
 	if next != current {

@@ -14,43 +14,40 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The engines that the driver samples per process, in the order of use.
+// The engines that the driver samples per process, in the order of the array use.
 var sampledEngines = [...]string{"sm", "memory", "encoder", "decoder"}
 
 // use is the busy ratio of each sampled engine for one process, 0 to 1.
 type use [len(sampledEngines)]float64
 
 const (
-	// The sampling period: one second on some chips, a sixth of a second on others.
-	// shortestPeriod is used for implausible timestamps.
+	// The sampling period is one second on some chips, a sixth of a second on others. shortestPeriod is used for
+	// implausible timestamps.
 	longestPeriod  = uint64(time.Second / time.Microsecond)
 	shortestPeriod = longestPeriod / 10
-	// remembered is the time for which the driver certainly keeps samples. It keeps 72 or 100
-	// of them; older ones may have been overwritten.
+	// remembered is how long the driver certainly keeps samples. It keeps 72 or 100 samples and overwrites older ones.
 	remembered = 10 * longestPeriod
 )
 
-// cursor is the position in the samples of one device. It belongs to the device: the samples
-// of a device that is read later are not older.
+// cursor is the position in the samples of one device. Devices that are read later have their own cursor.
 type cursor struct {
 	// stamp is the newest timestamp, in microseconds; 0 before the first.
 	stamp uint64
 	// wall reports that timestamps are wall clock time, as documented.
 	wall bool
-	// series reports that the driver returns the samples themselves, one per period; period is
-	// the shortest time between two of them.
+	// series reports that the driver returns the samples, one per period. period is the shortest time between two
+	// samples.
 	series bool
 	period uint64
 }
 
-// next processes the samples after the cursor and moves it. It returns the usage of each
-// process in the window from the cursor to the newest sample, nil without a window: the
-// samples of the first call cover an unknown time.
+// next processes the samples after the cursor and moves the cursor. It returns the usage of each process in the window
+// from the cursor to the newest sample. The samples of the first call cover an unknown time, so the first call returns
+// nil.
 //
-// Drivers answer in one of two forms. NVML documents one record per process with its mean
-// usage since the cursor and the time of its last activity: that mean is the usage, whatever
-// the timestamp. If a process has more records, they are the samples: each stands for the
-// period before it, and a process without a sample at an instant did not run.
+// Drivers answer in one of two forms. NVML documents one record per process with its mean usage since the cursor and
+// the time of its last activity: this mean is the usage, whatever the timestamp. If a process has more records, they
+// are samples: each stands for the period before it, and a process without a sample at an instant did not run.
 func (c *cursor) next(samples []nvml.ProcessUtilizationSample, now time.Time) map[int]use {
 	fresh := c.fresh(samples)
 	if len(fresh) == 0 {
@@ -82,7 +79,6 @@ func (c *cursor) next(samples []nvml.ProcessUtilizationSample, now time.Time) ma
 	return uses
 }
 
-// weights returns the part of the window that each sample stands for.
 func (c *cursor) weights(fresh []nvml.ProcessUtilizationSample, from uint64) []float64 {
 	if c.period == 0 {
 		c.period = longestPeriod
@@ -107,9 +103,8 @@ func (c *cursor) weights(fresh []nvml.ProcessUtilizationSample, from uint64) []f
 	return weights
 }
 
-// fresh returns the samples after the cursor, sorted by time, one per process and instant. The
-// driver repeats some older samples, and leaves array elements unwritten, with PID 0 and
-// percentages in the millions.
+// fresh returns the samples after the cursor, sorted by time, one per process and instant. The driver repeats some
+// older samples, and leaves array elements unwritten, with PID 0 and percentages in the millions.
 func (c *cursor) fresh(samples []nvml.ProcessUtilizationSample) []nvml.ProcessUtilizationSample {
 	fresh := make([]nvml.ProcessUtilizationSample, 0, len(samples))
 	for _, s := range samples {
@@ -125,10 +120,9 @@ func (c *cursor) fresh(samples []nvml.ProcessUtilizationSample) []nvml.ProcessUt
 	})
 }
 
-// nothing handles an answer without running processes. The idle time must not be part of the
-// next window: the cursor follows the clock, with a margin because the newest samples may be
-// missing. Timestamps of another clock, or ahead of a clock that was set back, reset the
-// cursor.
+// nothing handles an answer without running processes. The idle time must not be part of the next window: the cursor
+// follows the clock, with a margin because the newest samples may be missing. Timestamps of another clock, or ahead of
+// a clock that was set back, reset the cursor.
 func (c *cursor) nothing(now time.Time) map[int]use {
 	wall := uint64(max(now.UnixMicro(), 0))
 	if !c.wall || c.stamp > wall {

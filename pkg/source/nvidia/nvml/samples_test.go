@@ -17,13 +17,13 @@ import (
 
 const sixth = 166_667 // µs between two samples of most chips
 
-// simulation simulates what ran at each sampling instant. It is a fake driver, made from the
-// documentation of nvmlDeviceGetProcessUtilization in nvml.h, with both forms of the answer.
+// simulation simulates what ran at each sampling instant. It is a fake driver, made from the documentation of
+// nvmlDeviceGetProcessUtilization in nvml.h, with both forms of the answer.
 type simulation struct {
 	rng     *rand.Rand
 	means   bool // one record per process, with its mean
 	kept    int  // number of samples that the driver keeps
-	repeats bool // also returns samples before the cursor, some of them twice
+	repeats bool // also returns samples before the cursor, some twice
 	rubbish bool // leaves array elements unwritten
 	now     uint64
 	samples []instant
@@ -35,7 +35,6 @@ type instant struct {
 	uses map[uint32][4]uint32
 }
 
-// run advances the time.
 func (d *simulation) run(length time.Duration) {
 	for end := d.now + uint64(length.Microseconds()); d.now+sixth <= end; {
 		d.now += sixth + uint64(d.rng.IntN(3)) - 1
@@ -161,7 +160,7 @@ func TestSharesMatchSimulation(t *testing.T) {
 			if rng.IntN(4) == 0 { // late: the driver has forgotten the older samples
 				length = 40 * time.Second
 			}
-			if rng.IntN(3) == 0 { // one process ends, another one starts
+			if rng.IntN(3) == 0 { // one process ends, another starts
 				pids := slices.Sorted(maps.Keys(d.running))
 				delete(d.running, pids[rng.IntN(len(pids))])
 				d.running[1000+uint32(read)] = 0.3 + 0.7*rng.Float64()
@@ -204,8 +203,8 @@ func TestSharesMatchSimulation(t *testing.T) {
 	}
 }
 
-// TestCursorPerDevice checks that windows do not depend on other devices: two devices have the
-// same samples, and one is read later.
+// TestCursorPerDevice: two devices have the same samples, and one device is read later. Its window does not depend on
+// the other device.
 func TestCursorPerDevice(t *testing.T) {
 	base := uint64(time.Now().UnixMicro())
 	sample := func(at uint64, util uint32) nvml.ProcessUtilizationSample {
@@ -229,8 +228,8 @@ func TestSeries(t *testing.T) {
 	}
 	var c cursor
 	c.next([]nvml.ProcessUtilizationSample{s(1, 0, 5), s(2, 0, 5)}, now)
-	// Each sample covers a second; the second process has no first and last sample, and two
-	// samples at the instant between.
+	// Each sample covers a second. The second process has no first and last sample, and two samples at the instant
+	// between.
 	got := c.next([]nvml.ProcessUtilizationSample{
 		s(1, 3, 60), s(1, 1, 100), s(2, 2, 80), s(2, 2, 80), s(1, 2, 20), s(1, 0, 100),
 	}, now)
@@ -240,14 +239,14 @@ func TestSeries(t *testing.T) {
 	if want := 80.0 / 300; math.Abs(got[2][0]-want) > 1e-9 {
 		t.Errorf("second: %v, want %v", got[2][0], want)
 	}
-	// Nothing ran from 3 to 7: the sample stands for one second of five. The cursor has seen
-	// that these are samples.
+	// No process ran from 3 to 7: the sample stands for one second of five. The cursor knows that these records are
+	// samples.
 	if got := c.next([]nvml.ProcessUtilizationSample{s(1, 8, 100)}, now)[1][0]; math.Abs(got-0.2) > 1e-9 {
 		t.Errorf("after a pause: %v, want 0.2", got)
 	}
 }
 
-// TestTwoRecords checks that two records of a process are not added.
+// TestTwoRecords: two records of a process are not added.
 func TestTwoRecords(t *testing.T) {
 	base := uint64(time.Now().UnixMicro())
 	var c cursor
@@ -263,8 +262,7 @@ func TestTwoRecords(t *testing.T) {
 	}
 }
 
-// TestIdle checks that idle time is not part of the next window, that it counts as zero usage,
-// and that jumps of the clock have no effect.
+// TestIdle: idle time is not part of the next window, it counts as zero usage, and jumps of the clock have no effect.
 func TestIdle(t *testing.T) {
 	start := time.Now()
 	one := func(at time.Time) []nvml.ProcessUtilizationSample {

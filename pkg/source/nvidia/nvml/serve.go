@@ -24,28 +24,28 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// Available reports whether this program can be the child: it was built with cgo.
+// Available reports whether this program can be the child, which needs cgo.
 const Available = true
 
-// init makes this process the child if it was started as one, in any program that contains this
-// package. The packages that are initialized later would cost the child memory.
+// init makes this process the child if it was started with wire.Argument, in any program that contains this package. It
+// runs before other packages are initialized, which would cost the child memory.
 func init() {
 	child.Main(wire.Argument, func(socket *os.File) int { return serve(&wire.Connection{Socket: socket}) })
 }
 
 // serve opens the library and answers requests until the sensor closes the connection.
 func serve(c *wire.Connection) (status int) {
-	if name, err := unix.BytePtrFromString("accelscope-nvml"); err == nil { // for ps
+	if name, err := unix.BytePtrFromString("accelscope-nvml"); err == nil { // name for ps
 		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
 	}
-	// A service manager signals all processes of a service. The sensor ends the child.
+	// A service manager signals all processes of a service, but only the sensor ends the child.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	first, err := c.Receive()
 	if err != nil || first.Version != wire.Version || first.Start == nil {
 		fmt.Fprintln(os.Stderr, "this is not a request of the sensor:", err)
 		return 2
 	}
-	send := func(m wire.Message) { _ = c.Send(m) } // if the sensor has ended, there are no more requests
+	send := func(m wire.Message) { _ = c.Send(m) } // after the end of the sensor there are no more requests
 	st := Start{Start: *first.Start}
 	runtime.GOMAXPROCS(st.MaxProcs)
 	st.Logger = zap.New(&forwarder{LevelEnabler: zapcore.InfoLevel, send: c.Send})

@@ -23,12 +23,12 @@ import (
 type Start struct {
 	wire.Start
 	Counts *wire.XIDs
-	Notify func(why error)  // called when a device has answered for the first time, or to end the session
+	Notify func(why error)  // called when a device answers for the first time, or to end the session
 	Listed func(pids []int) // called with the processes of a device before they are published; may be nil
 	Logger *zap.Logger
 }
 
-// Session is the time from opening to closing the library. Its set of devices is constant.
+// Session is the time from opening to closing the library. Its devices do not change.
 type Session struct {
 	Start
 	lib     *Library
@@ -38,22 +38,18 @@ type Session struct {
 	watched   map[nvml.Device]bool
 	unwatched bool
 	unwatch   chan struct{} // closed to stop the watchers
-	quiet     chan struct{} // closed when all watchers have ended
+	quiet     chan struct{} // closed after all watchers have ended
 	watchers  sync.WaitGroup
 }
 
-// devicesMax bounds the number of devices that the library reports.
 const devicesMax = 256
 
-// errNotReady reports that the first round has not ended.
 var errNotReady = errors.New("the first round has not ended")
 
-// errNoGPU reports that the library has no device.
 var errNoGPU = fmt.Errorf("NVML has no GPU: %w", model.ErrAbsent)
 
-// newSession starts a worker for each device. It uses the kernel's list of devices, so that
-// suspended devices are not touched and lost devices keep a name; without the list it uses
-// NVML's count.
+// newSession starts a worker for each device. It uses the kernel's list of devices, so that suspended devices are not
+// touched and lost devices keep a name. Without this list it uses NVML's count.
 func newSession(st Start, l *Library) (*Session, error) {
 	o, addresses, xids := st.Options, st.Addresses, newXIDWatch(st.Counts)
 	s := &Session{
@@ -130,7 +126,7 @@ func (s *Session) Read(ctx context.Context) (model.Snapshot, error) {
 		snapshot.GPUProcesses = append(snapshot.GPUProcesses, r.processes...)
 		state := model.DeviceState{Source: "nvidia", Device: r.id, State: model.StateOK, Waiting: r.waiting}
 		switch {
-		case errors.Is(r.err, errHidden): // it is there, and not missing
+		case errors.Is(r.err, errHidden): // the device exists: it is not missing
 			state.State, state.Reason = model.StateUnsupported, r.err.Error()
 		case errors.Is(r.err, wire.ErrStuck):
 			state.State, state.Reason = model.StateStuck, r.err.Error()
@@ -147,7 +143,7 @@ func (s *Session) Read(ctx context.Context) (model.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Tend starts counting the XIDs of the devices that have answered.
+// Tend starts counting the XIDs of devices that have answered.
 func (s *Session) Tend() {
 	if s.Instances == wire.OneRound {
 		return
@@ -160,8 +156,7 @@ func (s *Session) Tend() {
 	}
 }
 
-// endWatch reports whether all watchers have ended. XIDs are counted again when the library
-// has been reopened.
+// endWatch ends the watchers, and reports whether all have ended. When the library is reopened, XIDs are counted again.
 func (s *Session) endWatch() bool {
 	if !s.unwatched {
 		s.unwatched = true
@@ -174,8 +169,8 @@ func (s *Session) endWatch() bool {
 	return within(s.quiet)
 }
 
-// End stops all workers and closes the library. While a call hangs it does neither, so that
-// the other devices can still be read.
+// End stops all workers and closes the library. While a call hangs it does neither, so that the other devices can still
+// be read.
 func (s *Session) End() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), wire.ReadTimeout)
 	defer cancel()
@@ -220,8 +215,8 @@ func (s *Session) Known() map[string]wire.KnownDevice {
 	return all
 }
 
-// hung returns the keys of the devices with a call that has not returned for longer than limit,
-// the earliest call first.
+// hung returns the keys of the devices with a call that has not returned for longer than limit, the earliest call
+// first.
 func (s *Session) hung(limit time.Duration) []string {
 	type call struct {
 		key   string
@@ -241,7 +236,7 @@ func (s *Session) hung(limit time.Duration) []string {
 	return keys
 }
 
-// silent reports whether calls for all devices hang that are called.
+// silent reports whether the calls for all devices that are called hang.
 func (s *Session) silent() bool {
 	return !slices.ContainsFunc(s.devices, func(d *device) bool {
 		began, is := d.inStep()
@@ -249,11 +244,11 @@ func (s *Session) silent() bool {
 	})
 }
 
-// Split lists the addresses of the GPUs with MIG instances that this session does not read.
+// Split lists the addresses of GPUs with MIG instances that this session does not read.
 func (s *Session) Split() []string {
 	var addresses []string
 	for _, d := range s.devices {
-		if d.rounds.instances == wire.GPMOnly && d.rounds.mig.Load() && d.late() == nil { // it would hang in another session, too
+		if d.rounds.instances == wire.GPMOnly && d.rounds.mig.Load() && d.late() == nil { // a late device would hang again
 			addresses = append(addresses, d.address)
 		}
 	}

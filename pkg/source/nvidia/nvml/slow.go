@@ -12,14 +12,14 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// slowRounds is how many rounds a slow round follows on the previous one: 30 s with the default interval.
+// A slow round comes slowRounds after the previous slow round: 30 s with the default interval.
 const slowRounds = 6
 
-// rarely decides which rounds read what changes rarely: the first, and every sixth one after it. A round that began without a
-// handle, or during which the device was suspended, does not count.
+// rarely decides which rounds read what changes rarely: the first round, and then every sixth. A round that began
+// without a handle, or during which the device was suspended, does not count.
 type rarely struct {
-	due    bool // the round in progress reads it
-	left   int  // rounds until the next one that does
+	due    bool // the round in progress is slow
+	left   int  // rounds until the next slow round
 	counts bool // the round in progress counts
 }
 
@@ -35,7 +35,7 @@ func (r *rarely) end() {
 	}
 }
 
-// again makes the rest of the round, and the next round, read it.
+// again makes the rest of this round, and the next round, slow.
 func (r *rarely) again() { *r = rarely{due: true} }
 
 // readCounters reads the counters of a round: energy, replays, throttled time.
@@ -58,8 +58,8 @@ func readCounters(d nvml.Device, values fieldValues, g *model.GPU, slow bool) {
 	g.Throttled = throttled(values)
 }
 
-// slowly reads what changes rarely, or needs many calls: memory errors and repairs, limits. Values that the driver does not
-// report are absent.
+// slowly reads what changes rarely, or needs many calls: memory errors and repairs, limits. Values that the driver does
+// not report are absent.
 func slowly(d nvml.Device, values fieldValues, g *model.GPU) {
 	if g.Errors = nil; hasECC(d) { // ECC may have been disabled
 		g.Errors = eccErrors(d)
@@ -74,9 +74,9 @@ func slowly(d nvml.Device, values fieldValues, g *model.GPU) {
 	g.RetiredPages = retiredPages(d)
 }
 
-// memory reads nvmlDeviceGetMemoryInfo_v2 (bytes). Its used memory excludes the part that
-// driver and firmware reserve: total is used, reserved and free. An older library has only
-// nvmlDeviceGetMemoryInfo, which includes the reserve in the used memory.
+// memory reads nvmlDeviceGetMemoryInfo_v2 (bytes). Its used memory excludes the part that driver and firmware reserve:
+// total is used, reserved and free. An older library has only nvmlDeviceGetMemoryInfo, which includes the reserve in
+// the used memory.
 func memory(d nvml.Device) model.VideoMemory {
 	if m, ret := d.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
 		return model.VideoMemory{Total: some(m.Total), Used: some(m.Used), Free: some(m.Free), Reserved: some(m.Reserved)}
@@ -87,8 +87,8 @@ func memory(d nvml.Device) model.VideoMemory {
 	return model.VideoMemory{}
 }
 
-// throughput reads nvmlDeviceGetPcieThroughput, in KB/s over the 20 ms for which it blocks.
-// nvml.h uses KB for 1000 and KiB for 1024 bytes.
+// throughput reads nvmlDeviceGetPcieThroughput, in KB/s over the 20 ms for which it blocks. nvml.h uses KB for 1000 and
+// KiB for 1024 bytes.
 func throughput(d nvml.Device, counter nvml.PcieUtilCounter) model.Optional {
 	kb, ret := d.GetPcieThroughput(counter)
 	if ret != nvml.SUCCESS || kb == math.MaxUint32 {
@@ -127,8 +127,9 @@ var marginLimits = []struct {
 	{nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, "gpu_max"},
 }
 
-// violations are the counters that throttled reads, by throttle reason where one matches. The first field that the driver
-// reports counts. The first ones are those of nvmlDeviceGetViolationStatus, which CUDA 14 removes.
+// violations are the counters that throttled reads, named after the matching throttle reason if there is one. The first
+// field that the driver reports counts. The first fields are those behind nvmlDeviceGetViolationStatus, which CUDA 14
+// removes.
 var violations = []struct {
 	name   string
 	fields []uint32
@@ -143,7 +144,8 @@ var violations = []struct {
 	{"hw_power_brake_slowdown", []uint32{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN}},
 }
 
-// throttled returns the time since the driver was loaded in which the GPU was slowed down. The fields are in nanoseconds.
+// throttled returns the time since the driver was loaded in which the GPU was slowed down. The fields are in
+// nanoseconds.
 func throttled(values fieldValues) (seconds []model.Figure) {
 	for _, v := range violations {
 		for _, id := range v.fields {
@@ -156,8 +158,8 @@ func throttled(values fieldValues) (seconds []model.Figure) {
 	return seconds
 }
 
-// readRemappedRows reads nvmlDeviceGetRemappedRows: rows that were replaced by spare rows since
-// the GPU was manufactured, and whether a replacement is pending or has failed.
+// readRemappedRows reads nvmlDeviceGetRemappedRows: rows that were replaced by spare rows since the GPU was
+// manufactured, and whether a replacement is pending or has failed.
 func readRemappedRows(d nvml.Device, g *model.GPU, h *health) {
 	g.RemappedRows, h.remapPending, h.remapFailure = nil, nil, nil
 	corrected, uncorrected, pending, failed, ret := d.GetRemappedRows()
@@ -171,8 +173,8 @@ func readRemappedRows(d nvml.Device, g *model.GPU, h *health) {
 	}
 }
 
-// retiredPages reads nvmlDeviceGetRetiredPages: pages that chips before Ampere no longer use,
-// because of repeated corrected errors or of uncorrected ones.
+// retiredPages reads nvmlDeviceGetRetiredPages: pages that chips before Ampere no longer use, because of repeated
+// corrected errors or of uncorrected errors.
 func retiredPages(d nvml.Device) []model.Figure {
 	var pages []model.Figure
 	for _, c := range []struct {

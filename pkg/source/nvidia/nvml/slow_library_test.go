@@ -48,8 +48,8 @@ func figure(figures []model.Figure, name string) float64 {
 	return -1
 }
 
-// TestSlowValuesThroughLibrary reads the fake library through its C functions, with all
-// functions and without those added after R450.
+// TestSlowValuesThroughLibrary reads the fake library through its C functions: with all functions, and without the
+// functions added after R450.
 func TestSlowValuesThroughLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
@@ -76,9 +76,8 @@ func TestSlowValuesThroughLibrary(t *testing.T) {
 	}
 }
 
-// TestListThroughTheLibrary: the fake library returns six samples per second. The old one runs
-// in its own process: go-nvml keeps the versions of the list functions of the first library
-// that has them.
+// TestListThroughTheLibrary: the fake library returns six samples per second. The old library runs in its own process:
+// go-nvml keeps the versions of the list functions of the first library that has them.
 func TestListThroughTheLibrary(t *testing.T) {
 	for name, old := range map[string]bool{"new": false, "old": true} {
 		t.Run(name, func(t *testing.T) {

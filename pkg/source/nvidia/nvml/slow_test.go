@@ -207,7 +207,7 @@ func TestLinks(t *testing.T) {
 		{nvml.FI_DEV_NVLINK_LINK_COUNT, 0}:          5,
 		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0}:  2,
 		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 0}:  0,
-		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 0}:    9999, // with overhead: not read
+		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 0}:    9999, // includes overhead, so it is not read
 		{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 3}:    5000,
 		{nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, 3}:     math.MaxUint64, // not available
 		{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, 3}: 6,
@@ -232,7 +232,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestOlderLinkErrors has a driver with a field for the errors of each link: they are read in one call.
+// TestOlderLinkErrors has a driver with a field for each error of each link: one call reads all.
 func TestOlderLinkErrors(t *testing.T) {
 	for i, ends := range [][2]uint32{
 		{nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L5, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L11},
@@ -280,7 +280,7 @@ func TestOlderLinkErrors(t *testing.T) {
 			t.Errorf("link %d: %+v, want %+v", i, link.Errors, want)
 		}
 	}
-	// The number of links, the fields by scope, which are too many for one call, and those by number.
+	// The number of links, the fields by scope, which are too many for one call, and the fields by link number.
 	fields, functions := len(d.GetFieldValuesCalls()), len(d.GetNvLinkErrorCounterCalls())
 	if fields != 4 || functions != 2*len(linkCounters) {
 		t.Errorf("%d calls for fields, %d for errors", fields, functions)
@@ -317,7 +317,6 @@ func TestInteger(t *testing.T) {
 	}
 }
 
-// everything reads all values of a slow round of a device or part.
 func everything(d nvml.Device, g *model.GPU) {
 	g.Memory = memory(d)
 	if g.Parent != "" {

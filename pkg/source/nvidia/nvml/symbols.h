@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// All functions of NVML that go-nvml refers to, sorted: TestEveryFunctionIsBound reports
-// missing ones after an upgrade of go-nvml.
+// All functions of NVML that go-nvml refers to, sorted. After an upgrade of go-nvml, TestEveryFunctionIsBound reports
+// missing functions.
 NVML(nvmlComputeInstanceDestroy)
 NVML(nvmlComputeInstanceGetInfo)
 NVML(nvmlComputeInstanceGetInfo_v2)

@@ -12,10 +12,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The driver's own verdicts on a GPU. Where it reports what is to be done, this counts instead of the list of critical XIDs.
+// The driver's own verdicts on a GPU. If the driver reports a recovery action, it replaces the list of critical XIDs.
 
-// recoveryActions are the values of nvmlDeviceGpuRecoveryAction_t in nvml.h. Headers of NVIDIA differ about 5 (a reset of the
-// bus, or the recovery of an IMEX domain), so it is model.RecoveryOther, as later values are.
+// recoveryActions are the values of nvmlDeviceGpuRecoveryAction_t in nvml.h. NVIDIA's headers differ about 5 (a reset
+// of the bus, or the recovery of an IMEX domain), so 5 is model.RecoveryOther, like later values.
 var recoveryActions = []string{
 	nvml.GPU_RECOVERY_ACTION_NONE:            model.RecoveryNone,
 	nvml.GPU_RECOVERY_ACTION_GPU_RESET:       model.RecoveryReset,
@@ -24,8 +24,8 @@ var recoveryActions = []string{
 	nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET: model.RecoveryDrainAndReset,
 }
 
-// actionOf returns the action with a number of nvmlDeviceGpuRecoveryAction_t (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), or empty if
-// the driver did not report it, as those before 570.
+// actionOf returns the action for a number of nvmlDeviceGpuRecoveryAction_t (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). It
+// returns "" if the driver did not report an action; drivers before 570 do not.
 func actionOf(n uint64, reported bool) string {
 	switch {
 	case !reported:
@@ -37,7 +37,7 @@ func actionOf(n uint64, reported bool) string {
 }
 
 // sramThreshold reads whether the uncorrected errors on the chip exceed NVIDIA's criterion for a replacement
-// (nvmlDeviceGetSramEccErrorStatus, for root only); nil if it is not reported.
+// (nvmlDeviceGetSramEccErrorStatus, for root only). It returns nil if the driver does not report this.
 func sramThreshold(d nvml.Device) *bool {
 	status, ret := d.GetSramEccErrorStatus()
 	if ret != nvml.SUCCESS {
@@ -54,7 +54,6 @@ var fabricStates = []string{
 	nvml.GPU_FABRIC_STATE_COMPLETED:   "completed",
 }
 
-// fabricFacts is the registration of a GPU in the NVLink fabric.
 type fabricFacts struct {
 	state     string // empty without a fabric
 	unhealthy *bool  // nil without a fabric
@@ -70,11 +69,11 @@ func fabric(d nvml.Device) fabricFacts {
 	}
 	bad := fabricUnhealthy(info.HealthMask)
 	f := fabricFacts{state: fabricStates[info.State], unhealthy: &bad}
-	switch { // status, cluster and clique count only then
+	switch { // only a completed registration has status, cluster and clique
 	case info.State != nvml.GPU_FABRIC_STATE_COMPLETED:
 	case nvml.Return(info.Status) != nvml.SUCCESS:
 		bad = true
-	case info.ClusterUuid == [16]uint8{}: // NVSwitches of one node: no cluster
+	case info.ClusterUuid == [16]uint8{}: // NVSwitches of one node have no cluster
 	default:
 		u := info.ClusterUuid
 		f.cluster = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
@@ -83,8 +82,9 @@ func fabric(d nvml.Device) fabricFacts {
 	return f
 }
 
-// fabricUnhealthy reports whether a part of NVML_GPU_FABRIC_HEALTH_MASK is bad. The values of the parts differ in nvml.h:
-// 0 is not supported for all; 1 is bad for the first four, and the only good one for the configuration.
+// fabricUnhealthy reports whether a part of NVML_GPU_FABRIC_HEALTH_MASK is bad. The values of the parts differ in
+// nvml.h: 0 means not supported for all; 1 is bad for the first four parts, and the only good value for the
+// configuration.
 func fabricUnhealthy(mask uint32) bool {
 	for _, part := range []struct{ shift, width uint32 }{
 		{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW},

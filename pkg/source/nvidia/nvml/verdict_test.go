@@ -40,7 +40,7 @@ func TestRecoveryAction(t *testing.T) {
 	}
 }
 
-// TestFabricUnhealthy has masks by the macros of nvml.h.
+// TestFabricUnhealthy builds the masks as the macros of nvml.h do.
 func TestFabricUnhealthy(t *testing.T) {
 	for name, c := range map[string]struct {
 		mask uint32
@@ -113,7 +113,7 @@ func TestVerdictsThroughTheLibrary(t *testing.T) {
 	}
 }
 
-// TestRecoveryEvent: the driver reports that the action has changed, and the GPU is read again at once.
+// TestRecoveryEvent: when the driver reports a changed action, the GPU is read again at once.
 func TestRecoveryEvent(t *testing.T) {
 	x, e := newXIDWatch(wire.NewXIDs()), newEvents()
 	d := listener(nvml.SUCCESS)

@@ -13,23 +13,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// hungAfter is the minimum time after which a step counts as hung; a longer interval replaces
-// it. A driver may be busy for some seconds, during which the last reading is used.
+// hungAfter is the minimum time after which a step counts as hung; a longer interval replaces it. A driver may be busy
+// for some seconds, during which the last reading is used.
 const hungAfter = 4 * wire.ReadTimeout
 
-// errLate reports that the worker is still busy.
 var errLate = errors.New("the device is busy with an earlier request")
 
-// worker makes all calls for one device in one goroutine: the reads of scrapes, and the steps
-// of its rounds between them.
+// worker makes all calls for one device in one goroutine: the reads of scrapes, and between them the steps of its
+// rounds.
 //
-// It does not use package hang, which makes each call in its own goroutine: the calls for a
-// device share what was read before, a scrape waits for one step at most and not for a round,
-// and NVML may be closed only when no call for any device is in progress.
+// It does not use package hang, which makes each call in its own goroutine. The calls for a device share earlier
+// results, a scrape waits for at most one step and not for a round, and NVML may be closed only when no call for any
+// device is in progress.
 type worker struct {
 	hung time.Duration
-	// offset is the time by which the rounds of this worker are later than those of the first one. Its steps would otherwise
-	// begin together with those of all others, and a hang of the driver would not show which call was the first.
+	// offset delays the rounds of this worker after the rounds of the first worker. If all steps began together, a hang
+	// of the driver would not show which call was first.
 	offset time.Duration
 	jobs   chan func()
 	soon   chan struct{} // begins the next round at once
@@ -38,8 +37,8 @@ type worker struct {
 	once   sync.Once // closes stop
 
 	mu      sync.Mutex
-	began   time.Time // start of the step in progress, or of its current call if that is known; zero if there is none
-	overdue bool      // a caller gave up waiting for the step in progress
+	began   time.Time // start of the step in progress, or of its current call if known; zero between steps
+	overdue bool      // a caller stopped waiting for the step in progress
 }
 
 func newWorker(interval, offset time.Duration) *worker {
@@ -49,8 +48,8 @@ func newWorker(interval, offset time.Duration) *worker {
 	}
 }
 
-// run runs a round of steps immediately and then every interval, until stop. A caller of ask
-// waits for the end of a step, not of a round.
+// run runs a round of steps immediately and then every interval, until stop. A caller of ask waits for the end of a
+// step, not of a round.
 func (w *worker) run(interval time.Duration, round []func()) {
 	defer close(w.done)
 	tick := time.NewTimer(interval + w.offset)
@@ -102,7 +101,7 @@ func (w *worker) step(job func()) {
 	w.mu.Unlock()
 }
 
-// returned records that a call of the step in progress has returned, and that the next one begins.
+// returned records that a call of the step in progress has returned, and the next call begins.
 func (w *worker) returned() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,14 +110,14 @@ func (w *worker) returned() {
 	}
 }
 
-// inStep returns when the step in progress began, and whether there is one.
+// inStep returns when the step in progress began, and whether a step is in progress.
 func (w *worker) inStep() (time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.began, !w.began.IsZero()
 }
 
-// late returns the state of a step in progress that was given up.
+// late returns an error if a caller gave up the step in progress.
 func (w *worker) late() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,8 +144,8 @@ func (w *worker) giveUp() error {
 // end stops the goroutine after its current step and then closes done.
 func (w *worker) end() { w.once.Do(func() { close(w.stop) }) }
 
-// ask calls fn in the worker. The error is errLate or wire.ErrStuck if ctx ends first; it is
-// immediate while a step that was given up is in progress.
+// ask calls fn in the worker. If ctx ends first, the error is errLate or wire.ErrStuck. While a step that was given up
+// is in progress, ask returns the error at once.
 func ask[T any](ctx context.Context, w *worker, fn func() T) (T, error) {
 	var none T
 	if err := w.late(); err != nil {

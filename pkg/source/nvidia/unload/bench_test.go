@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// BenchmarkRequest makes the request for the labels of the node, which has 64, and receives one event: with --gpu.release-on-node-labels
-// the sensor does so every watchTime. The CPU time includes that of the server, which is in the same process.
+// BenchmarkRequest requests the labels of the node, which has 64, and receives one event. With
+// --gpu.release-on-node-labels the sensor does this every watchTime. The CPU time includes the server, which runs in
+// the same process.
 func BenchmarkRequest(b *testing.B) {
 	labels := map[string]string{}
 	for i := range 64 {

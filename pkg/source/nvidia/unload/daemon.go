@@ -23,12 +23,13 @@ type daemon struct {
 	comm    string // at most 15 bytes of the name
 
 	process *process
-	ended   bool // it was stopped, and does not run now
+	ended   bool // was stopped, and does not run now
 }
 
-// daemons watches nvidia-persistenced, which is stopped before the driver is unloaded, and removes its PID file then. One that crashed
-// leaves the file. The end of the fabric manager is no signal: it also ends by itself, and for a change of its configuration. The
-// daemons of a driver container have their PID files in the container; there the ready file is the signal.
+// daemons watches nvidia-persistenced, which is stopped before the driver is unloaded and removes its PID file then. A
+// crash leaves the file. The end of the fabric manager is not a signal: it also ends by itself, and for a change of its
+// configuration. The daemons of a driver container have their PID files in the container; there the ready file is the
+// signal.
 type daemons struct {
 	o    Options
 	all  []*daemon
@@ -47,7 +48,8 @@ func newDaemons(o Options) *daemons {
 	return d
 }
 
-// signals returns a signal for each daemon that was stopped and not been started again. notify is called when a process ends.
+// signals returns a signal for each daemon that was stopped and has not been started again. notify is called when a
+// process ends.
 func (d *daemons) signals(notify func()) []signal {
 	if d.none {
 		return nil
@@ -70,7 +72,7 @@ func (d *daemons) signals(notify func()) []signal {
 	return signals
 }
 
-// leftPIDFile reports whether the PID file is still there: the daemon that ended has not removed it.
+// leftPIDFile reports whether the daemon ended without removing its PID file.
 func (d *daemons) leftPIDFile(one *daemon) bool {
 	_, err := os.Lstat(filepath.Join(d.o.Run, one.pidFile))
 	if err == nil {
@@ -93,7 +95,7 @@ func (d *daemons) find(one *daemon, notify func()) *process {
 	if err != nil {
 		return nil // the PID file is stale
 	}
-	// The name is read after the process was opened: another process may have the number of one that ended.
+	// The name is read after the process was opened: a new process may have the number of an ended process.
 	comm, err := boundedfile.ReadOnce(filepath.Join(d.o.Procfs, strconv.Itoa(pid), "comm"), make([]byte, 32))
 	if err != nil || strings.TrimSpace(string(comm)) != one.comm {
 		p.close()
@@ -111,11 +113,10 @@ func (d *daemons) close() {
 	}
 }
 
-// process is a process whose end is awaited through a pidfd.
 type process struct {
 	file   *os.File
 	ended  chan struct{} // closed when the process has ended or close was called
-	waited chan struct{} // closed when the goroutine has ended
+	waited chan struct{} // closed after the goroutine has ended
 }
 
 func openProcess(pid int, notify func()) (*process, error) {
@@ -131,7 +132,7 @@ func openProcess(pid int, notify func()) (*process, error) {
 	}
 	go safely.Do("nvidia", func() {
 		defer close(p.waited)
-		_ = raw.Read(func(fd uintptr) bool { // called at first, and then when the pidfd is readable
+		_ = raw.Read(func(fd uintptr) bool { // called at once, and then when the pidfd is readable
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 			return n > 0 && err == nil
 		})
@@ -141,7 +142,6 @@ func openProcess(pid int, notify func()) (*process, error) {
 	return p, nil
 }
 
-// over reports whether the process has ended.
 func (p *process) over() bool {
 	select {
 	case <-p.ended:

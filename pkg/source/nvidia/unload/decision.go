@@ -10,24 +10,22 @@ import (
 
 // signal is a reason to release the driver, as long as it is observed.
 type signal struct {
-	key    string // constant while the reason changes
+	key    string // stays the same while the reason changes
 	reason string
 }
 
-// observed is the history of one signal.
 type observed struct {
 	since  time.Time
 	driver uint64 // instance of the driver at that time
 	over   bool   // the signal is ignored until it ends
 }
 
-// decision decides from signals whether the driver must be released.
 type decision struct {
 	seen map[string]*observed // by key of the signal
 }
 
-// decide returns the reason to release the driver, "" if there is none, and the time left. driver is the instance of the
-// loaded driver, 0 if none is loaded. A signal is over after the longest time, or when another instance of the driver is
+// decide returns the reason to release the driver and the time left, or "". driver is the instance of the loaded
+// driver, 0 if no driver is loaded. A signal is over after the longest time, or when another instance of the driver is
 // loaded, even if it is still observed: tools reset their labels and files at the very end, or never.
 func (d *decision) decide(now time.Time, signals []signal, driver uint64) (reason string, left time.Duration) {
 	seen := make(map[string]*observed, len(signals))

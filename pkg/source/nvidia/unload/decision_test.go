@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestDecide follows signals over time. Each step has the minute, the observed signals, the instance of the driver, and the
-// expected reason with the minutes left.
+// TestDecide follows signals over time. Each step has the minute, the observed signals, the instance of the driver, and
+// the expected reason with the minutes left.
 func TestDecide(t *testing.T) {
 	label, file := signal{"label", "paused"}, signal{"file", "removed"}
 	type step struct {

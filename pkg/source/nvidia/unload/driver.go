@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loaded returns the inode number of /sys/module/nvidia, 0 if the driver is not loaded. The kernel assigns another number
-// each time the module is loaded.
+// loaded returns the inode number of /sys/module/nvidia, or 0 if the driver is not loaded. The number changes each time
+// the module is loaded.
 func loaded(sysfs string) uint64 {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(sysfs, "module/nvidia"), &st) != nil {

@@ -15,18 +15,15 @@ const (
 	deployLabel = "nvidia.com/gpu.deploy."
 	pausedValue = "paused-for-"
 	// stateLabel is the state of the MIG manager: pending, rebooting, success or failed.
-	stateLabel = "nvidia.com/mig.config.state"
-	// longestValue is the maximum length of the value of a label in Kubernetes.
+	stateLabel   = "nvidia.com/mig.config.state"
 	longestValue = 63
 )
 
-// nodeLabels holds the last labels of the node.
 type nodeLabels struct {
 	mu      sync.Mutex
 	reasons []signal
 }
 
-// set replaces the labels.
 func (n *nodeLabels) set(labels map[string]string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

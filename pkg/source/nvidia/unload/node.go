@@ -25,30 +25,29 @@ import (
 const (
 	// watchTime is how long the API server sends events before it ends an answer.
 	watchTime = 5 * time.Minute
-	// answerTime is the maximum time for a connection, and for the header of an answer.
+	// answerTime bounds the time for a connection, and for the header of an answer.
 	answerTime = 10 * time.Second
-	// shortestPause and longestPause are the limits of the pause before the next request.
+	// Bounds of the pause before the next request.
 	shortestPause = time.Second
 	longestPause  = time.Minute
-	// tryTime is the maximum time of Try.
-	tryTime = 3 * time.Second
-	// eventPause is the time between two events that are read.
+	tryTime       = 3 * time.Second
+	// eventPause is the pause between two events.
 	eventPause = 100 * time.Millisecond
-	// maxEvent is the maximum size of an event. etcd stores objects of at most 1.5 MiB.
+	// maxEvent bounds the size of an event. etcd stores objects of at most 1.5 MiB.
 	maxEvent = 4 << 20
-	// maxFile is the maximum size of a token or CA file.
+	// maxFile bounds the size of a token or CA file.
 	maxFile = 1 << 20
 )
 
-// Node is the node whose labels are read from the API server of Kubernetes. The service account needs the verb watch on nodes.
-// Only this node is requested.
+// Node is the node whose labels are read from the API server of Kubernetes. The service account needs the verb watch on
+// nodes. Only this node is requested.
 type Node struct {
 	Name      string
 	Server    string // https://HOST:PORT
 	TokenFile string
 	CAFile    string
 
-	pause time.Duration // shortestPause, if it is 0
+	pause time.Duration // 0: shortestPause
 }
 
 // watch calls set with the labels whenever the node has changed, until the context ends. While the API server does not
@@ -77,7 +76,7 @@ func (n *Node) watch(ctx context.Context, log *zap.Logger, set func(map[string]s
 			pause = shortest
 		}
 		select {
-		case <-time.After(pause/2 + rand.N(pause/2+1)): // at random: all sensors lose the API server at the same moment
+		case <-time.After(pause/2 + rand.N(pause/2+1)): // random, because all sensors lose the API server at the same moment
 		case <-ctx.Done():
 			return
 		}
@@ -97,7 +96,7 @@ func (n *Node) Try(ctx context.Context) error {
 	switch {
 	case answered:
 		return nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded): // what the request then returns may be the end of the answer
+	case errors.Is(ctx.Err(), context.DeadlineExceeded): // err may be nil: the deadline ends the answer
 		return fmt.Errorf("the API server sends nothing about the node %q in %v", n.Name, tryTime)
 	case err == nil:
 		return fmt.Errorf("the API server has no node %q", n.Name)
@@ -129,7 +128,7 @@ func (n *Node) request(ctx context.Context, set func(map[string]string)) error {
 		return err
 	}
 	request.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(token)))
-	// The first type has no status and no specification of the node.
+	// The first media type omits the status and the specification of the node.
 	request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json")
 	response, err := client.Do(request)
 	if err != nil {
@@ -155,7 +154,7 @@ type event struct {
 	} `json:"object"`
 }
 
-// events decodes events until the end of the answer. An answer without a resource version begins with the node as it is.
+// events decodes events until the end of the answer. An answer without a resource version begins with the current node.
 func (n *Node) events(ctx context.Context, body io.Reader, set func(map[string]string)) error {
 	limited := &io.LimitedReader{R: body}
 	decoder := json.NewDecoder(limited)
@@ -178,7 +177,7 @@ func (n *Node) events(ctx context.Context, body io.Reader, set func(map[string]s
 	}
 }
 
-// next decodes an event. mine is false if it is not about the node. The error is io.EOF after the last event.
+// next decodes an event. mine is false if the event is not about the node. The error is io.EOF after the last event.
 func (n *Node) next(decoder *json.Decoder, limited *io.LimitedReader) (labels map[string]string, mine bool, err error) {
 	limited.N = maxEvent
 	var e event
@@ -200,8 +199,8 @@ func (n *Node) next(decoder *json.Decoder, limited *io.LimitedReader) (labels ma
 	return e.Object.Metadata.Labels, e.Type == "ADDED" || e.Type == "MODIFIED", nil
 }
 
-// client returns a client for the current CA file. It follows no redirect and uses no proxy, so that only the API server
-// receives the token.
+// client returns a client for the current CA file. It follows no redirect and uses no proxy, so that only the API
+// server receives the token.
 func (n *Node) client() (*http.Client, error) {
 	ca, err := readSmall(n.CAFile)
 	if err != nil {
@@ -224,7 +223,6 @@ func (n *Node) client() (*http.Client, error) {
 	}, nil
 }
 
-// readSmall reads a file of at most maxFile bytes.
 func readSmall(path string) ([]byte, error) {
 	b, err := boundedfile.ReadFile(path, nil, maxFile+1)
 	if len(b) > maxFile {

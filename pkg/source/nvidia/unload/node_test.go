@@ -114,11 +114,11 @@ func TestNode(t *testing.T) {
 	const reason = "node label nvidia.com/gpu.deploy.dcgm=paused-for-driver-upgrade"
 	label("ADDED", "gpu01", "true")
 	label("MODIFIED", "gpu02", "paused-for-driver-upgrade") // another node, which was not requested
-	label("BOOKMARK", "gpu01", "paused-for-driver-upgrade") // has no labels in reality
+	label("BOOKMARK", "gpu01", "paused-for-driver-upgrade") // bookmarks of a real server have no labels
 	label("MODIFIED", "gpu01", "paused-for-driver-upgrade")
 	n.expect(calls, reason)
 	a.CloseClientConnections() // the labels stay
-	<-ended                    // otherwise it could take the next events, and send them nowhere
+	<-ended                    // otherwise the ended request could take the next events
 	label("ADDED", "gpu01", "paused-for-driver-upgrade")
 	label("MODIFIED", "gpu01", "true")
 	n.expect(calls, "resume "+reason)
@@ -158,8 +158,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// TestNodeFails has an API server that fails in all ways and then answers. The log names the reason once, and never contains
-// the token.
+// TestNodeFails has an API server that fails in all ways and then answers. The log names the reason once, and never
+// contains the token.
 func TestNodeFails(t *testing.T) {
 	elsewhere := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("another server received %v", r.Header)
@@ -248,7 +248,6 @@ func TestNodePause(t *testing.T) {
 	}
 }
 
-// FuzzEvents decodes answers of an API server.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"name":"gpu01","labels":{"nvidia.com/mig.config.state":"pending"}}}}`))
 	f.Add([]byte(`{"type":"ERROR","object":{"code":410}}{"type":"DELETED"`))

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readyFile is the file that the driver container of the GPU Operator creates when the driver is loaded. The preStop hook of
-// the container removes it.
+// readyFile is the file that the driver container of the GPU Operator creates when the driver is loaded. The preStop
+// hook of the container removes it.
 type readyFile struct {
 	run  string
 	log  *zap.Logger
@@ -32,7 +32,7 @@ func (r *readyFile) directories() []string {
 	return []string{r.run, filepath.Dir(inner), inner}
 }
 
-// signals returns a signal if the file existed and does not exist now. Where it has never existed there is no driver
+// signals returns a signal if the file existed and does not exist now. If it never existed, the node has no driver
 // container.
 func (r *readyFile) signals() []signal {
 	switch _, err := os.Lstat(r.path()); {
@@ -48,7 +48,7 @@ func (r *readyFile) signals() []signal {
 // directories watches directories that may not exist yet, with inotify.
 type directories struct {
 	paths []string
-	file  *os.File // nil if inotify is not available: then the file is checked at each interval only
+	file  *os.File // nil without inotify: then the file is checked only at each interval
 }
 
 func newDirectories(log *zap.Logger, paths ...string) *directories {
@@ -60,7 +60,7 @@ func newDirectories(log *zap.Logger, paths ...string) *directories {
 	return &directories{paths, os.NewFile(uintptr(fd), "inotify")}
 }
 
-// add adds the directories that exist now. Adding one again changes nothing.
+// add adds the directories that exist now. It may add a directory again.
 func (d *directories) add() {
 	if d.file == nil {
 		return

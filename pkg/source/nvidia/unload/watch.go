@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unload detects that a tool is about to unload the NVIDIA driver, or to change MIG instances. Both fail while a process
-// has the driver open.
+// Package unload detects that a tool is about to unload the NVIDIA driver, or to change MIG instances. Both fail while
+// a process has the driver open.
 //
-// rmmod and the driver container read the reference count of the module before they call delete_module, and they do not try
-// again. Therefore the system call is too late as a signal, and this package uses what happens before it:
+// rmmod and the driver container read the reference count of the module before they call delete_module, and they do not
+// try again. The system call comes too late as a signal, so this package uses what happens before it:
 //
 //   - labels of the node: GPU Operator and MIG manager pause the clients of the driver with them;
 //   - the ready file of the driver container, which its preStop hook removes;
-//   - nvidia-persistenced is stopped, which comes first. Its crash, and any end of the fabric manager, is no signal.
+//   - the stop of nvidia-persistenced, which comes first. Its crash, and any end of the fabric manager, are not signals.
 //
-// The driver may be opened again when the signal is over, when another instance of the driver is loaded, or after 15 minutes.
+// The driver may be opened again when the signal is over, when another instance of the driver is loaded, or after 15
+// minutes.
 package unload
 
 import (
@@ -26,7 +27,7 @@ import (
 const (
 	// interval is the time between two checks. Labels, the ready file and the end of a process cause a check at once.
 	interval = time.Second
-	// idle is the same without a driver.
+	// idle is the interval without a loaded driver.
 	idle = 5 * interval
 	// longest is the maximum duration of one signal.
 	longest = 15 * time.Minute

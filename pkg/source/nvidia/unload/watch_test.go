@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// tree is sysfs and /run of a fake node with a loaded driver; procfs is this machine's, except for the driver's files.
+// tree is sysfs and /run of a fake node with a loaded driver. procfs is this machine's, except for the driver's files.
 type tree struct {
 	t    testing.TB
 	o    Options
@@ -102,7 +102,6 @@ func (n *tree) await(message string, times int) {
 	}
 }
 
-// expect waits for a call.
 func (n *tree) expect(calls <-chan call, want call) {
 	n.t.Helper()
 	select {
@@ -149,8 +148,8 @@ func TestReadyFile(t *testing.T) {
 	n.expect(calls, "resume "+removed)
 }
 
-// TestDirectories changes directories, of which the inner ones are created later. Each change must be notified without a
-// check in between.
+// TestDirectories changes directories; the inner directories are created later. Each change must cause a notification
+// without a check in between.
 func TestDirectories(t *testing.T) {
 	n := newTree(t)
 	n.o.Logger = nil
@@ -193,8 +192,8 @@ func TestDirectories(t *testing.T) {
 
 const persistenced = "nvidia-persistenced/nvidia-persistenced.pid"
 
-// begin starts a process with the name of a daemon, and writes its PID file. stop ends it as the daemon itself does, which removes the file
-// before; crash leaves the file.
+// begin starts a process with the name of a daemon, and writes its PID file. stop ends the process like the daemon: it
+// removes the file first. crash leaves the file.
 func (n *tree) begin(name, file string) (stop, crash func()) {
 	n.t.Helper()
 	program := filepath.Join(n.t.TempDir(), name)
@@ -232,8 +231,8 @@ func TestDaemon(t *testing.T) {
 	n.expect(calls, "nvidia-persistenced was stopped")
 }
 
-// TestNoReason: a crash of the daemon, and any end of the fabric manager, is no reason to release the driver. The end of the test fails on any
-// call.
+// TestNoReason: a crash of the daemon, and any end of the fabric manager, are no reason to release the driver. The end
+// of the test fails on any call.
 func TestNoReason(t *testing.T) {
 	n := newTree(t)
 	_, crash := n.begin("nvidia-persistenced", persistenced)
@@ -268,7 +267,7 @@ func TestNotADaemon(t *testing.T) {
 	}
 }
 
-// TestOtherNamespace has a procfs that is not of the test's PID namespace: numbers of processes mean nothing.
+// TestOtherNamespace has a procfs of another PID namespace: its process numbers mean nothing.
 func TestOtherNamespace(t *testing.T) {
 	n := newTree(t)
 	n.o.Procfs = t.TempDir()

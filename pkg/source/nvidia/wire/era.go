@@ -8,24 +8,23 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Era is the time since the driver was loaded, or since the GPU was reset. What is kept since then, such as XIDs, ends with it. A reset
-// shows in the counters that it starts again: no driver before 570 reports one.
+// Era is the time since the driver was loaded, or since the GPU was reset. What is kept since then, such as XIDs, ends
+// with the era. The counters show a reset by starting again: drivers before 570 do not report resets.
 type Era struct {
-	Since time.Time // when it began, as far as is known
-	Reset time.Time // when a reset, or the load of the driver, was noticed; zero if none was
+	Since time.Time // when the era began, if known
+	Reset time.Time // when a reset, or the load of the driver, was noticed; or zero
 	// Energy is in joules, Errors the volatile ECC errors.
 	Energy, Errors Counter
 }
 
-// Counter is a counter that a reset sets to 0. One low or high value shows no reset, because drivers report a wrong value as a success
-// now and then: a value counts once the next one is not below it.
+// Counter is a counter that a reset sets to 0. Now and then drivers return a wrong value without an error, so one low
+// or high value does not show a reset: a value counts once the next value is not below it.
 type Counter struct {
-	Value  model.Optional // the last value that counts, or the first one
+	Value  model.Optional // the last value that counts, or the first value
 	Latest model.Optional // the last value that was read
 	At     time.Time      // when Latest was read
 }
 
-// course is how a counter went on.
 type course int
 
 const (
@@ -34,7 +33,8 @@ const (
 	restarted
 )
 
-// next returns the counter after a reading, and how it went on. It started again if two successive values are below the one that counts.
+// next returns the counter after a reading, and its course. The counter started again if two successive values are
+// below the value that counts.
 func (c Counter) next(v model.Optional, now time.Time) (Counter, course) {
 	if !v.Known {
 		return c, unclear
@@ -56,8 +56,8 @@ func (c Counter) next(v model.Optional, now time.Time) (Counter, course) {
 	return c, went
 }
 
-// Next returns the era with the counters of now. operator: an operator has reset the GPU, which counts unless the counters went on. Energy
-// decides before errors do, because an administrator can set these to 0 without a reset.
+// Next returns the era with the counters of now. operator: an operator has reset the GPU; this counts unless the
+// counters went on. Energy has priority over errors, because an administrator can set the errors to 0 without a reset.
 func (e Era) Next(energy, errors model.Optional, operator bool, now time.Time) Era {
 	low, errorsLow := e.Energy.At, e.Errors.At // a counter that started again had its first low value then
 	var went, wentErrors course

@@ -9,14 +9,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestEra: what the counters of a GPU say of a reset. One wrong value, as drivers report it as a success, says nothing.
+// TestEra: what the counters of a GPU show about a reset. One wrong value, which drivers return without an error, shows
+// nothing.
 func TestEra(t *testing.T) {
 	const no = -1 // the value is not known
 	begun := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
-		energy, errors []float64 // one each second
-		told           int       // the reading before which an operator has reset the GPU; 0 if none has
-		reset          int       // the reading from which on the counters belong to the next era; 0 if there is none
+		energy, errors []float64 // one reading each second
+		told           int       // an operator reset the GPU before this reading; 0: never
+		reset          int       // the next era begins with this reading; 0: never
 	}{
 		"it goes on":                         {energy: []float64{40, 50, 60, 60}, errors: []float64{1, 1, 1, 1}},
 		"energy starts again":                {energy: []float64{40, 50, 2, 3, 60}, errors: []float64{1, 1, 1, 1, 1}, reset: 2},

@@ -21,14 +21,13 @@ const Version = 1
 // maxMessage bounds a message, in bytes. Eight GPUs with 200 processes need 0.2 MB.
 const maxMessage = 32 << 20
 
-// ErrMessage reports that the other side does not follow the protocol.
 var ErrMessage = errors.New("invalid message")
 
-// A Message is sent as its length in four bytes, most significant byte first, and as JSON, which
-// preserves the difference between nil and empty. Exactly one field is set, apart from Version.
+// A Message is sent as its length in four bytes, most significant byte first, and as JSON, which preserves the
+// difference between nil and empty. Exactly one field is set, apart from Version.
 //
-// The sensor sends Start and then requests. The child sends Opened, then an answer to each
-// request, and the others at any time.
+// The sensor sends Start and then requests. The child sends Opened, then an answer to each request. It sends the other
+// messages at any time.
 type Message struct {
 	Version int      `json:",omitempty"`
 	Start   *Start   `json:",omitempty"`
@@ -37,7 +36,7 @@ type Message struct {
 	Opened *OpenResult `json:",omitempty"`
 	Answer *Reply      `json:",omitempty"`
 	XID    *XIDCount   `json:",omitempty"`
-	Listed []int       `json:",omitempty"` // PIDs of processes, sent before the first answer with them
+	Listed []int       `json:",omitempty"` // PIDs, sent before the first answer with these processes
 	Reopen string      `json:",omitempty"` // why the library must be reopened
 	Log    *LogEntry   `json:",omitempty"`
 }
@@ -50,23 +49,23 @@ type Request struct {
 
 // OpenResult is the result of opening the library.
 type OpenResult struct {
-	Error  string // empty if it is open
-	Absent bool   // the error is that there is nothing to read
-	Loaded bool   // the error is that of the initialization
+	Error  string // empty if the library is open
+	Absent bool   // the node has nothing to read
+	Loaded bool   // the library was loaded, and its initialization failed
 }
 
 // Reply is the answer to the request of the same number.
 type Reply struct {
 	Number   uint64
-	Snapshot *model.Snapshot `json:",omitempty"` // nil if it was not requested
+	Snapshot *model.Snapshot `json:",omitempty"` // nil if not requested
 	Error    string          `json:",omitempty"`
 	Known    map[string]KnownDevice
-	Split    []string // addresses of the GPUs with instances that the session does not read
-	Hung     []string // keys of the devices with a call that has hung for HangLimit
+	Split    []string // addresses of GPUs with instances that the session does not read
+	Hung     []string // keys of devices with a call that has hung for HangLimit
 	Silent   bool     // calls for all devices hang
 }
 
-// XIDCount is the number of XIDs of one code, or no XID if the device is now watched.
+// XIDCount is the number of XIDs of one code. Without an XID it reports that the device is now watched.
 type XIDCount struct {
 	UUID string
 	XID  model.XID
@@ -82,8 +81,8 @@ type LogEntry struct {
 // Connection sends and receives messages.
 type Connection struct {
 	Socket io.ReadWriter
-	mu     sync.Mutex // of sending
-	buffer []byte     // of receiving
+	mu     sync.Mutex // for sending
+	buffer []byte     // for receiving
 }
 
 // Send is safe for concurrent use.

@@ -15,11 +15,11 @@ import (
 // initialPIDs is the inode of the node's initial process namespace (PROC_PID_INIT_INO).
 const initialPIDs = 0xEFFFFFFC
 
-// ErrWSL reports that the GPUs belong to Windows (/dev/dxg): NVML fails to list processes there, or lists some with PIDs that
+// ErrWSL reports that the GPUs belong to Windows (/dev/dxg). There NVML fails to list processes, or lists PIDs that
 // this kernel does not have.
 var ErrWSL = fmt.Errorf("%w: NVML does not list processes in the Windows Subsystem for Linux", model.ErrUnsupported)
 
-// ProcessesListed returns nil if NVML lists the processes of the node, whose root directory is given. In another process
+// ProcessesListed returns nil if NVML lists the processes of the node with this root directory. In another PID
 // namespace than the node's, NVML silently omits the processes that have no PID there; the error then wraps
 // model.ErrUnsupported.
 func ProcessesListed(root string) error {

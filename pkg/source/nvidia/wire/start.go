@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is what the sensor and the child process that has NVML open have in common: the messages between them, what a
-// session of the child starts with, and what a session leaves to the next one. It needs no cgo.
+// Package wire is shared by the sensor and the child process that has NVML open: the messages between them, what a
+// session of the child starts with, and what a session leaves for the next session. It needs no cgo.
 package wire
 
 import (
@@ -14,10 +14,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Argument is the only argument of the child.
 const Argument = "read-nvml"
 
-// ReadTimeout is the maximum duration of a reading of all devices together.
+// ReadTimeout bounds a reading of all devices together.
 const ReadTimeout = 500 * time.Millisecond
 
 // ErrStuck reports that a call into the driver hangs.
@@ -40,26 +39,25 @@ type Start struct {
 	Options   Options
 	Addresses []string               // as listed by the kernel
 	Before    map[string]KnownDevice // devices of the previous session with the same driver
-	Loaded    time.Time              // when the driver was loaded again; zero if the sensor has not seen that
+	Loaded    time.Time              // when the driver was loaded again; zero if the sensor has not seen a load
 	Operator  bool                   // an operator has reset GPUs since the previous session
-	Skip      map[string]time.Time   // devices, by their keys, that are not called until then
-	XIDs      map[string][]model.XID // counted by previous sessions, by UUID
+	Skip      map[string]time.Time   // time until which a device, by its key, is not called
+	XIDs      map[string][]model.XID // counts of previous sessions, by UUID
 	MaxProcs  int                    // GOMAXPROCS
 	HangLimit time.Duration
 	Instances Instances
 }
 
-// Instances is what a session reads of MIG instances.
+// Instances is what a session reads from MIG instances.
 type Instances int
 
-// MIG instances are read together with their GPU, or in a child of their own.
+// MIG instances are read together with their GPU, or in their own child.
 const (
-	WithGPU  Instances = iota // all, together with their GPU
+	WithGPU  Instances = iota // all values, together with their GPU
 	GPMOnly                   // only the GPM counters, as parts without a UUID
-	OneRound                  // all, in one round; XIDs are not counted
+	OneRound                  // all values, in one round; XIDs are not counted
 )
 
-// KnownDevice is a device of an earlier session.
 type KnownDevice struct {
 	GPU model.GPU // its identity
 	Era Era
@@ -87,8 +85,8 @@ func (f Fatal) Conditions() []model.GPUCondition {
 	}
 }
 
-// Below returns the path of a library below the root of the node. Symbolic links are followed as on the node, if the library exists:
-// the linker would follow them in the image of the sensor.
+// Below returns the path of a library below the root of the node. If the library exists, Below follows symbolic links
+// as on the node: the linker would follow them in the image of the sensor.
 func Below(root, path string) string {
 	root = filepath.Join("/", root)
 	if found, err := boundedfile.Below(root, path); err == nil && root != "/" {

@@ -12,22 +12,22 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// maxXIDs bounds the codes of one device; the driver has fewer than 200. Further codes
-// count as code 0, which is not an XID.
+// maxXIDs bounds the codes of one device; the driver has fewer than 200. Further codes count as code 0, which is not an
+// XID.
 const maxXIDs = 256
 
 // CriticalXIDs are the XIDs for which NVIDIA's catalog (analyzing-xid-catalog, 2025-10) asks for a reset of the GPU, a
-// power cycle or an inspection of the hardware: the application does not cause them. 144 to 150 are errors of NVLink 5; their
-// severity is only in the kernel log. 154 is not among them: the driver reports it also when the GPU has recovered. The list
-// is for drivers that do not report the recovery action themselves: see verdict.go of the child.
+// power cycle or an inspection of the hardware: the application does not cause them. 144 to 150 are errors of NVLink 5;
+// only the kernel log has their severity. 154 is missing here, because the driver reports it also after a GPU has
+// recovered. The list is for drivers that do not report the recovery action: see verdict.go of the child.
 var CriticalXIDs = []uint64{46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 144, 145, 146, 147, 148, 149, 150, 155, 156, 158}
 
-// XIDs counts the errors that the driver reports, for devices by UUID and for MIG instances by place. The counts are kept
+// XIDs counts the errors that the driver reports, for devices by UUID and for MIG instances by place. The counts stay
 // when the library is reopened.
 type XIDs struct {
 	mu     sync.Mutex
 	counts map[string]map[uint64]model.XID
-	// Changed is called after each XID, and with none when a device is first watched; may be nil.
+	// Changed is called after each XID, and with a zero XID when a device is first watched; may be nil.
 	Changed func(device string, now model.XID)
 }
 
@@ -37,12 +37,13 @@ func NewXIDs() *XIDs {
 }
 
 // PlaceOf names a MIG instance by its place: the process that reads the events has no UUIDs of instances, because their
-// handles would keep them busy.
+// handles would keep the instances busy.
 func PlaceOf(uuid, gpuInstance, computeInstance string) string {
 	return uuid + " " + gpuInstance + "/" + computeInstance
 }
 
-// OfGPU returns the errors of a device or MIG instance. An instance at the place of one that was destroyed continues its counts.
+// OfGPU returns the errors of a device or MIG instance. A new instance at the place of a destroyed instance continues
+// its counts.
 func (x *XIDs) OfGPU(g *model.GPU) []model.XID {
 	if g.Parent == "" {
 		return x.Of(g.UUID)
@@ -62,7 +63,8 @@ func (x *XIDs) OfInstances(uuid string) (all []model.XID) {
 	return all
 }
 
-// Of returns the errors of a device or place by code; nil if the device was never watched, or the instance had none.
+// Of returns the errors of a device or place by code. It returns nil if the device was never watched, or the instance
+// had no errors.
 func (x *XIDs) Of(uuid string) []model.XID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -93,7 +95,7 @@ func (x *XIDs) report(uuid string, now model.XID) {
 	}
 }
 
-// Set records the count of a code; a zero XID records that the device is watched.
+// Set records the count of a code. A zero XID records that the device is watched.
 func (x *XIDs) Set(uuid string, now model.XID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -105,7 +107,7 @@ func (x *XIDs) Set(uuid string, now model.XID) {
 	}
 }
 
-// All returns the errors of all devices that were watched, by UUID.
+// All returns the errors of all watched devices, by UUID.
 func (x *XIDs) All() map[string][]model.XID {
 	x.mu.Lock()
 	uuids := slices.Collect(maps.Keys(x.counts))

@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
-// Conn is a netlink socket, usually of RDMA netlink, for one goroutine. It is open for one read
-// only: an open socket pins ib_core and blocks a driver reload, and opening one loads ib_core.
+// Conn is a netlink socket, usually of RDMA netlink, for one goroutine. It is open for one read only: opening a socket
+// loads ib_core, and an open socket pins ib_core and blocks a driver reload.
 type Conn struct{ *netlink.Conn }
 
 // Dialer opens a socket in a network namespace.

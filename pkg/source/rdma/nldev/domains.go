@@ -10,16 +10,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 )
 
-// maxModules limits the modules of the kernel with protection domains on one device.
+// maxModules bounds the kernel modules with protection domains on one device.
 const maxModules = 64
 
-// Domains counts the protection domains of a device by their users (RES_PD_GET). After an error, c has no further use: the rest of the list
-// may follow.
+// Domains counts the protection domains of a device by their users (RES_PD_GET). After an error c cannot be used: the
+// rest of the list may follow.
 //
-// They show the users of the device in the kernel better than its queue pairs do. The kernel makes a varying number of queue pairs for
-// management datagrams and memory registrations (mlx5: one for each P_Key or port of a bond). It does not list all of those of processes:
-// DCT of mlx5 never, DCI only with RDMA_NLDEV_ATTR_DRIVER_DETAILS. And it asks the firmware about each one that it lists. It lists each
-// protection domain.
+// Protection domains show the users of the device in the kernel better than queue pairs do, because the kernel lists
+// all of them. The kernel makes a varying number of queue pairs for management datagrams and memory registrations
+// (mlx5: one for each P_Key or port of a bond). It does not list all queue pairs of processes: DCT of mlx5 never, DCI
+// only with RDMA_NLDEV_ATTR_DRIVER_DETAILS. And it queries the firmware for each queue pair that it lists.
 func (c *Conn) Domains(index uint32, deadline time.Time) ([]model.Domains, error) {
 	all := []model.Domains{{}}
 	err := c.Request(Request{Cmd: CmdPDGet, dump: true, Index: &index}, deadline, func(payload []byte) (err error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestDomains: protection domains are counted by the module that allocated them, in recorded replies of three kernels and in a
-// constructed one of an mlx5 bond on 6.12, with a second partition of IPoIB and an NFS mount.
+// TestDomains: protection domains are counted by the module that allocated them, in recorded replies of three kernels
+// and in a constructed reply of an mlx5 bond on 6.12, with a second partition of IPoIB and an NFS mount.
 func TestDomains(t *testing.T) {
 	pd := func(used uint64, owner []byte) []byte { return hca.Nest(AttrPD+1, hca.U64(AttrUseCount, used), owner) }
 	kernel := func(used uint64, module string) []byte { return pd(used, hca.Text(AttrKernName, module)) }

@@ -14,10 +14,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// Objects dumps the objects of some types, or of all, of one device and finds the process of
-// each. Resource tracking reports the thread that created an object until that thread ends. After that, the process is
-// the creator of the protection domain or context of the object, or of another object in the
-// context. Kernel objects are omitted.
+// Objects dumps the objects of one device, of the given types or of all types, and finds the process of each object.
+// Resource tracking reports the thread that created an object until that thread ends. After that, the process is the
+// creator of the protection domain or context of the object, or of another object in the context. Kernel objects are
+// omitted.
 func Objects(dial func() (*Conn, error), d Device, types []model.ObjectType, deadline time.Time) ([]model.Object, error) {
 	wanted := func(t model.ObjectType) bool { return len(types) == 0 || slices.Contains(types, t) }
 	dumps := make([][]record, len(tables))
@@ -68,8 +68,8 @@ func Objects(dial func() (*Conn, error), d Device, types []model.ObjectType, dea
 	return objects, errors.Join(errs...)
 }
 
-// ownerTypes are the types with which the processes of other objects are found. Listing them
-// needs no firmware command, and processes have few of them.
+// ownerTypes are the types that show the processes of other objects. Listing them needs no firmware command, and
+// processes have few of them.
 var ownerTypes = []model.ObjectType{model.Context, model.PD, model.CQ}
 
 func owner(r record, domains, contexts map[uint32]record) uint32 {

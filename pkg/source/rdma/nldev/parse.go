@@ -40,9 +40,9 @@ const (
 	AttrSummaryEntry = 16 // nested
 	AttrSummaryName  = 17 // string
 	AttrSummaryCurr  = 18 // u64
-	AttrQP           = 19 // nested, as are the other tables
+	AttrQP           = 19 // nested, like the other tables
 	AttrLQPN         = 21 // u32
-	AttrRQPN         = 22 // u32, of RC and UC
+	AttrRQPN         = 22 // u32, only of RC and UC
 	AttrQPType       = 26 // u8
 	AttrQPState      = 27 // u8
 	AttrPID          = 28 // u32
@@ -58,7 +58,7 @@ const (
 	AttrMRN          = 62 // u32
 	AttrCMIDN        = 63 // u32
 	AttrCtxN         = 64 // u32
-	AttrSharedNetns  = 66 // u8, of SYS_GET
+	AttrSharedNetns  = 66 // u8, in the reply to SYS_GET
 	AttrHWCounters   = 80
 	AttrHWCounter    = 81
 	AttrHWName       = 82 // string
@@ -71,10 +71,10 @@ const (
 	AttrParentName   = 100
 )
 
-// ErrTooMany is the error of a list that is cut.
+// ErrTooMany is the error of a truncated list.
 var ErrTooMany = errors.New("more entries than the limit")
 
-// Limits on the entries kept of one reply.
+// Limits of the entries that are kept from one reply.
 const (
 	MaxCounters = 1024
 	maxObjects  = 1 << 18
@@ -82,8 +82,8 @@ const (
 
 var native = binary.NativeEndian
 
-// allQueuePairs is the attribute of a request that includes queue pairs with the type
-// IB_QPT_DRIVER, as EFA's. Kernels with the attribute omit them without it; others ignore it.
+// allQueuePairs is an attribute that requests queue pairs with the type IB_QPT_DRIVER, such as EFA's. Without it,
+// kernels that know the attribute omit them; other kernels ignore the attribute.
 var allQueuePairs = netlink.Append(nil, AttrDetails, 1)
 
 // MessageType returns the message type of a command: the client number above the command.
@@ -98,15 +98,14 @@ func walkTable(b []byte, table, entry uint16, fn func([]byte) error) error {
 type Device struct {
 	Index    uint32
 	Name     string
-	GUID     string // of the node
+	GUID     string // GUID of the node
 	SysGUID  string
 	Firmware string
 	NodeType string
 	SMI      bool   // RDMA_DEVICE_TYPE_SMI
-	Parent   string // of such a device
+	Parent   string // parent of an SMI device
 }
 
-// typeSMI is RDMA_DEVICE_TYPE_SMI.
 const typeSMI = 1
 
 func parseDevice(devices []Device, payload []byte) ([]Device, error) {
@@ -196,8 +195,8 @@ func parseSummary(resources []model.Resource, payload []byte) ([]model.Resource,
 	return resources, err
 }
 
-// summaryType returns the object type of a name. It returns "" for types that the model does
-// not have: counters and types of later kernels.
+// summaryType returns the object type of a name. It returns "" for types that the model does not have: counters and
+// types of later kernels.
 func summaryType(name []byte) model.ObjectType {
 	switch t := model.ObjectType(name); t {
 	case model.PD, model.CQ, model.QP, model.CMID, model.MR, model.Context, model.SRQ:
@@ -228,8 +227,8 @@ type hwCounter struct {
 	value   uint64
 	index   uint32
 	on      bool
-	valued  bool // it has a value
-	dynamic bool // it has an index and is optional: on reports whether it is counted
+	valued  bool // has a value
+	dynamic bool // has an index and is optional: on reports whether it is counted
 }
 
 func parseHWCounter(b []byte) (c hwCounter, err error) {
@@ -340,8 +339,8 @@ func (t table) entry(b []byte) (record, error) {
 	return r, a.Err
 }
 
-// region returns the length and the kind of memory of a memory region from the attribute of its
-// length. The kind is not reported; only an implicit ODP region has the length 2^64-1.
+// region returns the length and the kind of memory of a memory region from the length that the kernel reports. The
+// kernel does not report the kind; only an implicit ODP region has the length 2^64-1.
 func region(length uint64) (uint64, model.Memory) {
 	if length == math.MaxUint64 {
 		return 0, model.ImplicitODPMemory
@@ -349,7 +348,6 @@ func region(length uint64) (uint64, model.Memory) {
 	return length, model.UnknownMemory
 }
 
-// connection parses an attribute of the connection of a queue pair.
 func (r *record) connection(a *netlink.Attrs) {
 	switch a.Type {
 	case AttrPortIndex:

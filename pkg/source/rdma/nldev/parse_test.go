@@ -73,9 +73,8 @@ func TestRecordedReplies(t *testing.T) {
 	if _, err := parseAll(t, b, CmdCtxGet, tables[0].parse); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("contexts on 5.10: %v, want EINVAL", err)
 	}
-	// Objects of the workloads (two PDs, three CQs, four QPs, two MRs of 1 MiB and 4 KiB,
-	// one SRQ; and one of each, with 1 MiB, of three threads that ended and have no PID),
-	// and objects of the kernel.
+	// Objects of the workloads: two PDs, three CQs, four QPs, two MRs of 1 MiB and 4 KiB, and one SRQ. Objects of three
+	// ended threads without a PID: one of each type per thread, with 1 MiB. And objects of the kernel.
 	want := map[model.ObjectType]string{
 		model.Context: "2 0 0 0", model.PD: "6 1 3 0", model.CQ: "7 1 3 0", model.QP: "8 1 3 0",
 		model.MR: "5 0 3 4198400", model.SRQ: "1 0 0 0", model.CMID: "0 0 0 0",
@@ -306,8 +305,7 @@ func TestNetlinkDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// TestOwner: objects of threads that ended, at every step of the lookup. The records are
-// constructed.
+// TestOwner: objects of ended threads, at every step of the lookup. The records are constructed.
 func TestOwner(t *testing.T) {
 	pds := map[uint32]record{1: {pid: 100}, 2: {ctx: 8, hasCtx: true}, 3: {ctx: 9, hasCtx: true}}
 	contexts := map[uint32]record{8: {pid: 300}, 9: {}}

@@ -13,9 +13,9 @@ import (
 type QPCounter struct {
 	Port, ID uint32
 	Mode     uint32
-	PID      uint32 // the thread, in the own PID namespace; 0 if it ended or is not reported
+	PID      uint32 // thread, in the own PID namespace; 0 if the thread ended or is not reported
 	Kernel   bool   // the queue pairs belong to the kernel
-	ByType   bool   // auto mode by the type of queue pairs, and maybe by PID
+	ByType   bool   // auto mode by type of queue pairs, and maybe by PID
 	QPNs     []uint32
 	Tx, Rx   uint64
 	HasTx    bool
@@ -39,8 +39,7 @@ func QPCounters(dial func() (*Conn, error), index uint32, deadline time.Time) ([
 		if all, err = parseQPCounters(all, payload); err != nil {
 			return err
 		}
-		// The kernel retries an entry that exceeds a message without end. The
-		// first message is a small one.
+		// If an entry exceeds a message, the kernel sends empty messages without end. The first message is small.
 		if empty++; len(all) > n {
 			empty = 0
 		}

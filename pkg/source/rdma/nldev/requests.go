@@ -21,8 +21,8 @@ func Resources(dial Dialer, deadline time.Time) ([]model.Resource, error) {
 	return dump(dial, Request{Cmd: CmdResGet}, deadline, parseSummary)
 }
 
-// Resources returns the number of objects of a device (RES_GET). details includes queue pairs that only a driver knows. With an error it
-// returns those that were read.
+// Resources returns the number of objects of a device (RES_GET). details includes queue pairs that only a driver knows.
+// With an error it returns the objects that were read.
 func (c *Conn) Resources(index uint32, details bool, deadline time.Time) (all []model.Resource, err error) {
 	r := Request{Cmd: CmdResGet, Index: &index}
 	if details {
@@ -35,7 +35,7 @@ func (c *Conn) Resources(index uint32, details bool, deadline time.Time) (all []
 	return all, err
 }
 
-// Counters appends the hardware counters of a port (STAT_GET). intern is that of parseStats.
+// Counters appends the hardware counters of a port (STAT_GET). For intern see parseStats.
 func (c *Conn) Counters(
 	index, port uint32, counters []model.Counter, intern func([]byte) (string, bool), deadline time.Time,
 ) ([]model.Counter, error) {

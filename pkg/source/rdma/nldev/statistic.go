@@ -44,15 +44,14 @@ const (
 	MaskPID = 2 // one counter for each thread that creates queue pairs
 )
 
-// The byte counters of mlx5, optional ones since 6.15. They count whole packets of the queue
-// pairs, including those that the remote side requested.
+// The byte counters of mlx5, which are optional counters since 6.15. They count whole packets of the queue pairs,
+// including packets that the remote side requested.
 const (
 	TxBytes = "rdma_tx_bytes"
 	RxBytes = "rdma_rx_bytes"
 )
 
-// maxBound is the maximum number of counters of a device, maxOptional that of optional counters
-// of a port.
+// maxBound bounds the counters of a device, maxOptional the optional counters of a port.
 const (
 	maxBound    = 1 << 14
 	maxOptional = 256
@@ -65,7 +64,7 @@ func ignore([]byte) error { return nil }
 // QPMode is the mode in which a port binds queue pairs to counters.
 type QPMode struct {
 	Mode, Mask uint32
-	Optionals  bool // optional counters that are on are bound, too
+	Optionals  bool // also binds optional counters that are on
 }
 
 func (m QPMode) String() string {
@@ -80,8 +79,7 @@ func (m QPMode) String() string {
 	return fmt.Sprintf("mode %d", m.Mode)
 }
 
-// Mode reads the mode of a port (STAT_GET with a resource and a mode, of any value). It causes
-// no firmware command.
+// Mode reads the mode of a port (STAT_GET with a resource and any mode). It causes no firmware command.
 func (c *Conn) Mode(index, port uint32, deadline time.Time) (m QPMode, err error) {
 	r := Request{Cmd: CmdStatGet, Index: &index, Port: port}
 	r.Attrs = netlink.AppendU32(netlink.AppendU32(nil, AttrStatRes, AttrQP), AttrStatMode, ModeManual)
@@ -149,8 +147,7 @@ func parseOptionals(all []Optional, payload []byte) ([]Optional, error) {
 	return all, err
 }
 
-// SetOptionals switches on the optional counters of a port with these indexes, and all others
-// off.
+// SetOptionals switches on the optional counters of a port with these indexes, and switches all others off.
 func (c *Conn) SetOptionals(index, port uint32, on []uint32, deadline time.Time) error {
 	r := Request{Cmd: CmdStatSet, Index: &index, Port: port, Acknowledge: true}
 	var indexes []byte

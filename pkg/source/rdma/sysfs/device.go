@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// AttrsAge is the interval at which the attributes of a port that seldom change (LID,
-// interface) are read again while the port state stays the same.
+// AttrsAge is the interval at which port attributes that seldom change (LID, interface) are read again while the port
+// state stays the same.
 const AttrsAge = 5 * time.Minute
 
 // Device is the directory of a device in class/infiniband, for one goroutine.
@@ -36,16 +36,16 @@ type Device struct {
 
 // Port is one directory of ports/.
 type Port struct {
-	Base              model.Port // without counters, and what portQueries reads
+	Base              model.Port // without counters, and without what Queries reads
 	attrsRead         time.Time
-	attrsFresh        bool // they were read by the last readPort
-	changed           bool // they must be read again
+	attrsFresh        bool // the last readPort read the attributes
+	changed           bool // the attributes must be read again
 	gidsEnd           int  // index after the last GID that was ever found
 	Counters, HW, Ext group
 	pkeys             pkeyTable
 }
 
-// NewDevice returns a device that is not open yet. kept is how many further descriptors may be kept, for all devices.
+// NewDevice returns a device that is not open yet. kept is how many more descriptors may be kept, for all devices.
 func NewDevice(name, path, function string, kept *atomic.Int64) *Device {
 	return &Device{
 		HCA: model.HCA{Name: name}, path: path, function: function, dir: -1, Reader: Reader{kept: kept},
@@ -53,11 +53,10 @@ func NewDevice(name, path, function string, kept *atomic.Int64) *Device {
 	}
 }
 
-// IsOpen reports whether the directory is open.
 func (d *Device) IsOpen() bool { return d.dir >= 0 }
 
-// Open opens the directory unless it is open, and scans it in the first two calls: a device may appear before its ports. scanned reports
-// that hca and ports are new.
+// Open opens the directory unless it is open, and scans it in the first two calls: a device may appear before its
+// ports. scanned reports that the HCA and ports are new.
 func (d *Device) Open(dir func(name string) (int, error)) (scanned bool, err error) {
 	if d.dir < 0 {
 		fd, err := dir(d.HCA.Name)
@@ -168,7 +167,6 @@ func (d *Device) ReadChanged(now time.Time) {
 	}
 }
 
-// readAttributes reads the attributes of a port that seldom change.
 func (d *Device) readAttributes(p *Port, now time.Time) {
 	p.attrsRead = now
 	line := func(name string) string {
@@ -177,7 +175,7 @@ func (d *Device) readAttributes(p *Port, now time.Time) {
 	p.Base.LinkLayer = line("link_layer")
 	p.Base.PortGUID = parsePortGUID(line("gids/0"))
 	if p.Base.PortGUID == "" && d.HCA.VF && p.Base.Number == 1 {
-		// A port has no GID before the subnet manager assigns it; the PF exposes the GUID.
+		// A port has no GID before the subnet manager assigns one; the PF exposes the GUID.
 		p.Base.PortGUID = VirtualGUIDs(&d.Reader, d.function+"/physfn", "port")[d.HCA.PCIAddress]
 	}
 	p.Base.Netdev = line("gid_attrs/ndevs/0")

@@ -10,17 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFunctions limits the virtual functions of a physical one. Their number in PCI has 16
-// bits, and no HCA has that many.
+// MaxFunctions bounds the virtual functions of a physical function. Their number in PCI has 16 bits, and no HCA has
+// that many.
 const MaxFunctions = 4096
 
-// FunctionPath returns the path of a PCI function in a sysfs.
 func FunctionPath(root, address string) string {
 	return filepath.Join(root, "bus/pci/devices", address)
 }
 
-// PhysicalFunction reports whether the PCI function at a path is virtual, and returns the
-// name of the HCA of its physical function, if this namespace shows it (physfn/infiniband/).
+// PhysicalFunction reports whether the PCI function at a path is virtual, and returns the name of the HCA of its
+// physical function, if this namespace shows it (physfn/infiniband/).
 func PhysicalFunction(r *Reader, path string) (vf bool, pf string) {
 	if r.Link(path+"/physfn") == "" {
 		return false, ""
@@ -55,9 +54,8 @@ func isNumber(s string) bool {
 	return len(s) > 0 && len(s) <= 5 && strings.Trim(s, "0123456789") == ""
 }
 
-// FunctionByGUID finds the PCI function of a device that class/infiniband does not show by its
-// node GUID, among the virtual functions of the devices that it shows. It returns "" if
-// two of them have that GUID.
+// FunctionByGUID finds the PCI function of a device that class/infiniband does not show, by node GUID, among the
+// virtual functions of the devices there. It returns "" if two functions have this GUID.
 func FunctionByGUID(r *Reader, class, guid string) string {
 	found := ""
 	for _, name := range r.Directory(unix.AT_FDCWD, class, ValidDevice) {

@@ -13,17 +13,17 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The table has up to 1024 entries (rxe; 256 on mlx5). The kernel puts a new GID into the first empty entry (find_gid in
-// core/cache.c), so an entry that follows emptyGIDs empty ones is left from a time with as many more addresses.
+// The table has up to 1024 entries (rxe; 256 on mlx5). The kernel puts a new GID into the first empty entry (find_gid
+// in core/cache.c). An entry after emptyGIDs empty entries is a leftover from a time with many more addresses.
 const (
 	maxGIDs   = 1024
 	emptyGIDs = 64
 )
 
-// readGIDs reads the GID table of a port: gids/I, gid_attrs/types/I and gid_attrs/ndevs/I, of the kernel's own table, without a
-// firmware command. The kernel has these files for each entry of the table, and reading the type of an empty entry fails with EINVAL,
-// or with the error of the cache of GIDs, ENODATA. It reads emptyGIDs entries after the last one that was ever found. It returns nil if
-// the table cannot be read.
+// readGIDs reads the GID table of a port: gids/I, gid_attrs/types/I and gid_attrs/ndevs/I. The kernel reads its own
+// table, without a firmware command. It has these files for each entry; reading the type of an empty entry fails with
+// EINVAL, or with ENODATA from the GID cache. readGIDs reads emptyGIDs entries after the last entry that was ever
+// found. It returns nil if the table cannot be read.
 func (d *Device) readGIDs(p *Port) []model.GID {
 	r := &d.Reader
 	dir := "ports/" + strconv.Itoa(p.Base.Number) + "/"
@@ -55,8 +55,8 @@ func (d *Device) readGIDs(p *Port) []model.GID {
 	return gids
 }
 
-// gidType returns the type of an entry. types/I is "RoCE v2" or, for all other types, "IB/RoCE v1": the link layer distinguishes them,
-// and the node type iWARP.
+// gidType returns the type of an entry. types/I is "RoCE v2", or "IB/RoCE v1" for all other types: the link layer and
+// the node type iWARP distinguish these.
 func gidType(text, linkLayer, nodeType string) model.GIDType {
 	switch {
 	case text == "RoCE v2":
@@ -81,7 +81,7 @@ func parseGID(text string) netip.Addr {
 	return address
 }
 
-// attribute returns an attribute of one line and the error of reading it.
+// attribute returns an attribute of one line.
 func (r *Reader) attribute(dir int, name string) (string, error) {
 	fd, err := r.Openat(dir, name, 0)
 	if err != nil {

@@ -88,7 +88,8 @@ func TestGIDs(t *testing.T) {
 	}
 }
 
-// TestGIDsUnreadable: a kernel without the attributes, and a table that cannot be read: its GIDs are unknown, not missing.
+// TestGIDsUnreadable: if the kernel lacks the attributes, or the table cannot be read, the GIDs are unknown, not
+// missing.
 func TestGIDsUnreadable(t *testing.T) {
 	for name, spoil := range map[string]func(hca.Tree, string){
 		"no attributes": func(hca.Tree, string) {},
@@ -108,7 +109,7 @@ func TestGIDsUnreadable(t *testing.T) {
 	}
 }
 
-// TestGIDsEnd: an entry is found behind as many empty ones as were entries before, if the source has seen these.
+// TestGIDsEnd: an entry after more than emptyGIDs empty entries is found if the source has seen the entries before it.
 func TestGIDsEnd(t *testing.T) {
 	const size, entry = 256, "RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth0"
 	tr := hca.NewTree(t)

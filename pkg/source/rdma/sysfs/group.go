@@ -16,7 +16,7 @@ import (
 // group is a directory of counters.
 type group struct {
 	path  string // below the device's directory
-	dir   int    // -1 if it does not exist
+	dir   int    // -1 if the directory does not exist
 	files []file
 	// Answered reports that a counter had a value once, from a file or by netlink.
 	Answered bool
@@ -48,7 +48,6 @@ func (g *group) scan(r *Reader, device int, valid func(string) bool) {
 	}
 }
 
-// Size returns the number of files.
 func (g *group) Size() int { return len(g.files) }
 
 func (g *group) close(r *Reader) {
@@ -62,8 +61,8 @@ func (g *group) close(r *Reader) {
 	}
 }
 
-// refused reports whether all files fail as those of a function do for which the firmware has no counters, such as a limited physical
-// function.
+// refused reports whether all files fail like the files of a function for which the firmware has no counters, such as a
+// limited physical function.
 func (g *group) refused() bool {
 	for i := range g.files {
 		if err := g.files[i].Err; !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
@@ -73,8 +72,9 @@ func (g *group) refused() bool {
 	return len(g.files) > 0
 }
 
-// ReadGroup reads the counters of a directory one by one: each read may be a firmware command.
-// It returns nil if the directory does not exist. Counters that are all refused, and never had a value, are not there: no failure.
+// ReadGroup reads the counters of a directory one by one: each read may be a firmware command. It returns nil if the
+// directory does not exist. If all counters are refused and never had a value, the device does not have them, and this
+// is not a failure.
 func (d *Device) ReadGroup(g *group, now time.Time, t *Tally) []model.Counter {
 	if g.dir < 0 {
 		return nil

@@ -15,16 +15,17 @@ import (
 // arphrdInfiniband is the type of an interface in sysfs (ARPHRD_INFINIBAND).
 const arphrdInfiniband = "32"
 
-// maxIPoIB limits the interfaces of one device: a port has one for each partition.
+// maxIPoIB bounds the interfaces of one device: a port has one interface for each partition.
 const maxIPoIB = 128
 
-// children are the interfaces of class/net, by the inode of their entry: the index of the IPoIB interface that they are a child of, 0 for
-// any other interface. So each is looked at once.
+// children maps interfaces of class/net, by the inode of their entry, to the index of their parent IPoIB interface, 0
+// for any other interface. So each interface is read once.
 type children map[uint64]int
 
-// ReadIPoIB reads the packets of the IPoIB interfaces of the device: those of its function and, if the kernel has more protection domains
-// of IPoIB than these interfaces, their children for further partitions, which have no link to the function. It must be called after the
-// counters of ports were read: then each packet that was sent and that these contain is in the result.
+// ReadIPoIB reads the packets of the IPoIB interfaces of the device. These are the interfaces of its function. If the
+// kernel has more protection domains of IPoIB, they are also the children of these interfaces for further partitions,
+// which have no link to the function. ReadIPoIB must run after the port counters were read: then the result has each
+// sent packet that the port counters include.
 func (d *Device) ReadIPoIB(domains []model.Domains) []model.IPoIB {
 	var want uint64
 	for i := range domains {
@@ -53,7 +54,6 @@ func (d *Device) ReadIPoIB(domains []model.Domains) []model.IPoIB {
 	return all
 }
 
-// addChildren adds the children of interfaces.
 func (d *Device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IPoIB {
 	class := filepath.Join(d.path, "../../net")
 	fd, err := d.Reader.Openat(unix.AT_FDCWD, class, unix.O_DIRECTORY)
@@ -94,7 +94,7 @@ func (d *Device) addChildren(all []model.IPoIB, parents map[int]bool) []model.IP
 	return all
 }
 
-// parent returns the index of the IPoIB interface that an interface is a child of (iflink), 0 if it is not one.
+// parent returns the index of the IPoIB interface that is the parent of an interface (iflink), or 0.
 func (d *Device) parent(path string) int {
 	if d.Reader.Line(unix.AT_FDCWD, path+"/type") != arphrdInfiniband {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// TestIPoIB: the interfaces of the function are those of the device, and their children, as many as the kernel has protection domains of
-// IPoIB. The files are a FAKE in the form of a real sysfs.
+// TestIPoIB: a device has the interfaces of its function, and as many of their children as the kernel has protection
+// domains of IPoIB. The files are a FAKE in the form of a real sysfs.
 func TestIPoIB(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.HCA(0, 1)
@@ -39,14 +39,14 @@ func TestIPoIB(t *testing.T) {
 		{0, nil},
 		{1, []model.IPoIB{parent}},
 		{2, []model.IPoIB{parent, child}},
-		{3, []model.IPoIB{parent, child}}, // one is in another network namespace
+		{3, []model.IPoIB{parent, child}}, // one interface is in another network namespace
 	} {
 		if diff := cmp.Diff(step.want, read(step.domains)); diff != "" {
 			t.Errorf("step %d (-want +got)\n%s", i, diff)
 		}
 	}
 
-	// Later readings look at new interfaces only.
+	// Later readings read only new interfaces.
 	tr.Remove("class/net/ib9/type")
 	tr.Interface("class/net/ib0.8002", "32", 10, 5, 1)
 	tr.Interface("class/net/ib0.8001", "32", 9, 5, 30)

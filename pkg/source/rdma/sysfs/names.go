@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of names.
 const (
 	MaxDeviceName = 63  // bytes, IB_DEVICE_NAME_MAX
 	maxFileName   = 255 // bytes, NAME_MAX
-	MaxRefused    = 16  // names of a device, or of devices, that are reported
+	MaxRefused    = 16  // refused names that are reported, of a device or of all devices
 )
 
-// WhyRefused returns why a name is neither an element of a path nor a label, empty if it is both. It may have any other character, as the
-// kernel accepts them: spaces, commas, letters of any language.
+// WhyRefused returns why a name cannot be an element of a path and a label, or "". A name may have any other character,
+// as the kernel accepts them: spaces, commas, letters of any language.
 func WhyRefused(name string, limit int) string {
 	switch {
 	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/\x00"):
@@ -35,13 +34,13 @@ func WhyRefused(name string, limit int) string {
 // ValidDevice accepts the name of an ib_device.
 func ValidDevice(name string) bool { return WhyRefused(name, MaxDeviceName) == "" }
 
-// ValidCounter accepts the name of a counter, whatever a driver calls it: irdma's have spaces, hfi1's end with ",32".
+// ValidCounter accepts the name of a counter, whatever a driver calls it: irdma's names have spaces, hfi1's end with
+// ",32".
 func ValidCounter(name string) bool { return name != "lifespan" && WhyRefused(name, maxFileName) == "" }
 
-// Refused are names that are not used, with the reason.
+// Refused are unused names, with the reason.
 type Refused []string
 
-// Add notes a name that is refused, and why.
 func (r *Refused) Add(what, name, why string) {
 	text := fmt.Sprintf("%s %q: %s", what, name, why)
 	if len(*r) < MaxRefused && !slices.Contains(*r, text) {
@@ -49,7 +48,7 @@ func (r *Refused) Add(what, name, why string) {
 	}
 }
 
-// Counter is validCounter for a name in a directory or a reply of a driver, and notes a name that is refused.
+// Counter is ValidCounter for a name in a directory or in a driver's reply. It adds a refused name.
 func (r *Refused) Counter(name string) bool {
 	why := WhyRefused(name, maxFileName)
 	if why != "" && name != "." && name != ".." {
@@ -58,7 +57,7 @@ func (r *Refused) Counter(name string) bool {
 	return why == "" && name != "lifespan"
 }
 
-// port reports whether a name in a directory is the number of a port, and notes another one.
+// port reports whether a name in a directory is the number of a port. It adds any other name.
 func (r *Refused) port(name string) bool {
 	if portNumber(name) > 0 {
 		return true
@@ -69,7 +68,7 @@ func (r *Refused) port(name string) bool {
 	return false
 }
 
-// ValidInterface accepts what the kernel does (dev_valid_name).
+// ValidInterface accepts the names that the kernel accepts (dev_valid_name).
 func ValidInterface(name string) bool {
 	return len(name) > 0 && len(name) < unix.IFNAMSIZ && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n")
 }

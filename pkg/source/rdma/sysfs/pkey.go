@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// pkeysAge is the interval at which the P_Key table of a port is read without a change of the port. The kernel reports changes of the
-	// table (IB_EVENT_PKEY_CHANGE) only to programs that have a verbs context open.
+	// pkeysAge is the interval at which the P_Key table of an unchanged port is read again. The kernel reports changes
+	// of the table (IB_EVENT_PKEY_CHANGE) only to programs that have a verbs context open.
 	pkeysAge = time.Hour
-	// maxPKeys is the maximum size of a table: the P_KeyCap of NodeInfo has 16 bits, known tables have up to 128 entries.
+	// maxPKeys bounds a table: the P_KeyCap of NodeInfo has 16 bits, known tables have up to 128 entries.
 	maxPKeys = 1024
-	// emptyPKeys ends a reading after as many empty entries: a subnet manager writes the table in blocks of 32.
+	// A reading ends after emptyPKeys empty entries: a subnet manager writes the table in blocks of 32.
 	emptyPKeys = 32
-	// pkeysLimit is the time that the reading of a table may take before it counts as one that hangs.
+	// pkeysLimit is the time after which the reading of a table counts as hanging.
 	pkeysLimit = time.Minute
 )
 
-// pkeyTable is the P_Key table of an InfiniBand port. mlx5 makes a command of its firmware for each entry, so the table is read in the
-// background, when the port changes, and at intervals of pkeysAge.
+// pkeyTable is the P_Key table of an InfiniBand port. mlx5 runs a firmware command for each entry, so the table is read
+// in the background, when the port changes, and at intervals of pkeysAge.
 type pkeyTable struct {
 	call    hang.Call[[]model.PKey]
 	pending *hang.Pending[[]model.PKey]
@@ -63,7 +63,7 @@ func (t *pkeyTable) refresh(changed bool, now time.Time, open func() (int, error
 		return nil
 	}
 	t.pending = t.call.Start(pkeysLimit, func() ([]model.PKey, error) {
-		defer unix.Close(dir) //nolint:errcheck // only read
+		defer unix.Close(dir) //nolint:errcheck // the directory was only read
 		return readPKeys(dir)
 	})
 	return t.keys

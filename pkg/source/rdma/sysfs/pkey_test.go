@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// readUntil reads until the port is as wanted: the table is read in the background.
+// readUntil reads until ok accepts the port: the table is read in the background.
 func (d *treeDevice) readUntil(ok func(*model.Port) bool) *model.Port {
 	d.t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -24,7 +24,8 @@ func (d *treeDevice) readUntil(ok func(*model.Port) bool) *model.Port {
 	}
 }
 
-// TestPKeys: the table is read again when the port changes and after an hour. An entry behind 32 empty ones is not read.
+// TestPKeys: the table is read again when the port changes and after an hour. An entry behind 32 empty entries is not
+// read.
 func TestPKeys(t *testing.T) {
 	tr := hca.NewTree(t)
 	port := tr.HCA(0, 1) + "/ports/1"
@@ -42,7 +43,7 @@ func TestPKeys(t *testing.T) {
 	fewer := func(n int) func(*model.Port) bool { return func(p *model.Port) bool { return len(p.PKeys) == n } }
 	tr.PKeys(port, 1, nil)
 	for range 20 {
-		d.readUntil(fewer(3)) // nothing has changed that the kernel reports
+		d.readUntil(fewer(3)) // the kernel has reported no change
 	}
 	d.now = d.now.Add(pkeysAge)
 	if p = d.readUntil(fewer(2)); !p.LacksDefaultPartition() {
@@ -59,7 +60,7 @@ func TestPKeys(t *testing.T) {
 	d.readUntil(func(p *model.Port) bool { return p.PKeys == nil && p.SMLID == "0x9" })
 }
 
-// TestPKeysHang: an entry that hangs delays no counter of its device.
+// TestPKeysHang: a hanging entry does not delay the counters of its device.
 func TestPKeysHang(t *testing.T) {
 	tr := hca.NewTree(t)
 	port := tr.HCA(0, 1) + "/ports/1"
@@ -82,7 +83,8 @@ func TestPKeysHang(t *testing.T) {
 	}
 }
 
-// TestSMChanges: changes from one subnet manager to another count, its loss and return do not.
+// TestSMChanges: changes from one subnet manager to another count. Losing a subnet manager and getting the same one
+// back does not count.
 func TestSMChanges(t *testing.T) {
 	tr := hca.NewTree(t)
 	port := tr.HCA(0, 1) + "/ports/1"

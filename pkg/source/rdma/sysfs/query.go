@@ -13,15 +13,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// SMAge is the interval at which the LID of the subnet manager of an InfiniBand port is read: a command of the firmware.
+// SMAge is the interval at which the LID of the subnet manager of an InfiniBand port is read, with a firmware command.
 const SMAge = 30 * time.Second
 
-// Queries reads the files for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid. Counters,
-// link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query.
+// Queries reads the files for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid.
+// Counters, link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query.
 //
-// A query can hang although the HCA works: for Soft-RoCE, siw, usnic and hns it takes RTNL, the lock of network configuration
-// (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a call of their own, after the call
-// that reads the device, with descriptors of their own. While a query hangs, everything else is read, and the ports have no state.
+// A query can hang although the HCA works: for Soft-RoCE, siw, usnic and hns it takes RTNL, the lock of network
+// configuration (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a
+// separate call, after the call that reads the device, with their own descriptors. While a query hangs, everything else
+// is read, and the ports have no state.
 type Queries struct {
 	Reader Reader
 	dir    int // the device's directory, -1 while not open
@@ -36,8 +37,8 @@ type portQuery struct {
 	infiniband        bool
 	lidRead, smRead   time.Time
 	lastSM            string // LID of the last subnet manager
-	changed           bool   // State or SMLID changed since the results were taken
-	taken             bool   // the results were taken once
+	changed           bool   // State or SMLID changed since the last Fill
+	taken             bool   // Fill has taken results before
 }
 
 // text is an attribute that is parsed again only when it changes.
@@ -46,8 +47,8 @@ type text struct {
 	raw string
 }
 
-// Changed marks the ports that changed since the last call, and reports whether there is one. Attributes that were read after the first
-// change are not read again.
+// Changed marks the ports that changed since the last call, and reports whether any port changed. Attributes that were
+// read after the first change are not read again.
 func (q *Queries) Changed(ports []*Port) bool {
 	found := false
 	for i := range q.Ports {
@@ -60,12 +61,11 @@ func (q *Queries) Changed(ports []*Port) bool {
 	return found
 }
 
-// NewQueries returns queries that are not prepared. kept is as in NewDevice.
+// NewQueries returns queries that are not prepared. For kept see NewDevice.
 func NewQueries(kept *atomic.Int64) Queries {
 	return Queries{dir: -1, Reader: Reader{kept: kept}}
 }
 
-// IsOpen reports whether the directory is open.
 func (q *Queries) IsOpen() bool { return q.dir >= 0 }
 
 // Prepare opens the directory of the device and matches the ports.
@@ -110,7 +110,7 @@ func (q *Queries) Read(now time.Time) (links Tally) {
 	return links
 }
 
-// readPort reads the state of a port. It reads the LIDs when the state changed or they are old.
+// readPort reads the state of a port. It reads the LIDs if the state changed or the LIDs are old.
 func (q *Queries) readPort(p *portQuery, now time.Time, t *Tally) {
 	changed := q.readText(&p.state, now, t)
 	if changed {
@@ -142,8 +142,8 @@ func (q *Queries) readPort(p *portQuery, now time.Time, t *Tally) {
 	p.changed = p.changed || changed
 }
 
-// setSM sets the LID of the subnet manager, and counts the change from one to another. A port without a link has none: LID 0, or that of
-// the last one.
+// setSM sets the LID of the subnet manager, and counts a change from one subnet manager to another. A port without a
+// link has no subnet manager: sm_lid is 0 or the last LID.
 func (p *portQuery) setSM(lid string) {
 	p.found.SMLID = lid
 	if v, err := strconv.ParseUint(lid, 0, 16); err != nil || v == 0 {

@@ -14,9 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
-// Reader makes the system calls on the files of one device and counts them. It keeps
-// descriptors open, unlike package boundedfile. An open may block: the call for the device has
-// a deadline.
+// Reader makes the system calls on the files of one device and counts them. Unlike package boundedfile, it keeps
+// descriptors open. An open may block: the call for the device has a deadline.
 type Reader struct {
 	Calls  int
 	kept   *atomic.Int64 // descriptors that may still be kept, shared by all devices
@@ -29,11 +28,11 @@ func NewReader() *Reader { return &Reader{Buffer: make([]byte, BufferSize), kept
 // Buffers has buffers for the readers of devices.
 var Buffers = sync.Pool{New: func() any { return new([BufferSize]byte) }}
 
-// BufferSize exceeds any attribute (a page) and any single netlink reply (NLMSG_GOODSIZE), and
-// holds a directory of a hundred devices.
+// BufferSize exceeds any attribute (a page) and any single netlink reply (NLMSG_GOODSIZE), and holds a directory of a
+// hundred devices.
 const BufferSize = 8 << 10
 
-// MaxDevices limits the entries of a directory that are kept, and the devices of a node.
+// MaxDevices bounds the entries of a directory that are kept, and the devices of a node.
 const MaxDevices = 4096
 
 // file is one attribute below an open directory.
@@ -72,7 +71,7 @@ func (r *Reader) read(dir int, f *file, size int) ([]byte, error) {
 	return buf[:n], err
 }
 
-// Line returns an attribute without keeping its descriptor open, or "" if there is none.
+// Line returns an attribute without keeping its descriptor open, or "" if the attribute does not exist.
 func (r *Reader) Line(dir int, path string) string { return ParseLine(r.content(dir, path)) }
 
 // name returns an attribute that is the name of a device, which may begin or end with a space.
@@ -80,7 +79,7 @@ func (r *Reader) name(dir int, path string) string {
 	return strings.TrimSuffix(string(r.content(dir, path)), "\n")
 }
 
-// content returns an attribute in the buffer, nothing if there is none.
+// content returns an attribute in the buffer, or nil if the attribute does not exist.
 func (r *Reader) content(dir int, path string) []byte {
 	fd, err := r.Openat(dir, path, 0)
 	if err != nil {
@@ -94,7 +93,7 @@ func (r *Reader) content(dir int, path string) []byte {
 	return r.Buffer[:n]
 }
 
-// Link returns the target of a symbolic link, or "" if path is not one.
+// Link returns the target of a symbolic link, or "" if path is not a symbolic link.
 func (r *Reader) Link(path string) string {
 	r.Calls++
 	n, err := boundedfile.Retry(func() (int, error) { return unix.Readlink(path, r.Buffer) })
@@ -119,7 +118,6 @@ func (r *Reader) Openat(dir int, path string, flags int) (int, error) {
 	return boundedfile.Open(dir, path, flags)
 }
 
-// dup duplicates a descriptor.
 func (r *Reader) dup(fd int) (int, error) {
 	r.Calls++
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -136,8 +134,7 @@ func (r *Reader) Close(fd int) {
 	_ = unix.Close(fd)
 }
 
-// List returns the sorted names in an open directory that valid accepts, at most
-// maxDevices.
+// List returns the sorted names in an open directory that valid accepts, at most MaxDevices.
 func (r *Reader) List(dir int, valid func(string) bool) ([]string, error) {
 	names := []string{}
 	err := r.Entries(dir, func(e boundedfile.Entry) {
@@ -149,7 +146,8 @@ func (r *Reader) List(dir int, valid func(string) bool) ([]string, error) {
 	return names, err
 }
 
-// Directory lists a directory by its path, which may be relative to an open one. An unreadable directory is empty.
+// Directory lists a directory by its path, which may be relative to an open directory. An unreadable directory is
+// empty.
 func (r *Reader) Directory(dir int, path string, valid func(string) bool) []string {
 	fd, err := r.Openat(dir, path, unix.O_DIRECTORY)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// treeDevice is the device mlx5_0 of a tree. It is read as the source reads it.
+// treeDevice is the device mlx5_0 of a tree, read like the source reads it.
 type treeDevice struct {
 	*Device
 	t       *testing.T

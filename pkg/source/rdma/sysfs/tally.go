@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 )
 
-// Attempt is the last try to read something, a file or a netlink request, and the pause after failures.
+// Attempt is the last attempt to read a file or to send a netlink request, and the pause after failures.
 type Attempt struct {
 	Name  string
 	pause hang.Backoff
@@ -20,7 +20,7 @@ type Attempt struct {
 // Waiting reports whether the pause after a failure lasts.
 func (a *Attempt) Waiting(now time.Time) bool { return a.pause.Waiting(now) }
 
-// Done keeps the result of a try.
+// Done keeps the result of an attempt.
 func (a *Attempt) Done(now time.Time, err error) {
 	if a.Err = err; err == nil {
 		a.pause = hang.Backoff{}
@@ -29,17 +29,17 @@ func (a *Attempt) Done(now time.Time, err error) {
 	}
 }
 
-// Tally counts the files and netlink requests that succeeded and those that failed. Paused counts failures that back off. Silent counts the
-// files of directories none of whose counters ever had a value.
+// Tally counts the files and netlink requests that succeeded or failed. Paused counts failures that back off. Silent
+// counts the files of directories whose counters never had a value.
 type Tally struct {
 	Good, Bad, Paused int
 	Silent            int
-	SilentIn          string // the first such directory
+	SilentIn          string // the first silent directory
 	where             string
 	First             error
 }
 
-// Count counts the last try, which may have been before a pause. dir is the directory of a file.
+// Count counts the last attempt, which may have been before a pause. dir is the directory of a file.
 func (t *Tally) Count(dir string, a *Attempt, now time.Time) {
 	if a.Err == nil {
 		t.Good++

@@ -33,9 +33,9 @@ func parseCounter(b []byte) (v uint64, ok bool, err error) {
 	return v, true, nil
 }
 
-// ParseLine parses an attribute of one line, in any language, as the name of a device and the description of a node may be. It returns ""
-// for what is not text, and never a part of it as boundedfile.Line does: a part of an identity (GUID, board, LID) is another
-// identity.
+// ParseLine parses an attribute of one line, in any language: the name of a device and the description of a node may
+// have any letters. It returns "" for anything that is not text. Unlike boundedfile.Line it never returns a part of the
+// text: a part of a GUID, board or LID would be another identity.
 func ParseLine(b []byte) string {
 	b = bytes.TrimSpace(b)
 	if len(b) > 256 || bytes.ContainsFunc(b, unicode.IsControl) {
@@ -77,8 +77,7 @@ func parseRate(s string) (bits float64, width int, speed string, ok bool) {
 	return g * 1e9, int(w), speed, true
 }
 
-// parsePortGUID returns the lower half of a GID as written in gids/0, or "" if the entry is
-// empty.
+// parsePortGUID returns the lower half of a GID as written in gids/0, or "" if the entry is empty.
 func parsePortGUID(gid string) string {
 	const half = len("0000:0000:0000:0000")
 	if len(gid) != 2*half+1 || gid[half] != ':' {
@@ -91,9 +90,8 @@ func parsePortGUID(gid string) string {
 	return parseGUID(guid)
 }
 
-// parseGUID parses a GUID in groups of one or two bytes, as written by the kernel and in the
-// files of sriov/, and returns it as model.FormatGUID formats it. It returns "" for an invalid or
-// zero GUID.
+// parseGUID parses a GUID in groups of one or two bytes, as the kernel and the files of sriov/ write it, and returns it
+// in the format of model.FormatGUID. It returns "" for an invalid or zero GUID.
 func parseGUID(s string) string {
 	groups := strings.Split(s, ":")
 	if len(groups) != 4 && len(groups) != 8 {
@@ -110,7 +108,7 @@ func parseGUID(s string) string {
 	return GUIDText(guid)
 }
 
-// GUIDText formats a GUID. It returns "" for 0, which means that no GUID is set.
+// GUIDText formats a GUID. It returns "" for 0, which means that the GUID is not set.
 func GUIDText(guid uint64) string {
 	if guid == 0 {
 		return ""

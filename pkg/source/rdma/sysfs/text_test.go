@@ -111,7 +111,7 @@ func TestParseGUID(t *testing.T) {
 	}
 }
 
-// FuzzSysfs: any content parses to a value, to nothing, or is rejected.
+// FuzzSysfs: any content parses to a value or to nothing, or is rejected.
 func FuzzSysfs(f *testing.F) {
 	for _, s := range []string{
 		"12\n", "N/A (no PMA)\n", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "10 Gb/sec (1X FDR10)",
