@@ -46,7 +46,7 @@ enum completed {
 
 /*
  * A verbs context of a process. context is the address of its struct ibv_context, which a later context may get;
- * number tells them apart. In the key of an open context's counters the number is 0, because the probes do not know
+ * number distinguishes them. In the key of an open context's counters the number is 0, because the probes do not know
  * it. The key of a closed context has its number, until user space has read the counters.
  */
 struct context_key {

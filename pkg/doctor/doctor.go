@@ -30,7 +30,7 @@ type Report struct {
 	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
 	GPUs    answer   `json:"gpus"`
 	Checks  []check  `json:"checks"`
-	// Verdicts are the conditions that hold at this moment. Those of the sensor are checks.
+	// Verdicts are the conditions that hold at this moment. Verdicts on the sensor are checks.
 	Verdicts []api.Verdict `json:"verdicts"`
 }
 

@@ -200,7 +200,7 @@ func TestReasons(t *testing.T) {
 	for name, tt := range map[string]struct {
 		source       string
 		err          error
-		reason, cure string // part of the cure; empty: there is none
+		reason, cure string // part of the cure; empty: no cure is shown
 	}{
 		"absent":               {"nvidia", fmt.Errorf("no NVIDIA driver is loaded: %w", model.ErrAbsent), "no NVIDIA driver is loaded", ""},
 		"unsupported, first":   {"probe", fmt.Errorf("%w: BPF", model.ErrUnsupported), "BPF", ""},

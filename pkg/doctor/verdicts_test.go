@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
-// TestDoctorVerdicts: the report shows verdicts of devices and workloads. Those of sources are its checks.
+// TestDoctorVerdicts: the report shows verdicts of devices and workloads. Verdicts on sources are checks.
 func TestDoctorVerdicts(t *testing.T) {
 	r := &Report{Verdict: canRun}
 	r.addVerdicts(verdict.Result{Verdicts: []verdict.Verdict{

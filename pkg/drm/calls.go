@@ -15,7 +15,7 @@ type Calls struct {
 	call hang.Call[model.GPU]
 
 	mu     sync.Mutex
-	since  time.Time // start of the call in progress; zero if there is none
+	since  time.Time // start of the call in progress; zero between calls
 	latest model.GPU // result of the last call that returned
 	silent error     // why it could read no attribute
 }

@@ -23,7 +23,7 @@ type Card struct {
 	Path       string // directory of the device in sysfs
 	PCIAddress string // of the device, or of the device with this virtio device; empty for a display on USB, or a partition
 	Driver     string // amdgpu, i915, xe; empty without a driver
-	CardPath   string // directory of the card's own node: PATH/drm/card0; empty without one
+	CardPath   string // directory of the card's own node: PATH/drm/card0; empty if the card has no such node
 	Nodes      []string
 	Minors     []uint32 // of Nodes: the kernel names them by their minor number
 }
@@ -182,7 +182,7 @@ func minorOf(name string) (minor uint32, card, is bool) {
 	return uint32(n), card && err == nil, (card || is) && err == nil
 }
 
-// driverOf returns the driver of a device, "" without one.
+// driverOf returns the driver of a device, "" if no driver is bound.
 func driverOf(device string) string {
 	link, err := os.Readlink(filepath.Join(device, "driver"))
 	if err != nil {

@@ -36,7 +36,7 @@ func (c *Counters) Record(k Key, clock uint64) bool {
 }
 
 // Grow records the reading of a counter. It returns the growth since the last listing, and how far the clock went; false at
-// the first reading, and after the clock started again, as that of a GPU that was suspended may.
+// the first reading, and after the clock started again, which suspending a GPU may cause.
 func (c *Counters) Grow(k Key, value, clock uint64) (grown, elapsed uint64, ok bool) {
 	old, known := c.before[k]
 	if !known || clock < old.clock {

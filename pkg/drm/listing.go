@@ -80,7 +80,7 @@ type Lister[T any] struct {
 	logged string // last error
 }
 
-// Last returns the last listing, nil if there is none.
+// Last returns the last listing, nil before the first.
 func (l *Lister[T]) Last() *Listing[T] {
 	l.mu.Lock()
 	defer l.mu.Unlock()

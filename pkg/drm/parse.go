@@ -42,7 +42,7 @@ const (
 	maxMemory   = 1 << 48       // more than any GPU has, and no sum overflows
 )
 
-// ParseFdinfo parses a file of fdinfo. It returns false if the file is not that of a client, or if the client has no id.
+// ParseFdinfo parses a file of fdinfo. It returns false if the file has no client id.
 func ParseFdinfo(text []byte) (Client, bool) {
 	c := Client{Engines: map[string]Engine{}}
 	var older map[string]uint64 // drm-memory-REGION

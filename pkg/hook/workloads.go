@@ -16,8 +16,8 @@ const (
 	workloadOfMap    = "workload_of"
 )
 
-// Workloads tells the programs which cgroups belong together (bpf/owner.h). All objects that are made with it share its
-// maps.
+// Workloads holds the maps from which the programs read which cgroups belong together (bpf/owner.h). All objects that
+// are made with it share its maps.
 type Workloads struct{ maps map[string]*ebpf.Map }
 
 // NewWorkloads makes the maps, as a compiled object with shares describes them.

@@ -25,8 +25,8 @@ const (
 // clientAddress is the IP address of a client, without its port.
 type clientAddress string
 
-// addressOf returns the client with an address that net.Conn returned. An IPv4 address that is mapped to IPv6 is the same client. What is
-// no IP address, as that of a Unix socket, is a client, too.
+// addressOf returns the client with an address that net.Conn returned. An IPv4 address that is mapped to IPv6 is the same client. An
+// address that is not an IP address, such as a Unix socket's, is a client, too.
 func addressOf(remote string) clientAddress {
 	a, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -123,8 +123,8 @@ func (s *scrapers) place(of clientAddress, now time.Time) chan struct{} {
 	return nil
 }
 
-// forget makes room for a client: it drops those of more than an hour ago, and if need be the one with the fewest scrapes, of those the
-// oldest. So clients that come once drive out neither an owner nor one that comes again.
+// forget makes room for a client: it drops clients that were last seen more than an hour ago, and if need be the client with the
+// fewest scrapes, the oldest first. So clients that come once drive out neither an owner nor a client that comes again.
 func (s *scrapers) forget(now time.Time) {
 	if len(s.known) < maxRemembered {
 		return

@@ -105,7 +105,7 @@ func serveProbes(address string, ready Ready, log *zap.Logger) (*http.Server, er
 	if err != nil {
 		return nil, fmt.Errorf("--web.probe-address: %w", err)
 	}
-	// Connections are not limited by address, as those of all processes of the node have the same, and end at once instead.
+	// Connections are not limited by address, because all processes of the node have the same address; they end at once instead.
 	server := newServer(newProbeHandler(ready), log)
 	server.SetKeepAlivesEnabled(false)
 	go func() { _ = server.Serve(l) }()

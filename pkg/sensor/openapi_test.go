@@ -113,7 +113,7 @@ func TestOpenAPI(t *testing.T) {
 		peers  error
 		encode EncodeFunc
 		method string
-		status map[string]int // where it differs from that of ""
+		status map[string]int // where it differs from the status of ""
 	}{
 		"all is well":    {model.ErrAbsent, nil, nil, http.MethodGet, map[string]int{"": 200}},
 		"another method": {model.ErrAbsent, nil, nil, http.MethodPut, map[string]int{"": 405}},

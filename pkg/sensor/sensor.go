@@ -29,7 +29,7 @@ type Options struct {
 	Released error // why NVIDIA's library is not opened; nil if it may be
 	ReadOnly bool  // nothing is written to the state directory
 	Version  program.Version
-	// Directory is for temporary files, empty without one.
+	// Directory is for temporary files; empty: systemd made no such directory.
 	Directory string
 	// APIServer is the URL of the API server of Kubernetes, empty outside a pod.
 	APIServer string

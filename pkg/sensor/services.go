@@ -38,7 +38,7 @@ type services struct {
 	inventory *inventory.Inventory
 	paths     *probe.PathLog // the probe writes it, the cgroup source reads it
 	netlink   *rdma.Netlink
-	// workloads is written by the cgroup source and read by BPF programs; nil if there are none.
+	// workloads is written by the cgroup source and read by BPF programs; nil if no BPF program is used.
 	workloads *hook.Workloads
 	gate      func() (*uprobe.Gate, error) // made when a source needs it
 	uprobes   *uprobe.Gate                 // nil if none needed it
@@ -73,7 +73,7 @@ func newServices(o Options, parsed parsedFlags) *services {
 }
 
 // sources makes the sources that are switched on, in the order in which they are registered:
-// of two equal facts that of the later source is used, and states are listed in this order.
+// if two sources report the same fact, the later source wins, and states are listed in this order.
 func (s *services) sources() []engine.Registration {
 	var list []engine.Registration
 	add := func(on bool, name string, construct func() engine.Registration) {

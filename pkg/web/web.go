@@ -30,7 +30,7 @@ const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 //go:embed assets templates
 var files embed.FS
 
-// Templates returns the templates of pages and those of the frame. They are parsed when they are first needed.
+// Templates returns the templates of the pages and of the frame. They are parsed when they are first needed.
 func Templates(pages fs.FS, more template.FuncMap) func() *template.Template {
 	return sync.OnceValue(func() *template.Template {
 		t := template.New("").Funcs(template.FuncMap{"utc": UTC, "shown": format.Escape, "clock": Clock}).Funcs(more)
@@ -85,7 +85,7 @@ type Frame struct {
 	Title, Node, Version, MetricsPath string
 	Fleet                             bool      // the page of all nodes
 	At                                time.Time // of the refresh
-	Rates                             string    // of which interval the rates are
+	Rates                             string    // the interval of the rates
 	View                              any
 }
 

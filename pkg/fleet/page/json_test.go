@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/tests/openapi"
 )
 
-// TestFleetJSON: the answers are those of the description, which has all requests for data, and the state is that of the page.
+// TestFleetJSON: the answers match the OpenAPI description, which has all requests for data, and the state equals the page's state.
 func TestFleetJSON(t *testing.T) {
 	described := openapi.Load(t, descriptionText)
 	h, _, link := jobSite(connected(2))
@@ -68,7 +68,7 @@ func TestFleetJSON(t *testing.T) {
 	}
 }
 
-// TestFleetAttempts: an attempt that Prometheus did not answer is shown with its problems, although the figures are those of before.
+// TestFleetAttempts: an attempt that Prometheus did not answer is shown with its problems, although the figures are from an earlier attempt.
 func TestFleetAttempts(t *testing.T) {
 	state := crowd(1)
 	state.Tried = state.At

@@ -32,10 +32,10 @@ func (l Links) Check() error {
 	return nil
 }
 
-// node returns the link to the page of a node, empty if there is none.
+// node returns the link to the page of a node, empty if nodes have no page.
 func (l Links) node(instance string) string { return fleet.NodeURL(l.Node, instance) }
 
-// foundLink returns the link to the page of a node, of the workload or device there if the URL is that of the root.
+// foundLink returns the link to the page of a node, of the workload or device there if the URL is the root's.
 func (l Links) foundLink(f fleet.Found) string {
 	link := l.node(f.Node)
 	if link == "" || !strings.HasSuffix(link, "/") {

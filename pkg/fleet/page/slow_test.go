@@ -135,7 +135,7 @@ func TestBusyClient(t *testing.T) {
 	}
 }
 
-// TestUnansweredSearch: a search and a job of which nothing is known have status 503, and the page names the problem.
+// TestUnansweredSearch: a search without an answer, and an unknown job, have status 503, and the page names the problem.
 func TestUnansweredSearch(t *testing.T) {
 	h := site(Options{Reader: &refusing{fakeFleet{state: crowd(1)}}, Matrix: &fakeMatrix{}})
 	job := jobLink(crowd(1).Jobs[0].JobName)

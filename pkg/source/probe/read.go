@@ -33,7 +33,7 @@ func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[model.
 	return errors.Join(s.readVerbs(snap, names, keep, drop), s.readHoldings(snap, forget), s.settleOwners(forget))
 }
 
-// settleOwners tells the programs how many entries this process made and removed, and drops the owners that ended.
+// settleOwners writes how many entries this process made and removed to the maps of the programs, and drops the owners that ended.
 func (s *sensor) settleOwners(forget map[model.CgroupID]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 type situation string
 
 const (
-	underSeccomp    situation = "under seccomp" // with a filter that does not list uretprobe(2), as those of containers
+	underSeccomp    situation = "under seccomp" // with a filter that does not list uretprobe(2), as containers have
 	withShadowStack situation = "with a shadow stack"
 )
 

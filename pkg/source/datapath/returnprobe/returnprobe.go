@@ -77,7 +77,7 @@ func decide(
 	return Safety{PerProcess: true}
 }
 
-// kills returns an error if return probes kill processes in a situation, or that of rule if the situation could not be tried.
+// kills returns an error if return probes kill processes in a situation, or rule's error if the situation could not be tried.
 func kills(log *zap.Logger, s situation, try, rule func(situation) error) error {
 	err := try(s)
 	switch {
