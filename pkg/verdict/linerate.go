@@ -72,7 +72,7 @@ func (r lineRateRules) judge() {
 	for _, l := range r.links[portKey{}] { // physical functions without an HCA
 		s := Subject{Kind: OfPort, Device: l.Netdev}
 		if causes := r.measuredCauses(s, []*model.Link{l}); len(causes) > 0 {
-			r.findLineRate(s, causes, nil)
+			r.findLineRate(s, causes, recentGrowth{})
 		}
 	}
 }
@@ -87,10 +87,10 @@ func distinct(causes []lineRateCause) int {
 
 // findLineRate adds the verdict of a port with its causes, the most likely first. Conditions with a longer window that
 // did not grow in the window of belowLineRate come last.
-func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent map[string]bool) {
+func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent recentGrowth) {
 	place := func(c lineRateCause) int {
 		at := slices.Index(lineRateOrder, c.name)
-		if grew, looksBack := recent[c.name]; looksBack && !grew {
+		if recent.stale(c.name) {
 			at += len(lineRateOrder)
 		}
 		return at
@@ -104,13 +104,28 @@ func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent ma
 	r.find(belowLineRate, s, time.Time{}, evidence...)
 }
 
-// recent reports which conditions with a longer window have counters that grew in the window of belowLineRate.
-func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) map[string]bool {
-	downs, symbols, blocks := uint64(0), uint64(0), uint64(0)
-	for name, of := range map[string]*uint64{"link_downed": &downs, "link_error_recovery": &downs, "symbol_error": &symbols} {
-		value, _ := valueOf(p.Counters, name)
-		*of += value
+// lookBack are the causes whose condition has a longer window than belowLineRate.
+var lookBack = [...]*Condition{linkUnstable, symbolErrors, uncorrectableBlocks}
+
+// recentGrowth says for each of lookBack whether its counters grew in the window of belowLineRate.
+type recentGrowth [len(lookBack)]bool
+
+// stale reports whether a cause is one of lookBack and its counters did not grow.
+func (g recentGrowth) stale(cause string) bool {
+	for i, c := range lookBack {
+		if c.Name == cause {
+			return !g[i]
+		}
 	}
+	return false
+}
+
+func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) (g recentGrowth) {
+	of := func(counter string) uint64 {
+		value, _ := valueOf(p.Counters, counter)
+		return value
+	}
+	downs, symbols, blocks := of("link_downed")+of("link_error_recovery"), of("symbol_error"), uint64(0)
 	for _, l := range links {
 		if l.Carrier != nil {
 			downs += l.Carrier.Flaps
@@ -119,15 +134,10 @@ func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) map
 			blocks += *l.FEC.Uncorrectable
 		}
 	}
-	grew := map[string]bool{}
-	for number, c := range []struct {
-		of    *Condition
-		value uint64
-	}{{linkUnstable, downs}, {symbolErrors, symbols}, {uncorrectableBlocks, blocks}} {
-		key := counterKey{condition: belowLineRate, number: 5 + number, device: s.Device, port: s.Port}
-		grew[c.of.Name] = r.grown(key, c.value) > 0
+	for i, value := range [len(lookBack)]uint64{downs, symbols, blocks} {
+		g[i] = r.grown(counterKey{condition: belowLineRate, number: 5 + i, device: s.Device, port: s.Port}, value) > 0
 	}
-	return grew
+	return g
 }
 
 // measuredCauses returns the causes that the interfaces of a port measure: lost time, and packets.

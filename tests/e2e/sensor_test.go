@@ -35,7 +35,7 @@ type sensor struct {
 	url  string
 	log  *lockedBuffer
 	last map[string]float64 // last value of every counter series, by its text
-	// reborn is the id of a container that its runtime restarts in a new cgroup, whose counters start at zero.
+	// reborn is a label of a workload that is started again in a new cgroup, whose counters start at zero.
 	reborn string
 	// ports has the last counters of the ports, before has the counters of ports before a driver reload; by device
 	// and direction.

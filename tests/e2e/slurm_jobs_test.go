@@ -332,12 +332,14 @@ func (l *slurm) suspend(t *testing.T) {
 	l.holds(t, id, qps)
 }
 
-// requeue: the job runs again with its number. Each scrape checks that counters do not fall.
+// requeue: the job runs again with its number, in a new cgroup. Each scrape checks that counters of RDMA do not fall.
 func (l *slurm) requeue(t *testing.T) {
 	id := l.submit(t, hold+"verbs -d rxe0 -q 2", "--ntasks=1", "--mem=200M", "--requeue", "--open-mode=append")
 	l.printed(t, id, "ready", 1)
 	qps := map[string]float64{"rxe0": 2}
 	verbs := l.holds(t, id, qps).sum("container_rdma_verbs_total", "workload", "slurm:"+id, "verb", "create_qp")
+	l.s.reborn = "workload=slurm:" + id
+	defer func() { l.s.reborn = "" }()
 	sh(t, "scontrol", "requeue", id)
 	eventually(t, slurmLimit, func() error {
 		_ = child.Command(t.Context(), "scontrol", "update", "jobid="+id, "starttime=now").Run() // not before the job has ended

@@ -253,8 +253,8 @@ func TestReusedCounterNumbers(t *testing.T) {
 func TestOwnersWithoutPID(t *testing.T) {
 	k, d, s := newUse(t)
 	var visible atomic.Bool
-	cgroupOf := s.opt.CgroupOf
-	s.opt.CgroupOf = func(pid int) (model.CgroupID, error) {
+	cgroupOf := s.qps.opt.CgroupOf
+	s.qps.opt.CgroupOf = func(pid int) (model.CgroupID, error) {
 		if pid >= 1000 && visible.Load() {
 			return 10, nil
 		}
