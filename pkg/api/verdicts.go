@@ -53,6 +53,7 @@ func verdicts(k *Known, _ *http.Request) (any, error) {
 	return verdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
 }
 
+// Verdicts returns verdicts in the form of REST, in the same order.
 func Verdicts(found []verdict.Verdict) []Verdict {
 	out := make([]Verdict, 0, len(found))
 	for i := range found {

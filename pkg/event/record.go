@@ -43,7 +43,7 @@ const (
 	attrLinkPort       = "accelscope.link.port"
 	attrLinkNetdev     = "accelscope.link.netdev"
 	attrLinkLosses     = "accelscope.link.losses"              // of the carrier
-	attrLinkDown       = "accelscope.link.down_seconds"        // from the first loss to the end of the last loss, as the sensor noticed them
+	attrLinkDown       = "accelscope.link.down_seconds"        // from the first loss to the end of the last loss, as noticed
 	attrLinkReason     = "accelscope.link.reason"              // why the link was down, as the driver reports it
 	attrLinkDetail     = "accelscope.link.detail"              // a closer reason
 	attrSMFrom         = "accelscope.sm.from_lid"              // LID of the former subnet manager

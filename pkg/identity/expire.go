@@ -8,6 +8,7 @@ import "github.com/accelscope/accelscope/pkg/model"
 // kept.
 const maxMissedRefreshes = 10
 
+// Forget removes cgroups that have ended.
 func (t *Table) Forget(ids []model.CgroupID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -57,6 +57,7 @@ type key struct {
 	id   string
 }
 
+// Inventory remembers the devices of the node, so that a device that is gone is reported, across restarts of the sensor too.
 type Inventory struct {
 	o     Options
 	owner owner

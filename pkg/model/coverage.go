@@ -10,6 +10,7 @@ const DataPathSource = "datapath"
 // Gap is a reason why not all bytes that a workload moves over an HCA are counted.
 type Gap string
 
+// The gaps, most of them by the mode and the life of the probes.
 const (
 	GapOff                 Gap = "off"                  // --rdma.datapath=off
 	GapRefused             Gap = "refused"              // the kernel or a missing right prevents probes

@@ -5,9 +5,9 @@ package model
 import "errors"
 
 var (
-	// ErrLibrary: the library of a GPU driver cannot be loaded.
+	// ErrLibrary says that the library of a GPU driver cannot be loaded.
 	ErrLibrary = errors.New("library of the GPU driver")
-	// ErrLibraryInit: the library of a GPU driver was loaded, and its initialization failed.
+	// ErrLibraryInit says that the library of a GPU driver was loaded, and its initialization failed.
 	ErrLibraryInit = errors.New("initialization of the library of the GPU driver")
 )
 

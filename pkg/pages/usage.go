@@ -40,7 +40,9 @@ var (
 	}
 	// orders are what the form can sort by.
 	orders = []column{
-		{"workload", "workload", false, nil}, {"device", "device", false, nil}, gpuColumns[2], gpuColumns[3],
+		{"workload", "workload", false, nil},
+		{"device", "device", false, nil},
+		gpuColumns[2], gpuColumns[3],
 		hcaColumns[3], hcaColumns[4], hcaColumns[5], hcaColumns[6], hcaColumns[7], hcaColumns[8],
 	}
 )
@@ -100,7 +102,10 @@ type deviceTable struct {
 
 // tablesOf divides rows into the tables of GPUs and of HCAs. A table without a row is left out.
 func tablesOf(rows, unattributed []row, headsOf func([]column) []head) []deviceTable {
-	tables := []deviceTable{{Title: "GPUs", ID: "h-gpus", Heads: headsOf(gpuColumns)}, {Title: "HCAs", ID: "h-hcas", Heads: headsOf(hcaColumns)}}
+	tables := []deviceTable{
+		{Title: "GPUs", ID: "h-gpus", Heads: headsOf(gpuColumns)},
+		{Title: "HCAs", ID: "h-hcas", Heads: headsOf(hcaColumns)},
+	}
 	at := func(r *row) *deviceTable {
 		if r.GPU {
 			return &tables[0]

@@ -35,8 +35,8 @@ func Notify(state string) error {
 	return nil
 }
 
-// RuntimeDirectory returns the directory for temporary files that systemd made for the unit, empty if the unit has no such directory: systemd.exec(5),
-// RUNTIME_DIRECTORY.
+// RuntimeDirectory returns the directory for temporary files that systemd made for the unit, empty if the unit has no
+// such directory: systemd.exec(5), RUNTIME_DIRECTORY.
 func RuntimeDirectory() string {
 	first, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
 	return first

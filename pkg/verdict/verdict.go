@@ -42,6 +42,7 @@ var Severities = []Severity{Critical, Warning, Info, OK}
 // Kind is the kind of a subject.
 type Kind string
 
+// Kinds of subjects, with the fields of Subject that name each.
 const (
 	OfNode     Kind = "node"
 	OfPort     Kind = "port"     // of an HCA: Device and Port

@@ -9,9 +9,8 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/fleet/page"
-
 	nodes "github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/fleet/page"
 )
 
 // site serves the pages of all nodes like accelscope fleet. Before its first view nothing is known.

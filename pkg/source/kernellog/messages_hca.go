@@ -49,7 +49,7 @@ var bnxtMessages = []message{
 		"QPLIB: cmdq[0x1a]=0x3 timedout (20000)msec"),
 	row(model.DriverBNXTRDMA, "firmware_stall", "6.8–7.2", `^(?:QPLIB: )?(?:\w+: )?FW STALL Detected\.`,
 		"QPLIB: bnxt_re_is_fw_stalled: FW STALL Detected. cmdq[0x1]=0x2 waited (10001 > 10000) msec active 1"),
-	row(model.DriverBNXTRDMA, "channel_not_responding", "6.8–7.2", `^(?:QPLIB: )?Unreponsive rcfw channel detected`, // the driver's spelling
+	row(model.DriverBNXTRDMA, "channel_not_responding", "6.8–7.2", `^(?:QPLIB: )?Unreponsive rcfw channel detected`, // sic
 		"QPLIB: Unreponsive rcfw channel detected.!!"),
 }
 

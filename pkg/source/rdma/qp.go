@@ -22,7 +22,8 @@ const (
 
 // counterOptions configure qpCounters.
 type counterOptions struct {
-	// Mode is "use" to read the counters that queue pairs are bound to, "manage" to bind new queue pairs, too, or anything else for neither.
+	// Mode is "use" to read the counters that queue pairs are bound to, "manage" to bind new queue pairs, too, or
+	// anything else for neither.
 	Mode string
 	// CgroupOf returns the cgroup of a process; nil if cgroups are not read: then no counter is read, and no queue pair is bound.
 	CgroupOf func(pid int) (model.CgroupID, error)

@@ -157,8 +157,9 @@ func New(o Options) (*Source, error) {
 		logged:  map[string]bool{},
 	}
 	s.qps = newQPCounters(counterOptions{
-		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
-		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
+		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root,
+		Genuine: func(path string) bool { return s.isSysfs(path) },
+		Chosen:  s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
 	})
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	s.dialLink = dialLink

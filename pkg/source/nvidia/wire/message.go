@@ -21,6 +21,7 @@ const Version = 1
 // maxMessage bounds a message, in bytes. Eight GPUs with 200 processes need 0.2 MB.
 const maxMessage = 32 << 20
 
+// ErrMessage says that a message cannot be read.
 var ErrMessage = errors.New("invalid message")
 
 // A Message is sent as its length in four bytes, most significant byte first, and as JSON, which preserves the

@@ -14,6 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// Argument is the argument with which the sensor's program becomes the child that reads NVML.
 const Argument = "read-nvml"
 
 // ReadTimeout bounds a reading of all devices together.
@@ -58,6 +59,7 @@ const (
 	OneRound                  // all values, in one round; XIDs are not counted
 )
 
+// KnownDevice is a device of the previous session.
 type KnownDevice struct {
 	GPU model.GPU // its identity
 	Era Era
