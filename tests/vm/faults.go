@@ -28,6 +28,10 @@ var harmless = []*regexp.Regexp{
 	// it warns in some of 10 unloads (on 6.12 once; never on 5.10 and 6.1).
 	regexp.MustCompile(`^WARNING: drivers/gpu/drm/drm_mm\.c:[0-9]+ at drm_mm_takedown\+\S+ \[drm\], CPU#[0-9]+: modprobe/`),
 	regexp.MustCompile(`^WARNING: CPU: [0-9]+ PID: [0-9]+ at drivers/gpu/drm/drm_mm\.c:[0-9]+ drm_mm_takedown\+\S+ \[drm\]$`),
+	// At power-off the kernel breaks the queues of virtio devices (virtio_dev_shutdown), and the console's framebuffer
+	// may still draw: virtqueue_add_sgs returns -EIO, and virtio_gpu warns. Seen on 6.1 after "sysrq: Power Off".
+	regexp.MustCompile(`^WARNING: CPU: [0-9]+ PID: [0-9]+ at drivers/gpu/drm/virtio/virtgpu_vq\.c:[0-9]+ ` +
+		`virtio_gpu_queue_fenced_ctrl_buffer\+\S+ \[virtio_gpu\]$`),
 }
 
 // A record is a line of a kernel log without its time: of the console, or of `dmesg -x`, which also has the facility.

@@ -32,6 +32,8 @@ func TestFaultMessages(t *testing.T) {
 		{"WARNING: drivers/gpu/drm/drm_mm.c:965 at drm_mm_takedown+0x1f/0x30 [drm], CPU#0: modprobe/430", nothing},
 		{"WARNING: drivers/gpu/drm/drm_mm.c:965 at drm_mm_takedown+0x1f/0x30 [drm], CPU#0: accelscope/430", fault},
 		{"WARNING: CPU: 0 PID: 10451 at drivers/gpu/drm/drm_mm.c:964 drm_mm_takedown+0x27/0x30 [drm]", nothing}, // 6.12
+		{"WARNING: CPU: 0 PID: 54 at drivers/gpu/drm/virtio/virtgpu_vq.c:354 " +
+			"virtio_gpu_queue_fenced_ctrl_buffer+0x4b9/0x580 [virtio_gpu]", nothing},
 		{"WARNING: possible circular locking dependency detected", fault},
 		{"refcount_t: underflow; use-after-free.", fault},
 		{"INFO: task modprobe:812 blocked for more than 120 seconds.", fault},
