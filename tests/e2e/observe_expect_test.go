@@ -10,6 +10,11 @@ var unanswered = map[string]string{
 	"gpus.json: XGMI: A":                                           "AMD only",
 	"gpus.json: XGMI: B":                                           "AMD only",
 	"hca.json: Out of buffer, out of sequence, retransmissions: G": "the HCAs of files have no slow restarts",
+	"hca.json: Port utilization: C":                                noVF,
+	"hca.json: Port utilization: D":                                noVF,
+	"hca.json: Errors by type: C":                                  noDriverErrors,
+	"hca.json: Errors by type: D":                                  noDriverErrors,
+	"hca.json: Errors by type: E":                                  noDriverErrors,
 
 	"sensor.json: Devices that are not ok: A":             "nothing is broken",
 	"sensor.json: Data path probes: share of CPU time: B": "there is no budget with --rdma.datapath=always",
@@ -29,6 +34,11 @@ var unrecorded = map[string]string{
 	"instance_device_port:rdma_cnp_sent:rate_usual":                                               noPast,
 	"device_port:rdma_cnp_sent:rate_rail":                                                         noRail,
 	"instance_device:infiniband_port_management:info":                                             noManagement,
+	"instance_device:infiniband_port_busy:info":                                                   "no port moves one percent of its rate",
+	"instance_device:infiniband_smi:info":                                                         "no HCA of the guest has a second device",
+	"instance_device:infiniband_vf_unowned:info":                                                  noVF,
+	"instance_device:infiniband_link_shared:info":                                                 noVF,
+	"instance_device_port:infiniband_vf_follows_pf:info":                                          noVF,
 	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_usual":        noPast,
 	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_usual":  noPast,
 	"instance_device:container_rdma_completion_duration_seconds:slower_ratio":                     noPast,
@@ -53,11 +63,14 @@ var unrecorded = map[string]string{
 }
 
 const (
-	noPast       = "the guest is younger than an hour"
-	noLink       = "no driver of the guest reports pause or error correction; tests/vm/driver/linktest.c is for that"
-	noRail       = "two nodes are no rail"
-	noManagement = "the HCAs of files are equally fast, and Soft-RoCE has no board"
-	noOthers     = "no HCA has completions of three workloads"
+	noPast = "the guest is younger than an hour"
+	noVF   = "no HCA of the guest has virtual functions"
+	// The HCAs of files have the counters of the PMA, and Soft-RoCE has no such errors.
+	noDriverErrors = "no driver of the guest counts errors of its own"
+	noLink         = "no driver of the guest reports pause or error correction; tests/vm/driver/linktest.c is for that"
+	noRail         = "two nodes are no rail"
+	noManagement   = "the HCAs of files are equally fast, and Soft-RoCE has no board"
+	noOthers       = "no HCA has completions of three workloads"
 	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
 	noJob = "the containers of the guest are in no job"
 )
