@@ -37,25 +37,26 @@ func (s *Source) Peers() ([]model.Peer, error) {
 }
 
 // attachPeers attaches the hooks of connections. The hooks of objects provide the names of devices.
-func (s *sensor) attachPeers(symbols map[string]bool) model.Hook {
-	out := peersHook.Unattached("needs the hooks of objects")
-	if s.objects != nil {
-		out = s.peers.Attach(peersHook, s.opts.Tier, symbols)
+func (s *sensor) attachPeers(o *hook.Object) ([]model.Hook, error) {
+	if s.objects == nil {
+		return []model.Hook{peersHook.Unattached("needs the hooks of objects")}, errUnattached
 	}
-	if !attached(out) {
-		s.peers.Close()
-		s.peers = nil
-	}
-	return out
+	return attachOne(o, peersHook, s.opts.Tier)
 }
 
-func (s *sensor) attachCgroups(symbols map[string]bool) model.Hook {
-	out := s.cgroups.Attach(cgroupHook, "", symbols)
-	if !attached(out) {
-		s.cgroups.Close()
-		s.cgroups = nil
+func (s *sensor) attachCgroups(o *hook.Object) ([]model.Hook, error) {
+	if s.verbs == nil && s.objects == nil {
+		return []model.Hook{cgroupHook.Unattached("needs another hook")}, errUnattached
 	}
-	return out
+	return attachOne(o, cgroupHook, "")
+}
+
+func attachOne(o *hook.Object, h hook.Hook, only string) ([]model.Hook, error) {
+	hooks := o.AttachAll([]hook.Hook{h}, only)
+	if !attached(hooks[0]) {
+		return hooks, errUnattached
+	}
+	return hooks, nil
 }
 
 func (s *sensor) readPeers() ([]model.Peer, error) {
