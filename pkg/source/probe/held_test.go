@@ -154,11 +154,7 @@ func (h *heldNetlink) counts(context.Context) (map[model.ObjectTable]uint64, err
 
 func newUnhooked(t testing.TB, opts Options) *sensor {
 	t.Helper()
-	s := &sensor{
-		opts:    opts,
-		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
-		adoptions: map[model.ObjectType]adoption{},
-	}
+	s := &sensor{opts: opts, reconciler: newReconciler()}
 	t.Cleanup(s.close)
 	defer hook.Hold()()
 	of := opts.specs()

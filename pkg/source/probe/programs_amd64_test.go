@@ -393,7 +393,7 @@ func TestNumberObjects(t *testing.T) {
 		p.put(fakeRegion, "ib_mr.res.valid", c.valid)
 		p.put(fakeDevice, "ib_device.index", c.device)
 
-		s := &sensor{objects: &hook.Object{Coll: p.coll}}
+		s := &tables{objects: &hook.Object{Coll: p.coll}}
 		if err := s.number(p.coll.Programs[gen.ObjectsProgNumberObject]); err != nil {
 			t.Fatal(err)
 		}

@@ -14,16 +14,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// buffers are reused between reads.
-type buffers struct {
-	verbKeys    []gen.VerbsVerbKey
-	verbStats   []gen.VerbsVerbStat
-	errorKeys   []gen.VerbsErrorKey
-	errorStats  []gen.VerbsErrorStat
-	holdingKeys []gen.ObjectsHoldingKey
-	holdings    []gen.ObjectsHolding
-}
-
 // read adds the counters of the kernel to snap and deletes the entries of forgotten cgroups.
 func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[model.CgroupID]bool) error {
 	drop := func(cgroup uint64, _ uint32) bool { return forget[model.CgroupID(cgroup)] }
@@ -57,7 +47,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 				Cgroup: model.CgroupID(k.Cgroup), Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
 			})
 		}
-		return drop(k.Cgroup, k.Rdev) && s.dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapVERBS_OF_OWNER))
+		return drop(k.Cgroup, k.Rdev) && dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapVERBS_OF_OWNER))
 	})
 	if err != nil {
 		return fmt.Errorf("verbs: %w", err)
@@ -69,7 +59,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 				Key: model.VerbErrorKey{Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)), Errno: errnoName(k.Err)},
 			})
 		}
-		return drop(k.Cgroup, k.Rdev) && s.dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapERRORS_OF_OWNER))
+		return drop(k.Cgroup, k.Rdev) && dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapERRORS_OF_OWNER))
 	}
 	if _, err = readMap(s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorStats, visit); err != nil {
 		return fmt.Errorf("verb errors: %w", err)
@@ -78,7 +68,7 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 }
 
 // dropped subtracts a removed entry from the entries of its owner. It returns true.
-func (s *sensor) dropped(from *hook.Object, owner uint64, of uint32) bool {
+func dropped(from *hook.Object, owner uint64, of uint32) bool {
 	from.Owners.Add(owner, of, -1)
 	return true
 }
@@ -100,84 +90,6 @@ func histogram(v *gen.VerbsVerbStat) model.Histogram {
 		h.Count += n
 	}
 	return h
-}
-
-// readHoldings adds the objects: those counted by the programs, and those older than the hooks.
-func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bool) error {
-	if s.objects == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
-	visit := func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) bool {
-		if forget[model.CgroupID(k.Cgroup)] {
-			return s.dropped(s.objects, v.Owner, uint32(gen.ObjectsObjectMapHOLDINGS_OF_OWNER))
-		}
-		b, ok := s.base[k]
-		if ok {
-			counted[k] = true
-		}
-		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes})
-		s.addCreated(snap, k, v.Created)
-		return false
-	}
-	gone, err := readMap(s.objects, gen.ObjectsMapHoldings, &s.holdingKeys, &s.holdings, visit)
-	if err != nil {
-		return fmt.Errorf("objects: %w", err)
-	}
-	for _, k := range gone {
-		delete(s.renamed, k)
-	}
-	for k, b := range s.base {
-		switch {
-		case forget[model.CgroupID(k.Cgroup)]:
-			delete(s.base, k)
-		case !counted[k]:
-			s.addHolding(snap, k, b)
-			s.addCreated(snap, k, 0)
-		}
-	}
-	s.former.Forget(forget)
-	snap.Created = s.former.AppendTo(snap.Created)
-	return nil
-}
-
-func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held) {
-	cgroup, device, kind := model.CgroupID(k.Cgroup), s.deviceName(k.Device), objectType(k.Type)
-	snap.Objects = append(snap.Objects, model.Objects{Cgroup: cgroup, Device: device, Type: kind, Current: positive(now.count)})
-	if kind == model.MR {
-		snap.Registered = append(snap.Registered, model.Registered{
-			Cgroup: cgroup, Device: device, Memory: memoryName(k.Memory), Bytes: positive(now.bytes),
-		})
-	}
-}
-
-// addCreated adds the number of objects created under the current name of their device.
-func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, created uint64) {
-	snap.Created = append(snap.Created, model.Series[model.ObjectKey, model.Count]{
-		Cgroup: model.CgroupID(k.Cgroup), Key: model.ObjectKey{Device: s.deviceName(k.Device), Type: objectType(k.Type)},
-		Value: model.Count(created - min(created, s.renamed[k])),
-	})
-}
-
-// positive returns n, or zero: a count is negative between two increments for one object.
-func positive(n int64) uint64 {
-	return uint64(max(n, 0))
-}
-
-// deviceName returns the name from the last reindex, or the name that a program recorded. A removed device keeps its
-// last name.
-func (s *sensor) deviceName(index uint32) string {
-	if name, ok := s.indexes[index]; ok {
-		return name
-	}
-	var name gen.ObjectsDeviceName
-	if err := s.objects.Coll.Maps[gen.ObjectsMapDevices].Lookup(index, &name); err != nil {
-		return ""
-	}
-	s.indexes[index] = cString(name.Name[:])
-	return s.indexes[index]
 }
 
 func (s *sensor) self(snap *model.Snapshot, losses *losses) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"go.uber.org/zap"
 
@@ -20,39 +19,17 @@ import (
 // sensor is a set of attached hooks and their maps. It lives from the first device to the removal of the last device.
 type sensor struct {
 	opts    Options
-	verbs   *hook.Object        // nil if verbs are not counted
-	objects *hook.Object        // nil if objects are not counted
-	peers   *hook.Object        // nil if connections are not counted
-	cgroups *hook.Object        // nil if paths are not recorded
-	cmIDs   bool                // the programs count CM ids
-	call    hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
+	verbs   *hook.Object // nil if verbs are not counted
+	cgroups *hook.Object // nil if paths are not recorded
+	reconciler
+	call hang.Call[struct{}] // RDMA netlink query, which may hang in a driver
 
-	mu      sync.Mutex // protects the fields below, which adopt changes during a Read
-	indexes map[uint32]string
-	// base counts the objects found when the hooks were attached. When such an object ends, the programs subtract it
-	// from their own counts, which may become negative. The sums are correct.
-	base map[gen.ObjectsHoldingKey]held
-	// former counts the objects created under former device names. renamed is their number in each counter of the
-	// kernel.
-	former   model.Totals[model.ObjectKey, model.Count, *model.Count]
-	renamed  map[gen.ObjectsHoldingKey]uint64
-	recorded uint64 // objects adopted, including ended objects
-	// joined counts the adopted peers, including ended peers. unjoined counts peers that did not fit into the map.
-	joined, unjoined uint64
-
-	// repaired counts the changes by reconciliations. endedUnseen counts the entries that reconciliations removed.
-	// skipped counts the skipped programs of objects at the last read.
-	repaired             repairs
-	endedUnseen, skipped uint64
-
-	unadopted unadopted
-	adoptions map[model.ObjectType]adoption
-	changes   repairs // by the last adoption
-	compared  comparison
-	buffers
+	// Buffers, reused between reads.
+	verbKeys   []gen.VerbsVerbKey
+	verbStats  []gen.VerbsVerbStat
+	errorKeys  []gen.VerbsErrorKey
+	errorStats []gen.VerbsErrorStat
 }
-
-type held struct{ count, bytes int64 }
 
 // cmIDType is the structure of a CM id. Only the type information of modules describes it.
 const cmIDType = "rdma_id_private"
@@ -61,10 +38,7 @@ const cmIDType = "rdma_id_private"
 func newSensor(opts Options) (*sensor, []model.Hook, error) { return open(opts, opts.specs()) }
 
 func open(opts Options, of specs) (*sensor, []model.Hook, error) {
-	s := &sensor{
-		opts: opts, indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{},
-		renamed: map[gen.ObjectsHoldingKey]uint64{}, adoptions: map[model.ObjectType]adoption{},
-	}
+	s := &sensor{opts: opts, reconciler: newReconciler()}
 	defer hook.Hold()() // all objects need the types of the kernel
 	hooks, err := s.attachAll(of)
 	if err != nil {
