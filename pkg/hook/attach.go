@@ -273,7 +273,8 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
 	return nil
 }
 
-// Variant loads programs with the maps of the object and the constants of spec: Compiled, or a copy with other values. check is the field Check of a hook.
+// Variant loads programs with the maps of the object and the constants of spec: Compiled, or a copy with other values.
+// check is the field Check of a hook.
 func (o *Object) Variant(spec *ebpf.CollectionSpec, check func(*ebpf.Program) error, programs ...string) (*ebpf.Collection, error) {
 	coll, err := o.collection(spec, programs...)
 	if err != nil {

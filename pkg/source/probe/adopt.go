@@ -55,7 +55,9 @@ func (r *reconciler) adopt(ctx context.Context, opts Options, types ...model.Obj
 // An object that no program has seen may be destroyed between the dump and its record. So a second dump follows:
 // objects missing from it are removed again. A counted object missing from both dumps ended while a program was
 // skipped, and is removed too.
-func (r *reconciler) adoptListed(ctx context.Context, opts Options, types []model.ObjectType) (failed map[model.ObjectType]bool, err error) {
+func (r *reconciler) adoptListed(
+	ctx context.Context, opts Options, types []model.ObjectType,
+) (failed map[model.ObjectType]bool, err error) {
 	failed = map[model.ObjectType]bool{}
 	failAll := func() {
 		for _, t := range types {

@@ -54,8 +54,10 @@ func (s *sensor) attachAll(of specs) (hooks []model.Hook, err error) {
 		spec   hook.Spec
 		attach func(*hook.Object) ([]model.Hook, error)
 	}{
-		{&s.verbs, of.verbs, s.attachVerbs}, {&s.objects, of.objects, s.attachObjects},
-		{&s.peers, of.peers, s.attachPeers}, {&s.cgroups, of.cgroups, s.attachCgroups},
+		{&s.verbs, of.verbs, s.attachVerbs},
+		{&s.objects, of.objects, s.attachObjects},
+		{&s.peers, of.peers, s.attachPeers},
+		{&s.cgroups, of.cgroups, s.attachCgroups},
 	} {
 		object, states, err := hook.Open(one.spec, one.attach)
 		if err != nil && states == nil {
