@@ -72,9 +72,14 @@ type Object struct {
 	Coll *ebpf.Collection
 	// Owners limits the entries of owners. It is nil if the maps have no share per owner.
 	Owners *Owners
+	// Entries are the entries of each map at the last read. The source sets them, Fill reads them.
+	Entries map[string]uint64
+	// Kernel and Compiled are nil after Open: they take megabytes, and only attaching needs them.
+	Kernel   *Kernel
+	Compiled *ebpf.CollectionSpec
 
-	spec  *ebpf.CollectionSpec
-	progs []*ebpf.Program // attached programs
+	report Report
+	progs  []*ebpf.Program // attached programs
 	// loaded are the programs of hooks that are only loaded, by name. They stay until Close: the source may run them
 	// after Detach.
 	loaded map[string]*ebpf.Program
@@ -83,27 +88,22 @@ type Object struct {
 	// skipped counts the missed runs of detached programs.
 	skipped uint64
 	links   []link.Link
-	types   *Types
 	targets *btf.Spec // programs are relocated against these types
 	differ  error     // why the types are ambiguous
 }
 
-// NewObject creates the maps of a compiled object.
-func NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object, error) {
-	return (*Workloads)(nil).NewObject(spec, types)
-}
-
-// NewObject creates the maps that the compiled object does not share with other objects. w may be nil. The kernel may
+// newObject creates the maps that the compiled object does not share with other objects. w may be nil. The kernel may
 // refuse a map, as Linux before 5.11 refuses task storage, and then it refuses the programs that use it.
-func (w *Workloads) NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object, error) {
-	coll, refused, err := makeMaps(spec, types, w.Replacements(spec))
+func (w *Workloads) newObject(spec *ebpf.CollectionSpec, kernel *Kernel) (*Object, error) {
+	coll, refused, err := makeMaps(spec, kernel, w.Replacements(spec))
 	if err != nil {
 		return nil, fmt.Errorf("making the BPF maps: %w", err)
 	}
 	o := &Object{
-		spec: spec, Coll: coll, Owners: NewOwners(coll), types: types, refused: refused, loaded: map[string]*ebpf.Program{},
+		Compiled: spec, Coll: coll, Owners: NewOwners(coll), Entries: map[string]uint64{}, Kernel: kernel,
+		refused: refused, loaded: map[string]*ebpf.Program{},
 	}
-	if o.targets, err = types.targets(spec); err != nil {
+	if o.targets, err = kernel.targets(spec); err != nil {
 		o.Close()
 		return nil, fmt.Errorf("types of the kernel: %w", err)
 	}
@@ -113,7 +113,7 @@ func (w *Workloads) NewObject(spec *ebpf.CollectionSpec, types *Types) (*Object,
 
 // Readable returns an error if programs must not read these structures.
 func (o *Object) Readable(s Structures) error {
-	err := o.types.readable(s)
+	err := o.Kernel.readable(s)
 	if err == nil && s != NoStructures {
 		err = o.differ
 	}
@@ -128,9 +128,27 @@ func (h *Hook) Unattached(reason string) model.Hook {
 	return model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: reason}
 }
 
-// Attach tries the tiers of a hook, or only the given tier, and keeps the first tier whose programs all attach. symbols
-// are the functions of the kernel.
-func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook {
+// States returns hooks that are all in one state.
+func States(all []Hook, reason string, state model.State) []model.Hook {
+	out := make([]model.Hook, 0, len(all))
+	for i := range all {
+		out = append(out, model.Hook{Name: all[i].Name, State: state, Reason: reason})
+	}
+	return out
+}
+
+// AttachAll attaches hooks in turn.
+func (o *Object) AttachAll(all []Hook, only string) []model.Hook {
+	out := make([]model.Hook, 0, len(all))
+	for _, h := range all {
+		out = append(out, o.Attach(h, only))
+	}
+	return out
+}
+
+// Attach tries the tiers of a hook, or only the given tier, and keeps the first tier whose programs all attach.
+func (o *Object) Attach(h Hook, only string) model.Hook {
+	functions := o.Kernel.Functions
 	out := model.Hook{Name: h.Name, State: model.StateUnsupported, Reason: "no tier " + only + " for this hook"}
 	if only == "" {
 		out.Reason = ""
@@ -144,20 +162,20 @@ func (o *Object) Attach(h Hook, only string, symbols map[string]bool) model.Hook
 		if only != "" && t.Name != only {
 			continue
 		}
-		if !t.loads && t.Name == Kprobe && !symbols[kprobes] {
+		if !t.loads && t.Name == Kprobe && !functions[kprobes] {
 			addReason(&out, "kprobe: this kernel has no kprobes (CONFIG_KPROBES)")
 			continue
 		}
 		if !t.loads && (t.Name == Fentry || t.Name == Kprobe) {
-			if missing := o.missing(t, symbols); missing != "" {
+			if missing := o.missing(t); missing != "" {
 				out.State, out.Reason = model.StateFailed, "this kernel has no function "+missing
-				if h.Optional && !symbols[h.Name] {
+				if h.Optional && !functions[h.Name] {
 					out.State = model.StateUnsupported
 				}
 				continue
 			}
 		}
-		err := o.load(t, h.Check, symbols)
+		err := o.load(t, h.Check)
 		if err == nil {
 			return model.Hook{Name: h.Name, Tier: t.Name, State: model.StateOK}
 		}
@@ -202,10 +220,10 @@ func Failures(hooks []model.Hook) error {
 }
 
 // missing returns the first function of a tier that the kernel lacks.
-func (o *Object) missing(t Tier, symbols map[string]bool) string {
+func (o *Object) missing(t Tier) string {
 	for _, name := range t.Programs {
-		fn := o.spec.Programs[name].AttachTo
-		if !symbols[fn] && (t.Name != Kprobe || len(symbolsOf(fn, symbols)) == 0) {
+		fn := o.Compiled.Programs[name].AttachTo
+		if !o.Kernel.Functions[fn] && (t.Name != Kprobe || len(symbolsOf(fn, o.Kernel.Functions)) == 0) {
 			return fn
 		}
 	}
@@ -226,8 +244,8 @@ func symbolsOf(function string, symbols map[string]bool) (found []string) {
 }
 
 // load loads and attaches all programs of a tier, or fails. check is the field Check of the hook.
-func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[string]bool) error {
-	coll, err := o.Variant(o.spec, check, t.Programs...)
+func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
+	coll, err := o.Variant(o.Compiled, check, t.Programs...)
 	if err != nil {
 		return err
 	}
@@ -237,7 +255,7 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[strin
 		if t.loads {
 			break
 		}
-		attached, err := attachProgram(coll.Programs[name], o.spec.Programs[name], symbols)
+		attached, err := attachProgram(coll.Programs[name], o.Compiled.Programs[name], o.Kernel.Functions)
 		links = append(links, attached...)
 		if err != nil {
 			CloseAll(links)
@@ -255,8 +273,8 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error, symbols map[strin
 	return nil
 }
 
-// Variant loads programs with the maps of the object and the constants of spec: the object's spec, or a copy with other
-// values. check is the field Check of a hook.
+// Variant loads programs with the maps of the object and the constants of spec: Compiled, or a copy with other values.
+// check is the field Check of a hook.
 func (o *Object) Variant(spec *ebpf.CollectionSpec, check func(*ebpf.Program) error, programs ...string) (*ebpf.Collection, error) {
 	coll, err := o.collection(spec, programs...)
 	if err != nil {
@@ -367,9 +385,6 @@ func CloseAll[C io.Closer](list []C) {
 	}
 	wg.Wait()
 }
-
-// Attached frees data that only attaching needs: type information takes megabytes.
-func (o *Object) Attached() { o.types, o.targets, o.spec = nil, nil, nil }
 
 // Close detaches all programs and closes the maps.
 func (o *Object) Close() {

@@ -67,7 +67,7 @@ const (
 func testObject(t *testing.T) *Object {
 	t.Helper()
 	root(t)
-	types, err := LoadTypes("")
+	kernel, err := ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,11 +91,12 @@ func testObject(t *testing.T) *Object {
 			"mapless":    mapless,
 		},
 	}
-	o, err := NewObject(spec, types)
+	o, err := (*Workloads)(nil).newObject(spec, kernel)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(o.Close)
+	o.Kernel.Functions = present
 	return o
 }
 
@@ -228,7 +229,8 @@ func TestAttach(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := testObject(t)
 			c.hook.Name, c.want.Name = "open", "open"
-			got := o.Attach(c.hook, c.only, c.symbols)
+			o.Kernel.Functions = c.symbols
+			got := o.Attach(c.hook, c.only)
 			for _, reason := range c.reasons {
 				if !strings.Contains(got.Reason, reason) {
 					t.Errorf("reason %q without %q", got.Reason, reason)
@@ -256,9 +258,9 @@ func TestAttach(t *testing.T) {
 // TestAttachModuleTypes has a hook on a function of a module without type information.
 func TestAttachModuleTypes(t *testing.T) {
 	o := testObject(t)
-	o.types.Modules = nil
+	o.Kernel.Modules = nil
 	h := Hook{Reads: UverbsStructures, Tiers: []Tier{With(Tracepoint, "tracepoint")}}
-	if got := o.Attach(h, "", present); got.State != model.StateUnsupported || !strings.Contains(got.Reason, "CONFIG_DEBUG_INFO_BTF_MODULES") {
+	if got := o.Attach(h, ""); got.State != model.StateUnsupported || !strings.Contains(got.Reason, "CONFIG_DEBUG_INFO_BTF_MODULES") {
 		t.Errorf("%+v", got)
 	}
 	if o.hits(t) != [elements]bool{} {
@@ -269,9 +271,10 @@ func TestAttachModuleTypes(t *testing.T) {
 // TestAttachWithoutType: a function is in /proc/kallsyms but not in the kernel's types: ebpf.ErrNotSupported.
 func TestAttachWithoutType(t *testing.T) {
 	o := testObject(t)
+	o.Kernel.Functions = map[string]bool{"no_such_function": true}
 	for optional, want := range map[bool]model.State{false: model.StateFailed, true: model.StateUnsupported} {
 		h := Hook{Optional: optional, Tiers: []Tier{With(Fentry, "absent")}}
-		got := o.Attach(h, "", map[string]bool{"no_such_function": true})
+		got := o.Attach(h, "")
 		if got.State != want || !strings.HasPrefix(got.Reason, "fentry: ") {
 			t.Errorf("optional %v: %+v, want %v", optional, got, want)
 		}
@@ -371,11 +374,11 @@ func TestClose(t *testing.T) {
 	before := descriptors()
 	o := testObject(t)
 	for _, tier := range []Tier{With(Fentry, "first"), With(Tracepoint, "tracepoint", "second")} {
-		if got := o.Attach(Hook{Tiers: []Tier{tier}}, "", present); got.State != model.StateOK {
+		if got := o.Attach(Hook{Tiers: []Tier{tier}}, ""); got.State != model.StateOK {
 			t.Fatalf("%+v", got)
 		}
 	}
-	o.Attach(Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "eventless")}}, "", present) // closes its files
+	o.Attach(Hook{Tiers: []Tier{With(Tracepoint, "tracepoint", "eventless")}}, "") // closes its files
 	if len(o.links) != 3 || len(o.progs) != 3 {
 		t.Errorf("%d links, %d programs, want 3", len(o.links), len(o.progs))
 	}
@@ -392,7 +395,7 @@ func TestClose(t *testing.T) {
 func TestMissed(t *testing.T) {
 	o := testObject(t)
 	o.skipped = 7
-	o.Attach(Hook{Tiers: []Tier{With(Fentry, "first")}}, "", present)
+	o.Attach(Hook{Tiers: []Tier{With(Fentry, "first")}}, "")
 	if n := o.Missed(); n != 7 {
 		t.Errorf("%d missed, want 7", n)
 	}

@@ -8,6 +8,7 @@ package hook
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Usable returns an error with the cure if BPF is not allowed.
@@ -38,31 +40,52 @@ func Usable() error {
 	return nil
 }
 
-// Types is the BTF of the kernel and the RDMA modules, for relocating programs.
-type Types struct {
+// Kernel is what programs are chosen and relocated by: the BTF of the kernel and the RDMA modules, and the functions.
+type Kernel struct {
 	Cache   *btf.Cache
-	Kernel  *btf.Spec
-	Modules []*btf.Spec
+	Types   *btf.Spec   // of the kernel image
+	Modules []*btf.Spec // of ib_core and ib_uverbs
+	// Functions are the existing functions of the hooks.
+	Functions map[string]bool
 
 	files   bool  // types of modules are from files
 	refused error // why structures of the RDMA modules must not be read
 }
 
-// LoadTypes reads the types of the running kernel, of ib_core and of ib_uverbs. dir has files with the types of modules
-// that have no BTF in the kernel; it may be empty.
-func LoadTypes(dir string) (*Types, error) {
-	t := &Types{Cache: btf.NewCache()}
-	var err error
-	if t.Kernel, err = t.Cache.Kernel(); err != nil {
-		return nil, fmt.Errorf("%w: type information of the kernel (CONFIG_DEBUG_INFO_BTF): %w", model.ErrUnsupported, err)
+// ReadKernel reads the types of the running kernel, of ib_core and of ib_uverbs, and the functions. dir has files with
+// the types of modules that have no BTF in the kernel; it may be empty.
+func ReadKernel(dir string) (*Kernel, error) {
+	get := func() (*Kernel, bool) { k := kept.kernels[dir]; return k, k != nil }
+	put := func(k *Kernel) {
+		if kept.kernels == nil {
+			kept.kernels = map[string]*Kernel{}
+		}
+		kept.kernels[dir] = k
 	}
-	t.loadModules("/sys", dir)
-	return t, nil
+	return keep(get, put, func() (*Kernel, error) { return readKernel(dir) })
+}
+
+func readKernel(dir string) (*Kernel, error) {
+	k := &Kernel{Cache: btf.NewCache()}
+	// Reading /proc/kallsyms takes longer than everything else.
+	var functions safely.Group
+	var functionsErr, err error
+	functions.Go(func() { k.Functions, functionsErr = Symbols() })
+	if k.Types, err = k.Cache.Kernel(); err != nil {
+		err = fmt.Errorf("%w: type information of the kernel (CONFIG_DEBUG_INFO_BTF): %w", model.ErrUnsupported, err)
+	} else {
+		k.loadModules("/sys", dir)
+	}
+	functions.Wait()
+	if err = cmp.Or(err, functionsErr); err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
 // Has reports whether the kernel or a module describes a structure.
-func (t *Types) Has(name string) bool {
-	return slices.ContainsFunc(append([]*btf.Spec{t.Kernel}, t.Modules...), func(spec *btf.Spec) bool {
+func (k *Kernel) Has(name string) bool {
+	return slices.ContainsFunc(append([]*btf.Spec{k.Types}, k.Modules...), func(spec *btf.Spec) bool {
 		var found *btf.Struct
 		return spec.TypeByName(name, &found) == nil
 	})
@@ -71,9 +94,9 @@ func (t *Types) Has(name string) bool {
 // GrowingMaps reports whether a program at any kernel function can add elements to a hash map without preallocation.
 // This needs the lists per CPU (bpf_htab.ma, Linux 6.1), which the kernel fills outside of programs. Older kernels
 // would call the kernel's allocator, which may have called the program.
-func (t *Types) GrowingMaps() bool {
+func (k *Kernel) GrowingMaps() bool {
 	var table *btf.Struct
-	return t.Kernel.TypeByName("bpf_htab", &table) == nil &&
+	return k.Types.TypeByName("bpf_htab", &table) == nil &&
 		slices.ContainsFunc(table.Members, func(m btf.Member) bool { return m.Name == "ma" })
 }
 
@@ -88,12 +111,12 @@ func CPUs() int {
 
 // Subsystem returns the value of a cgroup v1 controller in the kernel's enum cgroup_subsys_id, which depends on its
 // configuration, or -1 for cgroup v2.
-func (t *Types) Subsystem(name string) (int32, error) {
+func (k *Kernel) Subsystem(name string) (int32, error) {
 	if name == "" {
 		return -1, nil
 	}
 	var enum *btf.Enum
-	if err := t.Kernel.TypeByName("cgroup_subsys_id", &enum); err != nil {
+	if err := k.Types.TypeByName("cgroup_subsys_id", &enum); err != nil {
 		return 0, fmt.Errorf("cgroup v1 controllers of this kernel: %w", err)
 	}
 	for _, v := range enum.Values {
@@ -129,6 +152,11 @@ const kprobes = "register_kprobe"
 // Symbols returns the existing functions of the hooks, from /proc/kallsyms, which lists names even if addresses are
 // hidden.
 func Symbols() (map[string]bool, error) {
+	get := func() (map[string]bool, bool) { return kept.functions, kept.functions != nil }
+	return keep(get, func(found map[string]bool) { kept.functions = found }, readSymbols)
+}
+
+func readSymbols() (map[string]bool, error) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
 		return nil, fmt.Errorf("functions of this kernel: %w", err)

@@ -18,7 +18,7 @@ import (
 )
 
 // typesOf returns types in the kernel's encoding.
-func typesOf(t *testing.T, types ...btf.Type) *Types {
+func typesOf(t *testing.T, types ...btf.Type) *Kernel {
 	t.Helper()
 	b, err := btf.NewBuilder(types, nil)
 	if err != nil {
@@ -32,23 +32,23 @@ func typesOf(t *testing.T, types ...btf.Type) *Types {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Types{Kernel: spec}
+	return &Kernel{Types: spec}
 }
 
 func TestSubsystem(t *testing.T) {
-	types := typesOf(t, &btf.Enum{Name: "cgroup_subsys_id", Size: 4, Values: []btf.EnumValue{
+	kernel := typesOf(t, &btf.Enum{Name: "cgroup_subsys_id", Size: 4, Values: []btf.EnumValue{
 		{Name: "cpuset_cgrp_id", Value: 0},
 		{Name: "cpu_cgrp_id", Value: 1},
 		{Name: "memory_cgrp_id", Value: 4},
 		{Name: "CGROUP_SUBSYS_COUNT", Value: 5},
 	}})
 	for name, want := range map[string]int32{"": -1, "cpuset": 0, "cpu": 1, "memory": 4} {
-		if got, err := types.Subsystem(name); err != nil || got != want {
+		if got, err := kernel.Subsystem(name); err != nil || got != want {
 			t.Errorf("%q: %d, %v, want %d", name, got, err, want)
 		}
 	}
 	for _, name := range []string{"rdma", "mem", "CGROUP_SUBSYS_COUNT"} {
-		if _, err := types.Subsystem(name); !errors.Is(err, model.ErrUnsupported) {
+		if _, err := kernel.Subsystem(name); !errors.Is(err, model.ErrUnsupported) {
 			t.Errorf("%q: %v, want ErrUnsupported", name, err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestSubsystem(t *testing.T) {
 // TestSubsystemOfThisKernel: /proc/cgroups lists the controllers in the order of the enum.
 func TestSubsystemOfThisKernel(t *testing.T) {
 	root(t)
-	types, err := LoadTypes("")
+	kernel, err := ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestSubsystemOfThisKernel(t *testing.T) {
 		if name == "blkio" {
 			name = "io" // its name in cgroup v2 and in the enum
 		}
-		got, err := types.Subsystem(name)
+		got, err := kernel.Subsystem(name)
 		if err != nil || got <= last {
 			t.Errorf("%s: %d after %d, %v", name, got, last, err)
 		}

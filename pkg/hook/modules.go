@@ -35,11 +35,11 @@ const (
 	UverbsStructures
 )
 
-func (t *Types) readable(s Structures) error {
+func (k *Kernel) readable(s Structures) error {
 	switch {
-	case s != NoStructures && t.refused != nil:
-		return t.refused
-	case s == UverbsStructures && len(t.Modules) == 0:
+	case s != NoStructures && k.refused != nil:
+		return k.refused
+	case s == UverbsStructures && len(k.Modules) == 0:
 		return fmt.Errorf("%w: this kernel has none (CONFIG_DEBUG_INFO_BTF_MODULES)", ErrTypes)
 	}
 	return nil
@@ -57,25 +57,25 @@ const (
 //
 // Out-of-tree modules, such as MLNX_OFED and DOCA-OFED, have their own structure layouts. The types of the kernel image
 // apply only to modules of the kernel's own build.
-func (t *Types) loadModules(sysfs, dir string) {
+func (k *Kernel) loadModules(sysfs, dir string) {
 	var errs []error
 	for _, name := range rdmaModules {
-		spec, isFile, err := t.loadModule(sysfs, dir, name)
+		spec, isFile, err := k.loadModule(sysfs, dir, name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 		if spec != nil {
-			t.Modules = append(t.Modules, spec)
+			k.Modules = append(k.Modules, spec)
 		}
-		t.files = t.files || isFile
+		k.files = k.files || isFile
 	}
 	if err := errors.Join(errs...); err != nil {
-		t.refused = fmt.Errorf("%w: %w", ErrTypes, err)
+		k.refused = fmt.Errorf("%w: %w", ErrTypes, err)
 	}
 }
 
 // loadModule returns the types of a module, or nil if only the kernel image describes it.
-func (t *Types) loadModule(sysfs, dir, name string) (spec *btf.Spec, isFile bool, err error) {
+func (k *Kernel) loadModule(sysfs, dir, name string) (spec *btf.Spec, isFile bool, err error) {
 	state := filepath.Join(sysfs, "module", name)
 	// This file is missing if the module is built in or not loaded.
 	taint, err := boundedfile.ReadOnce(filepath.Join(state, "taint"), make([]byte, 64))
@@ -88,7 +88,7 @@ func (t *Types) loadModule(sysfs, dir, name string) (spec *btf.Spec, isFile bool
 		// Kernels before 5.11 have no BTF of modules.
 		if f, err := os.Open(filepath.Join(sysfs, "kernel/btf", name)); err == nil {
 			defer f.Close() //nolint:errcheck // only read
-			if spec, err := btf.LoadSplitSpecFromReader(f, t.Kernel); err == nil {
+			if spec, err := btf.LoadSplitSpecFromReader(f, k.Types); err == nil {
 				return spec, false, nil
 			}
 		}

@@ -152,17 +152,17 @@ func TestModules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			types := &Types{Kernel: spec}
-			types.loadModules(sysfs, dir)
+			kernel := &Kernel{Types: spec}
+			kernel.loadModules(sysfs, dir)
 			peers, err := gen.LoadPeers()
 			if err != nil {
 				t.Fatal(err)
 			}
-			targets, err := types.targets(peers)
+			targets, err := kernel.targets(peers)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := &Object{types: types, differ: ambiguous(peers, targets)}
+			o := &Object{Kernel: kernel, differ: ambiguous(peers, targets)}
 			shared, private := o.Readable(CoreStructures), o.Readable(UverbsStructures)
 			if got := shared == nil; got != (c.want != refuse) {
 				t.Errorf("shared structures: %v", shared)
@@ -256,7 +256,7 @@ func TestFiles(t *testing.T) {
 
 // TestTargets: relocation against the selected types has the same result as against all types of this kernel.
 func TestTargets(t *testing.T) {
-	types, err := LoadTypes("")
+	kernel, err := ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestTargets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		targets, err := types.targets(s)
+		targets, err := kernel.targets(s)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -276,7 +276,7 @@ func TestTargets(t *testing.T) {
 		for _, p := range s.Programs {
 			r := relocations(p)
 			relocated += len(r)
-			want, err := btf.CORERelocate(r, append([]*btf.Spec{types.Kernel}, types.Modules...), s.ByteOrder, anyID)
+			want, err := btf.CORERelocate(r, append([]*btf.Spec{kernel.Types}, kernel.Modules...), s.ByteOrder, anyID)
 			if err != nil {
 				t.Fatal(err)
 			}

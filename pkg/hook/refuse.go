@@ -90,7 +90,7 @@ func Closed(hooks []model.Hook, err error) []model.Hook {
 
 // makeMaps makes the maps of an object one by one, and returns the errors of refused maps. shared are maps of other
 // objects.
-func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.Map) (*ebpf.Collection, map[string]error, error) {
+func makeMaps(spec *ebpf.CollectionSpec, kernel *Kernel, shared map[string]*ebpf.Map) (*ebpf.Collection, map[string]error, error) {
 	base, refused := *spec, map[string]error{}
 	base.Programs, base.Maps, base.Variables = nil, maps.Clone(spec.Maps), maps.Clone(spec.Variables)
 	made := maps.Clone(shared)
@@ -101,7 +101,7 @@ func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.M
 		if made[name] != nil {
 			continue
 		}
-		m, err := makeMap(&base, types, name)
+		m, err := makeMap(&base, kernel, name)
 		if err = refusal(err); errors.Is(err, ErrRefused) {
 			refused[name] = err
 			delete(base.Maps, name)
@@ -114,16 +114,16 @@ func makeMaps(spec *ebpf.CollectionSpec, types *Types, shared map[string]*ebpf.M
 		defer m.Close() //nolint:errcheck // the collection has a descriptor of its own
 		made[name] = m
 	}
-	coll, err := ebpf.NewCollectionWithOptions(&base, ebpf.CollectionOptions{Cache: types.Cache, MapReplacements: made})
+	coll, err := ebpf.NewCollectionWithOptions(&base, ebpf.CollectionOptions{Cache: kernel.Cache, MapReplacements: made})
 	return coll, refused, err
 }
 
-func makeMap(of *ebpf.CollectionSpec, types *Types, name string) (*ebpf.Map, error) {
+func makeMap(of *ebpf.CollectionSpec, kernel *Kernel, name string) (*ebpf.Map, error) {
 	one := *of
 	one.Maps = map[string]*ebpf.MapSpec{name: of.Maps[name]}
 	one.Variables = maps.Clone(of.Variables)
 	maps.DeleteFunc(one.Variables, func(_ string, v *ebpf.VariableSpec) bool { return v.SectionName != name })
-	coll, err := ebpf.NewCollectionWithOptions(&one, ebpf.CollectionOptions{Cache: types.Cache})
+	coll, err := ebpf.NewCollectionWithOptions(&one, ebpf.CollectionOptions{Cache: kernel.Cache})
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +147,11 @@ func (o *Object) collection(of *ebpf.CollectionSpec, programs ...string) (*ebpf.
 	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return o.refused[name] != nil })
 	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool { return o.refused[v.SectionName] != nil })
 	shared := maps.Clone(o.Coll.Maps)
-	if of != o.spec {
+	if of != o.Compiled {
 		delete(shared, readOnly)
 	}
 	coll, err := ebpf.NewCollectionWithOptions(&spec, ebpf.CollectionOptions{
-		Cache: o.types.Cache, MapReplacements: shared, Programs: ebpf.ProgramOptions{KernelTypes: o.targets},
+		Cache: o.Kernel.Cache, MapReplacements: shared, Programs: ebpf.ProgramOptions{KernelTypes: o.targets},
 	})
 	return coll, refusal(err)
 }

@@ -21,9 +21,9 @@ func isRDMA(name string) bool {
 
 // targets returns the types that the programs of an object are relocated against: the kernel's types with the same
 // names.
-func (t *Types) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
+func (k *Kernel) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
 	if spec.Types == nil {
-		return t.Kernel, nil
+		return k.Types, nil
 	}
 	var b btf.Builder
 	added := map[string]bool{}
@@ -36,7 +36,7 @@ func (t *Types) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
 			continue
 		}
 		added[name] = true
-		found, err := t.find(name)
+		found, err := k.find(name)
 		if err != nil {
 			return nil, fmt.Errorf("type %s: %w", name, err)
 		}
@@ -51,24 +51,24 @@ func (t *Types) targets(spec *ebpf.CollectionSpec) (*btf.Spec, error) {
 
 // find returns the types of the kernel with a name. Types of RDMA modules come from the modules: the kernel image may
 // describe the same structure in another layout, and relocation against both would be ambiguous.
-func (t *Types) find(name string) ([]btf.Type, error) {
+func (k *Kernel) find(name string) ([]btf.Type, error) {
 	if !isRDMA(name) {
-		found, err := layoutsOf(name, t.Kernel)
+		found, err := layoutsOf(name, k.Types)
 		if len(found) > 0 || err != nil {
 			return found, err
 		}
-		return layoutsOf(name, t.Modules...)
+		return layoutsOf(name, k.Modules...)
 	}
-	if t.refused != nil {
+	if k.refused != nil {
 		return nil, nil
 	}
-	found, err := layoutsOf(name, t.Modules...)
+	found, err := layoutsOf(name, k.Modules...)
 	// The BTF of modules in the kernel leaves out types that equal a type of the kernel image. The BTF in a file is
 	// complete.
-	if len(found) > 0 || err != nil || t.files {
+	if len(found) > 0 || err != nil || k.files {
 		return found, err
 	}
-	return layoutsOf(name, t.Kernel)
+	return layoutsOf(name, k.Types)
 }
 
 // layoutsOf returns the distinct layouts of the types with a name.

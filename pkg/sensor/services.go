@@ -75,6 +75,7 @@ func newServices(o Options, parsed parsedFlags) *services {
 // sources makes the sources that are switched on, in the order in which they are registered:
 // if two sources report the same fact, the later source wins, and states are listed in this order.
 func (s *services) sources() []engine.Registration {
+	defer hook.Hold()() // all sources with BPF programs need the same types and functions of the kernel
 	var list []engine.Registration
 	add := func(on bool, name string, construct func() engine.Registration) {
 		if on {

@@ -94,8 +94,8 @@ func Skip(t testing.TB, refused error) {
 	t.Skip(refused)
 }
 
-// Kernel returns the types and the functions of this kernel. It skips the test without root.
-func Kernel(t testing.TB) (*hook.Types, map[string]bool) {
+// Root skips the test without root, and lifts the limit that some kernels charge maps and programs to.
+func Root(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -103,12 +103,12 @@ func Kernel(t testing.TB) (*hook.Types, map[string]bool) {
 	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 charge maps and programs to it, as in hook.Usable
 		t.Fatal(err)
 	}
-	types, err := hook.LoadTypes("")
-	symbols, symbolsErr := hook.Symbols()
-	if err := errors.Join(err, symbolsErr); err != nil {
-		t.Fatal(err)
-	}
-	return types, symbols
+}
+
+// Compiled has Open use compiled objects, which a test may have changed.
+func Compiled(spec hook.Spec, compiled *ebpf.CollectionSpec) hook.Spec {
+	spec.Load = func() (*ebpf.CollectionSpec, error) { return compiled, nil }
+	return spec
 }
 
 // InGuest reports whether the test runs in a guest of tests/e2e.
@@ -125,8 +125,8 @@ type Refusal struct {
 	// Provides are the lists of a model.Snapshot that are nil without a hook. Lists of several hooks are nil if all of
 	// them are missing.
 	Provides map[string][]string
-	// Loads returns the compiled objects.
-	Loads func() []*ebpf.CollectionSpec
+	// Loads return the compiled objects.
+	Loads []func() (*ebpf.CollectionSpec, error)
 	// Attach attaches the hooks of compiled objects and reads a snapshot. The error is the source's.
 	Attach func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error)
 }
@@ -136,9 +136,9 @@ type Refusal struct {
 func (r *Refusal) Run(t *testing.T) {
 	tiers := r.tiers(t)
 	all := r.want(tiers, nil)
-	for of, spec := range r.Loads() {
+	for of, spec := range r.load(t) {
 		for _, part := range Parts(spec) {
-			specs := r.Loads()
+			specs := r.load(t)
 			want := r.want(tiers, Refuse(specs[of], part))
 			if maps.Equal(want, all) {
 				continue
@@ -154,6 +154,18 @@ func (r *Refusal) Run(t *testing.T) {
 	}
 }
 
+func (r *Refusal) load(t *testing.T) (specs []*ebpf.CollectionSpec) {
+	t.Helper()
+	for _, load := range r.Loads {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		specs = append(specs, spec)
+	}
+	return specs
+}
+
 // tiers returns the supported tiers of each hook, best first: without the programs of a tier, the next tier is
 // attached.
 func (r *Refusal) tiers(t *testing.T) map[string][]string {
@@ -161,7 +173,7 @@ func (r *Refusal) tiers(t *testing.T) map[string][]string {
 	supported := map[string][]string{}
 	var without []string
 	for range maxTiers {
-		specs := r.Loads()
+		specs := r.load(t)
 		for _, spec := range specs {
 			for _, name := range without {
 				Refuse(spec, Part{program, name})

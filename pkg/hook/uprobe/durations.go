@@ -34,7 +34,7 @@ func (g *Gate) observe(key durationKey, call time.Duration) {
 
 // observeForks adds how long forks may have waited for a call, if the programs measure it.
 func (g *Gate) observeForks(key durationKey, forks time.Duration) {
-	if !g.eyes.measures {
+	if g.eyes.unmeasured != nil {
 		return
 	}
 	g.mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
@@ -33,15 +34,10 @@ const graceAllowed = 5 * time.Second
 // attachHolds attaches the programs. A kernel without fentry programs and kprobes, as in some virtual machines, only
 // shows the duration of the whole call.
 func (e *eyes) attachHolds() error {
-	symbols, err := hook.Symbols()
-	if err != nil {
-		return err
+	if state := e.object.Attach(holds, ""); state.State != model.StateOK {
+		return hook.Failure(state)
 	}
-	state := e.object.Attach(holds, "", symbols)
-	if e.measures = state.Tier != ""; e.measures {
-		return nil
-	}
-	return hook.Failure(state)
+	return nil
 }
 
 // change is a call that attaches or detaches a probe, in its own thread.
@@ -65,7 +61,7 @@ func (e *eyes) start(source string, f func()) *change {
 		if before, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil && unix.Setpriority(unix.PRIO_PROCESS, 0, -20) == nil {
 			defer unix.Setpriority(unix.PRIO_PROCESS, 0, 20-before) //nolint:errcheck // to what it was: getpriority(2) of the kernel
 		}
-		if e.measures {
+		if e.unmeasured == nil {
 			c.err = e.measure(1)
 		}
 		if close(c.ready); c.err == nil {
@@ -95,17 +91,17 @@ func (e *eyes) released(c *change, mappings int, early bool) (time.Duration, err
 	for begun := time.Now(); ; {
 		select {
 		case <-c.ended:
-			if !e.measures || c.err != nil {
+			if e.unmeasured != nil || c.err != nil {
 				return max(c.took-graceAllowed, 0), c.err
 			}
 			_, longest, err := e.holds()
 			return longest, err
 		case <-tick.C:
 		}
-		if !e.measures && time.Since(begun) > time.Duration(mappings+1)*lockOf {
+		if e.unmeasured != nil && time.Since(begun) > time.Duration(mappings+1)*lockOf {
 			return 0, nil
 		}
-		if holds, longest, err := e.holds(); e.measures && (err != nil || !holds && longest > 0) {
+		if holds, longest, err := e.holds(); e.unmeasured == nil && (err != nil || !holds && longest > 0) {
 			return longest, err
 		}
 	}

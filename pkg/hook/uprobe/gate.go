@@ -4,9 +4,7 @@ package uprobe
 
 import (
 	"cmp"
-	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -70,33 +68,24 @@ type Gate struct {
 
 // New loads the programs of a Gate.
 func New(opts Options) (*Gate, error) {
-	defer debug.FreeOSMemory() // the kernel's type information takes some megabytes
 	opts.Limit = cmp.Or(opts.Limit, DefaultLimit)
 	opts.MaxMappings = cmp.Or(opts.MaxMappings, DefaultMaxMappings)
 	opts.Logger = cmp.Or(opts.Logger, zap.NewNop())
 	if err := hook.Usable(); err != nil {
 		return nil, err
 	}
-	types, err := hook.LoadTypes("")
+	eyes, err := newEyes(hook.Spec{Load: gen.LoadMappings})
 	if err != nil {
 		return nil, err
 	}
-	spec, err := gen.LoadMappings()
-	if err != nil {
-		return nil, err
+	if err := eyes.unmeasured; err != nil {
+		opts.Logger.Info("what forks wait for uprobes is not measured, only how long attaching takes", zap.Error(err))
 	}
 	g := &Gate{
 		opts: opts, breaker: newBreaker(), durations: map[durationKey]*durations{}, closing: make(chan struct{}, maxClosing),
+		eyes: eyes, released: eyes.released,
 	}
 	g.opening.Limit = maxOpening
-	if g.eyes, err = newEyes(types, spec); err != nil {
-		return nil, hook.Unsupported(fmt.Errorf("looking at the mappings of files: %w", err))
-	}
-	if err := g.eyes.attachHolds(); err != nil {
-		opts.Logger.Info("what forks wait for uprobes is not measured, only how long attaching takes", zap.Error(err))
-	}
-	g.released = g.eyes.released
-	g.eyes.object.Attached()
 	g.findLeft()
 	return g, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // maxWalks bounds a look in runs of the program that walks through the mappings. A run has up to
@@ -53,8 +54,8 @@ type eyes struct {
 	mu     sync.Mutex // the programs share one set of variables
 	object *hook.Object
 	begin  *ebpf.Program
-	// measures: the programs of holds are attached.
-	measures bool
+	// unmeasured is why the programs of holds are not attached, or nil.
+	unmeasured error
 	// reading reads the code of files. A call that hangs keeps one of few threads.
 	reading hang.Group[string, []byte]
 }
@@ -70,21 +71,25 @@ var looks = hook.Hook{
 	},
 }
 
-func newEyes(types *hook.Types, spec *ebpf.CollectionSpec) (*eyes, error) {
-	o, err := hook.NewObject(spec, types)
-	if err != nil {
+func newEyes(spec hook.Spec) (*eyes, error) {
+	e := &eyes{}
+	if _, _, err := hook.Open(spec, e.attach); err != nil {
 		return nil, err
 	}
-	state := o.Attach(looks, "", nil)
-	e := &eyes{object: o, begin: o.Program(gen.MappingsProgBeginByVma)}
-	if e.begin == nil {
+	return e, nil
+}
+
+func (e *eyes) attach(o *hook.Object) ([]model.Hook, error) {
+	e.object = o
+	state := o.Attach(looks, "")
+	if e.begin = o.Program(gen.MappingsProgBeginByVma); e.begin == nil {
 		e.begin = o.Program(gen.MappingsProgBeginByList)
 	}
 	if e.begin == nil {
-		o.Close()
-		return nil, hook.Failure(state)
+		return nil, hook.Unsupported(fmt.Errorf("looking at the mappings of files: %w", hook.Failure(state)))
 	}
-	return e, nil
+	e.unmeasured = e.attachHolds()
+	return nil, nil
 }
 
 func (e *eyes) close() { e.object.Close() }

@@ -246,7 +246,7 @@ func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
 		defer func() { <-g.closing }()
 		<-c.ended
 		g.observe(key, c.took)
-		if !g.eyes.measures { // otherwise the time that forks wait is known earlier
+		if g.eyes.unmeasured != nil { // otherwise the time that forks wait is known earlier
 			_ = g.judge(o, path, v, max(c.took-graceAllowed, 0), c.err)
 		}
 	})

@@ -5,10 +5,27 @@ package uprobe
 import (
 	"errors"
 	"io"
+	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/accelscope/accelscope/pkg/hook"
 )
+
+// HasMulti reports whether the kernel has uprobe_multi links (Linux 6.6).
+func HasMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
+
+// Prepare has the uprobes of an object attached by uprobe_multi links, if the kernel has them (hook.Spec.Prepare).
+func Prepare(spec *ebpf.CollectionSpec, _ *hook.Kernel) error {
+	for _, p := range spec.Programs {
+		if p.Type == ebpf.Kprobe && strings.HasPrefix(p.SectionName, "u") && HasMulti() { // uprobe/ and uretprobe/
+			p.AttachType = ebpf.AttachTraceUprobeMulti
+		}
+	}
+	return nil
+}
 
 // Place is where a program is attached: at an offset of a file, or at the return of the function that begins there.
 type Place struct {

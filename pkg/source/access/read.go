@@ -29,7 +29,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.totals.Forget(s.forget)
 	if s.sensor.counts {
 		snap.DenialsUnseen = s.sensor.denialsUnseen
-		snap.DeviceOpens = make([]model.Series[model.OpenKey, model.Opens], 0, s.sensor.entries)
+		snap.DeviceOpens = make([]model.Series[model.OpenKey, model.Opens], 0, s.sensor.object.Entries[opensMap])
 	}
 	opened := map[handle]bool{}
 	err := s.sensor.each(func(k gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {

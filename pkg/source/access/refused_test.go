@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/bpf"
 )
@@ -15,21 +17,16 @@ import (
 // TestRefusedParts refuses each program, map and helper in turn. A kernel without kprobes and fentry has the iterator
 // only.
 func TestRefusedParts(t *testing.T) {
-	types, symbols := bpf.Kernel(t)
+	bpf.Root(t)
+	defer hook.Hold()()
 	o := newTree(t, "1 kfd").options("").sized(1, 64)
 	r := bpf.Refusal{
 		Hooks:    append(slices.Clip(accessHooks), filesHook),
 		Basis:    []string{accessHooks[0].Name, filesHook.Name},
 		Provides: map[string][]string{accessHooks[0].Name: {"DeviceOpens"}, filesHook.Name: {"DeviceHandles"}},
-		Loads: func() []*ebpf.CollectionSpec {
-			spec, err := loadSpec(o, types)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return []*ebpf.CollectionSpec{spec}
-		},
+		Loads:    []func() (*ebpf.CollectionSpec, error){gen.LoadDevices},
 		Attach: func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
-			sensor, hooks, err := attach(o, of[0], types, symbols)
+			sensor, hooks, err := open(o, bpf.Compiled(o.spec(), of[0]))
 			if err != nil {
 				return hooks, nil, err
 			}

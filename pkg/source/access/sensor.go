@@ -5,12 +5,9 @@ package access
 import (
 	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
+	"slices"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -30,11 +27,6 @@ var accessHooks = []hook.Hook{
 	}},
 }
 
-const (
-	// stackSize is the size of a kernel stack on machines with pages of 4 KiB.
-	stackSize = 16384
-)
-
 var filesHook = hook.Hook{Name: "task_file", Optional: true, Tiers: []hook.Tier{hook.Loading(hook.Iterator, gen.DevicesProgOpenFiles)}}
 
 // opensShare is the part of the map that an owner may have: a quarter.
@@ -50,98 +42,63 @@ type sensor struct {
 	watched map[uint32]bool // device numbers in the map of the programs
 	keys    []gen.DevicesAccessKey
 	values  []gen.DevicesAccessCount
-	entries uint64 // at the last read
 }
 
 func unattached(reason string, state model.State) []model.Hook {
-	var out []model.Hook
-	for _, h := range accessHooks {
-		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
-	}
-	return append(out, model.Hook{Name: filesHook.Name, State: state, Reason: reason})
+	return hook.States(append(slices.Clip(accessHooks), filesHook), reason, state)
 }
 
 // newSensor attaches the available hooks. It fails if all are unavailable.
-func newSensor(opts Options) (*sensor, []model.Hook, error) {
-	// The kernel's type information takes some megabytes and is needed only here.
-	defer debug.FreeOSMemory()
+func newSensor(o Options) (*sensor, []model.Hook, error) { return open(o, o.spec()) }
 
-	fail := func(err error) (*sensor, []model.Hook, error) {
-		return nil, unattached(err.Error(), model.StateFailed), err
-	}
-	symbols, err := hook.Symbols()
-	if err != nil {
-		return fail(err)
-	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		return fail(err)
-	}
-	spec, err := loadSpec(opts, types)
-	if err != nil {
-		return fail(err)
-	}
-	s, hooks, err := attach(opts, spec, types, symbols)
-	if err != nil {
-		return nil, hook.Closed(hooks, err), err
-	}
-	return s, hooks, nil
-}
-
-func attach(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*sensor, []model.Hook, error) {
+func open(o Options, spec hook.Spec) (*sensor, []model.Hook, error) {
 	s := &sensor{watched: map[uint32]bool{}}
-	var err error
-	if s.object, err = opts.Workloads.NewObject(spec, types); err != nil {
-		return nil, unattached(err.Error(), model.StateFailed), err
+	_, hooks, err := hook.Open(spec, func(object *hook.Object) ([]model.Hook, error) { return s.attach(object, o.Tier) })
+	if err == nil {
+		return s, hooks, nil
 	}
-	var hooks []model.Hook
-	for _, h := range accessHooks {
-		hooks = append(hooks, s.object.Attach(h, opts.Tier, symbols))
+	if hooks == nil {
+		hooks = unattached(err.Error(), model.StateFailed)
 	}
-	hooks = append(hooks, s.attachFiles(symbols))
-	s.object.Attached()
-	s.counts = hooks[0].State == model.StateOK
-	s.denialsUnseen = hooks[1].State != model.StateOK && symbols[accessHooks[1].Name]
-	if !s.counts && s.files == nil {
-		s.close()
-		if err := hook.Failures(hooks); err != nil {
-			return nil, hooks, hook.Unsupported(fmt.Errorf("nothing could be attached: %w", err))
-		}
-		return nil, hooks, fmt.Errorf("nothing could be attached: %w", model.ErrUnsupported)
-	}
-	return s, hooks, nil
+	return nil, hooks, err
 }
 
-func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
-	spec, err := gen.LoadDevices()
-	if err != nil {
-		return nil, err
+func (s *sensor) attach(object *hook.Object, tier string) ([]model.Hook, error) {
+	s.object = object
+	hooks := append(object.AttachAll(accessHooks, tier), s.attachFiles())
+	s.counts = hooks[0].State == model.StateOK
+	s.denialsUnseen = hooks[1].State != model.StateOK && object.Kernel.Functions[accessHooks[1].Name]
+	if s.counts || s.files != nil {
+		return hooks, nil
 	}
-	subsys, err := types.Subsystem(opts.Subsystem)
-	if err != nil {
-		return nil, err
+	if err := hook.Failures(hooks); err != nil {
+		return hooks, hook.Unsupported(fmt.Errorf("nothing could be attached: %w", err))
 	}
-	opens := spec.Maps[gen.DevicesMapDeviceOpens]
-	opens.MaxEntries = opts.MaxEntries
-	if types.GrowingMaps() {
-		opens.Flags |= unix.BPF_F_NO_PREALLOC
+	return hooks, fmt.Errorf("nothing could be attached: %w", model.ErrUnsupported)
+}
+
+const opensMap = gen.DevicesMapDeviceOpens
+
+func (o *Options) spec() hook.Spec {
+	return hook.Spec{
+		Load: gen.LoadDevices, Subsystem: o.Subsystem, Workloads: o.Workloads,
+		// Hundreds of VFs have three device nodes each.
+		Entries: map[string]uint32{opensMap: o.MaxEntries, gen.DevicesMapDeviceNodes: 4096},
+		Growing: []string{opensMap},
+		Shares:  []uint32{o.MaxEntries / opensShare},
+		Report: hook.Report{
+			Maps: []string{opensMap}, Losses: gen.DevicesVarAccessLosses, Reasons: lossNames[:],
+			Shares: []int{int(gen.DevicesAccessLossLOSS_OPENS_SHARE)}, Skipped: "device_program_skipped",
+		},
 	}
-	if err := hook.SetShares(spec, opts.MaxEntries/opensShare); err != nil {
-		return nil, err
-	}
-	spec.Maps[gen.DevicesMapDeviceNodes].MaxEntries = 4096 // hundreds of VFs have three each
-	return spec, errors.Join(
-		spec.Variables[gen.DevicesVarCgroupSubsys].Set(subsys),
-		spec.Variables[gen.DevicesVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
-	)
 }
 
 // attachFiles attaches the iterator. It does not run until it is read.
-func (s *sensor) attachFiles(symbols map[string]bool) model.Hook {
+func (s *sensor) attachFiles() model.Hook {
 	if err := nodePIDs(); err != nil {
 		return filesHook.Unattached(err.Error())
 	}
-	h := s.object.Attach(filesHook, "", symbols)
+	h := s.object.Attach(filesHook, "")
 	if h.State != model.StateOK {
 		return filesHook.Unattached(h.Reason)
 	}
@@ -193,7 +150,7 @@ func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (dro
 	if !s.counts {
 		return nil
 	}
-	_, left, err := hook.Sweep(s.object.Coll.Maps[gen.DevicesMapDeviceOpens], &s.keys, &s.values,
+	_, left, err := hook.Sweep(s.object.Coll.Maps[opensMap], &s.keys, &s.values,
 		func(k *gen.DevicesAccessKey, v *gen.DevicesAccessCount) bool {
 			drop := f(*k, v)
 			if drop {
@@ -204,7 +161,7 @@ func (s *sensor) each(f func(gen.DevicesAccessKey, *gen.DevicesAccessCount) (dro
 	if err != nil {
 		return fmt.Errorf("opens of devices: %w", err)
 	}
-	s.entries = left
+	s.object.Entries[opensMap] = left
 	return nil
 }
 
@@ -220,17 +177,5 @@ func (s *sensor) self(snap *model.Snapshot) error {
 	if !s.counts {
 		return nil
 	}
-	snap.Maps = append(snap.Maps, model.Map{
-		Name: gen.DevicesMapDeviceOpens, Entries: s.entries,
-		Capacity: uint64(s.object.Coll.Maps[gen.DevicesMapDeviceOpens].MaxEntries()),
-	})
-	var lost [gen.DevicesAccessLossACCESS_LOSSES]uint64
-	if s.object.Coll.Variables[gen.DevicesVarAccessLosses].Get(&lost) == nil {
-		for i, n := range lost {
-			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
-		}
-	}
-	snap.Losses = append(snap.Losses, model.Loss{Reason: "device_program_skipped", Count: s.object.Missed()})
-	const reason = gen.DevicesAccessLossLOSS_OPENS_SHARE
-	return s.object.Owners.AddLosses(snap, lost[reason], lossNames[reason])
+	return s.object.Fill(snap)
 }

@@ -35,19 +35,20 @@ func newOpener(t *testing.T, o Options) (*opener, *Source) {
 	t.Helper()
 	runtime.LockOSThread() // the programs know a call by its thread
 	t.Cleanup(runtime.UnlockOSThread)
-	types, err := hook.LoadTypes("")
+	kernel, err := hook.ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := loadSpec(o, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	object, err := hook.NewObject(spec, types)
+	object, _, err := hook.Open(o.spec(), func(*hook.Object) ([]model.Hook, error) { return nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(object.Close)
+	compiled := o.spec()
+	spec, err := compiled.Compile(kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, p := range spec.Programs {
 		if !strings.Contains(name, "probe_chrdev_open") {
 			delete(spec.Programs, name)
@@ -57,7 +58,7 @@ func newOpener(t *testing.T, o Options) (*opener, *Source) {
 	}
 	bpf.AddMemory(spec, 1024)
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		MapReplacements: object.Coll.Maps, Programs: ebpf.ProgramOptions{KernelTypes: types.Kernel},
+		MapReplacements: object.Coll.Maps, Programs: ebpf.ProgramOptions{KernelTypes: kernel.Types},
 	})
 	if err != nil {
 		t.Fatalf("%+v", err)
@@ -66,7 +67,7 @@ func newOpener(t *testing.T, o Options) (*opener, *Source) {
 	p := &opener{t: t, coll: coll}
 	p.address = bpf.AddressOf(t, coll.Maps[bpf.Memory])
 	var inode *btf.Struct
-	if err := types.Kernel.TypeByName("inode", &inode); err != nil {
+	if err := kernel.Types.TypeByName("inode", &inode); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range inode.Members {

@@ -74,12 +74,7 @@ func tiers(kprobe string, fentry ...string) []hook.Tier {
 
 // unattached returns all hooks in one state.
 func unattached(reason string, state model.State) []model.Hook {
-	all := slices.Concat(kernelHooks, programHooks)
-	out := make([]model.Hook, 0, len(all))
-	for _, h := range all {
-		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
-	}
-	return out
+	return hook.States(slices.Concat(kernelHooks, programHooks), reason, state)
 }
 
 // programs are the names of the programs at the entry and at the return of a

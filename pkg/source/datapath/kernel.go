@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime/debug"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -69,86 +68,49 @@ func supported() error {
 // kernel lacks a feature (model.ErrUnsupported) or the hook that reports queue pairs
 // cannot be attached.
 func newKernel(opts Options) (*kernel, []model.Hook, error) {
-	// The kernel's type information takes some megabytes and is needed only here.
-	defer debug.FreeOSMemory()
+	return open(opts.Sysfs, opts.spec(), kernelHooks)
+}
 
-	fail := func(err error) (*kernel, []model.Hook, error) {
+// open loads all programs and attaches hooks in the kernel.
+func open(sysfs string, spec hook.Spec, inKernel []hook.Hook) (*kernel, []model.Hook, error) {
+	k := &kernel{refused: map[string]error{}, sysfs: sysfs, multi: uprobe.HasMulti()}
+	_, hooks, err := hook.Open(spec, func(o *hook.Object) ([]model.Hook, error) { return k.attach(o, inKernel) })
+	if err == nil {
+		return k, hooks, nil
+	}
+	if hooks == nil {
 		state := model.StateFailed
 		if errors.Is(err, model.ErrUnsupported) {
 			state = model.StateUnsupported
 		}
-		hooks := unattached(err.Error(), state)
+		hooks = unattached(err.Error(), state)
 		for i := range hooks {
 			hooks[i].Err = err
 		}
-		return nil, hooks, err
 	}
-	symbols, err := hook.Symbols()
-	if err != nil {
-		return fail(err)
-	}
-	types, err := hook.LoadTypes(opts.BTFDir)
-	if err != nil {
-		return fail(err)
-	}
-	spec, err := gen.LoadDatapath()
-	if err != nil {
-		return fail(err)
-	}
-	k, hooks, err := attach(opts, spec, types, symbols)
-	if err != nil && hooks == nil {
-		return fail(err)
-	}
-	if err != nil {
-		return nil, hook.Closed(hooks, err), err
-	}
-	return k, hooks, nil
+	return nil, hooks, err
 }
 
-// attach loads the programs and attaches the hooks in the kernel.
-func attach(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*kernel, []model.Hook, error) {
-	k, loaded, err := load(opts, spec, types, symbols)
-	if err != nil {
-		return nil, nil, err
+func (k *kernel) attach(o *hook.Object, inKernel []hook.Hook) ([]model.Hook, error) {
+	k.object, k.maps = o, &mapReader{object: o}
+	loaded := k.load()
+	hooks := append(o.AttachAll(inKernel, ""), loaded...)
+	if err := hook.Missing(slices.Concat(inKernel, programHooks), hooks); err != nil {
+		return hooks, err
 	}
-	var hooks []model.Hook
-	for _, h := range kernelHooks {
-		hooks = append(hooks, k.object.Attach(h, "", symbols))
+	if err := k.openEvents(); err != nil {
+		return nil, err
 	}
-	k.object.Attached()
-	hooks = append(hooks, loaded...)
-	if err := hook.Missing(slices.Concat(kernelHooks, programHooks), hooks); err != nil {
-		k.close()
-		return nil, hooks, err
-	}
-	return k, hooks, nil
+	return hooks, nil
 }
 
-// ofOwner returns how many of the contexts, and of the queue pairs with a ring, may belong to one owner.
-func ofOwner(entries uint32) uint32 { return max(entries/2, 1) }
-
-// load makes the maps and loads the programs of programHooks.
-func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) (*kernel, []model.Hook, error) {
-	k := &kernel{refused: map[string]error{}, sysfs: opts.Sysfs, multi: features.HaveBPFLinkUprobeMulti() == nil}
-	err := size(opts, spec, types, symbols)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, p := range spec.Programs {
-		if k.multi && p.Type == ebpf.Kprobe && strings.HasPrefix(p.SectionName, "u") { // uprobe/ and uretprobe/
-			p.AttachType = ebpf.AttachTraceUprobeMulti
-		}
-	}
-	if k.object, err = opts.Workloads.NewObject(spec, types); err != nil {
-		return nil, nil, err
-	}
-	k.maps = &mapReader{object: k.object, entries: map[string]uint64{}}
-	var hooks []model.Hook
+// load loads the programs of programHooks.
+func (k *kernel) load() (hooks []model.Hook) {
 	useless := false
 	for _, h := range programHooks {
 		loaded := h.Unattached("needs the hooks listed before it")
 		if !useless {
-			loaded = k.object.Attach(h, "", symbols)
+			loaded = k.object.Attach(h, "")
 		}
 		useless = useless || h.Required && loaded.State != model.StateOK
 		hooks = append(hooks, loaded)
@@ -158,39 +120,52 @@ func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols ma
 			}
 		}
 	}
+	return hooks
+}
+
+func (k *kernel) openEvents() error {
 	events := k.object.Coll.Maps[gen.DatapathMapPathEvents]
 	if events == nil { // nor are there programs that use it
-		return k, hooks, nil
+		return nil
 	}
 	ring, err := ringbuf.NewReader(events)
 	if err != nil {
-		k.close()
-		return nil, nil, fmt.Errorf("events of the data path: %w", err)
+		return fmt.Errorf("events of the data path: %w", err)
 	}
 	k.events = &eventReader{Reader: ring}
-	return k, hooks, nil
+	return nil
 }
 
-// size sets the sizes of the maps and the constants of the programs.
-func size(opts Options, spec *ebpf.CollectionSpec, types *hook.Types, symbols map[string]bool) error {
-	subsys, err := types.Subsystem(opts.Subsystem)
-	if err != nil {
-		return err
+// ofOwner returns how many of the contexts, and of the queue pairs with a ring, may belong to one owner.
+func ofOwner(entries uint32) uint32 { return max(entries/2, 1) }
+
+func (o *Options) spec() hook.Spec {
+	contexts := cmp.Or(o.MaxContexts, DefaultMaxContexts)
+	return hook.Spec{
+		Load: gen.LoadDatapath, BTFDir: o.BTFDir, Subsystem: o.Subsystem, Workloads: o.Workloads,
+		Entries: map[string]uint32{
+			gen.DatapathMapContexts: contexts, gen.DatapathMapOpenContexts: contexts, gen.DatapathMapQueues: contexts,
+			// Each context, closed ones included, has at most a histogram for each class of work requests: there is always room,
+			// and the share of the contexts limits those of an owner.
+			gen.DatapathMapLatencies: contexts * uint32(gen.DatapathCompletedCOMPLETED),
+		},
+		Shares:  []uint32{ofOwner(contexts), ofOwner(contexts)},
+		Prepare: o.prepare,
+		Report: hook.Report{
+			Maps: []string{gen.DatapathMapContexts, gen.DatapathMapLatencies, gen.DatapathMapQueues}, Prefix: "datapath_",
+			Losses: gen.DatapathVarPathLosses, Reasons: lossReasons[:],
+			Shares:  []int{int(gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE), int(gen.DatapathPathLossPATH_LOSS_QUEUES_SHARE)},
+			Skipped: "datapath_skipped",
+		},
 	}
-	contexts := cmp.Or(opts.MaxContexts, DefaultMaxContexts)
-	for name, entries := range map[string]uint32{
-		gen.DatapathMapContexts: contexts, gen.DatapathMapOpenContexts: contexts, gen.DatapathMapQueues: contexts,
-		// Each context, closed ones included, has at most a histogram for each class of work requests: there is always room,
-		// and the share of the contexts limits those of an owner.
-		gen.DatapathMapLatencies: contexts * uint32(gen.DatapathCompletedCOMPLETED),
-	} {
-		spec.Maps[name].MaxEntries = entries
-	}
-	return errors.Join(spec.Variables[gen.DatapathVarCgroupSubsys].Set(subsys),
-		hook.SetShares(spec, ofOwner(contexts), ofOwner(contexts)),
+}
+
+// prepare sets the constants of the programs.
+func (o *Options) prepare(spec *ebpf.CollectionSpec, kernel *hook.Kernel) error {
+	return errors.Join(uprobe.Prepare(spec, kernel),
 		spec.Variables[gen.DatapathVarFineBounds].Set(fineBounds()),
-		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](symbols["bpf_task_storage_get_recur"])),
-		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](opts.Chosen == nil)))
+		spec.Variables[gen.DatapathVarCrowded].Set(toInt[uint8](kernel.Functions["bpf_task_storage_get_recur"])),
+		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](o.Chosen == nil)))
 }
 
 // fineBounds returns the upper bounds of model.FineHistogram's buckets except the

@@ -204,7 +204,6 @@ type mapReader struct {
 	contextStats []gen.DatapathContextStat
 	latencyKeys  []gen.DatapathLatencyKey
 	latencyStats []gen.DatapathLatency
-	entries      map[string]uint64 // by map, at its last read
 }
 
 // contexts calls f with the numbered key and the counters of each context, open or
@@ -223,7 +222,7 @@ func (r *mapReader) eachContext(f func(key gen.DatapathContextKey, stat *gen.Dat
 	if err != nil {
 		return fmt.Errorf("verbs contexts: %w", err)
 	}
-	r.entries[gen.DatapathMapContexts] = n
+	r.object.Entries[gen.DatapathMapContexts] = n
 	return nil
 }
 
@@ -233,7 +232,7 @@ func (r *mapReader) latencies(f func(gen.DatapathLatencyKey, *gen.DatapathLatenc
 	if err != nil {
 		return fmt.Errorf("durations of work requests: %w", err)
 	}
-	r.entries[gen.DatapathMapLatencies] = n
+	r.object.Entries[gen.DatapathMapLatencies] = n
 	return nil
 }
 
@@ -258,26 +257,11 @@ const (
 
 // fill adds the size of the maps and the losses to a snapshot.
 func (r *mapReader) fill(snap *model.Snapshot) error {
-	vars := r.object.Coll.Variables
 	var queues uint64
-	if vars[gen.DatapathVarLiveQueues].Get(&queues) == nil {
-		r.entries[gen.DatapathMapQueues] = queues
+	if r.object.Coll.Variables[gen.DatapathVarLiveQueues].Get(&queues) == nil {
+		r.object.Entries[gen.DatapathMapQueues] = queues
 	}
-	for _, name := range []string{gen.DatapathMapContexts, gen.DatapathMapLatencies, gen.DatapathMapQueues} {
-		snap.Maps = append(snap.Maps, model.Map{
-			Name: "datapath_" + name, Entries: r.entries[name], Capacity: uint64(r.object.Coll.Maps[name].MaxEntries()),
-		})
-	}
-	var lost [gen.DatapathPathLossPATH_LOSSES]uint64
-	if vars[gen.DatapathVarPathLosses].Get(&lost) != nil {
-		return nil
-	}
-	for i, n := range lost {
-		snap.Losses = append(snap.Losses, model.Loss{Reason: lossReasons[i], Count: n})
-	}
-	snap.Losses = append(snap.Losses, model.Loss{Reason: "datapath_skipped", Count: r.object.Missed()})
-	const contexts, rings = gen.DatapathPathLossPATH_LOSS_CONTEXTS_SHARE, gen.DatapathPathLossPATH_LOSS_QUEUES_SHARE
-	return r.object.Owners.AddLosses(snap, lost[contexts]+lost[rings], lossReasons[contexts], lossReasons[rings])
+	return r.object.Fill(snap)
 }
 
 // unknownCosts calls f with what calls with unknown contexts cost each process.

@@ -177,18 +177,15 @@ func startKernelWith(t testing.TB, opts Options) *kernel {
 // loadKernel loads programs of a spec. The kernel must not refuse what the source requires.
 func loadKernel(t testing.TB, opts Options, spec *ebpf.CollectionSpec) *kernel {
 	t.Helper()
-	types, symbols := bpf.Kernel(t)
+	bpf.Root(t)
 	if err := supported(); err != nil {
 		t.Fatal(err)
 	}
-	k, hooks, err := load(opts, spec, types, symbols)
+	k, _, err := open(opts.Sysfs, bpf.Compiled(opts.spec(), spec), nil)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(k.close)
-	if err := hook.Missing(programHooks, hooks); err != nil {
-		t.Fatalf("%+v", err)
-	}
 	return k
 }
 
@@ -811,28 +808,18 @@ func TestTiers(t *testing.T) {
 	if _, err := os.Stat("/sys/class/infiniband_verbs/uverbs0"); err != nil {
 		t.Skip("no HCA, not even an emulated one")
 	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	symbols, err := hook.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec, err := gen.LoadDatapath()
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, _, err := load(Options{}, spec, types, symbols)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer k.close()
-	for _, h := range kernelHooks {
-		for _, tier := range h.Tiers {
-			if got := k.object.Attach(h, tier.Name, symbols); got.State != model.StateOK {
-				t.Errorf("%+v", got)
+	o, _, err := hook.Open((&Options{}).spec(), func(o *hook.Object) ([]model.Hook, error) {
+		for _, h := range kernelHooks {
+			for _, tier := range h.Tiers {
+				if got := o.Attach(h, tier.Name); got.State != model.StateOK {
+					t.Errorf("%+v", got)
+				}
 			}
 		}
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	o.Close()
 }

@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -19,30 +18,19 @@ import (
 
 // TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, there are no hooks in the kernel.
 func TestRefusedParts(t *testing.T) {
-	types, symbols := bpf.Kernel(t)
+	bpf.Root(t)
+	defer hook.Hold()()
 	path, sites := buildFake(t)
 	r := bpf.Refusal{
 		Hooks: slices.Concat(kernelHooks, programHooks), Provides: map[string][]string{"datapath_outstanding": {"Stalled"}},
-		Loads: func() []*ebpf.CollectionSpec {
-			spec, err := gen.LoadDatapath()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return []*ebpf.CollectionSpec{spec}
-		},
+		Loads: []func() (*ebpf.CollectionSpec, error){gen.LoadDatapath},
 	}
-	attached := func(of *ebpf.CollectionSpec) (*kernel, []model.Hook, error) {
-		return attach(Options{Sysfs: "/sys"}, of, types, symbols)
-	}
+	inKernel := kernelHooks
 	if !bpf.InGuest() {
-		r.Hooks = programHooks
-		attached = func(of *ebpf.CollectionSpec) (*kernel, []model.Hook, error) {
-			k, hooks, err := load(Options{}, of, types, symbols)
-			return k, hooks, cmp.Or(err, hook.Missing(programHooks, hooks))
-		}
+		r.Hooks, inKernel = programHooks, nil
 	}
 	r.Attach = func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
-		k, hooks, err := attached(of[0])
+		k, hooks, err := open("/sys", bpf.Compiled((&Options{}).spec(), of[0]), inKernel)
 		if err != nil {
 			return hooks, nil, err
 		}
@@ -76,7 +64,7 @@ func (k *kernel) checkProbes(t *testing.T, path string, sites []locate.Site) {
 
 // TestNothingAttached: without a required hook, no hook is reported as attached.
 func TestNothingAttached(t *testing.T) {
-	bpf.Kernel(t)
+	bpf.Root(t)
 	k, hooks, err := newKernel(Options{Sysfs: "/sys"})
 	if err == nil {
 		k.close()

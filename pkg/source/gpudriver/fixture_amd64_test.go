@@ -39,7 +39,7 @@ func newPrograms(t testing.TB, o Options) *programs {
 	if err := hook.Usable(); err != nil {
 		t.Fatal(err)
 	}
-	types, err := hook.LoadTypes("")
+	kernel, err := hook.ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,21 +49,21 @@ func newPrograms(t testing.TB, o Options) *programs {
 	if o.MaxCalls == 0 {
 		o.MaxCalls = 64
 	}
-	spec, err := loadSpec(o, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range spec.Programs {
-		if strings.Contains(p.SectionName, "probe") {
-			p.Type, p.AttachType, p.Flags = ebpf.Syscall, ebpf.AttachNone, unix.BPF_F_SLEEPABLE
-		}
-	}
 	p := &programs{
 		Source: &Source{o: o, forget: map[model.CgroupID]bool{}},
-		t:      t, types: types.Kernel, memory: make([]byte, 1<<16),
+		t:      t, types: kernel.Types, memory: make([]byte, 1<<16),
 	}
-	bpf.AddMemory(spec, len(p.memory))
-	if p.sensor, _, err = load(spec, types, o.Workloads); err != nil {
+	spec := o.spec()
+	spec.Prepare = func(compiled *ebpf.CollectionSpec, _ *hook.Kernel) error {
+		for _, p := range compiled.Programs {
+			if strings.Contains(p.SectionName, "probe") {
+				p.Type, p.AttachType, p.Flags = ebpf.Syscall, ebpf.AttachNone, unix.BPF_F_SLEEPABLE
+			}
+		}
+		bpf.AddMemory(compiled, len(p.memory))
+		return nil
+	}
+	if p.sensor, _, err = open(spec); err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(p.sensor.close)

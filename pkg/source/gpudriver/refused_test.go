@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/bpf"
@@ -14,7 +15,8 @@ import (
 
 // TestRefusedParts refuses each program, map and helper in turn. The programs are loaded, not attached: that needs a GPU driver.
 func TestRefusedParts(t *testing.T) {
-	types, _ := bpf.Kernel(t)
+	bpf.Root(t)
+	defer hook.Hold()()
 	o := Options{MaxEntries: 64, MaxCalls: 64}
 	r := bpf.Refusal{
 		Hooks: []hook.Hook{drmHook, ioctlHook, checkHook},
@@ -22,15 +24,9 @@ func TestRefusedParts(t *testing.T) {
 		Provides: map[string][]string{
 			drmHook.Name: {"DriverCalls"}, ioctlHook.Name: {"DriverCalls"}, checkHook.Name: {"DriverUses", "DriverTasks"},
 		},
-		Loads: func() []*ebpf.CollectionSpec {
-			spec, err := loadSpec(o, types)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return []*ebpf.CollectionSpec{spec}
-		},
+		Loads: []func() (*ebpf.CollectionSpec, error){gen.LoadGPUDriver},
 		Attach: func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
-			sensor, hooks, err := load(of[0], types, nil)
+			sensor, hooks, err := open(bpf.Compiled(o.spec(), of[0]))
 			if err != nil {
 				return hooks, nil, err
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -18,12 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-const (
-	// stackSize is the size of a kernel stack on machines with pages of 4 KiB.
-	stackSize = 16384
-	// kprobeEvents is the directory of the perf events that are kprobes.
-	kprobeEvents = "bus/event_source/devices/kprobe"
-)
+// kprobeEvents is the directory of the perf events that are kprobes.
+const kprobeEvents = "bus/event_source/devices/kprobe"
 
 // The hooks of this source. The programs of drmHook are attached to drm_ioctl, the programs of ioctlHook to each other
 // existing function of the table functions.
@@ -52,65 +47,51 @@ type sensor struct {
 	stats   []gen.GPUDriverDriverStat
 	threads []uint32
 	calls   []gen.GPUDriverDriverCall
-	fill    map[string]uint64 // entries of each map at the last read
 }
 
 func newSensor(o Options) (*sensor, error) {
-	// The kernel's type information takes some megabytes and is needed only here.
-	defer debug.FreeOSMemory()
-
 	// Without it, a hook would be an entry of tracefs, which outlives a killed sensor.
 	if _, err := os.Stat(filepath.Join(o.Sysfs, kprobeEvents)); err != nil {
 		return nil, fmt.Errorf("%w: this kernel has no kprobes (CONFIG_KPROBE_EVENTS): %w", model.ErrUnsupported, err)
 	}
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		return nil, err
-	}
-	spec, err := loadSpec(o, types)
-	if err != nil {
-		return nil, err
-	}
-	s, _, err := load(spec, types, o.Workloads)
+	s, _, err := open(o.spec())
 	return s, err
 }
 
-func load(spec *ebpf.CollectionSpec, types *hook.Types, workloads *hook.Workloads) (s *sensor, hooks []model.Hook, err error) {
-	s = &sensor{links: map[string][]link.Link{}, fill: map[string]uint64{}}
-	if s.object, err = workloads.NewObject(spec, types); err != nil {
-		return nil, nil, err
-	}
-	s.drm, s.ioctl = s.object.Attach(drmHook, "", nil), s.object.Attach(ioctlHook, "", nil)
-	s.check = s.object.Attach(checkHook, "", nil)
-	s.object.Attached()
-	hooks = []model.Hook{s.drm, s.ioctl, s.check}
-	if s.drm.State != model.StateOK && s.ioctl.State != model.StateOK {
-		s.close()
-		return nil, hooks, hook.Unsupported(errors.Join(hook.Failure(s.drm), hook.Failure(s.ioctl)))
-	}
-	if err := s.setWaits(); err != nil {
-		s.close()
+func open(spec hook.Spec) (*sensor, []model.Hook, error) {
+	s := &sensor{links: map[string][]link.Link{}}
+	_, hooks, err := hook.Open(spec, s.load)
+	if err != nil {
 		return nil, hooks, err
 	}
 	return s, hooks, nil
 }
 
-func loadSpec(o Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
-	spec, err := gen.LoadGPUDriver()
-	if err != nil {
-		return nil, err
+func (s *sensor) load(object *hook.Object) ([]model.Hook, error) {
+	s.object = object
+	s.drm, s.ioctl, s.check = object.Attach(drmHook, ""), object.Attach(ioctlHook, ""), object.Attach(checkHook, "")
+	hooks := []model.Hook{s.drm, s.ioctl, s.check}
+	if s.drm.State != model.StateOK && s.ioctl.State != model.StateOK {
+		return hooks, hook.Unsupported(errors.Join(hook.Failure(s.drm), hook.Failure(s.ioctl)))
 	}
-	subsys, err := types.Subsystem(o.Subsystem)
-	if err != nil {
-		return nil, err
+	return hooks, s.setWaits()
+}
+
+const (
+	statsMap = gen.GPUDriverMapDriverStats
+	callsMap = gen.GPUDriverMapDriverCalls
+)
+
+func (o *Options) spec() hook.Spec {
+	return hook.Spec{
+		Load: gen.LoadGPUDriver, Subsystem: o.Subsystem, Workloads: o.Workloads,
+		Entries: map[string]uint32{statsMap: o.MaxEntries, callsMap: o.MaxCalls},
+		Shares:  []uint32{o.MaxEntries / share, o.MaxCalls / share},
+		Report: hook.Report{
+			Maps: []string{statsMap, callsMap}, Losses: gen.GPUDriverVarDriverLosses, Reasons: lossNames[:],
+			Shares: []int{int(gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE), int(gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_SHARE)},
+		},
 	}
-	spec.Maps[gen.GPUDriverMapDriverStats].MaxEntries = o.MaxEntries
-	spec.Maps[gen.GPUDriverMapDriverCalls].MaxEntries = o.MaxCalls
-	return spec, errors.Join(
-		hook.SetShares(spec, o.MaxEntries/share, o.MaxCalls/share),
-		spec.Variables[gen.GPUDriverVarCgroupSubsys].Set(subsys),
-		spec.Variables[gen.GPUDriverVarStackSize].Set(uint32(max(stackSize, os.Getpagesize()))),
-	)
 }
 
 // share is the part of each map that an owner may have: a quarter.
@@ -203,20 +184,20 @@ func (s *sensor) each(f func(*gen.GPUDriverDriverKey, *gen.GPUDriverDriverStat) 
 		}
 		return drop
 	}
-	_, left, err := hook.Sweep(s.object.Coll.Maps[gen.GPUDriverMapDriverStats], &s.keys, &s.stats, visit)
+	_, left, err := hook.Sweep(s.object.Coll.Maps[statsMap], &s.keys, &s.stats, visit)
 	if err != nil {
 		return fmt.Errorf("durations of ioctls: %w", err)
 	}
-	s.fill[gen.GPUDriverMapDriverStats] = left
+	s.object.Entries[statsMap] = left
 	return nil
 }
 
 func (s *sensor) inProgress(f func(tid uint32, call *gen.GPUDriverDriverCall)) error {
-	n, err := hook.Batches(s.object.Coll.Maps[gen.GPUDriverMapDriverCalls], &s.threads, &s.calls, f)
+	n, err := hook.Batches(s.object.Coll.Maps[callsMap], &s.threads, &s.calls, f)
 	if err != nil {
 		return fmt.Errorf("ioctls in progress: %w", err)
 	}
-	s.fill[gen.GPUDriverMapDriverCalls] = n
+	s.object.Entries[callsMap] = n
 	return nil
 }
 
@@ -246,18 +227,7 @@ var lossNames = [gen.GPUDriverDriverLossDRIVER_LOSSES]string{
 }
 
 func (s *sensor) self(snap *model.Snapshot) error {
-	for _, name := range []string{gen.GPUDriverMapDriverStats, gen.GPUDriverMapDriverCalls} {
-		snap.Maps = append(snap.Maps, model.Map{
-			Name: name, Entries: s.fill[name], Capacity: uint64(s.object.Coll.Maps[name].MaxEntries()),
-		})
-	}
-	var lost [gen.GPUDriverDriverLossDRIVER_LOSSES]uint64
-	if s.object.Coll.Variables[gen.GPUDriverVarDriverLosses].Get(&lost) == nil {
-		for i, n := range lost {
-			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
-		}
-	}
+	err := s.object.Fill(snap)
 	snap.Losses = append(snap.Losses, model.Loss{Reason: "driver_program_skipped", Count: s.missed()})
-	const stats, calls = gen.GPUDriverDriverLossLOSS_DRIVER_STATS_SHARE, gen.GPUDriverDriverLossLOSS_DRIVER_CALLS_SHARE
-	return s.object.Owners.AddLosses(snap, lost[stats]+lost[calls], lossNames[stats], lossNames[calls])
+	return err
 }

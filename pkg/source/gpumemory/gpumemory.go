@@ -105,7 +105,7 @@ func newSource(opts Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := newKernel(opts)
+	k, err := newKernel(opts.spec())
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := model.Snapshot{Hooks: s.hooks, ProbeDurations: s.gate.Durations(sourceName)}
-	snap.FailedAllocations = make([]model.Series[model.AllocationKey, model.Allocations], 0, s.kernel.entries)
+	snap.FailedAllocations = make([]model.Series[model.AllocationKey, model.Allocations], 0, s.kernel.object.Entries[failuresMap])
 	err := s.kernel.each(func(key gen.GPUMemoryFailureKey, f *gen.GPUMemoryFailures) bool {
 		if s.forget[model.CgroupID(key.Cgroup)] {
 			return true
@@ -146,7 +146,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	if err != nil {
 		return model.Snapshot{Hooks: s.hooks, ProbeDurations: snap.ProbeDurations}, err
 	}
-	err = errors.Join(s.kernel.object.Owners.Settle(s.forget), s.kernel.fill(&snap))
+	err = errors.Join(s.kernel.object.Owners.Settle(s.forget), s.kernel.object.Fill(&snap))
 	clear(s.forget)
 	return snap, errors.Join(err, s.failed)
 }

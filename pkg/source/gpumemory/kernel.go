@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/features"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
@@ -31,69 +29,53 @@ type kernel struct {
 
 	keys     []gen.GPUMemoryFailureKey
 	values   []gen.GPUMemoryFailures
-	entries  uint64 // at the last read
 	callKeys []gen.GPUMemoryCallKey
 	calls    []uint64
 }
 
 // newKernel creates the maps and loads the programs once for each function: before Linux 5.15 a probe cannot pass a
-// value to its program.
-func newKernel(opts Options) (*kernel, error) {
-	// The kernel's type information takes some megabytes and is needed only here.
-	defer debug.FreeOSMemory()
-	types, err := hook.LoadTypes("")
-	if err != nil {
+// value to its program. It fails only if no function has programs.
+func newKernel(spec hook.Spec) (*kernel, error) {
+	k := &kernel{multi: uprobe.HasMulti()}
+	if _, _, err := hook.Open(spec, k.loadAll); err != nil {
 		return nil, err
 	}
-	spec, err := loadSpec(opts, types)
-	if err != nil {
-		return nil, err
-	}
-	return load(opts, spec, types)
+	return k, nil
 }
 
-func loadSpec(opts Options, types *hook.Types) (*ebpf.CollectionSpec, error) {
-	spec, err := gen.LoadGPUMemory()
-	if err != nil {
-		return nil, err
+func (o *Options) spec() hook.Spec {
+	entries := cmp.Or(o.MaxEntries, defaultMaxEntries)
+	return hook.Spec{
+		Load: gen.LoadGPUMemory, Subsystem: o.Subsystem, Workloads: o.Workloads,
+		Entries: map[string]uint32{failuresMap: entries},
+		Shares:  []uint32{entries / share},
+		Prepare: uprobe.Prepare,
+		Report: hook.Report{
+			Maps: []string{failuresMap}, Losses: gen.GPUMemoryVarAllocationLosses, Reasons: lossNames[:],
+			Shares: []int{int(gen.GPUMemoryAllocationLossLOSS_FAILURES_SHARE)},
+		},
 	}
-	subsystem, err := types.Subsystem(opts.Subsystem)
-	if err != nil {
-		return nil, err
-	}
-	entries := cmp.Or(opts.MaxEntries, defaultMaxEntries)
-	spec.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries = entries
-	return spec, errors.Join(spec.Variables[gen.GPUMemoryVarCgroupSubsys].Set(subsystem), hook.SetShares(spec, entries/share))
 }
 
-// load makes the maps and loads the programs of all functions. It fails only if no function has programs.
-func load(opts Options, spec *ebpf.CollectionSpec, types *hook.Types) (k *kernel, err error) {
-	k = &kernel{multi: features.HaveBPFLinkUprobeMulti() == nil}
-	for _, p := range spec.Programs {
-		if k.multi {
-			p.AttachType = ebpf.AttachTraceUprobeMulti
-		}
-	}
-	if k.object, err = opts.Workloads.NewObject(spec, types); err != nil {
-		return nil, err
-	}
+func (k *kernel) loadAll(object *hook.Object) ([]model.Hook, error) {
+	k.object = object
 	for i := range functions {
-		programs, err := k.load(spec, i)
+		programs, err := k.load(object.Compiled, i)
 		if err != nil {
 			err = fmt.Errorf("loading the programs of %s: %w", functions[i].name, err)
 		}
 		k.programs, k.refused = append(k.programs, programs), append(k.refused, err)
 	}
-	k.object.Attached()
 	if slices.Contains(k.refused, nil) {
-		return k, nil
+		return nil, nil
 	}
-	k.close()
 	return nil, hook.Unsupported(k.refused[0])
 }
 
 // An owner may have a quarter of the map.
 const share = 4
+
+const failuresMap = gen.GPUMemoryMapAllocationFailures
 
 const failuresOfOwner = uint32(gen.GPUMemoryAllocationMapFAILURES_OF_OWNER)
 
@@ -142,7 +124,7 @@ func (k *kernel) detached() error {
 
 // each calls f for the failures of each cgroup and API, and deletes the entry if f returns true.
 func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (drop bool)) error {
-	_, left, err := hook.Sweep(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures], &k.keys, &k.values,
+	_, left, err := hook.Sweep(k.object.Coll.Maps[failuresMap], &k.keys, &k.values,
 		func(key *gen.GPUMemoryFailureKey, v *gen.GPUMemoryFailures) bool {
 			drop := f(*key, v)
 			if drop {
@@ -153,7 +135,7 @@ func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (d
 	if err != nil {
 		return fmt.Errorf("failed allocations: %w", err)
 	}
-	k.entries = left
+	k.object.Entries[failuresMap] = left
 	return nil
 }
 
@@ -179,22 +161,6 @@ var lossNames = [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]string{
 	gen.GPUMemoryAllocationLossLOSS_FAILURES_FULL:  "allocation_failures_full",
 	gen.GPUMemoryAllocationLossLOSS_FAILURES_SHARE: "allocation_failures_share",
 	gen.GPUMemoryAllocationLossLOSS_ENTRY_MISSED:   "allocation_entry_missed",
-}
-
-// fill adds the size of the map and the losses to a snapshot.
-func (k *kernel) fill(snap *model.Snapshot) error {
-	snap.Maps = append(snap.Maps, model.Map{
-		Name: gen.GPUMemoryMapAllocationFailures, Entries: k.entries,
-		Capacity: uint64(k.object.Coll.Maps[gen.GPUMemoryMapAllocationFailures].MaxEntries()),
-	})
-	var lost [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]uint64
-	if k.object.Coll.Variables[gen.GPUMemoryVarAllocationLosses].Get(&lost) == nil {
-		for i, n := range lost {
-			snap.Losses = append(snap.Losses, model.Loss{Reason: lossNames[i], Count: n})
-		}
-	}
-	const reason = gen.GPUMemoryAllocationLossLOSS_FAILURES_SHARE
-	return k.object.Owners.AddLosses(snap, lost[reason], lossNames[reason])
 }
 
 // close closes the maps and the programs. The caller has closed the probes.

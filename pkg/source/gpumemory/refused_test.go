@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/bpf"
@@ -15,12 +16,12 @@ import (
 // TestRefusedParts refuses each program, map and helper in turn. All functions have the same programs: without one of them, the source is
 // unsupported.
 func TestRefusedParts(t *testing.T) {
-	types, _ := bpf.Kernel(t)
-	spec, err := loadSpec(Options{}, types)
+	bpf.Root(t)
+	spec, err := gen.LoadGPUMemory()
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := load(Options{}, spec, types)
+	k, err := newKernel((&Options{}).spec())
 	if err != nil {
 		bpf.Skip(t, err)
 	}
@@ -28,7 +29,7 @@ func TestRefusedParts(t *testing.T) {
 	for _, part := range bpf.Parts(spec) {
 		changed := spec.Copy()
 		used := bpf.Refuse(changed, part)
-		k, err := load(Options{}, changed, types)
+		k, err := newKernel(bpf.Compiled((&Options{}).spec(), changed))
 		t.Logf("%-30s %v", part, err)
 		switch {
 		case err == nil:

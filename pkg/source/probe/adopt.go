@@ -22,7 +22,7 @@ import (
 // adopt records the objects of some types, or of all types, that the programs have not seen, such as objects older than
 // the hooks. A restrack id identifies an object, so each object is recorded once. The listing does not report the kind
 // of memory of a region. If a device cannot be listed, its objects are missing until a later try.
-func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectType) error {
+func (r *reconciler) adopt(ctx context.Context, opts Options, types ...model.ObjectType) error {
 	if opts.Objects == nil {
 		return nil
 	}
@@ -31,21 +31,21 @@ func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectT
 	}
 	// The lists take some hundred bytes per object and are needed only here.
 	defer debug.FreeOSMemory()
-	first := len(s.adoptions) == 0
-	lost, now := s.lost(), time.Now()
-	s.changes = repairs{}
-	failed, err := s.adoptListed(ctx, opts, types)
-	s.compared.forget(types)
+	first := len(r.adoptions) == 0
+	lost, now := r.lost(), time.Now()
+	r.changes = repairs{}
+	failed, err := r.adoptListed(ctx, opts, types)
+	r.compared.forget(types)
 	if !first { // The objects older than the hooks are not a repair.
-		s.mu.Lock()
-		s.repaired = s.repaired.plus(s.changes)
-		s.mu.Unlock()
+		r.mu.Lock()
+		r.repaired = r.repaired.plus(r.changes)
+		r.mu.Unlock()
 	}
 	if errors.Is(err, model.ErrUnsupported) {
 		failed = nil
 	}
 	for _, t := range types {
-		s.adoptions[t] = s.adoptions[t].next(now, lost[t], s.changes != repairs{}, failed[t])
+		r.adoptions[t] = r.adoptions[t].next(now, lost[t], r.changes != repairs{}, failed[t])
 	}
 	return err
 }
@@ -55,45 +55,47 @@ func (s *sensor) adopt(ctx context.Context, opts Options, types ...model.ObjectT
 // An object that no program has seen may be destroyed between the dump and its record. So a second dump follows:
 // objects missing from it are removed again. A counted object missing from both dumps ended while a program was
 // skipped, and is removed too.
-func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.ObjectType) (failed map[model.ObjectType]bool, err error) {
+func (r *reconciler) adoptListed(
+	ctx context.Context, opts Options, types []model.ObjectType,
+) (failed map[model.ObjectType]bool, err error) {
 	failed = map[model.ObjectType]bool{}
 	failAll := func() {
 		for _, t := range types {
 			failed[t] = true
 		}
 	}
-	if err := s.number(s.objects.Program(gen.ObjectsProgNumberObject)); err != nil {
+	if err := r.number(r.objects.Program(gen.ObjectsProgNumberObject)); err != nil {
 		opts.Logger.Debug("ids that the programs missed", zap.Error(err))
 	}
-	counted := s.counted(ctx, opts, types)
+	counted := r.counted(ctx, opts, types)
 	found, err := list(ctx, opts, types)
 	var ended []entry
 	if err == nil {
-		ended = s.unlisted(counted, found)
+		ended = r.unlisted(counted, found)
 	} else {
 		failAll()
 	}
-	seen, unnumbered, seenErr := s.seen()
+	seen, unnumbered, seenErr := r.seen()
 	if seenErr != nil {
 		failAll()
 		return failed, errors.Join(err, seenErr)
 	}
-	counts, countErr := s.adoptedOf()
+	counts, countErr := r.adoptedOf()
 	if countErr != nil {
 		failAll()
 		return failed, errors.Join(err, countErr)
 	}
-	s.mu.Lock()
-	s.unadopted.begin(types)
-	s.mu.Unlock()
+	r.mu.Lock()
+	r.unadopted.begin(types)
+	r.mu.Unlock()
 	adopted := map[gen.ObjectsAdoptedKey]gen.ObjectsObject{}
-	share := s.objects.Coll.Maps[gen.ObjectsMapAdopted].MaxEntries() / objectsShare
+	share := r.objects.Coll.Maps[gen.ObjectsMapAdopted].MaxEntries() / objectsShare
 	doubtful, unrecorded := 0, 0
 	for _, o := range found {
 		code, ok := typeCode(o.Type)
 		key := gen.ObjectsAdoptedKey{Device: o.Index, Type: uint32(code), Id: o.ID}
 		// If the programs do not see the end of CM ids, CM ids stay unattributed.
-		if !ok || seen[key] || o.Type == model.CMID && !s.cmIDs {
+		if !ok || seen[key] || o.Type == model.CMID && !r.cmIDs {
 			continue
 		}
 		// This may be the object that is counted without its id. A missing object is better than one counted twice.
@@ -109,21 +111,21 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 				value.Cgroup, value.Owner = opts.ownerOf(id)
 			}
 		}
-		if counts[value.Owner] >= share && !s.isAdopted(key) {
-			s.unadopt(value.Owner, gen.VerbsLossLOSS_OBJECTS_SHARE, o.Type)
+		if counts[value.Owner] >= share && !r.isAdopted(key) {
+			r.unadopt(value.Owner, gen.VerbsLossLOSS_OBJECTS_SHARE, o.Type)
 			failed[o.Type] = true
 			continue
 		}
-		added, recordErr := s.record(key, value, o.Device)
+		added, recordErr := r.record(key, value, o.Device)
 		if recordErr != nil { // usually because the map is full
 			if unrecorded++; unrecorded == 1 {
 				err = errors.Join(err, recordErr)
 			}
-			s.unadopt(0, gen.VerbsLossLOSS_OBJECTS_FULL, o.Type)
+			r.unadopt(0, gen.VerbsLossLOSS_OBJECTS_FULL, o.Type)
 			failed[o.Type] = true
 			continue
 		}
-		s.addPeer(o, value.Cgroup, value.Owner)
+		r.addPeer(o, value.Cgroup, value.Owner)
 		if added {
 			adopted[key] = value
 			counts[value.Owner]++
@@ -137,11 +139,11 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 	}
 	again, againErr := list(ctx, opts, changedTypes(adopted, ended))
 	if againErr == nil {
-		for _, e := range s.unlisted(ended, again) {
-			s.remove(e)
+		for _, e := range r.unlisted(ended, again) {
+			r.remove(e)
 		}
 	}
-	if seen, _, seenErr = s.seen(); seenErr != nil {
+	if seen, _, seenErr = r.seen(); seenErr != nil {
 		failAll()
 		return failed, errors.Join(err, seenErr)
 	}
@@ -157,10 +159,10 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 		}
 	}
 	for key, value := range destroyed {
-		s.unrecord(key, value)
+		r.unrecord(key, value)
 	}
 	for key := range missing {
-		s.removePeer(key)
+		r.removePeer(key)
 	}
 	if againErr != nil {
 		failAll()
@@ -170,14 +172,14 @@ func (s *sensor) adoptListed(ctx context.Context, opts Options, types []model.Ob
 
 // number gives the counted objects their ids if the return of rdma_restrack_add was missed. The program reads struct
 // rdma_restrack_entry.
-func (s *sensor) number(program *ebpf.Program) error {
+func (t *tables) number(program *ebpf.Program) error {
 	if program == nil { // the kernel refused it
 		return nil
 	}
 	var errs []error
 	var keys []uint64
 	var values []gen.ObjectsObject
-	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values, func(address uint64, o *gen.ObjectsObject) {
+	_, err := hook.Batches(t.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values, func(address uint64, o *gen.ObjectsObject) {
 		if o.Numbered == 0 && len(errs) == 0 && slices.Contains(adoptedTypes, objectType(uint16(o.Type))) { // other types have no id
 			if _, err := program.Run(&ebpf.RunOptions{Context: [1]uint64{address}}); err != nil {
 				errs = append(errs, err)
@@ -207,41 +209,41 @@ func list(ctx context.Context, opts Options, types []model.ObjectType) ([]model.
 }
 
 // record passes an object to the programs. If the object is new, record adds it to the base counts.
-func (s *sensor) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) (added bool, err error) {
-	err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
+func (t *tables) record(key gen.ObjectsAdoptedKey, o gen.ObjectsObject, device string) (added bool, err error) {
+	err = t.objects.Coll.Maps[gen.ObjectsMapAdopted].Update(key, o, ebpf.UpdateNoExist)
 	switch {
 	case errors.Is(err, ebpf.ErrKeyExist):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("adopting an object: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.recorded++
-	s.changes.added++
-	if _, ok := s.indexes[key.Device]; !ok {
-		s.indexes[key.Device] = device
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recorded++
+	t.changes.added++
+	if _, ok := t.indexes[key.Device]; !ok {
+		t.indexes[key.Device] = device
 	}
 	k := holdingKeyOf(o)
-	b := s.base[k]
-	s.base[k] = held{b.count + 1, b.bytes + int64(o.Bytes)}
+	b := t.base[k]
+	t.base[k] = held{b.count + 1, b.bytes + int64(o.Bytes)}
 	return true, nil
 }
 
 // unrecord removes an object that ended unseen. It keeps an object that a program has taken or is about to take.
-func (s *sensor) unrecord(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
-	m := s.objects.Coll.Maps[gen.ObjectsMapAdopted]
+func (t *tables) unrecord(key gen.ObjectsAdoptedKey, o gen.ObjectsObject) {
+	m := t.objects.Coll.Maps[gen.ObjectsMapAdopted]
 	var now gen.ObjectsObject
 	if m.Lookup(key, &now) != nil || now.Hidden != 0 || m.Delete(key) != nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.recorded--
-	s.changes.added--
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recorded--
+	t.changes.added--
 	k := holdingKeyOf(o)
-	b := s.base[k]
-	s.base[k] = held{b.count - 1, b.bytes - int64(o.Bytes)}
+	b := t.base[k]
+	t.base[k] = held{b.count - 1, b.bytes - int64(o.Bytes)}
 }
 
 func holdingKeyOf(o gen.ObjectsObject) gen.ObjectsHoldingKey {
@@ -251,11 +253,11 @@ func holdingKeyOf(o gen.ObjectsObject) gen.ObjectsHoldingKey {
 // seen returns the objects that the programs count with their ids, and the devices and types of objects counted without
 // an id. An id is missing while the return of rdma_restrack_add is pending, or if it was missed and number could not
 // read the id.
-func (s *sensor) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err error) {
+func (t *tables) seen() (known, unnumbered map[gen.ObjectsAdoptedKey]bool, err error) {
 	known, unnumbered = map[gen.ObjectsAdoptedKey]bool{}, map[gen.ObjectsAdoptedKey]bool{}
 	var keys []uint64
 	var values []gen.ObjectsObject
-	_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values,
+	_, err = hook.Batches(t.objects.Coll.Maps[gen.ObjectsMapObjects], &keys, &values,
 		func(_ uint64, o *gen.ObjectsObject) {
 			key := gen.ObjectsAdoptedKey{Device: o.Device, Type: uint32(o.Type), Id: o.Id}
 			if o.Numbered == 0 {

@@ -87,20 +87,7 @@ func BenchmarkDrain(b *testing.B) {
 		b.Skip("needs root")
 	}
 	const entries = 1024
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		b.Fatal(err)
-	}
-	compiled, err := loadSpecs(Options{MaxEntries: minMaxEntries, MaxObjects: 1}, types)
-	if err != nil {
-		b.Fatal(err)
-	}
-	s := &sensor{}
-	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(compiled.verbs, types); err != nil {
-		b.Fatal(err)
-	}
-	defer s.close()
+	s := newUnhooked(b, Options{MaxEntries: minMaxEntries, MaxObjects: 1})
 	m := s.verbs.Coll.Maps[gen.VerbsMapVerbs]
 	for i := range entries {
 		if err := m.Put(gen.VerbsVerbKey{Cgroup: uint64(i), Rdev: 7}, gen.VerbsVerbStat{SumNs: 1}); err != nil {

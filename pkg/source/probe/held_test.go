@@ -154,31 +154,20 @@ func (h *heldNetlink) counts(context.Context) (map[model.ObjectTable]uint64, err
 
 func newUnhooked(t testing.TB, opts Options) *sensor {
 	t.Helper()
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := loadSpecs(opts, types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &sensor{
-		indexes: map[uint32]string{}, base: map[gen.ObjectsHoldingKey]held{}, renamed: map[gen.ObjectsHoldingKey]uint64{},
-		adoptions: map[model.ObjectType]adoption{},
-	}
-	s.fill = map[string]uint64{}
-	if s.verbs, err = hook.NewObject(compiled.verbs, types); err != nil {
-		t.Fatal(err)
-	}
+	s := &sensor{opts: opts, reconciler: newReconciler()}
 	t.Cleanup(s.close)
-	if s.objects, err = hook.NewObject(compiled.objects, types); err != nil {
-		t.Fatal(err)
-	}
-	if s.peers, err = hook.NewObject(compiled.peers, types); err != nil {
-		t.Fatal(err)
+	defer hook.Hold()()
+	of := opts.specs()
+	for object, spec := range map[**hook.Object]hook.Spec{&s.verbs: of.verbs, &s.objects: of.objects, &s.peers: of.peers} {
+		var err error
+		if *object, _, err = hook.Open(spec, noHooks); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return s
 }
+
+func noHooks(*hook.Object) ([]model.Hook, error) { return nil, nil }
 
 func processCPU(t testing.TB, f func()) time.Duration {
 	t.Helper()

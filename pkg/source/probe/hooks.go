@@ -132,11 +132,7 @@ const (
 )
 
 func unattached(reason string, state model.State) []model.Hook {
-	var out []model.Hook
-	for _, h := range slices.Concat(verbHooks, objectHooks, []hook.Hook{numberHook, existingHook, peersHook, cgroupHook}) {
-		out = append(out, model.Hook{Name: h.Name, State: state, Reason: reason})
-	}
-	return out
+	return hook.States(slices.Concat(verbHooks, objectHooks, []hook.Hook{numberHook, existingHook, peersHook, cgroupHook}), reason, state)
 }
 
 func tiersOf(hooks []model.Hook) string {

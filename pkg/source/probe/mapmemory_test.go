@@ -8,21 +8,23 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 )
 
 // totalMemory returns an upper bound in bytes of the kernel memory of all maps, on a machine with that many possible
 // CPUs. The bound leaves out the values of task storage: 128 bytes per thread that uses RDMA.
-func totalMemory(opts Options, cpus int) (uint64, error) {
-	compiled, err := sizedSpecs(opts)
+func totalMemory(opts Options, growing bool, cpus int) (uint64, error) {
+	compiled, err := compile(opts, growing)
 	if err != nil {
 		return 0, err
 	}
 	var sum uint64
 	seen := map[string]bool{}
-	for _, spec := range compiled.all() {
+	for _, spec := range compiled {
 		for name, m := range spec.Maps {
 			// The objects share these.
 			if name == gen.VerbsMapMarkedCgroups || name == gen.VerbsMapWorkloadOf {
@@ -123,6 +125,27 @@ func roundUp(n, multiple uint64) uint64 {
 	return (n + multiple - 1) / multiple * multiple
 }
 
-func (c specs) all() []*ebpf.CollectionSpec {
-	return []*ebpf.CollectionSpec{c.verbs, c.objects, c.peers, c.cgroups}
+// compile returns the compiled objects for a kernel whose maps grow, or do not.
+func compile(o Options, growing bool) (all []*ebpf.CollectionSpec, err error) {
+	table := &btf.Struct{Name: "bpf_htab"}
+	if growing {
+		table.Members = []btf.Member{{Name: "ma", Type: &btf.Int{Size: 4}}}
+	}
+	b, err := btf.NewBuilder([]btf.Type{table}, nil)
+	if err != nil {
+		return nil, err
+	}
+	types, err := b.Spec()
+	if err != nil {
+		return nil, err
+	}
+	specs := o.specs()
+	for _, s := range specs.all() {
+		compiled, err := s.Compile(&hook.Kernel{Types: types})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, compiled)
+	}
+	return all, nil
 }

@@ -33,7 +33,7 @@ func TestMapMemory(t *testing.T) {
 		if os.Getpagesize() > 4<<10 {
 			c.limit += 3
 		}
-		got, err := totalMemory(Options{growing: c.growing}.sized(256, c.devices), 256)
+		got, err := totalMemory(Options{}.sized(256, c.devices), c.growing, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,11 +42,11 @@ func TestMapMemory(t *testing.T) {
 			t.Errorf("the maps take %d bytes on 256 CPUs with %d HCAs (growing %v), want at most %d MiB", got, c.devices, c.growing, c.limit)
 		}
 	}
-	large, err := totalMemory(defaults, 256)
+	large, err := totalMemory(defaults, false, 256)
 	if err != nil {
 		t.Fatal(err)
 	}
-	small, err := totalMemory(defaults, 1)
+	small, err := totalMemory(defaults, false, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,12 +174,12 @@ func charged(l kernelLayout, m *ebpf.MapSpec, cpus, page uint64) uint64 {
 // mapmemory_test.go, for any number of CPUs. With pages of 4 KiB and up to 256 CPUs, the sum of the bounds is at most 2
 // % above what the kernel allocates.
 func TestMapMemoryOfKernels(t *testing.T) {
-	compiled, err := sizedSpecs(defaults)
+	compiled, err := compile(defaults, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var maps []*ebpf.MapSpec
-	for _, spec := range compiled.all() {
+	for _, spec := range compiled {
 		for _, m := range spec.Maps {
 			maps = append(maps, m)
 			if m.Type == ebpf.Array && m.Flags&unix.BPF_F_MMAPABLE == 0 {
@@ -232,7 +232,7 @@ func TestMapMemoryWithoutBound(t *testing.T) {
 // TestKernelStructures compares the sizes in mapmemory_test.go with the running kernel's BTF.
 func TestKernelStructures(t *testing.T) {
 	root(t)
-	types, err := hook.LoadTypes("")
+	kernel, err := hook.ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestKernelStructures(t *testing.T) {
 		"pcpu_freelist_head": freeListSize, "bpf_lru_locallist": localListSize,
 	} {
 		var s *btf.Struct
-		if err := types.Kernel.TypeByName(name, &s); err != nil {
+		if err := kernel.Types.TypeByName(name, &s); err != nil {
 			t.Errorf("struct %s: %v", name, err)
 			continue
 		}
@@ -256,11 +256,7 @@ func TestKernelStructures(t *testing.T) {
 // empty.
 func TestMapMemoryOfKernel(t *testing.T) {
 	root(t)
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := loadSpecs(defaults, types)
+	kernel, err := hook.ReadKernel("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,8 +265,13 @@ func TestMapMemoryOfKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var whole uint64
-	for _, spec := range compiled.all() {
-		o, err := hook.NewObject(spec, types)
+	specs := defaults.specs()
+	for _, s := range specs.all() {
+		spec, err := s.Compile(kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, _, err := hook.Open(*s, noHooks)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +297,7 @@ func TestMapMemoryOfKernel(t *testing.T) {
 			}
 		}
 	}
-	if limit := uint64(14 << 20); types.GrowingMaps() && cpus <= 16 && whole > limit {
+	if limit := uint64(14 << 20); kernel.GrowingMaps() && cpus <= 16 && whole > limit {
 		t.Errorf("empty maps take %d bytes, want at most %d", whole, limit)
 	}
 }

@@ -141,14 +141,15 @@ var lossNames = [gen.VerbsLossLOSSES + 1]string{
 
 // The losses of owners that used up their share, by map of each object.
 var (
-	verbShares = [...]gen.VerbsLoss{
-		gen.VerbsVerbMapVERBS_OF_OWNER: gen.VerbsLossLOSS_VERBS_SHARE, gen.VerbsVerbMapERRORS_OF_OWNER: gen.VerbsLossLOSS_ERRORS_SHARE,
+	verbShares = [...]int{
+		gen.VerbsVerbMapVERBS_OF_OWNER:  int(gen.VerbsLossLOSS_VERBS_SHARE),
+		gen.VerbsVerbMapERRORS_OF_OWNER: int(gen.VerbsLossLOSS_ERRORS_SHARE),
 	}
-	objectShares = [...]gen.VerbsLoss{
-		gen.ObjectsObjectMapOBJECTS_OF_OWNER:  gen.VerbsLossLOSS_OBJECTS_SHARE,
-		gen.ObjectsObjectMapHOLDINGS_OF_OWNER: gen.VerbsLossLOSS_HOLDINGS_SHARE,
+	objectShares = [...]int{
+		gen.ObjectsObjectMapOBJECTS_OF_OWNER:  int(gen.VerbsLossLOSS_OBJECTS_SHARE),
+		gen.ObjectsObjectMapHOLDINGS_OF_OWNER: int(gen.VerbsLossLOSS_HOLDINGS_SHARE),
 	}
-	peerShares = [...]gen.VerbsLoss{gen.PeersPeerMapPEERS_OF_OWNER: gen.VerbsLossLOSS_PEERS_SHARE}
+	peerShares = [...]int{gen.PeersPeerMapPEERS_OF_OWNER: int(gen.VerbsLossLOSS_PEERS_SHARE)}
 )
 
 // errnoName returns the symbol of an errno, or the number if user space defines no symbol (512 and above).

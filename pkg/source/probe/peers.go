@@ -37,37 +37,38 @@ func (s *Source) Peers() ([]model.Peer, error) {
 }
 
 // attachPeers attaches the hooks of connections. The hooks of objects provide the names of devices.
-func (s *sensor) attachPeers(symbols map[string]bool) model.Hook {
-	out := peersHook.Unattached("needs the hooks of objects")
-	if s.objects != nil {
-		out = s.peers.Attach(peersHook, s.opts.Tier, symbols)
+func (s *sensor) attachPeers(o *hook.Object) ([]model.Hook, error) {
+	if s.objects == nil {
+		return []model.Hook{peersHook.Unattached("needs the hooks of objects")}, errUnattached
 	}
-	if !attached(out) {
-		s.peers.Close()
-		s.peers = nil
-	}
-	return out
+	return attachOne(o, peersHook, s.opts.Tier)
 }
 
-func (s *sensor) attachCgroups(symbols map[string]bool) model.Hook {
-	out := s.cgroups.Attach(cgroupHook, "", symbols)
-	if !attached(out) {
-		s.cgroups.Close()
-		s.cgroups = nil
+func (s *sensor) attachCgroups(o *hook.Object) ([]model.Hook, error) {
+	if s.verbs == nil && s.objects == nil {
+		return []model.Hook{cgroupHook.Unattached("needs another hook")}, errUnattached
 	}
-	return out
+	return attachOne(o, cgroupHook, "")
 }
 
-func (s *sensor) readPeers() ([]model.Peer, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func attachOne(o *hook.Object, h hook.Hook, only string) ([]model.Hook, error) {
+	hooks := o.AttachAll([]hook.Hook{h}, only)
+	if !attached(hooks[0]) {
+		return hooks, errUnattached
+	}
+	return hooks, nil
+}
+
+func (t *tables) readPeers() ([]model.Peer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	found := []model.Peer{}
 	var keys []gen.PeersPeerKey
 	var values []gen.PeersPeer
-	_, err := hook.Batches(s.peers.Coll.Maps[gen.PeersMapPeers], &keys, &values,
+	_, err := hook.Batches(t.peers.Coll.Maps[gen.PeersMapPeers], &keys, &values,
 		func(k gen.PeersPeerKey, v *gen.PeersPeer) {
 			p := model.Peer{
-				Cgroup: model.CgroupID(v.Cgroup), Device: s.deviceName(k.Device), Port: v.Port, QPN: k.Qpn,
+				Cgroup: model.CgroupID(v.Cgroup), Device: t.deviceName(k.Device), Port: v.Port, QPN: k.Qpn,
 				Type: nameOf(queueTypes, v.Type), State: nameOf(queueStates, v.State),
 				RemoteLID: v.Lid, RemoteQPN: v.Qpn,
 			}
@@ -99,46 +100,46 @@ func nameOf(names []string, n uint32) string {
 }
 
 // addPeer records the remote end of a queue pair connected before the hooks were attached.
-func (s *sensor) addPeer(o model.Object, cgroup, owner uint64) {
-	if s.peers == nil || o.Type != model.QP || o.RemoteQPN == 0 || o.QPState < readyToReceive {
+func (t *tables) addPeer(o model.Object, cgroup, owner uint64) {
+	if t.peers == nil || o.Type != model.QP || o.RemoteQPN == 0 || o.QPState < readyToReceive {
 		return
 	}
 	key := gen.PeersPeerKey{Device: o.Index, Qpn: o.ID}
 	p := gen.PeersPeer{
 		Cgroup: cgroup, Owner: owner, Qpn: o.RemoteQPN, Port: o.Port, Type: uint32(o.QPType), State: uint32(o.QPState),
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	peers := s.peers.Coll.Maps[gen.PeersMapPeers]
-	if s.peers.Owners.Has(p.Owner, peersOfOwner, peers.MaxEntries()/objectsShare) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	peers := t.peers.Coll.Maps[gen.PeersMapPeers]
+	if t.peers.Owners.Has(p.Owner, peersOfOwner, peers.MaxEntries()/objectsShare) {
 		if peers.Lookup(key, &gen.PeersPeer{}) != nil {
-			s.unadopted.add(p.Owner, gen.VerbsLossLOSS_PEERS_SHARE, o.Type)
+			t.unadopted.add(p.Owner, gen.VerbsLossLOSS_PEERS_SHARE, o.Type)
 		}
 		return
 	}
 	err := peers.Update(key, p, ebpf.UpdateNoExist)
 	switch {
 	case err == nil:
-		s.joined++
-		s.peers.Owners.Add(p.Owner, peersOfOwner, 1)
+		t.joined++
+		t.peers.Owners.Add(p.Owner, peersOfOwner, 1)
 	case !errors.Is(err, ebpf.ErrKeyExist):
-		s.unjoined++
+		t.unjoined++
 	}
 }
 
 // removePeer removes a queue pair that was destroyed before the hooks could see it.
-func (s *sensor) removePeer(key gen.ObjectsAdoptedKey) {
-	if s.peers == nil || key.Type != uint32(gen.ObjectsObjectTypeTYPE_QP) {
+func (t *tables) removePeer(key gen.ObjectsAdoptedKey) {
+	if t.peers == nil || key.Type != uint32(gen.ObjectsObjectTypeTYPE_QP) {
 		return
 	}
 	peer := gen.PeersPeerKey{Device: key.Device, Qpn: key.Id}
 	var p gen.PeersPeer
-	peers := s.peers.Coll.Maps[gen.PeersMapPeers]
+	peers := t.peers.Coll.Maps[gen.PeersMapPeers]
 	if peers.Lookup(peer, &p) != nil || peers.Delete(peer) != nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.joined--
-	s.peers.Owners.Add(p.Owner, peersOfOwner, -1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.joined--
+	t.peers.Owners.Add(p.Owner, peersOfOwner, -1)
 }

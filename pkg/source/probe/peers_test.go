@@ -133,11 +133,8 @@ func TestPeersFull(t *testing.T) {
 // TestPeersSized: more objects make room for more peers.
 func TestPeersSized(t *testing.T) {
 	for objects, want := range map[uint32]uint32{1: 1, minMaxObjects: 32768, 1 << 20: 1 << 19} {
-		compiled, err := sizedSpecs(Options{MaxEntries: minMaxEntries, MaxObjects: objects})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := compiled.peers.Maps[gen.PeersMapPeers].MaxEntries; n != want {
+		specs := (&Options{MaxEntries: minMaxEntries, MaxObjects: objects}).specs()
+		if n := specs.peers.Entries[gen.PeersMapPeers]; n != want {
 			t.Errorf("%d objects: room for %d peers, want %d", objects, n, want)
 		}
 	}

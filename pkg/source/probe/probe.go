@@ -57,8 +57,7 @@ type Options struct {
 	Paths  *PathLog
 	Logger *zap.Logger
 
-	devices int  // number of devices when the hooks are attached
-	growing bool // the kernel allocates map elements when they are added
+	devices int // number of devices when the hooks are attached
 }
 
 // Source attaches the hooks and reads the maps.

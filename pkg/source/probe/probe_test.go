@@ -77,26 +77,13 @@ func root(t *testing.T) {
 // Programs on functions of ib_core and ib_uverbs load in the guest.
 func TestLoad(t *testing.T) {
 	root(t)
-	types, err := hook.LoadTypes("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := loadSpecs(Options{MaxEntries: 16, MaxObjects: 16}, types)
-	if err != nil {
-		t.Fatal(err)
-	}
 	loaded := 0
-	for _, spec := range compiled.all() {
-		o, err := hook.NewObject(spec, types)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer o.Close()
-		for _, p := range spec.Programs {
+	load := func(o *hook.Object) ([]model.Hook, error) {
+		for _, p := range o.Compiled.Programs {
 			if p.Type == ebpf.Tracing {
 				continue // without InfiniBand the function does not exist
 			}
-			coll, err := o.Variant(spec, nil, p.Name)
+			coll, err := o.Variant(o.Compiled, nil, p.Name)
 			switch {
 			case err == nil:
 				loaded++
@@ -108,6 +95,15 @@ func TestLoad(t *testing.T) {
 				t.Logf("%s: %v", p.Name, err)
 			}
 		}
+		return nil, nil
+	}
+	specs := (&Options{MaxEntries: 16, MaxObjects: 16}).specs()
+	for _, s := range specs.all() {
+		o, _, err := hook.Open(*s, load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Close()
 	}
 	t.Logf("%d programs loaded", loaded)
 	if loaded < 4 {

@@ -37,18 +37,21 @@ type objectPrograms struct {
 // holdings.
 func newObjectPrograms(t *testing.T, tier string) *objectPrograms {
 	t.Helper()
-	return newPrograms(t, tier, smallSpecs(t).objects)
+	return newPrograms(t, tier, compileSmall(t, small.objects))
 }
 
 // newPeerPrograms has room for 32 peers. An owner may have half of them.
 func newPeerPrograms(t *testing.T, tier string) *objectPrograms {
 	t.Helper()
-	return newPrograms(t, tier, smallSpecs(t).peers)
+	return newPrograms(t, tier, compileSmall(t, small.peers))
 }
 
-func smallSpecs(t *testing.T) specs {
+var small = (&Options{MaxEntries: 64, MaxObjects: 64}).specs()
+
+func compileSmall(t *testing.T, spec hook.Spec) *ebpf.CollectionSpec {
 	t.Helper()
-	compiled, err := sizedSpecs(Options{MaxEntries: 64, MaxObjects: 64})
+	spec.Growing = nil
+	compiled, err := spec.Compile(&hook.Kernel{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +393,7 @@ func TestNumberObjects(t *testing.T) {
 		p.put(fakeRegion, "ib_mr.res.valid", c.valid)
 		p.put(fakeDevice, "ib_device.index", c.device)
 
-		s := &sensor{objects: &hook.Object{Coll: p.coll}}
+		s := &tables{objects: &hook.Object{Coll: p.coll}}
 		if err := s.number(p.coll.Programs[gen.ObjectsProgNumberObject]); err != nil {
 			t.Fatal(err)
 		}

@@ -14,18 +14,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// buffers are reused between reads.
-type buffers struct {
-	verbKeys    []gen.VerbsVerbKey
-	verbStats   []gen.VerbsVerbStat
-	errorKeys   []gen.VerbsErrorKey
-	errorStats  []gen.VerbsErrorStat
-	holdingKeys []gen.ObjectsHoldingKey
-	holdings    []gen.ObjectsHolding
-
-	fill map[string]uint64 // entries of each map at the last read
-}
-
 // read adds the counters of the kernel to snap and deletes the entries of forgotten cgroups.
 func (s *sensor) read(snap *model.Snapshot, names deviceNames, forget map[model.CgroupID]bool) error {
 	drop := func(cgroup uint64, _ uint32) bool { return forget[model.CgroupID(cgroup)] }
@@ -53,13 +41,13 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 	if s.verbs == nil {
 		return nil
 	}
-	_, err := readMap(s, s.verbs, gen.VerbsMapVerbs, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) bool {
+	_, err := readMap(s.verbs, gen.VerbsMapVerbs, &s.verbKeys, &s.verbStats, func(k gen.VerbsVerbKey, v *gen.VerbsVerbStat) bool {
 		if add(k.Cgroup, k.Rdev) {
 			snap.Verbs = append(snap.Verbs, model.Series[model.VerbKey, model.Histogram]{
 				Cgroup: model.CgroupID(k.Cgroup), Key: model.VerbKey{Device: names.of(k.Rdev), Verb: verbName(k.Verb)}, Value: histogram(v),
 			})
 		}
-		return drop(k.Cgroup, k.Rdev) && s.dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapVERBS_OF_OWNER))
+		return drop(k.Cgroup, k.Rdev) && dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapVERBS_OF_OWNER))
 	})
 	if err != nil {
 		return fmt.Errorf("verbs: %w", err)
@@ -71,28 +59,28 @@ func (s *sensor) readVerbs(snap *model.Snapshot, names deviceNames, add, drop fu
 				Key: model.VerbErrorKey{Device: names.of(k.Rdev), Verb: verbName(uint32(k.Verb)), Errno: errnoName(k.Err)},
 			})
 		}
-		return drop(k.Cgroup, k.Rdev) && s.dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapERRORS_OF_OWNER))
+		return drop(k.Cgroup, k.Rdev) && dropped(s.verbs, v.Owner, uint32(gen.VerbsVerbMapERRORS_OF_OWNER))
 	}
-	if _, err = readMap(s, s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorStats, visit); err != nil {
+	if _, err = readMap(s.verbs, gen.VerbsMapVerbErrors, &s.errorKeys, &s.errorStats, visit); err != nil {
 		return fmt.Errorf("verb errors: %w", err)
 	}
 	return nil
 }
 
 // dropped subtracts a removed entry from the entries of its owner. It returns true.
-func (s *sensor) dropped(from *hook.Object, owner uint64, of uint32) bool {
+func dropped(from *hook.Object, owner uint64, of uint32) bool {
 	from.Owners.Add(owner, of, -1)
 	return true
 }
 
 // readMap calls visit for each entry of a map. It deletes the entries for which visit returned true and returns their
 // keys.
-func readMap[K, V any](s *sensor, o *hook.Object, name string, keys *[]K, values *[]V, visit func(K, *V) bool) ([]K, error) {
+func readMap[K, V any](o *hook.Object, name string, keys *[]K, values *[]V, visit func(K, *V) bool) ([]K, error) {
 	gone, left, err := hook.Sweep(o.Coll.Maps[name], keys, values, func(k *K, v *V) bool { return visit(*k, v) })
 	if err != nil {
 		return nil, err
 	}
-	s.fill[name] = left
+	o.Entries[name] = left
 	return gone, nil
 }
 
@@ -104,135 +92,42 @@ func histogram(v *gen.VerbsVerbStat) model.Histogram {
 	return h
 }
 
-// readHoldings adds the objects: those counted by the programs, and those older than the hooks.
-func (s *sensor) readHoldings(snap *model.Snapshot, forget map[model.CgroupID]bool) error {
+func (s *sensor) self(snap *model.Snapshot, losses *losses) {
+	if s.verbs != nil {
+		s.add(snap, losses, s.verbs)
+	}
 	if s.objects == nil {
-		return nil
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counted := make(map[gen.ObjectsHoldingKey]bool, len(s.base))
-	visit := func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) bool {
-		if forget[model.CgroupID(k.Cgroup)] {
-			return s.dropped(s.objects, v.Owner, uint32(gen.ObjectsObjectMapHOLDINGS_OF_OWNER))
-		}
-		b, ok := s.base[k]
-		if ok {
-			counted[k] = true
-		}
-		s.addHolding(snap, k, held{v.Current + b.count, v.Bytes + b.bytes})
-		s.addCreated(snap, k, v.Created)
-		return false
-	}
-	gone, err := readMap(s, s.objects, gen.ObjectsMapHoldings, &s.holdingKeys, &s.holdings, visit)
-	if err != nil {
-		return fmt.Errorf("objects: %w", err)
-	}
-	for _, k := range gone {
-		delete(s.renamed, k)
-	}
-	for k, b := range s.base {
-		switch {
-		case forget[model.CgroupID(k.Cgroup)]:
-			delete(s.base, k)
-		case !counted[k]:
-			s.addHolding(snap, k, b)
-			s.addCreated(snap, k, 0)
-		}
-	}
-	s.former.Forget(forget)
-	snap.Created = s.former.AppendTo(snap.Created)
-	return nil
-}
-
-func (s *sensor) addHolding(snap *model.Snapshot, k gen.ObjectsHoldingKey, now held) {
-	cgroup, device, kind := model.CgroupID(k.Cgroup), s.deviceName(k.Device), objectType(k.Type)
-	snap.Objects = append(snap.Objects, model.Objects{Cgroup: cgroup, Device: device, Type: kind, Current: positive(now.count)})
-	if kind == model.MR {
-		snap.Registered = append(snap.Registered, model.Registered{
-			Cgroup: cgroup, Device: device, Memory: memoryName(k.Memory), Bytes: positive(now.bytes),
-		})
-	}
-}
-
-// addCreated adds the number of objects created under the current name of their device.
-func (s *sensor) addCreated(snap *model.Snapshot, k gen.ObjectsHoldingKey, created uint64) {
-	snap.Created = append(snap.Created, model.Series[model.ObjectKey, model.Count]{
-		Cgroup: model.CgroupID(k.Cgroup), Key: model.ObjectKey{Device: s.deviceName(k.Device), Type: objectType(k.Type)},
-		Value: model.Count(created - min(created, s.renamed[k])),
-	})
-}
-
-// positive returns n, or zero: a count is negative between two increments for one object.
-func positive(n int64) uint64 {
-	return uint64(max(n, 0))
-}
-
-// deviceName returns the name from the last reindex, or the name that a program recorded. A removed device keeps its
-// last name.
-func (s *sensor) deviceName(index uint32) string {
-	if name, ok := s.indexes[index]; ok {
-		return name
-	}
-	var name gen.ObjectsDeviceName
-	if err := s.objects.Coll.Maps[gen.ObjectsMapDevices].Lookup(index, &name); err != nil {
-		return ""
-	}
-	s.indexes[index] = cString(name.Name[:])
-	return s.indexes[index]
-}
-
-func (s *sensor) self(snap *model.Snapshot, losses *losses) {
-	if s.verbs != nil {
-		s.addMaps(snap, s.verbs, gen.VerbsMapVerbs, gen.VerbsMapVerbErrors)
-		losses.add(s.verbs, gen.VerbsVarVerbLosses)
-		s.addOwnerLosses(snap, losses, s.verbs, verbShares[:])
-	}
-	if s.objects == nil {
-		return
-	}
 	vars := s.objects.Coll.Variables
-	skipped := losses.add(s.objects, gen.ObjectsVarObjectLosses)
-	s.mu.Lock()
-	s.skipped = skipped
-	s.fill[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects]) - s.endedUnseen
+	s.objects.Entries[gen.ObjectsMapObjects] = variable(vars[gen.ObjectsVarLiveObjects]) - s.endedUnseen
 	// The programs decrement the variable; this process increments recorded.
-	s.fill[gen.ObjectsMapAdopted] = s.recorded + variable(vars[gen.ObjectsVarLiveAdopted])
-	s.addOwnerLosses(snap, losses, s.objects, objectShares[:])
+	s.objects.Entries[gen.ObjectsMapAdopted] = s.recorded + variable(vars[gen.ObjectsVarLiveAdopted])
+	s.skipped = s.add(snap, losses, s.objects)
 	s.unadopted.fill(snap, losses)
-	s.mu.Unlock()
-	s.addMaps(snap, s.objects, gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted)
 	if s.peers == nil {
 		return
 	}
-	losses.add(s.peers, gen.PeersVarPeerLosses)
-	s.mu.Lock()
-	s.fill[gen.PeersMapPeers] = s.joined + variable(s.peers.Coll.Variables[gen.PeersVarLivePeers])
+	s.peers.Entries[gen.PeersMapPeers] = s.joined + variable(s.peers.Coll.Variables[gen.PeersVarLivePeers])
+	s.add(snap, losses, s.peers)
 	losses[gen.VerbsLossLOSS_PEERS_FULL] += s.unjoined
-	s.addOwnerLosses(snap, losses, s.peers, peerShares[:])
-	s.mu.Unlock()
-	s.addMaps(snap, s.peers, gen.PeersMapPeers)
 }
 
-// addOwnerLosses adds the losses of owners that used up their share of a map. The reasons are in the order of the maps
-// of the object.
-func (s *sensor) addOwnerLosses(snap *model.Snapshot, losses *losses, o *hook.Object, reasons []gen.VerbsLoss) {
-	var lost uint64
-	names := make([]string, len(reasons))
-	for i, reason := range reasons {
-		lost, names[i] = lost+losses[reason], lossNames[reason]
+// add adds the sizes of the maps and the losses of an object, and returns the number of skipped programs.
+func (s *sensor) add(snap *model.Snapshot, losses *losses, o *hook.Object) (skipped uint64) {
+	o.FillMaps(snap)
+	lost := o.Losses()
+	for i, n := range lost {
+		losses[i] += n
 	}
-	if err := o.Owners.AddLosses(snap, lost, names...); err != nil {
+	if err := o.FillOwners(snap, lost); err != nil {
 		s.opts.Logger.Debug("cannot read the losses of owners", zap.Error(err))
 	}
-}
-
-func (s *sensor) addMaps(snap *model.Snapshot, o *hook.Object, names ...string) {
-	for _, name := range names {
-		snap.Maps = append(snap.Maps, model.Map{
-			Name: name, Entries: s.fill[name], Capacity: uint64(o.Coll.Maps[name].MaxEntries()),
-		})
-	}
+	skipped = o.Missed()
+	losses[gen.VerbsLossLOSSES] += skipped
+	return skipped
 }
 
 func variable(v *ebpf.Variable) uint64 {
@@ -245,19 +140,6 @@ func variable(v *ebpf.Variable) uint64 {
 
 // losses counts data that could not be recorded, by reason. The last entry counts programs that the kernel skipped.
 type losses [gen.VerbsLossLOSSES + 1]uint64
-
-// add adds the losses of an object and returns the number of skipped programs.
-func (l *losses) add(o *hook.Object, name string) (skipped uint64) {
-	var counts [gen.VerbsLossLOSSES]uint64
-	if o.Coll.Variables[name].Get(&counts) == nil {
-		for i, n := range counts {
-			l[i] += n
-		}
-	}
-	skipped = o.Missed()
-	l[gen.VerbsLossLOSSES] += skipped
-	return skipped
-}
 
 func (l *losses) fill(snap *model.Snapshot) {
 	for i, n := range l {

@@ -15,8 +15,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// The kernel may skip programs, and before 6.7 it does not count skipped kprobes. compare detects this, and adopt
-// repairs it: it adds the objects whose beginning was skipped and removes the objects whose end was skipped.
+// reconciler compares the tables with RDMA netlink. The kernel may skip programs, and before 6.7 it does not count skipped
+// kprobes. compare detects this, and adopt repairs it: it adds the objects whose beginning was skipped and removes the
+// objects whose end was skipped.
+type reconciler struct {
+	tables
+	cmIDs     bool    // the programs count CM ids
+	repaired  repairs // by reconciliations; mu protects it
+	adoptions map[model.ObjectType]adoption
+	compared  comparison
+}
+
+func newReconciler() reconciler {
+	return reconciler{tables: newTables(), adoptions: map[model.ObjectType]adoption{}}
+}
 
 // comparison is the difference between the numbers of objects that the kernel tracks and that the programs count, by
 // table.
@@ -53,8 +65,8 @@ func (c *comparison) forget(types []model.ObjectType) {
 
 // compare compares the numbers of objects with RDMA netlink. Objects that are created or destroyed meanwhile make a
 // difference that does not last.
-func (s *sensor) compare(ctx context.Context, opts Options) {
-	if s.objects == nil || opts.ObjectCounts == nil {
+func (r *reconciler) compare(ctx context.Context, opts Options) {
+	if r.objects == nil || opts.ObjectCounts == nil {
 		return
 	}
 	counts, err := opts.ObjectCounts(ctx)
@@ -63,7 +75,7 @@ func (s *sensor) compare(ctx context.Context, opts Options) {
 	}
 	differences := make(map[model.ObjectTable]int64, len(counts))
 	for table, n := range counts {
-		if table.Type != model.CMID || s.cmIDs {
+		if table.Type != model.CMID || r.cmIDs {
 			differences[table] = int64(n)
 		}
 	}
@@ -75,34 +87,34 @@ func (s *sensor) compare(ctx context.Context, opts Options) {
 	}
 	var keys []gen.ObjectsHoldingKey
 	var holdings []gen.ObjectsHolding
-	_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapHoldings], &keys, &holdings,
+	_, err = hook.Batches(r.objects.Coll.Maps[gen.ObjectsMapHoldings], &keys, &holdings,
 		func(k gen.ObjectsHoldingKey, v *gen.ObjectsHolding) { subtract(k, v.Current) })
 	if err != nil {
 		opts.Logger.Debug("cannot compare the number of objects with RDMA netlink", zap.Error(err))
 		return
 	}
-	s.mu.Lock()
-	for k, b := range s.base {
+	r.mu.Lock()
+	for k, b := range r.base {
 		subtract(k, b.count)
 	}
-	s.mu.Unlock()
-	lost := s.lost()
-	for _, t := range s.compared.update(differences) {
+	r.mu.Unlock()
+	lost := r.lost()
+	for _, t := range r.compared.update(differences) {
 		// Skipped programs may concern objects of any type: equally many may have begun and ended unseen. If objects of
 		// the type are known to be missing, they explain the difference.
-		a, differ := s.adoptions[t], adoptedTypes
+		a, differ := r.adoptions[t], adoptedTypes
 		if a.failed || a.lost != lost[t] {
 			differ = []model.ObjectType{t}
 		}
-		s.setDiffers(differ)
+		r.setDiffers(differ)
 	}
 }
 
-func (s *sensor) setDiffers(types []model.ObjectType) {
+func (r *reconciler) setDiffers(types []model.ObjectType) {
 	for _, t := range types {
-		a := s.adoptions[t]
+		a := r.adoptions[t]
 		a.differs = true
-		s.adoptions[t] = a
+		r.adoptions[t] = a
 	}
 }
 
@@ -114,7 +126,7 @@ type entry struct {
 }
 
 // entries returns the counted objects that RDMA netlink can list: they have an id, and netlink counts their table.
-func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
+func (t *tables) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
 	var found []entry
 	add := func(address uint64, o *gen.ObjectsObject) {
 		_, listed := tables[model.ObjectTable{Index: o.Device, Type: objectType(uint16(o.Type))}]
@@ -126,9 +138,9 @@ func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
 	var addresses []uint64
 	var keys []gen.ObjectsAdoptedKey
 	var values []gen.ObjectsObject
-	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapObjects], &addresses, &values, add)
+	_, err := hook.Batches(t.objects.Coll.Maps[gen.ObjectsMapObjects], &addresses, &values, add)
 	if err == nil {
-		_, err = hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapAdopted], &keys, &values,
+		_, err = hook.Batches(t.objects.Coll.Maps[gen.ObjectsMapAdopted], &keys, &values,
 			func(_ gen.ObjectsAdoptedKey, o *gen.ObjectsObject) { add(0, o) })
 	}
 	if err != nil {
@@ -138,7 +150,7 @@ func (s *sensor) entries(tables map[model.ObjectTable]uint64) ([]entry, error) {
 }
 
 // counted returns the entries of some types before a dump. It returns nil if the devices of the dump are unknown.
-func (s *sensor) counted(ctx context.Context, opts Options, types []model.ObjectType) []entry {
+func (r *reconciler) counted(ctx context.Context, opts Options, types []model.ObjectType) []entry {
 	if opts.ObjectCounts == nil {
 		return nil
 	}
@@ -146,7 +158,7 @@ func (s *sensor) counted(ctx context.Context, opts Options, types []model.Object
 	if err == nil {
 		maps.DeleteFunc(tables, func(table model.ObjectTable, _ uint64) bool { return !slices.Contains(types, table.Type) })
 		var found []entry
-		if found, err = s.entries(tables); err == nil {
+		if found, err = r.entries(tables); err == nil {
 			return found
 		}
 	}
@@ -155,7 +167,7 @@ func (s *sensor) counted(ctx context.Context, opts Options, types []model.Object
 }
 
 // unlisted returns the entries that are missing from a complete dump and still in the maps.
-func (s *sensor) unlisted(of []entry, dump []model.Object) []entry {
+func (r *reconciler) unlisted(of []entry, dump []model.Object) []entry {
 	listed := map[gen.ObjectsAdoptedKey]bool{}
 	types := map[uint32]bool{
 		uint32(gen.ObjectsObjectTypeTYPE_PD): true, uint32(gen.ObjectsObjectTypeTYPE_CQ): true,
@@ -170,56 +182,56 @@ func (s *sensor) unlisted(of []entry, dump []model.Object) []entry {
 	}
 	var left []entry
 	for _, e := range of {
-		if types[e.key.Type] && !listed[e.key] && s.exists(e) {
+		if types[e.key.Type] && !listed[e.key] && r.exists(e) {
 			left = append(left, e)
 		}
 	}
 	return left
 }
 
-func (s *sensor) exists(e entry) bool {
+func (t *tables) exists(e entry) bool {
 	var now gen.ObjectsObject
 	var err error
 	if e.address != 0 {
-		err = s.objects.Coll.Maps[gen.ObjectsMapObjects].Lookup(e.address, &now)
+		err = t.objects.Coll.Maps[gen.ObjectsMapObjects].Lookup(e.address, &now)
 	} else {
-		err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Lookup(e.key, &now)
+		err = t.objects.Coll.Maps[gen.ObjectsMapAdopted].Lookup(e.key, &now)
 	}
 	return err == nil && now == e.value
 }
 
-func (s *sensor) remove(e entry) {
-	if !s.exists(e) {
+func (r *reconciler) remove(e entry) {
+	if !r.exists(e) {
 		return
 	}
 	var err error
 	if e.address != 0 {
-		err = s.objects.Coll.Maps[gen.ObjectsMapObjects].Delete(e.address)
+		err = r.objects.Coll.Maps[gen.ObjectsMapObjects].Delete(e.address)
 	} else {
-		err = s.objects.Coll.Maps[gen.ObjectsMapAdopted].Delete(e.key)
+		err = r.objects.Coll.Maps[gen.ObjectsMapAdopted].Delete(e.key)
 	}
 	if err != nil {
 		return // a program has removed it
 	}
-	s.removePeer(e.key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changes.removed++
+	r.removePeer(e.key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes.removed++
 	if e.address != 0 {
-		s.endedUnseen++
-		s.objects.Owners.Add(e.value.Owner, uint32(gen.ObjectsObjectMapOBJECTS_OF_OWNER), -1)
+		r.endedUnseen++
+		r.objects.Owners.Add(e.value.Owner, uint32(gen.ObjectsObjectMapOBJECTS_OF_OWNER), -1)
 	} else {
-		s.recorded--
+		r.recorded--
 	}
 	k := holdingKeyOf(e.value)
-	b := s.base[k]
-	s.base[k] = held{b.count - 1, b.bytes - int64(e.value.Bytes)}
+	b := r.base[k]
+	r.base[k] = held{b.count - 1, b.bytes - int64(e.value.Bytes)}
 }
 
-func (s *sensor) repairs() repairs {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.repaired
+func (r *reconciler) repairs() repairs {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.repaired
 }
 
 type repairs struct{ added, removed uint64 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/bpf"
@@ -17,7 +18,8 @@ import (
 // TestRefusedParts refuses each program, map and helper in turn. Without InfiniBand the machine has tracepoints and
 // cgroups only.
 func TestRefusedParts(t *testing.T) {
-	types, symbols := bpf.Kernel(t)
+	bpf.Root(t)
+	defer hook.Hold()()
 	opts := Options{Sysfs: "/sys", MaxEntries: 64, MaxObjects: 64, Logger: zap.NewNop()}
 	verbs, objects := []string{"Verbs", "VerbErrors"}, []string{"Objects", "Created", "Registered"}
 	r := bpf.Refusal{
@@ -28,15 +30,13 @@ func TestRefusedParts(t *testing.T) {
 			restrackHook: {stepsHook}, stepsHook: {restrackHook}, numberHook.Name: {restrackHook}, peersHook.Name: {restrackHook},
 			existingHook.Name: {uobjectHook},
 		},
-		Loads: func() []*ebpf.CollectionSpec {
-			c, err := loadSpecs(opts, types)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c.all()
-		},
+		Loads: []func() (*ebpf.CollectionSpec, error){gen.LoadVerbs, gen.LoadObjects, gen.LoadPeers, gen.LoadCgroups},
 		Attach: func(t *testing.T, of []*ebpf.CollectionSpec) ([]model.Hook, *model.Snapshot, error) {
-			sensor, hooks, err := attach(opts, specs{verbs: of[0], objects: of[1], peers: of[2], cgroups: of[3]}, types, symbols)
+			specs := opts.specs()
+			for i, s := range specs.all() {
+				*s = bpf.Compiled(*s, of[i])
+			}
+			sensor, hooks, err := open(opts, specs)
 			if err != nil {
 				return hooks, nil, err
 			}

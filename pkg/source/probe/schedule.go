@@ -41,14 +41,14 @@ func (a adoption) next(now time.Time, lost uint64, changed, failed bool) adoptio
 	return n
 }
 
-func (s *sensor) dueTypes(now time.Time) []model.ObjectType {
-	if s.objects == nil {
+func (r *reconciler) dueTypes(now time.Time) []model.ObjectType {
+	if r.objects == nil {
 		return nil
 	}
 	var due []model.ObjectType
-	lost := s.lost()
+	lost := r.lost()
 	for _, t := range adoptedTypes {
-		if s.adoptions[t].due(now, lost[t]) {
+		if r.adoptions[t].due(now, lost[t]) {
 			due = append(due, t)
 		}
 	}
@@ -57,12 +57,12 @@ func (s *sensor) dueTypes(now time.Time) []model.ObjectType {
 
 // lost returns the number of objects of each type that did not fit into the map, plus the programs skipped at the last
 // read, which may have been of any type. An object with a missed return is not lost: the programs count at the entry.
-func (s *sensor) lost() map[model.ObjectType]uint64 {
-	s.mu.Lock()
-	skipped := s.skipped
-	s.mu.Unlock()
+func (r *reconciler) lost() map[model.ObjectType]uint64 {
+	r.mu.Lock()
+	skipped := r.skipped
+	r.mu.Unlock()
 	var full [gen.ObjectsObjectTypeTYPES]uint64
-	_ = s.objects.Coll.Variables[gen.ObjectsVarObjectsFull].Get(&full)
+	_ = r.objects.Coll.Variables[gen.ObjectsVarObjectsFull].Get(&full)
 	lost := make(map[model.ObjectType]uint64, len(adoptedTypes))
 	for _, t := range adoptedTypes {
 		code, _ := typeCode(t)

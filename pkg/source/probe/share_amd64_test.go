@@ -149,7 +149,7 @@ func TestObjectsFull(t *testing.T) {
 // owner has ended there is room. The end of an object of the ended owner does not bring this owner back.
 func TestOwnersFull(t *testing.T) {
 	const first, second, third = 41, 42, 43
-	spec := smallSpecs(t).objects
+	spec := compileSmall(t, small.objects)
 	spec.Maps[gen.ObjectsMapOwnerEntries].MaxEntries = 2
 	p := newPrograms(t, hook.Fentry, spec)
 	owners := p.coll.Maps[gen.ObjectsMapOwnerEntries]

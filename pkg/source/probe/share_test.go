@@ -195,7 +195,11 @@ func TestErrorsShare(t *testing.T) {
 	if a, b := used(42), used(43); a != 3 || b != 0 {
 		t.Errorf("owners have %d and %d entries, want 3 and 0", a, b)
 	}
-	s.self(&snap, &losses{gen.VerbsLossLOSS_ERRORS_SHARE: 5})
+	lost := [gen.VerbsLossLOSSES]uint64{gen.VerbsLossLOSS_ERRORS_SHARE: 5}
+	if err := s.verbs.Coll.Variables[gen.VerbsVarVerbLosses].Set(lost); err != nil {
+		t.Fatal(err)
+	}
+	s.self(&snap, &losses{})
 	if _, of := lossesOf(&snap, 42); len(of) != 1 || of["errors_map_share"] != 3 {
 		t.Errorf("lost %v, want 3 errors", of)
 	}

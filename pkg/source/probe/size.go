@@ -3,8 +3,6 @@
 package probe
 
 import (
-	"errors"
-
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 )
@@ -47,11 +45,48 @@ func (o Options) entriesShare() uint32 {
 	return max(o.MaxEntries/4, min(o.MaxEntries/3, all))
 }
 
-func setShares(c specs, opts Options) error {
-	entries := opts.entriesShare()
-	return errors.Join(
-		hook.SetShares(c.verbs, entries, entries),
-		hook.SetShares(c.objects, opts.MaxObjects/objectsShare, entries),
-		hook.SetShares(c.peers, maxPeers(opts)/objectsShare),
-	)
+// maxPeers returns the maximum number of connected queue pairs: a process with connections also has other objects.
+func (o *Options) maxPeers() uint32 { return max(o.MaxObjects/2, 1) }
+
+// specs are the compiled objects.
+type specs struct{ verbs, objects, peers, cgroups hook.Spec }
+
+func (s *specs) all() []*hook.Spec { return []*hook.Spec{&s.verbs, &s.objects, &s.peers, &s.cgroups} }
+
+// specs returns how the objects are opened. The maps that grow with the load are limited.
+func (o *Options) specs() specs {
+	entries := o.entriesShare()
+	c := specs{
+		verbs: hook.Spec{
+			Load:    gen.LoadVerbs,
+			Entries: map[string]uint32{gen.VerbsMapVerbs: o.MaxEntries, gen.VerbsMapVerbErrors: o.MaxEntries},
+			Shares:  []uint32{entries, entries},
+			Report: hook.Report{
+				Maps: []string{gen.VerbsMapVerbs, gen.VerbsMapVerbErrors}, Losses: gen.VerbsVarVerbLosses, Shares: verbShares[:],
+			},
+		},
+		objects: hook.Spec{
+			Load: gen.LoadObjects,
+			Entries: map[string]uint32{
+				gen.ObjectsMapHoldings: o.MaxEntries, gen.ObjectsMapObjects: o.MaxObjects, gen.ObjectsMapAdopted: o.MaxObjects,
+			},
+			Shares: []uint32{o.MaxObjects / objectsShare, entries},
+			Report: hook.Report{
+				Maps:   []string{gen.ObjectsMapHoldings, gen.ObjectsMapObjects, gen.ObjectsMapAdopted},
+				Losses: gen.ObjectsVarObjectLosses, Shares: objectShares[:],
+			},
+		},
+		peers: hook.Spec{
+			Load:    gen.LoadPeers,
+			Entries: map[string]uint32{gen.PeersMapPeers: o.maxPeers()},
+			Shares:  []uint32{o.maxPeers() / objectsShare},
+			Report:  hook.Report{Maps: []string{gen.PeersMapPeers}, Losses: gen.PeersVarPeerLosses, Shares: peerShares[:]},
+		},
+		cgroups: hook.Spec{Load: gen.LoadCgroups},
+	}
+	for _, s := range c.all() {
+		s.BTFDir, s.Subsystem, s.Workloads = o.BTFDir, o.Subsystem, o.Workloads
+		s.Growing, s.Report.Reasons = s.Report.Maps, lossNames[:gen.VerbsLossLOSSES]
+	}
+	return c
 }

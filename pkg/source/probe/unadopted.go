@@ -70,21 +70,21 @@ func (u *unadopted) fill(snap *model.Snapshot, losses *losses) {
 	}
 }
 
-func (s *sensor) adoptedOf() (map[uint64]uint32, error) {
+func (t *tables) adoptedOf() (map[uint64]uint32, error) {
 	counts := map[uint64]uint32{}
 	var keys []gen.ObjectsAdoptedKey
 	var values []gen.ObjectsObject
-	_, err := hook.Batches(s.objects.Coll.Maps[gen.ObjectsMapAdopted], &keys, &values,
+	_, err := hook.Batches(t.objects.Coll.Maps[gen.ObjectsMapAdopted], &keys, &values,
 		func(_ gen.ObjectsAdoptedKey, o *gen.ObjectsObject) { counts[o.Owner]++ })
 	return counts, err
 }
 
-func (s *sensor) isAdopted(key gen.ObjectsAdoptedKey) bool {
-	return s.objects.Coll.Maps[gen.ObjectsMapAdopted].Lookup(key, &gen.ObjectsObject{}) == nil
+func (t *tables) isAdopted(key gen.ObjectsAdoptedKey) bool {
+	return t.objects.Coll.Maps[gen.ObjectsMapAdopted].Lookup(key, &gen.ObjectsObject{}) == nil
 }
 
-func (s *sensor) unadopt(owner uint64, reason gen.VerbsLoss, kind model.ObjectType) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unadopted.add(owner, reason, kind)
+func (t *tables) unadopt(owner uint64, reason gen.VerbsLoss, kind model.ObjectType) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unadopted.add(owner, reason, kind)
 }

@@ -19,13 +19,13 @@ const maxWalks = 3
 
 // attachExisting records the objects of the uobject layer that are older than the hooks, such as address handles, flows
 // and DEVX objects. It needs the hook that counts these objects.
-func (s *sensor) attachExisting(hooks []model.Hook, symbols map[string]bool) model.Hook {
+func (s *sensor) attachExisting(o *hook.Object, hooks []model.Hook) model.Hook {
 	if !slices.ContainsFunc(hooks, func(h model.Hook) bool { return h.Name == uobjectHook && attached(h) }) {
 		return existingHook.Unattached("needs the hook " + uobjectHook)
 	}
-	h := s.objects.Attach(existingHook, "", symbols)
+	h := o.Attach(existingHook, "")
 	if attached(h) {
-		if err := s.adoptUobjects(); err != nil {
+		if err := adoptUobjects(o, s.opts.Sysfs); err != nil {
 			s.opts.Logger.Info("address handles, flows, DEVX objects and the like from before the start are not counted", zap.Error(err))
 			return existingHook.Unattached(err.Error())
 		}
@@ -35,12 +35,12 @@ func (s *sensor) attachExisting(hooks []model.Hook, symbols map[string]bool) mod
 
 // adoptUobjects runs the iterator, which finds the objects in the open files of uverbs devices
 // (class/infiniband_verbs/uverbsN/dev). They count as live, not as created.
-func (s *sensor) adoptUobjects() error {
-	if err := hook.SetUverbs(s.objects.Coll, s.opts.Sysfs); err != nil {
+func adoptUobjects(o *hook.Object, sysfs string) error {
+	if err := hook.SetUverbs(o.Coll, sysfs); err != nil {
 		return err
 	}
-	iterator := s.objects.Program(gen.ObjectsProgAdoptUobjects)
-	cut := s.objects.Coll.Variables[gen.ObjectsVarWalksCut]
+	iterator := o.Program(gen.ObjectsProgAdoptUobjects)
+	cut := o.Coll.Variables[gen.ObjectsVarWalksCut]
 	for range maxWalks {
 		if err := cut.Set(uint64(0)); err != nil {
 			return fmt.Errorf("objects of uverbs files: %w", err)
