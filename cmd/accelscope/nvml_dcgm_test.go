@@ -30,6 +30,9 @@ func TestDCGMNames(t *testing.T) {
 			documented = append(documented, row[1])
 		}
 	}
+	for _, list := range regexp.MustCompile("(?m)^- .*: `(DCGM_.*)`$").FindAllStringSubmatch(string(page), -1) {
+		documented = append(documented, strings.Split(list[1], "`, `")...)
+	}
 	slices.Sort(documented)
 	n := startGPUs(t, binary, library, time.Second, func(n *gpuNode) {
 		// What an H100 lacks: a field or a metric of other chips, and what only a defective one has.

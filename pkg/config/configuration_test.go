@@ -23,9 +23,8 @@ const configurationIntro = `<!-- Generated from the flags of pkg/config by go te
 # Configuration
 
 Every option is a command-line flag, an environment variable and a key of a YAML file. The command line overrides the
-environment, the environment overrides the file, and the file overrides the default.
-
-` + "`--config.file`" + ` names the file. Its keys are the flag names, without nesting:
+environment, the environment overrides the file, and the file overrides the default. ` + "`" + `--gpu.process-interval` + "`" + ` is
+` + "`" + `ACCELSCOPE_GPU_PROCESS_INTERVAL` + "`" + ` in the environment and ` + "`" + `gpu.process-interval` + "`" + ` in the file, which ` + "`" + `--config.file` + "`" + ` names:
 
 ` + "```yaml" + `
 collector.node: false
@@ -33,11 +32,13 @@ rdma.datapath: "survey"          # quote on, off, yes and no: YAML reads them as
 workload.labels: [team, app.kubernetes.io/name]
 ` + "```" + `
 
-- An unknown key is an error. ` + "`accelscope check --config.file=FILE`" + ` checks a file and starts nothing.
+- An unknown key is an error. ` + "`" + `accelscope check --config.file=FILE` + "`" + ` checks a file and starts nothing.
 - Lists are separated by commas, repeated on the command line, or YAML lists in the file.
-- A switch that is on by default has a negative flag: ` + "`--no-collector.node`" + `.
-- Changes take effect at the next start. ` + "`--web.config.file`" + ` configures TLS and basic authentication, as for every
+- Changes take effect at the next start. ` + "`" + `--web.config.file` + "`" + ` configures TLS and basic authentication, as for every
   Prometheus exporter.
+
+Below, ` + "`" + `--log.level=info` + "`" + ` shows the default; a value in capitals has no default. Switches with ` + "`" + `[no-]` + "`" + ` are on by default, other
+switches are off.
 `
 
 // configurationSections are the tables of the page. A flag belongs to the first section that lists its name or its prefix.
@@ -92,13 +93,13 @@ func configuration(t *testing.T, app *kong.Node) string {
 	}
 	written := 0
 	for _, section := range configurationSections {
-		fmt.Fprintf(&page, "\n## %s\n\n%s", section.title, configurationHead)
+		fmt.Fprintf(&page, "\n## %s\n\n", section.title)
 		for _, flag := range flags {
 			of := func(name string) bool {
 				return flag.Name == name || strings.HasSuffix(name, ".") && strings.HasPrefix(flag.Name, name)
 			}
 			if !sensor[flag.Name] && slices.ContainsFunc(section.names, of) {
-				page.WriteString(configurationRow(flag))
+				page.WriteString(configurationLine(flag))
 				sensor[flag.Name] = true
 				written++
 			}
@@ -117,40 +118,31 @@ func configuration(t *testing.T, app *kong.Node) string {
 		if len(own) == 0 {
 			continue
 		}
-		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n%s", command.FullPath(), command.Help, configurationHead)
+		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n", command.FullPath(), command.Help)
 		for _, flag := range own {
-			page.WriteString(configurationRow(flag))
+			page.WriteString(configurationLine(flag))
 		}
 	}
 	return page.String()
 }
 
-const configurationHead = "| flag | environment | YAML key | default | |\n|---|---|---|---|---|\n"
-
-// configurationRow returns the row of a flag.
-func configurationRow(flag *kong.Flag) string {
-	name, value, key := flag.Name, "", "`"+flag.Name+"`"
+// configurationLine returns the line of a flag: its name with the default or a placeholder, names in the environment that do
+// not follow from the flag, and its help.
+func configurationLine(flag *kong.Flag) string {
+	name, also := flag.Name, ""
 	switch {
 	case flag.Tag.Negatable != "":
 		name = "[no-]" + name
 	case !flag.IsBool():
-		name += "=" + placeholder(flag)
+		name += "=" + cmp.Or(flag.Default, placeholder(flag))
 	}
-	if flag.Name == "config.file" {
-		key = ""
+	usual := "ACCELSCOPE_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag.Name))
+	for _, env := range flag.Envs {
+		if env != usual {
+			also += ", `" + env + "`"
+		}
 	}
-	switch {
-	case flag.HasDefault:
-		value = "`" + flag.Default + "`"
-	case flag.IsBool():
-		value = "`false`"
-	}
-	envs := make([]string, len(flag.Envs))
-	for i, env := range flag.Envs {
-		envs[i] = "`" + env + "`"
-	}
-	help := strings.ReplaceAll(flag.Help, "|", `\|`)
-	return fmt.Sprintf("| `--%s` | %s | %s | %s | %s |\n", name, strings.Join(envs, ", "), key, value, help)
+	return fmt.Sprintf("- `--%s`%s: %s\n", name, also, flag.Help)
 }
 
 // placeholder returns the placeholder for the value of a flag.

@@ -38,13 +38,17 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var known []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(string(reference), -1) {
-		// A name in the reference may contain a part that drivers set.
-		name := strings.ReplaceAll(regexp.QuoteMeta(row[1]), "<counter>", "[a-z_]+")
-		known = append(known, name+"(_bucket|_sum|_count)?")
-	}
-	for _, label := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(string(reference), -1) {
-		known = append(known, label[1]) // gpu_id has the form of a metric name, too
+	// A line has a metric with its labels in braces, or labels in braces and the names of several metrics.
+	word := regexp.MustCompile("`([^`{]*)(?:{([^}`]*)})?`")
+	for _, line := range regexp.MustCompile("(?m)^- `[^` ]+`.*$").FindAllString(string(reference), -1) {
+		for _, found := range word.FindAllStringSubmatch(line, -1) {
+			// A name in the reference may contain a part that drivers set.
+			name := strings.ReplaceAll(regexp.QuoteMeta(found[1]), "<counter>", "[a-z_]+")
+			known = append(known, name+"(_bucket|_sum|_count)?")
+			for label := range strings.SplitSeq(found[2], ",") {
+				known = append(known, label) // gpu_id has the form of a metric name, too
+			}
+		}
 	}
 	metrics := regexp.MustCompile("^(" + strings.Join(append(known, noMetrics...), "|") + ")$")
 	if len(known) < 50 || metrics.MatchString("accelscope_no_such_thing") {

@@ -24,7 +24,7 @@ import (
 func TestDCGMTable(t *testing.T) {
 	page := read(t, "../../docs/gpus.md")
 	documented, states, extra := map[string]string{}, map[string]bool{}, map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(DCGM_\\w+)` \\| (?:([a-z, ]+) \\| ([a-z]+) \\| )?(.*) ?\\|$").FindAllStringSubmatch(page, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `(DCGM_\\w+)` \\| (?:([a-z, ]+) \\| ([a-z]+) \\| )?(.*)\\|$").FindAllStringSubmatch(page, -1) {
 		name, kind, state, remark := row[1], row[2], row[3], row[4]
 		switch {
 		case state == "":
@@ -42,6 +42,15 @@ func TestDCGMTable(t *testing.T) {
 		}
 		if state == "label" && !slices.Contains(dcgmLabels, name) {
 			t.Errorf("%s is no label", name)
+		}
+	}
+	for _, list := range regexp.MustCompile("(?m)^- (.*): (`DCGM_.*)$").FindAllStringSubmatch(page, -1) {
+		for name := range strings.SplitSeq(strings.ReplaceAll(list[2], "`", ""), ", ") {
+			if list[1] == "not in dcgm-exporter's lists, needs GPM" {
+				extra[name] = true
+			} else {
+				documented[name], states[name] = list[1], true
+			}
 		}
 	}
 	recorded := map[string]string{}

@@ -8,7 +8,6 @@ import (
 )
 
 var eventNotes = []string{
-	"`accelscope_events_resent_total` is part of `accelscope_events_sent_total`.",
 	"`accelscope_events_dropped_total`: queue full (`overflow`), batch (`refused`) or part of it (`rejected`) refused, sensor " +
 		"ended (`closed`).",
 	"`accelscope_events_queue_capacity`: the last quarter is reserved for exits and OOM kills.",

@@ -81,7 +81,6 @@ func (v *fabricView) fill(f *model.Fabric, b *exposition.Builder) {
 
 var fabricNotes = []string{
 	"Names follow infiniband_exporter if it has the metric. The word in brackets is perfquery's counter.",
-	"`infiniband_fabric_sm_info` is absent while no subnet manager answers. Its return is not a change.",
 	"`infiniband_switch_up`: when it is 0, counters are from the last successful query.",
 	"`infiniband_switch_port_degraded`: `reason` is `width` or `speed`, compared with both ends' capability and the expected " +
 		"value. Absent if these are unknown.",

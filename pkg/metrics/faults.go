@@ -21,7 +21,6 @@ var faultNotes = []string{
 	"`container_gpu_faults_total`: shares add up to `gpu_faults_total`. Faults without a known process, or of ended workloads, " +
 		"are unattributed.",
 	"`gpu_fault_recovered_timestamp_seconds`: XID 154 back to `None`, or a successful reset (`amdgpu`, `xe`).",
-	"An XID counts once in `gpu_xid_errors_total` (from NVML) and once in `gpu_faults_total` (from the kernel log).",
 }
 
 // faultLabels are the labels of GPU faults. The first four distinguish the faults of a GPU, see exposition.

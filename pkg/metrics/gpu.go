@@ -67,7 +67,8 @@ func gpuState(name, label string, states []string, help string, of func(*gpuView
 }
 
 var gpuNotes = []string{
-	"A suspended or unreadable GPU has only `gpu_info`. Values that the driver does not report are absent, or empty in labels.",
+	"A suspended or unreadable GPU has only `gpu_info`. Values that the driver does not report are absent, or empty in " +
+		"labels.",
 	"`gpu_utilization`: from NVML or AMD's gpu_busy_percent; Intel's drivers do not report it.",
 	"`gpu_engine_utilization_ratio`, `gpu_memory_used_bytes`: read every `--gpu.process-interval`. If the sum over processes " +
 		"exceeds the GPU's value, the sum is reported: a ratio may exceed 1.",
@@ -79,9 +80,8 @@ var gpuNotes = []string{
 	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
 		"`slowdown` or `shutdown`. Margins are the T.Limit of newer NVIDIA chips, negative above the slowdown temperature.",
 	"`gpu_power_watts`: the mean of one second on NVIDIA since Ampere (except GA100); for Intel since the last scrape.",
-	"`gpu_fan_speed_ratio` is absent without a fan.",
-	"`gpu_throttled`: `idle` is a reason, too. `below_host_limit` (`_power`, `_thermal`): the clock of AMD accelerator dies was " +
-		"below the host's limit.",
+	"`gpu_throttled`: `idle` is a reason, too. `below_host_limit` (`_power`, `_thermal`): the clock of AMD accelerator " +
+		"dies.",
 	"`gpu_pcie_*_total`: AMD accelerators. Other GPUs have `gpu_pcie_replays_total` only.",
 	"`gpu_xgmi_*`: link errors are in `gpu_ecc_errors_total`, block `xgmi_wafl`, by GPU.",
 	"`gpu_pcie_receive_bytes_per_second`, `gpu_pcie_transmit_bytes_per_second`: with GPM the mean of a round " +
@@ -90,7 +90,7 @@ var gpuNotes = []string{
 		"rows, limits and modes are read every six rounds.",
 	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs in, or connected by C2C " +
 		"to, a CPU (GB10, GH200, GB200, Thor).",
-	"`gpu_info` includes MIG instances and partitions; `parent_uuid` is then their GPU.",
+	"`gpu_info`: `parent_uuid` is the GPU of a MIG instance or partition.",
 	"`gpu_mode`: `numa` is `enabled` if GPU memory is a NUMA node (GH200, GB200). `mig_pending`, `ecc_pending`: the next reset " +
 		"changes the mode.",
 	"`gpu_driver_info`: `library` is the NVML version, `cuda` the newest supported version.",

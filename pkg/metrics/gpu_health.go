@@ -14,10 +14,10 @@ import (
 
 var gpuHealthNotes = []string{
 	"`gpu_health` is 0 while any `gpu_problem` is 1. It is absent if the state is unknown.",
-	"`gpu_problem`: a GPU that is `lost` (fell off the bus), `stuck` (a driver call has not returned) or `unreadable` (errors " +
-		"in place of values) keeps only `gpu_info`, `gpu_health`, its XIDs, and readable values. GPUs that wait for a stuck GPU are " +
-		"`blocked` in `accelscope_device_state`, without `gpu_health` and `gpu_problem`: they may be healthy. `power_change` " +
-		"(suspending or waking too long) has a series only while it lasts.",
+	"`gpu_problem`: a GPU that is `lost` (fell off the bus), `stuck` (a driver call has not returned) or `unreadable` " +
+		"(errors in place of values) keeps only `gpu_info`, `gpu_health`, its XIDs, and readable values. GPUs that wait for a " +
+		"stuck GPU are `blocked` in `accelscope_device_state`, without `gpu_health` and `gpu_problem`: they may be healthy. " +
+		"`power_change` has a series only while it lasts.",
 	"`gpu_recovery_action`: drivers since 570. While it is `none`, XIDs are no problem. If one GPU fell off the bus, all GPUs " +
 		"may ask for a reboot.",
 	"`gpu_fabric_state`, `gpu_fabric_info`: GPUs with NVSwitches only. CUDA needs `completed`. Problem `fabric_not_ready`: " +

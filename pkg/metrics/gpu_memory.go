@@ -14,8 +14,7 @@ var allocationNotes = []string{
 		"`hipMallocPitch`, `hipMemAllocPitch`, `hipMallocAsync`, `hipMallocFromPoolAsync`, `hipMemCreate`.",
 	"Only lack of memory (error 2) counts, once for nested functions. Values are 0 from the first call on; without the series, " +
 		"no call was seen.",
-	"A failure need not be an error: caches such as PyTorch's retry. " +
-		"[Limits](../docs/limits.md#failed-allocations-of-gpu-memory) has what is not seen. While a hook in " +
+	"[Limits](../docs/limits.md#failed-allocations-of-gpu-memory) has what is not seen. While a hook in " +
 		"`accelscope_probe_hook_state` is `failed`, values are lower bounds.",
 }
 

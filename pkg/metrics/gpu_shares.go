@@ -9,23 +9,17 @@ import (
 )
 
 var gpuShareNotes = []string{
-	"Processes, memory and engines are listed every `--gpu.process-interval`, at `gpu_listed_timestamp_seconds`.",
 	"A GPU with parts (MIG instances, partitions) is used through its parts, which have the values.",
 	"`container_gpu_memory_used_bytes`: shares add up to `gpu_memory_used_bytes`. The unattributed share (empty identity labels " +
 		"and `method`) has driver memory, CUDA managed memory, and memory of ended processes; for Intel only memory of processes.",
 	"`container_gpu_memory_used_bytes`: if the driver lists a process without memory (vGPU guest), its workload's memory and " +
 		"the unattributed share are absent. If no other workload uses the GPU, the workload has all memory in use, with `method` " +
 		"`gpu` in place of `process`. `pool` is `vram` or `gtt` for AMD APUs.",
-	"MIG compute instances share memory: the first has its size, free memory and the unattributed share; the others only memory " +
-		"of their processes, and no engines.",
 	"`container_gpu_utilization_ratio`: since the previous list, for engines that the driver reports by process: NVIDIA `sm`, " +
 		"`memory`, `encoder`, `decoder`; AMD fdinfo engines, `sdma` and `cu` (occupied compute units); Intel `render`, `copy`, " +
 		"`video`, `video-enhance`, `compute`. If the GPU reports the engine, shares add up to `gpu_engine_utilization_ratio`.",
-	"`container_gpu_processes` counts processes whether the GPU was requested or not. It and `container_gpu_memory_used_bytes` " +
-		"are 0 for an allocated, unused GPU.",
-	"`container_gpu_allocated`: `method` is `kubelet`, `runtime`, `device_node`, or for Slurm `device_cgroup`, or `environment` " +
-		"(which the user can change). Privileged access does not count. `claim` is a resource claim, which pods may share, and " +
-		"`share` the claim's part of the GPU.",
+	"`container_gpu_processes` and `container_gpu_memory_used_bytes` are 0 for an allocated, unused GPU.",
+	"`container_gpu_allocated`: `method` and `claim` are in [GPUs](../docs/gpus.md). Privileged access does not count.",
 }
 
 func gpuShareMetrics() []metric {

@@ -22,7 +22,6 @@ var infoNotes = []string{
 		"namespace), `network` (network-status annotation) or `device_node`. The last two are not exclusive. Privileged access to " +
 		"all devices, and a VF without a device node, do not count.",
 	"`container_device_opens_total` counts from the sensor's start; the device cgroup refused `denied` opens.",
-	"`container_device_handles` is absent if the kernel has no BPF iterator over open files.",
 	"`class` is `rdma` (/dev/infiniband/*), `nvidia` (/dev/nvidia*), `amdgpu` (/dev/kfd) or `dri` (/dev/dri/*).",
 }
 

@@ -10,12 +10,11 @@ import (
 )
 
 var moduleNotes = []string{
-	"The module is the transceiver or cable. Its EEPROM (SFF-8472, SFF-8636, CMIS) is read every 5 minutes with " +
-		"`CAP_NET_ADMIN`; see [Links](../docs/links.md#modules). Passive copper has only `rdma_port_module_info`.",
+	"The module is the transceiver or cable; see [Links](../docs/links.md#modules). Passive copper has only " +
+		"`rdma_port_module_info`.",
 	"`rdma_port_module_info`: `length_meters` is empty for transceivers with a connector.",
 	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, or of the worst lane `bias`, `receive_power`, " +
-		"`transmit_power`. The sensor compares values, and does not read the module's flags: it misses alarms between readings. A " +
-		"port that is down may have a low alarm: its laser is off.",
+		"`transmit_power`.",
 	"`rdma_port_module_margin_ratio`: relative to the range between the alarm thresholds: 0.5 is the middle, 0 the threshold, " +
 		"-1 far outside. Powers are compared in decibels.",
 	"Bias and power by lane need `--link.module-lanes`. In dBm: `10 * log10(1000 * rdma_port_module_receive_power_watts)`.",

@@ -10,11 +10,8 @@ import (
 )
 
 var pcieNotes = []string{
-	"Read every minute, for physical functions only.",
-	"Maximum speed and width are what device and upstream port both support. A link below them trained badly or saves power. " +
-		"Suspended functions have no speed and width.",
-	"Slot power needs `CAP_SYS_ADMIN`. It is absent without a slot, or if the firmware has not set it.",
-	"`*_pcie_aer_errors_total` is absent if the firmware handles errors. Functions of one card share the upstream port.",
+	"Physical functions only. Functions of one card share the upstream port.",
+	"See [PCIe links](../docs/links.md#pcie-links) for the maximum and for absent values.",
 	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` (`device`, `port`) detected the error. The kernel's " +
 		"totals may differ from their sum.",
 }

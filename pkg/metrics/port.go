@@ -52,12 +52,8 @@ var portNotes = []string{
 		"are busy: add their series (`infiniband_device_info{pf_device}`).",
 	"`infiniband_port_errors_total`: most counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace, empty for the node's.",
-	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`: read every 5 minutes and when the port's state changes. `type` is `ib`, " +
-		"`roce_v1`, `roce_v2` or `other` (iWARP, EFA). Any interface on the port counts, such as a VLAN. A VF lacks the GID while " +
-		"its interface has no address.",
-	"`infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`: read hourly and when the port changes. `/rdma` lists " +
-		"P_Keys and GIDs.",
-	"`infiniband_port_sm_changes_total`: read every 30 s. The loss and return of one subnet manager does not count.",
+	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`, `infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`, " +
+		"`infiniband_port_sm_changes_total`: read every 30 s. The loss and return of one subnet manager does not count.",
 	"GUIDs are `0x` and 16 digits. An HCA's node GUID is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF " +
 		"has its PF's link.",
 }

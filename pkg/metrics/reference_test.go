@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -25,20 +26,19 @@ func reference() string {
 	var out strings.Builder
 	fmt.Fprint(&out, "<!-- Generated from the metric table in pkg/metrics by go test -update; do not edit. -->\n\n",
 		"# Metrics\n\n",
-		"*identity* stands for the labels `", strings.Join(exposition.Identity, "`, `"), "`. ",
-		"They are empty where they do not apply. The unattributed share has five empty identity labels. ",
-		"A scrape with `?collect[]=NAME` has the metrics of this collector only. *full* marks what only `--gpu.detail=full` exports. ",
-		"*dcgm* stands for `", strings.Join(dcgmLabels, "`, `"), "`.\n\n")
-	all := groups(nil)
-	for _, g := range all {
-		fmt.Fprintf(&out, "- [%s](#%s)\n", g.title, anchor(g.title))
-	}
-	for _, g := range all {
-		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n| name | type | labels | description |\n|---|---|---|---|\n", g.title, collectorsOf(&g))
+		"Metrics that end in `_total` are counters; others without a type in brackets are gauges. The labels are in braces. ",
+		"`IDENTITY` stands for `", strings.Join(exposition.Identity, ","), "`: empty where they do not apply, ",
+		"all five empty for the unattributed share. A scrape with `?collect[]=NAME` has the metrics of this collector only. ",
+		"Metrics of node_exporter, cAdvisor, rdma_exporter and dcgm-exporter are listed by their labels; HELP in `/metrics` describes them. *full* marks what only `--gpu.detail=full` exports. `DCGM` stands for `", strings.Join(dcgmLabels, ","), "`.\n")
+	for _, g := range groups(nil) {
+		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n", g.title, collectorsOf(&g))
+		if first := &g.rows[0]; first.collector == "node" || first.collector == "container" || first.compat != "" && first.compat != CompatLens && first.compat != Process {
+			writeNames(&out, g.rows)
+			g.rows = nil
+		}
 		for i := range g.rows {
 			m := &g.rows[i]
-			fmt.Fprintf(&out, "| `%s` | %s | %s | %s%s |\n", m.name, strings.ToLower(m.typ.String()), labelsCell(m),
-				strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(m.help), detailCell(m))
+			fmt.Fprintf(&out, "- `%s%s`%s: %s%s\n", m.name, labelsOf(m), typeOf(m), strings.ReplaceAll(m.help, "<", "&lt;"), detailOf(m))
 		}
 		for i, note := range g.notes {
 			if i == 0 {
@@ -50,34 +50,47 @@ func reference() string {
 	return out.String()
 }
 
-func anchor(title string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == ' ':
-			return '-'
-		case 'a' <= r && r <= 'z', r == '-', r == '_':
-			return r
+// writeNames writes the names of metrics that another exporter documents, by their labels.
+func writeNames(out *strings.Builder, rows []metric) {
+	names := map[string][]string{}
+	var order []string
+	for i := range rows {
+		labels := cmp.Or(labelsOf(&rows[i]), "{}")
+		if names[labels] == nil {
+			order = append(order, labels)
 		}
-		return -1
-	}, strings.ToLower(title))
+		names[labels] = append(names[labels], "`"+rows[i].name+"`"+typeOf(&rows[i]))
+	}
+	for _, labels := range order {
+		fmt.Fprintf(out, "- `%s`: %s\n", labels, strings.Join(names[labels], ", "))
+	}
 }
 
-func labelsCell(m *metric) string {
+// labelsOf returns the labels of a metric in braces, or "".
+func labelsOf(m *metric) string {
 	var labels []string
 	if m.owned {
-		labels = append(labels, "*identity*")
+		labels = append(labels, "IDENTITY")
 	}
 	names := m.labels
 	if m.compat == CompatDCGM && slices.Equal(m.labels[:len(dcgmLabels)], dcgmLabels) {
-		labels, names = append(labels, "*dcgm*"), m.labels[len(dcgmLabels):]
+		labels, names = append(labels, "DCGM"), m.labels[len(dcgmLabels):]
 	}
 	if m.gpu {
-		names = slices.Concat(exposition.GPULabels, names)
+		labels = append(labels, exposition.GPULabels...)
 	}
-	for _, l := range names {
-		labels = append(labels, "`"+l+"`")
+	if labels = append(labels, names...); len(labels) == 0 {
+		return ""
 	}
-	return strings.Join(labels, ", ")
+	return "{" + strings.Join(labels, ",") + "}"
+}
+
+// typeOf returns the type of a metric in brackets, or "" if the name says it.
+func typeOf(m *metric) string {
+	if m.typ == counter || m.typ == gauge {
+		return ""
+	}
+	return " (" + strings.ToLower(m.typ.String()) + ")"
 }
 
 func collectorsOf(g *group) string {
@@ -90,7 +103,7 @@ func collectorsOf(g *group) string {
 	return "Collector: " + strings.Join(names, ", ") + "."
 }
 
-func detailCell(m *metric) string {
+func detailOf(m *metric) string {
 	const only = " *full*"
 	text := ""
 	if m.full {

@@ -28,12 +28,11 @@ var (
 var selfNotes = []string{
 	"`accelscope_source_state`, `accelscope_device_state`, `accelscope_probe_hook_state`: only the current state, or with " +
 		"`--metrics.states=all` all states (0).",
-	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`; `id` is the UUID, the node GUID, or else the PCI address; " +
-		"for modules HCA, port and serial number (`0x1/1 SN1`). A present device has no series. See [Devices that are " +
+	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`; `id` is the UUID, the node GUID, or else the PCI " +
+		"address; for modules HCA, port and serial number (`0x1/1 SN1`). See [Devices that are " +
 		"missing](../docs/verdicts.md#devices-that-are-missing).",
 	"`accelscope_probe_hook_state`: `tier` is how the hook is attached, or empty.",
-	"`accelscope_series_dropped_total`: a workload may have 768 series with a detail in each family, all workloads together " +
-		"16,384. Further series have `other` as the detail, then as `device`; see [Limits](../docs/limits.md#series).",
+	"`accelscope_series_dropped_total`: see [Limits](../docs/limits.md#series).",
 	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is RCU waiting. " +
 		"[Forks](../docs/limits.md#uprobes) wait for at most `accelscope_uprobe_fork_wait_seconds` of it, absent without fentry " +
 		"programs and kprobes.",

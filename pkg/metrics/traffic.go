@@ -14,9 +14,8 @@ import (
 )
 
 var trafficNotes = []string{
-	"`method`: `port` (a port with one exclusive owner: all bytes on the wire), `qp_counter` (hardware counters of queue " +
-		"pairs), `uprobe` (payload of work requests posted and polled) or `survey` (an estimate: part of the port's bytes, [split " +
-		"by the last survey](../docs/rdma-bytes.md#surveys)). No byte is counted by two methods.",
+	"`method`: `port`, `qp_counter`, `uprobe` or `survey`: [how bytes are measured](../docs/rdma-bytes.md). No byte is " +
+		"counted by two methods.",
 	"If the device counts bytes, shares add up to its counter. The unattributed share has headers, retransmissions, kernel " +
 		"traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
 	"While a workload is counted in surveys only, its `uprobe` bytes stand still: its traffic is in `survey` or, if it cannot " +
@@ -25,26 +24,17 @@ var trafficNotes = []string{
 	"`container_rdma_work_requests_total` excludes requests that the provider refused. Receives have opcode `recv`.",
 	"`container_rdma_work_request_bytes_total` excludes receives (see `container_rdma_receive_bytes_total`).",
 	"`container_rdma_completion_errors_total` excludes completions polled through `ibv_start_poll`.",
-	"`container_rdma_datapath_coverage` distinguishes no traffic from no measurement. A workload has it for each HCA with its " +
-		"queue pairs, DEVX objects or observed contexts. `complete` also holds if counters of the port or of queue pairs have the " +
-		"bytes.",
-	"Reasons: `off` (`--rdma.datapath=off`), `refused` (the kernel or a missing right prevents probes: `accelscope doctor`), " +
-		"`not_selected` (`--rdma.datapath-select`), `late` (a context could send before the probes), `survey` (surveys only), " +
-		"`extended_poll` (`ibv_start_poll`: length not read), `provider_unsupported` (functions not found), `direct_wqe` (programs " +
-		"may write to the queues, and no call for 10 s: idle, or UCX's accelerated transports, DPDK, a GPU), `devx` (DEVX objects, " +
-		"perhaps queue pairs), `full` (no room for contexts), `not_seen` (queue pairs not connected yet, or missed), `unattributed` " +
-		"(counted now, but some bytes since the start were not).",
-	"`container_rdma_unattributed_bytes_limit_total`: bytes that no method attributes, while the workload had objects that " +
-		"could move bytes. A byte counts for each such workload; the real part is not known. Absent without such bytes, and after a " +
-		"device counter was reset or could not be read.",
+	"`container_rdma_datapath_coverage`: for each HCA with the workload's queue pairs, DEVX objects or observed contexts.",
+	"[Coverage](../docs/rdma-bytes.md#coverage) explains the reasons.",
+	"`container_rdma_unattributed_bytes_limit_total`: an upper bound of [missed " +
+		"bytes](../docs/rdma-bytes.md#bytes-that-were-missed).",
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. Includes the time until the " +
 		"workload polls. Completions without an observed post are left out.",
-	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: work requests with `IBV_SEND_SIGNALED` " +
-		"(or `sq_sig_all`) without a polled completion. Receives, requests without a later signaled request, and queue pairs in the " +
-		"error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or since it " +
-		"had no outstanding request. Both are absent unless all queue pairs are [traced without " +
-		"gaps](../docs/limits.md#stalled-queue-pairs); queue pairs that are certainly stalled count anyway. Above 128 signaled " +
-		"requests, the age may be of a later request.",
+	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: signaled work requests " +
+		"(`IBV_SEND_SIGNALED`, `sq_sig_all`) without a polled completion. Receives, requests without a later signaled request, " +
+		"and queue pairs in the error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its " +
+		"last completion or since it had no outstanding request. See [when both are " +
+		"absent](../docs/limits.md#stalled-queue-pairs).",
 }
 
 func trafficMetrics() []metric {

@@ -63,13 +63,26 @@ func stateTable() string {
 
 func conditionTable() string {
 	var b strings.Builder
-	b.WriteString("| condition | severity | means | limits | from |\n|---|---|---|---|---|\n")
+	severity := Severity("")
 	for _, c := range Conditions {
-		name := "`" + c.Name + "`"
+		if c.Severity != severity {
+			if severity != "" {
+				b.WriteString("\n")
+			}
+			severity = c.Severity
+			fmt.Fprintf(&b, "**%s**\n\n", severity)
+		}
+		name, limits, source := "`"+c.Name+"`", limitsText(c), ""
 		if c.NoAlert == "" {
 			name = fmt.Sprintf("[`%s`](../deploy/prometheus/runbooks/%s.md)", c.Name, c.Name)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, c.Severity, c.Summary, limitsText(c), c.Source)
+		if limits != "" {
+			limits = " Limits: " + limits + "."
+		}
+		if c.Source != "driver state" && c.Source != "sensor state" {
+			source = " Why: " + strings.ReplaceAll(c.Source, "docs/verdicts.md: ", "below, ") + "."
+		}
+		fmt.Fprintf(&b, "- %s: %s%s%s\n", name, c.Summary, limits, source)
 	}
 	return b.String()
 }
@@ -90,7 +103,7 @@ func limitsText(c *Condition) string {
 		}
 		parts = append(parts, fmt.Sprintf("%s %s %g%s", l.Of, sign, l.Value, unit))
 	}
-	if c.Window > 0 {
+	if c.Window > 0 && !strings.Contains(strings.Join(parts, ""), " in ") {
 		parts = append(parts, "window "+format.Span(c.Window))
 	}
 	if c.Severity == Info && c.For > 0 {

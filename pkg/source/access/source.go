@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package access counts opens, denied opens and open files of the device nodes of HCAs and GPUs in the kernel. The
-// programs are in bpf/devices.bpf.c; bpf/README.md describes their hooks, costs and limits.
+// programs are in bpf/devices.bpf.c; bpf/README.md describes their hooks and limits.
 //
 // The hooks are attached with the first driver of watched devices, and stay attached, because they do not pin a module.
 // Device numbers and names are read every two seconds; the programs know only numbers. An iterator of the kernel lists

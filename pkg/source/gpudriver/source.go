@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gpudriver measures how long tasks of each cgroup are in the ioctls of GPU drivers, and finds the tasks that
-// do not return. The programs are in bpf/gpudriver.bpf.c; bpf/README.md describes their hooks, costs and limits.
+// do not return. The programs are in bpf/gpudriver.bpf.c; bpf/README.md describes their hooks and limits.
 //
 // The hooks are kprobes, which do not pin a module: a driver can be unloaded while they are attached, and they are then
 // gone. So the modules are watched, and a reloaded module gets its hooks again.

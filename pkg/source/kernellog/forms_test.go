@@ -3,7 +3,6 @@
 package kernellog
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -81,49 +80,65 @@ func TestFaultsPage(t *testing.T) {
 
 func formTable() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "From the sources of %s.\n\n| driver | code | kernels | text | process |\n|---|---|---|---|---|\n", sourcesRead)
+	fmt.Fprintf(&b, "From the sources of %s. A text without kernels is in all of them.\n", sourcesRead)
 	for _, driver := range slices.Sorted(maps.Keys(messages)) {
+		before := b.Len()
 		for _, m := range messages[driver] {
 			if slices.ContainsFunc(pcieMessages, func(p message) bool { return p.code == m.code }) {
 				continue
 			}
-			writeForm(&b, string(m.driver), &m)
+			if b.Len() == before {
+				fmt.Fprintf(&b, "\n`%s`:\n\n", m.driver)
+			}
+			writeForm(&b, &m)
 		}
 	}
+	b.WriteString("\nEach of these drivers, and `nvidia`:\n\n")
 	for _, m := range pcieMessages {
-		writeForm(&b, "each of these, and `nvidia`", &m)
+		writeForm(&b, &m)
 	}
 	return b.String()
 }
 
-func writeForm(b *strings.Builder, driver string, m *message) {
-	process := "none"
+func writeForm(b *strings.Builder, m *message) {
+	process := ""
 	switch {
 	case m.kind == culprit:
-		process = "of the record before"
 	case m.awaits:
-		process = "in the next record"
+		process = ", process in the next record"
 	case strings.Contains(m.example, "4711"):
-		process = "in the text"
+		process = ", with process"
 	}
-	code := cmp.Or(m.code, "process")
+	code := "process of the record before"
 	if m.code != "" {
-		code = "`" + code + "`"
+		code = "`" + m.code + "`"
 	}
 	if m.kind == recovery {
 		code = "end of " + code
 	}
-	if !strings.Contains(driver, " ") {
-		driver = "`" + driver + "`"
+	fmt.Fprintf(b, "- %s%s%s: `%s`\n", code, process, kernels(m.kernels), m.example)
+}
+
+// kernels returns the kernels of a text, or "" for all.
+func kernels(k string) string {
+	if k == "5.10–7.2" {
+		return ""
 	}
-	fmt.Fprintf(b, "| %s | %s | %s | `%s` | %s |\n", driver, code, m.kernels, m.example, process)
+	return ", " + k
 }
 
 func unreadTable() string {
-	var b strings.Builder
-	b.WriteString("| driver | kernels | text | why |\n|---|---|---|---|\n")
+	byReason := map[string]string{}
+	var reasons []string
 	for _, u := range unreadTexts {
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", u.driver, u.kernels, u.text, u.why)
+		if byReason[u.why] == "" {
+			reasons = append(reasons, u.why)
+		}
+		byReason[u.why] += fmt.Sprintf("  - `%s`%s: `%s`\n", u.driver, kernels(u.kernels), u.text)
+	}
+	var b strings.Builder
+	for _, why := range reasons {
+		fmt.Fprintf(&b, "- %s:\n%s", why, byReason[why])
 	}
 	return b.String()
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package probe counts in the kernel what each cgroup does on each HCA: verbs system calls with their durations and
-// errors, and live RDMA objects with their registered bytes. The programs are in bpf/. bpf/README.md lists their hooks,
-// costs and limits.
+// errors, and live RDMA objects with their registered bytes. The programs are in bpf/. bpf/README.md lists their hooks
+// and limits.
 //
 // The hooks follow the devices. A hook on a function of a module pins the module. So hooks are attached only while an
 // RDMA device exists, and the driver can be reloaded after the last device is removed.

@@ -5,6 +5,7 @@
 package reference
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -26,12 +27,13 @@ var (
 )
 
 var (
-	line    = regexp.MustCompile("(?m)^(?:## (.*)|\\| `([^`]+)` \\| (\\w+) \\| ([^|]*) \\|.*)$")
+	// A line is a section, its notes, a metric with its labels, or the labels of several metrics and their names.
+	line    = regexp.MustCompile("(?m)^(?:## (.*)|(Notes):|- `([^`{]*)(?:{(.*)})?`(?: \\((\\w+)\\))?: (.*))$")
 	quoted  = regexp.MustCompile("`([^`]+)`")
 	pattern = regexp.MustCompile(`<\w+>.*$`)
 )
 
-// identity are the labels that *identity* stands for.
+// identity are the labels that IDENTITY stands for.
 var identity = []string{"workload", "namespace", "pod", "container", "container_id"}
 
 // Read parses gen/metrics.md for the metrics that a sensor exports by default.
@@ -44,26 +46,34 @@ func Read(file string) (Reference, error) {
 	for _, name := range own {
 		r[name] = target
 	}
-	section := ""
+	section, notes := "", false
 	for _, m := range line.FindAllStringSubmatch(string(text), -1) {
-		if m[1] != "" {
-			section = m[1]
+		if m[1] != "" || m[2] != "" {
+			section, notes = cmp.Or(m[1], section), m[2] != ""
 			continue
 		}
-		if strings.HasPrefix(section, "With --metrics.compat=") && !strings.HasSuffix(section, "(the default)") {
+		if notes || strings.HasPrefix(section, "With --metrics.compat=") && !strings.HasSuffix(section, "(the default)") {
 			continue
 		}
 		labels := slices.Clone(target)
-		if strings.Contains(m[4], "*identity*") {
-			labels = append(labels, identity...)
+		for label := range strings.SplitSeq(m[4], ",") {
+			if label == "IDENTITY" {
+				labels = append(labels, identity...)
+			} else if label != "" {
+				labels = append(labels, label)
+			}
 		}
-		for _, l := range quoted.FindAllStringSubmatch(m[4], -1) {
-			labels = append(labels, l[1])
+		name := m[3]
+		if name == "" {
+			for _, other := range quoted.FindAllStringSubmatch(m[6], -1) {
+				r[pattern.ReplaceAllString(other[1], "*")] = labels
+			}
+			continue
 		}
-		r[pattern.ReplaceAllString(m[2], "*")] = labels
-		if m[3] == "histogram" {
-			r[m[2]+"_bucket"] = append(slices.Clone(labels), "le")
-			r[m[2]+"_sum"], r[m[2]+"_count"] = labels, labels
+		r[pattern.ReplaceAllString(name, "*")] = labels
+		if m[5] == "histogram" {
+			r[name+"_bucket"] = append(slices.Clone(labels), "le")
+			r[name+"_sum"], r[name+"_count"] = labels, labels
 		}
 	}
 	if len(r) < 100 {
