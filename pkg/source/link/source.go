@@ -41,11 +41,11 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	Sysfs            string         // default /sys
-	Include, Exclude *regexp.Regexp // of names of HCAs; nil includes all and excludes none
-	Module           ModuleDetail   // what is read of modules
-	Mlxlink          string         // path of the tool mlxlink; empty: bit errors of the firmware are not read
-	Hotplug          *hotplug.Watcher
+	Sysfs            string           // default /sys
+	Include, Exclude *regexp.Regexp   // of names of HCAs; nil includes all and excludes none
+	Module           ModuleDetail     // what is read of modules
+	Mlxlink          string           // path of the tool mlxlink; empty: bit errors of the firmware are not read
+	Hotplug          *hotplug.Watcher // may be nil
 	Logger           *zap.Logger
 
 	kernel  kernel                 // default: the host's. Only tests set this and isSysfs
