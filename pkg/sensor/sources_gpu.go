@@ -72,7 +72,7 @@ func (s *services) newGPUDriver() engine.Registration {
 // newGPUs makes the sources of DRM devices and of the GPUs of each vendor.
 func (s *services) newGPUs() []engine.Registration {
 	list := []engine.Registration{made("drm", func() engine.Registration {
-		source, err := drm.New(drm.Options{Sysfs: s.Sysfs})
+		source, err := drm.New(drm.Options{Sysfs: s.Sysfs, Hotplug: s.hotplug})
 		s.dri = source
 		return register("drm", source, err)
 	})}
