@@ -69,7 +69,7 @@ func TestAnnounced(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	w, err := hotplug.Open(filepath.Join(c.dir, "proc"), zap.NewNop())
+	w, err := hotplug.Open("/sys", filepath.Join(c.dir, "proc"), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

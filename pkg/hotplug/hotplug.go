@@ -7,10 +7,11 @@
 // one look, and after lost announcements (ENOBUFS) all subscribers look. Every subscriber also looks once a minute.
 //
 // HCAs and network interfaces are announced in their own network namespace only. In another network namespace than the
-// node's, and when a socket fails, subscribers look as often as without announcements.
+// node's, with a copy of sysfs, and when a socket fails, subscribers look as often as without announcements.
 package hotplug
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -40,9 +41,9 @@ type Watcher struct {
 	closed        bool
 }
 
-// Open returns a Watcher. procfs is the mount point of procfs that has the first process of the node.
-func Open(procfs string, log *zap.Logger) (*Watcher, error) {
-	w := &Watcher{log: log, incomplete: otherNetwork(procfs)}
+// Open returns a Watcher. sysfs is what subscribers look at; procfs has the first process of the node.
+func Open(sysfs, procfs string, log *zap.Logger) (*Watcher, error) {
+	w := &Watcher{log: log, incomplete: cmp.Or(copied(sysfs), otherNetwork(procfs))}
 	if w.incomplete != nil {
 		log.Info("devices are listed every few seconds, too", zap.Error(w.incomplete))
 	}
@@ -55,6 +56,18 @@ func Open(procfs string, log *zap.Logger) (*Watcher, error) {
 		return nil, err
 	}
 	return w, nil
+}
+
+// copied returns an error unless a directory is the kernel's sysfs.
+func copied(sysfs string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(sysfs, &st); err != nil {
+		return fmt.Errorf("%s: %w", sysfs, err)
+	}
+	if st.Type != unix.SYSFS_MAGIC {
+		return fmt.Errorf("%s is not a sysfs", sysfs)
+	}
+	return nil
 }
 
 // otherNetwork returns an error unless this process is in the network namespace of the first process.

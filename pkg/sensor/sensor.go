@@ -64,7 +64,7 @@ func New(o Options) (*Sensor, error) {
 		return nil, err
 	}
 	s := newServices(o, parsed)
-	if s.hotplug, err = hotplug.Open(o.Procfs, o.Logger.Named("hotplug")); err != nil {
+	if s.hotplug, err = hotplug.Open(o.Sysfs, o.Procfs, o.Logger.Named("hotplug")); err != nil {
 		o.Logger.Warn("devices are listed every few seconds: the kernel's announcements are not received", zap.Error(err))
 	}
 	sources := s.sources()

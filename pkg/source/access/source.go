@@ -4,8 +4,8 @@
 // programs are in bpf/devices.bpf.c; bpf/README.md describes their hooks, costs and limits.
 //
 // The hooks are attached with the first driver of watched devices, and stay attached, because they do not pin a module.
-// Device numbers and names are read when the kernel announces a device (package hotplug); the programs know only numbers. An iterator of the kernel lists
-// all open files in the background.
+// Device numbers and names are read when the kernel announces a device (package hotplug); the programs know only
+// numbers. An iterator of the kernel lists all open files in the background.
 package access
 
 import (

@@ -188,7 +188,7 @@ func TestAnnouncements(t *testing.T) {
 	f.hca("mlx5_0", "v0")
 	f.link("class/net", "/sys/class/net")
 	f.link("proc/1/ns/net", "/proc/self/ns/net")
-	watcher, err := hotplug.Open(f.root+"/proc", zap.NewNop())
+	watcher, err := hotplug.Open("/sys", f.root+"/proc", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -209,11 +209,9 @@ func (s *Source) pause(now time.Time) time.Duration {
 		return poll
 	}
 	next := s.searched.Add(s.searchInterval())
-	if s.o.isSysfs(s.o.Sysfs) {
-		for _, n := range s.netdevs {
-			if n.due.Before(next) {
-				next = n.due
-			}
+	for _, n := range s.netdevs {
+		if n.due.Before(next) {
+			next = n.due
 		}
 	}
 	return min(max(poll, next.Sub(now)), s.links.Interval(poll))
