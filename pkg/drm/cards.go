@@ -4,6 +4,7 @@ package drm
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -35,7 +37,8 @@ func (c Card) Equal(o Card) bool {
 
 // Cards lists the cards of the node for its readers, in general each of them a source. The zero value is not ready: see NewCards.
 type Cards struct {
-	class string
+	class   string
+	changes *hotplug.Subscription
 
 	mu    sync.Mutex
 	links []link // of the nodes in cards
@@ -52,8 +55,10 @@ type link struct {
 	changed time.Time
 }
 
-// NewCards returns the cards in a sysfs. It lists none yet.
-func NewCards(sysfs string) *Cards { return &Cards{class: filepath.Join(sysfs, "class/drm")} }
+// NewCards returns the cards in a sysfs, which it lists again when w, if any, announces a change. It lists none yet.
+func NewCards(sysfs string, w *hotplug.Watcher) *Cards {
+	return &Cards{class: filepath.Join(sysfs, "class/drm"), changes: w.Devices("drm")}
+}
 
 // A Reader returns the cards to one of those that share Cards.
 type Reader struct {
@@ -75,18 +80,30 @@ const maxCards = 1024
 //
 // All data comes from the symbolic links of /sys/class/drm. A listing reads this directory and calls lstat for each node. While
 // the links are the same, their targets cannot change and are not read again; a card that was removed and added again has
-// another inode. Readers share a listing, but no reader gets a listing twice.
+// another inode. Readers share a listing. If changes may not be announced, no reader gets a listing twice.
 func (r *Reader) List() ([]Card, error) {
 	c := r.cards
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.seen == c.count || time.Since(c.at) > shared {
+	if c.stale(r.seen) {
 		c.at = time.Now()
 		c.count++
 		c.list()
 	}
 	r.seen = c.count
 	return c.cards, c.err
+}
+
+// stale reports whether the cards must be listed for a reader that has seen a listing.
+func (c *Cards) stale(seen int) bool {
+	select {
+	case <-c.changes.Changed():
+		return true
+	default:
+	}
+	interval := c.changes.Interval(shared)
+	failed := c.links == nil && !errors.Is(c.err, model.ErrAbsent)
+	return time.Since(c.at) > interval || seen == c.count && (interval == shared || failed)
 }
 
 // Driven returns the cards with a PCI address and one of the drivers, sorted by address, but not more than limit.

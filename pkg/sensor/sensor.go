@@ -15,6 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/control"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/inventory"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -47,6 +48,7 @@ type Sensor struct {
 	gpus      control.Releaser // nil when NVIDIA's GPUs are not read
 	inventory *inventory.Inventory
 	node      string
+	hotplug   *hotplug.Watcher   // nil if its sockets could not be opened
 	recorder  *overview.Recorder // of rates and of the history; nil without pages
 }
 
@@ -62,9 +64,13 @@ func New(o Options) (*Sensor, error) {
 		return nil, err
 	}
 	s := newServices(o, parsed)
+	if s.hotplug, err = hotplug.Open(o.Sysfs, o.Procfs, o.Logger.Named("hotplug")); err != nil {
+		o.Logger.Warn("devices are listed every few seconds: the kernel's announcements are not received", zap.Error(err))
+	}
 	sources := s.sources()
 	out := &Sensor{
 		engine: s.engine, peers: s.peers, gpus: s.gpus, uprobes: s.uprobes, inventory: s.inventory, node: nodeName(o.NodeName),
+		hotplug: s.hotplug,
 	}
 	if s.cgroups != nil {
 		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
@@ -136,6 +142,9 @@ func (s *Sensor) Close() error {
 	err := s.engine.Close()
 	if s.uprobes != nil {
 		err = errors.Join(err, s.uprobes.Close())
+	}
+	if s.hotplug != nil {
+		s.hotplug.Close()
 	}
 	return errors.Join(err, s.inventory.Close())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/inventory"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -36,7 +37,8 @@ type services struct {
 
 	engine    *engine.Engine
 	inventory *inventory.Inventory
-	paths     *probe.PathLog // the probe writes it, the cgroup source reads it
+	hotplug   *hotplug.Watcher // nil: sources list devices every few seconds
+	paths     *probe.PathLog   // the probe writes it, the cgroup source reads it
 	netlink   *rdma.Netlink
 	// workloads is written by the cgroup source and read by BPF programs; nil if no BPF program is used.
 	workloads *hook.Workloads

@@ -25,7 +25,7 @@ import (
 func (s *services) newAccess() engine.Registration {
 	o := access.Options{
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
-		Workloads: s.workloads, Logger: s.log.Named("access"),
+		Workloads: s.workloads, Hotplug: s.hotplug, Logger: s.log.Named("access"),
 	}
 	if s.Tier == "fentry" || s.Tier == "kprobe" {
 		o.Tier = s.Tier
@@ -64,7 +64,7 @@ func (s *services) newGPUMemory() engine.Registration {
 func (s *services) newGPUDriver() engine.Registration {
 	source, err := gpudriver.New(gpudriver.Options{
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, StuckAfter: s.StuckAfter,
-		Workloads: s.workloads, Logger: s.log.Named("gpudriver"),
+		Workloads: s.workloads, Hotplug: s.hotplug, Logger: s.log.Named("gpudriver"),
 	})
 	return register("gpudriver", source, err)
 }
@@ -72,7 +72,7 @@ func (s *services) newGPUDriver() engine.Registration {
 // newGPUs makes the sources of DRM devices and of the GPUs of each vendor.
 func (s *services) newGPUs() []engine.Registration {
 	list := []engine.Registration{made("drm", func() engine.Registration {
-		source, err := drm.New(drm.Options{Sysfs: s.Sysfs})
+		source, err := drm.New(drm.Options{Sysfs: s.Sysfs, Hotplug: s.hotplug})
 		s.dri = source
 		return register("drm", source, err)
 	})}

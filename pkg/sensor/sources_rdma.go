@@ -47,7 +47,7 @@ func (s *services) newProbe() engine.Registration {
 	o := probe.Options{
 		Sysfs: s.Sysfs, MaxEntries: s.MapEntries, MaxObjects: s.MaxObjects, Logger: s.log.Named("probe"),
 		Subsystem: s.subsystem(), CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Workloads: s.workloads, Paths: s.paths,
-		BTFDir: s.BTFDir,
+		BTFDir: s.BTFDir, Hotplug: s.hotplug,
 	}
 	if s.Tier != "auto" {
 		o.Tier = s.Tier

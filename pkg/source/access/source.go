@@ -4,8 +4,8 @@
 // programs are in bpf/devices.bpf.c; bpf/README.md describes their hooks and limits.
 //
 // The hooks are attached with the first driver of watched devices, and stay attached, because they do not pin a module.
-// Device numbers and names are read every two seconds; the programs know only numbers. An iterator of the kernel lists
-// all open files in the background.
+// Device numbers and names are read when the kernel announces a device (package hotplug); the programs know only
+// numbers. An iterator of the kernel lists all open files in the background.
 package access
 
 import (
@@ -19,6 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -38,6 +39,7 @@ type Options struct {
 	MaxEntries uint32
 	// Interval is how often open files are listed; zero is 5 s.
 	Interval time.Duration
+	Hotplug  *hotplug.Watcher // may be nil
 	Logger   *zap.Logger
 }
 
@@ -47,7 +49,7 @@ const (
 
 	defaultInterval = 5 * time.Second
 
-	// scanInterval is the interval between scans of the drivers.
+	// scanInterval is the interval between scans of the drivers if new ones may not be announced.
 	scanInterval = 2 * time.Second
 	// idleFactor limits listing of open files to 1/idleFactor of a CPU.
 	idleFactor = 20
@@ -99,9 +101,10 @@ func New(o Options) (*Source, error) {
 		listing: make(chan struct{}),
 		hooks:   unattached("no driver of HCAs or GPUs: the hooks come with the first one", model.StateAbsent),
 	}
-	scan := func() time.Duration { s.scan(); return scanInterval }
-	scan()
-	safely.Go(&s.scanning, "access", func() { every(ctx, scan) })
+	// pci: NVIDIA's GPUs, which have no class; kfd: AMD's; module: rdma_cm and other drivers without a device yet.
+	devices := o.Hotplug.Devices("infiniband", "drm", "misc", "kfd", "nvidia", "pci", "module")
+	s.scan()
+	safely.Go(&s.scanning, "access", func() { devices.Follow(ctx, scanInterval, s.scan) })
 	go safely.Do("access", func() {
 		defer close(s.listing)
 		every(ctx, s.list)

@@ -84,7 +84,7 @@ func New(o Options) (*Source, error) {
 		o.Interval = drm.DefaultInterval
 	}
 	if o.Cards == nil {
-		o.Cards = drm.NewCards(o.Sysfs)
+		o.Cards = drm.NewCards(o.Sysfs, nil)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Source{o: o, all: o.Cards.Reader(), lister: newLister(o), kfd: newKFD(o.Sysfs), stop: stop, first: make(chan struct{})}

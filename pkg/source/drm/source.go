@@ -11,12 +11,14 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/drm"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // Options configure a Source.
 type Options struct {
-	Sysfs string // mount point of sysfs: /sys
+	Sysfs   string           // mount point of sysfs: /sys
+	Hotplug *hotplug.Watcher // may be nil
 }
 
 // Source reads the DRI devices of the node.
@@ -27,7 +29,7 @@ type Source struct {
 
 // New returns a Source.
 func New(o Options) (*Source, error) {
-	cards := drm.NewCards(o.Sysfs)
+	cards := drm.NewCards(o.Sysfs, o.Hotplug)
 	return &Source{cards: cards, all: cards.Reader()}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -37,6 +38,7 @@ type Options struct {
 	MaxEntries, MaxCalls uint32
 	// StuckAfter is the time in an ioctl after which a task is stuck. Zero is 30 s.
 	StuckAfter time.Duration
+	Hotplug    *hotplug.Watcher // may be nil
 	Logger     *zap.Logger
 }
 
@@ -47,8 +49,8 @@ const (
 	defaultMaxCalls   = 8192
 	defaultStuckAfter = 30 * time.Second
 
-	// watchInterval is the interval between looks at the modules, and the time without counts after a driver was
-	// loaded.
+	// watchInterval is the interval between looks at the modules if new ones may not be announced, and the longest time
+	// without counts after a driver was loaded.
 	watchInterval = 2 * time.Second
 )
 
@@ -83,19 +85,9 @@ func New(o Options) (*Source, error) {
 	for _, f := range functions {
 		s.hooks = append(s.hooks, f.state(model.StateAbsent, f.notLoaded()))
 	}
+	modules := o.Hotplug.Devices("module")
 	s.follow()
-	safely.Go(&s.watching, "gpudriver", func() {
-		tick := time.NewTicker(watchInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				s.follow()
-			}
-		}
-	})
+	safely.Go(&s.watching, "gpudriver", func() { modules.Follow(ctx, watchInterval, s.follow) })
 	return s, nil
 }
 

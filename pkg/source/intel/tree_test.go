@@ -167,7 +167,7 @@ func fdinfoI915(client int, local string, video time.Duration) string {
 
 // card returns the first GPU.
 func (n *node) card() *card {
-	all, err := drm.NewCards(n.sysfs).Reader().List()
+	all, err := drm.NewCards(n.sysfs, nil).Reader().List()
 	n.check(err)
 	return newCard(drm.Driven(all, 1, "i915", "xe")[0], n.root)
 }

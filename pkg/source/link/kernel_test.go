@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/tests/child"
@@ -173,6 +175,71 @@ func TestStatisticsBuffer(t *testing.T) {
 	}
 	if _, err := unix.Read(pipe[0], s.mapped[len(s.buf):len(s.buf)+16]); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("a read to the page behind the buffer: %v, want EFAULT", err)
+	}
+}
+
+// TestAnnouncements: the source knows a flap and a new interface soon after the kernel announces them, long before it would
+// read files without an announcement.
+func TestAnnouncements(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	f := newTree(t)
+	f.hca("mlx5_0", "v0")
+	f.link("class/net", "/sys/class/net")
+	f.link("proc/1/ns/net", "/proc/self/ns/net")
+	watcher, err := hotplug.Open("/sys", f.root+"/proc", zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close()
+	s, err := New(Options{Sysfs: f.root, Hotplug: watcher, isSysfs: func(string) bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // nothing to lose
+	link := func() model.Link {
+		got, err := s.Read(t.Context())
+		if err != nil || len(got.Links) != 1 {
+			t.Fatalf("%+v, %v", got.Links, err)
+		}
+		return got.Links[0]
+	}
+	waitFor := func(what string, done func(model.Link) bool) model.Link {
+		t.Helper()
+		for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			if l := link(); done(l) {
+				t.Logf("%s after %v", what, time.Since(begin))
+				return l
+			} else if time.Since(begin) > interval-poll {
+				t.Fatalf("%s: %+v, carrier %+v", what, l, l.Carrier)
+			}
+		}
+	}
+	before := waitFor("up", func(l model.Link) bool { return l.Carrier.Up }).Carrier
+	sh(t, "ip", "link", "set", "v1", "down")
+	waitFor("down", func(l model.Link) bool { return !l.Carrier.Up })
+	sh(t, "ip", "link", "set", "v1", "up")
+	after := waitFor("up again", func(l model.Link) bool { return l.Carrier.Up }).Carrier
+	if after.Downs != before.Downs+1 || after.Changes != before.Changes+2 || after.Flaps != 1 {
+		t.Errorf("%+v, before %+v", after, before)
+	}
+	sh(t, "ip", "link", "set", "v0", "down")
+	waitFor("set down", func(l model.Link) bool { return !l.Carrier.Admin })
+	sh(t, "ip", "link", "set", "v0", "up")
+	waitFor("set up", func(l model.Link) bool { return l.Carrier.Admin && l.Carrier.Up })
+	if got := link().Carrier; got.Flaps != 1 {
+		t.Errorf("setting the interface down is a flap: %+v", got)
+	}
+	for range 3 { // within the interval of announcements
+		sh(t, "ip", "link", "set", "v1", "down")
+		sh(t, "ip", "link", "set", "v1", "up")
+	}
+	waitFor("all flaps", func(l model.Link) bool {
+		return l.Carrier.Up && l.Carrier.Downs == after.Downs+4 && l.Carrier.Flaps == 4
+	})
+	if n := watcher.Lost(); n != 0 {
+		t.Errorf("%d losses", n)
 	}
 }
 

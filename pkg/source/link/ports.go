@@ -32,8 +32,9 @@ type iface struct {
 	ports      []port
 	infiniband bool // IPoIB
 	// bond is the bond of a leg, or ""; speed is the rate of a leg in bits per second, or 0 if unknown.
-	bond  string
-	speed float64
+	bond      string
+	bondIndex int
+	speed     float64
 	// follows is set if the ports have the state of the bond: the HCA has all legs. Several HCAs each have the state of
 	// their leg.
 	follows bool
@@ -137,6 +138,7 @@ func (f *finder) lower(name string, p *port, infiniband bool, bond string, depth
 		f.add(name, p, infiniband)
 		if i := f.found[name]; i != nil && bond != "" {
 			i.bond, i.speed = bond, f.speed(name)
+			i.bondIndex, _ = strconv.Atoi(f.line(f.netdir(bond), "ifindex"))
 			i.follows = !slices.ContainsFunc(f.legs(bond), func(leg string) bool { return f.ofAnother(leg, p.device) })
 		}
 		return

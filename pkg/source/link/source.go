@@ -15,8 +15,9 @@
 //   - While a request hangs, no other request is made: it would wait for RTNL as well. The facts of all interfaces stay, with the time
 //     of their reading.
 //
-// The counters of the carrier come from files that need neither RTNL nor the driver. They are read every 5 s, also
-// while a request hangs.
+// The counters of the carrier come from files that need neither RTNL nor the driver. They are read when the kernel
+// announces a change of the interface and before drivers are asked, also while a request hangs. Where announcements may
+// be missing (package hotplug), they are read every 5 s.
 package link
 
 import (
@@ -26,22 +27,25 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 // Options configure a Source.
 type Options struct {
-	Sysfs            string         // default /sys
-	Include, Exclude *regexp.Regexp // of names of HCAs; nil includes all and excludes none
-	Module           ModuleDetail   // what is read of modules
-	Mlxlink          string         // path of the tool mlxlink; empty: bit errors of the firmware are not read
+	Sysfs            string           // default /sys
+	Include, Exclude *regexp.Regexp   // of names of HCAs; nil includes all and excludes none
+	Module           ModuleDetail     // what is read of modules
+	Mlxlink          string           // path of the tool mlxlink; empty: bit errors of the firmware are not read
+	Hotplug          *hotplug.Watcher // may be nil
 	Logger           *zap.Logger
 
 	kernel  kernel                 // default: the host's. Only tests set this and isSysfs
@@ -49,7 +53,7 @@ type Options struct {
 }
 
 const (
-	poll     = 5 * time.Second // interval of readings of the carrier
+	poll     = 5 * time.Second // interval of rounds while something is unfinished, or changes may not be announced
 	limit    = time.Second     // per reading of an interface
 	maxFlaps = 256             // flaps that are kept
 )
@@ -63,12 +67,18 @@ type Source struct {
 	done   sync.WaitGroup
 	ready  chan struct{} // closed after the first round
 	tool   *mlxlink      // nil unless enabled
+	// hcas and links announce changes of HCAs and of the interfaces in indexes. A message about another interface sets
+	// others: the interface may be behind a port, too.
+	hcas, links *hotplug.Subscription
+	indexes     atomic.Pointer[map[int]bool]
+	others      atomic.Bool
 
 	// The fields below belong to run.
 	netdevs   map[string]*netdev // by name
 	hanging   *job
 	searched  time.Time
 	searchErr error
+	again     bool // search twice: a new HCA has its GIDs later
 	budget    budget
 	flaps     []model.LinkFlap
 	flapCount uint64
@@ -128,7 +138,18 @@ func newSource(o Options) *Source {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.err = s.state()
+	s.indexes.Store(&map[int]bool{})
+	s.hcas, s.links = o.Hotplug.Devices("infiniband"), o.Hotplug.Interfaces(s.announced)
 	return s
+}
+
+// announced reports whether a message about an interface is about one of the interfaces behind ports.
+func (s *Source) announced(index int) bool {
+	known := (*s.indexes.Load())[index]
+	if !known {
+		s.others.Store(true)
+	}
+	return known
 }
 
 // Name returns "link".
@@ -160,8 +181,8 @@ func (s *Source) chosen(device string) bool {
 }
 
 func (s *Source) run() {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
+	timer := time.NewTimer(poll)
+	defer timer.Stop()
 	defer s.readyNow()
 	for {
 		s.watchCarriers(time.Now())
@@ -169,12 +190,45 @@ func (s *Source) run() {
 		}
 		s.publish(time.Now())
 		s.readyNow()
+		timer.Reset(s.pause(time.Now()))
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-tick.C:
+		case <-s.hcas.Changed():
+			s.search(time.Now())
+			s.again = true
+		case <-s.links.Changed():
+		case <-timer.C:
 		}
 	}
+}
+
+// pause returns the time until the next round, if no change is announced before: until a call is due.
+func (s *Source) pause(now time.Time) time.Duration {
+	if s.hanging != nil || s.tool != nil { // the tool's results come at any time
+		return poll
+	}
+	next := s.searched.Add(s.searchInterval())
+	for _, n := range s.netdevs {
+		if n.due.Before(next) {
+			next = n.due
+		}
+	}
+	return min(max(poll, next.Sub(now)), s.links.Interval(poll))
+}
+
+// searchInterval returns the time between two searches for interfaces.
+func (s *Source) searchInterval() time.Duration {
+	if s.others.Load() {
+		return interval
+	}
+	return s.links.Interval(interval)
+}
+
+// search makes the next round search for interfaces.
+func (s *Source) search(now time.Time) {
+	s.others.Store(true)
+	s.searched = now.Add(-interval)
 }
 
 func (s *Source) readyNow() {
@@ -211,7 +265,9 @@ func (s *Source) step() bool {
 
 // start starts the call that has been due for the longest time, if the budget allows.
 func (s *Source) start(now time.Time) *job {
-	if now.Sub(s.searched) >= interval || s.searched.IsZero() {
+	if now.Sub(s.searched) >= s.searchInterval() || s.searched.IsZero() {
+		s.others.Store(s.again)
+		s.again = false
 		return s.launch(nil, func() (func(), error) {
 			found, err := find(s.o.Sysfs, s.chosen)
 			if s.tool == nil || !s.o.isSysfs(s.o.Sysfs) {
@@ -289,8 +345,9 @@ func (s *Source) update(found []iface, err error, now time.Time) {
 	if err != nil {
 		return
 	}
-	netdevs := make(map[string]*netdev, len(found))
+	netdevs, indexes := make(map[string]*netdev, len(found)), make(map[int]bool, len(found))
 	for _, i := range found {
+		indexes[i.index], indexes[i.bondIndex] = true, true
 		n := s.netdevs[i.name]
 		if n == nil || n.index != i.index {
 			n = &netdev{due: now, link: model.Link{Netdev: i.name, Driver: i.driver}}
@@ -303,7 +360,8 @@ func (s *Source) update(found []iface, err error, now time.Time) {
 		netdevs[i.name] = n
 	}
 	s.netdevs = netdevs
-	s.watchCarriers(now)
+	s.indexes.Store(&indexes)
+	s.watchCarriers(now) // after indexes: a later change is announced
 }
 
 // watchCarriers reads the carriers. An IPoIB interface's carrier is not the link's: it also needs the subnet manager.
@@ -322,6 +380,7 @@ func (s *Source) watchCarriers(now time.Time) {
 		r, ok := readCarrier(dir, s.buf, last)
 		switch {
 		case !ok:
+			s.others.Store(true) // it has another name, or is gone
 			continue
 		case n.watch == nil:
 			n.watch = &carrierWatch{last: r}
@@ -329,7 +388,7 @@ func (s *Source) watchCarriers(now time.Time) {
 		case r.changes != n.watch.last.changes:
 			n.changed, n.due = true, now
 			if n.bond != "" { // its speed, too
-				s.searched = now.Add(-interval)
+				s.search(now)
 			}
 		}
 		if flap, ended := n.watch.observe(r, now); ended {

@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// watchInterval is the interval at which the devices are listed, and the longest delay of a driver reload.
-	// Announcements of the kernel are not enough: a container without the network of the host receives them for uverbs
-	// devices only.
+	// watchInterval is the interval at which the devices are listed, and the longest delay of a driver reload, if
+	// announcements may be missing: a container without the network of the host receives them for uverbs devices only.
 	watchInterval = 2 * time.Second
-	// shortInterval applies while something is unfinished, and without announcements.
+	// shortInterval applies while something is unfinished.
 	shortInterval = 500 * time.Millisecond
 	// A driver reload waits for the release of the hooks, so the release follows an announcement soon. Hooks are
 	// attached when the announcements pause: the maps are sized for the devices that exist then.
@@ -29,30 +28,23 @@ const (
 	attachLimit  = 2 * time.Second
 )
 
-func (s *Source) run(ctx context.Context) {
-	defer close(s.done)
-	events, err := openUevents()
-	if err != nil {
-		s.opts.Logger.Debug("devices are listed more often", zap.Error(err))
-		s.watch(ctx, nil)
-		return
-	}
-	defer events.close()
-	s.watch(ctx, events.changed)
-}
-
-func (s *Source) watch(ctx context.Context, changed <-chan struct{}) {
+// watch follows the devices. Reads of the maps are followed by a comparison with RDMA netlink.
+func (s *Source) watch(ctx context.Context, changed <-chan struct{}, interval func(poll time.Duration) time.Duration) {
 	timer := time.NewTimer(shortInterval)
 	defer timer.Stop()
+	var compare <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case _, open := <-changed:
-			if !open {
-				changed = nil
-				break
+		case <-s.reads:
+			if compare == nil {
+				compare = time.After(watchInterval)
 			}
+			continue
+		case <-compare:
+			compare, s.read = nil, true
+		case <-changed:
 			s.awaitMore(ctx, changed)
 			s.unnamed = max(s.unnamed, 1)
 		case <-timer.C:
@@ -61,10 +53,10 @@ func (s *Source) watch(ctx context.Context, changed <-chan struct{}) {
 			return
 		}
 		s.follow(ctx)
-		if changed == nil || s.sensor != nil && (s.query != nil || s.unnamed > 0 || s.renamed) {
+		if s.sensor != nil && (s.query != nil || s.unnamed > 0 || s.renamed) {
 			timer.Reset(shortInterval)
 		} else {
-			timer.Reset(watchInterval)
+			timer.Reset(interval(watchInterval))
 		}
 	}
 }
@@ -84,10 +76,7 @@ func (s *Source) awaitMore(ctx context.Context, changed <-chan struct{}) {
 			return
 		case <-ctx.Done():
 			return
-		case _, open := <-changed:
-			if !open {
-				return
-			}
+		case <-changed:
 		}
 	}
 }
@@ -130,11 +119,11 @@ func (s *Source) queryNetlink(ctx context.Context) {
 	}
 	sensor, renamed := s.sensor, s.renamed
 	due := sensor.dueTypes(time.Now())
-	read := s.read.Swap(false)
+	read := s.read
 	if !renamed && len(due) == 0 && !read {
 		return
 	}
-	s.renamed = false
+	s.renamed, s.read = false, false
 	s.start(ctx, func(ctx context.Context) {
 		if renamed {
 			sensor.reindex(ctx, s.opts)

@@ -13,12 +13,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
@@ -54,8 +54,9 @@ type Options struct {
 	// DeviceNames returns the current names of the devices by index (model.DeviceNamer). It may be nil.
 	DeviceNames func(context.Context) (map[uint32]string, error)
 	// Paths receives the paths of created cgroups. It may be nil.
-	Paths  *PathLog
-	Logger *zap.Logger
+	Paths   *PathLog
+	Hotplug *hotplug.Watcher // may be nil
+	Logger  *zap.Logger
 
 	devices int // number of devices when the hooks are attached
 }
@@ -82,8 +83,9 @@ type Source struct {
 	renamed         bool                    // a device was added, removed or renamed: query netlink
 	query           *hang.Pending[struct{}] // RDMA netlink query in progress, or nil
 	cancelQuery     context.CancelFunc
+	read            bool // there was a Read since the last comparison with RDMA netlink
 
-	read atomic.Bool // there was a Read since the last comparison with RDMA netlink
+	reads chan struct{} // has a value after a Read
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -109,12 +111,17 @@ func New(opts Options) (*Source, error) {
 		devices: newListing(filepath.Join(opts.Sysfs, "class/infiniband")),
 		uverbs:  newListing(filepath.Join(opts.Sysfs, "class/infiniband_verbs")),
 		forget:  map[model.CgroupID]bool{},
+		reads:   make(chan struct{}, 1),
 		stop:    cancel,
 		done:    make(chan struct{}),
 	}
 	s.hooks = unattached("no RDMA device: the hooks come with the first one", model.StateAbsent)
+	changes := opts.Hotplug.Devices("infiniband")
 	s.follow(ctx)
-	go safely.Do("probe", func() { s.run(ctx) })
+	go safely.Do("probe", func() {
+		defer close(s.done)
+		s.watch(ctx, changes.Changed(), changes.Interval)
+	})
 	return s, nil
 }
 
@@ -153,7 +160,6 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 
 // Read reads the maps.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
-	s.read.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := model.Snapshot{
@@ -180,6 +186,10 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		lost.fill(&snap)
 		s.repaired.fill(&snap)
 		return snap, s.failed
+	}
+	select {
+	case s.reads <- struct{}{}:
+	default: // a value is waiting already
 	}
 	err := s.sensor.read(&snap, s.names, s.forget)
 	s.sensor.self(&snap, &lost)
