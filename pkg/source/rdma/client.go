@@ -76,7 +76,7 @@ func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]mod
 	devices := slices.DeleteFunc(all, func(d nldev.Device) bool { return !n.chosen(d.Name) })
 	found := make([][]model.Object, len(devices))
 	errs := make([]error, len(devices))
-	safely.Each(len(devices), inFlight, func(i int) {
+	safely.Each(len(devices), sysfs.InFlight, func(i int) {
 		d := devices[i]
 		found[i], errs[i] = n.objectCalls.Do(ctx, d.Name, limit, func() ([]model.Object, error) {
 			return nldev.Objects(n.dial, d, types, deadline)

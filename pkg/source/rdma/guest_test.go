@@ -278,57 +278,8 @@ func TestGuest(t *testing.T) {
 		recordReplies(t, dir)
 	}
 	stopWorkloads()
-	if module := os.Getenv("ACCELSCOPE_VFS"); module != "" {
-		t.Run("VFs", func(t *testing.T) { testVFs(t, module) })
-	}
 	t.Run("Namespaces", testNamespaces)
 	t.Run("Reload", testReload)
-}
-
-// testVFs reads the virtual functions of the module built from testdata/vfs.c. With
-// ACCELSCOPE_RECORD it writes the reply.
-func testVFs(t *testing.T, module string) {
-	sh(t, "insmod "+module)
-	t.Cleanup(func() { sh(t, "rmmod vfs") })
-	s := newGuestSource(t)
-	l, err := s.askInterface("vfs0", 3, time.Now().Add(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkRecorded(t, l)
-	if _, err := s.askInterface("none0", 3, time.Now().Add(time.Minute)); !errors.Is(err, unix.ENODEV) {
-		t.Errorf("no such interface: %v", err)
-	}
-	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Minute)); err != nil || l.listed || l.count != 0 {
-		t.Errorf("lo: %+v, %v", l, err)
-	}
-	out, err := command(context.Background(), "ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
-	t.Logf("iproute2: %v\n%s", err, out)
-	for _, want := range []string{"1099511627778", "2199023255554", "a0:88:c2:03:00:00:01:02", "a0:88:c2:03:00:00:02:02"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("iproute2 does not list %s", want)
-		}
-	}
-	if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
-		c, err := dialLink()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.Buffer = make([]byte, netlink.BufferSize)
-		request := linkRequest("vfs0")
-		netlink.SetSequence(request, 1)
-		if _, err := unix.Write(c.FD, request); err != nil {
-			t.Fatal(err)
-		}
-		n, err := c.Receive(time.Now().Add(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "getlink_vf.bin"), c.Buffer[:n], 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // testNamespaces moves a device to the namespace of a process, as a CNI plugin does for a pod, and finds it there.

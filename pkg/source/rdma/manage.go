@@ -115,7 +115,7 @@ func (m *manager) tick() {
 	if err != nil {
 		return // Read reports it
 	}
-	safely.Each(len(devices), inFlight, func(i int) {
+	safely.Each(len(devices), sysfs.InFlight, func(i int) {
 		d := devices[i]
 		_, err := d.call.Do(context.Background(), m.opt.Deadline, func() (struct{}, error) { return struct{}{}, m.visit(d) })
 		m.mu.Lock()

@@ -143,7 +143,7 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 		spaces = spaces[:maxNamespaces]
 	}
 	shown, errs := make([][]nldev.Device, len(spaces)), make([]error, len(spaces))
-	safely.Each(len(spaces), inFlight, func(i int) {
+	safely.Each(len(spaces), sysfs.InFlight, func(i int) {
 		n := spaces[i]
 		shown[i], errs[i] = s.moved.listCalls.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nldev.Device, error) {
 			return s.devicesIn(n)

@@ -27,6 +27,7 @@ import (
 func TestVirtualFunctions(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.SRIOV("mlx5_1", "mlx5_2")
+	tr.Put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "2\n")
 	tr.Put("class/infiniband/mlx5_2/ports/1/gids/0", "fe80:0000:0000:0000:a088:c203:0000:0abc\n")
 	s := newSource(t, tr)
 	type function struct {
@@ -45,6 +46,7 @@ func TestVirtualFunctions(t *testing.T) {
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(function{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
+	eventually(t, func() bool { return len(mustRead(t, s).VFs) == 2 }) // read in the background
 	// The PF is in another namespace, or belongs to a virtual machine.
 	tr.Remove("devices/pci0000:15/0000:18:00.0/infiniband")
 	tr.Remove("class/infiniband/mlx5_0")

@@ -15,9 +15,12 @@ import (
 	"strings"
 	"testing"
 
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/hca"
@@ -197,7 +200,10 @@ func TestOpenSysfs(t *testing.T) {
 
 func BenchmarkDialNamespace(b *testing.B) {
 	s := newSource(b, hca.NewTree(b))
-	s.dial = dialLink // RDMA netlink may be missing
+	s.dial = func() (*nldev.Conn, error) { // RDMA netlink may be missing
+		c, err := netlink.Dial(unix.NETLINK_ROUTE)
+		return &nldev.Conn{Conn: c}, err
+	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
 		b.Fatal(err)
@@ -283,5 +289,30 @@ func TestOtherNamespaces(t *testing.T) {
 	got := s.otherNamespaces()
 	if len(got) != 2 || got[0].Inode != 8 || got[1].Inode != 9 || got[1].PID != 4 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestLibraryNamespace compares the namespace of the thread that enterNamespace uses with the namespace of the process,
+// as vishvananda/netns identifies both.
+func TestLibraryNamespace(t *testing.T) {
+	s, there := newSource(t, hca.NewTree(t)), otherNamespace(t)
+	want, err := vnetns.GetFromPid(there.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer want.Close()
+	var in vnetns.NsHandle
+	err = s.enterNamespace(there, func() (err error) { in, err = vnetns.Get(); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	ours, err := vnetns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	if !in.Equal(want) || ours.Equal(want) {
+		t.Errorf("entered %v, want %v; ours is %v", in, want, ours)
 	}
 }

@@ -40,6 +40,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+	"github.com/accelscope/accelscope/pkg/source/rdma/vf"
 )
 
 // Options configure a Source. The zero value reads all devices of /sys, without netlink.
@@ -82,19 +83,15 @@ type Options struct {
 // Further files are opened for each read.
 const keptFiles = 8192
 
-// inFlight is the number of devices that are read at the same time.
-const inFlight = 16
-
 // Source reads the RDMA devices of a node.
 type Source struct {
 	opt Options
 	*Netlink
 	// devicesIn lists the devices of a network namespace; dialIn opens RDMA netlink there
-	// and openIn the directory of a device. dialLink opens rtnetlink.
+	// and openIn the directory of a device.
 	devicesIn func(n model.Namespace) ([]nldev.Device, error)
 	dialIn    func(n model.Namespace) (*nldev.Conn, error)
 	openIn    func(n model.Namespace, device string) (int, error)
-	dialLink  func() (*nldev.Conn, error)
 	kept      atomic.Int64
 
 	mu      sync.Mutex    // held by Read and Close
@@ -111,7 +108,7 @@ type Source struct {
 	nodeCall     hang.Call[*node]
 	resourceCall hang.Call[[]model.Resource]
 
-	functions functions
+	functions *vf.Functions
 
 	qps *qpCounters
 
@@ -155,13 +152,14 @@ func New(o Options) (*Source, error) {
 		class:   -1,
 		known:   map[string]*known{},
 		logged:  map[string]bool{},
+
+		functions: vf.New(o.Netlink.root, o.Deadline),
 	}
 	s.qps = newQPCounters(counterOptions{
 		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
 		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
 	})
 	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
-	s.dialLink = dialLink
 	kept := uint64(keptFiles)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -222,7 +220,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 	}
 	readings := make([]*reading, seen+len(moved))
-	safely.Each(len(readings), inFlight, func(i int) {
+	safely.Each(len(readings), sysfs.InFlight, func(i int) {
 		if i < seen {
 			readings[i] = s.readDevice(ctx, s.devices[i], now, n)
 		} else {
@@ -254,7 +252,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if len(readings) == 0 {
 		return snap, s.absent()
 	}
-	vfs, states := s.readFunctions(snap.HCAs, now)
+	vfs, states := s.functions.Read(snap.HCAs, s.enabled && s.genuine, now)
 	snap.VFs, snap.DeviceStates = vfs, append(snap.DeviceStates, states...)
 	if seen > 0 {
 		snap.Holdings = s.readHoldings(ctx, now)
