@@ -74,6 +74,7 @@ var plants = map[string]plant{
 	"source-rdma":             {"pkg/source/rdma/planted.go", module + "pkg/engine"},
 	"source-rdma-test":        {"pkg/source/rdma/nldev/planted_test.go", module + "pkg/source/pci"},
 	"source-rdma-nldev":       {"pkg/source/rdma/nldev/planted.go", module + "pkg/engine"},
+	"source-rdma-qpcounter":   {"pkg/source/rdma/qpcounter/planted.go", module + "pkg/engine"},
 	"source-rdma-sysfs":       {"pkg/source/rdma/sysfs/planted.go", module + "pkg/engine"},
 	"source-rdma-vf":          {"pkg/source/rdma/vf/planted.go", module + "pkg/engine"},
 	"source-runtime":          {"pkg/source/runtime/planted.go", module + "pkg/engine"},

@@ -15,6 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -33,7 +34,7 @@ type device struct {
 	ports   []*devicePort
 	node    *node
 	names   map[string]string // shared strings for names of netlink counters
-	bound   *boundCounters    // nil if not read
+	bound   *qpcounter.Device // nil if not read
 	tables  sysfs.Attempt     // state of RES_GET
 	domains sysfs.Attempt     // state of RES_PD_GET
 
@@ -174,7 +175,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	r.hca.HWCounters = f.ReadGroup(&f.HW, now, &r.counters)
 	if c != nil && d.bound != nil {
-		d.bound.read(c, n.dial, f.HCA.Index, now, deadline, &r.counters)
+		d.bound.Read(c, n.dial, f.HCA.Index, now, deadline, &r.counters)
 	}
 	if c != nil && n.away {
 		r.resources = d.readResources(c, now, deadline, &r.counters)

@@ -20,6 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/hca"
 )
@@ -385,21 +386,19 @@ func TestMovedCounters(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.HCA(0, 1)
 	pod := hca.NewTree(t)
-	k := newStatKernel(t, pod, 0)
-	d := k.plug(pod, 2)
-	*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
-	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]hca.Tree{11: pod}}
+	pod.HCA(2, 1)
+	k := &boundKernel{t: t, index: 5, name: "mlx5_2", guid: 0xa088c20300000002}
+	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(k.index, k.name, k.guid)}}, sysfs: map[uint64]hca.Tree{11: pod}}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
-		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (model.CgroupID, error) { return model.CgroupID(pid), nil }
+		o.QPCounters, o.CgroupOf = qpcounter.ModeUse, cgroupOfPID
 	})
 	s.dialIn = func(model.Namespace) (*nldev.Conn, error) { return k.dial() }
-	k.create(d, 10, 101)
-	k.move(d, 10, 1000, 1000)
+	k.tx.Store(1000)
 	mustRead(t, s)
 	settle(t, s)
 	mustRead(t, s)
-	k.move(d, 10, 3, 4)
-	if got := traffic(t, s); got != "mlx5_2 101 receive 4, mlx5_2 101 transmit 3" {
+	k.tx.Store(1003)
+	if got := qpTraffic(t, s); got != "mlx5_2 101 transmit 3" {
 		t.Error(got)
 	}
 }

@@ -59,7 +59,7 @@ func (s *Source) readableMoved(inodes []uint64) []*movedDevice {
 // namespace.
 func (s *Source) newMoved(f found) *device {
 	d := newDevice(f.hca.Name, "", sysfs.FunctionPath(s.opt.Sysfs, f.hca.PCIAddress), &s.kept)
-	d.bound = s.qps.device(f.hca.Name)
+	d.bound = s.qps.Device(f.hca.Name)
 	return d
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/pkg/source/rdma/vf"
 )
@@ -110,7 +111,7 @@ type Source struct {
 
 	functions *vf.Functions
 
-	qps *qpCounters
+	qps *qpcounter.Counters
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -155,7 +156,7 @@ func New(o Options) (*Source, error) {
 
 		functions: vf.New(o.Netlink.root, o.Deadline),
 	}
-	s.qps = newQPCounters(counterOptions{
+	s.qps = qpcounter.New(qpcounter.Options{
 		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
 		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
 	})
@@ -173,12 +174,12 @@ func New(o Options) (*Source, error) {
 func (s *Source) Name() string { return "rdma" }
 
 // Forget drops the totals of these cgroups.
-func (s *Source) Forget(cgroups []model.CgroupID) { s.qps.forget(cgroups) }
+func (s *Source) Forget(cgroups []model.CgroupID) { s.qps.Forget(cgroups) }
 
 // Close ends the manager of queue pair counters, which leaves queue pairs bound. Then it waits for
 // a Read in progress and closes all descriptors. A hanging device closes its own when it returns.
 func (s *Source) Close() error {
-	s.qps.close()
+	s.qps.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, k := range s.known {
@@ -199,7 +200,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err := s.discover(); err != nil {
 		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
 	}
-	s.qps.manage(s.dial)
+	s.qps.Manage(s.dial)
 	now := s.opt.Now()
 	spaces := s.startSearch(now)
 	moved := s.readableMoved(spaces)
@@ -246,8 +247,8 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
 	snap.DeviceStates = append(snap.DeviceStates, s.hidden(n, moved, now)...)
-	snap.Traffic = s.qps.traffic(snap.DeviceStates)
-	snap.DeviceStates = append(snap.DeviceStates, s.qps.states()...)
+	snap.Traffic = s.qps.Traffic(snap.DeviceStates)
+	snap.DeviceStates = append(snap.DeviceStates, s.qps.States()...)
 	snap.DeviceStates = append(snap.DeviceStates, s.refusedState(readings)...)
 	if len(readings) == 0 {
 		return snap, s.absent()
@@ -391,7 +392,7 @@ func (s *Source) list() (seen int, err error) {
 		if s.chosen(name) {
 			path := filepath.Join(s.root, name)
 			k.device = newDevice(name, path, path+"/device", &s.kept)
-			k.device.bound = s.qps.device(name)
+			k.device.bound = s.qps.Device(name)
 		}
 		s.known[name] = k
 		seen++

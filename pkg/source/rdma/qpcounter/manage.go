@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
 	"context"
@@ -39,7 +39,7 @@ const manageEvery = 10 * time.Second
 //
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
-	opt  *counterOptions
+	opt  *Options
 	dial nldev.Dialer
 
 	listing hang.Call[[]nldev.Device]
