@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, the fields between the
+// device is one entry of class/infiniband, in the network namespace of the sensor or in another one. The fields above the first line belong to Read, the fields between the
 // lines to call, and the field below the second line to query. While call or query is not running, its fields belong to
 // Read.
 type device struct {
@@ -28,6 +27,7 @@ type device struct {
 	query hang.Call[sysfs.Tally] // then queries its ports
 	pause hang.Backoff
 	state model.DeviceState
+	found *found // nil in the namespace of the sensor
 
 	// ---
 	files   *sysfs.Device
@@ -73,9 +73,9 @@ func (r *reading) err() error {
 	return nil
 }
 
-func newDevice(name, path, function string, kept *atomic.Int64) *device {
+func (s *Source) newDevice(name, path, function string) *device {
 	return &device{
-		name: name, files: sysfs.NewDevice(name, path, function, kept), queries: sysfs.NewQueries(kept),
+		name: name, files: sysfs.NewDevice(name, path, function, &s.kept), queries: sysfs.NewQueries(&s.kept), bound: s.qps.Device(name),
 		tables: sysfs.Attempt{Name: "RES_GET"}, domains: sysfs.Attempt{Name: "RES_PD_GET"},
 	}
 }

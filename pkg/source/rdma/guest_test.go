@@ -296,7 +296,7 @@ func testNamespaces(t *testing.T) {
 	s := newGuestSource(t, func(o *Options) { o.Namespaces = func() []model.Namespace { return spaces } })
 	read := func() []model.HCA {
 		t.Helper()
-		s.moved.began = time.Time{}
+		s.search.began = time.Time{}
 		mustRead(t, s)
 		settle(t, s)
 		snap := mustRead(t, s)
@@ -308,7 +308,7 @@ func testNamespaces(t *testing.T) {
 	if shared, err := nldev.Shared(nldev.Dial, time.Now().Add(time.Minute)); shared || err != nil {
 		t.Errorf("shared %v, %v in the exclusive mode", shared, err)
 	}
-	if d, err := s.devicesIn(space); len(d) != 0 || err != nil {
+	if d, err := nldev.Devices(s.search.in(space).dial, time.Now().Add(time.Minute)); len(d) != 0 || err != nil {
 		t.Errorf("an empty namespace shows %v, %v", d, err)
 	}
 	if module := os.Getenv("ACCELSCOPE_MOVABLE"); module != "" {
@@ -368,7 +368,7 @@ func testNamespaces(t *testing.T) {
 		t.Errorf("sent_pkts %q after 200 messages of 4 KiB in each direction", counted["sent_pkts"])
 	}
 	testMovedResources(t, s, space)
-	d := s.moved.devices["rxe0"]
+	d := s.moved["rxe0"]
 	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.Err != nil {
 		t.Errorf("the counters did not come through netlink: %+v", d)
 	}
@@ -462,7 +462,7 @@ func testReload(t *testing.T) {
 		t.Fatalf("HCAs %q", got)
 	}
 	// In the shared mode each namespace shows all devices.
-	if d, err := s.devicesIn(space); len(d) != 2 || err != nil {
+	if d, err := nldev.Devices(s.search.in(space).dial, time.Now().Add(time.Minute)); len(d) != 2 || err != nil {
 		t.Errorf("the namespace shows %v, %v", d, err)
 	}
 	settle(t, s)

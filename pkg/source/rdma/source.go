@@ -38,7 +38,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/pkg/source/rdma/vf"
@@ -88,12 +87,7 @@ const keptFiles = 8192
 type Source struct {
 	opt Options
 	*Netlink
-	// devicesIn lists the devices of a network namespace; dialIn opens RDMA netlink there
-	// and openIn the directory of a device.
-	devicesIn func(n model.Namespace) ([]nldev.Device, error)
-	dialIn    func(n model.Namespace) (*nldev.Conn, error)
-	openIn    func(n model.Namespace, device string) (int, error)
-	kept      atomic.Int64
+	kept atomic.Int64
 
 	mu      sync.Mutex    // held by Read and Close
 	reader  *sysfs.Reader // for the listing
@@ -101,8 +95,9 @@ type Source struct {
 	genuine bool          // class is on a real sysfs
 	round   uint64
 	known   map[string]*known
-	devices []*device     // sorted by name
-	refused sysfs.Refused // names of devices in class/infiniband
+	devices []*device          // in the namespace of the sensor, sorted by name
+	moved   map[string]*device // in other namespaces, by name
+	refused sysfs.Refused      // names of devices in class/infiniband
 	logged  map[string]bool
 	node    *node // nil after the set of devices changed
 
@@ -160,7 +155,6 @@ func New(o Options) (*Source, error) {
 		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
 		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
 	})
-	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
 	kept := uint64(keptFiles)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -202,12 +196,16 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	s.qps.Manage(s.dial)
 	now := s.opt.Now()
-	spaces := s.startSearch(now)
+	var spaces []uint64
+	if s.searches() {
+		spaces = s.search.start(s.opt.Namespaces(), now)
+	}
 	moved := s.readableMoved(spaces)
 	seen := len(s.devices)
+	devices := append(s.devices[:seen:seen], moved...)
 	snap := model.Snapshot{
-		HCAs:         make([]model.HCA, 0, seen+len(moved)),
-		DeviceStates: make([]model.DeviceState, 0, seen+len(moved)+1),
+		HCAs:         make([]model.HCA, 0, len(devices)),
+		DeviceStates: make([]model.DeviceState, 0, len(devices)+1),
 	}
 	var resourceErr error
 	var wg safely.Group
@@ -220,12 +218,12 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	} else if s.enabled && s.genuine {
 		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 	}
-	readings := make([]*reading, seen+len(moved))
-	safely.Each(len(readings), sysfs.InFlight, func(i int) {
-		if i < seen {
-			readings[i] = s.readDevice(ctx, s.devices[i], now, n)
+	readings := make([]*reading, len(devices))
+	safely.Each(len(devices), sysfs.InFlight, func(i int) {
+		if d := devices[i]; d.found == nil {
+			readings[i] = s.readDevice(ctx, d, now, n)
 		} else {
-			readings[i] = s.readMoved(ctx, moved[i-seen], now)
+			readings[i] = s.readMoved(ctx, d, now)
 		}
 	})
 	wg.Wait()
@@ -239,13 +237,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })
 	findManagement(snap.HCAs)
-	for _, d := range s.devices {
+	for _, d := range devices {
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}
-	for _, d := range moved {
-		snap.DeviceStates = append(snap.DeviceStates, d.state)
-	}
-	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
+	snap.DeviceStates = append(snap.DeviceStates, s.search.state(spaces, now)...)
 	snap.DeviceStates = append(snap.DeviceStates, s.hidden(n, moved, now)...)
 	snap.Traffic = s.qps.Traffic(snap.DeviceStates)
 	snap.DeviceStates = append(snap.DeviceStates, s.qps.States()...)
@@ -391,8 +386,7 @@ func (s *Source) list() (seen int, err error) {
 		k = &known{inode: e.Inode, round: s.round}
 		if s.chosen(name) {
 			path := filepath.Join(s.root, name)
-			k.device = newDevice(name, path, path+"/device", &s.kept)
-			k.device.bound = s.qps.Device(name)
+			k.device = s.newDevice(name, path, path+"/device")
 		}
 		s.known[name] = k
 		seen++
