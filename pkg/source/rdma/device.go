@@ -18,9 +18,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// device is one entry of class/infiniband, in the network namespace of the sensor or in another one. The fields above the first line belong to Read, the fields between the
-// lines to call, and the field below the second line to query. While call or query is not running, its fields belong to
-// Read.
+// device is one entry of class/infiniband, in the network namespace of the sensor or in another one. The fields above the
+// first line belong to Read, the fields between the lines to call, and the field below the second line to query. While
+// call or query is not running, its fields belong to Read.
 type device struct {
 	name  string
 	call  hang.Call[reading]     // reads the device
