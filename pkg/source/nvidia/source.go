@@ -201,8 +201,8 @@ func (s *Source) maintain() time.Duration {
 func (s *Source) start(addresses []string, i wire.Instances) start {
 	return start{
 		Start: wire.Start{
-			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.hangs.skip(time.Now()),
-			HangLimit: s.o.hangLimit, Instances: i,
+			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator,
+			Skip: s.hangs.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
 		},
 		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children,
 	}

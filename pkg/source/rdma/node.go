@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
-	"go.uber.org/zap"
 )
 
 // noIndex is the index of a device that netlink does not list: 0 is a valid index.

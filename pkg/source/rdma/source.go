@@ -152,7 +152,8 @@ func New(o Options) (*Source, error) {
 		functions: vf.New(o.Netlink.root, o.Deadline),
 	}
 	s.qps = qpcounter.New(qpcounter.Options{
-		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
+		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled,
+		Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
 		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
 	})
 	kept := uint64(keptFiles)

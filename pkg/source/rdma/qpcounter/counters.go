@@ -24,7 +24,8 @@ const (
 
 // Options configure Counters.
 type Options struct {
-	// Mode is "use" to read the counters that queue pairs are bound to, "manage" to bind new queue pairs, too, or anything else for neither.
+	// Mode is ModeUse to read the counters that queue pairs are bound to, ModeManage to bind new queue pairs, too, or
+	// anything else for neither.
 	Mode string
 	// CgroupOf returns the cgroup of a process; nil if cgroups are not read: then no counter is read, and no queue pair is bound.
 	CgroupOf func(pid int) (model.CgroupID, error)

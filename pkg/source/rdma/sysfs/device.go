@@ -53,6 +53,7 @@ func NewDevice(name, path, function string, kept *atomic.Int64) *Device {
 	}
 }
 
+// IsOpen reports whether the directory of the device is open.
 func (d *Device) IsOpen() bool { return d.dir >= 0 }
 
 // Open opens the directory unless it is open, and scans it in the first two calls: a device may appear before its

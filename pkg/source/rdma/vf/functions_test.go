@@ -73,7 +73,7 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 		p.Dir(function + "/net/" + n)
 	}
 	p.Functions = New(p.Path("class/infiniband"), time.Minute) // long enough for a busy machine
-	p.Functions.dial = hca.Kernel(t, func(r []byte) [][]byte {
+	p.dial = hca.Kernel(t, func(r []byte) [][]byte {
 		p.asked.Add(1)
 		a := netlink.Parse(r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:])
 		for a.Next() {
@@ -282,7 +282,7 @@ func TestBadVFs(t *testing.T) {
 	}
 	// A Read does not wait for a driver that hangs.
 	block := make(chan struct{})
-	p.Functions.dial = func() (*netlink.Conn, error) { <-block; return nil, errors.New("gone") }
+	p.dial = func() (*netlink.Conn, error) { <-block; return nil, errors.New("gone") }
 	p.limit = time.Second
 	if _, failed := p.look(t); !strings.Contains(failed, "no answer in time") {
 		t.Error(failed)
