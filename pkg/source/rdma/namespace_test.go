@@ -190,7 +190,7 @@ func TestOpenSysfs(t *testing.T) {
 	if shown["there"] == shown["here"] {
 		t.Errorf("both show %s", shown["here"])
 	}
-	if _, err := in(there).open("none"); !errors.Is(err, unix.ENOENT) {
+	if _, err := newNetlink(Options{Procfs: "/proc"}).search.in(there).open("none"); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("no such device: %v", err)
 	}
 	if got := mounts(); got != before {
