@@ -27,12 +27,13 @@ const (
 	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]] or kernel/preempt, separated by commas
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
+	vfTestVar       = "ACCELSCOPE_VFTEST"       // the compiled tests of source/rdma/vf
 	datapathTestVar = "ACCELSCOPE_DATAPATHTEST" // the compiled tests of source/datapath
 	returnTestVar   = "ACCELSCOPE_RETURNTEST"   // the compiled tests of source/datapath/returnprobe
 	probeTestVar    = "ACCELSCOPE_PROBETEST"    // the compiled tests of source/probe
 	workloadsVar    = "ACCELSCOPE_WORKLOAD"     // directory of the C programs
 	movableVar      = "ACCELSCOPE_MOVABLE"      // the kernel module of pkg/source/rdma/testdata/movable.c
-	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/testdata/vfs.c
+	vfsVar          = "ACCELSCOPE_VFS"          // the kernel module of pkg/source/rdma/vf/testdata/vfs.c
 	devxVar         = "ACCELSCOPE_DEVX"         // the kernel module of tests/vm/driver/devx.c
 	missedVar       = "ACCELSCOPE_MISSED"       // the kernel module of tests/vm/driver/missed.c
 )
@@ -211,7 +212,7 @@ func (n node) options(t *testing.T) vm.Options {
 		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
-		uprobeTestVar + "=" + dir + "/uprobe.test",
+		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",
 		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", slurmTestVar + "=" + dir + "/slurm.test", gpumemory.BuiltVar + "=" + fakes,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
@@ -235,6 +236,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	for _, args := range [][]string{
 		{"build", "-o", dir + "/accelscope", module + "cmd/accelscope"},
 		{"test", "-c", "-o", dir + "/rdma.test", module + "pkg/source/rdma"},
+		{"test", "-c", "-o", dir + "/vf.test", module + "pkg/source/rdma/vf"},
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},
 		{"test", "-c", "-o", dir + "/datapath.test", module + "pkg/source/datapath"},
 		{"test", "-c", "-o", dir + "/returnprobe.test", module + "pkg/source/datapath/returnprobe"},
@@ -262,7 +264,7 @@ func (n node) buildModules(t *testing.T) (env []string) {
 	t.Helper()
 	sources := map[string]string{}
 	if n.modules() {
-		sources[movableVar], sources[vfsVar] = "../../pkg/source/rdma/testdata/movable.c", "../../pkg/source/rdma/testdata/vfs.c"
+		sources[movableVar], sources[vfsVar] = "../../pkg/source/rdma/testdata/movable.c", "../../pkg/source/rdma/vf/testdata/vfs.c"
 		sources[devxVar] = "../vm/driver/devx.c"
 	}
 	if n.countsMissed() {

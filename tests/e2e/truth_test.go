@@ -92,7 +92,7 @@ func (n node) netlink(t *testing.T) {
 	}
 	tests := []string{"TestGuest", "TestGuest/Namespaces", "TestGuest/Reload", "TestGuestCounters", "TestGuestPorts"}
 	if n.module(t, vfsVar) != "" && n.module(t, movableVar) != "" {
-		tests = append(tests, "TestGuest/VFs")
+		n.packageTests(t, vfTestVar, "../../pkg/source/rdma/vf", "^TestGuestVFs$", "TestGuestVFs")
 	}
 	n.packageTests(t, rdmaTestVar, "../../pkg/source/rdma", "^(TestGuest|TestGuestCounters|TestGuestPorts)$", tests...)
 }

@@ -53,7 +53,8 @@ func (h *holders) add(a *fakes.Allocator) {
 
 func (h *holders) options(t testing.TB, change ...func(*Options)) Options {
 	t.Helper()
-	gate, err := uprobe.New(uprobe.Options{})
+	// The Gate refuses a file for good if forks wait longer for a probe, as they do for the default on a busy machine.
+	gate, err := uprobe.New(uprobe.Options{Limit: time.Minute})
 	if err != nil {
 		bpf.Skip(t, err)
 	}
@@ -130,9 +131,10 @@ func (c cgroup) start(t testing.TB, cmd *exec.Cmd) *fakes.Allocator {
 
 func program(b fakes.Built) *exec.Cmd { return child.Command(context.Background(), b.Program) }
 
+// eventually waits until f returns no error, longer than the Gate defers an operation on a file.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := f()
 		if err == nil {
 			return

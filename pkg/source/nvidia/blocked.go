@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
@@ -23,8 +24,32 @@ var gspTimeouts = []string{"119", "120"}
 // loggedBefore is how long before a call hangs the driver may have reported such an XID: it retries for minutes.
 const loggedBefore = 5 * time.Minute
 
+const (
+	// A GPU with a call that hung until its process was killed is not called for skipAfterHang,
+	// then for twice the previous pause, up to longestSkip.
+	skipAfterHang = time.Minute
+	longestSkip   = time.Hour
+)
+
 // errRemaining is why no other child is started.
 var errRemaining = errors.New("processes that read NVML were killed and have not ended")
+
+// hangs knows the GPUs with calls that hung until their child was killed.
+type hangs struct {
+	children   *children
+	firstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool) // may be nil
+	limit      time.Duration                                                                                // Options.hangLimit
+	devices    map[string]hungDevice                                                                        // by key; used by the keeper
+
+	mu      sync.Mutex
+	suspect suspect
+}
+
+// hungDevice is a device with a call that hung until its process was killed.
+type hungDevice struct {
+	pause time.Duration
+	until time.Time
+}
 
 // suspect is the GPU for which a call hung until its child was killed.
 type suspect struct {
@@ -33,11 +58,40 @@ type suspect struct {
 	answered  bool // another GPU has answered since: no lock of the driver is held for it
 }
 
+// ended leaves the GPU that hung first alone for a while, after a session of the known devices has ended: another session
+// would hang as well, and end for all GPUs.
+func (h *hangs) ended(hung *hungError, known map[string]wire.KnownDevice) {
+	now, key := time.Now(), h.first(hung, known)
+	h.mu.Lock()
+	h.suspect = suspect{key: key, uuid: known[key].GPU.UUID, at: now}
+	h.mu.Unlock()
+	last := h.devices[key]
+	pause := skipAfterHang
+	if now.Sub(last.until) < longestSkip {
+		pause = min(2*last.pause, longestSkip)
+	}
+	h.devices[key] = hungDevice{max(pause, skipAfterHang), now.Add(max(pause, skipAfterHang))}
+}
+
+// skip returns the devices that are not called, and until when.
+func (h *hangs) skip(now time.Time) map[string]time.Time {
+	skip := map[string]time.Time{}
+	for key, d := range h.devices {
+		switch {
+		case now.Before(d.until):
+			skip[key] = d.until
+		case now.Sub(d.until) > longestSkip:
+			delete(h.devices, key)
+		}
+	}
+	return skip
+}
+
 // block finds the GPU for which the others wait, if none answers, and changes the states of the others. It changes copies: the
 // session may use the reading again.
-func (s *Source) block(snap *model.Snapshot) {
-	hung := s.suspected()
-	held := hung.key != "" && !hung.answered && len(s.children.remaining()) > 0 // for a GPU that is not called any more
+func (h *hangs) block(snap *model.Snapshot) {
+	hung := h.suspected()
+	held := hung.key != "" && !hung.answered && len(h.children.remaining()) > 0 // for a GPU that is not called any more
 	first := -1
 	var since time.Time
 	var waiting []int
@@ -52,7 +106,7 @@ func (s *Source) block(snap *model.Snapshot) {
 				first = i
 			}
 		case d.Waiting.IsZero() && !asleep(snap, d.Device): // it answers, with values or with an error
-			s.clear(hung)
+			h.clear(hung)
 			return
 		}
 	}
@@ -63,7 +117,7 @@ func (s *Source) block(snap *model.Snapshot) {
 		since = time.Now()
 	}
 	snap.DeviceStates, snap.GPUs = slices.Clone(snap.DeviceStates), slices.Clone(snap.GPUs)
-	logged := s.logged(snap, waiting, since.Add(-loggedBefore))
+	logged := h.logged(snap, waiting, since.Add(-loggedBefore))
 	if logged >= 0 {
 		first = logged
 	}
@@ -76,9 +130,9 @@ func (s *Source) block(snap *model.Snapshot) {
 }
 
 // logged returns the index of the state of the GPU for which the driver has first reported gspTimeouts; -1 without one.
-func (s *Source) logged(snap *model.Snapshot, waiting []int, since time.Time) int {
-	if s.o.FirstFault != nil {
-		if address, ok := s.o.FirstFault(model.DriverNVIDIA, gspTimeouts, since); ok {
+func (h *hangs) logged(snap *model.Snapshot, waiting []int, since time.Time) int {
+	if h.firstFault != nil {
+		if address, ok := h.firstFault(model.DriverNVIDIA, gspTimeouts, since); ok {
 			return slices.IndexFunc(snap.DeviceStates, func(d model.DeviceState) bool {
 				g := gpuOf(snap, d.Device)
 				return d.State == model.StateStuck && g != nil && strings.EqualFold(g.PCIAddress, address)
@@ -134,9 +188,9 @@ func setBlocked(snap *model.Snapshot, i int, behind string) {
 }
 
 // unopened adds the states of the GPUs while the library cannot be opened because of a call that hung before.
-func (s *Source) unopened(snap *model.Snapshot, why error) {
-	hung := s.suspected()
-	over := hung.answered && len(s.children.remaining()) == 0
+func (h *hangs) unopened(snap *model.Snapshot, why error) {
+	hung := h.suspected()
+	over := hung.answered && len(h.children.remaining()) == 0
 	if hung.key == "" || over || !errors.Is(why, errHung) && !errors.Is(why, errRemaining) {
 		return
 	}
@@ -146,7 +200,7 @@ func (s *Source) unopened(snap *model.Snapshot, why error) {
 			continue
 		}
 		d := model.DeviceState{
-			Source: s.Name(), Device: g.ID, State: model.StateStuck, Reason: wire.ErrStuck.Error(), Waiting: hung.at.Add(time.Nanosecond),
+			Source: "nvidia", Device: g.ID, State: model.StateStuck, Reason: wire.ErrStuck.Error(), Waiting: hung.at.Add(time.Nanosecond),
 		}
 		if g.UUID == hung.uuid {
 			d.Waiting = hung.at
@@ -154,50 +208,44 @@ func (s *Source) unopened(snap *model.Snapshot, why error) {
 		snap.DeviceStates = append(snap.DeviceStates, d)
 		g.Problems = wire.Fatal{Stuck: true}.Conditions()
 	}
-	s.block(snap)
+	h.block(snap)
 }
 
 // suspected returns the suspect, with an empty key if there is none.
-func (s *Source) suspected() suspect {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.suspect
+func (h *hangs) suspected() suspect {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.suspect
 }
 
 // clear records that another GPU than the suspect has answered.
-func (s *Source) clear(hung suspect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.suspect == hung {
-		s.suspect.answered = true
+func (h *hangs) clear(hung suspect) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.suspect == hung {
+		h.suspect.answered = true
 	}
 }
 
-func (s *Source) setSuspect(now suspect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.suspect = now
-}
-
-// hungFirst returns the key of the device that is left alone after a session has ended by a call that hung. If no device
+// first returns the key of the device that is left alone after a session has ended by a call that hung. If no device
 // answered, this is the device for which the driver reported gspTimeouts, or an earlier one with a call in a child that has
 // not ended.
-func (s *Source) hungFirst(h *hungError) string {
-	earlier := s.suspected()
-	if !h.all {
-		return h.keys[0]
+func (h *hangs) first(hung *hungError, known map[string]wire.KnownDevice) string {
+	earlier := h.suspected()
+	if !hung.all {
+		return hung.keys[0]
 	}
-	if s.o.FirstFault != nil {
-		if address, ok := s.o.FirstFault(model.DriverNVIDIA, gspTimeouts, time.Now().Add(-s.o.hangLimit-loggedBefore)); ok {
-			for key := range s.before {
+	if h.firstFault != nil {
+		if address, ok := h.firstFault(model.DriverNVIDIA, gspTimeouts, time.Now().Add(-h.limit-loggedBefore)); ok {
+			for key := range known {
 				if strings.HasPrefix(key, address+"#") {
 					return key
 				}
 			}
 		}
 	}
-	if earlier.key != "" && !earlier.answered && len(s.children.remaining()) > 0 {
+	if earlier.key != "" && !earlier.answered && len(h.children.remaining()) > 0 {
 		return earlier.key
 	}
-	return h.keys[0]
+	return hung.keys[0]
 }

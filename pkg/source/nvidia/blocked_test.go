@@ -145,10 +145,10 @@ func TestBlock(t *testing.T) {
 		"an XID of a program":                     {waiting: []time.Time{ago(9 * time.Second), ago(20 * time.Second)}, xids: map[int][]model.XID{0: xid(31, now)}, want: []model.State{isBlocked, isStuck}},
 		"an XID of the firmware, another answers": {waiting: []time.Time{ago(9 * time.Second)}, others: []model.DeviceState{{State: isOK}}, xids: map[int][]model.XID{1: xid(119, now)}, want: []model.State{isStuck, isOK}},
 	} {
-		s, snap := &Source{}, model.Snapshot{}
+		h, snap := &hangs{children: &children{}}, model.Snapshot{}
 		if c.held {
-			s.children.abandon(&child.Process{})
-			s.suspect = suspect{key: "0", answered: c.answered}
+			h.children.abandon(&child.Process{})
+			h.suspect = suspect{key: "0", answered: c.answered}
 		}
 		for i, at := range c.waiting {
 			d := model.DeviceState{State: isStuck, Waiting: at}
@@ -167,7 +167,7 @@ func TestBlock(t *testing.T) {
 		}
 		before := model.Snapshot{DeviceStates: slices.Clone(snap.DeviceStates), GPUs: slices.Clone(snap.GPUs)}
 		reading := snap
-		if s.block(&snap); !states(c.want...)(snap) {
+		if h.block(&snap); !states(c.want...)(snap) {
 			t.Errorf("%s: %+v, want %v", name, snap.DeviceStates, c.want)
 		}
 		if !reflect.DeepEqual(reading, before) {
@@ -198,20 +198,20 @@ func TestHungFirst(t *testing.T) {
 		"the child of an earlier one has ended":    {all: true, logged: -1, earlier: 0, want: 1},
 		"a GPU in the log that was removed before": {all: true, logged: 7, earlier: -1, want: 1},
 	} {
-		s := &Source{before: map[string]wire.KnownDevice{}}
+		h, known := &hangs{children: &children{}}, map[string]wire.KnownDevice{}
 		for n := range 3 {
-			s.before[key(n)] = wire.KnownDevice{}
+			known[key(n)] = wire.KnownDevice{}
 		}
 		if c.earlier >= 0 {
-			s.suspect = suspect{key: key(c.earlier)}
+			h.suspect = suspect{key: key(c.earlier)}
 		}
 		if c.held {
-			s.children.abandon(&child.Process{})
+			h.children.abandon(&child.Process{})
 		}
-		s.o.FirstFault = func(model.FaultDriver, []string, time.Time) (string, bool) {
+		h.firstFault = func(model.FaultDriver, []string, time.Time) (string, bool) {
 			return fake.Address(max(c.logged, 0)), c.logged >= 0
 		}
-		if got := s.hungFirst(&hungError{[]string{key(1), key(0)}, c.all}); got != key(c.want) {
+		if got := h.first(&hungError{[]string{key(1), key(0)}, c.all}, known); got != key(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, key(c.want))
 		}
 	}

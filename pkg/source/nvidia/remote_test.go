@@ -294,7 +294,7 @@ func TestChildHangs(t *testing.T) {
 	}
 	// After the pause it is tried again.
 	r.Release("a test", time.Hour) // the keeper is idle
-	r.hung[fake.Address(1)+"#1"] = hungDevice{time.Minute, time.Now()}
+	r.hangs.devices[fake.Address(1)+"#1"] = hungDevice{time.Minute, time.Now()}
 	r.Heal("1", "nvmlDeviceGetPowerUsage")
 	r.write()
 	r.Resume()

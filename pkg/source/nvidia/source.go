@@ -28,10 +28,6 @@ const (
 	closeTimeout = 1500 * time.Millisecond
 	// longestPoll is the maximum time between two looks at the GPUs in sysfs while the library is open.
 	longestPoll = time.Second
-	// A GPU with a call that hung until its process was killed is not called for skipAfterHang,
-	// then for twice the previous pause, up to longestSkip.
-	skipAfterHang = time.Minute
-	longestSkip   = time.Hour
 	// defaultInterval is used if Options has no Interval.
 	defaultInterval = 5 * time.Second
 	// Opening the library is retried after one second, then after twice the previous pause, up
@@ -53,6 +49,7 @@ type Source struct {
 	nodes    missingNodes
 	manager  fabricManager
 	children children
+	hangs    hangs
 	reader   instanceReader
 	again    chan struct{} // wakes the keeper
 	ready    chan struct{} // closed after the first attempt of the keeper
@@ -62,7 +59,7 @@ type Source struct {
 	once     sync.Once
 
 	// Used by the keeper: the earliest time to open the library, the pause after that, the
-	// devices since the driver was loaded, and the addresses and hung devices of the session.
+	// devices since the driver was loaded, and the addresses of the session.
 	earliest  time.Time
 	pause     time.Duration
 	shortest  time.Duration
@@ -70,15 +67,13 @@ type Source struct {
 	loaded    time.Time // when the driver was loaded again
 	operator  bool      // an operator has reset GPUs since the last session
 	addresses []string
-	hung      map[string]hungDevice
 
 	mu       sync.Mutex
-	session  session     // nil while the library is not open
-	err      error       // why session is nil
-	reopen   error       // why the session must be replaced
-	known    []model.GPU // identities of the devices, while session is nil
-	released *release    // nil if the library may be open
-	suspect  suspect
+	session  session            // nil while the library is not open
+	err      error              // why session is nil
+	reopen   error              // why the session must be replaced
+	known    []model.GPU        // identities of the devices, while session is nil
+	released *release           // nil if the library may be open
 	cancel   context.CancelFunc // ends the attempt to open the library
 }
 
@@ -110,9 +105,10 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 	s := &Source{
 		o: o, open: open, xids: wire.NewXIDs(), nodes: newMissingNodes("/dev", o.Procfs),
 		manager: fabricManager{sysfs: o.Sysfs, procfs: o.Procfs}, shortest: shortest, err: errOpening, cancel: func() {},
-		children: children{ends: map[string]uint64{}}, hung: map[string]hungDevice{}, created: time.Now(),
+		children: children{ends: map[string]uint64{}}, created: time.Now(),
 		again: make(chan struct{}, 1), ready: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{}),
 	}
+	s.hangs = hangs{children: &s.children, firstFault: o.FirstFault, limit: o.hangLimit, devices: map[string]hungDevice{}}
 	go safely.Do("nvidia", s.keep)
 	return s
 }
@@ -205,8 +201,8 @@ func (s *Source) maintain() time.Duration {
 func (s *Source) start(addresses []string, i wire.Instances) start {
 	return start{
 		Start: wire.Start{
-			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator, Skip: s.skip(time.Now()),
-			HangLimit: s.o.hangLimit, Instances: i,
+			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator,
+			Skip: s.hangs.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
 		},
 		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children,
 	}
@@ -319,42 +315,13 @@ func (s *Source) tearDown() {
 	s.set(nil, reopening)
 }
 
-// failed counts the unexpected end of a session, and leaves the GPU that hung first alone for a
-// while: another session would hang as well, and end for all GPUs.
+// failed counts the unexpected end of a session.
 func (s *Source) failed(why error) {
 	s.children.ended(why)
-	var h *hungError
-	if !errors.As(why, &h) || len(h.keys) == 0 {
-		return
+	var hung *hungError
+	if errors.As(why, &hung) && len(hung.keys) > 0 {
+		s.hangs.ended(hung, s.before)
 	}
-	now, key := time.Now(), s.hungFirst(h)
-	s.setSuspect(suspect{key: key, uuid: s.before[key].GPU.UUID, at: now})
-	last := s.hung[key]
-	pause := skipAfterHang
-	if now.Sub(last.until) < longestSkip {
-		pause = min(2*last.pause, longestSkip)
-	}
-	s.hung[key] = hungDevice{max(pause, skipAfterHang), now.Add(max(pause, skipAfterHang))}
-}
-
-// hungDevice is a device with a call that hung until its process was killed.
-type hungDevice struct {
-	pause time.Duration
-	until time.Time
-}
-
-// skip returns the devices that are not called, and until when.
-func (s *Source) skip(now time.Time) map[string]time.Time {
-	skip := map[string]time.Time{}
-	for key, h := range s.hung {
-		switch {
-		case now.Before(h.until):
-			skip[key] = h.until
-		case now.Sub(h.until) > longestSkip:
-			delete(s.hung, key)
-		}
-	}
-	return skip
 }
 
 // Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates, FabricManager on a node with NVSwitches and, once there was a driver,
@@ -389,10 +356,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			g.Unlisted, g.XIDs = true, s.xids.OfGPU(&g)
 			snapshot.GPUs = append(snapshot.GPUs, g)
 		}
-		s.unopened(&snapshot, err)
+		s.hangs.unopened(&snapshot, err)
 	} else {
 		s.excuse(&snapshot)
-		s.block(&snapshot)
+		s.hangs.block(&snapshot)
 	}
 	snapshot.Children = s.children.facts()
 	return snapshot, err

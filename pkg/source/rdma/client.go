@@ -12,6 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -31,7 +34,7 @@ type Netlink struct {
 	listCall    hang.Call[[]nldev.Device]
 	objectCalls hang.Group[string, []model.Object] // by device; limited by maxHungDevices
 	countCall   hang.Call[map[model.ObjectTable]uint64]
-	moved       movedDevices // devices in other network namespaces, which a Source finds
+	search      search // for devices in other network namespaces, which a Source starts
 }
 
 // NewNetlink returns a client for the devices that o chooses. It opens nothing yet.
@@ -49,12 +52,24 @@ func newNetlink(o Options) *Netlink {
 		dial: nldev.Dial, isSysfs: sysfs.Genuine,
 	}
 	n.objectCalls.Limit = maxHungDevices
+	n.search.netlink, n.search.sysfs, n.search.procfs = n, o.Sysfs, o.Procfs
+	n.search.in = func(of model.Namespace) opener {
+		space := namespace{of, o.Procfs, n.dial}
+		return opener{space.dial, space.open}
+	}
 	return n
 }
 
 // maxHungDevices is more than the virtual functions that hang with their physical function, so that other HCAs are
 // still listed.
 const maxHungDevices = 128
+
+// opener opens the devices in class/infiniband, and RDMA netlink in the sensor's network namespace.
+func (n *Netlink) opener() opener {
+	return opener{n.dial, func(device string) (int, error) {
+		return boundedfile.Open(unix.AT_FDCWD, n.root+"/"+device, unix.O_DIRECTORY)
+	}}
+}
 
 func (n *Netlink) chosen(name string) bool {
 	return (n.include == nil || n.include.MatchString(name)) && (n.exclude == nil || !n.exclude.MatchString(name))
@@ -76,7 +91,7 @@ func (n *Netlink) Objects(ctx context.Context, types ...model.ObjectType) ([]mod
 	devices := slices.DeleteFunc(all, func(d nldev.Device) bool { return !n.chosen(d.Name) })
 	found := make([][]model.Object, len(devices))
 	errs := make([]error, len(devices))
-	safely.Each(len(devices), inFlight, func(i int) {
+	safely.Each(len(devices), sysfs.InFlight, func(i int) {
 		d := devices[i]
 		found[i], errs[i] = n.objectCalls.Do(ctx, d.Name, limit, func() ([]model.Object, error) {
 			return nldev.Objects(n.dial, d, types, deadline)
@@ -140,7 +155,7 @@ func (n *Netlink) DeviceNames(ctx context.Context) (map[uint32]string, error) {
 		return nil, fmt.Errorf("rdma: device names: %w", err)
 	}
 	names := make(map[uint32]string, len(all))
-	for _, f := range n.moved.latest() {
+	for _, f := range n.search.latest() {
 		names[f.hca.Index] = f.hca.Name
 	}
 	for _, d := range all {

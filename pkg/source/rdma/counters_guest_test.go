@@ -13,6 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 )
 
 // TestGuestCounters runs in the guest of tests/vm, as TestGuest. Soft-RoCE does not bind queue pairs, though its kernel
@@ -32,16 +33,19 @@ func TestGuestCounters(t *testing.T) {
 		return ""
 	}
 	before := mode()
-	for _, how := range []string{useCounters, manageCounters} {
+	for _, how := range []string{qpcounter.ModeUse, qpcounter.ModeManage} {
 		s := newGuestSource(t, func(o *Options) {
 			o.QPCounters, o.CgroupOf = how, func(int) (model.CgroupID, error) { return 1, nil }
 		})
-		snap := mustRead(t, s)
-		if how == manageCounters {
-			eventually(t, func() bool { return s.qps.manager != nil && !s.qps.manager.listing.Running() })
-			s.qps.manager.tick()
-			snap = mustRead(t, s)
+		managed := make(chan struct{}, 100)
+		s.qps.Manage(func() (*nldev.Conn, error) { // starts the manager, with sockets that only it opens
+			managed <- struct{}{}
+			return nldev.Dial()
+		})
+		if how == qpcounter.ModeManage {
+			<-managed
 		}
+		snap := mustRead(t, s)
 		if snap.Traffic == nil || len(snap.Traffic) != 0 {
 			t.Errorf("%s: traffic %v", how, snap.Traffic)
 		}
@@ -50,15 +54,12 @@ func TestGuestCounters(t *testing.T) {
 				t.Errorf("%s: %+v", how, d)
 			}
 		}
-		if now := mode(); now != before {
-			t.Errorf("%s: the mode was %s and is %s", how, before, now)
-		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-	}
-	if now := mode(); now != before {
-		t.Errorf("the mode was %s and is %s", before, now)
+		if now := mode(); now != before {
+			t.Errorf("%s: the mode was %s and is %s", how, before, now)
+		}
 	}
 
 	c, err := nldev.Dial()

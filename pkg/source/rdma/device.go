@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,25 +14,27 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
-// device is one entry of /sys/class/infiniband. The fields above the first line belong to Read, the fields between the
-// lines to call, and the field below the second line to query. While call or query is not running, its fields belong to
-// Read.
+// device is one entry of class/infiniband, in the network namespace of the sensor or in another one. The fields above the
+// first line belong to Read, the fields between the lines to call, and the field below the second line to query. While
+// call or query is not running, its fields belong to Read.
 type device struct {
 	name  string
 	call  hang.Call[reading]     // reads the device
 	query hang.Call[sysfs.Tally] // then queries its ports
 	pause hang.Backoff
 	state model.DeviceState
+	found *found // nil in the namespace of the sensor
 
 	// ---
 	files   *sysfs.Device
 	ports   []*devicePort
 	node    *node
 	names   map[string]string // shared strings for names of netlink counters
-	bound   *boundCounters    // nil if not read
+	bound   *qpcounter.Device // nil if not read
 	tables  sysfs.Attempt     // state of RES_GET
 	domains sysfs.Attempt     // state of RES_PD_GET
 
@@ -72,9 +73,9 @@ func (r *reading) err() error {
 	return nil
 }
 
-func newDevice(name, path, function string, kept *atomic.Int64) *device {
+func (s *Source) newDevice(name, path, function string) *device {
 	return &device{
-		name: name, files: sysfs.NewDevice(name, path, function, kept), queries: sysfs.NewQueries(kept),
+		name: name, files: sysfs.NewDevice(name, path, function, &s.kept), queries: sysfs.NewQueries(&s.kept), bound: s.qps.Device(name),
 		tables: sysfs.Attempt{Name: "RES_GET"}, domains: sysfs.Attempt{Name: "RES_PD_GET"},
 	}
 }
@@ -174,7 +175,7 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 	}
 	r.hca.HWCounters = f.ReadGroup(&f.HW, now, &r.counters)
 	if c != nil && d.bound != nil {
-		d.bound.read(c, n.dial, f.HCA.Index, now, deadline, &r.counters)
+		d.bound.Read(c, n.dial, f.HCA.Index, now, deadline, &r.counters)
 	}
 	if c != nil && n.away {
 		r.resources = d.readResources(c, now, deadline, &r.counters)

@@ -278,57 +278,8 @@ func TestGuest(t *testing.T) {
 		recordReplies(t, dir)
 	}
 	stopWorkloads()
-	if module := os.Getenv("ACCELSCOPE_VFS"); module != "" {
-		t.Run("VFs", func(t *testing.T) { testVFs(t, module) })
-	}
 	t.Run("Namespaces", testNamespaces)
 	t.Run("Reload", testReload)
-}
-
-// testVFs reads the virtual functions of the module built from testdata/vfs.c. With
-// ACCELSCOPE_RECORD it writes the reply.
-func testVFs(t *testing.T, module string) {
-	sh(t, "insmod "+module)
-	t.Cleanup(func() { sh(t, "rmmod vfs") })
-	s := newGuestSource(t)
-	l, err := s.askInterface("vfs0", 3, time.Now().Add(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkRecorded(t, l)
-	if _, err := s.askInterface("none0", 3, time.Now().Add(time.Minute)); !errors.Is(err, unix.ENODEV) {
-		t.Errorf("no such interface: %v", err)
-	}
-	if l, err := s.askInterface("lo", 3, time.Now().Add(time.Minute)); err != nil || l.listed || l.count != 0 {
-		t.Errorf("lo: %+v, %v", l, err)
-	}
-	out, err := command(context.Background(), "ip", "-s", "-d", "link", "show", "vfs0").CombinedOutput()
-	t.Logf("iproute2: %v\n%s", err, out)
-	for _, want := range []string{"1099511627778", "2199023255554", "a0:88:c2:03:00:00:01:02", "a0:88:c2:03:00:00:02:02"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("iproute2 does not list %s", want)
-		}
-	}
-	if dir := os.Getenv("ACCELSCOPE_RECORD"); dir != "" {
-		c, err := dialLink()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.Buffer = make([]byte, netlink.BufferSize)
-		request := linkRequest("vfs0")
-		netlink.SetSequence(request, 1)
-		if _, err := unix.Write(c.FD, request); err != nil {
-			t.Fatal(err)
-		}
-		n, err := c.Receive(time.Now().Add(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "getlink_vf.bin"), c.Buffer[:n], 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // testNamespaces moves a device to the namespace of a process, as a CNI plugin does for a pod, and finds it there.
@@ -345,7 +296,7 @@ func testNamespaces(t *testing.T) {
 	s := newGuestSource(t, func(o *Options) { o.Namespaces = func() []model.Namespace { return spaces } })
 	read := func() []model.HCA {
 		t.Helper()
-		s.moved.began = time.Time{}
+		s.search.began = time.Time{}
 		mustRead(t, s)
 		settle(t, s)
 		snap := mustRead(t, s)
@@ -357,7 +308,7 @@ func testNamespaces(t *testing.T) {
 	if shared, err := nldev.Shared(nldev.Dial, time.Now().Add(time.Minute)); shared || err != nil {
 		t.Errorf("shared %v, %v in the exclusive mode", shared, err)
 	}
-	if d, err := s.devicesIn(space); len(d) != 0 || err != nil {
+	if d, err := nldev.Devices(s.search.in(space).dial, time.Now().Add(time.Minute)); len(d) != 0 || err != nil {
 		t.Errorf("an empty namespace shows %v, %v", d, err)
 	}
 	if module := os.Getenv("ACCELSCOPE_MOVABLE"); module != "" {
@@ -417,7 +368,7 @@ func testNamespaces(t *testing.T) {
 		t.Errorf("sent_pkts %q after 200 messages of 4 KiB in each direction", counted["sent_pkts"])
 	}
 	testMovedResources(t, s, space)
-	d := s.moved.devices["rxe0"]
+	d := s.moved["rxe0"]
 	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.Err != nil {
 		t.Errorf("the counters did not come through netlink: %+v", d)
 	}
@@ -511,7 +462,7 @@ func testReload(t *testing.T) {
 		t.Fatalf("HCAs %q", got)
 	}
 	// In the shared mode each namespace shows all devices.
-	if d, err := s.devicesIn(space); len(d) != 2 || err != nil {
+	if d, err := nldev.Devices(s.search.in(space).dial, time.Now().Add(time.Minute)); len(d) != 2 || err != nil {
 		t.Errorf("the namespace shows %v, %v", d, err)
 	}
 	settle(t, s)

@@ -23,13 +23,13 @@ func (s *Source) searches() bool {
 // hidden returns states for HCAs that were moved to a network namespace where no search has found them yet. Only
 // class/infiniband_verbs, which has no namespaces, lists them. They are not gone. VFs are moved all the time, so they
 // are left out.
-func (s *Source) hidden(n *node, moved []*movedDevice, now time.Time) []model.DeviceState {
+func (s *Source) hidden(n *node, moved []*device, now time.Time) []model.DeviceState {
 	if n == nil || !s.searches() {
 		return nil
 	}
 	var states []model.DeviceState
 	for name, u := range n.uverbs {
-		found := slices.ContainsFunc(moved, func(d *movedDevice) bool { return d.name == name })
+		found := slices.ContainsFunc(moved, func(d *device) bool { return d.name == name })
 		if found || u.Name == "" || s.known[name] != nil || !s.chosen(name) || s.isVirtual(u.PCI) {
 			continue
 		}

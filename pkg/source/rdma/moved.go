@@ -25,10 +25,10 @@ import (
 // its own network namespace. A search in the network namespaces of containers finds devices that were moved into pods.
 // The search runs in the background, because there may be a thousand namespaces.
 //
-// Each Read reads the found devices with the same code as the devices of its own namespace. This needs the directory of
-// the device, opened once in a sysfs of its namespace, and a socket created in that namespace for the objects of the
-// device. Queue pair counters need another socket. Entering the namespace for a socket takes a thread and four system
-// calls, about 100 us.
+// Each Read reads the found devices with the same code as the devices of its own namespace, and another opener: the
+// directory of the device is opened once in a sysfs of its namespace, and a socket is created in that namespace for the
+// objects of the device. Queue pair counters need another socket. Entering the namespace for a socket takes a thread and
+// four system calls, about 100 us.
 const (
 	// movedEvery is the interval of searches while the namespaces do not change.
 	movedEvery = 10 * time.Second
@@ -41,22 +41,24 @@ const (
 // errOther is the error of a process that ended or moved to another namespace.
 var errOther = errors.New("the process ended or is in another network namespace")
 
-// movedDevices is the result of the last search. No Read waits for a search.
-type movedDevices struct {
-	listCalls hang.Group[uint64, []nldev.Device] // by the inode of the namespace
-	devices   map[string]*movedDevice            // by name; under Source.mu
+// search finds the devices in other network namespaces. No Read waits for a search.
+type search struct {
+	netlink       *Netlink // of the sensor's namespace
+	sysfs, procfs string
+	in            func(model.Namespace) opener       // opens devices in a namespace
+	listCalls     hang.Group[uint64, []nldev.Device] // by the inode of the namespace
 
 	mu      sync.Mutex
-	search  hang.Call[[]found]
+	call    hang.Call[[]found]
 	pending *hang.Pending[[]found] // the search in progress, or nil
 	began   time.Time
 	inodes  []uint64 // namespaces of the last search
-	found   []found
+	found   []found  // of the last completed search
 	err     error
 }
 
 // latest returns the devices of the last completed search.
-func (m *movedDevices) latest() []found {
+func (m *search) latest() []found {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.collect()
@@ -64,30 +66,27 @@ func (m *movedDevices) latest() []found {
 }
 
 // collect takes the result of a completed search. It needs mu.
-func (m *movedDevices) collect() {
+func (m *search) collect() {
 	if m.pending.Returned() {
 		m.found, m.err = m.pending.Wait(context.Background())
 		m.pending = nil
 	}
 }
 
-// found is a device and the namespace that shows it.
+// found is a device in another namespace.
 type found struct {
-	hca   model.HCA // without counters
-	space model.Namespace
+	hca  model.HCA // without counters
+	node *node     // lists this device only
 }
 
-// startSearch starts a search when one is due, and returns the inodes of the namespaces.
-func (s *Source) startSearch(now time.Time) []uint64 {
-	if !s.searches() {
-		return nil
-	}
-	spaces := s.otherNamespaces()
+// start starts a search in the network namespaces of containers when one is due. It returns the inodes of the namespaces
+// other than the sensor's.
+func (m *search) start(all []model.Namespace, now time.Time) []uint64 {
+	spaces := m.others(all)
 	inodes := make([]uint64, len(spaces))
 	for i, n := range spaces {
 		inodes[i] = n.Inode
 	}
-	m := &s.moved
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.collect()
@@ -96,26 +95,25 @@ func (s *Source) startSearch(now time.Time) []uint64 {
 		return inodes
 	}
 	m.began, m.inodes = now, inodes
-	m.pending = m.search.Start(movedStuck, func() ([]found, error) { return s.search(spaces) })
+	m.pending = m.call.Start(movedStuck, func() ([]found, error) { return m.run(spaces) })
 	return inodes
 }
 
-// otherNamespaces returns the network namespaces other than the sensor's, sorted by inode.
-func (s *Source) otherNamespaces() []model.Namespace {
+// others returns the network namespaces other than the sensor's, sorted by inode.
+func (m *search) others(all []model.Namespace) []model.Namespace {
 	var own unix.Stat_t
-	if err := unix.Stat(filepath.Join(s.opt.Procfs, "self/ns/net"), &own); err != nil {
+	if err := unix.Stat(filepath.Join(m.procfs, "self/ns/net"), &own); err != nil {
 		own.Ino = 0
 	}
-	all := slices.DeleteFunc(slices.Clone(s.opt.Namespaces()), func(n model.Namespace) bool {
+	all = slices.DeleteFunc(slices.Clone(all), func(n model.Namespace) bool {
 		return n.Host || n.Inode == own.Ino || n.Inode == 0 || n.PID <= 0
 	})
 	slices.SortStableFunc(all, func(a, b model.Namespace) int { return cmp.Compare(a.Inode, b.Inode) })
 	return slices.CompactFunc(all, func(a, b model.Namespace) bool { return a.Inode == b.Inode })
 }
 
-// movedState reports a search that failed or hangs.
-func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState {
-	m := &s.moved
+// state reports a search that failed or hangs.
+func (m *search) state(inodes []uint64, now time.Time) []model.DeviceState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, err := model.StateFailed, m.err
@@ -126,14 +124,14 @@ func (s *Source) movedState(inodes []uint64, now time.Time) []model.DeviceState 
 	if err == nil || len(inodes) == 0 {
 		return nil
 	}
-	return []model.DeviceState{{Source: s.Name(), Device: "netns", State: state, Reason: err.Error()}}
+	return []model.DeviceState{{Source: "rdma", Device: "netns", State: state, Reason: err.Error()}}
 }
 
-// search searches all namespaces for devices. In the default (shared) mode every namespace
+// run searches all namespaces for devices. In the default (shared) mode every namespace
 // shows all devices, and no search is needed.
-func (s *Source) search(spaces []model.Namespace) ([]found, error) {
-	deadline := time.Now().Add(s.opt.Deadline)
-	yes, err := nldev.Shared(s.dial, deadline)
+func (m *search) run(spaces []model.Namespace) ([]found, error) {
+	limit := m.netlink.deadline
+	yes, err := nldev.Shared(m.netlink.dial, time.Now().Add(limit))
 	if err != nil || yes {
 		return nil, err
 	}
@@ -143,20 +141,25 @@ func (s *Source) search(spaces []model.Namespace) ([]found, error) {
 		spaces = spaces[:maxNamespaces]
 	}
 	shown, errs := make([][]nldev.Device, len(spaces)), make([]error, len(spaces))
-	safely.Each(len(spaces), inFlight, func(i int) {
-		n := spaces[i]
-		shown[i], errs[i] = s.moved.listCalls.Do(context.Background(), n.Inode, s.opt.Deadline, func() ([]nldev.Device, error) {
-			return s.devicesIn(n)
+	safely.Each(len(spaces), sysfs.InFlight, func(i int) {
+		shown[i], errs[i] = m.listCalls.Do(context.Background(), spaces[i].Inode, limit, func() ([]nldev.Device, error) {
+			return nldev.Devices(m.in(spaces[i]).dial, time.Now().Add(limit))
 		})
 	})
 	var all []found
 	r := sysfs.NewReader()
-	verbs := sysfs.CharDevices(filepath.Join(s.opt.Sysfs, "class/infiniband_verbs"))
+	verbs := sysfs.CharDevices(filepath.Join(m.sysfs, "class/infiniband_verbs"))
 	for i, devices := range shown {
 		for _, d := range devices {
-			if s.chosen(d.Name) {
-				all = append(all, found{s.movedHCA(r, d, verbs[d.Name], spaces[i].Inode), spaces[i]})
+			if !m.netlink.chosen(d.Name) {
+				continue
 			}
+			all = append(all, found{m.hca(r, d, verbs[d.Name], spaces[i].Inode), &node{
+				opener:  m.in(spaces[i]),
+				uverbs:  map[string]sysfs.CharDevice{d.Name: verbs[d.Name]},
+				devices: map[string]nldev.Device{d.Name: {Index: d.Index, GUID: d.GUID}},
+				away:    true,
+			}})
 		}
 	}
 	return all, errors.Join(unsearched(errs), tooMany)
@@ -178,4 +181,25 @@ func unsearched(errs []error) error {
 		return nil
 	}
 	return fmt.Errorf("%d of %d network namespaces could not be searched: %w", n, len(errs), first)
+}
+
+// hca returns a device as netlink lists it in its namespace. The PCI function and
+// the uverbs device have no namespace.
+func (m *search) hca(r *sysfs.Reader, d nldev.Device, verbs sysfs.CharDevice, netns uint64) model.HCA {
+	h := model.HCA{
+		Name: d.Name, Index: d.Index, Firmware: d.Firmware, NodeType: d.NodeType, NodeGUID: d.GUID, SysImageGUID: d.SysGUID,
+		CharDevice: verbs.Name, PCIAddress: verbs.PCI, Netns: netns,
+	}
+	if h.PCIAddress == "" {
+		h.PCIAddress = sysfs.FunctionByGUID(r, m.netlink.root, d.GUID)
+	}
+	if h.PCIAddress == "" {
+		return h
+	}
+	function := sysfs.FunctionPath(m.sysfs, h.PCIAddress)
+	h.VF, h.PF = sysfs.PhysicalFunction(r, function)
+	if node := r.Line(unix.AT_FDCWD, function+"/numa_node"); node != "-1" {
+		h.NUMANode = node
+	}
+	return h
 }

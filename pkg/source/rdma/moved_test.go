@@ -20,6 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/hca"
 )
@@ -27,6 +28,7 @@ import (
 func TestVirtualFunctions(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.SRIOV("mlx5_1", "mlx5_2")
+	tr.Put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "2\n")
 	tr.Put("class/infiniband/mlx5_2/ports/1/gids/0", "fe80:0000:0000:0000:a088:c203:0000:0abc\n")
 	s := newSource(t, tr)
 	type function struct {
@@ -45,6 +47,7 @@ func TestVirtualFunctions(t *testing.T) {
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(function{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
+	eventually(t, func() bool { return len(mustRead(t, s).VFs) == 2 }) // read in the background
 	// The PF is in another namespace, or belongs to a virtual machine.
 	tr.Remove("devices/pci0000:15/0000:18:00.0/infiniband")
 	tr.Remove("class/infiniband/mlx5_0")
@@ -95,20 +98,12 @@ type exclusive struct {
 	hanging atomic.Int64 // number of calls that hang or hung
 }
 
-func (x *exclusive) devicesIn(n model.Namespace) ([]nldev.Device, error) {
-	if c := x.hang[n.Inode]; c != nil {
-		x.hanging.Add(1)
-		<-c
-		return nil, errOther
+// in returns the opener of a namespace.
+func (x *exclusive) in(n model.Namespace) opener {
+	return opener{
+		func() (*nldev.Conn, error) { return x.dialIn(n) },
+		func(device string) (int, error) { return x.openIn(n, device) },
 	}
-	x.mu.Lock()
-	x.entered = append(x.entered, n.Inode)
-	x.mu.Unlock()
-	if err := x.refuse[n.Inode]; err != nil {
-		return nil, err
-	}
-	dial := fake(x.t, func([]byte) [][]byte { return append(slices.Clone(x.shows[n.Inode]), hca.Done()) })
-	return nldev.Devices(dial, time.Now().Add(time.Minute))
 }
 
 // openIn opens a device in a fake sysfs of the namespace.
@@ -130,18 +125,36 @@ func (x *exclusive) openIn(n model.Namespace, device string) (int, error) {
 	return unix.Open(tr.Path("class/infiniband/"+device), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
-// dialIn opens a socket in a namespace, for the counters of a device.
-func (x *exclusive) dialIn(model.Namespace) (*nldev.Conn, error) {
+// dialIn opens a socket in a namespace, for its devices or the counters of a device.
+func (x *exclusive) dialIn(n model.Namespace) (*nldev.Conn, error) {
+	if c := x.hang[n.Inode]; c != nil {
+		x.hanging.Add(1)
+		<-c
+		return nil, errOther
+	}
+	if err := x.refuse[n.Inode]; err != nil {
+		return nil, err
+	}
 	x.dials.Add(1)
+	shows := append(slices.Clone(x.shows[n.Inode]), hca.Done())
 	return fake(x.t, func(r []byte) [][]byte {
 		x.mu.Lock()
-		b := map[uint16][]byte{nldev.MessageType(nldev.CmdStatGet): x.stats, nldev.MessageType(nldev.CmdResGet): x.counts, nldev.MessageType(nldev.CmdPDGet): hca.Done()}[native.Uint16(r[4:])]
-		x.mu.Unlock()
+		defer x.mu.Unlock()
+		var b []byte
+		switch native.Uint16(r[4:]) {
+		case nldev.MessageType(nldev.CmdGet):
+			x.entered = append(x.entered, n.Inode)
+			return shows
+		case nldev.MessageType(nldev.CmdStatGet):
+			b = x.stats
+		case nldev.MessageType(nldev.CmdResGet):
+			b = x.counts
+		case nldev.MessageType(nldev.CmdPDGet):
+			b = hca.Done()
+		}
 		if b == nil {
 			b = hca.Failure(unix.EINVAL)
 		}
-		b = slices.Clone(b)
-		copy(b[8:12], r[8:12])
 		return [][]byte{b}
 	})()
 }
@@ -185,7 +198,7 @@ func movedSource(t *testing.T, tr hca.Tree, x *exclusive, spaces *[]model.Namesp
 		o.Namespaces = func() []model.Namespace { return *spaces }
 	})...)
 	s.isSysfs = func(string) bool { return true }
-	s.dial, s.devicesIn, s.dialIn, s.openIn = x.dial, x.devicesIn, x.dialIn, x.openIn
+	s.dial, s.search.in = x.dial, x.in
 	return s
 }
 
@@ -193,9 +206,9 @@ func movedSource(t *testing.T, tr hca.Tree, x *exclusive, spaces *[]model.Namesp
 func settle(t *testing.T, s *Source) {
 	t.Helper()
 	for range 60000 {
-		s.moved.mu.Lock()
-		busy := s.moved.pending != nil && !s.moved.pending.Returned()
-		s.moved.mu.Unlock()
+		s.search.mu.Lock()
+		busy := s.search.pending != nil && !s.search.pending.Returned()
+		s.search.mu.Unlock()
 		if !busy {
 			return
 		}
@@ -291,7 +304,7 @@ func TestMoved(t *testing.T) {
 	}
 
 	// The device moved to another namespace or came back: its descriptors are closed.
-	old := s.moved.devices["mlx5_2"].device
+	old := s.moved["mlx5_2"]
 	shows := x.shows[11]
 	x.shows[11], x.shows[12] = nil, append(x.shows[12], shows...)
 	x.sysfs[12] = pod
@@ -383,21 +396,19 @@ func TestMovedCounters(t *testing.T) {
 	tr := hca.NewTree(t)
 	tr.HCA(0, 1)
 	pod := hca.NewTree(t)
-	k := newStatKernel(t, pod, 0)
-	d := k.plug(pod, 2)
-	*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
-	x := &exclusive{mode: mode(0), shows: map[uint64][][]byte{11: {getReply(d.index, d.name, d.guid)}}, sysfs: map[uint64]hca.Tree{11: pod}}
+	pod.HCA(2, 1)
+	k := &boundKernel{t: t, index: 5, name: "mlx5_2", guid: 0xa088c20300000002}
+	x := &exclusive{mode: mode(0), sysfs: map[uint64]hca.Tree{11: pod}}
 	s := movedSource(t, tr, x, &[]model.Namespace{{Inode: 11, PID: 110}}, func(o *Options) {
-		o.QPCounters, o.CgroupOf = useCounters, func(pid int) (model.CgroupID, error) { return model.CgroupID(pid), nil }
+		o.QPCounters, o.CgroupOf = qpcounter.ModeUse, cgroupOfPID
 	})
-	s.dialIn = func(model.Namespace) (*nldev.Conn, error) { return k.dial() }
-	k.create(d, 10, 101)
-	k.move(d, 10, 1000, 1000)
+	s.search.in = func(n model.Namespace) opener { return opener{k.dial, x.in(n).open} }
+	k.tx.Store(1000)
 	mustRead(t, s)
 	settle(t, s)
 	mustRead(t, s)
-	k.move(d, 10, 3, 4)
-	if got := traffic(t, s); got != "mlx5_2 101 receive 4, mlx5_2 101 transmit 3" {
+	k.tx.Store(1003)
+	if got := qpTraffic(t, s); got != "mlx5_2 101 transmit 3" {
 		t.Error(got)
 	}
 }
@@ -445,7 +456,7 @@ func TestAllMoved(t *testing.T) {
 		t.Errorf("HCAs %+v", h)
 	}
 	tr.Remove("class/infiniband")
-	s.moved.began = time.Time{}
+	s.search.began = time.Time{}
 	before := x.asked.Load()
 	for range 2 {
 		if _, err := s.Read(t.Context()); !errors.Is(err, model.ErrAbsent) {
@@ -554,7 +565,7 @@ func TestStuckSearch(t *testing.T) {
 		}
 		return x.dial()
 	}
-	s.node = &node{complete: true, open: s.openDevice} // readNode sends no request
+	s.node = &node{complete: true, opener: s.opener()} // readNode sends no request
 	s.opt.Deadline = 10 * time.Millisecond
 	_, _ = s.Read(t.Context())
 	now = now.Add(movedStuck + time.Second)

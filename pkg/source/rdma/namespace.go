@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,30 +17,33 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
-// namespaceDevices dumps the devices of a namespace. The reply depends on the namespace
-// in which the socket is opened.
-func (s *Source) namespaceDevices(n model.Namespace) (all []nldev.Device, err error) {
-	err = s.enterNamespace(n, func() error {
-		all, err = nldev.Devices(s.dial, time.Now().Add(s.opt.Deadline))
-		return err
-	})
-	return all, err
+// opener opens the devices of one network namespace.
+type opener struct {
+	dial nldev.Dialer                     // RDMA netlink
+	open func(device string) (int, error) // the directory of a device
 }
 
-// dialNamespace opens an RDMA netlink socket in a namespace. Any thread may use it. The
+// namespace is a network namespace that may not be the sensor's.
+type namespace struct {
+	model.Namespace
+	procfs string
+	socket nldev.Dialer // opens RDMA netlink in the network namespace of the thread
+}
+
+// dial opens an RDMA netlink socket in the namespace, which decides what the kernel replies. Any thread may use it. The
 // namespace exists at least as long as the socket.
-func (s *Source) dialNamespace(n model.Namespace) (c *nldev.Conn, err error) {
-	err = s.enterNamespace(n, func() error {
-		c, err = s.dial()
+func (n namespace) dial() (c *nldev.Conn, err error) {
+	err = n.enter(func() error {
+		c, err = n.socket()
 		return err
 	})
 	return c, err
 }
 
-// openNamespace opens the directory of a device (class/infiniband/NAME) in the sysfs of a namespace. The node's sysfs
-// does not show these devices.
-func (s *Source) openNamespace(n model.Namespace, name string) (dir int, err error) {
-	err = s.enterNamespace(n, func() error {
+// open opens the directory of a device (class/infiniband/NAME) in the sysfs of the namespace. The node's sysfs does not
+// show these devices.
+func (n namespace) open(name string) (dir int, err error) {
+	err = n.enter(func() error {
 		dir, err = openSysfs("class/infiniband/" + name)
 		return err
 	})
@@ -75,14 +77,14 @@ func openSysfs(path string) (int, error) {
 	return boundedfile.Open(mount, path, unix.O_DIRECTORY)
 }
 
-// enterNamespace runs fn on its own thread in a network namespace, which it opens through a process in it. It returns
+// enter runs fn on its own thread in the namespace, which it opens through a process in it. It returns
 // errOther if the process has ended or another process has its PID.
 //
 // vishvananda/netns (v0.0.5) wraps open and setns and leaves the thread to its caller. nl.GetNetlinkSocketAt (netlink
 // v1.3.1) ignores an error of the setns back and gives the thread to other goroutines, which would then run in the
 // namespace of a pod.
-func (s *Source) enterNamespace(n model.Namespace, fn func() error) error {
-	path := filepath.Join(s.opt.Procfs, strconv.Itoa(n.PID), "ns/net")
+func (n namespace) enter(fn func() error) error {
+	path := filepath.Join(n.procfs, strconv.Itoa(n.PID), "ns/net")
 	fd, err := boundedfile.Open(unix.AT_FDCWD, path, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):

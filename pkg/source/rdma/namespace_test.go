@@ -15,13 +15,18 @@ import (
 	"strings"
 	"testing"
 
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/hca"
 )
+
+// in returns a namespace of this machine.
+func in(n model.Namespace) namespace { return namespace{n, "/proc", nldev.Dial} }
 
 // otherNamespace starts a process in its own network namespace.
 func otherNamespace(t *testing.T) model.Namespace {
@@ -61,7 +66,6 @@ func netns(t *testing.T, of string) uint64 {
 
 // TestEnterNamespace enters a real namespace many times. fn always runs in it, and no other goroutine ever runs there.
 func TestEnterNamespace(t *testing.T) {
-	s := newSource(t, hca.NewTree(t))
 	there, here := otherNamespace(t), netns(t, "self")
 	if there.Inode == here {
 		t.Fatal("the process is in our namespace")
@@ -70,7 +74,7 @@ func TestEnterNamespace(t *testing.T) {
 	errs := make(chan error, 64)
 	for range cap(errs) {
 		go func() {
-			errs <- s.enterNamespace(there, func() error {
+			errs <- in(there).enter(func() error {
 				if in := netns(t, "thread-self"); in != there.Inode {
 					t.Errorf("in namespace %d, not %d", in, there.Inode)
 				}
@@ -144,14 +148,13 @@ func TestOpenSysfs(t *testing.T) {
 		return own.String()
 	}
 	before := mounts()
-	s := newSource(t, hca.NewTree(t))
 	there := otherNamespace(t)
 	shown := map[string]string{}
 	for where, n := range map[string]model.Namespace{"there": there, "here": {PID: os.Getpid(), Inode: netns(t, "self")}} {
 		var dir, want int
 		var names []string
 		for range 100 { // interfaces of the node may come and go meanwhile
-			err := s.enterNamespace(n, func() (err error) {
+			err := in(n).enter(func() (err error) {
 				all, err := net.Interfaces()
 				if err != nil {
 					return err
@@ -187,7 +190,7 @@ func TestOpenSysfs(t *testing.T) {
 	if shown["there"] == shown["here"] {
 		t.Errorf("both show %s", shown["here"])
 	}
-	if _, err := s.openNamespace(there, "none"); !errors.Is(err, unix.ENOENT) {
+	if _, err := newNetlink(Options{Procfs: "/proc"}).search.in(there).open("none"); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("no such device: %v", err)
 	}
 	if got := mounts(); got != before {
@@ -196,14 +199,17 @@ func TestOpenSysfs(t *testing.T) {
 }
 
 func BenchmarkDialNamespace(b *testing.B) {
-	s := newSource(b, hca.NewTree(b))
-	s.dial = dialLink // RDMA netlink may be missing
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
 		b.Fatal(err)
 	}
+	own := in(model.Namespace{PID: os.Getpid(), Inode: st.Ino})
+	own.socket = func() (*nldev.Conn, error) { // RDMA netlink may be missing
+		c, err := netlink.Dial(unix.NETLINK_ROUTE)
+		return &nldev.Conn{Conn: c}, err
+	}
 	for b.Loop() {
-		c, err := s.dialNamespace(model.Namespace{PID: os.Getpid(), Inode: st.Ino})
+		c, err := own.dial()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -212,13 +218,12 @@ func BenchmarkDialNamespace(b *testing.B) {
 }
 
 func TestGoneNamespaces(t *testing.T) {
-	s := newSource(t, hca.NewTree(t))
 	there := otherNamespace(t)
 	for name, n := range map[string]model.Namespace{
 		"the number of another process": {PID: there.PID, Inode: there.Inode + 1},
 		"no such process":               {PID: 1 << 30, Inode: there.Inode},
 	} {
-		err := s.enterNamespace(n, func() error { t.Errorf("%s: entered", name); return nil })
+		err := in(n).enter(func() error { t.Errorf("%s: entered", name); return nil })
 		if !errors.Is(err, errOther) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -227,18 +232,17 @@ func TestGoneNamespaces(t *testing.T) {
 
 // TestDenied runs itself without the capabilities: the error names the missing capability.
 func TestDenied(t *testing.T) {
-	s := newSource(t, hca.NewTree(t))
 	if pid := os.Getenv("ACCELSCOPE_DENIED"); pid != "" {
 		n, err := strconv.Atoi(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
 		never := func() error { t.Error("entered"); return nil }
-		err = s.enterNamespace(model.Namespace{PID: n, Inode: 1}, never)
+		err = in(model.Namespace{PID: n, Inode: 1}).enter(never)
 		if err == nil || !strings.Contains(err.Error(), "add CAP_SYS_PTRACE") {
 			t.Errorf("a process of others: %v", err)
 		}
-		err = s.enterNamespace(model.Namespace{PID: os.Getpid(), Inode: netns(t, "self")}, never)
+		err = in(model.Namespace{PID: os.Getpid(), Inode: netns(t, "self")}).enter(never)
 		if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "add CAP_SYS_ADMIN") {
 			t.Errorf("a namespace: %v", err)
 		}
@@ -267,21 +271,42 @@ func TestDenied(t *testing.T) {
 // TestOtherNamespaces: the result omits the node's namespace, the sensor's and duplicates.
 func TestOtherNamespaces(t *testing.T) {
 	own := netns(t, "self")
-	s := newSource(t, hca.NewTree(t), func(o *Options) {
-		o.Namespaces = func() []model.Namespace {
-			return []model.Namespace{
-				{Inode: 9, PID: 4},
-				{Inode: 1, PID: 1, Host: true},
-				{Inode: own, PID: os.Getpid()},
-				{Inode: 8, PID: 3},
-				{Inode: 9, PID: 5},
-				{Inode: 7},
-				{PID: 6},
-			}
-		}
+	m := search{procfs: "/proc"}
+	got := m.others([]model.Namespace{
+		{Inode: 9, PID: 4},
+		{Inode: 1, PID: 1, Host: true},
+		{Inode: own, PID: os.Getpid()},
+		{Inode: 8, PID: 3},
+		{Inode: 9, PID: 5},
+		{Inode: 7},
+		{PID: 6},
 	})
-	got := s.otherNamespaces()
 	if len(got) != 2 || got[0].Inode != 8 || got[1].Inode != 9 || got[1].PID != 4 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestLibraryNamespace compares the namespace of the thread that namespace.enter uses with the namespace of the process,
+// as vishvananda/netns identifies both.
+func TestLibraryNamespace(t *testing.T) {
+	there := otherNamespace(t)
+	want, err := vnetns.GetFromPid(there.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer want.Close()
+	var entered vnetns.NsHandle
+	err = in(there).enter(func() (err error) { entered, err = vnetns.Get(); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer entered.Close()
+	ours, err := vnetns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	if !entered.Equal(want) || ours.Equal(want) {
+		t.Errorf("entered %v, want %v; ours is %v", entered, want, ours)
 	}
 }

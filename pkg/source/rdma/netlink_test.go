@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"encoding/binary"
 	"errors"
 	"math"
 	"os"
@@ -20,6 +21,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/tests/hca"
 )
+
+var native = binary.NativeEndian
 
 // fake answers requests in place of RDMA netlink.
 func fake(t testing.TB, answer func(r []byte) [][]byte) func() (*nldev.Conn, error) {

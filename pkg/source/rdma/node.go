@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
@@ -39,9 +37,8 @@ type node struct {
 	complete bool // nothing is missing
 	uverbs   map[string]sysfs.CharDevice
 	devices  map[string]nldev.Device // devices that netlink lists, by name
-	dial     func() (*nldev.Conn, error)
-	open     func(device string) (int, error) // opens the directory of a device
-	away     bool                             // in another namespace, so readResources of the Source does not cover it
+	opener
+	away bool // in another namespace, so readResources of the Source does not cover it
 }
 
 // index returns the netlink index of the device with this name and GUID.
@@ -64,7 +61,7 @@ func (s *Source) readNode(ctx context.Context) *node {
 	deadline := time.Now().Add(limit)
 	netlink := s.enabled && s.genuine
 	n, err := s.nodeCall.Do(ctx, limit, func() (*node, error) {
-		n := &node{uverbs: sysfs.CharDevices(verbs), dial: s.dial, open: s.openDevice}
+		n := &node{uverbs: sysfs.CharDevices(verbs), opener: s.opener()}
 		if !netlink {
 			return n, nil
 		}
@@ -89,14 +86,9 @@ func (s *Source) readNode(ctx context.Context) *node {
 		}
 		s.node = n
 	case s.node == nil:
-		return &node{open: s.openDevice}
+		return &node{opener: s.opener()}
 	}
 	return s.node
-}
-
-// openDevice opens the directory of a device in class/infiniband.
-func (s *Source) openDevice(name string) (int, error) {
-	return boundedfile.Open(unix.AT_FDCWD, s.root+"/"+name, unix.O_DIRECTORY)
 }
 
 // wait returns the time until an incomplete node is read again.

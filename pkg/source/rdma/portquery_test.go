@@ -115,7 +115,7 @@ func TestQueryHangsAndRemoved(t *testing.T) {
 // counters returns.
 func TestManyQueriesHang(t *testing.T) {
 	t.Parallel()
-	const many = 2 * inFlight
+	const many = 2 * sysfs.InFlight
 	tr := hca.NewTree(t)
 	var unblock []func()
 	for n := range many {

@@ -38,8 +38,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+	"github.com/accelscope/accelscope/pkg/source/rdma/vf"
 )
 
 // Options configure a Source. The zero value reads all devices of /sys, without netlink.
@@ -82,20 +83,11 @@ type Options struct {
 // Further files are opened for each read.
 const keptFiles = 8192
 
-// inFlight is the number of devices that are read at the same time.
-const inFlight = 16
-
 // Source reads the RDMA devices of a node.
 type Source struct {
 	opt Options
 	*Netlink
-	// devicesIn lists the devices of a network namespace; dialIn opens RDMA netlink there
-	// and openIn the directory of a device. dialLink opens rtnetlink.
-	devicesIn func(n model.Namespace) ([]nldev.Device, error)
-	dialIn    func(n model.Namespace) (*nldev.Conn, error)
-	openIn    func(n model.Namespace, device string) (int, error)
-	dialLink  func() (*nldev.Conn, error)
-	kept      atomic.Int64
+	kept atomic.Int64
 
 	mu      sync.Mutex    // held by Read and Close
 	reader  *sysfs.Reader // for the listing
@@ -103,17 +95,18 @@ type Source struct {
 	genuine bool          // class is on a real sysfs
 	round   uint64
 	known   map[string]*known
-	devices []*device     // sorted by name
-	refused sysfs.Refused // names of devices in class/infiniband
+	devices []*device          // in the namespace of the sensor, sorted by name
+	moved   map[string]*device // in other namespaces, by name
+	refused sysfs.Refused      // names of devices in class/infiniband
 	logged  map[string]bool
 	node    *node // nil after the set of devices changed
 
 	nodeCall     hang.Call[*node]
 	resourceCall hang.Call[[]model.Resource]
 
-	functions functions
+	functions *vf.Functions
 
-	qps *qpCounters
+	qps *qpcounter.Counters
 
 	holdings     []model.Holding
 	holdingsRead time.Time
@@ -155,14 +148,14 @@ func New(o Options) (*Source, error) {
 		class:   -1,
 		known:   map[string]*known{},
 		logged:  map[string]bool{},
+
+		functions: vf.New(o.Netlink.root, o.Deadline),
 	}
-	s.qps = newQPCounters(counterOptions{
-		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled, Class: s.root,
-		Genuine: func(path string) bool { return s.isSysfs(path) },
-		Chosen:  s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
+	s.qps = qpcounter.New(qpcounter.Options{
+		Mode: o.QPCounters, CgroupOf: o.CgroupOf, Netlink: s.enabled,
+		Class: s.root, Genuine: func(path string) bool { return s.isSysfs(path) },
+		Chosen: s.chosen, Deadline: s.deadline, Now: o.Now, Logger: o.Logger,
 	})
-	s.devicesIn, s.dialIn, s.openIn = s.namespaceDevices, s.dialNamespace, s.openNamespace
-	s.dialLink = dialLink
 	kept := uint64(keptFiles)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -176,12 +169,12 @@ func New(o Options) (*Source, error) {
 func (s *Source) Name() string { return "rdma" }
 
 // Forget drops the totals of these cgroups.
-func (s *Source) Forget(cgroups []model.CgroupID) { s.qps.forget(cgroups) }
+func (s *Source) Forget(cgroups []model.CgroupID) { s.qps.Forget(cgroups) }
 
 // Close ends the manager of queue pair counters, which leaves queue pairs bound. Then it waits for
 // a Read in progress and closes all descriptors. A hanging device closes its own when it returns.
 func (s *Source) Close() error {
-	s.qps.close()
+	s.qps.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, k := range s.known {
@@ -202,14 +195,18 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if err := s.discover(); err != nil {
 		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
 	}
-	s.qps.manage(s.dial)
+	s.qps.Manage(s.dial)
 	now := s.opt.Now()
-	spaces := s.startSearch(now)
+	var spaces []uint64
+	if s.searches() {
+		spaces = s.search.start(s.opt.Namespaces(), now)
+	}
 	moved := s.readableMoved(spaces)
 	seen := len(s.devices)
+	devices := append(s.devices[:seen:seen], moved...)
 	snap := model.Snapshot{
-		HCAs:         make([]model.HCA, 0, seen+len(moved)),
-		DeviceStates: make([]model.DeviceState, 0, seen+len(moved)+1),
+		HCAs:         make([]model.HCA, 0, len(devices)),
+		DeviceStates: make([]model.DeviceState, 0, len(devices)+1),
 	}
 	var resourceErr error
 	var wg safely.Group
@@ -222,12 +219,12 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	} else if s.enabled && s.genuine {
 		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
 	}
-	readings := make([]*reading, seen+len(moved))
-	safely.Each(len(readings), inFlight, func(i int) {
-		if i < seen {
-			readings[i] = s.readDevice(ctx, s.devices[i], now, n)
+	readings := make([]*reading, len(devices))
+	safely.Each(len(devices), sysfs.InFlight, func(i int) {
+		if d := devices[i]; d.found == nil {
+			readings[i] = s.readDevice(ctx, d, now, n)
 		} else {
-			readings[i] = s.readMoved(ctx, moved[i-seen], now)
+			readings[i] = s.readMoved(ctx, d, now)
 		}
 	})
 	wg.Wait()
@@ -241,21 +238,18 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	}
 	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })
 	findManagement(snap.HCAs)
-	for _, d := range s.devices {
+	for _, d := range devices {
 		snap.DeviceStates = append(snap.DeviceStates, d.state)
 	}
-	for _, d := range moved {
-		snap.DeviceStates = append(snap.DeviceStates, d.state)
-	}
-	snap.DeviceStates = append(snap.DeviceStates, s.movedState(spaces, now)...)
+	snap.DeviceStates = append(snap.DeviceStates, s.search.state(spaces, now)...)
 	snap.DeviceStates = append(snap.DeviceStates, s.hidden(n, moved, now)...)
-	snap.Traffic = s.qps.traffic(snap.DeviceStates)
-	snap.DeviceStates = append(snap.DeviceStates, s.qps.states()...)
+	snap.Traffic = s.qps.Traffic(snap.DeviceStates)
+	snap.DeviceStates = append(snap.DeviceStates, s.qps.States()...)
 	snap.DeviceStates = append(snap.DeviceStates, s.refusedState(readings)...)
 	if len(readings) == 0 {
 		return snap, s.absent()
 	}
-	vfs, states := s.readFunctions(snap.HCAs, now)
+	vfs, states := s.functions.Read(snap.HCAs, s.enabled && s.genuine, now)
 	snap.VFs, snap.DeviceStates = vfs, append(snap.DeviceStates, states...)
 	if seen > 0 {
 		snap.Holdings = s.readHoldings(ctx, now)
@@ -393,8 +387,7 @@ func (s *Source) list() (seen int, err error) {
 		k = &known{inode: e.Inode, round: s.round}
 		if s.chosen(name) {
 			path := filepath.Join(s.root, name)
-			k.device = newDevice(name, path, path+"/device", &s.kept)
-			k.device.bound = s.qps.device(name)
+			k.device = s.newDevice(name, path, path+"/device")
 		}
 		s.known[name] = k
 		seen++

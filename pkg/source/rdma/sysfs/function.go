@@ -14,7 +14,7 @@ import (
 // that many.
 const MaxFunctions = 4096
 
-// FunctionPath returns the directory of a PCI function by its address, below the mount point of sysfs.
+// FunctionPath returns the directory of a PCI function below a mount point of sysfs.
 func FunctionPath(root, address string) string {
 	return filepath.Join(root, "bus/pci/devices", address)
 }

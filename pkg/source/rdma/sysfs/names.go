@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of names, and of reports about names.
+// Limits of names.
 const (
 	MaxDeviceName = 63  // bytes, IB_DEVICE_NAME_MAX
 	maxFileName   = 255 // bytes, NAME_MAX
@@ -42,7 +42,7 @@ func ValidCounter(name string) bool { return name != "lifespan" && WhyRefused(na
 // Refused are unused names, with the reason.
 type Refused []string
 
-// Add adds a name with the reason why it is not used, up to MaxRefused names.
+// Add adds a name of a device, counter or port, and why it is refused. It keeps MaxRefused names.
 func (r *Refused) Add(what, name, why string) {
 	text := fmt.Sprintf("%s %q: %s", what, name, why)
 	if len(*r) < MaxRefused && !slices.Contains(*r, text) {

@@ -66,7 +66,7 @@ func NewQueries(kept *atomic.Int64) Queries {
 	return Queries{dir: -1, Reader: Reader{kept: kept}}
 }
 
-// IsOpen reports whether the directory is open.
+// IsOpen reports whether the directory of the device is open.
 func (q *Queries) IsOpen() bool { return q.dir >= 0 }
 
 // Prepare opens the directory of the device and matches the ports.

@@ -35,6 +35,9 @@ const BufferSize = 8 << 10
 // MaxDevices bounds the entries of a directory that are kept, and the devices of a node.
 const MaxDevices = 4096
 
+// InFlight is the number of devices that are read at the same time.
+const InFlight = 16
+
 // file is one attribute below an open directory.
 type file struct {
 	Attempt

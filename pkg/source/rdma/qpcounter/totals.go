@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
 	"cmp"
@@ -12,38 +12,38 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 )
 
-const maxQPTotals = 1 << 16
+const maxRows = 1 << 16
 
-// qpTotals holds the bytes that queue pair counters counted for each cgroup. A counter ends
+// totals holds the bytes that queue pair counters counted for each cgroup. A counter ends
 // with its last queue pair; its bytes stay until Forget drops the cgroup.
-type qpTotals struct {
+type totals struct {
 	mu     sync.Mutex
-	totals model.Totals[qpKey, model.Count, *model.Count]
+	totals model.Totals[rowKey, model.Count, *model.Count]
 	live   map[string]map[liveKey]uint64 // queue pairs of the rows with a live counter, by device
 }
 
-type qpKey struct {
+type rowKey struct {
 	device    string
 	direction model.Direction
 }
 
 type liveKey struct {
 	cgroup model.CgroupID
-	qpKey
+	rowKey
 }
 
-func (t *qpTotals) add(k liveKey, bytes uint64) error {
+func (t *totals) add(k liveKey, bytes uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.totals.Limit = maxQPTotals
-	if !t.totals.Add(k.cgroup, k.qpKey, model.Count(bytes)) {
+	t.totals.Limit = maxRows
+	if !t.totals.Add(k.cgroup, k.rowKey, model.Count(bytes)) {
 		return nldev.ErrTooMany
 	}
 	return nil
 }
 
 // setLive sets the rows of a device that have a live counter. After an incomplete read the previous rows stay live.
-func (t *qpTotals) setLive(device string, live map[liveKey]uint64, complete bool) {
+func (t *totals) setLive(device string, live map[liveKey]uint64, complete bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.live == nil {
@@ -57,7 +57,7 @@ func (t *qpTotals) setLive(device string, live map[liveKey]uint64, complete bool
 
 // traffic returns the rows. A row without a live counter is resting: auto mode was switched off, its queue pairs ended,
 // or they share a counter with queue pairs of other cgroups.
-func (t *qpTotals) traffic(there map[string]bool) []model.Traffic {
+func (t *totals) traffic(there map[string]bool) []model.Traffic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.live, func(device string, _ map[liveKey]uint64) bool { return !there[device] })
@@ -76,7 +76,7 @@ func (t *qpTotals) traffic(there map[string]bool) []model.Traffic {
 	return all
 }
 
-func (t *qpTotals) forget(ids []model.CgroupID) {
+func (t *totals) forget(ids []model.CgroupID) {
 	ended := make(map[model.CgroupID]bool, len(ids))
 	for _, id := range ids {
 		ended[id] = true

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+// Package qpcounter reads the counters that mlx5 binds queue pairs to, and credits their bytes to the cgroups of the
+// processes that created the queue pairs. A manager makes the kernel bind new queue pairs.
+package qpcounter
 
 import (
 	"sync"
@@ -16,13 +18,13 @@ import (
 
 // The values of Options.Mode.
 const (
-	useCounters    = "use"
-	manageCounters = "manage"
+	ModeUse    = "use"
+	ModeManage = "manage"
 )
 
-// counterOptions configure qpCounters.
-type counterOptions struct {
-	// Mode is "use" to read the counters that queue pairs are bound to, "manage" to bind new queue pairs, too, or
+// Options configure Counters.
+type Options struct {
+	// Mode is ModeUse to read the counters that queue pairs are bound to, ModeManage to bind new queue pairs, too, or
 	// anything else for neither.
 	Mode string
 	// CgroupOf returns the cgroup of a process; nil if cgroups are not read: then no counter is read, and no queue pair is bound.
@@ -40,28 +42,29 @@ type counterOptions struct {
 	Logger   *zap.Logger
 }
 
-// qpCounters are the counters of queue pairs of all devices.
-type qpCounters struct {
-	opt    counterOptions
-	totals qpTotals
+// Counters are the counters of queue pairs of all devices.
+type Counters struct {
+	opt    Options
+	totals totals
 
 	mu      sync.Mutex
 	manager *manager // nil until Manage starts it, and after Close
 	closed  bool
 }
 
-func newQPCounters(o counterOptions) *qpCounters { return &qpCounters{opt: o} }
+// New returns the counters of a node. It starts nothing.
+func New(o Options) *Counters { return &Counters{opt: o} }
 
 // enabled reports whether the counters of queue pairs are read.
-func (c *qpCounters) enabled() bool {
-	return (c.opt.Mode == useCounters || c.opt.Mode == manageCounters) && c.opt.Netlink && c.opt.CgroupOf != nil
+func (c *Counters) enabled() bool {
+	return (c.opt.Mode == ModeUse || c.opt.Mode == ModeManage) && c.opt.Netlink && c.opt.CgroupOf != nil
 }
 
-// forget drops the totals of these cgroups.
-func (c *qpCounters) forget(cgroups []model.CgroupID) { c.totals.forget(cgroups) }
+// Forget drops the totals of these cgroups.
+func (c *Counters) Forget(cgroups []model.CgroupID) { c.totals.forget(cgroups) }
 
-// traffic returns the bytes that queue pair counters counted on these devices, nil if they are not read.
-func (c *qpCounters) traffic(devices []model.DeviceState) []model.Traffic {
+// Traffic returns the bytes that queue pair counters counted on these devices, nil if they are not read.
+func (c *Counters) Traffic(devices []model.DeviceState) []model.Traffic {
 	if !c.enabled() {
 		return nil
 	}
@@ -72,9 +75,9 @@ func (c *qpCounters) traffic(devices []model.DeviceState) []model.Traffic {
 	return c.totals.traffic(there)
 }
 
-// states returns the states of queue pair counters that do not work as configured.
-func (c *qpCounters) states() []model.DeviceState {
-	if mode := c.opt.Mode; (mode == useCounters || mode == manageCounters) && c.opt.CgroupOf == nil {
+// States returns the states of queue pair counters that do not work as configured.
+func (c *Counters) States() []model.DeviceState {
+	if mode := c.opt.Mode; (mode == ModeUse || mode == ModeManage) && c.opt.CgroupOf == nil {
 		return []model.DeviceState{{
 			Source: "rdma", Device: "qp-counters", State: model.StateUnsupported,
 			Reason: "the cgroups of processes are unknown: no queue pairs are bound to counters and no counters are read",
@@ -86,22 +89,22 @@ func (c *qpCounters) states() []model.DeviceState {
 	return m.states()
 }
 
-// device returns the counters of a device, nil if they are not read.
-func (c *qpCounters) device(name string) *boundCounters {
+// Device returns the counters of a device, nil if they are not read.
+func (c *Counters) Device(name string) *Device {
 	if !c.enabled() {
 		return nil
 	}
-	return &boundCounters{
+	return &Device{
 		device: name, totals: &c.totals, cgroupOf: c.opt.CgroupOf,
-		stat: sysfs.Attempt{Name: "STAT_GET of queue pairs"}, known: map[counterKey]*boundCounter{},
+		stat: sysfs.Attempt{Name: "STAT_GET of queue pairs"}, known: map[counterKey]*counter{},
 	}
 }
 
-// manage starts the manager, once. Its sockets are those of dial.
-func (c *qpCounters) manage(dial nldev.Dialer) {
+// Manage starts the manager, once. Its sockets are those of dial.
+func (c *Counters) Manage(dial nldev.Dialer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.manager != nil || c.closed || c.opt.Mode != manageCounters || !c.enabled() {
+	if c.manager != nil || c.closed || c.opt.Mode != ModeManage || !c.enabled() {
 		return
 	}
 	c.manager = &manager{
@@ -110,8 +113,8 @@ func (c *qpCounters) manage(dial nldev.Dialer) {
 	go safely.Do("rdma", c.manager.run)
 }
 
-// close ends the manager. The kernel goes on binding queue pairs.
-func (c *qpCounters) close() {
+// Close ends the manager. The kernel goes on binding queue pairs.
+func (c *Counters) Close() {
 	c.mu.Lock()
 	m := c.manager
 	c.manager, c.closed = nil, true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package vf
 
 import (
 	"bytes"
@@ -14,13 +14,22 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
-	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The backoff of hang.Backoff: failures before the first pause, and its length.
+const (
+	failsBeforePause = 3
+	shortestPause    = time.Minute
 )
 
 // vfInfo is an IFLA_VF_INFO as the kernel writes it (net/core/rtnetlink.c), with
@@ -49,7 +58,7 @@ func newLink(parent string, count uint32, vfs ...[]byte) []byte {
 // pf is a node with a PF, whose interfaces answer RTM_GETLINK from answers.
 type pf struct {
 	hca.Tree
-	*Source
+	*Functions
 	now     time.Time
 	asked   atomic.Int64
 	answers map[string][]byte // by name
@@ -63,13 +72,8 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 	for _, n := range interfaces {
 		p.Dir(function + "/net/" + n)
 	}
-	p.Source = newSource(t, p.Tree, func(o *Options) {
-		o.Netlink = NewNetlink(*o)
-		o.Now = func() time.Time { return p.now }
-	})
-	p.isSysfs = func(string) bool { return true }
-	p.dial = fake(t, func([]byte) [][]byte { return [][]byte{hca.Done()} })
-	p.dialLink = fake(t, func(r []byte) [][]byte {
+	p.Functions = New(p.Path("class/infiniband"), time.Minute) // long enough for a busy machine
+	p.dial = hca.Kernel(t, func(r []byte) [][]byte {
 		p.asked.Add(1)
 		a := netlink.Parse(r[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:])
 		for a.Next() {
@@ -82,20 +86,60 @@ func newPF(t *testing.T, interfaces []string, names ...string) *pf {
 	return p
 }
 
-// look reads until the result is from the current time.
-func (p *pf) look(t *testing.T) model.Snapshot {
+// hcas reads the devices of the tree, with the values of counters/.
+func (p *pf) hcas(t *testing.T) (all []model.HCA) {
 	t.Helper()
-	settleFunctions(t, p.Source)
-	p.now = p.now.Add(functionsEvery)
-	mustRead(t, p.Source)
-	settleFunctions(t, p.Source)
-	return mustRead(t, p.Source)
+	entries, err := os.ReadDir(p.Path("class/infiniband"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		path := p.Path("class/infiniband/" + e.Name())
+		d := sysfs.NewDevice(e.Name(), path, path+"/device", new(atomic.Int64))
+		d.Reader.Buffer = make([]byte, sysfs.BufferSize)
+		if _, err := d.Open(func(string) (int, error) { return boundedfile.Open(unix.AT_FDCWD, path, unix.O_DIRECTORY) }); err != nil {
+			t.Fatal(err)
+		}
+		h := d.HCA
+		for _, port := range d.Ports {
+			d.ReadPort(port, p.now)
+			port.Base.Counters = d.ReadGroup(&port.Counters, p.now, &sysfs.Tally{})
+			h.Ports = append(h.Ports, port.Base)
+		}
+		d.Close()
+		all = append(all, h)
+	}
+	return all
 }
 
-func settleFunctions(t *testing.T, s *Source) {
+// read returns the virtual functions, and the reason of a failure.
+func (p *pf) read(t *testing.T) (vfs []model.VF, failed string) {
+	t.Helper()
+	vfs, states := p.Read(p.hcas(t), true, p.now)
+	for _, s := range states {
+		if s.Source != "rdma" || s.Device != "sriov" || s.State != model.StateFailed || len(states) > 1 {
+			t.Errorf("%+v", states)
+		}
+		failed = s.Reason
+	}
+	return vfs, failed
+}
+
+// look reads until the result is from the current time.
+func (p *pf) look(t *testing.T) (vfs []model.VF, failed string) {
+	t.Helper()
+	p.settle(t)
+	p.now = p.now.Add(functionsEvery)
+	p.read(t)
+	p.settle(t)
+	return p.read(t)
+}
+
+// settle waits for the read in progress.
+func (p *pf) settle(t *testing.T) {
 	t.Helper()
 	for range 60000 {
-		if p := s.functions.pending; p == nil || p.Returned() {
+		if p := p.pending; p == nil || p.Returned() {
 			return
 		}
 		time.Sleep(time.Millisecond)
@@ -112,10 +156,10 @@ func TestVFs(t *testing.T) {
 		vfInfo(0, [4]uint64{1, 2, 3, 4}, 0xaa01, 0xaa02),
 		vfInfo(1, [4]uint64{10, 20, 3000, 4000}, 0xa088c20300001101, 0xa088c20300001201),
 		vfInfo(2, [4]uint64{}, 0, 0))
-	if snap := mustRead(t, p.Source); snap.VFs != nil {
-		t.Errorf("before the first read: %+v", snap.VFs)
+	if v, _ := p.read(t); v != nil {
+		t.Errorf("before the first read: %+v", v)
 	}
-	snap := p.look(t)
+	got, failed := p.look(t)
 	want := []model.VF{
 		{PF: "mlx5_0", Number: 0, PCIAddress: "0000:18:00.1", NodeGUID: "0xa088c20300000101", PortGUID: "0xa088c20300000201"},
 		{
@@ -127,21 +171,18 @@ func TestVFs(t *testing.T) {
 			Counted: true, Look: 2,
 		},
 	}
-	if d := cmp.Diff(want, snap.VFs); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if got := states(snap); got != "mlx5_0=ok mlx5_1=ok" {
-		t.Errorf("states %s", got)
+	if d := cmp.Diff(want, got); d != "" || failed != "" {
+		t.Errorf("%s (-want +got):\n%s", failed, d)
 	}
 	// The interface of the port is known; it is not asked again before it is due.
 	asked := p.asked.Load()
 	p.now = p.now.Add(functionsEvery - 1)
 	for range 3 {
-		if d := cmp.Diff(want, mustRead(t, p.Source).VFs); d != "" {
-			t.Errorf("without another read (-want +got):\n%s", d)
+		if v, _ := p.read(t); !cmp.Equal(want, v) {
+			t.Errorf("without another read (-want +got):\n%s", cmp.Diff(want, v))
 		}
 	}
-	settleFunctions(t, p.Source)
+	p.settle(t)
 	if p.asked.Load() != asked {
 		t.Error("asked before it was due")
 	}
@@ -150,13 +191,13 @@ func TestVFs(t *testing.T) {
 	}
 	// All are zero after they were counted: they are still counted.
 	p.answers["ib0"] = newLink("", 3, vfInfo(0, [4]uint64{}), vfInfo(1, [4]uint64{}), vfInfo(2, [4]uint64{}))
-	if v := p.look(t).VFs; !v[1].Counted || v[1].ReceiveBytes != 0 || v[1].Look != 4 || v[0].Look != 0 {
+	if v, _ := p.look(t); !v[1].Counted || v[1].ReceiveBytes != 0 || v[1].Look != 4 || v[0].Look != 0 {
 		t.Errorf("zeroes after other values: %+v", v[1])
 	}
 	// Without VFs, no request is sent, and the result is empty.
 	p.Put("devices/pci0000:15/0000:18:00.0/sriov_numvfs", "0\n")
 	asked = p.asked.Load()
-	if v := p.look(t).VFs; v == nil || len(v) > 0 || p.asked.Load() != asked {
+	if v, _ := p.look(t); v == nil || len(v) > 0 || p.asked.Load() != asked {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load()-asked)
 	}
 }
@@ -168,7 +209,7 @@ func TestShownVFs(t *testing.T) {
 		p.Put("class/infiniband/"+n+"/ports/1/counters/port_xmit_data", "5\n")
 	}
 	p.answers["ib0"] = newLink("", 2, vfInfo(0, [4]uint64{1, 1, 1, 1}), vfInfo(1, [4]uint64{1, 1, 1, 1}))
-	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || p.asked.Load() != 0 {
+	if v, _ := p.look(t); len(v) != 2 || v[0].Counted || v[1].Counted || p.asked.Load() != 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
 	// One VF goes to a virtual machine.
@@ -177,15 +218,14 @@ func TestShownVFs(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Remove("class/infiniband/mlx5_2")
-	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || !v[1].Counted || p.asked.Load() == 0 {
+	if v, _ := p.look(t); len(v) != 2 || v[0].Counted || !v[1].Counted || p.asked.Load() == 0 {
 		t.Errorf("%+v, asked %d times", v, p.asked.Load())
 	}
 	// The VF comes back: the traffic that its port counts is not reported twice, not even before the next read.
-	settleFunctions(t, p.Source)
+	p.settle(t)
 	p.Link("class/infiniband/mlx5_2", link)
-	snap := mustRead(t, p.Source)
-	if v := snap.VFs; names(snap) != "mlx5_0 mlx5_1 mlx5_2" || v[1].Counted || v[1].ReceiveBytes != 0 {
-		t.Errorf("%s: %+v", names(snap), v)
+	if v, _ := p.read(t); v[1].Counted || v[1].ReceiveBytes != 0 {
+		t.Errorf("%+v", v)
 	}
 }
 
@@ -193,7 +233,7 @@ func TestShownVFs(t *testing.T) {
 func TestUncountedVFs(t *testing.T) {
 	p := newPF(t, []string{"ens1"}, "", "")
 	p.answers["ens1"] = newLink("", 2, vfInfo(0, [4]uint64{}, 1, 2), vfInfo(1, [4]uint64{}))
-	if v := p.look(t).VFs; len(v) != 2 || v[0].Counted || v[1].Counted || v[0].NodeGUID != "0x0000000000000001" {
+	if v, _ := p.look(t); len(v) != 2 || v[0].Counted || v[1].Counted || v[0].NodeGUID != "0x0000000000000001" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -211,42 +251,41 @@ func TestWrongInterfaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPF(t, []string{"ib1", "a-longer-name"}, "")
 			p.answers["ib1"] = answer
-			if v := p.look(t).VFs; len(v) != 1 || v[0].Counted {
+			if v, _ := p.look(t); len(v) != 1 || v[0].Counted {
 				t.Errorf("%+v", v)
 			}
 			p.answers["a-longer-name"] = newLink("0000:18:00.0", 1, figures)
-			if v := p.look(t).VFs; len(v) != 1 || !v[0].Counted {
+			if v, _ := p.look(t); len(v) != 1 || !v[0].Counted {
 				t.Errorf("%+v", v)
 			}
 		})
 	}
 }
 
-// TestBadVFs: a failure is reported, affects no other fact, and pauses the requests.
+// TestBadVFs: a failure is reported, and pauses the requests.
 func TestBadVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "")
 	p.answers["ib0"] = hca.Failure(unix.EPERM)
 	for range failsBeforePause {
-		snap := p.look(t)
-		if len(snap.VFs) != 1 || snap.VFs[0].Counted || states(snap) != "mlx5_0=ok sriov=failed" ||
-			!strings.Contains(snap.DeviceStates[1].Reason, "virtual functions of mlx5_0: ib0: rtnetlink: ") {
-			t.Errorf("%+v %+v", snap.VFs, snap.DeviceStates)
+		v, failed := p.look(t)
+		if len(v) != 1 || v[0].Counted || !strings.Contains(failed, "virtual functions of mlx5_0: ib0: rtnetlink: ") {
+			t.Errorf("%+v %s", v, failed)
 		}
 	}
 	p.answers["ib0"] = newLink("", 1, vfInfo(0, [4]uint64{1, 1, 1, 1}))
-	if snap := p.look(t); snap.VFs[0].Counted || states(snap) != "mlx5_0=ok sriov=failed" {
-		t.Errorf("at once: %+v", snap.DeviceStates)
+	if v, failed := p.look(t); v[0].Counted || failed == "" {
+		t.Errorf("at once: %+v %s", v, failed)
 	}
 	p.now = p.now.Add(shortestPause)
-	if snap := p.look(t); !snap.VFs[0].Counted || states(snap) != "mlx5_0=ok" {
-		t.Errorf("later: %+v", snap.DeviceStates)
+	if v, failed := p.look(t); !v[0].Counted || failed != "" {
+		t.Errorf("later: %+v %s", v, failed)
 	}
 	// A Read does not wait for a driver that hangs.
 	block := make(chan struct{})
-	p.dialLink = func() (*nldev.Conn, error) { <-block; return nil, errors.New("gone") }
-	p.opt.Deadline = time.Second
-	if snap := p.look(t); !strings.Contains(snap.DeviceStates[1].Reason, "no answer in time") {
-		t.Errorf("%+v", snap.DeviceStates)
+	p.dial = func() (*netlink.Conn, error) { <-block; return nil, errors.New("gone") }
+	p.limit = time.Second
+	if _, failed := p.look(t); !strings.Contains(failed, "no answer in time") {
+		t.Error(failed)
 	}
 	close(block)
 }
@@ -267,9 +306,9 @@ func TestManyVFs(t *testing.T) {
 	list := native.AppendUint16(nil, uint16(len(vfs)+4)) // wraps
 	list = append(native.AppendUint16(list, unix.IFLA_VFINFO_LIST), vfs...)
 	p.answers["ib0"] = hca.Message(unix.RTM_NEWLINK, 0, 1, make([]byte, 16), hca.U32(unix.IFLA_NUM_VF, n), list)
-	snap := p.look(t)
+	found, failed := p.look(t)
 	counted := 0
-	for i, v := range snap.VFs {
+	for i, v := range found {
 		if v.Number != i || v.Counted && v.TransmitBytes != uint64(i) {
 			t.Errorf("%+v", v)
 		}
@@ -277,14 +316,13 @@ func TestManyVFs(t *testing.T) {
 			counted++
 		}
 	}
-	if counted == 0 || counted == n || states(snap) != "mlx5_0=ok sriov=failed" ||
-		!strings.Contains(snap.DeviceStates[1].Reason, fmt.Sprintf("ib0 reports %d of %d", counted, n)) {
-		t.Errorf("%d counted: %+v", counted, snap.DeviceStates[1:])
+	if counted == 0 || counted == n || !strings.Contains(failed, fmt.Sprintf("ib0 reports %d of %d", counted, n)) {
+		t.Errorf("%d counted: %s", counted, failed)
 	}
 }
 
 // TestRecordedVFs parses the reply of a real kernel (6.1) with the driver in
-// testdata/vfs.c, which has a GUID and counters for each of three functions; see TestGuest.
+// testdata/vfs.c, which has a GUID and counters for each of three functions; see TestGuestVFs.
 func TestRecordedVFs(t *testing.T) {
 	b, err := os.ReadFile("testdata/6.1/getlink_vf.bin")
 	if err != nil {

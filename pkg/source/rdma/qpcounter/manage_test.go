@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,11 +22,11 @@ const (
 )
 
 // newManage reads once and waits until the manager has visited all devices.
-func newManage(t *testing.T, tr hca.Tree, k *statKernel, change ...func(*Options)) *Source {
+func newManage(t *testing.T, tr hca.Tree, k *statKernel, change ...func(*Options)) *source {
 	t.Helper()
-	s := counterSource(t, tr, k, manageCounters, change...)
-	mustRead(t, s)
-	m := s.qps.manager
+	s := counterSource(t, tr, k, ModeManage, change...)
+	s.read()
+	m := s.manager
 	eventually(t, func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -58,9 +56,9 @@ func wantPort(t *testing.T, k *statKernel, d *statDevice, what, want string) {
 }
 
 // refusal returns the state of the counters of mlx5_0, port 1.
-func refusal(t *testing.T, s *Source) model.DeviceState {
+func refusal(t *testing.T, s *source) model.DeviceState {
 	t.Helper()
-	for _, d := range mustRead(t, s).DeviceStates {
+	for _, d := range s.States() {
 		if d.Device == "mlx5_0/1/qp-counters" {
 			return d
 		}
@@ -85,21 +83,17 @@ func TestManage(t *testing.T) {
 	k.move(d, 10, 4, 5)
 	k.move(d, 20, 6, 7)
 	wantTraffic(t, s, "managed", [3]uint64{1, 4, 5}, [3]uint64{2, 6, 7})
-	s.qps.manager.tick()
+	s.manager.tick()
 	before := len(k.asked())
-	s.qps.manager.tick()
+	s.manager.tick()
 	if n := len(k.asked()); n != before || n != 4 {
 		t.Errorf("%d changes, then %d: want two for each device, once", before, n)
 	}
 
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	s.Close()
 	wantPort(t, k, d, "closed", strings.Replace(taken, ",,", ", 10:1 11:1 20:2,", 1))
 	wantPort(t, k, k.devices[1], "closed", taken)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	s.Close()
 }
 
 // TestManageRefuses: ports set by others are not changed, and bound counters are read.
@@ -124,9 +118,7 @@ func TestManageRefuses(t *testing.T) {
 				k.move(d, 9, 3, 3)
 				wantTraffic(t, s, "read nevertheless", [3]uint64{1, 3, 3})
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			s.Close()
 			wantPort(t, k, d, "closed", before)
 			if k.asked() != nil {
 				t.Errorf("changes %v", k.asked())
@@ -146,7 +138,7 @@ func TestManagePortFreedLater(t *testing.T) {
 	d.ports[1].mode, d.ports[1].mask = nldev.ModeNone, 0
 	k.mu.Unlock()
 	late := k.plug(tr, 1)
-	s.qps.manager.tick()
+	s.manager.tick()
 	wantPort(t, k, d, "given free", taken)
 	wantPort(t, k, late, "added later", taken)
 	if r := refusal(t, s); r.State != "" {
@@ -164,14 +156,12 @@ func TestManageLoses(t *testing.T) {
 	d.ports[1].mask = 3
 	d.ports[1].optional[1].On = true
 	k.mu.Unlock()
-	s.qps.manager.tick()
+	s.manager.tick()
 	if r := refusal(t, s); r.State != model.StateUnsupported || !strings.Contains(r.Reason, "another tool changed the mode to auto, mask 3") {
 		t.Errorf("%+v", r)
 	}
-	s.qps.manager.tick()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	s.manager.tick()
+	s.Close()
 	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_packets rdma_tx_bytes rdma_rx_bytes")
 }
 
@@ -209,7 +199,7 @@ func TestManageDeviceReturns(t *testing.T) {
 			s := newManage(t, tr, k)
 			d := k.devices[0]
 			wantPort(t, k, d, "managed", taken)
-			meanwhile(s.qps.manager, k.pull())
+			meanwhile(s.manager, k.pull())
 			if r := refusal(t, s); r.State != "" {
 				t.Errorf("%+v", r)
 			}
@@ -230,19 +220,17 @@ func TestManageDeviceMissing(t *testing.T) {
 	k.mu.Lock()
 	d.ports[1].mask = 3 // set by another tool
 	k.mu.Unlock()
-	s.qps.manager.tick()
+	s.manager.tick()
 	if r := refusal(t, s); r.State != model.StateUnsupported {
 		t.Errorf("%+v", r)
 	}
 	putBack := k.pull()
-	s.qps.manager.tick()
+	s.manager.tick()
 	if r := refusal(t, s); r.State != "" {
 		t.Errorf("away: %+v", r)
 	}
 	putBack()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	s.Close()
 	wantPort(t, k, d, "closed", "mode 1 mask 3 true,, on cc_rx_ce_pkts rdma_tx_bytes rdma_rx_bytes")
 }
 
@@ -257,58 +245,40 @@ func TestManageReloadedDriver(t *testing.T) {
 	d.ports[1].mode, d.ports[1].mask, d.ports[1].opcnt = nldev.ModeNone, 0, false
 	k.mu.Unlock()
 	eventually(t, func() bool { // a tick does nothing while the manager visits the device
-		s.qps.manager.tick()
+		s.manager.tick()
 		return k.port(d) == taken
 	})
-	s.qps.manager.mu.Lock()
-	defer s.qps.manager.mu.Unlock()
-	if len(s.qps.manager.devices) != 1 || s.qps.manager.devices[99] == nil {
-		t.Errorf("devices %v", s.qps.manager.devices)
+	s.manager.mu.Lock()
+	defer s.manager.mu.Unlock()
+	if len(s.manager.devices) != 1 || s.manager.devices[99] == nil {
+		t.Errorf("devices %v", s.manager.devices)
 	}
 }
 
 // TestNoCgroups: bound counters are useless without the cgroups of processes.
 func TestNoCgroups(t *testing.T) {
-	for _, mode := range []string{useCounters, manageCounters} {
+	for _, mode := range []string{ModeUse, ModeManage} {
 		tr := hca.NewTree(t)
 		k := newStatKernel(t, tr, 1)
 		s := counterSource(t, tr, k, mode, func(o *Options) { o.CgroupOf = nil })
 		for range 2 {
-			snap := mustRead(t, s)
-			if st := snap.DeviceStates; len(st) != 2 || st[1].Device != "qp-counters" || st[1].State != model.StateUnsupported ||
-				snap.Traffic != nil {
-				t.Errorf("%s: %+v, traffic %v", mode, st, snap.Traffic)
+			rows, _ := s.read()
+			if st := s.States(); len(st) != 1 || st[0].Device != "qp-counters" || st[0].State != model.StateUnsupported || rows != nil {
+				t.Errorf("%s: %+v, traffic %v", mode, st, rows)
 			}
 		}
-		if err := s.Close(); err != nil || s.qps.manager != nil || k.asked() != nil {
-			t.Errorf("%s: %v, changes %v", mode, err, k.asked())
+		if s.Close(); s.manager != nil || k.asked() != nil {
+			t.Errorf("%s: changes %v", mode, k.asked())
 		}
 	}
 }
 
-// TestCloseWhileRead: Close waits for a Read, and a later Read does not start the manager again.
-func TestCloseWhileRead(t *testing.T) {
+// TestReadAfterClose: a read that ends after Close does not start the manager again.
+func TestReadAfterClose(t *testing.T) {
 	tr := hca.NewTree(t)
-	k := newStatKernel(t, tr, 1)
-	s := newManage(t, tr, k)
-	m := s.qps.manager
-	s.mu.Lock()
-	unlock := sync.OnceFunc(s.mu.Unlock)
-	t.Cleanup(unlock)
-	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
-	<-m.done
-	select {
-	case err := <-closed:
-		t.Errorf("closed during a Read: %v", err)
-	default:
-	}
-	unlock()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
-	mustRead(t, s)
-	if s.qps.manager != nil {
+	s := newManage(t, tr, newStatKernel(t, tr, 1))
+	s.Close()
+	if s.read(); s.manager != nil {
 		t.Error("the manager runs after Close")
 	}
 }
@@ -338,12 +308,10 @@ func TestManageCannot(t *testing.T) {
 			if r := refusal(t, s); r.State != c.state || !strings.Contains(r.Reason, c.reason) {
 				t.Errorf("%+v", r)
 			}
-			if st := mustRead(t, s).DeviceStates[0]; st.State != model.StateOK {
-				t.Errorf("the device itself is %+v", st)
+			if _, failed := s.read(); failed != "" {
+				t.Errorf("the device itself: %s", failed)
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			s.Close()
 			wantPort(t, k, k.devices[0], "closed", before)
 		})
 	}
@@ -354,7 +322,7 @@ func TestManageHalfWay(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
-	c, err := fake(t, func(r []byte) [][]byte {
+	conn, err := hca.Kernel(t, func(r []byte) [][]byte {
 		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == nldev.CmdStatSet && a.has[nldev.AttrStatMode] {
 			b := hca.Failure(unix.EBUSY)
 			copy(b[8:12], r[8:12])
@@ -365,8 +333,9 @@ func TestManageHalfWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	m := &manager{opt: &counterOptions{Now: time.Now}}
+	defer conn.Close()
+	c := &nldev.Conn{Conn: conn}
+	m := &manager{opt: &Options{Now: time.Now}}
 	p := &managedPort{number: 1}
 	state, reason := m.take(c, "mlx5_0", 3, p, time.Now().Add(time.Minute))
 	if state != model.StateUnsupported || p.auto || len(k.asked()) != 2 {
@@ -383,42 +352,44 @@ func TestNotManaged(t *testing.T) {
 	tr.Link("class/infiniband/mlx5_0/device/driver", "../../../bus/pci/drivers/irdma")
 	tr.Remove("class/infiniband/mlx5_1/device/driver") // like Soft-RoCE
 	tr.Link("class/infiniband/mlx5_2/device/driver", "../../../bus/auxiliary/drivers/mlx5_core.sf")
-	newManage(t, tr, k, func(o *Options) { o.Exclude = regexp.MustCompile("^mlx5_3$") })
+	newManage(t, tr, k, func(o *Options) { o.Chosen = func(name string) bool { return name != "mlx5_3" } })
 	if got := k.asked(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "mlx5_2 ") }) ||
 		slices.ContainsFunc(got, func(s string) bool { return !strings.HasPrefix(s, "mlx5_2 ") }) {
 		t.Errorf("changes %v", got)
 	}
 }
 
-// TestManageHangs: a hanging device does not affect others, and does not delay Close for longer than the deadline.
+// TestManageHangs: a hanging device does not affect others, and Close returns after the deadline.
 func TestManageHangs(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
-	s := counterSource(t, tr, k, manageCounters, func(o *Options) { o.Deadline = 2 * time.Second })
+	s := counterSource(t, tr, k, ModeManage, func(o *Options) { o.Deadline = 2 * time.Second })
 	hang := make(chan struct{})
 	var dials atomic.Int32
-	s.mu.Lock()
-	s.dial = func() (*nldev.Conn, error) {
+	s.Manage(func() (*nldev.Conn, error) {
 		if dials.Add(1) == 2 { // the first dial is for the list
 			<-hang
 		}
 		return k.dial()
-	}
-	s.qps.manage(s.dial)
-	s.dial = k.dial
-	m := s.qps.manager
-	s.mu.Unlock()
+	})
+	m := s.manager
 	eventually(t, func() bool { return refusal(t, s).State == model.StateStuck })
 	other := k.plug(tr, 1)
 	eventually(t, func() bool { m.tick(); return k.port(other) == taken })
 	wantPort(t, k, k.devices[0], "that hangs", free)
-	began := time.Now()
-	err := s.Close()
-	if err != nil || time.Since(began) >= 4*time.Second {
-		t.Errorf("%v after %v", err, time.Since(began))
-	}
+	s.Close()
 	wantPort(t, k, other, "closed", taken)
 	close(hang)
 	eventually(t, func() bool { return !m.devices[3].call.Running() })
 	wantPort(t, k, k.devices[0], "returned after Close", free)
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatal("not within a minute")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
 	"slices"
@@ -15,19 +15,14 @@ import (
 )
 
 // ends are how a sensor ends before the next sensor starts. A killed sensor does nothing: it is closed after the test.
-var ends = map[string]func(t *testing.T, s *Source){
-	"in order": func(t *testing.T, s *Source) {
-		t.Helper()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	},
-	"killed": func(t *testing.T, s *Source) { t.Helper(); t.Cleanup(func() { _ = s.Close() }) },
+var ends = map[string]func(t *testing.T, s *source){
+	"in order": func(_ *testing.T, s *source) { s.Close() },
+	"killed":   func(t *testing.T, s *source) { t.Helper(); t.Cleanup(s.Close) },
 }
 
 // upgrade starts a sensor that manages, and jobs 1 and 2 with queue pairs 10 and 20. It ends the sensor. While no
 // sensor runs, job 3 creates queue pair 30, and all jobs send.
-func upgrade(t *testing.T, end func(*testing.T, *Source)) (hca.Tree, *statKernel, *statDevice) {
+func upgrade(t *testing.T, end func(*testing.T, *source)) (hca.Tree, *statKernel, *statDevice) {
 	t.Helper()
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
@@ -52,12 +47,12 @@ func upgrade(t *testing.T, end func(*testing.T, *Source)) (hca.Tree, *statKernel
 // meanwhile begin there. Nothing is counted twice, and the next sensor changes nothing.
 func TestUpgrade(t *testing.T) {
 	for end, f := range ends {
-		for _, mode := range []string{manageCounters, useCounters} {
+		for _, mode := range []string{ModeManage, ModeUse} {
 			t.Run(end+", then "+mode, func(t *testing.T) {
 				tr, k, d := upgrade(t, f)
 				before := len(k.asked())
-				var younger *Source
-				if mode == manageCounters {
+				var younger *source
+				if mode == ModeManage {
 					younger = newManage(t, tr, k)
 				} else {
 					younger = counterSource(t, tr, k, mode)
@@ -91,9 +86,7 @@ func TestUpgradeOff(t *testing.T) {
 	if got := traffic(t, off); got != "not collected" || k.queried() != queried {
 		t.Errorf("off: %s, %d queries", got, k.queried()-queried)
 	}
-	if err := off.Close(); err != nil {
-		t.Error(err)
-	}
+	off.Close()
 	wantPort(t, k, d, "off", strings.Replace(taken, ",,", ", 10:1 20:2 30:3 40:4,", 1))
 	s := newManage(t, tr, k)
 	wantTraffic(t, s, "first read", [3]uint64{1, 0, 0}, [3]uint64{2, 0, 0}, [3]uint64{3, 0, 0}, [3]uint64{4, 0, 0})
@@ -118,7 +111,7 @@ func TestUpgradeOtherMode(t *testing.T) {
 	for _, n := range []uint32{10, 20, 30} {
 		k.destroy(d, n)
 	}
-	s.qps.manager.tick()
+	s.manager.tick()
 	wantPort(t, k, d, "no queue pair is bound", taken)
 }
 
@@ -143,7 +136,7 @@ func TestSideBySide(t *testing.T) {
 			k.move(d, 10, 3, 3)
 			k.create(d, 30, 301)
 			k.move(d, 30, 4, 4)
-			younger.qps.manager.tick()
+			younger.manager.tick()
 			wantTraffic(t, younger, "alone", [3]uint64{1, 4, 4}, [3]uint64{2, 2, 2}, [3]uint64{3, 4, 4})
 			if n := len(k.asked()); n != 2 {
 				t.Errorf("changes %v, want two of the older sensor", k.asked())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
 	"errors"
@@ -20,17 +20,17 @@ import (
 // firmware.
 const maxLookups = 64
 
-// boundCounters holds the queue pair counters of one device. It belongs to the goroutine that
+// Device holds the queue pair counters of one device. It belongs to the goroutine that
 // reads the device.
-type boundCounters struct {
+type Device struct {
 	device   string
-	totals   *qpTotals
+	totals   *totals
 	cgroupOf func(pid int) (model.CgroupID, error)
 
 	stat    sysfs.Attempt // backoff state of the dump
 	never   bool          // the kernel does not support them
 	primed  bool          // the first read ended: bytes counted before it are not credited
-	known   map[counterKey]*boundCounter
+	known   map[counterKey]*counter
 	round   uint64
 	lookups int
 	live    map[liveKey]uint64 // queue pairs of the rows that a counter updated in this round
@@ -38,8 +38,8 @@ type boundCounters struct {
 
 type counterKey struct{ port, id uint32 }
 
-// boundCounter is the state of one counter.
-type boundCounter struct {
+// counter is the state of one counter.
+type counter struct {
 	last   nldev.QPCounter
 	tx, rx uint64                    // bytes already credited, or never to be credited
 	owner  model.CgroupID            // cgroup, 0 while unknown
@@ -48,59 +48,60 @@ type boundCounter struct {
 	round  uint64
 }
 
-// read credits the bytes counted since the last read. It looks up creators on c and records failures in t.
-func (b *boundCounters) read(c *nldev.Conn, dial func() (*nldev.Conn, error), index uint32, now, deadline time.Time, t *sysfs.Tally) {
-	if b.never {
+// Read credits the bytes counted since the last read of the device with a netlink index. It dumps the counters on a socket
+// of dial, looks up creators on c, and records failures in t.
+func (d *Device) Read(c *nldev.Conn, dial nldev.Dialer, index uint32, now, deadline time.Time, t *sysfs.Tally) {
+	if d.never {
 		return
 	}
-	if b.stat.Waiting(now) {
-		t.Count("", &b.stat, now)
+	if d.stat.Waiting(now) {
+		t.Count("", &d.stat, now)
 		return
 	}
 	all, err := nldev.QPCounters(dial, index, deadline)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		b.never = true // kernels before 5.3
-		b.totals.setLive(b.device, nil, true)
+		d.never = true // kernels before 5.3
+		d.totals.setLive(d.device, nil, true)
 		return
 	}
 	complete := err == nil
 	q := creatorLookup{c, index, deadline}
-	b.round++
-	b.lookups, b.live = 0, map[liveKey]uint64{}
+	d.round++
+	d.lookups, d.live = 0, map[liveKey]uint64{}
 	for i := range all {
-		if e := b.counter(q, &all[i]); err == nil {
+		if e := d.counter(q, &all[i]); err == nil {
 			err = e
 		}
 	}
-	b.totals.setLive(b.device, b.live, complete)
+	d.totals.setLive(d.device, d.live, complete)
 	if complete {
-		b.primed = true
-		for k, c := range b.known {
-			if c.round != b.round {
-				delete(b.known, k)
+		d.primed = true
+		for k, c := range d.known {
+			if c.round != d.round {
+				delete(d.known, k)
 			}
 		}
 	}
-	if b.stat.Done(now, err); err != nil {
-		t.Count("", &b.stat, now)
+	if d.stat.Done(now, err); err != nil {
+		t.Count("", &d.stat, now)
 	}
 }
 
 // counter credits the bytes that one counter counted since the last read.
-func (b *boundCounters) counter(q creatorLookup, e *nldev.QPCounter) error {
+func (d *Device) counter(q creatorLookup, e *nldev.QPCounter) error {
 	k := counterKey{e.Port, e.ID}
-	c := b.known[k]
+	c := d.known[k]
 	if c == nil || !c.continues(e) {
-		c = &boundCounter{}
-		if !b.primed {
+		c = &counter{}
+		if !d.primed {
 			c.tx, c.rx = e.Tx, e.Rx
 		}
-		b.known[k] = c
+		d.known[k] = c
 	}
-	c.round, c.last = b.round, *e
+	c.round, c.last = d.round, *e
 	// A counter bound by PID only has no queue pair type.
 	c.single = e.Mode == nldev.ModeAuto && (c.single || e.PID != 0 || !e.ByType)
-	owner := b.owner(q, c)
+	owner := d.owner(q, c)
 	first := owner != c.owner
 	c.owner = owner
 	if owner == 0 {
@@ -111,31 +112,31 @@ func (b *boundCounters) counter(q creatorLookup, e *nldev.QPCounter) error {
 		return nil
 	}
 	return errors.Join(
-		b.add(owner, model.Transmit, e.HasTx, &c.tx, e.Tx, e.QPNs, first),
-		b.add(owner, model.Receive, e.HasRx, &c.rx, e.Rx, e.QPNs, first))
+		d.add(owner, model.Transmit, e.HasTx, &c.tx, e.Tx, e.QPNs, first),
+		d.add(owner, model.Receive, e.HasRx, &c.rx, e.Rx, e.QPNs, first))
 }
 
 // add credits newly counted bytes. The first call for an owner creates a row even for 0 bytes.
-func (b *boundCounters) add(
-	owner model.CgroupID, d model.Direction, has bool, credited *uint64, bytes uint64, qpns []uint32, first bool,
+func (d *Device) add(
+	owner model.CgroupID, direction model.Direction, has bool, credited *uint64, bytes uint64, qpns []uint32, first bool,
 ) error {
 	if !has {
 		return nil
 	}
-	k := liveKey{owner, qpKey{b.device, d}}
-	b.live[k] += uint64(len(qpns))
+	k := liveKey{owner, rowKey{d.device, direction}}
+	d.live[k] += uint64(len(qpns))
 	if bytes <= *credited && !first {
 		return nil
 	}
 	n := bytes - min(bytes, *credited)
 	*credited = bytes
-	return b.totals.add(k, n)
+	return d.totals.add(k, n)
 }
 
 // continues reports whether e is the same counter, as the kernel reuses counter numbers. In
 // doubt it returns true, so that no byte is credited twice. Only byte counters are compared:
 // other counters have 32 bits in hardware and wrap.
-func (c *boundCounter) continues(e *nldev.QPCounter) bool {
+func (c *counter) continues(e *nldev.QPCounter) bool {
 	l := &c.last
 	if l.HasTx && e.HasTx && e.Tx < l.Tx || l.HasRx && e.HasRx && e.Rx < l.Rx || l.Mode != e.Mode || l.Kernel != e.Kernel {
 		return false
@@ -149,7 +150,7 @@ func (c *boundCounter) continues(e *nldev.QPCounter) bool {
 // owner returns the cgroup of the thread of a counter, as first seen, or the common cgroup of
 // all its queue pairs. It returns 0 if the cgroup is unknown or the queue pairs belong to
 // several cgroups.
-func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
+func (d *Device) owner(q creatorLookup, c *counter) model.CgroupID {
 	e := &c.last
 	switch {
 	case e.Kernel:
@@ -157,7 +158,7 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 	case c.single && c.owner != 0:
 		return c.owner
 	case e.PID != 0:
-		id, _ := b.cgroup(e.PID)
+		id, _ := d.cgroup(e.PID)
 		return id
 	}
 	qpns := e.QPNs
@@ -167,9 +168,9 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 	asked := make(map[uint32]model.CgroupID, len(qpns))
 	for _, n := range qpns {
 		id, ok := c.qps[n]
-		if !ok && b.lookups < maxLookups {
-			b.lookups++
-			id, ok = b.creator(q, e.Port, n)
+		if !ok && d.lookups < maxLookups {
+			d.lookups++
+			id, ok = d.creator(q, e.Port, n)
 		}
 		if ok {
 			asked[n] = id
@@ -189,12 +190,12 @@ func (b *boundCounters) owner(q creatorLookup, c *boundCounter) model.CgroupID {
 
 // creator returns the cgroup of the process that created a queue pair. known reports that the
 // result is final.
-func (b *boundCounters) creator(q creatorLookup, port, qpn uint32) (id model.CgroupID, known bool) {
+func (d *Device) creator(q creatorLookup, port, qpn uint32) (id model.CgroupID, known bool) {
 	pid, err := q.c.Creator(q.index, port, qpn, q.deadline)
 	if err != nil {
 		return 0, slices.ContainsFunc(finalErrors, func(e error) bool { return errors.Is(err, e) })
 	}
-	return b.cgroup(pid)
+	return d.cgroup(pid)
 }
 
 // finalErrors lists errors after which a retry is useless: the object no longer exists, or the
@@ -203,11 +204,11 @@ var finalErrors = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP}
 
 // cgroup returns the cgroup of a process. It returns 0 if the process ended, has no cgroup, or
 // cannot be read now; known reports that the result is final.
-func (b *boundCounters) cgroup(pid uint32) (id model.CgroupID, known bool) {
+func (d *Device) cgroup(pid uint32) (id model.CgroupID, known bool) {
 	if pid == 0 || pid > math.MaxInt32 {
 		return 0, true
 	}
-	id, err := b.cgroupOf(int(pid))
+	id, err := d.cgroupOf(int(pid))
 	if err != nil {
 		return 0, errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package vf
 
 import (
 	"errors"
@@ -10,10 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"github.com/accelscope/accelscope/tests/hca"
 )
 
 // TestLibraryVFs compares the figures of virtual functions with the figures that vishvananda/netlink parses from the
@@ -53,7 +50,7 @@ func TestLibraryVFs(t *testing.T) {
 
 // TestLibraryLinks requests each network interface of this machine from its kernel, as vishvananda/netlink does.
 func TestLibraryLinks(t *testing.T) {
-	s := newSource(t, hca.NewTree(t))
+	f := New("", time.Minute)
 	links, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // other tests add interfaces meanwhile
 		t.Fatal(err)
@@ -61,7 +58,7 @@ func TestLibraryLinks(t *testing.T) {
 	same := 0
 	for _, theirs := range links {
 		a := theirs.Attrs()
-		ours, err := s.askInterface(a.Name, len(a.Vfs), time.Now().Add(time.Minute))
+		ours, err := f.askInterface(a.Name, len(a.Vfs), time.Now().Add(time.Minute))
 		if errors.Is(err, unix.ENODEV) {
 			continue // other tests remove interfaces meanwhile
 		}
@@ -73,32 +70,7 @@ func TestLibraryLinks(t *testing.T) {
 	if same == 0 {
 		t.Error("no interface")
 	}
-	if _, err := s.askInterface("none0", 0, time.Now().Add(time.Minute)); !errors.Is(err, unix.ENODEV) {
+	if _, err := f.askInterface("none0", 0, time.Now().Add(time.Minute)); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("no such interface: %v", err)
-	}
-}
-
-// TestLibraryNamespace compares the namespace of the thread that enterNamespace uses with the namespace of the process,
-// as vishvananda/netns identifies both.
-func TestLibraryNamespace(t *testing.T) {
-	s, there := newSource(t, hca.NewTree(t)), otherNamespace(t)
-	want, err := vnetns.GetFromPid(there.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer want.Close()
-	var in vnetns.NsHandle
-	err = s.enterNamespace(there, func() (err error) { in, err = vnetns.Get(); return err })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	ours, err := vnetns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.Close()
-	if !in.Equal(want) || ours.Equal(want) {
-		t.Errorf("entered %v, want %v; ours is %v", in, want, ours)
 	}
 }

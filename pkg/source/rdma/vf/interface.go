@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package vf
 
 import (
 	"cmp"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
-	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
 
@@ -26,9 +25,9 @@ const maxInterfaces = 16
 // returns the name of that interface. It starts with the interface that reported them last time, then tries the
 // interface of the HCA's port, then shorter names before longer ones: representors and the IPoIB interfaces of other
 // partitions have longer names.
-func (s *Source) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before string, deadline time.Time,
+func (f *Functions) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before string, deadline time.Time,
 ) (link, string, error) {
-	names := r.Directory(unix.AT_FDCWD, filepath.Join(s.root, h.Name, "device/net"), sysfs.ValidInterface)
+	names := r.Directory(unix.AT_FDCWD, filepath.Join(f.class, h.Name, "device/net"), sysfs.ValidInterface)
 	rank := func(name string) int {
 		switch {
 		case name == before:
@@ -40,7 +39,7 @@ func (s *Source) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before stri
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, name := range names[:min(len(names), maxInterfaces)] {
-		l, err := s.askInterface(name, n, deadline)
+		l, err := f.askInterface(name, n, deadline)
 		switch {
 		case errors.Is(err, unix.ENODEV): // renamed, or not in this network namespace
 			continue
@@ -59,8 +58,8 @@ func (s *Source) askInterfaces(r *sysfs.Reader, h *model.HCA, n int, before stri
 // askInterface requests the virtual functions of one network interface; it expects n. The buffer grows with n:
 // nl.NetlinkSocket.Receive (netlink v1.3.1) has 64 KiB and fails with EINVAL on a longer reply, which some 200
 // functions need.
-func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, err error) {
-	c, err := s.dialLink()
+func (f *Functions) askInterface(name string, n int, deadline time.Time) (l link, err error) {
+	c, err := f.dial()
 	if err != nil {
 		return l, err
 	}
@@ -76,11 +75,11 @@ func (s *Source) askInterface(name string, n int, deadline time.Time) (l link, e
 	return l, err
 }
 
-// dialLink opens an rtnetlink socket.
-func dialLink() (*nldev.Conn, error) {
+// dial opens an rtnetlink socket.
+func dial() (*netlink.Conn, error) {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("rtnetlink: %w", err)
 	}
-	return &nldev.Conn{Conn: c}, nil
+	return c, nil
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -18,15 +17,15 @@ import (
 	"github.com/accelscope/accelscope/tests/hca"
 )
 
-// traffic returns the Traffic of a Read as "device cgroup direction bytes".
-func traffic(t *testing.T, s *Source) string {
+// traffic returns the bytes that a Read finds as "device cgroup direction bytes".
+func traffic(t *testing.T, s *source) string {
 	t.Helper()
-	snap := mustRead(t, s)
-	if snap.Traffic == nil {
+	rows, _ := s.read()
+	if rows == nil {
 		return "not collected"
 	}
 	var all []string
-	for _, f := range snap.Traffic {
+	for _, f := range rows {
 		if f.Method != model.MethodQPCounter {
 			t.Errorf("%+v", f)
 		}
@@ -45,7 +44,7 @@ func rows(of ...[3]uint64) string {
 	return strings.Join(all, ", ")
 }
 
-func wantTraffic(t *testing.T, s *Source, what string, of ...[3]uint64) {
+func wantTraffic(t *testing.T, s *source, what string, of ...[3]uint64) {
 	t.Helper()
 	if got, want := traffic(t, s), rows(of...); got != want {
 		t.Errorf("%s:\n%s, want\n%s", what, got, want)
@@ -53,14 +52,11 @@ func wantTraffic(t *testing.T, s *Source, what string, of ...[3]uint64) {
 }
 
 // resting returns the rows without a live counter as "device cgroup direction".
-func resting(t *testing.T, s *Source) string {
+func resting(t *testing.T, s *source) string {
 	t.Helper()
-	snap, err := s.Read(t.Context())
-	if err != nil && !errors.Is(err, model.ErrAbsent) {
-		t.Fatal(err)
-	}
+	rows, _ := s.read()
 	var all []string
-	for _, f := range snap.Traffic {
+	for _, f := range rows {
 		if f.Resting {
 			all = append(all, fmt.Sprintf("%s %d %s", f.Device, f.Cgroup, f.Direction))
 		}
@@ -69,12 +65,12 @@ func resting(t *testing.T, s *Source) string {
 }
 
 // newUse creates a device in auto mode by PID with byte counters, as set by an administrator.
-func newUse(t *testing.T) (*statKernel, *statDevice, *Source) {
+func newUse(t *testing.T) (*statKernel, *statDevice, *source) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	d := k.devices[0]
 	*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
-	return k, d, counterSource(t, tr, k, useCounters)
+	return k, d, counterSource(t, tr, k, ModeUse)
 }
 
 func TestUseCounters(t *testing.T) {
@@ -106,8 +102,8 @@ func TestUseCounters(t *testing.T) {
 
 	s.Forget([]model.CgroupID{2, 9})
 	wantTraffic(t, s, "cgroup forgotten", [3]uint64{1, 1115, 7})
-	if len(d.counters) != 1 || len(s.devices[0].bound.known) != 1 {
-		t.Errorf("device has %d counters, source has %d", len(d.counters), len(s.devices[0].bound.known))
+	if len(d.counters) != 1 || len(s.devices["mlx5_0"].known) != 1 {
+		t.Errorf("device has %d counters, source has %d", len(d.counters), len(s.devices["mlx5_0"].known))
 	}
 	if k.asked() != nil {
 		t.Errorf("mode use changed settings: %v", k.asked())
@@ -122,7 +118,7 @@ func TestResting(t *testing.T) {
 	for _, d := range k.devices {
 		*d.ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
 	}
-	s := counterSource(t, tr, k, useCounters)
+	s := counterSource(t, tr, k, ModeUse)
 	want := func(what string, of ...string) {
 		t.Helper()
 		if got := resting(t, s); got != strings.Join(of, ", ") {
@@ -157,16 +153,16 @@ func TestResting(t *testing.T) {
 	k.create(d, 22, 101)
 	want("counter of the first cgroup again", two)
 
-	// Bytes of a failed read are credited later.
+	// Bytes of a failed read are credited later. The third failure begins a pause.
 	k.refuse(nldev.CmdStatGet, unix.EIO)
-	for range failsBeforePause + 1 {
+	for range 4 {
 		want("during failures", two)
 	}
 	k.mu.Lock()
 	k.refuses[nldev.CmdStatGet] = unix.EOPNOTSUPP
 	k.mu.Unlock()
 	for _, d := range s.devices {
-		d.bound.stat.Done(time.Now(), nil)
+		d.stat.Done(time.Now(), nil)
 	}
 	want("kernel without support", one, two, "mlx5_1 2 receive, mlx5_1 2 transmit")
 }
@@ -176,7 +172,8 @@ func TestCountedQPs(t *testing.T) {
 	k, d, s := newUse(t)
 	want := func(what string, n uint64) {
 		t.Helper()
-		for _, f := range mustRead(t, s).Traffic {
+		rows, _ := s.read()
+		for _, f := range rows {
 			if f.QPs != n {
 				t.Errorf("%s: %d queue pairs, want %d: %+v", what, f.QPs, n, f)
 			}
@@ -196,7 +193,7 @@ func TestRestingWithoutDevice(t *testing.T) {
 	tr := hca.NewTree(t)
 	k := newStatKernel(t, tr, 1)
 	*k.devices[0].ports[1] = statPort{mode: nldev.ModeAuto, mask: nldev.MaskPID, opcnt: true}
-	s := counterSource(t, tr, k, useCounters)
+	s := counterSource(t, tr, k, ModeUse)
 	k.create(k.devices[0], 10, 101)
 	if got := resting(t, s); got != "" {
 		t.Errorf("%q", got)
@@ -241,7 +238,7 @@ func TestReusedCounterNumbers(t *testing.T) {
 	k.mu.Lock()
 	d.counters[0].errors = 1<<32 - 1
 	k.mu.Unlock()
-	mustRead(t, s)
+	s.read()
 	k.mu.Lock()
 	d.counters[0].errors = 3
 	k.mu.Unlock()
@@ -253,8 +250,8 @@ func TestReusedCounterNumbers(t *testing.T) {
 func TestOwnersWithoutPID(t *testing.T) {
 	k, d, s := newUse(t)
 	var visible atomic.Bool
-	cgroupOf := s.qps.opt.CgroupOf
-	s.qps.opt.CgroupOf = func(pid int) (model.CgroupID, error) {
+	cgroupOf := s.opt.CgroupOf
+	s.opt.CgroupOf = func(pid int) (model.CgroupID, error) {
 		if pid >= 1000 && visible.Load() {
 			return 10, nil
 		}
@@ -318,23 +315,23 @@ func TestManualCounters(t *testing.T) {
 // TestLookupFails: the creator of a queue pair is looked up until the result is final.
 func TestLookupFails(t *testing.T) {
 	for name, c := range map[string]struct {
-		set   func(k *statKernel, s *Source)
+		set   func(k *statKernel, s *source)
 		again bool
 	}{
-		"busy":          {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.EBUSY) }, true},
-		"firmware":      {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.EIO) }, true},
-		"no object":     {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.ENOENT) }, false},
-		"before 5.3":    {func(k *statKernel, _ *Source) { k.refuse(nldev.CmdQPGet, unix.EOPNOTSUPP) }, false},
-		"no file":       {func(_ *statKernel, s *Source) { s.cgroupFails(unix.EMFILE) }, true},
-		"process ended": {func(_ *statKernel, s *Source) { s.cgroupFails(unix.ESRCH) }, false},
-		"no cgroup":     {func(_ *statKernel, s *Source) { s.cgroupFails(os.ErrNotExist) }, false},
+		"busy":          {func(k *statKernel, _ *source) { k.refuse(nldev.CmdQPGet, unix.EBUSY) }, true},
+		"firmware":      {func(k *statKernel, _ *source) { k.refuse(nldev.CmdQPGet, unix.EIO) }, true},
+		"no object":     {func(k *statKernel, _ *source) { k.refuse(nldev.CmdQPGet, unix.ENOENT) }, false},
+		"before 5.3":    {func(k *statKernel, _ *source) { k.refuse(nldev.CmdQPGet, unix.EOPNOTSUPP) }, false},
+		"no file":       {func(_ *statKernel, s *source) { s.cgroupFails(unix.EMFILE) }, true},
+		"process ended": {func(_ *statKernel, s *source) { s.cgroupFails(unix.ESRCH) }, false},
+		"no cgroup":     {func(_ *statKernel, s *source) { s.cgroupFails(os.ErrNotExist) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k, d, s := newUse(t)
 			*d.ports[1] = statPort{}
-			mustRead(t, s)
-			b := s.devices[0].bound
+			s.read()
+			b := s.devices["mlx5_0"]
 			cgroupOf := b.cgroupOf
 			k.create(d, 10, 101)
 			k.bind(d, 10)
@@ -363,15 +360,15 @@ func TestLookupFails(t *testing.T) {
 	}
 }
 
-func (s *Source) cgroupFails(err error) {
-	s.devices[0].bound.cgroupOf = func(int) (model.CgroupID, error) { return 0, err }
+func (s *source) cgroupFails(err error) {
+	s.devices["mlx5_0"].cgroupOf = func(int) (model.CgroupID, error) { return 0, err }
 }
 
 // TestLookupsAreBounded: a read looks up fewer queue pairs than a container can create.
 func TestLookupsAreBounded(t *testing.T) {
 	k, d, s := newUse(t)
 	*d.ports[1] = statPort{}
-	mustRead(t, s)
+	s.read()
 	var qpns []uint32
 	for n := range uint32(2*maxLookups + 1) {
 		k.create(d, n+1, 101)
@@ -379,17 +376,17 @@ func TestLookupsAreBounded(t *testing.T) {
 	}
 	k.bind(d, qpns...)
 	before := k.queried()
-	mustRead(t, s)
+	s.read()
 	if n := k.queried() - before; n != maxLookups+1 {
 		t.Errorf("%d queries", n)
 	}
-	mustRead(t, s)
+	s.read()
 	wantTraffic(t, s, "all are known", [3]uint64{1, 0, 0})
 	k.move(d, 1, 6, 0)
 	wantTraffic(t, s, "after it", [3]uint64{1, 6, 0})
 }
 
-// TestCountersFail: a driver or kernel without the command gets one request, and the device stays ok. Any other error
+// TestCountersFail: a driver or kernel without the command gets one request, and nothing fails. Any other error
 // omits the counters of this read, and sums do not fall.
 func TestCountersFail(t *testing.T) {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP} {
@@ -398,21 +395,21 @@ func TestCountersFail(t *testing.T) {
 		if got := traffic(t, s); got != "" {
 			t.Errorf("%v: %s", e, got)
 		}
-		if b := s.devices[0].bound; !b.never || states(mustRead(t, s)) != "mlx5_0=ok" {
-			t.Errorf("%v: %+v, %s", e, b, states(mustRead(t, s)))
+		if _, failed := s.read(); !s.devices["mlx5_0"].never || failed != "" {
+			t.Errorf("%v: %+v, %s", e, s.devices["mlx5_0"], failed)
 		}
 	}
 	k, d, s := newUse(t)
-	mustRead(t, s)
+	s.read()
 	k.create(d, 10, 101)
 	k.move(d, 10, 5, 5)
-	mustRead(t, s)
+	s.read()
 	k.refuse(nldev.CmdStatGet, unix.EIO)
 	for range 2 {
 		wantTraffic(t, s, "during failures", [3]uint64{1, 5, 5})
 	}
-	if r := mustRead(t, s).DeviceStates[0].Reason; !strings.Contains(r, "input/output error") {
-		t.Errorf("reason %q", r)
+	if _, failed := s.read(); !strings.Contains(failed, "input/output error") {
+		t.Errorf("reason %q", failed)
 	}
 }
 
@@ -427,46 +424,4 @@ func TestCountersOff(t *testing.T) {
 			t.Errorf("%q: %s, %d queries", mode, got, k.queried())
 		}
 	}
-}
-
-// TestSlowStatistics: if many counters are bound to a port, its counters are slow to read, and are not read each time.
-func TestSlowStatistics(t *testing.T) {
-	tr := hca.NewTree(t)
-	k := newStatKernel(t, tr, 1)
-	var delay atomic.Int64
-	var asked atomic.Int32
-	now := time.Unix(1e9, 0)
-	s := netlinkSource(t, tr, fake(t, func(r []byte) [][]byte {
-		if a := readAsks(r[16:]); native.Uint16(r[4:])&0x3ff == nldev.CmdStatGet && !a.has[nldev.AttrStatRes] {
-			time.Sleep(time.Duration(delay.Load()))
-			n := asked.Add(1)
-			b := hca.Reply(nldev.CmdStatGet, 0, hca.Nest(nldev.AttrHWCounters, hca.Nest(nldev.AttrHWCounter, hca.Text(nldev.AttrHWName, "n"), hca.U64(nldev.AttrHWValue, uint64(n)))))
-			copy(b[8:12], r[8:12])
-			return [][]byte{b}
-		}
-		return k.answer(r)
-	}))
-	s.opt.Now = func() time.Time { return now }
-	read := func(after time.Duration, want uint64) {
-		t.Helper()
-		now = now.Add(after)
-		began := time.Now()
-		if c := mustRead(t, s).HCAs[0].Ports[0].HWCounters; len(c) != 1 || c[0].Value != want {
-			t.Errorf("%v, want %d", c, want)
-		}
-		if delay.Load() == 0 && time.Since(began) >= slowRead { // because the machine is busy
-			s.devices[0].ports[0].slow = slowCounters{}
-		}
-	}
-	read(0, 1)
-	read(time.Millisecond, 2)
-	delay.Store(int64(slowRead))
-	read(time.Millisecond, 3)
-	slow := s.devices[0].ports[0].slow
-	read(time.Millisecond, 3)
-	read(slowPause*slowRead/2, 3)
-	delay.Store(0)
-	now = slow.until
-	read(0, 4)
-	read(time.Millisecond, 5)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
 	"context"
@@ -39,7 +39,7 @@ const manageEvery = 10 * time.Second
 //
 // It runs in its own goroutine: a Read changes nothing in the kernel.
 type manager struct {
-	opt  *counterOptions
+	opt  *Options
 	dial nldev.Dialer
 
 	listing hang.Call[[]nldev.Device]
@@ -115,7 +115,7 @@ func (m *manager) tick() {
 	if err != nil {
 		return // Read reports it
 	}
-	safely.Each(len(devices), inFlight, func(i int) {
+	safely.Each(len(devices), sysfs.InFlight, func(i int) {
 		d := devices[i]
 		_, err := d.call.Do(context.Background(), m.opt.Deadline, func() (struct{}, error) { return struct{}{}, m.visit(d) })
 		m.mu.Lock()

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+package qpcounter
 
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
+	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/hca"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var native = binary.NativeEndian
 
 const cmdStatDel = 18 // only rdma-tool uses it
 
@@ -228,7 +236,10 @@ func (k *statKernel) refuse(cmd uint16, e unix.Errno) {
 	k.refuses[cmd] = e
 }
 
-func (k *statKernel) dial() (*nldev.Conn, error) { return fake(k.t, k.answer)() }
+func (k *statKernel) dial() (*nldev.Conn, error) {
+	c, err := hca.Kernel(k.t, k.answer)()
+	return &nldev.Conn{Conn: c}, err
+}
 
 func (k *statKernel) answer(r []byte) [][]byte {
 	cmd, flags, seq := native.Uint16(r[4:])&0x3ff, native.Uint16(r[6:]), native.Uint32(r[8:])
@@ -244,7 +255,7 @@ func (k *statKernel) answer(r []byte) [][]byte {
 		replies = append(replies, hca.Failure(0))
 	}
 	for _, b := range replies {
-		binary.NativeEndian.PutUint32(b[8:], seq)
+		native.PutUint32(b[8:], seq)
 	}
 	return replies
 }
@@ -458,21 +469,62 @@ func (k *statKernel) del(d *statDevice, p *statPort, a asks, handle []byte) ([][
 	return [][]byte{hca.Reply(nldev.CmdStatSet, 0, handle)}, 0
 }
 
+// source reads the counters of the devices of a tree, as rdma.Source does.
+type source struct {
+	*Counters
+	tree    hca.Tree
+	dial    nldev.Dialer
+	devices map[string]*Device
+}
+
 // counterSource returns a source for the devices of k in mode use or manage. Threads below 1000 are in the cgroup of
 // their hundreds digit; other threads have ended.
-func counterSource(t *testing.T, tr hca.Tree, k *statKernel, mode string, change ...func(*Options)) *Source {
+func counterSource(t *testing.T, tr hca.Tree, k *statKernel, mode string, change ...func(*Options)) *source {
 	t.Helper()
-	s := newSource(t, tr, append([]func(*Options){func(o *Options) {
-		o.QPCounters, o.Deadline = mode, time.Minute
-		o.Netlink = NewNetlink(*o)
-		o.CgroupOf = func(pid int) (model.CgroupID, error) {
+	o := Options{
+		Mode: mode, Netlink: true, Class: tr.Path("class/infiniband"), Genuine: func(string) bool { return true },
+		Chosen: func(string) bool { return true }, Deadline: time.Minute, Now: time.Now, Logger: zap.NewNop(),
+		CgroupOf: func(pid int) (model.CgroupID, error) {
 			if pid >= 1000 {
 				return 0, unix.ESRCH
 			}
 			return model.CgroupID(pid / 100), nil
-		}
-	}}, change...)...)
-	s.isSysfs = func(string) bool { return true }
-	s.dial = k.dial
+		},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	s := &source{Counters: New(o), tree: tr, dial: k.dial, devices: map[string]*Device{}}
+	t.Cleanup(s.Close)
 	return s
+}
+
+// read reads all devices of the tree that netlink lists. It returns the traffic, and why counters could not be read.
+func (s *source) read() (rows []model.Traffic, failed string) {
+	s.Manage(s.dial)
+	deadline := time.Now().Add(time.Minute)
+	listed, err := nldev.Devices(s.dial, deadline)
+	var tally sysfs.Tally
+	states := []model.DeviceState{}
+	for _, d := range listed {
+		if _, err := os.Stat(s.tree.Path("class/infiniband/" + d.Name)); err != nil {
+			continue
+		}
+		states = append(states, model.DeviceState{Device: d.Name})
+		if s.devices[d.Name] == nil {
+			s.devices[d.Name] = s.Device(d.Name)
+		}
+		if of := s.devices[d.Name]; of != nil {
+			c, _ := s.dial()
+			of.Read(c, s.dial, d.Index, time.Now(), deadline, &tally)
+			c.Close()
+		}
+	}
+	switch {
+	case err != nil:
+		failed = err.Error()
+	case tally.Bad > 0:
+		failed = tally.Err("counters").Error()
+	}
+	return s.Traffic(states), failed
 }

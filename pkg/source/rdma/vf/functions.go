@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rdma
+// Package vf reads the virtual functions of HCAs: their GUIDs, and the traffic that the network interface of their physical
+// function reports of them.
+package vf
 
 import (
 	"cmp"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
@@ -27,9 +30,13 @@ import (
 // instead.
 const functionsEvery = 10 * time.Second
 
-// functions is the result of the last read of the physical functions. Reads run in the background; Source.Read does not
-// wait for them.
-type functions struct {
+// Functions reads the virtual functions of a node. Reads run in the background; Read does not wait for them. Only one
+// goroutine may call Read.
+type Functions struct {
+	class string                        // directory class/infiniband
+	limit time.Duration                 // time limit of a physical function
+	dial  func() (*netlink.Conn, error) // opens rtnetlink
+
 	pfs map[string]*physical // by HCA; belongs to the read in progress
 
 	call    hang.Call[[]model.VF]
@@ -38,6 +45,12 @@ type functions struct {
 	reads   uint64     // number of reads begun
 	vfs     []model.VF // nil before the first read
 	err     error
+}
+
+// New returns Functions for the HCAs of a directory class/infiniband. limit is the time limit of a physical function. It
+// opens nothing yet.
+func New(class string, limit time.Duration) *Functions {
+	return &Functions{class: class, limit: limit, dial: dial}
 }
 
 type physical struct {
@@ -62,10 +75,10 @@ type interfaceState struct {
 	err    error // error of the last request
 }
 
-// readFunctions returns the virtual functions of hcas from the last completed read, and starts another read when it is
-// due.
-func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []model.DeviceState) {
-	f := &s.functions
+// Read returns the virtual functions of hcas as the last completed read found them, nil before the first one, and starts
+// another read when it is due. ask: the network interfaces of physical functions are asked for counters and GUIDs, by rtnetlink. The
+// state is of a failed read.
+func (f *Functions) Read(hcas []model.HCA, ask bool, now time.Time) ([]model.VF, []model.DeviceState) {
 	if f.pending.Returned() {
 		f.vfs, f.err = f.pending.Wait(context.Background())
 		f.pending = nil
@@ -73,9 +86,9 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	if f.pending == nil && now.Sub(f.began) >= functionsEvery {
 		f.began = now
 		f.reads++
-		number, limit := f.reads, s.opt.Deadline
-		f.pending = f.call.Start(limit, func() ([]model.VF, error) {
-			vfs, err := s.readAllFunctions(hcas, now, limit)
+		number := f.reads
+		f.pending = f.call.Start(f.limit, func() ([]model.VF, error) {
+			vfs, err := f.readAll(hcas, ask, now)
 			for i := range vfs {
 				if vfs[i].Counted {
 					vfs[i].Look = number
@@ -86,7 +99,7 @@ func (s *Source) readFunctions(hcas []model.HCA, now time.Time) ([]model.VF, []m
 	}
 	var states []model.DeviceState
 	if f.err != nil {
-		states = []model.DeviceState{{Source: s.Name(), Device: "sriov", State: model.StateFailed, Reason: f.err.Error()}}
+		states = []model.DeviceState{{Source: "rdma", Device: "sriov", State: model.StateFailed, Reason: f.err.Error()}}
 	}
 	return onlyAway(f.vfs, hcas), states
 }
@@ -116,12 +129,12 @@ func hasCounters(h *model.HCA) bool {
 	return slices.ContainsFunc(h.Ports, func(p model.Port) bool { return len(p.Counters)+len(p.HWCounters) > 0 })
 }
 
-// readAllFunctions reads all physical functions. A function that hangs or fails does not affect the others.
-func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Duration) ([]model.VF, error) {
+// readAll reads all physical functions. A function that hangs or fails does not affect the others.
+func (f *Functions) readAll(hcas []model.HCA, ask bool, now time.Time) ([]model.VF, error) {
 	virtual := map[string]*model.HCA{}
 	pfs := make([]*model.HCA, 0, len(hcas))
-	last := s.functions.pfs
-	s.functions.pfs = make(map[string]*physical, len(hcas))
+	last := f.pfs
+	f.pfs = make(map[string]*physical, len(hcas))
 	for i := range hcas {
 		h := &hcas[i]
 		switch {
@@ -130,15 +143,15 @@ func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Du
 			virtual[h.PCIAddress] = h
 		case h.Netns == 0:
 			pfs = append(pfs, h)
-			s.functions.pfs[h.Name] = cmp.Or(last[h.Name], &physical{})
+			f.pfs[h.Name] = cmp.Or(last[h.Name], &physical{})
 		}
 	}
 	found, errs := make([][]model.VF, len(pfs)), make([]error, len(pfs))
-	safely.Each(len(pfs), inFlight, func(i int) {
-		h, p := pfs[i], s.functions.pfs[pfs[i].Name]
+	safely.Each(len(pfs), sysfs.InFlight, func(i int) {
+		h, p := pfs[i], f.pfs[pfs[i].Name]
 		before := p.state
-		r, err := p.call.Do(context.Background(), limit, func() (functionsOf, error) {
-			return s.readPhysical(h, before, virtual, now, time.Now().Add(limit)), nil
+		r, err := p.call.Do(context.Background(), f.limit, func() (functionsOf, error) {
+			return f.readPhysical(h, before, virtual, ask, now), nil
 		})
 		if err == nil {
 			found[i], p.state, err = r.vfs, r.state, r.state.err
@@ -148,18 +161,19 @@ func (s *Source) readAllFunctions(hcas []model.HCA, now time.Time, limit time.Du
 		}
 	})
 	vfs := []model.VF{}
-	for _, f := range found {
-		vfs = append(vfs, f...)
+	for _, of := range found {
+		vfs = append(vfs, of...)
 	}
 	return vfs, errors.Join(errs...)
 }
 
 // readPhysical lists the virtual functions of a physical function
 // (device/sriov_numvfs and device/virtfnN) with their GUIDs and counters.
-func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string]*model.HCA, now, deadline time.Time,
+func (f *Functions) readPhysical(h *model.HCA, t interfaceState, virtual map[string]*model.HCA, ask bool, now time.Time,
 ) functionsOf {
+	deadline := time.Now().Add(f.limit)
 	r := sysfs.NewReader()
-	function := filepath.Join(s.root, h.Name, "device")
+	function := filepath.Join(f.class, h.Name, "device")
 	n, err := strconv.ParseUint(r.Line(unix.AT_FDCWD, function+"/sriov_numvfs"), 10, 16)
 	if n = min(n, sysfs.MaxFunctions); err != nil || n == 0 {
 		return functionsOf{}
@@ -180,11 +194,11 @@ func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string
 		away = away || !shown[i]
 	}
 	switch {
-	case !away || !s.enabled || !s.genuine:
+	case !away || !ask:
 		t.err = nil
 	case !t.pause.Waiting(now):
 		var l link
-		l, t.name, t.err = s.askInterfaces(r, h, int(n), t.name, deadline)
+		l, t.name, t.err = f.askInterfaces(r, h, int(n), t.name, deadline)
 		if t.err != nil && !l.listed {
 			t.pause.Failed(now)
 		} else {
@@ -192,11 +206,11 @@ func (s *Source) readPhysical(h *model.HCA, t interfaceState, virtual map[string
 		}
 		t.counts = t.counts || slices.ContainsFunc(l.vfs, functionOf.moved)
 		for i := range l.vfs {
-			f, v := &l.vfs[i], &vfs[i]
-			v.NodeGUID, v.PortGUID = cmp.Or(v.NodeGUID, f.nodeGUID), cmp.Or(v.PortGUID, f.portGUID)
-			if v.Counted = f.listed && t.counts && !shown[i]; v.Counted {
-				v.TransmitBytes, v.ReceiveBytes = f.txBytes, f.rxBytes
-				v.TransmitPackets, v.ReceivePackets = f.txPackets, f.rxPackets
+			of, v := &l.vfs[i], &vfs[i]
+			v.NodeGUID, v.PortGUID = cmp.Or(v.NodeGUID, of.nodeGUID), cmp.Or(v.PortGUID, of.portGUID)
+			if v.Counted = of.listed && t.counts && !shown[i]; v.Counted {
+				v.TransmitBytes, v.ReceiveBytes = of.txBytes, of.rxBytes
+				v.TransmitPackets, v.ReceivePackets = of.txPackets, of.rxPackets
 			}
 		}
 	}
