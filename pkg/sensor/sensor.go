@@ -47,7 +47,7 @@ type Sensor struct {
 	gpus      control.Releaser // nil when NVIDIA's GPUs are not read
 	inventory *inventory.Inventory
 	node      string
-	recorder  *overview.Recorder // of rates and of the history; nil without pages
+	recorder  *overview.Recorder // of rates and, with pages, of the history; nil until Run
 }
 
 // New makes the sources that are switched on. One that cannot be made is registered
