@@ -72,6 +72,9 @@ func TestEstimate(t *testing.T) {
 		*rows[2].Transmit != (overview.Rate{PerSecond: 60, Estimate: true}) {
 		t.Errorf("%+v", rows)
 	}
+	if rows[2].Verbs != nil {
+		t.Errorf("%v verbs per second without a probe", *rows[2].Verbs)
+	}
 }
 
 // TestQuantile compares with histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
@@ -263,7 +266,8 @@ func TestStalled(t *testing.T) {
 	a := &attribution.Attribution{
 		Owners: []identity.Owner{{}, {Workload: "none"}, {Workload: "two"}, {Workload: "blind"}, {Workload: "not traced"}},
 		Outstanding: []attribution.OutstandingShare{
-			{Owner: 1, Device: "d"}, {Owner: 2, Device: "d", Stalled: 2, Gaps: []model.Gap{model.GapLate}},
+			{Owner: 1, Device: "d"},
+			{Owner: 2, Device: "d", Stalled: 2, Gaps: []model.Gap{model.GapLate}},
 			{Owner: 3, Device: "d", Gaps: []model.Gap{model.GapLate}},
 		},
 		Objects: []attribution.ObjectShare{{Owner: 3, Device: "d", Type: model.QP}, {Owner: 4, Device: "d", Type: model.QP}},
