@@ -4,219 +4,154 @@ package top
 
 import (
 	"cmp"
-	"maps"
-	"math"
 	"slices"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
 )
 
-// useColumns are those of the table of workloads and devices. ERRORS counts since the sensor started, without queries; rates and P99 are
-// those of the last interval. TX/S and RX/S are bytes, with a ~ if some are estimates, and unmeasured instead of zero if some are
-// not counted. MISSING has the reasons. BUSIEST is the engine of the GPU that the workload used most, with its busy ratio.
-var useColumns = []column{
+// gpuColumns are the columns of workloads on GPUs. BUSIEST is the engine that the workload used most, with its busy ratio.
+var gpuColumns = []column{
 	{name: "WORKLOAD", key: defaultSort, text: true},
 	{name: "DEVICE", key: "device", text: true},
-	{name: "QP", key: "qp", kind: kindHCA},
-	{name: "CQ", key: "cq", kind: kindHCA},
-	{name: "MR", key: "mr", kind: kindHCA},
-	{name: "REGISTERED", key: "registered", kind: kindHCA},
-	{name: "TX/S", key: "tx", kind: kindHCA},
-	{name: "RX/S", key: "rx", kind: kindHCA},
-	{name: "VERBS/S", key: "verbs", kind: kindHCA},
-	{name: "ERRORS", key: "errors", kind: kindHCA},
-	{name: "P99", key: "p99", kind: kindHCA},
-	{name: "MISSING", key: "missing", kind: kindHCA, text: true},
-	{name: "PROCESSES", key: "processes", kind: kindGPU},
-	{name: "MEMORY", key: "memory", kind: kindGPU},
-	{name: "BUSIEST", key: "busy", kind: kindGPU},
-	{name: "ALLOCATED", key: "allocated", kind: kindGPU, text: true},
-	{name: "MODEL", key: "model", kind: kindGPU, text: true},
+	{name: "PROCESSES", key: "processes"},
+	{name: "MEMORY", key: "memory"},
+	{name: "BUSIEST", key: "busy"},
+	{name: "ALLOCATED", key: "allocated", text: true},
+	{name: "MODEL", key: "model", text: true},
 }
 
-// The kinds of devices.
-const (
-	kindHCA = "hca"
-	kindGPU = "gpu"
-)
-
-// uses returns the table of workloads and devices of now, with the growth since last, which may be nil. Rows are sorted by name, so
-// that they keep their positions; the unattributed rows are last.
-func uses(last, now *sample) *sheet {
-	s := &sheet{columns: useColumns, rows: append(hcaRows(last, now), now.gpus.rows()...)}
-	slices.SortStableFunc(s.rows, func(a, b row) int { return byName(a.key, b.key) })
-	return s
+// hcaColumns are the columns of workloads on HCAs. ERRORS counts since the sensor started, without queries; rates and P99 are of the
+// sensor's last interval. TX/S and RX/S are bytes, with a ~ if some are estimates, and unmeasured instead of zero if some are not
+// counted. MISSING has the reasons.
+var hcaColumns = []column{
+	{name: "WORKLOAD", key: defaultSort, text: true},
+	{name: "DEVICE", key: "device", text: true},
+	{name: "QP", key: "qp"},
+	{name: "CQ", key: "cq"},
+	{name: "MR", key: "mr"},
+	{name: "REGISTERED", key: "registered"},
+	{name: "TX/S", key: "tx"},
+	{name: "RX/S", key: "rx"},
+	{name: "VERBS/S", key: "verbs"},
+	{name: "ERRORS", key: "errors"},
+	{name: "P99", key: "p99"},
+	{name: "MISSING", key: "missing", text: true},
 }
 
-// hcaRows returns the uses of HCAs.
-func hcaRows(last, now *sample) []row {
-	keys := map[key]bool{}
-	addKeys(keys, now.objects)
-	addKeys(keys, now.registered)
-	addKeys(keys, now.errors)
-	addKeys(keys, now.gaps)
-	verbs := rates(last, now, keys, func(s *sample) map[series]float64 { return s.verbs })
-	transmitted := rates(last, now, keys, func(s *sample) map[series]float64 { return s.transmitted })
-	received := rates(last, now, keys, func(s *sample) map[series]float64 { return s.received })
-	durations := map[key]histogram{}
-	for s, h := range now.durations {
-		keys[s.key] = true
-		if last != nil {
-			durations[s.key] = add(durations[s.key], h, last.durations[s])
+// uses returns the tables of workloads on GPUs and on HCAs. Rows are sorted by name, so that they keep their positions; the
+// unattributed rows are last.
+func uses(r *reading) []*sheet {
+	gpus, hcas := &sheet{kind: overview.GPU, columns: gpuColumns}, &sheet{kind: overview.HCA, columns: hcaColumns}
+	models := map[string]cell{}
+	for i := range r.devices {
+		models[r.devices[i].Device] = modelOf(&r.devices[i])
+	}
+	for _, u := range byName(r.workloads.Rows) {
+		if u.Kind == overview.GPU {
+			gpus.rows = append(gpus.rows, gpuUse(&u, models[u.Device]))
+		} else {
+			hcas.rows = append(hcas.rows, hcaUse(&u))
 		}
 	}
-
-	out := make([]row, 0, len(keys))
-	for _, k := range slices.SortedFunc(maps.Keys(keys), byName) {
-		out = append(out, row{key: k, kind: kindHCA, cells: map[string]cell{
-			defaultSort:  words(format.Owner(k.workload)),
-			"device":     words(format.Escape(k.device)),
-			"qp":         figureOf(now.objects[k], "qp", format.Count),
-			"cq":         figureOf(now.objects[k], "cq", format.Count),
-			"mr":         figureOf(now.objects[k], "mr", format.Count),
-			"registered": figureOf(now.registered, k, format.Size),
-			"tx":         now.bytes(transmitted, k),
-			"rx":         now.bytes(received, k),
-			"verbs":      rateOf(verbs, k, rate.number),
-			"errors":     figureOf(now.errors, k, format.Count),
-			"p99":        p99(durations[k]),
-			"missing":    words(now.missing(k)),
-		}})
-	}
-	return out
+	return []*sheet{gpus, hcas}
 }
 
-// bytes renders the rate of bytes of a row.
-func (s *sample) bytes(rates map[key]rate, k key) cell {
-	if rates[k].perSecond == 0 && uncounted(s.gaps[k]) {
+// byName sorts rows by workload. Those of one workload keep the order of its devices.
+func byName(rows []overview.Row) []overview.Row {
+	return slices.SortedStableFunc(slices.Values(rows), func(a, b overview.Row) int {
+		if (a.Workload == "") != (b.Workload == "") {
+			return cmp.Compare(b.Workload, a.Workload) // the empty one is last
+		}
+		return cmp.Or(cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.ContainerID, b.ContainerID))
+	})
+}
+
+func gpuUse(u *overview.Row, model cell) row {
+	allocated := format.None
+	if u.Allocated {
+		allocated = "yes"
+	}
+	name := u.Vendor + u.GPU
+	return row{u.Workload, u.ContainerID, name, map[string]cell{
+		defaultSort: words(format.Owner(u.Workload)),
+		"device":    words(format.Escape(name)),
+		"processes": known(u.Processes, format.Count),
+		"memory":    known(u.Memory, format.Size),
+		"busy":      busiest(u),
+		"allocated": words(allocated),
+		"model":     model,
+	}}
+}
+
+func hcaUse(u *overview.Row) row {
+	missing := make([]string, len(u.Gaps))
+	for i, gap := range u.Gaps {
+		missing[i] = format.Escape(string(gap))
+	}
+	var registered cell
+	if bytes, ok := u.Used(); ok {
+		registered = figure(bytes, format.Size)
+	}
+	return row{u.Workload, u.ContainerID, u.Device, map[string]cell{
+		defaultSort:  words(format.Owner(u.Workload)),
+		"device":     words(format.Escape(u.Device)),
+		"qp":         known(u.QueuePairs, format.Count),
+		"cq":         known(u.CompletionQueues, format.Count),
+		"mr":         known(u.MemoryRegions, format.Count),
+		"registered": registered,
+		"tx":         bytesOf(u.Transmit, u.Gaps),
+		"rx":         bytesOf(u.Receive, u.Gaps),
+		"verbs":      known(u.Verbs, format.PerSecond),
+		"errors":     known(u.Errors, format.Count),
+		"p99":        p99(u.VerbsP99),
+		"missing":    words(strings.Join(missing, ",")),
+	}}
+}
+
+// modelOf returns the cell with the model of a GPU.
+func modelOf(d *overview.Device) cell {
+	return words(format.Escape(strings.TrimPrefix(d.Name, "NVIDIA ")))
+}
+
+func busiest(u *overview.Row) cell {
+	switch {
+	case u.Utilization == nil:
+		return cell{}
+	case *u.Utilization == 0: // no engine is the busiest
+		return figure(0, format.Percent)
+	}
+	return figure(*u.Utilization, func(ratio float64) string { return format.Escape(u.Engine) + " " + format.Percent(ratio) })
+}
+
+// bytesOf returns the cell of a rate of bytes. Without a byte it is not a measurement while bytes of now are not counted.
+func bytesOf(r *overview.Rate, gaps []model.Gap) cell {
+	if (r == nil || r.PerSecond == 0) && model.Uncounted(gaps) {
 		return cell{text: format.Unmeasured}
 	}
-	return rateOf(rates, k, rate.size)
+	return rateOf(r)
 }
 
-// uncounted reports whether bytes of now are not counted: the reason unattributed is of earlier ones.
-func uncounted(gaps []string) bool {
-	return slices.ContainsFunc(gaps, func(reason string) bool { return reason != "unattributed" })
+func rateOf(r *overview.Rate) cell {
+	if r == nil {
+		return cell{}
+	}
+	c := figure(r.PerSecond, format.Size)
+	if r.Estimate {
+		c.text = format.Estimate + c.text
+	}
+	return c
 }
 
-// rateOf returns the rate of a key, an empty cell without.
-func rateOf(rates map[key]rate, k key, render func(rate) string) cell {
-	if r, ok := rates[k]; ok {
-		return cell{render(r), r.perSecond, true}
+func p99(q *overview.Quantile) cell {
+	if q == nil {
+		return cell{}
 	}
-	return cell{text: format.None}
-}
-
-// missing renders why bytes of a row are not counted, none if all are.
-func (s *sample) missing(k key) string {
-	if len(s.gaps[k]) == 0 {
-		return format.None
+	c := figure(q.Seconds, format.Duration)
+	if q.Above {
+		c.text = ">" + c.text
 	}
-	return strings.Join(s.gaps[k], ",")
-}
-
-func addKeys[V any](keys map[key]bool, rows map[key]V) {
-	for k := range rows {
-		keys[k] = true
-	}
-}
-
-func byName(a, b key) int {
-	if (a.workload == "") != (b.workload == "") {
-		return cmp.Compare(b.workload, a.workload) // the empty one is last
-	}
-	return cmp.Or(
-		cmp.Compare(a.workload, b.workload),
-		cmp.Compare(a.containerID, b.containerID),
-		cmp.Compare(a.device, b.device),
-	)
-}
-
-// growth returns the growth of a counter. A counter that fell was reset by a restart of its
-// sensor.
-func growth(last, now float64) float64 {
-	if now < last {
-		return now
-	}
-	return now - last
-}
-
-// add adds the growth of now since last to sum.
-func add(sum, now, last histogram) histogram {
-	if now[math.Inf(1)] < last[math.Inf(1)] {
-		last = nil // reset
-	}
-	if sum == nil {
-		sum = histogram{}
-	}
-	for bound, n := range now {
-		sum[bound] += math.Max(0, n-last[bound])
-	}
-	return sum
-}
-
-// quantile interpolates linearly within the bucket, like PromQL's histogram_quantile. above
-// reports that the result is above the highest bound, which is returned then. ok is false for
-// an empty histogram.
-func (h histogram) quantile(q float64) (seconds float64, above, ok bool) {
-	rank := q * h[math.Inf(1)]
-	if !(rank > 0) {
-		return 0, false, false
-	}
-	var low, below float64
-	for _, bound := range slices.Sorted(maps.Keys(h)) {
-		switch n := h[bound]; {
-		case math.IsInf(bound, 1):
-			return low, true, true
-		case n >= rank:
-			return low + (bound-low)*(rank-below)/(n-below), false, true
-		default:
-			low, below = bound, n
-		}
-	}
-	return low, true, true
-}
-
-func p99(h histogram) cell {
-	seconds, above, ok := h.quantile(0.99)
-	switch {
-	case !ok:
-		return cell{text: format.None}
-	case above:
-		return cell{">" + format.Duration(seconds), seconds, true}
-	}
-	return figure(seconds, format.Duration)
-}
-
-// A rate is the growth of a counter per second, which may be an estimate.
-type rate struct {
-	perSecond float64
-	estimate  bool
-}
-
-// rates sums the growth of counters by row, and adds the rows to keys.
-func rates(last, now *sample, keys map[key]bool, of func(*sample) map[series]float64) map[key]rate {
-	sums := map[key]rate{}
-	for s, n := range of(now) {
-		keys[s.key] = true
-		if last == nil {
-			continue
-		}
-		grown := growth(of(last)[s], n)
-		sum := sums[s.key]
-		sum.perSecond += grown / now.at.Sub(last.at).Seconds()
-		sum.estimate = sum.estimate || grown > 0 && s.labels == split
-		sums[s.key] = sum
-	}
-	return sums
-}
-
-func (r rate) number() string { return format.PerSecond(r.perSecond) }
-
-func (r rate) size() string {
-	if r.estimate {
-		return format.Estimate + format.Size(r.perSecond)
-	}
-	return format.Size(r.perSecond)
+	return c
 }
