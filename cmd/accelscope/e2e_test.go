@@ -148,7 +148,8 @@ func TestBinaryOnFakeNode(t *testing.T) {
 			Rates   float64 `json:"rates_seconds"`
 			Devices []struct{ TX *float64 }
 		}
-		if err := errors.Join(err, json.Unmarshal(out, &answer)); err != nil || answer.Rates < 5 || len(answer.Devices) == 0 || answer.Devices[0].TX == nil {
+		err = errors.Join(err, json.Unmarshal(out, &answer))
+		if err != nil || answer.Rates < 5 || len(answer.Devices) == 0 || answer.Devices[0].TX == nil {
 			t.Errorf("top: %v, printed %q, want rates of 5 s or more", err, out)
 		}
 		if _, err := stop(); err != nil {

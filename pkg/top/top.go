@@ -142,6 +142,8 @@ func (o *Options) show(screen *screen, r *reading) error {
 	return screen.draw(r.lines(), tables...)
 }
 
+const noRates = "no rates: the sensor has not compared two refreshes yet, 5 s apart; an older one never does with --no-web.pages"
+
 // lines renders what is above the tables: verdicts, and why figures are missing.
 func (r *reading) lines() []line {
 	out := verdictLines(&r.verdicts, api.VerdictsPath)
@@ -150,7 +152,7 @@ func (r *reading) lines() []line {
 	}
 	switch {
 	case r.hasHCA() && r.workloads.RatesSeconds == nil:
-		out = append(out, line{text: "no rates: the sensor has not compared two refreshes yet, 5 s apart; an older one never does with --no-web.pages"})
+		out = append(out, line{text: noRates})
 	case len(r.workloads.Rows) == 0 && len(r.missing) == 0:
 		out = append(out, line{text: "no workload uses an HCA or a GPU"})
 	}
