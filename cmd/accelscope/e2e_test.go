@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -139,11 +141,16 @@ func TestBinaryOnFakeNode(t *testing.T) {
 
 	t.Run("top", func(t *testing.T) {
 		_, args := fakeNode(t)
-		url, stop := start(t, binary, args...)
+		url, stop := start(t, binary, append(args, "--no-web.pages")...)
 		ready(t, url)
-		out, err := child.Command(t.Context(), binary, "top", "--once", "--interval=100ms", "--url="+url+"/metrics").Output()
-		if err != nil || len(out) == 0 {
-			t.Errorf("top: %v, printed %q", err, out)
+		out, err := child.Command(t.Context(), binary, "top", "--once", "--interval=100ms", "--json", "--url="+url+"/metrics").Output()
+		var answer struct {
+			Rates   float64 `json:"rates_seconds"`
+			Devices []struct{ TX *float64 }
+		}
+		err = errors.Join(err, json.Unmarshal(out, &answer))
+		if err != nil || answer.Rates < 5 || len(answer.Devices) == 0 || answer.Devices[0].TX == nil {
+			t.Errorf("top: %v, printed %q, want rates of 5 s or more", err, out)
 		}
 		if _, err := stop(); err != nil {
 			t.Error(err)

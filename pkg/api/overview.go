@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/overview"
 )
 
 // workloadTable answers /api/v1/workloads: who uses what, a row for each workload and device.
@@ -18,7 +17,7 @@ func workloadTable(k *Known, _ *http.Request) (any, error) {
 
 // deviceList answers /api/v1/devices: the HCAs and GPUs with their places in the node.
 func deviceList(k *Known, _ *http.Request) (any, error) {
-	devices := overview.Devices(&k.Facts)
+	devices := k.Recorder.Devices(&k.Facts, &k.Shares)
 	return k.inPart(devices, len(devices), k.missingDevices())
 }
 

@@ -14,8 +14,8 @@ import (
 // errUnjudged is the error of a refresh without verdicts: before the first judged refresh, or after a defect of a rule.
 var errUnjudged = errors.New("nothing was judged")
 
-// verdictList is the verdicts of a refresh, the worst first.
-type verdictList struct {
+// VerdictList is the verdicts of a refresh, the worst first.
+type VerdictList struct {
 	At       time.Time `json:"at"`
 	Verdicts []Verdict `json:"verdicts"`
 	Omitted  int       `json:"omitted"` // verdicts and counters without room
@@ -50,7 +50,7 @@ func verdicts(k *Known, _ *http.Request) (any, error) {
 	if len(k.Verdicts.Verdicts) == 0 {
 		return nil, errUnjudged
 	}
-	return verdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
+	return VerdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
 }
 
 // Verdicts returns verdicts in the form of REST, in the same order.

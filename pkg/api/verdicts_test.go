@@ -33,11 +33,11 @@ func TestVerdicts(t *testing.T) {
 		},
 	}}
 	status, body := request(t, func() Known { return Known{At: at, Verdicts: found} }, nil, http.MethodGet, "/api/v1/verdicts")
-	var answer struct{ Data verdictList }
+	var answer struct{ Data VerdictList }
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v", status, err)
 	}
-	want := verdictList{At: at.UTC(), Omitted: 3, Verdicts: []Verdict{
+	want := VerdictList{At: at.UTC(), Omitted: 3, Verdicts: []Verdict{
 		{
 			Name: "RDMAPortDown", Severity: "critical", Subject: VerdictSubject{Kind: "port", Name: "mlx5_0/1", Device: "mlx5_0", Port: 1},
 			Summary: "down", Evidence: []string{"state DOWN, physical state Polling"}, Since: at.UTC(), Runbook: "https://example.com/RDMAPortDown.md",

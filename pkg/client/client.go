@@ -23,6 +23,15 @@ import (
 // ErrNoSensor reports an answer that no sensor gives.
 var ErrNoSensor = errors.New("this is not the answer of a sensor")
 
+// Refused is the answer of a sensor that gives a reason instead of data.
+type Refused struct {
+	Status int
+	Reason string
+	answer string // URL and status
+}
+
+func (r *Refused) Error() string { return r.answer + ": " + r.Reason }
+
 const (
 	timeout = 10 * time.Second // a sensor answers within its own deadlines, also if a driver hangs
 	maxBody = 64 << 20
@@ -51,6 +60,9 @@ func New(sensor string) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// String returns the URL without its password.
+func (c *Client) String() string { return c.base.Redacted() }
+
 // OnNode reports whether the URL is one of this node.
 func (c *Client) OnNode() bool {
 	ip := net.ParseIP(c.base.Hostname())
@@ -78,11 +90,35 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) ([]byte
 		return nil, fmt.Errorf("%s: %w", u.Redacted(), err)
 	}
 	if resp.StatusCode != http.StatusOK {
+		text := fmt.Sprintf("%s answers %s", u.Redacted(), resp.Status)
 		var answer struct{ Error, Message string }
 		if json.Unmarshal(body, &answer) == nil && answer.Error+answer.Message != "" {
-			return nil, fmt.Errorf("%s answers %s: %s", u.Redacted(), resp.Status, format.Line(cmp.Or(answer.Error, answer.Message)))
+			return nil, &Refused{resp.StatusCode, format.Line(cmp.Or(answer.Error, answer.Message)), text}
 		}
-		return nil, fmt.Errorf("%s answers %s", u.Redacted(), resp.Status)
+		return nil, errors.New(text)
 	}
 	return body, nil
+}
+
+// Data requests a path that answers in the envelope of package api, and decodes the data. missing is why data is incomplete,
+// empty if it is complete.
+func (c *Client) Data(ctx context.Context, path string, data any) (missing string, err error) {
+	body, err := c.Get(ctx, path, nil)
+	if err != nil {
+		return "", err
+	}
+	answer := struct {
+		Data    any
+		Message string
+	}{Data: data}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrNoSensor, err)
+	}
+	if answer.Data == nil || answer.Message == "" {
+		return "", ErrNoSensor
+	}
+	if reason, ok := strings.CutPrefix(answer.Message, "partial: "); ok {
+		missing = format.Line(reason)
+	}
+	return missing, nil
 }

@@ -25,9 +25,9 @@ type DoctorCommand struct {
 
 // TopCommand has the flags of top.
 type TopCommand struct {
-	URL      string        `name:"url" default:"http://127.0.0.1:9847/metrics" help:"Sensor metrics, optionally http://USER:PASSWORD@HOST."`
-	Interval time.Duration `name:"interval" default:"2s" help:"Time between scrapes, over which rates are computed."`
-	Once     bool          `name:"once" help:"Print one table after two scrapes and exit."`
+	URL      string        `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
+	Interval time.Duration `name:"interval" default:"2s" help:"Time between readings. The sensor computes rates over 5 s or more."`
+	Once     bool          `name:"once" help:"Print the tables as soon as they have rates, and exit."`
 	Plain    bool          `name:"plain" help:"Print tables in sequence, as without a terminal."`
 	Devices  bool          `name:"devices" help:"Show HCA ports and GPUs instead of workloads."`
 	Sort     string        `name:"sort" default:"name" placeholder:"KEY" help:"Sort by column, the largest number first."`

@@ -22,8 +22,8 @@ func big(ports, containers int) []engine.Registration {
 	for i := range ports {
 		h := model.HCA{Name: fmt.Sprint("mlx5_", i), Firmware: "28.39.1002", Type: "MT4129"}
 		p := model.Port{Number: 1, State: "ACTIVE", PhysState: "LinkUp", RateBits: 400e9, Width: 4}
-		for _, e := range portErrors {
-			p.Counters = append(p.Counters, model.Counter{Name: e.counter, Value: uint64(i)})
+		for _, e := range model.PortErrors {
+			p.Counters = append(p.Counters, model.Counter{Name: e.Counter, Value: uint64(i)})
 		}
 		for _, name := range []string{
 			"port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", "unicast_rcv_packets",

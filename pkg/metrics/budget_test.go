@@ -184,8 +184,8 @@ func budgetHCAs(n int) model.Snapshot {
 		} {
 			p.Counters = append(p.Counters, model.Counter{Name: name})
 		}
-		for _, e := range portErrors {
-			p.Counters = append(p.Counters, model.Counter{Name: e.counter})
+		for _, e := range model.PortErrors {
+			p.Counters = append(p.Counters, model.Counter{Name: e.Counter})
 		}
 		for _, name := range []string{
 			"duplicate_request", "implied_nak_seq_err", "lifespan", "local_ack_timeout_err", "np_cnp_sent", "np_ecn_marked_roce_packets",

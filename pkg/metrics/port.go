@@ -28,23 +28,6 @@ var (
 	}
 )
 
-// portErrors maps the error counters of a port in sysfs to values of the label type.
-var portErrors = []struct{ counter, typ string }{
-	{"symbol_error", "symbol"},
-	{"link_error_recovery", "link_recovery"},
-	{"link_downed", "link_downed"},
-	{"port_rcv_errors", "receive"},
-	{"port_rcv_remote_physical_errors", "receive_remote_physical"},
-	{"port_rcv_switch_relay_errors", "receive_switch_relay"},
-	{"port_rcv_constraint_errors", "receive_constraint"},
-	{"port_rcv_discards", "receive_discard"},
-	{"port_xmit_constraint_errors", "transmit_constraint"},
-	{"port_xmit_discards", "transmit_discard"},
-	{"local_link_integrity_errors", "local_link_integrity"},
-	{"excessive_buffer_overrun_errors", "excessive_buffer_overrun"},
-	{"VL15_dropped", "vl15_dropped"},
-}
-
 var portNotes = []string{
 	"`infiniband_port_*_data_bytes_total`: only drivers with `counters/`. Omni-Path (hfi1) counts 8-byte flits: the real value " +
 		"is twice as large.",
@@ -82,9 +65,9 @@ func portMetrics() []metric {
 			name: "infiniband_port_errors_total", typ: counter, labels: []string{"device", "port", "type"},
 			help: "Errors of the port, by type.",
 			emit: func(v *view, b *exposition.Builder) {
-				for _, e := range portErrors {
-					for _, s := range v.pma.of(e.counter) {
-						b.Value(s.value, s.device(), s.port(), e.typ)
+				for _, e := range model.PortErrors {
+					for _, s := range v.pma.of(e.Counter) {
+						b.Value(s.value, s.device(), s.port(), e.Name)
 					}
 				}
 			},

@@ -45,8 +45,11 @@ func (r *Recorder) Table(at time.Time, facts *model.Snapshot, shares *attributio
 	for i := range t.Rows {
 		row := &t.Rows[i]
 		if e := r.entries[entryKey{row.Key(), false}]; e != nil && row.Kind == HCA {
-			row.Transmit, row.Receive, row.Verbs = e.rates.transmit, e.rates.receive, e.rates.calls
+			row.Transmit, row.Receive = e.rates.transmit, e.rates.receive
 			row.VerbsP99, row.CompletionP99 = e.rates.verbsP99, e.rates.completionP99
+			if shares.Verbs != nil {
+				row.Verbs = e.rates.calls
+			}
 		}
 	}
 	for i := range facts.HCAs {

@@ -72,6 +72,9 @@ func TestEstimate(t *testing.T) {
 		*rows[2].Transmit != (overview.Rate{PerSecond: 60, Estimate: true}) {
 		t.Errorf("%+v", rows)
 	}
+	if rows[2].Verbs != nil {
+		t.Errorf("%v verbs per second without a probe", *rows[2].Verbs)
+	}
 }
 
 // TestQuantile compares with histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
@@ -189,10 +192,17 @@ func heap() uint64 {
 }
 
 func TestDevices(t *testing.T) {
-	n := fakenode.New(nil)
+	n := fakenode.New([]fakenode.Workload{{Namespace: "a", Pod: "b", Container: "c", HCAs: []int{1}, GPUs: []int{2}, Rate: 2e9, Busy: 1}})
 	n.Down[7] = true
 	k := n.Refresh(start)
-	devices := overview.Devices(&k.Facts)
+	if devices := n.Recorder.Devices(&k.Facts, &k.Shares); devices[1].Ports[0].Transmit != nil || devices[1].Ports[0].Errors != nil {
+		t.Errorf("rates after one refresh, or errors without counters: %+v", devices[1].Ports[0])
+	}
+	k = n.Refresh(start.Add(400 * time.Second))
+	k.Facts.HCAs[1].Ports[0].Counters = append(k.Facts.HCAs[1].Ports[0].Counters,
+		model.Counter{Name: "symbol_error", Value: 3}, model.Counter{Name: "port_xmit_wait", Value: 90})
+	k.Facts.HCAs[1].Ports[0].HWCounters = []model.Counter{{Name: "rx_roce_discards", Value: 4}}
+	devices := n.Recorder.Devices(&k.Facts, &k.Shares)
 	if len(devices) != 2*fakenode.Devices {
 		t.Fatalf("%d devices", len(devices))
 	}
@@ -204,6 +214,19 @@ func TestDevices(t *testing.T) {
 		if d.Kind != want || (d.Memory != nil) != (want == overview.GPU) {
 			t.Errorf("%s: %+v", d.Device, d)
 		}
+	}
+	port, gpu := &devices[1].Ports[0], &devices[fakenode.Devices+2]
+	if math.Abs(port.Transmit.PerSecond-1.02*2e9) > 1e6 || port.Receive == nil || *port.Errors != 7 || *devices[1].Workloads != 1 {
+		t.Errorf("%+v, %d workloads", port, *devices[1].Workloads)
+	}
+	if *gpu.Temperature < 64 || *gpu.Workloads != 1 || *devices[fakenode.Devices].Workloads != 0 || *devices[0].Workloads != 0 {
+		t.Errorf("%+v", gpu)
+	}
+	k.Facts.Objects, k.Facts.Holdings = nil, nil
+	k.Shares.GPUFigures[2].Listed = false
+	devices = n.Recorder.Devices(&k.Facts, &k.Shares)
+	if devices[1].Workloads != nil || devices[fakenode.Devices+2].Workloads != nil {
+		t.Error("unknown users are counted")
 	}
 	if devices[7].Rate() != 0 || devices[0].Rate() != 50e9 || devices[8].GPU != "0" {
 		t.Errorf("%v %v", devices[7].Rate(), devices[0].Rate())
@@ -234,6 +257,29 @@ func TestUnattributed(t *testing.T) {
 	}
 	want := map[string]string{"missed d": "7", "unlimited d": "none", "complete d": "0", "without coverage d": "none"}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestStalled: a row has its stalled queue pairs: null if they are not traced, or if none is seen and some are not traced.
+func TestStalled(t *testing.T) {
+	a := &attribution.Attribution{
+		Owners: []identity.Owner{{}, {Workload: "none"}, {Workload: "two"}, {Workload: "blind"}, {Workload: "not traced"}},
+		Outstanding: []attribution.OutstandingShare{
+			{Owner: 1, Device: "d"},
+			{Owner: 2, Device: "d", Stalled: 2, Gaps: []model.Gap{model.GapLate}},
+			{Owner: 3, Device: "d", Gaps: []model.Gap{model.GapLate}},
+		},
+		Objects: []attribution.ObjectShare{{Owner: 3, Device: "d", Type: model.QP}, {Owner: 4, Device: "d", Type: model.QP}},
+	}
+	got := map[string]string{}
+	for _, r := range overview.Rows(&model.Snapshot{}, a) {
+		got[r.Workload] = "null"
+		if r.Stalled != nil {
+			got[r.Workload] = fmt.Sprint(*r.Stalled)
+		}
+	}
+	if want := map[string]string{"none": "0", "two": "2", "blind": "null", "not traced": "null"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

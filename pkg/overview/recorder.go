@@ -60,7 +60,14 @@ type entry struct {
 	calls, done        uint64 // verbs and completions
 	verbs, completions sparse
 	rates              rates
+	ports              map[int]portRates  // of an HCA itself, by number
 	rings              *[2][Steps]float32 // NaN: unknown
+}
+
+// portRates are the counters of a port and their growth.
+type portRates struct {
+	bytes             []Bytes
+	transmit, receive *Rate
 }
 
 type rates struct {
@@ -199,8 +206,11 @@ func perSecond(r *Rate) *float64 {
 func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribution) {
 	for i := range facts.HCAs {
 		h := &facts.HCAs[i]
-		bytes := PortBytes(h)
+		bytes := portBytes(h, h.Ports)
 		e, since := r.entry(entryKey{Key{Device: h.Name}, true}, HCA, "", "")
+		if e != nil {
+			e.ports = ratesOf(h, e.ports, since)
+		}
 		if e == nil || bytes == nil {
 			continue
 		}
@@ -219,13 +229,47 @@ func (r *Recorder) addDevices(facts *model.Snapshot, shares *attribution.Attribu
 	}
 }
 
-// PortBytes returns the bytes that the ports of an HCA counted; nil without counters.
-func PortBytes(h *model.HCA) []Bytes {
+// ratesOf returns the counters of an HCA's ports with the growth since last. A port that had no counters has no rates.
+func ratesOf(h *model.HCA, last map[int]portRates, since time.Duration) map[int]portRates {
+	ports := make(map[int]portRates, len(h.Ports))
+	for i := range h.Ports {
+		number := h.Ports[i].Number
+		now, before := portRates{bytes: portBytes(h, h.Ports[i:i+1])}, last[number]
+		if since > 0 && before.bytes != nil {
+			now.transmit = bytesOf(model.Transmit, now.bytes, before.bytes, since.Seconds())
+			now.receive = bytesOf(model.Receive, now.bytes, before.bytes, since.Seconds())
+		}
+		ports[number] = now
+	}
+	return ports
+}
+
+// addPortRates adds the rates of the last interval to the ports of HCAs.
+func (r *Recorder) addPortRates(hcas []Device) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range hcas {
+		e := r.entries[entryKey{Key{Device: hcas[i].Device}, true}]
+		if e == nil {
+			continue
+		}
+		for j := range hcas[i].Ports {
+			p := &hcas[i].Ports[j]
+			p.Transmit, p.Receive = e.ports[p.Number].transmit, e.ports[p.Number].receive
+		}
+	}
+}
+
+// portBytes returns the bytes that ports of an HCA counted; nil without counters.
+func portBytes(h *model.HCA, ports []model.Port) []Bytes {
 	var sums [2]uint64
 	counted := false
 	var buffer [model.SharedCounters]model.SharedCounter
-	for i := range h.Ports {
-		for _, c := range h.PortCounters(buffer[:0], &h.Ports[i]) {
+	for i := range ports {
+		for _, c := range h.PortCounters(buffer[:0], &ports[i]) {
 			switch c.Name {
 			case model.TransmitBytes:
 				sums[0], counted = sums[0]+c.Value, true

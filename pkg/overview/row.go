@@ -43,6 +43,8 @@ type Row struct {
 	QueuePairs       *uint64 `json:"queue_pairs"`
 	CompletionQueues *uint64 `json:"completion_queues"`
 	MemoryRegions    *uint64 `json:"memory_regions"`
+	// Stalled are the queue pairs with outstanding work requests and no completion for a while; null if not traced.
+	Stalled *uint64 `json:"stalled_queue_pairs"`
 	// Registered is registered memory by kind: host, gpu, ….
 	Registered map[model.Memory]uint64 `json:"registered_bytes"`
 	// Bytes are since the sensor's start, by direction and method.
@@ -199,6 +201,11 @@ func (t *table) addObjects() {
 			continue
 		}
 		addTo(to, s.Current)
+	}
+	for i := range t.shares.Outstanding {
+		if s := &t.shares.Outstanding[i]; s.Known() {
+			addTo(&t.hca(s.Owner, s.Device).Stalled, s.Stalled)
+		}
 	}
 	for i := range t.shares.Registered {
 		s := &t.shares.Registered[i]

@@ -112,7 +112,7 @@ func (o Options) workload(r *http.Request, k *api.Known) (title string, view any
 func (o Options) device(r *http.Request, k *api.Known) (title string, view any, err error) {
 	name := r.URL.Query().Get("name")
 	v := detail{Name: format.Escape(name), About: "The node has no such device now."}
-	devices := overview.Devices(&k.Facts)
+	devices := k.Recorder.Devices(&k.Facts, &k.Shares)
 	for i := range devices {
 		d := &devices[i]
 		if d.Device == name {
@@ -215,7 +215,7 @@ func (v *detail) place(k *api.Known, device string) {
 
 func (v *detail) rows(k *api.Known, selected func(*overview.Row) bool) {
 	table := k.Recorder.Table(k.At, &k.Facts, &k.Shares)
-	rates, models := ofDevices(overview.Devices(&k.Facts))
+	rates, models := ofDevices(k.Recorder.Devices(&k.Facts, &k.Shares))
 	var rows []row
 	for i := range table.Rows {
 		if r := &table.Rows[i]; selected(r) {

@@ -63,7 +63,7 @@ func (p *nodePage) node(r *http.Request, k *api.Known) (title string, view any, 
 // make makes the parts of a refresh.
 func (p *nodePage) make(k *api.Known) error {
 	p.at = time.Time{}
-	p.table, p.devices = k.Recorder.Table(k.At, &k.Facts, &k.Shares), overview.Devices(&k.Facts)
+	p.table, p.devices = k.Recorder.Table(k.At, &k.Facts, &k.Shares), k.Recorder.Devices(&k.Facts, &k.Shares)
 	rest := nodeRest{
 		Totals:   totals(&p.table, p.devices),
 		Verdicts: verdictViews(k.Verdicts.Verdicts, k.At, nil), Omitted: k.Verdicts.Omitted,

@@ -22,7 +22,7 @@ import (
 // drawn returns the picture of a node, and what it is drawn from.
 func drawn(n *fakenode.Node) (topology, api.Known) {
 	k := n.Refresh(time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC))
-	return topologyOf(&k, overview.Devices(&k.Facts), overview.Rows(&k.Facts, &k.Shares)), k
+	return topologyOf(&k, k.Recorder.Devices(&k.Facts, &k.Shares), overview.Rows(&k.Facts, &k.Shares)), k
 }
 
 // TestPicture compares the picture with the placement, and the texts with what the fake node has: two GPUs and two HCAs below each switch,
@@ -92,7 +92,7 @@ func TestPicture(t *testing.T) {
 		k.Facts.PCI[i].Path, k.Facts.PCI[i].Link.Width = nil, 0
 	}
 	k.Placement = placement.NewRefresh(&k.Facts, &k.Shares)
-	p = topologyOf(&k, overview.Devices(&k.Facts), nil)
+	p = topologyOf(&k, k.Recorder.Devices(&k.Facts, &k.Shares), nil)
 	if p.Ports[0].Text != "no PCIe port" || p.Bridges[0].Text != "no place" || p.Devices[0].PCIe != "" {
 		t.Errorf("%+v %+v %+v", p.Ports, p.Bridges, p.Devices[0])
 	}

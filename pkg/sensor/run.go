@@ -48,9 +48,7 @@ func Run(ctx context.Context, o Options) error {
 			"`make demo` in the source tree shows a node with Soft-RoCE")
 	}
 
-	if o.Pages {
-		s.recorder = overview.NewRecorder(o.History)
-	}
+	s.recorder = overview.NewRecorder(o.Pages && o.History)
 	visitors := httpserver.NewClients(log.Named("http"))
 	var refreshed atomic.Bool
 	ready := func() (bool, []string) {

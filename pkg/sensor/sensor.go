@@ -49,7 +49,7 @@ type Sensor struct {
 	inventory *inventory.Inventory
 	node      string
 	hotplug   *hotplug.Watcher   // nil if its sockets could not be opened
-	recorder  *overview.Recorder // of rates and of the history; nil without pages
+	recorder  *overview.Recorder // of rates and, with pages, of the history; nil until Run
 }
 
 // New makes the sources that are switched on. One that cannot be made is registered

@@ -3,6 +3,7 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,8 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 // FleetReader reads all nodes from a Prometheus.
@@ -143,34 +147,20 @@ func fleetLines(s *fleet.State) []line {
 	totals := fmt.Sprintf("%d nodes (%d do not answer)   GPUs %s: %s given, %s in use, %s idle, %s sick", t.Nodes, t.Down,
 		number(t.GPUs.All), number(t.GPUs.Given), number(t.GPUs.Used), number(t.GPUs.Idle), number(t.GPUs.Sick))
 	totals += fmt.Sprintf("   ports %s: %s up, %s degraded, %s flapping   attributed %s", number(t.Ports.All), number(t.Ports.Up),
-		number(t.Ports.Degraded), number(t.Ports.Flapping), known(t.Bytes.Share(), format.Percent).text)
+		number(t.Ports.Degraded), number(t.Ports.Flapping), cmp.Or(known(t.Bytes.Share(), format.Percent).text, format.None))
 	out := []line{{text: totals}}
 	for _, p := range s.Problems {
-		out = append(out, line{"not answered: " + format.Escape(p), colors["warning"]})
+		out = append(out, line{"not answered: " + format.Escape(p), colors[verdict.Warning]})
 	}
-	v := verdicts{At: s.At}
+	v := api.VerdictList{At: s.At}
 	for i := range s.Alerts {
 		a := &s.Alerts[i]
-		one := verdict{Name: a.Name, Severity: string(a.Severity), Since: a.Since, Evidence: a.Details()}
-		one.Subject.Name = a.Subject()
-		v.Verdicts = append(v.Verdicts, one)
+		v.Verdicts = append(v.Verdicts, api.Verdict{
+			Name: a.Name, Severity: verdict.Severity(a.Severity), Subject: api.VerdictSubject{Name: a.Subject()}, Since: a.Since,
+			Evidence: a.Details(),
+		})
 	}
-	return append(out, v.lines("--json has all")...)
-}
-
-// known returns the cell of a figure that may not be known.
-func known(v *float64, render func(float64) string) cell {
-	if v == nil {
-		return cell{text: format.None}
-	}
-	return figure(*v, render)
-}
-
-func whole(v *int) cell {
-	if v == nil {
-		return cell{text: format.None}
-	}
-	return figure(float64(*v), format.Count)
+	return append(out, verdictLines(&v, "--json has all")...)
 }
 
 func jobSheet(s *fleet.State) *sheet {
@@ -178,7 +168,7 @@ func jobSheet(s *fleet.State) *sheet {
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		name := format.Escape(j.String())
-		outlier := cell{text: format.None}
+		var outlier cell
 		if j.Outlier != "" {
 			outlier = words(format.Escape(j.Outlier + " on " + j.OutlierNode))
 		}
@@ -189,8 +179,8 @@ func jobSheet(s *fleet.State) *sheet {
 			"gpus":      known(j.GPUs, format.Count),
 			"idle":      known(j.Idle, format.Count),
 			"wasted":    known(j.IdleHours, func(h float64) string { return format.PerSecond(h) + " h" }),
-			"tx":        bytesOf(j.Transmit),
-			"rx":        bytesOf(j.Receive),
+			"tx":        rateOf((*overview.Rate)(j.Transmit)),
+			"rx":        rateOf((*overview.Rate)(j.Receive)),
 			"errors":    known(j.Errors, format.PerSecond),
 			"verbs":     known(j.VerbsP99, format.Duration),
 			"p99":       known(j.CompletionP99, format.Duration),
@@ -199,13 +189,6 @@ func jobSheet(s *fleet.State) *sheet {
 		}})
 	}
 	return out
-}
-
-func bytesOf(r *fleet.Rate) cell {
-	if r == nil {
-		return cell{text: format.None}
-	}
-	return cell{rate{r.PerSecond, r.Estimate}.size(), r.PerSecond, true}
 }
 
 func nodeSheet(s *fleet.State) *sheet {
@@ -219,13 +202,13 @@ func nodeSheet(s *fleet.State) *sheet {
 		out.rows = append(out.rows, row{cells: map[string]cell{
 			defaultSort:  words(format.Escape(n.Name)),
 			"alerts":     alerts,
-			"gpus":       whole(n.GPUs.All),
-			"given":      whole(n.GPUs.Given),
-			"used":       whole(n.GPUs.Used),
-			"idle":       whole(n.GPUs.Idle),
-			"sick":       whole(n.GPUs.Sick),
-			"ports":      whole(n.Ports.All),
-			"up":         whole(n.Ports.Up),
+			"gpus":       known(n.GPUs.All, format.Count),
+			"given":      known(n.GPUs.Given, format.Count),
+			"used":       known(n.GPUs.Used, format.Count),
+			"idle":       known(n.GPUs.Idle, format.Count),
+			"sick":       known(n.GPUs.Sick, format.Count),
+			"ports":      known(n.Ports.All, format.Count),
+			"up":         known(n.Ports.Up, format.Count),
 			"tx":         known(n.Bytes.Transmit, format.Size),
 			"rx":         known(n.Bytes.Receive, format.Size),
 			"attributed": known(n.Bytes.Share(), format.Percent),

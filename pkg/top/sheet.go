@@ -9,30 +9,30 @@ import (
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/overview"
 )
 
 // A sheet is a table before it is drawn: its cells have values by which rows are sorted.
 type sheet struct {
+	kind    overview.Kind // of the devices in the rows; empty for nodes and jobs
 	columns []column
 	rows    []row
 }
 
-// A column is a figure. Columns of a kind of devices are left out while no row is of that kind.
+// A column is a figure.
 type column struct {
 	name string // heading
 	key  string // of --sort and of JSON
-	kind string // hca, gpu; empty: both
 	text bool   // has words, which are sorted from A to Z, and not the largest number first
 }
 
 // A row is a workload on a device, or a device.
 type row struct {
-	key
-	kind  string
-	cells map[string]cell // by key of the column
+	workload, containerID, device string
+	cells                         map[string]cell // by key of the column
 }
 
-// A cell is a figure as text and as number; known is false if it has none.
+// A cell is a figure as text and as number. The zero cell is of an unknown figure; known is false, too, for a text in place of one.
 type cell struct {
 	text  string
 	value float64
@@ -41,14 +41,14 @@ type cell struct {
 
 func figure(value float64, render func(float64) string) cell { return cell{render(value), value, true} }
 
-func words(text string) cell { return cell{text: text, known: text != format.None} }
+func words(text string) cell { return cell{text: text, known: text != "" && text != format.None} }
 
-// figureOf returns the figure of a key, an empty one without.
-func figureOf[K comparable](m map[K]float64, k K, render func(float64) string) cell {
-	if v, ok := m[k]; ok {
-		return figure(v, render)
+// known returns the cell of a figure that may be unknown.
+func known[N int | uint64 | float64](v *N, render func(float64) string) cell {
+	if v == nil {
+		return cell{}
 	}
-	return cell{text: format.None}
+	return figure(float64(*v), render)
 }
 
 // sortBy sorts the rows by a column: the largest number first, words from A to Z, rows without a figure last. Equal rows keep
@@ -101,30 +101,26 @@ func (s *sheet) filter(text string) {
 
 // grid returns the table as text.
 func (s *sheet) grid() grid {
-	kinds := map[string]bool{"": true}
-	for _, r := range s.rows {
-		kinds[r.kind] = true
-	}
 	var g grid
-	var shown []column
 	for _, c := range s.columns {
-		if kinds[c.kind] {
-			shown = append(shown, c)
-			g.header = append(g.header, c.name)
-		}
+		g.header = append(g.header, c.name)
 	}
 	for _, r := range s.rows {
-		line := make([]string, 0, len(shown))
-		for _, c := range shown {
-			one, ok := r.cells[c.key]
-			if !ok {
-				one.text = format.None
-			}
-			line = append(line, one.text)
+		line := make([]string, len(s.columns))
+		for i, c := range s.columns {
+			line[i] = cmp.Or(r.cells[c.key].text, format.None)
 		}
 		g.rows = append(g.rows, line)
 	}
 	return g
+}
+
+func grids(sheets []*sheet) []grid {
+	out := make([]grid, len(sheets))
+	for i, s := range sheets {
+		out[i] = s.grid()
+	}
+	return out
 }
 
 // A grid is a table as text.

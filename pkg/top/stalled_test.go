@@ -3,26 +3,26 @@
 package top
 
 import (
-	"bytes"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/overview"
 )
 
 // TestStalledTable: the table names the remote ends of stalled queue pairs. Of a sensor that does not list peers, it has their
-// number.
+// number, and the reason. Without a stalled queue pair it does not ask for peers.
 func TestStalledTable(t *testing.T) {
-	const metrics = `accelscope_build_info 1
-# TYPE container_rdma_stalled_queue_pairs gauge
-container_rdma_stalled_queue_pairs{workload="ml/a/x",container_id="c1",device="mlx5_0"} 3
-container_rdma_stalled_queue_pairs{workload="ml/b/x",container_id="c2",device="mlx5_0"} 0
-container_rdma_stalled_queue_pairs{workload="ml/c/x",container_id="c3",device="mlx5_1"} 2
-`
+	row := func(workload, id, device string, stalled uint64) overview.Row {
+		return overview.Row{
+			Owner: identity.Owner{Workload: workload, ContainerID: id}, Kind: overview.HCA, Device: device, Stalled: &stalled,
+		}
+	}
+	b := row("ml/b/x", "c2", "mlx5_0", 0)
+	stalled := rated(row("ml/a/x", "c1", "mlx5_0", 3), b, row("ml/c/x", "c3", "mlx5_1", 2), overview.Row{Kind: overview.HCA, Device: "mlx5_1"})
 	const peers = `[
 {"workload":"ml/a/x","container_id":"c1","device":"mlx5_0","qpn":17,"remote_gid":"::ffff:10.0.0.1","remote_qpn":90,"stalled_seconds":12.4},
 {"workload":"ml/a/x","container_id":"c1","device":"mlx5_0","qpn":18,"remote_gid":"x\u001b[2J","remote_qpn":91,"stalled_seconds":100},
@@ -40,38 +40,23 @@ ml/a/x    mlx5_0  3 others        -             -           -
 ml/c/x    mlx5_1  2 others        -             -           -
 `
 	for name, c := range map[string]struct {
-		metrics string
-		status  int
-		want    string
+		workloads   overview.Table
+		peers       string
+		lines, want string
 	}{
-		"named":     {metrics, http.StatusOK, named},
-		"not named": {metrics, http.StatusServiceUnavailable, numbers},
-		"none":      {"accelscope_build_info 1\n", http.StatusOK, "no workload uses an HCA or a GPU\n"},
+		"named":     {stalled, peers, "", named},
+		"not named": {stalled, `503 {"error":"no list"}`, "incomplete: no list\n", numbers},
+		"none":      {rated(b), "503 nobody may ask", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked := 0
-			sensor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				switch r.URL.String() {
-				case "/metrics":
-					fmt.Fprint(w, c.metrics)
-				case "/api/v1/peers?stalled=true":
-					asked++
-					w.WriteHeader(c.status)
-					fmt.Fprint(w, peers)
-				case "/api/v1/verdicts":
-					w.WriteHeader(http.StatusNotFound) // an older sensor
-				default:
-					t.Errorf("request of %s", r.URL)
-				}
-			}))
-			defer sensor.Close()
-			var out bytes.Buffer
-			err := Run(t.Context(), Options{URL: sensor.URL + "/metrics", Interval: time.Millisecond, Once: true, Out: &out})
-			if d := cmp.Diff(c.want, out.String()); d != "" || err != nil {
-				t.Errorf("%v (-want +got):\n%s", err, d)
-			}
-			if (asked > 0) != strings.Contains(c.metrics, "stalled") {
-				t.Errorf("asked for peers %d times", asked)
+			got := once(t, Options{URL: serve(t, map[string]string{
+				api.WorkloadsPath: enveloped(t, c.workloads, "success"), api.DevicesPath: enveloped(t, []overview.Device{}, "success"),
+				api.VerdictsPath: okVerdicts, api.PeersPath + "?stalled=true": c.peers,
+			})})
+			lines, rest, _ := strings.Cut(got, "WORKLOAD")
+			_, table, _ := strings.Cut(rest, "\n\n")
+			if d := cmp.Diff(c.want, table); d != "" || strings.TrimSuffix(lines, "\n") != c.lines {
+				t.Errorf("%q (-want +got):\n%s", lines, d)
 			}
 		})
 	}

@@ -20,6 +20,7 @@ type screen struct {
 	out   io.Writer
 	size  func() (columns, lines int) // zero: unlimited
 	title string                      // empty when not on a terminal
+	rates string                      // after the title: of which interval the rates are
 	color bool
 	drawn bool
 }
@@ -64,12 +65,10 @@ func (s *screen) paint(l line, columns int) string {
 func (s *screen) draw(verdicts []line, tables ...grid) error {
 	columns, height := s.size()
 	drawn := append([]line{}, verdicts...)
-	empty := true
 	for _, t := range tables {
 		if len(t.rows) == 0 {
 			continue
 		}
-		empty = false
 		if len(drawn) > 0 {
 			drawn = append(drawn, line{})
 		}
@@ -81,11 +80,8 @@ func (s *screen) draw(verdicts []line, tables ...grid) error {
 			drawn = append(drawn, one)
 		}
 	}
-	if empty {
-		drawn = append(drawn, line{text: "no workload uses an HCA or a GPU"})
-	}
 	if s.title != "" {
-		drawn = append([]line{{text: s.title}, {}}, drawn...)
+		drawn = append([]line{{text: s.title + s.rates}, {}}, drawn...)
 		if height > 1 && len(drawn) >= height {
 			more := len(drawn) - height + 2
 			drawn = append(drawn[:height-2], line{text: fmt.Sprintf("… %d more", more)})

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top shows the users of devices in a terminal. It reads the metrics of any running
-// sensor over HTTP, like Prometheus, and the verdicts and stalled peers that the sensor lists. Or it shows all nodes, as package fleet
-// reads them from a Prometheus (fleet.go).
+// Package top shows the users of devices in a terminal. It reads the REST API of any running sensor: workloads, devices, verdicts and
+// stalled peers. Or it shows all nodes, as package fleet reads them from a Prometheus (fleet.go).
 //
-// scrape.go converts an exposition to a sample; table.go, gpus.go and devices.go two samples to a sheet, which sheet.go sorts and
-// filters; terminal.go and json.go write it.
+// read.go requests a reading; workloads.go, devices.go and stalled.go make the tables, which sheet.go sorts and filters; terminal.go and
+// json.go write them.
 package top
 
 import (
@@ -13,22 +12,24 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
+	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/client"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 // Options configure Run.
 type Options struct {
-	// URL of the metrics. A user and a password in it are used as basic auth.
+	// URL of the sensor, as client.New takes it.
 	URL string
-	// Fleet shows all nodes instead of those metrics; nil: none.
+	// Fleet shows all nodes instead of a sensor, unless it is nil.
 	Fleet FleetReader
-	// Interval between two scrapes; the rates are those of one interval.
+	// Interval between two readings. Rates are of the sensor's interval, of 5 s or more.
 	Interval time.Duration
-	// Once prints one table, after two scrapes, and ends.
+	// Once prints the tables as soon as they have rates, and ends.
 	Once bool
 	// Plain prints one table after another instead of redrawing. It is implied if Out is not a
 	// terminal.
@@ -46,12 +47,11 @@ type Options struct {
 	Out     io.Writer
 }
 
-// scrapeTimeout bounds one scrape. A sensor answers within its own deadlines, also if a driver
-// hangs.
-const scrapeTimeout = 10 * time.Second
+// maxWait is how long Once waits for rates: a sensor that nobody has read needs two refreshes, 5 s apart.
+const maxWait = 12 * time.Second
 
-// Run shows tables until ctx is done. A failed scrape is reported in one line and retried,
-// except with Once, which returns the error.
+// Run shows tables until ctx is done. A failed reading is reported in one line and
+// retried, except with Once, which returns the error.
 func Run(ctx context.Context, o Options) error {
 	o.Sort = cmp.Or(o.Sort, defaultSort)
 	if o.Interval <= 0 {
@@ -60,29 +60,32 @@ func Run(ctx context.Context, o Options) error {
 	if o.Fleet != nil {
 		return o.runFleet(ctx)
 	}
-	u, err := url.Parse(o.URL)
+	sensor, err := client.New(o.URL)
 	if err != nil {
-		return fmt.Errorf("url: %w", err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("url: want http://… or https://…, not %q", u.Redacted())
-	}
-	if err := checkSort(o.columns(), o.Sort); err != nil {
 		return err
 	}
-	client := &http.Client{Timeout: scrapeTimeout}
-	defer client.CloseIdleConnections()
-	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  %s  every %v", u.Redacted(), o.Interval))
-	var last, now *sample
+	defer sensor.Close()
+	columns := slices.Concat(gpuColumns, hcaColumns)
+	if o.Devices {
+		columns = slices.Concat(gpuDeviceColumns, portColumns)
+	}
+	if err := checkSort(columns, o.Sort); err != nil {
+		return err
+	}
+	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  %s  every %v", sensor, o.Interval))
+	var began time.Time
+	var now *reading
 	return o.repeat(ctx, screen, func() (err error) {
-		now, err = scrape(ctx, client, o.URL)
+		now, err = read(ctx, sensor)
 		return err
 	}, func() (shown bool, err error) {
-		if !o.Once || last != nil { // rates need a second scrape
-			shown, err = true, o.show(screen, last, now)
+		if began.IsZero() {
+			began = now.at
 		}
-		last = now
-		return shown, err
+		if o.Once && !now.rated() && now.at.Sub(began) < maxWait {
+			return false, nil
+		}
+		return true, o.show(screen, now)
 	})
 }
 
@@ -116,25 +119,42 @@ func (o *Options) repeat(ctx context.Context, screen *screen, read func() error,
 	}
 }
 
-func (o *Options) columns() []column {
-	if o.Devices {
-		return deviceColumns
-	}
-	return useColumns
-}
-
-// show draws or prints one interval. last may be nil.
-func (o *Options) show(screen *screen, last, now *sample) error {
-	workloads, devices := uses(last, now), devices(last, now)
-	for _, s := range []*sheet{workloads, devices} {
+// show draws or prints a reading.
+func (o *Options) show(screen *screen, r *reading) error {
+	workloads, devices := uses(r), devices(r)
+	for _, s := range slices.Concat(workloads, devices) {
 		s.filter(o.Filter)
 		s.sortBy(o.Sort)
 	}
-	switch {
-	case o.JSON:
-		return printJSON(o.Out, now.at, now.verdicts, workloads, devices)
-	case o.Devices:
-		return screen.draw(now.verdicts.lines(verdictsPath), devices.grid())
+	if o.JSON {
+		return printJSON(o.Out, r, workloads, devices)
 	}
-	return screen.draw(now.verdicts.lines(verdictsPath), workloads.grid(), grid{stalledHeader, now.stalled.rows()})
+	var tables []grid
+	if o.Devices {
+		tables = grids(devices)
+	} else {
+		tables = append(grids(workloads), r.stalledGrid())
+	}
+	screen.rates = ""
+	if seconds := r.workloads.RatesSeconds; seconds != nil {
+		screen.rates = fmt.Sprintf("  rates over %s", format.Span(time.Duration(*seconds*float64(time.Second))))
+	}
+	return screen.draw(r.lines(), tables...)
+}
+
+const noRates = "no rates: the sensor has not compared two refreshes yet, 5 s apart; an older one never does with --no-web.pages"
+
+// lines renders what is above the tables: verdicts, and why figures are missing.
+func (r *reading) lines() []line {
+	out := verdictLines(&r.verdicts, api.VerdictsPath)
+	for _, reason := range r.missing {
+		out = append(out, line{"incomplete: " + format.Escape(reason), colors[verdict.Warning]})
+	}
+	switch {
+	case r.hasHCA() && r.workloads.RatesSeconds == nil:
+		out = append(out, line{text: noRates})
+	case len(r.workloads.Rows) == 0 && len(r.missing) == 0:
+		out = append(out, line{text: "no workload uses an HCA or a GPU"})
+	}
+	return out
 }

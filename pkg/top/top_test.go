@@ -5,9 +5,8 @@ package top
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,168 +17,102 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/tests/fakenode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// exposition returns a sensor's answer: a is called calls times, slow of them slower than 1
-// ms, b holds objects and calls nothing.
-func exposition(calls, slow int) string {
-	const a = `workload="ml/train-0/worker",namespace="ml",pod="train-0",container="worker",container_id="c1",device="mlx5_0"`
-	const b = `workload="docker:b",container_id="c2",device="mlx5_0"`
-	const unattributed = `workload="",namespace="",pod="",container="",container_id="",device="mlx5_0"`
-	var s strings.Builder
-	fmt.Fprintf(&s, `# TYPE accelscope_build_info gauge
-accelscope_build_info{version="v1"} 1
-# TYPE container_rdma_resources gauge
-container_rdma_resources{%[1]s,type="qp"} 4
-container_rdma_resources{%[1]s,type="cq"} 2
-container_rdma_resources{%[1]s,type="mr"} 3
-container_rdma_resources{%[2]s,type="qp"} 1
-container_rdma_resources{%[3]s,type="qp"} 1
-# TYPE container_rdma_registered_bytes gauge
-container_rdma_registered_bytes{%[1]s,memory="host"} 1048576
-container_rdma_registered_bytes{%[1]s,memory="gpu"} 524288
-# TYPE container_rdma_verbs_errors_total counter
-container_rdma_verbs_errors_total{%[1]s,verb="reg_mr",errno="ENOMEM"} 7
-container_rdma_verbs_errors_total{%[1]s,verb="query_gid",errno="ENODATA"} 4088
-# TYPE container_rdma_verbs_total counter
-container_rdma_verbs_total{%[1]s,verb="reg_mr"} %[4]d
-container_rdma_verbs_total{%[1]s,verb="create_qp"} 5
-# TYPE container_rdma_verbs_duration_seconds histogram
-container_rdma_verbs_duration_seconds_bucket{%[1]s,verb="reg_mr",le="0.0009765625"} %[5]d
-container_rdma_verbs_duration_seconds_bucket{%[1]s,verb="reg_mr",le="0.001953125"} %[4]d
-container_rdma_verbs_duration_seconds_bucket{%[1]s,verb="reg_mr",le="+Inf"} %[4]d
-container_rdma_verbs_duration_seconds_sum{%[1]s,verb="reg_mr"} 1
-container_rdma_verbs_duration_seconds_count{%[1]s,verb="reg_mr"} %[4]d
-# TYPE container_rdma_transmit_bytes_total counter
-container_rdma_transmit_bytes_total{%[1]s,method="port"} 5
-container_rdma_transmit_bytes_total{%[1]s,method="uprobe"} %[4]d
-container_rdma_transmit_bytes_total{%[2]s,method="uprobe"} 3
-# TYPE container_rdma_receive_bytes_total counter
-container_rdma_receive_bytes_total{%[1]s,method="uprobe"} 8
-container_rdma_receive_bytes_total{%[1]s,method="survey"} %[4]d
-# TYPE container_rdma_datapath_coverage gauge
-container_rdma_datapath_coverage{%[1]s,reason="complete"} 1
-container_rdma_datapath_coverage{%[2]s,reason="devx"} 0
-container_rdma_datapath_coverage{%[2]s,reason="late"} 0
-`, a, b, unattributed, calls, calls-slow)
-	return s.String()
+// rows are the rows of three owners of an HCA: one with all figures, one whose bytes are not counted, and the unattributed share.
+func rows() []overview.Row {
+	device := overview.Row{Kind: overview.HCA, Device: "mlx5_0"}
+	a, b, unattributed := device, device, device
+	a.Owner = identity.Owner{Workload: "ml/train-0/worker", ContainerID: "c1"}
+	a.QueuePairs, a.CompletionQueues, a.MemoryRegions = new(uint64(4)), new(uint64(2)), new(uint64(3))
+	a.Registered = map[model.Memory]uint64{model.HostMemory: 1 << 20, model.GPUMemory: 1 << 19}
+	a.Transmit, a.Receive = &overview.Rate{PerSecond: 100}, &overview.Rate{PerSecond: 100, Estimate: true}
+	a.Verbs, a.Errors, a.Gaps = new(100.0), new(uint64(7)), []model.Gap{}
+	a.VerbsP99 = &overview.Quantile{Seconds: 0.000967}
+	b.Owner = identity.Owner{Workload: "docker:b", ContainerID: "c2"}
+	b.QueuePairs, b.Gaps, b.VerbsP99 = new(uint64(1)), []model.Gap{"devx", model.GapLate}, &overview.Quantile{Seconds: 4, Above: true}
+	b.Transmit = &overview.Rate{}
+	unattributed.QueuePairs = new(uint64(1))
+	return []overview.Row{unattributed, a, b}
 }
 
-var (
-	posInf = math.Inf(1)
-	nan    = math.NaN()
-)
+// rated is a table with rates of 6 s.
+func rated(rows ...overview.Row) overview.Table {
+	return overview.Table{RatesSeconds: new(6.0), RatesUntil: new(time.Unix(6, 0).UTC()), Rows: rows}
+}
 
-func mustParse(t *testing.T, text string, at int) *sample {
+// serve answers requests of a sensor: of a path with its text, after the status that the text may begin with. Other paths are not
+// found.
+func serve(t *testing.T, answers map[string]string) (url string) {
 	t.Helper()
-	s, err := parse(strings.NewReader(text))
+	sensor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, ok := answers[r.URL.String()]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		if rest, refused := strings.CutPrefix(text, "503 "); refused {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			text = rest
+		}
+		fmt.Fprint(w, text)
+	}))
+	t.Cleanup(sensor.Close)
+	return sensor.URL
+}
+
+// enveloped returns an answer of the REST API.
+func enveloped(t *testing.T, data any, message string) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"code": 0, "data": data, "message": message})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.at = time.Unix(int64(at), 0)
-	return s
+	return string(body)
 }
+
+// once runs top once.
+func once(t *testing.T, o Options) string {
+	t.Helper()
+	var out bytes.Buffer
+	o.Interval, o.Once, o.Out = time.Millisecond, true, &out
+	if err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+const okVerdicts = `{"code":0,"message":"success","data":{"at":"2026-01-01T00:03:00Z","omitted":0,"verdicts":[]}}`
 
 // TestUncounted: a workload without traffic has no rate while its bytes are not counted, and one again afterwards.
 func TestUncounted(t *testing.T) {
-	for reasons, want := range map[string]string{"": format.None, "unattributed": format.None, "off": format.Unmeasured, "late,unattributed": format.Unmeasured} {
-		s := &sample{gaps: map[key][]string{{}: nil}}
-		if reasons != "" {
-			s.gaps[key{}] = strings.Split(reasons, ",")
+	zero := &overview.Rate{}
+	for reason, want := range map[model.Gap]string{"": "0 B", model.GapUnattributed: "0 B", model.GapOff: format.Unmeasured} {
+		var gaps []model.Gap
+		if reason != "" {
+			gaps = []model.Gap{reason}
 		}
-		if got := s.bytes(nil, key{}); got.text != want {
-			t.Errorf("%q: %q, want %q", reasons, got.text, want)
+		if got := bytesOf(zero, gaps); got.text != want {
+			t.Errorf("%q: %q, want %q", reason, got.text, want)
 		}
-	}
-}
-
-func TestRows(t *testing.T) {
-	b := func(tx string) []string {
-		return []string{"docker:b", "mlx5_0", "1", "-", "-", "-", tx, "?", "-", "-", "-", "devx,late"}
-	}
-	unattributed := []string{"(no owner)", "mlx5_0", "1", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
-	a := func(tx, rx, rate, p99 string) []string {
-		return []string{"ml/train-0/worker", "mlx5_0", "4", "2", "3", "1.5 MiB", tx, rx, rate, "7", p99, "-"}
-	}
-	tests := map[string]struct {
-		last, now string
-		want      [][]string
-	}{
-		"one scrape has no rates": {
-			now:  exposition(100, 0),
-			want: [][]string{b("?"), a("-", "-", "-", "-"), unattributed},
-		},
-		"growth over two seconds": {
-			last: exposition(100, 0), now: exposition(300, 0),
-			// All 200 are below 2^-10 s: 99 % of that.
-			want: [][]string{b("?"), a("100 B", "~100 B", "100", "967µs"), unattributed},
-		},
-		"latency of the interval only": {
-			last: exposition(100, 0), now: exposition(300, 200),
-			// All 200 between 2^-10 and 2^-9 s; earlier calls are fast.
-			want: [][]string{b("?"), a("100 B", "~100 B", "100", "1.94ms"), unattributed},
-		},
-		"no call": {
-			last: exposition(100, 0), now: exposition(100, 0),
-			want: [][]string{b("?"), a("0 B", "0 B", "0.0", "-"), unattributed},
-		},
-		"the sensor restarted": {
-			last: exposition(100000, 0), now: exposition(50, 0),
-			want: [][]string{b("?"), a("25 B", "~25 B", "25.0", "967µs"), unattributed},
-		},
-		"a workload appears": {
-			last: "accelscope_build_info 1\n", now: exposition(45, 0),
-			want: [][]string{b("2 B"), a("25 B", "~26 B", "25.0", "967µs"), unattributed},
-		},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			var last *sample
-			if tt.last != "" {
-				last = mustParse(t, tt.last, 100)
-			}
-			if diff := cmp.Diff(tt.want, uses(last, mustParse(t, tt.now, 102)).grid().rows); diff != "" {
-				t.Errorf("rows (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	inf := func(n float64) histogram { return histogram{1: 10, 2: 20, posInf: n} }
-	tests := map[string]struct {
-		h      histogram
-		q      float64
-		want   float64
-		above  bool
-		absent bool
-	}{
-		"empty":            {h: nil, q: 0.99, absent: true},
-		"no call":          {h: histogram{1: 0, posInf: 0}, q: 0.99, absent: true},
-		"not a number":     {h: histogram{1: nan, posInf: nan}, q: 0.99, absent: true},
-		"middle of first":  {h: inf(20), q: 0.25, want: 0.5},
-		"on a bound":       {h: inf(20), q: 0.5, want: 1},
-		"middle of second": {h: inf(20), q: 0.75, want: 1.5},
-		"above the last":   {h: inf(40), q: 0.99, want: 2, above: true},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, above, ok := tt.h.quantile(tt.q)
-			if got != tt.want || above != tt.above || ok == tt.absent {
-				t.Errorf("quantile = %v, %v, %v, want %v, %v, %v", got, above, ok, tt.want, tt.above, !tt.absent)
-			}
-		})
+		if got := bytesOf(&overview.Rate{PerSecond: 2}, gaps); got.text != "2 B" {
+			t.Errorf("%q: %q, want 2 B", reason, got.text)
+		}
 	}
 }
 
 func TestTable(t *testing.T) {
-	s := mustParse(t, exposition(300, 0), 102)
-	g := uses(mustParse(t, exposition(100, 0), 100), s).grid()
+	g := uses(&reading{workloads: rated(rows()...)})[1].grid()
 	want := `WORKLOAD           DEVICE  QP  CQ  MR  REGISTERED   TX/S    RX/S  VERBS/S  ERRORS    P99    MISSING
-docker:b           mlx5_0   1   -   -           -      ?       ?        -       -      -  devx,late
+docker:b           mlx5_0   1   -   -           -      ?       ?        -       -    >4s  devx,late
 ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       7  967µs          -
 (no owner)         mlx5_0   1   -   -           -      -       -        -       -      -          -`
 	if diff := cmp.Diff(want, strings.Join(table(g.header, g.rows, 0), "\n")); diff != "" {
@@ -196,12 +129,30 @@ ml/train-0/worker  mlx5_0   4   2   3     1.5 MiB  100 B  ~100 B      100       
 	}
 }
 
-func TestParseErrors(t *testing.T) {
-	if _, err := parse(strings.NewReader("node_cpu_seconds_total 1\n")); !errors.Is(err, errNoSensor) {
-		t.Errorf("another exporter: %v, want %v", err, errNoSensor)
+// TestRates: without rates top shows why. Once it waits for them, and not for the mean of an hour.
+func TestRates(t *testing.T) {
+	var answers atomic.Int32
+	tables := []overview.Table{{Rows: rows()[:1]}, rated(rows()...), rated(rows()...)}
+	*tables[1].RatesSeconds = 3600
+	sensor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == api.WorkloadsPath {
+			fmt.Fprint(w, enveloped(t, tables[min(answers.Add(1), 3)-1], "success"))
+		} else {
+			http.NotFound(w, r)
+		}
+	}))
+	defer sensor.Close()
+	if got := once(t, Options{URL: sensor.URL}); answers.Load() != 3 || !strings.Contains(got, "~100 B") || strings.Contains(got, "no rates") {
+		t.Errorf("%d answers:\n%s", answers.Load(), got)
 	}
-	if _, err := parse(strings.NewReader("<html>")); err == nil {
-		t.Error("a web page is taken for metrics")
+	answers.Store(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &stopAfter{tables: 1, stop: cancel}
+	if err := Run(ctx, Options{URL: sensor.URL, Interval: time.Millisecond, Out: out}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.text.String(); !strings.Contains(got, "no rates: ") || !strings.Contains(got, "(no owner)") {
+		t.Errorf("without rates:\n%s", got)
 	}
 }
 
@@ -212,34 +163,26 @@ func TestRun(t *testing.T) {
 			http.Error(w, "not authorized", http.StatusUnauthorized)
 			return
 		}
-		if strings.HasPrefix(r.URL.Path, "/api/") {
+		if r.URL.Path != api.WorkloadsPath {
 			http.NotFound(w, r)
 			return
 		}
-		n := scrapes.Add(1)
-		if n == 2 {
+		if scrapes.Add(1) == 2 {
 			http.Error(w, "gone", http.StatusInternalServerError)
 			return
 		}
-		fmt.Fprint(w, exposition(int(n)*100, 0))
+		fmt.Fprint(w, enveloped(t, rated(rows()...), "success"))
 	}))
 	defer sensor.Close()
-	u := strings.Replace(sensor.URL, "http://", "http://u:secret@", 1)
+	u := strings.Replace(sensor.URL, "http://", "http://u:secret@", 1) + "/metrics"
 
 	t.Run("once", func(t *testing.T) {
-		scrapes.Store(2)
-		var out bytes.Buffer
-		if err := Run(t.Context(), Options{URL: u, Interval: 10 * time.Millisecond, Once: true, Out: &out}); err != nil {
-			t.Fatal(err)
+		out := once(t, Options{URL: u})
+		if got := strings.Count(out, "WORKLOAD"); got != 1 || scrapes.Load() != 1 {
+			t.Errorf("%d tables of %d scrapes, want 1:\n%s", got, scrapes.Load(), out)
 		}
-		if n := scrapes.Load() - 2; n != 2 {
-			t.Errorf("%d scrapes, want 2", n)
-		}
-		if got := strings.Count(out.String(), "WORKLOAD"); got != 1 {
-			t.Errorf("%d tables, want 1:\n%s", got, &out)
-		}
-		if strings.Contains(out.String(), "\x1b") {
-			t.Errorf("escape sequences where there is no terminal: %q", &out)
+		if strings.Contains(out, "\x1b") {
+			t.Errorf("escape sequences where there is no terminal: %q", out)
 		}
 	})
 	t.Run("once with an error", func(t *testing.T) {
@@ -277,6 +220,14 @@ func TestRun(t *testing.T) {
 			}
 		}
 	})
+	t.Run("another program", func(t *testing.T) {
+		for _, text := range []string{"<html>", "{}", `{"data":null,"message":"success"}`, `[1]`} {
+			other := serve(t, map[string]string{api.WorkloadsPath: text})
+			if err := Run(t.Context(), Options{URL: other, Interval: time.Second, Once: true, Out: new(bytes.Buffer)}); err == nil {
+				t.Errorf("%s is taken for workloads", text)
+			}
+		}
+	})
 }
 
 // stopAfter ends the test after a number of tables.
@@ -297,15 +248,14 @@ func (s *stopAfter) Write(p []byte) (int, error) {
 func TestRedraw(t *testing.T) {
 	var out bytes.Buffer
 	s := &screen{out: &out, size: func() (int, int) { return 80, 5 }, title: "title"}
-	g := uses(nil, mustParse(t, exposition(1, 0), 1)).grid()
 	for range 2 {
 		out.Reset()
-		if err := s.draw(nil, g); err != nil {
+		if err := (&Options{}).show(s, &reading{workloads: rated(rows()...)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	text := out.String()
-	if !strings.HasPrefix(text, "\x1b[Htitle") || !strings.HasSuffix(text, "\x1b[J") {
+	if !strings.HasPrefix(text, "\x1b[Htitle  rates over 6s\x1b[K\n") || !strings.HasSuffix(text, "\x1b[J") {
 		t.Errorf("not a redraw: %q", text)
 	}
 	if n := strings.Count(text, "\n"); n > 4 {
@@ -316,67 +266,77 @@ func TestRedraw(t *testing.T) {
 	}
 }
 
-// TestGPUs checks the table of GPUs, with and without HCAs.
+// TestGPUs: workloads on GPUs and on HCAs are two tables.
 func TestGPUs(t *testing.T) {
-	const exposition = `accelscope_build_info 1
-# TYPE gpu_info gauge
-gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia",name="NVIDIA H100"} 1
-gpu_info{gpu_id="0",uuid="aa",vendor="amd"} 1
-# TYPE container_gpu_processes gauge
-container_gpu_processes{workload="docker:a",gpu_id="0",uuid="GPU-0"} 2
-container_gpu_processes{workload="docker:a",gpu_id="0",uuid="aa"} 1
-container_gpu_processes{workload="",gpu_id="0",uuid="GPU-0"} 0
-# TYPE container_gpu_memory_used_bytes gauge
-container_gpu_memory_used_bytes{workload="docker:a",gpu_id="0",uuid="GPU-0"} 1073741824
-container_gpu_memory_used_bytes{workload="",gpu_id="0",uuid="GPU-0"} 0
-# TYPE container_gpu_utilization_ratio gauge
-container_gpu_utilization_ratio{workload="docker:a",gpu_id="0",uuid="GPU-0",engine="memory"} 0.125
-container_gpu_utilization_ratio{workload="docker:a",gpu_id="0",uuid="GPU-0",engine="sm"} 0.75
-# TYPE container_gpu_allocated gauge
-container_gpu_allocated{workload="docker:b",gpu_id="1",uuid="GPU-9"} 1
+	gpu := func(workload, vendor, number, uuid string) overview.Row {
+		return overview.Row{Owner: identity.Owner{Workload: workload}, Kind: overview.GPU, Device: uuid, Vendor: vendor, GPU: number}
+	}
+	amd, nvidia, given, rest := gpu("docker:a", "amd", "0", "aa"), gpu("docker:a", "nvidia", "2", "GPU-0"),
+		gpu("docker:b", "nvidia", "10", "GPU-9"), gpu("", "nvidia", "2", "GPU-0")
+	amd.Processes, nvidia.Processes, rest.Processes = new(uint64(1)), new(uint64(2)), new(uint64(0))
+	nvidia.Memory, rest.Memory, nvidia.Utilization, nvidia.Engine = new(1073741824.0), new(0.0), new(0.75), "sm"
+	given.Allocated = true
+	r := &reading{workloads: rated(amd, nvidia, rest, given), devices: []overview.Device{
+		{Kind: overview.GPU, Device: "GPU-0", Name: "NVIDIA H100"}, {Kind: overview.GPU, Device: "aa"},
+	}}
+	const gpus = `WORKLOAD    DEVICE    PROCESSES   MEMORY  BUSIEST  ALLOCATED  MODEL
+docker:a    amd0              1        -        -          -      -
+docker:a    nvidia2           2  1.0 GiB   sm 75%          -   H100
+docker:b    nvidia10          -        -        -        yes      -
+(no owner)  nvidia2           0      0 B        -          -   H100
 `
-	s := mustParse(t, exposition, 1)
+	const hcas = `
+WORKLOAD    DEVICE  QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING
+(no owner)  mlx5_0   1   -   -           -     -     -        -       -    -        -
+`
 	var out bytes.Buffer
-	if err := newScreen(&out, true, false, "").draw(nil, uses(nil, s).grid()); err != nil {
-		t.Fatal(err)
-	}
-	want := `WORKLOAD    DEVICE   PROCESSES   MEMORY  BUSIEST  ALLOCATED  MODEL
-docker:a    amd0             1        -        -          -      -
-docker:a    nvidia0          2  1.0 GiB   sm 75%          -   H100
-docker:b                     -        -        -        yes      -
-(no owner)  nvidia0          0      0 B        -          -   H100
-`
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	out.Reset()
-	both := mustParse(t, exposition+`# TYPE container_rdma_resources gauge
-container_rdma_resources{workload="docker:a",device="mlx5_0",type="qp"} 4
-`, 1)
-	if err := newScreen(&out, true, false, "").draw(nil, uses(nil, both).grid()); err != nil {
-		t.Fatal(err)
-	}
-	want = `WORKLOAD    DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES   MEMORY  BUSIEST  ALLOCATED  MODEL
-docker:a    amd0      -   -   -           -     -     -        -       -    -        -          1        -        -          -      -
-docker:a    mlx5_0    4   -   -           -     -     -        -       -    -        -          -        -        -          -      -
-docker:a    nvidia0   -   -   -           -     -     -        -       -    -        -          2  1.0 GiB   sm 75%          -   H100
-docker:b              -   -   -           -     -     -        -       -    -        -          -        -        -        yes      -
-(no owner)  nvidia0   -   -   -           -     -     -        -       -    -        -          0      0 B        -          -   H100
-`
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("GPUs and HCAs (-want +got):\n%s", diff)
+	for want, more := range map[string][]overview.Row{gpus: nil, gpus + hcas: rows()[:1]} {
+		out.Reset()
+		both := *r
+		both.workloads.Rows = append(more, r.workloads.Rows...)
+		if err := (&Options{}).show(newScreen(&out, true, false, ""), &both); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
 	}
 }
 
 func TestBusiest(t *testing.T) {
-	for want, engines := range map[string]map[string]float64{
-		format.None: nil,
-		"0%":        {"decoder": 0, "sm": 0}, // none of them is the busiest
-		"sm 25%":    {"decoder": 0.1, "sm": 0.25},
-		"sm 100%":   {"memory": 0.5, "sm": 1},
+	for want, row := range map[string]overview.Row{
+		"":        {},
+		"0%":      {Engine: "decoder", Utilization: new(0.0)}, // the first of several that do nothing
+		"sm 25%":  {Engine: "sm", Utilization: new(0.25)},
+		"sm 0.1%": {Engine: "sm", Utilization: new(0.001)},
 	} {
-		if got := busiest(engines); got.text != want {
-			t.Errorf("%v: %q, want %q", engines, got.text, want)
+		if got := busiest(&row); got.text != want {
+			t.Errorf("%+v: %q, want %q", row, got.text, want)
+		}
+	}
+}
+
+// TestNode: top reads the real API of a fake node.
+func TestNode(t *testing.T) {
+	n := fakenode.New([]fakenode.Workload{{Namespace: "a", Pod: "b", Container: "c", HCAs: []int{2}, GPUs: []int{2}, Rate: 3e9, Busy: 1}})
+	begin := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
+	n.Refresh(begin)
+	k := n.Refresh(begin.Add(30 * time.Second))
+	mux := http.NewServeMux()
+	for path, handler := range api.Handlers(func() api.Known { return k }, n.Peers, api.NewSlots()) {
+		mux.Handle(path, handler)
+	}
+	sensor := httptest.NewServer(mux)
+	defer sensor.Close()
+	for option, want := range map[string][]string{
+		"workloads": {"a/b/c       nvidia2", "a/b/c       mlx5_2", "H100 80GB HBM3", " GiB  "},
+		"devices":   {"nvidia2  healthy", "nvidia5  thermal_slowdown", "mlx5_2/1  active", "400 Gbit/s", "       65  "},
+	} {
+		got := once(t, Options{URL: sensor.URL, Devices: option == "devices"})
+		for _, text := range want {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s: %q is missing in\n%s", option, text, got)
+			}
 		}
 	}
 }

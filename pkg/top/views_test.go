@@ -5,132 +5,98 @@ package top
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-const viewMetrics = `accelscope_build_info 1
-# TYPE infiniband_port_state gauge
-infiniband_port_state{device="mlx5_0",port="1",state="active"} 1
-infiniband_port_state{device="mlx5_0",port="1",state="down"} 0
-infiniband_port_state{device="mlx5_1",port="1",state="active"} 0
-infiniband_port_state{device="mlx5_1",port="1",state="down"} 1
-# TYPE infiniband_port_info gauge
-infiniband_port_info{device="mlx5_1",port="1"} 1
-infiniband_port_info{device="mlx5_2",port="1"} 1
-# TYPE infiniband_port_rate_bytes_per_second gauge
-infiniband_port_rate_bytes_per_second{device="mlx5_0",port="1"} 2.5e10
-# TYPE rdma_port_bond_rate_bytes_per_second gauge
-rdma_port_bond_rate_bytes_per_second{device="mlx5_0",port="1"} 5e10
-# TYPE rdma_port_transmit_bytes_total counter
-rdma_port_transmit_bytes_total{device="mlx5_0",port="1"} %d
-# TYPE rdma_port_receive_bytes_total counter
-rdma_port_receive_bytes_total{device="mlx5_0",port="1"} 7
-# TYPE infiniband_port_errors_total counter
-infiniband_port_errors_total{device="mlx5_0",port="1",type="symbol"} 3
-infiniband_port_errors_total{device="mlx5_0",port="1",type="receive"} 4
-# TYPE rdma_port_receive_discards_total counter
-rdma_port_receive_discards_total{device="mlx5_1",port="1"} 5
-# TYPE rdma_port_receive_errors_total counter
-rdma_port_receive_errors_total{device="mlx5_1",port="1"} 6
-# TYPE container_rdma_resources gauge
-container_rdma_resources{workload="ml/a/x",container_id="c1",device="mlx5_0",type="qp"} 2
-container_rdma_resources{workload="ml/b/x",container_id="c2",device="mlx5_0",type="qp"} 9
-container_rdma_resources{workload="",device="mlx5_0",type="qp"} 1
-# TYPE gpu_info gauge
-gpu_info{gpu_id="0",uuid="GPU-0",vendor="nvidia",name="NVIDIA H100"} 1
-gpu_info{gpu_id="1",uuid="GPU-1",vendor="nvidia"} 1
-# TYPE gpu_health gauge
-gpu_health{gpu_id="0",uuid="GPU-0"} 1
-gpu_health{gpu_id="1",uuid="GPU-1"} 0
-# TYPE gpu_problem gauge
-gpu_problem{gpu_id="1",uuid="GPU-1",problem="xid"} 1
-gpu_problem{gpu_id="1",uuid="GPU-1",problem="lost"} 1
-# TYPE gpu_utilization gauge
-gpu_utilization{gpu_id="0",uuid="GPU-0"} 75
-# TYPE gpu_memory_used_bytes gauge
-gpu_memory_used_bytes{gpu_id="0",uuid="GPU-0"} 1073741824
-# TYPE gpu_memory_total_bytes gauge
-gpu_memory_total_bytes{gpu_id="0",uuid="GPU-0"} 85899345920
-# TYPE gpu_temperature_celsius gauge
-gpu_temperature_celsius{gpu_id="0",uuid="GPU-0",sensor="gpu"} 60
-gpu_temperature_celsius{gpu_id="0",uuid="GPU-0",sensor="memory"} 71
-# TYPE container_gpu_processes gauge
-container_gpu_processes{workload="ml/a/x",container_id="c1",gpu_id="0",uuid="GPU-0"} 1
-`
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/client"
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/pkg/verdict"
+)
 
 const viewVerdicts = `{"code":0,"message":"success","data":{"at":"2026-01-01T00:03:00Z","omitted":2,"verdicts":[
 {"name":"RDMAPortDown","severity":"critical","subject":{"name":"mlx5_1/1"},"evidence":["state DOWN","it had\u001b[2J"],"since":"2026-01-01T00:00:00Z"},
 {"name":"GPUAllocatedIdle","severity":"info","subject":{"name":"ml/a/x on GPU 1"},"evidence":[],"since":"2026-01-01T00:03:00Z"}]}}`
 
-// viewed runs top once with a sensor that answers with these.
-func viewed(t *testing.T, o Options) string {
+// viewed are the workloads and devices of a sensor.
+func viewed(t *testing.T) map[string]string {
 	t.Helper()
-	n := 0
-	sensor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/metrics":
-			fmt.Fprintf(w, viewMetrics, n)
-			n += 1 << 40
-		case "/api/v1/verdicts":
-			fmt.Fprint(w, viewVerdicts)
+	hca := func(workload, id string, pairs uint64) overview.Row {
+		return overview.Row{
+			Owner: identity.Owner{Workload: workload, ContainerID: id}, Kind: overview.HCA, Device: "mlx5_0", QueuePairs: &pairs,
 		}
-	}))
-	defer sensor.Close()
-	var out bytes.Buffer
-	o.URL, o.Interval, o.Once, o.Out = sensor.URL+"/metrics", time.Millisecond, true, &out
-	if err := Run(t.Context(), o); err != nil {
-		t.Fatal(err)
 	}
-	return out.String()
+	table := rated(hca("ml/a/x", "c1", 2), hca("ml/b/x", "c2", 9), hca("", "", 1), overview.Row{
+		Owner: identity.Owner{Workload: "ml/a/x", ContainerID: "c1"}, Kind: overview.GPU, Device: "GPU-0", Vendor: "nvidia", GPU: "0",
+		Processes: new(uint64(1)),
+	})
+	devices := []overview.Device{
+		{Kind: overview.HCA, Device: "mlx5_0", Workloads: new(2), Ports: []overview.Port{{
+			Number: 1, State: "ACTIVE", RateBits: 400e9, Transmit: &overview.Rate{PerSecond: 12.5e9}, Receive: &overview.Rate{PerSecond: 7},
+			Errors: new(uint64(7)),
+		}}},
+		{Kind: overview.HCA, Device: "mlx5_1", Workloads: new(0), Ports: []overview.Port{{Number: 1, State: "DOWN", Errors: new(uint64(11))}}},
+		{Kind: overview.HCA, Device: "mlx5_2", Ports: []overview.Port{{Number: 1}}},
+		{
+			Kind: overview.GPU, Device: "GPU-0", Vendor: "nvidia", GPU: "0", Name: "NVIDIA H100", Problems: []string{}, Utilization: new(0.75),
+			Memory: new(1073741824.0), MemoryTotal: new(85899345920.0), Temperature: new(71.0), Workloads: new(1),
+		},
+		{Kind: overview.GPU, Device: "GPU-1", Vendor: "nvidia", GPU: "1", Problems: []string{"xid", "lost"}},
+		{Kind: overview.GPU, Device: "GPU-2", Vendor: "nvidia", GPU: "2"},
+	}
+	return map[string]string{
+		api.WorkloadsPath: enveloped(t, table, "success"), api.DevicesPath: enveloped(t, devices, "success"),
+		api.VerdictsPath: viewVerdicts,
+	}
 }
 
-const verdictLines = `critical  RDMAPortDown      mlx5_1/1         state DOWN; it had\x1b[2J  (for 3m0s)
+const verdictLinesText = `critical  RDMAPortDown      mlx5_1/1         state DOWN; it had\x1b[2J  (for 3m0s)
 info      GPUAllocatedIdle  ml/a/x on GPU 1
 … 2 more: /api/v1/verdicts
 
 `
 
-// TestViews: verdicts are above each view; rows are sorted by figures, those without one last, and filtered by names.
+// TestViews: verdicts are above each view; rows are sorted by figures, rows without the figure last, and filtered by names.
 func TestViews(t *testing.T) {
-	got := viewed(t, Options{Devices: true, Sort: "celsius"})
-	var firsts []string
-	for line := range strings.Lines(strings.TrimPrefix(got, verdictLines)) {
-		firsts = append(firsts, strings.Fields(line)[0])
-	}
-	if d := cmp.Diff([]string{"DEVICE", "nvidia0", "mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "nvidia1"}, firsts); d != "" {
-		t.Errorf("devices: %s\n%s", d, got)
-	}
-	for _, want := range []string{
-		"nvidia1   lost,xid", "400 Gbit/s", "  75%", "1.0 GiB  80.0 GiB       71", "mlx5_1/1  down", "mlx5_2/1  unknown",
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q is missing in\n%s", want, got)
-		}
-	}
-	got = viewed(t, Options{Sort: "qp", Filter: "ML/"})
-	want := verdictLines + `WORKLOAD  DEVICE   QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING  PROCESSES  MEMORY  BUSIEST  ALLOCATED  MODEL
-ml/b/x    mlx5_0    9   -   -           -     -     -        -       -    -        -          -       -        -          -      -
-ml/a/x    mlx5_0    2   -   -           -     -     -        -       -    -        -          -       -        -          -      -
-ml/a/x    nvidia0   -   -   -           -     -     -        -       -    -        -          1       -        -          -   H100
+	url := serve(t, viewed(t))
+	want := verdictLinesText + `DEVICE   STATE     BUSY   MEMORY        OF  CELSIUS  WORKLOADS  MODEL
+nvidia0  healthy    75%  1.0 GiB  80.0 GiB       71          1   H100
+nvidia1  lost,xid     -        -         -        -          -      -
+nvidia2  unknown      -        -         -        -          -      -
+
+DEVICE    STATE    BUSY        RATE      TX/S  RX/S  ERRORS  WORKLOADS
+mlx5_1/1  down        -           -         -     -      11          0
+mlx5_0/1  active    25%  400 Gbit/s  11.6 GiB   7 B       7          2
+mlx5_2/1  unknown     -           -         -     -       -          -
 `
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, once(t, Options{URL: url, Devices: true, Sort: "errors"})); d != "" {
+		t.Errorf("devices (-want +got):\n%s", d)
+	}
+	want = verdictLinesText + `WORKLOAD  DEVICE   PROCESSES  MEMORY  BUSIEST  ALLOCATED  MODEL
+ml/a/x    nvidia0          1       -        -          -   H100
+
+WORKLOAD  DEVICE  QP  CQ  MR  REGISTERED  TX/S  RX/S  VERBS/S  ERRORS  P99  MISSING
+ml/b/x    mlx5_0   9   -   -           -     -     -        -       -    -        -
+ml/a/x    mlx5_0   2   -   -           -     -     -        -       -    -        -
+`
+	if d := cmp.Diff(want, once(t, Options{URL: url, Sort: "qp", Filter: "ML/"})); d != "" {
 		t.Errorf("workloads (-want +got):\n%s", d)
 	}
 }
 
 // TestJSON: all views are in one object.
 func TestJSON(t *testing.T) {
-	text := viewed(t, Options{JSON: true})
+	text := once(t, Options{URL: serve(t, viewed(t)), JSON: true})
 	var got struct {
 		At                 time.Time
-		Verdicts           verdicts
+		Rates              float64 `json:"rates_seconds"`
+		Incomplete         []string
+		Verdicts           api.VerdictList
 		Workloads, Devices []map[string]any
 	}
 	if err := json.Unmarshal([]byte(text), &got); err != nil || strings.Count(text, "\n") != 1 {
@@ -139,19 +105,84 @@ func TestJSON(t *testing.T) {
 	if got.At.IsZero() || len(got.Verdicts.Verdicts) != 2 || got.Verdicts.Verdicts[0].Name != "RDMAPortDown" || got.Verdicts.Omitted != 2 {
 		t.Errorf("%+v", got.Verdicts)
 	}
+	if got.Rates != 6 || got.Incomplete == nil {
+		t.Errorf("rates over %v s, incomplete %v", got.Rates, got.Incomplete)
+	}
 	workload := map[string]any{
 		"kind": "hca", "workload": "ml/a/x", "container_id": "c1", "device": "mlx5_0", "qp": 2.0, "cq": nil, "mr": nil, "registered": nil,
 		"tx": nil, "rx": nil, "verbs": nil, "errors": nil, "p99": nil, "missing": nil,
 	}
-	if d := cmp.Diff(workload, got.Workloads[0]); d != "" || len(got.Workloads) != 4 {
+	if d := cmp.Diff(workload, got.Workloads[1]); d != "" || len(got.Workloads) != 4 {
 		t.Errorf("%d workloads: %s", len(got.Workloads), d)
 	}
 	gpu := map[string]any{
 		"kind": "gpu", "device": "nvidia0", "state": "healthy", "busy": 0.75, "memory": 1073741824.0, "total": 85899345920.0, "celsius": 71.0,
 		"workloads": 1.0, "model": "H100",
 	}
-	if d := cmp.Diff(gpu, got.Devices[3]); d != "" || len(got.Devices) != 5 {
+	if d := cmp.Diff(gpu, got.Devices[0]); d != "" || len(got.Devices) != 6 {
 		t.Errorf("%d devices: %s", len(got.Devices), d)
+	}
+}
+
+// TestOlderSensor: a figure that an older sensor does not know is not zero.
+func TestOlderSensor(t *testing.T) {
+	answers := viewed(t)
+	added := regexp.MustCompile(
+		`"(temperature_celsius|workloads|errors|transmit|receive|stalled_queue_pairs|rates_\w+)":("[^"]*"|\{[^}]*\}|[^,}]*),?`)
+	for path, text := range answers {
+		answers[path] = strings.ReplaceAll(added.ReplaceAllString(text, ""), ",}", "}")
+	}
+	sensor, err := client.New(serve(t, answers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sensor.Close()
+	r, err := read(t.Context(), sensor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := (&Options{Devices: true, Filter: "0"}).show(newScreen(&out, true, false, ""), r); err != nil {
+		t.Fatal(err)
+	}
+	want := verdictLinesText[:len(verdictLinesText)-1] + noRates + `
+
+DEVICE   STATE    BUSY   MEMORY        OF  CELSIUS  WORKLOADS  MODEL
+nvidia0  healthy   75%  1.0 GiB  80.0 GiB        -          -   H100
+
+DEVICE    STATE   BUSY        RATE  TX/S  RX/S  ERRORS  WORKLOADS
+mlx5_0/1  active     -  400 Gbit/s     -     -       -          -
+`
+	if d := cmp.Diff(want, out.String()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestReasons: what a sensor does not know has its reason, once.
+func TestReasons(t *testing.T) {
+	const sick = "nvidia is failed: a reason"
+	partial := map[string]string{
+		api.WorkloadsPath: enveloped(t, rated(rows()[:1]...), "partial: "+sick),
+		api.DevicesPath:   enveloped(t, []overview.Device{}, "partial: "+sick+"\x1b"),
+		api.VerdictsPath:  `503 {"code":503,"data":null,"message":"nothing was judged"}`,
+	}
+	nothing := map[string]string{
+		api.WorkloadsPath: `503 {"code":503,"data":null,"message":"not read: rdma is switched off"}`,
+		api.DevicesPath:   `503 {"code":503,"data":null,"message":"not read: rdma is switched off"}`,
+		api.VerdictsPath:  okVerdicts,
+	}
+	none := map[string]string{
+		api.WorkloadsPath: enveloped(t, rated(), "success"), api.DevicesPath: enveloped(t, []overview.Device{}, "success"),
+		api.VerdictsPath: okVerdicts,
+	}
+	for want, answers := range map[string]map[string]string{
+		"incomplete: " + sick + "\nincomplete: " + sick + "?\nincomplete: nothing was judged\n\nWORKLOAD": partial,
+		"incomplete: not read: rdma is switched off\n":                                                    nothing,
+		"no workload uses an HCA or a GPU\n":                                                              none,
+	} {
+		if got := once(t, Options{URL: serve(t, answers)}); !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 
@@ -159,7 +190,8 @@ func TestJSON(t *testing.T) {
 func TestColors(t *testing.T) {
 	var out bytes.Buffer
 	s := &screen{out: &out, size: func() (int, int) { return 10, 20 }, title: "title", color: true}
-	if err := s.draw([]line{{"critical RDMAPortDown", colors["critical"]}}, grid{[]string{"A", "B"}, [][]string{{"a", "b"}}}); err != nil {
+	critical := []line{{"critical RDMAPortDown", colors[verdict.Critical]}}
+	if err := s.draw(critical, grid{[]string{"A", "B"}, [][]string{{"a", "b"}}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"\x1b[1;31mcritical …\x1b[0m\n", "\x1b[1mA  B\x1b[0m\na  b"} {
@@ -169,7 +201,7 @@ func TestColors(t *testing.T) {
 	}
 	out.Reset()
 	s.color = false
-	if err := s.draw([]line{{"critical", colors["critical"]}}); err != nil || strings.Contains(out.String(), "\x1b[1;31m") {
+	if err := s.draw([]line{{"critical", colors[verdict.Critical]}}); err != nil || strings.Contains(out.String(), "\x1b[1;31m") {
 		t.Errorf("%v: colors: %q", err, out.String())
 	}
 }
