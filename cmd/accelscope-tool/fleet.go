@@ -9,13 +9,12 @@ import (
 	"maps"
 	"net/http"
 
-	"github.com/accelscope/accelscope/pkg/fleet/page"
-
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
+	"github.com/accelscope/accelscope/pkg/fleet/page"
 	"github.com/accelscope/accelscope/pkg/httpserver"
 	"github.com/accelscope/accelscope/pkg/program"
 )

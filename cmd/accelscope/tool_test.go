@@ -46,8 +46,12 @@ func TestTool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"top", "--once"}, {"--log.level", "debug", "fleet", "--prometheus=http://localhost"}, {"peers", "--config.file=/nonexistent"},
-		{"topo", "--json"}, {"gpu", "release", "--for=5m"}, {"inventory", "accept", "GPU 1"},
+		{"top", "--once"},
+		{"--log.level", "debug", "fleet", "--prometheus=http://localhost"},
+		{"peers", "--config.file=/nonexistent"},
+		{"topo", "--json"},
+		{"gpu", "release", "--for=5m"},
+		{"inventory", "accept", "GPU 1"},
 	} {
 		want := tool + "|" + strings.Join(args, " ") + "|of the caller|a line\n"
 		if out, log, status := start(args...); out != want || log != "failed\n" || status != 7 {

@@ -32,8 +32,14 @@ func TestPrograms(t *testing.T) {
 	for program, commands := range map[Program][][]string{
 		Sensor: {nil, {"run"}, {"doctor"}, {"check"}, {"version"}},
 		Tool: {
-			{"top"}, {"fleet", "--prometheus=http://localhost"}, {"peers"}, {"topo"}, {"gpu", "release"}, {"gpu", "resume"},
-			{"inventory", "accept"}, {"--log.level", "debug", "top"},
+			{"top"},
+			{"fleet", "--prometheus=http://localhost"},
+			{"peers"},
+			{"topo"},
+			{"gpu", "release"},
+			{"gpu", "resume"},
+			{"inventory", "accept"},
+			{"--log.level", "debug", "top"},
 		},
 	} {
 		for _, args := range commands {
