@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The image of the sensor: the binary, the C library that it needs to open NVIDIA's, and the certificates of
+# The image: the sensor, accelscope-tool, the C library that it needs to open NVIDIA's, and the certificates of
 # public authorities. No shell, no package manager.
 #
 #	docker build -t accelscope .                                         # BuildKit: Docker 23, or DOCKER_BUILDKIT=1
@@ -29,12 +29,12 @@ ARG BASE
 # The same sources, Go, and gcc give the same binary, wherever they are. BPF objects are those of gen/.
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=1 GOOS=linux GOARCH="$TARGETARCH" CC="$(cat /out/cc)" CGO_CFLAGS='-O2 -g -Wno-deprecated-declarations' \
-        go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/sensor/usr/bin/accelscope ./cmd/accelscope && \
+        go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/sensor/usr/bin/ ./cmd/... && \
     go build -C deploy/docker/sbom -trimpath -o /out/sbom . && \
     { [ "$BASE" = scratch ] || { rm -r /out/base/*; : > /out/packages; }; } && \
-    /out/sbom -version "$VERSION" -packages /out/packages -out /out/sensor /out/sensor/usr/bin/accelscope && \
+    /out/sbom -version "$VERSION" -packages /out/packages -out /out/sensor /out/sensor/usr/bin/* && \
     cat /out/packages /out/packages-fabric > /out/packages-all && \
-    /out/sbom -version "$VERSION" -packages /out/packages-all -out /out/fabric /out/sensor/usr/bin/accelscope
+    /out/sbom -version "$VERSION" -packages /out/packages-all -out /out/fabric /out/sensor/usr/bin/*
 
 FROM ${BASE} AS sensor
 COPY --from=build /out/base /

@@ -37,8 +37,8 @@ run: build ## Build the sensor and run it on this machine
 	@exec bin/accelscope
 
 .PHONY: build
-build: ## Build bin/accelscope
-	@CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/accelscope ./cmd/accelscope
+build: ## Build bin/accelscope and bin/accelscope-tool
+	@CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # For the other architecture: make image ARCH=arm64. For the node that reads the fabric: make image TARGET=fabric.
 ARCH   ?= $(shell dpkg --print-architecture)
@@ -101,7 +101,7 @@ VULNDB ?=
 .PHONY: security
 security: build $(VULNCHECK) ## Licenses of what is linked, known vulnerabilities in it (VULNDB=DIR: a copy of Go's database)
 	@go test -C deploy/docker/sbom -count=1 ./...
-	@out=$$(mktemp -d); trap 'rm -rf $$out' EXIT; go run -C deploy/docker/sbom . -version $(VERSION) -out $$out $(CURDIR)/bin/accelscope
+	@out=$$(mktemp -d); trap 'rm -rf $$out' EXIT; go run -C deploy/docker/sbom . -version $(VERSION) -out $$out $(CURDIR)/bin/accelscope $(CURDIR)/bin/accelscope-tool
 	@go run ./tests/security -govulncheck $(VULNCHECK) $(if $(VULNDB),-database $(VULNDB))
 
 $(VULNCHECK):

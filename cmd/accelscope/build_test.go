@@ -35,13 +35,12 @@ func TestMain(m *testing.M) {
 }
 
 var builtProgram = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(artifacts, "accelscope")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if out, err := child.Command(ctx, "go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := child.Command(ctx, "go", "build", "-o", artifacts+"/", ".", "../accelscope-tool").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
-	return path, nil
+	return filepath.Join(artifacts, "accelscope"), nil
 })
 
 var builtLibrary = sync.OnceValues(func() (string, error) {

@@ -8,6 +8,7 @@ import (
 	"html"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -16,7 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/config"
+	"github.com/accelscope/accelscope/pkg/fleet/matrix"
+	"github.com/accelscope/accelscope/pkg/fleet/page"
+	"github.com/accelscope/accelscope/pkg/httpserver"
 	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/child"
 )
@@ -157,19 +160,20 @@ func TestFleetOverTLS(t *testing.T) {
 		file := a.Write(t, "client.yml", "tls_config: {ca_file: ca.crt}\n")
 		plain, stop := start(t, binary, "fleet", "--prometheus="+s.URL, "--prometheus.config.file="+file, "--web.config.file="+web,
 			"--fleet.sensor-url=http://{instance}/")
-		page := "https" + strings.TrimPrefix(plain, "http")
-		routes, err := fleetRoutes(&config.FleetCommand{Prometheus: s.URL, PrometheusFlags: config.PrometheusFlags{PrometheusFile: file}, SensorURL: "http://{instance}/"})
-		if err != nil || len(routes) < 7 {
-			t.Fatal(len(routes), err)
+		site := "https" + strings.TrimPrefix(plain, "http")
+		routes := page.Handlers(page.Options{Matrix: new(matrix.Reader)})
+		maps.Copy(routes, httpserver.ProbeRoutes(nil))
+		if len(routes) < 7 {
+			t.Fatal(len(routes))
 		}
 		for pattern := range routes {
 			path := strings.TrimSuffix(strings.TrimPrefix(pattern, "GET "), "{$}")
 			for _, password := range []string{"", "wrong"} {
-				if code, _, body := fetch(t, client, page+path, password); code != http.StatusUnauthorized || string(body) != "Unauthorized\n" {
+				if code, _, body := fetch(t, client, site+path, password); code != http.StatusUnauthorized || string(body) != "Unauthorized\n" {
 					t.Errorf("GET %s with password %q: %d %q", path, password, code, body)
 				}
 			}
-			if code, _, body := fetch(t, client, page+path, "right"); code != http.StatusOK && code != http.StatusNotFound {
+			if code, _, body := fetch(t, client, site+path, "right"); code != http.StatusOK && code != http.StatusNotFound {
 				t.Errorf("GET %s with the right password: %d %q", path, code, body)
 			}
 		}

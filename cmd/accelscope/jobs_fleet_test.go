@@ -18,7 +18,6 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/api"
-	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/overview"
@@ -41,22 +40,18 @@ func (p *prometheus) fleet(t *testing.T, nodes []*jobNode) {
 	if err := os.WriteFile(client, []byte("proxy_url: "+proxy.URL+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := config.FleetCommand{Prometheus: p.url, SensorURL: "http://{host}:9847/", SensorFile: client}
-	routes, err := fleetRoutes(&c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	for pattern, h := range routes {
-		mux.Handle(pattern, h)
-	}
-	page := func(target string) string {
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
-		if w.Code != http.StatusOK {
-			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+	site, stop := start(t, build(t), "fleet", "--prometheus="+p.url, "--fleet.sensor-url=http://{host}:9847/", "--fleet.sensor.config.file="+client)
+	t.Cleanup(func() {
+		if _, err := stop(); err != nil {
+			t.Error(err)
 		}
-		return w.Body.String()
+	})
+	page := func(target string) string {
+		code, _, body := get(t, site+target, "")
+		if code != http.StatusOK {
+			t.Errorf("%s: %d %s", target, code, body)
+		}
+		return body
 	}
 
 	const query = "?namespace=ml&kind=JobSet&name=train"

@@ -2,15 +2,15 @@
 
 // Command accelscope shows which container uses which RDMA HCA and which GPU,
 // how hard, and how well that goes. It is the sensor, and the commands doctor,
-// check, top, fleet, peers, topo, gpu, inventory and version.
+// check and version. For all other commands it executes accelscope-tool.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -26,7 +26,10 @@ func main() { program.Main(run) }
 
 // run runs the command in args. It returns when the command or ctx is done.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	c, command, err := config.Parse(args, program.VersionOf(version).String(), stdout, stderr, os.Exit)
+	c, command, err := config.Parse(config.Sensor, args, program.VersionOf(version).String(), stdout, stderr, os.Exit)
+	if errors.Is(err, config.ErrOtherProgram) {
+		return executeTool(args)
+	}
 	if err != nil {
 		return err
 	}
@@ -36,7 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // a terminal refuses it
-	switch name, rest, _ := strings.Cut(command, " "); name {
+	switch command {
 	case "doctor":
 		return doctorRun(ctx, &c.Doctor, stdout, log)
 	case "check":
@@ -46,21 +49,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 		fmt.Fprintln(stdout, "the configuration is valid")
 		return nil
-	case "top":
-		return topRun(ctx, &c.Top, stdout)
-	case "fleet":
-		return fleetRun(ctx, &c.Fleet, log)
-	case "peers":
-		return peersRun(ctx, &c.Peers, stdout)
-	case "topo":
-		return topoRun(ctx, &c.Topo, stdout)
-	case "gpu":
-		if rest == "release" {
-			return gpuRelease(ctx, &c.GPU.Release, stdout)
-		}
-		return gpuResume(ctx, &c.GPU.Resume, stdout)
-	case "inventory":
-		return inventoryAccept(ctx, &c.Inventory.Accept, stdout)
 	case "version":
 		_, err := fmt.Fprintln(stdout, program.VersionOf(version))
 		return err

@@ -61,7 +61,7 @@ builder=localhost/accelscope-builder:$key
 buildah inspect --type image "$builder" >/dev/null 2>&1 || make_builder
 
 # Modules are downloaded here, because the build in the builder has no network for them.
-CGO_ENABLED=1 GOARCH=$ARCH go list -deps ./cmd/accelscope >/dev/null
+CGO_ENABLED=1 GOARCH=$ARCH go list -deps ./cmd/... >/dev/null
 go list -C deploy/docker/sbom -deps . >/dev/null
 
 epoch=$(git log -1 --format=%ct 2>/dev/null || echo 0)

@@ -24,9 +24,9 @@ STAGE=$(mktemp -d)
 trap 'rm -rf "$STAGE"' EXIT
 export VERSION STAGE
 
-go build -trimpath -ldflags "-s -w -X main.version=$describe" -o "$STAGE/accelscope" ./cmd/accelscope
-# The newest version of a libc symbol that the binary needs.
-GLIBC=$(readelf -V "$STAGE/accelscope" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+go build -trimpath -ldflags "-s -w -X main.version=$describe" -o "$STAGE/bin/" ./cmd/...
+# The newest version of a libc symbol that the programs need.
+GLIBC=$(readelf -V "$STAGE"/bin/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 export GLIBC=${GLIBC#GLIBC_}
 
 mkdir "$STAGE/share"

@@ -173,7 +173,7 @@ func TestTasks(t *testing.T) {
 
 // files are required in a package.
 var files = []string{
-	"/etc/accelscope/accelscope.yaml", "/etc/accelscope/web.yaml", "/etc/default/accelscope", "/usr/bin/accelscope",
+	"/etc/accelscope/accelscope.yaml", "/etc/accelscope/web.yaml", "/etc/default/accelscope", "/usr/bin/accelscope", "/usr/bin/accelscope-tool",
 	"/usr/lib/systemd/system/accelscope.service", "/usr/lib/systemd/system/accelscope-fleet.service", "/usr/share/accelscope/systemd/fabric.conf",
 	"/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/docs/limits.md", "/usr/share/doc/accelscope/metrics.md",
 }
@@ -307,11 +307,11 @@ func wanted(t *testing.T, got []string) {
 	}
 }
 
-// libc checks that the dependency is the newest version of a libc symbol that the program needs, as objdump lists them.
+// libc checks that the dependency is the newest version of a libc symbol that the sensor and its tool need, as objdump lists them.
 func libc(t *testing.T, program, depends, pattern string) {
 	t.Helper()
 	newest := ""
-	for _, v := range regexp.MustCompile(`GLIBC_([0-9.]+)`).FindAllStringSubmatch(output(t, "objdump", "-T", program), -1) {
+	for _, v := range regexp.MustCompile(`GLIBC_([0-9.]+)`).FindAllStringSubmatch(output(t, "objdump", "-T", program, program+"-tool"), -1) {
 		if err := child.Command(t.Context(), "dpkg", "--compare-versions", v[1], "gt", newest).Run(); err == nil {
 			newest = v[1]
 		}

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package config has everything that a user can set: the flags of all commands, their environment variables and the configuration
-// file. Both programs parse all of it, so that they have the same help and refuse the same things.
+// file. Both programs know the flags of all commands, so that they have the same help and refuse the same things.
 package config
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -13,6 +15,18 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/metrics"
 )
+
+// A Program is the name of a program that parses flags.
+type Program string
+
+// The programs. Commands whose tag is tool belong to Tool, all others to Sensor.
+const (
+	Sensor Program = "accelscope"
+	Tool   Program = "accelscope-tool"
+)
+
+// ErrOtherProgram reports a command that belongs to the other program.
+var ErrOtherProgram = errors.New("wrong program")
 
 // CLI is everything a user can set. kong fills it, in this order of precedence:
 // command line, environment (ACCELSCOPE_ and the flag's name), the YAML file of
@@ -24,12 +38,12 @@ type CLI struct {
 	Run       RunCommand       `cmd:"" default:"withargs" help:"Run the sensor (default)."`
 	Doctor    DoctorCommand    `cmd:"" help:"Try every source, probe and permission once and show failures with cures."`
 	Check     CheckCommand     `cmd:"" help:"Check flags, environment and configuration files."`
-	Top       TopCommand       `cmd:"" help:"Show a running sensor's workloads and their devices."`
-	Fleet     FleetCommand     `cmd:"" set:"listen=:9851" help:"Show all nodes in a browser, from Prometheus."`
-	Peers     PeersCommand     `cmd:"" help:"Show a running sensor's connections between workloads and remote ports."`
-	Topo      TopoCommand      `cmd:"" help:"Show the distance between GPUs and HCAs, and their workloads."`
-	GPU       GPUCommand       `cmd:"" name:"gpu" help:"Release a running sensor's GPUs for maintenance."`
-	Inventory InventoryCommand `cmd:"" name:"inventory" help:"Accept the node's devices as they are."`
+	Top       TopCommand       `cmd:"" tool:"" help:"Show a running sensor's workloads and their devices."`
+	Fleet     FleetCommand     `cmd:"" tool:"" set:"listen=:9851" help:"Show all nodes in a browser, from Prometheus."`
+	Peers     PeersCommand     `cmd:"" tool:"" help:"Show a running sensor's connections between workloads and remote ports."`
+	Topo      TopoCommand      `cmd:"" tool:"" help:"Show the distance between GPUs and HCAs, and their workloads."`
+	GPU       GPUCommand       `cmd:"" tool:"" name:"gpu" help:"Release a running sensor's GPUs for maintenance."`
+	Inventory InventoryCommand `cmd:"" tool:"" name:"inventory" help:"Accept the node's devices as they are."`
 	Version   VersionCommand   `cmd:"" help:"Print the version."`
 
 	PrintVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version."`
@@ -37,6 +51,8 @@ type CLI struct {
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"YAML configuration file with flag names as keys."`
 	LogLevel   string `name:"log.level" enum:"debug,info,warn,error" default:"info" help:"Log level (${enum})."`
 	LogFormat  string `name:"log.format" enum:"console,json" default:"console" help:"Log format (${enum})."`
+
+	program Program
 }
 
 // SensorFlags select what the sensor reads. run and doctor share them.
@@ -217,10 +233,10 @@ var flagVars = kong.Vars{
 	"listen": ":9847", // the page of all nodes has another default
 }
 
-// Parse reads args, the environment and the configuration file. It returns the name of the command with its subcommands. What --help and
-// --version print goes to stdout, and exit is called after it.
-func Parse(args []string, version string, stdout, stderr io.Writer, exit func(int)) (c *CLI, command string, err error) {
-	c = &CLI{}
+// Parse reads args, the environment and the configuration file. It returns the name of the command with its subcommands, or ErrOtherProgram
+// before it reads the file, which may be a pipe. What --help and --version print goes to stdout, and exit is called after it.
+func Parse(p Program, args []string, version string, stdout, stderr io.Writer, exit func(int)) (c *CLI, command string, err error) {
+	c = &CLI{program: p}
 	parsed, err := parse(c, args, version, stdout, stderr, exit)
 	if err != nil {
 		return nil, "", err
@@ -245,9 +261,12 @@ func parse(c *CLI, args []string, version string, stdout, stderr io.Writer, exit
 	return parser.Parse(args)
 }
 
-// BeforeResolve adds the configuration file as a resolver. It runs
+// BeforeResolve rejects commands of the other program, and adds the configuration file as a resolver. It runs
 // when the command line and the environment are known and nothing is set yet.
 func (c *CLI) BeforeResolve(ctx *kong.Context) error {
+	if p := programOf(ctx.Selected()); c.program != "" && c.program != p {
+		return fmt.Errorf("%w: %s is a command of %s", ErrOtherProgram, ctx.Command(), p)
+	}
 	var path string
 	for _, flag := range ctx.Model.Flags {
 		if flag.Name == "config.file" {
@@ -266,4 +285,14 @@ func (c *CLI) BeforeResolve(ctx *kong.Context) error {
 	}
 	ctx.AddResolver(file)
 	return nil
+}
+
+// programOf returns the program that a command or subcommand belongs to.
+func programOf(command *kong.Node) Program {
+	for ; command != nil; command = command.Parent {
+		if command.Tag.Has("tool") {
+			return Tool
+		}
+	}
+	return Sensor
 }

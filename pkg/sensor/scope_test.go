@@ -32,7 +32,7 @@ func TestContainerScope(t *testing.T) {
 		{metrics.ScopeNone, []string{"--path.host=" + cluster, "--no-collector.container"}},
 		{metrics.ScopeNone, []string{"--path.host=" + cluster, "--container.scope=all", "--no-collector.container"}},
 	} {
-		c, _, err := config.Parse(test.args, "", io.Discard, io.Discard, func(int) { t.Error("exit") })
+		c, _, err := config.Parse(config.Sensor, test.args, "", io.Discard, io.Discard, func(int) { t.Error("exit") })
 		if err != nil {
 			t.Fatal(err)
 		}

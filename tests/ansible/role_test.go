@@ -270,7 +270,7 @@ func TestBinary(t *testing.T) {
 	v := vars{"accelscope_binary": filepath.Join(n.dir, "0.0.1/usr/bin/accelscope")}
 	before := n.sh(t, everything)
 	install := []string{
-		"Copy the program", "Copy the unit", "Create the configuration directory", "Write web.yaml", "Write accelscope.yaml",
+		"Copy the sensor", "Copy accelscope-tool", "Copy the unit", "Create the configuration directory", "Write web.yaml", "Write accelscope.yaml",
 		"Write the environment file", "Create the drop-in directory",
 	}
 	image := n

@@ -298,7 +298,7 @@ func TestArguments(t *testing.T) {
 		cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 5*time.Second
 		return cmd.CombinedOutput()
 	}
-	if out, err := run("go", "build", "-o", binary, "./cmd/accelscope"); err != nil {
+	if out, err := run("go", "build", "-o", filepath.Dir(binary), "./cmd/..."); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	const missing = "/nonexistent/web.yaml"

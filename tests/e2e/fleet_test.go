@@ -65,7 +65,7 @@ type fleetGuest struct {
 // made.
 func TestFleet(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "accelscope")
-	if out, err := child.Command(t.Context(), "go", "build", "-o", binary, "github.com/accelscope/accelscope/cmd/accelscope").CombinedOutput(); err != nil {
+	if out, err := child.Command(t.Context(), "go", "build", "-o", filepath.Dir(binary), "github.com/accelscope/accelscope/cmd/...").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	ports := []int{freePort(t, "udp"), freePort(t, "udp")}

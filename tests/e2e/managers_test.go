@@ -48,7 +48,7 @@ func managersOptions(t *testing.T) vm.Options {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	sh(t, "go", "build", "-o", dir+"/accelscope", "github.com/accelscope/accelscope/cmd/accelscope")
+	sh(t, "go", "build", "-o", dir, "github.com/accelscope/accelscope/cmd/...")
 	return vm.Options{
 		Kernel: "6.12", Devices: 1, Systemd: true, Timeout: 20 * time.Minute,
 		Env: []string{

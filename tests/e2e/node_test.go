@@ -234,7 +234,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	}
 	const module = "github.com/accelscope/accelscope/"
 	for _, args := range [][]string{
-		{"build", "-o", dir + "/accelscope", module + "cmd/accelscope"},
+		{"build", "-o", dir, module + "cmd/..."},
 		{"test", "-c", "-o", dir + "/rdma.test", module + "pkg/source/rdma"},
 		{"test", "-c", "-o", dir + "/vf.test", module + "pkg/source/rdma/vf"},
 		{"test", "-c", "-o", dir + "/access.test", module + "pkg/source/access"},

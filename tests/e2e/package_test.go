@@ -281,7 +281,7 @@ func (d *deployment) remove(t *testing.T) {
 	dpkg(t, "-P", "accelscope")
 	left := sh(t, "find", "/etc/default", "/etc/systemd", "/var/lib/systemd", "/run/systemd", "/var/lib/dpkg", "/usr/lib/systemd",
 		"-name", "*accelscope*")
-	for _, path := range []string{"/etc/accelscope", "/usr/bin/accelscope", "/usr/share/accelscope", "/usr/share/doc/accelscope"} {
+	for _, path := range []string{"/etc/accelscope", "/usr/bin/accelscope", "/usr/bin/accelscope-tool", "/usr/share/accelscope", "/usr/share/doc/accelscope"} {
 		if _, err := os.Lstat(path); err == nil {
 			left += path + "\n"
 		}

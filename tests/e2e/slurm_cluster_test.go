@@ -118,7 +118,7 @@ func (n node) slurmOptions(t *testing.T) vm.Options {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	sh(t, "go", "build", "-o", dir+"/accelscope", "github.com/accelscope/accelscope/cmd/accelscope")
+	sh(t, "go", "build", "-o", dir, "github.com/accelscope/accelscope/cmd/...")
 	return vm.Options{
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Systemd: true, Timeout: time.Hour,
 		Env: []string{

@@ -31,7 +31,7 @@ func buildProgram(t *testing.T) string {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(t.TempDir(), "accelscope")
-	build := child.Command(t.Context(), "go", "build", "-o", binary, "./cmd/accelscope")
+	build := child.Command(t.Context(), "go", "build", "-o", filepath.Dir(binary), "./cmd/...")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

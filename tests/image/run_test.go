@@ -62,6 +62,15 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// The sensor executes accelscope-tool of the image.
+func TestTool(t *testing.T) {
+	m := unpack(t, native)
+	out, err := m.command(t, nil, sensor, "top", "--once", "--url=http://127.0.0.1:1/metrics").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "connection refused") {
+		t.Errorf("%v: %q, want an error of the tool", err, out)
+	}
+}
+
 // The arm64 binary is cross-compiled. QEMU runs it with the libraries of its image.
 func TestVersionARM(t *testing.T) {
 	m := unpack(t, arm64)

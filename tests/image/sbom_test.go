@@ -45,7 +45,7 @@ func readSBOM(t *testing.T, path string) map[string]component {
 	return components
 }
 
-// The SBOM lists exactly the Go modules of `go version -m`, with versions and hashes.
+// The SBOM lists exactly the Go modules of `go version -m` of both programs, with versions and hashes.
 func TestSBOM(t *testing.T) {
 	for _, tt := range images {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestSBOM(t *testing.T) {
 				t.Errorf("beside the archive is another bill, or none: %v", err)
 			}
 			want := map[string]string{}
-			out, err := child.Command(t.Context(), "go", "version", "-m", m.root+sensor).Output()
+			out, err := child.Command(t.Context(), "go", "version", "-m", m.root+sensor, m.root+sensor+"-tool").Output()
 			if err != nil {
 				t.Fatal(err)
 			}

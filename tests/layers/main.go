@@ -98,6 +98,8 @@ var plants = map[string]plant{
 	"control":                 {"pkg/control/planted.go", module + "pkg/engine"},
 	"doctor":                  {"pkg/doctor/planted.go", module + "pkg/metrics"},
 	"sensor":                  {"pkg/sensor/planted.go", module + "pkg/top"},
+	"cmd-accelscope":          {"cmd/accelscope/planted.go", module + "pkg/top"},
+	"cmd-accelscope-tool":     {"cmd/accelscope-tool/planted.go", module + "pkg/sensor"},
 	"everywhere":              {"pkg/later/planted.go", module + "cmd/accelscope"},
 }
 
@@ -198,7 +200,7 @@ func write(dir, name, text string) error {
 
 // goFile is a file of a package with at most one import.
 func goFile(name, imports string) string {
-	text := "package " + name + "\n"
+	text := "package " + strings.ReplaceAll(name, "-", "") + "\n"
 	if imports != "" {
 		text += fmt.Sprintf("\nimport _ %q\n", imports)
 	}

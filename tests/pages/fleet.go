@@ -116,7 +116,7 @@ func startFleet() (string, error) {
 	builds := [][]string{{generator, "./tests/fleet"}}
 	if program == "" {
 		program = filepath.Join(dir, "accelscope")
-		builds = append(builds, []string{program, "./cmd/accelscope"})
+		builds = append(builds, []string{dir, "./cmd/..."})
 	}
 	for _, b := range builds {
 		cmd := child.Command(context.Background(), "go", "build", "-o", b[0], b[1])

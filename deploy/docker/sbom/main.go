@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom lists what a Go binary and an image around it are made of: a bill of materials in CycloneDX, and
-// the texts of the licenses of all modules, which their terms want beside the binary.
+// Command sbom lists what Go binaries of a module and an image around them are made of: a bill of materials in CycloneDX, and
+// the texts of the licenses of all modules, which their terms want beside the binaries.
 //
-// Modules are those that the linker wrote into the binary; nothing is taken from go.mod, which names more. Their
-// licenses are read from the module cache that the binary was built from.
+// Modules are those that the linker wrote into the binaries; nothing is taken from go.mod, which names more. Their
+// licenses are read from the module cache that the binaries were built from.
 package main
 
 import (
 	"bytes"
 	"debug/buildinfo"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 )
 
 func main() {
@@ -21,24 +23,30 @@ func main() {
 	packages := flag.String("packages", "", "Debian packages in the image: a line NAME VERSION ARCH SHA256 LICENSE each, by tabs")
 	out := flag.String("out", "", "root of the image: usr/share/sbom and usr/share/doc below it are written")
 	flag.Parse()
-	if err := run(*version, *packages, *out, flag.Arg(0)); err != nil {
+	if err := run(*version, *packages, *out, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "sbom: error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(version, packages, out, binary string) error {
-	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		return err
+func run(version, packages, out string, binaries []string) error {
+	infos := make([]*debug.BuildInfo, len(binaries))
+	for i, binary := range binaries {
+		var err error
+		if infos[i], err = buildinfo.ReadFile(binary); err != nil {
+			return err
+		}
+	}
+	if len(infos) == 0 {
+		return errors.New("want binaries")
 	}
 	cache, err := moduleCache()
 	if err != nil {
 		return err
 	}
-	b := newBill(info, version)
+	b := newBill(infos[0], version)
 	var notices bytes.Buffer
-	for _, m := range modules(info) {
+	for _, m := range modules(infos) {
 		texts, err := cache.licenses(m)
 		if err != nil {
 			return err

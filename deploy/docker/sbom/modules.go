@@ -17,18 +17,23 @@ import (
 	mod "golang.org/x/mod/module"
 )
 
-// A module is linked into the binary. Go's standard library is the module std.
+// A module is linked into a binary. Go's standard library is the module std.
 type module struct{ Path, Version, Sum string }
 
 const std = "stdlib"
 
-func modules(info *debug.BuildInfo) []module {
-	list := []module{{Path: std, Version: strings.TrimPrefix(info.GoVersion, "go")}}
-	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
+// modules returns the modules of binaries that the same Go built from the same go.mod, each module once.
+func modules(infos []*debug.BuildInfo) []module {
+	list := []module{{Path: std, Version: strings.TrimPrefix(infos[0].GoVersion, "go")}}
+	for _, info := range infos {
+		for _, m := range info.Deps {
+			if m.Replace != nil {
+				m = m.Replace
+			}
+			if one := (module{m.Path, m.Version, m.Sum}); !slices.Contains(list, one) {
+				list = append(list, one)
+			}
 		}
-		list = append(list, module{m.Path, m.Version, m.Sum})
 	}
 	return list
 }

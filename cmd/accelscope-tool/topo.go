@@ -26,7 +26,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma"
 )
 
-// topoRun prints the topology that the sensor reports or, if none runs on this node, that of sysfs, without owners.
+// topoRun prints the topology that the sensor reports or, without a sensor on this node, the topology in sysfs, without owners.
 func topoRun(ctx context.Context, c *config.TopoCommand, stdout io.Writer) error {
 	query := url.Values{}
 	if c.Workload != "" {
@@ -81,7 +81,7 @@ func topoRun(ctx context.Context, c *config.TopoCommand, stdout io.Writer) error
 // vpdWait is how long the command waits for the VPDs of HCAs: it reads them only once.
 const vpdWait = 10 * time.Second
 
-// topologyOf reads the devices in a sysfs. HCAs are those of the RDMA subsystem, GPUs the PCI functions of their class and vendors.
+// topologyOf reads the devices in a sysfs. HCAs are RDMA devices, GPUs the PCI functions of their class and vendors.
 func topologyOf(ctx context.Context, sysfs string) (api.Topology, error) {
 	var s model.Snapshot
 	functions, err := pci.New(pci.Options{Sysfs: sysfs, Wait: vpdWait})
