@@ -98,6 +98,10 @@ func TestDevices(t *testing.T) {
 			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given(ib, "0000:3b:00.0")}},
 			want:  []string{"ml/train-0/worker(c1) mlx5_4|nvidia.com/ib|0000:3b:00.0||p4"},
 		},
+		"a network with a long name": {
+			facts: model.Snapshot{Containers: []model.Container{worker()}, Pods: network("0000:99:00.1", strings.Repeat("x", maxDeviceName))},
+			want:  []string{"ml/train-0() ||0000:99:00.1||"},
+		},
 		"a function without an HCA": {
 			facts: model.Snapshot{Containers: []model.Container{worker()}, Allocations: []model.Allocation{given("x/vf", "0000:99:00.1")}},
 			want:  []string{"ml/train-0/worker(c1) |x/vf|0000:99:00.1||"},

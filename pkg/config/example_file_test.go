@@ -71,3 +71,16 @@ func TestConfigExample(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeConfigFile: a file beyond the limit is refused, whatever is in it.
+func TestLargeConfigFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "large.yaml")
+	for size, want := range map[int]bool{maxConfigSize: true, maxConfigSize + 1: false} {
+		if err := os.WriteFile(path, []byte("#"+strings.Repeat(" ", size-1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readConfigFile(path); (err == nil) != want {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}

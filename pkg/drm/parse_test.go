@@ -3,6 +3,7 @@
 package drm
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -74,6 +75,11 @@ func TestParse(t *testing.T) {
 func FuzzParseFdinfo(f *testing.F) {
 	f.Add([]byte("drm-driver:\tamdgpu\ndrm-client-id:\t9\ndrm-pdev:\t0000:c1:00.0\ndrm-resident-vram:\t3145728 KiB\n" +
 		"drm-memory-gtt:\t1 MiB\ndrm-engine-compute:\t1000000000 ns\ndrm-engine-capacity-compute:\t8\n"))
+	many := "drm-driver:x\ndrm-client-id:1\n"
+	for i := range maxKeys + 1 {
+		many += fmt.Sprintf("drm-engine-%d: 1 ns\ndrm-memory-%d: 1 KiB\n", i, i)
+	}
+	f.Add([]byte(many))
 	f.Add([]byte("drm-driver:x\ndrm-client-id:1\n" + strings.Repeat("drm-engine-a:1 ns\ndrm-memory-b:1\n", 100)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, ok := ParseFdinfo(text)

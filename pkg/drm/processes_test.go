@@ -3,10 +3,13 @@
 package drm
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -28,5 +31,18 @@ func TestProcesses(t *testing.T) {
 	}
 	if _, err := Processes(t.TempDir()+"/gone", nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// TestLongFdinfo: of a long file the first lines are kept, without those of locks.
+func TestLongFdinfo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "3")
+	const line = "drm-x: 1\n"
+	text := strings.Repeat("lock:\t1: POSIX\n", 1000) + strings.Repeat(line, maxText)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := read(path); err != nil || len(got) < maxText || len(got) >= maxText+len(line) || bytes.Contains(got, []byte("lock")) {
+		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }

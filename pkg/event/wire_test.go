@@ -3,6 +3,7 @@
 package event
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/tests/authority"
 	"github.com/accelscope/accelscope/tests/otel"
 )
@@ -199,6 +201,39 @@ func TestOptions(t *testing.T) {
 		change(&o)
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestManyOfAContainer: an event has the first devices and labels of a container.
+func TestManyOfAContainer(t *testing.T) {
+	c := model.Container{Devices: make([]string, maxDevices+1), Labels: map[string]string{}}
+	for i := range maxLabels + 1 {
+		c.Labels[fmt.Sprintf("label%d", i)] = "x"
+	}
+	labels, devices := 0, 0
+	for _, a := range containerAttrs(&c) {
+		switch {
+		case strings.HasPrefix(string(a.Key), "container.label."):
+			labels++
+		case string(a.Key) == attrGiven:
+			devices = len(a.Value.AsStringSlice())
+		}
+	}
+	if labels != maxLabels || devices != maxDevices {
+		t.Errorf("%d labels, %d devices", labels, devices)
+	}
+}
+
+// TestLargeHeaders: a file of headers beyond the limit is refused.
+func TestLargeHeaders(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "headers")
+	for size, want := range map[int]bool{maxHeaders: true, maxHeaders + 1: false} {
+		if err := os.WriteFile(path, []byte("a: "+strings.Repeat("b", size-3)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readHeaders(path); (err == nil) != want {
+			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
@@ -121,6 +122,21 @@ func TestScope(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestForgottenScope: an owner that had a device is forgotten when more refreshes lack the owner than a runtime that does
+// not answer explains.
+func TestForgottenScope(t *testing.T) {
+	s := scope{Scope: ScopeAccelerated}
+	s.selectOwners(&attribution.Attribution{
+		Owners: []identity.Owner{{}, {ContainerID: "c1"}}, Objects: []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Current: 1}},
+	})
+	for n := range maxAbsence + 1 {
+		s.selectOwners(&attribution.Attribution{Owners: []identity.Owner{{}}})
+		if kept := len(s.accelerated) > 0; kept != (n < maxAbsence) {
+			t.Fatalf("kept after %d refreshes without the owner: %v", n+1, kept)
+		}
 	}
 }
 

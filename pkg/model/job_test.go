@@ -113,6 +113,14 @@ func TestJobOf(t *testing.T) {
 			labels:     map[string]string{"batch.kubernetes.io/job-completion-index": "12345678901"},
 			want:       Job{Kind: "Job", Name: "a"},
 		},
+		"hostile part of a rank": {
+			controller: PodController{"batch", "Job", "a"},
+			labels: map[string]string{
+				"jobset.sigs.k8s.io/jobset-name": "llm", "jobset.sigs.k8s.io/replicatedjob-name": strings.Repeat("a", 64),
+				"jobset.sigs.k8s.io/job-index": "1", "batch.kubernetes.io/job-completion-index": "3",
+			},
+			want: Job{Kind: "JobSet", Name: "llm", Rank: "1-3"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if d := cmp.Diff(tt.want, JobOf(tt.controller, tt.labels, tt.annotations)); d != "" {

@@ -77,6 +77,23 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
+// TestForgotten: a row that was missing for more than a minute has no rate when it is back.
+func TestForgotten(t *testing.T) {
+	for missing, want := range map[time.Duration]bool{time.Minute: true, time.Minute + time.Second: false} {
+		r, none := overview.NewRecorder(false), &attribution.Attribution{Owners: []identity.Owner{{}}}
+		a := &attribution.Attribution{Owners: []identity.Owner{{}, {Workload: "w"}}, Traffic: []attribution.TrafficShare{
+			{Owner: 1, Device: "mlx5_0", Method: model.MethodUprobe, Direction: model.Transmit, Bytes: 100},
+		}}
+		r.Observe(start, &model.Snapshot{}, a)
+		r.Observe(start.Add(missing), &model.Snapshot{}, none)
+		back := start.Add(missing + 10*time.Second)
+		r.Observe(back, &model.Snapshot{}, a)
+		if rows := r.Table(back, &model.Snapshot{}, a).Rows; len(rows) != 1 || (rows[0].Transmit != nil) != want {
+			t.Errorf("missing for %v: %+v", missing, rows)
+		}
+	}
+}
+
 // TestQuantile compares with histogram_quantile: 98 of 100 calls take up to 1 µs, 2 up to 4 µs.
 func TestQuantile(t *testing.T) {
 	var h model.Histogram

@@ -3,6 +3,7 @@
 package pages
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,12 +11,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/html"
 
 	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/web"
@@ -45,6 +49,28 @@ func site(t testing.TB, n *fakenode.Node, series string) http.Handler {
 		mux.Handle(pattern, h)
 	}
 	return mux
+}
+
+// TestRecent: all viewers of five seconds cause one refresh, unless it failed.
+func TestRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refreshes, failed := 0, errors.New("failed")
+		facts := recent(func() api.Known {
+			refreshes++
+			return api.Known{At: time.Now(), Err: failed}
+		})
+		for i, step := range []struct {
+			after time.Duration
+			err   error
+			want  int
+		}{{0, failed, 1}, {0, nil, 2}, {0, nil, 2}, {5*time.Second - 1, nil, 2}, {1, nil, 3}} {
+			time.Sleep(step.after)
+			failed = step.err
+			if facts(); refreshes != step.want {
+				t.Errorf("step %d: %d refreshes, want %d", i, refreshes, step.want)
+			}
+		}
+	})
 }
 
 // TestBytes measures the first view of a node with 1,000 workloads: the page and all that it loads.
@@ -250,6 +276,40 @@ func TestDetail(t *testing.T) {
 		if _, body := webtest.Get(t, h, target); !strings.Contains(body, want) {
 			t.Errorf("%s: no %q", target, want)
 		}
+	}
+}
+
+// TestManyOfAWorkload: the view of a workload lists no more faults, peers and figures than it has room for.
+func TestManyOfAWorkload(t *testing.T) {
+	var k api.Known
+	var peers []attribution.PeerShare
+	for i := range maxFigures + 1 {
+		k.Shares.FaultHistory = append(k.Shares.FaultHistory, attribution.FaultRecord{Fault: &model.Fault{}})
+		peers = append(peers, attribution.PeerShare{Peer: model.Peer{RemoteLID: uint32(i)}})
+	}
+	o := Options{
+		Peers:  func() ([]attribution.PeerShare, error) { return peers, nil },
+		Series: func() ([]byte, error) { return []byte(strings.Repeat("x{device=\"d\"} 1\n", maxFigures+1)), nil },
+	}
+	var v detail
+	v.faults(&k, func(*attribution.FaultRecord) bool { return true })
+	o.peersOf(&v, func(*attribution.PeerShare) bool { return true })
+	o.figures(&v, pair{"device", "d"})
+	if len(v.Faults) != maxFaults || len(v.Peers) != maxPeers || len(v.Figures) != maxFigures {
+		t.Errorf("%d faults, %d peers, %d figures", len(v.Faults), len(v.Peers), len(v.Figures))
+	}
+	r, shares := overview.NewRecorder(true), attribution.Attribution{Owners: []identity.Owner{{}}}
+	for i := range maxSparks {
+		shares.GPUFigures = append(shares.GPUFigures, attribution.GPUFigures{
+			GPU: &model.GPU{UUID: fmt.Sprint("GPU-", i), Utilization: model.Some(1)}, Memory: model.Some(1),
+		})
+	}
+	r.Observe(time.Unix(1e9, 0), &model.Snapshot{}, &shares)
+	if h := historyOf(r, nil); len(h.Sparks) != maxSparks || h.More == 0 {
+		t.Errorf("%d pictures, %d more", len(h.Sparks), h.More)
+	}
+	if v.PeersNote == "" || v.FiguresNote == "" {
+		t.Errorf("the notes %q and %q", v.PeersNote, v.FiguresNote)
 	}
 }
 

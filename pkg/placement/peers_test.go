@@ -158,3 +158,14 @@ func TestGrace(t *testing.T) {
 		}
 	}
 }
+
+// TestPeerPathsOfVF: virtual functions have no peer paths, on any node.
+func TestPeerPathsOfVF(t *testing.T) {
+	s := dgxA100.facts()
+	before := New(s)
+	s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_12", VF: true, PF: "mlx5_0"})
+	after := New(s)
+	if n, want := len(after.PeerPaths()), len(before.PeerPaths()); n != want || n == 0 {
+		t.Errorf("%d paths, want %d", n, want)
+	}
+}

@@ -136,6 +136,23 @@ func TestProblems(t *testing.T) {
 				s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_12", VF: true, PF: "mlx5_1", Ports: s.HCAs[1].Ports})
 			}, nil,
 		},
+		"a near VF is another tenant's": {
+			job{gpus: []int{0}, hcas: []int{6}, memory: gpu},
+			nil,
+			func(s *model.Snapshot) {
+				s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_12", VF: true, PF: "mlx5_1", Ports: s.HCAs[1].Ports})
+				s.HCAs[0].Ports, s.HCAs[1].Ports = nil, nil
+			}, nil,
+		},
+		"its VF is one of two rails": {
+			job{gpus: []int{0, 1}, hcas: []int{12}, memory: gpu},
+			nil,
+			func(s *model.Snapshot) {
+				s.HCAs = append(s.HCAs, model.HCA{Name: "mlx5_12", VF: true, PF: "mlx5_0", Ports: s.HCAs[0].Ports})
+				s.HCAs[0].Ports = nil
+			},
+			[]string{"idle_rails: 0, 1 | mlx5_1"},
+		},
 		"seven of eight rails": {
 			job{gpus: all, hcas: []int{0, 1, 2, 3, 6, 7, 8}, memory: gpu}, nil, nil, []string{"idle_rails: 6, 7 | mlx5_9"},
 		},

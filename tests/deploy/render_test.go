@@ -261,12 +261,13 @@ func TestRights(t *testing.T) {
 	if diff := cmp.Diff(append(want, watch), rules(kustomize(t, "overlays/privileged", "kubelet-before-1.33", "gpu-release"))); diff != "" {
 		t.Error(diff)
 	}
+	needed := []corev1.Capability{"BPF", "PERFMON", "SYS_ADMIN", "SYS_PTRACE", "DAC_READ_SEARCH", "SYS_RESOURCE"}
 	for name, o := range map[string]Objects{
 		"overlay": kustomize(t, "overlays/capabilities"), "chart": helm(t, "mode: capabilities"),
 	} {
 		c := sensor(t, o).Containers[0].SecurityContext
 		if c.Privileged == nil || *c.Privileged || c.AllowPrivilegeEscalation == nil || *c.AllowPrivilegeEscalation ||
-			!slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(c.Capabilities.Add) == 0 {
+			!slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(c.Capabilities.Add, needed) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}

@@ -886,6 +886,17 @@ func TestLedgerVanished(t *testing.T) {
 	}
 }
 
+// TestLedgerForgetsAbsentDevices: devices that are not listed and have no shares do not pile up.
+func TestLedgerForgetsAbsentDevices(t *testing.T) {
+	var l testLedger
+	for i := range maxAbsent + 2 {
+		l.attribute(newNode().device(fmt.Sprint("d", i), 0, 0))
+	}
+	if n := len(l.order); n > maxAbsent+1 || n != len(l.devices) {
+		t.Errorf("%d devices", n)
+	}
+}
+
 // TestLedgerRemembersAbsentOwner: an owner that is unlisted for a moment is shown as before.
 func TestLedgerRemembersAbsentOwner(t *testing.T) {
 	var l testLedger

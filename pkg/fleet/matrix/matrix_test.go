@@ -3,6 +3,7 @@
 package matrix
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -341,6 +342,27 @@ func TestHeld(t *testing.T) {
 	r.held.Store(maxHeld - 3)
 	if m := r.Job(fleet.JobName{Name: "other"}, of); !m.Nodes[0].Peers || m.Nodes[0].Problem != "" || r.held.Load() != maxHeld-3 {
 		t.Errorf("%+v, %d addresses are held", m, r.held.Load())
+	}
+}
+
+// TestTooMuch: addresses, matrices and texts beyond the limits are not kept.
+func TestTooMuch(t *testing.T) {
+	a := answer{remotes: map[remote]int{}}
+	for i := range maxElsewhere + 1 {
+		a.remotes[remote{lid: uint32(i + 1)}] = 1
+	}
+	if m := count([]answer{a}); len(m.Elsewhere) != maxElsewhere {
+		t.Errorf("%d addresses elsewhere", len(m.Elsewhere))
+	}
+	r := reader(t, "")
+	for i := range maxKept + 1 {
+		r.Job(fleet.JobName{Name: fmt.Sprint(i)}, nil)
+	}
+	if len(r.kept) > maxKept {
+		t.Errorf("%d matrices are kept", len(r.kept))
+	}
+	if text := problem(errors.New(strings.Repeat("x", maxProblem+1))); len(text) != maxProblem {
+		t.Errorf("%d bytes", len(text))
 	}
 }
 

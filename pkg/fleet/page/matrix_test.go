@@ -99,6 +99,11 @@ func TestMatrix(t *testing.T) {
 	if got := texts(body); !strings.Contains(got, "|3596 more pairs are in the JSON.|") || len(body) > webtest.MaxBytes {
 		t.Errorf("%d bytes:\n%s", len(body), got)
 	}
+	h, _, link = jobSite(matrix.Matrix{Elsewhere: make([]matrix.Address, maxAddresses+1)})
+	_, body = webtest.Get(t, h, link)
+	if n := strings.Count(body, "of no node of the job that answers"); n != maxAddresses {
+		t.Errorf("%d addresses elsewhere", n)
+	}
 	h, _, link = jobSite(matrix.Matrix{})
 	_, body = webtest.Get(t, h, link)
 	if got := texts(body); strings.Contains(got, "|0|") {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,14 @@ func TestFleetBytes(t *testing.T) {
 	}
 	if _, one := webtest.Get(t, h, "/?q=gpu0777"); !strings.Contains(one, "1 of 1, the worst first") || strings.Contains(one, ">gpu0778.") {
 		t.Error("a search for a node does not show it alone")
+	}
+}
+
+// TestHeatBounds: too many HCAs are shown by node, and of these and of the cells that are links only the first.
+func TestHeatBounds(t *testing.T) {
+	h := heatOf(&fleet.State{Nodes: slices.Repeat([]fleet.Node{{Down: true}}, maxCells+1), Rails: []string{"mlx5_0", "mlx5_1"}}, "")
+	if h.Rails != 1 || h.Omitted != 1 || len(h.Hot) != maxHot {
+		t.Errorf("%d rows, %d nodes left out, %d links", h.Rails, h.Omitted, len(h.Hot))
 	}
 }
 

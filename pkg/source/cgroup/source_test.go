@@ -193,22 +193,27 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// TestManyOfOneOwner: many cgroups of one owner do not fill the table.
+// TestManyOfOneOwner: many cgroups of one owner do not fill the table, neither below a closed cgroup nor below a unit,
+// which is not closed.
 func TestManyOfOneOwner(t *testing.T) {
 	var c clock
 	tab := newTable(mountView{root: "/"}, 65536, func(*group) {})
-	pod := "/kubepods/burstable/pod" + uid + "/" + id64
+	pod, unit := "/kubepods/burstable/pod"+uid+"/"+id64, "/system.slice/web.service"
 	root, _ := tab.add(nil, "/", 1, c.now())
-	top, _ := tab.add(root, pod, 2, c.now())
-	for i := range uint64(maxPerOwner - 1 + 10) {
-		tab.add(top, fmt.Sprintf("%s/%d", pod, i), model.CgroupID(i+3), c.now())
-	}
-	if tab.owned[pod] != maxPerOwner || tab.refused != 10 {
-		t.Errorf("%d known, %d refused", tab.owned[pod], tab.refused)
+	tops := map[string]*group{}
+	for i, path := range []string{pod, unit} {
+		first := uint64(i+1) << 20
+		tops[path], _ = tab.add(root, path, model.CgroupID(first), c.now())
+		for n := range uint64(maxPerOwner - 1 + 10) {
+			tab.add(tops[path], fmt.Sprintf("%s/%d", path, n), model.CgroupID(first+n+1), c.now())
+		}
+		if tab.owned[path] != maxPerOwner || tab.refused != uint64(i+1)*10 {
+			t.Errorf("%s: %d known, %d refused", path, tab.owned[path], tab.refused)
+		}
 	}
 	// Parsing allocates.
 	more := pod + "/more"
-	if n := testing.AllocsPerRun(10, func() { tab.add(top, more, 1<<42, c.now()) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { tab.add(tops[pod], more, 1<<42, c.now()) }); n != 0 {
 		t.Errorf("%v allocations for one that is refused", n)
 	}
 	if g, _ := tab.add(nil, pod+"/seen", 1<<40, c.now()); g == nil {

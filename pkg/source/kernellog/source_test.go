@@ -375,6 +375,18 @@ func TestBounded(t *testing.T) {
 	}
 }
 
+// TestManyCgroups: faults of many cgroups, and the processes that were looked up for them, have a limit for all.
+func TestManyCgroups(t *testing.T) {
+	l, p := newLedger(), processes{}
+	for i := range maxOwned + 1 {
+		l.count(&model.Fault{FaultKey: model.FaultKey{Code: fmt.Sprint(i % maxOwnedEach)}, Cgroup: model.CgroupID(1 + i/maxOwnedEach)})
+		p.remember(i, lookup{})
+	}
+	if len(l.owned) != maxOwned || l.lost != 1 || len(p.looked) > maxLookups {
+		t.Errorf("%d owned, %d lost, %d looked up", len(l.owned), l.lost, len(p.looked))
+	}
+}
+
 // TestFirstFault: the kernel log names the GPU for which others wait.
 func TestFirstFault(t *testing.T) {
 	start := time.Now()

@@ -284,6 +284,11 @@ func TestHostileSpecifications(t *testing.T) {
 			text("kind: a.com/gpu\ndevices: [{name: x, containerEdits: {deviceNodes: [{path: /dev/" + strings.Repeat("x", 300) + "}]}}]\n"),
 			"more than 256 bytes",
 		},
+		"too many devices": {text("kind: a.com/gpu\ndevices: [" + strings.Repeat("{name: x},", maxSpecDevices+1) + "]\n"), "more than 4096 devices"},
+		"too many nodes": {
+			text("kind: a.com/gpu\ndevices: [{name: x, containerEdits: {deviceNodes: [" + strings.Repeat("{path: /dev/x},", maxSpecNodes+1) + "]}}]\n"),
+			"more than 256 device nodes",
+		},
 		"a link outside": {func(t *testing.T, path, _ string) { symlink(t, secret, path) }, "no such file"},
 		"relative link outside": {
 			func(t *testing.T, path, _ string) { symlink(t, strings.Repeat("../", 30)+secret, path) }, "no such file",

@@ -5,7 +5,10 @@ package node
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
+
+	"github.com/accelscope/accelscope/pkg/boundedfile"
 )
 
 // TestSplitSensor compares names of files with the matches of node_exporter's expression.
@@ -55,6 +58,31 @@ func TestParseUint(t *testing.T) {
 }
 
 // FuzzParse: no content of the files causes a panic or exceeds a limit.
+// TestManyLines: of a file with more lines than a node has, the first are parsed.
+func TestManyLines(t *testing.T) {
+	lines := func(format string, most int) []byte {
+		var b strings.Builder
+		for i := range most + 1 {
+			fmt.Fprintf(&b, format, i)
+		}
+		return []byte(b.String())
+	}
+	var skipped boundedfile.Skipped
+	numbers := strings.Repeat(" 1", 17)
+	for what, n := range map[string]int{
+		"interfaces": maxDevices - len(parseNetDevs(lines("eth%d:"+numbers+"\n", maxDevices), &skipped)),
+		"disks":      maxDisks - len(parseDisks(lines("8 %d sda"+numbers+"\n", maxDisks), &skipped)),
+		"figures":    maxFigures - len(parseMemory(lines("A%d: 1 kB\n", maxFigures), &skipped)),
+	} {
+		if n != 0 {
+			t.Errorf("%s: %d more have room", what, n)
+		}
+	}
+	if r := parseOSRelease(string(lines("A%d=1\n", maxFigures)) + "NAME=late\n"); r.Name != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"cpu0 1 2 3\nintr 5\n", "MemTotal: 5 kB\nActive(file): 1 kB\n(:\n", "a\nb\n eth0: 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6\n",

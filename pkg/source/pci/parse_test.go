@@ -4,6 +4,7 @@ package pci
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +104,11 @@ func FuzzPlace(f *testing.F) {
 
 func FuzzAER(f *testing.F) {
 	f.Add([]byte(correctable + "TOTAL_ERR_COR 10\n"))
+	many := strings.Repeat("x", maxTypeName+1) + " 1\n"
+	for i := range maxTypes + 1 {
+		many += fmt.Sprintf("dev_cor_errs_bit[%d] 1\n", i)
+	}
+	f.Add([]byte(many))
 	f.Add([]byte("dev_cor_errs_bit[3] 2\nTOTAL_ERR_COR 18446744073709551615\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		errs, _ := parseAER(b, "correctable")
@@ -110,7 +116,7 @@ func FuzzAER(f *testing.F) {
 			t.Errorf("%d types", len(errs.Types))
 		}
 		for _, c := range errs.Types {
-			if !validType(c.Name) || c.Value == 0 {
+			if !validType(c.Name) || len(c.Name) > maxTypeName || c.Value == 0 {
 				t.Errorf("type %q with %d", c.Name, c.Value)
 			}
 		}

@@ -4,6 +4,7 @@ package pci
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -166,6 +167,17 @@ func TestRead(t *testing.T) {
 	errs := []model.Counter{{Name: "correctable", Value: 14}, {Name: "nonfatal"}, {Name: "fatal", Value: 1}}
 	if diff := cmp.Diff(errs, snap.PCI[0].Errors()); diff != "" {
 		t.Errorf("errors of both ends:\n%s", diff)
+	}
+}
+
+// TestManyFunctions: of more functions than a node has, the first are read, and the error says so.
+func TestManyFunctions(t *testing.T) {
+	tr := newTree(t)
+	for i := range maxFunctions + 1 {
+		tr.add(fmt.Sprintf("pci0000:50/0000:%02x:%02x.0", i/32, i%32), map[string]string{"class": "0x020700\n"})
+	}
+	if got, err := tr.read(); len(got.PCI) != maxFunctions || err == nil {
+		t.Errorf("%d functions, %v", len(got.PCI), err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -56,6 +57,13 @@ func TestParseSpec(t *testing.T) {
 	s := parseSpec(b)
 	if s.Annotations["a"] != "b" || s.Linux.CgroupsPath != "x" || !cmp.Equal(s.devices(), []string{"/dev/kfd", "/dev/dri/card0"}) {
 		t.Errorf("%+v", s)
+	}
+	spaces := bytes.Repeat([]byte(" "), maxSpec)
+	if s := parseSpec(append(b, spaces...)); s.Linux.CgroupsPath != "" {
+		t.Errorf("a large specification: %+v", s)
+	}
+	if r, ok := parseCRIRecord(append([]byte("{}"), spaces...)); ok {
+		t.Errorf("a large record: %+v", r)
 	}
 }
 

@@ -169,6 +169,7 @@ func TestDeviceProgram(t *testing.T) {
 		"all GPUs of a driver":   slurmjob.Program(gpu(0, true), gpu(-1, false)),
 		"any driver":             slurmjob.Program(gpu(0, true), device(2, -1, 3, false)),
 		"denial by default":      deny,
+		"a large program":        slurmjob.Program(slices.Repeat([]slurmjob.Device{gpu(0, true)}, 2000)...),
 		"one that allows all":    {asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	} {
 		detach := slurmjob.Attach(t, user, program, slurmjob.AllowOverride)

@@ -182,6 +182,13 @@ func TestBlockedEnvironment(t *testing.T) {
 	}
 }
 
+// TestManySteps: the first steps are read.
+func TestManySteps(t *testing.T) {
+	if n := len(byJob(make([]Cgroup, maxSteps+1))[""]); n != maxSteps {
+		t.Errorf("%d steps", n)
+	}
+}
+
 // TestManyTasks: tasks of a step beyond the limit are reported.
 func TestManyTasks(t *testing.T) {
 	files := map[string]string{"cgroup.controllers": "memory"}

@@ -18,7 +18,6 @@ import (
 const (
 	jobNamesInterval = 15 * time.Second
 	jobNamesDeadline = time.Second // per job
-	maxNamedJobs     = 1024
 )
 
 // jobNames finds the names of Slurm jobs in the environments of their processes, in the background like gres: no file
@@ -59,10 +58,6 @@ func (j *jobNames) find(steps []Cgroup, known map[string]names) (map[string]name
 	jobs := byJob(steps)
 	found, errs := map[string]names{}, []error{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
-		if len(found) == maxNamedJobs {
-			errs = append(errs, fmt.Errorf("names of %d of %d Slurm jobs only", maxNamedJobs, len(jobs)))
-			break
-		}
 		n, ok := known[job]
 		if !ok {
 			var err error

@@ -158,6 +158,19 @@ func TestHostileWorkload(t *testing.T) {
 	}
 }
 
+// TestManyWorkloads: the ranks of more workloads are not read, and the error says so.
+func TestManyWorkloads(t *testing.T) {
+	r := NewRanks([]string{"RANK"}, t.TempDir(), t.TempDir())
+	defer r.Stop()
+	workloads := map[model.CgroupID]string{}
+	for i := range maxRankWorkloads + 1 {
+		workloads[model.CgroupID(i)] = fmt.Sprint(i)
+	}
+	if _, err := r.find(workloads); len(r.known) != maxRankWorkloads || err == nil {
+		t.Errorf("%d workloads: %v", len(r.known), err)
+	}
+}
+
 // TestEnvironOfKernel reads the rank of a real process through the real /proc.
 func TestEnvironOfKernel(t *testing.T) {
 	cmd := child.Command(t.Context(), "sleep", "300")
