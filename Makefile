@@ -29,7 +29,7 @@ help: ## List the commands
 
 .PHONY: demo
 demo: deps build ## Show accelscope in a guest with Soft-RoCE, two containers and simulated GPUs (DEMO_SECONDS=20 ends it)
-	@go build -o bin/demo ./tests/vm/cmd/demo
+	@go build -o bin/demo ./tests/machines/vm/cmd/demo
 	@exec bin/demo -accelscope bin/accelscope -- --rdma.datapath=always
 
 .PHONY: run
@@ -76,15 +76,15 @@ lint: $(LINT) need-clang-format need-git
 	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
 	@$(LINT) run --build-tags vm,image,gpu ./...
 	@for module in $(MODULES); do (cd $$module && $(LINT) run ./...); done
-	@go run ./tests/layers -linter $(LINT)
-	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/nvml/*.[ch] tests/nvml/fake/*.[ch] tests/gpu/load/*.c
+	@go run ./tests/tools/layers -linter $(LINT)
+	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/nvml/*.[ch] tests/fakes/nvml/fake/*.[ch] tests/suites/gpu/load/*.c
 	@go mod tidy -diff
-	@go run ./tests/words
+	@go run ./tests/tools/words
 	@missing=$$($(SOURCES) | xargs grep -L 'SPDX-License-Identifier: .*Apache-2.0' || true); \
 		[ -z "$$missing" ] || { echo "no SPDX-License-Identifier in:"; echo "$$missing"; exit 1; }
 
 # The modules beside the main module. Further modules have one file that links a third-party program, which the linter would compile.
-MODULES := deploy/docker/sbom tests/compose tests/deploy tests/pages tests/rules
+MODULES := deploy/docker/sbom tests/suites/compose tests/suites/deploy tests/suites/pages tests/suites/rules
 
 # Files that people wrote, also before they are committed, without deleted files.
 SOURCES = git ls-files -co --exclude-standard '*.go' '*.[ch]' '*.sh' Makefile .ci/run ':!gen/*_bpfel.go' | \
@@ -102,7 +102,7 @@ VULNDB ?=
 security: build $(VULNCHECK) ## Licenses of what is linked, known vulnerabilities in it (VULNDB=DIR: a copy of Go's database)
 	@go test -C deploy/docker/sbom -count=1 ./...
 	@out=$$(mktemp -d); trap 'rm -rf $$out' EXIT; go run -C deploy/docker/sbom . -version $(VERSION) -out $$out $(CURDIR)/bin/accelscope $(CURDIR)/bin/accelscope-tool
-	@go run ./tests/security -govulncheck $(VULNCHECK) $(if $(VULNDB),-database $(VULNDB))
+	@go run ./tests/tools/security -govulncheck $(VULNCHECK) $(if $(VULNDB),-database $(VULNDB))
 
 $(VULNCHECK):
 	@echo "building govulncheck (once)"
@@ -119,9 +119,20 @@ generated: need-git generate
 FUZZTIME ?= 30s
 .PHONY: fuzz
 fuzz:
-	@tests/fuzz.sh $(FUZZTIME)
+	@tests/tools/fuzz.sh $(FUZZTIME)
 
-# All required tests, in stages that are timed (tests/stages). The stages of a lane, such as "a,b,c", run one after the other,
+# The directories of packages that differ from BASE, committed or not, and the packages with golden files, whose results go keeps.
+BASE    ?= $(shell git merge-base HEAD main 2>/dev/null || echo HEAD)
+CHANGED  = $(shell { git diff --name-only $(BASE); git ls-files -o --exclude-standard; } | grep -E '^(pkg|deploy|tests)/' | \
+	sed -E 's,^,./,; s,/[^/]*$$,,; s,/(testdata|templates|assets)(/.*)?$$,,' | sort -u)
+GOLDEN   = $(shell grep -rl 'Bool."update"' --include='*_test.go' pkg | sed -E 's,^(.*)/.*,./\1,')
+
+.PHONY: quick
+quick: ## After each edit: vet, units of the packages that differ from main (BASE=REF), golden files
+	@go vet ./...
+	@go test -vet=off $$(go list -e -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(CHANGED) $(GOLDEN))
+
+# All required tests, in stages that are timed (tests/tools/stages). The stages of a lane, such as "a,b,c", run one after the other,
 # lanes side by side, because guests and unit tests wait much of their time. Two lanes keep two CPUs busy; with three lanes,
 # guests run longer and take more CPU time. Shared prerequisites are built once, before the stages.
 # CI adds stages: FIRST runs alone, and IDLE takes the CPU time that waiting guests leave.
@@ -131,7 +142,7 @@ FIRST :=
 IDLE  :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
-	@ROLE=TestPackage go run ./tests/stages -first deps,artifacts,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
+	@ROLE=TestPackage go run ./tests/tools/stages -first deps,artifacts,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
 		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
 
 .PHONY: artifacts
@@ -156,7 +167,7 @@ test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs an
 coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/internals/coverage.md has the table)
 	@mkdir -p bin
 	@go test -vet=off -timeout 40m -coverprofile=bin/coverage.out ./cmd/... ./pkg/... >bin/coverage.log || { cat bin/coverage.log; exit 1; }
-	@go run ./tests/coverage bin/coverage.out
+	@go run ./tests/tools/coverage bin/coverage.out
 
 # On a busy machine: two busy loops per CPU while the tests run.
 .PHONY: stress
@@ -170,38 +181,38 @@ stress: deps tracefs ## Units and program during two busy loops per CPU
 test-image: deps image ## The image: contents, start, bill of materials; compose
 	@$(MAKE) image TARGET=fabric
 	@$(MAKE) image ARCH=$(if $(filter amd64,$(ARCH)),arm64,amd64)
-	@go test -tags image -count=1 -v ./tests/image
-	@go test -C tests/compose -count=1 ./...
+	@go test -tags image -count=1 -v ./tests/suites/image
+	@go test -C tests/suites/compose -count=1 ./...
 
 # A module of its own, for the libraries of kustomize and Helm.
 .PHONY: test-deploy
 test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the same by kustomize and Helm
-	@go test -C tests/deploy -count=1 ./... # files outside a module do not count for its cache
+	@go test -C tests/suites/deploy -count=1 ./... # files outside a module do not count for its cache
 
 .PHONY: test-kubernetes
 test-kubernetes: deps build image ## The real Kubernetes 1.35 on this machine: names, devices, claims, manifests, permissions (first builds its programs)
-	@go test -tags vm -count=1 -timeout 120m -v ./tests/kubernetes
+	@go test -tags vm -count=1 -timeout 120m -v ./tests/machines/kubernetes
 
 .PHONY: test-gpu
 test-gpu: build ## A real NVIDIA GPU (as root, with nvidia-smi and gcc): figures, owners, faults, release; no setting is changed
-	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -tags gpu -count=1 -timeout 10m -v ./tests/gpu
+	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -tags gpu -count=1 -timeout 10m -v ./tests/suites/gpu
 
 .PHONY: generate-deploy
 generate-deploy: ## Write conditions into the rules of Prometheus, the rules into the manifests, and the version of the chart into all
 	@go test -count=1 -run TestRules ./pkg/verdict -update >/dev/null
-	@go test -C tests/deploy -count=1 -run 'TestRules|TestVersion' -update . >/dev/null
+	@go test -C tests/suites/deploy -count=1 -run 'TestRules|TestVersion' -update . >/dev/null
 
 # deploy/ansible: what it is, and what it does to a copy of this machine. ROLE: the tests to run.
 ROLE ?= .
 .PHONY: test-ansible
 test-ansible: deps packages ## The Ansible role: lint, syntax, and applied with the deb to a copy of this machine
 	@cd deploy/ansible && ansible-lint --offline -q -p && ansible-playbook --syntax-check install.yaml remove.yaml >/dev/null
-	@go test -tags vm -count=1 -timeout 2m ./tests/machine
-	@go test -tags vm -count=1 -timeout 20m -v -run '$(ROLE)' ./tests/ansible # alone: of several packages go shows nothing before their end
+	@go test -tags vm -count=1 -timeout 2m ./tests/machines/machine
+	@go test -tags vm -count=1 -timeout 20m -v -run '$(ROLE)' ./tests/suites/ansible # alone: of several packages go shows nothing before their end
 
 .PHONY: test-guides
 test-guides: deps tracefs ## The commands of README.md, docs and deploy/README.md as printed, make demo among them
-	@go test -tags vm -count=1 -timeout 20m -v ./tests/guides
+	@go test -tags vm -count=1 -timeout 20m -v ./tests/suites/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
 .PHONY: tracefs
@@ -210,78 +221,78 @@ tracefs:
 
 .PHONY: test-rules
 test-rules: deps ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
-	@go test -C tests/rules -count=1 -v . # it takes minutes, and a stage that prints nothing ends; files outside a module do not count for its cache
+	@go test -C tests/suites/rules -count=1 -v . # it takes minutes, and a stage that prints nothing ends; files outside a module do not count for its cache
 
 # How many guests at once: each has two CPUs, waits a third of the time, and takes up to 3 GiB.
 GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))
 
 .PHONY: test-guest
 test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints
-	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet' ./tests/e2e
+	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet' ./tests/suites/e2e
 
 # It needs both CPUs of its guest: beside other work the tools of the fabric take longer than they may.
 .PHONY: test-observe
 test-observe: deps build ## Rules, alerts and dashboards by Prometheus on the sensor's metrics in a guest, the fleet page on two, alone (6 minutes)
-	@go test -tags vm -count=1 -timeout 30m -v -run 'TestObserve|TestFleet' ./tests/e2e
+	@go test -tags vm -count=1 -timeout 30m -v -run 'TestObserve|TestFleet' ./tests/suites/e2e
 
 # Unit tests check the form of the dashboards. A separate module checks their queries with Prometheus's parser.
 .PHONY: test-dashboards
 test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and label in the reference
-	@go test -count=1 ./tests/dashboards/...
-	@go test -C tests/rules -count=1 ./reference ./dashboards # files outside a module do not count for its cache
+	@go test -count=1 ./tests/tools/dashboards/...
+	@go test -C tests/suites/rules -count=1 ./reference ./dashboards # files outside a module do not count for its cache
 
 # A module of its own, for the library that drives the browser.
 .PHONY: test-pages
 test-pages: deps build ## The pages in Chromium: search, keyboard, contrast, hostile names, without JavaScript
-	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -C tests/pages -count=1 -timeout 15m -v ./... # files outside a module do not count for its cache
+	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -C tests/suites/pages -count=1 -timeout 15m -v ./... # files outside a module do not count for its cache
 
 .PHONY: screens
 screens: build ## Draw the dashboards from what a Prometheus in the guest answers (deploy/grafana/screens, a quarter of an hour at most)
-	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/e2e
+	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/suites/e2e
 	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -count=1 -run 'TestJobOverNodes$$|TestLinkAndNodeDashboards$$' ./cmd/accelscope
 	@$(MAKE) screens-pages
 
 .PHONY: screens-pages
 screens-pages: ## Take the pictures of the pages, of a simulated node (docs/screens)
-	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/pages -tags screens -count=1 -timeout 10m -run TestScreens ./...
+	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/suites/pages -tags screens -count=1 -timeout 10m -run TestScreens ./...
 
 .PHONY: test-kernels
 test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6.12 and 7, with forced tiers, on cgroup v1, with preempt=full
 	@ACCELSCOPE_NODES=5.10,6.1,6.12,6.1/tracepoint,6.12/fentry,6.1//v1 \
-		go test -tags vm -count=1 -timeout 180m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDeploy' ./tests/e2e
-	@ACCELSCOPE_NODES=7,6.12/preempt go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v -run TestNode ./tests/e2e
-	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage|TestPCIe|TestManagers' ./tests/e2e
-	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/e2e
-	@go test -tags vm -count=1 -timeout 60m -v ./tests/vm/...
+		go test -tags vm -count=1 -timeout 180m -parallel $(GUESTS) -v -run 'TestNode|TestNames|TestDeploy' ./tests/suites/e2e
+	@ACCELSCOPE_NODES=7,6.12/preempt go test -tags vm -count=1 -timeout 60m -parallel $(GUESTS) -v -run TestNode ./tests/suites/e2e
+	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run 'TestPadded|TestPackage|TestPCIe|TestManagers' ./tests/suites/e2e
+	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/suites/e2e
+	@go test -tags vm -count=1 -timeout 60m -v ./tests/machines/vm/...
 	@$(MAKE) test-observe test-slurm
 
 # Raised together with a run of test-kernels, which shows what a newer kernel changes.
 .PHONY: raise-kernels
-raise-kernels: ## Pin the newest kernels of Debian for the guests (tests/vm/kernels.txt)
-	@go run ./tests/vm/cmd/kernels
+raise-kernels: ## Pin the newest kernels of Debian for the guests (tests/machines/vm/kernels.txt)
+	@go run ./tests/machines/vm/cmd/kernels
 
 .PHONY: test-slurm
 test-slurm: deps ## Slurm: Debian's slurmctld and slurmd in a guest, on cgroup v2 and v1, the sensor beside squeue, scontrol and sstat
-	@ACCELSCOPE_NODES=6.1,6.1//v1 go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v -run TestSlurm ./tests/e2e
+	@ACCELSCOPE_NODES=6.1,6.1//v1 go test -tags vm -count=1 -timeout 120m -parallel $(GUESTS) -v -run TestSlurm ./tests/suites/e2e
 
 .PHONY: test-compose
 test-compose: deps image ## Docker Compose: the services of deploy/docker by Debian's docker-compose and Docker Engine, in a guest
-	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestCompose ./tests/e2e
+	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestCompose ./tests/suites/e2e
 
 .PHONY: test-harness
 test-harness: deps ## What the tests stand on: a guest that hangs or crashes ends with a report
-	@go test -tags vm -count=1 -timeout 12m -v -run 'TestSilent|TestUnanswered' ./tests/vm/guest
-	@go test -tags vm -count=1 -timeout 12m -v -run 'TestHung|TestCrashed|TestProgramsWarning' ./tests/vm
+	@go test -tags vm -count=1 -timeout 12m -v -run 'TestSilent|TestUnanswered' ./tests/machines/vm/guest
+	@go test -tags vm -count=1 -timeout 12m -v -run 'TestHung|TestCrashed|TestProgramsWarning' ./tests/machines/vm
 
 # ACCELSCOPE_QEMU=qemu-system-x86_64: with the QEMU of the machine.
 STORMS ?= 50
 .PHONY: test-storm
 test-storm: ## Kernel text is patched as often as it can be while the other CPU runs it, without our programs: which guests crash (10 minutes)
-	@ACCELSCOPE_STORMS=$(STORMS) go test -tags vm -count=1 -timeout 90m -v -run TestStorm ./tests/vm
+	@ACCELSCOPE_STORMS=$(STORMS) go test -tags vm -count=1 -timeout 90m -v -run TestStorm ./tests/machines/vm
 
 .PHONY: test-churn
 test-churn: build ## The lives of 500 containers must all arrive as events (a quarter of an hour)
-	@ACCELSCOPE_CHURN=500 go test -tags vm -count=1 -timeout 60m -v -run 'TestNames' ./tests/e2e
+	@ACCELSCOPE_CHURN=500 go test -tags vm -count=1 -timeout 60m -v -run 'TestNames' ./tests/suites/e2e
 
 # Debian's Prometheus is older than start timestamps. Without the service discovery of clouds it takes some six minutes to build.
 PROMETHEUS := $(CACHE)/prometheus-v0.316.0
@@ -293,12 +304,12 @@ $(PROMETHEUS):
 
 .PHONY: test-starts
 test-starts: $(PROMETHEUS) ## Whether increase() of 1,000 workloads of 5 s adds up to what they did, in a Prometheus that reads start timestamps
-	@ACCELSCOPE_PROMETHEUS=$(PROMETHEUS) go test -count=1 -v ./tests/starts
+	@ACCELSCOPE_PROMETHEUS=$(PROMETHEUS) go test -count=1 -v ./tests/suites/starts
 
 SOAK ?= 30m
 .PHONY: soak
 soak: deps build ## A guest with 200 containers and random faults for half an hour (SOAK=24h; SEED=n replays the faults)
-	@ACCELSCOPE_SOAK=$(SOAK) ACCELSCOPE_SEED=$(SEED) go test -tags vm -count=1 -timeout 0 -v -run 'TestSoak$$' ./tests/e2e
+	@ACCELSCOPE_SOAK=$(SOAK) ACCELSCOPE_SEED=$(SEED) go test -tags vm -count=1 -timeout 0 -v -run 'TestSoak$$' ./tests/suites/e2e
 
 .PHONY: bench
 bench: build tracefs ## What a scrape, a verb and the sensor itself cost
@@ -345,8 +356,8 @@ NODES   ?= 1000
 MINUTES ?= 60
 .PHONY: bench-fleet
 bench-fleet: need-prometheus ## What NODES (1000) cost Prometheus with the series of rules and dashboards, and 50 with all series, for MINUTES (60)
-	@go run ./tests/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
-	@echo; go run ./tests/fleet -all -nodes $$(( $(NODES) < 50 ? $(NODES) : 50 )) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
+	@go run ./tests/suites/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
+	@echo; go run ./tests/suites/fleet -all -nodes $$(( $(NODES) < 50 ? $(NODES) : 50 )) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
 
 # Debian packages that are needed, and are not installed.
 MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)

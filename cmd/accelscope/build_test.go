@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // artifacts is the directory of what tests build once and share.

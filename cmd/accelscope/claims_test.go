@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 )
 
 // claimServer is a kubelet with one pod, whose claim has GPU 3 and a MIG device of GPU 6.

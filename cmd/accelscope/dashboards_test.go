@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/dashboards"
-	"github.com/accelscope/accelscope/tests/dashboards/render"
+	"github.com/accelscope/accelscope/tests/tools/dashboards"
+	"github.com/accelscope/accelscope/tests/tools/dashboards/render"
 )
 
 // goldenFamilies are the golden files of pkg/metrics with series that no machine without such hardware has, and the families that are

@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // start runs the sensor on a free port and returns its URL. stop ends it with SIGTERM and returns its error and how

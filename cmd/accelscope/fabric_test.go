@@ -21,8 +21,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/httpserver"
 	"github.com/accelscope/accelscope/pkg/sensor"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/ibsim"
+	"github.com/accelscope/accelscope/tests/machines/ibsim"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // narrowLink is the index of a link that has lost lanes: between the first spine and leaf2.

@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/fleet/page"
 	"github.com/accelscope/accelscope/pkg/httpserver"
-	"github.com/accelscope/accelscope/tests/authority"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fakes/authority"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // serveTLS serves a handler with a certificate of the authority, which is in prometheus.crt and prometheus.key.

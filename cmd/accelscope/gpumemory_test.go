@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fakes/gpumemory"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/gpumemory"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // testGPUMemory runs the program with real processes in the cgroups of two containers, which allocate from FAKE libraries. The

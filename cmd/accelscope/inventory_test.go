@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // keptNode is a node with eight fake GPUs, and a sensor that keeps its inventory.

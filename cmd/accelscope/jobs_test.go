@@ -19,11 +19,11 @@ import (
 
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/dashboards"
-	"github.com/accelscope/accelscope/tests/dashboards/render"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/tools/dashboards"
+	"github.com/accelscope/accelscope/tests/tools/dashboards/render"
 )
 
 // jobNode is a fake node in a network namespace of its own: two pods with a VF each, and GPUs for the first one.

@@ -19,9 +19,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // fakeLog is a FIFO in place of /dev/kmsg. What is written to it before the sensor starts is from before the start.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/containerd"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/machines/containerd"
 )
 
 // TestSimulatedDay simulates a day in a few seconds: each minute one container starts and another ends. At the end the sensor

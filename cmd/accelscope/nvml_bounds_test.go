@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 )
 
 // TestNVMLImpossibleValues lets a fake driver report success with what is no value, as drivers did: all ones, text in place of a number,

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestNVMLRealProcesses has 40 real processes in 10 real cgroups with names of containers; the GPUs that they use are

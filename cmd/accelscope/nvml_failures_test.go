@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 )
 
 // TestNVMLFailures simulates failures of the driver and its library: each affects only its own device or function, and

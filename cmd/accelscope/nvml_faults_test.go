@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/machines/otel"
 )
 
 // faultsDuringRelease: the kernel log is read while NVML is released, and an XID that NVML would have reported meanwhile is

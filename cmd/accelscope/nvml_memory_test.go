@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 )
 
 // TestNVMLMemoryOwners checks memory that has an owner although a driver does not list it for a process, with fake drivers.

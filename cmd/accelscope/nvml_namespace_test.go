@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestNVMLProcessNamespace runs the sensor in a process namespace of its own, where NVML omits the processes of containers:

@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
 )
 
 // quickly is the time limit for changes in the background: several intervals, or the time in which a GPU must have

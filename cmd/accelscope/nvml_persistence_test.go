@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 )
 
 // withoutPersistence: without persistence mode, the driver initializes a GPU when its device node is opened first, and shuts it

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
 )
 
 // oneGPU is a node with a scenario of one GPU, which knows nothing but its name, and a process in a container.

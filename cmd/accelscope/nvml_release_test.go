@@ -21,9 +21,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/silent"
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/silent"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // gpu runs accelscope gpu.

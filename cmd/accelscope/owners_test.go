@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
 )
 
 // ownerNode is a node with cgroups made by hand, whose processes use one GPU.

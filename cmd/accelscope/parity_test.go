@@ -26,7 +26,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/source/node"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // nodeCollectors are the collectors of node_exporter that the source node replaces.

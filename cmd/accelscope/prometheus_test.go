@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/dashboards"
+	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/tools/dashboards"
 )
 
 // prometheus is a running Prometheus of Debian.

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/slurmjob"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/slurmjob"
 )
 
 // TestSlurmDevicePrograms has two Slurm jobs in real cgroups of version 2, with device programs like Slurm's: the first one has two

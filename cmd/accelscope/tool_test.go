@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestTool starts a sensor through a link. It must execute the accelscope-tool in the directory of the sensor, here a script, with the same

@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/api"
-	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/openapi"
+	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/tools/openapi"
 )
 
 // judged requests the verdicts of a sensor, compares the answer with the description, and returns the verdicts as SEVERITY NAME SUBJECT,

@@ -20,9 +20,9 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/accelscope/accelscope/pkg/api"
-	"github.com/accelscope/accelscope/tests/authority"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/openapi"
+	"github.com/accelscope/accelscope/tests/fakes/authority"
+	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/tools/openapi"
 )
 
 // webConfig permits the user prometheus with the password "right".

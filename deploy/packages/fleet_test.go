@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestFleetUnit: systemd understands every line of the unit of the page of all nodes, and its exposure level stays low.

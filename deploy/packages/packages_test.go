@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package packages tests the deb, the rpm and the systemd unit without booting anything; their life on a node is
-// TestPackage of tests/e2e.
+// TestPackage of tests/suites/e2e.
 package packages
 
 import (
@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/hang"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // output runs a command and returns what it prints.

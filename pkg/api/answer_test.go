@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/openapi"
+	"github.com/accelscope/accelscope/tests/tools/openapi"
 )
 
 var loaded = struct {

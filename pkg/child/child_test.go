@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/silent"
+	"github.com/accelscope/accelscope/tests/fakes/silent"
 )
 
 func TestRun(t *testing.T) {

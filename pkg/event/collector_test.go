@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/machines/otel"
 )
 
 // The tests in this file send to a real OpenTelemetry Collector.

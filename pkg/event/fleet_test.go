@@ -9,7 +9,7 @@ import (
 
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 
-	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/machines/otel"
 )
 
 // TestFleet restarts the collector of 200 sensors. Their snapshots arrive over the whole spread: at each tenth of the

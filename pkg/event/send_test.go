@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/machines/otel"
 )
 
 // The tests in this file use a fake receiver made from the OTLP definitions: a real Collector cannot be made to fail

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/authority"
-	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/fakes/authority"
+	"github.com/accelscope/accelscope/tests/machines/otel"
 )
 
 // TestTLS connects to a real Collector with TLS, and checks the errors of wrong configurations.

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/otel"
+	"github.com/accelscope/accelscope/tests/machines/otel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(settled{m}) }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 var formats = map[dialect]expfmt.FormatType{plainText: expfmt.TypeTextPlain, openMetrics: expfmt.TypeOpenMetrics}

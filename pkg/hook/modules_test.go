@@ -17,7 +17,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // Offsets of ib_qp.qp_num: in the kernel image, in out-of-tree modules, and in another build of these modules.

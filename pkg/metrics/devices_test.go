@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // TestDeviceInfo checks a VF in its pod's network namespace, a GPU, and a VF that only a pod's annotation names.

@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fleetNodes are the nodes that tests/fleet multiplies: budgetNode, and a smaller node with at most 610 series that
+// fleetNodes are the nodes that tests/suites/fleet multiplies: budgetNode, and a smaller node with at most 610 series that
 // rules and dashboards read.
 var fleetNodes = []struct {
 	file                          string
@@ -24,7 +24,7 @@ var fleetNodes = []struct {
 }
 
 // TestFleetNodes encodes nodes whose accelerated pods are members of a job, as Prometheus scrapes them. With
-// ACCELSCOPE_RECORD it writes the text into a directory for tests/fleet.
+// ACCELSCOPE_RECORD it writes the text into a directory for tests/suites/fleet.
 func TestFleetNodes(t *testing.T) {
 	for _, n := range fleetNodes {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	facts "github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // FuzzExposition checks that a registry accepts the metrics and that the text parses, for any names from drivers,

@@ -15,7 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // TestGoldenRefreshes keeps the exposition of three refreshes: before the second a pod gets its name, before the third

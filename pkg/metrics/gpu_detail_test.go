@@ -18,7 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // maxGPUSeries is the number of series of a GPU without Options.GPUDetail.

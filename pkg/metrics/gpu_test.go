@@ -14,7 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // TestGPUsSilent checks that a suspended or lost GPU has no metrics except this state.

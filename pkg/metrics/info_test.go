@@ -11,7 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 func TestInfo(t *testing.T) {

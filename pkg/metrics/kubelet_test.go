@@ -13,7 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // kubeletFacts returns a node that shares GPUs by several methods: 11 of 17 GPUs are allocated, including MIG devices

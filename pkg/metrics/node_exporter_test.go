@@ -22,8 +22,8 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // TestNodeExporter runs node_exporter on a fake sysfs with the same facts, and compares name, help, type, labels and

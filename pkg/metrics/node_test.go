@@ -18,8 +18,8 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // machine returns a fact of each kind about a node. cmd/accelscope compares the names with node_exporter.

@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/exposition"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/library"
+	"github.com/accelscope/accelscope/tests/tools/library"
 )
 
 // trafficRefresh returns a pod with its own VF, a pod whose calls are all counted, and a pod that is counted in surveys

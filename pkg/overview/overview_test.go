@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/tests/fakenode"
+	"github.com/accelscope/accelscope/tests/fakes/fakenode"
 )
 
 var start = time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)

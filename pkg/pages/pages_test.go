@@ -24,7 +24,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/web"
 	"github.com/accelscope/accelscope/pkg/web/webtest"
-	"github.com/accelscope/accelscope/tests/fakenode"
+	"github.com/accelscope/accelscope/tests/fakes/fakenode"
 )
 
 // site serves the pages of a fake node that has a history of 15 minutes.

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/placement"
 	"github.com/accelscope/accelscope/pkg/web"
 	"github.com/accelscope/accelscope/pkg/web/webtest"
-	"github.com/accelscope/accelscope/tests/fakenode"
+	"github.com/accelscope/accelscope/tests/fakes/fakenode"
 )
 
 // drawn returns the picture of a node, and what it is drawn from.

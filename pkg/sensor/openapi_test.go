@@ -26,7 +26,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/tests/openapi"
+	"github.com/accelscope/accelscope/tests/tools/openapi"
 )
 
 // source is a source with fixed facts.

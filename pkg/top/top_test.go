@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/overview"
-	"github.com/accelscope/accelscope/tests/fakenode"
+	"github.com/accelscope/accelscope/tests/fakes/fakenode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

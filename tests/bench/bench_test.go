@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 func TestSamples(t *testing.T) {

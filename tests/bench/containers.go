@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/accelscope/accelscope/tests/cgroup"
-	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const cgroups = "/sys/fs/cgroup"

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // An exporter is a program that the benchmark runs and scrapes.

@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
 )
 
 // The GPU node, and the time without scrapes: long enough that 5-second work runs twice.

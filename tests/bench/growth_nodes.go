@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/nvml"
 )
 
 // compared is the number of containers for which the sensor has goals relative to cAdvisor; processesPerGPU belongs to

@@ -16,9 +16,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/eeprom"
-	"github.com/accelscope/accelscope/tests/vm"
+	"github.com/accelscope/accelscope/tests/fakes/eeprom"
+	"github.com/accelscope/accelscope/tests/machines/vm"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const (
@@ -36,7 +36,7 @@ func measureLinks(ctx context.Context, sensor string, short bool, out io.Writer)
 	if err != nil {
 		return err
 	}
-	module, err := vm.BuildModule(ctx, kernel, "tests/vm/driver/linktest.c")
+	module, err := vm.BuildModule(ctx, kernel, "tests/machines/vm/driver/linktest.c")
 	if err != nil {
 		return err
 	}

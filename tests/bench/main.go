@@ -20,8 +20,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // pause is the time between two paced scrapes of an exporter.

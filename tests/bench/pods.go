@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/containerd"
 	"github.com/accelscope/accelscope/tests/fixtures"
+	"github.com/accelscope/accelscope/tests/machines/containerd"
 )
 
 // The Kubernetes node: as many pods as the kubelet allows by default.

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/child"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/vm"
+	"github.com/accelscope/accelscope/tests/machines/vm"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const queuePairs = "queue pairs"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/ibsim"
+	"github.com/accelscope/accelscope/tests/machines/ibsim"
 )
 
 // A source is enabled by a row: off is the argument of earlier rows, on are the arguments of this and later rows.

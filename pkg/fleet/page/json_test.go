@@ -15,7 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/web/webtest"
-	"github.com/accelscope/accelscope/tests/openapi"
+	"github.com/accelscope/accelscope/tests/tools/openapi"
 )
 
 // TestFleetJSON: the answers match the OpenAPI description, which has all requests for data, and the state equals the page's state.

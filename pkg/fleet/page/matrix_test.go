@@ -14,7 +14,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/web/webtest"
-	"github.com/accelscope/accelscope/tests/fakenode"
+	"github.com/accelscope/accelscope/tests/fakes/fakenode"
 )
 
 // fakeMatrix is a FAKE of what asks sensors.

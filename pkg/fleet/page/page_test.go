@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/web"
 	"github.com/accelscope/accelscope/pkg/web/webtest"
-	"github.com/accelscope/accelscope/tests/fakenode"
+	"github.com/accelscope/accelscope/tests/fakes/fakenode"
 )
 
 // fakeFleet is a FAKE reader of a state.

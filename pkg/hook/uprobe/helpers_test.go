@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/accelscope/accelscope/gen"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,7 +70,7 @@ func program(t testing.TB, name string) string {
 		return filepath.Join(dir, name)
 	}
 	path := filepath.Join(t.TempDir(), name)
-	out, err := child.Command(t.Context(), "gcc", "-O2", "-Wall", "-o", path, "../../../tests/vm/workload/"+name+".c", "-lpthread").CombinedOutput()
+	out, err := child.Command(t.Context(), "gcc", "-O2", "-Wall", "-o", path, "../../../tests/machines/vm/workload/"+name+".c", "-lpthread").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // TestRefusedParts refuses each program, map and helper in turn. Without the looks there is no Gate, with the kernel's

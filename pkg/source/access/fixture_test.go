@@ -17,8 +17,8 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/accelscope/accelscope/pkg/hook"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
-	"github.com/accelscope/accelscope/tests/child"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const tierVar = "ACCELSCOPE_TEST_TIER"

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // TestRefusedParts refuses each program, map and helper in turn. A kernel without kprobes and fentry has the iterator

@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // opener runs the programs of kprobes as syscall programs, which can be called with any registers. The inode is a FAKE

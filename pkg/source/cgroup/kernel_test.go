@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
-	"github.com/accelscope/accelscope/tests/child"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // trees returns the real hierarchies of this machine. Each test of this file runs on all of them and fails without a

@@ -22,7 +22,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestNamespaces reads a fake procfs: a sandbox, a container in the same network, a container in the network of the

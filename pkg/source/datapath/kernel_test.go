@@ -24,8 +24,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
-	"github.com/accelscope/accelscope/tests/bpf"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // A fake is a process that uses a FAKE provider, because the machine has no HCA. See testdata/fake_provider.c.

@@ -18,7 +18,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // kernelObjects are FAKES of the kernel's RDMA objects, in the memory of a map and in the layout of bpf/kernel.h. The fake calls

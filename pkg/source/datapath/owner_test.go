@@ -11,7 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
 )
 
 // enter moves a fake to a cgroup.

@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
-	"github.com/accelscope/accelscope/tests/child"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // entryCountsOf returns the numbers that limit the entries of owners in a map: what programs and user space made.

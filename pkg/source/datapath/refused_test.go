@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // TestRefusedParts refuses each program, map and helper in turn. On a machine without InfiniBand, there are no hooks in the kernel.

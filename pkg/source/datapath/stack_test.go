@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // On kernels that give programs a per-CPU stack (6.13), no program that a uprobe runs may have one, and CheckStack

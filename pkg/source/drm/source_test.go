@@ -14,7 +14,7 @@ import (
 )
 
 // tree is a FAKE sysfs: the links of class/drm like in a 6.1 kernel (seen in the guest with
-// virtio-gpu). tests/e2e/dri_test.go compares the real ones with the driver's own answers.
+// virtio-gpu). tests/suites/e2e/dri_test.go compares the real ones with the driver's own answers.
 type tree struct {
 	t   *testing.T
 	dir string

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/ibsim"
+	"github.com/accelscope/accelscope/tests/machines/ibsim"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // simulate starts a fabric of at least 64 hosts in ibsim, with a real opensm, until the end of the test. The tools run

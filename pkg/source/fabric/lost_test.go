@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/ibsim"
+	"github.com/accelscope/accelscope/tests/machines/ibsim"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestSilentHost stops the performance manager of a host and of a switch. The other nodes are complete, and the host

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // fakes makes a directory of scripts that stand for the tools, for failures that ibsim does not have.

@@ -38,7 +38,7 @@ func TestLoaded(t *testing.T) {
 }
 
 // TestSource starts without a driver, and finds one that this kernel does not have. Attaching to real drivers is tested in
-// guests (tests/e2e).
+// guests (tests/suites/e2e).
 func TestSource(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
 )
 
 // Requests: DRM_IOWR('d', …) and the like, with any size of the argument.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	fakes "github.com/accelscope/accelscope/tests/gpumemory"
+	fakes "github.com/accelscope/accelscope/tests/fakes/gpumemory"
 )
 
 // BenchmarkCall is the time of calls of a FAKE library, which takes nanoseconds itself: a call that succeeds, one that fails, and

@@ -17,8 +17,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
-	"github.com/accelscope/accelscope/tests/child"
-	fakes "github.com/accelscope/accelscope/tests/gpumemory"
+	fakes "github.com/accelscope/accelscope/tests/fakes/gpumemory"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // hold starts a process that maps a file and holds its mmap_lock until its standard input is closed, for two minutes at most.
@@ -30,7 +30,7 @@ func hold(t *testing.T, path string) io.Closer {
 	binary := filepath.Join(os.Getenv("ACCELSCOPE_WORKLOADS"), "holdmm")
 	if os.Getenv("ACCELSCOPE_WORKLOADS") == "" {
 		binary = filepath.Join(t.TempDir(), "holdmm")
-		out, err := child.Command(t.Context(), "gcc", "-O2", "-o", binary, "../../../tests/vm/workload/holdmm.c", "-lpthread").CombinedOutput()
+		out, err := child.Command(t.Context(), "gcc", "-O2", "-o", binary, "../../../tests/machines/vm/workload/holdmm.c", "-lpthread").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

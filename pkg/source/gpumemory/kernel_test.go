@@ -24,10 +24,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
-	"github.com/accelscope/accelscope/tests/bpf"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
-	"github.com/accelscope/accelscope/tests/child"
-	fakes "github.com/accelscope/accelscope/tests/gpumemory"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
+	fakes "github.com/accelscope/accelscope/tests/fakes/gpumemory"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
-	fakes "github.com/accelscope/accelscope/tests/gpumemory"
+	fakes "github.com/accelscope/accelscope/tests/fakes/gpumemory"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
 )
 
 // TestLargeRequests: a size that no GPU has counts without its bytes.

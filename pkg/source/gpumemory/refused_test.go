@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // TestRefusedParts refuses each program, map and helper in turn. All functions have the same programs: without one of them, the source is

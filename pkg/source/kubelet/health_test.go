@@ -15,7 +15,7 @@ import (
 )
 
 // TestUnhealthyDevices: the health in the status of a pod applies to its allocated devices, of a plugin and of claims
-// with and without CDI devices. tests/kubernetes has a real kubelet.
+// with and without CDI devices. tests/machines/kubernetes has a real kubelet.
 func TestUnhealthyDevices(t *testing.T) {
 	const claimed, other = "gpu.nvidia.com/claim=a-gpu-3", "gpu.nvidia.com/claim=a-gpu-4"
 	list := claims(

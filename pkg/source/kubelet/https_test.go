@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/authority"
+	"github.com/accelscope/accelscope/tests/fakes/authority"
 )
 
 func TestNew(t *testing.T) {

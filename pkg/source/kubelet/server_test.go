@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/accelscope/accelscope/tests/authority"
+	"github.com/accelscope/accelscope/tests/fakes/authority"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/link/module"
-	"github.com/accelscope/accelscope/tests/eeprom"
+	"github.com/accelscope/accelscope/tests/fakes/eeprom"
 )
 
 func (k *fakeKernel) module(int, module.Read) ([]byte, error) {

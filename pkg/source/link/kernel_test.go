@@ -20,7 +20,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // The tests of this file use the kernel of this machine, with a pair of veth in a network namespace. veth has

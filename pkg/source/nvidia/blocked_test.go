@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	fake "github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // states returns a condition: each device, in order, has its state.

@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	nvmlchild "github.com/accelscope/accelscope/pkg/source/nvidia/nvml"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // driver is a fake: go-nvml's mocks, and a tree of sysfs and procfs files. A function that a

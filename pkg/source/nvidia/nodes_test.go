@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // TestDeviceNodes creates the nodes of a driver that is loaded after the container was started: on a tmpfs in a mount

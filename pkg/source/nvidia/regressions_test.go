@@ -19,7 +19,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	nvmlchild "github.com/accelscope/accelscope/pkg/source/nvidia/nvml"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 func healthy(g model.GPU) bool {

@@ -16,9 +16,9 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/child"
 	"github.com/accelscope/accelscope/pkg/model"
-	fake "github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
-	"github.com/accelscope/accelscope/tests/silent"
+	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/silent"
 )
 
 // state of the tasks of a process, as in /proc/PID/task/TID/stat.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
 )
 
 // fakeSysfs returns a sysfs with one HCA and its uverbs device, which has the number of another character device.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
-	"github.com/accelscope/accelscope/tests/bpf"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
 // objectPrograms runs the compiled programs of objects or peers without RDMA hardware. Each is loaded as a syscall

@@ -10,7 +10,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
 )
 
 // bind creates one of four ids of the connection manager in a cgroup, and returns the address of its restrack entry.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
-	testcgroup "github.com/accelscope/accelscope/tests/cgroup"
+	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
 )
 
 // eachHierarchy runs a test with a cgroup of v2 and a cgroup of v1, if this machine has them.

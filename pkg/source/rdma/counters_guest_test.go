@@ -16,12 +16,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 )
 
-// TestGuestCounters runs in the guest of tests/vm, as TestGuest. Soft-RoCE does not bind queue pairs, though its kernel
+// TestGuestCounters runs in the guest of tests/machines/vm, as TestGuest. Soft-RoCE does not bind queue pairs, though its kernel
 // accepts auto mode: the manager must leave the mode unchanged. The test also sends the manager's commands and compares
 // the result with iproute2.
 func TestGuestCounters(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
-		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
+		t.Skip("needs a live RDMA stack: runs in the guest of tests/machines/vm")
 	}
 	mode := func() string {
 		for _, l := range iproute(t, "statistic", "qp", "mode") {

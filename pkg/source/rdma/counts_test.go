@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestObjectCounts: each chosen device is asked for all its objects, and a failing device is missing. The kernel is a

@@ -12,7 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestReadDomains: a source lists the protection domains with the rest of a reading. If the list fails, the device has

@@ -20,11 +20,11 @@ import (
 )
 
 // TestGuestPorts compares the GIDs of live Soft-RoCE devices with the GIDs that ibv_devinfo queries through libibverbs,
-// while addresses come and go, and the counters of congestion with sysfs. It runs in the guest of tests/vm, like
+// while addresses come and go, and the counters of congestion with sysfs. It runs in the guest of tests/machines/vm, like
 // TestGuest.
 func TestGuestPorts(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
-		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
+		t.Skip("needs a live RDMA stack: runs in the guest of tests/machines/vm")
 	}
 	read := func() *model.HCA {
 		t.Helper()

@@ -29,12 +29,12 @@ import (
 )
 
 // TestGuest compares the source with iproute2 on live Soft-RoCE devices. It runs in the guest
-// of tests/vm (ACCELSCOPE_GUEST=1), where ACCELSCOPE_WORKLOADS is the directory of the workload
-// programs: compile it with go test -c and pass the binary to tests/vm/cmd/guest. With
+// of tests/machines/vm (ACCELSCOPE_GUEST=1), where ACCELSCOPE_WORKLOADS is the directory of the workload
+// programs: compile it with go test -c and pass the binary to tests/machines/vm/cmd/guest. With
 // ACCELSCOPE_RECORD=DIR it writes the replies of the kernel to DIR, for testdata.
 func TestGuest(t *testing.T) {
 	if os.Getenv("ACCELSCOPE_GUEST") == "" {
-		t.Skip("needs a live RDMA stack: runs in the guest of tests/vm")
+		t.Skip("needs a live RDMA stack: runs in the guest of tests/machines/vm")
 	}
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestHidden: an HCA that was moved to a network namespace has a state until a search finds it there, also if no search

@@ -21,8 +21,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 	"github.com/accelscope/accelscope/tests/fixtures"
-	"github.com/accelscope/accelscope/tests/hca"
 )
 
 func TestVirtualFunctions(t *testing.T) {

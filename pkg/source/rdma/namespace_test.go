@@ -22,7 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // in returns a namespace of this machine.

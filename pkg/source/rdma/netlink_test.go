@@ -19,7 +19,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 var native = binary.NativeEndian

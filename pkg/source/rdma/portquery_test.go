@@ -11,7 +11,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestQueryHangs: while a query of a port hangs, the device is stuck and its ports have no state, not even an earlier

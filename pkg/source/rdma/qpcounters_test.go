@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // boundKernel is a FAKE kernel with one device, whose queue pair 10 is bound to a counter that has counted tx bytes.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestWithoutCounters: if all counters of a function fail with EINVAL and never had a value, the function has no

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestSlowStatistics: if many counters are bound to a port, its counters are slow to read, and are not read each time.

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestManagementDevice: a management device has no uverbs device, and still the node is complete.

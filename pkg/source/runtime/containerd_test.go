@@ -29,7 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

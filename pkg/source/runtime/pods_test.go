@@ -19,7 +19,7 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // writeImage writes an image of one layer with a shell, as "docker save" does. Its labels imitate another pod's labels

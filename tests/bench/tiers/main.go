@@ -24,8 +24,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/vm"
+	"github.com/accelscope/accelscope/tests/machines/vm"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const address = "127.0.0.1:9847"

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/child"
-	"github.com/accelscope/accelscope/tests/slurmjob"
+	"github.com/accelscope/accelscope/tests/fakes/slurmjob"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const (

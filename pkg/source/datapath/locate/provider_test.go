@@ -18,7 +18,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // library is a file of Debian's multiarch directory.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/eeprom"
+	"github.com/accelscope/accelscope/tests/fakes/eeprom"
 )
 
 // TestPlans: planned reads cover no latched flag, do not cross a half of a page, and have at most 128 bytes.

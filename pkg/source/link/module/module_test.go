@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/accelscope/accelscope/tests/eeprom"
+	"github.com/accelscope/accelscope/tests/fakes/eeprom"
 )
 
 // slot is a port with a module. Like a kernel and a module, it refuses reads across halves of pages, and clears the

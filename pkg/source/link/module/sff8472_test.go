@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/accelscope/accelscope/tests/eeprom"
+	"github.com/accelscope/accelscope/tests/fakes/eeprom"
 )
 
 // TestSFF8472 decodes SFP modules that are constructed from the offsets of SFF-8472.

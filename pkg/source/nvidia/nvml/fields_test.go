@@ -15,8 +15,8 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	fake "github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // read starts a session of the fake library, and reads until the condition holds.

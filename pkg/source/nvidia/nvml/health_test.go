@@ -17,7 +17,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // TestProblems: each condition is reported if its input is known, and active only if it applies.

@@ -16,9 +16,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	"github.com/accelscope/accelscope/tests/child"
-	fake "github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestEveryFunctionIsBound compares bind.c with the source of go-nvml: the dynamic linker would resolve a function of

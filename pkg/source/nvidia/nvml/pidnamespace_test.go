@@ -13,7 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // TestOtherProcessNamespace lists the processes of a GPU in another PID namespace. The fake library lists all

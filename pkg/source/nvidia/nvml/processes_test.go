@@ -17,7 +17,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
 )
 
 // mocked returns a library with mocks of go-nvml's Go interface. Tests with it do not show the results of a real

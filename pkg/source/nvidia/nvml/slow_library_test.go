@@ -16,9 +16,9 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
-	"github.com/accelscope/accelscope/tests/child"
-	fake "github.com/accelscope/accelscope/tests/nvml"
-	"github.com/accelscope/accelscope/tests/nvml/nvmltest"
+	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
+	"github.com/accelscope/accelscope/tests/fakes/nvml/nvmltest"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // opened opens the fake library and returns the handle of its only GPU.

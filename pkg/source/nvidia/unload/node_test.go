@@ -23,7 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/accelscope/accelscope/tests/authority"
+	"github.com/accelscope/accelscope/tests/fakes/authority"
 )
 
 const secret = "eyJ.secret-token.sig"

@@ -17,7 +17,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // recorded returns a reply of a live 6.1 kernel with two Soft-RoCE devices, as written by

@@ -11,7 +11,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // ends are how a sensor ends before the next sensor starts. A killed sensor does nothing: it is closed after the test.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // readUntil reads until ok accepts the port: the table is read in the background.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

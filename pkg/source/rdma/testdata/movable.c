@@ -3,7 +3,7 @@
 // Lets a Soft-RoCE device be moved to another network namespace, and be removed while processes have it open, for tests in
 // the guest (TestGuest/Namespaces; datapath reset of TestNode): ib_core and ib_uverbs ask that the driver has a
 // disassociate_ucontext, and rdma_rxe of the guest's kernels has none. All else is the kernel's own.
-// BuildModule of package tests/vm builds it.
+// BuildModule of package tests/machines/vm builds it.
 
 #include <linux/mm.h>
 #include <linux/module.h>

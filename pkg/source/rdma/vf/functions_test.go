@@ -21,7 +21,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
-	"github.com/accelscope/accelscope/tests/hca"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/netlink"
-	"github.com/accelscope/accelscope/tests/child"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // TestGuestVFs reads the virtual functions of the module built from testdata/vfs.c (ACCELSCOPE_VFS). It runs in the guest
-// of tests/vm. With ACCELSCOPE_RECORD=DIR it writes the reply to DIR, for testdata.
+// of tests/machines/vm. With ACCELSCOPE_RECORD=DIR it writes the reply to DIR, for testdata.
 func TestGuestVFs(t *testing.T) {
 	module := os.Getenv("ACCELSCOPE_VFS")
 	if os.Getenv("ACCELSCOPE_GUEST") == "" || module == "" {
-		t.Skip("needs a kernel module: runs in the guest of tests/vm")
+		t.Skip("needs a kernel module: runs in the guest of tests/machines/vm")
 	}
 	run := func(args ...string) {
 		t.Helper()

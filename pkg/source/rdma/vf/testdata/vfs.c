@@ -3,7 +3,7 @@
 // A network interface, vfs0, whose parent has three virtual functions with GUIDs and figures, for a test in the
 // guest (TestGuest/VFs) and what was recorded there: no kernel of the guest has a driver for virtual functions that
 // works without hardware. All that is told of them to RTM_GETLINK is written by the kernel itself.
-// BuildModule of package tests/vm builds it.
+// BuildModule of package tests/machines/vm builds it.
 
 #include <linux/etherdevice.h>
 #include <linux/if_link.h>

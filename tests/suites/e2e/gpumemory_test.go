@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build vm
+
+package e2e
+
+import "testing"
+
+// gpuMemoryTestVar names the compiled tests of source/gpumemory.
+const gpuMemoryTestVar = "ACCELSCOPE_GPUMEMORYTEST"
+
+// gpuMemory runs tests of the source with FAKE libraries on this kernel, which show that the kernel accepts the
+// programs, and that return probes can be tried on it.
+func (n node) gpuMemory(t *testing.T) {
+	n.packageTests(t, returnTestVar, "../../../pkg/source/datapath/returnprobe", "^TestExperiments$", "TestExperiments")
+	tests, names := "^(TestFailedAllocations|TestLargeRequests)$", []string{"TestFailedAllocations", "TestLargeRequests"}
+	if whole() {
+		tests, names = ".", append(names, "TestExec", "TestOwnMounts", "TestFull", "TestBudget", "TestFirstRead")
+	}
+	n.packageTests(t, gpuMemoryTestVar, "../../../pkg/source/gpumemory", tests, names...)
+}
