@@ -42,7 +42,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `((?:cmd|pkg)/[a-z0-9/]+)` \\| [0-9]+ % of [0-9]+ \\|").FindAllSubmatch(doc, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `((?:cmd|pkg)/[a-z0-9/-]+)` \\| [0-9]+ % of [0-9]+ \\|").FindAllSubmatch(doc, -1) {
 		rows = append(rows, string(m[1]))
 	}
 	out, err := child.Command(t.Context(), "go", "list", "../../../cmd/...", "../../../pkg/...").Output()
