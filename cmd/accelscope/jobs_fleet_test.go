@@ -41,11 +41,11 @@ func (p *prometheus) fleet(t *testing.T, nodes []*jobNode) {
 		t.Fatal(err)
 	}
 	site, stop := start(t, build(t), "fleet", "--prometheus="+p.url, "--fleet.sensor-url=http://{host}:9847/", "--fleet.sensor.config.file="+client)
-	t.Cleanup(func() {
+	defer func() {
 		if _, err := stop(); err != nil {
 			t.Error(err)
 		}
-	})
+	}()
 	page := func(target string) string {
 		code, _, body := get(t, site+target, "")
 		if code != http.StatusOK {
