@@ -68,9 +68,6 @@ type answer struct {
 	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
 }
 
-// gpuSources are the sources of GPUs of a vendor.
-var gpuSources = []string{"nvidia", "amdgpu", "intel"}
-
 // judgeGPUs sets the verdict of GPUs. It is no if the GPUs of a vendor, their processes, or the owners of these are not known.
 func (r *Report) judgeGPUs(sources []model.SourceState) {
 	no := func(format string, args ...any) {
@@ -79,7 +76,7 @@ func (r *Report) judgeGPUs(sources []model.SourceState) {
 	read, found, owners := false, false, false
 	for _, s := range sources {
 		owners = owners || s.Source == "cgroup" && s.State == model.StateOK
-		if !slices.Contains(gpuSources, s.Source) {
+		if !slices.ContainsFunc(model.GPUVendors, func(v model.GPUVendor) bool { return v.Source == s.Source }) {
 			continue
 		}
 		read = true

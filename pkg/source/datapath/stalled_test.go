@@ -87,14 +87,13 @@ func TestStalled(t *testing.T) {
 // TestOutstandingRefused: a kernel that refuses the iterator has no stalled queue pairs, and the workload has the reason.
 func TestOutstandingRefused(t *testing.T) {
 	path, sites := buildFake(t)
-	s := startSource(t, 0, path, sites)
+	s := startSource(t, 0, path, sites, func(s *testSource) {
+		s.prober.kernel.refused[gen.DatapathProgListOutstanding] = hook.ErrRefused
+	})
 	f := startFake(t, path)
 	e := event{key: f.key, cgroup: 5, device: 3, qp: f.qp}
 	e.key = s.prober.kernel.add(t, e, true)
 	s.loop.events <- e
-	s.meter.mu.Lock()
-	s.prober.kernel.refused[gen.DatapathProgListOutstanding] = hook.ErrRefused
-	s.meter.mu.Unlock()
 	eventually(t, "never traced", func() bool {
 		row, stalled := s.row(t)
 		return slices.Equal(row.Gaps, []model.Gap{model.GapRefused}) && row.Oldest == 0 && stalled == nil

@@ -192,7 +192,7 @@ func TestKeptFiles(t *testing.T) {
 	before := open()
 	s := newSource(t, tr)
 	s.kept.Store(5)
-	mustRead(t, s)
+	eventually(t, func() bool { return mustRead(t, s).VFs != nil }) // read in the background, every 10 s
 	want := mustRead(t, s)
 	got := mustRead(t, s)
 	if d := cmp.Diff(want, got); d != "" {
