@@ -23,7 +23,7 @@ var containerNotes = []string{
 		"equal.",
 	"The `container_network` families count on the interfaces of the pod, or of a container without a pod. They are absent in " +
 		"the node's network namespace.",
-	"`container_start_time_seconds`: from the runtime, else the cgroup's creation.",
+	"`container_start_time_seconds`: from the runtime, else the cgroup.",
 	"`container_state`: `created`, `running`, `paused`, `exited`. `container_health`: `healthy`, `unhealthy`, `starting`.",
 }
 
