@@ -16,10 +16,7 @@ import (
 
 var dcgmNotes = []string{
 	"[GPUs](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name, and says what needs GPM.",
-	"A MIG instance has `gpu`, `UUID` and `device` of its GPU.",
-	"`container`, `namespace` and `pod` are allocated the GPU. If several are, each has a series with the GPU's value: sum over " +
-		"`max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and `DCGM_FI_DEV_FB_USED` then have the GPU's value without a container, " +
-		"and each container's own value.",
+	"Sum [shared GPUs](../docs/gpus.md#shared-gpus) over `max by (UUID, GPU_I_ID)`.",
 }
 
 // dcgmLabels are dcgm-exporter's labels, the labels that distinguish series first. The node is Hostname before 2026,

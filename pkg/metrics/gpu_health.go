@@ -27,7 +27,7 @@ var gpuHealthNotes = []string{
 		"`aggregate` (lifetime).",
 	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable`.",
 	"`gpu_last_reset_timestamp_seconds`: from restarted counters, or a release for a reset after which they did not continue. " +
-		"Earlier XIDs are no problem any more. Absent without a reset.",
+		"Earlier XIDs are no problem any more.",
 	"`gpu_xid_errors_total` counts from the sensor's start. XIDs of a MIG instance count for the instance.",
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 var gpuShareNotes = []string{
-	"A GPU with parts (MIG instances, partitions) is used through its parts, which have the values.",
+	"The parts of a GPU (MIG instances, partitions) have its values.",
 	"`container_gpu_memory_used_bytes`: shares, with the unattributed share (empty `method`), add up to " +
 		"`gpu_memory_used_bytes`; Intel: only memory of processes.",
 	"`container_gpu_memory_used_bytes`: `method` is `process` or [`gpu`](../docs/gpus.md#memory-without-an-owner). `pool` is " +

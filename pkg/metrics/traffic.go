@@ -15,8 +15,8 @@ import (
 
 var trafficNotes = []string{
 	"`method`: `port`, `qp_counter`, `uprobe` or `survey`: [how bytes are measured](../docs/rdma-bytes.md).",
-	"If the device counts bytes, shares add up to its counter. The unattributed share has headers, retransmissions, kernel " +
-		"traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
+	"If the device counts bytes, shares add up to its counter. [The unattributed share](../docs/rdma-bytes.md) has headers, " +
+		"retransmissions, kernel traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
 	"While a workload is counted in surveys only, its `uprobe` bytes stand still, and its families of work requests and " +
 		"completions are absent. A removed workload's bytes move to the unattributed share.",
 	"`container_rdma_work_requests_total` excludes requests that the provider refused. Receives have opcode `recv`.",
@@ -29,10 +29,9 @@ var trafficNotes = []string{
 	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. Completions without an " +
 		"observed post are left out.",
 	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: signaled work requests " +
-		"(`IBV_SEND_SIGNALED`, `sq_sig_all`) without a polled completion. Receives, requests without a later signaled request, " +
-		"and queue pairs in the error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its " +
-		"last completion or since it had no outstanding request. See [when both are " +
-		"absent](../docs/limits.md#stalled-queue-pairs).",
+		"(`IBV_SEND_SIGNALED`, `sq_sig_all`). Receives, requests without a later signaled request, and queue pairs in the " +
+		"error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or " +
+		"since it had no outstanding request. See [when both are absent](../docs/limits.md#stalled-queue-pairs).",
 }
 
 func trafficMetrics() []metric {
@@ -206,7 +205,7 @@ func budgetMetrics() []metric {
 }
 
 var vfNotes = []string{
-	"The PF's driver counts all traffic of the VF, RDMA and other, also in a virtual machine or network namespace.",
+	"All traffic of the VF, RDMA and other, also in a virtual machine.",
 }
 
 func vfMetrics() []metric {
