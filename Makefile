@@ -164,7 +164,7 @@ test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs an
 	@go test -vet=off -race -timeout 30m -parallel 4 -v $(BINARY) # most of them wait for a refresh or for a limit
 
 .PHONY: coverage
-coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/internals/coverage.md has the table)
+coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/internals/coverage.md has the list)
 	@mkdir -p bin
 	@go test -vet=off -timeout 40m -coverprofile=bin/coverage.out ./cmd/... ./pkg/... >bin/coverage.log || { cat bin/coverage.log; exit 1; }
 	@go run ./tests/tools/coverage bin/coverage.out

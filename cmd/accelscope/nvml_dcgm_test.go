@@ -25,12 +25,8 @@ func TestDCGMNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var documented []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(DCGM_\\w+)` \\|(.*)$").FindAllStringSubmatch(string(page), -1) {
-		if !strings.Contains(row[2], "| absent |") && !strings.Contains(row[2], "| label |") {
-			documented = append(documented, row[1])
-		}
-	}
-	for _, list := range regexp.MustCompile("(?m)^- .*: `(DCGM_.*)`$").FindAllStringSubmatch(string(page), -1) {
+	exported := regexp.MustCompile("(?m)^- [^;:`\n]+(?:; approximated)?: `(DCGM_\\w+(?:`, `DCGM_\\w+)*)`")
+	for _, list := range exported.FindAllStringSubmatch(string(page), -1) {
 		documented = append(documented, strings.Split(list[1], "`, `")...)
 	}
 	slices.Sort(documented)

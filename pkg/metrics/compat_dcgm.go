@@ -15,15 +15,8 @@ import (
 )
 
 var dcgmNotes = []string{
-	"[GPUs](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name.",
-	"A MIG instance has `gpu`, `UUID` and `device` of its GPU.",
-	"`container`, `namespace` and `pod` are allocated the GPU. If several are, each has a series with the GPU's value: sum over " +
-		"`max by (UUID, GPU_I_ID)`. `DCGM_FI_DEV_GPU_UTIL` and `DCGM_FI_DEV_FB_USED` then have the GPU's value without a container, " +
-		"and each container's own value.",
-	"`DCGM_FI_DEV_XID_ERRORS` also has `err_code` and `err_msg`, in our words.",
-	"`DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is a rate, as in DCGM, in units of 1,024,000 bytes per second.",
-	"Without GPM (Hopper and newer), `DCGM_FI_PROF_GR_ENGINE_ACTIVE` is the GPU's utilization, `DCGM_FI_PROF_PCIE_TX_BYTES` and " +
-		"`DCGM_FI_PROF_PCIE_RX_BYTES` are the driver's last sample of 20 ms, and all other `DCGM_FI_PROF_*` are absent.",
+	"[GPUs](../docs/gpus.md#names-of-dcgm-exporter) compares with dcgm-exporter, name by name, and says what needs GPM.",
+	"Sum [shared GPUs](../docs/gpus.md#shared-gpus) over `max by (UUID, GPU_I_ID)`.",
 }
 
 // dcgmLabels are dcgm-exporter's labels, the labels that distinguish series first. The node is Hostname before 2026,

@@ -20,36 +20,29 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+// dcgmList is a line of docs/gpus.md: kind, state if it is not the same as in dcgm-exporter, names, remark.
+var dcgmList = regexp.MustCompile("(?m)^- ([^;:`\n]+)(?:; (approximated|absent|label))?: (`DCGM_\\w+`(?:, `DCGM_\\w+`)*)(?:: (.+))?$")
+
 // TestDCGMTable compares docs/gpus.md with the recorded names of dcgm-exporter and with the metric table.
 func TestDCGMTable(t *testing.T) {
 	page := read(t, "../../docs/gpus.md")
 	documented, states, extra := map[string]string{}, map[string]bool{}, map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(DCGM_\\w+)` \\| (?:([a-z, ]+) \\| ([a-z]+) \\| )?(.*)\\|$").FindAllStringSubmatch(page, -1) {
-		name, kind, state, remark := row[1], row[2], row[3], row[4]
-		switch {
-		case state == "":
-			extra[name] = true
-			continue
-		case state != "same" && strings.TrimSpace(remark) == "" && state != "label":
-			t.Errorf("%s is %s, and the remark does not say why", name, state)
+	for _, list := range dcgmList.FindAllStringSubmatch(page, -1) {
+		kind, state, remark := list[1], list[2], list[4]
+		if state != "" && state != "label" && remark == "" {
+			t.Errorf("%s: %s, and the remark does not say why", list[3], state)
 		}
-		if _, twice := documented[name]; twice {
-			t.Errorf("%s has two rows", name)
-		}
-		documented[name], states[name] = kind, state == "same" || state == "approximated"
-		if !states[name] && state != "absent" && state != "label" {
-			t.Errorf("%s: state %q", name, state)
-		}
-		if state == "label" && !slices.Contains(dcgmLabels, name) {
-			t.Errorf("%s is no label", name)
-		}
-	}
-	for _, list := range regexp.MustCompile("(?m)^- (.*): (`DCGM_.*)$").FindAllStringSubmatch(page, -1) {
-		for name := range strings.SplitSeq(strings.ReplaceAll(list[2], "`", ""), ", ") {
-			if list[1] == "not in dcgm-exporter's lists, needs GPM" {
+		for name := range strings.SplitSeq(strings.ReplaceAll(list[3], "`", ""), ", ") {
+			if kind == "not in dcgm-exporter's lists, needs GPM" {
 				extra[name] = true
-			} else {
-				documented[name], states[name] = list[1], true
+				continue
+			}
+			if _, twice := documented[name]; twice {
+				t.Errorf("%s is listed twice", name)
+			}
+			documented[name], states[name] = kind, state == "" || state == "approximated"
+			if state == "label" && !slices.Contains(dcgmLabels, name) {
+				t.Errorf("%s is no label", name)
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 )
 
 var lensNotes = []string{
-	"`rdma_stat_<counter>`: `port` is empty for a counter of the whole device.",
 	"`gpu_pcie_bandwidth_mbs`: a megabit is 1,000,000 bits. Absent for AMD, because its unit is not certain.",
 }
 

@@ -15,15 +15,15 @@ import (
 )
 
 var containerNotes = []string{
-	"Names and units are cAdvisor's. A workload may also be a job or a service.",
+	"Names and units are cAdvisor's.",
 	"`container_cpu_usage_seconds_total`: `cpu` is always `total`.",
 	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota. " +
 		"`container_spec_cpu_shares` is converted from cgroup v2's weight.",
 	"`container_memory_failures_total`: `scope` is `container` or `hierarchy` (with all cgroups below). On cgroup v2 both are " +
 		"equal.",
-	"The `container_network` families count on the interfaces of the pod, or of a container without a pod. They are absent in " +
-		"the node's network namespace.",
-	"`container_start_time_seconds`: from the runtime, else the cgroup's creation.",
+	"The `container_network` families count on the interfaces of the pod, or of a container without a pod. Absent in the " +
+		"node's network namespace.",
+	"`container_start_time_seconds`: from the runtime, else the cgroup.",
 	"`container_state`: `created`, `running`, `paused`, `exited`. `container_health`: `healthy`, `unhealthy`, `starting`.",
 }
 

@@ -13,8 +13,7 @@ var driverNotes = []string{
 		"DRM driver; `built-in` in the kernel image.",
 	"`kind` is `wait` for [requests that wait on purpose](../docs/gpus.md#ioctls-of-gpu-drivers), else `work`. The gauges leave " +
 		"out `wait`.",
-	"`container_gpu_driver_stuck_tasks`: threads in one ioctl for longer than `--gpu.stuck-after`; `/api/v1/gpu-driver-tasks` " +
-		"lists them.",
+	"`container_gpu_driver_stuck_tasks`: longer than `--gpu.stuck-after`; `/api/v1/gpu-driver-tasks` lists them.",
 	"Ioctls that began before the sensor's start are left out.",
 }
 

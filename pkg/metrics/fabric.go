@@ -81,7 +81,7 @@ func (v *fabricView) fill(f *model.Fabric, b *exposition.Builder) {
 
 var fabricNotes = []string{
 	"Names follow infiniband_exporter if it has the metric. The word in brackets is perfquery's counter.",
-	"`infiniband_switch_up`: when it is 0, counters are from the last successful query.",
+	"`infiniband_switch_up`: 0: counters are from the last successful query.",
 	"`infiniband_switch_port_degraded`: `reason` is `width` or `speed`, compared with both ends' capability and the expected " +
 		"value. Absent if these are unknown.",
 	"`infiniband_switch_uplink_info`, `infiniband_hca_uplink_info`: `uplink_type` is `SW`, `CA` or `RT`.",

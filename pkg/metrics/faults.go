@@ -11,8 +11,7 @@ import (
 )
 
 var faultNotes = []string{
-	"Counters begin at the sensor's start; times of last faults include earlier faults. A fault with several log lines counts " +
-		"once.",
+	"Counters begin at the sensor's start; times of last faults include earlier faults.",
 	"`driver` is `nvidia`, `nvidia-nvswitch`, `amdgpu`, `i915`, `xe`, `mlx5_core`, `irdma`, `bnxt_en`, `bnxt_re` or `efa`. " +
 		"`code` is an XID or SXid, or [a word](../docs/faults.md#codes). `severity` (`fatal`, `nonfatal`) is the driver's, for " +
 		"NVLinks and NVSwitches.",

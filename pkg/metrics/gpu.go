@@ -67,18 +67,17 @@ func gpuState(name, label string, states []string, help string, of func(*gpuView
 }
 
 var gpuNotes = []string{
-	"A suspended or unreadable GPU has only `gpu_info`. Values that the driver does not report are absent, or empty in " +
-		"labels.",
-	"`gpu_utilization`: from NVML or AMD's gpu_busy_percent; Intel's drivers do not report it.",
-	"`gpu_engine_utilization_ratio`, `gpu_memory_used_bytes`: read every `--gpu.process-interval`. If the sum over processes " +
-		"exceeds the GPU's value, the sum is reported: a ratio may exceed 1.",
-	"`gpu_engine_utilization_ratio`: NVIDIA's `*_active` are fractions of cycles and need GPM (GPU performance monitoring, " +
-		"Hopper and newer). AMD's `video` and `jpeg_active` are means over engines.",
+	"A suspended or unreadable GPU has only `gpu_info`. Values that the driver does not report are absent.",
+	"`gpu_utilization`: not Intel.",
+	"`gpu_engine_utilization_ratio`, `gpu_memory_used_bytes`: read every `--gpu.process-interval`; at least the sum over " +
+		"processes: a ratio may exceed 1.",
+	"`gpu_engine_utilization_ratio`: NVIDIA's `*_active` are fractions of cycles and need GPM (Hopper and newer). AMD's " +
+		"`video` and `jpeg_active` are means over engines.",
 	"`gpu_memory_used_bytes`, `gpu_memory_total_bytes`: AMD APUs that allocate in host memory add GTT; AMD partitions have the " +
 		"size only.",
-	"`gpu_memory_reserved_bytes` is absent with drivers that count reserved memory as used.",
-	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `gpu_temperature_limit_celsius`: `limit` is " +
-		"`slowdown` or `shutdown`. Margins are the T.Limit of newer NVIDIA chips, negative above the slowdown temperature.",
+	"`gpu_memory_reserved_bytes`: absent with drivers that count it as used.",
+	"`gpu_temperature_celsius`: `sensor` is `gpu`, `memory`, `edge` or `junction`. `limit` is `slowdown` or `shutdown`. " +
+		"Margins are the T.Limit of newer NVIDIA chips, negative above the slowdown temperature.",
 	"`gpu_power_watts`: the mean of one second on NVIDIA since Ampere (except GA100); for Intel since the last scrape.",
 	"`gpu_throttled`: `idle` is a reason, too. `below_host_limit` (`_power`, `_thermal`): the clock of AMD accelerator " +
 		"dies.",
@@ -91,9 +90,9 @@ var gpuNotes = []string{
 	"`gpu_pcie_link_generation` falls while the GPU is idle. Generation and lanes are absent for GPUs in, or connected by C2C " +
 		"to, a CPU (GB10, GH200, GB200, Thor).",
 	"`gpu_info`: `parent_uuid` is the GPU of a MIG instance or partition.",
-	"`gpu_mode`: `numa` is `enabled` if GPU memory is a NUMA node (GH200, GB200). `mig_pending`, `ecc_pending`: the next reset " +
-		"changes the mode.",
-	"`gpu_driver_info`: `library` is the NVML version, `cuda` the newest supported version.",
+	"`gpu_mode`: `numa`: GPU memory is a NUMA node (GH200, GB200). `mig_pending`, `ecc_pending`: the next reset changes the " +
+		"mode.",
+	"`gpu_driver_info`: `library` is NVML's version.",
 }
 
 func gpuMetrics() []metric {

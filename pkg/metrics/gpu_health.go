@@ -18,19 +18,16 @@ var gpuHealthNotes = []string{
 		"(errors in place of values) keeps only `gpu_info`, `gpu_health`, its XIDs, and readable values. GPUs that wait for a " +
 		"stuck GPU are `blocked` in `accelscope_device_state`, without `gpu_health` and `gpu_problem`: they may be healthy. " +
 		"`power_change` has a series only while it lasts.",
-	"`gpu_recovery_action`: drivers since 570. While it is `none`, XIDs are no problem. If one GPU fell off the bus, all GPUs " +
-		"may ask for a reboot.",
-	"`gpu_fabric_state`, `gpu_fabric_info`: GPUs with NVSwitches only. CUDA needs `completed`. Problem `fabric_not_ready`: " +
-		"registration takes too long; `fabric`: it failed, or the fabric is degraded. `gpu_fabric_info` is absent if the NVSwitches " +
-		"connect one node only.",
+	"`gpu_recovery_action`: drivers since 570. While it is `none`, XIDs are no problem.",
+	"`gpu_fabric_state`, `gpu_fabric_info`: GPUs with NVSwitches only. CUDA needs `completed`. `gpu_fabric_info` is absent if " +
+		"the NVSwitches connect one node only.",
 	"`nvidia_fabric_manager_running`: nodes with NVSwitches, or where the manager has run for a minute, if the sensor sees the " +
 		"node's processes. The executable must run as root.",
-	"`gpu_suspended`: the sensor does not wake a suspended GPU.",
 	"`gpu_ecc_errors_total`: `type` is `corrected`, `uncorrected` or `deferred`; `scope` is `volatile` (since driver load) or " +
 		"`aggregate` (lifetime).",
 	"`gpu_remapped_rows`: `cause` is `correctable` or `uncorrectable`.",
 	"`gpu_last_reset_timestamp_seconds`: from restarted counters, or a release for a reset after which they did not continue. " +
-		"Earlier XIDs are no problem any more. Absent without a reset.",
+		"Earlier XIDs are no problem any more.",
 	"`gpu_xid_errors_total` counts from the sensor's start. XIDs of a MIG instance count for the instance.",
 }
 

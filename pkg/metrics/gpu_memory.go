@@ -12,10 +12,9 @@ var allocationNotes = []string{
 	"Needs `--gpu.allocation-failures`. `api` is the vendor's function: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, " +
 		"`cuMemAllocAsync`, `cuMemAllocFromPoolAsync`, `cuMemCreate`, `hipMalloc`, `hipExtMallocWithFlags`, `hipMallocManaged`, " +
 		"`hipMallocPitch`, `hipMemAllocPitch`, `hipMallocAsync`, `hipMallocFromPoolAsync`, `hipMemCreate`.",
-	"Only lack of memory (error 2) counts, once for nested functions. Values are 0 from the first call on; without the series, " +
-		"no call was seen.",
-	"[Limits](../docs/limits.md#failed-allocations-of-gpu-memory) has what is not seen. While a hook in " +
-		"`accelscope_probe_hook_state` is `failed`, values are lower bounds.",
+	"Only lack of memory (error 2) counts, once for nested functions.",
+	"[What is not seen](../docs/limits.md#failed-allocations-of-gpu-memory). While a hook in `accelscope_probe_hook_state` is " +
+		"`failed`, values are lower bounds.",
 }
 
 func allocationMetrics() []metric {

@@ -9,12 +9,11 @@ import (
 )
 
 var gpuShareNotes = []string{
-	"A GPU with parts (MIG instances, partitions) is used through its parts, which have the values.",
-	"`container_gpu_memory_used_bytes`: shares add up to `gpu_memory_used_bytes`. The unattributed share (empty identity labels " +
-		"and `method`) has driver memory, CUDA managed memory, and memory of ended processes; for Intel only memory of processes.",
-	"`container_gpu_memory_used_bytes`: if the driver lists a process without memory (vGPU guest), its workload's memory and " +
-		"the unattributed share are absent. If no other workload uses the GPU, the workload has all memory in use, with `method` " +
-		"`gpu` in place of `process`. `pool` is `vram` or `gtt` for AMD APUs.",
+	"The parts of a GPU (MIG instances, partitions) have its values.",
+	"`container_gpu_memory_used_bytes`: shares, with the unattributed share (empty `method`), add up to " +
+		"`gpu_memory_used_bytes`; Intel: only memory of processes.",
+	"`container_gpu_memory_used_bytes`: `method` is `process` or [`gpu`](../docs/gpus.md#memory-without-an-owner). `pool` is " +
+		"`vram` or `gtt` for AMD APUs.",
 	"`container_gpu_utilization_ratio`: since the previous list, for engines that the driver reports by process: NVIDIA `sm`, " +
 		"`memory`, `encoder`, `decoder`; AMD fdinfo engines, `sdma` and `cu` (occupied compute units); Intel `render`, `copy`, " +
 		"`video`, `video-enhance`, `compute`. If the GPU reports the engine, shares add up to `gpu_engine_utilization_ratio`.",

@@ -9,19 +9,18 @@ import (
 )
 
 var infoNotes = []string{
-	"`accelscope_workload_info` is joined by the identity labels. `--workload.labels` adds `label_NAME`. `job_kind`, " +
-		"`job_name`, `queue` and `rank` come from the pod's controller and labels, which its author can write, or from Slurm's " +
-		"cgroup; `rank` also from variables in `--workload.env`. They are empty outside a job.",
-	"`accelscope_slurm_step_info`: `job_id` replaces the deprecated `job` (Prometheus's label). `account`, `partition` and " +
-		"`name` come from the processes' environment, which the user can change.",
-	"`accelscope_workload_device_info`: `method` has the strongest source, as in `container_rdma_allocated`. Unknown values are " +
-		"empty.",
-	"`accelscope_workload_device_unhealthy` needs the kubelet feature `ResourceHealthStatus` (alpha in Kubernetes 1.35). Absent " +
-		"for healthy devices, unknown health, and resources with IDs that name no device (`rdma/…`).",
+	"`accelscope_workload_info`: `--workload.labels` adds `label_NAME`. `job_kind`, `job_name`, `queue` and `rank` come from " +
+		"the pod's controller and labels, which its author can write, or from Slurm's cgroup; `rank` also from " +
+		"`--workload.env`.",
+	"`accelscope_slurm_step_info`: `job_id` replaces the deprecated `job`. `account`, `partition` and `name` come from the " +
+		"processes' environment, which the user can change.",
+	"`accelscope_workload_device_info`: `method` has the strongest source, as in `container_rdma_allocated`.",
+	"`accelscope_workload_device_unhealthy` needs [ResourceHealthStatus](../docs/gpus.md#resource-claims). Absent for healthy " +
+		"devices, unknown health, and resources with IDs that name no device (`rdma/…`).",
 	"`container_rdma_allocated`: `method` is `kubelet` (PodResources), `namespace` (the HCA is in the workload's network " +
 		"namespace), `network` (network-status annotation) or `device_node`. The last two are not exclusive. Privileged access to " +
 		"all devices, and a VF without a device node, do not count.",
-	"`container_device_opens_total` counts from the sensor's start; the device cgroup refused `denied` opens.",
+	"`container_device_opens_total`: the device cgroup refused `denied` opens.",
 	"`class` is `rdma` (/dev/infiniband/*), `nvidia` (/dev/nvidia*), `amdgpu` (/dev/kfd) or `dri` (/dev/dri/*).",
 }
 

@@ -15,8 +15,7 @@ var kubeletNotes = []string{
 	"`node_k8s_gpu_allocation_rate`: a MIG device counts as one GPU, time-slicing replicas as one together. If claims have a " +
 		"vendor's GPUs, or no device plugin has GPUs, all GPUs that the sensor lists count. Absent while an ID only stands for a " +
 		"share of a GPU (HAMi, Volcano).",
-	"`accelscope_kubelet_allocated_devices`: a claim's resource is DRIVER/POOL. `accelscope_kubelet_allocatable_devices` " +
-		"excludes devices of claims.",
+	"A claim's resource is DRIVER/POOL; `accelscope_kubelet_allocatable_devices` excludes it.",
 	"`pod_ephemeral_storage_usage_bytes`: writable layers, logs and emptyDir volumes.",
 	"`node_ephemeral_storage_usage_percent`: other exporters use this name for a ratio of 0 to 1.",
 }

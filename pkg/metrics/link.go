@@ -13,27 +13,25 @@ import (
 )
 
 var linkNotes = []string{
-	"`netdev` is the port's network interface; a bond has one for each leg. `device` and `port` are empty for a PF without an " +
-		"HCA. [Links](../docs/links.md) lists what each driver reports.",
+	"`netdev` is the port's network interface; a bond has several. `device` and `port` are empty for a PF without an HCA. " +
+		"[Links](../docs/links.md) lists what each driver reports.",
 	"`rdma_port_pause_frames_total`: `priority` is 0 to 7 for enabled PFC priorities, or `global` for pause of the whole link. " +
 		"If the driver does not report enabled priorities, a priority is listed from its first pause on; `any` is PFC of all " +
 		"priorities, `tc0` to `tc7` are traffic classes.",
 	"`rdma_port_pause_seconds_total`: `receive` is time in which the other end paused the port.",
-	"`rdma_port_pause_storm_events_total`: mlx5 has `error` (the port ended a too long pause) and `warning` (at 85 %), bnxt_en " +
-		"`link` and `roce` (continuous pause).",
-	"`rdma_port_pcie_stalled_seconds_total`: mlx5 only. The PCIe link, or memory behind it, is slow.",
-	"`rdma_port_link_discards_total`: `reason` is `port_buffer`, with mlx5 also `pcie_buffer`, `host_buffer` and " +
-		"`host_congestion`. Counts all traffic of the interface.",
+	"`rdma_port_pause_storm_events_total`: mlx5 `error` (the port ended a too long pause), `warning` (at 85 %); bnxt_en " +
+		"`link`, `roce` (continuous pause).",
+	"`rdma_port_link_discards_total`, `rdma_port_pcie_stalled_seconds_total`: see [loss in the " +
+		"host](../docs/links.md#loss-in-the-host).",
 	"`rdma_port_dcb_info`: `pfc` lists priorities, `traffic_classes` the class of each priority, `bandwidth` the percentage of " +
 		"each class, or `strict`, `cbs`, `vendor`. Only mlx5 has `trust`.",
 	"`rdma_port_fec_corrected_blocks_total` wraps at 32 bits with ice.",
-	"`rdma_port_bond_rate_bytes_per_second`: ports on [bonds](../docs/links.md#bonds) only.",
+	"`rdma_port_bond_rate_bytes_per_second`: [bonds](../docs/links.md#bonds) only.",
 	"`rdma_port_link_up` is `operstate`, `rdma_port_link_admin_up` the flag `IFF_UP`; for a bond's leg that an HCA has alone, " +
 		"also the bond's flag. The RDMA port's state is `infiniband_port_state`.",
-	"`rdma_port_carrier_down_total`, `rdma_port_carrier_changes_total` include `ip link set down`. IPoIB has no carrier " +
-		"counters. [Flaps](../docs/links.md#flaps) count from the sensor's start.",
-	"`rdma_port_link_read_timestamp_seconds`: drivers are read every 30 s. If a driver hangs, all values keep this time, except " +
-		"carrier counters and flaps.",
+	"`rdma_port_carrier_down_total`, `rdma_port_carrier_changes_total` include `ip link set down`. " +
+		"[Flaps](../docs/links.md#flaps) count from the sensor's start.",
+	"`rdma_port_link_read_timestamp_seconds`: if a driver hangs, values keep this time, except carrier counters and flaps.",
 }
 
 var linkLabels = []string{"device", "port", "netdev"}

@@ -12,7 +12,7 @@ import (
 )
 
 var bitErrorNotes = []string{
-	"mlx5 only; see [Links](../docs/links.md#bit-errors-of-mlx5). An unreadable port has no series, but a state in " +
+	"mlx5 only; see [Links](../docs/links.md#bit-errors-of-mlx5). An unreadable port has only a state in " +
 		"`accelscope_device_state{source=\"link\"}`, with its PCI address as `device`.",
 	"Ratios are since the errors were cleared, with one or two digits. 0 means that the firmware has seen no error.",
 	"`rdma_port_symbol_error_ratio`, `rdma_port_symbol_errors_total`: InfiniBand, ConnectX-6 and later.",

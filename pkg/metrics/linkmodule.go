@@ -10,13 +10,12 @@ import (
 )
 
 var moduleNotes = []string{
-	"The module is the transceiver or cable; see [Links](../docs/links.md#modules). Passive copper has only " +
-		"`rdma_port_module_info`.",
+	"The transceiver or cable: [Links](../docs/links.md#modules). Passive copper has only `rdma_port_module_info`.",
 	"`rdma_port_module_info`: `length_meters` is empty for transceivers with a connector.",
 	"`rdma_port_module_alarm`: `value` is `temperature`, `voltage`, or of the worst lane `bias`, `receive_power`, " +
 		"`transmit_power`.",
-	"`rdma_port_module_margin_ratio`: relative to the range between the alarm thresholds: 0.5 is the middle, 0 the threshold, " +
-		"-1 far outside. Powers are compared in decibels.",
+	"`rdma_port_module_margin_ratio`: relative to the range between the alarm thresholds; 0 is the threshold, -1 far outside. " +
+		"Powers are compared in decibels.",
 	"Bias and power by lane need `--link.module-lanes`. In dBm: `10 * log10(1000 * rdma_port_module_receive_power_watts)`.",
 	"`rdma_port_module_*_threshold_*` needs `--link.module-thresholds`. `threshold` is `high_alarm`, `low_alarm`, " +
 		"`high_warning` or `low_warning`.",

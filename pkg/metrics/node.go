@@ -16,11 +16,10 @@ import (
 
 var nodeNotes = []string{
 	"Names, labels, types and values are node_exporter's.",
-	"`node_cpu_all_seconds_total` is the sum of `node_cpu_seconds_total`; node_exporter lacks it.",
+	"`node_cpu_all_seconds_total`: the sum over CPUs; node_exporter lacks it.",
 	"`node_cpu_guest_seconds_total` is part of the modes `user` and `nice`. It is excluded by default: `--metrics.exclude=` " +
 		"includes it.",
-	"The `node_pressure` families are pressure stall information (PSI).",
-	"`node_filesystem_device_error`: when it is 1, the other series of the file system are absent.",
+	"`node_filesystem_device_error`: 1: the file system's other series are absent.",
 	"`node_network_speed_bytes`: -125000 means unknown.",
 	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and their " +
 		"limits and alarms.",

@@ -12,8 +12,7 @@ import (
 var pcieNotes = []string{
 	"Physical functions only. Functions of one card share the upstream port.",
 	"See [PCIe links](../docs/links.md#pcie-links) for the maximum and for absent values.",
-	"`*_pcie_aer_errors_by_type_total`: only types that occurred. `end` (`device`, `port`) detected the error. The kernel's " +
-		"totals may differ from their sum.",
+	"`*_pcie_aer_errors_by_type_total`: `end` is `device` or `port`. The kernel's totals may differ from their sum.",
 }
 
 // pcieMetrics returns the metrics of the PCIe links of HCAs, and the PCIe errors of GPUs. gpuPCIeMetrics has the speed

@@ -6,7 +6,7 @@ import "github.com/accelscope/accelscope/pkg/exposition"
 
 var placementNotes = []string{
 	"Only workloads with a problem have series. [Placement](../docs/placement.md) defines `problem`: `other_numa_node`, " +
-		"`other_pcie_switch`, `gpudirect_unused`, `idle_rails`, `data_direct_path`. `/api/v1/topology` lists the devices.",
+		"`other_pcie_switch`, `gpudirect_unused`, `idle_rails`, `data_direct_path`.",
 }
 
 func placementMetrics() []metric {

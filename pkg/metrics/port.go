@@ -31,14 +31,13 @@ var (
 var portNotes = []string{
 	"`infiniband_port_*_data_bytes_total`: only drivers with `counters/`. Omni-Path (hfi1) counts 8-byte flits: the real value " +
 		"is twice as large.",
-	"With mlx5, these and `rdma_port_*_bytes_total` count the function, not the physical port. A PF looks idle while its VFs " +
-		"are busy: add their series (`infiniband_device_info{pf_device}`).",
+	"With mlx5, these and `rdma_port_*_bytes_total` count the function, not the physical port: add the VFs' series " +
+		"(`infiniband_device_info{pf_device}`).",
 	"`infiniband_port_errors_total`: most counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace, empty for the node's.",
 	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`, `infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`, " +
-		"`infiniband_port_sm_changes_total`: read every 30 s. The loss and return of one subnet manager does not count.",
-	"GUIDs are `0x` and 16 digits. An HCA's node GUID is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF " +
-		"has its PF's link.",
+		"`infiniband_port_sm_changes_total`: read every 30 s.",
+	"An HCA's node GUID is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF has its PF's link.",
 }
 
 func portMetrics() []metric {

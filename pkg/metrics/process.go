@@ -19,7 +19,6 @@ import (
 )
 
 var processNotes = []string{
-	"`go_goroutines` excludes the Go runtime's goroutines. `go_threads` includes threads in system calls.",
 	"`go_gc_gomemlimit_bytes` is three quarters of the cgroup's limit, unless GOMEMLIMIT is set.",
 }
 

@@ -29,7 +29,7 @@ func reference() string {
 		"Metrics that end in `_total` are counters; others without a type in brackets are gauges. The labels are in braces. ",
 		"`IDENTITY` stands for `", strings.Join(exposition.Identity, ","), "`: empty where they do not apply, ",
 		"all five empty for the unattributed share. A scrape with `?collect[]=NAME` has the metrics of this collector only. ",
-		"Metrics of node_exporter, cAdvisor, rdma_exporter and dcgm-exporter are listed by their labels; HELP in `/metrics` describes them. *full* marks what only `--gpu.detail=full` exports. `DCGM` stands for `", strings.Join(dcgmLabels, ","), "`.\n")
+		"Metrics of node_exporter, cAdvisor, rdma_exporter and dcgm-exporter are listed by their labels; HELP in `/metrics` describes them. *full* marks what only `--gpu.detail=full` exports. *full* by a label: otherwise the label is `all`, and the value the sum. `DCGM` stands for `", strings.Join(dcgmLabels, ","), "`.\n")
 	for _, g := range groups(nil) {
 		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n", g.title, collectorsOf(&g))
 		if first := &g.rows[0]; first.collector == "node" || first.collector == "container" || first.compat != "" && first.compat != CompatLens && first.compat != Process {
@@ -110,7 +110,7 @@ func detailOf(m *metric) string {
 		text += only + "."
 	}
 	if m.sum != "" {
-		text += fmt.Sprintf("%s by `%s`, otherwise the sum, `%s=\"all\"`.", only, m.sum, m.sum)
+		text += fmt.Sprintf("%s by `%s`.", only, m.sum)
 	}
 	if len(m.omit) > 0 {
 		text += only + ": `" + strings.Join(m.omit, "`, `") + "`."

@@ -29,19 +29,15 @@ var selfNotes = []string{
 	"`accelscope_source_state`, `accelscope_device_state`, `accelscope_probe_hook_state`: only the current state, or with " +
 		"`--metrics.states=all` all states (0).",
 	"`accelscope_device_missing`: `kind` is `gpu`, `hca` or `module`; `id` is the UUID, the node GUID, or else the PCI " +
-		"address; for modules HCA, port and serial number (`0x1/1 SN1`). See [Devices that are " +
-		"missing](../docs/verdicts.md#devices-that-are-missing).",
-	"`accelscope_probe_hook_state`: `tier` is how the hook is attached, or empty.",
+		"address; for modules HCA, port and serial number (`0x1/1 SN1`). See [missing " +
+		"devices](../docs/verdicts.md#devices-that-are-missing).",
 	"`accelscope_series_dropped_total`: see [Limits](../docs/limits.md#series).",
-	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. Most of it is RCU waiting. " +
-		"[Forks](../docs/limits.md#uprobes) wait for at most `accelscope_uprobe_fork_wait_seconds` of it, absent without fentry " +
-		"programs and kprobes.",
-	"`accelscope_lines_skipped_total`: a line counts once. The log and `accelscope doctor` quote it.",
-	"`accelscope_values_dropped_total`: see [what a value can be](../docs/gpus.md#values-that-cannot-be). It grows at every " +
-		"refresh (at most once a second) while the driver reports the value.",
-	"`accelscope_panics_total`: after a panic in its goroutine or creation, a source is `failed` until the sensor restarts. The " +
-		"log has the stack.",
-	"`accelscope_source_duration_seconds`, `accelscope_source_age_seconds`: absent before the first answer.",
+	"`accelscope_uprobe_attach_seconds`: `operation` is `attach` or `detach`. [Forks](../docs/limits.md#uprobes) wait for at " +
+		"most `accelscope_uprobe_fork_wait_seconds` of it, absent without fentry programs and kprobes.",
+	"`accelscope_lines_skipped_total`: the log and `accelscope doctor` quote the line.",
+	"`accelscope_values_dropped_total` grows at every refresh (at most once a second) while the driver reports [the " +
+		"value](../docs/gpus.md#values-that-cannot-be).",
+	"`accelscope_panics_total`: the source is `failed` until the sensor restarts. The log has the stack.",
 }
 
 func selfMetrics() []metric {

@@ -14,27 +14,24 @@ import (
 )
 
 var trafficNotes = []string{
-	"`method`: `port`, `qp_counter`, `uprobe` or `survey`: [how bytes are measured](../docs/rdma-bytes.md). No byte is " +
-		"counted by two methods.",
-	"If the device counts bytes, shares add up to its counter. The unattributed share has headers, retransmissions, kernel " +
-		"traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
-	"While a workload is counted in surveys only, its `uprobe` bytes stand still: its traffic is in `survey` or, if it cannot " +
-		"be split, unattributed. Its families of work requests and completions are absent meanwhile, and continue at the same " +
-		"value. A removed workload's bytes move to the unattributed share.",
+	"`method`: `port`, `qp_counter`, `uprobe` or `survey`: [how bytes are measured](../docs/rdma-bytes.md).",
+	"If the device counts bytes, shares add up to its counter. [The unattributed share](../docs/rdma-bytes.md) has headers, " +
+		"retransmissions, kernel traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
+	"While a workload is counted in surveys only, its `uprobe` bytes stand still, and its families of work requests and " +
+		"completions are absent. A removed workload's bytes move to the unattributed share.",
 	"`container_rdma_work_requests_total` excludes requests that the provider refused. Receives have opcode `recv`.",
-	"`container_rdma_work_request_bytes_total` excludes receives (see `container_rdma_receive_bytes_total`).",
+	"`container_rdma_work_request_bytes_total` excludes receives.",
 	"`container_rdma_completion_errors_total` excludes completions polled through `ibv_start_poll`.",
-	"`container_rdma_datapath_coverage`: for each HCA with the workload's queue pairs, DEVX objects or observed contexts.",
-	"[Coverage](../docs/rdma-bytes.md#coverage) explains the reasons.",
+	"`container_rdma_datapath_coverage`: for each HCA with the workload's queue pairs, DEVX objects or observed contexts; [the " +
+		"reasons](../docs/rdma-bytes.md#coverage).",
 	"`container_rdma_unattributed_bytes_limit_total`: an upper bound of [missed " +
 		"bytes](../docs/rdma-bytes.md#bytes-that-were-missed).",
-	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. Includes the time until the " +
-		"workload polls. Completions without an observed post are left out.",
+	"`container_rdma_completion_duration_seconds`: `opcode` is `write`, `read`, `send` or `atomic`. Completions without an " +
+		"observed post are left out.",
 	"`container_rdma_oldest_outstanding_seconds`, `container_rdma_stalled_queue_pairs`: signaled work requests " +
-		"(`IBV_SEND_SIGNALED`, `sq_sig_all`) without a polled completion. Receives, requests without a later signaled request, " +
-		"and queue pairs in the error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its " +
-		"last completion or since it had no outstanding request. See [when both are " +
-		"absent](../docs/limits.md#stalled-queue-pairs).",
+		"(`IBV_SEND_SIGNALED`, `sq_sig_all`). Receives, requests without a later signaled request, and queue pairs in the " +
+		"error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or " +
+		"since it had no outstanding request. See [when both are absent](../docs/limits.md#stalled-queue-pairs).",
 }
 
 func trafficMetrics() []metric {
@@ -145,11 +142,11 @@ func operationMetrics() []metric {
 }
 
 var budgetNotes = []string{
-	"`accelscope_budget_limit_ratio`: `--rdma.datapath-budget`, infinite without a limit.",
+	"`accelscope_budget_limit_ratio`: infinite without a limit.",
 	"`accelscope_budget_spent_ratio` is an overestimate: a probe hit or return counts 2 µs, a single-stepped instruction 12 µs.",
 	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
 		"counted. Only the first process that uses a provider file, or a process from before the sensor's start, can be late.",
-	"`container_rdma_unread_completions_total`: bytes that these completions received are not counted.",
+	"`container_rdma_unread_completions_total`: their received bytes are not counted.",
 }
 
 // budgetMetrics returns the coverage and cost of the probes on the data path.
@@ -208,8 +205,7 @@ func budgetMetrics() []metric {
 }
 
 var vfNotes = []string{
-	"The PF's driver counts all traffic of the VF, RDMA and other, also in a virtual machine or network namespace.",
-	"`infiniband_vf_info`: values that the kernel does not report are empty.",
+	"All traffic of the VF, RDMA and other, also in a virtual machine.",
 }
 
 func vfMetrics() []metric {

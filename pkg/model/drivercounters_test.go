@@ -146,8 +146,8 @@ func TestLinksPage(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(string(page)) {
-		row, ok := strings.CutPrefix(line, "| `rdma_port_")
-		metric, row, found := strings.Cut(row, "`")
+		row, ok := strings.CutPrefix(line, "- `rdma_port_")
+		metric, row, found := strings.Cut(row, "_total`: ")
 		if !ok || !found {
 			continue
 		}
@@ -157,7 +157,7 @@ func TestLinksPage(t *testing.T) {
 				names[word] = true
 			}
 		}
-		got["rdma_port_"+metric] = names
+		got["rdma_port_"+metric+"_total"] = names
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -26,7 +26,7 @@ func TestPage(t *testing.T) {
 	}
 	want := string(text)
 	for _, table := range []struct{ begin, text string }{
-		{"<!-- conditions -->\n", conditionTable()}, {"<!-- intermediate states -->\n", stateTable()},
+		{"<!-- conditions -->\n", conditionTable()}, {"<!-- intermediate states -->\n", stateList()},
 	} {
 		const end = "<!-- end -->\n"
 		before, rest, ok := strings.Cut(want, table.begin)
@@ -47,16 +47,15 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func stateTable() string {
+func stateList() string {
 	var b strings.Builder
-	b.WriteString("| values | from | normal for | after that | condition |\n|---|---|---|---|---|\n")
 	for i := range IntermediateStates {
 		s := &IntermediateStates[i]
 		normal, found := "ever", ""
 		if s.Found != nil {
-			normal, found = format.Span(s.Normal), "`"+s.Found.Name+"`"
+			normal, found = format.Span(s.Normal), ". `"+s.Found.Name+"`"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.Values, s.From, normal, s.Means, found)
+		fmt.Fprintf(&b, "- **%s** (%s), %s: %s%s\n", s.Values, s.From, normal, s.Means, found)
 	}
 	return b.String()
 }

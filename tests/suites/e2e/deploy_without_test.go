@@ -152,7 +152,7 @@ func (d *deploy) measured(t *testing.T, row string, by func(lack) bool) {
 	}
 }
 
-// guideTable returns the guide's table of permissions: the effect by missing permission.
+// guideTable returns the guide's list of permissions: the effect by missing permission.
 func guideTable(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(os.Getenv(manifestsVar), guide))
@@ -163,8 +163,8 @@ func guideTable(t *testing.T) map[string]string {
 	part, _, _ = strings.Cut(part, "<!-- /permissions -->")
 	rows := map[string]string{}
 	for line := range strings.Lines(part) {
-		if cells := strings.Split(line, "|"); len(cells) > 3 {
-			rows[strings.TrimSpace(cells[1])] = strings.TrimSpace(cells[2])
+		if permission, effect, found := strings.Cut(strings.TrimPrefix(line, "- "), ": "); found {
+			rows[permission] = strings.TrimSpace(effect)
 		}
 	}
 	return rows

@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 	if err := run([]string{profile}, &out); err != nil {
 		t.Fatal(err)
 	}
-	if want := "| `pkg/a` | 75 % of 4 |\n| `pkg/b` | 100 % of 4 |\n| all | 88 % of 8 |\n"; out.String() != want {
+	if want := "- `pkg/a`: 75 % of 4\n- `pkg/b`: 100 % of 4\n- all: 88 % of 8\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 	if err := os.WriteFile(profile, []byte("mode: set\nnothing\n"), 0o644); err != nil {
@@ -35,14 +35,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestTable checks that the table in docs/ has exactly the packages with statements.
+// TestTable checks that the list in docs/ has exactly the packages with statements.
 func TestTable(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/internals/coverage.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var rows []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `((?:cmd|pkg)/[a-z0-9/-]+)` \\| [0-9]+ % of [0-9]+ \\|").FindAllSubmatch(doc, -1) {
+	for _, m := range regexp.MustCompile("(?m)^- `((?:cmd|pkg)/[a-z0-9/-]+)`: [0-9]+ % of [0-9]+$").FindAllSubmatch(doc, -1) {
 		rows = append(rows, string(m[1]))
 	}
 	out, err := child.Command(t.Context(), "go", "list", "../../../cmd/...", "../../../pkg/...").Output()

@@ -41,10 +41,10 @@ func run(args []string, out io.Writer) error {
 	var all statements
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
 		s := packages[name]
-		fmt.Fprintf(out, "| `%s` | %.0f %% of %d |\n", name, s.percent(), s.all)
+		fmt.Fprintf(out, "- `%s`: %.0f %% of %d\n", name, s.percent(), s.all)
 		all.all, all.covered = all.all+s.all, all.covered+s.covered
 	}
-	fmt.Fprintf(out, "| all | %.0f %% of %d |\n", all.percent(), all.all)
+	fmt.Fprintf(out, "- all: %.0f %% of %d\n", all.percent(), all.all)
 	return nil
 }
 
