@@ -221,7 +221,7 @@ tracefs:
 
 .PHONY: test-rules
 test-rules: deps ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
-	@go test -C tests/suites/rules -count=1 -v . # it takes minutes, and a stage that prints nothing ends; files outside a module do not count for its cache
+	@go test -C tests/suites/rules -count=1 -timeout 25m -v . # it takes minutes, and a stage that prints nothing ends; files outside a module do not count for its cache
 
 # How many guests at once: each has two CPUs, waits a third of the time, and takes up to 3 GiB.
 GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))
