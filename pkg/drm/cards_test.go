@@ -58,7 +58,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestAnnounced: while the kernel announces changes, readers share a listing for a minute. uevents of a real device stand in for those of
+// TestAnnounced: while the kernel announces changes, readers share a listing for a minute. uevents of a real device stand in for uevents of
 // a card.
 func TestAnnounced(t *testing.T) {
 	c := class{t, t.TempDir()}

@@ -34,7 +34,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestLongFdinfo: of a long file the first lines are kept, without those of locks.
+// TestLongFdinfo: of a long file the first lines are kept, without the lines of locks.
 func TestLongFdinfo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "3")
 	const line = "drm-x: 1\n"

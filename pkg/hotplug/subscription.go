@@ -18,7 +18,7 @@ const Interval = time.Minute
 // settle is the time in which further announcements usually follow: a driver adds one device after the other.
 const settle = 100 * time.Millisecond
 
-// Subscription tells one subscriber of changes. A nil Subscription has no announcements.
+// Subscription announces changes to one subscriber. A nil Subscription has no announcements.
 type Subscription struct {
 	watcher   *Watcher
 	changed   chan struct{}

@@ -100,7 +100,7 @@ func (c *Counters) Device(name string) *Device {
 	}
 }
 
-// Manage starts the manager, once. Its sockets are those of dial.
+// Manage starts the manager, once. dial opens its sockets.
 func (c *Counters) Manage(dial nldev.Dialer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,7 +32,7 @@ const manageEvery = 10 * time.Second
 // another mode, which another tool set.
 //
 // When it ends it leaves mode, optional counters and queue pairs as they are, as a sensor that is
-// killed does. If it unbound the queue pairs, those of running jobs would stay unbound for the
+// killed does. If it unbound the queue pairs, queue pairs of running jobs would stay unbound for the
 // next sensor: auto mode binds only new ones. To bind them by number instead excludes auto mode:
 // the kernel rejects auto mode while a queue pair is bound (EBUSY), and in auto mode it rejects a
 // binding by number (EINVAL).
