@@ -21,7 +21,7 @@ import (
 // FleetReader reads all nodes from a Prometheus.
 type FleetReader interface{ Read() *fleet.State }
 
-// jobColumns are those of jobs. WASTED is the hours of their GPUs without use, of the last day. SLOWEST is the p99 of completions of
+// jobColumns are the columns of jobs. WASTED is the hours of their GPUs without use, of the last day. SLOWEST is the p99 of completions of
 // the member in OUTLIER, relative to the median of the members.
 var jobColumns = []column{
 	{name: "JOB", key: defaultSort, text: true},
@@ -39,7 +39,7 @@ var jobColumns = []column{
 	{name: "OUTLIER", key: "outlier", text: true},
 }
 
-// nodeColumns are those of nodes. BUSY is the busiest direction of an HCA, PAUSE the longest one.
+// nodeColumns are the columns of nodes. BUSY is the busiest direction of an HCA, PAUSE the longest pause of an HCA.
 var nodeColumns = []column{
 	{name: "NODE", key: defaultSort, text: true},
 	{name: "ALERTS", key: "alerts"},
@@ -58,7 +58,7 @@ var nodeColumns = []column{
 	{name: "ERRORS/S", key: "errors"},
 }
 
-// railColumns are those of the view of devices: HCAs by node.
+// railColumns are the columns of the view of devices: HCAs by node.
 var railColumns = []column{
 	{name: "HCA", key: defaultSort, text: true},
 	{name: "STATE", key: "state", text: true},
@@ -123,7 +123,7 @@ func (o *Options) showFleet(screen *screen, s *fleet.State) error {
 	return screen.draw(lines, jobs.grid(), nodes.grid())
 }
 
-// filtered returns the nodes, jobs and alerts with a text in a name; the totals are those of all.
+// filtered returns the nodes, jobs and alerts with a text in a name; the totals are of all nodes.
 func filtered(s *fleet.State, text string) *fleet.State {
 	if text == "" {
 		return s

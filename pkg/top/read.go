@@ -63,7 +63,7 @@ func (r *reading) hasHCA() bool {
 	return slices.ContainsFunc(r.workloads.Rows, func(u overview.Row) bool { return u.Kind == overview.HCA })
 }
 
-// rated reports whether the rates are those of now, not a mean since somebody last read the sensor.
+// rated reports whether the rates are current, not a mean since somebody last read the sensor.
 func (r *reading) rated() bool {
 	seconds := r.workloads.RatesSeconds
 	return !r.hasHCA() || seconds != nil && *seconds <= time.Minute.Seconds()

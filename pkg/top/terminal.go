@@ -20,7 +20,7 @@ type screen struct {
 	out   io.Writer
 	size  func() (columns, lines int) // zero: unlimited
 	title string                      // empty when not on a terminal
-	rates string                      // after the title: of which interval the rates are
+	rates string                      // after the title: the interval of the rates
 	color bool
 	drawn bool
 }

@@ -59,7 +59,7 @@ func uses(r *reading) []*sheet {
 	return []*sheet{gpus, hcas}
 }
 
-// byName sorts rows by workload. Those of one workload keep the order of its devices.
+// byName sorts rows by workload. Rows of one workload keep the order of its devices.
 func byName(rows []overview.Row) []overview.Row {
 	return slices.SortedStableFunc(slices.Values(rows), func(a, b overview.Row) int {
 		if (a.Workload == "") != (b.Workload == "") {

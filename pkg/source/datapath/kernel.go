@@ -146,7 +146,7 @@ func (o *Options) spec() hook.Spec {
 		Entries: map[string]uint32{
 			gen.DatapathMapContexts: contexts, gen.DatapathMapOpenContexts: contexts, gen.DatapathMapQueues: contexts,
 			// Each context, closed ones included, has at most a histogram for each class of work requests: there is always room,
-			// and the share of the contexts limits those of an owner.
+			// and the share of the contexts limits the histograms of an owner.
 			gen.DatapathMapLatencies: contexts * uint32(gen.DatapathCompletedCOMPLETED),
 		},
 		Shares:  []uint32{ofOwner(contexts), ofOwner(contexts)},

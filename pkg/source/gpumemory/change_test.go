@@ -69,6 +69,7 @@ func TestHeldLibrary(t *testing.T) {
 	a.OK("load %s", b.CUDA)
 	h.add(a)
 	lock := hold(t, b.CUDA)
+	begin := time.Now()
 	s := startSource(t, &h)
 	eventually(t, func() error {
 		snap, _ := s.Read(t.Context())
@@ -79,6 +80,9 @@ func TestHeldLibrary(t *testing.T) {
 		}
 		return nil
 	})
+	if took := time.Since(begin); took > time.Minute { // the lock is held for two
+		t.Errorf("it took %v", took)
+	}
 	lock.Close()
 	probed(t, s, model.StateOK, namesOf(libcuda)...)
 	want := expect{}

@@ -10,7 +10,7 @@
 //
 // A device in another network namespace (exclusive mode of the RDMA subsystem) is found there
 // by a search in the background, and then read like a local device. Physical functions report
-// the traffic of virtual functions that have no local HCA, such as those of virtual machines.
+// the traffic of virtual functions that have no local HCA, such as functions of virtual machines.
 //
 // Devices fail independently. Each is read in its own goroutine, which may be abandoned. A
 // device that hangs loses only its own values until it returns. A device that fails is read at

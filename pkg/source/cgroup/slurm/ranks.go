@@ -136,7 +136,7 @@ func (r *Ranks) ofWorkload(dir string, known map[process]reading) (map[process]r
 
 func processesBelow(dir string) (pids []string) {
 	dirs := []string{dir}
-	for i := 0; i < len(dirs); i++ {
+	for i := 0; i < len(dirs) && len(pids) < maxRankProcesses; i++ {
 		pids = append(pids, firstProcesses(dirs[i], maxRankProcesses-len(pids))...)
 		f, err := os.Open(dirs[i])
 		if err != nil {

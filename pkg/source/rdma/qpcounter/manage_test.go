@@ -377,7 +377,11 @@ func TestManageHangs(t *testing.T) {
 	other := k.plug(tr, 1)
 	eventually(t, func() bool { m.tick(); return k.port(other) == taken })
 	wantPort(t, k, k.devices[0], "that hangs", free)
+	began := time.Now()
 	s.Close()
+	if took := time.Since(began); took >= 4*time.Second {
+		t.Errorf("closed after %v", took)
+	}
 	wantPort(t, k, other, "closed", taken)
 	close(hang)
 	eventually(t, func() bool { return !m.devices[3].call.Running() })
