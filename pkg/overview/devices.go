@@ -120,10 +120,14 @@ func warmest(g *model.GPU) *float64 {
 // workloads returns the number of workloads by HCA or UUID of the GPU, without devices whose users are unknown.
 func workloads(facts *model.Snapshot, shares *attribution.Attribution) map[string]*int {
 	count, seen := map[string]*int{}, map[rowKey]bool{}
-	if facts.Objects != nil || facts.Holdings != nil {
+	if facts.Objects != nil {
 		for i := range facts.HCAs {
 			count[facts.HCAs[i].Name] = new(int)
 		}
+	}
+	// The list of an HCA may have failed: without a holding, its users are unknown.
+	for i := range facts.Holdings {
+		count[facts.Holdings[i].Device] = new(int)
 	}
 	for i := range shares.GPUFigures {
 		if f := &shares.GPUFigures[i]; f.Listed {

@@ -239,7 +239,11 @@ func TestDevices(t *testing.T) {
 	if *gpu.Temperature < 64 || *gpu.Workloads != 1 || *devices[fakenode.Devices].Workloads != 0 || *devices[0].Workloads != 0 {
 		t.Errorf("%+v", gpu)
 	}
-	k.Facts.Objects, k.Facts.Holdings = nil, nil
+	k.Facts.Objects, k.Facts.Holdings = nil, []model.Holding{{Device: devices[1].Device}}
+	if d := n.Recorder.Devices(&k.Facts, &k.Shares); d[0].Workloads != nil || d[1].Workloads == nil || *d[1].Workloads != 1 {
+		t.Errorf("an HCA whose objects may not be listed: %v, another: %v", d[0].Workloads, d[1].Workloads)
+	}
+	k.Facts.Holdings = nil
 	k.Shares.GPUFigures[2].Listed = false
 	devices = n.Recorder.Devices(&k.Facts, &k.Shares)
 	if devices[1].Workloads != nil || devices[fakenode.Devices+2].Workloads != nil {
