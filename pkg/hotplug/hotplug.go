@@ -60,14 +60,16 @@ func Open(sysfs, procfs string, log *zap.Logger) (*Watcher, error) {
 
 // copied returns an error unless a directory is the kernel's sysfs.
 func copied(sysfs string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(sysfs, &st); err != nil {
-		return fmt.Errorf("%s: %w", sysfs, err)
-	}
-	if st.Type != unix.SYSFS_MAGIC {
+	if !IsSysfs(sysfs) {
 		return fmt.Errorf("%s is not a sysfs", sysfs)
 	}
 	return nil
+}
+
+// IsSysfs distinguishes the real sysfs from a copy, which does not describe the kernel's devices and interfaces.
+func IsSysfs(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
 }
 
 // otherNetwork returns an error unless this process is in the network namespace of the first process.

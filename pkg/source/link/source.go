@@ -31,7 +31,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hotplug"
@@ -49,7 +48,7 @@ type Options struct {
 	Logger           *zap.Logger
 
 	kernel  kernel                 // default: the host's. Only tests set this and isSysfs
-	isSysfs func(path string) bool // default isSysfs
+	isSysfs func(path string) bool // default hotplug.IsSysfs
 }
 
 const (
@@ -130,7 +129,7 @@ func newSource(o Options) *Source {
 		o.kernel = &hostKernel{}
 	}
 	if o.isSysfs == nil {
-		o.isSysfs = isSysfs
+		o.isSysfs = hotplug.IsSysfs
 	}
 	s := &Source{
 		o: o, ready: make(chan struct{}), netdevs: map[string]*netdev{}, buf: make([]byte, 64), budget: newBudget(time.Now()),
@@ -406,10 +405,4 @@ func (s *Source) addFlap(n *netdev, f model.LinkFlap) {
 	}
 	s.flaps = append(s.flaps, f)
 	s.flaps = s.flaps[max(0, len(s.flaps)-maxFlaps):]
-}
-
-// isSysfs distinguishes the real sysfs from a copy, which does not describe the kernel's interfaces.
-func isSysfs(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
 }
