@@ -13,10 +13,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/accelscope/accelscope/tests/fakes/nvml"
@@ -30,10 +32,11 @@ import (
 type jobNode struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 	fixtures.Manifest
-	instance, namespace string
-	host, address       net.IP // of the two ends of its network
-	url                 string
-	pods                []jobPod
+	instance      string
+	namespace     string // the file of its network namespace
+	host, address net.IP // of the two ends of its network
+	url           string
+	pods          []jobPod
 }
 
 type jobPod struct {
@@ -155,11 +158,8 @@ func startJobNode(t *testing.T, binary, library string, number int) *jobNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &jobNode{
-		Manifest: m, instance: fmt.Sprint("n", number), namespace: fmt.Sprintf("accelscope-job-%d-%d", os.Getpid(), number),
-		host: net.IPv4(198, 18, byte(number), 1), address: net.IPv4(198, 18, byte(number), 2), // RFC 2544
-	}
-	n.network(t, number)
+	n := &jobNode{Manifest: m, instance: fmt.Sprint("n", number)}
+	n.network(t)
 	s, err := nvml.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -186,8 +186,8 @@ func startJobNode(t *testing.T, binary, library string, number int) *jobNode {
 		t.Fatal(err)
 	}
 	n.url = "http://" + n.address.String() + ":9847"
-	args := append([]string{"netns", "exec", n.namespace, "env"}, s.Environment()...)
-	cmd := child.Command(t.Context(), "ip", append(args, binary,
+	args := append([]string{"--net=" + n.namespace, "env"}, s.Environment()...)
+	cmd := child.Command(t.Context(), "nsenter", append(args, binary,
 		"--path.sysfs="+m.SysFS(), "--path.procfs="+m.ProcFS(), "--path.cgroup="+m.CgroupFS(), "--path.host="+m.Dir,
 		"--no-collector.probe", "--no-collector.runtime", "--no-collector.node", "--no-collector.container", "--no-collector.access",
 		"--no-collector.kernellog", "--gpu.nvml-library="+library, "--gpu.process-interval=1s",
@@ -216,21 +216,35 @@ func startJobNode(t *testing.T, binary, library string, number int) *jobNode {
 	return n
 }
 
-// network makes the network namespace of the node, with a link to that of the test.
-func (n *jobNode) network(t *testing.T, number int) {
+// network makes the network namespace of the node, with a link to the namespace of the test. The namespace and the link end with a
+// process that ends with the test, however the test ends: what is left of a link takes the packets of the next test.
+func (n *jobNode) network(t *testing.T) {
 	t.Helper()
-	link := fmt.Sprintf("asj%d-%d", os.Getpid()%100000, number)
-	t.Cleanup(func() { _ = child.Command(context.Background(), "ip", "netns", "del", n.namespace).Run() })
+	holder := child.Command(t.Context(), "sleep", "infinity")
+	holder.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = holder.Process.Kill()
+		_ = holder.Wait()
+	})
+	pid := strconv.Itoa(holder.Process.Pid)
+	n.namespace = "/proc/" + pid + "/ns/net"
+	link := "asj" + pid
+	block := uint16(holder.Process.Pid) << 2 //nolint:gosec // a /30 of 198.18.0.0/16 (RFC 2544); another test at the same time has another one
+	n.host = net.IPv4(198, 18, byte(block>>8), byte(block)|1)
+	n.address = net.IPv4(198, 18, byte(block>>8), byte(block)|2)
+	inside := []string{"nsenter", "--net=" + n.namespace}
 	for _, args := range [][]string{
-		{"netns", "add", n.namespace},
-		{"link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", n.namespace},
-		{"addr", "add", n.host.String() + "/30", "dev", link},
-		{"link", "set", link, "up"},
-		{"-n", n.namespace, "addr", "add", n.address.String() + "/30", "dev", "eth0"},
-		{"-n", n.namespace, "link", "set", "eth0", "up"},
+		{"ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", pid},
+		{"ip", "addr", "add", n.host.String() + "/30", "dev", link},
+		{"ip", "link", "set", link, "up"},
+		append(slices.Clone(inside), "ip", "addr", "add", n.address.String()+"/30", "dev", "eth0"),
+		append(slices.Clone(inside), "ip", "link", "set", "eth0", "up"),
 	} {
-		if out, err := child.Command(t.Context(), "ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v: %s", args, err, out)
+		if out, err := child.Command(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
 		}
 	}
 }
