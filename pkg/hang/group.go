@@ -21,6 +21,8 @@ type Group[K comparable, T any] struct {
 	mu    sync.Mutex
 	calls map[K]*Pending[T] // in progress
 	freed chan struct{}     // closed when a call returns; nil without a waiting caller
+
+	timers timers
 }
 
 // Start calls fn for key unless a call for key is in progress. If Limit calls are in progress, Start waits until a call
@@ -33,15 +35,15 @@ func (g *Group[K, T]) Start(ctx context.Context, key K, limit time.Duration, fn 
 		if p != nil || freed == nil {
 			return p
 		}
-		timer := time.NewTimer(time.Until(deadline))
+		timer := g.timers.start(time.Until(deadline))
 		select {
 		case <-freed:
-			timer.Stop()
+			g.timers.stop(timer)
 			continue
 		case <-timer.C:
 		case <-ctx.Done():
 		}
-		timer.Stop()
+		g.timers.stop(timer)
 		return nil
 	}
 }
@@ -70,8 +72,10 @@ func (g *Group[K, T]) start(key K, deadline time.Time, fn func() (T, error)) (*P
 	if g.calls == nil {
 		g.calls = map[K]*Pending[T]{}
 	}
-	g.calls[key] = start("", deadline, fn, func() { g.done(key) })
-	return g.calls[key], nil
+	p := newPending[T](&g.timers, func() { g.done(key) })
+	g.calls[key] = p
+	p.start("", deadline, fn)
+	return p, nil
 }
 
 func (g *Group[K, T]) done(key K) {

@@ -34,9 +34,10 @@ func (e *StuckError) Unwrap() error { return ErrStuck }
 type Call[T any] struct {
 	mu      sync.Mutex
 	running *Pending[T]
+	idle    *Pending[T] // returned, for the next call
 	closed  bool
 	release func() // nil unless Close was called while a call was in progress
-	end     func() // c.returned, allocated once
+	timers  timers
 }
 
 // Start calls fn unless a call is in progress, and does not wait. limit is the time for fn. Start returns nil if fn is
@@ -47,13 +48,35 @@ func (c *Call[T]) Start(limit time.Duration, fn func() (T, error)) *Pending[T] {
 	if c.running != nil || c.closed {
 		return nil
 	}
-	return c.start("", limit, fn)
+	p := c.start("", limit, fn)
+	p.shared = true
+	return p
 }
 
 // Do calls fn and waits until it returns, limit has passed or ctx ends. The error is ErrStuck if fn has not returned,
 // and immediately if a call is in progress.
 func (c *Call[T]) Do(ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
-	return c.Start(limit, fn).Wait(ctx)
+	c.mu.Lock()
+	if c.running != nil || c.closed {
+		c.mu.Unlock()
+		var none T
+		return none, ErrStuck
+	}
+	p := c.start("", limit, fn)
+	c.mu.Unlock()
+	value, err := p.Wait(ctx)
+	c.keep(p)
+	return value, err
+}
+
+// keep keeps p for the next call if p has returned and nobody else has it. A scrape makes dozens of calls.
+func (c *Call[T]) keep(p *Pending[T]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.Returned() && !p.shared {
+		p.clear()
+		c.idle = p
+	}
 }
 
 // Join is Do for callers that share a Call. If a call of the same method is in progress, Join returns its result. If a
@@ -62,16 +85,20 @@ func (c *Call[T]) Do(ctx context.Context, limit time.Duration, fn func() (T, err
 //
 // The error is a StuckError with the method that has not returned.
 func (c *Call[T]) Join(ctx context.Context, method string, limit time.Duration, fn func() (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	var none T
+	end := time.Now().Add(limit)
 	for {
-		p := c.join(method, limit, fn)
-		if !p.wait(ctx) {
-			var none T
-			if p == nil { // the Call is closed
-				return none, ErrStuck
-			}
+		p, mine := c.join(method, limit, fn)
+		if p == nil { // the Call is closed
+			return none, ErrStuck
+		}
+		if !p.wait(ctx, earlier(end, p.deadline)) {
 			return none, &StuckError{p.method}
+		}
+		if mine {
+			value, err := p.value, p.err
+			c.keep(p)
+			return value, err
 		}
 		if p.method == method {
 			return p.value, p.err
@@ -79,13 +106,24 @@ func (c *Call[T]) Join(ctx context.Context, method string, limit time.Duration, 
 	}
 }
 
-func (c *Call[T]) join(method string, limit time.Duration, fn func() (T, error)) *Pending[T] {
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// join returns the call in progress, or a new one, which is the caller's.
+func (c *Call[T]) join(method string, limit time.Duration, fn func() (T, error)) (p *Pending[T], mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.running != nil {
-		return c.running
+	if c.running != nil {
+		c.running.shared = true
 	}
-	return c.start(method, limit, fn)
+	if c.closed || c.running != nil {
+		return c.running, false
+	}
+	return c.start(method, limit, fn), true
 }
 
 // Running reports whether a call is in progress.
@@ -112,11 +150,13 @@ func (c *Call[T]) Close(release func()) {
 }
 
 func (c *Call[T]) start(method string, limit time.Duration, fn func() (T, error)) *Pending[T] {
-	if c.end == nil {
-		c.end = c.returned
+	p := c.idle
+	if c.idle = nil; p == nil {
+		p = newPending[T](&c.timers, c.returned)
 	}
-	c.running = start(method, time.Now().Add(limit), fn, c.end)
-	return c.running
+	c.running = p
+	p.start(method, time.Now().Add(limit), fn)
+	return p
 }
 
 // returned ends the call in progress.

@@ -252,3 +252,29 @@ func TestBackoff(t *testing.T) {
 		t.Error("it waits after a success")
 	}
 }
+
+// A Call uses a returned call's memory again: no result, error or deadline of an earlier call is left in it.
+func TestReuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Call[int64]
+		failed := errors.New("failed")
+		for i := range int64(4) {
+			answer := func() (int64, error) { return i, nil }
+			took(t, "it answers", func() (int64, error) { return c.Do(t.Context(), limit, answer) }, i, nil, 0)
+			took(t, "it fails", func() (int64, error) {
+				return c.Join(t.Context(), "Read", limit, func() (int64, error) { return 0, failed })
+			}, 0, failed, 0)
+			if _, err := c.Do(t.Context(), limit, func() (int64, error) { panic("driver") }); err == nil || err.Error() != "panic: driver" {
+				t.Errorf("it panics: %v", err)
+			}
+			b := newBlocked()
+			took(t, "it hangs", func() (int64, error) { return c.Do(t.Context(), limit, b.call) }, 0, ErrStuck, limit)
+			close(b.release)
+			synctest.Wait()
+			p := c.Start(limit, func() (int64, error) { return i + 100, nil })
+			synctest.Wait()
+			took(t, "the next call", func() (int64, error) { return c.Do(t.Context(), limit, answer) }, i, nil, 0)
+			took(t, "a started call keeps its result", func() (int64, error) { return p.Wait(t.Context()) }, i+100, nil, 0)
+		}
+	})
+}

@@ -4,6 +4,8 @@ package hang
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -13,61 +15,76 @@ import (
 type Pending[T any] struct {
 	method   string
 	deadline time.Time
-	returned chan struct{} // closed when value and err are set
+	timers   *timers // of the Call or Group
+	fn       func() (T, error)
+	end      func() // tells the Call or Group
+	begin    func() // p.call, allocated once
+	shared   bool   // somebody besides the starter may have it: a Call does not use it again
+
+	returned atomic.Bool   // value and err are set
+	token    chan struct{} // holds a token from then on; a waiter that takes the token puts it back
 	value    T
 	err      error
 }
 
-func start[T any](method string, deadline time.Time, fn func() (T, error), done func()) *Pending[T] {
-	p := &Pending[T]{method: method, deadline: deadline, returned: make(chan struct{})}
-	go func() {
-		defer close(p.returned)
-		defer done()
-		defer func() {
-			if v := recover(); v != nil {
-				p.err = safely.Recovered(v)
-			}
-		}()
-		p.value, p.err = fn()
-	}()
+func newPending[T any](t *timers, end func()) *Pending[T] {
+	p := &Pending[T]{timers: t, end: end, token: make(chan struct{}, 1)}
+	p.begin = p.call
 	return p
 }
 
-// Returned reports whether the call has returned.
-func (p *Pending[T]) Returned() bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.returned:
-		return true
-	default:
-		return false
-	}
+func (p *Pending[T]) start(method string, deadline time.Time, fn func() (T, error)) {
+	p.method, p.deadline, p.fn = method, deadline, fn
+	go p.begin()
 }
+
+func (p *Pending[T]) call() {
+	defer func() {
+		if v := recover(); v != nil {
+			p.err = safely.Recovered(v)
+		}
+		p.end()
+		p.returned.Store(true)
+		p.token <- struct{}{}
+	}()
+	p.value, p.err = p.fn()
+}
+
+// clear makes a returned call ready for another start. Nobody waits for it.
+func (p *Pending[T]) clear() {
+	var none T
+	<-p.token
+	p.value, p.err, p.fn = none, nil, nil
+	p.returned.Store(false)
+}
+
+// Returned reports whether the call has returned.
+func (p *Pending[T]) Returned() bool { return p != nil && p.returned.Load() }
 
 // Wait waits until the call returns, its deadline has passed or ctx ends, and returns the call's result. Without a
 // result the error is ErrStuck.
 func (p *Pending[T]) Wait(ctx context.Context) (T, error) {
-	if !p.wait(ctx) {
+	if p == nil || !p.wait(ctx, p.deadline) {
 		var none T
 		return none, ErrStuck
 	}
 	return p.value, p.err
 }
 
-// wait is Wait without the result. It reports whether the call has returned.
-func (p *Pending[T]) wait(ctx context.Context) bool {
+// wait waits until the call returns, until has come or ctx ends. It reports whether the call has returned.
+func (p *Pending[T]) wait(ctx context.Context, until time.Time) bool {
 	if p.Returned() {
 		return true
 	}
-	if p == nil || p.overdue() {
+	left := time.Until(until)
+	if left <= 0 {
 		return false
 	}
-	timer := time.NewTimer(time.Until(p.deadline))
-	defer timer.Stop()
+	timer := p.timers.start(left)
+	defer p.timers.stop(timer)
 	select {
-	case <-p.returned:
+	case <-p.token:
+		p.token <- struct{}{}
 		return true
 	case <-timer.C:
 	case <-ctx.Done():
@@ -77,3 +94,28 @@ func (p *Pending[T]) wait(ctx context.Context) bool {
 
 // overdue reports whether the deadline of the call has passed.
 func (p *Pending[T]) overdue() bool { return !time.Now().Before(p.deadline) }
+
+// timers keeps the timer of the last wait for the next wait: a sensor waits for dozens of calls per scrape.
+type timers struct {
+	mu   sync.Mutex
+	idle *time.Timer
+}
+
+func (t *timers) start(d time.Duration) *time.Timer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	timer := t.idle
+	if timer == nil {
+		return time.NewTimer(d)
+	}
+	t.idle = nil
+	timer.Reset(d)
+	return timer
+}
+
+func (t *timers) stop(timer *time.Timer) {
+	timer.Stop()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.idle = timer
+}
