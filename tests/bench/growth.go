@@ -244,7 +244,7 @@ func printContainers(out io.Writer, curves []curve, n int) {
 		}
 	}
 	if other.CPU > 0 {
-		fmt.Fprintf(out, "With %d containers, CPU per scrape / cAdvisor's: %s (goal 0.33); private memory / cAdvisor's: %s, RSS: %s (goal 0.5).\n",
-			n, number(own.CPU/other.CPU, 2), number(own.Private/other.Private, 2), number(own.Resident/other.Resident, 2))
+		fmt.Fprintf(out, "With %d containers, CPU per scrape / cAdvisor's: %s (limit 0.15); private memory: %s (0.45); resident: %s (0.7), the sensor's: %s MB (42).\n",
+			n, number(own.CPU/other.CPU, 2), number(own.Private/other.Private, 2), number(own.Resident/other.Resident, 2), number(own.Resident, 1))
 	}
 }

@@ -4,7 +4,8 @@
 // nodes. Only ratios within a run are comparable, not values of different machines or runs. It asserts nothing.
 //
 // All exporters of a round run at the same time and are scraped in turn, so that disturbances affect all. Paced scrapes
-// are more than a second apart, because the sensor reuses a read for one second.
+// are 15 s apart, as users scrape, or a little more than a second, because the sensor reuses a read for one second.
+// Between two scrapes 15 counters of every port of an HCA change.
 package main
 
 import (
@@ -24,13 +25,17 @@ import (
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
-// pause is the time between two paced scrapes of an exporter.
-const pause = 1100 * time.Millisecond
+// pause is the shortest time between two paced scrapes of an exporter; usual is Prometheus' time in its documentation.
+const (
+	pause = 1100 * time.Millisecond
+	usual = 15 * time.Second
+)
 
 // A plan is the number and duration of measurements.
 type plan struct {
 	rounds     int
-	paced      int           // scrapes, one every pause
+	every      time.Duration // between two paced scrapes
+	paced      int           // scrapes
 	counted    int           // the same, with system calls counted
 	backToBack int           // scrapes without a pause
 	idle       time.Duration // without a scrape
@@ -55,7 +60,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	short := flag.Bool("short", false, "only show that the bench works: one round, few scrapes")
-	rounds := flag.Int("rounds", 3, "rounds on each node")
+	rounds := flag.Int("rounds", 2, "rounds on each node with 1.1 s between two scrapes; there is one round with 15 s")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
 	grow := flag.Bool("growth", false, "only measure how the cost grows with containers, ports, GPUs and queue pairs")
 	each := flag.Bool("sources", false, "only measure what each source of the sensor adds")
@@ -85,14 +90,16 @@ func run(ctx context.Context) error {
 		return measureLinks(ctx, programs.accelscope, *short, os.Stdout)
 	}
 	nodes := []node{
-		{"10 HCAs", fixtures.Node(), plan{*rounds, 30, 5, 1000, time.Minute, time.Minute}},
-		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, 30, 5, 100, 5 * time.Second, time.Minute}},
+		{"10 HCAs", fixtures.Node(), plan{*rounds, pause, 120, 5, 1000, time.Minute, time.Minute}},
+		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, pause, 120, 5, 100, 5 * time.Second, time.Minute}},
+		{"10 HCAs, scraped as users do", fixtures.Node(), plan{1, usual, 120, 5, 100, time.Minute, time.Minute}},
+		{"no device", fixtures.Options{Seed: 1}, plan{1, usual, 8, 5, 100, time.Minute, time.Minute}},
 	}
 	viewing := viewerTime
 	if *short {
 		viewing = 2 * time.Second
 		for i := range nodes {
-			nodes[i].plan = plan{1, 2, 1, 10, time.Second / 2, time.Second}
+			nodes[i].plan = plan{1, pause, 2, 1, 10, time.Second / 2, time.Second}
 		}
 	}
 	dir, err := os.MkdirTemp("", "accelscope-bench-")
@@ -116,6 +123,7 @@ func run(ctx context.Context) error {
 	if *each {
 		return measureSources(ctx, use, nodes[0], os.Stdout)
 	}
+	printLoad(os.Stdout)
 	var results []*result
 	for i, n := range nodes {
 		progress("writing a node of " + n.name)
@@ -135,7 +143,10 @@ func run(ctx context.Context) error {
 	for _, res := range results {
 		res.print(os.Stdout, use)
 	}
-	printGates(os.Stdout, "The crowded node is the one with VFs; peers are node_exporter and rdma_exporter.", gates(results[0], results[1]))
+	printGates(os.Stdout, "The crowded node has 128 VFs. The limits beside cAdvisor are in the curves of containers.", gates(results[0], results[1], results[2], results[3]))
+	if err := printFiles(os.Stdout); err != nil {
+		return err
+	}
 	if err := measureSources(ctx, use, nodes[0], os.Stdout); err != nil {
 		return err
 	}

@@ -123,8 +123,8 @@ func exporters(use paths) []exporter {
 			return []string{
 				"--path.sysfs=" + m.SysFS(), "--path.procfs=" + m.ProcFS(), "--path.cgroup=" + m.CgroupFS(),
 				"--web.listen-address=" + addr,
-				// Functions that the other exporters lack; see measurePods and measureGPUs.
-				"--no-collector.gpu", "--no-collector.access", "--no-collector.container", "--no-collector.node", "--no-collector.runtime", "--no-collector.kubelet",
+				// Functions that the other exporters lack; see measurePods and measureGPUs. access is on, as users have it.
+				"--no-collector.gpu", "--no-collector.container", "--no-collector.node", "--no-collector.runtime", "--no-collector.kubelet",
 			}
 		}},
 	}

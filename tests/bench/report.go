@@ -54,11 +54,26 @@ func (r *result) ratio(a, b string, get func(*figures) float64) float64 {
 
 // latency is a quantile of the paced scrapes of all rounds, in milliseconds.
 func (r *result) latency(exporter string, q float64) float64 {
+	return r.scrapes(exporter, q, func(f *figures) []float64 { return f.paced })
+}
+
+// inScrape is a quantile of the CPU time from the request to the answer, in milliseconds.
+func (r *result) inScrape(exporter string, q float64) float64 {
+	return r.scrapes(exporter, q, func(f *figures) []float64 { return f.inScrape })
+}
+
+func (r *result) scrapes(exporter string, q float64, get func(*figures) []float64) float64 {
 	var all []float64
 	for _, f := range r.figures[exporter] {
-		all = append(all, f.paced...)
+		all = append(all, get(f)...)
 	}
 	return quantile(all, q)
+}
+
+// everyMinute is the CPU time per scrape with a minute between two scrapes, computed from the scrapes of r and the time
+// without a scrape.
+func (r *result) everyMinute(exporter string) float64 {
+	return r.inScrape(exporter, 0.5) + 60*r.median(exporter, idleCPU)
 }
 
 // quantile returns the nearest-rank quantile; for an even median the mean of two values; NaN without values.
@@ -87,10 +102,12 @@ func each(head string, digits int, get func(*figures) float64) column {
 var tables = [][]column{
 	{
 		{"p50 ms", 2, func(r *result, e string) float64 { return r.latency(e, 0.5) }},
+		{"p90 ms", 2, func(r *result, e string) float64 { return r.latency(e, 0.9) }},
 		{"p99 ms", 2, func(r *result, e string) float64 { return r.latency(e, 0.99) }},
 		each("CPU ms", 2, cpu),
-		{"min", 2, func(r *result, e string) float64 { return quantile(r.each(e, cpu), 0) }},
-		{"max", 2, func(r *result, e string) float64 { return quantile(r.each(e, cpu), 1) }},
+		{"in scrape p25", 2, func(r *result, e string) float64 { return r.inScrape(e, 0.25) }},
+		{"p50", 2, func(r *result, e string) float64 { return r.inScrape(e, 0.5) }},
+		{"p90", 2, func(r *result, e string) float64 { return r.inScrape(e, 0.9) }},
 		{"/ floor", 2, func(r *result, e string) float64 { return r.ratio(e, floor, cpu) }},
 		{"/ node_exporter", 2, func(r *result, e string) float64 { return r.ratio(e, nodeExporter, cpu) }},
 		each("us/series", 1, func(f *figures) float64 { return 1e3 * f.pacedCPU / f.series }),
@@ -99,11 +116,12 @@ var tables = [][]column{
 		{"b2b / floor", 2, func(r *result, e string) float64 { return r.ratio(e, floor, fastCPU) }},
 		each("syscalls", 0, syscalls),
 		{"/ counter", 2, func(r *result, e string) float64 { return r.median(e, syscalls) / float64(r.counters) }},
+		each("firmware", 0, firmware),
 	}, {
 		each("series", 0, func(f *figures) float64 { return f.series }),
 		each("text kB", 1, func(f *figures) float64 { return f.text }),
 		each("wire kB", 1, func(f *figures) float64 { return f.wire }),
-		each("allocs/scrape", 0, func(f *figures) float64 { return f.allocs }),
+		each("allocs/scrape", 0, allocs),
 		each("RSS MB", 1, rss),
 		each("start HWM MB", 1, startHWM),
 		each("HWM MB", 1, hwm),
@@ -124,12 +142,15 @@ func startHWM(f *figures) float64 { return f.startPeak }
 func hwm(f *figures) float64      { return f.memory.peak }
 func size(f *figures) float64     { return f.size }
 func started(f *figures) float64  { return f.started }
+func firmware(f *figures) float64 { return f.firmware }
+func allocs(f *figures) float64   { return f.allocs }
 
 // print prints the tables: medians over the rounds.
 func (r *result) print(out io.Writer, use []exporter) {
 	fmt.Fprintf(out, "\n%s: %d counters in files. Medians of %d rounds, each %d scrapes %v apart, "+
-		"then %d back to back (b2b).\nCPU and system calls are per scrape.\n",
-		r.node, r.counters, r.plan.rounds, r.plan.paced, pause, r.plan.backToBack)
+		"then %d back to back (b2b).\nCPU, with the work between scrapes, and system calls are per scrape; in scrape: CPU from the request to the answer.\n"+
+		"Firmware: commands of one mlx5 InfiniBand port, by the files that are read and a table from the driver's source.\n",
+		r.node, r.counters, r.plan.rounds, r.plan.paced, r.plan.every, r.plan.backToBack)
 	for _, columns := range tables {
 		fmt.Fprintln(out)
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -159,67 +180,4 @@ func number(v float64, digits int) string {
 		return "-"
 	}
 	return strconv.FormatFloat(v, 'f', digits, 64)
-}
-
-// A gate is a value of the sensor with a limit: at most now for this version, at most release for the first release.
-type gate struct {
-	id, what     string
-	value        float64
-	now, release float64
-}
-
-func gates(plain, crowded *result) []gate {
-	a := accelscope
-	// toBest returns the ratio to the best other exporter: the larger ratio.
-	toBest := func(quotient func(peer string) float64) float64 {
-		return quantile(slices.DeleteFunc(
-			[]float64{quotient(nodeExporter), quotient(rdmaExporter)}, math.IsNaN), 1)
-	}
-	p99 := func(peer string) float64 { return plain.latency(a, 0.99) / plain.latency(peer, 0.99) }
-	crowdedCPU := func(peer string) float64 { return crowded.ratio(a, peer, cpu) }
-	return []gate{
-		{"A1", "CPU per scrape / node_exporter's", plain.ratio(a, nodeExporter, cpu), 0.2, 0.2},
-		{"A2", "CPU per scrape / rdma_exporter's", plain.ratio(a, rdmaExporter, cpu), 1. / 6, 1. / 6},
-		{"A3", "CPU per scrape / floor's", plain.ratio(a, floor, cpu), 1.6, 1.6},
-		{"A4", "system calls per counter in files", plain.median(a, syscalls) / float64(plain.counters), 1.2, 1.2},
-		{"A5", "p99 / the faster peer's", toBest(p99), 0.25, 0.25},
-		{"B1", "crowded: CPU / the cheaper peer's", toBest(crowdedCPU), 1. / 6, 1. / 6},
-		{"B1", "crowded: p99, ms", crowded.latency(a, 0.99), 25, 25},
-		{"E1", "RSS after all scrapes, MB", plain.median(a, rss), 24, 16},
-		{"E1", "RSS / node_exporter's", plain.ratio(a, nodeExporter, rss), math.Inf(1), 1},
-		{"E1", "private memory after all scrapes, MB", plain.median(a, private), 8, 8},
-		{"E1", "HWM at the first answer, after BTF was parsed, MB", plain.median(a, startHWM), 40, 24},
-		{"E1", "HWM after all scrapes, MB", plain.median(a, hwm), math.Inf(1), 24},
-		{"E2", "size of the binary, MB", plain.median(a, size), 18, 14},
-		{"E2", "size / node_exporter's", plain.ratio(a, nodeExporter, size), 1, 1},
-		{"E3", "CPU between scrapes, ms/s", plain.median(a, idleCPU), 0.5, 0.5},
-		{"E4", "start to first answer, ms", plain.median(a, started), 150, 150},
-	}
-}
-
-func printGates(out io.Writer, node string, all []gate) {
-	fmt.Fprintf(out, "\nGoals of the sensor. %s\n\n", node)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "gate\twhat\tfigure\tgoal now\tgoal release\tverdict")
-	limit := func(v float64) string {
-		if math.IsInf(v, 1) {
-			return "-"
-		}
-		return fmt.Sprintf("<= %.3g", v)
-	}
-	for _, g := range all {
-		value, verdict := fmt.Sprintf("%.3g", g.value), "missed"
-		switch {
-		case math.IsNaN(g.value):
-			value, verdict = "-", "not measured"
-		case g.value <= g.release:
-			verdict = "met"
-		case math.IsInf(g.now, 1):
-			verdict = "open"
-		case g.value <= g.now:
-			verdict = "met for now"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", g.id, g.what, value, limit(g.now), limit(g.release), verdict)
-	}
-	w.Flush()
 }

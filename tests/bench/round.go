@@ -20,6 +20,8 @@ type figures struct {
 	startPeak float64   // HWM at the first answered scrape
 	paced     []float64 // latencies
 	pacedCPU  float64   // CPU per paced scrape, including the work between scrapes
+	inScrape  []float64 // CPU from the request to the answer of each paced scrape
+	firmware  float64   // commands of an mlx5 InfiniBand port per paced scrape, by the files that are read
 	reuses    bool      // scrapes without a pause return cached values
 	fastP50   float64   // latency back to back
 	fastCPU   float64
@@ -52,6 +54,15 @@ func startAll(ctx context.Context, use []exporter, m fixtures.Manifest) (procs [
 	return procs, stop, nil
 }
 
+// A session has the running exporters of a round.
+type session struct {
+	plan
+	procs []*process
+	figs  []*figures   // of procs
+	move  func() error // changes counters
+	reads *readWatch
+}
+
 // round starts all exporters, scrapes them in turn, and stops them.
 func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res *result) error {
 	procs, stop, err := startAll(ctx, use, m)
@@ -69,11 +80,24 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 		}
 		f.size = float64(fi.Size()) / 1e6
 	}
-	if err := truth(ctx, procs, figs, m); err != nil {
+	if len(m.HCAs) > 0 {
+		if err := truth(ctx, procs, figs, m); err != nil {
+			return err
+		}
+	}
+	move, stopMoving, err := newMover(m)
+	defer stopMoving()
+	if err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context, []*process, []*figures, plan) error{paced, counted, backToBack, idle} {
-		if err := step(ctx, procs, figs, p); err != nil {
+	reads, err := newReadWatch(m)
+	if err != nil {
+		return err
+	}
+	defer reads.close()
+	s := session{plan: p, procs: procs, figs: figs, move: move, reads: reads}
+	for _, step := range []func(context.Context) error{s.paced, s.counted, s.backToBack, s.idle} {
+		if err := step(ctx); err != nil {
 			return err
 		}
 	}
@@ -112,11 +136,15 @@ func truth(ctx context.Context, procs []*process, figs []*figures, m fixtures.Ma
 }
 
 // inTurn calls f n times for every process, with a pause between a process's calls, evenly distributed over the pause.
-func inTurn(ctx context.Context, procs []*process, n int, f func(i int, p *process) error) error {
-	tick := time.NewTicker(pause / time.Duration(len(procs)))
+// Before each turn counters change.
+func (s *session) inTurn(ctx context.Context, n int, pause time.Duration, f func(i int, p *process) error) error {
+	tick := time.NewTicker(pause / time.Duration(len(s.procs)))
 	defer tick.Stop()
 	for range n {
-		for i, p := range procs {
+		if err := s.move(); err != nil {
+			return err
+		}
+		for i, p := range s.procs {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -130,41 +158,48 @@ func inTurn(ctx context.Context, procs []*process, n int, f func(i int, p *proce
 	return nil
 }
 
-func paced(ctx context.Context, procs []*process, figs []*figures, p plan) error {
-	first := make([]answer, len(procs)) // a warm-up, not measured
-	last := make([]answer, len(procs))
-	before := make([]time.Duration, len(procs))
-	err := inTurn(ctx, procs, 1, func(i int, p *process) (err error) {
+func (s *session) paced(ctx context.Context) error {
+	first := make([]answer, len(s.procs)) // a warm-up, not measured
+	last := make([]answer, len(s.procs))
+	before := make([]time.Duration, len(s.procs))
+	err := s.inTurn(ctx, 1, s.every, func(i int, p *process) (err error) {
 		if first[i], err = p.scrape(); err == nil {
-			before[i], err = cpuTime(p.pid())
+			before[i], err = totalTime(p.pid())
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = inTurn(ctx, procs, p.paced, func(i int, p *process) (err error) {
-		if last[i], err = p.scrape(); err == nil {
-			figs[i].paced = append(figs[i].paced, ms(last[i].latency))
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for i, proc := range procs {
-		after, err := cpuTime(proc.pid())
+	err = s.inTurn(ctx, s.plan.paced, s.every, func(i int, p *process) error {
+		began, err := cpuTime(p.pid())
 		if err != nil {
 			return err
 		}
-		figs[i].pacedCPU = ms(after-before[i]) / float64(p.paced)
+		if last[i], err = p.scrape(); err != nil {
+			return err
+		}
+		ended, err := cpuTime(p.pid())
+		s.figs[i].paced = append(s.figs[i].paced, ms(last[i].latency))
+		s.figs[i].inScrape = append(s.figs[i].inScrape, ms(ended-began))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i, proc := range s.procs {
+		after, err := totalTime(proc.pid())
+		if err != nil {
+			return err
+		}
+		s.figs[i].pacedCPU = ms(after-before[i]) / float64(s.plan.paced)
 		text, err := last[i].text()
 		if err != nil {
 			return err
 		}
-		figs[i].wire, figs[i].text = float64(len(last[i].body))/1e3, float64(len(text))/1e3
-		figs[i].allocs = (mallocs(last[i]) - mallocs(first[i])) / float64(p.paced)
-		samples(text, func(string, float64) { figs[i].series++ })
+		s.figs[i].wire, s.figs[i].text = float64(len(last[i].body))/1e3, float64(len(text))/1e3
+		s.figs[i].allocs = (mallocs(last[i]) - mallocs(first[i])) / float64(s.plan.paced)
+		samples(text, func(string, float64) { s.figs[i].series++ })
 	}
 	return nil
 }
@@ -182,10 +217,10 @@ func mallocs(a answer) float64 {
 	return n
 }
 
-// counted counts system calls, apart from the timing because counting takes time.
-func counted(ctx context.Context, procs []*process, figs []*figures, p plan) error {
-	meters := make([]*syscallMeter, len(procs))
-	for i, proc := range procs {
+// counted counts system calls and reads of a port's files, apart from the timing because counting takes time.
+func (s *session) counted(ctx context.Context) error {
+	meters := make([]*syscallMeter, len(s.procs))
+	for i, proc := range s.procs {
 		m, err := newSyscallMeter(proc.pid())
 		if err != nil {
 			progress("system calls are not counted: %v", err)
@@ -194,34 +229,36 @@ func counted(ctx context.Context, procs []*process, figs []*figures, p plan) err
 		defer m.close()
 		meters[i] = m
 	}
-	sums := make([]uint64, len(procs))
-	err := inTurn(ctx, procs, p.counted, func(i int, p *process) error {
+	sums := make([]uint64, len(s.procs))
+	err := s.inTurn(ctx, s.plan.counted, pause, func(i int, p *process) error {
 		before, err := meters[i].count()
 		if err != nil {
 			return err
 		}
+		s.reads.commands() // other exporters' reads
 		if _, err := p.scrape(); err != nil {
 			return err
 		}
+		s.figs[i].firmware += s.reads.commands() / float64(s.plan.counted)
 		time.Sleep(10 * time.Millisecond) // the server waits again
 		after, err := meters[i].count()
 		sums[i] += after - before
 		return err
 	})
-	for i := range procs {
-		figs[i].syscalls = float64(sums[i]) / float64(p.counted)
+	for i := range s.procs {
+		s.figs[i].syscalls = float64(sums[i]) / float64(s.plan.counted)
 	}
 	return err
 }
 
-func backToBack(ctx context.Context, procs []*process, figs []*figures, p plan) error {
-	for i, proc := range procs {
-		latencies := make([]float64, 0, p.backToBack)
+func (s *session) backToBack(ctx context.Context) error {
+	for i, proc := range s.procs {
+		latencies := make([]float64, 0, s.plan.backToBack)
 		before, err := cpuTime(proc.pid())
 		if err != nil {
 			return err
 		}
-		for range p.backToBack {
+		for range s.plan.backToBack {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -235,18 +272,18 @@ func backToBack(ctx context.Context, procs []*process, figs []*figures, p plan) 
 		if err != nil {
 			return err
 		}
-		figs[i].fastCPU = ms(after-before) / float64(p.backToBack)
-		figs[i].fastP50 = quantile(latencies, 0.5)
+		s.figs[i].fastCPU = ms(after-before) / float64(s.plan.backToBack)
+		s.figs[i].fastP50 = quantile(latencies, 0.5)
 	}
 	return nil
 }
 
-func idle(ctx context.Context, procs []*process, figs []*figures, p plan) error {
+func (s *session) idle(ctx context.Context) error {
 	cpu := func() ([]time.Duration, error) {
-		all := make([]time.Duration, len(procs))
-		for i, proc := range procs {
+		all := make([]time.Duration, len(s.procs))
+		for i, proc := range s.procs {
 			var err error
-			if all[i], err = cpuTime(proc.pid()); err != nil {
+			if all[i], err = totalTime(proc.pid()); err != nil {
 				return nil, err
 			}
 		}
@@ -257,13 +294,13 @@ func idle(ctx context.Context, procs []*process, figs []*figures, p plan) error 
 	if err != nil {
 		return err
 	}
-	sleep(ctx, p.idle)
+	sleep(ctx, s.plan.idle)
 	after, err := cpu()
 	if err != nil {
 		return err
 	}
-	for i := range procs {
-		figs[i].idleCPU = ms(after[i]-before[i]) / p.idle.Seconds()
+	for i := range s.procs {
+		s.figs[i].idleCPU = ms(after[i]-before[i]) / s.plan.idle.Seconds()
 	}
 	return ctx.Err()
 }

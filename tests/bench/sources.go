@@ -169,7 +169,8 @@ func roundOfSources(
 	for i := range scraped {
 		scraped[i] = &figures{}
 	}
-	if err := paced(ctx, procs, scraped, p); err != nil {
+	visit := session{plan: p, procs: procs, figs: scraped, move: func() error { return nil }}
+	if err := visit.paced(ctx); err != nil {
 		return nil, err
 	}
 	for i, f := range scraped {
@@ -179,11 +180,12 @@ func roundOfSources(
 			return nil, err
 		}
 	}
-	return rows, countSources(ctx, procs, p, *figs)
+	return rows, countSources(ctx, &visit, *figs)
 }
 
 // countSources counts the system calls of scrapes, and of rows without scrapes, without Go's scheduler.
-func countSources(ctx context.Context, procs []*process, p plan, figs []sourceCosts) error {
+func countSources(ctx context.Context, visit *session, figs []sourceCosts) error {
+	procs, p := visit.procs, visit.plan
 	meters := make([]*syscallMeter, len(procs))
 	for i, proc := range procs {
 		m, err := newSyscallMeter(proc.pid(), schedulerCalls...)
@@ -194,7 +196,7 @@ func countSources(ctx context.Context, procs []*process, p plan, figs []sourceCo
 		defer m.close()
 		meters[i] = m
 	}
-	if err := inTurn(ctx, procs, p.counted, func(i int, p *process) error {
+	if err := visit.inTurn(ctx, p.counted, pause, func(i int, p *process) error {
 		before, err := meters[i].count()
 		if err != nil {
 			return err
