@@ -17,7 +17,7 @@ type Pending[T any] struct {
 	deadline time.Time
 	timers   *timers // of the Call or Group
 	fn       func() (T, error)
-	end      func() // tells the Call or Group
+	end      func() // called at the end, for the Call or Group
 	begin    func() // p.call, allocated once
 	shared   bool   // somebody besides the starter may have it: a Call does not use it again
 

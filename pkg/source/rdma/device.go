@@ -100,7 +100,10 @@ func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time
 	if r.query = d.queries.Prepare(d.files); r.query != nil {
 		return r, nil
 	}
-	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (sysfs.Tally, error) { return d.queries.Read(now), nil })
+	index := d.files.HCA.Index
+	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (sysfs.Tally, error) {
+		return d.queryPorts(index, n, now, deadline), nil
+	})
 	switch {
 	case errors.Is(err, hang.ErrStuck):
 		r.query = hang.ErrStuck
@@ -110,6 +113,23 @@ func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time
 		d.takeQueries(ctx, now, deadline, r.hca.Ports)
 	}
 	return r, nil
+}
+
+// queryPorts queries the ports by RDMA netlink if it has the device. For a device in another network namespace, in which
+// each socket needs a thread, it reads files.
+func (d *device) queryPorts(index uint32, n *node, now, deadline time.Time) sysfs.Tally {
+	if index == noIndex || n.away {
+		return d.queries.Read(now, nil)
+	}
+	c, err := n.dial()
+	if err != nil {
+		return d.queries.Read(now, nil)
+	}
+	defer c.Close()
+	b := sysfs.Buffers.Get().(*[sysfs.BufferSize]byte)
+	defer sysfs.Buffers.Put(b)
+	c.Buffer = b[:]
+	return d.queries.Read(now, func(port int) (sysfs.PortState, error) { return c.Port(index, uint32(port), deadline) })
 }
 
 // takeQueries sets the results of queries in ports. It first reads the attributes of changed ports again.

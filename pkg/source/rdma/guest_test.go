@@ -208,12 +208,27 @@ func TestGuest(t *testing.T) {
 		for _, c := range conns {
 			requests += int(c.Requests)
 		}
-		if want := 2*len(s.devices) + 1; requests != want || len(s.devices) != 2 {
-			t.Errorf("%d requests, want %d: two per device, for its port and its domains, and one for the resources", requests, want)
+		if want := 3*len(s.devices) + 1; requests != want || len(s.devices) != 2 {
+			t.Errorf("%d requests, want %d: three per device, for its counters, port and domains, and one for the resources", requests, want)
 		}
 		counters, err := filepath.Glob("/sys/class/infiniband/" + s.devices[0].name + "/ports/1/counters/*") // since Linux 7
-		if n := calls() - before; n != 3+len(counters) || err != nil {
-			t.Errorf("%d system calls on files, want 3 (state, phys_state, rate) and %d counters: %v", n, len(counters), err)
+		if n := calls() - before; n != len(counters) || err != nil {
+			t.Errorf("%d system calls on files, want %d, the counters: %v", n, len(counters), err)
+		}
+		byFiles, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer byFiles.Close()
+		byFiles.dial = func() (*nldev.Conn, error) { return nil, unix.EPROTONOSUPPORT }
+		asked, read := mustRead(t, s), mustRead(t, byFiles)
+		for i := range asked.HCAs {
+			a, f := asked.HCAs[i].Ports[0], read.HCAs[i].Ports[0]
+			got := []any{a.State, a.PhysState, a.RateBits, a.Width, a.Speed, a.LID, a.SMLID}
+			want := []any{f.State, f.PhysState, f.RateBits, f.Width, f.Speed, f.LID, f.SMLID}
+			if diff := cmp.Diff(want, got); diff != "" || a.State == "" || a.RateBits == 0 {
+				t.Errorf("%s by PORT_GET, against its files:\n%s", asked.HCAs[i].Name, diff)
+			}
 		}
 	})
 

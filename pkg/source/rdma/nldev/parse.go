@@ -15,6 +15,7 @@ import (
 // Commands of the nldev client (enum rdma_nldev_command).
 const (
 	CmdGet     = 1
+	CmdPortGet = 5
 	CmdSysGet  = 6 // since 5.2
 	CmdResGet  = 9
 	CmdQPGet   = 10
@@ -35,6 +36,10 @@ const (
 	AttrFirmware     = 5  // string
 	AttrNodeGUID     = 6  // u64
 	AttrSysImageGUID = 7  // u64
+	AttrLID          = 9  // u32, only for InfiniBand
+	AttrSMLID        = 10 // u32, only for InfiniBand
+	AttrPortState    = 12 // u8, enum ib_port_state
+	AttrPortPhys     = 13 // u8, enum ib_port_phys_state
 	AttrNodeType     = 14 // u8
 	AttrSummary      = 15 // nested
 	AttrSummaryEntry = 16 // nested

@@ -4,20 +4,29 @@ package sysfs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// SMAge is the interval at which the LID of the subnet manager of an InfiniBand port is read, with a firmware command.
-const SMAge = 30 * time.Second
+// SMAge is the interval at which the file with the LID of an InfiniBand port's subnet manager is read. RateAge is the
+// interval at which the rate of a port is read if the port's state does not change. For mlx5 both are firmware commands.
+const (
+	SMAge   = 30 * time.Second
+	RateAge = 30 * time.Second
+)
 
-// Queries reads the files for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid.
-// Counters, link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query.
+// Queries reads the values for which the kernel queries a port (ib_query_port): state, phys_state, rate, lid and sm_lid.
+// Counters, link_layer, gids, gid_attrs and RDMA netlink's STAT_GET need no query. Each file costs a query of its own,
+// which is five firmware commands for mlx5 on InfiniBand. RDMA netlink's PORT_GET has all values but the rate for one
+// query.
 //
 // A query can hang although the HCA works: for Soft-RoCE, siw, usnic and hns it takes RTNL, the lock of network
 // configuration (ib_get_eth_speed), which is held while the driver of any network interface hangs. So queries are a
@@ -28,7 +37,18 @@ type Queries struct {
 	dir    int // the device's directory, -1 while not open
 	opened int // value of device.opened for dir
 	Ports  []portQuery
+
+	unanswered bool // the kernel has no PORT_GET
 }
+
+// PortState is the answer to PORT_GET, in the words of the files.
+type PortState struct {
+	State, PhysState string
+	LID, SMLID       string // empty except for InfiniBand
+}
+
+// Ask sends PORT_GET for a port.
+type Ask func(port int) (PortState, error)
 
 // portQuery holds the results of queries of a port.
 type portQuery struct {
@@ -36,6 +56,7 @@ type portQuery struct {
 	found             model.Port // Number, State, PhysState, RateBits, Width, Speed, LID, SMLID, SMChanges
 	infiniband        bool
 	lidRead, smRead   time.Time
+	rateRead          time.Time
 	lastSM            string // LID of the last subnet manager
 	changed           bool   // State or SMLID changed since the last Fill
 	taken             bool   // Fill has taken results before
@@ -77,7 +98,7 @@ func (q *Queries) Prepare(d *Device) error {
 		if err != nil {
 			return fmt.Errorf("duplicating the descriptor of its directory: %w", err)
 		}
-		q.dir, q.opened = fd, d.opened
+		q.dir, q.opened, q.unanswered = fd, d.opened, false
 	}
 	if !slices.EqualFunc(q.Ports, d.Ports, func(q portQuery, p *Port) bool { return q.found.Number == p.Base.Number }) {
 		q.closePorts()
@@ -100,29 +121,69 @@ func newPortQuery(number int) portQuery {
 	}
 }
 
-// Read queries all ports.
-func (q *Queries) Read(now time.Time) (links Tally) {
+// Read queries all ports, with ask or, if ask is nil or fails, by files.
+func (q *Queries) Read(now time.Time, ask Ask) (links Tally) {
 	b := Buffers.Get().(*[BufferSize]byte)
 	defer Buffers.Put(b)
 	q.Reader.Buffer = b[:]
 	for i := range q.Ports {
-		q.readPort(&q.Ports[i], now, &links)
+		p := &q.Ports[i]
+		if ask != nil && !q.unanswered {
+			answer, err := ask(p.found.Number)
+			if err == nil {
+				q.take(p, answer, now, &links)
+				continue
+			}
+			ask = nil // a late answer may follow
+			q.unanswered = errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+		}
+		q.readPort(p, now, &links)
 	}
 	return links
 }
 
-// readPort reads the state of a port. It reads the LIDs if the state changed or the LIDs are old.
+// take takes the answer to PORT_GET, and reads the rate if the state changed or the rate is old.
+func (q *Queries) take(p *portQuery, answer PortState, now time.Time, t *Tally) {
+	t.Good++
+	changed := answer.State != p.found.State
+	if changed || answer.PhysState != p.found.PhysState || now.Sub(p.rateRead) >= RateAge {
+		q.readRate(p, now, t)
+	} else {
+		t.Count("", &p.rate.Attempt, now)
+	}
+	p.found.State, p.found.PhysState = answer.State, answer.PhysState
+	if answer.LID == "" {
+		q.readLIDs(p, changed, now)
+		return
+	}
+	p.lidRead, p.smRead = now, now
+	before := p.found.SMLID
+	p.found.LID = answer.LID
+	p.setSM(answer.SMLID)
+	p.changed = p.changed || changed || p.found.SMLID != before
+}
+
+// readPort reads the state of a port by its files. It reads the LIDs if the state changed or the LIDs are old.
 func (q *Queries) readPort(p *portQuery, now time.Time, t *Tally) {
-	changed := q.readText(&p.state, now, t)
-	if changed {
-		p.found.State = parseNumbered(p.state.raw)
-	}
-	if q.readText(&p.phys, now, t) {
-		p.found.PhysState = parseNumbered(p.phys.raw)
-	}
+	q.readText(&p.state, now, t)
+	state := parseNumbered(p.state.raw)
+	changed := state != p.found.State
+	p.found.State = state
+	q.readText(&p.phys, now, t)
+	p.found.PhysState = parseNumbered(p.phys.raw)
+	q.readRate(p, now, t)
+	q.readLIDs(p, changed, now)
+}
+
+func (q *Queries) readRate(p *portQuery, now time.Time, t *Tally) {
+	p.rateRead = now
 	if q.readText(&p.rate, now, t) {
 		p.found.RateBits, p.found.Width, p.found.Speed, _ = parseRate(p.rate.raw)
 	}
+}
+
+// readLIDs reads the files with the LIDs if the state changed or the LIDs are old.
+func (q *Queries) readLIDs(p *portQuery, changed bool, now time.Time) {
 	line := func(name string) string {
 		return q.Reader.Line(q.dir, "ports/"+strconv.Itoa(p.found.Number)+"/"+name)
 	}

@@ -25,6 +25,8 @@ type treeDevice struct {
 	queries Queries
 	now     time.Time
 	failed  Tally
+	ask     Ask
+	links   Tally // of the last reading
 }
 
 func newTreeDevice(t *testing.T, tr hca.Tree) *treeDevice {
@@ -50,7 +52,7 @@ func (d *treeDevice) read() *model.HCA {
 	if err := errors.Join(err, d.queries.Prepare(d.Device)); err != nil {
 		d.t.Fatal(err)
 	}
-	d.queries.Read(d.now)
+	d.links = d.queries.Read(d.now, d.ask)
 	if d.queries.Changed(d.Ports) {
 		d.ReadChanged(d.now)
 	}
