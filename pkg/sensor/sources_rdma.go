@@ -28,6 +28,7 @@ func (s *services) rdmaOptions() rdma.Options {
 func (s *services) newRDMA() engine.Registration {
 	o := s.rdmaOptions()
 	o.Netlink, o.CgroupOf, o.Namespaces = s.netlink, s.cgroupOf(), s.namespaces.Namespaces
+	o.Hotplug = s.hotplug
 	o.Holdings = func() bool { return !s.objects.Counting() } // also while the probe does not count yet
 	source, err := rdma.New(o)
 	return register("rdma", source, err)
