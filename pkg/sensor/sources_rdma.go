@@ -73,7 +73,7 @@ func (s *services) newDataPath() engine.Registration {
 		Gate:  gate,
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
 		Subsystem: s.subsystem(), OwnerOf: s.ownerOf(), Workloads: s.workloads, MaxContexts: s.PathLimit,
-		StallAfter: s.StallAfter, BTFDir: s.BTFDir,
+		StallAfter: s.StallAfter, BTFDir: s.BTFDir, Hotplug: s.hotplug,
 	}
 	if s.DataPath == "survey" {
 		o.Budget, o.SurveyLength, o.SurveyInterval = s.PathBudget, s.SurveyLength, s.SurveyInterval
