@@ -14,6 +14,7 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
@@ -71,13 +72,16 @@ func newLoop(opts *Options, m *meter) *loop {
 		devices:   opts.Hotplug.Devices("infiniband_verbs"),
 	}
 	l.searches = &searches{
-		opts: opts, processes: l.processes, kept: kept, done: done,
-		find: locate.New(opts.Procfs).Find, results: make(chan searchResult, maxLocating),
-		searchesOf: map[model.CgroupID]int{}, retriesOf: map[model.CgroupID]int{},
+		Searches: uprobe.NewSearches(model.DataPathSource, done, (*searchResult).drop),
+		opts:     opts, processes: l.processes, kept: kept, find: locate.New(opts.Procfs).Find, retriesOf: map[model.CgroupID]int{},
 	}
 	l.prober = &prober{
-		opts: opts, meter: m, processes: l.processes, kept: kept, done: done,
-		files: map[locate.FileID]*file{}, changes: make(chan changed),
+		opts: opts, meter: m, processes: l.processes, kept: kept,
+		files: map[locate.FileID]*file{}, manager: uprobe.NewManager[locate.Site](opts.Gate, model.DataPathSource, opts.Logger, done),
+		ended: func(f *file, now time.Time) {
+			l.switcher.beginCounting(f, now)
+			l.pace.changed = true
+		},
 	}
 	l.tracker = &tracker{
 		opts: opts, meter: m, processes: l.processes, searches: l.searches, prober: l.prober, pace: l.pace,
@@ -116,10 +120,10 @@ func (l *loop) run(ctx context.Context) {
 			announced = false
 		case e := <-l.events:
 			l.handleEvent(e)
-		case a := <-l.searches.results:
+		case a := <-l.searches.Results:
 			l.tracker.handleFound(a)
-		case c := <-l.prober.changes:
-			l.handleChange(&c)
+		case r := <-l.prober.manager.Results:
+			l.prober.manager.Take(r, time.Now())
 		case <-wake.C:
 		}
 		l.handleQueued()
@@ -154,17 +158,14 @@ func (l *loop) handleQueued() {
 	for range len(l.events) {
 		l.handleEvent(<-l.events)
 	}
-	for range len(l.searches.results) {
-		l.tracker.handleFound(<-l.searches.results)
+	for {
+		select {
+		case a := <-l.searches.Results:
+			l.tracker.handleFound(a)
+		default:
+			return
+		}
 	}
-}
-
-// handleChange handles an operation of the Gate that has ended.
-func (l *loop) handleChange(c *changed) {
-	now := time.Now()
-	l.prober.finish(c, now)
-	l.switcher.beginCounting(c.of, now)
-	l.pace.changed = true
 }
 
 // follow attaches the hooks while there is a device and releases them with the
