@@ -25,6 +25,7 @@ func writeFakeNode(t *testing.T, twins bool) fakeRoots {
 	w.files(f.procfs, fakeProc(f.root))
 	w.link(f.procfs+"/1/net", "../net")
 	w.link(f.procfs+"/self", "1")
+	w.link(f.procfs+"/1/ns/net", "/proc/self/ns/net")
 	w.interfaces(f.sysfs)
 	w.sensors(f.sysfs)
 	w.files(f.sysfs, map[string]string{

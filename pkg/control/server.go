@@ -20,35 +20,34 @@ import (
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/httpserver"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/source/nvidia"
 )
 
 // Releaser is a source that can close the library of its driver.
 type Releaser interface {
-	Release(reason string, d time.Duration) nvidia.Status
-	Hold(reason string, d time.Duration) nvidia.Status
+	Release(reason string, d time.Duration) model.LibraryStatus
+	Hold(reason string, d time.Duration) model.LibraryStatus
 	EndHold(reason string)
-	Resume() nvidia.Status
-	Status() nvidia.Status
+	Resume() model.LibraryStatus
+	Status() model.LibraryStatus
 }
 
 // noGPUs is the Releaser of a sensor that does not read NVIDIA's GPUs: it has nothing open.
 type noGPUs struct{}
 
-func (noGPUs) Release(string, time.Duration) nvidia.Status { return noGPUs{}.Status() }
-func (noGPUs) Hold(string, time.Duration) nvidia.Status    { return noGPUs{}.Status() }
-func (noGPUs) EndHold(string)                              {}
-func (noGPUs) Resume() nvidia.Status                       { return noGPUs{}.Status() }
+func (noGPUs) Release(string, time.Duration) model.LibraryStatus { return noGPUs{}.Status() }
+func (noGPUs) Hold(string, time.Duration) model.LibraryStatus    { return noGPUs{}.Status() }
+func (noGPUs) EndHold(string)                                    {}
+func (noGPUs) Resume() model.LibraryStatus                       { return noGPUs{}.Status() }
 
-func (noGPUs) Status() nvidia.Status {
-	return nvidia.Status{State: model.StateAbsent, Reason: "this sensor does not read NVIDIA's GPUs"}
+func (noGPUs) Status() model.LibraryStatus {
+	return model.LibraryStatus{State: model.StateAbsent, Reason: "this sensor does not read NVIDIA's GPUs"}
 }
 
 // newControl returns the handler of the control socket.
 func newControl(gpus Releaser, had Accepter) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(http.MethodPost+" "+acceptPath, accepting(had))
-	handle := func(method, path string, answer func(*http.Request) (nvidia.Status, error)) {
+	handle := func(method, path string, answer func(*http.Request) (model.LibraryStatus, error)) {
 		mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
 			got, err := answer(r)
 			if err != nil {
@@ -63,13 +62,13 @@ func newControl(gpus Releaser, had Accepter) http.Handler {
 			_ = json.NewEncoder(w).Encode(status) // the client may have ended
 		})
 	}
-	handle(http.MethodGet, statusPath, func(*http.Request) (nvidia.Status, error) { return gpus.Status(), nil })
-	handle(http.MethodPost, releasePath, func(r *http.Request) (nvidia.Status, error) {
+	handle(http.MethodGet, statusPath, func(*http.Request) (model.LibraryStatus, error) { return gpus.Status(), nil })
+	handle(http.MethodPost, releasePath, func(r *http.Request) (model.LibraryStatus, error) {
 		d, reason := defaultRelease, "requested by accelscope gpu release"
 		if text := r.URL.Query().Get("for"); text != "" {
 			var err error
 			if d, err = time.ParseDuration(text); err != nil || d <= 0 || d > longestRelease {
-				return nvidia.Status{}, fmt.Errorf("for=%q: want a duration of up to %v, such as 10m", text, longestRelease)
+				return model.LibraryStatus{}, fmt.Errorf("for=%q: want a duration of up to %v, such as 10m", text, longestRelease)
 			}
 		}
 		if text := r.URL.Query().Get("reason"); text != "" {
@@ -77,7 +76,7 @@ func newControl(gpus Releaser, had Accepter) http.Handler {
 		}
 		return gpus.Release(reason, d), nil
 	})
-	handle(http.MethodPost, resumePath, func(*http.Request) (nvidia.Status, error) { return gpus.Resume(), nil })
+	handle(http.MethodPost, resumePath, func(*http.Request) (model.LibraryStatus, error) { return gpus.Resume(), nil })
 	return mux
 }
 

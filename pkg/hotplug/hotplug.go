@@ -15,12 +15,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/procfile"
 	"github.com/accelscope/accelscope/pkg/safely"
 )
 
@@ -43,7 +43,7 @@ type Watcher struct {
 
 // Open returns a Watcher. sysfs is what subscribers look at; procfs has the first process of the node.
 func Open(sysfs, procfs string, log *zap.Logger) (*Watcher, error) {
-	w := &Watcher{log: log, incomplete: cmp.Or(copied(sysfs), otherNetwork(procfs))}
+	w := &Watcher{log: log, incomplete: cmp.Or(copied(sysfs), procfile.OtherNetwork(procfs))}
 	if w.incomplete != nil {
 		log.Info("devices are listed every few seconds, too", zap.Error(w.incomplete))
 	}
@@ -70,22 +70,6 @@ func copied(sysfs string) error {
 func IsSysfs(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
-}
-
-// otherNetwork returns an error unless this process is in the network namespace of the first process.
-func otherNetwork(procfs string) error {
-	var node, own unix.Stat_t
-	err := errors.Join(
-		unix.Stat(filepath.Join(procfs, "1/ns/net"), &node),
-		unix.Stat("/proc/self/ns/net", &own),
-	)
-	if err != nil {
-		return fmt.Errorf("the network namespace of the node is unknown: %w", err)
-	}
-	if node.Dev != own.Dev || node.Ino != own.Ino {
-		return errors.New("the kernel announces HCAs and interfaces in the network namespace of the node only")
-	}
-	return nil
 }
 
 // listen passes the messages of a multicast group to announce.

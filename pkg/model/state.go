@@ -18,6 +18,15 @@ var ErrUnsupported = errors.New("unsupported")
 // ErrReleased means that the object exists and is left alone for a while, because an operator works on it.
 var ErrReleased = errors.New("released")
 
+// LibraryStatus is whether a source has the library of a driver open, which keeps the driver loaded.
+type LibraryStatus struct {
+	State  State     // ok, released, or why the library is not open
+	Reason string    // empty if the library is open
+	Until  time.Time // end of the release
+	Closed []string  // device nodes that the release has closed
+	Open   []string  // device nodes that are open, also in a process that was killed and has not ended
+}
+
 // Hook is a kernel function or tracepoint for a probe.
 type Hook struct {
 	Name   string // kernel function or tracepoint

@@ -28,6 +28,7 @@ func (s *services) rdmaOptions() rdma.Options {
 func (s *services) newRDMA() engine.Registration {
 	o := s.rdmaOptions()
 	o.Netlink, o.CgroupOf, o.Namespaces = s.netlink, s.cgroupOf(), s.namespaces.Namespaces
+	o.Hotplug = s.hotplug
 	o.Holdings = func() bool { return !s.objects.Counting() } // also while the probe does not count yet
 	source, err := rdma.New(o)
 	return register("rdma", source, err)
@@ -72,7 +73,7 @@ func (s *services) newDataPath() engine.Registration {
 		Gate:  gate,
 		Sysfs: s.Sysfs, Procfs: s.Procfs, Chosen: chosen(s.selected, s.engine.Owners()), Logger: s.log.Named("datapath"),
 		Subsystem: s.subsystem(), OwnerOf: s.ownerOf(), Workloads: s.workloads, MaxContexts: s.PathLimit,
-		StallAfter: s.StallAfter, BTFDir: s.BTFDir,
+		StallAfter: s.StallAfter, BTFDir: s.BTFDir, Hotplug: s.hotplug,
 	}
 	if s.DataPath == "survey" {
 		o.Budget, o.SurveyLength, o.SurveyInterval = s.PathBudget, s.SurveyLength, s.SurveyInterval

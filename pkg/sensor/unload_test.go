@@ -11,20 +11,20 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/config"
-	"github.com/accelscope/accelscope/pkg/source/nvidia"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // holds records the calls of a control.Releaser.
 type holds chan string
 
-func (h holds) Release(string, time.Duration) nvidia.Status { return nvidia.Status{} }
-func (h holds) Resume() nvidia.Status                       { return nvidia.Status{} }
-func (h holds) Status() nvidia.Status                       { return nvidia.Status{} }
-func (h holds) EndHold(reason string)                       { h <- "end " + reason }
+func (h holds) Release(string, time.Duration) model.LibraryStatus { return model.LibraryStatus{} }
+func (h holds) Resume() model.LibraryStatus                       { return model.LibraryStatus{} }
+func (h holds) Status() model.LibraryStatus                       { return model.LibraryStatus{} }
+func (h holds) EndHold(reason string)                             { h <- "end " + reason }
 
-func (h holds) Hold(reason string, _ time.Duration) nvidia.Status {
+func (h holds) Hold(reason string, _ time.Duration) model.LibraryStatus {
 	h <- reason
-	return nvidia.Status{}
+	return model.LibraryStatus{}
 }
 
 // TestWatchUnload removes the ready file of a driver container, below --path.host.

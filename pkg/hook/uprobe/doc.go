@@ -2,7 +2,10 @@
 
 // Package uprobe attaches and detaches all uprobes.
 //
-// Both use the same function of the kernel, register_for_each_vma of kernel/events/uprobes.c. It takes dup_mmap_sem for
+// A source searches processes for functions (Searches), and has a File with the probes of each file that processes map. Its
+// Manager has the probes changed by the Gate, which all sources share.
+//
+// Attaching and detaching use the same function of the kernel, register_for_each_vma of kernel/events/uprobes.c. It takes dup_mmap_sem for
 // writing, then the mmap_lock of each process that maps the file, one after the other, also for writing. Every fork of
 // the node (clone without CLONE_VM) takes dup_mmap_sem for reading, so all forks wait meanwhile. An ordinary user's
 // process can delay all forks: it holds its own mmap_lock, for example in a page fault on its FUSE file system, or it

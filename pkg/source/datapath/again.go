@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -17,7 +18,9 @@ func isPassing(err error) bool {
 }
 
 // isFull reports whether a process is not probed because too many others are.
-func isFull(err error) bool { return errors.Is(err, errProbedAlone) || errors.Is(err, errFilesOfOwner) }
+func isFull(err error) bool {
+	return errors.Is(err, uprobe.ErrAlone) || errors.Is(err, errFilesOfOwner)
+}
 
 // searchAgain goes on after the functions of a queue pair were not found for a reason that may pass: with the queue pair
 // that changed its state last, and with the next one that does. Until then the context is late. It waits each time for twice

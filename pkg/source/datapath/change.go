@@ -9,11 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
-	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/safely"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 // want sets whether a group of a file is to be probed. What it counts is incomplete from the moment on at which it is not.
@@ -48,13 +45,13 @@ func (p *prober) gap(f *file) {
 }
 
 // change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress or put
-// off. The loop does not wait for it: finish takes the result. Posts come before polls, as a process may be about to post.
+// off. The loop does not wait for it: take gets the result. Posts come before polls, as a process may be about to post.
 func (p *prober) change(f *file, now time.Time) {
-	if f.turn.Taken() {
+	if f.Changing() {
 		return
 	}
-	if halves := f.unwanted(); len(halves) > 0 {
-		p.begin(f, changed{of: f, halves: halves, detach: true}, now)
+	if halves := f.Unwanted(f.wants); len(halves) > 0 {
+		p.begin(f, halves, nil, now)
 		return
 	}
 	for group := range groups {
@@ -62,7 +59,7 @@ func (p *prober) change(f *file, now time.Time) {
 			continue
 		}
 		if halves := f.missing(group); len(halves) > 0 {
-			p.begin(f, changed{of: f, halves: halves}, now)
+			p.begin(f, halves, p.kernel.probe, now)
 			return
 		}
 		p.switchOn(f, group)
@@ -70,127 +67,60 @@ func (p *prober) change(f *file, now time.Time) {
 	f.added = false
 }
 
-// changed is an operation of the Gate, and what it changes of a file.
-type changed struct {
-	*uprobe.Operation
-	of     *file
-	halves []half // of each probe
-	detach bool
+func (f *file) wants(at locate.Site) bool { return f.wanted[groupOf(at.Function)] }
+
+// begin begins an operation, if it is due. Without attach it detaches.
+func (p *prober) begin(f *file, halves []half, attach func(half) func(string) (io.Closer, error), now time.Time) {
+	c := p.changeOf(f)
+	c.Halves, c.Attach = halves, attach
+	detach := attach == nil
+	if detach {
+		c.RetryInterval = retryInterval // of what failed to attach, each target has a time
+	}
+	c.Ended = func(o *uprobe.Operation) {
+		now := time.Now()
+		p.closeFormer()
+		f.take(halves, o, detach, now)
+		p.change(f, now)
+		p.ended(f, now)
+	}
+	p.manager.Begin(&c, now)
 }
 
-// begin begins an operation, if it is due.
-func (p *prober) begin(f *file, c changed, now time.Time) {
-	if !f.turn.Take(now) {
-		return
+// changeOf returns a change of the probes of a file that does not change any yet.
+func (p *prober) changeOf(f *file) uprobe.Change[locate.Site] {
+	return uprobe.Change[locate.Site]{
+		File: &f.File, Paths: f.openPaths(), Owners: p.processes.ownersOf(f),
+		Offset: func(at locate.Site) uint64 { return at.Offset },
 	}
-	p.changing++
-	o := &uprobe.Operation{Source: model.DataPathSource, Paths: f.openPaths(), Owners: p.processes.ownersOf(f)}
-	c.Operation = o
-	for i, h := range c.halves {
-		one := uprobe.Probe{Offset: h.Offset, Link: f.links[h]}
-		if !c.detach {
-			one.Attach = p.kernel.probe(h)
-			if i > 0 && c.halves[i-1] == (half{h.target, true}) {
-				one.Attach = afterReturn(&o.Probes, i-1, one.Attach)
-			}
-		}
-		o.Probes = append(o.Probes, one)
-	}
-	o.Done = func(*uprobe.Operation) {
-		go safely.Do(model.DataPathSource, func() {
-			select {
-			case p.changes <- c:
-			case <-p.done:
-			}
-		})
-	}
-	if c.detach {
-		p.opts.Gate.Detach(o)
-	} else {
-		p.opts.Gate.Attach(o)
-	}
-}
-
-var errNoReturn = errors.New("the return of the function is not probed")
-
-// afterReturn attaches the entry of a function only if its return is probed.
-func afterReturn(probes *[]uprobe.Probe, ret int, attach func(string) (io.Closer, error)) func(string) (io.Closer, error) {
-	return func(path string) (io.Closer, error) {
-		if (*probes)[ret].Link == nil {
-			return nil, errNoReturn
-		}
-		return attach(path)
-	}
-}
-
-// finish takes the probes that an operation has attached or detached.
-func (p *prober) finish(c *changed, now time.Time) {
-	f := c.of
-	p.changing--
-	p.closeFormer()
-	retry := time.Duration(0) // of what failed to attach, each target has a time
-	if c.detach {
-		retry = retryInterval
-	}
-	f.turn.Ended(c.Err(), now, retry)
-	f.take(c, now)
-	if err := c.Err(); err != nil {
-		p.opts.Logger.Warn("probes of a provider are not changed", zap.Bool("detach", c.detach), zap.Error(err))
-	}
-	p.change(f, now)
 }
 
 // take takes the result of an operation.
-func (f *file) take(c *changed, now time.Time) {
-	if f.delayed = nil; errors.Is(c.Err(), uprobe.ErrDeferred) {
-		f.delayed = c.Err()
+func (f *file) take(halves []half, o *uprobe.Operation, detach bool, now time.Time) {
+	if f.delayed = nil; errors.Is(o.Err(), uprobe.ErrDeferred) {
+		f.delayed = o.Err()
 	}
-	for _, h := range c.halves {
-		delete(f.failed, h.target)
+	for _, h := range halves {
+		delete(f.failed, h.Target)
 	}
-	for i, h := range c.halves {
-		p := &c.Probes[i]
-		if p.Link == nil {
-			delete(f.links, h)
-		} else {
-			f.links[h] = p.Link
-		}
-		if c.detach {
+	for i, h := range halves {
+		if _, mapped := f.Paths[h.PID]; detach || f.PerProcess && !mapped {
 			continue
 		}
-		_, left := f.paths[h.pid]
-		left = f.perProcess && !left
-		switch {
-		case p.Link != nil && f.attached[h.target] == 0 && !h.ret && !left:
-			f.attached[h.target] = monotonic()
-		case p.Link == nil && f.failed[h.target].err == nil && !errors.Is(p.Err, uprobe.ErrDeferred) && !left:
-			f.failed[h.target] = failure{p.Err, now}
+		switch p := &o.Probes[i]; {
+		case p.Link != nil && f.attached[h.Target] == 0 && !h.Return:
+			f.attached[h.Target] = monotonic()
+		case p.Link == nil && f.failed[h.Target].err == nil && !errors.Is(p.Err, uprobe.ErrDeferred):
+			f.failed[h.Target] = failure{p.Err, now}
 		}
 	}
-}
-
-// unwanted returns the probes that a file has and must not have: of groups that are not wanted, and of processes that have ended. The
-// entry of a function comes before its return.
-func (f *file) unwanted() (halves []half) {
-	for h := range f.links {
-		if _, exists := f.paths[h.pid]; f.wanted[groupOf(h.Function)] && (h.pid == 0 || exists) {
-			continue
-		}
-		if h.ret && f.links[half{h.target, false}] != nil {
-			continue // it comes with the entry
-		}
-		if halves = append(halves, h); !h.ret && f.links[half{h.target, true}] != nil {
-			halves = append(halves, half{h.target, true})
-		}
-	}
-	return halves
 }
 
 // missing returns the probes of a group that a file lacks and that are due.
 func (f *file) missing(group int) (halves []half) {
-	for _, pid := range f.targetPIDs() {
+	for _, pid := range f.PIDs() {
 		for _, h := range f.unprobed(group, pid) {
-			if f.failed[h.target].due() {
+			if f.failed[h.Target].due() {
 				halves = append(halves, h)
 			}
 		}
@@ -200,7 +130,7 @@ func (f *file) missing(group int) (halves []half) {
 
 // closeFormer closes the programs of kernels from before the last release, which operations in progress may use.
 func (p *prober) closeFormer() {
-	if p.changing > 0 {
+	if p.manager.Running() > 0 {
 		return
 	}
 	for _, k := range p.closing {
@@ -213,7 +143,7 @@ func (p *prober) closeFormer() {
 func (p *prober) changeFormer(now time.Time) {
 	left := p.former[:0]
 	for _, f := range p.former {
-		if p.change(f, now); f.hasProbes() {
+		if p.change(f, now); f.HasProbes() {
 			left = append(left, f)
 		} else {
 			f.close()
@@ -223,38 +153,16 @@ func (p *prober) changeFormer(now time.Time) {
 	p.former = left
 }
 
-// shutdown detaches all probes at the end of the sensor, before the hooks, as that may take longer than the sensor waits.
+// shutdown detaches all probes at the end of the sensor, before the hooks.
 func (p *prober) shutdown() {
-	if len(p.files)+len(p.former)+p.changing == 0 {
-		return
+	files := slices.AppendSeq(p.former, maps.Values(p.files))
+	changes := make([]uprobe.Change[locate.Site], len(files))
+	for i, f := range files {
+		changes[i] = p.changeOf(f)
 	}
-	p.opts.Gate.End()
-	deadline := time.After(uprobe.EndLimit / 3)
-	for hangs := false; p.changing > 0 && !hangs; { // no other operation begins
-		select {
-		case c := <-p.changes:
-			c.of.take(&c, time.Now())
-			c.of.turn.Ended(nil, time.Now(), 0)
-			p.changing--
-		case <-deadline:
-			hangs = true
-		}
-	}
+	p.manager.Shutdown(changes)
 	p.closeFormer()
-	var operations []*uprobe.Operation
-	for _, f := range slices.AppendSeq(p.former, maps.Values(p.files)) {
-		f.wanted = [groups]bool{}
-		o := &uprobe.Operation{Source: model.DataPathSource, Paths: f.openPaths(), Owners: p.processes.ownersOf(f)}
-		for _, h := range f.unwanted() {
-			o.Probes = append(o.Probes, uprobe.Probe{Offset: h.Offset, Link: f.links[h]})
-		}
-		operations = append(operations, o)
-	}
-	if len(operations) > 0 {
-		p.opts.Gate.Shutdown(operations)
-	}
-	for _, f := range slices.AppendSeq(p.former, maps.Values(p.files)) {
-		clear(f.links) // closed, or left
+	for _, f := range files {
 		f.close()
 	}
 	p.former = nil

@@ -17,23 +17,23 @@ import (
 // TestUnwanted: the probes of groups that are not wanted, and of processes that have ended, are detached, the entry of a function before its
 // return.
 func TestUnwanted(t *testing.T) {
-	f := newFile(locate.FileID{Inode: 1}, true)
-	f.paths[1], f.wanted[posts] = "provider", true
+	f := newFile(locate.FileID{Inode: 1}, 0, true)
+	f.Paths[1], f.wanted[posts] = "provider", true
 	link := io.NopCloser(nil)
 	post, poll := locate.Site{Function: locate.PostSend}, locate.Site{Function: locate.PollCQ}
 	for _, pid := range []int{1, 2} {
 		for _, s := range []locate.Site{post, poll} {
-			for _, h := range (target{s, pid}).halves() {
-				f.links[h] = link
+			for _, h := range f.Missing(target{Place: s, PID: pid}, true) {
+				f.Links[h] = link
 			}
 		}
 	}
-	got := f.unwanted()
-	if len(got) != 6 || slices.ContainsFunc(got, func(h half) bool { return h.pid == 1 && h.Function == locate.PostSend }) {
+	got := f.Unwanted(f.wants)
+	if len(got) != 6 || slices.ContainsFunc(got, func(h half) bool { return h.PID == 1 && h.Place.Function == locate.PostSend }) {
 		t.Errorf("%+v", got)
 	}
 	for i, h := range got {
-		if h.ret != (i%2 == 1) || h.ret && h.target != got[i-1].target {
+		if h.Return != (i%2 == 1) || h.Return && h.Target != got[i-1].Target {
 			t.Errorf("the order: %+v", got)
 		}
 	}
@@ -45,42 +45,44 @@ func TestUnwanted(t *testing.T) {
 // TestTake: what is deferred is tried again when the turn comes, and costs no function its coverage; what fails has a reason, and is tried
 // after an interval. A function of which only one half is probed is not complete.
 func TestTake(t *testing.T) {
-	f := newFile(locate.FileID{Inode: 1}, false)
+	f := newFile(locate.FileID{Inode: 1}, 0, false)
 	s := locate.Site{Function: locate.PostSend}
 	f.sites[s], f.wanted[posts] = true, true
 	halves := f.missing(posts)
-	if want := (target{s, 0}).halves(); !slices.Equal(halves, want) {
+	to := target{Place: s}
+	if want := []half{{Target: to, Return: true}, {Target: to}}; !slices.Equal(halves, want) {
 		t.Fatalf("%+v are missing, want %+v", halves, want)
 	}
-	result := func(of []half, errs ...error) *changed {
-		c := &changed{Operation: &uprobe.Operation{}, of: f, halves: of}
-		for _, err := range errs {
+	take := func(errs ...error) {
+		o := &uprobe.Operation{}
+		for i, err := range errs {
 			p := uprobe.Probe{Err: err}
 			if err == nil {
 				p.Link = io.NopCloser(nil)
+				f.Links[halves[i]] = p.Link
 			}
-			c.Probes = append(c.Probes, p)
+			o.Probes = append(o.Probes, p)
 		}
-		return c
+		f.take(halves, o, false, time.Now())
 	}
 	deferred := fmt.Errorf("%w: held", uprobe.ErrDeferred)
-	f.take(result(halves, deferred, deferred), time.Now())
+	take(deferred, deferred)
 	if f.failure(posts) != nil || len(f.missing(posts)) != 2 {
 		t.Errorf("deferred: %v", f.failed)
 	}
 	failed := errors.New("no such offset")
-	f.take(result(halves, nil, failed), time.Now())
+	take(nil, failed)
 	if !errors.Is(f.failure(posts), failed) || len(f.missing(posts)) != 0 || f.probedSince(0, []locate.Site{s}) != 0 {
 		t.Errorf("failed: %v, missing %v", f.failed, f.missing(posts))
 	}
 	if f.setProbed(posts, 7); f.probedSince(0, nil) != 0 {
 		t.Error("one half is enough")
 	}
-	f.failed[target{s, 0}] = failure{failed, time.Now().Add(-retryInterval)}
-	if halves = f.missing(posts); len(halves) != 1 || halves[0].ret {
+	f.failed[to] = failure{failed, time.Now().Add(-retryInterval)}
+	if halves = f.missing(posts); len(halves) != 1 || halves[0].Return {
 		t.Errorf("%+v are missing, want the entry", halves)
 	}
-	f.take(result(halves, nil), time.Now())
+	take(nil)
 	if f.setProbed(posts, 7); f.probedSince(0, nil) != 7 || f.failure(posts) != nil || f.probes() != 1 {
 		t.Errorf("probed since %d, %v", f.probedSince(0, nil), f.failed)
 	}
@@ -92,7 +94,7 @@ func TestSurveyCounts(t *testing.T) {
 	now := time.Now()
 	s := newTestSource(Options{}, func() {})
 	s.switcher.schedule = schedule{limit: 0.01, length: 10 * time.Second, interval: time.Minute}
-	f := newFile(locate.FileID{Inode: 1}, false)
+	f := newFile(locate.FileID{Inode: 1}, 0, false)
 	s.prober.files[f.id] = f
 	f.on = [groups]bool{true, true}
 	s.switcher.schedule.limitGroup(&f.survey, polls, now)
@@ -127,8 +129,8 @@ func TestSurveyCounts(t *testing.T) {
 // TestChosenStays: a file that a chosen process has mapped stays probed while another process maps it.
 func TestChosenStays(t *testing.T) {
 	s := newTestSource(Options{}, func() {})
-	f := newFile(locate.FileID{Inode: 1}, false)
-	f.paths[1], f.paths[2] = "provider", "provider"
+	f := newFile(locate.FileID{Inode: 1}, 0, false)
+	f.Paths[1], f.Paths[2] = "provider", "provider"
 	s.processes.byPID[1] = &watched{}
 	s.processes.byPID[2] = &watched{}
 	if s.switcher.isWanted(f) {
@@ -139,11 +141,11 @@ func TestChosenStays(t *testing.T) {
 		t.Error("not probed")
 	}
 	delete(s.processes.byPID, 2)
-	delete(f.paths, 2)
+	delete(f.Paths, 2)
 	if !s.switcher.isWanted(f) {
 		t.Error("detached with the chosen process")
 	}
-	f.excluded = true
+	f.Excluded = true
 	if s.switcher.isWanted(f) {
 		t.Error("probed although a process must not be")
 	}

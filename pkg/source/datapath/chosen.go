@@ -28,11 +28,11 @@ func (p *processes) consent(cgroup model.CgroupID) uprobe.Consent {
 // awaitsConsent reports whether a file without probes must wait for the consent of a process that maps it.
 func (p *processes) awaitsConsent(f *file) bool {
 	awaited := false
-	for pid := range f.paths {
+	for pid := range f.Paths {
 		w := p.byPID[pid]
-		awaited = awaited || !f.hasProbes() && w != nil && p.consent(w.cgroup) == uprobe.Awaited
+		awaited = awaited || w != nil && p.consent(w.cgroup) == uprobe.Awaited
 	}
-	return f.wait.For(awaited, time.Now())
+	return f.Waits(awaited, time.Now())
 }
 
 // updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from
@@ -48,17 +48,12 @@ func (t *tracker) updateExcluded() {
 		of[pid] = t.processes.isExcluded(w.cgroup)
 	}
 	for id, f := range t.prober.files {
-		barred := false
-		for pid := range f.paths {
-			barred = barred || of[pid]
+		refused := false
+		for pid := range f.Paths {
+			refused = refused || of[pid]
 		}
-		switch {
-		case barred && !f.excluded:
-			f.barred = now.Add(t.opts.SurveyInterval)
-		case now.Before(f.barred):
-			barred = true
-		}
-		f.excluded, excluded[id] = barred, barred
+		f.Exclude(refused, t.opts.SurveyInterval, now)
+		excluded[id] = f.Excluded
 	}
 	t.meter.setExcluded(excluded)
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -62,6 +63,7 @@ type Options struct {
 	Gate *uprobe.Gate
 	// DeviceNames returns the names of the HCAs by index.
 	DeviceNames func(context.Context) (map[uint32]string, error)
+	Hotplug     *hotplug.Watcher // may be nil
 	Logger      *zap.Logger
 }
 

@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -17,12 +16,9 @@ import (
 // file is a provider that processes map. Its probes hit all of them, and stay attached
 // while the file is kept, so that the next process is counted from its first call.
 type file struct {
+	uprobe.File[locate.Site]
 	id    locate.FileID
-	owner model.CgroupID // of the process that mapped it first
-	paths map[int]string // path to open it, by process that maps it
 	sites map[locate.Site]bool
-	// perProcess: each process that maps it has probes of its own.
-	perProcess bool
 	// kept and home are nil if the probes end with the last process that maps the file.
 	kept *locate.Kept
 	home *locate.Process // the file is kept while this process exists; nil: a file of an image
@@ -33,13 +29,6 @@ type file struct {
 	// chosen: a process that is to be counted has mapped it. It stays probed for the others.
 	chosen bool
 	survey survey
-	wait   uprobe.Wait
-	// excluded: a process that maps it must not have probes. barred is until when the file has none for this reason.
-	excluded bool
-	barred   time.Time
-	// links are the attached probes. turn is when they may be changed.
-	links map[half]io.Closer
-	turn  uprobe.Turn
 	// wanted are the groups that are to be probed, on the wanted ones of which all sites are that can be.
 	wanted, on [groups]bool
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), by the pid of target.
@@ -53,26 +42,13 @@ type file struct {
 	delayed error
 }
 
-// target is a site in one process, or (pid 0) in all that map the file.
-type target struct {
-	locate.Site
-	pid int
-}
+type (
+	target = uprobe.Target[locate.Site]
+	half   = uprobe.Half[locate.Site]
+)
 
-// half is one probe of a target: at the entry of the function, or at its return.
-type half struct {
-	target
-	ret bool
-}
-
-// halves returns the probes of a target, in the order in which they are attached. A call of which only the entry is seen would be taken
-// for one in progress.
-func (t target) halves() []half {
-	if functionPrograms[t.Function].ret == "" {
-		return []half{{t, false}}
-	}
-	return []half{{t, true}, {t, false}}
-}
+// returns reports whether the return of a function is probed, too.
+func returns(f locate.Function) bool { return functionPrograms[f].ret != "" }
 
 // failure is why and when a target could not be probed.
 type failure struct {
@@ -83,11 +59,10 @@ type failure struct {
 // due reports whether to try again: what is refused is refused again, and the states of the hooks have the reason.
 func (f failure) due() bool { return !hook.Refused(f.err) && time.Since(f.at) >= retryInterval }
 
-func newFile(id locate.FileID, perProcess bool) *file {
+func newFile(id locate.FileID, owner model.CgroupID, perProcess bool) *file {
 	return &file{
-		id: id, perProcess: perProcess,
-		paths: map[int]string{}, sites: map[locate.Site]bool{}, links: map[half]io.Closer{},
-		attached: map[target]uint64{}, failed: map[target]failure{},
+		File: uprobe.NewFile[locate.Site](owner, perProcess), id: id,
+		sites: map[locate.Site]bool{}, attached: map[target]uint64{}, failed: map[target]failure{},
 	}
 }
 
@@ -95,12 +70,12 @@ func newFile(id locate.FileID, perProcess bool) *file {
 // (CLOCK_MONOTONIC, ns), 0 while they are not. A provider may have further functions for
 // other processes. Those of a group that is detached, and those that cannot be probed, do not count.
 func (f *file) probedSince(pid int, sites []locate.Site) uint64 {
-	if !f.perProcess {
+	if !f.PerProcess {
 		pid = 0
 	}
 	since := f.probed[posts][pid]
 	for _, s := range sites {
-		t := target{s, pid}
+		t := target{Place: s, PID: pid}
 		if f.attached[t] == 0 && f.failed[t].err == nil && f.wanted[groupOf(s.Function)] {
 			return 0
 		}
@@ -111,22 +86,12 @@ func (f *file) probedSince(pid int, sites []locate.Site) uint64 {
 	return since
 }
 
-func (f *file) pids() []int { return slices.Collect(maps.Keys(f.paths)) }
-
-// targetPIDs returns the pids of targets.
-func (f *file) targetPIDs() []int {
-	if f.perProcess {
-		return f.pids()
-	}
-	return []int{0}
-}
-
 // setProbed sets the time since which a group is probed, of the processes all sites of which are, where it was not before.
 func (f *file) setProbed(group int, at uint64) {
 	if f.probed[group] == nil {
 		f.probed[group] = map[int]uint64{}
 	}
-	for _, pid := range f.targetPIDs() {
+	for _, pid := range f.PIDs() {
 		if f.probed[group][pid] == 0 && len(f.unprobed(group, pid)) == 0 {
 			f.probed[group][pid] = at
 		}
@@ -136,14 +101,9 @@ func (f *file) setProbed(group int, at uint64) {
 // unprobed returns the probes of a group that a process lacks, except refused ones.
 func (f *file) unprobed(group, pid int) (missing []half) {
 	for s := range f.sites {
-		t := target{s, pid}
-		if groupOf(s.Function) != group || hook.Refused(f.failed[t].err) {
-			continue
-		}
-		for _, h := range t.halves() {
-			if f.links[h] == nil {
-				missing = append(missing, h)
-			}
+		t := target{Place: s, PID: pid}
+		if groupOf(s.Function) == group && !hook.Refused(f.failed[t].err) {
+			missing = append(missing, f.Missing(t, returns(s.Function))...)
 		}
 	}
 	return missing
@@ -151,13 +111,13 @@ func (f *file) unprobed(group, pid int) (missing []half) {
 
 // lacks reports whether a process lacks probes of a group, except refused ones.
 func (f *file) lacks(group int) bool {
-	return slices.ContainsFunc(f.targetPIDs(), func(pid int) bool { return len(f.unprobed(group, pid)) > 0 })
+	return slices.ContainsFunc(f.PIDs(), func(pid int) bool { return len(f.unprobed(group, pid)) > 0 })
 }
 
 // failure returns why a site of a group is not probed although the kernel has its program, nil if all are.
 func (f *file) failure(group int) error {
 	for t, failed := range f.failed {
-		if groupOf(t.Function) == group && !hook.Refused(failed.err) {
+		if groupOf(t.Place.Function) == group && !hook.Refused(failed.err) {
 			return failed.err
 		}
 	}
@@ -176,16 +136,13 @@ func (f *file) tracedSince() uint64 {
 	return max(f.switchedOn[posts], f.switchedOn[polls])
 }
 
-// hasProbes reports whether probes are attached, or being changed. They keep the mount through which they were attached in use.
-func (f *file) hasProbes() bool { return len(f.links) > 0 || f.turn.Taken() }
-
 // isDelayed reports whether an operation is in progress, or put off.
-func (f *file) isDelayed() bool { return f.turn.Taken() || f.delayed != nil && f.wanted[posts] }
+func (f *file) isDelayed() bool { return f.Changing() || f.delayed != nil && f.wanted[posts] }
 
 // probes returns the number of targets that are probed.
 func (f *file) probes() (n int) {
-	for h := range f.links {
-		n += toInt[int](!h.ret)
+	for h := range f.Links {
+		n += toInt[int](!h.Return)
 	}
 	return n
 }
@@ -218,13 +175,13 @@ func (f *file) close() {
 
 // leave removes a process. The probes that it has alone are detached by change.
 func (f *file) leave(pid int) {
-	delete(f.paths, pid)
-	if !f.perProcess {
+	delete(f.Paths, pid)
+	if !f.PerProcess {
 		return
 	}
 	for group := range groups {
 		delete(f.probed[group], pid)
 	}
-	maps.DeleteFunc(f.attached, func(t target, _ uint64) bool { return t.pid == pid })
-	maps.DeleteFunc(f.failed, func(t target, _ failure) bool { return t.pid == pid })
+	maps.DeleteFunc(f.attached, func(t target, _ uint64) bool { return t.PID == pid })
+	maps.DeleteFunc(f.failed, func(t target, _ failure) bool { return t.PID == pid })
 }

@@ -50,7 +50,7 @@ func (k *keptFiles) haveAll(files map[locate.FileID]string) bool {
 // uses them, others while the home of the process exists. It takes over what it keeps.
 func (p *prober) keep(found *searchResult) {
 	for id := range found.Paths {
-		if f := p.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.hasProbes() && p.hasRoom() {
+		if f := p.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.HasProbes() && p.hasRoom() {
 			f.close()
 			f.kept = found.lower[id]
 			delete(found.lower, id)
@@ -97,7 +97,7 @@ func (p *prober) hasRoom() bool {
 	for _, f := range p.files {
 		if f.kept != nil {
 			kept++
-			if f.home == nil && len(f.paths) == 0 {
+			if f.home == nil && len(f.Paths) == 0 {
 				unused = f
 			}
 		}
@@ -114,7 +114,7 @@ func (p *prober) hasRoom() bool {
 // and that changed.
 func (p *prober) checkKept() {
 	for _, f := range p.files {
-		if f.kept != nil && (f.home != nil && f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
+		if f.kept != nil && (f.home != nil && f.home.Exited() || len(f.Paths) == 0 && f.kept.Changed()) {
 			p.unkeep(f)
 			p.detachUnused(f)
 		}
@@ -123,7 +123,7 @@ func (p *prober) checkKept() {
 
 // detachUnused detaches the probes of a file that no process maps and that is not kept.
 func (p *prober) detachUnused(f *file) {
-	if len(f.paths) > 0 || f.kept != nil {
+	if len(f.Paths) > 0 || f.kept != nil {
 		return
 	}
 	for group := range groups {

@@ -28,7 +28,7 @@ func TestKeepImages(t *testing.T) {
 		}
 		id := locate.FileID{Inode: uint64(i)}
 		if s.prober.files[id] == nil {
-			s.prober.files[id] = newFile(id, false)
+			s.prober.files[id] = newFile(id, 0, false)
 		}
 		found := &searchResult{Found: locate.Found{Paths: map[locate.FileID]string{id: path}}, lower: map[locate.FileID]*locate.Kept{id: k}}
 		s.prober.keep(found)
@@ -47,15 +47,15 @@ func TestKeepImages(t *testing.T) {
 		return n
 	}
 
-	probed := newFile(locate.FileID{Inode: maxKept + 10}, false)
+	probed := newFile(locate.FileID{Inode: maxKept + 10}, 0, false)
 	s.prober.files[probed.id] = probed
-	probed.links[half{}] = nil
+	probed.Links[half{}] = nil
 	if keep(maxKept + 10); probed.kept != nil {
 		t.Error("a file that is probed through a container is kept")
 	}
 
 	used := keep(0)
-	used.paths[1] = "mapped"
+	used.Paths[1] = "mapped"
 	for i := 1; i < maxKept; i++ {
 		keep(i)
 	}
@@ -67,13 +67,13 @@ func TestKeepImages(t *testing.T) {
 		t.Errorf("%d files are kept, the last one %v, one that is used %v", kept(), f.kept != nil, used.kept != nil)
 	}
 	for _, f := range s.prober.files {
-		f.paths[1] = "mapped"
+		f.Paths[1] = "mapped"
 	}
 	if f := keep(maxKept + 1); f.kept != nil || kept() != maxKept {
 		t.Errorf("%d files are kept, all of which processes map", kept())
 	}
 	for _, f := range s.prober.files {
-		delete(f.paths, 1)
+		delete(f.Paths, 1)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)

@@ -229,7 +229,7 @@ func (k *kernel) probeAll(t testing.TB, path string, sites []locate.Site, calls 
 				continue
 			}
 			k.needs(t, functionPrograms[s.Function].entry)
-			for _, h := range (target{Site: s}).halves() {
+			for _, h := range newFile(s.File, 0, false).Missing(target{Place: s}, returns(s.Function)) {
 				l, err := k.probe(h)(path)
 				if err != nil {
 					t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -21,10 +23,13 @@ import (
 )
 
 const (
-	// watchInterval is the time between checks for a device. A driver reload waits
-	// for this at most.
+	// watchInterval is the time between checks for a device, if devices may not be announced, and between checks for
+	// probes that are still to be detached after a release.
 	watchInterval = 500 * time.Millisecond
-	// retryInterval is the time until the next attempt after a site could not be probed.
+	// followPause is the time in which further announcements usually follow. A driver reload waits for this at most.
+	followPause = 50 * time.Millisecond
+	// retryInterval is the time until the next attempt after a site could not be probed, and the time between checks
+	// whether the hooks are to be tried again.
 	retryInterval = 30 * time.Second
 	// removeInterval is the time between checks for processes that have ended.
 	removeInterval = time.Second
@@ -56,6 +61,7 @@ type loop struct {
 	safety  *returnprobe.Safety // nil until determined
 	namedAt time.Time
 	retry   hook.Retry
+	devices *hotplug.Subscription
 }
 
 func newLoop(opts *Options, m *meter) *loop {
@@ -63,15 +69,19 @@ func newLoop(opts *Options, m *meter) *loop {
 	l := &loop{
 		opts: opts, meter: m, pace: &pace{}, events: make(chan event, maxEvents), done: done,
 		processes: &processes{opts: opts, byPID: map[int]*watched{}},
+		devices:   opts.Hotplug.Devices("infiniband_verbs"),
 	}
 	l.searches = &searches{
-		opts: opts, processes: l.processes, kept: kept, done: done,
-		find: locate.New(opts.Procfs).Find, results: make(chan searchResult, maxLocating),
-		searchesOf: map[model.CgroupID]int{}, retriesOf: map[model.CgroupID]int{},
+		Searches: uprobe.NewSearches(model.DataPathSource, done, (*searchResult).drop),
+		opts:     opts, processes: l.processes, kept: kept, find: locate.New(opts.Procfs).Find, retriesOf: map[model.CgroupID]int{},
 	}
 	l.prober = &prober{
-		opts: opts, meter: m, processes: l.processes, kept: kept, done: done,
-		files: map[locate.FileID]*file{}, changes: make(chan changed),
+		opts: opts, meter: m, processes: l.processes, kept: kept,
+		files: map[locate.FileID]*file{}, manager: uprobe.NewManager[locate.Site](opts.Gate, model.DataPathSource, opts.Logger, done),
+		ended: func(f *file, now time.Time) {
+			l.switcher.beginCounting(f, now)
+			l.pace.changed = true
+		},
 	}
 	l.tracker = &tracker{
 		opts: opts, meter: m, processes: l.processes, searches: l.searches, prober: l.prober, pace: l.pace,
@@ -89,23 +99,31 @@ func (l *loop) run(ctx context.Context) {
 	defer close(l.done)
 	defer l.release("")
 	defer l.prober.shutdown() // also after a panic: nothing else limits what probes cost
-	look := time.NewTicker(watchInterval)
+	look := time.NewTimer(watchInterval)
 	defer look.Stop()
+	announced := false
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-l.devices.Changed():
+			if !announced {
+				announced = true
+				look.Reset(followPause)
+			}
 		case <-look.C:
 			l.follow(ctx)
 			l.prober.changeFormer(time.Now())
+			look.Reset(l.untilLook(announced))
+			announced = false
 		case e := <-l.events:
 			l.handleEvent(e)
-		case a := <-l.searches.results:
+		case a := <-l.searches.Results:
 			l.tracker.handleFound(a)
-		case c := <-l.prober.changes:
-			l.handleChange(&c)
+		case r := <-l.prober.manager.Results:
+			l.prober.manager.Take(r, time.Now())
 		case <-wake.C:
 		}
 		l.handleQueued()
@@ -140,17 +158,14 @@ func (l *loop) handleQueued() {
 	for range len(l.events) {
 		l.handleEvent(<-l.events)
 	}
-	for range len(l.searches.results) {
-		l.tracker.handleFound(<-l.searches.results)
+	for {
+		select {
+		case a := <-l.searches.Results:
+			l.tracker.handleFound(a)
+		default:
+			return
+		}
 	}
-}
-
-// handleChange handles an operation of the Gate that has ended.
-func (l *loop) handleChange(c *changed) {
-	now := time.Now()
-	l.prober.finish(c, now)
-	l.switcher.beginCounting(c.of, now)
-	l.pace.changed = true
 }
 
 // follow attaches the hooks while there is a device and releases them with the
@@ -165,6 +180,19 @@ func (l *loop) follow(ctx context.Context) {
 	case present && l.prober.kernel == nil && !l.retry.Waiting(time.Now()):
 		l.attach(ctx)
 	}
+}
+
+// untilLook returns the time until the next check for a device: soon after a check for an announced one, which may not
+// be there yet.
+func (l *loop) untilLook(announced bool) time.Duration {
+	interval := l.devices.Interval(watchInterval)
+	switch {
+	case announced || len(l.prober.former) > 0:
+		return watchInterval
+	case l.retry.Pending():
+		return min(interval, retryInterval)
+	}
+	return interval
 }
 
 // hasEntries reports whether a directory has entries other than abi_version.

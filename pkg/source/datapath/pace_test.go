@@ -74,7 +74,7 @@ func TestProbedFile(t *testing.T) {
 		f := startFake(t, path)
 		s.tracker.observe(event{key: f.key, cgroup: 5, device: 3, qp: f.qp, existed: true})
 		s.searches.start(s.prober.perProcess)
-		s.tracker.handleFound(<-s.searches.results)
+		s.tracker.handleFound(<-s.searches.Results)
 		s.tracker.markFound(false)
 		for key := range s.meter.contexts {
 			if key.Tgid == f.key.Tgid {
@@ -94,9 +94,8 @@ func TestProbedFile(t *testing.T) {
 		t.Errorf("ready before the probes: %t; they come at %v", isReady(first), s.loop.pace.next())
 	}
 	s.loop.pace.due = s.loop.step()
-	for s.prober.changing > 0 {
-		c := <-s.prober.changes
-		s.loop.handleChange(&c)
+	for s.prober.manager.Running() > 0 {
+		s.prober.manager.Take(<-s.prober.manager.Results, time.Now())
 	}
 	s.tracker.markFound(false)
 	if !isReady(first) || s.meter.contexts[first].probed == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -21,24 +22,15 @@ type prober struct {
 	meter     *meter
 	processes *processes
 	kept      *keptFiles
-	done      <-chan struct{}
 
 	kernel     *kernel // nil while there is no device
 	perProcess bool    // each process has probes of its own
 	files      map[locate.FileID]*file
-	former     []*file      // with probes from before the last release
-	changes    chan changed // operations of the Gate that have ended
-	changing   int          // that are in progress
-	closing    []*kernel    // from before the last release, the programs of which an operation may still attach
+	former     []*file // with probes from before the last release
+	manager    *uprobe.Manager[locate.Site]
+	ended      func(*file, time.Time) // called after a change of a file
+	closing    []*kernel              // from before the last release, the programs of which an operation may still attach
 }
-
-// maxProbedAlone is the number of processes that are probed one by one. Each has some
-// thirty links, and each probe asks all links of its place whether they are for the process.
-const maxProbedAlone = 256
-
-// errProbedAlone is why further processes are not probed.
-var errProbedAlone = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel",
-	model.ErrUnsupported, maxProbedAlone)
 
 // maxFilesOfOwner bounds the files that an owner alone has probed: a process may map any number of copies of a provider. All pods of a node
 // may be one owner.
@@ -53,16 +45,17 @@ func (p *prober) addSites(pid int, l locate.Found) (unprobed bool) {
 	for _, site := range l.Sites {
 		f := p.files[site.File]
 		if f == nil {
-			f = newFile(site.File, p.perProcess)
+			var owner model.CgroupID
 			if w := p.processes.byPID[pid]; w != nil {
-				f.owner = p.processes.ownerOf(w)
+				owner = p.processes.ownerOf(w)
 			}
+			f = newFile(site.File, owner, p.perProcess)
 			p.files[site.File] = f
 		}
 		if err := f.open(p.opts.Procfs, l.Paths[site.File]); err != nil {
 			p.opts.Logger.Debug("a provider cannot be opened", zap.Error(err))
 		}
-		f.paths[pid] = l.Paths[site.File]
+		f.Paths[pid] = l.Paths[site.File]
 		f.added = f.added || !f.sites[site]
 		f.sites[site] = true
 		unprobed = unprobed || !f.isProbed(pid)
@@ -72,27 +65,8 @@ func (p *prober) addSites(pid int, l locate.Found) (unprobed bool) {
 
 // hasRoomFor reports whether an owner may have the files of sites probed.
 func (p *prober) hasRoomFor(owner model.CgroupID, sites []locate.Site) bool {
-	if !slices.ContainsFunc(sites, func(at locate.Site) bool { return p.files[at.File] == nil }) {
-		return true
-	}
-	n := 0
-	for _, f := range p.files {
-		n += toInt[int](f.owner == owner)
-	}
-	return n < maxFilesOfOwner
-}
-
-// probedAlone returns the processes that have probes of their own.
-func (p *prober) probedAlone() map[int]bool {
-	alone := map[int]bool{}
-	for _, f := range p.files {
-		if f.perProcess {
-			for pid := range f.paths {
-				alone[pid] = true
-			}
-		}
-	}
-	return alone
+	return !slices.ContainsFunc(sites, func(at locate.Site) bool { return p.files[at.File] == nil }) ||
+		uprobe.CountOf(p.files, owner) < maxFilesOfOwner
 }
 
 // leave has the probes detached that only a process needs.
@@ -107,7 +81,7 @@ func (p *prober) leave(pid int) {
 // closeUnused closes the files that have no process and no probes, and are not kept.
 func (p *prober) closeUnused() {
 	for id, f := range p.files {
-		if len(f.paths) == 0 && f.kept == nil && !f.hasProbes() {
+		if len(f.Paths) == 0 && f.kept == nil && !f.HasProbes() {
 			f.close()
 			delete(p.files, id)
 		}
@@ -152,7 +126,7 @@ func (p *prober) release() {
 	for _, f := range p.files {
 		p.unkeep(f)
 		f.wanted, f.on, f.survey = [groups]bool{}, [groups]bool{}, survey{}
-		if f.hasProbes() {
+		if f.HasProbes() {
 			p.former = append(p.former, f)
 		} else {
 			f.close()

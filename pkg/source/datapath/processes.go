@@ -65,7 +65,7 @@ func (p *processes) ownersOf(f *file) (owners []uint64) {
 		owners = append(owners, 0)
 	}
 	of := map[model.CgroupID]bool{}
-	for pid := range f.paths {
+	for pid := range f.Paths {
 		if w := p.byPID[pid]; w != nil {
 			of[p.ownerOf(w)] = true
 		}

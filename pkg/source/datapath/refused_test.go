@@ -52,7 +52,7 @@ func (k *kernel) checkProbes(t *testing.T, path string, sites []locate.Site) {
 		if refused == nil && s.Function != locate.PostSend {
 			continue
 		}
-		probe, err := k.probe(half{target: target{Site: s}})(path)
+		probe, err := k.probe(half{Target: target{Place: s}})(path)
 		if !errors.Is(err, refused) || err != nil && !errors.Is(err, hook.ErrRefused) {
 			t.Errorf("probe of function %d: %v, want %v", s.Function, err, refused)
 		}

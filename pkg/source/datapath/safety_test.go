@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -122,20 +123,20 @@ func TestPerProcess(t *testing.T) {
 func TestTooManyAlone(t *testing.T) {
 	s := newTestSource(Options{}, func() {})
 	s.opts.Logger, s.prober.perProcess = zap.NewNop(), true
-	f := newFile(locate.FileID{Inode: 1}, true)
-	for pid := range maxProbedAlone {
-		f.paths[pid+1] = "provider"
+	f := newFile(locate.FileID{Inode: 1}, 0, true)
+	for pid := range 256 {
+		f.Paths[pid+1] = "provider"
 	}
 	s.prober.files[f.id] = f
 	w := &watched{}
 	if s.tracker.refuse(1, w, nil, nil) || w.refused != nil {
 		t.Error("a process that is probed is refused")
 	}
-	if !s.tracker.refuse(maxProbedAlone+1, w, nil, nil) || !errors.Is(w.refused, errProbedAlone) || !errors.Is(w.refused, model.ErrUnsupported) {
+	if !s.tracker.refuse(257, w, nil, nil) || !errors.Is(w.refused, uprobe.ErrAlone) || !errors.Is(w.refused, model.ErrUnsupported) {
 		t.Errorf("one too many: %v", w.refused)
 	}
-	f.perProcess = false
-	if s.prober.perProcess = false; s.tracker.refuse(maxProbedAlone+1, w, nil, nil) || w.refused != nil {
+	f.PerProcess = false
+	if s.prober.perProcess = false; s.tracker.refuse(257, w, nil, nil) || w.refused != nil {
 		t.Error("refused where all processes share the probes")
 	}
 }

@@ -6,20 +6,17 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
 const (
-	// maxLocating is the number of processes that are searched at once, maxLocatingOfOwner
-	// that of one owner, whose processes can make their searches hang, maxWaiting
-	// the number of events that wait for another attempt, maxQueue that of one process.
-	maxLocating        = 64
-	maxLocatingOfOwner = maxLocating / 4
-	maxWaiting         = 4096
-	maxWaitingOfOwner  = maxWaiting / 4
-	maxQueue           = 256
+	// maxWaiting is the number of events that wait for another attempt, maxQueue that of one process.
+	maxWaiting        = 4096
+	maxWaitingOfOwner = maxWaiting / 4
+	maxQueue          = 256
 	// firstRetry and lastRetry bound the time to the next attempt.
 	firstRetry = time.Millisecond
 	lastRetry  = time.Second
@@ -61,23 +58,26 @@ func (r *searchResult) closeKept() {
 	}
 }
 
+// drop closes a result that nothing takes, and its process.
+func (r *searchResult) drop() {
+	r.of.Close()
+	r.closeKept()
+}
+
 // searches are the searches for functions that run, or wait for their turn or for another attempt. The loop uses them; what a search
 // uses in its goroutine does not change.
 type searches struct {
+	*uprobe.Searches[searchResult]
 	opts      *Options
 	processes *processes
 	kept      *keptFiles
-	done      <-chan struct{}
 	// find finds the functions of a process: locate.Locator.Find.
-	find    func(p *locate.Process, qp, context uint64) (locate.Found, error)
-	results chan searchResult
+	find func(p *locate.Process, qp, context uint64) (locate.Found, error)
 
-	waiting    []*watched             // processes with events in their queue and no search
-	searching  int                    // searches that run
-	searchesOf map[model.CgroupID]int // of these, by owner
-	retries    []attempt              // wait for another attempt
-	retriesOf  map[model.CgroupID]int // of these, by owner
-	retryAt    time.Time              // of the first of them
+	waiting   []*watched             // processes with events in their queue and no search
+	retries   []attempt              // wait for another attempt
+	retriesOf map[model.CgroupID]int // of these, by owner
+	retryAt   time.Time              // of the first of them
 }
 
 // await lists a process with events in its queue for the next search.
@@ -88,8 +88,8 @@ func (q *searches) await(w *watched) {
 	}
 }
 
-// start starts the first search in the queue of each process, in the order of
-// their events, up to maxLocating at once, and maxLocatingOfOwner of each owner. perProcess: each process has probes of its own.
+// start starts the first search in the queue of each process, in the order of their events, as far as there is room. perProcess: each
+// process has probes of its own.
 func (q *searches) start(perProcess bool) {
 	later := q.waiting[:0]
 	for _, w := range q.waiting {
@@ -97,7 +97,7 @@ func (q *searches) start(perProcess bool) {
 			w.waiting = false
 			continue
 		}
-		if q.searching == maxLocating || q.searchesOf[q.processes.ownerOf(w)] >= maxLocatingOfOwner {
+		if !q.HasRoom(q.processes.ownerOf(w)) {
 			later = append(later, w)
 			continue
 		}
@@ -113,27 +113,13 @@ func (q *searches) start(perProcess bool) {
 // ended counts that the search of a process has ended.
 func (q *searches) ended(w *watched) {
 	w.searching = false
-	q.searching--
-	if q.searchesOf[w.owner]--; q.searchesOf[w.owner] == 0 {
-		delete(q.searchesOf, w.owner)
-	}
+	q.Ended(w.owner)
 }
 
-// search searches a process in a goroutine of its own.
+// search searches a process.
 func (q *searches) search(w *watched, a attempt, perProcess bool) {
 	w.searching, w.owner = true, q.processes.ownerOf(w)
-	q.searching++
-	q.searchesOf[w.owner]++
-	go safely.Do(model.DataPathSource, func() {
-		r := searchResult{attempt: a, of: w, err: safely.ErrPanicked}
-		defer func() {
-			select {
-			case q.results <- r:
-			case <-q.done:
-				w.Close()
-				r.closeKept()
-			}
-		}()
+	q.Begin(w.owner, &searchResult{attempt: a, of: w, err: safely.ErrPanicked}, func(r *searchResult) {
 		if perProcess { // again each time, as the process may have executed another program
 			r.refused = w.CheckShadowStack()
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -25,7 +26,7 @@ func TestSearchShare(t *testing.T) {
 	hang := make(chan struct{})
 	release := sync.OnceFunc(func() { close(hang) })
 	defer release()
-	begun := make(chan uint64, 10*maxLocating)
+	begun := make(chan uint64, 10*uprobe.MaxSearches)
 	s.searches.find = func(_ *locate.Process, qp, _ uint64) (locate.Found, error) {
 		begun <- qp
 		if qp < 10 {
@@ -43,13 +44,13 @@ func TestSearchShare(t *testing.T) {
 		s.searches.await(w)
 		return w
 	}
-	for i := range 2 * maxLocating {
+	for i := range 2 * uprobe.MaxSearches {
 		await(model.CgroupID(i%9 + 1))
 	}
 	other := await(10)
 	s.searches.start(s.prober.perProcess)
 	count := map[uint64]int{}
-	for range maxLocatingOfOwner + 1 {
+	for range uprobe.MaxSearchesOfOwner + 1 {
 		select {
 		case qp := <-begun:
 			count[min(qp, 10)/10]++
@@ -57,17 +58,17 @@ func TestSearchShare(t *testing.T) {
 			t.Fatalf("begun: %v of the first owner, %v of the other", count[0], count[1])
 		}
 	}
-	if count[1] != 1 || s.searches.searching != maxLocatingOfOwner+1 || other.waiting {
+	if count[1] != 1 || s.searches.Running() != uprobe.MaxSearchesOfOwner+1 || other.waiting {
 		t.Errorf("begun: %v of the first owner, %v of the other", count[0], count[1])
 	}
 	release()
-	for s.searches.searching > 0 {
-		r := <-s.searches.results
+	for s.searches.Running() > 0 {
+		r := <-s.searches.Results
 		s.searches.ended(r.of)
 		s.searches.start(s.prober.perProcess)
 	}
-	if len(begun) != 2*maxLocating-maxLocatingOfOwner || len(s.searches.waiting) > 0 || len(s.searches.searchesOf) > 0 {
-		t.Errorf("%d begun later, %d wait, %v run", len(begun), len(s.searches.waiting), s.searches.searchesOf)
+	if len(begun) != 2*uprobe.MaxSearches-uprobe.MaxSearchesOfOwner || len(s.searches.waiting) > 0 || !s.searches.HasRoom(1) {
+		t.Errorf("%d begun later, %d wait", len(begun), len(s.searches.waiting))
 	}
 	self.Close()
 }

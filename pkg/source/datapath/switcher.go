@@ -29,7 +29,7 @@ func (s *switcher) limit(now time.Time, loads []processLoad) {
 	}
 	of := map[int][]*file{}
 	for _, f := range s.prober.files {
-		for pid := range f.paths {
+		for pid := range f.Paths {
 			of[pid] = append(of[pid], f)
 		}
 	}
@@ -72,7 +72,7 @@ func (s *switcher) advance(now time.Time, broken bool) (next time.Time) {
 	for _, f := range s.prober.files {
 		f.survey.broken = f.survey.broken || broken
 		wanted := s.isWanted(f)
-		s.meter.setPlace(f.id, &f.survey, s.schedule.advance(&f.survey, len(f.paths) > 0 && wanted, now))
+		s.meter.setPlace(f.id, &f.survey, s.schedule.advance(&f.survey, len(f.Paths) > 0 && wanted, now))
 		for g := range groups {
 			s.prober.want(f, g, wanted && f.survey.on(g))
 		}
@@ -89,13 +89,13 @@ func (s *switcher) advance(now time.Time, broken bool) (next time.Time) {
 // isWanted reports whether a process that maps the file is to be counted, or was, or the file
 // is kept for the next one. Other processes that map it pay for its probes, too.
 func (s *switcher) isWanted(f *file) bool {
-	if f.excluded {
+	if f.Excluded {
 		return false
 	}
-	if len(f.paths) == 0 {
+	if len(f.Paths) == 0 {
 		return f.kept != nil
 	}
-	for pid := range f.paths {
+	for pid := range f.Paths {
 		if w := s.processes.byPID[pid]; w != nil && w.chosen {
 			f.chosen = true
 		}

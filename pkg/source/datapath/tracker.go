@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -81,7 +82,7 @@ func (t *tracker) enqueue(a attempt) {
 }
 
 // handleFound handles the result of a search.
-func (t *tracker) handleFound(a searchResult) {
+func (t *tracker) handleFound(a *searchResult) {
 	pid, w := int(a.key.Tgid), a.of
 	t.searches.ended(w)
 	defer func() { a.closeKept() }()
@@ -124,7 +125,7 @@ func (t *tracker) handleFound(a searchResult) {
 		t.updateExcluded()
 	}
 	if w.chosen {
-		t.prober.keep(&a)
+		t.prober.keep(a)
 	}
 	if a.qp == 0 {
 		return
@@ -151,9 +152,7 @@ func (t *tracker) handleFound(a searchResult) {
 // one by one, or its owner has too many files. It removes the probes that the process has.
 func (t *tracker) refuse(pid int, w *watched, sites []locate.Site, err error) bool {
 	if err == nil && t.prober.perProcess {
-		if alone := t.prober.probedAlone(); !alone[pid] && len(alone) >= maxProbedAlone {
-			err = errProbedAlone
-		}
+		err = uprobe.CheckAlone(t.prober.files, pid)
 	}
 	if err == nil && !t.prober.hasRoomFor(t.processes.ownerOf(w), sites) {
 		err = errFilesOfOwner

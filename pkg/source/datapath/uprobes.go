@@ -20,24 +20,24 @@ const (
 
 // probe returns how to attach the program of a half of a target in a file, for one process, or (pid 0) for all that map the file.
 func (k *kernel) probe(h half) func(path string) (io.Closer, error) {
-	p := functionPrograms[h.Function]
-	cookie := uint64(p.opcode)<<32 | uint64(h.Skip)<<40 | uint64(h.Function.TableOffset())<<48 // datapath.h
+	p := functionPrograms[h.Place.Function]
+	cookie := uint64(p.opcode)<<32 | uint64(h.Place.Skip)<<40 | uint64(h.Place.Function.TableOffset())<<48 // datapath.h
 	program, cost := p.entry, uint64(emulatedTrap)
 	switch {
-	case h.ret:
+	case h.Return:
 		program, cost = p.ret, returnTrap
-	case h.Stepped:
+	case h.Place.Stepped:
 		cost = steppedTrap
 	}
 	return func(path string) (io.Closer, error) {
 		err := k.refused[program]
 		if err == nil {
 			var link io.Closer
-			at := uprobe.Place{Path: path, Offset: h.Offset, Return: h.ret, PID: h.pid}
+			at := uprobe.Place{Path: path, Offset: h.Place.Offset, Return: h.Return, PID: h.PID}
 			if link, err = uprobe.Attach(k.object.Program(program), at, k.multi, cookie|cost); err == nil {
 				return link, nil
 			}
 		}
-		return nil, fmt.Errorf("probing offset %#x of a provider: %w", h.Offset, err)
+		return nil, fmt.Errorf("probing offset %#x of a provider: %w", h.Place.Offset, err)
 	}
 }

@@ -127,10 +127,10 @@ func (all fileSet) costs() []time.Duration {
 func (l *loop) pause(pid, function int, now time.Time) {
 	known := false
 	for _, f := range l.files {
-		known = known || f.paths[pid] != ""
+		known = known || f.Paths[pid] != ""
 	}
 	for _, f := range l.files {
-		if known && f.paths[pid] == "" {
+		if known && f.Paths[pid] == "" {
 			continue
 		}
 		for i := range f.places {

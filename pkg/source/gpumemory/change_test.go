@@ -149,7 +149,8 @@ func TestConsent(t *testing.T) {
 	var consent uprobe.Consent
 	l := newLoop(Options{Consent: func(model.CgroupID) uprobe.Consent { return consent }}, nil, false, nil)
 	l.processes[7] = &process{}
-	f := &file{paths: map[int]string{7: "library"}}
+	f := &file{File: uprobe.NewFile[int](0, false)}
+	f.Paths[7] = "library"
 	begin := time.Unix(1e9, 0)
 	for _, c := range []struct {
 		what     string
@@ -167,9 +168,9 @@ func TestConsent(t *testing.T) {
 		{"given after it", 15 * time.Second, uprobe.Given, true, false},
 		{"given much later", 14*time.Second + barInterval, uprobe.Given, true, true},
 	} {
-		consent, f.links = c.consent, nil
+		consent, f.Links = c.consent, nil
 		if c.attached {
-			f.links = map[target]*link{{}: {}}
+			f.Links = map[half]io.Closer{{}: nil}
 		}
 		if l.exclude(f, begin.Add(c.after)); f.wanted() != c.want {
 			t.Errorf("%s: wanted %v", c.what, f.wanted())
@@ -182,7 +183,7 @@ func TestSearchShare(t *testing.T) {
 	l := newLoop(Options{
 		Procfs: "/proc", Interval: time.Hour, Holders: func() ([]int, bool) { return nil, true },
 	}, nil, true, nil)
-	hang, begun := make(chan struct{}), make(chan int, 10*maxSearching)
+	hang, begun := make(chan struct{}), make(chan int, 10*uprobe.MaxSearches)
 	other, err := locate.OpenProcess("/proc", 1)
 	if err != nil {
 		t.Fatal(err)
@@ -199,13 +200,13 @@ func TestSearchShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	for i := range 3 * maxSearching {
+	for i := range 3 * uprobe.MaxSearches {
 		l.processes[-i-2] = &process{Process: self, owner: 1}
 	}
 	l.processes[1] = &process{Process: other, owner: 2}
 	l.startSearches(time.Now())
 	found := false
-	for range maxSearchingOfOwner + 1 {
+	for range uprobe.MaxSearchesOfOwner + 1 {
 		select {
 		case pid := <-begun:
 			found = found || pid == 1
@@ -213,15 +214,14 @@ func TestSearchShare(t *testing.T) {
 			t.Fatal("fewer searches than there is room for")
 		}
 	}
-	if !found || l.searches.running != maxSearchingOfOwner+1 {
-		t.Errorf("%d searches; of the other owner: %v", l.searches.running, found)
+	if !found || l.searches.Running() != uprobe.MaxSearchesOfOwner+1 {
+		t.Errorf("%d searches; of the other owner: %v", l.searches.Running(), found)
 	}
 	close(hang)
-	for l.searches.running > 0 {
-		r := <-l.searches.results
-		l.handle(&r)
+	for l.searches.Running() > 0 {
+		l.handle(<-l.searches.Results)
 	}
-	if len(l.searches.ofOwner) > 0 {
-		t.Errorf("%v", l.searches.ofOwner)
+	if !l.searches.HasRoom(1) {
+		t.Error("no room after the searches")
 	}
 }

@@ -4,7 +4,6 @@ package gpumemory
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,38 +18,25 @@ const (
 	// may map any number of files with the name of a library.
 	maxFiles        = 64
 	maxFilesOfOwner = 8
-	// maxProbedAlone is the number of processes that have their own probes, as on the data path.
-	maxProbedAlone = 256
-	// barInterval is how long a file stays without probes after a process has mapped it that must not be probed: if
+	// barInterval is how long a file stays without probes at least, when a process has mapped it that must not be probed: if
 	// such processes come and go, probes must not come and go with them.
 	barInterval = 10 * time.Minute
 	// retryInterval is the time until the next attempt to probe a file.
 	retryInterval = 30 * time.Second
 )
 
-// errTooMany is why further processes are not probed.
-var errTooMany = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel",
-	model.ErrUnsupported, maxProbedAlone)
-
 // file is a library that processes map. Its probes hit all processes that map it, and stay attached while the file is
 // kept, so that the next process is counted from its first call.
 type file struct {
-	owner  model.CgroupID         // of the first process that mapped it; this owner has a share of the BPF maps
-	paths  map[int]string         // path to open it, by process that maps it
-	owners map[int]model.CgroupID // by process that maps it
+	uprobe.File[int]                        // places are indexes in places; Owner has a share of the BPF maps
+	owners           map[int]model.CgroupID // by process that maps it
 	// places are the exported functions.
 	places []place
-	// excluded: a process maps the file that must not be probed, or did so until barred.
-	excluded bool
 	// waits: the file has no probes, and a process that maps it may refuse them.
-	waits  bool
-	wait   uprobe.Wait
-	barred time.Time
+	waits bool
 	// kept opens the file when no process maps it anymore; nil if that failed.
-	kept  *locate.Kept
-	home  *locate.Process // the file is probed while this process exists; nil: while any process maps it
-	links map[target]*link
-	turn  uprobe.Turn // when the probes may be changed
+	kept *locate.Kept
+	home *locate.Process // the file is probed while this process exists; nil: while any process maps it
 }
 
 type fileSet map[locate.FileID]*file
@@ -63,8 +49,7 @@ type place struct {
 	pause    pause
 }
 
-// target is a place in one process, or (pid 0) in all processes that map the file.
-type target struct{ place, pid int }
+type half = uprobe.Half[int]
 
 // add adds a library of a process. The first process that brings a file opens it.
 func (l *loop) add(p *process, lib *locate.Library, r *result) {
@@ -75,20 +60,21 @@ func (l *loop) add(p *process, lib *locate.Library, r *result) {
 				zap.String("library", lib.Name))
 			return
 		}
-		f = &file{owner: p.owner, paths: map[int]string{}, owners: map[int]model.CgroupID{}, links: map[target]*link{}}
+		f = &file{File: uprobe.NewFile[int](p.owner, l.searches.perProcess), owners: map[int]model.CgroupID{}}
 		for _, fn := range lib.Functions {
 			f.places = append(f.places, place{LibraryFunction: fn, function: indexOf(lib.Name, fn.Name)})
 		}
 		l.files[lib.File] = f
 	}
-	if l.searches.perProcess && f.paths[p.PID()] == "" && l.files.probedAlone() >= maxProbedAlone {
-		p.refused = errTooMany
-		return
+	if l.searches.perProcess {
+		if p.refused = uprobe.CheckAlone(l.files, p.PID()); p.refused != nil {
+			return
+		}
 	}
-	if f.paths[p.PID()] == "" {
+	if f.Paths[p.PID()] == "" {
 		p.wait = l.opts.Interval // the process is starting, and may map another library
 	}
-	f.paths[p.PID()], f.owners[p.PID()] = lib.Path, p.owner
+	f.Paths[p.PID()], f.owners[p.PID()] = lib.Path, p.owner
 	l.keep(f, lib.Path, r)
 	l.exclude(f, time.Now())
 	l.change(f, time.Now())
@@ -96,24 +82,7 @@ func (l *loop) add(p *process, lib *locate.Library, r *result) {
 
 // hasRoom reports whether processes of an owner may bring another file.
 func (all fileSet) hasRoom(owner model.CgroupID) bool {
-	same := 0
-	for _, f := range all {
-		if f.owner == owner {
-			same++
-		}
-	}
-	return len(all) < maxFiles && same < maxFilesOfOwner
-}
-
-// probedAlone returns the number of processes that have their own probes.
-func (all fileSet) probedAlone() int {
-	alone := map[int]bool{}
-	for _, f := range all {
-		for pid := range f.paths {
-			alone[pid] = true
-		}
-	}
-	return len(alone)
+	return len(all) < maxFiles && uprobe.CountOf(all, owner) < maxFilesOfOwner
 }
 
 func (all fileSet) leave(pid int) {
@@ -158,26 +127,23 @@ func (l *loop) exclude(f *file, now time.Time) {
 	if l.opts.Consent == nil {
 		return
 	}
-	awaited := false
-	for pid := range f.paths {
+	refused, awaited := false, false
+	for pid := range f.Paths {
 		p := l.processes[pid]
 		if p == nil {
 			continue
 		}
 		consent := l.opts.Consent(p.cgroup)
-		awaited = awaited || consent == uprobe.Awaited && len(f.links) == 0
-		if consent == uprobe.Refused {
-			f.barred = now.Add(barInterval)
-		}
+		refused, awaited = refused || consent == uprobe.Refused, awaited || consent == uprobe.Awaited
 	}
-	f.waits = f.wait.For(awaited, now)
-	f.excluded = now.Before(f.barred)
+	f.waits = f.Waits(awaited, now)
+	f.Exclude(refused, barInterval, now)
 }
 
 // needed reports whether a process uses the file, or may use it.
-func (f *file) needed() bool { return len(f.paths) > 0 || f.home != nil }
+func (f *file) needed() bool { return len(f.Paths) > 0 || f.home != nil }
 
-func (f *file) wanted() bool { return f.needed() && !f.excluded && !f.waits }
+func (f *file) wanted() bool { return f.needed() && !f.Excluded && !f.waits }
 
 // openPaths returns the path through which the file is probed, if it could be opened. Paths of processes are valid only
 // while kept and home are open.
@@ -196,8 +162,8 @@ func (f *file) stateOf(function int) (attached bool, err error) {
 			continue
 		}
 		err = cmp.Or(err, p.Err, p.failed, p.pause.reason)
-		for t, l := range f.links {
-			attached = attached || t.place == i && l.complete()
+		for h := range f.Links {
+			attached = attached || h.Place == i && len(f.Missing(h.Target, true)) == 0
 		}
 	}
 	return attached, err
@@ -205,6 +171,6 @@ func (f *file) stateOf(function int) (attached bool, err error) {
 
 // leave removes a process. change detaches the probes that only this process has.
 func (f *file) leave(pid int) {
-	delete(f.paths, pid)
+	delete(f.Paths, pid)
 	delete(f.owners, pid)
 }

@@ -40,8 +40,8 @@ type Options struct {
 	// nil if cgroups are not read.
 	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
 	// Consent returns whether processes of a cgroup may be probed. It must not block, and is called repeatedly. After a
-	// process without consent has mapped a file, the file stays without probes for barInterval. nil: all processes may
-	// be probed.
+	// process without consent has mapped a file, the file stays without probes for barInterval at least. nil: all
+	// processes may be probed.
 	Consent func(model.CgroupID) uprobe.Consent
 	Gate    *uprobe.Gate
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
@@ -161,7 +161,7 @@ func (s *Source) publish(hooks []model.Hook, failed error) {
 // Close detaches all probes.
 func (s *Source) Close() error {
 	s.stop()
-	<-s.loop.searches.done
+	<-s.loop.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kernel.close()

@@ -97,23 +97,25 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, i int) (programs [2]*ebpf.Progr
 	return [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}, nil
 }
 
-// probe returns the probe of a function at an offset of a file, at the function's end or beginning, in one process, or
-// (pid 0) in all processes that map the file.
-func (k *kernel) probe(offset uint64, function, pid, at int) uprobe.Probe {
-	return uprobe.Probe{Offset: offset, Attach: func(path string) (io.Closer, error) {
+// probe returns how to attach the probe at the entry or at the return of a function, in one process, or (pid 0) in all
+// processes that map the file.
+func (k *kernel) probe(p *place, pid int, ret bool) func(path string) (io.Closer, error) {
+	function, at := p.function, uprobe.Place{Offset: p.Offset, Return: ret, PID: pid}
+	return func(path string) (io.Closer, error) {
 		if err := k.refused[function]; err != nil {
 			return nil, err
 		}
 		program := k.programs[function][0]
-		if at == atEnd {
+		if ret {
 			program = k.programs[function][1]
 		}
-		l, err := uprobe.Attach(program, uprobe.Place{Path: path, Offset: offset, Return: at == atEnd, PID: pid}, k.multi, 0)
+		at.Path = path
+		l, err := uprobe.Attach(program, at, k.multi, 0)
 		if err != nil {
 			return nil, fmt.Errorf("probing %s: %w", functions[function].name, err)
 		}
 		return l, nil
-	}}
+	}
 }
 
 // detached makes the programs forget the calls in progress, because no probe may see their returns.

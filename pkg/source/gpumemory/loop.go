@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
@@ -21,12 +22,8 @@ const (
 	// stepInterval is the time between checks of the budget and for ended processes.
 	stepInterval = time.Second
 	// lastWait is the longest time between searches of one process, which may load a library at any time.
-	lastWait = time.Minute
-	// maxSearching bounds the processes that are searched at once, including searches that hang.
-	maxSearching = 64
-	// maxSearchingOfOwner bounds the searches in processes of one owner: a process can make its search hang.
-	maxSearchingOfOwner = maxSearching / 4
-	maxProcesses        = 4096
+	lastWait     = time.Minute
+	maxProcesses = 4096
 	// firstSearches is how long the start waits for the searches of existing processes.
 	firstSearches = 2 * time.Second
 )
@@ -42,23 +39,19 @@ type loop struct {
 	searches  searches
 	processes map[int]*process
 	files     fileSet
-	changes   chan changed // operations of the Gate that have ended
-	changing  int          // operations in progress
+	manager   *uprobe.Manager[int]
+	done      chan struct{} // closed when the loop has ended
 	listedAt  time.Time
 	unknown   error // errHoldersUnknown, or nil
 }
 
 type searches struct {
+	*uprobe.Searches[result]
 	libraries *locate.Libraries
 	// perProcess: each process has its own probes, except processes with a shadow stack (see Options.ReturnProbes).
 	// checkShadowStack returns an error if a process has a shadow stack (locate.Process.CheckShadowStack).
 	perProcess       bool
 	checkShadowStack func(*locate.Process) error
-
-	results chan result
-	running int
-	ofOwner map[model.CgroupID]int // running searches, by owner
-	done    chan struct{}          // closed when nothing takes results anymore
 }
 
 // process is a process that has or had a GPU open, or that calls a probed function.
@@ -84,13 +77,14 @@ type result struct {
 }
 
 func newLoop(opts Options, k *kernel, perProcess bool, publish func([]model.Hook, error)) *loop {
+	done := make(chan struct{})
 	return &loop{
-		opts: opts, kernel: k, publish: publish,
+		opts: opts, kernel: k, publish: publish, done: done,
 		searches: searches{
+			Searches:  uprobe.NewSearches(sourceName, done, (*result).drop),
 			libraries: locate.NewLibraries(libraryNames()), perProcess: perProcess, checkShadowStack: (*locate.Process).CheckShadowStack,
-			results: make(chan result), ofOwner: map[model.CgroupID]int{}, done: make(chan struct{}),
 		},
-		processes: map[int]*process{}, files: fileSet{}, changes: make(chan changed, maxFiles),
+		processes: map[int]*process{}, files: fileSet{}, manager: uprobe.NewManager[int](opts.Gate, sourceName, opts.Logger, done),
 	}
 }
 
@@ -99,12 +93,12 @@ func (l *loop) start() {
 	l.step()
 	deadline := time.NewTimer(firstSearches)
 	defer deadline.Stop()
-	for l.searches.running > 0 || l.changing > 0 {
+	for l.searches.Running()+l.manager.Running() > 0 {
 		select {
-		case r := <-l.searches.results:
-			l.handle(&r)
-		case c := <-l.changes:
-			l.handleChange(&c)
+		case r := <-l.searches.Results:
+			l.handle(r)
+		case r := <-l.manager.Results:
+			l.manager.Take(r, time.Now())
 		case <-deadline.C:
 			l.report()
 			return
@@ -115,7 +109,7 @@ func (l *loop) start() {
 
 // run is the loop. Only this goroutine decides what is attached and detached; the Gate does it.
 func (l *loop) run(ctx context.Context) {
-	defer close(l.searches.done)
+	defer close(l.done)
 	defer l.release() // also after a panic: only the loop limits what probes cost
 	tick := time.NewTicker(min(stepInterval, l.opts.Interval))
 	defer tick.Stop()
@@ -123,10 +117,10 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case r := <-l.searches.results:
-			l.handle(&r)
-		case c := <-l.changes:
-			l.handleChange(&c)
+		case r := <-l.searches.Results:
+			l.handle(r)
+		case r := <-l.manager.Results:
+			l.manager.Take(r, time.Now())
 		case <-tick.C:
 			l.step()
 		}
@@ -158,7 +152,7 @@ func (l *loop) step() {
 
 func (l *loop) startSearches(now time.Time) {
 	for _, p := range l.processes {
-		if l.searches.running < maxSearching && !l.searches.hasShare(p.owner) && !p.searching && !now.Before(p.next) {
+		if l.searches.HasRoom(p.owner) && !p.searching && !now.Before(p.next) {
 			l.searches.begin(p)
 		}
 	}
@@ -201,28 +195,10 @@ func (l *loop) ownerOf(pid int) (cgroup, owner model.CgroupID) {
 	return id, share
 }
 
-// hasShare reports whether an owner has as many searches as it may have. Each process with an unknown owner counts as
-// another owner.
-func (s *searches) hasShare(owner model.CgroupID) bool {
-	return owner != 0 && s.ofOwner[owner] >= maxSearchingOfOwner
-}
-
 func (s *searches) begin(p *process) {
 	p.searching = true
-	s.running++
-	s.ofOwner[p.owner]++
-	perProcess := s.perProcess
-	go safely.Do(sourceName, func() {
-		r := result{of: p, err: safely.ErrPanicked}
-		defer func() {
-			select {
-			case s.results <- r:
-			case <-s.done:
-				r.close()
-				p.Close()
-			}
-		}()
-		if perProcess { // each time, because the process may have executed another program
+	s.Begin(p.owner, &result{of: p, err: safely.ErrPanicked}, func(r *result) {
+		if s.perProcess { // each time, because the process may have executed another program
 			r.refused = s.checkShadowStack(p.Process)
 		}
 		if r.refused == nil {
@@ -234,12 +210,10 @@ func (s *searches) begin(p *process) {
 	})
 }
 
-func (s *searches) ended(p *process) {
-	p.searching = false
-	s.running--
-	if s.ofOwner[p.owner]--; s.ofOwner[p.owner] == 0 {
-		delete(s.ofOwner, p.owner)
-	}
+// drop closes a result that nothing takes, and its process.
+func (r *result) drop() {
+	r.close()
+	r.of.Close()
 }
 
 func (r *result) close() {
@@ -250,7 +224,8 @@ func (r *result) close() {
 
 func (l *loop) handle(r *result) {
 	p := r.of
-	l.searches.ended(p)
+	p.searching = false
+	l.searches.Ended(p.owner)
 	defer r.close()
 	if p.ended {
 		p.Close()
@@ -290,10 +265,10 @@ func (l *loop) removeEnded() {
 		}
 	})
 	for id, f := range l.files {
-		if f.home != nil && (f.home.Exited() || len(f.paths) == 0 && f.kept.Changed()) {
+		if f.home != nil && (f.home.Exited() || len(f.Paths) == 0 && f.kept.Changed()) {
 			f.leaveHome()
 		}
-		if !f.needed() && !f.turn.Taken() && len(f.links) == 0 {
+		if !f.needed() && !f.HasProbes() {
 			f.close()
 			delete(l.files, id)
 		}
@@ -338,7 +313,7 @@ func (l *loop) hookOf(i int) model.Hook {
 		Reason: fmt.Sprintf("no process that has a GPU open maps a %s with this function", functions[i].library),
 	}
 	for _, f := range l.files {
-		if f.needed() && f.excluded {
+		if f.needed() && f.Excluded {
 			h.Reason = "a process that maps the library must not have probes"
 		}
 		if !f.wanted() {

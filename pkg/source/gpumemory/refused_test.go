@@ -58,7 +58,7 @@ func TestRefusedFunction(t *testing.T) {
 	if h := s.loop.hookOf(0); h.State != model.StateAbsent {
 		t.Errorf("%+v", h)
 	}
-	if _, err := s.kernel.probe(0, 1, 0, atEnd).Attach("/proc/self/exe"); !errors.Is(err, hook.ErrRefused) {
+	if _, err := s.kernel.probe(&place{function: 1}, 0, true)("/proc/self/exe"); !errors.Is(err, hook.ErrRefused) {
 		t.Errorf("attached: %v", err)
 	}
 }

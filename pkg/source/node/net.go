@@ -91,7 +91,7 @@ type netClassReader struct {
 	dir  string
 	lib  sysfs.FS
 	kept map[string]*netClass
-	// elsewhere lists the interfaces of the node, or is nil if this process shares its network namespace.
+	// elsewhere lists the interfaces of the node, or is nil if this process is in its network namespace.
 	elsewhere *netDevReader
 }
 
@@ -155,14 +155,6 @@ func (c *netClassReader) read(now time.Time, n *reading) error {
 	}
 	n.NetClasses = classes
 	return errors.Join(failed...)
-}
-
-// sharesNetwork reports whether this process is in the network namespace of the first process. It returns true if this
-// is unknown.
-func sharesNetwork(procfs string) bool {
-	node, err1 := os.Readlink(procfs + "/1/ns/net")
-	own, err2 := os.Readlink(procfs + "/self/ns/net")
-	return err1 != nil || err2 != nil || node == own
 }
 
 // hot reads the attributes that show a change since k was read.

@@ -44,6 +44,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/procfile"
 )
 
 const (
@@ -122,7 +123,7 @@ func New(o Options) (*Source, error) {
 	}
 	if sys, err := sysfs.NewFS(o.Sysfs); err == nil {
 		classes := &netClassReader{dir: filepath.Join(o.Sysfs, "class/net"), lib: sys, kept: map[string]*netClass{}}
-		if !sharesNetwork(o.Procfs) {
+		if procfile.OtherNetwork(o.Procfs) != nil {
 			classes.elsewhere = &netDevReader{procfs: o.Procfs}
 		}
 		sensors := &hwmonReader{dir: filepath.Join(o.Sysfs, "class/hwmon"), kept: map[string]*chip{}}

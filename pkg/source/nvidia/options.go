@@ -42,12 +42,3 @@ type Options struct {
 // hangLimit is how long a call may hang before the child is killed, and how long the child has
 // for opening the library and for an answer.
 const hangLimit = 30 * time.Second
-
-// Status is whether the child has the library open.
-type Status struct {
-	State  model.State // ok, released, or why it is not open
-	Reason string      // empty if it is open
-	Until  time.Time   // end of the release
-	Closed []string    // device nodes that Release has closed
-	Open   []string    // device nodes that are open, also in a child that was killed and has not ended
-}

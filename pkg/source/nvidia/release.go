@@ -46,7 +46,7 @@ func (r *release) err() error {
 // Release closes the library, and keeps it closed until the driver has been unloaded and loaded
 // again, until Resume, or for d. It returns when the library is closed, or after
 // releaseTimeout. A Release during another one replaces its reason, and never shortens it.
-func (s *Source) Release(reason string, d time.Duration) Status {
+func (s *Source) Release(reason string, d time.Duration) model.LibraryStatus {
 	until := time.Now().Add(d)
 	return s.release(until, func(r *release) {
 		r.reason = reason
@@ -58,7 +58,7 @@ func (s *Source) Release(reason string, d time.Duration) Status {
 
 // Hold is Release for a signal that the driver is about to be unloaded. It also ends with EndHold.
 // During a Release it lasts until both have ended.
-func (s *Source) Hold(reason string, d time.Duration) Status {
+func (s *Source) Hold(reason string, d time.Duration) model.LibraryStatus {
 	return s.release(time.Now().Add(d), func(r *release) {
 		r.held = reason
 		if r.requested.IsZero() {
@@ -78,7 +78,7 @@ func (s *Source) EndHold(reason string) {
 }
 
 // release closes the library until a time, and sets the reason.
-func (s *Source) release(until time.Time, set func(*release)) Status {
+func (s *Source) release(until time.Time, set func(*release)) model.LibraryStatus {
 	s.mu.Lock()
 	if s.released == nil {
 		module := moduleInode(s.o.Sysfs)
@@ -102,7 +102,7 @@ func (s *Source) release(until time.Time, set func(*release)) Status {
 
 // Resume ends a release. It returns when the library is open, or when the attempt has failed,
 // or after releaseTimeout.
-func (s *Source) Resume() Status {
+func (s *Source) Resume() model.LibraryStatus {
 	s.mu.Lock()
 	if s.released != nil {
 		s.released.until, s.released.resumed = time.Time{}, true
@@ -119,8 +119,8 @@ func (s *Source) Resume() Status {
 }
 
 // Status returns whether the library is open.
-func (s *Source) Status() Status {
-	status := Status{State: model.StateFailed}
+func (s *Source) Status() model.LibraryStatus {
+	status := model.LibraryStatus{State: model.StateFailed}
 	s.mu.Lock()
 	current, err := s.session, s.err
 	if r := s.released; r != nil {

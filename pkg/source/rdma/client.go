@@ -16,6 +16,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
@@ -49,7 +50,7 @@ func newNetlink(o Options) *Netlink {
 	n := &Netlink{
 		root:    filepath.Join(o.Sysfs, "class/infiniband"),
 		include: o.Include, exclude: o.Exclude, deadline: o.Deadline,
-		dial: nldev.Dial, isSysfs: sysfs.Genuine,
+		dial: nldev.Dial, isSysfs: hotplug.IsSysfs,
 	}
 	n.objectCalls.Limit = maxHungDevices
 	n.search.netlink, n.search.sysfs, n.search.procfs = n, o.Sysfs, o.Procfs

@@ -4,9 +4,9 @@
 // counters and objects from RDMA netlink.
 //
 // A scrape consists of system calls, and on hardware each file of counters/ is a firmware
-// command. So discovery is one directory listing, files are read by pread on descriptors that
-// stay open, one netlink request per port reads the hardware counters, and constant attributes
-// are read once.
+// command. So devices are listed when the kernel announces a change, files are read by pread on
+// descriptors that stay open, one netlink request per port reads the hardware counters, and constant
+// attributes are read once.
 //
 // A device in another network namespace (exclusive mode of the RDMA subsystem) is found there
 // by a search in the background, and then read like a local device. Physical functions report
@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,8 +33,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/hang"
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
@@ -73,6 +72,8 @@ type Options struct {
 	// calls it. Devices moved to one of them are searched there, which needs CAP_SYS_ADMIN.
 	// nil means none.
 	Namespaces func() []model.Namespace
+	// Hotplug announces devices; nil: class/infiniband is listed at each Read.
+	Hotplug *hotplug.Watcher
 	// Logger receives one line for each state change of a device; default none.
 	Logger *zap.Logger
 	// Now is the clock for backoff; default time.Now.
@@ -93,6 +94,9 @@ type Source struct {
 	reader  *sysfs.Reader // for the listing
 	class   int           // class/infiniband, -1 while not open
 	genuine bool          // class is on a real sysfs
+	changes *hotplug.Subscription
+	changed time.Time // of the last announcement
+	listed  time.Time // of the last complete listing
 	round   uint64
 	known   map[string]*known
 	devices []*device          // in the namespace of the sensor, sorted by name
@@ -146,6 +150,7 @@ func New(o Options) (*Source, error) {
 		Netlink: o.Netlink,
 		reader:  sysfs.NewReader(),
 		class:   -1,
+		changes: o.Hotplug.Devices("infiniband"),
 		known:   map[string]*known{},
 		logged:  map[string]bool{},
 
@@ -192,11 +197,11 @@ func (s *Source) Close() error {
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.discover(); err != nil {
+	now := s.opt.Now()
+	if err := s.discover(now); err != nil {
 		return model.Snapshot{}, fmt.Errorf("rdma: %w", err)
 	}
 	s.qps.Manage(s.dial)
-	now := s.opt.Now()
 	var spaces []uint64
 	if s.searches() {
 		spaces = s.search.start(s.opt.Namespaces(), now)
@@ -319,96 +324,4 @@ func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *no
 		return nil
 	}
 	return &r
-}
-
-// discover updates the set of devices by listing class/infiniband. A device that was removed
-// and came back has another inode.
-func (s *Source) discover() error {
-	s.round++
-	seen, err := s.list()
-	if err != nil || seen == 0 {
-		// The open directory stays empty after the modules were unloaded.
-		s.closeClass()
-		if seen, err = s.list(); err != nil {
-			return err
-		}
-	}
-	if seen == len(s.known) && s.node != nil {
-		return nil
-	}
-	s.devices = s.devices[:0]
-	for name, k := range s.known {
-		switch {
-		case k.round != s.round:
-			s.drop(name, k)
-		case k.device != nil:
-			s.devices = append(s.devices, k.device)
-		}
-	}
-	slices.SortFunc(s.devices, func(a, b *device) int { return strings.Compare(a.name, b.name) })
-	return nil
-}
-
-// list marks the present devices and returns their number.
-func (s *Source) list() (seen int, err error) {
-	s.refused = nil
-	if s.class < 0 {
-		fd, err := s.reader.Openat(unix.AT_FDCWD, s.root, unix.O_DIRECTORY)
-		if errors.Is(err, unix.ENOENT) {
-			return 0, nil
-		}
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", s.root, err)
-		}
-		s.class, s.genuine = fd, s.isSysfs(s.root)
-	}
-	err = s.reader.Entries(s.class, func(e boundedfile.Entry) {
-		k, ok := s.known[string(e.Name)]
-		if ok && k.inode == e.Inode {
-			k.round = s.round
-			seen++
-			return
-		}
-		name := string(e.Name)
-		switch why := sysfs.WhyRefused(name, sysfs.MaxDeviceName); {
-		case name == "." || name == "..":
-			return
-		case why != "":
-			s.refused.Add("device", name, why)
-			return
-		case seen >= sysfs.MaxDevices:
-			s.refused.Add("device", name, fmt.Sprintf("there are more than %d", sysfs.MaxDevices))
-			return
-		}
-		if ok {
-			s.drop(name, k)
-		}
-		s.node = nil
-		k = &known{inode: e.Inode, round: s.round}
-		if s.chosen(name) {
-			path := filepath.Join(s.root, name)
-			k.device = s.newDevice(name, path, path+"/device")
-		}
-		s.known[name] = k
-		seen++
-	})
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", s.root, err)
-	}
-	return seen, nil
-}
-
-func (s *Source) drop(name string, k *known) {
-	delete(s.known, name)
-	s.node = nil
-	if k.device != nil {
-		k.device.release()
-	}
-}
-
-func (s *Source) closeClass() {
-	if s.class >= 0 {
-		s.reader.Close(s.class)
-		s.class = -1
-	}
 }

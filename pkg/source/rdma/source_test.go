@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/fakes/hca"
@@ -177,6 +178,49 @@ func TestSystemCalls(t *testing.T) {
 	if got, want := calls()-before, hcas*values+listing; got != want {
 		t.Errorf("%d system calls, want %d", got, want)
 	}
+}
+
+// TestAnnounced: devices are listed after an announcement, again until the device has certainly moved, and once a minute.
+func TestAnnounced(t *testing.T) {
+	tr := hca.NewTree(t)
+	tr.HCA(0, 1)
+	procfs := t.TempDir() // its first process is in the network namespace of the test
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(procfs, "1/ns"), 0o755),
+		os.Symlink("/proc/self/ns/net", filepath.Join(procfs, "1/ns/net")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	w, err := hotplug.Open("/sys", procfs, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	now := time.Now()
+	s := newSource(t, tr, func(o *Options) { o.Hotplug, o.Now = w, func() time.Time { return now } })
+	s.changes = w.Devices("tty")
+	after := func(pause time.Duration, hcas int, listed bool) {
+		t.Helper()
+		now = now.Add(pause)
+		round := s.round
+		if n := len(mustRead(t, s).HCAs); n != hcas || (s.round > round) != listed {
+			t.Errorf("%d HCAs, listed: %t; want %d, %t", n, s.round > round, hcas, listed)
+		}
+	}
+	after(0, 1, true)
+	after(hotplug.Interval/2, 1, false)
+	tr.HCA(1, 1)
+	after(time.Second, 1, false)
+	if err := os.WriteFile("/sys/class/tty/tty/uevent", []byte("add"), 0o200); err != nil {
+		t.Fatal(err) // needs root
+	}
+	eventually(t, func() bool { return len(s.changes.Changed()) > 0 })
+	after(0, 2, true)
+	after(moving, 2, true)
+	after(time.Second, 2, true)
+	tr.Remove("class/infiniband/mlx5_1")
+	after(time.Second, 2, false)
+	after(hotplug.Interval, 1, true)
 }
 
 func TestKeptFiles(t *testing.T) {

@@ -178,9 +178,3 @@ func (r *Reader) Entries(dir int, fn func(boundedfile.Entry)) error {
 		}
 	}
 }
-
-// Genuine distinguishes the real sysfs from a copy, for which netlink does not apply.
-func Genuine(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.SYSFS_MAGIC
-}
