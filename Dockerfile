@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The image: the sensor, accelscope-tool, the C library that it needs to open NVIDIA's, and the certificates of
+# The image: the sensor, accelscope-tool, the health check, the C library that it needs to open NVIDIA's, and the certificates of
 # public authorities. No shell, no package manager.
 #
 #	docker build -t accelscope .                                         # BuildKit: Docker 23, or DOCKER_BUILDKIT=1
@@ -57,7 +57,7 @@ USER 0:0
 EXPOSE 9847
 # It asks where the sensor listens: what changes that, and TLS, must be set by ACCELSCOPE_WEB_LISTEN_ADDRESS and
 # ACCELSCOPE_WEB_CONFIG_FILE, or in the file that ACCELSCOPE_CONFIG_FILE names, not by an argument.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=10s --retries=3 CMD ["accelscope", "doctor", "--health"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=10s --retries=3 CMD ["accelscope-health"]
 ENTRYPOINT ["/usr/bin/accelscope"]
 
 # The same, and infiniband-diags for --collector.fabric.

@@ -37,7 +37,7 @@ run: build ## Build the sensor and run it on this machine
 	@exec bin/accelscope
 
 .PHONY: build
-build: ## Build bin/accelscope and bin/accelscope-tool
+build: ## Build bin/accelscope, bin/accelscope-tool and the health check of the image
 	@CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # For the other architecture: make image ARCH=arm64. For the node that reads the fabric: make image TARGET=fabric.

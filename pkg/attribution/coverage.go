@@ -35,6 +35,14 @@ type PortLedger interface {
 	Missed(owner identity.OwnerID, device string, gaps []model.Gap) bool
 }
 
+// The gaps of most owners, which must not be changed.
+var (
+	onlyUnattributed = []model.Gap{model.GapUnattributed}
+	onlyComplete     = []model.Gap{""}
+	onlyOff          = []model.Gap{model.GapOff}
+	onlyRefused      = []model.Gap{model.GapRefused}
+)
+
 type covered struct {
 	owner      int
 	device     string
@@ -88,9 +96,9 @@ func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states 
 		switch {
 		case len(gaps) > 0 && !ledger.Exclusive(a.ID(c.owner), c.device):
 		case missed:
-			gaps = []model.Gap{model.GapUnattributed}
+			gaps = onlyUnattributed
 		default:
-			gaps = []model.Gap{""}
+			gaps = onlyComplete
 		}
 		for _, gap := range gaps {
 			shares = append(shares, CoverageShare{c.owner, c.device, gap})
@@ -105,9 +113,9 @@ func (c *covered) all(on, attached bool) []model.Gap {
 	case c.bound > 0 && c.bound >= c.qps && !c.devx:
 		return nil
 	case !on:
-		return []model.Gap{model.GapOff}
+		return onlyOff
 	case !attached:
-		return []model.Gap{model.GapRefused}
+		return onlyRefused
 	}
 	gaps := c.gaps
 	if c.devx {

@@ -25,40 +25,51 @@ const (
 type text struct {
 	dialect
 	forms  Forms
-	out    io.Writer
-	buffer []byte // kept for the next page
-	err    error  // the first error of out
+	buffer []byte // kept for the next part
 }
+
+// place is a row of a page, the first row of a family with its header before it. The end of a page is after its last
+// family.
+type place struct{ family, row int }
 
 // flushSize bounds the buffer: a busy node has many megabytes of text. gzip compresses independent blocks of at most
 // 32,767 bytes: a buffer with one more series is one block.
 const flushSize = 24 << 10
 
-func (t *text) write(families []Family) error {
-	t.err = nil
-	b := t.buffer[:0]
-	for i := range families {
-		f := &families[i]
-		b = t.header(b, f)
-		for j := range f.rows {
-			b = t.row(b, f, j, t.forms)
-			if len(b) >= flushSize {
-				b = t.flush(b)
-			}
+func (t *text) write(out io.Writer, families []Family) error {
+	for at, end := (place{}), (place{len(families), 0}); at != end; {
+		at = t.part(families, at, end, flushSize)
+		if _, err := out.Write(t.buffer); err != nil {
+			return err
 		}
 	}
-	if t.dialect == openMetrics {
-		b = append(b, "# EOF\n"...)
-	}
-	t.buffer = t.flush(b)
-	return t.err
+	_, err := out.Write(t.end())
+	return err
 }
 
-func (t *text) flush(b []byte) []byte {
-	if _, err := t.out.Write(b); err != nil && t.err == nil {
-		t.err = err
+// part puts the rows between two places into the buffer, until it is larger than limit. It returns the place after them.
+func (t *text) part(families []Family, at, to place, limit int) place {
+	b := t.buffer[:0]
+	for at != to && len(b) < limit {
+		f := &families[at.family]
+		if at.row == 0 {
+			b = t.header(b, f)
+		}
+		b = t.row(b, f, at.row, t.forms)
+		if at.row++; at.row == len(f.rows) {
+			at = place{at.family + 1, 0}
+		}
 	}
-	return b[:0]
+	t.buffer = b
+	return at
+}
+
+// end returns the last line of a page.
+func (d dialect) end() []byte {
+	if d == openMetrics {
+		return []byte("# EOF\n")
+	}
+	return nil
 }
 
 func (d dialect) header(b []byte, f *Family) []byte {

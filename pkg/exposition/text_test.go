@@ -27,8 +27,8 @@ func compareText(t *testing.T, families []Family) {
 		for created, options := range map[bool][]expfmt.EncoderOption{false: nil, true: {expfmt.WithCreatedLines()}} {
 			want := library.Encode(t, protoFamilies(families, Forms{}), format, options...)
 			var got bytes.Buffer
-			w := text{dialect: d, out: &got, forms: Forms{CreatedLines: created}}
-			if err := w.write(families); err != nil || got.String() != want {
+			w := text{dialect: d, forms: Forms{CreatedLines: created}}
+			if err := w.write(&got, families); err != nil || got.String() != want {
 				t.Errorf("dialect %d, created %v: %v (-library +ours):\n%s", d, created, err, cmp.Diff(want, got.String()))
 			}
 		}

@@ -65,11 +65,10 @@ func Duration(seconds float64) string {
 // Span renders a duration in whole seconds, without trailing zero units: 1h30m.
 func Span(d time.Duration) string {
 	s := d.Round(time.Second).String()
-	if trimmed, ok := strings.CutSuffix(s, "m0s"); ok {
-		s = trimmed + "m"
-	}
-	if trimmed, ok := strings.CutSuffix(s, "h0m"); ok {
-		s = trimmed + "h"
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-len("0s")]
+		}
 	}
 	return s
 }

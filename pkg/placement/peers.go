@@ -109,14 +109,14 @@ func completions(port *model.PCIBridge) Route {
 
 // redirected returns the GPUs and HCAs of a workload with GPUDirect whose transfers through a Data Direct function a
 // switch sends upstream, and the ports. This is known to be wrong only on platforms of isGrace.
-func (p *Placement) redirected(w *Workload) (gpus, hcas []int, ports string) {
-	if len(p.DataDirect) == 0 || !w.Computes || w.GPUDirect != GPUDirectUsed {
+func (j *judge) redirected(w *Workload) (gpus, hcas []int, ports string) {
+	if !w.Computes || w.GPUDirect != GPUDirectUsed {
 		return nil, nil, ""
 	}
 	var found []string
-	for _, path := range p.PeerPaths() {
+	for _, path := range j.paths {
 		at := path.redirectedAt()
-		if at == nil || !slices.Contains(w.GPUs, path.GPU) || !slices.Contains(w.HCAs, path.HCA) || !p.isGrace(&path) {
+		if at == nil || !slices.Contains(w.GPUs, path.GPU) || !slices.Contains(w.HCAs, path.HCA) || !j.isGrace(&path) {
 			continue
 		}
 		gpus, hcas, found = append(gpus, path.GPU), append(hcas, path.HCA), append(found, at...)

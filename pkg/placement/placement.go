@@ -8,8 +8,6 @@
 package placement
 
 import (
-	"slices"
-
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -28,16 +26,19 @@ func of(s *model.Snapshot, a *attribution.Attribution) Placement {
 	uses := usesOf(&p.Topology, a)
 	p.Owners = make([][]int, len(p.Devices))
 	for _, w := range uses {
-		for _, d := range slices.Concat(w.GPUs, w.HCAs) {
-			p.Owners[d] = append(p.Owners[d], w.Owner)
+		for _, devices := range [...][]int{w.GPUs, w.HCAs} {
+			for _, d := range devices {
+				p.Owners[d] = append(p.Owners[d], w.Owner)
+			}
 		}
 	}
+	j := newJudge(&p)
 	for _, w := range uses {
 		if len(w.GPUs) == 0 || len(w.HCAs) == 0 {
 			continue
 		}
 		w.Pairs = p.pairs(&w)
-		w.Problems = p.problems(&w)
+		w.Problems = j.problems(&w)
 		p.Workloads = append(p.Workloads, w)
 	}
 	return p

@@ -26,29 +26,58 @@ const (
 	ProblemPath   = "data_direct_path"
 )
 
-func (p *Placement) problems(w *Workload) []Problem {
+// judge finds the problems of workloads. It keeps what does not depend on the workload.
+type judge struct {
+	*Placement
+	physical []int           // active HCAs, without virtual functions
+	busy     map[string]bool // rails that some workload uses
+	paths    []PeerPath      // empty on a node without Data Direct
+	buffer   []int           // of candidates
+}
+
+func newJudge(p *Placement) *judge {
+	j := &judge{Placement: p, busy: map[string]bool{}}
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		if d.Kind != HCA {
+			continue
+		}
+		if d.Active && d.PF == "" {
+			j.physical = append(j.physical, i)
+		}
+		if len(p.Owners[i]) > 0 {
+			j.busy[d.rail()] = true
+		}
+	}
+	if len(p.DataDirect) > 0 {
+		j.paths = p.PeerPaths()
+	}
+	return j
+}
+
+func (j *judge) problems(w *Workload) []Problem {
 	var problems []Problem
 	add := func(name string, gpus, hcas []int, text string) {
 		if len(gpus) > 0 {
 			gpus, hcas = sorted(gpus), sorted(hcas)
-			problems = append(problems, Problem{name, gpus, hcas, fmt.Sprintf(text, p.names(gpus), p.names(hcas))})
+			problems = append(problems, Problem{name, gpus, hcas, fmt.Sprintf(text, j.names(gpus), j.names(hcas))})
 		}
 	}
-	candidates := p.candidates(w)
-	gpus, hcas := p.far(w, candidates, func(r Relation) bool { return distance[r] < distance[SYS] })
+	candidates := j.candidates(w)
+	gpus, hcas := j.far(w, candidates, func(r Relation) bool { return distance[r] < distance[SYS] })
 	add(ProblemNUMA, gpus, hcas, "GPU %s: all HCAs that the workload uses are on another NUMA node; nearer are %s")
 	apart := gpus
-	gpus, hcas = p.far(w, candidates, Relation.sharesSwitch)
+	gpus, hcas = j.far(w, candidates, Relation.sharesSwitch)
 	gpus = slices.DeleteFunc(gpus, func(g int) bool { return slices.Contains(apart, g) })
 	if len(gpus) > 0 {
-		hcas = p.near(gpus, candidates)
+		hcas = j.near(gpus, candidates)
 	}
 	add(ProblemSwitch, gpus, hcas, "GPU %s: no HCA that the workload uses is on its PCIe switch; there are %s")
-	gpus, hcas = p.withoutDirect(w)
+	gpus, hcas = j.withoutDirect(w)
 	add(ProblemDirect, gpus, hcas, "GPU %s: the workload registered no memory of GPUs, and its HCAs on the same PCIe switch are %s")
-	gpus, hcas = p.idle(w, candidates)
+	gpus, hcas = j.idle(w, candidates)
 	add(ProblemRails, gpus, hcas, "GPU %s: no workload uses the HCAs on the same PCIe switches %s")
-	gpus, hcas, ports := p.redirected(w)
+	gpus, hcas, ports := j.redirected(w)
 	add(ProblemPath, gpus, hcas, "GPU %s: ACS redirects transfers with the Data Direct function of %s: "+
 		strings.ReplaceAll(ports, "%", "%%"))
 	return problems
@@ -56,36 +85,45 @@ func (p *Placement) problems(w *Workload) []Problem {
 
 // candidates returns the HCAs that could replace the workload's HCAs: with an active port of the same link layer and at
 // least the same rate, and no virtual functions except the workload's. It returns nil while a state of the workload's
-// HCAs is unknown.
-func (p *Placement) candidates(w *Workload) []int {
-	layers, rate := map[string]bool{}, 0.0
+// HCAs is unknown. The list is valid until the next call.
+func (j *judge) candidates(w *Workload) []int {
+	rate := 0.0
 	for _, h := range w.HCAs {
-		d := &p.Devices[h]
+		d := &j.Devices[h]
 		if d.Unknown {
 			return nil
 		}
 		if d.Active {
-			layers[d.LinkLayer], rate = true, max(rate, d.Rate)
+			rate = max(rate, d.Rate)
 		}
 	}
-	var found []int
-	for i := range p.Devices {
-		d := &p.Devices[i]
-		if d.Kind == HCA && d.Active && layers[d.LinkLayer] && d.Rate >= rate && (d.PF == "" || slices.Contains(w.HCAs, i)) {
-			found = append(found, i)
+	j.buffer = j.buffer[:0]
+	add := func(h int) {
+		d := &j.Devices[h]
+		sameLayer := func(own int) bool { return j.Devices[own].Active && j.Devices[own].LinkLayer == d.LinkLayer }
+		if d.Active && d.Rate >= rate && slices.ContainsFunc(w.HCAs, sameLayer) {
+			j.buffer = append(j.buffer, h)
 		}
 	}
-	return found
+	for _, h := range j.physical {
+		add(h)
+	}
+	for _, h := range w.HCAs {
+		if j.Devices[h].PF != "" {
+			add(h)
+		}
+	}
+	return j.buffer
 }
 
 // far returns the GPUs without a near HCA of the workload, and the candidates that would be near.
-func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool) (gpus, hcas []int) {
+func (j *judge) far(w *Workload, candidates []int, near func(Relation) bool) (gpus, hcas []int) {
 	for _, g := range w.GPUs {
-		if p.unclear(w, g) {
+		if j.unclear(w, g) {
 			continue
 		}
 		isNear := func(h int) bool {
-			r := p.Relation(g, h)
+			r := j.Relation(g, h)
 			return r != Unknown && near(r)
 		}
 		if slices.ContainsFunc(w.HCAs, isNear) {
@@ -106,22 +144,22 @@ func (p *Placement) far(w *Workload, candidates []int, near func(Relation) bool)
 
 // unclear reports whether the distance of the workload's HCAs to a GPU is unknown: a place or relation is unknown, or a
 // Data Direct function on the GPU's switch may belong to one of the HCAs.
-func (p *Placement) unclear(w *Workload, gpu int) bool {
-	path := p.Devices[gpu].Path
+func (j *judge) unclear(w *Workload, gpu int) bool {
+	path := j.Devices[gpu].Path
 	if path == nil || slices.ContainsFunc(w.HCAs, func(h int) bool {
-		return p.Devices[h].Path == nil || p.Relation(gpu, h) == Unknown
+		return j.Devices[h].Path == nil || j.Relation(gpu, h) == Unknown
 	}) {
 		return true
 	}
-	return slices.ContainsFunc(p.DataDirect, func(d DataDirect) bool {
+	return slices.ContainsFunc(j.DataDirect, func(d DataDirect) bool {
 		return d.Unknown != "" && between(path, "", d.Path, "").sharesSwitch()
 	})
 }
 
-func (p *Placement) near(gpus, list []int) []int {
+func (j *judge) near(gpus, list []int) []int {
 	var found []int
 	for _, h := range list {
-		if slices.ContainsFunc(gpus, func(g int) bool { return p.Relation(g, h).sharesSwitch() }) {
+		if slices.ContainsFunc(gpus, func(g int) bool { return j.Relation(g, h).sharesSwitch() }) {
 			found = append(found, h)
 		}
 	}
@@ -130,7 +168,7 @@ func (p *Placement) near(gpus, list []int) []int {
 
 // withoutDirect returns the GPUs and HCAs of a workload that share a switch, if its processes use GPUs and all its
 // registered memory is host memory.
-func (p *Placement) withoutDirect(w *Workload) (gpus, hcas []int) {
+func (j *judge) withoutDirect(w *Workload) (gpus, hcas []int) {
 	if !w.Computes || w.GPUDirect != GPUDirectUnused {
 		return nil, nil
 	}
@@ -144,35 +182,33 @@ func (p *Placement) withoutDirect(w *Workload) (gpus, hcas []int) {
 
 // idle returns the HCAs near the workload's GPUs that no workload uses, if the workload uses some HCA near them, but
 // fewer than it has GPUs. Functions of an HCA are one rail.
-func (p *Placement) idle(w *Workload, candidates []int) (gpus, hcas []int) {
-	if slices.ContainsFunc(w.GPUs, func(g int) bool { return p.unclear(w, g) }) {
+func (j *judge) idle(w *Workload, candidates []int) (gpus, hcas []int) {
+	used := j.rails(j.near(w.GPUs, w.HCAs))
+	if used == 0 || used >= len(w.GPUs) || slices.ContainsFunc(w.GPUs, func(g int) bool { return j.unclear(w, g) }) {
 		return nil, nil
 	}
-	near := p.near(w.GPUs, candidates)
-	used := map[string]bool{} // rails of the workload
-	for _, h := range p.near(w.GPUs, w.HCAs) {
-		used[p.Devices[h].rail()] = true
-	}
-	busy := map[string]bool{} // rails of any workload
-	for i := range p.Devices {
-		if d := &p.Devices[i]; d.Kind == HCA && len(p.Owners[i]) > 0 {
-			busy[d.rail()] = true
-		}
-	}
-	rails := map[string]bool{}
+	near := j.near(w.GPUs, candidates)
 	for _, h := range near {
-		rails[p.Devices[h].rail()] = true
-		if !busy[p.Devices[h].rail()] {
+		if !j.busy[j.Devices[h].rail()] {
 			hcas = append(hcas, h)
 		}
 	}
-	if len(hcas) == 0 || len(used) == 0 || len(used) >= min(len(w.GPUs), len(rails)) {
+	if len(hcas) == 0 || used >= j.rails(near) {
 		return nil, nil
 	}
 	for _, g := range w.GPUs {
-		if len(p.near([]int{g}, hcas)) > 0 {
+		if len(j.near([]int{g}, hcas)) > 0 {
 			gpus = append(gpus, g)
 		}
 	}
 	return gpus, hcas
+}
+
+// rails counts the rails of HCAs.
+func (j *judge) rails(hcas []int) int {
+	names := map[string]bool{}
+	for _, h := range hcas {
+		names[j.Devices[h].rail()] = true
+	}
+	return len(names)
 }

@@ -3,6 +3,7 @@
 package placement
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -72,4 +73,24 @@ func BenchmarkRefresh(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkCrowded measures the placement of 1,000 workloads on a DGX A100 with 128 virtual functions. Each workload has
+// a GPU and an HCA; every other one has an HCA of another NUMA node.
+func BenchmarkCrowded(b *testing.B) {
+	s := dgxA100.facts()
+	for i := range 128 {
+		pf := &s.HCAs[i%10]
+		s.HCAs = append(s.HCAs, model.HCA{Name: fmt.Sprint("mlx5_", 12+i), VF: true, PF: pf.Name, Ports: pf.Ports})
+	}
+	jobs := make([]job, 1000)
+	rails := [...]int{0, 1, 2, 3, 6, 7, 8, 9}
+	for i := range jobs {
+		jobs[i] = job{gpus: []int{i % 8}, hcas: []int{rails[(i+i%2*4)%8]}, memory: map[model.Memory]uint64{model.GPUMemory: 1}}
+	}
+	a := attributed(s, jobs...)
+	b.ReportAllocs()
+	for b.Loop() {
+		NewRefresh(s, a).Workloads()
+	}
 }

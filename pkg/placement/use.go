@@ -4,7 +4,6 @@ package placement
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -40,6 +39,8 @@ type Pair struct {
 	Relation Relation
 }
 
+const unattributed = 0 // the owner
+
 // usesOf returns what each owner uses, by owner, without the unattributed share.
 func usesOf(t *Topology, a *attribution.Attribution) []Workload {
 	gpus, hcas := map[string]int{}, map[string]int{}
@@ -51,37 +52,31 @@ func usesOf(t *Topology, a *attribution.Attribution) []Workload {
 			hcas[d.Name] = i
 		}
 	}
-	users := map[int]*Workload{}
-	of := func(owner int) *Workload {
-		if users[owner] == nil {
-			users[owner] = &Workload{Owner: owner, GPUDirect: GPUDirectUnknown}
-		}
-		return users[owner]
-	}
-	const unattributed = 0
+	users := make([]Workload, len(a.Owners))
 	for i := range a.GPUs {
 		s := &a.GPUs[i]
 		d, ok := gpus[cmp.Or(s.GPU.Parent, s.GPU.UUID)]
 		if !ok || s.Owner == unattributed || s.Processes == 0 && s.Assigned == nil {
 			continue
 		}
-		w := of(s.Owner)
+		w := &users[s.Owner]
 		w.GPUs = append(w.GPUs, d)
 		w.Computes = w.Computes || s.Processes > 0
 	}
 	for i := range a.Objects {
 		s := &a.Objects[i]
 		if d, ok := hcas[s.Device]; ok && s.Owner != unattributed && s.Type == model.QP && s.Current > 0 {
-			w := of(s.Owner)
+			w := &users[s.Owner]
 			w.HCAs = append(w.HCAs, d)
 		}
 	}
 	direct(users, a)
-	uses := make([]Workload, 0, len(users))
-	for _, owner := range slices.Sorted(maps.Keys(users)) {
-		w := users[owner]
-		w.GPUs, w.HCAs = sorted(w.GPUs), sorted(w.HCAs)
-		uses = append(uses, *w)
+	uses := users[:0]
+	for owner, w := range users {
+		if len(w.GPUs) > 0 || len(w.HCAs) > 0 {
+			w.Owner, w.GPUs, w.HCAs = owner, sorted(w.GPUs), sorted(w.HCAs)
+			uses = append(uses, w)
+		}
 	}
 	return uses
 }
@@ -92,23 +87,32 @@ func sorted(devices []int) []int {
 }
 
 // direct sets GPUDirect from the kinds of registered memory. Another exporter's dma-buf may be GPU memory.
-func direct(users map[int]*Workload, a *attribution.Attribution) {
-	bytes := map[int]map[model.Memory]uint64{}
-	for _, r := range a.Registered {
-		if users[r.Owner] == nil {
+func direct(users []Workload, a *attribution.Attribution) {
+	type memory struct{ gpu, host, unclear bool }
+	registered := make([]memory, len(users))
+	for i := range a.Registered {
+		s := &a.Registered[i]
+		if s.Owner == unattributed || s.Bytes == 0 {
 			continue
 		}
-		if bytes[r.Owner] == nil {
-			bytes[r.Owner] = map[model.Memory]uint64{}
+		m := &registered[s.Owner]
+		switch s.Memory {
+		case model.GPUMemory:
+			m.gpu = true
+		case model.HostMemory:
+			m.host = true
+		case model.DMABufMemory, model.UnknownMemory:
+			m.unclear = true
 		}
-		bytes[r.Owner][r.Memory] += r.Bytes
 	}
-	for owner, by := range bytes {
+	for owner, m := range registered {
 		switch {
-		case by[model.GPUMemory] > 0:
+		case m.gpu:
 			users[owner].GPUDirect = GPUDirectUsed
-		case by[model.HostMemory] > 0 && by[model.DMABufMemory] == 0 && by[model.UnknownMemory] == 0:
+		case m.host && !m.unclear:
 			users[owner].GPUDirect = GPUDirectUnused
+		default:
+			users[owner].GPUDirect = GPUDirectUnknown
 		}
 	}
 }

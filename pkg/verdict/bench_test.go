@@ -4,6 +4,7 @@ package verdict
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,4 +56,29 @@ func BenchmarkUpdate(b *testing.B) {
 			b.Fatal(got.Verdicts[0])
 		}
 	}
+}
+
+// BenchmarkCongested judges 138 ports whose counters of congestion grow: each port has several verdicts.
+func BenchmarkCongested(b *testing.B) {
+	n, j := newNode(), &Judge{}
+	hca := n.facts.HCAs[1]
+	n.facts.HCAs = nil
+	for i := range 138 {
+		hca.Name = fmt.Sprint("mlx5_", i)
+		hca.Ports = slices.Clone(hca.Ports)
+		hca.Ports[0].HWCounters = slices.Clone(hca.Ports[0].HWCounters)
+		n.facts.HCAs = append(n.facts.HCAs, hca)
+	}
+	b.ReportAllocs()
+	at, found := start, 0
+	for b.Loop() {
+		at = at.Add(15 * time.Second)
+		for i := range n.facts.HCAs {
+			for k := range n.facts.HCAs[i].Ports[0].HWCounters {
+				n.facts.HCAs[i].Ports[0].HWCounters[k].Value += 1e6
+			}
+		}
+		found = len(n.judge(j, at).Verdicts)
+	}
+	b.ReportMetric(float64(found), "verdicts")
 }

@@ -3,7 +3,7 @@
 package verdict
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,5 +23,5 @@ func shorten(s string) string {
 
 // grewIn formats the growth of a counter: "link_downed +3 in 1h".
 func grewIn(name string, growth uint64, window time.Duration) string {
-	return fmt.Sprintf("%s +%d in %s", name, growth, format.Span(window))
+	return name + " +" + strconv.FormatUint(growth, 10) + " in " + format.Span(window)
 }

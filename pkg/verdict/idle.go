@@ -45,11 +45,12 @@ func (r *idleRules) judge() {
 		}
 		s, o := r.owned(g.Owner)
 		s.GPU, s.UUID = g.GPU.ID, g.GPU.UUID
-		evidence := "no process on the GPU"
-		if g.Processes > 0 {
-			evidence = fmt.Sprintf("%d processes, no engine above %s", g.Processes, format.Percent(gpuIdle.limit(0)))
-		}
-		r.judgeUse(gpuIdle, s, o, gpuUsed(g.Engines, g.Processes), 0, evidence, method(g.Assigned))
+		r.judgeUse(gpuIdle, s, o, gpuUsed(g.Engines, g.Processes), 0, g.Assigned, func() string {
+			if g.Processes > 0 {
+				return fmt.Sprintf("%d processes, no engine above %s", g.Processes, format.Percent(gpuIdle.limit(0)))
+			}
+			return "no process on the GPU"
+		})
 	}
 	for k, u := range r.uses {
 		if u.round != r.number {
@@ -58,8 +59,10 @@ func (r *idleRules) judge() {
 	}
 }
 
-// judgeUse notes whether a device is in use, and judges how long it is not.
-func (r *idleRules) judgeUse(c *Condition, s Subject, o *identity.Owner, used bool, created uint64, evidence ...string) {
+// judgeUse notes whether a device is in use, and judges how long it is not. unused says what is missing for a use.
+func (r *idleRules) judgeUse(
+	c *Condition, s Subject, o *identity.Owner, used bool, created uint64, assigned *attribution.DeviceShare, unused func() string,
+) {
 	key := useKey{ownerKey{o.Workload, o.ContainerID}, s.Device + s.UUID}
 	u := r.uses[key]
 	if u == nil || u.round != r.number { // once per refresh: several sources may allocate the device
@@ -78,11 +81,9 @@ func (r *idleRules) judgeUse(c *Condition, s Subject, o *identity.Owner, used bo
 	}
 	u.round = r.number
 	if idle := r.At.Sub(u.last); idle >= c.Window {
-		r.find(c, s, u.last, append([]string{"not used for " + format.Span(idle)}, evidence...)...)
+		r.find(c, s, u.last, "not used for "+format.Span(idle), unused(), "allocated by "+string(assigned.Allocated))
 	}
 }
-
-func method(a *attribution.DeviceShare) string { return "allocated by " + string(a.Allocated) }
 
 // podDevice is an HCA of a pod, whose containers may use the HCA for each other.
 type podDevice struct{ namespace, pod, device string }
@@ -126,6 +127,6 @@ func (r *idleRules) judgeIdleHCAs() {
 		k := held{a.Owner, s.Device}
 		used := holds[k] || o.Pod != "" && ofPod[podDevice{o.Namespace, o.Pod, s.Device}] ||
 			a.Allocated == attribution.EvidenceNode && holdsAny[a.Owner]
-		r.judgeUse(rdmaIdle, s, o, used, created[k], "no queue pair on the HCA", method(a))
+		r.judgeUse(rdmaIdle, s, o, used, created[k], a, func() string { return "no queue pair on the HCA" })
 	}
 }

@@ -5,6 +5,7 @@ package verdict
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -41,7 +42,7 @@ type Judge struct {
 	management map[string]bool
 	uses       map[useKey]*use
 	worked     map[string]time.Time // when a source or hook last worked
-	since      map[foundKey]time.Time
+	since      map[foundKey]first
 	quiet      time.Time // since when nothing is wrong; zero: something is wrong
 }
 
@@ -49,6 +50,12 @@ type Judge struct {
 type foundKey struct {
 	condition *Condition
 	subject   Subject
+}
+
+// first is when a refresh first found a condition, with the number of the last refresh that found it.
+type first struct {
+	at    time.Time
+	round uint64
 }
 
 // finding is a condition that holds in one refresh.
@@ -70,7 +77,7 @@ type round struct {
 func (j *Judge) Update(in Input) Result {
 	if j.since == nil {
 		j.ports, j.legs, j.uses = map[portKey]*portState{}, map[legKey]*legState{}, map[useKey]*use{}
-		j.worked, j.since = map[string]time.Time{}, map[foundKey]time.Time{}
+		j.worked, j.since = map[string]time.Time{}, map[foundKey]first{}
 	}
 	j.growth.begin(in.At)
 	r := &round{Input: in, growth: &j.growth}
@@ -119,7 +126,7 @@ func (j *Judge) result(r *round) Result {
 	for i := range r.found {
 		f := &r.found[i]
 		if first, known := j.since[f.foundKey]; f.since.IsZero() && known {
-			f.since = first
+			f.since = first.at
 		} else if f.since.IsZero() {
 			f.since = r.At
 		}
@@ -127,7 +134,6 @@ func (j *Judge) result(r *round) Result {
 	slices.SortFunc(r.found, worstFirst)
 	workloads := room{perOwner: maxPerOwner, perNamespace: maxPerNamespace, all: maxWorkloads}
 	devices := room{all: maxDevices}
-	since := make(map[foundKey]time.Time, len(r.found))
 	out := Result{Verdicts: []Verdict{}}
 	for i := range r.found {
 		f := &r.found[i]
@@ -137,14 +143,15 @@ func (j *Judge) result(r *round) Result {
 		}
 		first, known := j.since[f.foundKey]
 		if !known {
-			first = r.At
+			first.at = r.At
 		}
-		since[f.foundKey] = first
-		if c := f.condition; c.Severity != Info || r.At.Sub(first) >= c.For {
+		first.round = r.number
+		j.since[f.foundKey] = first
+		if c := f.condition; c.Severity != Info || r.At.Sub(first.at) >= c.For {
 			out.Verdicts = append(out.Verdicts, f.verdict())
 		}
 	}
-	j.since = since
+	maps.DeleteFunc(j.since, func(_ foundKey, f first) bool { return f.round != r.number })
 	out.Omitted = r.omitted + r.growth.omitted
 	j.addQuiet(r, &out)
 	return out
@@ -202,11 +209,19 @@ func (f *finding) verdict() Verdict {
 
 // worstFirst compares findings: by severity, age (older first), condition and subject.
 func worstFirst(a, b finding) int {
+	if a, b := a.condition.Severity, b.condition.Severity; a != b {
+		return cmp.Compare(slices.Index(Severities, a), slices.Index(Severities, b))
+	}
+	if older := a.since.Compare(b.since); older != 0 {
+		return older
+	}
+	if a.condition != b.condition {
+		return cmp.Compare(slices.Index(Conditions, a.condition), slices.Index(Conditions, b.condition))
+	}
+	if name := compareNames(&a.subject, &b.subject); name != 0 {
+		return name
+	}
 	return cmp.Or(
-		cmp.Compare(slices.Index(Severities, a.condition.Severity), slices.Index(Severities, b.condition.Severity)),
-		a.since.Compare(b.since),
-		cmp.Compare(slices.Index(Conditions, a.condition), slices.Index(Conditions, b.condition)),
-		strings.Compare(a.subject.String(), b.subject.String()),
 		strings.Compare(a.subject.Owner.ContainerID, b.subject.Owner.ContainerID),
 		strings.Compare(a.subject.UUID, b.subject.UUID),
 	)

@@ -3,9 +3,9 @@
 package verdict
 
 import (
+	"bytes"
 	"cmp"
-	"fmt"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/format"
@@ -67,37 +67,44 @@ type Subject struct {
 }
 
 // String names the subject: "mlx5_0/1", "GPU 3", "NVSwitch 0000:85:00.0", "ns/pod/container on mlx5_0", "source rdma".
-func (s Subject) String() string {
-	var device string
-	switch {
-	case s.GPU != "":
-		device = "GPU " + s.GPU
-	case s.UUID != "":
-		device = "GPU " + s.UUID
-	case s.Port > 0:
-		device = fmt.Sprintf("%s/%d", s.Device, s.Port)
-	default:
-		device = s.Device
+func (s Subject) String() string { return string(s.appendName(nil)) }
+
+// appendName appends the subject's name to b, which has to be empty.
+func (s Subject) appendName(b []byte) []byte {
+	part := func(texts ...string) {
+		for _, text := range texts {
+			b = append(b, text...)
+		}
+		b = append(b, ' ')
 	}
-	var parts []string
+	on := ""
 	switch s.Kind {
 	case OfNode:
-		parts = append(parts, "node")
+		part("node")
 	case OfWorkload:
-		parts = append(parts, cmp.Or(s.Owner.Workload, format.NoOwner))
-		if device != "" {
-			device = "on " + device
-		}
+		part(cmp.Or(s.Owner.Workload, format.NoOwner))
+		on = "on "
 	case OfSwitch:
-		parts = append(parts, "NVSwitch")
+		part("NVSwitch")
 	case OfSource:
-		parts = append(parts, "source "+s.Source)
+		part("source ", s.Source)
 	}
-	if device != "" {
-		parts = append(parts, device)
+	switch {
+	case s.GPU != "" || s.UUID != "":
+		part(on, "GPU ", cmp.Or(s.GPU, s.UUID))
+	case s.Port > 0:
+		part(on, s.Device, "/", strconv.Itoa(s.Port))
+	case s.Device != "":
+		part(on, s.Device)
 	}
 	if s.Detail != "" {
-		parts = append(parts, "("+s.Detail+")")
+		part("(", s.Detail, ")")
 	}
-	return strings.Join(parts, " ")
+	return bytes.TrimSuffix(b, []byte(" "))
+}
+
+// compareNames orders subjects by name.
+func compareNames(a, b *Subject) int {
+	var nameA, nameB [128]byte // most names are shorter, and allocate nothing
+	return bytes.Compare(a.appendName(nameA[:0]), b.appendName(nameB[:0]))
 }

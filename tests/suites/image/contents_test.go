@@ -24,7 +24,7 @@ const maxSize = 60 << 20
 var files = strings.Fields(`
 	bin lib lib64 sbin usr/LOADER
 	etc/group etc/nsswitch.conf etc/passwd etc/ssl/certs/ca-certificates.crt
-	usr/bin/accelscope usr/bin/accelscope-tool
+	usr/bin/accelscope usr/bin/accelscope-health usr/bin/accelscope-tool
 	usr/lib/TRIPLET/LD usr/lib/TRIPLET/libc.so.6 usr/lib/TRIPLET/libdl.so.2 usr/lib/TRIPLET/libm.so.6
 	usr/lib/TRIPLET/libnss_dns.so.2 usr/lib/TRIPLET/libnss_files.so.2 usr/lib/TRIPLET/libpthread.so.0
 	usr/lib/TRIPLET/libresolv.so.2 usr/lib/TRIPLET/librt.so.1
@@ -153,7 +153,7 @@ func TestConfig(t *testing.T) {
 			if !slices.Equal(c.Entrypoint, []string{"/usr/bin/accelscope"}) || len(c.Cmd) > 0 || len(c.Volumes) > 0 {
 				t.Errorf("entry point %q, arguments %q, volumes %v", c.Entrypoint, c.Cmd, c.Volumes)
 			}
-			if want := []string{"CMD", "accelscope", "doctor", "--health"}; !slices.Equal(c.Healthcheck.Test, want) {
+			if want := []string{"CMD", "accelscope-health"}; !slices.Equal(c.Healthcheck.Test, want) {
 				t.Errorf("health check %q", c.Healthcheck.Test)
 			}
 			if _, ok := c.ExposedPorts["9847/tcp"]; !ok || len(c.ExposedPorts) != 1 {

@@ -99,6 +99,7 @@ var plants = map[string]plant{
 	"doctor":                  {"pkg/doctor/planted.go", module + "pkg/metrics"},
 	"sensor":                  {"pkg/sensor/planted.go", module + "pkg/top"},
 	"cmd-accelscope":          {"cmd/accelscope/planted.go", module + "pkg/top"},
+	"cmd-accelscope-health":   {"cmd/accelscope-health/planted.go", module + "pkg/config"},
 	"cmd-accelscope-tool":     {"cmd/accelscope-tool/planted.go", module + "pkg/sensor"},
 	"everywhere":              {"pkg/later/planted.go", module + "cmd/accelscope"},
 }
