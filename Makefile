@@ -237,7 +237,7 @@ test-observe: deps build ## Rules, alerts and dashboards by Prometheus on the se
 
 # Unit tests check the form of the dashboards. A separate module checks their queries with Prometheus's parser.
 .PHONY: test-dashboards
-test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and label in the reference
+test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and label in the reference, the numbers of each panel on known series
 	@go test -count=1 ./tests/tools/dashboards/...
 	@go test -C tests/suites/rules -count=1 ./reference ./dashboards # files outside a module do not count for its cache
 

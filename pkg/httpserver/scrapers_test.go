@@ -158,6 +158,15 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
+// TestScrapesOfAClient: the last scrapes of a client are remembered, and they are bounded.
+func TestScrapesOfAClient(t *testing.T) {
+	s, c := newScrapers(), newClock()
+	c.scrapes(s, "prometheus", 3*maxTimes, 15*time.Second)
+	if k := s.known["prometheus"]; len(k.times) != maxTimes || k.last() != c.now {
+		t.Errorf("%d scrapes are remembered, the last at %v, want %d until %v", len(k.times), k.last(), maxTimes, c.now)
+	}
+}
+
 // TestClientAddress: a client is an address, however the kernel writes it.
 func TestClientAddress(t *testing.T) {
 	for text, want := range map[string]clientAddress{

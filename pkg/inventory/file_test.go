@@ -56,7 +56,7 @@ func TestForeign(t *testing.T) {
 		"no id":            func(t *testing.T, _ *node, path string) { edit(t, path, `"GPU-a"`, `""`) },
 		"a long name":      func(t *testing.T, _ *node, path string) { edit(t, path, `"H100"`, `"`+strings.Repeat("x", 9999)+`"`) },
 		"a null":           func(t *testing.T, _ *node, path string) { edit(t, path, `"devices": [`, `"devices": [null,`) },
-		"too large":        func(t *testing.T, _ *node, path string) { edit(t, path, "\n", strings.Repeat("\n", maxFile)) },
+		"too large":        func(t *testing.T, _ *node, path string) { edit(t, path, "\n}", "\n}"+strings.Repeat("\n", maxFile)) },
 		"too many devices": tooMany,
 		"too many links": func(t *testing.T, _ *node, path string) {
 			edit(t, path, `"slot"`, `"links": [`+strings.Repeat("1,", 99)+`1], "slot"`)

@@ -205,3 +205,11 @@ func TestColors(t *testing.T) {
 		t.Errorf("%v: colors: %q", err, out.String())
 	}
 }
+
+// TestManyVerdicts: the first verdicts are shown, and the number of the others.
+func TestManyVerdicts(t *testing.T) {
+	lines := verdictLines(&api.VerdictList{Verdicts: make([]api.Verdict, maxVerdicts+2), Omitted: 3}, "elsewhere")
+	if last := lines[len(lines)-1]; len(lines) != maxVerdicts+1 || last.text != "… 5 more: elsewhere" {
+		t.Errorf("%d lines, the last %q", len(lines), last.text)
+	}
+}

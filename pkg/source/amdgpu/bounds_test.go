@@ -3,7 +3,9 @@
 package amdgpu
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
@@ -78,5 +80,42 @@ func TestImpossibleSensors(t *testing.T) {
 	}
 	if g.Power.Known || g.PowerLimit.Known || g.Utilization.Known || g.Memory.Used.Known || !g.Memory.Total.Known {
 		t.Errorf("%+v", g)
+	}
+}
+
+// TestManyContexts: of the contexts of a process, and of the RAS blocks of a card, as many are read as there may be.
+func TestManyContexts(t *testing.T) {
+	n := newFakeProcs(t)
+	d := newDirectory(t.TempDir())
+	for i := range 2 * maxContexts {
+		n.write(n.kfd(fmt.Sprintf("proc/7/context_%d/vram_1", i)), "1\n")
+	}
+	for i := range 2 * maxBlocks {
+		n.write(filepath.Join(d.Path, "ras", fmt.Sprint("block", i, errorSuffix)), "ue: 0\nce: 0\n")
+	}
+	if dirs := newKFD(n.sys).contexts(7); len(dirs) != 1+maxContexts {
+		t.Errorf("%d contexts, want the first and %d", len(dirs), maxContexts)
+	}
+	if blocks := rasBlocks(d); len(blocks) != maxBlocks {
+		t.Errorf("%d blocks, want %d", len(blocks), maxBlocks)
+	}
+}
+
+// TestImpossibleNode: a node of KFD with more engines and compute units than a GPU has.
+func TestImpossibleNode(t *testing.T) {
+	got := parseProperties([]byte("num_sdma_engines 18446744073709551615\nnum_sdma_xgmi_engines 2\nsimd_count 18446744073709551615\nsimd_per_cu 1\n"))
+	if got.sdma != maxEngines || got.units != maxUnits {
+		t.Errorf("%d engines and %d units, want %d and %d", got.sdma, got.units, maxEngines, maxUnits)
+	}
+}
+
+// TestManyWaiting: readers that wait for a card that does not answer are bounded.
+func TestManyWaiting(t *testing.T) {
+	c := &card{wake: make(chan struct{}, 1)}
+	for range 2 * maxWaiting {
+		c.ask(quick)
+	}
+	if n := len(c.waiting[quick]); n != maxWaiting {
+		t.Errorf("%d wait, want %d", n, maxWaiting)
 	}
 }

@@ -15,10 +15,7 @@ import (
 
 // A gpu_metrics file starts with its size (two bytes), then the revision of its format and of
 // its content (one byte each). Unused fields are all ones.
-const (
-	metricsHeader = 4
-	maxAttributes = 512
-)
+const metricsHeader = 4
 
 // errRevision reports a table with an unsupported revision.
 var errRevision = errors.New("unknown revision")
@@ -143,9 +140,6 @@ func (v *values) attributes(b []byte) bool {
 		return false
 	}
 	count := binary.LittleEndian.Uint32(b[metricsHeader:])
-	if count > maxAttributes {
-		return false
-	}
 	at := head
 	for range count {
 		if at+8 > len(b) {

@@ -517,6 +517,20 @@ func TestNested(t *testing.T) {
 	}
 }
 
+// TestManyNested: the search for processes below a cgroup ends, however many cgroups the container makes.
+func TestManyNested(t *testing.T) {
+	root := t.TempDir()
+	files := fakeV2()
+	files["cgroup.procs"] = ""
+	for i := range maxBelow + 10 {
+		files[fmt.Sprintf("%d/cgroup.procs", i)] = fmt.Sprintf("%d\n", 1000+i)
+	}
+	write(t, root, below("/slurm/uid_1/job_2", files))
+	if got, _ := only(t, fake(t, root, true, "/slurm/uid_1/job_2")); got.Processes != model.Some(float64(maxBelow)) {
+		t.Errorf("processes %v, want those of %d cgroups", got.Processes, maxBelow)
+	}
+}
+
 // TestContainersFoundByPath checks containers that are known only by their path.
 func TestContainersFoundByPath(t *testing.T) {
 	root := t.TempDir()

@@ -105,6 +105,49 @@ func TestStuck(t *testing.T) {
 	}
 }
 
+// TestManyStuck: all stuck tasks are counted, and maxTasks are listed.
+func TestManyStuck(t *testing.T) {
+	const receive, n = 0xc0502100, maxTasks + 10 // SECCOMP_IOCTL_NOTIF_RECV
+	p := newPrograms(t, Options{Procfs: "/proc", MaxCalls: 16 * n, StuckAfter: 50 * time.Millisecond})
+	filtered := newThread(t)
+	var listener int
+	filtered.do(func() { listener = seccompListener(t) })
+	file := p.file("nvidia")
+	entered, left := make(chan int), make(chan bool, n)
+	var tids []int
+	for range n {
+		newThread(t) <- func() {
+			p.enter(file, receive)
+			entered <- unix.Gettid()
+			var notification [80]byte
+			for errno := unix.EINTR; errno == unix.EINTR; {
+				_, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(listener), receive, uintptr(unsafe.Pointer(&notification)))
+			}
+			left <- true
+		}
+		tids = append(tids, <-entered)
+	}
+	eventually(t, func() error {
+		_, snap, _ := p.read()
+		if len(snap.DriverUses) != 1 || snap.DriverUses[0].Stuck != n {
+			return fmt.Errorf("%+v, want %d stuck", snap.DriverUses, n)
+		}
+		if len(snap.DriverTasks) != maxTasks {
+			t.Errorf("%d tasks are listed, want %d", len(snap.DriverTasks), maxTasks)
+		}
+		return nil
+	})
+	if err := unix.Close(listener); err != nil {
+		t.Fatal(err)
+	}
+	for _, tid := range tids {
+		if err := unix.Tgkill(os.Getpid(), tid, unix.SIGURG); err != nil {
+			t.Fatal(err)
+		}
+		<-left
+	}
+}
+
 // seccompListener adds a filter that allows everything to this thread, and returns its listener.
 func seccompListener(t *testing.T) int {
 	const allow, load = 0x7fff0000, unix.BPF_RET | unix.BPF_K

@@ -4,6 +4,7 @@ package intel
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -279,5 +280,26 @@ func TestSensorsWithoutValue(t *testing.T) {
 	g := n.card().reader.read(time.Unix(1, 0))
 	if g.Temperatures != nil || g.Energy.Known || g.PowerLimit.Known || len(g.Clocks) != 1 || len(g.Dropped) != 5 {
 		t.Errorf("temperatures %v, energy %v, limit %v, clocks %v; left out: %v", g.Temperatures, g.Energy, g.PowerLimit, g.Clocks, g.Dropped)
+	}
+}
+
+// TestManyUnits: of the tiles, units and temperatures that sysfs lists, as many are read as a GPU may have.
+func TestManyUnits(t *testing.T) {
+	n := newNode(t)
+	n.battlemage()
+	hwmon := xePath + "hwmon/hwmon4/"
+	for i := range 2 * maxTemperatures {
+		n.write(n.path(hwmon+fmt.Sprintf("temp%d_input", 100+i)), "50000")
+		n.write(n.path(hwmon+fmt.Sprintf("temp%d_label", 100+i)), fmt.Sprint("sensor", i))
+	}
+	for i := range 2 * maxGTs {
+		n.check(os.MkdirAll(n.path(xePath+fmt.Sprint("tile", i)), 0o755))
+	}
+	r := n.card().reader
+	if g := r.read(time.Unix(1, 0)); len(g.Temperatures) != maxTemperatures {
+		t.Errorf("%d temperatures, want %d", len(g.Temperatures), maxTemperatures)
+	}
+	if tiles := numbered(r.dir, "", "tile"); len(tiles) != maxGTs {
+		t.Errorf("%d tiles, want %d", len(tiles), maxGTs)
 	}
 }

@@ -190,7 +190,7 @@ func functions(sysfs string, chosen func(device string) bool, interfaces []iface
 		path, failed := os.Readlink(filepath.Join(dir, "device"))
 		address := filepath.Base(path)
 		if errors.Join(err, failed) != nil || filepath.Base(driver) != "mlx5_core" ||
-			!model.IsPCIAddress(address) || len(list) >= maxInterfaces {
+			!model.IsPCIAddress(address) {
 			return
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "device/physfn")); err == nil {

@@ -22,8 +22,6 @@ const (
 	// maxMountinfo bounds /proc/PID/mountinfo, maxMount one line of it.
 	maxMountinfo = 16 << 20
 	maxMount     = 1 << 20
-	// maxLowers is the number of lower directories that are searched. The kernel's limit is 500.
-	maxLowers = 512
 	// resolveCached is RESOLVE_CACHED of include/uapi/linux/openat2.h.
 	resolveCached = 0x20
 )
@@ -137,7 +135,7 @@ func findOverlay(r io.Reader, id uint64) (overlayMount, error) {
 				upper = value
 			}
 		}
-		for _, lower := range lowers[:min(len(lowers), maxLowers)] {
+		for _, lower := range lowers { // the kernel allows 500
 			if lower != "" && !filepath.IsAbs(lower) { // of containerd, for images with many layers
 				lower = filepath.Join(filepath.Dir(filepath.Dir(upper)), lower)
 			}

@@ -204,6 +204,10 @@ func TestNodeFails(t *testing.T) {
 		"no CA":    {change: func(a *apiServer) { writePEM(t, a.node.CAFile, a.Certificate().Raw[:100]) }, want: "no certificate in"},
 		"wrong CA": {change: func(a *apiServer) { a.node.CAFile = authority.New(t).CAFile }, want: "unknown authority"},
 		"no token": {change: func(a *apiServer) { a.node.TokenFile += "x" }, want: "no such file"},
+		"large token": {
+			change: func(a *apiServer) { (&tree{t: t}).write(a.node.TokenFile, strings.Repeat("x", maxFile+1)) },
+			want:   "is larger than",
+		},
 		"no TLS":   {change: func(a *apiServer) { a.node.Server = strings.Replace(a.node.Server, "https", "http", 1) }, want: "not https"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -133,3 +133,17 @@ func TestGIDsEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestManyGIDs: of a table of GIDs, maxGIDs entries are read.
+func TestManyGIDs(t *testing.T) {
+	tr := hca.NewTree(t)
+	port := tr.HCA(0, 1) + "/ports/1"
+	full := map[int]string{}
+	for i := range maxGIDs + 10 {
+		full[i] = "RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth0"
+	}
+	tr.GIDs(port, len(full), full)
+	if n := len(newTreeDevice(t, tr).read().Ports[0].GIDs); n != maxGIDs {
+		t.Errorf("%d GIDs, want %d", n, maxGIDs)
+	}
+}

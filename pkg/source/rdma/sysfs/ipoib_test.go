@@ -3,6 +3,7 @@
 package sysfs
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -60,5 +61,25 @@ func TestIPoIB(t *testing.T) {
 	calls = d.Reader.Calls
 	if diff := cmp.Diff(want, read(3)); diff != "" || d.Reader.Calls-calls >= first {
 		t.Errorf("again: %d system calls, before %d (-want +got)\n%s", d.Reader.Calls-calls, first, diff)
+	}
+}
+
+// TestManyIPoIB: of the IPoIB interfaces of a device, maxIPoIB are read, whether of the function or their children.
+func TestManyIPoIB(t *testing.T) {
+	for _, ofFunction := range []int{maxIPoIB + 10, 1} {
+		tr := hca.NewTree(t)
+		tr.HCA(0, 1)
+		for i := range ofFunction {
+			tr.Interface(fmt.Sprint("class/infiniband/mlx5_0/device/net/ib", i), "32", 1000+i, 1000+i, 1)
+		}
+		for i := range maxIPoIB + 10 {
+			tr.Interface(fmt.Sprint("class/net/child", i), "32", 5000+i, 1000, 1)
+		}
+		path := tr.Path("class/infiniband/mlx5_0")
+		d := NewDevice("mlx5_0", path, path+"/device", new(atomic.Int64))
+		d.Reader.Buffer = make([]byte, BufferSize)
+		if n := len(d.ReadIPoIB([]model.Domains{{Module: model.IPoIBModule, Count: 1000}})); n != maxIPoIB {
+			t.Errorf("%d of the function: %d interfaces, want %d", ofFunction, n, maxIPoIB)
+		}
 	}
 }

@@ -60,6 +60,21 @@ func TestPKeys(t *testing.T) {
 	d.readUntil(func(p *model.Port) bool { return p.PKeys == nil && p.SMLID == "0x9" })
 }
 
+// TestManyPKeys: of a table of P_Keys, maxPKeys entries are read.
+func TestManyPKeys(t *testing.T) {
+	tr := hca.NewTree(t)
+	port := tr.HCA(0, 1) + "/ports/1"
+	full := map[int]uint16{}
+	for i := range maxPKeys + 10 {
+		full[i] = 0xffff
+	}
+	tr.Put(port+"/link_layer", "InfiniBand\n")
+	tr.PKeys(port, len(full), full)
+	if p := newTreeDevice(t, tr).readUntil(func(p *model.Port) bool { return p.PKeys != nil }); len(p.PKeys) != maxPKeys {
+		t.Errorf("%d P_Keys, want %d", len(p.PKeys), maxPKeys)
+	}
+}
+
 // TestPKeysHang: a hanging entry does not delay the counters of its device.
 func TestPKeysHang(t *testing.T) {
 	tr := hca.NewTree(t)

@@ -262,6 +262,21 @@ func TestWrongInterfaces(t *testing.T) {
 	}
 }
 
+// TestManyInterfaces: of the interfaces of a physical function, the maxInterfaces with the shortest names are asked.
+func TestManyInterfaces(t *testing.T) {
+	var names []string
+	for i := range 2 * maxInterfaces {
+		names = append(names, fmt.Sprintf("ib%02d", i))
+	}
+	p := newPF(t, append(names, "the-longest-name"), "")
+	p.answers["the-longest-name"] = newLink("0000:18:00.0", 1, vfInfo(0, [4]uint64{1, 1, 1, 1}))
+	p.look(t)
+	p.asked.Store(0)
+	if v, _ := p.look(t); len(v) != 1 || v[0].Counted || p.asked.Load() != maxInterfaces {
+		t.Errorf("%d interfaces are asked, want %d: %+v", p.asked.Load(), maxInterfaces, v)
+	}
+}
+
 // TestBadVFs: a failure is reported, and pauses the requests.
 func TestBadVFs(t *testing.T) {
 	p := newPF(t, []string{"ib0"}, "")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboards checks the queries of deploy/grafana. tests/tools/dashboards checks the layout, tests/suites/e2e the results.
+// Package dashboards checks the queries of deploy/grafana, and what their panels show of known series (meaning/).
+// tests/tools/dashboards checks the layout, tests/suites/e2e that there are results.
 package dashboards
 
 import (
@@ -16,18 +17,66 @@ import (
 )
 
 type dashboard struct {
+	File       string `json:"-"`
 	Templating struct {
-		List []struct {
-			Name, Type, Definition, AllValue string
+		List []variable
+	}
+	Panels []panel
+}
+
+type variable struct{ Name, Type, Definition, AllValue string }
+
+type panel struct {
+	Title, Type     string
+	Targets         []query
+	Transformations []struct {
+		Options struct {
+			IndexByName  map[string]int
+			RenameByName map[string]string
 		}
 	}
-	Panels []struct {
-		Title, Type     string
-		Targets         []struct{ Expr, LegendFormat string }
-		Transformations []struct {
-			Options struct{ IndexByName map[string]int }
+	FieldConfig struct {
+		Defaults  struct{ Unit string }
+		Overrides []struct {
+			Matcher    struct{ Options string }
+			Properties []struct {
+				ID    string
+				Value any
+			}
 		}
 	}
+}
+
+type query struct{ RefID, Expr, LegendFormat string }
+
+const root = "../../../../"
+
+// read returns the dashboards, and what their queries may select.
+func read(t *testing.T) ([]dashboard, reference.Reference) {
+	t.Helper()
+	r, err := reference.Read(root + "gen/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Record(root + "deploy/prometheus/rules/recording.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(root + "deploy/grafana/*.json")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	all := make([]dashboard, len(files))
+	for i, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &all[i]); err != nil {
+			t.Fatal(err)
+		}
+		all[i].File = filepath.Base(file)
+	}
+	return all, r
 }
 
 var (
@@ -38,27 +87,9 @@ var (
 // TestExpressions: queried metrics and labels are in the metric reference or belong to a recording rule, and results
 // have the labels in legends and tables.
 func TestExpressions(t *testing.T) {
-	r, err := reference.Read("../../../../gen/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Record("../../../../deploy/prometheus/rules/recording.yaml"); err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob("../../../../deploy/grafana/*.json")
-	if err != nil || len(files) < 5 {
-		t.Fatalf("%v, %v", files, err)
-	}
+	all, r := read(t)
 	checked := 0
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var d dashboard
-		if err := json.Unmarshal(text, &d); err != nil {
-			t.Fatal(err)
-		}
+	for _, d := range all {
 		replacements := []string{"$__rate_interval", "5m", "$__range_s", "3600", "$__range", "1h"}
 		for _, v := range d.Templating.List {
 			replacements = append(replacements, "$"+v.Name, v.AllValue)
@@ -70,12 +101,12 @@ func TestExpressions(t *testing.T) {
 			}
 			m := choice.FindStringSubmatch(v.Definition)
 			if m == nil {
-				t.Errorf("%s: $%s: %s", file, v.Name, v.Definition)
+				t.Errorf("%s: $%s: %s", d.File, v.Name, v.Definition)
 				continue
 			}
 			labels, err := r.Check(values.Replace(m[1]))
 			if err != nil || !slices.Contains(labels, m[2]) {
-				t.Errorf("%s: $%s: no label %s in %v: %v", file, v.Name, m[2], labels, err)
+				t.Errorf("%s: $%s: no label %s in %v: %v", d.File, v.Name, m[2], labels, err)
 			}
 		}
 		for _, p := range d.Panels {
@@ -83,12 +114,12 @@ func TestExpressions(t *testing.T) {
 				checked++
 				labels, err := r.Check(values.Replace(q.Expr))
 				if err != nil {
-					t.Errorf("%s: %s: %v", file, p.Title, err)
+					t.Errorf("%s: %s: %v", d.File, p.Title, err)
 					continue
 				}
 				for _, m := range placeholder.FindAllStringSubmatch(q.LegendFormat, -1) {
 					if !slices.Contains(labels, m[1]) {
-						t.Errorf("%s: %s: the legend shows %s, the answer has %v", file, p.Title, m[1], labels)
+						t.Errorf("%s: %s: the legend shows %s, the answer has %v", d.File, p.Title, m[1], labels)
 					}
 				}
 				if p.Type != "table" {
@@ -96,7 +127,7 @@ func TestExpressions(t *testing.T) {
 				}
 				for _, l := range labels {
 					if _, shown := p.Transformations[1].Options.IndexByName[l]; !shown {
-						t.Errorf("%s: %s: an unexpected column %s", file, p.Title, l)
+						t.Errorf("%s: %s: an unexpected column %s", d.File, p.Title, l)
 					}
 				}
 			}
