@@ -135,15 +135,17 @@ quick: ## After each edit: vet, units of the packages that differ from main (BAS
 # All required tests, in stages that are timed (tests/tools/stages). The stages of a lane, such as "a,b,c", run one after the other,
 # lanes side by side, because guests and unit tests wait much of their time. Two lanes keep two CPUs busy; with three lanes,
 # guests run longer and take more CPU time. Shared prerequisites are built once, before the stages.
+# A stage that passed with the same inputs is not run again; with ALL=1 all stages run.
 # CI adds stages: FIRST runs alone, and IDLE takes the CPU time that waiting guests leave.
 FEW   := $(filter 1 2 3,$(shell nproc))
 COMMA := ,
 FIRST :=
 IDLE  :=
+ALL   :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
-	@ROLE=TestPackage go run ./tests/tools/stages -first deps,artifacts,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
-		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
+	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
+		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages
@@ -161,7 +163,8 @@ test-unit: deps tracefs ## Units: the tests of all packages but the program's
 
 .PHONY: test-binary
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
-	@go test -vet=off -race -timeout 30m -parallel 4 -v $(BINARY) # most of them wait for a refresh or for a limit
+	@# -parallel: most tests wait for a refresh or for a limit. -count=1: files of accelscope-tool do not count for the cache.
+	@go test -vet=off -count=1 -race -timeout 30m -parallel 4 -v $(BINARY)
 
 .PHONY: coverage
 coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/internals/coverage.md has the list)
@@ -220,8 +223,12 @@ tracefs:
 	@[ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
 
 .PHONY: test-rules
-test-rules: deps ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
-	@go test -C tests/suites/rules -count=1 -timeout 25m -v . # it takes minutes, and a stage that prints nothing ends; files outside a module do not count for its cache
+test-rules: deps ## Rules and alerts of Prometheus: promtool, names, documents
+	@go test -C tests/suites/rules -count=1 -v -skip TestMutants . # files outside a module do not count for its cache
+
+.PHONY: test-mutants
+test-mutants: deps ## That the tests of the alerts notice changes of the alerts
+	@go test -C tests/suites/rules -count=1 -timeout 25m -v -run TestMutants . # -v: a stage that prints nothing ends
 
 # How many guests at once: each has two CPUs, waits a third of the time, and takes up to 3 GiB.
 GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))

@@ -8,6 +8,8 @@
 // A stage's output goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for eight
 // minutes while nothing is compiled: its process tree and its tests' goroutines are printed, its processes are killed,
 // and it fails.
+//
+// A stage of a lane that passed within a week with the same inputs (inputs.go) is not run again, unless -all is set.
 package main
 
 import (
@@ -29,7 +31,8 @@ import (
 
 func main() {
 	first := flag.String("first", "", "stages that all others need, separated by commas")
-	built := flag.String("built", "", "targets that the stages of -first have made, separated by commas: not made again")
+	built := flag.String("built", "", "targets that artifacts and the stages of -first have made, separated by commas: not made again")
+	all := flag.Bool("all", false, "also run stages that passed with the same inputs")
 	idle := flag.String("idle", "", "stages of a lane of the lowest priority, separated by commas")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: stages [flags] LANE... (a lane: make targets, separated by commas)")
@@ -47,10 +50,16 @@ func main() {
 		lanes = append(lanes, l)
 	}
 	lanes = append(lanes, lane{fields(*idle), 19})
-	var r runner
+	r := runner{all: *all}
 	for _, target := range fields(*built) {
 		r.built = append(r.built, "--old-file="+target)
 	}
+	cache, err := vm.CacheDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "stages:", err)
+		os.Exit(1)
+	}
+	r.memory.dir = filepath.Join(cache, "stages")
 	if !r.run(ctx, fields(*first), lanes) {
 		os.Exit(1)
 	}
@@ -73,7 +82,10 @@ type lane struct {
 
 // runner runs stages and keeps their results.
 type runner struct {
-	built []string // options for make
+	built   []string // options for make
+	all     bool     // run also stages that passed with the same inputs
+	memory  memory
+	machine string // what machine returned; "": unknown, and all stages run
 
 	mu      sync.Mutex // guards the terminal, results and again
 	results []result
@@ -84,6 +96,7 @@ type result struct {
 	name      string
 	took, cpu time.Duration
 	err       error
+	skipped   bool
 }
 
 // run runs all stages, prints their table, and reports whether all passed.
@@ -93,11 +106,8 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 		fmt.Fprintln(os.Stderr, "stages:", err)
 		return false
 	}
-	for _, name := range first {
-		if !r.stage(ctx, "make", name) {
-			lanes = nil // the build failed
-			break
-		}
+	if !r.prepare(ctx, first, lanes) {
+		lanes = nil
 	}
 	var all sync.WaitGroup
 	for _, l := range lanes {
@@ -105,14 +115,14 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 		all.Go(func() {
 			for _, name := range l.stages {
 				if ctx.Err() == nil {
-					r.stage(ctx, append(command, name)...)
+					r.changed(ctx, append(command, name)...)
 				}
 			}
 		})
 	}
 	all.Wait()
 
-	failed, cpu := 0, time.Duration(0)
+	failed, skipped, cpu := 0, 0, time.Duration(0)
 	fmt.Println()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "stage\tresult\tseconds\tof CPU\t\n")
@@ -121,12 +131,15 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 		if s.err != nil {
 			verdict, failed = "FAILED", failed+1
 		}
+		if s.skipped {
+			verdict, skipped = "unchanged", skipped+1
+		}
 		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t\n", s.name, verdict, s.took.Seconds(), s.cpu.Seconds())
 		cpu += s.cpu
 	}
 	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", time.Since(began).Seconds(), cpu.Seconds())
 	table.Flush()
-	fmt.Printf("%d passed, %d failed, %d guests ran again\n", len(r.results)-failed, failed, r.again)
+	fmt.Printf("%d passed, %d unchanged, %d failed, %d guests ran again\n", len(r.results)-failed-skipped, skipped, failed, r.again)
 	if r.again > vm.MostAgain {
 		fmt.Printf("FAILED: at most %d guest of a run may run again\n", vm.MostAgain)
 		failed++
@@ -145,7 +158,7 @@ func (r *runner) stage(ctx context.Context, command ...string) bool {
 	took := time.Since(began)
 	text, _ := os.ReadFile(path)
 	r.mu.Lock()
-	r.results = append(r.results, result{name, took, cpu, err})
+	r.results = append(r.results, result{name: name, took: took, cpu: cpu, err: err})
 	r.again += strings.Count(string(text), shown+vm.Again)
 	r.mu.Unlock()
 	if err != nil {
