@@ -97,6 +97,24 @@ func nodes[T any](scenarios []scenario[T]) []node {
 	return all
 }
 
+// boots groups nodes that differ only by the forced tier: in make test they share a guest.
+func boots(all []node) (groups [][]node) {
+	at := map[node]int{}
+	for _, n := range all {
+		boot := n
+		if !whole() {
+			boot.tier = ""
+		}
+		i, ok := at[boot]
+		if !ok {
+			i, groups = len(groups), append(groups, nil)
+			at[boot] = i
+		}
+		groups[i] = append(groups[i], n)
+	}
+	return groups
+}
+
 // play runs the scenarios of a node in the guest, and prints their names for the summary of the stage.
 func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
 	var ran []string
