@@ -121,6 +121,11 @@ FUZZTIME ?= 30s
 fuzz:
 	@tests/tools/fuzz.sh $(FUZZTIME)
 
+# In CI, if there is time: six targets, chosen by SEED.
+.PHONY: fuzz-some
+fuzz-some:
+	@SEED=$(SEED) tests/tools/fuzz.sh $(FUZZTIME) 6
+
 # The directories of packages that differ from BASE, committed or not, and the packages with golden files, whose results go keeps.
 BASE    ?= $(shell git merge-base HEAD main 2>/dev/null || echo HEAD)
 CHANGED  = $(shell { git diff --name-only $(BASE); git ls-files -o --exclude-standard; } | grep -E '^(pkg|deploy|tests)/' | \
@@ -136,15 +141,16 @@ quick: ## After each edit: vet, units of the packages that differ from main (BAS
 # lanes side by side, because guests and unit tests wait much of their time. Two lanes keep two CPUs busy; with three lanes,
 # guests run longer and take more CPU time. Shared prerequisites are built once, before the stages.
 # A stage that passed with the same inputs is not run again; with ALL=1 all stages run.
-# CI adds stages: FIRST runs alone, and IDLE takes the CPU time that waiting guests leave.
+# CI adds stages: FIRST runs alone, IDLE takes the CPU time that waiting guests leave, and SPARE runs at the end if there is time.
 FEW   := $(filter 1 2 3,$(shell nproc))
 COMMA := ,
 FIRST :=
 IDLE  :=
+SPARE :=
 ALL   :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
-	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
+	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -spare '$(SPARE)' -built deps,build,image,packages \
 		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
 
 .PHONY: artifacts
@@ -276,6 +282,14 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/suites/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/machines/vm/...
 	@$(MAKE) test-observe test-slurm
+
+# In CI, if there is time: each day of the year another eighth of the scenarios of test-kernels on another node.
+DAY ?= $(shell date +%-j)
+.PHONY: test-kernels-part
+test-kernels-part: deps build ## One of 64 parts of the guest suite at full length (DAY=1 to 366)
+	@nodes=(5.10 6.1 6.12 7 6.1/tracepoint 6.12/fentry 6.1//v1 6.12/preempt); \
+		export ACCELSCOPE_NODES=$${nodes[$(DAY) % 8]} ACCELSCOPE_PART=$$(($(DAY) / 8 % 8))/8; echo "stage: DAY=$(DAY)"; \
+		go test -tags vm -count=1 -timeout 60m -v -run TestNode ./tests/suites/e2e
 
 # Raised together with a run of test-kernels, which shows what a newer kernel changes.
 .PHONY: raise-kernels

@@ -25,6 +25,7 @@ import (
 // Environment variables that the host sets in the guest.
 const (
 	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]] or kernel/preempt, separated by commas
+	partVar         = "ACCELSCOPE_PART"         // the scenarios of nodesVar to run: k/n, every nth from k on
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
 	vfTestVar       = "ACCELSCOPE_VFTEST"       // the compiled tests of source/rdma/vf
@@ -212,7 +213,7 @@ func (n node) options(t *testing.T) vm.Options {
 	fakes := t.TempDir()
 	gpumemory.Build(t, fakes)
 	env := []string{
-		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
+		nodesVar + "=" + os.Getenv(nodesVar), partVar + "=" + os.Getenv(partVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",

@@ -43,7 +43,7 @@ func (r *runner) changed(ctx context.Context, command ...string) {
 	if when, ok := r.passed(name, sum); ok {
 		r.print(fmt.Sprintf("%s unchanged since it passed at %s\n", name, when.Format("2006-01-02 15:04")))
 		r.mu.Lock()
-		r.results = append(r.results, result{name: name, skipped: true})
+		r.results = append(r.results, result{name: name, verdict: unchanged})
 		r.mu.Unlock()
 		return
 	}

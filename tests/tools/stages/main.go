@@ -3,7 +3,7 @@
 // Command stages runs the stages of `make test`, each a make target, and prints their time and CPU time. Stages of a
 // lane run one after the other; lanes run in parallel, because guests often wait and builds do not. The first lane has
 // the highest priority: an emulated guest without CPU looks like a guest that hangs. The stages of -idle have the
-// lowest priority.
+// lowest priority. The stages of -spare run after all others if there is time, and end when it is over.
 //
 // A stage's output goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for eight
 // minutes while nothing is compiled: its process tree and its tests' goroutines are printed, its processes are killed,
@@ -14,6 +14,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -34,6 +35,7 @@ func main() {
 	built := flag.String("built", "", "targets that artifacts and the stages of -first have made, separated by commas: not made again")
 	all := flag.Bool("all", false, "also run stages that passed with the same inputs")
 	idle := flag.String("idle", "", "stages of a lane of the lowest priority, separated by commas")
+	spare := flag.String("spare", "", "stages for the time that is left of an hour, separated by commas")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: stages [flags] LANE... (a lane: make targets, separated by commas)")
 		flag.PrintDefaults()
@@ -50,7 +52,7 @@ func main() {
 		lanes = append(lanes, l)
 	}
 	lanes = append(lanes, lane{fields(*idle), 19})
-	r := runner{all: *all}
+	r := runner{all: *all, spare: fields(*spare)}
 	for _, target := range fields(*built) {
 		r.built = append(r.built, "--old-file="+target)
 	}
@@ -84,6 +86,7 @@ type lane struct {
 type runner struct {
 	built   []string // options for make
 	all     bool     // run also stages that passed with the same inputs
+	spare   []string // stages for the time that is left
 	memory  memory
 	machine string // what machine returned; "": unknown, and all stages run
 
@@ -95,9 +98,16 @@ type runner struct {
 type result struct {
 	name      string
 	took, cpu time.Duration
-	err       error
-	skipped   bool
+	verdict   string
 }
+
+// Verdicts of stages.
+const (
+	ok        = "ok"
+	failed    = "FAILED"
+	unchanged = "unchanged"   // not run
+	unended   = "out of time" // a spare stage; also if it did not begin
+)
 
 // run runs all stages, prints their table, and reports whether all passed.
 func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
@@ -121,30 +131,29 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 		})
 	}
 	all.Wait()
+	r.runSpare(ctx, began)
+	return r.summarize(time.Since(began)) && ctx.Err() == nil
+}
 
-	failed, skipped, cpu := 0, 0, time.Duration(0)
+// summarize prints the table of stages, and reports whether none failed and few guests ran again.
+func (r *runner) summarize(took time.Duration) bool {
+	count, cpu := map[string]int{}, time.Duration(0)
 	fmt.Println()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "stage\tresult\tseconds\tof CPU\t\n")
 	for _, s := range r.results {
-		verdict := "ok"
-		if s.err != nil {
-			verdict, failed = "FAILED", failed+1
-		}
-		if s.skipped {
-			verdict, skipped = "unchanged", skipped+1
-		}
-		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t\n", s.name, verdict, s.took.Seconds(), s.cpu.Seconds())
+		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t\n", s.name, s.verdict, s.took.Seconds(), s.cpu.Seconds())
+		count[s.verdict]++
 		cpu += s.cpu
 	}
-	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", time.Since(began).Seconds(), cpu.Seconds())
+	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", took.Seconds(), cpu.Seconds())
 	table.Flush()
-	fmt.Printf("%d passed, %d unchanged, %d failed, %d guests ran again\n", len(r.results)-failed-skipped, skipped, failed, r.again)
+	fmt.Printf("%d passed, %d unchanged, %d failed, %d guests ran again\n", count[ok], count[unchanged], count[failed], r.again)
 	if r.again > vm.MostAgain {
 		fmt.Printf("FAILED: at most %d guest of a run may run again\n", vm.MostAgain)
-		failed++
+		return false
 	}
-	return failed == 0 && ctx.Err() == nil
+	return count[failed] == 0
 }
 
 // stage runs a stage's command, with the stage's name as the last argument, and prints the result: the lines of the
@@ -157,16 +166,19 @@ func (r *runner) stage(ctx context.Context, command ...string) bool {
 	cpu, err := watch(ctx, path, silence, command[0], command[1:]...)
 	took := time.Since(began)
 	text, _ := os.ReadFile(path)
+	verdict, said := ok, fmt.Sprintf("%s passed in %.0f s\n", name, took.Seconds())
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		verdict, said = unended, fmt.Sprintf("%s did not end in %.0f s\n", name, took.Seconds())
+	case err != nil:
+		verdict, said = failed, fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n", name, took.Seconds(), err, tail(text))
+	}
 	r.mu.Lock()
-	r.results = append(r.results, result{name: name, took: took, cpu: cpu, err: err})
+	r.results = append(r.results, result{name, took, cpu, verdict})
 	r.again += strings.Count(string(text), shown+vm.Again)
 	r.mu.Unlock()
-	if err != nil {
-		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n%s", name, took.Seconds(), err, tail(text), summary(text)))
-		return false
-	}
-	r.print(fmt.Sprintf("%s passed in %.0f s\n%s", name, took.Seconds(), summary(text)))
-	return true
+	r.print(said + summary(text))
+	return verdict == ok
 }
 
 func (r *runner) print(text string) {

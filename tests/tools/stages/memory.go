@@ -118,7 +118,10 @@ func machine(ctx context.Context) (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-var matched = regexp.MustCompile(`^(ACCELSCOPE_|BPF2GO_|CGO_|GO|ROLE$)`)
+var (
+	matched = regexp.MustCompile(`^(ACCELSCOPE_|BPF2GO_|CGO_|GO|ROLE$)`)
+	chosen  = regexp.MustCompile(`^(ALL|FIRST|IDLE|SPARE)=`) // which stages run
+)
 
 // settings returns the environment variables that change what a stage does.
 func settings(environ []string) (set []string) {
@@ -127,7 +130,7 @@ func settings(environ []string) (set []string) {
 		switch {
 		case name == "MAKEFLAGS": // with the variables of the command line, such as GUESTS=2
 			for flag := range strings.FieldsSeq(value) {
-				if !strings.HasPrefix(flag, "ALL=") && !strings.HasPrefix(flag, "FIRST=") && !strings.HasPrefix(flag, "IDLE=") {
+				if !chosen.MatchString(flag) {
 					set = append(set, flag)
 				}
 			}
