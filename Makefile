@@ -121,6 +121,11 @@ FUZZTIME ?= 30s
 fuzz:
 	@tests/tools/fuzz.sh $(FUZZTIME)
 
+# In CI, if there is time: six targets, chosen by SEED.
+.PHONY: fuzz-some
+fuzz-some:
+	@SEED=$(SEED) tests/tools/fuzz.sh $(FUZZTIME) 6
+
 # The directories of packages that differ from BASE, committed or not, and the packages with golden files, whose results go keeps.
 BASE    ?= $(shell git merge-base HEAD main 2>/dev/null || echo HEAD)
 CHANGED  = $(shell { git diff --name-only $(BASE); git ls-files -o --exclude-standard; } | grep -E '^(pkg|deploy|tests)/' | \
@@ -135,15 +140,18 @@ quick: ## After each edit: vet, units of the packages that differ from main (BAS
 # All required tests, in stages that are timed (tests/tools/stages). The stages of a lane, such as "a,b,c", run one after the other,
 # lanes side by side, because guests and unit tests wait much of their time. Two lanes keep two CPUs busy; with three lanes,
 # guests run longer and take more CPU time. Shared prerequisites are built once, before the stages.
-# CI adds stages: FIRST runs alone, and IDLE takes the CPU time that waiting guests leave.
+# A stage that passed with the same inputs is not run again; with ALL=1 all stages run.
+# CI adds stages: FIRST runs alone, IDLE takes the CPU time that waiting guests leave, and SPARE runs at the end if there is time.
 FEW   := $(filter 1 2 3,$(shell nproc))
 COMMA := ,
 FIRST :=
 IDLE  :=
+SPARE :=
+ALL   :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
-	@ROLE=TestPackage go run ./tests/tools/stages -first deps,artifacts,$(FIRST) -idle '$(IDLE)' -built deps,build,image,packages \
-		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
+	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -spare '$(SPARE)' -built deps,build,image,packages \
+		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
 
 .PHONY: artifacts
 artifacts: build image packages
@@ -161,7 +169,8 @@ test-unit: deps tracefs ## Units: the tests of all packages but the program's
 
 .PHONY: test-binary
 test-binary: deps tracefs ## The program: the real binary on fake nodes, GPUs and fabrics
-	@go test -vet=off -race -timeout 30m -parallel 4 -v $(BINARY) # most of them wait for a refresh or for a limit
+	@# -parallel: most tests wait for a refresh or for a limit. -count=1: files of accelscope-tool do not count for the cache.
+	@go test -vet=off -count=1 -race -timeout 30m -parallel 4 -v $(BINARY)
 
 .PHONY: coverage
 coverage: deps tracefs ## Statements that the tests of units and of the program run, by package (docs/internals/coverage.md has the list)
@@ -211,7 +220,8 @@ test-ansible: deps packages ## The Ansible role: lint, syntax, and applied with 
 	@go test -tags vm -count=1 -timeout 20m -v -run '$(ROLE)' ./tests/suites/ansible # alone: of several packages go shows nothing before their end
 
 .PHONY: test-guides
-test-guides: deps tracefs ## The commands of README.md, docs and deploy/README.md as printed, make demo among them
+test-guides: deps tracefs ## The commands of README.md, docs and deploy/README.md as printed, make demo among them; the support matrix
+	@go test -tags vm -count=1 -run TestMatrix ./tests/suites/e2e
 	@go test -tags vm -count=1 -timeout 20m -v ./tests/suites/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
@@ -220,15 +230,22 @@ tracefs:
 	@[ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
 
 .PHONY: test-rules
-test-rules: deps ## Rules and alerts of Prometheus: promtool, and that the tests notice changes
-	@go test -C tests/suites/rules -count=1 -timeout 25m -v . # it takes minutes, and a stage that prints nothing ends; files outside a module do not count for its cache
+test-rules: deps ## Rules and alerts of Prometheus: promtool, names, documents
+	@go test -C tests/suites/rules -count=1 -v -skip TestMutants . # files outside a module do not count for its cache
+
+# MUTANTS=3, as in CI: only three kinds of changes, chosen at random, unless rules or their tests changed within a day.
+MUTANTS :=
+.PHONY: test-mutants
+test-mutants: deps ## That the tests of the alerts notice changes of the alerts
+	@$(if $(MUTANTS),! git diff --quiet "$$(git rev-list -1 --before='1 day ago' HEAD)" -- deploy/prometheus tests/suites/rules || \
+		export ACCELSCOPE_MUTANTS=$(MUTANTS);) go test -C tests/suites/rules -count=1 -timeout 25m -v -run TestMutants . # -v: a stage that prints nothing ends
 
 # How many guests at once: each has two CPUs, waits a third of the time, and takes up to 3 GiB.
 GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))
 
 .PHONY: test-guest
 test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints
-	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet' ./tests/suites/e2e
+	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet|TestMatrix' ./tests/suites/e2e
 
 # It needs both CPUs of its guest: beside other work the tools of the fabric take longer than they may.
 .PHONY: test-observe
@@ -265,6 +282,14 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 60m -v -run TestDMABuf ./tests/suites/e2e
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/machines/vm/...
 	@$(MAKE) test-observe test-slurm
+
+# In CI, if there is time: each day of the year another eighth of the scenarios of test-kernels on another node.
+DAY ?= $(shell date +%-j)
+.PHONY: test-kernels-part
+test-kernels-part: deps build ## One of 64 parts of the guest suite at full length (DAY=1 to 366)
+	@nodes=(5.10 6.1 6.12 7 6.1/tracepoint 6.12/fentry 6.1//v1 6.12/preempt); \
+		export ACCELSCOPE_NODES=$${nodes[$(DAY) % 8]} ACCELSCOPE_PART=$$(($(DAY) / 8 % 8))/8; echo "stage: DAY=$(DAY)"; \
+		go test -tags vm -count=1 -timeout 60m -v -run TestNode ./tests/suites/e2e
 
 # Raised together with a run of test-kernels, which shows what a newer kernel changes.
 .PHONY: raise-kernels

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target for this time, one after the other, and prints a line for each. The first failure is shown and
-# ends the run.
-# usage: fuzz.sh 30s
+# Runs every fuzz target for this time, or some that SEED chooses, one after the other, and prints a line for each. The
+# first failure is shown and ends the run.
+# usage: fuzz.sh 30s [COUNT]
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 ulimit -v 8388608 # KiB: what takes more memory than that fails
@@ -10,6 +10,11 @@ time=${1:-30s}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 targets=$(grep -rH --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' cmd pkg | sort)
+if [ -n "${2:-}" ]; then
+	seed=${SEED:-$RANDOM}
+	echo "stage: SEED=$seed"
+	targets=$(shuf -n "$2" --random-source=<(yes "$seed") <<<"$targets")
+fi
 # Go now and then reports the end of its own time limit as a failure, without an input.
 out_of_time() { grep -q '^    context deadline exceeded$' "$log" && ! grep -q 'Failing input' "$log"; }
 while IFS=: read -r file func; do

@@ -25,6 +25,7 @@ import (
 // Environment variables that the host sets in the guest.
 const (
 	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]] or kernel/preempt, separated by commas
+	partVar         = "ACCELSCOPE_PART"         // the scenarios of nodesVar to run: k/n, every nth from k on
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
 	vfTestVar       = "ACCELSCOPE_VFTEST"       // the compiled tests of source/rdma/vf
@@ -109,10 +110,10 @@ func runParallel(t *testing.T) {
 
 // nodeScenarios are the parts of TestNode. The data path's scenarios come before the driver is reloaded, which leaves no device.
 var nodeScenarios = []scenario[node]{
-	{"doctor", node.doctor, "6.1 6.1/tracepoint", nil},
+	{"doctor", node.doctor, "6.1 6.1/tracepoint/v1", nil},
 	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt", nil},
 	{"cm ids", node.cmIDs, "7", nil},
-	{"verbs", node.verbs, "5.10 6.1/tracepoint 6.12/preempt", nil},
+	{"verbs", node.verbs, "5.10 6.1/tracepoint/v1 6.12/preempt", nil},
 	{"failures", node.failures, "5.10 6.12/preempt", nil},
 	{"threads", node.threads, "6.1//v1 6.12/preempt", nil},
 	{"peers", node.peers, "6.12 6.12/preempt", nil},
@@ -126,7 +127,7 @@ var nodeScenarios = []scenario[node]{
 	{"skipped", node.skipped, "6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
 	{"missed", node.missed, "", node.countsMissed},
 	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
-	{"permissions", node.permissions, "", node.plain}, // capabilities do not depend on the tier or the cgroup layout
+	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
 	{"datapath unsupported", node.unsupported, "5.10", func(n node) bool { return n.kernel == "5.10" && n.plain() }},
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath survey", node.survey, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
@@ -134,12 +135,12 @@ var nodeScenarios = []scenario[node]{
 	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12 6.12/preempt", node.uprobes},
 	{"datapath extended", node.extended, "6.12 6.12/preempt", node.traces},
-	{"datapath containers", node.seccomp, "6.12/preempt", node.traces},
+	{"datapath containers", node.seccomp, "6.1 6.12/preempt", node.traces},
 	{"datapath coverage", node.coverage, "6.12/preempt", node.traces},
 	{"datapath coverage of tools", node.toolCoverage, "", node.traces},
 	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
-	{"datapath replugged", node.replugged, "6.12/preempt", node.traces},
+	{"datapath replugged", node.replugged, "6.12 6.12/preempt", node.traces},
 	{"datapath reset", node.reset, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"datapath latency", node.latency, "6.12 6.12/preempt", node.traces},
 	{"datapath errors", node.completionErrors, "6.1 6.12/preempt", node.traces},
@@ -148,10 +149,10 @@ var nodeScenarios = []scenario[node]{
 	{"datapath two sensors", node.twoSensors, "6.12", node.traces},
 	{"datapath images", node.images, "", node.traces},
 	{"datapath short", node.short, "6.1 6.12/preempt", node.traces},
-	{"datapath harmless", node.harmless, "6.12/preempt", node.traces},
+	{"datapath harmless", node.harmless, "6.12 6.12/preempt", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath survey cost", node.surveyCost, "6.12", node.traces},
-	{"datapath stalled", node.stalled, "6.12/preempt", node.traces},
+	{"datapath stalled", node.stalled, "6.1 6.12/preempt", node.traces},
 	{"datapath held", node.held, "6.12", node.uprobes},
 	{"datapath many mappings", node.manyMappings, "6.12", node.uprobes},
 	{"uprobes", node.gate, "5.10 6.12", node.plain},
@@ -165,7 +166,7 @@ var nodeScenarios = []scenario[node]{
 	{"link values", node.linkValues, "6.1", node.links},
 	{"link device", node.linkDevice, "6.1", node.links},
 	{"link module", node.linkModule, "6.1", node.links},
-	{"link source", node.linkSource, "", node.links},
+	{"link source", node.linkSource, "6.1", node.links},
 	{"link story", node.linkStory, "", node.links},
 	{"hca changes", node.hcaChanges, "6.1 7", node.plain},
 	{"reload", node.reload, "6.12 6.12/preempt", nil},
@@ -183,9 +184,12 @@ func (n node) traces() bool { return n.uprobes() && n.kernel != "7" }
 
 func TestNode(t *testing.T) {
 	runParallel(t)
-	for _, n := range nodes(nodeScenarios) {
-		t.Run(n.String(), func(t *testing.T) {
-			if guest.Enter(t, n.options(t)) {
+	for _, same := range boots(nodes(nodeScenarios)) {
+		t.Run(same[0].String(), func(t *testing.T) {
+			if !guest.Enter(t, same[0].options(t)) {
+				return
+			}
+			for _, n := range same {
 				play(t, n, nodeScenarios, n)
 			}
 		})
@@ -209,7 +213,7 @@ func (n node) options(t *testing.T) vm.Options {
 	fakes := t.TempDir()
 	gpumemory.Build(t, fakes)
 	env := []string{
-		nodesVar + "=" + os.Getenv(nodesVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
+		nodesVar + "=" + os.Getenv(nodesVar), partVar + "=" + os.Getenv(partVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",

@@ -45,7 +45,7 @@ func packageOptions(t *testing.T) vm.Options {
 		t.Fatal(err)
 	}
 	for version, more := range versions {
-		sh(t, "make", "-C", "../../..", "packages", "VERSION=v"+version, "PACKAGES="+dir)
+		sh(t, "make", "-C", "../../..", "packages", "VERSION=v"+version, "PACKAGES="+dir, "COMPRESSION=gzip")
 		// Repacked without compression, because an emulated CPU takes long to decompress.
 		tree := filepath.Join(dir, version)
 		sh(t, "dpkg-deb", "-R", debOf(dir, version), tree)

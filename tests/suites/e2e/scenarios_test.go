@@ -97,18 +97,44 @@ func nodes[T any](scenarios []scenario[T]) []node {
 	return all
 }
 
+// boots groups nodes that differ only by the forced tier: in make test they share a guest.
+func boots(all []node) (groups [][]node) {
+	at := map[node]int{}
+	for _, n := range all {
+		boot := n
+		if !whole() {
+			boot.tier = ""
+		}
+		i, ok := at[boot]
+		if !ok {
+			i, groups = len(groups), append(groups, nil)
+			at[boot] = i
+		}
+		groups[i] = append(groups[i], n)
+	}
+	return groups
+}
+
+// inPart reports whether scenario i is in the part that partVar chooses: k/n is every nth scenario, from k on.
+func inPart(i int) bool {
+	var k, n int
+	_, err := fmt.Sscanf(os.Getenv(partVar), "%d/%d", &k, &n)
+	return err != nil || n < 1 || i%n == k
+}
+
 // play runs the scenarios of a node in the guest, and prints their names for the summary of the stage.
-func play[T any](t *testing.T, n node, scenarios []scenario[T], on T) {
+func play[T any](t *testing.T, n node, scenarios []scenario[T], where T) {
 	var ran []string
-	if !slices.ContainsFunc(scenarios, func(s scenario[T]) bool { return s.on(n) }) {
+	on := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario[T]) bool { return !s.on(n) })
+	if len(on) == 0 {
 		t.Fatalf("no scenario runs on %s", n)
 	}
-	for _, s := range scenarios {
-		if !s.on(n) {
+	for i, s := range on {
+		if !inPart(i) {
 			continue
 		}
 		begin, chosen := time.Now(), false // chosen: selected by -run; scenarios that -run excludes pass, too
-		if t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) { chosen = true; s.run(on, t) }) && chosen {
+		if t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) { chosen = true; s.run(where, t) }) && chosen {
 			ran = append(ran, fmt.Sprintf("%s %.0f s", s.name, time.Since(begin).Seconds()))
 		}
 	}

@@ -36,7 +36,7 @@ const (
 // documents lists the documents, and every command in them.
 var documents = map[string][]command{
 	"README.md": {
-		{text: "make packages", place: here},
+		{text: "make packages", place: here, env: "COMPRESSION=gzip"},
 		{text: "apt-get install -y --no-install-recommends ./bin/accelscope_*_amd64.deb", place: node},
 		{text: "make image", place: none, why: "make test-image builds it"},
 		{text: "docker load -i bin/accelscope-image.tar", place: none, why: registry},
@@ -90,7 +90,7 @@ var documents = map[string][]command{
 	"deploy/README.md": {
 		{text: "make build", place: here},
 		{text: "bin/accelscope doctor", place: node},
-		{text: "make packages", place: here},
+		{text: "make packages", place: here, env: "COMPRESSION=gzip"},
 		{text: "make image", place: none, why: "make test-image builds it"},
 		{text: "make image TARGET=fabric", place: none, why: "make test-image builds it"},
 

@@ -3,10 +3,14 @@
 package rules
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,9 +111,29 @@ func unconditional(r *rule, which int) bool {
 	return n > which
 }
 
+// sample returns the names of the mutants to run: all, or same and ACCELSCOPE_MUTANTS others, which CI chooses at random
+// while nobody changes rules and tests. ACCELSCOPE_SEED repeats a choice.
+func sample(t *testing.T) []string {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(mutants))
+	most, err := strconv.Atoi(os.Getenv("ACCELSCOPE_MUTANTS"))
+	if err != nil || most >= len(names) {
+		return names
+	}
+	seed, err := strconv.ParseUint(os.Getenv("ACCELSCOPE_SEED"), 10, 32)
+	if err != nil {
+		seed = uint64(rand.Uint32())
+	}
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	names = slices.DeleteFunc(names, func(name string) bool { return name == same })[:most]
+	fmt.Printf("stage: ACCELSCOPE_MUTANTS=%d ACCELSCOPE_SEED=%d: %s\n", most, seed, strings.Join(names, ", "))
+	return append(names, same)
+}
+
 // TestMutants: a test of each alert fails when the alert is changed.
 func TestMutants(t *testing.T) {
-	for name, mutate := range mutants {
+	for _, name := range sample(t) {
+		mutate := mutants[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()

@@ -3,15 +3,18 @@
 // Command stages runs the stages of `make test`, each a make target, and prints their time and CPU time. Stages of a
 // lane run one after the other; lanes run in parallel, because guests often wait and builds do not. The first lane has
 // the highest priority: an emulated guest without CPU looks like a guest that hangs. The stages of -idle have the
-// lowest priority.
+// lowest priority. The stages of -spare run after all others if there is time, and end when it is over.
 //
 // A stage's output goes to a log file and is shown if the stage fails. A stage hangs if its log does not grow for eight
 // minutes while nothing is compiled: its process tree and its tests' goroutines are printed, its processes are killed,
 // and it fails.
+//
+// A stage of a lane that passed within a week with the same inputs (inputs.go) is not run again, unless -all is set.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -29,8 +32,10 @@ import (
 
 func main() {
 	first := flag.String("first", "", "stages that all others need, separated by commas")
-	built := flag.String("built", "", "targets that the stages of -first have made, separated by commas: not made again")
+	built := flag.String("built", "", "targets that artifacts and the stages of -first have made, separated by commas: not made again")
+	all := flag.Bool("all", false, "also run stages that passed with the same inputs")
 	idle := flag.String("idle", "", "stages of a lane of the lowest priority, separated by commas")
+	spare := flag.String("spare", "", "stages for the time that is left of an hour, separated by commas")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: stages [flags] LANE... (a lane: make targets, separated by commas)")
 		flag.PrintDefaults()
@@ -47,10 +52,16 @@ func main() {
 		lanes = append(lanes, l)
 	}
 	lanes = append(lanes, lane{fields(*idle), 19})
-	var r runner
+	r := runner{all: *all, spare: fields(*spare)}
 	for _, target := range fields(*built) {
 		r.built = append(r.built, "--old-file="+target)
 	}
+	cache, err := vm.CacheDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "stages:", err)
+		os.Exit(1)
+	}
+	r.memory.dir = filepath.Join(cache, "stages")
 	if !r.run(ctx, fields(*first), lanes) {
 		os.Exit(1)
 	}
@@ -73,7 +84,11 @@ type lane struct {
 
 // runner runs stages and keeps their results.
 type runner struct {
-	built []string // options for make
+	built   []string // options for make
+	all     bool     // run also stages that passed with the same inputs
+	spare   []string // stages for the time that is left
+	memory  memory
+	machine string // what machine returned; "": unknown, and all stages run
 
 	mu      sync.Mutex // guards the terminal, results and again
 	results []result
@@ -83,8 +98,16 @@ type runner struct {
 type result struct {
 	name      string
 	took, cpu time.Duration
-	err       error
+	verdict   string
 }
+
+// Verdicts of stages.
+const (
+	ok        = "ok"
+	failed    = "FAILED"
+	unchanged = "unchanged"   // not run
+	unended   = "out of time" // a spare stage; also if it did not begin
+)
 
 // run runs all stages, prints their table, and reports whether all passed.
 func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
@@ -93,11 +116,8 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 		fmt.Fprintln(os.Stderr, "stages:", err)
 		return false
 	}
-	for _, name := range first {
-		if !r.stage(ctx, "make", name) {
-			lanes = nil // the build failed
-			break
-		}
+	if !r.prepare(ctx, first, lanes) {
+		lanes = nil
 	}
 	var all sync.WaitGroup
 	for _, l := range lanes {
@@ -105,33 +125,35 @@ func (r *runner) run(ctx context.Context, first []string, lanes []lane) bool {
 		all.Go(func() {
 			for _, name := range l.stages {
 				if ctx.Err() == nil {
-					r.stage(ctx, append(command, name)...)
+					r.changed(ctx, append(command, name)...)
 				}
 			}
 		})
 	}
 	all.Wait()
+	r.runSpare(ctx, began)
+	return r.summarize(time.Since(began)) && ctx.Err() == nil
+}
 
-	failed, cpu := 0, time.Duration(0)
+// summarize prints the table of stages, and reports whether none failed and few guests ran again.
+func (r *runner) summarize(took time.Duration) bool {
+	count, cpu := map[string]int{}, time.Duration(0)
 	fmt.Println()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "stage\tresult\tseconds\tof CPU\t\n")
 	for _, s := range r.results {
-		verdict := "ok"
-		if s.err != nil {
-			verdict, failed = "FAILED", failed+1
-		}
-		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t\n", s.name, verdict, s.took.Seconds(), s.cpu.Seconds())
+		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t\n", s.name, s.verdict, s.took.Seconds(), s.cpu.Seconds())
+		count[s.verdict]++
 		cpu += s.cpu
 	}
-	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", time.Since(began).Seconds(), cpu.Seconds())
+	fmt.Fprintf(table, "total\t\t%.0f\t%.0f\t\n", took.Seconds(), cpu.Seconds())
 	table.Flush()
-	fmt.Printf("%d passed, %d failed, %d guests ran again\n", len(r.results)-failed, failed, r.again)
+	fmt.Printf("%d passed, %d unchanged, %d failed, %d guests ran again\n", count[ok], count[unchanged], count[failed], r.again)
 	if r.again > vm.MostAgain {
 		fmt.Printf("FAILED: at most %d guest of a run may run again\n", vm.MostAgain)
-		failed++
+		return false
 	}
-	return failed == 0 && ctx.Err() == nil
+	return count[failed] == 0
 }
 
 // stage runs a stage's command, with the stage's name as the last argument, and prints the result: the lines of the
@@ -144,16 +166,19 @@ func (r *runner) stage(ctx context.Context, command ...string) bool {
 	cpu, err := watch(ctx, path, silence, command[0], command[1:]...)
 	took := time.Since(began)
 	text, _ := os.ReadFile(path)
+	verdict, said := ok, fmt.Sprintf("%s passed in %.0f s\n", name, took.Seconds())
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		verdict, said = unended, fmt.Sprintf("%s did not end in %.0f s\n", name, took.Seconds())
+	case err != nil:
+		verdict, said = failed, fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n", name, took.Seconds(), err, tail(text))
+	}
 	r.mu.Lock()
-	r.results = append(r.results, result{name, took, cpu, err})
+	r.results = append(r.results, result{name, took, cpu, verdict})
 	r.again += strings.Count(string(text), shown+vm.Again)
 	r.mu.Unlock()
-	if err != nil {
-		r.print(fmt.Sprintf("%s FAILED after %.0f s: %v\n%s\n%s", name, took.Seconds(), err, tail(text), summary(text)))
-		return false
-	}
-	r.print(fmt.Sprintf("%s passed in %.0f s\n%s", name, took.Seconds(), summary(text)))
-	return true
+	r.print(said + summary(text))
+	return verdict == ok
 }
 
 func (r *runner) print(text string) {
