@@ -100,12 +100,12 @@ func (f *File[P]) Waits(awaited bool, now time.Time) bool {
 	return f.wait.For(awaited && !f.HasProbes(), now)
 }
 
-// maxAlone is the number of processes of a source that have their own probes. Each process has some thirty links, and each
+// MaxAlone is the number of processes of a source that may have their own probes. Each process has some thirty links, and each
 // probe asks all links of its place whether they are for the process.
-const maxAlone = 256
+const MaxAlone = 256
 
 // ErrAlone is why further processes do not get their own probes.
-var ErrAlone = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel", model.ErrUnsupported, maxAlone)
+var ErrAlone = fmt.Errorf("%w: more than %d processes, and each needs probes of its own on this kernel", model.ErrUnsupported, MaxAlone)
 
 // A mapped is a File of any P, or has one embedded.
 type mapped interface {
@@ -131,7 +131,7 @@ func CheckAlone[K comparable, F mapped](files map[K]F, pid int) error {
 			alone[pid] = true
 		}
 	}
-	if !alone[pid] && len(alone) >= maxAlone {
+	if !alone[pid] && len(alone) >= MaxAlone {
 		return ErrAlone
 	}
 	return nil

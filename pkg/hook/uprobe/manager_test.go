@@ -84,16 +84,16 @@ func TestExclude(t *testing.T) {
 func TestCheckAlone(t *testing.T) {
 	f := NewFile[int](7, true)
 	files := map[int]*File[int]{1: &f}
-	for pid := range maxAlone {
+	for pid := range MaxAlone {
 		if err := CheckAlone(files, pid); err != nil {
 			t.Fatal(err)
 		}
 		f.Paths[pid] = "library"
 	}
-	if CheckAlone(files, 1) != nil || !errors.Is(CheckAlone(files, maxAlone), ErrAlone) {
+	if CheckAlone(files, 1) != nil || !errors.Is(CheckAlone(files, MaxAlone), ErrAlone) {
 		t.Error("a process with probes is refused, or one too many is not")
 	}
-	if f.PerProcess = false; CheckAlone(files, maxAlone) != nil {
+	if f.PerProcess = false; CheckAlone(files, MaxAlone) != nil {
 		t.Error("refused although all processes share the probes")
 	}
 	if CountOf(files, 7) != 1 || CountOf(files, model.CgroupID(8)) != 0 {

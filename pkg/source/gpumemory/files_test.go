@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -21,21 +22,21 @@ func TestFileRoom(t *testing.T) {
 		if !files.hasRoom(1) {
 			t.Errorf("no room with %d files", i)
 		}
-		files[locate.FileID{Inode: i}] = &file{owner: 1}
+		files[locate.FileID{Inode: i}] = &file{File: uprobe.NewFile[int](1, false)}
 	}
 	if files.hasRoom(1) || !files.hasRoom(2) {
 		t.Errorf("with %d files of an owner: room for it %v, for another owner %v", len(files), files.hasRoom(1), files.hasRoom(2))
 	}
 	for i := len(files); i < maxFiles; i++ {
-		files[locate.FileID{Inode: uint64(i)}] = &file{owner: model.CgroupID(i)}
+		files[locate.FileID{Inode: uint64(i)}] = &file{File: uprobe.NewFile[int](model.CgroupID(i), false)}
 	}
 	if files.hasRoom(1e9) {
 		t.Errorf("room with %d files", len(files))
 	}
 }
 
-// TestManyProcesses: processes beyond maxProcesses are not searched, beyond maxSearching wait for their search, and beyond
-// maxProbedAlone are refused probes of their own.
+// TestManyProcesses: processes beyond maxProcesses are not searched, beyond uprobe.MaxSearches wait for their search, and beyond
+// uprobe.MaxAlone are refused probes of their own.
 func TestManyProcesses(t *testing.T) {
 	l := newLoop(Options{Procfs: "/proc", Logger: zap.NewNop()}, nil, true, nil)
 	for i := range maxProcesses {
@@ -44,22 +45,27 @@ func TestManyProcesses(t *testing.T) {
 	if !l.observe(os.Getpid()) || l.processes[os.Getpid()] != nil {
 		t.Errorf("one more than %d processes is searched", maxProcesses)
 	}
-	l.searches.running = maxSearching
-	if l.startSearches(time.Now()); l.searches.running != maxSearching {
-		t.Errorf("%d searches at once", l.searches.running)
+	for range uprobe.MaxSearches {
+		l.searches.Begin(0, &result{}, func(*result) {})
 	}
-	paths := map[int]string{}
-	for i := range maxProbedAlone {
-		paths[-1-i] = "x"
+	if l.startSearches(time.Now()); l.searches.Running() != uprobe.MaxSearches {
+		t.Errorf("%d searches at once", l.searches.Running())
 	}
-	l.files[locate.FileID{Inode: 1}] = &file{paths: paths}
+	for range uprobe.MaxSearches {
+		<-l.searches.Results
+	}
+	alone := file{File: uprobe.NewFile[int](1, true)}
+	for i := range uprobe.MaxAlone {
+		alone.Paths[-1-i] = "x"
+	}
+	l.files[locate.FileID{Inode: 1}] = &alone
 	self, err := locate.OpenProcess("/proc", os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer self.Close()
 	p := &process{Process: self}
-	if l.add(p, &locate.Library{File: locate.FileID{Inode: 2}}, nil); !errors.Is(p.refused, errTooMany) {
-		t.Errorf("one more than %d processes: %v", maxProbedAlone, p.refused)
+	if l.add(p, &locate.Library{File: locate.FileID{Inode: 2}}, nil); !errors.Is(p.refused, uprobe.ErrAlone) {
+		t.Errorf("one more than %d processes: %v", uprobe.MaxAlone, p.refused)
 	}
 }
