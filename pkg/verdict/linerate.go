@@ -289,10 +289,11 @@ var perhapsNear = []placement.Relation{placement.PIX, placement.PXB, placement.U
 // with a GPU of the workload.
 func (r lineRateRules) farHCAs() map[string]string {
 	far := map[string]string{}
-	if r.Placement == nil {
+	workloads := r.Placement.Workloads()
+	if len(workloads) == 0 {
 		return far
 	}
-	workloads, devices := r.Placement.Workloads(), r.Placement.Placement().Devices
+	devices := r.Placement.Placement().Devices
 	for i := range workloads {
 		w := &workloads[i]
 		for _, problem := range w.Problems {
