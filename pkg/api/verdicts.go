@@ -60,8 +60,9 @@ func Verdicts(found []verdict.Verdict) []Verdict {
 		v := &found[i]
 		s := &v.Subject
 		out = append(out, Verdict{
-			Name: v.Name, Severity: v.Severity, Summary: v.Summary, Evidence: append([]string{}, v.Evidence...), Since: v.Since.UTC(),
-			Runbook: v.Runbook,
+			Name: v.Name, Severity: v.Severity, Summary: v.Summary, Since: v.Since.UTC(),
+			Evidence: append([]string{}, v.Evidence.Texts()...),
+			Runbook:  v.Runbook,
 			Subject: VerdictSubject{
 				Kind: s.Kind, Name: s.String(), Owner: s.Owner,
 				Device: s.Device, Port: s.Port, GPU: s.GPU, UUID: s.UUID, Source: s.Source, Detail: s.Detail,

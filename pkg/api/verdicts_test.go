@@ -22,7 +22,8 @@ func TestVerdicts(t *testing.T) {
 	found := verdict.Result{Omitted: 3, Verdicts: []verdict.Verdict{
 		{
 			Name: "RDMAPortDown", Severity: verdict.Critical, Subject: verdict.Subject{Kind: verdict.OfPort, Device: "mlx5_0", Port: 1},
-			Summary: "down", Evidence: []string{"state DOWN, physical state Polling"}, Since: at, Runbook: "https://example.com/RDMAPortDown.md",
+			Summary: "down", Since: at, Runbook: "https://example.com/RDMAPortDown.md",
+			Evidence: func() []string { return []string{"state DOWN, physical state Polling"} },
 		},
 		{
 			Name: "GPUAllocatedIdle", Severity: verdict.Info, Runbook: "https://example.com/GPUAllocatedIdle.md",

@@ -18,10 +18,10 @@ func TestDoctorVerdicts(t *testing.T) {
 	r.addVerdicts(verdict.Result{Verdicts: []verdict.Verdict{
 		{
 			Name: "GPULost", Severity: verdict.Critical, Subject: verdict.Subject{Kind: verdict.OfGPU, GPU: "0"}, Summary: "It fell off the bus.",
-			Evidence: []string{"lost", "a\x1b[2J"}, Runbook: "https://example.com/GPULost.md",
+			Evidence: func() []string { return []string{"lost", "a\x1b[2J"} }, Runbook: "https://example.com/GPULost.md",
 		},
 		{Name: "AccelscopeSourceLost", Severity: verdict.Warning, Subject: verdict.Subject{Kind: verdict.OfSource, Source: "rdma"}},
-		{Name: "NothingWrong", Severity: verdict.OK, Subject: verdict.Subject{Kind: verdict.OfNode}, Evidence: []string{"8 GPUs"}},
+		{Name: "NothingWrong", Severity: verdict.OK, Subject: verdict.Subject{Kind: verdict.OfNode}, Evidence: func() []string { return []string{"8 GPUs"} }},
 	}})
 	var out strings.Builder
 	if err := r.print(&out); err != nil {

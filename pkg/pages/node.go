@@ -159,7 +159,7 @@ func verdictViews(all []verdict.Verdict, now time.Time, selected func(*verdict.S
 			Severity: string(v.Severity), Name: v.Name, Subject: format.Escape(v.Subject.String()), Summary: v.Summary,
 			Since: v.Since, Runbook: v.Runbook,
 		}
-		for _, e := range v.Evidence {
+		for _, e := range v.Evidence.Texts() {
 			line.Evidence = append(line.Evidence, format.Escape(e))
 		}
 		if !v.Since.IsZero() {

@@ -63,7 +63,7 @@ func TestHostileTenant(t *testing.T) {
 		v := &got.Verdicts[i]
 		owners[v.Subject.Owner.ContainerID]++
 		namespaces[v.Subject.Owner.Namespace]++
-		for _, e := range v.Evidence {
+		for _, e := range v.Evidence.Texts() {
 			if len(e) > maxEvidence+utf8.UTFMax || !utf8.ValidString(e) {
 				t.Errorf("evidence %q", e)
 			}
@@ -150,7 +150,7 @@ func TestUnusedPort(t *testing.T) {
 		}
 	}
 	n.facts.HCAs[2].Ports[0].RateBits = 10e9
-	if got := n.judge(j, start); got.Verdicts[0].Evidence[1] != "it had 25 Gbit/s within 168h" {
+	if got := n.judge(j, start); got.Verdicts[0].Evidence.Texts()[1] != "it had 25 Gbit/s within 168h" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -62,7 +62,7 @@ func TestDrivers(t *testing.T) {
 			var got []string
 			for _, v := range found.Verdicts {
 				if v.Name != "NothingWrong" {
-					got = append(got, v.Name+" "+v.Subject.String()+" "+strings.Join(v.Evidence, "; "))
+					got = append(got, v.Name+" "+v.Subject.String()+" "+strings.Join(v.Evidence.Texts(), "; "))
 				}
 			}
 			if tt.want == "" && len(got) > 0 || tt.want != "" && !slices.Equal(got, []string{tt.want}) {

@@ -151,8 +151,8 @@ func TestIntermediateStates(t *testing.T) {
 				if !slices.Equal(names(got), []string{want.Name}) {
 					t.Fatalf("%v, want %s", names(got), want.Name)
 				}
-				if row.present != nil && row.Found != unhealthy && !strings.Contains(got.Verdicts[0].Evidence[0], value) {
-					t.Errorf("%q", got.Verdicts[0].Evidence)
+				if row.present != nil && row.Found != unhealthy && !strings.Contains(got.Verdicts[0].Evidence.Texts()[0], value) {
+					t.Errorf("%q", got.Verdicts[0].Evidence.Texts())
 				}
 			})
 		}
@@ -199,7 +199,7 @@ func TestFabricFlaps(t *testing.T) {
 		h.pass(time.Minute)
 	}
 	got := h.once()
-	if !slices.Equal(names(got), []string{"GPUFabricNotReady"}) || !strings.Contains(got.Verdicts[0].Evidence[0], "8 times for ") {
+	if !slices.Equal(names(got), []string{"GPUFabricNotReady"}) || !strings.Contains(got.Verdicts[0].Evidence.Texts()[0], "8 times for ") {
 		t.Errorf("%+v", got.Verdicts)
 	}
 	if got := names(h.pass(6 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {
@@ -290,7 +290,7 @@ func TestFabricManagerFlaps(t *testing.T) {
 	}
 	h.facts.FabricManager.Starts++
 	got := h.pass(time.Minute)
-	if !slices.Equal(names(got), []string{"GPUFabricManagerLost"}) || got.Verdicts[0].Evidence[0] != "starts of nv-fabricmanager +3 in 1h" {
+	if !slices.Equal(names(got), []string{"GPUFabricManagerLost"}) || got.Verdicts[0].Evidence.Texts()[0] != "starts of nv-fabricmanager +3 in 1h" {
 		t.Errorf("%+v", got.Verdicts)
 	}
 	if got := names(h.pass(61 * time.Minute)); !slices.Equal(got, []string{"NothingWrong"}) {

@@ -61,7 +61,7 @@ type first struct {
 // finding is a condition that holds in one refresh.
 type finding struct {
 	foundKey
-	evidence []string
+	evidence Evidence
 	since    time.Time // zero: since the first refresh that found it
 }
 
@@ -102,6 +102,11 @@ func (j *Judge) Update(in Input) Result {
 
 // find adds a condition of a subject.
 func (r *round) find(c *Condition, s Subject, since time.Time, evidence ...string) {
+	r.findLater(c, s, since, func() []string { return evidence })
+}
+
+// findLater adds a condition of a subject. What evidence reads must not change.
+func (r *round) findLater(c *Condition, s Subject, since time.Time, evidence Evidence) {
 	r.found = append(r.found, finding{foundKey{c, s}, evidence, since})
 }
 
@@ -165,7 +170,8 @@ func (j *Judge) addQuiet(r *round, out *Result) {
 	case j.quiet.IsZero():
 		j.quiet = r.At
 	}
-	f := finding{foundKey{nothingWrong, Subject{Kind: OfNode}}, r.judged(), j.quiet}
+	judged := r.judged()
+	f := finding{foundKey{nothingWrong, Subject{Kind: OfNode}}, func() []string { return judged }, j.quiet}
 	out.Verdicts = append(out.Verdicts, f.verdict())
 }
 
@@ -198,9 +204,6 @@ func (in *Input) judged() []string {
 
 func (f *finding) verdict() Verdict {
 	c := f.condition
-	for i, text := range f.evidence {
-		f.evidence[i] = shorten(text)
-	}
 	return Verdict{
 		Name: c.Name, Severity: c.Severity, Subject: f.subject, Summary: c.Summary, Evidence: f.evidence,
 		Since: f.since, Runbook: c.Runbook(),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -638,7 +639,7 @@ func TestJudgments(t *testing.T) {
 			if v.Severity != c.Severity || v.Summary != c.Summary || v.Runbook != c.Runbook() || at.Sub(v.Since) != tt.held {
 				t.Errorf("%+v, holds for %v", v, at.Sub(v.Since))
 			}
-			if got := strings.Join(v.Evidence, "; "); v.Subject.String() != tt.subject || !strings.Contains(got, tt.says) {
+			if got := strings.Join(v.Evidence.Texts(), "; "); v.Subject.String() != tt.subject || !strings.Contains(got, tt.says) {
 				t.Errorf("%q: %q", v.Subject, got)
 			}
 			if tt.good != nil {
@@ -669,7 +670,7 @@ func TestOwnerLosses(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	v := got.Verdicts[0]
-	if evidence := strings.Join(v.Evidence, "; "); v.Subject.String() != "ml/a/x (verbs_map_share)" || !strings.Contains(evidence, "events +4 in 15m") {
+	if evidence := strings.Join(v.Evidence.Texts(), "; "); v.Subject.String() != "ml/a/x (verbs_map_share)" || !strings.Contains(evidence, "events +4 in 15m") {
 		t.Errorf("%q: %q", v.Subject, evidence)
 	}
 }
@@ -709,8 +710,8 @@ func TestIdle(t *testing.T) {
 		if d := cmp.Diff(step.want, names(got)); d != "" {
 			t.Fatalf("at %v: %s", at, d)
 		}
-		if v := got.Verdicts[0]; v.Name == "RDMAAllocatedIdle" && !strings.HasPrefix(strings.Join(v.Evidence, "; "), "not used for 2h") {
-			t.Errorf("%q", v.Evidence)
+		if v := got.Verdicts[0]; v.Name == "RDMAAllocatedIdle" && !strings.HasPrefix(strings.Join(v.Evidence.Texts(), "; "), "not used for 2h") {
+			t.Errorf("%q", v.Evidence.Texts())
 		}
 	}
 }
@@ -746,9 +747,12 @@ func TestNothingWrong(t *testing.T) {
 	got := n.judge(j, start.Add(hour))
 	want := []Verdict{{
 		Name: "NothingWrong", Severity: OK, Subject: Subject{Kind: OfNode}, Summary: nothingWrong.Summary, Since: start, Runbook: page,
-		Evidence: []string{"2 of 2 ports are active", "1 GPUs", "1 workloads", "1 of 2 sources work"},
 	}}
-	if d := cmp.Diff(want, got.Verdicts); d != "" {
+	if d := cmp.Diff(want, got.Verdicts, cmpopts.IgnoreFields(Verdict{}, "Evidence")); d != "" {
+		t.Error(d)
+	}
+	evidence := []string{"2 of 2 ports are active", "1 GPUs", "1 workloads", "1 of 2 sources work"}
+	if d := cmp.Diff(evidence, got.Verdicts[0].Evidence.Texts()); d != "" {
 		t.Error(d)
 	}
 	if got := new(Judge).Update(Input{At: start, Facts: &model.Snapshot{}, Shares: &attribution.Attribution{}}); len(got.Verdicts) != 0 {

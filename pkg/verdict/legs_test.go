@@ -156,7 +156,7 @@ func TestBondDisabled(t *testing.T) {
 	for at := start.Add(time.Minute); at.Before(start.Add(15 * time.Minute)); at = at.Add(time.Minute) {
 		got = nil
 		for _, v := range n.judge(j, at).Verdicts {
-			got = append(got, v.Name+" "+v.Subject.String()+" "+strings.Join(v.Evidence, "; "))
+			got = append(got, v.Name+" "+v.Subject.String()+" "+strings.Join(v.Evidence.Texts(), "; "))
 		}
 	}
 	if want := []string{"RDMAPortDisabled mlx5_bond_0/1 interface bond0 is administratively down"}; !slices.Equal(got, want) {
@@ -201,7 +201,7 @@ func TestLegs(t *testing.T) {
 				if got := found(r); !slices.Equal(got, []string{c.verdict + " " + subject}) {
 					t.Fatalf("%q", got)
 				}
-				evidence := strings.Join(r.Verdicts[0].Evidence, "; ")
+				evidence := strings.Join(r.Verdicts[0].Evidence.Texts(), "; ")
 				if !strings.Contains(evidence, c.says) || leg != "" && !strings.Contains(evidence, "interface "+leg) {
 					t.Errorf("%q", evidence)
 				}

@@ -15,7 +15,12 @@ import (
 )
 
 type lineRateCause struct {
-	name, evidence string
+	name     string
+	evidence Evidence
+}
+
+func measuredCause(name string, evidence ...string) lineRateCause {
+	return lineRateCause{name, func() []string { return evidence }}
 }
 
 // The causes that are not conditions. The alert has the first two, in its label cause.
@@ -62,7 +67,7 @@ func (r lineRateRules) judge() {
 			}
 			causes = append(append(causes, r.pcieLink(h, measured)...), r.foundCauses(s)...)
 			if text := far[h.Name]; text != "" {
-				causes = append(causes, lineRateCause{causePlacement, text})
+				causes = append(causes, measuredCause(causePlacement, text))
 			}
 			if measured || distinct(causes) > 1 { // a single other cause has its own verdict
 				r.findLineRate(s, causes, recent)
@@ -96,12 +101,14 @@ func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent re
 		return at
 	}
 	slices.SortStableFunc(causes, func(a, b lineRateCause) int { return place(a) - place(b) })
-	evidence := make([]string, len(causes))
-	for i, c := range causes {
-		evidence[i] = c.name + ": " + c.evidence
-	}
-	evidence[0] = "most likely " + evidence[0]
-	r.find(belowLineRate, s, time.Time{}, evidence...)
+	r.findLater(belowLineRate, s, time.Time{}, func() []string {
+		evidence := make([]string, len(causes))
+		for i, c := range causes {
+			evidence[i] = c.name + ": " + strings.Join(c.evidence(), "; ")
+		}
+		evidence[0] = "most likely " + evidence[0]
+		return evidence
+	})
 }
 
 // lookBack are the causes whose condition has a longer window than belowLineRate.
@@ -143,7 +150,7 @@ func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) (g 
 // measuredCauses returns the causes that the interfaces of a port measure: lost time, and packets.
 func (r lineRateRules) measuredCauses(s Subject, links []*model.Link) (causes []lineRateCause) {
 	add := func(l *model.Link, name, evidence string) {
-		causes = append(causes, lineRateCause{name, strings.Join(legEvidence(l, links, evidence), ", ")})
+		causes = append(causes, measuredCause(name, strings.Join(legEvidence(l, links, evidence), ", ")))
 	}
 	for _, l := range links {
 		key := legCounter(s, l)
@@ -230,7 +237,7 @@ func (r lineRateRules) foundCauses(s Subject) (causes []lineRateCause) {
 		f := &r.found[i]
 		ofPort := f.subject.Kind == OfPort && f.subject.Port == s.Port || f.subject.Kind == OfHCA
 		if ofPort && f.subject.Device == s.Device && slices.Contains(lineRateOrder, f.condition.Name) {
-			causes = append(causes, lineRateCause{f.condition.Name, strings.Join(f.evidence, "; ")})
+			causes = append(causes, lineRateCause{f.condition.Name, f.evidence})
 		}
 	}
 	return causes
@@ -254,7 +261,7 @@ func (r lineRateRules) pcieLink(h *model.HCA, measured bool) []lineRateCause {
 		evidence += "; " + pcieText(speed, width) + " is possible"
 	}
 	evidence += fmt.Sprintf("; it carries at most %s of the %s of the ports", gigabits(math.Round(carries/1e8)*1e8), gigabits(rate))
-	return []lineRateCause{{causePCIeLink, evidence}}
+	return []lineRateCause{measuredCause(causePCIeLink, evidence)}
 }
 
 // cardRate returns the rate of the active ports of all functions of the card of an HCA, in bits per second. For an HCA
@@ -289,10 +296,11 @@ var perhapsNear = []placement.Relation{placement.PIX, placement.PXB, placement.U
 // with a GPU of the workload.
 func (r lineRateRules) farHCAs() map[string]string {
 	far := map[string]string{}
-	if r.Placement == nil {
+	workloads := r.Placement.Workloads()
+	if len(workloads) == 0 {
 		return far
 	}
-	workloads, devices := r.Placement.Workloads(), r.Placement.Placement().Devices
+	devices := r.Placement.Placement().Devices
 	for i := range workloads {
 		w := &workloads[i]
 		for _, problem := range w.Problems {

@@ -126,7 +126,7 @@ func TestLineRate(t *testing.T) {
 			var got []string
 			for _, v := range n.judge(j, start.Add(15*time.Second)).Verdicts {
 				if v.Name == belowLineRate.Name && v.Subject.String() == "mlx5_0/1" {
-					got = v.Evidence
+					got = v.Evidence.Texts()
 				}
 			}
 			if len(c.want) > 0 {
@@ -148,7 +148,7 @@ func TestLineRateOfLegs(t *testing.T) {
 	n.judge(j, start)
 	n.facts.Links[1].Discards[0].Count, n.facts.Links[2].Discards[0].Count = 2000, 4000
 	v := n.judge(j, start.Add(15*time.Second)).Verdicts[0]
-	if got := v.Name + " " + v.Subject.String() + " " + strings.Join(v.Evidence, "; "); got !=
+	if got := v.Name + " " + v.Subject.String() + " " + strings.Join(v.Evidence.Texts(), "; "); got !=
 		"RDMABelowLineRate mlx5_bond_0/1 most likely discards: 13.3/s received packets found no room (port_buffer), interface eth3" {
 		t.Error(got)
 	}
@@ -162,7 +162,7 @@ func TestLineRateLater(t *testing.T) {
 	first := func(at time.Time) (causes []string) {
 		for _, v := range n.judge(j, at).Verdicts {
 			if v.Name == belowLineRate.Name {
-				for _, e := range v.Evidence {
+				for _, e := range v.Evidence.Texts() {
 					name, _, _ := strings.Cut(strings.TrimPrefix(e, "most likely "), ":")
 					causes = append(causes, name)
 				}

@@ -186,14 +186,19 @@ func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	}
 	switch {
 	case float64(downed) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) || unstable(flaps, halfDay):
-		evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
-		r.find(linkUnstable, s, time.Time{}, append(evidence, flapEvidence(flaps, halfDay)...)...)
+		r.findLater(linkUnstable, s, time.Time{}, func() []string {
+			evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
+			return append(evidence, flapEvidence(flaps, halfDay)...)
+		})
 	case legs: // it is the cause
 	case float64(symbols) > symbolErrors.limit(0):
-		r.find(symbolErrors, s, time.Time{}, grewIn("symbol_error", symbols, hour))
+		r.findLater(symbolErrors, s, time.Time{}, func() []string { return []string{grewIn("symbol_error", symbols, hour)} })
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
-		r.find(packetErrors, s, time.Time{},
-			format.Percent(float64(broken)/float64(received))+" of the packets", grewIn(errors, broken, packetErrors.Window))
+		r.findLater(packetErrors, s, time.Time{}, func() []string {
+			return []string{
+				format.Percent(float64(broken)/float64(received)) + " of the packets", grewIn(errors, broken, packetErrors.Window),
+			}
+		})
 	}
 	for _, c := range p.Counters {
 		if !c.Saturated() {
@@ -272,8 +277,11 @@ func (r *portRules) judgeCongestion(counters congestionCounters, received counte
 		key := counterKey{condition: congestion, number: 1, device: s.Device, port: s.Port}
 		all := perSecond(r.grown(key, received.value), congestion.Window)
 		if all > 0 && marked/all > congestion.limit(0) && marked > congestion.limit(1) {
-			r.find(congestion, s, time.Time{}, format.Percent(marked/all)+" of the packets are marked (ECN)",
-				format.PerSecond(marked)+"/s marked packets")
+			r.findLater(congestion, s, time.Time{}, func() []string {
+				return []string{
+					format.Percent(marked/all) + " of the packets are marked (ECN)", format.PerSecond(marked) + "/s marked packets",
+				}
+			})
 		}
 	}
 	for _, c := range []struct {
@@ -286,7 +294,7 @@ func (r *portRules) judgeCongestion(counters congestionCounters, received counte
 		{retransmissions, counters.lost, " lost packets"},
 	} {
 		if n := perSecondOf(c.condition, c.counter); n > c.condition.limit(0) {
-			r.find(c.condition, s, time.Time{}, format.PerSecond(n)+"/s"+c.evidence)
+			r.findLater(c.condition, s, time.Time{}, func() []string { return []string{format.PerSecond(n) + "/s" + c.evidence} })
 		}
 	}
 }

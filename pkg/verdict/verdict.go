@@ -5,6 +5,7 @@ package verdict
 import (
 	"bytes"
 	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,12 +18,28 @@ type Verdict struct {
 	Name     string // of the condition, and of its alert: RDMAPortDown
 	Severity Severity
 	Subject  Subject
-	Summary  string   // what the condition means, in one sentence
-	Evidence []string // figures with their units, the most important one first
+	Summary  string // what the condition means, in one sentence
+	Evidence Evidence
 	// Since is when the condition began. A time before the sensor's start is known only if a driver or the kernel log
 	// reports it.
 	Since   time.Time
 	Runbook string // URL
+}
+
+// Evidence returns figures with their units, the most important one first. Their text is made for each reader: most
+// verdicts have none. A nil Evidence has no figures.
+type Evidence func() []string
+
+// Texts returns the figures, each of at most 240 bytes and valid UTF-8.
+func (e Evidence) Texts() []string {
+	if e == nil {
+		return nil
+	}
+	texts := slices.Clone(e())
+	for i := range texts {
+		texts[i] = shorten(texts[i])
+	}
+	return texts
 }
 
 // Severity is how bad a condition is.
