@@ -63,11 +63,11 @@ func faultAttrs(ev *model.Event) []attribute.KeyValue {
 	condition := verdict.OfFault(f)
 	optional(condition != "", attribute.String(attrVerdict, condition))
 	optional(f.PID > 0, semconv.ProcessPID(f.PID))
-	optional(ev.Workload != "", attribute.String(attrWorkload, valid(ev.Workload)))
-	optional(c.ID != "", semconv.ContainerID(valid(c.ID)))
-	optional(c.Namespace != "", semconv.K8SNamespaceName(valid(c.Namespace)))
-	optional(c.Pod != "", semconv.K8SPodName(valid(c.Pod)))
-	optional(c.Pod != "" && c.Name != "", semconv.K8SContainerName(valid(c.Name)))
+	optional(ev.Workload != "", attribute.String(attrWorkload, ev.Workload))
+	optional(c.ID != "", semconv.ContainerID(c.ID))
+	optional(c.Namespace != "", semconv.K8SNamespaceName(c.Namespace))
+	optional(c.Pod != "", semconv.K8SPodName(c.Pod))
+	optional(c.Pod != "" && c.Name != "", semconv.K8SContainerName(c.Name))
 	return attrs
 }
 

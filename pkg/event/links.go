@@ -29,7 +29,7 @@ func (f *flaps) update(history []model.LinkFlap) (events []model.Event) {
 
 func flapAttrs(l *model.LinkFlap) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
-		attribute.String(attrLinkNetdev, valid(l.Netdev)),
+		attribute.String(attrLinkNetdev, l.Netdev),
 		attribute.Int64(attrLinkLosses, int64(l.Losses)),
 		attribute.Float64(attrLinkDown, l.Up.Sub(l.Down).Seconds()),
 	}

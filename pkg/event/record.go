@@ -3,7 +3,6 @@
 package event
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,10 +10,12 @@ import (
 	"syscall"
 
 	"go.opentelemetry.io/otel/attribute"
-	otellog "go.opentelemetry.io/otel/log"
-	sdklog "go.opentelemetry.io/otel/sdk/log"
 	"go.opentelemetry.io/otel/sdk/resource"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	otlpcommon "go.opentelemetry.io/proto/otlp/common/v1"
+	otlplogs "go.opentelemetry.io/proto/otlp/logs/v1"
+	otlpresource "go.opentelemetry.io/proto/otlp/resource/v1"
 
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -58,118 +59,98 @@ const (
 
 const (
 	scopeName = "github.com/accelscope/accelscope/pkg/event"
-	maxValue  = 4096 // bytes of an attribute
+	maxValue  = 4096 // characters of an attribute
 	maxLabels = 64   // of a container
 	// A container may have thousands of devices; a privileged container has all devices of the node.
 	maxDevices = 64
 )
 
-// A renderer makes records of entries. It is the processor of its own provider: it keeps what the SDK emits until the
-// batch is complete. Events are much smaller than records, so the queue holds events. The SDK adds
-// OTEL_RESOURCE_ATTRIBUTES to the resource.
+// A renderer makes requests of entries. Events are much smaller than records, so the queue holds events.
 type renderer struct {
-	logger otellog.Logger
-	batch  []sdklog.Record
+	resource *otlpresource.Resource
+	schema   string // of the resource
+	scope    *otlpcommon.InstrumentationScope
 }
 
 func newRenderer(o Options, session string) *renderer {
-	r := &renderer{}
 	attrs := []attribute.KeyValue{
 		semconv.ServiceName("accelscope"),
-		semconv.ServiceVersion(valid(o.Version)),
+		semconv.ServiceVersion(o.Version),
 		semconv.ServiceInstanceID(session),
 	}
 	if o.NodeName != "" {
-		attrs = append(attrs, semconv.HostName(valid(o.NodeName)), semconv.K8SNodeName(valid(o.NodeName)))
+		attrs = append(attrs, semconv.HostName(o.NodeName), semconv.K8SNodeName(o.NodeName))
 	}
 	if o.NodeIP != "" {
-		attrs = append(attrs, semconv.HostIP(valid(o.NodeIP)))
+		attrs = append(attrs, semconv.HostIP(o.NodeIP))
 	}
-	provider := sdklog.NewLoggerProvider(
-		sdklog.WithResource(resource.NewWithAttributes(semconv.SchemaURL, attrs...)),
-		sdklog.WithProcessor(r),
-		sdklog.WithAttributeCountLimit(maxLabels+32),
-		sdklog.WithAttributeValueLengthLimit(maxValue),
-	)
-	r.logger = provider.Logger(scopeName,
-		otellog.WithInstrumentationVersion(valid(o.Version)), otellog.WithSchemaURL(semconv.SchemaURL))
-	return r
+	// OTEL_RESOURCE_ATTRIBUTES adds attributes. With another schema than ours, the resource has no schema.
+	all, _ := resource.Merge(resource.Environment(), resource.NewWithAttributes(semconv.SchemaURL, attrs...))
+	return &renderer{
+		resource: &otlpresource.Resource{Attributes: keyValues(all.Attributes())}, schema: all.SchemaURL(),
+		scope: &otlpcommon.InstrumentationScope{Name: scopeName, Version: valid(o.Version)},
+	}
 }
 
-// Enabled returns true for every record.
-func (r *renderer) Enabled(context.Context, sdklog.EnabledParameters) bool { return true }
-
-// OnEmit adds a record to the batch.
-func (r *renderer) OnEmit(_ context.Context, record *sdklog.Record) error {
-	r.batch = append(r.batch, record.Clone())
-	return nil
-}
-
-// Shutdown does nothing.
-func (r *renderer) Shutdown(context.Context) error { return nil }
-
-// ForceFlush does nothing.
-func (r *renderer) ForceFlush(context.Context) error { return nil }
-
-// render returns the records of entries, valid until the next call.
-func (r *renderer) render(entries []entry) []sdklog.Record {
-	clear(r.batch)
-	r.batch = r.batch[:0]
+// render returns a request with the records of entries.
+func (r *renderer) render(entries []entry) *collogs.ExportLogsServiceRequest {
+	records := make([]*otlplogs.LogRecord, len(entries))
 	for i := range entries {
-		r.logger.Emit(context.Background(), record(&entries[i]))
+		records[i] = record(&entries[i])
 	}
-	return r.batch
+	return &collogs.ExportLogsServiceRequest{ResourceLogs: []*otlplogs.ResourceLogs{{
+		Resource: r.resource, SchemaUrl: r.schema,
+		ScopeLogs: []*otlplogs.ScopeLogs{{Scope: r.scope, SchemaUrl: semconv.SchemaURL, LogRecords: records}},
+	}}}
 }
 
-func record(e *entry) (r otellog.Record) {
-	r.SetTimestamp(e.event.Time)
-	r.SetObservedTimestamp(e.observed)
-	r.AddAttributes(attribute.Int64(attrSequence, int64(e.seq)))
+func record(e *entry) *otlplogs.LogRecord {
+	attrs := []attribute.KeyValue{attribute.Int64(attrSequence, int64(e.seq))}
+	add := func(more ...attribute.KeyValue) { attrs = append(attrs, more...) }
 	if e.resent {
-		r.AddAttributes(attribute.Bool(attrResent, true))
+		add(attribute.Bool(attrResent, true))
 	}
-	severity, name, body := otellog.SeverityInfo, "", ""
+	severity, level, name, body := otlplogs.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO", "", ""
 	switch e.kind {
 	case happened:
 		name, body = nameOf(&e.event), sentence(&e.event)
 		if warns(&e.event) {
-			severity = otellog.SeverityWarn
+			severity, level = otlplogs.SeverityNumber_SEVERITY_NUMBER_WARN, "WARN"
 		}
 		switch {
 		case e.event.Fault != nil:
-			r.AddAttributes(faultAttrs(&e.event)...)
+			add(faultAttrs(&e.event)...)
 		case e.event.Flap != nil:
-			r.AddAttributes(flapAttrs(e.event.Flap)...)
+			add(flapAttrs(e.event.Flap)...)
 		case e.event.SMChange != nil:
-			r.AddAttributes(smAttrs(e.event.SMChange)...)
+			add(smAttrs(e.event.SMChange)...)
 		default:
-			r.AddAttributes(containerAttrs(&e.event.Container)...)
+			add(containerAttrs(&e.event.Container)...)
 		}
-		r.AddAttributes(eventAttrs(&e.event)...)
+		add(eventAttrs(&e.event)...)
 	case begin, end:
 		name = "container.snapshot.begin"
 		body = fmt.Sprintf("snapshot of %d containers", e.count)
 		if e.kind == end {
 			name, body = "container.snapshot.end", "end of the "+body
 		}
-		r.AddAttributes(attribute.Int64(attrSnapshot, int64(e.snapshot)), attribute.Int(attrCount, e.count),
+		add(attribute.Int64(attrSnapshot, int64(e.snapshot)), attribute.Int(attrCount, e.count),
 			attribute.String(attrReason, e.reason), attribute.Int64(attrLost, int64(e.lost)))
 	case member:
 		name, body = "container.snapshot", "container "+identity.WorkloadOf(&e.event.Container)+" exists"
-		r.AddAttributes(attribute.Int64(attrSnapshot, int64(e.snapshot)))
-		r.AddAttributes(containerAttrs(&e.event.Container)...)
+		add(attribute.Int64(attrSnapshot, int64(e.snapshot)))
+		add(containerAttrs(&e.event.Container)...)
 		if c := &e.event.Container; c.Status == model.ContainerExited && c.ExitCode != nil {
-			r.AddAttributes(semconv.ProcessExitCode(int(*c.ExitCode)))
+			add(semconv.ProcessExitCode(int(*c.ExitCode)))
 		}
 		if len(e.opened) > 0 {
-			r.AddAttributes(attribute.StringSlice(attrOpened, e.opened))
+			add(attribute.StringSlice(attrOpened, e.opened))
 		}
 	}
-	r.SetEventName(name)
-	r.SetSeverity(severity)
-	r.SetSeverityText(severity.String())
-	r.SetBody(attribute.StringValue(shorten(body, maxValue)))
-	return r
+	return &otlplogs.LogRecord{
+		TimeUnixNano: uint64(max(e.event.Time.UnixNano(), 0)), ObservedTimeUnixNano: uint64(max(e.observed.UnixNano(), 0)), EventName: name,
+		SeverityNumber: severity, SeverityText: level, Body: textValue(shorten(valid(body), maxValue)), Attributes: keyValues(attrs),
+	}
 }
 
 // containerAttrs returns the attributes of a container without empty fields.
@@ -177,7 +158,7 @@ func containerAttrs(c *model.Container) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 24)
 	add := func(attr func(string) attribute.KeyValue, value string) {
 		if value != "" {
-			attrs = append(attrs, attr(valid(value)))
+			attrs = append(attrs, attr(value))
 		}
 	}
 	own := func(key string) func(string) attribute.KeyValue {
@@ -204,15 +185,15 @@ func containerAttrs(c *model.Container) []attribute.KeyValue {
 	add(own(attrStatus), string(c.Status))
 	add(own(attrHealth), c.Health)
 	if len(c.Devices) > 0 {
-		given := make([]string, 0, min(len(c.Devices), maxDevices))
-		for _, d := range c.Devices[:min(len(c.Devices), maxDevices)] {
-			given = append(given, valid(d))
-		}
-		attrs = append(attrs, attribute.StringSlice(attrGiven, given))
+		attrs = append(attrs, attribute.StringSlice(attrGiven, c.Devices[:min(len(c.Devices), maxDevices)]))
 	}
+	labels := map[string]string{} // other names may become equal
 	keys := slices.Sorted(maps.Keys(c.Labels))
 	for _, k := range keys[:min(len(keys), maxLabels)] {
-		attrs = append(attrs, semconv.ContainerLabel(valid(k), valid(c.Labels[k])))
+		labels[valid(k)] = c.Labels[k]
+	}
+	for k, v := range labels {
+		attrs = append(attrs, semconv.ContainerLabel(k, v))
 	}
 	return attrs
 }
@@ -225,7 +206,7 @@ func eventAttrs(ev *model.Event) (attrs []attribute.KeyValue) {
 		attrs = append(attrs, attribute.Int(attrSignal, ev.Signal))
 	}
 	if ev.Device != "" {
-		attrs = append(attrs, attribute.String(attrDevice, valid(ev.Device)))
+		attrs = append(attrs, attribute.String(attrDevice, ev.Device))
 	}
 	if ev.Reconciled {
 		attrs = append(attrs, attribute.Bool(attrReconciled, true))
@@ -280,7 +261,7 @@ func sentence(ev *model.Event) string {
 	return subject + ": " + valid(string(ev.Type))
 }
 
-// valid replaces invalid UTF-8, which would fail the whole batch.
+// valid replaces invalid UTF-8.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func shorten(s string, limit int) string {

@@ -54,7 +54,7 @@ func (m *subnetManagers) update(hcas []model.HCA, now time.Time) (events []model
 
 func smAttrs(c *model.SMChange) []attribute.KeyValue {
 	return []attribute.KeyValue{
-		attribute.Int(attrLinkPort, c.Port), attribute.String(attrSMFrom, valid(c.From)), attribute.String(attrSMTo, valid(c.To)),
+		attribute.Int(attrLinkPort, c.Port), attribute.String(attrSMFrom, c.From), attribute.String(attrSMTo, c.To),
 	}
 }
 

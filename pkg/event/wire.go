@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploggrpc"
-	sdklog "go.opentelemetry.io/otel/sdk/log"
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -49,18 +47,15 @@ var dialer = net.Dialer{
 	},
 }
 
-// wire is a connection to the collector, to which the SDK's exporter writes. The exporter reports neither rejected
-// records nor whether a failed batch was sent: an interceptor and a stats handler record them. Files are read for each
-// connection, so that rotated files are used.
+// wire is a connection to the collector. The SDK's exporter would report neither rejected records nor whether a failed batch
+// was sent, which a stats handler notes. Files are read for each connection, so that rotated files are used.
 type wire struct {
-	conn     *grpc.ClientConn
-	exporter *otlploggrpc.Exporter
-	headers  []string
-	timeout  time.Duration
-	greeted  atomic.Bool
-	gone     chan struct{} // closed with the connection, after greet
-
-	answer answer // of the call in progress
+	conn    *grpc.ClientConn
+	client  collogs.LogsServiceClient
+	headers []string
+	timeout time.Duration
+	greeted atomic.Bool
+	gone    chan struct{} // closed with the connection, after greet
 }
 
 // answer is the result of one call.
@@ -93,7 +88,6 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 			}
 			return dialer.DialContext(ctx, "tcp", address)
 		}),
-		grpc.WithUnaryInterceptor(w.observe),
 		grpc.WithStatsHandler(w),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
 		grpc.WithDisableServiceConfig(),
@@ -102,16 +96,7 @@ func dial(o Options, timeout time.Duration) (*wire, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}
-	// Set every option that the exporter would read from the environment.
-	w.exporter, err = otlploggrpc.New(context.Background(),
-		otlploggrpc.WithGRPCConn(w.conn),
-		otlploggrpc.WithHeaders(nil),
-		otlploggrpc.WithTimeout(timeout),
-		otlploggrpc.WithRetry(otlploggrpc.RetryConfig{}), // only the Exporter sends again: it counts and marks
-	)
-	if err != nil {
-		return nil, errors.Join(err, w.conn.Close())
-	}
+	w.client = collogs.NewLogsServiceClient(w.conn)
 	return w, nil
 }
 
@@ -146,9 +131,7 @@ func transport(o Options) (credentials.TransportCredentials, error) {
 
 // greet connects and sends an empty request, to learn before any record is sent whether the collector accepts requests.
 func (w *wire) greet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
-	defer cancel()
-	_, err := collogs.NewLogsServiceClient(w.conn).Export(ctx, &collogs.ExportLogsServiceRequest{})
+	err := w.export(ctx, &collogs.ExportLogsServiceRequest{}).err
 	if err != nil && status.Code(err) != codes.InvalidArgument { // the collector is reachable but rejects an empty request
 		return err
 	}
@@ -168,7 +151,6 @@ func (w *wire) watch() {
 
 // close closes the connection.
 func (w *wire) close(greeted bool) {
-	_ = w.exporter.Shutdown(context.Background()) // holds nothing
 	_ = w.conn.Close()
 	if greeted {
 		<-w.gone
@@ -185,31 +167,16 @@ func (w *wire) lost() bool {
 	}
 }
 
-// export sends a batch, once.
-func (w *wire) export(ctx context.Context, records []sdklog.Record) answer {
-	w.answer = answer{}
-	err := w.exporter.Export(ctx, records)
-	a := w.answer
-	if a.err == nil && a.rejected == 0 && a.message == "" {
-		a.err = err // the exporter's own error; a partial success is in the other fields
-	}
-	return a
-}
-
-// observe is the interceptor: it adds the headers and records the answer.
-func (w *wire) observe(
-	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption,
-) error {
-	if len(w.headers) > 0 {
-		ctx = metadata.AppendToOutgoingContext(ctx, w.headers...)
-	}
-	w.answer = answer{}
+// export sends a request, once: only the Exporter sends again, because it counts and marks.
+func (w *wire) export(ctx context.Context, request *collogs.ExportLogsServiceRequest) answer {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
 	seen := &rpc{}
-	err := call(context.WithValue(ctx, rpcKey{}, seen), method, req, reply, conn, opts...)
-	w.answer.err, w.answer.sent, w.answer.answered = err, seen.sent.Load(), seen.answered.Load()
-	if r, ok := reply.(*collogs.ExportLogsServiceResponse); ok && err == nil {
-		w.answer.rejected = int(r.GetPartialSuccess().GetRejectedLogRecords())
-		w.answer.message = r.GetPartialSuccess().GetErrorMessage()
+	ctx = context.WithValue(metadata.AppendToOutgoingContext(ctx, w.headers...), rpcKey{}, seen)
+	reply, err := w.client.Export(ctx, request)
+	partial := reply.GetPartialSuccess()
+	return answer{
+		err: err, sent: seen.sent.Load(), answered: seen.answered.Load(),
+		rejected: int(partial.GetRejectedLogRecords()), message: partial.GetErrorMessage(),
 	}
-	return err
 }

@@ -14,7 +14,7 @@ const (
 	maxSlow = 1024
 )
 
-// Errors of an Operation. ErrRefused holds until the sensor ends or the file changes. ErrDeferred passes: Turn has the
+// Errors of an Operation. ErrRefused holds until the sensor ends or the file changes. ErrDeferred passes: turn has the
 // time of the next attempt.
 var (
 	ErrRefused  = errors.New("refused")

@@ -19,12 +19,12 @@ const (
 // containers some seconds after the start of the sensor. Other processes belong to no runtime that the sensor knows.
 const longestWait = 10 * time.Second
 
-// Wait is how long an unprobed file has waited for the consent of the processes that map it. The wait ends even if new
-// processes keep coming. The zero Wait has not begun.
-type Wait struct{ since time.Time }
+// wait is how long an unprobed file has waited for the consent of the processes that map it. The wait ends even if new
+// processes keep coming. The zero wait has not begun.
+type wait struct{ since time.Time }
 
-// For reports whether the file must wait, because a process that maps it has not consented yet.
-func (w *Wait) For(awaited bool, now time.Time) bool {
+// lasts reports whether the file must wait, because a process that maps it has not consented yet.
+func (w *wait) lasts(awaited bool, now time.Time) bool {
 	switch {
 	case !awaited:
 		w.since = time.Time{}

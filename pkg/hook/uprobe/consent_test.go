@@ -9,9 +9,9 @@ import (
 
 // TestWait: a file waits until all answers are known, or for a limited time, even if new processes keep coming.
 func TestWait(t *testing.T) {
-	var w Wait
+	var w wait
 	now := time.Unix(1e9, 0)
-	at := func(after time.Duration, awaited bool) bool { return w.For(awaited, now.Add(after)) }
+	at := func(after time.Duration, awaited bool) bool { return w.lasts(awaited, now.Add(after)) }
 	if at(0, false) || !at(1, true) || !at(longestWait, true) || at(longestWait+1, true) || at(2*longestWait, true) {
 		t.Error("a wait that nobody ends")
 	}

@@ -33,8 +33,8 @@ type File[P comparable] struct {
 	Links      map[Half[P]]io.Closer
 	Excluded   bool // see Exclude
 
-	turn   Turn
-	wait   Wait
+	turn   turn
+	wait   wait
 	barred time.Time
 }
 
@@ -47,7 +47,7 @@ func NewFile[P comparable](owner model.CgroupID, perProcess bool) File[P] {
 func (f *File[P]) HasProbes() bool { return len(f.Links) > 0 || f.Changing() }
 
 // Changing reports whether an operation is in progress.
-func (f *File[P]) Changing() bool { return f.turn.Taken() }
+func (f *File[P]) Changing() bool { return f.turn.taken }
 
 // PIDs returns the processes of the targets of a function.
 func (f *File[P]) PIDs() []int {
@@ -97,7 +97,7 @@ func (f *File[P]) Exclude(refused bool, pause time.Duration, now time.Time) {
 
 // Waits reports whether a file without probes must wait, because the consent of a process that maps it is awaited.
 func (f *File[P]) Waits(awaited bool, now time.Time) bool {
-	return f.wait.For(awaited && !f.HasProbes(), now)
+	return f.wait.lasts(awaited && !f.HasProbes(), now)
 }
 
 // MaxAlone is the number of processes of a source that may have their own probes. Each process has some thirty links, and each

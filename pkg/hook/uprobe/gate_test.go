@@ -50,14 +50,14 @@ func TestLook(t *testing.T) {
 func TestAttach(t *testing.T) {
 	g, path := newGate(t), code(t)
 	h := start(t, program(t, "manymaps"), path, "2", "2")
-	o := do(t, g.Attach, Operation{Paths: []string{"/nowhere", path}, Probes: g.probes(site, site+0x1000, 0x10)})
+	o := do(t, g.attach, Operation{Paths: []string{"/nowhere", path}, Probes: g.probes(site, site+0x1000, 0x10)})
 	if o.Err() != nil || o.Probes[2].Link == nil {
 		t.Fatal(o.Err())
 	}
 	if b := instruction(t, h.pid, path, site); b != trap {
 		t.Errorf("%#x", b)
 	}
-	o = do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes})
+	o = do(t, g.detach, Operation{Paths: []string{path}, Probes: o.Probes})
 	if o.Err() != nil || o.Probes[0].Link != nil {
 		t.Fatal(o.Err())
 	}
@@ -79,19 +79,19 @@ func TestAttach(t *testing.T) {
 func TestTooMany(t *testing.T) {
 	g, path := newGate(t, func(o *Options) { o.MaxMappings = 100 }), code(t)
 	first := start(t, program(t, "manymaps"), path, "50", "2")
-	o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
+	o := do(t, g.attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
 	if o.Err() != nil {
 		t.Fatal(o.Err())
 	}
 	start(t, program(t, "manymaps"), path, "1", "1")
-	if o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site + 1)}); !errors.Is(o.Err(), ErrRefused) || o.Probes[0].Link != nil {
+	if o := do(t, g.attach, Operation{Paths: []string{path}, Probes: g.probes(site + 1)}); !errors.Is(o.Err(), ErrRefused) || o.Probes[0].Link != nil {
 		t.Errorf("%v", o.Err())
 	}
-	if o := do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes}); !errors.Is(o.Err(), ErrRefused) || o.Probes[0].Link == nil {
+	if o := do(t, g.detach, Operation{Paths: []string{path}, Probes: o.Probes}); !errors.Is(o.Err(), ErrRefused) || o.Probes[0].Link == nil {
 		t.Errorf("%v", o.Err())
 	}
 	first.end()
-	if o := do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes}); o.Err() != nil {
+	if o := do(t, g.detach, Operation{Paths: []string{path}, Probes: o.Probes}); o.Err() != nil {
 		t.Errorf("%v", o.Err())
 	}
 }
@@ -113,18 +113,18 @@ func hold(t testing.TB, path string) *helper {
 // After it the operation succeeds.
 func TestHeld(t *testing.T) {
 	g, path := newGate(t), code(t)
-	o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
+	o := do(t, g.attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
 	if o.Err() != nil {
 		t.Fatal(o.Err())
 	}
 	h := hold(t, path)
 	forks := start(t, program(t, "forklat"), "10")
 	begin := time.Now()
-	again := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site + 1)})
+	again := do(t, g.attach, Operation{Paths: []string{path}, Probes: g.probes(site + 1)})
 	if !errors.Is(again.Err(), ErrDeferred) || !strings.Contains(again.Err().Error(), "process "+strconv.Itoa(h.pid)) {
 		t.Errorf("attached: %v", again.Err())
 	}
-	if o = do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes}); !errors.Is(o.Err(), ErrDeferred) || o.Probes[0].Link == nil {
+	if o = do(t, g.detach, Operation{Paths: []string{path}, Probes: o.Probes}); !errors.Is(o.Err(), ErrDeferred) || o.Probes[0].Link == nil {
 		t.Errorf("detached: %v", o.Err())
 	}
 	if took := time.Since(begin); took > 5*time.Second {
@@ -136,7 +136,7 @@ func TestHeld(t *testing.T) {
 		t.Errorf("a fork took %v", longest)
 	}
 	h.end()
-	if o = do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes}); o.Err() != nil {
+	if o = do(t, g.detach, Operation{Paths: []string{path}, Probes: o.Probes}); o.Err() != nil {
 		t.Errorf("afterwards: %v", o.Err())
 	}
 }
@@ -199,7 +199,7 @@ func TestBreaker(t *testing.T) {
 	}
 	attach := func(path string, probes []Probe, owners ...uint64) error {
 		t.Helper()
-		o := do(t, g.Attach, Operation{Paths: []string{path}, Owners: owners, Probes: probes})
+		o := do(t, g.attach, Operation{Paths: []string{path}, Owners: owners, Probes: probes})
 		for _, p := range o.Probes {
 			if p.Link != nil {
 				defer p.Link.Close()
@@ -267,7 +267,7 @@ func TestFileSystem(t *testing.T) {
 		}
 	}
 	for _, path := range append(paths, filepath.Join("/proc", strconv.Itoa(h.pid), "root", fuse, "file")) {
-		o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
+		o := do(t, g.attach, Operation{Paths: []string{path}, Probes: g.probes(site)})
 		if !errors.Is(o.Err(), ErrFileSystem) {
 			t.Errorf("%s: %v", path, o.Err())
 		}
@@ -284,23 +284,23 @@ func TestShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Unmount(dir, 0) //nolint:errcheck // ours
-	o := do(t, g.Attach, Operation{Paths: []string{path}, Probes: g.probes(site, site+1)})
+	o := do(t, g.attach, Operation{Paths: []string{path}, Probes: g.probes(site, site+1)})
 	if o.Err() != nil {
 		t.Fatal(o.Err())
 	}
 	trial := filepath.Join(dir, "trial")
 	if err := o.Probes[0].Link.(pinner).Pin(trial); errors.Is(err, ebpf.ErrNotSupported) { // before Linux 5.15
-		_ = do(t, g.Detach, Operation{Paths: []string{path}, Probes: o.Probes})
+		_ = do(t, g.detach, Operation{Paths: []string{path}, Probes: o.Probes})
 		t.Skip(err)
 	}
 	if err := o.Probes[0].Link.(link.Link).Unpin(); err != nil {
 		t.Fatal(err)
 	}
 	other := code(t)
-	free := do(t, g.Attach, Operation{Paths: []string{other}, Probes: g.probes(site)})
+	free := do(t, g.attach, Operation{Paths: []string{other}, Probes: g.probes(site)})
 	h := hold(t, path)
 	forks := start(t, program(t, "forklat"), "10")
-	g.Shutdown([]*Operation{o, free})
+	g.shutdown([]*Operation{o, free})
 	for _, p := range o.Probes { // as the kernel does at the end of the process
 		if p.Link == nil {
 			t.Error("it was detached")
@@ -329,7 +329,7 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("%#x: not attached", b)
 	}
 	next := newGate(t, bpffs)
-	o = do(t, next.Attach, Operation{Paths: []string{path}, Probes: next.probes(site + 2)})
+	o = do(t, next.attach, Operation{Paths: []string{path}, Probes: next.probes(site + 2)})
 	if o.Err() != nil {
 		t.Fatal(o.Err())
 	}
@@ -337,7 +337,7 @@ func TestShutdown(t *testing.T) {
 	if b := instruction(t, maps.pid, path, site); b != nop || links() != 0 {
 		t.Errorf("%#x, %d links: still attached", b, links())
 	}
-	if o = do(t, next.Detach, Operation{Paths: []string{path}, Probes: o.Probes}); o.Err() != nil {
+	if o = do(t, next.detach, Operation{Paths: []string{path}, Probes: o.Probes}); o.Err() != nil {
 		t.Error(o.Err())
 	}
 }

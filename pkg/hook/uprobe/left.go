@@ -29,8 +29,8 @@ const EndLimit = 5 * time.Second
 // hangLimit is how long a call that began within EndLimit may take.
 const hangLimit = time.Second
 
-// End ends attaching at the end of the sensor. Shutdown follows.
-func (g *Gate) End() {
+// end ends attaching at the end of the sensor. shutdown follows.
+func (g *Gate) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.endBy.IsZero() {
@@ -38,10 +38,10 @@ func (g *Gate) End() {
 	}
 }
 
-// Shutdown detaches the remaining probes at the end of the sensor, waits, and retries deferred operations. It pins what
+// shutdown detaches the remaining probes at the end of the sensor, waits, and retries deferred operations. It pins what
 // remains. Links with an open breaker are detached too if no process holds a lock: the kernel would do the same.
-func (g *Gate) Shutdown(operations []*Operation) {
-	g.End()
+func (g *Gate) shutdown(operations []*Operation) {
+	g.end()
 	g.mu.Lock()
 	by := g.endBy
 	g.mu.Unlock()
@@ -70,7 +70,7 @@ func (g *Gate) detachAll(operations []*Operation, by time.Time) (rest []*Operati
 			continue
 		}
 		o.Done = func(o *Operation) { done <- o }
-		g.Detach(o)
+		g.detach(o)
 		timer := time.NewTimer(max(time.Until(by.Add(hangLimit)), 0)) // after by, no other call begins
 		select {
 		case <-done:

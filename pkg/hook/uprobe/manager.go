@@ -50,7 +50,7 @@ type Result[P comparable] struct {
 
 // Begin begins an operation, if the file has none and its turn has come.
 func (m *Manager[P]) Begin(c *Change[P], now time.Time) {
-	if !c.File.turn.Take(now) {
+	if !c.File.turn.take(now) {
 		return
 	}
 	m.running++
@@ -64,9 +64,9 @@ func (m *Manager[P]) Begin(c *Change[P], now time.Time) {
 		})
 	}
 	if c.Attach == nil {
-		m.gate.Detach(o)
+		m.gate.detach(o)
 	} else {
-		m.gate.Attach(o)
+		m.gate.attach(o)
 	}
 }
 
@@ -114,7 +114,7 @@ func (m *Manager[P]) Take(r Result[P], now time.Time) {
 func (m *Manager[P]) record(r Result[P], now time.Time) {
 	c := r.change
 	m.running--
-	c.File.turn.Ended(r.Err(), now, c.RetryInterval)
+	c.File.turn.ended(r.Err(), now, c.RetryInterval)
 	for i, h := range c.Halves {
 		if link := r.Probes[i].Link; link != nil {
 			c.File.Links[h] = link
@@ -124,13 +124,13 @@ func (m *Manager[P]) record(r Result[P], now time.Time) {
 	}
 }
 
-// Shutdown detaches all probes of files at the end of the sensor, which have File, Paths, Owners and Offset. Afterwards the
-// files have no links: they are closed, or left to the next sensor. Detaching may take longer than the sensor waits.
+// Shutdown detaches all probes at the end of the sensor. Each file has File, Paths, Owners and Offset, and has no Links
+// afterwards: they are closed, or left to the next sensor.
 func (m *Manager[P]) Shutdown(files []Change[P]) {
 	if len(files)+m.running == 0 {
 		return
 	}
-	m.gate.End() // no other operation begins
+	m.gate.end() // no other operation begins
 	deadline := time.After(EndLimit / 3)
 	for hangs := false; m.running > 0 && !hangs; {
 		select {
@@ -146,7 +146,7 @@ func (m *Manager[P]) Shutdown(files []Change[P]) {
 		c.Halves = c.File.Unwanted(func(P) bool { return false })
 		operations = append(operations, c.operation(m.source))
 	}
-	m.gate.Shutdown(operations)
+	m.gate.shutdown(operations)
 	for i := range files {
 		clear(files[i].File.Links)
 	}

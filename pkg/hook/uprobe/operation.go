@@ -54,11 +54,11 @@ type Probe struct {
 	Err error
 }
 
-// Attach attaches probes, and returns at once.
-func (g *Gate) Attach(o *Operation) { g.enqueue(o) }
+// attach attaches probes, and returns at once.
+func (g *Gate) attach(o *Operation) { g.enqueue(o) }
 
-// Detach detaches probes, and returns at once. If Link is not nil when it is done, the probe is still attached.
-func (g *Gate) Detach(o *Operation) {
+// detach detaches probes, and returns at once. If Link is not nil when it is done, the probe is still attached.
+func (g *Gate) detach(o *Operation) {
 	o.detach = true
 	g.enqueue(o)
 }

@@ -12,16 +12,16 @@ const (
 	lastWait  = time.Minute
 )
 
-// Turn is when the next Operation on a file is due: one at a time, and later after a deferred operation. Attempts never
+// turn is when the next Operation on a file is due: one at a time, and later after a deferred operation. Attempts never
 // end: a look costs little, and a user must not be able to defer a file for good.
-type Turn struct {
+type turn struct {
 	taken    bool
 	deferred int // consecutive deferrals
 	at       time.Time
 }
 
-// Take begins an operation. It reports false if the operation is not due.
-func (t *Turn) Take(now time.Time) bool {
+// take begins an operation. It reports false if the operation is not due.
+func (t *turn) take(now time.Time) bool {
 	if t.taken || now.Before(t.at) {
 		return false
 	}
@@ -29,11 +29,8 @@ func (t *Turn) Take(now time.Time) bool {
 	return true
 }
 
-// Taken reports whether an operation is in progress.
-func (t *Turn) Taken() bool { return t.taken }
-
-// Ended ends an operation with its error. After a failed operation, the next is due after retry.
-func (t *Turn) Ended(err error, now time.Time, retry time.Duration) {
+// ended ends an operation with its error. After a failed operation, the next is due after retry.
+func (t *turn) ended(err error, now time.Time, retry time.Duration) {
 	t.taken = false
 	switch {
 	case errors.Is(err, ErrDeferred):

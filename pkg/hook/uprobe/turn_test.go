@@ -11,9 +11,9 @@ import (
 
 // TestTurn: one operation at a time, and later after a deferred operation: each time twice as long, up to a minute.
 func TestTurn(t *testing.T) {
-	var turn Turn
+	var next turn
 	now := time.Unix(1000, 0)
-	if !turn.Take(now) || turn.Take(now) || !turn.Taken() {
+	if !next.take(now) || next.take(now) || !next.taken {
 		t.Error("not one operation at a time")
 	}
 	deferred := fmt.Errorf("%w: held", ErrDeferred)
@@ -21,18 +21,18 @@ func TestTurn(t *testing.T) {
 		if want < time.Second {
 			want *= time.Second
 		}
-		turn.Ended(deferred, now, time.Hour)
-		if turn.Take(now.Add(want - 1)) {
+		next.ended(deferred, now, time.Hour)
+		if next.take(now.Add(want - 1)) {
 			t.Errorf("due before %v", want)
 		}
-		if now = now.Add(want); !turn.Take(now) {
+		if now = now.Add(want); !next.take(now) {
 			t.Errorf("not due after %v", want)
 		}
 	}
-	if turn.Ended(errors.New("failed"), now, time.Hour); turn.Take(now.Add(time.Hour-1)) || !turn.Take(now.Add(time.Hour)) {
+	if next.ended(errors.New("failed"), now, time.Hour); next.take(now.Add(time.Hour-1)) || !next.take(now.Add(time.Hour)) {
 		t.Error("after a failure, the retry interval does not count")
 	}
-	if turn.Ended(nil, now, time.Hour); !turn.Take(now) {
+	if next.ended(nil, now, time.Hour); !next.take(now) {
 		t.Error("not due after a success")
 	}
 }
