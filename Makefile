@@ -151,7 +151,7 @@ ALL   :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -spare '$(SPARE)' -built deps,build,image,packages \
-		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
+		test-guest test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness,test-image,test-deploy
 
 .PHONY: artifacts
 artifacts: build image packages
