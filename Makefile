@@ -151,14 +151,15 @@ ALL   :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -spare '$(SPARE)' -built deps,build,image,packages \
-		test-guest,test-image,test-deploy test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness
+		test-guest test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness,test-image,test-deploy
 
 .PHONY: artifacts
 artifacts: build image packages
 
 # Only packages with goroutines run with the race detector, which makes tests several times slower. make lint runs vet.
 BINARY  = ./cmd/accelscope
-UNRACED = ./deploy/... ./tests/... ./pkg/attribution ./pkg/model ./pkg/source/drm ./pkg/top
+UNRACED = ./deploy/... ./tests/... ./pkg/attribution/... ./pkg/config ./pkg/format ./pkg/model ./pkg/mountinfo \
+	./pkg/procfile ./pkg/source/drm ./pkg/source/link/module ./pkg/top ./pkg/verdict
 RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 
 .PHONY: test-unit
@@ -221,7 +222,7 @@ test-ansible: deps packages ## The Ansible role: lint, syntax, and applied with 
 
 .PHONY: test-guides
 test-guides: deps tracefs ## The commands of README.md, docs and deploy/README.md as printed, make demo among them; the support matrix
-	@go test -tags vm -count=1 -run TestMatrix ./tests/suites/e2e
+	@go test -tags vm -count=1 -run 'TestMatrix|TestParts' ./tests/suites/e2e
 	@go test -tags vm -count=1 -timeout 20m -v ./tests/suites/guides
 
 # BPF tracepoints are attached through tracefs, which not every machine mounts.
@@ -245,7 +246,7 @@ GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))
 
 .PHONY: test-guest
 test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints
-	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet|TestMatrix' ./tests/suites/e2e
+	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet|TestMatrix|TestParts' ./tests/suites/e2e
 
 # It needs both CPUs of its guest: beside other work the tools of the fabric take longer than they may.
 .PHONY: test-observe

@@ -50,7 +50,9 @@ var features = []feature{
 	{"bytes, method `survey`; their cost", []string{"datapath survey", "datapath alone", "datapath survey cost"}, unsupported},
 	{"bytes, method `uprobe`: exact, short processes", []string{"datapath exact", "datapath short", "datapath hooks"}, unsupported},
 	{"the same: extended CQs, latency, errors", []string{"datapath extended", "datapath latency", "datapath errors"}, unsupported},
-	{"the same: containers of an image, first use, seccomp", []string{"datapath images", "datapath first", "datapath containers"}, unsupported},
+	{"the same: containers of an image, first use, seccomp", []string{
+		"datapath images", "datapath first", "datapath containers",
+	}, unsupported},
 	{"the same: an HCA that is removed in use", []string{"datapath replugged", "datapath reset"}, unsupported},
 	{"the same: two sensors, an aborted connection, other network namespaces", []string{
 		"datapath two sensors", "datapath aborted connection", "datapath exclusive",
@@ -65,7 +67,9 @@ var features = []feature{
 	{"GPU drivers: ioctls, durations (vgem, virtio_gpu)", []string{"gpu driver ioctls"}, nil},
 	{"GPU drivers: stuck tasks (stub)", []string{"gpu driver stuck"}, nil},
 	{"GPU drivers of vendors are hooked and unloaded", []string{"gpu driver vendors"}, nil},
-	{"links: values, devices, modules, a driver that hangs (test driver)", []string{"link values", "link device", "link module", "link source"}, nil},
+	{"links: values, devices, modules, a driver that hangs (test driver)", []string{
+		"link values", "link device", "link module", "link source",
+	}, nil},
 	{"links: one fails under a workload; alerts, runbooks", []string{"link story"}, nil},
 	{"names and usage of containers, opt-out", []string{"names", "usage", "opt-out"}, nil},
 	{"lives of containers, restarts of runtimes, events", []string{"lives", "restarts", "events"}, nil},
@@ -204,5 +208,26 @@ func TestMatrix(t *testing.T) {
 	}
 	if d := cmp.Diff(want, string(text)); d != "" {
 		t.Errorf("go test -tags vm ./tests/suites/e2e -run TestMatrix -update:\n%s", d)
+	}
+}
+
+// TestParts: each scenario is in one of the parts.
+func TestParts(t *testing.T) {
+	const parts = 8
+	for i := range 60 {
+		in := 0
+		for k := range parts {
+			t.Setenv(partVar, fmt.Sprintf("%d/%d", k, parts))
+			if inPart(i) {
+				in++
+			}
+		}
+		if in != 1 {
+			t.Errorf("scenario %d is in %d parts", i, in)
+		}
+	}
+	t.Setenv(partVar, "")
+	if !inPart(1) {
+		t.Error("without parts a scenario is left out")
 	}
 }

@@ -130,7 +130,7 @@ func settings(environ []string) (set []string) {
 		switch {
 		case name == "MAKEFLAGS": // with the variables of the command line, such as GUESTS=2
 			for flag := range strings.FieldsSeq(value) {
-				if !chosen.MatchString(flag) {
+				if !chosen.MatchString(flag) && !strings.HasPrefix(flag, "-") {
 					set = append(set, flag)
 				}
 			}
