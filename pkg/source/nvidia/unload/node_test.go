@@ -208,7 +208,7 @@ func TestNodeFails(t *testing.T) {
 			change: func(a *apiServer) { (&tree{t: t}).write(a.node.TokenFile, strings.Repeat("x", maxFile+1)) },
 			want:   "is larger than",
 		},
-		"no TLS":   {change: func(a *apiServer) { a.node.Server = strings.Replace(a.node.Server, "https", "http", 1) }, want: "not https"},
+		"no TLS": {change: func(a *apiServer) { a.node.Server = strings.Replace(a.node.Server, "https", "http", 1) }, want: "not https"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAPIServer(t, tt.handle)
