@@ -2,7 +2,11 @@
 
 package client
 
-import "testing"
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
 
 func TestOnNode(t *testing.T) {
 	for text, want := range map[string]bool{
@@ -16,5 +20,23 @@ func TestOnNode(t *testing.T) {
 		if got := c.OnNode(); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
+	}
+}
+
+// TestLargeAnswer: of an answer, maxBody bytes are read.
+func TestLargeAnswer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range maxBody>>20 + 1 {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+	}))
+	defer server.Close()
+	c, err := New(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if body, err := c.Get(t.Context(), "/", nil); err != nil || len(body) != maxBody {
+		t.Errorf("%d bytes, %v, want %d", len(body), err, maxBody)
 	}
 }

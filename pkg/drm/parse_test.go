@@ -58,6 +58,7 @@ func TestParse(t *testing.T) {
 		"impossible values": {
 			text: "drm-driver:\tamdgpu\ndrm-client-id:\t1\ndrm-pdev:\t03:00.0\ndrm-memory-vram:\t99999999999999999 MiB\n" +
 				"drm-engine-gfx:\t18446744073709551615 ns\ndrm-engine-dec:\t-5 ns\ndrm-engine-enc:\t1.5 %\ndrm-engine-\x1b[2J:\t5 ns\n" +
+				"drm-memory-gtt:\t281474976710657\ndrm-engine-capacity-gfx:\t1025\n" +
 				"drm-resident-\x1b[2J:\t5\ndrm-engine-capacity-jpeg:\t0\ndrm-engine-" + strings.Repeat("x", 33) + ":\t5 ns\n",
 			want: Client{Driver: "amdgpu", ID: 1, Engines: map[string]Engine{"jpeg": {}}}, ok: true,
 		},

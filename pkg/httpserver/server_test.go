@@ -40,7 +40,8 @@ func TestProbeAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404, "/pods": 404, "/": 404} {
+	long := "/" + strings.Repeat("x", 2*maxHeaderBytes)
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404, "/pods": 404, "/": 404, long: 431} {
 		if code := status(t, "http://"+address+path); code != want {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}

@@ -30,6 +30,7 @@ func TestParseStat(t *testing.T) {
 	for _, in := range []string{
 		"", "7 sh" + rest, "7 )sh(" + rest, "7 (sh) S 1 2", "7 (sh)" + strings.Replace(rest, "4711", "99999999999999999999", 1),
 		"7 (sh)" + strings.Replace(rest, "4711", "9223372036854775807", 1), "7 (sh)" + strings.Replace(rest, "4711", "-1", 1),
+		"7 (sh)" + strings.Replace(rest, "4711", "315360000001", 1), // more than 100 years after the boot
 		"7 (sh)" + strings.Replace(rest, "262144", "x", 1),
 	} {
 		if got, err := procfile.ParseStat([]byte(in)); !errors.Is(err, procfile.ErrFormat) {

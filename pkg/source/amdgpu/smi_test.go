@@ -5,6 +5,7 @@ package amdgpu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -85,6 +86,19 @@ func TestSMIMerge(t *testing.T) {
 	old := model.GPU{PCIAddress: "0000:c1:00.0"}
 	if s.merge(&old); old.Power.Known {
 		t.Error("it is too old")
+	}
+}
+
+// TestManySMI: of the GPUs in amd-smi's output, maxSMI are read.
+func TestManySMI(t *testing.T) {
+	t.Parallel()
+	var gpus []string
+	for i := range maxSMI + 10 {
+		gpus = append(gpus, fmt.Sprintf(`{"gpu": %d, "bus": {"bdf": "%04x:00:00.0"}}`, i, i))
+	}
+	got, err := parseSMI([]byte("["+strings.Join(gpus, ",")+"]"), []byte("[]"))
+	if err != nil || len(got) != maxSMI {
+		t.Errorf("%d GPUs, %v, want %d", len(got), err, maxSMI)
 	}
 }
 

@@ -82,3 +82,31 @@ func TestKeepImages(t *testing.T) {
 		t.Errorf("%d files are kept that were removed with their image", kept())
 	}
 }
+
+// TestKeepOfHome: for one process, maxKeptOfHome files are kept.
+func TestKeepOfHome(t *testing.T) {
+	s, dir := newTestSource(Options{Procfs: "/proc"}, func() {}), t.TempDir()
+	home, err := locate.OpenProcess("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	found := &searchResult{Found: locate.Found{Paths: map[locate.FileID]string{}}, home: home}
+	for i := range uint64(maxKeptOfHome + 2) {
+		id, path := locate.FileID{Inode: i}, filepath.Join(dir, fmt.Sprint(i))
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.prober.files[id], found.Paths[id] = newFile(id, false), path
+	}
+	s.prober.keep(found)
+	if n := len(s.prober.kept.ids); n != maxKeptOfHome {
+		t.Errorf("%d files are kept, want %d", n, maxKeptOfHome)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if s.prober.checkKept(); len(s.prober.kept.ids) > 0 {
+		t.Errorf("%d files are kept", len(s.prober.kept.ids))
+	}
+}

@@ -298,3 +298,11 @@ func TestExcluded(t *testing.T) {
 		}
 	}
 }
+
+// TestOutdatedSurvey: the result of a survey is used for maxIntervals intervals.
+func TestOutdatedSurvey(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	if isOutdated(now.Add(-maxIntervals*time.Minute), now, time.Minute) || !isOutdated(now.Add(-maxIntervals*time.Minute-1), now, time.Minute) {
+		t.Error("the result of a survey is used for a shorter or longer time")
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
@@ -85,6 +86,20 @@ func TestParseStatistics(t *testing.T) {
 		hca.Nest(AttrHWCounter, hca.Text(AttrHWName, "../x"), hca.U32(AttrHWIndex, 33), hca.Attr(AttrHWDynamic, 1)))
 	if o, err := parseOptionals(nil, status); err != nil || len(o) != 1 || o[0] != (Optional{TxBytes, 32, true}) {
 		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := parseOptionals(make([]Optional, maxOptional), status); !errors.Is(err, ErrTooMany) {
+		t.Errorf("more than the limit: %v", err)
+	}
+}
+
+// TestTooManyDomains: a device with more protection domains than are read, or of more modules.
+func TestTooManyDomains(t *testing.T) {
+	one := hca.Nest(AttrPD, hca.Nest(AttrPD+1, hca.U32(AttrPDN, 1), hca.Text(AttrKernName, "nvme_rdma")))
+	if _, err := parseDomains(make([]model.Domains, maxModules), one); !errors.Is(err, ErrTooMany) {
+		t.Errorf("modules: %v", err)
+	}
+	if _, err := pdTable.parse(make([]record, maxObjects), one); !errors.Is(err, ErrTooMany) {
+		t.Errorf("objects: %v", err)
 	}
 }
 
