@@ -55,7 +55,7 @@ func (k *soak) faults() []fault {
 			l.startCollector,
 		},
 	}
-	return slices.Concat(all, k.deviceFaults(), k.tenantFaults(), k.limitFaults())
+	return slices.Concat(all, k.deviceFaults(), k.tenantFaults(), k.limitFaults(), k.more.faults(k))
 }
 
 // killSensor returns the process, which need not have ended.

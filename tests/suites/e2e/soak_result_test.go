@@ -170,9 +170,10 @@ func (r *soakResult) table(k *soak) string {
 	return b.String()
 }
 
-// startSensor starts the sensor, in a cgroup of its own.
+// startSensor starts the sensor, in a cgroup of its own. In an emulated guest forks wait longer for a probe than users permit.
 func (k *soak) startSensor() {
-	k.s = start(k.t, k.n.args("--grace=30s", "--events.otlp-endpoint="+collectorAddress, "--events.otlp-insecure")...)
+	k.s = start(k.t, k.n.args(append(k.more.arguments(), "--grace=30s", "--events.otlp-endpoint="+collectorAddress, "--events.otlp-insecure",
+		"--container.scope=all", "--rdma.datapath=survey", "--rdma.survey-interval=1m", "--probe.attach-limit=2s")...)...)
 	k.names = &nameLog{seen: map[string]map[identity]period{}, foreign: map[identity]bool{}}
 	k.result.sensors++
 	if err := os.WriteFile(filepath.Join(sensorCgroup, "cgroup.procs"), fmt.Append(nil, k.s.cmd.Process.Pid), 0o644); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/machines/otel"
 	"github.com/accelscope/accelscope/tests/machines/vm/guest"
 	"github.com/accelscope/accelscope/tests/tools/child"
@@ -24,7 +25,8 @@ const (
 	seedVar = "ACCELSCOPE_SEED" // seed of the faults; empty: random
 )
 
-// TestSoak runs the sensor with traffic and 200 containers that come and go, while a random sequence of faults happens.
+// TestSoak runs the sensor as users do (surveys, GPUs, a kubelet, metrics of all containers, events) with traffic and 200
+// containers that come and go, while a random sequence of faults happens.
 // It checks each scrape, the recovery after each fault, and at the end that the sensor uses no more resources than at
 // the start.
 func TestSoak(t *testing.T) {
@@ -35,7 +37,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := node{kernel: "6.12"}
+	n := node{kernel: "7"} // the only kernel whose Soft-RoCE counts the bytes of a port
 	if whole() {
 		n = parse(strings.Split(os.Getenv(nodesVar), ","))[0]
 	}
@@ -45,13 +47,17 @@ func TestSoak(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		library, err := nvml.Build(t.Context(), t.TempDir(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
 		seed := os.Getenv(seedVar)
 		if seed == "" {
 			seed = strconv.FormatUint(uint64(rand.Uint32()), 10)
 		}
 		t.Logf("to replay the faults: make soak SOAK=%s SEED=%s", os.Getenv(soakVar), seed)
 		opts.Timeout = length + soakExtra
-		opts.Env = append(opts.Env, otelcolVar+"="+collector, soakVar+"="+os.Getenv(soakVar), seedVar+"="+seed)
+		opts.Env = append(opts.Env, otelcolVar+"="+collector, nvmlVar+"="+library, soakVar+"="+os.Getenv(soakVar), seedVar+"="+seed)
 	}
 	if guest.Enter(t, opts) {
 		child.Longest = length + soakExtra
@@ -76,6 +82,7 @@ type soak struct {
 	seed   uint64
 
 	load  *soakLoad
+	more  *soakSources
 	s     *sensor // nil while it is killed
 	names *nameLog
 	calls chan func() // of faults, for the test's goroutine
@@ -95,6 +102,7 @@ func newSoak(t *testing.T, n node, length time.Duration, seed uint64) *soak {
 	k := &soak{t: t, ctx: ctx, n: n, length: length, seed: seed, calls: make(chan func()), scraped: make(chan struct{})}
 	k.result.faults = map[string]*faultResult{}
 	k.load = startSoakLoad(ctx, t)
+	k.more = startSoakSources(t, k.load)
 	return k
 }
 
