@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/pkg/source/nvidia"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // released remembers the last release.
@@ -19,7 +19,7 @@ type released struct {
 	lasts  time.Duration
 }
 
-func (r *released) Release(reason string, d time.Duration) nvidia.Status {
+func (r *released) Release(reason string, d time.Duration) model.LibraryStatus {
 	r.reason, r.lasts = reason, d
 	return r.Status()
 }

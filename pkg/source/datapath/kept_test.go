@@ -97,7 +97,7 @@ func TestKeepOfHome(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.prober.files[id], found.Paths[id] = newFile(id, false), path
+		s.prober.files[id], found.Paths[id] = newFile(id, 1, false), path
 	}
 	s.prober.keep(found)
 	if n := len(s.prober.kept.ids); n != maxKeptOfHome {
