@@ -53,7 +53,7 @@ func linksWorst() row {
 	problems := is("down", "infiniband_port_state"+sel(dev, `state="active"`)+" == bool 0") +
 		" or " + is("flaps", grown("rdma_port_link_flaps_total")+" > bool 0") +
 		" or " + is("pause", rate("rdma_port_pause_seconds_total", s)+" > bool 0.05") +
-		" or " + is("storms", grown("rdma_port_pause_storm_events_total")+" > bool 0") +
+		" or " + is("storms", grown("rdma_port_pause_storm_events_total", `type!="warning"`)+" > bool 0") +
 		" or " + is("uncorrectable", grown("rdma_port_fec_uncorrectable_blocks_total")+" > bool 0") +
 		" or " + is("module", "abs(rdma_port_module_alarm"+s+") > bool 0") +
 		" or " + is("gid", "rdma_port_roce_v2_gid_missing"+s)

@@ -94,9 +94,9 @@ func dataPath() row {
 			"Bytes per second that workloads send to the switch port of their HCA. A node with --collector.fabric reads the "+
 				"fabric for all nodes. HCAs with several links are left out.",
 			"Bps", query{
-				expr: top(15, by("workload, uplink, uplink_port", rate("container_rdma_transmit_bytes_total", s)+
+				expr: owner(top(15, by("workload, uplink, uplink_port", rate("container_rdma_transmit_bytes_total", s)+
 					" * on (instance, device) group_left (node_guid) ("+deviceGUIDs()+
-					") * on (node_guid) group_left (uplink, uplink_port) ("+onlyLinks()+")")),
+					") * on (node_guid) group_left (uplink, uplink_port) ("+onlyLinks()+")"))),
 				legend: "{{workload}} → {{uplink}}/{{uplink_port}}",
 			}),
 		graph("Work requests by opcode",
