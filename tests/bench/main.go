@@ -151,6 +151,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return ofSensor(use, func(e exporter) error {
+		if err := measureHealth(ctx, e, results[0].manifest, os.Stdout); err != nil {
+			return err
+		}
 		if err := measurePods(ctx, e, nodes[0].plan, os.Stdout); err != nil {
 			return err
 		}

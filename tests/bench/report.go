@@ -17,12 +17,13 @@ import (
 type result struct {
 	node     string
 	plan     plan
+	manifest fixtures.Manifest
 	counters int // values in the counter files of all ports
 	figures  map[string][]*figures
 }
 
 func newResult(n node, m fixtures.Manifest) *result {
-	r := &result{node: n.name, plan: n.plan, figures: map[string][]*figures{}}
+	r := &result{node: n.name, plan: n.plan, manifest: m, figures: map[string][]*figures{}}
 	for _, h := range m.HCAs {
 		r.counters += len(h.Counters) + len(h.HWCounters)
 	}
