@@ -38,6 +38,9 @@ type Change[P comparable] struct {
 	Offset        func(P) uint64
 	Attach        func(Half[P]) func(path string) (io.Closer, error) // nil: detach
 	RetryInterval time.Duration                                      // until the next operation after a failure
+	// EntryDetached is called in a goroutine of the Gate when the entry of a function has been detached, before its return is. It
+	// may be nil.
+	EntryDetached func()
 	// Ended is called by Take, when Links has the probes that are attached. It may be nil.
 	Ended func(*Operation)
 }
@@ -74,6 +77,9 @@ func (c *Change[P]) operation(source string) *Operation {
 	o := &Operation{Source: source, Paths: c.Paths, Owners: c.Owners}
 	for i, h := range c.Halves {
 		p := Probe{Offset: c.Offset(h.Place), Link: c.File.Links[h]}
+		if c.Attach == nil && !h.Return {
+			p.Detached = c.EntryDetached
+		}
 		if c.Attach != nil {
 			p.Attach = c.Attach(h)
 			if i > 0 && c.Halves[i-1] == (Half[P]{h.Target, true}) {

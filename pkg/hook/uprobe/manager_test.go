@@ -129,3 +129,30 @@ func TestSearches(t *testing.T) {
 		<-dropped
 	}
 }
+
+// TestEntryDetached: a source learns that the entry of a function is detached while its return is still probed.
+func TestEntryDetached(t *testing.T) {
+	g, path := newGate(t), code(t)
+	h := start(t, program(t, "manymaps"), path, "2", "2")
+	done := make(chan struct{})
+	defer close(done)
+	m := NewManager[uint64](g, source, zap.NewNop(), done)
+	f := NewFile[uint64](0, false)
+	var seen []byte
+	c := Change[uint64]{
+		File: &f, Paths: []string{path}, Offset: func(offset uint64) uint64 { return offset }, Halves: f.Missing(Target[uint64]{Place: site}, true),
+		Attach:        func(h Half[uint64]) func(string) (io.Closer, error) { return g.probes(h.Place)[0].Attach },
+		EntryDetached: func() { seen = append(seen, instruction(t, h.pid, path, site)) },
+	}
+	m.Begin(&c, time.Now())
+	m.Take(<-m.Results, time.Now())
+	if len(seen) > 0 || len(f.Links) != 2 {
+		t.Fatalf("attached: %x, %d probes", seen, len(f.Links))
+	}
+	c.Halves, c.Attach = f.Unwanted(func(uint64) bool { return false }), nil
+	m.Begin(&c, time.Now())
+	m.Take(<-m.Results, time.Now())
+	if !slices.Equal(seen, []byte{trap}) || f.HasProbes() {
+		t.Errorf("instructions when the entry was detached %#x, want one trap; %d probes are left", seen, len(f.Links))
+	}
+}

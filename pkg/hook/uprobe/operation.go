@@ -50,6 +50,9 @@ type Probe struct {
 	Attach func(path string) (io.Closer, error)
 	// Link is the attached probe, or nil.
 	Link io.Closer
+	// Detached is called when the probe has been detached from all processes, before the next probe of the operation is. Grace
+	// periods need not have ended. It may be nil.
+	Detached func()
 	// Err is why the probe is not attached, or still attached.
 	Err error
 }
@@ -251,6 +254,9 @@ func (g *Gate) call(o *Operation, p *Probe, path string, v view) error {
 		}
 	})
 	forks, err := g.released(c, v.mappings, true)
+	if p.Detached != nil {
+		p.Detached()
+	}
 	return g.judge(o, path, v, forks, err)
 }
 

@@ -31,11 +31,17 @@ func (l *loop) change(f *file, now time.Time) {
 		return
 	}
 	c.RetryInterval = retryInterval
+	forget := func() {
+		if err := l.kernel.forgetCalls(); err != nil {
+			l.opts.Logger.Debug("the programs may take calls for nested ones", zap.Error(err))
+		}
+	}
+	c.EntryDetached = forget // from now on no call begins whose return the next step could miss
 	c.Ended = func(o *uprobe.Operation) {
 		if c.Attach != nil {
 			f.setFailures(c.Halves, o)
-		} else if err := l.kernel.detached(); err != nil {
-			l.opts.Logger.Debug("the programs may take calls for nested ones", zap.Error(err))
+		} else {
+			forget() // also what an entry that was running then has written
 		}
 		l.change(f, time.Now())
 	}

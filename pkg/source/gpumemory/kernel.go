@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf"
 
@@ -24,8 +25,9 @@ type kernel struct {
 	programs [][2]*ebpf.Program
 	refused  []error
 	// multi: probes are uprobe_multi links (Linux 6.6), otherwise perf events.
-	multi      bool
-	generation uint32
+	multi        bool
+	generationMu sync.Mutex
+	generation   uint32
 
 	keys     []gen.GPUMemoryFailureKey
 	values   []gen.GPUMemoryFailures
@@ -118,8 +120,11 @@ func (k *kernel) probe(p *place, pid int, ret bool) func(path string) (io.Closer
 	}
 }
 
-// detached makes the programs forget the calls in progress, because no probe may see their returns.
-func (k *kernel) detached() error {
+// forgetCalls makes the programs forget the calls in progress, because no probe may see their returns. If such a call fails
+// and its return is seen, it counts as a loss. Safe for concurrent use.
+func (k *kernel) forgetCalls() error {
+	k.generationMu.Lock()
+	defer k.generationMu.Unlock()
 	k.generation++
 	return k.object.Coll.Variables[gen.GPUMemoryVarGeneration].Set(k.generation)
 }
