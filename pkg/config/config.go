@@ -82,7 +82,7 @@ type SensorFlags struct {
 	LinkFlags
 	DataPathFlags
 
-	Containers bool   `name:"collector.container" negatable:"" default:"true" help:"Metrics of containers. False means --container.scope=none."`
+	Containers bool   `name:"collector.container" negatable:"" default:"true" help:"Container metrics; false: --container.scope=none."`
 	Scope      string `name:"container.scope" enum:"auto,all,accelerated,none" default:"auto" help:"Workloads with CPU, memory (${enum})."`
 	Node       bool   `name:"collector.node" negatable:"" default:"true" help:"Read node metrics like node_exporter."`
 
