@@ -61,6 +61,7 @@ func main() {
 func run(ctx context.Context) error {
 	short := flag.Bool("short", false, "only show that the bench works: one round, few scrapes")
 	rounds := flag.Int("rounds", 2, "rounds on each node with 1.1 s between two scrapes; there is one round with 15 s")
+	scrapes := flag.Int("scrapes", 120, "scrapes of each round, of each exporter")
 	only := flag.String("only", "", "comma-separated names of the exporters to run (default all)")
 	grow := flag.Bool("growth", false, "only measure how the cost grows with containers, ports, GPUs and queue pairs")
 	each := flag.Bool("sources", false, "only measure what each source of the sensor adds")
@@ -90,9 +91,9 @@ func run(ctx context.Context) error {
 		return measureLinks(ctx, programs.accelscope, *short, os.Stdout)
 	}
 	nodes := []node{
-		{"10 HCAs", fixtures.Node(), plan{*rounds, pause, 120, 5, 1000, time.Minute, time.Minute}},
-		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, pause, 120, 5, 100, 5 * time.Second, time.Minute}},
-		{"10 HCAs, scraped as users do", fixtures.Node(), plan{1, usual, 120, 5, 100, time.Minute, time.Minute}},
+		{"10 HCAs", fixtures.Node(), plan{*rounds, pause, *scrapes, 5, 1000, time.Minute, time.Minute}},
+		{"10 HCAs, 128 VFs, 500 containers", fixtures.CrowdedNode(), plan{*rounds, pause, *scrapes, 5, 100, 5 * time.Second, time.Minute}},
+		{"10 HCAs, scraped as users do", fixtures.Node(), plan{1, usual, *scrapes, 5, 100, time.Minute, time.Minute}},
 		{"no device", fixtures.Options{Seed: 1}, plan{1, usual, 8, 5, 100, time.Minute, time.Minute}},
 	}
 	viewing := viewerTime
