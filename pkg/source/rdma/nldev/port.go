@@ -20,13 +20,23 @@ var (
 )
 
 // Port reads the state and the LIDs of a port (PORT_GET), for which the kernel queries the port once (ib_query_port in
-// fill_port_info).
+// fill_port_info). The kernel answers with the type of GET (nldev_port_get_doit). It also acknowledges, so that an answer
+// with another type is not awaited.
 func (c *Conn) Port(index, port uint32, deadline time.Time) (s sysfs.PortState, err error) {
-	err = c.Request(Request{Cmd: CmdPortGet, Index: &index, Port: port}, deadline, func(payload []byte) (err error) {
+	r := Request{Cmd: CmdPortGet, Acknowledge: true, Index: &index, Port: port}
+	answered := false
+	err = c.Ask(r.encode(), MessageType(CmdGet), deadline, func(payload []byte) (err error) {
+		answered = true
 		s, err = parsePort(payload)
 		return err
 	})
-	return s, err
+	if err == nil && !answered {
+		err = netlink.ErrMalformed
+	}
+	if err != nil {
+		return sysfs.PortState{}, fmt.Errorf("RDMA netlink: PORT_GET: %w", err)
+	}
+	return s, nil
 }
 
 func parsePort(payload []byte) (s sysfs.PortState, err error) {

@@ -4,14 +4,11 @@ package sysfs
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -38,7 +35,7 @@ type Queries struct {
 	opened int // value of device.opened for dir
 	Ports  []portQuery
 
-	unanswered bool // the kernel has no PORT_GET
+	unanswered bool // PORT_GET failed for this device: files are read
 }
 
 // PortState is the answer to PORT_GET, in the words of the files.
@@ -134,8 +131,7 @@ func (q *Queries) Read(now time.Time, ask Ask) (links Tally) {
 				q.take(p, answer, now, &links)
 				continue
 			}
-			ask = nil // a late answer may follow
-			q.unanswered = errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+			q.unanswered = true
 		}
 		q.readPort(p, now, &links)
 	}
