@@ -6,9 +6,13 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
+	"github.com/accelscope/accelscope/tests/fakes/hca"
 )
 
 // TestPort: an answer to PORT_GET has the words of the files, and LIDs only for InfiniBand.
@@ -35,5 +39,38 @@ func TestPort(t *testing.T) {
 		if got, err := parsePort(payload); !errors.Is(err, netlink.ErrMalformed) {
 			t.Errorf("%x: %+v, %v; want an error", payload, got, err)
 		}
+	}
+}
+
+// TestPortAnswer: the kernel answers with the type of GET, and acknowledges. An answer with another type is an error, and is not
+// awaited.
+func TestPortAnswer(t *testing.T) {
+	state := slices.Concat(netlink.Append(nil, AttrPortState, 4), netlink.Append(nil, AttrPortPhys, 5))
+	up := sysfs.PortState{State: "ACTIVE", PhysState: "LinkUp"}
+	for name, tt := range map[string]struct {
+		answer []byte
+		want   sysfs.PortState
+		err    error
+	}{
+		"as Linux 5.10 to 7": {hca.Reply(CmdGet, 0, state), up, nil},
+		"another type":       {hca.Reply(CmdPortGet, 0, state), sysfs.PortState{}, netlink.ErrMalformed},
+		"no state":           {hca.Reply(CmdGet, 0), sysfs.PortState{}, netlink.ErrMalformed},
+		"unknown command":    {hca.Failure(unix.EOPNOTSUPP), sysfs.PortState{}, unix.EOPNOTSUPP},
+	} {
+		c, err := fakeKernel(t, func(r []byte) [][]byte {
+			if native.Uint16(r[4:]) != MessageType(CmdPortGet) || native.Uint16(r[6:])&unix.NLM_F_ACK == 0 {
+				t.Errorf("%s: request %x", name, r)
+			}
+			return [][]byte{tt.answer, hca.Failure(0)}
+		})()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the acknowledgment of the first request does not answer the second
+			if got, err := c.Port(3, 1, time.Now().Add(time.Minute)); got != tt.want || !errors.Is(err, tt.err) {
+				t.Errorf("%s: %+v, %v; want %+v, %v", name, got, err, tt.want, tt.err)
+			}
+		}
+		c.Close()
 	}
 }
