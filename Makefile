@@ -159,7 +159,7 @@ artifacts: build image packages
 # Only packages with goroutines run with the race detector, which makes tests several times slower. make lint runs vet.
 BINARY  = ./cmd/accelscope
 UNRACED = ./deploy/... ./tests/... ./pkg/attribution/... ./pkg/config ./pkg/format ./pkg/model ./pkg/mountinfo \
-	./pkg/procfile ./pkg/source/drm ./pkg/source/link/module ./pkg/top ./pkg/verdict
+	./pkg/procfile ./pkg/source/drm ./pkg/source/link/module ./pkg/top
 RACED   = $(shell go list ./... | grep -vxF "$$(go list $(UNRACED) $(BINARY))")
 
 .PHONY: test-unit

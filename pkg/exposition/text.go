@@ -28,8 +28,8 @@ type text struct {
 	buffer []byte // kept for the next part
 }
 
-// place is a row of a page, the first row of a family with its header before it. The end of a page is after its last
-// family.
+// place is a row of a page, the first row of a family with its header before it. Every family has a row. The end of a page
+// is after its last family.
 type place struct{ family, row int }
 
 // flushSize bounds the buffer: a busy node has many megabytes of text. gzip compresses independent blocks of at most

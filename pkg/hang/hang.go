@@ -43,27 +43,24 @@ type Call[T any] struct {
 // Start calls fn unless a call is in progress, and does not wait. limit is the time for fn. Start returns nil if fn is
 // not called.
 func (c *Call[T]) Start(limit time.Duration, fn func() (T, error)) *Pending[T] {
+	return c.begin(limit, fn, true)
+}
+
+func (c *Call[T]) begin(limit time.Duration, fn func() (T, error), shared bool) *Pending[T] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.running != nil || c.closed {
 		return nil
 	}
 	p := c.start("", limit, fn)
-	p.shared = true
+	p.shared = shared
 	return p
 }
 
 // Do calls fn and waits until it returns, limit has passed or ctx ends. The error is ErrStuck if fn has not returned,
 // and immediately if a call is in progress.
 func (c *Call[T]) Do(ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
-	c.mu.Lock()
-	if c.running != nil || c.closed {
-		c.mu.Unlock()
-		var none T
-		return none, ErrStuck
-	}
-	p := c.start("", limit, fn)
-	c.mu.Unlock()
+	p := c.begin(limit, fn, false)
 	value, err := p.Wait(ctx)
 	c.keep(p)
 	return value, err

@@ -144,7 +144,9 @@ func run(ctx context.Context) error {
 	for _, res := range results {
 		res.print(os.Stdout, use)
 	}
-	printGates(os.Stdout, "The crowded node has 128 VFs. The limits beside cAdvisor are in the curves of containers.", gates(results[0], results[1], results[2], results[3]))
+	printGates(os.Stdout, "The crowded node has 128 VFs. The sensor has no sources of GPUs, containers, the node,\n"+
+		"runtimes and the kubelet, also where the limit is for all sources. The limits beside cAdvisor are in the\n"+
+		"curves of containers.", gates(results[0], results[1], results[2], results[3]))
 	if err := printFiles(os.Stdout); err != nil {
 		return err
 	}

@@ -14,15 +14,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
+func newManager(t *testing.T, g *Gate) *Manager[uint64] {
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	return NewManager[uint64](g, source, zap.NewNop(), done)
+}
+
 // TestManager: a file has one operation at a time. The entry of a function is probed only if its return is. At the end all
 // probes are detached.
 func TestManager(t *testing.T) {
 	g, path := newGate(t), code(t)
 	h := start(t, program(t, "manymaps"), path, "2", "2")
-	done := make(chan struct{})
-	defer close(done)
-	m := NewManager[uint64](g, source, zap.NewNop(), done)
-	f := NewFile[uint64](0, false)
+	m, f := newManager(t, g), NewFile[uint64](0, false)
 	const other = site + 0x1000
 	failed := errors.New("no return")
 	var ended []error
@@ -134,10 +137,7 @@ func TestSearches(t *testing.T) {
 func TestEntryDetached(t *testing.T) {
 	g, path := newGate(t), code(t)
 	h := start(t, program(t, "manymaps"), path, "2", "2")
-	done := make(chan struct{})
-	defer close(done)
-	m := NewManager[uint64](g, source, zap.NewNop(), done)
-	f := NewFile[uint64](0, false)
+	m, f := newManager(t, g), NewFile[uint64](0, false)
 	var seen []byte
 	c := Change[uint64]{
 		File: &f, Paths: []string{path}, Offset: func(offset uint64) uint64 { return offset }, Halves: f.Missing(Target[uint64]{Place: site}, true),

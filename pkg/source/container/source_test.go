@@ -527,7 +527,7 @@ func TestManyNested(t *testing.T) {
 	}
 	write(t, root, below("/slurm/uid_1/job_2", files))
 	if got, _ := only(t, fake(t, root, true, "/slurm/uid_1/job_2")); got.Processes != model.Some(float64(maxBelow)) {
-		t.Errorf("processes %v, want those of %d cgroups", got.Processes, maxBelow)
+		t.Errorf("processes %v, want the processes of %d cgroups", got.Processes, maxBelow)
 	}
 }
 

@@ -29,7 +29,7 @@ type prober struct {
 	former     []*file // with probes from before the last release
 	manager    *uprobe.Manager[locate.Site]
 	ended      func(*file, time.Time) // called after a change of a file
-	closing    []*kernel              // from before the last release, the programs of which an operation may still attach
+	closing    []*kernel              // from before the last release: an operation may still attach their programs
 }
 
 // maxFilesOfOwner bounds the files that an owner alone has probed: a process may map any number of copies of a provider. All pods of a node

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxWaiting is the number of events that wait for another attempt, maxQueue that of one process.
+	// maxWaiting is the number of events that wait for another attempt, maxQueue the number of events in the queue of one process.
 	maxWaiting        = 4096
 	maxWaitingOfOwner = maxWaiting / 4
 	maxQueue          = 256

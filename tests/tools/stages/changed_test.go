@@ -90,7 +90,7 @@ func TestUnchanged(t *testing.T) {
 		}
 	}
 	if kept, err := os.ReadDir(memory.dir); err != nil || len(kept) != 2 {
-		t.Errorf("%d stages are remembered, want those of the last run: %v", len(kept), err)
+		t.Errorf("%d stages are remembered, want the stages of the last run: %v", len(kept), err)
 	}
 }
 
