@@ -80,7 +80,8 @@ func (v *fabricView) fill(f *model.Fabric, b *exposition.Builder) {
 }
 
 var fabricNotes = []string{
-	"Names follow infiniband_exporter if it has the metric. The word in brackets is perfquery's counter.",
+	"Names follow infiniband_exporter if it has the metric. The word in brackets is perfquery's counter. " +
+		"`infiniband_hca_port_*`: as of switches.",
 	"`infiniband_switch_up`: 0: counters are from the last successful query.",
 	"`infiniband_switch_port_degraded`: `reason` is `width` or `speed`, compared with both ends' capability and the expected " +
 		"value. Absent if these are unknown.",

@@ -68,7 +68,6 @@ func gpuState(name, label string, states []string, help string, of func(*gpuView
 
 var gpuNotes = []string{
 	"A suspended or unreadable GPU has only `gpu_info`. Values that the driver does not report are absent.",
-	"`gpu_utilization`: not Intel.",
 	"`gpu_engine_utilization_ratio`, `gpu_memory_used_bytes`: read every `--gpu.process-interval`; at least the sum over " +
 		"processes: a ratio may exceed 1.",
 	"`gpu_engine_utilization_ratio`: NVIDIA's `*_active` are fractions of cycles and need GPM (Hopper and newer). AMD's " +
@@ -92,7 +91,6 @@ var gpuNotes = []string{
 	"`gpu_info`: `parent_uuid` is the GPU of a MIG instance or partition.",
 	"`gpu_mode`: `numa`: GPU memory is a NUMA node (GH200, GB200). `mig_pending`, `ecc_pending`: the next reset changes the " +
 		"mode.",
-	"`gpu_driver_info`: `library` is NVML's version.",
 }
 
 func gpuMetrics() []metric {

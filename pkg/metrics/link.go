@@ -25,13 +25,10 @@ var linkNotes = []string{
 		"host](../docs/links.md#loss-in-the-host).",
 	"`rdma_port_dcb_info`: `pfc` lists priorities, `traffic_classes` the class of each priority, `bandwidth` the percentage of " +
 		"each class, or `strict`, `cbs`, `vendor`. Only mlx5 has `trust`.",
-	"`rdma_port_fec_corrected_blocks_total` wraps at 32 bits with ice.",
-	"`rdma_port_bond_rate_bytes_per_second`: [bonds](../docs/links.md#bonds) only.",
 	"`rdma_port_link_up` is `operstate`, `rdma_port_link_admin_up` the flag `IFF_UP`; for a bond's leg that an HCA has alone, " +
 		"also the bond's flag. The RDMA port's state is `infiniband_port_state`.",
 	"`rdma_port_carrier_down_total`, `rdma_port_carrier_changes_total` include `ip link set down`. " +
 		"[Flaps](../docs/links.md#flaps) count from the sensor's start.",
-	"`rdma_port_link_read_timestamp_seconds`: if a driver hangs, values keep this time, except carrier counters and flaps.",
 }
 
 var linkLabels = []string{"device", "port", "netdev"}

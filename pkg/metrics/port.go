@@ -35,8 +35,6 @@ var portNotes = []string{
 		"(`infiniband_device_info{pf_device}`).",
 	"`infiniband_port_errors_total`: most counters stop at their highest value.",
 	"`infiniband_device_info`: `netns` is the inode of the network namespace, empty for the node's.",
-	"`rdma_port_gids`, `rdma_port_roce_v2_gid_missing`, `infiniband_port_pkeys`, `infiniband_port_default_pkey_missing`, " +
-		"`infiniband_port_sm_changes_total`: read every 30 s.",
 	"An HCA's node GUID is `guid` of `infiniband_hca_uplink_info`. The fabric lists no VFs: a VF has its PF's link.",
 }
 

@@ -29,17 +29,27 @@ func reference() string {
 		"Metrics that end in `_total` are counters; others without a type in brackets are gauges. The labels are in braces. ",
 		"`IDENTITY` stands for `", strings.Join(exposition.Identity, ","), "`: empty where they do not apply, ",
 		"all five empty for the unattributed share. A scrape with `?collect[]=NAME` has the metrics of this collector only. ",
-		"Metrics of node_exporter, cAdvisor, rdma_exporter and dcgm-exporter are listed by their labels; HELP in `/metrics` describes them. *full* marks what only `--gpu.detail=full` exports. *full* by a label: otherwise the label is `all`, and the value the sum. `DCGM` stands for `", strings.Join(dcgmLabels, ","), "`.\n")
+		"Metrics of node_exporter, cAdvisor, rdma_exporter and dcgm-exporter are listed by their labels; HELP in `/metrics` describes them. *full* marks what only `--gpu.detail=full` exports. *full* by a label: otherwise the label is `all`, and the value the sum.\n")
 	for _, g := range groups(nil) {
 		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n", g.title, collectorsOf(&g))
-		if first := &g.rows[0]; first.collector == "node" || first.collector == "container" || first.compat != "" && first.compat != CompatLens && first.compat != Process {
+		if first := &g.rows[0]; first.compat == CompatDCGM { // docs/gpus.md has the names: TestDCGMTable
+			fmt.Fprintf(&out, "Labels: `%s`; `DCGM_FI_DEV_XID_ERRORS` also `err_code`, `err_msg`.\n", strings.Join(dcgmLabels, ","))
+			g.rows = nil
+		} else if first.collector == "node" || first.collector == "container" || first.compat != "" && first.compat != CompatLens && first.compat != Process {
 			writeNames(&out, g.rows)
 			g.rows = nil
 		}
+		described := map[string]bool{}
+		for i := range g.rows {
+			described[g.rows[i].name] = true
+		}
+		twins := slices.DeleteFunc(slices.Clone(g.rows), func(m metric) bool { return !described[twinOf(m.name)] })
+		g.rows = slices.DeleteFunc(g.rows, func(m metric) bool { return described[twinOf(m.name)] })
 		for i := range g.rows {
 			m := &g.rows[i]
 			fmt.Fprintf(&out, "- `%s%s`%s: %s%s\n", m.name, labelsOf(m), typeOf(m), strings.ReplaceAll(m.help, "<", "&lt;"), detailOf(m))
 		}
+		writeNames(&out, twins)
 		for i, note := range g.notes {
 			if i == 0 {
 				fmt.Fprint(&out, "\nNotes:\n\n")
@@ -48,6 +58,14 @@ func reference() string {
 		}
 	}
 	return out.String()
+}
+
+// twinOf returns the switch's metric that describes an HCA's metric, or "".
+func twinOf(name string) string {
+	if counter, ok := strings.CutPrefix(name, "infiniband_hca_port_"); ok {
+		return "infiniband_switch_port_" + counter
+	}
+	return ""
 }
 
 // writeNames writes the names of metrics that another exporter documents, by their labels.
@@ -72,14 +90,10 @@ func labelsOf(m *metric) string {
 	if m.owned {
 		labels = append(labels, "IDENTITY")
 	}
-	names := m.labels
-	if m.compat == CompatDCGM && slices.Equal(m.labels[:len(dcgmLabels)], dcgmLabels) {
-		labels, names = append(labels, "DCGM"), m.labels[len(dcgmLabels):]
-	}
 	if m.gpu {
 		labels = append(labels, exposition.GPULabels...)
 	}
-	if labels = append(labels, names...); len(labels) == 0 {
+	if labels = append(labels, m.labels...); len(labels) == 0 {
 		return ""
 	}
 	return "{" + strings.Join(labels, ",") + "}"

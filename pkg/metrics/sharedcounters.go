@@ -5,10 +5,7 @@ package metrics
 import "github.com/accelscope/accelscope/pkg/model"
 
 var sharedNotes = []string{
-	"Each value is one driver counter or a sum: see [the table by driver](../docs/links.md#counters-of-all-drivers). A counter " +
-		"that the driver lacks is absent, never 0.",
-	"`port` is empty for a counter of the whole device.",
-	"If a port has no bytes, `accelscope doctor` shows why.",
+	"Each value is one driver counter or a sum: see [the table by driver](../docs/links.md#counters-of-all-drivers).",
 	"Errors and discards exist for drivers without `counters/`; other drivers have `infiniband_port_errors_total`.",
 }
 

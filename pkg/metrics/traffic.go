@@ -15,8 +15,7 @@ import (
 
 var trafficNotes = []string{
 	"`method`: `port`, `qp_counter`, `uprobe` or `survey`: [how bytes are measured](../docs/rdma-bytes.md).",
-	"If the device counts bytes, shares add up to its counter. [The unattributed share](../docs/rdma-bytes.md) has headers, " +
-		"retransmissions, kernel traffic, one-sided operations of the remote end, and calls that bypass `ibv_post_send`.",
+	"If the device counts bytes, shares add up to its counter.",
 	"While a workload is counted in surveys only, its `uprobe` bytes stand still, and its families of work requests and " +
 		"completions are absent. A removed workload's bytes move to the unattributed share.",
 	"`container_rdma_work_requests_total` excludes requests that the provider refused. Receives have opcode `recv`.",
@@ -144,9 +143,8 @@ func operationMetrics() []metric {
 var budgetNotes = []string{
 	"`accelscope_budget_limit_ratio`: infinite without a limit.",
 	"`accelscope_budget_spent_ratio` is an overestimate: a probe hit or return counts 2 µs, a single-stepped instruction 12 µs.",
-	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: the first operations of these contexts are not " +
-		"counted. Only the first process that uses a provider file, or a process from before the sensor's start, can be late.",
-	"`container_rdma_unread_completions_total`: their received bytes are not counted.",
+	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: [first operations](../docs/rdma-bytes.md#method-uprobe) " +
+		"are not counted.",
 }
 
 // budgetMetrics returns the coverage and cost of the probes on the data path.
