@@ -40,7 +40,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestUnread: no form reads the unread texts of docs/faults.md, even if the kernel added the device to the record.
+// TestUnread: no form reads the unread texts, even if the kernel added the device to the record.
 func TestUnread(t *testing.T) {
 	for _, u := range unreadTexts {
 		for _, b := range []string{"3,100,5000000,-;" + u.text + "\n", deviceRecord(u.text, "0000:03:00.0"), nvidiaRecord(u.text)} {
@@ -78,67 +78,53 @@ func TestFaultsPage(t *testing.T) {
 	}
 }
 
+// formTable lists one text of each code.
 func formTable() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "From the sources of %s. A text without kernels is in all of them.\n", sourcesRead)
 	for _, driver := range slices.Sorted(maps.Keys(messages)) {
-		before := b.Len()
-		for _, m := range messages[driver] {
-			if slices.ContainsFunc(pcieMessages, func(p message) bool { return p.code == m.code }) {
-				continue
-			}
-			if b.Len() == before {
-				fmt.Fprintf(&b, "\n`%s`:\n\n", m.driver)
-			}
-			writeForm(&b, &m)
+		own := slices.DeleteFunc(slices.Clone(messages[driver]), func(m message) bool {
+			return slices.ContainsFunc(pcieMessages, func(p message) bool { return p.code == m.code })
+		})
+		if len(own) > 0 {
+			fmt.Fprintf(&b, "`%s`:\n\n", own[0].driver)
+			writeForms(&b, own)
+			b.WriteString("\n")
 		}
 	}
-	b.WriteString("\nEach of these drivers, and `nvidia`:\n\n")
-	for _, m := range pcieMessages {
-		writeForm(&b, &m)
-	}
+	b.WriteString("Each of these drivers, and `nvidia`:\n\n")
+	writeForms(&b, pcieMessages)
 	return b.String()
 }
 
-func writeForm(b *strings.Builder, m *message) {
-	process := ""
-	switch {
-	case m.kind == culprit:
-	case m.awaits:
-		process = ", process in the next record"
-	case strings.Contains(m.example, "4711"):
-		process = ", with process"
+func writeForms(b *strings.Builder, rows []message) {
+	for i, m := range rows {
+		sameCode := func(other message) bool { return other.code == m.code && other.kind == m.kind }
+		if m.kind == culprit || slices.ContainsFunc(rows[i+1:], sameCode) {
+			continue
+		}
+		end := ""
+		if m.kind == recovery {
+			end = "end of "
+		}
+		fmt.Fprintf(b, "- %s`%s`: `%s`\n", end, m.code, m.example)
 	}
-	code := "process of the record before"
-	if m.code != "" {
-		code = "`" + m.code + "`"
-	}
-	if m.kind == recovery {
-		code = "end of " + code
-	}
-	fmt.Fprintf(b, "- %s%s%s: `%s`\n", code, process, kernels(m.kernels), m.example)
 }
 
-// kernels returns the kernels of a text, or "" for all.
-func kernels(k string) string {
-	if k == "5.10–7.2" {
-		return ""
-	}
-	return ", " + k
-}
-
+// unreadTable lists the drivers of the unread texts by reason.
 func unreadTable() string {
-	byReason := map[string]string{}
+	drivers := map[string][]string{}
 	var reasons []string
 	for _, u := range unreadTexts {
-		if byReason[u.why] == "" {
+		if drivers[u.why] == nil {
 			reasons = append(reasons, u.why)
 		}
-		byReason[u.why] += fmt.Sprintf("  - `%s`%s: `%s`\n", u.driver, kernels(u.kernels), u.text)
+		if driver := "`" + u.driver + "`"; !slices.Contains(drivers[u.why], driver) {
+			drivers[u.why] = append(drivers[u.why], driver)
+		}
 	}
 	var b strings.Builder
 	for _, why := range reasons {
-		fmt.Fprintf(&b, "- %s:\n%s", why, byReason[why])
+		fmt.Fprintf(&b, "- %s: %s\n", strings.Join(drivers[why], ", "), why)
 	}
 	return b.String()
 }

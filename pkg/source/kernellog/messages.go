@@ -11,11 +11,12 @@ import (
 )
 
 // message is a form of a text that drivers log with dev_printk. The text of an event may vary with the version of the
-// kernel; each form has a row.
+// kernel; each form has a row, from the sources of Linux 5.10.262, 5.15.0, 6.1.192, 6.8.0, 6.12.117 and 7.2.12.
+// Distributions backport later forms: 6.1.192 has amdgpu's forms of 6.9.
 type message struct {
 	driver  model.FaultDriver
 	code    string
-	kernels string // the sources in sourcesRead that have the form: 5.10–6.8
+	kernels string // 5.10–6.8: the kernels that have the form
 	example string // the text after the driver, the address and their prefixes
 	// text matches the text after the prefixes. A group "process" has the name of the process that caused the fault,
 	// "pid" its PID, and "task" both, as amdgpu writes them.
@@ -25,10 +26,6 @@ type message struct {
 	// again is set if newer kernels log the text as well, after another text about the same event.
 	again bool
 }
-
-// sourcesRead are the kernel sources of the forms. Distributions backport later forms: 6.1.192 has amdgpu's forms of
-// 6.9.
-const sourcesRead = "Linux 5.10.262, 5.15.0, 6.1.192, 6.8.0, 6.12.117 and 7.2.12"
 
 // lazily returns a function that compiles a regular expression at its first call: no node has the hardware of all
 // drivers.
