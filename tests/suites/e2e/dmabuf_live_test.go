@@ -177,7 +177,7 @@ func (n dmabufNode) functions(t *testing.T) {
 		s := start(t, "--probe.tier="+tier)
 		var sharers []sharer
 		var mapped float64
-		for i, f := range dmabufFunctions(t) {
+		for i, f := range dmabufFunctions {
 			if m := s.fresh(); m.sum("accelscope_probe_hook_state", "hook", f.name, "tier", tier, "state", "ok") != 1 {
 				t.Errorf("hook %v", m.all("accelscope_probe_hook_state", "hook", f.name))
 			}
@@ -233,7 +233,7 @@ func (n dmabufNode) functions(t *testing.T) {
 
 // restart: netlink does not report the kind of regions that a new sensor adopts.
 func (n dmabufNode) restart(t *testing.T) {
-	functions := dmabufFunctions(t)
+	functions := dmabufFunctions
 	s := start(t)
 	c := share(t, functions[0].name, true, 0)
 	unset := share(t, functions[1].name, false, 1)
@@ -264,7 +264,7 @@ func (n dmabufNode) restart(t *testing.T) {
 func (n dmabufNode) fallback(t *testing.T) {
 	s := start(t, "--probe.tier=tracepoint")
 	var sharers []sharer
-	for i, f := range dmabufFunctions(t) {
+	for i, f := range dmabufFunctions {
 		c := share(t, f.name, true, i)
 		sharers = append(sharers, c)
 		if got := lengths(t, c.cmd.Process.Pid); got != total(c.want) {
