@@ -265,13 +265,7 @@ test-pages: deps build ## The pages in Chromium: search, keyboard, contrast, hos
 	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -C tests/suites/pages -count=1 -timeout 15m -v ./... # files outside a module do not count for its cache
 
 .PHONY: screens
-screens: build ## Draw the dashboards from what a Prometheus in the guest answers (deploy/grafana/screens, a quarter of an hour at most)
-	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -tags vm -count=1 -timeout 20m -v -run 'TestObserve' ./tests/suites/e2e
-	@ACCELSCOPE_SCREENS=$(CURDIR)/deploy/grafana/screens go test -count=1 -run 'TestJobOverNodes$$|TestLinkAndNodeDashboards$$' ./cmd/accelscope
-	@$(MAKE) screens-pages
-
-.PHONY: screens-pages
-screens-pages: ## Take the pictures of the pages, of a simulated node (docs/screens)
+screens: ## Take the pictures of the pages, of a simulated node (docs/screens)
 	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/suites/pages -tags screens -count=1 -timeout 10m -run TestScreens ./...
 
 .PHONY: test-kernels

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/tests/tools/dashboards"
-	"github.com/accelscope/accelscope/tests/tools/dashboards/render"
 )
 
 // goldenFamilies are the golden files of pkg/metrics with series that no machine without such hardware has, and the families that are
@@ -140,7 +139,7 @@ func TestLinkAndNodeDashboards(t *testing.T) {
 // rates are the ranges of rates and of the dashboards here.
 var rates = dashboards.Values{"__rate_interval": "20s", "__range": "20s", "__range_s": "20"}
 
-// answers runs the queries of a dashboard, and draws it if ACCELSCOPE_SCREENS names a directory.
+// answers runs the queries of a dashboard.
 func (p *prometheus) answers(t *testing.T, file string) {
 	t.Helper()
 	all, err := dashboards.Load("../../deploy/grafana")
@@ -149,9 +148,7 @@ func (p *prometheus) answers(t *testing.T, file string) {
 	}
 	d := all[slices.IndexFunc(all, func(d dashboards.Dashboard) bool { return d.File == file })]
 	end := time.Now()
-	answers := dashboards.Answers{Begin: float64(p.began.Unix()), End: float64(end.Unix()), Panels: map[string]map[int]map[string]dashboards.Answer{file: {}}}
 	for _, panel := range d.Panels {
-		answers.Panels[file][panel.ID] = map[string]dashboards.Answer{}
 		series := 0
 		for _, q := range panel.Targets {
 			length := end.Sub(p.began)
@@ -160,7 +157,6 @@ func (p *prometheus) answers(t *testing.T, file string) {
 			}
 			expr := d.Expand(q.Expr, rates)
 			answer := p.ask(t, expr, end, length)
-			answers.Panels[file][panel.ID][q.Ref] = answer
 			name := fmt.Sprintf("%s: %s: %s", file, panel.Title, q.Ref)
 			if why, listed := notAnswered[name]; answer.HasData() == listed {
 				t.Errorf("%s: data %v, listed %q:\n%s", name, answer.HasData(), why, expr)
@@ -168,12 +164,6 @@ func (p *prometheus) answers(t *testing.T, file string) {
 			if series += len(answer.Series); panel.Type == "timeseries" && series > 50 {
 				t.Errorf("%s shows %d series", name, series)
 			}
-		}
-	}
-	if dir := os.Getenv("ACCELSCOPE_SCREENS"); dir != "" {
-		name := filepath.Join(dir, strings.TrimSuffix(file, ".json")+".svg")
-		if err := os.WriteFile(name, []byte(render.Dashboard(d, answers)), 0o644); err != nil { //nolint:gosec // committed
-			t.Error(err)
 		}
 	}
 }

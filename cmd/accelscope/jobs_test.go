@@ -25,7 +25,6 @@ import (
 	"github.com/accelscope/accelscope/tests/fixtures"
 	"github.com/accelscope/accelscope/tests/tools/child"
 	"github.com/accelscope/accelscope/tests/tools/dashboards"
-	"github.com/accelscope/accelscope/tests/tools/dashboards/render"
 )
 
 // jobNode is a fake node in a network namespace of its own: two pods with a VF each, and GPUs for the first one.
@@ -324,7 +323,7 @@ var notHere = []string{
 	"Errors by member",
 }
 
-// dashboard runs the queries of the dashboard on jobs, and draws it if ACCELSCOPE_SCREENS names a directory.
+// dashboard runs the queries of the dashboard on jobs.
 func (p *prometheus) dashboard(t *testing.T) {
 	t.Helper()
 	all, err := dashboards.Load("../../deploy/grafana")
@@ -333,9 +332,7 @@ func (p *prometheus) dashboard(t *testing.T) {
 	}
 	i := slices.IndexFunc(all, func(d dashboards.Dashboard) bool { return d.File == "jobs.json" })
 	end := time.Now()
-	answers := dashboards.Answers{Begin: float64(p.began.Unix()), End: float64(end.Unix()), Panels: map[string]map[int]map[string]dashboards.Answer{"jobs.json": {}}}
 	for _, panel := range all[i].Panels {
-		answers.Panels["jobs.json"][panel.ID] = map[string]dashboards.Answer{}
 		for n, q := range panel.Targets {
 			length := end.Sub(p.began)
 			if q.Instant {
@@ -343,7 +340,6 @@ func (p *prometheus) dashboard(t *testing.T) {
 			}
 			expr := all[i].Expand(q.Expr, dashboards.Values{"__rate_interval": "20s"})
 			answer := p.ask(t, expr, end, length)
-			answers.Panels["jobs.json"][panel.ID][q.Ref] = answer
 			name := panel.Title
 			if panel.Type == "table" && len(panel.Targets) > 1 {
 				name = q.Legend
@@ -351,11 +347,6 @@ func (p *prometheus) dashboard(t *testing.T) {
 			if missing := slices.Contains(notHere, name); answer.HasData() == missing {
 				t.Errorf("%s, query %d (%s): data %v, want %v:\n%s", panel.Title, n, q.Legend, answer.HasData(), !missing, expr)
 			}
-		}
-	}
-	if dir := os.Getenv("ACCELSCOPE_SCREENS"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "jobs.svg"), []byte(render.Dashboard(all[i], answers)), 0o644); err != nil { //nolint:gosec // committed
-			t.Error(err)
 		}
 	}
 }

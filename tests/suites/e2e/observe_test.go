@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,15 +19,12 @@ import (
 	"github.com/accelscope/accelscope/tests/machines/otel"
 	"github.com/accelscope/accelscope/tests/machines/vm/guest"
 	"github.com/accelscope/accelscope/tests/tools/dashboards"
-	"github.com/accelscope/accelscope/tests/tools/dashboards/render"
 )
 
 // Environment variables that the host sets in the guest, in addition to other tests' variables.
 const (
-	nvmlVar    = "ACCELSCOPE_NVML"    // path of the fake of NVIDIA's library
-	deployVar  = "ACCELSCOPE_DEPLOY"  // the directory deploy of the repository
-	screensVar = "ACCELSCOPE_SCREENS" // directory for pictures of the dashboards; empty: no pictures
-	answersVar = "ACCELSCOPE_ANSWERS" // directory in which the guest leaves the responses of Prometheus
+	nvmlVar   = "ACCELSCOPE_NVML"   // path of the fake of NVIDIA's library
+	deployVar = "ACCELSCOPE_DEPLOY" // the directory deploy of the repository
 )
 
 // TestObserve evaluates dashboards, recording rules and alerts with Debian's Prometheus, on the sensor's metrics. The
@@ -37,9 +33,6 @@ const (
 // (files like mlx5's, for counters that Soft-RoCE lacks) are not.
 func TestObserve(t *testing.T) {
 	n := node{kernel: "6.1"}
-	if os.Getenv(screensVar) != "" {
-		n.kernel = "7" // the only kernel whose Soft-RoCE counts the bytes of a port
-	}
 	opts := n.options(t)
 	if os.Getenv(binaryVar) == "" {
 		deploy, err := filepath.Abs("../../../deploy")
@@ -55,18 +48,11 @@ func TestObserve(t *testing.T) {
 			t.Fatal(err)
 		}
 		opts.Share = t.TempDir()
-		opts.Env = append(opts.Env, nvmlVar+"="+library, otelcolVar+"="+collector, deployVar+"="+deploy,
-			screensVar+"="+os.Getenv(screensVar), answersVar+"="+filepath.Join(opts.Share, "answers.json"))
+		opts.Env = append(opts.Env, nvmlVar+"="+library, otelcolVar+"="+collector, deployVar+"="+deploy)
 	}
 	if guest.Enter(t, opts) {
 		observe(t)
 		touched(t, n, "Prometheus with the rules, and what the dashboards ask")
-		return
-	}
-	if screens := os.Getenv(screensVar); screens != "" && !t.Failed() {
-		if err := render.Files("../../../deploy/grafana", filepath.Join(opts.Share, "answers.json"), screens); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
@@ -94,36 +80,22 @@ func observe(t *testing.T) {
 	}
 
 	t.Run("rules", func(t *testing.T) {
-		if os.Getenv(screensVar) != "" {
-			t.Skip("only pictures are made, on another kernel")
-		}
 		evaluated(t, classic, ends[classic])
 		evaluated(t, native, ends[native])
 	})
 	t.Run("histograms", func(t *testing.T) { histograms(t, classic, native, ends) })
 	w.rest()
 
-	answers := dashboards.Answers{
-		Begin: float64(begin.Unix()), End: float64(end.Unix()),
-		Panels: map[string]map[int]map[string]dashboards.Answer{},
-	}
 	t.Run("panels", func(t *testing.T) {
 		t.Run("classic", func(t *testing.T) {
 			t.Parallel()
-			panels(t, classic, all, begin, ends[classic], &answers)
+			panels(t, classic, all, begin, ends[classic])
 		})
 		t.Run("native", func(t *testing.T) {
 			t.Parallel()
-			panels(t, native, all, begin, ends[native], nil)
+			panels(t, native, all, begin, ends[native])
 		})
 	})
-	text, err := json.Marshal(answers)
-	if err == nil {
-		err = os.WriteFile(os.Getenv(answersVar), text, 0o644)
-	}
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // longest is the length of the time range that panels show.
@@ -161,7 +133,7 @@ const most = 50
 var elsewhere = []string{"jobs.json", "links.json", "node.json"}
 
 // panels: every query of every panel returns data, or is listed as a query without data in the guest.
-func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end time.Time, keep *dashboards.Answers) {
+func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end time.Time) {
 	shown := int(end.Sub(begin).Seconds())
 	values := dashboards.Values{
 		"__rate_interval": rateInterval,
@@ -193,16 +165,6 @@ func panels(t *testing.T, p *prometheus, all []dashboards.Dashboard, begin, end 
 				case answer.HasData() && listed:
 					t.Errorf("%s: has data, and is listed as one that has none: %s", name, why)
 				}
-				if keep == nil {
-					continue
-				}
-				if keep.Panels[d.File] == nil {
-					keep.Panels[d.File] = map[int]map[string]dashboards.Answer{}
-				}
-				if keep.Panels[d.File][panel.ID] == nil {
-					keep.Panels[d.File][panel.ID] = map[string]dashboards.Answer{}
-				}
-				keep.Panels[d.File][panel.ID][q.Ref] = answer
 			}
 			if series > most {
 				t.Errorf("%s: %s shows %d series", d.File, panel.Title, series)

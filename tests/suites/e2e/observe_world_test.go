@@ -204,10 +204,7 @@ func (w *watched) step(t *testing.T, i int) {
 // fabric may be slow.
 func (w *watched) happen(t *testing.T, enough func() bool) {
 	t.Helper()
-	last := 20 // two episodes of the rare errors of links
-	if os.Getenv(screensVar) != "" {
-		last = 64 // rates of the fabric are over five minutes, so this many steps
-	}
+	const last = 20 // two episodes of the rare errors of links
 	logged := time.Now()
 	for i := 1; i <= last || i <= 4*last && !enough(); i++ {
 		begin := time.Now()

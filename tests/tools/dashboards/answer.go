@@ -41,11 +41,6 @@ func (p *Point) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// MarshalJSON writes [1700000000.1, "1.5"].
-func (p Point) MarshalJSON() ([]byte, error) {
-	return json.Marshal([]any{p.Time, strconv.FormatFloat(p.Value, 'g', -1, 64)})
-}
-
 // Points returns the values of a series, of a range or of an instant.
 func (s Series) Points() []Point {
 	if s.Value != nil {
@@ -67,10 +62,4 @@ func (a Answer) HasData() bool {
 		}
 	}
 	return false
-}
-
-// Answers are the answers to all queries of all dashboards, by file, number of the panel, and query.
-type Answers struct {
-	Begin, End float64 // the time range of the panels, in seconds
-	Panels     map[string]map[int]map[string]Answer
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dashboards parses the Grafana dashboards of deploy/grafana, as far as needed to send the queries of their
-// panels to Prometheus: for tests, and to draw pictures of them.
+// panels to Prometheus.
 package dashboards
 
 import (
@@ -69,21 +69,6 @@ type Panel struct {
 			Links []struct {
 				URL string `json:"url"`
 			} `json:"links"`
-			Min    *float64 `json:"min"`
-			Max    *float64 `json:"max"`
-			Custom struct {
-				Stacking struct {
-					Mode string `json:"mode"`
-				} `json:"stacking"`
-			} `json:"custom"`
-			Thresholds struct {
-				Steps []Step `json:"steps"`
-			} `json:"thresholds"`
-			Mappings []struct {
-				Options map[string]struct {
-					Text string `json:"text"`
-				} `json:"options"`
-			} `json:"mappings"`
 		} `json:"defaults"`
 		Overrides []Override `json:"overrides"`
 	} `json:"fieldConfig"`
@@ -104,19 +89,12 @@ type Target struct {
 	Ref     string `json:"refId"`
 	Expr    string `json:"expr"`
 	Legend  string `json:"legendFormat"`
-	Format  string `json:"format"`
 	Instant bool   `json:"instant"`
 	Range   bool   `json:"range"`
 
 	Datasource struct {
 		UID string `json:"uid"`
 	} `json:"datasource"`
-}
-
-// Step is a threshold: the value from which on a color applies; the first has no value.
-type Step struct {
-	Color string   `json:"color"`
-	Value *float64 `json:"value"`
 }
 
 // Override has the options that differ for some series or columns.
